@@ -1,0 +1,61 @@
+// celer: the table of commands. `celer COMMAND --help` is each command's own affair.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/commands.h"
+#include "core/suggest.h"
+
+namespace celer::cli {
+namespace {
+
+constexpr Command kCommands[] = {
+    {"limits", "what is physically possible for a model on a machine", LimitsCommand},
+    {"probe", "measure this machine's bandwidth and arithmetic peaks", ProbeCommand},
+    {"kernels", "which kernel variants exist, and which run here", KernelsCommand},
+};
+
+void PrintHelp() {
+  fmt::print("celer {} - inference as close to the hardware's limit as physics allows\n", CELER_VERSION);
+  fmt::print("  example: celer limits --model llama-3.1-8b --machine h200\n\ncommands:\n");
+  for (const Command& command : kCommands) fmt::print("  {:<10} {}\n", command.name, command.summary);
+  fmt::print("\nceler COMMAND --help tells more.\n");
+}
+
+int Main(const std::vector<std::string>& args) {
+  if (args.empty() || args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
+    PrintHelp();
+    return kOk;
+  }
+  if (args[0] == "--version" || args[0] == "-V") {
+    fmt::print("celer {}\n", CELER_VERSION);
+    return kOk;
+  }
+  for (const Command& command : kCommands)
+    if (args[0] == command.name) return command.run({args.begin() + 1, args.end()});
+
+  std::vector<std::string> names;
+  for (const Command& command : kCommands) names.emplace_back(command.name);
+  const std::string hint = DidYouMean(args[0], names);
+  return Fail(Error::Invalid("unknown command '", args[0], "'", hint.empty() ? "; see celer --help" : hint));
+}
+
+}  // namespace
+}  // namespace celer::cli
+
+int main(int argc, char** argv) {
+  try {
+    return celer::cli::Main({argv + 1, argv + argc});
+  } catch (const std::bad_alloc&) {
+    std::fputs("error: out of memory\n", stderr);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+  }
+  return celer::cli::kFailed;
+}

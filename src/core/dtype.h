@@ -1,0 +1,60 @@
+// Element types of tensors. Plain types have a size per element; the GGUF block types have a block of
+// elements that share scales, and a size per block. src/formats knows what is inside a block; here only its
+// extent.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace celer {
+
+enum class DType : uint8_t {
+  kF32,
+  kF16,
+  kBf16,
+  kI8,
+  kU8,
+  kI16,
+  kI32,
+  kI64,
+  kBool,
+  kF64,
+  kFp8E4M3,
+  // GGUF blocks, stored row by row: a row holds cols / block elements.
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,  // 32 elements
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,  // 256 elements
+};
+
+struct DTypeInfo {
+  std::string_view name;
+  int block;        // elements that are stored together; 1 for plain types
+  int block_bytes;  // bytes of one such block
+};
+
+const DTypeInfo& Info(DType dtype);
+inline std::string_view Name(DType dtype) {
+  return Info(dtype).name;
+}
+inline bool IsBlockQuantized(DType dtype) {
+  return Info(dtype).block > 1;
+}
+inline double BitsPerElement(DType dtype) {
+  return 8.0 * Info(dtype).block_bytes / Info(dtype).block;
+}
+
+// Bytes of `elements` elements; nullopt when they do not fill whole blocks, are negative, or overflow.
+std::optional<int64_t> BytesFor(DType dtype, int64_t elements);
+
+// By the name that Name() gives ("f32", "bf16", "q4_k", ...), case-insensitive.
+std::optional<DType> ParseDType(std::string_view name);
+
+}  // namespace celer
