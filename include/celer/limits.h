@@ -1,9 +1,15 @@
 // What is physically possible: a model's shape, a machine's peaks, and the formulas that join them.
+// docs/limits.md explains the model in words. Everything here is a pure function over plain structs.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
+
+#include "celer/error.h"
 
 namespace celer {
 
@@ -36,5 +42,132 @@ struct LlmShape {
   int64_t experts_per_token = 0;
   int64_t shared_intermediate = 0;  // columns of an always-active shared expert; 0 if none
 };
+
+// One sentence about the first impossible field: zero, negative, not finite, heads that KV heads do not
+// divide, or more parameters than 2^53 (beyond which a double no longer counts exactly).
+// The functions below take shapes and machines that passed.
+Result<void> Validate(const LlmShape& shape);
+Result<void> Validate(const Machine& machine);
+
+// --- presets ---------------------------------------------------------------------------------------------
+
+// An unknown name is NotFound, with the nearest known name suggested.
+Result<LlmShape> FindModelPreset(std::string_view name);
+Result<Machine> FindMachinePreset(std::string_view name);
+std::vector<std::string> ModelPresetNames();
+std::vector<std::string> MachinePresetNames();
+
+// --- units -----------------------------------------------------------------------------------------------
+
+// kSi: GB/s = 1e9 byte/s, TFLOPS = 1e12. kBinary: the same data-sheet numbers read as 2^30 byte/s and 2^40
+// FLOP/s, which is how the tables that celer's tests reproduce were computed. Memory is 2^30-based in both:
+// a 24 GB card has 24 GiB.
+enum class Units { kSi, kBinary };
+Machine InUnits(Machine machine, Units units);
+
+// --- parameters and memory -------------------------------------------------------------------------------
+
+struct LlmParams {
+  int64_t layers = 0;         // all decoder layers with all experts; norm weights are not counted
+  int64_t layers_active = 0;  // of those, what one token is multiplied with; equal to `layers` when dense
+  int64_t lm_head = 0;
+  int64_t embedding = 0;  // 0 when tied: the table is then counted as lm_head
+  int64_t norms = 0;      // for comparison with a checkpoint's count; in none of the sums
+  int64_t active = 0;     // layers_active + lm_head: an embedding row is looked up, not multiplied
+  int64_t resident = 0;   // layers + lm_head: what must lie in fast memory
+  int64_t total = 0;      // resident + embedding
+};
+
+LlmParams CountParams(const LlmShape& shape);
+int64_t KvParamsPerToken(const LlmShape& shape);
+
+// How the model is run. Bits may be fractional: 4.5 for q4_0, 8.5 for q8_0.
+struct LlmSetup {
+  double weight_bits = 16;
+  double kv_bits = 16;
+  int64_t batch = 1;             // sequences that advance together
+  std::string compute = "auto";  // dtype of the arithmetic, a key of Machine::flops; see PeakFlops
+};
+
+// "w16kv16", "w4.5kv8": the key under which results are reported.
+std::string SetupName(const LlmSetup& setup);
+
+double WeightBytes(const LlmShape& shape, const LlmSetup& setup);  // resident, all experts, no embedding
+double KvBytesPerToken(const LlmShape& shape, const LlmSetup& setup);
+
+// Tokens of KV (over all sequences) that fit beside the weights; nullopt when the weights alone do not fit.
+// Without the embedding, which may stay in host memory because only one row per token is read.
+std::optional<int64_t> KvCapacityTokens(const LlmShape& shape, const Machine& machine, const LlmSetup& setup,
+                                        bool count_embedding = false);
+
+// FLOP/s that bound the arithmetic. "auto": the best of f32, f16 and bf16 for weights of up to 16 bits
+// (narrow weights are widened in registers), f32 alone for wider ones. nullopt if the machine has no such
+// peak.
+std::optional<double> PeakFlops(const Machine& machine, const LlmSetup& setup);
+
+// --- latency ---------------------------------------------------------------------------------------------
+
+enum class Bound { kWeightRead, kKvRead, kCompute };
+std::string_view BoundText(Bound bound);  // "reading weights", "reading KV", "arithmetic"
+
+// Reading and computing overlap perfectly: the slower of the two is the limit.
+struct PhaseLimit {
+  double weight_s = 0;  // reading weights
+  double kv_s = 0;      // reading KV
+  double compute_s = 0;
+
+  double read_s() const { return weight_s + kv_s; }
+  double seconds() const { return read_s() > compute_s ? read_s() : compute_s; }
+  Bound bound() const {
+    if (compute_s >= read_s()) return Bound::kCompute;
+    return weight_s >= kv_s ? Bound::kWeightRead : Bound::kKvRead;
+  }
+};
+
+// kRough runs lm_head for every prompt token, kExact only for the last one.
+enum class HeadRows { kRough, kExact };
+// kEveryToken: each prompt token reads the KV of all tokens before it, n(n+1)/2 in all. kOnce: attention is
+// tiled so well that each KV value is read once, n in all; no kernel can read less.
+enum class KvReads { kEveryToken, kOnce };
+
+// From an empty cache to the first token, for `batch` prompts of `prompt` tokens each.
+PhaseLimit PrefillLimit(const LlmShape& shape, const Machine& machine, const LlmSetup& setup, int64_t prompt,
+                        HeadRows head = HeadRows::kExact, KvReads kv = KvReads::kEveryToken);
+
+// Prefill is bound by arithmetic for prompts between `first` and `second` (real numbers, as the curves
+// cross): below the first by reading weights, above the second by reading KV. first is 0 when arithmetic
+// binds from the start; second is infinity when it binds for ever.
+struct TurningPoints {
+  double first = 0;
+  double second = 0;
+};
+std::optional<TurningPoints> PrefillTurningPoints(const LlmShape& shape, const Machine& machine,
+                                                  const LlmSetup& setup, HeadRows head = HeadRows::kExact,
+                                                  KvReads kv = KvReads::kEveryToken);
+
+// One decode step with `context` tokens of KV per sequence, the new one included.
+PhaseLimit DecodeLimit(const LlmShape& shape, const Machine& machine, const LlmSetup& setup, int64_t context);
+
+// Read latency of one step as (context - 1) / W + B: W tokens of context cost one more millisecond, B is the
+// step with a context of one token, whose KV it includes.
+struct DecodeForm {
+  double w_tokens_per_ms = 0;
+  double b_ms = 0;
+};
+DecodeForm DecodeWB(const LlmShape& shape, const Machine& machine, const LlmSetup& setup);
+
+// All sequences together.
+inline double TokensPerSecond(const PhaseLimit& step, const LlmSetup& setup) {
+  return static_cast<double>(setup.batch) / step.seconds();
+}
+
+// The smallest number of sequences (a real number) whose decode step is bound by arithmetic; nullopt when
+// reading KV grows faster than the arithmetic, so that no batch gets there. setup.batch is ignored.
+std::optional<double> DecodeTurningBatch(const LlmShape& shape, const Machine& machine, const LlmSetup& setup,
+                                         int64_t context);
+
+// Distinct experts that `tokens` tokens are expected to need in one layer, each choosing k of E uniformly:
+// E (1 - (1 - k/E)^tokens). 0 for a dense model.
+double ExpectedExperts(const LlmShape& shape, double tokens);
 
 }  // namespace celer

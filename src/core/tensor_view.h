@@ -19,8 +19,9 @@ struct TensorView {
   Shape shape;
   std::array<int64_t, Shape::kMaxRank> stride{};  // in elements, innermost last
 
-  // Dense and row-major. Block-quantized types are always so.
+  // Dense and row-major. Block-quantized types are always so. CHECKs that the elements can be counted.
   static TensorView Contiguous(void* data, DType dtype, Device device, const Shape& shape) {
+    CELER_CHECK(shape.elements().has_value());
     TensorView view{static_cast<std::byte*>(data), dtype, device, shape, {}};
     int64_t step = 1;
     for (int i = shape.rank() - 1; i >= 0; --i) {

@@ -1,0 +1,43 @@
+#include "engine/block_manager.h"
+
+#include "core/check.h"
+
+namespace celer {
+
+BlockManager::BlockManager(int64_t blocks, int64_t block_size)
+    : block_size_(block_size), references_(static_cast<size_t>(blocks), 0) {
+  CELER_CHECK_GT(block_size, 0);
+  for (int64_t i = blocks - 1; i >= 0; --i) free_.push_back(static_cast<int32_t>(i));
+}
+
+bool BlockManager::Grow(std::vector<int32_t>* table, int64_t tokens) {
+  const int64_t missing = BlocksFor(tokens) - static_cast<int64_t>(table->size());
+  if (missing > free_blocks()) return false;
+  for (int64_t i = 0; i < missing; ++i) {
+    const int32_t block = free_.back();
+    free_.pop_back();
+    references_[static_cast<size_t>(block)] = 1;
+    table->push_back(block);
+  }
+  return true;
+}
+
+void BlockManager::Shrink(std::vector<int32_t>* table, int64_t tokens) {
+  while (static_cast<int64_t>(table->size()) > BlocksFor(tokens)) {
+    Drop(table->back());
+    table->pop_back();
+  }
+}
+
+void BlockManager::Share(int32_t block) {
+  CELER_CHECK_GT(references_[static_cast<size_t>(block)], 0);
+  ++references_[static_cast<size_t>(block)];
+}
+
+void BlockManager::Drop(int32_t block) {
+  int32_t& references = references_[static_cast<size_t>(block)];
+  CELER_CHECK_GT(references, 0);
+  if (--references == 0) free_.push_back(block);
+}
+
+}  // namespace celer

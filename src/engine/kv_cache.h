@@ -1,0 +1,33 @@
+// The memory behind the blocks: for each layer, K and V as [blocks, kv_heads, block_size, head_dim].
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/buffer.h"
+#include "core/dtype.h"
+#include "core/result.h"
+#include "kernels/batch.h"
+#include "models/decoder_config.h"
+
+namespace celer {
+
+class KvCache {
+ public:
+  static constexpr int64_t kBlockSize = 16;
+
+  static Result<KvCache> Make(const DecoderConfig& config, DType dtype, int64_t blocks, Allocator& allocator);
+
+  std::span<const KvLayerView> layers() const { return layers_; }
+  int64_t blocks() const { return layers_.empty() ? 0 : layers_[0].blocks; }
+
+ private:
+  std::vector<Buffer> buffers_;
+  std::vector<KvLayerView> layers_;
+};
+
+// Keys and values of one token over all layers.
+int64_t KvBytesPerToken(const DecoderConfig& config, DType dtype);
+
+}  // namespace celer

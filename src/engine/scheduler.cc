@@ -1,0 +1,62 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+
+namespace celer {
+
+void Scheduler::PreemptYoungest() {
+  std::unique_ptr<Sequence> victim = std::move(running_.back());
+  running_.pop_back();
+  blocks_.Shrink(&victim->block_table, 0);
+  victim->computed = 0;
+  waiting_.push_front(std::move(victim));
+  ++preemptions_;
+}
+
+std::vector<ScheduledPiece> Scheduler::Schedule() {
+  int64_t budget = step_tokens_;
+  std::vector<ScheduledPiece> pieces;
+
+  for (size_t i = 0; i < running_.size() && budget > 0; ++i) {
+    Sequence& sequence = *running_[i];
+    const int64_t tokens = std::min(budget, sequence.pending());
+    bool fits = true;
+    while (!(fits = blocks_.Grow(&sequence.block_table, sequence.computed + tokens)) && running_.size() > i + 1)
+      PreemptYoungest();
+    if (!fits) {  // the youngest itself does not fit: it waits for the others to finish
+      CELER_CHECK_GT(i, 0u);
+      PreemptYoungest();
+      break;
+    }
+    pieces.push_back({&sequence, tokens});
+    budget -= tokens;
+  }
+
+  while (budget > 0 && !waiting_.empty()) {
+    Sequence& sequence = *waiting_.front();
+    const int64_t tokens = std::min(budget, sequence.pending());
+    if (!blocks_.Grow(&sequence.block_table, sequence.computed + tokens)) break;
+    pieces.push_back({&sequence, tokens});
+    budget -= tokens;
+    running_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+  }
+  return pieces;
+}
+
+std::unique_ptr<Sequence> Scheduler::Remove(int64_t id) {
+  const auto matches = [id](const std::unique_ptr<Sequence>& s) { return s->id == id; };
+  const auto take = [&](auto& list) -> std::unique_ptr<Sequence> {
+    const auto it = std::find_if(list.begin(), list.end(), matches);
+    if (it == list.end()) return nullptr;
+    std::unique_ptr<Sequence> found = std::move(*it);
+    list.erase(it);
+    return found;
+  };
+  if (auto found = take(running_)) return found;
+  return take(waiting_);
+}
+
+}  // namespace celer

@@ -1,0 +1,24 @@
+// Rows of any weight format to float and back: the one place that knows which file decodes which DType.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/dtype.h"
+
+namespace celer {
+
+// True for f32, f16, bf16, f64, fp8, integers, bool and all GGUF blocks: everything a file can hold.
+bool CanDecode(DType dtype);
+// True for f32, f16, bf16, fp8 and all GGUF blocks.
+bool CanEncode(DType dtype);
+
+// Decodes `cols` elements; GGUF blocks bit for bit as the `gguf` Python package. `row` needs no alignment.
+// cols must fill whole blocks.
+void DecodeRow(DType dtype, const std::byte* row, int64_t cols, float* out);
+
+// Rounds to nearest; the GGUF blocks Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0 as the package's reference
+// quantizer, the K formats by a least-squares fit per group.
+void EncodeRow(DType dtype, const float* row, int64_t cols, std::byte* out);
+
+}  // namespace celer

@@ -1,0 +1,166 @@
+#include "formats/decode.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace celer {
+namespace {
+
+constexpr DType kBlocks[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
+                             DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+
+std::vector<float> Normal(size_t n, float sigma, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, sigma);
+  std::vector<float> out(n);
+  for (float& x : out) x = normal(random);
+  return out;
+}
+
+std::vector<float> RoundTrip(DType dtype, const std::vector<float>& row) {
+  std::vector<std::byte> bytes(static_cast<size_t>(*BytesFor(dtype, static_cast<int64_t>(row.size()))));
+  EncodeRow(dtype, row.data(), static_cast<int64_t>(row.size()), bytes.data());
+  std::vector<float> out(row.size());
+  DecodeRow(dtype, bytes.data(), static_cast<int64_t>(row.size()), out.data());
+  return out;
+}
+
+TEST(Decode, EveryTypeOfAFileDecodes) {
+  for (int i = 0; i <= static_cast<int>(DType::kQ6_K); ++i)
+    EXPECT_TRUE(CanDecode(static_cast<DType>(i))) << Name(static_cast<DType>(i));
+  for (const DType dtype : kBlocks) EXPECT_TRUE(CanEncode(dtype)) << Name(dtype);
+  EXPECT_FALSE(CanEncode(DType::kI64));
+}
+
+TEST(Decode, PlainTypesAtAnyAddress) {
+  const auto decode = [](DType dtype, auto value) {
+    std::byte bytes[9];
+    std::memcpy(bytes + 1, &value, sizeof(value));
+    float out = -1;
+    DecodeRow(dtype, bytes + 1, 1, &out);
+    return out;
+  };
+  EXPECT_EQ(decode(DType::kF32, 1.5f), 1.5f);
+  EXPECT_EQ(decode(DType::kF64, -2.5), -2.5f);
+  EXPECT_EQ(decode(DType::kI8, int8_t{-128}), -128.0f);
+  EXPECT_EQ(decode(DType::kU8, uint8_t{200}), 200.0f);
+  EXPECT_EQ(decode(DType::kI16, int16_t{-300}), -300.0f);
+  EXPECT_EQ(decode(DType::kI32, int32_t{1 << 20}), 1048576.0f);
+  EXPECT_EQ(decode(DType::kI64, int64_t{-5}), -5.0f);
+  EXPECT_EQ(decode(DType::kBool, uint8_t{1}), 1.0f);
+  EXPECT_EQ(decode(DType::kF16, uint16_t{0x3c00}), 1.0f);
+  EXPECT_EQ(decode(DType::kBf16, uint16_t{0xbf80}), -1.0f);
+  EXPECT_EQ(decode(DType::kFp8E4M3, uint8_t{0x38}), 1.0f);
+}
+
+// What a block can lose at most: half a step (a whole one where the grid ends at the far side of Q4_0 and
+// Q5_0), and the rounding of scale and minimum to f16 (2^-11 relative) times how often they are used.
+double WorstOfBlock(DType dtype, const float* x) {
+  const auto [low, high] = std::minmax_element(x, x + 32);
+  const double largest = std::max(std::fabs(*low), std::fabs(*high));
+  const double range = static_cast<double>(*high) - *low;
+  constexpr double kHalf = 0x1p-11;
+  switch (dtype) {
+    case DType::kQ4_0:
+      return largest / 8 + largest * kHalf;
+    case DType::kQ5_0:
+      return largest / 16 + largest * kHalf;
+    case DType::kQ8_0:
+      return largest / 127 / 2 + largest * kHalf;
+    case DType::kQ4_1:
+      return range / 15 / 2 + range * kHalf + largest * kHalf;
+    case DType::kQ5_1:
+      return range / 31 / 2 + range * kHalf + largest * kHalf;
+    default:
+      return 0;
+  }
+}
+
+TEST(Encode, SmallBlocksLoseAtMostTheirStep) {
+  for (const DType dtype : {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0}) {
+    const auto row = Normal(32 * 99, 0.05f, 3);
+    const auto out = RoundTrip(dtype, row);
+    for (size_t i = 0; i < row.size(); ++i)
+      ASSERT_LE(std::fabs(out[i] - row[i]), WorstOfBlock(dtype, row.data() + i / 32 * 32) * 1.0001)
+          << Name(dtype) << " element " << i;
+  }
+}
+
+// The fits never do worse than the plain grid over the group's range, whose worst miss is half a step; then
+// scale and minimum are rounded to `levels` of the block's largest.
+TEST(Encode, KBlocksLoseAtMostTheirStep) {
+  struct Case {
+    DType dtype;
+    int group, steps, scale_levels;
+    bool symmetric;
+  };
+  for (const Case c : {Case{DType::kQ2_K, 16, 3, 15, false}, Case{DType::kQ3_K, 16, 4, 32, true},
+                       Case{DType::kQ4_K, 32, 15, 63, false}, Case{DType::kQ5_K, 32, 31, 63, false},
+                       Case{DType::kQ6_K, 16, 32, 128, true}}) {
+    const auto row = Normal(256 * 33, 0.05f, 4);
+    const auto out = RoundTrip(c.dtype, row);
+    for (size_t block = 0; block < row.size(); block += 256) {
+      double largest = 0;
+      for (size_t i = block; i < block + 256; ++i) largest = std::max(largest, std::fabs(double{row[i]}));
+      for (size_t g = block; g < block + 256; g += static_cast<size_t>(c.group)) {
+        const auto [low, high] = std::minmax_element(row.data() + g, row.data() + g + c.group);
+        const double extent = c.symmetric ? std::max(std::fabs(*low), std::fabs(*high))
+                                          : std::max(*high, 0.0f) - std::min(*low, 0.0f);
+        double squares = 0;
+        for (size_t i = g; i < g + static_cast<size_t>(c.group); ++i)
+          squares += std::pow(double{out[i]} - row[i], 2);
+        const double rounding = largest * 2 / c.scale_levels * (c.symmetric ? 0.5 : 1.5);
+        ASSERT_LE(std::sqrt(squares / c.group), extent / c.steps / 2 + rounding)
+            << Name(c.dtype) << " at " << g;
+      }
+    }
+  }
+}
+
+// More bits, less error; on normal weights each bit halves it. The factors are 2^-bits with room for the
+// format.
+TEST(Encode, ErrorFallsWithBits) {
+  const auto row = Normal(256 * 64, 1.0f, 5);
+  const auto rms = [&](DType dtype) {
+    const auto out = RoundTrip(dtype, row);
+    double squares = 0;
+    for (size_t i = 0; i < row.size(); ++i) squares += std::pow(double{out[i]} - row[i], 2);
+    return std::sqrt(squares / static_cast<double>(row.size()));
+  };
+  EXPECT_LT(rms(DType::kQ2_K), 0.40);
+  EXPECT_LT(rms(DType::kQ3_K), 0.20);
+  EXPECT_LT(rms(DType::kQ4_K), rms(DType::kQ4_0));
+  EXPECT_LT(rms(DType::kQ5_K), rms(DType::kQ4_K) * 0.6);
+  EXPECT_LT(rms(DType::kQ6_K), rms(DType::kQ5_K) * 0.8);
+  EXPECT_LT(rms(DType::kQ8_0), rms(DType::kQ6_K) * 0.5);
+}
+
+TEST(Encode, ZerosStayZeroAndOddInputIsSafe) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  for (const DType dtype : kBlocks) {
+    for (const float x : RoundTrip(dtype, std::vector<float>(512, 0.0f))) ASSERT_EQ(x, 0.0f) << Name(dtype);
+    for (const float bad : {kInf, -kInf, kNan, 3e38f, 1e-42f}) {  // defined, whatever comes out
+      auto row = Normal(512, 1.0f, 6);
+      row[17] = row[300] = bad;
+      RoundTrip(dtype, row);
+      RoundTrip(dtype, std::vector<float>(512, bad));
+    }
+  }
+}
+
+TEST(Decode, PartOfABlockIsAMistake) {
+  std::byte bytes[64] = {};
+  float out[64];
+  EXPECT_DEATH(DecodeRow(DType::kQ4_0, bytes, 33, out), "33");
+}
+
+}  // namespace
+}  // namespace celer

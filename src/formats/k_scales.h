@@ -1,0 +1,28 @@
+// What the K formats share: the 6-bit packing of Q4_K and Q5_K, and the fits that their encoders use.
+#pragma once
+
+#include <cstdint>
+
+namespace celer {
+
+// Eight scales and eight minima of 6 bits in 12 bytes. Of 0..3: the low 6 bits of bytes i and i + 4. Of 4..7:
+// low 4 bits in byte i + 4 (scale in the low nibble, minimum in the high one), high 2 bits on top of bytes i
+// - 4 and i.
+struct KScales {
+  uint8_t scale[8];
+  uint8_t min[8];
+};
+KScales UnpackKScales(const uint8_t packed[12]);
+void PackKScales(const KScales& scales, uint8_t packed[12]);
+
+// x ~ scale * q - min with q in 0..levels and min >= 0, scale >= 0: near the least squared error.
+struct AffineFit {
+  float scale;
+  float min;
+};
+AffineFit FitAffine(const float* x, int n, int levels);
+
+// x ~ scale * q with q in -half..half-1; the scale's sign lets the value farthest from zero take -half.
+float FitSymmetric(const float* x, int n, int half);
+
+}  // namespace celer

@@ -1,0 +1,40 @@
+#include "formats/q4_0.h"
+
+#include <cmath>
+
+#include "formats/block_io.h"
+#include "formats/float16.h"
+
+namespace celer {
+
+void DecodeQ4_0(const std::byte* in, int64_t blocks, float* out) {
+  for (int64_t b = 0; b < blocks; ++b, out += BlockQ4_0::kElements) {
+    const auto block = LoadBlock<BlockQ4_0>(in, b);
+    const float d = F16ToFloat(block.d);
+    for (int j = 0; j < 16; ++j) {
+      out[j] = d * static_cast<float>((block.qs[j] & 15) - 8);
+      out[j + 16] = d * static_cast<float>((block.qs[j] >> 4) - 8);
+    }
+  }
+}
+
+void EncodeQ4_0(const float* in, int64_t blocks, std::byte* out) {
+  for (int64_t b = 0; b < blocks; ++b, in += BlockQ4_0::kElements) {
+    // The value farthest from zero becomes -8, so that it is exact on whichever side it lies.
+    float extreme = in[0];
+    for (int j = 1; j < BlockQ4_0::kElements; ++j)
+      if (std::fabs(in[j]) > std::fabs(extreme)) extreme = in[j];
+    const float d = extreme / -8.0f;
+    const float inverse = ReciprocalOrZero(d);
+    BlockQ4_0 block;
+    block.d = FloatToF16(d);
+    for (int j = 0; j < 16; ++j) {
+      const int low = TruncateClamped(in[j] * inverse + 8.5f, 0, 15);
+      const int high = TruncateClamped(in[j + 16] * inverse + 8.5f, 0, 15);
+      block.qs[j] = static_cast<uint8_t>(low | high << 4);
+    }
+    StoreBlock(block, b, out);
+  }
+}
+
+}  // namespace celer

@@ -1,0 +1,39 @@
+#include "formats/q4_1.h"
+
+#include <algorithm>
+
+#include "formats/block_io.h"
+#include "formats/float16.h"
+
+namespace celer {
+
+void DecodeQ4_1(const std::byte* in, int64_t blocks, float* out) {
+  for (int64_t b = 0; b < blocks; ++b, out += BlockQ4_1::kElements) {
+    const auto block = LoadBlock<BlockQ4_1>(in, b);
+    const float d = F16ToFloat(block.d);
+    const float m = F16ToFloat(block.m);
+    for (int j = 0; j < 16; ++j) {
+      out[j] = d * static_cast<float>(block.qs[j] & 15) + m;
+      out[j + 16] = d * static_cast<float>(block.qs[j] >> 4) + m;
+    }
+  }
+}
+
+void EncodeQ4_1(const float* in, int64_t blocks, std::byte* out) {
+  for (int64_t b = 0; b < blocks; ++b, in += BlockQ4_1::kElements) {
+    const auto [min, max] = std::minmax_element(in, in + BlockQ4_1::kElements);
+    const float d = (*max - *min) / 15.0f;
+    const float inverse = ReciprocalOrZero(d);
+    BlockQ4_1 block;
+    block.d = FloatToF16(d);
+    block.m = FloatToF16(*min);
+    for (int j = 0; j < 16; ++j) {
+      const int low = TruncateClamped((in[j] - *min) * inverse + 0.5f, 0, 15);
+      const int high = TruncateClamped((in[j + 16] - *min) * inverse + 0.5f, 0, 15);
+      block.qs[j] = static_cast<uint8_t>(low | high << 4);
+    }
+    StoreBlock(block, b, out);
+  }
+}
+
+}  // namespace celer

@@ -1,0 +1,21 @@
+// GGUF Q5_0: 32 elements in 22 bytes, 5.5 bits each. w = d * (q - 16)
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace celer {
+
+struct BlockQ5_0 {
+  static constexpr int kElements = 32;
+  uint16_t d;      // f16 scale
+  uint8_t qh[4];   // bit j is the fifth bit of element j (little-endian)
+  uint8_t qs[16];  // element j in the low nibble, j + 16 in the high one
+};
+static_assert(sizeof(BlockQ5_0) == 22);
+
+// `blocks` blocks, one after another, at any address.
+void DecodeQ5_0(const std::byte* in, int64_t blocks, float* out);
+void EncodeQ5_0(const float* in, int64_t blocks, std::byte* out);
+
+}  // namespace celer

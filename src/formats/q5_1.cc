@@ -1,0 +1,46 @@
+#include "formats/q5_1.h"
+
+#include <algorithm>
+
+#include "formats/block_io.h"
+#include "formats/float16.h"
+
+namespace celer {
+
+void DecodeQ5_1(const std::byte* in, int64_t blocks, float* out) {
+  for (int64_t b = 0; b < blocks; ++b, out += BlockQ5_1::kElements) {
+    const auto block = LoadBlock<BlockQ5_1>(in, b);
+    const float d = F16ToFloat(block.d);
+    const float m = F16ToFloat(block.m);
+    uint32_t fifth;
+    std::memcpy(&fifth, block.qh, sizeof(fifth));
+    for (int j = 0; j < 16; ++j) {
+      const int low = (block.qs[j] & 15) | static_cast<int>(fifth >> j & 1) << 4;
+      const int high = block.qs[j] >> 4 | static_cast<int>(fifth >> (j + 16) & 1) << 4;
+      out[j] = d * static_cast<float>(low) + m;
+      out[j + 16] = d * static_cast<float>(high) + m;
+    }
+  }
+}
+
+void EncodeQ5_1(const float* in, int64_t blocks, std::byte* out) {
+  for (int64_t b = 0; b < blocks; ++b, in += BlockQ5_1::kElements) {
+    const auto [min, max] = std::minmax_element(in, in + BlockQ5_1::kElements);
+    const float d = (*max - *min) / 31.0f;
+    const float inverse = ReciprocalOrZero(d);
+    BlockQ5_1 block;
+    block.d = FloatToF16(d);
+    block.m = FloatToF16(*min);
+    uint32_t fifth = 0;
+    for (int j = 0; j < 16; ++j) {
+      const int low = TruncateClamped((in[j] - *min) * inverse + 0.5f, 0, 31);
+      const int high = TruncateClamped((in[j + 16] - *min) * inverse + 0.5f, 0, 31);
+      block.qs[j] = static_cast<uint8_t>((low & 15) | (high & 15) << 4);
+      fifth |= static_cast<uint32_t>(low >> 4) << j | static_cast<uint32_t>(high >> 4) << (j + 16);
+    }
+    std::memcpy(block.qh, &fifth, sizeof(fifth));
+    StoreBlock(block, b, out);
+  }
+}
+
+}  // namespace celer

@@ -1,0 +1,58 @@
+#include "formats/q6_k.h"
+
+#include <cmath>
+
+#include "formats/block_io.h"
+#include "formats/float16.h"
+#include "formats/k_scales.h"
+
+namespace celer {
+
+void DecodeQ6_K(const std::byte* in, int64_t blocks, float* out) {
+  for (int64_t b = 0; b < blocks; ++b, out += BlockQ6_K::kElements) {
+    const auto block = LoadBlock<BlockQ6_K>(in, b);
+    const float d = F16ToFloat(block.d);
+    for (int g = 0; g < 16; ++g) {  // groups of 16 elements
+      const float scale = d * static_cast<float>(block.scales[g]);
+      const uint8_t* ql = block.ql + 64 * (g / 8) + 16 * (g % 4);
+      const uint8_t* qh = block.qh + 32 * (g / 8) + 16 * (g % 2);
+      const int low_shift = 4 * (g / 4 % 2);
+      const int high_shift = 2 * (g / 2 % 4);
+      for (int i = 0; i < 16; ++i) {
+        const int q = (ql[i] >> low_shift & 15) | (qh[i] >> high_shift & 3) << 4;
+        out[16 * g + i] = scale * static_cast<float>(q - 32);
+      }
+    }
+  }
+}
+
+void EncodeQ6_K(const float* in, int64_t blocks, std::byte* out) {
+  for (int64_t b = 0; b < blocks; ++b, in += BlockQ6_K::kElements) {
+    float scales[16];
+    float extreme = 0;
+    for (int g = 0; g < 16; ++g) {
+      scales[g] = FitSymmetric(in + 16 * g, 16, 32);
+      if (std::fabs(scales[g]) > std::fabs(extreme)) extreme = scales[g];
+    }
+    BlockQ6_K block = {};
+    block.d = FloatToF16(extreme / -128.0f);  // the largest scale becomes -128
+    const float d = F16ToFloat(block.d);
+    for (int g = 0; g < 16; ++g) {
+      const int scale = RoundClamped(scales[g] * ReciprocalOrZero(d), -128, 127);
+      block.scales[g] = static_cast<int8_t>(scale);
+      const float inverse = ReciprocalOrZero(d * static_cast<float>(scale));
+      uint8_t* ql = block.ql + 64 * (g / 8) + 16 * (g % 4);
+      uint8_t* qh = block.qh + 32 * (g / 8) + 16 * (g % 2);
+      const int low_shift = 4 * (g / 4 % 2);
+      const int high_shift = 2 * (g / 2 % 4);
+      for (int i = 0; i < 16; ++i) {
+        const int q = RoundClamped(in[16 * g + i] * inverse, -32, 31) + 32;
+        ql[i] = static_cast<uint8_t>(ql[i] | (q & 15) << low_shift);
+        qh[i] = static_cast<uint8_t>(qh[i] | (q >> 4) << high_shift);
+      }
+    }
+    StoreBlock(block, b, out);
+  }
+}
+
+}  // namespace celer

@@ -1,0 +1,25 @@
+// softmax(q . k^T * scale) . v for every token of a ragged batch, over the paged KV, causal, with an optional sliding
+// window. Keys and values of the batch's own tokens are already in the KV (kernels/qkv puts them there).
+#pragma once
+
+#include <cstdint>
+
+#include "core/thread_pool.h"
+#include "kernels/batch.h"
+
+namespace celer {
+
+struct AttentionArgs {
+  RaggedBatch batch;
+  KvLayerView kv;
+  const float* q = nullptr;  // [tokens, heads, head_dim], rotated
+  int64_t heads = 0;         // a multiple of kv.kv_heads; each kv head serves heads / kv_heads queries
+  float scale = 1.0f;        // 1 / sqrt(head_dim)
+  int64_t window = 0;        // a token sees itself and window - 1 before it; 0 = all
+  float* out = nullptr;      // [tokens, heads, head_dim]
+  ThreadPool* pool = nullptr;
+};
+
+void Attention(const AttentionArgs& args);
+
+}  // namespace celer

@@ -1,0 +1,42 @@
+// What one forward pass works on, and where its keys and values live.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "core/dtype.h"
+
+namespace celer {
+
+// The tokens of several sequences, one sequence after the other: prefill chunks and single decode steps alike.
+struct RaggedBatch {
+  std::span<const int32_t> tokens;      // [tokens]
+  std::span<const int32_t> positions;   // [tokens], position of each within its own sequence
+  std::span<const int32_t> seq_start;   // [seqs + 1], where each sequence's tokens begin
+  std::span<const int32_t> block_table; // [seqs, max_blocks], which KV block holds positions 16i .. 16i+15
+  int64_t max_blocks = 0;
+  std::span<const int32_t> logit_rows;  // indices into tokens whose logits are asked for
+
+  int64_t token_count() const { return static_cast<int64_t>(tokens.size()); }
+  int64_t seqs() const { return static_cast<int64_t>(seq_start.size()) - 1; }
+};
+
+// One layer's keys and values. K and V are each [blocks, kv_heads, block_size, head_dim]: a block is contiguous, so it
+// copies in one transfer, and inside it the rows that one head reads are contiguous too.
+struct KvLayerView {
+  std::byte* k = nullptr;
+  std::byte* v = nullptr;
+  DType dtype = DType::kF16;  // f32, f16 or bf16
+  int64_t blocks = 0;
+  int64_t kv_heads = 0;
+  int64_t block_size = 16;
+  int64_t head_dim = 0;
+
+  // Index of the first element of a row.
+  int64_t Row(int64_t block, int64_t head, int64_t slot) const {
+    return ((block * kv_heads + head) * block_size + slot) * head_dim;
+  }
+};
+
+}  // namespace celer

@@ -1,0 +1,83 @@
+#include "models/decoder_config.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace celer {
+namespace {
+
+// Far above any model there is, far below what overflows 64 bits when two or three are multiplied.
+constexpr int64_t kMaxLayers = 4096;
+constexpr int64_t kMaxWidth = int64_t{1} << 20;
+constexpr int64_t kMaxVocab = int64_t{1} << 24;
+constexpr int64_t kMaxPositions = int64_t{1} << 30;
+
+}  // namespace
+
+Status Validate(const DecoderConfig& c, const std::string& path) {
+  struct Range {
+    const char* name;
+    int64_t value, min, max;
+  };
+  const bool dense = c.moe.experts == 0;
+  const Range bounds[] = {
+      {"number of layers", c.layers, 1, kMaxLayers},
+      {"hidden size", c.hidden, 1, kMaxWidth},
+      {"intermediate size", c.intermediate, dense ? 1 : 0, kMaxWidth},
+      {"number of heads", c.heads, 1, kMaxWidth},
+      {"number of kv heads", c.kv_heads, 1, c.heads},
+      {"head size", c.head_dim, 2, 4096},
+      {"rotated dimensions", c.rope.dim, 2, c.head_dim},
+      {"vocabulary size", c.vocab, 1, kMaxVocab},
+      {"maximum position", c.max_positions, 1, kMaxPositions},
+      {"sliding window", c.sliding_window, 0, kMaxPositions},
+      {"number of experts", c.moe.experts, 0, 65536},
+      {"experts per token", c.moe.per_token, dense ? 0 : 1, std::max<int64_t>(c.moe.experts, 0)},
+      {"expert intermediate size", c.moe.intermediate, dense ? 0 : 1, kMaxWidth},
+      {"shared expert intermediate size", c.moe.shared_intermediate, 0, kMaxWidth},
+  };
+  for (const Range& bound : bounds)
+    if (bound.value < bound.min || bound.value > bound.max)
+      return Error::Corrupt(path, ": ", bound.name, " is ", bound.value, ", expected ", bound.min, " to ", bound.max);
+  if (c.heads % c.kv_heads != 0)
+    return Error::Corrupt(path, ": ", c.heads, " heads cannot share ", c.kv_heads, " kv heads evenly");
+  if (c.rope.dim % 2 != 0) return Error::Corrupt(path, ": ", c.rope.dim, " rotated dimensions, expected an even number");
+  if (!std::isfinite(c.norm_eps) || c.norm_eps < 0 || c.norm_eps > 1)
+    return Error::Corrupt(path, ": norm epsilon is ", c.norm_eps, ", expected 0 to 1");
+  if (!std::isfinite(c.rope.theta) || c.rope.theta <= 0)
+    return Error::Corrupt(path, ": rope theta is ", c.rope.theta, ", expected a positive number");
+  if (!std::isfinite(c.rope.factor) || c.rope.factor <= 0)
+    return Error::Corrupt(path, ": rope scaling factor is ", c.rope.factor, ", expected a positive number");
+  const bool extended = c.rope.scaling == RopeConfig::Scaling::kLlama3 || c.rope.scaling == RopeConfig::Scaling::kYarn;
+  if (extended && !(c.rope.original_positions >= 1))
+    return Error::Corrupt(path, ": rope scaling names ", c.rope.original_positions, " original positions, expected 1 or more");
+  if (!c.rope.freq_factors.empty()) {
+    if (static_cast<int64_t>(c.rope.freq_factors.size()) != c.rope.dim / 2)
+      return Error::Corrupt(path, ": ", c.rope.freq_factors.size(), " rope frequency factors, expected ", c.rope.dim / 2);
+    for (const float factor : c.rope.freq_factors)
+      if (!std::isfinite(factor) || factor <= 0)
+        return Error::Corrupt(path, ": a rope frequency factor is ", factor, ", expected a positive number");
+  }
+  return {};
+}
+
+LlmShape ToLlmShape(const DecoderConfig& c, const std::string& name) {
+  LlmShape shape;
+  shape.name = name;
+  shape.layers = c.layers;
+  shape.hidden = c.hidden;
+  shape.intermediate = c.moe.experts > 0 ? c.moe.intermediate : c.intermediate;
+  shape.vocab = c.vocab;
+  shape.heads = c.heads;
+  shape.kv_heads = c.kv_heads;
+  shape.head_dim = c.head_dim;
+  shape.qkv_bias = c.qkv_bias;
+  shape.qk_norm = c.qk_norm;
+  shape.tied_embeddings = c.tied_embeddings;
+  shape.experts = c.moe.experts;
+  shape.experts_per_token = c.moe.per_token;
+  shape.shared_intermediate = c.moe.shared_intermediate;
+  return shape;
+}
+
+}  // namespace celer

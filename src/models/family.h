@@ -1,0 +1,44 @@
+// The families of models that are understood: one small file under families/ and one row in family.cc each.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/result.h"
+#include "io/gguf.h"
+#include "io/json.h"
+#include "models/decoder_config.h"
+
+namespace celer {
+
+// How a family names the parts of its experts in Hugging Face files, below "model.layers.N.".
+struct ExpertNames {
+  const char* router;         // "mlp.gate.weight"
+  const char* experts;        // "mlp.experts."
+  const char* gate;           // ".gate_proj.weight"
+  const char* up;
+  const char* down;
+  const char* shared;         // "mlp.shared_expert", or nullptr
+  const char* shared_gate;    // "mlp.shared_expert_gate.weight", or nullptr
+};
+
+struct Family {
+  const char* name;        // celer's name
+  const char* model_type;  // config.json's "model_type"
+  const char* gguf;        // GGUF's general.architecture, nullptr if it has none of its own
+  const char* examples;    // for people
+  // What this family adds to the fields that all share. The common fields are filled in already.
+  Status (*from_hf)(const JsonFields& json, DecoderConfig* config);
+  Status (*from_gguf)(const GgufFile& file, DecoderConfig* config);
+  ExpertNames experts;     // of Hugging Face files; unused by dense families
+};
+
+std::span<const Family> Families();
+const Family* FindFamily(std::string_view name);
+std::string SupportedFamilies();  // "llama (Llama 2/3, ...), qwen2 (...)"
+
+Result<DecoderConfig> ConfigFromHf(const nlohmann::json& json, const std::string& path);
+Result<DecoderConfig> ConfigFromGguf(const GgufFile& file, const std::string& path);
+
+}  // namespace celer

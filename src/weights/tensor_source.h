@@ -1,0 +1,39 @@
+// The named tensors of a model file, whatever its container.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "io/tensor_record.h"
+
+namespace celer {
+
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+  virtual const TensorRecord* Find(std::string_view name) const = 0;  // nullptr when there is none
+  virtual const std::vector<TensorRecord>& tensors() const = 0;
+  virtual void DropPages(const TensorRecord& tensor) const = 0;       // done with it for now
+  virtual const std::string& path() const = 0;                       // for error sentences
+};
+
+// Over SafetensorsModel, GgufFile or Llama2cFile; owns the mapping.
+template <class File>
+class FileTensorSource final : public TensorSource {
+ public:
+  FileTensorSource(File file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
+  const TensorRecord* Find(std::string_view name) const override { return file_.Find(name); }
+  const std::vector<TensorRecord>& tensors() const override { return file_.tensors(); }
+  void DropPages(const TensorRecord& tensor) const override { file_.DropPages(tensor); }
+  const std::string& path() const override { return path_; }
+  const File& file() const { return file_; }
+
+ private:
+  File file_;
+  std::string path_;
+};
+
+}  // namespace celer

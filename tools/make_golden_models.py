@@ -1,0 +1,563 @@
+#!/usr/bin/env python3
+"""Makes tests/golden: tiny random models of every family, and what transformers computes with them.
+
+  python tools/make_golden_models.py --out tests/golden               # all of it, a minute or two
+  python tools/make_golden_models.py --out /tmp/golden --only qwen3   # one model and the files derived from it
+  python tools/make_golden_models.py --search qwen3                   # look for a seed that passes the checks
+
+Versions: tools/requirements-golden.txt. Layout and meaning of every file: tests/golden/README.md.
+Weights come from numpy's PCG64 and a fixed seed, so they are the same everywhere; logits may differ in their last bits between CPUs.
+"""
+
+import argparse
+import json
+import pathlib
+import shutil
+import struct
+import tempfile
+
+import gguf
+import numpy as np
+import torch
+import transformers
+from gguf import GGMLQuantizationType as Q
+from safetensors.torch import save_file
+
+PROMPT = 24        # tokens
+STEPS = 200        # greedy tokens after them
+MARGIN = 2e-3      # least gap between the best and the second logit at each step: 20 times what f32 noise could turn
+ROUTER_MARGIN = 1e-3  # the same for the last chosen and the first refused expert of a MoE layer
+NOISE = 2e-5       # greatest |f32 - f64| over the greatest |logit|
+
+# Small shapes, not powers of two where the family allows it. Each family overrides what it is about.
+BASE = dict(hidden_size=18, intermediate_size=22, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1,
+            vocab_size=48, max_position_embeddings=256, bos_token_id=1, eos_token_id=2, pad_token_id=None)
+
+
+def rope(theta, kind="default", **more):
+    return {"rope_theta": float(theta), "rope_type": kind, **more}
+
+
+# name: (config class, seed, what it is for, config fields). `v4` holds fields that only the config of older versions has.
+MODELS = {
+    "llama2": ("LlamaConfig", 1, "multi-head attention: a KV head for each query head", dict(
+        hidden_size=32, intermediate_size=32, num_attention_heads=4, num_key_value_heads=4,
+        rms_norm_eps=1e-5, rope_parameters=rope(1e4))),
+    "llama3": ("LlamaConfig", 1, "grouped-query attention, rope_theta 500000, two end tokens, sharded file", dict(
+        hidden_size=32, intermediate_size=32, num_attention_heads=4, num_key_value_heads=2,
+        rms_norm_eps=1e-5, rope_parameters=rope(5e5), eos_token_id=[2, 3], shard="13KB")),
+    "llama3.1": ("LlamaConfig", 1, "rope type llama3: one frequency kept, one blended, the others divided by 8", dict(
+        hidden_size=20, num_attention_heads=2, rms_norm_eps=1e-5, max_position_embeddings=1024,
+        rope_parameters=rope(5e5, "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                             original_max_position_embeddings=128))),
+    "llama3.2": ("LlamaConfig", 1, "rope type llama3 with factor 32, tied embeddings, head_dim unlike hidden / heads", dict(
+        num_attention_heads=2, head_dim=10, rms_norm_eps=1e-5, tie_word_embeddings=True, max_position_embeddings=4096,
+        rope_parameters=rope(5e5, "llama3", factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                             original_max_position_embeddings=128))),
+    "llama_linear": ("LlamaConfig", 1, "rope type linear, factor 4", dict(
+        rope_parameters=rope(1e4, "linear", factor=4.0), max_position_embeddings=1024)),
+    "tinyllama": ("LlamaConfig", 1, "four query heads share one KV head of 4 numbers", dict(
+        hidden_size=16, intermediate_size=24, num_attention_heads=4, rms_norm_eps=1e-5, rope_parameters=rope(1e4))),
+    "smollm2": ("LlamaConfig", 1, "tied embeddings, three query heads to a KV head of 6 numbers", dict(
+        intermediate_size=26, rms_norm_eps=1e-5, tie_word_embeddings=True, rope_parameters=rope(1e5),
+        is_llama_config=True, rope_interleaved=False)),
+    "mistral": ("MistralConfig", 1, "sliding window of 16 tokens in every layer (a token sees itself and 15 before)", dict(
+        sliding_window=16, rms_norm_eps=1e-5, rope_parameters=rope(1e4))),
+    "qwen1.5": ("Qwen2Config", 1, "biases on q, k and v; multi-head attention", dict(
+        num_key_value_heads=3, rope_parameters=rope(1e6), v4=dict(sliding_window=8))),
+    "qwen2": ("Qwen2Config", 1, "biases on q, k and v; grouped-query attention", dict(
+        hidden_size=24, num_attention_heads=4, num_key_value_heads=2, rope_parameters=rope(1e6), v4=dict(sliding_window=8))),
+    "qwen2_window": ("Qwen2Config", 1, "layer 0 full, layer 1 a sliding window of 12 tokens; tied embeddings", dict(
+        use_sliding_window=True, sliding_window=12, max_window_layers=1, tie_word_embeddings=True, rope_parameters=rope(1e6))),
+    "qwen2.5": ("Qwen2Config", 1, "biases and tied embeddings; generation_config.json with sampling defaults", dict(
+        tie_word_embeddings=True, rope_parameters=rope(1e6), v4=dict(sliding_window=8),
+        generation=dict(do_sample=True, temperature=0.7, top_p=0.8, top_k=20, repetition_penalty=1.1, eos_token_id=[2, 3]))),
+    "qwen2.5_yarn": ("Qwen2Config", 1, "rope type yarn, factor 4", dict(
+        hidden_size=20, num_attention_heads=2, tie_word_embeddings=True, max_position_embeddings=1024,
+        rope_parameters=rope(1e4, "yarn", factor=4.0, original_max_position_embeddings=256))),
+    "qwen3": ("Qwen3Config", 1, "norms of q and k; head_dim 6 unlike hidden / heads; tied embeddings", dict(
+        hidden_size=20, num_attention_heads=4, num_key_value_heads=2, head_dim=6, tie_word_embeddings=True, rope_parameters=rope(1e6))),
+    "mixtral": ("MixtralConfig", 1, "4 experts, best 2, their weights renormalised", dict(
+        intermediate_size=16, num_local_experts=4, num_experts_per_tok=2, rms_norm_eps=1e-5, rope_parameters=rope(1e6))),
+    "qwen2_moe": ("Qwen2MoeConfig", 1, "shared expert behind a sigmoid gate, weights not renormalised, layer 1 dense", dict(
+        num_hidden_layers=3, mlp_only_layers=[1], decoder_sparse_step=1, num_experts=4, num_experts_per_tok=2,
+        moe_intermediate_size=12, shared_expert_intermediate_size=20, norm_topk_prob=False, rope_parameters=rope(1e6))),
+    "qwen3_moe": ("Qwen3MoeConfig", 1, "norms of q and k, 6 experts, best 3, renormalised, every second layer sparse", dict(
+        num_attention_heads=6, num_key_value_heads=3, head_dim=4, decoder_sparse_step=2, num_experts=6, num_experts_per_tok=3,
+        moe_intermediate_size=14, norm_topk_prob=True, rope_parameters=rope(1e6))),
+}
+
+# GGUF files: name: (model, type of the matrices). A function picks a type for each tensor of the mixed file.
+MIXED = {"token_embd": Q.Q4_1, "output": Q.Q8_0, "attn_q": Q.Q4_0, "attn_k": Q.Q5_0, "attn_v": Q.Q5_1,
+         "attn_output": Q.F16, "ffn_gate": Q.Q4_1, "ffn_up": Q.BF16, "ffn_down": Q.Q8_0}
+GGUFS = {
+    "llama3-bf16": ("llama3", Q.BF16),
+    "llama3-q8_0": ("llama3", Q.Q8_0),
+    "llama3-mixed": ("llama3", MIXED),
+    "llama3.1-f16": ("llama3.1", Q.F16),
+    "qwen2-f16": ("qwen2", Q.F16),
+    "qwen3-f32": ("qwen3", Q.F32),
+    "mixtral-f16": ("mixtral", Q.F16),
+    "qwen2_moe-bf16": ("qwen2_moe", Q.BF16),
+    "qwen3_moe-bf16": ("qwen3_moe", Q.BF16),
+}
+# llama2.c files: name: (model, version of the format, tied classifier)
+LLAMA2C = {"tinyllama-legacy": ("tinyllama", 0, False), "tinyllama-v1-tied": ("tinyllama", 1, True),
+           "llama2-v2-int8": ("llama2", 2, False)}
+LLAMA2C_GROUP = 32
+
+
+class Unfit(Exception):
+    """This seed's model would make a weak or a fragile test."""
+
+
+# ---- models -------------------------------------------------------------------------------------------------------
+
+
+def make_config(name):
+    cls, _, _, fields = MODELS[name]
+    fields = {k: v for k, v in fields.items() if k not in ("shard", "generation", "v4")}
+    return getattr(transformers, cls)(**{**BASE, **fields}, architectures=None)
+
+
+def fill(model, rng):
+    """Random weights that bf16 and f16 both hold exactly; spread wide enough that greedy text does not stand still."""
+    for name, p in sorted(model.named_parameters()):
+        shape = tuple(p.shape)
+        if name.endswith("norm.weight"):
+            w = 1 + 0.2 * rng.standard_normal(shape)
+        elif len(shape) == 1:
+            w = 0.3 * rng.standard_normal(shape)
+        else:
+            fan_in = shape[-1]
+            gain = 1.6
+            if "embed_tokens" in name or "lm_head" in name:
+                gain, fan_in = (0.5, 1) if "lm_head" in name or model.config.tie_word_embeddings else (1.0, 1)
+            w = gain / np.sqrt(fan_in) * rng.standard_normal(shape)
+        w = torch.from_numpy(np.asarray(w, dtype=np.float32)).to(torch.bfloat16).float()
+        w[w.abs() < 2.0**-16] = 0  # below this f16 would lose bits of a bf16
+        p.data.copy_(w)
+
+
+def build(name, seed):
+    model = transformers.AutoModelForCausalLM.from_config(make_config(name), dtype=torch.float32)
+    rng = np.random.Generator(np.random.PCG64(seed))
+    fill(model, rng)
+    for key, value in MODELS[name][3].get("generation", {}).items():
+        setattr(model.generation_config, key, value)
+    prompt = rng.integers(3, model.config.vocab_size, PROMPT).tolist()
+    return model.to(torch.bfloat16), prompt
+
+
+def load(path, dtype=torch.float32, **more):
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        path, dtype=dtype, attn_implementation="eager", experts_implementation="eager", **more)
+    return model.eval()
+
+
+def clone(model, state=None, **changes):
+    """The same model with some config fields or weights changed."""
+    config = type(model.config).from_dict({**model.config.to_dict(), **changes})
+    config._attn_implementation = "eager"
+    config._experts_implementation = "eager"
+    other = type(model)(config).to(model.dtype).eval()
+    missing, extra = other.load_state_dict(state or model.state_dict(), strict=False)
+    if set(missing) - {"lm_head.weight"} or set(extra) - {"lm_head.weight"}:
+        raise RuntimeError(f"weights missing {missing}, unknown {extra}")
+    other.tie_weights()
+    return other
+
+
+@torch.no_grad()
+def logits_of(model, ids):
+    return model(torch.tensor([ids]), use_cache=False).logits[0]
+
+
+@torch.no_grad()
+def golden_of(model, prompt, what, varied=True):
+    """Prompt logits, the greedy tokens and the last logits, with every check that makes them a good reference."""
+    routers = []
+    hooks = [m.register_forward_hook(lambda _, __, out: routers.append(out[0]))
+             for n, m in model.named_modules() if type(m).__name__.endswith("TopKRouter")]
+    out = model(torch.tensor([prompt]), use_cache=True)
+    greedy, margins, step_logits = [], [], out.logits[0, -1]
+    for _ in range(STEPS):
+        best = step_logits.topk(2).values
+        margins.append(float(best[0] - best[1]))
+        if margins[-1] < MARGIN:
+            raise Unfit(f"{what}: step {len(greedy)} has a margin of {margins[-1]:.1e}")
+        greedy.append(int(step_logits.argmax()))
+        if len(greedy) == STEPS:
+            break
+        out = model(torch.tensor([[greedy[-1]]]), past_key_values=out.past_key_values, use_cache=True)
+        step_logits = out.logits[0, -1]
+    for hook in hooks:
+        hook.remove()
+    top_k = getattr(model.config, "num_experts_per_tok", 0)
+    router_margin = None
+    if routers:
+        chosen = torch.cat([r.reshape(-1, r.shape[-1]) for r in routers]).softmax(-1).topk(top_k + 1).values
+        router_margin = float((chosen[:, -2] - chosen[:, -1]).min())
+        if router_margin < ROUTER_MARGIN:
+            raise Unfit(f"{what}: two experts are {router_margin:.1e} apart")
+    tail = greedy[-100:]
+    if varied and (len(set(greedy)) < 16 or any(tail[p:] == tail[:-p] for p in range(1, 41))):
+        raise Unfit(f"{what}: the greedy text runs in a loop ({len(set(greedy))} different tokens)")
+
+    whole = logits_of(model, prompt + greedy[:-1])  # one prefill of everything must say what prefill and 199 steps said
+    scale = float(whole.abs().max())
+    doubled = logits_of(clone(model.double()), prompt + greedy[:-1])
+    model.float()
+    noise = float((doubled - whole).abs().max()) / scale
+    if whole[PROMPT - 1:].argmax(-1).tolist() != greedy or noise > NOISE:
+        raise Unfit(f"{what}: f32 noise is {noise:.1e} of the greatest logit")
+    if float((whole[-1] - step_logits).abs().max()) > NOISE * scale:
+        raise RuntimeError(f"{what}: transformers' cache disagrees with its prefill")
+    facts = dict(prompt=prompt, greedy=greedy, min_margin=round(min(margins), 5), max_logit=round(scale, 4),
+                 f32_noise=float(f"{noise:.1e}"))
+    if router_margin is not None:
+        facts["min_router_margin"] = round(router_margin, 5)
+    return facts, {"prompt_logits": whole[:PROMPT].contiguous(), "last_logits": whole[-1].clone()}
+
+
+def same_as(golden, model, prompt, what):
+    """The model computes the golden logits (bit for bit the same weights, so only the order of additions may differ)."""
+    worst = float((logits_of(model, prompt) - golden["prompt_logits"]).abs().max())
+    if worst > 1e-5 * float(golden["prompt_logits"].abs().max()):
+        raise RuntimeError(f"{what}: logits differ by {worst}")
+
+
+def check_matters(name, model, prompt, golden):
+    """A feature that changes no logit would not be tested."""
+    config, changes = model.config, []
+    if config.rope_parameters["rope_type"] != "default":
+        changes.append(dict(rope_parameters=rope(config.rope_parameters["rope_theta"])))
+    if getattr(config, "sliding_window", None):
+        changes.append(dict(sliding_window=None, use_sliding_window=False, layer_types=None))
+    if getattr(config, "norm_topk_prob", None) is not None:
+        changes.append(dict(norm_topk_prob=not config.norm_topk_prob))
+    for change in changes:
+        gap = float((logits_of(clone(model, **change), prompt) - golden["prompt_logits"]).abs().max())
+        if gap < 0.05:
+            raise Unfit(f"{name}: {change} changes logits by {gap:.1e} only")
+
+
+def v4_config(name, config):
+    """config.json as versions before 5 wrote it: what nearly all published models carry."""
+    c = dict(config)
+    rope_parameters = dict(c.pop("rope_parameters"))
+    c["rope_theta"] = rope_parameters.pop("rope_theta")
+    kind = rope_parameters.pop("rope_type")
+    c["rope_scaling"] = None
+    if kind != "default":
+        c["rope_scaling"] = {**rope_parameters, ("rope_type" if kind == "llama3" else "type"): kind}
+    c["torch_dtype"] = c.pop("dtype")
+    c["transformers_version"] = "4.40.0"
+    c.pop("layer_types", None)
+    if c.get("head_dim") in (None, c["hidden_size"] // c["num_attention_heads"]):
+        c.pop("head_dim", None)
+    if "num_local_experts" in c and c["model_type"] != "mixtral":
+        c["num_experts"] = c.pop("num_local_experts")
+    for key in ("attention_bias", "mlp_bias"):
+        if c.get(key) is False and c["model_type"] == "llama":
+            c.pop(key)
+    for key in [k for k, v in c.items() if v is None and k not in ("rope_scaling", "sliding_window")]:
+        c.pop(key)
+    c.update(MODELS[name][3].get("v4", {}))
+    return c
+
+
+def write_golden(stem, facts, tensors=None):
+    """stem.json and, unless the logits are another model's, stem.safetensors."""
+    facts = {**facts, "made_by": f"transformers {transformers.__version__}, torch {torch.__version__.split('+')[0]}"}
+    lines = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in facts.items()]
+    stem.with_name(stem.name + ".json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    if tensors is not None:
+        save_file(tensors, stem.with_name(stem.name + ".safetensors"))
+
+
+def make_model(name, seed, out):
+    folder = out / "models" / name
+    shutil.rmtree(folder, ignore_errors=True)
+    model, prompt = build(name, seed)
+    shard = MODELS[name][3].get("shard")
+    model.save_pretrained(folder, **({"max_shard_size": shard} if shard else {}))
+    model = load(folder)
+    facts, golden = golden_of(model, prompt, name)
+    check_matters(name, model, prompt, golden)
+
+    old = v4_config(name, json.loads((folder / "config.json").read_text()))
+    with tempfile.TemporaryDirectory() as temp:
+        for file in folder.iterdir():
+            shutil.copy(file, temp)
+        (pathlib.Path(temp) / "config.json").write_text(json.dumps(old))
+        same_as(golden, load(temp), prompt, f"{name} with config.v4.json")
+    (folder / "config.v4.json").write_text(json.dumps(old, indent=2, sort_keys=True) + "\n")
+    write_golden(folder / "golden", dict(model=name, about=MODELS[name][2], seed=seed, **facts), golden)
+    return model, prompt, golden
+
+
+# ---- GGUF ---------------------------------------------------------------------------------------------------------
+
+
+def interleave(w, heads):
+    """Rows of q or k from transformers' order (halves of a head rotate) to Meta's (neighbours rotate)."""
+    return w.reshape(heads, 2, w.shape[0] // heads // 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
+
+
+def deinterleave(w, heads):
+    return w.reshape(heads, w.shape[0] // heads // 2, 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
+
+
+GGUF_NAMES = {
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+}
+GGUF_ARCH = {"llama": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen2_moe": "qwen2moe",
+             "qwen3_moe": "qwen3moe"}
+
+
+def gguf_parts(model):
+    """(GGUF name, array, state name, slice of that state's tensor or None, heads of q and k rows or 0) for each tensor."""
+    config, parts = model.config, []
+    permuted = GGUF_ARCH[config.model_type] == "llama"
+    for state, value in model.state_dict().items():
+        w = value.float().numpy()
+        stem, suffix = state.rsplit(".", 1) if state.endswith((".weight", ".bias")) else (state, "weight")
+        outside = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+        if stem in outside:
+            if stem != "lm_head" or not config.tie_word_embeddings:
+                parts.append((f"{outside[stem]}.{suffix}", w, state, None, 0))
+            continue
+        _, _, layer, inner = stem.split(".", 3)
+        if inner == "mlp.experts.gate_up_proj":  # [experts, 2 * width, hidden]: GGUF keeps gate and up apart
+            half = w.shape[1] // 2
+            parts.append((f"blk.{layer}.ffn_gate_exps.weight", w[:, :half], state, slice(0, half), 0))
+            parts.append((f"blk.{layer}.ffn_up_exps.weight", w[:, half:], state, slice(half, None), 0))
+        elif inner == "mlp.experts.down_proj":
+            parts.append((f"blk.{layer}.ffn_down_exps.weight", w, state, None, 0))
+        else:
+            heads = {"self_attn.q_proj": config.num_attention_heads,
+                     "self_attn.k_proj": config.num_key_value_heads}.get(inner, 0) if permuted else 0
+            parts.append((f"blk.{layer}.{GGUF_NAMES[inner]}.{suffix}", w, state, None, heads))
+    return parts
+
+
+def gguf_type(name, array, wanted):
+    """As llama.cpp's converter chooses: vectors and routers stay f32."""
+    if array.ndim == 1 or "_inp" in name:
+        return Q.F32
+    return wanted[name.split(".")[-2]] if isinstance(wanted, dict) else wanted
+
+
+def vocabulary(size):
+    """A byte-level vocabulary just large enough to load: four special tokens, ASCII letters, signs, three merges."""
+    special = ["<unk>", "<s>", "</s>", "<|end|>"]
+    merges = ["t h", "th e", "i n"]
+    single = list("Ċ Ġ ".replace(" ", "")) + list("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,!?'-:;()")
+    tokens = (special + [m.replace(" ", "") for m in merges] + single)[:size]
+    kinds = [gguf.TokenType.CONTROL] * 4 + [gguf.TokenType.NORMAL] * (len(tokens) - 4)
+    while len(tokens) < size:
+        tokens.append(f"[PAD{len(tokens)}]")
+        kinds.append(gguf.TokenType.UNUSED)
+    return tokens, kinds, merges
+
+
+def llama3_factors(config):
+    """rope_freqs.weight: by what llama.cpp divides each frequency, in place of the parameters of rope type llama3."""
+    plain = 1.0 / (config.rope_parameters["rope_theta"] ** (np.arange(0, config.head_dim, 2, dtype=np.float64) / config.head_dim))
+    scaled, _ = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")
+    return (plain / scaled.double().numpy()).astype(np.float32)
+
+
+def write_gguf(model, path, wanted):
+    """Writes the file; gives back the state dict a reader of it would have."""
+    config = model.config
+    arch = GGUF_ARCH[config.model_type]
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_name(f"celer golden {path.stem}")
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_rope_dimension_count(head_dim)
+    if head_dim * config.num_attention_heads != config.hidden_size:
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
+    experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
+    if experts:
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        if config.model_type != "mixtral":
+            writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+        if config.model_type == "qwen2_moe":
+            writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+    tokens, kinds, merges = vocabulary(config.vocab_size)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("llama-bpe" if arch == "llama" else "qwen2")
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    writer.add_token_merges(merges)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_add_bos_token(False)
+
+    state = {}
+    if config.rope_parameters["rope_type"] == "llama3":
+        writer.add_tensor("rope_freqs.weight", llama3_factors(config))
+    for name, w, state_name, part, heads in gguf_parts(model):
+        qtype = gguf_type(name, w, wanted)
+        w = np.ascontiguousarray(interleave(w, heads) if heads else w)
+        packed = gguf.quants.quantize(w, qtype)
+        writer.add_tensor(name, packed, raw_dtype=qtype)
+        back = gguf.quants.dequantize(packed, qtype).reshape(w.shape)
+        back = torch.from_numpy(np.ascontiguousarray(deinterleave(back, heads) if heads else back).astype(np.float32))
+        if part is None:
+            state[state_name] = back
+        else:
+            state.setdefault(state_name, model.state_dict()[state_name].clone())[:, part] = back
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return state
+
+
+def make_gguf(name, model, prompt, golden, out):
+    source, wanted = GGUFS[name]
+    folder = out / "gguf"
+    folder.mkdir(parents=True, exist_ok=True)
+    model_of_file = clone(model, write_gguf(model, folder / f"{name}.gguf", wanted))
+    about = dict(file=f"{name}.gguf", model=source)
+    if wanted in (Q.F32, Q.F16, Q.BF16):  # every weight is kept, so the model's own golden results hold
+        same_as(golden, model_of_file, prompt, name)
+        write_golden(folder / f"{name}.golden", {**about, "same_as": f"models/{source}/golden"})
+    else:
+        facts, mine = golden_of(model_of_file, prompt, name, varied=False)
+        write_golden(folder / f"{name}.golden", {**about, **facts}, mine)
+
+
+# ---- llama2.c -----------------------------------------------------------------------------------------------------
+
+
+def make_llama2c(name, model, prompt, golden, out):
+    source, version, tied = LLAMA2C[name]
+    folder = out / "llama2c"
+    folder.mkdir(parents=True, exist_ok=True)
+    config, state = model.config, {k: v.numpy() for k, v in model.state_dict().items()}
+    if tied:
+        state["lm_head.weight"] = state["model.embed_tokens.weight"]
+    layers = range(config.num_hidden_layers)
+    head_dim = config.hidden_size // config.num_attention_heads
+    kept = {}  # what the file holds, in transformers' names and order
+
+    def floats(*names):
+        for n in names:
+            kept[n] = state[n]
+            yield rows(n).astype("<f4").tobytes()
+
+    def rows(n):
+        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(n.split(".")[-2], 0)
+        return interleave(state[n], heads) if heads else state[n]
+
+    def int8(*names):
+        for n in names:
+            w = rows(n).reshape(-1, LLAMA2C_GROUP)
+            scale = (np.abs(w).max(1) / np.float32(127)).astype(np.float32)
+            q = np.rint(w / scale[:, None]).astype(np.int8)
+            back = (q.astype(np.float32) * scale[:, None]).reshape(state[n].shape)
+            heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(n.split(".")[-2], 0)
+            kept[n] = deinterleave(back, heads) if heads else back
+            yield q.tobytes() + scale.astype("<f4").tobytes()
+
+    def each(inner):
+        return [f"model.layers.{i}.{inner}.weight" for i in layers]
+
+    attention = sum((each(f"self_attn.{p}_proj") for p in "qkvo"), [])
+    ffn = each("mlp.gate_proj") + each("mlp.down_proj") + each("mlp.up_proj")  # w1, w2, w3
+    embedding, norm, head = "model.embed_tokens.weight", "model.norm.weight", [] if tied else ["lm_head.weight"]
+    attention_norms, ffn_norms = each("input_layernorm"), each("post_attention_layernorm")
+    vocab = config.vocab_size
+    shape = struct.pack("<7i", config.hidden_size, config.intermediate_size, len(layers), config.num_attention_heads,
+                        config.num_key_value_heads, vocab if tied or version else -vocab, config.max_position_embeddings)
+    if version == 0:
+        angle = np.outer(np.arange(config.max_position_embeddings), 1e4 ** -(np.arange(0, head_dim, 2) / head_dim))
+        tables = [np.cos(angle).astype("<f4").tobytes(), np.sin(angle).astype("<f4").tobytes()]
+        body = [shape, *floats(embedding, *attention_norms, *attention, *ffn_norms, *ffn, norm), *tables, *floats(*head)]
+    else:
+        header = struct.pack("<Ii", 0x616B3432, version) + shape + struct.pack("<B", tied)
+        if version == 2:
+            header += struct.pack("<i", LLAMA2C_GROUP)
+        body = [header.ljust(256, b"\0"), *floats(*attention_norms, *ffn_norms, norm)]
+        body += (int8 if version == 2 else floats)(embedding, *attention, *ffn, *head)
+    (folder / f"{name}.bin").write_bytes(b"".join(body))
+
+    about = dict(file=f"{name}.bin", model=source, version=version, tied=tied)
+    model_of_file = clone(model, {k: torch.from_numpy(np.ascontiguousarray(v)) for k, v in kept.items()}, tie_word_embeddings=tied)
+    if version < 2 and not tied:
+        same_as(golden, model_of_file, prompt, name)
+        write_golden(folder / f"{name}.golden", {**about, "same_as": f"models/{source}/golden"})
+    else:
+        facts, mine = golden_of(model_of_file, prompt, name, varied=False)
+        write_golden(folder / f"{name}.golden", {**about, **facts}, mine)
+
+
+# ---- all of it ----------------------------------------------------------------------------------------------------
+
+
+def make(name, seed, out):
+    model, prompt, golden = make_model(name, seed, out)
+    for file, (source, _) in GGUFS.items():
+        if source == name:
+            make_gguf(file, model, prompt, golden, out)
+    for file, (source, *_) in LLAMA2C.items():
+        if source == name:
+            make_llama2c(file, model, prompt, golden, out)
+
+
+def search(name, first, tries):
+    for seed in range(first, first + tries):
+        with tempfile.TemporaryDirectory() as temp:
+            try:
+                make(name, seed, pathlib.Path(temp))
+                print(f"{name}: seed {seed}")
+                return
+            except Unfit as why:
+                print(f"{name}: seed {seed} not fit: {why}")
+    raise SystemExit(f"{name}: none of {tries} seeds passes")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("tests/golden"))
+    parser.add_argument("--only", nargs="*", default=list(MODELS), choices=list(MODELS), metavar="MODEL")
+    parser.add_argument("--search", nargs="*", choices=list(MODELS), metavar="MODEL")
+    parser.add_argument("--from-seed", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    if args.search is not None:
+        for name in args.search:
+            search(name, args.from_seed, 200)
+        return
+    for name in args.only:
+        make(name, MODELS[name][1], args.out)
+        print(f"{name}: done")
+    files = [f for f in args.out.rglob("*") if f.is_file()]
+    print(f"{args.out}: {len(files)} files, {sum(f.stat().st_size for f in files)} bytes")
+
+
+if __name__ == "__main__":
+    main()
