@@ -6,7 +6,8 @@
   python tools/make_golden_models.py --search qwen3                   # look for a seed that passes the checks
 
 Versions: tools/requirements-golden.txt. Layout and meaning of every file: tests/golden/README.md.
-Weights come from numpy's PCG64 and a fixed seed, so they are the same everywhere; logits may differ in their last bits between CPUs.
+Weights come from numpy's PCG64 and a fixed seed, so they are the same everywhere; logits may differ in their last bits
+between CPUs.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from safetensors.torch import save_file
 PROMPT = 24        # tokens
 STEPS = 200        # greedy tokens after them
 MARGIN = 2e-3      # least gap between the best and the second logit at each step: 20 times what f32 noise could turn
-ROUTER_MARGIN = 1e-3  # the same for the last chosen and the first refused expert of a MoE layer
+ROUTER_MARGIN = 1e-3  # the same for the router's logits of the last chosen and the first refused expert
 NOISE = 2e-5       # greatest |f32 - f64| over the greatest |logit|
 
 # Small shapes, not powers of two where the family allows it. Each family overrides what it is about.
@@ -40,34 +41,34 @@ def rope(theta, kind="default", **more):
 
 # name: (config class, seed, what it is for, config fields). `v4` holds fields that only the config of older versions has.
 MODELS = {
-    "llama2": ("LlamaConfig", 1, "multi-head attention: a KV head for each query head", dict(
+    "llama2": ("LlamaConfig", 3, "multi-head attention: a KV head for each query head", dict(
         hidden_size=32, intermediate_size=32, num_attention_heads=4, num_key_value_heads=4,
         rms_norm_eps=1e-5, rope_parameters=rope(1e4))),
     "llama3": ("LlamaConfig", 1, "grouped-query attention, rope_theta 500000, two end tokens, sharded file", dict(
         hidden_size=32, intermediate_size=32, num_attention_heads=4, num_key_value_heads=2,
         rms_norm_eps=1e-5, rope_parameters=rope(5e5), eos_token_id=[2, 3], shard="13KB")),
-    "llama3.1": ("LlamaConfig", 1, "rope type llama3: one frequency kept, one blended, the others divided by 8", dict(
+    "llama3.1": ("LlamaConfig", 2, "rope type llama3: one frequency kept, one blended, the others divided by 8", dict(
         hidden_size=20, num_attention_heads=2, rms_norm_eps=1e-5, max_position_embeddings=1024,
         rope_parameters=rope(5e5, "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                              original_max_position_embeddings=128))),
-    "llama3.2": ("LlamaConfig", 1, "rope type llama3 with factor 32, tied embeddings, head_dim unlike hidden / heads", dict(
+    "llama3.2": ("LlamaConfig", 2, "rope type llama3 with factor 32, tied embeddings, head_dim unlike hidden / heads", dict(
         num_attention_heads=2, head_dim=10, rms_norm_eps=1e-5, tie_word_embeddings=True, max_position_embeddings=4096,
         rope_parameters=rope(5e5, "llama3", factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0,
                              original_max_position_embeddings=128))),
     "llama_linear": ("LlamaConfig", 1, "rope type linear, factor 4", dict(
         rope_parameters=rope(1e4, "linear", factor=4.0), max_position_embeddings=1024)),
-    "tinyllama": ("LlamaConfig", 1, "four query heads share one KV head of 4 numbers", dict(
+    "tinyllama": ("LlamaConfig", 3, "four query heads share one KV head of 4 numbers", dict(
         hidden_size=16, intermediate_size=24, num_attention_heads=4, rms_norm_eps=1e-5, rope_parameters=rope(1e4))),
-    "smollm2": ("LlamaConfig", 1, "tied embeddings, three query heads to a KV head of 6 numbers", dict(
+    "smollm2": ("LlamaConfig", 2, "tied embeddings, three query heads to a KV head of 6 numbers", dict(
         intermediate_size=26, rms_norm_eps=1e-5, tie_word_embeddings=True, rope_parameters=rope(1e5),
         is_llama_config=True, rope_interleaved=False)),
     "mistral": ("MistralConfig", 1, "sliding window of 16 tokens in every layer (a token sees itself and 15 before)", dict(
         sliding_window=16, rms_norm_eps=1e-5, rope_parameters=rope(1e4))),
-    "qwen1.5": ("Qwen2Config", 1, "biases on q, k and v; multi-head attention", dict(
+    "qwen1.5": ("Qwen2Config", 2, "biases on q, k and v; multi-head attention", dict(
         num_key_value_heads=3, rope_parameters=rope(1e6), v4=dict(sliding_window=8))),
     "qwen2": ("Qwen2Config", 1, "biases on q, k and v; grouped-query attention", dict(
         hidden_size=24, num_attention_heads=4, num_key_value_heads=2, rope_parameters=rope(1e6), v4=dict(sliding_window=8))),
-    "qwen2_window": ("Qwen2Config", 1, "layer 0 full, layer 1 a sliding window of 12 tokens; tied embeddings", dict(
+    "qwen2_window": ("Qwen2Config", 2, "layer 0 full, layer 1 a sliding window of 12 tokens; tied embeddings", dict(
         use_sliding_window=True, sliding_window=12, max_window_layers=1, tie_word_embeddings=True, rope_parameters=rope(1e6))),
     "qwen2.5": ("Qwen2Config", 1, "biases and tied embeddings; generation_config.json with sampling defaults", dict(
         tie_word_embeddings=True, rope_parameters=rope(1e6), v4=dict(sliding_window=8),
@@ -75,19 +76,20 @@ MODELS = {
     "qwen2.5_yarn": ("Qwen2Config", 1, "rope type yarn, factor 4", dict(
         hidden_size=20, num_attention_heads=2, tie_word_embeddings=True, max_position_embeddings=1024,
         rope_parameters=rope(1e4, "yarn", factor=4.0, original_max_position_embeddings=256))),
-    "qwen3": ("Qwen3Config", 1, "norms of q and k; head_dim 6 unlike hidden / heads; tied embeddings", dict(
-        hidden_size=20, num_attention_heads=4, num_key_value_heads=2, head_dim=6, tie_word_embeddings=True, rope_parameters=rope(1e6))),
+    "qwen3": ("Qwen3Config", 8, "norms of q and k; head_dim 6 unlike hidden / heads; tied embeddings", dict(
+        hidden_size=20, num_attention_heads=4, num_key_value_heads=2, head_dim=6, tie_word_embeddings=True,
+        rope_parameters=rope(1e6))),
     "mixtral": ("MixtralConfig", 1, "4 experts, best 2, their weights renormalised", dict(
         intermediate_size=16, num_local_experts=4, num_experts_per_tok=2, rms_norm_eps=1e-5, rope_parameters=rope(1e6))),
-    "qwen2_moe": ("Qwen2MoeConfig", 1, "shared expert behind a sigmoid gate, weights not renormalised, layer 1 dense", dict(
-        num_hidden_layers=3, mlp_only_layers=[1], decoder_sparse_step=1, num_experts=4, num_experts_per_tok=2,
+    "qwen2_moe": ("Qwen2MoeConfig", 1, "shared expert behind a sigmoid gate, not renormalised; layers 0, 2 and 3 dense", dict(
+        num_hidden_layers=4, decoder_sparse_step=2, mlp_only_layers=[3], num_experts=4, num_experts_per_tok=2,
         moe_intermediate_size=12, shared_expert_intermediate_size=20, norm_topk_prob=False, rope_parameters=rope(1e6))),
-    "qwen3_moe": ("Qwen3MoeConfig", 1, "norms of q and k, 6 experts, best 3, renormalised, every second layer sparse", dict(
-        num_attention_heads=6, num_key_value_heads=3, head_dim=4, decoder_sparse_step=2, num_experts=6, num_experts_per_tok=3,
-        moe_intermediate_size=14, norm_topk_prob=True, rope_parameters=rope(1e6))),
+    "qwen3_moe": ("Qwen3MoeConfig", 3, "norms of q and k, 6 experts, best 3, renormalised", dict(
+        num_attention_heads=6, num_key_value_heads=3, head_dim=4, num_experts=6, num_experts_per_tok=3,
+        moe_intermediate_size=10, norm_topk_prob=True, rope_parameters=rope(1e6))),
 }
 
-# GGUF files: name: (model, type of the matrices). A function picks a type for each tensor of the mixed file.
+# GGUF files: name: (model, type of the matrices or of each kind of matrix).
 MIXED = {"token_embd": Q.Q4_1, "output": Q.Q8_0, "attn_q": Q.Q4_0, "attn_k": Q.Q5_0, "attn_v": Q.Q5_1,
          "attn_output": Q.F16, "ffn_gate": Q.Q4_1, "ffn_up": Q.BF16, "ffn_down": Q.Q8_0}
 GGUFS = {
@@ -98,7 +100,7 @@ GGUFS = {
     "qwen2-f16": ("qwen2", Q.F16),
     "qwen3-f32": ("qwen3", Q.F32),
     "mixtral-f16": ("mixtral", Q.F16),
-    "qwen2_moe-bf16": ("qwen2_moe", Q.BF16),
+    "qwen2_moe-bf16": ("qwen2_moe", Q.BF16),  # its sparse layer alone: a GGUF of this kind has no dense layers
     "qwen3_moe-bf16": ("qwen3_moe", Q.BF16),
 }
 # llama2.c files: name: (model, version of the format, tied classifier)
@@ -168,6 +170,18 @@ def clone(model, state=None, **changes):
     return other
 
 
+def sparse_layers(model):
+    """The model without its dense layers."""
+    state = model.state_dict()
+    sparse = [i for i, layer in enumerate(model.model.layers) if hasattr(layer.mlp, "experts")]
+    for i in range(len(model.model.layers)):
+        for name in [n for n in state if n.startswith(f"model.layers.{i}.")]:
+            value = state.pop(name)
+            if i in sparse:
+                state[name.replace(f".{i}.", f".{sparse.index(i)}.", 1)] = value
+    return clone(model, state, num_hidden_layers=len(sparse), decoder_sparse_step=1, mlp_only_layers=[], layer_types=None)
+
+
 @torch.no_grad()
 def logits_of(model, ids):
     return model(torch.tensor([ids]), use_cache=False).logits[0]
@@ -196,7 +210,7 @@ def golden_of(model, prompt, what, varied=True):
     top_k = getattr(model.config, "num_experts_per_tok", 0)
     router_margin = None
     if routers:
-        chosen = torch.cat([r.reshape(-1, r.shape[-1]) for r in routers]).softmax(-1).topk(top_k + 1).values
+        chosen = torch.cat([r.reshape(-1, r.shape[-1]) for r in routers]).topk(top_k + 1).values
         router_margin = float((chosen[:, -2] - chosen[:, -1]).min())
         if router_margin < ROUTER_MARGIN:
             raise Unfit(f"{what}: two experts are {router_margin:.1e} apart")
@@ -274,6 +288,12 @@ def write_golden(stem, facts, tensors=None):
     stem.with_name(stem.name + ".json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
     if tensors is not None:
         save_file(tensors, stem.with_name(stem.name + ".safetensors"))
+
+
+def readable(folder):
+    """safetensors makes files that only their owner may read; git keeps no such thing."""
+    for file in folder.rglob("*.safetensors"):
+        file.chmod(0o644)
 
 
 def make_model(name, seed, out):
@@ -438,9 +458,11 @@ def make_gguf(name, model, prompt, golden, out):
     source, wanted = GGUFS[name]
     folder = out / "gguf"
     folder.mkdir(parents=True, exist_ok=True)
+    whole = source != "qwen2_moe"
+    model = model if whole else sparse_layers(model)
     model_of_file = clone(model, write_gguf(model, folder / f"{name}.gguf", wanted))
     about = dict(file=f"{name}.gguf", model=source)
-    if wanted in (Q.F32, Q.F16, Q.BF16):  # every weight is kept, so the model's own golden results hold
+    if whole and wanted in (Q.F32, Q.F16, Q.BF16):  # every weight is kept, so the model's own golden results hold
         same_as(golden, model_of_file, prompt, name)
         write_golden(folder / f"{name}.golden", {**about, "same_as": f"models/{source}/golden"})
     else:
@@ -504,7 +526,8 @@ def make_llama2c(name, model, prompt, golden, out):
     (folder / f"{name}.bin").write_bytes(b"".join(body))
 
     about = dict(file=f"{name}.bin", model=source, version=version, tied=tied)
-    model_of_file = clone(model, {k: torch.from_numpy(np.ascontiguousarray(v)) for k, v in kept.items()}, tie_word_embeddings=tied)
+    kept = {k: torch.from_numpy(np.ascontiguousarray(v)) for k, v in kept.items()}
+    model_of_file = clone(model, kept, tie_word_embeddings=tied)
     if version < 2 and not tied:
         same_as(golden, model_of_file, prompt, name)
         write_golden(folder / f"{name}.golden", {**about, "same_as": f"models/{source}/golden"})
@@ -555,6 +578,7 @@ def main():
     for name in args.only:
         make(name, MODELS[name][1], args.out)
         print(f"{name}: done")
+    readable(args.out)
     files = [f for f in args.out.rglob("*") if f.is_file()]
     print(f"{args.out}: {len(files)} files, {sum(f.stat().st_size for f in files)} bytes")
 

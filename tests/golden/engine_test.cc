@@ -1,0 +1,176 @@
+// The engine as its users see it, on a tiny model: company, chunks, preemption and kept keys and values
+// change nothing about the text.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "celer/engine.h"
+
+namespace celer {
+namespace {
+
+const std::string kModel = std::string(CELER_SOURCE_DIR) + "/tests/golden/models/llama3";
+
+std::unique_ptr<Engine> MustLoad(EngineOptions options = {}) {
+  options.model = kModel;
+  auto engine = Engine::Load(options);
+  if (!engine) ADD_FAILURE() << engine.error().message();
+  return engine ? std::move(*engine) : nullptr;
+}
+
+std::vector<int32_t> Prompt(int seed, int length) {
+  std::vector<int32_t> out;
+  for (int i = 0; i < length; ++i) out.push_back((seed * 31 + i * i * 7 + i) % 80);
+  return out;
+}
+
+std::map<int64_t, std::vector<int32_t>> Drain(Engine& engine) {
+  std::map<int64_t, std::vector<int32_t>> out;
+  for (int step = 0; engine.HasWork() && step < 10000; ++step)
+    for (const TokenEvent& event : engine.Step())
+      if (event.finish != FinishReason::kCancelled) out[event.request].push_back(event.token);
+  EXPECT_FALSE(engine.HasWork()) << "stuck";
+  return out;
+}
+
+std::vector<int32_t> Alone(const std::vector<int32_t>& prompt, int64_t tokens, SamplingParams sampling = {}) {
+  auto engine = MustLoad();
+  auto id = engine->Submit({.prompt = prompt, .sampling = sampling, .max_tokens = tokens});
+  EXPECT_TRUE(id) << id.error().message();
+  return Drain(*engine)[*id];
+}
+
+TEST(Engine, CompanyChunksAndPreemptionChangeNothing) {
+  // 7 blocks of 16 positions for three sequences of up to 65: they cannot all stay.
+  auto engine = MustLoad({.context = 112, .chunk = 13});
+  SamplingParams sampled;
+  sampled.temperature = 1.5f;
+  sampled.seed = 7;
+  std::map<int64_t, std::vector<int32_t>> expected;
+  for (int i = 0; i < 3; ++i) {
+    const auto prompt = Prompt(i, 20 + 5 * i);
+    const SamplingParams sampling = i == 1 ? sampled : SamplingParams{};
+    auto id = engine->Submit({.prompt = prompt, .sampling = sampling, .max_tokens = 35});
+    ASSERT_TRUE(id) << id.error().message();
+    expected[*id] = Alone(prompt, 35, sampling);
+  }
+  EXPECT_EQ(Drain(*engine), expected);
+}
+
+TEST(Engine, AKeptRequestIsContinuedWithoutComputingItAgain) {
+  auto engine = MustLoad();
+  const auto prompt = Prompt(3, 30);
+  auto first = engine->Submit({.prompt = prompt, .max_tokens = 10, .keep = true});
+  ASSERT_TRUE(first);
+  const auto answer = Drain(*engine)[*first];
+  std::vector<int32_t> longer = prompt;
+  longer.insert(longer.end(), answer.begin(), answer.end());
+  for (const int32_t token : Prompt(9, 5)) longer.push_back(token);
+  auto second = engine->Submit({.prompt = longer, .max_tokens = 12, .continue_from = *first});
+  ASSERT_TRUE(second);
+  EXPECT_EQ(engine->ReusedTokens(*second), 39);  // all but the last sampled token, which was never run
+  EXPECT_EQ(Drain(*engine)[*second], Alone(longer, 12));
+}
+
+TEST(Engine, AKeptRequestThatDivergesIsUsedAsFarAsItGoes) {
+  auto engine = MustLoad();
+  auto first = engine->Submit({.prompt = Prompt(3, 30), .max_tokens = 5, .keep = true});
+  ASSERT_TRUE(first);
+  Drain(*engine);
+  auto other = Prompt(3, 30);
+  other[20] = (other[20] + 1) % 80;
+  auto second = engine->Submit({.prompt = other, .max_tokens = 9, .continue_from = *first});
+  ASSERT_TRUE(second);
+  EXPECT_EQ(engine->ReusedTokens(*second), 20);
+  EXPECT_EQ(Drain(*engine)[*second], Alone(other, 9));
+}
+
+TEST(Engine, KeptBlocksMakeRoomForOthers) {
+  auto engine = MustLoad({.context = 64});
+  for (int i = 0; i < 4; ++i) {
+    auto id = engine->Submit({.prompt = Prompt(i, 30), .max_tokens = 20, .keep = true});
+    ASSERT_TRUE(id);
+    EXPECT_EQ(Drain(*engine)[*id].size(), 20u);
+  }
+}
+
+TEST(Engine, StopTokensAndLength) {
+  const auto tokens = Alone(Prompt(1, 10), 20);
+  auto engine = MustLoad();
+  auto id = engine->Submit({.prompt = Prompt(1, 10), .max_tokens = 20, .stop_tokens = {tokens[5]}});
+  ASSERT_TRUE(id);
+  FinishReason finish = FinishReason::kNone;
+  size_t count = 0;
+  while (engine->HasWork())
+    for (const TokenEvent& event : engine->Step()) finish = event.finish, ++count;
+  EXPECT_EQ(finish, FinishReason::kStop);
+  EXPECT_LE(count, 6u);
+}
+
+TEST(Engine, TheContextBoundsAnAnswer) {
+  auto engine = MustLoad({.context = 32});
+  auto id = engine->Submit({.prompt = Prompt(1, 20), .max_tokens = 500});
+  ASSERT_TRUE(id);
+  EXPECT_EQ(Drain(*engine)[*id].size(), 13u);  // 32 positions in the KV, and one token more
+}
+
+TEST(Engine, CancelFreesAtOnceAndOthersGoOn) {
+  auto engine = MustLoad({.context = 64});
+  auto a = engine->Submit({.prompt = Prompt(1, 20), .max_tokens = 30});
+  auto b = engine->Submit({.prompt = Prompt(2, 10), .max_tokens = 8});
+  ASSERT_TRUE(a && b);
+  engine->Step();
+  engine->Cancel(*a);
+  EXPECT_EQ(Drain(*engine)[*b].size() + 1, Alone(Prompt(2, 10), 8).size());
+}
+
+TEST(Engine, BadRequestsAreRefusedInOneSentence) {
+  auto engine = MustLoad({.context = 32});
+  const auto refused = [&](Request request) {
+    auto id = engine->Submit(std::move(request));
+    return id ? std::string() : id.error().message();
+  };
+  EXPECT_NE(refused({}).find("no tokens"), std::string::npos);
+  EXPECT_NE(refused({.prompt = {5, 80}}).find("80"), std::string::npos);
+  EXPECT_NE(refused({.prompt = {5, -1}}).find("-1"), std::string::npos);
+  EXPECT_NE(refused({.prompt = Prompt(1, 32)}).find("--context"), std::string::npos);
+  EXPECT_NE(refused({.prompt = {5}, .max_tokens = 0}).find("max tokens"), std::string::npos);
+  Request hot{.prompt = {5}};
+  hot.sampling.temperature = -1;
+  EXPECT_NE(refused(hot).find("temperature"), std::string::npos);
+  EXPECT_FALSE(engine->HasWork());
+}
+
+TEST(Engine, BadOptionsAreRefusedInOneSentence) {
+  const auto refused = [](EngineOptions options) {
+    if (options.model.empty()) options.model = kModel;
+    auto engine = Engine::Load(options);
+    return engine ? std::string() : engine.error().message();
+  };
+  EXPECT_NE(refused({.weights = "int3"}).find("int3"), std::string::npos);
+  EXPECT_NE(refused({.weights = "int4-g33"}).find("g32"), std::string::npos);
+  EXPECT_NE(refused({.kv = "int2"}).find("int2"), std::string::npos);
+  EXPECT_NE(refused({.context = 1 << 20}).find("positions"), std::string::npos);
+  EXPECT_NE(refused({.model = "/no/such/model"}).find("/no/such/model"), std::string::npos);
+}
+
+TEST(Engine, ScoreEqualsTheLogprobsOfGeneration) {
+  auto engine = MustLoad({.kv = "f32"});
+  SamplingParams sampling;
+  sampling.logprobs = 0;
+  const auto prompt = Prompt(4, 12);
+  auto id = engine->Submit({.prompt = prompt, .sampling = sampling, .max_tokens = 100});
+  ASSERT_TRUE(id);
+  std::vector<int32_t> tokens = prompt;
+  std::vector<float> expected;
+  while (engine->HasWork())
+    for (const TokenEvent& event : engine->Step())
+      tokens.push_back(event.token), expected.push_back(event.logprob);
+  auto scores = engine->Score(tokens, static_cast<int64_t>(prompt.size()));
+  ASSERT_TRUE(scores) << scores.error().message();
+  ASSERT_EQ(scores->size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ((*scores)[i], expected[i]) << i;
+}
+
+}  // namespace
+}  // namespace celer

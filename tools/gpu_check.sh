@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# On a machine with a GPU: build, run every test, probe the CPU and the GPU, run the benches. One command, one log.
+#   tools/gpu_check.sh [folder for the results]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+out="${1:-out}"
+build=build-gpu
+mkdir -p "$out"
+text=ON
+pkg-config --exists libpcre2-8 2>/dev/null || text=OFF   # a workstation image may lack PCRE2
+generator=()
+command -v ninja >/dev/null && generator=(-G Ninja)
+cmake -S . -B "$build" "${generator[@]}" -DCELER_CUDA=ON -DCELER_TEXT=$text
+cmake --build "$build" -j "$(nproc)"
+nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv
+ctest --test-dir "$build" --output-on-failure -j 8 2>&1 | tee "$out/ctest.log" | tail -n 40
+export CELER_CACHE="$out/cache"
+"$build/celer" probe --force --device all | tee "$out/probe.txt"
+"$build/celer" probe --json --device all > "$out/probe.json"
+"$build/celer" limits --model llama-2-7b --machine this | tee "$out/limits.txt"
+"$build/celer" kernels | tee "$out/kernels.txt"
+"$build/src/core/celer_core_bench" --benchmark_min_time=0.2 | tee "$out/core_bench.txt"
