@@ -1,5 +1,6 @@
-# celer_module(NAME DEPS module... LINK target...)
+# celer_module(NAME DEPS module... LINK target... [TEXT_ONLY regex])
 #
+# Files whose path matches TEXT_ONLY are left out of a build with CELER_TEXT=OFF.
 # One folder under src/ is one static library celer_NAME. Files find their place by name:
 #   x.cc                      the library, built with baseline flags
 #   x_arm_dotprod.cc, ...     only on aarch64, with the flags of that suffix (x86 likewise)
@@ -47,9 +48,12 @@ function(celer_compile_settings target scope)
 endfunction()
 
 function(celer_module name)
-  cmake_parse_arguments(ARG "" "" "DEPS;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "TEXT_ONLY" "DEPS;LINK" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cc)
   file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS *.cu)
+  if(ARG_TEXT_ONLY AND NOT CELER_TEXT)
+    list(FILTER sources EXCLUDE REGEX "${ARG_TEXT_ONLY}")
+  endif()
   set(tests ${sources})
   set(benches ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")

@@ -6,6 +6,13 @@
 
 namespace celer::cli {
 
+int RunCommand(const std::vector<std::string>& args);
+int ChatCommand(const std::vector<std::string>& args);
+int PplCommand(const std::vector<std::string>& args);
+int TokenizeCommand(const std::vector<std::string>& args);
+int PullCommand(const std::vector<std::string>& args);
+int SynthCommand(const std::vector<std::string>& args);
+int InspectCommand(const std::vector<std::string>& args);
 int LimitsCommand(const std::vector<std::string>& args);
 int ProbeCommand(const std::vector<std::string>& args);
 int KernelsCommand(const std::vector<std::string>& args);

@@ -16,6 +16,15 @@ namespace celer::cli {
 namespace {
 
 constexpr Command kCommands[] = {
+#if CELER_WITH_TEXT
+    {"run", "one answer from a model", RunCommand},
+    {"chat", "a conversation with a model", ChatCommand},
+    {"ppl", "perplexity of a model on a text", PplCommand},
+    {"tokenize", "text to token ids and back", TokenizeCommand},
+#endif
+    {"pull", "fetch a model", PullCommand},
+    {"synth", "write a model file with random weights, for benchmarks", SynthCommand},
+    {"inspect", "what a model file holds", InspectCommand},
     {"limits", "what is physically possible for a model on a machine", LimitsCommand},
     {"probe", "measure this machine's bandwidth and arithmetic peaks", ProbeCommand},
     {"kernels", "which kernel variants exist, and which run here", KernelsCommand},
@@ -23,7 +32,7 @@ constexpr Command kCommands[] = {
 
 void PrintHelp() {
   fmt::print("celer {} - inference as close to the hardware's limit as physics allows\n", CELER_VERSION);
-  fmt::print("  example: celer limits --model llama-3.1-8b --machine h200\n\ncommands:\n");
+  fmt::print("  example: celer run smollm2 \"Why is the sky blue?\"\n\ncommands:\n");
   for (const Command& command : kCommands) fmt::print("  {:<10} {}\n", command.name, command.summary);
   fmt::print("\nceler COMMAND --help tells more.\n");
 }

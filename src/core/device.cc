@@ -27,7 +27,9 @@ std::string Device::ToString() const {
 int CudaDeviceCount() {
 #if CELER_WITH_CUDA
   int count = 0;
-  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();  // or the next launch would report this as its own
+  return 0;
 #else
   return 0;
 #endif

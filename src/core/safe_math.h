@@ -22,8 +22,9 @@ inline std::optional<int64_t> CheckedAdd(int64_t a, int64_t b) {
 constexpr uint64_t RoundUp(uint64_t value, uint64_t unit) {
   return (value + unit - 1) & ~(unit - 1);
 }
+// For a >= 0 and b > 0.
 constexpr int64_t CeilDiv(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
+  return a / b + (a % b != 0);
 }
 
 }  // namespace celer

@@ -204,14 +204,15 @@ Status ValidateForce(std::string_view text, std::span<const OperatorInfo> operat
 }
 
 int PickIndex(std::string_view op, std::span<const Candidate> table, Device::Kind kind,
-              const ForceList& force) {
+              const ForceList& force, bool warn) {
   for (const auto& [op_name, variant_name] : force) {
     if (op_name != op) continue;
     for (size_t i = 0; i < table.size(); ++i) {
       if (table[i].name != variant_name || DeviceKind(table[i].isa) != kind) continue;
       if (RunsHere(table[i].isa)) return static_cast<int>(i);
-      log::Warning("CELER_FORCE: {} cannot run here: {}; the best that can is used",
-                   Quoted(op_name, variant_name), WhyNotHere(table[i].isa));
+      if (warn)
+        log::Warning("CELER_FORCE: {} cannot run here: {}; the best that can is used",
+                     Quoted(op_name, variant_name), WhyNotHere(table[i].isa));
     }
   }
   for (size_t i = 0; i < table.size(); ++i)
@@ -239,7 +240,7 @@ OperatorInfo Describe(std::string_view op, std::span<const Candidate> table, con
     info.variants.push_back({std::string(candidate.name), candidate.isa, runs, false, std::move(why_not)});
   }
   for (const Device::Kind kind : {Device::Kind::kCpu, Device::Kind::kCuda})
-    if (const int index = PickIndex(op, table, kind, force); index >= 0)
+    if (const int index = PickIndex(op, table, kind, force, /*warn=*/false); index >= 0)
       info.variants[static_cast<size_t>(index)].chosen = true;
   return info;
 }

@@ -90,8 +90,9 @@ using ForceList = std::vector<std::pair<std::string, std::string>>;  // operator
 Result<ForceList> ParseForce(std::string_view text);
 Status ValidateForce(std::string_view text, std::span<const OperatorInfo> operators);
 // The row to use for `kind`: the forced one if it can run here, else the first that can; -1 if none can.
+// `warn` if the forced one cannot.
 int PickIndex(std::string_view op, std::span<const Candidate> table, Device::Kind kind,
-              const ForceList& force);
+              const ForceList& force, bool warn = true);
 const ForceList& ForceFromEnvironment();  // read once
 OperatorInfo Describe(std::string_view op, std::span<const Candidate> table, const ForceList& force);
 

@@ -1,7 +1,7 @@
 #include "celer/engine.h"
 
 #include <algorithm>
-#include <cmath>
+#include <map>
 #include <unordered_map>
 
 #include "core/log.h"
@@ -28,17 +28,26 @@ Result<DType> ParseKvType(const std::string& text) {
 
 const char* Name(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kNone: return "none";
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kCancelled: return "cancelled";
+    case FinishReason::kNone:
+      return "none";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
   }
   return "none";
 }
 
 struct Engine::Impl {
   Impl(std::unique_ptr<ThreadPool> pool_, ModelRunner runner_, int64_t blocks_, const EngineOptions& options)
-      : pool(std::move(pool_)), runner(std::move(runner_)), blocks(blocks_, KvCache::kBlockSize), scheduler(blocks, options.chunk) {}
+      : pool(std::move(pool_)),
+        runner(std::move(runner_)),
+        blocks(blocks_, KvCache::kBlockSize),
+        scheduler(blocks, options.chunk, [this] { return DropOldestKept(); }) {}
+
+  bool DropOldestKept();
 
   std::vector<Piece> Pieces(std::span<const ScheduledPiece> scheduled) const;
   void Finish(int64_t id);
@@ -47,7 +56,7 @@ struct Engine::Impl {
   ModelRunner runner;
   BlockManager blocks;
   Scheduler scheduler;
-  std::unordered_map<int64_t, std::unique_ptr<Sequence>> kept;
+  std::map<int64_t, std::unique_ptr<Sequence>> kept;  // by age; dropped when others need the room
   std::unordered_map<int64_t, int64_t> reused;
   std::vector<TokenEvent> cancelled;  // to be told by the next Step()
   Info info;
@@ -56,7 +65,9 @@ struct Engine::Impl {
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;
-const Engine::Info& Engine::info() const { return impl_->info; }
+const Engine::Info& Engine::info() const {
+  return impl_->info;
+}
 
 Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   CELER_ASSIGN(const WeightOptions weights, WeightOptions::Parse(options.weights));
@@ -73,11 +84,15 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
 
   const DecoderConfig& config = decoder.config();
   if (options.context < 0 || options.context > config.max_positions)
-    return Error::Invalid("--context ", options.context, ": the model has ", config.max_positions, " positions");
-  const int64_t context = options.context > 0 ? options.context : std::min(config.max_positions, kDefaultContext);
+    return Error::Invalid("--context ", options.context, ": the model has ", config.max_positions,
+                          " positions");
+  const int64_t context =
+      options.context > 0 ? options.context : std::min(config.max_positions, kDefaultContext);
   const int64_t blocks = (context + KvCache::kBlockSize - 1) / KvCache::kBlockSize;
   auto kv = KvCache::Make(config, kv_type, blocks, CpuAllocator());
-  if (!kv) return kv.error().WithContext("KV cache for " + std::to_string(context) + " positions (try a smaller --context)");
+  if (!kv)
+    return kv.error().WithContext("KV cache for " + std::to_string(context) +
+                                  " positions (try a smaller --context)");
 
   Info info;
   info.architecture = config.architecture;
@@ -89,7 +104,8 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   info.kv_bytes_per_token = KvBytesPerToken(config, kv_type);
   info.bytes_by_format = decoder.bytes_by_format();
   info.threads = pool->size();
-  auto impl = std::make_unique<Impl>(std::move(pool), ModelRunner(std::move(decoder), std::move(*kv)), blocks, options);
+  auto impl = std::make_unique<Impl>(std::move(pool), ModelRunner(std::move(decoder), std::move(*kv)), blocks,
+                                     options);
   impl->info = std::move(info);
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
@@ -99,13 +115,16 @@ Result<int64_t> Engine::Submit(Request request) {
   if (request.prompt.empty()) return Error::Invalid("the prompt has no tokens");
   for (const int32_t token : request.prompt)
     if (token < 0 || token >= info.vocab)
-      return Error::Invalid("the prompt names token ", token, ", but the vocabulary has ", info.vocab, " tokens");
+      return Error::Invalid("the prompt names token ", token, ", but the vocabulary has ", info.vocab,
+                            " tokens");
   CELER_RETURN_IF_ERROR(Validate(request.sampling, info.vocab));
-  if (request.max_tokens < 1) return Error::Invalid("max tokens is ", request.max_tokens, ", expected 1 or more");
+  if (request.max_tokens < 1)
+    return Error::Invalid("max tokens is ", request.max_tokens, ", expected 1 or more");
   const auto prompt = static_cast<int64_t>(request.prompt.size());
   if (prompt >= info.context)
-    return Error::Invalid("the prompt has ", prompt, " tokens and the context holds ", info.context, "; ",
-                          info.context < info.max_positions ? "raise it with --context" : "the model has no more positions");
+    return Error::Invalid(
+        "the prompt has ", prompt, " tokens and the context holds ", info.context, "; ",
+        info.context < info.max_positions ? "raise it with --context" : "the model has no more positions");
   // The last token is never appended to the KV, so one position more than the context holds can be generated.
   request.max_tokens = std::min(request.max_tokens, info.context - prompt + 1);
 
@@ -115,8 +134,11 @@ Result<int64_t> Engine::Submit(Request request) {
     if (const auto it = impl_->kept.find(*sequence->request.continue_from); it != impl_->kept.end()) {
       Sequence& old = *it->second;
       int64_t common = 0;
-      const int64_t limit = std::min(old.computed, prompt - 1);  // at least one token runs: its logits are needed
-      while (common < limit && old.tokens[static_cast<size_t>(common)] == sequence->tokens[static_cast<size_t>(common)]) ++common;
+      const int64_t limit =
+          std::min(old.computed, prompt - 1);  // at least one token runs: its logits are needed
+      while (common < limit &&
+             old.tokens[static_cast<size_t>(common)] == sequence->tokens[static_cast<size_t>(common)])
+        ++common;
       sequence->block_table = std::move(old.block_table);
       impl_->blocks.Shrink(&sequence->block_table, common);
       sequence->computed = sequence->reused = common;
@@ -128,16 +150,20 @@ Result<int64_t> Engine::Submit(Request request) {
   return id;
 }
 
-bool Engine::HasWork() const { return impl_->scheduler.HasWork() || !impl_->cancelled.empty(); }
+bool Engine::HasWork() const {
+  return impl_->scheduler.HasWork() || !impl_->cancelled.empty();
+}
 
 std::vector<Piece> Engine::Impl::Pieces(std::span<const ScheduledPiece> scheduled) const {
   std::vector<Piece> pieces;
   for (const auto& [sequence, tokens] : scheduled) {
     const bool complete = tokens == sequence->pending();  // else a prefill goes on in the next step
-    pieces.push_back({.tokens = std::span(sequence->tokens).subspan(static_cast<size_t>(sequence->computed), static_cast<size_t>(tokens)),
-                      .position = sequence->computed,
-                      .block_table = sequence->block_table,
-                      .logits = complete ? Piece::Logits::kLast : Piece::Logits::kNone});
+    pieces.push_back(
+        {.tokens = std::span(sequence->tokens)
+                       .subspan(static_cast<size_t>(sequence->computed), static_cast<size_t>(tokens)),
+         .position = sequence->computed,
+         .block_table = sequence->block_table,
+         .logits = complete ? Piece::Logits::kLast : Piece::Logits::kNone});
   }
   return pieces;
 }
@@ -160,8 +186,10 @@ std::vector<TokenEvent> Engine::Step() {
 
     TokenEvent event{sequence->id, choice.token, FinishReason::kNone, choice.logprob, choice.top};
     const auto& stops = sequence->request.stop_tokens;
-    if (std::find(stops.begin(), stops.end(), choice.token) != stops.end()) event.finish = FinishReason::kStop;
-    else if (sequence->output_count() >= sequence->request.max_tokens) event.finish = FinishReason::kLength;
+    if (std::find(stops.begin(), stops.end(), choice.token) != stops.end())
+      event.finish = FinishReason::kStop;
+    else if (sequence->output_count() >= sequence->request.max_tokens)
+      event.finish = FinishReason::kLength;
     events.push_back(event);
     if (event.finish != FinishReason::kNone) impl_->Finish(sequence->id);
   }
@@ -177,6 +205,14 @@ void Engine::Impl::Finish(int64_t id) {
     blocks.Shrink(&sequence->block_table, 0);
     reused.erase(id);
   }
+}
+
+bool Engine::Impl::DropOldestKept() {
+  if (kept.empty()) return false;
+  blocks.Shrink(&kept.begin()->second->block_table, 0);
+  reused.erase(kept.begin()->first);
+  kept.erase(kept.begin());
+  return true;
 }
 
 void Engine::Cancel(int64_t request) {
@@ -199,14 +235,20 @@ int64_t Engine::ReusedTokens(int64_t request) const {
 
 Result<std::vector<float>> Engine::Score(std::span<const int32_t> tokens, int64_t first) {
   const auto count = static_cast<int64_t>(tokens.size());
-  if (first < 1 || first > count) return Error::Invalid("scoring from position ", first, " of ", count, " tokens");
+  if (first < 1 || first > count)
+    return Error::Invalid("scoring from position ", first, " of ", count, " tokens");
   std::vector<int32_t> table;
-  if (!impl_->blocks.Grow(&table, count))
-    return Error::Invalid(count, " tokens do not fit into a context of ", impl_->info.context, "; raise it with --context");
+  bool fits = false;
+  while (!(fits = impl_->blocks.Grow(&table, count)) && impl_->DropOldestKept()) {
+  }
+  if (!fits)
+    return Error::Invalid(count, " tokens do not fit into a context of ", impl_->info.context,
+                          "; raise it with --context");
 
   const auto vocab = static_cast<size_t>(impl_->info.vocab);
   std::vector<float> out;
-  // tokens[i] is predicted by row i - 1, so rows before first - 1 need no logits, and the last row none either.
+  // tokens[i] is predicted by row i - 1, so rows before first - 1 need no logits, and the last row none
+  // either.
   for (int64_t begin = 0; begin < count - 1;) {
     const bool scored = begin >= first - 1;
     const int64_t end = std::min(scored ? begin + kScoreRows : std::min(begin + 512, first - 1), count - 1);
@@ -217,7 +259,8 @@ Result<std::vector<float>> Engine::Score(std::span<const int32_t> tokens, int64_
     const std::span<const float> logits = impl_->runner.Run({&piece, 1});
     for (int64_t i = begin; scored && i < end; ++i) {
       const std::span<const float> row = logits.subspan(static_cast<size_t>(i - begin) * vocab, vocab);
-      out.push_back(static_cast<float>(row[static_cast<size_t>(tokens[static_cast<size_t>(i + 1)])] - LogSumExp(row)));
+      out.push_back(
+          static_cast<float>(row[static_cast<size_t>(tokens[static_cast<size_t>(i + 1)])] - LogSumExp(row)));
     }
     begin = end;
   }

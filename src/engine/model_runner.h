@@ -13,8 +13,8 @@ namespace celer {
 // The next tokens of one sequence.
 struct Piece {
   std::span<const int32_t> tokens;
-  int64_t position = 0;                 // of the first of them
-  std::span<const int32_t> block_table; // covers position + tokens.size()
+  int64_t position = 0;                  // of the first of them
+  std::span<const int32_t> block_table;  // covers position + tokens.size()
   enum class Logits { kNone, kLast, kAll } logits = Logits::kLast;
 };
 
@@ -22,7 +22,8 @@ class ModelRunner {
  public:
   ModelRunner(Decoder decoder, KvCache kv) : decoder_(std::move(decoder)), kv_(std::move(kv)) {}
 
-  // Logits [rows, vocab] in the order of the pieces: none, one or all rows of each. Valid until the next call.
+  // Logits [rows, vocab] in the order of the pieces: none, one or all rows of each. Valid until the next
+  // call.
   std::span<const float> Run(std::span<const Piece> pieces);
 
   const Decoder& decoder() const { return decoder_; }

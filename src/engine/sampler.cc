@@ -27,14 +27,17 @@ Status CheckRange(const char* name, double value, double min, double max, const 
 Status Validate(const SamplingParams& p, int64_t vocab) {
   constexpr double kBig = 1e6;
   CELER_RETURN_IF_ERROR(CheckRange("temperature", p.temperature, 0, 100, "0 to 100"));
-  CELER_RETURN_IF_ERROR(CheckRange("top-p", p.top_p, std::numeric_limits<float>::min(), 1, "more than 0, at most 1"));
+  CELER_RETURN_IF_ERROR(
+      CheckRange("top-p", p.top_p, std::numeric_limits<float>::min(), 1, "more than 0, at most 1"));
   CELER_RETURN_IF_ERROR(CheckRange("min-p", p.min_p, 0, 1, "0 to 1"));
-  CELER_RETURN_IF_ERROR(CheckRange("typical-p", p.typical_p, std::numeric_limits<float>::min(), 1, "more than 0, at most 1"));
+  CELER_RETURN_IF_ERROR(
+      CheckRange("typical-p", p.typical_p, std::numeric_limits<float>::min(), 1, "more than 0, at most 1"));
   CELER_RETURN_IF_ERROR(CheckRange("repetition penalty", p.repetition_penalty, 1e-6, kBig, "more than 0"));
   CELER_RETURN_IF_ERROR(CheckRange("presence penalty", p.presence_penalty, -2, 2, "-2 to 2"));
   CELER_RETURN_IF_ERROR(CheckRange("frequency penalty", p.frequency_penalty, -2, 2, "-2 to 2"));
   if (p.top_k < 0) return Error::Invalid("top-k is ", p.top_k, ", expected 0 (all) or more");
-  if (p.logprobs < -1 || p.logprobs > 100) return Error::Invalid("logprobs is ", p.logprobs, ", expected 0 to 100");
+  if (p.logprobs < -1 || p.logprobs > 100)
+    return Error::Invalid("logprobs is ", p.logprobs, ", expected 0 to 100");
   for (const auto& [token, bias] : p.logit_bias) {
     if (token < 0 || token >= vocab)
       return Error::Invalid("logit bias names token ", token, ", but the vocabulary has ", vocab, " tokens");
@@ -71,7 +74,8 @@ void Sampler::Penalize(std::vector<float>* logits) const {
       if (!prompt_counts_.contains(token)) repeat(token);
   }
   for (const auto& [token, count] : output_counts_)
-    (*logits)[static_cast<size_t>(token)] -= params_.presence_penalty + params_.frequency_penalty * static_cast<float>(count);
+    (*logits)[static_cast<size_t>(token)] -=
+        params_.presence_penalty + params_.frequency_penalty * static_cast<float>(count);
 }
 
 int32_t Sampler::Draw(std::span<const float> logits) {
@@ -89,7 +93,8 @@ int32_t Sampler::Draw(std::span<const float> logits) {
   const size_t ordered = !all_need_order && params_.top_k > 0
                              ? std::min(candidates_.size(), static_cast<size_t>(params_.top_k))
                              : candidates_.size();
-  std::partial_sort(candidates_.begin(), candidates_.begin() + static_cast<int64_t>(ordered), candidates_.end(), before);
+  std::partial_sort(candidates_.begin(), candidates_.begin() + static_cast<int64_t>(ordered),
+                    candidates_.end(), before);
 
   const auto softmax = [&] {
     double sum = 0;
@@ -108,7 +113,8 @@ int32_t Sampler::Draw(std::span<const float> logits) {
       if (c.probability > 0) entropy -= double{c.probability} * std::log(double{c.probability});
     std::vector<std::pair<double, size_t>> by_surprise;  // distance from the expected surprise, index
     for (size_t i = 0; i < candidates_.size(); ++i)
-      by_surprise.emplace_back(std::abs(-std::log(std::max(1e-38, double{candidates_[i].probability})) - entropy), i);
+      by_surprise.emplace_back(
+          std::abs(-std::log(std::max(1e-38, double{candidates_[i].probability})) - entropy), i);
     std::sort(by_surprise.begin(), by_surprise.end());
     std::vector<bool> keep(candidates_.size(), false);
     double held = 0;

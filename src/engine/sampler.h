@@ -1,5 +1,5 @@
-// Chooses a token from one row of logits. What it draws depends on the seed and the number of the step alone, so a
-// request's text does not depend on its company in the batch.
+// Chooses a token from one row of logits. What it draws depends on the seed and the number of the step alone,
+// so a request's text does not depend on its company in the batch.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ class Sampler {
 
   struct Choice {
     int32_t token = 0;
-    float logprob = 0;               // of the untouched logits
-    std::vector<TokenLogprob> top;   // most likely first
+    float logprob = 0;              // of the untouched logits
+    std::vector<TokenLogprob> top;  // most likely first
   };
   Choice Next(std::span<const float> logits);  // and remembers the choice for the penalties
 

@@ -6,6 +6,12 @@
 
 namespace celer {
 
+bool Scheduler::Grow(Sequence& sequence, int64_t tokens) {
+  while (!blocks_.Grow(&sequence.block_table, tokens))
+    if (!reclaim_()) return false;
+  return true;
+}
+
 void Scheduler::PreemptYoungest() {
   std::unique_ptr<Sequence> victim = std::move(running_.back());
   running_.pop_back();
@@ -23,8 +29,7 @@ std::vector<ScheduledPiece> Scheduler::Schedule() {
     Sequence& sequence = *running_[i];
     const int64_t tokens = std::min(budget, sequence.pending());
     bool fits = true;
-    while (!(fits = blocks_.Grow(&sequence.block_table, sequence.computed + tokens)) && running_.size() > i + 1)
-      PreemptYoungest();
+    while (!(fits = Grow(sequence, sequence.computed + tokens)) && running_.size() > i + 1) PreemptYoungest();
     if (!fits) {  // the youngest itself does not fit: it waits for the others to finish
       CELER_CHECK_GT(i, 0u);
       PreemptYoungest();
@@ -37,7 +42,7 @@ std::vector<ScheduledPiece> Scheduler::Schedule() {
   while (budget > 0 && !waiting_.empty()) {
     Sequence& sequence = *waiting_.front();
     const int64_t tokens = std::min(budget, sequence.pending());
-    if (!blocks_.Grow(&sequence.block_table, sequence.computed + tokens)) break;
+    if (!Grow(sequence, sequence.computed + tokens)) break;
     pieces.push_back({&sequence, tokens});
     budget -= tokens;
     running_.push_back(std::move(waiting_.front()));

@@ -11,13 +11,16 @@ namespace celer {
 
 struct Sequence {
   Sequence(int64_t id_, Request request_)
-      : id(id_), request(std::move(request_)), tokens(request.prompt), sampler(request.sampling, request.prompt) {}
+      : id(id_),
+        request(std::move(request_)),
+        tokens(request.prompt),
+        sampler(request.sampling, request.prompt) {}
 
   int64_t id;
   Request request;
-  std::vector<int32_t> tokens;       // prompt and output
-  int64_t computed = 0;              // leading tokens whose keys and values are in the KV
-  int64_t reused = 0;                // of those, how many came from a kept request
+  std::vector<int32_t> tokens;  // prompt and output
+  int64_t computed = 0;         // leading tokens whose keys and values are in the KV
+  int64_t reused = 0;           // of those, how many came from a kept request
   std::vector<int32_t> block_table;
   Sampler sampler;
 

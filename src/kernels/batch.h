@@ -9,12 +9,13 @@
 
 namespace celer {
 
-// The tokens of several sequences, one sequence after the other: prefill chunks and single decode steps alike.
+// The tokens of several sequences, one sequence after the other: prefill chunks and single decode steps
+// alike.
 struct RaggedBatch {
-  std::span<const int32_t> tokens;      // [tokens]
-  std::span<const int32_t> positions;   // [tokens], position of each within its own sequence
-  std::span<const int32_t> seq_start;   // [seqs + 1], where each sequence's tokens begin
-  std::span<const int32_t> block_table; // [seqs, max_blocks], which KV block holds positions 16i .. 16i+15
+  std::span<const int32_t> tokens;       // [tokens]
+  std::span<const int32_t> positions;    // [tokens], position of each within its own sequence
+  std::span<const int32_t> seq_start;    // [seqs + 1], where each sequence's tokens begin
+  std::span<const int32_t> block_table;  // [seqs, max_blocks], which KV block holds positions 16i .. 16i+15
   int64_t max_blocks = 0;
   std::span<const int32_t> logit_rows;  // indices into tokens whose logits are asked for
 
@@ -22,8 +23,8 @@ struct RaggedBatch {
   int64_t seqs() const { return static_cast<int64_t>(seq_start.size()) - 1; }
 };
 
-// One layer's keys and values. K and V are each [blocks, kv_heads, block_size, head_dim]: a block is contiguous, so it
-// copies in one transfer, and inside it the rows that one head reads are contiguous too.
+// One layer's keys and values. K and V are each [blocks, kv_heads, block_size, head_dim]: a block is
+// contiguous, so it copies in one transfer, and inside it the rows that one head reads are contiguous too.
 struct KvLayerView {
   std::byte* k = nullptr;
   std::byte* v = nullptr;

@@ -1,5 +1,5 @@
-// Four floats at a time in the compiler's own vector type: the same source on every CPU. The order of additions
-// depends on n alone, so a row's result does not change with its company in the batch.
+// Four floats at a time in the compiler's own vector type: the same source on every CPU. The order of
+// additions depends on n alone, so a row's result does not change with its company in the batch.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,12 @@ inline F32x4 Load(const float* p) {
   std::memcpy(&v, p, sizeof v);
   return v;
 }
-inline void Store(float* p, F32x4 v) { std::memcpy(p, &v, sizeof v); }
-inline float Sum(F32x4 v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+inline void Store(float* p, F32x4 v) {
+  std::memcpy(p, &v, sizeof v);
+}
+inline float Sum(F32x4 v) {
+  return (v[0] + v[2]) + (v[1] + v[3]);
+}
 
 inline float Dot(const float* a, const float* b, int64_t n) {
   F32x4 s0{}, s1{};

@@ -31,7 +31,8 @@ WeightView WeightView::Slice(int64_t begin, int64_t count) const {
 
 void DecodeWeightRow(const WeightView& weight, int64_t row, float* out) {
   switch (weight.kind) {
-    case WeightView::Kind::kStored: return DecodeRow(weight.dtype, weight.Row(row), weight.cols, out);
+    case WeightView::Kind::kStored:
+      return DecodeRow(weight.dtype, weight.Row(row), weight.cols, out);
     case WeightView::Kind::kInt8:
       return DecodeInt8Row({weight.rows, weight.cols, weight.group},
                            reinterpret_cast<const int8_t*>(weight.Row(row)),

@@ -1,4 +1,5 @@
-// A weight matrix as the kernels read it: [rows, cols], rows are output features. It names memory and owns none.
+// A weight matrix as the kernels read it: [rows, cols], rows are output features. It names memory and owns
+// none.
 #pragma once
 
 #include <cstddef>
@@ -16,14 +17,14 @@ struct WeightView {
   enum class Kind : uint8_t { kStored, kInt8, kInt4 };
 
   Kind kind = Kind::kStored;
-  DType dtype = DType::kF32;           // of kStored
+  DType dtype = DType::kF32;  // of kStored
   int64_t rows = 0;
   int64_t cols = 0;
-  const std::byte* data = nullptr;     // [rows, row_bytes]
+  const std::byte* data = nullptr;  // [rows, row_bytes]
   int64_t row_bytes = 0;
-  const float* scales = nullptr;       // kInt8: [rows, cols / group]
-  const Int4Group* params = nullptr;   // kInt4: [rows, cols / group]
-  int64_t group = 0;                   // kInt8, kInt4: columns that share a scale
+  const float* scales = nullptr;      // kInt8: [rows, cols / group]
+  const Int4Group* params = nullptr;  // kInt4: [rows, cols / group]
+  int64_t group = 0;                  // kInt8, kInt4: columns that share a scale
 
   explicit operator bool() const { return data != nullptr; }
   const std::byte* Row(int64_t row) const { return data + row * row_bytes; }

@@ -12,7 +12,9 @@
 namespace celer {
 namespace {
 
-int64_t Bytes(const ExpertWeights& expert) { return expert.gate.bytes() + expert.up.bytes() + expert.down.bytes(); }
+int64_t Bytes(const ExpertWeights& expert) {
+  return expert.gate.bytes() + expert.up.bytes() + expert.down.bytes();
+}
 
 }  // namespace
 
@@ -42,37 +44,92 @@ void Decoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> kv,
     const LayerWeights& w = weights_.layers[static_cast<size_t>(i)];
     const KvLayerView& layer_kv = kv[static_cast<size_t>(i)];
 
-    Qkv({.batch = batch, .x = x, .norm = w.attention_norm, .eps = c.norm_eps, .q = w.q, .k = w.k, .v = w.v,
-         .q_bias = w.q_bias, .k_bias = w.k_bias, .v_bias = w.v_bias, .q_norm = w.q_norm, .k_norm = w.k_norm,
-         .layout = c.rope.layout, .rope_cos = work_.cos.data(), .rope_sin = work_.sin.data(), .rope_dim = c.rope.dim,
-         .heads = c.heads, .kv = layer_kv, .normed = work_.normed.data(), .k_out = work_.k.data(),
-         .v_out = work_.v.data(), .q_out = work_.q.data(), .pool = pool_});
+    Qkv({.batch = batch,
+         .x = x,
+         .norm = w.attention_norm,
+         .eps = c.norm_eps,
+         .q = w.q,
+         .k = w.k,
+         .v = w.v,
+         .q_bias = w.q_bias,
+         .k_bias = w.k_bias,
+         .v_bias = w.v_bias,
+         .q_norm = w.q_norm,
+         .k_norm = w.k_norm,
+         .layout = c.rope.layout,
+         .rope_cos = work_.cos.data(),
+         .rope_sin = work_.sin.data(),
+         .rope_dim = c.rope.dim,
+         .heads = c.heads,
+         .kv = layer_kv,
+         .normed = work_.normed.data(),
+         .k_out = work_.k.data(),
+         .v_out = work_.v.data(),
+         .q_out = work_.q.data(),
+         .pool = pool_});
 
-    Attention({.batch = batch, .kv = layer_kv, .q = work_.q.data(), .heads = c.heads,
-               .scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim)), .window = c.Window(i),
-               .out = work_.attention.data(), .pool = pool_});
+    Attention({.batch = batch,
+               .kv = layer_kv,
+               .q = work_.q.data(),
+               .heads = c.heads,
+               .scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim)),
+               .window = c.Window(i),
+               .out = work_.attention.data(),
+               .pool = pool_});
 
-    Matmul({.x = work_.attention.data(), .tokens = tokens, .w = w.o, .residual = x, .out = x, .out_stride = c.hidden,
+    Matmul({.x = work_.attention.data(),
+            .tokens = tokens,
+            .w = w.o,
+            .residual = x,
+            .out = x,
+            .out_stride = c.hidden,
             .pool = pool_});
 
     if (c.IsSparse(i)) {
-      Moe({.x = x, .tokens = tokens, .norm = w.ffn_norm, .eps = c.norm_eps, .router = w.router, .experts = w.experts,
-           .experts_per_token = c.moe.per_token, .normalize_top = c.moe.normalize_top,
-           .shared = c.moe.shared_intermediate > 0 ? &w.shared : nullptr, .shared_gate = w.shared_gate,
-           .activation = c.activation, .pool = pool_});
+      Moe({.x = x,
+           .tokens = tokens,
+           .norm = w.ffn_norm,
+           .eps = c.norm_eps,
+           .router = w.router,
+           .experts = w.experts,
+           .experts_per_token = c.moe.per_token,
+           .normalize_top = c.moe.normalize_top,
+           .shared = c.moe.shared_intermediate > 0 ? &w.shared : nullptr,
+           .shared_gate = w.shared_gate,
+           .activation = c.activation,
+           .pool = pool_});
       continue;
     }
-    GateUp({.x = x, .tokens = tokens, .norm = w.ffn_norm, .eps = c.norm_eps, .gate = w.dense.gate, .up = w.dense.up,
-            .activation = c.activation, .normed = work_.normed.data(), .up_out = work_.up.data(),
-            .out = work_.mid.data(), .pool = pool_});
+    GateUp({.x = x,
+            .tokens = tokens,
+            .norm = w.ffn_norm,
+            .eps = c.norm_eps,
+            .gate = w.dense.gate,
+            .up = w.dense.up,
+            .activation = c.activation,
+            .normed = work_.normed.data(),
+            .up_out = work_.up.data(),
+            .out = work_.mid.data(),
+            .pool = pool_});
 
-    Matmul({.x = work_.mid.data(), .tokens = tokens, .w = w.dense.down, .residual = x, .out = x,
-            .out_stride = c.hidden, .pool = pool_});
+    Matmul({.x = work_.mid.data(),
+            .tokens = tokens,
+            .w = w.dense.down,
+            .residual = x,
+            .out = x,
+            .out_stride = c.hidden,
+            .pool = pool_});
   }
 
   if (!batch.logit_rows.empty())
-    Logits({.x = x, .rows = batch.logit_rows, .norm = weights_.norm, .eps = c.norm_eps, .head = weights_.head,
-            .normed = work_.last.data(), .out = logits, .pool = pool_});
+    Logits({.x = x,
+            .rows = batch.logit_rows,
+            .norm = weights_.norm,
+            .eps = c.norm_eps,
+            .head = weights_.head,
+            .normed = work_.last.data(),
+            .out = logits,
+            .pool = pool_});
 }
 
 int64_t Decoder::active_bytes() const {

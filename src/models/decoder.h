@@ -1,4 +1,5 @@
-// One forward pass for all Llama-like families: the five coarse operators of a layer, over a ragged batch and a paged KV.
+// One forward pass for all Llama-like families: the five coarse operators of a layer, over a ragged batch and
+// a paged KV.
 #pragma once
 
 #include <cstdint>
@@ -31,10 +32,10 @@ struct LayerWeights {
   const float* q_norm = nullptr;
   const float* k_norm = nullptr;
   const float* ffn_norm = nullptr;
-  ExpertWeights dense;                 // of a dense layer
-  WeightView router;                   // of a sparse one
+  ExpertWeights dense;  // of a dense layer
+  WeightView router;    // of a sparse one
   std::vector<ExpertWeights> experts;
-  ExpertWeights shared;                // empty if there is none
+  ExpertWeights shared;  // empty if there is none
   WeightView shared_gate;
 };
 
@@ -52,7 +53,8 @@ struct LoadOptions {
 class Decoder {
  public:
   // A Hugging Face folder, a GGUF file or a llama2.c checkpoint.
-  static Result<Decoder> Load(const std::filesystem::path& path, const LoadOptions& options, ThreadPool& pool);
+  static Result<Decoder> Load(const std::filesystem::path& path, const LoadOptions& options,
+                              ThreadPool& pool);
 
   const DecoderConfig& config() const { return config_; }
   const std::string& path() const { return source_->path(); }
@@ -61,7 +63,8 @@ class Decoder {
   // batch.logit_rows to logits[rows, vocab].
   void Forward(const RaggedBatch& batch, std::span<const KvLayerView> kv, float* logits);
 
-  // What one decode step must read of the weights, all experts of a mixture counted as far as one token uses them.
+  // What one decode step must read of the weights, all experts of a mixture counted as far as one token uses
+  // them.
   int64_t active_bytes() const;
   const std::map<std::string, int64_t>& bytes_by_format() const { return store_->bytes_by_format(); }
   int64_t owned_bytes() const { return store_->owned_bytes(); }

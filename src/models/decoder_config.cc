@@ -38,22 +38,27 @@ Status Validate(const DecoderConfig& c, const std::string& path) {
   };
   for (const Range& bound : bounds)
     if (bound.value < bound.min || bound.value > bound.max)
-      return Error::Corrupt(path, ": ", bound.name, " is ", bound.value, ", expected ", bound.min, " to ", bound.max);
+      return Error::Corrupt(path, ": ", bound.name, " is ", bound.value, ", expected ", bound.min, " to ",
+                            bound.max);
   if (c.heads % c.kv_heads != 0)
     return Error::Corrupt(path, ": ", c.heads, " heads cannot share ", c.kv_heads, " kv heads evenly");
-  if (c.rope.dim % 2 != 0) return Error::Corrupt(path, ": ", c.rope.dim, " rotated dimensions, expected an even number");
+  if (c.rope.dim % 2 != 0)
+    return Error::Corrupt(path, ": ", c.rope.dim, " rotated dimensions, expected an even number");
   if (!std::isfinite(c.norm_eps) || c.norm_eps < 0 || c.norm_eps > 1)
     return Error::Corrupt(path, ": norm epsilon is ", c.norm_eps, ", expected 0 to 1");
   if (!std::isfinite(c.rope.theta) || c.rope.theta <= 0)
     return Error::Corrupt(path, ": rope theta is ", c.rope.theta, ", expected a positive number");
   if (!std::isfinite(c.rope.factor) || c.rope.factor <= 0)
     return Error::Corrupt(path, ": rope scaling factor is ", c.rope.factor, ", expected a positive number");
-  const bool extended = c.rope.scaling == RopeConfig::Scaling::kLlama3 || c.rope.scaling == RopeConfig::Scaling::kYarn;
+  const bool extended =
+      c.rope.scaling == RopeConfig::Scaling::kLlama3 || c.rope.scaling == RopeConfig::Scaling::kYarn;
   if (extended && !(c.rope.original_positions >= 1))
-    return Error::Corrupt(path, ": rope scaling names ", c.rope.original_positions, " original positions, expected 1 or more");
+    return Error::Corrupt(path, ": rope scaling names ", c.rope.original_positions,
+                          " original positions, expected 1 or more");
   if (!c.rope.freq_factors.empty()) {
     if (static_cast<int64_t>(c.rope.freq_factors.size()) != c.rope.dim / 2)
-      return Error::Corrupt(path, ": ", c.rope.freq_factors.size(), " rope frequency factors, expected ", c.rope.dim / 2);
+      return Error::Corrupt(path, ": ", c.rope.freq_factors.size(), " rope frequency factors, expected ",
+                            c.rope.dim / 2);
     for (const float factor : c.rope.freq_factors)
       if (!std::isfinite(factor) || factor <= 0)
         return Error::Corrupt(path, ": a rope frequency factor is ", factor, ", expected a positive number");

@@ -1,5 +1,5 @@
-// The architecture of a Llama-like decoder as data. Nothing about a family is chosen at compile time: a family's file
-// fills this in from a config.json or from GGUF metadata, and one forward pass runs it.
+// The architecture of a Llama-like decoder as data. Nothing about a family is chosen at compile time: a
+// family's file fills this in from a config.json or from GGUF metadata, and one forward pass runs it.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct RopeConfig {
 struct MoeConfig {
   int64_t experts = 0;  // 0: dense
   int64_t per_token = 0;
-  int64_t intermediate = 0;         // of one expert
+  int64_t intermediate = 0;  // of one expert
   bool normalize_top = true;
   int64_t shared_intermediate = 0;  // of the always-active expert; 0 if none
   std::vector<bool> sparse_layer;   // [layers]: which layers have experts, the others are dense
@@ -56,11 +56,13 @@ struct DecoderConfig {
   bool qk_norm = false;
   bool tied_embeddings = false;
   Activation activation = Activation::kSilu;
-  int64_t sliding_window = 0;                   // 0: full attention
-  std::vector<bool> windowed_layer;             // [layers]: which layers the window applies to
+  int64_t sliding_window = 0;        // 0: full attention
+  std::vector<bool> windowed_layer;  // [layers]: which layers the window applies to
   MoeConfig moe;
 
-  bool IsSparse(int64_t layer) const { return moe.experts > 0 && moe.sparse_layer[static_cast<size_t>(layer)]; }
+  bool IsSparse(int64_t layer) const {
+    return moe.experts > 0 && moe.sparse_layer[static_cast<size_t>(layer)];
+  }
   int64_t Window(int64_t layer) const {
     return sliding_window > 0 && windowed_layer[static_cast<size_t>(layer)] ? sliding_window : 0;
   }

@@ -1,4 +1,5 @@
-// From a file to DecoderWeights: opens the container, maps each part to the name it has there, checks every shape.
+// From a file to DecoderWeights: opens the container, maps each part to the name it has there, checks every
+// shape.
 #include <fmt/format.h>
 
 #include "core/log.h"
@@ -21,24 +22,31 @@ struct PartNames {
 };
 
 constexpr PartNames kHfNames = {
-    "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight",
+    "model.embed_tokens.weight",
+    "model.norm.weight",
+    "lm_head.weight",
     "model.layers.%.input_layernorm.weight",
-    "model.layers.%.self_attn.q_proj.weight", "model.layers.%.self_attn.k_proj.weight",
-    "model.layers.%.self_attn.v_proj.weight", "model.layers.%.self_attn.o_proj.weight",
-    "model.layers.%.self_attn.q_proj.bias", "model.layers.%.self_attn.k_proj.bias", "model.layers.%.self_attn.v_proj.bias",
-    "model.layers.%.self_attn.q_norm.weight", "model.layers.%.self_attn.k_norm.weight",
+    "model.layers.%.self_attn.q_proj.weight",
+    "model.layers.%.self_attn.k_proj.weight",
+    "model.layers.%.self_attn.v_proj.weight",
+    "model.layers.%.self_attn.o_proj.weight",
+    "model.layers.%.self_attn.q_proj.bias",
+    "model.layers.%.self_attn.k_proj.bias",
+    "model.layers.%.self_attn.v_proj.bias",
+    "model.layers.%.self_attn.q_norm.weight",
+    "model.layers.%.self_attn.k_norm.weight",
     "model.layers.%.post_attention_layernorm.weight",
-    "model.layers.%.mlp.gate_proj.weight", "model.layers.%.mlp.up_proj.weight", "model.layers.%.mlp.down_proj.weight",
+    "model.layers.%.mlp.gate_proj.weight",
+    "model.layers.%.mlp.up_proj.weight",
+    "model.layers.%.mlp.down_proj.weight",
 };
 
 constexpr PartNames kGgufNames = {
-    "token_embd.weight", "output_norm.weight", "output.weight",
-    "blk.%.attn_norm.weight",
-    "blk.%.attn_q.weight", "blk.%.attn_k.weight", "blk.%.attn_v.weight", "blk.%.attn_output.weight",
-    "blk.%.attn_q.bias", "blk.%.attn_k.bias", "blk.%.attn_v.bias",
-    "blk.%.attn_q_norm.weight", "blk.%.attn_k_norm.weight",
-    "blk.%.ffn_norm.weight",
-    "blk.%.ffn_gate.weight", "blk.%.ffn_up.weight", "blk.%.ffn_down.weight",
+    "token_embd.weight",        "output_norm.weight",    "output.weight",         "blk.%.attn_norm.weight",
+    "blk.%.attn_q.weight",      "blk.%.attn_k.weight",   "blk.%.attn_v.weight",   "blk.%.attn_output.weight",
+    "blk.%.attn_q.bias",        "blk.%.attn_k.bias",     "blk.%.attn_v.bias",     "blk.%.attn_q_norm.weight",
+    "blk.%.attn_k_norm.weight", "blk.%.ffn_norm.weight", "blk.%.ffn_gate.weight", "blk.%.ffn_up.weight",
+    "blk.%.ffn_down.weight",
 };
 
 std::string InLayer(const char* pattern, int64_t layer) {
@@ -106,7 +114,9 @@ Result<Opened> Open(const std::filesystem::path& path) {
       return opened;
     }
     case FileKind::kSafetensors:
-      return Error::Invalid(path.string(), ": one safetensors file has no configuration; give the folder that holds it and its config.json");
+      return Error::Invalid(
+          path.string(),
+          ": one safetensors file has no configuration; give the folder that holds it and its config.json");
   }
   return Error::Unsupported(path.string(), ": unknown kind of file");
 }
@@ -119,7 +129,8 @@ class Loader {
   Result<DecoderWeights> Run() {
     const DecoderConfig& c = config_;
     DecoderWeights w;
-    CELER_ASSIGN(w.embedding, store_.Matrix(names_.embedding, c.vocab, c.hidden, WeightStore::Role::kVocabulary));
+    CELER_ASSIGN(w.embedding,
+                 store_.Matrix(names_.embedding, c.vocab, c.hidden, WeightStore::Role::kVocabulary));
     for (int64_t i = 0; i < c.layers; ++i) {
       CELER_ASSIGN(LayerWeights layer, Layer(i));
       w.layers.push_back(std::move(layer));
@@ -156,12 +167,14 @@ class Loader {
     if (c.IsSparse(i)) {
       CELER_RETURN_IF_ERROR(gguf_ ? GgufExperts(i, &w) : HfExperts(i, &w));
     } else {
-      CELER_ASSIGN(w.dense, Ffn(InLayer(names_.gate, i), InLayer(names_.up, i), InLayer(names_.down, i), c.intermediate));
+      CELER_ASSIGN(w.dense, Ffn(InLayer(names_.gate, i), InLayer(names_.up, i), InLayer(names_.down, i),
+                                c.intermediate));
     }
     return w;
   }
 
-  Result<ExpertWeights> Ffn(const std::string& gate, const std::string& up, const std::string& down, int64_t width) {
+  Result<ExpertWeights> Ffn(const std::string& gate, const std::string& up, const std::string& down,
+                            int64_t width) {
     ExpertWeights w;
     CELER_ASSIGN(w.gate, store_.Matrix(gate, width, config_.hidden));
     CELER_ASSIGN(w.up, store_.Matrix(up, width, config_.hidden));
@@ -176,12 +189,14 @@ class Loader {
     CELER_ASSIGN(w->router, store_.Matrix(prefix + names.router, moe.experts, config_.hidden));
     for (int64_t e = 0; e < moe.experts; ++e) {
       const std::string expert = prefix + names.experts + std::to_string(e);
-      CELER_ASSIGN(ExpertWeights one, Ffn(expert + names.gate, expert + names.up, expert + names.down, moe.intermediate));
+      CELER_ASSIGN(ExpertWeights one,
+                   Ffn(expert + names.gate, expert + names.up, expert + names.down, moe.intermediate));
       w->experts.push_back(one);
     }
     if (moe.shared_intermediate > 0) {
       const std::string shared = prefix + names.shared;
-      CELER_ASSIGN(w->shared, Ffn(shared + names.gate, shared + names.up, shared + names.down, moe.shared_intermediate));
+      CELER_ASSIGN(w->shared,
+                   Ffn(shared + names.gate, shared + names.up, shared + names.down, moe.shared_intermediate));
       CELER_ASSIGN(w->shared_gate, store_.Matrix(prefix + names.shared_gate, 1, config_.hidden));
     }
     return {};
@@ -191,9 +206,12 @@ class Loader {
     const MoeConfig& moe = config_.moe;
     const std::string prefix = fmt::format("blk.{}.", i);
     CELER_ASSIGN(w->router, store_.Matrix(prefix + "ffn_gate_inp.weight", moe.experts, config_.hidden));
-    CELER_ASSIGN(const auto gates, store_.Stack(prefix + "ffn_gate_exps.weight", moe.experts, moe.intermediate, config_.hidden));
-    CELER_ASSIGN(const auto ups, store_.Stack(prefix + "ffn_up_exps.weight", moe.experts, moe.intermediate, config_.hidden));
-    CELER_ASSIGN(const auto downs, store_.Stack(prefix + "ffn_down_exps.weight", moe.experts, config_.hidden, moe.intermediate));
+    CELER_ASSIGN(const auto gates, store_.Stack(prefix + "ffn_gate_exps.weight", moe.experts,
+                                                moe.intermediate, config_.hidden));
+    CELER_ASSIGN(const auto ups,
+                 store_.Stack(prefix + "ffn_up_exps.weight", moe.experts, moe.intermediate, config_.hidden));
+    CELER_ASSIGN(const auto downs, store_.Stack(prefix + "ffn_down_exps.weight", moe.experts, config_.hidden,
+                                                moe.intermediate));
     for (size_t e = 0; e < gates.size(); ++e) w->experts.push_back({gates[e], ups[e], downs[e]});
     if (moe.shared_intermediate > 0) {
       CELER_ASSIGN(w->shared, Ffn(prefix + "ffn_gate_shexp.weight", prefix + "ffn_up_shexp.weight",
@@ -211,7 +229,8 @@ class Loader {
 
 }  // namespace
 
-Result<Decoder> Decoder::Load(const std::filesystem::path& path, const LoadOptions& options, ThreadPool& pool) {
+Result<Decoder> Decoder::Load(const std::filesystem::path& path, const LoadOptions& options,
+                              ThreadPool& pool) {
   CELER_ASSIGN(Opened opened, Open(path));
   Decoder decoder;
   decoder.config_ = std::move(opened.config);

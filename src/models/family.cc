@@ -10,39 +10,74 @@ namespace {
 
 constexpr int64_t kAny = int64_t{1} << 30;  // Validate() knows the true bounds
 
-constexpr ExpertNames kMixtralExperts = {"block_sparse_moe.gate.weight", "block_sparse_moe.experts.", ".w1.weight",
-                                         ".w3.weight", ".w2.weight", nullptr, nullptr};
-constexpr ExpertNames kQwen2Experts = {"mlp.gate.weight",     "mlp.experts.",      ".gate_proj.weight",
-                                       ".up_proj.weight",     ".down_proj.weight", "mlp.shared_expert",
+constexpr ExpertNames kMixtralExperts = {"block_sparse_moe.gate.weight",
+                                         "block_sparse_moe.experts.",
+                                         ".w1.weight",
+                                         ".w3.weight",
+                                         ".w2.weight",
+                                         nullptr,
+                                         nullptr};
+constexpr ExpertNames kQwen2Experts = {"mlp.gate.weight",
+                                       "mlp.experts.",
+                                       ".gate_proj.weight",
+                                       ".up_proj.weight",
+                                       ".down_proj.weight",
+                                       "mlp.shared_expert",
                                        "mlp.shared_expert_gate.weight"};
-constexpr ExpertNames kQwen3Experts = {"mlp.gate.weight", "mlp.experts.", ".gate_proj.weight", ".up_proj.weight",
-                                       ".down_proj.weight", nullptr, nullptr};
+constexpr ExpertNames kQwen3Experts = {
+    "mlp.gate.weight", "mlp.experts.", ".gate_proj.weight", ".up_proj.weight", ".down_proj.weight",
+    nullptr,           nullptr};
 
 constexpr Family kFamilies[] = {
-    {"llama", "llama", "llama", "Llama 2/3/3.1/3.2, TinyLlama, SmolLM2", families::LlamaFromHf, families::LlamaFromGguf, {}},
+    {"llama",
+     "llama",
+     "llama",
+     "Llama 2/3/3.1/3.2, TinyLlama, SmolLM2",
+     families::LlamaFromHf,
+     families::LlamaFromGguf,
+     {}},
     {"mistral", "mistral", nullptr, "Mistral 7B", families::MistralFromHf, nullptr, {}},
     {"mixtral", "mixtral", nullptr, "Mixtral 8x7B", families::MixtralFromHf, nullptr, kMixtralExperts},
-    {"qwen2", "qwen2", "qwen2", "Qwen1.5, Qwen2, Qwen2.5", families::Qwen2FromHf, families::Qwen2FromGguf, {}},
+    {"qwen2",
+     "qwen2",
+     "qwen2",
+     "Qwen1.5, Qwen2, Qwen2.5",
+     families::Qwen2FromHf,
+     families::Qwen2FromGguf,
+     {}},
     {"qwen3", "qwen3", "qwen3", "Qwen3", families::Qwen3FromHf, families::Qwen3FromGguf, {}},
-    {"qwen2_moe", "qwen2_moe", "qwen2moe", "Qwen1.5-MoE, Qwen2-57B-A14B", families::Qwen2MoeFromHf, families::Qwen2MoeFromGguf, kQwen2Experts},
-    {"qwen3_moe", "qwen3_moe", "qwen3moe", "Qwen3-30B-A3B", families::Qwen3MoeFromHf, families::Qwen3MoeFromGguf, kQwen3Experts},
+    {"qwen2_moe", "qwen2_moe", "qwen2moe", "Qwen1.5-MoE, Qwen2-57B-A14B", families::Qwen2MoeFromHf,
+     families::Qwen2MoeFromGguf, kQwen2Experts},
+    {"qwen3_moe", "qwen3_moe", "qwen3moe", "Qwen3-30B-A3B", families::Qwen3MoeFromHf,
+     families::Qwen3MoeFromGguf, kQwen3Experts},
 };
 
 Status ReadActivation(const std::string& name, const std::string& path, DecoderConfig* config) {
-  if (name == "silu" || name == "swish") config->activation = Activation::kSilu;
-  else if (name == "gelu") config->activation = Activation::kGelu;
-  else if (name == "gelu_pytorch_tanh" || name == "gelu_new") config->activation = Activation::kGeluTanh;
-  else if (name == "relu") config->activation = Activation::kRelu;
-  else return Error::Unsupported(path, ": activation '", name, "'; silu, gelu, gelu_pytorch_tanh and relu are supported");
+  if (name == "silu" || name == "swish")
+    config->activation = Activation::kSilu;
+  else if (name == "gelu")
+    config->activation = Activation::kGelu;
+  else if (name == "gelu_pytorch_tanh" || name == "gelu_new")
+    config->activation = Activation::kGeluTanh;
+  else if (name == "relu")
+    config->activation = Activation::kRelu;
+  else
+    return Error::Unsupported(path, ": activation '", name,
+                              "'; silu, gelu, gelu_pytorch_tanh and relu are supported");
   return {};
 }
 
 Status ReadScalingKind(const std::string& kind, const std::string& path, RopeConfig* rope) {
-  if (kind.empty() || kind == "default" || kind == "none") rope->scaling = RopeConfig::Scaling::kNone;
-  else if (kind == "linear") rope->scaling = RopeConfig::Scaling::kLinear;
-  else if (kind == "llama3") rope->scaling = RopeConfig::Scaling::kLlama3;
-  else if (kind == "yarn") rope->scaling = RopeConfig::Scaling::kYarn;
-  else return Error::Unsupported(path, ": rope scaling '", kind, "'; linear, llama3 and yarn are supported");
+  if (kind.empty() || kind == "default" || kind == "none")
+    rope->scaling = RopeConfig::Scaling::kNone;
+  else if (kind == "linear")
+    rope->scaling = RopeConfig::Scaling::kLinear;
+  else if (kind == "llama3")
+    rope->scaling = RopeConfig::Scaling::kLlama3;
+  else if (kind == "yarn")
+    rope->scaling = RopeConfig::Scaling::kYarn;
+  else
+    return Error::Unsupported(path, ": rope scaling '", kind, "'; linear, llama3 and yarn are supported");
   return {};
 }
 
@@ -69,12 +104,16 @@ Status ReadRope(const JsonFields& json, DecoderConfig* config) {
     CELER_ASSIGN(rope.beta_slow, fields.GetDouble("beta_slow", rope.beta_slow));
     CELER_ASSIGN(rope.attention_factor, fields.GetDouble("attention_factor", 0.0));
   }
-  const bool extended = rope.scaling == RopeConfig::Scaling::kLlama3 || rope.scaling == RopeConfig::Scaling::kYarn;
-  if (extended && rope.original_positions == 0) rope.original_positions = static_cast<double>(config->max_positions);
+  const bool extended =
+      rope.scaling == RopeConfig::Scaling::kLlama3 || rope.scaling == RopeConfig::Scaling::kYarn;
+  if (extended && rope.original_positions == 0)
+    rope.original_positions = static_cast<double>(config->max_positions);
   return {};
 }
 
-std::string GgufKeyError(const std::string& key) { return ": metadata key '" + key + "' is missing or not a number"; }
+std::string GgufKeyError(const std::string& key) {
+  return ": metadata key '" + key + "' is missing or not a number";
+}
 
 class GgufReader {
  public:
@@ -104,7 +143,9 @@ class GgufReader {
 
 }  // namespace
 
-std::span<const Family> Families() { return kFamilies; }
+std::span<const Family> Families() {
+  return kFamilies;
+}
 
 const Family* FindFamily(std::string_view name) {
   for (const Family& family : kFamilies)
@@ -126,7 +167,8 @@ Result<DecoderConfig> ConfigFromHf(const nlohmann::json& json, const std::string
   for (const Family& row : kFamilies)
     if (model_type == row.model_type) family = &row;
   if (!family)
-    return Error::Unsupported(path, ": architecture '", model_type, "' is not supported; supported are ", SupportedFamilies());
+    return Error::Unsupported(path, ": architecture '", model_type, "' is not supported; supported are ",
+                              SupportedFamilies());
 
   DecoderConfig config;
   config.family = family->name;
@@ -136,7 +178,8 @@ Result<DecoderConfig> ConfigFromHf(const nlohmann::json& json, const std::string
   CELER_ASSIGN(config.intermediate, fields.GetInt("intermediate_size", 1, kAny));
   CELER_ASSIGN(config.heads, fields.GetInt("num_attention_heads", 1, kAny));
   CELER_ASSIGN(config.kv_heads, fields.GetInt("num_key_value_heads", 1, kAny, config.heads));
-  CELER_ASSIGN(config.head_dim, fields.GetInt("head_dim", 1, kAny, std::max<int64_t>(1, config.hidden / config.heads)));
+  CELER_ASSIGN(config.head_dim,
+               fields.GetInt("head_dim", 1, kAny, std::max<int64_t>(1, config.hidden / config.heads)));
   CELER_ASSIGN(config.vocab, fields.GetInt("vocab_size", 1, kAny));
   CELER_ASSIGN(config.max_positions, fields.GetInt("max_position_embeddings", 1, kAny, 2048));
   CELER_ASSIGN(const double eps, fields.GetDouble("rms_norm_eps", 1e-6));
@@ -157,7 +200,8 @@ Result<DecoderConfig> ConfigFromGguf(const GgufFile& file, const std::string& pa
   for (const Family& row : kFamilies)
     if (row.gguf && *arch == row.gguf) family = &row;
   if (!family)
-    return Error::Unsupported(path, ": architecture '", *arch, "' is not supported; supported are ", SupportedFamilies());
+    return Error::Unsupported(path, ": architecture '", *arch, "' is not supported; supported are ",
+                              SupportedFamilies());
 
   const GgufReader reader(file, path, std::string(*arch));
   DecoderConfig config;
@@ -171,13 +215,17 @@ Result<DecoderConfig> ConfigFromGguf(const GgufFile& file, const std::string& pa
     return Error::Corrupt(path, ": ", config.layers, " layers with ", config.heads, " heads");
   config.kv_heads = reader.Int("attention.head_count_kv", config.heads);
   config.head_dim = reader.Int("attention.key_length", config.hidden / config.heads);
-  if (const int64_t value_dim = reader.Int("attention.value_length", config.head_dim); value_dim != config.head_dim)
-    return Error::Unsupported(path, ": keys of ", config.head_dim, " and values of ", value_dim, " elements; they must be equal");
+  if (const int64_t value_dim = reader.Int("attention.value_length", config.head_dim);
+      value_dim != config.head_dim)
+    return Error::Unsupported(path, ": keys of ", config.head_dim, " and values of ", value_dim,
+                              " elements; they must be equal");
   config.max_positions = reader.Int("context_length", 2048);
   config.norm_eps = static_cast<float>(reader.Float("attention.layer_norm_rms_epsilon", 1e-5));
 
   const TensorRecord* embedding = file.Find("token_embd.weight");
-  if (!embedding) return Error::Corrupt(path, ": tensor 'token_embd.weight' is missing; does the file hold a vocabulary only?");
+  if (!embedding)
+    return Error::Corrupt(path,
+                          ": tensor 'token_embd.weight' is missing; does the file hold a vocabulary only?");
   config.vocab = embedding->shape[0];
   config.tied_embeddings = file.Find("output.weight") == nullptr;
 
@@ -190,7 +238,8 @@ Result<DecoderConfig> ConfigFromGguf(const GgufFile& file, const std::string& pa
     config.rope.scaling = RopeConfig::Scaling::kLinear;
     config.rope.factor = reader.Float("rope.scale_linear", 1);
   }
-  config.rope.original_positions = reader.Float("rope.scaling.original_context_length", static_cast<double>(config.max_positions));
+  config.rope.original_positions =
+      reader.Float("rope.scaling.original_context_length", static_cast<double>(config.max_positions));
   config.rope.attention_factor = reader.Float("rope.scaling.attn_factor", 0);
 
   config.sliding_window = reader.Int("attention.sliding_window", 0);
@@ -201,7 +250,8 @@ Result<DecoderConfig> ConfigFromGguf(const GgufFile& file, const std::string& pa
     config.moe.per_token = reader.Int("expert_used_count", 0);
     config.moe.intermediate = reader.Int("expert_feed_forward_length", config.intermediate);
     for (int64_t i = 0; i < config.layers; ++i)
-      config.moe.sparse_layer.push_back(file.Find("blk." + std::to_string(i) + ".ffn_gate_inp.weight") != nullptr);
+      config.moe.sparse_layer.push_back(file.Find("blk." + std::to_string(i) + ".ffn_gate_inp.weight") !=
+                                        nullptr);
     if (const TensorRecord* shared = file.Find("blk.0.ffn_gate_shexp.weight"))
       config.moe.shared_intermediate = reader.Int("expert_shared_feed_forward_length", shared->shape[0]);
   }

@@ -14,13 +14,13 @@ namespace celer {
 
 // How a family names the parts of its experts in Hugging Face files, below "model.layers.N.".
 struct ExpertNames {
-  const char* router;         // "mlp.gate.weight"
-  const char* experts;        // "mlp.experts."
-  const char* gate;           // ".gate_proj.weight"
+  const char* router;   // "mlp.gate.weight"
+  const char* experts;  // "mlp.experts."
+  const char* gate;     // ".gate_proj.weight"
   const char* up;
   const char* down;
-  const char* shared;         // "mlp.shared_expert", or nullptr
-  const char* shared_gate;    // "mlp.shared_expert_gate.weight", or nullptr
+  const char* shared;       // "mlp.shared_expert", or nullptr
+  const char* shared_gate;  // "mlp.shared_expert_gate.weight", or nullptr
 };
 
 struct Family {
@@ -31,7 +31,7 @@ struct Family {
   // What this family adds to the fields that all share. The common fields are filled in already.
   Status (*from_hf)(const JsonFields& json, DecoderConfig* config);
   Status (*from_gguf)(const GgufFile& file, DecoderConfig* config);
-  ExpertNames experts;     // of Hugging Face files; unused by dense families
+  ExpertNames experts;  // of Hugging Face files; unused by dense families
 };
 
 std::span<const Family> Families();

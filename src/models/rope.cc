@@ -24,7 +24,8 @@ double Llama3(const RopeConfig& rope, double frequency) {
 double Yarn(const RopeConfig& rope, double frequency, int64_t index) {
   const auto dim = static_cast<double>(rope.dim);
   const auto dimension_of = [&](double rotations) {
-    return dim * std::log(rope.original_positions / (rotations * 2 * std::numbers::pi)) / (2 * std::log(rope.theta));
+    return dim * std::log(rope.original_positions / (rotations * 2 * std::numbers::pi)) /
+           (2 * std::log(rope.theta));
   };
   double low = std::max(std::floor(dimension_of(rope.beta_fast)), 0.0);
   double high = std::min(std::ceil(dimension_of(rope.beta_slow)), dim - 1);
@@ -40,17 +41,25 @@ RopeTable::RopeTable(const RopeConfig& rope) {
   for (int64_t i = 0; i < half; ++i) {
     double frequency = std::pow(rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(rope.dim));
     switch (rope.scaling) {
-      case RopeConfig::Scaling::kNone: break;
-      case RopeConfig::Scaling::kLinear: frequency /= rope.factor; break;
-      case RopeConfig::Scaling::kLlama3: frequency = Llama3(rope, frequency); break;
-      case RopeConfig::Scaling::kYarn: frequency = Yarn(rope, frequency, i); break;
+      case RopeConfig::Scaling::kNone:
+        break;
+      case RopeConfig::Scaling::kLinear:
+        frequency /= rope.factor;
+        break;
+      case RopeConfig::Scaling::kLlama3:
+        frequency = Llama3(rope, frequency);
+        break;
+      case RopeConfig::Scaling::kYarn:
+        frequency = Yarn(rope, frequency, i);
+        break;
     }
     if (!rope.freq_factors.empty()) frequency /= rope.freq_factors[static_cast<size_t>(i)];
     frequencies_.push_back(static_cast<float>(frequency));
   }
   if (rope.scaling == RopeConfig::Scaling::kYarn)
     attention_factor_ = static_cast<float>(
-        rope.attention_factor > 0 ? rope.attention_factor : (rope.factor <= 1 ? 1.0 : 0.1 * std::log(rope.factor) + 1.0));
+        rope.attention_factor > 0 ? rope.attention_factor
+                                  : (rope.factor <= 1 ? 1.0 : 0.1 * std::log(rope.factor) + 1.0));
 }
 
 void RopeTable::Fill(std::span<const int32_t> positions, float* cos, float* sin) const {

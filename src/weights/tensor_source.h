@@ -16,8 +16,8 @@ class TensorSource {
   virtual ~TensorSource() = default;
   virtual const TensorRecord* Find(std::string_view name) const = 0;  // nullptr when there is none
   virtual const std::vector<TensorRecord>& tensors() const = 0;
-  virtual void DropPages(const TensorRecord& tensor) const = 0;       // done with it for now
-  virtual const std::string& path() const = 0;                       // for error sentences
+  virtual void DropPages(const TensorRecord& tensor) const = 0;  // done with it for now
+  virtual const std::string& path() const = 0;                   // for error sentences
 };
 
 // Over SafetensorsModel, GgufFile or Llama2cFile; owns the mapping.

@@ -17,7 +17,8 @@ constexpr int64_t kRowsAtOnce = 16;
 
 // Names that files carry and no forward pass needs.
 bool IsIgnorable(std::string_view name) {
-  return name.ends_with("rotary_emb.inv_freq") || name.ends_with("attn.masked_bias") || name.ends_with("attn.bias_mask");
+  return name.ends_with("rotary_emb.inv_freq") || name.ends_with("attn.masked_bias") ||
+         name.ends_with("attn.bias_mask");
 }
 
 std::string_view PlainName(WeightFormat format) {
@@ -30,13 +31,21 @@ Result<WeightOptions> WeightOptions::Parse(std::string_view text) {
   const size_t dash = text.find("-g");
   const std::string_view base = text.substr(0, dash);
   WeightOptions options;
-  if (base == "stored") options.format = WeightFormat::kAsStored;
-  else if (base == "f32") options.format = WeightFormat::kF32;
-  else if (base == "f16") options.format = WeightFormat::kF16;
-  else if (base == "bf16") options.format = WeightFormat::kBf16;
-  else if (base == "int8") options.format = WeightFormat::kInt8;
-  else if (base == "int4") options.format = WeightFormat::kInt4;
-  else return Error::Invalid("--weights '", text, "' is not one of stored, f32, f16, bf16, int8, int8-gN, int4, int4-gN");
+  if (base == "stored")
+    options.format = WeightFormat::kAsStored;
+  else if (base == "f32")
+    options.format = WeightFormat::kF32;
+  else if (base == "f16")
+    options.format = WeightFormat::kF16;
+  else if (base == "bf16")
+    options.format = WeightFormat::kBf16;
+  else if (base == "int8")
+    options.format = WeightFormat::kInt8;
+  else if (base == "int4")
+    options.format = WeightFormat::kInt4;
+  else
+    return Error::Invalid("--weights '", text,
+                          "' is not one of stored, f32, f16, bf16, int8, int8-gN, int4, int4-gN");
 
   if (dash != std::string_view::npos) {
     const std::string_view digits = text.substr(dash + 2);
@@ -51,14 +60,18 @@ Result<WeightOptions> WeightOptions::Parse(std::string_view text) {
   return options;
 }
 
-Result<const TensorRecord*> WeightStore::Take(const std::string& name, int64_t elements, std::string_view expected) {
+Result<const TensorRecord*> WeightStore::Take(const std::string& name, int64_t elements,
+                                              std::string_view expected) {
   const TensorRecord* record = source_.Find(name);
   if (!record)
-    return Error::Corrupt(source_.path(), ": tensor '", name, "' is missing among ", source_.tensors().size(), " tensors");
+    return Error::Corrupt(source_.path(), ": tensor '", name, "' is missing among ", source_.tensors().size(),
+                          " tensors");
   if (record->shape.elements() != elements)
-    return Error::Corrupt(source_.path(), ": tensor '", name, "' has shape ", record->shape.ToString(), ", expected ", expected);
+    return Error::Corrupt(source_.path(), ": tensor '", name, "' has shape ", record->shape.ToString(),
+                          ", expected ", expected);
   if (!CanDecode(record->dtype) || record->dtype == DType::kI64 || record->dtype == DType::kBool)
-    return Error::Unsupported(source_.path(), ": tensor '", name, "' has type ", Name(record->dtype), ", which weights cannot have");
+    return Error::Unsupported(source_.path(), ": tensor '", name, "' has type ", Name(record->dtype),
+                              ", which weights cannot have");
   taken_.insert(name);
   return record;
 }
@@ -70,20 +83,22 @@ Result<std::byte*> WeightStore::Own(int64_t bytes) {
   return buffers_.back().bytes().data();
 }
 
-Result<WeightView> WeightStore::Convert(const TensorRecord& record, const std::byte* data, int64_t rows, int64_t cols,
-                                        Role role) {
+Result<WeightView> WeightStore::Convert(const TensorRecord& record, const std::byte* data, int64_t rows,
+                                        int64_t cols, Role role) {
   const auto row_bytes = BytesFor(record.dtype, cols);
   if (!row_bytes)
-    return Error::Corrupt(source_.path(), ": tensor '", record.name, "' has rows of ", cols, " elements, which do not fill whole ",
-                          Name(record.dtype), " blocks");
+    return Error::Corrupt(source_.path(), ": tensor '", record.name, "' has rows of ", cols,
+                          " elements, which do not fill whole ", Name(record.dtype), " blocks");
   WeightView stored{.dtype = record.dtype, .rows = rows, .cols = cols, .data = data, .row_bytes = *row_bytes};
   if (record.dtype == DType::kI8) {  // llama2.c version 2: the scales stand beside it
     const TensorRecord* scales = source_.Find(record.name + ".scales");
     if (!scales || scales->dtype != DType::kF32 || scales->shape.rank() != 2 || scales->shape[0] != rows ||
         scales->shape[1] < 1 || cols % scales->shape[1] != 0)
-      return Error::Corrupt(source_.path(), ": tensor '", record.name, "' is int8 and has no fitting '.scales'");
+      return Error::Corrupt(source_.path(), ": tensor '", record.name,
+                            "' is int8 and has no fitting '.scales'");
     taken_.insert(scales->name);
-    CELER_ASSIGN(std::byte* copy, Own(static_cast<int64_t>(scales->bytes.size())));  // the mapping may be unaligned
+    CELER_ASSIGN(std::byte * copy,
+                 Own(static_cast<int64_t>(scales->bytes.size())));  // the mapping may be unaligned
     std::copy(scales->bytes.begin(), scales->bytes.end(), copy);
     stored.kind = WeightView::Kind::kInt8;
     stored.scales = reinterpret_cast<const float*>(copy);
@@ -94,12 +109,14 @@ Result<WeightView> WeightStore::Convert(const TensorRecord& record, const std::b
   int64_t group = options_.group;
   if (format == WeightFormat::kInt4 && role == Role::kVocabulary) format = WeightFormat::kInt8;
   if ((format == WeightFormat::kInt8 || format == WeightFormat::kInt4) && group > 0 && cols % group != 0) {
-    log::Info("{}: {} columns are no multiple of {}; kept as int8 with one scale per row", record.name, cols, group);
+    log::Info("{}: {} columns are no multiple of {}; kept as int8 with one scale per row", record.name, cols,
+              group);
     format = WeightFormat::kInt8;
     group = 0;
   }
   if (format == WeightFormat::kAsStored) return stored;
-  if (format == WeightFormat::kF32 && stored.kind == WeightView::Kind::kStored && stored.dtype == DType::kF32) return stored;
+  if (format == WeightFormat::kF32 && stored.kind == WeightView::Kind::kStored && stored.dtype == DType::kF32)
+    return stored;
 
   WeightView out{.rows = rows, .cols = cols};
   if (format == WeightFormat::kInt8) {
@@ -114,15 +131,16 @@ Result<WeightView> WeightStore::Convert(const TensorRecord& record, const std::b
     out.dtype = *ParseDType(PlainName(format));
     out.row_bytes = *BytesFor(out.dtype, cols);
   }
-  CELER_ASSIGN(std::byte* values, Own(rows * out.row_bytes));
+  CELER_ASSIGN(std::byte * values, Own(rows * out.row_bytes));
   out.data = values;
   float* scales = nullptr;
   Int4Group* params = nullptr;
   if (out.kind == WeightView::Kind::kInt8) {
-    CELER_ASSIGN(std::byte* memory, Own(rows * out.groups_per_row() * static_cast<int64_t>(sizeof(float))));
+    CELER_ASSIGN(std::byte * memory, Own(rows * out.groups_per_row() * static_cast<int64_t>(sizeof(float))));
     out.scales = scales = reinterpret_cast<float*>(memory);
   } else if (out.kind == WeightView::Kind::kInt4) {
-    CELER_ASSIGN(std::byte* memory, Own(rows * out.groups_per_row() * static_cast<int64_t>(sizeof(Int4Group))));
+    CELER_ASSIGN(std::byte * memory,
+                 Own(rows * out.groups_per_row() * static_cast<int64_t>(sizeof(Int4Group))));
     out.params = params = reinterpret_cast<Int4Group*>(memory);
   }
   pool_.ParallelFor(rows, kRowsAtOnce, [&](int64_t begin, int64_t end) {
@@ -131,9 +149,11 @@ Result<WeightView> WeightStore::Convert(const TensorRecord& record, const std::b
       DecodeWeightRow(stored, r, row.data());
       std::byte* target = values + r * out.row_bytes;
       if (scales)
-        EncodeInt8Row({rows, cols, out.group}, row.data(), reinterpret_cast<int8_t*>(target), scales + r * out.groups_per_row());
+        EncodeInt8Row({rows, cols, out.group}, row.data(), reinterpret_cast<int8_t*>(target),
+                      scales + r * out.groups_per_row());
       else if (params)
-        EncodeInt4Row({rows, cols, out.group}, row.data(), reinterpret_cast<uint8_t*>(target), params + r * out.groups_per_row());
+        EncodeInt4Row({rows, cols, out.group}, row.data(), reinterpret_cast<uint8_t*>(target),
+                      params + r * out.groups_per_row());
       else
         EncodeRow(out.dtype, row.data(), cols, target);
     }
@@ -149,12 +169,15 @@ Result<WeightView> WeightStore::Matrix(const std::string& name, int64_t rows, in
   return view;
 }
 
-Result<std::vector<WeightView>> WeightStore::Stack(const std::string& name, int64_t count, int64_t rows, int64_t cols) {
-  CELER_ASSIGN(const TensorRecord* record, Take(name, count * rows * cols, Shape({count, rows, cols}).ToString()));
+Result<std::vector<WeightView>> WeightStore::Stack(const std::string& name, int64_t count, int64_t rows,
+                                                   int64_t cols) {
+  CELER_ASSIGN(const TensorRecord* record,
+               Take(name, count * rows * cols, Shape({count, rows, cols}).ToString()));
   const auto bytes = static_cast<int64_t>(record->bytes.size()) / count;
   std::vector<WeightView> views;
   for (int64_t i = 0; i < count; ++i) {
-    CELER_ASSIGN(WeightView view, Convert(*record, record->bytes.data() + i * bytes, rows, cols, Role::kProjection));
+    CELER_ASSIGN(WeightView view,
+                 Convert(*record, record->bytes.data() + i * bytes, rows, cols, Role::kProjection));
     bytes_by_format_[view.FormatName()] += view.bytes();
     views.push_back(view);
   }
@@ -165,10 +188,11 @@ Result<std::vector<WeightView>> WeightStore::Stack(const std::string& name, int6
 Result<const float*> WeightStore::Vector(const std::string& name, int64_t n, bool required) {
   if (!required && !source_.Find(name)) return static_cast<const float*>(nullptr);
   CELER_ASSIGN(const TensorRecord* record, Take(name, n, Shape({n}).ToString()));
-  CELER_ASSIGN(std::byte* memory, Own(n * static_cast<int64_t>(sizeof(float))));
+  CELER_ASSIGN(std::byte * memory, Own(n * static_cast<int64_t>(sizeof(float))));
   auto* out = reinterpret_cast<float*>(memory);
   if (!BytesFor(record->dtype, n))
-    return Error::Corrupt(source_.path(), ": tensor '", name, "' of ", n, " elements does not fill whole ", Name(record->dtype), " blocks");
+    return Error::Corrupt(source_.path(), ": tensor '", name, "' of ", n, " elements does not fill whole ",
+                          Name(record->dtype), " blocks");
   DecodeRow(record->dtype, record->bytes.data(), n, out);
   return static_cast<const float*>(out);
 }
@@ -178,8 +202,9 @@ Status WeightStore::CheckNothingLeft(std::string_view architecture) const {
   for (const TensorRecord& record : source_.tensors())
     if (!taken_.contains(record.name) && !IsIgnorable(record.name)) extra.push_back(record.name);
   if (extra.empty()) return {};
-  return Error::Unsupported(source_.path(), ": ", extra.size(), " tensors are not part of the architecture '", architecture,
-                            "' as its configuration describes it, the first is '", extra[0], "'");
+  return Error::Unsupported(source_.path(), ": ", extra.size(), " tensors are not part of the architecture '",
+                            architecture, "' as its configuration describes it, the first is '", extra[0],
+                            "'");
 }
 
 }  // namespace celer

@@ -1,5 +1,6 @@
-// Turns tensors of a file into the matrices that kernels read: as they lie in the mapping, or converted on the way,
-// one tensor at a time and in pieces of a few rows, so that the large form never stands in memory beside the small one.
+// Turns tensors of a file into the matrices that kernels read: as they lie in the mapping, or converted on
+// the way, one tensor at a time and in pieces of a few rows, so that the large form never stands in memory
+// beside the small one.
 #pragma once
 
 #include <cstdint>
@@ -35,10 +36,11 @@ class WeightStore {
   WeightStore(const WeightStore&) = delete;
   WeightStore& operator=(const WeightStore&) = delete;
 
-  // The tensor as [rows, cols]; an error names file, tensor and shapes. What `role` a matrix has decides how far it is
-  // compressed: the embedding and the output head are more sensitive, so int4 keeps them at int8.
+  // The tensor as [rows, cols]; an error names file, tensor and shapes. What `role` a matrix has decides how
+  // far it is compressed: the embedding and the output head are more sensitive, so int4 keeps them at int8.
   enum class Role { kProjection, kVocabulary };
-  Result<WeightView> Matrix(const std::string& name, int64_t rows, int64_t cols, Role role = Role::kProjection);
+  Result<WeightView> Matrix(const std::string& name, int64_t rows, int64_t cols,
+                            Role role = Role::kProjection);
   // A tensor [count, rows, cols] as `count` matrices.
   Result<std::vector<WeightView>> Stack(const std::string& name, int64_t count, int64_t rows, int64_t cols);
   // A small vector, always as floats. nullptr when it is missing and not required.
@@ -55,8 +57,10 @@ class WeightStore {
   int64_t owned_bytes() const { return owned_bytes_; }  // what conversion allocated; the rest is mapped
 
  private:
-  Result<const TensorRecord*> Take(const std::string& name, int64_t elements, std::string_view expected_shape);
-  Result<WeightView> Convert(const TensorRecord& record, const std::byte* data, int64_t rows, int64_t cols, Role role);
+  Result<const TensorRecord*> Take(const std::string& name, int64_t elements,
+                                   std::string_view expected_shape);
+  Result<WeightView> Convert(const TensorRecord& record, const std::byte* data, int64_t rows, int64_t cols,
+                             Role role);
   Result<std::byte*> Own(int64_t bytes);
 
   const TensorSource& source_;

@@ -20,8 +20,24 @@ std::unique_ptr<Engine> MustLoad(EngineOptions options = {}) {
 
 std::vector<int32_t> Prompt(int seed, int length) {
   std::vector<int32_t> out;
-  for (int i = 0; i < length; ++i) out.push_back((seed * 31 + i * i * 7 + i) % 80);
+  for (int i = 0; i < length; ++i) out.push_back((seed * 31 + i * i * 7 + i) % 48);
   return out;
+}
+
+Request Ask(std::vector<int32_t> prompt, int64_t max_tokens, const SamplingParams& sampling = {}) {
+  Request request;
+  request.prompt = std::move(prompt);
+  request.sampling = sampling;
+  request.max_tokens = max_tokens;
+  return request;
+}
+Request Keep(Request request) {
+  request.keep = true;
+  return request;
+}
+Request Continue(Request request, int64_t from) {
+  request.continue_from = from;
+  return request;
 }
 
 std::map<int64_t, std::vector<int32_t>> Drain(Engine& engine) {
@@ -35,7 +51,7 @@ std::map<int64_t, std::vector<int32_t>> Drain(Engine& engine) {
 
 std::vector<int32_t> Alone(const std::vector<int32_t>& prompt, int64_t tokens, SamplingParams sampling = {}) {
   auto engine = MustLoad();
-  auto id = engine->Submit({.prompt = prompt, .sampling = sampling, .max_tokens = tokens});
+  auto id = engine->Submit(Ask(prompt, tokens, sampling));
   EXPECT_TRUE(id) << id.error().message();
   return Drain(*engine)[*id];
 }
@@ -50,7 +66,7 @@ TEST(Engine, CompanyChunksAndPreemptionChangeNothing) {
   for (int i = 0; i < 3; ++i) {
     const auto prompt = Prompt(i, 20 + 5 * i);
     const SamplingParams sampling = i == 1 ? sampled : SamplingParams{};
-    auto id = engine->Submit({.prompt = prompt, .sampling = sampling, .max_tokens = 35});
+    auto id = engine->Submit(Ask(prompt, 35, sampling));
     ASSERT_TRUE(id) << id.error().message();
     expected[*id] = Alone(prompt, 35, sampling);
   }
@@ -60,13 +76,13 @@ TEST(Engine, CompanyChunksAndPreemptionChangeNothing) {
 TEST(Engine, AKeptRequestIsContinuedWithoutComputingItAgain) {
   auto engine = MustLoad();
   const auto prompt = Prompt(3, 30);
-  auto first = engine->Submit({.prompt = prompt, .max_tokens = 10, .keep = true});
+  auto first = engine->Submit(Keep(Ask(prompt, 10)));
   ASSERT_TRUE(first);
   const auto answer = Drain(*engine)[*first];
   std::vector<int32_t> longer = prompt;
   longer.insert(longer.end(), answer.begin(), answer.end());
   for (const int32_t token : Prompt(9, 5)) longer.push_back(token);
-  auto second = engine->Submit({.prompt = longer, .max_tokens = 12, .continue_from = *first});
+  auto second = engine->Submit(Continue(Ask(longer, 12), *first));
   ASSERT_TRUE(second);
   EXPECT_EQ(engine->ReusedTokens(*second), 39);  // all but the last sampled token, which was never run
   EXPECT_EQ(Drain(*engine)[*second], Alone(longer, 12));
@@ -74,12 +90,12 @@ TEST(Engine, AKeptRequestIsContinuedWithoutComputingItAgain) {
 
 TEST(Engine, AKeptRequestThatDivergesIsUsedAsFarAsItGoes) {
   auto engine = MustLoad();
-  auto first = engine->Submit({.prompt = Prompt(3, 30), .max_tokens = 5, .keep = true});
+  auto first = engine->Submit(Keep(Ask(Prompt(3, 30), 5)));
   ASSERT_TRUE(first);
   Drain(*engine);
   auto other = Prompt(3, 30);
-  other[20] = (other[20] + 1) % 80;
-  auto second = engine->Submit({.prompt = other, .max_tokens = 9, .continue_from = *first});
+  other[20] = (other[20] + 1) % 48;
+  auto second = engine->Submit(Continue(Ask(other, 9), *first));
   ASSERT_TRUE(second);
   EXPECT_EQ(engine->ReusedTokens(*second), 20);
   EXPECT_EQ(Drain(*engine)[*second], Alone(other, 9));
@@ -88,7 +104,7 @@ TEST(Engine, AKeptRequestThatDivergesIsUsedAsFarAsItGoes) {
 TEST(Engine, KeptBlocksMakeRoomForOthers) {
   auto engine = MustLoad({.context = 64});
   for (int i = 0; i < 4; ++i) {
-    auto id = engine->Submit({.prompt = Prompt(i, 30), .max_tokens = 20, .keep = true});
+    auto id = engine->Submit(Keep(Ask(Prompt(i, 30), 20)));
     ASSERT_TRUE(id);
     EXPECT_EQ(Drain(*engine)[*id].size(), 20u);
   }
@@ -97,7 +113,9 @@ TEST(Engine, KeptBlocksMakeRoomForOthers) {
 TEST(Engine, StopTokensAndLength) {
   const auto tokens = Alone(Prompt(1, 10), 20);
   auto engine = MustLoad();
-  auto id = engine->Submit({.prompt = Prompt(1, 10), .max_tokens = 20, .stop_tokens = {tokens[5]}});
+  Request request = Ask(Prompt(1, 10), 20);
+  request.stop_tokens = {tokens[5]};
+  auto id = engine->Submit(request);
   ASSERT_TRUE(id);
   FinishReason finish = FinishReason::kNone;
   size_t count = 0;
@@ -109,15 +127,15 @@ TEST(Engine, StopTokensAndLength) {
 
 TEST(Engine, TheContextBoundsAnAnswer) {
   auto engine = MustLoad({.context = 32});
-  auto id = engine->Submit({.prompt = Prompt(1, 20), .max_tokens = 500});
+  auto id = engine->Submit(Ask(Prompt(1, 20), 500));
   ASSERT_TRUE(id);
   EXPECT_EQ(Drain(*engine)[*id].size(), 13u);  // 32 positions in the KV, and one token more
 }
 
 TEST(Engine, CancelFreesAtOnceAndOthersGoOn) {
   auto engine = MustLoad({.context = 64});
-  auto a = engine->Submit({.prompt = Prompt(1, 20), .max_tokens = 30});
-  auto b = engine->Submit({.prompt = Prompt(2, 10), .max_tokens = 8});
+  auto a = engine->Submit(Ask(Prompt(1, 20), 30));
+  auto b = engine->Submit(Ask(Prompt(2, 10), 8));
   ASSERT_TRUE(a && b);
   engine->Step();
   engine->Cancel(*a);
@@ -130,12 +148,12 @@ TEST(Engine, BadRequestsAreRefusedInOneSentence) {
     auto id = engine->Submit(std::move(request));
     return id ? std::string() : id.error().message();
   };
-  EXPECT_NE(refused({}).find("no tokens"), std::string::npos);
-  EXPECT_NE(refused({.prompt = {5, 80}}).find("80"), std::string::npos);
-  EXPECT_NE(refused({.prompt = {5, -1}}).find("-1"), std::string::npos);
-  EXPECT_NE(refused({.prompt = Prompt(1, 32)}).find("--context"), std::string::npos);
-  EXPECT_NE(refused({.prompt = {5}, .max_tokens = 0}).find("max tokens"), std::string::npos);
-  Request hot{.prompt = {5}};
+  EXPECT_NE(refused(Request()).find("no tokens"), std::string::npos);
+  EXPECT_NE(refused(Ask({5, 48}, 5)).find("48"), std::string::npos);
+  EXPECT_NE(refused(Ask({5, -1}, 5)).find("-1"), std::string::npos);
+  EXPECT_NE(refused(Ask(Prompt(1, 32), 5)).find("--context"), std::string::npos);
+  EXPECT_NE(refused(Ask({5}, 0)).find("max tokens"), std::string::npos);
+  Request hot = Ask({5}, 5);
   hot.sampling.temperature = -1;
   EXPECT_NE(refused(hot).find("temperature"), std::string::npos);
   EXPECT_FALSE(engine->HasWork());
@@ -159,7 +177,7 @@ TEST(Engine, ScoreEqualsTheLogprobsOfGeneration) {
   SamplingParams sampling;
   sampling.logprobs = 0;
   const auto prompt = Prompt(4, 12);
-  auto id = engine->Submit({.prompt = prompt, .sampling = sampling, .max_tokens = 100});
+  auto id = engine->Submit(Ask(prompt, 100, sampling));
   ASSERT_TRUE(id);
   std::vector<int32_t> tokens = prompt;
   std::vector<float> expected;

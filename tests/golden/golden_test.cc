@@ -140,8 +140,10 @@ TEST(Golden, TwoHundredGreedyTokensAreEqual) {
     SCOPED_TRACE(golden.name);
     auto engine = Engine::Load({.model = golden.model.string(), .kv = "f32"});
     ASSERT_TRUE(engine) << engine.error().message();
-    auto id = (*engine)->Submit(
-        {.prompt = golden.prompt, .max_tokens = static_cast<int64_t>(golden.greedy.size())});
+    Request request;
+    request.prompt = golden.prompt;
+    request.max_tokens = static_cast<int64_t>(golden.greedy.size());
+    auto id = (*engine)->Submit(request);
     ASSERT_TRUE(id) << id.error().message();
     std::vector<int32_t> got;
     while ((*engine)->HasWork())

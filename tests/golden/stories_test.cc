@@ -55,7 +55,10 @@ TEST(Stories260K, TopFiveLogitsOfEveryPosition) {
 #if CELER_WITH_TEXT
 TEST(Stories260K, GreedyTextIsThePublishedOne) {
   if (Missing()) GTEST_SKIP() << "no shared/data/stories260K beside the checkout";
-  auto model = TextModel::Load({.engine = {.model = (kStories / "stories260K.bin").string(), .kv = "f32"}, .tokenizer = "", .chat_template = ""});
+  TextModelOptions options;
+  options.engine.model = (kStories / "stories260K.bin").string();
+  options.engine.kv = "f32";
+  auto model = TextModel::Load(options);
   ASSERT_TRUE(model) << model.error().message();
   TextRequest request;
   request.prompt = model->EncodeText("");

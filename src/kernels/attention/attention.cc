@@ -25,8 +25,8 @@ struct Unit {
   int64_t seq, kv_head, first_token, tokens;
 };
 
-// One kv head against a tile of queries of one sequence. Blocks are visited in order, and which blocks a query visits
-// depends on its position alone: neither chunking nor company changes a bit of the result.
+// One kv head against a tile of queries of one sequence. Blocks are visited in order, and which blocks a
+// query visits depends on its position alone: neither chunking nor company changes a bit of the result.
 class TileWorker {
  public:
   explicit TileWorker(const AttentionArgs& args)
@@ -41,8 +41,7 @@ class TileWorker {
     const int64_t dim = args_.kv.head_dim;
     const int64_t size = args_.kv.block_size;
     std::fill(running_.begin(), running_.end(), Running{});
-    for (int64_t t = 0; t < unit.tokens; ++t)
-      std::fill_n(Out(unit, t), group_ * dim, 0.0f);
+    for (int64_t t = 0; t < unit.tokens; ++t) std::fill_n(Out(unit, t), group_ * dim, 0.0f);
 
     const int64_t first_key = FirstKey(Position(unit, 0));
     const int64_t last_key = Position(unit, unit.tokens - 1);
@@ -109,9 +108,9 @@ class TileWorker {
 
   const AttentionArgs& args_;
   int64_t group_;
-  std::vector<float> k_, v_;       // [block_size, head_dim], decoded
-  std::vector<float> scores_;      // [block_size]
-  std::vector<Running> running_;   // [kTileTokens, group]
+  std::vector<float> k_, v_;      // [block_size, head_dim], decoded
+  std::vector<float> scores_;     // [block_size]
+  std::vector<Running> running_;  // [kTileTokens, group]
 };
 
 }  // namespace
@@ -123,7 +122,8 @@ void Attention(const AttentionArgs& args) {
     const int64_t begin = args.batch.seq_start[static_cast<size_t>(s)];
     const int64_t end = args.batch.seq_start[static_cast<size_t>(s + 1)];
     for (int64_t t = begin; t < end; t += kTileTokens)
-      for (int64_t h = 0; h < args.kv.kv_heads; ++h) units.push_back({s, h, t, std::min(kTileTokens, end - t)});
+      for (int64_t h = 0; h < args.kv.kv_heads; ++h)
+        units.push_back({s, h, t, std::min(kTileTokens, end - t)});
   }
   // Late tiles of a long prompt see more keys than early ones, so units are handed out as threads get free.
   args.pool->ParallelForDynamic(static_cast<int64_t>(units.size()), 1, [&](int64_t begin, int64_t end) {

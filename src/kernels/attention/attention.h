@@ -1,5 +1,6 @@
-// softmax(q . k^T * scale) . v for every token of a ragged batch, over the paged KV, causal, with an optional sliding
-// window. Keys and values of the batch's own tokens are already in the KV (kernels/qkv puts them there).
+// softmax(q . k^T * scale) . v for every token of a ragged batch, over the paged KV, causal, with an optional
+// sliding window. Keys and values of the batch's own tokens are already in the KV (kernels/qkv puts them
+// there).
 #pragma once
 
 #include <cstdint>

@@ -11,15 +11,15 @@ namespace celer {
 enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu };
 
 struct GateUpArgs {
-  const float* x = nullptr;     // [tokens, hidden]
+  const float* x = nullptr;  // [tokens, hidden]
   int64_t tokens = 0;
   const float* norm = nullptr;  // [hidden]; none when x is normed already (experts share one norm)
   float eps = 1e-5f;
-  WeightView gate, up;          // [intermediate, hidden] each
+  WeightView gate, up;  // [intermediate, hidden] each
   Activation activation = Activation::kSilu;
-  float* normed = nullptr;      // scratch [tokens, hidden], unused without norm
-  float* up_out = nullptr;      // scratch [tokens, intermediate]
-  float* out = nullptr;         // [tokens, intermediate]
+  float* normed = nullptr;  // scratch [tokens, hidden], unused without norm
+  float* up_out = nullptr;  // scratch [tokens, intermediate]
+  float* out = nullptr;     // [tokens, intermediate]
   ThreadPool* pool = nullptr;
 };
 

@@ -10,13 +10,13 @@
 namespace celer {
 
 struct LogitsArgs {
-  const float* x = nullptr;           // [tokens, hidden]
-  std::span<const int32_t> rows;      // which tokens
-  const float* norm = nullptr;        // [hidden]
+  const float* x = nullptr;       // [tokens, hidden]
+  std::span<const int32_t> rows;  // which tokens
+  const float* norm = nullptr;    // [hidden]
   float eps = 1e-5f;
-  WeightView head;                    // [vocab, hidden]
-  float* normed = nullptr;            // scratch [rows, hidden]
-  float* out = nullptr;               // [rows, vocab]
+  WeightView head;          // [vocab, hidden]
+  float* normed = nullptr;  // scratch [rows, hidden]
+  float* out = nullptr;     // [rows, vocab]
   ThreadPool* pool = nullptr;
 };
 

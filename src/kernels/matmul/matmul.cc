@@ -5,14 +5,17 @@
 namespace celer {
 namespace {
 
-constexpr Variant<MatmulFn> kMatmul[] = {  // best first; the first that can run here wins
+constexpr Variant<MatmulFn> kMatmul[] = {
+    // best first; the first that can run here wins
     {"portable", Isa::kBaseline, portable::Matmul},
     {"reference", Isa::kBaseline, reference::Matmul},
 };
 
 }  // namespace
 
-std::span<const Variant<MatmulFn>> MatmulVariants() { return kMatmul; }
+std::span<const Variant<MatmulFn>> MatmulVariants() {
+  return kMatmul;
+}
 
 void Matmul(const MatmulArgs& args) {
   static const MatmulFn run = Pick<MatmulFn>("matmul", kMatmul)->run;

@@ -1,7 +1,7 @@
 // out[t, r] = x[t, :] . w[r, :] (+ bias[r]) (+ residual[t, r]): every projection of the decoder.
 //
-// A row of `out` depends on its own row of `x` alone, bit for bit: any chunking of a prompt and any company in a batch
-// gives the same result.
+// A row of `out` depends on its own row of `x` alone, bit for bit: any chunking of a prompt and any company
+// in a batch gives the same result.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 namespace celer {
 
 struct MatmulArgs {
-  const float* x = nullptr;         // [tokens, w.cols]
+  const float* x = nullptr;  // [tokens, w.cols]
   int64_t tokens = 0;
   WeightView w;
   const float* bias = nullptr;      // [w.rows], or none

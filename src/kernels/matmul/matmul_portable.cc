@@ -1,5 +1,5 @@
-// Decodes four weight rows to float at a time and multiplies them with four tokens at a time: each decoded weight is
-// used for every token while it is in the L1 cache, and sixteen sums stay in registers.
+// Decodes four weight rows to float at a time and multiplies them with four tokens at a time: each decoded
+// weight is used for every token while it is in the L1 cache, and sixteen sums stay in registers.
 #include <algorithm>
 #include <vector>
 
@@ -12,7 +12,8 @@ namespace {
 constexpr int kRows = 4;
 constexpr int kTokens = 4;
 
-// out[t][r] = x_t . w_r over cols. Each sum runs over four lanes in the order of the columns, whatever kT and kR are.
+// out[t][r] = x_t . w_r over cols. Each sum runs over four lanes in the order of the columns, whatever kT and
+// kR are.
 template <int kR, int kT>
 void Tile(const float* const* w, const float* x, int64_t cols, float out[kTokens][kRows]) {
   vec::F32x4 sum[kT][kR] = {};
@@ -35,12 +36,17 @@ void Tile(const float* const* w, const float* x, int64_t cols, float out[kTokens
 }
 
 template <int kR>
-void TileTokens(const float* const* w, const float* x, int64_t cols, int64_t tokens, float out[kTokens][kRows]) {
+void TileTokens(const float* const* w, const float* x, int64_t cols, int64_t tokens,
+                float out[kTokens][kRows]) {
   switch (tokens) {
-    case 1: return Tile<kR, 1>(w, x, cols, out);
-    case 2: return Tile<kR, 2>(w, x, cols, out);
-    case 3: return Tile<kR, 3>(w, x, cols, out);
-    default: return Tile<kR, 4>(w, x, cols, out);
+    case 1:
+      return Tile<kR, 1>(w, x, cols, out);
+    case 2:
+      return Tile<kR, 2>(w, x, cols, out);
+    case 3:
+      return Tile<kR, 3>(w, x, cols, out);
+    default:
+      return Tile<kR, 4>(w, x, cols, out);
   }
 }
 
@@ -48,7 +54,8 @@ void TileTokens(const float* const* w, const float* x, int64_t cols, int64_t tok
 
 void Matmul(const MatmulArgs& args) {
   const int64_t cols = args.w.cols;
-  // f32 rows are multiplied where they lie when that is allowed by their alignment; everything else is decoded.
+  // f32 rows are multiplied where they lie when that is allowed by their alignment; everything else is
+  // decoded.
   const bool in_place = args.w.kind == WeightView::Kind::kStored && args.w.dtype == DType::kF32 &&
                         reinterpret_cast<uintptr_t>(args.w.data) % alignof(float) == 0;
   args.pool->ParallelFor(args.w.rows, kRows, [&](int64_t begin, int64_t end) {

@@ -13,7 +13,8 @@ void Matmul(const MatmulArgs& args) {
       DecodeWeightRow(args.w, r, row.data());
       for (int64_t t = 0; t < args.tokens; ++t) {
         double sum = args.bias ? args.bias[r] : 0.0;
-        for (int64_t c = 0; c < cols; ++c) sum += double{args.x[t * cols + c]} * double{row[static_cast<size_t>(c)]};
+        for (int64_t c = 0; c < cols; ++c)
+          sum += double{args.x[t * cols + c]} * double{row[static_cast<size_t>(c)]};
         if (args.residual) sum += args.residual[t * args.out_stride + r];
         args.out[t * args.out_stride + r] = static_cast<float>(sum);
       }

@@ -14,15 +14,27 @@ namespace {
 
 using Floats = std::vector<float>;
 
-Floats MakeFloats(int64_t n) { return Floats(static_cast<size_t>(n)); }
+Floats MakeFloats(int64_t n) {
+  return Floats(static_cast<size_t>(n));
+}
 
 // out[tokens, hidden] = down(act(gate(x)) * up(x))
 Floats RunExpert(const MoeArgs& args, const ExpertWeights& expert, const float* x, int64_t tokens) {
   Floats up = MakeFloats(tokens * expert.up.rows), mid = MakeFloats(tokens * expert.gate.rows);
-  GateUp({.x = x, .tokens = tokens, .gate = expert.gate, .up = expert.up, .activation = args.activation,
-          .up_out = up.data(), .out = mid.data(), .pool = args.pool});
+  GateUp({.x = x,
+          .tokens = tokens,
+          .gate = expert.gate,
+          .up = expert.up,
+          .activation = args.activation,
+          .up_out = up.data(),
+          .out = mid.data(),
+          .pool = args.pool});
   Floats out = MakeFloats(tokens * expert.down.rows);
-  Matmul({.x = mid.data(), .tokens = tokens, .w = expert.down, .out = out.data(), .out_stride = expert.down.rows,
+  Matmul({.x = mid.data(),
+          .tokens = tokens,
+          .w = expert.down,
+          .out = out.data(),
+          .out_stride = expert.down.rows,
           .pool = args.pool});
   return out;
 }
@@ -57,13 +69,22 @@ void Moe(const MoeArgs& args) {
   CELER_CHECK_LE(top, args.router.rows);
 
   Floats normed = MakeFloats(args.tokens * hidden);
-  RmsNorm({.x = args.x, .weight = args.norm, .eps = args.eps, .rows = args.tokens, .cols = hidden, .out = normed.data()});
+  RmsNorm({.x = args.x,
+           .weight = args.norm,
+           .eps = args.eps,
+           .rows = args.tokens,
+           .cols = hidden,
+           .out = normed.data()});
   Floats logits = MakeFloats(args.tokens * args.router.rows);
-  Matmul({.x = normed.data(), .tokens = args.tokens, .w = args.router, .out = logits.data(),
-          .out_stride = args.router.rows, .pool = args.pool});
+  Matmul({.x = normed.data(),
+          .tokens = args.tokens,
+          .w = args.router,
+          .out = logits.data(),
+          .out_stride = args.router.rows,
+          .pool = args.pool});
 
-  // Tokens grouped by expert, so that each expert's weights are read once; outputs are kept per (token, rank) and added
-  // in rank order, so that a token's sum does not depend on its company.
+  // Tokens grouped by expert, so that each expert's weights are read once; outputs are kept per (token, rank)
+  // and added in rank order, so that a token's sum does not depend on its company.
   struct Slot {
     int64_t token, rank;
     float weight;
@@ -83,7 +104,8 @@ void Moe(const MoeArgs& args) {
     if (slots.empty()) continue;
     Floats gathered = MakeFloats(static_cast<int64_t>(slots.size()) * hidden);
     for (size_t i = 0; i < slots.size(); ++i)
-      std::copy_n(normed.data() + slots[i].token * hidden, hidden, gathered.data() + static_cast<int64_t>(i) * hidden);
+      std::copy_n(normed.data() + slots[i].token * hidden, hidden,
+                  gathered.data() + static_cast<int64_t>(i) * hidden);
     const Floats out = RunExpert(args, args.experts[e], gathered.data(), static_cast<int64_t>(slots.size()));
     for (size_t i = 0; i < slots.size(); ++i)
       vec::Axpy(slots[i].weight, out.data() + static_cast<int64_t>(i) * hidden,
@@ -96,7 +118,11 @@ void Moe(const MoeArgs& args) {
     const Floats out = RunExpert(args, *args.shared, normed.data(), args.tokens);
     Floats gate(static_cast<size_t>(args.tokens), 1.0f);
     if (args.shared_gate) {
-      Matmul({.x = normed.data(), .tokens = args.tokens, .w = args.shared_gate, .out = gate.data(), .out_stride = 1,
+      Matmul({.x = normed.data(),
+              .tokens = args.tokens,
+              .w = args.shared_gate,
+              .out = gate.data(),
+              .out_stride = 1,
               .pool = args.pool});
       for (float& g : gate) g = 1.0f / (1.0f + std::exp(-g));
     }

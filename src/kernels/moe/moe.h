@@ -1,5 +1,6 @@
-// A mixture-of-experts block: norm, route each token to its top experts, run them, add their weighted sum (and an
-// always-active shared expert's) to the residual. Mixtral, Qwen2-MoE and Qwen3-MoE differ in these fields alone.
+// A mixture-of-experts block: norm, route each token to its top experts, run them, add their weighted sum
+// (and an always-active shared expert's) to the residual. Mixtral, Qwen2-MoE and Qwen3-MoE differ in these
+// fields alone.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +19,16 @@ struct ExpertWeights {
 };
 
 struct MoeArgs {
-  float* x = nullptr;                      // [tokens, hidden], the residual; the result is added to it
+  float* x = nullptr;  // [tokens, hidden], the residual; the result is added to it
   int64_t tokens = 0;
-  const float* norm = nullptr;             // [hidden]
+  const float* norm = nullptr;  // [hidden]
   float eps = 1e-5f;
-  WeightView router;                       // [experts, hidden]
+  WeightView router;  // [experts, hidden]
   std::span<const ExpertWeights> experts;
   int64_t experts_per_token = 0;
-  bool normalize_top = true;               // the chosen experts' weights are made to sum to 1
-  const ExpertWeights* shared = nullptr;   // none in Mixtral and Qwen3
-  WeightView shared_gate;                  // [1, hidden]: sigmoid of it scales the shared expert; may be none
+  bool normalize_top = true;              // the chosen experts' weights are made to sum to 1
+  const ExpertWeights* shared = nullptr;  // none in Mixtral and Qwen3
+  WeightView shared_gate;                 // [1, hidden]: sigmoid of it scales the shared expert; may be none
   Activation activation = Activation::kSilu;
   ThreadPool* pool = nullptr;
 };

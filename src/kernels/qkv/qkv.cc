@@ -31,8 +31,9 @@ void FinishHeads(const QkvArgs& args, float* heads, int64_t count, const float* 
 void Append(const QkvArgs& args, int64_t seq, int64_t token, const float* k, const float* v) {
   const int64_t dim = args.kv.head_dim;
   const int64_t position = args.batch.positions[static_cast<size_t>(token)];
-  const int64_t block = args.batch.block_table[static_cast<size_t>(
-      seq * args.batch.max_blocks + position / args.kv.block_size)];
+  const int64_t block =
+      args.batch
+          .block_table[static_cast<size_t>(seq * args.batch.max_blocks + position / args.kv.block_size)];
   for (int64_t h = 0; h < args.kv.kv_heads; ++h) {
     const int64_t offset =
         args.kv.Row(block, h, position % args.kv.block_size) * Info(args.kv.dtype).block_bytes;
@@ -51,9 +52,20 @@ void Qkv(const QkvArgs& args) {
   CELER_CHECK_EQ(args.k.rows, args.kv.kv_heads * dim);
   CELER_CHECK_LE(args.rope_dim, dim);
 
-  RmsNorm({.x = args.x, .weight = args.norm, .eps = args.eps, .rows = tokens, .cols = hidden, .out = args.normed});
+  RmsNorm({.x = args.x,
+           .weight = args.norm,
+           .eps = args.eps,
+           .rows = tokens,
+           .cols = hidden,
+           .out = args.normed});
   const auto project = [&](const WeightView& w, const float* bias, float* out) {
-    Matmul({.x = args.normed, .tokens = tokens, .w = w, .bias = bias, .out = out, .out_stride = w.rows, .pool = args.pool});
+    Matmul({.x = args.normed,
+            .tokens = tokens,
+            .w = w,
+            .bias = bias,
+            .out = out,
+            .out_stride = w.rows,
+            .pool = args.pool});
   };
   project(args.q, args.q_bias, args.q_out);
   project(args.k, args.k_bias, args.k_out);

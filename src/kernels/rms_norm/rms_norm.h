@@ -11,7 +11,7 @@ struct RmsNormArgs {
   float eps = 1e-5f;
   int64_t rows = 0;
   int64_t cols = 0;
-  float* out = nullptr;           // [rows, cols]; may be x
+  float* out = nullptr;  // [rows, cols]; may be x
 };
 
 void RmsNorm(const RmsNormArgs& args);

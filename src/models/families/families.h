@@ -18,7 +18,8 @@ Status Qwen2MoeFromGguf(const GgufFile& file, DecoderConfig* config);
 Status Qwen3MoeFromHf(const JsonFields& json, DecoderConfig* config);
 Status Qwen3MoeFromGguf(const GgufFile& file, DecoderConfig* config);
 
-// Sliding window of the Qwen families: off unless use_sliding_window, and then only from max_window_layers on.
+// Sliding window of the Qwen families: off unless use_sliding_window, and then only from max_window_layers
+// on.
 Status QwenWindow(const JsonFields& json, DecoderConfig* config);
 // Which layers have experts in the Qwen families: every decoder_sparse_step-th, except mlp_only_layers.
 Status QwenSparseLayers(const JsonFields& json, DecoderConfig* config);

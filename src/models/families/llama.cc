@@ -5,9 +5,12 @@ namespace celer::families {
 
 Status LlamaFromHf(const JsonFields& json, DecoderConfig* config) {
   CELER_ASSIGN(const bool bias, json.GetBool("attention_bias", false));
-  if (bias) return Error::Unsupported(json.where(), ": 'attention_bias' is true, which adds a bias to the output projection too");
+  if (bias)
+    return Error::Unsupported(json.where(),
+                              ": 'attention_bias' is true, which adds a bias to the output projection too");
   CELER_ASSIGN(const bool mlp_bias, json.GetBool("mlp_bias", false));
-  if (mlp_bias) return Error::Unsupported(json.where(), ": 'mlp_bias' is true, which no published Llama uses");
+  if (mlp_bias)
+    return Error::Unsupported(json.where(), ": 'mlp_bias' is true, which no published Llama uses");
   config->qkv_bias = false;
   return {};
 }

@@ -1,5 +1,5 @@
-// Qwen1.5, Qwen2, Qwen2.5 (biases on q, k, v), Qwen3 (qk-norm instead, heads of their own size), and their mixtures of
-// experts.
+// Qwen1.5, Qwen2, Qwen2.5 (biases on q, k, v), Qwen3 (qk-norm instead, heads of their own size), and their
+// mixtures of experts.
 #include <algorithm>
 
 #include "models/families/families.h"
@@ -8,7 +8,9 @@ namespace celer::families {
 namespace {
 
 // Newer versions of transformers write Mixtral's name.
-const char* ExpertsKey(const JsonFields& json) { return json.Has("num_local_experts") ? "num_local_experts" : "num_experts"; }
+const char* ExpertsKey(const JsonFields& json) {
+  return json.Has("num_local_experts") ? "num_local_experts" : "num_experts";
+}
 
 }  // namespace
 
@@ -30,7 +32,8 @@ Status QwenSparseLayers(const JsonFields& json, DecoderConfig* config) {
   }
   config->moe.sparse_layer.clear();
   for (int64_t i = 0; i < config->layers; ++i)
-    config->moe.sparse_layer.push_back((i + 1) % step == 0 && std::find(dense.begin(), dense.end(), i) == dense.end());
+    config->moe.sparse_layer.push_back((i + 1) % step == 0 &&
+                                       std::find(dense.begin(), dense.end(), i) == dense.end());
   return {};
 }
 
@@ -47,7 +50,8 @@ Status Qwen2FromGguf(const GgufFile&, DecoderConfig* config) {
 Status Qwen3FromHf(const JsonFields& json, DecoderConfig* config) {
   config->qk_norm = true;
   CELER_ASSIGN(config->qkv_bias, json.GetBool("attention_bias", false));
-  if (config->qkv_bias) return Error::Unsupported(json.where(), ": 'attention_bias' is true, which no published Qwen3 uses");
+  if (config->qkv_bias)
+    return Error::Unsupported(json.where(), ": 'attention_bias' is true, which no published Qwen3 uses");
   return QwenWindow(json, config);
 }
 
@@ -61,7 +65,8 @@ Status Qwen2MoeFromHf(const JsonFields& json, DecoderConfig* config) {
   CELER_ASSIGN(config->moe.experts, json.GetInt(ExpertsKey(json), 1, 65536));
   CELER_ASSIGN(config->moe.per_token, json.GetInt("num_experts_per_tok", 1, config->moe.experts));
   CELER_ASSIGN(config->moe.intermediate, json.GetInt("moe_intermediate_size", 1, int64_t{1} << 20));
-  CELER_ASSIGN(config->moe.shared_intermediate, json.GetInt("shared_expert_intermediate_size", 1, int64_t{1} << 20));
+  CELER_ASSIGN(config->moe.shared_intermediate,
+               json.GetInt("shared_expert_intermediate_size", 1, int64_t{1} << 20));
   CELER_ASSIGN(config->moe.normalize_top, json.GetBool("norm_topk_prob", false));
   return QwenSparseLayers(json, config);
 }

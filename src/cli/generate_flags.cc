@@ -1,0 +1,150 @@
+#include "cli/generate_flags.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <random>
+
+#include "cli/model_path.h"
+#include "core/allocator.h"
+#include "core/log.h"
+#include "limits/measured_machine.h"
+
+namespace celer::cli {
+
+void ModelFlags::AddTo(CLI::App& app) {
+  app.add_option("model", model,
+                 "a pulled name (smollm2), a GGUF file, a Hugging Face folder or a llama2.c .bin")
+      ->required();
+  app.add_option("--weights", options.engine.weights,
+                 "stored, or convert while loading: f32, f16, bf16, int8[-gN], int4[-gN]");
+  app.add_option("--kv", options.engine.kv, "type of keys and values: f16, bf16, f32");
+  app.add_option("--context", options.engine.context,
+                 "positions to make room for (0: the model's own, at most 4096)");
+  app.add_option("--chunk", options.engine.chunk, "prompt tokens computed in one step");
+  app.add_option("--threads", options.engine.threads, "0: all that this process may use");
+  app.add_option("--tokenizer", options.tokenizer, "tokenizer file or folder, if not the model's own");
+  app.add_option("--chat-template", options.chat_template, "a Jinja file, if not the model's own");
+  app.add_flag("-v,--verbose", verbose, "say what is loaded and where defaults come from; twice for more");
+}
+
+Result<TextModel> ModelFlags::Load() {
+  if (verbose > 0) log::SetLevel(verbose > 1 ? log::Level::kDebug : log::Level::kInfo);
+  CELER_ASSIGN(const std::filesystem::path path, ResolveModelPath(model));
+  options.engine.model = path.string();
+  CELER_ASSIGN(TextModel loaded, TextModel::Load(options));
+  const Engine::Info& info = loaded.engine().info();
+  for (const auto& [format, bytes] : info.bytes_by_format)
+    log::Info("weights {}: {}", format, FormatBytes(static_cast<uint64_t>(bytes)));
+  log::Info("{} on {} threads, {} positions, {} of KV per token", info.architecture, info.threads,
+            info.context, FormatBytes(static_cast<uint64_t>(info.kv_bytes_per_token)));
+  return loaded;
+}
+
+void SamplingFlags::AddTo(CLI::App& app) {
+  app.add_option("-n,--max-tokens", max_tokens, "tokens to generate at most");
+  app.add_option("--temperature", temperature,
+                 "0: always the most likely token (default: the model's own, else 0)");
+  app.add_option("--top-k", top_k, "keep the k most likely tokens (0: all)");
+  app.add_option("--top-p", top_p, "keep the most likely tokens until they hold this probability");
+  app.add_option("--min-p", min_p,
+                 "keep tokens with at least this share of the most likely one's probability");
+  app.add_option("--typical-p", typical_p, "keep tokens whose surprise is nearest the expected one");
+  app.add_option("--repetition-penalty", repetition_penalty,
+                 "divides the logits of tokens seen before (1: off)");
+  app.add_option("--presence-penalty", presence_penalty,
+                 "subtracted from tokens already in the answer (-2 to 2)");
+  app.add_option("--frequency-penalty", frequency_penalty, "the same, once per occurrence (-2 to 2)");
+  app.add_option("--logit-bias", logit_bias, "ID=VALUE, added to that token's logit; may be repeated");
+  app.add_option("--seed", seed, "same seed, same text (default: a new one each time)");
+  app.add_option("--stop", stop, "a string that ends the answer; may be repeated");
+  app.add_option("--logprobs", logprobs, "with --json: report this many alternatives per token");
+}
+
+Result<SamplingParams> SamplingFlags::Apply(const SamplingParams& defaults, int64_t vocab) const {
+  SamplingParams p = defaults;
+  p.temperature = temperature.value_or(p.temperature);
+  p.top_k = top_k.value_or(p.top_k);
+  p.top_p = top_p.value_or(p.top_p);
+  p.min_p = min_p.value_or(p.min_p);
+  p.typical_p = typical_p.value_or(p.typical_p);
+  p.repetition_penalty = repetition_penalty.value_or(p.repetition_penalty);
+  p.presence_penalty = presence_penalty.value_or(p.presence_penalty);
+  p.frequency_penalty = frequency_penalty.value_or(p.frequency_penalty);
+  p.seed = seed ? *seed : std::random_device{}();
+  p.logprobs = logprobs;
+  for (const std::string& text : logit_bias) {
+    int32_t token = 0;
+    float bias = 0;
+    const size_t equals = text.find('=');
+    const char* end = text.data() + text.size();
+    const bool ok = equals != std::string::npos &&
+                    std::from_chars(text.data(), text.data() + equals, token).ptr == text.data() + equals &&
+                    std::from_chars(text.data() + equals + 1, end, bias).ptr == end;
+    if (!ok) return Error::Invalid("--logit-bias '", text, "': expected TOKEN=VALUE, e.g. 123=-5");
+    p.logit_bias[token] = bias;
+  }
+  CELER_RETURN_IF_ERROR(Validate(p, vocab));
+  return p;
+}
+
+Result<TextRequest> MakeRequest(const SamplingFlags& flags, const TextModel& model) {
+  TextRequest request;
+  CELER_ASSIGN(request.sampling, flags.Apply(model.default_sampling(), model.engine().info().vocab));
+  if (flags.max_tokens < 1) return Error::Invalid("--max-tokens ", flags.max_tokens, ": expected 1 or more");
+  request.max_tokens = flags.max_tokens;
+  request.stop = flags.stop;
+  return request;
+}
+
+Speed MeasureSpeed(const TextResult& result, const Engine::Info& info) {
+  Speed speed;
+  const auto computed = static_cast<double>(result.prompt_tokens - result.reused_tokens);
+  if (result.prefill_seconds > 0) speed.prefill_per_s = computed / result.prefill_seconds;
+  if (result.decode_steps() > 0 && result.decode_seconds > 0)
+    speed.decode_per_s = static_cast<double>(result.decode_steps()) / result.decode_seconds;
+  const auto machine = LoadOrMeasureThisMachine(/*allow_measure=*/false, Device::Cpu());
+  if (machine && machine->read_bytes_per_s > 0) {
+    const double context =
+        static_cast<double>(result.prompt_tokens) + static_cast<double>(result.decode_steps()) / 2;
+    const double bytes =
+        static_cast<double>(info.weight_bytes) + context * static_cast<double>(info.kv_bytes_per_token);
+    speed.read_bytes_per_s = machine->read_bytes_per_s;
+    speed.decode_limit_per_s = machine->read_bytes_per_s / bytes;
+  }
+  return speed;
+}
+
+std::string SpeedLine(const TextResult& result, const Engine::Info& info) {
+  const Speed speed = MeasureSpeed(result, info);
+  std::string line = fmt::format("{} prompt tokens", result.prompt_tokens);
+  if (result.reused_tokens > 0) line += fmt::format(" ({} reused)", result.reused_tokens);
+  line += fmt::format(" at {:.1f} tok/s, {} new tokens", speed.prefill_per_s, result.tokens.size());
+  if (speed.decode_per_s > 0) {
+    line += fmt::format(" at {:.1f} tok/s", speed.decode_per_s);
+    if (speed.decode_limit_per_s)
+      line += fmt::format(" = {:.0f} % of this machine's limit ({:.0f} tok/s by reading {:.1f} GB/s)",
+                          100 * speed.decode_per_s / *speed.decode_limit_per_s, *speed.decode_limit_per_s,
+                          speed.read_bytes_per_s / 1e9);
+    else
+      line += "; run `celer probe` once to see the share of this machine's limit";
+  }
+  return line;
+}
+
+nlohmann::ordered_json SpeedJson(const TextResult& result, const Engine::Info& info) {
+  const Speed speed = MeasureSpeed(result, info);
+  nlohmann::ordered_json json = {
+      {"prompt_tokens", result.prompt_tokens},       {"reused_tokens", result.reused_tokens},
+      {"completion_tokens", result.tokens.size()},   {"prefill_seconds", result.prefill_seconds},
+      {"prefill_tokens_per_s", speed.prefill_per_s}, {"decode_seconds", result.decode_seconds},
+      {"decode_tokens_per_s", speed.decode_per_s}};
+  json["decode_limit_tokens_per_s"] =
+      speed.decode_limit_per_s ? nlohmann::ordered_json(*speed.decode_limit_per_s) : nullptr;
+  json["ratio_to_limit"] = speed.decode_limit_per_s
+                               ? nlohmann::ordered_json(speed.decode_per_s / *speed.decode_limit_per_s)
+                               : nullptr;
+  return json;
+}
+
+}  // namespace celer::cli

@@ -1,0 +1,52 @@
+// The flags that run, chat and ppl share: the model, how it is loaded, how tokens are chosen.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+#include "engine/text_model.h"
+
+namespace celer::cli {
+
+struct ModelFlags {
+  std::string model;
+  TextModelOptions options;
+  int verbose = 0;
+
+  void AddTo(CLI::App& app);
+  Result<TextModel> Load();  // says what was loaded with -v
+};
+
+// Only what was given on the command line overrides the model's defaults.
+struct SamplingFlags {
+  std::optional<float> temperature, top_p, min_p, typical_p, repetition_penalty, presence_penalty,
+      frequency_penalty;
+  std::optional<int> top_k;
+  std::optional<uint64_t> seed;
+  std::vector<std::string> logit_bias;  // "123=-5"
+  int logprobs = -1;
+  int64_t max_tokens = 256;
+  std::vector<std::string> stop;
+
+  void AddTo(CLI::App& app);
+  Result<SamplingParams> Apply(const SamplingParams& defaults, int64_t vocab) const;
+};
+
+// Fills request with everything but the prompt.
+Result<TextRequest> MakeRequest(const SamplingFlags& flags, const TextModel& model);
+
+// How fast an answer came and how far that is from what this machine could do; nullopt where it was not
+// measured yet.
+struct Speed {
+  double prefill_per_s = 0;
+  double decode_per_s = 0;
+  std::optional<double> decode_limit_per_s;  // weights and KV read once per token, at the measured bandwidth
+  double read_bytes_per_s = 0;               // the bandwidth behind it
+};
+Speed MeasureSpeed(const TextResult& result, const Engine::Info& info);
+std::string SpeedLine(const TextResult& result, const Engine::Info& info);
+nlohmann::ordered_json SpeedJson(const TextResult& result, const Engine::Info& info);
+
+}  // namespace celer::cli

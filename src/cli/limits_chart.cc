@@ -1,0 +1,222 @@
+#include "cli/limits_chart.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace celer::cli {
+namespace {
+
+constexpr const char* kInk = "#1f2933";
+constexpr const char* kGrid = "#e4e8ec";
+constexpr const char* kFrame = "#9aa5b1";
+constexpr const char* kMuted = "#52606d";
+
+std::string StrokeAttributes(const Stroke& stroke) {
+  std::string text = fmt::format("stroke=\"{}\" stroke-width=\"{}\"", stroke.color, stroke.width);
+  if (stroke.dash[0] != '\0') text += fmt::format(" stroke-dasharray=\"{}\"", stroke.dash);
+  return text;
+}
+
+const char* AnchorName(Anchor anchor) {
+  switch (anchor) {
+    case Anchor::kStart:
+      return "start";
+    case Anchor::kMiddle:
+      return "middle";
+    case Anchor::kEnd:
+      return "end";
+  }
+  return "start";
+}
+
+std::string MarkAt(double px, double py, Marker marker, const char* color, double radius) {
+  switch (marker) {
+    case Marker::kDot:
+      return fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\" fill=\"{}\" stroke=\"#fff\"/>\n", px,
+                         py, radius, color);
+    case Marker::kRing:
+      return fmt::format(
+          "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\" fill=\"#fff\" stroke=\"{}\" stroke-width=\"2\"/>\n",
+          px, py, radius, color);
+    case Marker::kSquare:
+      return fmt::format(
+          "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\" fill=\"{}\" stroke=\"#fff\"/>\n",
+          px - radius, py - radius, 2 * radius, 2 * radius, color);
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string XmlEscape(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        // Control characters are not XML at all.
+        if (static_cast<unsigned char>(c) >= 0x20 || c == '\n' || c == '\t') out += c;
+    }
+  }
+  return out;
+}
+
+std::vector<double> Ticks(const Axis& axis) {
+  std::vector<double> ticks;
+  if (axis.log) {
+    const int from = int(std::floor(std::log10(axis.low))), to = int(std::ceil(std::log10(axis.high)));
+    const bool few = to - from <= 3;
+    for (int power = from; power <= to; ++power)
+      for (const double digit : {1.0, 2.0, 5.0}) {
+        const double value = digit * std::pow(10, power);
+        if ((digit == 1 || few) && value >= axis.low * 0.999999 && value <= axis.high * 1.000001)
+          ticks.push_back(value);
+      }
+    return ticks;
+  }
+  const double raw = (axis.high - axis.low) / 6;
+  const double magnitude = std::pow(10, std::floor(std::log10(raw)));
+  double step = magnitude;
+  for (const double digit : {1.0, 2.0, 5.0, 10.0}) {
+    step = digit * magnitude;
+    if (step >= raw) break;
+  }
+  for (double k = std::ceil(axis.low / step - 1e-9); k * step <= axis.high * (1 + 1e-9); ++k)
+    ticks.push_back(k * step + 0.0);
+  return ticks;
+}
+
+std::string TickText(double value) {
+  const std::pair<double, const char*> scales[] = {
+      {1e15, "P"}, {1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}};
+  for (const auto& [factor, letter] : scales)
+    if (std::abs(value) >= factor) return fmt::format("{:.4g}{}", value / factor, letter);
+  return fmt::format("{:.4g}", value);
+}
+
+Chart::Chart(std::string id, double left, double top, double width, double height, Axis x, Axis y,
+             const std::string& title)
+    : id_(std::move(id)),
+      left_(left),
+      top_(top),
+      width_(width),
+      height_(height),
+      x_(std::move(x)),
+      y_(std::move(y)) {
+  DrawFrame(title);
+}
+
+double Chart::PixelX(double x) const {
+  const double part =
+      x_.log ? std::log(x / x_.low) / std::log(x_.high / x_.low) : (x - x_.low) / (x_.high - x_.low);
+  return left_ + width_ * part;
+}
+
+double Chart::PixelY(double y) const {
+  const double part =
+      y_.log ? std::log(y / y_.low) / std::log(y_.high / y_.low) : (y - y_.low) / (y_.high - y_.low);
+  return top_ + height_ * (1 - part);
+}
+
+void Chart::DrawFrame(const std::string& title) {
+  back_ +=
+      fmt::format("<clipPath id=\"{}\"><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/></clipPath>\n",
+                  id_, left_, top_, width_, height_);
+  back_ += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"#fff\" stroke=\"{}\"/>\n",
+                       left_, top_, width_, height_, kFrame);
+  for (const double tick : Ticks(x_)) {
+    const double px = PixelX(tick);
+    back_ += fmt::format("<path d=\"M{:.1f} {}V{}\" stroke=\"{}\"/>\n", px, top_, bottom(), kGrid);
+    PageText(px, bottom() + 16, TickText(tick), Anchor::kMiddle, kMuted, 11);
+  }
+  for (const double tick : Ticks(y_)) {
+    const double py = PixelY(tick);
+    back_ += fmt::format("<path d=\"M{} {:.1f}H{}\" stroke=\"{}\"/>\n", left_, py, right(), kGrid);
+    PageText(left_ - 6, py + 4, TickText(tick), Anchor::kEnd, kMuted, 11);
+  }
+  PageText(left_, top_ - 10, title, Anchor::kStart, kInk, 14, true);
+  PageText(left_ + width_ / 2, bottom() + 34, x_.label, Anchor::kMiddle, kMuted, 12);
+  front_ += fmt::format(
+      "<text transform=\"translate({:.1f} {:.1f}) rotate(-90)\" text-anchor=\"middle\" fill=\"{}\" "
+      "font-size=\"12\">{}</text>\n",
+      left_ - 44, top_ + height_ / 2, kMuted, XmlEscape(y_.label));
+}
+
+void Chart::Curve(const std::vector<std::pair<double, double>>& points, const Stroke& stroke) {
+  if (points.size() < 2) return;
+  std::string d;
+  for (const auto& [x, y] : points)
+    d += fmt::format("{}{:.1f} {:.1f}", d.empty() ? "M" : "L", PixelX(x), PixelY(y));
+  clipped_ += fmt::format("<path d=\"{}\" fill=\"none\" stroke-linejoin=\"round\" {}/>\n", d,
+                          StrokeAttributes(stroke));
+}
+
+void Chart::Band(double from_x, double to_x, const char* color) {
+  const double from = std::clamp(PixelX(from_x), left_, right()),
+               to = std::clamp(PixelX(to_x), left_, right());
+  back_ += fmt::format("<rect x=\"{:.1f}\" y=\"{}\" width=\"{:.1f}\" height=\"{}\" fill=\"{}\"/>\n", from,
+                       top_, std::max(0.0, to - from), height_, color);
+}
+
+void Chart::VerticalLine(double x, const Stroke& stroke) {
+  clipped_ +=
+      fmt::format("<path d=\"M{:.1f} {}V{}\" {}/>\n", PixelX(x), top_, bottom(), StrokeAttributes(stroke));
+}
+
+void Chart::Mark(double x, double y, Marker marker, const char* color, double radius) {
+  front_ += MarkAt(PixelX(x), PixelY(y), marker, color, radius);
+}
+
+void Chart::Label(double x, double y, double dx, double dy, const std::string& text, Anchor anchor,
+                  const char* color, double rotate) {
+  double px = PixelX(x) + dx;
+  if (rotate == 0) {  // keep it inside the frame; about 6.7 pixels per character
+    const double length = 6.7 * double(text.size());
+    if (anchor == Anchor::kEnd) px = std::max(px, left_ + 4 + length);
+    if (anchor == Anchor::kStart) px = std::min(px, right() - 4 - length);
+  }
+  // A white halo keeps text readable across lines.
+  front_ += fmt::format(
+      "<text transform=\"translate({:.1f} {:.1f}) rotate({})\" text-anchor=\"{}\" fill=\"{}\" "
+      "font-size=\"12\" stroke=\"#fff\" "
+      "stroke-width=\"3\" stroke-linejoin=\"round\" paint-order=\"stroke\">{}</text>\n",
+      px, PixelY(y) + dy, rotate, AnchorName(anchor), color, XmlEscape(text));
+}
+
+void Chart::PageText(double px, double py, const std::string& text, Anchor anchor, const char* color,
+                     double size, bool bold) {
+  front_ += fmt::format(
+      "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" fill=\"{}\" font-size=\"{}\"{}>{}</text>\n", px, py,
+      AnchorName(anchor), color, size, bold ? " font-weight=\"600\"" : "", XmlEscape(text));
+}
+
+void Chart::PageLine(double px1, double py1, double px2, double py2, const Stroke& stroke) {
+  front_ += fmt::format("<path d=\"M{:.1f} {:.1f}L{:.1f} {:.1f}\" {}/>\n", px1, py1, px2, py2,
+                        StrokeAttributes(stroke));
+}
+
+void Chart::PageMark(double px, double py, Marker marker, const char* color, double radius) {
+  front_ += MarkAt(px, py, marker, color, radius);
+}
+
+std::string Chart::Finish() {
+  return back_ + fmt::format("<g clip-path=\"url(#{})\">\n{}</g>\n", id_, clipped_) + front_;
+}
+
+}  // namespace celer::cli

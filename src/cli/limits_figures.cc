@@ -1,0 +1,394 @@
+#include "cli/limits_figures.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "cli/limits_chart.h"
+#include "limits/quantity.h"
+#include "limits/roofline.h"
+#include "limits/work.h"
+
+namespace celer::cli {
+namespace {
+
+constexpr const char* kInk = "#1f2933";
+constexpr const char* kMuted = "#52606d";
+constexpr const char* kRead = "#1f6fb2";
+constexpr const char* kReadOnce = "#7fb3dc";
+constexpr const char* kExact = "#c8442b";
+constexpr const char* kRough = "#e39a3b";
+constexpr const char* kBand = "#fdf3e7";
+// Told apart by people with any colour vision (Okabe and Ito).
+constexpr const char* kColors[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                   "#b8860b", "#56b4e9", "#5b4b8a", "#444444"};
+
+constexpr double kWidth = 1160;
+constexpr size_t kMaxLines = std::size(kColors);
+
+using Points = std::vector<std::pair<double, double>>;
+
+// Values spread evenly on a log axis.
+std::vector<int64_t> LogSteps(double low, double high, int count) {
+  std::vector<int64_t> steps;
+  for (int i = 0; i < count; ++i) {
+    const auto n = static_cast<int64_t>(std::llround(low * std::pow(high / low, double(i) / (count - 1))));
+    if (steps.empty() || n > steps.back()) steps.push_back(n);
+  }
+  return steps;
+}
+
+// One panel per weight width: the first setup of each.
+std::vector<LlmSetup> Widths(const LimitsRequest& r) {
+  std::vector<LlmSetup> widths;
+  for (const LlmSetup& setup : r.setups) {
+    const bool seen = std::any_of(widths.begin(), widths.end(),
+                                  [&](const LlmSetup& w) { return w.weight_bits == setup.weight_bits; });
+    if (!seen && widths.size() < 6) widths.push_back(setup);
+  }
+  std::stable_sort(widths.begin(), widths.end(),
+                   [](const LlmSetup& a, const LlmSetup& b) { return a.weight_bits > b.weight_bits; });
+  return widths;
+}
+
+// The longest prompt drawn: well past the last turning point, if there is one.
+double LongestPrompt(const LimitsRequest& r, const std::vector<LlmSetup>& widths) {
+  double longest = 2.0 * double(r.prompts.back());
+  for (const LlmSetup& setup : widths)
+    for (const HeadRows head : {HeadRows::kRough, HeadRows::kExact})
+      if (const auto points = PrefillTurningPoints(r.shape, r.machine, setup, head)) {
+        longest = std::max(longest, 20 * points->first);
+        if (std::isfinite(points->second)) longest = std::max(longest, 5 * points->second);
+      }
+  return std::clamp(longest, 100.0, 1e7);
+}
+
+void MarkTurningPoints(Chart& chart, const LimitsRequest& r, const LlmSetup& setup, HeadRows head) {
+  const auto points = PrefillTurningPoints(r.shape, r.machine, setup, head);
+  if (!points) return;
+  const bool exact = head == HeadRows::kExact;
+  const bool alone =
+      !PrefillTurningPoints(r.shape, r.machine, setup, exact ? HeadRows::kRough : HeadRows::kExact);
+  const char* color = exact ? kExact : "#b8741a";
+  const auto mark = [&](double n, bool first) {
+    if (!std::isfinite(n) || n < 1) return;
+    // Between whole numbers the curves are read where the real crossing lies.
+    const auto low = static_cast<int64_t>(std::floor(n));
+    const double part = n - double(low);
+    const double y = 1e3 * ((1 - part) * PrefillLimit(r.shape, r.machine, setup, low, head).read_s() +
+                            part * PrefillLimit(r.shape, r.machine, setup, low + 1, head).read_s());
+    chart.Mark(n, y, exact ? Marker::kDot : Marker::kRing, color);
+    // No curve runs above and to the left of a crossing; below and to the right there is room at the first
+    // one only.
+    const bool below = first && exact;
+    const std::string text = fmt::format("{} {}", exact ? "exact" : "rough", FormatCount(low));
+    chart.Label(n, y, below ? 7 : -7, below ? 17 : (first || exact || alone ? -8 : -22), text,
+                below ? Anchor::kStart : Anchor::kEnd, color);
+  };
+  mark(points->first, true);
+  mark(points->second, false);
+}
+
+std::string Legend(double x, double y, const std::vector<std::pair<Stroke, std::string>>& entries) {
+  std::string out;
+  for (const auto& [stroke, text] : entries) {
+    out += fmt::format("<path d=\"M{} {}h26\" stroke=\"{}\" stroke-width=\"{}\" stroke-dasharray=\"{}\"/>\n",
+                       x, y - 4, stroke.color, stroke.width, stroke.dash[0] ? stroke.dash : "none");
+    out += fmt::format("<text x=\"{}\" y=\"{}\" fill=\"{}\" font-size=\"12\">{}</text>\n", x + 32, y, kInk,
+                       XmlEscape(text));
+    x += 32 + 6.6 * double(text.size()) + 22;
+  }
+  return out;
+}
+
+std::string Heading(const std::string& text, const std::string& sub) {
+  return fmt::format(
+      "<text x=\"20\" y=\"30\" fill=\"{}\" font-size=\"18\" font-weight=\"600\">{}</text>\n"
+      "<text x=\"20\" y=\"50\" fill=\"{}\" font-size=\"12.5\">{}</text>\n",
+      kInk, XmlEscape(text), kMuted, XmlEscape(sub));
+}
+
+std::string Where(const LimitsRequest& r) {
+  return r.shape.name + " on " + r.machine.name + (r.batch() > 1 ? fmt::format(", batch {}", r.batch()) : "");
+}
+
+// Pushes labels apart so that none is closer than `gap` to the next; the order stays.
+void Spread(std::vector<double>& positions, double gap, double low, double high) {
+  for (size_t i = 1; i < positions.size(); ++i) positions[i] = std::max(positions[i], positions[i - 1] + gap);
+  if (!positions.empty() && positions.back() > high) {
+    positions.back() = high;
+    for (size_t i = positions.size() - 1; i-- > 0;)
+      positions[i] = std::min(positions[i], positions[i + 1] - gap);
+  }
+  if (!positions.empty() && positions.front() < low)
+    for (double& position : positions) position += low - positions.front();
+}
+
+}  // namespace
+
+Figure PrefillFigure(const LimitsRequest& r) {
+  const std::vector<LlmSetup> widths = Widths(r);
+  const double longest = LongestPrompt(r, widths);
+  const std::vector<int64_t> steps = LogSteps(1, longest, 160);
+
+  // One scale for all panels, so that they compare.
+  double low = 1e300, high = 0;
+  for (const LlmSetup& setup : widths)
+    for (const int64_t n : {steps.front(), steps.back()}) {
+      const PhaseLimit rough = PrefillLimit(r.shape, r.machine, setup, n, HeadRows::kRough);
+      low = std::min(low, 1e3 * std::min(rough.read_s(), rough.compute_s));
+      high = std::max(high, 1e3 * rough.seconds());
+    }
+
+  // Four make a square rather than a row of three with one below.
+  const int columns = widths.size() == 4 ? 2 : int(std::min<size_t>(3, widths.size()));
+  const int rows = int((widths.size() + size_t(columns) - 1) / size_t(columns));
+  const double cell = (kWidth - 20) / columns, plot_height = 300, cell_height = plot_height + 84;
+  Figure figure;
+  figure.title = "Prefill: reading against computing";
+  figure.caption =
+      "Where the blue curve is on top, memory binds; where the red one is, arithmetic does (shaded). Below "
+      "the first turning "
+      "point a longer prompt is free; above it, splitting the prompt into chunks of that length costs "
+      "nothing.";
+  figure.width = kWidth;
+  figure.height = 84 + rows * cell_height + 10;
+  figure.body =
+      Heading(figure.title,
+              Where(r) + ": time to the first token over the length of the prompt, for each weight width");
+  figure.body += Legend(20, 76,
+                        {{{kRead, 2.5, ""}, "read weights and KV"},
+                         {{kReadOnce, 2, "2 4"}, "read, KV once (tiled attention)"},
+                         {{kExact, 2.5, ""}, "compute exact"},
+                         {{kRough, 2, "7 4"}, "compute rough"}});
+  for (size_t i = 0; i < widths.size(); ++i) {
+    const LlmSetup& setup = widths[i];
+    const double left = 20 + double(i % size_t(columns)) * cell + 54,
+                 top = 84 + double(i / size_t(columns)) * cell_height + 34;
+    Chart chart(
+        fmt::format("prefill{}", i), left, top, cell - 78, plot_height,
+        {.low = 1, .high = double(steps.back()), .log = true, .label = "prompt tokens"},
+        {.low = low * 0.7, .high = high * 1.6, .log = true, .label = i % size_t(columns) == 0 ? "ms" : ""},
+        SetupName(setup));
+    if (const auto points = PrefillTurningPoints(r.shape, r.machine, setup)) {
+      chart.Band(std::max(1.0, points->first), std::min(points->second, double(steps.back())), kBand);
+    }
+    Points read, once, exact, rough;
+    for (const int64_t n : steps) {
+      const PhaseLimit e = PrefillLimit(r.shape, r.machine, setup, n);
+      const PhaseLimit tiled = PrefillLimit(r.shape, r.machine, setup, n, HeadRows::kExact, KvReads::kOnce);
+      read.emplace_back(n, 1e3 * e.read_s());
+      once.emplace_back(n, 1e3 * tiled.read_s());
+      exact.emplace_back(n, 1e3 * e.compute_s);
+      rough.emplace_back(n, 1e3 * PrefillLimit(r.shape, r.machine, setup, n, HeadRows::kRough).compute_s);
+    }
+    chart.Curve(once, {kReadOnce, 2, "2 4"});
+    chart.Curve(read, {kRead, 2.5});
+    chart.Curve(rough, {kRough, 2, "7 4"});
+    chart.Curve(exact, {kExact, 2.5});
+    MarkTurningPoints(chart, r, setup, HeadRows::kRough);
+    MarkTurningPoints(chart, r, setup, HeadRows::kExact);
+    const auto rough_points = PrefillTurningPoints(r.shape, r.machine, setup, HeadRows::kRough);
+    const auto exact_points = PrefillTurningPoints(r.shape, r.machine, setup, HeadRows::kExact);
+    const char* missing = !rough_points   ? "reading always binds"
+                          : !exact_points ? "exact: reading always binds"
+                                          : nullptr;
+    if (missing) chart.PageText(chart.left() + 10, chart.top() + 18, missing, Anchor::kStart, kMuted, 12);
+    figure.body += chart.Finish();
+  }
+  return figure;
+}
+
+Figure DecodeFigure(const LimitsRequest& r) {
+  std::vector<LlmSetup> setups = r.setups;
+  if (setups.size() > kMaxLines) setups.resize(kMaxLines);
+  const double longest = std::max(1024.0, double(r.contexts.back()));
+  double high = 0;
+  for (const LlmSetup& setup : setups)
+    high = std::max(high, 1e3 * DecodeLimit(r.shape, r.machine, setup, int64_t(longest)).seconds());
+
+  Figure figure;
+  figure.title = "Decode: time per token over the context";
+  figure.caption =
+      "A line starts at B, the time to read the weights, and rises by one millisecond every W tokens of "
+      "context. It is dotted "
+      "where the KV cache no longer fits into memory.";
+  figure.width = kWidth;
+  figure.height = 470;
+  figure.body =
+      Heading(figure.title, Where(r) + ": the least time of one step; dotted where the cache no longer fits");
+  Chart chart("decode", 74, 90, 790, 320,
+              {.low = 0, .high = longest, .label = "tokens of context per sequence"},
+              {.low = 0, .high = 1.08 * high, .label = "ms per step"}, "");
+  struct End {
+    double y;
+    size_t index;
+  };
+  std::vector<End> ends;
+  for (size_t i = 0; i < setups.size(); ++i) {
+    const LlmSetup& setup = setups[i];
+    const auto capacity = KvCapacityTokens(r.shape, r.machine, setup);
+    const double fits = capacity ? double(*capacity / setup.batch) : 0;
+    Points inside, outside;
+    for (int k = 0; k <= 200; ++k) {
+      const double n = std::max(1.0, longest * k / 200);
+      const double ms = 1e3 * DecodeLimit(r.shape, r.machine, setup, int64_t(n)).seconds();
+      // The dotted part starts where the solid one ends.
+      if (n <= fits) {
+        inside.emplace_back(n, ms);
+        outside.assign(1, {n, ms});
+      } else {
+        outside.emplace_back(n, ms);
+      }
+    }
+    chart.Curve(inside, {kColors[i], 2.5});
+    chart.Curve(outside, {kColors[i], 2, "1.5 5"});
+    ends.push_back(
+        {chart.PixelY(1e3 * DecodeLimit(r.shape, r.machine, setup, int64_t(longest)).seconds()), i});
+  }
+  std::sort(ends.begin(), ends.end(), [](const End& a, const End& b) { return a.y < b.y; });
+  std::vector<double> labels;
+  for (const End& end : ends) labels.push_back(end.y);
+  Spread(labels, 17, chart.top() + 6, chart.bottom());
+  for (size_t i = 0; i < ends.size(); ++i) {
+    const LlmSetup& setup = setups[ends[i].index];
+    const DecodeForm form = DecodeWB(r.shape, r.machine, setup);
+    const auto capacity = KvCapacityTokens(r.shape, r.machine, setup);
+    const char* color = kColors[ends[i].index];
+    chart.PageLine(chart.right() + 2, ends[i].y, chart.right() + 18, labels[i], {color, 1});
+    chart.PageText(chart.right() + 22, labels[i] + 4,
+                   fmt::format("{}: B {}, W {}{}", SetupName(setup), FormatSeconds(form.b_ms / 1e3),
+                               FormatCount(std::llround(form.w_tokens_per_ms)), capacity ? "" : ", too big"),
+                   Anchor::kStart, color, 12);
+  }
+  figure.body += chart.Finish();
+  return figure;
+}
+
+Figure RooflineFigure(const LimitsRequest& r) {
+  const LlmSetup& setup = r.setups.front();
+  const int64_t prompt = r.prompts.back(), context = r.contexts[r.contexts.size() / 2];
+  Roof roof;
+  roof.bytes_per_s = r.machine.read_bytes_per_s;
+  roof.flops_per_s = *PeakFlops(r.machine, setup);
+  const std::vector<NamedWork> decode = PassOperators(r.shape, setup, {.tokens = 1, .context = context});
+  const std::vector<NamedWork> prefill = PassOperators(r.shape, setup, {.tokens = prompt, .context = prompt});
+
+  double low = RidgeIntensity(roof), high = low;
+  for (const auto* ops : {&decode, &prefill})
+    for (const NamedWork& op : *ops)
+      low = std::min(low, op.work.intensity()), high = std::max(high, op.work.intensity());
+  low /= 3, high *= 3;
+
+  Figure figure;
+  figure.title = "Roofline: what binds each operator";
+  figure.caption =
+      "An operator left of the ridge waits for memory, right of it for arithmetic. Points lie on the roof: "
+      "this is the best that "
+      "is possible, before any kernel is written.";
+  figure.width = kWidth;
+  figure.height = 560;
+  figure.body = Heading(
+      figure.title, fmt::format("{}, {}: round in decode at a context of {}, square in prefill of {} tokens",
+                                Where(r), SetupName(setup), FormatCount(context), FormatCount(prompt)));
+  Chart chart(
+      "roofline", 74, 130, 560, 370, {.low = low, .high = high, .log = true, .label = "FLOP per byte moved"},
+      {.low = AttainableFlops(low, roof) / 2, .high = roof.flops_per_s * 8, .log = true, .label = "FLOP/s"},
+      "");
+  const double ridge = RidgeIntensity(roof);
+  chart.VerticalLine(ridge, {"#9aa5b1", 1, "3 4"});
+  chart.Curve({{low, AttainableFlops(low, roof)}, {ridge, roof.flops_per_s}, {high, roof.flops_per_s}},
+              {kInk, 2.5});
+  chart.Label(ridge, AttainableFlops(low, roof) / 2, 6, -8, "ridge " + FormatNumber(ridge), Anchor::kStart,
+              kMuted);
+  chart.PageText(chart.left() + 10, chart.top() - 12,
+                 fmt::format("{}, {}", FormatBandwidth(roof.bytes_per_s, r.units),
+                             FormatFlops(roof.flops_per_s, r.units)),
+                 Anchor::kStart, kMuted, 12);
+
+  // Operators that lie on one spot get one label that names them all.
+  struct Spot {
+    double px, x, y;
+    std::string names;
+    bool prefill;
+  };
+  const auto draw = [&](const std::vector<NamedWork>& ops, bool is_prefill) {
+    std::vector<Spot> spots;
+    for (size_t i = ops.size(); i-- > 0;) {
+      const double x = ops[i].work.intensity(), y = AttainableFlops(x, roof);
+      // Where several coincide, the earlier ones are drawn smaller and on top, so that every colour shows.
+      chart.Mark(x, y, is_prefill ? Marker::kSquare : Marker::kDot, kColors[i],
+                 is_prefill ? 5 + 1.2 * double(i) : 4 + 0.7 * double(i));
+    }
+    for (const NamedWork& op : ops) {
+      const double x = op.work.intensity();
+      const double px = chart.PixelX(x);
+      const auto near = std::find_if(spots.begin(), spots.end(),
+                                     [&](const Spot& spot) { return std::abs(spot.px - px) < 15; });
+      if (near != spots.end())
+        near->names += ", " + op.name;
+      else
+        spots.push_back({px, x, AttainableFlops(x, roof), op.name, is_prefill});
+    }
+    for (const Spot& spot : spots) {
+      const bool flat = spot.x >= ridge;
+      if (flat && is_prefill)
+        chart.Label(spot.x, spot.y, 6, -12, spot.names, Anchor::kStart, kInk, -35);
+      else if (flat)
+        chart.Label(spot.x, spot.y, 6, 22, spot.names, Anchor::kStart, kInk, 35);
+      else if (is_prefill)
+        chart.Label(spot.x, spot.y, -10, -6, spot.names, Anchor::kEnd, kInk);
+      else
+        chart.Label(spot.x, spot.y, 14, 6, spot.names, Anchor::kStart, kInk);
+    }
+  };
+  draw(prefill, true);  // its larger markers below
+  draw(decode, false);
+
+  // The numbers behind the points.
+  const double x0 = 672;
+  double y = 140;
+  const double columns[] = {x0 + 16, x0 + 165, x0 + 235, x0 + 350, x0 + 425};
+  chart.PageText(columns[2], y, "decode", Anchor::kEnd, kMuted, 12, true);
+  chart.PageText(columns[4], y, "prefill", Anchor::kEnd, kMuted, 12, true);
+  y += 20;
+  chart.PageText(columns[0], y, "operator", Anchor::kStart, kMuted, 12);
+  for (const int c : {1, 3}) chart.PageText(columns[c], y, "FLOP/byte", Anchor::kEnd, kMuted, 12);
+  for (const int c : {2, 4}) chart.PageText(columns[c], y, "time", Anchor::kEnd, kMuted, 12);
+  y += 8;
+  chart.PageLine(x0, y, columns[4] + 4, y, {"#cbd2d9", 1});
+  double totals[2] = {0, 0};
+  for (size_t i = 0; i < decode.size(); ++i) {
+    y += 24;
+    chart.PageMark(x0 + 4, y - 4, Marker::kDot, kColors[i], 5);
+    chart.PageText(columns[0], y, decode[i].name, Anchor::kStart, kInk, 13);
+    const NamedWork* ops[] = {&decode[i], &prefill[i]};
+    for (int phase = 0; phase < 2; ++phase) {
+      const RooflineLimit limit = LimitOf(ops[phase]->work, roof);
+      totals[phase] += limit.seconds();
+      chart.PageText(columns[1 + 2 * phase], y, FormatNumber(ops[phase]->work.intensity()), Anchor::kEnd,
+                     kInk, 13);
+      chart.PageText(columns[2 + 2 * phase], y, FormatSeconds(limit.seconds()), Anchor::kEnd,
+                     limit.memory_bound() ? kRead : kExact, 13);
+    }
+  }
+  y += 10;
+  chart.PageLine(x0, y, columns[4] + 4, y, {"#cbd2d9", 1});
+  y += 20;
+  chart.PageText(columns[0], y, "all", Anchor::kStart, kInk, 13, true);
+  chart.PageText(columns[2], y, FormatSeconds(totals[0]), Anchor::kEnd, kInk, 13, true);
+  chart.PageText(columns[4], y, FormatSeconds(totals[1]), Anchor::kEnd, kInk, 13, true);
+  y += 32;
+  chart.PageText(columns[0], y, "blue: memory binds", Anchor::kStart, kRead, 12);
+  chart.PageText(columns[0] + 130, y, "red: arithmetic binds", Anchor::kStart, kExact, 12);
+  y += 20;
+  chart.PageText(columns[0], y, "Activations count here too; one operator after", Anchor::kStart, kMuted, 12);
+  y += 16;
+  chart.PageText(columns[0], y, "the other, so the sum is above the whole model's limit.", Anchor::kStart,
+                 kMuted, 12);
+  figure.body += chart.Finish();
+  return figure;
+}
+
+}  // namespace celer::cli

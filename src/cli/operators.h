@@ -1,0 +1,12 @@
+// Every operator table of the program.
+#pragma once
+
+#include <vector>
+
+#include "core/variant.h"
+
+namespace celer::cli {
+
+std::vector<OperatorInfo> AllOperators();
+
+}  // namespace celer::cli

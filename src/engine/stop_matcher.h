@@ -1,0 +1,26 @@
+// Holds back text that may yet become a stop string.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace celer {
+
+class StopMatcher {
+ public:
+  explicit StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {}
+
+  // Adds text and returns what can be shown now. After a stop string is found, `stopped` is true and the rest
+  // is gone.
+  std::string Push(std::string_view text);
+  std::string Finish();  // what was held back for nothing
+  bool stopped() const { return stopped_; }
+
+ private:
+  std::vector<std::string> stops_;
+  std::string held_;
+  bool stopped_ = false;
+};
+
+}  // namespace celer

@@ -1,0 +1,21 @@
+#include "io/disk_space.h"
+
+#include <system_error>
+
+namespace celer {
+
+namespace fs = std::filesystem;
+
+Status CheckFreeSpace(const fs::path& path, int64_t bytes, std::string_view remedy) {
+  std::error_code error;
+  fs::path folder = fs::absolute(path, error);
+  while (!fs::is_directory(folder, error) && folder != folder.parent_path()) folder = folder.parent_path();
+  const fs::space_info space = fs::space(folder, error);
+  if (error) return {};  // a file system that does not say; writing will
+  if (bytes > 0 && space.available < static_cast<uintmax_t>(bytes))
+    return Error::Io(path.string(), ": needs ", bytes / 1'000'000, " MB, and its disk has ",
+                     space.available / 1'000'000, " MB free; ", remedy);
+  return {};
+}
+
+}  // namespace celer

@@ -1,0 +1,31 @@
+#include "limits/roofline.h"
+
+#include <gtest/gtest.h>
+
+namespace celer {
+namespace {
+
+TEST(Roofline, TheSlowerOfTheTwoBinds) {
+  const Roof roof = {.bytes_per_s = 1e12, .flops_per_s = 100e12, .dtype = "bf16", .source = "data sheet"};
+  EXPECT_EQ(RidgeIntensity(roof), 100);
+  const RooflineLimit low = LimitOf({.read_bytes = 1e9, .write_bytes = 1e9, .flops = 1e9}, roof);
+  EXPECT_DOUBLE_EQ(low.seconds(), 2e-3);
+  EXPECT_TRUE(low.memory_bound());
+  EXPECT_EQ(BoundBy(low, roof), "memory, 1000 GB/s data sheet");
+  EXPECT_DOUBLE_EQ(RatioToLimit(low, 4e-3), 0.5);
+  const RooflineLimit high = LimitOf({.read_bytes = 1e6, .flops = 1e12}, roof);
+  EXPECT_DOUBLE_EQ(high.seconds(), 1e-2);
+  EXPECT_EQ(BoundBy(high, roof), "bf16 arithmetic, 100.0 TFLOP/s data sheet");
+  EXPECT_EQ(AttainableFlops(10, roof), 10e12);
+  EXPECT_EQ(AttainableFlops(1000, roof), 100e12);
+}
+
+TEST(Roofline, AMissingPeakNamesTheKnownOnes) {
+  const auto roof = RoofOf(*FindMachinePreset("t4"), "fp8");
+  ASSERT_FALSE(roof);
+  EXPECT_EQ(roof.error().message(), "machine 't4' has no arithmetic peak for 'fp8'; known: f16, f32, int8");
+  EXPECT_EQ(RoofOf(*FindMachinePreset("t4"), "int8")->flops_per_s, 130e12);
+}
+
+}  // namespace
+}  // namespace celer

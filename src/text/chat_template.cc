@@ -1,0 +1,121 @@
+#include "text/chat_template.h"
+
+#include <exception>
+
+#include "text/jinja/interpreter.h"
+#include "text/jinja/parser.h"
+#include "text/jinja/unicode.h"
+
+namespace celer {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using jinja::Budget;
+using jinja::TemplateError;
+using jinja::Value;
+
+std::string CheckedText(const std::string& text) {
+  if (const size_t at = jinja::FindInvalidUtf8(text); at != std::string::npos)
+    throw TemplateError("a string in the conversation is not UTF-8 at byte " + std::to_string(at));
+  return text;
+}
+
+Value FromJson(const Json& json, Budget& budget, int depth = 1) {
+  budget.CheckNesting(depth);
+  switch (json.type()) {
+    case Json::value_t::boolean: return Value::Bool(json.get<bool>());
+    case Json::value_t::number_integer: return Value::Integer(json.get<int64_t>());
+    case Json::value_t::number_unsigned: return Value::Integer(json.get<uint64_t>());
+    case Json::value_t::number_float: return Value::Float(json.get<double>());
+    case Json::value_t::string: return MakeString(budget, CheckedText(json.get_ref<const std::string&>()));
+    case Json::value_t::array: {
+      std::vector<Value> items;
+      items.reserve(json.size());
+      for (const Json& item : json) items.push_back(FromJson(item, budget, depth + 1));
+      return MakeList(budget, std::move(items));
+    }
+    case Json::value_t::object: {
+      auto dict = jinja::NewDict();
+      for (const auto& [key, value] : json.items())
+        dict->Set(MakeString(budget, CheckedText(key)), FromJson(value, budget, depth + 1), budget);
+      return FinishDict(budget, std::move(dict));
+    }
+    case Json::value_t::null: return Value::None();
+    default: throw TemplateError("a binary value cannot be used in a template");
+  }
+}
+
+// A message's reasoning comes under three names, and templates read two of them; as transformers does, both are set.
+Value FromMessage(const Json& message, Budget& budget) {
+  const Json* reasoning = nullptr;
+  for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+    const auto at = message.find(name);
+    if (at == message.end() || at->is_null()) continue;
+    reasoning = &*at;
+    break;
+  }
+  if (reasoning == nullptr) return FromJson(message, budget, 2);
+  const Value thought = FromJson(*reasoning, budget, 3);
+  auto dict = jinja::NewDict();
+  dict->Set(MakeString(budget, "thinking"), thought, budget);
+  for (const auto& [key, value] : message.items())
+    dict->Set(MakeString(budget, CheckedText(key)), FromJson(value, budget, 3), budget);
+  dict->Set(MakeString(budget, "reasoning_content"), thought, budget);
+  return FinishDict(budget, std::move(dict));
+}
+
+Value FromMessages(const Json& messages, Budget& budget) {
+  std::vector<Value> items;
+  items.reserve(messages.size());
+  for (const Json& message : messages) items.push_back(FromMessage(message, budget));
+  return MakeList(budget, std::move(items));
+}
+
+Error ToError(const TemplateError& error) {
+  const std::string where = error.line > 0 ? "chat template line " + std::to_string(error.line) : "chat template";
+  if (error.raised) return Error::Invalid(where, " rejects this conversation: ", error.what());
+  return Error::Invalid(where, ": ", error.what());
+}
+
+}  // namespace
+
+Result<ChatTemplate> ChatTemplate::Compile(std::string_view source) {
+  try {
+    if (const size_t at = jinja::FindInvalidUtf8(source); at != std::string_view::npos)
+      return Error::Corrupt("chat template is not UTF-8 at byte ", at);
+    return ChatTemplate(jinja::Parse(source));
+  } catch (const TemplateError& error) {
+    return ToError(error);
+  } catch (const std::exception& error) {
+    return Error::OutOfMemory("chat template: ", error.what());
+  }
+}
+
+Result<std::string> ChatTemplate::Render(const Json& messages, const Json& tools, const Options& options) const {
+  if (!messages.is_array()) return Error::Invalid("messages must be an array, not ", messages.type_name());
+  for (const Json& message : messages)
+    if (!message.is_object()) return Error::Invalid("each message must be an object, not ", message.type_name());
+  if (!tools.is_null() && !tools.is_array()) return Error::Invalid("tools must be an array, not ", tools.type_name());
+  if (!options.extra.is_null() && !options.extra.is_object())
+    return Error::Invalid("the extra template variables must be an object, not ", options.extra.type_name());
+  try {
+    jinja::Interpreter interpreter(*program_, options.limits, options.now ? *options.now : std::time(nullptr));
+    Budget inputs(options.limits);  // a long conversation does not count against the template
+    if (!options.bos_token.empty())
+      interpreter.SetVariable("bos_token", MakeString(inputs, CheckedText(options.bos_token)));
+    if (!options.eos_token.empty())
+      interpreter.SetVariable("eos_token", MakeString(inputs, CheckedText(options.eos_token)));
+    interpreter.SetVariable("documents", Value::None());
+    for (const auto& [name, value] : options.extra.items()) interpreter.SetVariable(name, FromJson(value, inputs));
+    interpreter.SetVariable("messages", FromMessages(messages, inputs));
+    interpreter.SetVariable("tools", FromJson(tools, inputs));
+    interpreter.SetVariable("add_generation_prompt", Value::Bool(options.add_generation_prompt));
+    return interpreter.Render();
+  } catch (const TemplateError& error) {
+    return ToError(error);
+  } catch (const std::exception& error) {
+    return Error::OutOfMemory("chat template: ", error.what());
+  }
+}
+
+}  // namespace celer

@@ -1,0 +1,20 @@
+// How the byte-level BPE of a GGUF file cuts text: the file holds only a name for it.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace celer {
+
+struct GgufPre {
+  std::vector<std::string_view> names;
+  std::vector<std::string> regexes;  // applied in turn; each isolates its matches
+  bool ignore_merges = false;
+  bool add_bos = false;  // unless the file says
+};
+
+// nullptr for a name that is not known.
+const GgufPre* FindGgufPre(std::string_view name);
+
+}  // namespace celer

@@ -1,0 +1,155 @@
+#include "text/jinja/str_tools.h"
+
+#include <algorithm>
+
+#include "text/jinja/unicode.h"
+
+namespace celer::jinja {
+namespace {
+
+constexpr auto kNpos = std::string_view::npos;
+
+bool IsLineBreak(uint32_t c) {
+  return (c >= 0x0a && c <= 0x0d) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 || c == 0x2029;
+}
+
+}  // namespace
+
+std::vector<std::string_view> Split(std::string_view text, std::string_view separator, int64_t limit) {
+  std::vector<std::string_view> pieces;
+  while (limit-- != 0) {
+    const size_t at = text.find(separator);
+    if (at == kNpos) break;
+    pieces.push_back(text.substr(0, at));
+    text.remove_prefix(at + separator.size());
+  }
+  pieces.push_back(text);
+  return pieces;
+}
+
+std::vector<std::string_view> RightSplit(std::string_view text, std::string_view separator, int64_t limit) {
+  std::vector<std::string_view> pieces;
+  while (limit-- != 0) {
+    const size_t at = text.rfind(separator);
+    if (at == kNpos) break;
+    pieces.push_back(text.substr(at + separator.size()));
+    text = text.substr(0, at);
+  }
+  pieces.push_back(text);
+  std::reverse(pieces.begin(), pieces.end());
+  return pieces;
+}
+
+std::vector<std::string_view> SplitSpace(std::string_view text, int64_t limit) {
+  std::vector<std::string_view> pieces;
+  size_t n = 0;
+  while (true) {
+    text = Strip(text, StripSide::kLeft);
+    if (text.empty()) return pieces;
+    if (limit-- == 0) break;
+    size_t end = 0;
+    while (end < text.size() && !IsSpace(DecodeAt(text, end, &n))) end += n;
+    pieces.push_back(text.substr(0, end));
+    text.remove_prefix(end);
+  }
+  pieces.push_back(text);
+  return pieces;
+}
+
+std::vector<std::string_view> RightSplitSpace(std::string_view text, int64_t limit) {
+  std::vector<std::string_view> pieces;
+  size_t n = 0;
+  while (true) {
+    text = Strip(text, StripSide::kRight);
+    if (text.empty()) break;
+    if (limit-- == 0) {
+      pieces.push_back(text);
+      break;
+    }
+    size_t start = text.size();
+    while (start > 0) {
+      size_t at = start - 1;
+      while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80) --at;
+      if (IsSpace(DecodeAt(text, at, &n))) break;
+      start = at;
+    }
+    pieces.push_back(text.substr(start));
+    text = text.substr(0, start);
+  }
+  std::reverse(pieces.begin(), pieces.end());
+  return pieces;
+}
+
+std::vector<std::string_view> SplitLines(std::string_view text, bool keep_ends) {
+  std::vector<std::string_view> lines;
+  size_t start = 0;
+  for (size_t i = 0, n; i < text.size();) {
+    const uint32_t c = DecodeAt(text, i, &n);
+    if (!IsLineBreak(c)) {
+      i += n;
+      continue;
+    }
+    const size_t end = i;
+    i += n;
+    if (c == '\r' && i < text.size() && text[i] == '\n') ++i;
+    lines.push_back(text.substr(start, (keep_ends ? i : end) - start));
+    start = i;
+  }
+  if (start < text.size()) lines.push_back(text.substr(start));
+  return lines;
+}
+
+std::string Replace(std::string_view text, std::string_view from, std::string_view to, int64_t limit, Budget& budget) {
+  std::string out;
+  const auto append = [&](std::string_view piece) {
+    budget.CheckString(static_cast<int64_t>(out.size() + piece.size()));
+    out.append(piece);
+  };
+  budget.Charge(static_cast<int64_t>(text.size()) / 16);
+  if (from.empty()) {  // between all characters, and at both ends
+    for (size_t i = 0, n = 0; i < text.size(); i += n) {
+      if (limit != 0) append(to);
+      if (limit > 0) --limit;
+      DecodeAt(text, i, &n);
+      append(text.substr(i, n));
+    }
+    if (limit != 0) append(to);
+    return out;
+  }
+  while (limit-- != 0) {
+    const size_t at = text.find(from);
+    if (at == kNpos) break;
+    append(text.substr(0, at));
+    append(to);
+    text.remove_prefix(at + from.size());
+  }
+  append(text);
+  return out;
+}
+
+std::string JustifyText(const std::string& text, int64_t width, const std::string& fill, char align, Budget& budget) {
+  const int64_t missing = width - CountCodePoints(text);
+  if (missing <= 0) return text;
+  budget.CheckString(missing);
+  // str.center() puts the odd space on the left only when both the gap and the width are odd.
+  const int64_t left = align == '<' ? 0 : align == '>' ? missing : missing / 2 + (missing & width & 1);
+  budget.CheckString(missing * static_cast<int64_t>(fill.size()));
+  std::string out;
+  for (int64_t i = 0; i < left; ++i) out += fill;
+  out += text;
+  for (int64_t i = left; i < missing; ++i) out += fill;
+  return out;
+}
+
+bool HasCase(std::string_view text, bool upper, Budget& budget) {
+  budget.Charge(static_cast<int64_t>(text.size()) / 4);
+  bool any = false;
+  for (size_t i = 0, n; i < text.size(); i += n) {
+    const uint32_t flags = CharClass(DecodeAt(text, i, &n));
+    if ((flags & ((upper ? kCharLower : kCharUpper) | kCharTitle)) != 0) return false;
+    any |= (flags & (upper ? kCharUpper : kCharLower)) != 0;
+  }
+  return any;
+}
+
+}  // namespace celer::jinja

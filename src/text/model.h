@@ -1,0 +1,87 @@
+// The step that turns one piece of text into token ids: BPE by merges, BPE by scores, or unigram.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "core/result.h"
+
+namespace celer {
+
+// Token strings and their ids. Ids are dense enough to be indices; a gap has no string.
+class Vocabulary {
+ public:
+  // The ids that `count` tokens may have: real files leave small gaps, and a hostile one may not make us
+  // allocate for a token with id 2^31.
+  static int64_t IdLimit(size_t count) { return static_cast<int64_t>(count) * 4 + 65536; }
+
+  // False when the id is taken by another string. A string that is there already moves to the new id.
+  bool Add(std::string token, int32_t id);
+  void Replace(std::string token, int32_t id);  // the id's old string, if any, is no longer found
+
+  std::optional<int32_t> Find(std::string_view token) const {
+    const auto it = ids_.find(token);
+    return it == ids_.end() ? std::nullopt : std::optional<int32_t>(it->second);
+  }
+  bool Has(int32_t id) const { return id >= 0 && id < size() && tokens_[id]; }
+  // "" for an id without a string.
+  std::string_view Get(int32_t id) const { return Has(id) ? std::string_view(*tokens_[id]) : std::string_view(); }
+  int32_t size() const { return static_cast<int32_t>(tokens_.size()); }  // the largest id + 1
+
+ private:
+  std::vector<std::unique_ptr<std::string>> tokens_;        // by id; the strings do not move
+  std::unordered_map<std::string_view, int32_t> ids_;       // views of tokens_
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  // Appends the ids of one piece, which is not empty.
+  virtual void Tokenize(std::string_view piece, std::vector<int32_t>& out) const = 0;
+};
+
+// The tokens of the bytes "<0x00>" ... "<0xFF>"; -1 where there is none.
+std::vector<int32_t> FindByteTokens(const Vocabulary& vocabulary);
+
+// ---- BPE by merges (GPT-2, Llama 3, Qwen; and Llama 2 as the Hugging Face package converts it).
+struct BpeOptions {
+  std::string unk_token = {};                  // "" for none: what is unknown vanishes
+  std::string continuing_subword_prefix = {};  // of every symbol but the first of a piece
+  std::string end_of_word_suffix = {};         // of the last symbol of a piece
+  bool fuse_unk = false;
+  bool byte_fallback = false;
+  bool ignore_merges = false;  // a piece that is a token is that token
+};
+
+// `never` says which ids text may not become (special tokens): no merge makes them. The vocabulary outlives
+// the model.
+Result<std::unique_ptr<Model>> MakeBpe(const Vocabulary& vocabulary,
+                                       const std::vector<std::pair<std::string, std::string>>& merges,
+                                       const std::vector<bool>& never, const BpeOptions& options,
+                                       const std::string& where);
+
+// ---- BPE by scores (SentencePiece's BPE as GGUF and llama2.c hold it): of all neighbours whose join is a
+// token, the best-scored joins first.
+struct ScoredBpeOptions {
+  int32_t unk_id = 0;
+  bool join_unknown = true;  // may a character that is no token by itself become part of a longer token?
+};
+// `byte_ids` as FindByteTokens gives them.
+std::unique_ptr<Model> MakeScoredBpe(const Vocabulary& vocabulary, std::vector<float> scores,
+                                     const std::vector<bool>& never, std::vector<int32_t> byte_ids,
+                                     const ScoredBpeOptions& options);
+
+// ---- Unigram: the most probable segmentation.
+struct UnigramOptions {
+  std::optional<int32_t> unk_id;
+  bool byte_fallback = false;
+};
+std::unique_ptr<Model> MakeUnigram(const Vocabulary& vocabulary, std::vector<double> scores,
+                                   const std::vector<bool>& never, const UnigramOptions& options);
+
+}  // namespace celer

