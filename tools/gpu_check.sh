@@ -11,9 +11,9 @@ pkg-config --exists libpcre2-8 2>/dev/null || text=OFF   # a workstation image m
 generator=()
 command -v ninja >/dev/null && generator=(-G Ninja)
 cmake -S . -B "$build" "${generator[@]}" -DCELER_CUDA=ON -DCELER_TEXT=$text
-cmake --build "$build" -j "$(nproc)"
+cmake --build "$build" -j "$(nproc)" > "$out/build.log" || { tail -n 40 "$out/build.log"; exit 1; }
 nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv
-ctest --test-dir "$build" --output-on-failure -j 8 2>&1 | tee "$out/ctest.log" | tail -n 40
+ctest --test-dir "$build" --output-on-failure -j 8 2>&1 | tee "$out/ctest.log" | tail -n 25
 export CELER_CACHE="$out/cache"
 "$build/celer" probe --force --device all | tee "$out/probe.txt"
 "$build/celer" probe --json --device all > "$out/probe.json"

@@ -74,7 +74,7 @@ void MarkTurningPoints(Chart& chart, const LimitsRequest& r, const LlmSetup& set
   const auto mark = [&](double n, bool first) {
     if (!std::isfinite(n) || n < 1) return;
     // Between whole numbers the curves are read where the real crossing lies.
-    const auto low = static_cast<int64_t>(std::floor(n));
+    const auto low = Floor(n);
     const double part = n - double(low);
     const double y = 1e3 * ((1 - part) * PrefillLimit(r.shape, r.machine, setup, low, head).read_s() +
                             part * PrefillLimit(r.shape, r.machine, setup, low + 1, head).read_s());
@@ -259,7 +259,7 @@ Figure DecodeFigure(const LimitsRequest& r) {
     chart.PageLine(chart.right() + 2, ends[i].y, chart.right() + 18, labels[i], {color, 1});
     chart.PageText(chart.right() + 22, labels[i] + 4,
                    fmt::format("{}: B {}, W {}{}", SetupName(setup), FormatSeconds(form.b_ms / 1e3),
-                               FormatCount(std::llround(form.w_tokens_per_ms)), capacity ? "" : ", too big"),
+                               FormatCount(Floor(form.w_tokens_per_ms + 0.5)), capacity ? "" : ", too big"),
                    Anchor::kStart, color, 12);
   }
   figure.body += chart.Finish();

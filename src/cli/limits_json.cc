@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "cli/limits_report.h"
+#include "limits/quantity.h"
 
 namespace celer::cli {
 namespace {
@@ -15,8 +16,8 @@ Json OrNull(const std::optional<int64_t>& value) {
 // no second number, and null stands in its place.
 Json PointsJson(const std::optional<TurningPoints>& points) {
   if (!points) return nullptr;
-  Json both = Json::array({static_cast<int64_t>(std::floor(points->first)), nullptr});
-  if (std::isfinite(points->second)) both[1] = static_cast<int64_t>(std::floor(points->second));
+  Json both = Json::array({Floor(points->first), nullptr});
+  if (std::isfinite(points->second)) both[1] = Floor(points->second);
   return both;
 }
 
@@ -84,8 +85,7 @@ Json DecodeJson(const LimitsRequest& r, const LlmShape& shape) {
                        {"latency_ms", 1e3 * step.seconds()},
                        {"tokens_per_s", TokensPerSecond(step, setup)},
                        {"bound_by", BoundText(step.bound())},
-                       {"compute_bound_from_batch",
-                        batch ? Json(static_cast<int64_t>(std::ceil(*batch))) : Json(nullptr)},
+                       {"compute_bound_from_batch", batch ? Json(Floor(std::ceil(*batch))) : Json(nullptr)},
                        {"fits", Fits(r, shape, setup, context)}});
     }
     decode[SetupName(setup)] = {{"W", form.w_tokens_per_ms}, {"B_ms", form.b_ms}, {"steps", steps}};

@@ -11,7 +11,7 @@ namespace celer::cli {
 namespace {
 
 std::string Rate(double per_second) {
-  return per_second >= 1000 ? FormatCount(std::llround(per_second)) : FormatNumber(per_second);
+  return per_second >= 1000 ? FormatCount(Floor(per_second + 0.5)) : FormatNumber(per_second);
 }
 
 std::string Capacity(const std::optional<int64_t>& tokens) {
@@ -23,7 +23,7 @@ std::string Times(double ratio) {
 }
 
 std::string Point(double n) {
-  return std::isinf(n) ? "never" : FormatCount(static_cast<int64_t>(std::floor(n)));
+  return std::isinf(n) ? "never" : FormatCount(Floor(n));
 }
 
 LimitsTable MemoryTable(const LimitsRequest& r) {
@@ -103,9 +103,11 @@ LimitsTable DecodeTable(const LimitsRequest& r) {
   table.last_is_words = true;
   for (const LlmSetup& setup : r.setups) {
     const DecodeForm form = DecodeWB(r.shape, r.machine, setup);
-    std::vector<std::string> row = {
-        SetupName(setup), fmt::format("{:.{}f}", form.w_tokens_per_ms, form.w_tokens_per_ms < 100 ? 1 : 0),
-        FormatSeconds(form.b_ms / 1e3)};
+    std::vector<std::string> row = {SetupName(setup),
+                                    form.w_tokens_per_ms < 100
+                                        ? FormatNumber(form.w_tokens_per_ms)
+                                        : FormatCount(Floor(form.w_tokens_per_ms + 0.5)),
+                                    FormatSeconds(form.b_ms / 1e3)};
     std::string bounds;
     Bound last{};
     for (const int64_t context : r.contexts) {
@@ -168,12 +170,11 @@ LimitsTable EffectsTable(const LimitsRequest& r) {
         many);
   }
   const auto turning = DecodeTurningBatch(r.shape, r.machine, first, context);
-  table.notes = {turning
-                     ? fmt::format("{}: from a batch of {} on, arithmetic binds decode at this context.",
-                                   SetupName(first), FormatCount(static_cast<int64_t>(std::ceil(*turning))))
-                     : fmt::format("{}: at this context no batch makes arithmetic bind, as each sequence "
-                                   "brings its own KV to read.",
-                                   SetupName(first))};
+  table.notes = {turning ? fmt::format("{}: from a batch of {} on, arithmetic binds decode at this context.",
+                                       SetupName(first), FormatCount(Floor(std::ceil(*turning))))
+                         : fmt::format("{}: at this context no batch makes arithmetic bind, as each sequence "
+                                       "brings its own KV to read.",
+                                       SetupName(first))};
   return table;
 }
 

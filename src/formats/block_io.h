@@ -19,18 +19,23 @@ void StoreBlock(const Block& block, int64_t index, std::byte* out) {
   std::memcpy(out + index * static_cast<int64_t>(sizeof(Block)), &block, sizeof(Block));
 }
 
-// Towards zero, after clamping; NaN becomes `low`.
+// Towards zero, after clamping; NaN becomes `low`. No branches, so that loops over it become vectors.
 inline int TruncateClamped(float value, int low, int high) {
-  if (!(value > static_cast<float>(low))) return low;
-  if (value >= static_cast<float>(high)) return high;
+  const float floor = static_cast<float>(low), ceiling = static_cast<float>(high);
+  value = value > floor ? value : floor;
+  value = value < ceiling ? value : ceiling;
   return static_cast<int>(value);
 }
 
-// To nearest, halves away from zero, after clamping; NaN becomes `low`.
+// To nearest, halves away from zero, after clamping; NaN becomes `low`. Not value + 0.5: the largest float
+// below 0.5 would round up.
 inline int RoundClamped(float value, int low, int high) {
-  if (!(value > static_cast<float>(low))) return low;
-  if (value >= static_cast<float>(high)) return high;
-  return static_cast<int>(value < 0 ? value - 0.5f : value + 0.5f);
+  const float floor = static_cast<float>(low), ceiling = static_cast<float>(high);
+  value = value > floor ? value : floor;
+  value = value < ceiling ? value : ceiling;
+  const int whole = static_cast<int>(value);
+  const float rest = value - static_cast<float>(whole);
+  return whole + static_cast<int>(rest >= 0.5f) - static_cast<int>(rest <= -0.5f);
 }
 
 inline float ReciprocalOrZero(float value) {

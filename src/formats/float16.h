@@ -8,24 +8,32 @@
 namespace celer {
 
 static inline float F16ToFloat(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
+#if defined(__aarch64__)
+  __fp16 value;  // every such processor converts
+  std::memcpy(&value, &half, sizeof(value));
+  return static_cast<float>(value);
+#else
+  // The half's bits at a float's place are the value times 2^-112, also for subnormals; no branches.
   const uint32_t magnitude = half & 0x7fffu;
-  uint32_t bits;
-  if (magnitude >= 0x7c00u) {  // infinity, NaN
-    bits = sign | 0x7f800000u | (magnitude & 0x3ffu) << 13;
-  } else if (magnitude >= 0x400u) {  // normal: rebias the exponent from 15 to 127
-    bits = sign | ((magnitude << 13) + (112u << 23));
-  } else {  // subnormal: magnitude * 2^-24, exact in float
-    float value = static_cast<float>(magnitude) * 0x1p-24f;
-    std::memcpy(&bits, &value, sizeof(bits));
-    bits |= sign;
-  }
-  float out;
-  std::memcpy(&out, &bits, sizeof(out));
-  return out;
+  uint32_t bits = magnitude << 13;
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  value *= 0x1p112f;
+  std::memcpy(&bits, &value, sizeof(bits));
+  bits |= magnitude >= 0x7c00u ? 0x7f800000u : 0u;  // infinity, NaN
+  bits |= static_cast<uint32_t>(half & 0x8000u) << 16;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+#endif
 }
 
 static inline uint16_t FloatToF16(float value) {
+#if defined(__aarch64__)
+  const auto narrow = static_cast<__fp16>(value);
+  uint16_t half;
+  std::memcpy(&half, &narrow, sizeof(half));
+  return half;
+#else
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
   const uint32_t sign = bits >> 16 & 0x8000u;
@@ -42,6 +50,7 @@ static inline uint16_t FloatToF16(float value) {
   }
   const uint32_t even = magnitude >> 13 & 1u;
   return static_cast<uint16_t>(sign | ((magnitude - (112u << 23) + 0xfffu + even) >> 13));
+#endif
 }
 
 }  // namespace celer

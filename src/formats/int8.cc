@@ -1,9 +1,7 @@
 #include "formats/int8.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "formats/block_io.h"
+#include "formats/fit.h"
 
 namespace celer {
 
@@ -17,8 +15,7 @@ void EncodeInt8Row(const Int8Layout& layout, const float* row, int8_t* values, f
   for (int64_t g = 0; g < layout.groups_per_row(); ++g) {
     const float* x = row + g * layout.group;
     int8_t* q = values + g * layout.group;
-    float largest = 0;
-    for (int64_t i = 0; i < layout.group; ++i) largest = std::max(largest, std::fabs(x[i]));
+    const float largest = AbsMax(x, layout.group);
     scales[g] = largest / 127.0f;
     // A division per group and not x / scale per element: the reciprocal's rounding moves no value by more
     // than 2^-22 of a step.

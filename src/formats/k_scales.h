@@ -1,4 +1,4 @@
-// What the K formats share: the 6-bit packing of Q4_K and Q5_K, and the fits that their encoders use.
+// The 6-bit packing that Q4_K and Q5_K share.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,5 @@ struct KScales {
 };
 KScales UnpackKScales(const uint8_t packed[12]);
 void PackKScales(const KScales& scales, uint8_t packed[12]);
-
-// x ~ scale * q - min with q in 0..levels and min >= 0, scale >= 0: near the least squared error.
-struct AffineFit {
-  float scale;
-  float min;
-};
-AffineFit FitAffine(const float* x, int n, int levels);
-
-// x ~ scale * q with q in -half..half-1; the scale's sign lets the value farthest from zero take -half.
-float FitSymmetric(const float* x, int n, int half);
 
 }  // namespace celer

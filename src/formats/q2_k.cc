@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "formats/block_io.h"
+#include "formats/fit.h"
 #include "formats/float16.h"
-#include "formats/k_scales.h"
 
 namespace celer {
 
@@ -28,9 +28,9 @@ void EncodeQ2_K(const float* in, int64_t blocks, std::byte* out) {
     AffineFit fits[16];
     float max_scale = 0, max_min = 0;
     for (int g = 0; g < 16; ++g) {
-      fits[g] = FitAffine(in + 16 * g, 16, 3);
+      fits[g] = FitAffineNonPositive(in + 16 * g, 16, 3);
       max_scale = std::max(max_scale, fits[g].scale);
-      max_min = std::max(max_min, fits[g].min);
+      max_min = std::max(max_min, -fits[g].min);
     }
     BlockQ2_K block = {};
     block.d = FloatToF16(max_scale / 15.0f);
@@ -39,7 +39,7 @@ void EncodeQ2_K(const float* in, int64_t blocks, std::byte* out) {
     const float dmin = F16ToFloat(block.dmin);
     for (int g = 0; g < 16; ++g) {
       const int scale = RoundClamped(fits[g].scale * ReciprocalOrZero(d), 0, 15);
-      const int min = RoundClamped(fits[g].min * ReciprocalOrZero(dmin), 0, 15);
+      const int min = RoundClamped(-fits[g].min * ReciprocalOrZero(dmin), 0, 15);
       block.scales[g] = static_cast<uint8_t>(scale | min << 4);
       const float inverse = ReciprocalOrZero(d * static_cast<float>(scale));
       uint8_t* qs = block.qs + 32 * (g / 8) + 16 * (g % 2);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "formats/block_io.h"
+#include "formats/fit.h"
 #include "formats/float16.h"
 #include "formats/k_scales.h"
 
@@ -29,9 +30,9 @@ void EncodeQ4_K(const float* in, int64_t blocks, std::byte* out) {
     AffineFit fits[8];
     float max_scale = 0, max_min = 0;
     for (int g = 0; g < 8; ++g) {
-      fits[g] = FitAffine(in + 32 * g, 32, 15);
+      fits[g] = FitAffineNonPositive(in + 32 * g, 32, 15);
       max_scale = std::max(max_scale, fits[g].scale);
-      max_min = std::max(max_min, fits[g].min);
+      max_min = std::max(max_min, -fits[g].min);
     }
     BlockQ4_K block = {};
     block.d = FloatToF16(max_scale / 63.0f);
@@ -41,7 +42,7 @@ void EncodeQ4_K(const float* in, int64_t blocks, std::byte* out) {
     KScales scales;
     for (int g = 0; g < 8; ++g) {
       scales.scale[g] = static_cast<uint8_t>(RoundClamped(fits[g].scale * ReciprocalOrZero(d), 0, 63));
-      scales.min[g] = static_cast<uint8_t>(RoundClamped(fits[g].min * ReciprocalOrZero(dmin), 0, 63));
+      scales.min[g] = static_cast<uint8_t>(RoundClamped(-fits[g].min * ReciprocalOrZero(dmin), 0, 63));
       const float inverse = ReciprocalOrZero(d * static_cast<float>(scales.scale[g]));
       const float min = dmin * static_cast<float>(scales.min[g]);
       uint8_t* qs = block.qs + 32 * (g / 2);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "formats/block_io.h"
+#include "formats/fit.h"
 #include "formats/float16.h"
 #include "formats/k_scales.h"
 
@@ -32,9 +33,9 @@ void EncodeQ5_K(const float* in, int64_t blocks, std::byte* out) {
     AffineFit fits[8];
     float max_scale = 0, max_min = 0;
     for (int g = 0; g < 8; ++g) {
-      fits[g] = FitAffine(in + 32 * g, 32, 31);
+      fits[g] = FitAffineNonPositive(in + 32 * g, 32, 31);
       max_scale = std::max(max_scale, fits[g].scale);
-      max_min = std::max(max_min, fits[g].min);
+      max_min = std::max(max_min, -fits[g].min);
     }
     BlockQ5_K block = {};
     block.d = FloatToF16(max_scale / 63.0f);
@@ -44,7 +45,7 @@ void EncodeQ5_K(const float* in, int64_t blocks, std::byte* out) {
     KScales scales;
     for (int g = 0; g < 8; ++g) {
       scales.scale[g] = static_cast<uint8_t>(RoundClamped(fits[g].scale * ReciprocalOrZero(d), 0, 63));
-      scales.min[g] = static_cast<uint8_t>(RoundClamped(fits[g].min * ReciprocalOrZero(dmin), 0, 63));
+      scales.min[g] = static_cast<uint8_t>(RoundClamped(-fits[g].min * ReciprocalOrZero(dmin), 0, 63));
       const float inverse = ReciprocalOrZero(d * static_cast<float>(scales.scale[g]));
       const float min = dmin * static_cast<float>(scales.min[g]);
       uint8_t* qs = block.qs + 32 * (g / 2);

@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "formats/block_io.h"
+#include "formats/fit.h"
 #include "formats/float16.h"
-#include "formats/k_scales.h"
 
 namespace celer {
 

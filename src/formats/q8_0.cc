@@ -1,9 +1,7 @@
 #include "formats/q8_0.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "formats/block_io.h"
+#include "formats/fit.h"
 #include "formats/float16.h"
 
 namespace celer {
@@ -18,14 +16,12 @@ void DecodeQ8_0(const std::byte* in, int64_t blocks, float* out) {
 
 void EncodeQ8_0(const float* in, int64_t blocks, std::byte* out) {
   for (int64_t b = 0; b < blocks; ++b, in += BlockQ8_0::kElements) {
-    float largest = 0;
-    for (int j = 0; j < BlockQ8_0::kElements; ++j) largest = std::max(largest, std::fabs(in[j]));
-    const float d = largest / 127.0f;
+    const float d = AbsMax(in, BlockQ8_0::kElements) / 127.0f;
     const float inverse = ReciprocalOrZero(d);
     BlockQ8_0 block;
     block.d = FloatToF16(d);
     for (int j = 0; j < BlockQ8_0::kElements; ++j)
-      block.qs[j] = static_cast<int8_t>(RoundClamped(std::round(in[j] * inverse), -127, 127));
+      block.qs[j] = static_cast<int8_t>(RoundClamped(in[j] * inverse, -127, 127));
     StoreBlock(block, b, out);
   }
 }

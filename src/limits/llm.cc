@@ -226,7 +226,7 @@ std::optional<int64_t> KvCapacityTokens(const LlmShape& s, const Machine& m, con
   double left = m.memory_bytes - WeightBytes(s, setup);
   if (count_embedding) left -= double(CountParams(s).embedding) * setup.weight_bits / 8;
   if (left < 0) return std::nullopt;
-  return static_cast<int64_t>(left / KvBytesPerToken(s, setup));
+  return static_cast<int64_t>(std::min(left / KvBytesPerToken(s, setup), 9e18));
 }
 
 std::optional<double> PeakFlops(const Machine& m, const LlmSetup& setup) {

@@ -126,6 +126,10 @@ Result<int64_t> ParseCount(std::string_view text, int64_t max, std::string_view 
   return thousand ? value * 1024 : value;
 }
 
+int64_t Floor(double value) {
+  return static_cast<int64_t>(std::floor(std::clamp(value, -9e18, 9e18)));
+}
+
 std::string FormatBytes(double bytes, Units units) {
   if (units == Units::kBinary)
     return WithScale(

@@ -19,6 +19,9 @@ Result<double> ParsePositive(std::string_view text, double max, std::string_view
 // A whole number from 1 to `max`; 4k, 4K and 4Ki are 4096, since contexts are spoken of that way.
 Result<int64_t> ParseCount(std::string_view text, int64_t max, std::string_view what);
 
+// The nearest whole number below, or the largest there is: results may be absurd where flags were.
+int64_t Floor(double value);
+
 // Three or four significant digits with the unit that fits.
 std::string FormatBytes(double bytes, Units units = Units::kSi);  // "14.2 GB", binary "13.2 GiB"
 std::string FormatBandwidth(double bytes_per_s,

@@ -48,6 +48,12 @@ TEST(Quantity, ParsesNumbersAndCounts) {
   EXPECT_EQ(ParseCount("0", 1000000, "--batch").error().message(), "--batch 0: must be from 1 to 1,000,000");
 }
 
+TEST(Quantity, FloorSaturates) {
+  EXPECT_EQ(Floor(2.9), 2);
+  EXPECT_EQ(Floor(-0.5), -1);
+  EXPECT_EQ(Floor(1e300), 9000000000000000000);
+}
+
 TEST(Quantity, Formats) {
   EXPECT_EQ(FormatBytes(14.2e9), "14.2 GB");
   EXPECT_EQ(FormatBytes(524288, Units::kBinary), "512 KiB");

@@ -3,6 +3,7 @@
 #include <queue>
 
 #include "core/log.h"
+#include "io/printable.h"
 #include "text/flat_map.h"
 #include "text/model.h"
 #include "text/utf8.h"
@@ -10,7 +11,7 @@
 namespace celer {
 namespace {
 
-struct Merge {
+struct Rule {
   uint32_t rank = 0;
   int32_t id = -1;
 };
@@ -31,6 +32,7 @@ class Bpe : public Model {
       utf8::Append(c, text);
       low_[c] = Lookup(text);
     }
+    space_id_ = plain_ ? Lookup("\u2581") : -1;
     if (options.byte_fallback) byte_ids_ = FindByteTokens(vocabulary);
     if (!options.unk_token.empty()) unk_id_ = vocabulary.Find(options.unk_token).value_or(-1);
   }
@@ -45,9 +47,10 @@ class Bpe : public Model {
       joined += std::string_view(right).substr(std::min(prefix.size(), right.size()));
       const auto a = vocabulary_.Find(left), b = vocabulary_.Find(right), id = vocabulary_.Find(joined);
       if (!a || !b || !id)
-        return Error::Corrupt(where, ": merge ", rank, " is '", left, "' with '", right, "', but '",
-                              !a ? left : !b ? right : joined, "' is not in the vocabulary");
+        return Error::Corrupt(where, ": merge ", rank, " is '", Printable(left), "' with '", Printable(right), "', but '",
+                              Printable(!a ? left : !b ? right : joined), "' is not in the vocabulary");
       if (Never(*id)) continue;
+      joins_words_ |= JoinsWords(joined);
       merges_[PairKey(*a, *b)] = {static_cast<uint32_t>(rank), *id};
     }
     return {};
@@ -61,10 +64,22 @@ class Bpe : public Model {
       }
     const size_t begin = out.size();
     AppendSymbols(piece, out);
+    int32_t* ids = out.data() + begin;
     const size_t count = out.size() - begin;
-    if (count < 2) return;
-    const size_t left = count <= kSmall ? MergeSmall(out.data() + begin, count) : MergeLarge(out.data() + begin, count);
-    out.resize(begin + left);
+    if (count <= kSmall || joins_words_ || space_id_ < 0) {
+      out.resize(begin + Merge(ids, count));
+      return;
+    }
+    size_t written = 0;
+    for (size_t start = 0; start < count;) {
+      size_t end = start + 1;
+      while (end < count && !(ids[end] == space_id_ && ids[end - 1] != space_id_)) ++end;
+      const size_t left = Merge(ids + start, end - start);
+      std::copy(ids + start, ids + start + left, ids + written);
+      written += left;
+      start = end;
+    }
+    out.resize(begin + written);
   }
 
  private:
@@ -114,12 +129,16 @@ class Bpe : public Model {
   }
 
   // The lowest rank first, the leftmost of equals; ids are merged in place, the new count is returned.
+  size_t Merge(int32_t* ids, size_t count) const {
+    return count < 2 ? count : count <= kSmall ? MergeSmall(ids, count) : MergeLarge(ids, count);
+  }
+
   size_t MergeSmall(int32_t* ids, size_t count) const {
     constexpr uint32_t kNoMerge = UINT32_MAX;
-    Merge next[kSmall];  // of the pair that starts at each place
+    Rule next[kSmall];  // of the pair that starts at each place
     const auto find = [&](size_t i) {
-      const Merge* merge = merges_.Find(PairKey(ids[i], ids[i + 1]));
-      return merge ? *merge : Merge{kNoMerge, -1};
+      const Rule* merge = merges_.Find(PairKey(ids[i], ids[i + 1]));
+      return merge ? *merge : Rule{kNoMerge, -1};
     };
     for (size_t i = 0; i + 1 < count; ++i) next[i] = find(i);
     while (count > 1) {
@@ -155,7 +174,7 @@ class Bpe : public Model {
     const auto candidate = [&](size_t at) -> std::optional<Candidate> {
       const int64_t right = links[at].next;
       if (right < 0) return std::nullopt;
-      const Merge* merge = merges_.Find(PairKey(ids[at], ids[right]));
+      const Rule* merge = merges_.Find(PairKey(ids[at], ids[right]));
       if (!merge) return std::nullopt;
       return Candidate{merge->rank, at, merge->id};
     };
@@ -189,7 +208,9 @@ class Bpe : public Model {
   std::array<int32_t, 0x180> low_;  // ids of single characters: ASCII, Latin-1 and GPT-2's byte alphabet
   std::vector<int32_t> byte_ids_;
   int32_t unk_id_ = -1;
-  FlatMap<Merge> merges_;
+  int32_t space_id_ = -1;     // of U+2581 alone
+  bool joins_words_ = false;  // some merge has a U+2581 after another character
+  FlatMap<Rule> merges_;
 };
 
 }  // namespace

@@ -25,6 +25,19 @@ void Vocabulary::Replace(std::string token, int32_t id) {
   tokens_[id] = std::move(text);
 }
 
+bool JoinsWords(std::string_view token) {
+  constexpr std::string_view kMetaspace = "\u2581";
+  bool after_other = false;
+  while (!token.empty()) {
+    const bool meta = token.starts_with(kMetaspace);
+    const bool space = meta || token[0] == ' ';
+    if (space && after_other) return true;
+    after_other = !space;
+    token.remove_prefix(meta ? kMetaspace.size() : 1);
+  }
+  return false;
+}
+
 std::vector<int32_t> FindByteTokens(const Vocabulary& vocabulary) {
   std::vector<int32_t> ids(256);
   for (int byte = 0; byte < 256; ++byte)

@@ -48,6 +48,10 @@ class Model {
 // The tokens of the bytes "<0x00>" ... "<0xFF>"; -1 where there is none.
 std::vector<int32_t> FindByteTokens(const Vocabulary& vocabulary);
 
+// Does this token have a space (' ' or U+2581) after another character? If no token has, words can be handled
+// one by one, which keeps the queues of the two BPEs short on texts that nobody has cut before.
+bool JoinsWords(std::string_view token);
+
 // ---- BPE by merges (GPT-2, Llama 3, Qwen; and Llama 2 as the Hugging Face package converts it).
 struct BpeOptions {
   std::string unk_token = {};                  // "" for none: what is unknown vanishes

@@ -16,6 +16,18 @@ using Made = std::unique_ptr<PreTokenizer>;
 constexpr int kMaxDepth = 16;
 constexpr char kGpt2Regex[] =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+// Punctuation as of Unicode 8, and numbers as of Unicode 17: what the Hugging Face package has for these steps.
+constexpr char kPunctuation[] =
+    R"((?![\x{61d}\x{9fd}\x{a76}\x{c77}\x{c84}\x{1b4e}-\x{1b4f}\x{1b7d}-\x{1b7f}\x{2e43}-\x{2e4f})"
+    R"(\x{2e52}-\x{2e5d}\x{10d6e}\x{10ead}\x{10f55}-\x{10f59}\x{10f86}-\x{10f89}\x{113d4}-\x{113d5})"
+    R"(\x{113d7}-\x{113d8}\x{1144b}-\x{1144f}\x{1145a}-\x{1145b}\x{1145d}\x{11660}-\x{1166c}\x{116b9})"
+    R"(\x{1183b}\x{11944}-\x{11946}\x{119e2}\x{11a3f}-\x{11a46}\x{11a9a}-\x{11a9c}\x{11a9e}-\x{11aa2})"
+    R"(\x{11b00}-\x{11b09}\x{11be1}\x{11c41}-\x{11c45}\x{11c70}-\x{11c71}\x{11ef7}-\x{11ef8})"
+    R"(\x{11f43}-\x{11f4f}\x{11fff}\x{12ff1}-\x{12ff2}\x{16d6d}-\x{16d6f}\x{16e97}-\x{16e9a}\x{16fe2})"
+    R"(\x{1e5ff}\x{1e95e}-\x{1e95f}]))"
+    R"([!-/:-@\[-`{-~\p{P}\x{166d}\x{111c9}])";
+constexpr char kNumber[] = R"([\p{N}\x{11de0}-\x{11de9}\x{16ff4}-\x{16ff6}])";
+
 // Cuts each range at the matches of a pattern.
 class Split : public PreTokenizer {
  public:
@@ -215,7 +227,7 @@ Result<Made> ParseByteLevel(const JsonFields& fields) {
 }
 
 Result<Made> MakePunctuation(SplitBehavior behavior) {
-  return MakeSplitStep(R"([!-/:-@\[-`{-~\p{P}])", behavior);
+  return MakeSplitStep(kPunctuation, behavior);
 }
 
 }  // namespace
@@ -247,7 +259,7 @@ Result<Made> ParsePreTokenizer(const json& spec, const std::string& where, int d
   }
   if (type == "Digits") {
     CELER_ASSIGN(const bool individual, fields.GetBool("individual_digits", false));
-    return MakeSplitStep("\\p{N}", individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous);
+    return MakeSplitStep(kNumber, individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous);
   }
   if (type == "Punctuation") {
     CELER_ASSIGN(const SplitBehavior behavior, ParseBehavior(fields, "Isolated"));

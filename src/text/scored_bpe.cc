@@ -1,11 +1,14 @@
 #include <algorithm>
 #include <queue>
 
+#include "text/flat_map.h"
 #include "text/model.h"
 #include "text/utf8.h"
 
 namespace celer {
 namespace {
+
+constexpr std::string_view kMetaspace = "\u2581";
 
 class ScoredBpe : public Model {
  public:
@@ -19,23 +22,28 @@ class ScoredBpe : public Model {
     scores_.resize(vocabulary.size());
     never_.resize(vocabulary.size());
     for (int32_t id = 0; id < vocabulary.size(); ++id)
-      if (!never_[id]) longest_ = std::max(longest_, vocabulary.Get(id).size());
+      if (!never_[id]) {
+        longest_ = std::max(longest_, vocabulary.Get(id).size());
+        joins_words_ |= JoinsWords(vocabulary.Get(id));
+      }
+    for (int32_t id = 0; id < vocabulary.size(); ++id) {
+      const std::string_view token = vocabulary.Get(id);
+      if (token.size() > kMaxPaired || Lookup(token) != id) continue;
+      for (size_t cut = 1; cut < token.size(); ++cut) {
+        const int32_t left = Lookup(token.substr(0, cut)), right = Lookup(token.substr(cut));
+        if (left >= 0 && right >= 0) joins_[PairKey(left, right)] = id;
+      }
+    }
   }
 
   void Tokenize(std::string_view piece, std::vector<int32_t>& out) const override {
     std::vector<Symbol> symbols;
-    symbols.reserve(piece.size());
-    for (size_t i = 0; i < piece.size();) {
-      const size_t length = utf8::Decode(piece.substr(i)).length;
-      const std::string_view text = piece.substr(i, length);
-      i += length;
-      const auto index = static_cast<int32_t>(symbols.size());
-      symbols.push_back({text, Lookup(text), index - 1, index + 1});
+    for (size_t start = 0; start < piece.size();) {
+      size_t end = start + 1;
+      while (end < piece.size() && (joins_words_ || !(SpaceAt(piece, end) && !SpaceBefore(piece, end)))) ++end;
+      TokenizeWord(piece.substr(start, end - start), symbols, out);
+      start = end;
     }
-    if (symbols.empty()) return;
-    symbols.back().next = -1;
-    Join(symbols);
-    for (int32_t i = 0; i >= 0; i = symbols[i].next) Emit(symbols[i], out);
   }
 
  private:
@@ -54,6 +62,34 @@ class ScoredBpe : public Model {
     }
   };
 
+  static bool SpaceAt(std::string_view text, size_t at) {
+    return text[at] == ' ' || text.substr(at).starts_with(kMetaspace);
+  }
+  static bool SpaceBefore(std::string_view text, size_t at) {
+    return text[at - 1] == ' ' || text.substr(0, at).ends_with(kMetaspace);
+  }
+
+  void TokenizeWord(std::string_view piece, std::vector<Symbol>& symbols, std::vector<int32_t>& out) const {
+    symbols.clear();
+    for (size_t i = 0; i < piece.size();) {
+      const size_t length = utf8::Decode(piece.substr(i)).length;
+      const std::string_view text = piece.substr(i, length);
+      i += length;
+      const auto index = static_cast<int32_t>(symbols.size());
+      symbols.push_back({text, Lookup(text), index - 1, index + 1});
+    }
+    if (symbols.empty()) return;
+    symbols.back().next = -1;
+    Join(symbols);
+    for (int32_t i = 0; i >= 0; i = symbols[i].next) Emit(symbols[i], out);
+  }
+
+  static constexpr size_t kMaxPaired = 256;  // bytes; longer tokens are found by their text
+
+  static uint64_t PairKey(int32_t a, int32_t b) {
+    return uint64_t{static_cast<uint32_t>(a)} << 32 | static_cast<uint32_t>(b);
+  }
+
   int32_t Lookup(std::string_view text) const {
     if (text.size() > longest_) return -1;
     const auto id = vocabulary_.Find(text);
@@ -65,9 +101,15 @@ class ScoredBpe : public Model {
     const auto candidate = [&](int32_t left) -> std::optional<Candidate> {
       if (left < 0 || symbols[left].next < 0) return std::nullopt;
       const Symbol &a = symbols[left], &b = symbols[symbols[left].next];
-      if (!options_.join_unknown && (a.id < 0 || b.id < 0)) return std::nullopt;
+      const bool tokens = a.id >= 0 && b.id >= 0;
+      if (!tokens && !options_.join_unknown) return std::nullopt;
       const std::string_view joined(a.text.data(), a.text.size() + b.text.size());
-      const int32_t id = Lookup(joined);
+      int32_t id = -1;
+      if (tokens && joined.size() <= kMaxPaired) {
+        if (const int32_t* found = joins_.Find(PairKey(a.id, b.id))) id = *found;
+      } else {
+        id = Lookup(joined);
+      }
       if (id < 0) return std::nullopt;
       return Candidate{scores_[id], left, static_cast<uint32_t>(joined.size()), id};
     };
@@ -108,7 +150,9 @@ class ScoredBpe : public Model {
   std::vector<bool> never_;
   std::vector<int32_t> byte_ids_;
   ScoredBpeOptions options_;
-  size_t longest_ = 0;  // bytes of the longest token that text can become
+  FlatMap<int32_t> joins_;  // two tokens -> the token that both spell together
+  bool joins_words_ = false;
+  size_t longest_ = 0;      // bytes of the longest token that text can become
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "io/printable.h"
 #include "text/tokenizer_json.h"
 
 namespace celer {
@@ -165,7 +166,7 @@ Result<std::unique_ptr<Tokenizer>> TokenizerFromSentencePiece(const std::filesys
   for (const AddedToken& token : config.added) {
     const int64_t limit = Vocabulary::IdLimit(static_cast<size_t>(size) + config.added.size());
     if (token.id < 0 || token.id >= limit)
-      return Error::Corrupt(where, ": the added token '", token.content, "' has id ", token.id, ", but ids must lie in [0, ",
+      return Error::Corrupt(where, ": the added token '", Printable(token.content), "' has id ", token.id, ", but ids must lie in [0, ",
                             limit, ")");
     if (token.content.empty()) continue;
     std::erase_if(parts.added, [&](const AddedToken& old) { return old.content == token.content; });

@@ -33,7 +33,7 @@ Status ReadVocabulary(const json& vocab, const std::string& where, Vocabulary& o
                                                                                         : value.get<int64_t>();
     CELER_ASSIGN(const int32_t id, CheckId(raw, vocab.size(), token, where));
     if (!out.Add(token, id))
-      return Error::Corrupt(where, ": tokens '", out.Get(id), "' and '", Printable(token), "' both have id ", id);
+      return Error::Corrupt(where, ": tokens '", Printable(out.Get(id)), "' and '", Printable(token), "' both have id ", id);
   }
   return {};
 }
@@ -110,7 +110,7 @@ Status ReadTemplate(const JsonFields& fields, Pipeline::Parts& parts) {
     CELER_ASSIGN(const JsonFields token, JsonFields::Of(item["SpecialToken"], fields.where()));
     CELER_ASSIGN(const std::string name, token.GetString("id"));
     if (!special || !special->is_object() || !special->contains(name))
-      return Error::Corrupt(fields.where(), ": 'single' names '", name, "', which 'special_tokens' does not have");
+      return Error::Corrupt(fields.where(), ": 'single' names '", Printable(name), "', which 'special_tokens' does not have");
     CELER_ASSIGN(const JsonFields entry, JsonFields::Of((*special)[name], fields.where()));
     CELER_ASSIGN(const std::vector<int64_t> ids, entry.GetInts("ids"));
     for (const int64_t id : ids) {

@@ -10,9 +10,13 @@ import argparse
 import pathlib
 import sys
 
-import numpy as np
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as T
-from gguf.quants import dequantize, quantize
+try:
+    import numpy as np
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as T
+    from gguf.quants import dequantize, quantize
+except ImportError as error:
+    print(f"skipped: {error}; pip install gguf numpy")
+    sys.exit(77)
 
 HERE = pathlib.Path(__file__).resolve().parent
 # Where the f16 scales lie in a block: these get chosen values, everything else is random bytes.
@@ -49,6 +53,7 @@ def files():
         blocks = random_blocks(rng, qtype)
         with np.errstate(all="ignore"):
             floats = dequantize(blocks, qtype).astype(np.float32)
+        floats[np.isnan(floats)] = np.nan  # 0 * infinity: its bits differ between processors
         yield f"decode_{qtype.name.lower()}.bin", np.uint32(len(blocks)).tobytes() + blocks.tobytes() + floats.tobytes()
     floats = interesting_floats(rng)
     for qtype in ENCODED:
@@ -70,7 +75,7 @@ def main():
         elif not path.exists() or path.read_bytes() != data:
             wrong += 1
             print(f"{name}: differs from what the gguf package makes now")
-    print("golden: " + (f"{wrong} files differ" if args.check else "written") if wrong or not args.check else "golden: ok")
+    print("golden: " + (f"{wrong} files differ" if wrong else "ok" if args.check else "written"))
     return 1 if wrong else 0
 
 

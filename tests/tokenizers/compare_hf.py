@@ -263,8 +263,8 @@ def run(celer, model, requests):
     return [json.loads(line) for line in done.stdout.decode().split("\n") if line]
 
 
-def compare(name, celer, model, encode, decode, texts, vocab_size, failures, plain=True):
-    """encode(bytes, add_special, parse_special), decode(ids, skip_special)."""
+def compare(name, celer, model, encode, decode, texts, vocab_size, failures, plain=True, tie=None):
+    """encode(bytes, add_special, parse_special), decode(ids, skip_special); tie(ids, ids): are both as good?"""
     requests, expected = [], []
     for i, (data, _) in enumerate(texts):
         add, parse = i % 2 == 0, i % 3 != 0 or not plain
@@ -273,7 +273,7 @@ def compare(name, celer, model, encode, decode, texts, vocab_size, failures, pla
     ids = []
     for (data, _), answer, want in zip(texts, run(celer, model, requests), expected):
         ids.append(answer["ids"])
-        if answer["ids"] != want:
+        if answer["ids"] != want and not (tie and tie(answer["ids"], want)):
             failures.add(name, "ids", data, want, answer["ids"])
     # Back: what was encoded, parts of it (which cut code points), and random ids, some of which do not exist.
     rng = random.Random(5)
@@ -343,9 +343,15 @@ def main():
                     return None
                 return processor.decode([i for i in ids if i != processor.unk_id()])
 
+            # Versions 0.1 and 0.2 of the library choose differently among segmentations of the same probability.
+            def tie(a, b):
+                score = lambda ids: sum(processor.get_score(i) for i in ids)
+                return ("unigram" in name and sorted(a) == sorted(b) and abs(score(a) - score(b)) < 1e-3 and
+                        processor.decode(a) == processor.decode(b))
+
             before = failures.count
             plain_texts = [t for t in texts if not any(s in t[0] for s in (b"<s>", b"</s>", b"<unk>"))]
-            compare(name, [args.celer], home, encode, decode, plain_texts, processor.get_piece_size(), failures)
+            compare(name, [args.celer], home, encode, decode, plain_texts, processor.get_piece_size(), failures, tie=tie)
             compared += len(plain_texts)
             print(f"{name}: {'equal' if failures.count == before else 'DIFFERENT'}")
     print(f"{compared} texts compared, {failures.count} differences")

@@ -109,7 +109,7 @@ Value Indent(Interpreter& in, const Value& v, const Args& args) {
   const std::string source = v.text() + "\n";
   std::string out = BoolArg(bound[1], false) ? indent : "";
   bool first_line = true;
-  for (const std::string_view line : SplitLines(source, false)) {
+  for (const std::string_view line : SplitLines(source, false, in.budget())) {
     if (!first_line) {
       out += '\n';
       if (blank || !line.empty()) out += indent;

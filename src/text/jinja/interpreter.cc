@@ -699,16 +699,16 @@ std::vector<Value> Interpreter::Items(const Value& iterable) {
     case Kind::kList:
     case Kind::kTuple:
     case Kind::kRange:
-    case Kind::kView: budget_.Charge(static_cast<int64_t>(iterable.sequence().items.size())); return iterable.sequence().items;
+    case Kind::kView: budget_.Charge(3 * static_cast<int64_t>(iterable.sequence().items.size())); return iterable.sequence().items;
     case Kind::kIterator: {
       auto& sequence = iterable.object<Sequence>();
-      budget_.Charge(static_cast<int64_t>(sequence.items.size() - sequence.consumed));
+      budget_.Charge(3 * static_cast<int64_t>(sequence.items.size() - sequence.consumed));
       std::vector<Value> rest(sequence.items.begin() + static_cast<int64_t>(sequence.consumed), sequence.items.end());
       sequence.consumed = sequence.items.size();
       return rest;
     }
     case Kind::kDict: {
-      budget_.Charge(static_cast<int64_t>(iterable.dict().size()));
+      budget_.Charge(3 * static_cast<int64_t>(iterable.dict().size()));
       std::vector<Value> keys;
       keys.reserve(iterable.dict().size());
       for (const auto& entry : iterable.dict().entries) keys.push_back(entry.first);

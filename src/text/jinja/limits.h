@@ -16,7 +16,7 @@ struct TemplateError : std::runtime_error {
 };
 
 struct Limits {
-  int64_t steps = 20'000'000;           // evaluated nodes, plus one for every 16 bytes or half item that is made
+  int64_t steps = 20'000'000;           // evaluated nodes, plus one for every 16 bytes of memory that is filled
   int64_t string_bytes = 64 << 20;      // one string, and the whole output
   int64_t range_items = 100'000;        // as Jinja's own sandbox
   int depth = 600;                      // nested evaluation: expressions, blocks, macro calls

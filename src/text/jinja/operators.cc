@@ -3,6 +3,7 @@
 
 #include "text/jinja/format.h"
 #include "text/jinja/interpreter.h"
+#include "text/jinja/str_tools.h"
 #include "text/jinja/unicode.h"
 
 namespace celer::jinja {
@@ -165,7 +166,7 @@ Value Interpreter::Math(Op op, const Value& a, const Value& b) {
     if (what.Is(Kind::kList) || what.Is(Kind::kTuple)) {
       const auto& items = what.sequence().items;
       if (__builtin_mul_overflow(times, static_cast<Int>(items.size()), &total)) Overflow();
-      budget_.Charge(ToInt64(total).value_or(INT64_MAX / 2));
+      budget_.Charge(3 * static_cast<int64_t>(std::min<Int>(total, INT64_MAX / 8)));
       std::vector<Value> repeated;
       if (!items.empty())
         for (Int i = 0; i < times; ++i) repeated.insert(repeated.end(), items.begin(), items.end());
@@ -181,7 +182,7 @@ bool Interpreter::Contains(const Value& container, const Value& item) {
       if (!item.Is(Kind::kString))
         throw TemplateError("'in' a string needs a string on its left side, not " + TypeName(item));
       budget_.Charge(static_cast<int64_t>(container.text().size()) / 16);
-      return container.text().find(item.text()) != std::string::npos;
+      return FindText(container.text(), item.text()) != std::string::npos;
     case Kind::kDict:
       budget_.Charge(1);
       return container.dict().Find(item, budget_) != nullptr;

@@ -44,6 +44,7 @@ Value CaseMethod(Interpreter& in, const Value& self, const Args& args) {
 }
 
 Value StringList(Interpreter& in, const Value& self, const std::vector<std::string_view>& pieces) {
+  in.budget().Charge(3 * static_cast<int64_t>(pieces.size()));
   std::vector<Value> items;
   items.reserve(pieces.size());
   for (const std::string_view piece : pieces) items.push_back(Same(in, self, std::string(piece)));
@@ -56,10 +57,12 @@ Value SplitMethod(Interpreter& in, const Value& self, const Args& args, bool fro
   const int64_t limit = IntArg(name, bound[1], -1);
   in.budget().Charge(static_cast<int64_t>(self.text().size()) / 16);
   if (bound[0] == nullptr || bound[0]->Is(Kind::kNone))
-    return StringList(in, self, from_right ? RightSplitSpace(self.text(), limit) : SplitSpace(self.text(), limit));
+    return StringList(in, self, from_right ? RightSplitSpace(self.text(), limit, in.budget())
+                                              : SplitSpace(self.text(), limit, in.budget()));
   const std::string& separator = StringArg(name, bound[0]);
   if (separator.empty()) throw TemplateError(std::string(name) + "() needs a separator that is not empty");
-  return StringList(in, self, from_right ? RightSplit(self.text(), separator, limit) : Split(self.text(), separator, limit));
+  return StringList(in, self, from_right ? RightSplit(self.text(), separator, limit, in.budget())
+                                          : Split(self.text(), separator, limit, in.budget()));
 }
 
 Value SplitLeft(Interpreter& in, const Value& self, const Args& args) {
@@ -71,7 +74,7 @@ Value SplitRight(Interpreter& in, const Value& self, const Args& args) {
 
 Value SplitLinesMethod(Interpreter& in, const Value& self, const Args& args) {
   const auto bound = Bind("splitlines", args, {"keepends"}, 0);
-  return StringList(in, self, SplitLines(self.text(), BoolArg(bound[0], false)));
+  return StringList(in, self, SplitLines(self.text(), BoolArg(bound[0], false), in.budget()));
 }
 
 // The part of self that optional start and end arguments choose, and the code point where it starts; false when
@@ -121,7 +124,7 @@ int64_t FindIn(Interpreter& in, const Value& self, const Args& args, const char*
   int64_t first = 0;
   if (!ChoosePart(name, self, bound[1], bound[2], &part, &first)) return -1;
   in.budget().Charge(static_cast<int64_t>(part.size()) / 16);
-  const size_t at = from_right ? part.rfind(needle) : part.find(needle);
+  const size_t at = from_right ? RightFindText(part, needle) : FindText(part, needle);
   return at == kNpos ? -1 : first + CountCodePoints(part.substr(0, at));
 }
 
@@ -146,7 +149,7 @@ Value Count(Interpreter& in, const Value& self, const Args& args) {
   in.budget().Charge(static_cast<int64_t>(part.size()) / 16);
   if (needle.empty()) return Value::Integer(CountCodePoints(part) + 1);
   int64_t n = 0;
-  for (size_t at = part.find(needle); at != kNpos; at = part.find(needle, at + needle.size())) ++n;
+  for (size_t at = FindText(part, needle); at != kNpos; at = FindText(part, needle, at + needle.size())) ++n;
   return Value::Integer(n);
 }
 
@@ -194,7 +197,7 @@ Value Partition(Interpreter& in, const Value& self, const Args& args) {
   if (separator.empty()) throw TemplateError("partition() needs a separator that is not empty");
   const std::string& text = self.text();
   in.budget().Charge(static_cast<int64_t>(text.size()) / 16);
-  const size_t at = from_right ? text.rfind(separator) : text.find(separator);
+  const size_t at = from_right ? RightFindText(text, separator) : FindText(text, separator);
   std::string parts[3];
   if (at == kNpos) {
     parts[from_right ? 2 : 0] = text;

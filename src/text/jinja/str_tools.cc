@@ -1,6 +1,8 @@
 #include "text/jinja/str_tools.h"
 
 #include <algorithm>
+#include <cstring>
+#include <string>
 
 #include "text/jinja/unicode.h"
 
@@ -15,32 +17,51 @@ bool IsLineBreak(uint32_t c) {
 
 }  // namespace
 
-std::vector<std::string_view> Split(std::string_view text, std::string_view separator, int64_t limit) {
+size_t FindText(std::string_view text, std::string_view needle, size_t from) {
+  if (from > text.size()) return kNpos;
+  if (needle.empty()) return from;
+  if (needle.size() > text.size() - from) return kNpos;
+  const void* found = memmem(text.data() + from, text.size() - from, needle.data(), needle.size());
+  return found == nullptr ? kNpos : static_cast<size_t>(static_cast<const char*>(found) - text.data());
+}
+
+size_t RightFindText(std::string_view text, std::string_view needle) {
+  if (needle.size() <= 16) return text.rfind(needle);
+  const std::string backwards(text.rbegin(), text.rend());
+  const size_t at = FindText(backwards, std::string(needle.rbegin(), needle.rend()));
+  return at == kNpos ? kNpos : text.size() - at - needle.size();
+}
+
+std::vector<std::string_view> Split(std::string_view text, std::string_view separator, int64_t limit, Budget& budget) {
   std::vector<std::string_view> pieces;
   while (limit-- != 0) {
-    const size_t at = text.find(separator);
+    const size_t at = FindText(text, separator);
     if (at == kNpos) break;
+    budget.Charge(1);
     pieces.push_back(text.substr(0, at));
     text.remove_prefix(at + separator.size());
   }
+  budget.Charge(1);
   pieces.push_back(text);
   return pieces;
 }
 
-std::vector<std::string_view> RightSplit(std::string_view text, std::string_view separator, int64_t limit) {
+std::vector<std::string_view> RightSplit(std::string_view text, std::string_view separator, int64_t limit, Budget& budget) {
+  // Backwards, so that a long separator is searched for only once over.
+  const std::string backwards(text.rbegin(), text.rend());
+  const std::string reversed(separator.rbegin(), separator.rend());
   std::vector<std::string_view> pieces;
-  while (limit-- != 0) {
-    const size_t at = text.rfind(separator);
-    if (at == kNpos) break;
-    pieces.push_back(text.substr(at + separator.size()));
-    text = text.substr(0, at);
+  size_t end = text.size();
+  for (std::string_view piece : Split(backwards, reversed, limit, budget)) {
+    budget.Charge(1);
+    pieces.push_back(text.substr(end - piece.size(), piece.size()));
+    end -= std::min(end, piece.size() + separator.size());
   }
-  pieces.push_back(text);
   std::reverse(pieces.begin(), pieces.end());
   return pieces;
 }
 
-std::vector<std::string_view> SplitSpace(std::string_view text, int64_t limit) {
+std::vector<std::string_view> SplitSpace(std::string_view text, int64_t limit, Budget& budget) {
   std::vector<std::string_view> pieces;
   size_t n = 0;
   while (true) {
@@ -49,20 +70,23 @@ std::vector<std::string_view> SplitSpace(std::string_view text, int64_t limit) {
     if (limit-- == 0) break;
     size_t end = 0;
     while (end < text.size() && !IsSpace(DecodeAt(text, end, &n))) end += n;
+    budget.Charge(1);
     pieces.push_back(text.substr(0, end));
     text.remove_prefix(end);
   }
+  budget.Charge(1);
   pieces.push_back(text);
   return pieces;
 }
 
-std::vector<std::string_view> RightSplitSpace(std::string_view text, int64_t limit) {
+std::vector<std::string_view> RightSplitSpace(std::string_view text, int64_t limit, Budget& budget) {
   std::vector<std::string_view> pieces;
   size_t n = 0;
   while (true) {
     text = Strip(text, StripSide::kRight);
     if (text.empty()) break;
     if (limit-- == 0) {
+      budget.Charge(1);
       pieces.push_back(text);
       break;
     }
@@ -73,6 +97,7 @@ std::vector<std::string_view> RightSplitSpace(std::string_view text, int64_t lim
       if (IsSpace(DecodeAt(text, at, &n))) break;
       start = at;
     }
+    budget.Charge(1);
     pieces.push_back(text.substr(start));
     text = text.substr(0, start);
   }
@@ -80,7 +105,7 @@ std::vector<std::string_view> RightSplitSpace(std::string_view text, int64_t lim
   return pieces;
 }
 
-std::vector<std::string_view> SplitLines(std::string_view text, bool keep_ends) {
+std::vector<std::string_view> SplitLines(std::string_view text, bool keep_ends, Budget& budget) {
   std::vector<std::string_view> lines;
   size_t start = 0;
   for (size_t i = 0, n; i < text.size();) {
@@ -92,6 +117,7 @@ std::vector<std::string_view> SplitLines(std::string_view text, bool keep_ends) 
     const size_t end = i;
     i += n;
     if (c == '\r' && i < text.size() && text[i] == '\n') ++i;
+    budget.Charge(1);
     lines.push_back(text.substr(start, (keep_ends ? i : end) - start));
     start = i;
   }
@@ -117,7 +143,7 @@ std::string Replace(std::string_view text, std::string_view from, std::string_vi
     return out;
   }
   while (limit-- != 0) {
-    const size_t at = text.find(from);
+    const size_t at = FindText(text, from);
     if (at == kNpos) break;
     append(text.substr(0, at));
     append(to);

@@ -88,6 +88,7 @@ std::optional<int64_t> ToInt64(Int value) {
 }
 
 Value MakeString(Budget& budget, std::string text, bool markup) {
+  budget.Charge(6);
   budget.ChargeString(static_cast<int64_t>(text.size()));
   auto object = std::make_shared<String>();
   object->length = CountCodePoints(text);
@@ -97,7 +98,7 @@ Value MakeString(Budget& budget, std::string text, bool markup) {
 }
 
 Value MakeSequence(Budget& budget, Kind kind, std::vector<Value> items) {
-  budget.Charge(1 + 2 * static_cast<int64_t>(items.size()));
+  budget.Charge(6 + 3 * static_cast<int64_t>(items.size()));
   auto object = std::make_shared<Sequence>();
   int depth = 0;
   for (const Value& item : items) depth = std::max(depth, item.depth());
@@ -165,7 +166,7 @@ const Value* Dict::Find(const Value& key, Budget& budget) const {
 }
 
 void Dict::Set(Value key, Value value, Budget& budget) {
-  budget.Charge(4);
+  budget.Charge(8);
   const size_t hash = Hash(key, budget);
   if (const int64_t i = IndexOf(key, hash, budget); i >= 0) {
     entries[static_cast<size_t>(i)].second = std::move(value);
