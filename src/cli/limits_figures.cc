@@ -279,7 +279,7 @@ Figure RooflineFigure(const LimitsRequest& r) {
   for (const auto* ops : {&decode, &prefill})
     for (const NamedWork& op : *ops)
       low = std::min(low, op.work.intensity()), high = std::max(high, op.work.intensity());
-  low /= 3, high *= 3;
+  low /= 3, high *= 12;  // room for the labels on the right
 
   Figure figure;
   figure.title = "Roofline: what binds each operator";
@@ -288,12 +288,12 @@ Figure RooflineFigure(const LimitsRequest& r) {
       "this is the best that "
       "is possible, before any kernel is written.";
   figure.width = kWidth;
-  figure.height = 560;
+  figure.height = 550;
   figure.body = Heading(
       figure.title, fmt::format("{}, {}: round in decode at a context of {}, square in prefill of {} tokens",
                                 Where(r), SetupName(setup), FormatCount(context), FormatCount(prompt)));
   Chart chart(
-      "roofline", 74, 130, 560, 370, {.low = low, .high = high, .log = true, .label = "FLOP per byte moved"},
+      "roofline", 74, 92, 560, 400, {.low = low, .high = high, .log = true, .label = "FLOP per byte moved"},
       {.low = AttainableFlops(low, roof) / 2, .high = roof.flops_per_s * 8, .log = true, .label = "FLOP/s"},
       "");
   const double ridge = RidgeIntensity(roof);
@@ -325,7 +325,7 @@ Figure RooflineFigure(const LimitsRequest& r) {
       const double x = op.work.intensity();
       const double px = chart.PixelX(x);
       const auto near = std::find_if(spots.begin(), spots.end(),
-                                     [&](const Spot& spot) { return std::abs(spot.px - px) < 15; });
+                                     [&](const Spot& spot) { return std::abs(spot.px - px) < 22; });
       if (near != spots.end())
         near->names += ", " + op.name;
       else
@@ -348,7 +348,7 @@ Figure RooflineFigure(const LimitsRequest& r) {
 
   // The numbers behind the points.
   const double x0 = 672;
-  double y = 140;
+  double y = 110;
   const double columns[] = {x0 + 16, x0 + 165, x0 + 235, x0 + 350, x0 + 425};
   chart.PageText(columns[2], y, "decode", Anchor::kEnd, kMuted, 12, true);
   chart.PageText(columns[4], y, "prefill", Anchor::kEnd, kMuted, 12, true);
