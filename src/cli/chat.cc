@@ -108,8 +108,10 @@ class Chat {
     } else if (name == "/save") {
       std::ofstream out(rest);
       out << messages_.dump(2) << "\n";
-      if (out) fmt::print(stderr, "saved {} messages to '{}'\n", messages_.size(), rest);
-      else fmt::print(stderr, "could not write to '{}'\n", rest);
+      if (out)
+        fmt::print(stderr, "saved {} messages to '{}'\n", messages_.size(), rest);
+      else
+        fmt::print(stderr, "could not write to '{}'\n", rest);
     } else {
       fmt::print(stderr, "unknown command '{}'; /help lists them\n", name);
     }

@@ -13,8 +13,8 @@ Result<Machine> ResolveMachine(const MachineFlags& flags, Units units) {
     CELER_ASSIGN(machine, LoadOrMeasureThisMachine(/*allow_measure=*/true));
   } else if (!flags.machine.empty()) {
     CELER_ASSIGN(machine, FindMachinePreset(flags.machine));
+    machine = InUnits(std::move(machine), units);  // a data sheet's numbers; measured ones are bytes already
   }
-  machine = InUnits(std::move(machine), units);
 
   if (!flags.memory.empty()) {
     CELER_ASSIGN(machine.memory_bytes, ParseBytes(flags.memory, units, "--memory"));

@@ -10,7 +10,9 @@
 
 #include "cli/command.h"
 #include "cli/commands.h"
+#include "cli/operators.h"
 #include "core/suggest.h"
+#include "core/variant.h"
 
 namespace celer::cli {
 namespace {
@@ -47,7 +49,11 @@ int Main(const std::vector<std::string>& args) {
     return kOk;
   }
   for (const Command& command : kCommands)
-    if (args[0] == command.name) return command.run({args.begin() + 1, args.end()});
+    if (args[0] == command.name) {
+      if (ForceRequested())
+        if (const Status valid = ValidateForce(AllOperators()); !valid) return Fail(valid.error());
+      return command.run({args.begin() + 1, args.end()});
+    }
 
   std::vector<std::string> names;
   for (const Command& command : kCommands) names.emplace_back(command.name);

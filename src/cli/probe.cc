@@ -24,11 +24,6 @@ bool IsBandwidth(const Rate& rate) {
   return rate.what == "copy" || rate.what.starts_with("read");
 }
 
-// The figure that celer limits uses: see DeviceProbe::machine.
-double Figure(const DeviceProbe& probe, const Rate& rate) {
-  return probe.device.is_cpu() ? rate.best : rate.median;
-}
-
 std::string Format(const Rate& rate, double value) {
   if (IsBandwidth(rate)) return FormatBandwidth(value);
   std::string text = FormatFlops(value);
@@ -38,7 +33,7 @@ std::string Format(const Rate& rate, double value) {
 
 // Operations that must be done per byte read for arithmetic, not memory, to be the limit.
 double OpsPerByte(const DeviceProbe& probe, const Rate& rate) {
-  return IsBandwidth(rate) ? 0 : Figure(probe, rate) / probe.machine.read_bytes_per_s;
+  return IsBandwidth(rate) ? 0 : rate.best / probe.machine.read_bytes_per_s;
 }
 
 std::string Label(const DeviceProbe& probe, const Rate& rate) {
@@ -62,14 +57,12 @@ void PrintDevice(const Measured& measured) {
   fmt::print("; {}{} in {:.1f} s{}\n", machine.source, probe.quick ? " (quick)" : "", probe.seconds,
              measured.from_cache ? ", from the cache" : "");
   const bool cpu = probe.device.is_cpu();
-  fmt::print("  {:<20} {:>14} {:>14} {:>8} {:>6}  {:<28} {:>9}{}\n", "", cpu ? "best" : "median",
-             cpu ? "median" : "best", "p90/p10", cpu ? "cores" : "SMs", "variant", "flop:byte",
-             cpu ? "  flop/cycle/core" : "");
+  fmt::print("  {:<20} {:>14} {:>14} {:>8} {:>6}  {:<28} {:>9}{}\n", "", "best", "median", "p90/p10",
+             cpu ? "cores" : "SMs", "variant", "flop:byte", cpu ? "  flop/cycle/core" : "");
   for (const Rate& rate : probe.rates) {
-    const double figure = Figure(probe, rate), other = cpu ? rate.median : rate.best;
     const double balance = OpsPerByte(probe, rate);
     fmt::print("  {:<20} {:>14} {:>14} {:>8.2f} {:>6}  {:<28} {:>9}{}\n", Label(probe, rate),
-               Format(rate, figure), Format(rate, other), rate.spread(), rate.cores, rate.variant,
+               Format(rate, rate.best), Format(rate, rate.median), rate.spread(), rate.cores, rate.variant,
                balance > 0 ? fmt::format("{:.1f}", balance) : "",
                cpu ? fmt::format("{:>17}", PerCycle(probe, rate)) : "");
   }
@@ -84,7 +77,7 @@ Json ToJson(const Measured& measured) {
   const Machine& m = probe.machine;
   Json rates = Json::object();
   for (const Rate& rate : probe.rates) {
-    rates[rate.what] = {{"value", Figure(probe, rate)},
+    rates[rate.what] = {{"value", rate.best},
                         {"unit", IsBandwidth(rate)     ? "byte/s"
                                  : rate.what == "int8" ? "op/s"
                                                        : "flop/s"},
@@ -150,8 +143,6 @@ int ProbeCommand(const std::vector<std::string>& args) {
   app.add_flag("--no-cache", no_cache, "neither use nor keep a result");
   if (const auto stop = Parse(app, args)) return *stop;
   options.use_cache = !no_cache;
-  if (ForceRequested())
-    if (const Status valid = ValidateForce(AllOperators()); !valid) return Fail(valid.error());
   const Result<std::vector<Device>> devices = ParseDevices(device_text);
   if (!devices) return Fail(devices.error());
 

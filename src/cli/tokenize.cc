@@ -71,7 +71,8 @@ Result<std::string> FromHex(const std::string& hex) {
   if (hex.size() % 2 || hex.find_first_not_of("0123456789abcdefABCDEF") != std::string::npos)
     return Error::Invalid("'hex' is not pairs of hexadecimal digits");
   std::string out;
-  for (size_t i = 0; i < hex.size(); i += 2) out.push_back(static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+  for (size_t i = 0; i < hex.size(); i += 2)
+    out.push_back(static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16)));
   return out;
 }
 
@@ -138,18 +139,23 @@ int TokenizeCommand(const std::vector<std::string>& args) {
   CommandLine app("tokenize", "text to token ids, and back", "celer tokenize model.gguf \"Hello world\"");
   std::string model, text, file, decode, batch;
   bool as_json = false, no_special = false, plain = false;
-  app.add_option("MODEL", model, "GGUF file (also with a vocabulary only), Hugging Face directory, tokenizer.json, tokenizer.model or tokenizer.bin")
+  app.add_option("MODEL", model,
+                 "GGUF file (also with a vocabulary only), Hugging Face directory, tokenizer.json, "
+                 "tokenizer.model or tokenizer.bin")
       ->required();
   auto* text_option = app.add_option("TEXT", text, "the text");
   auto* file_option = app.add_option("--file", file, "read the text from this file; - for standard input");
   auto* decode_option = app.add_option("--decode", decode, "token ids to turn back into text: 1,15043,29871");
   auto* batch_option = app.add_option(
       "--batch", batch,
-      "one JSON object per line, in and out: {\"text\": ...}, {\"hex\": ...} (any bytes) or {\"ids\": [...]}; "
+      "one JSON object per line, in and out: {\"text\": ...}, {\"hex\": ...} (any bytes) or {\"ids\": "
+      "[...]}; "
       "with \"add_special\", \"parse_special\", \"skip_special\": false; - for standard input");
   app.add_flag("--json", as_json, "one JSON object: ids, pieces, count");
-  app.add_flag("--no-special", no_special, "add no BOS or EOS; with --decode, keep special tokens in the text");
-  app.add_flag("--plain-text", plain, "special-token strings in the text are plain text, as in what a user types");
+  app.add_flag("--no-special", no_special,
+               "add no BOS or EOS; with --decode, keep special tokens in the text");
+  app.add_flag("--plain-text", plain,
+               "special-token strings in the text are plain text, as in what a user types");
   if (const auto stop = Parse(app, args)) return *stop;
   if (text_option->count() + file_option->count() + decode_option->count() + batch_option->count() != 1)
     return Fail(Error::Invalid("tokenize needs one of TEXT, --file, --decode, --batch"));

@@ -29,6 +29,7 @@ AtomicFile::~AtomicFile() {
 }
 
 Status AtomicFile::Write(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return {};  // its pointer may be null, which fwrite does not take
   if (std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) != bytes.size())
     return Error::Io(path_.string(), ": cannot be written: ", std::strerror(errno));
   return {};

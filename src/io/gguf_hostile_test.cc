@@ -149,7 +149,8 @@ TEST(GgufHostile, Dimensions) {
               HasSubstr("too large"));
   EXPECT_THAT(ErrorOf({RawTensor("t", {(uint64_t{1} << 62) + 1}, 0, 0)}, 64),
               HasSubstr("too large"));  // x4 wraps to 4
-  EXPECT_THAT(ErrorOf({RawTensor("t", {(uint64_t{1} << 63) - (uint64_t{1} << 58)}, 8, 0)}, 64), HasSubstr("too large"));
+  EXPECT_THAT(ErrorOf({RawTensor("t", {(uint64_t{1} << 63) - (uint64_t{1} << 58)}, 8, 0)}, 64),
+              HasSubstr("too large"));
 }
 
 TEST(GgufHostile, Types) {

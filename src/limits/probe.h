@@ -28,8 +28,9 @@ struct Rate {
 
 struct DeviceProbe {
   Device device;
-  // What `celer limits` works with. On a CPU it holds each quantity's best: other processes and interrupts
-  // only ever slow a repetition down. On a GPU, where clocks follow power and nothing else runs, the median.
+  // What `celer limits` works with: each quantity's best. On a CPU other processes only ever slow a
+  // repetition down; a GPU's clocks fall as it heats up, and work that runs before that must not exceed its
+  // own limit.
   Machine machine;
   std::vector<Rate> rates;
   double clock_hz = 0;  // CPU: cycles per second seen while one core was busy

@@ -153,14 +153,14 @@ Result<DeviceProbe> ProbeGpu(int index, const ProbeOptions& options) {
     CELER_ASSIGN(Rate read, MeasureRead(timer, data, bytes, multiprocessors, repetitions));
     announce("copy");
     CELER_ASSIGN(Rate copy, MeasureCopy(timer, data, bytes, multiprocessors, repetitions));
-    machine.read_bytes_per_s = read.median;
-    machine.copy_bytes_per_s = copy.median;
+    machine.read_bytes_per_s = read.best;
+    machine.copy_bytes_per_s = copy.best;
     result.rates = {std::move(read), std::move(copy)};
   }
   CELER_ASSIGN(std::vector<Rate> gemms, probe::MeasureGemms(timer, options));
   for (Rate& rate : gemms) {
     rate.cores = multiprocessors;
-    machine.flops[rate.what] = rate.median;
+    machine.flops[rate.what] = rate.best;
     result.rates.push_back(std::move(rate));
   }
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -27,7 +27,7 @@ constexpr size_t kMaxInput = 1 << 16;
 
 struct Options {
   double seconds = 0;
-  long runs = 100'000;
+  long runs = 1'000'000;
   uint32_t seed = 1;
   std::vector<fs::path> paths;
 };
