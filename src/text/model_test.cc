@@ -58,7 +58,7 @@ std::vector<int32_t> SlowBpe(const Random& random, const std::string& text) {
   return ids;
 }
 
-std::vector<int32_t> Run(const Model& model, std::string_view text) {
+std::vector<int32_t> Tokens(const Model& model, std::string_view text) {
   std::vector<int32_t> ids;
   model.Tokenize(text, ids);
   return ids;
@@ -71,7 +71,7 @@ TEST(Bpe, ShortAndLongWordsFollowTheDefinition) {
     ASSERT_TRUE(model);
     for (const size_t length : {1u, 2u, 3u, 23u, 24u, 25u, 60u, 150u}) {
       const std::string text = random.Text(length);
-      EXPECT_EQ(Run(**model, text), SlowBpe(random, text)) << seed << " " << text;
+      EXPECT_EQ(Tokens(**model, text), SlowBpe(random, text)) << seed << " " << text;
     }
   }
 }
@@ -89,7 +89,7 @@ TEST(Bpe, WordsAreCutOnlyWhereNoMergeCrosses) {
     ASSERT_TRUE(model);
     std::string text;
     for (int i = 0; i < 40; ++i) text += "a" + space;
-    const std::vector<int32_t> ids = Run(**model, text);
+    const std::vector<int32_t> ids = Tokens(**model, text);
     if (crossing) {
       EXPECT_EQ(ids, std::vector<int32_t>(40, 2));
     } else {
@@ -107,7 +107,7 @@ TEST(Bpe, UnknownCharacters) {
   const auto run = [&](BpeOptions options, std::string_view text) {
     auto model = MakeBpe(vocabulary, {}, {}, options, "test");
     EXPECT_TRUE(model);
-    return Run(**model, text);
+    return Tokens(**model, text);
   };
   EXPECT_EQ(run({}, "axya"), (std::vector<int32_t>{1, 1}));
   EXPECT_EQ(run({.unk_token = "<unk>"}, "axya"), (std::vector<int32_t>{1, 0, 0, 1}));
@@ -134,7 +134,7 @@ TEST(Bpe, NoMergeMakesAForbiddenToken) {
   never[4] = true;
   auto model = MakeBpe(vocabulary, {{"<", "s"}, {"<s", ">"}}, never, {.ignore_merges = true}, "test");
   ASSERT_TRUE(model);
-  EXPECT_EQ(Run(**model, "<s>"), (std::vector<int32_t>{3, 2}));
+  EXPECT_EQ(Tokens(**model, "<s>"), (std::vector<int32_t>{3, 2}));
 }
 
 // run.c of llama2.c, from its definition.
@@ -164,7 +164,7 @@ TEST(ScoredBpe, FollowsTheDefinition) {
     const auto model = MakeScoredBpe(random.vocabulary, scores, {}, std::vector<int32_t>(256, -1), {});
     for (const size_t length : {1u, 2u, 7u, 64u, 200u}) {
       const std::string text = random.Text(length);
-      EXPECT_EQ(Run(*model, text), SlowScored(random.vocabulary, scores, text)) << seed << " " << text;
+      EXPECT_EQ(Tokens(*model, text), SlowScored(random.vocabulary, scores, text)) << seed << " " << text;
     }
   }
 }
@@ -184,13 +184,13 @@ TEST(ScoredBpe, BytesUnknownsAndLongTokens) {
   std::vector<float> scores(vocabulary.size());
   std::vector<int32_t> bytes(256, -1);
   const auto joining = MakeScoredBpe(vocabulary, scores, never, bytes, {.unk_id = 0});
-  EXPECT_EQ(Run(*joining, "\u20ACa"), std::vector<int32_t>{2});
-  EXPECT_EQ(Run(*joining, "<unk>"), (std::vector<int32_t>{0, 0, 0, 0, 0}));
+  EXPECT_EQ(Tokens(*joining, "\u20ACa"), std::vector<int32_t>{2});
+  EXPECT_EQ(Tokens(*joining, "<unk>"), (std::vector<int32_t>{0, 0, 0, 0, 0}));
   const auto plain = MakeScoredBpe(vocabulary, scores, never, bytes, {.unk_id = 0, .join_unknown = false});
-  EXPECT_EQ(Run(*plain, "\u20ACa"), (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(Tokens(*plain, "\u20ACa"), (std::vector<int32_t>{0, 1}));
   bytes[0xFF] = 1;
   const auto with_bytes = MakeScoredBpe(vocabulary, scores, never, bytes, {.unk_id = 0});
-  EXPECT_EQ(Run(*with_bytes, "\xFF\xFE"), (std::vector<int32_t>{1, 0}));
+  EXPECT_EQ(Tokens(*with_bytes, "\xFF\xFE"), (std::vector<int32_t>{1, 0}));
 }
 
 TEST(Unigram, FindsTheBestOfAllSegmentations) {
@@ -203,7 +203,7 @@ TEST(Unigram, FindsTheBestOfAllSegmentations) {
     const std::string text = random.Text(12);
     double sum = 0;
     std::string spelled;
-    for (const int32_t id : Run(*model, text)) {
+    for (const int32_t id : Tokens(*model, text)) {
       sum += scores[id];
       spelled += random.vocabulary.Get(id);
     }
@@ -223,10 +223,10 @@ TEST(Unigram, UnknownsFuse) {
   vocabulary.Add("<unk>", 0);
   vocabulary.Add("a", 1);
   const auto model = MakeUnigram(vocabulary, {0, -1}, {true}, {.unk_id = 0});
-  EXPECT_EQ(Run(*model, "axya"), (std::vector<int32_t>{1, 0, 1}));
-  EXPECT_EQ(Run(*model, "<unk>"), std::vector<int32_t>{0});
+  EXPECT_EQ(Tokens(*model, "axya"), (std::vector<int32_t>{1, 0, 1}));
+  EXPECT_EQ(Tokens(*model, "<unk>"), std::vector<int32_t>{0});
   const auto none = MakeUnigram(vocabulary, {0, -1}, {true}, {});
-  EXPECT_EQ(Run(*none, "axya"), (std::vector<int32_t>{1, 1}));
+  EXPECT_EQ(Tokens(*none, "axya"), (std::vector<int32_t>{1, 1}));
 }
 
 TEST(Vocabulary, DuplicatesAndGaps) {

@@ -6,7 +6,12 @@ namespace celer {
 namespace {
 
 constexpr Variant<MatmulFn> kMatmul[] = {
-    // best first; the first that can run here wins
+// best first; the first that can run here wins
+#if defined(__aarch64__)
+    {"arm_dotprod", Isa::kArmDotprod, arm::MatmulDotprod},
+#elif defined(__x86_64__)
+    {"x86_avx2", Isa::kAvx2, x86::MatmulAvx2},
+#endif
     {"portable", Isa::kBaseline, portable::Matmul},
     {"reference", Isa::kBaseline, reference::Matmul},
 };

@@ -83,12 +83,7 @@ void Matmul(const MatmulArgs& args) {
             for (int64_t j = 0; j < tokens; ++j) tile[j][i] = column[j][0];
           }
         }
-        for (int64_t j = 0; j < tokens; ++j) {
-          float* out = args.out + (t + j) * args.out_stride + r;
-          const float* residual = args.residual ? args.residual + (t + j) * args.out_stride + r : nullptr;
-          for (int64_t i = 0; i < rows; ++i)
-            out[i] = tile[j][i] + (args.bias ? args.bias[r + i] : 0.0f) + (residual ? residual[i] : 0.0f);
-        }
+        StoreTile(args, r, rows, t, tokens, &tile[0][0], kRows);
       }
     }
   });
