@@ -40,8 +40,8 @@ bool AddedTokens::Wanted(const AddedToken& token, std::string_view text, size_t 
   if (token.special && !parse_special) return false;
   if (!token.single_word) return true;
   size_t previous = begin;
-  if (begin > 0)
-    do --previous;
+  if (begin > 0) do
+      --previous;
     while (previous > 0 && (text[previous] & 0xC0) == 0x80);
   return (begin == 0 || !word_->MatchesStart(text.substr(previous))) &&
          (end == text.size() || !word_->MatchesStart(text.substr(end)));

@@ -26,7 +26,8 @@ struct AddedToken {
   bool lstrip = false;       // takes the white space before it
   bool rstrip = false;       // takes the white space after it
   bool normalized = false;   // is looked for in the normalized text
-  std::string text = {};     // what it decodes to: the content, normalized if that is asked; AddedTokens fills it
+  std::string text =
+      {};  // what it decodes to: the content, normalized if that is asked; AddedTokens fills it
 };
 
 class AddedTokens {
@@ -34,8 +35,8 @@ class AddedTokens {
   // `normalizer` may be null. Of tokens with the same content the last counts.
   static Result<AddedTokens> Make(std::vector<AddedToken> tokens, const Normalizer* normalizer);
 
-  // Calls f(token id or -1, part of the text) from left to right; parts are not empty. Which tokens are looked
-  // for: those of the raw text (normalized = false), or those of the normalized text.
+  // Calls f(token id or -1, part of the text) from left to right; parts are not empty. Which tokens are
+  // looked for: those of the raw text (normalized = false), or those of the normalized text.
   template <class F>
   void Split(std::string_view text, bool normalized, bool parse_special, F&& f) const {
     const Trie& trie = normalized ? normalized_ : raw_;
@@ -81,7 +82,8 @@ class AddedTokens {
       trie.ForEachPrefix(text.substr(at), [&](size_t length, int32_t token) { hit = {length, token}; });
     return hit;
   }
-  bool Wanted(const AddedToken& token, std::string_view text, size_t begin, size_t end, bool parse_special) const;
+  bool Wanted(const AddedToken& token, std::string_view text, size_t begin, size_t end,
+              bool parse_special) const;
 
   std::vector<AddedToken> tokens_;
   std::unordered_map<int32_t, size_t> by_id_;

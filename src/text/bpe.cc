@@ -47,8 +47,12 @@ class Bpe : public Model {
       joined += std::string_view(right).substr(std::min(prefix.size(), right.size()));
       const auto a = vocabulary_.Find(left), b = vocabulary_.Find(right), id = vocabulary_.Find(joined);
       if (!a || !b || !id)
-        return Error::Corrupt(where, ": merge ", rank, " is '", Printable(left), "' with '", Printable(right), "', but '",
-                              Printable(!a ? left : !b ? right : joined), "' is not in the vocabulary");
+        return Error::Corrupt(where, ": merge ", rank, " is '", Printable(left), "' with '", Printable(right),
+                              "', but '",
+                              Printable(!a   ? left
+                                        : !b ? right
+                                             : joined),
+                              "' is not in the vocabulary");
       if (Never(*id)) continue;
       joins_words_ |= JoinsWords(joined);
       merges_[PairKey(*a, *b)] = {static_cast<uint32_t>(rank), *id};
@@ -116,8 +120,9 @@ class Bpe : public Model {
         continue;
       }
       const std::string_view bytes = plain_ ? text : decorated;
-      if (options_.byte_fallback &&
-          std::all_of(bytes.begin(), bytes.end(), [&](char b) { return byte_ids_[static_cast<uint8_t>(b)] >= 0; })) {
+      if (options_.byte_fallback && std::all_of(bytes.begin(), bytes.end(), [&](char b) {
+            return byte_ids_[static_cast<uint8_t>(b)] >= 0;
+          })) {
         for (const char byte : bytes) out.push_back(byte_ids_[static_cast<uint8_t>(byte)]);
         continue;
       }
@@ -182,7 +187,8 @@ class Bpe : public Model {
       links[i] = {static_cast<int64_t>(i) - 1, i + 1 < count ? static_cast<int64_t>(i) + 1 : -1};
     for (size_t i = 0; i < count; ++i)
       if (const auto c = candidate(i)) heap.push_back(*c);
-    std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue(std::greater<>(), std::move(heap));
+    std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue(std::greater<>(),
+                                                                                 std::move(heap));
     while (!queue.empty()) {
       const Candidate top = queue.top();
       queue.pop();

@@ -9,7 +9,7 @@ namespace {
 
 struct Tables {
   std::array<char32_t, 256> to_char{};
-  std::array<int16_t, 0x144> to_byte{};        // by character
+  std::array<int16_t, 0x144> to_byte{};  // by character
   std::array<std::string, 256> encoded;
 
   Tables() {

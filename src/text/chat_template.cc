@@ -23,11 +23,16 @@ std::string CheckedText(const std::string& text) {
 Value FromJson(const Json& json, Budget& budget, int depth = 1) {
   budget.CheckNesting(depth);
   switch (json.type()) {
-    case Json::value_t::boolean: return Value::Bool(json.get<bool>());
-    case Json::value_t::number_integer: return Value::Integer(json.get<int64_t>());
-    case Json::value_t::number_unsigned: return Value::Integer(json.get<uint64_t>());
-    case Json::value_t::number_float: return Value::Float(json.get<double>());
-    case Json::value_t::string: return MakeString(budget, CheckedText(json.get_ref<const std::string&>()));
+    case Json::value_t::boolean:
+      return Value::Bool(json.get<bool>());
+    case Json::value_t::number_integer:
+      return Value::Integer(json.get<int64_t>());
+    case Json::value_t::number_unsigned:
+      return Value::Integer(json.get<uint64_t>());
+    case Json::value_t::number_float:
+      return Value::Float(json.get<double>());
+    case Json::value_t::string:
+      return MakeString(budget, CheckedText(json.get_ref<const std::string&>()));
     case Json::value_t::array: {
       std::vector<Value> items;
       items.reserve(json.size());
@@ -40,12 +45,15 @@ Value FromJson(const Json& json, Budget& budget, int depth = 1) {
         dict->Set(MakeString(budget, CheckedText(key)), FromJson(value, budget, depth + 1), budget);
       return FinishDict(budget, std::move(dict));
     }
-    case Json::value_t::null: return Value::None();
-    default: throw TemplateError("a binary value cannot be used in a template");
+    case Json::value_t::null:
+      return Value::None();
+    default:
+      throw TemplateError("a binary value cannot be used in a template");
   }
 }
 
-// A message's reasoning comes under three names, and templates read two of them; as transformers does, both are set.
+// A message's reasoning comes under three names, and templates read two of them; as transformers does, both
+// are set.
 Value FromMessage(const Json& message, Budget& budget) {
   const Json* reasoning = nullptr;
   for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
@@ -72,7 +80,8 @@ Value FromMessages(const Json& messages, Budget& budget) {
 }
 
 Error ToError(const TemplateError& error) {
-  const std::string where = error.line > 0 ? "chat template line " + std::to_string(error.line) : "chat template";
+  const std::string where =
+      error.line > 0 ? "chat template line " + std::to_string(error.line) : "chat template";
   if (error.raised) return Error::Invalid(where, " rejects this conversation: ", error.what());
   return Error::Invalid(where, ": ", error.what());
 }
@@ -91,22 +100,27 @@ Result<ChatTemplate> ChatTemplate::Compile(std::string_view source) {
   }
 }
 
-Result<std::string> ChatTemplate::Render(const Json& messages, const Json& tools, const Options& options) const {
+Result<std::string> ChatTemplate::Render(const Json& messages, const Json& tools,
+                                         const Options& options) const {
   if (!messages.is_array()) return Error::Invalid("messages must be an array, not ", messages.type_name());
   for (const Json& message : messages)
-    if (!message.is_object()) return Error::Invalid("each message must be an object, not ", message.type_name());
-  if (!tools.is_null() && !tools.is_array()) return Error::Invalid("tools must be an array, not ", tools.type_name());
+    if (!message.is_object())
+      return Error::Invalid("each message must be an object, not ", message.type_name());
+  if (!tools.is_null() && !tools.is_array())
+    return Error::Invalid("tools must be an array, not ", tools.type_name());
   if (!options.extra.is_null() && !options.extra.is_object())
     return Error::Invalid("the extra template variables must be an object, not ", options.extra.type_name());
   try {
-    jinja::Interpreter interpreter(*program_, options.limits, options.now ? *options.now : std::time(nullptr));
+    jinja::Interpreter interpreter(*program_, options.limits,
+                                   options.now ? *options.now : std::time(nullptr));
     Budget inputs(options.limits);  // a long conversation does not count against the template
     if (!options.bos_token.empty())
       interpreter.SetVariable("bos_token", MakeString(inputs, CheckedText(options.bos_token)));
     if (!options.eos_token.empty())
       interpreter.SetVariable("eos_token", MakeString(inputs, CheckedText(options.eos_token)));
     interpreter.SetVariable("documents", Value::None());
-    for (const auto& [name, value] : options.extra.items()) interpreter.SetVariable(name, FromJson(value, inputs));
+    for (const auto& [name, value] : options.extra.items())
+      interpreter.SetVariable(name, FromJson(value, inputs));
     interpreter.SetVariable("messages", FromMessages(messages, inputs));
     interpreter.SetVariable("tools", FromJson(tools, inputs));
     interpreter.SetVariable("add_generation_prompt", Value::Bool(options.add_generation_prompt));

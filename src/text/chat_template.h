@@ -1,6 +1,6 @@
-// The chat template of a model: a Jinja program that turns a conversation into the prompt text. It renders what
-// transformers' apply_chat_template renders, to the byte, and it is foreign code: it can reach nothing but the
-// variables below, and a template that never ends or grows without bound is stopped with an error.
+// The chat template of a model: a Jinja program that turns a conversation into the prompt text. It renders
+// what transformers' apply_chat_template renders, to the byte, and it is foreign code: it can reach nothing
+// but the variables below, and a template that never ends or grows without bound is stopped with an error.
 #pragma once
 
 #include <ctime>

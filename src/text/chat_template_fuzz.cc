@@ -16,7 +16,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     {"role": "user", "content": [{"type": "text", "text": "x"}]}])");
   static const Json tools = Json::parse(R"([{"type": "function", "function": {"name": "f", "description": "d",
     "parameters": {"type": "object", "properties": {"a": {"type": "array"}}, "required": []}}}])");
-  const auto program = celer::ChatTemplate::Compile(std::string_view(reinterpret_cast<const char*>(data), size));
+  const auto program =
+      celer::ChatTemplate::Compile(std::string_view(reinterpret_cast<const char*>(data), size));
   if (!program) return 0;
   celer::ChatTemplate::Options options;
   options.bos_token = "<s>";

@@ -32,15 +32,17 @@ TEST(ChatTemplate, RendersAConversation) {
   const auto program = ChatTemplate::Compile(kChatMl);
   ASSERT_TRUE(program) << program.error().message();
   ChatTemplate::Options options;
-  EXPECT_EQ(*program->Render(Conversation(), nullptr, options),
-            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHéllo<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(
+      *program->Render(Conversation(), nullptr, options),
+      "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHéllo<|im_end|>\n<|im_start|>assistant\n");
   options.add_generation_prompt = false;
   EXPECT_EQ(*program->Render(Json::array(), nullptr, options), "");
 }
 
 TEST(ChatTemplate, VariablesAreAsInTransformers) {
   const auto program = ChatTemplate::Compile(
-      "{{ bos_token is defined }}{{ eos_token }} {{ tools }} {{ documents }} {{ enable_thinking }} {{ strftime_now('%Y') }}");
+      "{{ bos_token is defined }}{{ eos_token }} {{ tools }} {{ documents }} {{ enable_thinking }} {{ "
+      "strftime_now('%Y') }}");
   ASSERT_TRUE(program);
   ChatTemplate::Options options;
   options.now = 1735731000;  // 2025-01-01 11:30 UTC
@@ -48,11 +50,13 @@ TEST(ChatTemplate, VariablesAreAsInTransformers) {
   options.bos_token = "<s>";
   options.eos_token = "</s>";
   options.extra = {{"enable_thinking", false}, {"documents", Json::array({1})}, {"messages", "ignored"}};
-  EXPECT_EQ(*program->Render(Json::array(), Json::array({Json::object()}), options), "True</s> [{}] [1] False 2025");
+  EXPECT_EQ(*program->Render(Json::array(), Json::array({Json::object()}), options),
+            "True</s> [{}] [1] False 2025");
 }
 
 TEST(ChatTemplate, ReasoningIsFoundUnderItsOtherNames) {
-  const auto program = ChatTemplate::Compile("{{ messages[0].reasoning_content }}|{{ messages[0].thinking }}");
+  const auto program =
+      ChatTemplate::Compile("{{ messages[0].reasoning_content }}|{{ messages[0].thinking }}");
   ASSERT_TRUE(program);
   const Json messages = Json::parse(R"([{"role": "assistant", "content": "", "reasoning": "hm"}])");
   EXPECT_EQ(*program->Render(messages, nullptr, {}), "hm|hm");
@@ -61,8 +65,10 @@ TEST(ChatTemplate, ReasoningIsFoundUnderItsOtherNames) {
 TEST(ChatTemplate, BadRequestsAreRefused) {
   const auto program = ChatTemplate::Compile("{{ messages }}{{ tools }}");
   ASSERT_TRUE(program);
-  EXPECT_EQ(program->Render(Json::object(), nullptr, {}).error().message(), "messages must be an array, not object");
-  EXPECT_EQ(program->Render(Json::array({1}), nullptr, {}).error().message(), "each message must be an object, not number");
+  EXPECT_EQ(program->Render(Json::object(), nullptr, {}).error().message(),
+            "messages must be an array, not object");
+  EXPECT_EQ(program->Render(Json::array({1}), nullptr, {}).error().message(),
+            "each message must be an object, not number");
   EXPECT_EQ(program->Render(Json::array(), "x", {}).error().message(), "tools must be an array, not string");
   ChatTemplate::Options options;
   options.extra = Json::array();

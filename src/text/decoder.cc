@@ -129,8 +129,8 @@ class MetaspaceStep : public DecoderStep {
   bool prepended_;
 };
 
-// A run of byte tokens becomes text if it is valid UTF-8 as a whole, else one U+FFFD for each byte. So nothing
-// of a run can be given before it ends.
+// A run of byte tokens becomes text if it is valid UTF-8 as a whole, else one U+FFFD for each byte. So
+// nothing of a run can be given before it ends.
 class ByteFallbackStep : public DecoderStep {
  public:
   Sink Open(Sink next) const override {
@@ -220,13 +220,25 @@ std::string StripToken(std::string token, const std::string& content, size_t sta
   return token.substr(begin, end - begin);
 }
 
-// SentencePiece as the library decodes it: bytes join across tokens, each bad byte is one U+FFFD.
+// SentencePiece as the library decodes it: bytes join across tokens, each bad byte is one U+FFFD. While there
+// is no text yet, a piece loses one leading space mark; the first such loss is the last unless all are to go.
+// A space that comes as a byte token is text, and stays.
 class SentencePieceStep : public DecoderStep {
  public:
+  explicit SentencePieceStep(size_t leading_spaces_dropped) : leading_(leading_spaces_dropped) {}
+
   Sink Open(Sink next) const override {
     struct Run : Stage {
-      Run(Sink sink, const SentencePieceStep& s) : Stage(std::move(sink)), step(s) {}
+      Run(Sink sink, const SentencePieceStep& s) : Stage(std::move(sink)), step(s), to_drop(s.leading_) {}
       void Push(std::string token) override {
+        const size_t mark = token.starts_with(kMetaspace) ? kMetaspace.size()
+                            : token.starts_with(' ')      ? 1
+                                                          : 0;
+        if (to_drop > 0 && mark > 0) {  // llama2.c's vocabularies spell the mark as a space
+          token.erase(0, mark);
+          --to_drop;
+        }
+        if (!token.empty()) to_drop = 0;
         std::string out;
         joiner.Push(step.Piece(std::move(token)), out);
         if (!out.empty()) next_->Push(std::move(out));
@@ -238,6 +250,7 @@ class SentencePieceStep : public DecoderStep {
         next_->Finish();
       }
       const SentencePieceStep& step;
+      size_t to_drop;
       utf8::Joiner joiner{true};
     };
     return std::make_unique<Run>(std::move(next), *this);
@@ -246,6 +259,9 @@ class SentencePieceStep : public DecoderStep {
     if (const auto byte = ParseByteToken(token)) return std::string(1, static_cast<char>(*byte));
     return ReplaceAll(token, kMetaspace, " ");
   }
+
+ private:
+  size_t leading_;
 };
 
 }  // namespace
@@ -258,8 +274,7 @@ Decoder Decoder::ByteLevel() {
 
 Decoder Decoder::SentencePiece(size_t leading_spaces_dropped) {
   Decoder decoder;
-  decoder.Add(std::make_unique<SentencePieceStep>());
-  if (leading_spaces_dropped) decoder.Add(std::make_unique<StripFused>(" ", leading_spaces_dropped, 0));
+  decoder.Add(std::make_unique<SentencePieceStep>(leading_spaces_dropped));
   return decoder;
 }
 
@@ -328,10 +343,11 @@ Status Decoder::ParseStep(const json& spec, const std::string& where, bool& fuse
     const json* pattern = fields.Find("pattern");
     if (!pattern) return Error::Corrupt(fields.where(), " of type Replace has no 'pattern'");
     CELER_ASSIGN(Regex regex, ParsePattern(*pattern, fields.where()));
-    Add(std::make_unique<Each>([content, shared = std::make_shared<Regex>(std::move(regex))](std::string token) {
-      RegexBudget budget(token.size());
-      return ReplaceAll(token, *shared, content, budget);
-    }));
+    Add(std::make_unique<Each>(
+        [content, shared = std::make_shared<Regex>(std::move(regex))](std::string token) {
+          RegexBudget budget(token.size());
+          return ReplaceAll(token, *shared, content, budget);
+        }));
     return {};
   }
   if (type == "Strip") {
@@ -343,12 +359,14 @@ Status Decoder::ParseStep(const json& spec, const std::string& where, bool& fuse
     if (fused)
       Add(std::make_unique<StripFused>(content, start, stop));
     else
-      Add(std::make_unique<Each>([=](std::string token) { return StripToken(std::move(token), content, start, stop); }));
+      Add(std::make_unique<Each>(
+          [=](std::string token) { return StripToken(std::move(token), content, start, stop); }));
     return {};
   }
-  return Error::Unsupported(where, ": decoder '", type,
-                            "' is not supported (ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip and "
-                            "Sequence are)");
+  return Error::Unsupported(
+      where, ": decoder '", type,
+      "' is not supported (ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip and "
+      "Sequence are)");
 }
 
 }  // namespace celer

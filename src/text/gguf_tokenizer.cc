@@ -3,8 +3,8 @@
 #include <cctype>
 
 #include "core/log.h"
-#include "io/printable.h"
 #include "io/gguf.h"
+#include "io/printable.h"
 #include "text/gguf_pre.h"
 #include "text/pipeline.h"
 
@@ -30,7 +30,8 @@ Result<std::optional<int32_t>> ReadId(const GgufFile& file, std::string_view nam
   if (!value) return Error::Corrupt(file.source(), ": '", key, "' is not an integer");
   if (*value == -1 || *value == UINT32_MAX) return std::optional<int32_t>();  // some writers' way to say none
   if (*value < 0 || *value >= static_cast<int64_t>(count))
-    return Error::Corrupt(file.source(), ": '", key, "' is ", *value, ", but there are only ", count, " tokens");
+    return Error::Corrupt(file.source(), ": '", key, "' is ", *value, ", but there are only ", count,
+                          " tokens");
   return std::optional<int32_t>(static_cast<int32_t>(*value));
 }
 
@@ -38,7 +39,8 @@ Result<Table> ReadTable(const GgufFile& file) {
   Table table;
   auto tokens = file.GetStringArray("tokenizer.ggml.tokens");
   if (!tokens || tokens->empty())
-    return Error::Corrupt(file.source(), ": has no vocabulary ('tokenizer.ggml.tokens' is missing or not a list of strings)");
+    return Error::Corrupt(
+        file.source(), ": has no vocabulary ('tokenizer.ggml.tokens' is missing or not a list of strings)");
   table.tokens = std::move(*tokens);
   const size_t count = table.tokens.size();
   if (count > INT32_MAX) return Error::Corrupt(file.source(), ": ", count, " tokens are too many");
@@ -46,7 +48,8 @@ Result<Table> ReadTable(const GgufFile& file) {
   if (file.Has("tokenizer.ggml.token_type")) {
     auto types = file.GetIntArray("tokenizer.ggml.token_type");
     if (!types || types->size() != count)
-      return Error::Corrupt(file.source(), ": 'tokenizer.ggml.token_type' is not a list of ", count, " integers");
+      return Error::Corrupt(file.source(), ": 'tokenizer.ggml.token_type' is not a list of ", count,
+                            " integers");
     table.types = std::move(*types);
   }
   if (file.Has("tokenizer.ggml.scores")) {
@@ -130,8 +133,8 @@ Result<std::unique_ptr<Tokenizer>> MakeLlama(const GgufFile& file, Table table) 
   if (space) steps.push_back(MakePrepend(" "));
   steps.push_back(MakeReplace(" ", std::string(kMetaspace)));
   parts.normalizer = MakeSequence(std::move(steps));
-  parts.model = MakeScoredBpe(*parts.vocabulary, std::move(table.scores), never, FindByteTokens(*parts.vocabulary),
-                              {.unk_id = table.unk.value_or(0)});
+  parts.model = MakeScoredBpe(*parts.vocabulary, std::move(table.scores), never,
+                              FindByteTokens(*parts.vocabulary), {.unk_id = table.unk.value_or(0)});
   parts.decoder = Decoder::SentencePiece(space ? 1 : 0);
   parts.raw_bytes = true;
   StripAfterPhi3Tokens(file, parts);
@@ -143,7 +146,8 @@ Result<std::unique_ptr<Tokenizer>> MakeLlama(const GgufFile& file, Table table) 
 Result<std::unique_ptr<Tokenizer>> MakeGpt2(const GgufFile& file, Table table) {
   const auto lines = file.GetStringArray("tokenizer.ggml.merges");
   if (!lines)
-    return Error::Corrupt(file.source(), ": a 'gpt2' vocabulary without 'tokenizer.ggml.merges' as a list of strings");
+    return Error::Corrupt(file.source(),
+                          ": a 'gpt2' vocabulary without 'tokenizer.ggml.merges' as a list of strings");
   std::vector<std::pair<std::string, std::string>> merges;
   merges.reserve(lines->size());
   for (const std::string_view line : *lines) {
@@ -163,11 +167,16 @@ Result<std::unique_ptr<Tokenizer>> MakeGpt2(const GgufFile& file, Table table) {
   if (!known) {
     known = FindGgufPre("default");
     if (pre.empty())
-      log::Warning("{}: does not say how text is split ('tokenizer.ggml.pre'); the default is used, and tokens may differ "
-                   "from the model's own", file.source());
+      log::Warning(
+          "{}: does not say how text is split ('tokenizer.ggml.pre'); the default is used, and tokens may "
+          "differ "
+          "from the model's own",
+          file.source());
     else
-      log::Warning("{}: pre-tokenizer '{}' is not known; the default is used, and tokens may differ from the model's own",
-                   file.source(), pre);
+      log::Warning(
+          "{}: pre-tokenizer '{}' is not known; the default is used, and tokens may differ from the model's "
+          "own",
+          file.source(), pre);
   }
   CELER_ASSIGN(parts.pre_tokenizer, MakeSplits(known->regexes, true));
   CELER_ASSIGN(parts.model, MakeBpe(*parts.vocabulary, merges, never, {.ignore_merges = known->ignore_merges},

@@ -96,9 +96,11 @@ TEST(GgufTokenizer, FlagsOfTheFile) {
 
 void FillGpt2(GgufWriter& w, const std::vector<std::string>& merges, const char* pre = "gpt-2") {
   std::vector<std::string> tokens;
-  for (int byte = 0; byte < 256; ++byte) tokens.push_back(ByteLevelEncode(std::string(1, static_cast<char>(byte))));
+  for (int byte = 0; byte < 256; ++byte)
+    tokens.push_back(ByteLevelEncode(std::string(1, static_cast<char>(byte))));
   std::vector<int32_t> types(256, 1);
-  for (const auto& [token, type] : {std::pair("th", 1), {"the", 1}, {"\u0120the", 1}, {"<|end|>", 3}, {"\u00F8", 4}}) {
+  for (const auto& [token, type] :
+       {std::pair("th", 1), {"the", 1}, {"\u0120the", 1}, {"<|end|>", 3}, {"\u00F8", 4}}) {
     tokens.emplace_back(token);
     types.push_back(type);
   }
@@ -132,8 +134,9 @@ TEST(GgufTokenizer, UnknownPreTokenizerFallsBack) {
 }
 
 TEST(GgufTokenizer, EveryPreTokenizerCompiles) {
-  for (const char* name : {"default", "gpt-2", "llama-bpe", "qwen2", "deepseek-llm", "deepseek-coder", "deepseek-v3", "smollm",
-                           "falcon", "tekken", "gpt-4o", "bloom", "viking", "qwen35", "stablelm2"}) {
+  for (const char* name :
+       {"default", "gpt-2", "llama-bpe", "qwen2", "deepseek-llm", "deepseek-coder", "deepseek-v3", "smollm",
+        "falcon", "tekken", "gpt-4o", "bloom", "viking", "qwen35", "stablelm2"}) {
     const GgufPre* pre = FindGgufPre(name);
     ASSERT_NE(pre, nullptr) << name;
     for (const std::string& regex : pre->regexes) EXPECT_TRUE(Regex::Compile(regex)) << name << ": " << regex;
@@ -147,8 +150,10 @@ TEST(GgufTokenizer, HostileFiles) {
     return t ? std::string("none") : t.error().message();
   };
   EXPECT_THAT(message([](GgufWriter&) {}), HasSubstr("tokenizer.ggml.model"));
-  EXPECT_THAT(message([](GgufWriter& w) { w.SetString("tokenizer.ggml.model", "rwkv"); }), HasSubstr("'rwkv'"));
-  EXPECT_THAT(message([](GgufWriter& w) { w.SetString("tokenizer.ggml.model", "llama"); }), HasSubstr("tokenizer.ggml.tokens"));
+  EXPECT_THAT(message([](GgufWriter& w) { w.SetString("tokenizer.ggml.model", "rwkv"); }),
+              HasSubstr("'rwkv'"));
+  EXPECT_THAT(message([](GgufWriter& w) { w.SetString("tokenizer.ggml.model", "llama"); }),
+              HasSubstr("tokenizer.ggml.tokens"));
   EXPECT_THAT(message([](GgufWriter& w) {
                 Spm spm;
                 spm.scores.pop_back();
@@ -173,7 +178,8 @@ TEST(GgufTokenizer, HostileFiles) {
               }),
               HasSubstr("5000"));
   EXPECT_THAT(message([](GgufWriter& w) { FillGpt2(w, {"nospace"}); }), HasSubstr("merge 0"));
-  EXPECT_THAT(message([](GgufWriter& w) { FillGpt2(w, {"t q"}); }), HasSubstr("'tq' is not in the vocabulary"));
+  EXPECT_THAT(message([](GgufWriter& w) { FillGpt2(w, {"t q"}); }),
+              HasSubstr("'tq' is not in the vocabulary"));
   EXPECT_THAT(message([](GgufWriter& w) { FillGpt2(w, {""}); }), HasSubstr("merge 0"));
 }
 
@@ -193,7 +199,8 @@ TEST_P(Vectors, Agree) {
   const fs::path base = folder / (std::string("ggml-vocab-") + GetParam() + ".gguf");
   if (!fs::exists(base.string() + ".xz")) GTEST_SKIP() << base.string() << ".xz is not there";
   if (std::system("xz --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "the program xz is not there";
-  const fs::path unpacked = fs::path(testing::TempDir()) / ("celer_" + std::to_string(getpid()) + base.filename().string());
+  const fs::path unpacked =
+      fs::path(testing::TempDir()) / ("celer_" + std::to_string(getpid()) + base.filename().string());
   ASSERT_EQ(std::system(("xz -dc '" + base.string() + ".xz' > '" + unpacked.string() + "'").c_str()), 0);
   auto file = GgufFile::Open(unpacked);
   fs::remove(unpacked);  // the mapping stays

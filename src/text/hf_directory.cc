@@ -59,7 +59,8 @@ Status ReadAddedDecoder(const json& map, const std::string& where, HfTokenizerCo
     CELER_ASSIGN(const JsonFields fields, JsonFields::Of(value, where + ": 'added_tokens_decoder'"));
     CELER_ASSIGN(AddedToken token, ParseAddedToken(fields));
     if (key.empty() || key.size() > 9 || key.find_first_not_of("0123456789") != std::string::npos)
-      return Error::Corrupt(where, ": 'added_tokens_decoder' has the key '", Printable(key), "', not a token id");
+      return Error::Corrupt(where, ": 'added_tokens_decoder' has the key '", Printable(key),
+                            "', not a token id");
     token.id = std::stoi(key);
     config.added.push_back(std::move(token));
   }
@@ -70,7 +71,8 @@ void ReadEndIds(const json& file, HfTokenizerConfig& config) {
   if (!file.is_object() || !file.contains("eos_token_id")) return;
   const json& value = file["eos_token_id"];
   const auto add = [&](const json& id) {
-    if (id.is_number_unsigned() && id.get<uint64_t>() <= INT32_MAX) config.end_ids.push_back(id.get<int32_t>());
+    if (id.is_number_unsigned() && id.get<uint64_t>() <= INT32_MAX)
+      config.end_ids.push_back(id.get<int32_t>());
   };
   if (value.is_array())
     for (const json& id : value) add(id);
@@ -136,7 +138,8 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::FromHfDirectory(const fs::path& pa
   if (!want_model && IsFile(json_path)) {
     CELER_ASSIGN(const json root, ReadJsonFile(json_path));
     auto made = TokenizerFromJson(root, config, json_path.string());
-    if (made || made.error().code() != Error::Code::kUnsupported || !is_directory || !IsFile(model_path)) return made;
+    if (made || made.error().code() != Error::Code::kUnsupported || !is_directory || !IsFile(model_path))
+      return made;
     log::Warning("{}; tokenizer.model is used instead", made.error().message());
   }
   if (IsFile(model_path)) return TokenizerFromSentencePiece(model_path, config);

@@ -21,7 +21,8 @@ std::string Trim(std::string_view text) {
 
 }  // namespace
 
-Result<std::unique_ptr<Tokenizer>> Tokenizer::FromLlama2c(const std::filesystem::path& tokenizer_bin, int vocab_size) {
+Result<std::unique_ptr<Tokenizer>> Tokenizer::FromLlama2c(const std::filesystem::path& tokenizer_bin,
+                                                          int vocab_size) {
   CELER_ASSIGN(const MappedFile file, MappedFile::Open(tokenizer_bin));
   const std::string where = tokenizer_bin.string();
   std::span<const std::byte> left = file.bytes();
@@ -33,7 +34,8 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::FromLlama2c(const std::filesystem:
   };
   int32_t longest = 0;
   if (!take(&longest, sizeof longest) || longest <= 0)
-    return Error::Corrupt(where, ": is not a llama2.c tokenizer (its longest token would have ", longest, " bytes)");
+    return Error::Corrupt(where, ": is not a llama2.c tokenizer (its longest token would have ", longest,
+                          " bytes)");
 
   Pipeline::Parts parts;
   parts.vocabulary = std::make_unique<Vocabulary>();
@@ -59,7 +61,8 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::FromLlama2c(const std::filesystem:
   std::vector<bool> never(count);
   std::vector<int32_t> bytes = FindByteTokens(*parts.vocabulary);
   for (int byte = 0; byte < 256; ++byte) {
-    if (bytes[byte] < 0 && kFirstByte + byte < count && count >= kFirstByte + 256) bytes[byte] = kFirstByte + byte;
+    if (bytes[byte] < 0 && kFirstByte + byte < count && count >= kFirstByte + 256)
+      bytes[byte] = kFirstByte + byte;
     if (bytes[byte] >= 0) never[bytes[byte]] = true;
   }
   for (const int32_t id : {kUnk, kBos, kEos}) {

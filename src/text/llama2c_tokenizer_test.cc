@@ -38,7 +38,8 @@ std::string File(int32_t longest = 27) {
 }
 
 Result<std::unique_ptr<Tokenizer>> Load(const std::string& bytes, int vocab_size) {
-  const fs::path path = fs::path(testing::TempDir()) / ("celer_tokenizer_" + std::to_string(getpid()) + ".bin");
+  const fs::path path =
+      fs::path(testing::TempDir()) / ("celer_tokenizer_" + std::to_string(getpid()) + ".bin");
   std::ofstream(path, std::ios::binary) << bytes;
   auto t = Tokenizer::FromLlama2c(path, vocab_size);
   fs::remove(path);

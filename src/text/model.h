@@ -30,12 +30,14 @@ class Vocabulary {
   }
   bool Has(int32_t id) const { return id >= 0 && id < size() && tokens_[id]; }
   // "" for an id without a string.
-  std::string_view Get(int32_t id) const { return Has(id) ? std::string_view(*tokens_[id]) : std::string_view(); }
+  std::string_view Get(int32_t id) const {
+    return Has(id) ? std::string_view(*tokens_[id]) : std::string_view();
+  }
   int32_t size() const { return static_cast<int32_t>(tokens_.size()); }  // the largest id + 1
 
  private:
-  std::vector<std::unique_ptr<std::string>> tokens_;        // by id; the strings do not move
-  std::unordered_map<std::string_view, int32_t> ids_;       // views of tokens_
+  std::vector<std::unique_ptr<std::string>> tokens_;   // by id; the strings do not move
+  std::unordered_map<std::string_view, int32_t> ids_;  // views of tokens_
 };
 
 class Model {

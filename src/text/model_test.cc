@@ -112,7 +112,8 @@ TEST(Bpe, UnknownCharacters) {
   EXPECT_EQ(run({}, "axya"), (std::vector<int32_t>{1, 1}));
   EXPECT_EQ(run({.unk_token = "<unk>"}, "axya"), (std::vector<int32_t>{1, 0, 0, 1}));
   EXPECT_EQ(run({.unk_token = "<unk>", .fuse_unk = true}, "axya"), (std::vector<int32_t>{1, 0, 1}));
-  for (int byte = 0; byte < 256; ++byte) vocabulary.Add(ByteTokenName(static_cast<unsigned char>(byte)), id++);
+  for (int byte = 0; byte < 256; ++byte)
+    vocabulary.Add(ByteTokenName(static_cast<unsigned char>(byte)), id++);
   EXPECT_EQ(run({.unk_token = "<unk>", .byte_fallback = true}, "a\u20AC"),
             (std::vector<int32_t>{1, 2 + 0xE2, 2 + 0x82, 2 + 0xAC}));
 }
@@ -138,7 +139,8 @@ TEST(Bpe, NoMergeMakesAForbiddenToken) {
 }
 
 // run.c of llama2.c, from its definition.
-std::vector<int32_t> SlowScored(const Vocabulary& vocabulary, const std::vector<float>& scores, const std::string& text) {
+std::vector<int32_t> SlowScored(const Vocabulary& vocabulary, const std::vector<float>& scores,
+                                const std::string& text) {
   std::vector<std::string> parts;
   for (const char c : text) parts.emplace_back(1, c);
   for (;;) {
@@ -160,7 +162,8 @@ TEST(ScoredBpe, FollowsTheDefinition) {
   for (uint32_t seed = 0; seed < 20; ++seed) {
     Random random(seed);
     std::vector<float> scores;
-    for (size_t i = 0; i < random.tokens.size(); ++i) scores.push_back(-static_cast<float>(random.rng() % 30));
+    for (size_t i = 0; i < random.tokens.size(); ++i)
+      scores.push_back(-static_cast<float>(random.rng() % 30));
     const auto model = MakeScoredBpe(random.vocabulary, scores, {}, std::vector<int32_t>(256, -1), {});
     for (const size_t length : {1u, 2u, 7u, 64u, 200u}) {
       const std::string text = random.Text(length);
@@ -198,7 +201,8 @@ TEST(Unigram, FindsTheBestOfAllSegmentations) {
   for (int round = 0; round < 30; ++round) {
     Random random(static_cast<uint32_t>(round));
     std::vector<double> scores;
-    for (size_t i = 0; i < random.tokens.size(); ++i) scores.push_back(-0.001 * static_cast<double>(rng() % 9999));
+    for (size_t i = 0; i < random.tokens.size(); ++i)
+      scores.push_back(-0.001 * static_cast<double>(rng() % 9999));
     const auto model = MakeUnigram(random.vocabulary, scores, {}, {});
     const std::string text = random.Text(12);
     double sum = 0;

@@ -80,7 +80,8 @@ class ReplaceText : public Normalizer {
 
 class ReplaceRegex : public Normalizer {
  public:
-  ReplaceRegex(Regex pattern, std::string content) : pattern_(std::move(pattern)), content_(std::move(content)) {}
+  ReplaceRegex(Regex pattern, std::string content)
+      : pattern_(std::move(pattern)), content_(std::move(content)) {}
   void Apply(Stretch& s, RegexBudget& budget) const override {
     s.text = ReplaceAll(s.text, pattern_, content_, budget);
   }
@@ -121,7 +122,8 @@ std::string ReplaceAll(std::string_view text, std::string_view from, std::string
   return out;
 }
 
-std::string ReplaceAll(std::string_view text, const Regex& pattern, std::string_view content, RegexBudget& budget) {
+std::string ReplaceAll(std::string_view text, const Regex& pattern, std::string_view content,
+                       RegexBudget& budget) {
   Regex::Matches matches;
   pattern.FindAll(text, budget, matches);
   std::string out;
@@ -207,9 +209,10 @@ Result<std::unique_ptr<Normalizer>> ParseNormalizer(const json& spec, const std:
     }
     return MakeSequence(std::move(steps));
   }
-  return Error::Unsupported(where, ": normalizer '", type,
-                            "' is not supported (NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Prepend, "
-                            "Replace, ByteLevel and Sequence are)");
+  return Error::Unsupported(
+      where, ": normalizer '", type,
+      "' is not supported (NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Prepend, "
+      "Replace, ByteLevel and Sequence are)");
 }
 
 }  // namespace celer

@@ -15,8 +15,8 @@ namespace celer {
 
 // A stretch of text between added tokens, on its way to the model.
 struct Stretch {
-  std::string text;       // valid UTF-8, unless the tokenizer keeps raw bytes
-  bool at_start = true;   // its first byte comes from the first byte of the whole input
+  std::string text;      // valid UTF-8, unless the tokenizer keeps raw bytes
+  bool at_start = true;  // its first byte comes from the first byte of the whole input
 };
 
 class Normalizer {
@@ -33,7 +33,8 @@ Result<std::unique_ptr<Normalizer>> ParseNormalizer(const nlohmann::json& json, 
 Result<Regex> ParsePattern(const nlohmann::json& json, const std::string& where);
 
 // The text with all matches replaced; `content` is literal.
-std::string ReplaceAll(std::string_view text, const Regex& pattern, std::string_view content, RegexBudget& budget);
+std::string ReplaceAll(std::string_view text, const Regex& pattern, std::string_view content,
+                       RegexBudget& budget);
 std::string ReplaceAll(std::string_view text, std::string_view from, std::string_view to);
 
 // only_first: only before a stretch that begins the whole input.

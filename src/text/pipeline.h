@@ -22,13 +22,13 @@ class Pipeline : public Tokenizer {
     std::unique_ptr<Vocabulary> vocabulary;  // of the model; it refers to it
     std::unique_ptr<Model> model;
     std::vector<AddedToken> added;
-    std::unique_ptr<Normalizer> normalizer;        // may be null
-    std::unique_ptr<PreTokenizer> pre_tokenizer;   // may be null
+    std::unique_ptr<Normalizer> normalizer;       // may be null
+    std::unique_ptr<PreTokenizer> pre_tokenizer;  // may be null
     Decoder decoder;
     std::vector<int32_t> prefix, suffix;  // BOS and EOS: what add_special puts around the text
     bool raw_bytes = false;               // the model takes text that is not UTF-8
-    // By id, may be short: tokens that stand for themselves though the decoder expects GPT-2's alphabet (GGUF:
-    // control and user-defined ones).
+    // By id, may be short: tokens that stand for themselves though the decoder expects GPT-2's alphabet
+    // (GGUF: control and user-defined ones).
     std::vector<bool> verbatim;
     TokenizerInfo info;
   };

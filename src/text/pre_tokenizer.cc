@@ -14,9 +14,9 @@ using nlohmann::json;
 using Made = std::unique_ptr<PreTokenizer>;
 
 constexpr int kMaxDepth = 16;
-constexpr char kGpt2Regex[] =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-// Punctuation as of Unicode 8, and numbers as of Unicode 17: what the Hugging Face package has for these steps.
+constexpr char kGpt2Regex[] = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+// Punctuation as of Unicode 8, and numbers as of Unicode 17: what the Hugging Face package has for these
+// steps.
 constexpr char kPunctuation[] =
     R"((?![\x{61d}\x{9fd}\x{a76}\x{c77}\x{c84}\x{1b4e}-\x{1b4f}\x{1b7d}-\x{1b7f}\x{2e43}-\x{2e4f})"
     R"(\x{2e52}-\x{2e5d}\x{10d6e}\x{10ead}\x{10f55}-\x{10f59}\x{10f86}-\x{10f89}\x{113d4}-\x{113d5})"
@@ -78,7 +78,8 @@ class Split : public PreTokenizer {
     size_t out = 0;
     bool previous = false;  // was the part before a match?
     for (const Part part : parts) {
-      const bool join = behavior_ == SplitBehavior::kContiguous ? part.match == previous : part.match && !previous;
+      const bool join =
+          behavior_ == SplitBehavior::kContiguous ? part.match == previous : part.match && !previous;
       if (join && out > 0) {
         Part& into = parts[out - 1];
         (backward ? into.begin : into.end) = backward ? part.begin : part.end;
@@ -244,7 +245,8 @@ Result<Made> MakeSplits(const std::vector<std::string>& regexes, bool byte_level
 
 Result<Made> ParsePreTokenizer(const json& spec, const std::string& where, int depth) {
   if (spec.is_null()) return Made();
-  if (depth > kMaxDepth) return Error::Corrupt(where, ": the pre_tokenizer is nested deeper than ", kMaxDepth);
+  if (depth > kMaxDepth)
+    return Error::Corrupt(where, ": the pre_tokenizer is nested deeper than ", kMaxDepth);
   CELER_ASSIGN(const JsonFields fields, JsonFields::Of(spec, where + ": 'pre_tokenizer'"));
   CELER_ASSIGN(const std::string type, fields.GetString("type"));
   if (type == "ByteLevel") return ParseByteLevel(fields);
@@ -291,9 +293,10 @@ Result<Made> ParsePreTokenizer(const json& spec, const std::string& where, int d
     }
     return Made(new Sequence(std::move(steps)));
   }
-  return Error::Unsupported(where, ": pre_tokenizer '", type,
-                            "' is not supported (ByteLevel, Metaspace, Split, Digits, Punctuation, Whitespace, "
-                            "WhitespaceSplit, BertPreTokenizer, CharDelimiterSplit and Sequence are)");
+  return Error::Unsupported(
+      where, ": pre_tokenizer '", type,
+      "' is not supported (ByteLevel, Metaspace, Split, Digits, Punctuation, Whitespace, "
+      "WhitespaceSplit, BertPreTokenizer, CharDelimiterSplit and Sequence are)");
 }
 
 }  // namespace celer

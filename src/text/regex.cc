@@ -27,7 +27,8 @@ std::string PcreMessage(int code) {
 void RegexBudget::MarkSpent() {
   if (!spent_)
     log::Warning(
-        "tokenizer: a regular expression of the pre-tokenizer ran into its limits; the rest of this text is split "
+        "tokenizer: a regular expression of the pre-tokenizer ran into its limits; the rest of this text is "
+        "split "
         "less finely");
   spent_ = true;
 }
@@ -78,14 +79,14 @@ Result<Regex> Regex::Compile(std::string_view pattern) {
   pcre2_compile_context* compile = pcre2_compile_context_create(nullptr);
   if (!compile) return Error::OutOfMemory("out of memory while compiling a regular expression");
   pcre2_set_newline(compile, PCRE2_NEWLINE_LF);
-  code->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                             PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_USE_OFFSET_LIMIT |
-                                 PCRE2_NEVER_BACKSLASH_C,
-                             &error, &offset, compile);
+  code->code = pcre2_compile(
+      reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+      PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_USE_OFFSET_LIMIT | PCRE2_NEVER_BACKSLASH_C, &error,
+      &offset, compile);
   pcre2_compile_context_free(compile);
   if (!code->code)
-    return Error::Corrupt("the regular expression '", Printable(pattern, 200), "' is not understood: ",
-                          PcreMessage(error));
+    return Error::Corrupt("the regular expression '", Printable(pattern, 200),
+                          "' is not understood: ", PcreMessage(error));
   // No JIT (a system that forbids writable code, say) is only slower.
   (void)pcre2_jit_compile(code->code, PCRE2_JIT_COMPLETE);
   return Regex(std::move(code));
@@ -108,8 +109,9 @@ void Regex::FindAll(std::string_view text, RegexBudget& budget, Matches& out) co
     const size_t limit = std::min(text.size(), start + window);
     pcre2_set_offset_limit(scratch.context, limit);
     const auto before = RegexBudget::Clock::now();
-    int found = pcre2_match(code_->code, subject, text.size(), start,
-                            PCRE2_NO_UTF_CHECK | (interpret ? PCRE2_NO_JIT : 0), scratch.data, scratch.context);
+    int found =
+        pcre2_match(code_->code, subject, text.size(), start,
+                    PCRE2_NO_UTF_CHECK | (interpret ? PCRE2_NO_JIT : 0), scratch.data, scratch.context);
     if (found == PCRE2_ERROR_JIT_STACKLIMIT && !interpret) {
       interpret = true;  // the interpreter keeps its stack on the heap
       continue;

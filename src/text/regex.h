@@ -52,7 +52,8 @@ class Regex {
 };
 
 // Rust's \w, which some steps of the Hugging Face package use whatever the file says.
-inline constexpr std::string_view kRustWordClass = R"([\p{Alphabetic}\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200c}\x{200d}])";
+inline constexpr std::string_view kRustWordClass =
+    R"([\p{Alphabetic}\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200c}\x{200d}])";
 
 // The PCRE2 form of an Oniguruma pattern; exposed for tests.
 Result<std::string> TranslateRegex(std::string_view pattern);

@@ -40,7 +40,7 @@ TEST(Regex, ReadsOnigurumasDialect) {
 }
 
 TEST(Regex, CharacterSetsAreUnicode16s) {
-  EXPECT_THAT(Find("\\p{L}+", "\u1C89x"), ElementsAre("\u1C89x"));               // Unicode 16
+  EXPECT_THAT(Find("\\p{L}+", "\u1C89x"), ElementsAre("\u1C89x"));  // Unicode 16
   EXPECT_THAT(Find("[^\\s\\p{L}\\p{N}]", "\u1C89\U00010D40!"), ElementsAre("!"));
   EXPECT_THAT(Find("\\P{L}", "\u1C89!"), ElementsAre("!"));
   EXPECT_THAT(Find("\\s", "\u180E\x1C\u0085\u2028"), ElementsAre("\u0085", "\u2028"));

@@ -40,7 +40,8 @@ class ScoredBpe : public Model {
     std::vector<Symbol> symbols;
     for (size_t start = 0; start < piece.size();) {
       size_t end = start + 1;
-      while (end < piece.size() && (joins_words_ || !(SpaceAt(piece, end) && !SpaceBefore(piece, end)))) ++end;
+      while (end < piece.size() && (joins_words_ || !(SpaceAt(piece, end) && !SpaceBefore(piece, end))))
+        ++end;
       TokenizeWord(piece.substr(start, end - start), symbols, out);
       start = end;
     }
@@ -152,7 +153,7 @@ class ScoredBpe : public Model {
   ScoredBpeOptions options_;
   FlatMap<int32_t> joins_;  // two tokens -> the token that both spell together
   bool joins_words_ = false;
-  size_t longest_ = 0;      // bytes of the longest token that text can become
+  size_t longest_ = 0;  // bytes of the longest token that text can become
 };
 
 }  // namespace

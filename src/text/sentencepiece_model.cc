@@ -87,7 +87,8 @@ bool CharsMapIsSound(std::string_view map) {
   if (map.size() < sizeof trie_bytes) return false;
   std::memcpy(&trie_bytes, map.data(), sizeof trie_bytes);
   map.remove_prefix(sizeof trie_bytes);
-  if (trie_bytes % 4 != 0 || trie_bytes < 1024 || trie_bytes >= map.size() || map.back() != '\0') return false;
+  if (trie_bytes % 4 != 0 || trie_bytes < 1024 || trie_bytes >= map.size() || map.back() != '\0')
+    return false;
   const size_t units = trie_bytes / 4, texts = map.size() - trie_bytes;
   for (size_t i = 0; i < units; ++i) {
     uint32_t unit;
@@ -104,7 +105,7 @@ bool CharsMapIsSound(std::string_view map) {
 
 Result<ModelFacts> Examine(std::string_view bytes, const std::string& where) {
   ModelFacts facts;
-  constexpr uint32_t kNormalizer = 3, kDenormalizer = 5;                              // of ModelProto
+  constexpr uint32_t kNormalizer = 3, kDenormalizer = 5;                               // of ModelProto
   constexpr uint32_t kCharsMap = 2, kAddDummyPrefix = 3, kRemoveExtraWhitespaces = 4;  // of NormalizerSpec
   for (Wire model(bytes); !model.done();) {
     const auto field = model.Next();
@@ -130,7 +131,8 @@ class SentencePieceModel : public Model {
 
   void Tokenize(std::string_view piece, std::vector<int32_t>& out) const override {
     std::vector<int> ids;
-    if (processor_->Encode({piece.data(), piece.size()}, &ids).ok()) out.insert(out.end(), ids.begin(), ids.end());
+    if (processor_->Encode({piece.data(), piece.size()}, &ids).ok())
+      out.insert(out.end(), ids.begin(), ids.end());
   }
 
  private:
@@ -145,9 +147,9 @@ Result<std::unique_ptr<Tokenizer>> TokenizerFromSentencePiece(const std::filesys
   const std::string where = path.string();
   CELER_ASSIGN(const ModelFacts facts, Examine(bytes, where));
 
-  // transformers' "legacy" puts the dummy space before every stretch of text, also after a special token; without
-  // it only before the first, so the library must not add its own. Fields that come again at the end of a
-  // protobuf message replace the earlier ones: normalizer_spec { add_dummy_prefix: false }.
+  // transformers' "legacy" puts the dummy space before every stretch of text, also after a special token;
+  // without it only before the first, so the library must not add its own. Fields that come again at the end
+  // of a protobuf message replace the earlier ones: normalizer_spec { add_dummy_prefix: false }.
   const bool legacy = config.legacy.value_or(true);
   if (!legacy) bytes += std::string("\x1A\x02\x18\x00", 4);
   auto processor = std::make_unique<sentencepiece::SentencePieceProcessor>();
@@ -166,8 +168,8 @@ Result<std::unique_ptr<Tokenizer>> TokenizerFromSentencePiece(const std::filesys
   for (const AddedToken& token : config.added) {
     const int64_t limit = Vocabulary::IdLimit(static_cast<size_t>(size) + config.added.size());
     if (token.id < 0 || token.id >= limit)
-      return Error::Corrupt(where, ": the added token '", Printable(token.content), "' has id ", token.id, ", but ids must lie in [0, ",
-                            limit, ")");
+      return Error::Corrupt(where, ": the added token '", Printable(token.content), "' has id ", token.id,
+                            ", but ids must lie in [0, ", limit, ")");
     if (token.content.empty()) continue;
     std::erase_if(parts.added, [&](const AddedToken& old) { return old.content == token.content; });
     AddedToken copy = token;
@@ -182,14 +184,19 @@ Result<std::unique_ptr<Tokenizer>> TokenizerFromSentencePiece(const std::filesys
     }
     return if_missing >= 0 ? std::optional<int32_t>(if_missing) : std::nullopt;
   };
-  parts.info = {.bos = find("bos_token", processor->bos_id()), .eos = find("eos_token", processor->eos_id()),
-                .unk = find("unk_token", processor->unk_id()), .pad = find("pad_token", processor->pad_id()),
-                .end_of_turn = config.end_ids, .chat_template = config.chat_template};
+  parts.info = {.bos = find("bos_token", processor->bos_id()),
+                .eos = find("eos_token", processor->eos_id()),
+                .unk = find("unk_token", processor->unk_id()),
+                .pad = find("pad_token", processor->pad_id()),
+                .end_of_turn = config.end_ids,
+                .chat_template = config.chat_template};
   if (config.add_bos.value_or(true) && parts.info.bos) parts.prefix = {*parts.info.bos};
   if (config.add_eos.value_or(false) && parts.info.eos) parts.suffix = {*parts.info.eos};
   if (!legacy && facts.add_dummy_prefix && config.add_prefix_space.value_or(true))
     parts.normalizer = MakePrepend(std::string(kMetaspace), true);
-  parts.decoder = Decoder::SentencePiece(facts.remove_extra_whitespaces ? SIZE_MAX : facts.add_dummy_prefix ? 1 : 0);
+  parts.decoder = Decoder::SentencePiece(facts.remove_extra_whitespaces ? SIZE_MAX
+                                         : facts.add_dummy_prefix       ? 1
+                                                                        : 0);
   parts.raw_bytes = true;
   parts.model = std::make_unique<SentencePieceModel>(std::move(processor));
   return Pipeline::Make(std::move(parts));

@@ -37,9 +37,10 @@ constexpr int kNormal = 1, kUnknown = 2, kControl = 3, kByte = 6;
 // BPE with byte fallback, as Llama 2 has it. Ids: 0-2 <unk> <s> </s>, 3-258 bytes, then the pieces.
 std::string Model(const std::string& normalizer = Int(3, 1) + Int(4, 0)) {
   std::string out = Piece("<unk>", 0, kUnknown) + Piece("<s>", 0, kControl) + Piece("</s>", 0, kControl);
-  for (int byte = 0; byte < 256; ++byte) out += Piece(ByteTokenName(static_cast<unsigned char>(byte)), 0, kByte);
-  out += Piece("ab", -1, kNormal) + Piece("\u2581ab", -2, kNormal) + Piece("\u2581", -3, kNormal) + Piece("a", -4, kNormal) +
-         Piece("b", -5, kNormal);
+  for (int byte = 0; byte < 256; ++byte)
+    out += Piece(ByteTokenName(static_cast<unsigned char>(byte)), 0, kByte);
+  out += Piece("ab", -1, kNormal) + Piece("\u2581ab", -2, kNormal) + Piece("\u2581", -3, kNormal) +
+         Piece("a", -4, kNormal) + Piece("b", -5, kNormal);
   out += Bytes(2, Int(3, 2) + Int(35, 1));  // trainer_spec: model_type BPE, byte_fallback
   return out + Bytes(3, normalizer);
 }
@@ -106,7 +107,8 @@ TEST_F(SentencePiece, AddedTokensOfTheConfig) {
 }
 
 TEST_F(SentencePiece, HostileFiles) {
-  for (const std::string& bytes : {std::string("nonsense"), std::string("\xFF\xFF\xFF"), Bytes(1, "x").substr(0, 2), std::string("\x0A\xFF\xFF\xFF\xFF\x7F", 6)}) {
+  for (const std::string& bytes : {std::string("nonsense"), std::string("\xFF\xFF\xFF"),
+                                   Bytes(1, "x").substr(0, 2), std::string("\x0A\xFF\xFF\xFF\xFF\x7F", 6)}) {
     const auto t = Load(bytes);
     ASSERT_FALSE(t);
     EXPECT_THAT(t.error().message(), HasSubstr("tokenizer.model"));
@@ -134,9 +136,9 @@ TEST_F(SentencePiece, NormalizationTableIsChecked) {
   outside[0] = 0x3FFFFFu << 10;
   leaf[5] = 0x80000000u | 1000;
   for (const std::string& bad :
-       {table(1024, outside, std::string(1, '\0')), table(1024, leaf, std::string(1, '\0')), table(1024, empty, "x"),
-        table(1024, empty, ""), table(4096, empty, std::string(1, '\0')), table(0xFFFFFFFFu, empty, std::string(1, '\0')),
-        table(1023, empty, std::string(1, '\0'))}) {
+       {table(1024, outside, std::string(1, '\0')), table(1024, leaf, std::string(1, '\0')),
+        table(1024, empty, "x"), table(1024, empty, ""), table(4096, empty, std::string(1, '\0')),
+        table(0xFFFFFFFFu, empty, std::string(1, '\0')), table(1023, empty, std::string(1, '\0'))}) {
     const auto t = Load(Model(bad));
     ASSERT_FALSE(t);
     EXPECT_THAT(t.error().message(), HasSubstr("normalization table"));

@@ -7,9 +7,19 @@ namespace {
 
 // Names under which models that are not careful with their metadata end a turn.
 constexpr std::string_view kEndOfTurnNames[] = {
-    "<|eot_id|>",       "<|im_end|>",     "<|end|>",    "<end_of_turn>", "<|endoftext|>",
-    "<|end_of_text|>",  "<|eom_id|>",     "<EOT>",      "<|eot|>",       "<|return|>",
-    "<\uFF5Cend\u2581of\u2581sentence\uFF5C>", "<|end_of_turn|>", "<|EOT|>",
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|eom_id|>",
+    "<EOT>",
+    "<|eot|>",
+    "<|return|>",
+    "<\uFF5Cend\u2581of\u2581sentence\uFF5C>",
+    "<|end_of_turn|>",
+    "<|EOT|>",
 };
 
 }  // namespace

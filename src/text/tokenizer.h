@@ -1,9 +1,9 @@
 // Text to token ids and back. One class for every kind of file; immutable, and safe to use from many threads
 // once it is made.
 //
-// Text that is not valid UTF-8: what comes from tokenizer.json is fed U+FFFD for every maximal invalid part, as
-// the Hugging Face package sees such text after Python's decode(errors="replace"). SentencePiece models and
-// vocabularies by score (GGUF "llama", llama2.c) take the bytes, which become byte tokens.
+// Text that is not valid UTF-8: what comes from tokenizer.json is fed U+FFFD for every maximal invalid part,
+// as the Hugging Face package sees such text after Python's decode(errors="replace"). SentencePiece models
+// and vocabularies by score (GGUF "llama", llama2.c) take the bytes, which become byte tokens.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +51,8 @@ class Tokenizer {
   static Result<std::unique_ptr<Tokenizer>> FromGguf(const GgufFile& file);
   // llama2.c's tokenizer.bin, which does not say how many tokens it has: vocab_size is the model's, or 0 to
   // take all that are there.
-  static Result<std::unique_ptr<Tokenizer>> FromLlama2c(const std::filesystem::path& tokenizer_bin, int vocab_size);
+  static Result<std::unique_ptr<Tokenizer>> FromLlama2c(const std::filesystem::path& tokenizer_bin,
+                                                        int vocab_size);
 
   virtual ~Tokenizer() = default;
 

@@ -29,17 +29,20 @@ Status ReadVocabulary(const json& vocab, const std::string& where, Vocabulary& o
   for (const auto& [token, value] : vocab.items()) {
     if (!value.is_number_integer())
       return Error::Corrupt(where, ": the id of token '", Printable(token), "' is not an integer");
-    const int64_t raw = value.is_number_unsigned() && value.get<uint64_t>() > INT32_MAX ? int64_t{INT32_MAX} + 1
-                                                                                        : value.get<int64_t>();
+    const int64_t raw = value.is_number_unsigned() && value.get<uint64_t>() > INT32_MAX
+                            ? int64_t{INT32_MAX} + 1
+                            : value.get<int64_t>();
     CELER_ASSIGN(const int32_t id, CheckId(raw, vocab.size(), token, where));
     if (!out.Add(token, id))
-      return Error::Corrupt(where, ": tokens '", Printable(out.Get(id)), "' and '", Printable(token), "' both have id ", id);
+      return Error::Corrupt(where, ": tokens '", Printable(out.Get(id)), "' and '", Printable(token),
+                            "' both have id ", id);
   }
   return {};
 }
 
 // "a b" or ["a", "b"]
-Result<std::vector<std::pair<std::string, std::string>>> ReadMerges(const json& merges, const std::string& where) {
+Result<std::vector<std::pair<std::string, std::string>>> ReadMerges(const json& merges,
+                                                                    const std::string& where) {
   if (!merges.is_array()) return Error::Corrupt(where, ": 'merges' is not a list");
   if (merges.size() > kMaxTokens)
     return Error::Corrupt(where, ": ", merges.size(), " merges; at most ", kMaxTokens, " are accepted");
@@ -110,7 +113,8 @@ Status ReadTemplate(const JsonFields& fields, Pipeline::Parts& parts) {
     CELER_ASSIGN(const JsonFields token, JsonFields::Of(item["SpecialToken"], fields.where()));
     CELER_ASSIGN(const std::string name, token.GetString("id"));
     if (!special || !special->is_object() || !special->contains(name))
-      return Error::Corrupt(fields.where(), ": 'single' names '", Printable(name), "', which 'special_tokens' does not have");
+      return Error::Corrupt(fields.where(), ": 'single' names '", Printable(name),
+                            "', which 'special_tokens' does not have");
     CELER_ASSIGN(const JsonFields entry, JsonFields::Of((*special)[name], fields.where()));
     CELER_ASSIGN(const std::vector<int64_t> ids, entry.GetInts("ids"));
     for (const int64_t id : ids) {
@@ -122,8 +126,8 @@ Status ReadTemplate(const JsonFields& fields, Pipeline::Parts& parts) {
   return {};
 }
 
-Status ReadPostProcessor(const json& spec, const std::string& where, Pipeline::Parts& parts, bool& has_template,
-                         int depth) {
+Status ReadPostProcessor(const json& spec, const std::string& where, Pipeline::Parts& parts,
+                         bool& has_template, int depth) {
   if (spec.is_null()) return {};
   if (depth > 8) return Error::Corrupt(where, ": the post_processor is nested too deep");
   CELER_ASSIGN(const JsonFields fields, JsonFields::Of(spec, where + ": 'post_processor'"));
@@ -151,9 +155,10 @@ Status ReadPostProcessor(const json& spec, const std::string& where, Pipeline::P
     }
     return {};
   }
-  return Error::Unsupported(where, ": post_processor '", type,
-                            "' is not supported (TemplateProcessing, RobertaProcessing, BertProcessing, ByteLevel and "
-                            "Sequence are)");
+  return Error::Unsupported(
+      where, ": post_processor '", type,
+      "' is not supported (TemplateProcessing, RobertaProcessing, BertProcessing, ByteLevel and "
+      "Sequence are)");
 }
 
 // The tokens of "added_tokens", then those that the other files add.
@@ -230,9 +235,11 @@ Result<std::unique_ptr<Tokenizer>> TokenizerFromJson(const json& root, const HfT
   else if (type == "Unigram")
     CELER_RETURN_IF_ERROR(ReadUnigramVocabulary(*vocab, where, *parts.vocabulary, scores));
   else
-    return Error::Unsupported(where, ": a tokenizer model of type '", type, "'; BPE and Unigram are supported");
+    return Error::Unsupported(where, ": a tokenizer model of type '", type,
+                              "'; BPE and Unigram are supported");
 
-  CELER_RETURN_IF_ERROR(ReadAddedTokens(*part("added_tokens"), config, where, *parts.vocabulary, parts.added));
+  CELER_RETURN_IF_ERROR(
+      ReadAddedTokens(*part("added_tokens"), config, where, *parts.vocabulary, parts.added));
   std::vector<bool> never(parts.vocabulary->size());
   for (const AddedToken& token : parts.added)
     if (token.special && parts.vocabulary->Get(token.id) == token.content) never[token.id] = true;
@@ -265,8 +272,12 @@ Result<std::unique_ptr<Tokenizer>> TokenizerFromJson(const json& root, const HfT
       if (token.content == it->second) return token.id;
     return parts.vocabulary->Find(it->second);
   };
-  parts.info = {.bos = find("bos_token"), .eos = find("eos_token"), .unk = find("unk_token"),
-                .pad = find("pad_token"), .end_of_turn = config.end_ids, .chat_template = config.chat_template};
+  parts.info = {.bos = find("bos_token"),
+                .eos = find("eos_token"),
+                .unk = find("unk_token"),
+                .pad = find("pad_token"),
+                .end_of_turn = config.end_ids,
+                .chat_template = config.chat_template};
   if (!parts.info.unk) parts.info.unk = unk;
   // These classes of transformers build their template from the config when the file has none.
   if (!has_template && IsLlamaClass(config.tokenizer_class)) {
@@ -278,7 +289,8 @@ Result<std::unique_ptr<Tokenizer>> TokenizerFromJson(const json& root, const HfT
   for (const auto* ids : {&parts.prefix, &parts.suffix})
     for (const int32_t id : *ids)
       if (id >= size)
-        return Error::Corrupt(where, ": the post_processor adds token ", id, ", but there are only ", size, " tokens");
+        return Error::Corrupt(where, ": the post_processor adds token ", id, ", but there are only ", size,
+                              " tokens");
   return Pipeline::Make(std::move(parts));
 }
 

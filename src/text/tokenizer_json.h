@@ -28,7 +28,8 @@ struct HfTokenizerConfig {
 };
 
 // The whole of tokenizer.json. `where` is what error sentences call the file.
-Result<std::unique_ptr<Tokenizer>> TokenizerFromJson(const nlohmann::json& json, const HfTokenizerConfig& config,
+Result<std::unique_ptr<Tokenizer>> TokenizerFromJson(const nlohmann::json& json,
+                                                     const HfTokenizerConfig& config,
                                                      const std::string& where);
 
 // An entry of "added_tokens" or "added_tokens_decoder".

@@ -9,8 +9,9 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   const size_t zero = input.find('\0');
-  const std::string_view text =
-      zero == std::string_view::npos ? "the cat, \xE4\xB8\xAD\xE6\x96\x87 \xFF <s>  12\n" : input.substr(zero + 1);
+  const std::string_view text = zero == std::string_view::npos
+                                    ? "the cat, \xE4\xB8\xAD\xE6\x96\x87 \xFF <s>  12\n"
+                                    : input.substr(zero + 1);
   const auto root = celer::ParseJson(input.substr(0, zero), "fuzz");
   if (!root) return root.error().message().empty() ? -1 : 0;
   const auto tokenizer = celer::TokenizerFromJson(*root, {}, "fuzz");

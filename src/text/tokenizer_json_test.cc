@@ -159,7 +159,11 @@ json Llama2Spec() {
               {{"type", "Fuse"}},
               {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}}},
           {"model",
-           {{"type", "BPE"}, {"unk_token", "<unk>"}, {"fuse_unk", true}, {"byte_fallback", true}, {"vocab", vocab},
+           {{"type", "BPE"},
+            {"unk_token", "<unk>"},
+            {"fuse_unk", true},
+            {"byte_fallback", true},
+            {"vocab", vocab},
             {"merges", {"a b", "\u2581 ab"}}}}};
 }
 
@@ -180,7 +184,8 @@ TEST(TokenizerJson, Llama2) {
 TEST(TokenizerJson, MetaspaceAtTheFirstPlaceOnly) {
   json spec = Llama2Spec();
   spec["normalizer"] = nullptr;
-  spec["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "first"}, {"split", true}};
+  spec["pre_tokenizer"] = {
+      {"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "first"}, {"split", true}};
   spec["decoder"] = {{"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "first"}};
   const auto t = Make(spec);
   EXPECT_EQ(t->Encode("ab<s>ab"), (Ids{263, 1, 262}));
@@ -192,9 +197,10 @@ TEST(TokenizerJson, Unigram) {
   json spec = {{"pre_tokenizer", {{"type", "Metaspace"}}},
                {"decoder", {{"type", "Metaspace"}}},
                {"model",
-                {{"type", "Unigram"}, {"unk_id", 0},
-                 {"vocab", json::array({json::array({"<unk>", 0.0}), json::array({"\u2581", -2.0}), json::array({"a", -1.5}),
-                                        json::array({"\u2581a", -1.0})})}}}};
+                {{"type", "Unigram"},
+                 {"unk_id", 0},
+                 {"vocab", json::array({json::array({"<unk>", 0.0}), json::array({"\u2581", -2.0}),
+                                        json::array({"a", -1.5}), json::array({"\u2581a", -1.0})})}}}};
   const auto t = Make(spec);
   EXPECT_EQ(t->Encode("a a"), (Ids{3, 3}));
   EXPECT_EQ(t->Encode("axy"), (Ids{3, 0}));
@@ -206,15 +212,18 @@ TEST(TokenizerJson, BehavioursOfSplit) {
   const auto pieces = [&](const char* behavior, bool invert) {
     json spec = ByteLevelSpec();
     spec["post_processor"] = nullptr;
-    spec["pre_tokenizer"] = {{"type", "Sequence"},
-                             {"pretokenizers",
-                              {{{"type", "Split"}, {"pattern", {{"String", "-"}}}, {"behavior", behavior}, {"invert", invert}},
-                               {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+    spec["pre_tokenizer"] = {
+        {"type", "Sequence"},
+        {"pretokenizers",
+         {{{"type", "Split"}, {"pattern", {{"String", "-"}}}, {"behavior", behavior}, {"invert", invert}},
+          {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
     // A merge for every pair, so that a piece shows as one token.
     json vocab = spec["model"]["vocab"];
     spec["model"]["ignore_merges"] = true;
     int id = 263;
-    for (const char* token : {"the-", "the-final--", "-final", "final-", "--", "final", "countdown", "-countdown"}) vocab[token] = id++;
+    for (const char* token :
+         {"the-", "the-final--", "-final", "final-", "--", "final", "countdown", "-countdown"})
+      vocab[token] = id++;
     spec["model"]["vocab"] = vocab;
     const auto t = Make(spec);
     std::vector<std::string> out;
@@ -252,7 +261,8 @@ TEST(TokenizerJson, HostileFiles) {
   EXPECT_THAT(Failure(with("/post_processor/special_tokens", json::object())), HasSubstr("<|end|>"));
   EXPECT_THAT(Failure(with("/post_processor/special_tokens/<|end|>/ids", {5000})), HasSubstr("5000"));
   EXPECT_THAT(Failure(with("/post_processor/single", json::array())), HasSubstr("no place for the text"));
-  EXPECT_THAT(Failure(with("/pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", "("}}}, {"behavior", "Isolated"}})),
+  EXPECT_THAT(Failure(with("/pre_tokenizer",
+                           {{"type", "Split"}, {"pattern", {{"Regex", "("}}}, {"behavior", "Isolated"}})),
               HasSubstr("regular expression"));
   EXPECT_THAT(Failure(with("/pre_tokenizer", {{"type", "UnicodeScripts"}})), HasSubstr("UnicodeScripts"));
   EXPECT_THAT(Failure(with("/normalizer", {{"type", "Precompiled"}})), HasSubstr("Precompiled"));
@@ -264,10 +274,11 @@ TEST(TokenizerJson, HostileFiles) {
 
 TEST(TokenizerJson, HostileRegexDoesNotHang) {
   json spec = ByteLevelSpec();
-  spec["pre_tokenizer"] = {{"type", "Sequence"},
-                           {"pretokenizers",
-                            {{{"type", "Split"}, {"pattern", {{"Regex", "(a+)+$|(x+x+)+y"}}}, {"behavior", "Isolated"}},
-                             {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+  spec["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers",
+       {{{"type", "Split"}, {"pattern", {{"Regex", "(a+)+$|(x+x+)+y"}}}, {"behavior", "Isolated"}},
+        {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
   const auto t = Make(spec);
   const std::string text = std::string(50000, 'a') + std::string(50000, 'x');
   const auto start = std::chrono::steady_clock::now();
@@ -293,7 +304,8 @@ TEST(TokenizerJson, ServesManyThreads) {
   std::vector<int> wrong(4);
   for (size_t i = 0; i < wrong.size(); ++i)
     threads.emplace_back([&, i] {
-      for (int round = 0; round < 100; ++round) wrong[i] += t->Encode("the word <|left|> \u20AC the") != expected;
+      for (int round = 0; round < 100; ++round)
+        wrong[i] += t->Encode("the word <|left|> \u20AC the") != expected;
     });
   for (auto& thread : threads) thread.join();
   EXPECT_THAT(wrong, ElementsAre(0, 0, 0, 0));
@@ -308,19 +320,22 @@ class Directory : public testing::Test {
     std::filesystem::create_directories(path_);
   }
   void TearDown() override { std::filesystem::remove_all(path_); }
-  void Write(const char* name, const std::string& text) { std::ofstream(path_ / name, std::ios::binary) << text; }
+  void Write(const char* name, const std::string& text) {
+    std::ofstream(path_ / name, std::ios::binary) << text;
+  }
   std::filesystem::path path_;
 };
 
 TEST_F(Directory, SmallFilesAreHeard) {
   Write("tokenizer.json", ByteLevelSpec().dump());
-  Write("tokenizer_config.json", json{{"bos_token", {{"content", "<|end|>"}}},
-                                      {"eos_token", "<|left|>"},
-                                      {"pad_token", nullptr},
-                                      {"chat_template", json::array({{{"name", "tool_use"}, {"template", "T"}},
-                                                                     {{"name", "default"}, {"template", "D"}}})},
-                                      {"added_tokens_decoder", {{"263", {{"content", "<|new|>"}, {"special", true}}}}}}
-                                     .dump());
+  Write("tokenizer_config.json",
+        json{{"bos_token", {{"content", "<|end|>"}}},
+             {"eos_token", "<|left|>"},
+             {"pad_token", nullptr},
+             {"chat_template", json::array({{{"name", "tool_use"}, {"template", "T"}},
+                                            {{"name", "default"}, {"template", "D"}}})},
+             {"added_tokens_decoder", {{"263", {{"content", "<|new|>"}, {"special", true}}}}}}
+            .dump());
   Write("special_tokens_map.json", R"({"eos_token": "<|end|>", "pad_token": "<|right|>"})");
   Write("generation_config.json", R"({"eos_token_id": [261, 100000]})");
   auto t = Tokenizer::FromHfDirectory(path_);

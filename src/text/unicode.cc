@@ -20,16 +20,17 @@ constexpr char32_t kFirstNotNfcStable = 0x300;
 uint8_t ClassOf(char32_t c) {
   if (c < 0x300) return 0;
   const auto* end = kCombiningClasses + kCombiningClassCount;
-  const auto* it = std::upper_bound(kCombiningClasses, end, c,
-                                    [](char32_t value, const CombiningClass& entry) { return value < entry.first; });
+  const auto* it =
+      std::upper_bound(kCombiningClasses, end, c,
+                       [](char32_t value, const CombiningClass& entry) { return value < entry.first; });
   if (it == kCombiningClasses) return 0;
   --it;
   return c <= it->last ? it->value : 0;
 }
 
 std::span<const char32_t> Find(const Decomposition* table, size_t count, const char32_t* text, char32_t c) {
-  const auto* it = std::lower_bound(table, table + count, c,
-                                    [](const Decomposition& entry, char32_t value) { return entry.from < value; });
+  const auto* it = std::lower_bound(
+      table, table + count, c, [](const Decomposition& entry, char32_t value) { return entry.from < value; });
   if (it == table + count || it->from != c) return {};
   return {text + it->offset, it->length};
 }
@@ -37,7 +38,8 @@ std::span<const char32_t> Find(const Decomposition* table, size_t count, const c
 char32_t Compose(char32_t a, char32_t b) {
   if (a >= kLBase && a < kLBase + kLCount && b >= kVBase && b < kVBase + kVCount)
     return kSBase + ((a - kLBase) * kVCount + (b - kVBase)) * kTCount;
-  if (a >= kSBase && a < kSBase + kSCount && (a - kSBase) % kTCount == 0 && b > kTBase && b < kTBase + kTCount)
+  if (a >= kSBase && a < kSBase + kSCount && (a - kSBase) % kTCount == 0 && b > kTBase &&
+      b < kTBase + kTCount)
     return a + (b - kTBase);
   const auto* end = kCompositions + kCompositionCount;
   const auto* it = std::lower_bound(kCompositions, end, std::pair(a, b),
@@ -153,8 +155,8 @@ std::string ToLower(std::string_view text) {
       out += "i\u0307";
     } else {
       const auto* end = kLower + kLowerCount;
-      const auto* it = std::lower_bound(kLower, end, c.value,
-                                        [](const Lower& entry, char32_t value) { return entry.from < value; });
+      const auto* it = std::lower_bound(
+          kLower, end, c.value, [](const Lower& entry, char32_t value) { return entry.from < value; });
       utf8::Append(it != end && it->from == c.value ? it->to : c.value, out);
     }
   }

@@ -9,13 +9,13 @@ namespace {
 
 TEST(Normalize, TheStandardsOwnExamples) {
   EXPECT_EQ(Normalize("A\u030A", Form::kNfc), "\u00C5");
-  EXPECT_EQ(Normalize("\u212B", Form::kNfc), "\u00C5");           // the sign for angstrom
+  EXPECT_EQ(Normalize("\u212B", Form::kNfc), "\u00C5");  // the sign for angstrom
   EXPECT_EQ(Normalize("\u1E9B\u0323", Form::kNfd), "\u017F\u0323\u0307");
   EXPECT_EQ(Normalize("\u1E9B\u0323", Form::kNfc), "\u1E9B\u0323");
   EXPECT_EQ(Normalize("\u1E9B\u0323", Form::kNfkd), "s\u0323\u0307");
   EXPECT_EQ(Normalize("\u1E9B\u0323", Form::kNfkc), "\u1E69");
   EXPECT_EQ(Normalize("\uFB01\u00BD\u2163", Form::kNfkc), "fi1\u20442IV");
-  EXPECT_EQ(Normalize("\u0958", Form::kNfc), "\u0915\u093C");     // excluded from composition
+  EXPECT_EQ(Normalize("\u0958", Form::kNfc), "\u0915\u093C");  // excluded from composition
 }
 
 TEST(Normalize, Hangul) {

@@ -79,8 +79,9 @@ class Unigram : public Model {
       out.push_back(*id);
       return;
     }
-    if (options_.byte_fallback &&
-        std::all_of(text.begin(), text.end(), [&](char b) { return byte_ids_[static_cast<uint8_t>(b)] >= 0; })) {
+    if (options_.byte_fallback && std::all_of(text.begin(), text.end(), [&](char b) {
+          return byte_ids_[static_cast<uint8_t>(b)] >= 0;
+        })) {
       for (const char byte : text) out.push_back(byte_ids_[static_cast<uint8_t>(byte)]);
     } else if (options_.unk_id) {
       out.push_back(*options_.unk_id);

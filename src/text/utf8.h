@@ -11,9 +11,9 @@ inline constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
 struct CodePoint {
   char32_t value = 0xFFFD;
-  size_t length = 1;   // bytes read; for what is not valid: the longest prefix of a valid sequence, at least 1
+  size_t length = 1;  // bytes read; for what is not valid: the longest prefix of a valid sequence, at least 1
   bool valid = false;
-  bool cut = false;    // not valid only because the text ends here
+  bool cut = false;  // not valid only because the text ends here
 };
 
 // The first code point of a text that is not empty. Surrogates, overlong forms and values above U+10FFFF are

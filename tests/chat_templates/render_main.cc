@@ -32,7 +32,8 @@ Json Answer(const Json& request) {
   options.eos_token = StringOr(request, "eos_token");
   options.extra = request.value("extra", Json());
   if (request.contains("now") && request["now"].is_number()) options.now = request["now"].get<std::time_t>();
-  const auto text = at->second.Render(request.value("messages", Json::array()), request.value("tools", Json()), options);
+  const auto text =
+      at->second.Render(request.value("messages", Json::array()), request.value("tools", Json()), options);
   if (!text) return {{"error", text.error().message()}};
   return {{"text", *text}};
 }
@@ -43,7 +44,8 @@ int main() {
   std::ios::sync_with_stdio(false);
   for (std::string line; std::getline(std::cin, line);) {
     const Json request = Json::parse(line, nullptr, false);
-    const Json answer = request.is_object() ? Answer(request) : Json{{"error", "the line is not a JSON object"}};
+    const Json answer =
+        request.is_object() ? Answer(request) : Json{{"error", "the line is not a JSON object"}};
     std::cout << answer.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n' << std::flush;
   }
 }

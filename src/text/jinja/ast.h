@@ -45,7 +45,23 @@ enum class ExprKind : uint8_t {
   kTest,       // child is text(arguments)
 };
 
-enum class Op : uint8_t { kAdd, kSub, kMul, kDiv, kFloorDiv, kMod, kPow, kEq, kNe, kLt, kLe, kGt, kGe, kIn, kNotIn };
+enum class Op : uint8_t {
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kFloorDiv,
+  kMod,
+  kPow,
+  kEq,
+  kNe,
+  kLt,
+  kLe,
+  kGt,
+  kGe,
+  kIn,
+  kNotIn
+};
 
 struct CallArguments {
   std::vector<ExprPtr> positional;

@@ -44,8 +44,8 @@ FilterFn FindGlobal(std::string_view name);
 Value MakeFunction(Budget& budget, std::string name, FilterFn call, Value self);
 
 // Matches arguments to a signature as Python does: one pointer per name, null when not given.
-std::vector<const Value*> Bind(const char* function, const Args& args, std::initializer_list<const char*> names,
-                               size_t required);
+std::vector<const Value*> Bind(const char* function, const Args& args,
+                               std::initializer_list<const char*> names, size_t required);
 // The integer, string or truth in a bound argument, with a default; they throw on another type.
 int64_t IntArg(const char* function, const Value* value, int64_t fallback);
 const std::string& StringArg(const char* function, const Value* value);

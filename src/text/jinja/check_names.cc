@@ -6,7 +6,7 @@ namespace celer::jinja {
 namespace {
 
 // Filters of Jinja that no chat template needs. Using one is an error, but only once it is reached.
-constexpr std::string_view kUnsupportedFilters[] = {"filesizeformat", "pprint", "random",  "striptags",
+constexpr std::string_view kUnsupportedFilters[] = {"filesizeformat", "pprint",   "random", "striptags",
                                                     "urlize",         "wordwrap", "xmlattr"};
 
 // `soft`: inside an if, up to the next block with a scope of its own.

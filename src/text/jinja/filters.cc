@@ -35,7 +35,8 @@ Value Trim(Interpreter& in, const Value& v, const Args& args) {
 Value Center(Interpreter& in, const Value& v, const Args& args) {
   const auto bound = Bind("center", args, {"width"}, 0);
   const Value text = SoftString(in, v);
-  return in.Text(JustifyText(text.text(), IntArg("center", bound[0], 80), " ", '^', in.budget()), text.string().markup);
+  return in.Text(JustifyText(text.text(), IntArg("center", bound[0], 80), " ", '^', in.budget()),
+                 text.string().markup);
 }
 
 // Unlike str.title(): a word starts only after a space or one of - ( { [ <.
@@ -58,7 +59,8 @@ Value Title(Interpreter& in, const Value& v, const Args& args) {
 Value ReplaceFilter(Interpreter& in, const Value& v, const Args& args) {
   const auto bound = Bind("replace", args, {"old", "new", "count"}, 2);
   const bool all = bound[2] == nullptr || bound[2]->Is(Kind::kNone);
-  return in.Text(Replace(in.Str(v), in.Str(*bound[0]), in.Str(*bound[1]), all ? -1 : IntArg("replace", bound[2], -1), in.budget()));
+  return in.Text(Replace(in.Str(v), in.Str(*bound[0]), in.Str(*bound[1]),
+                         all ? -1 : IntArg("replace", bound[2], -1), in.budget()));
 }
 
 Value StringFilter(Interpreter& in, const Value& v, const Args& args) {
@@ -126,7 +128,8 @@ Value Truncate(Interpreter& in, const Value& v, const Args& args) {
   const auto bound = Bind("truncate", args, {"length", "killwords", "end", "leeway"}, 0);
   const int64_t length = IntArg("truncate", bound[0], 255);
   const std::string end = bound[2] != nullptr ? StringArg("truncate", bound[2]) : "...";
-  const int64_t leeway = bound[3] == nullptr || bound[3]->Is(Kind::kNone) ? 5 : IntArg("truncate", bound[3], 5);
+  const int64_t leeway =
+      bound[3] == nullptr || bound[3]->Is(Kind::kNone) ? 5 : IntArg("truncate", bound[3], 5);
   const int64_t keep = length - CountCodePoints(end);
   if (keep < 0 || leeway < 0) throw TemplateError("truncate needs a length that leaves room for its end");
   if (in.Length(v) <= length + leeway) return v;
@@ -217,11 +220,14 @@ Value ToJsonFilter(Interpreter& in, const Value& v, const Args& args) {
 
 // --- Numbers ---
 
-std::string NumberText(std::string_view text) {  // as int() and float() read it: trimmed, digits with single _
+std::string NumberText(
+    std::string_view text) {  // as int() and float() read it: trimmed, digits with single _
   std::string out(Strip(text, StripSide::kBoth));
   for (size_t i = 0; i < out.size(); ++i) {
     if (out[i] != '_') continue;
-    const auto digit = [&](size_t k) { return k < out.size() && std::isxdigit(static_cast<unsigned char>(out[k])) != 0; };
+    const auto digit = [&](size_t k) {
+      return k < out.size() && std::isxdigit(static_cast<unsigned char>(out[k])) != 0;
+    };
     if (i == 0 || !digit(i - 1) || !digit(i + 1)) return "?";
   }
   std::erase(out, '_');
@@ -259,7 +265,8 @@ std::optional<Int> ParseInt(std::string_view source, int64_t base) {
     return true;
   };
   if (!prefix('x', 16) && !prefix('o', 8) && !prefix('b', 2) && base == 0) {
-    if (text.size() > 1 && text[0] == '0' && text.find_first_not_of('0') != std::string::npos) return std::nullopt;
+    if (text.size() > 1 && text[0] == '0' && text.find_first_not_of('0') != std::string::npos)
+      return std::nullopt;
     base = 10;
   }
   if (text.empty()) return std::nullopt;
@@ -267,7 +274,8 @@ std::optional<Int> ParseInt(std::string_view source, int64_t base) {
   for (const char c : text) {
     const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'z' ? c - 'a' + 10 : 99;
     if (digit >= base) return std::nullopt;
-    if (__builtin_mul_overflow(value, static_cast<Int>(base), &value) || __builtin_add_overflow(value, Int{digit}, &value))
+    if (__builtin_mul_overflow(value, static_cast<Int>(base), &value) ||
+        __builtin_add_overflow(value, Int{digit}, &value))
       throw TemplateError("an integer does not fit in 128 bits");
   }
   return negative ? -value : value;
@@ -356,7 +364,8 @@ Value Round(Interpreter& in, const Value& v, const Args& args) {
 
 Value Default(Interpreter& in, const Value& v, const Args& args) {
   const auto bound = Bind("default", args, {"default_value", "boolean"}, 0);
-  if (v.Is(Kind::kUndefined) || (BoolArg(bound[1], false) && !Truthy(v))) return bound[0] != nullptr ? *bound[0] : in.Text("");
+  if (v.Is(Kind::kUndefined) || (BoolArg(bound[1], false) && !Truthy(v)))
+    return bound[0] != nullptr ? *bound[0] : in.Text("");
   return v;
 }
 
@@ -365,7 +374,8 @@ Value Attr(Interpreter& in, const Value& v, const Args& args) {
   const std::string& name = StringArg("attr", bound[0]);
   if (v.Is(Kind::kDict)) {  // attributes only, never keys
     bool forbidden = false;
-    if (FindMethod(Kind::kDict, name, &forbidden) == nullptr) return Value::Undefined("a dict has no attribute '" + name + "'");
+    if (FindMethod(Kind::kDict, name, &forbidden) == nullptr)
+      return Value::Undefined("a dict has no attribute '" + name + "'");
   }
   return in.Attribute(v, name);
 }

@@ -17,7 +17,8 @@ void AppendHex(std::string& out, uint32_t value, int digits) {
 }
 
 void AppendStringRepr(std::string& out, std::string_view text) {
-  const bool use_double = text.find('\'') != std::string_view::npos && text.find('"') == std::string_view::npos;
+  const bool use_double =
+      text.find('\'') != std::string_view::npos && text.find('"') == std::string_view::npos;
   const char quote = use_double ? '"' : '\'';
   out.push_back(quote);
   for (size_t i = 0, n; i < text.size(); i += n) {
@@ -43,21 +44,36 @@ class Printer {
 
   void Repr(const Value& value) {
     budget_.Charge(1);
-    if (++depth_ > 2 * budget_.limits().nesting) throw TemplateError("a value that holds itself cannot be printed");
+    if (++depth_ > 2 * budget_.limits().nesting)
+      throw TemplateError("a value that holds itself cannot be printed");
     const size_t before = out_.size();
     switch (value.kind()) {
-      case Kind::kUndefined: out_ += "Undefined"; break;
-      case Kind::kNone: out_ += "None"; break;
-      case Kind::kBool: out_ += value.boolean() ? "True" : "False"; break;
-      case Kind::kInt: out_ += IntText(value.integer()); break;
-      case Kind::kFloat: out_ += FloatRepr(value.AsDouble()); break;
+      case Kind::kUndefined:
+        out_ += "Undefined";
+        break;
+      case Kind::kNone:
+        out_ += "None";
+        break;
+      case Kind::kBool:
+        out_ += value.boolean() ? "True" : "False";
+        break;
+      case Kind::kInt:
+        out_ += IntText(value.integer());
+        break;
+      case Kind::kFloat:
+        out_ += FloatRepr(value.AsDouble());
+        break;
       case Kind::kString:
         if (value.string().markup) out_ += "Markup(";
         AppendStringRepr(out_, value.text());
         if (value.string().markup) out_ += ")";
         break;
-      case Kind::kList: Items(value, '[', ']'); break;
-      case Kind::kTuple: Items(value, '(', ')'); break;
+      case Kind::kList:
+        Items(value, '[', ']');
+        break;
+      case Kind::kTuple:
+        Items(value, '(', ')');
+        break;
       case Kind::kView:
         out_ += value.sequence().label;
         out_ += '(';
@@ -71,13 +87,17 @@ class Printer {
         out_ += ')';
         break;
       }
-      case Kind::kDict: Entries(value.dict()); break;
+      case Kind::kDict:
+        Entries(value.dict());
+        break;
       case Kind::kNamespace:
         out_ += "<Namespace ";
         Entries(value.name_space().attributes);
         out_ += '>';
         break;
-      default: out_ += "<" + TypeName(value) + ">"; break;
+      default:
+        out_ += "<" + TypeName(value) + ">";
+        break;
     }
     budget_.ChargeString(static_cast<int64_t>(out_.size() - before));
     budget_.CheckString(static_cast<int64_t>(out_.size()));
@@ -122,15 +142,30 @@ class JsonWriter {
     budget_.Charge(1);
     const size_t before = out_.size();
     switch (value.kind()) {
-      case Kind::kNone: out_ += "null"; break;
-      case Kind::kBool: out_ += value.boolean() ? "true" : "false"; break;
-      case Kind::kInt: out_ += IntText(value.integer()); break;
-      case Kind::kFloat: out_ += Number(value.AsDouble()); break;
-      case Kind::kString: Quote(value.text()); break;
+      case Kind::kNone:
+        out_ += "null";
+        break;
+      case Kind::kBool:
+        out_ += value.boolean() ? "true" : "false";
+        break;
+      case Kind::kInt:
+        out_ += IntText(value.integer());
+        break;
+      case Kind::kFloat:
+        out_ += Number(value.AsDouble());
+        break;
+      case Kind::kString:
+        Quote(value.text());
+        break;
       case Kind::kList:
-      case Kind::kTuple: Array(value.sequence().items); break;
-      case Kind::kDict: Object(value.dict()); break;
-      default: throw TemplateError("a value of type " + TypeName(value) + " cannot be written as JSON");
+      case Kind::kTuple:
+        Array(value.sequence().items);
+        break;
+      case Kind::kDict:
+        Object(value.dict());
+        break;
+      default:
+        throw TemplateError("a value of type " + TypeName(value) + " cannot be written as JSON");
     }
     budget_.ChargeString(static_cast<int64_t>(out_.size() - before) / 4);
     budget_.CheckString(static_cast<int64_t>(out_.size()));
@@ -150,13 +185,27 @@ class JsonWriter {
     for (size_t i = 0, n; i < text.size(); i += n) {
       const uint32_t c = DecodeAt(text, i, &n);
       switch (c) {
-        case '"': out_ += "\\\""; break;
-        case '\\': out_ += "\\\\"; break;
-        case '\n': out_ += "\\n"; break;
-        case '\r': out_ += "\\r"; break;
-        case '\t': out_ += "\\t"; break;
-        case '\b': out_ += "\\b"; break;
-        case '\f': out_ += "\\f"; break;
+        case '"':
+          out_ += "\\\"";
+          break;
+        case '\\':
+          out_ += "\\\\";
+          break;
+        case '\n':
+          out_ += "\\n";
+          break;
+        case '\r':
+          out_ += "\\r";
+          break;
+        case '\t':
+          out_ += "\\t";
+          break;
+        case '\b':
+          out_ += "\\b";
+          break;
+        case '\f':
+          out_ += "\\f";
+          break;
         default:
           if (c < 0x20 || (style_.ensure_ascii && c > 0x7e)) {
             Escape(c);
@@ -209,12 +258,23 @@ class JsonWriter {
 
   void Key(const Value& key) {
     switch (key.kind()) {
-      case Kind::kString: Quote(key.text()); break;
-      case Kind::kNone: out_ += "\"null\""; break;
-      case Kind::kBool: out_ += key.boolean() ? "\"true\"" : "\"false\""; break;
-      case Kind::kInt: out_ += '"' + IntText(key.integer()) + '"'; break;
-      case Kind::kFloat: out_ += '"' + Number(key.AsDouble()) + '"'; break;
-      default: throw TemplateError("a key of type " + TypeName(key) + " cannot be written as JSON");
+      case Kind::kString:
+        Quote(key.text());
+        break;
+      case Kind::kNone:
+        out_ += "\"null\"";
+        break;
+      case Kind::kBool:
+        out_ += key.boolean() ? "\"true\"" : "\"false\"";
+        break;
+      case Kind::kInt:
+        out_ += '"' + IntText(key.integer()) + '"';
+        break;
+      case Kind::kFloat:
+        out_ += '"' + Number(key.AsDouble()) + '"';
+        break;
+      default:
+        throw TemplateError("a key of type " + TypeName(key) + " cannot be written as JSON");
     }
     out_ += style_.key_separator;
   }
@@ -257,7 +317,8 @@ class JsonWriter {
 std::string IntText(Int value) {
   if (value == 0) return "0";
   const bool negative = value < 0;
-  unsigned __int128 rest = negative ? -static_cast<unsigned __int128>(value) : static_cast<unsigned __int128>(value);
+  unsigned __int128 rest =
+      negative ? -static_cast<unsigned __int128>(value) : static_cast<unsigned __int128>(value);
   std::string text;
   for (; rest != 0; rest /= 10) text.push_back(static_cast<char>('0' + static_cast<int>(rest % 10)));
   if (negative) text.push_back('-');
@@ -313,12 +374,23 @@ std::string EscapeHtml(std::string_view text, Budget& budget) {
   std::string out;
   for (const char c : text) {
     switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '\'': out += "&#39;"; break;
-      case '"': out += "&#34;"; break;
-      default: out.push_back(c);
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      case '"':
+        out += "&#34;";
+        break;
+      default:
+        out.push_back(c);
     }
   }
   budget.ChargeString(static_cast<int64_t>(out.size()));

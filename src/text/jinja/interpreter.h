@@ -1,4 +1,5 @@
-// Runs a template over its variables. One object renders once; it owns every value that the template can change.
+// Runs a template over its variables. One object renders once; it owns every value that the template can
+// change.
 #pragma once
 
 #include <ctime>
@@ -52,7 +53,8 @@ class Interpreter {
   Value Item(const Value& object, const Value& key);
   Value AttributePath(const Value& object, const Value& path);  // "a.b.0", as the attribute= of filters
   Value Call(const Value& callee, const Args& args);
-  std::vector<Value> Items(const Value& iterable);  // what a loop over it would see; reads an iterator to its end
+  std::vector<Value> Items(
+      const Value& iterable);  // what a loop over it would see; reads an iterator to its end
   int64_t Length(const Value& value);
   Value NewNamespace();
   Value Text(std::string text, bool markup = false) { return MakeString(budget_, std::move(text), markup); }

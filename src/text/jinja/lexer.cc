@@ -62,7 +62,8 @@ class Lexer {
   bool At(std::string_view s) const { return src_.substr(pos_).starts_with(s); }
 
   void Advance(size_t end) {
-    line_ += static_cast<int>(std::count(src_.begin() + static_cast<int64_t>(pos_), src_.begin() + static_cast<int64_t>(end), '\n'));
+    line_ += static_cast<int>(std::count(src_.begin() + static_cast<int64_t>(pos_),
+                                         src_.begin() + static_cast<int64_t>(end), '\n'));
     pos_ = end;
   }
 
@@ -72,7 +73,8 @@ class Lexer {
     return at;
   }
 
-  // If a `raw` or `endraw` tag with this name starts at `at`, the offset of what follows the name (and its spaces).
+  // If a `raw` or `endraw` tag with this name starts at `at`, the offset of what follows the name (and its
+  // spaces).
   size_t MatchRawTag(size_t at, std::string_view name) const {
     at += 2;
     if (at < src_.size() && (src_[at] == '-' || src_[at] == '+')) ++at;
@@ -97,7 +99,8 @@ class Lexer {
     if (!text.empty()) Emit(TokenKind::kData, std::string(text));
   }
 
-  // Offset after the end of a tag, when one is here: `-%}` eats all space after it, `%}` one newline, `+%}` nothing.
+  // Offset after the end of a tag, when one is here: `-%}` eats all space after it, `%}` one newline, `+%}`
+  // nothing.
   size_t MatchTagEnd(size_t at, std::string_view close, bool trim_newline) const {
     const std::string_view rest = src_.substr(at);
     if (rest.starts_with(close)) {
@@ -183,7 +186,8 @@ class Lexer {
     const std::string_view close = block ? "%}" : "}}";
     std::string open_brackets;
     while (true) {
-      if (pos_ >= src_.size()) Fail(block ? "a tag '{%' is not closed by '%}'" : "an expression '{{' is not closed by '}}'");
+      if (pos_ >= src_.size())
+        Fail(block ? "a tag '{%' is not closed by '%}'" : "an expression '{{' is not closed by '}}'");
       if (open_brackets.empty()) {
         if (const size_t end = MatchTagEnd(pos_, close, block); end != kNpos) {
           Emit(block ? TokenKind::kBlockEnd : TokenKind::kVarEnd, "");
@@ -262,7 +266,8 @@ class Lexer {
       const int wanted = prefix == 'x' ? 16 : prefix == 'o' ? 8 : prefix == 'b' ? 2 : 10;
       if (wanted != 10) {
         size_t scan = pos_ + 2;
-        while (scan < src_.size() && (src_[scan] == '_' || (HexValue(src_[scan]) >= 0 && HexValue(src_[scan]) < wanted)))
+        while (scan < src_.size() &&
+               (src_[scan] == '_' || (HexValue(src_[scan]) >= 0 && HexValue(src_[scan]) < wanted)))
           ++scan;
         if (scan > pos_ + 2) {
           base = wanted;
@@ -277,7 +282,8 @@ class Lexer {
     Int value = 0;
     for (; at < end; ++at) {
       if (src_[at] == '_') continue;
-      if (__builtin_mul_overflow(value, Int{base}, &value) || __builtin_add_overflow(value, Int{HexValue(src_[at])}, &value))
+      if (__builtin_mul_overflow(value, Int{base}, &value) ||
+          __builtin_add_overflow(value, Int{HexValue(src_[at])}, &value))
         Fail("the number " + std::string(src_.substr(pos_, end - pos_)) + " does not fit in 128 bits");
     }
     Emit(TokenKind::kInteger, std::string(src_.substr(pos_, end - pos_))).integer = value;
@@ -309,17 +315,34 @@ class Lexer {
       const char c = src_[i + 1];
       i += 2;
       switch (c) {
-        case '\n': break;  // a continued line
+        case '\n':
+          break;  // a continued line
         case '\\':
         case '\'':
-        case '"': out.push_back(c); break;
-        case 'a': out.push_back('\a'); break;
-        case 'b': out.push_back('\b'); break;
-        case 'f': out.push_back('\f'); break;
-        case 'n': out.push_back('\n'); break;
-        case 'r': out.push_back('\r'); break;
-        case 't': out.push_back('\t'); break;
-        case 'v': out.push_back('\v'); break;
+        case '"':
+          out.push_back(c);
+          break;
+        case 'a':
+          out.push_back('\a');
+          break;
+        case 'b':
+          out.push_back('\b');
+          break;
+        case 'f':
+          out.push_back('\f');
+          break;
+        case 'n':
+          out.push_back('\n');
+          break;
+        case 'r':
+          out.push_back('\r');
+          break;
+        case 't':
+          out.push_back('\t');
+          break;
+        case 'v':
+          out.push_back('\v');
+          break;
         case 'x':
         case 'u':
         case 'U': {
@@ -328,7 +351,8 @@ class Lexer {
           i += digits;
           break;
         }
-        case 'N': Fail("\\N{...} escapes are not supported");
+        case 'N':
+          Fail("\\N{...} escapes are not supported");
         default:
           if (c >= '0' && c <= '7') {
             uint32_t value = static_cast<uint32_t>(c - '0');
@@ -346,9 +370,9 @@ class Lexer {
   }
 
   void LexOperator(std::string& open_brackets) {
-    static constexpr std::string_view kOperators[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~",
-                                                      "[",  "]",  "(",  ")",  "{",  "}",  ">", "<", "=", ".", ":", "|",
-                                                      ",",  ";"};
+    static constexpr std::string_view kOperators[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/",
+                                                      "*",  "%",  "~",  "[",  "]",  "(",  ")", "{", "}",
+                                                      ">",  "<",  "=",  ".",  ":",  "|",  ",", ";"};
     for (const std::string_view op : kOperators) {
       if (!At(op)) continue;
       const char c = op[0];

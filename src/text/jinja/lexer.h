@@ -1,5 +1,5 @@
-// Template text to tokens, with Jinja's whitespace rules under trim_blocks and lstrip_blocks (the way chat templates
-// are always read): the newline after a block tag goes, and so does the indentation before one.
+// Template text to tokens, with Jinja's whitespace rules under trim_blocks and lstrip_blocks (the way chat
+// templates are always read): the newline after a block tag goes, and so does the indentation before one.
 #pragma once
 
 #include <string>

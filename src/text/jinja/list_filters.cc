@@ -1,4 +1,5 @@
-// Filters on sequences and mappings. Where Jinja returns a generator, so do we: true, without a length, read once.
+// Filters on sequences and mappings. Where Jinja returns a generator, so do we: true, without a length, read
+// once.
 #include "text/jinja/list_filters.h"
 
 #include <algorithm>
@@ -29,7 +30,8 @@ Value First(Interpreter& in, const Value& v, const Args& args) {
     auto& sequence = v.object<Sequence>();
     if (sequence.consumed < sequence.items.size()) return sequence.items[sequence.consumed++];
   } else if (v.Is(Kind::kString) || v.IsSequence()) {
-    if (in.Length(v) > 0) return v.Is(Kind::kString) ? in.Text(in.Item(v, Value::Integer(0)).text()) : v.sequence().items[0];
+    if (in.Length(v) > 0)
+      return v.Is(Kind::kString) ? in.Text(in.Item(v, Value::Integer(0)).text()) : v.sequence().items[0];
   } else if (const std::vector<Value> items = in.Items(v); !items.empty()) {
     return items.front();
   }
@@ -38,7 +40,8 @@ Value First(Interpreter& in, const Value& v, const Args& args) {
 
 Value Last(Interpreter& in, const Value& v, const Args& args) {
   Bind("last", args, {}, 0);
-  if (v.Is(Kind::kIterator)) throw TemplateError("last needs a sequence, not a generator; put '| list' before it");
+  if (v.Is(Kind::kIterator))
+    throw TemplateError("last needs a sequence, not a generator; put '| list' before it");
   if (v.Is(Kind::kString) || v.IsSequence()) {
     if (in.Length(v) > 0) return in.Item(v, Value::Integer(-1));
   } else if (const std::vector<Value> items = in.Items(v); !items.empty()) {
@@ -54,7 +57,8 @@ Value List(Interpreter& in, const Value& v, const Args& args) {
 
 Value Items(Interpreter& in, const Value& v, const Args& args) {
   Bind("items", args, {}, 0);
-  if (!v.Is(Kind::kDict) && !v.Is(Kind::kUndefined)) throw TemplateError("items needs a dict, not " + TypeName(v));
+  if (!v.Is(Kind::kDict) && !v.Is(Kind::kUndefined))
+    throw TemplateError("items needs a dict, not " + TypeName(v));
   std::vector<Value> pairs;
   if (v.Is(Kind::kDict))
     for (const auto& [key, value] : v.dict().entries) pairs.push_back(MakeTuple(in.budget(), {key, value}));
@@ -81,7 +85,8 @@ Value Reverse(Interpreter& in, const Value& v, const Args& args) {
   std::vector<Value> items = in.Items(v);
   std::reverse(items.begin(), items.end());
   // A generator cannot be read backwards, so that one becomes a list.
-  return v.Is(Kind::kIterator) ? MakeList(in.budget(), std::move(items)) : MakeIterator(in.budget(), std::move(items));
+  return v.Is(Kind::kIterator) ? MakeList(in.budget(), std::move(items))
+                               : MakeIterator(in.budget(), std::move(items));
 }
 
 // --- Order ---
@@ -122,7 +127,8 @@ Value Sort(Interpreter& in, const Value& v, const Args& args) {
   std::vector<Keyed> entries;
   for (Value& item : in.Items(v)) {
     std::vector<Value> key;
-    for (const Value& path : paths) key.push_back(IgnoreCase(in, in.AttributePath(item, path), case_sensitive));
+    for (const Value& path : paths)
+      key.push_back(IgnoreCase(in, in.AttributePath(item, path), case_sensitive));
     entries.push_back({MakeList(in.budget(), std::move(key)), std::move(item)});
   }
   return MakeList(in.budget(), SortByKey(in, std::move(entries), BoolArg(bound[0], false)));
@@ -136,7 +142,8 @@ Value DictSort(Interpreter& in, const Value& v, const Args& args) {
   if (!v.Is(Kind::kDict)) throw TemplateError("dictsort needs a dict, not " + TypeName(v));
   std::vector<Keyed> entries;
   for (const auto& [key, value] : v.dict().entries)
-    entries.push_back({IgnoreCase(in, by == "key" ? key : value, BoolArg(bound[0], false)), MakeTuple(in.budget(), {key, value})});
+    entries.push_back({IgnoreCase(in, by == "key" ? key : value, BoolArg(bound[0], false)),
+                       MakeTuple(in.budget(), {key, value})});
   return MakeList(in.budget(), SortByKey(in, std::move(entries), BoolArg(bound[2], false)));
 }
 
@@ -148,7 +155,8 @@ Value Extreme(Interpreter& in, const Value& v, const Args& args) {
   for (Value& item : in.Items(v)) {
     in.budget().Charge(1);
     Value key = IgnoreCase(in, in.AttributePath(item, OrNone(bound[1])), case_sensitive);
-    if (!best || Compare(key, best->key, "<", in.budget()) == (smallest ? -1 : 1)) best = Keyed{std::move(key), std::move(item)};
+    if (!best || Compare(key, best->key, "<", in.budget()) == (smallest ? -1 : 1))
+      best = Keyed{std::move(key), std::move(item)};
   }
   return best ? best->item : Value::Undefined("the sequence is empty");
 }
@@ -184,7 +192,8 @@ Value GroupBy(Interpreter& in, const Value& v, const Args& args) {
     const Value key = IgnoreCase(in, key_of(sorted[i]), case_sensitive);
     const Value shown = key_of(sorted[i]);
     std::vector<Value> members;
-    for (; i < sorted.size() && Equal(IgnoreCase(in, key_of(sorted[i]), case_sensitive), key, in.budget()); ++i)
+    for (; i < sorted.size() && Equal(IgnoreCase(in, key_of(sorted[i]), case_sensitive), key, in.budget());
+         ++i)
       members.push_back(sorted[i]);
     Value group = MakeTuple(in.budget(), {shown, MakeList(in.budget(), std::move(members))});
     group.object<Sequence>().group = true;
@@ -197,7 +206,8 @@ Value Sum(Interpreter& in, const Value& v, const Args& args) {
   const auto bound = Bind("sum", args, {"attribute", "start"}, 0);
   Value total = bound[1] != nullptr ? *bound[1] : Value::Integer(0);
   if (total.Is(Kind::kString)) throw TemplateError("sum cannot add strings; use join");
-  for (const Value& item : in.Items(v)) total = in.Math(Op::kAdd, total, in.AttributePath(item, OrNone(bound[0])));
+  for (const Value& item : in.Items(v))
+    total = in.Math(Op::kAdd, total, in.AttributePath(item, OrNone(bound[0])));
   return total;
 }
 
@@ -208,7 +218,8 @@ Value Batch(Interpreter& in, const Value& v, const Args& args) {
   const int64_t size = IntArg("batch", bound[0], 0);
   std::vector<Value> rows, row;
   for (Value& item : in.Items(v)) {
-    if (static_cast<int64_t>(row.size()) == size) rows.push_back(MakeList(in.budget(), std::exchange(row, {})));
+    if (static_cast<int64_t>(row.size()) == size)
+      rows.push_back(MakeList(in.budget(), std::exchange(row, {})));
     row.push_back(std::move(item));
   }
   if (!row.empty()) {
@@ -261,7 +272,8 @@ Value Map(Interpreter& in, const Value& v, const Args& args) {
     if (attribute == nullptr) throw TemplateError("map needs the name of a filter, or attribute=");
     for (const Value& item : in.Items(v)) {
       Value found = in.AttributePath(item, *attribute);
-      const bool use_fallback = found.Is(Kind::kUndefined) && fallback != nullptr && !fallback->Is(Kind::kNone);
+      const bool use_fallback =
+          found.Is(Kind::kUndefined) && fallback != nullptr && !fallback->Is(Kind::kNone);
       out.push_back(use_fallback ? *fallback : std::move(found));
     }
     return MakeIterator(in.budget(), std::move(out));
@@ -281,7 +293,8 @@ template <bool keep, bool by_attribute>
 Value Choose(Interpreter& in, const Value& v, const Args& args) {
   if (!Truthy(v)) return MakeIterator(in.budget(), {});
   constexpr size_t kOffset = by_attribute ? 1 : 0;
-  if (args.positional.size() < kOffset) throw TemplateError("selectattr and rejectattr need the name of an attribute");
+  if (args.positional.size() < kOffset)
+    throw TemplateError("selectattr and rejectattr need the name of an attribute");
   TestFn test = nullptr;
   Args rest;
   if (args.positional.size() > kOffset) {

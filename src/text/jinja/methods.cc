@@ -50,7 +50,8 @@ Value Copy(Interpreter&, const Value& self, const Args& args) {
 Value DictFromKeys(Interpreter& in, const Value&, const Args& args) {
   const auto bound = Bind("fromkeys", args, {"iterable", "value"}, 1);
   auto dict = NewDict();
-  for (const Value& key : in.Items(*bound[0])) dict->Set(key, bound[1] ? *bound[1] : Value::None(), in.budget());
+  for (const Value& key : in.Items(*bound[0]))
+    dict->Set(key, bound[1] ? *bound[1] : Value::None(), in.budget());
   return FinishDict(in.budget(), std::move(dict));
 }
 
@@ -120,7 +121,8 @@ Value Range(Interpreter& in, const Value&, const Args& args) {
   const Int by = step > 0 ? step : -step;
   const Int count = span <= 0 ? 0 : (span + by - 1) / by;
   if (count > in.budget().limits().range_items)
-    throw TemplateError("range() of more than " + std::to_string(in.budget().limits().range_items) + " items");
+    throw TemplateError("range() of more than " + std::to_string(in.budget().limits().range_items) +
+                        " items");
   std::vector<Value> items;
   items.reserve(static_cast<size_t>(count));
   for (Int i = 0; i < count; ++i) items.push_back(Value::Integer(start + i * step));
@@ -134,7 +136,8 @@ Value Range(Interpreter& in, const Value&, const Args& args) {
 
 // The entries that dict(mapping or pairs, **named) is made of.
 void FillDict(Interpreter& in, const char* name, const Args& args, Dict& dict) {
-  if (args.positional.size() > 1) throw TemplateError(std::string(name) + "() takes at most one positional argument");
+  if (args.positional.size() > 1)
+    throw TemplateError(std::string(name) + "() takes at most one positional argument");
   if (!args.positional.empty()) {
     const Value& from = args.positional[0];
     if (from.Is(Kind::kDict)) {
@@ -162,7 +165,8 @@ Value MakeNamespace(Interpreter& in, const Value&, const Args& args) {
   FillDict(in, "namespace", args, attributes);
   for (const auto& entry : attributes.entries)
     if (entry.first.Is(Kind::kString) && entry.first.text().starts_with('_'))
-      throw TemplateError("a namespace cannot have the attribute '" + entry.first.text() + "': it starts with an underscore");
+      throw TemplateError("a namespace cannot have the attribute '" + entry.first.text() +
+                          "': it starts with an underscore");
   return value;
 }
 
@@ -174,7 +178,8 @@ int DepthOf(Budget& budget, const std::vector<Value>& items) {
 }
 
 Value MakeCycler(Interpreter& in, const Value&, const Args& args) {
-  if (args.positional.empty() || !args.keyword.empty()) throw TemplateError("cycler() needs at least one value");
+  if (args.positional.empty() || !args.keyword.empty())
+    throw TemplateError("cycler() needs at least one value");
   auto cycler = std::make_shared<CyclerObject>();
   cycler->items = args.positional;
   cycler->depth = DepthOf(in.budget(), cycler->items);
@@ -197,7 +202,8 @@ Value RaiseException(Interpreter& in, const Value&, const Args& args) {
   throw error;
 }
 
-// %f (microseconds) is 0, and %z and %Z are empty: the time has whole seconds and no zone, as in the original.
+// %f (microseconds) is 0, and %z and %Z are empty: the time has whole seconds and no zone, as in the
+// original.
 Value StrftimeNow(Interpreter& in, const Value&, const Args& args) {
   const auto bound = Bind("strftime_now", args, {"format"}, 1);
   const std::string& format = StringArg("strftime_now", bound[0]);
@@ -212,7 +218,8 @@ Value StrftimeNow(Interpreter& in, const Value&, const Args& args) {
     }
     const char directive[] = {'%', format[++i], '\0'};
     if (directive[1] == 'f') out += "000000";
-    if (std::string_view("aAbBcdHIjmMpSUwWxXyY%GuVDFTRehnrtClkPsg").find(directive[1]) == std::string_view::npos) {
+    if (std::string_view("aAbBcdHIjmMpSUwWxXyY%GuVDFTRehnrtClkPsg").find(directive[1]) ==
+        std::string_view::npos) {
       if (std::string_view("fzZ").find(directive[1]) == std::string_view::npos) out += directive;
       continue;
     }
@@ -229,7 +236,8 @@ FilterFn FindMethod(Kind kind, std::string_view name, bool* forbidden) {
   static const std::unordered_map<std::string_view, FilterFn> kDict = {
       {"items", DictItems}, {"keys", DictKeys}, {"values", DictValues},
       {"get", DictGet},     {"copy", Copy},     {"fromkeys", DictFromKeys}};
-  static const std::unordered_map<std::string_view, FilterFn> kSequence = {{"index", ListIndex}, {"count", ListCount}};
+  static const std::unordered_map<std::string_view, FilterFn> kSequence = {{"index", ListIndex},
+                                                                           {"count", ListCount}};
   static constexpr std::string_view kChangeDict[] = {"clear", "pop", "popitem", "setdefault", "update"};
   static constexpr std::string_view kChangeList[] = {"append", "clear", "pop",    "reverse",
                                                      "insert", "sort",  "extend", "remove"};
@@ -239,7 +247,8 @@ FilterFn FindMethod(Kind kind, std::string_view name, bool* forbidden) {
   };
   *forbidden = name.starts_with("__") && name.ends_with("__") && kind != Kind::kDict;
   switch (kind) {
-    case Kind::kString: return FindStringMethod(name);
+    case Kind::kString:
+      return FindStringMethod(name);
     case Kind::kDict:
       *forbidden = std::ranges::find(kChangeDict, name) != std::end(kChangeDict);
       return find(kDict);
@@ -247,18 +256,25 @@ FilterFn FindMethod(Kind kind, std::string_view name, bool* forbidden) {
       *forbidden |= std::ranges::find(kChangeList, name) != std::end(kChangeList);
       return name == "copy" ? Copy : find(kSequence);
     case Kind::kTuple:
-    case Kind::kRange: return find(kSequence);
-    case Kind::kFloat: return name == "is_integer" ? IsInteger : nullptr;
-    case Kind::kCycler: return name == "next" ? CyclerNext : name == "reset" ? CyclerReset : nullptr;
-    default: return nullptr;
+    case Kind::kRange:
+      return find(kSequence);
+    case Kind::kFloat:
+      return name == "is_integer" ? IsInteger : nullptr;
+    case Kind::kCycler:
+      return name == "next" ? CyclerNext : name == "reset" ? CyclerReset : nullptr;
+    default:
+      return nullptr;
   }
 }
 
 FilterFn FindGlobal(std::string_view name) {
-  static const std::unordered_map<std::string_view, FilterFn> kGlobals = {
-      {"range", Range},       {"dict", MakeDict},     {"namespace", MakeNamespace},
-      {"cycler", MakeCycler}, {"joiner", MakeJoiner}, {"raise_exception", RaiseException},
-      {"strftime_now", StrftimeNow}};
+  static const std::unordered_map<std::string_view, FilterFn> kGlobals = {{"range", Range},
+                                                                          {"dict", MakeDict},
+                                                                          {"namespace", MakeNamespace},
+                                                                          {"cycler", MakeCycler},
+                                                                          {"joiner", MakeJoiner},
+                                                                          {"raise_exception", RaiseException},
+                                                                          {"strftime_now", StrftimeNow}};
   const auto found = kGlobals.find(name);
   return found == kGlobals.end() ? nullptr : found->second;
 }
@@ -273,29 +289,31 @@ Value MakeFunction(Budget& budget, std::string name, FilterFn call, Value self) 
   return {Kind::kFunction, std::move(function)};
 }
 
-std::vector<const Value*> Bind(const char* function, const Args& args, std::initializer_list<const char*> names,
-                               size_t required) {
+std::vector<const Value*> Bind(const char* function, const Args& args,
+                               std::initializer_list<const char*> names, size_t required) {
   std::vector<const Value*> bound(names.size(), nullptr);
   if (args.positional.size() > names.size())
-    throw TemplateError(std::string(function) + " takes at most " + std::to_string(names.size()) + " arguments, got " +
-                        std::to_string(args.positional.size()));
+    throw TemplateError(std::string(function) + " takes at most " + std::to_string(names.size()) +
+                        " arguments, got " + std::to_string(args.positional.size()));
   for (size_t i = 0; i < args.positional.size(); ++i) bound[i] = &args.positional[i];
   for (const auto& [name, value] : args.keyword) {
-    const auto at = std::find_if(names.begin(), names.end(), [&](const char* n) { return name == n; });
+    const auto* at = std::find(names.begin(), names.end(), std::string_view(name));
     if (at == names.end()) throw TemplateError(std::string(function) + " has no parameter '" + name + "'");
     const auto index = static_cast<size_t>(at - names.begin());
     if (bound[index] != nullptr) throw TemplateError(std::string(function) + " got '" + name + "' twice");
     bound[index] = &value;
   }
   for (size_t i = 0; i < required; ++i)
-    if (bound[i] == nullptr) throw TemplateError(std::string(function) + " needs the argument '" + names.begin()[i] + "'");
+    if (bound[i] == nullptr)
+      throw TemplateError(std::string(function) + " needs the argument '" + names.begin()[i] + "'");
   return bound;
 }
 
 int64_t IntArg(const char* function, const Value* value, int64_t fallback) {
   if (value == nullptr) return fallback;
   if (value->Is(Kind::kUndefined)) throw TemplateError(value->undefined_reason());
-  if (!value->IsIntegral()) throw TemplateError(std::string(function) + " needs an integer, not " + TypeName(*value));
+  if (!value->IsIntegral())
+    throw TemplateError(std::string(function) + " needs an integer, not " + TypeName(*value));
   const auto n = ToInt64(value->integer());
   if (!n) throw TemplateError(std::string(function) + " got an integer that is too large");
   return *n;
@@ -303,7 +321,8 @@ int64_t IntArg(const char* function, const Value* value, int64_t fallback) {
 
 const std::string& StringArg(const char* function, const Value* value) {
   if (value->Is(Kind::kUndefined)) throw TemplateError(value->undefined_reason());
-  if (!value->Is(Kind::kString)) throw TemplateError(std::string(function) + " needs a string, not " + TypeName(*value));
+  if (!value->Is(Kind::kString))
+    throw TemplateError(std::string(function) + " needs a string, not " + TypeName(*value));
   return value->text();
 }
 

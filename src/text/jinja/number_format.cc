@@ -54,15 +54,26 @@ std::string FloatDigits(double magnitude, const NumberStyle& style) {
   } else {
     const int64_t precision = style.precision < 0 ? 6 : style.precision;
     switch (style.type | 0x20) {
-      case 'e': text = Printf(style.alternate ? "%#.*e" : "%.*e", precision, magnitude); break;
-      case 'f': text = Printf(style.alternate ? "%#.*f" : "%.*f", precision, magnitude); break;
+      case 'e':
+        text = Printf(style.alternate ? "%#.*e" : "%.*e", precision, magnitude);
+        break;
+      case 'f':
+        text = Printf(style.alternate ? "%#.*f" : "%.*f", precision, magnitude);
+        break;
       case 'g':
-      case 'n': text = Printf(style.alternate ? "%#.*g" : "%.*g", precision, magnitude); break;
-      case '%' | 0x20: text = Printf("%.*f", precision, magnitude * 100) + "%"; break;
-      default: text = style.precision < 0 ? FloatRepr(magnitude) : GeneralWithFraction(magnitude, precision);
+      case 'n':
+        text = Printf(style.alternate ? "%#.*g" : "%.*g", precision, magnitude);
+        break;
+      case '%' | 0x20:
+        text = Printf("%.*f", precision, magnitude * 100) + "%";
+        break;
+      default:
+        text = style.precision < 0 ? FloatRepr(magnitude) : GeneralWithFraction(magnitude, precision);
     }
   }
-  if (upper) std::transform(text.begin(), text.end(), text.begin(), [](char c) { return c >= 'a' && c <= 'z' ? c ^ 0x20 : c; });
+  if (upper)
+    std::transform(text.begin(), text.end(), text.begin(),
+                   [](char c) { return c >= 'a' && c <= 'z' ? c ^ 0x20 : c; });
   return text;
 }
 
@@ -87,7 +98,8 @@ std::string Group(const std::string& digits, char separator, size_t size) {
   return out;
 }
 
-std::string Pad(const std::string& text, const NumberStyle& style, char default_align, size_t sign_size, Budget& budget) {
+std::string Pad(const std::string& text, const NumberStyle& style, char default_align, size_t sign_size,
+                Budget& budget) {
   const int64_t missing = style.width - CountCodePoints(text);
   if (missing <= 0) return text;
   budget.CheckString(missing * static_cast<int64_t>(style.fill.size()));
@@ -97,19 +109,26 @@ std::string Pad(const std::string& text, const NumberStyle& style, char default_
     return out;
   };
   switch (style.align != 0 ? style.align : default_align) {
-    case '<': return text + fill(missing);
-    case '^': return fill(missing / 2) + text + fill(missing - missing / 2);
-    case '=': return text.substr(0, sign_size) + fill(missing) + text.substr(sign_size);
-    default: return fill(missing) + text;
+    case '<':
+      return text + fill(missing);
+    case '^':
+      return fill(missing / 2) + text + fill(missing - missing / 2);
+    case '=':
+      return text.substr(0, sign_size) + fill(missing) + text.substr(sign_size);
+    default:
+      return fill(missing) + text;
   }
 }
 
 std::string FormatNumber(const Value& value, NumberStyle style, Budget& budget) {
   if (style.precision > kMaxPrecision) throw TemplateError("a format asks for more than 500 digits");
   budget.ChargeString(style.width);
-  const bool as_int = value.IsIntegral() && (style.type == 0 || std::string_view("bcdnoxX").find(style.type) != std::string_view::npos);
+  const bool as_int =
+      value.IsIntegral() &&
+      (style.type == 0 || std::string_view("bcdnoxX").find(style.type) != std::string_view::npos);
   if (!as_int && style.type != 0 && std::string_view("eEfFgGn%").find(style.type) == std::string_view::npos)
-    throw TemplateError(std::string("unknown format '") + style.type + "' for a value of type " + TypeName(value));
+    throw TemplateError(std::string("unknown format '") + style.type + "' for a value of type " +
+                        TypeName(value));
   std::string sign, digits, tail;
   bool negative = false;
   if (as_int) {
@@ -117,12 +136,14 @@ std::string FormatNumber(const Value& value, NumberStyle style, Budget& budget) 
     negative = value.integer() < 0;
     const auto bits = static_cast<unsigned __int128>(value.integer());
     if (style.type == 'c') {
-      if (value.integer() < 0 || value.integer() > 0x10ffff) throw TemplateError("a 'c' format needs a code point");
+      if (value.integer() < 0 || value.integer() > 0x10ffff)
+        throw TemplateError("a 'c' format needs a code point");
       AppendUtf8(digits, static_cast<uint32_t>(value.integer()));
       return Pad(digits, style, '<', 0, budget);
     }
     digits = IntDigits(negative ? -bits : bits, style.type);
-    if (style.alternate && std::string_view("boxX").find(style.type) != std::string_view::npos && style.type != 0)
+    if (style.alternate && std::string_view("boxX").find(style.type) != std::string_view::npos &&
+        style.type != 0)
       sign = std::string("0") + style.type;
   } else {
     const double d = value.AsDouble();
@@ -134,9 +155,12 @@ std::string FormatNumber(const Value& value, NumberStyle style, Budget& budget) 
   }
   sign = (negative ? "-" : style.sign == '+' ? "+" : style.sign == ' ' ? " " : "") + sign;
   if (style.grouping != 0) {
-    const size_t size = std::string_view("boxX").find(style.type) != std::string_view::npos && style.type != 0 ? 4 : 3;
+    const size_t size =
+        std::string_view("boxX").find(style.type) != std::string_view::npos && style.type != 0 ? 4 : 3;
     if (style.fill == "0" && style.align == '=') {  // the padding zeros are grouped too
-      while (static_cast<int64_t>(sign.size() + digits.size() + (digits.empty() ? 0 : (digits.size() - 1) / size) + tail.size()) < style.width)
+      while (static_cast<int64_t>(sign.size() + digits.size() +
+                                  (digits.empty() ? 0 : (digits.size() - 1) / size) + tail.size()) <
+             style.width)
         digits.insert(digits.begin(), '0');
     }
     digits = Group(digits, style.grouping, size);
@@ -210,8 +234,8 @@ class Percent {
       if (at_ < format_.size()) out += Directive();
       budget_.CheckString(static_cast<int64_t>(out.size()));
     }
-    const bool mapping = arguments_.Is(Kind::kDict) || arguments_.Is(Kind::kList) || arguments_.Is(Kind::kUndefined) ||
-                         arguments_.Is(Kind::kRange);
+    const bool mapping = arguments_.Is(Kind::kDict) || arguments_.Is(Kind::kList) ||
+                         arguments_.Is(Kind::kUndefined) || arguments_.Is(Kind::kRange);
     const size_t total = arguments_.Is(Kind::kTuple) ? arguments_.sequence().items.size() : 1;
     if (!mapping && used_ < total) throw TemplateError("a '%' format does not use all of its arguments");
     return out;
@@ -244,13 +268,16 @@ class Percent {
       if (close == std::string::npos) throw TemplateError("a '%(' format is not closed");
       if (!arguments_.Is(Kind::kDict)) throw TemplateError("a '%(name)' format needs a dict");
       const Value* found = arguments_.dict().Find(format_.substr(at_ + 1, close - at_ - 1));
-      if (found == nullptr) throw TemplateError("the key '" + format_.substr(at_ + 1, close - at_ - 1) + "' is missing in a format");
+      if (found == nullptr)
+        throw TemplateError("the key '" + format_.substr(at_ + 1, close - at_ - 1) +
+                            "' is missing in a format");
       keyed = *found;
       at_ = close + 1;
     }
     NumberStyle style;
     bool zero = false;
-    for (; at_ < format_.size() && std::string_view("#0- +").find(format_[at_]) != std::string_view::npos; ++at_) {
+    for (; at_ < format_.size() && std::string_view("#0- +").find(format_[at_]) != std::string_view::npos;
+         ++at_) {
       const char c = format_[at_];
       if (c == '#') style.alternate = true;
       if (c == '0') zero = true;
@@ -276,9 +303,11 @@ class Percent {
     if (style.align == 0) style.align = '>';
     budget_.ChargeString(style.width);
     switch (type) {
-      case 's': return Pad(Truncate(ToStr(value, budget_), style.precision), style, '>', 0, budget_);
+      case 's':
+        return Pad(Truncate(ToStr(value, budget_), style.precision), style, '>', 0, budget_);
       case 'r':
-      case 'a': return Pad(Truncate(ToRepr(value, budget_), style.precision), style, '>', 0, budget_);
+      case 'a':
+        return Pad(Truncate(ToRepr(value, budget_), style.precision), style, '>', 0, budget_);
       case 'c': {
         std::string text;
         if (value.Is(Kind::kString) && value.string().length == 1) {
@@ -300,17 +329,20 @@ class Percent {
         const bool decimal = type == 'd' || type == 'i' || type == 'u';
         Value number = value;
         if (decimal && value.Is(Kind::kFloat)) {
-          if (!std::isfinite(value.AsDouble()) || std::fabs(value.AsDouble()) > 1e37) throw TemplateError("a number is too large for '%d'");
+          if (!std::isfinite(value.AsDouble()) || std::fabs(value.AsDouble()) > 1e37)
+            throw TemplateError("a number is too large for '%d'");
           number = Value::Integer(static_cast<Int>(value.AsDouble()));
         }
-        if (!number.IsIntegral()) throw TemplateError(std::string("'%") + type + "' needs a number, not " + TypeName(value));
+        if (!number.IsIntegral())
+          throw TemplateError(std::string("'%") + type + "' needs a number, not " + TypeName(value));
         style.type = decimal ? 'd' : type;
         const int64_t digits = style.precision;  // here: the least number of digits
         style.precision = -1;
         if (digits >= 0) {
           budget_.ChargeString(digits);
           NumberStyle inner = style;
-          inner.width = digits + (number.integer() < 0 || inner.sign != '-' ? 1 : 0) + (inner.alternate && !decimal ? 2 : 0);
+          inner.width = digits + (number.integer() < 0 || inner.sign != '-' ? 1 : 0) +
+                        (inner.alternate && !decimal ? 2 : 0);
           inner.fill = "0";
           inner.align = '=';
           return Pad(FormatNumber(number, inner, budget_), style, '>', 0, budget_);
@@ -327,7 +359,8 @@ class Percent {
       case 'F':
       case 'g':
       case 'G': {
-        if (!value.IsNumber()) throw TemplateError(std::string("'%") + type + "' needs a number, not " + TypeName(value));
+        if (!value.IsNumber())
+          throw TemplateError(std::string("'%") + type + "' needs a number, not " + TypeName(value));
         if (zero && style.align != '<') {
           style.fill = "0";
           style.align = '=';
@@ -335,7 +368,8 @@ class Percent {
         style.type = type;
         return FormatNumber(Value::Float(value.AsDouble()), style, budget_);
       }
-      default: throw TemplateError(std::string("'%") + type + "' is not a format");
+      default:
+        throw TemplateError(std::string("'%") + type + "' is not a format");
     }
   }
 
@@ -357,7 +391,8 @@ std::string FormatSpec(const Value& value, const std::string& spec, Budget& budg
   const NumberStyle style = ParseSpec(spec);
   budget.ChargeString(style.width);
   if (value.IsNumber()) return FormatNumber(value, style, budget);
-  if (!value.Is(Kind::kString)) throw TemplateError("the format '" + spec + "' does not suit a value of type " + TypeName(value));
+  if (!value.Is(Kind::kString))
+    throw TemplateError("the format '" + spec + "' does not suit a value of type " + TypeName(value));
   if ((style.type != 0 && style.type != 's') || style.grouping != 0 || style.sign != '-' || style.alternate ||
       (style.align == '=' && style.fill != "0"))
     throw TemplateError("the format '" + spec + "' does not suit a string");

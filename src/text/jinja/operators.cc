@@ -11,14 +11,22 @@ namespace {
 
 const char* OpName(Op op) {
   switch (op) {
-    case Op::kAdd: return "+";
-    case Op::kSub: return "-";
-    case Op::kMul: return "*";
-    case Op::kDiv: return "/";
-    case Op::kFloorDiv: return "//";
-    case Op::kMod: return "%";
-    case Op::kPow: return "**";
-    default: return "?";
+    case Op::kAdd:
+      return "+";
+    case Op::kSub:
+      return "-";
+    case Op::kMul:
+      return "*";
+    case Op::kDiv:
+      return "/";
+    case Op::kFloorDiv:
+      return "//";
+    case Op::kMod:
+      return "%";
+    case Op::kPow:
+      return "**";
+    default:
+      return "?";
   }
 }
 
@@ -74,7 +82,8 @@ Value IntMath(Op op, Int a, Int b) {
       result = op == Op::kMod ? remainder : quotient;
       break;
     }
-    default: return IntPower(a, b);
+    default:
+      return IntPower(a, b);
   }
   return Value::Integer(result);
 }
@@ -98,9 +107,12 @@ double FloatFloorDiv(double a, double b) {
 
 Value FloatMath(Op op, double a, double b) {
   switch (op) {
-    case Op::kAdd: return Value::Float(a + b);
-    case Op::kSub: return Value::Float(a - b);
-    case Op::kMul: return Value::Float(a * b);
+    case Op::kAdd:
+      return Value::Float(a + b);
+    case Op::kSub:
+      return Value::Float(a - b);
+    case Op::kMul:
+      return Value::Float(a * b);
     case Op::kDiv:
       if (b == 0) DivisionByZero();
       return Value::Float(a / b);
@@ -110,7 +122,8 @@ Value FloatMath(Op op, double a, double b) {
     case Op::kMod:
       if (b == 0) DivisionByZero();
       return Value::Float(FloatMod(a, b));
-    default: break;
+    default:
+      break;
   }
   if (a == 0 && b < 0) DivisionByZero();
   if (a < 0 && std::isfinite(a) && std::isfinite(b) && b != std::floor(b))
@@ -173,7 +186,8 @@ Value Interpreter::Math(Op op, const Value& a, const Value& b) {
       return MakeSequence(budget_, what.kind(), std::move(repeated));
     }
   }
-  throw TemplateError(std::string("'") + OpName(op) + "' is not defined between " + TypeName(a) + " and " + TypeName(b));
+  throw TemplateError(std::string("'") + OpName(op) + "' is not defined between " + TypeName(a) + " and " +
+                      TypeName(b));
 }
 
 bool Interpreter::Contains(const Value& container, const Value& item) {
@@ -227,9 +241,11 @@ Value Interpreter::Slice(const Value& object, const Value& start, const Value& s
     const String& s = object.string();
     if (by == 1) {
       if (from >= to) return Text("", s.markup);
-      const size_t first = s.ascii() ? static_cast<size_t>(from) : ByteOffset(s.text, static_cast<int64_t>(from));
+      const size_t first =
+          s.ascii() ? static_cast<size_t>(from) : ByteOffset(s.text, static_cast<int64_t>(from));
       const size_t last = s.ascii() ? static_cast<size_t>(to)
-                                    : first + ByteOffset(std::string_view(s.text).substr(first), static_cast<int64_t>(to - from));
+                                    : first + ByteOffset(std::string_view(s.text).substr(first),
+                                                         static_cast<int64_t>(to - from));
       budget_.Charge(static_cast<int64_t>(last) / 64);
       return Text(s.text.substr(first, last - first), s.markup);
     }

@@ -87,10 +87,14 @@ bool Ordered(Interpreter& in, const Value& v, const Args& args) {
   if constexpr (op == Op::kNe) return !Equal(v, other, in.budget());
   const int order = Compare(v, other, "<", in.budget());
   switch (op) {
-    case Op::kLt: return order == -1;
-    case Op::kGt: return order == 1;
-    case Op::kLe: return order == -1 || order == 0;
-    default: return order == 1 || order == 0;
+    case Op::kLt:
+      return order == -1;
+    case Op::kGt:
+      return order == 1;
+    case Op::kLe:
+      return order == -1 || order == 0;
+    default:
+      return order == 1 || order == 0;
   }
 }
 

@@ -57,12 +57,14 @@ Value SplitMethod(Interpreter& in, const Value& self, const Args& args, bool fro
   const int64_t limit = IntArg(name, bound[1], -1);
   in.budget().Charge(static_cast<int64_t>(self.text().size()) / 16);
   if (bound[0] == nullptr || bound[0]->Is(Kind::kNone))
-    return StringList(in, self, from_right ? RightSplitSpace(self.text(), limit, in.budget())
-                                              : SplitSpace(self.text(), limit, in.budget()));
+    return StringList(in, self,
+                      from_right ? RightSplitSpace(self.text(), limit, in.budget())
+                                 : SplitSpace(self.text(), limit, in.budget()));
   const std::string& separator = StringArg(name, bound[0]);
   if (separator.empty()) throw TemplateError(std::string(name) + "() needs a separator that is not empty");
-  return StringList(in, self, from_right ? RightSplit(self.text(), separator, limit, in.budget())
-                                          : Split(self.text(), separator, limit, in.budget()));
+  return StringList(in, self,
+                    from_right ? RightSplit(self.text(), separator, limit, in.budget())
+                               : Split(self.text(), separator, limit, in.budget()));
 }
 
 Value SplitLeft(Interpreter& in, const Value& self, const Args& args) {
@@ -77,10 +79,10 @@ Value SplitLinesMethod(Interpreter& in, const Value& self, const Args& args) {
   return StringList(in, self, SplitLines(self.text(), BoolArg(bound[0], false), in.budget()));
 }
 
-// The part of self that optional start and end arguments choose, and the code point where it starts; false when
-// start is past the end of the text (then even the empty string is not found).
-bool ChoosePart(const char* name, const Value& self, const Value* start, const Value* end, std::string_view* part,
-                int64_t* first) {
+// The part of self that optional start and end arguments choose, and the code point where it starts; false
+// when start is past the end of the text (then even the empty string is not found).
+bool ChoosePart(const char* name, const Value& self, const Value* start, const Value* end,
+                std::string_view* part, int64_t* first) {
   const int64_t length = self.string().length;
   const auto bring_in = [&](const Value* v, int64_t fallback) {
     if (v == nullptr || v->Is(Kind::kNone)) return fallback;
@@ -187,7 +189,8 @@ Value ZeroFill(Interpreter& in, const Value& self, const Args& args) {
   const size_t sign = !text.empty() && (text[0] == '+' || text[0] == '-') ? 1 : 0;
   const int64_t width = IntArg("zfill", bound[0], 0);
   return Same(in, self,
-              text.substr(0, sign) + JustifyText(text.substr(sign), width - static_cast<int64_t>(sign), "0", '>', in.budget()));
+              text.substr(0, sign) +
+                  JustifyText(text.substr(sign), width - static_cast<int64_t>(sign), "0", '>', in.budget()));
 }
 
 template <bool from_right>
@@ -220,7 +223,9 @@ Value RemovePrefix(Interpreter& in, const Value& self, const Args& args) {
 Value RemoveSuffix(Interpreter& in, const Value& self, const Args& args) {
   const auto bound = Bind("removesuffix", args, {"suffix"}, 1);
   const std::string& suffix = StringArg("removesuffix", bound[0]);
-  return self.text().ends_with(suffix) ? Same(in, self, self.text().substr(0, self.text().size() - suffix.size())) : self;
+  return self.text().ends_with(suffix)
+             ? Same(in, self, self.text().substr(0, self.text().size() - suffix.size()))
+             : self;
 }
 
 Value ExpandTabs(Interpreter& in, const Value& self, const Args& args) {
@@ -251,10 +256,12 @@ struct FormatRun {
   bool used_auto = false, used_numbers = false;
 
   Value FirstPart(const std::string& name) {
-    const bool digits = !name.empty() && name.size() < 10 && std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
+    const bool digits = !name.empty() && name.size() < 10 &&
+                        std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
     if (name.empty() || digits) {
       (name.empty() ? used_auto : used_numbers) = true;
-      if (used_auto && used_numbers) throw TemplateError("format(): numbered and unnumbered fields cannot be mixed");
+      if (used_auto && used_numbers)
+        throw TemplateError("format(): numbered and unnumbered fields cannot be mixed");
       const int64_t index = name.empty() ? next_auto++ : std::stoll(name);
       if (index >= static_cast<int64_t>(args.positional.size()))
         throw TemplateError("format(): there is no argument " + std::to_string(index));
@@ -267,7 +274,8 @@ struct FormatRun {
 
   Value Field(const std::string& field) {
     const size_t first = std::min(field.find_first_of(".["), field.size());
-    if (first == 0 && !field.empty()) throw TemplateError("format(): the field '" + field + "' names no argument");
+    if (first == 0 && !field.empty())
+      throw TemplateError("format(): the field '" + field + "' names no argument");
     Value value = FirstPart(field.substr(0, first));
     for (size_t at = first; at < field.size();) {
       if (field[at] == '.') {
@@ -276,9 +284,11 @@ struct FormatRun {
         at = end;
       } else {
         const size_t close = field.find(']', at);
-        if (field[at] != '[' || close == kNpos) throw TemplateError("format(): '" + field + "' is not a field");
+        if (field[at] != '[' || close == kNpos)
+          throw TemplateError("format(): '" + field + "' is not a field");
         const std::string key = field.substr(at + 1, close - at - 1);
-        const bool number = !key.empty() && key.size() < 18 && std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; });
+        const bool number = !key.empty() && key.size() < 18 &&
+                            std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; });
         value = in.Item(value, number ? Value::Integer(std::stoll(key)) : in.Text(key));
         at = close + 1;
       }
@@ -317,7 +327,8 @@ struct FormatRun {
   std::string Replacement(const std::string& inside, int depth) {
     size_t name_end = 0;
     bool in_brackets = false;
-    while (name_end < inside.size() && (in_brackets || (inside[name_end] != ':' && inside[name_end] != '!'))) {
+    while (name_end < inside.size() &&
+           (in_brackets || (inside[name_end] != ':' && inside[name_end] != '!'))) {
       in_brackets = inside[name_end] == '[' || (in_brackets && inside[name_end] != ']');
       ++name_end;
     }
@@ -326,10 +337,12 @@ struct FormatRun {
     if (at < inside.size() && inside[at] == '!') {
       if (at + 1 >= inside.size()) throw TemplateError("format(): a conversion is missing after '!'");
       const char conversion = inside[at + 1];
-      if (conversion != 'r' && conversion != 's') throw TemplateError("format(): the conversion after '!' must be r or s");
+      if (conversion != 'r' && conversion != 's')
+        throw TemplateError("format(): the conversion after '!' must be r or s");
       value = in.Text(conversion == 'r' ? in.Repr(value) : in.Str(value));
       at += 2;
-      if (at < inside.size() && inside[at] != ':') throw TemplateError("format(): expected ':' after the conversion");
+      if (at < inside.size() && inside[at] != ':')
+        throw TemplateError("format(): expected ':' after the conversion");
     }
     const std::string spec = at < inside.size() ? Run(inside.substr(at + 1), depth - 1) : "";
     return FormatSpec(value, spec, in.budget());
@@ -359,7 +372,8 @@ Value AllOf(Interpreter& in, const Value& self, const Args& args) {
   const std::string& text = self.text();
   in.budget().Charge(static_cast<int64_t>(text.size()) / 4);
   bool all = !text.empty() || any_of == kCharPrintable;
-  for (size_t i = 0, n; i < text.size() && all; i += n) all = (CharClass(DecodeAt(text, i, &n)) & any_of) != 0;
+  for (size_t i = 0, n; i < text.size() && all; i += n)
+    all = (CharClass(DecodeAt(text, i, &n)) & any_of) != 0;
   return Value::Bool(all);
 }
 

@@ -10,6 +10,7 @@ namespace celer::jinja {
 namespace {
 
 constexpr auto kNpos = std::string_view::npos;
+constexpr size_t kShortNeedle = 16;
 
 bool IsLineBreak(uint32_t c) {
   return (c >= 0x0a && c <= 0x0d) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 || c == 0x2029;
@@ -19,20 +20,21 @@ bool IsLineBreak(uint32_t c) {
 
 size_t FindText(std::string_view text, std::string_view needle, size_t from) {
   if (from > text.size()) return kNpos;
-  if (needle.empty()) return from;
+  if (needle.size() <= kShortNeedle) return text.find(needle, from);
   if (needle.size() > text.size() - from) return kNpos;
   const void* found = memmem(text.data() + from, text.size() - from, needle.data(), needle.size());
   return found == nullptr ? kNpos : static_cast<size_t>(static_cast<const char*>(found) - text.data());
 }
 
 size_t RightFindText(std::string_view text, std::string_view needle) {
-  if (needle.size() <= 16) return text.rfind(needle);
+  if (needle.size() <= kShortNeedle) return text.rfind(needle);
   const std::string backwards(text.rbegin(), text.rend());
   const size_t at = FindText(backwards, std::string(needle.rbegin(), needle.rend()));
   return at == kNpos ? kNpos : text.size() - at - needle.size();
 }
 
-std::vector<std::string_view> Split(std::string_view text, std::string_view separator, int64_t limit, Budget& budget) {
+std::vector<std::string_view> Split(std::string_view text, std::string_view separator, int64_t limit,
+                                    Budget& budget) {
   std::vector<std::string_view> pieces;
   while (limit-- != 0) {
     const size_t at = FindText(text, separator);
@@ -46,7 +48,8 @@ std::vector<std::string_view> Split(std::string_view text, std::string_view sepa
   return pieces;
 }
 
-std::vector<std::string_view> RightSplit(std::string_view text, std::string_view separator, int64_t limit, Budget& budget) {
+std::vector<std::string_view> RightSplit(std::string_view text, std::string_view separator, int64_t limit,
+                                         Budget& budget) {
   // Backwards, so that a long separator is searched for only once over.
   const std::string backwards(text.rbegin(), text.rend());
   const std::string reversed(separator.rbegin(), separator.rend());
@@ -125,7 +128,8 @@ std::vector<std::string_view> SplitLines(std::string_view text, bool keep_ends, 
   return lines;
 }
 
-std::string Replace(std::string_view text, std::string_view from, std::string_view to, int64_t limit, Budget& budget) {
+std::string Replace(std::string_view text, std::string_view from, std::string_view to, int64_t limit,
+                    Budget& budget) {
   std::string out;
   const auto append = [&](std::string_view piece) {
     budget.CheckString(static_cast<int64_t>(out.size() + piece.size()));
@@ -153,7 +157,8 @@ std::string Replace(std::string_view text, std::string_view from, std::string_vi
   return out;
 }
 
-std::string JustifyText(const std::string& text, int64_t width, const std::string& fill, char align, Budget& budget) {
+std::string JustifyText(const std::string& text, int64_t width, const std::string& fill, char align,
+                        Budget& budget) {
   const int64_t missing = width - CountCodePoints(text);
   if (missing <= 0) return text;
   budget.CheckString(missing);

@@ -37,9 +37,15 @@ void AppendCase(std::string& out, uint32_t c, CaseKind kind) {
     return;
   }
   switch (kind) {
-    case CaseKind::kUpper: AppendMapped(out, c, kUpperRuns, kUpperSpecials); break;
-    case CaseKind::kLower: AppendMapped(out, c, kLowerRuns, kLowerSpecials); break;
-    case CaseKind::kTitle: AppendMapped(out, c, kTitleRuns, kTitleSpecials); break;
+    case CaseKind::kUpper:
+      AppendMapped(out, c, kUpperRuns, kUpperSpecials);
+      break;
+    case CaseKind::kLower:
+      AppendMapped(out, c, kLowerRuns, kLowerSpecials);
+      break;
+    case CaseKind::kTitle:
+      AppendMapped(out, c, kTitleRuns, kTitleSpecials);
+      break;
   }
 }
 
@@ -69,7 +75,10 @@ size_t FindInvalidUtf8(std::string_view text) {
       ++i;
       continue;
     }
-    const size_t n = lead >= 0xf0 && lead <= 0xf4 ? 4 : lead >= 0xe0 && lead < 0xf0 ? 3 : lead >= 0xc2 && lead < 0xe0 ? 2 : 0;
+    const size_t n = lead >= 0xf0 && lead <= 0xf4  ? 4
+                     : lead >= 0xe0 && lead < 0xf0 ? 3
+                     : lead >= 0xc2 && lead < 0xe0 ? 2
+                                                   : 0;
     if (n == 0 || i + n > text.size()) return i;
     uint32_t c = lead & (0xff >> (n + 1));
     for (size_t k = 1; k < n; ++k) {
@@ -77,7 +86,8 @@ size_t FindInvalidUtf8(std::string_view text) {
       if ((byte & 0xc0) != 0x80) return i;
       c = c << 6 | (byte & 0x3f);
     }
-    if ((n == 3 && c < 0x800) || (n == 4 && (c < 0x10000 || c > 0x10ffff)) || (c >= 0xd800 && c < 0xe000)) return i;
+    if ((n == 3 && c < 0x800) || (n == 4 && (c < 0x10000 || c > 0x10ffff)) || (c >= 0xd800 && c < 0xe000))
+      return i;
     i += n;
   }
   return std::string_view::npos;
@@ -141,9 +151,8 @@ std::string SwapCase(std::string_view text) {
 
 std::string Capitalize(std::string_view text) {
   bool first = true;
-  return MapCase(text, [&first](uint32_t) {
-    return std::exchange(first, false) ? CaseKind::kTitle : CaseKind::kLower;
-  });
+  return MapCase(
+      text, [&first](uint32_t) { return std::exchange(first, false) ? CaseKind::kTitle : CaseKind::kLower; });
 }
 
 std::string TitleCase(std::string_view text) {

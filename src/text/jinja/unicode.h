@@ -1,4 +1,5 @@
-// UTF-8 as Python sees it: text is a row of code points, and every index, length and case rule is in those terms.
+// UTF-8 as Python sees it: text is a row of code points, and every index, length and case rule is in those
+// terms.
 #pragma once
 
 #include <cstddef>
@@ -46,6 +47,7 @@ std::string TitleCase(std::string_view text);   // str.title(): every run of cas
 
 // Whitespace when `chars` is empty and `use_chars` is false, else any code point of `chars`.
 enum class StripSide { kLeft, kRight, kBoth };
-std::string_view Strip(std::string_view text, StripSide side, bool use_chars = false, std::string_view chars = {});
+std::string_view Strip(std::string_view text, StripSide side, bool use_chars = false,
+                       std::string_view chars = {});
 
 }  // namespace celer::jinja

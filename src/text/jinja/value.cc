@@ -43,8 +43,10 @@ bool Value::IsCallable() const {
     case Kind::kMacro:
     case Kind::kLoop:
     case Kind::kJoiner:
-    case Kind::kUndefined: return true;  // calling it fails, but Python's callable() says yes
-    default: return false;
+    case Kind::kUndefined:
+      return true;  // calling it fails, but Python's callable() says yes
+    default:
+      return false;
   }
 }
 
@@ -73,17 +75,23 @@ const std::string& Value::undefined_reason() const {
 bool Value::SameObject(const Value& other) const {
   if (kind_ != other.kind_) return false;
   switch (kind_) {
-    case Kind::kNone: return true;
+    case Kind::kNone:
+      return true;
     case Kind::kBool:
-    case Kind::kInt: return integer_ == other.integer_;
-    case Kind::kFloat: return float_ == other.float_;
-    case Kind::kString: return text() == other.text();  // Python interns most short strings
-    default: return object_ == other.object_;
+    case Kind::kInt:
+      return integer_ == other.integer_;
+    case Kind::kFloat:
+      return float_ == other.float_;
+    case Kind::kString:
+      return text() == other.text();  // Python interns most short strings
+    default:
+      return object_ == other.object_;
   }
 }
 
 std::optional<int64_t> ToInt64(Int value) {
-  if (value < std::numeric_limits<int64_t>::min() || value > std::numeric_limits<int64_t>::max()) return std::nullopt;
+  if (value < std::numeric_limits<int64_t>::min() || value > std::numeric_limits<int64_t>::max())
+    return std::nullopt;
   return static_cast<int64_t>(value);
 }
 
@@ -183,24 +191,41 @@ void Dict::Set(Value key, Value value, Budget& budget) {
 
 std::string TypeName(const Value& value) {
   switch (value.kind()) {
-    case Kind::kUndefined: return "Undefined";
-    case Kind::kNone: return "None";
-    case Kind::kBool: return "bool";
-    case Kind::kInt: return "int";
-    case Kind::kFloat: return "float";
-    case Kind::kString: return "str";
-    case Kind::kList: return "list";
-    case Kind::kTuple: return "tuple";
-    case Kind::kRange: return "range";
-    case Kind::kDict: return "dict";
+    case Kind::kUndefined:
+      return "Undefined";
+    case Kind::kNone:
+      return "None";
+    case Kind::kBool:
+      return "bool";
+    case Kind::kInt:
+      return "int";
+    case Kind::kFloat:
+      return "float";
+    case Kind::kString:
+      return "str";
+    case Kind::kList:
+      return "list";
+    case Kind::kTuple:
+      return "tuple";
+    case Kind::kRange:
+      return "range";
+    case Kind::kDict:
+      return "dict";
     case Kind::kView:
-    case Kind::kIterator: return value.sequence().label;
-    case Kind::kNamespace: return "namespace";
-    case Kind::kFunction: return "function";
-    case Kind::kMacro: return "macro";
-    case Kind::kLoop: return "loop";
-    case Kind::kCycler: return "cycler";
-    case Kind::kJoiner: return "joiner";
+    case Kind::kIterator:
+      return value.sequence().label;
+    case Kind::kNamespace:
+      return "namespace";
+    case Kind::kFunction:
+      return "function";
+    case Kind::kMacro:
+      return "macro";
+    case Kind::kLoop:
+      return "loop";
+    case Kind::kCycler:
+      return "cycler";
+    case Kind::kJoiner:
+      return "joiner";
   }
   return "object";
 }
@@ -208,17 +233,24 @@ std::string TypeName(const Value& value) {
 bool Truthy(const Value& value) {
   switch (value.kind()) {
     case Kind::kUndefined:
-    case Kind::kNone: return false;
+    case Kind::kNone:
+      return false;
     case Kind::kBool:
-    case Kind::kInt: return value.integer() != 0;
-    case Kind::kFloat: return value.AsDouble() != 0;
-    case Kind::kString: return !value.text().empty();
+    case Kind::kInt:
+      return value.integer() != 0;
+    case Kind::kFloat:
+      return value.AsDouble() != 0;
+    case Kind::kString:
+      return !value.text().empty();
     case Kind::kList:
     case Kind::kTuple:
     case Kind::kRange:
-    case Kind::kView: return !value.sequence().items.empty();
-    case Kind::kDict: return value.dict().size() != 0;
-    default: return true;
+    case Kind::kView:
+      return !value.sequence().items.empty();
+    case Kind::kDict:
+      return value.dict().size() != 0;
+    default:
+      return true;
   }
 }
 
@@ -227,7 +259,8 @@ bool Equal(const Value& a, const Value& b, Budget& budget) {
   if (a.kind() != b.kind()) return false;
   switch (a.kind()) {
     case Kind::kUndefined:
-    case Kind::kNone: return true;
+    case Kind::kNone:
+      return true;
     case Kind::kString: {
       if (a.shared() == b.shared()) return true;
       if (a.text().size() != b.text().size()) return false;
@@ -257,7 +290,8 @@ bool Equal(const Value& a, const Value& b, Budget& budget) {
       }
       return true;
     }
-    default: return a.shared() == b.shared();
+    default:
+      return a.shared() == b.shared();
   }
 }
 
@@ -280,7 +314,8 @@ int Compare(const Value& a, const Value& b, const char* op, Budget& budget) {
       return Order(x.size(), y.size());
     }
   }
-  throw TemplateError(std::string("'") + op + "' is not defined between " + TypeName(a) + " and " + TypeName(b));
+  throw TemplateError(std::string("'") + op + "' is not defined between " + TypeName(a) + " and " +
+                      TypeName(b));
 }
 
 size_t Hash(const Value& value, Budget& budget) {
@@ -289,8 +324,10 @@ size_t Hash(const Value& value, Budget& budget) {
       budget.Charge(static_cast<int64_t>(value.text().size()) / 64);
       return std::hash<std::string_view>{}(value.text());
     case Kind::kBool:
-    case Kind::kInt: return std::hash<double>{}(static_cast<double>(value.integer()));
-    case Kind::kFloat: return std::hash<double>{}(value.AsDouble());
+    case Kind::kInt:
+      return std::hash<double>{}(static_cast<double>(value.integer()));
+    case Kind::kFloat:
+      return std::hash<double>{}(value.AsDouble());
     case Kind::kTuple: {
       size_t hash = 1469598103934665603u;
       for (const Value& item : value.sequence().items) {
@@ -299,12 +336,16 @@ size_t Hash(const Value& value, Budget& budget) {
       }
       return hash;
     }
-    case Kind::kNone: return 3;
-    case Kind::kUndefined: return 5;
+    case Kind::kNone:
+      return 3;
+    case Kind::kUndefined:
+      return 5;
     case Kind::kList:
     case Kind::kDict:
-    case Kind::kView: throw TemplateError("a " + TypeName(value) + " cannot be a dictionary key");
-    default: return std::hash<const void*>{}(value.shared().get());
+    case Kind::kView:
+      throw TemplateError("a " + TypeName(value) + " cannot be a dictionary key");
+    default:
+      return std::hash<const void*>{}(value.shared().get());
   }
 }
 

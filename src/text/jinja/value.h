@@ -1,5 +1,5 @@
-// The values a template computes with. They behave as Python's: text in code points, True == 1, ordered dicts.
-// Lists and dicts never change once made (Jinja's immutable sandbox forbids it), so copies share them.
+// The values a template computes with. They behave as Python's: text in code points, True == 1, ordered
+// dicts. Lists and dicts never change once made (Jinja's immutable sandbox forbids it), so copies share them.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,8 @@
 
 namespace celer::jinja {
 
-// Python's integers have no bound. 128 bits hold every number a request can carry; beyond is an error, never a wrap.
+// Python's integers have no bound. 128 bits hold every number a request can carry; beyond is an error, never
+// a wrap.
 using Int = __int128;
 
 enum class Kind : uint8_t {
@@ -40,8 +41,9 @@ enum class Kind : uint8_t {
   kJoiner,
 };
 
-// Values on the heap. `depth` counts nested containers and is bounded, so that freeing, comparing and printing
-// can recurse. What a template can change later (namespaces) has depth 0 and is owned by the interpreter.
+// Values on the heap. `depth` counts nested containers and is bounded, so that freeing, comparing and
+// printing can recurse. What a template can change later (namespaces) has depth 0 and is owned by the
+// interpreter.
 struct Object {
   virtual ~Object() = default;
   int depth = 0;
@@ -70,20 +72,20 @@ class Value {
   bool IsCallable() const;
 
   bool boolean() const { return integer_ != 0; }
-  Int integer() const { return integer_; }        // kInt and kBool
-  double AsDouble() const;                        // any number
-  const String& string() const;                   // kString
-  const std::string& text() const;                // kString: its bytes
-  const Sequence& sequence() const;               // kList ... kIterator
-  const Dict& dict() const;                       // kDict
-  Namespace& name_space() const;                  // kNamespace
-  const std::string& undefined_reason() const;    // kUndefined
+  Int integer() const { return integer_; }      // kInt and kBool
+  double AsDouble() const;                      // any number
+  const String& string() const;                 // kString
+  const std::string& text() const;              // kString: its bytes
+  const Sequence& sequence() const;             // kList ... kIterator
+  const Dict& dict() const;                     // kDict
+  Namespace& name_space() const;                // kNamespace
+  const std::string& undefined_reason() const;  // kUndefined
   template <class T>
   T& object() const {
     return static_cast<T&>(*object_);
   }
   const std::shared_ptr<Object>& shared() const { return object_; }
-  bool SameObject(const Value& other) const;      // Python's `is`, as far as a template can tell
+  bool SameObject(const Value& other) const;  // Python's `is`, as far as a template can tell
   int depth() const { return object_ ? object_->depth : 0; }
 
  private:
