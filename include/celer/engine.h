@@ -38,7 +38,7 @@ struct SamplingParams {
 Status Validate(const SamplingParams& params, int64_t vocab);
 
 struct EngineOptions {
-  std::string model = {};  // a Hugging Face folder, a GGUF file, a llama2.c checkpoint
+  std::string model = {};          // a Hugging Face folder, a GGUF file, a llama2.c checkpoint
   std::string weights = "stored";  // stored, f32, f16, bf16, int8[-gN], int4[-gN]
   std::string kv = "f16";          // f32, f16, bf16
   int threads = 0;                 // 0: as many as this process may use

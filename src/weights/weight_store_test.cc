@@ -40,7 +40,9 @@ class FakeSource final : public TensorSource {
   std::vector<TensorRecord> records_;
 };
 
-WeightOptions Options(const char* text) { return *WeightOptions::Parse(text); }
+WeightOptions Options(const char* text) {
+  return *WeightOptions::Parse(text);
+}
 
 ThreadPool& Pool() {
   static ThreadPool pool({.threads = 2});
@@ -108,7 +110,9 @@ TEST(WeightStore, BadTensorsGiveOneSentence) {
   source.Add("blocks", DType::kQ8_0, {2, 32});
   source.Add("lonely", DType::kI8, {4, 8});
   WeightStore store(source, {}, Pool());
-  const auto message = [](const auto& result) { return result ? std::string("accepted") : result.error().message(); };
+  const auto message = [](const auto& result) {
+    return result ? std::string("accepted") : result.error().message();
+  };
   EXPECT_EQ(message(store.Matrix("gone", 4, 8)), "model.bin: tensor 'gone' is missing among 4 tensors");
   EXPECT_EQ(message(store.Matrix("w", 4, 9)), "model.bin: tensor 'w' has shape [4, 8], expected [4, 9]");
   EXPECT_NE(message(store.Matrix("index", 4, 8)).find("i64"), std::string::npos);
@@ -137,20 +141,25 @@ int64_t PeakResident() {
     if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6)) * 1024;
   return -1;
 }
-bool ResetPeak() { return static_cast<bool>(std::ofstream("/proc/self/clear_refs") << "5" << std::flush); }
+bool ResetPeak() {
+  return static_cast<bool>(std::ofstream("/proc/self/clear_refs") << "5" << std::flush);
+}
 
 // The promise: final weights + the largest tensor + 200 MB, with everything mapped counted.
 TEST(WeightStore, ConversionNeverHoldsTheLargeFormBesideTheSmall) {
-  const std::filesystem::path path = std::filesystem::temp_directory_path() / ("celer_peak_" + std::to_string(getpid()) + ".safetensors");
+  const std::filesystem::path path =
+      std::filesystem::temp_directory_path() / ("celer_peak_" + std::to_string(getpid()) + ".safetensors");
   constexpr int64_t kTensors = 12, kRows = 4096, kCols = 8192;  // 64 MiB each as bf16, 768 MiB in all
   std::vector<TensorSpec> specs;
-  for (int64_t i = 0; i < kTensors; ++i) specs.push_back({"w" + std::to_string(i), DType::kBf16, {kRows, kCols}});
+  for (int64_t i = 0; i < kTensors; ++i)
+    specs.push_back({"w" + std::to_string(i), DType::kBf16, {kRows, kCols}});
   std::vector<std::byte> row(kCols * 2);
   for (size_t i = 0; i < row.size(); ++i) row[i] = static_cast<std::byte>(i % 3 ? 0x3c : 0x11);
-  const Status written = WriteSafetensors(path, specs, {}, [&](const TensorSpec&, const TensorSink& sink) -> Status {
-    for (int64_t r = 0; r < kRows; ++r) CELER_RETURN_IF_ERROR(sink(row));
-    return {};
-  });
+  const Status written =
+      WriteSafetensors(path, specs, {}, [&](const TensorSpec&, const TensorSink& sink) -> Status {
+        for (int64_t r = 0; r < kRows; ++r) CELER_RETURN_IF_ERROR(sink(row));
+        return {};
+      });
   ASSERT_TRUE(written) << written.error().message();
   {
     auto model = SafetensorsModel::Open(path);

@@ -1,4 +1,5 @@
-// stories260K, a real model of 260,000 parameters: the published greedy text and the top-5 logits of every position.
+// stories260K, a real model of 260,000 parameters: the published greedy text and the top-5 logits of every
+// position.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +18,9 @@ namespace {
 
 const std::filesystem::path kStories = std::filesystem::path(CELER_SOURCE_DIR) / "../shared/data/stories260K";
 
-bool Missing() { return !std::filesystem::exists(kStories / "stories260K.bin"); }
+bool Missing() {
+  return !std::filesystem::exists(kStories / "stories260K.bin");
+}
 
 TEST(Stories260K, TopFiveLogitsOfEveryPosition) {
   if (Missing()) GTEST_SKIP() << "no shared/data/stories260K beside the checkout";
@@ -36,16 +39,20 @@ TEST(Stories260K, TopFiveLogitsOfEveryPosition) {
   for (; std::getline(lines, line); ++checked) {
     const auto expected = nlohmann::json::parse(line);
     const int32_t token = expected["in"];
-    const Piece piece{.tokens = {&token, 1}, .position = expected["pos"].get<int64_t>(), .block_table = table};
+    const Piece piece{
+        .tokens = {&token, 1}, .position = expected["pos"].get<int64_t>(), .block_table = table};
     const auto logits = runner.Run({&piece, 1});
     std::vector<int32_t> order(logits.size());
     std::iota(order.begin(), order.end(), 0);
-    std::partial_sort(order.begin(), order.begin() + 5, order.end(),
-                      [&](int32_t a, int32_t b) { return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)]; });
+    std::partial_sort(order.begin(), order.begin() + 5, order.end(), [&](int32_t a, int32_t b) {
+      return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
+    });
     for (size_t i = 0; i < 5; ++i) {
       const int32_t id = expected["top5"][i][0];
-      EXPECT_NEAR(logits[static_cast<size_t>(id)], expected["top5"][i][1].get<double>(), 1e-3) << "position " << checked;
-      EXPECT_NEAR(logits[static_cast<size_t>(order[i])], expected["top5"][i][1].get<double>(), 1e-3) << "rank " << i;
+      EXPECT_NEAR(logits[static_cast<size_t>(id)], expected["top5"][i][1].get<double>(), 1e-3)
+          << "position " << checked;
+      EXPECT_NEAR(logits[static_cast<size_t>(order[i])], expected["top5"][i][1].get<double>(), 1e-3)
+          << "rank " << i;
     }
     EXPECT_EQ(order[0], expected["top5"][0][0].get<int32_t>()) << "position " << checked;
   }
