@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <iostream>
 #include <iterator>
+#include <optional>
 
 #include "cli/command.h"
 #include "cli/commands.h"
@@ -20,17 +21,18 @@ constexpr size_t kMaxPromptBytes = size_t{64} << 20;
 struct Flags {
   ModelFlags model;
   SamplingFlags sampling;
-  std::string prompt, file, system;
+  std::optional<std::string> prompt;  // "" is a prompt too: the model begins by itself
+  std::string file, system;
   bool raw = false, json = false, ignore_end = false, quiet = false;
 };
 
 Result<std::string> ReadPrompt(const Flags& flags) {
   if (!flags.file.empty()) {
-    if (!flags.prompt.empty()) return Error::Invalid("give a prompt or --file, not both");
+    if (flags.prompt) return Error::Invalid("give a prompt or --file, not both");
     return ReadTextFile(flags.file, kMaxPromptBytes);
   }
-  if (!flags.prompt.empty() && flags.prompt != "-") return flags.prompt;
-  if (flags.prompt.empty() && isatty(STDIN_FILENO))
+  if (flags.prompt && *flags.prompt != "-") return *flags.prompt;
+  if (!flags.prompt && isatty(STDIN_FILENO))
     return Error::Invalid(
         "no prompt; give one as in: celer run smollm2 \"Why is the sky blue?\", or pipe it in");
   return std::string(std::istreambuf_iterator<char>(std::cin), {});

@@ -62,7 +62,7 @@ Value Interpreter::Item(const Value& object, const Value& key) {
   budget_.Charge(1);
   if (object.Is(Kind::kUndefined)) throw TemplateError(object.undefined_reason());
   if (object.Is(Kind::kDict)) {
-    const bool hashable = !key.Is(Kind::kList) && !key.Is(Kind::kDict) && !key.Is(Kind::kView);
+    const bool hashable = !key.Is(Kind::kList) && !key.Is(Kind::kDict);
     const Value* value = key.Is(Kind::kString) ? object.dict().Find(key.text())
                          : hashable            ? object.dict().Find(key, budget_)
                                                : nullptr;

@@ -342,7 +342,6 @@ size_t Hash(const Value& value, Budget& budget) {
       return 5;
     case Kind::kList:
     case Kind::kDict:
-    case Kind::kView:
       throw TemplateError("a " + TypeName(value) + " cannot be a dictionary key");
     default:
       return std::hash<const void*>{}(value.shared().get());
