@@ -24,6 +24,13 @@ Result<DType> ParseKvType(const std::string& text) {
   return Error::Invalid("--kv '", text, "' is not one of f32, f16, bf16");
 }
 
+Status CheckTokens(std::span<const int32_t> tokens, int64_t vocab) {
+  for (const int32_t token : tokens)
+    if (token < 0 || token >= vocab)
+      return Error::Invalid("the prompt names token ", token, ", but the vocabulary has ", vocab, " tokens");
+  return {};
+}
+
 }  // namespace
 
 const char* Name(FinishReason reason) {
@@ -50,7 +57,7 @@ struct Engine::Impl {
   bool DropOldestKept();
 
   std::vector<Piece> Pieces(std::span<const ScheduledPiece> scheduled) const;
-  void Finish(int64_t id);
+  bool Finish(int64_t id);  // false: it is not being worked on
 
   std::unique_ptr<ThreadPool> pool;
   ModelRunner runner;
@@ -113,10 +120,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
 Result<int64_t> Engine::Submit(Request request) {
   const Info& info = impl_->info;
   if (request.prompt.empty()) return Error::Invalid("the prompt has no tokens");
-  for (const int32_t token : request.prompt)
-    if (token < 0 || token >= info.vocab)
-      return Error::Invalid("the prompt names token ", token, ", but the vocabulary has ", info.vocab,
-                            " tokens");
+  CELER_RETURN_IF_ERROR(CheckTokens(request.prompt, info.vocab));
   CELER_RETURN_IF_ERROR(Validate(request.sampling, info.vocab));
   if (request.max_tokens < 1)
     return Error::Invalid("max tokens is ", request.max_tokens, ", expected 1 or more");
@@ -196,15 +200,16 @@ std::vector<TokenEvent> Engine::Step() {
   return events;
 }
 
-void Engine::Impl::Finish(int64_t id) {
+bool Engine::Impl::Finish(int64_t id) {
   std::unique_ptr<Sequence> sequence = scheduler.Remove(id);
-  if (!sequence) return;
+  if (!sequence) return false;
   if (sequence->request.keep) {
     kept[id] = std::move(sequence);
   } else {
     blocks.Shrink(&sequence->block_table, 0);
     reused.erase(id);
   }
+  return true;
 }
 
 bool Engine::Impl::DropOldestKept() {
@@ -216,8 +221,11 @@ bool Engine::Impl::DropOldestKept() {
 }
 
 void Engine::Cancel(int64_t request) {
-  impl_->Finish(request);
-  impl_->cancelled.push_back({.request = request, .finish = FinishReason::kCancelled, .top = {}});
+  if (!impl_->Finish(request)) return;
+  TokenEvent event;
+  event.request = request;
+  event.finish = FinishReason::kCancelled;
+  impl_->cancelled.push_back(std::move(event));
 }
 
 void Engine::Release(int64_t request) {
@@ -237,6 +245,7 @@ Result<std::vector<float>> Engine::Score(std::span<const int32_t> tokens, int64_
   const auto count = static_cast<int64_t>(tokens.size());
   if (first < 1 || first > count)
     return Error::Invalid("scoring from position ", first, " of ", count, " tokens");
+  CELER_RETURN_IF_ERROR(CheckTokens(tokens, impl_->info.vocab));
   std::vector<int32_t> table;
   bool fits = false;
   while (!(fits = impl_->blocks.Grow(&table, count)) && impl_->DropOldestKept()) {

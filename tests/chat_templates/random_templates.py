@@ -134,7 +134,7 @@ class Maker:
         if kind == 3:
             return tag("for a, b in %s" % r.choice(["d.items()", "d|items", "people", "[(1, 2), (3, 4)]", "nested.items()", "d|dictsort", "[[1]]"])) + "{{ a }}={{ b }}," + tag("endfor")
         if kind == 4:
-            return tag("set v = " + e(2)) + "{{ v }}" + tag("for x in l") + tag("set v = x") + tag("endfor") + "{{ v }}"
+            return tag("set v = " + e(2)) + "{{ v }}" + tag("for x in words") + "{{ fresh is defined }}{{ v }}" + body() + tag("set fresh = x") + tag("set v = x") + tag("endfor") + "{{ fresh }}{{ v }}" + tag("for x in l") + tag("set v = x") + tag("endfor") + "{{ v }}"
         if kind == 5:
             return tag("set ns.n = 0") + tag("for x in " + self.iterable()) + tag("set ns.n = ns.n + 1") + tag("if x == 1") + tag(r.choice(["break", "continue"])) + tag("endif") + "{{ x }}" + tag("else") + "none" + tag("endfor") + "{{ ns.n }}"
         if kind == 6:

@@ -139,6 +139,8 @@ TEST(Engine, CancelFreesAtOnceAndOthersGoOn) {
   ASSERT_TRUE(a && b);
   engine->Step();
   engine->Cancel(*a);
+  engine->Cancel(*a);    // again, and one that never was: nothing happens
+  engine->Cancel(12345);
   EXPECT_EQ(Drain(*engine)[*b].size() + 1, Alone(Prompt(2, 10), 8).size());
 }
 
@@ -170,6 +172,16 @@ TEST(Engine, BadOptionsAreRefusedInOneSentence) {
   EXPECT_NE(refused({.kv = "int2"}).find("int2"), std::string::npos);
   EXPECT_NE(refused({.context = 1 << 20}).find("positions"), std::string::npos);
   EXPECT_NE(refused({.model = "/no/such/model"}).find("/no/such/model"), std::string::npos);
+}
+
+TEST(Engine, ScoreRefusesWhatItCannotScore) {
+  auto engine = MustLoad({.context = 32});
+  const std::vector<int32_t> bad = {1, 48}, good = {1, 2, 3}, long_one(33, 1);
+  EXPECT_FALSE(engine->Score(bad, 1));
+  EXPECT_FALSE(engine->Score(good, 0));
+  EXPECT_FALSE(engine->Score(good, 4));
+  EXPECT_FALSE(engine->Score(long_one, 1));
+  EXPECT_TRUE(engine->Score(good, 1));
 }
 
 TEST(Engine, ScoreEqualsTheLogprobsOfGeneration) {

@@ -170,6 +170,7 @@ void Interpreter::CheckTarget(const Expr& target) {
 void Interpreter::Assign(const Expr& target, Value value) {
   budget_.Charge(1);
   if (target.kind == ExprKind::kName) {
+    budget_.Charge(static_cast<int64_t>(scope_->variables.size()) / 8);
     scope_->Set(target.name, std::move(value));
     return;
   }
@@ -203,8 +204,10 @@ Value Interpreter::Eval(const Expr& e) {
 }
 
 Value Interpreter::Lookup(int name) {
-  for (Scope* scope = scope_.get(); scope != nullptr; scope = scope->parent.get())
+  for (Scope* scope = scope_.get(); scope != nullptr; scope = scope->parent.get()) {
+    budget_.Charge(static_cast<int64_t>(scope->variables.size()) / 8);  // the search is linear
     if (const Value* value = scope->Find(name)) return *value;
+  }
   const auto index = static_cast<size_t>(name);
   if (context_[index]) return *context_[index];
   return Value::Undefined("'" + source_.names[index] + "' is undefined");

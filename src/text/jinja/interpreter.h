@@ -86,7 +86,7 @@ class Interpreter {
   Flow ExecStmt(const Stmt& s);
   Flow ExecFor(const Stmt& s);
   // The loop over one iterable; recursive loops come back here.
-  Flow RunLoop(const Stmt& s, const Value& iterable, const std::shared_ptr<Scope>& outer, int depth0);
+  Flow RunLoop(const Stmt& s, const Value& iterable, std::shared_ptr<Scope> outer, int depth0);
   std::optional<Value> PullItem(LoopObject& loop);
   bool PeekItem(LoopObject& loop);
   int64_t LoopLength(LoopObject& loop);

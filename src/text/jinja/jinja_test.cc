@@ -291,6 +291,12 @@ TEST(Jinja, TemplateBombsAreStopped) {
   }
 }
 
+TEST(Jinja, ManyVariablesArePaidFor) {
+  std::string source;
+  for (int i = 0; i < 40000; ++i) source += "{% set v" + std::to_string(i) + "=1 %}";
+  EXPECT_FALSE(RenderText(source));
+}
+
 TEST(Jinja, LimitsAreNamedInTheError) {
   jinja::Limits limits;
   limits.steps = 1000;

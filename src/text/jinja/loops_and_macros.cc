@@ -16,8 +16,8 @@ Interpreter::Flow Interpreter::ExecFor(const Stmt& s) {
   return Flow::kNext;
 }
 
-Interpreter::Flow Interpreter::RunLoop(const Stmt& s, const Value& iterable,
-                                       const std::shared_ptr<Scope>& outer, int depth0) {
+Interpreter::Flow Interpreter::RunLoop(const Stmt& s, const Value& iterable, std::shared_ptr<Scope> outer,
+                                       int depth0) {
   Nested nested(*this);
   auto loop = std::make_shared<LoopObject>();
   loop->stmt = &s;
