@@ -16,7 +16,7 @@ build: setup ## build build/celer and the tests
 	@cmake --preset default -B $(BUILD) $(CMAKE_FLAGS) > $(BUILD)-configure.log 2>&1 || (cat $(BUILD)-configure.log; exit 1)
 	@cmake --build $(BUILD) -j $(JOBS)
 
-run: build ## the first true thing: this machine's limits
+run: build ## a small model answers a question; what this machine could do at best
 	@tools/run.sh $(BUILD)/celer
 
 test: build ## everything CI checks: layers, format, unit tests, golden tables, command line
