@@ -22,7 +22,7 @@ run: build ## a small model answers a question; what this machine could do at be
 test: build ## everything CI checks: layers, format, unit tests, golden tables, command line
 	@tools/presubmit $(BUILD)
 
-bench: build ## micro-benchmarks, each with its limit
+bench: build ## micro-benchmarks: fork-join, matrix products with their ratio to the limit
 	@tools/bench.sh $(BUILD)
 
 format: setup ## format all C++ and CUDA sources

@@ -139,7 +139,7 @@ TEST(Engine, CancelFreesAtOnceAndOthersGoOn) {
   ASSERT_TRUE(a && b);
   engine->Step();
   engine->Cancel(*a);
-  engine->Cancel(*a);    // again, and one that never was: nothing happens
+  engine->Cancel(*a);  // again, and one that never was: nothing happens
   engine->Cancel(12345);
   EXPECT_EQ(Drain(*engine)[*b].size() + 1, Alone(Prompt(2, 10), 8).size());
 }
