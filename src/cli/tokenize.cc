@@ -9,31 +9,20 @@
 
 #include "cli/command.h"
 #include "cli/commands.h"
-
-#if CELER_WITH_TEXT
-#include "io/gguf.h"
+#include "cli/model_path.h"
+#include "text/load_tokenizer.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
-#endif
 
 namespace celer::cli {
-
-#if CELER_WITH_TEXT
 namespace {
 
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-Result<std::unique_ptr<Tokenizer>> OpenTokenizer(const fs::path& path) {
-  std::error_code error;
-  if (fs::is_directory(path, error) || path.extension() == ".json" || path.extension() == ".model")
-    return Tokenizer::FromHfDirectory(path);
-  if (!fs::exists(path, error)) return Error::NotFound(path.string(), ": no such file or directory");
-  char magic[4] = {};
-  std::ifstream(path, std::ios::binary).read(magic, sizeof magic);
-  if (std::string_view(magic, 4) != "GGUF") return Tokenizer::FromLlama2c(path, 0);
-  CELER_ASSIGN(const GgufFile file, GgufFile::Open(path));
-  return Tokenizer::FromGguf(file);
+Result<std::unique_ptr<Tokenizer>> OpenTokenizer(const std::string& model) {
+  CELER_ASSIGN(const fs::path path, ResolveModelPath(model));
+  return LoadTokenizer(path);
 }
 
 Result<std::string> ReadInput(const std::string& path) {
@@ -136,12 +125,12 @@ void PrintIds(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, bool 
 }  // namespace
 
 int TokenizeCommand(const std::vector<std::string>& args) {
-  CommandLine app("tokenize", "text to token ids, and back", "celer tokenize model.gguf \"Hello world\"");
+  CommandLine app("tokenize", "text to token ids, and back", "celer tokenize smollm2 \"Hello world\"");
   std::string model, text, file, decode, batch;
   bool as_json = false, no_special = false, plain = false;
   app.add_option("MODEL", model,
-                 "GGUF file (also with a vocabulary only), Hugging Face directory, tokenizer.json, "
-                 "tokenizer.model or tokenizer.bin")
+                 "a pulled name (smollm2), GGUF file (also with a vocabulary only), Hugging Face directory, "
+                 "tokenizer.json, tokenizer.model or tokenizer.bin")
       ->required();
   auto* text_option = app.add_option("TEXT", text, "the text");
   auto* file_option = app.add_option("--file", file, "read the text from this file; - for standard input");
@@ -178,13 +167,5 @@ int TokenizeCommand(const std::vector<std::string>& args) {
   PrintIds(**tokenizer, (*tokenizer)->Encode(text, {!no_special, !plain}), as_json);
   return kOk;
 }
-
-#else
-
-int TokenizeCommand(const std::vector<std::string>&) {
-  return Fail(Error::Unsupported("this build has no tokenizers; build with -DCELER_TEXT=ON"));
-}
-
-#endif
 
 }  // namespace celer::cli

@@ -5,9 +5,8 @@
 
 #include "core/log.h"
 #include "engine/stop_matcher.h"
-#include "io/detect.h"
-#include "io/gguf.h"
 #include "io/json.h"
+#include "text/load_tokenizer.h"
 
 namespace celer {
 namespace {
@@ -74,32 +73,12 @@ Result<SamplingParams> SamplingFromJson(const JsonFields& json) {
 
 }  // namespace
 
-Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::filesystem::path& model,
-                                                 const std::string& override_path) {
-  namespace fs = std::filesystem;
-  const fs::path path = override_path.empty() ? model : fs::path(override_path);
-  if (path.extension() == ".bin" && !override_path.empty()) return Tokenizer::FromLlama2c(path, 0);
-  if (fs::is_directory(path) || path.extension() == ".json" || path.extension() == ".model")
-    return Tokenizer::FromHfDirectory(path);
-  CELER_ASSIGN(const FileKind kind, DetectFile(path));
-  if (kind == FileKind::kGguf) {
-    CELER_ASSIGN(const GgufFile file, GgufFile::Open(path));
-    return Tokenizer::FromGguf(file);
-  }
-  if (kind == FileKind::kLlama2c) {
-    const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
-    for (const char* name : {"tokenizer.bin", "tok512.bin", "tok4096.bin"})
-      if (fs::exists(folder / name)) return Tokenizer::FromLlama2c(folder / name, 0);
-    return Error::NotFound(path.string(), ": no tokenizer.bin beside it; name one with --tokenizer");
-  }
-  return Tokenizer::FromHfDirectory(path.parent_path());
-}
-
 Result<TextModel> TextModel::Load(const TextModelOptions& options) {
   namespace fs = std::filesystem;
   const fs::path path = options.engine.model;
   TextModel model;
-  CELER_ASSIGN(model.tokenizer_, LoadTokenizer(path, options.tokenizer));
+  CELER_ASSIGN(model.tokenizer_,
+               LoadTokenizer(options.tokenizer.empty() ? path : fs::path(options.tokenizer)));
   CELER_ASSIGN(model.engine_, Engine::Load(options.engine));
   const Tokenizer& tokenizer = *model.tokenizer_;
   const int64_t vocab = model.engine_->info().vocab;

@@ -83,8 +83,4 @@ class TextModel {
   std::vector<std::string> special_strings_;  // longest first
 };
 
-// The tokenizer of a model file or folder; `override_path` wins if it is not empty.
-Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::filesystem::path& model,
-                                                 const std::string& override_path);
-
 }  // namespace celer
