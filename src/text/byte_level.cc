@@ -1,5 +1,7 @@
 #include "text/byte_level.h"
 
+#include <array>
+#include <cstdint>
 #include <cstdio>
 
 #include "text/utf8.h"
