@@ -172,7 +172,7 @@ class Perplexity(unittest.TestCase):
         self.assertLess(perplexity("--weights", "int4") / stored - 1, 0.08)
 
     def test_strided(self):
-        # More context for each scored token: never worse than windows side by side by more than noise.
+        # The first window scores all but its first token, each later one what the one before has not.
         strided = json.loads(run("ppl", MODEL, str(WIKI), "--window", "256", "--stride", "128", "--chunks", "4", "--json").stdout)
         self.assertEqual(strided["tokens"], 255 + 3 * 128)
         self.assertGreater(strided["perplexity"], 1)
