@@ -1,19 +1,25 @@
 #!/usr/bin/env python3
 """Compares celer's chat templates with transformers' own renderer, byte for byte; both may also refuse.
 
-  compare_transformers.py --renderer build/celer_chat_render [--random 20000] [--templates DIR ...]
+  compare_transformers.py --renderer R [--random 20000]   our own templates, and random ones
+  compare_transformers.py --renderer R --published        the published ones kept here (published/NOTICE.md)
+  compare_transformers.py --renderer R --fetched DIR      more published ones, fetched into DIR if they are not there
+  compare_transformers.py --renderer R --templates DIR... those in any folders, for example of model repositories:
+                                                          *.jinja files, and tokenizer_config.json files
 
-needs `pip install transformers jinja2`. --templates names more folders with *.jinja files, for example those of
-model repositories; tokenizer_config.json files in them are read too.
+R is build/tests/chat_templates/celer_chat_render; needs `pip install transformers jinja2`.
 """
 import argparse
 import datetime as real_datetime
+import hashlib
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
 from conversations import CONVERSATIONS
+import fetch_published_templates
 import random_templates
 
 try:
@@ -39,12 +45,39 @@ def load_templates(folders):
     found = []
     for folder in folders:
         for path in sorted(pathlib.Path(folder).rglob("*.jinja")):
-            found.append((path.name, path.read_text(encoding="utf-8")))
+            found.append((path.name, path.read_bytes().decode("utf-8")))  # read_text() would change line ends
         for path in sorted(pathlib.Path(folder).rglob("tokenizer_config.json")):
             chat = json.loads(path.read_text(encoding="utf-8")).get("chat_template")
             for entry in chat if isinstance(chat, list) else [{"name": "", "template": chat}] if chat else []:
                 found.append((path.parent.name + ":" + entry["name"], entry["template"]))
     return found
+
+
+def load_own():
+    return [(path.name, path.read_bytes().decode("utf-8")) for path in sorted(HERE.glob("*.jinja"))]
+
+
+def load_published():
+    """The files of published/, which must be those that its notice lists, to the byte."""
+    notice = (HERE / "published" / "NOTICE.md").read_text(encoding="utf-8")
+    listed = dict(re.findall(r"^\| `([^`]+\.jinja)` .* `([0-9a-f]{64})` \|$", notice, re.MULTILINE))
+    found = {path.name: path for path in (HERE / "published").glob("*.jinja")}
+    if listed.keys() != found.keys():
+        raise SystemExit("published/NOTICE.md and the folder differ in: %s" % sorted(listed.keys() ^ found.keys()))
+    for name, path in found.items():
+        if hashlib.sha256(path.read_bytes()).hexdigest() != listed[name]:
+            raise SystemExit("published/%s is not the file that published/NOTICE.md names: its sha256 differs" % name)
+    return load_templates([HERE / "published"])
+
+
+def load_fetched(folder):
+    try:
+        fetch_published_templates.fetch(pathlib.Path(folder))
+    except fetch_published_templates.Unreachable as error:
+        print("SKIPPED: %s" % error)
+        sys.exit(77)
+    kept = {source for _, source in load_published()}
+    return [(name, source) for name, source in load_templates([folder]) if source not in kept]
 
 
 def expected(request):
@@ -70,7 +103,7 @@ def expected(request):
 def write_golden():
     wanted = {name: arguments for name, arguments in CONVERSATIONS if name in GOLDEN}
     templates = {}
-    for name, source in load_templates([HERE]):
+    for name, source in load_own():
         templates[name] = []
         for i, (conversation, arguments) in enumerate(wanted.items()):
             request = dict(arguments, template=source, add_generation_prompt=i % 2 == 0, bos_token="<s>", eos_token="</s>")
@@ -92,13 +125,15 @@ class Renderer:
         return json.loads(line)
 
 
-# What Python can do and we refuse: integers beyond 128 bits, complex numbers, large outputs.
+# What Python can do and we refuse, in random templates: integers beyond 128 bits, complex numbers, large outputs.
 BEYOND = ("128 bits", "raised to a fraction", "too large", "exceeded", "more than")
 
 
+def beyond(want, got):
+    return "text" in want and any(word in got.get("error", "") for word in BEYOND)
+
+
 def differ(want, got):
-    if "text" in want and any(word in got.get("error", "") for word in BEYOND):
-        return False
     return want.get("text") != got.get("text") or ("error" in want) != ("error" in got)
 
 
@@ -114,13 +149,56 @@ def show(name, request, want, got):
         print("  template %r" % request["template"])
 
 
+def compare_all(render, templates, least, show_at_most):
+    """Every template with every conversation, with and without generation prompt. Returns whether all agree, and each
+    template has rendered at least so many: two renderers that refuse everything agree as well."""
+    failed = refused = total = 0
+    for name, source in templates:
+        rendered = 0
+        for conversation, arguments in CONVERSATIONS:
+            for generation in (True, False):
+                request = dict(arguments, template=source, add_generation_prompt=generation, now=NOW, bos_token="<s>", eos_token="</s>")
+                want, got = expected(request), render(request)
+                total += 1
+                rendered += "text" in want
+                if differ(want, got):
+                    failed += 1
+                    if failed <= show_at_most:
+                        show("%s, %s, generation prompt %s" % (name, conversation, generation), request, want, got)
+        refused += 2 * len(CONVERSATIONS) - rendered
+        if rendered < least:
+            failed += 1
+            print("TOO LITTLE: transformers renders only %d conversations with %s" % (rendered, name))
+    print("%d templates, %d comparisons (%d refused by transformers): %d differ" % (len(templates), total, refused, failed))
+    return failed == 0
+
+
+def compare_random(render, count, seed, show_at_most):
+    differing = skipped = 0
+    for i, request in enumerate(random_templates.generate(count, seed)):
+        request["now"] = NOW
+        want = expected(request)
+        if "text" in want and random_templates.is_unspecified(want["text"]):
+            skipped += 1
+            continue
+        got = render(request)
+        if differ(want, got) and not beyond(want, got):
+            differing += 1
+            if differing <= show_at_most:
+                show("random %d" % i, request, want, got)
+    print("%d random templates (%d without a fixed answer left out): %d differ" % (count, skipped, differing))
+    return differing == 0
+
+
 def main():
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--renderer")
     parser.add_argument("--write-golden", action="store_true", help="write golden.json for the C++ test, and stop")
-    parser.add_argument("--random", type=int, default=5000, help="number of random templates")
+    parser.add_argument("--random", type=int, default=5000, help="number of random templates beside our own")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--templates", nargs="*", default=[], help="more folders with templates")
+    parser.add_argument("--published", action="store_true", help="compare those in published/")
+    parser.add_argument("--fetched", metavar="DIR", help="compare those that fetch_published_templates.py fetches")
+    parser.add_argument("--templates", nargs="+", metavar="DIR", help="compare those in these folders")
     parser.add_argument("--show", type=int, default=20, help="how many differences to print")
     args = parser.parse_args()
     reference.datetime = FixedDatetime
@@ -130,39 +208,20 @@ def main():
         parser.error("--renderer is needed")
     render = Renderer(args.renderer)
 
-    templates = load_templates([HERE] + args.templates)
-    if len(templates) < 20:
-        raise SystemExit("only %d templates in %s" % (len(templates), HERE))
-    cases = []
-    for name, source in templates:
-        for conversation, arguments in CONVERSATIONS:
-            for generation in (True, False):
-                request = dict(arguments, template=source, add_generation_prompt=generation, now=NOW, bos_token="<s>", eos_token="</s>")
-                cases.append(("%s, %s, generation prompt %s" % (name, conversation, generation), request))
-    failed = refused = 0
-    for name, request in cases:
-        want, got = expected(request), render(request)
-        refused += "error" in want
-        if differ(want, got):
-            failed += 1
-            if failed <= args.show:
-                show(name, request, want, got)
-    print("%d templates, %d renderings (%d refused by both): %d differ" % (len(templates), len(cases), refused, failed))
-
-    differing = skipped = 0
-    for i, request in enumerate(random_templates.generate(args.random, args.seed)):
-        request["now"] = NOW
-        want = expected(request)
-        if "text" in want and random_templates.is_unspecified(want["text"]):
-            skipped += 1
-            continue
-        got = render(request)
-        if differ(want, got):
-            differing += 1
-            if differing <= args.show:
-                show("random %d" % i, request, want, got)
-    print("%d random templates (%d without a fixed answer left out): %d differ" % (args.random, skipped, differing))
-    return 1 if failed or differing else 0
+    own = not (args.published or args.fetched or args.templates)
+    templates = load_own() if own else []
+    if args.published:
+        templates += load_published()
+    if args.fetched:
+        templates += load_fetched(args.fetched)
+    if not args.templates and len(templates) < 20:
+        raise SystemExit("only %d templates: at least 20 were expected" % len(templates))
+    templates += load_templates(args.templates or [])
+    # The strictest of the known ones refuses systems, parts and odd orders, and renders 18.
+    agree = compare_all(render, templates, 0 if args.templates else 16, args.show)
+    if own:
+        agree &= compare_random(render, args.random, args.seed, args.show)
+    return 0 if agree else 1
 
 
 if __name__ == "__main__":
