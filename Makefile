@@ -2,9 +2,10 @@
 BUILD ?= build
 JOBS ?= $(shell nproc)
 CMAKE_FLAGS ?=
+ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test bench format presubmit clean
+.PHONY: help setup build run test bench bench-peers format presubmit clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -24,6 +25,9 @@ test: build ## everything CI checks: layers, format, unit tests, golden tables, 
 
 bench: build ## micro-benchmarks: fork-join, matrix products with their ratio to the limit
 	@tools/bench.sh $(BUILD)
+
+bench-peers: build ## celer beside llama.cpp on the same files (ARGS="--only decode-q8_0 --runs 3")
+	@python3 bench/peers/bench_peers.py --celer $(BUILD)/celer $(ARGS)
 
 format: setup ## format all C++ and CUDA sources
 	@tools/format.sh

@@ -40,10 +40,11 @@ Status Validate(const SamplingParams& params, int64_t vocab);
 struct EngineOptions {
   std::string model = {};          // a Hugging Face folder, a GGUF file, a llama2.c checkpoint
   std::string weights = "stored";  // stored, f32, f16, bf16, int8[-gN], int4[-gN]
-  std::string kv = "f16";          // f32, f16, bf16
+  std::string kv = "f16";          // f32, f16, bf16, int8
   int threads = 0;                 // 0: as many as this process may use
   int64_t context = 0;             // positions that fit in the KV cache; 0: the model's own, at most 4096
   int64_t chunk = 512;             // tokens of one step at most; longer prompts are prefilled in pieces
+  int64_t sequences = 1;           // full contexts that the KV cache has room for at once
 };
 
 struct Request {
@@ -70,6 +71,13 @@ struct TokenEvent {
   FinishReason finish = FinishReason::kNone;
   float logprob = 0;  // of the model, before penalties and temperature; with SamplingParams::logprobs
   std::vector<TokenLogprob> top = {};
+};
+
+// Where the time of profiled steps went.
+struct OperatorTime {
+  std::string name;  // as in OperatorWork
+  int64_t calls = 0;
+  double seconds = 0;
 };
 
 class Engine {
@@ -102,6 +110,14 @@ class Engine {
 
   // log p(tokens[i] | tokens[0..i)) for i in [first, tokens.size()), in a sequence of its own.
   Result<std::vector<float>> Score(std::span<const int32_t> tokens, int64_t first);
+
+  // What a step of this shape must read and compute at least, for the operators that the model has.
+  std::vector<OperatorWork> Work(const StepShape& shape) const;
+
+  // Times the operators of the steps from now on, from zero. Profile() has the sums so far.
+  void StartProfile();
+  void StopProfile();
+  std::vector<OperatorTime> Profile() const;
 
  private:
   struct Impl;

@@ -166,6 +166,25 @@ inline double TokensPerSecond(const PhaseLimit& step, const LlmSetup& setup) {
 std::optional<double> DecodeTurningBatch(const LlmShape& shape, const Machine& machine, const LlmSetup& setup,
                                          int64_t context);
 
+// --- a step of a loaded model ----------------------------------------------------------------------------
+
+// Each of `sequences` computes `tokens` tokens from `position` on and asks for the logits of the last.
+struct StepShape {
+  int64_t sequences = 1;
+  int64_t tokens = 1;
+  int64_t position = 0;
+};
+
+// What an operator cannot avoid: weights and KV read once each, and the arithmetic by the type it runs in.
+struct OperatorWork {
+  std::string name;  // embed, qkv, attention, output, gate_up, down, moe, logits, sampling
+  double bytes = 0;
+  // A multiply-add is two. Keys as in Machine::flops, or "auto" as in LlmSetup::compute with 16 bits.
+  std::map<std::string, double> flops = {};
+
+  OperatorWork& operator+=(const OperatorWork& other);  // keeps its own name
+};
+
 // Distinct experts that `tokens` tokens are expected to need in one layer, each choosing k of E uniformly:
 // E (1 - (1 - k/E)^tokens). 0 for a dense model.
 double ExpectedExperts(const LlmShape& shape, double tokens);

@@ -130,7 +130,7 @@ class Chat {
     messages_.push_back({{"role", "assistant"}, {"content", result->text}});
     fmt::print("\n");
     std::fflush(stdout);
-    fmt::print(stderr, "[{}{}]\n", SpeedLine(*result, model_.engine().info()),
+    fmt::print(stderr, "[{}{}]\n", SpeedLine(*result, model_.engine()),
                result->finish == FinishReason::kCancelled ? ", stopped" : "");
   }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
 
 #include "core/suggest.h"
 
@@ -68,6 +69,16 @@ std::optional<int> Parse(CLI::App& app, const std::vector<std::string>& args) {
     fmt::print(stderr, "error: {}\n", Sentence(app, error, args));
     return kUsage;
   }
+}
+
+Status WriteFile(const std::string& path, const std::string& content) {
+  std::ofstream file(path, std::ios::binary);
+  if (!file) return Error::Io(path, ": cannot be opened for writing");
+  file << content;
+  file.close();
+  if (!file) return Error::Io(path, ": could not be written in full");
+  fmt::print(stderr, "wrote {}\n", path);
+  return {};
 }
 
 int Fail(const Error& error) {

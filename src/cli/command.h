@@ -30,6 +30,9 @@ class CommandLine : public CLI::App {
 // wrong).
 std::optional<int> Parse(CLI::App& app, const std::vector<std::string>& args);
 
+// For --html and its like: writes the file and says so on stderr.
+Status WriteFile(const std::string& path, const std::string& content);
+
 // Prints "error: <message>" and gives the exit code for it.
 int Fail(const Error& error);
 

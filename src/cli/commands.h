@@ -14,6 +14,7 @@ int PullCommand(const std::vector<std::string>& args);
 int SynthCommand(const std::vector<std::string>& args);
 int InspectCommand(const std::vector<std::string>& args);
 int LimitsCommand(const std::vector<std::string>& args);
+int BenchCommand(const std::vector<std::string>& args);
 int ProbeCommand(const std::vector<std::string>& args);
 int KernelsCommand(const std::vector<std::string>& args);
 

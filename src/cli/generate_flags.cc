@@ -5,24 +5,19 @@
 #include <charconv>
 #include <random>
 
+#include "cli/engine_flags.h"
 #include "cli/model_path.h"
 #include "core/allocator.h"
 #include "core/log.h"
 #include "limits/measured_machine.h"
+#include "limits/roofline.h"
 
 namespace celer::cli {
 
 void ModelFlags::AddTo(CLI::App& app) {
-  app.add_option("model", model,
-                 "a pulled name (smollm2), a GGUF file, a Hugging Face folder or a llama2.c .bin")
-      ->required();
-  app.add_option("--weights", options.engine.weights,
-                 "stored, or convert while loading: f32, f16, bf16, int8[-gN], int4[-gN]");
-  app.add_option("--kv", options.engine.kv, "type of keys and values: f16, bf16, f32");
+  AddEngineFlags(app, &model, &options.engine);
   app.add_option("--context", options.engine.context,
                  "positions to make room for (0: the model's own, at most 4096)");
-  app.add_option("--chunk", options.engine.chunk, "prompt tokens computed in one step");
-  app.add_option("--threads", options.engine.threads, "0: all that this process may use");
   app.add_option("--tokenizer", options.tokenizer, "tokenizer file or folder, if not the model's own");
   app.add_option("--chat-template", options.chat_template, "a Jinja file, if not the model's own");
   app.add_flag("-v,--verbose", verbose, "say what is loaded and where defaults come from; twice for more");
@@ -97,7 +92,7 @@ Result<TextRequest> MakeRequest(const SamplingFlags& flags, const TextModel& mod
   return request;
 }
 
-Speed MeasureSpeed(const TextResult& result, const Engine::Info& info) {
+Speed MeasureSpeed(const TextResult& result, const Engine& engine) {
   Speed speed;
   const auto computed = static_cast<double>(result.prompt_tokens - result.reused_tokens);
   if (result.prefill_seconds > 0) speed.prefill_per_s = computed / result.prefill_seconds;
@@ -105,18 +100,17 @@ Speed MeasureSpeed(const TextResult& result, const Engine::Info& info) {
     speed.decode_per_s = static_cast<double>(result.decode_steps()) / result.decode_seconds;
   const auto machine = LoadOrMeasureThisMachine(/*allow_measure=*/false, Device::Cpu());
   if (machine && machine->read_bytes_per_s > 0) {
-    const double context =
-        static_cast<double>(result.prompt_tokens) + static_cast<double>(result.decode_steps()) / 2;
-    const double bytes =
-        static_cast<double>(info.weight_bytes) + context * static_cast<double>(info.kv_bytes_per_token);
+    // The step in the middle stands for all: what a step reads grows evenly.
+    const int64_t middle = result.prompt_tokens + result.decode_steps() / 2;
+    const OperatorWork step = Sum(engine.Work({.position = middle}));
     speed.read_bytes_per_s = machine->read_bytes_per_s;
-    speed.decode_limit_per_s = machine->read_bytes_per_s / bytes;
+    speed.decode_limit_per_s = 1 / LimitOf(step, *machine).seconds();
   }
   return speed;
 }
 
-std::string SpeedLine(const TextResult& result, const Engine::Info& info) {
-  const Speed speed = MeasureSpeed(result, info);
+std::string SpeedLine(const TextResult& result, const Engine& engine) {
+  const Speed speed = MeasureSpeed(result, engine);
   std::string line = fmt::format("{} prompt tokens", result.prompt_tokens);
   if (result.reused_tokens > 0) line += fmt::format(" ({} reused)", result.reused_tokens);
   line += fmt::format(" at {:.1f} tok/s, {} new tokens", speed.prefill_per_s, result.tokens.size());
@@ -132,8 +126,8 @@ std::string SpeedLine(const TextResult& result, const Engine::Info& info) {
   return line;
 }
 
-nlohmann::ordered_json SpeedJson(const TextResult& result, const Engine::Info& info) {
-  const Speed speed = MeasureSpeed(result, info);
+nlohmann::ordered_json SpeedJson(const TextResult& result, const Engine& engine) {
+  const Speed speed = MeasureSpeed(result, engine);
   nlohmann::ordered_json json = {
       {"prompt_tokens", result.prompt_tokens},       {"reused_tokens", result.reused_tokens},
       {"completion_tokens", result.tokens.size()},   {"prefill_seconds", result.prefill_seconds},

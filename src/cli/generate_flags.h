@@ -45,8 +45,8 @@ struct Speed {
   std::optional<double> decode_limit_per_s;  // weights and KV read once per token, at the measured bandwidth
   double read_bytes_per_s = 0;               // the bandwidth behind it
 };
-Speed MeasureSpeed(const TextResult& result, const Engine::Info& info);
-std::string SpeedLine(const TextResult& result, const Engine::Info& info);
-nlohmann::ordered_json SpeedJson(const TextResult& result, const Engine::Info& info);
+Speed MeasureSpeed(const TextResult& result, const Engine& engine);
+std::string SpeedLine(const TextResult& result, const Engine& engine);
+nlohmann::ordered_json SpeedJson(const TextResult& result, const Engine& engine);
 
 }  // namespace celer::cli

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 
 #include "cli/command.h"
 #include "cli/commands.h"
@@ -33,16 +32,6 @@ int PrintList() {
   }
   fmt::print("  {:<16} this machine, measured by celer probe\n", "this");
   return kOk;
-}
-
-Status WriteFile(const std::string& path, const std::string& content) {
-  std::ofstream file(path, std::ios::binary);
-  if (!file) return Error::Io(path, ": cannot be opened for writing");
-  file << content;
-  file.close();
-  if (!file) return Error::Io(path, ": could not be written in full");
-  fmt::print(stderr, "wrote {}\n", path);
-  return {};
 }
 
 Status Answer(const LimitsOptions& options) {

@@ -38,24 +38,6 @@ std::string SvgOpen(double width, double height) {
       width, height, kFont);
 }
 
-std::string TableHtml(const LimitsTable& table) {
-  std::string out = "<table><thead><tr>";
-  const auto cell = [&](const char* tag, size_t column, const std::string& text) {
-    const bool words = table.last_is_words && column + 1 == table.header.size();
-    return fmt::format("<{0}{1}>{2}</{0}>", tag, words ? " class=\"words\"" : "", XmlEscape(text));
-  };
-  for (size_t c = 0; c < table.header.size(); ++c) out += cell("th", c, table.header[c]);
-  out += "</tr></thead><tbody>\n";
-  for (const auto& row : table.rows) {
-    out += "<tr>";
-    for (size_t c = 0; c < row.size(); ++c) out += cell("td", c, row[c]);
-    out += "</tr>\n";
-  }
-  out += "</tbody></table>\n";
-  for (const std::string& note : table.notes) out += "<p>" + XmlEscape(note) + "</p>\n";
-  return out;
-}
-
 }  // namespace
 
 std::string FigureSvg(const Figure& figure) {
@@ -86,7 +68,7 @@ std::string LimitsHtml(const LimitsRequest& request) {
   out += "</dl></section>\n";
   for (const Figure& figure : {PrefillFigure(request), DecodeFigure(request), RooflineFigure(request)})
     out += "<section>" + FigureSvg(figure) + "<p>" + XmlEscape(figure.caption) + "</p></section>\n";
-  for (const LimitsTable& table : LimitsTables(request))
+  for (const Table& table : LimitsTables(request))
     out += fmt::format("<section><h2>{}</h2>\n{}</section>\n", XmlEscape(table.title), TableHtml(table));
   return out + "</main></body></html>\n";
 }

@@ -26,8 +26,8 @@ std::string Point(double n) {
   return std::isinf(n) ? "never" : FormatCount(Floor(n));
 }
 
-LimitsTable MemoryTable(const LimitsRequest& r) {
-  LimitsTable table;
+Table MemoryTable(const LimitsRequest& r) {
+  Table table;
   table.title = "Memory: tokens of KV that fit beside the weights";
   table.header = {"", "weights", "KV per token", "KV tokens", "with embedding"};
   for (const LlmSetup& setup : r.setups)
@@ -42,8 +42,8 @@ LimitsTable MemoryTable(const LimitsRequest& r) {
   return table;
 }
 
-LimitsTable PrefillTable(const LimitsRequest& r) {
-  LimitsTable table;
+Table PrefillTable(const LimitsRequest& r) {
+  Table table;
   table.title = r.batch() == 1
                     ? "Prefill: from the prompt to the first token"
                     : fmt::format("Prefill: {} prompts together, to their first tokens", r.batch());
@@ -71,8 +71,8 @@ LimitsTable PrefillTable(const LimitsRequest& r) {
   return table;
 }
 
-LimitsTable TurningTable(const LimitsRequest& r) {
-  LimitsTable table;
+Table TurningTable(const LimitsRequest& r) {
+  Table table;
   table.title = "Turning points of prefill: prompt lengths between which arithmetic binds";
   table.header = {"", "rough from", "to", "exact from", "to"};
   for (const LlmSetup& setup : r.setups) {
@@ -90,8 +90,8 @@ LimitsTable TurningTable(const LimitsRequest& r) {
   return table;
 }
 
-LimitsTable DecodeTable(const LimitsRequest& r) {
-  LimitsTable table;
+Table DecodeTable(const LimitsRequest& r) {
+  Table table;
   table.title = r.batch() == 1 ? "Decode: one token"
                                : fmt::format("Decode: one token for each of {} sequences", r.batch());
   table.header = {"", "W tok/ms", "B"};
@@ -132,9 +132,9 @@ LimitsTable DecodeTable(const LimitsRequest& r) {
 }
 
 // What sharing KV heads, narrower numbers and a batch do, each alone, against the first setup.
-LimitsTable EffectsTable(const LimitsRequest& r) {
+Table EffectsTable(const LimitsRequest& r) {
   const int64_t context = r.contexts[r.contexts.size() / 2];
-  LimitsTable table;
+  Table table;
   table.title = fmt::format("What changes it, at a context of {}", FormatCount(context));
   table.header = {"", "weights", "KV per token", "KV tokens", "step", "tok/s", "against the first"};
   table.last_is_words = true;
@@ -231,36 +231,15 @@ std::vector<std::pair<std::string, std::string>> LimitsFacts(const LimitsRequest
   return facts;
 }
 
-std::vector<LimitsTable> LimitsTables(const LimitsRequest& r) {
+std::vector<Table> LimitsTables(const LimitsRequest& r) {
   return {MemoryTable(r), PrefillTable(r), TurningTable(r), DecodeTable(r), EffectsTable(r)};
 }
 
 std::string LimitsText(const LimitsRequest& r, bool brief) {
   std::string out;
   for (const auto& [name, value] : LimitsFacts(r)) out += fmt::format("{:<11}{}\n", name, value);
-  const std::vector<LimitsTable> tables = brief ? std::vector{DecodeTable(r)} : LimitsTables(r);
-  for (const LimitsTable& table : tables) {
-    out += fmt::format("\n{}\n", table.title);
-    std::vector<size_t> width(table.header.size());
-    for (size_t c = 0; c < width.size(); ++c) {
-      width[c] = table.header[c].size();
-      for (const auto& row : table.rows) width[c] = std::max(width[c], row[c].size());
-    }
-    const auto line = [&](const std::vector<std::string>& cells) {
-      std::string text;
-      for (size_t c = 0; c < cells.size(); ++c) {
-        const bool left = c == 0 || (table.last_is_words && c + 1 == cells.size());
-        text +=
-            left ? fmt::format("  {:<{}}", cells[c], width[c]) : fmt::format("  {:>{}}", cells[c], width[c]);
-      }
-      text.erase(text.find_last_not_of(' ') + 1);
-      return text + "\n";
-    };
-    out += line(table.header);
-    for (const auto& row : table.rows) out += line(row);
-    if (brief) continue;
-    for (const std::string& note : table.notes) out += "  " + note + "\n";
-  }
+  const std::vector<Table> tables = brief ? std::vector{DecodeTable(r)} : LimitsTables(r);
+  for (const Table& table : tables) out += TableText(table, !brief);
   return out;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "celer/limits.h"
+#include "cli/table.h"
 
 namespace celer::cli {
 
@@ -19,17 +20,9 @@ struct LimitsRequest {
   int64_t batch() const { return setups.front().batch; }
 };
 
-struct LimitsTable {
-  std::string title;
-  std::vector<std::string> header;  // the first column is left-aligned
-  std::vector<std::vector<std::string>> rows;
-  std::vector<std::string> notes;
-  bool last_is_words = false;  // then the last column is left-aligned too
-};
-
 // Name and value, for the head of the answer: "machine", "rtx4090: ...".
 std::vector<std::pair<std::string, std::string>> LimitsFacts(const LimitsRequest& request);
-std::vector<LimitsTable> LimitsTables(const LimitsRequest& request);
+std::vector<Table> LimitsTables(const LimitsRequest& request);
 
 // `brief`: what decides, in a dozen lines: the facts and the decode table.
 std::string LimitsText(const LimitsRequest& request, bool brief = false);

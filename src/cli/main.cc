@@ -28,6 +28,7 @@ constexpr Command kCommands[] = {
     {"synth", "write a model file with random weights, for benchmarks", SynthCommand},
     {"inspect", "what a model file holds", InspectCommand},
     {"limits", "what is physically possible for a model on a machine", LimitsCommand},
+    {"bench", "how fast a model runs here, and how near the limit that is", BenchCommand},
     {"probe", "measure this machine's bandwidth and arithmetic peaks", ProbeCommand},
     {"kernels", "which kernel variants exist, and which run here", KernelsCommand},
 };

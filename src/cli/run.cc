@@ -83,19 +83,18 @@ Result<int> Run(Flags& flags) {
     }
     return !InterruptGuard::Pending();
   }));
-  const Engine::Info& info = model.engine().info();
   if (flags.json) {
     nlohmann::ordered_json json = {
         {"text", result.text}, {"finish_reason", Name(result.finish)}, {"seed", request.sampling.seed}};
     json["tokens"] = nlohmann::ordered_json::array();
     for (const TokenEvent& event : result.tokens) json["tokens"].push_back(event.token);
-    json["usage"] = SpeedJson(result, info);
+    json["usage"] = SpeedJson(result, model.engine());
     if (flags.sampling.logprobs >= 0) json["logprobs"] = LogprobsJson(result, model.tokenizer());
     fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   } else {
     if (result.text.empty() || result.text.back() != '\n') fmt::print("\n");
     std::fflush(stdout);
-    if (!flags.quiet) fmt::print(stderr, "[{}]\n", SpeedLine(result, info));
+    if (!flags.quiet) fmt::print(stderr, "[{}]\n", SpeedLine(result, model.engine()));
   }
   return InterruptGuard::Pending() ? kInterrupted : kOk;
 }

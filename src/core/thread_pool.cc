@@ -43,10 +43,11 @@ static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
 void FutexWait(std::atomic<uint32_t>& word, uint32_t expected) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
 }
-void FutexWakeAll(std::atomic<uint32_t>& word) {
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, std::numeric_limits<int>::max(),
-          nullptr, nullptr, 0);
+void FutexWake(std::atomic<uint32_t>& word, int count = std::numeric_limits<int>::max()) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
 }
+// Each parked worker that is woken wakes so many others: one thread would need long for all of them.
+constexpr int kWakeFan = 2;
 
 class InsideRunScope {
  public:
@@ -77,7 +78,7 @@ ThreadPool::ThreadPool(const Options& options) : spin_(options.spin) {
 ThreadPool::~ThreadPool() {
   task_ = nullptr;
   epoch_.fetch_add(1, std::memory_order_seq_cst);
-  FutexWakeAll(epoch_);
+  FutexWake(epoch_);
   for (std::thread& worker : workers_) worker.join();
 }
 
@@ -119,13 +120,14 @@ void ThreadPool::Work(int thread, int cpu) {
       parked_workers_.fetch_add(1, std::memory_order_seq_cst);
       while (epoch_.load(std::memory_order_seq_cst) == seen) FutexWait(epoch_, seen);
       parked_workers_.fetch_sub(1, std::memory_order_relaxed);
+      FutexWake(epoch_, kWakeFan);  // always: whoever sleeps was promised to be woken by one that did
     }
     ++seen;  // no further epoch can start before we have counted down
     if (task_ == nullptr) return;
     (*task_)(thread);
     if (running_.fetch_sub(1, std::memory_order_seq_cst) == 1 &&
         parked_caller_.load(std::memory_order_seq_cst))
-      FutexWakeAll(running_);
+      FutexWake(running_);
   }
 }
 
@@ -140,7 +142,7 @@ void ThreadPool::Run(FunctionRef<void(int)> fn) noexcept {
   task_ = &fn;
   running_.store(static_cast<uint32_t>(size_ - 1), std::memory_order_relaxed);
   epoch_.fetch_add(1, std::memory_order_seq_cst);
-  if (parked_workers_.load(std::memory_order_seq_cst) > 0) FutexWakeAll(epoch_);
+  if (parked_workers_.load(std::memory_order_seq_cst) > 0) FutexWake(epoch_, kWakeFan);
   fn(0);
   const auto finished = [&] { return running_.load(std::memory_order_acquire) == 0; };
   if (SpinUntil(finished)) return;

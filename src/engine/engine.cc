@@ -10,6 +10,8 @@
 #include "engine/kv_cache.h"
 #include "engine/model_runner.h"
 #include "engine/scheduler.h"
+#include "models/op_profile.h"
+#include "models/step_work.h"
 
 namespace celer {
 namespace {
@@ -21,7 +23,8 @@ Result<DType> ParseKvType(const std::string& text) {
   if (text == "f32") return DType::kF32;
   if (text == "f16") return DType::kF16;
   if (text == "bf16") return DType::kBf16;
-  return Error::Invalid("--kv '", text, "' is not one of f32, f16, bf16");
+  if (text == "int8") return DType::kI8;
+  return Error::Invalid("--kv '", text, "' is not one of f32, f16, bf16, int8");
 }
 
 Status CheckTokens(std::span<const int32_t> tokens, int64_t vocab) {
@@ -67,6 +70,8 @@ struct Engine::Impl {
   std::unordered_map<int64_t, int64_t> reused;
   std::vector<TokenEvent> cancelled;  // to be told by the next Step()
   Info info;
+  OpProfile profile;
+  bool profiling = false;
   int64_t next_id = 1;
 };
 
@@ -95,10 +100,12 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
                           " positions");
   const int64_t context =
       options.context > 0 ? options.context : std::min(config.max_positions, kDefaultContext);
-  const int64_t blocks = (context + KvCache::kBlockSize - 1) / KvCache::kBlockSize;
+  if (options.sequences < 1 || options.sequences > 65536)
+    return Error::Invalid(options.sequences, " sequences: expected 1 to 65536");
+  const int64_t blocks = options.sequences * ((context + KvCache::kBlockSize - 1) / KvCache::kBlockSize);
   auto kv = KvCache::Make(config, kv_type, blocks, CpuAllocator());
   if (!kv)
-    return kv.error().WithContext("KV cache for " + std::to_string(context) +
+    return kv.error().WithContext("KV cache for " + std::to_string(options.sequences * context) +
                                   " positions (try a smaller --context)");
 
   Info info;
@@ -185,7 +192,10 @@ std::vector<TokenEvent> Engine::Step() {
   for (const auto& [sequence, tokens] : scheduled) {
     sequence->computed += tokens;
     if (sequence->pending() > 0) continue;
+    OpClock clock(impl_->profiling ? &impl_->profile : nullptr);
+    clock.Begin(Op::kSampling);
     const Sampler::Choice choice = sequence->sampler.Next(logits.subspan(row++ * vocab, vocab));
+    clock.End();
     sequence->tokens.push_back(choice.token);
 
     TokenEvent event{sequence->id, choice.token, FinishReason::kNone, choice.logprob, choice.top};
@@ -198,6 +208,30 @@ std::vector<TokenEvent> Engine::Step() {
     if (event.finish != FinishReason::kNone) impl_->Finish(sequence->id);
   }
   return events;
+}
+
+std::vector<OperatorWork> Engine::Work(const StepShape& shape) const {
+  const Decoder& decoder = impl_->runner.decoder();
+  return CountStep(decoder.config(), decoder.weights(), impl_->info.kv_bytes_per_token, shape);
+}
+
+void Engine::StartProfile() {
+  impl_->profile = {};
+  impl_->profiling = true;
+  impl_->runner.decoder().set_profile(&impl_->profile);
+}
+
+void Engine::StopProfile() {
+  impl_->profiling = false;
+  impl_->runner.decoder().set_profile(nullptr);
+}
+
+std::vector<OperatorTime> Engine::Profile() const {
+  std::vector<OperatorTime> times;
+  for (size_t i = 0; i < kOpCount; ++i)
+    if (const OpProfile::Entry& entry = impl_->profile.ops[i]; entry.calls > 0)
+      times.push_back({Name(static_cast<Op>(i)), entry.calls, entry.seconds});
+  return times;
 }
 
 bool Engine::Impl::Finish(int64_t id) {

@@ -1,4 +1,5 @@
-// The memory behind the blocks: for each layer, K and V as [blocks, kv_heads, block_size, head_dim].
+// The memory behind the blocks: for each layer, K and V as [blocks, kv_heads, block_size, head_dim]; i8 with
+// scales (see KvLayerView).
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ class KvCache {
   std::vector<KvLayerView> layers_;
 };
 
-// Keys and values of one token over all layers.
+// Keys and values of one token over all layers, scales included.
 int64_t KvBytesPerToken(const DecoderConfig& config, DType dtype);
 
 }  // namespace celer

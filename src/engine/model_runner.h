@@ -27,6 +27,7 @@ class ModelRunner {
   std::span<const float> Run(std::span<const Piece> pieces);
 
   const Decoder& decoder() const { return decoder_; }
+  Decoder& decoder() { return decoder_; }
   const KvCache& kv() const { return kv_; }
   int64_t vocab() const { return decoder_.config().vocab; }
 

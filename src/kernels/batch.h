@@ -25,18 +25,27 @@ struct RaggedBatch {
 
 // One layer's keys and values. K and V are each [blocks, kv_heads, block_size, head_dim]: a block is
 // contiguous, so it copies in one transfer, and inside it the rows that one head reads are contiguous too.
+// i8: behind each head's rows of a block stand their scales, one f32 per row, so a head's part of a block is
+// block_size * (head_dim + 4) bytes; value = i8 * scale.
 struct KvLayerView {
   std::byte* k = nullptr;
   std::byte* v = nullptr;
-  DType dtype = DType::kF16;  // f32, f16 or bf16
+  DType dtype = DType::kF16;  // f32, f16, bf16 or i8
   int64_t blocks = 0;
   int64_t kv_heads = 0;
   int64_t block_size = 16;
   int64_t head_dim = 0;
 
-  // Index of the first element of a row.
-  int64_t Row(int64_t block, int64_t head, int64_t slot) const {
-    return ((block * kv_heads + head) * block_size + slot) * head_dim;
+  int64_t RowBytes() const { return head_dim * Info(dtype).block_bytes; }
+  int64_t ScaleBytes() const { return dtype == DType::kI8 ? 4 : 0; }  // per row
+  int64_t HeadBytes() const { return block_size * (RowBytes() + ScaleBytes()); }
+  int64_t BlockBytes() const { return kv_heads * HeadBytes(); }
+  // Where a row begins, in bytes from k or v, and where its scale stands.
+  int64_t RowOffset(int64_t block, int64_t head, int64_t slot) const {
+    return block * BlockBytes() + head * HeadBytes() + slot * RowBytes();
+  }
+  int64_t ScaleOffset(int64_t block, int64_t head, int64_t slot) const {
+    return RowOffset(block, head, block_size) + slot * ScaleBytes();
   }
 };
 

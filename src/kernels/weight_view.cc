@@ -3,6 +3,7 @@
 #include "core/check.h"
 #include "formats/decode.h"
 #include "formats/int8.h"
+#include "kernels/matmul/matmul.h"
 
 namespace celer {
 
@@ -20,9 +21,11 @@ std::string WeightView::FormatName() const {
 }
 
 WeightView WeightView::Slice(int64_t begin, int64_t count) const {
+  CELER_CHECK(data);
   CELER_CHECK_LE(begin + count, rows);
   WeightView out = *this;
   out.rows = count;
+  out.packed = nullptr;
   out.data += begin * row_bytes;
   if (scales) out.scales += begin * groups_per_row();
   if (params) out.params += begin * groups_per_row();
@@ -30,6 +33,7 @@ WeightView WeightView::Slice(int64_t begin, int64_t count) const {
 }
 
 void DecodeWeightRow(const WeightView& weight, int64_t row, float* out) {
+  if (!weight.data) return ChosenMatmul().decode_row(weight, row, out);
   switch (weight.kind) {
     case WeightView::Kind::kStored:
       return DecodeRow(weight.dtype, weight.Row(row), weight.cols, out);

@@ -25,8 +25,11 @@ struct WeightView {
   const float* scales = nullptr;      // kInt8: [rows, cols / group]
   const Int4Group* params = nullptr;  // kInt4: [rows, cols / group]
   int64_t group = 0;                  // kInt8, kInt4: columns that share a scale
+  // The same matrix in the order of the matmul variant in use (kernels/matmul/packed.h), or none. celer's own
+  // kinds may exist in this form alone, with data == nullptr.
+  const std::byte* packed = nullptr;
 
-  explicit operator bool() const { return data != nullptr; }
+  explicit operator bool() const { return data != nullptr || packed != nullptr; }
   const std::byte* Row(int64_t row) const { return data + row * row_bytes; }
   int64_t groups_per_row() const { return group > 0 ? cols / group : 0; }
 

@@ -24,6 +24,57 @@ RooflineLimit LimitOf(const Work& work, const Roof& roof) {
   return {work.bytes() / roof.bytes_per_s, work.flops / roof.flops_per_s};
 }
 
+OperatorWork& OperatorWork::operator+=(const OperatorWork& other) {
+  bytes += other.bytes;
+  for (const auto& [dtype, count] : other.flops) flops[dtype] += count;
+  return *this;
+}
+
+namespace {
+
+struct Arithmetic {
+  std::string dtype;
+  double seconds;
+};
+
+std::vector<Arithmetic> TimesByType(const OperatorWork& work, const Machine& machine) {
+  std::vector<Arithmetic> times;
+  for (const auto& [dtype, count] : work.flops) {
+    auto peak = machine.flops.find(dtype);
+    if (peak == machine.flops.end()) peak = machine.flops.find("f32");
+    if (dtype == "auto")
+      for (const char* narrow : {"f16", "bf16"})
+        if (const auto other = machine.flops.find(narrow);
+            other != machine.flops.end() && (peak == machine.flops.end() || other->second > peak->second))
+          peak = other;
+    CELER_CHECK(peak != machine.flops.end());
+    times.push_back({peak->first, count / peak->second});
+  }
+  return times;
+}
+
+}  // namespace
+
+RooflineLimit LimitOf(const OperatorWork& work, const Machine& machine) {
+  CELER_CHECK_GT(machine.read_bytes_per_s, 0);
+  RooflineLimit limit{work.bytes / machine.read_bytes_per_s, 0};
+  for (const Arithmetic& part : TimesByType(work, machine)) limit.compute_s += part.seconds;
+  return limit;
+}
+
+OperatorWork Sum(const std::vector<OperatorWork>& operators) {
+  OperatorWork sum{.name = "step"};
+  for (const OperatorWork& work : operators) sum += work;
+  return sum;
+}
+
+std::string MainArithmetic(const OperatorWork& work, const Machine& machine) {
+  const auto times = TimesByType(work, machine);
+  const auto longest = std::max_element(times.begin(), times.end(),
+                                        [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+  return longest == times.end() ? "" : longest->dtype;
+}
+
 double RidgeIntensity(const Roof& roof) {
   return roof.flops_per_s / roof.bytes_per_s;
 }

@@ -30,6 +30,13 @@ struct RooflineLimit {
 
 RooflineLimit LimitOf(const Work& work, const Roof& roof);
 
+// Reading at the machine's bandwidth; each type's arithmetic at its own peak, one after the other. A type
+// without a peak is computed as f32: the machine widens it.
+RooflineLimit LimitOf(const OperatorWork& work, const Machine& machine);
+OperatorWork Sum(const std::vector<OperatorWork>& operators);  // of a whole step
+// The type whose arithmetic takes longest, as computed: "int8"; "" if there is none.
+std::string MainArithmetic(const OperatorWork& work, const Machine& machine);
+
 // FLOP per byte from which on arithmetic binds.
 double RidgeIntensity(const Roof& roof);
 

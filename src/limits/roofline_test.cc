@@ -20,6 +20,31 @@ TEST(Roofline, TheSlowerOfTheTwoBinds) {
   EXPECT_EQ(AttainableFlops(1000, roof), 100e12);
 }
 
+TEST(Roofline, EachTypeAtItsOwnPeak) {
+  Machine machine{
+      .name = "m", .source = "flags", .read_bytes_per_s = 1e10, .flops = {{"f32", 1e11}, {"int8", 1e12}}};
+  OperatorWork work{.name = "step", .bytes = 1e9, .flops = {{"int8", 5e10}}};
+  EXPECT_DOUBLE_EQ(LimitOf(work, machine).seconds(), 0.1);
+  EXPECT_TRUE(LimitOf(work, machine).memory_bound());
+  EXPECT_EQ(MainArithmetic(work, machine), "int8");
+  work += {.name = "attention", .bytes = 1e9, .flops = {{"f32", 1e10}, {"bf16", 2e10}}};
+  EXPECT_EQ(work.name, "step");
+  EXPECT_DOUBLE_EQ(LimitOf(work, machine).memory_s, 0.2);
+  EXPECT_DOUBLE_EQ(LimitOf(work, machine).compute_s, 0.05 + 0.1 + 0.2);  // bf16 is widened to f32
+  EXPECT_FALSE(LimitOf(work, machine).memory_bound());
+  EXPECT_EQ(MainArithmetic(work, machine), "f32");
+  EXPECT_EQ(MainArithmetic({.name = "sampling"}, machine), "");
+
+  const OperatorWork attention{.name = "attention", .flops = {{"auto", 1e11}}};
+  EXPECT_DOUBLE_EQ(LimitOf(attention, machine).compute_s, 1);
+  machine.flops["bf16"] = 4e11;
+  machine.flops["f16"] = 2e11;
+  EXPECT_DOUBLE_EQ(LimitOf(attention, machine).compute_s, 1e11 / *PeakFlops(machine, LlmSetup{}));
+  EXPECT_EQ(MainArithmetic(attention, machine), "bf16");
+  const OperatorWork twice = Sum({attention, attention});
+  EXPECT_DOUBLE_EQ(twice.flops.at("auto"), 2e11);
+}
+
 TEST(Roofline, AMissingPeakNamesTheKnownOnes) {
   const auto roof = RoofOf(*FindMachinePreset("t4"), "fp8");
   ASSERT_FALSE(roof);

@@ -18,25 +18,26 @@ int64_t Bytes(const ExpertWeights& expert) {
 
 }  // namespace
 
-void Decoder::EnsureWorkspace(int64_t tokens, int64_t logit_rows) {
+void Decoder::EnsureWorkspace(int64_t tokens) {
   const auto grow = [](std::vector<float>& v, int64_t n) {
     if (static_cast<int64_t>(v.size()) < n) v.resize(static_cast<size_t>(n));
   };
   const DecoderConfig& c = config_;
-  for (auto* v : {&work_.x, &work_.normed}) grow(*v, tokens * c.hidden);
+  grow(work_.x, tokens * c.hidden);
   for (auto* v : {&work_.q, &work_.attention}) grow(*v, tokens * c.heads * c.head_dim);
   for (auto* v : {&work_.k, &work_.v}) grow(*v, tokens * c.kv_heads * c.head_dim);
   for (auto* v : {&work_.up, &work_.mid}) grow(*v, tokens * c.intermediate);
   for (auto* v : {&work_.cos, &work_.sin}) grow(*v, tokens * c.rope.dim / 2);
-  grow(work_.last, logit_rows * c.hidden);
 }
 
 void Decoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> kv, float* logits) {
   const DecoderConfig& c = config_;
   const int64_t tokens = batch.token_count();
-  EnsureWorkspace(tokens, static_cast<int64_t>(batch.logit_rows.size()));
+  EnsureWorkspace(tokens);
   float* x = work_.x.data();
 
+  OpClock clock(profile_);
+  clock.Begin(Op::kEmbed);
   Embed({.tokens = batch.tokens, .table = weights_.embedding, .out = x});
   rope_->Fill(batch.positions, work_.cos.data(), work_.sin.data());
 
@@ -44,6 +45,7 @@ void Decoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> kv,
     const LayerWeights& w = weights_.layers[static_cast<size_t>(i)];
     const KvLayerView& layer_kv = kv[static_cast<size_t>(i)];
 
+    clock.Begin(Op::kQkv);
     Qkv({.batch = batch,
          .x = x,
          .norm = w.attention_norm,
@@ -62,12 +64,12 @@ void Decoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> kv,
          .rope_dim = c.rope.dim,
          .heads = c.heads,
          .kv = layer_kv,
-         .normed = work_.normed.data(),
          .k_out = work_.k.data(),
          .v_out = work_.v.data(),
          .q_out = work_.q.data(),
          .pool = pool_});
 
+    clock.Begin(Op::kAttention);
     Attention({.batch = batch,
                .kv = layer_kv,
                .q = work_.q.data(),
@@ -77,15 +79,12 @@ void Decoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> kv,
                .out = work_.attention.data(),
                .pool = pool_});
 
-    Matmul({.x = work_.attention.data(),
-            .tokens = tokens,
-            .w = w.o,
-            .residual = x,
-            .out = x,
-            .out_stride = c.hidden,
-            .pool = pool_});
+    clock.Begin(Op::kOutput);
+    Matmul({.x = work_.attention.data(), .tokens = tokens, .pool = pool_},
+           {.w = w.o, .residual = x, .out = x, .out_stride = c.hidden});
 
     if (c.IsSparse(i)) {
+      clock.Begin(Op::kMoe);
       Moe({.x = x,
            .tokens = tokens,
            .norm = w.ffn_norm,
@@ -100,6 +99,7 @@ void Decoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> kv,
            .pool = pool_});
       continue;
     }
+    clock.Begin(Op::kGateUp);
     GateUp({.x = x,
             .tokens = tokens,
             .norm = w.ffn_norm,
@@ -107,29 +107,25 @@ void Decoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> kv,
             .gate = w.dense.gate,
             .up = w.dense.up,
             .activation = c.activation,
-            .normed = work_.normed.data(),
             .up_out = work_.up.data(),
             .out = work_.mid.data(),
             .pool = pool_});
 
-    Matmul({.x = work_.mid.data(),
-            .tokens = tokens,
-            .w = w.dense.down,
-            .residual = x,
-            .out = x,
-            .out_stride = c.hidden,
-            .pool = pool_});
+    clock.Begin(Op::kDown);
+    Matmul({.x = work_.mid.data(), .tokens = tokens, .pool = pool_},
+           {.w = w.dense.down, .residual = x, .out = x, .out_stride = c.hidden});
   }
 
-  if (!batch.logit_rows.empty())
-    Logits({.x = x,
-            .rows = batch.logit_rows,
-            .norm = weights_.norm,
-            .eps = c.norm_eps,
-            .head = weights_.head,
-            .normed = work_.last.data(),
-            .out = logits,
-            .pool = pool_});
+  clock.End();
+  if (batch.logit_rows.empty()) return;
+  clock.Begin(Op::kLogits);
+  Logits({.x = x,
+          .rows = batch.logit_rows,
+          .norm = weights_.norm,
+          .eps = c.norm_eps,
+          .head = weights_.head,
+          .out = logits,
+          .pool = pool_});
 }
 
 int64_t Decoder::active_bytes() const {

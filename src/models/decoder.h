@@ -17,6 +17,7 @@
 #include "kernels/moe/moe.h"
 #include "kernels/weight_view.h"
 #include "models/decoder_config.h"
+#include "models/op_profile.h"
 #include "models/rope.h"
 #include "weights/tensor_source.h"
 #include "weights/weight_store.h"
@@ -57,11 +58,15 @@ class Decoder {
                               ThreadPool& pool);
 
   const DecoderConfig& config() const { return config_; }
+  const DecoderWeights& weights() const { return weights_; }
   const std::string& path() const { return source_->path(); }
 
   // Runs the batch: appends its keys and values to `kv` (one view per layer) and writes the logits of
   // batch.logit_rows to logits[rows, vocab].
   void Forward(const RaggedBatch& batch, std::span<const KvLayerView> kv, float* logits);
+
+  // Adds up each operator's time there, until set to nullptr again.
+  void set_profile(OpProfile* profile) { profile_ = profile; }
 
   // What one decode step must read of the weights, all experts of a mixture counted as far as one token uses
   // them.
@@ -71,7 +76,7 @@ class Decoder {
 
  private:
   Decoder() = default;
-  void EnsureWorkspace(int64_t tokens, int64_t logit_rows);
+  void EnsureWorkspace(int64_t tokens);
 
   DecoderConfig config_;
   std::unique_ptr<TensorSource> source_;  // keeps the mapping that weights_ point into
@@ -79,10 +84,11 @@ class Decoder {
   DecoderWeights weights_;
   std::optional<RopeTable> rope_;
   ThreadPool* pool_ = nullptr;
+  OpProfile* profile_ = nullptr;
 
   // Scratch for the largest batch seen so far.
   struct Workspace {
-    std::vector<float> x, normed, q, k, v, attention, up, mid, cos, sin, last;
+    std::vector<float> x, q, k, v, attention, up, mid, cos, sin;
   } work_;
 };
 

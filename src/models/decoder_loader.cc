@@ -129,8 +129,9 @@ class Loader {
   Result<DecoderWeights> Run() {
     const DecoderConfig& c = config_;
     DecoderWeights w;
-    CELER_ASSIGN(w.embedding,
-                 store_.Matrix(names_.embedding, c.vocab, c.hidden, WeightStore::Role::kVocabulary));
+    CELER_ASSIGN(w.embedding, store_.Matrix(names_.embedding, c.vocab, c.hidden,
+                                            c.tied_embeddings ? WeightStore::Role::kVocabulary
+                                                              : WeightStore::Role::kTable));
     for (int64_t i = 0; i < c.layers; ++i) {
       CELER_ASSIGN(LayerWeights layer, Layer(i));
       w.layers.push_back(std::move(layer));

@@ -8,6 +8,7 @@
 #include "core/safe_math.h"
 #include "formats/decode.h"
 #include "formats/int8.h"
+#include "kernels/matmul/matmul.h"
 
 namespace celer {
 namespace {
@@ -107,7 +108,7 @@ Result<WeightView> WeightStore::Convert(const TensorRecord& record, const std::b
 
   WeightFormat format = options_.format;
   int64_t group = options_.group;
-  if (format == WeightFormat::kInt4 && role == Role::kVocabulary) format = WeightFormat::kInt8;
+  if (format == WeightFormat::kInt4 && role != Role::kProjection) format = WeightFormat::kInt8;
   if ((format == WeightFormat::kInt8 || format == WeightFormat::kInt4) && group > 0 && cols % group != 0) {
     log::Info("{}: {} columns are no multiple of {}; kept as int8 with one scale per row", record.name, cols,
               group);
@@ -161,10 +162,38 @@ Result<WeightView> WeightStore::Convert(const TensorRecord& record, const std::b
   return out;
 }
 
+Status WeightStore::Pack(WeightView* view) {
+  const MatmulKernels& kernels = ChosenMatmul();
+  const int64_t bytes = kernels.packed_bytes ? kernels.packed_bytes(*view) : 0;
+  if (bytes == 0) return {};
+  CELER_ASSIGN(std::byte * packed, Own(bytes));
+  kernels.pack(*view, pool_, packed);
+  view->packed = packed;
+  if (view->kind == WeightView::Kind::kStored) return {};
+  // celer's own kinds need nothing else: what they were packed from goes.
+  for (const void* part : {static_cast<const void*>(view->data), static_cast<const void*>(view->scales),
+                           static_cast<const void*>(view->params)})
+    Disown(part);
+  view->data = nullptr;
+  view->scales = nullptr;
+  view->params = nullptr;
+  return {};
+}
+
+void WeightStore::Disown(const void* data) {
+  const auto it = std::find_if(buffers_.begin(), buffers_.end(), [&](const Buffer& buffer) {
+    return data && static_cast<const void*>(buffer.data()) == data;
+  });
+  if (it == buffers_.end()) return;
+  owned_bytes_ -= static_cast<int64_t>(it->size());
+  buffers_.erase(it);
+}
+
 Result<WeightView> WeightStore::Matrix(const std::string& name, int64_t rows, int64_t cols, Role role) {
   CELER_ASSIGN(const TensorRecord* record, Take(name, rows * cols, Shape({rows, cols}).ToString()));
   CELER_ASSIGN(WeightView view, Convert(*record, record->bytes.data(), rows, cols, role));
-  if (view.data != record->bytes.data()) source_.DropPages(*record);
+  if (role != Role::kTable) CELER_RETURN_IF_ERROR(Pack(&view));
+  if (view.data != record->bytes.data() || view.packed) source_.DropPages(*record);
   bytes_by_format_[view.FormatName()] += view.bytes();
   return view;
 }
@@ -178,10 +207,12 @@ Result<std::vector<WeightView>> WeightStore::Stack(const std::string& name, int6
   for (int64_t i = 0; i < count; ++i) {
     CELER_ASSIGN(WeightView view,
                  Convert(*record, record->bytes.data() + i * bytes, rows, cols, Role::kProjection));
+    CELER_RETURN_IF_ERROR(Pack(&view));
     bytes_by_format_[view.FormatName()] += view.bytes();
     views.push_back(view);
   }
-  if (!views.empty() && views[0].data != record->bytes.data()) source_.DropPages(*record);
+  if (!views.empty() && (views[0].data != record->bytes.data() || views[0].packed))
+    source_.DropPages(*record);
   return views;
 }
 

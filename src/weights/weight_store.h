@@ -36,9 +36,11 @@ class WeightStore {
   WeightStore(const WeightStore&) = delete;
   WeightStore& operator=(const WeightStore&) = delete;
 
-  // The tensor as [rows, cols]; an error names file, tensor and shapes. What `role` a matrix has decides how
-  // far it is compressed: the embedding and the output head are more sensitive, so int4 keeps them at int8.
-  enum class Role { kProjection, kVocabulary };
+  // The tensor as [rows, cols], packed for the matmul variant in use; an error names file, tensor and shapes.
+  // What `role` a matrix has decides how far it is compressed: the embedding and the output head are more
+  // sensitive, so int4 keeps them at int8. A table is only looked up, row by row, and not packed; kVocabulary
+  // is a head, or an embedding that is also the head.
+  enum class Role { kProjection, kVocabulary, kTable };
   Result<WeightView> Matrix(const std::string& name, int64_t rows, int64_t cols,
                             Role role = Role::kProjection);
   // A tensor [count, rows, cols] as `count` matrices.
@@ -61,7 +63,9 @@ class WeightStore {
                                    std::string_view expected_shape);
   Result<WeightView> Convert(const TensorRecord& record, const std::byte* data, int64_t rows, int64_t cols,
                              Role role);
+  Status Pack(WeightView* view);
   Result<std::byte*> Own(int64_t bytes);
+  void Disown(const void* data);  // frees it; nothing happens if it is not ours
 
   const TensorSource& source_;
   WeightOptions options_;

@@ -1,11 +1,16 @@
 // softmax(q . k^T * scale) . v for every token of a ragged batch, over the paged KV, causal, with an optional
 // sliding window. Keys and values of the batch's own tokens are already in the KV (kernels/qkv puts them
 // there).
+//
+// A token's result depends on its own query and on the keys and values it sees alone, bit for bit: not on the
+// chunk it is computed in, its company in the batch, or the number of threads.
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "core/thread_pool.h"
+#include "core/variant.h"
 #include "kernels/batch.h"
 
 namespace celer {
@@ -21,6 +26,13 @@ struct AttentionArgs {
   ThreadPool* pool = nullptr;
 };
 
+using AttentionFn = void (*)(const AttentionArgs&);
+
 void Attention(const AttentionArgs& args);
+std::span<const Variant<AttentionFn>> AttentionVariants();
+
+namespace reference {
+void Attention(const AttentionArgs& args);  // in double, one query after the other
+}
 
 }  // namespace celer

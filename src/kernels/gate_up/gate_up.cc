@@ -1,49 +1,27 @@
 #include "kernels/gate_up/gate_up.h"
 
-#include <cmath>
-
 #include "kernels/matmul/matmul.h"
-#include "kernels/rms_norm/rms_norm.h"
 
 namespace celer {
-namespace {
-
-float Activate(Activation kind, float x) {
-  switch (kind) {
-    case Activation::kSilu:
-      return x / (1.0f + std::exp(-x));
-    case Activation::kGelu:
-      return 0.5f * x * (1.0f + std::erf(x * 0.70710678f));
-    case Activation::kGeluTanh:
-      return 0.5f * x * (1.0f + std::tanh(0.79788456f * (x + 0.044715f * x * x * x)));
-    case Activation::kRelu:
-      return x > 0 ? x : 0;
-  }
-  return x;
-}
-
-}  // namespace
 
 void GateUp(const GateUpArgs& args) {
-  const float* x = args.x;
-  if (args.norm) {
-    RmsNorm({.x = x,
-             .weight = args.norm,
-             .eps = args.eps,
-             .rows = args.tokens,
-             .cols = args.gate.cols,
-             .out = args.normed});
-    x = args.normed;
-  }
-  const auto project = [&](const WeightView& w, float* out) {
-    Matmul({.x = x, .tokens = args.tokens, .w = w, .out = out, .out_stride = w.rows, .pool = args.pool});
+  const int64_t stride = args.gate.rows;
+  const MatmulOutput outputs[] = {{.w = args.gate, .out = args.out, .out_stride = stride},
+                                  {.w = args.up, .out = args.up_out, .out_stride = stride}};
+  const auto activate = [&](int64_t token_begin, int64_t token_end, int64_t row_begin, int64_t row_end) {
+    for (int64_t t = token_begin; t < token_end; ++t) {
+      float* gate = args.out + t * stride + row_begin;
+      ActivateMul(args.activation, gate, args.up_out + t * stride + row_begin, gate, row_end - row_begin);
+    }
   };
-  project(args.gate, args.out);
-  project(args.up, args.up_out);
-  args.pool->ParallelFor(args.tokens * args.gate.rows, 4096, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      args.out[i] = Activate(args.activation, args.out[i]) * args.up_out[i];
-  });
+  const MatmulArgs::Finish finish = activate;
+  Matmul({.x = args.x,
+          .tokens = args.tokens,
+          .norm = args.norm,
+          .eps = args.eps,
+          .outputs = outputs,
+          .finish = &finish,
+          .pool = args.pool});
 }
 
 }  // namespace celer

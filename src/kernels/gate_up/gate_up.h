@@ -4,11 +4,10 @@
 #include <cstdint>
 
 #include "core/thread_pool.h"
+#include "kernels/activation/activation.h"
 #include "kernels/weight_view.h"
 
 namespace celer {
-
-enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu };
 
 struct GateUpArgs {
   const float* x = nullptr;  // [tokens, hidden]
@@ -17,7 +16,6 @@ struct GateUpArgs {
   float eps = 1e-5f;
   WeightView gate, up;  // [intermediate, hidden] each
   Activation activation = Activation::kSilu;
-  float* normed = nullptr;  // scratch [tokens, hidden], unused without norm
   float* up_out = nullptr;  // scratch [tokens, intermediate]
   float* out = nullptr;     // [tokens, intermediate]
   ThreadPool* pool = nullptr;

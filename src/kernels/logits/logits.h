@@ -15,7 +15,6 @@ struct LogitsArgs {
   const float* norm = nullptr;    // [hidden]
   float eps = 1e-5f;
   WeightView head;          // [vocab, hidden]
-  float* normed = nullptr;  // scratch [rows, hidden]
   float* out = nullptr;     // [rows, vocab]
   ThreadPool* pool = nullptr;
 };

@@ -5,28 +5,44 @@
 namespace celer {
 namespace {
 
-constexpr Variant<MatmulFn> kMatmul[] = {
+constexpr MatmulVariant kMatmul[] = {
 // best first; the first that can run here wins
 #if defined(__aarch64__)
-    {"arm_dotprod", Isa::kArmDotprod, arm::MatmulDotprod},
+    {"arm_i8mm", Isa::kArmI8mm, &kMatmulArmI8mm},
+    {"arm_dotprod", Isa::kArmDotprod, &kMatmulArmDotprod},
 #elif defined(__x86_64__)
-    {"x86_avx2", Isa::kAvx2, x86::MatmulAvx2},
+    {"x86_amx", Isa::kAmx, &kMatmulX86Amx},         {"x86_vnni", Isa::kVnni, &kMatmulX86Vnni},
+    {"x86_avx2", Isa::kAvx2, &kMatmulX86Avx2},
 #endif
-    {"portable", Isa::kBaseline, portable::Matmul},
-    {"reference", Isa::kBaseline, reference::Matmul},
+    {"portable", Isa::kBaseline, &kMatmulPortable},
+    {"reference", Isa::kBaseline, &kMatmulReference},
 };
 
 }  // namespace
 
-std::span<const Variant<MatmulFn>> MatmulVariants() {
+std::span<const MatmulVariant> MatmulVariants() {
   return kMatmul;
 }
 
+const MatmulKernels& ChosenMatmul() {
+  static const MatmulKernels& chosen = *Pick<const MatmulKernels*>("matmul", kMatmul)->run;
+  return chosen;
+}
+
 void Matmul(const MatmulArgs& args) {
-  static const MatmulFn run = Pick<MatmulFn>("matmul", kMatmul)->run;
-  CELER_CHECK(args.w && args.pool);
-  CELER_CHECK_GE(args.out_stride, args.w.rows);
-  if (args.tokens > 0) run(args);
+  CELER_CHECK(args.pool && !args.outputs.empty());
+  for (const MatmulOutput& to : args.outputs) {
+    CELER_CHECK(to.w && to.out);
+    CELER_CHECK_EQ(to.w.cols, args.outputs[0].w.cols);
+    CELER_CHECK_GE(to.out_stride, to.w.rows);
+    if (args.finish) CELER_CHECK_EQ(to.w.rows, args.outputs[0].w.rows);
+  }
+  if (args.tokens > 0) ChosenMatmul().run(args);
+}
+
+void Matmul(MatmulArgs args, const MatmulOutput& output) {
+  args.outputs = {&output, 1};
+  Matmul(args);
 }
 
 }  // namespace celer

@@ -1,57 +1,89 @@
-// out[t, r] = x[t, :] . w[r, :] (+ bias[r]) (+ residual[t, r]): every projection of the decoder.
+// out[t, r] = norm(x[t, :]) . w[r, :] (+ bias[r]) (+ residual[t, r]): every projection of the decoder, for
+// one matrix or for several that share their input.
 //
 // A row of `out` depends on its own row of `x` alone, bit for bit: any chunking of a prompt and any company
 // in a batch gives the same result.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
+#include "core/function_ref.h"
 #include "core/thread_pool.h"
 #include "core/variant.h"
 #include "kernels/weight_view.h"
 
 namespace celer {
 
-struct MatmulArgs {
-  const float* x = nullptr;  // [tokens, w.cols]
-  int64_t tokens = 0;
-  WeightView w;
+struct MatmulOutput {
+  WeightView w = {};
   const float* bias = nullptr;      // [w.rows], or none
   const float* residual = nullptr;  // [tokens, w.rows], or none; may be out
   float* out = nullptr;             // [tokens, out_stride]
   int64_t out_stride = 0;           // >= w.rows
+};
+
+struct MatmulArgs {
+  const float* x = nullptr;         // [any, cols]
+  const int32_t* x_rows = nullptr;  // token t is row x_rows[t] of x; none: row t
+  int64_t tokens = 0;
+  const float* norm = nullptr;  // [cols]: x is divided by its root mean square and multiplied with this first
+  float eps = 1e-5f;
+  std::span<const MatmulOutput> outputs = {};  // all with the same number of columns
+  // Called once for each tile of tokens and rows as soon as every output has it, in parallel. Only for
+  // outputs with the same number of rows.
+  using Finish =
+      FunctionRef<void(int64_t token_begin, int64_t token_end, int64_t row_begin, int64_t row_end)>;
+  const Finish* finish = nullptr;
   ThreadPool* pool = nullptr;
 };
 
-using MatmulFn = void (*)(const MatmulArgs&);
+// A variant: how it wants its weights, and how it runs.
+struct MatmulKernels {
+  // Bytes of the matrix in this variant's own order; 0 when it reads this one as stored.
+  int64_t (*packed_bytes)(const WeightView& w) = nullptr;
+  void (*pack)(const WeightView& w, ThreadPool& pool, std::byte* out) = nullptr;
+  void (*decode_row)(const WeightView& w, int64_t row, float* out) = nullptr;  // of a packed matrix
+  void (*run)(const MatmulArgs& args) = nullptr;
+};
+using MatmulVariant = Variant<const MatmulKernels*>;
 
 void Matmul(const MatmulArgs& args);
-std::span<const Variant<MatmulFn>> MatmulVariants();
+void Matmul(MatmulArgs args, const MatmulOutput& output);  // of one matrix
+std::span<const MatmulVariant> MatmulVariants();
+const MatmulKernels& ChosenMatmul();  // what Matmul() runs, so whose packing it expects
 
 // The end of every variant: bias and residual added to a tile [tokens, stride] of sums, for rows from `row`
 // and tokens from `token` on.
-inline void StoreTile(const MatmulArgs& args, int64_t row, int64_t rows, int64_t token, int64_t tokens,
+inline void StoreTile(const MatmulOutput& to, int64_t row, int64_t rows, int64_t token, int64_t tokens,
                       const float* tile, int64_t stride) {
   for (int64_t t = 0; t < tokens; ++t) {
-    const int64_t at = (token + t) * args.out_stride + row;
-    for (int64_t r = 0; r < rows; ++r)
-      args.out[at + r] = tile[t * stride + r] + (args.bias ? args.bias[row + r] : 0.0f) +
-                         (args.residual ? args.residual[at + r] : 0.0f);
+    const int64_t at = (token + t) * to.out_stride + row;
+    float* out = to.out + at;
+    const float* sum = tile + t * stride;
+    if (to.bias && to.residual)
+      for (int64_t r = 0; r < rows; ++r) out[r] = sum[r] + to.bias[row + r] + to.residual[at + r];
+    else if (to.bias)
+      for (int64_t r = 0; r < rows; ++r) out[r] = sum[r] + to.bias[row + r];
+    else if (to.residual)
+      for (int64_t r = 0; r < rows; ++r) out[r] = sum[r] + to.residual[at + r];
+    else
+      for (int64_t r = 0; r < rows; ++r) out[r] = sum[r];
   }
 }
 
-namespace reference {
-void Matmul(const MatmulArgs& args);
-}
-namespace portable {
-void Matmul(const MatmulArgs& args);
-}
-namespace arm {
-void MatmulDotprod(const MatmulArgs& args);
-}
-namespace x86 {
-void MatmulAvx2(const MatmulArgs& args);
-}
+// The input of a variant that reads floats: rows gathered and normed into `scratch`, or x where it lies.
+const float* PlainInput(const MatmulArgs& args, std::span<float> scratch);
+
+// One output by the portable kernel, from x [tokens, cols] as PlainInput gives it. Any format, unpacked.
+void PortableProduct(const MatmulOutput& to, const float* x, int64_t tokens, ThreadPool& pool);
+
+extern const MatmulKernels kMatmulReference, kMatmulPortable;
+#if defined(__aarch64__)
+extern const MatmulKernels kMatmulArmDotprod, kMatmulArmI8mm;
+#elif defined(__x86_64__)
+extern const MatmulKernels kMatmulX86Avx2, kMatmulX86Vnni, kMatmulX86Amx;
+#endif
 
 }  // namespace celer

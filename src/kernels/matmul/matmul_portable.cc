@@ -4,9 +4,10 @@
 #include <vector>
 
 #include "kernels/matmul/matmul.h"
+#include "kernels/rms_norm/rms_norm.h"
 #include "kernels/vec.h"
 
-namespace celer::portable {
+namespace celer {
 namespace {
 
 constexpr int kRows = 4;
@@ -50,43 +51,71 @@ void TileTokens(const float* const* w, const float* x, int64_t cols, int64_t tok
   }
 }
 
+void Run(const MatmulArgs& args) {
+  std::vector<float> scratch(static_cast<size_t>(args.tokens * args.outputs[0].w.cols));
+  const float* x = PlainInput(args, scratch);
+  for (const MatmulOutput& to : args.outputs) PortableProduct(to, x, args.tokens, *args.pool);
+  if (args.finish)
+    args.pool->ParallelFor(args.tokens, 1, [&](int64_t begin, int64_t end) {
+      (*args.finish)(begin, end, 0, args.outputs[0].w.rows);
+    });
+}
+
 }  // namespace
 
-void Matmul(const MatmulArgs& args) {
-  const int64_t cols = args.w.cols;
+const float* PlainInput(const MatmulArgs& args, std::span<float> scratch) {
+  if (!args.norm && !args.x_rows) return args.x;
+  const int64_t cols = args.outputs[0].w.cols;
+  args.pool->ParallelFor(args.tokens, 8, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      const float* row = args.x + (args.x_rows ? args.x_rows[t] : t) * cols;
+      float* out = scratch.data() + t * cols;
+      if (args.norm)
+        RmsNorm({.x = row, .weight = args.norm, .eps = args.eps, .rows = 1, .cols = cols, .out = out});
+      else
+        std::copy_n(row, cols, out);
+    }
+  });
+  return scratch.data();
+}
+
+void PortableProduct(const MatmulOutput& to, const float* x, int64_t tokens_all, ThreadPool& pool) {
+  const int64_t cols = to.w.cols;
   // f32 rows are multiplied where they lie when that is allowed by their alignment; everything else is
   // decoded.
-  const bool in_place = args.w.kind == WeightView::Kind::kStored && args.w.dtype == DType::kF32 &&
-                        reinterpret_cast<uintptr_t>(args.w.data) % alignof(float) == 0;
-  args.pool->ParallelFor(args.w.rows, kRows, [&](int64_t begin, int64_t end) {
+  const bool in_place = to.w.kind == WeightView::Kind::kStored && to.w.dtype == DType::kF32 &&
+                        reinterpret_cast<uintptr_t>(to.w.data) % alignof(float) == 0;
+  pool.ParallelFor(to.w.rows, kRows, [&](int64_t begin, int64_t end) {
     std::vector<float> panel(in_place ? 0 : static_cast<size_t>(kRows * cols));
     for (int64_t r = begin; r < end; r += kRows) {
       const int64_t rows = std::min<int64_t>(kRows, end - r);
       const float* w[kRows];
       for (int64_t i = 0; i < rows; ++i) {
         if (in_place) {
-          w[i] = reinterpret_cast<const float*>(args.w.Row(r + i));
+          w[i] = reinterpret_cast<const float*>(to.w.Row(r + i));
         } else {
-          DecodeWeightRow(args.w, r + i, panel.data() + i * cols);
+          DecodeWeightRow(to.w, r + i, panel.data() + i * cols);
           w[i] = panel.data() + i * cols;
         }
       }
-      for (int64_t t = 0; t < args.tokens; t += kTokens) {
-        const int64_t tokens = std::min<int64_t>(kTokens, args.tokens - t);
+      for (int64_t t = 0; t < tokens_all; t += kTokens) {
+        const int64_t tokens = std::min<int64_t>(kTokens, tokens_all - t);
         float tile[kTokens][kRows];
         if (rows == kRows) {
-          TileTokens<kRows>(w, args.x + t * cols, cols, tokens, tile);
+          TileTokens<kRows>(w, x + t * cols, cols, tokens, tile);
         } else {
           for (int64_t i = 0; i < rows; ++i) {
             float column[kTokens][kRows];
-            TileTokens<1>(w + i, args.x + t * cols, cols, tokens, column);
+            TileTokens<1>(w + i, x + t * cols, cols, tokens, column);
             for (int64_t j = 0; j < tokens; ++j) tile[j][i] = column[j][0];
           }
         }
-        StoreTile(args, r, rows, t, tokens, &tile[0][0], kRows);
+        StoreTile(to, r, rows, t, tokens, &tile[0][0], kRows);
       }
     }
   });
 }
 
-}  // namespace celer::portable
+const MatmulKernels kMatmulPortable{.run = Run};
+
+}  // namespace celer

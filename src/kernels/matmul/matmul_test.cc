@@ -77,13 +77,13 @@ ThreadPool& Pool() {
   return pool;
 }
 
-// How far one dot product may be off when its activations become int8: half a step of each block of 32, times
-// the weights.
-double ActivationTolerance(const float* x, const float* w, int64_t cols) {
+// How far one dot product may be off when its activations become int8: half a step of each block, times the
+// weights.
+double ActivationTolerance(const float* x, const float* w, int64_t cols, int64_t block) {
   double tolerance = 0;
-  for (int64_t b = 0; b < cols; b += 32) {
+  for (int64_t b = 0; b < cols; b += block) {
     double largest = 0, weights = 0;
-    for (int64_t i = b; i < std::min(b + 32, cols); ++i) {
+    for (int64_t i = b; i < std::min(b + block, cols); ++i) {
       largest = std::max(largest, std::abs(double{x[i]}));
       weights += std::abs(double{w[i]});
     }
@@ -92,26 +92,55 @@ double ActivationTolerance(const float* x, const float* w, int64_t cols) {
   return tolerance;
 }
 
-bool QuantizesActivations(const Variant<MatmulFn>& variant, const WeightView& w) {
-  if (std::string_view(variant.name) == "portable" || std::string_view(variant.name) == "reference")
-    return false;
-  return w.kind == WeightView::Kind::kStored &&
-         (w.dtype == DType::kQ8_0 || w.dtype == DType::kQ4_0 || w.dtype == DType::kQ4_1);
+// Columns whose activations share an int8 scale; 0: they stay floats. bf16 weights may round them to bf16.
+int64_t ActivationBlock(const MatmulVariant& variant, const WeightView& w) {
+  if (!variant.run->packed_bytes || variant.run->packed_bytes(w) == 0) return 0;
+  if (w.kind == WeightView::Kind::kInt8) return std::string_view(variant.name).starts_with("x86") ? 256 : 32;
+  if (w.kind == WeightView::Kind::kInt4) return 32;
+  switch (w.dtype) {
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBf16:
+      return 0;
+    case DType::kQ2_K:
+    case DType::kQ3_K:
+    case DType::kQ4_K:
+    case DType::kQ5_K:
+    case DType::kQ6_K:
+      return 256;
+    default:
+      return 32;
+  }
 }
 
-void ExpectMatchesDouble(const Variant<MatmulFn>& variant, const WeightView& w, int64_t tokens, bool extras) {
+// Packed for the variant; celer's own kinds without what they were packed from.
+struct Packed {
+  std::vector<std::byte> bytes;
+  WeightView view;
+};
+Packed PackFor(const MatmulVariant& variant, const WeightView& w) {
+  Packed packed{{}, w};
+  if (!variant.run->packed_bytes) return packed;
+  packed.bytes.resize(static_cast<size_t>(variant.run->packed_bytes(w)));
+  if (packed.bytes.empty()) return packed;
+  variant.run->pack(w, Pool(), packed.bytes.data());
+  packed.view.packed = packed.bytes.data();
+  if (w.kind != WeightView::Kind::kStored) packed.view.data = nullptr;
+  return packed;
+}
+
+void ExpectMatchesDouble(const MatmulVariant& variant, const WeightView& w, int64_t tokens, bool extras) {
+  const Packed packed = PackFor(variant, w);
   const auto x = RandomFloats(tokens * w.cols, 7);
   const auto bias = RandomFloats(w.rows, 8);
   const auto residual = RandomFloats(tokens * (w.rows + 3), 9);
   std::vector<float> out(static_cast<size_t>(tokens * (w.rows + 3)), -77.0f);
-  variant.run({.x = x.data(),
-               .tokens = tokens,
-               .w = w,
-               .bias = extras ? bias.data() : nullptr,
-               .residual = extras ? residual.data() : nullptr,
-               .out = out.data(),
-               .out_stride = w.rows + 3,
-               .pool = &Pool()});
+  const MatmulOutput to{.w = packed.view,
+                        .bias = extras ? bias.data() : nullptr,
+                        .residual = extras ? residual.data() : nullptr,
+                        .out = out.data(),
+                        .out_stride = w.rows + 3};
+  variant.run->run({.x = x.data(), .tokens = tokens, .outputs = {&to, 1}, .pool = &Pool()});
   std::vector<float> row(static_cast<size_t>(w.cols));
   for (int64_t r = 0; r < w.rows; ++r) {
     DecodeWeightRow(w, r, row.data());
@@ -125,8 +154,10 @@ void ExpectMatchesDouble(const Variant<MatmulFn>& variant, const WeightView& w, 
         magnitude += std::abs(product);
       }
       double tolerance = testing::SumTolerance(w.cols, magnitude);
-      if (QuantizesActivations(variant, w))
-        tolerance += ActivationTolerance(x.data() + t * w.cols, row.data(), w.cols);
+      if (const int64_t block = ActivationBlock(variant, w); block > 0)
+        tolerance += ActivationTolerance(x.data() + t * w.cols, row.data(), w.cols, block);
+      else if (w.dtype == DType::kBf16 && w.kind == WeightView::Kind::kStored)
+        tolerance += magnitude / 256;  // activations rounded to 8 bits, sums of products once more
       ASSERT_NEAR(out[at], sum, tolerance) << "row " << r << " token " << t;
     }
   }
@@ -156,37 +187,136 @@ TEST(Matmul, EveryVariantMatchesDouble) {
       ExpectMatchesDouble(variant, MakeInt8(c.rows, c.cols, 32, 2).view, c.tokens, true);
       ExpectMatchesDouble(variant, MakeInt4(c.rows, c.cols, 32, 3).view, c.tokens, true);
     }
-    for (const DType dtype : {DType::kQ4_K, DType::kQ6_K})
-      ExpectMatchesDouble(variant, MakeStored(dtype, 9, 512, 4).view, 6, false);
-    for (const int64_t cols : {1, 3, 7, 577})
-      ExpectMatchesDouble(variant, MakeStored(DType::kF32, 6, cols, 5).view, 3, true);
+    for (const DType dtype : {DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K})
+      for (const int64_t tokens : {1, 2, 5, 8, 11}) {
+        SCOPED_TRACE(::testing::Message() << Name(dtype) << ", " << tokens << " tokens");
+        ExpectMatchesDouble(variant, MakeStored(dtype, 41, 512, 4).view, tokens, false);
+      }
+    for (const int64_t group : {64, 128}) {
+      ExpectMatchesDouble(variant, MakeInt8(37, 384, group, 2).view, 3, true);
+      ExpectMatchesDouble(variant, MakeInt4(37, 384, group, 3).view, 1, true);
+      ExpectMatchesDouble(variant, MakeInt4(37, 384, group, 3).view, 9, true);
+    }
+    ExpectMatchesDouble(variant, MakeInt8(5, 45, 45, 2).view, 2, true);  // no whole block
+    for (const DType dtype : {DType::kQ8_0, DType::kQ4_0, DType::kBf16})
+      ExpectMatchesDouble(variant, MakeStored(dtype, 150, 64, 6).view, 300, true);  // several jobs each way
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBf16})
+      for (const int64_t cols : {1, 3, 7, 577})
+        for (const int64_t tokens : {1, 3, 6})
+          ExpectMatchesDouble(variant, MakeStored(dtype, 38, cols, 5).view, tokens, true);
   }
 }
 
 TEST(Matmul, ATokensResultDoesNotDependOnItsCompany) {
-  const auto x = RandomFloats(9 * 96, 12);
-  std::vector<float> together(9 * 37), alone(37);
-  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1})
+  constexpr int64_t kTokens = 19, kRows = 37, kCols = 512;
+  const auto x = RandomFloats(kTokens * kCols, 12), norm = RandomFloats(kCols, 13);
+  std::vector<Weights> all;
+  for (const DType dtype :
+       {DType::kF32, DType::kF16, DType::kBf16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
+        DType::kQ5_1, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K})
+    all.push_back(MakeStored(dtype, kRows, kCols, 11));
+  all.push_back(MakeInt8(kRows, kCols, kCols, 11));
+  all.push_back(MakeInt4(kRows, kCols, 128, 11));
+  for (const Weights& w : all)
     for (const auto& variant : MatmulVariants()) {
       if (!variant.RunsHere()) continue;
-      const Weights w = MakeStored(dtype, 37, 96, 11);
-      variant.run({.x = x.data(),
-                   .tokens = 9,
-                   .w = w.view,
-                   .out = together.data(),
-                   .out_stride = 37,
-                   .pool = &Pool()});
-      for (int64_t t = 0; t < 9; ++t) {
-        variant.run({.x = x.data() + t * 96,
-                     .tokens = 1,
-                     .w = w.view,
-                     .out = alone.data(),
-                     .out_stride = 37,
-                     .pool = &Pool()});
-        EXPECT_EQ(0, std::memcmp(alone.data(), together.data() + t * 37, 37 * sizeof(float)))
-            << variant.name << " token " << t;
+      const Packed packed = PackFor(variant, w.view);
+      const auto run = [&](int64_t first, int64_t tokens) {
+        std::vector<float> out(static_cast<size_t>(tokens * kRows));
+        const MatmulOutput to{.w = packed.view, .out = out.data(), .out_stride = kRows};
+        variant.run->run({.x = x.data() + first * kCols,
+                          .tokens = tokens,
+                          .norm = norm.data(),
+                          .outputs = {&to, 1},
+                          .pool = &Pool()});
+        return out;
+      };
+      const std::vector<float> together = run(0, kTokens);
+      for (const int64_t company : {1, 2, 3, 7})
+        for (int64_t t = 0; t + company <= kTokens; ++t)
+          EXPECT_EQ(0, std::memcmp(run(t, company).data(), together.data() + t * kRows,
+                                   static_cast<size_t>(company * kRows) * sizeof(float)))
+              << variant.name << " " << w.view.FormatName() << ": tokens " << t << " + " << company;
+    }
+}
+
+TEST(Matmul, SeveralOutputsShareOneNormedInput) {
+  constexpr int64_t kTokens = 5, kCols = 256;
+  const auto x = RandomFloats(7 * kCols, 1), norm = RandomFloats(kCols, 2);
+  const int32_t rows[kTokens] = {6, 0, 3, 3, 1};
+  const Weights q = MakeStored(DType::kQ4_K, 40, kCols, 3), k = MakeStored(DType::kQ6_K, 9, kCols, 4),
+                v = MakeStored(DType::kQ8_0, 70, kCols, 5), plain = MakeInt8(3, kCols, 8, 6);
+  for (const auto& variant : MatmulVariants()) {
+    if (!variant.RunsHere()) continue;
+    std::vector<Packed> packed;
+    for (const Weights* w : {&q, &k, &v, &plain}) packed.push_back(PackFor(variant, w->view));
+    std::vector<std::vector<float>> out;
+    std::vector<MatmulOutput> outputs;
+    for (const Packed& p : packed) out.emplace_back(static_cast<size_t>(kTokens * p.view.rows));
+    for (size_t i = 0; i < packed.size(); ++i)
+      outputs.push_back({.w = packed[i].view, .out = out[i].data(), .out_stride = packed[i].view.rows});
+    variant.run->run({.x = x.data(),
+                      .x_rows = rows,
+                      .tokens = kTokens,
+                      .norm = norm.data(),
+                      .outputs = outputs,
+                      .pool = &Pool()});
+    for (size_t i = 0; i < packed.size(); ++i) {
+      std::vector<float> alone(out[i].size());
+      for (int64_t t = 0; t < kTokens; ++t) {
+        const MatmulOutput to{.w = packed[i].view,
+                              .out = alone.data() + t * packed[i].view.rows,
+                              .out_stride = packed[i].view.rows};
+        variant.run->run({.x = x.data() + rows[t] * kCols,
+                          .tokens = 1,
+                          .norm = norm.data(),
+                          .outputs = {&to, 1},
+                          .pool = &Pool()});
+      }
+      EXPECT_EQ(out[i], alone) << variant.name << " output " << i;
+    }
+  }
+}
+
+TEST(Matmul, FinishSeesEveryTileOnce) {
+  constexpr int64_t kTokens = 150, kRows = 100, kCols = 64;
+  const auto x = RandomFloats(kTokens * kCols, 1);
+  const Weights gate = MakeStored(DType::kQ4_0, kRows, kCols, 2),
+                up = MakeStored(DType::kQ8_0, kRows, kCols, 3);
+  for (const auto& variant : MatmulVariants()) {
+    if (!variant.RunsHere()) continue;
+    const Packed a = PackFor(variant, gate.view), b = PackFor(variant, up.view);
+    std::vector<float> fused(kTokens * kRows), first(fused.size()), second(fused.size());
+    const auto product = [&](int64_t t0, int64_t t1, int64_t r0, int64_t r1) {
+      for (int64_t t = t0; t < t1; ++t)
+        for (int64_t r = r0; r < r1; ++r) {
+          const auto i = static_cast<size_t>(t * kRows + r);
+          fused[i] += first[i] * second[i];
+        }
+    };
+    const MatmulArgs::Finish finish = product;
+    const MatmulOutput outputs[] = {{.w = a.view, .out = first.data(), .out_stride = kRows},
+                                    {.w = b.view, .out = second.data(), .out_stride = kRows}};
+    variant.run->run(
+        {.x = x.data(), .tokens = kTokens, .outputs = outputs, .finish = &finish, .pool = &Pool()});
+    for (size_t i = 0; i < fused.size(); ++i) ASSERT_EQ(fused[i], first[i] * second[i]) << variant.name;
+  }
+}
+
+TEST(Matmul, PackedRowsDecodeToWhatTheyWerePackedFrom) {
+  for (const auto& variant : MatmulVariants()) {
+    if (!variant.RunsHere() || !variant.run->packed_bytes) continue;
+    for (const Weights& w : {MakeInt8(21, 128, 128, 1), MakeInt8(21, 128, 32, 1), MakeInt4(21, 128, 64, 2)}) {
+      const Packed packed = PackFor(variant, w.view);
+      ASSERT_FALSE(packed.bytes.empty());
+      std::vector<float> expected(128), row(128);
+      for (int64_t r = 0; r < 21; ++r) {
+        DecodeWeightRow(w.view, r, expected.data());
+        variant.run->decode_row(packed.view, r, row.data());
+        EXPECT_EQ(expected, row) << variant.name;
       }
     }
+  }
 }
 
 TEST(WeightView, SliceAndBytes) {

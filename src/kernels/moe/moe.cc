@@ -30,12 +30,8 @@ Floats RunExpert(const MoeArgs& args, const ExpertWeights& expert, const float* 
           .out = mid.data(),
           .pool = args.pool});
   Floats out = MakeFloats(tokens * expert.down.rows);
-  Matmul({.x = mid.data(),
-          .tokens = tokens,
-          .w = expert.down,
-          .out = out.data(),
-          .out_stride = expert.down.rows,
-          .pool = args.pool});
+  Matmul({.x = mid.data(), .tokens = tokens, .pool = args.pool},
+         {.w = expert.down, .out = out.data(), .out_stride = expert.down.rows});
   return out;
 }
 
@@ -76,12 +72,8 @@ void Moe(const MoeArgs& args) {
            .cols = hidden,
            .out = normed.data()});
   Floats logits = MakeFloats(args.tokens * args.router.rows);
-  Matmul({.x = normed.data(),
-          .tokens = args.tokens,
-          .w = args.router,
-          .out = logits.data(),
-          .out_stride = args.router.rows,
-          .pool = args.pool});
+  Matmul({.x = normed.data(), .tokens = args.tokens, .pool = args.pool},
+         {.w = args.router, .out = logits.data(), .out_stride = args.router.rows});
 
   // Tokens grouped by expert, so that each expert's weights are read once; outputs are kept per (token, rank)
   // and added in rank order, so that a token's sum does not depend on its company.
@@ -118,12 +110,8 @@ void Moe(const MoeArgs& args) {
     const Floats out = RunExpert(args, *args.shared, normed.data(), args.tokens);
     Floats gate(static_cast<size_t>(args.tokens), 1.0f);
     if (args.shared_gate) {
-      Matmul({.x = normed.data(),
-              .tokens = args.tokens,
-              .w = args.shared_gate,
-              .out = gate.data(),
-              .out_stride = 1,
-              .pool = args.pool});
+      Matmul({.x = normed.data(), .tokens = args.tokens, .pool = args.pool},
+             {.w = args.shared_gate, .out = gate.data(), .out_stride = 1});
       for (float& g : gate) g = 1.0f / (1.0f + std::exp(-g));
     }
     for (int64_t t = 0; t < args.tokens; ++t)

@@ -6,15 +6,10 @@
 
 #include "core/thread_pool.h"
 #include "kernels/batch.h"
+#include "kernels/rope/rotate.h"
 #include "kernels/weight_view.h"
 
 namespace celer {
-
-// How the two halves of a rotated pair lie in a head.
-enum class RopeLayout : uint8_t {
-  kHalf,         // (i, i + dim/2): Hugging Face, GGUF of qwen
-  kInterleaved,  // (2i, 2i + 1): llama2.c, GGUF of llama
-};
 
 struct QkvArgs {
   RaggedBatch batch;
@@ -33,7 +28,6 @@ struct QkvArgs {
   int64_t rope_dim = 0;  // leading dimensions of a head that rotate
   int64_t heads = 0;
   KvLayerView kv;
-  float* normed = nullptr;  // scratch [tokens, hidden]
   float* k_out = nullptr;   // scratch [tokens, kv_heads, head_dim]
   float* v_out = nullptr;   // scratch [tokens, kv_heads, head_dim]
   float* q_out = nullptr;   // [tokens, heads, head_dim]

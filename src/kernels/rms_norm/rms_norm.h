@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "core/thread_pool.h"
+
 namespace celer {
 
 struct RmsNormArgs {
@@ -11,9 +13,15 @@ struct RmsNormArgs {
   float eps = 1e-5f;
   int64_t rows = 0;
   int64_t cols = 0;
-  float* out = nullptr;  // [rows, cols]; may be x
+  float* out = nullptr;        // [rows, cols]; may be x
+  ThreadPool* pool = nullptr;  // splits the rows; none: all on the calling thread
 };
 
 void RmsNorm(const RmsNormArgs& args);
+
+// 1 / sqrt(mean(x^2) + eps): for callers that fold the norm into what follows.
+float InverseRms(const float* x, int64_t cols, float eps);
+// out = x * scale * weight; out may be x.
+void ScaleByWeight(const float* x, float scale, const float* weight, int64_t cols, float* out);
 
 }  // namespace celer

@@ -1,0 +1,165 @@
+// celer bench MODEL: how fast prefill and decode run here, and how near the limit that is.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+
+#include "cli/bench_report.h"
+#include "cli/command.h"
+#include "cli/commands.h"
+#include "cli/engine_flags.h"
+#include "cli/model_path.h"
+#include "core/device.h"
+#include "limits/measured_machine.h"
+#include "limits/quantity.h"
+#include "models/decoder.h"
+
+namespace celer::cli {
+namespace {
+
+struct Flags {
+  std::string model, html;
+  EngineOptions engine;
+  std::vector<std::string> prompts, depths, batches;
+  std::string tokens, repeat;
+  bool ops = false, json = false;
+};
+
+constexpr int64_t kMaxTokens = int64_t{1} << 24;
+constexpr int64_t kMaxBatch = 4096;
+
+// One line on stderr that is drawn over, on a terminal only.
+class StatusLine {
+ public:
+  StatusLine() : terminal_(::isatty(STDERR_FILENO) != 0) {}
+  ~StatusLine() { Show(""); }
+  void Show(const std::string& text) const {
+    if (!terminal_) return;
+    fmt::print(stderr, "\r{}\x1b[K", text);
+    std::fflush(stderr);
+  }
+
+ private:
+  bool terminal_;
+};
+
+Result<int64_t> CountOrZero(const std::string& text, int64_t max, const char* flag) {
+  if (text == "0") return 0;
+  return ParseCount(text, max, flag);
+}
+
+Result<std::vector<int64_t>> Counts(const std::vector<std::string>& texts, int64_t max, bool zero,
+                                    const char* flag) {
+  std::vector<int64_t> values;
+  for (const std::string& text : texts) {
+    CELER_ASSIGN(const int64_t value, zero ? CountOrZero(text, max, flag) : ParseCount(text, max, flag));
+    if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
+  }
+  return values;
+}
+
+Result<BenchPlan> MakePlan(const Flags& flags, int64_t model_positions) {
+  BenchPlan plan;
+  plan.ops = flags.ops;
+  if (!flags.tokens.empty()) {
+    CELER_ASSIGN(plan.tokens, CountOrZero(flags.tokens, kMaxTokens, "--tokens"));
+  } else {
+    plan.tokens = std::clamp<int64_t>(model_positions / 2, 1, plan.tokens);
+  }
+  if (!flags.repeat.empty()) {
+    CELER_ASSIGN(plan.repeat, ParseCount(flags.repeat, 10000, "--repeat"));
+  }
+  if (!flags.prompts.empty()) {
+    CELER_ASSIGN(plan.prompts, Counts(flags.prompts, kMaxTokens, true, "--prompt"));
+    std::erase(plan.prompts, 0);
+  } else {
+    plan.prompts = {std::clamp<int64_t>(model_positions - 1, 1, plan.prompts.front())};
+  }
+  if (!flags.depths.empty()) {
+    CELER_ASSIGN(plan.depths, Counts(flags.depths, kMaxTokens, true, "--depth"));
+  }
+  if (!flags.batches.empty()) {
+    CELER_ASSIGN(plan.batches, Counts(flags.batches, kMaxBatch, false, "--batch"));
+  }
+  if (plan.prompts.empty() && plan.tokens == 0)
+    return Error::Invalid("--prompt 0 and --tokens 0 leave nothing to measure");
+  if (plan.positions() > model_positions)
+    return Error::Invalid("the longest sequence needs ", plan.positions(), " positions and the model has ",
+                          model_positions, "; choose a smaller --prompt, --depth or --tokens");
+  return plan;
+}
+
+Result<int> Run(Flags& flags) {
+  CELER_ASSIGN(const std::filesystem::path path, ResolveModelPath(flags.model));
+  flags.engine.model = path.string();
+  CELER_ASSIGN(const DecoderConfig config, LoadDecoderConfig(path));
+  BenchReport report;
+  CELER_ASSIGN(report.plan, MakePlan(flags, config.max_positions));
+  const int64_t positions = report.plan.positions();
+  if (flags.engine.context == 0) flags.engine.context = positions;
+  if (flags.engine.context < positions)
+    return Error::Invalid("--context ", flags.engine.context, ": the longest sequence needs ", positions,
+                          " positions");
+  flags.engine.sequences = report.plan.max_batch();
+  flags.engine.chunk = std::max(flags.engine.chunk, report.plan.max_batch());  // a step is the whole batch
+
+  // Said now, not after minutes of measuring.
+  if (!flags.html.empty() && !std::ofstream(flags.html, std::ios::app))
+    return Error::Io(flags.html, ": cannot be opened for writing");
+
+  const StatusLine line;
+  line.Show("measuring this machine (once)");
+  CELER_ASSIGN(report.machine, LoadOrMeasureThisMachine(/*allow_measure=*/true, Device::Cpu()));
+  CELER_ASSIGN(Bench bench,
+               Bench::Load(flags.engine, report.plan, [&](const std::string& text) { line.Show(text); }));
+  CELER_ASSIGN(report.results, bench.Run());
+  line.Show("");
+  report.model = flags.model;
+  report.options = flags.engine;
+  report.info = bench.engine().info();
+  report.start = bench.start();
+
+  // Files first: an answer followed by an error would look like success.
+  if (!flags.html.empty()) CELER_RETURN_IF_ERROR(WriteFile(flags.html, BenchHtml(report)));
+  if (flags.json)
+    fmt::print("{}\n",
+               BenchJson(report).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  else
+    fmt::print("{}", BenchText(report));
+  return kOk;
+}
+
+}  // namespace
+
+int BenchCommand(const std::vector<std::string>& args) {
+  Flags flags;
+  CommandLine app("bench", "how fast a model runs here, and how near the limit that is",
+                  "celer bench smollm2 --prompt 256,1024 --depth 0,4096 --batch 1,8 --ops");
+  AddEngineFlags(app, &flags.model, &flags.engine);
+  app.add_option("--context", flags.engine.context,
+                 "positions to make room for per sequence (0: as many as are needed)");
+  const auto list = [&](const char* flag, std::vector<std::string>& into, const char* help) {
+    app.add_option(flag, into, help)->delimiter(',')->allow_extra_args(false)->default_str("");
+  };
+  list("--prompt", flags.prompts, "prompt lengths whose prefill is measured (default 256; 0: no prefill)");
+  list("--depth", flags.depths, "tokens in the KV before the first measured decode step (default 0)");
+  list("--batch", flags.batches, "sequences that run together (default 1)");
+  app.add_option("--tokens", flags.tokens, "decode steps of one repetition (default 64; 0: no decode)")
+      ->default_str("");
+  app.add_option("--repeat", flags.repeat, "repetitions of each measurement (default 5)")->default_str("");
+  app.add_flag("--ops", flags.ops, "where the time goes, operator by operator");
+  app.add_flag("--json", flags.json, "one JSON object with every sample");
+  app.add_option("--html", flags.html, "write a self-contained page with bars against the limits");
+  app.footer(
+      "Every combination of the lists is measured, with random token ids through the same engine as celer "
+      "run. Lengths\n"
+      "may be written 4k. The limit counts weights and KV once, at the bandwidth and the peaks of celer "
+      "probe.");
+  if (const auto stop = Parse(app, args)) return *stop;
+  const auto code = Run(flags);
+  return code ? *code : Fail(code.error());
+}
+
+}  // namespace celer::cli

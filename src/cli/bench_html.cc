@@ -1,0 +1,117 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/bench_report.h"
+#include "cli/limits_chart.h"
+#include "limits/quantity.h"
+
+namespace celer::cli {
+namespace {
+
+constexpr const char* kStyle = R"(
+:root { color-scheme: light dark; --ink: #1f2933; --muted: #52606d; --page: #f5f7fa; --card: #fff; --line: #e4e8ec;
+  --rule: #cbd2d9; --even: #f8fafc; --track: #e4e8ec; --bar: #0f7b8a; --floor: #0f7b8a; --over: #d9a441; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e4e7eb; --muted: #9aa5b1; --page: #14181d; --card: #1d232a; --line: #323b45; --rule: #465261;
+    --even: #222a32; --track: #323b45; --bar: #3db2c1; --floor: #3db2c1; --over: #b98a35; }
+}
+body { font: 15px/1.5 system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif; color: var(--ink);
+  background: var(--page); margin: 0; }
+main { max-width: 1100px; margin: 0 auto; padding: 24px 20px 60px; }
+h1 { font-size: 26px; margin: 8px 0 16px; }
+h2 { font-size: 18px; margin: 0 0 10px; }
+section { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 18px 20px;
+  margin: 18px 0; overflow-x: auto; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: 4px 18px; margin: 0; }
+dt { color: var(--muted); } dd { margin: 0; }
+.bars { display: grid; grid-template-columns: max-content minmax(160px, 1fr) max-content; gap: 8px 14px;
+  align-items: center; font-variant-numeric: tabular-nums; }
+.track { position: relative; height: 18px; background: var(--track); border-radius: 3px; overflow: hidden; }
+.track.open { background: none; }
+.track i { position: absolute; top: 0; bottom: 0; left: 0; background: var(--bar); }
+.track i.over { background: var(--over); }
+.track i.floor { background: var(--floor); }
+.track b { position: absolute; top: 5px; height: 8px; min-width: 2px; background: var(--ink); opacity: .55; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 14px; }
+th { color: var(--muted); font-weight: 600; border-bottom: 2px solid var(--rule); }
+th, td { text-align: right; padding: 4px 14px 4px 0; white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; padding-right: 24px; }
+th.words, td.words { text-align: left; padding-left: 14px; }
+tbody tr:nth-child(even) { background: var(--even); }
+p { color: var(--muted); margin: 10px 0 0; max-width: 100ch; }
+p + table { margin-top: 14px; }
+)";
+
+double Percent(double share) {
+  return 100 * std::clamp(share, 0.0, 1.0);
+}
+
+// The whole track is the limit, the bar is the median, the thin mark runs from the slowest to the fastest.
+std::string SpeedBars(const BenchReport& report) {
+  std::string out = "<div class=\"bars\">\n";
+  for (const BenchResult& r : report.results) {
+    const double limit = LimitOf(r.work, report.machine).seconds();
+    const double low = Percent(limit / r.slowest()), high = Percent(limit / r.fastest());
+    const auto tokens = static_cast<double>(r.tokens());
+    out += fmt::format(
+        "<div>{}</div><div class=\"track\"><i style=\"width:{:.2f}%\"></i><b "
+        "style=\"left:{:.2f}%;width:{:.2f}%\"></b></div><div>{} of {} tok/s, {:.0f} %</div>\n",
+        XmlEscape(r.Title() + (r.batch > 1 ? fmt::format(" × {}", r.batch) : "")),
+        Percent(limit / r.median()), low, high - low, FormatNumber(tokens / r.median()),
+        FormatNumber(tokens / limit), 100 * limit / r.median());
+  }
+  return out +
+         "</div>\n<p>The track is the limit, the bar the median, the mark the spread from the slowest to the "
+         "fastest repetition.</p>\n";
+}
+
+// Each bar is an operator's time; its first part is the least it could take.
+std::string OpBars(const BenchReport& report, const BenchResult& r) {
+  double longest = 0, rest = r.mean();
+  for (const BenchOp& op : r.ops) {
+    longest = std::max(longest, op.seconds);
+    rest -= op.seconds;
+  }
+  longest = std::max({longest, rest, 1e-12});
+  const auto steps = static_cast<double>(r.steps);
+  std::string out = "<div class=\"bars\">\n";
+  const auto bar = [&](const std::string& name, double seconds, double limit) {
+    out += fmt::format(
+        "<div>{}</div><div class=\"track open\"><i class=\"over\" style=\"width:{:.2f}%\"></i><i "
+        "class=\"floor\" style=\"width:{:.2f}%\"></i></div><div>{}, {:.1f} %</div>\n",
+        XmlEscape(name), Percent(seconds / longest), Percent(std::min(limit, seconds) / longest),
+        FormatSeconds(seconds / steps), 100 * seconds / r.mean());
+  };
+  for (const BenchOp& op : r.ops) bar(op.work.name, op.seconds, LimitOf(op.work, report.machine).seconds());
+  bar("rest", rest, 0);
+  return out +
+         "</div>\n<p>The first part of a bar is the least the operator could take, the second what it took "
+         "beyond that.</p>\n";
+}
+
+}  // namespace
+
+std::string BenchHtml(const BenchReport& report) {
+  std::string out = fmt::format(
+      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta name=\"viewport\" "
+      "content=\"width=device-width\">\n<title>Speed of "
+      "{0}</title>\n<style>{1}</style></head>\n<body><main>\n"
+      "<h1>How near the limit {0} runs</h1>\n<section><dl>\n",
+      XmlEscape(report.model), kStyle);
+  for (const auto& [name, value] : BenchFacts(report))
+    out += fmt::format("<dt>{}</dt><dd>{}</dd>\n", XmlEscape(name), XmlEscape(value));
+  out += "</dl></section>\n";
+  const Table speed = BenchTable(report);
+  out += fmt::format("<section><h2>{}</h2>\n{}</section>\n<section>{}</section>\n", XmlEscape(speed.title),
+                     SpeedBars(report), TableHtml(speed));
+  if (report.plan.ops)
+    for (const BenchResult& result : report.results) {
+      const Table ops = OpsTable(report, result);
+      out += fmt::format("<section><h2>{}</h2>\n{}{}</section>\n", XmlEscape(ops.title),
+                         OpBars(report, result), TableHtml(ops));
+    }
+  return out + "</main></body></html>\n";
+}
+
+}  // namespace celer::cli

@@ -1,0 +1,98 @@
+// What `celer bench` makes of its measurements; tests/cli/bench_cli_test.py runs the command itself.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cli/bench_report.h"
+
+namespace celer::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+BenchReport Report() {
+  BenchReport report;
+  report.model = "tiny <&> model";
+  report.machine = {.name = "m",
+                    .source = "flags",
+                    .memory_bytes = 1e9,
+                    .read_bytes_per_s = 1e9,
+                    .flops = {{"f32", 1e10}, {"int8", 1e11}}};
+  report.plan.ops = true;
+  BenchResult decode{.length = 4096, .batch = 8, .steps = 10, .seconds = {0.5, 0.2, 0.4}};
+  decode.work = {.name = "step", .bytes = 1e8, .flops = {{"int8", 1e9}}};
+  decode.ops.push_back(
+      {.work = {.name = "qkv", .bytes = 1e8, .flops = {{"int8", 1e9}}}, .calls = 20, .seconds = 0.2});
+  decode.ops.push_back({.work = {.name = "sampling"}, .calls = 80, .seconds = 0.1});
+  BenchResult prefill{.prefill = true, .length = 256, .seconds = {1.0, 2.0}};
+  prefill.work = {.name = "step", .bytes = 1e8, .flops = {{"int8", 5e10}, {"f32", 1e9}}};
+  report.results = {prefill, decode};
+  return report;
+}
+
+TEST(BenchResult, MedianAndSpread) {
+  const BenchReport report = Report();
+  EXPECT_DOUBLE_EQ(report.results[0].median(), 1.5);
+  EXPECT_DOUBLE_EQ(report.results[1].median(), 0.4);
+  EXPECT_DOUBLE_EQ(report.results[1].fastest(), 0.2);
+  EXPECT_DOUBLE_EQ(report.results[1].slowest(), 0.5);
+  EXPECT_EQ(report.results[0].tokens(), 256);
+  EXPECT_EQ(report.results[1].tokens(), 80);
+}
+
+TEST(BenchPlan, PositionsOfTheLongestSequence) {
+  BenchPlan plan{.prompts = {16, 300}, .depths = {0, 200}, .batches = {1, 8}, .tokens = 50};
+  EXPECT_EQ(plan.positions(), 301);
+  EXPECT_EQ(plan.max_batch(), 8);
+  plan.tokens = 200;
+  EXPECT_EQ(plan.positions(), 401);
+  plan.prompts = {};
+  plan.tokens = 0;
+  EXPECT_EQ(plan.positions(), 2);
+}
+
+TEST(BenchReport, RatioIsLimitByTime) {
+  const BenchReport report = Report();
+  const Against decode = Compare(report.results[1].work, 0.4, report.machine);
+  EXPECT_DOUBLE_EQ(decode.ratio, 0.25);
+  EXPECT_EQ(decode.bound_by, "memory");
+  const Against prefill = Compare(report.results[0].work, 1.5, report.machine);
+  EXPECT_DOUBLE_EQ(prefill.limit.compute_s, 0.6);
+  EXPECT_DOUBLE_EQ(prefill.ratio, 0.4);
+  EXPECT_EQ(prefill.bound_by, "int8 arithmetic");
+  EXPECT_EQ(Compare({.name = "sampling"}, 0.1, report.machine).bound_by, "");
+}
+
+TEST(BenchReport, TextSaysTokensPerSecondAndTheRest) {
+  const std::string text = BenchText(Report());
+  EXPECT_THAT(text, HasSubstr("decode at 4,096"));
+  EXPECT_THAT(text, HasSubstr("200"));        // 80 tokens in 0.4 s
+  EXPECT_THAT(text, HasSubstr("160..400"));   // slowest and fastest
+  EXPECT_THAT(text, HasSubstr("800"));        // the limit: 80 tokens in 0.1 s
+  EXPECT_THAT(text, HasSubstr("\n  rest "));  // 0.3667 - 0.3 s
+  EXPECT_THAT(text, HasSubstr("18.2 %"));
+}
+
+TEST(BenchReport, JsonKeepsEverySample) {
+  const nlohmann::ordered_json json = BenchJson(Report());
+  const auto& decode = json["results"][1];
+  EXPECT_EQ(decode["seconds"], (std::vector<double>{0.5, 0.2, 0.4}));
+  EXPECT_DOUBLE_EQ(decode["limit_tokens_per_s"], 800);
+  EXPECT_DOUBLE_EQ(decode["ratio"], 0.25);
+  EXPECT_EQ(decode["depth"], 4096);
+  EXPECT_TRUE(decode["ops"][1]["ratio"].is_null());
+  EXPECT_NEAR(decode["rest_s"], 1.1 / 3 - 0.3, 1e-12);
+  EXPECT_EQ(json["results"][0]["prompt"], 256);
+}
+
+TEST(BenchReport, HtmlEscapesAndDrawsEveryFigure) {
+  const std::string html = BenchHtml(Report());
+  EXPECT_THAT(html, HasSubstr("tiny &lt;&amp;&gt; model"));
+  EXPECT_THAT(html, Not(HasSubstr("<&>")));
+  EXPECT_THAT(html, HasSubstr("prefers-color-scheme: dark"));
+  EXPECT_THAT(html, HasSubstr("width:25.00%"));  // the median of the decode
+  EXPECT_THAT(html, HasSubstr("left:20.00%;width:30.00%"));
+}
+
+}  // namespace
+}  // namespace celer::cli

@@ -1,0 +1,17 @@
+#include "cli/engine_flags.h"
+
+namespace celer::cli {
+
+void AddEngineFlags(CLI::App& app, std::string* model, EngineOptions* options) {
+  app.add_option("model", *model,
+                 "a pulled name (smollm2), a GGUF file, a Hugging Face folder or a llama2.c .bin")
+      ->required();
+  app.add_option("--weights", options->weights,
+                 "stored, or convert while loading: f32, f16, bf16, int8[-gN], int4[-gN]");
+  app.add_option("--kv", options->kv,
+                 "type of keys and values: f16, bf16, f32, or int8 with a scale per head and token");
+  app.add_option("--chunk", options->chunk, "prompt tokens computed in one step");
+  app.add_option("--threads", options->threads, "0: all that this process may use");
+}
+
+}  // namespace celer::cli

@@ -1,0 +1,14 @@
+// The flags of every command that loads a model into an engine. No text module is needed for them.
+#pragma once
+
+#include <string>
+
+#include "celer/engine.h"
+#include "cli/command.h"
+
+namespace celer::cli {
+
+// MODEL goes to `model`; ResolveModelPath (cli/model_path.h) finds it.
+void AddEngineFlags(CLI::App& app, std::string* model, EngineOptions* options);
+
+}  // namespace celer::cli

@@ -1,0 +1,70 @@
+// The aarch64 variants of matmul: which tile kernel serves which format.
+#if defined(__aarch64__)
+#include "core/variant.h"
+#include "kernels/matmul/tile_arm.h"
+#include "kernels/matmul/tiles.h"
+#include "kernels/matmul/x_pair.h"
+
+namespace celer {
+namespace {
+
+TileIsa Common() {
+  TileIsa isa{.geometry = {.rows = 8, .step = 8, .bf16_step = 1, .excess = false},
+              .tile_groups = 4,
+              .x_tokens = kXPairTokens,
+              .x_bytes = XPairBytes,
+              .prepare = PrepareXPair};
+  isa[PackedFormat::kF32] = {arm::TileF32, XKind::kFloat};
+  isa[PackedFormat::kF16] = {arm::TileF16, XKind::kFloat};
+  if (RunsHere(Isa::kArmBf16)) {
+    isa.geometry.bf16_step = 4;
+    isa[PackedFormat::kBf16] = {arm::TileBf16, XKind::kBf16};
+  } else {
+    isa[PackedFormat::kBf16] = {arm::TileBf16Wide, XKind::kFloat};
+  }
+  return isa;
+}
+
+const TileIsa& Dotprod() {
+  static const TileIsa isa = [] {
+    TileIsa out = Common();
+    out[PackedFormat::kByte] = {arm::TileByteDotprod, XKind::kBlocks};
+    out[PackedFormat::kByteMin] = {arm::TileByteMinDotprod, XKind::kBlocks};
+    out[PackedFormat::kByteWide] = {arm::TileByteWideDotprod, XKind::kBlocks};
+    out[PackedFormat::kNibble] = {arm::TileNibbleDotprod, XKind::kBlocks};
+    out[PackedFormat::kNibbleMin] = {arm::TileNibbleMinDotprod, XKind::kBlocks};
+    out[PackedFormat::kSuperQ2] = {arm::TileSuperQ2Dotprod, XKind::kSupers};
+    out[PackedFormat::kSuperQ3] = {arm::TileSuperQ3Dotprod, XKind::kSupers};
+    out[PackedFormat::kSuperQ4] = {arm::TileSuperQ4Dotprod, XKind::kSupers};
+    out[PackedFormat::kSuperQ5] = {arm::TileSuperQ5Dotprod, XKind::kSupers};
+    out[PackedFormat::kSuperQ6] = {arm::TileSuperQ6Dotprod, XKind::kSupers};
+    return out;
+  }();
+  return isa;
+}
+
+const TileIsa& I8mm() {
+  static const TileIsa isa = [] {
+    TileIsa out = Common();
+    out[PackedFormat::kByte] = {arm::TileByteI8mm, XKind::kBlocks};
+    out[PackedFormat::kByteMin] = {arm::TileByteMinI8mm, XKind::kBlocks};
+    out[PackedFormat::kByteWide] = {arm::TileByteWideI8mm, XKind::kBlocks};
+    out[PackedFormat::kNibble] = {arm::TileNibbleI8mm, XKind::kBlocks};
+    out[PackedFormat::kNibbleMin] = {arm::TileNibbleMinI8mm, XKind::kBlocks};
+    out[PackedFormat::kSuperQ2] = {arm::TileSuperQ2I8mm, XKind::kSupers};
+    out[PackedFormat::kSuperQ3] = {arm::TileSuperQ3I8mm, XKind::kSupers};
+    out[PackedFormat::kSuperQ4] = {arm::TileSuperQ4I8mm, XKind::kSupers};
+    out[PackedFormat::kSuperQ5] = {arm::TileSuperQ5I8mm, XKind::kSupers};
+    out[PackedFormat::kSuperQ6] = {arm::TileSuperQ6I8mm, XKind::kSupers};
+    return out;
+  }();
+  return isa;
+}
+
+}  // namespace
+
+const MatmulKernels kMatmulArmDotprod = MakeTileKernels<Dotprod>();
+const MatmulKernels kMatmulArmI8mm = MakeTileKernels<I8mm>();
+
+}  // namespace celer
+#endif

@@ -1,0 +1,82 @@
+// The x86-64 variants of matmul: which tile kernel serves which format.
+#if defined(__x86_64__)
+#include "kernels/matmul/tile_x86.h"
+#include "kernels/matmul/tiles.h"
+#include "kernels/matmul/x_tile.h"
+
+namespace celer {
+namespace {
+
+TileIsa Common() {
+  TileIsa isa{.geometry = {.rows = 16, .step = 4, .bf16_step = 1, .excess = false},
+              .tile_groups = 4,
+              .x_tokens = x86::kXTokens,
+              .x_bytes = x86::XTileBytes};
+  return isa;
+}
+
+#define CELER_X86_INTEGER_ROWS(isa, suffix)                                     \
+  isa[PackedFormat::kByte] = {x86::TileByte##suffix, XKind::kBlocks};           \
+  isa[PackedFormat::kByteMin] = {x86::TileByteMin##suffix, XKind::kBlocks};     \
+  isa[PackedFormat::kByteWide] = {x86::TileByteWide##suffix, XKind::kSupers};   \
+  isa[PackedFormat::kNibble] = {x86::TileNibble##suffix, XKind::kBlocks};       \
+  isa[PackedFormat::kNibbleMin] = {x86::TileNibbleMin##suffix, XKind::kBlocks}; \
+  isa[PackedFormat::kSuperQ2] = {x86::TileSuperQ2##suffix, XKind::kSupers};     \
+  isa[PackedFormat::kSuperQ3] = {x86::TileSuperQ3##suffix, XKind::kSupers};     \
+  isa[PackedFormat::kSuperQ4] = {x86::TileSuperQ4##suffix, XKind::kSupers};     \
+  isa[PackedFormat::kSuperQ5] = {x86::TileSuperQ5##suffix, XKind::kSupers};     \
+  isa[PackedFormat::kSuperQ6] = {x86::TileSuperQ6##suffix, XKind::kSupers};
+
+TileIsa Avx512() {
+  TileIsa isa = Common();
+  isa.prepare = x86::PrepareXTileAvx512;
+  isa[PackedFormat::kF32] = {x86::TileF32Avx512, XKind::kFloat};
+  isa[PackedFormat::kF16] = {x86::TileF16Avx512, XKind::kFloat};
+  isa[PackedFormat::kBf16] = {x86::TileBf16Avx512, XKind::kFloat};
+  return isa;
+}
+
+const TileIsa& Avx2() {
+  static const TileIsa isa = [] {
+    TileIsa out = Common();
+    out.prepare = x86::PrepareXTileAvx2;
+    out[PackedFormat::kF32] = {x86::TileF32Avx2, XKind::kFloat};
+    out[PackedFormat::kF16] = {x86::TileF16Avx2, XKind::kFloat};
+    out[PackedFormat::kBf16] = {x86::TileBf16Avx2, XKind::kFloat};
+    CELER_X86_INTEGER_ROWS(out, Avx2)
+    return out;
+  }();
+  return isa;
+}
+
+const TileIsa& Vnni() {
+  static const TileIsa isa = [] {
+    TileIsa out = Avx512();
+    CELER_X86_INTEGER_ROWS(out, Vnni)
+    return out;
+  }();
+  return isa;
+}
+
+const TileIsa& Amx() {
+  static const TileIsa isa = [] {
+    TileIsa out = Avx512();
+    CELER_X86_INTEGER_ROWS(out, Amx)
+    out.walk_tokens = 256;
+    out.geometry.bf16_step = 2;
+    out[PackedFormat::kBf16] = {x86::TileBf16Amx, XKind::kBf16};
+    return out;
+  }();
+  return isa;
+}
+
+#undef CELER_X86_INTEGER_ROWS
+
+}  // namespace
+
+const MatmulKernels kMatmulX86Avx2 = MakeTileKernels<Avx2>();
+const MatmulKernels kMatmulX86Vnni = MakeTileKernels<Vnni>();
+const MatmulKernels kMatmulX86Amx = MakeTileKernels<Amx>();
+
+}  // namespace celer
+#endif

@@ -1,0 +1,31 @@
+// From a weight matrix as stored to the interleaved form of packed.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/matmul/packed.h"
+#include "kernels/weight_view.h"
+
+namespace celer {
+
+// The packed form of a matrix: kNone when its format or its number of columns has none.
+struct PackedShape {
+  PackedFormat format = PackedFormat::kNone;
+  int64_t groups = 0;       // of rows
+  int64_t group_bytes = 0;  // of one group over all columns
+  int64_t span = kBlockCols;
+
+  int64_t bytes() const { return groups * group_bytes; }
+};
+PackedShape PackedShapeOf(const WeightView& w, const PackGeometry& geometry);
+
+// Packs row groups [begin, end) to out + begin * group_bytes.
+void PackGroups(const WeightView& w, const PackGeometry& geometry, const PackedShape& shape, int64_t begin,
+                int64_t end, std::byte* out);
+
+// One row of a packed matrix of celer's own formats (int8, int4) as floats; these may exist in packed form
+// alone.
+void DecodePackedRow(const WeightView& w, const PackGeometry& geometry, int64_t row, float* out);
+
+}  // namespace celer

@@ -1,0 +1,29 @@
+// The tile kernels per instruction set; one definition each in the files with that suffix.
+#pragma once
+
+#include "kernels/matmul/packed.h"
+
+namespace celer::arm {
+
+#define CELER_ARM_INTEGER_TILES(suffix)       \
+  void TileByte##suffix(const TileJob&);      \
+  void TileByteMin##suffix(const TileJob&);   \
+  void TileByteWide##suffix(const TileJob&);  \
+  void TileNibble##suffix(const TileJob&);    \
+  void TileNibbleMin##suffix(const TileJob&); \
+  void TileSuperQ2##suffix(const TileJob&);   \
+  void TileSuperQ3##suffix(const TileJob&);   \
+  void TileSuperQ4##suffix(const TileJob&);   \
+  void TileSuperQ5##suffix(const TileJob&);   \
+  void TileSuperQ6##suffix(const TileJob&);
+
+CELER_ARM_INTEGER_TILES(Dotprod)
+CELER_ARM_INTEGER_TILES(I8mm)
+#undef CELER_ARM_INTEGER_TILES
+
+void TileF32(const TileJob&);
+void TileF16(const TileJob&);
+void TileBf16Wide(const TileJob&);  // step 1, widened to f32
+void TileBf16(const TileJob&);      // step 4, matrix instructions
+
+}  // namespace celer::arm

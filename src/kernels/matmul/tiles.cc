@@ -1,0 +1,261 @@
+// Divides a product into jobs for the tile kernels: activations prepared once (normed, quantized), then tiles
+// of rows and tokens handed out as threads get free, one fork-join in all for a decode step.
+#include "kernels/matmul/tiles.h"
+
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
+#include "core/check.h"
+#include "kernels/matmul/pack.h"
+#include "kernels/rms_norm/rms_norm.h"
+
+namespace celer {
+namespace {
+
+// Up to so many elements every thread prepares all activations for itself: cheaper than waiting for a join.
+constexpr int64_t kPrepareAlone = 1 << 14;
+// Tokens of one job: their activations stay in the L2 cache while the rows go by.
+constexpr int64_t kJobTokens = 128;
+constexpr int kMaxTileRows = 64;
+// Up to so many tokens, memory is what a product waits for: every thread reads a contiguous part of it.
+constexpr int64_t kStreamTokens = 16;
+
+// The activations in every form that some output needs.
+class Activations {
+ public:
+  Activations(const TileIsa& isa, const MatmulArgs& args, const bool (&needed)[kXKinds])
+      : isa_(isa), args_(args), cols_(args.outputs[0].w.cols) {
+    const int64_t units = (args.tokens + isa.x_tokens - 1) / isa.x_tokens;
+    for (int k = 0; k < kXKinds; ++k) {
+      begin_[k] = total_;
+      if (!needed[k]) continue;
+      unit_bytes_[k] = isa.x_bytes(static_cast<XKind>(k), cols_);
+      total_ += unit_bytes_[k] * units;
+    }
+  }
+
+  int64_t units() const { return (args_.tokens + isa_.x_tokens - 1) / isa_.x_tokens; }
+  int64_t bytes() const { return total_; }
+  int64_t unit_bytes(XKind kind) const { return unit_bytes_[static_cast<int>(kind)]; }
+  const uint8_t* At(const uint8_t* base, XKind kind, int64_t token) const {
+    return base + begin_[static_cast<int>(kind)] + token / isa_.x_tokens * unit_bytes(kind);
+  }
+
+  void Prepare(int64_t begin, int64_t end, uint8_t* base) const {
+    static thread_local std::vector<float> normed;
+    constexpr int kMaxTokens = 16;
+    CELER_CHECK_LE(isa_.x_tokens, kMaxTokens);
+    if (args_.norm) normed.resize(static_cast<size_t>(isa_.x_tokens * cols_));
+    for (int64_t u = begin; u < end; ++u) {
+      const int64_t first = u * isa_.x_tokens;
+      const auto tokens = static_cast<int>(std::min<int64_t>(isa_.x_tokens, args_.tokens - first));
+      const float* rows[kMaxTokens];
+      for (int t = 0; t < tokens; ++t) {
+        rows[t] = args_.x + (args_.x_rows ? args_.x_rows[first + t] : first + t) * cols_;
+        if (!args_.norm) continue;
+        float* out = normed.data() + t * cols_;
+        RmsNorm({.x = rows[t], .weight = args_.norm, .eps = args_.eps, .rows = 1, .cols = cols_, .out = out});
+        rows[t] = out;
+      }
+      for (int k = 0; k < kXKinds; ++k)
+        if (unit_bytes_[k] > 0)
+          isa_.prepare(static_cast<XKind>(k), rows, tokens, cols_, base + begin_[k] + u * unit_bytes_[k]);
+    }
+  }
+
+ private:
+  const TileIsa& isa_;
+  const MatmulArgs& args_;
+  int64_t cols_;
+  int64_t begin_[kXKinds] = {}, unit_bytes_[kXKinds] = {};
+  int64_t total_ = 0;
+};
+
+// Room in a thread's own buffer, from the start of a cache line on.
+uint8_t* Room(std::vector<uint8_t>& buffer, int64_t bytes) {
+  buffer.resize(static_cast<size_t>(bytes) + 63);
+  return buffer.data() + (-reinterpret_cast<uintptr_t>(buffer.data()) & 63);
+}
+
+struct Part {
+  const MatmulOutput* to;
+  PackedShape shape;
+  int64_t first_tile = 0;  // where its row tiles begin among those of all parts
+};
+
+// Products of one call, by whichever thread.
+class Products {
+ public:
+  Products(const TileIsa& isa, const Activations& activations) : isa_(isa), activations_(activations) {}
+
+  // Row groups first, first + apart, ... (`count` of them) of a part, times some tokens.
+  void Run(const uint8_t* x, const Part& part, int64_t first, int64_t apart, int64_t count, int64_t token,
+           int64_t tokens) const {
+    alignas(64) float tile[kJobTokens * kMaxTileRows];
+    const TileIsa::Kernel& kernel = isa_[part.shape.format];
+    const int64_t rows = isa_.geometry.rows, stride = count * rows;
+    const auto* w = reinterpret_cast<const uint8_t*>(part.to->w.packed);
+    kernel.run({.w = w + first * part.shape.group_bytes,
+                .group_bytes = apart * part.shape.group_bytes,
+                .groups = static_cast<int>(count),
+                .x = activations_.At(x, kernel.x, token),
+                .x_bytes = activations_.unit_bytes(kernel.x),
+                .tokens = static_cast<int>(tokens),
+                .cols = part.to->w.cols,
+                .span = part.shape.span,
+                .out = tile,
+                .out_stride = stride});
+    const auto store = [&](int64_t group, int64_t groups, const float* from) {
+      const int64_t row = group * rows;
+      StoreTile(*part.to, row, std::min(groups * rows, part.to->w.rows - row), token, tokens, from, stride);
+    };
+    if (apart == 1) return store(first, count, tile);
+    for (int64_t i = 0; i < count; ++i) store(first + i * apart, 1, tile + i * rows);
+  }
+
+  // Row groups [begin, end) times few tokens, weights straight from memory. With one token as many streams of
+  // memory as a tile has groups: each is long, so that the hardware prefetches it, and together they keep
+  // more reads in flight than one would.
+  void Stream(const uint8_t* x, const Part& part, int64_t begin, int64_t end, int64_t tokens) const {
+    const int64_t streams = isa_.tile_groups;
+    if (tokens == 1) {
+      const int64_t length = (end - begin) / streams;
+      for (int64_t i = 0; i < length; ++i) Run(x, part, begin + i, length, streams, 0, tokens);
+      begin += length * streams;
+    }
+    for (; begin < end; begin += streams) Run(x, part, begin, 1, std::min(streams, end - begin), 0, tokens);
+  }
+
+ private:
+  const TileIsa& isa_;
+  const Activations& activations_;
+};
+
+}  // namespace
+
+int64_t TilePackedBytes(const TileIsa& isa, const WeightView& w) {
+  const PackedShape shape = PackedShapeOf(w, isa.geometry);
+  return isa[shape.format].run ? shape.bytes() : 0;
+}
+
+void TilePack(const TileIsa& isa, const WeightView& w, ThreadPool& pool, std::byte* out) {
+  const PackedShape shape = PackedShapeOf(w, isa.geometry);
+  pool.ParallelForDynamic(shape.groups, 8, [&](int64_t begin, int64_t end) {
+    PackGroups(w, isa.geometry, shape, begin, end, out);
+  });
+}
+
+void TileDecodeRow(const TileIsa& isa, const WeightView& w, int64_t row, float* out) {
+  DecodePackedRow(w, isa.geometry, row, out);
+}
+
+void TileMatmul(const TileIsa& isa, const MatmulArgs& args) {
+  static thread_local std::vector<Part> parts;
+  parts.clear();
+  bool needed[kXKinds] = {};
+  const int64_t tile_rows = isa.tile_groups * isa.geometry.rows;
+  CELER_CHECK_LE(tile_rows, kMaxTileRows);
+  int64_t tiles = 0;
+  bool plain = false;
+  for (const MatmulOutput& to : args.outputs) {
+    if (!to.w.packed) {
+      plain = true;
+      continue;
+    }
+    parts.push_back({&to, PackedShapeOf(to.w, isa.geometry), tiles});
+    const TileIsa::Kernel& kernel = isa[parts.back().shape.format];
+    CELER_CHECK(kernel.run);
+    needed[static_cast<int>(kernel.x)] = true;
+    tiles += (to.w.rows + tile_rows - 1) / tile_rows;
+  }
+  if (plain) {
+    std::vector<float> scratch(static_cast<size_t>(args.tokens * args.outputs[0].w.cols));
+    const float* x = PlainInput(args, scratch);
+    for (const MatmulOutput& to : args.outputs)
+      if (!to.w.packed) PortableProduct(to, x, args.tokens, *args.pool);
+  }
+  // With `finish`, a job takes the same rows of every output, and of a plain one they are there already.
+  const bool zipped = args.finish != nullptr;
+  const int64_t zipped_rows = args.outputs[0].w.rows;
+  if (zipped) tiles = (zipped_rows + tile_rows - 1) / tile_rows;
+
+  const Activations activations(isa, args, needed);
+  const Products products(isa, activations);
+  static thread_local std::vector<uint8_t> own_x;
+  const uint8_t* shared_x = nullptr;
+  if (args.tokens * args.outputs[0].w.cols > kPrepareAlone) {
+    uint8_t* const base = Room(own_x, activations.bytes());
+    args.pool->ParallelForDynamic(activations.units(), std::max(1, 8 / isa.x_tokens),
+                                  [&](int64_t begin, int64_t end) { activations.Prepare(begin, end, base); });
+    shared_x = base;
+  }
+  const auto prepared_x = [&]() -> const uint8_t* {
+    if (shared_x) return shared_x;
+    uint8_t* const base = Room(own_x, activations.bytes());
+    activations.Prepare(0, activations.units(), base);
+    return base;
+  };
+
+  const std::span<const Part> all = parts;  // the caller's, seen by every thread
+  if (args.tokens <= kStreamTokens) {
+    const int threads = args.pool->size();
+    args.pool->Run([&](int thread) {
+      const uint8_t* x = nullptr;
+      for (const Part& part : all) {
+        const int64_t begin = part.shape.groups * thread / threads;
+        const int64_t end = part.shape.groups * (thread + 1) / threads;
+        if (begin == end) continue;
+        if (!x) x = prepared_x();
+        products.Stream(x, part, begin, end, args.tokens);
+      }
+      if (!zipped) return;
+      const int64_t groups = (zipped_rows + isa.geometry.rows - 1) / isa.geometry.rows;
+      const int64_t begin = groups * thread / threads * isa.geometry.rows;
+      const int64_t end = std::min(groups * (thread + 1) / threads * isa.geometry.rows, zipped_rows);
+      if (begin < end) (*args.finish)(0, args.tokens, begin, end);
+    });
+    return;
+  }
+
+  // Tokens are divided into walks, whose activations stay in a core's L2 cache. A thread takes a row tile
+  // over the whole walk, so that its weights stay there too. Threads begin with different walks: each then
+  // reads few rows of both factors from afar. They help with the others when theirs is done.
+  const int64_t token_tiles = (args.tokens + kJobTokens - 1) / kJobTokens;
+  const int64_t walk = std::clamp<int64_t>(isa.walk_tokens / kJobTokens, 1, token_tiles);
+  const int64_t walks = (token_tiles + walk - 1) / walk;
+  struct alignas(64) Counter {
+    std::atomic<int64_t> next_tile{0};
+  };
+  std::vector<Counter> counters(static_cast<size_t>(walks));
+  args.pool->Run([&](int thread) {
+    const uint8_t* x = nullptr;
+    const auto job = [&](int64_t tile, int64_t token) {
+      const int64_t tokens = std::min(kJobTokens, args.tokens - token);
+      const auto run = [&](const Part& part, int64_t group) {
+        products.Run(x, part, group, 1, std::min<int64_t>(isa.tile_groups, part.shape.groups - group), token,
+                     tokens);
+      };
+      if (zipped) {
+        for (const Part& part : all) run(part, tile * isa.tile_groups);
+        const int64_t row = tile * tile_rows;
+        (*args.finish)(token, token + tokens, row, std::min(row + tile_rows, zipped_rows));
+      } else {
+        size_t i = all.size() - 1;
+        while (all[i].first_tile > tile) --i;
+        run(all[i], (tile - all[i].first_tile) * isa.tile_groups);
+      }
+    };
+    for (int64_t w = 0; w < walks; ++w) {
+      const int64_t mine = (thread * walks / args.pool->size() + w) % walks;
+      const int64_t last = std::min((mine + 1) * walk, token_tiles);
+      std::atomic<int64_t>& next = counters[static_cast<size_t>(mine)].next_tile;
+      for (int64_t tile; (tile = next.fetch_add(1, std::memory_order_relaxed)) < tiles;) {
+        if (!x) x = prepared_x();
+        for (int64_t t = mine * walk; t < last; ++t) job(tile, t * kJobTokens);
+      }
+    }
+  });
+}
+
+}  // namespace celer

@@ -1,0 +1,44 @@
+// A matmul variant made of tile kernels over packed weights (packed.h): what an instruction set has to bring.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/matmul/matmul.h"
+#include "kernels/matmul/packed.h"
+
+namespace celer {
+
+struct TileIsa {
+  PackGeometry geometry = {};
+  int tile_groups = 4;  // row groups that one job should have at least, if there are so many
+  int x_tokens = 1;     // tokens in one unit of activations
+  int64_t walk_tokens =
+      1;  // a thread takes a row tile over so many tokens: their activations fit its L2 cache
+  int64_t (*x_bytes)(XKind kind, int64_t cols) = nullptr;  // of one unit
+  // `tokens` (1 to x_tokens) rows of `cols` floats to one unit.
+  void (*prepare)(XKind kind, const float* const* rows, int tokens, int64_t cols, uint8_t* out) = nullptr;
+  struct Kernel {
+    TileFn run = nullptr;  // none: this format is read as stored, by the portable kernel
+    XKind x = XKind::kFloat;
+  };
+  Kernel kernels[kPackedFormats] = {};
+
+  Kernel& operator[](PackedFormat format) { return kernels[static_cast<int>(format)]; }
+  const Kernel& operator[](PackedFormat format) const { return kernels[static_cast<int>(format)]; }
+};
+
+int64_t TilePackedBytes(const TileIsa& isa, const WeightView& w);
+void TilePack(const TileIsa& isa, const WeightView& w, ThreadPool& pool, std::byte* out);
+void TileDecodeRow(const TileIsa& isa, const WeightView& w, int64_t row, float* out);
+void TileMatmul(const TileIsa& isa, const MatmulArgs& args);
+
+template <const TileIsa& (*kIsa)()>
+constexpr MatmulKernels MakeTileKernels() {
+  return {
+      .packed_bytes = [](const WeightView& w) { return TilePackedBytes(kIsa(), w); },
+      .pack = [](const WeightView& w, ThreadPool& pool, std::byte* out) { TilePack(kIsa(), w, pool, out); },
+      .decode_row = [](const WeightView& w, int64_t row, float* out) { TileDecodeRow(kIsa(), w, row, out); },
+      .run = [](const MatmulArgs& args) { TileMatmul(kIsa(), args); }};
+}
+
+}  // namespace celer

@@ -1,0 +1,184 @@
+// Fills units of x_tile.h; included by one file per instruction set.
+#pragma once
+
+#include <string.h>
+
+#include "kernels/matmul/vec_x86.h"
+#include "kernels/matmul/x_tile.h"
+
+namespace celer::x86 {
+namespace {
+
+#if defined(__AVX512F__)
+CELER_X86_INLINE VecF MaxF(VecF a, VecF b) {
+  return _mm512_max_ps(a, b);
+}
+CELER_X86_INLINE VecF AbsF(VecF v) {
+  return _mm512_abs_ps(v);
+}
+CELER_X86_INLINE VecI AddI(VecI a, VecI b) {
+  return _mm512_add_epi32(a, b);
+}
+CELER_X86_INLINE VecI ToNearest(VecF v) {
+  return _mm512_cvtps_epi32(v);
+}
+CELER_X86_INLINE float LargestLane(VecF v) {
+  return _mm512_reduce_max_ps(v);
+}
+CELER_X86_INLINE int32_t SumLanes(VecI v) {
+  return _mm512_reduce_add_epi32(v);
+}
+CELER_X86_INLINE void StoreAsBytes(int8_t* p, VecI v) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v));
+}
+#else
+CELER_X86_INLINE VecF MaxF(VecF a, VecF b) {
+  return _mm256_max_ps(a, b);
+}
+CELER_X86_INLINE VecF AbsF(VecF v) {
+  return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v);
+}
+CELER_X86_INLINE VecI AddI(VecI a, VecI b) {
+  return _mm256_add_epi32(a, b);
+}
+CELER_X86_INLINE VecI ToNearest(VecF v) {
+  return _mm256_cvtps_epi32(v);
+}
+CELER_X86_INLINE float LargestLane(VecF v) {
+  __m128 m = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+  return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+CELER_X86_INLINE int32_t SumLanes(VecI v) {
+  __m128i s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4E));
+  return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xB1)));
+}
+CELER_X86_INLINE void StoreAsBytes(int8_t* p, VecI v) {
+  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
+}
+#endif
+
+CELER_X86_INLINE float Largest(const float* x, int64_t n) {
+  VecF largest = ZeroF();
+  for (int64_t i = 0; i < n; i += kLanes) largest = MaxF(largest, AbsF(LoadF(x + i)));
+  return LargestLane(largest);
+}
+
+CELER_X86_INLINE float InverseOf(float largest) {
+  return largest > 0 ? 127.0f / largest : 0.0f;
+}
+constexpr float kStep = 1.0f / 127;
+
+// What is left of a token's last 64 bytes.
+inline void ZeroTail(uint8_t* values, int t, int64_t token_bytes) {
+  if (const int64_t rest = token_bytes % 64; rest != 0)
+    memset(values + XAt(token_bytes) + t * 64, 0, static_cast<size_t>(64 - rest));
+}
+
+inline void PrepareBlocks(const float* const* rows, int tokens, int64_t cols, uint8_t* out) {
+  const XBlocks x = XBlocksAt(out, cols);
+  if (tokens < kXTokens) memset(x.scale, 0, static_cast<size_t>(cols / kBlockCols * kXTokens * 12));
+  for (int t = 0; t < tokens; ++t) {
+    for (int64_t b = 0; b < cols / kBlockCols; ++b) {
+      const float* const from = rows[t] + b * kBlockCols;
+      int8_t* const q = x.q + XAt(b * kBlockCols) + t * 64;
+      const float largest = Largest(from, kBlockCols);
+      const VecF inverse = SetF(InverseOf(largest));
+      VecI sums = ZeroI();
+      for (int i = 0; i < kBlockCols; i += kLanes) {
+        const VecI values = ToNearest(Mul(LoadF(from + i), inverse));
+        StoreAsBytes(q + i, values);
+        sums = AddI(sums, values);
+      }
+      const int32_t sum = SumLanes(sums);
+      const int64_t at = b * kXTokens + t;
+      x.scale[at] = largest * kStep;
+      x.sum[at] = largest * kStep * static_cast<float>(sum);
+      x.isum[at] = sum;
+    }
+    ZeroTail(out, t, cols);
+  }
+}
+
+// The sums of two times sixteen bytes.
+struct TwoSums {
+  int32_t first, second;
+};
+CELER_X86_INLINE TwoSums SumHalves(const int8_t* q) {
+  // Sums of absolute differences to -128: of eight bytes each.
+  const __m256i v = _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(q)),
+                                     _mm256_set1_epi8(static_cast<char>(0x80)));
+  const __m256i eights = _mm256_sad_epu8(v, _mm256_setzero_si256());
+  const __m256i sums = _mm256_add_epi32(eights, _mm256_shuffle_epi32(eights, 0x4E));
+  return {_mm_cvtsi128_si32(_mm256_castsi256_si128(sums)) - 16 * 128,
+          _mm_cvtsi128_si32(_mm256_extracti128_si256(sums, 1)) - 16 * 128};
+}
+
+inline void PrepareSupers(const float* const* rows, int tokens, int64_t cols, uint8_t* out) {
+  const XSupers x = XSupersAt(out, cols);
+  if (tokens < kXTokens || cols % kSuperCols != 0)
+    memset(x.scale, 0, static_cast<size_t>(x.bytes - XValues(cols)));
+  for (int t = 0; t < tokens; ++t) {
+    for (int64_t c = 0; c < cols; c += kSuperCols) {
+      const int64_t super = c / kSuperCols;
+      const int64_t n = cols - c < kSuperCols ? cols - c : kSuperCols;
+      const float* const from = rows[t] + c;
+      const float largest = Largest(from, n);
+      const VecF inverse = SetF(InverseOf(largest));
+      int32_t total = 0;
+      for (int64_t b = 0; b < n / kBlockCols; ++b) {
+        int8_t* const q = x.q + XAt(c + b * kBlockCols) + t * 64;
+        for (int i = 0; i < kBlockCols; i += kLanes)
+          StoreAsBytes(q + i, ToNearest(Mul(LoadF(from + b * kBlockCols + i), inverse)));
+        const TwoSums sum = SumHalves(q);
+        int16_t* const sum16 = x.sum16 + ((super * 8 + b) * kXTokens + t) * 2;
+        sum16[0] = static_cast<int16_t>(sum.first);
+        sum16[1] = static_cast<int16_t>(sum.second);
+        x.sum32[((super * 4 + b / 2) * kXTokens + t) * 2 + b % 2] =
+            static_cast<int16_t>(sum.first + sum.second);
+        total += sum.first + sum.second;
+      }
+      x.scale[super * kXTokens + t] = largest * kStep;
+      x.isum[super * kXTokens + t] = total;
+    }
+    ZeroTail(out, t, cols);
+  }
+}
+
+// Round to nearest even; NaN keeps its sign and a set mantissa bit.
+CELER_X86_INLINE uint16_t ToBf16(float v) {
+  uint32_t bits;
+  memcpy(&bits, &v, sizeof bits);
+  const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+  const uint32_t nan = bits >> 16 | 0x40;
+  return static_cast<uint16_t>((bits & 0x7FFFFFFF) > 0x7F800000 ? nan : rounded);
+}
+
+inline void PrepareXTile(XKind kind, const float* const* rows, int tokens, int64_t cols, uint8_t* out) {
+  switch (kind) {
+    case XKind::kBlocks:
+      return PrepareBlocks(rows, tokens, cols, out);
+    case XKind::kSupers:
+      return PrepareSupers(rows, tokens, cols, out);
+    case XKind::kFloat:
+      for (int t = 0; t < tokens; ++t)
+        memcpy(reinterpret_cast<float*>(out) + t * XFloatStride(cols), rows[t],
+               static_cast<size_t>(cols) * 4);
+      return;
+    case XKind::kBf16:
+      for (int t = 0; t < tokens; ++t) {
+        for (int64_t c = 0; c < cols; c += 32) {
+          auto* const to = reinterpret_cast<uint16_t*>(out + XAt(2 * c) + t * 64);
+          const int64_t n = cols - c < 32 ? cols - c : 32;
+          for (int64_t i = 0; i < n; ++i) to[i] = ToBf16(rows[t][c + i]);
+        }
+        ZeroTail(out, t, 2 * cols);
+      }
+      return;
+  }
+}
+
+}  // namespace
+}  // namespace celer::x86

@@ -1,0 +1,10 @@
+#include "kernels/matmul/tile_x86.h"
+#include "kernels/matmul/x_tile_x86.h"
+
+namespace celer::x86 {
+
+void PrepareXTileAvx2(XKind kind, const float* const* rows, int tokens, int64_t cols, uint8_t* out) {
+  PrepareXTile(kind, rows, tokens, cols, out);
+}
+
+}  // namespace celer::x86

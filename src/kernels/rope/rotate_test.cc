@@ -1,0 +1,35 @@
+#include "kernels/rope/rotate.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/test_util.h"
+
+namespace celer {
+namespace {
+
+TEST(Rotate, MatchesDouble) {
+  for (const RopeLayout layout : {RopeLayout::kHalf, RopeLayout::kInterleaved})
+    for (const auto& [head_dim, rope_dim] :
+         {std::pair<int64_t, int64_t>{2, 2}, {8, 8}, {20, 10}, {64, 64}, {80, 32}, {13, 6}}) {
+      const int64_t heads = 3, half = rope_dim / 2;
+      const auto x = testing::RandomFloats(heads * head_dim, 1);
+      const auto cos = testing::RandomFloats(half, 2), sin = testing::RandomFloats(half, 3);
+      std::vector<double> expected(x.begin(), x.end());
+      for (int64_t h = 0; h < heads; ++h)
+        for (int64_t i = 0; i < half; ++i) {
+          const int64_t a = h * head_dim + (layout == RopeLayout::kHalf ? i : 2 * i);
+          const int64_t b = h * head_dim + (layout == RopeLayout::kHalf ? i + half : 2 * i + 1);
+          const double c = cos[static_cast<size_t>(i)], s = sin[static_cast<size_t>(i)];
+          const double u = x[static_cast<size_t>(a)], v = x[static_cast<size_t>(b)];
+          expected[static_cast<size_t>(a)] = u * c - v * s;
+          expected[static_cast<size_t>(b)] = v * c + u * s;
+        }
+      std::vector<float> out = x;
+      RotateHeads(out.data(), heads, head_dim, cos.data(), sin.data(), rope_dim, layout);
+      for (size_t i = 0; i < out.size(); ++i)
+        ASSERT_NEAR(out[i], expected[i], 2e-7) << "head_dim " << head_dim << " at " << i;
+    }
+}
+
+}  // namespace
+}  // namespace celer

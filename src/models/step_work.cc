@@ -1,0 +1,108 @@
+#include "models/step_work.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "core/check.h"
+#include "core/dtype.h"
+#include "models/op_profile.h"
+
+namespace celer {
+namespace {
+
+class Counter {
+ public:
+  OperatorWork& At(Op op) {
+    std::optional<OperatorWork>& slot = work_[static_cast<size_t>(op)];
+    if (!slot) slot = OperatorWork{.name = Name(op)};
+    return *slot;
+  }
+
+  // `reads` may be fractional: of a mixture's experts as many as are expected to be needed.
+  void Matrix(Op op, const WeightView& w, double rows_of_x, double reads = 1) {
+    if (!w) return;
+    OperatorWork& work = At(op);
+    work.bytes += reads * static_cast<double>(w.bytes());
+    work.flops[ComputeType(w)] += 2 * rows_of_x * static_cast<double>(w.rows) * static_cast<double>(w.cols);
+  }
+
+  void Expert(const ExpertWeights& e, double rows_of_x, double reads) {
+    for (const WeightView* w : {&e.gate, &e.up, &e.down}) Matrix(Op::kMoe, *w, rows_of_x, reads);
+  }
+
+  std::vector<OperatorWork> Take() {
+    std::vector<OperatorWork> out;
+    for (std::optional<OperatorWork>& slot : work_)
+      if (slot) out.push_back(std::move(*slot));
+    return out;
+  }
+
+ private:
+  std::array<std::optional<OperatorWork>, kOpCount> work_;
+};
+
+// Query-key pairs of one sequence, and the keys that any of its queries sees; window 0: all before.
+struct Attended {
+  double pairs = 0, keys = 0;
+};
+Attended CountAttended(const StepShape& s, int64_t window) {
+  Attended a;
+  for (int64_t t = 0; t < s.tokens; ++t) {
+    const int64_t seen = s.position + t + 1;
+    a.pairs += static_cast<double>(window > 0 ? std::min(seen, window) : seen);
+  }
+  const int64_t first = window > 0 ? std::max<int64_t>(0, s.position + 1 - window) : 0;
+  a.keys = static_cast<double>(s.position + s.tokens - first);
+  return a;
+}
+
+}  // namespace
+
+const char* ComputeType(const WeightView& w) {
+  if (w.kind != WeightView::Kind::kStored || IsBlockQuantized(w.dtype)) return "int8";
+  return w.dtype == DType::kBf16 ? "bf16" : "f32";
+}
+
+std::vector<OperatorWork> CountStep(const DecoderConfig& c, const DecoderWeights& weights,
+                                    int64_t kv_bytes_per_token, const StepShape& shape) {
+  CELER_CHECK(shape.sequences > 0 && shape.tokens > 0 && shape.position >= 0);
+  Counter count;
+  const auto sequences = static_cast<double>(shape.sequences);
+  const double tokens = sequences * static_cast<double>(shape.tokens);
+  count.At(Op::kEmbed).bytes = tokens * static_cast<double>(weights.embedding.row_bytes);
+
+  const double key_bytes = static_cast<double>(kv_bytes_per_token) / static_cast<double>(c.layers);
+  const bool narrow_kv = kv_bytes_per_token < 4 * 2 * c.layers * c.kv_heads * c.head_dim;
+  const LlmShape llm = ToLlmShape(c, "");
+  for (int64_t i = 0; i < c.layers; ++i) {
+    const LayerWeights& w = weights.layers[static_cast<size_t>(i)];
+    for (const WeightView* m : {&w.q, &w.k, &w.v}) count.Matrix(Op::kQkv, *m, tokens);
+
+    const Attended attended = CountAttended(shape, c.Window(i));
+    OperatorWork& attention = count.At(Op::kAttention);
+    attention.bytes += sequences * attended.keys * key_bytes;
+    attention.flops[narrow_kv ? "auto" : "f32"] +=
+        sequences * attended.pairs * 4 * static_cast<double>(c.heads) * static_cast<double>(c.head_dim);
+
+    count.Matrix(Op::kOutput, w.o, tokens);
+    if (c.IsSparse(i)) {
+      count.Matrix(Op::kMoe, w.router, tokens);
+      const auto experts = static_cast<double>(w.experts.size());
+      const double per_token = static_cast<double>(c.moe.per_token);
+      for (const ExpertWeights& e : w.experts)
+        count.Expert(e, tokens * per_token / experts, ExpectedExperts(llm, tokens) / experts);
+      count.Expert(w.shared, tokens, 1);
+      count.Matrix(Op::kMoe, w.shared_gate, tokens);
+    } else {
+      count.Matrix(Op::kGateUp, w.dense.gate, tokens);
+      count.Matrix(Op::kGateUp, w.dense.up, tokens);
+      count.Matrix(Op::kDown, w.dense.down, tokens);
+    }
+  }
+  count.Matrix(Op::kLogits, weights.head, sequences);
+  count.At(Op::kSampling);  // reads logits that the step has just written
+  return count.Take();
+}
+
+}  // namespace celer
