@@ -21,9 +21,11 @@ constexpr int kTileBytes = 16 * 64;
 // Every tile is loaded with the two-byte pattern `low`, `high`, the accumulators with zeros.
 void LoadTiles(uint8_t low, uint8_t high) {
   const TileConfig config;
-  _tile_loadconfig(&config);
   alignas(64) uint8_t data[kTileBytes];
   for (int i = 0; i < kTileBytes; ++i) data[i] = i % 2 == 0 ? low : high;
+  // The compiler's own tile functions do not say how much memory they read, and GCC 12 drops the stores.
+  asm volatile("" ::"r"(&config), "r"(data) : "memory");
+  _tile_loadconfig(&config);
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);

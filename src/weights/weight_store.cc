@@ -162,15 +162,31 @@ Result<WeightView> WeightStore::Convert(const TensorRecord& record, const std::b
   return out;
 }
 
-Status WeightStore::Pack(WeightView* view) {
+Result<std::byte*> WeightStore::OwnPacked(int64_t bytes) {
+  constexpr int64_t kPiece = int64_t{32} << 20, kLine = 64;
+  const auto rounded = static_cast<size_t>((bytes + kLine - 1) / kLine * kLine);
+  if (rounded > packed_room_.size()) {
+    const int64_t piece = std::max(kPiece, static_cast<int64_t>(rounded));
+    CELER_ASSIGN(std::byte * memory, Own(piece));
+    owned_bytes_ -= piece;  // counted as it is used: what is never touched takes no memory
+    packed_room_ = {memory, static_cast<size_t>(piece)};
+  }
+  owned_bytes_ += static_cast<int64_t>(rounded);
+  std::byte* const out = packed_room_.data();
+  packed_room_ = packed_room_.subspan(rounded);
+  return out;
+}
+
+Status WeightStore::Pack(Role role, WeightView* view) {
   const MatmulKernels& kernels = ChosenMatmul();
   const int64_t bytes = kernels.packed_bytes ? kernels.packed_bytes(*view) : 0;
   if (bytes == 0) return {};
-  CELER_ASSIGN(std::byte * packed, Own(bytes));
+  CELER_ASSIGN(std::byte * packed, OwnPacked(bytes));
   kernels.pack(*view, pool_, packed);
   view->packed = packed;
-  if (view->kind == WeightView::Kind::kStored) return {};
-  // celer's own kinds need nothing else: what they were packed from goes.
+  // What was converted on the way is not needed beside its packed form, unless rows will be looked up in it.
+  // (Of celer's own kinds they can be taken from the packed form.)
+  if (view->kind == WeightView::Kind::kStored && (role != Role::kProjection || !Owns(view->data))) return {};
   for (const void* part : {static_cast<const void*>(view->data), static_cast<const void*>(view->scales),
                            static_cast<const void*>(view->params)})
     Disown(part);
@@ -178,6 +194,11 @@ Status WeightStore::Pack(WeightView* view) {
   view->scales = nullptr;
   view->params = nullptr;
   return {};
+}
+
+bool WeightStore::Owns(const void* data) const {
+  return std::any_of(buffers_.begin(), buffers_.end(),
+                     [&](const Buffer& buffer) { return static_cast<const void*>(buffer.data()) == data; });
 }
 
 void WeightStore::Disown(const void* data) {
@@ -192,7 +213,7 @@ void WeightStore::Disown(const void* data) {
 Result<WeightView> WeightStore::Matrix(const std::string& name, int64_t rows, int64_t cols, Role role) {
   CELER_ASSIGN(const TensorRecord* record, Take(name, rows * cols, Shape({rows, cols}).ToString()));
   CELER_ASSIGN(WeightView view, Convert(*record, record->bytes.data(), rows, cols, role));
-  if (role != Role::kTable) CELER_RETURN_IF_ERROR(Pack(&view));
+  if (role != Role::kTable) CELER_RETURN_IF_ERROR(Pack(role, &view));
   if (view.data != record->bytes.data() || view.packed) source_.DropPages(*record);
   bytes_by_format_[view.FormatName()] += view.bytes();
   return view;
@@ -207,7 +228,7 @@ Result<std::vector<WeightView>> WeightStore::Stack(const std::string& name, int6
   for (int64_t i = 0; i < count; ++i) {
     CELER_ASSIGN(WeightView view,
                  Convert(*record, record->bytes.data() + i * bytes, rows, cols, Role::kProjection));
-    CELER_RETURN_IF_ERROR(Pack(&view));
+    CELER_RETURN_IF_ERROR(Pack(Role::kProjection, &view));
     bytes_by_format_[view.FormatName()] += view.bytes();
     views.push_back(view);
   }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -63,14 +64,18 @@ class WeightStore {
                                    std::string_view expected_shape);
   Result<WeightView> Convert(const TensorRecord& record, const std::byte* data, int64_t rows, int64_t cols,
                              Role role);
-  Status Pack(WeightView* view);
+  Status Pack(Role role, WeightView* view);
+  bool Owns(const void* data) const;
   Result<std::byte*> Own(int64_t bytes);
   void Disown(const void* data);  // frees it; nothing happens if it is not ours
+  // Memory for packed weights, which are read in the order of the layers: neighbours in large pieces.
+  Result<std::byte*> OwnPacked(int64_t bytes);
 
   const TensorSource& source_;
   WeightOptions options_;
   ThreadPool& pool_;
   std::vector<Buffer> buffers_;
+  std::span<std::byte> packed_room_;  // the rest of the last large piece
   std::unordered_set<std::string> taken_;
   std::map<std::string, int64_t> bytes_by_format_;
   int64_t owned_bytes_ = 0;

@@ -9,6 +9,7 @@
 
 #include "formats/decode.h"
 #include "io/safetensors.h"
+#include "kernels/matmul/matmul.h"
 
 namespace celer {
 namespace {
@@ -61,7 +62,7 @@ TEST(WeightStore, AsStoredIsTheMappingItself) {
   FakeSource source;
   source.Add("w", DType::kQ8_0, {4, 64});
   WeightStore store(source, {}, Pool());
-  auto view = store.Matrix("w", 4, 64);
+  auto view = store.Matrix("w", 4, 64, WeightStore::Role::kTable);
   ASSERT_TRUE(view) << view.error().message();
   EXPECT_EQ(view->data, source.Find("w")->bytes.data());
   EXPECT_EQ(store.owned_bytes(), 0);
@@ -75,7 +76,7 @@ TEST(WeightStore, ConvertsAndDropsThePages) {
     SCOPED_TRACE(format);
     source.dropped = 0;
     WeightStore store(source, Options(format), Pool());
-    auto view = store.Matrix("w", 5, 64);
+    auto view = store.Matrix("w", 5, 64, WeightStore::Role::kTable);
     ASSERT_TRUE(view) << view.error().message();
     EXPECT_EQ(source.dropped, 1);
     EXPECT_EQ(store.owned_bytes(), view->bytes());
@@ -83,6 +84,26 @@ TEST(WeightStore, ConvertsAndDropsThePages) {
     DecodeWeightRow(*view, 4, row.data());
     for (const float v : row) EXPECT_NEAR(v, 0.5f, 0.02f);
   }
+}
+
+TEST(WeightStore, ProjectionsExistInPackedFormAlone) {
+  if (!ChosenMatmul().packed_bytes) GTEST_SKIP() << "the matmul variant of this machine packs nothing";
+  FakeSource source;
+  source.Add("w", DType::kBf16, {5, 64});
+  for (const char* format : {"f32", "f16", "int8", "int4-g32"}) {
+    SCOPED_TRACE(format);
+    WeightStore store(source, Options(format), Pool());
+    auto view = store.Matrix("w", 5, 64);
+    ASSERT_TRUE(view) << view.error().message();
+    ASSERT_NE(view->packed, nullptr);
+    EXPECT_EQ(view->data, nullptr);
+    EXPECT_EQ(store.owned_bytes(), (ChosenMatmul().packed_bytes(*view) + 63) / 64 * 64);
+  }
+  WeightStore stored(source, {}, Pool());
+  auto view = stored.Matrix("w", 5, 64);
+  ASSERT_TRUE(view) << view.error().message();
+  EXPECT_EQ(view->data, source.Find("w")->bytes.data()) << "rows can still be looked up in the file";
+  ASSERT_NE(view->packed, nullptr);
 }
 
 TEST(WeightStore, Int4KeepsTheVocabularyAtInt8) {

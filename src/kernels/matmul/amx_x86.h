@@ -45,6 +45,7 @@ class TileShape {
     config.Set(5, second > 0 ? second : first, depth);
     config.Set(6, depth / 4, 64);
     config.Set(7, depth / 4, 64);
+    asm volatile("" ::"r"(&config) : "memory");  // read as a whole, which the function below does not say
     _tile_loadconfig(&config);
     StoresDone();
   }

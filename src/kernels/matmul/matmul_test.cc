@@ -95,7 +95,7 @@ double ActivationTolerance(const float* x, const float* w, int64_t cols, int64_t
 // Columns whose activations share an int8 scale; 0: they stay floats. bf16 weights may round them to bf16.
 int64_t ActivationBlock(const MatmulVariant& variant, const WeightView& w) {
   if (!variant.run->packed_bytes || variant.run->packed_bytes(w) == 0) return 0;
-  if (w.kind == WeightView::Kind::kInt8) return std::string_view(variant.name).starts_with("x86") ? 256 : 32;
+  if (w.kind == WeightView::Kind::kInt8) return std::string_view(variant.name).starts_with("x86") ? 64 : 32;
   if (w.kind == WeightView::Kind::kInt4) return 32;
   switch (w.dtype) {
     case DType::kF32:

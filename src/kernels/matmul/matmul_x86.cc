@@ -18,7 +18,7 @@ TileIsa Common() {
 #define CELER_X86_INTEGER_ROWS(isa, suffix)                                     \
   isa[PackedFormat::kByte] = {x86::TileByte##suffix, XKind::kBlocks};           \
   isa[PackedFormat::kByteMin] = {x86::TileByteMin##suffix, XKind::kBlocks};     \
-  isa[PackedFormat::kByteWide] = {x86::TileByteWide##suffix, XKind::kSupers};   \
+  isa[PackedFormat::kByteWide] = {x86::TileByteWide##suffix, XKind::kWide};     \
   isa[PackedFormat::kNibble] = {x86::TileNibble##suffix, XKind::kBlocks};       \
   isa[PackedFormat::kNibbleMin] = {x86::TileNibbleMin##suffix, XKind::kBlocks}; \
   isa[PackedFormat::kSuperQ2] = {x86::TileSuperQ2##suffix, XKind::kSupers};     \

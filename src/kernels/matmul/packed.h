@@ -52,8 +52,14 @@ constexpr int kBlockCols = 32;
 constexpr int kSuperCols = 256;
 
 // How a kernel wants its activations.
-enum class XKind : uint8_t { kBlocks, kSupers, kFloat, kBf16 };
-constexpr int kXKinds = 4;
+enum class XKind : uint8_t {
+  kBlocks,  // int8, a scale to 32 columns
+  kWide,    // int8, a scale to 64 columns, for weights with one scale to a row
+  kSupers,  // int8, a scale to 256 columns
+  kFloat,
+  kBf16
+};
+constexpr int kXKinds = 5;
 
 // A piece of a product: `groups` row groups times `tokens` tokens, raw sums to out[t * out_stride + r].
 struct TileJob {

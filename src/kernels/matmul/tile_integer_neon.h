@@ -714,52 +714,81 @@ inline void GroupTokens(const TileJob& job, const uint8_t* w, float* group_out) 
   }
 }
 
-// Nibbles as the bytes that the same values would be.
-template <class V, int kScaleBytes, bool kMin>
-struct UnpackedFormat : BlockFormat<Bytes, kScaleBytes, kMin> {
-  struct Values : Bytes {
-    static constexpr float kUnit = V::kUnit;
-  };
-};
-constexpr int64_t kUnpackCols = 8192;  // a group of so many columns in bytes is the scratch we have
-constexpr int kUnpackTokens = 16;      // from so many tokens on, unpacking once is cheaper
+// Many tokens: nibbles are unpacked to bytes once for all of them, and columns are taken in chunks whose
+// weights (of one row group) and activations (of 8 tokens) stay in the L1 cache together.
+constexpr int kWideTokens = 16;  // from here on
+constexpr int kChunk = 64;       // blocks
+constexpr int kMaxGroups = 8, kMaxUnits = 16;
 
-template <class V, int kScaleBytes, bool kMin>
-inline bool UnpackedTile(const TileJob& job, BlockFormat<V, kScaleBytes, kMin>) {
-  if constexpr (V::kSteps == 1) {
-    return false;
-  } else {
-    using Format = BlockFormat<V, kScaleBytes, kMin>;
-    if (job.tokens < kUnpackTokens || job.cols > kUnpackCols) return false;
-    alignas(
-        64) static thread_local uint8_t scratch[kUnpackCols / kBlockCols * (Format::kHeader + Bytes::kBytes)];
+template <class V, bool kMin>
+inline bool WideTile(const TileJob& job, BlockFormat<V, 2, kMin>) {
+  using Format = BlockFormat<V, 2, kMin>;
+  constexpr int kPacked = Format::kHeader + V::kBytes, kUnpacked = Format::kHeader + Bytes::kBytes;
+  if (job.tokens < kWideTokens || job.span != kBlockCols) return false;
+  const int units = job.tokens / kXPairTokens, rest = job.tokens % kXPairTokens;
+  if (job.groups > kMaxGroups || units > kMaxUnits) return false;
+  alignas(64) static thread_local uint8_t scratch[V::kSteps == 1 ? 1 : kChunk * kUnpacked];
+  alignas(64) static thread_local float32x4_t sums[kMaxGroups][kMaxUnits][2][2][4];  // halves of the rows
+  const int64_t blocks = job.cols / kBlockCols;
+  for (int64_t first = 0; first < blocks; first += kChunk) {
+    const int64_t count = blocks - first < kChunk ? blocks - first : kChunk;
     for (int g = 0; g < job.groups; ++g) {
-      const uint8_t* w = job.w + g * job.group_bytes;
-      uint8_t* to = scratch;
-      for (int64_t c = 0; c < job.cols; c += job.span) {
-        for (int i = 0; i < Format::kHeader; i += 16) vst1q_u8(to + i, vld1q_u8(w + i));
-        w += Format::kHeader;
-        to += Format::kHeader;
-        for (int64_t k = 0; k < job.span; k += kBlockCols, w += V::kBytes, to += Bytes::kBytes)
+      const uint8_t* w = job.w + g * job.group_bytes + first * kPacked;
+      const uint8_t* const soon = w + job.group_bytes;  // the next group's; after the last, the next job's
+      if constexpr (V::kSteps > 1) {
+        uint8_t* to = scratch;
+        for (int64_t b = 0; b < count; ++b, w += kPacked, to += kUnpacked) {
+          for (int i = 0; i < Format::kHeader; i += 16) vst1q_u8(to + i, vld1q_u8(w + i));
           for (int part = 0; part < V::kParts; ++part)
             for (int pair = 0; pair < kPairs; ++pair) {
               int8x16_t values[V::kSteps];
-              V::Load(w, part, pair, values);
+              V::Load(w + Format::kHeader, part, pair, values);
               for (int s = 0; s < V::kSteps; ++s)
-                vst1q_u8(to + (part * V::kSteps + s) * 64 + pair * 16, vreinterpretq_u8_s8(values[s]));
+                vst1q_u8(to + Format::kHeader + (part * V::kSteps + s) * 64 + pair * 16,
+                         vreinterpretq_u8_s8(values[s]));
             }
+        }
+        w = scratch;
       }
-      GroupTokens<UnpackedFormat<V, kScaleBytes, kMin>>(job, scratch, job.out + g * kRows);
+      for (int u = 0; u < units; ++u) {
+        const auto* x = reinterpret_cast<const XPairBlock*>(job.x + u * job.x_bytes) + first * 4;
+        for (int64_t at = count * kPacked * u / units; at < count * kPacked * (u + 1) / units; at += 64)
+          __builtin_prefetch(soon + at);
+        for (int half = 0; half < 2; ++half) {
+          float32x4_t sum[2][4];
+          CELER_UNROLL for (int p = 0; p < 2; ++p)
+            CELER_UNROLL for (int t = 0; t < 4; ++t)
+              sum[p][t] = first == 0 ? vdupq_n_f32(0) : sums[g][u][half][p][t];
+          ByteBlocks<kMin>(w, x, count, 2 * half, sum);
+          if (first + count == blocks) {
+            StorePairs<2, 4>(sum, V::kUnit, job.out + u * kXPairTokens * job.out_stride + g * kRows + 4 * half,
+                             job.out_stride);
+          } else {
+            CELER_UNROLL for (int p = 0; p < 2; ++p)
+              CELER_UNROLL for (int t = 0; t < 4; ++t) sums[g][u][half][p][t] = sum[p][t];
+          }
+        }
+      }
     }
-    return true;
   }
+  if (rest > 0) {
+    TileJob tail = job;
+    tail.x += units * job.x_bytes;
+    tail.out += units * kXPairTokens * job.out_stride;
+    tail.tokens = rest;
+    for (int g = 0; g < job.groups; ++g)
+      GroupTokens<Format>(tail, job.w + g * job.group_bytes, tail.out + g * kRows);
+  }
+  return true;
+}
+inline bool WideTile(const TileJob&, ...) {
+  return false;
 }
 
 template <class Format, class X>
 inline void Tile(const TileJob& job) {
   if (job.tokens == 1) return OneToken<Format, X>(job, 0);
-  if constexpr (!requires { Format::kSubs; })
-    if (UnpackedTile(job, Format())) return;
+  if (WideTile(job, Format())) return;
   for (int g = 0; g < job.groups; ++g)
     GroupTokens<Format>(job, job.w + g * job.group_bytes, job.out + g * kRows);
 }

@@ -174,7 +174,7 @@ using SuperQ4 = SuperFormat<UnsignedNibbles, 8, true>;
 using SuperQ5 = SuperFormat<UnsignedBytes, 8, true>;
 using SuperQ6 = SuperFormat<Sixes, 16, false>;
 
-// What the kernels of blocks read: scales of their own, or those of super-blocks (celer's int8 in groups).
+// What the kernels of blocks read: scales of their own, or one for two of them (celer's int8 in groups).
 struct XOfBlocks {
   XBlocks x;
   XOfBlocks(const uint8_t* unit, int64_t cols) : x(XBlocksOf(unit, cols)) {}
@@ -182,12 +182,13 @@ struct XOfBlocks {
   CELER_X86_INLINE const float* Sum(int64_t block) const { return x.sum + block * kXTokens; }
   CELER_X86_INLINE int32_t ISum(int64_t block, int t) const { return x.isum[block * kXTokens + t]; }
 };
-struct XOfSupers {
-  XSupers x;
-  XOfSupers(const uint8_t* unit, int64_t cols) : x(XSupersOf(unit, cols)) {}
-  CELER_X86_INLINE const float* Scale(int64_t block) const { return x.scale + block / 8 * kXTokens; }
-  CELER_X86_INLINE int32_t ISum(int64_t block, int t) const { return SubSum(x.sum32, block, t); }
+struct XOfWide {
+  XWide x;
+  XOfWide(const uint8_t* unit, int64_t cols) : x(XWideOf(unit, cols)) {}
+  CELER_X86_INLINE const float* Scale(int64_t block) const { return x.scale + block / 2 * kXTokens; }
+  CELER_X86_INLINE int32_t ISum(int64_t block, int t) const { return x.isum[block * kXTokens + t]; }
 };
+struct XOfSupers {};  // read by their own kernels
 
 // The lines of a block's kBytes a little further on, in each of kG groups: the hardware's own prefetching
 // leaves the memory idle between two streams. Measured with 16 cores: a sixth more bytes per second.
@@ -251,38 +252,35 @@ inline void VectorBlocks(const TileJob& job, const uint8_t* w, int part, const u
 template <int kG, int kP, int kT>
 inline void VectorWide(const TileJob& job, const uint8_t* w, int part, const uint8_t* unit, int first,
                        float* out) {
-  const XSupers x = XSupersOf(unit, job.cols);
+  const XWide x = XWideOf(unit, job.cols);
   VecF sum[kG][kP][kT];
   For<kG>(CELER_EACH(g) { For<kP>(CELER_EACH(p) { For<kT>(CELER_EACH(t) { sum[g][p][t] = ZeroF(); }); }); });
   const uint8_t* const values = w + ByteWide::kHeader + part * kLanes * 4;
-  int64_t super = 0;
-  for (int64_t c = 0; c < job.cols; c += kSuperCols, ++super) {
-    const int64_t end = c + kSuperCols < job.cols ? c + kSuperCols : job.cols;
-    VecI dot[kG][kP][kT];
+  // kBlocks blocks of 32 columns, from column c on, that share their scales.
+  const auto add = [&](auto blocks, int64_t c) __attribute__((always_inline)) {
+    constexpr int kBlocks = decltype(blocks)::value;
+    const int8_t* const q = x.q + XAt(c) + first * 64;
+    const int32_t* const isum = x.isum + c / kBlockCols * kXTokens + first;
+    const float* const x_scale = x.scale + c / kWideCols * kXTokens + first;
+    Prefetch<kBlocks * Bytes::kBytes, kG>(values + c * kRows, job.group_bytes);
     For<kG>(CELER_EACH(g) {
       For<kP>(CELER_EACH(p) {
+        VecI dot[kT];
         For<kT>(CELER_EACH(t) {
-          dot[g][p][t] =
-              Bytes::kExcess == 0 ? ZeroI() : SetI(-Bytes::kExcess * x.isum[super * kXTokens + first + t]);
+          dot[t] = Bytes::kExcess == 0
+                       ? ZeroI()
+                       : SetI(-Bytes::kExcess * (isum[t] + (kBlocks == 2 ? isum[kXTokens + t] : 0)));
         });
+        const uint8_t* const from = values + g * job.group_bytes + p * kLanes * 4 + c * kRows;
+        DotSteps<Bytes, 0, 8, kT>(from, q, dot);
+        if constexpr (kBlocks == 2) DotSteps<Bytes, 0, 8, kT>(from + Bytes::kBytes, q + kBlockCols, dot);
+        For<kT>(CELER_EACH(t) { sum[g][p][t] = Fma(ToFloat(dot[t]), SetF(x_scale[t]), sum[g][p][t]); });
       });
     });
-    for (int64_t k = c; k < end; k += kBlockCols) {
-      const int8_t* const q = x.q + XAt(k) + first * 64;
-      Prefetch<Bytes::kBytes, kG>(values + k * kRows, job.group_bytes);
-      For<kG>(CELER_EACH(g) {
-        For<kP>(CELER_EACH(p) {
-          DotSteps<Bytes, 0, 8, kT>(values + g * job.group_bytes + p * kLanes * 4 + k * kRows, q, dot[g][p]);
-        });
-      });
-    }
-    const float* const x_scale = x.scale + super * kXTokens + first;
-    For<kG>(CELER_EACH(g) {
-      For<kP>(CELER_EACH(p) {
-        For<kT>(CELER_EACH(t) { sum[g][p][t] = Fma(ToFloat(dot[g][p][t]), SetF(x_scale[t]), sum[g][p][t]); });
-      });
-    });
-  }
+  };
+  int64_t c = 0;
+  for (; c + kWideCols <= job.cols; c += kWideCols) add(Const<2>{}, c);
+  if (c < job.cols) add(Const<1>{}, c);
   For<kG>(CELER_EACH(g) {
     For<kP>(CELER_EACH(p) {
       const VecF scale = ByteWide::Scales(w + g * job.group_bytes, part + p);
@@ -414,9 +412,9 @@ inline void VectorTile(const TileJob& job) {
   }                                                \
   void TileByteWide##suffix(const TileJob& job) {  \
     if (job.span == job.cols)                      \
-      tile<Wide, XOfSupers>(job);                  \
+      tile<Wide, XOfWide>(job);                    \
     else                                           \
-      tile<ByteWide, XOfSupers>(job);              \
+      tile<ByteWide, XOfWide>(job);                \
   }                                                \
   void TileNibble##suffix(const TileJob& job) {    \
     tile<Nibble, XOfBlocks>(job);                  \

@@ -215,144 +215,58 @@ inline void MatrixSupers(const TileJob& job) {
   }
 }
 
-// ---- one scale to a row: sums over 256 columns, two by two tiles at once ----
-
-// What is left to do with up to four stored tiles: [token half][row group].
-struct Unscaled {
-  const uint8_t* sums = nullptr;  // none: nothing
-  float* out = nullptr;
-  const float* x_scale[2] = {};
-  const uint8_t* w = nullptr;  // the row scales, after the last columns
-  int tokens[2] = {};
-  int groups = 0;
-  bool first = false;
-};
-
-class WideProduct {
- public:
-  explicit WideProduct(const TileJob& job) : job_(job) {}
-
-  void Run() {
-    constexpr int kTokens = 64;  // their sums stay in the L1 cache, with the rows' 256 columns
-    const int64_t rest = job_.cols % 64;
-    for (int g = 0; rest > 0 && g < job_.groups; ++g) {
-      const uint8_t* p = Values(g) + (job_.cols - rest) * kRows;
-      for (int s = 0; s < 16; ++s) StoreI(tail_[g] + s * 64, s < rest / 4 ? LoadI(p + s * 64) : ZeroI());
-    }
-    StoresDone();
-    for (int t = 0; t < job_.tokens; t += kTokens) {
-      const int end = t + kTokens < job_.tokens ? t + kTokens : job_.tokens;
-      for (int64_t c = 0; c < job_.cols; c += kSuperCols)
-        for (int i = t; i < end; i += 2 * kXTokens)
-          for (int g = 0; g < job_.groups; g += 2) Block(i, end - i, g, c);
-    }
-    for (int step = 0; step < 4; ++step) Scale(step);
-  }
-
- private:
-  const uint8_t* Values(int group) const { return job_.w + group * job_.group_bytes + ByteWide::kHeader; }
-
-  // Tiles are loaded too late for the memory's latency, and the hardware's prefetching ends with a page.
-  static CELER_X86_INLINE void PrefetchWeights(const uint8_t* p, int64_t cols) {
-    const int64_t bytes = (cols < kSuperCols ? cols : kSuperCols) * kRows;
-    for (int64_t i = 0; i < bytes; i += 64) _mm_prefetch(reinterpret_cast<const char*>(p + i), _MM_HINT_T1);
-  }
-
-  void Block(int t, int tokens, int g, int64_t c) {
-    const bool two_groups = g + 1 < job_.groups;
-    if (tokens > kXTokens)
-      two_groups ? Block<2, 2>(t, tokens, g, c) : Block<2, 1>(t, tokens, g, c);
-    else
-      two_groups ? Block<1, 2>(t, tokens, g, c) : Block<1, 1>(t, tokens, g, c);
-  }
-
-  template <int kA, int kB>
-  void Block(int t, int tokens, int g, int64_t c) {
-    const int first = tokens < kXTokens ? tokens : kXTokens;
-    const int second = kA == 1 ? 0 : tokens < 2 * kXTokens ? tokens - kXTokens : kXTokens;
-    shape_.Use(first, second, 64);
-    XSupers x[kA];
-    for (int a = 0; a < kA; ++a) x[a] = XSupersOf(job_.x + (t / kXTokens + a) * job_.x_bytes, job_.cols);
-    const int64_t end = c + kSuperCols < job_.cols ? c + kSuperCols : job_.cols;
-    uint8_t* const to = sums_[side_];
-    side_ ^= 1;
-    if (t == 0 && end < job_.cols)
-      for (int b = 0; b < kB; ++b) PrefetchWeights(Values(g + b) + end * kRows, job_.cols - end);
-    _tile_zero(0);
-    if constexpr (kB == 2) _tile_zero(1);
-    if constexpr (kA == 2) _tile_zero(2);
-    if constexpr (kA == 2 && kB == 2) _tile_zero(3);
-    int step = 0;
-    for (int64_t k = c; k < end; k += 64, ++step) {
-      const bool whole = k + 64 <= job_.cols;
-      _tile_loadd(4, x[0].q + XAt(k), 64);
-      _tile_loadd(6, whole ? Values(g) + k * kRows : tail_[g], 64);
-      _tile_dpbssd(0, 4, 6);
-      if constexpr (kB == 2) {
-        _tile_loadd(7, whole ? Values(g + 1) + k * kRows : tail_[g + 1], 64);
-        _tile_dpbssd(1, 4, 7);
+// One scale to a row: whole tiles straight from the weights, one activation scale for each; the row's scale
+// comes last.
+inline void MatrixWide(const TileJob& job) {
+  alignas(64) uint8_t padded[kMaxChunk * kRows];  // the last columns where they do not fill a tile
+  const int64_t chunk = job.tokens <= kXTokens ? kSmallChunk : kMaxChunk;
+  TileShape shape;
+  for (int g = 0; g < job.groups; ++g) {
+    const uint8_t* const w = job.w + g * job.group_bytes;
+    const VecF row_scale = ByteWide::Scales(w, 0);
+    for (int64_t c = 0; c < job.cols; c += chunk) {
+      const int64_t cols = job.cols - c < chunk ? job.cols - c : chunk;
+      const int n = static_cast<int>((cols + kWideCols - 1) / kWideCols);
+      const uint8_t* values = w + ByteWide::kHeader + c * kRows;
+      if (cols % kWideCols != 0) {
+        for (int64_t i = 0; i < n * kTileBytes; i += 64)
+          StoreI(padded + i, i < cols * kRows ? LoadI(values + i) : ZeroI());
+        values = padded;
+        StoresDone();
       }
-      if constexpr (kA == 2) {
-        _tile_loadd(5, x[kA - 1].q + XAt(k), 64);
-        _tile_dpbssd(2, 5, 6);
-        if constexpr (kB == 2) _tile_dpbssd(3, 5, 7);
+      const bool last = c + chunk >= job.cols;
+      for (int t = 0; t < job.tokens; t += kXTokens) {
+        const int tokens = job.tokens - t < kXTokens ? job.tokens - t : kXTokens;
+        shape.Use(tokens, 0, kWideCols);
+        const XWide x = XWideOf(job.x + t / kXTokens * job.x_bytes, job.cols);
+        const int8_t* const q = x.q + XAt(c);
+        const float* const scales = x.scale + c / kWideCols * kXTokens;
+        float* const out = job.out + t * job.out_stride + g * kRows;
+        VecF sum[kXTokens];
+        LoadSums(out, job.out_stride, tokens, c == 0, sum);
+        Pipeline(
+            n,
+            [&](int first, int count, uint8_t* to)
+                __attribute__((always_inline)) { IssueBatch<kWideCols>(q, values, first, count, to); },
+            [&](int first, int count, const uint8_t* from) __attribute__((always_inline)) {
+              for (int b = first; b < first + count; ++b, from += kTileBytes) {
+                const float* const x_scale = scales + b * kXTokens;
+                For<kXTokens>(CELER_EACH(i) { sum[i] = Fma(SumOf(from, i), SetF(x_scale[i]), sum[i]); });
+              }
+            });
+        if (last) For<kXTokens>(CELER_EACH(i) { sum[i] = Mul(sum[i], row_scale); });
+        StoreSums(out, job.out_stride, tokens, sum);
       }
-      Scale(step);
-    }
-    for (; step < 4; ++step) Scale(step);
-    _tile_stored(0, to, 64);
-    if constexpr (kB == 2) _tile_stored(1, to + kTileBytes, 64);
-    if constexpr (kA == 2) _tile_stored(2, to + 2 * kTileBytes, 64);
-    if constexpr (kA == 2 && kB == 2) _tile_stored(3, to + 3 * kTileBytes, 64);
-    left_.sums = to;
-    left_.out = job_.out + t * job_.out_stride + g * kRows;
-    for (int a = 0; a < kA; ++a) left_.x_scale[a] = x[a].scale + c / kSuperCols * kXTokens;
-    left_.w = end == job_.cols ? job_.w + g * job_.group_bytes : nullptr;
-    left_.tokens[0] = first;
-    left_.tokens[1] = second;
-    left_.groups = kB;
-    left_.first = c == 0;
-  }
-
-  // Tile `step` of those that the block before has left.
-  CELER_X86_INLINE void Scale(int step) {
-    const int a = step / 2, b = step % 2;
-    if (left_.sums == nullptr || b >= left_.groups) return;
-    const int tokens = left_.tokens[a];
-    const uint8_t* const from = left_.sums + step * kTileBytes;
-    const float* const x_scale = left_.x_scale[a];
-    float* const out = left_.out + a * kXTokens * job_.out_stride + b * kRows;
-    const int64_t stride = job_.out_stride;
-    if (left_.w != nullptr) {
-      const VecF scale = ByteWide::Scales(left_.w + b * job_.group_bytes, 0);
-      for (int i = 0; i < tokens; ++i) {
-        const VecF sum = left_.first ? ZeroF() : LoadF(out + i * stride);
-        StoreF(out + i * stride, Mul(Fma(SumOf(from, i), SetF(x_scale[i]), sum), scale));
-      }
-    } else if (left_.first) {
-      for (int i = 0; i < tokens; ++i)
-        StoreF(out + i * stride, Fma(SumOf(from, i), SetF(x_scale[i]), ZeroF()));
-    } else {
-#pragma GCC unroll 4
-      for (int i = 0; i < tokens; ++i)
-        StoreF(out + i * stride, Fma(SumOf(from, i), SetF(x_scale[i]), LoadF(out + i * stride)));
     }
   }
-
-  const TileJob& job_;
-  TileShape shape_;
-  Unscaled left_;
-  int side_ = 0;
-  alignas(64) uint8_t sums_[2][4 * kTileBytes];
-  alignas(64) uint8_t tail_[4][kTileBytes];  // the last columns where they do not fill a tile
-};
+}
 
 template <class Format, class X>
 inline void MatrixTile(const TileJob& job) {
   if (job.tokens <= (__is_same(Format, Wide) ? kVectorTokensWide : kVectorTokens))
     return VectorTile<Format, X>(job);
   if constexpr (__is_same(Format, Wide))
-    WideProduct(job).Run();
+    MatrixWide(job);
   else if constexpr (requires { Format::kSubs; })
     MatrixSupers<Format>(job);
   else

@@ -180,6 +180,10 @@ void TileMatmul(const TileIsa& isa, const MatmulArgs& args) {
   const int64_t zipped_rows = args.outputs[0].w.rows;
   if (zipped) tiles = (zipped_rows + tile_rows - 1) / tile_rows;
 
+  if (parts.empty()) {
+    if (zipped) (*args.finish)(0, args.tokens, 0, zipped_rows);
+    return;
+  }
   const Activations activations(isa, args, needed);
   const Products products(isa, activations);
   static thread_local std::vector<uint8_t> own_x;
@@ -199,21 +203,37 @@ void TileMatmul(const TileIsa& isa, const MatmulArgs& args) {
 
   const std::span<const Part> all = parts;  // the caller's, seen by every thread
   if (args.tokens <= kStreamTokens) {
+    // Most of the rows are divided among the threads beforehand, in long streams; the rest goes piece by piece
+    // to whoever is done first, because a core that others slow down would keep all waiting.
     const int threads = args.pool->size();
+    const int64_t group_rows = isa.geometry.rows, piece = isa.tile_groups;
+    const auto fixed = [&](const Part& part) { return part.shape.groups / 8 * 7 / threads * threads; };
+    const auto finish = [&](int64_t begin, int64_t end) {  // row groups
+      if (zipped && begin < end)
+        (*args.finish)(0, args.tokens, begin * group_rows, std::min(end * group_rows, zipped_rows));
+    };
+    alignas(64) std::atomic<int64_t> next{0};
     args.pool->Run([&](int thread) {
-      const uint8_t* x = nullptr;
-      for (const Part& part : all) {
-        const int64_t begin = part.shape.groups * thread / threads;
-        const int64_t end = part.shape.groups * (thread + 1) / threads;
-        if (begin == end) continue;
-        if (!x) x = prepared_x();
-        products.Stream(x, part, begin, end, args.tokens);
+      const uint8_t* const x = prepared_x();
+      for (const Part& part : all)
+        products.Stream(x, part, fixed(part) * thread / threads, fixed(part) * (thread + 1) / threads,
+                        args.tokens);
+      if (zipped) finish(fixed(all[0]) * thread / threads, fixed(all[0]) * (thread + 1) / threads);
+      int64_t taken = next.fetch_add(1, std::memory_order_relaxed), first_piece = 0;
+      const auto pieces = [&](const Part& part) { return (part.shape.groups - fixed(part) + piece - 1) / piece; };
+      for (const Part& part : zipped ? all.first(1) : all) {
+        for (; taken < first_piece + pieces(part); taken = next.fetch_add(1, std::memory_order_relaxed)) {
+          const int64_t begin = fixed(part) + (taken - first_piece) * piece;
+          const int64_t end = std::min(begin + piece, part.shape.groups);
+          if (zipped) {
+            for (const Part& each : all) products.Stream(x, each, begin, end, args.tokens);
+            finish(begin, end);
+          } else {
+            products.Stream(x, part, begin, end, args.tokens);
+          }
+        }
+        first_piece += pieces(part);
       }
-      if (!zipped) return;
-      const int64_t groups = (zipped_rows + isa.geometry.rows - 1) / isa.geometry.rows;
-      const int64_t begin = groups * thread / threads * isa.geometry.rows;
-      const int64_t end = std::min(groups * (thread + 1) / threads * isa.geometry.rows, zipped_rows);
-      if (begin < end) (*args.finish)(0, args.tokens, begin, end);
     });
     return;
   }

@@ -1,7 +1,9 @@
+#if defined(__aarch64__)
 #include "kernels/matmul/x_pair.h"
 
+#include <arm_neon.h>
+
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "core/check.h"
@@ -14,27 +16,25 @@ int64_t RoundUp4(int64_t n) {
   return (n + 3) / 4 * 4;
 }
 
+// Largest magnitude of n floats, a multiple of 16.
 float Largest(const float* x, int n) {
-  float lanes[8] = {};
-  for (int i = 0; i < n; i += 8)
-    for (int j = 0; j < 8; ++j) lanes[j] = std::max(lanes[j], std::abs(x[i + j]));
-  return *std::max_element(lanes, lanes + 8);
+  float32x4_t max[4] = {vdupq_n_f32(0), vdupq_n_f32(0), vdupq_n_f32(0), vdupq_n_f32(0)};
+  for (int i = 0; i < n; i += 16)
+    for (int j = 0; j < 4; ++j) max[j] = vmaxq_f32(max[j], vabsq_f32(vld1q_f32(x + i + 4 * j)));
+  return vmaxvq_f32(vmaxq_f32(vmaxq_f32(max[0], max[1]), vmaxq_f32(max[2], max[3])));
 }
 
-// Eight values to int8, rounded to nearest even; their sum. Adding and taking away 1.5 * 2^23 rounds without
-// a call, so that the loop vectorizes.
-int32_t Quantize8(const float* x, float inverse, int8_t* q) {
-  int32_t values[8], sum = 0;
-  for (int i = 0; i < 8; ++i) {
-    const float shifted = x[i] * inverse + 12582912.0f;
-    std::memcpy(&values[i], &shifted, 4);
-    values[i] -= 0x4B400000;
+// Sixteen values to int8, rounded to nearest even, eight each to q0 and q1; their sums in 16 bits.
+int16x8_t Quantize16(const float* x, float inverse, int8_t* q0, int8_t* q1) {
+  int16x8_t halves[2];
+  for (int h = 0; h < 2; ++h) {
+    const int32x4_t lo = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 8 * h), inverse));
+    const int32x4_t hi = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 8 * h + 4), inverse));
+    halves[h] = vcombine_s16(vmovn_s32(lo), vmovn_s32(hi));
   }
-  for (int i = 0; i < 8; ++i) {
-    q[i] = static_cast<int8_t>(values[i]);
-    sum += values[i];
-  }
-  return sum;
+  vst1_s8(q0, vmovn_s16(halves[0]));
+  vst1_s8(q1, vmovn_s16(halves[1]));
+  return vaddq_s16(halves[0], halves[1]);
 }
 
 // Writes one pair; `apart` is the distance from one of its blocks to the next.
@@ -50,8 +50,9 @@ void PrepareBlocks(const float* const* rows, int tokens, int64_t cols, XPairBloc
       const float* x = rows[t] + b * kBlockCols;
       const float largest = Largest(x, kBlockCols);
       const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
-      int32_t sum = 0;
-      for (int s = 0; s < 4; ++s) sum += Quantize8(x + 8 * s, inverse, block.q[s][t]);
+      const int16x8_t sums = vaddq_s16(Quantize16(x, inverse, block.q[0][t], block.q[1][t]),
+                                       Quantize16(x + 16, inverse, block.q[2][t], block.q[3][t]));
+      const int16_t sum = vaddvq_s16(sums);
       block.scale[t] = block.scale[t + 2] = largest / 127.0f;
       block.sum[t] = block.sum[t + 2] = largest / 127.0f * static_cast<float>(sum);
     }
@@ -67,10 +68,9 @@ void PrepareSupers(const float* const* rows, int tokens, int64_t cols, XPairSupe
       const float largest = Largest(x, kSuperCols);
       const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
       super.scale[t] = super.scale[t + 2] = largest / 127.0f;
-      int32_t sums[32];
-      for (int s = 0; s < 32; ++s) sums[s] = Quantize8(x + 8 * s, inverse, super.q[s][t]);
       for (int s = 0; s < 16; ++s)
-        super.sum16[s][t] = super.sum16[s][t + 2] = static_cast<int16_t>(sums[2 * s] + sums[2 * s + 1]);
+        super.sum16[s][t] = super.sum16[s][t + 2] =
+            vaddvq_s16(Quantize16(x + 16 * s, inverse, super.q[2 * s][t], super.q[2 * s + 1][t]));
       for (int s = 0; s < 8; ++s)
         super.sum32[s][t] = super.sum32[s][t + 2] =
             static_cast<int16_t>(super.sum16[2 * s][t] + super.sum16[2 * s + 1][t]);
@@ -108,6 +108,8 @@ int64_t XPairBytes(XKind kind, int64_t cols) {
       return 8 * RoundUp4(cols) * 4;
     case XKind::kBf16:
       return 8 * RoundUp4(cols) * 2;
+    case XKind::kWide:
+      break;
   }
   CELER_CHECK(false);
   return 0;
@@ -127,3 +129,4 @@ void PrepareXPair(XKind kind, const float* const* rows, int tokens, int64_t cols
 }
 
 }  // namespace celer
+#endif

@@ -3,14 +3,15 @@
 // from front to back, which is what prefetching is good at. What belongs to a block stands side by side for
 // all sixteen, as [block][token].
 //
-//   kBlocks  int8 q[cols / 64][16][64], float scale[blocks][16], float sum[blocks][16], int32
-//   isum[blocks][16] kSupers  int8 q[cols / 64][16][64], float scale[supers][16], int32 isum[supers][16],
-//            int16 sum32[supers * 4][16][2], int16 sum16[supers * 8][16][2]
+//   kBlocks  int8 q[cols / 64][16][64], float scale[blocks][16], float sum[blocks][16], int32 isum[blocks][16]
+//   kWide    int8 q[cols / 64][16][64], float scale[cols / 64][16], int32 isum[blocks][16]
+//   kSupers  int8 q[cols / 64][16][64], float scale[supers][16], int16 sum32[supers * 4][16][2],
+//            int16 sum16[supers * 8][16][2]
 //   kFloat   float[16][stride]
 //   kBf16    bf16[cols / 32][16][32]
 //
-// sum is scale * isum, isum the sum of a block's q. The last super-block may be shorter than 256 columns, by
-// whole blocks of 32. The last 64 bytes of a token are filled up with zeros.
+// Blocks are of 32 columns, supers of 256. isum is the sum of a block's q, sum that times its scale. The last
+// 64 bytes of a token are filled up with zeros.
 //
 // In an unnamed namespace: files built for several instruction sets include this, and each keeps its own
 // copy.
@@ -54,23 +55,38 @@ inline XBlocks XBlocksAt(uint8_t* unit, int64_t cols) {
   return x;
 }
 
-struct XSupers {
+constexpr int kWideCols = 64;
+struct XWide {
   int8_t* q;
   float* scale;
   int32_t* isum;
+  int64_t bytes;
+};
+inline XWide XWideAt(uint8_t* unit, int64_t cols) {
+  const int64_t scales = (cols + kWideCols - 1) / kWideCols * kXTokens;
+  XWide x;
+  x.q = reinterpret_cast<int8_t*>(unit);
+  x.scale = reinterpret_cast<float*>(unit + XValues(cols));
+  x.isum = reinterpret_cast<int32_t*>(x.scale + scales);
+  x.bytes = XValues(cols) + 4 * (scales + cols / kBlockCols * kXTokens);
+  return x;
+}
+
+struct XSupers {
+  int8_t* q;
+  float* scale;
   int16_t* sum32;
   int16_t* sum16;
   int64_t bytes;
 };
 inline XSupers XSupersAt(uint8_t* unit, int64_t cols) {
-  const int64_t supers = (cols + kSuperCols - 1) / kSuperCols;
+  const int64_t supers = cols / kSuperCols;
   XSupers x;
   x.q = reinterpret_cast<int8_t*>(unit);
   x.scale = reinterpret_cast<float*>(unit + XValues(cols));
-  x.isum = reinterpret_cast<int32_t*>(x.scale + supers * kXTokens);
-  x.sum32 = reinterpret_cast<int16_t*>(x.isum + supers * kXTokens);
+  x.sum32 = reinterpret_cast<int16_t*>(x.scale + supers * kXTokens);
   x.sum16 = x.sum32 + supers * 8 * kXTokens;
-  x.bytes = XValues(cols) + supers * kXTokens * (8 + 48);
+  x.bytes = XValues(cols) + supers * kXTokens * (4 + 48);
   return x;
 }
 
@@ -88,6 +104,9 @@ inline int64_t XFloatStride(int64_t cols) {
 inline XBlocks XBlocksOf(const uint8_t* unit, int64_t cols) {
   return XBlocksAt(const_cast<uint8_t*>(unit), cols);
 }
+inline XWide XWideOf(const uint8_t* unit, int64_t cols) {
+  return XWideAt(const_cast<uint8_t*>(unit), cols);
+}
 inline XSupers XSupersOf(const uint8_t* unit, int64_t cols) {
   return XSupersAt(const_cast<uint8_t*>(unit), cols);
 }
@@ -96,6 +115,8 @@ inline int64_t XTileBytes(XKind kind, int64_t cols) {
   switch (kind) {
     case XKind::kBlocks:
       return (XBlocksAt(nullptr, cols).bytes + 63) / 64 * 64;
+    case XKind::kWide:
+      return (XWideAt(nullptr, cols).bytes + 63) / 64 * 64;
     case XKind::kSupers:
       return (XSupersAt(nullptr, cols).bytes + 63) / 64 * 64;
     case XKind::kFloat:

@@ -102,48 +102,59 @@ inline void PrepareBlocks(const float* const* rows, int tokens, int64_t cols, ui
   }
 }
 
-// The sums of two times sixteen bytes.
-struct TwoSums {
-  int32_t first, second;
-};
-CELER_X86_INLINE TwoSums SumHalves(const int8_t* q) {
-  // Sums of absolute differences to -128: of eight bytes each.
-  const __m256i v = _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(q)),
-                                     _mm256_set1_epi8(static_cast<char>(0x80)));
-  const __m256i eights = _mm256_sad_epu8(v, _mm256_setzero_si256());
-  const __m256i sums = _mm256_add_epi32(eights, _mm256_shuffle_epi32(eights, 0x4E));
-  return {_mm_cvtsi128_si32(_mm256_castsi256_si128(sums)) - 16 * 128,
-          _mm_cvtsi128_si32(_mm256_extracti128_si256(sums, 1)) - 16 * 128};
+inline void PrepareWide(const float* const* rows, int tokens, int64_t cols, uint8_t* out) {
+  const XWide x = XWideAt(out, cols);
+  if (tokens < kXTokens) memset(x.scale, 0, static_cast<size_t>(x.bytes - XValues(cols)));
+  for (int t = 0; t < tokens; ++t) {
+    for (int64_t c = 0; c < cols; c += kWideCols) {
+      const float* const from = rows[t] + c;
+      const int64_t n = cols - c < kWideCols ? cols - c : kWideCols;
+      const float largest = Largest(from, n);
+      const VecF inverse = SetF(InverseOf(largest));
+      for (int64_t i = 0; i < n; i += kBlockCols) {
+        int8_t* const q = x.q + XAt(c + i) + t * 64;
+        VecI sums = ZeroI();
+        for (int j = 0; j < kBlockCols; j += kLanes) {
+          const VecI values = ToNearest(Mul(LoadF(from + i + j), inverse));
+          StoreAsBytes(q + j, values);
+          sums = AddI(sums, values);
+        }
+        x.isum[(c + i) / kBlockCols * kXTokens + t] = SumLanes(sums);
+      }
+      x.scale[c / kWideCols * kXTokens + t] = largest * kStep;
+    }
+    ZeroTail(out, t, cols);
+  }
 }
 
 inline void PrepareSupers(const float* const* rows, int tokens, int64_t cols, uint8_t* out) {
   const XSupers x = XSupersAt(out, cols);
-  if (tokens < kXTokens || cols % kSuperCols != 0)
-    memset(x.scale, 0, static_cast<size_t>(x.bytes - XValues(cols)));
+  if (tokens < kXTokens) memset(x.scale, 0, static_cast<size_t>(x.bytes - XValues(cols)));
   for (int t = 0; t < tokens; ++t) {
     for (int64_t c = 0; c < cols; c += kSuperCols) {
       const int64_t super = c / kSuperCols;
-      const int64_t n = cols - c < kSuperCols ? cols - c : kSuperCols;
       const float* const from = rows[t] + c;
-      const float largest = Largest(from, n);
+      const float largest = Largest(from, kSuperCols);
       const VecF inverse = SetF(InverseOf(largest));
-      int32_t total = 0;
-      for (int64_t b = 0; b < n / kBlockCols; ++b) {
+      for (int64_t b = 0; b < kSuperCols / kBlockCols; ++b) {
         int8_t* const q = x.q + XAt(c + b * kBlockCols) + t * 64;
-        for (int i = 0; i < kBlockCols; i += kLanes)
-          StoreAsBytes(q + i, ToNearest(Mul(LoadF(from + b * kBlockCols + i), inverse)));
-        const TwoSums sum = SumHalves(q);
+        int32_t sums[2];
+        for (int half = 0; half < 2; ++half) {
+          VecI sum = ZeroI();
+          for (int i = 16 * half; i < 16 * half + 16; i += kLanes) {
+            const VecI values = ToNearest(Mul(LoadF(from + b * kBlockCols + i), inverse));
+            StoreAsBytes(q + i, values);
+            sum = AddI(sum, values);
+          }
+          sums[half] = SumLanes(sum);
+        }
         int16_t* const sum16 = x.sum16 + ((super * 8 + b) * kXTokens + t) * 2;
-        sum16[0] = static_cast<int16_t>(sum.first);
-        sum16[1] = static_cast<int16_t>(sum.second);
-        x.sum32[((super * 4 + b / 2) * kXTokens + t) * 2 + b % 2] =
-            static_cast<int16_t>(sum.first + sum.second);
-        total += sum.first + sum.second;
+        sum16[0] = static_cast<int16_t>(sums[0]);
+        sum16[1] = static_cast<int16_t>(sums[1]);
+        x.sum32[((super * 4 + b / 2) * kXTokens + t) * 2 + b % 2] = static_cast<int16_t>(sums[0] + sums[1]);
       }
       x.scale[super * kXTokens + t] = largest * kStep;
-      x.isum[super * kXTokens + t] = total;
     }
-    ZeroTail(out, t, cols);
   }
 }
 
@@ -160,6 +171,8 @@ inline void PrepareXTile(XKind kind, const float* const* rows, int tokens, int64
   switch (kind) {
     case XKind::kBlocks:
       return PrepareBlocks(rows, tokens, cols, out);
+    case XKind::kWide:
+      return PrepareWide(rows, tokens, cols, out);
     case XKind::kSupers:
       return PrepareSupers(rows, tokens, cols, out);
     case XKind::kFloat:
