@@ -19,6 +19,8 @@ void ModelFlags::AddTo(CLI::App& app) {
   app.add_option("--weights", options.engine.weights,
                  "stored, or convert while loading: f32, f16, bf16, int8[-gN], int4[-gN]");
   app.add_option("--kv", options.engine.kv, "type of keys and values: f16, bf16, f32");
+  options.engine.device = "auto";
+  app.add_option("--device", options.engine.device, "cpu, cuda, cuda:N, or auto: cuda if there is one");
   app.add_option("--context", options.engine.context,
                  "positions to make room for (0: the model's own, at most 4096)");
   app.add_option("--chunk", options.engine.chunk, "prompt tokens computed in one step");
@@ -36,8 +38,8 @@ Result<TextModel> ModelFlags::Load() {
   const Engine::Info& info = loaded.engine().info();
   for (const auto& [format, bytes] : info.bytes_by_format)
     log::Info("weights {}: {}", format, FormatBytes(static_cast<uint64_t>(bytes)));
-  log::Info("{} on {} threads, {} positions, {} of KV per token", info.architecture, info.threads,
-            info.context, FormatBytes(static_cast<uint64_t>(info.kv_bytes_per_token)));
+  log::Info("{} on {} ({} threads), {} positions, {} of KV per token", info.architecture, info.device,
+            info.threads, info.context, FormatBytes(static_cast<uint64_t>(info.kv_bytes_per_token)));
   return loaded;
 }
 
@@ -97,13 +99,23 @@ Result<TextRequest> MakeRequest(const SamplingFlags& flags, const TextModel& mod
   return request;
 }
 
+namespace {
+
+// info.device begins with the device's name: "cuda:0 (NVIDIA H200)".
+Device DeviceOf(const Engine::Info& info) {
+  const auto device = Device::Parse(std::string_view(info.device).substr(0, info.device.find(' ')));
+  return device ? *device : Device::Cpu();
+}
+
+}  // namespace
+
 Speed MeasureSpeed(const TextResult& result, const Engine::Info& info) {
   Speed speed;
   const auto computed = static_cast<double>(result.prompt_tokens - result.reused_tokens);
   if (result.prefill_seconds > 0) speed.prefill_per_s = computed / result.prefill_seconds;
   if (result.decode_steps() > 0 && result.decode_seconds > 0)
     speed.decode_per_s = static_cast<double>(result.decode_steps()) / result.decode_seconds;
-  const auto machine = LoadOrMeasureThisMachine(/*allow_measure=*/false, Device::Cpu());
+  const auto machine = LoadOrMeasureThisMachine(/*allow_measure=*/false, DeviceOf(info));
   if (machine && machine->read_bytes_per_s > 0) {
     const double context =
         static_cast<double>(result.prompt_tokens) + static_cast<double>(result.decode_steps()) / 2;

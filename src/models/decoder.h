@@ -58,6 +58,7 @@ class Decoder {
 
   const DecoderConfig& config() const { return config_; }
   const std::string& path() const { return source_->path(); }
+  const DecoderWeights& weights() const { return weights_; }  // for a copy on another device
 
   // Runs the batch: appends its keys and values to `kv` (one view per layer) and writes the logits of
   // batch.logit_rows to logits[rows, vocab].
