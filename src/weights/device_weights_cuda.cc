@@ -122,14 +122,14 @@ Result<std::vector<DeviceMatrix>> DeviceWeights::Place(std::span<const DeviceMat
   int64_t data = 0, scales = 0;
   const auto aligned = [](int64_t n) { return (n + 255) / 256 * 256; };
   for (const DeviceMatrix& m : out) {
-    data += m.rows * m.row_bytes;
+    data += m.data_bytes();
     scales += aligned(ScaleArrayBytes(m.format, m.rows, m.padded, m.group));
   }
   CELER_ASSIGN(std::byte * at, Own(aligned(data) + scales));
   std::byte* scales_at = at + aligned(data);
   for (DeviceMatrix& m : out) {
     m.data = at;
-    at += m.rows * m.row_bytes;
+    at += m.data_bytes();
     if (const int64_t bytes = ScaleArrayBytes(m.format, m.rows, m.padded, m.group)) {
       m.scales = scales_at;
       scales_at += aligned(bytes);

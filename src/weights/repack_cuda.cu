@@ -76,18 +76,22 @@ __device__ __forceinline__ int SourceRow(const RepackArgs& a, int r) {
   return r - in_head + (in_head < half ? 2 * in_head : 2 * (in_head - half) + 1);
 }
 
+__device__ __forceinline__ std::byte* Target(const RepackArgs& a, int row, int64_t byte) {
+  return const_cast<std::byte*>(a.target.data) + a.target.Offset(row, byte);
+}
+
 // Grid: (pieces of a row, rows).
 __global__ void FloatKernel(const __grid_constant__ RepackArgs a) {
   const int col = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y;
   if (col >= a.target.cols) return;
   const float value = SourceElement(a, SourceRow(a, r), col);
-  std::byte* row = const_cast<std::byte*>(a.target.data) + (a.first_row + r) * a.target.row_bytes;
   if (a.target.format == Format::kF32)
-    reinterpret_cast<float*>(row)[col] = value;
+    *reinterpret_cast<float*>(Target(a, a.first_row + r, col * 4)) = value;
   else if (a.target.format == Format::kF16)
-    reinterpret_cast<__half*>(row)[col] = __float2half_rn(fminf(fmaxf(value, -65504.0f), 65504.0f));
+    *reinterpret_cast<__half*>(Target(a, a.first_row + r, col * 2)) =
+        __float2half_rn(fminf(fmaxf(value, -65504.0f), 65504.0f));
   else
-    reinterpret_cast<__nv_bfloat16*>(row)[col] = __float2bfloat16(value);
+    *reinterpret_cast<__nv_bfloat16*>(Target(a, a.first_row + r, col * 2)) = __float2bfloat16(value);
 }
 
 // As formats/fit.cc: a grid of 16 levels near the least squared error.
@@ -133,13 +137,10 @@ __device__ float2 FitAffine(const RepackArgs& a, int row, int first, int n) {
 }
 
 __device__ __forceinline__ void PutInt8(const RepackArgs& a, int row, int col, int q) {
-  reinterpret_cast<int8_t*>(const_cast<std::byte*>(a.target.data) +
-                            row * a.target.row_bytes)[Int8Offset(col)] = static_cast<int8_t>(q);
+  *Target(a, row, Int8Offset(col)) = static_cast<std::byte>(q);
 }
 __device__ __forceinline__ void PutInt4(const RepackArgs& a, int row, int col, int even, int odd) {
-  reinterpret_cast<uint8_t*>(const_cast<std::byte*>(a.target.data) +
-                             row * a.target.row_bytes)[Int4Offset(col) / 2] =
-      static_cast<uint8_t>(even | odd << 4);
+  *Target(a, row, Int4Offset(col) / 2) = static_cast<std::byte>(even | odd << 4);
 }
 __device__ __forceinline__ int RoundTo(float value, float low, float high) {
   return static_cast<int>(roundf(fminf(fmaxf(value, low), high)));
@@ -302,7 +303,7 @@ cudaError_t LaunchRepack(const RepackArgs& a, cudaStream_t stream) {
 cudaError_t LaunchRandom(const DeviceMatrix& m, uint32_t seed, cudaStream_t stream) {
   const int64_t scale_bytes = ScaleArrayBytes(m.format, m.rows, m.padded, m.group);
   const int64_t scales = scale_bytes > 0 ? scale_bytes / (m.group > 0 ? ScaleBytesOf(m.format) : 4) : 0;
-  RandomKernel<<<2048, 256, 0, stream>>>(m, m.rows * m.row_bytes / 4, scales, seed);
+  RandomKernel<<<2048, 256, 0, stream>>>(m, m.data_bytes() / 4, scales, seed);
   return cudaGetLastError();
 }
 

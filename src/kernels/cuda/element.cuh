@@ -21,23 +21,23 @@ __device__ __forceinline__ int64_t ScaleIndex(const DeviceMatrix& m, int row, in
 }
 
 __device__ __forceinline__ float Element(const DeviceMatrix& m, int row, int col) {
-  const std::byte* data = m.data + row * m.row_bytes;
+  const auto at = [&](int64_t byte) { return m.data + m.Offset(row, byte); };
   switch (m.format) {
     case Format::kF32:
-      return reinterpret_cast<const float*>(data)[col];
+      return *reinterpret_cast<const float*>(at(col * 4));
     case Format::kF16:
-      return __half2float(reinterpret_cast<const __half*>(data)[col]);
+      return __half2float(*reinterpret_cast<const __half*>(at(col * 2)));
     case Format::kBf16:
-      return __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(data)[col]);
+      return __bfloat162float(*reinterpret_cast<const __nv_bfloat16*>(at(col * 2)));
     case Format::kInt8: {
-      const int q = reinterpret_cast<const int8_t*>(data)[Int8Offset(col)];
+      const int q = *reinterpret_cast<const int8_t*>(at(Int8Offset(col)));
       const float* scales = reinterpret_cast<const float*>(m.scales);
       return static_cast<float>(q) * (m.group > 0 ? scales[ScaleIndex(m, row, col / m.group)] : scales[row]);
     }
     case Format::kInt4:
     case Format::kInt4Wide: {
-      const int at = Int4Offset(col);
-      const int q = static_cast<int>(data[at / 2]) >> (at % 2 * 4) & 15;
+      const int nibble = Int4Offset(col);
+      const int q = static_cast<int>(*at(nibble / 2)) >> (nibble % 2 * 4) & 15;
       const int64_t index = ScaleIndex(m, row, col / m.group);
       const float2 p = m.format == Format::kInt4
                            ? __half22float2(reinterpret_cast<const __half2*>(m.scales)[index])

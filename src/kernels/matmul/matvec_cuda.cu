@@ -31,7 +31,8 @@ int Layout(const DeviceMatrix& m, int tokens, Params* p) {
   const int chunk_cols = kChunkBytes * 8 / BitsOf(m.format);
   p->chunks = static_cast<int>((m.row_bytes + kChunkBytes - 1) / kChunkBytes);
   p->scale_half_bytes = m.group > 0 ? chunk_cols / m.group * 8 * ScaleBytesOf(m.format) : 0;
-  p->stage_bytes = kTileRows * kPitch + RoundUp(2 * p->scale_half_bytes, 128);
+  p->stage_bytes = 2 * kHalfBytes + RoundUp(2 * p->scale_half_bytes, 128);
+  p->group_shift = m.group == 32 ? 5 : m.group == 64 ? 6 : 7;
   p->plane_bytes = tokens * m.padded * (integer ? 1 : 2) + kPlanePad;
   int at = 0;
   const auto take = [&](int bytes) {

@@ -17,16 +17,16 @@ namespace celer::cuda::matvec {
 constexpr int kWarps = 8;
 constexpr int kConsumers = kWarps * 32;
 constexpr int kThreads = kConsumers + 32;
-constexpr int kTileRows = 16;
-constexpr int kChunkBytes = 1024;         // of one row in one stage
-constexpr int kPitch = kChunkBytes + 64;  // rows g and g + 1 fall into different halves of the banks
-constexpr int kPlanePad = 64;             // and so do the two parts of an activation
+constexpr int kChunkBytes = 1024;  // of one row in one stage
+constexpr int kHalfBytes = 8 * kChunkBytes;
+constexpr int kPlanePad = 64;  // the two parts of an activation fall into different halves of the banks
 constexpr int kMaxStages = 12;
 
 struct Params {
   MatvecArgs a;
   int tiles, chunks, stages;
-  int stage_bytes, scale_half_bytes;  // a stage: 16 rows, then the scales of either half
+  int stage_bytes, scale_half_bytes;  // a stage: 8 rows, 8 rows, then the scales of either half
+  int group_shift;                    // log2 of the columns that share a scale
   int x_offset, xs_offset, xsum_offset, red_offset, sum_offset, barrier_offset;
   int plane_bytes;
 };
@@ -165,48 +165,41 @@ __device__ __forceinline__ Tile Locate(const Params& p, int tile) {
 // ---- filling the ring
 
 template <Format F>
-__device__ __forceinline__ void Produce(const Params& p, uint32_t shared, int lane) {
+__device__ __forceinline__ void CopyHalf(const Params& p, const Half& h, int chunk, uint32_t bytes,
+                                         uint32_t scale_bytes, uint32_t to, uint32_t scales_to, uint32_t bar,
+                                         uint64_t policy) {
+  if (h.valid == 0) return;
+  const DeviceMatrix& m = *h.matrix;
+  BulkCopy(to, m.data + h.row * m.row_bytes + static_cast<int64_t>(chunk) * kHalfBytes, bytes, bar, policy);
+  if (IsInteger(F) && scale_bytes > 0) {
+    const int64_t group = static_cast<int64_t>(h.row / 8) * (m.padded >> p.group_shift) +
+                          chunk * (kChunkCols<F> >> p.group_shift);
+    BulkCopy(scales_to, m.scales + group * 8 * ScaleBytesOf(F), scale_bytes, bar, policy);
+  }
+}
+
+// By one thread: a stage takes two copies, or four with scales.
+template <Format F>
+__device__ __forceinline__ void Produce(const Params& p, uint32_t shared) {
   const uint64_t policy = StreamOncePolicy();
   int stage = 0;
   uint32_t phase = 1;  // the ring is empty at first
+  const bool grouped = IsInteger(F) && p.a.a.group > 0;
+  const int row_bytes = static_cast<int>(p.a.a.row_bytes), groups = p.a.a.padded >> p.group_shift;
   for (int tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
     const Tile t = Locate(p, tile);
-    const DeviceMatrix& m = *t.half[0].matrix;
-    const int groups = m.groups_per_row();
     for (int chunk = 0; chunk < p.chunks; ++chunk) {
-      const int64_t at = static_cast<int64_t>(chunk) * kChunkBytes;
-      const uint32_t row_bytes =
-          static_cast<uint32_t>(min(static_cast<int64_t>(kChunkBytes), m.row_bytes - at));
-      uint32_t scale_bytes = 0;
-      int first_group = 0;
-      if (IsInteger(F) && groups > 0) {
-        first_group = chunk * kChunkCols<F> / m.group;
-        const int count = min(kChunkCols<F> / m.group, groups - first_group);
-        scale_bytes = static_cast<uint32_t>(count * 8 * ScaleBytesOf(F));
-      }
+      const uint32_t bytes = 8 * min(kChunkBytes, row_bytes - chunk * kChunkBytes);
+      const int in_chunk = kChunkCols<F> >> p.group_shift;
+      const uint32_t scale_bytes =
+          grouped ? min(in_chunk, groups - chunk * in_chunk) * 8 * ScaleBytesOf(F) : 0;
       const uint32_t full = shared + p.barrier_offset + stage * 16, empty = full + 8;
       const uint32_t base = shared + stage * p.stage_bytes;
       BarrierWait(empty, phase);
-      if (lane == 0) {
-        const int rows = t.half[0].valid + t.half[1].valid;
-        const int scaled = (t.half[0].valid > 0) + (t.half[1].valid > 0);
-        BarrierExpect(full, rows * row_bytes + scaled * scale_bytes);
-      }
-      __syncwarp();
-      if (lane < kTileRows) {
-        const Half& h = lane < 8 ? t.half[0] : t.half[1];
-        if (lane % 8 < h.valid)
-          BulkCopy(base + lane * kPitch, h.matrix->data + (h.row + lane % 8) * h.matrix->row_bytes + at,
-                   row_bytes, full, policy);
-      } else if (lane < kTileRows + 2 && scale_bytes > 0) {
-        const int which = lane - kTileRows;
-        const Half& h = which == 0 ? t.half[0] : t.half[1];
-        if (h.valid > 0)
-          BulkCopy(base + kTileRows * kPitch + which * p.scale_half_bytes,
-                   h.matrix->scales +
-                       (static_cast<int64_t>(h.row / 8) * groups + first_group) * 8 * ScaleBytesOf(F),
-                   scale_bytes, full, policy);
-      }
+      BarrierExpect(full, (bytes + scale_bytes) * (t.half[1].valid > 0 ? 2 : 1));
+      CopyHalf<F>(p, t.half[0], chunk, bytes, scale_bytes, base, base + 2 * kHalfBytes, full, policy);
+      CopyHalf<F>(p, t.half[1], chunk, bytes, scale_bytes, base + kHalfBytes,
+                  base + 2 * kHalfBytes + p.scale_half_bytes, full, policy);
       if (++stage == p.stages) {
         stage = 0;
         phase ^= 1;
@@ -266,11 +259,11 @@ __device__ __forceinline__ void StoreActivation(const Params& p, char* x, int to
       if (lanes > 16) sum += __shfl_xor_sync(0xffffffffu, sum, 16);
       if (lane % lanes == 0) {
         float* sums = reinterpret_cast<float*>(x - p.x_offset + p.xsum_offset);
-        sums[token * a.a.groups_per_row() + (group * 128 + lane * 4) / a.a.group] = sum;
+        sums[token * (padded >> p.group_shift) + ((group * 128 + lane * 4) >> p.group_shift)] = sum;
       }
     }
     if (lane == 0)
-      reinterpret_cast<float*>(x - p.x_offset + p.xs_offset)[token * (padded / 128) + group] = step;
+      reinterpret_cast<float*>(x - p.x_offset + p.xs_offset)[token * (padded >> 7) + group] = step;
   }
 }
 
@@ -375,7 +368,7 @@ __device__ __forceinline__ void Multiply(const Params& p, Accumulator<F, NT>& ac
   const MatvecArgs& a = p.a;
   const int g = lane / 4, t = lane % 4;
   const int padded = a.a.padded;
-  const uint32_t row_a = stage + g * kPitch + t * 16, row_b = row_a + 8 * kPitch;
+  const uint32_t row_a = stage + lane * 16, row_b = row_a + kHalfBytes;
   const auto activation = [&](int n) {  // base address of this lane's column
     return shared + p.x_offset + (g & 1) * p.plane_bytes;
   };
@@ -385,7 +378,7 @@ __device__ __forceinline__ void Multiply(const Params& p, Accumulator<F, NT>& ac
     const int first = chunk * kChunkCols<F> + unit * 2 * kBlockCols;
 #pragma unroll
     for (int block = 0; block < 2; ++block) {
-      const uint32_t off = unit * 128 + block * 64;
+      const uint32_t off = (unit * 2 + block) * 512;
       const uint4 wa = Load16(row_a + off), wb = Load16(row_b + off);
 #pragma unroll
       for (int n = 0; n < NT; ++n) {
@@ -441,14 +434,14 @@ __device__ __forceinline__ void Multiply(const Params& p, Accumulator<F, NT>& ac
     constexpr bool kFour = F != Format::kInt8;
     const int unit_cols = chunk * kChunkCols<F> + unit * 128;
     uint4 wa[2], wb[2];
-    wa[0] = Load16(row_a + unit * (kFour ? 64 : 128));
-    wb[0] = Load16(row_b + unit * (kFour ? 64 : 128));
+    wa[0] = Load16(row_a + unit * (kFour ? 512 : 1024));
+    wb[0] = Load16(row_b + unit * (kFour ? 512 : 1024));
     if constexpr (!kFour) {
-      wa[1] = Load16(row_a + unit * 128 + 64);
-      wb[1] = Load16(row_b + unit * 128 + 64);
+      wa[1] = Load16(row_a + unit * 1024 + 512);
+      wb[1] = Load16(row_b + unit * 1024 + 512);
     }
-    const int group = a.a.group > 0 ? a.a.group : 128;
-    const uint32_t scales = stage + kTileRows * kPitch;
+    const int shift = p.group_shift, last = (1 << (shift - 5)) - 1;  // products of a group, less one
+    const uint32_t scales = stage + 2 * kHalfBytes;
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
       const int token = n * 4 + g / 2, mine = min(n * 4 + t, a.tokens - 1);
@@ -461,7 +454,7 @@ __device__ __forceinline__ void Multiply(const Params& p, Accumulator<F, NT>& ac
       float step;
       asm volatile("ld.shared.f32 %0, [%1];"
                    : "=f"(step)
-                   : "r"(shared + p.xs_offset + (mine * (padded / 128) + unit_cols / 128) * 4));
+                   : "r"(shared + p.xs_offset + (mine * (padded >> 7) + (unit_cols >> 7)) * 4));
       int c[4] = {0, 0, 0, 0};
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -474,11 +467,11 @@ __device__ __forceinline__ void Multiply(const Params& p, Accumulator<F, NT>& ac
           MmaInt8(c, Word(wa[j / 2], j % 2 * 2), Word(wb[j / 2], j % 2 * 2), Word(wa[j / 2], j % 2 * 2 + 1),
                   Word(wb[j / 2], j % 2 * 2 + 1), b0, b1);
         }
-        if ((j + 1) * 32 % group != 0) continue;
+        if ((j & last) != last) continue;
         const float da = static_cast<float>((c[0] << 7) + c[1]) * step;
         const float db = static_cast<float>((c[2] << 7) + c[3]) * step;
         c[0] = c[1] = c[2] = c[3] = 0;
-        const int in_chunk = (unit * 128 + j * 32) / group;
+        const int in_chunk = (unit * 128 + j * 32) >> shift;
         const uint32_t at = scales + (in_chunk * 8 + g) * ScaleBytesOf(F);
         if constexpr (F == Format::kInt8) {
           float sa = 1, sb = 1;
@@ -493,7 +486,7 @@ __device__ __forceinline__ void Multiply(const Params& p, Accumulator<F, NT>& ac
           asm volatile("ld.shared.f32 %0, [%1];"
                        : "=f"(x_sum)
                        : "r"(shared + p.xsum_offset +
-                             (mine * a.a.groups_per_row() + (unit_cols + j * 32) / group) * 4));
+                             (mine * (padded >> shift) + ((unit_cols + j * 32) >> shift)) * 4));
           float2 pa, pb;
           if constexpr (F == Format::kInt4) {
             uint32_t ua, ub;
@@ -607,7 +600,10 @@ __global__ void __launch_bounds__(kThreads, 2) Kernel(const __grid_constant__ Pa
   }
   __syncthreads();
   LetNextStart();
-  if (warp == kWarps) return Produce<F>(p, shared, lane);
+  if (warp == kWarps) {
+    if (lane == 0) Produce<F>(p, shared);
+    return;
+  }
 
   WaitForPrevious();
   LoadActivations<F>(p, memory, warp, lane);
@@ -615,19 +611,21 @@ __global__ void __launch_bounds__(kThreads, 2) Kernel(const __grid_constant__ Pa
 
   const float* scales = reinterpret_cast<const float*>(memory + p.sum_offset) + kMaxMatvecTokens * kWarps;
   constexpr int kUnitBytes = F == Format::kInt4 || F == Format::kInt4Wide ? 64 : 128;
+  constexpr int kUnits = kChunkBytes / kUnitBytes / kWarps;  // of a warp in a stage
+  const int row_bytes = static_cast<int>(p.a.a.row_bytes);
   int stage = 0, parity = 0;
   uint32_t phase = 0;
   for (int tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
     Accumulator<F, NT> acc;
     acc.Clear();
     for (int chunk = 0; chunk < p.chunks; ++chunk) {
-      const int units = static_cast<int>(min(static_cast<int64_t>(kChunkBytes),
-                                             p.a.a.row_bytes - static_cast<int64_t>(chunk) * kChunkBytes)) /
-                        kUnitBytes;
+      const int units = min(kChunkBytes, row_bytes - chunk * kChunkBytes) / kUnitBytes;
       const uint32_t full = shared + p.barrier_offset + stage * 16;
       BarrierWait(full, phase);
-      for (int unit = warp; unit < units; unit += kWarps)
-        Multiply<F, NT>(p, acc, shared, shared + stage * p.stage_bytes, chunk, unit, lane);
+#pragma unroll
+      for (int i = 0; i < kUnits; ++i)
+        if (warp + i * kWarps < units)
+          Multiply<F, NT>(p, acc, shared, shared + stage * p.stage_bytes, chunk, warp + i * kWarps, lane);
       __syncwarp();
       if (lane == 0) BarrierArrive(full + 8);
       if (++stage == p.stages) {
