@@ -4,6 +4,9 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdlib>
+#include <cstring>
+
 namespace celer::cuda {
 
 __device__ __forceinline__ void WaitForPrevious() {
@@ -12,6 +15,15 @@ __device__ __forceinline__ void WaitForPrevious() {
 // The next kernel's blocks may take what room is left on the multiprocessors from now on.
 __device__ __forceinline__ void LetNextStart() {
   asm volatile("griddepcontrol.launch_dependents;");
+}
+
+// CELER_PDL=0 turns the early start off, to measure what it brings.
+inline bool EarlyStart() {
+  static const bool on = [] {
+    const char* value = std::getenv("CELER_PDL");
+    return value == nullptr || std::strcmp(value, "0") != 0;
+  }();
+  return on;
 }
 
 template <class... Params, class... Args>
@@ -26,7 +38,7 @@ cudaError_t Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shar
   early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early[0].val.programmaticStreamSerializationAllowed = 1;
   config.attrs = early;
-  config.numAttrs = 1;
+  config.numAttrs = EarlyStart() ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
 }
 

@@ -44,7 +44,7 @@ int Layout(const DeviceMatrix& m, int tokens, Params* p) {
   p->xs_offset = take(integer ? tokens * m.padded / 128 * 4 : 0);
   p->xsum_offset = take(integer && m.group > 0 ? tokens * m.padded / m.group * 4 : 0);
   p->red_offset = take(2 * kWarps * tiles_of_four * 32 * static_cast<int>(sizeof(float2)));
-  p->sum_offset = take((kMaxMatvecTokens * kWarps + kMaxMatvecTokens) * 4);
+  p->sum_offset = take(kMaxMatvecTokens * kWarps * 4);
   p->barrier_offset = take(kMaxStages * 16);
   return at;
 }

@@ -14,9 +14,10 @@
 
 namespace celer::cuda::matvec {
 
-constexpr int kWarps = 8;
+constexpr int kWarps = 16;  // that multiply
 constexpr int kConsumers = kWarps * 32;
-constexpr int kThreads = kConsumers + 32;
+constexpr int kProducer = kWarps, kFinisher = kWarps + 1;
+constexpr int kThreads = kConsumers + 64;
 constexpr int kChunkBytes = 1024;  // of one row in one stage
 constexpr int kHalfBytes = 8 * kChunkBytes;
 constexpr int kPlanePad = 64;  // the two parts of an activation fall into different halves of the banks
@@ -83,8 +84,16 @@ __device__ __forceinline__ uint4 Load16(uint32_t from) {
                : "r"(from));
   return v;
 }
+// Hardware barriers: 1 among the warps that multiply; 2 and 3 say that the sums of a tile are written, 4 and
+// 5 that they have been read. Sums have two buffers, used in turn.
 __device__ __forceinline__ void ConsumerBarrier() {
-  asm volatile("bar.sync 1, 256;" ::: "memory");
+  asm volatile("bar.sync 1, 512;" ::: "memory");
+}
+__device__ __forceinline__ void SyncPair(int id) {
+  asm volatile("bar.sync %0, 544;" ::"r"(id) : "memory");
+}
+__device__ __forceinline__ void ArrivePair(int id) {
+  asm volatile("bar.arrive %0, 544;" ::"r"(id) : "memory");
 }
 __device__ __forceinline__ void MmaBf16(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                                         uint32_t b0, uint32_t b1) {
@@ -267,31 +276,36 @@ __device__ __forceinline__ void StoreActivation(const Params& p, char* x, int to
   }
 }
 
+// Partial sums of squares go to shared memory, [tokens, warps]; the finisher makes the norm's scale of them.
 template <Format F>
 __device__ __forceinline__ void LoadActivations(const Params& p, char* shared, int warp, int lane) {
   const MatvecArgs& a = p.a;
   char* x = shared + p.x_offset;
-  float* sums = reinterpret_cast<float*>(shared + p.sum_offset);  // [8 tokens, 8 warps], then [8] scales
+  float* sums = reinterpret_cast<float*>(shared + p.sum_offset);
   const int groups = a.a.padded / 128;
   const int mine = (groups - warp + kWarps - 1) / kWarps;  // of each token
+  const int items = mine * a.tokens;
   const bool whole = a.x_stride % 4 == 0 && a.a.cols % 4 == 0;
-  float squares = 0;
   constexpr int kAtOnce = 4;  // loads in flight
-  for (int first = 0; first < mine * a.tokens; first += kAtOnce) {
+  float squares = 0;
+  int token = 0, index = 0;  // of the item that is stored next
+  int load_token = 0, load_index = 0;
+  for (int first = 0; first < items; first += kAtOnce) {
     float4 v[kAtOnce], w[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int item = first + i;
-      v[i] = w[i] = make_float4(0, 0, 0, 0);
-      if (item >= mine * a.tokens) continue;
-      const int token = item / mine;
-      const int col = (warp + item % mine * kWarps) * 128 + lane * 4;
-      const int row = a.rows ? __ldcg(a.rows + token) : token;
+      v[i] = make_float4(0, 0, 0, 0);
+      w[i] = make_float4(1, 1, 1, 1);
+      if (first + i >= items) continue;
+      const int col = (warp + load_index * kWarps) * 128 + lane * 4;
+      const int row = a.rows ? __ldcg(a.rows + load_token) : load_token;
       const float* from = a.x + row * a.x_stride + col;
-      if (whole && col < a.a.cols) {
-        v[i] = __ldcg(reinterpret_cast<const float4*>(from));
-        if (a.norm) w[i] = __ldg(reinterpret_cast<const float4*>(a.norm + col));
-      } else if (!whole) {
+      if (whole) {
+        if (col < a.a.cols) {
+          v[i] = __ldcg(reinterpret_cast<const float4*>(from));
+          if (a.norm) w[i] = __ldg(reinterpret_cast<const float4*>(a.norm + col));
+        }
+      } else {
         float* to = reinterpret_cast<float*>(&v[i]);
         float* weight = reinterpret_cast<float*>(&w[i]);
 #pragma unroll
@@ -301,37 +315,26 @@ __device__ __forceinline__ void LoadActivations(const Params& p, char* shared, i
             if (a.norm) weight[j] = __ldg(a.norm + col + j);
           }
       }
+      if (++load_index == mine) load_index = 0, ++load_token;
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int item = first + i;
-      if (item >= mine * a.tokens) break;
-      const int token = item / mine, group = warp + item % mine * kWarps;
-      if (a.norm) {
-        squares += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
-        v[i] = make_float4(v[i].x * w[i].x, v[i].y * w[i].y, v[i].z * w[i].z, v[i].w * w[i].w);
-        if (item % mine == mine - 1) {
+      if (first + i >= items) break;
+      squares += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
+      StoreActivation<F>(p, x, token, warp + index * kWarps, lane,
+                         make_float4(v[i].x * w[i].x, v[i].y * w[i].y, v[i].z * w[i].z, v[i].w * w[i].w));
+      if (++index == mine) {
 #pragma unroll
-          for (int j = 16; j > 0; j /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, j);
-          if (lane == 0) sums[token * kWarps + warp] = squares;
-          squares = 0;
-        }
+        for (int j = 16; j > 0; j /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, j);
+        if (lane == 0) sums[token * kWarps + warp] = squares;
+        squares = 0;
+        index = 0;
+        ++token;
       }
-      StoreActivation<F>(p, x, token, group, lane, v[i]);
     }
   }
-  if (a.norm && mine == 0 && lane == 0)
-    for (int token = 0; token < a.tokens; ++token) sums[token * kWarps + warp] = 0;
-  ConsumerBarrier();
-  if (warp == 0 && lane < a.tokens) {
-    float scale = 1;
-    if (a.norm) {
-      float total = 0;
-      for (int i = 0; i < kWarps; ++i) total += sums[lane * kWarps + i];
-      scale = 1.0f / sqrtf(total / static_cast<float>(a.a.cols) + a.eps);
-    }
-    sums[kMaxMatvecTokens * kWarps + lane] = scale;
-  }
+  if (mine == 0 && lane == 0)
+    for (int i = 0; i < a.tokens; ++i) sums[i * kWarps + warp] = 0;
 }
 
 // ---- the products
@@ -362,144 +365,150 @@ __device__ __forceinline__ uint32_t Word(const uint4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
+// Where a lane finds what it multiplies, but for the stage and the chunk. A column beyond the last token is a
+// copy of that token's; nobody reads its sums.
+template <int NT>
+struct Places {
+  uint32_t x[NT];              // its column of the activations, at its warp's part of a chunk
+  uint32_t step[NT], sum[NT];  // integer formats: scale of x, and sums of x
+  uint32_t scale;              // of the weights, within a stage
+};
+
+template <Format F>
+constexpr int kWarpCols = 64 * 8 / BitsOf(F);  // columns of a warp in a chunk
+
 template <Format F, int NT>
-__device__ __forceinline__ void Multiply(const Params& p, Accumulator<F, NT>& acc, uint32_t shared,
-                                         uint32_t stage, int chunk, int unit, int lane) {
-  const MatvecArgs& a = p.a;
-  const int g = lane / 4, t = lane % 4;
-  const int padded = a.a.padded;
-  const uint32_t row_a = stage + lane * 16, row_b = row_a + kHalfBytes;
-  const auto activation = [&](int n) {  // base address of this lane's column
-    return shared + p.x_offset + (g & 1) * p.plane_bytes;
-  };
+__device__ __forceinline__ Places<NT> Find(const Params& p, uint32_t shared, int warp, int lane) {
+  const int g = lane / 4, t = lane % 4, padded = p.a.a.padded, last = p.a.tokens - 1;
+  constexpr int kBytes = IsInteger(F) ? 1 : 2;  // of an activation's part
+  Places<NT> out;
+#pragma unroll
+  for (int n = 0; n < NT; ++n) {
+    const int column = min(n * 4 + g / 2, last), mine = min(n * 4 + t, last);
+    out.x[n] = shared + p.x_offset + (g & 1) * p.plane_bytes +
+               (column * padded + warp * kWarpCols<F>)*kBytes + t * (F == Format::kF32 ? 8 : 16);
+    out.step[n] = shared + p.xs_offset + (mine * (padded >> 7) + (warp * kWarpCols<F> >> 7)) * 4;
+    out.sum[n] = shared + p.xsum_offset +
+                 (mine * (padded >> p.group_shift) + (warp * kWarpCols<F> >> p.group_shift)) * 4;
+  }
+  out.scale = 2 * kHalfBytes + ((warp * kWarpCols<F> >> p.group_shift) * 8 + g) * ScaleBytesOf(F);
+  return out;
+}
+
+__device__ __forceinline__ float LoadFloat(uint32_t from) {
+  float v;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(from));
+  return v;
+}
+
+// Scale and minimum of a row's group.
+template <Format F>
+__device__ __forceinline__ float2 LoadScale(uint32_t from) {
+  if constexpr (F == Format::kInt4) {
+    uint32_t pair;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(pair) : "r"(from));
+    return __half22float2(reinterpret_cast<const __half2&>(pair));
+  } else {
+    float2 v;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(from));
+    return v;
+  }
+}
+
+// One warp's 64 bytes of each of the 16 rows.
+template <Format F, int NT>
+__device__ __forceinline__ void Multiply(const Params& p, Accumulator<F, NT>& acc, const Places<NT>& at,
+                                         uint32_t stage, uint32_t weights, int chunk) {
+  const uint4 wa = Load16(weights), wb = Load16(weights + kHalfBytes);
   if constexpr (!IsInteger(F)) {
-    // A unit is 128 bytes of each row: two blocks of 64.
-    constexpr int kBlockCols = 64 * 8 / BitsOf(F);
-    const int first = chunk * kChunkCols<F> + unit * 2 * kBlockCols;
+    const uint32_t off = chunk * kChunkCols<F> * 2;
 #pragma unroll
-    for (int block = 0; block < 2; ++block) {
-      const uint32_t off = (unit * 2 + block) * 512;
-      const uint4 wa = Load16(row_a + off), wb = Load16(row_b + off);
+    for (int n = 0; n < NT; ++n) {
+      if constexpr (F == Format::kF32) {
+        uint2 x;
+        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(at.x[n] + off));
+        uint32_t ua[4] = {wa.x, wa.y, wa.z, wa.w}, ub[4] = {wb.x, wb.y, wb.z, wb.w};
 #pragma unroll
-      for (int n = 0; n < NT; ++n) {
-        const int token = n * 4 + g / 2;
-        const uint32_t from = activation(n) + (token * padded + first + block * kBlockCols) * 2;
-        uint4 x = make_uint4(0, 0, 0, 0);
-        if constexpr (F == Format::kF32) {
-          if (token < a.tokens)
-            asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(from + t * 8));
-          uint32_t ua[4] = {wa.x, wa.y, wa.z, wa.w}, ub[4] = {wb.x, wb.y, wb.z, wb.w};
+        for (int part = 0; part < 3; ++part) {  // 3 x 8 bits of significand
+          uint32_t pa[2], pb[2];
 #pragma unroll
-          for (int part = 0; part < 3; ++part) {  // 3 x 8 bits of significand
-            uint32_t pa[2], pb[2];
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-              float* va = reinterpret_cast<float*>(ua + 2 * i);
-              float* vb = reinterpret_cast<float*>(ub + 2 * i);
-              pa[i] = PackBf16(va[0], va[1]);
-              pb[i] = PackBf16(vb[0], vb[1]);
-              const float2 fa = UnpackBf16(pa[i]), fb = UnpackBf16(pb[i]);
-              va[0] -= fa.x, va[1] -= fa.y, vb[0] -= fb.x, vb[1] -= fb.y;
-            }
-            MmaBf16(acc.c[block][n], pa[0], pb[0], pa[1], pb[1], x.x, x.y);
+          for (int i = 0; i < 2; ++i) {
+            const float a0 = __uint_as_float(ua[2 * i]), a1 = __uint_as_float(ua[2 * i + 1]);
+            const float b0 = __uint_as_float(ub[2 * i]), b1 = __uint_as_float(ub[2 * i + 1]);
+            pa[i] = PackBf16(a0, a1);
+            pb[i] = PackBf16(b0, b1);
+            const float2 fa = UnpackBf16(pa[i]), fb = UnpackBf16(pb[i]);
+            ua[2 * i] = __float_as_uint(a0 - fa.x), ua[2 * i + 1] = __float_as_uint(a1 - fa.y);
+            ub[2 * i] = __float_as_uint(b0 - fb.x), ub[2 * i + 1] = __float_as_uint(b1 - fb.y);
           }
-        } else {
-          if (token < a.tokens) x = Load16(from + t * 16);
-          if constexpr (F == Format::kBf16) {
-            MmaBf16(acc.c[0][n], wa.x, wb.x, wa.y, wb.y, x.x, x.y);
-            MmaBf16(acc.c[1][n], wa.z, wb.z, wa.w, wb.w, x.z, x.w);
-          } else {  // f16 = bf16 + bf16, exactly: 8 bits and 3
-            uint32_t high_a[4], high_b[4], low_a[4], low_b[4];
+          MmaBf16(acc.c[part % 2][n], pa[0], pb[0], pa[1], pb[1], x.x, x.y);
+        }
+      } else {
+        const uint4 x = Load16(at.x[n] + off);
+        if constexpr (F == Format::kBf16) {
+          MmaBf16(acc.c[0][n], wa.x, wb.x, wa.y, wb.y, x.x, x.y);
+          MmaBf16(acc.c[1][n], wa.z, wb.z, wa.w, wb.w, x.z, x.w);
+        } else {  // f16 = bf16 + bf16, exactly: 8 bits and 3
+          uint32_t high_a[4], high_b[4], low_a[4], low_b[4];
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              const uint32_t ua = Word(wa, i), ub = Word(wb, i);
-              const float2 va = __half22float2(reinterpret_cast<const __half2&>(ua));
-              const float2 vb = __half22float2(reinterpret_cast<const __half2&>(ub));
-              high_a[i] = PackBf16(va.x, va.y);
-              high_b[i] = PackBf16(vb.x, vb.y);
-              const float2 fa = UnpackBf16(high_a[i]), fb = UnpackBf16(high_b[i]);
-              low_a[i] = PackBf16(va.x - fa.x, va.y - fa.y);
-              low_b[i] = PackBf16(vb.x - fb.x, vb.y - fb.y);
-            }
-            MmaBf16(acc.c[0][n], high_a[0], high_b[0], high_a[1], high_b[1], x.x, x.y);
-            MmaBf16(acc.c[1][n], high_a[2], high_b[2], high_a[3], high_b[3], x.z, x.w);
-            MmaBf16(acc.c[0][n], low_a[0], low_b[0], low_a[1], low_b[1], x.x, x.y);
-            MmaBf16(acc.c[1][n], low_a[2], low_b[2], low_a[3], low_b[3], x.z, x.w);
+          for (int i = 0; i < 4; ++i) {
+            const uint32_t ua = Word(wa, i), ub = Word(wb, i);
+            const float2 va = __half22float2(reinterpret_cast<const __half2&>(ua));
+            const float2 vb = __half22float2(reinterpret_cast<const __half2&>(ub));
+            high_a[i] = PackBf16(va.x, va.y);
+            high_b[i] = PackBf16(vb.x, vb.y);
+            const float2 fa = UnpackBf16(high_a[i]), fb = UnpackBf16(high_b[i]);
+            low_a[i] = PackBf16(va.x - fa.x, va.y - fa.y);
+            low_b[i] = PackBf16(vb.x - fb.x, vb.y - fb.y);
           }
+          MmaBf16(acc.c[0][n], high_a[0], high_b[0], high_a[1], high_b[1], x.x, x.y);
+          MmaBf16(acc.c[1][n], high_a[2], high_b[2], high_a[3], high_b[3], x.z, x.w);
+          MmaBf16(acc.c[0][n], low_a[0], low_b[0], low_a[1], low_b[1], x.x, x.y);
+          MmaBf16(acc.c[1][n], low_a[2], low_b[2], low_a[3], low_b[3], x.z, x.w);
         }
       }
     }
   } else {
-    // A unit is 128 columns: four products of 32, under one scale of x per token.
+    // Products of 32 columns, added up as integers within a group.
     constexpr bool kFour = F != Format::kInt8;
-    const int unit_cols = chunk * kChunkCols<F> + unit * 128;
-    uint4 wa[2], wb[2];
-    wa[0] = Load16(row_a + unit * (kFour ? 512 : 1024));
-    wb[0] = Load16(row_b + unit * (kFour ? 512 : 1024));
-    if constexpr (!kFour) {
-      wa[1] = Load16(row_a + unit * 1024 + 512);
-      wb[1] = Load16(row_b + unit * 1024 + 512);
-    }
-    const int shift = p.group_shift, last = (1 << (shift - 5)) - 1;  // products of a group, less one
-    const uint32_t scales = stage + 2 * kHalfBytes;
+    constexpr int kProducts = kFour ? 4 : 2;
+    const int shift = p.group_shift;
+    const int last = min((1 << (shift - 5)) - 1, kProducts - 1);  // products of a group, less one
+    const uint32_t off = chunk * kChunkCols<F>;
+    const uint32_t sum_off = off >> shift << 2;
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
-      const int token = n * 4 + g / 2, mine = min(n * 4 + t, a.tokens - 1);
-      const uint32_t from = activation(n) + token * padded + unit_cols + t * 16;
-      uint4 x[2] = {make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)};
-      if (token < a.tokens) {
-        x[0] = Load16(from);
-        x[1] = Load16(from + 64);
-      }
-      float step;
-      asm volatile("ld.shared.f32 %0, [%1];"
-                   : "=f"(step)
-                   : "r"(shared + p.xs_offset + (mine * (padded >> 7) + (unit_cols >> 7)) * 4));
+      const uint4 x0 = Load16(at.x[n] + off), x1 = kFour ? Load16(at.x[n] + off + 64) : x0;
+      const float step = LoadFloat(at.step[n] + (off >> 7 << 2));
       int c[4] = {0, 0, 0, 0};
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const uint32_t b0 = Word(x[j / 2], j % 2 * 2), b1 = Word(x[j / 2], j % 2 * 2 + 1);
+      for (int j = 0; j < kProducts; ++j) {
+        const uint4& x = j < 2 ? x0 : x1;
+        const uint32_t b0 = Word(x, j % 2 * 2), b1 = Word(x, j % 2 * 2 + 1);
         if constexpr (kFour) {
-          const uint32_t ua = Word(wa[0], j), ub = Word(wb[0], j);
+          const uint32_t ua = Word(wa, j), ub = Word(wb, j);
           MmaInt8(c, ua & 0x0f0f0f0fu, ub & 0x0f0f0f0fu, ua >> 4 & 0x0f0f0f0fu, ub >> 4 & 0x0f0f0f0fu, b0,
                   b1);
         } else {
-          MmaInt8(c, Word(wa[j / 2], j % 2 * 2), Word(wb[j / 2], j % 2 * 2), Word(wa[j / 2], j % 2 * 2 + 1),
-                  Word(wb[j / 2], j % 2 * 2 + 1), b0, b1);
+          MmaInt8(c, Word(wa, j * 2), Word(wb, j * 2), Word(wa, j * 2 + 1), Word(wb, j * 2 + 1), b0, b1);
         }
         if ((j & last) != last) continue;
         const float da = static_cast<float>((c[0] << 7) + c[1]) * step;
         const float db = static_cast<float>((c[2] << 7) + c[3]) * step;
         c[0] = c[1] = c[2] = c[3] = 0;
-        const int in_chunk = (unit * 128 + j * 32) >> shift;
-        const uint32_t at = scales + (in_chunk * 8 + g) * ScaleBytesOf(F);
+        const int group = j * 32 >> shift;
         if constexpr (F == Format::kInt8) {
           float sa = 1, sb = 1;
-          if (a.a.group > 0) {
-            asm volatile("ld.shared.f32 %0, [%1];" : "=f"(sa) : "r"(at));
-            asm volatile("ld.shared.f32 %0, [%1];" : "=f"(sb) : "r"(at + p.scale_half_bytes));
+          if (p.scale_half_bytes > 0) {
+            sa = LoadFloat(stage + at.scale + group * 32);
+            sb = LoadFloat(stage + at.scale + group * 32 + p.scale_half_bytes);
           }
           acc.sum[n][0] += da * sa;
           acc.sum[n][1] += db * sb;
         } else {
-          float x_sum;
-          asm volatile("ld.shared.f32 %0, [%1];"
-                       : "=f"(x_sum)
-                       : "r"(shared + p.xsum_offset +
-                             (mine * (padded >> shift) + ((unit_cols + j * 32) >> shift)) * 4));
-          float2 pa, pb;
-          if constexpr (F == Format::kInt4) {
-            uint32_t ua, ub;
-            asm volatile("ld.shared.u32 %0, [%1];" : "=r"(ua) : "r"(at));
-            asm volatile("ld.shared.u32 %0, [%1];" : "=r"(ub) : "r"(at + p.scale_half_bytes));
-            pa = __half22float2(reinterpret_cast<const __half2&>(ua));
-            pb = __half22float2(reinterpret_cast<const __half2&>(ub));
-          } else {
-            asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pa.x), "=f"(pa.y) : "r"(at));
-            asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                         : "=f"(pb.x), "=f"(pb.y)
-                         : "r"(at + p.scale_half_bytes));
-          }
+          const float x_sum = LoadFloat(at.sum[n] + sum_off + group * 4);
+          const uint32_t from = stage + at.scale + group * 8 * ScaleBytesOf(F);
+          const float2 pa = LoadScale<F>(from), pb = LoadScale<F>(from + p.scale_half_bytes);
           acc.sum[n][0] += da * pa.x + pa.y * x_sum;
           acc.sum[n][1] += db * pb.x + pb.y * x_sum;
         }
@@ -524,70 +533,149 @@ __device__ __forceinline__ float Activate(DeviceActivation kind, float v) {
   return v;
 }
 
-__device__ __forceinline__ void AppendKv(const MatvecArgs& a, std::byte* cache, int token, int row,
-                                         float value) {
-  const int head = row / a.kv.head_dim, dim = row % a.kv.head_dim;
-  const int position = __ldcg(a.batch.positions + token);
-  const int block = __ldcg(a.batch.block_table + __ldcg(a.batch.sequence + token) * a.batch.max_blocks +
-                           position / kKvBlock);
-  const int64_t at = ((static_cast<int64_t>(block) * a.kv.kv_heads + head) * kKvBlock + position % kKvBlock) *
-                         a.kv.padded_dim +
-                     dim;
+// What the finisher knows of a token before the first product is done.
+struct TokenPlace {
+  int position = 0;
+  int64_t kv_row = 0;  // of head 0, in elements
+};
+
+__device__ __forceinline__ TokenPlace PlaceOf(const MatvecArgs& a, int token) {
+  TokenPlace out;
+  if (a.epilogue != Epilogue::kQkv) return out;
+  out.position = __ldcg(a.batch.positions + token);
+  const int row = __ldcg(a.batch.sequence + token);
+  const int block =
+      __ldcg(a.batch.block_table + static_cast<int64_t>(row) * a.batch.max_blocks + out.position / kKvBlock);
+  out.kv_row =
+      (static_cast<int64_t>(block) * a.kv.kv_heads * kKvBlock + out.position % kKvBlock) * a.kv.padded_dim;
+  return out;
+}
+
+__device__ __forceinline__ void AppendKv(const MatvecArgs& a, std::byte* cache, int64_t at, float value) {
   if (a.kv.dtype == DType::kBf16)
     reinterpret_cast<__nv_bfloat16*>(cache)[at] = __float2bfloat16(value);
   else
     reinterpret_cast<__half*>(cache)[at] = __float2half_rn(value);
 }
 
-// `value` holds the sums of rows half[0].row + r and half[1].row + r.
-__device__ __forceinline__ void Finish(const Params& p, const Tile& tile, int token, int r, float2 value,
-                                       float scale) {
+// What is added or multiplied to the two sums of a lane; loaded while the products run.
+struct Extras {
+  float scale[2] = {1, 1};  // of the output channel
+  float add[2] = {0, 0};    // bias and residual
+  float cosine = 1, sine = 0;
+};
+
+__device__ __forceinline__ Extras LoadExtras(const Params& p, const Tile& tile, int token, int r,
+                                             const TokenPlace& place) {
   const MatvecArgs& a = p.a;
-  const bool has[2] = {r < tile.half[0].valid, r < tile.half[1].valid};
-  const int row[2] = {tile.half[0].row + r, tile.half[1].row + r};
-  float v[2] = {value.x * scale, value.y * scale};
-  if (tile.half[0].matrix->format == Format::kInt8 && tile.half[0].matrix->group == 0) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-      if (has[i]) v[i] *= __ldg(reinterpret_cast<const float*>(tile.half[i].matrix->scales) + row[i]);
-  }
-  if (a.epilogue == Epilogue::kGateUp) {
-    if (has[0]) a.out[token * a.out_stride + row[0]] = Activate(a.activation, v[0]) * v[1];
-    return;
-  }
+  Extras out;
+  const bool per_channel = a.a.format == Format::kInt8 && a.a.group == 0;
   const float* bias = tile.part == 0 ? a.a_bias : tile.part == 1 ? a.b_bias : a.c_bias;
 #pragma unroll
-  for (int i = 0; i < 2; ++i)
-    if (bias && has[i]) v[i] += __ldg(bias + row[i]);
-  if (a.epilogue == Epilogue::kStore) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-      if (has[i]) {
-        const int64_t at = token * a.out_stride + row[i];
-        a.out[at] = a.residual ? v[i] + __ldcg(a.residual + at) : v[i];
-      }
-    return;
+  for (int i = 0; i < 2; ++i) {
+    if (r >= tile.half[i].valid) continue;
+    const int row = tile.half[i].row + r;
+    if (per_channel) out.scale[i] = __ldg(reinterpret_cast<const float*>(tile.half[i].matrix->scales) + row);
+    if (bias) out.add[i] = __ldg(bias + row);
+    if (a.residual) out.add[i] += __ldcg(a.residual + token * a.out_stride + row);
   }
   if (tile.rotate) {
     const int half = a.rope_dim / 2;
-    const int64_t at =
-        static_cast<int64_t>(__ldcg(a.batch.positions + token)) * half + row[0] % a.kv.head_dim;
-    const float cosine = __ldg(a.rope_cos + at), sine = __ldg(a.rope_sin + at);
+    const int64_t at = static_cast<int64_t>(place.position) * half + tile.half[0].row % a.kv.head_dim + r;
+    out.cosine = __ldg(a.rope_cos + at);
+    out.sine = __ldg(a.rope_sin + at);
+  }
+  return out;
+}
+
+// `value` holds the sums of rows half[0].row + r and half[1].row + r.
+__device__ __forceinline__ void Finish(const Params& p, const Tile& tile, int token, int r, float2 value,
+                                       float norm, const Extras& extra, const TokenPlace& place) {
+  const MatvecArgs& a = p.a;
+  const int row[2] = {tile.half[0].row + r, tile.half[1].row + r};
+  float v[2] = {value.x * norm * extra.scale[0], value.y * norm * extra.scale[1]};
+  if (a.epilogue == Epilogue::kGateUp) {
+    if (r < tile.half[0].valid) a.out[token * a.out_stride + row[0]] = Activate(a.activation, v[0]) * v[1];
+    return;
+  }
+  v[0] += extra.add[0];
+  v[1] += extra.add[1];
+  if (tile.rotate) {
     const float x = v[0], y = v[1];
-    v[0] = x * cosine - y * sine;
-    v[1] = y * cosine + x * sine;
+    v[0] = x * extra.cosine - y * extra.sine;
+    v[1] = y * extra.cosine + x * extra.sine;
   }
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    if (tile.part == 0)
+    if (r >= tile.half[i].valid) continue;
+    if (tile.part == 0) {
       a.out[token * a.out_stride + row[i]] = v[i];
-    else
-      AppendKv(a, tile.part == 1 ? a.kv.k : a.kv.v, token, row[i], v[i]);
+    } else {
+      const int head = row[i] / a.kv.head_dim, dim = row[i] % a.kv.head_dim;
+      AppendKv(a, tile.part == 1 ? a.kv.k : a.kv.v,
+               place.kv_row + static_cast<int64_t>(head) * kKvBlock * a.kv.padded_dim + dim, v[i]);
+    }
+  }
+}
+
+// One warp: lane 8i + r finishes rows r and r + 8 of a tile for token i, and for token 4 + i if there are so
+// many.
+template <int NT>
+__device__ __forceinline__ void FinishTiles(const Params& p, char* memory, int lane) {
+  const MatvecArgs& a = p.a;
+  const int r = lane % 8;
+  TokenPlace place[NT];
+  float norm[NT];
+#pragma unroll
+  for (int n = 0; n < NT; ++n) {
+    norm[n] = 0;
+    if (n * 4 + lane / 8 < a.tokens) place[n] = PlaceOf(a, n * 4 + lane / 8);
+  }
+  const float* squares = reinterpret_cast<const float*>(memory + p.sum_offset);
+  int parity = 0;
+  bool first = true;
+  for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
+    const Tile tile = Locate(p, index);
+    Extras extra[NT];
+#pragma unroll
+    for (int n = 0; n < NT; ++n)
+      if (n * 4 + lane / 8 < a.tokens) extra[n] = LoadExtras(p, tile, n * 4 + lane / 8, r, place[n]);
+    SyncPair(2 + parity);
+    if (first) {
+      first = false;
+#pragma unroll
+      for (int n = 0; n < NT; ++n) {
+        const int token = n * 4 + lane / 8;
+        norm[n] = 1;
+        if (!a.norm || token >= a.tokens) continue;
+        float total = 0;
+        for (int w = 0; w < kWarps; ++w) total += squares[token * kWarps + w];
+        norm[n] = 1.0f / sqrtf(total / static_cast<float>(a.a.cols) + a.eps);
+      }
+    }
+    const float2* sums = reinterpret_cast<const float2*>(memory + p.red_offset) + parity * kWarps * NT * 32;
+    float2 total[NT];
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+      total[n] = make_float2(0, 0);
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) {
+        const float2 part = sums[(w * NT + n) * 32 + r * 4 + lane / 8];
+        total[n].x += part.x;
+        total[n].y += part.y;
+      }
+    }
+    ArrivePair(4 + parity);
+    parity ^= 1;
+#pragma unroll
+    for (int n = 0; n < NT; ++n)
+      if (n * 4 + lane / 8 < a.tokens)
+        Finish(p, tile, n * 4 + lane / 8, r, total[n], norm[n], extra[n], place[n]);
   }
 }
 
 template <Format F, int NT>
-__global__ void __launch_bounds__(kThreads, 2) Kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kThreads, NT == 1 ? 2 : 1) Kernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) char memory[];
   const uint32_t shared = SharedAddress(memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -600,32 +688,28 @@ __global__ void __launch_bounds__(kThreads, 2) Kernel(const __grid_constant__ Pa
   }
   __syncthreads();
   LetNextStart();
-  if (warp == kWarps) {
+  if (warp == kProducer) {
     if (lane == 0) Produce<F>(p, shared);
     return;
   }
-
   WaitForPrevious();
+  if (warp == kFinisher) return FinishTiles<NT>(p, memory, lane);
+
   LoadActivations<F>(p, memory, warp, lane);
   ConsumerBarrier();
-
-  const float* scales = reinterpret_cast<const float*>(memory + p.sum_offset) + kMaxMatvecTokens * kWarps;
-  constexpr int kUnitBytes = F == Format::kInt4 || F == Format::kInt4Wide ? 64 : 128;
-  constexpr int kUnits = kChunkBytes / kUnitBytes / kWarps;  // of a warp in a stage
-  const int row_bytes = static_cast<int>(p.a.a.row_bytes);
-  int stage = 0, parity = 0;
+  const Places<NT> at = Find<F, NT>(p, shared, warp, lane);
+  const int blocks = static_cast<int>(p.a.a.row_bytes) / 64 - warp;  // of 64 bytes, from this warp's first on
+  float2* sums = reinterpret_cast<float2*>(memory + p.red_offset) + warp * NT * 32 + lane;
+  int stage = 0, parity = 0, done = 0;
   uint32_t phase = 0;
   for (int tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
     Accumulator<F, NT> acc;
     acc.Clear();
     for (int chunk = 0; chunk < p.chunks; ++chunk) {
-      const int units = min(kChunkBytes, row_bytes - chunk * kChunkBytes) / kUnitBytes;
-      const uint32_t full = shared + p.barrier_offset + stage * 16;
+      const uint32_t full = shared + p.barrier_offset + stage * 16, base = shared + stage * p.stage_bytes;
       BarrierWait(full, phase);
-#pragma unroll
-      for (int i = 0; i < kUnits; ++i)
-        if (warp + i * kWarps < units)
-          Multiply<F, NT>(p, acc, shared, shared + stage * p.stage_bytes, chunk, warp + i * kWarps, lane);
+      if (chunk * (kChunkBytes / 64) < blocks)
+        Multiply<F, NT>(p, acc, at, base, base + warp * 512 + lane * 16, chunk);
       __syncwarp();
       if (lane == 0) BarrierArrive(full + 8);
       if (++stage == p.stages) {
@@ -633,23 +717,12 @@ __global__ void __launch_bounds__(kThreads, 2) Kernel(const __grid_constant__ Pa
         phase ^= 1;
       }
     }
-    // Two buffers in turn: the barrier of the next tile says that this one's sums have been read.
-    float2* sums = reinterpret_cast<float2*>(memory + p.red_offset) + parity * kWarps * NT * 32;
+    if (done >= 2) SyncPair(4 + parity);
+    ++done;
+#pragma unroll
+    for (int n = 0; n < NT; ++n) sums[parity * kWarps * NT * 32 + n * 32] = acc.Get(n);
+    ArrivePair(2 + parity);
     parity ^= 1;
-#pragma unroll
-    for (int n = 0; n < NT; ++n) sums[(warp * NT + n) * 32 + lane] = acc.Get(n);
-    ConsumerBarrier();
-    if (static_cast<int>(threadIdx.x) < 8 * p.a.tokens) {
-      const int token = threadIdx.x / 8, r = threadIdx.x % 8;
-      float2 total = make_float2(0, 0);
-#pragma unroll
-      for (int w = 0; w < kWarps; ++w) {
-        const float2 part = sums[(w * NT + token / 4) * 32 + r * 4 + token % 4];
-        total.x += part.x;
-        total.y += part.y;
-      }
-      Finish(p, Locate(p, tile), token, r, total, scales[token]);
-    }
   }
 }
 
