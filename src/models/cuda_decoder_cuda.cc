@@ -9,9 +9,10 @@
 #include "core/cuda_allocator.h"
 #include "core/cuda_status.h"
 #include "core/log.h"
-#include "kernels/attention/attention_cuda.h"
+#include "kernels/attention/flash_attention_cuda.h"
 #include "kernels/embed/embed_cuda.h"
 #include "kernels/gate_up/gate_up_cuda.h"
+#include "kernels/matmul/gemm_cuda.h"
 #include "kernels/matmul/matvec_cuda.h"
 #include "kernels/qkv/qkv_cuda.h"
 #include "kernels/sample/greedy_cuda.h"
@@ -73,7 +74,7 @@ struct CudaDecoder::Impl {
 
   // The batch on the device, and what the host knows to be there.
   int32_t *tokens = nullptr, *positions = nullptr, *sequence = nullptr, *logit_rows = nullptr,
-          *table = nullptr;
+          *table = nullptr, *seq_start = nullptr;
   int64_t table_width = 0;
   std::vector<int32_t> seen_positions, seen_table;  // of a decode step
   // Pinned memory that copies to the device start from, used in turn.
@@ -90,7 +91,12 @@ struct CudaDecoder::Impl {
   float *logits = nullptr, *partial = nullptr;
   int32_t *attention_tickets = nullptr, *greedy_tickets = nullptr;
   uint64_t* greedy_best = nullptr;
-  Buffer host_logits, host_tokens;  // pinned
+  // Long pieces: weights as rows of bf16, activations in bf16.
+  std::optional<cuda::Gemm> gemm;
+  std::byte *unpacked = nullptr, *x_bf16 = nullptr, *gate_up_bf16 = nullptr, *mid_bf16 = nullptr;
+  float* qkv_rows = nullptr;
+  int64_t longest = 0, sequences = 0;  // of the batch that was uploaded last
+  Buffer host_logits, host_tokens;     // pinned
   int64_t last_rows = 0;
 
   std::array<cudaGraphExec_t, kMaxDecode + 1> graphs = {};
@@ -139,12 +145,34 @@ struct CudaDecoder::Impl {
   void Attention(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer);
   void GateUp(const DeviceLayer& w, int tokens_now);
   void Run(int count, int rows, bool gather);
+  bool UsesGemm(int count) const { return gemm && count > kMaxMatvecTokens; }
+  void LayerByGemm(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer);
+  void MultiplyByGemm(std::span<const DeviceMatrix* const> matrices, const std::byte* x_rows,
+                      int64_t tokens_now, void* out, bool f32_out, int64_t out_stride, bool add);
+  void Check(const Status& status) {
+    if (!status && !problem) problem = status.error();
+  }
+  std::optional<Error> problem;
+  Status TakeFault(const char* what) {
+    const cudaError_t code = std::exchange(fault, cudaSuccess);
+    if (problem) return *std::exchange(problem, std::nullopt);
+    return CudaStatus(code, what);
+  }
+  int64_t unpacked_elements() const;
   cuda::DeviceBatch Batch(int count) const {
     return {tokens, positions, sequence, table, static_cast<int>(table_width), count};
   }
 };
 
 // ---- memory
+
+int64_t CudaDecoder::Impl::unpacked_elements() const {
+  const auto pad = [](int64_t n) { return (n + 127) / 128 * 128; };
+  const DecoderConfig& c = config;
+  const int64_t q_width = c.heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
+  return std::max({(q_width + 2 * kv_width) * pad(c.hidden), c.hidden * pad(q_width),
+                   2 * c.intermediate * pad(c.hidden), c.hidden * pad(c.intermediate)});
+}
 
 int64_t CudaDecoder::Impl::workspace_bytes() const {
   const DecoderConfig& c = config;
@@ -154,7 +182,12 @@ int64_t CudaDecoder::Impl::workspace_bytes() const {
       kLogitRows * c.vocab + options.context * c.rope.dim +
       cuda::AttentionPartialFloats(kMaxMatvecTokens, static_cast<int>(c.heads), static_cast<int>(c.kv_heads),
                                    padded_dim());
-  return floats * 4 + t * (options.context / 16) * 4 + (8 << 20);
+  int64_t gemm_bytes = 0;
+  if (!options.exact)
+    gemm_bytes = 2 * unpacked_elements() + static_cast<int64_t>(cuda::Gemm::kWorkspaceBytes) +
+                 t * (4 * (c.heads + 2 * c.kv_heads) * c.head_dim + 6 * (c.intermediate + 128) +
+                      2 * (std::max(c.hidden, c.heads * c.head_dim) + 128));
+  return floats * 4 + t * (options.context / 16) * 4 + (8 << 20) + gemm_bytes;
 }
 
 template <class T>
@@ -199,6 +232,7 @@ Status CudaDecoder::Impl::Allocate() {
   CELER_ASSIGN(sequence, Own<int32_t>(t));
   CELER_ASSIGN(logit_rows, Own<int32_t>(t));
   CELER_ASSIGN(table, Own<int32_t>(t * table_width));
+  CELER_ASSIGN(seq_start, Own<int32_t>(t + 1));
   CELER_ASSIGN(x, Own<float>(t * c.hidden));
   CELER_ASSIGN(q, Own<float>(t * q_width));
   CELER_ASSIGN(attention, Own<float>(t * q_width));
@@ -209,6 +243,18 @@ Status CudaDecoder::Impl::Allocate() {
   CELER_ASSIGN(logits, Own<float>(kLogitRows * c.vocab));
   CELER_ASSIGN(partial, Own<float>(cuda::AttentionPartialFloats(kMaxMatvecTokens, static_cast<int>(c.heads),
                                                                 static_cast<int>(c.kv_heads), padded_dim())));
+  if (!options.exact) {
+    if (auto made = cuda::Gemm::Create(options.device)) {
+      gemm.emplace(std::move(*made));
+      CELER_ASSIGN(unpacked, Own<std::byte>(2 * unpacked_elements()));
+      CELER_ASSIGN(x_bf16, Own<std::byte>(2 * t * (std::max(c.hidden, q_width) + 128)));
+      CELER_ASSIGN(qkv_rows, Own<float>(t * (q_width + 2 * kv_width)));
+      CELER_ASSIGN(gate_up_bf16, Own<std::byte>(4 * t * c.intermediate));
+      CELER_ASSIGN(mid_bf16, Own<std::byte>(2 * t * (c.intermediate + 128)));
+    } else {
+      log::Info("{}; prompts are computed {} tokens at a time", made.error().message(), kMaxMatvecTokens);
+    }
+  }
   CELER_ASSIGN(attention_tickets, Own<int32_t>(kMaxMatvecTokens * c.heads));
   CELER_ASSIGN(greedy_tickets, Own<int32_t>(kLogitRows));
   CELER_ASSIGN(greedy_best, Own<uint64_t>(kLogitRows));
@@ -440,6 +486,7 @@ void CudaDecoder::Impl::Qkv(const DeviceLayer& w, const cuda::DeviceBatch& batch
   finish.batch = batch;
   finish.kv = w.kv;
   finish.q = q, finish.k = k, finish.v = v;
+  finish.q_out = q;
   finish.q_stride = q_width, finish.kv_stride = kv_width;
   finish.heads = static_cast<int>(c.heads);
   finish.q_norm = w.q_norm, finish.k_norm = w.k_norm;
@@ -447,6 +494,56 @@ void CudaDecoder::Impl::Qkv(const DeviceLayer& w, const cuda::DeviceBatch& batch
   finish.rope_dim = rope_dim;
   finish.rope_cos = rope_cos, finish.rope_sin = rope_sin;
   Check(cuda::LaunchFinishQkv(finish, stream->get()));
+}
+
+// Unpacks matrices of one width below each other and multiplies with all of them.
+void CudaDecoder::Impl::MultiplyByGemm(std::span<const DeviceMatrix* const> matrices, const std::byte* x_rows,
+                                       int64_t tokens_now, void* out, bool f32_out, int64_t out_stride,
+                                       bool add) {
+  int64_t rows = 0;
+  for (const DeviceMatrix* m : matrices) {
+    Check(cuda::LaunchUnpack(*m, unpacked + 2 * rows * m->padded, stream->get()));
+    rows += m->rows;
+  }
+  Check(gemm->Run(unpacked, x_rows, rows, tokens_now, matrices[0]->padded, out, f32_out, out_stride, add,
+                  stream->get()));
+}
+
+// The five operators for many tokens at once.
+void CudaDecoder::Impl::LayerByGemm(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer) {
+  const DecoderConfig& c = config;
+  const int64_t n = batch.count, q_width = c.heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
+  const int64_t qkv_width = q_width + 2 * kv_width;
+  const auto to_bf16 = [&](const float* from, int64_t cols, int padded, const float* by) {
+    Check(cuda::LaunchToBf16(from, n, static_cast<int>(cols), padded, by, c.norm_eps, x_bf16, stream->get()));
+  };
+  to_bf16(x, c.hidden, w.q.padded, w.attention_norm);
+  const DeviceMatrix* const projections[] = {&w.q, &w.k, &w.v};
+  MultiplyByGemm(projections, x_bf16, n, qkv_rows, true, qkv_width, false);
+  cuda::FinishQkvArgs finish;
+  finish.batch = batch;
+  finish.kv = w.kv;
+  finish.q = qkv_rows, finish.k = qkv_rows + q_width, finish.v = qkv_rows + q_width + kv_width;
+  finish.q_stride = finish.kv_stride = qkv_width;
+  finish.q_out = q;
+  finish.q_bias = w.q_bias, finish.k_bias = w.k_bias, finish.v_bias = w.v_bias;
+  finish.heads = static_cast<int>(c.heads);
+  finish.q_norm = w.q_norm, finish.k_norm = w.k_norm;
+  finish.eps = c.norm_eps;
+  finish.rope_dim = static_cast<int>(c.rope.dim);
+  finish.rope_cos = rope_cos, finish.rope_sin = rope_sin;
+  Check(cuda::LaunchFinishQkv(finish, stream->get()));
+  Attention(w, batch, layer);
+  to_bf16(attention, q_width, w.o.padded, nullptr);
+  const DeviceMatrix* const output[] = {&w.o};
+  MultiplyByGemm(output, x_bf16, n, x, true, c.hidden, true);
+  to_bf16(x, c.hidden, w.gate.padded, w.ffn_norm);
+  const DeviceMatrix* const gate_up[] = {&w.gate, &w.up};
+  MultiplyByGemm(gate_up, x_bf16, n, gate_up_bf16, false, 2 * c.intermediate, false);
+  Check(cuda::LaunchActivateBf16(gate_up_bf16, n, static_cast<int>(c.intermediate), w.down.padded,
+                                 static_cast<cuda::DeviceActivation>(c.activation), mid_bf16, stream->get()));
+  const DeviceMatrix* const down[] = {&w.down};
+  MultiplyByGemm(down, mid_bf16, n, x, true, c.hidden, true);
 }
 
 void CudaDecoder::Impl::Attention(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer) {
@@ -464,6 +561,13 @@ void CudaDecoder::Impl::Attention(const DeviceLayer& w, const cuda::DeviceBatch&
   args.splits = batch.count <= kMaxMatvecTokens
                     ? cuda::AttentionSplits(static_cast<int>(c.heads), static_cast<int>(c.kv_heads))
                     : 1;
+  if (batch.count > kMaxMatvecTokens && longest > 1 && !options.exact &&
+      cuda::FlashAttentionRuns(static_cast<int>(c.head_dim)))
+    return Check(cuda::LaunchFlashAttention({.base = args,
+                                             .seq_start = seq_start,
+                                             .sequences = static_cast<int>(sequences),
+                                             .longest = static_cast<int>(longest)},
+                                            stream->get()));
   Check(cuda::LaunchAttention(args, stream->get()));
 }
 
@@ -504,6 +608,10 @@ void CudaDecoder::Impl::Run(int count, int rows, bool gather) {
   Check(cuda::LaunchEmbed({.tokens = tokens, .count = count, .table = embedding, .out = x}, stream->get()));
   for (int64_t i = 0; i < c.layers; ++i) {
     const DeviceLayer& w = layers[static_cast<size_t>(i)];
+    if (UsesGemm(count)) {
+      LayerByGemm(w, batch, i);
+      continue;
+    }
     Qkv(w, batch);
     Attention(w, batch, i);
     Multiply({.a = &w.o,
@@ -556,8 +664,12 @@ Status CudaDecoder::Impl::Copy(void* to, const void* from, int64_t bytes) {
 Status CudaDecoder::Impl::UploadBatch(const RaggedBatch& batch) {
   const int64_t count = batch.token_count(), rows = static_cast<int64_t>(batch.logit_rows.size());
   const int64_t table_count = batch.seqs() * batch.max_blocks;
+  sequences = batch.seqs();
+  longest = 0;
+  for (size_t i = 0; i + 1 < batch.seq_start.size(); ++i)
+    longest = std::max<int64_t>(longest, batch.seq_start[i + 1] - batch.seq_start[i]);
   Upload* upload = nullptr;
-  CELER_ASSIGN(std::byte * memory, Pinned((3 * count + rows + table_count) * 4, &upload));
+  CELER_ASSIGN(std::byte * memory, Pinned((4 * count + 1 + rows + table_count) * 4, &upload));
   auto* at = reinterpret_cast<int32_t*>(memory);
   const auto send = [&](int32_t* to, std::span<const int32_t> values) -> Status {
     std::copy(values.begin(), values.end(), at);
@@ -574,6 +686,7 @@ Status CudaDecoder::Impl::UploadBatch(const RaggedBatch& batch) {
   if (!batch.tokens.empty()) CELER_RETURN_IF_ERROR(send(tokens, batch.tokens));
   CELER_RETURN_IF_ERROR(send(positions, batch.positions));
   CELER_RETURN_IF_ERROR(send(sequence, owner));
+  CELER_RETURN_IF_ERROR(send(seq_start, batch.seq_start));
   if (rows > 0) CELER_RETURN_IF_ERROR(send(logit_rows, batch.logit_rows));
   std::copy(batch.block_table.begin(), batch.block_table.end(), at);
   if (table_count > 0)
@@ -650,7 +763,7 @@ Status CudaDecoder::Forward(const RaggedBatch& batch) {
   CELER_RETURN_IF_ERROR(d.UploadBatch(batch));
   d.Run(static_cast<int>(batch.token_count()), static_cast<int>(rows), true);
   d.last_rows = rows;
-  return CudaStatus(std::exchange(d.fault, cudaSuccess), "running the model on the GPU");
+  return d.TakeFault("running the model on the GPU");
 }
 
 Result<std::span<const float>> CudaDecoder::Logits() {
@@ -711,7 +824,7 @@ Status CudaDecoder::DecodeGreedy(std::span<const int32_t> tokens, std::span<cons
                    "capturing a decode step"));
     queue();
     const cudaError_t ended = cudaStreamEndCapture(d.stream->get(), &captured);
-    CELER_RETURN_IF_ERROR(CudaStatus(std::exchange(d.fault, cudaSuccess), "queueing a decode step"));
+    CELER_RETURN_IF_ERROR(d.TakeFault("queueing a decode step"));
     CELER_RETURN_IF_ERROR(CudaStatus(ended, "capturing a decode step"));
     const cudaError_t made = cudaGraphInstantiate(&graph, captured, 0);
     cudaGraphDestroy(captured);

@@ -5,7 +5,7 @@
 
 #include "core/device.h"
 #include "formats/decode.h"
-#include "kernels/attention/attention_cuda.h"
+#include "kernels/attention/flash_attention_cuda.h"
 #include "kernels/test_util.h"
 
 namespace celer::cuda {
@@ -27,7 +27,7 @@ T* Upload(const std::vector<T>& values) {
   return static_cast<T*>(data);
 }
 
-void ExpectMatchesDouble(const Case& c) {
+void ExpectMatchesDouble(const Case& c, bool flash) {
   const int padded = (c.dim + 7) / 8 * 8, group = c.heads / c.kv_heads;
   std::vector<int32_t> positions, owner, starts = {0}, table;
   int blocks = 1, width = 0;
@@ -64,10 +64,21 @@ void ExpectMatchesDouble(const Case& c) {
       std::vector<float>(static_cast<size_t>(AttentionPartialFloats(count, c.heads, c.kv_heads, padded))));
   a.tickets = Upload(std::vector<int32_t>(static_cast<size_t>(count * c.heads)));
   for (int repeat = 0; repeat < 2; ++repeat) {  // the tickets must be as they were
+    if (flash) {
+      FlashAttentionArgs f;
+      f.base = a;
+      f.seq_start = Upload(starts);
+      f.sequences = static_cast<int>(c.sequences.size());
+      for (const auto& [past, now] : c.sequences) f.longest = std::max(f.longest, now);
+      ASSERT_EQ(cudaSuccess, LaunchFlashAttention(f, nullptr));
+      cudaDeviceSynchronize();
+      cudaFree(const_cast<int32_t*>(f.seq_start));
+      continue;
+    }
     ASSERT_EQ(cudaSuccess, LaunchAttention(a, nullptr));
   }
   ASSERT_EQ(cudaSuccess, cudaMemcpy(out.data(), a.out, out.size() * 4, cudaMemcpyDeviceToHost));
-  const double tolerance = 2e-5;
+  const double tolerance = flash ? 2e-2 : 2e-5;  // flash attention rounds queries and weights to 16 bits
   for (int t = 0; t<count; t += count> 200 ? 17 : 1)
     for (int h = 0; h < c.heads; ++h) {
       const int last = positions[static_cast<size_t>(t)],
@@ -122,7 +133,20 @@ TEST(CudaAttention, MatchesDouble) {
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " of " + std::to_string(c.dim));
-    ExpectMatchesDouble(c);
+    ExpectMatchesDouble(c, false);
+  }
+}
+
+TEST(CudaAttention, FlashMatchesDouble) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
+  const Case cases[] = {
+      {1, 1, 64, 0, DType::kF16, {{0, 1}}},      {9, 3, 64, 0, DType::kF16, {{30, 70}, {0, 5}, {700, 1}}},
+      {4, 4, 128, 0, DType::kBf16, {{0, 130}}},  {8, 2, 128, 0, DType::kF16, {{100, 65}, {0, 64}}},
+      {4, 1, 128, 40, DType::kF16, {{77, 129}}}, {2, 1, 64, 0, DType::kF16, {{0, 1000}}},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " of " + std::to_string(c.dim));
+    ExpectMatchesDouble(c, true);
   }
 }
 

@@ -34,11 +34,16 @@ cudaError_t Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shar
   config.blockDim = block;
   config.dynamicSmemBytes = shared;
   config.stream = stream;
-  cudaLaunchAttribute early[1];
+  cudaLaunchAttribute early[2];
   early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early[0].val.programmaticStreamSerializationAllowed = 1;
+  // All kernels ask for the same split of L1 and shared memory: a multiprocessor must be empty to change it.
+  early[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  early[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
   config.attrs = early;
-  config.numAttrs = EarlyStart() ? 1 : 0;
+  config.numAttrs = 2;
+  if (std::getenv("CELER_NO_CARVEOUT")) config.numAttrs = 1;
+  if (!EarlyStart()) early[0].val.programmaticStreamSerializationAllowed = 0;
   return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
 }
 

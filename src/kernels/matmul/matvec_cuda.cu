@@ -1,5 +1,7 @@
 #include "kernels/matmul/matvec_cuda.h"
 
+#include <cstdlib>
+
 #include "kernels/matmul/matvec_cuda.cuh"
 
 namespace celer::cuda {
@@ -93,7 +95,8 @@ cudaError_t LaunchMatvec(const MatvecArgs& args, cudaStream_t stream) {
       break;
   }
   const int beside = Layout(args.a, args.tokens, &p);
-  p.stages = (kSharedTarget - beside) / p.stage_bytes;
+  const char* target = std::getenv("CELER_SHARED_KB");
+  p.stages = ((target ? std::atoi(target) * 1024 : kSharedTarget) - beside) / p.stage_bytes;
   if (p.stages < kFewestStages) p.stages = (kSharedLimit - beside) / p.stage_bytes;
   if (p.stages < kFewestStages) return cudaErrorInvalidConfiguration;
   p.stages = p.stages < kMaxStages ? p.stages : kMaxStages;

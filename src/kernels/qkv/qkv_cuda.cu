@@ -29,9 +29,10 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__
   const float* from = is_q   ? a.q + token * a.q_stride + index * dim
                       : is_k ? a.k + token * a.kv_stride + index * dim
                              : a.v + token * a.kv_stride + index * dim;
+  const float* bias = is_q ? a.q_bias : is_k ? a.k_bias : a.v_bias;
   float squares = 0;
   for (int i = threadIdx.x; i < dim; i += kThreads) {
-    head[i] = __ldcg(from + i);
+    head[i] = __ldcg(from + i) + (bias ? __ldg(bias + index * dim + i) : 0.0f);
     squares += head[i] * head[i];
   }
   const float* norm = is_q ? a.q_norm : is_k ? a.k_norm : nullptr;
@@ -60,7 +61,7 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__
       value = i < half ? head[i] * cosine - head[i + half] * sine : head[i] * cosine + head[i - half] * sine;
     }
     if (is_q)
-      a.q[token * a.q_stride + index * dim + i] = value;
+      a.q_out[(static_cast<int64_t>(token) * a.heads + index) * dim + i] = value;
     else
       StoreKv(a.kv, is_k ? a.kv.k : a.kv.v, row + i, value);
   }

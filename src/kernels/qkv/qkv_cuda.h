@@ -11,10 +11,14 @@ namespace celer::cuda {
 struct FinishQkvArgs {
   DeviceBatch batch;
   DeviceKv kv;
-  float* q = nullptr;        // [count, q_stride], heads * head_dim of them, changed in place
+  const float* q = nullptr;  // [count, q_stride], heads * head_dim of them
   const float* k = nullptr;  // [count, kv_stride]
   const float* v = nullptr;
   int64_t q_stride = 0, kv_stride = 0;
+  float* q_out = nullptr;         // [count, heads, head_dim], may be q
+  const float* q_bias = nullptr;  // added first, where the products did not
+  const float* k_bias = nullptr;
+  const float* v_bias = nullptr;
   int heads = 0;
   const float* q_norm = nullptr;  // [head_dim] or null
   const float* k_norm = nullptr;
