@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <set>
 #include <vector>
 
 #include "celer/engine.h"
@@ -26,7 +27,8 @@ struct Flags {
 };
 
 struct Timing {
-  double prefill_seconds = 0, decode_seconds = 0;
+  double prefill_seconds = 0;
+  double decode_seconds = 0;  // per token
 };
 
 celer::Result<Timing> RunOnce(celer::Engine& engine, int64_t prompt, int64_t batch, int64_t tokens) {
@@ -37,20 +39,31 @@ celer::Result<Timing> RunOnce(celer::Engine& engine, int64_t prompt, int64_t bat
     request.max_tokens = tokens;
     CELER_ASSIGN([[maybe_unused]] const int64_t id, engine.Submit(std::move(request)));
   }
+  // Decoding is timed from the step after which every sequence has begun until the first one ends.
   const auto start = Clock::now();
-  auto first = start;
-  int64_t seen = 0;
-  bool all_started = false;
+  auto first = start, last = start;
+  std::set<int64_t> begun;
+  int64_t counted = 0;
+  bool ended = false;
   while (engine.HasWork()) {
-    seen += static_cast<int64_t>(engine.Step().size());
+    const bool steady = static_cast<int64_t>(begun.size()) == batch && !ended;
+    const std::vector<celer::TokenEvent> events = engine.Step();
     if (engine.fault()) return *engine.fault();
-    if (!all_started && seen >= batch) {
-      first = Clock::now();
-      all_started = true;
+    const auto now = Clock::now();
+    for (const celer::TokenEvent& event : events) {
+      begun.insert(event.request);
+      ended = ended || event.finish != celer::FinishReason::kNone;
+    }
+    if (steady) {
+      counted += static_cast<int64_t>(events.size());
+      last = now;
+    } else if (!ended && static_cast<int64_t>(begun.size()) == batch) {
+      first = now;
     }
   }
   const auto seconds = [](auto d) { return std::chrono::duration<double>(d).count(); };
-  return Timing{seconds(first - start), seconds(Clock::now() - first)};
+  return Timing{seconds(first - start),
+                counted > 0 ? seconds(last - first) / static_cast<double>(counted) : 0};
 }
 
 int Bench(const Flags& flags) {
@@ -94,11 +107,10 @@ int Bench(const Flags& flags) {
           const double bytes =
               static_cast<double>(info.weight_bytes) + width * static_cast<double>(info.kv_bytes_per_token) *
                                                            (static_cast<double>(prompt) + steps / 2);
-          const double limit = width * flags.bandwidth * 1e9 / bytes,
-                       speed = steps > 0 ? width * steps / decode : 0;
+          const double limit = width * flags.bandwidth * 1e9 / bytes, speed = decode > 0 ? 1 / decode : 0;
           fmt::print("{:14} {:10} {:6} {:6} {:6} {:11.0f} {:11.1f} {:8.3f} {:10.1f} {:7.3f}\n", model,
                      weights, batch, prompt, flags.tokens, width * static_cast<double>(prompt) / prefill,
-                     speed, steps > 0 ? decode / steps * 1e3 : 0, limit, speed / limit);
+                     speed, decode * width * 1e3, limit, speed / limit);
           std::fflush(stdout);
         }
     }

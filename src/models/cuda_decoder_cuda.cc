@@ -93,7 +93,14 @@ struct CudaDecoder::Impl {
   uint64_t* greedy_best = nullptr;
   // Long pieces: weights as rows of bf16, activations in bf16.
   std::optional<cuda::Gemm> gemm;
-  std::byte *unpacked = nullptr, *x_bf16 = nullptr, *gate_up_bf16 = nullptr, *mid_bf16 = nullptr;
+  // Two places for unpacked weights: one is filled on a stream of its own while the other is multiplied with.
+  std::optional<Stream> unpack_stream;
+  std::array<std::byte*, 2> unpacked = {};
+  std::array<std::optional<Event>, 2> unpack_done, multiply_done;
+  size_t next_unpack = 0, next_multiply = 0;
+  void Unpack(std::span<const DeviceMatrix* const> matrices);
+  void UnpackPart(int64_t layer, int part);  // of qkv, o, gate and up, down; nothing beyond the last layer
+  std::byte *x_bf16 = nullptr, *gate_up_bf16 = nullptr, *mid_bf16 = nullptr;
   float* qkv_rows = nullptr;
   int64_t longest = 0, sequences = 0;  // of the batch that was uploaded last
   Buffer host_logits, host_tokens;     // pinned
@@ -184,7 +191,7 @@ int64_t CudaDecoder::Impl::workspace_bytes() const {
                                    padded_dim());
   int64_t gemm_bytes = 0;
   if (!options.exact)
-    gemm_bytes = 2 * unpacked_elements() + static_cast<int64_t>(cuda::Gemm::kWorkspaceBytes) +
+    gemm_bytes = 4 * unpacked_elements() + static_cast<int64_t>(cuda::Gemm::kWorkspaceBytes) +
                  t * (4 * (c.heads + 2 * c.kv_heads) * c.head_dim + 6 * (c.intermediate + 128) +
                       2 * (std::max(c.hidden, c.heads * c.head_dim) + 128));
   return floats * 4 + t * (options.context / 16) * 4 + (8 << 20) + gemm_bytes;
@@ -246,7 +253,15 @@ Status CudaDecoder::Impl::Allocate() {
   if (!options.exact) {
     if (auto made = cuda::Gemm::Create(options.device)) {
       gemm.emplace(std::move(*made));
-      CELER_ASSIGN(unpacked, Own<std::byte>(2 * unpacked_elements()));
+      CELER_ASSIGN(Stream side, Stream::Create(options.device));
+      unpack_stream.emplace(std::move(side));
+      for (size_t i = 0; i < 2; ++i) {
+        CELER_ASSIGN(unpacked[i], Own<std::byte>(2 * unpacked_elements()));
+        CELER_ASSIGN(Event ready, Event::Create(options.device));
+        unpack_done[i].emplace(std::move(ready));
+        CELER_ASSIGN(Event free, Event::Create(options.device));
+        multiply_done[i].emplace(std::move(free));
+      }
       CELER_ASSIGN(x_bf16, Own<std::byte>(2 * t * (std::max(c.hidden, q_width) + 128)));
       CELER_ASSIGN(qkv_rows, Own<float>(t * (q_width + 2 * kv_width)));
       CELER_ASSIGN(gate_up_bf16, Own<std::byte>(4 * t * c.intermediate));
@@ -496,17 +511,40 @@ void CudaDecoder::Impl::Qkv(const DeviceLayer& w, const cuda::DeviceBatch& batch
   Check(cuda::LaunchFinishQkv(finish, stream->get()));
 }
 
-// Unpacks matrices of one width below each other and multiplies with all of them.
+// Matrices of one width, below each other.
+void CudaDecoder::Impl::Unpack(std::span<const DeviceMatrix* const> matrices) {
+  const size_t slot = next_unpack;
+  next_unpack ^= 1;
+  Check(unpack_stream->WaitFor(*multiply_done[slot]));
+  int64_t rows = 0;
+  for (const DeviceMatrix* m : matrices) {
+    Check(cuda::LaunchUnpack(*m, unpacked[slot] + 2 * rows * m->padded, unpack_stream->get()));
+    rows += m->rows;
+  }
+  Check(unpack_done[slot]->Record(*unpack_stream));
+}
+
+void CudaDecoder::Impl::UnpackPart(int64_t layer, int part) {
+  if (layer >= config.layers) return;
+  const DeviceLayer& w = layers[static_cast<size_t>(layer)];
+  const DeviceMatrix* const all[] = {&w.q, &w.k, &w.v, &w.o, &w.gate, &w.up, &w.down};
+  constexpr size_t kBegin[] = {0, 3, 4, 6, 7};
+  const auto i = static_cast<size_t>(part);
+  Unpack(std::span(all).subspan(kBegin[i], kBegin[i + 1] - kBegin[i]));
+}
+
+// Multiplies with what was unpacked for these matrices.
 void CudaDecoder::Impl::MultiplyByGemm(std::span<const DeviceMatrix* const> matrices, const std::byte* x_rows,
                                        int64_t tokens_now, void* out, bool f32_out, int64_t out_stride,
                                        bool add) {
   int64_t rows = 0;
-  for (const DeviceMatrix* m : matrices) {
-    Check(cuda::LaunchUnpack(*m, unpacked + 2 * rows * m->padded, stream->get()));
-    rows += m->rows;
-  }
-  Check(gemm->Run(unpacked, x_rows, rows, tokens_now, matrices[0]->padded, out, f32_out, out_stride, add,
-                  stream->get()));
+  for (const DeviceMatrix* m : matrices) rows += m->rows;
+  const size_t slot = next_multiply;
+  next_multiply ^= 1;
+  Check(stream->WaitFor(*unpack_done[slot]));
+  Check(gemm->Run(unpacked[slot], x_rows, rows, tokens_now, matrices[0]->padded, out, f32_out, out_stride,
+                  add, stream->get()));
+  Check(multiply_done[slot]->Record(*stream));
 }
 
 // The five operators for many tokens at once.
@@ -517,9 +555,11 @@ void CudaDecoder::Impl::LayerByGemm(const DeviceLayer& w, const cuda::DeviceBatc
   const auto to_bf16 = [&](const float* from, int64_t cols, int padded, const float* by) {
     Check(cuda::LaunchToBf16(from, n, static_cast<int>(cols), padded, by, c.norm_eps, x_bf16, stream->get()));
   };
+  UnpackPart(layer, 1);
   to_bf16(x, c.hidden, w.q.padded, w.attention_norm);
   const DeviceMatrix* const projections[] = {&w.q, &w.k, &w.v};
   MultiplyByGemm(projections, x_bf16, n, qkv_rows, true, qkv_width, false);
+  UnpackPart(layer, 2);
   cuda::FinishQkvArgs finish;
   finish.batch = batch;
   finish.kv = w.kv;
@@ -537,11 +577,13 @@ void CudaDecoder::Impl::LayerByGemm(const DeviceLayer& w, const cuda::DeviceBatc
   to_bf16(attention, q_width, w.o.padded, nullptr);
   const DeviceMatrix* const output[] = {&w.o};
   MultiplyByGemm(output, x_bf16, n, x, true, c.hidden, true);
+  UnpackPart(layer, 3);
   to_bf16(x, c.hidden, w.gate.padded, w.ffn_norm);
   const DeviceMatrix* const gate_up[] = {&w.gate, &w.up};
   MultiplyByGemm(gate_up, x_bf16, n, gate_up_bf16, false, 2 * c.intermediate, false);
   Check(cuda::LaunchActivateBf16(gate_up_bf16, n, static_cast<int>(c.intermediate), w.down.padded,
                                  static_cast<cuda::DeviceActivation>(c.activation), mid_bf16, stream->get()));
+  UnpackPart(layer + 1, 0);
   const DeviceMatrix* const down[] = {&w.down};
   MultiplyByGemm(down, mid_bf16, n, x, true, c.hidden, true);
 }
@@ -606,6 +648,11 @@ void CudaDecoder::Impl::Run(int count, int rows, bool gather) {
   const DecoderConfig& c = config;
   const cuda::DeviceBatch batch = Batch(count);
   Check(cuda::LaunchEmbed({.tokens = tokens, .count = count, .table = embedding, .out = x}, stream->get()));
+  if (UsesGemm(count)) {  // both places are free from here on
+    next_unpack = next_multiply = 0;
+    for (std::optional<Event>& event : multiply_done) Check(event->Record(*stream));
+    UnpackPart(0, 0);
+  }
   for (int64_t i = 0; i < c.layers; ++i) {
     const DeviceLayer& w = layers[static_cast<size_t>(i)];
     if (UsesGemm(count)) {

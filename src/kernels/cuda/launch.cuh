@@ -42,7 +42,6 @@ cudaError_t Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shar
   early[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
   config.attrs = early;
   config.numAttrs = 2;
-  if (std::getenv("CELER_NO_CARVEOUT")) config.numAttrs = 1;
   if (!EarlyStart()) early[0].val.programmaticStreamSerializationAllowed = 0;
   return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
 }

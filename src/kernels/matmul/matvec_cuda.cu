@@ -1,7 +1,5 @@
 #include "kernels/matmul/matvec_cuda.h"
 
-#include <cstdlib>
-
 #include "kernels/matmul/matvec_cuda.cuh"
 
 namespace celer::cuda {
@@ -16,11 +14,10 @@ cudaError_t LaunchInt4Wide(const Params& p, int blocks, int shared_bytes, cudaSt
 
 namespace {
 
-constexpr int kSharedLimit = 227 * 1024;
-// With at most this much, two blocks fit on a multiprocessor: the next kernel's ring fills while this one
-// ends.
-constexpr int kSharedTarget = 113 * 1024;
-constexpr int kFewestStages = 3;
+// One block fills a multiprocessor, so that each gets exactly one: with room for two, blocks that start early
+// gather on some multiprocessors and leave others idle. A few KB are left for the attention kernel's blocks.
+constexpr int kSharedLimit = 216 * 1024;
+constexpr int kFewestStages = 2;
 
 constexpr int RoundUp(int n, int to) {
   return (n + to - 1) / to * to;
@@ -95,9 +92,7 @@ cudaError_t LaunchMatvec(const MatvecArgs& args, cudaStream_t stream) {
       break;
   }
   const int beside = Layout(args.a, args.tokens, &p);
-  const char* target = std::getenv("CELER_SHARED_KB");
-  p.stages = ((target ? std::atoi(target) * 1024 : kSharedTarget) - beside) / p.stage_bytes;
-  if (p.stages < kFewestStages) p.stages = (kSharedLimit - beside) / p.stage_bytes;
+  p.stages = (kSharedLimit - beside) / p.stage_bytes;
   if (p.stages < kFewestStages) return cudaErrorInvalidConfiguration;
   p.stages = p.stages < kMaxStages ? p.stages : kMaxStages;
   const int ring = p.stages * p.stage_bytes;

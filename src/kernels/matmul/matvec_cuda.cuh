@@ -1,9 +1,10 @@
 // The kernel behind matvec_cuda.h, one instance per weight format and number of 4-token tiles.
 //
 // Grid: persistent, one block per multiprocessor; block b takes the row tiles b, b + gridDim, ... A tile is
-// 16 rows, as two halves of 8 that may lie apart (gate and up; the two dimensions of a rope pair). One warp
-// fills the ring with bulk copies, 1024 bytes of each row per stage; eight warps share a stage along k and
-// add their parts up at the end of the tile. The ring starts to fill before the previous kernel has ended.
+// 16 rows, as two halves of 8 that may lie apart (gate and up; the two dimensions of a rope pair). One thread
+// fills the ring with bulk copies, 2048 bytes of each row per stage; sixteen warps share a stage along k,
+// twice 64 bytes of each row for a warp; one more warp adds their parts up at the end of a tile and finishes
+// it while they go on. The ring starts to fill before the previous kernel has ended.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -18,7 +19,9 @@ constexpr int kWarps = 16;  // that multiply
 constexpr int kConsumers = kWarps * 32;
 constexpr int kProducer = kWarps, kFinisher = kWarps + 1;
 constexpr int kThreads = kConsumers + 64;
-constexpr int kChunkBytes = 1024;  // of one row in one stage
+constexpr int kSpanBytes = kWarps * 64;  // of one row that the warps take at once
+constexpr int kSpans = 2;                // in one stage
+constexpr int kChunkBytes = kSpans * kSpanBytes;
 constexpr int kHalfBytes = 8 * kChunkBytes;
 constexpr int kPlanePad = 64;  // the two parts of an activation fall into different halves of the banks
 constexpr int kMaxStages = 12;
@@ -37,6 +40,8 @@ constexpr bool IsInteger(Format f) {
 }
 template <Format F>
 constexpr int kChunkCols = kChunkBytes * 8 / BitsOf(F);
+template <Format F>
+constexpr int kSpanCols = kSpanBytes * 8 / BitsOf(F);
 
 // ---- small pieces of PTX
 
@@ -276,9 +281,23 @@ __device__ __forceinline__ void StoreActivation(const Params& p, char* x, int to
   }
 }
 
+constexpr int kLoadsAtOnce = 4;
+
+// The norm's weights for the first columns of a warp; they do not wait for the previous kernel.
+__device__ __forceinline__ void LoadNorm(const Params& p, int warp, int lane, float4 (&out)[kLoadsAtOnce]) {
+#pragma unroll
+  for (int i = 0; i < kLoadsAtOnce; ++i) {
+    const int col = (warp + i * kWarps) * 128 + lane * 4;
+    out[i] = make_float4(1, 1, 1, 1);
+    if (p.a.norm && p.a.a.cols % 4 == 0 && col < p.a.a.cols)
+      out[i] = __ldg(reinterpret_cast<const float4*>(p.a.norm + col));
+  }
+}
+
 // Partial sums of squares go to shared memory, [tokens, warps]; the finisher makes the norm's scale of them.
 template <Format F>
-__device__ __forceinline__ void LoadActivations(const Params& p, char* shared, int warp, int lane) {
+__device__ __forceinline__ void LoadActivations(const Params& p, char* shared, int warp, int lane,
+                                                const float4 (&norm)[kLoadsAtOnce]) {
   const MatvecArgs& a = p.a;
   char* x = shared + p.x_offset;
   float* sums = reinterpret_cast<float*>(shared + p.sum_offset);
@@ -286,7 +305,7 @@ __device__ __forceinline__ void LoadActivations(const Params& p, char* shared, i
   const int mine = (groups - warp + kWarps - 1) / kWarps;  // of each token
   const int items = mine * a.tokens;
   const bool whole = a.x_stride % 4 == 0 && a.a.cols % 4 == 0;
-  constexpr int kAtOnce = 4;  // loads in flight
+  constexpr int kAtOnce = kLoadsAtOnce;
   float squares = 0;
   int token = 0, index = 0;  // of the item that is stored next
   int load_token = 0, load_index = 0;
@@ -303,7 +322,10 @@ __device__ __forceinline__ void LoadActivations(const Params& p, char* shared, i
       if (whole) {
         if (col < a.a.cols) {
           v[i] = __ldcg(reinterpret_cast<const float4*>(from));
-          if (a.norm) w[i] = __ldg(reinterpret_cast<const float4*>(a.norm + col));
+          if (first == 0 && load_token == 0)
+            w[i] = norm[i];
+          else if (a.norm)
+            w[i] = __ldg(reinterpret_cast<const float4*>(a.norm + col));
         }
       } else {
         float* to = reinterpret_cast<float*>(&v[i]);
@@ -369,13 +391,13 @@ __device__ __forceinline__ uint32_t Word(const uint4& v, int i) {
 // copy of that token's; nobody reads its sums.
 template <int NT>
 struct Places {
-  uint32_t x[NT];              // its column of the activations, at its warp's part of a chunk
+  uint32_t x[NT];              // its column of the activations, at its warp's part of a span
   uint32_t step[NT], sum[NT];  // integer formats: scale of x, and sums of x
   uint32_t scale;              // of the weights, within a stage
 };
 
 template <Format F>
-constexpr int kWarpCols = 64 * 8 / BitsOf(F);  // columns of a warp in a chunk
+constexpr int kWarpCols = 64 * 8 / BitsOf(F);  // columns of a warp in a span
 
 template <Format F, int NT>
 __device__ __forceinline__ Places<NT> Find(const Params& p, uint32_t shared, int warp, int lane) {
@@ -391,7 +413,7 @@ __device__ __forceinline__ Places<NT> Find(const Params& p, uint32_t shared, int
     out.sum[n] = shared + p.xsum_offset +
                  (mine * (padded >> p.group_shift) + (warp * kWarpCols<F> >> p.group_shift)) * 4;
   }
-  out.scale = 2 * kHalfBytes + ((warp * kWarpCols<F> >> p.group_shift) * 8 + g) * ScaleBytesOf(F);
+  out.scale = ((warp * kWarpCols<F> >> p.group_shift) * 8 + g) * ScaleBytesOf(F);
   return out;
 }
 
@@ -415,13 +437,14 @@ __device__ __forceinline__ float2 LoadScale(uint32_t from) {
   }
 }
 
-// One warp's 64 bytes of each of the 16 rows.
-template <Format F, int NT>
+// One warp's 64 bytes of each of the 16 rows, at `weights`; `scales` is where the span's scales begin. S:
+// log2 of the columns that share a scale, 0 if it is known at run time only.
+template <Format F, int NT, int S>
 __device__ __forceinline__ void Multiply(const Params& p, Accumulator<F, NT>& acc, const Places<NT>& at,
-                                         uint32_t stage, uint32_t weights, int chunk) {
+                                         uint32_t weights, uint32_t scales, int span) {
   const uint4 wa = Load16(weights), wb = Load16(weights + kHalfBytes);
   if constexpr (!IsInteger(F)) {
-    const uint32_t off = chunk * kChunkCols<F> * 2;
+    const uint32_t off = span * kSpanCols<F> * 2;
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
       if constexpr (F == Format::kF32) {
@@ -472,9 +495,9 @@ __device__ __forceinline__ void Multiply(const Params& p, Accumulator<F, NT>& ac
     // Products of 32 columns, added up as integers within a group.
     constexpr bool kFour = F != Format::kInt8;
     constexpr int kProducts = kFour ? 4 : 2;
-    const int shift = p.group_shift;
+    const int shift = S > 0 ? S : p.group_shift;
     const int last = min((1 << (shift - 5)) - 1, kProducts - 1);  // products of a group, less one
-    const uint32_t off = chunk * kChunkCols<F>;
+    const uint32_t off = span * kSpanCols<F>;
     const uint32_t sum_off = off >> shift << 2;
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
@@ -500,17 +523,17 @@ __device__ __forceinline__ void Multiply(const Params& p, Accumulator<F, NT>& ac
         if constexpr (F == Format::kInt8) {
           float sa = 1, sb = 1;
           if (p.scale_half_bytes > 0) {
-            sa = LoadFloat(stage + at.scale + group * 32);
-            sb = LoadFloat(stage + at.scale + group * 32 + p.scale_half_bytes);
+            sa = LoadFloat(scales + at.scale + group * 32);
+            sb = LoadFloat(scales + at.scale + group * 32 + p.scale_half_bytes);
           }
           acc.sum[n][0] += da * sa;
           acc.sum[n][1] += db * sb;
         } else {
           const float x_sum = LoadFloat(at.sum[n] + sum_off + group * 4);
-          const uint32_t from = stage + at.scale + group * 8 * ScaleBytesOf(F);
+          const uint32_t from = scales + at.scale + group * 8 * ScaleBytesOf(F);
           const float2 pa = LoadScale<F>(from), pb = LoadScale<F>(from + p.scale_half_bytes);
-          acc.sum[n][0] += da * pa.x + pa.y * x_sum;
-          acc.sum[n][1] += db * pb.x + pb.y * x_sum;
+          acc.sum[n][0] = fmaf(da, pa.x, fmaf(pa.y, x_sum, acc.sum[n][0]));
+          acc.sum[n][1] = fmaf(db, pb.x, fmaf(pb.y, x_sum, acc.sum[n][1]));
         }
       }
     }
@@ -674,8 +697,8 @@ __device__ __forceinline__ void FinishTiles(const Params& p, char* memory, int l
   }
 }
 
-template <Format F, int NT>
-__global__ void __launch_bounds__(kThreads, NT == 1 ? 2 : 1) Kernel(const __grid_constant__ Params p) {
+template <Format F, int NT, int S>
+__global__ void __launch_bounds__(kThreads, 1) Kernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) char memory[];
   const uint32_t shared = SharedAddress(memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -692,10 +715,14 @@ __global__ void __launch_bounds__(kThreads, NT == 1 ? 2 : 1) Kernel(const __grid
     if (lane == 0) Produce<F>(p, shared);
     return;
   }
+  if (warp == kFinisher) {
+    WaitForPrevious();
+    return FinishTiles<NT>(p, memory, lane);
+  }
+  float4 norm[kLoadsAtOnce];
+  LoadNorm(p, warp, lane, norm);
   WaitForPrevious();
-  if (warp == kFinisher) return FinishTiles<NT>(p, memory, lane);
-
-  LoadActivations<F>(p, memory, warp, lane);
+  LoadActivations<F>(p, memory, warp, lane, norm);
   ConsumerBarrier();
   const Places<NT> at = Find<F, NT>(p, shared, warp, lane);
   const int blocks = static_cast<int>(p.a.a.row_bytes) / 64 - warp;  // of 64 bytes, from this warp's first on
@@ -708,8 +735,14 @@ __global__ void __launch_bounds__(kThreads, NT == 1 ? 2 : 1) Kernel(const __grid
     for (int chunk = 0; chunk < p.chunks; ++chunk) {
       const uint32_t full = shared + p.barrier_offset + stage * 16, base = shared + stage * p.stage_bytes;
       BarrierWait(full, phase);
-      if (chunk * (kChunkBytes / 64) < blocks)
-        Multiply<F, NT>(p, acc, at, base, base + warp * 512 + lane * 16, chunk);
+#pragma unroll
+      for (int i = 0; i < kSpans; ++i) {
+        const int span = chunk * kSpans + i;
+        if (span * kWarps < blocks)
+          Multiply<F, NT, S>(
+              p, acc, at, base + (i * kWarps + warp) * 512 + lane * 16,
+              base + 2 * kHalfBytes + i * (kSpanCols<F> >> p.group_shift) * 8 * ScaleBytesOf(F), span);
+      }
       __syncwarp();
       if (lane == 0) BarrierArrive(full + 8);
       if (++stage == p.stages) {
@@ -727,12 +760,12 @@ __global__ void __launch_bounds__(kThreads, NT == 1 ? 2 : 1) Kernel(const __grid
 }
 
 // Chosen by matvec_cuda.cc, which does not see the kernels.
-template <Format F, int NT>
+template <Format F, int NT, int S>
 cudaError_t LaunchKernel(const Params& p, int blocks, int shared_bytes, cudaStream_t stream) {
   static const cudaError_t allowed =
-      cudaFuncSetAttribute(Kernel<F, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024);
+      cudaFuncSetAttribute(Kernel<F, NT, S>, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024);
   if (allowed != cudaSuccess) return allowed;
-  return Launch(Kernel<F, NT>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
+  return Launch(Kernel<F, NT, S>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
                 static_cast<size_t>(shared_bytes), stream, p);
 }
 

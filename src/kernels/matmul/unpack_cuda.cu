@@ -67,20 +67,24 @@ __global__ void UnpackKernel(const __grid_constant__ DeviceMatrix m, uint4* out)
   }
 }
 
-// Grid: tokens. Two passes over the row: the second finds it in cache.
-__global__ void ToBf16Kernel(const float* x, int cols, int padded, const float* norm, float eps,
-                             __nv_bfloat16* out) {
+// Grid: tokens. Two passes over the row: the second finds it in cache. Columns come in fours, the last of
+// which may be ragged.
+__global__ void ToBf16Kernel(const float* x, int cols, int padded, const float* norm, float eps, uint2* out) {
   LetNextStart();
   WaitForPrevious();
   const float* row = x + static_cast<int64_t>(blockIdx.x) * cols;
-  __nv_bfloat16* to = out + static_cast<int64_t>(blockIdx.x) * padded;
+  const auto load = [&](const float* from, int i) {
+    if (cols % 4 == 0 && i < cols) return __ldcg(reinterpret_cast<const float4*>(from + i));
+    return make_float4(i < cols ? from[i] : 0, i + 1 < cols ? from[i + 1] : 0, i + 2 < cols ? from[i + 2] : 0,
+                       i + 3 < cols ? from[i + 3] : 0);
+  };
   float scale = 1;
   if (norm) {
     __shared__ float sums[32];
     float squares = 0;
-    for (int i = threadIdx.x; i < cols; i += blockDim.x) {
-      const float v = __ldcg(row + i);
-      squares += v * v;
+    for (int i = threadIdx.x * 4; i < cols; i += blockDim.x * 4) {
+      const float4 v = load(row, i);
+      squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
     }
     for (int j = 16; j > 0; j /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, j);
     if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = squares;
@@ -89,21 +93,44 @@ __global__ void ToBf16Kernel(const float* x, int cols, int padded, const float* 
     for (int i = 0; i < static_cast<int>(blockDim.x / 32); ++i) total += sums[i];
     scale = 1.0f / sqrtf(total / static_cast<float>(cols) + eps);
   }
-  for (int i = threadIdx.x; i < padded; i += blockDim.x)
-    to[i] = __float2bfloat16(i < cols ? __ldcg(row + i) * scale * (norm ? __ldg(norm + i) : 1.0f) : 0.0f);
+  for (int i = threadIdx.x * 4; i < padded; i += blockDim.x * 4) {
+    float4 v = load(row, i);
+    if (norm) {
+      const float4 w = load(norm, i);
+      v = make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w);
+    }
+    out[(static_cast<int64_t>(blockIdx.x) * padded + i) / 4] =
+        make_uint2(PackBf16(v.x, v.y), PackBf16(v.z, v.w));
+  }
 }
 
-// Grid: (pieces of a row, tokens).
+// Grid: (pieces of a row, tokens); eight columns per thread.
 __global__ void ActivateBf16Kernel(const __nv_bfloat16* gate_up, int cols, int padded,
-                                   DeviceActivation activation, __nv_bfloat16* out) {
+                                   DeviceActivation activation, uint4* out) {
   LetNextStart();
   WaitForPrevious();
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  const int i = (blockIdx.x * blockDim.x + threadIdx.x) * 8;
   if (i >= padded) return;
-  const __nv_bfloat16* row = gate_up + static_cast<int64_t>(blockIdx.y) * 2 * cols;
-  float v = 0;
-  if (i < cols) v = matvec::Activate(activation, __bfloat162float(row[i])) * __bfloat162float(row[cols + i]);
-  out[static_cast<int64_t>(blockIdx.y) * padded + i] = __float2bfloat16(v);
+  const __nv_bfloat16* gate = gate_up + static_cast<int64_t>(blockIdx.y) * 2 * cols + i;
+  float v[8];
+  if (cols % 8 == 0 && i < cols) {
+    const uint4 g = __ldcg(reinterpret_cast<const uint4*>(gate)),
+                u = __ldcg(reinterpret_cast<const uint4*>(gate + cols));
+    const uint32_t gs[4] = {g.x, g.y, g.z, g.w}, us[4] = {u.x, u.y, u.z, u.w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float2 a = matvec::UnpackBf16(gs[j]), b = matvec::UnpackBf16(us[j]);
+      v[2 * j] = matvec::Activate(activation, a.x) * b.x;
+      v[2 * j + 1] = matvec::Activate(activation, a.y) * b.y;
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+      v[j] = i + j < cols
+                 ? matvec::Activate(activation, __bfloat162float(gate[j])) * __bfloat162float(gate[cols + j])
+                 : 0;
+  }
+  out[(static_cast<int64_t>(blockIdx.y) * padded + i) / 8] = Pack8(v);
 }
 
 template <Format F>
@@ -136,15 +163,15 @@ cudaError_t LaunchUnpack(const DeviceMatrix& m, void* out, cudaStream_t stream) 
 cudaError_t LaunchToBf16(const float* x, int64_t tokens, int cols, int padded, const float* norm, float eps,
                          void* out, cudaStream_t stream) {
   return Launch(ToBf16Kernel, dim3(static_cast<unsigned>(tokens)), dim3(256), 0, stream, x, cols, padded,
-                norm, eps, static_cast<__nv_bfloat16*>(out));
+                norm, eps, static_cast<uint2*>(out));
 }
 
 cudaError_t LaunchActivateBf16(const void* gate_up, int64_t tokens, int cols, int padded,
                                DeviceActivation activation, void* out, cudaStream_t stream) {
   return Launch(ActivateBf16Kernel,
-                dim3(static_cast<unsigned>((padded + 255) / 256), static_cast<unsigned>(tokens)), dim3(256),
-                0, stream, static_cast<const __nv_bfloat16*>(gate_up), cols, padded, activation,
-                static_cast<__nv_bfloat16*>(out));
+                dim3(static_cast<unsigned>((padded / 8 + 255) / 256), static_cast<unsigned>(tokens)),
+                dim3(256), 0, stream, static_cast<const __nv_bfloat16*>(gate_up), cols, padded, activation,
+                static_cast<uint4*>(out));
 }
 
 }  // namespace celer::cuda
