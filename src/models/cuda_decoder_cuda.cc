@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 
 #include "core/cuda_allocator.h"
 #include "core/cuda_status.h"
 #include "core/log.h"
 #include "kernels/attention/flash_attention_cuda.h"
+#include "kernels/decode_step/decode_step_cuda.h"
 #include "kernels/embed/embed_cuda.h"
 #include "kernels/gate_up/gate_up_cuda.h"
 #include "kernels/matmul/gemm_cuda.h"
@@ -38,6 +40,15 @@ constexpr int64_t kLogitRows = 256;
 
 bool SameForm(const DeviceMatrix& a, const DeviceMatrix& b) {
   return a.format == b.format && a.group == b.group && a.padded == b.padded;
+}
+
+// CELER_STEP=0: one kernel for each operator instead of one for all layers, to measure what it brings.
+bool OneKernel() {
+  static const bool on = [] {
+    const char* value = std::getenv("CELER_STEP");
+    return value == nullptr || std::string_view(value) != "0";
+  }();
+  return on;
 }
 
 // Rotated pairs of each head as halves, as DeviceWeights puts the rows.
@@ -166,6 +177,17 @@ struct CudaDecoder::Impl {
     return CudaStatus(code, what);
   }
   int64_t unpacked_elements() const;
+
+  // All layers in one kernel, for a few tokens, where the model's shape allows it.
+  uint32_t* step_counter = nullptr;
+  std::vector<cuda::StepLayer> step_layers;  // empty if the layers are not alike
+  cuda::DecodeStepArgs StepFor(const cuda::DeviceBatch& batch) const;
+  void MakeStepLayers();
+  cuda::MatvecArgs QkvArgs(const DeviceLayer& w, const cuda::DeviceBatch& batch) const;
+  cuda::MatvecArgs GateUpArgs(const DeviceLayer& w, int tokens_now) const;
+  cuda::MatvecArgs AddArgs(const DeviceMatrix& m, const float* from, int tokens_now) const;
+  cuda::DeviceAttentionArgs AttentionArgs(const DeviceLayer& w, const cuda::DeviceBatch& batch,
+                                          int64_t layer) const;
   cuda::DeviceBatch Batch(int count) const {
     return {tokens, positions, sequence, table, static_cast<int>(table_width), count};
   }
@@ -298,6 +320,8 @@ Status CudaDecoder::Impl::Allocate() {
     layer.kv = {reinterpret_cast<std::byte*>(k_memory), reinterpret_cast<std::byte*>(v_memory), options.kv,
                 static_cast<int>(c.kv_heads),           static_cast<int>(c.head_dim),           padded_dim()};
   }
+  CELER_ASSIGN(step_counter, Own<uint32_t>(1));
+  MakeStepLayers();
   for (std::optional<Event>& event : step_done) {
     CELER_ASSIGN(Event made, Event::Create(options.device));
     event.emplace(std::move(made));
@@ -464,29 +488,128 @@ void CudaDecoder::Impl::Multiply(const Product& p, int tokens_now) {
   }
 }
 
+cuda::MatvecArgs CudaDecoder::Impl::QkvArgs(const DeviceLayer& w, const cuda::DeviceBatch& batch) const {
+  const DecoderConfig& c = config;
+  cuda::MatvecArgs args;
+  args.epilogue = cuda::Epilogue::kQkv;
+  args.a = w.q, args.b = w.k, args.c = w.v;
+  args.a_bias = w.q_bias, args.b_bias = w.k_bias, args.c_bias = w.v_bias;
+  args.x = x;
+  args.x_stride = c.hidden;
+  args.tokens = batch.count;
+  args.norm = w.attention_norm;
+  args.eps = c.norm_eps;
+  args.out = q;
+  args.out_stride = c.heads * c.head_dim;
+  args.batch = batch;
+  args.kv = w.kv;
+  args.rope_dim = static_cast<int>(c.rope.dim);
+  args.rope_cos = rope_cos;
+  args.rope_sin = rope_sin;
+  return args;
+}
+
+cuda::MatvecArgs CudaDecoder::Impl::GateUpArgs(const DeviceLayer& w, int tokens_now) const {
+  const DecoderConfig& c = config;
+  cuda::MatvecArgs args;
+  args.epilogue = cuda::Epilogue::kGateUp;
+  args.a = w.gate, args.b = w.up;
+  args.x = x;
+  args.x_stride = c.hidden;
+  args.tokens = tokens_now;
+  args.norm = w.ffn_norm;
+  args.eps = c.norm_eps;
+  args.activation = static_cast<cuda::DeviceActivation>(c.activation);
+  args.out = mid;
+  args.out_stride = c.intermediate;
+  return args;
+}
+
+cuda::DeviceAttentionArgs CudaDecoder::Impl::AttentionArgs(const DeviceLayer& w,
+                                                           const cuda::DeviceBatch& batch,
+                                                           int64_t layer) const {
+  const DecoderConfig& c = config;
+  cuda::DeviceAttentionArgs args;
+  args.batch = batch;
+  args.kv = w.kv;
+  args.q = q;
+  args.heads = static_cast<int>(c.heads);
+  args.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+  args.window = static_cast<int>(c.Window(layer));
+  args.out = attention;
+  args.partial = partial;
+  args.tickets = attention_tickets;
+  args.splits = batch.count <= kMaxMatvecTokens
+                    ? cuda::AttentionSplits(static_cast<int>(c.heads), static_cast<int>(c.kv_heads))
+                    : 1;
+  return args;
+}
+
+// out = x + m . from
+cuda::MatvecArgs CudaDecoder::Impl::AddArgs(const DeviceMatrix& m, const float* from, int tokens_now) const {
+  cuda::MatvecArgs args;
+  args.a = m;
+  args.x = from;
+  args.x_stride = m.cols;
+  args.tokens = tokens_now;
+  args.out = x;
+  args.residual = x;
+  args.out_stride = config.hidden;
+  return args;
+}
+
+void CudaDecoder::Impl::MakeStepLayers() {
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const DeviceLayer& w = layers[i];
+    const DeviceLayer& first = layers[0];
+    bool alike = !w.q_norm;
+    for (const auto& [a, b] : {std::pair(&w.q, &first.q),
+                               {&w.k, &first.k},
+                               {&w.v, &first.v},
+                               {&w.o, &first.o},
+                               {&w.gate, &first.gate},
+                               {&w.up, &first.up},
+                               {&w.down, &first.down}})
+      alike = alike && SameForm(*a, *b);
+    if (!alike || !cuda::CanFuseRope(static_cast<int>(config.head_dim), static_cast<int>(config.rope.dim))) {
+      step_layers.clear();
+      return;
+    }
+    step_layers.push_back({w.q.data,         w.k.data,
+                           w.v.data,         w.o.data,
+                           w.gate.data,      w.up.data,
+                           w.down.data,      w.q.scales,
+                           w.k.scales,       w.v.scales,
+                           w.o.scales,       w.gate.scales,
+                           w.up.scales,      w.down.scales,
+                           w.attention_norm, w.ffn_norm,
+                           w.q_bias,         w.k_bias,
+                           w.v_bias,         w.kv.k,
+                           w.kv.v,           config.Window(static_cast<int64_t>(i))});
+  }
+}
+
+cuda::DecodeStepArgs CudaDecoder::Impl::StepFor(const cuda::DeviceBatch& batch) const {
+  const DeviceLayer& w = layers[0];
+  cuda::DecodeStepArgs step;
+  step.qkv = QkvArgs(w, batch);
+  step.o = AddArgs(w.o, attention, batch.count);
+  step.gate_up = GateUpArgs(w, batch.count);
+  step.down = AddArgs(w.down, mid, batch.count);
+  step.attention = AttentionArgs(w, batch, 0);
+  step.layers = step_layers.data();
+  step.layer_count = static_cast<int>(step_layers.size());
+  step.counter = step_counter;
+  return step;
+}
+
 void CudaDecoder::Impl::Qkv(const DeviceLayer& w, const cuda::DeviceBatch& batch) {
   const DecoderConfig& c = config;
   const int dim = static_cast<int>(c.head_dim), rope_dim = static_cast<int>(c.rope.dim);
   const int64_t q_width = c.heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
   if (batch.count <= kMaxMatvecTokens && !w.q_norm && SameForm(w.q, w.k) && SameForm(w.q, w.v) &&
       cuda::CanFuseRope(dim, rope_dim) && cuda::MatvecFits(w.q.format, w.q.padded, batch.count)) {
-    cuda::MatvecArgs args;
-    args.epilogue = cuda::Epilogue::kQkv;
-    args.a = w.q, args.b = w.k, args.c = w.v;
-    args.a_bias = w.q_bias, args.b_bias = w.k_bias, args.c_bias = w.v_bias;
-    args.x = x;
-    args.x_stride = c.hidden;
-    args.tokens = batch.count;
-    args.norm = w.attention_norm;
-    args.eps = c.norm_eps;
-    args.out = q;
-    args.out_stride = q_width;
-    args.batch = batch;
-    args.kv = w.kv;
-    args.rope_dim = rope_dim;
-    args.rope_cos = rope_cos;
-    args.rope_sin = rope_sin;
-    return Check(cuda::LaunchMatvec(args, stream->get()));
+    return Check(cuda::LaunchMatvec(QkvArgs(w, batch), stream->get()));
   }
   const Product base{.x = x, .x_stride = c.hidden, .norm = w.attention_norm};
   const auto project = [&](const DeviceMatrix& m, const float* bias, float* out, int64_t width) {
@@ -590,19 +713,7 @@ void CudaDecoder::Impl::LayerByGemm(const DeviceLayer& w, const cuda::DeviceBatc
 
 void CudaDecoder::Impl::Attention(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer) {
   const DecoderConfig& c = config;
-  cuda::DeviceAttentionArgs args;
-  args.batch = batch;
-  args.kv = w.kv;
-  args.q = q;
-  args.heads = static_cast<int>(c.heads);
-  args.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
-  args.window = static_cast<int>(c.Window(layer));
-  args.out = attention;
-  args.partial = partial;
-  args.tickets = attention_tickets;
-  args.splits = batch.count <= kMaxMatvecTokens
-                    ? cuda::AttentionSplits(static_cast<int>(c.heads), static_cast<int>(c.kv_heads))
-                    : 1;
+  const cuda::DeviceAttentionArgs args = AttentionArgs(w, batch, layer);
   if (batch.count > kMaxMatvecTokens && longest > 1 && !options.exact &&
       cuda::FlashAttentionRuns(static_cast<int>(c.head_dim)))
     return Check(cuda::LaunchFlashAttention({.base = args,
@@ -618,18 +729,7 @@ void CudaDecoder::Impl::GateUp(const DeviceLayer& w, int tokens_now) {
   const auto activation = static_cast<cuda::DeviceActivation>(c.activation);
   if (tokens_now <= kMaxMatvecTokens && SameForm(w.gate, w.up) &&
       cuda::MatvecFits(w.gate.format, w.gate.padded, tokens_now)) {
-    cuda::MatvecArgs args;
-    args.epilogue = cuda::Epilogue::kGateUp;
-    args.a = w.gate, args.b = w.up;
-    args.x = x;
-    args.x_stride = c.hidden;
-    args.tokens = tokens_now;
-    args.norm = w.ffn_norm;
-    args.eps = c.norm_eps;
-    args.activation = activation;
-    args.out = mid;
-    args.out_stride = c.intermediate;
-    return Check(cuda::LaunchMatvec(args, stream->get()));
+    return Check(cuda::LaunchMatvec(GateUpArgs(w, tokens_now), stream->get()));
   }
   Product p{.a = &w.gate,
             .x = x,
@@ -647,13 +747,18 @@ void CudaDecoder::Impl::GateUp(const DeviceLayer& w, int tokens_now) {
 void CudaDecoder::Impl::Run(int count, int rows, bool gather) {
   const DecoderConfig& c = config;
   const cuda::DeviceBatch batch = Batch(count);
-  Check(cuda::LaunchEmbed({.tokens = tokens, .count = count, .table = embedding, .out = x}, stream->get()));
+  Check(cuda::LaunchEmbed(
+      {.tokens = tokens, .count = count, .table = embedding, .out = x, .reset = step_counter},
+      stream->get()));
   if (UsesGemm(count)) {  // both places are free from here on
     next_unpack = next_multiply = 0;
     for (std::optional<Event>& event : multiply_done) Check(event->Record(*stream));
     UnpackPart(0, 0);
   }
-  for (int64_t i = 0; i < c.layers; ++i) {
+  const bool one_kernel =
+      OneKernel() && count <= 4 && !step_layers.empty() && cuda::CanDecodeStep(StepFor(batch));
+  if (one_kernel) Check(cuda::LaunchDecodeStep(StepFor(batch), stream->get()));
+  for (int64_t i = 0; !one_kernel && i < c.layers; ++i) {
     const DeviceLayer& w = layers[static_cast<size_t>(i)];
     if (UsesGemm(count)) {
       LayerByGemm(w, batch, i);

@@ -167,6 +167,44 @@ TEST(CudaGolden, CompanyChangesNothing) {
   EXPECT_EQ(together.at(4).size(), 18u);
 }
 
+// Up to four sequences run all layers in one kernel, more of them one kernel per operator: the text must be
+// the same.
+TEST(CudaGolden, OneKernelForAllLayersGivesTheSameTokens) {
+  NEEDS_GPU();
+  for (const char* weights : {"bf16", "int8", "int4-g128"}) {
+    SCOPED_TRACE(weights);
+    const auto run = [&](int copies) {
+      std::map<int64_t, std::vector<int32_t>> out;
+      auto engine = Engine::Load({.model = "random:llama-3.2-1b",
+                                  .weights = weights,
+                                  .device = "cuda",
+                                  .context = 2048,
+                                  .chunk = 8});
+      if (!engine) {
+        ADD_FAILURE() << engine.error().message();
+        return out;
+      }
+      for (int i = 0; i < copies; ++i) {
+        Request request;
+        for (int j = 0; j < 4; ++j) request.prompt.push_back(1000 * i + 77 * j + 5);
+        request.max_tokens = 100;
+        EXPECT_TRUE((*engine)->Submit(request));
+      }
+      while ((*engine)->HasWork())
+        for (const TokenEvent& event : (*engine)->Step()) out[event.request].push_back(event.token);
+      EXPECT_FALSE((*engine)->fault());
+      return out;
+    };
+    const auto alone = run(1), few = run(3), many = run(7);
+    ASSERT_EQ(many.size(), 7u);
+    EXPECT_EQ(alone.at(1), many.at(1));
+    EXPECT_EQ(few.at(2), many.at(2));
+    std::vector<int32_t> distinct = alone.at(1);
+    std::sort(distinct.begin(), distinct.end());
+    EXPECT_GT(std::unique(distinct.begin(), distinct.end()) - distinct.begin(), 3);
+  }
+}
+
 TEST(CudaGolden, TooLargeAContextIsRefusedWithThePlan) {
   NEEDS_GPU();
   EngineOptions options{

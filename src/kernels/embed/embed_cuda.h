@@ -11,7 +11,8 @@ struct EmbedArgs {
   const int32_t* tokens = nullptr;  // [count]
   int count = 0;
   DeviceMatrix table;
-  float* out = nullptr;  // [count, cols]
+  float* out = nullptr;       // [count, cols]
+  uint32_t* reset = nullptr;  // set to zero, if given: a counter of what follows
 };
 cudaError_t LaunchEmbed(const EmbedArgs& args, cudaStream_t stream);
 

@@ -1,5 +1,7 @@
 #include "kernels/matmul/matvec_cuda.h"
 
+#include <algorithm>
+
 #include "kernels/matmul/matvec_cuda.cuh"
 
 namespace celer::cuda {
@@ -23,8 +25,9 @@ constexpr int RoundUp(int n, int to) {
   return (n + to - 1) / to * to;
 }
 
-// Everything but the number of stages. Returns the bytes beside the ring.
-int Layout(const DeviceMatrix& m, int tokens, Params* p) {
+}  // namespace
+
+int Layout(const DeviceMatrix& m, int tokens, int least, Params* p) {
   const bool integer = IsInteger(m.format);
   const int tiles_of_four = tokens <= 4 ? 1 : 2;
   const int chunk_cols = kChunkBytes * 8 / BitsOf(m.format);
@@ -39,13 +42,23 @@ int Layout(const DeviceMatrix& m, int tokens, Params* p) {
     at += RoundUp(bytes, 128);
     return offset;
   };
-  p->x_offset = take(2 * p->plane_bytes);
+  p->x_offset = take(std::max(2 * p->plane_bytes, least));
   p->xs_offset = take(integer ? tokens * m.padded / 128 * 4 : 0);
   p->xsum_offset = take(integer && m.group > 0 ? tokens * m.padded / m.group * 4 : 0);
   p->red_offset = take(2 * kWarps * tiles_of_four * 32 * static_cast<int>(sizeof(float2)));
   p->sum_offset = take(kMaxMatvecTokens * kWarps * 4);
   p->barrier_offset = take(kMaxStages * 16);
   return at;
+}
+
+int AddRing(int beside, Params* p) {
+  p->stages = std::min(kMaxStages, (kSharedLimit - beside) / p->stage_bytes);
+  if (p->stages < kFewestStages) return 0;
+  const int ring = p->stages * p->stage_bytes;
+  for (int* offset :
+       {&p->x_offset, &p->xs_offset, &p->xsum_offset, &p->red_offset, &p->sum_offset, &p->barrier_offset})
+    *offset += ring;
+  return ring + beside;
 }
 
 int Multiprocessors() {
@@ -58,7 +71,6 @@ int Multiprocessors() {
   return count;
 }
 
-}  // namespace
 }  // namespace matvec
 
 bool CanFuseRope(int head_dim, int rope_dim) {
@@ -72,7 +84,7 @@ bool MatvecFits(Format format, int padded_cols, int tokens) {
   m.row_bytes = static_cast<int64_t>(padded_cols) * BitsOf(format) / 8;
   m.group = matvec::IsInteger(format) ? 32 : 0;
   matvec::Params p = {};
-  return matvec::Layout(m, tokens, &p) + matvec::kFewestStages * p.stage_bytes <= matvec::kSharedLimit;
+  return matvec::Layout(m, tokens, 0, &p) + matvec::kFewestStages * p.stage_bytes <= matvec::kSharedLimit;
 }
 
 cudaError_t LaunchMatvec(const MatvecArgs& args, cudaStream_t stream) {
@@ -91,28 +103,22 @@ cudaError_t LaunchMatvec(const MatvecArgs& args, cudaStream_t stream) {
       p.tiles = (args.a.rows + args.b.rows + args.c.rows) / 16;
       break;
   }
-  const int beside = Layout(args.a, args.tokens, &p);
-  p.stages = (kSharedLimit - beside) / p.stage_bytes;
-  if (p.stages < kFewestStages) return cudaErrorInvalidConfiguration;
-  p.stages = p.stages < kMaxStages ? p.stages : kMaxStages;
-  const int ring = p.stages * p.stage_bytes;
-  for (int* offset :
-       {&p.x_offset, &p.xs_offset, &p.xsum_offset, &p.red_offset, &p.sum_offset, &p.barrier_offset})
-    *offset += ring;
+  const int bytes = AddRing(Layout(args.a, args.tokens, 0, &p), &p);
+  if (bytes == 0) return cudaErrorInvalidConfiguration;
   const int blocks = p.tiles < Multiprocessors() ? p.tiles : Multiprocessors();
   switch (args.a.format) {
     case Format::kF32:
-      return LaunchF32(p, blocks, ring + beside, stream);
+      return LaunchF32(p, blocks, bytes, stream);
     case Format::kF16:
-      return LaunchF16(p, blocks, ring + beside, stream);
+      return LaunchF16(p, blocks, bytes, stream);
     case Format::kBf16:
-      return LaunchBf16(p, blocks, ring + beside, stream);
+      return LaunchBf16(p, blocks, bytes, stream);
     case Format::kInt8:
-      return LaunchInt8(p, blocks, ring + beside, stream);
+      return LaunchInt8(p, blocks, bytes, stream);
     case Format::kInt4:
-      return LaunchInt4(p, blocks, ring + beside, stream);
+      return LaunchInt4(p, blocks, bytes, stream);
     case Format::kInt4Wide:
-      return LaunchInt4Wide(p, blocks, ring + beside, stream);
+      return LaunchInt4Wide(p, blocks, bytes, stream);
   }
   return cudaErrorInvalidValue;
 }

@@ -2,8 +2,8 @@
 //
 // Grid: persistent, one block per multiprocessor; block b takes the row tiles b, b + gridDim, ... A tile is
 // 16 rows, as two halves of 8 that may lie apart (gate and up; the two dimensions of a rope pair). One thread
-// fills the ring with bulk copies, 2048 bytes of each row per stage; sixteen warps share a stage along k,
-// twice 64 bytes of each row for a warp; one more warp adds their parts up at the end of a tile and finishes
+// fills the ring with bulk copies, 1024 bytes of each row per stage; sixteen warps share a stage along k,
+// 64 bytes of each row for a warp; one more warp adds their parts up at the end of a tile and finishes
 // it while they go on. The ring starts to fill before the previous kernel has ended.
 #pragma once
 
@@ -20,7 +20,7 @@ constexpr int kConsumers = kWarps * 32;
 constexpr int kProducer = kWarps, kFinisher = kWarps + 1;
 constexpr int kThreads = kConsumers + 64;
 constexpr int kSpanBytes = kWarps * 64;  // of one row that the warps take at once
-constexpr int kSpans = 2;                // in one stage
+constexpr int kSpans = 1;                // in one stage
 constexpr int kChunkBytes = kSpans * kSpanBytes;
 constexpr int kHalfBytes = 8 * kChunkBytes;
 constexpr int kPlanePad = 64;  // the two parts of an activation fall into different halves of the banks
@@ -178,6 +178,20 @@ __device__ __forceinline__ Tile Locate(const Params& p, int tile) {
 
 // ---- filling the ring
 
+// Where a role stands in the ring. The parity is what it waits for: 0 for those who empty it, 1 for the one
+// who fills.
+struct RingPlace {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ void Advance(int stages) {
+    if (++stage == stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
 template <Format F>
 __device__ __forceinline__ void CopyHalf(const Params& p, const Half& h, int chunk, uint32_t bytes,
                                          uint32_t scale_bytes, uint32_t to, uint32_t scales_to, uint32_t bar,
@@ -194,10 +208,8 @@ __device__ __forceinline__ void CopyHalf(const Params& p, const Half& h, int chu
 
 // By one thread: a stage takes two copies, or four with scales.
 template <Format F>
-__device__ __forceinline__ void Produce(const Params& p, uint32_t shared) {
+__device__ __forceinline__ void Produce(const Params& p, uint32_t shared, RingPlace& ring) {
   const uint64_t policy = StreamOncePolicy();
-  int stage = 0;
-  uint32_t phase = 1;  // the ring is empty at first
   const bool grouped = IsInteger(F) && p.a.a.group > 0;
   const int row_bytes = static_cast<int>(p.a.a.row_bytes), groups = p.a.a.padded >> p.group_shift;
   for (int tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
@@ -207,17 +219,14 @@ __device__ __forceinline__ void Produce(const Params& p, uint32_t shared) {
       const int in_chunk = kChunkCols<F> >> p.group_shift;
       const uint32_t scale_bytes =
           grouped ? min(in_chunk, groups - chunk * in_chunk) * 8 * ScaleBytesOf(F) : 0;
-      const uint32_t full = shared + p.barrier_offset + stage * 16, empty = full + 8;
-      const uint32_t base = shared + stage * p.stage_bytes;
-      BarrierWait(empty, phase);
+      const uint32_t full = shared + p.barrier_offset + ring.stage * 16, empty = full + 8;
+      const uint32_t base = shared + ring.stage * p.stage_bytes;
+      BarrierWait(empty, ring.parity);
       BarrierExpect(full, (bytes + scale_bytes) * (t.half[1].valid > 0 ? 2 : 1));
       CopyHalf<F>(p, t.half[0], chunk, bytes, scale_bytes, base, base + 2 * kHalfBytes, full, policy);
       CopyHalf<F>(p, t.half[1], chunk, bytes, scale_bytes, base + kHalfBytes,
                   base + 2 * kHalfBytes + p.scale_half_bytes, full, policy);
-      if (++stage == p.stages) {
-        stage = 0;
-        phase ^= 1;
-      }
+      ring.Advance(p.stages);
     }
   }
 }
@@ -644,7 +653,7 @@ __device__ __forceinline__ void Finish(const Params& p, const Tile& tile, int to
 // One warp: lane 8i + r finishes rows r and r + 8 of a tile for token i, and for token 4 + i if there are so
 // many.
 template <int NT>
-__device__ __forceinline__ void FinishTiles(const Params& p, char* memory, int lane) {
+__device__ __forceinline__ void FinishTiles(const Params& p, char* memory, int lane, int& parity) {
   const MatvecArgs& a = p.a;
   const int r = lane % 8;
   TokenPlace place[NT];
@@ -655,7 +664,6 @@ __device__ __forceinline__ void FinishTiles(const Params& p, char* memory, int l
     if (n * 4 + lane / 8 < a.tokens) place[n] = PlaceOf(a, n * 4 + lane / 8);
   }
   const float* squares = reinterpret_cast<const float*>(memory + p.sum_offset);
-  int parity = 0;
   bool first = true;
   for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
     const Tile tile = Locate(p, index);
@@ -697,44 +705,21 @@ __device__ __forceinline__ void FinishTiles(const Params& p, char* memory, int l
   }
 }
 
+// By the warps that multiply: all tiles of this block. `parity` and `done` count the buffers of sums.
 template <Format F, int NT, int S>
-__global__ void __launch_bounds__(kThreads, 1) Kernel(const __grid_constant__ Params p) {
-  extern __shared__ __align__(128) char memory[];
-  const uint32_t shared = SharedAddress(memory);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < p.stages; ++i) {
-      BarrierInit(shared + p.barrier_offset + i * 16, 1);
-      BarrierInit(shared + p.barrier_offset + i * 16 + 8, kWarps);
-    }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
-  __syncthreads();
-  LetNextStart();
-  if (warp == kProducer) {
-    if (lane == 0) Produce<F>(p, shared);
-    return;
-  }
-  if (warp == kFinisher) {
-    WaitForPrevious();
-    return FinishTiles<NT>(p, memory, lane);
-  }
-  float4 norm[kLoadsAtOnce];
-  LoadNorm(p, warp, lane, norm);
-  WaitForPrevious();
-  LoadActivations<F>(p, memory, warp, lane, norm);
-  ConsumerBarrier();
+__device__ __forceinline__ void MultiplyTiles(const Params& p, char* memory, uint32_t shared, int warp,
+                                              int lane, RingPlace& ring, int& parity, int& done) {
   const Places<NT> at = Find<F, NT>(p, shared, warp, lane);
   const int blocks = static_cast<int>(p.a.a.row_bytes) / 64 - warp;  // of 64 bytes, from this warp's first on
+  const int tiles = p.tiles, chunks = p.chunks, stages = p.stages, stage_bytes = p.stage_bytes;
+  const uint32_t barriers = shared + p.barrier_offset;
   float2* sums = reinterpret_cast<float2*>(memory + p.red_offset) + warp * NT * 32 + lane;
-  int stage = 0, parity = 0, done = 0;
-  uint32_t phase = 0;
-  for (int tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
+  for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     Accumulator<F, NT> acc;
     acc.Clear();
-    for (int chunk = 0; chunk < p.chunks; ++chunk) {
-      const uint32_t full = shared + p.barrier_offset + stage * 16, base = shared + stage * p.stage_bytes;
-      BarrierWait(full, phase);
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      const uint32_t full = barriers + ring.stage * 16, base = shared + ring.stage * stage_bytes;
+      BarrierWait(full, ring.parity);
 #pragma unroll
       for (int i = 0; i < kSpans; ++i) {
         const int span = chunk * kSpans + i;
@@ -745,10 +730,7 @@ __global__ void __launch_bounds__(kThreads, 1) Kernel(const __grid_constant__ Pa
       }
       __syncwarp();
       if (lane == 0) BarrierArrive(full + 8);
-      if (++stage == p.stages) {
-        stage = 0;
-        phase ^= 1;
-      }
+      ring.Advance(stages);
     }
     if (done >= 2) SyncPair(4 + parity);
     ++done;
@@ -758,6 +740,50 @@ __global__ void __launch_bounds__(kThreads, 1) Kernel(const __grid_constant__ Pa
     parity ^= 1;
   }
 }
+
+__device__ __forceinline__ void InitBarriers(const Params& p, uint32_t shared) {
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < p.stages; ++i) {
+      BarrierInit(shared + p.barrier_offset + i * 16, 1);
+      BarrierInit(shared + p.barrier_offset + i * 16 + 8, kWarps);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+}
+
+template <Format F, int NT, int S>
+__global__ void __launch_bounds__(kThreads, 1) Kernel(const __grid_constant__ Params p) {
+  extern __shared__ __align__(128) char memory[];
+  const uint32_t shared = SharedAddress(memory);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  InitBarriers(p, shared);
+  LetNextStart();
+  RingPlace ring;
+  int parity = 0, done = 0;
+  if (warp == kProducer) {
+    ring.parity = 1;
+    if (lane == 0) Produce<F>(p, shared, ring);
+    return;
+  }
+  if (warp == kFinisher) {
+    WaitForPrevious();
+    return FinishTiles<NT>(p, memory, lane, parity);
+  }
+  float4 norm[kLoadsAtOnce];
+  LoadNorm(p, warp, lane, norm);
+  WaitForPrevious();
+  LoadActivations<F>(p, memory, warp, lane, norm);
+  ConsumerBarrier();
+  MultiplyTiles<F, NT, S>(p, memory, shared, warp, lane, ring, parity, done);
+}
+
+// Everything but the number of stages and the tiles; returns the bytes beside the ring, at least `least` of
+// them for the activations.
+int Layout(const DeviceMatrix& m, int tokens, int least, Params* p);
+// Puts as large a ring as fits in front of them; false if there is no room for one. Returns the bytes in all.
+int AddRing(int beside, Params* p);
+int Multiprocessors();
 
 // Chosen by matvec_cuda.cc, which does not see the kernels.
 template <Format F, int NT, int S>
