@@ -181,8 +181,11 @@ struct CudaDecoder::Impl {
   // All layers in one kernel, for a few tokens, where the model's shape allows it.
   uint32_t* step_counter = nullptr;
   std::vector<cuda::StepLayer> step_layers;  // empty if the layers are not alike
+  static constexpr int kStepTokens = 4;
+  std::array<std::byte*, kStepTokens + 1> step_tables =
+      {};  // by the number of tokens; null where it cannot run
   cuda::DecodeStepArgs StepFor(const cuda::DeviceBatch& batch) const;
-  void MakeStepLayers();
+  Status MakeStepTables();
   cuda::MatvecArgs QkvArgs(const DeviceLayer& w, const cuda::DeviceBatch& batch) const;
   cuda::MatvecArgs GateUpArgs(const DeviceLayer& w, int tokens_now) const;
   cuda::MatvecArgs AddArgs(const DeviceMatrix& m, const float* from, int tokens_now) const;
@@ -321,7 +324,7 @@ Status CudaDecoder::Impl::Allocate() {
                 static_cast<int>(c.kv_heads),           static_cast<int>(c.head_dim),           padded_dim()};
   }
   CELER_ASSIGN(step_counter, Own<uint32_t>(1));
-  MakeStepLayers();
+  CELER_RETURN_IF_ERROR(MakeStepTables());
   for (std::optional<Event>& event : step_done) {
     CELER_ASSIGN(Event made, Event::Create(options.device));
     event.emplace(std::move(made));
@@ -558,7 +561,7 @@ cuda::MatvecArgs CudaDecoder::Impl::AddArgs(const DeviceMatrix& m, const float* 
   return args;
 }
 
-void CudaDecoder::Impl::MakeStepLayers() {
+Status CudaDecoder::Impl::MakeStepTables() {
   for (size_t i = 0; i < layers.size(); ++i) {
     const DeviceLayer& w = layers[i];
     const DeviceLayer& first = layers[0];
@@ -573,7 +576,7 @@ void CudaDecoder::Impl::MakeStepLayers() {
       alike = alike && SameForm(*a, *b);
     if (!alike || !cuda::CanFuseRope(static_cast<int>(config.head_dim), static_cast<int>(config.rope.dim))) {
       step_layers.clear();
-      return;
+      return {};
     }
     step_layers.push_back({w.q.data,         w.k.data,
                            w.v.data,         w.o.data,
@@ -587,6 +590,16 @@ void CudaDecoder::Impl::MakeStepLayers() {
                            w.v_bias,         w.kv.k,
                            w.kv.v,           config.Window(static_cast<int64_t>(i))});
   }
+  for (int count = 1; count <= kStepTokens; ++count) {
+    const cuda::DecodeStepArgs step = StepFor(Batch(count));
+    if (!cuda::CanDecodeStep(step)) continue;
+    std::byte*& table_memory = step_tables[static_cast<size_t>(count)];
+    CELER_ASSIGN(table_memory,
+                 Own<std::byte>(static_cast<int64_t>(cuda::DecodeStepTableBytes(step.layer_count))));
+    CELER_RETURN_IF_ERROR(
+        CudaStatus(cuda::FillDecodeStepTable(step, table_memory), "preparing a decode step"));
+  }
+  return {};
 }
 
 cuda::DecodeStepArgs CudaDecoder::Impl::StepFor(const cuda::DeviceBatch& batch) const {
@@ -755,10 +768,10 @@ void CudaDecoder::Impl::Run(int count, int rows, bool gather) {
     for (std::optional<Event>& event : multiply_done) Check(event->Record(*stream));
     UnpackPart(0, 0);
   }
-  const bool one_kernel =
-      OneKernel() && count <= 4 && !step_layers.empty() && cuda::CanDecodeStep(StepFor(batch));
-  if (one_kernel) Check(cuda::LaunchDecodeStep(StepFor(batch), stream->get()));
-  for (int64_t i = 0; !one_kernel && i < c.layers; ++i) {
+  const std::byte* step_table =
+      OneKernel() && count <= kStepTokens ? step_tables[static_cast<size_t>(count)] : nullptr;
+  if (step_table) Check(cuda::LaunchDecodeStep(StepFor(batch), step_table, stream->get()));
+  for (int64_t i = 0; !step_table && i < c.layers; ++i) {
     const DeviceLayer& w = layers[static_cast<size_t>(i)];
     if (UsesGemm(count)) {
       LayerByGemm(w, batch, i);

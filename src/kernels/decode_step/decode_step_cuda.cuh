@@ -12,37 +12,22 @@ using matvec::Params;
 constexpr int kParts = 4;  // qkv, o, gate and up, down; attention stands before the second
 
 struct StepParams {
-  Params part[kParts];
+  const Params* parts;  // [layers, kParts], on the device
+  const StepLayer* layers;
   DeviceAttentionArgs attention;
   int batches, columns;
   int layer_count;
+  int stages, barrier_offset, params_offset;
   uint32_t* counter;
-  StepLayer layers[kMaxStepLayers];
 };
 
-__device__ __forceinline__ Params PartOf(const StepParams& s, int layer, int part) {
-  Params p = s.part[part];
-  const StepLayer& l = s.layers[layer];
-  switch (part) {
-    case 0:
-      p.a.a.data = l.q, p.a.b.data = l.k, p.a.c.data = l.v;
-      p.a.a.scales = l.q_scales, p.a.b.scales = l.k_scales, p.a.c.scales = l.v_scales;
-      p.a.norm = l.attention_norm;
-      p.a.a_bias = l.q_bias, p.a.b_bias = l.k_bias, p.a.c_bias = l.v_bias;
-      p.a.kv.k = l.k_cache, p.a.kv.v = l.v_cache;
-      break;
-    case 1:
-      p.a.a.data = l.o, p.a.a.scales = l.o_scales;
-      break;
-    case 2:
-      p.a.a.data = l.gate, p.a.b.data = l.up;
-      p.a.a.scales = l.gate_scales, p.a.b.scales = l.up_scales;
-      p.a.norm = l.ffn_norm;
-      break;
-    default:
-      p.a.a.data = l.down, p.a.a.scales = l.down_scales;
-  }
-  return p;
+// A part's parameters in shared memory: reading them from there costs no registers and no L1.
+__device__ __forceinline__ const Params& Fetch(const Params* from, char* slot, int lane) {
+  static_assert(sizeof(Params) % 16 == 0);
+  for (int i = lane; i < static_cast<int>(sizeof(Params) / 16); i += 32)
+    reinterpret_cast<uint4*>(slot)[i] = __ldg(reinterpret_cast<const uint4*>(from) + i);
+  __syncwarp();
+  return *reinterpret_cast<const Params*>(slot);
 }
 
 __device__ __forceinline__ void PollUntil(const uint32_t* counter, uint32_t target) {
@@ -65,74 +50,77 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
   extern __shared__ __align__(128) char memory[];
   const uint32_t shared = SharedAddress(memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  InitBarriers(s.part[0], shared);
+  InitBarriers(s.stages, shared + s.barrier_offset);
   LetNextStart();
   RingPlace ring;
   int parity = 0, done = 0;
   const uint32_t blocks = gridDim.x;
 
+  // Slots: 0 the producer's, 1 the finisher's, 2 and 3 in turn those of the warps that multiply.
+  char* slots = memory + s.params_offset;
+  const int parts = s.layer_count * kParts;
   if (warp == kProducer) {
     ring.parity = 1;
-    if (lane == 0)
-      for (int layer = 0; layer < s.layer_count; ++layer)
-        for (int part = 0; part < kParts; ++part) {
-          const Params p = PartOf(s, layer, part);
-          Produce<F>(p, shared, ring);
-        }
+    for (int i = 0; i < parts; ++i) {
+      const Params& p = Fetch(s.parts + i, slots, lane);
+      if (lane == 0) Produce<F>(p, shared, ring);
+      __syncwarp();
+    }
     return;
   }
   WaitForPrevious();
   uint32_t target = 0;  // arrivals at the counter when everything before this operator is done
   if (warp == kFinisher) {
-    for (int layer = 0; layer < s.layer_count; ++layer)
-      for (int part = 0; part < kParts; ++part) {
-        const Params p = PartOf(s, layer, part);
-        if (part == 1) target += blocks;  // attention
-        if (lane == 0) PollUntil(s.counter, target);
-        __syncwarp();
-        FinishTiles<1>(p, memory, lane, parity);
-        __threadfence();
-        __syncwarp();
-        if (lane == 0) atomicAdd(s.counter, 1u);
-        target += blocks;
-      }
+    for (int i = 0; i < parts; ++i) {
+      const Params& p = Fetch(s.parts + i, slots + sizeof(Params), lane);
+      if (i % kParts == 1) target += blocks;  // attention
+      if (lane == 0) PollUntil(s.counter, target);
+      __syncwarp();
+      FinishTiles<1>(p, memory, lane, parity);
+      __threadfence();
+      __syncwarp();
+      if (lane == 0) atomicAdd(s.counter, 1u);
+      target += blocks;
+    }
     return;
   }
 
-  for (int layer = 0; layer < s.layer_count; ++layer)
-    for (int part = 0; part < kParts; ++part) {
-      const Params p = PartOf(s, layer, part);
-      float4 norm[kLoadsAtOnce];
-      LoadNorm(p, warp, lane, norm);
-      WaitForAll(s.counter, target);
-      if (part == 1) {
-        DeviceAttentionArgs a = s.attention;
-        a.kv.k = s.layers[layer].k_cache, a.kv.v = s.layers[layer].v_cache;
-        a.window = static_cast<int>(s.layers[layer].window);
-        // Four groups of 128 threads; the room for activations is theirs until the output projection begins.
-        const int group = warp / 4, thread = threadIdx.x % 128;
-        auto& room = reinterpret_cast<attention::Shared<L, G>*>(memory + p.x_offset)[group];
-        const int items = s.columns * a.splits * a.batch.count;
-        for (int item = group * static_cast<int>(blocks) + static_cast<int>(blockIdx.x); item < items;
-             item += 4 * static_cast<int>(blocks)) {
-          const int column = item % s.columns, rest = item / s.columns;
-          attention::Attend<T, L, G>(a, s.batches, column, s.columns, rest % a.splits, a.splits,
-                                     rest / a.splits, thread, room, [&] {
-                                       asm volatile("bar.sync %0, 128;" ::"r"(6 + group) : "memory");
-                                     });
-          asm volatile("bar.sync %0, 128;" ::"r"(6 + group) : "memory");
-        }
-        __threadfence();
-        ConsumerBarrier();
-        if (threadIdx.x == 0) atomicAdd(s.counter, 1u);
-        target += blocks;
-        WaitForAll(s.counter, target);
+  for (int i = 0; i < parts; ++i) {
+    char* slot = slots + (2 + i % 2) * sizeof(Params);
+    if (warp == 0) Fetch(s.parts + i, slot, lane);
+    float4 norm[kLoadsAtOnce];
+    LoadNorm(s.parts[i], warp, lane, norm);
+    WaitForAll(s.counter, target);
+    const Params& p = *reinterpret_cast<const Params*>(slot);
+    if (i % kParts == 1) {
+      const StepLayer& layer = s.layers[i / kParts];
+      DeviceAttentionArgs a = s.attention;
+      a.kv.k = layer.k_cache, a.kv.v = layer.v_cache;
+      a.window = static_cast<int>(layer.window);
+      // Four groups of 128 threads; the room for activations is theirs until the output projection begins.
+      const int group = warp / 4, thread = threadIdx.x % 128;
+      auto& room = reinterpret_cast<attention::Shared<L, G>*>(memory + p.x_offset)[group];
+      const int items = s.columns * a.splits * a.batch.count;
+      for (int item = group * static_cast<int>(blocks) + static_cast<int>(blockIdx.x); item < items;
+           item += 4 * static_cast<int>(blocks)) {
+        const int column = item % s.columns, rest = item / s.columns;
+        attention::Attend<T, L, G>(a, s.batches, column, s.columns, rest % a.splits, a.splits,
+                                   rest / a.splits, thread, room, [&] {
+                                     asm volatile("bar.sync %0, 128;" ::"r"(6 + group) : "memory");
+                                   });
+        asm volatile("bar.sync %0, 128;" ::"r"(6 + group) : "memory");
       }
-      LoadActivations<F>(p, memory, warp, lane, norm);
+      __threadfence();
       ConsumerBarrier();
-      MultiplyTiles<F, 1, S>(p, memory, shared, warp, lane, ring, parity, done);
+      if (threadIdx.x == 0) atomicAdd(s.counter, 1u);
       target += blocks;
+      WaitForAll(s.counter, target);
     }
+    LoadActivations<F>(p, memory, warp, lane, norm);
+    ConsumerBarrier();
+    MultiplyTiles<F, 1, S>(p, memory, shared, warp, lane, ring, parity, done);
+    target += blocks;
+  }
 }
 
 template <Format F, int S, class T, int L, int G>

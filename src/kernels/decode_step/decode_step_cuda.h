@@ -5,6 +5,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/attention/attention_cuda.h"
@@ -34,6 +35,9 @@ struct DecodeStepArgs {
 
 // Whether there is a kernel for this; the shapes of layer 0 decide.
 bool CanDecodeStep(const DecodeStepArgs& args);
-cudaError_t LaunchDecodeStep(const DecodeStepArgs& args, cudaStream_t stream);
+// Parameters of all layers in device memory, made once for a batch of so many tokens.
+size_t DecodeStepTableBytes(int layer_count);
+cudaError_t FillDecodeStepTable(const DecodeStepArgs& args, void* table);
+cudaError_t LaunchDecodeStep(const DecodeStepArgs& args, const void* table, cudaStream_t stream);
 
 }  // namespace celer::cuda

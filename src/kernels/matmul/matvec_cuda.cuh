@@ -26,7 +26,7 @@ constexpr int kHalfBytes = 8 * kChunkBytes;
 constexpr int kPlanePad = 64;  // the two parts of an activation fall into different halves of the banks
 constexpr int kMaxStages = 12;
 
-struct Params {
+struct alignas(16) Params {
   MatvecArgs a;
   int tiles, chunks, stages;
   int stage_bytes, scale_half_bytes;  // a stage: 8 rows, 8 rows, then the scales of either half
@@ -741,11 +741,11 @@ __device__ __forceinline__ void MultiplyTiles(const Params& p, char* memory, uin
   }
 }
 
-__device__ __forceinline__ void InitBarriers(const Params& p, uint32_t shared) {
+__device__ __forceinline__ void InitBarriers(int stages, uint32_t barriers) {
   if (threadIdx.x == 0) {
-    for (int i = 0; i < p.stages; ++i) {
-      BarrierInit(shared + p.barrier_offset + i * 16, 1);
-      BarrierInit(shared + p.barrier_offset + i * 16 + 8, kWarps);
+    for (int i = 0; i < stages; ++i) {
+      BarrierInit(barriers + i * 16, 1);
+      BarrierInit(barriers + i * 16 + 8, kWarps);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
@@ -757,7 +757,7 @@ __global__ void __launch_bounds__(kThreads, 1) Kernel(const __grid_constant__ Pa
   extern __shared__ __align__(128) char memory[];
   const uint32_t shared = SharedAddress(memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  InitBarriers(p, shared);
+  InitBarriers(p.stages, shared + p.barrier_offset);
   LetNextStart();
   RingPlace ring;
   int parity = 0, done = 0;
