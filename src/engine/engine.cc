@@ -145,7 +145,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   if (options.threads == 0) {
     CELER_ASSIGN([[maybe_unused]] const int from_environment, ThreadsFromEnvironment());
   }
-  CELER_ASSIGN(const Device device, ParseDevice(options.device));
+  CELER_ASSIGN(Device device, ParseDevice(options.device));
   auto pool = std::make_unique<ThreadPool>(ThreadPool::Options{.threads = options.threads});
 #if CELER_WITH_CUDA
   if (!device.is_cpu()) {
@@ -168,7 +168,12 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
       impl->info = std::move(info);
       return std::unique_ptr<Engine>(new Engine(std::move(impl)));
     };
-    return LoadOnCuda(options, device, weights, kv_type, *pool, ready);
+    auto loaded = LoadOnCuda(options, device, weights, kv_type, *pool, ready);
+    // "auto" asks for what works: a model that the GPU's kernels do not know runs on the CPU.
+    if (loaded || options.device != "auto" || loaded.error().code() != Error::Code::kUnsupported)
+      return loaded;
+    log::Info("{}; running on the CPU", loaded.error().message());
+    device = Device::Cpu();
   }
 #endif
   CELER_ASSIGN(Decoder decoder, Decoder::Load(options.model, {weights}, *pool));

@@ -9,7 +9,6 @@ namespace {
 __global__ void EmbedKernel(const __grid_constant__ EmbedArgs a) {
   LetNextStart();
   WaitForPrevious();
-  if (a.reset && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *a.reset = 0;
   const int col = blockIdx.x * blockDim.x + threadIdx.x;
   if (col >= a.table.cols) return;
   const int token = __ldcg(a.tokens + blockIdx.y);

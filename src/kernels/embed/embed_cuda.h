@@ -11,8 +11,7 @@ struct EmbedArgs {
   const int32_t* tokens = nullptr;  // [count]
   int count = 0;
   DeviceMatrix table;
-  float* out = nullptr;       // [count, cols]
-  uint32_t* reset = nullptr;  // set to zero, if given: a counter of what follows
+  float* out = nullptr;  // [count, cols]
 };
 cudaError_t LaunchEmbed(const EmbedArgs& args, cudaStream_t stream);
 
