@@ -48,6 +48,7 @@ if(NOT CELER_CUDA STREQUAL "OFF")
     endif()
     set(CMAKE_CUDA_STANDARD 20)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+    string(APPEND CMAKE_CUDA_FLAGS " --expt-relaxed-constexpr")  # kernels call constexpr functions of plain headers
     find_package(CUDAToolkit REQUIRED)
     set(CELER_WITH_CUDA 1)
   elseif(CELER_CUDA STREQUAL "ON")

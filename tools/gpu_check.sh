@@ -20,3 +20,12 @@ export CELER_CACHE="$out/cache"
 "$build/celer" limits --model llama-2-7b --machine this | tee "$out/limits.txt"
 "$build/celer" kernels | tee "$out/kernels.txt"
 "$build/src/core/celer_core_bench" --benchmark_min_time=0.2 | tee "$out/core_bench.txt"
+# The kernels under the memory checker, then decode and prefill against the limit.
+if command -v compute-sanitizer > /dev/null; then
+  compute-sanitizer --tool memcheck --error-exitcode 1 "$build/src/weights/celer_weights_test" \
+    --gtest_filter='DeviceWeights*:-*ProductsAgree*' > "$out/sanitizer.txt" || { tail -n 20 "$out/sanitizer.txt"; exit 1; }
+  tail -n 1 "$out/sanitizer.txt"
+fi
+"$build/bench/celer_cuda_bench" --model llama-2-7b,llama-3.1-8b,llama-3.2-1b | tee "$out/cuda_decode.txt"
+"$build/bench/celer_cuda_bench" --weights bf16,int4-g128 --prompt 512,2048 --tokens 2 --chunk 2048 | tee "$out/cuda_prefill.txt"
+"$build/bench/celer_cuda_bench" --weights bf16 --prompt 512 --tokens 64 --batch 8,64 --chunk 2048 | tee "$out/cuda_batch.txt"

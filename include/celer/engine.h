@@ -41,6 +41,7 @@ struct EngineOptions {
   std::string model = {};          // a Hugging Face folder, a GGUF file, a llama2.c checkpoint
   std::string weights = "stored";  // stored, f32, f16, bf16, int8[-gN], int4[-gN]
   std::string kv = "f16";          // f32, f16, bf16, int8
+  std::string device = "cpu";      // cpu, cuda, cuda:N, or auto: cuda if there is one
   int threads = 0;                 // 0: as many as this process may use
   int64_t context = 0;             // positions that fit in the KV cache; 0: the model's own, at most 4096
   int64_t chunk = 512;             // tokens of one step at most; longer prompts are prefilled in pieces
@@ -95,6 +96,7 @@ class Engine {
     int64_t kv_bytes_per_token = 0;
     std::map<std::string, int64_t> bytes_by_format;
     int threads = 0;
+    std::string device;  // "cpu", "cuda:0 (NVIDIA H200)"
   };
   const Info& info() const;
 
@@ -102,7 +104,9 @@ class Engine {
   Result<int64_t> Submit(Request request);
   bool HasWork() const;
   // schedule -> run -> commit: at most one new token for each running request.
+  // After a fault of the device everything running is cancelled and fault() says what happened.
   std::vector<TokenEvent> Step();
+  const std::optional<Error>& fault() const;
   void Cancel(int64_t request);
   void Release(int64_t request);  // drops what `keep` kept
   // Prompt tokens of this request that were found in kept keys and values, not computed.

@@ -92,9 +92,17 @@ Result<BenchPlan> MakePlan(const Flags& flags, int64_t model_positions) {
 }
 
 Result<int> Run(Flags& flags) {
-  CELER_ASSIGN(const std::filesystem::path path, ResolveModelPath(flags.model));
-  flags.engine.model = path.string();
-  CELER_ASSIGN(const DecoderConfig config, LoadDecoderConfig(path));
+  constexpr std::string_view kRandom = "random:";
+  DecoderConfig config;
+  if (flags.model.starts_with(kRandom)) {  // a preset's shape with weights made up on the GPU
+    flags.engine.model = flags.model;
+    CELER_ASSIGN(const LlmShape shape, FindModelPreset(std::string_view(flags.model).substr(kRandom.size())));
+    config = FromLlmShape(shape);
+  } else {
+    CELER_ASSIGN(const std::filesystem::path path, ResolveModelPath(flags.model));
+    flags.engine.model = path.string();
+    CELER_ASSIGN(config, LoadDecoderConfig(path));
+  }
   BenchReport report;
   CELER_ASSIGN(report.plan, MakePlan(flags, config.max_positions));
   const int64_t positions = report.plan.positions();
@@ -110,10 +118,14 @@ Result<int> Run(Flags& flags) {
     return Error::Io(flags.html, ": cannot be opened for writing");
 
   const StatusLine line;
-  line.Show("measuring this machine (once)");
-  CELER_ASSIGN(report.machine, LoadOrMeasureThisMachine(/*allow_measure=*/true, Device::Cpu()));
   CELER_ASSIGN(Bench bench,
                Bench::Load(flags.engine, report.plan, [&](const std::string& text) { line.Show(text); }));
+  const Device device = DeviceOf(bench.engine().info());
+  if (report.plan.ops && !device.is_cpu())
+    return Error::Unsupported("--ops: a step on ", device.ToString(),
+                              " is one graph, whose parts are not timed; leave it out or use --device cpu");
+  line.Show("measuring this machine (once)");
+  CELER_ASSIGN(report.machine, LoadOrMeasureThisMachine(/*allow_measure=*/true, device));
   CELER_ASSIGN(report.results, bench.Run());
   line.Show("");
   report.model = flags.model;

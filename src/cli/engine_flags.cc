@@ -10,8 +10,15 @@ void AddEngineFlags(CLI::App& app, std::string* model, EngineOptions* options) {
                  "stored, or convert while loading: f32, f16, bf16, int8[-gN], int4[-gN]");
   app.add_option("--kv", options->kv,
                  "type of keys and values: f16, bf16, f32, or int8 with a scale per head and token");
+  options->device = "auto";
+  app.add_option("--device", options->device, "cpu, cuda, cuda:N, or auto: cuda if there is one");
   app.add_option("--chunk", options->chunk, "prompt tokens computed in one step");
   app.add_option("--threads", options->threads, "0: all that this process may use");
+}
+
+Device DeviceOf(const Engine::Info& info) {
+  const auto device = Device::Parse(std::string_view(info.device).substr(0, info.device.find(' ')));
+  return device ? *device : Device::Cpu();
 }
 
 }  // namespace celer::cli

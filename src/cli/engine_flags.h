@@ -4,11 +4,15 @@
 #include <string>
 
 #include "celer/engine.h"
+#include "core/device.h"
 #include "cli/command.h"
 
 namespace celer::cli {
 
 // MODEL goes to `model`; ResolveModelPath (cli/model_path.h) finds it.
 void AddEngineFlags(CLI::App& app, std::string* model, EngineOptions* options);
+
+// Where the engine runs; its description begins with the device's name: "cuda:0 (NVIDIA H200)".
+Device DeviceOf(const Engine::Info& info);
 
 }  // namespace celer::cli

@@ -31,8 +31,8 @@ Result<TextModel> ModelFlags::Load() {
   const Engine::Info& info = loaded.engine().info();
   for (const auto& [format, bytes] : info.bytes_by_format)
     log::Info("weights {}: {}", format, FormatBytes(static_cast<uint64_t>(bytes)));
-  log::Info("{} on {} threads, {} positions, {} of KV per token", info.architecture, info.threads,
-            info.context, FormatBytes(static_cast<uint64_t>(info.kv_bytes_per_token)));
+  log::Info("{} on {} ({} threads), {} positions, {} of KV per token", info.architecture, info.device,
+            info.threads, info.context, FormatBytes(static_cast<uint64_t>(info.kv_bytes_per_token)));
   return loaded;
 }
 
@@ -98,7 +98,7 @@ Speed MeasureSpeed(const TextResult& result, const Engine& engine) {
   if (result.prefill_seconds > 0) speed.prefill_per_s = computed / result.prefill_seconds;
   if (result.decode_steps() > 0 && result.decode_seconds > 0)
     speed.decode_per_s = static_cast<double>(result.decode_steps()) / result.decode_seconds;
-  const auto machine = LoadOrMeasureThisMachine(/*allow_measure=*/false, Device::Cpu());
+  const auto machine = LoadOrMeasureThisMachine(/*allow_measure=*/false, DeviceOf(engine.info()));
   if (machine && machine->read_bytes_per_s > 0) {
     // The step in the middle stands for all: what a step reads grows evenly.
     const int64_t middle = result.prompt_tokens + result.decode_steps() / 2;

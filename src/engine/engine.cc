@@ -13,11 +13,16 @@
 #include "models/op_profile.h"
 #include "models/step_work.h"
 
+#if CELER_WITH_CUDA
+#include "engine/cuda_runner.h"
+#endif
+
 namespace celer {
 namespace {
 
 constexpr int64_t kDefaultContext = 4096;
-constexpr int64_t kScoreRows = 64;  // rows of logits that Score() holds at once
+constexpr int64_t kScorePrefill = 512;  // tokens of a step that has no rows to score
+constexpr int64_t kScoreRows = 64;      // rows of logits that Score() holds at once
 
 Result<DType> ParseKvType(const std::string& text) {
   if (text == "f32") return DType::kF32;
@@ -26,6 +31,59 @@ Result<DType> ParseKvType(const std::string& text) {
   if (text == "int8") return DType::kI8;
   return Error::Invalid("--kv '", text, "' is not one of f32, f16, bf16, int8");
 }
+
+Result<Device> ParseDevice(const std::string& text) {
+  if (text == "auto") return CudaDeviceCount() > 0 ? Device::Cuda(0) : Device::Cpu();
+  CELER_ASSIGN(const Device device, Device::Parse(text));
+  const int found = CudaDeviceCount();
+  if (!device.is_cpu() && device.index >= found)
+    return Error::Invalid("--device ", text, ": ", found, " CUDA devices can be used here; try --device cpu");
+  return device;
+}
+
+// How many positions the KV holds.
+Result<int64_t> ContextFor(const EngineOptions& options, const DecoderConfig& config) {
+  if (options.context < 0 || options.context > config.max_positions)
+    return Error::Invalid("--context ", options.context, ": the model has ", config.max_positions,
+                          " positions");
+  return options.context > 0 ? options.context : std::min(config.max_positions, kDefaultContext);
+}
+
+Result<int64_t> CheckSequences(const EngineOptions& options) {
+  if (options.sequences < 1 || options.sequences > 65536)
+    return Error::Invalid(options.sequences, " sequences: expected 1 to 65536");
+  return options.sequences;
+}
+int64_t BlocksFor(const EngineOptions& options, int64_t context) {
+  return options.sequences * ((context + KvCache::kBlockSize - 1) / KvCache::kBlockSize);
+}
+
+#if CELER_WITH_CUDA
+constexpr std::string_view kRandomPrefix =
+    "random:";  // "random:llama-2-7b": a shape without a file, for benchmarks
+
+// The decoder on the GPU; `ready` makes the engine of it and of the context.
+Result<std::unique_ptr<Engine>> LoadOnCuda(const EngineOptions& options, Device device,
+                                           const WeightOptions& weights, DType kv_type, ThreadPool& pool,
+                                           const auto& ready) {
+  CudaDecoderOptions cuda{.device = device.index, .weights = weights, .kv = kv_type};
+  cuda.max_tokens = std::max<int64_t>(options.chunk, kScorePrefill);
+  if (options.model.starts_with(kRandomPrefix)) {
+    CELER_ASSIGN(const LlmShape shape,
+                 FindModelPreset(std::string_view(options.model).substr(kRandomPrefix.size())));
+    const DecoderConfig config = FromLlmShape(shape);
+    CELER_ASSIGN(const int64_t context, ContextFor(options, config));
+    cuda.context = BlocksFor(options, context) * KvCache::kBlockSize;
+    CELER_ASSIGN(auto decoder, CudaDecoder::Random(config, cuda));
+    return ready(std::move(decoder), context);
+  }
+  CELER_ASSIGN(const Decoder host, Decoder::Load(options.model, {.pack = false}, pool));
+  CELER_ASSIGN(const int64_t context, ContextFor(options, host.config()));
+  cuda.context = BlocksFor(options, context) * KvCache::kBlockSize;
+  CELER_ASSIGN(auto decoder, CudaDecoder::Make(host, cuda));
+  return ready(std::move(decoder), context);
+}
+#endif
 
 Status CheckTokens(std::span<const int32_t> tokens, int64_t vocab) {
   for (const int32_t token : tokens)
@@ -51,9 +109,8 @@ const char* Name(FinishReason reason) {
 }
 
 struct Engine::Impl {
-  Impl(std::unique_ptr<ThreadPool> pool_, ModelRunner runner_, int64_t blocks_, const EngineOptions& options)
+  Impl(std::unique_ptr<ThreadPool> pool_, int64_t blocks_, const EngineOptions& options)
       : pool(std::move(pool_)),
-        runner(std::move(runner_)),
         blocks(blocks_, KvCache::kBlockSize),
         scheduler(blocks, options.chunk, [this] { return DropOldestKept(); }) {}
 
@@ -62,8 +119,17 @@ struct Engine::Impl {
   std::vector<Piece> Pieces(std::span<const ScheduledPiece> scheduled) const;
   bool Finish(int64_t id);  // false: it is not being worked on
 
+  // Runs the pieces: logits [rows, vocab], in their order.
+  Result<std::span<const float>> Run(std::span<const Piece> pieces);
+  // Runs the pieces and chooses a token for each that is complete.
+  Result<std::vector<Sampler::Choice>> RunAndChoose(std::span<const ScheduledPiece> scheduled);
+#if CELER_WITH_CUDA
+  std::unique_ptr<CudaRunner> cuda;
+  Result<std::vector<Sampler::Choice>> DecodeOnDevice(std::span<const ScheduledPiece> scheduled);
+#endif
+
   std::unique_ptr<ThreadPool> pool;
-  ModelRunner runner;
+  std::optional<ModelRunner> runner;  // none when the model is on a GPU
   BlockManager blocks;
   Scheduler scheduler;
   std::map<int64_t, std::unique_ptr<Sequence>> kept;  // by age; dropped when others need the room
@@ -72,6 +138,7 @@ struct Engine::Impl {
   Info info;
   OpProfile profile;
   bool profiling = false;
+  std::optional<Error> fault;
   int64_t next_id = 1;
 };
 
@@ -79,6 +146,9 @@ Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;
 const Engine::Info& Engine::info() const {
   return impl_->info;
+}
+const std::optional<Error>& Engine::fault() const {
+  return impl_->fault;
 }
 
 Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
@@ -91,18 +161,42 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   if (options.threads == 0) {
     CELER_ASSIGN([[maybe_unused]] const int from_environment, ThreadsFromEnvironment());
   }
+  CELER_ASSIGN([[maybe_unused]] const int64_t sequences, CheckSequences(options));
+  CELER_ASSIGN(Device device, ParseDevice(options.device));
   auto pool = std::make_unique<ThreadPool>(ThreadPool::Options{.threads = options.threads});
+#if CELER_WITH_CUDA
+  if (!device.is_cpu()) {
+    const auto ready = [&](std::unique_ptr<CudaDecoder> decoder, int64_t context) -> std::unique_ptr<Engine> {
+      Info info;
+      const DecoderConfig& config = decoder->config();
+      info.architecture = config.architecture;
+      info.vocab = config.vocab;
+      info.context = context;
+      info.max_positions = config.max_positions;
+      info.shape = ToLlmShape(config, options.model);
+      info.weight_bytes = decoder->active_bytes();
+      info.kv_bytes_per_token = KvBytesPerToken(config, kv_type);
+      info.bytes_by_format = decoder->bytes_by_format();
+      info.threads = pool->size();
+      info.device = device.ToString() + " (" + decoder->device_name() + ")";
+      auto impl = std::make_unique<Impl>(std::move(pool), BlocksFor(options, context), options);
+      impl->cuda = std::make_unique<CudaRunner>(std::move(decoder));
+      impl->info = std::move(info);
+      return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+    };
+    auto loaded = LoadOnCuda(options, device, weights, kv_type, *pool, ready);
+    // "auto" asks for what works: a model that the GPU's kernels do not know runs on the CPU.
+    if (loaded || options.device != "auto" || loaded.error().code() != Error::Code::kUnsupported)
+      return loaded;
+    log::Info("{}; running on the CPU", loaded.error().message());
+    device = Device::Cpu();
+  }
+#endif
   CELER_ASSIGN(Decoder decoder, Decoder::Load(options.model, {weights}, *pool));
 
   const DecoderConfig& config = decoder.config();
-  if (options.context < 0 || options.context > config.max_positions)
-    return Error::Invalid("--context ", options.context, ": the model has ", config.max_positions,
-                          " positions");
-  const int64_t context =
-      options.context > 0 ? options.context : std::min(config.max_positions, kDefaultContext);
-  if (options.sequences < 1 || options.sequences > 65536)
-    return Error::Invalid(options.sequences, " sequences: expected 1 to 65536");
-  const int64_t blocks = options.sequences * ((context + KvCache::kBlockSize - 1) / KvCache::kBlockSize);
+  CELER_ASSIGN(const int64_t context, ContextFor(options, config));
+  const int64_t blocks = BlocksFor(options, context);
   auto kv = KvCache::Make(config, kv_type, blocks, CpuAllocator());
   if (!kv)
     return kv.error().WithContext("KV cache for " + std::to_string(options.sequences * context) +
@@ -118,8 +212,9 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   info.kv_bytes_per_token = KvBytesPerToken(config, kv_type);
   info.bytes_by_format = decoder.bytes_by_format();
   info.threads = pool->size();
-  auto impl = std::make_unique<Impl>(std::move(pool), ModelRunner(std::move(decoder), std::move(*kv)), blocks,
-                                     options);
+  info.device = device.ToString();
+  auto impl = std::make_unique<Impl>(std::move(pool), blocks, options);
+  impl->runner.emplace(std::move(decoder), std::move(*kv));
   impl->info = std::move(info);
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
@@ -185,17 +280,21 @@ std::vector<TokenEvent> Engine::Step() {
 
   const std::vector<ScheduledPiece> scheduled = impl_->scheduler.Schedule();
   if (scheduled.empty()) return events;
-  const std::span<const float> logits = impl_->runner.Run(impl_->Pieces(scheduled));
+  const Result<std::vector<Sampler::Choice>> choices = impl_->RunAndChoose(scheduled);
+  if (!choices) {
+    impl_->fault = choices.error();
+    for (const auto& [sequence, tokens] : scheduled) {
+      events.push_back({sequence->id, 0, FinishReason::kCancelled, 0, {}});
+      impl_->Finish(sequence->id);
+    }
+    return events;
+  }
 
   size_t row = 0;
-  const auto vocab = static_cast<size_t>(impl_->info.vocab);
   for (const auto& [sequence, tokens] : scheduled) {
     sequence->computed += tokens;
     if (sequence->pending() > 0) continue;
-    OpClock clock(impl_->profiling ? &impl_->profile : nullptr);
-    clock.Begin(Op::kSampling);
-    const Sampler::Choice choice = sequence->sampler.Next(logits.subspan(row++ * vocab, vocab));
-    clock.End();
+    const Sampler::Choice& choice = (*choices)[row++];
     sequence->tokens.push_back(choice.token);
 
     TokenEvent event{sequence->id, choice.token, FinishReason::kNone, choice.logprob, choice.top};
@@ -211,19 +310,37 @@ std::vector<TokenEvent> Engine::Step() {
 }
 
 std::vector<OperatorWork> Engine::Work(const StepShape& shape) const {
-  const Decoder& decoder = impl_->runner.decoder();
-  return CountStep(decoder.config(), decoder.weights(), impl_->info.kv_bytes_per_token, shape);
+  if (impl_->runner) {
+    const Decoder& decoder = impl_->runner->decoder();
+    return CountStep(decoder.config(), decoder.weights(), impl_->info.kv_bytes_per_token, shape);
+  }
+  // On a GPU the weights lie there in forms of their own; the step is counted as a whole. One row of logits to
+  // a sequence.
+  const Info& info = impl_->info;
+  const LlmParams params = CountParams(info.shape);
+  const auto sequences = static_cast<double>(shape.sequences), tokens = static_cast<double>(shape.tokens);
+  const double context = static_cast<double>(shape.position) + (tokens + 1) / 2;
+  OperatorWork step{.name = "step"};
+  step.bytes = static_cast<double>(info.weight_bytes) +
+               sequences * (static_cast<double>(shape.position) + tokens) *
+                   static_cast<double>(info.kv_bytes_per_token);
+  step.flops["bf16"] =
+      2 * sequences *
+      (tokens * (static_cast<double>(params.layers_active) +
+                 2 * context * static_cast<double>(info.shape.layers * info.shape.heads * info.shape.head_dim)) +
+       static_cast<double>(params.lm_head));
+  return {step};
 }
 
 void Engine::StartProfile() {
   impl_->profile = {};
   impl_->profiling = true;
-  impl_->runner.decoder().set_profile(&impl_->profile);
+  if (impl_->runner) impl_->runner->decoder().set_profile(&impl_->profile);
 }
 
 void Engine::StopProfile() {
   impl_->profiling = false;
-  impl_->runner.decoder().set_profile(nullptr);
+  if (impl_->runner) impl_->runner->decoder().set_profile(nullptr);
 }
 
 std::vector<OperatorTime> Engine::Profile() const {
@@ -233,6 +350,54 @@ std::vector<OperatorTime> Engine::Profile() const {
       times.push_back({Name(static_cast<Op>(i)), entry.calls, entry.seconds});
   return times;
 }
+
+Result<std::span<const float>> Engine::Impl::Run(std::span<const Piece> pieces) {
+#if CELER_WITH_CUDA
+  if (cuda) return cuda->Run(pieces);
+#endif
+  return runner->Run(pieces);
+}
+
+Result<std::vector<Sampler::Choice>> Engine::Impl::RunAndChoose(std::span<const ScheduledPiece> scheduled) {
+#if CELER_WITH_CUDA
+  const bool on_device =
+      cuda && static_cast<int64_t>(scheduled.size()) <= CudaDecoder::kMaxDecode &&
+      std::all_of(scheduled.begin(), scheduled.end(), [](const ScheduledPiece& piece) {
+        return piece.tokens == 1 && piece.sequence->pending() == 1 && piece.sequence->sampler.IsPlainGreedy();
+      });
+  if (on_device) return DecodeOnDevice(scheduled);
+#endif
+  CELER_ASSIGN(const std::span<const float> logits, Run(Pieces(scheduled)));
+  std::vector<Sampler::Choice> choices;
+  const auto vocab = static_cast<size_t>(info.vocab);
+  OpClock clock(profiling ? &profile : nullptr);
+  clock.Begin(Op::kSampling);
+  for (const auto& [sequence, tokens] : scheduled)
+    if (tokens == sequence->pending())
+      choices.push_back(sequence->sampler.Next(logits.subspan(choices.size() * vocab, vocab)));
+  return choices;
+}
+
+#if CELER_WITH_CUDA
+// The device chooses and goes on by itself: the step after this one is queued before the host has seen this
+// one's tokens, so the device never waits for the host.
+Result<std::vector<Sampler::Choice>> Engine::Impl::DecodeOnDevice(std::span<const ScheduledPiece> scheduled) {
+  std::vector<CudaRunner::Decoding> step;
+  bool goes_on = scheduler.waiting() == 0;
+  for (const auto& [sequence, tokens] : scheduled) {
+    goes_on = goes_on && sequence->output_count() + 1 < sequence->request.max_tokens &&
+              blocks.Grow(&sequence->block_table, sequence->computed + 2);
+    step.push_back({sequence->id, sequence->tokens.back(), sequence->computed, sequence->block_table});
+  }
+  CELER_RETURN_IF_ERROR(cuda->Start(step));
+  if (goes_on) CELER_RETURN_IF_ERROR(cuda->StartNext(step));
+  std::vector<int32_t> tokens(step.size());
+  CELER_RETURN_IF_ERROR(cuda->Tokens(step, tokens));
+  std::vector<Sampler::Choice> choices(step.size());
+  for (size_t i = 0; i < step.size(); ++i) choices[i].token = tokens[i];
+  return choices;
+}
+#endif
 
 bool Engine::Impl::Finish(int64_t id) {
   std::unique_ptr<Sequence> sequence = scheduler.Remove(id);
@@ -294,12 +459,18 @@ Result<std::vector<float>> Engine::Score(std::span<const int32_t> tokens, int64_
   // either.
   for (int64_t begin = 0; begin < count - 1;) {
     const bool scored = begin >= first - 1;
-    const int64_t end = std::min(scored ? begin + kScoreRows : std::min(begin + 512, first - 1), count - 1);
+    const int64_t end =
+        std::min(scored ? begin + kScoreRows : std::min(begin + kScorePrefill, first - 1), count - 1);
     const Piece piece{.tokens = tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
                       .position = begin,
                       .block_table = table,
                       .logits = scored ? Piece::Logits::kAll : Piece::Logits::kNone};
-    const std::span<const float> logits = impl_->runner.Run({&piece, 1});
+    const Result<std::span<const float>> run = impl_->Run({&piece, 1});
+    if (!run) {
+      impl_->blocks.Shrink(&table, 0);
+      return run.error();
+    }
+    const std::span<const float> logits = *run;
     for (int64_t i = begin; scored && i < end; ++i) {
       const std::span<const float> row = logits.subspan(static_cast<size_t>(i - begin) * vocab, vocab);
       out.push_back(

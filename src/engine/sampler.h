@@ -23,6 +23,11 @@ class Sampler {
   Choice Next(std::span<const float> logits);  // and remembers the choice for the penalties
 
   const SamplingParams& params() const { return params_; }
+  // The largest logit, and nothing to report: a device can choose without us.
+  bool IsPlainGreedy() const {
+    return params_.temperature == 0 && params_.repetition_penalty == 1 && params_.presence_penalty == 0 &&
+           params_.frequency_penalty == 0 && params_.logit_bias.empty() && params_.logprobs < 0;
+  }
 
  private:
   struct Candidate {

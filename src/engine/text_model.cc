@@ -214,6 +214,7 @@ Result<TextResult> TextModel::Generate(const TextRequest& request,
       }
     }
   }
+  if (engine_->fault()) return *engine_->fault();
   result.decode_seconds = SecondsSince(first);
   if (!stops.stopped() && wanted) {
     show(stops.Push(detokenizer.Finish()));

@@ -48,7 +48,8 @@ struct DecoderWeights {
 };
 
 struct LoadOptions {
-  WeightOptions weights;
+  WeightOptions weights = {};
+  bool pack = true;  // for the matmul variant in use; without it weights stay as they lie in the file
 };
 
 class Decoder {

@@ -66,6 +66,24 @@ Status Validate(const DecoderConfig& c, const std::string& path) {
   return {};
 }
 
+DecoderConfig FromLlmShape(const LlmShape& shape) {
+  DecoderConfig c;
+  c.family = c.architecture = "llama";
+  c.layers = shape.layers;
+  c.hidden = shape.hidden;
+  c.intermediate = shape.intermediate;
+  c.heads = shape.heads;
+  c.kv_heads = shape.kv_heads;
+  c.head_dim = c.rope.dim = shape.head_dim;
+  c.vocab = shape.vocab;
+  c.max_positions = 131072;
+  c.qkv_bias = shape.qkv_bias;
+  c.qk_norm = shape.qk_norm;
+  c.tied_embeddings = shape.tied_embeddings;
+  c.moe.experts = shape.experts;
+  return c;
+}
+
 LlmShape ToLlmShape(const DecoderConfig& c, const std::string& name) {
   LlmShape shape;
   shape.name = name;

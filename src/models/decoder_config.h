@@ -72,6 +72,8 @@ struct DecoderConfig {
 Status Validate(const DecoderConfig& config, const std::string& path);
 
 // As far as cost goes (celer/limits.h).
+// A Llama-like model of that shape, for benchmarks without a file.
+DecoderConfig FromLlmShape(const LlmShape& shape);
 LlmShape ToLlmShape(const DecoderConfig& config, const std::string& name);
 
 }  // namespace celer

@@ -236,7 +236,7 @@ Result<Decoder> Decoder::Load(const std::filesystem::path& path, const LoadOptio
   Decoder decoder;
   decoder.config_ = std::move(opened.config);
   decoder.source_ = std::move(opened.source);
-  decoder.store_ = std::make_unique<WeightStore>(*decoder.source_, options.weights, pool);
+  decoder.store_ = std::make_unique<WeightStore>(*decoder.source_, options.weights, pool, options.pack);
   decoder.pool_ = &pool;
 
   CELER_ASSIGN(decoder.weights_, Loader(decoder.config_, opened.gguf, *decoder.store_).Run());

@@ -179,7 +179,7 @@ Result<std::byte*> WeightStore::OwnPacked(int64_t bytes) {
 
 Status WeightStore::Pack(Role role, WeightView* view) {
   const MatmulKernels& kernels = ChosenMatmul();
-  const int64_t bytes = kernels.packed_bytes ? kernels.packed_bytes(*view) : 0;
+  const int64_t bytes = pack_ && kernels.packed_bytes ? kernels.packed_bytes(*view) : 0;
   if (bytes == 0) return {};
   CELER_ASSIGN(std::byte * packed, OwnPacked(bytes));
   kernels.pack(*view, pool_, packed);

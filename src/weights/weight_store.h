@@ -32,8 +32,8 @@ struct WeightOptions {
 
 class WeightStore {
  public:
-  WeightStore(const TensorSource& source, WeightOptions options, ThreadPool& pool)
-      : source_(source), options_(options), pool_(pool) {}
+  WeightStore(const TensorSource& source, WeightOptions options, ThreadPool& pool, bool pack = true)
+      : source_(source), options_(options), pool_(pool), pack_(pack) {}
   WeightStore(const WeightStore&) = delete;
   WeightStore& operator=(const WeightStore&) = delete;
 
@@ -74,6 +74,7 @@ class WeightStore {
   const TensorSource& source_;
   WeightOptions options_;
   ThreadPool& pool_;
+  bool pack_;
   std::vector<Buffer> buffers_;
   std::span<std::byte> packed_room_;  // the rest of the last large piece
   std::unordered_set<std::string> taken_;

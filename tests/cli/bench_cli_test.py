@@ -22,6 +22,9 @@ SMALL = ["--layers", LAYERS, "--hidden", HIDDEN, "--intermediate", 96, "--vocab"
 
 
 def run(*args):
+    # What is checked is the CPU's counting, also where there is a GPU.
+    if args[0] == "bench" and "--help" not in args:
+        args = (*args, "--device", "cpu")
     done = subprocess.run([CELER, *map(str, args)], capture_output=True, text=True, timeout=300)
     return done.returncode, done.stdout, done.stderr
 
@@ -104,7 +107,7 @@ class Json(unittest.TestCase):
         calls = {op["name"]: op["calls"] for op in result["ops"]}
         per_layer = 3 * LAYERS
         self.assertEqual(calls, {"embed": 3, "qkv": per_layer, "attention": per_layer, "output": per_layer,
-                                 "gate_up": per_layer, "down": per_layer, "logits": 3, "sampling": 6})
+                                 "gate_up": per_layer, "down": per_layer, "logits": 3, "sampling": 3})
 
     def test_mixture_of_experts(self):
         mixture = model("mixture.gguf", "mixtral-8x7b", "q4_0", "--experts", 4)

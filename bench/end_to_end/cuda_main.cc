@@ -1,0 +1,137 @@
+// Decode and prefill on a GPU through the engine, with random weights: tokens per second and the share of
+// what the memory allows.
+//   celer_cuda_bench --model llama-2-7b --weights bf16,int8,int4-g128 --tokens 128 --prompt 8
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <set>
+#include <vector>
+
+#include "celer/engine.h"
+#include "core/result.h"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Flags {
+  std::vector<std::string> models = {"llama-2-7b"}, weights = {"bf16", "int8", "int4-g128"};
+  std::vector<int64_t> prompts = {8}, batches = {1};
+  int64_t tokens = 128, chunk = 512;
+  int repeat = 5;
+  double bandwidth = 4390;  // GB/s
+  std::string device = "cuda";
+};
+
+struct Timing {
+  double prefill_seconds = 0;
+  double decode_seconds = 0;  // per token
+};
+
+celer::Result<Timing> RunOnce(celer::Engine& engine, int64_t prompt, int64_t batch, int64_t tokens) {
+  for (int64_t b = 0; b < batch; ++b) {
+    celer::Request request;
+    for (int64_t i = 0; i < prompt; ++i)
+      request.prompt.push_back(static_cast<int32_t>((i * 7919 + b * 104729 + 13) % engine.info().vocab));
+    request.max_tokens = tokens;
+    CELER_ASSIGN([[maybe_unused]] const int64_t id, engine.Submit(std::move(request)));
+  }
+  // Decoding is timed from the step after which every sequence has begun until the first one ends.
+  const auto start = Clock::now();
+  auto first = start, last = start;
+  std::set<int64_t> begun;
+  int64_t counted = 0;
+  bool ended = false;
+  while (engine.HasWork()) {
+    const bool steady = static_cast<int64_t>(begun.size()) == batch && !ended;
+    const std::vector<celer::TokenEvent> events = engine.Step();
+    if (engine.fault()) return *engine.fault();
+    const auto now = Clock::now();
+    for (const celer::TokenEvent& event : events) {
+      begun.insert(event.request);
+      ended = ended || event.finish != celer::FinishReason::kNone;
+    }
+    if (steady) {
+      counted += static_cast<int64_t>(events.size());
+      last = now;
+    } else if (!ended && static_cast<int64_t>(begun.size()) == batch) {
+      first = now;
+    }
+  }
+  const auto seconds = [](auto d) { return std::chrono::duration<double>(d).count(); };
+  return Timing{seconds(first - start),
+                counted > 0 ? seconds(last - first) / static_cast<double>(counted) : 0};
+}
+
+int Bench(const Flags& flags) {
+  fmt::print("{:14} {:10} {:>6} {:>6} {:>6} {:>11} {:>11} {:>8} {:>10} {:>7}\n", "model", "weights", "batch",
+             "prompt", "new", "prefill t/s", "decode t/s", "ms/step", "limit t/s", "ratio");
+  for (const std::string& model : flags.models)
+    for (const std::string& weights : flags.weights) {
+      const int64_t longest = *std::max_element(flags.prompts.begin(), flags.prompts.end());
+      const int64_t most = *std::max_element(flags.batches.begin(), flags.batches.end());
+      celer::EngineOptions options{.model = "random:" + model, .weights = weights, .device = flags.device};
+      options.context = (longest + flags.tokens + 32) / 16 * 16 * most;
+      options.chunk = flags.chunk;
+      const auto loading = Clock::now();
+      auto engine = celer::Engine::Load(options);
+      if (!engine) {
+        fmt::print(stderr, "error: {}\n", engine.error().message());
+        return 1;
+      }
+      fmt::print(stderr, "{} {}: ready in {:.2f} s\n", model, weights,
+                 std::chrono::duration<double>(Clock::now() - loading).count());
+      const celer::Engine::Info& info = (*engine)->info();
+      for (const int64_t prompt : flags.prompts)
+        for (const int64_t batch : flags.batches) {
+          std::vector<Timing> runs;
+          for (int i = 0; i < flags.repeat + 1; ++i) {
+            auto timing = RunOnce(**engine, prompt, batch, flags.tokens);
+            if (!timing) {
+              fmt::print(stderr, "error: {}\n", timing.error().message());
+              return 1;
+            }
+            if (i > 0) runs.push_back(*timing);  // the first one captures graphs
+          }
+          const auto median = [&](auto member) {
+            std::vector<double> values;
+            for (const Timing& t : runs) values.push_back(t.*member);
+            std::sort(values.begin(), values.end());
+            return values[values.size() / 2];
+          };
+          const double prefill = median(&Timing::prefill_seconds), decode = median(&Timing::decode_seconds);
+          const double steps = static_cast<double>(flags.tokens - 1), width = static_cast<double>(batch);
+          const double bytes =
+              static_cast<double>(info.weight_bytes) + width * static_cast<double>(info.kv_bytes_per_token) *
+                                                           (static_cast<double>(prompt) + steps / 2);
+          const double limit = width * flags.bandwidth * 1e9 / bytes, speed = decode > 0 ? 1 / decode : 0;
+          fmt::print("{:14} {:10} {:6} {:6} {:6} {:11.0f} {:11.1f} {:8.3f} {:10.1f} {:7.3f}\n", model,
+                     weights, batch, prompt, flags.tokens, width * static_cast<double>(prompt) / prefill,
+                     speed, decode * width * 1e3, limit, speed / limit);
+          std::fflush(stdout);
+        }
+    }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app{"decode and prefill of random models on a GPU"};
+  app.add_option("--model", flags.models, "shapes, as `celer limits --model` knows them")->delimiter(',');
+  app.add_option("--weights", flags.weights, "bf16, f16, int8[-gN], int4[-gN]")->delimiter(',');
+  app.add_option("--prompt", flags.prompts, "prompt tokens")->delimiter(',');
+  app.add_option("--batch", flags.batches, "sequences at once")->delimiter(',');
+  app.add_option("--tokens", flags.tokens, "new tokens per sequence");
+  app.add_option("--chunk", flags.chunk, "tokens of one step at most");
+  app.add_option("--repeat", flags.repeat, "runs; the median counts");
+  app.add_option("--bandwidth", flags.bandwidth,
+                 "GB/s that the limit is made of, as `celer probe` measured it");
+  app.add_option("--device", flags.device, "cuda or cuda:N");
+  CLI11_PARSE(app, argc, argv);
+  return Bench(flags);
+}

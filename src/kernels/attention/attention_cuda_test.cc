@@ -1,0 +1,154 @@
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/device.h"
+#include "formats/decode.h"
+#include "kernels/attention/flash_attention_cuda.h"
+#include "kernels/test_util.h"
+
+namespace celer::cuda {
+namespace {
+
+using testing::RandomFloats;
+
+struct Case {
+  int heads, kv_heads, dim, window;
+  DType dtype;
+  std::vector<std::pair<int, int>> sequences;  // tokens already there, tokens in this batch
+};
+
+template <class T>
+T* Upload(const std::vector<T>& values) {
+  void* data = nullptr;
+  EXPECT_EQ(cudaSuccess, cudaMalloc(&data, values.size() * sizeof(T) + 16));
+  cudaMemcpy(data, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice);
+  return static_cast<T*>(data);
+}
+
+void ExpectMatchesDouble(const Case& c, bool flash) {
+  const int padded = (c.dim + 7) / 8 * 8, group = c.heads / c.kv_heads;
+  std::vector<int32_t> positions, owner, starts = {0}, table;
+  int blocks = 1, width = 0;
+  for (const auto& [past, now] : c.sequences) width = std::max(width, (past + now + 15) / 16);
+  for (size_t s = 0; s < c.sequences.size(); ++s) {
+    const auto& [past, now] = c.sequences[s];
+    for (int i = 0; i < now; ++i) positions.push_back(past + i), owner.push_back(static_cast<int32_t>(s));
+    starts.push_back(static_cast<int32_t>(positions.size()));
+    for (int b = 0; b < width; ++b) table.push_back(b < (past + now + 15) / 16 ? blocks++ : -1);
+  }
+  const auto count = static_cast<int>(positions.size());
+  const int64_t elements = static_cast<int64_t>(blocks) * c.kv_heads * 16 * padded;
+  auto k = RandomFloats(elements, 1, 2.0f), v = RandomFloats(elements, 2);
+  for (int64_t i = 0; i < elements; ++i)
+    if (i % padded >= c.dim) k[static_cast<size_t>(i)] = v[static_cast<size_t>(i)] = 0;
+  std::vector<std::byte> k_bytes(static_cast<size_t>(elements) * 2), v_bytes(k_bytes.size());
+  EncodeRow(c.dtype, k.data(), elements, k_bytes.data());
+  EncodeRow(c.dtype, v.data(), elements, v_bytes.data());
+  DecodeRow(c.dtype, k_bytes.data(), elements, k.data());
+  DecodeRow(c.dtype, v_bytes.data(), elements, v.data());
+  const auto q = RandomFloats(static_cast<int64_t>(count) * c.heads * c.dim, 3, 2.0f);
+  std::vector<float> out(q.size(), NAN);
+
+  DeviceAttentionArgs a;
+  a.batch = {nullptr, Upload(positions), Upload(owner), Upload(table), width, count};
+  a.kv = {Upload(k_bytes), Upload(v_bytes), c.dtype, c.kv_heads, c.dim, padded};
+  a.q = Upload(q);
+  a.heads = c.heads;
+  a.scale = 1.0f / std::sqrt(static_cast<float>(c.dim));
+  a.window = c.window;
+  a.out = Upload(out);
+  a.splits = AttentionSplits(c.heads, c.kv_heads);
+  a.partial = Upload(
+      std::vector<float>(static_cast<size_t>(AttentionPartialFloats(count, c.heads, c.kv_heads, padded))));
+  a.tickets = Upload(std::vector<int32_t>(static_cast<size_t>(count * c.heads)));
+  for (int repeat = 0; repeat < 2; ++repeat) {  // the tickets must be as they were
+    if (flash) {
+      FlashAttentionArgs f;
+      f.base = a;
+      f.seq_start = Upload(starts);
+      f.sequences = static_cast<int>(c.sequences.size());
+      for (const auto& [past, now] : c.sequences) f.longest = std::max(f.longest, now);
+      ASSERT_EQ(cudaSuccess, LaunchFlashAttention(f, nullptr));
+      cudaDeviceSynchronize();
+      cudaFree(const_cast<int32_t*>(f.seq_start));
+      continue;
+    }
+    ASSERT_EQ(cudaSuccess, LaunchAttention(a, nullptr));
+  }
+  ASSERT_EQ(cudaSuccess, cudaMemcpy(out.data(), a.out, out.size() * 4, cudaMemcpyDeviceToHost));
+  const double tolerance = flash ? 2e-2 : 2e-5;  // flash attention rounds queries and weights to 16 bits
+  for (int t = 0; t<count; t += count> 200 ? 17 : 1)
+    for (int h = 0; h < c.heads; ++h) {
+      const int last = positions[static_cast<size_t>(t)],
+                first = c.window > 0 ? std::max(0, last - c.window + 1) : 0;
+      const auto at = [&](int key) {
+        const int block = table[static_cast<size_t>(owner[static_cast<size_t>(t)] * width + key / 16)];
+        return ((static_cast<int64_t>(block) * c.kv_heads + h / group) * 16 + key % 16) * padded;
+      };
+      const float* query = q.data() + (static_cast<int64_t>(t) * c.heads + h) * c.dim;
+      std::vector<double> scores;
+      double top = -1e300, total = 0;
+      for (int key = first; key <= last; ++key) {
+        double dot = 0;
+        for (int i = 0; i < c.dim; ++i) dot += double{query[i]} * k[static_cast<size_t>(at(key) + i)];
+        scores.push_back(dot * a.scale);
+        top = std::max(top, scores.back());
+      }
+      for (double& s : scores) total += s = std::exp(s - top);
+      for (int i = 0; i < c.dim; ++i) {
+        double sum = 0;
+        for (int key = first; key <= last; ++key)
+          sum += scores[static_cast<size_t>(key - first)] * v[static_cast<size_t>(at(key) + i)];
+        ASSERT_NEAR(sum / total,
+                    out[(static_cast<size_t>(t) * static_cast<size_t>(c.heads) + static_cast<size_t>(h)) *
+                            static_cast<size_t>(c.dim) +
+                        static_cast<size_t>(i)],
+                    tolerance)
+            << "token " << t << " head " << h << " dim " << i;
+      }
+    }
+  for (const void* p :
+       {static_cast<const void*>(a.batch.positions), static_cast<const void*>(a.batch.sequence),
+        static_cast<const void*>(a.batch.block_table), static_cast<const void*>(a.kv.k),
+        static_cast<const void*>(a.kv.v), static_cast<const void*>(a.q), static_cast<const void*>(a.out),
+        static_cast<const void*>(a.partial), static_cast<const void*>(a.tickets)})
+    cudaFree(const_cast<void*>(p));
+}
+
+TEST(CudaAttention, MatchesDouble) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
+  const Case cases[] = {
+      {1, 1, 64, 0, DType::kF16, {{0, 1}}},
+      {9, 3, 64, 0, DType::kF16, {{30, 1}, {0, 5}, {700, 1}}},
+      {4, 4, 6, 0, DType::kF16, {{3, 2}, {100, 1}}},
+      {8, 8, 48, 0, DType::kBf16, {{15, 2}, {16, 1}}},
+      {6, 2, 80, 24, DType::kF16, {{200, 3}}},
+      {32, 32, 128, 0, DType::kF16, {{135, 1}}},
+      {28, 4, 128, 0, DType::kBf16, {{1000, 1}, {4, 3}}},
+      {32, 8, 128, 300, DType::kF16, {{2047, 1}, {0, 1}}},
+      {8, 4, 256, 0, DType::kF16, {{513, 1}, {31, 2}}},
+      {24, 2, 128, 0, DType::kF16, {{5000, 1}}},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " of " + std::to_string(c.dim));
+    ExpectMatchesDouble(c, false);
+  }
+}
+
+TEST(CudaAttention, FlashMatchesDouble) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
+  const Case cases[] = {
+      {1, 1, 64, 0, DType::kF16, {{0, 1}}},      {9, 3, 64, 0, DType::kF16, {{30, 70}, {0, 5}, {700, 1}}},
+      {4, 4, 128, 0, DType::kBf16, {{0, 130}}},  {8, 2, 128, 0, DType::kF16, {{100, 65}, {0, 64}}},
+      {4, 1, 128, 40, DType::kF16, {{77, 129}}}, {2, 1, 64, 0, DType::kF16, {{0, 1000}}},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " of " + std::to_string(c.dim));
+    ExpectMatchesDouble(c, true);
+  }
+}
+
+}  // namespace
+}  // namespace celer::cuda

@@ -1,0 +1,20 @@
+// Attention of long pieces of sequences on the tensor cores: 64 queries at a time against 64 keys of the
+// paged KV.
+#pragma once
+
+#include "kernels/attention/attention_cuda.h"
+
+namespace celer::cuda {
+
+struct FlashAttentionArgs {
+  DeviceAttentionArgs base;            // splits, partial and tickets are not used
+  const int32_t* seq_start = nullptr;  // [sequences + 1], on the device
+  int sequences = 0;
+  int longest = 0;  // tokens of one sequence in the batch, at most
+};
+
+bool FlashAttentionRuns(int head_dim);  // 64 and 128
+// Queries and weights are rounded to the type of the KV; sums are f32.
+cudaError_t LaunchFlashAttention(const FlashAttentionArgs& args, cudaStream_t stream);
+
+}  // namespace celer::cuda

@@ -1,0 +1,28 @@
+#include "kernels/cuda/element.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/embed/embed_cuda.h"
+
+namespace celer::cuda {
+namespace {
+
+// Grid: (pieces of a row, tokens).
+__global__ void EmbedKernel(const __grid_constant__ EmbedArgs a) {
+  LetNextStart();
+  WaitForPrevious();
+  const int col = blockIdx.x * blockDim.x + threadIdx.x;
+  if (col >= a.table.cols) return;
+  const int token = __ldcg(a.tokens + blockIdx.y);
+  a.out[static_cast<int64_t>(blockIdx.y) * a.table.cols + col] = Element(a.table, token, col);
+}
+
+}  // namespace
+
+cudaError_t LaunchEmbed(const EmbedArgs& args, cudaStream_t stream) {
+  constexpr int kThreads = 128;
+  return Launch(EmbedKernel,
+                dim3(static_cast<unsigned>((args.table.cols + kThreads - 1) / kThreads),
+                     static_cast<unsigned>(args.count)),
+                dim3(kThreads), 0, stream, args);
+}
+
+}  // namespace celer::cuda

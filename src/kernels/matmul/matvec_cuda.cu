@@ -1,0 +1,126 @@
+#include "kernels/matmul/matvec_cuda.h"
+
+#include <algorithm>
+
+#include "kernels/matmul/matvec_cuda.cuh"
+
+namespace celer::cuda {
+namespace matvec {
+
+cudaError_t LaunchF32(const Params& p, int blocks, int shared_bytes, cudaStream_t stream);
+cudaError_t LaunchF16(const Params& p, int blocks, int shared_bytes, cudaStream_t stream);
+cudaError_t LaunchBf16(const Params& p, int blocks, int shared_bytes, cudaStream_t stream);
+cudaError_t LaunchInt8(const Params& p, int blocks, int shared_bytes, cudaStream_t stream);
+cudaError_t LaunchInt4(const Params& p, int blocks, int shared_bytes, cudaStream_t stream);
+cudaError_t LaunchInt4Wide(const Params& p, int blocks, int shared_bytes, cudaStream_t stream);
+
+namespace {
+
+// One block fills a multiprocessor, so that each gets exactly one: with room for two, blocks that start early
+// gather on some multiprocessors and leave others idle. A few KB are left for the attention kernel's blocks.
+constexpr int kSharedLimit = 216 * 1024;
+constexpr int kFewestStages = 2;
+
+constexpr int RoundUp(int n, int to) {
+  return (n + to - 1) / to * to;
+}
+
+}  // namespace
+
+int Layout(const DeviceMatrix& m, int tokens, int least, Params* p) {
+  const bool integer = IsInteger(m.format);
+  const int tiles_of_four = tokens <= 4 ? 1 : 2;
+  const int chunk_cols = kChunkBytes * 8 / BitsOf(m.format);
+  p->chunks = static_cast<int>((m.row_bytes + kChunkBytes - 1) / kChunkBytes);
+  p->scale_half_bytes = m.group > 0 ? chunk_cols / m.group * 8 * ScaleBytesOf(m.format) : 0;
+  p->stage_bytes = 2 * kHalfBytes + RoundUp(2 * p->scale_half_bytes, 128);
+  p->group_shift = m.group == 32 ? 5 : m.group == 64 ? 6 : 7;
+  p->plane_bytes = tokens * m.padded * (integer ? 1 : 2) + kPlanePad;
+  int at = 0;
+  const auto take = [&](int bytes) {
+    const int offset = at;
+    at += RoundUp(bytes, 128);
+    return offset;
+  };
+  p->x_offset = take(std::max(2 * p->plane_bytes, least));
+  p->xs_offset = take(integer ? tokens * m.padded / 128 * 4 : 0);
+  p->xsum_offset = take(integer && m.group > 0 ? tokens * m.padded / m.group * 4 : 0);
+  p->red_offset = take(2 * kWarps * tiles_of_four * 32 * static_cast<int>(sizeof(float2)));
+  p->sum_offset = take(kMaxMatvecTokens * kWarps * 4);
+  p->barrier_offset = take(kMaxStages * 16);
+  return at;
+}
+
+int AddRing(int beside, Params* p) {
+  p->stages = std::min(kMaxStages, (kSharedLimit - beside) / p->stage_bytes);
+  if (p->stages < kFewestStages) return 0;
+  const int ring = p->stages * p->stage_bytes;
+  for (int* offset :
+       {&p->x_offset, &p->xs_offset, &p->xsum_offset, &p->red_offset, &p->sum_offset, &p->barrier_offset})
+    *offset += ring;
+  return ring + beside;
+}
+
+int Multiprocessors() {
+  static const int count = [] {
+    int device = 0, value = 1;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, device);
+    return value;
+  }();
+  return count;
+}
+
+}  // namespace matvec
+
+bool CanFuseRope(int head_dim, int rope_dim) {
+  return head_dim % 16 == 0 && rope_dim % 16 == 0;
+}
+
+bool MatvecFits(Format format, int padded_cols, int tokens) {
+  DeviceMatrix m;
+  m.format = format;
+  m.padded = padded_cols;
+  m.row_bytes = static_cast<int64_t>(padded_cols) * BitsOf(format) / 8;
+  m.group = matvec::IsInteger(format) ? 32 : 0;
+  matvec::Params p = {};
+  return matvec::Layout(m, tokens, 0, &p) + matvec::kFewestStages * p.stage_bytes <= matvec::kSharedLimit;
+}
+
+cudaError_t LaunchMatvec(const MatvecArgs& args, cudaStream_t stream) {
+  using namespace matvec;
+  if (args.tokens < 1 || args.tokens > kMaxMatvecTokens) return cudaErrorInvalidValue;
+  Params p = {};
+  p.a = args;
+  switch (args.epilogue) {
+    case Epilogue::kStore:
+      p.tiles = (args.a.rows + 15) / 16;
+      break;
+    case Epilogue::kGateUp:
+      p.tiles = (args.a.rows + 7) / 8;
+      break;
+    case Epilogue::kQkv:
+      p.tiles = (args.a.rows + args.b.rows + args.c.rows) / 16;
+      break;
+  }
+  const int bytes = AddRing(Layout(args.a, args.tokens, 0, &p), &p);
+  if (bytes == 0) return cudaErrorInvalidConfiguration;
+  const int blocks = p.tiles < Multiprocessors() ? p.tiles : Multiprocessors();
+  switch (args.a.format) {
+    case Format::kF32:
+      return LaunchF32(p, blocks, bytes, stream);
+    case Format::kF16:
+      return LaunchF16(p, blocks, bytes, stream);
+    case Format::kBf16:
+      return LaunchBf16(p, blocks, bytes, stream);
+    case Format::kInt8:
+      return LaunchInt8(p, blocks, bytes, stream);
+    case Format::kInt4:
+      return LaunchInt4(p, blocks, bytes, stream);
+    case Format::kInt4Wide:
+      return LaunchInt4Wide(p, blocks, bytes, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace celer::cuda

@@ -1,0 +1,32 @@
+// The part of qkv after the projections, where it could not be done inside them: qk-norm, rope and the append
+// to the paged KV.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/device_batch.h"
+
+namespace celer::cuda {
+
+struct FinishQkvArgs {
+  DeviceBatch batch;
+  DeviceKv kv;
+  const float* q = nullptr;  // [count, q_stride], heads * head_dim of them
+  const float* k = nullptr;  // [count, kv_stride]
+  const float* v = nullptr;
+  int64_t q_stride = 0, kv_stride = 0;
+  float* q_out = nullptr;         // [count, heads, head_dim], may be q
+  const float* q_bias = nullptr;  // added first, where the products did not
+  const float* k_bias = nullptr;
+  const float* v_bias = nullptr;
+  int heads = 0;
+  const float* q_norm = nullptr;  // [head_dim] or null
+  const float* k_norm = nullptr;
+  float eps = 1e-5f;
+  int rope_dim = 0;
+  const float* rope_cos = nullptr;  // [positions, rope_dim / 2]
+  const float* rope_sin = nullptr;
+};
+cudaError_t LaunchFinishQkv(const FinishQkvArgs& args, cudaStream_t stream);
+
+}  // namespace celer::cuda

@@ -1,0 +1,76 @@
+// The forward pass of decoder.h on a GPU. The five operators of a layer are the same; what differs is that
+// batch, weights, activations and KV live in the GPU's memory and that a decode step is one captured graph,
+// which is why it has a class of its own beside Decoder.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/result.h"
+#include "kernels/batch.h"
+#include "models/decoder.h"
+
+namespace celer {
+
+struct CudaDecoderOptions {
+  int device = 0;
+  WeightOptions weights = {};
+  DType kv = DType::kF16;    // f16 or bf16
+  int64_t context = 4096;    // positions that fit into the KV, a multiple of 16
+  int64_t max_tokens = 512;  // of one batch
+  bool exact = false;        // every product by the decode kernels, also for long prompts
+};
+
+class CudaDecoder {
+ public:
+  // Uploads the weights of `host`, which holds them as its file does and is not needed afterwards.
+  static Result<std::unique_ptr<CudaDecoder>> Make(const Decoder& host, const CudaDecoderOptions& options);
+  // The same architecture with random weights made on the GPU, for benchmarks.
+  static Result<std::unique_ptr<CudaDecoder>> Random(const DecoderConfig& config,
+                                                     const CudaDecoderOptions& options);
+  ~CudaDecoder();
+
+  const DecoderConfig& config() const;
+  int64_t active_bytes() const;
+  int64_t device_bytes() const;     // weights
+  int64_t peak_load_bytes() const;  // weights and staging while loading
+  const std::map<std::string, int64_t>& bytes_by_format() const;
+  const std::string& device_name() const;
+
+  // Runs a batch; the logits of batch.logit_rows stay on the GPU until they are asked for.
+  Status Forward(const RaggedBatch& batch);
+  // [rows, vocab] of the last Forward or Decode; waits for it. Valid until the next call.
+  Result<std::span<const float>> Logits();
+
+  // Queues one step of decoding: one token for each of `positions`, each its own sequence with its row of
+  // `block_table`. The most likely next tokens become the next step's input on the GPU. `tokens` may be
+  // empty: those that the step before chose.
+  Status DecodeGreedy(std::span<const int32_t> tokens, std::span<const int32_t> positions,
+                      std::span<const int32_t> block_table, int64_t max_blocks);
+  // Waits for the tokens that the step at these positions chose; at most a few steps back.
+  Status ChosenTokens(std::span<const int32_t> positions, std::span<int32_t> tokens);
+  static constexpr int64_t kMaxDecode = 64;
+  int64_t max_logit_rows() const;
+
+  Status Synchronize();
+
+ private:
+  struct Impl;
+  explicit CudaDecoder(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Bytes that a model needs on a GPU, before anything is allocated.
+struct CudaMemoryPlan {
+  int64_t weights = 0, kv = 0, workspace = 0, staging = 0, free = 0;
+  int64_t kv_per_token = 0;
+  int64_t total() const { return weights + kv + workspace + staging; }
+  std::string ToString() const;
+};
+
+}  // namespace celer

@@ -1,0 +1,157 @@
+// What CudaDecoder keeps on the GPU; shared by the files that load the weights, run the layers and take
+// batches.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/cuda_status.h"
+#include "core/stream.h"
+#include "kernels/attention/flash_attention_cuda.h"
+#include "kernels/matmul/gemm_cuda.h"
+#include "kernels/sample/greedy_cuda.h"
+#include "models/cuda_decoder.h"
+#include "weights/device_weights.h"
+
+namespace celer {
+
+using cuda::DeviceMatrix;
+using cuda::kMaxMatvecTokens;
+
+struct DeviceLayer {
+  DeviceMatrix q, k, v, o, gate, up, down;
+  const float *attention_norm = nullptr, *ffn_norm = nullptr;
+  const float *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;
+  const float *q_norm = nullptr, *k_norm = nullptr;
+  cuda::DeviceKv kv;
+};
+
+constexpr int64_t kLogitRows = 256;
+
+inline bool SameForm(const DeviceMatrix& a, const DeviceMatrix& b) {
+  return a.format == b.format && a.group == b.group && a.padded == b.padded;
+}
+
+struct CudaDecoder::Impl {
+  DecoderConfig config;
+  CudaDecoderOptions options;
+  std::string device_name;
+  std::optional<cuda::DeviceWeights> weights;
+  std::optional<Stream> stream;
+  std::vector<Buffer> buffers;
+  DeviceMatrix embedding, head;
+  const float* norm = nullptr;
+  std::vector<DeviceLayer> layers;
+  const float *rope_cos = nullptr, *rope_sin = nullptr;
+
+  // The batch on the device, and what the host knows to be there.
+  int32_t *tokens = nullptr, *positions = nullptr, *sequence = nullptr, *logit_rows = nullptr,
+          *table = nullptr, *seq_start = nullptr;
+  int64_t table_width = 0;
+  std::vector<int32_t> seen_positions, seen_table;  // of a decode step
+  // Pinned memory that copies to the device start from, used in turn.
+  struct Upload {
+    Buffer memory;
+    std::optional<Event> done;
+  };
+  std::array<Upload, 4> uploads;
+  size_t next_upload = 0;
+
+  // Activations [max_tokens, ...].
+  float *x = nullptr, *q = nullptr, *k = nullptr, *v = nullptr, *attention = nullptr, *mid = nullptr,
+        *up = nullptr;
+  float *logits = nullptr, *partial = nullptr;
+  int32_t *attention_tickets = nullptr, *greedy_tickets = nullptr;
+  uint64_t* greedy_best = nullptr;
+  // Long pieces: weights as rows of bf16, activations in bf16.
+  std::optional<cuda::Gemm> gemm;
+  // Two places for unpacked weights: one is filled on a stream of its own while the other is multiplied with.
+  std::optional<Stream> unpack_stream;
+  std::array<std::byte*, 2> unpacked = {};
+  std::array<std::optional<Event>, 2> unpack_done, multiply_done;
+  size_t next_unpack = 0, next_multiply = 0;
+  void Unpack(std::span<const DeviceMatrix* const> matrices);
+  void UnpackPart(int64_t layer, int part);  // of qkv, o, gate and up, down; nothing beyond the last layer
+  std::byte *x_bf16 = nullptr, *gate_up_bf16 = nullptr, *mid_bf16 = nullptr;
+  float* qkv_rows = nullptr;
+  int64_t longest = 0, sequences = 0;  // of the batch that was uploaded last
+  Buffer host_logits, host_tokens;     // pinned
+  int64_t last_rows = 0;
+
+  std::array<cudaGraphExec_t, kMaxDecode + 1> graphs = {};
+  std::array<std::optional<Event>, cuda::kHostSlots> step_done;
+
+  ~Impl() {
+    for (cudaGraphExec_t graph : graphs)
+      if (graph) cudaGraphExecDestroy(graph);
+    if (stream) (void)stream->Synchronize();
+  }
+
+  int padded_dim() const { return static_cast<int>((config.head_dim + 7) / 8 * 8); }
+  int64_t kv_bytes_per_token() const { return config.layers * 2 * config.kv_heads * padded_dim() * 2; }
+  int64_t workspace_bytes() const;
+
+  template <class T>
+  Result<T*> Own(int64_t count);
+  Status Allocate();
+  Status PlanAndCheck(int64_t weight_bytes);
+  Status LoadFrom(const Decoder& host);
+  Status LoadRandom();
+  Status Start();
+
+  Status UploadBatch(const RaggedBatch& batch);
+  Result<std::byte*> Pinned(int64_t bytes, Upload** used);
+  Status Copy(void* to, const void* from, int64_t bytes);
+
+  void Check(cudaError_t code) {
+    if (code != cudaSuccess && fault == cudaSuccess) fault = code;
+  }
+  cudaError_t fault = cudaSuccess;
+
+  struct Product {
+    const DeviceMatrix* a = nullptr;
+    const float* x = nullptr;
+    int64_t x_stride = 0;
+    const int32_t* rows = nullptr;
+    const float* norm = nullptr;
+    const float* bias = nullptr;
+    const float* residual = nullptr;
+    float* out = nullptr;
+    int64_t out_stride = 0;
+  };
+  void Multiply(const Product& p, int tokens_now);
+  void Qkv(const DeviceLayer& w, const cuda::DeviceBatch& batch);
+  void Attention(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer);
+  void GateUp(const DeviceLayer& w, int tokens_now);
+  void Run(int count, int rows, bool gather);
+  bool UsesGemm(int count) const { return gemm && count > kMaxMatvecTokens; }
+  void LayerByGemm(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer);
+  void MultiplyByGemm(std::span<const DeviceMatrix* const> matrices, const std::byte* x_rows,
+                      int64_t tokens_now, void* out, bool f32_out, int64_t out_stride, bool add);
+  void Check(const Status& status) {
+    if (!status && !problem) problem = status.error();
+  }
+  std::optional<Error> problem;
+  Status TakeFault(const char* what) {
+    const cudaError_t code = std::exchange(fault, cudaSuccess);
+    if (problem) return *std::exchange(problem, std::nullopt);
+    return CudaStatus(code, what);
+  }
+  int64_t unpacked_elements() const;
+
+  cuda::MatvecArgs QkvArgs(const DeviceLayer& w, const cuda::DeviceBatch& batch) const;
+  cuda::MatvecArgs GateUpArgs(const DeviceLayer& w, int tokens_now) const;
+  cuda::DeviceAttentionArgs AttentionArgs(const DeviceLayer& w, const cuda::DeviceBatch& batch,
+                                          int64_t layer) const;
+  cuda::DeviceBatch Batch(int count) const {
+    return {tokens, positions, sequence, table, static_cast<int>(table_width), count};
+  }
+};
+
+}  // namespace celer

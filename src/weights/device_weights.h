@@ -1,0 +1,82 @@
+// Puts the weights of a model into the memory of a GPU: piece by piece through pinned staging, converted
+// there. The large form of a matrix never stands beside the small one.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/buffer.h"
+#include "core/result.h"
+#include "core/stream.h"
+#include "kernels/cuda/device_matrix.h"
+#include "kernels/weight_view.h"
+#include "weights/weight_store.h"
+
+namespace celer::cuda {
+
+// Pairs (2i, 2i + 1) of each head that a rope rotates become (i, i + rope_dim / 2). Attention does not see
+// the difference, as long as queries and keys agree.
+struct HeadOrder {
+  int head_dim = 0;  // 0: leave the rows as they are
+  int rope_dim = 0;
+};
+
+struct MatrixSource {
+  WeightView host;
+  WeightStore::Role role = WeightStore::Role::kProjection;
+  HeadOrder order = {};
+};
+
+class DeviceWeights {
+ public:
+  static constexpr int64_t kStagingBytes = 32 << 20;  // of each of two, in pinned and in device memory
+
+  static Result<DeviceWeights> Create(int device, WeightOptions options);
+  DeviceWeights(DeviceWeights&&) = default;
+  DeviceWeights& operator=(DeviceWeights&&) = default;
+
+  // The form a matrix of the file will have, without memory.
+  DeviceMatrix Plan(const WeightView& host, WeightStore::Role role) const;
+  static int64_t PlannedBytes(const DeviceMatrix& plan);
+
+  // Matrices of one width whose rows follow each other in memory, if they are of one format.
+  Result<std::vector<DeviceMatrix>> Upload(std::span<const MatrixSource> sources);
+  Result<const float*> UploadVector(const float* host, int64_t n);
+  // A matrix of random values of the planned form, for benchmarks.
+  Result<std::vector<DeviceMatrix>> Random(std::span<const DeviceMatrix> plans);
+  Status Finish();  // waits for everything queued; frees the staging
+
+  int64_t device_bytes() const { return device_bytes_; }
+  int64_t peak_bytes() const { return peak_bytes_; }  // with the staging
+  const std::map<std::string, int64_t>& bytes_by_format() const { return bytes_by_format_; }
+  int device() const { return device_; }
+
+ private:
+  DeviceWeights() = default;
+  Result<std::byte*> Own(int64_t bytes);
+  Result<std::vector<DeviceMatrix>> Place(std::span<const DeviceMatrix> plans);
+  Status Fill(const MatrixSource& source, const DeviceMatrix& target);
+
+  struct Staging {
+    Buffer pinned, device, scales_pinned, scales_device;
+    std::unique_ptr<Event> done;
+  };
+
+  int device_ = 0;
+  WeightOptions options_;
+  std::unique_ptr<Stream> stream_;
+  std::array<Staging, 2> staging_;
+  int next_ = 0;
+  std::vector<Buffer> buffers_;
+  std::map<std::string, int64_t> bytes_by_format_;
+  int64_t device_bytes_ = 0, peak_bytes_ = 0;
+  uint32_t seed_ = 1;
+};
+
+std::string FormatName(const DeviceMatrix& matrix);  // "bf16", "int4-g128"
+
+}  // namespace celer::cuda

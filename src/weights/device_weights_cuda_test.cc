@@ -1,0 +1,300 @@
+// Matrices on the GPU: that they hold what the CPU would make of them, and that products with them are right
+// at shapes that fill no tile.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "core/cuda_allocator.h"
+#include "core/device.h"
+#include "formats/decode.h"
+#include "formats/int4.h"
+#include "formats/int8.h"
+#include "kernels/embed/embed_cuda.h"
+#include "kernels/matmul/matvec_cuda.h"
+#include "weights/device_weights.h"
+
+namespace celer::cuda {
+namespace {
+
+class DeviceWeightsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
+  }
+};
+
+std::vector<float> RandomFloats(int64_t n, uint32_t seed, float scale = 1.0f) {
+  std::mt19937 random(seed);
+  std::vector<float> out(static_cast<size_t>(n));
+  for (float& v : out) v = scale * (static_cast<float>(random()) / 2147483648.0f - 1.0f);
+  return out;
+}
+
+template <class T>
+class OnDevice {
+ public:
+  explicit OnDevice(int64_t n) : n_(static_cast<size_t>(n)) {
+    EXPECT_EQ(cudaSuccess, cudaMalloc(&data_, n_ * sizeof(T)));
+    cudaMemset(data_, 0xff, n_ * sizeof(T));  // what is not written shows
+  }
+  explicit OnDevice(const std::vector<T>& values) : OnDevice(static_cast<int64_t>(values.size())) {
+    cudaMemcpy(data_, values.data(), n_ * sizeof(T), cudaMemcpyHostToDevice);
+  }
+  ~OnDevice() { cudaFree(data_); }
+  T* get() { return static_cast<T*>(data_); }
+  std::vector<T> Read() {
+    std::vector<T> out(n_);
+    EXPECT_EQ(cudaSuccess, cudaMemcpy(out.data(), data_, n_ * sizeof(T), cudaMemcpyDeviceToHost));
+    return out;
+  }
+
+ private:
+  size_t n_;
+  void* data_ = nullptr;
+};
+
+struct HostMatrix {
+  std::vector<std::byte> bytes;
+  std::vector<float> scales;
+  WeightView view;
+};
+
+HostMatrix MakeHost(DType dtype, int64_t rows, int64_t cols, uint32_t seed) {
+  HostMatrix m;
+  const auto values = RandomFloats(rows * cols, seed, 1.0f / std::sqrt(static_cast<float>(cols)));
+  const int64_t row_bytes = *BytesFor(dtype, cols);
+  m.bytes.resize(static_cast<size_t>(rows * row_bytes));
+  for (int64_t r = 0; r < rows; ++r)
+    EncodeRow(dtype, values.data() + r * cols, cols, m.bytes.data() + r * row_bytes);
+  m.view = {.dtype = dtype, .rows = rows, .cols = cols, .data = m.bytes.data(), .row_bytes = row_bytes};
+  return m;
+}
+
+std::vector<float> Decoded(const WeightView& view) {
+  std::vector<float> out(static_cast<size_t>(view.rows * view.cols));
+  for (int64_t r = 0; r < view.rows; ++r) DecodeWeightRow(view, r, out.data() + r * view.cols);
+  return out;
+}
+
+// The matrix as the device sees it.
+std::vector<float> ReadBack(const DeviceMatrix& m) {
+  std::vector<int32_t> all(static_cast<size_t>(m.rows));
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int32_t>(i);
+  OnDevice<int32_t> tokens(all);
+  OnDevice<float> out(static_cast<int64_t>(m.rows) * m.cols);
+  EXPECT_EQ(cudaSuccess,
+            LaunchEmbed({.tokens = tokens.get(), .count = m.rows, .table = m, .out = out.get()}, nullptr));
+  return out.Read();
+}
+
+struct Uploaded {
+  DeviceWeights store;
+  DeviceMatrix matrix;
+};
+Result<Uploaded> Upload(const WeightView& view, const char* weights, HeadOrder order = {}) {
+  auto options = WeightOptions::Parse(weights);
+  CELER_ASSIGN(DeviceWeights store, DeviceWeights::Create(0, *options));
+  const MatrixSource source{view, WeightStore::Role::kProjection, order};
+  CELER_ASSIGN(const auto made, store.Upload({&source, 1}));
+  CELER_RETURN_IF_ERROR(store.Finish());
+  return Uploaded{std::move(store), made[0]};
+}
+
+TEST_F(DeviceWeightsTest, StoredFormatsAreTakenOverExactly) {
+  for (const DType dtype :
+       {DType::kF32, DType::kF16, DType::kBf16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ4_K}) {
+    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{5, 256}, {19, 768}, {64, 512}}) {
+      SCOPED_TRACE(std::string(Name(dtype)) + " " + std::to_string(rows) + "x" + std::to_string(cols));
+      const HostMatrix host = MakeHost(dtype, rows, cols, 3);
+      auto uploaded = Upload(host.view, "stored");
+      ASSERT_TRUE(uploaded) << uploaded.error().message();
+      const auto expected = Decoded(host.view), got = ReadBack(uploaded->matrix);
+      // Scale times value plus minimum may be fused into one rounding on either side.
+      for (size_t i = 0; i < expected.size(); ++i)
+        ASSERT_NEAR(expected[i], got[i],
+                    dtype == DType::kQ4_0 || dtype == DType::kQ4_1 || dtype == DType::kQ4_K ? 1e-7 : 0)
+            << i;
+    }
+  }
+}
+
+TEST_F(DeviceWeightsTest, OthersAreRoundedToHalf) {
+  for (const DType dtype : {DType::kQ6_K, DType::kQ5_K, DType::kQ5_0, DType::kQ3_K}) {
+    SCOPED_TRACE(Name(dtype));
+    const HostMatrix host = MakeHost(dtype, 7, 512, 4);
+    auto uploaded = Upload(host.view, "stored");
+    ASSERT_TRUE(uploaded) << uploaded.error().message();
+    const auto expected = Decoded(host.view), got = ReadBack(uploaded->matrix);
+    for (size_t i = 0; i < expected.size(); ++i)
+      ASSERT_NEAR(expected[i], got[i], std::abs(expected[i]) / 2048 + 1e-7) << i;
+  }
+}
+
+TEST_F(DeviceWeightsTest, QuantizedAsOnTheCpu) {
+  const HostMatrix host = MakeHost(DType::kBf16, 21, 384, 5);
+  const auto original = Decoded(host.view);
+  for (const auto& [weights, group, bits] : {std::tuple<const char*, int64_t, int>{"int8", 384, 8},
+                                             {"int8-g32", 32, 8},
+                                             {"int4-g32", 32, 4},
+                                             {"int4-g64", 64, 4},
+                                             {"int4-g128", 128, 4}}) {
+    SCOPED_TRACE(weights);
+    auto uploaded = Upload(host.view, weights);
+    ASSERT_TRUE(uploaded) << uploaded.error().message();
+    const auto got = ReadBack(uploaded->matrix);
+    double gpu = 0, cpu = 0;
+    for (int64_t r = 0; r < 21; ++r) {
+      std::vector<float> row(384);
+      const float* in = original.data() + r * 384;
+      if (bits == 8) {
+        std::vector<int8_t> values(384);
+        std::vector<float> scales(static_cast<size_t>(384 / group));
+        EncodeInt8Row({21, 384, group}, in, values.data(), scales.data());
+        DecodeInt8Row({21, 384, group}, values.data(), scales.data(), row.data());
+      } else {
+        std::vector<uint8_t> values(192);
+        std::vector<Int4Group> params(static_cast<size_t>(384 / group));
+        EncodeInt4Row({21, 384, group}, in, values.data(), params.data());
+        DecodeInt4Row({21, 384, group}, values.data(), params.data(), row.data());
+      }
+      for (int64_t c = 0; c < 384; ++c) {
+        cpu += std::pow(double{row[static_cast<size_t>(c)]} - in[c], 2);
+        gpu += std::pow(double{got[static_cast<size_t>(r * 384 + c)]} - in[c], 2);
+      }
+    }
+    EXPECT_GT(cpu, 0);
+    EXPECT_NEAR(gpu / cpu, 1, 0.01);  // ties of the fit may fall either way
+  }
+}
+
+TEST_F(DeviceWeightsTest, InterleavedPairsBecomeHalves) {
+  const HostMatrix host = MakeHost(DType::kF32, 20, 32, 6);  // two heads of 10, six of which rotate
+  auto uploaded = Upload(host.view, "stored", {.head_dim = 10, .rope_dim = 6});
+  ASSERT_TRUE(uploaded);
+  const auto expected = Decoded(host.view), got = ReadBack(uploaded->matrix);
+  const int from[] = {0, 2, 4, 1, 3, 5, 6, 7, 8, 9};
+  for (int r = 0; r < 20; ++r)
+    for (int c = 0; c < 32; ++c)
+      ASSERT_EQ(expected[static_cast<size_t>((r / 10 * 10 + from[r % 10]) * 32 + c)],
+                got[static_cast<size_t>(r * 32 + c)]);
+}
+
+struct ProductCase {
+  const char* weights;
+  DType stored;
+  int64_t rows, cols;
+};
+
+TEST_F(DeviceWeightsTest, ProductsAgreeWithDouble) {
+  const ProductCase cases[] = {
+      {"stored", DType::kF32, 33, 20},       {"stored", DType::kF16, 100, 576},
+      {"stored", DType::kBf16, 7, 18},       {"stored", DType::kBf16, 300, 1536},
+      {"int8", DType::kBf16, 70, 1000},      {"int8-g32", DType::kBf16, 70, 960},
+      {"int8-g128", DType::kBf16, 48, 4096}, {"int4-g32", DType::kBf16, 70, 2528},
+      {"int4-g64", DType::kBf16, 23, 1600},  {"int4-g128", DType::kBf16, 4096, 4096},
+      {"stored", DType::kQ4_K, 40, 2816},    {"stored", DType::kQ8_0, 40, 11008},
+      {"stored", DType::kBf16, 2048, 11008},
+  };
+  for (const ProductCase& c : cases) {
+    const HostMatrix host = MakeHost(c.stored, c.rows, c.cols, 7);
+    auto uploaded = Upload(host.view, c.weights);
+    ASSERT_TRUE(uploaded) << uploaded.error().message();
+    const DeviceMatrix& m = uploaded->matrix;
+    const auto w = ReadBack(m);
+    const auto x = RandomFloats(8 * c.cols, 8, 3.0f), norm = RandomFloats(c.cols, 9),
+               residual = RandomFloats(8 * c.rows, 10);
+    OnDevice<float> dx(x), dnorm(norm), dresidual(residual);
+    std::vector<float> alone;
+    for (const int tokens : {1, 3, 4, 5, 8}) {
+      if (!MatvecFits(m.format, m.padded, tokens)) continue;
+      for (const bool with_norm : {false, true}) {
+        SCOPED_TRACE(std::string(c.weights) + " " + std::string(Name(c.stored)) + " " +
+                     std::to_string(c.rows) + "x" + std::to_string(c.cols) + " tokens " +
+                     std::to_string(tokens) + (with_norm ? " norm" : ""));
+        OnDevice<float> out(tokens * c.rows);
+        MatvecArgs args;
+        args.a = m;
+        args.x = dx.get();
+        args.x_stride = c.cols;
+        args.tokens = tokens;
+        args.norm = with_norm ? dnorm.get() : nullptr;
+        args.out = out.get();
+        args.out_stride = c.rows;
+        args.residual = dresidual.get();
+        ASSERT_EQ(cudaSuccess, LaunchMatvec(args, nullptr));
+        ASSERT_EQ(cudaSuccess, cudaDeviceSynchronize());
+        const auto got = out.Read();
+        for (int t = 0; t < tokens; ++t) {
+          double squares = 0;
+          for (int64_t i = 0; i < c.cols; ++i)
+            squares +=
+                double{x[static_cast<size_t>(t * c.cols + i)]} * x[static_cast<size_t>(t * c.cols + i)];
+          const double scale =
+              with_norm ? 1 / std::sqrt(squares / static_cast<double>(c.cols) + args.eps) : 1;
+          for (int64_t r = 0; r<c.rows; r += c.rows> 1000 ? 37 : 1) {
+            double sum = 0, magnitude = 0;
+            for (int64_t i = 0; i < c.cols; ++i) {
+              const double term = double{w[static_cast<size_t>(r * c.cols + i)]} *
+                                  x[static_cast<size_t>(t * c.cols + i)] *
+                                  (with_norm ? norm[static_cast<size_t>(i)] * scale : 1);
+              sum += term;
+              magnitude += std::abs(term);
+            }
+            const double expected = sum + residual[static_cast<size_t>(t * c.rows + r)];
+            // Activations keep 15 bits under the largest of 128.
+            ASSERT_NEAR(expected, got[static_cast<size_t>(t * c.rows + r)],
+                        magnitude * 2e-5 + 2e-5 * std::sqrt(magnitude) + 1e-6)
+                << "token " << t << " row " << r;
+          }
+        }
+        if (tokens == 1 && with_norm) alone = got;
+        if (with_norm) {
+          ASSERT_EQ(0, std::memcmp(alone.data(), got.data(), alone.size() * sizeof(float)))
+              << "company changed a token's bits";
+        }
+      }
+    }
+  }
+}
+
+TEST_F(DeviceWeightsTest, GateAndUpInOneProduct) {
+  const HostMatrix gate = MakeHost(DType::kBf16, 44, 96, 11), up = MakeHost(DType::kBf16, 44, 96, 12);
+  auto a = Upload(gate.view, "stored"), b = Upload(up.view, "stored");
+  ASSERT_TRUE(a && b);
+  const auto wa = Decoded(gate.view), wb = Decoded(up.view), x = RandomFloats(2 * 96, 13);
+  OnDevice<float> dx(x), out(2 * 44);
+  MatvecArgs args;
+  args.epilogue = Epilogue::kGateUp;
+  args.a = a->matrix, args.b = b->matrix;
+  args.x = dx.get();
+  args.x_stride = 96;
+  args.tokens = 2;
+  args.out = out.get();
+  args.out_stride = 44;
+  ASSERT_EQ(cudaSuccess, LaunchMatvec(args, nullptr));
+  const auto got = out.Read();
+  for (int t = 0; t < 2; ++t)
+    for (int r = 0; r < 44; ++r) {
+      double g = 0, u = 0;
+      for (int i = 0; i < 96; ++i) {
+        g += double{wa[static_cast<size_t>(r * 96 + i)]} * x[static_cast<size_t>(t * 96 + i)];
+        u += double{wb[static_cast<size_t>(r * 96 + i)]} * x[static_cast<size_t>(t * 96 + i)];
+      }
+      ASSERT_NEAR(g / (1 + std::exp(-g)) * u, got[static_cast<size_t>(t * 44 + r)], 1e-4);
+    }
+}
+
+// The loader's accounting: never more than the final weights and the two pieces on the way.
+TEST_F(DeviceWeightsTest, StagingIsBounded) {
+  const HostMatrix host = MakeHost(DType::kBf16, 8192, 1024, 14);
+  auto uploaded = Upload(host.view, "int4-g128");
+  ASSERT_TRUE(uploaded);
+  EXPECT_LE(uploaded->store.peak_bytes(), uploaded->store.device_bytes() + (int64_t{512} << 20));
+  EXPECT_LE(uploaded->store.device_bytes(), 8192 * 1024 / 2 * 11 / 10);
+}
+
+}  // namespace
+}  // namespace celer::cuda

@@ -1,0 +1,223 @@
+// The tiny models of every family on the GPU against the CPU: logits, greedy tokens, company in the batch.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "celer/engine.h"
+#include "core/device.h"
+#include "engine/cuda_runner.h"
+#include "engine/kv_cache.h"
+#include "engine/model_runner.h"
+#include "io/json.h"
+#include "models/cuda_decoder.h"
+
+namespace celer {
+namespace {
+
+namespace fs = std::filesystem;
+const fs::path kGolden = fs::path(CELER_SOURCE_DIR) / "tests/golden";
+[[maybe_unused]] const int kExact = setenv("CELER_FORCE", "matmul:portable", 1);
+
+struct Model {
+  std::string name;
+  fs::path path;
+  std::vector<int32_t> prompt, greedy;
+};
+
+nlohmann::json MustRead(const fs::path& path) {
+  auto json = ReadJsonFile(path);
+  if (!json) ADD_FAILURE() << json.error().message();
+  return json ? *json : nlohmann::json::object();
+}
+
+Model Read(const fs::path& path, fs::path base) {
+  nlohmann::json json = MustRead(base.string() + ".json");
+  if (json.contains("same_as")) json = MustRead(kGolden / (json["same_as"].get<std::string>() + ".json"));
+  return {path.filename(), path, json["prompt"], json["greedy"]};
+}
+
+std::vector<Model> AllModels() {
+  std::vector<Model> all;
+  for (const auto& entry : fs::directory_iterator(kGolden / "models"))
+    all.push_back(Read(entry.path(), entry.path() / "golden"));
+  for (const char* folder : {"gguf", "llama2c"})
+    for (const auto& entry : fs::directory_iterator(kGolden / folder))
+      if (entry.path().extension() == ".gguf" || entry.path().extension() == ".bin")
+        all.push_back(
+            Read(entry.path(), entry.path().parent_path() / (entry.path().stem().string() + ".golden")));
+  std::sort(all.begin(), all.end(), [](const Model& a, const Model& b) { return a.name < b.name; });
+  return all;
+}
+
+ThreadPool& Pool() {
+  static ThreadPool pool;
+  return pool;
+}
+
+std::vector<int32_t> Blocks(int first, int count) {
+  std::vector<int32_t> out;
+  for (int i = 0; i < count; ++i) out.push_back(first + count - 1 - i);
+  return out;
+}
+
+double WorstRelative(std::span<const float> got, std::span<const float> expected) {
+  double scale = 0, worst = 0;
+  for (const float v : expected) scale = std::max(scale, std::abs(double{v}));
+  for (size_t i = 0; i < expected.size(); ++i)
+    worst = std::max(worst, std::abs(double{got[i]} - expected[i]) / scale);
+  return worst;
+}
+
+std::unique_ptr<CudaRunner> OnGpu(const Decoder& host, bool exact) {
+  auto decoder = CudaDecoder::Make(host, {.kv = DType::kF16, .context = 1024, .exact = exact});
+  if (!decoder) {
+    ADD_FAILURE() << decoder.error().message();
+    return nullptr;
+  }
+  return std::make_unique<CudaRunner>(std::move(*decoder));
+}
+
+#define NEEDS_GPU() \
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here"
+
+TEST(CudaGolden, LogitsAgreeWithTheCpu) {
+  NEEDS_GPU();
+  for (const Model& model : AllModels()) {
+    SCOPED_TRACE(model.name);
+    auto host = Decoder::Load(model.path, {.pack = false}, Pool());
+    ASSERT_TRUE(host) << host.error().message();
+    if (host->config().moe.experts > 0) continue;
+    std::vector<int32_t> tokens = model.prompt;
+    tokens.insert(tokens.end(), model.greedy.begin(), model.greedy.begin() + 40);
+    const auto table = Blocks(3, 16);
+    const Piece piece{.tokens = tokens, .position = 0, .block_table = table, .logits = Piece::Logits::kAll};
+    auto exact = OnGpu(*host, true), fast = OnGpu(*host, false);
+    ASSERT_TRUE(exact && fast);
+    auto kv = KvCache::Make(host->config(), DType::kF16, 64, CpuAllocator());
+    ModelRunner cpu(std::move(*host), std::move(*kv));
+    const auto expected = cpu.Run({&piece, 1});
+    auto got = exact->Run({&piece, 1});
+    ASSERT_TRUE(got) << got.error().message();
+    ASSERT_EQ(got->size(), expected.size());
+    EXPECT_LE(WorstRelative(*got, expected), 4e-3);  // keys and values round to f16 at other places
+    auto quick = fast->Run({&piece, 1});
+    ASSERT_TRUE(quick) << quick.error().message();
+    EXPECT_LE(WorstRelative(*quick, expected), 0.1);  // activations of long pieces are bf16
+  }
+}
+
+TEST(CudaGolden, GreedyTokensAreTheCpus) {
+  NEEDS_GPU();
+  for (const Model& model : AllModels()) {
+    SCOPED_TRACE(model.name);
+    const auto generate = [&](const char* device) {
+      std::vector<int32_t> out;
+      auto engine =
+          Engine::Load({.model = model.path.string(), .device = device, .context = 160, .chunk = 8});
+      if (!engine) {
+        if (engine.error().message().find("mixtures") == std::string::npos)
+          ADD_FAILURE() << engine.error().message();
+        return out;
+      }
+      Request request;
+      request.prompt = model.prompt;
+      request.max_tokens = 64;
+      EXPECT_TRUE((*engine)->Submit(request));
+      while ((*engine)->HasWork())
+        for (const TokenEvent& event : (*engine)->Step()) out.push_back(event.token);
+      EXPECT_FALSE((*engine)->fault());
+      return out;
+    };
+    const auto gpu = generate("cuda");
+    if (gpu.empty()) continue;
+    EXPECT_EQ(gpu, generate("cpu"));
+  }
+}
+
+TEST(CudaGolden, CompanyChangesNothing) {
+  NEEDS_GPU();
+  const Model model = Read(kGolden / "models/llama3", kGolden / "models/llama3/golden");
+  const auto run = [&](int copies) {
+    auto engine = Engine::Load(
+        {.model = model.path.string(), .weights = "int8-g32", .device = "cuda", .context = 256, .chunk = 8});
+    std::map<int64_t, std::vector<int32_t>> out;
+    if (!engine) {
+      ADD_FAILURE() << engine.error().message();
+      return out;
+    }
+    for (int i = 0; i < copies; ++i) {
+      Request request;
+      request.prompt.assign(model.prompt.begin(), model.prompt.begin() + 3 + i % 3);
+      request.max_tokens = 24 - 2 * (i % 4);
+      EXPECT_TRUE((*engine)->Submit(request));
+    }
+    while ((*engine)->HasWork())
+      for (const TokenEvent& event : (*engine)->Step()) out[event.request].push_back(event.token);
+    return out;
+  };
+  const auto alone = run(1), together = run(8);
+  ASSERT_EQ(together.size(), 8u);
+  EXPECT_EQ(alone.at(1), together.at(1));
+  EXPECT_EQ(together.at(4).size(), 18u);
+}
+
+// One to four sequences and five to eight run different kernels.
+TEST(CudaGolden, AnyNumberOfSequencesUpToEightGivesTheSameTokens) {
+  NEEDS_GPU();
+  for (const char* weights : {"bf16", "int8", "int4-g128"}) {
+    SCOPED_TRACE(weights);
+    const auto run = [&](int copies) {
+      std::map<int64_t, std::vector<int32_t>> out;
+      auto engine = Engine::Load({.model = "random:llama-3.2-1b",
+                                  .weights = weights,
+                                  .device = "cuda",
+                                  .context = 2048,
+                                  .chunk = 8});
+      if (!engine) {
+        ADD_FAILURE() << engine.error().message();
+        return out;
+      }
+      for (int i = 0; i < copies; ++i) {
+        Request request;
+        for (int j = 0; j < 4; ++j) request.prompt.push_back(1000 * i + 77 * j + 5);
+        request.max_tokens = 100;
+        EXPECT_TRUE((*engine)->Submit(request));
+      }
+      while ((*engine)->HasWork())
+        for (const TokenEvent& event : (*engine)->Step()) out[event.request].push_back(event.token);
+      EXPECT_FALSE((*engine)->fault());
+      return out;
+    };
+    const auto alone = run(1), few = run(3), many = run(7);
+    ASSERT_EQ(many.size(), 7u);
+    EXPECT_EQ(alone.at(1), many.at(1));
+    EXPECT_EQ(few.at(2), many.at(2));
+    std::vector<int32_t> distinct = alone.at(1);
+    std::sort(distinct.begin(), distinct.end());
+    EXPECT_GT(std::unique(distinct.begin(), distinct.end()) - distinct.begin(), 3);
+  }
+}
+
+TEST(CudaGolden, TooLargeAContextIsRefusedWithThePlan) {
+  NEEDS_GPU();
+  EngineOptions options{
+      .model = "random:llama-2-70b", .weights = "bf16", .device = "cuda", .context = 131072};
+  auto engine = Engine::Load(options);
+  ASSERT_FALSE(engine);
+  EXPECT_NE(engine.error().message().find("weights"), std::string::npos) << engine.error().message();
+}
+
+TEST(CudaGolden, NoSuchDevice) {
+  auto engine = Engine::Load({.model = (kGolden / "models/llama3").string(), .device = "cuda:99"});
+  ASSERT_FALSE(engine);
+  EXPECT_NE(engine.error().message().find("cuda:99"), std::string::npos) << engine.error().message();
+}
+
+}  // namespace
+}  // namespace celer
