@@ -1,11 +1,13 @@
-// llama.cpp's speed through its C API, in the measures of `celer bench`: the model stays loaded, a warm-up comes
-// first, the chosen token of each step goes into the next. No interpreter stands between the steps.
+// llama.cpp's speed through its C API, in the measures of `celer bench`: the model stays loaded, a warm-up
+// comes first, the chosen token of each step goes into the next. No interpreter stands between the steps.
 //
 //   llama_cpp_bench MODEL.gguf THREADS FLASH prefill PROMPT BATCH REPEAT WARMUP
 //   llama_cpp_bench MODEL.gguf THREADS FLASH decode DEPTH BATCH TOKENS REPEAT WARMUP
-//   llama_cpp_bench MODEL.gguf THREADS FLASH first TEXT      prints the first token's text as soon as it is known
+//   llama_cpp_bench MODEL.gguf THREADS FLASH first TEXT      prints the first token's text as soon as it is
+//   known
 //
-// FLASH is 0, 1 or auto. bench_peers.py compiles this against the library that it built, and reads the one JSON object.
+// FLASH is 0, 1 or auto. bench_peers.py compiles this against the library that it built, and reads the one
+// JSON object.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -22,7 +24,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::vector<std::string> g_buffers;  // what the library says about its buffers: a repacked model has one named so
+std::vector<std::string>
+    g_buffers;  // what the library says about its buffers: a repacked model has one named so
 
 [[noreturn]] void Fail(const std::string& what) {
   std::fprintf(stderr, "llama_cpp_bench: %s\n", what.c_str());
@@ -45,16 +48,19 @@ void OnLog(ggml_log_level level, const char* text, void*) {
 int64_t Number(const char* text, int64_t least) {
   char* end = nullptr;
   const int64_t value = std::strtoll(text, &end, 10);
-  if (*text == '\0' || *end != '\0' || value < least) Fail(std::string("'") + text + "' is not a number that fits");
+  if (*text == '\0' || *end != '\0' || value < least)
+    Fail(std::string("'") + text + "' is not a number that fits");
   return value;
 }
 
 class Peer {
  public:
-  Peer(const char* path, int threads, const std::string& flash, int64_t context, int sequences) : sequences_(sequences) {
+  Peer(const char* path, int threads, const std::string& flash, int64_t context, int sequences)
+      : sequences_(sequences) {
     llama_log_set(OnLog, nullptr);
     llama_backend_init();
-    llama_model_params model_params = llama_model_default_params();  // memory-mapped, repacked where that helps
+    llama_model_params model_params =
+        llama_model_default_params();  // memory-mapped, repacked where that helps
     if (!model_params.use_extra_bufts) Fail("repacking is off by default in this version");
     model_ = llama_model_load_from_file(path, model_params);
     Check(model_ != nullptr, "llama_model_load_from_file");
@@ -92,7 +98,8 @@ class Peer {
     return static_cast<int32_t>((random_ >> 33) % static_cast<uint64_t>(vocab_));
   }
 
-  // Every sequence gets `tokens` more tokens from `position` on; logits of the last. Full batches of 512, as celer's chunks.
+  // Every sequence gets `tokens` more tokens from `position` on; logits of the last. Full batches of 512, as
+  // celer's chunks.
   void Prefill(int64_t position, int64_t tokens) {
     batch_.n_tokens = 0;
     for (int s = 0; s < sequences_; ++s)
@@ -104,7 +111,8 @@ class Peer {
   }
 
   void Forget(int64_t from) {
-    for (int s = 0; s < sequences_; ++s) llama_memory_seq_rm(llama_get_memory(context_), s, static_cast<llama_pos>(from), -1);
+    for (int s = 0; s < sequences_; ++s)
+      llama_memory_seq_rm(llama_get_memory(context_), s, static_cast<llama_pos>(from), -1);
   }
 
   void Decode(int64_t depth, int64_t steps) {

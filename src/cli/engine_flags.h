@@ -4,8 +4,8 @@
 #include <string>
 
 #include "celer/engine.h"
-#include "core/device.h"
 #include "cli/command.h"
+#include "core/device.h"
 
 namespace celer::cli {
 

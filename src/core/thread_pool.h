@@ -17,11 +17,11 @@ namespace celer {
 class ThreadPool {
  public:
   struct Options {
-    int threads = 0;                      // including the caller; 0: ThreadsFromEnvironment()
-    bool pin = false;                     // worker t stays on the t-th usable CPU; the caller is not touched
-    // How long an idle worker stays awake. Several times what waking all of them takes (half a millisecond for
-    // 15 in a virtual machine): else those that wake first park again before the last one has finished, and
-    // every run pays for waking them.
+    int threads = 0;   // including the caller; 0: ThreadsFromEnvironment()
+    bool pin = false;  // worker t stays on the t-th usable CPU; the caller is not touched
+    // How long an idle worker stays awake. Several times what waking all of them takes (half a millisecond
+    // for 15 in a virtual machine): else those that wake first park again before the last one has finished,
+    // and every run pays for waking them.
     std::chrono::microseconds spin{3000};
   };
 

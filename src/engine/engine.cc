@@ -314,20 +314,21 @@ std::vector<OperatorWork> Engine::Work(const StepShape& shape) const {
     const Decoder& decoder = impl_->runner->decoder();
     return CountStep(decoder.config(), decoder.weights(), impl_->info.kv_bytes_per_token, shape);
   }
-  // On a GPU the weights lie there in forms of their own; the step is counted as a whole. One row of logits to
-  // a sequence.
+  // On a GPU the weights lie there in forms of their own; the step is counted as a whole. One row of logits
+  // to a sequence.
   const Info& info = impl_->info;
   const LlmParams params = CountParams(info.shape);
   const auto sequences = static_cast<double>(shape.sequences), tokens = static_cast<double>(shape.tokens);
   const double context = static_cast<double>(shape.position) + (tokens + 1) / 2;
   OperatorWork step{.name = "step"};
-  step.bytes = static_cast<double>(info.weight_bytes) +
-               sequences * (static_cast<double>(shape.position) + tokens) *
-                   static_cast<double>(info.kv_bytes_per_token);
+  step.bytes = static_cast<double>(info.weight_bytes) + sequences *
+                                                            (static_cast<double>(shape.position) + tokens) *
+                                                            static_cast<double>(info.kv_bytes_per_token);
   step.flops["bf16"] =
       2 * sequences *
-      (tokens * (static_cast<double>(params.layers_active) +
-                 2 * context * static_cast<double>(info.shape.layers * info.shape.heads * info.shape.head_dim)) +
+      (tokens *
+           (static_cast<double>(params.layers_active) +
+            2 * context * static_cast<double>(info.shape.layers * info.shape.heads * info.shape.head_dim)) +
        static_cast<double>(params.lm_head));
   return {step};
 }

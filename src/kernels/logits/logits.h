@@ -14,8 +14,8 @@ struct LogitsArgs {
   std::span<const int32_t> rows;  // which tokens
   const float* norm = nullptr;    // [hidden]
   float eps = 1e-5f;
-  WeightView head;          // [vocab, hidden]
-  float* out = nullptr;     // [rows, vocab]
+  WeightView head;       // [vocab, hidden]
+  float* out = nullptr;  // [rows, vocab]
   ThreadPool* pool = nullptr;
 };
 

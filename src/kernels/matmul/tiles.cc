@@ -14,7 +14,7 @@ namespace celer {
 namespace {
 
 // Up to so many elements every thread prepares all activations for itself: cheaper than waiting for a join.
-constexpr int64_t kPrepareAlone = 1 << 14;
+constexpr int64_t kPrepareAlone = 6144;
 // Tokens of one job: their activations stay in the L2 cache while the rows go by.
 constexpr int64_t kJobTokens = 128;
 constexpr int kMaxTileRows = 64;
@@ -203,11 +203,14 @@ void TileMatmul(const TileIsa& isa, const MatmulArgs& args) {
 
   const std::span<const Part> all = parts;  // the caller's, seen by every thread
   if (args.tokens <= kStreamTokens) {
-    // Most of the rows are divided among the threads beforehand, in long streams; the rest goes piece by piece
-    // to whoever is done first, because a core that others slow down would keep all waiting.
+    // Most of the rows are divided among the threads beforehand, in long streams; the rest goes piece by
+    // piece to whoever is done first, because a core that others slow down would keep all waiting.
     const int threads = args.pool->size();
     const int64_t group_rows = isa.geometry.rows, piece = isa.tile_groups;
-    const auto fixed = [&](const Part& part) { return part.shape.groups / 8 * 7 / threads * threads; };
+    const int64_t eighths = threads > 4 ? 7 : 8;
+    const auto fixed = [&](const Part& part) {
+      return part.shape.groups * eighths / 8 / threads * threads;
+    };
     const auto finish = [&](int64_t begin, int64_t end) {  // row groups
       if (zipped && begin < end)
         (*args.finish)(0, args.tokens, begin * group_rows, std::min(end * group_rows, zipped_rows));
@@ -220,7 +223,9 @@ void TileMatmul(const TileIsa& isa, const MatmulArgs& args) {
                         args.tokens);
       if (zipped) finish(fixed(all[0]) * thread / threads, fixed(all[0]) * (thread + 1) / threads);
       int64_t taken = next.fetch_add(1, std::memory_order_relaxed), first_piece = 0;
-      const auto pieces = [&](const Part& part) { return (part.shape.groups - fixed(part) + piece - 1) / piece; };
+      const auto pieces = [&](const Part& part) {
+        return (part.shape.groups - fixed(part) + piece - 1) / piece;
+      };
       for (const Part& part : zipped ? all.first(1) : all) {
         for (; taken < first_piece + pieces(part); taken = next.fetch_add(1, std::memory_order_relaxed)) {
           const int64_t begin = fixed(part) + (taken - first_piece) * piece;

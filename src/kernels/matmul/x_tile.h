@@ -3,8 +3,8 @@
 // from front to back, which is what prefetching is good at. What belongs to a block stands side by side for
 // all sixteen, as [block][token].
 //
-//   kBlocks  int8 q[cols / 64][16][64], float scale[blocks][16], float sum[blocks][16], int32 isum[blocks][16]
-//   kWide    int8 q[cols / 64][16][64], float scale[cols / 64][16], int32 isum[blocks][16]
+//   kBlocks  int8 q[cols / 64][16][64], float scale[blocks][16], float sum[blocks][16], int32
+//   isum[blocks][16] kWide    int8 q[cols / 64][16][64], float scale[cols / 64][16], int32 isum[blocks][16]
 //   kSupers  int8 q[cols / 64][16][64], float scale[supers][16], int16 sum32[supers * 4][16][2],
 //            int16 sum16[supers * 8][16][2]
 //   kFloat   float[16][stride]

@@ -28,9 +28,9 @@ struct QkvArgs {
   int64_t rope_dim = 0;  // leading dimensions of a head that rotate
   int64_t heads = 0;
   KvLayerView kv;
-  float* k_out = nullptr;   // scratch [tokens, kv_heads, head_dim]
-  float* v_out = nullptr;   // scratch [tokens, kv_heads, head_dim]
-  float* q_out = nullptr;   // [tokens, heads, head_dim]
+  float* k_out = nullptr;  // scratch [tokens, kv_heads, head_dim]
+  float* v_out = nullptr;  // scratch [tokens, kv_heads, head_dim]
+  float* q_out = nullptr;  // [tokens, heads, head_dim]
   ThreadPool* pool = nullptr;
 };
 
