@@ -6,10 +6,8 @@
 // one row and token are added block by block in one chain in every kernel, so a token's result does not
 // depend on which of them computed it.
 //
-// What Neoverse V1 likes (measured): four vector instructions per cycle, but at most about four operands per
-// cycle from the register file, where what comes straight from a load or another instruction does not count.
-// So operands are loaded right before they are used, and again, rather than kept. Integers become floats by
-// an addition (Biased), because conversions run at one per cycle.
+// Measured on Neoverse V1: about three of these instructions run per cycle, conversions one. So what counts
+// is their number; for one token integers become floats by a subtraction (Unbias).
 #pragma once
 
 #include <arm_neon.h>
@@ -246,6 +244,7 @@ inline void VectorSupers(const TileJob& job, const uint8_t* w, const XPairSuper*
       for (int b = 0; b < 8; ++b, p += Values::kBytes) {
         int8x16_t xq[4];
         CELER_UNROLL for (int s = 0; s < 4; ++s) xq[s] = TwiceEight(x->q[4 * b + s][t]);
+        if constexpr (Values::kSteps == 4) Prefetch<Values::kBytes>(p);  // others are slower with it
         if constexpr (Format::kSubs == 8) {
           int32x4_t pairs[kPairs];
           CELER_UNROLL for (int i = 0; i < kPairs; ++i) pairs[i] = FreshZero();
@@ -321,252 +320,163 @@ inline void StorePairs(const float32x4_t (&sum)[kP][kT], float unit, float* out,
 }
 
 // Blocks of bytes with a header each: two row pairs from `pair` on times four token pairs. By hand: compilers
-// order it so that it takes a third longer. `soon` is fetched into the L2 cache, 128 bytes a block.
+// order it so that it takes a third longer. With kFetch the weights come
+// from memory: some blocks ahead they are fetched into the L1 cache, and of `soon` 128 bytes a block into L2.
 static_assert(sizeof(XPairBlock) == 96 && offsetof(XPairBlock, sum) == 16 && offsetof(XPairBlock, q) == 32);
-template <bool kMin>
+// The loop over blocks; `fetch` and `mins` are what a variant does besides.
+#define CELER_BYTE_LOOP(fetch, mins)     \
+  "1:\n" fetch                           \
+  "ldr d30, [%[s]]\n"                    \
+  "fcvtl v30.4s, v30.4h\n"               \
+  "zip1 v28.4s, v30.4s, v30.4s\n"        \
+  "zip2 v29.4s, v30.4s, v30.4s\n"        \
+  "movi v16.4s, #0\n"                    \
+  "movi v17.4s, #0\n"                    \
+  "movi v18.4s, #0\n"                    \
+  "movi v19.4s, #0\n"                    \
+  "movi v20.4s, #0\n"                    \
+  "movi v21.4s, #0\n"                    \
+  "movi v22.4s, #0\n"                    \
+  "movi v23.4s, #0\n"                    \
+  "ldp q24, q25, [%[w], #0]\n"           \
+  "ldr q26, [%[x], #32]\n"               \
+  "smmla v16.4s, v24.16b, v26.16b\n"     \
+  "smmla v20.4s, v25.16b, v26.16b\n"     \
+  "ldr q27, [%[x], #128]\n"              \
+  "smmla v17.4s, v24.16b, v27.16b\n"     \
+  "smmla v21.4s, v25.16b, v27.16b\n"     \
+  "ldr q26, [%[x], #224]\n"              \
+  "smmla v18.4s, v24.16b, v26.16b\n"     \
+  "smmla v22.4s, v25.16b, v26.16b\n"     \
+  "ldr q27, [%[x], #320]\n"              \
+  "smmla v19.4s, v24.16b, v27.16b\n"     \
+  "smmla v23.4s, v25.16b, v27.16b\n"     \
+  "ldp q24, q25, [%[w], #64]\n"          \
+  "ldr q26, [%[x], #48]\n"               \
+  "smmla v16.4s, v24.16b, v26.16b\n"     \
+  "smmla v20.4s, v25.16b, v26.16b\n"     \
+  "ldr q27, [%[x], #144]\n"              \
+  "smmla v17.4s, v24.16b, v27.16b\n"     \
+  "smmla v21.4s, v25.16b, v27.16b\n"     \
+  "ldr q26, [%[x], #240]\n"              \
+  "smmla v18.4s, v24.16b, v26.16b\n"     \
+  "smmla v22.4s, v25.16b, v26.16b\n"     \
+  "ldr q27, [%[x], #336]\n"              \
+  "smmla v19.4s, v24.16b, v27.16b\n"     \
+  "smmla v23.4s, v25.16b, v27.16b\n"     \
+  "ldp q24, q25, [%[w], #128]\n"         \
+  "ldr q26, [%[x], #64]\n"               \
+  "smmla v16.4s, v24.16b, v26.16b\n"     \
+  "smmla v20.4s, v25.16b, v26.16b\n"     \
+  "ldr q27, [%[x], #160]\n"              \
+  "smmla v17.4s, v24.16b, v27.16b\n"     \
+  "smmla v21.4s, v25.16b, v27.16b\n"     \
+  "ldr q26, [%[x], #256]\n"              \
+  "smmla v18.4s, v24.16b, v26.16b\n"     \
+  "smmla v22.4s, v25.16b, v26.16b\n"     \
+  "ldr q27, [%[x], #352]\n"              \
+  "smmla v19.4s, v24.16b, v27.16b\n"     \
+  "smmla v23.4s, v25.16b, v27.16b\n"     \
+  "ldp q24, q25, [%[w], #192]\n"         \
+  "ldr q26, [%[x], #80]\n"               \
+  "smmla v16.4s, v24.16b, v26.16b\n"     \
+  "smmla v20.4s, v25.16b, v26.16b\n"     \
+  "ldr q27, [%[x], #176]\n"              \
+  "smmla v17.4s, v24.16b, v27.16b\n"     \
+  "smmla v21.4s, v25.16b, v27.16b\n"     \
+  "ldr q26, [%[x], #272]\n"              \
+  "smmla v18.4s, v24.16b, v26.16b\n"     \
+  "smmla v22.4s, v25.16b, v26.16b\n"     \
+  "ldr q27, [%[x], #368]\n"              \
+  "smmla v19.4s, v24.16b, v27.16b\n"     \
+  "smmla v23.4s, v25.16b, v27.16b\n"     \
+  "ldr q26, [%[x], #0]\n"                \
+  "scvtf v16.4s, v16.4s\n"               \
+  "fmul v24.4s, v28.4s, v26.4s\n"        \
+  "fmla %[a0].4s, v16.4s, v24.4s\n"      \
+  "scvtf v20.4s, v20.4s\n"               \
+  "fmul v25.4s, v29.4s, v26.4s\n"        \
+  "fmla %[a4].4s, v20.4s, v25.4s\n"      \
+  "ldr q27, [%[x], #96]\n"               \
+  "scvtf v17.4s, v17.4s\n"               \
+  "fmul v24.4s, v28.4s, v27.4s\n"        \
+  "fmla %[a1].4s, v17.4s, v24.4s\n"      \
+  "scvtf v21.4s, v21.4s\n"               \
+  "fmul v25.4s, v29.4s, v27.4s\n"        \
+  "fmla %[a5].4s, v21.4s, v25.4s\n"      \
+  "ldr q26, [%[x], #192]\n"              \
+  "scvtf v18.4s, v18.4s\n"               \
+  "fmul v24.4s, v28.4s, v26.4s\n"        \
+  "fmla %[a2].4s, v18.4s, v24.4s\n"      \
+  "scvtf v22.4s, v22.4s\n"               \
+  "fmul v25.4s, v29.4s, v26.4s\n"        \
+  "fmla %[a6].4s, v22.4s, v25.4s\n"      \
+  "ldr q27, [%[x], #288]\n"              \
+  "scvtf v19.4s, v19.4s\n"               \
+  "fmul v24.4s, v28.4s, v27.4s\n"        \
+  "fmla %[a3].4s, v19.4s, v24.4s\n"      \
+  "scvtf v23.4s, v23.4s\n"               \
+  "fmul v25.4s, v29.4s, v27.4s\n"        \
+  "fmla %[a7].4s, v23.4s, v25.4s\n" mins \
+  "add %[w], %[w], %[step]\n"            \
+  "add %[s], %[s], %[step]\n"            \
+  "add %[x], %[x], #384\n"               \
+  "subs %[n], %[n], #1\n"                \
+  "b.ne 1b\n"
+#define CELER_BYTE_MINS             \
+  "ldr d30, [%[s], #16]\n"          \
+  "fcvtl v30.4s, v30.4h\n"          \
+  "zip1 v28.4s, v30.4s, v30.4s\n"   \
+  "zip2 v29.4s, v30.4s, v30.4s\n"   \
+  "ldr q26, [%[x], #16]\n"          \
+  "fmla %[a0].4s, v28.4s, v26.4s\n" \
+  "fmla %[a4].4s, v29.4s, v26.4s\n" \
+  "ldr q27, [%[x], #112]\n"         \
+  "fmla %[a1].4s, v28.4s, v27.4s\n" \
+  "fmla %[a5].4s, v29.4s, v27.4s\n" \
+  "ldr q26, [%[x], #208]\n"         \
+  "fmla %[a2].4s, v28.4s, v26.4s\n" \
+  "fmla %[a6].4s, v29.4s, v26.4s\n" \
+  "ldr q27, [%[x], #304]\n"         \
+  "fmla %[a3].4s, v28.4s, v27.4s\n" \
+  "fmla %[a7].4s, v29.4s, v27.4s\n"
+#define CELER_BYTE_FETCH           \
+  "prfm pldl2keep, [%[p]]\n"       \
+  "prfm pldl2keep, [%[p], #64]\n"  \
+  "add %[p], %[p], #128\n"         \
+  "prfm pldl1keep, [%[w], #544]\n" \
+  "prfm pldl1keep, [%[w], #608]\n" \
+  "prfm pldl1keep, [%[w], #672]\n" \
+  "prfm pldl1keep, [%[w], #736]\n"
+
+template <bool kMin, bool kFetch>
 inline void ByteBlocks(const uint8_t* w, const XPairBlock* x, int64_t blocks, int pair, const uint8_t* soon,
                        float32x4_t (&sum)[2][4]) {
+  constexpr int64_t kStep = (kMin ? 4 : 2) * kRows + Bytes::kBytes;
   const uint8_t* header = w + 4 * pair;
-  w += (kMin ? 4 : 2) * kRows + 16 * pair;
-#define CELER_SUMS                                                                                         \
-  [a0] "+w"(sum[0][0]), [a1] "+w"(sum[0][1]), [a2] "+w"(sum[0][2]), [a3] "+w"(sum[0][3]),                  \
-      [a4] "+w"(sum[1][0]), [a5] "+w"(sum[1][1]), [a6] "+w"(sum[1][2]), [a7] "+w"(sum[1][3]), [w] "+r"(w), \
-      [s] "+r"(header), [x] "+r"(x), [n] "+r"(blocks), [p] "+r"(soon)
-#define CELER_USED                                                                                           \
-  "memory", "cc", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", \
-      "v29", "v30"
-  if constexpr (kMin) {
-    asm volatile(
-        "1:\n"
-        "prfm pldl2keep, [%[p]]\n"
-        "prfm pldl2keep, [%[p], #64]\n"
-        "add %[p], %[p], #128\n"
-        "ldr d30, [%[s]]\n"
-        "fcvtl v30.4s, v30.4h\n"
-        "zip1 v28.4s, v30.4s, v30.4s\n"
-        "zip2 v29.4s, v30.4s, v30.4s\n"
-        "movi v16.4s, #0\n"
-        "movi v17.4s, #0\n"
-        "movi v18.4s, #0\n"
-        "movi v19.4s, #0\n"
-        "movi v20.4s, #0\n"
-        "movi v21.4s, #0\n"
-        "movi v22.4s, #0\n"
-        "movi v23.4s, #0\n"
-        "ldp q24, q25, [%[w], #0]\n"
-        "ldr q26, [%[x], #32]\n"
-        "smmla v16.4s, v24.16b, v26.16b\n"
-        "smmla v20.4s, v25.16b, v26.16b\n"
-        "ldr q27, [%[x], #128]\n"
-        "smmla v17.4s, v24.16b, v27.16b\n"
-        "smmla v21.4s, v25.16b, v27.16b\n"
-        "ldr q26, [%[x], #224]\n"
-        "smmla v18.4s, v24.16b, v26.16b\n"
-        "smmla v22.4s, v25.16b, v26.16b\n"
-        "ldr q27, [%[x], #320]\n"
-        "smmla v19.4s, v24.16b, v27.16b\n"
-        "smmla v23.4s, v25.16b, v27.16b\n"
-        "ldp q24, q25, [%[w], #64]\n"
-        "ldr q26, [%[x], #48]\n"
-        "smmla v16.4s, v24.16b, v26.16b\n"
-        "smmla v20.4s, v25.16b, v26.16b\n"
-        "ldr q27, [%[x], #144]\n"
-        "smmla v17.4s, v24.16b, v27.16b\n"
-        "smmla v21.4s, v25.16b, v27.16b\n"
-        "ldr q26, [%[x], #240]\n"
-        "smmla v18.4s, v24.16b, v26.16b\n"
-        "smmla v22.4s, v25.16b, v26.16b\n"
-        "ldr q27, [%[x], #336]\n"
-        "smmla v19.4s, v24.16b, v27.16b\n"
-        "smmla v23.4s, v25.16b, v27.16b\n"
-        "ldp q24, q25, [%[w], #128]\n"
-        "ldr q26, [%[x], #64]\n"
-        "smmla v16.4s, v24.16b, v26.16b\n"
-        "smmla v20.4s, v25.16b, v26.16b\n"
-        "ldr q27, [%[x], #160]\n"
-        "smmla v17.4s, v24.16b, v27.16b\n"
-        "smmla v21.4s, v25.16b, v27.16b\n"
-        "ldr q26, [%[x], #256]\n"
-        "smmla v18.4s, v24.16b, v26.16b\n"
-        "smmla v22.4s, v25.16b, v26.16b\n"
-        "ldr q27, [%[x], #352]\n"
-        "smmla v19.4s, v24.16b, v27.16b\n"
-        "smmla v23.4s, v25.16b, v27.16b\n"
-        "ldp q24, q25, [%[w], #192]\n"
-        "ldr q26, [%[x], #80]\n"
-        "smmla v16.4s, v24.16b, v26.16b\n"
-        "smmla v20.4s, v25.16b, v26.16b\n"
-        "ldr q27, [%[x], #176]\n"
-        "smmla v17.4s, v24.16b, v27.16b\n"
-        "smmla v21.4s, v25.16b, v27.16b\n"
-        "ldr q26, [%[x], #272]\n"
-        "smmla v18.4s, v24.16b, v26.16b\n"
-        "smmla v22.4s, v25.16b, v26.16b\n"
-        "ldr q27, [%[x], #368]\n"
-        "smmla v19.4s, v24.16b, v27.16b\n"
-        "smmla v23.4s, v25.16b, v27.16b\n"
-        "ldr q26, [%[x], #0]\n"
-        "scvtf v16.4s, v16.4s\n"
-        "fmul v24.4s, v28.4s, v26.4s\n"
-        "fmla %[a0].4s, v16.4s, v24.4s\n"
-        "scvtf v20.4s, v20.4s\n"
-        "fmul v25.4s, v29.4s, v26.4s\n"
-        "fmla %[a4].4s, v20.4s, v25.4s\n"
-        "ldr q27, [%[x], #96]\n"
-        "scvtf v17.4s, v17.4s\n"
-        "fmul v24.4s, v28.4s, v27.4s\n"
-        "fmla %[a1].4s, v17.4s, v24.4s\n"
-        "scvtf v21.4s, v21.4s\n"
-        "fmul v25.4s, v29.4s, v27.4s\n"
-        "fmla %[a5].4s, v21.4s, v25.4s\n"
-        "ldr q26, [%[x], #192]\n"
-        "scvtf v18.4s, v18.4s\n"
-        "fmul v24.4s, v28.4s, v26.4s\n"
-        "fmla %[a2].4s, v18.4s, v24.4s\n"
-        "scvtf v22.4s, v22.4s\n"
-        "fmul v25.4s, v29.4s, v26.4s\n"
-        "fmla %[a6].4s, v22.4s, v25.4s\n"
-        "ldr q27, [%[x], #288]\n"
-        "scvtf v19.4s, v19.4s\n"
-        "fmul v24.4s, v28.4s, v27.4s\n"
-        "fmla %[a3].4s, v19.4s, v24.4s\n"
-        "scvtf v23.4s, v23.4s\n"
-        "fmul v25.4s, v29.4s, v27.4s\n"
-        "fmla %[a7].4s, v23.4s, v25.4s\n"
-        "ldr d30, [%[s], #16]\n"
-        "fcvtl v30.4s, v30.4h\n"
-        "zip1 v28.4s, v30.4s, v30.4s\n"
-        "zip2 v29.4s, v30.4s, v30.4s\n"
-        "ldr q26, [%[x], #16]\n"
-        "fmla %[a0].4s, v28.4s, v26.4s\n"
-        "fmla %[a4].4s, v29.4s, v26.4s\n"
-        "ldr q27, [%[x], #112]\n"
-        "fmla %[a1].4s, v28.4s, v27.4s\n"
-        "fmla %[a5].4s, v29.4s, v27.4s\n"
-        "ldr q26, [%[x], #208]\n"
-        "fmla %[a2].4s, v28.4s, v26.4s\n"
-        "fmla %[a6].4s, v29.4s, v26.4s\n"
-        "ldr q27, [%[x], #304]\n"
-        "fmla %[a3].4s, v28.4s, v27.4s\n"
-        "fmla %[a7].4s, v29.4s, v27.4s\n"
-        "add %[w], %[w], #288\n"
-        "add %[s], %[s], #288\n"
-        "add %[x], %[x], #384\n"
-        "subs %[n], %[n], #1\n"
-        "b.ne 1b\n"
-        : CELER_SUMS
-        :
-        : CELER_USED);
-  } else {
-    asm volatile(
-        "1:\n"
-        "prfm pldl2keep, [%[p]]\n"
-        "prfm pldl2keep, [%[p], #64]\n"
-        "add %[p], %[p], #128\n"
-        "ldr d30, [%[s]]\n"
-        "fcvtl v30.4s, v30.4h\n"
-        "zip1 v28.4s, v30.4s, v30.4s\n"
-        "zip2 v29.4s, v30.4s, v30.4s\n"
-        "movi v16.4s, #0\n"
-        "movi v17.4s, #0\n"
-        "movi v18.4s, #0\n"
-        "movi v19.4s, #0\n"
-        "movi v20.4s, #0\n"
-        "movi v21.4s, #0\n"
-        "movi v22.4s, #0\n"
-        "movi v23.4s, #0\n"
-        "ldp q24, q25, [%[w], #0]\n"
-        "ldr q26, [%[x], #32]\n"
-        "smmla v16.4s, v24.16b, v26.16b\n"
-        "smmla v20.4s, v25.16b, v26.16b\n"
-        "ldr q27, [%[x], #128]\n"
-        "smmla v17.4s, v24.16b, v27.16b\n"
-        "smmla v21.4s, v25.16b, v27.16b\n"
-        "ldr q26, [%[x], #224]\n"
-        "smmla v18.4s, v24.16b, v26.16b\n"
-        "smmla v22.4s, v25.16b, v26.16b\n"
-        "ldr q27, [%[x], #320]\n"
-        "smmla v19.4s, v24.16b, v27.16b\n"
-        "smmla v23.4s, v25.16b, v27.16b\n"
-        "ldp q24, q25, [%[w], #64]\n"
-        "ldr q26, [%[x], #48]\n"
-        "smmla v16.4s, v24.16b, v26.16b\n"
-        "smmla v20.4s, v25.16b, v26.16b\n"
-        "ldr q27, [%[x], #144]\n"
-        "smmla v17.4s, v24.16b, v27.16b\n"
-        "smmla v21.4s, v25.16b, v27.16b\n"
-        "ldr q26, [%[x], #240]\n"
-        "smmla v18.4s, v24.16b, v26.16b\n"
-        "smmla v22.4s, v25.16b, v26.16b\n"
-        "ldr q27, [%[x], #336]\n"
-        "smmla v19.4s, v24.16b, v27.16b\n"
-        "smmla v23.4s, v25.16b, v27.16b\n"
-        "ldp q24, q25, [%[w], #128]\n"
-        "ldr q26, [%[x], #64]\n"
-        "smmla v16.4s, v24.16b, v26.16b\n"
-        "smmla v20.4s, v25.16b, v26.16b\n"
-        "ldr q27, [%[x], #160]\n"
-        "smmla v17.4s, v24.16b, v27.16b\n"
-        "smmla v21.4s, v25.16b, v27.16b\n"
-        "ldr q26, [%[x], #256]\n"
-        "smmla v18.4s, v24.16b, v26.16b\n"
-        "smmla v22.4s, v25.16b, v26.16b\n"
-        "ldr q27, [%[x], #352]\n"
-        "smmla v19.4s, v24.16b, v27.16b\n"
-        "smmla v23.4s, v25.16b, v27.16b\n"
-        "ldp q24, q25, [%[w], #192]\n"
-        "ldr q26, [%[x], #80]\n"
-        "smmla v16.4s, v24.16b, v26.16b\n"
-        "smmla v20.4s, v25.16b, v26.16b\n"
-        "ldr q27, [%[x], #176]\n"
-        "smmla v17.4s, v24.16b, v27.16b\n"
-        "smmla v21.4s, v25.16b, v27.16b\n"
-        "ldr q26, [%[x], #272]\n"
-        "smmla v18.4s, v24.16b, v26.16b\n"
-        "smmla v22.4s, v25.16b, v26.16b\n"
-        "ldr q27, [%[x], #368]\n"
-        "smmla v19.4s, v24.16b, v27.16b\n"
-        "smmla v23.4s, v25.16b, v27.16b\n"
-        "ldr q26, [%[x], #0]\n"
-        "scvtf v16.4s, v16.4s\n"
-        "fmul v24.4s, v28.4s, v26.4s\n"
-        "fmla %[a0].4s, v16.4s, v24.4s\n"
-        "scvtf v20.4s, v20.4s\n"
-        "fmul v25.4s, v29.4s, v26.4s\n"
-        "fmla %[a4].4s, v20.4s, v25.4s\n"
-        "ldr q27, [%[x], #96]\n"
-        "scvtf v17.4s, v17.4s\n"
-        "fmul v24.4s, v28.4s, v27.4s\n"
-        "fmla %[a1].4s, v17.4s, v24.4s\n"
-        "scvtf v21.4s, v21.4s\n"
-        "fmul v25.4s, v29.4s, v27.4s\n"
-        "fmla %[a5].4s, v21.4s, v25.4s\n"
-        "ldr q26, [%[x], #192]\n"
-        "scvtf v18.4s, v18.4s\n"
-        "fmul v24.4s, v28.4s, v26.4s\n"
-        "fmla %[a2].4s, v18.4s, v24.4s\n"
-        "scvtf v22.4s, v22.4s\n"
-        "fmul v25.4s, v29.4s, v26.4s\n"
-        "fmla %[a6].4s, v22.4s, v25.4s\n"
-        "ldr q27, [%[x], #288]\n"
-        "scvtf v19.4s, v19.4s\n"
-        "fmul v24.4s, v28.4s, v27.4s\n"
-        "fmla %[a3].4s, v19.4s, v24.4s\n"
-        "scvtf v23.4s, v23.4s\n"
-        "fmul v25.4s, v29.4s, v27.4s\n"
-        "fmla %[a7].4s, v23.4s, v25.4s\n"
-        "add %[w], %[w], #272\n"
-        "add %[s], %[s], #272\n"
-        "add %[x], %[x], #384\n"
-        "subs %[n], %[n], #1\n"
-        "b.ne 1b\n"
-        : CELER_SUMS
-        :
-        : CELER_USED);
-  }
-#undef CELER_SUMS
-#undef CELER_USED
+  w += kStep - Bytes::kBytes + 16 * pair;
+#define CELER_OPERANDS                                                                                         \
+  : [a0] "+w"(sum[0][0]), [a1] "+w"(sum[0][1]), [a2] "+w"(sum[0][2]), [a3] "+w"(sum[0][3]),                   \
+    [a4] "+w"(sum[1][0]), [a5] "+w"(sum[1][1]), [a6] "+w"(sum[1][2]), [a7] "+w"(sum[1][3]), [w] "+r"(w),      \
+    [s] "+r"(header), [x] "+r"(x), [n] "+r"(blocks), [p] "+r"(soon)                                           \
+  : [step] "i"(kStep)                                                                                         \
+  : "memory", "cc", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", \
+    "v29", "v30"
+  // clang-format off
+  if constexpr (kMin && kFetch)
+    asm volatile(CELER_BYTE_LOOP(CELER_BYTE_FETCH, CELER_BYTE_MINS) CELER_OPERANDS);
+  else if constexpr (kMin)
+    asm volatile(CELER_BYTE_LOOP("", CELER_BYTE_MINS) CELER_OPERANDS);
+  else if constexpr (kFetch)
+    asm volatile(CELER_BYTE_LOOP(CELER_BYTE_FETCH, "") CELER_OPERANDS);
+  else
+    asm volatile(CELER_BYTE_LOOP("", "") CELER_OPERANDS);
+    // clang-format on
+#undef CELER_OPERANDS
 }
+#undef CELER_BYTE_LOOP
+#undef CELER_BYTE_MINS
+#undef CELER_BYTE_FETCH
 
 template <class Format, int kP, int kT>
 inline void MatrixBlocks(const TileJob& job, const uint8_t* w, const XPairBlock* x, int apart, int pair,
@@ -579,7 +489,8 @@ inline void MatrixBlocks(const TileJob& job, const uint8_t* w, const XPairBlock*
     if (job.span == kBlockCols) {
       // While the two halves of this group are computed, the next group comes from memory.
       const int64_t blocks = job.cols / kBlockCols;
-      ByteBlocks<Format::kHasMin>(w, x, blocks, pair, w + job.group_bytes + pair / 2 * blocks * 128, sum);
+      ByteBlocks<Format::kHasMin, true>(w, x, blocks, pair, w + job.group_bytes + pair / 2 * blocks * 128,
+                                        sum);
       return StorePairs<kP, kT>(sum, Values::kUnit, out, stride);
     }
   }
@@ -723,10 +634,10 @@ inline void GroupTokens(const TileJob& job, const uint8_t* w, float* group_out) 
 }
 
 // Many tokens: nibbles are unpacked to bytes once for all of them, and columns are taken in chunks whose
-// weights (of one row group) and activations (of 8 tokens) stay in the L1 cache together.
+// weights (of a job's row groups) and activations (of 8 tokens) stay in the L1 cache together.
 constexpr int kWideTokens = 16;  // from here on
-constexpr int kChunk = 64;       // blocks
-constexpr int kMaxGroups = 8, kMaxUnits = 16;
+constexpr int kChunk = 32;       // blocks
+constexpr int kMaxGroups = 4, kMaxUnits = 16;
 
 template <class V, bool kMin>
 inline bool WideTile(const TileJob& job, BlockFormat<V, 2, kMin>) {
@@ -735,49 +646,54 @@ inline bool WideTile(const TileJob& job, BlockFormat<V, 2, kMin>) {
   if (job.tokens < kWideTokens || job.span != kBlockCols) return false;
   const int units = job.tokens / kXPairTokens, rest = job.tokens % kXPairTokens;
   if (job.groups > kMaxGroups || units > kMaxUnits) return false;
-  alignas(64) static thread_local uint8_t scratch[V::kSteps == 1 ? 1 : kChunk * kUnpacked];
-  alignas(64) static thread_local float32x4_t sums[kMaxGroups][kMaxUnits][2][2][4];  // halves of the rows
+  alignas(64) static thread_local uint8_t scratch[kMaxGroups * kChunk * kUnpacked];
+  alignas(64) static thread_local float32x4_t sums[kMaxUnits][kMaxGroups][2][2][4];  // halves of the rows
   const int64_t blocks = job.cols / kBlockCols;
   for (int64_t first = 0; first < blocks; first += kChunk) {
     const int64_t count = blocks - first < kChunk ? blocks - first : kChunk;
+    const uint8_t* w[kMaxGroups];
     for (int g = 0; g < job.groups; ++g) {
-      const uint8_t* w = job.w + g * job.group_bytes + first * kPacked;
-      const uint8_t* const soon = w + job.group_bytes;  // the next group's; after the last, the next job's
-      constexpr int visits = (kPacked + 127) / 128;     // that fetch all of it
-      if constexpr (V::kSteps > 1) {
-        uint8_t* to = scratch;
-        for (int64_t b = 0; b < count; ++b, w += kPacked, to += kUnpacked) {
-          for (int i = 0; i < Format::kHeader; i += 16) vst1q_u8(to + i, vld1q_u8(w + i));
-          for (int part = 0; part < V::kParts; ++part)
-            for (int pair = 0; pair < kPairs; ++pair) {
-              int8x16_t values[V::kSteps];
-              V::Load(w + Format::kHeader, part, pair, values);
-              for (int s = 0; s < V::kSteps; ++s)
-                vst1q_u8(to + Format::kHeader + (part * V::kSteps + s) * 64 + pair * 16,
-                         vreinterpretq_u8_s8(values[s]));
-            }
-        }
-        w = scratch;
+      // Bytes are copied too: side by side the groups do not push each other out of the cache.
+      const uint8_t* from = job.w + g * job.group_bytes + first * kPacked;
+      uint8_t* to = scratch + g * kChunk * kUnpacked;
+      w[g] = to;
+      for (int64_t b = 0; b < count; ++b, from += kPacked, to += kUnpacked) {
+        for (int i = 0; i < Format::kHeader; i += 16) vst1q_u8(to + i, vld1q_u8(from + i));
+        for (int part = 0; part < V::kParts; ++part)
+          for (int pair = 0; pair < kPairs; ++pair) {
+            int8x16_t values[V::kSteps];
+            V::Load(from + Format::kHeader, part, pair, values);
+            for (int s = 0; s < V::kSteps; ++s)
+              vst1q_u8(to + Format::kHeader + (part * V::kSteps + s) * 64 + pair * 16,
+                       vreinterpretq_u8_s8(values[s]));
+          }
       }
-      for (int u = 0; u < units; ++u) {
-        const auto* x = reinterpret_cast<const XPairBlock*>(job.x + u * job.x_bytes) + first * 4;
+    }
+    // What comes next of these groups, or of the next job's, is fetched while these meet their tokens.
+    const bool last = first + count == blocks;
+    const uint8_t* const soon =
+        job.w + (last ? job.groups * job.group_bytes : (first + count) * static_cast<int64_t>(kPacked));
+    for (int u = 0; u < units; ++u) {
+      const auto* x = reinterpret_cast<const XPairBlock*>(job.x + u * job.x_bytes) + first * 4;
+      for (int g = 0; g < job.groups; ++g)
         for (int half = 0; half < 2; ++half) {
+          float32x4_t(&kept)[2][4] = sums[u][g][half];
           float32x4_t sum[2][4];
           CELER_UNROLL for (int p = 0; p < 2; ++p) CELER_UNROLL for (int t = 0; t < 4; ++t) sum[p][t] =
-              first == 0 ? vdupq_n_f32(0) : sums[g][u][half][p][t];
-          // The next group's weights come while this group meets its tokens, as much of them as this visit
-          // can.
-          ByteBlocks<kMin>(w, x, count, 2 * half, soon + (2 * u + half) % visits * count * 128, sum);
-          if (first + count == blocks) {
+              first == 0 ? vdupq_n_f32(0) : kept[p][t];
+          const int64_t share = count * kPacked * half / 2 + count * kPacked / 2 * u / units;
+          for (int64_t at = share; at < share + count * kPacked / 2 / units; at += 64)
+            __builtin_prefetch(soon + g * job.group_bytes + at, 0, 2);
+          ByteBlocks<kMin, false>(w[g], x, count, 2 * half, nullptr, sum);
+          if (last) {
             StorePairs<2, 4>(sum, V::kUnit,
                              job.out + u * kXPairTokens * job.out_stride + g * kRows + 4 * half,
                              job.out_stride);
           } else {
-            CELER_UNROLL for (int p = 0; p < 2; ++p) CELER_UNROLL for (int t = 0; t < 4; ++t)
-                sums[g][u][half][p][t] = sum[p][t];
+            CELER_UNROLL for (int p = 0; p < 2; ++p) CELER_UNROLL for (int t = 0; t < 4; ++t) kept[p][t] =
+                sum[p][t];
           }
         }
-      }
     }
   }
   if (rest > 0) {

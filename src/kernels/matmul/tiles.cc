@@ -208,9 +208,7 @@ void TileMatmul(const TileIsa& isa, const MatmulArgs& args) {
     const int threads = args.pool->size();
     const int64_t group_rows = isa.geometry.rows, piece = isa.tile_groups;
     const int64_t eighths = threads > 4 ? 7 : 8;
-    const auto fixed = [&](const Part& part) {
-      return part.shape.groups * eighths / 8 / threads * threads;
-    };
+    const auto fixed = [&](const Part& part) { return part.shape.groups * eighths / 8 / threads * threads; };
     const auto finish = [&](int64_t begin, int64_t end) {  // row groups
       if (zipped && begin < end)
         (*args.finish)(0, args.tokens, begin * group_rows, std::min(end * group_rows, zipped_rows));
