@@ -9,7 +9,7 @@ namespace celer {
 namespace {
 
 TileIsa Common() {
-  TileIsa isa{.geometry = {.rows = 8, .step = 8, .bf16_step = 1, .excess = false},
+  TileIsa isa{.geometry = {.rows = 8, .step = 8, .bf16_step = 1},
               .tile_groups = 4,
               .x_tokens = kXPairTokens,
               .x_bytes = XPairBytes,

@@ -8,7 +8,7 @@ namespace celer {
 namespace {
 
 TileIsa Common() {
-  TileIsa isa{.geometry = {.rows = 16, .step = 4, .bf16_step = 1, .excess = false},
+  TileIsa isa{.geometry = {.rows = 16, .step = 4, .bf16_step = 1},
               .tile_groups = 4,
               .x_tokens = x86::kXTokens,
               .x_bytes = x86::XTileBytes};

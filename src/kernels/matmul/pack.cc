@@ -29,32 +29,31 @@ struct FormatInfo {
   Values values;
   int scale_bytes;  // of one row in a header
   bool has_min;
-  bool is_signed;
   int subs;  // of a super-block; 0: plain blocks
 };
 
 FormatInfo InfoOf(PackedFormat format) {
   switch (format) {
     case PackedFormat::kByte:
-      return {Values::kByte, 2, false, true, 0};
+      return {Values::kByte, 2, false, 0};
     case PackedFormat::kByteMin:
-      return {Values::kByte, 2, true, true, 0};
+      return {Values::kByte, 2, true, 0};
     case PackedFormat::kByteWide:
-      return {Values::kByte, 4, false, true, 0};
+      return {Values::kByte, 4, false, 0};
     case PackedFormat::kNibble:
-      return {Values::kNibble, 2, false, true, 0};
+      return {Values::kNibble, 2, false, 0};
     case PackedFormat::kNibbleMin:
-      return {Values::kNibble, 2, true, false, 0};
+      return {Values::kNibble, 2, true, 0};
     case PackedFormat::kSuperQ2:
-      return {Values::kNibble, 2, true, false, 16};
+      return {Values::kNibble, 2, true, 16};
     case PackedFormat::kSuperQ3:
-      return {Values::kNibble, 2, false, true, 16};
+      return {Values::kNibble, 2, false, 16};
     case PackedFormat::kSuperQ4:
-      return {Values::kNibble, 2, true, false, 8};
+      return {Values::kNibble, 2, true, 8};
     case PackedFormat::kSuperQ5:
-      return {Values::kByte, 2, true, false, 8};
+      return {Values::kByte, 2, true, 8};
     case PackedFormat::kSuperQ6:
-      return {Values::kSix, 2, false, true, 16};
+      return {Values::kSix, 2, false, 16};
     default:
       break;
   }
@@ -242,24 +241,24 @@ void Read(const std::byte* row, int64_t b, DType dtype, Super* out) {
 
 // Writes 32 columns of row r of a group.
 template <int kRows, int kStep>
-void PutValues(Values values, int excess, const int8_t* q, int r, uint8_t* out) {
+void PutValues(Values values, const int8_t* q, int r, uint8_t* out) {
   const auto at = [&](int step) { return out + (step * kRows + r) * kStep; };
   switch (values) {
     case Values::kByte:
       for (int s = 0; s < 32 / kStep; ++s)
-        for (int i = 0; i < kStep; ++i) at(s)[i] = static_cast<uint8_t>(q[s * kStep + i] + excess);
+        for (int i = 0; i < kStep; ++i) at(s)[i] = static_cast<uint8_t>(q[s * kStep + i]);
       return;
     case Values::kNibble:
       for (int s = 0; s < 16 / kStep; ++s)
         for (int i = 0; i < kStep; ++i) {
-          const int low = q[2 * s * kStep + i] + excess, high = q[(2 * s + 1) * kStep + i] + excess;
+          const int low = q[2 * s * kStep + i], high = q[(2 * s + 1) * kStep + i];
           at(s)[i] = static_cast<uint8_t>((low & 15) | high << 4);
         }
       return;
     case Values::kSix:
       for (int s = 0; s < 8 / kStep; ++s)
         for (int i = 0; i < kStep; ++i) {
-          const auto value = [&](int j) { return (q[(4 * s + j) * kStep + i] + excess) & 63; };
+          const auto value = [&](int j) { return q[(4 * s + j) * kStep + i] & 63; };
           for (int j = 0; j < 3; ++j)
             at(3 * s + j)[i] = static_cast<uint8_t>(value(j) << 2 | (value(3) >> (4 - 2 * j) & 3));
         }
@@ -267,21 +266,15 @@ void PutValues(Values values, int excess, const int8_t* q, int r, uint8_t* out) 
   }
 }
 
-void Put(const PackGeometry& g, Values values, int excess, const int8_t* q, int r, uint8_t* out) {
-  if (g.rows == 8 && g.step == 8) return PutValues<8, 8>(values, excess, q, r, out);
+void Put(const PackGeometry& g, Values values, const int8_t* q, int r, uint8_t* out) {
+  if (g.rows == 8 && g.step == 8) return PutValues<8, 8>(values, q, r, out);
   CELER_CHECK(g.rows == 16 && g.step == 4);
-  PutValues<16, 4>(values, excess, q, r, out);
-}
-
-int ExcessOf(const FormatInfo& info, const PackGeometry& g) {
-  if (!g.excess || !info.is_signed) return 0;
-  return info.values == Values::kByte ? 128 : info.values == Values::kNibble ? 8 : 32;
+  PutValues<16, 4>(values, q, r, out);
 }
 
 void PackBlocks(const WeightView& w, const PackGeometry& g, const PackedShape& shape, int64_t group,
                 uint8_t* out) {
   const FormatInfo info = InfoOf(shape.format);
-  const int excess = ExcessOf(info, g);
   const int64_t mins = info.scale_bytes * g.rows;
   const int64_t header = mins + (info.has_min ? 2 * g.rows : 0);
   const int64_t rows = std::min<int64_t>(g.rows, w.rows - group * g.rows);
@@ -310,7 +303,7 @@ void PackBlocks(const WeightView& w, const PackGeometry& g, const PackedShape& s
           if (info.scale_bytes == 2) std::memcpy(out + 2 * r, &block.scale, 2);
           if (info.has_min) std::memcpy(out + mins + 2 * r, &block.min, 2);
         }
-        Put(g, info.values, excess, block.q, static_cast<int>(r),
+        Put(g, info.values, block.q, static_cast<int>(r),
             out + header + (b - c / 32) * ValueBytes(info.values) * g.rows);
       }
     }
@@ -321,7 +314,6 @@ void PackBlocks(const WeightView& w, const PackGeometry& g, const PackedShape& s
 void PackSupers(const WeightView& w, const PackGeometry& g, const PackedShape& shape, int64_t group,
                 uint8_t* out) {
   const FormatInfo info = InfoOf(shape.format);
-  const int excess = ExcessOf(info, g);
   const int64_t scales = 2 * g.rows * (info.has_min ? 2 : 1);
   const int64_t mins = scales + info.subs * g.rows;
   const int64_t values = mins + (info.has_min ? info.subs * g.rows : 0);
@@ -336,7 +328,7 @@ void PackSupers(const WeightView& w, const PackGeometry& g, const PackedShape& s
         if (info.has_min) out[mins + s * g.rows + r] = super.sub_min[s];
       }
       for (int i = 0; i < 8; ++i)
-        Put(g, info.values, excess, super.q + 32 * i, static_cast<int>(r),
+        Put(g, info.values, super.q + 32 * i, static_cast<int>(r),
             out + values + i * ValueBytes(info.values) * g.rows);
     }
     out += values + 8 * ValueBytes(info.values) * g.rows;
@@ -395,7 +387,6 @@ void DecodePackedRow(const WeightView& w, const PackGeometry& g, int64_t row, fl
   const PackedShape shape = PackedShapeOf(w, g);
   const FormatInfo info = InfoOf(shape.format);
   CELER_CHECK(w.kind != WeightView::Kind::kStored);
-  const int excess = ExcessOf(info, g);
   const int64_t mins = info.scale_bytes * g.rows;
   const int64_t header = mins + (info.has_min ? 2 * g.rows : 0);
   const int64_t r = row % g.rows, step = g.step;
@@ -419,7 +410,7 @@ void DecodePackedRow(const WeightView& w, const PackGeometry& g, int64_t row, fl
       int q;
       if (info.values == Values::kByte) {
         const uint8_t byte = values[((k / step) * g.rows + r) * step + k % step];
-        q = excess ? byte - excess : static_cast<int8_t>(byte);
+        q = static_cast<int8_t>(byte);
       } else {
         const uint8_t byte = values[((k / (2 * step)) * g.rows + r) * step + k % step];
         q = k / step % 2 == 0 ? byte & 15 : byte >> 4;

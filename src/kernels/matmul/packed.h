@@ -44,8 +44,6 @@ struct PackGeometry {
   int rows;       // interleaved
   int step;       // columns of a row that stay together, in integer formats
   int bf16_step;  // the same for bf16
-  bool excess;    // signed values are stored plus 128 (bytes), 8 (nibbles) or 32 (sixes): for instructions
-                  // that multiply unsigned with signed
 };
 
 constexpr int kBlockCols = 32;

@@ -320,8 +320,8 @@ inline void StorePairs(const float32x4_t (&sum)[kP][kT], float unit, float* out,
 }
 
 // Blocks of bytes with a header each: two row pairs from `pair` on times four token pairs. By hand: compilers
-// order it so that it takes a third longer. With kFetch the weights come
-// from memory: some blocks ahead they are fetched into the L1 cache, and of `soon` 128 bytes a block into L2.
+// order it so that it takes a third longer. With kFetch the weights come from memory: some blocks ahead they
+// are fetched into the L1 cache, and of `soon` 128 bytes a block into L2.
 static_assert(sizeof(XPairBlock) == 96 && offsetof(XPairBlock, sum) == 16 && offsetof(XPairBlock, q) == 32);
 // The loop over blocks; `fetch` and `mins` are what a variant does besides.
 #define CELER_BYTE_LOOP(fetch, mins)     \
