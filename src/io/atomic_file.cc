@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -13,9 +14,10 @@ Result<AtomicFile> AtomicFile::Create(const std::filesystem::path& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error))
     return Error::Invalid(path.string(), ": is a folder, expected the name of a file to write");
-  // The process id keeps two writers of the same target apart.
+  // The process id and a number keep two writers of the same target apart.
+  static std::atomic<int> writers{0};
   std::filesystem::path partial = path;
-  partial += ".partial-" + std::to_string(::getpid());
+  partial += ".partial-" + std::to_string(::getpid()) + "-" + std::to_string(writers++);
   std::FILE* file = std::fopen(partial.c_str(), "wb");
   if (!file) return Error::Io(path.string(), ": cannot be written: ", std::strerror(errno));
   return AtomicFile(path, std::move(partial), file);

@@ -3,13 +3,25 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/variant.h"
 #include "formats/decode.h"
 
 namespace celer {
 
+#if defined(__x86_64__)
+namespace x86 {
+void StoreHalvesAvx2(const float* row, int64_t n, uint16_t* out);
+}
+#endif
+
 void StoreKvRow(const KvLayerView& kv, std::byte* part, int64_t block, int64_t head, int64_t slot,
                 const float* row) {
   std::byte* out = part + kv.RowOffset(block, head, slot);
+#if defined(__x86_64__)
+  static const bool converts = RunsHere(Isa::kAvx2);
+  if (converts && kv.dtype == DType::kF16 && kv.head_dim % 8 == 0)
+    return x86::StoreHalvesAvx2(row, kv.head_dim, reinterpret_cast<uint16_t*>(out));
+#endif
   if (kv.dtype != DType::kI8) return EncodeRow(kv.dtype, row, kv.head_dim, out);
   float top = 0;
   for (int64_t d = 0; d < kv.head_dim; ++d) top = std::fmax(top, std::fabs(row[d]));

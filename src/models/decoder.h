@@ -50,6 +50,7 @@ struct DecoderWeights {
 struct LoadOptions {
   WeightOptions weights = {};
   bool pack = true;  // for the matmul variant in use; without it weights stay as they lie in the file
+  std::filesystem::path pack_cache = {};  // a folder to keep packed weights in; empty: they are not kept
 };
 
 class Decoder {

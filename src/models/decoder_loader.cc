@@ -236,7 +236,8 @@ Result<Decoder> Decoder::Load(const std::filesystem::path& path, const LoadOptio
   Decoder decoder;
   decoder.config_ = std::move(opened.config);
   decoder.source_ = std::move(opened.source);
-  decoder.store_ = std::make_unique<WeightStore>(*decoder.source_, options.weights, pool, options.pack);
+  decoder.store_ = std::make_unique<WeightStore>(*decoder.source_, options.weights, pool, options.pack,
+                                                 options.pack_cache);
   decoder.pool_ = &pool;
 
   CELER_ASSIGN(decoder.weights_, Loader(decoder.config_, opened.gguf, *decoder.store_).Run());
@@ -249,6 +250,7 @@ Result<Decoder> Decoder::Load(const std::filesystem::path& path, const LoadOptio
   // Some files store a tied head once more; it is the same matrix.
   if (decoder.config_.tied_embeddings) decoder.store_->Skip(kHfNames.head);
   CELER_RETURN_IF_ERROR(decoder.store_->CheckNothingLeft(decoder.config_.architecture));
+  decoder.store_->KeepPacked();
   decoder.rope_.emplace(decoder.config_.rope);
   return decoder;
 }

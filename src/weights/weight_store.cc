@@ -4,11 +4,13 @@
 #include <charconv>
 
 #include "core/check.h"
+#include "core/cpu_features.h"
 #include "core/log.h"
 #include "core/safe_math.h"
 #include "formats/decode.h"
 #include "formats/int8.h"
 #include "kernels/matmul/matmul.h"
+#include "kernels/matmul/packed.h"
 
 namespace celer {
 namespace {
@@ -84,8 +86,20 @@ Result<std::byte*> WeightStore::Own(int64_t bytes) {
   return buffers_.back().bytes().data();
 }
 
-Result<WeightView> WeightStore::Convert(const TensorRecord& record, const std::byte* data, int64_t rows,
-                                        int64_t cols, Role role) {
+WeightStore::WeightStore(const TensorSource& source, WeightOptions options, ThreadPool& pool, bool pack,
+                         const std::filesystem::path& pack_cache)
+    : source_(source), options_(options), pool_(pool), pack_(pack) {
+  if (pack_cache.empty() || !pack || !ChosenMatmul().packed_bytes) return;
+  std::string_view variant;
+  for (const MatmulVariant& each : MatmulVariants())
+    if (each.run == &ChosenMatmul()) variant = each.name;
+  cache_.emplace(pack_cache, PackKey(source, fmt::format("layout {}, {} of {}, weights {} in groups of {}",
+                                                         kPackedLayout, variant, HostCpu().FlagList(),
+                                                         static_cast<int>(options.format), options.group)));
+}
+
+Result<WeightView> WeightStore::Stored(const TensorRecord& record, const std::byte* data, int64_t rows,
+                                       int64_t cols) {
   const auto row_bytes = BytesFor(record.dtype, cols);
   if (!row_bytes)
     return Error::Corrupt(source_.path(), ": tensor '", record.name, "' has rows of ", cols,
@@ -105,7 +119,11 @@ Result<WeightView> WeightStore::Convert(const TensorRecord& record, const std::b
     stored.scales = reinterpret_cast<const float*>(copy);
     stored.group = cols / scales->shape[1];
   }
+  return stored;
+}
 
+WeightView WeightStore::Target(const TensorRecord& record, const WeightView& stored, Role role) const {
+  const int64_t cols = stored.cols;
   WeightFormat format = options_.format;
   int64_t group = options_.group;
   if (format == WeightFormat::kInt4 && role != Role::kProjection) format = WeightFormat::kInt8;
@@ -119,7 +137,7 @@ Result<WeightView> WeightStore::Convert(const TensorRecord& record, const std::b
   if (format == WeightFormat::kF32 && stored.kind == WeightView::Kind::kStored && stored.dtype == DType::kF32)
     return stored;
 
-  WeightView out{.rows = rows, .cols = cols};
+  WeightView out{.rows = stored.rows, .cols = cols};
   if (format == WeightFormat::kInt8) {
     out.kind = WeightView::Kind::kInt8;
     out.group = group > 0 ? group : cols;
@@ -132,6 +150,11 @@ Result<WeightView> WeightStore::Convert(const TensorRecord& record, const std::b
     out.dtype = *ParseDType(PlainName(format));
     out.row_bytes = *BytesFor(out.dtype, cols);
   }
+  return out;
+}
+
+Result<WeightView> WeightStore::Convert(const WeightView& stored, WeightView out) {
+  const int64_t rows = out.rows, cols = out.cols;
   CELER_ASSIGN(std::byte * values, Own(rows * out.row_bytes));
   out.data = values;
   float* scales = nullptr;
@@ -162,6 +185,34 @@ Result<WeightView> WeightStore::Convert(const TensorRecord& record, const std::b
   return out;
 }
 
+Result<WeightView> WeightStore::Make(const TensorRecord& record, const std::byte* data, int64_t rows,
+                                     int64_t cols, Role role, const std::string& cache_name) {
+  CELER_ASSIGN(const WeightView stored, Stored(record, data, rows, cols));
+  WeightView view = Target(record, stored, role);
+  // The cache serves what is needed in packed form alone, or lies unpacked in the file.
+  const bool own_kind = view.kind != WeightView::Kind::kStored;
+  const bool cacheable = cache_ && role != Role::kTable && record.dtype != DType::kI8 &&
+                         (view.data || own_kind || role == Role::kProjection) && PackedBytes(view) > 0;
+  if (cacheable) view.packed = cache_->Find(cache_name, PackedBytes(view));
+  if (!view.packed) {
+    if (!view.data) {
+      CELER_ASSIGN(view, Convert(stored, view));
+    }
+    if (role != Role::kTable) CELER_RETURN_IF_ERROR(Pack(role, &view));
+    cache_lacks_ |= cacheable;
+  }
+  if (cacheable) packed_[cache_name] = {view.packed, static_cast<size_t>(PackedBytes(view))};
+  return view;
+}
+
+void WeightStore::KeepPacked() {
+  if (!cache_ || !cache_lacks_) return;
+  if (const Status status = cache_->Write(packed_); !status)
+    log::Warning("{}; packed weights are not kept", status.error().message());
+  else
+    log::Info("{}: written for the next start", cache_->path().string());
+}
+
 Result<std::byte*> WeightStore::OwnPacked(int64_t bytes) {
   constexpr int64_t kPiece = int64_t{32} << 20, kLine = 64;
   const auto rounded = static_cast<size_t>((bytes + kLine - 1) / kLine * kLine);
@@ -177,12 +228,16 @@ Result<std::byte*> WeightStore::OwnPacked(int64_t bytes) {
   return out;
 }
 
-Status WeightStore::Pack(Role role, WeightView* view) {
+int64_t WeightStore::PackedBytes(const WeightView& view) const {
   const MatmulKernels& kernels = ChosenMatmul();
-  const int64_t bytes = pack_ && kernels.packed_bytes ? kernels.packed_bytes(*view) : 0;
+  return pack_ && kernels.packed_bytes ? kernels.packed_bytes(view) : 0;
+}
+
+Status WeightStore::Pack(Role role, WeightView* view) {
+  const int64_t bytes = PackedBytes(*view);
   if (bytes == 0) return {};
   CELER_ASSIGN(std::byte * packed, OwnPacked(bytes));
-  kernels.pack(*view, pool_, packed);
+  ChosenMatmul().pack(*view, pool_, packed);
   view->packed = packed;
   // What was converted on the way is not needed beside its packed form, unless rows will be looked up in it.
   // (Of celer's own kinds they can be taken from the packed form.)
@@ -212,8 +267,7 @@ void WeightStore::Disown(const void* data) {
 
 Result<WeightView> WeightStore::Matrix(const std::string& name, int64_t rows, int64_t cols, Role role) {
   CELER_ASSIGN(const TensorRecord* record, Take(name, rows * cols, Shape({rows, cols}).ToString()));
-  CELER_ASSIGN(WeightView view, Convert(*record, record->bytes.data(), rows, cols, role));
-  if (role != Role::kTable) CELER_RETURN_IF_ERROR(Pack(role, &view));
+  CELER_ASSIGN(WeightView view, Make(*record, record->bytes.data(), rows, cols, role, name));
   if (view.data != record->bytes.data() || view.packed) source_.DropPages(*record);
   bytes_by_format_[view.FormatName()] += view.bytes();
   return view;
@@ -226,9 +280,8 @@ Result<std::vector<WeightView>> WeightStore::Stack(const std::string& name, int6
   const auto bytes = static_cast<int64_t>(record->bytes.size()) / count;
   std::vector<WeightView> views;
   for (int64_t i = 0; i < count; ++i) {
-    CELER_ASSIGN(WeightView view,
-                 Convert(*record, record->bytes.data() + i * bytes, rows, cols, Role::kProjection));
-    CELER_RETURN_IF_ERROR(Pack(Role::kProjection, &view));
+    CELER_ASSIGN(WeightView view, Make(*record, record->bytes.data() + i * bytes, rows, cols,
+                                       Role::kProjection, fmt::format("{}#{}", name, i)));
     bytes_by_format_[view.FormatName()] += view.bytes();
     views.push_back(view);
   }

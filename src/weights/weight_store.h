@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +18,7 @@
 #include "core/result.h"
 #include "core/thread_pool.h"
 #include "kernels/weight_view.h"
+#include "weights/pack_cache.h"
 #include "weights/tensor_source.h"
 
 namespace celer {
@@ -32,8 +35,9 @@ struct WeightOptions {
 
 class WeightStore {
  public:
-  WeightStore(const TensorSource& source, WeightOptions options, ThreadPool& pool, bool pack = true)
-      : source_(source), options_(options), pool_(pool), pack_(pack) {}
+  // With `pack_cache`, packed matrices come from that folder if it has them; see KeepPacked().
+  WeightStore(const TensorSource& source, WeightOptions options, ThreadPool& pool, bool pack = true,
+              const std::filesystem::path& pack_cache = {});
   WeightStore(const WeightStore&) = delete;
   WeightStore& operator=(const WeightStore&) = delete;
 
@@ -55,6 +59,10 @@ class WeightStore {
   // Fails when the file holds a tensor that nobody asked for: running without it would give wrong text.
   Status CheckNothingLeft(std::string_view architecture) const;
 
+  // Once all matrices are there: writes what was packed to the cache, if there is one and it lacks something.
+  // A failure is a warning.
+  void KeepPacked();
+
   // Bytes per format name over all matrices, as the kernels read them.
   const std::map<std::string, int64_t>& bytes_by_format() const { return bytes_by_format_; }
   int64_t owned_bytes() const { return owned_bytes_; }  // what conversion allocated; the rest is mapped
@@ -62,8 +70,14 @@ class WeightStore {
  private:
   Result<const TensorRecord*> Take(const std::string& name, int64_t elements,
                                    std::string_view expected_shape);
-  Result<WeightView> Convert(const TensorRecord& record, const std::byte* data, int64_t rows, int64_t cols,
-                             Role role);
+  Result<WeightView> Stored(const TensorRecord& record, const std::byte* data, int64_t rows, int64_t cols);
+  // What `stored` becomes: itself, or the form to convert it to, without memory yet.
+  WeightView Target(const TensorRecord& record, const WeightView& stored, Role role) const;
+  Result<WeightView> Convert(const WeightView& stored, WeightView target);
+  // Converted and packed, or taken from the cache under this name.
+  Result<WeightView> Make(const TensorRecord& record, const std::byte* data, int64_t rows, int64_t cols,
+                          Role role, const std::string& cache_name);
+  int64_t PackedBytes(const WeightView& view) const;
   Status Pack(Role role, WeightView* view);
   bool Owns(const void* data) const;
   Result<std::byte*> Own(int64_t bytes);
@@ -75,6 +89,9 @@ class WeightStore {
   WeightOptions options_;
   ThreadPool& pool_;
   bool pack_;
+  std::optional<PackCache> cache_;
+  PackCache::Entries packed_;  // all that the cache should hold
+  bool cache_lacks_ = false;   // some of it
   std::vector<Buffer> buffers_;
   std::span<std::byte> packed_room_;  // the rest of the last large piece
   std::unordered_set<std::string> taken_;

@@ -16,6 +16,7 @@ constexpr Variant<AttentionFn> kAttention[] = {
 #if defined(__aarch64__)
     {"arm_fp16", Isa::kArmFp16, Flash<arm::AttendTileFp16>},
 #elif defined(__x86_64__)
+    {"x86_avx512fp16", Isa::kAvx512Fp16, Flash<x86::AttendTileAvx512Fp16>},
     {"x86_avx512", Isa::kAvx512, Flash<x86::AttendTileAvx512>},
     {"x86_avx2", Isa::kAvx2, Flash<x86::AttendTileAvx2>},
 #endif

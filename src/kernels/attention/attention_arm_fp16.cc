@@ -5,21 +5,12 @@
 // in f32 from there on; queries are brought to [0.5, 1) by a power of two, weights are at most 1. A score's
 // error is then that of rounding its key to f16, once more; an output's is about 2^-11 of the largest value.
 #include "kernels/attention/attention_float.h"
+#include "kernels/attention/attention_half_lanes.h"
 
 namespace celer {
 namespace {
 
-constexpr int64_t kHalfLanes = 8;
 constexpr int64_t kChainDims = 64;  // products summed up in f16: kChainDims / kHalfLanes per lane
-
-CELER_INLINE float16x8_t LoadHalf(const uint8_t* p) {
-  return vreinterpretq_f16_u8(vld1q_u8(p));
-}
-CELER_INLINE float16x8_t LoadHalfEnd(const uint8_t* p, int64_t n) {
-  uint8_t bytes[16] = {};
-  memcpy(bytes, p, static_cast<size_t>(n) * 2);
-  return LoadHalf(bytes);
-}
 
 template <bool kInt8>
 struct HalfKernel {
@@ -32,58 +23,35 @@ struct HalfKernel {
   static constexpr bool kDecodeAlways = kInt8;
   static constexpr int kPerFloat = 2;
 
-  // Returns the power of two that has been taken out.
   static float PrepareQuery(const float* q, int64_t dim, int64_t padded, float scale, __fp16* out) {
-    constexpr int kL = Simd::kLanes;
-    const float32x4_t scales = vdupq_n_f32(scale);
-    const auto load = [&](int64_t d) {
-      return vmulq_f32(d + kL <= dim ? vld1q_f32(q + d) : LoadSome(q + d, dim - d), scales);
-    };
-    float32x4_t tops = vdupq_n_f32(0);
-    for (int64_t d = 0; d < dim; d += kL) tops = vmaxq_f32(tops, vabsq_f32(load(d)));
-    const float top = vmaxvq_f32(tops);
-    uint32_t bits;
-    memcpy(&bits, &top, sizeof bits);
-    const uint32_t exponent = bits >> 23;  // top < 2^(exponent - 126)
-    float power = 1, inverse = 1;
-    if (exponent > 26 && exponent < 226) {
-      bits = (exponent + 1) << 23;
-      memcpy(&power, &bits, sizeof power);
-      bits = (253 - exponent) << 23;
-      memcpy(&inverse, &bits, sizeof inverse);
-    }
-    memset(out, 0, static_cast<size_t>(padded) * sizeof(__fp16));
-    for (int64_t d = 0; d < dim; d += kL) vst1_f16(out + d, vcvt_f16_f32(vmulq_n_f32(load(d), inverse)));
-    return power;
+    return HalfQuery(q, dim, padded, scale, out);
   }
-  static CELER_INLINE void StoreWeight(__fp16* out, float32x4_t weight) {
-    vst1_f16(out, vcvt_f16_f32(weight));
+  // The sum is that of the rounded weights.
+  static CELER_INLINE float Weigh(const float* scores, float max, const float* /*v_scale*/, __fp16* weights) {
+    const float32x4_t base = vdupq_n_f32(max);
+    float32x4_t sum[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
+    const auto add = [&](float16x8_t pair) __attribute__((always_inline)) {
+      sum[0] = vaddq_f32(sum[0], vcvt_f32_f16(vget_low_f16(pair)));
+      sum[1] = vaddq_f32(sum[1], vcvt_high_f32_f16(pair));
+    };
+    for (int64_t at = 0; at < kSoftmaxKeys; at += 4 * kHalfLanes) {
+      float16x8_t x[4];
+      for (int i = 0; i < 4; ++i) {
+        const float* s = scores + at + i * kHalfLanes;
+        x[i] =
+            vcvt_high_f16_f32(vcvt_f16_f32(vsubq_f32(vld1q_f32(s), base)), vsubq_f32(vld1q_f32(s + 4), base));
+      }
+      ExpOfHalf(x);
+      for (int i = 0; i < 4; ++i) vst1q_f16(weights + at + i * kHalfLanes, x[i]);
+      add(vaddq_f16(x[0], x[1]));
+      add(vaddq_f16(x[2], x[3]));
+    }
+    return vaddvq_f32(vaddq_f32(sum[0], sum[1]));
   }
 
-  // int8 with a scale to f16: the half with the bits 0x4800 + u is 8 + u / 128, so with u = value + 128 it is
-  // value / 128 + 9. A scale times 128 is the largest magnitude of its row, which f16 would have to hold as
-  // well.
   static void Decode(const uint8_t* rows, int64_t row_bytes, const float* scales, int64_t keys, int64_t dim,
-                     int64_t padded, float* decoded) {
-    auto* out = reinterpret_cast<__fp16*>(decoded);
-    const uint8x16_t flip = vdupq_n_u8(0x80), high = vdupq_n_u8(0x48);
-    const float16x8_t nine = vdupq_n_f16(9);
-    for (int64_t k = 0; k < keys; ++k) {
-      const float16x8_t scale = vdupq_n_f16(static_cast<__fp16>(scales[k] * 128));
-      for (int64_t d = 0; d < dim; d += 16) {
-        uint8_t end[16] = {};
-        const uint8_t* from = rows + k * row_bytes + d;
-        if (dim - d < 16) {
-          memcpy(end, from, static_cast<size_t>(dim - d));
-          from = end;
-        }
-        const uint8x16_t u = veorq_u8(vld1q_u8(from), flip);
-        const float16x8_t lo = vsubq_f16(vreinterpretq_f16_u8(vzip1q_u8(u, high)), nine);
-        const float16x8_t hi = vsubq_f16(vreinterpretq_f16_u8(vzip2q_u8(u, high)), nine);
-        vst1q_f16(out + k * padded + d, vmulq_f16(lo, scale));
-        vst1q_f16(out + k * padded + d + 8, vmulq_f16(hi, scale));
-      }
-    }
+                     int64_t padded, float* out) {
+    DecodeToHalf(rows, row_bytes, scales, keys, dim, padded, reinterpret_cast<__fp16*>(out));
   }
 
   template <int kR>
@@ -153,20 +121,34 @@ struct HalfKernel {
     float16x8_t sum[kR][kV];
     for (int r = 0; r < kR; ++r)
       for (int i = 0; i < kV; ++i) sum[r][i] = vdupq_n_f16(0);
+    const auto load = [&](const uint8_t* row, float16x8_t(&part)[kV]) __attribute__((always_inline)) {
+      if (kV == 1 && some < kHalfLanes)
+        part[0] = LoadHalfEnd(row, some);
+      else
+        for (int i = 0; i < kV; ++i) part[i] = LoadHalf(row + i * 16);
+    };
     for (int64_t key = begin; key < end;) {
       const uint8_t* row = v[key / kSegmentKeys] + key % kSegmentKeys * row_bytes + d * 2;
-      const int64_t segment_end = (key / kSegmentKeys + 1) * kSegmentKeys;
-      for (const int64_t to = segment_end < end ? segment_end : end; key < to; ++key, row += row_bytes) {
-        float16x8_t part[kV];
-        if (kV == 1 && some < kHalfLanes)
-          part[0] = LoadHalfEnd(row, some);
-        else
-          for (int i = 0; i < kV; ++i) part[i] = LoadHalf(row + i * 16);
+      float16x8_t part[kV], weight[kR];
+      if (key % kHalfLanes != 0 || key + kHalfLanes > end) {
+        load(row, part);
         for (int r = 0; r < kR; ++r) {
-          const float16x8_t weight = vld1q_dup_f16(weights + r * kSoftmaxKeys + key);
-          for (int i = 0; i < kV; ++i) sum[r][i] = vfmaq_f16(sum[r][i], weight, part[i]);
+          weight[r] = vld1q_dup_f16(weights + r * kSoftmaxKeys + key);
+          for (int i = 0; i < kV; ++i) sum[r][i] = vfmaq_f16(sum[r][i], weight[r], part[i]);
         }
+        ++key;
+        continue;
       }
+      for (int r = 0; r < kR; ++r) weight[r] = vld1q_f16(weights + r * kSoftmaxKeys + key);
+      const auto add = [&](auto lane) __attribute__((always_inline)) {
+        load(row + lane * row_bytes, part);
+        for (int r = 0; r < kR; ++r)
+          for (int i = 0; i < kV; ++i)
+            sum[r][i] = FmaLane<decltype(lane)::value>(sum[r][i], part[i], weight[r]);
+      };
+      add(Constant<0>()), add(Constant<1>()), add(Constant<2>()), add(Constant<3>());
+      add(Constant<4>()), add(Constant<5>()), add(Constant<6>()), add(Constant<7>());
+      key += kHalfLanes;
     }
     for (int r = 0; r < kR; ++r)
       for (int i = 0; i < kV; ++i) {
@@ -207,8 +189,11 @@ struct HalfKernel {
 }  // namespace
 
 void arm::AttendTileFp16(const AttentionTile& tile) {
-  if (tile.kind == KvKind::kF16) return TileRun<HalfKernel<false>>(tile).Run();
-  if (tile.kind == KvKind::kI8) return TileRun<HalfKernel<true>>(tile).Run();
+  const bool lanes = tile.group > kHalfLanes / 2;
+  if (tile.kind == KvKind::kF16)
+    return lanes ? HalfLanesTile<false>(tile).Run() : TileRun<HalfKernel<false>>(tile).Run();
+  if (tile.kind == KvKind::kI8)
+    return lanes ? HalfLanesTile<true>(tile).Run() : TileRun<HalfKernel<true>>(tile).Run();
   AttendTileFloat(tile);
 }
 

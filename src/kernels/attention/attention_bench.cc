@@ -113,7 +113,8 @@ const bool kRegistered = [] {
       for (const DType dtype : kTypes)
         for (const auto& [queries, context] :
              {std::pair<int64_t, int64_t>{1, 512}, {1, 4096}, {1, 16384}, {512, 512}}) {
-          const bool half = variant.isa == Isa::kArmFp16 && (dtype == DType::kF16 || dtype == DType::kI8);
+          const bool half = (variant.isa == Isa::kArmFp16 || variant.isa == Isa::kAvx512Fp16) &&
+                            (dtype == DType::kF16 || dtype == DType::kI8);
           const Case c{variant.run, half ? "f16" : "f32", model, dtype, queries, context};
           benchmark::RegisterBenchmark(
               ("attention/" + std::string(variant.name) + "/" + model.name + "/" + std::string(Name(dtype)) +

@@ -55,24 +55,28 @@ float* Aligned(std::vector<float>& floats, int64_t n) {
   return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(floats.data()) + 63) / 64 * 64);
 }
 
-// a <- a and b, where b's keys come later.
+// a <- a and b, where b's keys come later. A side whose row saw nothing has a maximum of minus infinity, a
+// sum of zero and zeros: it counts for nothing.
 void Merge(const Partial& a, const Partial& b, int64_t rows, int64_t padded) {
-  for (int64_t r = 0; r < rows; ++r) {
-    if (b.sum[r] == 0) continue;  // the row saw nothing of b
-    if (a.sum[r] == 0) {
-      a.max[r] = b.max[r];
-      a.sum[r] = b.sum[r];
-      std::copy_n(b.acc + r * padded, padded, a.acc + r * padded);
-      continue;
+  for (int64_t first = 0; first < rows; first += S::kLanes) {
+    const int64_t n = std::min<int64_t>(S::kLanes, rows - first);
+    const S::F max_a = LoadSome(a.max + first, n), max_b = LoadSome(b.max + first, n);
+    const S::F max = S::Max(max_a, max_b), base = S::Max(max, S::Set(std::numeric_limits<float>::lowest()));
+    S::F factors[2] = {S::Sub(max_a, base), S::Sub(max_b, base)};
+    ExpNonPositive(factors);
+    const S::F sum =
+        S::Fma(LoadSome(a.sum + first, n), factors[0], S::Mul(LoadSome(b.sum + first, n), factors[1]));
+    StoreSome(a.max + first, max, n);
+    StoreSome(a.sum + first, sum, n);
+    float from_a[S::kLanes], from_b[S::kLanes];
+    S::Store(from_a, factors[0]);
+    S::Store(from_b, factors[1]);
+    for (int64_t i = 0; i < n; ++i) {
+      const S::F by_a = S::Set(from_a[i]), by_b = S::Set(from_b[i]);
+      float *to = a.acc + (first + i) * padded, *from = b.acc + (first + i) * padded;
+      for (int64_t d = 0; d < padded; d += S::kLanes)
+        S::Store(to + d, S::Fma(S::Load(to + d), by_a, S::Mul(S::Load(from + d), by_b)));
     }
-    const float max = std::max(a.max[r], b.max[r]);
-    const float from_a = Exp1(a.max[r] - max), from_b = Exp1(b.max[r] - max);
-    a.max[r] = max;
-    a.sum[r] = a.sum[r] * from_a + b.sum[r] * from_b;
-    const S::F by_a = S::Set(from_a), by_b = S::Set(from_b);
-    float *to = a.acc + r * padded, *from = b.acc + r * padded;
-    for (int64_t d = 0; d < padded; d += S::kLanes)
-      S::Store(to + d, S::Fma(S::Load(to + d), by_a, S::Mul(S::Load(from + d), by_b)));
   }
 }
 
@@ -90,8 +94,28 @@ class Flash {
     partials_ = Aligned(partials, partial_count_ * partial_floats_);
     left_.assign(units_.size(), 0);
     for (size_t u = 0; u < units_.size(); ++u) left_[u] = static_cast<int32_t>(units_[u].pieces);
-    args_.pool->ParallelForDynamic(static_cast<int64_t>(items_.size()), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) RunItem(items_[static_cast<size_t>(i)]);
+    const auto count = static_cast<int64_t>(items_.size());
+    if (!split_) {
+      args_.pool->ParallelForDynamic(count, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) RunItem(items_[static_cast<size_t>(i)], nullptr);
+      });
+      return;
+    }
+    // Each thread walks through a part of its own, so that it can ask the memory for the next piece before it
+    // ends the one at hand; when it is through, it helps with the other parts.
+    const int64_t parts = args_.pool->size();
+    next_.resize(static_cast<size_t>(parts));
+    const auto part_begin = [&](int64_t part) { return part * count / parts; };
+    for (int64_t i = 0; i < parts; ++i) next_[static_cast<size_t>(i)] = part_begin(i);
+    args_.pool->ParallelForDynamic(parts, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t own = begin; own < end; ++own)
+        for (int64_t i = 0; i < parts; ++i) {
+          const int64_t part = (own + i) % parts, part_end = part_begin(part + 1);
+          std::atomic_ref<int64_t> next(next_[static_cast<size_t>(part)]);
+          for (int64_t at = 0; (at = next.fetch_add(1, std::memory_order_relaxed)) < part_end;)
+            RunItem(items_[static_cast<size_t>(at)],
+                    at + 1 < part_end ? &items_[static_cast<size_t>(at + 1)] : nullptr);
+        }
     });
   }
 
@@ -114,11 +138,11 @@ class Flash {
     }
     // Pieces are separate items where there are too few tiles to keep every thread busy to the end. The
     // arithmetic is the same either way.
-    const bool split = static_cast<int64_t>(units_.size()) < 4 * args_.pool->size();
+    split_ = static_cast<int64_t>(units_.size()) < 4 * args_.pool->size();
     for (size_t u = 0; u < units_.size(); ++u) {
       Unit& unit = units_[u];
       max_rows_ = std::max(max_rows_, unit.tokens * group_);
-      if (!split || unit.pieces == 1) {
+      if (!split_ || unit.pieces == 1) {
         items_.push_back({static_cast<int64_t>(u), -1});
         continue;
       }
@@ -134,14 +158,15 @@ class Flash {
     return args_.window > 0 ? std::max<int64_t>(0, position - args_.window + 1) : 0;
   }
 
-  void RunItem(const Item& item) {
+  // `next` is what this thread is likely to run after it, if that is known.
+  void RunItem(const Item& item, const Item* next) {
     static thread_local std::vector<float> memory;
     float* scratch =
         Aligned(memory, TileScratchFloats(max_rows_, args_.kv.head_dim) + 16 + 2 * partial_floats_);
     const Unit& unit = units_[static_cast<size_t>(item.unit)];
     const int64_t rows = unit.tokens * group_;
     if (item.piece >= 0) {
-      Attend(unit, item.piece, scratch, SharedPartial(unit, item.piece));
+      Attend(unit, item.piece, scratch, SharedPartial(unit, item.piece), next);
       // Whoever finishes the last piece combines all of them, in order.
       std::atomic_ref<int32_t> left(left_[static_cast<size_t>(item.unit)]);
       if (left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
@@ -151,11 +176,11 @@ class Flash {
     }
     float* own = scratch + (TileScratchFloats(max_rows_, args_.kv.head_dim) + 15) / 16 * 16;
     const Partial total = PartialAt(own, rows, padded_),
-                  next = PartialAt(own + partial_floats_, rows, padded_);
-    Attend(unit, 0, scratch, total);
+                  more = PartialAt(own + partial_floats_, rows, padded_);
+    Attend(unit, 0, scratch, total, next);
     for (int64_t p = 1; p < unit.pieces; ++p) {
-      Attend(unit, p, scratch, next);
-      Merge(total, next, rows, padded_);
+      Attend(unit, p, scratch, more, nullptr);
+      Merge(total, more, rows, padded_);
     }
     Finish(unit, total);
   }
@@ -164,32 +189,48 @@ class Flash {
     return PartialAt(partials_ + (unit.partial + piece) * partial_floats_, unit.tokens * group_, padded_);
   }
 
-  void Attend(const Unit& unit, int64_t piece, float* scratch, const Partial& result) const {
+  void Attend(const Unit& unit, int64_t piece, float* scratch, const Partial& result,
+              const Item* next) const {
     const KvLayerView& kv = args_.kv;
-    const int64_t head = kv.RowOffset(0, unit.kv_head, 0);
     const int64_t key = (unit.first_piece + piece) * kPieceKeys;
-    attend_({.kind = KindOf(kv.dtype),
-             .k = reinterpret_cast<const uint8_t*>(kv.k) + head,
-             .v = reinterpret_cast<const uint8_t*>(kv.v) + head,
-             .block_bytes = kv.BlockBytes(),
-             .row_bytes = kv.RowBytes(),
-             .scale_offset = kv.block_size * kv.RowBytes(),
-             .block_size = kv.block_size,
-             .blocks = args_.batch.block_table.data() + unit.seq * args_.batch.max_blocks,
-             .q = args_.q + HeadOffset(unit),
-             .token_stride = args_.heads * kv.head_dim,
-             .tokens = unit.tokens,
-             .group = group_,
-             .head_dim = kv.head_dim,
-             .positions = args_.batch.positions.data() + unit.first_token,
-             .window = args_.window,
-             .scale = args_.scale,
-             .key_begin = key,
-             .key_end = key + kPieceKeys,
-             .scratch = scratch,
-             .max = result.max,
-             .sum = result.sum,
-             .acc = result.acc});
+    AttentionTile tile{.kind = KindOf(kv.dtype),
+                       .k = HeadRows(kv.k, unit),
+                       .v = HeadRows(kv.v, unit),
+                       .block_bytes = kv.BlockBytes(),
+                       .row_bytes = kv.RowBytes(),
+                       .scale_offset = kv.block_size * kv.RowBytes(),
+                       .block_size = kv.block_size,
+                       .blocks = Blocks(unit),
+                       .q = args_.q + HeadOffset(unit),
+                       .token_stride = args_.heads * kv.head_dim,
+                       .tokens = unit.tokens,
+                       .group = group_,
+                       .head_dim = kv.head_dim,
+                       .positions = args_.batch.positions.data() + unit.first_token,
+                       .window = args_.window,
+                       .scale = args_.scale,
+                       .key_begin = key,
+                       .key_end = key + kPieceKeys,
+                       .scratch = scratch,
+                       .max = result.max,
+                       .sum = result.sum,
+                       .acc = result.acc};
+    if (next) {
+      const Unit& later = units_[static_cast<size_t>(next->unit)];
+      tile.next_k = HeadRows(kv.k, later);
+      tile.next_v = HeadRows(kv.v, later);
+      tile.next_blocks = Blocks(later);
+      tile.next_begin = std::max((later.first_piece + std::max<int64_t>(next->piece, 0)) * kPieceKeys,
+                                 FirstKey(Position(later.first_token)) / kSegmentKeys * kSegmentKeys);
+      tile.next_end = Position(later.first_token + later.tokens - 1) + 1;
+    }
+    attend_(tile);
+  }
+  const uint8_t* HeadRows(const std::byte* part, const Unit& unit) const {
+    return reinterpret_cast<const uint8_t*>(part + args_.kv.RowOffset(0, unit.kv_head, 0));
+  }
+  const int32_t* Blocks(const Unit& unit) const {
+    return args_.batch.block_table.data() + unit.seq * args_.batch.max_blocks;
   }
 
   // The group's heads of one token are neighbours: [group, head_dim].
@@ -213,7 +254,9 @@ class Flash {
   const int64_t group_, padded_;
   std::vector<Unit> units_;
   std::vector<Item> items_;
+  bool split_ = false;         // pieces are separate items
   std::vector<int32_t> left_;  // pieces to go, per unit
+  std::vector<int64_t> next_;  // the next item of each thread's part
   float* partials_ = nullptr;
   int64_t partial_count_ = 0, partial_floats_ = 0, max_rows_ = 0;
 };

@@ -30,8 +30,23 @@ struct FloatKernel {
     for (int64_t d = dim; d < padded; ++d) out[d] = 0;
     return 1;
   }
-  static CELER_INLINE void StoreWeight(float* out, S::F weight) {
-    S::Store(out, weight);
+  // The weights of one step of the softmax, times the scales of their values if there are any; returns the
+  // sum of the weights alone.
+  static CELER_INLINE float Weigh(const float* scores, float max, const float* v_scale, float* weights) {
+    constexpr int kN = kSoftmaxKeys / S::kLanes < 4 ? kSoftmaxKeys / S::kLanes : 4;
+    S::F sum = S::Set(0);
+    const S::F base = S::Set(max);
+    for (int64_t at = 0; at < kSoftmaxKeys; at += kN * S::kLanes) {
+      S::F weight[kN];
+      for (int i = 0; i < kN; ++i) weight[i] = S::Sub(S::Load(scores + at + i * S::kLanes), base);
+      ExpNonPositive(weight);
+      for (int i = 0; i < kN; ++i) {
+        const int64_t key = at + i * S::kLanes;
+        sum = S::Add(sum, weight[i]);
+        S::Store(weights + key, v_scale ? S::Mul(weight[i], S::Load(v_scale + key)) : weight[i]);
+      }
+    }
+    return S::Sum(sum);
   }
 
   static void Decode(const uint8_t* rows, int64_t row_bytes, const float* /*scales*/, int64_t keys,

@@ -108,7 +108,8 @@ class Fixture {
 // Values are within [-1, 1]. In f32, scores of up to ~8 make relative errors of ~8 epsilon in each weight. In
 // f16 arithmetic a score is off by up to ~8 * 2^-12 and a sum of weighted values by some 2^-11.
 double ToleranceOf(const Variant<AttentionFn>& variant, DType dtype) {
-  const bool half = variant.isa == Isa::kArmFp16 && (dtype == DType::kF16 || dtype == DType::kI8);
+  const bool half = (variant.isa == Isa::kArmFp16 || variant.isa == Isa::kAvx512Fp16) &&
+                    (dtype == DType::kF16 || dtype == DType::kI8);
   return half ? 2e-3 : 2e-5;
 }
 

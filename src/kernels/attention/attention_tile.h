@@ -20,9 +20,11 @@ constexpr int64_t kMaxTileRows = 64;  // queries of a tile: tokens * group, or o
 static constexpr int64_t PaddedDim(int64_t head_dim) {
   return (head_dim + 15) / 16 * 16;
 }
+// Enough for every implementation: per row a query, sums, scores and weights of a step, with rows filled up
+// to whole vectors; and the decoded keys or values of a step.
 static constexpr int64_t TileScratchFloats(int64_t rows, int64_t head_dim) {
-  return rows * (PaddedDim(head_dim) + 2 * kSoftmaxKeys + 1) + 2 * kSoftmaxKeys +
-         kSpanKeys * PaddedDim(head_dim);
+  const int64_t lanes = (rows + 31) / 32 * 32, padded = PaddedDim(head_dim);
+  return lanes * (padded * 3 / 2 + 8) + rows * 2 * kSoftmaxKeys + kSoftmaxKeys * (32 + padded);
 }
 
 struct AttentionTile {
@@ -44,12 +46,39 @@ struct AttentionTile {
 
   int64_t key_begin = 0, key_end = 0;  // keys of this piece
 
+  // What the same thread will most likely read after this piece: [next_begin, next_end), nothing if empty.
+  // Only for prefetching.
+  const uint8_t *next_k = nullptr, *next_v = nullptr;
+  const int32_t* next_blocks = nullptr;
+  int64_t next_begin = 0, next_end = 0;
+
   float* scratch = nullptr;  // TileScratchFloats(), 64-byte aligned
   // The partial result of each row = (token, head of the group): the softmax is relative to max, not divided.
   float* max = nullptr;  // [rows], -infinity for a row that sees no key here
   float* sum = nullptr;  // [rows]
   float* acc = nullptr;  // [rows, PaddedDim]
 };
+
+// Where to find the rows of a later key of the same piece, or of the piece that follows; null if there is
+// none.
+struct RowsAhead {
+  const uint8_t *k = nullptr, *v = nullptr;
+};
+static inline RowsAhead LookAhead(const AttentionTile& t, int64_t key) {
+  const auto offset = [&](const int32_t* blocks, int64_t at) {
+    return blocks[at / t.block_size] * t.block_bytes + at % t.block_size * t.row_bytes;
+  };
+  if (key < t.key_end && key <= t.positions[t.tokens - 1]) {
+    const int64_t at = offset(t.blocks, key);
+    return {t.k + at, t.v + at};
+  }
+  // The piece ends with the step of the softmax that holds its last key.
+  const int64_t last = t.key_end - 1 < t.positions[t.tokens - 1] ? t.key_end - 1 : t.positions[t.tokens - 1];
+  const int64_t later = t.next_begin + key - (last / kSoftmaxKeys + 1) * kSoftmaxKeys;
+  if (later < t.next_begin || later >= t.next_end) return {};
+  const int64_t at = offset(t.next_blocks, later);
+  return {t.next_k + at, t.next_v + at};
+}
 
 using AttentionTileFn = void (*)(const AttentionTile&);
 
@@ -62,6 +91,7 @@ void AttendTileFp16(const AttentionTile& tile);
 namespace x86 {
 void AttendTileAvx2(const AttentionTile& tile);
 void AttendTileAvx512(const AttentionTile& tile);
+void AttendTileAvx512Fp16(const AttentionTile& tile);
 }  // namespace x86
 
 }  // namespace celer

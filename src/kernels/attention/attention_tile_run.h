@@ -104,9 +104,8 @@ class TileRun {
     // cache, a few lines at a time: more than the memory system can queue would be dropped, and so are
     // prefetches into L1.
     const uint8_t* v = t_.v + RowOffset(key);
-    const int64_t next_key = key + kSoftmaxKeys;
-    const bool more = next_key < t_.key_end && next_key <= t_.positions[t_.tokens - 1];
-    const uint8_t* next = more ? t_.k + RowOffset(next_key) : k;
+    const RowsAhead ahead = ReadsOnce() ? LookAhead(t_, key + kSoftmaxKeys) : RowsAhead{};
+    const uint8_t* next = ahead.k ? ahead.k : k;
     const bool decode = Kernel::kDecodeAlways || (Kernel::kMayDecode && rows > Kernel::kRows);
     if (decode) Kernel::Decode(k, t_.row_bytes, k_scale_ + column, keys, t_.head_dim, padded_, decoded_);
     const int64_t at_once = ReadsOnce() ? 4 : kSegmentKeys;
@@ -157,21 +156,7 @@ class TileRun {
         for (int64_t d = 0; d < padded_; d += S::kLanes) S::Store(acc + d, S::Mul(S::Load(acc + d), by));
       }
     }
-    constexpr int kN = kSoftmaxKeys / S::kLanes < 4 ? kSoftmaxKeys / S::kLanes : 4;
-    S::F sum = S::Set(0);
-    const S::F base = S::Set(max);
-    for (int64_t at = 0; at < kSoftmaxKeys; at += kN * S::kLanes) {
-      S::F weight[kN];
-      for (int i = 0; i < kN; ++i) weight[i] = S::Sub(S::Load(s + at + i * S::kLanes), base);
-      ExpNonPositive(weight);
-      for (int i = 0; i < kN; ++i) {
-        const int64_t key = at + i * S::kLanes;
-        sum = S::Add(sum, weight[i]);
-        Kernel::StoreWeight(weights_ + row * kSoftmaxKeys + key,
-                            Kernel::kScaled ? S::Mul(weight[i], S::Load(v_scale_ + key)) : weight[i]);
-      }
-    }
-    t_.sum[row] += S::Sum(sum);
+    t_.sum[row] += Kernel::Weigh(s, max, Kernel::kScaled ? v_scale_ : nullptr, weights_ + row * kSoftmaxKeys);
   }
 
   // Adds up the weighted values of one span.

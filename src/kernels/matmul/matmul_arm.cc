@@ -9,8 +9,8 @@ namespace celer {
 namespace {
 
 TileIsa Common() {
-  TileIsa isa{.geometry = {.rows = 8, .step = 8, .bf16_step = 1},
-              .tile_groups = 4,
+  TileIsa isa{.geometry = {.rows = 8, .step = 8, .bf16_step = 1, .excess = true},
+              .tile_groups = 3,  // 12 row pairs, which kernels take by threes
               .x_tokens = kXPairTokens,
               .x_bytes = XPairBytes,
               .prepare = PrepareXPair};
@@ -31,6 +31,7 @@ const TileIsa& Dotprod() {
     out[PackedFormat::kByte] = {arm::TileByteDotprod, XKind::kBlocks};
     out[PackedFormat::kByteMin] = {arm::TileByteMinDotprod, XKind::kBlocks};
     out[PackedFormat::kByteWide] = {arm::TileByteWideDotprod, XKind::kBlocks};
+    out[PackedFormat::kByteRow] = {arm::TileByteWideDotprod, XKind::kBlocks};
     out[PackedFormat::kNibble] = {arm::TileNibbleDotprod, XKind::kBlocks};
     out[PackedFormat::kNibbleMin] = {arm::TileNibbleMinDotprod, XKind::kBlocks};
     out[PackedFormat::kSuperQ2] = {arm::TileSuperQ2Dotprod, XKind::kSupers};
@@ -49,8 +50,9 @@ const TileIsa& I8mm() {
     out[PackedFormat::kByte] = {arm::TileByteI8mm, XKind::kBlocks};
     out[PackedFormat::kByteMin] = {arm::TileByteMinI8mm, XKind::kBlocks};
     out[PackedFormat::kByteWide] = {arm::TileByteWideI8mm, XKind::kBlocks};
-    out[PackedFormat::kNibble] = {arm::TileNibbleI8mm, XKind::kBlocks};
-    out[PackedFormat::kNibbleMin] = {arm::TileNibbleMinI8mm, XKind::kBlocks};
+    out[PackedFormat::kByteRow] = {arm::TileByteWideI8mm, XKind::kBlocks};
+    out[PackedFormat::kNibble] = {arm::TileNibbleI8mm, XKind::kNibbles};
+    out[PackedFormat::kNibbleMin] = {arm::TileNibbleMinI8mm, XKind::kNibblesMin};
     out[PackedFormat::kSuperQ2] = {arm::TileSuperQ2I8mm, XKind::kSupers};
     out[PackedFormat::kSuperQ3] = {arm::TileSuperQ3I8mm, XKind::kSupers};
     out[PackedFormat::kSuperQ4] = {arm::TileSuperQ4I8mm, XKind::kSupers};

@@ -77,9 +77,15 @@ ThreadPool& Pool() {
   return pool;
 }
 
+// How the steps of int8 activations are chosen.
+struct Steps {
+  bool powers_of_two = false;
+  double larger = 1;  // what is rounded can be so much larger than the activations
+};
+
 // How far one dot product may be off when its activations become int8: half a step of each block, times the
 // weights.
-double ActivationTolerance(const float* x, const float* w, int64_t cols, int64_t block) {
+double ActivationTolerance(const float* x, const float* w, int64_t cols, int64_t block, const Steps& steps) {
   double tolerance = 0;
   for (int64_t b = 0; b < cols; b += block) {
     double largest = 0, weights = 0;
@@ -87,15 +93,19 @@ double ActivationTolerance(const float* x, const float* w, int64_t cols, int64_t
       largest = std::max(largest, std::abs(double{x[i]}));
       weights += std::abs(double{w[i]});
     }
-    tolerance += largest / 127 * 0.5001 * weights;
+    double step = largest * steps.larger / 127;
+    if (steps.powers_of_two && step > 0) step = std::exp2(std::ceil(std::log2(step)));
+    tolerance += step * 0.5001 * weights;
   }
   return tolerance;
 }
 
-// Columns whose activations share an int8 scale; 0: they stay floats. bf16 weights may round them to bf16.
+// Columns whose activations share an int8 scale at the most; 0: they stay floats. bf16 weights may round them
+// to bf16.
 int64_t ActivationBlock(const MatmulVariant& variant, const WeightView& w) {
   if (!variant.run->packed_bytes || variant.run->packed_bytes(w) == 0) return 0;
-  if (w.kind == WeightView::Kind::kInt8) return std::string_view(variant.name).starts_with("x86") ? 64 : 32;
+  if (w.kind == WeightView::Kind::kInt8)
+    return std::string_view(variant.name).starts_with("x86") && w.group == w.cols ? w.cols : 32;
   if (w.kind == WeightView::Kind::kInt4) return 32;
   switch (w.dtype) {
     case DType::kF32:
@@ -111,6 +121,15 @@ int64_t ActivationBlock(const MatmulVariant& variant, const WeightView& w) {
     default:
       return 32;
   }
+}
+
+Steps ActivationSteps(const MatmulVariant& variant, const WeightView& w) {
+  const std::string_view name = variant.name;
+  if (!name.starts_with("arm") || ActivationBlock(variant, w) != 32) return {};
+  const bool nibbles =
+      w.kind == WeightView::Kind::kInt4 ||
+      (w.kind == WeightView::Kind::kStored && (w.dtype == DType::kQ4_0 || w.dtype == DType::kQ4_1));
+  return {true, nibbles && name == "arm_i8mm" ? 17.0 / 16 : 1};
 }
 
 // Packed for the variant; celer's own kinds without what they were packed from.
@@ -155,7 +174,8 @@ void ExpectMatchesDouble(const MatmulVariant& variant, const WeightView& w, int6
       }
       double tolerance = testing::SumTolerance(w.cols, magnitude);
       if (const int64_t block = ActivationBlock(variant, w); block > 0)
-        tolerance += ActivationTolerance(x.data() + t * w.cols, row.data(), w.cols, block);
+        tolerance += ActivationTolerance(x.data() + t * w.cols, row.data(), w.cols, block,
+                                         ActivationSteps(variant, w));
       else if (w.dtype == DType::kBf16 && w.kind == WeightView::Kind::kStored && variant.run->packed_bytes)
         tolerance += magnitude / 256;  // activations rounded to 8 bits, sums of products once more
       ASSERT_NEAR(out[at], sum, tolerance) << "row " << r << " token " << t;
@@ -198,8 +218,14 @@ TEST(Matmul, EveryVariantMatchesDouble) {
       ExpectMatchesDouble(variant, MakeInt4(37, 384, group, 3).view, 9, true);
     }
     ExpectMatchesDouble(variant, MakeInt8(5, 45, 45, 2).view, 2, true);  // no whole block
+    ExpectMatchesDouble(variant, MakeInt8(150, 1120, 1120, 2).view, 300, true);
     for (const DType dtype : {DType::kQ8_0, DType::kQ4_0, DType::kBf16})
       ExpectMatchesDouble(variant, MakeStored(dtype, 150, 64, 6).view, 300, true);  // several jobs each way
+    for (const DType dtype : {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_1})
+      for (const int64_t tokens : {1, 40}) {  // whole tiles and streams on every thread, several chunks
+        SCOPED_TRACE(::testing::Message() << Name(dtype) << ", " << tokens << " tokens");
+        ExpectMatchesDouble(variant, MakeStored(dtype, 107, 1120, 6).view, tokens, true);
+      }
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBf16})
       for (const int64_t cols : {1, 3, 7, 577})
         for (const int64_t tokens : {1, 3, 6})
@@ -208,8 +234,10 @@ TEST(Matmul, EveryVariantMatchesDouble) {
 }
 
 TEST(Matmul, ATokensResultDoesNotDependOnItsCompany) {
-  constexpr int64_t kTokens = 19, kRows = 37, kCols = 512;
-  const auto x = RandomFloats(kTokens * kCols, 12), norm = RandomFloats(kCols, 13);
+  // Rows enough for whole tiles and streams on every thread, columns for more than one chunk of a tile.
+  constexpr int64_t kTokens = 19, kRows = 107, kCols = 1280;
+  const auto x = RandomFloats(kTokens * kCols, 12), norm = RandomFloats(kCols, 13),
+             bias = RandomFloats(kRows, 14), residual = RandomFloats(kTokens * kRows, 15);
   std::vector<Weights> all;
   for (const DType dtype :
        {DType::kF32, DType::kF16, DType::kBf16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
@@ -223,7 +251,11 @@ TEST(Matmul, ATokensResultDoesNotDependOnItsCompany) {
       const Packed packed = PackFor(variant, w.view);
       const auto run = [&](int64_t first, int64_t tokens) {
         std::vector<float> out(static_cast<size_t>(tokens * kRows));
-        const MatmulOutput to{.w = packed.view, .out = out.data(), .out_stride = kRows};
+        const MatmulOutput to{.w = packed.view,
+                              .bias = bias.data(),
+                              .residual = residual.data() + first * kRows,
+                              .out = out.data(),
+                              .out_stride = kRows};
         variant.run->run({.x = x.data() + first * kCols,
                           .tokens = tokens,
                           .norm = norm.data(),
@@ -238,6 +270,46 @@ TEST(Matmul, ATokensResultDoesNotDependOnItsCompany) {
                                    static_cast<size_t>(company * kRows) * sizeof(float)))
               << variant.name << " " << w.view.FormatName() << ": tokens " << t << " + " << company;
     }
+}
+
+// Weights with one scale to a row may get activations with one scale to a row: a few large ones must not
+// take the others' precision, and must themselves come out right.
+TEST(Matmul, OutliersKeepTheOthersPrecision) {
+  constexpr int64_t kTokens = 37, kRows = 70, kCols = 1056;
+  auto x = RandomFloats(kTokens * kCols, 21);  // -1..1
+  for (int64_t t = 0; t < kTokens; ++t)
+    for (int64_t i = 0; i < t % 5; ++i)
+      x[static_cast<size_t>(t * kCols + (t * 131 + i * 257) % kCols)] *= 100;
+  const Weights w = MakeInt8(kRows, kCols, kCols, 22);
+  std::vector<float> row(kCols);
+  for (const auto& variant : MatmulVariants()) {
+    if (!variant.RunsHere()) continue;
+    const Packed packed = PackFor(variant, w.view);
+    for (const int64_t tokens : {int64_t{1}, int64_t{3}, int64_t{12}, kTokens}) {
+      std::vector<float> out(static_cast<size_t>(tokens * kRows));
+      const MatmulOutput to{.w = packed.view, .out = out.data(), .out_stride = kRows};
+      const float* const from = x.data() + (kTokens - tokens) * kCols;
+      variant.run->run({.x = from, .tokens = tokens, .outputs = {&to, 1}, .pool = &Pool()});
+      for (int64_t r = 0; r < kRows; ++r) {
+        DecodeWeightRow(w.view, r, row.data());
+        for (int64_t t = 0; t < tokens; ++t) {
+          double sum = 0, magnitude = 0, tolerance = 0;
+          for (int64_t c = 0; c < kCols; ++c) {
+            const double product = double{from[t * kCols + c]} * row[static_cast<size_t>(c)];
+            sum += product;
+            magnitude += std::abs(product);
+            tolerance += 2.0 / 127 * 0.5001 * std::abs(row[static_cast<size_t>(c)]);  // a scale for +-2
+          }
+          if (ActivationBlock(variant, w.view) < kCols)  // scales of their own for those beside an outlier
+            tolerance = ActivationTolerance(from + t * kCols, row.data(), kCols, 32,
+                                            ActivationSteps(variant, w.view));
+          ASSERT_NEAR(out[static_cast<size_t>(t * kRows + r)], sum,
+                      tolerance + testing::SumTolerance(kCols, magnitude))
+              << variant.name << " row " << r << " token " << t << " of " << tokens;
+        }
+      }
+    }
+  }
 }
 
 TEST(Matmul, SeveralOutputsShareOneNormedInput) {

@@ -11,14 +11,16 @@ TileIsa Common() {
   TileIsa isa{.geometry = {.rows = 16, .step = 4, .bf16_step = 1},
               .tile_groups = 4,
               .x_tokens = x86::kXTokens,
-              .x_bytes = x86::XTileBytes};
+              .x_bytes = x86::XTileBytes,
+              .max_row_cols = x86::kMaxRowCols};
   return isa;
 }
 
 #define CELER_X86_INTEGER_ROWS(isa, suffix)                                     \
   isa[PackedFormat::kByte] = {x86::TileByte##suffix, XKind::kBlocks};           \
   isa[PackedFormat::kByteMin] = {x86::TileByteMin##suffix, XKind::kBlocks};     \
-  isa[PackedFormat::kByteWide] = {x86::TileByteWide##suffix, XKind::kWide};     \
+  isa[PackedFormat::kByteWide] = {x86::TileByteWide##suffix, XKind::kBlocks};   \
+  isa[PackedFormat::kByteRow] = {x86::TileByteRow##suffix, XKind::kRow};        \
   isa[PackedFormat::kNibble] = {x86::TileNibble##suffix, XKind::kBlocks};       \
   isa[PackedFormat::kNibbleMin] = {x86::TileNibbleMin##suffix, XKind::kBlocks}; \
   isa[PackedFormat::kSuperQ2] = {x86::TileSuperQ2##suffix, XKind::kSupers};     \
@@ -62,6 +64,7 @@ const TileIsa& Amx() {
   static const TileIsa isa = [] {
     TileIsa out = Avx512();
     CELER_X86_INTEGER_ROWS(out, Amx)
+    out[PackedFormat::kByteRow].direct_tokens = x86::kAmxRowTokens;
     out.walk_tokens = 256;
     out.geometry.bf16_step = 2;
     out[PackedFormat::kBf16] = {x86::TileBf16Amx, XKind::kBf16};

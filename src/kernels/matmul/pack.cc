@@ -39,6 +39,7 @@ FormatInfo InfoOf(PackedFormat format) {
     case PackedFormat::kByteMin:
       return {Values::kByte, 2, true, 0};
     case PackedFormat::kByteWide:
+    case PackedFormat::kByteRow:
       return {Values::kByte, 4, false, 0};
     case PackedFormat::kNibble:
       return {Values::kNibble, 2, false, 0};
@@ -66,7 +67,8 @@ bool IsFloat(PackedFormat format) {
 }
 
 PackedFormat FormatOf(const WeightView& w) {
-  if (w.kind == WeightView::Kind::kInt8) return PackedFormat::kByteWide;
+  if (w.kind == WeightView::Kind::kInt8)
+    return w.group == w.cols ? PackedFormat::kByteRow : PackedFormat::kByteWide;
   if (w.kind == WeightView::Kind::kInt4) return PackedFormat::kNibbleMin;
   switch (w.dtype) {
     case DType::kQ8_0:
@@ -300,6 +302,8 @@ void PackBlocks(const WeightView& w, const PackGeometry& g, const PackedShape& s
           } else {
             Read(w.Row(row), b, w.dtype, &block);
           }
+          if (g.excess && shape.format == PackedFormat::kNibble)
+            for (int8_t& q : block.q) q = static_cast<int8_t>(q + 8);
           if (info.scale_bytes == 2) std::memcpy(out + 2 * r, &block.scale, 2);
           if (info.has_min) std::memcpy(out + mins + 2 * r, &block.min, 2);
         }

@@ -22,12 +22,16 @@
 
 namespace celer {
 
+// Counts the changes of what follows: packed weights kept on disk with another number are not used.
+constexpr int kPackedLayout = 1;
+
 enum class PackedFormat : uint8_t {
   kNone,
   kByte,       // signed, f16 scale: Q8_0, Q5_0
   kByteMin,    // signed, f16 scale and min: Q5_1
-  kByteWide,   // signed, f32 scale: celer's int8
-  kNibble,     // signed, f16 scale: Q4_0
+  kByteWide,   // signed, f32 scale: celer's int8 in groups
+  kByteRow,    // the same with one scale to a row
+  kNibble,     // signed or in excess 8 (PackGeometry), f16 scale: Q4_0
   kNibbleMin,  // unsigned, f16 scale and min: Q4_1, celer's int4
   kSuperQ2,    // unsigned nibbles, 16 subs with min
   kSuperQ3,    // signed nibbles, 16 subs
@@ -38,12 +42,13 @@ enum class PackedFormat : uint8_t {
   kF16,        // step 1
   kBf16,       // step PackGeometry::bf16_step
 };
-constexpr int kPackedFormats = 14;
+constexpr int kPackedFormats = 15;
 
 struct PackGeometry {
-  int rows;       // interleaved
-  int step;       // columns of a row that stay together, in integer formats
-  int bf16_step;  // the same for bf16
+  int rows;             // interleaved
+  int step;             // columns of a row that stay together, in integer formats
+  int bf16_step;        // the same for bf16
+  bool excess = false;  // kNibble holds values + 8
 };
 
 constexpr int kBlockCols = 32;
@@ -52,12 +57,24 @@ constexpr int kSuperCols = 256;
 // How a kernel wants its activations.
 enum class XKind : uint8_t {
   kBlocks,  // int8, a scale to 32 columns
-  kWide,    // int8, a scale to 64 columns, for weights with one scale to a row
+  kRow,     // int8, a scale to a row, and the few values that it cannot hold apart
   kSupers,  // int8, a scale to 256 columns
   kFloat,
-  kBf16
+  kBf16,
+  kNibbles,     // NEON: for weights whose nibbles are multiplied where they stand, see XPairBlock
+  kNibblesMin,  // the same for formats with a minimum
 };
-constexpr int kXKinds = 5;
+constexpr int kXKinds = 7;
+
+// Where the results of a job go in the end, with bias and residual added: [tokens, stride], from the job's
+// first token and row on.
+struct TileTarget {
+  float* out = nullptr;
+  const float* residual = nullptr;  // laid out as out
+  const float* bias = nullptr;
+  int64_t stride = 0;
+  int64_t rows = 0;  // that exist: the last group may have fewer
+};
 
 // A piece of a product: `groups` row groups times `tokens` tokens, raw sums to out[t * out_stride + r].
 struct TileJob {
@@ -71,6 +88,10 @@ struct TileJob {
   int64_t span;
   float* out;
   int64_t out_stride;
+  // Weights of a later job, to be fetched into the L2 cache by kernels that find the time.
+  const uint8_t* ahead = nullptr;
+  int64_t ahead_bytes = 0;
+  TileTarget to = {};  // with one, `out` is room for sums on the way
 };
 using TileFn = void (*)(const TileJob&);
 
@@ -81,10 +102,21 @@ constexpr int kXPairTokens = 8;
 constexpr int XPairs(int tokens) {
   return tokens <= 2 ? 1 : 4;
 }
+// Scales of 32 columns are powers of two, and what is stored instead is `start`, 1.5 * 2^23 * scale. The
+// integer sums of a block begin with its bits: adding n to them adds n * scale to the number they are as a
+// float, so that subtracting `start` again yields the scaled sum without a conversion or a multiplication.
+//
+// For nibbles (kNibbles, kNibblesMin) a byte of the weights is 16 * high + low, both unsigned. The byte
+// itself is multiplied with the high step's activations h, and 16 * low with l, which is the low step's
+// activations less h / 16, in units of the scale and rounded once: 16 * (high * h + low * (l + h / 16)) in
+// all.
 struct XPairBlock {
-  float scale[4];  // of token 0, 1, 0, 1
-  float sum[4];    // scale * sum(q): what a block's minimum is multiplied with
-  int8_t q[4][2][8];
+  float start[4];  // of token 0, 1, 0, 1
+  union {
+    float sum[4];  // scale * sum(q), sixteen times the sum for kNibblesMin: what a minimum is multiplied with
+    float zero[4];  // kNibbles: what to subtract instead of `start`, because the weights are 8 too large
+  };
+  int8_t q[4][2][8];  // if there is one token, it is there twice
 };
 struct XPairSuper {
   float scale[4];        // of token 0, 1, 0, 1

@@ -7,13 +7,16 @@
 // depend on which of them computed it.
 //
 // Measured on Neoverse V1: about three of these instructions run per cycle, conversions one. So what counts
-// is their number; for one token integers become floats by a subtraction (Unbias).
+// is their number: integers become scaled floats by one subtraction (XPairBlock), and nibbles are multiplied
+// where they stand if there are instructions for unsigned times signed bytes.
 #pragma once
 
 #include <arm_neon.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/matmul/byte_loops_i8mm.h"
+#include "kernels/matmul/nibble_streams_i8mm.h"
 #include "kernels/matmul/packed.h"
 
 // Arrays of registers stay in registers only if every loop over them is unrolled.
@@ -29,14 +32,8 @@ inline int8x16_t LoadS8(const uint8_t* p) {
   return vld1q_s8(reinterpret_cast<const int8_t*>(p));
 }
 
-// 1.5 * 2^23 as float bits, where sums of a block begin: adding a small integer to the bits adds it to the
-// number, so the sum is a float without a conversion. A block's sum stays below 2^22.
-constexpr int32_t kBias = 0x4B400000;
-alignas(16) constexpr int32_t kBiasAll[4] = {kBias, kBias, kBias, kBias};
-alignas(16) constexpr int32_t kBiasEven[4] = {kBias, 0, kBias, 0};  // of pairs that will be added
-
 // Volatile, so that the compiler neither keeps the value in a register nor copies it from one.
-inline int32x4_t LoadFresh(const int32_t* p) {
+inline int32x4_t LoadFresh(const float* p) {
   int32x4_t v;
   asm volatile("ldr %q0, [%1]" : "=w"(v) : "r"(p));
   return v;
@@ -46,15 +43,12 @@ inline int32x4_t FreshZero() {
   asm volatile("movi %0.4s, #0" : "=w"(v));
   return v;
 }
-inline float32x4_t Unbias(int32x4_t sum) {
-  return vsubq_f32(vreinterpretq_f32_s32(sum), vdupq_n_f32(12582912.0f));
-}
-
 // Values of 32 columns, which are kParts parts of kSteps steps of 8 columns: one part of a row pair. kUnit is
-// what the values are too large by.
+// what the values are too small by; of kUnsigned ones bytes are unsigned.
 struct Bytes {
   static constexpr int kBytes = 32 * kRows, kParts = 4, kSteps = 1;
   static constexpr float kUnit = 1.0f;
+  static constexpr bool kUnsigned = false;
   static inline void Load(const uint8_t* p, int part, int pair, int8x16_t w[kSteps]) {
     w[0] = LoadS8(p + part * 64 + pair * 16);
   }
@@ -62,6 +56,7 @@ struct Bytes {
 struct SignedNibbles {
   static constexpr int kBytes = 16 * kRows, kParts = 2, kSteps = 2;
   static constexpr float kUnit = 1.0f / 16;
+  static constexpr bool kUnsigned = false;
   static inline void Load(const uint8_t* p, int part, int pair, int8x16_t w[kSteps]) {
     const uint8x16_t packed = vld1q_u8(p + part * 64 + pair * 16);
     w[0] = vreinterpretq_s8_u8(vshlq_n_u8(packed, 4));
@@ -71,15 +66,33 @@ struct SignedNibbles {
 struct UnsignedNibbles {
   static constexpr int kBytes = 16 * kRows, kParts = 2, kSteps = 2;
   static constexpr float kUnit = 1.0f;
+  static constexpr bool kUnsigned = false;
   static inline void Load(const uint8_t* p, int part, int pair, int8x16_t w[kSteps]) {
     const uint8x16_t packed = vld1q_u8(p + part * 64 + pair * 16);
     w[0] = vreinterpretq_s8_u8(vandq_u8(packed, vdupq_n_u8(15)));
     w[1] = vreinterpretq_s8_u8(vshrq_n_u8(packed, 4));
   }
 };
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+// The same bytes for activations of kNibbles and kNibblesMin.
+struct PairedNibbles {
+  static constexpr int kBytes = 16 * kRows, kParts = 2, kSteps = 2;
+  static constexpr float kUnit = 1.0f / 16;
+  static constexpr bool kUnsigned = true;
+  static inline void Load(const uint8_t* p, int part, int pair, int8x16_t w[kSteps]) {
+    const uint8x16_t packed = vld1q_u8(p + part * 64 + pair * 16);
+    w[0] = vreinterpretq_s8_u8(vshlq_n_u8(packed, 4));
+    w[1] = vreinterpretq_s8_u8(packed);
+  }
+};
+using BlockNibbles = PairedNibbles;
+#else
+using BlockNibbles = UnsignedNibbles;
+#endif
 struct Sixes {
   static constexpr int kBytes = 24 * kRows, kParts = 1, kSteps = 4;
   static constexpr float kUnit = 1.0f / 4;
+  static constexpr bool kUnsigned = false;
   static inline void Load(const uint8_t* p, int, int pair, int8x16_t w[kSteps]) {
     uint8x16_t plane[3];
     CELER_UNROLL for (int s = 0; s < 3; ++s) {
@@ -101,25 +114,34 @@ inline F32x8 LoadHalves(const uint8_t* p) {
   return {vcvt_f32_f16(vget_low_f16(h)), vcvt_high_f32_f16(h)};
 }
 
-template <class V, int kBytesOfScale, bool kMin>
+template <class V, int kBytesOfScale, Extra kExtraOf>
 struct BlockFormat {
   static constexpr int kScaleBytes = kBytesOfScale;
-  static_assert(!kMin || V::kUnit == 1.0f);
   using Values = V;
-  static constexpr bool kHasMin = kMin;
-  static constexpr int kHeader = (kScaleBytes + (kMin ? 2 : 0)) * kRows;
+  static constexpr Extra kExtra = kExtraOf;
+  static constexpr bool kHasMin = kExtra == Extra::kMin;
+  static constexpr int kHeader = (kScaleBytes + (kHasMin ? 2 : 0)) * kRows;
   static inline F32x8 Scales(const uint8_t* header) {
     if constexpr (kScaleBytes == 2) return LoadHalves(header);
     const auto* p = reinterpret_cast<const float*>(header);
     return {vld1q_f32(p), vld1q_f32(p + 4)};
   }
   static inline F32x8 Mins(const uint8_t* header) { return LoadHalves(header + kScaleBytes * kRows); }
+  // What is to be subtracted from the sums of token t, or of both tokens.
+  static inline float32x4_t Zero(const XPairBlock& x, int t) {
+    if constexpr (kExtra != Extra::kExcess) return vdupq_n_f32(x.start[t]);
+    if constexpr (V::kUnsigned) return vdupq_n_f32(x.zero[t]);
+    return vdupq_n_f32(x.start[t] + 8 * x.sum[t]);
+  }
+  static inline float32x4_t Zeros(const XPairBlock& x) {
+    return vld1q_f32(kExtra == Extra::kExcess ? x.zero : x.start);
+  }
 };
-using Byte = BlockFormat<Bytes, 2, false>;
-using ByteMin = BlockFormat<Bytes, 2, true>;
-using ByteWide = BlockFormat<Bytes, 4, false>;
-using Nibble = BlockFormat<SignedNibbles, 2, false>;
-using NibbleMin = BlockFormat<UnsignedNibbles, 2, true>;
+using Byte = BlockFormat<Bytes, 2, Extra::kNone>;
+using ByteMin = BlockFormat<Bytes, 2, Extra::kMin>;
+using ByteWide = BlockFormat<Bytes, 4, Extra::kNone>;
+using Nibble = BlockFormat<BlockNibbles, 2, Extra::kExcess>;
+using NibbleMin = BlockFormat<BlockNibbles, 2, Extra::kMin>;
 
 template <class V, int kSubCount, bool kMin>
 struct SuperFormat {
@@ -144,6 +166,32 @@ inline int8x16_t TwiceEight(const int8_t* q) {
   return vreinterpretq_s8_s64(vld1q_dup_s64(reinterpret_cast<const int64_t*>(q)));
 }
 
+// Eight columns of token t twice, and where pairs of its sums that will be added begin.
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+inline int8x16_t Columns(const XPairBlock& x, int step, int) {  // the only token
+  return vld1q_s8(x.q[step][0]);
+}
+inline int32x4_t Start(const XPairBlock& x, int) {
+  return LoadFresh(x.start);
+}
+#else
+inline int8x16_t Columns(const XPairBlock& x, int step, int t) {
+  return TwiceEight(x.q[step][t]);
+}
+inline int32x4_t Start(const XPairBlock& x, int t) {
+  return vreinterpretq_s32_u64(
+      vdupq_n_u64(vget_lane_u64(vreinterpret_u64_f32(vset_lane_f32(x.start[t], vdup_n_f32(0), 0)), 0)));
+}
+#endif
+
+template <class Values>
+inline int32x4_t Dot(int32x4_t sum, int8x16_t w, int8x16_t x) {
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+  if constexpr (Values::kUnsigned) return vusdotq_s32(sum, vreinterpretq_u8_s8(w), x);
+#endif
+  return vdotq_s32(sum, w, x);
+}
+
 // A stream that is read once, some blocks ahead of use.
 template <int kBytes>
 inline void Prefetch(const uint8_t* p) {
@@ -159,7 +207,7 @@ inline void DotPart(const uint8_t* p, int part, const int8x16_t x[4], int32x4_t 
     int8x16_t w[kAtOnce][Values::kSteps];
     CELER_UNROLL for (int i = 0; i < kAtOnce; ++i) Values::Load(p, part, first + i, w[i]);
     CELER_UNROLL for (int s = 0; s < Values::kSteps; ++s) CELER_UNROLL for (int i = 0; i < kAtOnce; ++i)
-        sum[first + i] = vdotq_s32(sum[first + i], w[i][s], x[part * Values::kSteps + s]);
+        sum[first + i] = Dot<Values>(sum[first + i], w[i][s], x[part * Values::kSteps + s]);
   }
 }
 
@@ -180,18 +228,28 @@ inline void VectorBlocks(const TileJob& job, const uint8_t* w, const XPairBlock*
   using Values = typename Format::Values;
   float32x4_t sum[kGroups][2];
   CELER_UNROLL for (int g = 0; g < kGroups; ++g) sum[g][0] = sum[g][1] = vdupq_n_f32(0);
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+  if constexpr (Values::kUnsigned && kGroups == 4) {
+    if (job.span == kBlockCols && apart == 1) {
+      NibbleStreams<Format::kExtra>(w, job.group_bytes, x, job.cols / kBlockCols, sum);
+      CELER_UNROLL for (int g = 0; g < kGroups; ++g) CELER_UNROLL for (int i = 0; i < 2; ++i)
+          vst1q_f32(out + g * kRows + i * 4, vmulq_n_f32(sum[g][i], Values::kUnit));
+      return;
+    }
+  }
+#endif
   for (int64_t c = 0; c < job.cols; c += job.span) {
     const uint8_t* const header = w;
     w += Format::kHeader;
     for (int64_t k = 0; k < job.span; k += kBlockCols, w += Values::kBytes, x += apart) {
       int8x16_t xq[4];
-      CELER_UNROLL for (int s = 0; s < 4; ++s) xq[s] = TwiceEight(x->q[s][t]);
-      const float32x4_t x_scale = vdupq_n_f32(x->scale[t]);
+      CELER_UNROLL for (int s = 0; s < 4; ++s) xq[s] = Columns(*x, s, t);
+      const float32x4_t zero = Format::Zero(*x, t);
       constexpr int kAtOnce = kGroups > 1 ? 2 : 1;  // enough independent chains to hide their latency
       CELER_UNROLL for (int first = 0; first < kGroups; first += kAtOnce) {
         int32x4_t pairs[kAtOnce][kPairs];
         CELER_UNROLL for (int i = 0; i < kAtOnce; ++i) CELER_UNROLL for (int p = 0; p < kPairs; ++p)
-            pairs[i][p] = LoadFresh(kBiasEven);
+            pairs[i][p] = Start(*x, t);
         CELER_UNROLL for (int i = 0; i < kAtOnce; ++i)
             Prefetch<Values::kBytes>(w + (first + i) * job.group_bytes);
         CELER_UNROLL for (int part = 0; part < Values::kParts; ++part)
@@ -200,10 +258,10 @@ inline void VectorBlocks(const TileJob& job, const uint8_t* w, const XPairBlock*
         CELER_UNROLL for (int i = 0; i < kAtOnce; ++i) {
           const int g = first + i;
           const F32x8 scale = Format::Scales(header + g * job.group_bytes);
-          const float32x4_t lo = Unbias(vpaddq_s32(pairs[i][0], pairs[i][1]));
-          const float32x4_t hi = Unbias(vpaddq_s32(pairs[i][2], pairs[i][3]));
-          sum[g][0] = vfmaq_f32(sum[g][0], lo, vmulq_f32(scale.lo, x_scale));
-          sum[g][1] = vfmaq_f32(sum[g][1], hi, vmulq_f32(scale.hi, x_scale));
+          const float32x4_t lo = vreinterpretq_f32_s32(vpaddq_s32(pairs[i][0], pairs[i][1]));
+          const float32x4_t hi = vreinterpretq_f32_s32(vpaddq_s32(pairs[i][2], pairs[i][3]));
+          sum[g][0] = vfmaq_f32(sum[g][0], vsubq_f32(lo, zero), scale.lo);
+          sum[g][1] = vfmaq_f32(sum[g][1], vsubq_f32(hi, zero), scale.hi);
           if constexpr (Format::kHasMin) {
             const F32x8 min = Format::Mins(header + g * job.group_bytes);
             const float32x4_t x_sum = vdupq_n_f32(x->sum[t]);
@@ -310,6 +368,12 @@ inline void TwiceEach(const F32x8& v, int pair, float32x4_t out[kP]) {
   }
 }
 
+template <class Values>
+inline int32x4_t DotPairs(int32x4_t sum, int8x16_t w, int8x16_t x) {
+  if constexpr (Values::kUnsigned) return vusmmlaq_s32(sum, vreinterpretq_u8_s8(w), x);
+  return vmmlaq_s32(sum, w, x);
+}
+
 template <int kP, int kT>
 inline void StorePairs(const float32x4_t (&sum)[kP][kT], float unit, float* out, int64_t stride) {
   CELER_UNROLL for (int p = 0; p < kP; p += 2) CELER_UNROLL for (int t = 0; t < kT; ++t) {
@@ -318,165 +382,6 @@ inline void StorePairs(const float32x4_t (&sum)[kP][kT], float unit, float* out,
     vst1q_f32(out + (2 * t + 1) * stride + 2 * p, vuzp2q_f32(a, b));
   }
 }
-
-// Blocks of bytes with a header each: two row pairs from `pair` on times four token pairs. By hand: compilers
-// order it so that it takes a third longer. With kFetch the weights come from memory: some blocks ahead they
-// are fetched into the L1 cache, and of `soon` 128 bytes a block into L2.
-static_assert(sizeof(XPairBlock) == 96 && offsetof(XPairBlock, sum) == 16 && offsetof(XPairBlock, q) == 32);
-// The loop over blocks; `fetch` and `mins` are what a variant does besides.
-#define CELER_BYTE_LOOP(fetch, mins)     \
-  "1:\n" fetch                           \
-  "ldr d30, [%[s]]\n"                    \
-  "fcvtl v30.4s, v30.4h\n"               \
-  "zip1 v28.4s, v30.4s, v30.4s\n"        \
-  "zip2 v29.4s, v30.4s, v30.4s\n"        \
-  "movi v16.4s, #0\n"                    \
-  "movi v17.4s, #0\n"                    \
-  "movi v18.4s, #0\n"                    \
-  "movi v19.4s, #0\n"                    \
-  "movi v20.4s, #0\n"                    \
-  "movi v21.4s, #0\n"                    \
-  "movi v22.4s, #0\n"                    \
-  "movi v23.4s, #0\n"                    \
-  "ldp q24, q25, [%[w], #0]\n"           \
-  "ldr q26, [%[x], #32]\n"               \
-  "smmla v16.4s, v24.16b, v26.16b\n"     \
-  "smmla v20.4s, v25.16b, v26.16b\n"     \
-  "ldr q27, [%[x], #128]\n"              \
-  "smmla v17.4s, v24.16b, v27.16b\n"     \
-  "smmla v21.4s, v25.16b, v27.16b\n"     \
-  "ldr q26, [%[x], #224]\n"              \
-  "smmla v18.4s, v24.16b, v26.16b\n"     \
-  "smmla v22.4s, v25.16b, v26.16b\n"     \
-  "ldr q27, [%[x], #320]\n"              \
-  "smmla v19.4s, v24.16b, v27.16b\n"     \
-  "smmla v23.4s, v25.16b, v27.16b\n"     \
-  "ldp q24, q25, [%[w], #64]\n"          \
-  "ldr q26, [%[x], #48]\n"               \
-  "smmla v16.4s, v24.16b, v26.16b\n"     \
-  "smmla v20.4s, v25.16b, v26.16b\n"     \
-  "ldr q27, [%[x], #144]\n"              \
-  "smmla v17.4s, v24.16b, v27.16b\n"     \
-  "smmla v21.4s, v25.16b, v27.16b\n"     \
-  "ldr q26, [%[x], #240]\n"              \
-  "smmla v18.4s, v24.16b, v26.16b\n"     \
-  "smmla v22.4s, v25.16b, v26.16b\n"     \
-  "ldr q27, [%[x], #336]\n"              \
-  "smmla v19.4s, v24.16b, v27.16b\n"     \
-  "smmla v23.4s, v25.16b, v27.16b\n"     \
-  "ldp q24, q25, [%[w], #128]\n"         \
-  "ldr q26, [%[x], #64]\n"               \
-  "smmla v16.4s, v24.16b, v26.16b\n"     \
-  "smmla v20.4s, v25.16b, v26.16b\n"     \
-  "ldr q27, [%[x], #160]\n"              \
-  "smmla v17.4s, v24.16b, v27.16b\n"     \
-  "smmla v21.4s, v25.16b, v27.16b\n"     \
-  "ldr q26, [%[x], #256]\n"              \
-  "smmla v18.4s, v24.16b, v26.16b\n"     \
-  "smmla v22.4s, v25.16b, v26.16b\n"     \
-  "ldr q27, [%[x], #352]\n"              \
-  "smmla v19.4s, v24.16b, v27.16b\n"     \
-  "smmla v23.4s, v25.16b, v27.16b\n"     \
-  "ldp q24, q25, [%[w], #192]\n"         \
-  "ldr q26, [%[x], #80]\n"               \
-  "smmla v16.4s, v24.16b, v26.16b\n"     \
-  "smmla v20.4s, v25.16b, v26.16b\n"     \
-  "ldr q27, [%[x], #176]\n"              \
-  "smmla v17.4s, v24.16b, v27.16b\n"     \
-  "smmla v21.4s, v25.16b, v27.16b\n"     \
-  "ldr q26, [%[x], #272]\n"              \
-  "smmla v18.4s, v24.16b, v26.16b\n"     \
-  "smmla v22.4s, v25.16b, v26.16b\n"     \
-  "ldr q27, [%[x], #368]\n"              \
-  "smmla v19.4s, v24.16b, v27.16b\n"     \
-  "smmla v23.4s, v25.16b, v27.16b\n"     \
-  "ldr q26, [%[x], #0]\n"                \
-  "scvtf v16.4s, v16.4s\n"               \
-  "fmul v24.4s, v28.4s, v26.4s\n"        \
-  "fmla %[a0].4s, v16.4s, v24.4s\n"      \
-  "scvtf v20.4s, v20.4s\n"               \
-  "fmul v25.4s, v29.4s, v26.4s\n"        \
-  "fmla %[a4].4s, v20.4s, v25.4s\n"      \
-  "ldr q27, [%[x], #96]\n"               \
-  "scvtf v17.4s, v17.4s\n"               \
-  "fmul v24.4s, v28.4s, v27.4s\n"        \
-  "fmla %[a1].4s, v17.4s, v24.4s\n"      \
-  "scvtf v21.4s, v21.4s\n"               \
-  "fmul v25.4s, v29.4s, v27.4s\n"        \
-  "fmla %[a5].4s, v21.4s, v25.4s\n"      \
-  "ldr q26, [%[x], #192]\n"              \
-  "scvtf v18.4s, v18.4s\n"               \
-  "fmul v24.4s, v28.4s, v26.4s\n"        \
-  "fmla %[a2].4s, v18.4s, v24.4s\n"      \
-  "scvtf v22.4s, v22.4s\n"               \
-  "fmul v25.4s, v29.4s, v26.4s\n"        \
-  "fmla %[a6].4s, v22.4s, v25.4s\n"      \
-  "ldr q27, [%[x], #288]\n"              \
-  "scvtf v19.4s, v19.4s\n"               \
-  "fmul v24.4s, v28.4s, v27.4s\n"        \
-  "fmla %[a3].4s, v19.4s, v24.4s\n"      \
-  "scvtf v23.4s, v23.4s\n"               \
-  "fmul v25.4s, v29.4s, v27.4s\n"        \
-  "fmla %[a7].4s, v23.4s, v25.4s\n" mins \
-  "add %[w], %[w], %[step]\n"            \
-  "add %[s], %[s], %[step]\n"            \
-  "add %[x], %[x], #384\n"               \
-  "subs %[n], %[n], #1\n"                \
-  "b.ne 1b\n"
-#define CELER_BYTE_MINS             \
-  "ldr d30, [%[s], #16]\n"          \
-  "fcvtl v30.4s, v30.4h\n"          \
-  "zip1 v28.4s, v30.4s, v30.4s\n"   \
-  "zip2 v29.4s, v30.4s, v30.4s\n"   \
-  "ldr q26, [%[x], #16]\n"          \
-  "fmla %[a0].4s, v28.4s, v26.4s\n" \
-  "fmla %[a4].4s, v29.4s, v26.4s\n" \
-  "ldr q27, [%[x], #112]\n"         \
-  "fmla %[a1].4s, v28.4s, v27.4s\n" \
-  "fmla %[a5].4s, v29.4s, v27.4s\n" \
-  "ldr q26, [%[x], #208]\n"         \
-  "fmla %[a2].4s, v28.4s, v26.4s\n" \
-  "fmla %[a6].4s, v29.4s, v26.4s\n" \
-  "ldr q27, [%[x], #304]\n"         \
-  "fmla %[a3].4s, v28.4s, v27.4s\n" \
-  "fmla %[a7].4s, v29.4s, v27.4s\n"
-#define CELER_BYTE_FETCH           \
-  "prfm pldl2keep, [%[p]]\n"       \
-  "prfm pldl2keep, [%[p], #64]\n"  \
-  "add %[p], %[p], #128\n"         \
-  "prfm pldl1keep, [%[w], #544]\n" \
-  "prfm pldl1keep, [%[w], #608]\n" \
-  "prfm pldl1keep, [%[w], #672]\n" \
-  "prfm pldl1keep, [%[w], #736]\n"
-
-template <bool kMin, bool kFetch>
-inline void ByteBlocks(const uint8_t* w, const XPairBlock* x, int64_t blocks, int pair, const uint8_t* soon,
-                       float32x4_t (&sum)[2][4]) {
-  constexpr int64_t kStep = (kMin ? 4 : 2) * kRows + Bytes::kBytes;
-  const uint8_t* header = w + 4 * pair;
-  w += kStep - Bytes::kBytes + 16 * pair;
-#define CELER_OPERANDS                                                                                         \
-  : [a0] "+w"(sum[0][0]), [a1] "+w"(sum[0][1]), [a2] "+w"(sum[0][2]), [a3] "+w"(sum[0][3]),                   \
-    [a4] "+w"(sum[1][0]), [a5] "+w"(sum[1][1]), [a6] "+w"(sum[1][2]), [a7] "+w"(sum[1][3]), [w] "+r"(w),      \
-    [s] "+r"(header), [x] "+r"(x), [n] "+r"(blocks), [p] "+r"(soon)                                           \
-  : [step] "i"(kStep)                                                                                         \
-  : "memory", "cc", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", \
-    "v29", "v30"
-  // clang-format off
-  if constexpr (kMin && kFetch)
-    asm volatile(CELER_BYTE_LOOP(CELER_BYTE_FETCH, CELER_BYTE_MINS) CELER_OPERANDS);
-  else if constexpr (kMin)
-    asm volatile(CELER_BYTE_LOOP("", CELER_BYTE_MINS) CELER_OPERANDS);
-  else if constexpr (kFetch)
-    asm volatile(CELER_BYTE_LOOP(CELER_BYTE_FETCH, "") CELER_OPERANDS);
-  else
-    asm volatile(CELER_BYTE_LOOP("", "") CELER_OPERANDS);
-    // clang-format on
-#undef CELER_OPERANDS
-}
-#undef CELER_BYTE_LOOP
-#undef CELER_BYTE_MINS
-#undef CELER_BYTE_FETCH
 
 template <class Format, int kP, int kT>
 inline void MatrixBlocks(const TileJob& job, const uint8_t* w, const XPairBlock* x, int apart, int pair,
@@ -489,8 +394,7 @@ inline void MatrixBlocks(const TileJob& job, const uint8_t* w, const XPairBlock*
     if (job.span == kBlockCols) {
       // While the two halves of this group are computed, the next group comes from memory.
       const int64_t blocks = job.cols / kBlockCols;
-      ByteBlocks<Format::kHasMin, true>(w, x, blocks, pair, w + job.group_bytes + pair / 2 * blocks * 128,
-                                        sum);
+      StreamBytes<Format::kHasMin>(w, x, blocks, pair, w + job.group_bytes + pair / 2 * blocks * 128, sum);
       return StorePairs<kP, kT>(sum, Values::kUnit, out, stride);
     }
   }
@@ -502,19 +406,19 @@ inline void MatrixBlocks(const TileJob& job, const uint8_t* w, const XPairBlock*
     for (int64_t k = 0; k < job.span; k += kBlockCols, w += Values::kBytes, x += apart) {
       int32x4_t dot[kP][kT];
       CELER_UNROLL for (int p = 0; p < kP; ++p) CELER_UNROLL for (int t = 0; t < kT; ++t) dot[p][t] =
-          LoadFresh(kBiasAll);
+          LoadFresh(x[t].start);
       CELER_UNROLL for (int part = 0; part < Values::kParts; ++part) {
         int8x16_t wq[kP][Values::kSteps];
         CELER_UNROLL for (int p = 0; p < kP; ++p) Values::Load(w, part, pair + p, wq[p]);
         CELER_UNROLL for (int s = 0; s < Values::kSteps; ++s) CELER_UNROLL for (int t = 0; t < kT; ++t) {
           const int8x16_t xq = vld1q_s8(x[t].q[part * Values::kSteps + s][0]);
-          CELER_UNROLL for (int p = 0; p < kP; ++p) dot[p][t] = vmmlaq_s32(dot[p][t], wq[p][s], xq);
+          CELER_UNROLL for (int p = 0; p < kP; ++p) dot[p][t] = DotPairs<Values>(dot[p][t], wq[p][s], xq);
         }
       }
       CELER_UNROLL for (int t = 0; t < kT; ++t) {
-        const float32x4_t x_scale = vld1q_f32(x[t].scale);
+        const float32x4_t zero = Format::Zeros(x[t]);
         CELER_UNROLL for (int p = 0; p < kP; ++p) sum[p][t] =
-            vfmaq_f32(sum[p][t], Unbias(dot[p][t]), vmulq_f32(scale[p], x_scale));
+            vfmaq_f32(sum[p][t], vsubq_f32(vreinterpretq_f32_s32(dot[p][t]), zero), scale[p]);
         if constexpr (Format::kHasMin) {
           const float32x4_t x_sum = vld1q_f32(x[t].sum);
           CELER_UNROLL for (int p = 0; p < kP; ++p) sum[p][t] = vfmaq_f32(sum[p][t], min[p], x_sum);
@@ -634,39 +538,50 @@ inline void GroupTokens(const TileJob& job, const uint8_t* w, float* group_out) 
 }
 
 // Many tokens: nibbles are unpacked to bytes once for all of them, and columns are taken in chunks whose
-// weights (of a job's row groups) and activations (of 8 tokens) stay in the L1 cache together.
+// weights (of a job's row groups) and activations (of 8 tokens) stay in the L1 cache together. Row pairs are
+// taken by threes, the last three filled up with whatever is there.
 constexpr int kWideTokens = 16;  // from here on
-constexpr int kChunk = 32;       // blocks
-constexpr int kMaxGroups = 4, kMaxUnits = 16;
+constexpr int kMaxGroups = 4, kMaxUnits = 16, kMaxTriples = (kMaxGroups * kPairs + 2) / 3;
 
-template <class V, bool kMin>
-inline bool WideTile(const TileJob& job, BlockFormat<V, 2, kMin>) {
-  using Format = BlockFormat<V, 2, kMin>;
-  constexpr int kPacked = Format::kHeader + V::kBytes, kUnpacked = Format::kHeader + Bytes::kBytes;
+template <class V, Extra kExtra>
+inline bool WideTile(const TileJob& job, BlockFormat<V, 2, kExtra>) {
+  using Format = BlockFormat<V, 2, kExtra>;
+  constexpr int kChunk = Format::kHasMin ? 24 : 32;  // blocks
+  constexpr int kPacked = Format::kHeader + V::kBytes;
+  constexpr int kMins = 48, kValues = Format::kHasMin ? 96 : 48, kUnpacked = kValues + 4 * 48;
   if (job.tokens < kWideTokens || job.span != kBlockCols) return false;
   const int units = job.tokens / kXPairTokens, rest = job.tokens % kXPairTokens;
   if (job.groups > kMaxGroups || units > kMaxUnits) return false;
-  alignas(64) static thread_local uint8_t scratch[kMaxGroups * kChunk * kUnpacked];
-  alignas(64) static thread_local float32x4_t sums[kMaxUnits][kMaxGroups][2][2][4];  // halves of the rows
+  const int pairs = job.groups * kPairs, triples = (pairs + 2) / 3;
+  alignas(64) static thread_local uint8_t scratch[kMaxTriples * kChunk * kUnpacked];
+  alignas(64) static thread_local float32x4_t sums[kMaxUnits][kMaxTriples][3][4];
   const int64_t blocks = job.cols / kBlockCols;
   for (int64_t first = 0; first < blocks; first += kChunk) {
     const int64_t count = blocks - first < kChunk ? blocks - first : kChunk;
-    const uint8_t* w[kMaxGroups];
     for (int g = 0; g < job.groups; ++g) {
-      // Bytes are copied too: side by side the groups do not push each other out of the cache.
       const uint8_t* from = job.w + g * job.group_bytes + first * kPacked;
-      uint8_t* to = scratch + g * kChunk * kUnpacked;
-      w[g] = to;
-      for (int64_t b = 0; b < count; ++b, from += kPacked, to += kUnpacked) {
-        for (int i = 0; i < Format::kHeader; i += 16) vst1q_u8(to + i, vld1q_u8(from + i));
-        for (int part = 0; part < V::kParts; ++part)
-          for (int pair = 0; pair < kPairs; ++pair) {
-            int8x16_t values[V::kSteps];
-            V::Load(from + Format::kHeader, part, pair, values);
-            for (int s = 0; s < V::kSteps; ++s)
-              vst1q_u8(to + Format::kHeader + (part * V::kSteps + s) * 64 + pair * 16,
-                       vreinterpretq_u8_s8(values[s]));
-          }
+      uint8_t* to[kPairs];
+      CELER_UNROLL for (int p = 0; p < kPairs; ++p) {
+        const int at = g * kPairs + p;
+        to[p] = scratch + at / 3 * kChunk * kUnpacked + at % 3 * 16;
+      }
+      const auto put = [&](const F32x8& v, int at) {
+        float32x4_t each[kPairs];
+        TwiceEach<kPairs>(v, 0, each);
+        CELER_UNROLL for (int p = 0; p < kPairs; ++p)
+            vst1q_f32(reinterpret_cast<float*>(to[p] + at), each[p]);
+      };
+      for (int64_t b = 0; b < count; ++b, from += kPacked) {
+        put(Format::Scales(from), 0);
+        if constexpr (Format::kHasMin) put(Format::Mins(from), kMins);
+        CELER_UNROLL for (int part = 0; part < V::kParts; ++part)
+            CELER_UNROLL for (int p = 0; p < kPairs; ++p) {
+          int8x16_t values[V::kSteps];
+          V::Load(from + Format::kHeader, part, p, values);
+          CELER_UNROLL for (int s = 0; s < V::kSteps; ++s)
+              vst1q_u8(to[p] + kValues + (part * V::kSteps + s) * 48, vreinterpretq_u8_s8(values[s]));
+        }
+        CELER_UNROLL for (int p = 0; p < kPairs; ++p) to[p] += kUnpacked;
       }
     }
     // What comes next of these groups, or of the next job's, is fetched while these meet their tokens.
@@ -675,25 +590,28 @@ inline bool WideTile(const TileJob& job, BlockFormat<V, 2, kMin>) {
         job.w + (last ? job.groups * job.group_bytes : (first + count) * static_cast<int64_t>(kPacked));
     for (int u = 0; u < units; ++u) {
       const auto* x = reinterpret_cast<const XPairBlock*>(job.x + u * job.x_bytes) + first * 4;
+      const auto* next =
+          reinterpret_cast<const XPairBlock*>(job.x + (u + 1 < units ? u + 1 : u) * job.x_bytes) + first * 4;
       for (int g = 0; g < job.groups; ++g)
-        for (int half = 0; half < 2; ++half) {
-          float32x4_t(&kept)[2][4] = sums[u][g][half];
-          float32x4_t sum[2][4];
-          CELER_UNROLL for (int p = 0; p < 2; ++p) CELER_UNROLL for (int t = 0; t < 4; ++t) sum[p][t] =
-              first == 0 ? vdupq_n_f32(0) : kept[p][t];
-          const int64_t share = count * kPacked * half / 2 + count * kPacked / 2 * u / units;
-          for (int64_t at = share; at < share + count * kPacked / 2 / units; at += 64)
-            __builtin_prefetch(soon + g * job.group_bytes + at, 0, 2);
-          ByteBlocks<kMin, false>(w[g], x, count, 2 * half, nullptr, sum);
-          if (last) {
-            StorePairs<2, 4>(sum, V::kUnit,
-                             job.out + u * kXPairTokens * job.out_stride + g * kRows + 4 * half,
-                             job.out_stride);
-          } else {
-            CELER_UNROLL for (int p = 0; p < 2; ++p) CELER_UNROLL for (int t = 0; t < 4; ++t) kept[p][t] =
-                sum[p][t];
+        for (int64_t at = count * kPacked * u / units; at < count * kPacked * (u + 1) / units; at += 64)
+          __builtin_prefetch(soon + g * job.group_bytes + at, 0, 2);
+      for (int i = 0; i < triples; ++i) {
+        float32x4_t(&sum)[3][4] = sums[u][i];
+        if (first == 0)
+          CELER_UNROLL for (int p = 0; p < 3; ++p) CELER_UNROLL for (int t = 0; t < 4; ++t) sum[p][t] =
+              vdupq_n_f32(0);
+        UnpackedBytes<V::kUnsigned, kExtra>(scratch + i * kChunk * kUnpacked, x, count, next + i % 4, sum);
+        if (!last) continue;
+        float* const out = job.out + u * kXPairTokens * job.out_stride + 6 * i;
+        CELER_UNROLL for (int p = 0; p < 3; ++p) {
+          if (3 * i + p >= pairs) break;
+          CELER_UNROLL for (int t = 0; t < 4; ++t) {
+            const float32x4_t v = vmulq_n_f32(sum[p][t], V::kUnit);
+            vst1_f32(out + (2 * t) * job.out_stride + 2 * p, vget_low_f32(vuzp1q_f32(v, v)));
+            vst1_f32(out + (2 * t + 1) * job.out_stride + 2 * p, vget_low_f32(vuzp2q_f32(v, v)));
           }
         }
+      }
     }
   }
   if (rest > 0) {

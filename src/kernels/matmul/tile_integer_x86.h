@@ -174,7 +174,6 @@ using SuperQ4 = SuperFormat<UnsignedNibbles, 8, true>;
 using SuperQ5 = SuperFormat<UnsignedBytes, 8, true>;
 using SuperQ6 = SuperFormat<Sixes, 16, false>;
 
-// What the kernels of blocks read: scales of their own, or one for two of them (celer's int8 in groups).
 struct XOfBlocks {
   XBlocks x;
   XOfBlocks(const uint8_t* unit, int64_t cols) : x(XBlocksOf(unit, cols)) {}
@@ -182,13 +181,8 @@ struct XOfBlocks {
   CELER_X86_INLINE const float* Sum(int64_t block) const { return x.sum + block * kXTokens; }
   CELER_X86_INLINE int32_t ISum(int64_t block, int t) const { return x.isum[block * kXTokens + t]; }
 };
-struct XOfWide {
-  XWide x;
-  XOfWide(const uint8_t* unit, int64_t cols) : x(XWideOf(unit, cols)) {}
-  CELER_X86_INLINE const float* Scale(int64_t block) const { return x.scale + block / 2 * kXTokens; }
-  CELER_X86_INLINE int32_t ISum(int64_t block, int t) const { return x.isum[block * kXTokens + t]; }
-};
 struct XOfSupers {};  // read by their own kernels
+struct XOfRow {};
 
 // The lines of a block's kBytes a little further on, in each of kG groups: the hardware's own prefetching
 // leaves the memory idle between two streams. Measured with 16 cores: a sixth more bytes per second.
@@ -248,44 +242,55 @@ inline void VectorBlocks(const TileJob& job, const uint8_t* w, int part, const u
   });
 }
 
-// celer's int8 with one scale to a row: the row's scale comes last.
-template <int kG, int kP, int kT>
-inline void VectorWide(const TileJob& job, const uint8_t* w, int part, const uint8_t* unit, int first,
-                       float* out) {
-  const XWide x = XWideOf(unit, job.cols);
-  VecF sum[kG][kP][kT];
-  For<kG>(CELER_EACH(g) { For<kP>(CELER_EACH(p) { For<kT>(CELER_EACH(t) { sum[g][p][t] = ZeroF(); }); }); });
-  const uint8_t* const values = w + ByteWide::kHeader + part * kLanes * 4;
-  // kBlocks blocks of 32 columns, from column c on, that share their scales.
-  const auto add = [&](auto blocks, int64_t c) __attribute__((always_inline)) {
-    constexpr int kBlocks = decltype(blocks)::value;
-    const int8_t* const q = x.q + XAt(c) + first * 64;
-    const int32_t* const isum = x.isum + c / kBlockCols * kXTokens + first;
-    const float* const x_scale = x.scale + c / kWideCols * kXTokens + first;
-    Prefetch<kBlocks * Bytes::kBytes, kG>(values + c * kRows, job.group_bytes);
-    For<kG>(CELER_EACH(g) {
-      For<kP>(CELER_EACH(p) {
-        VecI dot[kT];
-        For<kT>(CELER_EACH(t) {
-          dot[t] = Bytes::kExcess == 0
-                       ? ZeroI()
-                       : SetI(-Bytes::kExcess * (isum[t] + (kBlocks == 2 ? isum[kXTokens + t] : 0)));
-        });
-        const uint8_t* const from = values + g * job.group_bytes + p * kLanes * 4 + c * kRows;
-        DotSteps<Bytes, 0, 8, kT>(from, q, dot);
-        if constexpr (kBlocks == 2) DotSteps<Bytes, 0, 8, kT>(from + Bytes::kBytes, q + kBlockCols, dot);
-        For<kT>(CELER_EACH(t) { sum[g][p][t] = Fma(ToFloat(dot[t]), SetF(x_scale[t]), sum[g][p][t]); });
-      });
+// Adds a token's outliers to its sums of kN row groups, whose values (of kLanes rows) begin at `values`.
+template <int kN>
+CELER_X86_INLINE void AddHighs(const XRow& x, int t, int64_t cols, const uint8_t* values, int64_t group_bytes,
+                               VecF (&sum)[kN]) {
+  const int32_t highs = x.highs[t];
+  if (highs == 0) return;
+  VecI dot[kN][1];
+  For<kN>(
+      CELER_EACH(n) { dot[n][0] = Bytes::kExcess == 0 ? ZeroI() : SetI(-Bytes::kExcess * x.high_sum[t]); });
+  const XHigh* high = x.high + t * (cols / 4);
+  for (int32_t i = 0; i < highs; ++i, ++high)
+    For<kN>(CELER_EACH(n) {
+      DotSteps<Bytes, 0, 1, 1>(values + n * group_bytes + high->step * kStepBytes, high->q, dot[n]);
     });
-  };
-  int64_t c = 0;
-  for (; c + kWideCols <= job.cols; c += kWideCols) add(Const<2>{}, c);
-  if (c < job.cols) add(Const<1>{}, c);
+  For<kN>(CELER_EACH(n) { sum[n] = Fma(ToFloat(dot[n][0]), SetF(128), sum[n]); });
+}
+
+// celer's int8 with one scale to a row, for weights and for activations: integers to the end of the row.
+template <int kG, int kP, int kT>
+inline void VectorRow(const TileJob& job, const uint8_t* w, int part, const uint8_t* unit, int first,
+                      float* out) {
+  const XRow x = XRowOf(unit, job.cols);
+  const uint8_t* const values = w + ByteWide::kHeader + part * kLanes * 4;
+  VecI dot[kG][kP][kT];
   For<kG>(CELER_EACH(g) {
     For<kP>(CELER_EACH(p) {
-      const VecF scale = ByteWide::Scales(w + g * job.group_bytes, part + p);
       For<kT>(CELER_EACH(t) {
-        StoreF(out + t * job.out_stride + g * kRows + (part + p) * kLanes, Mul(sum[g][p][t], scale));
+        dot[g][p][t] = Bytes::kExcess == 0 ? ZeroI() : SetI(-Bytes::kExcess * x.isum[first + t]);
+      });
+    });
+  });
+  for (int64_t c = 0; c < job.cols; c += kBlockCols) {
+    const int8_t* const q = x.q + XAt(c) + first * 64;
+    Prefetch<Bytes::kBytes, kG>(values + c * kRows, job.group_bytes);
+    For<kG>(CELER_EACH(g) {
+      For<kP>(CELER_EACH(p) {
+        DotSteps<Bytes, 0, 8, kT>(values + g * job.group_bytes + p * kLanes * 4 + c * kRows, q, dot[g][p]);
+      });
+    });
+  }
+  For<kP>(CELER_EACH(p) {
+    For<kT>(CELER_EACH(t) {
+      VecF sum[kG];
+      For<kG>(CELER_EACH(g) { sum[g] = ToFloat(dot[g][p][t]); });
+      AddHighs(x, first + t, job.cols, values + p * kLanes * 4, job.group_bytes, sum);
+      For<kG>(CELER_EACH(g) {
+        const VecF scale = ByteWide::Scales(w + g * job.group_bytes, part + p);
+        StoreF(out + t * job.out_stride + g * kRows + (part + p) * kLanes,
+               Mul(Mul(sum[g], SetF(x.scale[first + t])), scale));
       });
     });
   });
@@ -353,7 +358,7 @@ inline void VectorSupers(const TileJob& job, const uint8_t* w, int part, const u
   });
 }
 
-struct Wide {};  // ByteWide where a row has one scale
+struct Row {};  // bytes with one scale to a row
 
 template <class Format>
 constexpr int kMaxTokens = kMaxBlockTokens;
@@ -363,8 +368,8 @@ constexpr int kMaxTokens<SuperFormat<V, kSubs, kMin>> = kMaxSuperTokens;
 template <class Format, class X, int kG, int kP, int kT>
 inline void Vector(const TileJob& job, const uint8_t* w, int part, const uint8_t* unit, int first,
                    float* out) {
-  if constexpr (__is_same(Format, Wide))
-    VectorWide<kG, kP, kT>(job, w, part, unit, first, out);
+  if constexpr (__is_same(Format, Row))
+    VectorRow<kG, kP, kT>(job, w, part, unit, first, out);
   else if constexpr (requires { Format::kSubs; })
     VectorSupers<Format, kG, kP, kT>(job, w, part, unit, first, out);
   else
@@ -411,10 +416,10 @@ inline void VectorTile(const TileJob& job) {
     tile<ByteMin, XOfBlocks>(job);                 \
   }                                                \
   void TileByteWide##suffix(const TileJob& job) {  \
-    if (job.span == job.cols)                      \
-      tile<Wide, XOfWide>(job);                    \
-    else                                           \
-      tile<ByteWide, XOfWide>(job);                \
+    tile<ByteWide, XOfBlocks>(job);                \
+  }                                                \
+  void TileByteRow##suffix(const TileJob& job) {   \
+    tile<Row, XOfRow>(job);                        \
   }                                                \
   void TileNibble##suffix(const TileJob& job) {    \
     tile<Nibble, XOfBlocks>(job);                  \

@@ -1,6 +1,8 @@
 // Integer tile kernels for AMX: tiles of 16 tokens times 16 rows, summed over one block's columns in a tile
 // register, stored, and scaled by vector instructions, while the next tiles are under way. Few tokens take
-// the vector kernels; the floats are added in the same chain in both.
+// the vector kernels; the floats are added in the same chain in both. A product of two tiles takes 16 cycles,
+// storing one and scaling it some 50 more: so bytes with one scale to a row stay in tile registers, or at
+// least integers, to the end of the row.
 #include "kernels/matmul/amx_x86.h"
 #include "kernels/matmul/tile_integer_x86.h"
 #include "kernels/matmul/tile_x86.h"
@@ -9,7 +11,7 @@ namespace celer::x86 {
 namespace {
 
 // Up to so many tokens the vector kernels are faster: with a scale to each block, and with one to a row.
-constexpr int kVectorTokens = 8, kVectorTokensWide = 4;
+constexpr int kVectorTokens = 8, kVectorTokensRow = kAmxRowTokens - 1;
 constexpr int kTileBytes = 16 * 64;
 constexpr int kBatch = 4;  // tiles that are under way while as many are scaled
 // Columns of a group that are unpacked at a time: they stay in the L1 cache while the tokens go by. With few
@@ -215,58 +217,177 @@ inline void MatrixSupers(const TileJob& job) {
   }
 }
 
-// One scale to a row: whole tiles straight from the weights, one activation scale for each; the row's scale
-// comes last.
-inline void MatrixWide(const TileJob& job) {
-  alignas(64) uint8_t padded[kMaxChunk * kRows];  // the last columns where they do not fill a tile
-  const int64_t chunk = job.tokens <= kXTokens ? kSmallChunk : kMaxChunk;
-  TileShape shape;
-  for (int g = 0; g < job.groups; ++g) {
-    const uint8_t* const w = job.w + g * job.group_bytes;
-    const VecF row_scale = ByteWide::Scales(w, 0);
-    for (int64_t c = 0; c < job.cols; c += chunk) {
-      const int64_t cols = job.cols - c < chunk ? job.cols - c : chunk;
-      const int n = static_cast<int>((cols + kWideCols - 1) / kWideCols);
-      const uint8_t* values = w + ByteWide::kHeader + c * kRows;
-      if (cols % kWideCols != 0) {
-        for (int64_t i = 0; i < n * kTileBytes; i += 64)
-          StoreI(padded + i, i < cols * kRows ? LoadI(values + i) : ZeroI());
-        values = padded;
-        StoresDone();
+// One scale to a row: two by two tiles, straight from the weights.
+class RowProduct {
+ public:
+  explicit RowProduct(const TileJob& job) : job_(job) {}
+
+  void Run() {
+    if (job_.cols % kStepCols != 0)
+      for (int g = 0; g < job_.groups; ++g) FillTail(g);
+    StoresDone();
+    const int64_t steps = (job_.groups + 1) / 2 * int64_t{(job_.tokens + 2 * kXTokens - 1) / (2 * kXTokens)} *
+                          ((job_.cols + kStepCols - 1) / kStepCols);
+    ahead_ = job_.ahead;
+    target_lines_ = job_.to.out ? static_cast<int>((job_.tokens * job_.groups + steps - 1) / steps) : 0;
+    ahead_lines_ = job_.ahead ? static_cast<int>((job_.ahead_bytes / 64 + steps - 1) / steps) : 0;
+    // Sums wait in `out` while a few columns of two row groups, in the L1 cache, meet all tokens.
+    for (int g = 0; g < job_.groups; g += 2)
+      for (int64_t c = 0; c < job_.cols; c += kChunkCols)
+        for (int t = 0; t < job_.tokens; t += 2 * kXTokens) {
+          next_x_ = t + 2 * kXTokens < job_.tokens ? Unit(t + 2 * kXTokens) + XAt(c)
+                    : c + kChunkCols < job_.cols   ? job_.x + XAt(c + kChunkCols)
+                                                   : job_.x;
+          Block(t, job_.tokens - t, g, c);
+        }
+    int g = 0;
+    for (; g + 4 <= job_.groups; g += 4) Finish<4>(g);
+    for (; g < job_.groups; ++g) Finish<1>(g);
+  }
+
+ private:
+  static constexpr int kStepCols = 64, kChunkCols = 1024;
+  static constexpr int kXAhead = 2;          // steps that activations are fetched before their turn
+  static constexpr int kStreamAhead = 4096;  // bytes of each row group, where memory is the limit
+
+  const uint8_t* Unit(int t) const { return job_.x + t / kXTokens * job_.x_bytes; }
+  const uint8_t* Group(int g) const { return job_.w + g * job_.group_bytes; }
+  const uint8_t* Values(int g) const { return Group(g) + ByteWide::kHeader; }
+
+  void FillTail(int g) {
+    const int64_t whole = job_.cols / kStepCols * kStepCols;
+    const uint8_t* const p = Values(g) + whole * kRows;
+    for (int i = 0; i < kTileBytes; i += 64)
+      StoreI(tail_[g] + i, i < (job_.cols - whole) * kRows ? LoadI(p + i) : ZeroI());
+  }
+
+  void Block(int t, int tokens, int g, int64_t c) {
+    const bool two_groups = g + 1 < job_.groups;
+    if (tokens > kXTokens)
+      two_groups ? Block<2, 2>(t, tokens, g, c) : Block<2, 1>(t, tokens, g, c);
+    else
+      two_groups ? Block<1, 2>(t, tokens, g, c) : Block<1, 1>(t, tokens, g, c);
+  }
+
+  template <int kA, int kB>
+  void Block(int t, int tokens, int g, int64_t c) {
+    const int first = tokens < kXTokens ? tokens : kXTokens;
+    const int second = kA == 1 ? 0 : tokens < 2 * kXTokens ? tokens - kXTokens : kXTokens;
+    shape_.Use(first, second, kStepCols);
+    const uint8_t* const x0 = Unit(t);
+    const uint8_t* const x1 = x0 + (kA - 1) * job_.x_bytes;
+    const uint8_t* const w0 = Values(g);
+    const uint8_t* const w1 = Values(g + kB - 1);
+    float* const out0 = job_.out + t * job_.out_stride + g * kRows;
+    float* const out1 = out0 + (kA - 1) * kXTokens * job_.out_stride;
+    const int64_t out_stride = job_.out_stride * 4;
+    if (c == 0) {
+      _tile_zero(0);
+      if constexpr (kB == 2) _tile_zero(1);
+      if constexpr (kA == 2) _tile_zero(2);
+      if constexpr (kA == 2 && kB == 2) _tile_zero(3);
+    } else {
+      _tile_loadd(0, out0, out_stride);
+      if constexpr (kB == 2) _tile_loadd(1, out0 + kRows, out_stride);
+      if constexpr (kA == 2) _tile_loadd(2, out1, out_stride);
+      if constexpr (kA == 2 && kB == 2) _tile_loadd(3, out1 + kRows, out_stride);
+    }
+    const int64_t end = c + kChunkCols < job_.cols ? c + kChunkCols : job_.cols;
+    for (int64_t k = c; k < end; k += kStepCols) {
+      const bool whole = k + kStepCols <= job_.cols;
+      FetchAhead();
+      FetchTarget();
+      if constexpr (kA == 1) {
+        Fetch16(w0 + k * kRows + kStreamAhead);
+        if constexpr (kB == 2) Fetch16(w1 + k * kRows + kStreamAhead);
+      } else {
+        const int64_t later = k + kXAhead * kStepCols;
+        const uint8_t* const p = later < end ? x0 + XAt(later) : next_x_ + XAt(later - end);
+        Fetch16(p);
+        Fetch16(p + job_.x_bytes);
       }
-      const bool last = c + chunk >= job.cols;
-      for (int t = 0; t < job.tokens; t += kXTokens) {
-        const int tokens = job.tokens - t < kXTokens ? job.tokens - t : kXTokens;
-        shape.Use(tokens, 0, kWideCols);
-        const XWide x = XWideOf(job.x + t / kXTokens * job.x_bytes, job.cols);
-        const int8_t* const q = x.q + XAt(c);
-        const float* const scales = x.scale + c / kWideCols * kXTokens;
-        float* const out = job.out + t * job.out_stride + g * kRows;
-        VecF sum[kXTokens];
-        LoadSums(out, job.out_stride, tokens, c == 0, sum);
-        Pipeline(
-            n,
-            [&](int first, int count, uint8_t* to)
-                __attribute__((always_inline)) { IssueBatch<kWideCols>(q, values, first, count, to); },
-            [&](int first, int count, const uint8_t* from) __attribute__((always_inline)) {
-              for (int b = first; b < first + count; ++b, from += kTileBytes) {
-                const float* const x_scale = scales + b * kXTokens;
-                For<kXTokens>(CELER_EACH(i) { sum[i] = Fma(SumOf(from, i), SetF(x_scale[i]), sum[i]); });
-              }
-            });
-        if (last) For<kXTokens>(CELER_EACH(i) { sum[i] = Mul(sum[i], row_scale); });
-        StoreSums(out, job.out_stride, tokens, sum);
+      _tile_loadd(4, x0 + XAt(k), 64);
+      _tile_loadd(6, whole ? w0 + k * kRows : tail_[g], 64);
+      _tile_dpbssd(0, 4, 6);
+      if constexpr (kB == 2) {
+        _tile_loadd(7, whole ? w1 + k * kRows : tail_[g + 1], 64);
+        _tile_dpbssd(1, 4, 7);
+      }
+      if constexpr (kA == 2) {
+        _tile_loadd(5, x1 + XAt(k), 64);
+        _tile_dpbssd(2, 5, 6);
+        if constexpr (kB == 2) _tile_dpbssd(3, 5, 7);
       }
     }
+    _tile_stored(0, out0, out_stride);
+    if constexpr (kB == 2) _tile_stored(1, out0 + kRows, out_stride);
+    if constexpr (kA == 2) _tile_stored(2, out1, out_stride);
+    if constexpr (kA == 2 && kB == 2) _tile_stored(3, out1 + kRows, out_stride);
   }
-}
+
+  // Sums of kN row groups to floats, and to where they go.
+  template <int kN>
+  void Finish(int g) {
+    VecF scale[kN];
+    __mmask16 rows[kN];
+    For<kN>(CELER_EACH(n) {
+      scale[n] = ByteWide::Scales(Group(g + n), 0);
+      const int64_t left = job_.to.rows - (g + n) * kRows;
+      rows[n] = static_cast<__mmask16>(left >= kRows ? 0xFFFF : left <= 0 ? 0 : (1 << left) - 1);
+    });
+    for (int t = 0; t < job_.tokens; ++t) {
+      const XRow x = XRowOf(Unit(t), job_.cols);
+      float* const from = job_.out + t * job_.out_stride + g * kRows;
+      VecF sum[kN];
+      For<kN>(CELER_EACH(n) { sum[n] = ToFloat(LoadI(from + n * kRows)); });
+      AddHighs(x, t % kXTokens, job_.cols, Values(g), job_.group_bytes, sum);
+      const int64_t at = t * job_.to.stride + g * kRows;
+      For<kN>(CELER_EACH(n) {
+        VecF v = Mul(Mul(sum[n], SetF(x.scale[t % kXTokens])), scale[n]);
+        if (!job_.to.out) return StoreF(from + n * kRows, v);
+        asm("" : "+v"(v));  // no multiply-add with what follows: few tokens have none either
+        if (job_.to.bias) v = Add(v, _mm512_maskz_loadu_ps(rows[n], job_.to.bias + (g + n) * kRows));
+        if (job_.to.residual) v = Add(v, _mm512_maskz_loadu_ps(rows[n], job_.to.residual + at + n * kRows));
+        _mm512_mask_storeu_ps(job_.to.out + at + n * kRows, rows[n], v);
+      });
+    }
+  }
+
+  CELER_X86_INLINE void FetchAhead() {
+    for (int i = 0; i < ahead_lines_; ++i)
+      _mm_prefetch(reinterpret_cast<const char*>(ahead_ + 64 * i), _MM_HINT_T1);
+    ahead_ += 64 * ahead_lines_;
+  }
+  // Results go to lines that other cores may have written last: asking for them takes long, so it is done
+  // while there is something else to do.
+  CELER_X86_INLINE void FetchTarget() {
+    for (int i = 0; i < target_lines_ && target_token_ < job_.tokens; ++i) {
+      const float* const p = job_.to.out + target_token_ * job_.to.stride + target_group_ * kRows;
+      asm volatile("prefetchw %0" ::"m"(*p));
+      if (++target_group_ < job_.groups) continue;
+      target_group_ = 0;
+      ++target_token_;
+    }
+  }
+  static CELER_X86_INLINE void Fetch16(const uint8_t* p) {
+    For<16>(CELER_EACH(i) { _mm_prefetch(reinterpret_cast<const char*>(p + 64 * i), _MM_HINT_T0); });
+  }
+
+  const TileJob& job_;
+  TileShape shape_;
+  const uint8_t* next_x_ = nullptr;  // the next block's first unit
+  const uint8_t* ahead_ = nullptr;
+  int ahead_lines_ = 0;  // for each step
+  int target_lines_ = 0, target_token_ = 0, target_group_ = 0;
+  alignas(64) uint8_t tail_[4][kTileBytes];  // the last columns where they do not fill a tile
+};
 
 template <class Format, class X>
 inline void MatrixTile(const TileJob& job) {
-  if (job.tokens <= (__is_same(Format, Wide) ? kVectorTokensWide : kVectorTokens))
+  if (job.tokens <= (__is_same(Format, Row) ? kVectorTokensRow : kVectorTokens))
     return VectorTile<Format, X>(job);
-  if constexpr (__is_same(Format, Wide))
-    MatrixWide(job);
+  if constexpr (__is_same(Format, Row))
+    RowProduct(job).Run();
   else if constexpr (requires { Format::kSubs; })
     MatrixSupers<Format>(job);
   else

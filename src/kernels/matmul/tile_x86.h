@@ -9,6 +9,7 @@ namespace celer::x86 {
   void TileByte##suffix(const TileJob&);      \
   void TileByteMin##suffix(const TileJob&);   \
   void TileByteWide##suffix(const TileJob&);  \
+  void TileByteRow##suffix(const TileJob&);   \
   void TileNibble##suffix(const TileJob&);    \
   void TileNibbleMin##suffix(const TileJob&); \
   void TileSuperQ2##suffix(const TileJob&);   \
@@ -21,6 +22,9 @@ CELER_X86_INTEGER_TILES(Avx2)
 CELER_X86_INTEGER_TILES(Vnni)
 CELER_X86_INTEGER_TILES(Amx)
 #undef CELER_X86_INTEGER_TILES
+
+// From so many tokens on, TileByteRowAmx stores to TileJob::to.
+constexpr int kAmxRowTokens = 5;
 
 void TileF32Avx2(const TileJob&);
 void TileF16Avx2(const TileJob&);

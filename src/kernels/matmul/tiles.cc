@@ -74,7 +74,8 @@ class Activations {
 
 // Room in a thread's own buffer, from the start of a cache line on.
 uint8_t* Room(std::vector<uint8_t>& buffer, int64_t bytes) {
-  buffer.resize(static_cast<size_t>(bytes) + 63);
+  const size_t needed = static_cast<size_t>(bytes) + 63;
+  if (buffer.size() < needed) buffer.resize(needed);  // shrinking would mean to clear it again and again
   return buffer.data() + (-reinterpret_cast<uintptr_t>(buffer.data()) & 63);
 }
 
@@ -91,11 +92,20 @@ class Products {
 
   // Row groups first, first + apart, ... (`count` of them) of a part, times some tokens.
   void Run(const uint8_t* x, const Part& part, int64_t first, int64_t apart, int64_t count, int64_t token,
-           int64_t tokens) const {
+           int64_t tokens, std::span<const uint8_t> ahead = {}) const {
     alignas(64) float tile[kJobTokens * kMaxTileRows];
     const TileIsa::Kernel& kernel = isa_[part.shape.format];
     const int64_t rows = isa_.geometry.rows, stride = count * rows;
     const auto* w = reinterpret_cast<const uint8_t*>(part.to->w.packed);
+    TileTarget to;
+    if (tokens >= kernel.direct_tokens) {
+      const int64_t row = first * rows, at = token * part.to->out_stride + row;
+      to = {.out = part.to->out + at,
+            .residual = part.to->residual ? part.to->residual + at : nullptr,
+            .bias = part.to->bias ? part.to->bias + row : nullptr,
+            .stride = part.to->out_stride,
+            .rows = std::min(stride, part.to->w.rows - row)};
+    }
     kernel.run({.w = w + first * part.shape.group_bytes,
                 .group_bytes = apart * part.shape.group_bytes,
                 .groups = static_cast<int>(count),
@@ -105,7 +115,11 @@ class Products {
                 .cols = part.to->w.cols,
                 .span = part.shape.span,
                 .out = tile,
-                .out_stride = stride});
+                .out_stride = stride,
+                .ahead = ahead.data(),
+                .ahead_bytes = static_cast<int64_t>(ahead.size()),
+                .to = to});
+    if (to.out) return;
     const auto store = [&](int64_t group, int64_t groups, const float* from) {
       const int64_t row = group * rows;
       StoreTile(*part.to, row, std::min(groups * rows, part.to->w.rows - row), token, tokens, from, stride);
@@ -118,7 +132,7 @@ class Products {
   // memory as a tile has groups: each is long, so that the hardware prefetches it, and together they keep
   // more reads in flight than one would.
   void Stream(const uint8_t* x, const Part& part, int64_t begin, int64_t end, int64_t tokens) const {
-    const int64_t streams = isa_.tile_groups;
+    const int64_t streams = isa_.streams;
     if (tokens == 1) {
       const int64_t length = (end - begin) / streams;
       for (int64_t i = 0; i < length; ++i) Run(x, part, begin + i, length, streams, 0, tokens);
@@ -136,6 +150,7 @@ class Products {
 
 int64_t TilePackedBytes(const TileIsa& isa, const WeightView& w) {
   const PackedShape shape = PackedShapeOf(w, isa.geometry);
+  if (shape.format == PackedFormat::kByteRow && w.cols > isa.max_row_cols) return 0;
   return isa[shape.format].run ? shape.bytes() : 0;
 }
 
@@ -243,41 +258,60 @@ void TileMatmul(const TileIsa& isa, const MatmulArgs& args) {
 
   // Tokens are divided into walks, whose activations stay in a core's L2 cache. A thread takes a row tile
   // over the whole walk, so that its weights stay there too. Threads begin with different walks: each then
-  // reads few rows of both factors from afar. They help with the others when theirs is done.
+  // reads few rows of both factors from afar. Those of one walk take its tiles in turns, so that each knows
+  // what comes next and can fetch it ahead; who is done helps with what is left.
   const int64_t token_tiles = (args.tokens + kJobTokens - 1) / kJobTokens;
   const int64_t walk = std::clamp<int64_t>(isa.walk_tokens / kJobTokens, 1, token_tiles);
   const int64_t walks = (token_tiles + walk - 1) / walk;
-  struct alignas(64) Counter {
-    std::atomic<int64_t> next_tile{0};
-  };
-  std::vector<Counter> counters(static_cast<size_t>(walks));
+  std::vector<std::atomic<bool>> taken(static_cast<size_t>(token_tiles * tiles));
   args.pool->Run([&](int thread) {
     const uint8_t* x = nullptr;
-    const auto job = [&](int64_t tile, int64_t token) {
-      const int64_t tokens = std::min(kJobTokens, args.tokens - token);
-      const auto run = [&](const Part& part, int64_t group) {
-        products.Run(x, part, group, 1, std::min<int64_t>(isa.tile_groups, part.shape.groups - group), token,
-                     tokens);
-      };
-      if (zipped) {
-        for (const Part& part : all) run(part, tile * isa.tile_groups);
-        const int64_t row = tile * tile_rows;
-        (*args.finish)(token, token + tokens, row, std::min(row + tile_rows, zipped_rows));
-      } else {
-        size_t i = all.size() - 1;
-        while (all[i].first_tile > tile) --i;
-        run(all[i], (tile - all[i].first_tile) * isa.tile_groups);
+    const auto part_of = [&](int64_t tile) -> const Part& {
+      size_t i = all.size() - 1;
+      while (all[i].first_tile > tile) --i;
+      return all[i];
+    };
+    // One part's row groups from `group` on times the tokens of token tile t, piece `piece` of `pieces` of
+    // the groups from `next` on (none if negative) fetched meanwhile.
+    const auto run = [&](const Part& part, int64_t group, int64_t t, const Part& next_part, int64_t next,
+                         int64_t piece, int64_t pieces) {
+      std::span<const uint8_t> ahead;
+      if (next >= 0 && next < next_part.shape.groups) {
+        const int64_t bytes =
+            std::min<int64_t>(isa.tile_groups, next_part.shape.groups - next) * next_part.shape.group_bytes;
+        ahead = {reinterpret_cast<const uint8_t*>(next_part.to->w.packed) +
+                     next * next_part.shape.group_bytes + bytes * piece / pieces,
+                 static_cast<size_t>(bytes / pieces)};
+      }
+      products.Run(x, part, group, 1, std::min<int64_t>(isa.tile_groups, part.shape.groups - group),
+                   t * kJobTokens, std::min(kJobTokens, args.tokens - t * kJobTokens), ahead);
+    };
+    const auto take = [&](int64_t which, int64_t tile, int64_t next) {
+      const int64_t begin = which * walk, end = std::min(begin + walk, token_tiles);
+      for (int64_t t = begin; t < end; ++t) {
+        if (taken[static_cast<size_t>(t * tiles + tile)].exchange(true, std::memory_order_relaxed)) continue;
+        if (!x) x = prepared_x();
+        if (zipped) {
+          for (const Part& part : all)
+            run(part, tile * isa.tile_groups, t, part, next < tiles ? next * isa.tile_groups : -1, t - begin,
+                end - begin);
+          const int64_t row = tile * tile_rows, token = t * kJobTokens;
+          (*args.finish)(token, std::min(token + kJobTokens, args.tokens), row,
+                         std::min(row + tile_rows, zipped_rows));
+        } else {
+          const Part& part = part_of(tile);
+          const Part& next_part = part_of(std::min(next, tiles - 1));
+          run(part, (tile - part.first_tile) * isa.tile_groups, t, next_part,
+              next < tiles ? (next - next_part.first_tile) * isa.tile_groups : -1, t - begin, end - begin);
+        }
       }
     };
-    for (int64_t w = 0; w < walks; ++w) {
-      const int64_t mine = (thread * walks / args.pool->size() + w) % walks;
-      const int64_t last = std::min((mine + 1) * walk, token_tiles);
-      std::atomic<int64_t>& next = counters[static_cast<size_t>(mine)].next_tile;
-      for (int64_t tile; (tile = next.fetch_add(1, std::memory_order_relaxed)) < tiles;) {
-        if (!x) x = prepared_x();
-        for (int64_t t = mine * walk; t < last; ++t) job(tile, t * kJobTokens);
-      }
-    }
+    const int64_t threads = args.pool->size(), own = thread * walks / threads;
+    const auto first_of = [&](int64_t which) { return (which * threads + walks - 1) / walks; };
+    const int64_t rank = thread - first_of(own), company = first_of(own + 1) - first_of(own);
+    for (int64_t tile = rank; tile < tiles; tile += company) take(own, tile, tile + company);
+    for (int64_t w = 0; w < walks; ++w)
+      for (int64_t tile = 0; tile < tiles; ++tile) take((own + w) % walks, tile, tiles);
   });
 }
 

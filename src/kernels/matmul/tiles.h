@@ -11,6 +11,7 @@ namespace celer {
 struct TileIsa {
   PackGeometry geometry = {};
   int tile_groups = 4;  // row groups that one job should have at least, if there are so many
+  int streams = 4;      // of memory that one thread reads at once for a single token, a row group each
   int x_tokens = 1;     // tokens in one unit of activations
   int64_t walk_tokens =
       1;  // a thread takes a row tile over so many tokens: their activations fit its L2 cache
@@ -20,8 +21,10 @@ struct TileIsa {
   struct Kernel {
     TileFn run = nullptr;  // none: this format is read as stored, by the portable kernel
     XKind x = XKind::kFloat;
+    int64_t direct_tokens = INT64_MAX;  // from so many tokens on it stores to TileJob::to by itself
   };
   Kernel kernels[kPackedFormats] = {};
+  int64_t max_row_cols = INT64_MAX;  // of kByteRow
 
   Kernel& operator[](PackedFormat format) { return kernels[static_cast<int>(format)]; }
   const Kernel& operator[](PackedFormat format) const { return kernels[static_cast<int>(format)]; }

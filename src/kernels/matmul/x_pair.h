@@ -9,8 +9,9 @@ namespace celer {
 
 // Bytes of a unit of 8 tokens.
 int64_t XPairBytes(XKind kind, int64_t cols);
-// kBlocks: XPairBlock[cols / 32][pairs], kSupers: XPairSuper[cols / 256][pairs], kFloat: float[8][cols to 4],
-// kBf16: bf16[cols / 4][pairs][2][4], where pairs = XPairs(tokens). A token that is not there is zeros.
+// kBlocks, kNibbles, kNibblesMin: XPairBlock[cols / 32][pairs], kSupers: XPairSuper[cols / 256][pairs],
+// kFloat: float[8][cols to 4], kBf16: bf16[cols / 4][pairs][2][4], where pairs = XPairs(tokens). A token that
+// is not there is zeros.
 void PrepareXPair(XKind kind, const float* const* rows, int tokens, int64_t cols, uint8_t* out);
 
 }  // namespace celer

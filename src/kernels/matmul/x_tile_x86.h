@@ -13,6 +13,12 @@ namespace {
 CELER_X86_INLINE VecF MaxF(VecF a, VecF b) {
   return _mm512_max_ps(a, b);
 }
+CELER_X86_INLINE VecF MinF(VecF a, VecF b) {
+  return _mm512_min_ps(a, b);
+}
+CELER_X86_INLINE float SumLanes(VecF v) {
+  return _mm512_reduce_add_ps(v);
+}
 CELER_X86_INLINE VecF AbsF(VecF v) {
   return _mm512_abs_ps(v);
 }
@@ -34,6 +40,17 @@ CELER_X86_INLINE void StoreAsBytes(int8_t* p, VecI v) {
 #else
 CELER_X86_INLINE VecF MaxF(VecF a, VecF b) {
   return _mm256_max_ps(a, b);
+}
+CELER_X86_INLINE VecF MinF(VecF a, VecF b) {
+  return _mm256_min_ps(a, b);
+}
+CELER_X86_INLINE float SumLanes(VecF v) {
+  __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+CELER_X86_INLINE void StoreI(void* p, VecI v) {
+  _mm256_storeu_si256(static_cast<__m256i*>(p), v);
 }
 CELER_X86_INLINE VecF AbsF(VecF v) {
   return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v);
@@ -70,6 +87,7 @@ CELER_X86_INLINE float InverseOf(float largest) {
   return largest > 0 ? 127.0f / largest : 0.0f;
 }
 constexpr float kStep = 1.0f / 127;
+constexpr float kOutlier = 1.5f;  // times a typical block's largest value
 
 // What is left of a token's last 64 bytes.
 inline void ZeroTail(uint8_t* values, int t, int64_t token_bytes) {
@@ -102,27 +120,85 @@ inline void PrepareBlocks(const float* const* rows, int tokens, int64_t cols, ui
   }
 }
 
-inline void PrepareWide(const float* const* rows, int tokens, int64_t cols, uint8_t* out) {
-  const XWide x = XWideAt(out, cols);
-  if (tokens < kXTokens) memset(x.scale, 0, static_cast<size_t>(x.bytes - XValues(cols)));
-  for (int t = 0; t < tokens; ++t) {
-    for (int64_t c = 0; c < cols; c += kWideCols) {
-      const float* const from = rows[t] + c;
-      const int64_t n = cols - c < kWideCols ? cols - c : kWideCols;
-      const float largest = Largest(from, n);
-      const VecF inverse = SetF(InverseOf(largest));
-      for (int64_t i = 0; i < n; i += kBlockCols) {
-        int8_t* const q = x.q + XAt(c + i) + t * 64;
-        VecI sums = ZeroI();
-        for (int j = 0; j < kBlockCols; j += kLanes) {
-          const VecI values = ToNearest(Mul(LoadF(from + i + j), inverse));
-          StoreAsBytes(q + j, values);
-          sums = AddI(sums, values);
-        }
-        x.isum[(c + i) / kBlockCols * kXTokens + t] = SumLanes(sums);
-      }
-      x.scale[c / kWideCols * kXTokens + t] = largest * kStep;
+// The mean of n maxima, where none counts for more than twice the mean: a few outliers hardly move it. Zeros
+// follow up to a multiple of kLanes.
+inline float TypicalLargest(const float* largest, int64_t n) {
+  float mean = 0;
+  for (int pass = 0; pass < 5; ++pass) {
+    const VecF most = SetF(pass == 0 ? 3e38f : 2 * mean);
+    VecF sum = ZeroF();
+    for (int64_t i = 0; i < n; i += kLanes) sum = Add(sum, MinF(LoadF(largest + i), most));
+    mean = SumLanes(sum) / static_cast<float>(n);
+  }
+  return mean;
+}
+
+// n values (a multiple of 32, at most 64) of which some need more than eight bits; returns the sum of their
+// low parts.
+inline int32_t QuantizeOutliers(const float* from, int64_t n, float inverse, int32_t step, int8_t* q,
+                                XHigh* high, int32_t& highs, int32_t& high_sum) {
+  alignas(64) int32_t values[64];
+  for (int64_t i = 0; i < n; i += kLanes) StoreI(values + i, ToNearest(Mul(LoadF(from + i), SetF(inverse))));
+  int32_t sum = 0;
+  for (int64_t i = 0; i < n; i += 4, ++step) {
+    XHigh entry{step, {}};
+    bool any = false;
+    for (int64_t j = 0; j < 4; ++j) {
+      const int32_t v = values[i + j];
+      const int32_t upper = v > 127 || v < -127 ? (v + 64) >> 7 : 0;
+      const int32_t lower = v - upper * 128;
+      q[i + j] = static_cast<int8_t>(lower);
+      entry.q[j] = static_cast<int8_t>(upper);
+      any |= upper != 0;
+      sum += lower;
+      high_sum += upper;
     }
+    if (any) high[highs++] = entry;
+  }
+  return sum;
+}
+
+inline void PrepareRow(const float* const* rows, int tokens, int64_t cols, uint8_t* out) {
+  constexpr int64_t kCols = 64;
+  const XRow x = XRowAt(out, cols);
+  if (tokens < kXTokens) memset(x.scale, 0, 16 * kXTokens);
+  alignas(64) float largest[kMaxRowCols / kCols];
+  const int64_t blocks = (cols + kCols - 1) / kCols;
+  for (int t = 0; t < tokens; ++t) {
+    float top = 0;
+    for (int64_t b = 0; b < blocks; ++b) {
+      const int64_t n = cols - b * kCols < kCols ? cols - b * kCols : kCols;
+      largest[b] = Largest(rows[t] + b * kCols, n);
+      top = top < largest[b] ? largest[b] : top;
+    }
+    for (int64_t b = blocks; b % kLanes != 0; ++b) largest[b] = 0;
+    // What is beyond is an outlier, and has seven bits more.
+    float limit = kOutlier * TypicalLargest(largest, blocks);
+    if (limit > top) limit = top;
+    if (limit < top / 128) limit = top / 128;
+    const float inverse = InverseOf(limit);
+    int32_t sum = 0, highs = 0, high_sum = 0;
+    for (int64_t b = 0; b < blocks; ++b) {
+      const int64_t n = cols - b * kCols < kCols ? cols - b * kCols : kCols;
+      const float* const from = rows[t] + b * kCols;
+      int8_t* const q = x.q + XAt(b * kCols) + t * 64;
+      if (largest[b] > limit) {
+        sum += QuantizeOutliers(from, n, inverse, static_cast<int32_t>(b * kCols / 4), q,
+                                x.high + t * (cols / 4), highs, high_sum);
+        continue;
+      }
+      VecI sums = ZeroI();
+      for (int64_t i = 0; i < n; i += kLanes) {
+        const VecI values = ToNearest(Mul(LoadF(from + i), SetF(inverse)));
+        StoreAsBytes(q + i, values);
+        sums = AddI(sums, values);
+      }
+      sum += SumLanes(sums);
+    }
+    x.scale[t] = limit * kStep;
+    x.isum[t] = sum;
+    x.high_sum[t] = high_sum;
+    x.highs[t] = highs;
     ZeroTail(out, t, cols);
   }
 }
@@ -171,8 +247,8 @@ inline void PrepareXTile(XKind kind, const float* const* rows, int tokens, int64
   switch (kind) {
     case XKind::kBlocks:
       return PrepareBlocks(rows, tokens, cols, out);
-    case XKind::kWide:
-      return PrepareWide(rows, tokens, cols, out);
+    case XKind::kRow:
+      return PrepareRow(rows, tokens, cols, out);
     case XKind::kSupers:
       return PrepareSupers(rows, tokens, cols, out);
     case XKind::kFloat:
@@ -190,6 +266,9 @@ inline void PrepareXTile(XKind kind, const float* const* rows, int tokens, int64
         ZeroTail(out, t, 2 * cols);
       }
       return;
+    case XKind::kNibbles:
+    case XKind::kNibblesMin:
+      break;
   }
 }
 

@@ -1,0 +1,144 @@
+// What both arrangements of f16 arithmetic share (attention_half_lanes.h, attention_arm_fp16.cc); see simd.h
+// for the unnamed namespace.
+#pragma once
+
+#include "kernels/attention/attention_tile.h"
+#include "kernels/simd.h"
+
+namespace celer {
+namespace {
+
+constexpr int64_t kHalfLanes = 8;
+
+template <int kValue>
+struct Constant {
+  static constexpr int value = kValue;
+  constexpr operator int64_t() const { return kValue; }
+};
+
+CELER_INLINE float16x8_t LoadHalf(const uint8_t* p) {
+  return vreinterpretq_f16_u8(vld1q_u8(p));
+}
+// The first n < kHalfLanes elements, zeros behind them.
+CELER_INLINE float16x8_t LoadHalfEnd(const uint8_t* p, int64_t n) {
+  uint8_t bytes[16] = {};
+  memcpy(bytes, p, static_cast<size_t>(n) * 2);
+  return LoadHalf(bytes);
+}
+
+// sum + a * b[kLane]. The intrinsic of that name becomes a copy of the lane to all others first (g++ 12).
+template <int kLane>
+CELER_INLINE float16x8_t FmaLane(float16x8_t sum, float16x8_t a, float16x8_t b) {
+  asm("fmla %0.8h, %1.8h, %2.h[%3]" : "+w"(sum) : "w"(a), "x"(b), "i"(kLane));
+  return sum;
+}
+
+// The same with eight b, all at once: only so does g++ keep all of them in registers that can be b.
+template <int kLane>
+CELER_INLINE void FmaLanes(float16x8_t (&sum)[8], float16x8_t a, const float16x8_t (&b)[8]) {
+  asm("fmla %0.8h, %8.8h, %9.h[%17]\n\t"
+      "fmla %1.8h, %8.8h, %10.h[%17]\n\t"
+      "fmla %2.8h, %8.8h, %11.h[%17]\n\t"
+      "fmla %3.8h, %8.8h, %12.h[%17]\n\t"
+      "fmla %4.8h, %8.8h, %13.h[%17]\n\t"
+      "fmla %5.8h, %8.8h, %14.h[%17]\n\t"
+      "fmla %6.8h, %8.8h, %15.h[%17]\n\t"
+      "fmla %7.8h, %8.8h, %16.h[%17]"
+      : "+w"(sum[0]), "+w"(sum[1]), "+w"(sum[2]), "+w"(sum[3]), "+w"(sum[4]), "+w"(sum[5]), "+w"(sum[6]),
+        "+w"(sum[7])
+      : "w"(a), "x"(b[0]), "x"(b[1]), "x"(b[2]), "x"(b[3]), "x"(b[4]), "x"(b[5]), "x"(b[6]), "x"(b[7]),
+        "i"(kLane));
+}
+
+// A query times `scale` in f16, brought to [0.5, 1) by a power of two, which is returned. What lies between
+// dim and padded becomes zero.
+CELER_INLINE float HalfQuery(const float* q, int64_t dim, int64_t padded, float scale, __fp16* out) {
+  constexpr int kL = Simd::kLanes;
+  const float32x4_t scales = vdupq_n_f32(scale);
+  const auto load = [&](int64_t d) {
+    return vmulq_f32(d + kL <= dim ? vld1q_f32(q + d) : LoadSome(q + d, dim - d), scales);
+  };
+  float32x4_t tops = vdupq_n_f32(0);
+  for (int64_t d = 0; d < dim; d += kL) tops = vmaxq_f32(tops, vabsq_f32(load(d)));
+  const float top = vmaxvq_f32(tops);
+  uint32_t bits;
+  memcpy(&bits, &top, sizeof bits);
+  const uint32_t exponent = bits >> 23;  // top < 2^(exponent - 126)
+  float power = 1, inverse = 1;
+  if (exponent > 26 && exponent < 226) {
+    bits = (exponent + 1) << 23;
+    memcpy(&power, &bits, sizeof power);
+    bits = (253 - exponent) << 23;
+    memcpy(&inverse, &bits, sizeof inverse);
+  }
+  for (int64_t d = 0; d < padded; d += kL)
+    vst1_f16(out + d, d < dim ? vcvt_f16_f32(vmulq_n_f32(load(d), inverse)) : vdup_n_f16(0));
+  return power;
+}
+
+CELER_INLINE void Transpose8x8(const __fp16* from, int64_t stride, __fp16* to) {
+  float16x8_t a[8], b[8];
+  for (int i = 0; i < 8; ++i) a[i] = vld1q_f16(from + i * stride);
+  // Each round zips a row with the one four further on; three rounds move every bit of the index to its new
+  // place.
+  for (int i = 0; i < 4; ++i)
+    b[2 * i] = vzip1q_f16(a[i], a[i + 4]), b[2 * i + 1] = vzip2q_f16(a[i], a[i + 4]);
+  for (int i = 0; i < 4; ++i)
+    a[2 * i] = vzip1q_f16(b[i], b[i + 4]), a[2 * i + 1] = vzip2q_f16(b[i], b[i + 4]);
+  for (int i = 0; i < 4; ++i)
+    b[2 * i] = vzip1q_f16(a[i], a[i + 4]), b[2 * i + 1] = vzip2q_f16(a[i], a[i + 4]);
+  for (int i = 0; i < 8; ++i) vst1q_f16(to + i * 8, b[i]);
+}
+
+// int8 with a scale to f16, `padded` elements per row: the half with the bits 0x4800 + u is 8 + u / 128, so
+// with u = value + 128 it is value / 128 + 9. A scale times 128 is the largest magnitude of its row, which
+// f16 would have to hold as well.
+inline void DecodeToHalf(const uint8_t* rows, int64_t row_bytes, const float* scales, int64_t keys,
+                         int64_t dim, int64_t padded, __fp16* out) {
+  const uint8x16_t flip = vdupq_n_u8(0x80), high = vdupq_n_u8(0x48);
+  const float16x8_t nine = vdupq_n_f16(9);
+  for (int64_t k = 0; k < keys; ++k) {
+    const float16x8_t scale = vdupq_n_f16(static_cast<__fp16>(scales[k] * 128));
+    for (int64_t d = 0; d < dim; d += 16) {
+      uint8_t end[16] = {};
+      const uint8_t* from = rows + k * row_bytes + d;
+      if (dim - d < 16) {
+        memcpy(end, from, static_cast<size_t>(dim - d));
+        from = end;
+      }
+      const uint8x16_t u = veorq_u8(vld1q_u8(from), flip);
+      const float16x8_t lo = vsubq_f16(vreinterpretq_f16_u8(vzip1q_u8(u, high)), nine);
+      const float16x8_t hi = vsubq_f16(vreinterpretq_f16_u8(vzip2q_u8(u, high)), nine);
+      vst1q_f16(out + k * padded + d, vmulq_f16(lo, scale));
+      vst1q_f16(out + k * padded + d + 8, vmulq_f16(hi, scale));
+    }
+  }
+}
+
+// e^x for x <= 0, all in f16: about one unit in the last place, and right down to the smallest number.
+template <int kN>
+CELER_INLINE void ExpOfHalf(float16x8_t (&x)[kN]) {
+  constexpr __fp16 kLowest = -17.32f;  // 2^-25 becomes 0
+  constexpr __fp16 kMagic = 1024 + 512 + 25;
+  constexpr __fp16 kLn2High = 0.693147181f, kLn2Low = 0.693147181f - static_cast<float>(kLn2High);
+  float16x8_t t[kN], p[kN];
+  for (int i = 0; i < kN; ++i) x[i] = vmaxq_f16(x[i], vdupq_n_f16(kLowest));
+  // x = n ln 2 + r, |r| <= ln 2 / 2. The sum is rounded to an integer, and n + 25 stays in its low bits.
+  for (int i = 0; i < kN; ++i) t[i] = vmulq_f16(x[i], vdupq_n_f16(1.44269504f));
+  for (int i = 0; i < kN; ++i) t[i] = vaddq_f16(t[i], vdupq_n_f16(kMagic));
+  for (int i = 0; i < kN; ++i) p[i] = vsubq_f16(t[i], vdupq_n_f16(kMagic));
+  for (int i = 0; i < kN; ++i) x[i] = vfmsq_f16(x[i], p[i], vdupq_n_f16(kLn2High));
+  for (int i = 0; i < kN; ++i) x[i] = vfmsq_f16(x[i], p[i], vdupq_n_f16(kLn2Low));
+  // e^r / 1024 interpolated at the four Chebyshev nodes, off by 1e-4 of itself.
+  constexpr float kUnit = 1.0f / 1024;
+  for (int i = 0; i < kN; ++i)
+    p[i] = vfmaq_f16(vdupq_n_f16(0.50502228f * kUnit), x[i], vdupq_n_f16(0.16767012f * kUnit));
+  for (int i = 0; i < kN; ++i) p[i] = vfmaq_f16(vdupq_n_f16(0.99998493f * kUnit), x[i], p[i]);
+  for (int i = 0; i < kN; ++i) p[i] = vfmaq_f16(vdupq_n_f16(0.99992456f * kUnit), x[i], p[i]);
+  // Times 2^(n + 10), which is a normal number for n > -25: the product rounds once where it is subnormal.
+  for (int i = 0; i < kN; ++i)
+    x[i] = vmulq_f16(p[i], vreinterpretq_f16_s16(vshlq_n_s16(vreinterpretq_s16_f16(t[i]), 10)));
+}
+
+}  // namespace
+}  // namespace celer

@@ -1,0 +1,58 @@
+// Packed weights kept on disk, so that a later start maps them instead of packing once more. One file holds
+// one model, packed in one way; whatever does not fit exactly is ignored and written anew. Files of the
+// folder may be removed at any time.
+//
+//   "CELERPAK", uint32 version, uint32 entries, uint64 bytes of the file, key (64 characters),
+//   per entry: uint32 length of the name, name, uint64 offset (a multiple of 64), uint64 bytes,
+//   SHA-256 of all of that (64 characters); the bytes of the entries
+//
+// Values are not checked when they are mapped: they hold no offsets, so that wrong ones give wrong text and
+// nothing worse.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/result.h"
+#include "io/mapped_file.h"
+#include "weights/tensor_source.h"
+
+namespace celer {
+
+// What the packed bytes depend on, as 64 hexadecimal digits: `how` they are packed, names, types, shapes and
+// sizes of the tensors, one page in every MiB of them, and the sizes and times of change of the files. All
+// of the content would be surer, and would read the whole model once more at every start.
+std::string PackKey(const TensorSource& source, std::string_view how);
+
+class PackCache {
+ public:
+  // Maps the file of this key if it is there and valid; says in the log why not.
+  PackCache(std::filesystem::path folder, std::string key);
+
+  // A matrix of exactly so many packed bytes, aligned to 64; nullptr if there is none. It lives as long as
+  // this object.
+  const std::byte* Find(const std::string& name, int64_t bytes) const;
+
+  // Replaces the file: it is written beside and renamed, so that readers and other writers never see a part
+  // of it. What is mapped stays as it is.
+  using Entries = std::map<std::string, std::span<const std::byte>>;
+  Status Write(const Entries& entries) const;
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  Status Map();
+
+  std::filesystem::path path_;
+  std::string key_;
+  std::optional<MappedFile> file_;
+  Entries entries_;
+};
+
+}  // namespace celer
