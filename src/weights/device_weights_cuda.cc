@@ -94,7 +94,14 @@ DeviceMatrix DeviceWeights::Plan(const WeightView& host, WeightStore::Role role)
       return Shaped(Format::kInt4, host.rows, host.cols, 32);
     case DType::kQ4_K:
       return Shaped(Format::kInt4Wide, host.rows, host.cols, 32);
-    default:  // f16, and what has no kernel of its own: decoded and rounded to 11 bits
+    case DType::kQ5_0:
+      return Shaped(Format::kInt8, host.rows, host.cols, 32);
+    case DType::kQ3_K:
+    case DType::kQ6_K:
+      return Shaped(Format::kInt8, host.rows, host.cols, 16);
+    case DType::kQ2_K:
+      return Shaped(Format::kInt4Wide, host.rows, host.cols, 16);
+    default:  // f16; q5_1 and q5_k, 5 bits with a minimum, are rounded to its 11 bits
       return Shaped(Format::kF16, host.rows, host.cols, 0);
   }
 }

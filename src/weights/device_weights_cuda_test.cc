@@ -14,6 +14,7 @@
 #include "formats/int8.h"
 #include "kernels/embed/embed_cuda.h"
 #include "kernels/matmul/matvec_cuda.h"
+#include "kernels/matmul/wide_cuda.h"
 #include "weights/device_weights.h"
 
 namespace celer::cuda {
@@ -104,8 +105,8 @@ Result<Uploaded> Upload(const WeightView& view, const char* weights, HeadOrder o
 }
 
 TEST_F(DeviceWeightsTest, StoredFormatsAreTakenOverExactly) {
-  for (const DType dtype :
-       {DType::kF32, DType::kF16, DType::kBf16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ4_K}) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBf16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1,
+                            DType::kQ4_K, DType::kQ5_0, DType::kQ2_K, DType::kQ3_K, DType::kQ6_K}) {
     for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{5, 256}, {19, 768}, {64, 512}}) {
       SCOPED_TRACE(std::string(Name(dtype)) + " " + std::to_string(rows) + "x" + std::to_string(cols));
       const HostMatrix host = MakeHost(dtype, rows, cols, 3);
@@ -114,15 +115,18 @@ TEST_F(DeviceWeightsTest, StoredFormatsAreTakenOverExactly) {
       const auto expected = Decoded(host.view), got = ReadBack(uploaded->matrix);
       // Scale times value plus minimum may be fused into one rounding on either side.
       for (size_t i = 0; i < expected.size(); ++i)
-        ASSERT_NEAR(expected[i], got[i],
-                    dtype == DType::kQ4_0 || dtype == DType::kQ4_1 || dtype == DType::kQ4_K ? 1e-7 : 0)
+        ASSERT_NEAR(
+            expected[i], got[i],
+            dtype == DType::kQ4_0 || dtype == DType::kQ4_1 || dtype == DType::kQ4_K || dtype == DType::kQ2_K
+                ? 1e-7
+                : 0)
             << i;
     }
   }
 }
 
 TEST_F(DeviceWeightsTest, OthersAreRoundedToHalf) {
-  for (const DType dtype : {DType::kQ6_K, DType::kQ5_K, DType::kQ5_0, DType::kQ3_K}) {
+  for (const DType dtype : {DType::kQ5_1, DType::kQ5_K}) {
     SCOPED_TRACE(Name(dtype));
     const HostMatrix host = MakeHost(dtype, 7, 512, 4);
     auto uploaded = Upload(host.view, "stored");
@@ -196,7 +200,9 @@ TEST_F(DeviceWeightsTest, ProductsAgreeWithDouble) {
       {"int8-g128", DType::kBf16, 48, 4096}, {"int4-g32", DType::kBf16, 70, 2528},
       {"int4-g64", DType::kBf16, 23, 1600},  {"int4-g128", DType::kBf16, 4096, 4096},
       {"stored", DType::kQ4_K, 40, 2816},    {"stored", DType::kQ8_0, 40, 11008},
-      {"stored", DType::kBf16, 2048, 11008},
+      {"stored", DType::kBf16, 2048, 11008}, {"stored", DType::kQ6_K, 40, 2816},
+      {"stored", DType::kQ3_K, 19, 11008},   {"stored", DType::kQ2_K, 40, 768},
+      {"stored", DType::kQ5_0, 33, 224},     {"stored", DType::kQ2_K, 2048, 11008},
   };
   for (const ProductCase& c : cases) {
     const HostMatrix host = MakeHost(c.stored, c.rows, c.cols, 7);
@@ -285,6 +291,179 @@ TEST_F(DeviceWeightsTest, GateAndUpInOneProduct) {
       }
       ASSERT_NEAR(g / (1 + std::exp(-g)) * u, got[static_cast<size_t>(t * 44 + r)], 1e-4);
     }
+}
+
+// Weights and activations are rounded to bf16, errors of which nearly cancel out in a sum.
+class Rounded {
+ public:
+  void Add(double term) {
+    sum_ += term;
+    squares_ += term * term;
+  }
+  double sum() const { return sum_; }
+  double tolerance() const { return std::sqrt(squares_) * 3 / 256 + 1e-6; }
+
+ private:
+  double sum_ = 0, squares_ = 0;
+};
+
+TEST_F(DeviceWeightsTest, WideProductsAgreeWithDouble) {
+  if (!WideRuns()) GTEST_SKIP() << "no warpgroup products on this device";
+  const ProductCase cases[] = {
+      {"stored", DType::kF32, 33, 20},         {"stored", DType::kF16, 100, 576},
+      {"stored", DType::kBf16, 7, 18},         {"stored", DType::kBf16, 300, 1536},
+      {"stored", DType::kBf16, 4096, 4096},    {"int8", DType::kBf16, 70, 1000},
+      {"int8-g32", DType::kBf16, 70, 960},     {"int8-g128", DType::kBf16, 1048, 4096},
+      {"int4-g32", DType::kBf16, 70, 2528},    {"int4-g64", DType::kBf16, 23, 1600},
+      {"int4-g128", DType::kBf16, 2048, 4096}, {"stored", DType::kQ4_K, 40, 2816},
+      {"stored", DType::kQ8_0, 40, 11008},     {"stored", DType::kQ6_K, 40, 2816},
+      {"stored", DType::kQ2_K, 70, 768},
+  };
+  OnDevice<float> partial(WidePartialFloats());
+  OnDevice<int32_t> tickets(std::vector<int32_t>(static_cast<size_t>(WideTickets()), 0));
+  for (const ProductCase& c : cases) {
+    const HostMatrix host = MakeHost(c.stored, c.rows, c.cols, 7);
+    auto uploaded = Upload(host.view, c.weights);
+    ASSERT_TRUE(uploaded) << uploaded.error().message();
+    const DeviceMatrix& m = uploaded->matrix;
+    const auto w = ReadBack(m);
+    for (const int tokens : {9, 17, 64, 100, 300}) {
+      const auto x = RandomFloats(tokens * c.cols, 8, 3.0f), norm = RandomFloats(c.cols, 9),
+                 before = RandomFloats(tokens * c.rows, 10);
+      OnDevice<float> dx(x), dnorm(norm);
+      for (const int tile : {16, 32, 64, 128, 256}) {
+        if (tile < tokens && tile < 128) continue;
+        SCOPED_TRACE(std::string(c.weights) + " " + std::string(Name(c.stored)) + " " +
+                     std::to_string(c.rows) + "x" + std::to_string(c.cols) + " tokens " +
+                     std::to_string(tokens) + " tile " + std::to_string(tile));
+        OnDevice<std::byte> memory(WideActivations::Bytes(tokens, tile, m.padded));
+        const WideActivations activations{memory.get(), tile, m.padded};
+        ASSERT_EQ(cudaSuccess, LaunchWideActivations(dx.get(), nullptr, tokens, static_cast<int>(c.cols),
+                                                     dnorm.get(), 1e-5f, activations, nullptr));
+        std::vector<float> first;
+        for (int run = 0; run < 2; ++run) {
+          OnDevice<float> out(before);
+          WideArgs args;
+          args.w[0] = m;
+          args.x = activations;
+          args.tokens = tokens;
+          args.epilogue = WideEpilogue::kAdd;
+          args.out = out.get();
+          args.out_stride = c.rows;
+          args.partial = partial.get();
+          args.tickets = tickets.get();
+          ASSERT_EQ(cudaSuccess, LaunchWide(args, nullptr));
+          ASSERT_EQ(cudaSuccess, cudaDeviceSynchronize());
+          const auto got = out.Read();
+          if (run == 1) {
+            ASSERT_EQ(0, std::memcmp(first.data(), got.data(), got.size() * sizeof(float)))
+                << "another run gave other bits";
+            break;
+          }
+          first = got;
+          const int token_step = tokens > 20 ? 7 : 1;
+          const int64_t row_step = c.rows > 200 ? 37 : 3;
+          for (int t = 0; t < tokens; t += token_step) {
+            double squares = 0;
+            for (int64_t i = 0; i < c.cols; ++i)
+              squares +=
+                  double{x[static_cast<size_t>(t * c.cols + i)]} * x[static_cast<size_t>(t * c.cols + i)];
+            const double scale = 1 / std::sqrt(squares / static_cast<double>(c.cols) + 1e-5);
+            for (int64_t r = t % row_step; r < c.rows; r += row_step) {
+              Rounded expected;
+              for (int64_t i = 0; i < c.cols; ++i)
+                expected.Add(double{w[static_cast<size_t>(r * c.cols + i)]} *
+                             x[static_cast<size_t>(t * c.cols + i)] * norm[static_cast<size_t>(i)] * scale);
+              ASSERT_NEAR(expected.sum() + before[static_cast<size_t>(t * c.rows + r)],
+                          got[static_cast<size_t>(t * c.rows + r)], expected.tolerance())
+                  << "token " << t << " row " << r;
+            }
+          }
+        }
+      }
+    }
+    for (const int32_t ticket : tickets.Read()) ASSERT_EQ(0, ticket);
+  }
+}
+
+// gate, up and down of a feed-forward network of odd width, and three matrices in one product.
+TEST_F(DeviceWeightsTest, WideProductsFollowEachOther) {
+  if (!WideRuns()) GTEST_SKIP() << "no warpgroup products on this device";
+  constexpr int kHidden = 96, kMiddle = 172;
+  const HostMatrix gate = MakeHost(DType::kBf16, kMiddle, kHidden, 11),
+                   up = MakeHost(DType::kBf16, kMiddle, kHidden, 12),
+                   down = MakeHost(DType::kBf16, kHidden, kMiddle, 13),
+                   other = MakeHost(DType::kBf16, 20, kHidden, 14);
+  auto a = Upload(gate.view, "stored"), b = Upload(up.view, "stored"), d = Upload(down.view, "stored"),
+       e = Upload(other.view, "stored");
+  ASSERT_TRUE(a && b && d && e);
+  const auto wa = Decoded(gate.view), wb = Decoded(up.view), wd = Decoded(down.view),
+             we = Decoded(other.view);
+  OnDevice<float> partial(WidePartialFloats());
+  OnDevice<int32_t> tickets(std::vector<int32_t>(static_cast<size_t>(WideTickets()), 0));
+  for (const auto& [tokens, tile] : {std::pair{9, 16}, {33, 64}, {128, 128}, {140, 128}, {270, 256}}) {
+    SCOPED_TRACE(std::to_string(tokens) + " tokens in tiles of " + std::to_string(tile));
+    const auto x = RandomFloats(tokens * kHidden, 15, 2.0f);
+    OnDevice<float> dx(x);
+    OnDevice<std::byte> x_memory(WideActivations::Bytes(tokens, tile, a->matrix.padded)),
+        mid_memory(WideActivations::Bytes(tokens, tile, d->matrix.padded));
+    WideArgs args;
+    args.x = {x_memory.get(), tile, a->matrix.padded};
+    ASSERT_EQ(cudaSuccess,
+              LaunchWideActivations(dx.get(), nullptr, tokens, kHidden, nullptr, 0, args.x, nullptr));
+    args.tokens = tokens;
+    args.partial = partial.get();
+    args.tickets = tickets.get();
+
+    WideArgs stacked = args;
+    stacked.w = {e->matrix, a->matrix, e->matrix};
+    stacked.matrices = 3;
+    OnDevice<float> rows(tokens * (40 + kMiddle));
+    stacked.out = rows.get();
+    stacked.out_stride = 40 + kMiddle;
+    ASSERT_EQ(cudaSuccess, LaunchWide(stacked, nullptr));
+
+    args.w = {a->matrix, b->matrix, {}};
+    args.matrices = 2;
+    args.epilogue = WideEpilogue::kGateUp;
+    args.mid = {mid_memory.get(), tile, d->matrix.padded};
+    ASSERT_EQ(cudaSuccess, LaunchWide(args, nullptr));
+    WideArgs last = args;
+    last.w = {d->matrix, {}, {}};
+    last.matrices = 1;
+    last.x = args.mid;
+    last.epilogue = WideEpilogue::kStore;
+    OnDevice<float> out(tokens * kHidden);
+    last.out = out.get();
+    last.out_stride = kHidden;
+    ASSERT_EQ(cudaSuccess, LaunchWide(last, nullptr));
+    const auto got_rows = rows.Read(), got = out.Read();
+    const auto dot = [&](const std::vector<float>& w, int r, int t) {
+      Rounded sum;
+      for (int i = 0; i < kHidden; ++i)
+        sum.Add(double{w[static_cast<size_t>(r * kHidden + i)]} * x[static_cast<size_t>(t * kHidden + i)]);
+      return sum;
+    };
+    for (int t = 0; t < tokens; ++t) {
+      std::vector<double> mid(kMiddle);
+      for (int r = 0; r < kMiddle; ++r) {
+        const Rounded g = dot(wa, r, t);
+        mid[static_cast<size_t>(r)] = g.sum() / (1 + std::exp(-g.sum())) * dot(wb, r, t).sum();
+        ASSERT_NEAR(g.sum(), got_rows[static_cast<size_t>(t * (40 + kMiddle) + 20 + r)], g.tolerance());
+      }
+      for (int r = 0; r < 20; ++r) {
+        const Rounded v = dot(we, r, t);
+        for (const int first : {0, 20 + kMiddle})
+          ASSERT_NEAR(v.sum(), got_rows[static_cast<size_t>(t * (40 + kMiddle) + first + r)], v.tolerance());
+      }
+      for (int r = 0; r < kHidden; ++r) {
+        Rounded sum;
+        for (int i = 0; i < kMiddle; ++i)
+          sum.Add(double{wd[static_cast<size_t>(r * kMiddle + i)]} * mid[static_cast<size_t>(i)]);
+        ASSERT_NEAR(sum.sum(), got[static_cast<size_t>(t * kHidden + r)], 2 * sum.tolerance() + 2e-3);
+      }
+    }
+  }
 }
 
 // The loader's accounting: never more than the final weights and the two pieces on the way.

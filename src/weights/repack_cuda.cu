@@ -23,6 +23,64 @@ __device__ __forceinline__ int Q4KValue(const uint8_t* block, int i) {
   return block[16 + 32 * (i / 64) + i % 32] >> (i / 32 % 2 * 4) & 15;
 }
 
+// The other GGUF blocks, all as scale * integer + minimum; `i` is the element's place in its block.
+struct Quantized {
+  int value;
+  float scale, min;
+  __device__ __forceinline__ float Decoded() const { return scale * static_cast<float>(value) + min; }
+};
+__device__ __forceinline__ int FifthBit(const uint8_t* bits, int i) {
+  return (bits[i / 8] >> (i % 8) & 1) << 4;
+}
+__device__ __forceinline__ Quantized Q5Element(DType dtype, const uint8_t* data, int col) {
+  if (dtype == DType::kQ5_K) {
+    const uint8_t* block = data + col / 256 * 176;
+    const int i = col % 256, g = i / 32;
+    const float2 p = Q4KGroup(block, g);
+    const int low = block[48 + 32 * (g / 2) + i % 32] >> (g % 2 * 4) & 15;
+    return {low | (block[16 + i % 32] >> g & 1) << 4, p.x, p.y};
+  }
+  const int i = col % 32, min_bytes = dtype == DType::kQ5_1 ? 2 : 0;
+  const uint8_t* block = data + col / 32 * (22 + min_bytes);
+  const uint8_t* bits = block + 2 + min_bytes;
+  const int q = (bits[4 + i % 16] >> (i / 16 * 4) & 15) | FifthBit(bits, i);
+  return dtype == DType::kQ5_1 ? Quantized{q, HalfAt(block), HalfAt(block + 2)}
+                               : Quantized{q - 16, HalfAt(block), 0.0f};
+}
+__device__ __forceinline__ Quantized Q2KElement(const uint8_t* data, int col) {
+  const uint8_t* block = data + col / 256 * 84;
+  const int i = col % 256, g = i / 16, packed = block[g];
+  const int q = block[16 + 32 * (g / 8) + i % 32] >> (2 * (g / 2 % 4)) & 3;
+  return {q, HalfAt(block + 80) * static_cast<float>(packed & 15),
+          -(HalfAt(block + 82) * static_cast<float>(packed >> 4))};
+}
+__device__ __forceinline__ Quantized Q3KElement(const uint8_t* data, int col) {
+  const uint8_t* block = data + col / 256 * 110;
+  const uint8_t* scales = block + 96;
+  const int i = col % 256, g = i / 16;
+  const int low = scales[g % 8] >> (4 * (g / 8)) & 15, high = scales[8 + g % 4] >> (2 * (g / 4)) & 3;
+  const int q =
+      (block[32 + 32 * (g / 8) + i % 32] >> (2 * (g / 2 % 4)) & 3) - ((block[i % 32] >> (g / 2) & 1) ? 0 : 4);
+  return {q, HalfAt(block + 108) * static_cast<float>((low | high << 4) - 32), 0.0f};
+}
+__device__ __forceinline__ Quantized Q6KElement(const uint8_t* data, int col) {
+  const uint8_t* block = data + col / 256 * 210;
+  const int i = col % 256, half = i / 128, g = i / 16;
+  const int low = block[64 * half + i % 64] >> (i % 128 / 64 * 4) & 15;
+  const int high = block[128 + 32 * half + i % 32] >> (i % 128 / 32 * 2) & 3;
+  return {(low | high << 4) - 32,
+          HalfAt(block + 208) * static_cast<float>(static_cast<int8_t>(block[192 + g])), 0.0f};
+}
+// Types that become kInt8 without loss, at groups of so many columns; 0 for others.
+__host__ __device__ constexpr int ExactInt8Group(DType dtype) {
+  return dtype == DType::kQ5_0 ? 32 : dtype == DType::kQ3_K || dtype == DType::kQ6_K ? 16 : 0;
+}
+__device__ __forceinline__ Quantized ExactInt8(DType dtype, const uint8_t* data, int col) {
+  return dtype == DType::kQ5_0   ? Q5Element(dtype, data, col)
+         : dtype == DType::kQ3_K ? Q3KElement(data, col)
+                                 : Q6KElement(data, col);
+}
+
 __device__ float SourceElement(const RepackArgs& a, int row, int col) {
   const uint8_t* data = reinterpret_cast<const uint8_t*>(a.source) + row * a.source_row_bytes;
   switch (a.dtype) {
@@ -55,14 +113,16 @@ __device__ float SourceElement(const RepackArgs& a, int row, int col) {
       const float2 p = Q4KGroup(block, col % 256 / 32);
       return p.x * static_cast<float>(Q4KValue(block, col % 256)) + p.y;
     }
-    case DType::kQ6_K: {
-      const uint8_t* block = data + col / 256 * 210;
-      const int i = col % 256, half = i / 128, g = i / 16;
-      const int low = block[64 * half + i % 64] >> (i % 128 / 64 * 4) & 15;
-      const int high = block[128 + 32 * half + i % 32] >> (i % 128 / 32 * 2) & 3;
-      const float scale = HalfAt(block + 208) * static_cast<float>(static_cast<int8_t>(block[192 + g]));
-      return scale * static_cast<float>((low | high << 4) - 32);
-    }
+    case DType::kQ5_0:
+    case DType::kQ5_1:
+    case DType::kQ5_K:
+      return Q5Element(a.dtype, data, col).Decoded();
+    case DType::kQ2_K:
+      return Q2KElement(data, col).Decoded();
+    case DType::kQ3_K:
+      return Q3KElement(data, col).Decoded();
+    case DType::kQ6_K:
+      return Q6KElement(data, col).Decoded();
     default:
       return 0;
   }
@@ -162,6 +222,9 @@ __global__ void GroupKernel(const __grid_constant__ RepackArgs a) {
       const uint8_t* block = data + g * 34;
       scale = HalfAt(block);
       for (int i = 0; i < n; ++i) PutInt8(a, to, first + i, static_cast<int8_t>(block[2 + i]));
+    } else if (ExactInt8Group(a.dtype) == n) {
+      scale = ExactInt8(a.dtype, data, first).scale;
+      for (int i = 0; i < n; ++i) PutInt8(a, to, first + i, ExactInt8(a.dtype, data, first + i).value);
     } else if (a.dtype == DType::kI8 && n == a.source_group) {
       scale = a.source_scales[static_cast<int64_t>(from) * groups + g];
       for (int i = 0; i < n; ++i) PutInt8(a, to, first + i, static_cast<int8_t>(data[first + i]));
@@ -190,6 +253,11 @@ __global__ void GroupKernel(const __grid_constant__ RepackArgs a) {
       p = make_float2(HalfAt(data + g * 18), -8.0f * HalfAt(data + g * 18));
     else
       p = make_float2(HalfAt(data + g * 20), HalfAt(data + g * 20 + 2));
+  } else if (n == 16 && a.dtype == DType::kQ2_K) {
+    for (int i = 0; i < n; i += 2)
+      PutInt4(a, to, first + i, Q2KElement(data, first + i).value, Q2KElement(data, first + i + 1).value);
+    const Quantized any = Q2KElement(data, first);
+    p = make_float2(any.scale, any.min);
   } else {
     const float2 fit = FitAffine(a, from, first, n);
     p = make_float2(__half2float(__float2half_rn(fminf(fmaxf(fit.x, -65504.0f), 65504.0f))),
@@ -280,6 +348,11 @@ bool CanRepack(DType dtype) {
     case DType::kQ4_0:
     case DType::kQ4_1:
     case DType::kQ4_K:
+    case DType::kQ5_0:
+    case DType::kQ5_1:
+    case DType::kQ5_K:
+    case DType::kQ2_K:
+    case DType::kQ3_K:
     case DType::kQ6_K:
       return true;
     default:

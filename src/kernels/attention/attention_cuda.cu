@@ -1,70 +1,72 @@
-#include "kernels/attention/attention_body.cuh"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/attention/attention_cuda.h"
+
+#include <algorithm>
+
+#include "kernels/attention/attention_unit_kernel.cuh"
 
 namespace celer::cuda {
+namespace attention {
+
+cudaError_t LaunchF16(const DeviceAttentionArgs& a, const Bunches& b, cudaStream_t stream);
+cudaError_t LaunchBf16(const DeviceAttentionArgs& a, const Bunches& b, cudaStream_t stream);
+cudaError_t LaunchI8(const DeviceAttentionArgs& a, const Bunches& b, cudaStream_t stream);
+cudaError_t LaunchFp8(const DeviceAttentionArgs& a, const Bunches& b, cudaStream_t stream);
+
+int Multiprocessors() {
+  static const int count = [] {
+    int device = 0, n = 1;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device);
+    return n;
+  }();
+  return count;
+}
+
 namespace {
 
-using namespace attention;
-
-// Grid: (kv heads x batches of G query heads, splits, tokens).
-template <class T, int L, int G>
-__global__ void __launch_bounds__(kThreads)
-    AttentionKernel(const __grid_constant__ DeviceAttentionArgs a, int batches) {
-  __shared__ Shared<L, G> shared;
-  LetNextStart();
-  WaitForPrevious();
-  Attend<T, L, G>(a, batches, blockIdx.x, gridDim.x, blockIdx.y, gridDim.y, blockIdx.z, threadIdx.x, shared,
-                  [] { __syncthreads(); });
-}
-
-int QueriesAtOnce(int group) {
-  return group == 1 ? 1 : group <= 4 ? 4 : 8;
-}
-int Batches(int heads, int kv_heads) {
-  const int group = heads / kv_heads, at_once = QueriesAtOnce(group);
-  return (group + at_once - 1) / at_once;
-}
-
-template <class T, int L>
-cudaError_t LaunchLanes(const DeviceAttentionArgs& a, dim3 grid, int batches, cudaStream_t stream) {
-  switch (QueriesAtOnce(a.heads / a.kv.kv_heads)) {
-    case 1:
-      return Launch(AttentionKernel<T, L, 1>, grid, dim3(kThreads), 0, stream, a, batches);
-    case 4:
-      return Launch(AttentionKernel<T, L, 4>, grid, dim3(kThreads), 0, stream, a, batches);
+cudaError_t LaunchSome(const DeviceAttentionArgs& a, const Bunches& b, cudaStream_t stream) {
+  switch (a.kv.dtype) {
+    case DType::kF16:
+      return LaunchF16(a, b, stream);
+    case DType::kBf16:
+      return LaunchBf16(a, b, stream);
+    case DType::kI8:
+      return LaunchI8(a, b, stream);
+    case DType::kFp8E4M3:
+      return LaunchFp8(a, b, stream);
     default:
-      return Launch(AttentionKernel<T, L, 8>, grid, dim3(kThreads), 0, stream, a, batches);
+      return cudaErrorInvalidValue;
   }
 }
 
-template <class T>
-cudaError_t LaunchType(const DeviceAttentionArgs& a, dim3 grid, int batches, cudaStream_t stream) {
-  if (a.kv.padded_dim <= 64) return LaunchLanes<T, 8>(a, grid, batches, stream);
-  if (a.kv.padded_dim <= 128) return LaunchLanes<T, 16>(a, grid, batches, stream);
-  if (a.kv.padded_dim <= 256) return LaunchLanes<T, 32>(a, grid, batches, stream);
-  return cudaErrorInvalidValue;
-}
-
 }  // namespace
+}  // namespace attention
 
 int AttentionSplits(int heads, int kv_heads) {
-  const int blocks = kv_heads * Batches(heads, kv_heads);
-  const int splits = 512 / blocks;
-  return splits < 1 ? 1 : splits > 64 ? 64 : splits;
+  // One sequence alone gives every multiprocessor two blocks.
+  const int columns = attention::BunchesOf(heads, kv_heads).columns;
+  return std::clamp(2 * attention::Multiprocessors() / columns, 1, attention::kMostSplits);
 }
 
-int64_t AttentionPartialFloats(int tokens, int heads, int kv_heads, int padded_dim) {
-  const int64_t slots =
-      static_cast<int64_t>(kv_heads) * Batches(heads, kv_heads) * AttentionSplits(heads, kv_heads);
-  return tokens * slots * QueriesAtOnce(heads / kv_heads) * (padded_dim + 2);
+int64_t AttentionPartialFloats(int64_t tokens, int heads, int kv_heads, int padded_dim) {
+  const attention::Bunches b = attention::BunchesOf(heads, kv_heads);
+  return static_cast<int64_t>(AttentionTokens(tokens)) * b.columns * AttentionSplits(heads, kv_heads) *
+         b.at_once * (padded_dim + 4);
 }
 
 cudaError_t LaunchAttention(const DeviceAttentionArgs& args, cudaStream_t stream) {
-  const int batches = Batches(args.heads, args.kv.kv_heads);
-  const dim3 grid(static_cast<unsigned>(args.kv.kv_heads * batches), static_cast<unsigned>(args.splits),
-                  static_cast<unsigned>(args.batch.count));
-  return args.kv.dtype == DType::kBf16 ? LaunchType<__nv_bfloat16>(args, grid, batches, stream)
-                                       : LaunchType<__half>(args, grid, batches, stream);
+  const attention::Bunches b = attention::BunchesOf(args.heads, args.kv.kv_heads);
+  const int64_t width = static_cast<int64_t>(args.heads) * args.kv.head_dim;
+  for (int first = 0; first < args.batch.count; first += kAttentionTokens) {
+    DeviceAttentionArgs some = args;
+    some.batch.count = std::min(kAttentionTokens, args.batch.count - first);
+    some.batch.positions += first;
+    some.batch.sequence += first;
+    some.q += first * width;
+    some.out += first * width;
+    if (const cudaError_t code = attention::LaunchSome(some, b, stream); code != cudaSuccess) return code;
+  }
+  return cudaSuccess;
 }
 
 }  // namespace celer::cuda

@@ -16,17 +16,24 @@ struct DeviceAttentionArgs {
   float scale = 1;
   int window = 0;              // 0: all
   float* out = nullptr;        // [count, heads, head_dim]
-  float* partial = nullptr;    // scratch, PartialFloats() floats
-  int32_t* tickets = nullptr;  // [count, heads] zeros; left zero
-  int splits = 1;              // with 1, partial and tickets are not used
+  float* partial = nullptr;    // scratch, AttentionPartialFloats() floats
+  int32_t* tickets = nullptr;  // [AttentionTokens(count), heads] zeros; left zero
+  int splits = 1;              // AttentionSplits(); with 1, partial and tickets are not used
 };
 
-// Keys of one sequence are split over this many blocks at most; the same for any batch, so that a token's
-// result does not depend on the others.
+constexpr int kAttentionTokens = 64;  // of one launch; more tokens take several
+constexpr int AttentionTokens(int64_t count) {
+  return count < kAttentionTokens ? static_cast<int>(count) : kAttentionTokens;
+}
+
+// Keys of one sequence are split over this many pieces of work at most. How many there are depends on its own
+// length alone, so a token's result does not depend on the others in the batch.
 int AttentionSplits(int heads, int kv_heads);
-int64_t AttentionPartialFloats(int tokens, int heads, int kv_heads, int padded_dim);
+// Scratch for batches of up to `tokens` tokens.
+int64_t AttentionPartialFloats(int64_t tokens, int heads, int kv_heads, int padded_dim);
 
 // For single tokens and short pieces: each token loads its keys itself, shared by the query heads of a group.
+// f32 sums; queries and weights are multiplied as two 16-bit parts each.
 cudaError_t LaunchAttention(const DeviceAttentionArgs& args, cudaStream_t stream);
 
 }  // namespace celer::cuda

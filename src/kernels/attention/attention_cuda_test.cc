@@ -6,6 +6,7 @@
 #include "core/device.h"
 #include "formats/decode.h"
 #include "kernels/attention/flash_attention_cuda.h"
+#include "kernels/kv_row.h"
 #include "kernels/test_util.h"
 
 namespace celer::cuda {
@@ -28,7 +29,7 @@ T* Upload(const std::vector<T>& values) {
 }
 
 void ExpectMatchesDouble(const Case& c, bool flash) {
-  const int padded = (c.dim + 7) / 8 * 8, group = c.heads / c.kv_heads;
+  const int padded = DeviceKv::PaddedDim(c.dtype, c.dim), group = c.heads / c.kv_heads;
   std::vector<int32_t> positions, owner, starts = {0}, table;
   int blocks = 1, width = 0;
   for (const auto& [past, now] : c.sequences) width = std::max(width, (past + now + 15) / 16);
@@ -39,21 +40,32 @@ void ExpectMatchesDouble(const Case& c, bool flash) {
     for (int b = 0; b < width; ++b) table.push_back(b < (past + now + 15) / 16 ? blocks++ : -1);
   }
   const auto count = static_cast<int>(positions.size());
-  const int64_t elements = static_cast<int64_t>(blocks) * c.kv_heads * 16 * padded;
-  auto k = RandomFloats(elements, 1, 2.0f), v = RandomFloats(elements, 2);
-  for (int64_t i = 0; i < elements; ++i)
-    if (i % padded >= c.dim) k[static_cast<size_t>(i)] = v[static_cast<size_t>(i)] = 0;
-  std::vector<std::byte> k_bytes(static_cast<size_t>(elements) * 2), v_bytes(k_bytes.size());
-  EncodeRow(c.dtype, k.data(), elements, k_bytes.data());
-  EncodeRow(c.dtype, v.data(), elements, v_bytes.data());
-  DecodeRow(c.dtype, k_bytes.data(), elements, k.data());
-  DecodeRow(c.dtype, v_bytes.data(), elements, v.data());
+  // Rows as the cache holds them, and their values.
+  DeviceKv kv = {nullptr, nullptr, c.dtype, c.kv_heads, c.dim, padded};
+  const int64_t rows = static_cast<int64_t>(blocks) * c.kv_heads * 16;
+  auto k = RandomFloats(rows * c.dim, 1, 2.0f), v = RandomFloats(rows * c.dim, 2);
+  const auto bytes = static_cast<size_t>(blocks * kv.block_bytes());
+  std::vector<std::byte> k_bytes(bytes), v_bytes(bytes);
+  const KvLayerView host{k_bytes.data(), v_bytes.data(), c.dtype, blocks, c.kv_heads, 16, padded};
+  std::vector<float> wide(static_cast<size_t>(padded));
+  for (int64_t row = 0; row < rows; ++row)
+    for (const bool values : {false, true}) {
+      float* narrow = (values ? v : k).data() + row * c.dim;
+      std::byte* part = values ? host.v : host.k;
+      std::copy(narrow, narrow + c.dim, wide.begin());
+      const int64_t block = row / 16 / c.kv_heads, head = row / 16 % c.kv_heads;
+      StoreKvRow(host, part, block, head, row % 16, wide.data());
+      LoadKvRow(host, part, block, head, row % 16, wide.data());
+      std::copy(wide.begin(), wide.begin() + c.dim, narrow);
+      std::fill(wide.begin(), wide.end(), 0.0f);
+    }
   const auto q = RandomFloats(static_cast<int64_t>(count) * c.heads * c.dim, 3, 2.0f);
   std::vector<float> out(q.size(), NAN);
 
   DeviceAttentionArgs a;
   a.batch = {nullptr, Upload(positions), Upload(owner), Upload(table), width, count};
-  a.kv = {Upload(k_bytes), Upload(v_bytes), c.dtype, c.kv_heads, c.dim, padded};
+  kv.k = Upload(k_bytes), kv.v = Upload(v_bytes);
+  a.kv = kv;
   a.q = Upload(q);
   a.heads = c.heads;
   a.scale = 1.0f / std::sqrt(static_cast<float>(c.dim));
@@ -85,7 +97,7 @@ void ExpectMatchesDouble(const Case& c, bool flash) {
                 first = c.window > 0 ? std::max(0, last - c.window + 1) : 0;
       const auto at = [&](int key) {
         const int block = table[static_cast<size_t>(owner[static_cast<size_t>(t)] * width + key / 16)];
-        return ((static_cast<int64_t>(block) * c.kv_heads + h / group) * 16 + key % 16) * padded;
+        return ((static_cast<int64_t>(block) * c.kv_heads + h / group) * 16 + key % 16) * c.dim;
       };
       const float* query = q.data() + (static_cast<int64_t>(t) * c.heads + h) * c.dim;
       std::vector<double> scores;
@@ -119,35 +131,55 @@ void ExpectMatchesDouble(const Case& c, bool flash) {
 
 TEST(CudaAttention, MatchesDouble) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
+  std::vector<std::pair<int, int>> ragged;  // 64 sequences of every length
+  for (int i = 0; i < 64; ++i) ragged.emplace_back(i * i % 777, 1);
   const Case cases[] = {
       {1, 1, 64, 0, DType::kF16, {{0, 1}}},
-      {9, 3, 64, 0, DType::kF16, {{30, 1}, {0, 5}, {700, 1}}},
+      {9, 3, 64, 0, DType::kF16, {{30, 1}, {0, 0}, {0, 5}, {700, 1}}},
       {4, 4, 6, 0, DType::kF16, {{3, 2}, {100, 1}}},
-      {8, 8, 48, 0, DType::kBf16, {{15, 2}, {16, 1}}},
+      {8, 8, 48, 0, DType::kF16, {{15, 2}, {16, 1}}},
       {6, 2, 80, 24, DType::kF16, {{200, 3}}},
       {32, 32, 128, 0, DType::kF16, {{135, 1}}},
-      {28, 4, 128, 0, DType::kBf16, {{1000, 1}, {4, 3}}},
+      {28, 4, 128, 0, DType::kF16, {{1000, 1}, {4, 3}}},
       {32, 8, 128, 300, DType::kF16, {{2047, 1}, {0, 1}}},
       {8, 4, 256, 0, DType::kF16, {{513, 1}, {31, 2}}},
+      {8, 1, 256, 0, DType::kF16, {{300, 1}}},
       {24, 2, 128, 0, DType::kF16, {{5000, 1}}},
+      {2, 1, 128, 0, DType::kF16, {{32767, 1}}},
+      {9, 3, 64, 0, DType::kF16, ragged},
+      {6, 6, 128, 100, DType::kF16, ragged},
+      {4, 2, 64, 0, DType::kF16, {{40, 90}}},  // more tokens than one launch takes
   };
-  for (const Case& c : cases) {
-    SCOPED_TRACE(std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " of " + std::to_string(c.dim));
-    ExpectMatchesDouble(c, false);
-  }
+  for (const DType dtype : {DType::kF16, DType::kBf16, DType::kI8, DType::kFp8E4M3})
+    for (Case c : cases) {
+      c.dtype = dtype;
+      SCOPED_TRACE(std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " of " +
+                   std::to_string(c.dim) + " " + std::string(Name(dtype)));
+      ExpectMatchesDouble(c, false);
+    }
 }
 
 TEST(CudaAttention, FlashMatchesDouble) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
   const Case cases[] = {
-      {1, 1, 64, 0, DType::kF16, {{0, 1}}},      {9, 3, 64, 0, DType::kF16, {{30, 70}, {0, 5}, {700, 1}}},
-      {4, 4, 128, 0, DType::kBf16, {{0, 130}}},  {8, 2, 128, 0, DType::kF16, {{100, 65}, {0, 64}}},
-      {4, 1, 128, 40, DType::kF16, {{77, 129}}}, {2, 1, 64, 0, DType::kF16, {{0, 1000}}},
+      {1, 1, 64, 0, DType::kF16, {{0, 1}}},
+      {9, 3, 64, 0, DType::kF16, {{30, 70}, {0, 0}, {0, 5}, {700, 1}}},
+      {4, 4, 128, 0, DType::kF16, {{0, 130}}},
+      {8, 2, 128, 0, DType::kF16, {{100, 65}, {0, 64}}},
+      {4, 1, 128, 40, DType::kF16, {{77, 129}}},
+      {2, 1, 64, 0, DType::kF16, {{0, 1000}}},
+      {4, 2, 6, 0, DType::kF16, {{5, 66}}},
+      {9, 3, 48, 0, DType::kF16, {{17, 70}}},
+      {6, 2, 80, 33, DType::kF16, {{100, 77}}},
+      {2, 2, 96, 0, DType::kF16, {{0, 65}}},
   };
-  for (const Case& c : cases) {
-    SCOPED_TRACE(std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " of " + std::to_string(c.dim));
-    ExpectMatchesDouble(c, true);
-  }
+  for (const DType dtype : {DType::kF16, DType::kBf16, DType::kI8, DType::kFp8E4M3})
+    for (Case c : cases) {
+      c.dtype = dtype;
+      SCOPED_TRACE(std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " of " +
+                   std::to_string(c.dim) + " " + std::string(Name(dtype)));
+      ExpectMatchesDouble(c, true);
+    }
 }
 
 }  // namespace

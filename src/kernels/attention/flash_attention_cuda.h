@@ -13,8 +13,8 @@ struct FlashAttentionArgs {
   int longest = 0;  // tokens of one sequence in the batch, at most
 };
 
-bool FlashAttentionRuns(int head_dim);  // 64 and 128
-// Queries and weights are rounded to the type of the KV; sums are f32.
+bool FlashAttentionRuns(const DeviceKv& kv);  // heads of up to 128
+// Queries and weights are rounded to the type of the KV, or to f16 where that has 8 bits; sums are f32.
 cudaError_t LaunchFlashAttention(const FlashAttentionArgs& args, cudaStream_t stream);
 
 }  // namespace celer::cuda

@@ -16,7 +16,7 @@ namespace celer::cuda {
 //   kInt4   within each 128 columns, the 4-byte word (j, t) lies at t * 4 + j, j of 4 runs of 32 columns;
 //           element 2i of a word in the low nibble of byte i
 // With that, the 16 bytes of a lane belong to 2 (or 4) products of 32 columns, each inside one group of a
-// group-quantized row.
+// group-quantized row, or of two groups of 16 that lie with lanes t < 2 and with the others.
 enum class Format : uint8_t { kF32, kF16, kBf16, kInt8, kInt4, kInt4Wide };
 
 struct DeviceMatrix {

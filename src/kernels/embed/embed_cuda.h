@@ -11,7 +11,8 @@ struct EmbedArgs {
   const int32_t* tokens = nullptr;  // [count]
   int count = 0;
   DeviceMatrix table;
-  float* out = nullptr;  // [count, cols]
+  float* out = nullptr;      // [count, cols]
+  uint32_t* step = nullptr;  // increased by one, or null: decode_step_cuda.h tells its steps apart by it
 };
 cudaError_t LaunchEmbed(const EmbedArgs& args, cudaStream_t stream);
 

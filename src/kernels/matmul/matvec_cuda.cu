@@ -30,12 +30,15 @@ constexpr int RoundUp(int n, int to) {
 int Layout(const DeviceMatrix& m, int tokens, int least, Params* p) {
   const bool integer = IsInteger(m.format);
   const int tiles_of_four = tokens <= 4 ? 1 : 2;
-  const int chunk_cols = kChunkBytes * 8 / BitsOf(m.format);
-  p->chunks = static_cast<int>((m.row_bytes + kChunkBytes - 1) / kChunkBytes);
-  p->scale_half_bytes = m.group > 0 ? chunk_cols / m.group * 8 * ScaleBytesOf(m.format) : 0;
-  p->stage_bytes = 2 * kHalfBytes + RoundUp(2 * p->scale_half_bytes, 128);
-  p->group_shift = m.group == 32 ? 5 : m.group == 64 ? 6 : 7;
+  // All warps' columns of a stage, 16 rows of each.
+  const int warp_cols = kSpans * 64 * 8 / BitsOf(m.format);
+  p->scale_bytes = m.group > 0 ? std::max(kWarps * warp_cols / m.group, 1) * 16 * ScaleBytesOf(m.format)
+                   : integer   ? 2 * kBatch * 8 * ScaleBytesOf(m.format)
+                               : 0;
+  p->stage_bytes = kStageBytes + RoundUp(p->scale_bytes, 128);
+  p->group_shift = m.group == 16 ? 4 : m.group == 32 ? 5 : m.group == 64 ? 6 : 7;
   p->plane_bytes = tokens * m.padded * (integer ? 1 : 2) + kPlanePad;
+  p->in_flight = integer ? kInFlight : kInFlight + 1;
   int at = 0;
   const auto take = [&](int bytes) {
     const int offset = at;
@@ -44,9 +47,11 @@ int Layout(const DeviceMatrix& m, int tokens, int least, Params* p) {
   };
   p->x_offset = take(std::max(2 * p->plane_bytes, least));
   p->xs_offset = take(integer ? tokens * m.padded / 128 * 4 : 0);
-  p->xsum_offset = take(integer && m.group > 0 ? tokens * m.padded / m.group * 4 : 0);
+  p->xsum_offset = take(integer && m.format != Format::kInt8 ? tokens * m.padded / m.group * 4 : 0);
   p->red_offset = take(2 * kWarps * tiles_of_four * 32 * static_cast<int>(sizeof(float2)));
   p->sum_offset = take(kMaxMatvecTokens * kWarps * 4);
+  p->norm_offset = take(kMaxMatvecTokens * 4);
+  p->place_offset = take(kMaxMatvecTokens * static_cast<int>(sizeof(TokenPlace)));
   p->barrier_offset = take(kMaxStages * 16);
   return at;
 }
@@ -54,9 +59,10 @@ int Layout(const DeviceMatrix& m, int tokens, int least, Params* p) {
 int AddRing(int beside, Params* p) {
   p->stages = std::min(kMaxStages, (kSharedLimit - beside) / p->stage_bytes);
   if (p->stages < kFewestStages) return 0;
+  p->in_flight = std::min(p->in_flight, p->stages);
   const int ring = p->stages * p->stage_bytes;
-  for (int* offset :
-       {&p->x_offset, &p->xs_offset, &p->xsum_offset, &p->red_offset, &p->sum_offset, &p->barrier_offset})
+  for (int* offset : {&p->x_offset, &p->xs_offset, &p->xsum_offset, &p->red_offset, &p->sum_offset,
+                      &p->norm_offset, &p->place_offset, &p->barrier_offset})
     *offset += ring;
   return ring + beside;
 }
@@ -82,7 +88,7 @@ bool MatvecFits(Format format, int padded_cols, int tokens) {
   m.format = format;
   m.padded = padded_cols;
   m.row_bytes = static_cast<int64_t>(padded_cols) * BitsOf(format) / 8;
-  m.group = matvec::IsInteger(format) ? 32 : 0;
+  m.group = format == Format::kInt4 ? 32 : matvec::IsInteger(format) ? 16 : 0;  // the smallest there is
   matvec::Params p = {};
   return matvec::Layout(m, tokens, 0, &p) + matvec::kFewestStages * p.stage_bytes <= matvec::kSharedLimit;
 }
@@ -92,6 +98,7 @@ cudaError_t LaunchMatvec(const MatvecArgs& args, cudaStream_t stream) {
   if (args.tokens < 1 || args.tokens > kMaxMatvecTokens) return cudaErrorInvalidValue;
   Params p = {};
   p.a = args;
+  if (p.a.residual_stride == 0) p.a.residual_stride = p.a.out_stride;
   switch (args.epilogue) {
     case Epilogue::kStore:
       p.tiles = (args.a.rows + 15) / 16;
@@ -106,6 +113,7 @@ cudaError_t LaunchMatvec(const MatvecArgs& args, cudaStream_t stream) {
   const int bytes = AddRing(Layout(args.a, args.tokens, 0, &p), &p);
   if (bytes == 0) return cudaErrorInvalidConfiguration;
   const int blocks = p.tiles < Multiprocessors() ? p.tiles : Multiprocessors();
+  p.each = p.tiles / blocks, p.more = p.tiles % blocks;
   switch (args.a.format) {
     case Format::kF32:
       return LaunchF32(p, blocks, bytes, stream);

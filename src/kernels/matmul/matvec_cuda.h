@@ -36,12 +36,14 @@ struct MatvecArgs {
   Epilogue epilogue = Epilogue::kStore;
   float* out = nullptr;  // [tokens, out_stride]
   int64_t out_stride = 0;
-  const float* residual = nullptr;  // [tokens, out_stride], may be out
+  const float* residual = nullptr;  // [tokens, residual_stride], may be out
+  int64_t residual_stride = 0;      // 0: out_stride
   const float* a_bias = nullptr;
   const float* b_bias = nullptr;
   const float* c_bias = nullptr;
   DeviceActivation activation = DeviceActivation::kSilu;
   // kQkv
+  float *k_out = nullptr, *v_out = nullptr;  // [tokens, out_stride], where k and v go besides the KV, or null
   DeviceBatch batch;
   DeviceKv kv;
   int rope_dim = 0;                 // pairs (i, i + rope_dim / 2)

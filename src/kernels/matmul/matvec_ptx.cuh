@@ -51,7 +51,19 @@ __device__ __forceinline__ uint4 Load16(uint32_t from) {
                : "r"(from));
   return v;
 }
-// Hardware barriers: 1 among the warps that multiply; 2 and 3 say that the sums of a tile are written, 4 and
+// Zeros if there is no such place.
+__device__ __forceinline__ uint4 Load16If(uint32_t base, uint32_t offset) {
+  uint4 v = make_uint4(0, 0, 0, 0);
+  if (base) v = Load16(base + offset);
+  return v;
+}
+__device__ __forceinline__ void PrefetchLine(const void* at) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+}
+__device__ __forceinline__ void PrefetchBulk(const void* at, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(at), "r"(bytes));
+}
+// Hardware barriers: 1 among the warps that multiply; 2 and 3 say that the sums of a batch are written, 4 and
 // 5 that they have been read. Sums have two buffers, used in turn.
 __device__ __forceinline__ void ConsumerBarrier() {
   asm volatile("bar.sync 1, 512;" ::: "memory");

@@ -1,5 +1,6 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/qkv/qkv_cuda.h"
@@ -11,24 +12,45 @@ constexpr int kWarps = 8;
 constexpr int kHeadsPerWarp = 4;
 constexpr int kMaxHeadDim = 512;
 
-__device__ __forceinline__ void StoreKv(const DeviceKv& kv, std::byte* to, int64_t at, float value) {
-  if (kv.dtype == DType::kBf16)
-    reinterpret_cast<__nv_bfloat16*>(to)[at] = __float2bfloat16(value);
-  else
-    reinterpret_cast<__half*>(to)[at] = __float2half_rn(value);
+// A row of one head, by a warp; `part` is kv.k or kv.v. As StoreKvRow() in kernels/kv_row.h.
+__device__ __forceinline__ void StoreRow(const DeviceKv& kv, std::byte* part, int64_t block, int head,
+                                         int slot, const float* row, int lane) {
+  std::byte* to = part + kv.HeadOffset(block, head) + slot * kv.row_bytes();
+  if (kv.dtype != DType::kI8) {
+    for (int i = lane; i < kv.head_dim; i += 32) {
+      if (kv.dtype == DType::kBf16)
+        reinterpret_cast<__nv_bfloat16*>(to)[i] = __float2bfloat16(row[i]);
+      else if (kv.dtype == DType::kF16)
+        reinterpret_cast<__half*>(to)[i] = __float2half_rn(row[i]);
+      else
+        reinterpret_cast<__nv_fp8_storage_t*>(to)[i] =
+            __nv_cvt_float_to_fp8(row[i], __NV_SATFINITE, __NV_E4M3);
+    }
+    return;
+  }
+  float top = 0;
+  for (int i = lane; i < kv.head_dim; i += 32) top = fmaxf(top, fabsf(row[i]));
+  for (int x = 16; x > 0; x /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, x));
+  // 127 / top may be infinite for a subnormal top: nothing but zeros is left of such a row.
+  const float inverse = top > 0 ? 127 / top : 0;
+  for (int i = lane; i < kv.head_dim; i += 32)
+    reinterpret_cast<int8_t*>(to)[i] =
+        isfinite(inverse) ? static_cast<int8_t>(__float2int_rn(row[i] * inverse)) : int8_t{0};
+  if (lane == 0)
+    reinterpret_cast<float*>(part + kv.HeadOffset(block, head) + kKvBlock * kv.row_bytes())[slot] = top / 127;
 }
 
 // Grid: (heads of q, k and v in bunches, tokens). A warp finishes one head after the other.
 __global__ void __launch_bounds__(kWarps * 32) FinishKernel(const __grid_constant__ FinishQkvArgs a) {
   LetNextStart();
   WaitForPrevious();
-  __shared__ float heads[kWarps][kMaxHeadDim];
+  __shared__ float heads[kWarps][2][kMaxHeadDim];
   const int token = blockIdx.y, dim = a.kv.head_dim, half = a.rope_dim / 2;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  float* head = heads[warp];
+  float *head = heads[warp][0], *row = heads[warp][1];
   const int position = __ldcg(a.batch.positions + token);
-  const int64_t row = __ldcg(a.batch.sequence + token);
-  const int64_t block = __ldcg(a.batch.block_table + row * a.batch.max_blocks + position / kKvBlock);
+  const int64_t sequence = __ldcg(a.batch.sequence + token);
+  const int64_t block = __ldcg(a.batch.block_table + sequence * a.batch.max_blocks + position / kKvBlock);
   const float* cosines = a.rope_cos + static_cast<int64_t>(position) * half;
   const float* sines = a.rope_sin + static_cast<int64_t>(position) * half;
   for (int n = 0; n < kHeadsPerWarp; ++n) {
@@ -53,8 +75,7 @@ __global__ void __launch_bounds__(kWarps * 32) FinishKernel(const __grid_constan
       for (int i = lane; i < dim; i += 32) head[i] *= scale * __ldg(norm + i);
     }
     __syncwarp();
-    const int64_t cached =
-        ((block * a.kv.kv_heads + index) * kKvBlock + position % kKvBlock) * a.kv.padded_dim;
+    float* to = is_q ? a.q_out + (static_cast<int64_t>(token) * a.heads + index) * dim : row;
     for (int i = lane; i < dim; i += 32) {
       float value = head[i];
       if ((is_q || is_k) && i < a.rope_dim) {
@@ -62,11 +83,10 @@ __global__ void __launch_bounds__(kWarps * 32) FinishKernel(const __grid_constan
         const float cosine = __ldg(cosines + pair), sine = __ldg(sines + pair);
         value = i < half ? value * cosine - head[i + half] * sine : value * cosine + head[pair] * sine;
       }
-      if (is_q)
-        a.q_out[(static_cast<int64_t>(token) * a.heads + index) * dim + i] = value;
-      else
-        StoreKv(a.kv, is_k ? a.kv.k : a.kv.v, cached + i, value);
+      to[i] = value;
     }
+    // A lane reads back what it wrote itself.
+    if (!is_q) StoreRow(a.kv, is_k ? a.kv.k : a.kv.v, block, index, position % kKvBlock, row, lane);
     __syncwarp();
   }
 }

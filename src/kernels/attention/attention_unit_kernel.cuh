@@ -1,0 +1,87 @@
+// The kernel around attention_unit.cuh, one instance per type of the KV and width of its heads.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/attention/attention_unit.cuh"
+#include "kernels/cuda/launch.cuh"
+
+namespace celer::cuda::attention {
+
+// Query heads of one kv head that go together, and how many such bunches there are.
+struct Bunches {
+  int at_once, columns;
+};
+inline Bunches BunchesOf(int heads, int kv_heads) {
+  const int group = heads / kv_heads, batches = (group + 7) / 8;
+  return {(group + batches - 1) / batches, kv_heads * batches};
+}
+
+// Grid: as many blocks as run at once, each taking every gridDim-th piece of work: tokens, splits and
+// columns, columns fastest, so that neighbours read neighbouring memory.
+template <class T, int D, bool kMany>
+__global__ void __launch_bounds__(kThreads, 2)
+    UnitKernel(const __grid_constant__ DeviceAttentionArgs a, int at_once, int columns) {
+  extern __shared__ __align__(128) char memory[];
+  __shared__ Shared shared;
+  __shared__ int starts[kAttentionTokens + 1];  // splits of the tokens in front
+  LetNextStart();
+  WaitForPrevious();
+  const int count = a.batch.count, lane = threadIdx.x;
+  if (threadIdx.x < 32) {
+    int before = 0;
+    for (int first = 0; first < count; first += 32) {
+      int sum = first + lane < count ? KeysOf(a, first + lane, a.splits).active : 0;
+#pragma unroll
+      for (int x = 1; x < 32; x *= 2) {
+        const int left = __shfl_up_sync(0xffffffffu, sum, x);
+        if (lane >= x) sum += left;
+      }
+      if (first + lane < count) starts[first + lane + 1] = before + sum;
+      before += __shfl_sync(0xffffffffu, sum, 31);
+    }
+    if (lane == 0) starts[0] = 0;
+  }
+  __syncthreads();
+  const int all = starts[count] * columns;
+  int token = 0;
+  for (int unit = blockIdx.x; unit < all; unit += gridDim.x) {
+    const int index = unit / columns;
+    while (starts[token + 1] <= index) ++token;
+    Attend<T, D, kMany>(a, at_once, unit % columns, columns, index - starts[token], a.splits, token,
+                        KeysOf(a, token, a.splits), threadIdx.x, memory, shared, [] { __syncthreads(); });
+    __syncthreads();
+  }
+}
+
+int Multiprocessors();
+
+template <class T, int D, bool kMany>
+cudaError_t LaunchUnits(const DeviceAttentionArgs& a, const Bunches& b, cudaStream_t stream) {
+  constexpr int kRing = Worker<T, D, kMany>::kRingBytes;
+  static const int at_once = [] {
+    int blocks = 1;
+    cudaFuncSetAttribute(UnitKernel<T, D, kMany>, cudaFuncAttributeMaxDynamicSharedMemorySize, kRing);
+    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, UnitKernel<T, D, kMany>, kThreads, kRing);
+    return std::max(blocks, 1) * Multiprocessors();
+  }();
+  const int64_t most = static_cast<int64_t>(b.columns) * a.splits * a.batch.count;
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(most, at_once));
+  return Launch(UnitKernel<T, D, kMany>, dim3(blocks), dim3(kThreads), kRing, stream, a, b.at_once,
+                b.columns);
+}
+
+template <class T, int D>
+cudaError_t LaunchWidth(const DeviceAttentionArgs& a, const Bunches& b, cudaStream_t stream) {
+  return b.at_once > 4 ? LaunchUnits<T, D, true>(a, b, stream) : LaunchUnits<T, D, false>(a, b, stream);
+}
+
+template <class T>
+cudaError_t LaunchType(const DeviceAttentionArgs& a, const Bunches& b, cudaStream_t stream) {
+  if (a.kv.padded_dim <= 64) return LaunchWidth<T, 64>(a, b, stream);
+  if (a.kv.padded_dim <= 128) return LaunchWidth<T, 128>(a, b, stream);
+  if (a.kv.padded_dim <= 256) return LaunchWidth<T, 256>(a, b, stream);
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace celer::cuda::attention

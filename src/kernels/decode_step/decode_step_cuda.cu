@@ -1,0 +1,225 @@
+#include "kernels/decode_step/decode_step_cuda.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "kernels/decode_step/decode_step_cuda.cuh"
+
+namespace celer::cuda {
+namespace step {
+
+cudaError_t LaunchBf16(const StepParams& s, int shared_bytes, cudaStream_t stream);
+cudaError_t LaunchInt8(const StepParams& s, int shared_bytes, cudaStream_t stream);
+cudaError_t LaunchInt4(const StepParams& s, int shared_bytes, cudaStream_t stream);
+
+namespace {
+
+constexpr int64_t kAlign = 256;
+constexpr int64_t Aligned(int64_t n) {
+  return (n + kAlign - 1) / kAlign * kAlign;
+}
+
+bool SameForm(const DeviceMatrix& a, const DeviceMatrix& b) {
+  return a.format == b.format && a.group == b.group;
+}
+
+// How the step's own memory is divided.
+struct Plan {
+  int layers, splits;
+  int qkv, attention, hidden, inter;  // widths
+  int token_floats;
+  int64_t region_floats, partial_vectors;       // of 16 bytes
+  int64_t kv_at, values_at, partial_at, total;  // bytes; the tables of Params come first
+  int64_t TableAt(int tokens) const {
+    return Aligned(int64_t{2} * layers * kParts * static_cast<int64_t>(sizeof(Params))) * (tokens - 1);
+  }
+};
+
+Plan MakePlan(const DecodeStepArgs& args) {
+  const DecodeStepLayer& first = args.layers[0];
+  const DeviceKv& kv = first.qkv.kv;
+  Plan p = {};
+  p.layers = static_cast<int>(args.layers.size());
+  p.splits = std::max(1, matvec::Multiprocessors() / args.heads);
+  p.qkv = (args.heads + 2 * kv.kv_heads) * kv.head_dim;
+  p.attention = args.heads * kv.head_dim;
+  p.hidden = first.o.a.rows;
+  p.inter = first.gate_up.a.rows;
+  p.token_floats = p.qkv + p.attention + 2 * p.hidden + p.inter;
+  p.region_floats = int64_t{kMaxStepTokens} * p.token_floats;
+  p.partial_vectors = int64_t{kPartialSets} * kMaxStepTokens * args.heads * p.splits * kv.head_dim;
+  p.kv_at = p.TableAt(kMaxStepTokens + 1);
+  p.values_at = p.kv_at + Aligned(p.layers * static_cast<int64_t>(sizeof(LayerKv)));
+  p.partial_at = p.values_at + Aligned(2 * p.region_floats * 4);
+  p.total = p.partial_at + p.partial_vectors * 16;
+  return p;
+}
+
+// Shared memory: the ring, what the widest operator needs, and the slots of Params.
+struct Shared {
+  Params base;
+  int bytes;  // 0 if it does not fit
+  int slot_offset;
+};
+
+Shared MakeShared(const DecodeStepArgs& args, int tokens) {
+  const DecodeStepLayer& layer = args.layers[0];
+  const DeviceMatrix* widest = &layer.qkv.a;
+  for (const MatvecArgs* part : {&layer.o, &layer.gate_up, &layer.down})
+    if (part->a.padded > widest->padded) widest = &part->a;
+  const int room = layer.qkv.kv.padded_dim <= 64 ? sizeof(Room<8>) : sizeof(Room<16>);
+  const int slot_bytes = static_cast<int>(args.layers.size() * sizeof(LayerKv)) +
+                         (2 + kSlots) * static_cast<int>(sizeof(Params)) + 2 * kMaxStepTokens * 4;
+  Shared out = {};
+  const int beside = matvec::Layout(*widest, tokens, room, &out.base);
+  out.bytes = matvec::AddRing(beside + slot_bytes, &out.base);
+  out.slot_offset = out.bytes - slot_bytes;
+  return out;
+}
+
+// The operators of all layers; the first one's values in region `first`.
+void AppendParts(const DecodeStepArgs& args, const Plan& plan, const Shared& shared, int tokens,
+                 float* values, int first, std::vector<Params>* out) {
+  const int grid = matvec::Multiprocessors();
+  const size_t begin = out->size();
+  int turn = 0, region = first;
+  const float* x = args.x;
+  int64_t x_stride = plan.hidden;
+  for (const DecodeStepLayer& layer : args.layers) {
+    float* at = values + region * plan.region_floats;
+    region ^= 1;
+    const auto take = [&](int floats) { return std::exchange(at, at + floats); };
+    float* const q = take(plan.qkv);
+    float* const attention = take(plan.attention);
+    float* const middle = take(plan.hidden);
+    float* const inter = take(plan.inter);
+    float* const last = take(plan.hidden);
+    const auto add = [&](const MatvecArgs& from, int tiles, const float* in, int64_t in_stride, float* to,
+                         const float* residual, int64_t residual_stride) {
+      Params p = shared.base;
+      p.a = from;
+      p.a.tokens = tokens;
+      p.a.batch = args.batch;
+      p.a.rows = nullptr;
+      p.a.x = in, p.a.x_stride = in_stride;
+      p.a.out = to, p.a.out_stride = plan.token_floats;
+      p.a.residual = residual, p.a.residual_stride = residual_stride;
+      p.tiles = tiles;
+      p.each = tiles / grid, p.more = tiles % grid;
+      p.turn = turn;
+      p.polled = out->size() > begin;  // the first layer's input comes from another kernel
+      turn = (turn + tiles % grid) % grid;
+      out->push_back(p);
+    };
+    const MatvecArgs &qkv = layer.qkv, &gate_up = layer.gate_up;
+    const bool ends = &layer == &args.layers.back();
+    add(qkv, (qkv.a.rows + qkv.b.rows + qkv.c.rows) / 16, x, x_stride, q, nullptr, 0);
+    out->back().a.k_out = q + qkv.a.rows;
+    out->back().a.v_out = q + qkv.a.rows + qkv.b.rows;
+    add(layer.o, (layer.o.a.rows + 15) / 16, attention, plan.token_floats, middle, x, x_stride);
+    add(gate_up, (gate_up.a.rows + 7) / 8, middle, plan.token_floats, inter, nullptr, 0);
+    add(layer.down, (layer.down.a.rows + 15) / 16, inter, plan.token_floats, ends ? args.x : last, middle,
+        plan.token_floats);
+    if (ends) out->back().a.out_stride = plan.hidden;
+    x = last, x_stride = plan.token_floats;
+  }
+}
+
+}  // namespace
+}  // namespace step
+
+int DecodeStepTokens(const DecodeStepArgs& args) {
+  if (args.layers.empty()) return 0;
+  const DecodeStepLayer& first = args.layers[0];
+  const DeviceMatrix& q = first.qkv.a;
+  const DeviceKv& kv = first.qkv.kv;
+  for (const DecodeStepLayer& layer : args.layers)
+    for (const DeviceMatrix* m : {&layer.qkv.a, &layer.qkv.b, &layer.qkv.c, &layer.o.a, &layer.gate_up.a,
+                                  &layer.gate_up.b, &layer.down.a})
+      if (!step::SameForm(q, *m) || m->cols % 4 != 0 || m->rows % 4 != 0) return 0;
+  const bool format = q.format == Format::kBf16 ||
+                      (q.format == Format::kInt8 && (q.group == 0 || q.group == 128)) ||
+                      (q.format == Format::kInt4 && q.group == 128);
+  if (!format || kv.dtype != DType::kF16 || kv.head_dim > 128 || kv.padded_dim != kv.head_dim ||
+      !CanFuseRope(kv.head_dim, first.qkv.rope_dim))
+    return 0;
+  int tokens = kMaxStepTokens;
+  while (tokens > 0 && step::MakeShared(args, tokens).bytes == 0) --tokens;
+  return tokens;
+}
+
+int DecodeStepKeys(const DecodeStepArgs& args) {
+  constexpr int kLoads = 4096;  // of a key, by all heads of a group
+  return kLoads / (args.heads / args.layers[0].qkv.kv.kv_heads);
+}
+
+size_t DecodeStepBytes(const DecodeStepArgs& args) {
+  return static_cast<size_t>(step::MakePlan(args).total);
+}
+
+cudaError_t PrepareDecodeStep(const DecodeStepArgs& args, void* memory) {
+  using namespace step;
+  const Plan plan = MakePlan(args);
+  std::byte* base = static_cast<std::byte*>(memory);
+  float* values = reinterpret_cast<float*>(base + plan.values_at);
+  std::vector<std::byte> host(static_cast<size_t>(plan.values_at));
+  for (int tokens = 1; tokens <= DecodeStepTokens(args); ++tokens) {
+    const Shared shared = MakeShared(args, tokens);
+    std::vector<Params> parts;
+    AppendParts(args, plan, shared, tokens, values, 0, &parts);
+    AppendParts(args, plan, shared, tokens, values, 1, &parts);
+    std::memcpy(host.data() + plan.TableAt(tokens), parts.data(), parts.size() * sizeof(Params));
+  }
+  for (int i = 0; i < plan.layers; ++i) {
+    const DecodeStepLayer& layer = args.layers[static_cast<size_t>(i)];
+    const LayerKv kv = {layer.qkv.kv.k, layer.qkv.kv.v, layer.window};
+    std::memcpy(host.data() + plan.kv_at + i * static_cast<int64_t>(sizeof(LayerKv)), &kv, sizeof(kv));
+  }
+  const cudaError_t copied = cudaMemcpy(memory, host.data(), host.size(), cudaMemcpyHostToDevice);
+  if (copied != cudaSuccess) return copied;
+  return cudaMemset(base + plan.values_at, 0xff, static_cast<size_t>(plan.total - plan.values_at));
+}
+
+cudaError_t LaunchDecodeStep(const DecodeStepArgs& args, void* memory, cudaStream_t stream) {
+  using namespace step;
+  const int tokens = args.batch.count;
+  if (tokens < 1 || tokens > kMaxStepTokens) return cudaErrorInvalidValue;
+  const Plan plan = MakePlan(args);
+  const Shared shared = MakeShared(args, tokens);
+  std::byte* base = static_cast<std::byte*>(memory);
+  const DeviceKv& kv = args.layers[0].qkv.kv;
+  StepParams s = {};
+  s.parts = reinterpret_cast<const Params*>(base + plan.TableAt(tokens));
+  s.kv = reinterpret_cast<const LayerKv*>(base + plan.kv_at);
+  s.values = reinterpret_cast<float*>(base + plan.values_at);
+  s.partial = reinterpret_cast<float4*>(base + plan.partial_at);
+  s.step = args.step;
+  s.batch = args.batch;
+  s.token_floats = plan.token_floats;
+  s.attention_offset = plan.qkv;
+  s.layers = plan.layers;
+  s.heads = args.heads;
+  s.kv_heads = kv.kv_heads, s.head_dim = kv.head_dim, s.padded_dim = kv.padded_dim;
+  s.scale = args.scale;
+  s.splits = plan.splits;
+  s.stages = shared.base.stages;
+  s.barrier_offset = shared.base.barrier_offset;
+  s.room_offset = shared.base.x_offset;
+  s.slot_offset = shared.slot_offset;
+  s.place_offset = shared.base.place_offset;
+  s.seen_offset = shared.slot_offset + (2 + kSlots) * static_cast<int>(sizeof(Params));
+  switch (args.layers[0].qkv.a.format) {
+    case Format::kBf16:
+      return LaunchBf16(s, shared.bytes, stream);
+    case Format::kInt8:
+      return LaunchInt8(s, shared.bytes, stream);
+    case Format::kInt4:
+      return LaunchInt4(s, shared.bytes, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace celer::cuda

@@ -1,0 +1,472 @@
+// The kernel behind decode_step_cuda.h, one instance per weight format and shape of heads.
+//
+// Grid: one block per multiprocessor, all resident at once. The roles are those of matvec_cuda.cuh: a warp
+// that fills the ring, sixteen that multiply, one that finishes tiles. Every operator's output lies in memory
+// that holds kUnwritten until its values are there; whoever needs them loads until they are. Two
+// regions of such memory serve the layers in turn: one is cleared while the other is in use, so both stay in
+// L2.
+//
+// Attention: a block takes one head (or a part of its keys) with all its warps. Keys and values of earlier
+// tokens are on their way before the query is there; the key and value of this token come with the query.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
+#include "kernels/decode_step/decode_step_cuda.h"
+#include "kernels/matmul/matvec_cuda.cuh"
+
+namespace celer::cuda::step {
+
+using matvec::Params;
+
+constexpr int kParts = 4;        // of a layer: qkv, o, gate and up, down; attention stands before the second
+constexpr int kSlots = 4;        // Params in shared memory for the warps that multiply
+constexpr int kSplitKeys = 256;  // a block takes at least so many keys, if there are
+constexpr int kPartialSets = 4;  // for partial attention, by layer
+constexpr int kKeyLoads = 4;     // 16-byte loads of K, and of V, in flight per lane
+
+struct LayerKv {
+  std::byte *k, *v;
+  int window;
+};
+
+struct StepParams {
+  const Params* parts;  // [2, layers, kParts]: the first layer in region 0, or in region 1
+  const LayerKv* kv;    // [layers]
+  float* values;    // [2 regions, kMaxStepTokens, token_floats]: q, k, v, then the other outputs of a layer
+  float4* partial;  // [kPartialSets, tokens, heads, splits, head_dim]: {o, m, l, 0}
+  const uint32_t* step;
+  DeviceBatch batch;
+  int token_floats, attention_offset;
+  int layers;
+  int heads, kv_heads, head_dim, padded_dim;
+  float scale;
+  int splits;  // of a sequence's keys at most
+  int stages, barrier_offset, room_offset, slot_offset, seen_offset, place_offset;
+};
+
+// ---- parameters of the operators, on their way from global to shared memory
+
+struct Fetched {
+  static constexpr int kPieces = (sizeof(Params) / 16 + 31) / 32;
+  uint4 piece[kPieces];
+
+  __device__ __forceinline__ void Load(const Params* from, int lane) {
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i)
+      if (lane + i * 32 < static_cast<int>(sizeof(Params) / 16))
+        piece[i] = __ldg(reinterpret_cast<const uint4*>(from) + lane + i * 32);
+  }
+  __device__ __forceinline__ void Store(char* to, int lane) const {
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i)
+      if (lane + i * 32 < static_cast<int>(sizeof(Params) / 16))
+        reinterpret_cast<uint4*>(to)[lane + i * 32] = piece[i];
+  }
+};
+static_assert(sizeof(Params) % 16 == 0);
+
+// ---- attention
+
+template <class T>
+__device__ __forceinline__ void Unpack(const uint4& v, float (&out)[8]) {
+  const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float2 pair;
+    if constexpr (std::is_same_v<T, __half>)
+      pair = __half22float2(reinterpret_cast<const __half2&>(words[i]));
+    else
+      pair = matvec::UnpackBf16(words[i]);
+    out[2 * i] = pair.x;
+    out[2 * i + 1] = pair.y;
+  }
+}
+// As the KV cache rounds.
+template <class T>
+__device__ __forceinline__ uint32_t PackPair(float low, float high) {
+  if constexpr (std::is_same_v<T, __half>) {
+    const __half2 pair = __halves2half2(__float2half_rn(low), __float2half_rn(high));
+    return reinterpret_cast<const uint32_t&>(pair);
+  } else {
+    return matvec::PackBf16(low, high);
+  }
+}
+template <class T>
+__device__ __forceinline__ uint4 AwaitRounded(const float* from) {
+  float4 a, b;
+  do {
+    a = matvec::LoadRelaxed(from), b = matvec::LoadRelaxed(from + 4);
+  } while (matvec::Unwritten(a) || matvec::Unwritten(b));
+  return make_uint4(PackPair<T>(a.x, a.y), PackPair<T>(a.z, a.w), PackPair<T>(b.x, b.y),
+                    PackPair<T>(b.z, b.w));
+}
+__device__ __forceinline__ uint4 LoadKv(const std::byte* from) {
+  uint4 v;
+  asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+
+// The keys of one part of a sequence.
+struct Keys {
+  int begin, end, active;  // active: parts of this sequence
+
+  __device__ __forceinline__ Keys(int position, int window, int splits, int split) {
+    const int first = window > 0 ? max(0, position - window + 1) : 0, count = position + 1 - first;
+    const int each = max(kSplitKeys, ((count + splits - 1) / splits + 15) / 16 * 16);
+    active = (count + each - 1) / each;
+    begin = first + split * each;
+    end = min(begin + each, position + 1);
+  }
+};
+
+// What the warps of a block leave for each other.
+template <int L>
+struct Room {
+  float m[matvec::kWarps], l[matvec::kWarps];
+  float o[matvec::kWarps][L * 8];
+};
+
+struct Head {
+  int token, head, kv_head, position;
+  const int32_t* table;  // of the sequence's blocks
+};
+
+__device__ __forceinline__ int64_t KvAt(const StepParams& s, const Head& h, int key) {
+  const int64_t block = __ldcg(h.table + key / kKvBlock);
+  return ((block * s.kv_heads + h.kv_head) * kKvBlock + key % kKvBlock) * s.padded_dim;
+}
+
+// Keys and values of earlier tokens, from the memory into L2; by one warp.
+__device__ __forceinline__ void PrefetchKv(const StepParams& s, const LayerKv& kv, const Head& h,
+                                           const Keys& keys, int lane) {
+  const int bytes = kKvBlock * s.padded_dim * 2;
+  for (int key = keys.begin / kKvBlock * kKvBlock + lane * kKvBlock; key < min(keys.end, h.position);
+       key += 32 * kKvBlock) {
+    const int64_t at = KvAt(s, h, key) * 2;
+    matvec::PrefetchBulk(kv.k + at, bytes);
+    matvec::PrefetchBulk(kv.v + at, bytes);
+  }
+}
+
+// L lanes hold one key, 8 dimensions each. A warp takes 32 / L * kKeyLoads keys at once, the warps of a block
+// take turns. `values`: the token's q, k and v; `partial`: [splits, head_dim].
+template <class T, int L>
+__device__ __forceinline__ void Attend(const StepParams& s, const LayerKv& kv, const Head& h,
+                                       const Keys& keys, int split, const float* values, float4* partial,
+                                       float* out, Room<L>& room, int warp, int lane) {
+  constexpr int kKeys = 32 / L, kStep = kKeys * kKeyLoads;
+  const int sub = lane / L, dim = lane % L * 8;
+  const bool inside = dim < s.head_dim;
+
+  uint4 k[kKeyLoads], v[kKeyLoads];
+  const auto load = [&](int base) {
+#pragma unroll
+    for (int j = 0; j < kKeyLoads; ++j) {
+      const int key = base + j * kKeys + sub;
+      k[j] = v[j] = make_uint4(0, 0, 0, 0);
+      if (key < keys.end && key < h.position && inside) {
+        const int64_t at = (KvAt(s, h, key) + dim) * 2;
+        k[j] = LoadKv(kv.k + at);
+        v[j] = LoadKv(kv.v + at);
+      }
+    }
+  };
+  const int first = keys.begin + warp * kStep;
+  load(first);
+
+  float q[8];
+  if (inside) {
+    const float* from = values + h.head * s.head_dim + dim;
+    float4 a, b;
+    do {
+      a = matvec::LoadRelaxed(from), b = matvec::LoadRelaxed(from + 4);
+    } while (matvec::Unwritten(a) || matvec::Unwritten(b));
+    q[0] = a.x, q[1] = a.y, q[2] = a.z, q[3] = a.w, q[4] = b.x, q[5] = b.y, q[6] = b.z, q[7] = b.w;
+  }
+  const float scale = inside ? s.scale * 1.4426950408889634f : 0.0f;
+#pragma unroll
+  for (int e = 0; e < 8; ++e) q[e] = inside ? q[e] * scale : 0.0f;
+
+  float m = -INFINITY, l = 0, o[8] = {};
+  for (int base = first; base < keys.end; base += matvec::kWarps * kStep) {
+    if (base != first) load(base);
+    if (base <= h.position && h.position < base + kStep && h.position < keys.end) {
+#pragma unroll
+      for (int j = 0; j < kKeyLoads; ++j)
+        if (base + j * kKeys + sub == h.position && inside) {
+          const float* from = values + (s.heads + h.kv_head) * s.head_dim + dim;
+          k[j] = AwaitRounded<T>(from);
+          v[j] = AwaitRounded<T>(from + s.kv_heads * s.head_dim);
+        }
+      __syncwarp();
+    }
+    float score[kKeyLoads];
+#pragma unroll
+    for (int j = 0; j < kKeyLoads; ++j) {
+      float f[8];
+      Unpack<T>(k[j], f);
+      float dot = 0;
+#pragma unroll
+      for (int e = 0; e < 8; ++e) dot += q[e] * f[e];
+      score[j] = dot;
+    }
+#pragma unroll
+    for (int x = 1; x < L; x *= 2)
+#pragma unroll
+      for (int j = 0; j < kKeyLoads; ++j) score[j] += __shfl_xor_sync(0xffffffffu, score[j], x);
+    float top = m;
+#pragma unroll
+    for (int j = 0; j < kKeyLoads; ++j) {
+      if (base + j * kKeys + sub >= keys.end) score[j] = -INFINITY;
+      top = fmaxf(top, score[j]);
+    }
+    const float shrink = top == -INFINITY ? 1 : exp2f(m - top);
+    m = top;
+    l *= shrink;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) o[e] *= shrink;
+#pragma unroll
+    for (int j = 0; j < kKeyLoads; ++j) {
+      const float weight = top == -INFINITY ? 0 : exp2f(score[j] - top);
+      l += weight;
+      float f[8];
+      Unpack<T>(v[j], f);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) o[e] += weight * f[e];
+    }
+  }
+
+  // Within the warp: the lanes that hold the same dimensions of other keys.
+#pragma unroll
+  for (int x = L; x < 32; x *= 2) {
+    const float m2 = __shfl_xor_sync(0xffffffffu, m, x), l2 = __shfl_xor_sync(0xffffffffu, l, x);
+    const float top = fmaxf(m, m2);
+    const float a = top == -INFINITY ? 0 : exp2f(m - top), b = top == -INFINITY ? 0 : exp2f(m2 - top);
+    m = top;
+    l = l * a + l2 * b;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) o[e] = o[e] * a + __shfl_xor_sync(0xffffffffu, o[e], x) * b;
+  }
+  // Across the warps. The room is that of the activations, which other warps may still be multiplying with.
+  matvec::ConsumerBarrier();
+  if (sub == 0) {
+    if (lane == 0) room.m[warp] = m, room.l[warp] = l;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) room.o[warp][dim + e] = o[e];
+  }
+  matvec::ConsumerBarrier();
+  const int at = static_cast<int>(threadIdx.x);
+  if (at < s.head_dim) {
+    float top = -INFINITY, total = 0, sum = 0;
+#pragma unroll
+    for (int w = 0; w < matvec::kWarps; ++w) top = fmaxf(top, room.m[w]);
+#pragma unroll
+    for (int w = 0; w < matvec::kWarps; ++w) {
+      const float f = room.m[w] == -INFINITY ? 0 : exp2f(room.m[w] - top);
+      total += room.l[w] * f;
+      sum += room.o[w][at] * f;
+    }
+    if (split > 0) {
+      float* to = reinterpret_cast<float*>(partial + (split * s.head_dim + at));
+      matvec::Publish(to, sum);
+      matvec::Publish(to + 1, top);
+      matvec::Publish(to + 2, total);
+    } else {
+      // The first part's block puts the others to its own, in their order.
+      constexpr int kAtOnce = 4;
+      for (int n = 1; n < keys.active; n += kAtOnce) {
+        float4 part[kAtOnce];
+        bool missing;
+        do {
+          missing = false;
+#pragma unroll
+          for (int j = 0; j < kAtOnce; ++j)
+            if (n + j < keys.active)
+              part[j] = matvec::LoadRelaxed(reinterpret_cast<float*>(partial + ((n + j) * s.head_dim + at)));
+#pragma unroll
+          for (int j = 0; j < kAtOnce; ++j)
+            if (n + j < keys.active)
+              missing = missing || matvec::Unwritten(part[j].x) || matvec::Unwritten(part[j].y) ||
+                        matvec::Unwritten(part[j].z);
+        } while (missing);
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) {
+          if (n + j >= keys.active) continue;
+          const float most = fmaxf(top, part[j].y), a = exp2f(top - most), b = exp2f(part[j].y - most);
+          top = most;
+          sum = sum * a + part[j].x * b;
+          total = total * a + part[j].z * b;
+          const float none = __uint_as_float(matvec::kUnwritten);
+          __stcg(partial + ((n + j) * s.head_dim + at), make_float4(none, none, none, none));
+        }
+      }
+      matvec::Publish(out + h.head * s.head_dim + at, sum / total);
+    }
+  }
+  matvec::ConsumerBarrier();
+}
+
+// ---- the kernel
+
+template <Format F, int S, class T, int L>
+__global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_constant__ StepParams s) {
+  using namespace matvec;
+  extern __shared__ __align__(128) char memory[];
+  const uint32_t shared = SharedAddress(memory);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int parts = s.layers * kParts;
+  InitBarriers(s.stages, shared + s.barrier_offset);
+  LetNextStart();
+  int parity = 0, done = 0;
+  char* slots = memory + s.slot_offset;  // the filling warp's, the finishing warp's, then kSlots
+  const auto slot = [&](int i) { return slots + i * static_cast<int>(sizeof(Params)); };
+
+  if (warp == kProducer) {  // needs nothing of the step before
+    Filling filling;
+    Fetched next;
+    next.Load(s.parts, lane);
+    for (int i = 0; i < parts; ++i) {
+      next.Store(slot(0), lane);
+      __syncwarp();
+      if (i + 1 < parts) next.Load(s.parts + i + 1, lane);
+      Produce<F>(*reinterpret_cast<const Params*>(slot(0)), shared, lane, filling);
+      __syncwarp();
+    }
+    return;
+  }
+  WaitForPrevious();
+  // All layers of all steps take turns in the two regions.
+  const int start = static_cast<int>(__ldcg(s.step) * static_cast<uint32_t>(s.layers) & 1);
+  const Params* table = s.parts + start * parts;
+  const int64_t region_floats = int64_t{kMaxStepTokens} * s.token_floats;
+
+  const int tokens = s.batch.count;
+  // What attention needs to know of the sequences, for all layers.
+  int* seen = reinterpret_cast<int*>(memory + s.seen_offset);  // [kMaxStepTokens]: position, row of the table
+  auto* kvs = reinterpret_cast<LayerKv*>(seen + 2 * kMaxStepTokens);
+  const int items = tokens * s.heads * s.splits, group = s.heads / s.kv_heads;
+  const auto head_of = [&](int item) {
+    Head h;
+    h.head = item % s.heads, h.kv_head = h.head / group;
+    h.token = item / (s.heads * s.splits);
+    h.position = seen[2 * h.token];
+    h.table = s.batch.block_table + static_cast<int64_t>(seen[2 * h.token + 1]) * s.batch.max_blocks;
+    return h;
+  };
+
+  if (warp == kFinisher) {
+    if (lane < tokens) {
+      seen[2 * lane] = __ldcg(s.batch.positions + lane);
+      seen[2 * lane + 1] = __ldcg(s.batch.sequence + lane);
+    }
+    for (int i = lane; i < s.layers; i += 32) kvs[i] = s.kv[i];
+    __syncwarp();
+    asm volatile("bar.arrive 6, 544;" ::: "memory");
+    const auto prefetch_kv = [&](int layer) {
+      for (int item = blockIdx.x; item < items; item += gridDim.x) {
+        const Head h = head_of(item);
+        const Keys keys(h.position, kvs[layer].window, s.splits, item / s.heads % s.splits);
+        if (item / s.heads % s.splits < keys.active) PrefetchKv(s, kvs[layer], h, keys, lane);
+      }
+    };
+    prefetch_kv(0);
+    Fetched next;
+    next.Load(table, lane);
+    auto* places = reinterpret_cast<TokenPlace*>(memory + s.place_offset);
+    for (int i = 0; i < parts; ++i) {
+      next.Store(slot(1), lane);
+      __syncwarp();
+      const Params& p = *reinterpret_cast<const Params*>(slot(1));
+      if (i == 0 && lane < p.a.tokens) places[lane] = PlaceOf(p.a, lane);
+      __syncwarp();
+      if (i + 1 < parts) next.Load(table + i + 1, lane);
+      // While the memory is busy with weights, a load that misses L2 takes several microseconds: what is read
+      // once per step is fetched two layers ahead, by one block for all.
+      if (i + 8 < parts && static_cast<int>(blockIdx.x) == i % static_cast<int>(gridDim.x)) {
+        constexpr int kLines = sizeof(Params) / 128 + 2;
+        if (lane < kLines) PrefetchLine(reinterpret_cast<const char*>(table + i + 8) + lane * 128);
+        if (lane < kLines) PrefetchLine(reinterpret_cast<const char*>(s.parts + i + 8) + lane * 128);
+        const float* later = i % 2 == 0 ? table[i + 4].a.norm : nullptr;
+        for (int at = lane * 32; later && at < p.a.a.cols; at += 1024) PrefetchLine(later + at);
+      }
+      if (i % kParts == 2 && i / kParts + 1 < s.layers) prefetch_kv(i / kParts + 1);
+      FinishTiles<1>(p, memory, lane, places, parity, [&] {
+        // All activations that gate and up need are there, so nobody reads the layer before this one any
+        // more; and nobody writes the next one before this block's last tiles are published.
+        if (i % kParts != 2) return;
+        float4* stale = reinterpret_cast<float4*>(s.values + ((i / kParts + 1 + start) & 1) * region_floats);
+        const int clearing = min(p.tiles, static_cast<int>(gridDim.x));
+        int block = static_cast<int>(blockIdx.x) - p.turn;
+        if (block < 0) block += static_cast<int>(gridDim.x);
+        const float none = __uint_as_float(kUnwritten);
+        for (int at = block * 32 + lane; at < static_cast<int>(region_floats / 4); at += clearing * 32)
+          __stcg(stale + at, make_float4(none, none, none, none));
+        __threadfence();
+      });
+      __syncwarp();
+    }
+    return;
+  }
+
+  if (warp < 2) {
+    Fetched first;
+    first.Load(table + warp, lane);
+    first.Store(slot(2 + warp), lane);
+  }
+  asm volatile("bar.sync 6, 544;" ::: "memory");
+  auto& room = *reinterpret_cast<Room<L>*>(memory + s.room_offset);
+  RingPlace ring;
+  for (int i = 0; i < parts; ++i) {
+    const Params& p = *reinterpret_cast<const Params*>(slot(2 + i % kSlots));
+    const int layer = i / kParts;
+    if (i % kParts == 1) {
+      float* values = s.values + ((layer + start) & 1) * region_floats;
+      for (int item = blockIdx.x; item < items; item += gridDim.x) {
+        const Head h = head_of(item);
+        const int split = item / s.heads % s.splits;
+        const Keys keys(h.position, kvs[layer].window, s.splits, split);
+        if (split >= keys.active) continue;
+        float* mine = values + static_cast<int64_t>(h.token) * s.token_floats;
+        float4* partial =
+            s.partial + static_cast<int64_t>((layer % kPartialSets * tokens + h.token) * s.heads + h.head) *
+                            s.splits * s.head_dim;
+        Attend<T, L>(s, kvs[layer], h, keys, split, mine, partial, mine + s.attention_offset, room, warp,
+                     lane);
+      }
+    }
+    const Run run = TilesOf(p);
+    const bool mine = run.begin < run.end;
+    Fetched next;
+    if (warp == 0 && i + 2 < parts) next.Load(table + i + 2, lane);
+    if (mine) {
+      LoadActivations<F>(p, memory, warp, lane, [] {});
+    }
+    if (warp == 0 && i + 2 < parts) next.Store(slot(2 + (i + 2) % kSlots), lane);
+    ConsumerBarrier();
+    if (mine) MultiplyTiles<F, 1, S>(p, memory, shared, warp, lane, ring, parity, done);
+  }
+}
+
+template <Format F, int S, class T, int L>
+cudaError_t LaunchStep(const StepParams& s, int shared_bytes, cudaStream_t stream) {
+  static const cudaError_t allowed =
+      cudaFuncSetAttribute(StepKernel<F, S, T, L>, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024);
+  if (allowed != cudaSuccess) return allowed;
+  return Launch(StepKernel<F, S, T, L>, dim3(static_cast<unsigned>(matvec::Multiprocessors())),
+                dim3(matvec::kThreads), static_cast<size_t>(shared_bytes), stream, s);
+}
+
+// By the size of a head.
+template <Format F, int S>
+cudaError_t LaunchShape(const StepParams& s, int shared_bytes, cudaStream_t stream) {
+  return s.padded_dim <= 64 ? LaunchStep<F, S, __half, 8>(s, shared_bytes, stream)
+                            : LaunchStep<F, S, __half, 16>(s, shared_bytes, stream);
+}
+
+}  // namespace celer::cuda::step
