@@ -23,7 +23,8 @@ struct Flags {
   int64_t tokens = 128, chunk = 512;
   int repeat = 5;
   double bandwidth = 4390;  // GB/s
-  std::string device = "cuda";
+  std::string device = "cuda", launch = celer::EngineOptions().launch;
+  celer::SamplingParams sampling;
 };
 
 struct Timing {
@@ -31,12 +32,15 @@ struct Timing {
   double decode_seconds = 0;  // per token
 };
 
-celer::Result<Timing> RunOnce(celer::Engine& engine, int64_t prompt, int64_t batch, int64_t tokens) {
+celer::Result<Timing> RunOnce(celer::Engine& engine, int64_t prompt, int64_t batch, int64_t tokens,
+                              const celer::SamplingParams& sampling) {
   for (int64_t b = 0; b < batch; ++b) {
     celer::Request request;
     for (int64_t i = 0; i < prompt; ++i)
       request.prompt.push_back(static_cast<int32_t>((i * 7919 + b * 104729 + 13) % engine.info().vocab));
     request.max_tokens = tokens;
+    request.sampling = sampling;
+    request.sampling.seed = static_cast<uint64_t>(b);
     CELER_ASSIGN([[maybe_unused]] const int64_t id, engine.Submit(std::move(request)));
   }
   // Decoding is timed from the step after which every sequence has begun until the first one ends.
@@ -76,6 +80,7 @@ int Bench(const Flags& flags) {
       celer::EngineOptions options{.model = "random:" + model, .weights = weights, .device = flags.device};
       options.context = (longest + flags.tokens + 32) / 16 * 16 * most;
       options.chunk = flags.chunk;
+      options.launch = flags.launch;
       const auto loading = Clock::now();
       auto engine = celer::Engine::Load(options);
       if (!engine) {
@@ -89,7 +94,7 @@ int Bench(const Flags& flags) {
         for (const int64_t batch : flags.batches) {
           std::vector<Timing> runs;
           for (int i = 0; i < flags.repeat + 1; ++i) {
-            auto timing = RunOnce(**engine, prompt, batch, flags.tokens);
+            auto timing = RunOnce(**engine, prompt, batch, flags.tokens, flags.sampling);
             if (!timing) {
               fmt::print(stderr, "error: {}\n", timing.error().message());
               return 1;
@@ -132,6 +137,11 @@ int main(int argc, char** argv) {
   app.add_option("--bandwidth", flags.bandwidth,
                  "GB/s that the limit is made of, as `celer probe` measured it");
   app.add_option("--device", flags.device, "cuda or cuda:N");
+  app.add_option("--launch", flags.launch, "eager, graph or fused");
+  app.add_option("--temperature", flags.sampling.temperature, "0: always the most likely token");
+  app.add_option("--top-k", flags.sampling.top_k, "keep the k most likely");
+  app.add_option("--top-p", flags.sampling.top_p, "keep the most likely until they hold this probability");
+  app.add_option("--repetition-penalty", flags.sampling.repetition_penalty, "1: none");
   CLI11_PARSE(app, argc, argv);
   return Bench(flags);
 }

@@ -40,12 +40,15 @@ Status Validate(const SamplingParams& params, int64_t vocab);
 struct EngineOptions {
   std::string model = {};          // a Hugging Face folder, a GGUF file, a llama2.c checkpoint
   std::string weights = "stored";  // stored, f32, f16, bf16, int8[-gN], int4[-gN]
-  std::string kv = "f16";          // f32, f16, bf16, int8
+  std::string kv = "f16";          // f32 (CPU), f16, bf16, int8, fp8 (CUDA)
   std::string device = "cpu";      // cpu, cuda, cuda:N, or auto: cuda if there is one
-  int threads = 0;                 // 0: as many as this process may use
-  int64_t context = 0;             // positions that fit in the KV cache; 0: the model's own, at most 4096
-  int64_t chunk = 512;             // tokens of one step at most; longer prompts are prefilled in pieces
-  int64_t sequences = 1;           // full contexts that the KV cache has room for at once
+  std::string launch =
+      "fused";  // how a GPU's decode steps start: eager, graph, fused (see docs/performance.md)
+  std::string pack_cache = {};  // a folder to keep packed weights in, for CPUs; empty: they are not kept
+  int threads = 0;              // 0: as many as this process may use
+  int64_t context = 0;          // positions that fit in the KV cache; 0: the model's own, at most 4096
+  int64_t chunk = 512;          // tokens of one step at most; longer prompts are prefilled in pieces
+  int64_t sequences = 1;        // full contexts that the KV cache has room for at once
 };
 
 struct Request {

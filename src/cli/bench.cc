@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <fstream>
 
+#include "cli/bench_ladder.h"
 #include "cli/bench_report.h"
 #include "cli/command.h"
 #include "cli/commands.h"
@@ -20,7 +21,7 @@ namespace celer::cli {
 namespace {
 
 struct Flags {
-  std::string model, html;
+  std::string model, html, ladder;
   EngineOptions engine;
   std::vector<std::string> prompts, depths, batches;
   std::string tokens, repeat;
@@ -91,6 +92,23 @@ Result<BenchPlan> MakePlan(const Flags& flags, int64_t model_positions) {
   return plan;
 }
 
+// Said at once, not after minutes of measuring.
+Status CheckWritable(const std::string& path) {
+  if (!path.empty() && !std::ofstream(path, std::ios::app))
+    return Error::Io(path, ": cannot be opened for writing");
+  return {};
+}
+
+Result<int> Print(const Flags& flags, const auto& report, auto html, auto json, auto text) {
+  // Files first: an answer followed by an error would look like success.
+  if (!flags.html.empty()) CELER_RETURN_IF_ERROR(WriteFile(flags.html, html(report)));
+  if (flags.json)
+    fmt::print("{}\n", json(report).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  else
+    fmt::print("{}", text(report));
+  return kOk;
+}
+
 Result<int> Run(Flags& flags) {
   constexpr std::string_view kRandom = "random:";
   DecoderConfig config;
@@ -113,17 +131,11 @@ Result<int> Run(Flags& flags) {
   flags.engine.sequences = report.plan.max_batch();
   flags.engine.chunk = std::max(flags.engine.chunk, report.plan.max_batch());  // a step is the whole batch
 
-  // Said now, not after minutes of measuring.
-  if (!flags.html.empty() && !std::ofstream(flags.html, std::ios::app))
-    return Error::Io(flags.html, ": cannot be opened for writing");
-
+  CELER_RETURN_IF_ERROR(CheckWritable(flags.html));
   const StatusLine line;
   CELER_ASSIGN(Bench bench,
                Bench::Load(flags.engine, report.plan, [&](const std::string& text) { line.Show(text); }));
   const Device device = DeviceOf(bench.engine().info());
-  if (report.plan.ops && !device.is_cpu())
-    return Error::Unsupported("--ops: a step on ", device.ToString(),
-                              " is one graph, whose parts are not timed; leave it out or use --device cpu");
   line.Show("measuring this machine (once)");
   CELER_ASSIGN(report.machine, LoadOrMeasureThisMachine(/*allow_measure=*/true, device));
   CELER_ASSIGN(report.results, bench.Run());
@@ -133,14 +145,21 @@ Result<int> Run(Flags& flags) {
   report.info = bench.engine().info();
   report.start = bench.start();
 
-  // Files first: an answer followed by an error would look like success.
-  if (!flags.html.empty()) CELER_RETURN_IF_ERROR(WriteFile(flags.html, BenchHtml(report)));
-  if (flags.json)
-    fmt::print("{}\n",
-               BenchJson(report).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
-  else
-    fmt::print("{}", BenchText(report));
-  return kOk;
+  return Print(flags, report, BenchHtml, BenchJson, BenchText);
+}
+
+Result<int> RunLadder(const Flags& flags) {
+  int64_t repeat = BenchPlan().repeat;
+  if (!flags.repeat.empty()) {
+    CELER_ASSIGN(repeat, ParseCount(flags.repeat, 10000, "--repeat"));
+  }
+  CELER_RETURN_IF_ERROR(CheckWritable(flags.html));
+  const StatusLine line;
+  const std::string device = flags.engine.device == "auto" ? "cuda" : flags.engine.device;
+  CELER_ASSIGN(const LadderReport report, MeasureLadder(flags.ladder, device, repeat,
+                                                        [&](const std::string& text) { line.Show(text); }));
+  line.Show("");
+  return Print(flags, report, LadderHtml, LadderJson, LadderText);
 }
 
 }  // namespace
@@ -150,6 +169,13 @@ int BenchCommand(const std::vector<std::string>& args) {
   CommandLine app("bench", "how fast a model runs here, and how near the limit that is",
                   "celer bench smollm2 --prompt 256,1024 --depth 0,4096 --batch 1,8 --ops");
   AddEngineFlags(app, &flags.model, &flags.engine);
+  app.add_option(
+      "--ladder", flags.ladder,
+      "instead of MODEL: a preset of celer limits, decoded on a GPU with random weights, from plain "
+      "launches to int4 step by step");
+  app.get_option("model")->required(false);
+  app.add_option("--launch", flags.engine.launch,
+                 "how a GPU's decode steps start: eager, graph, or fused into one kernel where that can be");
   app.add_option("--context", flags.engine.context,
                  "positions to make room for per sequence (0: as many as are needed)");
   const auto list = [&](const char* flag, std::vector<std::string>& into, const char* help) {
@@ -170,7 +196,9 @@ int BenchCommand(const std::vector<std::string>& args) {
       "may be written 4k. The limit counts weights and KV once, at the bandwidth and the peaks of celer "
       "probe.");
   if (const auto stop = Parse(app, args)) return *stop;
-  const auto code = Run(flags);
+  if (flags.model.empty() == flags.ladder.empty())
+    return Fail(Error::Invalid("either MODEL or --ladder PRESET is measured; try celer bench smollm2"));
+  const auto code = flags.ladder.empty() ? Run(flags) : RunLadder(flags);
   return code ? *code : Fail(code.error());
 }
 

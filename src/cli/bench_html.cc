@@ -47,19 +47,15 @@ double Percent(double share) {
   return 100 * std::clamp(share, 0.0, 1.0);
 }
 
-// The whole track is the limit, the bar is the median, the thin mark runs from the slowest to the fastest.
 std::string SpeedBars(const BenchReport& report) {
   std::string out = "<div class=\"bars\">\n";
   for (const BenchResult& r : report.results) {
     const double limit = LimitOf(r.work, report.machine).seconds();
-    const double low = Percent(limit / r.slowest()), high = Percent(limit / r.fastest());
     const auto tokens = static_cast<double>(r.tokens());
-    out += fmt::format(
-        "<div>{}</div><div class=\"track\"><i style=\"width:{:.2f}%\"></i><b "
-        "style=\"left:{:.2f}%;width:{:.2f}%\"></b></div><div>{} of {} tok/s, {:.0f} %</div>\n",
-        XmlEscape(r.Title() + (r.batch > 1 ? fmt::format(" × {}", r.batch) : "")),
-        Percent(limit / r.median()), low, high - low, FormatNumber(tokens / r.median()),
-        FormatNumber(tokens / limit), 100 * limit / r.median());
+    out += SpeedBar(r.Title() + (r.batch > 1 ? fmt::format(" × {}", r.batch) : ""), 1, limit / r.slowest(),
+                    limit / r.median(), limit / r.fastest(),
+                    fmt::format("{} of {} tok/s, {:.0f} %", FormatNumber(tokens / r.median()),
+                                FormatNumber(tokens / limit), 100 * limit / r.median()));
   }
   return out +
          "</div>\n<p>The track is the limit, the bar the median, the mark the spread from the slowest to the "
@@ -84,7 +80,7 @@ std::string OpBars(const BenchReport& report, const BenchResult& r) {
         FormatSeconds(seconds / steps), 100 * seconds / r.mean());
   };
   for (const BenchOp& op : r.ops) bar(op.work.name, op.seconds, LimitOf(op.work, report.machine).seconds());
-  bar("rest", rest, 0);
+  bar(RestName(report), rest, 0);
   return out +
          "</div>\n<p>The first part of a bar is the least the operator could take, the second what it took "
          "beyond that.</p>\n";
@@ -92,26 +88,40 @@ std::string OpBars(const BenchReport& report, const BenchResult& r) {
 
 }  // namespace
 
-std::string BenchHtml(const BenchReport& report) {
+std::string SpeedBar(const std::string& name, double track, double low, double median, double high,
+                     const std::string& text) {
+  return fmt::format(
+      "<div>{}</div><div><div class=\"track\" style=\"width:{:.2f}%\"><i style=\"width:{:.2f}%\"></i><b "
+      "style=\"left:{:.2f}%;width:{:.2f}%\"></b></div></div><div>{}</div>\n",
+      XmlEscape(name), Percent(track), Percent(median), Percent(low), Percent(high) - Percent(low),
+      XmlEscape(text));
+}
+
+std::string BenchPage(const std::string& title, const std::string& heading,
+                      const std::vector<std::pair<std::string, std::string>>& facts,
+                      const std::string& body) {
   std::string out = fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta name=\"viewport\" "
-      "content=\"width=device-width\">\n<title>Speed of "
-      "{0}</title>\n<style>{1}</style></head>\n<body><main>\n"
-      "<h1>How near the limit {0} runs</h1>\n<section><dl>\n",
-      XmlEscape(report.model), kStyle);
-  for (const auto& [name, value] : BenchFacts(report))
+      "content=\"width=device-width\">\n<title>{}</title>\n<style>{}</style></head>\n<body><main>\n"
+      "<h1>{}</h1>\n<section><dl>\n",
+      XmlEscape(title), kStyle, XmlEscape(heading));
+  for (const auto& [name, value] : facts)
     out += fmt::format("<dt>{}</dt><dd>{}</dd>\n", XmlEscape(name), XmlEscape(value));
-  out += "</dl></section>\n";
+  return out + "</dl></section>\n" + body + "</main></body></html>\n";
+}
+
+std::string BenchHtml(const BenchReport& report) {
   const Table speed = BenchTable(report);
-  out += fmt::format("<section><h2>{}</h2>\n{}</section>\n<section>{}</section>\n", XmlEscape(speed.title),
-                     SpeedBars(report), TableHtml(speed));
+  std::string body = fmt::format("<section><h2>{}</h2>\n{}</section>\n<section>{}</section>\n",
+                                 XmlEscape(speed.title), SpeedBars(report), TableHtml(speed));
   if (report.plan.ops)
     for (const BenchResult& result : report.results) {
       const Table ops = OpsTable(report, result);
-      out += fmt::format("<section><h2>{}</h2>\n{}{}</section>\n", XmlEscape(ops.title),
-                         OpBars(report, result), TableHtml(ops));
+      body += fmt::format("<section><h2>{}</h2>\n{}{}</section>\n", XmlEscape(ops.title),
+                          OpBars(report, result), TableHtml(ops));
     }
-  return out + "</main></body></html>\n";
+  return BenchPage("Speed of " + report.model, fmt::format("How near the limit {} runs", report.model),
+                   BenchFacts(report), body);
 }
 
 }  // namespace celer::cli

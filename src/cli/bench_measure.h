@@ -26,7 +26,7 @@ struct BenchPlan {
 struct BenchOp {
   OperatorWork work;
   double calls = 0;
-  double seconds = 0;
+  double seconds = 0;  // on a GPU that of the operator by itself, see OpsTable
 };
 
 struct BenchResult {
@@ -64,6 +64,7 @@ class Bench {
   Result<std::vector<BenchResult>> Run();
 
   const Engine& engine() const { return *engine_; }
+  bool on_gpu() const;
   const BenchStart& start() const { return start_; }
 
  private:

@@ -34,9 +34,19 @@ Against Compare(const OperatorWork& work, double seconds, const Machine& machine
 std::vector<std::pair<std::string, std::string>> BenchFacts(const BenchReport& report);
 Table BenchTable(const BenchReport& report);
 Table OpsTable(const BenchReport& report, const BenchResult& result);
+// What lies between the operators: "rest", and on a GPU "gaps", which is negative where kernels overlap.
+const char* RestName(const BenchReport& report);
 
 std::string BenchText(const BenchReport& report);
 nlohmann::ordered_json BenchJson(const BenchReport& report);
 std::string BenchHtml(const BenchReport& report);  // self-contained, light and dark
+
+// A page with a list of facts and whatever else.
+std::string BenchPage(const std::string& title, const std::string& heading,
+                      const std::vector<std::pair<std::string, std::string>>& facts, const std::string& body);
+// One line of a "bars" grid: the track is the limit, its length the share of the longest; the bar is the
+// median and the mark the spread, as shares of the limit.
+std::string SpeedBar(const std::string& name, double track, double low, double median, double high,
+                     const std::string& text);
 
 }  // namespace celer::cli

@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cli/bench_ladder.h"
 #include "cli/bench_report.h"
+#include "limits/quantity.h"
 
 namespace celer::cli {
 namespace {
@@ -92,6 +94,62 @@ TEST(BenchReport, HtmlEscapesAndDrawsEveryFigure) {
   EXPECT_THAT(html, HasSubstr("prefers-color-scheme: dark"));
   EXPECT_THAT(html, HasSubstr("width:25.00%"));  // the median of the decode
   EXPECT_THAT(html, HasSubstr("left:20.00%;width:30.00%"));
+}
+
+TEST(BenchReport, OnAGpuTheRestIsGaps) {
+  BenchReport report = Report();
+  report.info.device = "cuda:0 (some GPU)";
+  report.results[1].ops[0].seconds = 0.4;  // operators by themselves may take longer than the step
+  EXPECT_THAT(BenchText(report), HasSubstr("\n  gaps "));
+  EXPECT_THAT(BenchText(report), HasSubstr("-36.4 %"));
+  EXPECT_NEAR(BenchJson(report)["results"][1]["gaps_s"], 1.1 / 3 - 0.5, 1e-12);
+  EXPECT_THAT(BenchHtml(report), HasSubstr(">gaps<"));
+}
+
+LadderReport Ladder() {
+  LadderReport report;
+  report.model = "llama<7b>";
+  report.device = "cuda:0 (some GPU)";
+  report.machine = {
+      .name = "m", .source = "flags", .memory_bytes = 1e9, .read_bytes_per_s = 1e9, .flops = {}};
+  report.plan = {.prompts = {}, .depths = {8}, .tokens = 100, .repeat = 3};
+  double bytes = 4e8;
+  for (const LadderStep& step : LadderSteps()) {
+    LadderRung rung{.step = step, .weight_bytes = static_cast<int64_t>(bytes / 100), .result = {}};
+    rung.result = {.length = 8, .steps = 100, .seconds = {bytes / 5e8, bytes / 4e8, bytes / 8e8}};
+    rung.result.work = {.name = "step", .bytes = bytes};
+    report.rungs.push_back(rung);
+    bytes /= 2;
+  }
+  return report;
+}
+
+TEST(BenchLadder, EveryStepHasItsLimit) {
+  const LadderReport report = Ladder();
+  ASSERT_GE(report.rungs.size(), 4u);
+  const Table table = LadderTable(report);
+  ASSERT_EQ(table.rows.size(), report.rungs.size());
+  // 100 tokens in 0.8 s, 0.4 s at best.
+  EXPECT_EQ(table.rows[0], (std::vector<std::string>{LadderSteps()[0].name, "125.0", "100.0..200.0", "1.00",
+                                                     FormatBytes(4e6), "250.0", "0.50"}));
+  EXPECT_EQ(table.rows[1][3], "2.00");
+  const auto json = LadderJson(report);
+  EXPECT_EQ(json["steps"].size(), report.rungs.size());
+  EXPECT_DOUBLE_EQ(json["steps"][1]["limit_tokens_per_s"], 500);
+  EXPECT_DOUBLE_EQ(json["steps"][1]["ratio"], 0.5);
+  const std::string html = LadderHtml(report);
+  EXPECT_THAT(html, HasSubstr("llama&lt;7b&gt;"));
+  EXPECT_THAT(html, HasSubstr("width:100.00%"));  // the fastest step's limit is the longest track
+  EXPECT_THAT(html, HasSubstr("left:40.00%;width:40.00%"));
+}
+
+TEST(BenchLadder, NeedsAKnownModelAndAGpu) {
+  const auto unknown = MeasureLadder("no-such-model", "cuda", 1, [](const std::string&) {});
+  ASSERT_FALSE(unknown);
+  EXPECT_THAT(unknown.error().message(), HasSubstr("no-such-model"));
+  const auto on_cpu = MeasureLadder("llama-2-7b", "cpu", 1, [](const std::string&) {});
+  ASSERT_FALSE(on_cpu);
+  EXPECT_THAT(on_cpu.error().message(), HasSubstr("measures a GPU"));
 }
 
 }  // namespace

@@ -15,10 +15,8 @@ size_t Widest(const auto& items) {
 
 }  // namespace
 
-Result<std::span<const float>> CudaRunner::Run(std::span<const Piece> pieces) {
+Status CudaRunner::RunInGroups(std::span<const Piece> pieces, FunctionRef<Status(int64_t)> done) {
   queued_.clear();
-  logits_.clear();
-  const auto vocab = static_cast<size_t>(decoder_->config().vocab);
   for (size_t first = 0; first < pieces.size();) {
     tokens_.clear();
     positions_.clear();
@@ -54,13 +52,43 @@ Result<std::span<const float>> CudaRunner::Run(std::span<const Piece> pieces) {
                                              .block_table = block_table_,
                                              .max_blocks = static_cast<int64_t>(width),
                                              .logit_rows = logit_rows_}));
-    CELER_ASSIGN(const std::span<const float> rows, decoder_->Logits());
-    if (first == 0 && last == pieces.size()) return rows;
-    logits_.insert(logits_.end(), rows.begin(), rows.end());
+    CELER_RETURN_IF_ERROR(done(static_cast<int64_t>(logit_rows_.size())));
     first = last;
   }
-  CELER_CHECK_EQ(logits_.size() % vocab, 0u);
+  return {};
+}
+
+Result<std::span<const float>> CudaRunner::Run(std::span<const Piece> pieces) {
+  logits_.clear();
+  std::span<const float> rows;
+  const auto take = [&](int64_t) -> Status {
+    logits_.insert(logits_.end(), rows.begin(), rows.end());  // those of the run before
+    CELER_ASSIGN(rows, decoder_->Logits());
+    return {};
+  };
+  CELER_RETURN_IF_ERROR(RunInGroups(pieces, take));
+  if (logits_.empty()) return rows;
+  logits_.insert(logits_.end(), rows.begin(), rows.end());
   return std::span<const float>(logits_);
+}
+
+Result<std::vector<Sampler::Choice>> CudaRunner::RunAndChoose(std::span<const Piece> pieces,
+                                                              std::span<const CudaSampler::Row> rows) {
+  std::vector<Sampler::Choice> choices;
+  const auto choose = [&](int64_t count) -> Status {
+    if (count == 0) return {};
+    const auto now = rows.subspan(choices.size(), static_cast<size_t>(count));
+    CELER_RETURN_IF_ERROR(sampler_.Prepare(now));
+    std::vector<int32_t> chosen(now.size());
+    CELER_RETURN_IF_ERROR(decoder_->Sample(chosen));
+    for (size_t i = 0; i < now.size(); ++i)
+      choices.push_back(CudaSampler::ToChoice(chosen[i], *now[i].params,
+                                              decoder_->SampledLogprobs(static_cast<int64_t>(i))));
+    return {};
+  };
+  CELER_RETURN_IF_ERROR(RunInGroups(pieces, choose));
+  CELER_CHECK_EQ(choices.size(), rows.size());
+  return choices;
 }
 
 Status CudaRunner::Queue(std::span<const Decoding> step, int64_t ahead) {
@@ -69,20 +97,27 @@ Status CudaRunner::Queue(std::span<const Decoding> step, int64_t ahead) {
   queued_.clear();
   const size_t width = Widest(step);
   block_table_.assign(step.size() * width, 0);
+  std::vector<CudaSampler::Row> rows;
+  bool most_likely = true;
   for (size_t s = 0; s < step.size(); ++s) {
+    rows.push_back(step[s].row);
+    rows.back().position += ahead;
+    most_likely = most_likely && IsPlainGreedy(*rows.back().params);
     if (ahead == 0) tokens_.push_back(step[s].token);
-    positions_.push_back(static_cast<int32_t>(step[s].position + ahead));
+    positions_.push_back(static_cast<int32_t>(rows.back().position));
     std::copy(step[s].block_table.begin(), step[s].block_table.end(),
               block_table_.begin() + static_cast<int64_t>(s * width));
-    queued_.emplace_back(step[s].id, step[s].position + ahead);
+    queued_.emplace_back(rows.back().id, rows.back().position);
   }
-  return decoder_->DecodeGreedy(tokens_, positions_, block_table_, static_cast<int64_t>(width));
+  if (!most_likely) CELER_RETURN_IF_ERROR(sampler_.Prepare(rows));
+  return decoder_->Decode(tokens_, positions_, block_table_, static_cast<int64_t>(width),
+                          most_likely ? CudaDecoder::Choose::kMostLikely : CudaDecoder::Choose::kSampled);
 }
 
 Status CudaRunner::Start(std::span<const Decoding> step) {
   bool already = queued_.size() == step.size();
   for (size_t i = 0; already && i < step.size(); ++i)
-    already = queued_[i] == std::pair(step[i].id, step[i].position);
+    already = queued_[i] == std::pair(step[i].row.id, step[i].row.position);
   if (already) return {};
   return Queue(step, 0);
 }
@@ -91,10 +126,16 @@ Status CudaRunner::StartNext(std::span<const Decoding> step) {
   return Queue(step, 1);
 }
 
-Status CudaRunner::Tokens(std::span<const Decoding> step, std::span<int32_t> tokens) {
-  std::vector<int32_t> positions;
-  for (const Decoding& d : step) positions.push_back(static_cast<int32_t>(d.position));
-  return decoder_->ChosenTokens(positions, tokens);
+Result<std::vector<Sampler::Choice>> CudaRunner::Choices(std::span<const Decoding> step) {
+  std::vector<int32_t> positions, tokens(step.size());
+  for (const Decoding& d : step) positions.push_back(static_cast<int32_t>(d.row.position));
+  CELER_RETURN_IF_ERROR(decoder_->ChosenTokens(positions, tokens));
+  std::vector<Sampler::Choice> choices;
+  for (size_t i = 0; i < step.size(); ++i)
+    choices.push_back(
+        CudaSampler::ToChoice(tokens[i], *step[i].row.params,
+                              decoder_->ChosenLogprobs(static_cast<int64_t>(i), step[i].row.position)));
+  return choices;
 }
 
 }  // namespace celer

@@ -11,6 +11,7 @@
 #include "engine/model_runner.h"
 #include "engine/scheduler.h"
 #include "models/op_profile.h"
+#include "models/step_launch.h"
 #include "models/step_work.h"
 
 #if CELER_WITH_CUDA
@@ -29,7 +30,8 @@ Result<DType> ParseKvType(const std::string& text) {
   if (text == "f16") return DType::kF16;
   if (text == "bf16") return DType::kBf16;
   if (text == "int8") return DType::kI8;
-  return Error::Invalid("--kv '", text, "' is not one of f32, f16, bf16, int8");
+  if (text == "fp8") return DType::kFp8E4M3;
+  return Error::Invalid("--kv '", text, "' is not one of f32, f16, bf16, int8, fp8");
 }
 
 Result<Device> ParseDevice(const std::string& text) {
@@ -67,6 +69,7 @@ Result<std::unique_ptr<Engine>> LoadOnCuda(const EngineOptions& options, Device 
                                            const WeightOptions& weights, DType kv_type, ThreadPool& pool,
                                            const auto& ready) {
   CudaDecoderOptions cuda{.device = device.index, .weights = weights, .kv = kv_type};
+  CELER_ASSIGN(cuda.launch, ParseStepLaunch(options.launch));
   cuda.max_tokens = std::max<int64_t>(options.chunk, kScorePrefill);
   if (options.model.starts_with(kRandomPrefix)) {
     CELER_ASSIGN(const LlmShape shape,
@@ -125,7 +128,10 @@ struct Engine::Impl {
   Result<std::vector<Sampler::Choice>> RunAndChoose(std::span<const ScheduledPiece> scheduled);
 #if CELER_WITH_CUDA
   std::unique_ptr<CudaRunner> cuda;
-  Result<std::vector<Sampler::Choice>> DecodeOnDevice(std::span<const ScheduledPiece> scheduled);
+  bool queue_ahead = true;  // not where each kernel is launched by itself
+  Result<std::vector<Sampler::Choice>> ChooseOnDevice(std::span<const ScheduledPiece> scheduled);
+  Result<std::vector<Sampler::Choice>> Decode(std::span<const ScheduledPiece> scheduled,
+                                              std::span<CudaRunner::Decoding> step);
 #endif
 
   std::unique_ptr<ThreadPool> pool;
@@ -162,6 +168,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
     CELER_ASSIGN([[maybe_unused]] const int from_environment, ThreadsFromEnvironment());
   }
   CELER_ASSIGN([[maybe_unused]] const int64_t sequences, CheckSequences(options));
+  CELER_ASSIGN([[maybe_unused]] const StepLaunch launch, ParseStepLaunch(options.launch));
   CELER_ASSIGN(Device device, ParseDevice(options.device));
   auto pool = std::make_unique<ThreadPool>(ThreadPool::Options{.threads = options.threads});
 #if CELER_WITH_CUDA
@@ -181,6 +188,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
       info.device = device.ToString() + " (" + decoder->device_name() + ")";
       auto impl = std::make_unique<Impl>(std::move(pool), BlocksFor(options, context), options);
       impl->cuda = std::make_unique<CudaRunner>(std::move(decoder));
+      impl->queue_ahead = launch != StepLaunch::kEager;
       impl->info = std::move(info);
       return std::unique_ptr<Engine>(new Engine(std::move(impl)));
     };
@@ -192,11 +200,14 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
     device = Device::Cpu();
   }
 #endif
-  CELER_ASSIGN(Decoder decoder, Decoder::Load(options.model, {weights}, *pool));
+  CELER_ASSIGN(Decoder decoder,
+               Decoder::Load(options.model, {.weights = weights, .pack_cache = options.pack_cache}, *pool));
 
   const DecoderConfig& config = decoder.config();
   CELER_ASSIGN(const int64_t context, ContextFor(options, config));
   const int64_t blocks = BlocksFor(options, context);
+  if (kv_type == DType::kFp8E4M3)
+    return Error::Unsupported("--kv fp8 runs on CUDA only; int8 takes as little on the CPU");
   auto kv = KvCache::Make(config, kv_type, blocks, CpuAllocator());
   if (!kv)
     return kv.error().WithContext("KV cache for " + std::to_string(options.sequences * context) +
@@ -310,38 +321,28 @@ std::vector<TokenEvent> Engine::Step() {
 }
 
 std::vector<OperatorWork> Engine::Work(const StepShape& shape) const {
-  if (impl_->runner) {
-    const Decoder& decoder = impl_->runner->decoder();
-    return CountStep(decoder.config(), decoder.weights(), impl_->info.kv_bytes_per_token, shape);
-  }
-  // On a GPU the weights lie there in forms of their own; the step is counted as a whole. One row of logits
-  // to a sequence.
-  const Info& info = impl_->info;
-  const LlmParams params = CountParams(info.shape);
-  const auto sequences = static_cast<double>(shape.sequences), tokens = static_cast<double>(shape.tokens);
-  const double context = static_cast<double>(shape.position) + (tokens + 1) / 2;
-  OperatorWork step{.name = "step"};
-  step.bytes = static_cast<double>(info.weight_bytes) + sequences *
-                                                            (static_cast<double>(shape.position) + tokens) *
-                                                            static_cast<double>(info.kv_bytes_per_token);
-  step.flops["bf16"] =
-      2 * sequences *
-      (tokens *
-           (static_cast<double>(params.layers_active) +
-            2 * context * static_cast<double>(info.shape.layers * info.shape.heads * info.shape.head_dim)) +
-       static_cast<double>(params.lm_head));
-  return {step};
+#if CELER_WITH_CUDA
+  if (impl_->cuda) return impl_->cuda->decoder().Work(shape);
+#endif
+  const Decoder& decoder = impl_->runner->decoder();
+  return CountStep(decoder.config(), MatricesOf(decoder.weights()), impl_->info.kv_bytes_per_token, shape);
 }
 
 void Engine::StartProfile() {
   impl_->profile = {};
   impl_->profiling = true;
   if (impl_->runner) impl_->runner->decoder().set_profile(&impl_->profile);
+#if CELER_WITH_CUDA
+  if (impl_->cuda) impl_->cuda->decoder().set_profile(&impl_->profile);
+#endif
 }
 
 void Engine::StopProfile() {
   impl_->profiling = false;
   if (impl_->runner) impl_->runner->decoder().set_profile(nullptr);
+#if CELER_WITH_CUDA
+  if (impl_->cuda) impl_->cuda->decoder().set_profile(nullptr);
+#endif
 }
 
 std::vector<OperatorTime> Engine::Profile() const {
@@ -361,12 +362,10 @@ Result<std::span<const float>> Engine::Impl::Run(std::span<const Piece> pieces) 
 
 Result<std::vector<Sampler::Choice>> Engine::Impl::RunAndChoose(std::span<const ScheduledPiece> scheduled) {
 #if CELER_WITH_CUDA
-  const bool on_device =
-      cuda && static_cast<int64_t>(scheduled.size()) <= CudaDecoder::kMaxDecode &&
-      std::all_of(scheduled.begin(), scheduled.end(), [](const ScheduledPiece& piece) {
-        return piece.tokens == 1 && piece.sequence->pending() == 1 && piece.sequence->sampler.IsPlainGreedy();
-      });
-  if (on_device) return DecodeOnDevice(scheduled);
+  const bool on_device = cuda && std::all_of(scheduled.begin(), scheduled.end(), [&](const auto& piece) {
+                           return CudaSampler::CanSample(piece.sequence->sampler.params(), info.vocab);
+                         });
+  if (on_device) return ChooseOnDevice(scheduled);
 #endif
   CELER_ASSIGN(const std::span<const float> logits, Run(Pieces(scheduled)));
   std::vector<Sampler::Choice> choices;
@@ -380,23 +379,48 @@ Result<std::vector<Sampler::Choice>> Engine::Impl::RunAndChoose(std::span<const 
 }
 
 #if CELER_WITH_CUDA
-// The device chooses and goes on by itself: the step after this one is queued before the host has seen this
-// one's tokens, so the device never waits for the host.
-Result<std::vector<Sampler::Choice>> Engine::Impl::DecodeOnDevice(std::span<const ScheduledPiece> scheduled) {
-  std::vector<CudaRunner::Decoding> step;
-  bool goes_on = scheduler.waiting() == 0;
+Result<std::vector<Sampler::Choice>> Engine::Impl::ChooseOnDevice(std::span<const ScheduledPiece> scheduled) {
+  std::vector<CudaRunner::Decoding> step;  // the sequences of which a token is chosen
+  bool decoding = static_cast<int64_t>(scheduled.size()) <= CudaDecoder::kMaxDecode;
   for (const auto& [sequence, tokens] : scheduled) {
-    goes_on = goes_on && sequence->output_count() + 1 < sequence->request.max_tokens &&
-              blocks.Grow(&sequence->block_table, sequence->computed + 2);
-    step.push_back({sequence->id, sequence->tokens.back(), sequence->computed, sequence->block_table});
+    decoding = decoding && tokens == 1 && sequence->pending() == 1;
+    if (tokens != sequence->pending()) continue;  // a prefill that goes on
+    step.push_back({.row = {.id = sequence->id,
+                            .params = &sequence->sampler.params(),
+                            .tokens = sequence->tokens,
+                            .prompt = static_cast<int64_t>(sequence->request.prompt.size()),
+                            .position = sequence->computed + tokens - 1},
+                    .token = sequence->tokens.back(),
+                    .block_table = sequence->block_table});
+  }
+  std::vector<Sampler::Choice> choices;
+  if (decoding) {
+    CELER_ASSIGN(choices, Decode(scheduled, step));
+  } else {
+    std::vector<CudaSampler::Row> rows;
+    for (const CudaRunner::Decoding& d : step) rows.push_back(d.row);
+    CELER_ASSIGN(choices, cuda->RunAndChoose(Pieces(scheduled), rows));
+  }
+  size_t row = 0;
+  for (const auto& [sequence, tokens] : scheduled)
+    if (tokens == sequence->pending()) sequence->sampler.Accept(choices[row++].token);
+  return choices;
+}
+
+// The device goes on by itself: the step after this one is queued before the host has seen this one's tokens,
+// so the device never waits for the host.
+Result<std::vector<Sampler::Choice>> Engine::Impl::Decode(std::span<const ScheduledPiece> scheduled,
+                                                          std::span<CudaRunner::Decoding> step) {
+  bool goes_on = scheduler.waiting() == 0 && queue_ahead && !profiling;
+  for (size_t i = 0; i < step.size(); ++i) {
+    Sequence& sequence = *scheduled[i].sequence;
+    goes_on = goes_on && sequence.output_count() + 1 < sequence.request.max_tokens &&
+              blocks.Grow(&sequence.block_table, sequence.computed + 2);
+    step[i].block_table = sequence.block_table;
   }
   CELER_RETURN_IF_ERROR(cuda->Start(step));
   if (goes_on) CELER_RETURN_IF_ERROR(cuda->StartNext(step));
-  std::vector<int32_t> tokens(step.size());
-  CELER_RETURN_IF_ERROR(cuda->Tokens(step, tokens));
-  std::vector<Sampler::Choice> choices(step.size());
-  for (size_t i = 0; i < step.size(); ++i) choices[i].token = tokens[i];
-  return choices;
+  return cuda->Choices(step);
 }
 #endif
 

@@ -149,13 +149,17 @@ int32_t Sampler::Draw(std::span<const float> logits) {
   return candidates_[0].token;  // rounding left a little over
 }
 
+void Sampler::Accept(int32_t token) {
+  ++step_;
+  ++output_counts_[token];
+}
+
 Sampler::Choice Sampler::Next(std::span<const float> logits) {
   scratch_.assign(logits.begin(), logits.end());
   Penalize(&scratch_);
   Choice choice;
   choice.token = Draw(scratch_);
-  ++step_;
-  ++output_counts_[choice.token];
+  Accept(choice.token);
 
   if (params_.logprobs >= 0) {
     const double total = LogSumExp(logits);

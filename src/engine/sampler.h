@@ -21,13 +21,9 @@ class Sampler {
     std::vector<TokenLogprob> top;  // most likely first
   };
   Choice Next(std::span<const float> logits);  // and remembers the choice for the penalties
+  void Accept(int32_t token);                  // remembers a choice that was made elsewhere
 
   const SamplingParams& params() const { return params_; }
-  // The largest logit, and nothing to report: a device can choose without us.
-  bool IsPlainGreedy() const {
-    return params_.temperature == 0 && params_.repetition_penalty == 1 && params_.presence_penalty == 0 &&
-           params_.frequency_penalty == 0 && params_.logit_bias.empty() && params_.logprobs < 0;
-  }
 
  private:
   struct Candidate {
@@ -46,6 +42,12 @@ class Sampler {
   std::vector<float> scratch_;
   std::vector<Candidate> candidates_;
 };
+
+// The largest logit, and nothing to report.
+inline bool IsPlainGreedy(const SamplingParams& p) {
+  return p.temperature == 0 && p.repetition_penalty == 1 && p.presence_penalty == 0 &&
+         p.frequency_penalty == 0 && p.logit_bias.empty() && p.logprobs < 0;
+}
 
 // log(sum(exp(x))), without overflow.
 double LogSumExp(std::span<const float> x);

@@ -8,22 +8,32 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/dtype.h"
 #include "core/result.h"
+#include "core/stream.h"
 #include "kernels/batch.h"
 #include "models/decoder.h"
+#include "models/op_profile.h"
+#include "models/step_launch.h"
 
 namespace celer {
+
+namespace cuda {
+struct SampleRow;
+struct SampleLogprobs;
+}  // namespace cuda
 
 struct CudaDecoderOptions {
   int device = 0;
   WeightOptions weights = {};
-  DType kv = DType::kF16;    // f16 or bf16
+  DType kv = DType::kF16;    // f16, bf16, i8 or fp8 e4m3
   int64_t context = 4096;    // positions that fit into the KV, a multiple of 16
   int64_t max_tokens = 512;  // of one batch
   bool exact = false;        // every product by the decode kernels, also for long prompts
+  StepLaunch launch = StepLaunch::kFused;
 };
 
 class CudaDecoder {
@@ -41,6 +51,7 @@ class CudaDecoder {
   int64_t peak_load_bytes() const;  // weights and staging while loading
   const std::map<std::string, int64_t>& bytes_by_format() const;
   const std::string& device_name() const;
+  int device() const;
 
   // Runs a batch; the logits of batch.logit_rows stay on the GPU until they are asked for.
   Status Forward(const RaggedBatch& batch);
@@ -48,14 +59,35 @@ class CudaDecoder {
   Result<std::span<const float>> Logits();
 
   // Queues one step of decoding: one token for each of `positions`, each its own sequence with its row of
-  // `block_table`. The most likely next tokens become the next step's input on the GPU. `tokens` may be
-  // empty: those that the step before chose.
-  Status DecodeGreedy(std::span<const int32_t> tokens, std::span<const int32_t> positions,
-                      std::span<const int32_t> block_table, int64_t max_blocks);
+  // `block_table`. The next tokens, the most likely ones or sampled as SetSampling() said, become the next
+  // step's input on the GPU. `tokens` may be empty: those that the step before chose.
+  enum class Choose { kMostLikely, kSampled };
+  Status Decode(std::span<const int32_t> tokens, std::span<const int32_t> positions,
+                std::span<const int32_t> block_table, int64_t max_blocks,
+                Choose choose = Choose::kMostLikely);
   // Waits for the tokens that the step at these positions chose; at most a few steps back.
   Status ChosenTokens(std::span<const int32_t> positions, std::span<int32_t> tokens);
+  // Of row `row` of that step, once its tokens are here; for rows that ask for logprobs.
+  const cuda::SampleLogprobs& ChosenLogprobs(int64_t row, int64_t position) const;
+
+  // How the rows of what is queued from now on are sampled.
+  Status SetSampling(std::span<const cuda::SampleRow> rows);
+  // Chooses a token for each row of logits of the last Forward, and waits for them.
+  Status Sample(std::span<int32_t> tokens);
+  const cuda::SampleLogprobs& SampledLogprobs(int64_t row) const;
+  // Copies to the GPU's memory, in order with the steps; `from` may change at once.
+  Status Upload(void* to, const void* from, int64_t bytes);
+  cudaStream_t stream() const;
+
+  // Adds up the time of each operator from now on, each on its own: the layers' kernels do not overlap.
+  // nullptr ends it.
+  void set_profile(OpProfile* profile);
+  // What a step must read and compute, by operator.
+  std::vector<OperatorWork> Work(const StepShape& shape) const;
+
   static constexpr int64_t kMaxDecode = 64;
   int64_t max_logit_rows() const;
+  bool decodes_in_one_kernel() const;
 
   Status Synchronize();
 
@@ -71,6 +103,9 @@ struct CudaMemoryPlan {
   int64_t kv_per_token = 0;
   int64_t total() const { return weights + kv + workspace + staging; }
   std::string ToString() const;
+  // The nearest setting that fits, for a plan that does not: fewer tokens, or lighter weights in that order.
+  std::string Remedy(std::span<const std::pair<std::string, int64_t>> lighter_weights,
+                     int64_t narrow_kv_per_token) const;
 };
 
 }  // namespace celer

@@ -108,8 +108,14 @@ const std::map<std::string, int64_t>& CudaDecoder::bytes_by_format() const {
 const std::string& CudaDecoder::device_name() const {
   return impl_->device_name;
 }
+int CudaDecoder::device() const {
+  return impl_->options.device;
+}
 int64_t CudaDecoder::max_logit_rows() const {
   return kLogitRows;
+}
+bool CudaDecoder::decodes_in_one_kernel() const {
+  return !impl_->step_layers.empty();
 }
 int64_t CudaDecoder::active_bytes() const {
   int64_t total = impl_->head.bytes();
@@ -128,9 +134,12 @@ Status CudaDecoder::Forward(const RaggedBatch& batch) {
                           kLogitRows);
   d.seen_positions.clear();
   CELER_RETURN_IF_ERROR(d.UploadBatch(batch));
+  d.BeginMarks(/*captured=*/false);
   d.Run(static_cast<int>(batch.token_count()), static_cast<int>(rows), true);
+  d.Mark(Op::kLogits);  // where they end
   d.last_rows = rows;
-  return d.TakeFault("running the model on the GPU");
+  CELER_RETURN_IF_ERROR(d.TakeFault("running the model on the GPU"));
+  return d.TakeMarks();
 }
 
 Result<std::span<const float>> CudaDecoder::Logits() {
@@ -142,74 +151,6 @@ Result<std::span<const float>> CudaDecoder::Logits() {
       "copying logits from the GPU"));
   CELER_RETURN_IF_ERROR(d.stream->Synchronize());
   return std::span<const float>(reinterpret_cast<const float*>(d.host_logits.data()), floats);
-}
-
-Status CudaDecoder::DecodeGreedy(std::span<const int32_t> tokens, std::span<const int32_t> positions,
-                                 std::span<const int32_t> block_table, int64_t max_blocks) {
-  Impl& d = *impl_;
-  const CudaDeviceScope scope(d.options.device);
-  const auto count = static_cast<int64_t>(positions.size());
-  if (count < 1 || count > std::min(kMaxDecode, d.options.max_tokens))
-    return Error::Invalid("a decode step of ", count, " sequences; 1 to ", kMaxDecode, " are possible");
-  // The device moved its positions on by itself; tokens and tables that it has are not sent again.
-  const bool continues =
-      std::equal(positions.begin(), positions.end(), d.seen_positions.begin(), d.seen_positions.end());
-  const bool same_table = continues && std::equal(block_table.begin(), block_table.end(),
-                                                  d.seen_table.begin(), d.seen_table.end());
-  if (!continues || !same_table || !tokens.empty()) {
-    std::vector<int32_t> starts(static_cast<size_t>(count) + 1);
-    for (size_t i = 0; i < starts.size(); ++i) starts[i] = static_cast<int32_t>(i);
-    CELER_RETURN_IF_ERROR(d.UploadBatch({.tokens = tokens,
-                                         .positions = positions,
-                                         .seq_start = starts,
-                                         .block_table = block_table,
-                                         .max_blocks = max_blocks,
-                                         .logit_rows = {}}));
-    d.seen_table.assign(block_table.begin(), block_table.end());
-  }
-  d.seen_positions.assign(positions.begin(), positions.end());
-  for (int32_t& position : d.seen_positions) ++position;
-
-  cudaGraphExec_t& graph = d.graphs[static_cast<size_t>(count)];
-  if (!graph) {
-    cudaGraph_t captured = nullptr;
-    const auto queue = [&] {
-      d.Run(static_cast<int>(count), static_cast<int>(count), false);
-      d.Check(cuda::LaunchGreedy({.logits = d.logits,
-                                  .rows = static_cast<int>(count),
-                                  .vocab = static_cast<int>(d.config.vocab),
-                                  .best = d.greedy_best,
-                                  .tickets = d.greedy_tickets,
-                                  .tokens = d.tokens,
-                                  .positions = d.positions,
-                                  .host_tokens = reinterpret_cast<int32_t*>(d.host_tokens.data()),
-                                  .host_stride = static_cast<int>(kMaxDecode)},
-                                 d.stream->get()));
-    };
-    CELER_RETURN_IF_ERROR(
-        CudaStatus(cudaStreamBeginCapture(d.stream->get(), cudaStreamCaptureModeThreadLocal),
-                   "capturing a decode step"));
-    queue();
-    const cudaError_t ended = cudaStreamEndCapture(d.stream->get(), &captured);
-    CELER_RETURN_IF_ERROR(d.TakeFault("queueing a decode step"));
-    CELER_RETURN_IF_ERROR(CudaStatus(ended, "capturing a decode step"));
-    const cudaError_t made = cudaGraphInstantiate(&graph, captured, 0);
-    cudaGraphDestroy(captured);
-    CELER_RETURN_IF_ERROR(CudaStatus(made, "making a graph of a decode step"));
-  }
-  CELER_RETURN_IF_ERROR(CudaStatus(cudaGraphLaunch(graph, d.stream->get()), "launching a decode step"));
-  CELER_RETURN_IF_ERROR(d.step_done[static_cast<size_t>(positions[0] % cuda::kHostSlots)]->Record(*d.stream));
-  d.last_rows = count;
-  return {};
-}
-
-Status CudaDecoder::ChosenTokens(std::span<const int32_t> positions, std::span<int32_t> tokens) {
-  Impl& d = *impl_;
-  CELER_RETURN_IF_ERROR(d.step_done[static_cast<size_t>(positions[0] % cuda::kHostSlots)]->Synchronize());
-  const auto* host = reinterpret_cast<const volatile int32_t*>(d.host_tokens.data());
-  for (size_t i = 0; i < positions.size(); ++i)
-    tokens[i] = host[positions[i] % cuda::kHostSlots * kMaxDecode + static_cast<int64_t>(i)];
-  return {};
 }
 
 Status CudaDecoder::Synchronize() {

@@ -82,9 +82,7 @@ cuda::DeviceAttentionArgs CudaDecoder::Impl::AttentionArgs(const DeviceLayer& w,
   args.out = attention;
   args.partial = partial;
   args.tickets = attention_tickets;
-  args.splits = batch.count <= kMaxMatvecTokens
-                    ? cuda::AttentionSplits(static_cast<int>(c.heads), static_cast<int>(c.kv_heads))
-                    : 1;
+  args.splits = cuda::AttentionSplits(args.heads, w.kv.kv_heads);
   return args;
 }
 
@@ -92,8 +90,10 @@ void CudaDecoder::Impl::Qkv(const DeviceLayer& w, const cuda::DeviceBatch& batch
   const DecoderConfig& c = config;
   const int dim = static_cast<int>(c.head_dim), rope_dim = static_cast<int>(c.rope.dim);
   const int64_t q_width = c.heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
-  if (batch.count <= kMaxMatvecTokens && !w.q_norm && SameForm(w.q, w.k) && SameForm(w.q, w.v) &&
-      cuda::CanFuseRope(dim, rope_dim) && cuda::MatvecFits(w.q.format, w.q.padded, batch.count)) {
+  // An i8 row needs its largest value first.
+  if (batch.count <= kMaxMatvecTokens && !w.q_norm && w.kv.dtype != DType::kI8 && SameForm(w.q, w.k) &&
+      SameForm(w.q, w.v) && cuda::CanFuseRope(dim, rope_dim) &&
+      cuda::MatvecFits(w.q.format, w.q.padded, batch.count)) {
     return Check(cuda::LaunchMatvec(QkvArgs(w, batch), stream->get()));
   }
   const Product base{.x = x, .x_stride = c.hidden, .norm = w.attention_norm};
@@ -155,19 +155,11 @@ void CudaDecoder::Impl::MultiplyByGemm(std::span<const DeviceMatrix* const> matr
   Check(multiply_done[slot]->Record(*stream));
 }
 
-// The five operators for many tokens at once.
-void CudaDecoder::Impl::LayerByGemm(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer) {
+// q, k and v from the rows of their common product.
+void CudaDecoder::Impl::FinishQkvRows(const DeviceLayer& w, const cuda::DeviceBatch& batch) {
   const DecoderConfig& c = config;
-  const int64_t n = batch.count, q_width = c.heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
+  const int64_t q_width = c.heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
   const int64_t qkv_width = q_width + 2 * kv_width;
-  const auto to_bf16 = [&](const float* from, int64_t cols, int padded, const float* by) {
-    Check(cuda::LaunchToBf16(from, n, static_cast<int>(cols), padded, by, c.norm_eps, x_bf16, stream->get()));
-  };
-  UnpackPart(layer, 1);
-  to_bf16(x, c.hidden, w.q.padded, w.attention_norm);
-  const DeviceMatrix* const projections[] = {&w.q, &w.k, &w.v};
-  MultiplyByGemm(projections, x_bf16, n, qkv_rows, true, qkv_width, false);
-  UnpackPart(layer, 2);
   cuda::FinishQkvArgs finish;
   finish.batch = batch;
   finish.kv = w.kv;
@@ -181,26 +173,45 @@ void CudaDecoder::Impl::LayerByGemm(const DeviceLayer& w, const cuda::DeviceBatc
   finish.rope_dim = static_cast<int>(c.rope.dim);
   finish.rope_cos = rope_cos, finish.rope_sin = rope_sin;
   Check(cuda::LaunchFinishQkv(finish, stream->get()));
+}
+
+// The five operators for many tokens at once.
+void CudaDecoder::Impl::LayerByGemm(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer) {
+  const DecoderConfig& c = config;
+  const int64_t n = batch.count, q_width = c.heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
+  const int64_t qkv_width = q_width + 2 * kv_width;
+  const auto to_bf16 = [&](const float* from, int64_t cols, int padded, const float* by) {
+    Check(cuda::LaunchToBf16(from, n, static_cast<int>(cols), padded, by, c.norm_eps, x_bf16, stream->get()));
+  };
+  UnpackPart(layer, 1);
+  Mark(Op::kQkv);
+  to_bf16(x, c.hidden, w.q.padded, w.attention_norm);
+  const DeviceMatrix* const projections[] = {&w.q, &w.k, &w.v};
+  MultiplyByGemm(projections, x_bf16, n, qkv_rows, true, qkv_width, false);
+  UnpackPart(layer, 2);
+  FinishQkvRows(w, batch);
+  Mark(Op::kAttention);
   Attention(w, batch, layer);
+  Mark(Op::kOutput);
   to_bf16(attention, q_width, w.o.padded, nullptr);
   const DeviceMatrix* const output[] = {&w.o};
   MultiplyByGemm(output, x_bf16, n, x, true, c.hidden, true);
   UnpackPart(layer, 3);
+  Mark(Op::kGateUp);
   to_bf16(x, c.hidden, w.gate.padded, w.ffn_norm);
   const DeviceMatrix* const gate_up[] = {&w.gate, &w.up};
   MultiplyByGemm(gate_up, x_bf16, n, gate_up_bf16, false, 2 * c.intermediate, false);
   Check(cuda::LaunchActivateBf16(gate_up_bf16, n, static_cast<int>(c.intermediate), w.down.padded,
                                  static_cast<cuda::DeviceActivation>(c.activation), mid_bf16, stream->get()));
   UnpackPart(layer + 1, 0);
+  Mark(Op::kDown);
   const DeviceMatrix* const down[] = {&w.down};
   MultiplyByGemm(down, mid_bf16, n, x, true, c.hidden, true);
 }
 
 void CudaDecoder::Impl::Attention(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer) {
-  const DecoderConfig& c = config;
   const cuda::DeviceAttentionArgs args = AttentionArgs(w, batch, layer);
-  if (batch.count > kMaxMatvecTokens && longest > 1 && !options.exact &&
-      cuda::FlashAttentionRuns(static_cast<int>(c.head_dim)))
+  if (batch.count > kMaxMatvecTokens && longest > 1 && !options.exact && cuda::FlashAttentionRuns(w.kv))
     return Check(cuda::LaunchFlashAttention({.base = args,
                                              .seq_start = seq_start,
                                              .sequences = static_cast<int>(sequences),
@@ -228,24 +239,47 @@ void CudaDecoder::Impl::GateUp(const DeviceLayer& w, int tokens_now) {
   Check(cuda::LaunchActivate(mid, up, mid, tokens_now * c.intermediate, activation, stream->get()));
 }
 
+cuda::DecodeStepArgs CudaDecoder::Impl::StepArgs(int count) const {
+  cuda::DecodeStepArgs args;
+  args.layers = step_layers;
+  args.batch = Batch(count);
+  args.heads = static_cast<int>(config.heads);
+  args.scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+  args.x = x;
+  args.step = step_number;
+  return args;
+}
+
 // `rows` rows of logits: of the tokens that logit_rows names, or of the first ones.
 void CudaDecoder::Impl::Run(int count, int rows, bool gather) {
   const DecoderConfig& c = config;
   const cuda::DeviceBatch batch = Batch(count);
-  Check(cuda::LaunchEmbed({.tokens = tokens, .count = count, .table = embedding, .out = x}, stream->get()));
+  const bool whole = !gather && UsesWholeStep(count);
+  Mark(Op::kEmbed);
+  Check(cuda::LaunchEmbed(
+      {.tokens = tokens, .count = count, .table = embedding, .out = x, .step = whole ? step_number : nullptr},
+      stream->get()));
+  if (whole) Check(cuda::LaunchDecodeStep(StepArgs(count), step_memory, stream->get()));
   if (UsesGemm(count)) {  // both places are free from here on
     next_unpack = next_multiply = 0;
     for (std::optional<Event>& event : multiply_done) Check(event->Record(*stream));
     UnpackPart(0, 0);
   }
-  for (int64_t i = 0; i < c.layers; ++i) {
+  for (int64_t i = 0; i < c.layers && !whole; ++i) {
     const DeviceLayer& w = layers[static_cast<size_t>(i)];
+    if (UsesWide(count)) {
+      LayerWide(w, batch, i);
+      continue;
+    }
     if (UsesGemm(count)) {
       LayerByGemm(w, batch, i);
       continue;
     }
+    Mark(Op::kQkv);
     Qkv(w, batch);
+    Mark(Op::kAttention);
     Attention(w, batch, i);
+    Mark(Op::kOutput);
     Multiply({.a = &w.o,
               .x = attention,
               .x_stride = c.heads * c.head_dim,
@@ -253,11 +287,15 @@ void CudaDecoder::Impl::Run(int count, int rows, bool gather) {
               .out = x,
               .out_stride = c.hidden},
              count);
+    Mark(Op::kGateUp);
     GateUp(w, count);
+    Mark(Op::kDown);
     Multiply(
         {.a = &w.down, .x = mid, .x_stride = c.intermediate, .residual = x, .out = x, .out_stride = c.hidden},
         count);
   }
+  Mark(Op::kLogits);
+  if (UsesWide(rows)) return LogitsWide(rows, gather ? logit_rows : nullptr);
   if (rows > 0)
     Multiply({.a = &head,
               .x = x,

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,8 +15,11 @@
 #include "core/cuda_status.h"
 #include "core/stream.h"
 #include "kernels/attention/flash_attention_cuda.h"
+#include "kernels/decode_step/decode_step_cuda.h"
 #include "kernels/matmul/gemm_cuda.h"
+#include "kernels/matmul/wide_cuda.h"
 #include "kernels/sample/greedy_cuda.h"
+#include "kernels/sample/sample_cuda.h"
 #include "models/cuda_decoder.h"
 #include "weights/device_weights.h"
 
@@ -69,7 +73,13 @@ struct CudaDecoder::Impl {
   float *logits = nullptr, *partial = nullptr;
   int32_t *attention_tickets = nullptr, *greedy_tickets = nullptr;
   uint64_t* greedy_best = nullptr;
-  // Long pieces: weights as rows of bf16, activations in bf16.
+  // The products of wide_cuda.h for so many tokens and more, where CELER_WIDE gives a number. Off unless it
+  // does: no text has been compared with it yet.
+  bool wide = false;
+  int wide_from = 0;
+  float* wide_partial = nullptr;
+  int32_t* wide_tickets = nullptr;
+  // The same without them: weights as rows of bf16.
   std::optional<cuda::Gemm> gemm;
   // Two places for unpacked weights: one is filled on a stream of its own while the other is multiplied with.
   std::optional<Stream> unpack_stream;
@@ -81,26 +91,42 @@ struct CudaDecoder::Impl {
   std::byte *x_bf16 = nullptr, *gate_up_bf16 = nullptr, *mid_bf16 = nullptr;
   float* qkv_rows = nullptr;
   int64_t longest = 0, sequences = 0;  // of the batch that was uploaded last
-  Buffer host_logits, host_tokens;     // pinned
+  Buffer host_logits;                  // pinned
+  // Pinned and mapped: [kHostSlots, kMaxDecode] of the decode steps, then [kLogitRows] of Sample().
+  Buffer host_tokens, host_logprobs;
+  cuda::SampleRow* sample_rows = nullptr;  // [kLogitRows]
+  cuda::SampleArgs SampleRows(int rows) const;
+  void QueueDecode(int count, bool sampled);
   int64_t last_rows = 0;
 
-  std::array<cudaGraphExec_t, kMaxDecode + 1> graphs = {};
+  // [2 * sampled + all layers in one kernel, sequences]
+  std::array<std::array<cudaGraphExec_t, kMaxDecode + 1>, 4> graphs = {};
   std::array<std::optional<Event>, cuda::kHostSlots> step_done;
 
   ~Impl() {
-    for (cudaGraphExec_t graph : graphs)
-      if (graph) cudaGraphExecDestroy(graph);
+    for (const auto& by_count : graphs)
+      for (cudaGraphExec_t graph : by_count)
+        if (graph) cudaGraphExecDestroy(graph);
     if (stream) (void)stream->Synchronize();
   }
 
-  int padded_dim() const { return static_cast<int>((config.head_dim + 7) / 8 * 8); }
-  int64_t kv_bytes_per_token() const { return config.layers * 2 * config.kv_heads * padded_dim() * 2; }
+  cuda::DeviceKv KvShape() const {  // without memory
+    return {nullptr,
+            nullptr,
+            options.kv,
+            static_cast<int>(config.kv_heads),
+            static_cast<int>(config.head_dim),
+            cuda::DeviceKv::PaddedDim(options.kv, config.head_dim)};
+  }
+  int64_t kv_bytes_per_token() const { return config.layers * 2 * KvShape().block_bytes() / cuda::kKvBlock; }
   int64_t workspace_bytes() const;
+  int64_t wide_bytes() const;
 
   template <class T>
   Result<T*> Own(int64_t count);
   Status Allocate();
-  Status PlanAndCheck(int64_t weight_bytes);
+  // `weight_bytes`: what the model's matrices take in a store.
+  Status PlanAndCheck(const std::function<int64_t(const cuda::DeviceWeights&)>& weight_bytes);
   Status LoadFrom(const Decoder& host);
   Status LoadRandom();
   Status Start();
@@ -130,6 +156,28 @@ struct CudaDecoder::Impl {
   void Attention(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer);
   void GateUp(const DeviceLayer& w, int tokens_now);
   void Run(int count, int rows, bool gather);
+  // All layers of a decode step in one kernel, for models that it can run.
+  std::vector<cuda::DecodeStepLayer> step_layers;  // empty if it cannot
+  std::byte* step_memory = nullptr;
+  uint32_t* step_number = nullptr;
+  int step_tokens = 0;      // at once
+  bool short_keys = false;  // of the step that is queued: few enough for that kernel
+  cuda::DecodeStepArgs StepArgs(int count) const;
+  // A decode step has one token of each sequence.
+  bool UsesWholeStep(int count) const {
+    return options.launch == StepLaunch::kFused && !profile && short_keys && count <= step_tokens;
+  }
+  Status PrepareStep();
+  bool UsesWide(int count) const { return wide && count >= wide_from; }
+  // Up to eight tokens keep 16 bits of their activations.
+  cuda::WideActivations WideRows(std::byte* memory, int64_t rows, int64_t count, int padded) const {
+    if (count <= kMaxMatvecTokens) return {memory, 16, padded, 2};
+    return {memory, cuda::WideTile(rows, count), padded, 1};
+  }
+  void MultiplyWide(std::span<const DeviceMatrix* const> matrices, cuda::WideArgs args);
+  void LayerWide(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer);
+  void LogitsWide(int rows, const int32_t* of);
+  void FinishQkvRows(const DeviceLayer& w, const cuda::DeviceBatch& batch);
   bool UsesGemm(int count) const { return gemm && count > kMaxMatvecTokens; }
   void LayerByGemm(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer);
   void MultiplyByGemm(std::span<const DeviceMatrix* const> matrices, const std::byte* x_rows,
@@ -144,6 +192,18 @@ struct CudaDecoder::Impl {
     return CudaStatus(code, what);
   }
   int64_t unpacked_elements() const;
+
+  // With a profile, an event in front of every operator.
+  OpProfile* profile = nullptr;
+  std::vector<Event> mark_events;
+  std::vector<Op> marks;  // the operator that begins at each event; the first two events measure themselves
+  bool marks_captured = false;
+  void BeginMarks(bool captured);
+  void Mark(Op op) {
+    if (profile) RecordMark(op);
+  }
+  void RecordMark(Op op);
+  Status TakeMarks();
 
   cuda::MatvecArgs QkvArgs(const DeviceLayer& w, const cuda::DeviceBatch& batch) const;
   cuda::MatvecArgs GateUpArgs(const DeviceLayer& w, int tokens_now) const;

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 
 #include "core/cuda_allocator.h"
 #include "core/log.h"
@@ -38,16 +40,26 @@ int64_t CudaDecoder::Impl::unpacked_elements() const {
                    2 * c.intermediate * pad(c.hidden), c.hidden * pad(c.intermediate)});
 }
 
+int64_t CudaDecoder::Impl::wide_bytes() const {
+  const DecoderConfig& c = config;
+  const int64_t t = options.max_tokens, q_width = c.heads * c.head_dim;
+  return cuda::WideActivationBytes(std::max(t, kLogitRows), std::max(c.hidden, q_width) + 127) +
+         cuda::WideActivationBytes(t, c.intermediate + 127) +
+         4 * (t * (q_width + 2 * c.kv_heads * c.head_dim) + cuda::WidePartialFloats() + cuda::WideTickets());
+}
+
 int64_t CudaDecoder::Impl::workspace_bytes() const {
   const DecoderConfig& c = config;
   const int64_t t = options.max_tokens;
   const int64_t floats =
       t * (c.hidden + 2 * c.heads * c.head_dim + 2 * c.kv_heads * c.head_dim + 2 * c.intermediate) +
       kLogitRows * c.vocab + options.context * c.rope.dim +
-      cuda::AttentionPartialFloats(kMaxMatvecTokens, static_cast<int>(c.heads), static_cast<int>(c.kv_heads),
-                                   padded_dim());
+      cuda::AttentionPartialFloats(t, static_cast<int>(c.heads), static_cast<int>(c.kv_heads),
+                                   KvShape().padded_dim);
   int64_t gemm_bytes = 0;
-  if (!options.exact)
+  if (wide)
+    gemm_bytes = wide_bytes();
+  else if (!options.exact)
     gemm_bytes = 4 * unpacked_elements() + static_cast<int64_t>(cuda::Gemm::kWorkspaceBytes) +
                  t * (4 * (c.heads + 2 * c.kv_heads) * c.head_dim + 6 * (c.intermediate + 128) +
                       2 * (std::max(c.hidden, c.heads * c.head_dim) + 128));
@@ -65,9 +77,30 @@ Result<T*> CudaDecoder::Impl::Own(int64_t count) {
   return data;
 }
 
-Status CudaDecoder::Impl::PlanAndCheck(int64_t weight_bytes) {
+std::string CudaMemoryPlan::Remedy(std::span<const std::pair<std::string, int64_t>> lighter_weights,
+                                   int64_t narrow_kv_per_token) const {
+  const auto tokens = [&](int64_t weight_bytes, int64_t per_token) {
+    const int64_t room = free - weight_bytes - workspace - staging;
+    return room > 0 ? room / std::max<int64_t>(per_token, 1) / 16 * 16 : 0;
+  };
+  const int64_t wanted = kv / std::max<int64_t>(kv_per_token, 1), fits = tokens(weights, kv_per_token);
+  if (fits >= 16) {
+    const bool narrow = narrow_kv_per_token < kv_per_token && tokens(weights, narrow_kv_per_token) >= wanted;
+    return fmt::format("--context {} fits for one sequence{}", fits,
+                       narrow ? ", all of it with --kv int8" : "");
+  }
+  for (const auto& [name, bytes] : lighter_weights) {
+    if (tokens(bytes, kv_per_token) >= wanted) return fmt::format("--weights {} fits", name);
+    if (tokens(bytes, kv_per_token) >= 16)
+      return fmt::format("--weights {} --context {} fits", name, tokens(bytes, kv_per_token));
+  }
+  return "no setting fits; use --device cpu";
+}
+
+Status CudaDecoder::Impl::PlanAndCheck(
+    const std::function<int64_t(const cuda::DeviceWeights&)>& weight_bytes) {
   CudaMemoryPlan plan;
-  plan.weights = weight_bytes;
+  plan.weights = weight_bytes(*weights);
   plan.kv_per_token = kv_bytes_per_token();
   plan.kv = plan.kv_per_token * options.context;
   plan.workspace = workspace_bytes();
@@ -79,12 +112,17 @@ Status CudaDecoder::Impl::PlanAndCheck(int64_t weight_bytes) {
       "cuda:{}: {}; {} tokens of KV would fit", options.device, plan.ToString(),
       std::max<int64_t>(0, (plan.free - plan.total() + plan.kv) / std::max<int64_t>(1, plan.kv_per_token)));
   if (plan.total() <= plan.free) return {};
-  const int64_t room = plan.free - plan.weights - plan.workspace - plan.staging;
-  const int64_t fits = room / plan.kv_per_token / 16 * 16;
-  if (fits >= 16)
-    return Error::OutOfMemory("cuda:", options.device, ": ", plan.ToString(), "; --context ", fits, " fits");
-  return Error::OutOfMemory("cuda:", options.device, ": ", plan.ToString(),
-                            "; try --weights int4 or int8, or --device cpu");
+  std::vector<std::pair<std::string, int64_t>> lighter;
+  for (const char* name : {"int8", "int4"}) {
+    CELER_ASSIGN(const WeightOptions format, WeightOptions::Parse(name));
+    CELER_ASSIGN(const cuda::DeviceWeights store, cuda::DeviceWeights::Create(options.device, format));
+    lighter.emplace_back(name, weight_bytes(store));
+  }
+  cuda::DeviceKv narrow = KvShape();
+  narrow.dtype = DType::kI8;
+  narrow.padded_dim = cuda::DeviceKv::PaddedDim(DType::kI8, config.head_dim);
+  return Error::OutOfMemory("cuda:", options.device, ": ", plan.ToString(), "; ",
+                            plan.Remedy(lighter, config.layers * 2 * narrow.block_bytes() / cuda::kKvBlock));
 }
 
 Status CudaDecoder::Impl::Allocate() {
@@ -105,9 +143,18 @@ Status CudaDecoder::Impl::Allocate() {
   CELER_ASSIGN(mid, Own<float>(t * c.intermediate));
   CELER_ASSIGN(up, Own<float>(t * c.intermediate));
   CELER_ASSIGN(logits, Own<float>(kLogitRows * c.vocab));
-  CELER_ASSIGN(partial, Own<float>(cuda::AttentionPartialFloats(kMaxMatvecTokens, static_cast<int>(c.heads),
-                                                                static_cast<int>(c.kv_heads), padded_dim())));
-  if (!options.exact) {
+  const cuda::DeviceKv shape = KvShape();
+  CELER_ASSIGN(partial, Own<float>(cuda::AttentionPartialFloats(t, static_cast<int>(c.heads), shape.kv_heads,
+                                                                shape.padded_dim)));
+  if (wide) {
+    const int64_t tokens_at_once = std::max(t, kLogitRows);
+    CELER_ASSIGN(
+        x_bf16, Own<std::byte>(cuda::WideActivationBytes(tokens_at_once, std::max(c.hidden, q_width) + 127)));
+    CELER_ASSIGN(mid_bf16, Own<std::byte>(cuda::WideActivationBytes(t, c.intermediate + 127)));
+    CELER_ASSIGN(qkv_rows, Own<float>(t * (q_width + 2 * kv_width)));
+    CELER_ASSIGN(wide_partial, Own<float>(cuda::WidePartialFloats()));
+    CELER_ASSIGN(wide_tickets, Own<int32_t>(cuda::WideTickets()));
+  } else if (!options.exact) {
     if (auto made = cuda::Gemm::Create(options.device)) {
       gemm.emplace(std::move(*made));
       CELER_ASSIGN(Stream side, Stream::Create(options.device));
@@ -127,12 +174,15 @@ Status CudaDecoder::Impl::Allocate() {
       log::Info("{}; prompts are computed {} tokens at a time", made.error().message(), kMaxMatvecTokens);
     }
   }
-  CELER_ASSIGN(attention_tickets, Own<int32_t>(kMaxMatvecTokens * c.heads));
+  CELER_ASSIGN(attention_tickets, Own<int32_t>(cuda::AttentionTokens(t) * c.heads));
   CELER_ASSIGN(greedy_tickets, Own<int32_t>(kLogitRows));
   CELER_ASSIGN(greedy_best, Own<uint64_t>(kLogitRows));
   CELER_ASSIGN(host_logits,
                Buffer::Allocate(PinnedAllocator(), static_cast<size_t>(kLogitRows * c.vocab) * 4));
-  CELER_ASSIGN(host_tokens, Buffer::Allocate(PinnedAllocator(), cuda::kHostSlots * kMaxDecode * 4));
+  constexpr size_t kHostRows = cuda::kHostSlots * kMaxDecode + kLogitRows;
+  CELER_ASSIGN(host_tokens, Buffer::Allocate(PinnedAllocator(), kHostRows * 4));
+  CELER_ASSIGN(host_logprobs, Buffer::Allocate(PinnedAllocator(), kHostRows * sizeof(cuda::SampleLogprobs)));
+  CELER_ASSIGN(sample_rows, Own<cuda::SampleRow>(kLogitRows));
 
   // cos and sin of every position: the step reads them at positions that only the device knows.
   std::vector<int32_t> all(static_cast<size_t>(options.context));
@@ -149,17 +199,41 @@ Status CudaDecoder::Impl::Allocate() {
   rope_sin = device_sin;
 
   for (DeviceLayer& layer : layers) {
-    const int64_t elements = table_width * c.kv_heads * 16 * padded_dim();
-    CELER_ASSIGN(uint16_t * k_memory, Own<uint16_t>(elements));
-    CELER_ASSIGN(uint16_t * v_memory, Own<uint16_t>(elements));
-    layer.kv = {reinterpret_cast<std::byte*>(k_memory), reinterpret_cast<std::byte*>(v_memory), options.kv,
-                static_cast<int>(c.kv_heads),           static_cast<int>(c.head_dim),           padded_dim()};
+    layer.kv = shape;
+    CELER_ASSIGN(layer.kv.k, Own<std::byte>(table_width * shape.block_bytes()));
+    CELER_ASSIGN(layer.kv.v, Own<std::byte>(table_width * shape.block_bytes()));
   }
   for (std::optional<Event>& event : step_done) {
     CELER_ASSIGN(Event made, Event::Create(options.device));
     event.emplace(std::move(made));
   }
-  return {};
+  return PrepareStep();
+}
+
+Status CudaDecoder::Impl::PrepareStep() {
+  if (options.launch != StepLaunch::kFused) return {};
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const DeviceLayer& w = layers[i];
+    if (w.q_norm) {
+      step_layers.clear();
+      return {};
+    }
+    cuda::DecodeStepLayer layer;
+    layer.qkv = QkvArgs(w, Batch(1));
+    layer.gate_up = GateUpArgs(w, 1);
+    layer.o.a = w.o;
+    layer.down.a = w.down;
+    layer.window = static_cast<int>(config.Window(static_cast<int64_t>(i)));
+    step_layers.push_back(layer);
+  }
+  step_tokens = cuda::DecodeStepTokens(StepArgs(1));
+  if (step_tokens == 0) {
+    step_layers.clear();
+    return {};
+  }
+  CELER_ASSIGN(step_number, Own<uint32_t>(1));
+  CELER_ASSIGN(step_memory, Own<std::byte>(static_cast<int64_t>(cuda::DecodeStepBytes(StepArgs(1)))));
+  return CudaStatus(cuda::PrepareDecodeStep(StepArgs(1), step_memory), "preparing decode steps");
 }
 
 Status CudaDecoder::Impl::Start() {
@@ -171,16 +245,22 @@ Status CudaDecoder::Impl::Start() {
     return Error::Unsupported("cuda:", options.device, ": ", device_name, " has compute capability ",
                               properties.major, ".", properties.minor,
                               ", the kernels need 9.0; use --device cpu");
-  if (options.kv != DType::kF16 && options.kv != DType::kBf16)
-    return Error::Unsupported("keys and values on the GPU are f16 or bf16, not ", Name(options.kv));
+  if (options.kv != DType::kF16 && options.kv != DType::kBf16 && options.kv != DType::kI8 &&
+      options.kv != DType::kFp8E4M3)
+    return Error::Unsupported("keys and values on the GPU are f16, bf16, int8 or fp8, not ",
+                              Name(options.kv));
   if (config.moe.experts > 0)
     return Error::Unsupported("mixtures of experts do not run on the GPU yet; use --device cpu");
-  if (padded_dim() > 256)
+  if (KvShape().padded_dim > 256)
     return Error::Unsupported("heads of ", config.head_dim,
                               " do not run on the GPU (256 at most); use --device cpu");
   options.context = (options.context + 15) / 16 * 16;
   CELER_ASSIGN(Stream made, Stream::Create(options.device, true));
   stream.emplace(std::move(made));
+  if (const char* from = std::getenv("CELER_WIDE"); from && cuda::WideRuns() && !options.exact) {
+    wide = true;
+    wide_from = std::max(1, std::atoi(from));
+  }
   CELER_ASSIGN(cuda::DeviceWeights store, cuda::DeviceWeights::Create(options.device, options.weights));
   weights.emplace(std::move(store));
   return {};
@@ -190,15 +270,17 @@ Status CudaDecoder::Impl::LoadFrom(const Decoder& host) {
   using Role = WeightStore::Role;
   const DecoderWeights& w = host.weights();
   const DecoderConfig& c = config;
-  const auto planned = [&](const WeightView& view, Role role) {
-    return cuda::DeviceWeights::PlannedBytes(weights->Plan(view, role));
-  };
-  int64_t bytes = planned(w.embedding, Role::kVocabulary);
-  if (!c.tied_embeddings) bytes += planned(w.head, Role::kVocabulary);
-  for (const LayerWeights& l : w.layers)
-    for (const WeightView* view : {&l.q, &l.k, &l.v, &l.o, &l.dense.gate, &l.dense.up, &l.dense.down})
-      bytes += planned(*view, Role::kProjection);
-  CELER_RETURN_IF_ERROR(PlanAndCheck(bytes));
+  CELER_RETURN_IF_ERROR(PlanAndCheck([&](const cuda::DeviceWeights& store) {
+    const auto planned = [&](const WeightView& view, Role role) {
+      return cuda::DeviceWeights::PlannedBytes(store.Plan(view, role));
+    };
+    int64_t bytes = planned(w.embedding, Role::kVocabulary);
+    if (!c.tied_embeddings) bytes += planned(w.head, Role::kVocabulary);
+    for (const LayerWeights& l : w.layers)
+      for (const WeightView* view : {&l.q, &l.k, &l.v, &l.o, &l.dense.gate, &l.dense.up, &l.dense.down})
+        bytes += planned(*view, Role::kProjection);
+    return bytes;
+  }));
 
   cuda::HeadOrder order;
   if (c.rope.layout == RopeLayout::kInterleaved)
@@ -249,22 +331,31 @@ Status CudaDecoder::Impl::LoadFrom(const Decoder& host) {
 Status CudaDecoder::Impl::LoadRandom() {
   const DecoderConfig& c = config;
   using Role = WeightStore::Role;
-  const auto plan = [&](int64_t rows, int64_t cols, Role role = Role::kProjection) {
+  const auto plan_in = [](const cuda::DeviceWeights& store, int64_t rows, int64_t cols,
+                          Role role = Role::kProjection) {
     WeightView view;
     view.dtype = DType::kBf16;
     view.rows = rows;
     view.cols = cols;
-    return weights->Plan(view, role);
+    return store.Plan(view, role);
+  };
+  const auto plan = [&](int64_t rows, int64_t cols, Role role = Role::kProjection) {
+    return plan_in(*weights, rows, cols, role);
   };
   const int64_t q_width = c.heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
+  CELER_RETURN_IF_ERROR(PlanAndCheck([&](const cuda::DeviceWeights& store) {
+    int64_t layer = 0;
+    for (const auto& [rows, cols] :
+         {std::pair{q_width, c.hidden}, std::pair{2 * kv_width, c.hidden}, std::pair{c.hidden, q_width},
+          std::pair{2 * c.intermediate, c.hidden}, std::pair{c.hidden, c.intermediate}})
+      layer += plan_in(store, rows, cols).bytes();
+    return c.layers * layer +
+           (c.tied_embeddings ? 1 : 2) * plan_in(store, c.vocab, c.hidden, Role::kVocabulary).bytes();
+  }));
   const DeviceMatrix vocabulary = plan(c.vocab, c.hidden, Role::kVocabulary);
   const DeviceMatrix qkv[] = {plan(q_width, c.hidden), plan(kv_width, c.hidden), plan(kv_width, c.hidden)};
   const DeviceMatrix gate_up[] = {plan(c.intermediate, c.hidden), plan(c.intermediate, c.hidden)};
   const DeviceMatrix o = plan(c.hidden, q_width), down = plan(c.hidden, c.intermediate);
-  int64_t bytes = (c.tied_embeddings ? 1 : 2) * vocabulary.bytes();
-  for (const DeviceMatrix& m : {qkv[0], qkv[1], qkv[2], gate_up[0], gate_up[1], o, down})
-    bytes += c.layers * m.bytes();
-  CELER_RETURN_IF_ERROR(PlanAndCheck(bytes));
 
   const auto made = [&](std::span<const DeviceMatrix> plans) { return weights->Random(plans); };
   CELER_ASSIGN(const auto table_matrix, made({&vocabulary, 1}));

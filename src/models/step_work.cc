@@ -20,15 +20,15 @@ class Counter {
   }
 
   // `reads` may be fractional: of a mixture's experts as many as are expected to be needed.
-  void Matrix(Op op, const WeightView& w, double rows_of_x, double reads = 1) {
-    if (!w) return;
+  void Matrix(Op op, const MatrixSize& m, double rows_of_x, double reads = 1) {
+    if (m.rows == 0) return;
     OperatorWork& work = At(op);
-    work.bytes += reads * static_cast<double>(w.bytes());
-    work.flops[ComputeType(w)] += 2 * rows_of_x * static_cast<double>(w.rows) * static_cast<double>(w.cols);
+    work.bytes += reads * static_cast<double>(m.bytes);
+    work.flops[m.compute] += 2 * rows_of_x * static_cast<double>(m.rows) * static_cast<double>(m.cols);
   }
 
-  void Expert(const ExpertWeights& e, double rows_of_x, double reads) {
-    for (const WeightView* w : {&e.gate, &e.up, &e.down}) Matrix(Op::kMoe, *w, rows_of_x, reads);
+  void Expert(const StepMatrices::Expert& e, double rows_of_x, double reads) {
+    for (const MatrixSize* m : {&e.gate, &e.up, &e.down}) Matrix(Op::kMoe, *m, rows_of_x, reads);
   }
 
   std::vector<OperatorWork> Take() {
@@ -64,20 +64,46 @@ const char* ComputeType(const WeightView& w) {
   return w.dtype == DType::kBf16 ? "bf16" : "f32";
 }
 
-std::vector<OperatorWork> CountStep(const DecoderConfig& c, const DecoderWeights& weights,
+StepMatrices MatricesOf(const DecoderWeights& weights) {
+  const auto size = [](const WeightView& w) {
+    if (!w) return MatrixSize{};
+    return MatrixSize{
+        .rows = w.rows, .cols = w.cols, .bytes = static_cast<int64_t>(w.bytes()), .compute = ComputeType(w)};
+  };
+  const auto expert = [&](const ExpertWeights& e) {
+    return StepMatrices::Expert{size(e.gate), size(e.up), size(e.down)};
+  };
+  StepMatrices all;
+  all.embedding_row_bytes = static_cast<int64_t>(weights.embedding.row_bytes);
+  all.head = size(weights.head);
+  for (const LayerWeights& w : weights.layers) {
+    StepMatrices::Layer layer{.qkv = {size(w.q), size(w.k), size(w.v)},
+                              .output = size(w.o),
+                              .dense = expert(w.dense),
+                              .experts = {},
+                              .shared = expert(w.shared),
+                              .router = size(w.router),
+                              .shared_gate = size(w.shared_gate)};
+    for (const ExpertWeights& e : w.experts) layer.experts.push_back(expert(e));
+    all.layers.push_back(std::move(layer));
+  }
+  return all;
+}
+
+std::vector<OperatorWork> CountStep(const DecoderConfig& c, const StepMatrices& matrices,
                                     int64_t kv_bytes_per_token, const StepShape& shape) {
   CELER_CHECK(shape.sequences > 0 && shape.tokens > 0 && shape.position >= 0);
   Counter count;
   const auto sequences = static_cast<double>(shape.sequences);
   const double tokens = sequences * static_cast<double>(shape.tokens);
-  count.At(Op::kEmbed).bytes = tokens * static_cast<double>(weights.embedding.row_bytes);
+  count.At(Op::kEmbed).bytes = tokens * static_cast<double>(matrices.embedding_row_bytes);
 
   const double key_bytes = static_cast<double>(kv_bytes_per_token) / static_cast<double>(c.layers);
   const bool narrow_kv = kv_bytes_per_token < 4 * 2 * c.layers * c.kv_heads * c.head_dim;
   const LlmShape llm = ToLlmShape(c, "");
   for (int64_t i = 0; i < c.layers; ++i) {
-    const LayerWeights& w = weights.layers[static_cast<size_t>(i)];
-    for (const WeightView* m : {&w.q, &w.k, &w.v}) count.Matrix(Op::kQkv, *m, tokens);
+    const StepMatrices::Layer& w = matrices.layers[static_cast<size_t>(i)];
+    for (const MatrixSize& m : w.qkv) count.Matrix(Op::kQkv, m, tokens);
 
     const Attended attended = CountAttended(shape, c.Window(i));
     OperatorWork& attention = count.At(Op::kAttention);
@@ -85,12 +111,12 @@ std::vector<OperatorWork> CountStep(const DecoderConfig& c, const DecoderWeights
     attention.flops[narrow_kv ? "auto" : "f32"] +=
         sequences * attended.pairs * 4 * static_cast<double>(c.heads) * static_cast<double>(c.head_dim);
 
-    count.Matrix(Op::kOutput, w.o, tokens);
+    count.Matrix(Op::kOutput, w.output, tokens);
     if (c.IsSparse(i)) {
       count.Matrix(Op::kMoe, w.router, tokens);
       const auto experts = static_cast<double>(w.experts.size());
       const double per_token = static_cast<double>(c.moe.per_token);
-      for (const ExpertWeights& e : w.experts)
+      for (const StepMatrices::Expert& e : w.experts)
         count.Expert(e, tokens * per_token / experts, ExpectedExperts(llm, tokens) / experts);
       count.Expert(w.shared, tokens, 1);
       count.Matrix(Op::kMoe, w.shared_gate, tokens);
@@ -100,7 +126,7 @@ std::vector<OperatorWork> CountStep(const DecoderConfig& c, const DecoderWeights
       count.Matrix(Op::kDown, w.dense.down, tokens);
     }
   }
-  count.Matrix(Op::kLogits, weights.head, sequences);
+  count.Matrix(Op::kLogits, matrices.head, sequences);
   count.At(Op::kSampling);  // reads logits that the step has just written
   return count.Take();
 }

@@ -10,8 +10,34 @@
 
 namespace celer {
 
+// A matrix wherever it lies. No rows: the model has none.
+struct MatrixSize {
+  int64_t rows = 0, cols = 0;
+  int64_t bytes = 0;
+  const char* compute = "bf16";  // the arithmetic that the kernels use for it
+};
+
+// The matrices of a step, by the operator that reads them.
+struct StepMatrices {
+  struct Expert {
+    MatrixSize gate, up, down;
+  };
+  struct Layer {
+    std::vector<MatrixSize> qkv;
+    MatrixSize output;
+    Expert dense;  // of a layer without experts
+    std::vector<Expert> experts;
+    Expert shared;
+    MatrixSize router, shared_gate;
+  };
+  int64_t embedding_row_bytes = 0;
+  std::vector<Layer> layers;
+  MatrixSize head;
+};
+StepMatrices MatricesOf(const DecoderWeights& weights);
+
 // Only operators that the model has, in the order of the forward pass.
-std::vector<OperatorWork> CountStep(const DecoderConfig& config, const DecoderWeights& weights,
+std::vector<OperatorWork> CountStep(const DecoderConfig& config, const StepMatrices& matrices,
                                     int64_t kv_bytes_per_token, const StepShape& shape);
 
 // The arithmetic that the kernels use for this matrix where the CPU has it: "int8", "bf16" or "f32".

@@ -75,13 +75,14 @@ TEST(StepWork, AgreesWithTheFormulas) {
       const LlmSetup setup{.weight_bits = bits, .kv_bits = 16, .batch = batch, .compute = "f32"};
       for (const int64_t position : {0, 7, 1000}) {
         const auto step =
-            Sum(CountStep(config, weights, kKvBytes, {.sequences = batch, .position = position}));
+            Sum(CountStep(config, MatricesOf(weights), kKvBytes, {.sequences = batch, .position = position}));
         const RooflineLimit counted = LimitOf(step, machine);
         const PhaseLimit formula = DecodeLimit(shape, machine, setup, position + 1);
         EXPECT_NEAR(counted.memory_s - double(batch) * embedding_row / 1e9, formula.read_s(), 1e-15);
         EXPECT_NEAR(counted.compute_s, formula.compute_s, 1e-15);
       }
-      const auto prefill = Sum(CountStep(config, weights, kKvBytes, {.sequences = batch, .tokens = 33}));
+      const auto prefill =
+          Sum(CountStep(config, MatricesOf(weights), kKvBytes, {.sequences = batch, .tokens = 33}));
       const RooflineLimit counted = LimitOf(prefill, machine);
       const PhaseLimit formula = PrefillLimit(shape, machine, setup, 33, HeadRows::kExact, KvReads::kOnce);
       EXPECT_NEAR(counted.memory_s - 33 * double(batch) * embedding_row / 1e9, formula.read_s(), 1e-15);
@@ -91,12 +92,13 @@ TEST(StepWork, AgreesWithTheFormulas) {
 }
 
 TEST(StepWork, NamesTheArithmetic) {
-  const auto step = CountStep(Config(), Weights(DType::kQ4_0), kKvBytes, {});
+  const auto step = CountStep(Config(), MatricesOf(Weights(DType::kQ4_0)), kKvBytes, {});
   EXPECT_EQ(Find(step, "qkv").flops.begin()->first, "int8");
   EXPECT_EQ(Find(step, "attention").flops.begin()->first, "auto");
-  EXPECT_EQ(
-      Find(CountStep(Config(), Weights(DType::kQ4_0), 2 * kKvBytes, {}), "attention").flops.begin()->first,
-      "f32");
+  EXPECT_EQ(Find(CountStep(Config(), MatricesOf(Weights(DType::kQ4_0)), 2 * kKvBytes, {}), "attention")
+                .flops.begin()
+                ->first,
+            "f32");
   EXPECT_STREQ(ComputeType(Matrix(8, 32, DType::kBf16)), "bf16");
   EXPECT_STREQ(ComputeType(Matrix(8, 32, DType::kF32)), "f32");
   EXPECT_STREQ(ComputeType({.kind = WeightView::Kind::kInt4}), "int8");
@@ -111,7 +113,8 @@ TEST(StepWork, AWindowBoundsWhatIsRead) {
   config.sliding_window = 10;
   const DecoderWeights weights = Weights(DType::kBf16);
   const auto bytes = [&](int64_t tokens, int64_t position) {
-    return Find(CountStep(config, weights, kKvBytes, {.tokens = tokens, .position = position}), "attention")
+    return Find(CountStep(config, MatricesOf(weights), kKvBytes, {.tokens = tokens, .position = position}),
+                "attention")
         .bytes;
   };
   EXPECT_EQ(bytes(1, 4), 5 * kKvBytes);
@@ -132,7 +135,7 @@ TEST(StepWork, ExpertsAreReadAsFarAsTheyAreNeeded) {
   }
   const double router = 4 * kHidden * 4, expert = 3 * 96 * kHidden * 8.5 / 8;
   const auto moe = [&](int64_t sequences) {
-    return Find(CountStep(config, weights, kKvBytes, {.sequences = sequences}), "moe");
+    return Find(CountStep(config, MatricesOf(weights), kKvBytes, {.sequences = sequences}), "moe");
   };
   EXPECT_DOUBLE_EQ(moe(1).bytes, kLayers * (router + expert));
   EXPECT_DOUBLE_EQ(moe(2).bytes, kLayers * (router + 1.75 * expert));  // 4 (1 - (3/4)^2)

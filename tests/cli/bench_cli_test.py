@@ -183,7 +183,10 @@ class Output(unittest.TestCase):
     def test_sentences(self):
         for args, says in (
                 (["no-such-model"], "no-such-model"),
-                ([], "model is required"),
+                ([], "either MODEL or --ladder"),
+                ([dense(), "--ladder", "llama-2-7b"], "either MODEL or --ladder"),
+                (["--ladder", "no-such-model"], "no-such-model"),
+                (["--ladder", "llama-2-7b"], "--ladder measures a GPU"),
                 ([dense(), "--prompt", "x"], "--prompt"),
                 ([dense(), "--prompt", "-1"], "--prompt"),
                 ([dense(), "--depth", "1,2x"], "--depth"),
@@ -196,6 +199,7 @@ class Output(unittest.TestCase):
                 ([dense(), "--depth", "4k"], "smaller --prompt, --depth or --tokens"),
                 ([dense(), "--prompt", "50", "--context", "20"], "--context 20: the longest sequence needs"),
                 ([dense(), "--kv", "int3"], "--kv 'int3'"),
+                ([dense(), "--launch", "rocket"], "--launch 'rocket'"),
                 ([dense(), "--weights", "q9"], "q9"),
                 ([dense(), "--threads", "-2"], "--threads"),
                 ([dense(), "--opps"], "did you mean '--ops'"),

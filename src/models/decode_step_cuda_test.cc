@@ -1,0 +1,134 @@
+// A decode step in one kernel against the same step as one kernel per operator.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "core/device.h"
+#include "models/cuda_decoder.h"
+
+namespace celer {
+namespace {
+
+struct Shape {
+  int64_t hidden, intermediate, heads, kv_heads, head_dim, window;
+  bool bias;
+};
+
+DecoderConfig ConfigOf(const Shape& shape) {
+  DecoderConfig config = FromLlmShape({.name = "test",
+                                       .layers = 3,
+                                       .hidden = shape.hidden,
+                                       .intermediate = shape.intermediate,
+                                       .vocab = 1000,
+                                       .heads = shape.heads,
+                                       .kv_heads = shape.kv_heads,
+                                       .head_dim = shape.head_dim,
+                                       .qkv_bias = shape.bias});
+  if (shape.window > 0) {
+    config.sliding_window = shape.window;
+    config.windowed_layer = {true, false, true};
+  }
+  return config;
+}
+
+// Logits of every step: `prompts[i]` tokens first, then `steps` tokens of each sequence at once.
+std::vector<float> RunSteps(const Shape& shape, const char* weights, const std::vector<int>& prompts,
+                            int steps, bool whole_step) {
+  constexpr int64_t kBlocks = 64;  // of 16 positions, for each sequence
+  CudaDecoderOptions options;
+  options.weights = *WeightOptions::Parse(weights);
+  options.context = kBlocks * 16 * static_cast<int64_t>(prompts.size());
+  options.max_tokens = 1024;
+  options.launch = whole_step ? StepLaunch::kFused : StepLaunch::kGraph;
+  auto decoder = CudaDecoder::Random(ConfigOf(shape), options);
+  if (!decoder) {
+    ADD_FAILURE() << decoder.error().message();
+    return {};
+  }
+  // Groups of 128 columns need rows that they divide.
+  const bool possible =
+      options.weights.group == 0 ||
+      (shape.hidden % options.weights.group == 0 && shape.intermediate % options.weights.group == 0 &&
+       shape.heads * shape.head_dim % options.weights.group == 0);
+  EXPECT_EQ((*decoder)->decodes_in_one_kernel(), whole_step && possible);
+  // Blocks of a sequence do not lie next to each other.
+  std::vector<int32_t> table, positions, tokens;
+  for (size_t i = 0; i < prompts.size(); ++i)
+    for (int64_t b = 0; b < kBlocks; ++b)
+      table.push_back(
+          static_cast<int32_t>(b * static_cast<int64_t>(prompts.size()) + static_cast<int64_t>(i)));
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    std::vector<int32_t> prompt(static_cast<size_t>(prompts[i])), at(prompt.size());
+    for (size_t j = 0; j < prompt.size(); ++j) prompt[j] = static_cast<int32_t>((j * 37 + i * 11 + 5) % 1000);
+    std::iota(at.begin(), at.end(), 0);
+    const std::vector<int32_t> starts = {0, prompts[i]};
+    const auto status = (*decoder)->Forward({.tokens = prompt,
+                                             .positions = at,
+                                             .seq_start = starts,
+                                             .block_table = std::span(table).subspan(i * kBlocks, kBlocks),
+                                             .max_blocks = kBlocks,
+                                             .logit_rows = {}});
+    EXPECT_TRUE(status) << status.error().message();
+    positions.push_back(prompts[i]);
+    tokens.push_back(static_cast<int32_t>(100 + i));
+  }
+  std::vector<float> all;
+  for (int step = 0; step < steps; ++step) {
+    const auto queued = (*decoder)->Decode(tokens, positions, table, kBlocks);
+    EXPECT_TRUE(queued) << queued.error().message();
+    auto logits = (*decoder)->Logits();
+    if (!logits) {
+      ADD_FAILURE() << logits.error().message();
+      return {};
+    }
+    all.insert(all.end(), logits->begin(), logits->end());
+    for (size_t i = 0; i < tokens.size(); ++i) ++positions[i], tokens[i] = (tokens[i] * 7 + 3) % 1000;
+  }
+  return all;
+}
+
+class DecodeStep : public testing::TestWithParam<Shape> {};
+
+TEST_P(DecodeStep, EqualsOneKernelPerOperator) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
+  for (const char* weights : {"bf16", "int8", "int4-g128"})
+    for (const std::vector<int>& prompts : {std::vector<int>{9}, {600}, {250, 17, 600}, {9, 500, 31, 255}}) {
+      SCOPED_TRACE(testing::Message() << weights << ", " << prompts.size() << " from " << prompts[0]);
+      const std::vector<float> one = RunSteps(GetParam(), weights, prompts, 6, true);
+      const std::vector<float> many = RunSteps(GetParam(), weights, prompts, 6, false);
+      ASSERT_EQ(one.size(), many.size());
+      double error = 0, size = 0;
+      for (size_t i = 0; i < one.size(); ++i) {
+        error += (one[i] - many[i]) * (one[i] - many[i]);
+        size += many[i] * many[i];
+      }
+      // The sums over keys have another order, and integer products round activations to 1 / 16256.
+      EXPECT_LT(std::sqrt(error / size), 1e-3);
+      EXPECT_EQ(one, RunSteps(GetParam(), weights, prompts, 6, true)) << "differs from run to run";
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, DecodeStep,
+                         testing::Values(Shape{512, 1408, 8, 8, 64, 0, false},
+                                         Shape{576, 1536, 9, 3, 64, 0, true},
+                                         Shape{1024, 2816, 8, 8, 128, 0, false},
+                                         Shape{1024, 2048, 16, 2, 128, 100, false},
+                                         Shape{640, 1000, 10, 5, 48, 0, false}));
+
+TEST(DecodeStepCompany, ASequenceDoesNotSeeItsCompany) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
+  const Shape shape{1024, 2816, 16, 4, 128, 0, false};
+  for (const char* weights : {"bf16", "int8", "int4-g128"}) {
+    const std::vector<float> alone = RunSteps(shape, weights, {300}, 4, true);
+    const std::vector<float> first_of_four = RunSteps(shape, weights, {300, 20, 40, 513}, 4, true);
+    ASSERT_EQ(first_of_four.size(), 4 * alone.size());
+    for (size_t step = 0; step < 4; ++step)
+      for (size_t i = 0; i < 1000; ++i)
+        ASSERT_EQ(alone[step * 1000 + i], first_of_four[step * 4000 + i]) << weights << " step " << step;
+  }
+}
+
+}  // namespace
+}  // namespace celer

@@ -1,0 +1,103 @@
+// Keys and values of 8 bits on the GPU, through the whole forward pass.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "celer/engine.h"
+#include "core/device.h"
+#include "engine/cuda_runner.h"
+#include "engine/kv_cache.h"
+#include "engine/model_runner.h"
+#include "models/cuda_decoder.h"
+
+namespace celer {
+namespace {
+
+namespace fs = std::filesystem;
+const fs::path kModels = fs::path(CELER_SOURCE_DIR) / "tests/golden/models";
+
+ThreadPool& Pool() {
+  static ThreadPool pool;
+  return pool;
+}
+
+double WorstRelative(std::span<const float> got, std::span<const float> expected) {
+  double scale = 0, worst = 0;
+  for (const float v : expected) scale = std::max(scale, std::abs(double{v}));
+  for (size_t i = 0; i < expected.size(); ++i)
+    worst = std::max(worst, std::abs(double{got[i]} - expected[i]) / scale);
+  return worst;
+}
+
+TEST(CudaKv, EightBitsGiveNearlyTheLogitsOfThe16) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
+  for (const char* model : {"llama3", "qwen2", "qwen3"}) {
+    SCOPED_TRACE(model);
+    auto host = Decoder::Load(kModels / model, {.pack = false}, Pool());
+    ASSERT_TRUE(host) << host.error().message();
+    std::vector<int32_t> tokens, table;
+    for (int i = 0; i < 50; ++i) tokens.push_back(3 + i * 7 % 90);
+    for (int i = 0; i < 8; ++i) table.push_back(9 - i);
+    const Piece piece{.tokens = tokens, .position = 0, .block_table = table, .logits = Piece::Logits::kAll};
+    const auto on_gpu = [&](DType kv, bool exact) {
+      std::vector<float> out;
+      auto decoder = CudaDecoder::Make(*host, {.kv = kv, .context = 1024, .exact = exact});
+      if (!decoder) {
+        ADD_FAILURE() << decoder.error().message();
+        return out;
+      }
+      CudaRunner runner(std::move(*decoder));
+      auto logits = runner.Run({&piece, 1});
+      if (logits)
+        out.assign(logits->begin(), logits->end());
+      else
+        ADD_FAILURE() << logits.error().message();
+      return out;
+    };
+    const auto wide = on_gpu(DType::kF16, true), int8 = on_gpu(DType::kI8, true),
+               fp8 = on_gpu(DType::kFp8E4M3, true);
+    const auto int8_fast = on_gpu(DType::kI8, false), fp8_fast = on_gpu(DType::kFp8E4M3, false);
+    ASSERT_FALSE(wide.empty());
+    for (const auto* other : {&int8, &fp8, &int8_fast, &fp8_fast}) ASSERT_EQ(other->size(), wide.size());
+    auto kv = KvCache::Make(host->config(), DType::kI8, 64, CpuAllocator());
+    ModelRunner cpu(std::move(*host), std::move(*kv));
+    const auto expected = cpu.Run({&piece, 1});
+    EXPECT_LE(WorstRelative(int8, expected), 2e-2);  // a value on the edge rounds to either side
+    EXPECT_LE(WorstRelative(int8, wide), 5e-2);
+    EXPECT_GT(WorstRelative(int8, wide), 1e-6) << "8 bits were asked for";
+    EXPECT_LE(WorstRelative(fp8, wide), 0.3);
+    EXPECT_LE(WorstRelative(int8_fast, wide), 0.15);
+    EXPECT_LE(WorstRelative(fp8_fast, wide), 0.4);
+  }
+}
+
+TEST(CudaKv, EightBitsTakeHalfTheMemoryAndDecode) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
+  int64_t wide = 0;
+  for (const char* type : {"f16", "int8", "fp8"}) {
+    SCOPED_TRACE(type);
+    auto engine = Engine::Load(
+        {.model = (kModels / "llama3").string(), .kv = type, .device = "cuda", .context = 256, .chunk = 8});
+    ASSERT_TRUE(engine) << engine.error().message();
+    for (int i = 0; i < 3; ++i) {
+      Request request;
+      for (int j = 0; j < 20 + i; ++j) request.prompt.push_back(5 + j * 3 % 50);
+      request.max_tokens = 24;
+      EXPECT_TRUE((*engine)->Submit(request));
+    }
+    const int64_t bytes = (*engine)->info().kv_bytes_per_token;
+    if (std::string_view(type) == "f16") wide = bytes;
+    EXPECT_LE(bytes, std::string_view(type) == "f16"   ? wide
+                     : std::string_view(type) == "fp8" ? wide / 2
+                                                       : wide * 3 / 4);
+    size_t tokens = 0;
+    while ((*engine)->HasWork()) tokens += (*engine)->Step().size();
+    EXPECT_FALSE((*engine)->fault());
+    EXPECT_GE(tokens, 3u);
+  }
+}
+
+}  // namespace
+}  // namespace celer
