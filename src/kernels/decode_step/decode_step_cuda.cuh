@@ -386,8 +386,8 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
       if (i == 0 && lane < p.a.tokens) places[lane] = PlaceOf(p.a, lane);
       __syncwarp();
       if (i + 1 < parts) next.Load(table + i + 1, lane);
-      // While the memory is busy with weights, a load that misses L2 takes several microseconds: what is read
-      // once per step is fetched two layers ahead, by one block for all.
+      // A load that misses L2 waits in line with the weights, and all warps of the block with it: what is
+      // read once per step is fetched two layers ahead, by one block for all.
       if (i + 8 < parts && static_cast<int>(blockIdx.x) == i % static_cast<int>(gridDim.x)) {
         constexpr int kLines = sizeof(Params) / 128 + 2;
         if (lane < kLines) PrefetchLine(reinterpret_cast<const char*>(table + i + 8) + lane * 128);
