@@ -107,7 +107,7 @@ void AppendParts(const DecodeStepArgs& args, const Plan& plan, const Shared& sha
       p.a.out = to, p.a.out_stride = plan.token_floats;
       p.a.residual = residual, p.a.residual_stride = residual_stride;
       p.tiles = tiles;
-      p.each = tiles / grid, p.more = tiles % grid;
+      matvec::Divide(tiles, grid, &p);
       p.turn = turn;
       p.polled = out->size() > begin;  // the first layer's input comes from another kernel
       turn = (turn + tiles % grid) % grid;

@@ -71,6 +71,11 @@ static_assert(sizeof(Params) % 16 == 0);
 
 // ---- attention
 
+__device__ __forceinline__ float Exp2(float v) {
+  float out;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(v));
+  return out;
+}
 template <class T>
 __device__ __forceinline__ void Unpack(const uint4& v, float (&out)[8]) {
   const uint32_t words[4] = {v.x, v.y, v.z, v.w};
@@ -96,13 +101,17 @@ __device__ __forceinline__ uint32_t PackPair(float low, float high) {
   }
 }
 template <class T>
+__device__ __forceinline__ uint4 Rounded(const float4& a, const float4& b) {
+  return make_uint4(PackPair<T>(a.x, a.y), PackPair<T>(a.z, a.w), PackPair<T>(b.x, b.y),
+                    PackPair<T>(b.z, b.w));
+}
+template <class T>
 __device__ __forceinline__ uint4 AwaitRounded(const float* from) {
   float4 a, b;
   do {
     a = matvec::LoadRelaxed(from), b = matvec::LoadRelaxed(from + 4);
   } while (matvec::Unwritten(a) || matvec::Unwritten(b));
-  return make_uint4(PackPair<T>(a.x, a.y), PackPair<T>(a.z, a.w), PackPair<T>(b.x, b.y),
-                    PackPair<T>(b.z, b.w));
+  return Rounded<T>(a, b);
 }
 __device__ __forceinline__ uint4 LoadKv(const std::byte* from) {
   uint4 v;
@@ -180,30 +189,42 @@ __device__ __forceinline__ void Attend(const StepParams& s, const LayerKv& kv, c
   const int first = keys.begin + warp * kStep;
   load(first);
 
-  float q[8];
+  // The query, and in the warp whose keys end with it the token's own key and value.
+  const int own = h.position - first - sub;
+  const bool mine = inside && own >= 0 && own < kStep && own % kKeys == 0 && h.position < keys.end;
+  const float* from = values + h.head * s.head_dim + dim;
+  const float* from_k = values + (s.heads + h.kv_head) * s.head_dim + dim;
+  const float* from_v = from_k + s.kv_heads * s.head_dim;
+  float4 qa = {}, qb = {}, ka = {}, kb = {}, va = {}, vb = {};
   if (inside) {
-    const float* from = values + h.head * s.head_dim + dim;
-    float4 a, b;
     do {
-      a = matvec::LoadRelaxed(from), b = matvec::LoadRelaxed(from + 4);
-    } while (matvec::Unwritten(a) || matvec::Unwritten(b));
-    q[0] = a.x, q[1] = a.y, q[2] = a.z, q[3] = a.w, q[4] = b.x, q[5] = b.y, q[6] = b.z, q[7] = b.w;
+      qa = matvec::LoadRelaxed(from), qb = matvec::LoadRelaxed(from + 4);
+      if (mine) {
+        ka = matvec::LoadRelaxed(from_k), kb = matvec::LoadRelaxed(from_k + 4);
+        va = matvec::LoadRelaxed(from_v), vb = matvec::LoadRelaxed(from_v + 4);
+      }
+    } while (matvec::Unwritten(qa) || matvec::Unwritten(qb) || matvec::Unwritten(ka) ||
+             matvec::Unwritten(kb) || matvec::Unwritten(va) || matvec::Unwritten(vb));
   }
+  if (mine) {
+#pragma unroll
+    for (int j = 0; j < kKeyLoads; ++j)
+      if (own == j * kKeys) k[j] = Rounded<T>(ka, kb), v[j] = Rounded<T>(va, vb);
+  }
+  __syncwarp();
+  float q[8] = {qa.x, qa.y, qa.z, qa.w, qb.x, qb.y, qb.z, qb.w};
   const float scale = inside ? s.scale * 1.4426950408889634f : 0.0f;
 #pragma unroll
-  for (int e = 0; e < 8; ++e) q[e] = inside ? q[e] * scale : 0.0f;
+  for (int e = 0; e < 8; ++e) q[e] *= scale;
 
   float m = -INFINITY, l = 0, o[8] = {};
   for (int base = first; base < keys.end; base += matvec::kWarps * kStep) {
-    if (base != first) load(base);
-    if (base <= h.position && h.position < base + kStep && h.position < keys.end) {
+    if (base != first) {
+      load(base);
 #pragma unroll
       for (int j = 0; j < kKeyLoads; ++j)
-        if (base + j * kKeys + sub == h.position && inside) {
-          const float* from = values + (s.heads + h.kv_head) * s.head_dim + dim;
-          k[j] = AwaitRounded<T>(from);
-          v[j] = AwaitRounded<T>(from + s.kv_heads * s.head_dim);
-        }
+        if (base + j * kKeys + sub == h.position && h.position < keys.end && inside)
+          k[j] = AwaitRounded<T>(from_k), v[j] = AwaitRounded<T>(from_v);
       __syncwarp();
     }
     float score[kKeyLoads];
@@ -226,14 +247,14 @@ __device__ __forceinline__ void Attend(const StepParams& s, const LayerKv& kv, c
       if (base + j * kKeys + sub >= keys.end) score[j] = -INFINITY;
       top = fmaxf(top, score[j]);
     }
-    const float shrink = top == -INFINITY ? 1 : exp2f(m - top);
+    const float shrink = top == -INFINITY ? 1 : Exp2(m - top);
     m = top;
     l *= shrink;
 #pragma unroll
     for (int e = 0; e < 8; ++e) o[e] *= shrink;
 #pragma unroll
     for (int j = 0; j < kKeyLoads; ++j) {
-      const float weight = top == -INFINITY ? 0 : exp2f(score[j] - top);
+      const float weight = top == -INFINITY ? 0 : Exp2(score[j] - top);
       l += weight;
       float f[8];
       Unpack<T>(v[j], f);
@@ -247,7 +268,7 @@ __device__ __forceinline__ void Attend(const StepParams& s, const LayerKv& kv, c
   for (int x = L; x < 32; x *= 2) {
     const float m2 = __shfl_xor_sync(0xffffffffu, m, x), l2 = __shfl_xor_sync(0xffffffffu, l, x);
     const float top = fmaxf(m, m2);
-    const float a = top == -INFINITY ? 0 : exp2f(m - top), b = top == -INFINITY ? 0 : exp2f(m2 - top);
+    const float a = top == -INFINITY ? 0 : Exp2(m - top), b = top == -INFINITY ? 0 : Exp2(m2 - top);
     m = top;
     l = l * a + l2 * b;
 #pragma unroll
@@ -268,7 +289,7 @@ __device__ __forceinline__ void Attend(const StepParams& s, const LayerKv& kv, c
     for (int w = 0; w < matvec::kWarps; ++w) top = fmaxf(top, room.m[w]);
 #pragma unroll
     for (int w = 0; w < matvec::kWarps; ++w) {
-      const float f = room.m[w] == -INFINITY ? 0 : exp2f(room.m[w] - top);
+      const float f = room.m[w] == -INFINITY ? 0 : Exp2(room.m[w] - top);
       total += room.l[w] * f;
       sum += room.o[w][at] * f;
     }
@@ -298,7 +319,7 @@ __device__ __forceinline__ void Attend(const StepParams& s, const LayerKv& kv, c
 #pragma unroll
         for (int j = 0; j < kAtOnce; ++j) {
           if (n + j >= keys.active) continue;
-          const float most = fmaxf(top, part[j].y), a = exp2f(top - most), b = exp2f(part[j].y - most);
+          const float most = fmaxf(top, part[j].y), a = Exp2(top - most), b = Exp2(part[j].y - most);
           top = most;
           sum = sum * a + part[j].x * b;
           total = total * a + part[j].z * b;
@@ -440,16 +461,21 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
                      lane);
       }
     }
-    const Run run = TilesOf(p);
-    const bool mine = run.begin < run.end;
     Fetched next;
     if (warp == 0 && i + 2 < parts) next.Load(table + i + 2, lane);
-    if (mine) {
-      LoadActivations<F>(p, memory, warp, lane, [] {});
+    bool fetched = false;
+    const auto store_next = [&] {
+      if (warp == 0 && i + 2 < parts && !fetched) next.Store(slot(2 + (i + 2) % kSlots), lane);
+      fetched = true;
+    };
+    if (TilesOf(p).batches() > 0) {
+      Feed<F, S> feed(p, memory, warp, lane);
+      feed.Start([] {});
+      MultiplyTiles<F, 1, S>(p, memory, shared, warp, lane, feed, ring, parity, done, store_next);
+    } else {
+      store_next();
+      ConsumerBarrier();
     }
-    if (warp == 0 && i + 2 < parts) next.Store(slot(2 + (i + 2) % kSlots), lane);
-    ConsumerBarrier();
-    if (mine) MultiplyTiles<F, 1, S>(p, memory, shared, warp, lane, ring, parity, done);
   }
 }
 

@@ -67,6 +67,12 @@ int AddRing(int beside, Params* p) {
   return ring + beside;
 }
 
+void Divide(int tiles, int blocks, Params* p) {
+  p->rounds = tiles / (blocks * kBatch);
+  const int rest = tiles - p->rounds * blocks * kBatch;
+  p->each = rest / blocks, p->more = rest % blocks;
+}
+
 int Multiprocessors() {
   static const int count = [] {
     int device = 0, value = 1;
@@ -113,7 +119,7 @@ cudaError_t LaunchMatvec(const MatvecArgs& args, cudaStream_t stream) {
   const int bytes = AddRing(Layout(args.a, args.tokens, 0, &p), &p);
   if (bytes == 0) return cudaErrorInvalidConfiguration;
   const int blocks = p.tiles < Multiprocessors() ? p.tiles : Multiprocessors();
-  p.each = p.tiles / blocks, p.more = p.tiles % blocks;
+  Divide(p.tiles, blocks, &p);
   switch (args.a.format) {
     case Format::kF32:
       return LaunchF32(p, blocks, bytes, stream);
