@@ -36,6 +36,20 @@ struct CudaDecoderOptions {
   StepLaunch launch = StepLaunch::kFused;
 };
 
+// Bytes that a model needs on a GPU, before anything is allocated.
+struct CudaMemoryPlan {
+  int64_t weights = 0, kv = 0, workspace = 0, staging = 0, free = 0;  // staging: while weights are loaded
+  int64_t kv_per_token = 0;
+  int64_t total() const { return weights + kv + workspace + staging; }
+  std::string ToString() const;
+  // The nearest setting that fits, for a plan that does not: fewer tokens, or lighter weights in that order.
+  std::string Remedy(std::span<const std::pair<std::string, int64_t>> lighter_weights,
+                     int64_t narrow_kv_per_token) const;
+};
+
+// Whether a GPU of this compute capability runs the kernels; one sentence if not.
+Status CheckCapability(int device, const std::string& name, int major, int minor);
+
 class CudaDecoder {
  public:
   // Uploads the weights of `host`, which holds them as its file does and is not needed afterwards.
@@ -49,6 +63,8 @@ class CudaDecoder {
   int64_t active_bytes() const;
   int64_t device_bytes() const;     // weights
   int64_t peak_load_bytes() const;  // weights and staging while loading
+  const CudaMemoryPlan& plan() const;
+  int64_t buffer_bytes() const;  // KV and workspace, without what sampling may add
   const std::map<std::string, int64_t>& bytes_by_format() const;
   const std::string& device_name() const;
   int device() const;
@@ -95,17 +111,6 @@ class CudaDecoder {
   struct Impl;
   explicit CudaDecoder(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
-};
-
-// Bytes that a model needs on a GPU, before anything is allocated.
-struct CudaMemoryPlan {
-  int64_t weights = 0, kv = 0, workspace = 0, staging = 0, free = 0;
-  int64_t kv_per_token = 0;
-  int64_t total() const { return weights + kv + workspace + staging; }
-  std::string ToString() const;
-  // The nearest setting that fits, for a plan that does not: fewer tokens, or lighter weights in that order.
-  std::string Remedy(std::span<const std::pair<std::string, int64_t>> lighter_weights,
-                     int64_t narrow_kv_per_token) const;
 };
 
 }  // namespace celer

@@ -99,6 +99,14 @@ const DecoderConfig& CudaDecoder::config() const {
 int64_t CudaDecoder::device_bytes() const {
   return impl_->weights->device_bytes();
 }
+const CudaMemoryPlan& CudaDecoder::plan() const {
+  return impl_->memory_plan;
+}
+int64_t CudaDecoder::buffer_bytes() const {
+  int64_t total = 0;
+  for (const Buffer& buffer : impl_->buffers) total += static_cast<int64_t>(buffer.size());
+  return total;
+}
 int64_t CudaDecoder::peak_load_bytes() const {
   return impl_->weights->peak_bytes();
 }
@@ -119,8 +127,12 @@ bool CudaDecoder::decodes_in_one_kernel() const {
 }
 int64_t CudaDecoder::active_bytes() const {
   int64_t total = impl_->head.bytes();
-  for (const DeviceLayer& l : impl_->layers)
+  for (const DeviceLayer& l : impl_->layers) {
     for (const DeviceMatrix* m : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) total += m->bytes();
+    if (l.sparse()) total += impl_->router_bytes();
+    for (const DeviceMatrix* m : {&l.expert_gate_up.first, &l.expert_gate_up.up, &l.expert_down.first})
+      total += impl_->config.moe.per_token * m->bytes();
+  }
   return total;
 }
 

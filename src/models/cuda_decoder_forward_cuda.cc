@@ -64,7 +64,7 @@ cuda::MatvecArgs CudaDecoder::Impl::GateUpArgs(const DeviceLayer& w, int tokens_
   args.eps = c.norm_eps;
   args.activation = static_cast<cuda::DeviceActivation>(c.activation);
   args.out = mid;
-  args.out_stride = c.intermediate;
+  args.out_stride = w.gate.rows;
   return args;
 }
 
@@ -188,7 +188,7 @@ void CudaDecoder::Impl::LayerByGemm(const DeviceLayer& w, const cuda::DeviceBatc
   to_bf16(x, c.hidden, w.q.padded, w.attention_norm);
   const DeviceMatrix* const projections[] = {&w.q, &w.k, &w.v};
   MultiplyByGemm(projections, x_bf16, n, qkv_rows, true, qkv_width, false);
-  UnpackPart(layer, 2);
+  w.sparse() ? UnpackPart(layer + 1, 0) : UnpackPart(layer, 2);  // experts are not unpacked
   FinishQkvRows(w, batch);
   Mark(Op::kAttention);
   Attention(w, batch, layer);
@@ -196,6 +196,7 @@ void CudaDecoder::Impl::LayerByGemm(const DeviceLayer& w, const cuda::DeviceBatc
   to_bf16(attention, q_width, w.o.padded, nullptr);
   const DeviceMatrix* const output[] = {&w.o};
   MultiplyByGemm(output, x_bf16, n, x, true, c.hidden, true);
+  if (w.sparse()) return Moe(w, batch.count);
   UnpackPart(layer, 3);
   Mark(Op::kGateUp);
   to_bf16(x, c.hidden, w.gate.padded, w.ffn_norm);
@@ -209,9 +210,12 @@ void CudaDecoder::Impl::LayerByGemm(const DeviceLayer& w, const cuda::DeviceBatc
   MultiplyByGemm(down, mid_bf16, n, x, true, c.hidden, true);
 }
 
-void CudaDecoder::Impl::Attention(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer) {
-  const cuda::DeviceAttentionArgs args = AttentionArgs(w, batch, layer);
-  if (batch.count > kMaxMatvecTokens && longest > 1 && !options.exact && cuda::FlashAttentionRuns(w.kv))
+void CudaDecoder::Impl::Attention(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer,
+                                  const cuda::WideActivations& to) {
+  cuda::DeviceAttentionArgs args = AttentionArgs(w, batch, layer);
+  args.decode = longest == 1;
+  args.wide = to;
+  if (UsesFlash(w, batch))
     return Check(cuda::LaunchFlashAttention({.base = args,
                                              .seq_start = seq_start,
                                              .sequences = static_cast<int>(sequences),
@@ -227,16 +231,12 @@ void CudaDecoder::Impl::GateUp(const DeviceLayer& w, int tokens_now) {
       cuda::MatvecFits(w.gate.format, w.gate.padded, tokens_now)) {
     return Check(cuda::LaunchMatvec(GateUpArgs(w, tokens_now), stream->get()));
   }
-  Product p{.a = &w.gate,
-            .x = x,
-            .x_stride = c.hidden,
-            .norm = w.ffn_norm,
-            .out = mid,
-            .out_stride = c.intermediate};
+  Product p{
+      .a = &w.gate, .x = x, .x_stride = c.hidden, .norm = w.ffn_norm, .out = mid, .out_stride = w.gate.rows};
   Multiply(p, tokens_now);
   p.a = &w.up, p.out = up;
   Multiply(p, tokens_now);
-  Check(cuda::LaunchActivate(mid, up, mid, tokens_now * c.intermediate, activation, stream->get()));
+  Check(cuda::LaunchActivate(mid, up, mid, int64_t{tokens_now} * w.gate.rows, activation, stream->get()));
 }
 
 cuda::DecodeStepArgs CudaDecoder::Impl::StepArgs(int count) const {
@@ -246,7 +246,6 @@ cuda::DecodeStepArgs CudaDecoder::Impl::StepArgs(int count) const {
   args.heads = static_cast<int>(config.heads);
   args.scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
   args.x = x;
-  args.step = step_number;
   return args;
 }
 
@@ -257,7 +256,11 @@ void CudaDecoder::Impl::Run(int count, int rows, bool gather) {
   const bool whole = !gather && UsesWholeStep(count);
   Mark(Op::kEmbed);
   Check(cuda::LaunchEmbed(
-      {.tokens = tokens, .count = count, .table = embedding, .out = x, .step = whole ? step_number : nullptr},
+      {.tokens = tokens,
+       .count = count,
+       .table = embedding,
+       .out = x,
+       .step = whole ? cuda::DecodeStepCounter(StepArgs(count), step_memory) : nullptr},
       stream->get()));
   if (whole) Check(cuda::LaunchDecodeStep(StepArgs(count), step_memory, stream->get()));
   if (UsesGemm(count)) {  // both places are free from here on
@@ -287,6 +290,10 @@ void CudaDecoder::Impl::Run(int count, int rows, bool gather) {
               .out = x,
               .out_stride = c.hidden},
              count);
+    if (w.sparse()) {
+      Moe(w, count);
+      continue;
+    }
     Mark(Op::kGateUp);
     GateUp(w, count);
     Mark(Op::kDown);
@@ -294,6 +301,7 @@ void CudaDecoder::Impl::Run(int count, int rows, bool gather) {
         {.a = &w.down, .x = mid, .x_stride = c.intermediate, .residual = x, .out = x, .out_stride = c.hidden},
         count);
   }
+  if (!UsesWide(rows) || profile) LaunchChain();
   Mark(Op::kLogits);
   if (UsesWide(rows)) return LogitsWide(rows, gather ? logit_rows : nullptr);
   if (rows > 0)

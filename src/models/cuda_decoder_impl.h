@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <optional>
@@ -12,12 +13,14 @@
 #include <utility>
 #include <vector>
 
+#include "core/cuda_allocator.h"
 #include "core/cuda_status.h"
 #include "core/stream.h"
 #include "kernels/attention/flash_attention_cuda.h"
 #include "kernels/decode_step/decode_step_cuda.h"
 #include "kernels/matmul/gemm_cuda.h"
 #include "kernels/matmul/wide_cuda.h"
+#include "kernels/moe/moe_cuda.h"
 #include "kernels/sample/greedy_cuda.h"
 #include "kernels/sample/sample_cuda.h"
 #include "models/cuda_decoder.h"
@@ -29,7 +32,13 @@ using cuda::DeviceMatrix;
 using cuda::kMaxMatvecTokens;
 
 struct DeviceLayer {
-  DeviceMatrix q, k, v, o, gate, up, down;
+  DeviceMatrix q, k, v, o;
+  DeviceMatrix gate, up, down;  // of a sparse layer: of the shared expert, or none
+  const float* router =
+      nullptr;  // [experts, hidden], and one more row that gates the shared expert, if any does
+  bool shared_gate = false;
+  cuda::ExpertMatrices expert_gate_up, expert_down;
+  bool sparse() const { return router != nullptr; }
   const float *attention_norm = nullptr, *ffn_norm = nullptr;
   const float *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;
   const float *q_norm = nullptr, *k_norm = nullptr;
@@ -49,6 +58,7 @@ struct CudaDecoder::Impl {
   std::optional<cuda::DeviceWeights> weights;
   std::optional<Stream> stream;
   std::vector<Buffer> buffers;
+  CudaMemoryPlan memory_plan;
   DeviceMatrix embedding, head;
   const float* norm = nullptr;
   std::vector<DeviceLayer> layers;
@@ -71,6 +81,11 @@ struct CudaDecoder::Impl {
   float *x = nullptr, *q = nullptr, *k = nullptr, *v = nullptr, *attention = nullptr, *mid = nullptr,
         *up = nullptr;
   float *logits = nullptr, *partial = nullptr;
+  // Of layers with experts: [max_tokens, ...], and of each token for each of its experts.
+  float *router_logits = nullptr, *moe_x = nullptr, *shared_out = nullptr;
+  float *moe_mid = nullptr, *moe_out = nullptr;
+  std::byte *moe_x_bf16 = nullptr, *moe_mid_bf16 = nullptr, *shared_mid_bf16 = nullptr;
+  cuda::MoePlan moe_plan, shared_plan;  // shared_plan: all tokens in their order; counts[i] = i
   int32_t *attention_tickets = nullptr, *greedy_tickets = nullptr;
   uint64_t* greedy_best = nullptr;
   // The products of wide_cuda.h for so many tokens and more, where CELER_WIDE gives a number. Off unless it
@@ -79,6 +94,11 @@ struct CudaDecoder::Impl {
   int wide_from = 0;
   float* wide_partial = nullptr;
   int32_t* wide_tickets = nullptr;
+  // Up to kWideJoined tokens: attention's results; sums of squares of x; whether x_bf16 holds the activations
+  // of the next product, but for the division by their norm.
+  std::byte* attention_bf16 = nullptr;
+  float* wide_squares = nullptr;
+  bool wide_prepared = false;
   // The same without them: weights as rows of bf16.
   std::optional<cuda::Gemm> gemm;
   // Two places for unpacked weights: one is filled on a stream of its own while the other is multiplied with.
@@ -118,17 +138,47 @@ struct CudaDecoder::Impl {
             static_cast<int>(config.head_dim),
             cuda::DeviceKv::PaddedDim(options.kv, config.head_dim)};
   }
+  // The widest layer that runs as a dense one.
+  int64_t ffn_width() const { return std::max(config.intermediate, config.moe.shared_intermediate); }
   int64_t kv_bytes_per_token() const { return config.layers * 2 * KvShape().block_bytes() / cuda::kKvBlock; }
   int64_t workspace_bytes() const;
   int64_t wide_bytes() const;
+  int64_t moe_bytes() const;
+  int64_t step_bytes() const;      // of all layers in one kernel
+  int64_t sampling_bytes() const;  // what CudaSampler may take
 
+  // Zeros.
   template <class T>
-  Result<T*> Own(int64_t count);
+  Result<T*> Own(int64_t count) {
+    CELER_ASSIGN(Allocator * allocator, CudaAllocator(options.device));
+    CELER_ASSIGN(Buffer buffer,
+                 Buffer::Allocate(*allocator, static_cast<size_t>(std::max<int64_t>(count, 1)) * sizeof(T)));
+    CELER_RETURN_IF_ERROR(CudaStatus(cudaMemset(buffer.data(), 0, buffer.size()), "clearing GPU memory"));
+    T* data = reinterpret_cast<T*>(buffer.data());
+    buffers.push_back(std::move(buffer));
+    return data;
+  }
+  template <class T>
+  Result<T*> Copied(const std::vector<T>& values) {
+    CELER_ASSIGN(T * data, Own<T>(static_cast<int64_t>(values.size())));
+    CELER_RETURN_IF_ERROR(
+        CudaStatus(cudaMemcpy(data, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice),
+                   "copying a table"));
+    return data;
+  }
   Status Allocate();
+  Status AllocateMoe();
   // `weight_bytes`: what the model's matrices take in a store.
   Status PlanAndCheck(const std::function<int64_t(const cuda::DeviceWeights&)>& weight_bytes);
   Status LoadFrom(const Decoder& host);
   Status LoadRandom();
+  Status CheckMoe() const;
+  Status UploadExperts(const LayerWeights& l, DeviceLayer* d);
+  Status UploadRouter(const LayerWeights& l, DeviceLayer* d);
+  int64_t router_bytes() const { return 4 * (config.moe.experts + 1) * config.hidden; }
+  void MoeInputToBf16(const DeviceMatrix& by, int count);
+  void SharedExpert(const DeviceLayer& w, int count);
+  Status RandomExperts(const std::function<DeviceMatrix(int64_t, int64_t)>& plan, DeviceLayer* d);
   Status Start();
 
   Status UploadBatch(const RaggedBatch& batch);
@@ -153,13 +203,18 @@ struct CudaDecoder::Impl {
   };
   void Multiply(const Product& p, int tokens_now);
   void Qkv(const DeviceLayer& w, const cuda::DeviceBatch& batch);
-  void Attention(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer);
+  // `to` as in DeviceAttentionArgs, where UsesFlash() is false.
+  void Attention(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer,
+                 const cuda::WideActivations& to = {});
+  bool UsesFlash(const DeviceLayer& w, const cuda::DeviceBatch& batch) const {
+    return batch.count > kMaxMatvecTokens && longest > 1 && !options.exact && cuda::FlashAttentionRuns(w.kv);
+  }
   void GateUp(const DeviceLayer& w, int tokens_now);
+  void Moe(const DeviceLayer& w, int count);
   void Run(int count, int rows, bool gather);
   // All layers of a decode step in one kernel, for models that it can run.
   std::vector<cuda::DecodeStepLayer> step_layers;  // empty if it cannot
   std::byte* step_memory = nullptr;
-  uint32_t* step_number = nullptr;
   int step_tokens = 0;      // at once
   bool short_keys = false;  // of the step that is queued: few enough for that kernel
   cuda::DecodeStepArgs StepArgs(int count) const;
@@ -176,6 +231,17 @@ struct CudaDecoder::Impl {
   }
   void MultiplyWide(std::span<const DeviceMatrix* const> matrices, cuda::WideArgs args);
   void LayerWide(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer);
+  // For up to kWideJoined tokens. Products wait in wide_chain until they are launched as one kernel.
+  std::vector<cuda::WideArgs> wide_chain;
+  void LayerJoined(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer);
+  void QkvJoined(const DeviceLayer& w, const cuda::DeviceBatch& batch);
+  cuda::WideArgs NormedArgs(int count, const DeviceMatrix& m, const float* by);
+  void Append(std::span<const DeviceMatrix* const> matrices, cuda::WideArgs args);
+  void LaunchChain();
+  void MarkJoined(Op op) {
+    if (profile) LaunchChain();
+    Mark(op);
+  }
   void LogitsWide(int rows, const int32_t* of);
   void FinishQkvRows(const DeviceLayer& w, const cuda::DeviceBatch& batch);
   bool UsesGemm(int count) const { return gemm && count > kMaxMatvecTokens; }

@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "core/cuda_allocator.h"
 #include "core/log.h"
 #include "models/cuda_decoder_impl.h"
 
@@ -45,14 +44,16 @@ int64_t CudaDecoder::Impl::wide_bytes() const {
   const int64_t t = options.max_tokens, q_width = c.heads * c.head_dim;
   return cuda::WideActivationBytes(std::max(t, kLogitRows), std::max(c.hidden, q_width) + 127) +
          cuda::WideActivationBytes(t, c.intermediate + 127) +
-         4 * (t * (q_width + 2 * c.kv_heads * c.head_dim) + cuda::WidePartialFloats() + cuda::WideTickets());
+         cuda::WideActivationBytes(cuda::kWideJoined, q_width + 127) +
+         4 * (t * (q_width + 2 * c.kv_heads * c.head_dim) + cuda::WidePartialFloats() + cuda::WideTickets() +
+              cuda::WideSquaresFloats(c.hidden));
 }
 
 int64_t CudaDecoder::Impl::workspace_bytes() const {
   const DecoderConfig& c = config;
   const int64_t t = options.max_tokens;
   const int64_t floats =
-      t * (c.hidden + 2 * c.heads * c.head_dim + 2 * c.kv_heads * c.head_dim + 2 * c.intermediate) +
+      t * (c.hidden + 2 * c.heads * c.head_dim + 2 * c.kv_heads * c.head_dim + 2 * ffn_width()) +
       kLogitRows * c.vocab + options.context * c.rope.dim +
       cuda::AttentionPartialFloats(t, static_cast<int>(c.heads), static_cast<int>(c.kv_heads),
                                    KvShape().padded_dim);
@@ -63,18 +64,25 @@ int64_t CudaDecoder::Impl::workspace_bytes() const {
     gemm_bytes = 4 * unpacked_elements() + static_cast<int64_t>(cuda::Gemm::kWorkspaceBytes) +
                  t * (4 * (c.heads + 2 * c.kv_heads) * c.head_dim + 6 * (c.intermediate + 128) +
                       2 * (std::max(c.hidden, c.heads * c.head_dim) + 128));
-  return floats * 4 + t * (options.context / 16) * 4 + (8 << 20) + gemm_bytes;
+  return floats * 4 + t * (options.context / 16) * 4 + (8 << 20) + gemm_bytes + moe_bytes() + step_bytes() +
+         sampling_bytes();
 }
 
-template <class T>
-Result<T*> CudaDecoder::Impl::Own(int64_t count) {
-  CELER_ASSIGN(Allocator * allocator, CudaAllocator(options.device));
-  CELER_ASSIGN(Buffer buffer,
-               Buffer::Allocate(*allocator, static_cast<size_t>(std::max<int64_t>(count, 1)) * sizeof(T)));
-  CELER_RETURN_IF_ERROR(CudaStatus(cudaMemset(buffer.data(), 0, buffer.size()), "clearing GPU memory"));
-  T* data = reinterpret_cast<T*>(buffer.data());
-  buffers.push_back(std::move(buffer));
-  return data;
+int64_t CudaDecoder::Impl::step_bytes() const {
+  if (options.launch != StepLaunch::kFused || config.layers == 0) return 0;
+  std::vector<cuda::DecodeStepLayer> shapes(static_cast<size_t>(config.layers));
+  shapes[0].qkv.kv = KvShape();
+  shapes[0].o.a.rows = static_cast<int>(config.hidden);
+  shapes[0].gate_up.a.rows = static_cast<int>(config.intermediate);
+  cuda::DecodeStepArgs args;
+  args.layers = shapes;
+  args.heads = static_cast<int>(config.heads);
+  return static_cast<int64_t>(cuda::DecodeStepBytes(args));
+}
+
+// For each sequence of a step: counts of tokens and biases by token, and its history in pieces of 4096.
+int64_t CudaDecoder::Impl::sampling_bytes() const {
+  return kMaxDecode * 4 * (2 * config.vocab + 1 + 4096) + 4 * options.context;
 }
 
 std::string CudaMemoryPlan::Remedy(std::span<const std::pair<std::string, int64_t>> lighter_weights,
@@ -99,7 +107,7 @@ std::string CudaMemoryPlan::Remedy(std::span<const std::pair<std::string, int64_
 
 Status CudaDecoder::Impl::PlanAndCheck(
     const std::function<int64_t(const cuda::DeviceWeights&)>& weight_bytes) {
-  CudaMemoryPlan plan;
+  CudaMemoryPlan& plan = memory_plan;
   plan.weights = weight_bytes(*weights);
   plan.kv_per_token = kv_bytes_per_token();
   plan.kv = plan.kv_per_token * options.context;
@@ -140,8 +148,8 @@ Status CudaDecoder::Impl::Allocate() {
   CELER_ASSIGN(attention, Own<float>(t * q_width));
   CELER_ASSIGN(k, Own<float>(t * kv_width));
   CELER_ASSIGN(v, Own<float>(t * kv_width));
-  CELER_ASSIGN(mid, Own<float>(t * c.intermediate));
-  CELER_ASSIGN(up, Own<float>(t * c.intermediate));
+  CELER_ASSIGN(mid, Own<float>(t * ffn_width()));
+  CELER_ASSIGN(up, Own<float>(t * ffn_width()));
   CELER_ASSIGN(logits, Own<float>(kLogitRows * c.vocab));
   const cuda::DeviceKv shape = KvShape();
   CELER_ASSIGN(partial, Own<float>(cuda::AttentionPartialFloats(t, static_cast<int>(c.heads), shape.kv_heads,
@@ -154,6 +162,8 @@ Status CudaDecoder::Impl::Allocate() {
     CELER_ASSIGN(qkv_rows, Own<float>(t * (q_width + 2 * kv_width)));
     CELER_ASSIGN(wide_partial, Own<float>(cuda::WidePartialFloats()));
     CELER_ASSIGN(wide_tickets, Own<int32_t>(cuda::WideTickets()));
+    CELER_ASSIGN(attention_bf16, Own<std::byte>(cuda::WideActivationBytes(cuda::kWideJoined, q_width + 127)));
+    CELER_ASSIGN(wide_squares, Own<float>(cuda::WideSquaresFloats(c.hidden)));
   } else if (!options.exact) {
     if (auto made = cuda::Gemm::Create(options.device)) {
       gemm.emplace(std::move(*made));
@@ -174,6 +184,7 @@ Status CudaDecoder::Impl::Allocate() {
       log::Info("{}; prompts are computed {} tokens at a time", made.error().message(), kMaxMatvecTokens);
     }
   }
+  CELER_RETURN_IF_ERROR(AllocateMoe());
   CELER_ASSIGN(attention_tickets, Own<int32_t>(cuda::AttentionTokens(t) * c.heads));
   CELER_ASSIGN(greedy_tickets, Own<int32_t>(kLogitRows));
   CELER_ASSIGN(greedy_best, Own<uint64_t>(kLogitRows));
@@ -214,7 +225,7 @@ Status CudaDecoder::Impl::PrepareStep() {
   if (options.launch != StepLaunch::kFused) return {};
   for (size_t i = 0; i < layers.size(); ++i) {
     const DeviceLayer& w = layers[i];
-    if (w.q_norm) {
+    if (w.q_norm || w.sparse()) {
       step_layers.clear();
       return {};
     }
@@ -231,9 +242,14 @@ Status CudaDecoder::Impl::PrepareStep() {
     step_layers.clear();
     return {};
   }
-  CELER_ASSIGN(step_number, Own<uint32_t>(1));
   CELER_ASSIGN(step_memory, Own<std::byte>(static_cast<int64_t>(cuda::DecodeStepBytes(StepArgs(1)))));
   return CudaStatus(cuda::PrepareDecodeStep(StepArgs(1), step_memory), "preparing decode steps");
+}
+
+Status CheckCapability(int device, const std::string& name, int major, int minor) {
+  if (major >= 9) return {};
+  return Error::Unsupported("cuda:", device, ": ", name, " has compute capability ", major, ".", minor,
+                            ", the kernels need 9.0; use --device cpu");
 }
 
 Status CudaDecoder::Impl::Start() {
@@ -241,16 +257,12 @@ Status CudaDecoder::Impl::Start() {
   CELER_RETURN_IF_ERROR(
       CudaStatus(cudaGetDeviceProperties(&properties, options.device), "asking what the GPU is"));
   device_name = properties.name;
-  if (properties.major < 9)
-    return Error::Unsupported("cuda:", options.device, ": ", device_name, " has compute capability ",
-                              properties.major, ".", properties.minor,
-                              ", the kernels need 9.0; use --device cpu");
+  CELER_RETURN_IF_ERROR(CheckCapability(options.device, device_name, properties.major, properties.minor));
   if (options.kv != DType::kF16 && options.kv != DType::kBf16 && options.kv != DType::kI8 &&
       options.kv != DType::kFp8E4M3)
     return Error::Unsupported("keys and values on the GPU are f16, bf16, int8 or fp8, not ",
                               Name(options.kv));
-  if (config.moe.experts > 0)
-    return Error::Unsupported("mixtures of experts do not run on the GPU yet; use --device cpu");
+  CELER_RETURN_IF_ERROR(CheckMoe());
   if (KvShape().padded_dim > 256)
     return Error::Unsupported("heads of ", config.head_dim,
                               " do not run on the GPU (256 at most); use --device cpu");
@@ -276,9 +288,17 @@ Status CudaDecoder::Impl::LoadFrom(const Decoder& host) {
     };
     int64_t bytes = planned(w.embedding, Role::kVocabulary);
     if (!c.tied_embeddings) bytes += planned(w.head, Role::kVocabulary);
-    for (const LayerWeights& l : w.layers)
-      for (const WeightView* view : {&l.q, &l.k, &l.v, &l.o, &l.dense.gate, &l.dense.up, &l.dense.down})
-        bytes += planned(*view, Role::kProjection);
+    const auto expert = [&](const ExpertWeights& e) {
+      for (const WeightView* view : {&e.gate, &e.up, &e.down})
+        if (*view) bytes += planned(*view, Role::kProjection);
+    };
+    for (const LayerWeights& l : w.layers) {
+      for (const WeightView* view : {&l.q, &l.k, &l.v, &l.o}) bytes += planned(*view, Role::kProjection);
+      expert(l.dense);
+      for (const ExpertWeights& e : l.experts) expert(e);
+      expert(l.shared);
+      if (l.router) bytes += router_bytes();
+    }
     return bytes;
   }));
 
@@ -310,12 +330,16 @@ Status CudaDecoder::Impl::LoadFrom(const Decoder& host) {
         {l.q, Role::kProjection, order}, {l.k, Role::kProjection, order}, {l.v, Role::kProjection, {}}};
     CELER_ASSIGN(const std::vector<DeviceMatrix> projections, weights->Upload(qkv));
     d.q = projections[0], d.k = projections[1], d.v = projections[2];
-    const cuda::MatrixSource gate_up[] = {{l.dense.gate, Role::kProjection, {}},
-                                          {l.dense.up, Role::kProjection, {}}};
-    CELER_ASSIGN(const std::vector<DeviceMatrix> ffn, weights->Upload(gate_up));
-    d.gate = ffn[0], d.up = ffn[1];
     CELER_ASSIGN(d.o, one(l.o, Role::kProjection));
-    CELER_ASSIGN(d.down, one(l.dense.down, Role::kProjection));
+    if (l.router) {
+      CELER_RETURN_IF_ERROR(UploadExperts(l, &d));
+    } else {
+      const cuda::MatrixSource gate_up[] = {{l.dense.gate, Role::kProjection, {}},
+                                            {l.dense.up, Role::kProjection, {}}};
+      CELER_ASSIGN(const std::vector<DeviceMatrix> ffn, weights->Upload(gate_up));
+      d.gate = ffn[0], d.up = ffn[1];
+      CELER_ASSIGN(d.down, one(l.dense.down, Role::kProjection));
+    }
     CELER_ASSIGN(d.attention_norm, vector(l.attention_norm, c.hidden));
     CELER_ASSIGN(d.ffn_norm, vector(l.ffn_norm, c.hidden));
     CELER_ASSIGN(d.q_bias, vector(l.q_bias, q_width, order));
@@ -344,13 +368,18 @@ Status CudaDecoder::Impl::LoadRandom() {
   };
   const int64_t q_width = c.heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
   CELER_RETURN_IF_ERROR(PlanAndCheck([&](const cuda::DeviceWeights& store) {
-    int64_t layer = 0;
-    for (const auto& [rows, cols] :
-         {std::pair{q_width, c.hidden}, std::pair{2 * kv_width, c.hidden}, std::pair{c.hidden, q_width},
-          std::pair{2 * c.intermediate, c.hidden}, std::pair{c.hidden, c.intermediate}})
-      layer += plan_in(store, rows, cols).bytes();
-    return c.layers * layer +
-           (c.tied_embeddings ? 1 : 2) * plan_in(store, c.vocab, c.hidden, Role::kVocabulary).bytes();
+    const auto bytes = [&](int64_t rows, int64_t cols) { return plan_in(store, rows, cols).bytes(); };
+    const auto ffn = [&](int64_t width) {
+      return width > 0 ? bytes(2 * width, c.hidden) + bytes(c.hidden, width) : 0;
+    };
+    int64_t all = 0;
+    for (int64_t i = 0; i < c.layers; ++i) {
+      all += bytes(q_width, c.hidden) + bytes(2 * kv_width, c.hidden) + bytes(c.hidden, q_width);
+      all += c.IsSparse(i)
+                 ? c.moe.experts * ffn(c.moe.intermediate) + ffn(c.moe.shared_intermediate) + router_bytes()
+                 : ffn(c.intermediate);
+    }
+    return all + (c.tied_embeddings ? 1 : 2) * plan_in(store, c.vocab, c.hidden, Role::kVocabulary).bytes();
   }));
   const DeviceMatrix vocabulary = plan(c.vocab, c.hidden, Role::kVocabulary);
   const DeviceMatrix qkv[] = {plan(q_width, c.hidden), plan(kv_width, c.hidden), plan(kv_width, c.hidden)};
@@ -371,11 +400,15 @@ Status CudaDecoder::Impl::LoadRandom() {
     DeviceLayer d;
     CELER_ASSIGN(const auto projections, made(qkv));
     d.q = projections[0], d.k = projections[1], d.v = projections[2];
-    CELER_ASSIGN(const auto ffn, made(gate_up));
-    d.gate = ffn[0], d.up = ffn[1];
     CELER_ASSIGN(const auto output, made({&o, 1}));
-    CELER_ASSIGN(const auto last, made({&down, 1}));
-    d.o = output[0], d.down = last[0];
+    d.o = output[0];
+    if (c.IsSparse(i)) {
+      CELER_RETURN_IF_ERROR(RandomExperts([&](int64_t rows, int64_t cols) { return plan(rows, cols); }, &d));
+    } else {
+      CELER_ASSIGN(const auto ffn, made(gate_up));
+      CELER_ASSIGN(const auto last, made({&down, 1}));
+      d.gate = ffn[0], d.up = ffn[1], d.down = last[0];
+    }
     d.attention_norm = d.ffn_norm = norm;
     if (c.qkv_bias) {
       CELER_ASSIGN(d.q_bias, weights->UploadVector(zeros.data(), q_width));

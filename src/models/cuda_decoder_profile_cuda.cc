@@ -56,7 +56,16 @@ std::vector<OperatorWork> CudaDecoder::Work(const StepShape& shape) const {
     StepMatrices::Layer layer;
     layer.qkv = {size(l.q), size(l.k), size(l.v)};
     layer.output = size(l.o);
-    layer.dense = {size(l.gate), size(l.up), size(l.down)};
+    if (l.sparse()) {
+      layer.shared = {size(l.gate), size(l.up), size(l.down)};
+      layer.router = {
+          .rows = d.config.moe.experts, .cols = d.config.hidden, .bytes = d.router_bytes(), .compute = "f32"};
+      layer.experts.assign(
+          static_cast<size_t>(d.config.moe.experts),
+          {size(l.expert_gate_up.first), size(l.expert_gate_up.up), size(l.expert_down.first)});
+    } else {
+      layer.dense = {size(l.gate), size(l.up), size(l.down)};
+    }
     step.layers.push_back(std::move(layer));
   }
   return CountStep(d.config, step, d.kv_bytes_per_token(), shape);

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "core/cuda_status.h"
 #include "models/cuda_decoder.h"
 
 namespace celer {
@@ -36,6 +37,34 @@ TEST(CudaMemoryPlan, TheNearestSettingThatFits) {
   EXPECT_EQ(Plan(20 * kGiB, 2048, 12 * kGiB).Remedy(lighter, 1 << 19), "--weights int8 --context 960 fits");
   EXPECT_EQ(Plan(20 * kGiB, 2048, 10 * kGiB).Remedy(lighter, 1 << 19), "--weights int4 fits");
   EXPECT_EQ(Plan(20 * kGiB, 2048, 2 * kGiB).Remedy(lighter, 1 << 19), "no setting fits; use --device cpu");
+}
+
+TEST(CheckCapability, OneSentenceNamesGpuAndRemedy) {
+  EXPECT_TRUE(CheckCapability(0, "NVIDIA H200", 9, 0));
+  EXPECT_TRUE(CheckCapability(0, "a later one", 10, 0));
+  const Status old = CheckCapability(2, "NVIDIA A100", 8, 0);
+  ASSERT_FALSE(old);
+  for (const char* word : {"cuda:2", "NVIDIA A100", "8.0", "--device cpu"})
+    EXPECT_NE(old.error().message().find(word), std::string::npos) << old.error().message();
+}
+
+// Every code of the driver and of a launch becomes one sentence that says what was tried.
+TEST(CudaStatus, NamesWhatWasTriedAndWhatWentWrong) {
+  EXPECT_TRUE(CudaStatus(cudaSuccess, "copying"));
+  for (const auto& [code, name] : {std::pair{cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration"},
+                                   {cudaErrorNoKernelImageForDevice, "cudaErrorNoKernelImageForDevice"},
+                                   {cudaErrorIllegalAddress, "cudaErrorIllegalAddress"},
+                                   {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver"}}) {
+    const Status status = CudaStatus(code, "running the model on the GPU");
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().code(), Error::Code::kDevice);
+    EXPECT_EQ(status.error().message().find('\n'), std::string::npos);
+    for (const char* word : {"running the model on the GPU", name})
+      EXPECT_NE(status.error().message().find(word), std::string::npos) << status.error().message();
+  }
+  const Status full = CudaStatus(cudaErrorMemoryAllocation, "allocating");
+  ASSERT_FALSE(full);
+  EXPECT_EQ(full.error().code(), Error::Code::kOutOfMemory);
 }
 
 }  // namespace

@@ -81,6 +81,10 @@ DecoderConfig FromLlmShape(const LlmShape& shape) {
   c.qk_norm = shape.qk_norm;
   c.tied_embeddings = shape.tied_embeddings;
   c.moe.experts = shape.experts;
+  c.moe.per_token = shape.experts_per_token;
+  c.moe.intermediate = shape.experts > 0 ? shape.intermediate : 0;
+  c.moe.shared_intermediate = shape.shared_intermediate;
+  if (shape.experts > 0) c.moe.sparse_layer.assign(static_cast<size_t>(shape.layers), true);
   return c;
 }
 

@@ -38,7 +38,8 @@ TEST(CudaKv, EightBitsGiveNearlyTheLogitsOfThe16) {
     auto host = Decoder::Load(kModels / model, {.pack = false}, Pool());
     ASSERT_TRUE(host) << host.error().message();
     std::vector<int32_t> tokens, table;
-    for (int i = 0; i < 50; ++i) tokens.push_back(3 + i * 7 % 90);
+    for (int i = 0; i < 50; ++i)
+      tokens.push_back(static_cast<int32_t>(3 + i * 7 % (host->config().vocab - 3)));
     for (int i = 0; i < 8; ++i) table.push_back(9 - i);
     const Piece piece{.tokens = tokens, .position = 0, .block_table = table, .logits = Piece::Logits::kAll};
     const auto on_gpu = [&](DType kv, bool exact) {
@@ -83,7 +84,7 @@ TEST(CudaKv, EightBitsTakeHalfTheMemoryAndDecode) {
     ASSERT_TRUE(engine) << engine.error().message();
     for (int i = 0; i < 3; ++i) {
       Request request;
-      for (int j = 0; j < 20 + i; ++j) request.prompt.push_back(5 + j * 3 % 50);
+      for (int j = 0; j < 20 + i; ++j) request.prompt.push_back(5 + j * 3 % 40);
       request.max_tokens = 24;
       EXPECT_TRUE((*engine)->Submit(request));
     }

@@ -43,9 +43,9 @@ cudaError_t LaunchSome(const DeviceAttentionArgs& a, const Bunches& b, cudaStrea
 }  // namespace attention
 
 int AttentionSplits(int heads, int kv_heads) {
-  // One sequence alone gives every multiprocessor two blocks.
+  // One sequence alone gives every multiprocessor four blocks.
   const int columns = attention::BunchesOf(heads, kv_heads).columns;
-  return std::clamp(2 * attention::Multiprocessors() / columns, 1, attention::kMostSplits);
+  return std::clamp(4 * attention::Multiprocessors() / columns, 1, attention::kMostSplits);
 }
 
 int64_t AttentionPartialFloats(int64_t tokens, int heads, int kv_heads, int padded_dim) {
@@ -57,6 +57,7 @@ int64_t AttentionPartialFloats(int64_t tokens, int heads, int kv_heads, int padd
 cudaError_t LaunchAttention(const DeviceAttentionArgs& args, cudaStream_t stream) {
   const attention::Bunches b = attention::BunchesOf(args.heads, args.kv.kv_heads);
   const int64_t width = static_cast<int64_t>(args.heads) * args.kv.head_dim;
+  if (args.wide.data && args.batch.count > kAttentionTokens) return cudaErrorInvalidValue;
   for (int first = 0; first < args.batch.count; first += kAttentionTokens) {
     DeviceAttentionArgs some = args;
     some.batch.count = std::min(kAttentionTokens, args.batch.count - first);

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/cuda/device_batch.h"
+#include "kernels/matmul/wide_activations.h"
 
 namespace celer::cuda {
 
@@ -16,6 +17,8 @@ struct DeviceAttentionArgs {
   float scale = 1;
   int window = 0;              // 0: all
   float* out = nullptr;        // [count, heads, head_dim]
+  bool decode = false;         // every sequence has one token: all keys in front of it are there already
+  WideActivations wide;        // instead of out, for up to kAttentionTokens tokens
   float* partial = nullptr;    // scratch, AttentionPartialFloats() floats
   int32_t* tickets = nullptr;  // [AttentionTokens(count), heads] zeros; left zero
   int splits = 1;              // AttentionSplits(); with 1, partial and tickets are not used

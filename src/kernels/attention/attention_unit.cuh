@@ -1,4 +1,4 @@
-// One piece of attention, for four warps: some query heads of one token over a run of its KV blocks.
+// One piece of attention, for two warps: some query heads of one token over a run of its KV blocks.
 //
 // The tensor cores do it, whatever the number of queries: 16 keys times 8 columns cost what one column costs.
 // A query takes two columns, a 16-bit part and what it left out, and so does its row of weights, so that
@@ -14,15 +14,16 @@
 #include <type_traits>
 
 #include "kernels/attention/attention_cuda.h"
+#include "kernels/cuda/launch.cuh"
 
 namespace celer::cuda::attention {
 
-constexpr int kWarps = 4;
+constexpr int kWarps = 2;
 constexpr int kThreads = kWarps * 32;
-constexpr int kLeastBlocks = 16;  // of a split; fewer are not worth one
+constexpr int kLeastBlocks = 32;  // of a sequence that is split
 constexpr int kMostSplits = 64;
 constexpr int kStageLimit =
-    24 * 1024;  // bytes of a warp's blocks in shared memory, about; two blocks of threads run at once
+    24 * 1024;  // bytes of a warp's blocks in shared memory, about; four blocks of threads run at once
 
 // ---- element types: what memory holds, and the 16-bit type that is multiplied
 
@@ -149,7 +150,9 @@ __device__ __forceinline__ Span KeysOf(const DeviceAttentionArgs& a, int token, 
   s.first = a.window > 0 ? max(0, s.position - a.window + 1) : 0;
   s.first_block = s.first / kKvBlock;
   s.blocks = s.position / kKvBlock + 1 - s.first_block;
-  s.per_split = max(kLeastBlocks, (s.blocks + splits - 1) / splits);
+  const int most = max(kLeastBlocks, (s.blocks + splits - 1) / splits);
+  const int pieces = (s.blocks + most - 1) / most;  // of equal size
+  s.per_split = (s.blocks + pieces - 1) / pieces;
   s.active = (s.blocks + s.per_split - 1) / s.per_split;
   return s;
 }
@@ -432,7 +435,17 @@ struct Worker {
   }
 };
 
-// `column` of `columns`: kv head and bunch of query heads; `sync` is a barrier of the 128 threads; `memory`
+__device__ __forceinline__ void StoreResult(const DeviceAttentionArgs& a, int token, int head, int at,
+                                            float value) {
+  if (at >= a.kv.head_dim) return;
+  const int column = head * a.kv.head_dim + at;
+  if (a.wide.data)
+    a.wide.Store(token, column, value);
+  else
+    a.out[static_cast<int64_t>(token) * a.heads * a.kv.head_dim + column] = value;
+}
+
+// `column` of `columns`: kv head and bunch of query heads; `sync` is a barrier of the threads; `memory`
 // has Worker::kRingBytes.
 template <class T, int D, bool kMany, class Sync>
 __device__ __forceinline__ void Attend(const DeviceAttentionArgs& a, int at_once, int column, int columns,
@@ -447,7 +460,7 @@ __device__ __forceinline__ void Attend(const DeviceAttentionArgs& a, int at_once
 
   const int begin = span.first_block + split * span.per_split;
   const int end = min(begin + span.per_split, span.first_block + span.blocks);
-  const int mine = (end - begin - warp + kWarps - 1) / kWarps;  // blocks, every fourth
+  const int mine = (end - begin - warp + kWarps - 1) / kWarps;  // blocks, in turns
   const int32_t* table = a.batch.block_table +
                          static_cast<int64_t>(__ldcg(a.batch.sequence + token)) * a.batch.max_blocks + begin +
                          warp;
@@ -465,7 +478,11 @@ __device__ __forceinline__ void Attend(const DeviceAttentionArgs& a, int at_once
     }
     CommitCopies();
   };
+  // The kernel in front writes q, and this token's own key and value.
+  const int first_blocks = min(mine, W::kStages - 1);
+  if (!a.decode || begin + warp + (first_blocks - 1) * kWarps >= span.position / kKvBlock) WaitForPrevious();
   for (int i = 0; i + 1 < W::kStages; ++i) copy(i);
+  WaitForPrevious();
   W w;
   w.Start(a, token, first_head, count, lane);
   for (int i = 0; i < mine; ++i) {
@@ -502,8 +519,7 @@ __device__ __forceinline__ void Attend(const DeviceAttentionArgs& a, int at_once
       o += sums_of(v)[i * D + e] * f;
     }
     if (span.active == 1) {
-      if (e < a.kv.head_dim)
-        a.out[(static_cast<int64_t>(token) * a.heads + first_head + i) * a.kv.head_dim + e] = o / l;
+      StoreResult(a, token, first_head + i, e, o / l);
     } else {
       float* to = partial + split * slot_floats;
       to[4 * at_once + n] = o;
@@ -548,9 +564,9 @@ __device__ __forceinline__ void Attend(const DeviceAttentionArgs& a, int at_once
     for (int j = 0; j < kMostSplits / 32; ++j) shared.weight[i][lane + 32 * j] = m[j] / total;
   }
   sync();
-  // Four dimensions a thread, four shares of the splits a dimension.
+  // Four dimensions a thread, a share of the splits for each warp.
   const int items = count * padded / 4, share = (span.active + kWarps - 1) / kWarps;
-  float* sums = sums_of(0);  // [4, count * padded]
+  float* sums = sums_of(0);  // [kWarps, count * padded]
   for (int n = thread; n < items * kWarps; n += kThreads) {
     const int from = n / items * share, item = n % items, i = item * 4 / padded;
     const float4* at_item = reinterpret_cast<const float4*>(partial + 4 * at_once) + item;
@@ -569,8 +585,7 @@ __device__ __forceinline__ void Attend(const DeviceAttentionArgs& a, int at_once
     float sum = 0;
 #pragma unroll
     for (int v = 0; v < kWarps; ++v) sum += sums[v * count * padded + n];
-    if (e < a.kv.head_dim)
-      a.out[(static_cast<int64_t>(token) * a.heads + first_head + i) * a.kv.head_dim + e] = sum;
+    StoreResult(a, token, first_head + i, e, sum);
   }
 }
 

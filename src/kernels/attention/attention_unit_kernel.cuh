@@ -20,13 +20,13 @@ inline Bunches BunchesOf(int heads, int kv_heads) {
 // Grid: as many blocks as run at once, each taking every gridDim-th piece of work: tokens, splits and
 // columns, columns fastest, so that neighbours read neighbouring memory.
 template <class T, int D, bool kMany>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, 4)
     UnitKernel(const __grid_constant__ DeviceAttentionArgs a, int at_once, int columns) {
   extern __shared__ __align__(128) char memory[];
   __shared__ Shared shared;
   __shared__ int starts[kAttentionTokens + 1];  // splits of the tokens in front
   LetNextStart();
-  WaitForPrevious();
+  if (!a.decode) WaitForPrevious();
   const int count = a.batch.count, lane = threadIdx.x;
   if (threadIdx.x < 32) {
     int before = 0;

@@ -7,7 +7,8 @@
 
 namespace celer::cuda::attention {
 
-constexpr int kTileQueries = 16 * kWarps;
+constexpr int kFlashThreads = 128;
+constexpr int kTileQueries = kFlashThreads / 2;  // 16 to a warp
 constexpr int kKeys = 64;
 
 template <int D>
@@ -33,8 +34,8 @@ __device__ __forceinline__ void LoadMatrices(uint32_t (&r)[4], uint32_t from) {
 template <class T, int D>
 struct Pieces {
   static constexpr int kElements = 16 / sizeof(T), kInRow = D / kElements;
-  static constexpr int kCount = kKeys * kInRow / kThreads;
-  static_assert(kKeys * kInRow % kThreads == 0);
+  static constexpr int kCount = kKeys * kInRow / kFlashThreads;
+  static_assert(kKeys * kInRow % kFlashThreads == 0);
   uint4 raw[kNarrow<T> ? kCount : 1][2];
   float scale[std::is_same_v<T, int8_t> ? kCount : 1][2];
 
@@ -43,7 +44,7 @@ struct Pieces {
                                        int row_bytes, int64_t block_bytes, int64_t head_at, uint32_t to) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const int piece = threadIdx.x + i * kThreads, key = piece / kInRow, at = piece % kInRow * 16;
+      const int piece = threadIdx.x + i * kFlashThreads, key = piece / kInRow, at = piece % kInRow * 16;
       const bool exists = key0 + key <= last_key && at < row_bytes;
       const int64_t block = exists ? __ldcg(table + (key0 + key) / kKvBlock) : 0;
       const int64_t base = block * block_bytes + head_at;
@@ -72,7 +73,7 @@ struct Pieces {
     if constexpr (kNarrow<T>) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        const int piece = threadIdx.x + i * kThreads, key = piece / kInRow, at = piece % kInRow * 32;
+        const int piece = threadIdx.x + i * kFlashThreads, key = piece / kInRow, at = piece % kInRow * 32;
 #pragma unroll
         for (int part = 0; part < 2; ++part) {
           const uint32_t words[4] = {raw[i][part].x, raw[i][part].y, raw[i][part].z, raw[i][part].w};
@@ -105,7 +106,8 @@ struct Pieces {
 // next one on its way while this one is worked on: as a copy to shared memory, or where it must be widened
 // to 16 bits, in registers.
 template <class T, int D>
-__global__ void __launch_bounds__(kThreads) FlashKernel(const __grid_constant__ FlashAttentionArgs args) {
+__global__ void __launch_bounds__(kFlashThreads)
+    FlashKernel(const __grid_constant__ FlashAttentionArgs args) {
   extern __shared__ __align__(128) char memory[];
   LetNextStart();
   WaitForPrevious();
@@ -252,7 +254,7 @@ cudaError_t LaunchShape(const FlashAttentionArgs& args, dim3 grid, cudaStream_t 
   static const cudaError_t allowed =
       cudaFuncSetAttribute(FlashKernel<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<D>);
   if (allowed != cudaSuccess) return allowed;
-  return Launch(FlashKernel<T, D>, grid, dim3(kThreads), kSharedBytes<D>, stream, args);
+  return Launch(FlashKernel<T, D>, grid, dim3(kFlashThreads), kSharedBytes<D>, stream, args);
 }
 
 template <class T>

@@ -4,8 +4,10 @@ namespace celer::cuda {
 namespace attention {
 
 cudaError_t LaunchFlashNarrow(const FlashAttentionArgs& args, dim3 grid, cudaStream_t stream);
+bool FlashWarpgroupRuns(const FlashAttentionArgs& args);
+cudaError_t LaunchFlashWarpgroup(const FlashAttentionArgs& args, cudaStream_t stream);
 
-}
+}  // namespace attention
 
 bool FlashAttentionRuns(const DeviceKv& kv) {
   return kv.head_dim <= 128 && kv.head_dim % 2 == 0;
@@ -14,6 +16,7 @@ bool FlashAttentionRuns(const DeviceKv& kv) {
 cudaError_t LaunchFlashAttention(const FlashAttentionArgs& args, cudaStream_t stream) {
   using namespace attention;
   if (!FlashAttentionRuns(args.base.kv)) return cudaErrorInvalidValue;
+  if (FlashWarpgroupRuns(args)) return LaunchFlashWarpgroup(args, stream);
   const dim3 grid(static_cast<unsigned>((args.longest + kTileQueries - 1) / kTileQueries),
                   static_cast<unsigned>(args.base.heads), static_cast<unsigned>(args.sequences));
   switch (args.base.kv.dtype) {

@@ -30,11 +30,14 @@ struct Plan {
   int layers, splits;
   int qkv, attention, hidden, inter;  // widths
   int token_floats;
-  int64_t region_floats, partial_vectors;       // of 16 bytes
-  int64_t kv_at, values_at, partial_at, total;  // bytes; the tables of Params come first
+  int64_t partial_vectors;                                // of 16 bytes
+  int64_t kv_at, steps_at, partial_at, values_at, total;  // bytes; the tables of Params come first
   int64_t TableAt(int tokens) const {
     return Aligned(int64_t{2} * layers * kParts * static_cast<int64_t>(sizeof(Params))) * (tokens - 1);
   }
+  // Every number of tokens has regions of its own: tags need each value to be written in each round.
+  int64_t RegionFloats(int tokens) const { return int64_t{tokens} * token_floats; }
+  int64_t ValuesAt(int tokens) const { return values_at + tokens * (tokens - 1) * int64_t{token_floats} * 4; }
 };
 
 Plan MakePlan(const DecodeStepArgs& args) {
@@ -48,12 +51,13 @@ Plan MakePlan(const DecodeStepArgs& args) {
   p.hidden = first.o.a.rows;
   p.inter = first.gate_up.a.rows;
   p.token_floats = p.qkv + p.attention + 2 * p.hidden + p.inter;
-  p.region_floats = int64_t{kMaxStepTokens} * p.token_floats;
+  p.token_floats = (p.token_floats + 3) / 4 * 4;
   p.partial_vectors = int64_t{kPartialSets} * kMaxStepTokens * args.heads * p.splits * kv.head_dim;
   p.kv_at = p.TableAt(kMaxStepTokens + 1);
-  p.values_at = p.kv_at + Aligned(p.layers * static_cast<int64_t>(sizeof(LayerKv)));
-  p.partial_at = p.values_at + Aligned(2 * p.region_floats * 4);
-  p.total = p.partial_at + p.partial_vectors * 16;
+  p.steps_at = p.kv_at + Aligned(p.layers * static_cast<int64_t>(sizeof(LayerKv)));
+  p.partial_at = p.steps_at + Aligned(kMaxStepTokens * 4);
+  p.values_at = p.partial_at + Aligned(p.partial_vectors * 16);
+  p.total = p.ValuesAt(kMaxStepTokens + 1);
   return p;
 }
 
@@ -83,12 +87,11 @@ Shared MakeShared(const DecodeStepArgs& args, int tokens) {
 void AppendParts(const DecodeStepArgs& args, const Plan& plan, const Shared& shared, int tokens,
                  float* values, int first, std::vector<Params>* out) {
   const int grid = matvec::Multiprocessors();
-  const size_t begin = out->size();
   int turn = 0, region = first;
   const float* x = args.x;
   int64_t x_stride = plan.hidden;
   for (const DecodeStepLayer& layer : args.layers) {
-    float* at = values + region * plan.region_floats;
+    float* at = values + region * plan.RegionFloats(tokens);
     region ^= 1;
     const auto take = [&](int floats) { return std::exchange(at, at + floats); };
     float* const q = take(plan.qkv);
@@ -109,7 +112,6 @@ void AppendParts(const DecodeStepArgs& args, const Plan& plan, const Shared& sha
       p.tiles = tiles;
       matvec::Divide(tiles, grid, &p);
       p.turn = turn;
-      p.polled = out->size() > begin;  // the first layer's input comes from another kernel
       turn = (turn + tiles % grid) % grid;
       out->push_back(p);
     };
@@ -120,9 +122,8 @@ void AppendParts(const DecodeStepArgs& args, const Plan& plan, const Shared& sha
     out->back().a.v_out = q + qkv.a.rows + qkv.b.rows;
     add(layer.o, (layer.o.a.rows + 15) / 16, attention, plan.token_floats, middle, x, x_stride);
     add(gate_up, (gate_up.a.rows + 7) / 8, middle, plan.token_floats, inter, nullptr, 0);
-    add(layer.down, (layer.down.a.rows + 15) / 16, inter, plan.token_floats, ends ? args.x : last, middle,
-        plan.token_floats);
-    if (ends) out->back().a.out_stride = plan.hidden;
+    add(layer.down, (layer.down.a.rows + 15) / 16, inter, plan.token_floats, last, middle, plan.token_floats);
+    if (ends) out->back().plain = args.x, out->back().plain_stride = plan.hidden;
     x = last, x_stride = plan.token_floats;
   }
 }
@@ -163,10 +164,10 @@ cudaError_t PrepareDecodeStep(const DecodeStepArgs& args, void* memory) {
   using namespace step;
   const Plan plan = MakePlan(args);
   std::byte* base = static_cast<std::byte*>(memory);
-  float* values = reinterpret_cast<float*>(base + plan.values_at);
-  std::vector<std::byte> host(static_cast<size_t>(plan.values_at));
+  std::vector<std::byte> host(static_cast<size_t>(plan.partial_at));  // the counters are 0
   for (int tokens = 1; tokens <= DecodeStepTokens(args); ++tokens) {
     const Shared shared = MakeShared(args, tokens);
+    float* values = reinterpret_cast<float*>(base + plan.ValuesAt(tokens));
     std::vector<Params> parts;
     AppendParts(args, plan, shared, tokens, values, 0, &parts);
     AppendParts(args, plan, shared, tokens, values, 1, &parts);
@@ -177,9 +178,22 @@ cudaError_t PrepareDecodeStep(const DecodeStepArgs& args, void* memory) {
     const LayerKv kv = {layer.qkv.kv.k, layer.qkv.kv.v, layer.window};
     std::memcpy(host.data() + plan.kv_at + i * static_cast<int64_t>(sizeof(LayerKv)), &kv, sizeof(kv));
   }
-  const cudaError_t copied = cudaMemcpy(memory, host.data(), host.size(), cudaMemcpyHostToDevice);
-  if (copied != cudaSuccess) return copied;
-  return cudaMemset(base + plan.values_at, 0xff, static_cast<size_t>(plan.total - plan.values_at));
+  cudaError_t status = cudaMemcpy(memory, host.data(), host.size(), cudaMemcpyHostToDevice);
+  if (status != cudaSuccess) return status;
+  status = cudaMemset(base + plan.partial_at, 0xff, static_cast<size_t>(plan.partial_vectors * 16));
+  // The first step is number 1. Its layers' tags must not be there before its values are.
+  for (int tokens = 1; tokens <= kMaxStepTokens && status == cudaSuccess; ++tokens)
+    for (int turn = plan.layers; turn < plan.layers + 2 && status == cudaSuccess; ++turn) {
+      const size_t bytes = static_cast<size_t>(plan.RegionFloats(tokens)) * 4;
+      status = cudaMemset(base + plan.ValuesAt(tokens) + (turn & 1) * static_cast<int64_t>(bytes),
+                          (turn >> 1 & 1) != 0 ? 0 : 0xff, bytes);
+    }
+  return status;
+}
+
+uint32_t* DecodeStepCounter(const DecodeStepArgs& args, void* memory) {
+  return reinterpret_cast<uint32_t*>(static_cast<std::byte*>(memory) + step::MakePlan(args).steps_at) +
+         (args.batch.count - 1);
 }
 
 cudaError_t LaunchDecodeStep(const DecodeStepArgs& args, void* memory, cudaStream_t stream) {
@@ -193,9 +207,9 @@ cudaError_t LaunchDecodeStep(const DecodeStepArgs& args, void* memory, cudaStrea
   StepParams s = {};
   s.parts = reinterpret_cast<const Params*>(base + plan.TableAt(tokens));
   s.kv = reinterpret_cast<const LayerKv*>(base + plan.kv_at);
-  s.values = reinterpret_cast<float*>(base + plan.values_at);
+  s.values = reinterpret_cast<float*>(base + plan.ValuesAt(tokens));
   s.partial = reinterpret_cast<float4*>(base + plan.partial_at);
-  s.step = args.step;
+  s.step = DecodeStepCounter(args, memory);
   s.batch = args.batch;
   s.token_floats = plan.token_floats;
   s.attention_offset = plan.qkv;

@@ -2,12 +2,12 @@
 //
 // Grid: one block per multiprocessor, all resident at once. The roles are those of matvec_cuda.cuh: a warp
 // that fills the ring, sixteen that multiply, one that finishes tiles. Every operator's output lies in memory
-// that holds kUnwritten until its values are there; whoever needs them loads until they are. Two
-// regions of such memory serve the layers in turn: one is cleared while the other is in use, so both stay in
-// L2.
+// whose values carry the tag of their round (handover.cuh); whoever needs them loads until they are there.
+// Two regions of such memory serve the layers in turn, so both stay in L2.
 //
 // Attention: a block takes one head (or a part of its keys) with all its warps. Keys and values of earlier
-// tokens are on their way before the query is there; the key and value of this token come with the query.
+// tokens are on their way before the query is there. The token's own value comes last of all and is added
+// last.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -23,7 +23,8 @@ namespace celer::cuda::step {
 using matvec::Params;
 
 constexpr int kParts = 4;        // of a layer: qkv, o, gate and up, down; attention stands before the second
-constexpr int kSlots = 4;        // Params in shared memory for the warps that multiply
+constexpr int kSlots = 8;        // Params in shared memory for the warps that multiply
+constexpr int kAhead = 3;        // operators whose Params are there or on their way
 constexpr int kSplitKeys = 256;  // a block takes at least so many keys, if there are
 constexpr int kPartialSets = 4;  // for partial attention, by layer
 constexpr int kKeyLoads = 4;     // 16-byte loads of K, and of V, in flight per lane
@@ -34,11 +35,11 @@ struct LayerKv {
 };
 
 struct StepParams {
-  const Params* parts;  // [2, layers, kParts]: the first layer in region 0, or in region 1
-  const LayerKv* kv;    // [layers]
-  float* values;    // [2 regions, kMaxStepTokens, token_floats]: q, k, v, then the other outputs of a layer
-  float4* partial;  // [kPartialSets, tokens, heads, splits, head_dim]: {o, m, l, 0}
-  const uint32_t* step;
+  const Params* parts;   // [2, layers, kParts]: the first layer in region 0, or in region 1
+  const LayerKv* kv;     // [layers]
+  float* values;         // [2 regions, tokens, token_floats]: q, k, v, then the other outputs of a layer
+  float4* partial;       // [kPartialSets, tokens, heads, splits, head_dim]: {o, m, l, 0}
+  const uint32_t* step;  // steps of this number of tokens, this one included
   DeviceBatch batch;
   int token_floats, attention_offset;
   int layers;
@@ -69,6 +70,11 @@ struct Fetched {
 };
 static_assert(sizeof(Params) % 16 == 0);
 
+__device__ __forceinline__ void CopyParams(uint32_t to, const Params* from, int lane) {
+  for (int i = lane; i < static_cast<int>(sizeof(Params) / 16); i += 32)
+    matvec::CopyAsync16(to + i * 16, reinterpret_cast<const uint4*>(from) + i);
+}
+
 // ---- attention
 
 __device__ __forceinline__ float Exp2(float v) {
@@ -92,26 +98,11 @@ __device__ __forceinline__ void Unpack(const uint4& v, float (&out)[8]) {
 }
 // As the KV cache rounds.
 template <class T>
-__device__ __forceinline__ uint32_t PackPair(float low, float high) {
-  if constexpr (std::is_same_v<T, __half>) {
-    const __half2 pair = __halves2half2(__float2half_rn(low), __float2half_rn(high));
-    return reinterpret_cast<const uint32_t&>(pair);
-  } else {
-    return matvec::PackBf16(low, high);
-  }
-}
-template <class T>
-__device__ __forceinline__ uint4 Rounded(const float4& a, const float4& b) {
-  return make_uint4(PackPair<T>(a.x, a.y), PackPair<T>(a.z, a.w), PackPair<T>(b.x, b.y),
-                    PackPair<T>(b.z, b.w));
-}
-template <class T>
-__device__ __forceinline__ uint4 AwaitRounded(const float* from) {
-  float4 a, b;
-  do {
-    a = matvec::LoadRelaxed(from), b = matvec::LoadRelaxed(from + 4);
-  } while (matvec::Unwritten(a) || matvec::Unwritten(b));
-  return Rounded<T>(a, b);
+__device__ __forceinline__ float Rounded(float v) {
+  if constexpr (std::is_same_v<T, __half>)
+    return __half2float(__float2half_rn(v));
+  else
+    return __bfloat162float(__float2bfloat16(v));
 }
 __device__ __forceinline__ uint4 LoadKv(const std::byte* from) {
   uint4 v;
@@ -137,7 +128,7 @@ struct Keys {
 // What the warps of a block leave for each other.
 template <int L>
 struct Room {
-  float m[matvec::kWarps], l[matvec::kWarps];
+  float m[matvec::kWarps], l[matvec::kWarps], own;  // own: the score of the token itself
   float o[matvec::kWarps][L * 8];
 };
 
@@ -164,14 +155,17 @@ __device__ __forceinline__ void PrefetchKv(const StepParams& s, const LayerKv& k
 }
 
 // L lanes hold one key, 8 dimensions each. A warp takes 32 / L * kKeyLoads keys at once, the warps of a block
-// take turns. `values`: the token's q, k and v; `partial`: [splits, head_dim].
+// take turns. `values`: the token's q, k and v, with this tag; `partial`: [splits, head_dim].
 template <class T, int L>
 __device__ __forceinline__ void Attend(const StepParams& s, const LayerKv& kv, const Head& h,
-                                       const Keys& keys, int split, const float* values, float4* partial,
-                                       float* out, Room<L>& room, int warp, int lane) {
+                                       const Keys& keys, int split, const float* values, int tag,
+                                       float4* partial, float* out, Room<L>& room, int warp, int lane) {
+  using namespace matvec;
   constexpr int kKeys = 32 / L, kStep = kKeys * kKeyLoads;
-  const int sub = lane / L, dim = lane % L * 8;
-  const bool inside = dim < s.head_dim;
+  const int sub = lane / L, dim = lane % L * 8, head_dim = s.head_dim;
+  const bool inside = dim < head_dim;
+  const int past = min(keys.end, h.position);  // keys of earlier tokens end here
+  const bool own = h.position < keys.end;
 
   uint4 k[kKeyLoads], v[kKeyLoads];
   const auto load = [&](int base) {
@@ -179,7 +173,7 @@ __device__ __forceinline__ void Attend(const StepParams& s, const LayerKv& kv, c
     for (int j = 0; j < kKeyLoads; ++j) {
       const int key = base + j * kKeys + sub;
       k[j] = v[j] = make_uint4(0, 0, 0, 0);
-      if (key < keys.end && key < h.position && inside) {
+      if (key < past && inside) {
         const int64_t at = (KvAt(s, h, key) + dim) * 2;
         k[j] = LoadKv(kv.k + at);
         v[j] = LoadKv(kv.v + at);
@@ -189,44 +183,25 @@ __device__ __forceinline__ void Attend(const StepParams& s, const LayerKv& kv, c
   const int first = keys.begin + warp * kStep;
   load(first);
 
-  // The query, and in the warp whose keys end with it the token's own key and value.
-  const int own = h.position - first - sub;
-  const bool mine = inside && own >= 0 && own < kStep && own % kKeys == 0 && h.position < keys.end;
-  const float* from = values + h.head * s.head_dim + dim;
-  const float* from_k = values + (s.heads + h.kv_head) * s.head_dim + dim;
-  const float* from_v = from_k + s.kv_heads * s.head_dim;
-  float4 qa = {}, qb = {}, ka = {}, kb = {}, va = {}, vb = {};
-  if (inside) {
-    do {
-      qa = matvec::LoadRelaxed(from), qb = matvec::LoadRelaxed(from + 4);
-      if (mine) {
-        ka = matvec::LoadRelaxed(from_k), kb = matvec::LoadRelaxed(from_k + 4);
-        va = matvec::LoadRelaxed(from_v), vb = matvec::LoadRelaxed(from_v + 4);
-      }
-    } while (matvec::Unwritten(qa) || matvec::Unwritten(qb) || matvec::Unwritten(ka) ||
-             matvec::Unwritten(kb) || matvec::Unwritten(va) || matvec::Unwritten(vb));
-  }
-  if (mine) {
-#pragma unroll
-    for (int j = 0; j < kKeyLoads; ++j)
-      if (own == j * kKeys) k[j] = Rounded<T>(ka, kb), v[j] = Rounded<T>(va, vb);
-  }
-  __syncwarp();
-  float q[8] = {qa.x, qa.y, qa.z, qa.w, qb.x, qb.y, qb.z, qb.w};
-  const float scale = inside ? s.scale * 1.4426950408889634f : 0.0f;
+  const auto await = [&](const float* from, float(&to)[8]) {
+    float4 a = {}, b = {};
+    if (inside) {
+      do a = LoadRelaxed(from), b = LoadRelaxed(from + 4);
+      while (Missing(a, tag) || Missing(b, tag));
+      a = Untagged(a), b = Untagged(b);
+    }
+    __syncwarp();
+    to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w, to[4] = b.x, to[5] = b.y, to[6] = b.z, to[7] = b.w;
+  };
+  float q[8];
+  await(values + h.head * head_dim + dim, q);
+  const float scale = s.scale * 1.4426950408889634f;
 #pragma unroll
   for (int e = 0; e < 8; ++e) q[e] *= scale;
 
   float m = -INFINITY, l = 0, o[8] = {};
-  for (int base = first; base < keys.end; base += matvec::kWarps * kStep) {
-    if (base != first) {
-      load(base);
-#pragma unroll
-      for (int j = 0; j < kKeyLoads; ++j)
-        if (base + j * kKeys + sub == h.position && h.position < keys.end && inside)
-          k[j] = AwaitRounded<T>(from_k), v[j] = AwaitRounded<T>(from_v);
-      __syncwarp();
-    }
+  for (int base = first; base < past; base += kWarps * kStep) {
+    if (base != first) load(base);
     float score[kKeyLoads];
 #pragma unroll
     for (int j = 0; j < kKeyLoads; ++j) {
@@ -244,7 +219,7 @@ __device__ __forceinline__ void Attend(const StepParams& s, const LayerKv& kv, c
     float top = m;
 #pragma unroll
     for (int j = 0; j < kKeyLoads; ++j) {
-      if (base + j * kKeys + sub >= keys.end) score[j] = -INFINITY;
+      if (base + j * kKeys + sub >= past) score[j] = -INFINITY;
       top = fmaxf(top, score[j]);
     }
     const float shrink = top == -INFINITY ? 1 : Exp2(m - top);
@@ -275,29 +250,46 @@ __device__ __forceinline__ void Attend(const StepParams& s, const LayerKv& kv, c
     for (int e = 0; e < 8; ++e) o[e] = o[e] * a + __shfl_xor_sync(0xffffffffu, o[e], x) * b;
   }
   // Across the warps. The room is that of the activations, which other warps may still be multiplying with.
-  matvec::ConsumerBarrier();
+  ConsumerBarrier();
   if (sub == 0) {
     if (lane == 0) room.m[warp] = m, room.l[warp] = l;
 #pragma unroll
     for (int e = 0; e < 8; ++e) room.o[warp][dim + e] = o[e];
   }
-  matvec::ConsumerBarrier();
+  if (warp == kWarps - 1 && own) {  // which has the fewest keys
+    float f[8], dot = 0;
+    await(values + (s.heads + h.kv_head) * head_dim + dim, f);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) dot += q[e] * Rounded<T>(f[e]);
+#pragma unroll
+    for (int x = 1; x < L; x *= 2) dot += __shfl_xor_sync(0xffffffffu, dot, x);
+    if (lane == 0) room.own = dot;
+  }
+  ConsumerBarrier();
   const int at = static_cast<int>(threadIdx.x);
-  if (at < s.head_dim) {
-    float top = -INFINITY, total = 0, sum = 0;
+  if (at < head_dim) {
+    const float* own_v = values + (s.heads + s.kv_heads + h.kv_head) * head_dim + at;
+    float mine = own ? LoadRelaxed1(own_v) : 0;
+    float top = own ? room.own : -INFINITY, total = 0, sum = 0;
 #pragma unroll
-    for (int w = 0; w < matvec::kWarps; ++w) top = fmaxf(top, room.m[w]);
+    for (int w = 0; w < kWarps; ++w) top = fmaxf(top, room.m[w]);
 #pragma unroll
-    for (int w = 0; w < matvec::kWarps; ++w) {
-      const float f = room.m[w] == -INFINITY ? 0 : Exp2(room.m[w] - top);
+    for (int w = 0; w < kWarps; ++w) {
+      const float f = Exp2(room.m[w] - top);
       total += room.l[w] * f;
       sum += room.o[w][at] * f;
     }
+    if (own) {
+      const float f = Exp2(room.own - top);
+      while (Missing(mine, tag)) mine = LoadRelaxed1(own_v);
+      total += f;
+      sum += Rounded<T>(Untagged(mine)) * f;
+    }
     if (split > 0) {
-      float* to = reinterpret_cast<float*>(partial + (split * s.head_dim + at));
-      matvec::Publish(to, sum);
-      matvec::Publish(to + 1, top);
-      matvec::Publish(to + 2, total);
+      float* to = reinterpret_cast<float*>(partial + (split * head_dim + at));
+      Publish(to, sum);
+      Publish(to + 1, top);
+      Publish(to + 2, total);
     } else {
       // The first part's block puts the others to its own, in their order.
       constexpr int kAtOnce = 4;
@@ -309,12 +301,11 @@ __device__ __forceinline__ void Attend(const StepParams& s, const LayerKv& kv, c
 #pragma unroll
           for (int j = 0; j < kAtOnce; ++j)
             if (n + j < keys.active)
-              part[j] = matvec::LoadRelaxed(reinterpret_cast<float*>(partial + ((n + j) * s.head_dim + at)));
+              part[j] = LoadRelaxed(reinterpret_cast<float*>(partial + ((n + j) * head_dim + at)));
 #pragma unroll
           for (int j = 0; j < kAtOnce; ++j)
             if (n + j < keys.active)
-              missing = missing || matvec::Unwritten(part[j].x) || matvec::Unwritten(part[j].y) ||
-                        matvec::Unwritten(part[j].z);
+              missing = missing || Unwritten(part[j].x) || Unwritten(part[j].y) || Unwritten(part[j].z);
         } while (missing);
 #pragma unroll
         for (int j = 0; j < kAtOnce; ++j) {
@@ -323,14 +314,14 @@ __device__ __forceinline__ void Attend(const StepParams& s, const LayerKv& kv, c
           top = most;
           sum = sum * a + part[j].x * b;
           total = total * a + part[j].z * b;
-          const float none = __uint_as_float(matvec::kUnwritten);
-          __stcg(partial + ((n + j) * s.head_dim + at), make_float4(none, none, none, none));
+          const float none = __uint_as_float(kUnwritten);
+          __stcg(partial + ((n + j) * head_dim + at), make_float4(none, none, none, none));
         }
       }
-      matvec::Publish(out + h.head * s.head_dim + at, sum / total);
+      Publish(out + h.head * head_dim + at, Tagged(__fdividef(sum, total), tag));
     }
   }
-  matvec::ConsumerBarrier();
+  ConsumerBarrier();
 }
 
 // ---- the kernel
@@ -362,10 +353,11 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
     return;
   }
   WaitForPrevious();
-  // All layers of all steps take turns in the two regions.
-  const int start = static_cast<int>(__ldcg(s.step) * static_cast<uint32_t>(s.layers) & 1);
-  const Params* table = s.parts + start * parts;
-  const int64_t region_floats = int64_t{kMaxStepTokens} * s.token_floats;
+  // All layers of all steps of so many tokens take turns in the two regions, and in the two tags.
+  const uint32_t first_turn = __ldcg(s.step) * static_cast<uint32_t>(s.layers);
+  const auto tag_of = [&](int layer) { return static_cast<int>((first_turn + layer) >> 1 & 1); };
+  const auto input_tag = [&](int layer) { return layer == 0 ? kUntagged : tag_of(layer - 1); };
+  const Params* table = s.parts + (first_turn & 1) * parts;
 
   const int tokens = s.batch.count;
   // What attention needs to know of the sequences, for all layers.
@@ -408,37 +400,33 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
       __syncwarp();
       if (i + 1 < parts) next.Load(table + i + 1, lane);
       // A load that misses L2 waits in line with the weights, and all warps of the block with it: what is
-      // read once per step is fetched two layers ahead, by one block for all.
-      if (i + 8 < parts && static_cast<int>(blockIdx.x) == i % static_cast<int>(gridDim.x)) {
+      // read once per step is fetched one or two layers ahead, by one block for all.
+      if (static_cast<int>(blockIdx.x) == i % static_cast<int>(gridDim.x)) {
         constexpr int kLines = sizeof(Params) / 128 + 2;
-        if (lane < kLines) PrefetchLine(reinterpret_cast<const char*>(table + i + 8) + lane * 128);
-        if (lane < kLines) PrefetchLine(reinterpret_cast<const char*>(s.parts + i + 8) + lane * 128);
-        const float* later = i % 2 == 0 ? table[i + 4].a.norm : nullptr;
+        if (i + 8 < parts && lane < kLines) {
+          PrefetchLine(reinterpret_cast<const char*>(table + i + 8) + lane * 128);
+          PrefetchLine(reinterpret_cast<const char*>(s.parts + i + 8) + lane * 128);
+        }
+        const float* later = i % 2 == 0 && i + 4 < parts ? table[i + 4].a.norm : nullptr;
         for (int at = lane * 32; later && at < p.a.a.cols; at += 1024) PrefetchLine(later + at);
       }
       if (i % kParts == 2 && i / kParts + 1 < s.layers) prefetch_kv(i / kParts + 1);
-      FinishTiles<1>(p, memory, lane, places, parity, [&] {
-        // All activations that gate and up need are there, so nobody reads the layer before this one any
-        // more; and nobody writes the next one before this block's last tiles are published.
-        if (i % kParts != 2) return;
-        float4* stale = reinterpret_cast<float4*>(s.values + ((i / kParts + 1 + start) & 1) * region_floats);
-        const int clearing = min(p.tiles, static_cast<int>(gridDim.x));
-        int block = static_cast<int>(blockIdx.x) - p.turn;
-        if (block < 0) block += static_cast<int>(gridDim.x);
-        const float none = __uint_as_float(kUnwritten);
-        for (int at = block * 32 + lane; at < static_cast<int>(region_floats / 4); at += clearing * 32)
-          __stcg(stale + at, make_float4(none, none, none, none));
-        __threadfence();
-      });
+      const int layer = i / kParts;
+      FinishTiles<1>(p, memory, lane, places, parity,
+                     {i % kParts == 1 ? input_tag(layer) : tag_of(layer), tag_of(layer)});
       __syncwarp();
     }
     return;
   }
 
-  if (warp < 2) {
-    Fetched first;
-    first.Load(table + warp, lane);
-    first.Store(slot(2 + warp), lane);
+  const uint32_t slots_at = shared + s.slot_offset;
+  const auto copy_params = [&](int part) {
+    CopyParams(slots_at + (2 + part % kSlots) * static_cast<int>(sizeof(Params)), table + part, lane);
+  };
+  if (warp < kAhead) {
+    copy_params(warp);
+    EndCopies();
+    AwaitCopies<0>();
   }
   asm volatile("bar.sync 6, 544;" ::: "memory");
   auto& room = *reinterpret_cast<Room<L>*>(memory + s.room_offset);
@@ -447,7 +435,7 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
     const Params& p = *reinterpret_cast<const Params*>(slot(2 + i % kSlots));
     const int layer = i / kParts;
     if (i % kParts == 1) {
-      float* values = s.values + ((layer + start) & 1) * region_floats;
+      float* values = s.values + ((first_turn + layer) & 1) * static_cast<int64_t>(tokens) * s.token_floats;
       for (int item = blockIdx.x; item < items; item += gridDim.x) {
         const Head h = head_of(item);
         const int split = item / s.heads % s.splits;
@@ -457,23 +445,23 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
         float4* partial =
             s.partial + static_cast<int64_t>((layer % kPartialSets * tokens + h.token) * s.heads + h.head) *
                             s.splits * s.head_dim;
-        Attend<T, L>(s, kvs[layer], h, keys, split, mine, partial, mine + s.attention_offset, room, warp,
-                     lane);
+        Attend<T, L>(s, kvs[layer], h, keys, split, mine, tag_of(layer), partial, mine + s.attention_offset,
+                     room, warp, lane);
       }
     }
-    Fetched next;
-    if (warp == 0 && i + 2 < parts) next.Load(table + i + 2, lane);
-    bool fetched = false;
-    const auto store_next = [&] {
-      if (warp == 0 && i + 2 < parts && !fetched) next.Store(slot(2 + (i + 2) % kSlots), lane);
-      fetched = true;
+    const auto copy_ahead = [&] {
+      if (warp == 0 && i + kAhead < parts) copy_params(i + kAhead);
+      EndCopies();
     };
     if (TilesOf(p).batches() > 0) {
-      Feed<F, S> feed(p, memory, warp, lane);
+      Feed<F, S> feed(p, memory, warp, lane, i % kParts == 0 ? input_tag(layer) : tag_of(layer));
       feed.Start([] {});
-      MultiplyTiles<F, 1, S>(p, memory, shared, warp, lane, feed, ring, parity, done, store_next);
+      copy_ahead();
+      MultiplyTiles<F, 1, S>(p, memory, shared, warp, lane, feed, ring, parity, done,
+                             [] { AwaitCopies<1>(); });
     } else {
-      store_next();
+      copy_ahead();
+      AwaitCopies<1>();
       ConsumerBarrier();
     }
   }

@@ -27,8 +27,7 @@ struct DecodeStepArgs {
   DeviceBatch batch;
   int heads = 0;
   float scale = 1;
-  float* x = nullptr;              // [tokens, hidden], read by the first layer and written by the last
-  const uint32_t* step = nullptr;  // a number that whoever comes before has increased by one, see EmbedArgs
+  float* x = nullptr;  // [tokens, hidden], read by the first layer and written by the last
 };
 
 // How many tokens at once this kernel runs of such a model, at most kMaxStepTokens; 0 if its operators have
@@ -42,6 +41,8 @@ int DecodeStepKeys(const DecodeStepArgs& args);
 // DecodeStepTokens; args.x and the pointers of args.batch must stay as they are.
 size_t DecodeStepBytes(const DecodeStepArgs& args);
 cudaError_t PrepareDecodeStep(const DecodeStepArgs& args, void* memory);
+// The number of steps of args.batch.count tokens: whoever comes before a step increases it, see EmbedArgs.
+uint32_t* DecodeStepCounter(const DecodeStepArgs& args, void* memory);
 
 // args.batch.count tokens, each of its own sequence.
 cudaError_t LaunchDecodeStep(const DecodeStepArgs& args, void* memory, cudaStream_t stream);

@@ -1,20 +1,50 @@
-// Values that blocks of one kernel hand to each other.
+// Values that blocks of one kernel hand to each other, without fences or counters: a value is its own flag,
+// and arrives in one trip through L2.
 //
-// Memory for them is filled with a pattern that no result has; a reader loads until it sees something else.
-// So a value is its own flag, and it arrives in one trip through L2 without fences or counters.
+// Tagged: the lowest bit of a value says in which round of its memory it was written; a reader loads until
+// the bit is this round's. Rounds alternate, so every place must be written in every round. Marked: memory is
+// filled with a pattern that no result has; a reader loads until it sees something else, and then fills it
+// again.
 #pragma once
 
 #include <cstdint>
 
 namespace celer::cuda::matvec {
 
+constexpr int kUntagged = -1;
+// Memory of a past round holds the other tag; a value loses its lowest bit either way, so that results do not
+// depend on the round.
+__device__ __forceinline__ float Tagged(float v, int tag) {
+  return tag == kUntagged ? v : __uint_as_float((__float_as_uint(v) & ~1u) | static_cast<uint32_t>(tag));
+}
+__device__ __forceinline__ float Untagged(float v) {
+  return __uint_as_float(__float_as_uint(v) & ~1u);
+}
+__device__ __forceinline__ float4 Untagged(const float4& v) {
+  return make_float4(Untagged(v.x), Untagged(v.y), Untagged(v.z), Untagged(v.w));
+}
+__device__ __forceinline__ bool Missing(float v, int tag) {
+  return ((__float_as_uint(v) ^ static_cast<uint32_t>(tag)) & 1) != 0;
+}
+__device__ __forceinline__ bool Missing(const float4& v, int tag) {
+  const uint32_t t = static_cast<uint32_t>(tag);
+  return (((__float_as_uint(v.x) ^ t) | (__float_as_uint(v.y) ^ t) | (__float_as_uint(v.z) ^ t) |
+           (__float_as_uint(v.w) ^ t)) &
+          1) != 0;
+}
+
 constexpr uint32_t kUnwritten = 0xffffffffu;
 __device__ __forceinline__ bool Unwritten(float v) {
   return __float_as_uint(v) == kUnwritten;
 }
+
 __device__ __forceinline__ void Publish(float* to, float v) {
-  if (v != v) v = __uint_as_float(0x7fc00000u);
   asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(to), "f"(v) : "memory");
+}
+__device__ __forceinline__ float LoadRelaxed1(const float* from) {
+  float v;
+  asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(v) : "l"(from) : "memory");
+  return v;
 }
 __device__ __forceinline__ float4 LoadRelaxed(const float* from) {
   float4 v;
@@ -24,15 +54,19 @@ __device__ __forceinline__ float4 LoadRelaxed(const float* from) {
                : "memory");
   return v;
 }
-__device__ __forceinline__ bool Unwritten(const float4& v) {
-  return Unwritten(v.x) || Unwritten(v.y) || Unwritten(v.z) || Unwritten(v.w);
+// Between two loads of what all blocks wait for: without it their loads would take more of L2 than the
+// weights.
+__device__ __forceinline__ void Pause() {
+  constexpr int kCycles = 150;
+  const long long begin = clock64();
+  while (clock64() - begin < kCycles) {
+  }
 }
-__device__ __forceinline__ float Await(const float* from) {
+__device__ __forceinline__ float AwaitTagged(const float* from, int tag) {
   float v;
-  do {
-    asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(v) : "l"(from) : "memory");
-  } while (Unwritten(v));
-  return v;
+  do v = LoadRelaxed1(from);
+  while (Missing(v, tag));
+  return Untagged(v);
 }
 
 }  // namespace celer::cuda::matvec

@@ -46,13 +46,13 @@ int Layout(const DeviceMatrix& m, int tokens, int least, Params* p) {
     return offset;
   };
   p->x_offset = take(std::max(2 * p->plane_bytes, least));
-  p->xs_offset = take(integer ? tokens * m.padded / 128 * 4 : 0);
+  p->xs_offset = take(integer ? tokens * m.padded / 128 * 8 : 0);
   p->xsum_offset = take(integer && m.format != Format::kInt8 ? tokens * m.padded / m.group * 4 : 0);
   p->red_offset = take(2 * kWarps * tiles_of_four * 32 * static_cast<int>(sizeof(float2)));
   p->sum_offset = take(kMaxMatvecTokens * kWarps * 4);
   p->norm_offset = take(kMaxMatvecTokens * 4);
   p->place_offset = take(kMaxMatvecTokens * static_cast<int>(sizeof(TokenPlace)));
-  p->barrier_offset = take(kMaxStages * 16);
+  p->barrier_offset = take((kMaxStages + 1) * 16);
   return at;
 }
 

@@ -23,11 +23,12 @@ template <Format F, int NT, int S, class Loaded>
 __device__ __forceinline__ void MultiplyTiles(const Params& p, char* memory, uint32_t shared, int warp,
                                               int lane, Feed<F, S>& feed, RingPlace& ring, int& parity,
                                               int& done, const Loaded& loaded) {
-  const Places<NT> at = Find<F, NT>(p, shared, lane);
+  const Places<NT> at = Find<F, NT, S>(p, shared, lane);
   const int row_bytes = static_cast<int>(p.a.a.row_bytes), group_shift = S > 0 ? S : p.group_shift;
   const int stages = p.stages, stage_bytes = p.stage_bytes;
   const bool scaled = p.a.a.group > 0;
   const uint32_t barriers = shared + p.barrier_offset;
+  const uint32_t read = barriers + kMaxStages * 16;
   float2* sums = reinterpret_cast<float2*>(memory + p.red_offset) + warp * NT * 32 + lane;
   const Run run = TilesOf(p);
   for (int batch = 0; batch < run.batches(); ++batch) {
@@ -58,7 +59,10 @@ __device__ __forceinline__ void MultiplyTiles(const Params& p, char* memory, uin
                              scaled ? half_scales : 0, group_shift,
                              (block + (i << share.log2_split)) * kWarpCols<F>);
         };
-        BarrierWait(full, ring.parity);
+        // Asking takes as long as a product: what comes next has been asked for before.
+        if (!ring.there) BarrierWait(full, ring.parity);
+        ring.Advance(stages);
+        ring.there = BarrierPassed(barriers + ring.stage * 16, ring.parity);
         if (F == Format::kInt8 && !scaled && chunk == 0) {
           const uint32_t from = base + kStageBytes + slot * 64 + lane / 4 * 4;
           channel[0] = LoadFloat(from), channel[1] = LoadFloat(from + 32);
@@ -72,10 +76,9 @@ __device__ __forceinline__ void MultiplyTiles(const Params& p, char* memory, uin
         block += kSpans << share.log2_split;
         __syncwarp();
         if (lane == 0) BarrierArrive(full + 8);
-        ring.Advance(stages);
       }
     }
-    if (done >= 2) SyncPair(4 + parity);
+    if (done >= 2) BarrierWait(read + parity * 8, (done / 2 - 1) & 1);
     ++done;
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
@@ -105,10 +108,10 @@ __global__ void __launch_bounds__(kThreads, 1) Kernel(const __grid_constant__ Pa
     auto* places = reinterpret_cast<TokenPlace*>(memory + p.place_offset);
     if (lane < p.a.tokens) places[lane] = PlaceOf(p.a, lane);
     __syncwarp();
-    return FinishTiles<NT>(p, memory, lane, places, parity, [] {});
+    return FinishTiles<NT>(p, memory, lane, places, parity);
   }
   RingPlace ring;
-  Feed<F, S> feed(p, memory, warp, lane);
+  Feed<F, S> feed(p, memory, warp, lane, kUntagged);
   feed.Start([] { WaitForPrevious(); });
   MultiplyTiles<F, NT, S>(p, memory, shared, warp, lane, feed, ring, parity, done, [] {});
 }

@@ -5,6 +5,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
+
 #include "kernels/matmul/handover.cuh"
 #include "kernels/matmul/matvec_tiles.cuh"
 
@@ -13,7 +14,7 @@ namespace celer::cuda::matvec {
 __device__ __forceinline__ float Activate(DeviceActivation kind, float v) {
   switch (kind) {
     case DeviceActivation::kSilu:
-      return v / (1.0f + __expf(-v));
+      return __fdividef(v, 1.0f + __expf(-v));
     case DeviceActivation::kGelu:
       return 0.5f * v * (1.0f + erff(v * 0.70710678f));
     case DeviceActivation::kGeluTanh:
@@ -42,122 +43,104 @@ __device__ __forceinline__ TokenPlace PlaceOf(const MatvecArgs& a, int token) {
   return out;
 }
 
-__device__ __forceinline__ void AppendKv(const MatvecArgs& a, std::byte* cache, int64_t at, float value) {
-  if (a.kv.dtype == DType::kBf16)
-    reinterpret_cast<__nv_bfloat16*>(cache)[at] = __float2bfloat16(value);
-  else if (a.kv.dtype == DType::kFp8E4M3)
-    reinterpret_cast<__nv_fp8_storage_t*>(cache)[at] =
-        __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3);
-  else
-    reinterpret_cast<__half*>(cache)[at] = __float2half_rn(value);
-}
-
-// What is added or multiplied to the two sums of a lane; loaded while the products run.
-struct Extras {
-  float add[2] = {0, 0};  // bias and residual
+// What a lane does with the two sums of its rows, half[0].row + r and half[1].row + r. Found, and what is
+// added loaded, while the products run.
+struct Target {
+  float *out[2] = {nullptr, nullptr}, *plain[2] = {nullptr, nullptr};
+  std::byte* cache[2] = {nullptr, nullptr};  // elements of the KV
+  float add[2] = {0, 0};                     // bias and residual
   float cosine = 1, sine = 0;
 };
 
-__device__ __forceinline__ Extras LoadExtras(const Params& p, const Tile& tile, int token, int r,
-                                             const TokenPlace& place) {
+__device__ __forceinline__ Target Aim(const Params& p, const Tile& tile, int token, int r,
+                                      const TokenPlace& place, int residual_tag) {
   const MatvecArgs& a = p.a;
-  Extras out;
+  Target out;
   const float* bias = tile.part == 0 ? a.a_bias : tile.part == 1 ? a.b_bias : a.c_bias;
+  float* to = tile.part == 0 ? a.out : tile.part == 1 ? a.k_out : a.v_out;
+  std::byte* cache = tile.part == 0 ? nullptr : tile.part == 1 ? a.kv.k : a.kv.v;
+  if (to) to += token * a.out_stride;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    if (r >= tile.half[i].valid) continue;
+    if (r >= tile.half[i].valid || (a.epilogue == Epilogue::kGateUp && i == 1)) continue;
     const int row = tile.half[i].row + r;
+    if (to) out.out[i] = to + row;
+    if (p.plain) out.plain[i] = p.plain + token * p.plain_stride + row;
+    if (cache) {
+      const int head = row / a.kv.head_dim, dim = row % a.kv.head_dim;
+      const int64_t at = place.kv_row + static_cast<int64_t>(head) * kKvBlock * a.kv.padded_dim + dim;
+      out.cache[i] = cache + at * (a.kv.dtype == DType::kFp8E4M3 ? 1 : 2);
+    }
     if (bias) out.add[i] = __ldg(bias + row);
     if (a.residual) {
       const float* from = a.residual + token * a.residual_stride + row;
-      out.add[i] += p.polled ? Await(from) : __ldcg(from);
+      out.add[i] += residual_tag == kUntagged ? __ldcg(from) : AwaitTagged(from, residual_tag);
     }
   }
   if (tile.rotate) {
-    const int half = a.rope_dim / 2;
-    const int64_t at = static_cast<int64_t>(place.position) * half + tile.half[0].row % a.kv.head_dim + r;
+    const int64_t at =
+        static_cast<int64_t>(place.position) * (a.rope_dim / 2) + tile.half[0].row % a.kv.head_dim + r;
     out.cosine = __ldg(a.rope_cos + at);
     out.sine = __ldg(a.rope_sin + at);
   }
   return out;
 }
 
-// `value` holds the sums of rows half[0].row + r and half[1].row + r.
-__device__ __forceinline__ void Finish(const Params& p, const Tile& tile, int token, int r, float2 value,
-                                       float norm, const Extras& extra, const TokenPlace& place) {
-  const MatvecArgs& a = p.a;
-  const int row[2] = {tile.half[0].row + r, tile.half[1].row + r};
-  float v[2] = {value.x * norm, value.y * norm};
-  if (a.epilogue == Epilogue::kGateUp) {
-    if (r < tile.half[0].valid)
-      Publish(a.out + token * a.out_stride + row[0], Activate(a.activation, v[0]) * v[1]);
-    return;
-  }
-  v[0] += extra.add[0];
-  v[1] += extra.add[1];
-  if (tile.rotate) {
-    const float x = v[0], y = v[1];
-    v[0] = x * extra.cosine - y * extra.sine;
-    v[1] = y * extra.cosine + x * extra.sine;
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if (r >= tile.half[i].valid) continue;
-    if (tile.part == 0) {
-      Publish(a.out + token * a.out_stride + row[i], v[i]);
-    } else {
-      float* also = tile.part == 1 ? a.k_out : a.v_out;
-      if (also) Publish(also + token * a.out_stride + row[i], v[i]);
-      const int head = row[i] / a.kv.head_dim, dim = row[i] % a.kv.head_dim;
-      AppendKv(a, tile.part == 1 ? a.kv.k : a.kv.v,
-               place.kv_row + static_cast<int64_t>(head) * kKvBlock * a.kv.padded_dim + dim, v[i]);
-    }
-  }
+__device__ __forceinline__ void AppendKv(DType type, std::byte* to, float value) {
+  if (type == DType::kBf16)
+    *reinterpret_cast<__nv_bfloat16*>(to) = __float2bfloat16(value);
+  else if (type == DType::kFp8E4M3)
+    *reinterpret_cast<__nv_fp8_storage_t*>(to) = __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3);
+  else
+    *reinterpret_cast<__half*>(to) = __float2half_rn(value);
 }
 
+// Tags of what the finisher reads and writes, for those whose memory other blocks of this kernel share.
+struct Tags {
+  int residual = kUntagged, out = kUntagged;
+};
+
 // One warp: eight lanes finish rows r and r + 8 of a tile for one token, four such at once. `places` are
-// those of the tokens, in shared memory. `before_last` is called once, before anything of the last batch is
-// published and after the block's warps have loaded all activations.
-template <int NT, class Call>
+// those of the tokens, in shared memory.
+template <int NT>
 __device__ __forceinline__ void FinishTiles(const Params& p, char* memory, int lane, const TokenPlace* places,
-                                            int& parity, const Call& before_last) {
-  const MatvecArgs& a = p.a;
-  const int r = lane % 8, tokens = a.tokens;
-  const float* squares = reinterpret_cast<const float*>(memory + p.sum_offset);
+                                            int& parity, Tags tags = {}) {
+  const int r = lane % 8, tokens = p.a.tokens;
+  const Epilogue epilogue = p.a.epilogue;
+  const DeviceActivation activation = p.a.activation;
+  const DType kv_type = p.a.kv.dtype;
   float* norms = reinterpret_cast<float*>(memory + p.norm_offset);  // [tokens]
+  const bool normed = p.a.norm != nullptr;
+  const uint32_t read = SharedAddress(memory) + p.barrier_offset + kMaxStages * 16;
   const Run run = TilesOf(p);
-  const int batches = run.batches();
-  for (int batch = 0; batch < batches; ++batch) {
+  for (int batch = 0; batch < run.batches(); ++batch) {
     const Share share(run.Tiles(batch));
     const int first = run.Begin(batch), items = share.tiles * tokens;
-    const bool only = batches == 1, last = batch + 1 == batches;
-    if (last && !only) before_last();
     bool waited = false;
     for (int item = lane / 8; item - lane / 8 < items; item += 4) {
       const bool valid = item < items;
-      const int token = valid ? item % tokens : 0, tile_index = valid ? item / tokens : 0;
+      const int tile_index = !valid ? 0 : tokens == 1 ? item : item / tokens;
+      const int token = valid ? item - tile_index * tokens : 0;
       const Tile tile = Locate(p, first + tile_index);
-      const TokenPlace place = places[token];
-      Extras extra;
-      if (valid) extra = LoadExtras(p, tile, token, r, place);
-      if (!waited) {
-        SyncPair(2 + parity);
-        if (only) before_last();
-      }
-      waited = true;
-      if (batch == 0 && item == lane / 8 && a.norm) {  // once
+      Target target;
+      if (valid) target = Aim(p, tile, token, r, places[token], tags.residual);
+      if (normed && batch == 0 && !waited) {
+        SyncPair(4);
         if (lane < tokens) {
+          const float* squares = reinterpret_cast<const float*>(memory + p.sum_offset) + lane * kWarps;
           float total = 0;
 #pragma unroll
-          for (int w = 0; w < kWarps; ++w) total += squares[lane * kWarps + w];
-          norms[lane] = 1.0f / sqrtf(total / static_cast<float>(a.a.cols) + a.eps);
+          for (int w = 0; w < kWarps; ++w) total += squares[w];
+          norms[lane] = rsqrtf(total / static_cast<float>(p.a.a.cols) + p.a.eps);
         }
         __syncwarp();
       }
-      const float norm = a.norm ? norms[token] : 1.0f;
+      const float norm = normed ? norms[token] : 1.0f;
       const float2* sums = reinterpret_cast<const float2*>(memory + p.red_offset) +
                            (((parity * kWarps + (tile_index << share.log2_split)) * NT + token / 4) * 32) +
                            r * 4 + token % 4;
+      if (!waited) SyncPair(2 + parity);
+      waited = true;
       float2 total = make_float2(0, 0);
 #pragma unroll 4
       for (int w = 0; w < share.split; ++w) {
@@ -165,10 +148,28 @@ __device__ __forceinline__ void FinishTiles(const Params& p, char* memory, int l
         total.x += part.x;
         total.y += part.y;
       }
-      if (valid) Finish(p, tile, token, r, total, norm, extra, place);
+      float v[2] = {total.x * norm, total.y * norm};
+      if (epilogue == Epilogue::kGateUp) {
+        v[0] = Activate(activation, v[0]) * v[1];
+      } else {
+        v[0] += target.add[0], v[1] += target.add[1];
+        if (tile.rotate) {
+          const float x = v[0], y = v[1];
+          v[0] = x * target.cosine - y * target.sine;
+          v[1] = y * target.cosine + x * target.sine;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        if (target.out[i]) Publish(target.out[i], Tagged(v[i], tags.out));
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (target.plain[i]) *target.plain[i] = Untagged(v[i]);
+        if (target.cache[i]) AppendKv(kv_type, target.cache[i], v[i]);
+      }
     }
     __syncwarp();
-    ArrivePair(4 + parity);
+    if (lane == 0) BarrierArrive(read + parity * 8);
     parity ^= 1;
   }
 }

@@ -40,7 +40,11 @@ struct Places {
   uint32_t step[NT], sum[NT];  // integer formats: scale of x, and sums of x
 };
 
-template <Format F, int NT>
+// Whether a step and the sum of its columns lie together.
+template <Format F, int S>
+constexpr bool kPairs = IsInteger(F) && F != Format::kInt8&& S == 7;
+
+template <Format F, int NT, int S>
 __device__ __forceinline__ Places<NT> Find(const Params& p, uint32_t shared, int lane) {
   const int g = lane / 4, t = lane % 4, padded = p.a.a.padded, last = p.a.tokens - 1;
   constexpr int kBytes = IsInteger(F) ? 1 : 2;  // of an activation's part
@@ -51,7 +55,7 @@ __device__ __forceinline__ Places<NT> Find(const Params& p, uint32_t shared, int
     out.x[n] = column > last ? 0
                              : shared + p.x_offset + (g & 1) * p.plane_bytes + column * padded * kBytes +
                                    t * (F == Format::kF32 ? 8 : 16);
-    out.step[n] = shared + p.xs_offset + mine * (padded >> 7) * 4;
+    out.step[n] = shared + p.xs_offset + mine * (padded >> 7) * (kPairs<F, S> ? 8 : 4);
     out.sum[n] = shared + p.xsum_offset + mine * (padded >> p.group_shift) * 4;
   }
   return out;
@@ -134,6 +138,26 @@ __device__ __forceinline__ void Multiply(Accumulator<F, NT>& acc, const Places<N
           MmaBf16(acc.c[1][n], low_a[2], low_b[2], low_a[3], low_b[3], x.z, x.w);
         }
       }
+    }
+  } else if constexpr (kPairs<F, S>) {
+    // The 128 columns of one group. The upper nibbles stay where they are: 16 times their value, without a
+    // sign.
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+      const uint4 x0 = Load16If(at.x[n], col), x1 = Load16If(at.x[n], col + 64);
+      float2 x;  // step and sum
+      asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at.step[n] + col / 16));
+      const float2 pa = LoadScale<F>(scales), pb = LoadScale<F>(scales + scale_half);
+      constexpr uint32_t kLow = 0x0f0f0f0fu, kHigh = 0xf0f0f0f0u;
+      int low[4] = {0, 0, 0, 0}, high[4] = {0, 0, 0, 0};
+      MmaUint8(low, wa.x & kLow, wb.x & kLow, wa.y & kLow, wb.y & kLow, x0.x, x0.z);
+      MmaUint8(high, wa.x & kHigh, wb.x & kHigh, wa.y & kHigh, wb.y & kHigh, x0.y, x0.w);
+      MmaUint8(low, wa.z & kLow, wb.z & kLow, wa.w & kLow, wb.w & kLow, x1.x, x1.z);
+      MmaUint8(high, wa.z & kHigh, wb.z & kHigh, wa.w & kHigh, wb.w & kHigh, x1.y, x1.w);
+      const int a = low[0] * 128 + low[1] + ((high[0] * 128 + high[1]) >> 4);
+      const int b = low[2] * 128 + low[3] + ((high[2] * 128 + high[3]) >> 4);
+      acc.sum[n][0] = fmaf(static_cast<float>(a), x.x * pa.x, fmaf(pa.y, x.y, acc.sum[n][0]));
+      acc.sum[n][1] = fmaf(static_cast<float>(b), x.x * pb.x, fmaf(pb.y, x.y, acc.sum[n][1]));
     }
   } else {
     // Products of 32 columns, added up as integers within a group.

@@ -30,6 +30,17 @@ __device__ __forceinline__ void BarrierWait(uint32_t bar, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
+__device__ __forceinline__ bool BarrierPassed(uint32_t bar, uint32_t parity) {
+  uint32_t passed;
+  asm volatile(
+      "{\n.reg .pred ready;\n"
+      "mbarrier.test_wait.parity.shared.b64 ready, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, ready;\n}"
+      : "=r"(passed)
+      : "r"(bar), "r"(parity)
+      : "memory");
+  return passed != 0;
+}
 // Weights are read once per step: they must not push activations and the KV out of L2.
 __device__ __forceinline__ uint64_t StreamOncePolicy() {
   uint64_t policy;
@@ -63,8 +74,20 @@ __device__ __forceinline__ void PrefetchLine(const void* at) {
 __device__ __forceinline__ void PrefetchBulk(const void* at, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(at), "r"(bytes));
 }
-// Hardware barriers: 1 among the warps that multiply; 2 and 3 say that the sums of a batch are written, 4 and
-// 5 that they have been read. Sums have two buffers, used in turn.
+// 16 bytes into shared memory, past the registers.
+__device__ __forceinline__ void CopyAsync16(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void EndCopies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// All but those of the last `Pending` groups.
+template <int Pending>
+__device__ __forceinline__ void AwaitCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+// Hardware barriers: 1 among the warps that multiply; 2 and 3 say that the sums of a batch are written (they
+// have two buffers, used in turn), 4 that the sums of squares are.
 __device__ __forceinline__ void ConsumerBarrier() {
   asm volatile("bar.sync 1, 512;" ::: "memory");
 }
@@ -80,6 +103,15 @@ __device__ __forceinline__ void MmaBf16(float (&c)[4], uint32_t a0, uint32_t a1,
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+// The first factor without a sign.
+__device__ __forceinline__ void MmaUint8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                         uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 __device__ __forceinline__ void MmaInt8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,

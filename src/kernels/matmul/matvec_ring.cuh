@@ -10,6 +10,7 @@ namespace celer::cuda::matvec {
 struct RingPlace {
   int stage = 0;
   uint32_t parity = 0;
+  bool there = false;  // what it waits for, as far as it knows
 
   __device__ __forceinline__ void Advance(int stages) {
     if (++stage == stages) {
@@ -82,8 +83,10 @@ __device__ __forceinline__ void Produce(const Params& p, uint32_t shared, int la
   }
 }
 
+// A pair for each stage, full and empty; behind all that can be, one for each buffer of sums: read.
 __device__ __forceinline__ void InitBarriers(int stages, uint32_t barriers) {
   if (threadIdx.x == 0) {
+    for (int i = 0; i < 2; ++i) BarrierInit(barriers + kMaxStages * 16 + i * 8, 1);
     for (int i = 0; i < stages; ++i) {
       BarrierInit(barriers + i * 16, 1);
       BarrierInit(barriers + i * 16 + 8, kWarps);

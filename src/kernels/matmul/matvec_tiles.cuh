@@ -26,7 +26,8 @@ struct alignas(16) Params {
   int rounds;      // in which every block has a whole batch
   int each, more;  // tiles of every block after them, and how many blocks have one more
   int turn;        // of those over the blocks, so that small products begin where the last one ended
-  bool polled;     // x and residual are being written by other blocks of this kernel, see handover.cuh
+  float* plain;    // [tokens, plain_stride], where tagged results go besides, without the tag; or null
+  int64_t plain_stride;
   int stage_bytes, scale_bytes;  // a stage: weights, then this many bytes of scales, or 0
   int group_shift;               // log2 of the columns that share a scale
   int in_flight;
@@ -44,11 +45,18 @@ constexpr int kWarpCols = 64 * 8 / BitsOf(F);  // columns of a warp in a span
 // first part of the rows is complete, for all who wait for it, when the first round is.
 struct Run {
   int rounds, first, stride;  // batches of four: where the first begins, and the way to the next
-  int last, last_tiles;       // the batch after them, of fewer tiles or none
+  int last,
+      last_tiles;  // what comes after them, fewer than four tiles or none; three are a batch of two and one
 
-  __device__ __forceinline__ int batches() const { return rounds + (last_tiles > 0 ? 1 : 0); }
-  __device__ __forceinline__ int Begin(int i) const { return i < rounds ? first + i * stride : last; }
-  __device__ __forceinline__ int Tiles(int i) const { return i < rounds ? kBatch : last_tiles; }
+  __device__ __forceinline__ int batches() const {
+    return rounds + (last_tiles == 3 ? 2 : min(last_tiles, 1));
+  }
+  __device__ __forceinline__ int Begin(int i) const {
+    return i < rounds ? first + i * stride : last + (i - rounds) * 2;
+  }
+  __device__ __forceinline__ int Tiles(int i) const {
+    return i < rounds ? kBatch : last_tiles == 3 ? 2 - (i - rounds) : last_tiles;
+  }
 };
 __device__ __forceinline__ Run TilesOf(const Params& p) {
   const int grid = static_cast<int>(gridDim.x);

@@ -25,7 +25,7 @@ __device__ __forceinline__ int SumOfLanes(int v, int lanes) {
 template <int S>
 struct XPlace {
   char* x;
-  float *steps, *sums;
+  float *steps, *sums;  // of int4 in groups of 128: pairs of both in `steps`
   int padded, plane_bytes, shift;
 
   __device__ __forceinline__ XPlace(const Params& p, char* shared)
@@ -87,10 +87,15 @@ __device__ __forceinline__ void StoreActivation(const XPlace<S>& p, int token, i
       *reinterpret_cast<uint16_t*>(to + p.plane_bytes) = static_cast<uint16_t>(bytes.low);
       *reinterpret_cast<uint16_t*>(to + p.plane_bytes + 4) = static_cast<uint16_t>(bytes.low >> 16);
       // The group's minimum counts once per unit of x.
-      const int shift = p.group_shift(), lanes = 1 << (shift - 2), sum = SumOfLanes(bytes.sum, lanes);
+      const int shift = p.group_shift(), lanes = 1 << (shift - 2);
+      const float sum = step * static_cast<float>(SumOfLanes(bytes.sum, lanes));
+      if constexpr (S == 7) {
+        if (lane == 0)
+          reinterpret_cast<float2*>(p.steps)[token * (p.padded >> 7) + group] = make_float2(step, sum);
+        return;
+      }
       if ((lane & (lanes - 1)) == 0)
-        p.sums[token * (p.padded >> shift) + ((group * 128 + lane * 4) >> shift)] =
-            step * static_cast<float>(sum);
+        p.sums[token * (p.padded >> shift) + ((group * 128 + lane * 4) >> shift)] = sum;
     }
     if (lane == 0) p.steps[token * (p.padded >> 7) + group] = step;
   }
@@ -104,7 +109,8 @@ class Feed {
  public:
   static constexpr int kPartCols = 2 * kWarps * 128;
 
-  __device__ __forceinline__ Feed(const Params& p, char* shared, int warp, int lane)
+  // `tag` is that of x if other blocks of this kernel are writing it, or kUntagged.
+  __device__ __forceinline__ Feed(const Params& p, char* shared, int warp, int lane, int tag)
       : place_(p, shared),
         squares_(reinterpret_cast<float*>(shared + p.sum_offset) + warp),
         x_(p.a.x),
@@ -115,7 +121,7 @@ class Feed {
         tokens_(p.a.tokens),
         warp_(warp),
         lane_(lane),
-        polled_(p.polled) {}
+        tag_(tag) {}
 
   // Everything that need not wait for others is on its way before `wait` is called.
   template <class Wait>
@@ -134,8 +140,13 @@ class Feed {
   __device__ __forceinline__ void Next(const Loaded& loaded) {
     for (int token = 0; token < tokens_; ++token) {
       if (token > 0) Load(token);
-      if (polled_) {
-        while (Unwritten(v_[0]) || Unwritten(v_[1])) Load(token);
+      if (tag_ != kUntagged) {
+        while (Missing(v_[0], tag_) || Missing(v_[1], tag_)) {
+          Pause();
+          Load(token);
+        }
+        __syncwarp();
+        v_[0] = Untagged(v_[0]), v_[1] = Untagged(v_[1]);
         // Others may still be multiplying with what the last product left there.
         if (begin_ == 0 && token == 0) ConsumerBarrier();
       }
@@ -148,6 +159,8 @@ class Feed {
     if (more()) {
       LoadNorm();
       Load(0);
+    } else if (norm_) {
+      ArrivePair(4);
     }
     loaded();
     ConsumerBarrier();
@@ -182,8 +195,9 @@ class Feed {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int col = Column(i);
-      v_[i] = make_float4(0, 0, 0, 0);
-      if (polled_) {  // always in whole fours
+      const float none = tag_ == kUntagged ? 0.0f : __uint_as_float(static_cast<uint32_t>(tag_));
+      v_[i] = make_float4(none, none, none, none);
+      if (tag_ != kUntagged) {  // always in whole fours
         if (col < cols_) v_[i] = LoadRelaxed(from + col);
       } else if (whole()) {
         if (col < cols_) v_[i] = __ldcg(reinterpret_cast<const float4*>(from + col));
@@ -237,7 +251,7 @@ class Feed {
   int64_t stride_;
   int cols_, tokens_, warp_, lane_;
   int begin_ = 0;  // of the part that is on its way
-  bool polled_;
+  int tag_;
   float4 v_[2], weight_[2];
 };
 

@@ -8,31 +8,34 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 
+#include "kernels/cuda/device_batch.h"
 #include "kernels/cuda/device_matrix.h"
 #include "kernels/matmul/matvec_cuda.h"
+#include "kernels/matmul/wide_activations.h"
 
 namespace celer::cuda {
-
-// Activations as these products read them. Tokens come in tiles of `tile` (the last one may be partly empty),
-// columns padded as those of the matrix. Within a tile: [padded / 8, tile, 8] bf16, where of each 32 columns
-// the j-th eight (j of 4) has columns 8 t + 2 j and 8 t + 2 j + 1 for t = 0 .. 3.
-struct WideActivations {
-  void* data = nullptr;
-  int tile = 0;
-  int padded = 0;
-  // 2: a token takes two neighbouring columns, a bf16 part and what it left out.
-  int parts = 1;
-
-  static constexpr int64_t Bytes(int64_t tokens, int64_t tile, int64_t padded) {
-    return (tokens + tile - 1) / tile * tile * padded * 2;
-  }
-};
 
 enum class WideEpilogue : uint8_t {
   kStore,   // out[token, row] = value; the rows of the matrices follow each other
   kAdd,     // out[token, row] += value
   kGateUp,  // activations = act(gate) * up
+  kQkv,     // q, k and v: bias and rope; q to out, k and v to the KV
+};
+
+// Tokens up to which products can be joined: what lies between two of them (norm, rope, append) is part of
+// the one in front, and several of them are one kernel.
+constexpr int kWideJoined = 64;
+constexpr int kWideRows = 128;  // of a tile
+
+struct WideQkv {
+  DeviceBatch batch;
+  DeviceKv kv;          // not i8
+  bool decode = false;  // as in DeviceAttentionArgs
+  std::array<const float*, 3> bias = {};
+  const float* rope_cos = nullptr;  // [positions, head_dim / 2]
+  const float* rope_sin = nullptr;
 };
 
 struct WideArgs {
@@ -45,14 +48,31 @@ struct WideArgs {
   int64_t out_stride = 0;
   WideActivations mid;  // what kGateUp writes; zero beyond the matrices' rows; its tile is that of x
   DeviceActivation activation = DeviceActivation::kSilu;
+  WideQkv qkv;
   float* partial = nullptr;    // WidePartialFloats()
   int32_t* tickets = nullptr;  // WideTickets(), all zero before and after
+
+  // The rest is for up to kWideJoined tokens.
+  // Given: x still has to be divided by the root of its mean square. [ceil(x columns / kWideRows),
+  // kWideJoined] sums of squares.
+  const float* squares = nullptr;
+  int squares_of = 0;  // columns
+  float eps = 0;
+  // kAdd: what the next product reads, out * next_norm, and the squares of out.
+  WideActivations next;
+  const float* next_norm = nullptr;
+  float* next_squares = nullptr;
 };
 
 // Whether the current device has these kernels.
 bool WideRuns();
+// Whether kQkv can be used.
+bool WideQkvRuns(const DeviceKv& kv, int rope_dim);
 int64_t WidePartialFloats();
 int64_t WideTickets();
+constexpr int64_t WideSquaresFloats(int64_t columns) {
+  return (columns + kWideRows - 1) / kWideRows * kWideJoined;
+}
 // How many tokens a tile should have for a product of so many rows.
 int WideTile(int64_t rows, int64_t tokens);
 // Bytes that activations of so many tokens may need, whatever their tile.
@@ -64,6 +84,13 @@ constexpr int64_t WideActivationBytes(int64_t tokens, int64_t padded) {
 cudaError_t LaunchWideActivations(const float* x, const int32_t* rows, int64_t tokens, int cols,
                                   const float* norm, float eps, const WideActivations& out,
                                   cudaStream_t stream);
-cudaError_t LaunchWide(const WideArgs& args, cudaStream_t stream);
+
+// Products of up to kWideJoined tokens as one kernel: each reads what the one in front of it wrote, and the
+// weights of the next are on their way while one ends. All of one format, group and tile.
+constexpr int kWideChain = 4;
+cudaError_t LaunchWide(std::span<const WideArgs> chain, cudaStream_t stream);
+inline cudaError_t LaunchWide(const WideArgs& args, cudaStream_t stream) {
+  return LaunchWide({&args, 1}, stream);
+}
 
 }  // namespace celer::cuda

@@ -2,8 +2,8 @@
 
 namespace celer::cuda::wide {
 
-cudaError_t RunF32(const Params& p, cudaStream_t stream) {
-  return RunFormat<Format::kF32>(p, stream);
+cudaError_t RunF32(std::span<const WideArgs> chain, cudaStream_t stream) {
+  return RunFormat<Format::kF32>(chain, stream);
 }
 
 }  // namespace celer::cuda::wide

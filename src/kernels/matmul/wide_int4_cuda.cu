@@ -2,8 +2,8 @@
 
 namespace celer::cuda::wide {
 
-cudaError_t RunInt4(const Params& p, cudaStream_t stream) {
-  return RunFormat<Format::kInt4>(p, stream);
+cudaError_t RunInt4(std::span<const WideArgs> chain, cudaStream_t stream) {
+  return RunFormat<Format::kInt4>(chain, stream);
 }
 
 }  // namespace celer::cuda::wide

@@ -2,8 +2,8 @@
 
 namespace celer::cuda::wide {
 
-cudaError_t RunInt8(const Params& p, cudaStream_t stream) {
-  return RunFormat<Format::kInt8>(p, stream);
+cudaError_t RunInt8(std::span<const WideArgs> chain, cudaStream_t stream) {
+  return RunFormat<Format::kInt8>(chain, stream);
 }
 
 }  // namespace celer::cuda::wide

@@ -1,0 +1,318 @@
+// Products that are joined: each does what lies between it and the next one.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "core/device.h"
+#include "formats/decode.h"
+#include "kernels/attention/attention_cuda.h"
+#include "kernels/matmul/wide_cuda.h"
+#include "kernels/qkv/qkv_cuda.h"
+#include "kernels/test_util.h"
+
+namespace celer::cuda {
+namespace {
+
+using testing::RandomFloats;
+
+template <class T>
+class OnDevice {
+ public:
+  explicit OnDevice(int64_t count) : count_(static_cast<size_t>(count)) {
+    EXPECT_EQ(cudaSuccess, cudaMalloc(&data_, count_ * sizeof(T) + 16));
+    cudaMemset(data_, 0, count_ * sizeof(T));
+  }
+  explicit OnDevice(const std::vector<T>& values) : OnDevice(static_cast<int64_t>(values.size())) {
+    cudaMemcpy(data_, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice);
+  }
+  ~OnDevice() { cudaFree(data_); }
+  OnDevice(const OnDevice&) = delete;
+  T* get() const { return static_cast<T*>(data_); }
+  std::vector<T> Read() const {
+    std::vector<T> out(count_);
+    EXPECT_EQ(cudaSuccess, cudaMemcpy(out.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost));
+    return out;
+  }
+
+ private:
+  size_t count_;
+  void* data_ = nullptr;
+};
+
+uint16_t Bf16(float v) {
+  uint32_t bits;
+  std::memcpy(&bits, &v, 4);
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+float FromBf16(uint16_t v) {
+  const uint32_t bits = static_cast<uint32_t>(v) << 16;
+  float out;
+  std::memcpy(&out, &bits, 4);
+  return out;
+}
+
+// A matrix of bf16, and its values.
+struct Matrix {
+  Matrix(int rows, int cols, uint64_t seed) : values(RandomFloats(int64_t{rows} * cols, seed)) {
+    m.rows = rows, m.cols = cols;
+    m.padded = (cols + kColumnPad - 1) / kColumnPad * kColumnPad;
+    m.row_bytes = PaddedRowBytes(Format::kBf16, cols);
+    std::vector<std::byte> bytes(static_cast<size_t>(m.data_bytes()));
+    for (int r = 0; r < rows; ++r)
+      for (int c = 0; c < cols; ++c) {
+        float& v = values[static_cast<size_t>(r * cols + c)];
+        const uint16_t rounded = Bf16(v);
+        v = FromBf16(rounded);
+        std::memcpy(bytes.data() + m.Offset(r, 2 * c), &rounded, 2);
+      }
+    memory.emplace(bytes);
+    m.data = memory->get();
+  }
+  double at(int r, int c) const { return values[static_cast<size_t>(r * m.cols + c)]; }
+
+  DeviceMatrix m;
+  std::vector<float> values;
+  std::optional<OnDevice<std::byte>> memory;
+};
+
+WideActivations Activations(const OnDevice<std::byte>& memory, int tokens, int padded) {
+  if (tokens <= kMaxMatvecTokens) return {memory.get(), 16, padded, 2};
+  return {memory.get(), WideTile(0, tokens), padded, 1};
+}
+
+struct Scratch {
+  OnDevice<float> partial{WidePartialFloats()};
+  OnDevice<int32_t> tickets{WideTickets()};
+};
+
+// x += o . a; y = b . norm(x).
+TEST(CudaWideJoin, TheNextProductGetsItsNorm) {
+  if (CudaDeviceCount() == 0 || !WideRuns()) GTEST_SKIP() << "no warpgroup products on this device";
+  constexpr float kEps = 1e-5f;
+  Scratch scratch;
+  for (const auto& [in, hidden, rows] : {std::array{384, 200, 300}, {1000, 1152, 70}, {64, 4096, 4096}}) {
+    const Matrix o(hidden, in, 1), b(rows, hidden, 2);
+    const auto norm = RandomFloats(hidden, 3);
+    const OnDevice<float> dnorm(norm);
+    std::vector<float> of_eight;
+    for (const int tokens : {8, 5, 9, 20, 33, 64}) {
+      SCOPED_TRACE(std::to_string(hidden) + " columns, tokens " + std::to_string(tokens));
+      const auto a = RandomFloats(int64_t{64} * in, 4, 2.0f), x = RandomFloats(int64_t{64} * hidden, 5, 3.0f);
+      const OnDevice<float> da(a);
+      const OnDevice<std::byte> a_memory(WideActivationBytes(tokens, o.m.padded)),
+          next_memory(WideActivationBytes(tokens, b.m.padded));
+      const OnDevice<float> squares(WideSquaresFloats(hidden)), y(int64_t{tokens} * rows);
+      cudaMemset(next_memory.get(), 0xff, static_cast<size_t>(WideActivationBytes(tokens, b.m.padded)));
+      std::vector<float> first;
+      for (int run = 0; run < 4; ++run) {
+        const OnDevice<float> dx(x);
+        WideArgs args;
+        args.w[0] = o.m;
+        args.x = Activations(a_memory, tokens, o.m.padded);
+        args.tokens = tokens;
+        args.epilogue = WideEpilogue::kAdd;
+        args.out = dx.get();
+        args.out_stride = hidden;
+        args.partial = scratch.partial.get();
+        args.tickets = scratch.tickets.get();
+        args.next = Activations(next_memory, tokens, b.m.padded);
+        args.next_norm = dnorm.get();
+        args.next_squares = squares.get();
+        ASSERT_EQ(cudaSuccess,
+                  LaunchWideActivations(da.get(), nullptr, tokens, in, nullptr, 0, args.x, nullptr));
+        WideArgs second;
+        second.w[0] = b.m;
+        second.x = args.next;
+        second.tokens = tokens;
+        second.out = y.get();
+        second.out_stride = rows;
+        second.partial = args.partial;
+        second.tickets = args.tickets;
+        second.squares = squares.get();
+        second.squares_of = hidden;
+        second.eps = kEps;
+        const WideArgs chain[] = {args, second};
+        if (run == 0) {
+          ASSERT_EQ(cudaSuccess, LaunchWide(args, nullptr));
+          ASSERT_EQ(cudaSuccess, LaunchWide(second, nullptr));
+        } else {
+          ASSERT_EQ(cudaSuccess, LaunchWide(chain, nullptr));
+        }
+        ASSERT_EQ(cudaSuccess, cudaDeviceSynchronize());
+        const auto got = y.Read();
+        if (run > 0) {
+          ASSERT_EQ(0, std::memcmp(first.data(), got.data(), got.size() * 4)) << "as one kernel: other bits";
+          continue;
+        }
+        first = got;
+        if (tokens == 8) of_eight = got;
+        if (tokens == 5) {
+          ASSERT_EQ(0, std::memcmp(first.data(), of_eight.data(), first.size() * 4)) << "depends on company";
+        }
+        const auto sums = dx.Read();
+        for (int t = 0; t<tokens; t += tokens> 9 ? 7 : 1) {
+          double total = 0;
+          for (int h = 0; h < hidden; ++h) {
+            const double v = sums[static_cast<size_t>(t * hidden + h)];
+            total += v * v;
+            if (h % 37 != t % 37) continue;
+            double expected = x[static_cast<size_t>(t * hidden + h)], squared = 0;
+            for (int i = 0; i < in; ++i) {
+              const double term = o.at(h, i) * a[static_cast<size_t>(t * in + i)];
+              expected += term;
+              squared += term * term;
+            }
+            ASSERT_NEAR(expected, v, std::sqrt(squared) * (tokens <= 8 ? 1e-4 : 3.0 / 256) + 1e-5)
+                << "token " << t << " row " << h;
+          }
+          const double scale = 1 / std::sqrt(total / hidden + double{kEps});
+          for (int r = t % 7; r<rows; r += rows> 500 ? 61 : 7) {
+            double expected = 0, squared = 0;
+            for (int h = 0; h < hidden; ++h) {
+              const double term = b.at(r, h) * sums[static_cast<size_t>(t * hidden + h)] *
+                                  norm[static_cast<size_t>(h)] * scale;
+              expected += term;
+              squared += term * term;
+            }
+            ASSERT_NEAR(expected, got[static_cast<size_t>(t * rows + r)],
+                        std::sqrt(squared) * (tokens <= 8 ? 1e-4 : 3.0 / 256) + 1e-5)
+                << "token " << t << " row " << r;
+          }
+        }
+      }
+    }
+  }
+  for (const int32_t ticket : scratch.tickets.Read()) ASSERT_EQ(0, ticket);
+}
+
+std::vector<float> Decoded(const std::vector<std::byte>& bytes, DType dtype) {
+  std::vector<float> out(bytes.size() / 2);
+  DecodeRow(dtype, bytes.data(), static_cast<int64_t>(out.size()), out.data());
+  return out;
+}
+
+// kQkv against the product and LaunchFinishQkv().
+TEST(CudaWideJoin, QkvIsTheProductAndItsFinish) {
+  if (CudaDeviceCount() == 0 || !WideRuns()) GTEST_SKIP() << "no warpgroup products on this device";
+  constexpr int kHidden = 320, kContext = 100, kWidth = (kContext + 15) / 16;
+  Scratch scratch;
+  for (const auto& [heads, kv_heads, dim] : {std::array{3, 1, 64}, {9, 3, 64}, {4, 2, 128}, {2, 2, 128}})
+    for (const DType dtype : {DType::kF16, DType::kBf16})
+      for (const int tokens : {5, 9, 40}) {
+        SCOPED_TRACE(std::to_string(heads) + "/" + std::to_string(kv_heads) + " heads of " +
+                     std::to_string(dim) + ", tokens " + std::to_string(tokens));
+        const Matrix q(heads * dim, kHidden, 1), k(kv_heads * dim, kHidden, 2), v(kv_heads * dim, kHidden, 3);
+        const int q_width = heads * dim, width = q_width + 2 * kv_heads * dim;
+        std::vector<int32_t> positions, owner, table;
+        for (int t = 0; t < tokens; ++t) {
+          positions.push_back(t * 37 % kContext), owner.push_back(t);
+          for (int b = 0; b < kWidth; ++b) table.push_back(t * kWidth + b);
+        }
+        const OnDevice<int32_t> dpositions(positions), downer(owner), dtable(table);
+        const OnDevice<float> x(RandomFloats(int64_t{tokens} * kHidden, 4, 2.0f)),
+            cosine(RandomFloats(int64_t{kContext} * dim / 2, 5)),
+            sine(RandomFloats(int64_t{kContext} * dim / 2, 6)), q_bias(RandomFloats(q_width, 7)),
+            k_bias(RandomFloats(kv_heads * dim, 8)), rows(int64_t{tokens} * width);
+        const OnDevice<std::byte> memory(WideActivationBytes(tokens, q.m.padded));
+        DeviceKv shape{nullptr, nullptr, dtype, kv_heads, dim, dim};
+        const int64_t bytes = tokens * kWidth * shape.block_bytes();
+
+        WideArgs args;
+        args.w = {q.m, k.m, v.m};
+        args.matrices = 3;
+        args.x = Activations(memory, tokens, q.m.padded);
+        args.tokens = tokens;
+        args.partial = scratch.partial.get();
+        args.tickets = scratch.tickets.get();
+        ASSERT_EQ(cudaSuccess,
+                  LaunchWideActivations(x.get(), nullptr, tokens, kHidden, nullptr, 0, args.x, nullptr));
+        std::vector<float> got_q[2];
+        std::vector<std::byte> got_k[2], got_v[2];
+        for (const bool joined : {false, true}) {
+          const OnDevice<std::byte> dk(bytes), dv(bytes);
+          const OnDevice<float> dq(int64_t{tokens} * q_width);
+          DeviceKv kv = shape;
+          kv.k = dk.get(), kv.v = dv.get();
+          const DeviceBatch batch{nullptr, dpositions.get(), downer.get(), dtable.get(), kWidth, tokens};
+          ASSERT_TRUE(WideQkvRuns(kv, dim));
+          if (joined) {
+            args.epilogue = WideEpilogue::kQkv;
+            args.out = dq.get(), args.out_stride = q_width;
+            args.qkv = {batch, kv, false, {q_bias.get(), k_bias.get(), nullptr}, cosine.get(), sine.get()};
+            ASSERT_EQ(cudaSuccess, LaunchWide(args, nullptr));
+          } else {
+            args.epilogue = WideEpilogue::kStore;
+            args.out = rows.get(), args.out_stride = width;
+            ASSERT_EQ(cudaSuccess, LaunchWide(args, nullptr));
+            FinishQkvArgs finish;
+            finish.batch = batch, finish.kv = kv;
+            finish.q = rows.get(), finish.k = rows.get() + q_width;
+            finish.v = rows.get() + q_width + kv_heads * dim;
+            finish.q_stride = finish.kv_stride = width;
+            finish.q_out = dq.get();
+            finish.q_bias = q_bias.get(), finish.k_bias = k_bias.get();
+            finish.heads = heads, finish.rope_dim = dim;
+            finish.rope_cos = cosine.get(), finish.rope_sin = sine.get();
+            ASSERT_EQ(cudaSuccess, LaunchFinishQkv(finish, nullptr));
+          }
+          ASSERT_EQ(cudaSuccess, cudaDeviceSynchronize());
+          got_q[joined] = dq.Read(), got_k[joined] = dk.Read(), got_v[joined] = dv.Read();
+        }
+        for (size_t i = 0; i < got_q[0].size(); ++i) ASSERT_NEAR(got_q[0][i], got_q[1][i], 1e-4) << "q " << i;
+        // A rounding more or less in f32 may be one in 16 bits.
+        const double step = dtype == DType::kF16 ? 1.0 / 512 : 1.0 / 64;
+        for (const auto* got : {got_k, got_v}) {
+          const std::vector<float> apart = Decoded(got[0], dtype), joined = Decoded(got[1], dtype);
+          for (size_t i = 0; i < apart.size(); ++i)
+            ASSERT_NEAR(apart[i], joined[i], std::abs(apart[i]) * step + 1e-4)
+                << (got == got_k ? "k " : "v ") << i;
+        }
+      }
+}
+
+TEST(CudaWideJoin, AttentionWritesActivations) {
+  if (CudaDeviceCount() == 0 || !WideRuns()) GTEST_SKIP() << "no warpgroup products on this device";
+  constexpr int kHeads = 6, kKvHeads = 2, kDim = 64, kWidth = 60;
+  for (const int tokens : {5, 8, 9, 64}) {
+    SCOPED_TRACE("tokens " + std::to_string(tokens));
+    std::vector<int32_t> positions, owner, table;
+    for (int t = 0; t < tokens; ++t) {
+      positions.push_back((t * 331 + 7) % (kWidth * 16)), owner.push_back(t);
+      for (int b = 0; b < kWidth; ++b) table.push_back((t * kWidth + b) % 300);
+    }
+    const OnDevice<int32_t> dpositions(positions), downer(owner), dtable(table), tickets(tokens * kHeads);
+    DeviceKv kv{nullptr, nullptr, DType::kBf16, kKvHeads, kDim, kDim};
+    std::vector<uint16_t> values;
+    for (const float f : RandomFloats(300 * kv.block_bytes() / 2, 1)) values.push_back(Bf16(f));
+    const OnDevice<uint16_t> cache(values);
+    kv.k = kv.v = reinterpret_cast<std::byte*>(cache.get());
+    const OnDevice<float> q(RandomFloats(int64_t{tokens} * kHeads * kDim, 2, 2.0f)),
+        out(int64_t{tokens} * kHeads * kDim), partial(AttentionPartialFloats(tokens, kHeads, kKvHeads, kDim));
+    DeviceAttentionArgs a;
+    a.batch = {nullptr, dpositions.get(), downer.get(), dtable.get(), kWidth, tokens};
+    a.kv = kv;
+    a.q = q.get();
+    a.heads = kHeads;
+    a.scale = 0.125f;
+    a.out = out.get();
+    a.partial = partial.get();
+    a.tickets = tickets.get();
+    a.splits = AttentionSplits(kHeads, kKvHeads);
+    ASSERT_EQ(cudaSuccess, LaunchAttention(a, nullptr));
+    constexpr int kCols = kHeads * kDim;
+    const OnDevice<std::byte> expected(WideActivationBytes(tokens, kCols)),
+        got(WideActivationBytes(tokens, kCols));
+    ASSERT_EQ(cudaSuccess, LaunchWideActivations(out.get(), nullptr, tokens, kCols, nullptr, 0,
+                                                 Activations(expected, tokens, kCols), nullptr));
+    a.wide = Activations(got, tokens, kCols);
+    a.out = nullptr;
+    ASSERT_EQ(cudaSuccess, LaunchAttention(a, nullptr));
+    ASSERT_EQ(cudaSuccess, cudaDeviceSynchronize());
+    ASSERT_EQ(expected.Read(), got.Read());
+  }
+}
+
+}  // namespace
+}  // namespace celer::cuda

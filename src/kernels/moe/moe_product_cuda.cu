@@ -1,0 +1,93 @@
+#include <algorithm>
+
+#include "kernels/moe/moe_product_cuda.cuh"
+
+namespace celer::cuda {
+namespace moe {
+
+cudaError_t LaunchF32(const ProductParams& e, int shared_bytes, cudaStream_t stream);
+cudaError_t LaunchF16(const ProductParams& e, int shared_bytes, cudaStream_t stream);
+cudaError_t LaunchBf16(const ProductParams& e, int shared_bytes, cudaStream_t stream);
+cudaError_t LaunchInt8(const ProductParams& e, int shared_bytes, cudaStream_t stream);
+cudaError_t LaunchInt4(const ProductParams& e, int shared_bytes, cudaStream_t stream);
+cudaError_t LaunchInt4Wide(const ProductParams& e, int shared_bytes, cudaStream_t stream);
+
+namespace {
+
+// Bytes of shared memory for so many tokens, or 0 if there is no room.
+int Arrange(const DeviceMatrix& m, int tokens, ProductParams* e) {
+  const int beside = matvec::Layout(m, tokens, 0, &e->p);
+  const int bytes = matvec::AddRing(beside + kSlots * static_cast<int>(sizeof(Params)), &e->p);
+  if (bytes > 0) e->slot_offset = bytes - kSlots * static_cast<int>(sizeof(Params));
+  return bytes;
+}
+
+// Tiles of a unit: those with which one token's experts keep the multiprocessors busiest. More tiles at once
+// share the activations' reads.
+int UnitTiles(int tiles, int top) {
+  const auto rounds = [&](int unit) {
+    const int units = (tiles + unit - 1) / unit * top, blocks = matvec::Multiprocessors();
+    return (units + blocks - 1) / blocks * unit;
+  };
+  int best = matvec::kBatch;
+  for (const int unit : {2, 1})
+    if (rounds(unit) * 8 <= rounds(best) * 7) best = unit;
+  return best;
+}
+
+}  // namespace
+}  // namespace moe
+
+int MoeJobTokens(const ExpertMatrices& gate_up, const ExpertMatrices& down, int tokens) {
+  int count = std::min(tokens, kMaxMatvecTokens);
+  moe::ProductParams e = {};
+  while (count > 0 &&
+         (moe::Arrange(gate_up.first, count, &e) == 0 || moe::Arrange(down.first, count, &e) == 0))
+    --count;
+  return count;
+}
+
+cudaError_t LaunchMoeProduct(const MoeProductArgs& args, cudaStream_t stream) {
+  using namespace moe;
+  const DeviceMatrix& m = args.w.first;
+  if (args.job_tokens < 1 || args.job_tokens > kMaxMatvecTokens) return cudaErrorInvalidValue;
+  ProductParams e = {};
+  e.p.a.a = m;
+  e.p.a.b = args.gate_up ? args.w.up : m;
+  e.p.a.epilogue = args.gate_up ? Epilogue::kGateUp : Epilogue::kStore;
+  e.p.a.activation = args.activation;
+  e.p.a.x = args.x;
+  e.p.a.x_stride = m.cols;
+  e.p.a.tokens = args.job_tokens;
+  e.p.a.out = args.out;
+  e.p.a.out_stride = m.rows;
+  e.tile_rows = args.gate_up ? 8 : 16;
+  e.tiles = e.p.tiles = (m.rows + e.tile_rows - 1) / e.tile_rows;
+  const int bytes = Arrange(m, args.job_tokens, &e);
+  if (bytes == 0) return cudaErrorInvalidConfiguration;
+  e.data_stride = args.w.data_stride;
+  e.scale_stride = args.w.scale_stride;
+  e.jobs = args.plan.jobs;
+  e.job_count = args.plan.counts;
+  e.row = args.gate_up ? args.plan.row : nullptr;
+  e.unit = UnitTiles(e.tiles, args.top);
+  e.units = (e.tiles + e.unit - 1) / e.unit;
+  e.group_scale_bytes = 8 * ScaleBytesOf(m.format) * (m.group > 0 ? m.padded / m.group : 1);
+  switch (m.format) {
+    case Format::kF32:
+      return LaunchF32(e, bytes, stream);
+    case Format::kF16:
+      return LaunchF16(e, bytes, stream);
+    case Format::kBf16:
+      return LaunchBf16(e, bytes, stream);
+    case Format::kInt8:
+      return LaunchInt8(e, bytes, stream);
+    case Format::kInt4:
+      return LaunchInt4(e, bytes, stream);
+    case Format::kInt4Wide:
+      return LaunchInt4Wide(e, bytes, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace celer::cuda

@@ -1,0 +1,415 @@
+// Experts on the GPU against double precision, at shapes that fill no tile, and with whatever company.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "core/device.h"
+#include "formats/decode.h"
+#include "kernels/matmul/gemm_cuda.h"
+#include "kernels/moe/moe.h"
+#include "kernels/moe/moe_cuda.h"
+#include "weights/device_weights.h"
+
+namespace celer::cuda {
+namespace {
+
+std::vector<float> RandomFloats(int64_t n, uint32_t seed, float scale) {
+  std::mt19937 random(seed);
+  std::vector<float> out(static_cast<size_t>(n));
+  for (float& v : out) v = scale * (static_cast<float>(random()) / 2147483648.0f - 1.0f);
+  return out;
+}
+
+template <class T>
+class OnDevice {
+ public:
+  explicit OnDevice(int64_t n, int fill = 0xff) : n_(static_cast<size_t>(n)) {
+    EXPECT_EQ(cudaSuccess, cudaMalloc(&data_, n_ * sizeof(T)));
+    cudaMemset(data_, fill, n_ * sizeof(T));  // what is not written shows
+  }
+  explicit OnDevice(const std::vector<T>& values) : OnDevice(static_cast<int64_t>(values.size())) {
+    cudaMemcpy(data_, values.data(), n_ * sizeof(T), cudaMemcpyHostToDevice);
+  }
+  OnDevice(const OnDevice&) = delete;
+  ~OnDevice() { cudaFree(data_); }
+  T* get() { return static_cast<T*>(data_); }
+  std::vector<T> Read() {
+    std::vector<T> out(n_);
+    EXPECT_EQ(cudaSuccess, cudaMemcpy(out.data(), data_, n_ * sizeof(T), cudaMemcpyDeviceToHost));
+    return out;
+  }
+
+ private:
+  size_t n_;
+  void* data_ = nullptr;
+};
+
+struct HostMatrix {
+  std::vector<std::byte> bytes;
+  WeightView view;
+};
+HostMatrix MakeHost(DType dtype, int64_t rows, int64_t cols, uint32_t seed) {
+  HostMatrix m;
+  const auto values = RandomFloats(rows * cols, seed, 2.0f / std::sqrt(static_cast<float>(cols)));
+  const int64_t row_bytes = *BytesFor(dtype, cols);
+  m.bytes.resize(static_cast<size_t>(rows * row_bytes));
+  for (int64_t r = 0; r < rows; ++r)
+    EncodeRow(dtype, values.data() + r * cols, cols, m.bytes.data() + r * row_bytes);
+  m.view = {.dtype = dtype, .rows = rows, .cols = cols, .data = m.bytes.data(), .row_bytes = row_bytes};
+  return m;
+}
+
+std::vector<double> Product(const WeightView& w, const std::vector<double>& x) {
+  std::vector<float> row(static_cast<size_t>(w.cols));
+  std::vector<double> out;
+  for (int64_t r = 0; r < w.rows; ++r) {
+    DecodeWeightRow(w, r, row.data());
+    out.push_back(std::inner_product(row.begin(), row.end(), x.begin(), 0.0));
+  }
+  return out;
+}
+
+struct Shape {
+  DType dtype;
+  int experts, top, hidden, intermediate, tokens;
+  bool normalize, shared;
+};
+
+class Layer {
+ public:
+  explicit Layer(const Shape& s) : s_(s) {
+    for (int e = 0; e < s.experts; ++e) {
+      const auto seed = static_cast<uint32_t>(10 * e);
+      gate_.push_back(MakeHost(s.dtype, s.intermediate, s.hidden, seed + 1));
+      up_.push_back(MakeHost(s.dtype, s.intermediate, s.hidden, seed + 2));
+      down_.push_back(MakeHost(s.dtype, s.hidden, s.intermediate, seed + 3));
+    }
+    norm_ = RandomFloats(s.hidden, 77, 1.0f);
+  }
+
+  Status Upload() {
+    CELER_ASSIGN(DeviceWeights store, DeviceWeights::Create(0, WeightOptions()));
+    std::vector<MatrixSource> gate_up, down;
+    for (size_t e = 0; e < gate_.size(); ++e) {
+      gate_up.push_back({gate_[e].view});
+      gate_up.push_back({up_[e].view});
+      down.push_back({down_[e].view});
+    }
+    CELER_ASSIGN(const auto first, store.Upload(gate_up));
+    CELER_ASSIGN(const auto second, store.Upload(down));
+    CELER_RETURN_IF_ERROR(store.Finish());
+    const auto stride = [](const DeviceMatrix& a, const DeviceMatrix& b, ExpertMatrices* m) {
+      m->data_stride = b.data - a.data;
+      m->scale_stride = a.scales ? b.scales - a.scales : 0;
+    };
+    gate_up_.first = first[0], gate_up_.up = first[1], down_matrices_.first = second[0];
+    if (gate_.size() > 1) {
+      stride(first[0], first[2], &gate_up_);
+      stride(second[0], second[1], &down_matrices_);
+    }
+    store_.emplace(std::move(store));
+    return {};
+  }
+
+  bool CanGroup() const { return MoeGroupedRuns(gate_up_.first, down_matrices_.first); }
+
+  // x after the block.
+  std::vector<float> Run(const std::vector<float>& x, const std::vector<float>& logits, int tokens,
+                         const std::vector<float>& shared, const std::vector<float>& shared_gate,
+                         bool grouped = false) {
+    OnDevice<float> device_x(x), device_logits(logits), norm(norm_), normed(tokens * int64_t{s_.hidden});
+    OnDevice<float> mid(tokens * int64_t{s_.top} * s_.intermediate),
+        out(tokens * int64_t{s_.top} * s_.hidden);
+    OnDevice<float> device_shared(shared), gates(shared_gate);
+    OnDevice<std::byte> memory(MoePlan::Bytes(tokens, s_.top), 0);
+    const MoePlan plan = MoePlan::In(memory.get(), tokens, s_.top);
+    const int job_tokens = grouped ? kGroupedTokens : MoeJobTokens(gate_up_, down_matrices_, tokens);
+    EXPECT_GE(job_tokens, 1);
+    EXPECT_EQ(cudaSuccess, LaunchMoeRoute({.logits = device_logits.get(),
+                                           .tokens = tokens,
+                                           .experts = s_.experts,
+                                           .top = s_.top,
+                                           .normalize = s_.normalize,
+                                           .job_tokens = job_tokens,
+                                           .x = device_x.get(),
+                                           .norm = norm.get(),
+                                           .eps = 1e-5f,
+                                           .hidden = s_.hidden,
+                                           .normed = normed.get(),
+                                           .plan = plan},
+                                          nullptr));
+    const int64_t mid_stride = down_matrices_.first.padded;
+    OnDevice<std::byte> x_bf16(2 * int64_t{tokens} * gate_up_.first.padded),
+        mid_bf16(2 * int64_t{tokens} * s_.top * mid_stride, 0);
+    if (grouped) {
+      EXPECT_EQ(cudaSuccess, LaunchToBf16(normed.get(), tokens, s_.hidden, gate_up_.first.padded, nullptr, 0,
+                                          x_bf16.get(), nullptr));
+      MoeGroupedArgs product{.w = gate_up_,
+                             .gate_up = true,
+                             .x = x_bf16.get(),
+                             .out = mid_bf16.get(),
+                             .out_stride = mid_stride,
+                             .plan = plan};
+      EXPECT_EQ(cudaSuccess, LaunchMoeGrouped(product, nullptr));
+      product.w = down_matrices_, product.gate_up = false, product.x = mid_bf16.get();
+      product.out = out.get(), product.out_stride = s_.hidden;
+      EXPECT_EQ(cudaSuccess, LaunchMoeGrouped(product, nullptr));
+    } else {
+      MoeProductArgs product{.w = gate_up_,
+                             .gate_up = true,
+                             .x = normed.get(),
+                             .out = mid.get(),
+                             .top = s_.top,
+                             .job_tokens = job_tokens,
+                             .plan = plan};
+      EXPECT_EQ(cudaSuccess, LaunchMoeProduct(product, nullptr));
+      product.w = down_matrices_, product.gate_up = false, product.x = mid.get(), product.out = out.get();
+      EXPECT_EQ(cudaSuccess, LaunchMoeProduct(product, nullptr));
+    }
+    EXPECT_EQ(cudaSuccess, LaunchMoeCombine({.out = out.get(),
+                                             .tokens = tokens,
+                                             .top = s_.top,
+                                             .hidden = s_.hidden,
+                                             .plan = plan,
+                                             .shared = s_.shared ? device_shared.get() : nullptr,
+                                             .shared_gate = s_.shared ? gates.get() : nullptr,
+                                             .x = device_x.get()},
+                                            nullptr));
+    EXPECT_EQ(cudaSuccess, cudaDeviceSynchronize());
+    return device_x.Read();
+  }
+
+  // What the experts add to a token.
+  std::vector<double> Reference(const float* x, std::span<const float> logits) const {
+    double squares = 0;
+    for (int i = 0; i < s_.hidden; ++i) squares += double{x[i]} * x[i];
+    std::vector<double> normed, sum(static_cast<size_t>(s_.hidden));
+    for (int i = 0; i < s_.hidden; ++i)
+      normed.push_back(x[i] * norm_[static_cast<size_t>(i)] / std::sqrt(squares / s_.hidden + 1e-5));
+    for (const Route& route : RouteToken(logits, s_.top, s_.normalize)) {
+      const auto e = static_cast<size_t>(route.expert);
+      std::vector<double> mid = Product(gate_[e].view, normed);
+      const std::vector<double> up = Product(up_[e].view, normed);
+      for (size_t i = 0; i < mid.size(); ++i) mid[i] = mid[i] / (1 + std::exp(-mid[i])) * up[i];
+      const std::vector<double> out = Product(down_[e].view, mid);
+      for (size_t i = 0; i < out.size(); ++i) sum[i] += route.weight * out[i];
+    }
+    return sum;
+  }
+
+ private:
+  Shape s_;
+  std::vector<HostMatrix> gate_, up_, down_;
+  std::vector<float> norm_;
+  std::optional<DeviceWeights> store_;
+  ExpertMatrices gate_up_, down_matrices_;
+};
+
+class MoeCuda : public ::testing::TestWithParam<Shape> {};
+
+TEST_P(MoeCuda, EqualsDoubleAloneAndInCompany) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
+  const Shape s = GetParam();
+  Layer layer(s);
+  const Status uploaded = layer.Upload();
+  ASSERT_TRUE(uploaded) << uploaded.error().message();
+  const auto x = RandomFloats(int64_t{s.tokens} * s.hidden, 5, 3.0f);
+  auto logits = RandomFloats(int64_t{s.tokens} * s.experts, 6, 4.0f);
+  logits[0] = logits[static_cast<size_t>(s.experts - 1)] = 5.0f;  // a tie goes to the lower index
+  const auto shared = RandomFloats(int64_t{s.tokens} * s.hidden, 8, 1.0f);
+  const auto gates = RandomFloats(s.tokens, 9, 2.0f);
+  const auto got = layer.Run(x, logits, s.tokens, shared, gates);
+  EXPECT_EQ(got, layer.Run(x, logits, s.tokens, shared, gates)) << "run to run";
+  const auto part = [](const std::vector<float>& all, int row, int width) {
+    const auto begin = all.begin() + int64_t{row} * width;
+    return std::vector<float>(begin, begin + width);
+  };
+  for (int t = 0; t < s.tokens; t += std::max(1, s.tokens / 9)) {
+    SCOPED_TRACE("token " + std::to_string(t));
+    const auto mine = part(x, t, s.hidden), mine_logits = part(logits, t, s.experts);
+    const auto expected = layer.Reference(mine.data(), mine_logits);
+    double scale = 0, worst = 0;
+    for (const double v : expected) scale = std::max(scale, std::abs(v));
+    for (int i = 0; i < s.hidden; ++i) {
+      const auto at = static_cast<size_t>(t * s.hidden + i);
+      double value = double{x[at]} + expected[static_cast<size_t>(i)];
+      if (s.shared) value += shared[at] / (1 + std::exp(-double{gates[static_cast<size_t>(t)]}));
+      worst = std::max(worst, std::abs(got[at] - value));
+    }
+    EXPECT_LE(worst, 3e-4 * scale + 2e-6);  // activations have 16 bits, twice
+    const auto alone = layer.Run(mine, mine_logits, 1, part(shared, t, s.hidden), part(gates, t, 1));
+    EXPECT_EQ(alone, part(got, t, s.hidden)) << "company changes a token";
+  }
+}
+
+TEST_P(MoeCuda, GroupedIsNearDouble) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
+  const Shape s = GetParam();
+  Layer layer(s);
+  const Status uploaded = layer.Upload();
+  ASSERT_TRUE(uploaded) << uploaded.error().message();
+  if (!layer.CanGroup()) GTEST_SKIP() << "f32 weights are not multiplied as bf16";
+  for (const int tokens : {1, s.tokens, 150}) {
+    const auto x = RandomFloats(int64_t{tokens} * s.hidden, 5, 3.0f),
+               logits = RandomFloats(int64_t{tokens} * s.experts, 6, 4.0f),
+               shared = RandomFloats(int64_t{tokens} * s.hidden, 8, 1.0f),
+               gates = RandomFloats(tokens, 9, 2.0f);
+    const auto got = layer.Run(x, logits, tokens, shared, gates, true);
+    EXPECT_EQ(got, layer.Run(x, logits, tokens, shared, gates, true)) << "run to run";
+    for (int t = 0; t < tokens; t += std::max(1, tokens / 9)) {
+      SCOPED_TRACE("token " + std::to_string(t) + " of " + std::to_string(tokens));
+      const auto expected = layer.Reference(
+          x.data() + t * s.hidden,
+          std::span(logits).subspan(static_cast<size_t>(t * s.experts), static_cast<size_t>(s.experts)));
+      double scale = 0, worst = 0;
+      for (const double v : expected) scale = std::max(scale, std::abs(v));
+      for (int i = 0; i < s.hidden; ++i) {
+        const auto at = static_cast<size_t>(t * s.hidden + i);
+        double value = double{x[at]} + expected[static_cast<size_t>(i)];
+        if (s.shared) value += shared[at] / (1 + std::exp(-double{gates[static_cast<size_t>(t)]}));
+        worst = std::max(worst, std::abs(got[at] - value));
+      }
+      EXPECT_LE(worst,
+                2e-2 * scale + 1e-5);  // activations, and weights of other formats, are rounded to bf16
+    }
+  }
+}
+
+constexpr DType kBf16 = DType::kBf16;
+INSTANTIATE_TEST_SUITE_P(Shapes, MoeCuda,
+                         ::testing::Values(Shape{kBf16, 4, 2, 18, 16, 1, true, false},
+                                           Shape{kBf16, 3, 1, 64, 24, 5, false, true},
+                                           Shape{kBf16, 8, 2, 512, 1000, 8, true, false},
+                                           Shape{kBf16, 64, 8, 320, 96, 7, true, false},
+                                           Shape{kBf16, 64, 8, 256, 96, 65, false, true},
+                                           Shape{DType::kF32, 6, 3, 18, 10, 3, true, false},
+                                           Shape{DType::kF16, 5, 5, 130, 77, 13, false, false},
+                                           Shape{DType::kQ8_0, 9, 4, 288, 160, 8, true, false},
+                                           Shape{DType::kQ4_0, 16, 3, 320, 448, 4, true, true},
+                                           Shape{DType::kQ4_K, 7, 2, 512, 256, 6, true, false},
+                                           Shape{DType::kQ6_K, 7, 7, 256, 768, 2, true, false},
+                                           Shape{DType::kQ2_K, 4, 1, 256, 256, 9, true, false},
+                                           Shape{kBf16, 4, 2, 512, 14336, 8, true, false}));
+
+TEST(MoeCudaRouter, EqualsDoubleAloneAndInCompany) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
+  struct RouterCase {
+    int tokens, experts, hidden;
+  };
+  for (const auto& [tokens, experts, hidden] : {RouterCase{1, 8, 4096},
+                                                {3, 5, 18},
+                                                {8, 129, 2048},
+                                                {9, 3, 130},
+                                                {70, 61, 2048},
+                                                {33, 8, 8192},
+                                                {17, 4, 20480}}) {
+    SCOPED_TRACE(std::to_string(tokens) + " tokens, " + std::to_string(experts) + " experts, " +
+                 std::to_string(hidden));
+    const auto x = RandomFloats(int64_t{tokens} * hidden, 1, 3.0f), norm = RandomFloats(hidden, 2, 1.0f),
+               router = RandomFloats(int64_t{experts} * hidden, 3, 1.0f);
+    OnDevice<float> device_x(x), device_norm(norm), device_router(router);
+    const auto run = [&](int first, int count) {
+      OnDevice<float> logits(int64_t{count} * experts);
+      EXPECT_EQ(cudaSuccess, LaunchMoeRouter({.x = device_x.get() + int64_t{first} * hidden,
+                                              .norm = device_norm.get(),
+                                              .router = device_router.get(),
+                                              .tokens = count,
+                                              .experts = experts,
+                                              .hidden = hidden,
+                                              .logits = logits.get()},
+                                             nullptr));
+      EXPECT_EQ(cudaSuccess, cudaDeviceSynchronize());
+      return logits.Read();
+    };
+    const auto got = run(0, tokens);
+    for (int t = 0; t < tokens; t += std::max(1, tokens / 8)) {
+      double squares = 0;
+      for (int i = 0; i < hidden; ++i) squares += std::pow(double{x[static_cast<size_t>(t * hidden + i)]}, 2);
+      const double scale = 1 / std::sqrt(squares / hidden + 1e-5);
+      for (int e = 0; e < experts; ++e) {
+        double sum = 0, magnitude = 0;
+        for (int i = 0; i < hidden; ++i) {
+          const double term = scale * x[static_cast<size_t>(t * hidden + i)] * norm[static_cast<size_t>(i)] *
+                              router[static_cast<size_t>(e * hidden + i)];
+          sum += term;
+          magnitude += std::abs(term);
+        }
+        ASSERT_NEAR(sum, got[static_cast<size_t>(t * experts + e)], 1e-6 * magnitude + 1e-6);
+      }
+      if (tokens > 8) continue;
+      const auto alone = run(t, 1);
+      EXPECT_TRUE(std::equal(alone.begin(), alone.end(), got.begin() + int64_t{t} * experts));
+    }
+  }
+}
+
+// Of equal logits those of lower index, and weights as on the CPU, whatever the number of experts.
+TEST(MoeCudaRoute, ChoosesAsTheCpu) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
+  for (const auto& [experts, top] : {std::pair{1, 1}, {3, 3}, {8, 2}, {33, 8}, {64, 64}, {300, 40}})
+    for (const bool normalize : {false, true}) {
+      SCOPED_TRACE(std::to_string(top) + " of " + std::to_string(experts));
+      constexpr int kTokens = 37, kHidden = 5;
+      auto logits = RandomFloats(kTokens * int64_t{experts}, 3, 6.0f);
+      for (float& v : logits) v = std::round(v);  // many ties
+      OnDevice<float> device_logits(logits), x(RandomFloats(kTokens * kHidden, 1, 1.0f)),
+          norm(RandomFloats(kHidden, 2, 1.0f)), normed(kTokens * kHidden);
+      OnDevice<std::byte> memory(MoePlan::Bytes(kTokens, top), 0);
+      const MoePlan plan = MoePlan::In(memory.get(), kTokens, top);
+      ASSERT_EQ(cudaSuccess, LaunchMoeRoute({.logits = device_logits.get(),
+                                             .tokens = kTokens,
+                                             .experts = experts,
+                                             .top = top,
+                                             .normalize = normalize,
+                                             .job_tokens = 3,
+                                             .x = x.get(),
+                                             .norm = norm.get(),
+                                             .hidden = kHidden,
+                                             .normed = normed.get(),
+                                             .plan = plan},
+                                            nullptr));
+      ASSERT_EQ(cudaSuccess, cudaDeviceSynchronize());
+      const auto read = [](auto* from, int64_t n) {
+        std::vector<std::remove_pointer_t<decltype(from)>> out(static_cast<size_t>(n));
+        cudaMemcpy(out.data(), from, out.size() * sizeof(out[0]), cudaMemcpyDeviceToHost);
+        return out;
+      };
+      const int64_t pairs = kTokens * int64_t{top};
+      const auto expert = read(plan.expert, pairs), slot = read(plan.slot, pairs),
+                 row = read(plan.row, pairs), counts = read(plan.counts, 2);
+      const auto weight = read(plan.weight, pairs);
+      std::vector<int> expert_of_slot(static_cast<size_t>(pairs), -1);
+      for (int t = 0; t < kTokens; ++t) {
+        const auto routes = RouteToken(
+            std::span(logits).subspan(static_cast<size_t>(t * experts), static_cast<size_t>(experts)), top,
+            normalize);
+        for (int k = 0; k < top; ++k) {
+          const auto at = static_cast<size_t>(t * top + k);
+          EXPECT_EQ(expert[at], routes[static_cast<size_t>(k)].expert);
+          EXPECT_NEAR(weight[at], routes[static_cast<size_t>(k)].weight, 1e-6);
+          ASSERT_LT(static_cast<size_t>(slot[at]), expert_of_slot.size());
+          EXPECT_EQ(row[static_cast<size_t>(slot[at])], t);
+          expert_of_slot[static_cast<size_t>(slot[at])] = expert[at];
+        }
+      }
+      EXPECT_EQ(counts[1], 0) << "the ticket is ready for the next time";
+      const auto jobs = read(plan.jobs, counts[0]);
+      int next = 0;
+      for (const ExpertJob& job : jobs) {
+        EXPECT_EQ(job.begin, next);
+        EXPECT_LE(job.count, 3);
+        EXPECT_GE(job.count, 1);
+        for (int i = 0; i < job.count; ++i)
+          EXPECT_EQ(expert_of_slot[static_cast<size_t>(job.begin + i)], job.expert);
+        next += job.count;
+      }
+      EXPECT_EQ(next, pairs);
+    }
+}
+
+}  // namespace
+}  // namespace celer::cuda
