@@ -10,7 +10,8 @@ KvLayerView EmptyLayer(const DecoderConfig& config, DType dtype, int64_t blocks)
           .blocks = blocks,
           .kv_heads = config.kv_heads,
           .block_size = KvCache::kBlockSize,
-          .head_dim = config.head_dim};
+          .head_dim = config.head_dim,
+          .run = KvCache::kRunBlocks};
 }
 
 }  // namespace
@@ -22,11 +23,12 @@ int64_t KvBytesPerToken(const DecoderConfig& config, DType dtype) {
 Result<KvCache> KvCache::Make(const DecoderConfig& config, DType dtype, int64_t blocks,
                               Allocator& allocator) {
   KvCache cache;
-  const auto bytes = CheckedMul(blocks, EmptyLayer(config, dtype, blocks).BlockBytes());
+  const KvLayerView empty = EmptyLayer(config, dtype, blocks);
+  const auto bytes = CheckedMul(empty.Blocks(), empty.BlockBytes());
   if (!bytes)
     return Error::Invalid("a KV cache of ", blocks, " blocks is too large; use a smaller --context");
   for (int64_t i = 0; i < config.layers; ++i) {
-    KvLayerView view = EmptyLayer(config, dtype, blocks);
+    KvLayerView view = empty;
     for (std::byte** part : {&view.k, &view.v}) {
       CELER_ASSIGN(Buffer buffer, Buffer::Allocate(allocator, static_cast<size_t>(*bytes)));
       *part = buffer.data();

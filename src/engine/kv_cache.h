@@ -1,5 +1,4 @@
-// The memory behind the blocks: for each layer, K and V as [blocks, kv_heads, block_size, head_dim]; i8 with
-// scales (see KvLayerView).
+// The memory behind the blocks: K and V of each layer (see KvLayerView).
 #pragma once
 
 #include <cstdint>
@@ -17,6 +16,7 @@ namespace celer {
 class KvCache {
  public:
   static constexpr int64_t kBlockSize = 16;
+  static constexpr int64_t kRunBlocks = 16;
 
   static Result<KvCache> Make(const DecoderConfig& config, DType dtype, int64_t blocks, Allocator& allocator);
 

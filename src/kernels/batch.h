@@ -23,10 +23,11 @@ struct RaggedBatch {
   int64_t seqs() const { return static_cast<int64_t>(seq_start.size()) - 1; }
 };
 
-// One layer's keys and values. K and V are each [blocks, kv_heads, block_size, head_dim]: a block is
-// contiguous, so it copies in one transfer, and inside it the rows that one head reads are contiguous too.
-// i8: behind each head's rows of a block stand their scales, one f32 per row, so a head's part of a block is
-// block_size * (head_dim + 4) bytes; value = i8 * scale.
+// One layer's keys and values. K and V are each [blocks / run, kv_heads, run, block_size, head_dim]: the rows
+// of a block that one head reads are contiguous, and with those of its neighbours in a run of blocks they are
+// one long piece, which hardware prefetches and which uses all sets of a cache. i8: behind each head's rows
+// of a block stand their scales, one f32 per row, so a head's part of a block is block_size * (head_dim + 4)
+// bytes; value = i8 * scale.
 struct KvLayerView {
   std::byte* k = nullptr;
   std::byte* v = nullptr;
@@ -35,15 +36,19 @@ struct KvLayerView {
   int64_t kv_heads = 0;
   int64_t block_size = 16;
   int64_t head_dim = 0;
+  int64_t run = 1;  // a power of two
 
   int64_t RowBytes() const { return head_dim * Info(dtype).block_bytes; }
   int64_t ScaleBytes() const { return dtype == DType::kI8 ? 4 : 0; }  // per row
   int64_t HeadBytes() const { return block_size * (RowBytes() + ScaleBytes()); }
   int64_t BlockBytes() const { return kv_heads * HeadBytes(); }
+  int64_t Blocks() const { return (blocks + run - 1) / run * run; }  // that there is memory for: whole runs
   // Where a row begins, in bytes from k or v, and where its scale stands.
   int64_t RowOffset(int64_t block, int64_t head, int64_t slot) const {
-    return block * BlockBytes() + head * HeadBytes() + slot * RowBytes();
+    return (HeadPiece(block) + head * run) * HeadBytes() + slot * RowBytes();
   }
+  // What head 0 reads of a block, counted in pieces of HeadBytes().
+  int64_t HeadPiece(int64_t block) const { return block + (block & -run) * (kv_heads - 1); }
   int64_t ScaleOffset(int64_t block, int64_t head, int64_t slot) const {
     return RowOffset(block, head, block_size) + slot * ScaleBytes();
   }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -29,6 +30,32 @@ TEST(KvRow, HalvesAreThoseOfThePlainConversion) {
     EncodeRow(DType::kF16, row.data(), dim, plain.data());
     EXPECT_EQ(stored, plain) << dim;
   }
+}
+
+// Every row and every scale has its own bytes, inside the memory that there is.
+TEST(KvRow, RowsDoNotOverlap) {
+  for (const DType dtype : {DType::kF16, DType::kI8})
+    for (const int64_t run : {1, 4, 16})
+      for (const int64_t blocks : {1, 5, 16, 37}) {
+        const KvLayerView kv{
+            .dtype = dtype, .blocks = blocks, .kv_heads = 3, .block_size = 16, .head_dim = 6, .run = run};
+        ASSERT_GE(kv.Blocks(), blocks);
+        ASSERT_LT(kv.Blocks(), blocks + run);
+        std::vector<int> used(static_cast<size_t>(kv.Blocks() * kv.BlockBytes()));
+        const auto use = [&](int64_t offset, int64_t bytes) {
+          for (int64_t i = offset; i < offset + bytes; ++i) ++used.at(static_cast<size_t>(i));
+        };
+        for (int64_t b = 0; b < blocks; ++b)
+          for (int64_t h = 0; h < kv.kv_heads; ++h)
+            for (int64_t slot = 0; slot < kv.block_size; ++slot) {
+              use(kv.RowOffset(b, h, slot), kv.RowBytes());
+              use(kv.ScaleOffset(b, h, slot), kv.ScaleBytes());
+            }
+        EXPECT_EQ(*std::max_element(used.begin(), used.end()), 1) << run << " " << blocks;
+        // A run's rows of one head are one piece.
+        const int64_t step = run > 1 ? kv.HeadBytes() : kv.BlockBytes();
+        EXPECT_EQ(kv.RowOffset(1, 2, 0) - kv.RowOffset(0, 2, 0), step) << run;
+      }
 }
 
 }  // namespace

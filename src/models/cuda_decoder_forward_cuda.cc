@@ -9,6 +9,20 @@
 #include "models/cuda_decoder_impl.h"
 
 namespace celer {
+namespace {
+
+// One matrix of three whose rows follow each other in memory; none if they do not.
+DeviceMatrix Below(const DeviceMatrix& a, const DeviceMatrix& b, const DeviceMatrix& c) {
+  const auto follows = [](const DeviceMatrix& first, const DeviceMatrix& second) {
+    return SameForm(first, second) && first.rows % 8 == 0 && second.data == first.data + first.data_bytes() &&
+           (!first.scales || second.scales == first.scales + (first.bytes() - first.data_bytes()));
+  };
+  DeviceMatrix all = a;
+  all.rows = a.rows + b.rows + c.rows;
+  return follows(a, b) && follows(b, c) ? all : DeviceMatrix();
+}
+
+}  // namespace
 
 void CudaDecoder::Impl::Multiply(const Product& p, int tokens_now) {
   // The activations of a few tokens fit into shared memory; a wide matrix takes fewer of them.
@@ -95,6 +109,16 @@ void CudaDecoder::Impl::Qkv(const DeviceLayer& w, const cuda::DeviceBatch& batch
       SameForm(w.q, w.v) && cuda::CanFuseRope(dim, rope_dim) &&
       cuda::MatvecFits(w.q.format, w.q.padded, batch.count)) {
     return Check(cuda::LaunchMatvec(QkvArgs(w, batch), stream->get()));
+  }
+  if (const DeviceMatrix all = Below(w.q, w.k, w.v); all && qkv_rows) {
+    Multiply({.a = &all,
+              .x = x,
+              .x_stride = c.hidden,
+              .norm = w.attention_norm,
+              .out = qkv_rows,
+              .out_stride = q_width + 2 * kv_width},
+             batch.count);
+    return FinishQkvRows(w, batch);
   }
   const Product base{.x = x, .x_stride = c.hidden, .norm = w.attention_norm};
   const auto project = [&](const DeviceMatrix& m, const float* bias, float* out, int64_t width) {
@@ -254,14 +278,14 @@ void CudaDecoder::Impl::Run(int count, int rows, bool gather) {
   const DecoderConfig& c = config;
   const cuda::DeviceBatch batch = Batch(count);
   const bool whole = !gather && UsesWholeStep(count);
+  wide_prepared = false;
   Mark(Op::kEmbed);
-  Check(cuda::LaunchEmbed(
-      {.tokens = tokens,
-       .count = count,
-       .table = embedding,
-       .out = x,
-       .step = whole ? cuda::DecodeStepCounter(StepArgs(count), step_memory) : nullptr},
-      stream->get()));
+  Check(cuda::LaunchEmbed({.tokens = tokens,
+                           .count = count,
+                           .table = embedding,
+                           .out = x,
+                           .step = whole ? cuda::DecodeStepCounter(StepArgs(count), step_memory) : nullptr},
+                          stream->get()));
   if (whole) Check(cuda::LaunchDecodeStep(StepArgs(count), step_memory, stream->get()));
   if (UsesGemm(count)) {  // both places are free from here on
     next_unpack = next_multiply = 0;
@@ -301,7 +325,6 @@ void CudaDecoder::Impl::Run(int count, int rows, bool gather) {
         {.a = &w.down, .x = mid, .x_stride = c.intermediate, .residual = x, .out = x, .out_stride = c.hidden},
         count);
   }
-  if (!UsesWide(rows) || profile) LaunchChain();
   Mark(Op::kLogits);
   if (UsesWide(rows)) return LogitsWide(rows, gather ? logit_rows : nullptr);
   if (rows > 0)

@@ -85,13 +85,10 @@ struct CudaDecoder::Impl {
   float *router_logits = nullptr, *moe_x = nullptr, *shared_out = nullptr;
   float *moe_mid = nullptr, *moe_out = nullptr;
   std::byte *moe_x_bf16 = nullptr, *moe_mid_bf16 = nullptr, *shared_mid_bf16 = nullptr;
-  cuda::MoePlan moe_plan, shared_plan;  // shared_plan: all tokens in their order; counts[i] = i
+  cuda::MoePlan moe_plan;
   int32_t *attention_tickets = nullptr, *greedy_tickets = nullptr;
   uint64_t* greedy_best = nullptr;
-  // The products of wide_cuda.h for so many tokens and more, where CELER_WIDE gives a number. Off unless it
-  // does: no text has been compared with it yet.
-  bool wide = false;
-  int wide_from = 0;
+  bool wide = false;  // whether the products of wide_cuda.h run here
   float* wide_partial = nullptr;
   int32_t* wide_tickets = nullptr;
   // Up to kWideJoined tokens: attention's results; sums of squares of x; whether x_bf16 holds the activations
@@ -142,7 +139,7 @@ struct CudaDecoder::Impl {
   int64_t ffn_width() const { return std::max(config.intermediate, config.moe.shared_intermediate); }
   int64_t kv_bytes_per_token() const { return config.layers * 2 * KvShape().block_bytes() / cuda::kKvBlock; }
   int64_t workspace_bytes() const;
-  int64_t wide_bytes() const;
+  int64_t bf16_bytes(int64_t rows, int64_t cols) const;
   int64_t moe_bytes() const;
   int64_t step_bytes() const;      // of all layers in one kernel
   int64_t sampling_bytes() const;  // what CudaSampler may take
@@ -156,14 +153,6 @@ struct CudaDecoder::Impl {
     CELER_RETURN_IF_ERROR(CudaStatus(cudaMemset(buffer.data(), 0, buffer.size()), "clearing GPU memory"));
     T* data = reinterpret_cast<T*>(buffer.data());
     buffers.push_back(std::move(buffer));
-    return data;
-  }
-  template <class T>
-  Result<T*> Copied(const std::vector<T>& values) {
-    CELER_ASSIGN(T * data, Own<T>(static_cast<int64_t>(values.size())));
-    CELER_RETURN_IF_ERROR(
-        CudaStatus(cudaMemcpy(data, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice),
-                   "copying a table"));
     return data;
   }
   Status Allocate();
@@ -223,7 +212,14 @@ struct CudaDecoder::Impl {
     return options.launch == StepLaunch::kFused && !profile && short_keys && count <= step_tokens;
   }
   Status PrepareStep();
-  bool UsesWide(int count) const { return wide && count >= wide_from; }
+  // From five tokens on, until unpacking all weights for cuBLASLt pays: with many tokens, sooner if they are
+  // integers.
+  bool UsesWide(int count) const {
+    const cuda::Format format = layers[0].q.format;
+    const bool floats =
+        format == cuda::Format::kF32 || format == cuda::Format::kF16 || format == cuda::Format::kBf16;
+    return wide && count > cuda::kMaxStepTokens && (!gemm || count <= (floats ? 1024 : 128));
+  }
   // Up to eight tokens keep 16 bits of their activations.
   cuda::WideActivations WideRows(std::byte* memory, int64_t rows, int64_t count, int padded) const {
     if (count <= kMaxMatvecTokens) return {memory, 16, padded, 2};
@@ -231,20 +227,13 @@ struct CudaDecoder::Impl {
   }
   void MultiplyWide(std::span<const DeviceMatrix* const> matrices, cuda::WideArgs args);
   void LayerWide(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer);
-  // For up to kWideJoined tokens. Products wait in wide_chain until they are launched as one kernel.
-  std::vector<cuda::WideArgs> wide_chain;
+  // For up to kWideJoined tokens.
   void LayerJoined(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer);
   void QkvJoined(const DeviceLayer& w, const cuda::DeviceBatch& batch);
   cuda::WideArgs NormedArgs(int count, const DeviceMatrix& m, const float* by);
-  void Append(std::span<const DeviceMatrix* const> matrices, cuda::WideArgs args);
-  void LaunchChain();
-  void MarkJoined(Op op) {
-    if (profile) LaunchChain();
-    Mark(op);
-  }
   void LogitsWide(int rows, const int32_t* of);
   void FinishQkvRows(const DeviceLayer& w, const cuda::DeviceBatch& batch);
-  bool UsesGemm(int count) const { return gemm && count > kMaxMatvecTokens; }
+  bool UsesGemm(int count) const { return gemm && count > kMaxMatvecTokens && !UsesWide(count); }
   void LayerByGemm(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer);
   void MultiplyByGemm(std::span<const DeviceMatrix* const> matrices, const std::byte* x_rows,
                       int64_t tokens_now, void* out, bool f32_out, int64_t out_stride, bool add);

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <string_view>
 
 #include "core/log.h"
@@ -39,14 +38,10 @@ int64_t CudaDecoder::Impl::unpacked_elements() const {
                    2 * c.intermediate * pad(c.hidden), c.hidden * pad(c.intermediate)});
 }
 
-int64_t CudaDecoder::Impl::wide_bytes() const {
-  const DecoderConfig& c = config;
-  const int64_t t = options.max_tokens, q_width = c.heads * c.head_dim;
-  return cuda::WideActivationBytes(std::max(t, kLogitRows), std::max(c.hidden, q_width) + 127) +
-         cuda::WideActivationBytes(t, c.intermediate + 127) +
-         cuda::WideActivationBytes(cuda::kWideJoined, q_width + 127) +
-         4 * (t * (q_width + 2 * c.kv_heads * c.head_dim) + cuda::WidePartialFloats() + cuda::WideTickets() +
-              cuda::WideSquaresFloats(c.hidden));
+// Activations in bf16, of a width, for the products that take them.
+int64_t CudaDecoder::Impl::bf16_bytes(int64_t rows, int64_t cols) const {
+  return std::max(2 * options.max_tokens * (cols + 128),
+                  wide ? cuda::WideActivationBytes(rows, cols + 127) : 0);
 }
 
 int64_t CudaDecoder::Impl::workspace_bytes() const {
@@ -58,12 +53,14 @@ int64_t CudaDecoder::Impl::workspace_bytes() const {
       cuda::AttentionPartialFloats(t, static_cast<int>(c.heads), static_cast<int>(c.kv_heads),
                                    KvShape().padded_dim);
   int64_t gemm_bytes = 0;
-  if (wide)
-    gemm_bytes = wide_bytes();
-  else if (!options.exact)
+  if (!options.exact)
     gemm_bytes = 4 * unpacked_elements() + static_cast<int64_t>(cuda::Gemm::kWorkspaceBytes) +
-                 t * (4 * (c.heads + 2 * c.kv_heads) * c.head_dim + 6 * (c.intermediate + 128) +
-                      2 * (std::max(c.hidden, c.heads * c.head_dim) + 128));
+                 t * 4 * ((c.heads + 2 * c.kv_heads) * c.head_dim + c.intermediate) +
+                 bf16_bytes(std::max(t, kLogitRows), std::max(c.hidden, c.heads * c.head_dim)) +
+                 bf16_bytes(t, c.intermediate);
+  if (wide)
+    gemm_bytes += cuda::WideActivationBytes(cuda::kWideJoined, c.heads * c.head_dim + 127) +
+                  4 * (cuda::WidePartialFloats() + cuda::WideTickets() + cuda::WideSquaresFloats(c.hidden));
   return floats * 4 + t * (options.context / 16) * 4 + (8 << 20) + gemm_bytes + moe_bytes() + step_bytes() +
          sampling_bytes();
 }
@@ -113,6 +110,9 @@ Status CudaDecoder::Impl::PlanAndCheck(
   plan.kv = plan.kv_per_token * options.context;
   plan.workspace = workspace_bytes();
   plan.staging = 2 * cuda::DeviceWeights::kStagingBytes;
+  // What earlier models of this process left in the pool is free, too.
+  CELER_ASSIGN(CachingPool * pool, CudaPool(options.device));
+  pool->Trim();
   size_t free = 0, total = 0;
   CELER_RETURN_IF_ERROR(CudaStatus(cudaMemGetInfo(&free, &total), "asking for the free GPU memory"));
   plan.free = static_cast<int64_t>(free);
@@ -154,17 +154,18 @@ Status CudaDecoder::Impl::Allocate() {
   const cuda::DeviceKv shape = KvShape();
   CELER_ASSIGN(partial, Own<float>(cuda::AttentionPartialFloats(t, static_cast<int>(c.heads), shape.kv_heads,
                                                                 shape.padded_dim)));
-  if (wide) {
-    const int64_t tokens_at_once = std::max(t, kLogitRows);
-    CELER_ASSIGN(
-        x_bf16, Own<std::byte>(cuda::WideActivationBytes(tokens_at_once, std::max(c.hidden, q_width) + 127)));
-    CELER_ASSIGN(mid_bf16, Own<std::byte>(cuda::WideActivationBytes(t, c.intermediate + 127)));
+  if (!options.exact) {
+    CELER_ASSIGN(x_bf16, Own<std::byte>(bf16_bytes(std::max(t, kLogitRows), std::max(c.hidden, q_width))));
+    CELER_ASSIGN(mid_bf16, Own<std::byte>(bf16_bytes(t, c.intermediate)));
     CELER_ASSIGN(qkv_rows, Own<float>(t * (q_width + 2 * kv_width)));
+  }
+  if (wide) {
     CELER_ASSIGN(wide_partial, Own<float>(cuda::WidePartialFloats()));
     CELER_ASSIGN(wide_tickets, Own<int32_t>(cuda::WideTickets()));
     CELER_ASSIGN(attention_bf16, Own<std::byte>(cuda::WideActivationBytes(cuda::kWideJoined, q_width + 127)));
     CELER_ASSIGN(wide_squares, Own<float>(cuda::WideSquaresFloats(c.hidden)));
-  } else if (!options.exact) {
+  }
+  if (!options.exact) {
     if (auto made = cuda::Gemm::Create(options.device)) {
       gemm.emplace(std::move(*made));
       CELER_ASSIGN(Stream side, Stream::Create(options.device));
@@ -176,10 +177,7 @@ Status CudaDecoder::Impl::Allocate() {
         CELER_ASSIGN(Event free, Event::Create(options.device));
         multiply_done[i].emplace(std::move(free));
       }
-      CELER_ASSIGN(x_bf16, Own<std::byte>(2 * t * (std::max(c.hidden, q_width) + 128)));
-      CELER_ASSIGN(qkv_rows, Own<float>(t * (q_width + 2 * kv_width)));
       CELER_ASSIGN(gate_up_bf16, Own<std::byte>(4 * t * c.intermediate));
-      CELER_ASSIGN(mid_bf16, Own<std::byte>(2 * t * (c.intermediate + 128)));
     } else {
       log::Info("{}; prompts are computed {} tokens at a time", made.error().message(), kMaxMatvecTokens);
     }
@@ -269,10 +267,7 @@ Status CudaDecoder::Impl::Start() {
   options.context = (options.context + 15) / 16 * 16;
   CELER_ASSIGN(Stream made, Stream::Create(options.device, true));
   stream.emplace(std::move(made));
-  if (const char* from = std::getenv("CELER_WIDE"); from && cuda::WideRuns() && !options.exact) {
-    wide = true;
-    wide_from = std::max(1, std::atoi(from));
-  }
+  wide = cuda::WideRuns() && !options.exact;
   CELER_ASSIGN(cuda::DeviceWeights store, cuda::DeviceWeights::Create(options.device, options.weights));
   weights.emplace(std::move(store));
   return {};

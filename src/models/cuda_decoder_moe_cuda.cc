@@ -27,10 +27,6 @@ Result<cuda::ExpertMatrices> AtEqualDistances(std::span<const DeviceMatrix> all,
   return out;
 }
 
-// Tokens, rounded up to what the shared expert's products take at once.
-constexpr int64_t WholeJobs(int64_t tokens) {
-  return (tokens + cuda::kGroupedTokens - 1) / cuda::kGroupedTokens * cuda::kGroupedTokens;
-}
 constexpr int64_t Padded(int64_t cols) {
   return (cols + cuda::kColumnPad - 1) / cuda::kColumnPad * cuda::kColumnPad;
 }
@@ -50,12 +46,11 @@ int64_t CudaDecoder::Impl::moe_bytes() const {
   if (moe.experts == 0) return 0;
   const int64_t t = options.max_tokens, pairs = t * moe.per_token;
   const int64_t floats = t * (moe.experts + 1 + config.hidden) + pairs * (moe.intermediate + config.hidden) +
-                         (moe.shared_intermediate > 0 ? WholeJobs(t) * config.hidden : 0);
-  const int64_t bf16 = options.exact
-                           ? 0
-                           : WholeJobs(t) * (Padded(config.hidden) + Padded(moe.shared_intermediate)) +
-                                 pairs * Padded(moe.intermediate);
-  return 4 * floats + 2 * bf16 + cuda::MoePlan::Bytes(t, moe.per_token) + 32 * t;
+                         (moe.shared_intermediate > 0 ? t * config.hidden : 0);
+  const int64_t bf16 = options.exact ? 0
+                                     : t * (Padded(config.hidden) + Padded(moe.shared_intermediate)) +
+                                           pairs * Padded(moe.intermediate);
+  return 4 * floats + 2 * bf16 + cuda::MoePlan::Bytes(t, moe.per_token);
 }
 
 Status CudaDecoder::Impl::AllocateMoe() {
@@ -67,24 +62,14 @@ Status CudaDecoder::Impl::AllocateMoe() {
   CELER_ASSIGN(moe_mid, Own<float>(pairs * moe.intermediate));
   CELER_ASSIGN(moe_out, Own<float>(pairs * config.hidden));
   if (moe.shared_intermediate > 0) {
-    CELER_ASSIGN(shared_out, Own<float>(WholeJobs(t) * config.hidden));
+    CELER_ASSIGN(shared_out, Own<float>(t * config.hidden));
   }
   if (!options.exact) {
-    CELER_ASSIGN(moe_x_bf16, Own<std::byte>(2 * WholeJobs(t) * Padded(config.hidden)));
+    CELER_ASSIGN(moe_x_bf16, Own<std::byte>(2 * t * Padded(config.hidden)));
     CELER_ASSIGN(moe_mid_bf16, Own<std::byte>(2 * pairs * Padded(moe.intermediate)));
   }
   if (!options.exact && moe.shared_intermediate > 0) {
-    CELER_ASSIGN(shared_mid_bf16, Own<std::byte>(2 * WholeJobs(t) * Padded(moe.shared_intermediate)));
-    std::vector<int32_t> rows, counts;
-    std::vector<cuda::ExpertJob> jobs;
-    for (int32_t i = 0; i < WholeJobs(t); ++i) rows.push_back(i);
-    for (int32_t i = 0; i <= WholeJobs(t) / cuda::kGroupedTokens; ++i) {
-      counts.push_back(i);
-      jobs.push_back({0, i * cuda::kGroupedTokens, cuda::kGroupedTokens});
-    }
-    CELER_ASSIGN(shared_plan.row, Copied(rows));
-    CELER_ASSIGN(shared_plan.counts, Copied(counts));
-    CELER_ASSIGN(shared_plan.jobs, Copied(jobs));
+    CELER_ASSIGN(shared_mid_bf16, Own<std::byte>(2 * t * Padded(moe.shared_intermediate)));
   }
   CELER_ASSIGN(std::byte * plan, Own<std::byte>(cuda::MoePlan::Bytes(t, moe.per_token)));
   moe_plan = cuda::MoePlan::In(plan, t, moe.per_token);
@@ -250,8 +235,8 @@ void CudaDecoder::Impl::SharedExpert(const DeviceLayer& w, int count) {
                                .out = shared_mid_bf16,
                                .out_stride = w.down.padded,
                                .activation = static_cast<cuda::DeviceActivation>(config.activation),
-                               .plan = shared_plan};
-  product.plan.counts += (count + cuda::kGroupedTokens - 1) / cuda::kGroupedTokens;
+                               .plan = {},
+                               .tokens = count};
   Check(cuda::LaunchMoeGrouped(product, stream->get()));
   product.w = {.first = w.down, .up = {}};
   product.gate_up = false;

@@ -1,6 +1,5 @@
 // CudaDecoder's forward pass for many tokens with the products of wide_cuda.h.
 #include <algorithm>
-#include <cstdlib>
 
 #include "kernels/gate_up/gate_up_cuda.h"
 #include "kernels/qkv/qkv_cuda.h"
@@ -27,8 +26,7 @@ void CudaDecoder::Impl::MultiplyWide(std::span<const DeviceMatrix* const> matric
 }
 
 void CudaDecoder::Impl::LayerWide(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer) {
-  static const bool join = !std::getenv("CELER_JOIN") || std::atoi(std::getenv("CELER_JOIN"));
-  if (batch.count <= cuda::kWideJoined && join) return LayerJoined(w, batch, layer);
+  if (batch.count <= cuda::kWideJoined) return LayerJoined(w, batch, layer);
   wide_prepared = false;
   const DecoderConfig& c = config;
   const int64_t n = batch.count, q_width = c.heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
@@ -86,37 +84,6 @@ void CudaDecoder::Impl::LayerWide(const DeviceLayer& w, const cuda::DeviceBatch&
   MultiplyWide(down, args);
 }
 
-// Behind what waits already, unless they cannot be one kernel.
-void CudaDecoder::Impl::Append(std::span<const DeviceMatrix* const> matrices, cuda::WideArgs args) {
-  args.partial = wide_partial;
-  args.tickets = wide_tickets;
-  const bool alike = std::all_of(matrices.begin(), matrices.end(),
-                                 [&](const DeviceMatrix* m) { return SameForm(*m, *matrices[0]); });
-  for (size_t first = 0; first < matrices.size();) {
-    args.matrices = alike ? static_cast<int>(matrices.size()) : 1;
-    int64_t rows = 0;
-    for (size_t i = 0; i < static_cast<size_t>(args.matrices); ++i, ++first) {
-      args.w[i] = *matrices[first];
-      rows += matrices[first]->rows;
-    }
-    if (!wide_chain.empty() &&
-        (wide_chain.size() == cuda::kWideChain || wide_chain[0].w[0].format != args.w[0].format ||
-         wide_chain[0].w[0].group != args.w[0].group))
-      LaunchChain();
-    wide_chain.push_back(args);
-    args.out += rows;
-  }
-}
-
-void CudaDecoder::Impl::LaunchChain() {
-  static const bool one = std::getenv("GB_ONE") != nullptr;
-  if (one) {
-    for (const cuda::WideArgs& args : wide_chain) Check(cuda::LaunchWide(args, stream->get()));
-  } else if (!wide_chain.empty())
-    Check(cuda::LaunchWide(wide_chain, stream->get()));
-  wide_chain.clear();
-}
-
 // For a product of x under a norm: with what the product in front prepared, or with activations made here.
 cuda::WideArgs CudaDecoder::Impl::NormedArgs(int count, const DeviceMatrix& m, const float* by) {
   cuda::WideArgs args;
@@ -128,7 +95,6 @@ cuda::WideArgs CudaDecoder::Impl::NormedArgs(int count, const DeviceMatrix& m, c
     args.eps = config.norm_eps;
     return args;
   }
-  LaunchChain();
   Check(cuda::LaunchWideActivations(x, nullptr, count, static_cast<int>(config.hidden), by, config.norm_eps,
                                     args.x, stream->get()));
   return args;
@@ -138,7 +104,7 @@ void CudaDecoder::Impl::QkvJoined(const DeviceLayer& w, const cuda::DeviceBatch&
   const DecoderConfig& c = config;
   const int64_t q_width = c.heads * c.head_dim;
   const DeviceMatrix* const projections[] = {&w.q, &w.k, &w.v};
-  MarkJoined(Op::kQkv);
+  Mark(Op::kQkv);
   cuda::WideArgs args = NormedArgs(batch.count, w.q, w.attention_norm);
   if (cuda::WideQkvRuns(w.kv, static_cast<int>(c.rope.dim)) && !w.q_norm && !w.k_norm && SameForm(w.q, w.k) &&
       SameForm(w.q, w.v)) {
@@ -151,17 +117,15 @@ void CudaDecoder::Impl::QkvJoined(const DeviceLayer& w, const cuda::DeviceBatch&
                 .rope_sin = rope_sin};
     args.out = q;
     args.out_stride = q_width;
-    return Append(projections, args);
+    return MultiplyWide(projections, args);
   }
   args.out = qkv_rows;
   args.out_stride = q_width + 2 * c.kv_heads * c.head_dim;
-  Append(projections, args);
-  LaunchChain();
+  MultiplyWide(projections, args);
   FinishQkvRows(w, batch);
 }
 
-// A product also does what lies between it and the next one, and those between two attentions are one kernel:
-// what follows an attention up to the projections of the next layer.
+// A product also does what lies between it and the next one.
 void CudaDecoder::Impl::LayerJoined(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer) {
   const DecoderConfig& c = config;
   const int64_t n = batch.count, q_width = c.heads * c.head_dim;
@@ -184,14 +148,13 @@ void CudaDecoder::Impl::LayerJoined(const DeviceLayer& w, const cuda::DeviceBatc
       args.next_squares = wide_squares;
       wide_prepared = true;
     }
-    Append(matrices, args);
+    MultiplyWide(matrices, args);
   };
 
   if (layer == 0) {
     wide_prepared = false;
     QkvJoined(w, batch);
   }
-  LaunchChain();
   Mark(Op::kAttention);
   const cuda::WideActivations attended = WideRows(attention_bf16, 0, n, w.o.padded);
   if (UsesFlash(w, batch) || q_width % 128 != 0) {
@@ -205,33 +168,31 @@ void CudaDecoder::Impl::LayerJoined(const DeviceLayer& w, const cuda::DeviceBatc
   }
   if (w.sparse()) {
     add_to_x(output, attended, nullptr, 0);
-    LaunchChain();
     Moe(w, batch.count);
     if (following) QkvJoined(*following, batch);
     return;
   }
   add_to_x(output, attended, w.ffn_norm, w.gate.padded);
 
-  MarkJoined(Op::kGateUp);
+  Mark(Op::kGateUp);
   cuda::WideArgs args = NormedArgs(batch.count, w.gate, w.ffn_norm);
   const cuda::WideActivations mid_rows = WideRows(mid_bf16, 0, n, w.down.padded);
   args.activation = static_cast<cuda::DeviceActivation>(c.activation);
   if (SameForm(w.gate, w.up)) {
     args.epilogue = cuda::WideEpilogue::kGateUp;
     args.mid = mid_rows;
-    Append(gate_up, args);
+    MultiplyWide(gate_up, args);
   } else {
     args.out_stride = w.gate.rows;
     args.out = mid;
-    Append(std::span(gate_up).first(1), args);
+    MultiplyWide(std::span(gate_up).first(1), args);
     args.out = up;
-    Append(std::span(gate_up).last(1), args);
-    LaunchChain();
+    MultiplyWide(std::span(gate_up).last(1), args);
     Check(cuda::LaunchActivate(mid, up, mid, n * w.gate.rows, args.activation, stream->get()));
     Check(cuda::LaunchWideActivations(mid, nullptr, n, w.gate.rows, nullptr, 0, mid_rows, stream->get()));
   }
 
-  MarkJoined(Op::kDown);
+  Mark(Op::kDown);
   if (!following) return add_to_x(down, mid_rows, norm, head.padded);
   add_to_x(down, mid_rows, following->attention_norm, following->q.padded);
   QkvJoined(*following, batch);
@@ -244,10 +205,8 @@ void CudaDecoder::Impl::LogitsWide(int rows, const int32_t* of) {
     cuda::WideArgs args = NormedArgs(rows, head, norm);
     args.out = logits;
     args.out_stride = c.vocab;
-    Append(matrices, args);
-    return LaunchChain();
+    return MultiplyWide(matrices, args);
   }
-  LaunchChain();
   wide_prepared = false;
   cuda::WideArgs args;
   args.tokens = rows;

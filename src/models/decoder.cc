@@ -19,7 +19,7 @@ int64_t Bytes(const ExpertWeights& expert) {
 }  // namespace
 
 void Decoder::EnsureWorkspace(int64_t tokens) {
-  const auto grow = [](std::vector<float>& v, int64_t n) {
+  const auto grow = [](AlignedVector<float>& v, int64_t n) {
     if (static_cast<int64_t>(v.size()) < n) v.resize(static_cast<size_t>(n));
   };
   const DecoderConfig& c = config_;
@@ -38,7 +38,7 @@ void Decoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> kv,
 
   OpClock clock(profile_);
   clock.Begin(Op::kEmbed);
-  Embed({.tokens = batch.tokens, .table = weights_.embedding, .out = x});
+  Embed({.tokens = batch.tokens, .table = weights_.embedding, .out = x, .pool = pool_});
   rope_->Fill(batch.positions, work_.cos.data(), work_.sin.data());
 
   for (int64_t i = 0; i < c.layers; ++i) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "core/aligned_vector.h"
 #include "core/result.h"
 #include "core/thread_pool.h"
 #include "kernels/batch.h"
@@ -90,7 +91,7 @@ class Decoder {
 
   // Scratch for the largest batch seen so far.
   struct Workspace {
-    std::vector<float> x, q, k, v, attention, up, mid, cos, sin;
+    AlignedVector<float> x, q, k, v, attention, up, mid, cos, sin;
   } work_;
 };
 

@@ -347,6 +347,23 @@ TEST(MoeCudaRouter, EqualsDoubleAloneAndInCompany) {
   }
 }
 
+// Without a launch, so also without a GPU.
+TEST(MoeCudaRoute, RefusesWhatItCannotDo) {
+  MoeRouteArgs args;
+  args.tokens = 1, args.experts = 2, args.top = 3, args.hidden = 8;
+  EXPECT_EQ(cudaErrorInvalidValue, LaunchMoeRoute(args, nullptr)) << "more than there are";
+  args.top = 0;
+  EXPECT_EQ(cudaErrorInvalidValue, LaunchMoeRoute(args, nullptr));
+  args.top = 1, args.experts = kMaxExperts + 1;
+  EXPECT_EQ(cudaErrorInvalidValue, LaunchMoeRoute(args, nullptr));
+  MoeRouterArgs router;
+  router.tokens = 1, router.experts = 2, router.hidden = 1 << 20;
+  EXPECT_EQ(cudaErrorInvalidValue, LaunchMoeRouter(router, nullptr));
+  MoeProductArgs product;
+  product.job_tokens = kMaxMatvecTokens + 1;
+  EXPECT_EQ(cudaErrorInvalidValue, LaunchMoeProduct(product, nullptr));
+}
+
 // Of equal logits those of lower index, and weights as on the CPU, whatever the number of experts.
 TEST(MoeCudaRoute, ChoosesAsTheCpu) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";

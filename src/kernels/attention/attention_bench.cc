@@ -42,8 +42,9 @@ void Measure(benchmark::State& state, const Case& c) {
                  .blocks = blocks,
                  .kv_heads = c.model.kv_heads,
                  .block_size = size,
-                 .head_dim = c.model.dim};
-  const int64_t bytes = 2 * blocks * kv.BlockBytes();
+                 .head_dim = c.model.dim,
+                 .run = 16};
+  const int64_t bytes = 2 * kv.Blocks() * kv.BlockBytes();
   const int64_t enough = std::max<int64_t>(int64_t{96} << 20, 3 * HostCpu().last_level_bytes);
   const int64_t layers = c.queries > 1 ? 1 : (enough + bytes - 1) / bytes;
   auto buffer = Buffer::Allocate(CpuAllocator(), static_cast<size_t>(layers * bytes));  // in huge pages

@@ -80,24 +80,42 @@ void Merge(const Partial& a, const Partial& b, int64_t rows, int64_t padded) {
   }
 }
 
+// What a call needs room for, kept from call to call: a decode step has no time to allocate.
+struct Room {
+  std::vector<Unit> units;
+  std::vector<Item> items;
+  std::vector<int32_t> left;    // pieces to go, per unit
+  std::vector<int64_t> next;    // the next item of each thread's part
+  std::vector<int32_t> pieces;  // the block tables, counting what one head reads of a block as tiles do
+  std::vector<float> partials;
+};
+
 class Flash {
  public:
-  Flash(const AttentionArgs& args, AttentionTileFn attend)
+  Flash(const AttentionArgs& args, AttentionTileFn attend, Room& room)
       : args_(args),
         attend_(attend),
         group_(args.heads / args.kv.kv_heads),
-        padded_(PaddedDim(args.kv.head_dim)) {}
+        padded_(PaddedDim(args.kv.head_dim)),
+        room_(room),
+        units_(room.units),
+        items_(room.items),
+        left_(room.left),
+        next_(room.next) {
+    units_.clear();
+    items_.clear();
+  }
 
   void Run() {
     Plan();
-    static thread_local std::vector<float> partials;
-    partials_ = Aligned(partials, partial_count_ * partial_floats_);
+    FindPieces();
+    partials_ = Aligned(room_.partials, partial_count_ * partial_floats_);
     left_.assign(units_.size(), 0);
     for (size_t u = 0; u < units_.size(); ++u) left_[u] = static_cast<int32_t>(units_[u].pieces);
     const auto count = static_cast<int64_t>(items_.size());
     if (!split_) {
       args_.pool->ParallelForDynamic(count, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) RunItem(items_[static_cast<size_t>(i)], nullptr);
+        for (int64_t i = begin; i < end; ++i) RunItem(items_[static_cast<size_t>(i)], nullptr, false);
       });
       return;
     }
@@ -108,13 +126,17 @@ class Flash {
     const auto part_begin = [&](int64_t part) { return part * count / parts; };
     for (int64_t i = 0; i < parts; ++i) next_[static_cast<size_t>(i)] = part_begin(i);
     args_.pool->ParallelForDynamic(parts, 1, [&](int64_t begin, int64_t end) {
+      int64_t unit = -1;  // of the item before
       for (int64_t own = begin; own < end; ++own)
         for (int64_t i = 0; i < parts; ++i) {
           const int64_t part = (own + i) % parts, part_end = part_begin(part + 1);
           std::atomic_ref<int64_t> next(next_[static_cast<size_t>(part)]);
-          for (int64_t at = 0; (at = next.fetch_add(1, std::memory_order_relaxed)) < part_end;)
-            RunItem(items_[static_cast<size_t>(at)],
-                    at + 1 < part_end ? &items_[static_cast<size_t>(at + 1)] : nullptr);
+          for (int64_t at = 0; (at = next.fetch_add(1, std::memory_order_relaxed)) < part_end;) {
+            const Item& item = items_[static_cast<size_t>(at)];
+            RunItem(item, at + 1 < part_end ? &items_[static_cast<size_t>(at + 1)] : nullptr,
+                    item.unit == unit);
+            unit = item.unit;
+          }
         }
     });
   }
@@ -153,20 +175,36 @@ class Flash {
     partial_floats_ = PartialFloats(max_rows_, padded_);
   }
 
+  void FindPieces() {
+    const RaggedBatch& batch = args_.batch;
+    std::vector<int32_t>& pieces = room_.pieces;
+    if (pieces.size() < batch.block_table.size()) pieces.resize(batch.block_table.size());
+    for (int64_t s = 0; s < batch.seqs(); ++s) {
+      const int64_t end = batch.seq_start[static_cast<size_t>(s + 1)];
+      if (end == batch.seq_start[static_cast<size_t>(s)]) continue;
+      const int64_t blocks = Position(end - 1) / args_.kv.block_size + 1, at = s * batch.max_blocks;
+      for (int64_t b = at; b < at + blocks; ++b)
+        pieces[static_cast<size_t>(b)] =
+            static_cast<int32_t>(args_.kv.HeadPiece(batch.block_table[static_cast<size_t>(b)]));
+    }
+    pieces_ = pieces.data();
+  }
+
   int64_t Position(int64_t token) const { return args_.batch.positions[static_cast<size_t>(token)]; }
   int64_t FirstKey(int64_t position) const {
     return args_.window > 0 ? std::max<int64_t>(0, position - args_.window + 1) : 0;
   }
 
-  // `next` is what this thread is likely to run after it, if that is known.
-  void RunItem(const Item& item, const Item* next) {
+  // `next` is what this thread is likely to run after it, if that is known; `same_unit` as it ran just
+  // before.
+  void RunItem(const Item& item, const Item* next, bool same_unit) {
     static thread_local std::vector<float> memory;
     float* scratch =
         Aligned(memory, TileScratchFloats(max_rows_, args_.kv.head_dim) + 16 + 2 * partial_floats_);
     const Unit& unit = units_[static_cast<size_t>(item.unit)];
     const int64_t rows = unit.tokens * group_;
     if (item.piece >= 0) {
-      Attend(unit, item.piece, scratch, SharedPartial(unit, item.piece), next);
+      Attend(unit, item.piece, scratch, SharedPartial(unit, item.piece), next, same_unit);
       // Whoever finishes the last piece combines all of them, in order.
       std::atomic_ref<int32_t> left(left_[static_cast<size_t>(item.unit)]);
       if (left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
@@ -177,9 +215,9 @@ class Flash {
     float* own = scratch + (TileScratchFloats(max_rows_, args_.kv.head_dim) + 15) / 16 * 16;
     const Partial total = PartialAt(own, rows, padded_),
                   more = PartialAt(own + partial_floats_, rows, padded_);
-    Attend(unit, 0, scratch, total, next);
+    Attend(unit, 0, scratch, total, next, false);
     for (int64_t p = 1; p < unit.pieces; ++p) {
-      Attend(unit, p, scratch, more, nullptr);
+      Attend(unit, p, scratch, more, nullptr, true);
       Merge(total, more, rows, padded_);
     }
     Finish(unit, total);
@@ -189,14 +227,14 @@ class Flash {
     return PartialAt(partials_ + (unit.partial + piece) * partial_floats_, unit.tokens * group_, padded_);
   }
 
-  void Attend(const Unit& unit, int64_t piece, float* scratch, const Partial& result,
-              const Item* next) const {
+  void Attend(const Unit& unit, int64_t piece, float* scratch, const Partial& result, const Item* next,
+              bool same_queries) const {
     const KvLayerView& kv = args_.kv;
     const int64_t key = (unit.first_piece + piece) * kPieceKeys;
     AttentionTile tile{.kind = KindOf(kv.dtype),
                        .k = HeadRows(kv.k, unit),
                        .v = HeadRows(kv.v, unit),
-                       .block_bytes = kv.BlockBytes(),
+                       .block_bytes = kv.HeadBytes(),
                        .row_bytes = kv.RowBytes(),
                        .scale_offset = kv.block_size * kv.RowBytes(),
                        .block_size = kv.block_size,
@@ -212,6 +250,7 @@ class Flash {
                        .key_begin = key,
                        .key_end = key + kPieceKeys,
                        .scratch = scratch,
+                       .same_queries = same_queries,
                        .max = result.max,
                        .sum = result.sum,
                        .acc = result.acc};
@@ -229,9 +268,7 @@ class Flash {
   const uint8_t* HeadRows(const std::byte* part, const Unit& unit) const {
     return reinterpret_cast<const uint8_t*>(part + args_.kv.RowOffset(0, unit.kv_head, 0));
   }
-  const int32_t* Blocks(const Unit& unit) const {
-    return args_.batch.block_table.data() + unit.seq * args_.batch.max_blocks;
-  }
+  const int32_t* Blocks(const Unit& unit) const { return pieces_ + unit.seq * args_.batch.max_blocks; }
 
   // The group's heads of one token are neighbours: [group, head_dim].
   int64_t HeadOffset(const Unit& unit) const {
@@ -252,11 +289,13 @@ class Flash {
   const AttentionArgs& args_;
   const AttentionTileFn attend_;
   const int64_t group_, padded_;
-  std::vector<Unit> units_;
-  std::vector<Item> items_;
-  bool split_ = false;         // pieces are separate items
-  std::vector<int32_t> left_;  // pieces to go, per unit
-  std::vector<int64_t> next_;  // the next item of each thread's part
+  Room& room_;
+  std::vector<Unit>& units_;
+  std::vector<Item>& items_;
+  std::vector<int32_t>& left_;
+  std::vector<int64_t>& next_;
+  bool split_ = false;  // pieces are separate items
+  const int32_t* pieces_ = nullptr;
   float* partials_ = nullptr;
   int64_t partial_count_ = 0, partial_floats_ = 0, max_rows_ = 0;
 };
@@ -265,7 +304,8 @@ class Flash {
 
 void FlashAttention(const AttentionArgs& args, AttentionTileFn attend) {
   CELER_CHECK_EQ(args.kv.block_size % kSegmentKeys, 0);
-  Flash(args, attend).Run();
+  static thread_local Room room;
+  Flash(args, attend, room).Run();
 }
 
 }  // namespace celer

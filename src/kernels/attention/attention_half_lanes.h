@@ -8,6 +8,7 @@
 #pragma once
 
 #include "kernels/attention/attention_half.h"
+#include "kernels/attention/attention_half_loops.h"
 
 namespace celer {
 namespace {
@@ -25,7 +26,7 @@ class HalfLanesTile {
   }
 
   void Run() {
-    for (int64_t t = 0; t < t_.tokens; ++t)
+    for (int64_t t = 0; t < t_.tokens && !t_.same_queries; ++t)
       for (int64_t b = 0; b < blocks_; ++b) PrepareLanes(t, b);
     for (int64_t r = 0; r < t_.tokens * t_.group; ++r) {
       t_.max[r] = -__builtin_inff();
@@ -57,12 +58,12 @@ class HalfLanesTile {
       Transpose8x8(decoded_ + d, padded_, to + d * kHalfLanes);
   }
 
-  // A decode step reads each row once, and had better ask for it early: for values while scores are computed,
-  // for the next keys while values are summed up. Into L2, as prefetches into L1 are dropped, and a few at a
-  // time: more than the memory system can queue would be dropped too.
+  // A decode step reads each row once, and had better ask for it early and a few lines at a time: more than
+  // the memory system can queue would be dropped. While scores are computed, for the values into L1; while
+  // values are summed up, for the next keys; and each for what is used kStepsAhead later into L2.
+  static constexpr int64_t kStepsAhead = 3;
   bool ReadsOnce() const { return t_.tokens <= 2; }
-  int64_t BlockOffset(int64_t key) const { return t_.blocks[key / t_.block_size] * t_.block_bytes; }
-  int64_t RowOffset(int64_t key) const { return BlockOffset(key) + key % t_.block_size * t_.row_bytes; }
+  int64_t RowOffset(int64_t key) const { return RowOf(t_, t_.blocks, key); }
   int64_t FirstKey(int64_t token) const {
     const int64_t position = t_.positions[token];
     return t_.window > 0 && position >= t_.window ? position - t_.window + 1 : 0;
@@ -89,12 +90,21 @@ class HalfLanesTile {
       }
     }
     if (kInt8) stride = padded_ * 2;
-    // int8 values are decoded before anything else is done, so they must be there a step earlier.
-    const uint8_t *next_k[kSegments] = {}, *soon_v[kSegments] = {};
-    for (int64_t s = 0; s < kSegments && ReadsOnce(); ++s) {
-      const RowsAhead ahead = LookAhead(t_, start + kSoftmaxKeys + s * kSegmentKeys);
-      next_k[s] = ahead.k;
-      soon_v[s] = kInt8 ? ahead.v : v[s];
+    // int8 rows are decoded before anything else is done, so what is read is a step earlier.
+    const uint8_t* const none = reinterpret_cast<const uint8_t*>(scores_);
+    Fetch fetch[kSegments];
+    for (int64_t s = 0; s < kSegments; ++s) {
+      fetch[s] = {none, none, none, none};
+      if (!ReadsOnce()) continue;
+      const RowsAhead next = LookAhead(t_, start + kSoftmaxKeys + s * kSegmentKeys);
+      const RowsAhead later = LookAhead(t_, start + kStepsAhead * kSoftmaxKeys + s * kSegmentKeys);
+      const auto use = [](const uint8_t*& to, const uint8_t* from) {
+        if (from) to = from;
+      };
+      use(fetch[s].soon_v, kInt8 ? next.v : v[s]);
+      use(fetch[s].later_v, later.v);
+      use(fetch[s].soon_k, next.k);
+      use(fetch[s].later_k, later.k);
     }
     for (int64_t t = 0; t < t_.tokens; ++t) {
       const int64_t position = t_.positions[t] - start, first = FirstKey(t) - start;
@@ -103,35 +113,54 @@ class HalfLanesTile {
       if (begin >= end) continue;
       for (int64_t b = 0; b < blocks_; ++b) {
         const int64_t block = t * blocks_ + b;
-        Scores(query_ + block * kHalfLanes * padded_, k, stride, begin, end, soon_v);
+        Scores(query_ + block * kHalfLanes * padded_, k, stride, begin, end, fetch);
         const int64_t row = t * t_.group + b * kHalfLanes, left = t_.group - b * kHalfLanes;
         const int64_t rows = left < kHalfLanes ? left : kHalfLanes;
         float shrink[kHalfLanes];
         Softmax(power_ + block * kHalfLanes, begin, end, row, rows, shrink);
-        Values(v, stride, begin, end, rows, shrink, next_k, t_.acc + row * padded_);
+        Values(v, stride, begin, end, rows, shrink, fetch, t_.acc + row * padded_);
       }
     }
   }
 
   const uint8_t* Decoded(const uint8_t* base, int64_t key, int64_t keys, __fp16* out) const {
-    const uint8_t* scales = base + BlockOffset(key) + t_.scale_offset + key % t_.block_size * sizeof(float);
+    const int64_t block = BlockOf(t_, key), slot = key - block * t_.block_size;
+    const uint8_t* scales =
+        base + t_.blocks[block] * t_.block_bytes + t_.scale_offset + slot * int64_t{sizeof(float)};
     DecodeToHalf(base + RowOffset(key), t_.row_bytes, reinterpret_cast<const float*>(scales), keys,
                  t_.head_dim, padded_, out);
     return reinterpret_cast<const uint8_t*>(out);
   }
 
+  // What a segment's work asks the memory for; `none` in Step() where there is nothing.
+  struct Fetch {
+    const uint8_t *soon_v, *later_v, *soon_k, *later_k;
+  };
+  static constexpr int64_t kFetchBytes = 512;  // that an inner loop asks for
+
   // scores_[key][lane] for the keys of [begin, end), and for others of their segments, which do not matter.
   void Scores(const __fp16* query, const uint8_t* const* k, int64_t stride, int64_t begin, int64_t end,
-              const uint8_t* const* soon_v) {
+              const Fetch* fetch) {
+    const int64_t row_bytes = t_.row_bytes;
     for (int64_t key = begin / kTogether * kTogether; key < end; key += kTogether) {
       const int64_t s = key / kSegmentKeys, at = key % kSegmentKeys;
-      if (soon_v[s]) Prefetch(soon_v[s] + at * t_.row_bytes);
-      ScoresOf(query, k[s] + at * stride, stride, scores_ + key * kHalfLanes);
+      const uint8_t* const rows = k[s] + at * stride;
+      __fp16* const scores = scores_ + key * kHalfLanes;
+      if (t_.head_dim % kScoreDims != 0) {
+        ScoresOf(query, rows, stride, scores);
+        continue;
+      }
+      for (int64_t d = 0; d < t_.head_dim; d += kScoreDims) {
+        const int64_t done = d / kScoreDims * kFetchBytes;
+        const bool more = done < kTogether * row_bytes;
+        const uint8_t* soon = more ? fetch[s].soon_v + at * row_bytes + done : rows;
+        const uint8_t* later = more ? fetch[s].later_v + at * row_bytes + done : rows;
+        if (d == 0)
+          ScoresOf8<true>(query, rows, stride, scores, soon, later);
+        else
+          ScoresOf8<false>(query + d * kHalfLanes, rows + d * 2, stride, scores, soon, later);
+      }
     }
-  }
-  // Inlined by force: g++ takes a function that only prefetches for one without effect, and drops the call.
-  CELER_INLINE void Prefetch(const uint8_t* rows) const {
-    for (int64_t i = 0; i < kTogether * t_.row_bytes; i += 64) __builtin_prefetch(rows + i, 0, 2);
   }
 
   // Sums of 16 products, then of pairs of those, then of the pairs.
@@ -246,58 +275,53 @@ class HalfLanesTile {
 
   // acc = acc * shrink + weighted values of the step's keys.
   void Values(const uint8_t* const* v, int64_t stride, int64_t begin, int64_t end, int64_t rows,
-              const float* shrink, const uint8_t* const* next_k, float* acc) const {
+              const float* shrink, const Fetch* fetch, float* acc) const {
+    if (rows == kHalfLanes && begin == 0 && end == kSoftmaxKeys && t_.head_dim % kValueColumns == 0)
+      return AllValues(v, stride, shrink, fetch, acc);
     switch (rows) {
       case 1:
-        return ValueRows<1>(v, stride, begin, end, shrink, next_k, acc);
+        return ValueRows<1>(v, stride, begin, end, shrink, acc);
       case 2:
-        return ValueRows<2>(v, stride, begin, end, shrink, next_k, acc);
+        return ValueRows<2>(v, stride, begin, end, shrink, acc);
       case 3:
-        return ValueRows<3>(v, stride, begin, end, shrink, next_k, acc);
+        return ValueRows<3>(v, stride, begin, end, shrink, acc);
       case 4:
-        return ValueRows<4>(v, stride, begin, end, shrink, next_k, acc);
+        return ValueRows<4>(v, stride, begin, end, shrink, acc);
       case 5:
-        return ValueRows<5>(v, stride, begin, end, shrink, next_k, acc);
+        return ValueRows<5>(v, stride, begin, end, shrink, acc);
       case 6:
-        return ValueRows<6>(v, stride, begin, end, shrink, next_k, acc);
+        return ValueRows<6>(v, stride, begin, end, shrink, acc);
       case 7:
-        return ValueRows<7>(v, stride, begin, end, shrink, next_k, acc);
+        return ValueRows<7>(v, stride, begin, end, shrink, acc);
       case 8:
-        return ValueRows<8>(v, stride, begin, end, shrink, next_k, acc);
+        return ValueRows<8>(v, stride, begin, end, shrink, acc);
     }
   }
   template <int kR>
   void ValueRows(const uint8_t* const* v, int64_t stride, int64_t begin, int64_t end, const float* shrink,
-                 const uint8_t* const* next_k, float* acc) const {
+                 float* acc) const {
     int64_t d = 0;
     // Sixteen sums at a time, if possible: with fewer of them, each would wait for its last addition.
     constexpr int kWide = kR <= 2 ? 8 : kR <= 4 ? 4 : 2;
     if constexpr (kWide > 2)
       for (; d + kWide * kHalfLanes <= t_.head_dim; d += kWide * kHalfLanes)
-        ValueColumns<kR, kWide>(v, stride, begin, end, d, kHalfLanes, shrink, next_k, acc);
+        ValueColumns<kR, kWide>(v, stride, begin, end, d, kHalfLanes, shrink, acc);
     for (; d + 2 * kHalfLanes <= t_.head_dim; d += 2 * kHalfLanes)
-      ValueColumns<kR, 2>(v, stride, begin, end, d, kHalfLanes, shrink, next_k, acc);
+      ValueColumns<kR, 2>(v, stride, begin, end, d, kHalfLanes, shrink, acc);
     for (; d < t_.head_dim; d += kHalfLanes) {
       const int64_t left = t_.head_dim - d;
-      ValueColumns<kR, 1>(v, stride, begin, end, d, left < kHalfLanes ? left : kHalfLanes, shrink, next_k,
-                          acc);
+      ValueColumns<kR, 1>(v, stride, begin, end, d, left < kHalfLanes ? left : kHalfLanes, shrink, acc);
     }
   }
   template <int kR, int kV>
   CELER_INLINE void ValueColumns(const uint8_t* const* v, int64_t stride, int64_t begin, int64_t end,
-                                 int64_t d, int64_t some, const float* shrink, const uint8_t* const* next_k,
-                                 float* acc) const {
+                                 int64_t d, int64_t some, const float* shrink, float* acc) const {
     const int64_t padded = padded_;
     const __fp16* const weights = scores_;
     float16x8_t sum[kR][kV];
     for (int r = 0; r < kR; ++r)
       for (int i = 0; i < kV; ++i) sum[r][i] = vdupq_n_f16(0);
-    // These columns' share of each segment of the next keys.
-    const int64_t share = kSegmentKeys * t_.row_bytes * kV * kHalfLanes / t_.head_dim;
     for (int64_t key = begin; key < end;) {
-      if (const uint8_t* ahead = next_k[key / kSegmentKeys])
-        for (int64_t i = 0; i < share; i += 64)
-          __builtin_prefetch(ahead + d / (kV * kHalfLanes) * share + i, 0, 2);
       const uint8_t* value = v[key / kSegmentKeys] + key % kSegmentKeys * stride + d * 2;
       const int64_t segment_end = (key / kSegmentKeys + 1) * kSegmentKeys;
       for (const int64_t to = segment_end < end ? segment_end : end; key < to; ++key, value += stride) {
@@ -306,8 +330,6 @@ class HalfLanesTile {
           part[0] = LoadHalfEnd(value, some);
         else
           for (int i = 0; i < kV; ++i) part[i] = LoadHalf(value + i * 16);
-        // The next columns, from L2 to L1.
-        if (kV == 2) __builtin_prefetch(value + 2 * kV * kHalfLanes, 0, 3);
         const float16x8_t weight = vld1q_f16(weights + key * kHalfLanes);
         const auto row = [&](auto lane) __attribute__((always_inline)) {
           constexpr int kLane = decltype(lane)::value;
@@ -318,13 +340,30 @@ class HalfLanesTile {
         row(Constant<4>()), row(Constant<5>()), row(Constant<6>()), row(Constant<7>());
       }
     }
-    for (int r = 0; r < kR; ++r) {
-      const float32x4_t by = vdupq_n_f32(shrink[r]);
-      for (int i = 0; i < kV; ++i) {
-        float* to = acc + r * padded + d + i * kHalfLanes;
-        vst1q_f32(to, vfmaq_f32(vcvt_f32_f16(vget_low_f16(sum[r][i])), vld1q_f32(to), by));
-        vst1q_f32(to + 4, vfmaq_f32(vcvt_high_f32_f16(sum[r][i]), vld1q_f32(to + 4), by));
-      }
+    for (int r = 0; r < kR; ++r)
+      for (int i = 0; i < kV; ++i) AddTo(acc + r * padded + d + i * kHalfLanes, sum[r][i], shrink[r]);
+  }
+  static CELER_INLINE void AddTo(float* to, float16x8_t sum, float shrink) {
+    const float32x4_t by = vdupq_n_f32(shrink);
+    vst1q_f32(to, vfmaq_f32(vcvt_f32_f16(vget_low_f16(sum)), vld1q_f32(to), by));
+    vst1q_f32(to + 4, vfmaq_f32(vcvt_high_f32_f16(sum), vld1q_f32(to + 4), by));
+  }
+
+  // The same for a whole step and eight queries.
+  static constexpr int64_t kValueColumns = 16;
+  void AllValues(const uint8_t* const* v, int64_t stride, const float* shrink, const Fetch* fetch,
+                 float* acc) const {
+    ValueSegment segments[kSegments + 1];
+    for (int64_t s = 0; s < kSegments; ++s) segments[s] = {v[s], fetch[s].soon_k, fetch[s].later_k};
+    segments[kSegments] = segments[0];
+    const int64_t bytes = kSegmentKeys * t_.row_bytes;  // of a segment, prefetched piece by piece
+    for (int64_t d = 0; d < t_.head_dim; d += kValueColumns) {
+      alignas(64) __fp16 sums[kHalfLanes][kValueColumns];
+      const int64_t ahead = d / kValueColumns * kFetchBytes;
+      ValuesOf64(segments, d * 2, ahead < bytes ? ahead : 0, stride, scores_, sums[0]);
+      for (int r = 0; r < kHalfLanes; ++r)
+        for (int i = 0; i < kValueColumns; i += kHalfLanes)
+          AddTo(acc + r * padded_ + d + i, vld1q_f16(sums[r] + i), shrink[r]);
     }
   }
 

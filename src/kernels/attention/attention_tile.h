@@ -53,11 +53,23 @@ struct AttentionTile {
   int64_t next_begin = 0, next_end = 0;
 
   float* scratch = nullptr;  // TileScratchFloats(), 64-byte aligned
+  bool same_queries =
+      false;  // as the tile before had that used this scratch: what was made of them is still there
   // The partial result of each row = (token, head of the group): the softmax is relative to max, not divided.
   float* max = nullptr;  // [rows], -infinity for a row that sees no key here
   float* sum = nullptr;  // [rows]
   float* acc = nullptr;  // [rows, PaddedDim]
 };
+
+// Which entry of a block table holds a key, without a division where blocks have the usual size.
+static inline int64_t BlockOf(const AttentionTile& t, int64_t key) {
+  return t.block_size == kSegmentKeys ? key / kSegmentKeys : key / t.block_size;
+}
+// From a head's first row to the row of a key.
+static inline int64_t RowOf(const AttentionTile& t, const int32_t* blocks, int64_t key) {
+  const int64_t block = BlockOf(t, key);
+  return blocks[block] * t.block_bytes + (key - block * t.block_size) * t.row_bytes;
+}
 
 // Where to find the rows of a later key of the same piece, or of the piece that follows; null if there is
 // none.
@@ -65,18 +77,15 @@ struct RowsAhead {
   const uint8_t *k = nullptr, *v = nullptr;
 };
 static inline RowsAhead LookAhead(const AttentionTile& t, int64_t key) {
-  const auto offset = [&](const int32_t* blocks, int64_t at) {
-    return blocks[at / t.block_size] * t.block_bytes + at % t.block_size * t.row_bytes;
-  };
   if (key < t.key_end && key <= t.positions[t.tokens - 1]) {
-    const int64_t at = offset(t.blocks, key);
+    const int64_t at = RowOf(t, t.blocks, key);
     return {t.k + at, t.v + at};
   }
   // The piece ends with the step of the softmax that holds its last key.
   const int64_t last = t.key_end - 1 < t.positions[t.tokens - 1] ? t.key_end - 1 : t.positions[t.tokens - 1];
   const int64_t later = t.next_begin + key - (last / kSoftmaxKeys + 1) * kSoftmaxKeys;
   if (later < t.next_begin || later >= t.next_end) return {};
-  const int64_t at = offset(t.next_blocks, later);
+  const int64_t at = RowOf(t, t.next_blocks, later);
   return {t.next_k + at, t.next_v + at};
 }
 

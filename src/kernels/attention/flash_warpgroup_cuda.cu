@@ -6,8 +6,6 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <cstdlib>
-
 #include "kernels/attention/flash_attention_cuda.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/matmul/matvec_ptx.cuh"
@@ -282,8 +280,7 @@ namespace attention {
 
 bool FlashWarpgroupRuns(const FlashAttentionArgs& args) {
   const DeviceKv& kv = args.base.kv;
-  static const bool on = std::getenv("CELER_FLASH_WG") != nullptr;
-  return on && WideRuns() && (kv.dtype == DType::kF16 || kv.dtype == DType::kBf16) &&
+  return WideRuns() && (kv.dtype == DType::kF16 || kv.dtype == DType::kBf16) &&
          (kv.head_dim == 64 || kv.head_dim == 128) && args.longest > 64;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "core/thread_pool.h"
 #include "kernels/weight_view.h"
 
 namespace celer {
@@ -12,6 +13,7 @@ struct EmbedArgs {
   std::span<const int32_t> tokens;
   WeightView table;      // [vocab, hidden]
   float* out = nullptr;  // [tokens, hidden]
+  ThreadPool* pool = nullptr;
 };
 
 void Embed(const EmbedArgs& args);  // CHECKs that every token is in the vocabulary

@@ -35,8 +35,9 @@ void Matmul(const MatmulArgs& args) {
     CELER_CHECK(to.w && to.out);
     CELER_CHECK_EQ(to.w.cols, args.outputs[0].w.cols);
     CELER_CHECK_GE(to.out_stride, to.w.rows);
-    if (args.finish) CELER_CHECK_EQ(to.w.rows, args.outputs[0].w.rows);
+    if (args.finish) CELER_CHECK(to.w.rows == args.outputs[0].w.rows && !to.bias && !to.residual);
   }
+  if (args.finish) CELER_CHECK_LE(args.outputs.size(), size_t{MatmulTile::kOutputs});
   if (args.tokens > 0) ChosenMatmul().run(args);
 }
 

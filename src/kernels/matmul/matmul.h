@@ -24,6 +24,14 @@ struct MatmulOutput {
   int64_t out_stride = 0;           // >= w.rows
 };
 
+// Tokens [token_begin, token_end) times rows [row_begin, row_end) of every output, which may lie anywhere.
+struct MatmulTile {
+  int64_t token_begin = 0, token_end = 0, row_begin = 0, row_end = 0;
+  static constexpr int kOutputs = 2;
+  const float* sums[kOutputs] = {};  // of each output, from token_begin and row_begin on
+  int64_t strides[kOutputs] = {};    // from one token to the next
+};
+
 struct MatmulArgs {
   const float* x = nullptr;         // [any, cols]
   const int32_t* x_rows = nullptr;  // token t is row x_rows[t] of x; none: row t
@@ -31,10 +39,10 @@ struct MatmulArgs {
   const float* norm = nullptr;  // [cols]: x is divided by its root mean square and multiplied with this first
   float eps = 1e-5f;
   std::span<const MatmulOutput> outputs = {};  // all with the same number of columns
-  // Called once for each tile of tokens and rows as soon as every output has it, in parallel. Only for
-  // outputs with the same number of rows.
-  using Finish =
-      FunctionRef<void(int64_t token_begin, int64_t token_end, int64_t row_begin, int64_t row_end)>;
+  // Called once for each tile of tokens and rows as soon as every output has it, in parallel. Only for up to
+  // MatmulTile::kOutputs outputs with the same number of rows and nothing to add. What is in their `out`
+  // afterwards is not said: tiles may never get there.
+  using Finish = FunctionRef<void(const MatmulTile& tile)>;
   const Finish* finish = nullptr;
   ThreadPool* pool = nullptr;
 };
@@ -53,6 +61,17 @@ void Matmul(const MatmulArgs& args);
 void Matmul(MatmulArgs args, const MatmulOutput& output);  // of one matrix
 std::span<const MatmulVariant> MatmulVariants();
 const MatmulKernels& ChosenMatmul();  // what Matmul() runs, so whose packing it expects
+
+// A tile that is where the outputs are.
+inline MatmulTile StoredTile(std::span<const MatmulOutput> outputs, int64_t token_begin, int64_t token_end,
+                             int64_t row_begin, int64_t row_end) {
+  MatmulTile tile{token_begin, token_end, row_begin, row_end};
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    tile.sums[i] = outputs[i].out + token_begin * outputs[i].out_stride + row_begin;
+    tile.strides[i] = outputs[i].out_stride;
+  }
+  return tile;
+}
 
 // The end of every variant: bias and residual added to a tile [tokens, stride] of sums, for rows from `row`
 // and tokens from `token` on.

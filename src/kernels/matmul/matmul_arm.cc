@@ -8,9 +8,22 @@
 namespace celer {
 namespace {
 
+constexpr int kRounds = 64;
+
+// Of the integer kernels, which take several rounds.
+TileIsa WithRounds(TileIsa isa) {
+  for (PackedFormat f :
+       {PackedFormat::kByte, PackedFormat::kByteMin, PackedFormat::kByteWide, PackedFormat::kByteRow,
+        PackedFormat::kNibble, PackedFormat::kNibbleMin, PackedFormat::kSuperQ2, PackedFormat::kSuperQ3,
+        PackedFormat::kSuperQ4, PackedFormat::kSuperQ5, PackedFormat::kSuperQ6})
+    isa[f].rounds = kRounds;
+  return isa;
+}
+
 TileIsa Common() {
   TileIsa isa{.geometry = {.rows = 8, .step = 8, .bf16_step = 1, .excess = true},
               .tile_groups = 3,  // 12 row pairs, which kernels take by threes
+              .head_bytes = arm::kStreamAhead,
               .x_tokens = kXPairTokens,
               .x_bytes = XPairBytes,
               .prepare = PrepareXPair};
@@ -39,7 +52,7 @@ const TileIsa& Dotprod() {
     out[PackedFormat::kSuperQ4] = {arm::TileSuperQ4Dotprod, XKind::kSupers};
     out[PackedFormat::kSuperQ5] = {arm::TileSuperQ5Dotprod, XKind::kSupers};
     out[PackedFormat::kSuperQ6] = {arm::TileSuperQ6Dotprod, XKind::kSupers};
-    return out;
+    return WithRounds(out);
   }();
   return isa;
 }
@@ -58,7 +71,7 @@ const TileIsa& I8mm() {
     out[PackedFormat::kSuperQ4] = {arm::TileSuperQ4I8mm, XKind::kSupers};
     out[PackedFormat::kSuperQ5] = {arm::TileSuperQ5I8mm, XKind::kSupers};
     out[PackedFormat::kSuperQ6] = {arm::TileSuperQ6I8mm, XKind::kSupers};
-    return out;
+    return WithRounds(out);
   }();
   return isa;
 }

@@ -57,7 +57,7 @@ void Run(const MatmulArgs& args) {
   for (const MatmulOutput& to : args.outputs) PortableProduct(to, x, args.tokens, *args.pool);
   if (args.finish)
     args.pool->ParallelFor(args.tokens, 1, [&](int64_t begin, int64_t end) {
-      (*args.finish)(begin, end, 0, args.outputs[0].w.rows);
+      (*args.finish)(StoredTile(args.outputs, begin, end, 0, args.outputs[0].w.rows));
     });
 }
 

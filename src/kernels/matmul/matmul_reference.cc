@@ -32,7 +32,7 @@ void Run(const MatmulArgs& args) {
         }
       }
     });
-  if (args.finish) (*args.finish)(0, args.tokens, 0, args.outputs[0].w.rows);
+  if (args.finish) (*args.finish)(StoredTile(args.outputs, 0, args.tokens, 0, args.outputs[0].w.rows));
 }
 
 }  // namespace

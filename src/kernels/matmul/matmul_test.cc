@@ -226,6 +226,13 @@ TEST(Matmul, EveryVariantMatchesDouble) {
         SCOPED_TRACE(::testing::Message() << Name(dtype) << ", " << tokens << " tokens");
         ExpectMatchesDouble(variant, MakeStored(dtype, 107, 1120, 6).view, tokens, true);
       }
+    for (const int64_t rows : {331, 6349})  // one token: several rounds of a job, several such jobs
+      for (const DType dtype : {DType::kF32, DType::kBf16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1,
+                                DType::kQ5_1, DType::kQ4_K, DType::kQ6_K}) {
+        SCOPED_TRACE(::testing::Message() << Name(dtype) << ", " << rows << " rows");
+        const bool super = dtype == DType::kQ4_K || dtype == DType::kQ6_K;
+        ExpectMatchesDouble(variant, MakeStored(dtype, rows, super ? 256 : 64, 7).view, 1, !super);
+      }
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBf16})
       for (const int64_t cols : {1, 3, 7, 577})
         for (const int64_t tokens : {1, 3, 6})
@@ -359,18 +366,21 @@ TEST(Matmul, FinishSeesEveryTileOnce) {
     if (!variant.RunsHere()) continue;
     const Packed a = PackFor(variant, gate.view), b = PackFor(variant, up.view);
     std::vector<float> fused(kTokens * kRows), first(fused.size()), second(fused.size());
-    const auto product = [&](int64_t t0, int64_t t1, int64_t r0, int64_t r1) {
-      for (int64_t t = t0; t < t1; ++t)
-        for (int64_t r = r0; r < r1; ++r) {
-          const auto i = static_cast<size_t>(t * kRows + r);
-          fused[i] += first[i] * second[i];
+    const auto product = [&](const MatmulTile& tile) {
+      for (int64_t t = tile.token_begin; t < tile.token_end; ++t)
+        for (int64_t r = tile.row_begin; r < tile.row_end; ++r) {
+          const int64_t i = t - tile.token_begin, j = r - tile.row_begin;
+          fused[static_cast<size_t>(t * kRows + r)] +=
+              tile.sums[0][i * tile.strides[0] + j] * tile.sums[1][i * tile.strides[1] + j];
         }
     };
     const MatmulArgs::Finish finish = product;
     const MatmulOutput outputs[] = {{.w = a.view, .out = first.data(), .out_stride = kRows},
                                     {.w = b.view, .out = second.data(), .out_stride = kRows}};
-    variant.run->run(
-        {.x = x.data(), .tokens = kTokens, .outputs = outputs, .finish = &finish, .pool = &Pool()});
+    MatmulArgs args{.x = x.data(), .tokens = kTokens, .outputs = outputs, .finish = &finish, .pool = &Pool()};
+    variant.run->run(args);
+    args.finish = nullptr;
+    variant.run->run(args);
     for (size_t i = 0; i < fused.size(); ++i) ASSERT_EQ(fused[i], first[i] * second[i]) << variant.name;
   }
 }

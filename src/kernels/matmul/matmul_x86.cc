@@ -12,6 +12,7 @@ TileIsa Common() {
               .tile_groups = 4,
               .x_tokens = x86::kXTokens,
               .x_bytes = x86::XTileBytes,
+              .x_piece = 4,
               .max_row_cols = x86::kMaxRowCols};
   return isa;
 }
@@ -65,6 +66,8 @@ const TileIsa& Amx() {
     TileIsa out = Avx512();
     CELER_X86_INTEGER_ROWS(out, Amx)
     out[PackedFormat::kByteRow].direct_tokens = x86::kAmxRowTokens;
+    out[PackedFormat::kByteRow].job_tokens = 256;
+    out[PackedFormat::kByteRow].job_groups = 2;
     out.walk_tokens = 256;
     out.geometry.bf16_step = 2;
     out[PackedFormat::kBf16] = {x86::TileBf16Amx, XKind::kBf16};

@@ -45,8 +45,7 @@ constexpr int kWarpCols = 64 * 8 / BitsOf(F);  // columns of a warp in a span
 // first part of the rows is complete, for all who wait for it, when the first round is.
 struct Run {
   int rounds, first, stride;  // batches of four: where the first begins, and the way to the next
-  int last,
-      last_tiles;  // what comes after them, fewer than four tiles or none; three are a batch of two and one
+  int last, last_tiles;       // what comes after them: up to three tiles; three are two batches, of 2 and 1
 
   __device__ __forceinline__ int batches() const {
     return rounds + (last_tiles == 3 ? 2 : min(last_tiles, 1));

@@ -91,6 +91,10 @@ struct TileJob {
   // Weights of a later job, to be fetched into the L2 cache by kernels that find the time.
   const uint8_t* ahead = nullptr;
   int64_t ahead_bytes = 0;
+  // With one token: so many jobs one after the other, each one row group (round_bytes) further along in every
+  // stream. Sums of round i of group g go to out[(g * rounds + i) * rows of a group].
+  int rounds = 1;
+  int64_t round_bytes = 0;
   TileTarget to = {};  // with one, `out` is room for sums on the way
 };
 using TileFn = void (*)(const TileJob&);

@@ -5,6 +5,12 @@
 
 namespace celer::arm {
 
+// How far ahead of its use a stream of weights that is read once is prefetched into the L3 cache, line by
+// line: from there the hardware fetches it by itself. Measured on Neoverse V1, four streams on each of two
+// cores: 68 GB/s without, 89 with 8 or 16 kB, 59 with 4 kB; into L1 or L2 it hinders the hardware more than
+// it helps.
+constexpr int kStreamAhead = 8192;
+
 #define CELER_ARM_INTEGER_TILES(suffix)       \
   void TileByte##suffix(const TileJob&);      \
   void TileByteMin##suffix(const TileJob&);   \

@@ -26,11 +26,13 @@ inline void Block(const TileJob& job, const uint8_t* w, const uint8_t* x, int to
     for (auto& pair : group)
       for (auto& token : pair) token = vdupq_n_f32(0);
   for (int64_t c = 0; c < job.cols; c += 4, w += kStepBytes, x += x_step) {
-    for (int g = 0; g < kGroups; ++g)
+    for (int g = 0; g < kGroups; ++g) {
+      if (kGroups > 1) __builtin_prefetch(w + g * job.group_bytes + kStreamAhead, 0, 1);
       for (int p = 0; p < kPairs; ++p) {
         const bfloat16x8_t rows = Load(w + g * job.group_bytes + p * 16);
         for (int t = 0; t < kT; ++t) sum[g][p][t] = vbfmmlaq_f32(sum[g][p][t], rows, Load(x + t * 16));
       }
+    }
   }
   for (int g = 0; g < kGroups; ++g)
     for (int p = 0; p < kPairs; p += 2)

@@ -54,6 +54,8 @@ inline void Block(const TileJob& job, const uint8_t* w, const float* const* rows
     for (int t = 0; t < kTokens; ++t) x[t] = vld1q_f32(rows[t] + c);
     for (int g = 0; g < kGroups; ++g) {
       const uint8_t* p = w + g * job.group_bytes;
+      for (int i = 0; kGroups > 1 && i < 4 * Format::kBytes; i += 64)
+        __builtin_prefetch(p + kStreamAhead + i, 0, 1);
       const F32x8 w0 = Format::Load(p), w1 = Format::Load(p + Format::kBytes);
       for (int t = 0; t < kTokens; ++t) Add<0>(sum[g][t], w0, x[t]);
       for (int t = 0; t < kTokens; ++t) Add<1>(sum[g][t], w1, x[t]);

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <vector>
 
+#include "core/aligned_vector.h"
 #include "core/check.h"
 #include "kernels/matmul/pack.h"
 #include "kernels/rms_norm/rms_norm.h"
@@ -15,9 +16,8 @@ namespace {
 
 // Up to so many elements every thread prepares all activations for itself: cheaper than waiting for a join.
 constexpr int64_t kPrepareAlone = 6144;
-// Tokens of one job: their activations stay in the L2 cache while the rows go by.
-constexpr int64_t kJobTokens = 128;
 constexpr int kMaxTileRows = 64;
+constexpr int kStreamSums = 2048;  // of a job with several rounds
 // Up to so many tokens, memory is what a product waits for: every thread reads a contiguous part of it.
 constexpr int64_t kStreamTokens = 16;
 
@@ -33,9 +33,12 @@ class Activations {
       unit_bytes_[k] = isa.x_bytes(static_cast<XKind>(k), cols_);
       total_ += unit_bytes_[k] * units;
     }
+    const bool rows_only = total_ == unit_bytes(XKind::kRow) * units;
+    piece_ = isa.x_piece > 0 && rows_only ? isa.x_piece : isa.x_tokens;
   }
 
-  int64_t units() const { return (args_.tokens + isa_.x_tokens - 1) / isa_.x_tokens; }
+  // What Prepare() counts.
+  int64_t pieces() const { return (args_.tokens + piece_ - 1) / piece_; }
   int64_t bytes() const { return total_; }
   int64_t unit_bytes(XKind kind) const { return unit_bytes_[static_cast<int>(kind)]; }
   const uint8_t* At(const uint8_t* base, XKind kind, int64_t token) const {
@@ -43,24 +46,26 @@ class Activations {
   }
 
   void Prepare(int64_t begin, int64_t end, uint8_t* base) const {
-    static thread_local std::vector<float> normed;
+    static thread_local AlignedVector<float> normed;
     constexpr int kMaxTokens = 16;
     CELER_CHECK_LE(isa_.x_tokens, kMaxTokens);
-    if (args_.norm) normed.resize(static_cast<size_t>(isa_.x_tokens * cols_));
-    for (int64_t u = begin; u < end; ++u) {
-      const int64_t first = u * isa_.x_tokens;
-      const auto tokens = static_cast<int>(std::min<int64_t>(isa_.x_tokens, args_.tokens - first));
-      const float* rows[kMaxTokens];
-      for (int t = 0; t < tokens; ++t) {
-        rows[t] = args_.x + (args_.x_rows ? args_.x_rows[first + t] : first + t) * cols_;
+    if (args_.norm) normed.resize(static_cast<size_t>(piece_ * cols_));
+    for (int64_t p = begin; p < end; ++p) {
+      const int64_t unit = p * piece_ / isa_.x_tokens, unit_token = unit * isa_.x_tokens;
+      const auto tokens = static_cast<int>(std::min<int64_t>(isa_.x_tokens, args_.tokens - unit_token));
+      const auto first = static_cast<int>(p * piece_ - unit_token);
+      const float* rows[kMaxTokens] = {};
+      for (int t = first; t < std::min<int64_t>(first + piece_, tokens); ++t) {
+        const int64_t token = unit_token + t;
+        rows[t] = args_.x + (args_.x_rows ? args_.x_rows[token] : token) * cols_;
         if (!args_.norm) continue;
-        float* out = normed.data() + t * cols_;
+        float* out = normed.data() + (t - first) * cols_;
         RmsNorm({.x = rows[t], .weight = args_.norm, .eps = args_.eps, .rows = 1, .cols = cols_, .out = out});
         rows[t] = out;
       }
       for (int k = 0; k < kXKinds; ++k)
         if (unit_bytes_[k] > 0)
-          isa_.prepare(static_cast<XKind>(k), rows, tokens, cols_, base + begin_[k] + u * unit_bytes_[k]);
+          isa_.prepare(static_cast<XKind>(k), rows, tokens, cols_, base + begin_[k] + unit * unit_bytes_[k]);
     }
   }
 
@@ -68,15 +73,16 @@ class Activations {
   const TileIsa& isa_;
   const MatmulArgs& args_;
   int64_t cols_;
+  int64_t piece_ = 1;  // tokens
   int64_t begin_[kXKinds] = {}, unit_bytes_[kXKinds] = {};
   int64_t total_ = 0;
 };
 
-// Room in a thread's own buffer, from the start of a cache line on.
-uint8_t* Room(std::vector<uint8_t>& buffer, int64_t bytes) {
-  const size_t needed = static_cast<size_t>(bytes) + 63;
+// Room in a thread's own buffer.
+uint8_t* Room(AlignedVector<uint8_t>& buffer, int64_t bytes) {
+  const auto needed = static_cast<size_t>(bytes);
   if (buffer.size() < needed) buffer.resize(needed);  // shrinking would mean to clear it again and again
-  return buffer.data() + (-reinterpret_cast<uintptr_t>(buffer.data()) & 63);
+  return buffer.data();
 }
 
 struct Part {
@@ -90,12 +96,14 @@ class Products {
  public:
   Products(const TileIsa& isa, const Activations& activations) : isa_(isa), activations_(activations) {}
 
-  // Row groups first, first + apart, ... (`count` of them) of a part, times some tokens.
+  // Row groups first, first + apart, ... (`count` of them) of a part, times some tokens. To the part's
+  // output, or to `kept` [tokens, count * rows of a group].
   void Run(const uint8_t* x, const Part& part, int64_t first, int64_t apart, int64_t count, int64_t token,
-           int64_t tokens, std::span<const uint8_t> ahead = {}) const {
-    alignas(64) float tile[kJobTokens * kMaxTileRows];
+           int64_t tokens, std::span<const uint8_t> ahead = {}, float* kept = nullptr) const {
+    alignas(64) float own[kJobTokens * kMaxTileRows];
     const TileIsa::Kernel& kernel = isa_[part.shape.format];
     const int64_t rows = isa_.geometry.rows, stride = count * rows;
+    float* const tile = kept && tokens < kernel.direct_tokens ? kept : own;
     const auto* w = reinterpret_cast<const uint8_t*>(part.to->w.packed);
     TileTarget to;
     if (tokens >= kernel.direct_tokens) {
@@ -105,6 +113,7 @@ class Products {
             .bias = part.to->bias ? part.to->bias + row : nullptr,
             .stride = part.to->out_stride,
             .rows = std::min(stride, part.to->w.rows - row)};
+      if (kept) to = {.out = kept, .stride = stride, .rows = to.rows};
     }
     kernel.run({.w = w + first * part.shape.group_bytes,
                 .group_bytes = apart * part.shape.group_bytes,
@@ -119,7 +128,7 @@ class Products {
                 .ahead = ahead.data(),
                 .ahead_bytes = static_cast<int64_t>(ahead.size()),
                 .to = to});
-    if (to.out) return;
+    if (to.out || kept) return;
     const auto store = [&](int64_t group, int64_t groups, const float* from) {
       const int64_t row = group * rows;
       StoreTile(*part.to, row, std::min(groups * rows, part.to->w.rows - row), token, tokens, from, stride);
@@ -135,10 +144,50 @@ class Products {
     const int64_t streams = isa_.streams;
     if (tokens == 1) {
       const int64_t length = (end - begin) / streams;
-      for (int64_t i = 0; i < length; ++i) Run(x, part, begin + i, length, streams, 0, tokens);
+      RunStreams(x, part, begin, length);
       begin += length * streams;
     }
     for (; begin < end; begin += streams) Run(x, part, begin, 1, std::min(streams, end - begin), 0, tokens);
+  }
+
+  // Asks for the beginnings of the streams that one token will read of row groups [begin, end): kernels
+  // prefetch from some distance on only.
+  void FetchHeads(const Part& part, int64_t begin, int64_t end) const {
+    const int64_t length = (end - begin) / isa_.streams * part.shape.group_bytes;
+    const auto* w = reinterpret_cast<const uint8_t*>(part.to->w.packed) + begin * part.shape.group_bytes;
+    for (int64_t at = 0; at < std::min(isa_.head_bytes, length); at += 64)
+      for (int64_t s = 0; s < isa_.streams; ++s) __builtin_prefetch(w + s * length + at, 0, 1);
+    asm volatile("");  // else g++ takes this for a function without effect and removes the call
+  }
+
+  // One token; stream s has row groups begin + s * length to begin + (s + 1) * length.
+  void RunStreams(const uint8_t* x, const Part& part, int64_t begin, int64_t length) const {
+    const TileIsa::Kernel& kernel = isa_[part.shape.format];
+    const int64_t rows = isa_.geometry.rows, streams = isa_.streams;
+    const int64_t most = std::min<int64_t>(kernel.rounds, kStreamSums / (streams * rows));
+    alignas(64) float sums[kStreamSums];
+    for (int64_t i = 0; i < length;) {
+      const int64_t rounds = std::min(most, length - i);
+      kernel.run(
+          {.w = reinterpret_cast<const uint8_t*>(part.to->w.packed) + (begin + i) * part.shape.group_bytes,
+           .group_bytes = length * part.shape.group_bytes,
+           .groups = static_cast<int>(streams),
+           .x = activations_.At(x, kernel.x, 0),
+           .x_bytes = activations_.unit_bytes(kernel.x),
+           .tokens = 1,
+           .cols = part.to->w.cols,
+           .span = part.shape.span,
+           .out = sums,
+           .out_stride = streams * rows,
+           .rounds = static_cast<int>(rounds),
+           .round_bytes = part.shape.group_bytes});
+      for (int64_t s = 0; s < streams; ++s) {
+        const int64_t row = (begin + s * length + i) * rows;
+        StoreTile(*part.to, row, std::min(rounds * rows, part.to->w.rows - row), 0, 1,
+                  sums + s * rounds * rows, 0);
+      }
+      i += rounds;
+    }
   }
 
  private:
@@ -169,20 +218,26 @@ void TileMatmul(const TileIsa& isa, const MatmulArgs& args) {
   static thread_local std::vector<Part> parts;
   parts.clear();
   bool needed[kXKinds] = {};
-  const int64_t tile_rows = isa.tile_groups * isa.geometry.rows;
-  CELER_CHECK_LE(tile_rows, kMaxTileRows);
-  int64_t tiles = 0;
+  int64_t tile_groups = isa.tile_groups, job_tokens = INT64_MAX;
   bool plain = false;
   for (const MatmulOutput& to : args.outputs) {
     if (!to.w.packed) {
       plain = true;
       continue;
     }
-    parts.push_back({&to, PackedShapeOf(to.w, isa.geometry), tiles});
+    parts.push_back({&to, PackedShapeOf(to.w, isa.geometry)});
     const TileIsa::Kernel& kernel = isa[parts.back().shape.format];
     CELER_CHECK(kernel.run);
     needed[static_cast<int>(kernel.x)] = true;
-    tiles += (to.w.rows + tile_rows - 1) / tile_rows;
+    job_tokens = std::min(job_tokens, kernel.job_tokens);
+    tile_groups = std::min<int64_t>(tile_groups, kernel.job_groups);
+  }
+  const int64_t tile_rows = tile_groups * isa.geometry.rows;
+  CELER_CHECK_LE(tile_rows, kMaxTileRows);
+  int64_t tiles = 0;
+  for (Part& part : parts) {
+    part.first_tile = tiles;
+    tiles += (part.to->w.rows + tile_rows - 1) / tile_rows;
   }
   if (plain) {
     std::vector<float> scratch(static_cast<size_t>(args.tokens * args.outputs[0].w.cols));
@@ -196,23 +251,23 @@ void TileMatmul(const TileIsa& isa, const MatmulArgs& args) {
   if (zipped) tiles = (zipped_rows + tile_rows - 1) / tile_rows;
 
   if (parts.empty()) {
-    if (zipped) (*args.finish)(0, args.tokens, 0, zipped_rows);
+    if (zipped) (*args.finish)(StoredTile(args.outputs, 0, args.tokens, 0, zipped_rows));
     return;
   }
   const Activations activations(isa, args, needed);
   const Products products(isa, activations);
-  static thread_local std::vector<uint8_t> own_x;
+  static thread_local AlignedVector<uint8_t> own_x;
   const uint8_t* shared_x = nullptr;
   if (args.tokens * args.outputs[0].w.cols > kPrepareAlone) {
     uint8_t* const base = Room(own_x, activations.bytes());
-    args.pool->ParallelForDynamic(activations.units(), std::max(1, 8 / isa.x_tokens),
+    args.pool->ParallelForDynamic(activations.pieces(), std::max(1, 8 / isa.x_tokens),
                                   [&](int64_t begin, int64_t end) { activations.Prepare(begin, end, base); });
     shared_x = base;
   }
   const auto prepared_x = [&]() -> const uint8_t* {
     if (shared_x) return shared_x;
     uint8_t* const base = Room(own_x, activations.bytes());
-    activations.Prepare(0, activations.units(), base);
+    activations.Prepare(0, activations.pieces(), base);
     return base;
   };
 
@@ -226,15 +281,23 @@ void TileMatmul(const TileIsa& isa, const MatmulArgs& args) {
     const auto fixed = [&](const Part& part) { return part.shape.groups * eighths / 8 / threads * threads; };
     const auto finish = [&](int64_t begin, int64_t end) {  // row groups
       if (zipped && begin < end)
-        (*args.finish)(0, args.tokens, begin * group_rows, std::min(end * group_rows, zipped_rows));
+        (*args.finish)(StoredTile(args.outputs, 0, args.tokens, begin * group_rows,
+                                  std::min(end * group_rows, zipped_rows)));
     };
     alignas(64) std::atomic<int64_t> next{0};
     args.pool->Run([&](int thread) {
+      const auto begin_of = [&](const Part& part) { return fixed(part) * thread / threads; };
+      const auto end_of = [&](const Part& part) { return fixed(part) * (thread + 1) / threads; };
+      const auto fetch = [&](size_t i) {
+        if (args.tokens == 1 && i < all.size()) products.FetchHeads(all[i], begin_of(all[i]), end_of(all[i]));
+      };
+      fetch(0);
       const uint8_t* const x = prepared_x();
-      for (const Part& part : all)
-        products.Stream(x, part, fixed(part) * thread / threads, fixed(part) * (thread + 1) / threads,
-                        args.tokens);
-      if (zipped) finish(fixed(all[0]) * thread / threads, fixed(all[0]) * (thread + 1) / threads);
+      for (size_t i = 0; i < all.size(); ++i) {
+        fetch(i + 1);
+        products.Stream(x, all[i], begin_of(all[i]), end_of(all[i]), args.tokens);
+      }
+      if (zipped) finish(begin_of(all[0]), end_of(all[0]));
       int64_t taken = next.fetch_add(1, std::memory_order_relaxed), first_piece = 0;
       const auto pieces = [&](const Part& part) {
         return (part.shape.groups - fixed(part) + piece - 1) / piece;
@@ -260,10 +323,11 @@ void TileMatmul(const TileIsa& isa, const MatmulArgs& args) {
   // over the whole walk, so that its weights stay there too. Threads begin with different walks: each then
   // reads few rows of both factors from afar. Those of one walk take its tiles in turns, so that each knows
   // what comes next and can fetch it ahead; who is done helps with what is left.
-  const int64_t token_tiles = (args.tokens + kJobTokens - 1) / kJobTokens;
-  const int64_t walk = std::clamp<int64_t>(isa.walk_tokens / kJobTokens, 1, token_tiles);
+  const int64_t token_tiles = (args.tokens + job_tokens - 1) / job_tokens;
+  const int64_t walk = std::clamp<int64_t>(isa.walk_tokens / job_tokens, 1, token_tiles);
   const int64_t walks = (token_tiles + walk - 1) / walk;
   std::vector<std::atomic<bool>> taken(static_cast<size_t>(token_tiles * tiles));
+  const int64_t kept_floats = job_tokens * tile_rows;
   args.pool->Run([&](int thread) {
     const uint8_t* x = nullptr;
     const auto part_of = [&](int64_t tile) -> const Part& {
@@ -274,35 +338,44 @@ void TileMatmul(const TileIsa& isa, const MatmulArgs& args) {
     // One part's row groups from `group` on times the tokens of token tile t, piece `piece` of `pieces` of
     // the groups from `next` on (none if negative) fetched meanwhile.
     const auto run = [&](const Part& part, int64_t group, int64_t t, const Part& next_part, int64_t next,
-                         int64_t piece, int64_t pieces) {
+                         int64_t piece, int64_t pieces, float* kept = nullptr) {
       std::span<const uint8_t> ahead;
       if (next >= 0 && next < next_part.shape.groups) {
         const int64_t bytes =
-            std::min<int64_t>(isa.tile_groups, next_part.shape.groups - next) * next_part.shape.group_bytes;
+            std::min<int64_t>(tile_groups, next_part.shape.groups - next) * next_part.shape.group_bytes;
         ahead = {reinterpret_cast<const uint8_t*>(next_part.to->w.packed) +
                      next * next_part.shape.group_bytes + bytes * piece / pieces,
                  static_cast<size_t>(bytes / pieces)};
       }
-      products.Run(x, part, group, 1, std::min<int64_t>(isa.tile_groups, part.shape.groups - group),
-                   t * kJobTokens, std::min(kJobTokens, args.tokens - t * kJobTokens), ahead);
+      products.Run(x, part, group, 1, std::min<int64_t>(tile_groups, part.shape.groups - group),
+                   t * job_tokens, std::min(job_tokens, args.tokens - t * job_tokens), ahead, kept);
     };
     const auto take = [&](int64_t which, int64_t tile, int64_t next) {
       const int64_t begin = which * walk, end = std::min(begin + walk, token_tiles);
       for (int64_t t = begin; t < end; ++t) {
-        if (taken[static_cast<size_t>(t * tiles + tile)].exchange(true, std::memory_order_relaxed)) continue;
+        std::atomic<bool>& mine = taken[static_cast<size_t>(t * tiles + tile)];
+        if (mine.load(std::memory_order_relaxed) || mine.exchange(true, std::memory_order_relaxed)) continue;
         if (!x) x = prepared_x();
         if (zipped) {
-          for (const Part& part : all)
-            run(part, tile * isa.tile_groups, t, part, next < tiles ? next * isa.tile_groups : -1, t - begin,
-                end - begin);
-          const int64_t row = tile * tile_rows, token = t * kJobTokens;
-          (*args.finish)(token, std::min(token + kJobTokens, args.tokens), row,
-                         std::min(row + tile_rows, zipped_rows));
+          // The sums stay in this core's cache, and only what is made of them leaves it.
+          static thread_local AlignedVector<uint8_t> room;
+          auto* const kept = reinterpret_cast<float*>(Room(room, kept_floats * MatmulTile::kOutputs * 4));
+          const int64_t row = tile * tile_rows, token = t * job_tokens, group = tile * tile_groups;
+          MatmulTile done = StoredTile(args.outputs, token, std::min(token + job_tokens, args.tokens), row,
+                                       std::min(row + tile_rows, zipped_rows));
+          for (const Part& part : all) {
+            const auto i = static_cast<size_t>(part.to - args.outputs.data());
+            float* const sums = kept + static_cast<int64_t>(i) * kept_floats;
+            run(part, group, t, part, next < tiles ? next * tile_groups : -1, t - begin, end - begin, sums);
+            done.sums[i] = sums;
+            done.strides[i] = std::min(tile_groups, part.shape.groups - group) * isa.geometry.rows;
+          }
+          (*args.finish)(done);
         } else {
           const Part& part = part_of(tile);
           const Part& next_part = part_of(std::min(next, tiles - 1));
-          run(part, (tile - part.first_tile) * isa.tile_groups, t, next_part,
-              next < tiles ? (next - next_part.first_tile) * isa.tile_groups : -1, t - begin, end - begin);
+          run(part, (tile - part.first_tile) * tile_groups, t, next_part,
+              next < tiles ? (next - next_part.first_tile) * tile_groups : -1, t - begin, end - begin);
         }
       }
     };

@@ -8,20 +8,29 @@
 
 namespace celer {
 
+constexpr int64_t kJobTokens = 128;  // their activations stay in the L2 cache while the rows go by
+
 struct TileIsa {
   PackGeometry geometry = {};
-  int tile_groups = 4;  // row groups that one job should have at least, if there are so many
-  int streams = 4;      // of memory that one thread reads at once for a single token, a row group each
-  int x_tokens = 1;     // tokens in one unit of activations
+  int tile_groups = 4;     // row groups that one job should have at least, if there are so many
+  int streams = 4;         // of memory that one thread reads at once for a single token, a row group each
+  int64_t head_bytes = 0;  // of each stream, asked for before the activations are prepared
+  int x_tokens = 1;        // tokens in one unit of activations
   int64_t walk_tokens =
       1;  // a thread takes a row tile over so many tokens: their activations fit its L2 cache
   int64_t (*x_bytes)(XKind kind, int64_t cols) = nullptr;  // of one unit
-  // `tokens` (1 to x_tokens) rows of `cols` floats to one unit.
+  int x_piece = 0;  // tokens of a kRow unit that a thread prepares at a time; 0: the whole unit
+  // `tokens` (1 to x_tokens) rows of `cols` floats to one unit. Rows of a kRow unit may be null: another call
+  // prepares them.
   void (*prepare)(XKind kind, const float* const* rows, int tokens, int64_t cols, uint8_t* out) = nullptr;
   struct Kernel {
     TileFn run = nullptr;  // none: this format is read as stored, by the portable kernel
     XKind x = XKind::kFloat;
     int64_t direct_tokens = INT64_MAX;  // from so many tokens on it stores to TileJob::to by itself
+    int rounds = 1;                     // of one job, at most (TileJob::rounds)
+    // Of one job, at most. More than kJobTokens only where it stores by itself.
+    int64_t job_tokens = kJobTokens;
+    int job_groups = INT32_MAX;
   };
   Kernel kernels[kPackedFormats] = {};
   int64_t max_row_cols = INT64_MAX;  // of kByteRow

@@ -2,8 +2,8 @@
 
 namespace celer::cuda::wide {
 
-cudaError_t RunBf16(std::span<const WideArgs> chain, cudaStream_t stream) {
-  return RunFormat<Format::kBf16>(chain, stream);
+cudaError_t RunBf16(const WideArgs& args, cudaStream_t stream) {
+  return RunFormat<Format::kBf16>(args, stream);
 }
 
 }  // namespace celer::cuda::wide

@@ -5,12 +5,12 @@
 namespace celer::cuda {
 namespace wide {
 
-cudaError_t RunF32(std::span<const WideArgs> chain, cudaStream_t stream);
-cudaError_t RunF16(std::span<const WideArgs> chain, cudaStream_t stream);
-cudaError_t RunBf16(std::span<const WideArgs> chain, cudaStream_t stream);
-cudaError_t RunInt8(std::span<const WideArgs> chain, cudaStream_t stream);
-cudaError_t RunInt4(std::span<const WideArgs> chain, cudaStream_t stream);
-cudaError_t RunInt4Wide(std::span<const WideArgs> chain, cudaStream_t stream);
+cudaError_t RunF32(const WideArgs& args, cudaStream_t stream);
+cudaError_t RunF16(const WideArgs& args, cudaStream_t stream);
+cudaError_t RunBf16(const WideArgs& args, cudaStream_t stream);
+cudaError_t RunInt8(const WideArgs& args, cudaStream_t stream);
+cudaError_t RunInt4(const WideArgs& args, cudaStream_t stream);
+cudaError_t RunInt4Wide(const WideArgs& args, cudaStream_t stream);
 
 namespace {
 
@@ -141,7 +141,7 @@ int64_t WidePartialFloats() {
   return int64_t{2} * matvec::Multiprocessors() * wide::kMaxAccumulators * wide::kMultipliers;
 }
 int64_t WideTickets() {
-  return wide::kTickets + kWideChain + 1;
+  return wide::kTickets;
 }
 
 int WideTile(int64_t rows, int64_t tokens) {
@@ -164,25 +164,21 @@ cudaError_t LaunchWideActivations(const float* x, const int32_t* rows, int64_t t
                 0, stream, x, rows, cols, norm, eps, out);
 }
 
-cudaError_t LaunchWide(std::span<const WideArgs> chain, cudaStream_t stream) {
+cudaError_t LaunchWide(const WideArgs& args, cudaStream_t stream) {
   using namespace wide;
-  for (const WideArgs& args : chain)
-    if (args.w[0].format != chain[0].w[0].format || args.x.tile != chain[0].x.tile ||
-        args.tokens != chain[0].tokens)
-      return cudaErrorInvalidValue;
-  switch (chain[0].w[0].format) {
+  switch (args.w[0].format) {
     case Format::kF32:
-      return RunF32(chain, stream);
+      return RunF32(args, stream);
     case Format::kF16:
-      return RunF16(chain, stream);
+      return RunF16(args, stream);
     case Format::kBf16:
-      return RunBf16(chain, stream);
+      return RunBf16(args, stream);
     case Format::kInt8:
-      return RunInt8(chain, stream);
+      return RunInt8(args, stream);
     case Format::kInt4:
-      return RunInt4(chain, stream);
+      return RunInt4(args, stream);
     case Format::kInt4Wide:
-      return RunInt4Wide(chain, stream);
+      return RunInt4Wide(args, stream);
   }
   return cudaErrorInvalidValue;
 }

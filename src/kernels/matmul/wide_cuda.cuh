@@ -9,6 +9,8 @@
 // share. The blocks that share a tile add its pieces up, in the order of k.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/matmul/wgmma_cuda.cuh"
 #include "kernels/matmul/wide_finish.cuh"
 #include "kernels/matmul/wide_weights.cuh"
@@ -86,12 +88,12 @@ __device__ __forceinline__ void MultiplyPiece(const Params& p, uint32_t shared, 
 }
 
 template <Format F, int N>
-__global__ void __launch_bounds__(kThreads, 1) Kernel(const __grid_constant__ Chain c) {
+__global__ void __launch_bounds__(kThreads, 1) Kernel(const __grid_constant__ Params p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(128) char memory[];
   const uint32_t shared = SharedAddress(memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const uint32_t barriers = shared + c.op[0].barrier_offset, facts_ready = barriers + kMaxStages * 16;
+  const uint32_t barriers = shared + p.barrier_offset, facts_ready = barriers + kMaxStages * 16;
   if (threadIdx.x == 0) {
     for (int i = 0; i < kMaxStages; ++i) {
       BarrierInit(barriers + i * 16, 1);
@@ -105,46 +107,32 @@ __global__ void __launch_bounds__(kThreads, 1) Kernel(const __grid_constant__ Ch
   if (warp >= kGroups * 4) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     const int role = warp - kGroups * 4;
-    if (role == 0 && lane == 0) ProduceWeights<F, N>(c, shared);
-    if (role == 1 && lane == 0) ProduceActivations<F, N>(c, shared);
-    if (N <= kWideJoined && role == 2)
-      for (int i = 0; i < c.count; ++i) GatherFacts(c, i, memory, facts_ready, lane);
+    if (role == 0 && lane == 0) ProduceWeights<F, N>(p, shared);
+    if (role == 1 && lane == 0) ProduceActivations<F, N>(p, shared);
+    if (N <= kWideJoined && role == 2) GatherFacts(p, memory, facts_ready, lane);
     return;
   }
   asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
   WaitForPrevious();
   RingPlace ring;
   Sums<N> sums;
-  for (int i = 0; i < c.count; ++i) {
-    const Params& p = c.op[i];
-    Schedule schedule(p);
-    Piece piece;
-    int shared_tiles = 0, shared_tile[2];
-    while (schedule.Next(p, piece)) {
-      MultiplyPiece<F, N>(p, shared, warp / 4, warp % 4, lane, piece, ring, sums);
-      if (piece.end - piece.begin == p.chunks) {
-        if constexpr (N <= kWideJoined) BarrierWait(facts_ready, i % 2);
-        FinishTile<F, N>(p, memory, warp / 4, warp % 4, lane, piece.tile, sums.d);
-      } else {
-        PutPiece<N>(p, piece, sums.d);
-        if (shared_tiles++ == 0) shared_tile[0] = piece.tile;
-        shared_tile[1] = piece.tile;
-      }
+  Schedule schedule(p);
+  Piece piece;
+  int shared_tiles = 0, shared_tile[2];
+  while (schedule.Next(p, piece)) {
+    MultiplyPiece<F, N>(p, shared, warp / 4, warp % 4, lane, piece, ring, sums);
+    if (piece.end - piece.begin == p.chunks) {
+      if constexpr (N <= kWideJoined) BarrierWait(facts_ready, 0);
+      FinishTile<F, N>(p, memory, warp / 4, warp % 4, lane, piece.tile, sums.d);
+    } else {
+      PutPiece<N>(p, piece, sums.d);
+      if (shared_tiles++ == 0) shared_tile[0] = piece.tile;
+      shared_tile[1] = piece.tile;
     }
-    if constexpr (N <= kWideJoined) BarrierWait(facts_ready, i % 2);
-    if (shared_tiles > 0) FinishTogether<F, N>(p, memory, warp / 4, warp % 4, lane, shared_tile[0], schedule);
-    if (shared_tiles > 1) FinishTogether<F, N>(p, memory, warp / 4, warp % 4, lane, shared_tile[1], schedule);
-    if (i + 1 == c.count) break;
-    __threadfence();
-    FenceCopies();
-    MultipliersBarrier();
-    if (threadIdx.x == 0) atomicAdd(c.done + i, 1);
   }
-  // The last block to end makes the counters ready for the next kernel.
-  if (c.count > 1 && threadIdx.x == 0 && atomicAdd(c.left, 1) == static_cast<int>(gridDim.x) - 1) {
-    for (int i = 0; i + 1 < c.count; ++i) c.done[i] = 0;
-    *c.left = 0;
-  }
+  if constexpr (N <= kWideJoined) BarrierWait(facts_ready, 0);
+  if (shared_tiles > 0) FinishTogether<F, N>(p, memory, warp / 4, warp % 4, lane, shared_tile[0], schedule);
+  if (shared_tiles > 1) FinishTogether<F, N>(p, memory, warp / 4, warp % 4, lane, shared_tile[1], schedule);
 #else
   __trap();
 #endif
@@ -193,38 +181,37 @@ bool Prepare(Params& p, int blocks) {
 }
 
 template <Format F, int N>
-cudaError_t LaunchShape(std::span<const WideArgs> chain, cudaStream_t stream) {
+cudaError_t LaunchShape(const WideArgs& args, cudaStream_t stream) {
   static const cudaError_t allowed =
       cudaFuncSetAttribute(Kernel<F, N>, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024);
   if (allowed != cudaSuccess) return allowed;
-  if (chain.size() > (N <= kWideJoined ? kWideChain : 1)) return cudaErrorInvalidValue;
-  const int blocks = matvec::Multiprocessors();
-  Chain c = {};
-  c.count = static_cast<int>(chain.size());
-  c.done = chain[0].tickets + kTickets;
-  c.left = c.done + kWideChain;
-  for (size_t i = 0; i < chain.size(); ++i) {
-    c.op[i].a = chain[i];
-    if (!Prepare<F, N>(c.op[i], blocks) || c.op[i].stage_bytes != c.op[0].stage_bytes)
-      return cudaErrorInvalidValue;
-  }
+  // Every block has a piece.
+  int tiles = 0;
+  for (int i = 0; i < args.matrices; ++i)
+    tiles += (args.w[static_cast<size_t>(i)].rows + kWideRows - 1) / kWideRows;
+  if (args.epilogue == WideEpilogue::kGateUp) tiles = args.mid.padded / (kWideRows / 2);
+  tiles *= (args.tokens * args.x.parts + N - 1) / N;
+  const int blocks = std::min(matvec::Multiprocessors(), tiles * (args.w[0].padded / kStageCols<F, N>));
+  Params p = {};
+  p.a = args;
+  if (!Prepare<F, N>(p, blocks)) return cudaErrorInvalidValue;
   return Launch(Kernel<F, N>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
-                static_cast<size_t>(c.op[0].staging_offset + kBesideBytes), stream, c);
+                static_cast<size_t>(p.staging_offset + kBesideBytes), stream, p);
 }
 
 template <Format F>
-cudaError_t RunFormat(std::span<const WideArgs> chain, cudaStream_t stream) {
-  switch (chain[0].x.tile) {
+cudaError_t RunFormat(const WideArgs& args, cudaStream_t stream) {
+  switch (args.x.tile) {
     case 16:
-      return LaunchShape<F, 16>(chain, stream);
+      return LaunchShape<F, 16>(args, stream);
     case 32:
-      return LaunchShape<F, 32>(chain, stream);
+      return LaunchShape<F, 32>(args, stream);
     case 64:
-      return LaunchShape<F, 64>(chain, stream);
+      return LaunchShape<F, 64>(args, stream);
     case 128:
-      return LaunchShape<F, 128>(chain, stream);
+      return LaunchShape<F, 128>(args, stream);
     case 256:
-      return LaunchShape<F, 256>(chain, stream);
+      return LaunchShape<F, 256>(args, stream);
     default:
       return cudaErrorInvalidValue;
   }

@@ -8,7 +8,6 @@
 
 #include <array>
 #include <cstdint>
-#include <span>
 
 #include "kernels/cuda/device_batch.h"
 #include "kernels/cuda/device_matrix.h"
@@ -85,12 +84,6 @@ cudaError_t LaunchWideActivations(const float* x, const int32_t* rows, int64_t t
                                   const float* norm, float eps, const WideActivations& out,
                                   cudaStream_t stream);
 
-// Products of up to kWideJoined tokens as one kernel: each reads what the one in front of it wrote, and the
-// weights of the next are on their way while one ends. All of one format, group and tile.
-constexpr int kWideChain = 4;
-cudaError_t LaunchWide(std::span<const WideArgs> chain, cudaStream_t stream);
-inline cudaError_t LaunchWide(const WideArgs& args, cudaStream_t stream) {
-  return LaunchWide({&args, 1}, stream);
-}
+cudaError_t LaunchWide(const WideArgs& args, cudaStream_t stream);
 
 }  // namespace celer::cuda

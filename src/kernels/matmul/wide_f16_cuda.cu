@@ -2,8 +2,8 @@
 
 namespace celer::cuda::wide {
 
-cudaError_t RunF16(std::span<const WideArgs> chain, cudaStream_t stream) {
-  return RunFormat<Format::kF16>(chain, stream);
+cudaError_t RunF16(const WideArgs& args, cudaStream_t stream) {
+  return RunFormat<Format::kF16>(args, stream);
 }
 
 }  // namespace celer::cuda::wide

@@ -2,8 +2,8 @@
 
 namespace celer::cuda::wide {
 
-cudaError_t RunF32(std::span<const WideArgs> chain, cudaStream_t stream) {
-  return RunFormat<Format::kF32>(chain, stream);
+cudaError_t RunF32(const WideArgs& args, cudaStream_t stream) {
+  return RunFormat<Format::kF32>(args, stream);
 }
 
 }  // namespace celer::cuda::wide

@@ -2,8 +2,8 @@
 
 namespace celer::cuda::wide {
 
-cudaError_t RunInt4(std::span<const WideArgs> chain, cudaStream_t stream) {
-  return RunFormat<Format::kInt4>(chain, stream);
+cudaError_t RunInt4(const WideArgs& args, cudaStream_t stream) {
+  return RunFormat<Format::kInt4>(args, stream);
 }
 
 }  // namespace celer::cuda::wide

@@ -2,8 +2,8 @@
 
 namespace celer::cuda::wide {
 
-cudaError_t RunInt4Wide(std::span<const WideArgs> chain, cudaStream_t stream) {
-  return RunFormat<Format::kInt4Wide>(chain, stream);
+cudaError_t RunInt4Wide(const WideArgs& args, cudaStream_t stream) {
+  return RunFormat<Format::kInt4Wide>(args, stream);
 }
 
 }  // namespace celer::cuda::wide

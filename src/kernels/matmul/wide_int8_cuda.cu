@@ -2,8 +2,8 @@
 
 namespace celer::cuda::wide {
 
-cudaError_t RunInt8(std::span<const WideArgs> chain, cudaStream_t stream) {
-  return RunFormat<Format::kInt8>(chain, stream);
+cudaError_t RunInt8(const WideArgs& args, cudaStream_t stream) {
+  return RunFormat<Format::kInt8>(args, stream);
 }
 
 }  // namespace celer::cuda::wide

@@ -28,7 +28,7 @@ constexpr int kSharedLimit = 216 * 1024;
 constexpr int kSlice = 64;  // tokens that kGateUp writes at once
 constexpr int kStagingBytes = kGroups * kSlice * 64;
 constexpr int kMaxAccumulators = 128;  // of a thread
-constexpr int kTickets = 8192;         // of tiles in pieces; behind them stand the counters of a chain
+constexpr int kTickets = 8192;         // of tiles in pieces
 constexpr int kEights = kWideRows / 8;
 static_assert(kWideRows == kGroups * 64);
 
@@ -65,26 +65,6 @@ struct Params {
   int pair_shift;  // a warp's two eights of rows are 1 << pair_shift eights apart
   int staging_offset, barrier_offset, facts_offset;
 };
-
-// Products that follow each other. done[i] counts the blocks that have written all they have to of product i,
-// `left` those that have ended.
-struct Chain {
-  int count;
-  int32_t *done, *left;
-  Params op[kWideChain];
-};
-
-// Waits until all blocks have written what they have to of product i.
-__device__ __forceinline__ void AwaitProduct(const Chain& c, int i) {
-  int count;
-  do {
-    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(count) : "l"(c.done + i) : "memory");
-  } while (count < static_cast<int>(gridDim.x));
-}
-// What threads have written is read by copies of other blocks, and the other way round.
-__device__ __forceinline__ void FenceCopies() {
-  asm volatile("fence.proxy.async;" ::: "memory");
-}
 
 __device__ __forceinline__ bool NeedsFacts(const WideArgs& a) {
   return a.squares || a.epilogue == WideEpilogue::kQkv;
@@ -191,84 +171,68 @@ __device__ __forceinline__ uint64_t KeepPolicy() {
   return policy;
 }
 
-// By one thread: the weights of all products, as soon as there is room for them.
+// By one thread: the weights, as soon as there is room for them.
 template <Format F, int N>
-__device__ __forceinline__ void ProduceWeights(const Chain& c, uint32_t shared) {
+__device__ __forceinline__ void ProduceWeights(const Params& p, uint32_t shared) {
   constexpr int kCols = kStageCols<F, N>, kE = kEights;
   constexpr uint32_t kWeightBytes = 8 * kCols * BitsOf(F) / 8, kXBytes = kCols * N * 2;
   RingPlace ring;
   ring.parity = 1;
-  for (int i = 0; i < c.count; ++i) {
-    const Params& p = c.op[i];
-    const uint64_t policy = p.token_tiles == 1 ? matvec::StreamOncePolicy() : KeepPolicy();
-    const uint32_t bytes = kE * (kWeightBytes + p.scale_bytes) + kXBytes;
-    Schedule schedule(p);
-    Piece piece;
-    while (schedule.Next(p, piece)) {
-      const Rows rows = FindRows(p, piece.tile / p.token_tiles);
-      for (int chunk = piece.begin; chunk < piece.end; ++chunk) {
-        const uint32_t full = shared + p.barrier_offset + ring.stage * 16,
-                       base = shared + ring.stage * p.stage_bytes;
-        BarrierWait(full + 8, ring.parity);
-        BarrierExpect(full, bytes);
+  const uint64_t policy = p.token_tiles == 1 ? matvec::StreamOncePolicy() : KeepPolicy();
+  const uint32_t bytes = kE * (kWeightBytes + p.scale_bytes) + kXBytes;
+  Schedule schedule(p);
+  Piece piece;
+  while (schedule.Next(p, piece)) {
+    const Rows rows = FindRows(p, piece.tile / p.token_tiles);
+    for (int chunk = piece.begin; chunk < piece.end; ++chunk) {
+      const uint32_t full = shared + p.barrier_offset + ring.stage * 16,
+                     base = shared + ring.stage * p.stage_bytes;
+      BarrierWait(full + 8, ring.parity);
+      BarrierExpect(full, bytes);
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          BoxCopy(base + half * (kE / 2) * kWeightBytes, &p.weights[rows.matrix[half]],
-                  chunk * (kWeightBytes / 8), rows.eight[half], full, policy);
-          if constexpr (matvec::IsInteger(F)) {
-            if (p.scale_bytes > 0)
-              BoxCopy(base + p.scale_offset + half * (kE / 2) * p.scale_bytes, &p.scales[rows.matrix[half]],
-                      (chunk * kCols >> p.group_shift) * (8 * ScaleBytesOf(F) / 4), rows.eight[half], full,
-                      policy);
-          }
+      for (int half = 0; half < 2; ++half) {
+        BoxCopy(base + half * (kE / 2) * kWeightBytes, &p.weights[rows.matrix[half]],
+                chunk * (kWeightBytes / 8), rows.eight[half], full, policy);
+        if constexpr (matvec::IsInteger(F)) {
+          if (p.scale_bytes > 0)
+            BoxCopy(base + p.scale_offset + half * (kE / 2) * p.scale_bytes, &p.scales[rows.matrix[half]],
+                    (chunk * kCols >> p.group_shift) * (8 * ScaleBytesOf(F) / 4), rows.eight[half], full,
+                    policy);
         }
-        ring.Advance(p.stages);
       }
+      ring.Advance(p.stages);
     }
   }
 }
 
 // By another one: their activations, when they are there.
 template <Format F, int N>
-__device__ __forceinline__ void ProduceActivations(const Chain& c, uint32_t shared) {
+__device__ __forceinline__ void ProduceActivations(const Params& p, uint32_t shared) {
   constexpr int kCols = kStageCols<F, N>;
   constexpr uint32_t kXBytes = kCols * N * 2;
   RingPlace ring;
   ring.parity = 1;
   WaitForPrevious();
-  for (int i = 0; i < c.count; ++i) {
-    const Params& p = c.op[i];
-    if (i > 0) {
-      AwaitProduct(c, i - 1);
-      FenceCopies();
-    }
-    Schedule schedule(p);
-    Piece piece;
-    while (schedule.Next(p, piece)) {
-      const char* from = static_cast<const char*>(p.a.x.data) +
-                         static_cast<int64_t>(piece.tile % p.token_tiles) * p.a.x.padded * N * 2;
-      for (int chunk = piece.begin; chunk < piece.end; ++chunk) {
-        const uint32_t full = shared + p.barrier_offset + ring.stage * 16;
-        BarrierWait(full + 8, ring.parity);
-        BulkCopyKeep(shared + ring.stage * p.stage_bytes + p.x_offset,
-                     from + static_cast<int64_t>(chunk) * kXBytes, kXBytes, full);
-        ring.Advance(p.stages);
-      }
+  Schedule schedule(p);
+  Piece piece;
+  while (schedule.Next(p, piece)) {
+    const char* from = static_cast<const char*>(p.a.x.data) +
+                       static_cast<int64_t>(piece.tile % p.token_tiles) * p.a.x.padded * N * 2;
+    for (int chunk = piece.begin; chunk < piece.end; ++chunk) {
+      const uint32_t full = shared + p.barrier_offset + ring.stage * 16;
+      BarrierWait(full + 8, ring.parity);
+      BulkCopyKeep(shared + ring.stage * p.stage_bytes + p.x_offset,
+                   from + static_cast<int64_t>(chunk) * kXBytes, kXBytes, full);
+      ring.Advance(p.stages);
     }
   }
 }
 
-// By one warp, for product i.
-__device__ __forceinline__ void GatherFacts(const Chain& c, int i, char* memory, uint32_t barrier, int lane) {
-  const Params& p = c.op[i];
+// By one warp.
+__device__ __forceinline__ void GatherFacts(const Params& p, char* memory, uint32_t barrier, int lane) {
   const WideArgs& a = p.a;
   Facts* facts = reinterpret_cast<Facts*>(memory + p.facts_offset);
-  if (i > 0) {
-    if (lane == 0) AwaitProduct(c, i - 1);
-    __syncwarp();
-  } else if (a.squares || !a.qkv.decode) {
-    WaitForPrevious();
-  }
+  if (a.squares || !a.qkv.decode) WaitForPrevious();
   if (NeedsFacts(a)) {
     for (int token = lane; token < a.tokens; token += 32) {
       Facts out = {1, 0, 0};

@@ -4,7 +4,6 @@
 #include <arm_neon.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <limits>
 
@@ -27,88 +26,127 @@ float Largest(const float* x, int n) {
 }
 
 // Sixteen values to int8, rounded to nearest even, eight each to q0 and q1; their sums in 16 bits.
-int16x8_t Quantize16(const float* x, float inverse, int8_t* q0, int8_t* q1) {
+int16x8_t Quantize16(const float* x, float32x4_t inverse, int8_t* q0, int8_t* q1) {
   int16x8_t halves[2];
   for (int h = 0; h < 2; ++h) {
-    const int32x4_t lo = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 8 * h), inverse));
-    const int32x4_t hi = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 8 * h + 4), inverse));
-    halves[h] = vcombine_s16(vmovn_s32(lo), vmovn_s32(hi));
+    const int32x4_t lo = vcvtnq_s32_f32(vmulq_f32(vld1q_f32(x + 8 * h), inverse));
+    const int32x4_t hi = vcvtnq_s32_f32(vmulq_f32(vld1q_f32(x + 8 * h + 4), inverse));
+    halves[h] = vuzp1q_s16(vreinterpretq_s16_s32(lo), vreinterpretq_s16_s32(hi));
   }
   vst1_s8(q0, vmovn_s16(halves[0]));
   vst1_s8(q1, vmovn_s16(halves[1]));
   return vaddq_s16(halves[0], halves[1]);
 }
 
-// The largest magnitude among what 32 columns become for kNibbles, before it is rounded.
-float LargestForNibbles(const float* x) {
+// Two steps of 8 columns for kNibbles; returns 16 * their sums.
+int32x4_t QuantizeForNibbles(const float* x, float32x4_t inverse, int8_t* low_q, int8_t* high_q) {
+  int32x4_t low[2], high[2], sum = vdupq_n_s32(0);
+  for (int h = 0; h < 2; ++h) {
+    high[h] = vcvtnq_s32_f32(vmulq_f32(vld1q_f32(x + 8 + 4 * h), inverse));
+    const float32x4_t scaled = vmulq_f32(vld1q_f32(x + 4 * h), inverse);
+    low[h] = vcvtnq_s32_f32(vfmsq_n_f32(scaled, vcvtq_f32_s32(high[h]), 1.0f / 16));
+    sum = vmlaq_n_s32(vmlaq_n_s32(sum, low[h], 16), high[h], 17);
+  }
+  const auto narrow = [](int32x4_t a, int32x4_t b) {
+    return vqmovn_s16(vuzp1q_s16(vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b)));
+  };
+  vst1_s8(low_q, narrow(low[0], low[1]));
+  vst1_s8(high_q, narrow(high[0], high[1]));
+  return sum;
+}
+
+// Largest magnitudes among 32 columns, or among what they become for nibbles before it is rounded: the
+// largest of the four lanes is that of all.
+template <bool kNibbles>
+float32x4_t LargestOfBlock(const float* x) {
   float32x4_t max = vdupq_n_f32(0);
   for (int i = 0; i < 32; i += 16)
     for (int j = 0; j < 8; j += 4) {
       const float32x4_t low = vld1q_f32(x + i + j), high = vld1q_f32(x + i + j + 8);
-      max = vmaxq_f32(max, vmaxq_f32(vabsq_f32(high), vabsq_f32(vfmsq_n_f32(low, high, 1.0f / 16))));
+      const float32x4_t first = kNibbles ? vfmsq_n_f32(low, high, 1.0f / 16) : low;
+      max = vmaxq_f32(max, vmaxq_f32(vabsq_f32(high), vabsq_f32(first)));
     }
-  return vmaxvq_f32(max);
+  return max;
 }
 
-// Two steps of 8 columns for kNibbles; returns 16 * their sum.
-int32_t QuantizeForNibbles(const float* x, float inverse, int8_t* low_q, int8_t* high_q) {
-  int32x4_t low[2], high[2], sum = vdupq_n_s32(0);
-  for (int h = 0; h < 2; ++h) {
-    high[h] = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 8 + 4 * h), inverse));
-    const float32x4_t scaled = vmulq_n_f32(vld1q_f32(x + 4 * h), inverse);
-    low[h] = vcvtnq_s32_f32(vfmsq_n_f32(scaled, vcvtq_f32_s32(high[h]), 1.0f / 16));
-    sum = vmlaq_n_s32(vmlaq_n_s32(sum, low[h], 16), high[h], 17);
-  }
-  vst1_s8(low_q, vqmovn_s16(vcombine_s16(vmovn_s32(low[0]), vmovn_s32(low[1]))));
-  vst1_s8(high_q, vqmovn_s16(vcombine_s16(vmovn_s32(high[0]), vmovn_s32(high[1]))));
-  return vaddvq_s32(sum);
-}
-
-struct PowerOfTwo {
-  float start, scale, inverse;
+// Of four blocks.
+struct PowersOfTwo {
+  float32x4_t start, scale, inverse;
 };
-// The smallest one with which `largest` becomes at most 127. Not a number where activations are none, or so
+// The smallest ones with which `largest` becomes at most 127. Not a number where activations are none, or so
 // large that sums would leave the range of floats; from 2^-100 on downwards all are as good as zero.
-PowerOfTwo ScaleFor(float largest) {
-  constexpr uint32_t kOne = 127u << 23, kSmallest = kOne - (100u << 23), kMantissa = (1u << 23) - 1;
-  if (!(largest < 0x1p90f)) {
-    constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-    return {kNan, kNan, 0};
+PowersOfTwo ScalesFor(float32x4_t largest) {
+  constexpr int32_t kOne = 127 << 23, kSmallest = kOne - (100 << 23), kMantissa = (1 << 23) - 1;
+  const uint32x4_t usable = vcltq_f32(largest, vdupq_n_f32(0x1p90f));
+  const int32x4_t above = vreinterpretq_s32_f32(vmulq_n_f32(largest, 1.0f / 127));
+  const int32x4_t bits = vmaxq_s32(
+      vbicq_s32(vaddq_s32(above, vdupq_n_s32(kMantissa)), vdupq_n_s32(kMantissa)), vdupq_n_s32(kSmallest));
+  const float32x4_t scale =
+      vbslq_f32(usable, vreinterpretq_f32_s32(bits), vdupq_n_f32(std::numeric_limits<float>::quiet_NaN()));
+  const uint32x4_t inverse = vandq_u32(usable, vreinterpretq_u32_s32(vsubq_s32(vdupq_n_s32(2 * kOne), bits)));
+  return {vmulq_n_f32(scale, 12582912.0f), scale, vreinterpretq_f32_u32(inverse)};
+}
+
+// Up to kAtOnce blocks of token t of a pair, `apart` blocks from one to the next. What is one number to a
+// block is computed for four of them at once; and for all of them before anything is quantized, so that few
+// wait for it.
+constexpr int kAtOnce = 16;
+
+template <XKind kKind>
+void PrepareSome(const float* x, int count, int t, XPairBlock* out, int apart) {
+  constexpr bool kPaired = kKind != XKind::kBlocks;
+  float inverse[kAtOnce], start[kAtOnce], scale[kAtOnce], second[kAtOnce];
+  int32x4_t sums[kAtOnce];
+  for (int b = 0; b < count; b += 4) {
+    float32x4_t max[4];
+    for (int i = 0; i < 4; ++i)
+      max[i] = b + i < count ? LargestOfBlock<kPaired>(x + (b + i) * kBlockCols) : vdupq_n_f32(0);
+    const PowersOfTwo p = ScalesFor(vpmaxq_f32(vpmaxq_f32(max[0], max[1]), vpmaxq_f32(max[2], max[3])));
+    vst1q_f32(inverse + b, p.inverse);
+    vst1q_f32(start + b, p.start);
+    vst1q_f32(scale + b, p.scale);
   }
-  const uint32_t bits =
-      std::max((std::bit_cast<uint32_t>(largest * (1.0f / 127)) + kMantissa) & ~kMantissa, kSmallest);
-  const auto scale = std::bit_cast<float>(bits);
-  return {12582912.0f * scale, scale, std::bit_cast<float>(2 * kOne - bits)};
+  for (int b = 0; b < count; ++b) {
+    const float* from = x + b * kBlockCols;
+    auto& q = out[b * apart].q;
+    const float32x4_t by = vld1q_dup_f32(inverse + b);
+    if constexpr (kPaired)
+      sums[b] = vaddq_s32(QuantizeForNibbles(from, by, q[0][t], q[1][t]),
+                          QuantizeForNibbles(from + 16, by, q[2][t], q[3][t]));
+    else
+      sums[b] = vpaddlq_s16(
+          vaddq_s16(Quantize16(from, by, q[0][t], q[1][t]), Quantize16(from + 16, by, q[2][t], q[3][t])));
+  }
+  for (int b = 0; b < count; b += 4) {
+    for (int i = count; i < b + 4; ++i) sums[i] = vdupq_n_s32(0);
+    const int32x4_t sum = vpaddq_s32(vpaddq_s32(sums[b], sums[b + 1]), vpaddq_s32(sums[b + 2], sums[b + 3]));
+    const float32x4_t scaled = vmulq_f32(vld1q_f32(scale + b), vcvtq_f32_s32(sum));
+    // kNibbles: exact, a multiple of the scale below 2^24
+    vst1q_f32(second + b, kKind == XKind::kNibbles ? vfmaq_n_f32(vld1q_f32(start + b), scaled, 8) : scaled);
+  }
+  for (int b = 0; b < count; ++b) {
+    XPairBlock& block = out[b * apart];
+    block.start[t] = block.start[t + 2] = start[b];
+    block.sum[t] = block.sum[t + 2] = second[b];
+  }
 }
 
 // Writes one pair; `apart` is the distance from one of its blocks to the next.
 template <XKind kKind>
 void PrepareBlocks(const float* const* rows, int tokens, int64_t cols, XPairBlock* out, int apart) {
-  for (int64_t b = 0; b < cols / kBlockCols; ++b) {
-    XPairBlock& block = out[b * apart];
-    if (tokens < 2) std::memset(&block, 0, sizeof block);
-    for (int t = 0; t < tokens; ++t) {
-      const float* x = rows[t] + b * kBlockCols;
-      constexpr bool nibbles = kKind != XKind::kBlocks;
-      const PowerOfTwo p = ScaleFor(nibbles ? LargestForNibbles(x) : Largest(x, kBlockCols));
-      int32_t sum;
-      if constexpr (nibbles) {
-        sum = QuantizeForNibbles(x, p.inverse, block.q[0][t], block.q[1][t]);
-        sum += QuantizeForNibbles(x + 16, p.inverse, block.q[2][t], block.q[3][t]);
-      } else {
-        sum = vaddvq_s16(vaddq_s16(Quantize16(x, p.inverse, block.q[0][t], block.q[1][t]),
-                                   Quantize16(x + 16, p.inverse, block.q[2][t], block.q[3][t])));
-      }
-      block.start[t] = block.start[t + 2] = p.start;
-      const float scaled = p.scale * static_cast<float>(sum);
-      if constexpr (kKind == XKind::kNibbles)
-        block.zero[t] = block.zero[t + 2] =
-            p.start + 8 * scaled;  // exact: a multiple of the scale below 2^24
-      else
-        block.sum[t] = block.sum[t + 2] = scaled;
-    }
-    if (tokens == 1)
+  const int64_t blocks = cols / kBlockCols;
+  if (tokens == 0)
+    for (int64_t b = 0; b < blocks; ++b) std::memset(&out[b * apart], 0, sizeof *out);
+  for (int64_t b = 0; tokens > 0 && b < blocks; b += kAtOnce) {
+    const auto count = static_cast<int>(std::min<int64_t>(kAtOnce, blocks - b));
+    XPairBlock* const to = out + b * apart;
+    for (int t = 0; t < tokens; ++t) PrepareSome<kKind>(rows[t] + b * kBlockCols, count, t, to, apart);
+    if (tokens == 2) continue;
+    for (int i = 0; i < count; ++i) {
+      XPairBlock& block = to[i * apart];
+      block.start[1] = block.start[3] = block.sum[1] = block.sum[3] = 0;
       for (auto& step : block.q) std::memcpy(step[1], step[0], 8);
+    }
   }
 }
 
@@ -122,8 +160,8 @@ void PrepareSupers(const float* const* rows, int tokens, int64_t cols, XPairSupe
       const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
       super.scale[t] = super.scale[t + 2] = largest / 127.0f;
       for (int s = 0; s < 16; ++s)
-        super.sum16[s][t] = super.sum16[s][t + 2] =
-            vaddvq_s16(Quantize16(x + 16 * s, inverse, super.q[2 * s][t], super.q[2 * s + 1][t]));
+        super.sum16[s][t] = super.sum16[s][t + 2] = vaddvq_s16(
+            Quantize16(x + 16 * s, vdupq_n_f32(inverse), super.q[2 * s][t], super.q[2 * s + 1][t]));
       for (int s = 0; s < 8; ++s)
         super.sum32[s][t] = super.sum32[s][t + 2] =
             static_cast<int16_t>(super.sum16[2 * s][t] + super.sum16[2 * s + 1][t]);

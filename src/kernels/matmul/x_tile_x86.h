@@ -158,13 +158,14 @@ inline int32_t QuantizeOutliers(const float* from, int64_t n, float inverse, int
   return sum;
 }
 
+// Tokens whose row is null are left as they are.
 inline void PrepareRow(const float* const* rows, int tokens, int64_t cols, uint8_t* out) {
   constexpr int64_t kCols = 64;
   const XRow x = XRowAt(out, cols);
-  if (tokens < kXTokens) memset(x.scale, 0, 16 * kXTokens);
   alignas(64) float largest[kMaxRowCols / kCols];
   const int64_t blocks = (cols + kCols - 1) / kCols;
   for (int t = 0; t < tokens; ++t) {
+    if (!rows[t]) continue;
     float top = 0;
     for (int64_t b = 0; b < blocks; ++b) {
       const int64_t n = cols - b * kCols < kCols ? cols - b * kCols : kCols;
@@ -178,6 +179,7 @@ inline void PrepareRow(const float* const* rows, int tokens, int64_t cols, uint8
     if (limit < top / 128) limit = top / 128;
     const float inverse = InverseOf(limit);
     int32_t sum = 0, highs = 0, high_sum = 0;
+    VecI sums = ZeroI();
     for (int64_t b = 0; b < blocks; ++b) {
       const int64_t n = cols - b * kCols < kCols ? cols - b * kCols : kCols;
       const float* const from = rows[t] + b * kCols;
@@ -187,19 +189,22 @@ inline void PrepareRow(const float* const* rows, int tokens, int64_t cols, uint8
                                 x.high + t * (cols / 4), highs, high_sum);
         continue;
       }
-      VecI sums = ZeroI();
       for (int64_t i = 0; i < n; i += kLanes) {
         const VecI values = ToNearest(Mul(LoadF(from + i), SetF(inverse)));
         StoreAsBytes(q + i, values);
         sums = AddI(sums, values);
       }
-      sum += SumLanes(sums);
     }
     x.scale[t] = limit * kStep;
-    x.isum[t] = sum;
+    x.isum[t] = sum + SumLanes(sums);
     x.high_sum[t] = high_sum;
     x.highs[t] = highs;
     ZeroTail(out, t, cols);
+  }
+  if (!rows[tokens - 1]) return;
+  for (int t = tokens; t < kXTokens; ++t) {
+    x.scale[t] = 0;
+    x.isum[t] = x.high_sum[t] = x.highs[t] = 0;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/aligned_vector.h"
 #include "core/check.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/rms_norm/rms_norm.h"
@@ -12,7 +13,7 @@
 namespace celer {
 namespace {
 
-using Floats = std::vector<float>;
+using Floats = AlignedVector<float>;
 
 Floats MakeFloats(int64_t n) {
   return Floats(static_cast<size_t>(n));

@@ -20,6 +20,7 @@ namespace celer::cuda {
 
 struct ExpertJob {
   int32_t expert, begin, count;  // slots begin .. begin + count - 1
+  int32_t first, siblings;       // the jobs of this expert
 };
 
 constexpr int kMaxExperts = 4096;  // of a layer
@@ -98,6 +99,7 @@ struct MoeGroupedArgs {
   int64_t out_stride = 0;
   DeviceActivation activation = DeviceActivation::kSilu;
   MoePlan plan;
+  int tokens = 0;  // if not 0: there is no plan, one expert has so many tokens, which are their own slots
 };
 bool MoeGroupedRuns(const DeviceMatrix& gate_up, const DeviceMatrix& down);
 cudaError_t LaunchMoeGrouped(const MoeGroupedArgs& args, cudaStream_t stream);

@@ -1,11 +1,9 @@
-// Products of experts with many tokens: tensor cores, activations of bf16,
-// weights made bf16 in registers.
+// Products of experts with many tokens: tensor cores, activations of bf16, weights made bf16 in registers.
 //
-// Grid: persistent. An item is up to 64 slots of one expert times 256 rows of
-// its matrix (128 of gate and of up), 32 rows to a warp. Weights are copied to
-// shared memory in the order of device_matrix.h, by the lane that multiplies
-// with them; rows of activations are gathered beside them, a few steps of
-// columns ahead.
+// Grid: persistent. An item is up to 64 slots of one expert times 256 rows of its matrix (128 of gate and of
+// up), 32 rows to a warp. Weights are copied to shared memory in the order of device_matrix.h, by the lane
+// that multiplies with them; rows of activations are gathered beside them, a few steps of columns ahead.
+// Items with the same weights follow each other, so that one of them reads the memory and the others L2.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -108,11 +106,20 @@ __global__ void __launch_bounds__(kThreads, 1) GroupedKernel(const __grid_consta
   const DeviceMatrix& m = a.w.first;
   WaitForPrevious();
   LetNextStart();
-  const int items = __ldcg(a.plan.counts) * p.tiles, steps = m.padded / S::kCols;
+  const bool all = a.tokens > 0;
+  const int jobs = all ? (a.tokens + kTokens - 1) / kTokens : __ldcg(a.plan.counts);
+  const int items = jobs * p.tiles, steps = m.padded / S::kCols;
   for (int item = blockIdx.x; item < items; item += gridDim.x) {
-    const int32_t* job = reinterpret_cast<const int32_t*>(a.plan.jobs + item / p.tiles);
-    const int expert = __ldcg(job), first = __ldcg(job + 1), count = __ldcg(job + 2);
-    const int row0 = item % p.tiles * p.out_rows + warp * p.warp_rows;
+    int expert = 0, first = item % jobs * kTokens, count = min(kTokens, a.tokens - first), tile = item / jobs;
+    if (!all) {
+      const ExpertJob* at = a.plan.jobs + item / p.tiles;
+      const int first_job = __ldcg(&at->first), siblings = __ldcg(&at->siblings),
+                local = item - first_job * p.tiles;
+      tile = local / siblings;
+      at = a.plan.jobs + first_job + local % siblings;
+      expert = __ldcg(&at->expert), first = __ldcg(&at->begin), count = __ldcg(&at->count);
+    }
+    const int row0 = tile * p.out_rows + warp * p.warp_rows;
 
     const std::byte *data[kHalves], *scales[kHalves];
     int64_t scale_at[kHalves];
@@ -132,7 +139,7 @@ __global__ void __launch_bounds__(kThreads, 1) GroupedKernel(const __grid_consta
     for (int j = 0; j < kMine; ++j) {
       const int at = thread + j * kThreads, token = at / kChunks, chunk = at % kChunks;
       const int slot = first + min(token, count - 1);
-      const int row = GateUp ? __ldcg(a.plan.row + slot) : slot;
+      const int row = GateUp && !all ? __ldcg(a.plan.row + slot) : slot;
       x[j] = reinterpret_cast<const std::byte*>(a.x) + static_cast<int64_t>(row) * m.padded * 2 + chunk * 16;
       x_to[j] = S::kWeightBytes + token * S::kXStride + chunk * 16;
     }

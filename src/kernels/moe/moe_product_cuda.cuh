@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(matvec::kThreads, 1)
     if (job_index != i / e.units) {
       job_index = i / e.units;
       const int32_t* from = reinterpret_cast<const int32_t*>(e.jobs + job_index);
-      job = {__ldcg(from), __ldcg(from + 1), __ldcg(from + 2)};
+      job.expert = __ldcg(from), job.begin = __ldcg(from + 1), job.count = __ldcg(from + 2);
     }
     if (lane == 0) MoveTo(e, job, i % e.units, to);
     __syncwarp();

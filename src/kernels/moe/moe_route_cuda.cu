@@ -140,8 +140,9 @@ __device__ void MakeJobs(const MoeRouteArgs& a, int* count, int* begin) {
   int slot = slots_before[thread], job = jobs_before[thread];
   for (int e = first; e < last; ++e) {
     begin[e] = slot;
+    const int first_job = job, siblings = (count[e] + a.job_tokens - 1) / a.job_tokens;
     for (int i = 0; i < count[e]; i += a.job_tokens)
-      a.plan.jobs[job++] = {e, slot + i, min(a.job_tokens, count[e] - i)};
+      a.plan.jobs[job++] = {e, slot + i, min(a.job_tokens, count[e] - i), first_job, siblings};
     slot += count[e];
   }
   __syncthreads();

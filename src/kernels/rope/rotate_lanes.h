@@ -85,6 +85,16 @@ CELER_INLINE void RotateInterleaved(float* heads, int64_t count, int64_t head_di
       _mm256_storeu_ps(p, _mm256_fmadd_ps(_mm256_permute_ps(x, 0xB1), s, _mm256_mul_ps(x, c)));
     }
   }
+#elif defined(__aarch64__)
+  for (; i + 4 <= half; i += 4) {
+    const float32x4_t c = vld1q_f32(cos + i), s = vld1q_f32(sin + i);
+    for (int64_t h = 0; h < count; ++h) {
+      float* const p = heads + h * head_dim + 2 * i;
+      float32x4x2_t x = vld2q_f32(p);
+      RotatePair(x.val[0], x.val[1], c, s);
+      vst2q_f32(p, x);
+    }
+  }
 #endif
   for (int64_t h = 0; h < count; ++h) RotateGathered(heads + h * head_dim, cos, sin, i, half);
 }

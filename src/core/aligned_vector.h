@@ -1,0 +1,41 @@
+// A vector whose elements start a cache line, and a huge page where they are that many: a row of activations
+// that is written by several cores then shares no line between them, and walking over rows misses no TLB.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+namespace celer {
+
+template <class T>
+struct AlignedAllocator {
+  using value_type = T;
+  static constexpr size_t kLine = 64, kHugePage = size_t{2} << 20;
+
+  AlignedAllocator() = default;
+  template <class U>
+  AlignedAllocator(const AlignedAllocator<U>&) {}  // as containers want it
+
+  T* allocate(size_t n) {
+    const size_t unit = n * sizeof(T) >= kHugePage ? kHugePage : kLine;
+    const size_t bytes = (n * sizeof(T) + unit - 1) / unit * unit;
+    void* const p = std::aligned_alloc(unit, bytes);
+    if (!p) throw std::bad_alloc();
+    if (unit == kHugePage) madvise(p, bytes, MADV_HUGEPAGE);  // a wish
+    return static_cast<T*>(p);
+  }
+  void deallocate(T* p, size_t) { std::free(p); }
+  template <class U>
+  bool operator==(const AlignedAllocator<U>&) const {
+    return true;
+  }
+};
+
+template <class T>
+using AlignedVector = std::vector<T, AlignedAllocator<T>>;
+
+}  // namespace celer
