@@ -12,8 +12,8 @@ uint64_t ReadNeon(const void* data, size_t bytes) {
   for (size_t at = 0; at < per_stream; at += 256)
     for (size_t stream = 0; stream < kStreams; ++stream) {
       const char* line = start + stream * per_stream + at;
-      // Into the last level only; nearer ones would hinder the hardware's own prefetcher (68 instead of 89 GB/s
-      // on two Neoverse-V1).
+      // Into the last level only; nearer ones would hinder the hardware's own prefetcher (68 instead of 89
+      // GB/s on two Neoverse-V1).
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i) __builtin_prefetch(line + 8192 + 64 * i, 0, 1);
 #pragma GCC unroll 16
