@@ -60,8 +60,8 @@ class HalfLanesTile {
 
   // A decode step reads each row once, and had better ask for it early and a few lines at a time: more than
   // the memory system can queue would be dropped. While scores are computed, for the values into L1; while
-  // values are summed up, for the next keys; and each for what is used kStepsAhead later into L2.
-  static constexpr int64_t kStepsAhead = 3;
+  // values are summed up, for the next keys; and each for what is used kStepsAhead later into the last level.
+  static constexpr int64_t kStepsAhead = 2;
   bool ReadsOnce() const { return t_.tokens <= 2; }
   int64_t RowOffset(int64_t key) const { return RowOf(t_, t_.blocks, key); }
   int64_t FirstKey(int64_t token) const {

@@ -2,8 +2,8 @@
 // compilers place loads in a lump before the products that wait for them, and because the accumulators of a
 // whole step must stay in registers while memory is asked for what comes later.
 //
-// Both take addresses of 8 lines of 64 bytes each to prefetch into the L1 and the L2 cache; an address that
-// was read already costs next to nothing.
+// Both take addresses of 8 lines of 64 bytes each to prefetch into the L1 cache and into the last level; an
+// address that was read already costs next to nothing.
 #pragma once
 
 #include "kernels/attention/attention_half.h"
@@ -42,7 +42,7 @@ namespace {
   "prfm pldl1keep, [%[soon], #" #line "]\n"                                             \
   CELER_ODD(9, 1)                                                                       \
   "ldr q8, [%[q], #" #at "+64]\n"                                                       \
-  "prfm pldl2keep, [%[later], #" #line "]\n"                                            \
+  "prfm pldl3keep, [%[later], #" #line "]\n"                                            \
   CELER_EVEN(10, 2)                                                                     \
   "ldr q9, [%[q], #" #at "+80]\n"                                                       \
   CELER_ODD(11, 3)                                                                      \
@@ -52,7 +52,7 @@ namespace {
   "prfm pldl1keep, [%[soon], #" #line "+64]\n"                                          \
   CELER_ODD(9, 5)                                                                       \
   next_q0                                                                               \
-  "prfm pldl2keep, [%[later], #" #line "+64]\n"                                         \
+  "prfm pldl3keep, [%[later], #" #line "+64]\n"                                         \
   CELER_EVEN(10, 6)                                                                     \
   next_q1                                                                               \
   last
