@@ -96,7 +96,7 @@ struct CudaDecoder::Impl {
   std::byte* attention_bf16 = nullptr;
   float* wide_squares = nullptr;
   bool wide_prepared = false;
-  // The same without them: weights as rows of bf16.
+  // For more tokens than those are good for: weights as rows of bf16.
   std::optional<cuda::Gemm> gemm;
   // Two places for unpacked weights: one is filled on a stream of its own while the other is multiplied with.
   std::optional<Stream> unpack_stream;

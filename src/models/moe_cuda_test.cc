@@ -9,44 +9,18 @@
 
 #include "core/device.h"
 #include "formats/decode.h"
+#include "kernels/cuda/on_device.h"
 #include "kernels/matmul/gemm_cuda.h"
 #include "kernels/moe/moe.h"
 #include "kernels/moe/moe_cuda.h"
+#include "kernels/test_util.h"
 #include "weights/device_weights.h"
 
 namespace celer::cuda {
 namespace {
 
-std::vector<float> RandomFloats(int64_t n, uint32_t seed, float scale) {
-  std::mt19937 random(seed);
-  std::vector<float> out(static_cast<size_t>(n));
-  for (float& v : out) v = scale * (static_cast<float>(random()) / 2147483648.0f - 1.0f);
-  return out;
-}
-
-template <class T>
-class OnDevice {
- public:
-  explicit OnDevice(int64_t n, int fill = 0xff) : n_(static_cast<size_t>(n)) {
-    EXPECT_EQ(cudaSuccess, cudaMalloc(&data_, n_ * sizeof(T)));
-    cudaMemset(data_, fill, n_ * sizeof(T));  // what is not written shows
-  }
-  explicit OnDevice(const std::vector<T>& values) : OnDevice(static_cast<int64_t>(values.size())) {
-    cudaMemcpy(data_, values.data(), n_ * sizeof(T), cudaMemcpyHostToDevice);
-  }
-  OnDevice(const OnDevice&) = delete;
-  ~OnDevice() { cudaFree(data_); }
-  T* get() { return static_cast<T*>(data_); }
-  std::vector<T> Read() {
-    std::vector<T> out(n_);
-    EXPECT_EQ(cudaSuccess, cudaMemcpy(out.data(), data_, n_ * sizeof(T), cudaMemcpyDeviceToHost));
-    return out;
-  }
-
- private:
-  size_t n_;
-  void* data_ = nullptr;
-};
+using celer::testing::RandomFloats;
+using testing::OnDevice;
 
 struct HostMatrix {
   std::vector<std::byte> bytes;

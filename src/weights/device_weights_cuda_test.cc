@@ -12,49 +12,24 @@
 #include "formats/decode.h"
 #include "formats/int4.h"
 #include "formats/int8.h"
+#include "kernels/cuda/on_device.h"
 #include "kernels/embed/embed_cuda.h"
 #include "kernels/matmul/matvec_cuda.h"
 #include "kernels/matmul/wide_cuda.h"
+#include "kernels/test_util.h"
 #include "weights/device_weights.h"
 
 namespace celer::cuda {
 namespace {
+
+using celer::testing::RandomFloats;
+using testing::OnDevice;
 
 class DeviceWeightsTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
   }
-};
-
-std::vector<float> RandomFloats(int64_t n, uint32_t seed, float scale = 1.0f) {
-  std::mt19937 random(seed);
-  std::vector<float> out(static_cast<size_t>(n));
-  for (float& v : out) v = scale * (static_cast<float>(random()) / 2147483648.0f - 1.0f);
-  return out;
-}
-
-template <class T>
-class OnDevice {
- public:
-  explicit OnDevice(int64_t n) : n_(static_cast<size_t>(n)) {
-    EXPECT_EQ(cudaSuccess, cudaMalloc(&data_, n_ * sizeof(T)));
-    cudaMemset(data_, 0xff, n_ * sizeof(T));  // what is not written shows
-  }
-  explicit OnDevice(const std::vector<T>& values) : OnDevice(static_cast<int64_t>(values.size())) {
-    cudaMemcpy(data_, values.data(), n_ * sizeof(T), cudaMemcpyHostToDevice);
-  }
-  ~OnDevice() { cudaFree(data_); }
-  T* get() { return static_cast<T*>(data_); }
-  std::vector<T> Read() {
-    std::vector<T> out(n_);
-    EXPECT_EQ(cudaSuccess, cudaMemcpy(out.data(), data_, n_ * sizeof(T), cudaMemcpyDeviceToHost));
-    return out;
-  }
-
- private:
-  size_t n_;
-  void* data_ = nullptr;
 };
 
 struct HostMatrix {

@@ -109,7 +109,6 @@ void AppendParts(const DecodeStepArgs& args, const Plan& plan, const Shared& sha
       p.a.x = in, p.a.x_stride = in_stride;
       p.a.out = to, p.a.out_stride = plan.token_floats;
       p.a.residual = residual, p.a.residual_stride = residual_stride;
-      p.tiles = tiles;
       matvec::Divide(tiles, grid, &p);
       p.turn = turn;
       turn = (turn + tiles % grid) % grid;

@@ -32,10 +32,11 @@ int Layout(const DeviceMatrix& m, int tokens, int least, Params* p) {
   const int tiles_of_four = tokens <= 4 ? 1 : 2;
   // All warps' columns of a stage, 16 rows of each.
   const int warp_cols = kSpans * 64 * 8 / BitsOf(m.format);
-  p->scale_bytes = m.group > 0 ? std::max(kWarps * warp_cols / m.group, 1) * 16 * ScaleBytesOf(m.format)
-                   : integer   ? 2 * kBatch * 8 * ScaleBytesOf(m.format)
-                               : 0;
-  p->stage_bytes = kStageBytes + RoundUp(p->scale_bytes, 128);
+  const int scale_bytes = m.group > 0
+                              ? std::max(kWarps * warp_cols / m.group, 1) * 16 * ScaleBytesOf(m.format)
+                          : integer ? 2 * kBatch * 8 * ScaleBytesOf(m.format)
+                                    : 0;
+  p->stage_bytes = kStageBytes + RoundUp(scale_bytes, 128);
   p->group_shift = m.group == 16 ? 4 : m.group == 32 ? 5 : m.group == 64 ? 6 : 7;
   p->plane_bytes = tokens * m.padded * (integer ? 1 : 2) + kPlanePad;
   p->in_flight = integer ? kInFlight : kInFlight + 1;
@@ -105,21 +106,22 @@ cudaError_t LaunchMatvec(const MatvecArgs& args, cudaStream_t stream) {
   Params p = {};
   p.a = args;
   if (p.a.residual_stride == 0) p.a.residual_stride = p.a.out_stride;
+  int tiles = 0;
   switch (args.epilogue) {
     case Epilogue::kStore:
-      p.tiles = (args.a.rows + 15) / 16;
+      tiles = (args.a.rows + 15) / 16;
       break;
     case Epilogue::kGateUp:
-      p.tiles = (args.a.rows + 7) / 8;
+      tiles = (args.a.rows + 7) / 8;
       break;
     case Epilogue::kQkv:
-      p.tiles = (args.a.rows + args.b.rows + args.c.rows) / 16;
+      tiles = (args.a.rows + args.b.rows + args.c.rows) / 16;
       break;
   }
   const int bytes = AddRing(Layout(args.a, args.tokens, 0, &p), &p);
   if (bytes == 0) return cudaErrorInvalidConfiguration;
-  const int blocks = p.tiles < Multiprocessors() ? p.tiles : Multiprocessors();
-  Divide(p.tiles, blocks, &p);
+  const int blocks = std::min(tiles, Multiprocessors());
+  Divide(tiles, blocks, &p);
   switch (args.a.format) {
     case Format::kF32:
       return LaunchF32(p, blocks, bytes, stream);

@@ -22,14 +22,14 @@ constexpr int kInFlight = 2;
 
 struct alignas(16) Params {
   MatvecArgs a;
-  int tiles, stages;
+  int stages;
   int rounds;      // in which every block has a whole batch
   int each, more;  // tiles of every block after them, and how many blocks have one more
   int turn;        // of those over the blocks, so that small products begin where the last one ended
   float* plain;    // [tokens, plain_stride], where tagged results go besides, without the tag; or null
   int64_t plain_stride;
-  int stage_bytes, scale_bytes;  // a stage: weights, then this many bytes of scales, or 0
-  int group_shift;               // log2 of the columns that share a scale
+  int stage_bytes;  // weights, then scales
+  int group_shift;  // log2 of the columns that share a scale
   int in_flight;
   int x_offset, xs_offset, xsum_offset, red_offset, sum_offset, norm_offset, place_offset, barrier_offset;
   int plane_bytes;

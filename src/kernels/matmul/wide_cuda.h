@@ -24,7 +24,7 @@ enum class WideEpilogue : uint8_t {
 };
 
 // Tokens up to which products can be joined: what lies between two of them (norm, rope, append) is part of
-// the one in front, and several of them are one kernel.
+// the one in front.
 constexpr int kWideJoined = 64;
 constexpr int kWideRows = 128;  // of a tile
 

@@ -6,8 +6,10 @@
 #include <cstring>
 
 #include "core/device.h"
+#include "formats/bfloat16.h"
 #include "formats/decode.h"
 #include "kernels/attention/attention_cuda.h"
+#include "kernels/cuda/on_device.h"
 #include "kernels/matmul/wide_cuda.h"
 #include "kernels/qkv/qkv_cuda.h"
 #include "kernels/test_util.h"
@@ -15,43 +17,8 @@
 namespace celer::cuda {
 namespace {
 
-using testing::RandomFloats;
-
-template <class T>
-class OnDevice {
- public:
-  explicit OnDevice(int64_t count) : count_(static_cast<size_t>(count)) {
-    EXPECT_EQ(cudaSuccess, cudaMalloc(&data_, count_ * sizeof(T) + 16));
-    cudaMemset(data_, 0, count_ * sizeof(T));
-  }
-  explicit OnDevice(const std::vector<T>& values) : OnDevice(static_cast<int64_t>(values.size())) {
-    cudaMemcpy(data_, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice);
-  }
-  ~OnDevice() { cudaFree(data_); }
-  OnDevice(const OnDevice&) = delete;
-  T* get() const { return static_cast<T*>(data_); }
-  std::vector<T> Read() const {
-    std::vector<T> out(count_);
-    EXPECT_EQ(cudaSuccess, cudaMemcpy(out.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost));
-    return out;
-  }
-
- private:
-  size_t count_;
-  void* data_ = nullptr;
-};
-
-uint16_t Bf16(float v) {
-  uint32_t bits;
-  std::memcpy(&bits, &v, 4);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-float FromBf16(uint16_t v) {
-  const uint32_t bits = static_cast<uint32_t>(v) << 16;
-  float out;
-  std::memcpy(&out, &bits, 4);
-  return out;
-}
+using celer::testing::RandomFloats;
+using testing::OnDevice;
 
 // A matrix of bf16, and its values.
 struct Matrix {
@@ -63,8 +30,8 @@ struct Matrix {
     for (int r = 0; r < rows; ++r)
       for (int c = 0; c < cols; ++c) {
         float& v = values[static_cast<size_t>(r * cols + c)];
-        const uint16_t rounded = Bf16(v);
-        v = FromBf16(rounded);
+        const uint16_t rounded = FloatToBf16(v);
+        v = Bf16ToFloat(rounded);
         std::memcpy(bytes.data() + m.Offset(r, 2 * c), &rounded, 2);
       }
     memory.emplace(bytes);
@@ -83,8 +50,8 @@ WideActivations Activations(const OnDevice<std::byte>& memory, int tokens, int p
 }
 
 struct Scratch {
-  OnDevice<float> partial{WidePartialFloats()};
-  OnDevice<int32_t> tickets{WideTickets()};
+  OnDevice<float> partial{WidePartialFloats(), 0};
+  OnDevice<int32_t> tickets{WideTickets(), 0};
 };
 
 // x += o . a; y = b . norm(x).
@@ -101,9 +68,9 @@ TEST(CudaWideJoin, TheNextProductGetsItsNorm) {
       SCOPED_TRACE(std::to_string(hidden) + " columns, tokens " + std::to_string(tokens));
       const auto a = RandomFloats(int64_t{64} * in, 4, 2.0f), x = RandomFloats(int64_t{64} * hidden, 5, 3.0f);
       const OnDevice<float> da(a);
-      const OnDevice<std::byte> a_memory(WideActivationBytes(tokens, o.m.padded)),
-          next_memory(WideActivationBytes(tokens, b.m.padded));
-      const OnDevice<float> squares(WideSquaresFloats(hidden)), y(int64_t{tokens} * rows);
+      const OnDevice<std::byte> a_memory(WideActivationBytes(tokens, o.m.padded), 0),
+          next_memory(WideActivationBytes(tokens, b.m.padded), 0);
+      const OnDevice<float> squares(WideSquaresFloats(hidden), 0), y(int64_t{tokens} * rows, 0);
       cudaMemset(next_memory.get(), 0xff, static_cast<size_t>(WideActivationBytes(tokens, b.m.padded)));
       std::vector<float> first;
       for (int run = 0; run < 2; ++run) {
@@ -209,8 +176,8 @@ TEST(CudaWideJoin, QkvIsTheProductAndItsFinish) {
         const OnDevice<float> x(RandomFloats(int64_t{tokens} * kHidden, 4, 2.0f)),
             cosine(RandomFloats(int64_t{kContext} * dim / 2, 5)),
             sine(RandomFloats(int64_t{kContext} * dim / 2, 6)), q_bias(RandomFloats(q_width, 7)),
-            k_bias(RandomFloats(kv_heads * dim, 8)), rows(int64_t{tokens} * width);
-        const OnDevice<std::byte> memory(WideActivationBytes(tokens, q.m.padded));
+            k_bias(RandomFloats(kv_heads * dim, 8)), rows(int64_t{tokens} * width, 0);
+        const OnDevice<std::byte> memory(WideActivationBytes(tokens, q.m.padded), 0);
         DeviceKv shape{nullptr, nullptr, dtype, kv_heads, dim, dim};
         const int64_t bytes = tokens * kWidth * shape.block_bytes();
 
@@ -226,8 +193,8 @@ TEST(CudaWideJoin, QkvIsTheProductAndItsFinish) {
         std::vector<float> got_q[2];
         std::vector<std::byte> got_k[2], got_v[2];
         for (const bool joined : {false, true}) {
-          const OnDevice<std::byte> dk(bytes), dv(bytes);
-          const OnDevice<float> dq(int64_t{tokens} * q_width);
+          const OnDevice<std::byte> dk(bytes, 0), dv(bytes, 0);
+          const OnDevice<float> dq(int64_t{tokens} * q_width, 0);
           DeviceKv kv = shape;
           kv.k = dk.get(), kv.v = dv.get();
           const DeviceBatch batch{nullptr, dpositions.get(), downer.get(), dtable.get(), kWidth, tokens};
@@ -277,14 +244,15 @@ TEST(CudaWideJoin, AttentionWritesActivations) {
       positions.push_back((t * 331 + 7) % (kWidth * 16)), owner.push_back(t);
       for (int b = 0; b < kWidth; ++b) table.push_back((t * kWidth + b) % 300);
     }
-    const OnDevice<int32_t> dpositions(positions), downer(owner), dtable(table), tickets(tokens * kHeads);
+    const OnDevice<int32_t> dpositions(positions), downer(owner), dtable(table), tickets(tokens * kHeads, 0);
     DeviceKv kv{nullptr, nullptr, DType::kBf16, kKvHeads, kDim, kDim};
     std::vector<uint16_t> values;
-    for (const float f : RandomFloats(300 * kv.block_bytes() / 2, 1)) values.push_back(Bf16(f));
+    for (const float f : RandomFloats(300 * kv.block_bytes() / 2, 1)) values.push_back(FloatToBf16(f));
     const OnDevice<uint16_t> cache(values);
     kv.k = kv.v = reinterpret_cast<std::byte*>(cache.get());
     const OnDevice<float> q(RandomFloats(int64_t{tokens} * kHeads * kDim, 2, 2.0f)),
-        out(int64_t{tokens} * kHeads * kDim), partial(AttentionPartialFloats(tokens, kHeads, kKvHeads, kDim));
+        out(int64_t{tokens} * kHeads * kDim, 0),
+        partial(AttentionPartialFloats(tokens, kHeads, kKvHeads, kDim), 0);
     DeviceAttentionArgs a;
     a.batch = {nullptr, dpositions.get(), downer.get(), dtable.get(), kWidth, tokens};
     a.kv = kv;
@@ -297,8 +265,8 @@ TEST(CudaWideJoin, AttentionWritesActivations) {
     a.splits = AttentionSplits(kHeads, kKvHeads);
     ASSERT_EQ(cudaSuccess, LaunchAttention(a, nullptr));
     constexpr int kCols = kHeads * kDim;
-    const OnDevice<std::byte> expected(WideActivationBytes(tokens, kCols)),
-        got(WideActivationBytes(tokens, kCols));
+    const OnDevice<std::byte> expected(WideActivationBytes(tokens, kCols), 0),
+        got(WideActivationBytes(tokens, kCols), 0);
     ASSERT_EQ(cudaSuccess, LaunchWideActivations(out.get(), nullptr, tokens, kCols, nullptr, 0,
                                                  Activations(expected, tokens, kCols), nullptr));
     a.wide = Activations(got, tokens, kCols);

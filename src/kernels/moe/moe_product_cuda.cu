@@ -62,7 +62,7 @@ cudaError_t LaunchMoeProduct(const MoeProductArgs& args, cudaStream_t stream) {
   e.p.a.out = args.out;
   e.p.a.out_stride = m.rows;
   e.tile_rows = args.gate_up ? 8 : 16;
-  e.tiles = e.p.tiles = (m.rows + e.tile_rows - 1) / e.tile_rows;
+  e.tiles = (m.rows + e.tile_rows - 1) / e.tile_rows;
   const int bytes = Arrange(m, args.job_tokens, &e);
   if (bytes == 0) return cudaErrorInvalidConfiguration;
   e.data_stride = args.w.data_stride;

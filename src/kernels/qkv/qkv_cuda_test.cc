@@ -7,33 +7,15 @@
 #include <vector>
 
 #include "core/device.h"
+#include "kernels/cuda/on_device.h"
 #include "kernels/kv_row.h"
 #include "kernels/test_util.h"
 
 namespace celer::cuda {
 namespace {
 
-using testing::RandomFloats;
-
-template <class T>
-class OnDevice {
- public:
-  explicit OnDevice(const std::vector<T>& values) : n_(values.size()) {
-    EXPECT_EQ(cudaSuccess, cudaMalloc(&data_, n_ * sizeof(T) + 16));
-    cudaMemcpy(data_, values.data(), n_ * sizeof(T), cudaMemcpyHostToDevice);
-  }
-  ~OnDevice() { cudaFree(data_); }
-  T* get() { return static_cast<T*>(data_); }
-  std::vector<T> Read() {
-    std::vector<T> out(n_);
-    EXPECT_EQ(cudaSuccess, cudaMemcpy(out.data(), data_, n_ * sizeof(T), cudaMemcpyDeviceToHost));
-    return out;
-  }
-
- private:
-  size_t n_;
-  void* data_ = nullptr;
-};
+using celer::testing::RandomFloats;
+using testing::OnDevice;
 
 struct Case {
   int heads, kv_heads, dim, rope_dim;
