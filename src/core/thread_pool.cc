@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 
 // After this long without news, let others have the CPU between two looks: the thread that we wait for may be
 // one of them.
-constexpr std::chrono::microseconds kBusySpin{5};
+constexpr std::chrono::microseconds kBusySpin{20};
 constexpr int kYieldsWhenCrowded = 8;
 constexpr int kMaxThreads = 1024;
 

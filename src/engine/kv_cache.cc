@@ -24,16 +24,18 @@ Result<KvCache> KvCache::Make(const DecoderConfig& config, DType dtype, int64_t 
                               Allocator& allocator) {
   KvCache cache;
   const KvLayerView empty = EmptyLayer(config, dtype, blocks);
-  const auto bytes = CheckedMul(empty.Blocks(), empty.BlockBytes());
+  // One piece of memory for all: huge pages to the end, where a context of a few thousand tokens has some MB
+  // per layer.
+  const auto part = CheckedMul(empty.Blocks(), empty.BlockBytes());
+  const auto bytes = part ? CheckedMul(*part, 2 * config.layers) : part;
   if (!bytes)
     return Error::Invalid("a KV cache of ", blocks, " blocks is too large; use a smaller --context");
+  CELER_ASSIGN(cache.buffer_, Buffer::Allocate(allocator, static_cast<size_t>(*bytes)));
+  std::byte* next = cache.buffer_.data();
   for (int64_t i = 0; i < config.layers; ++i) {
     KvLayerView view = empty;
-    for (std::byte** part : {&view.k, &view.v}) {
-      CELER_ASSIGN(Buffer buffer, Buffer::Allocate(allocator, static_cast<size_t>(*bytes)));
-      *part = buffer.data();
-      cache.buffers_.push_back(std::move(buffer));
-    }
+    view.k = next, next += *part;
+    view.v = next, next += *part;
     cache.layers_.push_back(view);
   }
   return cache;

@@ -16,7 +16,7 @@ namespace celer {
 class KvCache {
  public:
   static constexpr int64_t kBlockSize = 16;
-  static constexpr int64_t kRunBlocks = 16;
+  static constexpr int64_t kRunBlocks = 64;
 
   static Result<KvCache> Make(const DecoderConfig& config, DType dtype, int64_t blocks, Allocator& allocator);
 
@@ -24,7 +24,7 @@ class KvCache {
   int64_t blocks() const { return layers_.empty() ? 0 : layers_[0].blocks; }
 
  private:
-  std::vector<Buffer> buffers_;
+  Buffer buffer_;
   std::vector<KvLayerView> layers_;
 };
 

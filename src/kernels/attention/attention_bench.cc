@@ -43,7 +43,7 @@ void Measure(benchmark::State& state, const Case& c) {
                  .kv_heads = c.model.kv_heads,
                  .block_size = size,
                  .head_dim = c.model.dim,
-                 .run = 16};
+                 .run = 64};
   const int64_t bytes = 2 * kv.Blocks() * kv.BlockBytes();
   const int64_t enough = std::max<int64_t>(int64_t{96} << 20, 3 * HostCpu().last_level_bytes);
   const int64_t layers = c.queries > 1 ? 1 : (enough + bytes - 1) / bytes;

@@ -21,39 +21,64 @@ class HalfLanesTile {
     float* p = tile.scratch;
     scores_ = reinterpret_cast<__fp16*>(p), p += kSoftmaxKeys * kHalfLanes / 2;
     decoded_ = reinterpret_cast<__fp16*>(p), p += kSoftmaxKeys * padded_;
-    power_ = p, p += t_.tokens * blocks_ * kHalfLanes;
+    lanes_ = reinterpret_cast<Lanes*>(p), p += t_.tokens * blocks_ * int64_t{sizeof(Lanes) / sizeof(float)};
     query_ = reinterpret_cast<__fp16*>(p);
   }
 
   void Run() {
     for (int64_t t = 0; t < t_.tokens && !t_.same_queries; ++t)
       for (int64_t b = 0; b < blocks_; ++b) PrepareLanes(t, b);
-    for (int64_t r = 0; r < t_.tokens * t_.group; ++r) {
-      t_.max[r] = -__builtin_inff();
-      t_.sum[r] = 0;
+    for (int64_t block = 0; block < t_.tokens * blocks_; ++block) {
+      Lanes& lanes = lanes_[block];
+      vst1q_f32(lanes.sum, vdupq_n_f32(0));
+      vst1q_f32(lanes.sum + 4, vdupq_n_f32(0));
+      vst1q_f16(lanes.top, vdupq_n_f16(-__builtin_inff()));
     }
     memset(t_.acc, 0, static_cast<size_t>(t_.tokens * t_.group * padded_) * sizeof(float));
     for (int64_t key = t_.key_begin; key < t_.key_end; key += kSoftmaxKeys) Step(key);
+    JoinPending();
+    for (int64_t t = 0; t < t_.tokens; ++t)
+      for (int64_t g = 0; g < t_.group; ++g) {
+        const Lanes& lanes = lanes_[t * blocks_ + g / kHalfLanes];
+        const int64_t i = g % kHalfLanes;
+        t_.max[t * t_.group + g] = static_cast<float>(lanes.top[i]) * (lanes.power[i] * kLn2);
+        t_.sum[t * t_.group + g] = lanes.sum[i];
+      }
   }
 
  private:
   static constexpr int64_t kSegments = kSoftmaxKeys / kSegmentKeys;
   static constexpr int64_t kTogether = 8;  // keys whose scores are computed together
+  static constexpr float kLn2 = 0.693147181f;
+
+  // Eight queries of a token. Scores are in units of power * ln 2: then weights are powers of two.
+  struct Lanes {
+    float power[kHalfLanes], sum[kHalfLanes];
+    __fp16 top[kHalfLanes];                     // the largest score so far
+    __fp16 scale[kHalfLanes], low[kHalfLanes];  // for PowersOf64
+  };
 
   // Eight queries of a token, element by element; lanes without a query hold zeros. The place for decoded
   // keys serves for the rows before they are transposed.
   void PrepareLanes(int64_t token, int64_t block) {
-    const int64_t lanes = (token * blocks_ + block) * kHalfLanes, first = block * kHalfLanes;
+    const int64_t at = token * blocks_ + block, first = block * kHalfLanes;
+    Lanes& lanes = lanes_[at];
     for (int64_t i = 0; i < kHalfLanes; ++i) {
       __fp16* row = decoded_ + i * padded_;
-      power_[lanes + i] = 1;
+      lanes.power[i] = 1;
       if (first + i < t_.group)
-        power_[lanes + i] = HalfQuery(t_.q + token * t_.token_stride + (first + i) * t_.head_dim, t_.head_dim,
-                                      padded_, t_.scale, row);
+        lanes.power[i] = HalfQuery(t_.q + token * t_.token_stride + (first + i) * t_.head_dim, t_.head_dim,
+                                   padded_, t_.scale * (1 / kLn2), row);
       else
         memset(row, 0, static_cast<size_t>(padded_) * sizeof(__fp16));
+      // As f16 can hold it. Beyond that weights are 1 or 0 anyway.
+      const float power = lanes.power[i], scale = power > 0x1p15f    ? 0x1p15f
+                                                  : power < 0x1p-14f ? 0x1p-14f
+                                                                     : power;
+      lanes.scale[i] = static_cast<__fp16>(scale);
+      lanes.low[i] = static_cast<__fp16>(-25 / scale);
     }
-    __fp16* to = query_ + lanes * padded_;
+    __fp16* to = query_ + at * kHalfLanes * padded_;
     for (int64_t d = 0; d < padded_; d += kHalfLanes)
       Transpose8x8(decoded_ + d, padded_, to + d * kHalfLanes);
   }
@@ -116,8 +141,8 @@ class HalfLanesTile {
         Scores(query_ + block * kHalfLanes * padded_, k, stride, begin, end, fetch);
         const int64_t row = t * t_.group + b * kHalfLanes, left = t_.group - b * kHalfLanes;
         const int64_t rows = left < kHalfLanes ? left : kHalfLanes;
-        float shrink[kHalfLanes];
-        Softmax(power_ + block * kHalfLanes, begin, end, row, rows, shrink);
+        float* const shrink = shrink_[flip_ ^= 1];
+        Softmax(lanes_[block], begin, end, shrink);
         Values(v, stride, begin, end, rows, shrink, fetch, t_.acc + row * padded_);
       }
     }
@@ -141,24 +166,29 @@ class HalfLanesTile {
   // scores_[key][lane] for the keys of [begin, end), and for others of their segments, which do not matter.
   void Scores(const __fp16* query, const uint8_t* const* k, int64_t stride, int64_t begin, int64_t end,
               const Fetch* fetch) {
-    const int64_t row_bytes = t_.row_bytes;
-    for (int64_t key = begin / kTogether * kTogether; key < end; key += kTogether) {
+    const int64_t row_bytes = t_.row_bytes, dim = t_.head_dim;
+    for (int64_t key = begin / kTogether * kTogether; key < end;
+         key = (key / kSegmentKeys + 1) * kSegmentKeys) {
       const int64_t s = key / kSegmentKeys, at = key % kSegmentKeys;
+      const int64_t last = (s + 1) * kSegmentKeys < end ? (s + 1) * kSegmentKeys : end;
+      const int64_t groups = (last - key + kTogether - 1) / kTogether;
       const uint8_t* const rows = k[s] + at * stride;
+      const uint8_t *const soon = fetch[s].soon_v + at * row_bytes, *const later =
+                                                                        fetch[s].later_v + at * row_bytes;
       __fp16* const scores = scores_ + key * kHalfLanes;
-      if (t_.head_dim % kScoreDims != 0) {
-        ScoresOf(query, rows, stride, scores);
-        continue;
-      }
-      for (int64_t d = 0; d < t_.head_dim; d += kScoreDims) {
-        const int64_t done = d / kScoreDims * kFetchBytes;
-        const bool more = done < kTogether * row_bytes;
-        const uint8_t* soon = more ? fetch[s].soon_v + at * row_bytes + done : rows;
-        const uint8_t* later = more ? fetch[s].later_v + at * row_bytes + done : rows;
-        if (d == 0)
-          ScoresOf8<true>(query, rows, stride, scores, soon, later);
-        else
-          ScoresOf8<false>(query + d * kHalfLanes, rows + d * 2, stride, scores, soon, later);
+      if (dim % 32 != 0) {
+        for (int64_t g = 0; g < groups; ++g)
+          ScoresOf(query, rows + g * kTogether * stride, stride, scores + g * kTogether * kHalfLanes);
+      } else if (dim == 64) {
+        ScoresOf8<64, true>(query, rows, stride, groups, scores, soon, later);
+      } else {
+        ScoresOf8<32, true>(query, rows, stride, groups, scores, soon, later);
+        for (int64_t d = 32; d < dim; d += 32) {
+          const int64_t done = d / 32 * groups * 512;  // bytes that were asked for
+          const bool more = done < groups * kTogether * row_bytes;
+          ScoresOf8<32, false>(query + d * kHalfLanes, rows + d * 2, stride, groups, scores,
+                               more ? soon + done : rows, more ? later + done : rows);
+        }
       }
     }
   }
@@ -208,76 +238,42 @@ class HalfLanesTile {
     }
   }
 
-  // From scores_ to weights_, in place. All in f16: a difference of scores is off by 2^-11 of itself at most,
-  // and the larger it is the less its weight counts. The sum is that of the rounded weights.
-  void Softmax(const float* power, int64_t begin, int64_t end, int64_t row, int64_t rows, float* shrink) {
+  // From scores to weights, in place; keys outside [begin, end) get none. All in f16: a difference of scores
+  // is off by 2^-11 of itself at most, and the larger it is the less its weight counts. The sum is that of
+  // the rounded weights.
+  void Softmax(Lanes& lanes, int64_t begin, int64_t end, float* shrink) {
     __fp16* const scores =
         scores_;  // the compiler takes stores of vectors for stores to anything, members too
-    float16x8_t tops[4];
-    for (int i = 0; i < 4; ++i) tops[i] = vld1q_f16(scores + begin * kHalfLanes);
-    int64_t key = begin;
-    for (; key + 4 <= end; key += 4)
+    const float16x8_t none = vdupq_n_f16(-__builtin_inff());
+    for (int64_t key = 0; key < begin; ++key) vst1q_f16(scores + key * kHalfLanes, none);
+    for (int64_t key = end; key < kSoftmaxKeys; ++key) vst1q_f16(scores + key * kHalfLanes, none);
+    const float16x8_t old = vld1q_f16(lanes.top);
+    float16x8_t tops[4] = {old, none, none, none};
+#pragma GCC unroll 4
+    for (int64_t key = 0; key < kSoftmaxKeys; key += 4)
       for (int i = 0; i < 4; ++i) tops[i] = vmaxq_f16(tops[i], vld1q_f16(scores + (key + i) * kHalfLanes));
-    for (; key < end; ++key) tops[0] = vmaxq_f16(tops[0], vld1q_f16(scores + key * kHalfLanes));
     const float16x8_t top = vmaxq_f16(vmaxq_f16(tops[0], tops[1]), vmaxq_f16(tops[2], tops[3]));
-    // Maxima are kept in the units of the caller: a power of two apart, so nothing is lost.
-    const float32x4_t by[2] = {vld1q_f32(power), vld1q_f32(power + 4)};
-    float32x4_t max[2], old[2], sum[2], by_old[2];
-    Lanes(t_.max + row, rows, old);
-    max[0] = vmaxq_f32(old[0], vmulq_f32(vcvt_f32_f16(vget_low_f16(top)), by[0]));
-    max[1] = vmaxq_f32(old[1], vmulq_f32(vcvt_high_f32_f16(top), by[1]));
-    StoreLanes(max, rows, t_.max + row);
+    vst1q_f16(lanes.top, top);
     // Without any earlier keys there is nothing to shrink; if the maximum has not moved the factor is
     // exactly 1.
-    for (int i = 0; i < 2; ++i) by_old[i] = vsubq_f32(old[i], max[i]);
-    ExpNonPositive(by_old);
-    for (int i = 0; i < 2; ++i) vst1q_f32(shrink + 4 * i, by_old[i]);
-    const float16x8_t base =
-        vcvt_high_f16_f32(vcvt_f16_f32(vdivq_f32(max[0], by[0])), vdivq_f32(max[1], by[1]));
-    const float32x4_t most = vdupq_n_f32(32768);
-    const float16x8_t scale = vcvt_high_f16_f32(vcvt_f16_f32(vminq_f32(by[0], most)), vminq_f32(by[1], most));
-
-    sum[0] = sum[1] = vdupq_n_f32(0);
-    const auto add = [&](float16x8_t weights) __attribute__((always_inline)) {
-      sum[0] = vaddq_f32(sum[0], vcvt_f32_f16(vget_low_f16(weights)));
-      sum[1] = vaddq_f32(sum[1], vcvt_high_f32_f16(weights));
-    };
-    const auto weigh = [&](auto count) __attribute__((always_inline)) {
-      constexpr int kN = decltype(count)::value;
-      float16x8_t x[kN];
-      for (int i = 0; i < kN; ++i) x[i] = vsubq_f16(vld1q_f16(scores + (key + i) * kHalfLanes), base);
-      for (int i = 0; i < kN; ++i) x[i] = vmulq_f16(x[i], scale);
-      ExpOfHalf(x);
-      for (int i = 0; i < kN; ++i) vst1q_f16(scores + (key + i) * kHalfLanes, x[i]);
-      if constexpr (kN == 4) add(vaddq_f16(x[0], x[1])), add(vaddq_f16(x[2], x[3]));
-      if constexpr (kN == 1) add(x[0]);
-    };
-    for (key = begin; key + 4 <= end; key += 4) weigh(Constant<4>());
-    for (; key < end; ++key) weigh(Constant<1>());
-    float32x4_t total[2];
-    Lanes(t_.sum + row, rows, total);
-    for (int i = 0; i < 2; ++i) total[i] = vfmaq_f32(sum[i], total[i], by_old[i]);
-    StoreLanes(total, rows, t_.sum + row);
-  }
-
-  static CELER_INLINE void StoreLanes(const float32x4_t (&from)[2], int64_t n, float* to) {
-    float lanes[kHalfLanes];
-    vst1q_f32(lanes, from[0]);
-    vst1q_f32(lanes + 4, from[1]);
-    for (int64_t i = 0; i < n; ++i) to[i] = lanes[i];
-  }
-  static CELER_INLINE void Lanes(const float* from, int64_t n, float32x4_t (&out)[2]) {
-    float lanes[kHalfLanes] = {};
-    for (int64_t i = 0; i < n; ++i) lanes[i] = from[i];
-    out[0] = vld1q_f32(lanes);
-    out[1] = vld1q_f32(lanes + 4);
+    float32x4_t by[2] = {vsubq_f32(vcvt_f32_f16(vget_low_f16(old)), vcvt_f32_f16(vget_low_f16(top))),
+                         vsubq_f32(vcvt_high_f32_f16(old), vcvt_high_f32_f16(top))};
+    for (int i = 0; i < 2; ++i) by[i] = vmulq_f32(by[i], vmulq_n_f32(vld1q_f32(lanes.power + 4 * i), kLn2));
+    ExpNonPositive(by);
+    float32x4_t sum[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
+    PowersOf64(scores, top, vld1q_f16(lanes.low), vld1q_f16(lanes.scale), sum);
+    for (int i = 0; i < 2; ++i) {
+      vst1q_f32(shrink + 4 * i, by[i]);
+      vst1q_f32(lanes.sum + 4 * i, vfmaq_f32(sum[i], vld1q_f32(lanes.sum + 4 * i), by[i]));
+    }
   }
 
   // acc = acc * shrink + weighted values of the step's keys.
   void Values(const uint8_t* const* v, int64_t stride, int64_t begin, int64_t end, int64_t rows,
-              const float* shrink, const Fetch* fetch, float* acc) const {
+              const float* shrink, const Fetch* fetch, float* acc) {
     if (rows == kHalfLanes && begin == 0 && end == kSoftmaxKeys && t_.head_dim % kValueColumns == 0)
       return AllValues(v, stride, shrink, fetch, acc);
+    JoinPending();
     switch (rows) {
       case 1:
         return ValueRows<1>(v, stride, begin, end, shrink, acc);
@@ -349,30 +345,51 @@ class HalfLanesTile {
     vst1q_f32(to + 4, vfmaq_f32(vcvt_high_f32_f16(sum), vld1q_f32(to + 4), by));
   }
 
-  // The same for a whole step and eight queries.
+  // The same for a whole step and eight queries. The last columns' sums are left for the next call.
   static constexpr int64_t kValueColumns = 16;
   void AllValues(const uint8_t* const* v, int64_t stride, const float* shrink, const Fetch* fetch,
-                 float* acc) const {
+                 float* acc) {
     ValueSegment segments[kSegments + 1];
     for (int64_t s = 0; s < kSegments; ++s) segments[s] = {v[s], fetch[s].soon_k, fetch[s].later_k};
     segments[kSegments] = segments[0];
     const int64_t bytes = kSegmentKeys * t_.row_bytes;  // of a segment, prefetched piece by piece
     for (int64_t d = 0; d < t_.head_dim; d += kValueColumns) {
-      alignas(64) __fp16 sums[kHalfLanes][kValueColumns];
       const int64_t ahead = d / kValueColumns * kFetchBytes;
-      ValuesOf64(segments, d * 2, ahead < bytes ? ahead : 0, stride, scores_, sums[0]);
-      for (int r = 0; r < kHalfLanes; ++r)
-        for (int i = 0; i < kValueColumns; i += kHalfLanes)
-          AddTo(acc + r * padded_ + d + i, vld1q_f16(sums[r] + i), shrink[r]);
+      if (!pending_.acc) {  // nothing yet: add nothing to what is to come
+        static constexpr float kOnes[kHalfLanes] = {1, 1, 1, 1, 1, 1, 1, 1};
+        memset(sums_[1], 0, sizeof sums_[1]);
+        pending_ = {sums_[1], kOnes, acc};
+      }
+      __fp16* const sums = pending_.sums == sums_[0] ? sums_[1] : sums_[0];
+      ValuesOf64(segments, d * 2, ahead < bytes ? ahead : 0, stride, scores_, sums, pending_.sums,
+                 pending_.shrink, pending_.acc, padded_ * int64_t{sizeof(float)});
+      pending_ = {sums, shrink, acc + d};
     }
+  }
+  void JoinPending() {
+    if (!pending_.acc) return;
+    for (int r = 0; r < kHalfLanes; ++r)
+      for (int i = 0; i < kValueColumns; i += kHalfLanes)
+        AddTo(pending_.acc + r * padded_ + i, vld1q_f16(pending_.sums + r * kValueColumns + i),
+              pending_.shrink[r]);
+    pending_.acc = nullptr;
   }
 
   const AttentionTile& t_;
   const int64_t blocks_, padded_;  // blocks of lanes per token
   __fp16* scores_;                 // [kSoftmaxKeys, kHalfLanes]; after Softmax the weights
   __fp16* decoded_;                // int8: [K and V, kSoftmaxKeys, padded]
-  float* power_;                   // [tokens, blocks, kHalfLanes]
+  Lanes* lanes_;                   // [tokens, blocks]
   __fp16* query_;                  // [tokens, blocks, padded, kHalfLanes]
+  // Sums that have not joined their total yet, of eight rows from acc on, if there is one.
+  struct {
+    __fp16* sums = nullptr;
+    const float* shrink = nullptr;
+    float* acc = nullptr;
+  } pending_;
+  alignas(64) __fp16 sums_[2][kHalfLanes * 16];
+  float shrink_[2][kHalfLanes];  // of the last two steps
+  int flip_ = 0;
 };
 
 }  // namespace
