@@ -1,10 +1,13 @@
 // One token times nibbles: four row groups at once, each its own stream of memory. Part of
-// tile_integer_neon.h. In assembly: the compiler's order takes 12.5 cycles for 8 rows x 32 columns on
-// Neoverse V1, this one 11.0 from the L1 cache and 11.7 from memory. The end of one group's block is spread
-// over the products of the next group, and loads are spread evenly.
+// tile_integer_neon.h.
+//
+// In assembly, and in an order that was found by search: random moves of single instructions that keep all
+// dependencies, measured on Neoverse V1. For 8 rows x 32 columns of Q4_0 from the L1 cache the compiler's order takes
+// 12.5 cycles, one group after the other by hand 9.9, two and two groups in turns 10.0, this one 9.3. What counts
+// beyond that is the number of vector instructions, of which about three begin per cycle: 30 here.
 //
 // Prefetches: every line kStreamAhead (tile_arm.h) ahead into L3, and most of them once more into L1 when
-// they are near. With the latter alone it is 13.6 cycles, with none 16.
+// they are near.
 #pragma once
 
 #include <arm_neon.h>
@@ -19,141 +22,163 @@ namespace {
 
 // clang-format off
 
-// Registers: v8..v11 activations, v12 what is subtracted, v13, v14 scales, v15 what minima are multiplied with,
-// v16..v19 and v20..v23 integer sums, v24..v27 and v28..v31 weights.
-//
 // The products of a row group (see XPairBlock: the bytes with the high step, 16 * their low nibbles with the low
-// one), and between them what is done for its neighbours: e0.. and `min` end the one before, s0.. begin the next.
-#define CELER_NIBBLE_GROUP(w, a, b, c, d, i, j, k, l, e0, e1, e2, e3, e4, e5, e6, e7, e8, min, s0, s1, s2, s3) \
-  "ldp q" #i ", q" #j ", [%[" #w "], %[h]]\n"               \
-  "ldp q" #k ", q" #l ", [%[" #w "], %[h] + 32]\n"          \
-  "prfm pldl3keep, [%[" #w "], #8192]\n"                   \
-  "prfm pldl1keep, [%[" #w "], #768]\n"                    \
-  e0                                                        \
-  "usdot v" #a ".4s, v" #i ".16b, v9.16b\n"                 \
-  "shl v" #i ".16b, v" #i ".16b, #4\n"                      \
-  e1                                                        \
-  "usdot v" #b ".4s, v" #j ".16b, v9.16b\n"                 \
-  "shl v" #j ".16b, v" #j ".16b, #4\n"                      \
-  e2                                                        \
-  "usdot v" #c ".4s, v" #k ".16b, v9.16b\n"                 \
-  "shl v" #k ".16b, v" #k ".16b, #4\n"                      \
-  e3                                                        \
-  "usdot v" #d ".4s, v" #l ".16b, v9.16b\n"                 \
-  "shl v" #l ".16b, v" #l ".16b, #4\n"                      \
-  e4                                                        \
-  "usdot v" #a ".4s, v" #i ".16b, v8.16b\n"                 \
-  "usdot v" #b ".4s, v" #j ".16b, v8.16b\n"                 \
-  e5                                                        \
-  "usdot v" #c ".4s, v" #k ".16b, v8.16b\n"                 \
-  "usdot v" #d ".4s, v" #l ".16b, v8.16b\n"                 \
-  e6                                                        \
-  "ldp q" #i ", q" #j ", [%[" #w "], %[h] + 64]\n"          \
-  "ldp q" #k ", q" #l ", [%[" #w "], %[h] + 96]\n"          \
-  "prfm pldl3keep, [%[" #w "], #8256]\n"                   \
-  "prfm pldl1keep, [%[" #w "], #832]\n"                    \
-  "prfm pldl3keep, [%[" #w "], #8320]\n"                   \
-  e7                                                        \
-  "usdot v" #a ".4s, v" #i ".16b, v11.16b\n"                \
-  "shl v" #i ".16b, v" #i ".16b, #4\n"                      \
-  e8                                                        \
-  "usdot v" #b ".4s, v" #j ".16b, v11.16b\n"                \
-  "shl v" #j ".16b, v" #j ".16b, #4\n"                      \
-  min s0                                                    \
-  "usdot v" #c ".4s, v" #k ".16b, v11.16b\n"                \
-  "shl v" #k ".16b, v" #k ".16b, #4\n"                      \
-  s1                                                        \
-  "usdot v" #d ".4s, v" #l ".16b, v11.16b\n"                \
-  "shl v" #l ".16b, v" #l ".16b, #4\n"                      \
-  s2                                                        \
-  "usdot v" #a ".4s, v" #i ".16b, v10.16b\n"                \
-  "usdot v" #b ".4s, v" #j ".16b, v10.16b\n"                \
-  s3                                                        \
-  "usdot v" #c ".4s, v" #k ".16b, v10.16b\n"                \
-  "usdot v" #d ".4s, v" #l ".16b, v10.16b\n"
-
-#define CELER_NO_END "", "", "", "", "", "", "", "", ""
-#define CELER_END(w, a, b, c, d, lo, hi)                                                                      \
-  "ldr q13, [%[" #w "]]\n", "addp v" #a ".4s, v" #a ".4s, v" #b ".4s\n",                                     \
-  "addp v" #c ".4s, v" #c ".4s, v" #d ".4s\n", "fcvtl v14.4s, v13.4h\n", "fcvtl2 v13.4s, v13.8h\n",          \
-  "fsub v" #a ".4s, v" #a ".4s, v12.4s\n", "fsub v" #c ".4s, v" #c ".4s, v12.4s\n",                          \
-  "fmla %[" #lo "].4s, v" #a ".4s, v14.4s\n", "fmla %[" #hi "].4s, v" #c ".4s, v13.4s\n"
-#define CELER_NO_MIN(w, lo, hi) ""
-#define CELER_MIN(w, lo, hi)               \
-  "ldr q13, [%[" #w "], #16]\n"            \
-  "fcvtl v14.4s, v13.4h\n"                 \
-  "fcvtl2 v13.4s, v13.8h\n"                \
-  "fmla %[" #lo "].4s, v14.4s, v15.4s\n"   \
-  "fmla %[" #hi "].4s, v13.4s, v15.4s\n"
-#define CELER_BEGIN(a, b, c, d) \
-  "ldr q" #a ", [%[x]]\n", "ldr q" #b ", [%[x]]\n", "ldr q" #c ", [%[x]]\n", "ldr q" #d ", [%[x]]\n"
-#define CELER_NO_BEGIN "", "", "", ""
-// Lets a macro that stands for several arguments be counted as such.
-#define CELER_GROUP(...) CELER_NIBBLE_GROUP(__VA_ARGS__)
-#define CELER_ALL_OF(a, b, c, d, e, f, g, h, i) a b c d e f g h i
-#define CELER_ALL(...) CELER_ALL_OF(__VA_ARGS__)
-
-#define CELER_NIBBLE_LOOP(zero, MIN)                                                                              \
-  "1:\n"                                                                                                          \
-  "ldp q8, q9, [%[x], #32]\n"                                                                                     \
-  "ldp q10, q11, [%[x], #64]\n"                                                                                   \
-  zero                                                                                                            \
-  "ldr q16, [%[x]]\n"                                                                                             \
-  "ldr q17, [%[x]]\n"                                                                                             \
-  "ldr q18, [%[x]]\n"                                                                                             \
-  "ldr q19, [%[x]]\n"                                                                                             \
-  CELER_GROUP(w0, 16, 17, 18, 19, 24, 25, 26, 27, CELER_NO_END, "", CELER_BEGIN(20, 21, 22, 23))                  \
-  CELER_GROUP(w1, 20, 21, 22, 23, 28, 29, 30, 31, CELER_END(w0, 16, 17, 18, 19, s0, s1), MIN(w0, s0, s1),         \
-              CELER_BEGIN(16, 17, 18, 19))                                                                        \
-  CELER_GROUP(w2, 16, 17, 18, 19, 24, 25, 26, 27, CELER_END(w1, 20, 21, 22, 23, s2, s3), MIN(w1, s2, s3),         \
-              CELER_BEGIN(20, 21, 22, 23))                                                                        \
-  CELER_GROUP(w3, 20, 21, 22, 23, 28, 29, 30, 31, CELER_END(w2, 16, 17, 18, 19, s4, s5), MIN(w2, s4, s5),         \
-              CELER_NO_BEGIN)                                                                                     \
-  CELER_ALL(CELER_END(w3, 20, 21, 22, 23, s6, s7))                                                                \
-  MIN(w3, s6, s7)                                                                                                 \
-  "add %[w0], %[w0], %[step]\n"                                                                                   \
-  "add %[w1], %[w1], %[step]\n"                                                                                   \
-  "add %[w2], %[w2], %[step]\n"                                                                                   \
-  "add %[w3], %[w3], %[step]\n"                                                                                   \
-  "add %[x], %[x], #96\n"                                                                                         \
-  "subs %[n], %[n], #1\n"                                                                                         \
-  "b.ne 1b\n"
+// one) begin with `start`; what they add up to as floats is multiplied with the scales. Registers: v8..v11
+// activations, v12..v15 scales (v15 of the second: what minima are multiplied with), v16..v19 and v20..v23 sums of
+// two groups, v24..v31 weights.
+#define CELER_NIBBLES \
+  "ldr q19, [%[x]]\n" "ldr q18, [%[x]]\n" "ldr q20, [%[x]]\n" "ldp q28, q29, [%[w1], #16]\n" \
+  "ldp q8, q9, [%[x], #32]\n" "ldr q21, [%[x]]\n" "ldp q26, q27, [%[w0], #48]\n" "ldr q23, [%[x]]\n" \
+  "prfm pldl3keep, [%[w1], #6144]\n" "usdot v20.4s, v28.16b, v9.16b\n" "ldr q22, [%[x]]\n" \
+  "ldp q30, q31, [%[w1], #48]\n" "ldr q16, [%[x]]\n" "usdot v19.4s, v27.16b, v9.16b\n" \
+  "ldp q24, q25, [%[w0], #16]\n" "shl v28.16b, v28.16b, #4\n" "ldr q17, [%[x]]\n" "usdot v17.4s, v25.16b, v9.16b\n" \
+  "usdot v22.4s, v30.16b, v9.16b\n" "usdot v16.4s, v24.16b, v9.16b\n" "usdot v21.4s, v29.16b, v9.16b\n" \
+  "shl v29.16b, v29.16b, #4\n" "usdot v18.4s, v26.16b, v9.16b\n" "shl v27.16b, v27.16b, #4\n" \
+  "usdot v23.4s, v31.16b, v9.16b\n" "shl v30.16b, v30.16b, #4\n" "ldp q10, q11, [%[x], #64]\n" \
+  "usdot v20.4s, v28.16b, v8.16b\n" "shl v25.16b, v25.16b, #4\n" "usdot v21.4s, v29.16b, v8.16b\n" \
+  "usdot v17.4s, v25.16b, v8.16b\n" "shl v26.16b, v26.16b, #4\n" "shl v31.16b, v31.16b, #4\n" \
+  "ldp q28, q29, [%[w1], #80]\n" "shl v24.16b, v24.16b, #4\n" "usdot v16.4s, v24.16b, v8.16b\n" \
+  "usdot v18.4s, v26.16b, v8.16b\n" "ldp q24, q25, [%[w0], #80]\n" "usdot v22.4s, v30.16b, v8.16b\n" \
+  "prfm pldl1keep, [%[w0], #512]\n" "usdot v19.4s, v27.16b, v8.16b\n" "ldr q15, [%[w1]]\n" \
+  "ldp q26, q27, [%[w0], #112]\n" "prfm pldl1keep, [%[w0], #576]\n" "usdot v20.4s, v28.16b, v11.16b\n" \
+  "usdot v23.4s, v31.16b, v8.16b\n" "usdot v16.4s, v24.16b, v11.16b\n" "shl v28.16b, v28.16b, #4\n" \
+  "prfm pldl3keep, [%[w1], #6208]\n" "fcvtl v12.4s, v15.4h\n" "ldp q30, q31, [%[w1], #112]\n" \
+  "prfm pldl3keep, [%[w0], #6208]\n" "usdot v22.4s, v30.16b, v11.16b\n" "shl v30.16b, v30.16b, #4\n" \
+  "usdot v17.4s, v25.16b, v11.16b\n" "shl v25.16b, v25.16b, #4\n" "prfm pldl3keep, [%[w3], #6144]\n" \
+  "usdot v21.4s, v29.16b, v11.16b\n" "usdot v19.4s, v27.16b, v11.16b\n" "usdot v18.4s, v26.16b, v11.16b\n" \
+  "prfm pldl1keep, [%[w1], #448]\n" "shl v26.16b, v26.16b, #4\n" "usdot v23.4s, v31.16b, v11.16b\n" \
+  "shl v24.16b, v24.16b, #4\n" "shl v27.16b, v27.16b, #4\n" "usdot v16.4s, v24.16b, v10.16b\n" \
+  "usdot v17.4s, v25.16b, v10.16b\n" "usdot v19.4s, v27.16b, v10.16b\n" "prfm pldl3keep, [%[w1], #6272]\n" \
+  "prfm pldl1keep, [%[w1], #576]\n" "shl v31.16b, v31.16b, #4\n" "usdot v18.4s, v26.16b, v10.16b\n" \
+  "shl v29.16b, v29.16b, #4\n" "ldp q24, q25, [%[w2], #16]\n" "usdot v22.4s, v30.16b, v10.16b\n" \
+  "ldr q13, [%[w0]]\n" "fcvtl v14.4s, v13.4h\n" "prfm pldl3keep, [%[w0], #6272]\n" "faddp v18.4s, v18.4s, v19.4s\n" \
+  "faddp v16.4s, v16.4s, v17.4s\n" "usdot v23.4s, v31.16b, v10.16b\n" "usdot v21.4s, v29.16b, v10.16b\n" \
+  "prfm pldl1keep, [%[w0], #448]\n" "fmla %[s0].4s, v16.4s, v14.4s\n" "fcvtl2 v13.4s, v13.8h\n" \
+  "usdot v20.4s, v28.16b, v10.16b\n" "fcvtl2 v15.4s, v15.8h\n" "fmla %[s1].4s, v18.4s, v13.4s\n" \
+  "ldr q17, [%[x]]\n" "faddp v20.4s, v20.4s, v21.4s\n" "ldr q16, [%[x]]\n" "ldr q18, [%[x]]\n" "ldr q19, [%[x]]\n" \
+  "usdot v16.4s, v24.16b, v9.16b\n" "fmla %[s2].4s, v20.4s, v12.4s\n" "faddp v22.4s, v22.4s, v23.4s\n" \
+  "fmla %[s3].4s, v22.4s, v15.4s\n" "ldp q28, q29, [%[w3], #16]\n" "ldr q22, [%[x]]\n" \
+  "usdot v17.4s, v25.16b, v9.16b\n" "ldr q20, [%[x]]\n" "ldp q26, q27, [%[w2], #48]\n" "ldr q21, [%[x]]\n" \
+  "prfm pldl3keep, [%[w2], #6144]\n" "shl v24.16b, v24.16b, #4\n" "ldp q30, q31, [%[w3], #48]\n" \
+  "usdot v20.4s, v28.16b, v9.16b\n" "shl v25.16b, v25.16b, #4\n" "usdot v18.4s, v26.16b, v9.16b\n" \
+  "prfm pldl3keep, [%[w0], #6144]\n" "usdot v21.4s, v29.16b, v9.16b\n" "shl v26.16b, v26.16b, #4\n" \
+  "usdot v19.4s, v27.16b, v9.16b\n" "shl v28.16b, v28.16b, #4\n" "usdot v22.4s, v30.16b, v9.16b\n" \
+  "ldr q23, [%[x]]\n" "usdot v23.4s, v31.16b, v9.16b\n" "usdot v16.4s, v24.16b, v8.16b\n" \
+  "shl v27.16b, v27.16b, #4\n" "shl v31.16b, v31.16b, #4\n" "shl v29.16b, v29.16b, #4\n" \
+  "shl v30.16b, v30.16b, #4\n" "usdot v22.4s, v30.16b, v8.16b\n" "usdot v21.4s, v29.16b, v8.16b\n" \
+  "usdot v17.4s, v25.16b, v8.16b\n" "usdot v20.4s, v28.16b, v8.16b\n" "ldp q24, q25, [%[w2], #80]\n" \
+  "usdot v19.4s, v27.16b, v8.16b\n" "add %[w0], %[w0], #144\n" "usdot v18.4s, v26.16b, v8.16b\n" \
+  "prfm pldl3keep, [%[w3], #6208]\n" "usdot v23.4s, v31.16b, v8.16b\n" "prfm pldl3keep, [%[w2], #6272]\n" \
+  "prfm pldl1keep, [%[w2], #576]\n" "ldp q28, q29, [%[w3], #80]\n" "prfm pldl1keep, [%[w2], #512]\n" \
+  "usdot v20.4s, v28.16b, v11.16b\n" "ldr q13, [%[w2]]\n" "usdot v16.4s, v24.16b, v11.16b\n" \
+  "prfm pldl1keep, [%[w3], #512]\n" "prfm pldl3keep, [%[w2], #6208]\n" "ldp q26, q27, [%[w2], #112]\n" \
+  "shl v24.16b, v24.16b, #4\n" "shl v28.16b, v28.16b, #4\n" "usdot v21.4s, v29.16b, v11.16b\n" \
+  "prfm pldl1keep, [%[w3], #448]\n" "usdot v18.4s, v26.16b, v11.16b\n" "shl v29.16b, v29.16b, #4\n" \
+  "shl v26.16b, v26.16b, #4\n" "prfm pldl1keep, [%[w2], #448]\n" "prfm pldl1keep, [%[w1], #512]\n" \
+  "prfm pldl3keep, [%[w3], #6272]\n" "ldp q30, q31, [%[w3], #112]\n" "prfm pldl1keep, [%[w3], #576]\n" \
+  "usdot v17.4s, v25.16b, v11.16b\n" "usdot v22.4s, v30.16b, v11.16b\n" "shl v25.16b, v25.16b, #4\n" \
+  "usdot v19.4s, v27.16b, v11.16b\n" "shl v30.16b, v30.16b, #4\n" "shl v27.16b, v27.16b, #4\n" \
+  "usdot v21.4s, v29.16b, v10.16b\n" "usdot v23.4s, v31.16b, v11.16b\n" "shl v31.16b, v31.16b, #4\n" \
+  "usdot v16.4s, v24.16b, v10.16b\n" "add %[x], %[x], #96\n" "usdot v20.4s, v28.16b, v10.16b\n" \
+  "ldr q15, [%[w3]]\n" "usdot v23.4s, v31.16b, v10.16b\n" "add %[w1], %[w1], #144\n" \
+  "usdot v22.4s, v30.16b, v10.16b\n" "add %[w3], %[w3], #144\n" "usdot v19.4s, v27.16b, v10.16b\n" \
+  "fcvtl v12.4s, v15.4h\n" "usdot v18.4s, v26.16b, v10.16b\n" "fcvtl2 v15.4s, v15.8h\n" "add %[w2], %[w2], #144\n" \
+  "usdot v17.4s, v25.16b, v10.16b\n" "faddp v22.4s, v22.4s, v23.4s\n" "faddp v16.4s, v16.4s, v17.4s\n" \
+  "faddp v20.4s, v20.4s, v21.4s\n" "faddp v18.4s, v18.4s, v19.4s\n" "fcvtl v14.4s, v13.4h\n" \
+  "fcvtl2 v13.4s, v13.8h\n" "fmla %[s7].4s, v22.4s, v15.4s\n" "fmla %[s6].4s, v20.4s, v12.4s\n" \
+  "fmla %[s4].4s, v16.4s, v14.4s\n" "fmla %[s5].4s, v18.4s, v13.4s\n"
+// The same with minima.
+#define CELER_NIBBLES_MIN \
+  "ldr q16, [%[x]]\n" "ldr q20, [%[x]]\n" "ldp q28, q29, [%[w1], #32]\n" "ldp q26, q27, [%[w0], #64]\n" \
+  "ldp q24, q25, [%[w0], #32]\n" "ldr q15, [%[x], #16]\n" "ldp q8, q9, [%[x], #32]\n" "ldr q17, [%[x]]\n" \
+  "ldr q21, [%[x]]\n" "ldp q10, q11, [%[x], #64]\n" "ldr q18, [%[x]]\n" "ldr q23, [%[x]]\n" "ldr q19, [%[x]]\n" \
+  "ldp q30, q31, [%[w1], #64]\n" "prfm pldl1keep, [%[w0], #448]\n" "prfm pldl3keep, [%[w0], #6144]\n" \
+  "ldr q22, [%[x]]\n" "usdot v20.4s, v28.16b, v9.16b\n" "prfm pldl1keep, [%[w1], #448]\n" \
+  "prfm pldl3keep, [%[w1], #6144]\n" "usdot v16.4s, v24.16b, v9.16b\n" "shl v24.16b, v24.16b, #4\n" \
+  "usdot v21.4s, v29.16b, v9.16b\n" "shl v28.16b, v28.16b, #4\n" "usdot v18.4s, v26.16b, v9.16b\n" \
+  "usdot v17.4s, v25.16b, v9.16b\n" "shl v29.16b, v29.16b, #4\n" "shl v26.16b, v26.16b, #4\n" \
+  "usdot v22.4s, v30.16b, v9.16b\n" "usdot v23.4s, v31.16b, v9.16b\n" "shl v25.16b, v25.16b, #4\n" \
+  "usdot v17.4s, v25.16b, v8.16b\n" "shl v30.16b, v30.16b, #4\n" "usdot v19.4s, v27.16b, v9.16b\n" \
+  "usdot v16.4s, v24.16b, v8.16b\n" "usdot v21.4s, v29.16b, v8.16b\n" "shl v27.16b, v27.16b, #4\n" \
+  "usdot v19.4s, v27.16b, v8.16b\n" "shl v31.16b, v31.16b, #4\n" "ldp q24, q25, [%[w0], #96]\n" \
+  "usdot v22.4s, v30.16b, v8.16b\n" "usdot v18.4s, v26.16b, v8.16b\n" "usdot v20.4s, v28.16b, v8.16b\n" \
+  "ldr q13, [%[w0]]\n" "ldp q26, q27, [%[w0], #128]\n" "usdot v17.4s, v25.16b, v11.16b\n" \
+  "usdot v19.4s, v27.16b, v11.16b\n" "usdot v23.4s, v31.16b, v8.16b\n" "shl v25.16b, v25.16b, #4\n" \
+  "prfm pldl1keep, [%[w0], #512]\n" "ldp q28, q29, [%[w1], #96]\n" "prfm pldl3keep, [%[w0], #6208]\n" \
+  "prfm pldl3keep, [%[w0], #6272]\n" "prfm pldl1keep, [%[w0], #576]\n" "usdot v16.4s, v24.16b, v11.16b\n" \
+  "ldp q30, q31, [%[w1], #128]\n" "prfm pldl3keep, [%[w1], #6208]\n" "shl v24.16b, v24.16b, #4\n" \
+  "usdot v20.4s, v28.16b, v11.16b\n" "usdot v21.4s, v29.16b, v11.16b\n" "shl v29.16b, v29.16b, #4\n" \
+  "usdot v18.4s, v26.16b, v11.16b\n" "shl v28.16b, v28.16b, #4\n" "shl v26.16b, v26.16b, #4\n" \
+  "fcvtl v14.4s, v13.4h\n" "usdot v22.4s, v30.16b, v11.16b\n" "shl v30.16b, v30.16b, #4\n" \
+  "shl v27.16b, v27.16b, #4\n" "usdot v23.4s, v31.16b, v11.16b\n" "usdot v16.4s, v24.16b, v10.16b\n" \
+  "shl v31.16b, v31.16b, #4\n" "usdot v17.4s, v25.16b, v10.16b\n" "usdot v20.4s, v28.16b, v10.16b\n" \
+  "usdot v19.4s, v27.16b, v10.16b\n" "fcvtl2 v13.4s, v13.8h\n" "usdot v22.4s, v30.16b, v10.16b\n" \
+  "usdot v21.4s, v29.16b, v10.16b\n" "usdot v23.4s, v31.16b, v10.16b\n" "usdot v18.4s, v26.16b, v10.16b\n" \
+  "faddp v16.4s, v16.4s, v17.4s\n" "prfm pldl3keep, [%[w2], #6208]\n" "ldp q24, q25, [%[w2], #32]\n" \
+  "faddp v18.4s, v18.4s, v19.4s\n" "fmla %[s1].4s, v18.4s, v13.4s\n" "fmla %[s0].4s, v16.4s, v14.4s\n" \
+  "ldr q12, [%[w0], #16]\n" "faddp v22.4s, v22.4s, v23.4s\n" "prfm pldl1keep, [%[w1], #512]\n" \
+  "fcvtl v13.4s, v12.4h\n" "fmla %[s0].4s, v13.4s, v15.4s\n" "faddp v20.4s, v20.4s, v21.4s\n" \
+  "fcvtl2 v12.4s, v12.8h\n" "ldr q13, [%[w1]]\n" "fcvtl v14.4s, v13.4h\n" "fcvtl2 v13.4s, v13.8h\n" \
+  "fmla %[s3].4s, v22.4s, v13.4s\n" "fmla %[s1].4s, v12.4s, v15.4s\n" "ldr q18, [%[x]]\n" "ldr q12, [%[w1], #16]\n" \
+  "ldr q16, [%[x]]\n" "fcvtl v13.4s, v12.4h\n" "fcvtl2 v12.4s, v12.8h\n" "fmla %[s2].4s, v20.4s, v14.4s\n" \
+  "prfm pldl3keep, [%[w1], #6272]\n" "prfm pldl1keep, [%[w1], #576]\n" "ldr q17, [%[x]]\n" \
+  "fmla %[s3].4s, v12.4s, v15.4s\n" "ldp q28, q29, [%[w3], #32]\n" "ldp q26, q27, [%[w2], #64]\n" \
+  "ldr q20, [%[x]]\n" "prfm pldl3keep, [%[w2], #6144]\n" "ldr q19, [%[x]]\n" "usdot v16.4s, v24.16b, v9.16b\n" \
+  "ldr q23, [%[x]]\n" "prfm pldl1keep, [%[w3], #448]\n" "prfm pldl3keep, [%[w3], #6144]\n" "ldr q22, [%[x]]\n" \
+  "ldr q21, [%[x]]\n" "ldp q30, q31, [%[w3], #64]\n" "shl v24.16b, v24.16b, #4\n" "usdot v20.4s, v28.16b, v9.16b\n" \
+  "shl v28.16b, v28.16b, #4\n" "usdot v18.4s, v26.16b, v9.16b\n" "usdot v17.4s, v25.16b, v9.16b\n" \
+  "usdot v21.4s, v29.16b, v9.16b\n" "shl v25.16b, v25.16b, #4\n" "shl v29.16b, v29.16b, #4\n" \
+  "shl v26.16b, v26.16b, #4\n" "usdot v22.4s, v30.16b, v9.16b\n" "add %[x], %[x], #96\n" \
+  "usdot v17.4s, v25.16b, v8.16b\n" "shl v30.16b, v30.16b, #4\n" "usdot v19.4s, v27.16b, v9.16b\n" \
+  "usdot v16.4s, v24.16b, v8.16b\n" "shl v27.16b, v27.16b, #4\n" "usdot v18.4s, v26.16b, v8.16b\n" \
+  "usdot v23.4s, v31.16b, v9.16b\n" "usdot v19.4s, v27.16b, v8.16b\n" "shl v31.16b, v31.16b, #4\n" \
+  "usdot v22.4s, v30.16b, v8.16b\n" "usdot v20.4s, v28.16b, v8.16b\n" "ldp q24, q25, [%[w2], #96]\n" \
+  "ldp q26, q27, [%[w2], #128]\n" "usdot v21.4s, v29.16b, v8.16b\n" "ldp q28, q29, [%[w3], #96]\n" \
+  "prfm pldl1keep, [%[w2], #512]\n" "usdot v17.4s, v25.16b, v11.16b\n" "prfm pldl1keep, [%[w3], #512]\n" \
+  "prfm pldl3keep, [%[w3], #6208]\n" "prfm pldl3keep, [%[w3], #6272]\n" "usdot v16.4s, v24.16b, v11.16b\n" \
+  "usdot v20.4s, v28.16b, v11.16b\n" "shl v24.16b, v24.16b, #4\n" "prfm pldl1keep, [%[w3], #576]\n" \
+  "usdot v23.4s, v31.16b, v8.16b\n" "ldr q12, [%[w2], #16]\n" "ldp q30, q31, [%[w3], #128]\n" \
+  "usdot v22.4s, v30.16b, v11.16b\n" "shl v25.16b, v25.16b, #4\n" "shl v30.16b, v30.16b, #4\n" \
+  "usdot v18.4s, v26.16b, v11.16b\n" "usdot v19.4s, v27.16b, v11.16b\n" "shl v28.16b, v28.16b, #4\n" \
+  "usdot v21.4s, v29.16b, v11.16b\n" "usdot v23.4s, v31.16b, v11.16b\n" "shl v29.16b, v29.16b, #4\n" \
+  "add %[w1], %[w1], #160\n" "shl v26.16b, v26.16b, #4\n" "fmla %[s2].4s, v13.4s, v15.4s\n" \
+  "shl v27.16b, v27.16b, #4\n" "shl v31.16b, v31.16b, #4\n" "usdot v16.4s, v24.16b, v10.16b\n" \
+  "usdot v20.4s, v28.16b, v10.16b\n" "usdot v18.4s, v26.16b, v10.16b\n" "usdot v22.4s, v30.16b, v10.16b\n" \
+  "usdot v17.4s, v25.16b, v10.16b\n" "ldr q13, [%[w2]]\n" "fcvtl v14.4s, v13.4h\n" \
+  "usdot v19.4s, v27.16b, v10.16b\n" "usdot v23.4s, v31.16b, v10.16b\n" "faddp v16.4s, v16.4s, v17.4s\n" \
+  "faddp v22.4s, v22.4s, v23.4s\n" "faddp v18.4s, v18.4s, v19.4s\n" "prfm pldl3keep, [%[w2], #6272]\n" \
+  "prfm pldl1keep, [%[w2], #448]\n" "fcvtl2 v13.4s, v13.8h\n" "fmla %[s5].4s, v18.4s, v13.4s\n" \
+  "prfm pldl1keep, [%[w2], #576]\n" "fcvtl v13.4s, v12.4h\n" "fcvtl2 v12.4s, v12.8h\n" \
+  "fmla %[s4].4s, v16.4s, v14.4s\n" "fmla %[s4].4s, v13.4s, v15.4s\n" "ldr q13, [%[w3]]\n" \
+  "usdot v21.4s, v29.16b, v10.16b\n" "fmla %[s5].4s, v12.4s, v15.4s\n" "fcvtl v14.4s, v13.4h\n" \
+  "faddp v20.4s, v20.4s, v21.4s\n" "fcvtl2 v13.4s, v13.8h\n" "ldr q12, [%[w3], #16]\n" "add %[w3], %[w3], #160\n" \
+  "fmla %[s7].4s, v22.4s, v13.4s\n" "fmla %[s6].4s, v20.4s, v14.4s\n" "fcvtl v13.4s, v12.4h\n" \
+  "fcvtl2 v12.4s, v12.8h\n" "fmla %[s6].4s, v13.4s, v15.4s\n" "fmla %[s7].4s, v12.4s, v15.4s\n" \
+  "add %[w2], %[w2], #160\n" "add %[w0], %[w0], #160\n"
 
 // sum[group][half of the rows]; x is that of a single token.
 template <Extra kExtra>
 inline void NibbleStreams(const uint8_t* w, int64_t group_bytes, const XPairBlock* x, int64_t blocks,
                           float32x4_t (&sum)[4][2]) {
-  constexpr int kHeader = kExtra == Extra::kMin ? 32 : 16, kStep = kHeader + 128;
+  static_assert(kExtra != Extra::kNone);
   const uint8_t *w1 = w + group_bytes, *w2 = w1 + group_bytes, *w3 = w2 + group_bytes;
 #define CELER_OPERANDS                                                                                            \
   : [s0] "+w"(sum[0][0]), [s1] "+w"(sum[0][1]), [s2] "+w"(sum[1][0]), [s3] "+w"(sum[1][1]),                       \
     [s4] "+w"(sum[2][0]), [s5] "+w"(sum[2][1]), [s6] "+w"(sum[3][0]), [s7] "+w"(sum[3][1]), [w0] "+r"(w),         \
     [w1] "+r"(w1), [w2] "+r"(w2), [w3] "+r"(w3), [x] "+r"(x), [n] "+r"(blocks)                                    \
-  : [h] "i"(kHeader), [step] "i"(kStep)                                                                           \
+  :                                                                                                               \
   : "memory", "cc", "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20",      \
     "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31"
   if constexpr (kExtra == Extra::kMin)
-    asm volatile(CELER_NIBBLE_LOOP("ld1r {v12.4s}, [%[x]]\n"
-                                   "ldr s15, [%[x], #16]\n"
-                                   "dup v15.4s, v15.s[0]\n", CELER_MIN) CELER_OPERANDS);
+    asm volatile("1:\n" CELER_NIBBLES_MIN "subs %[n], %[n], #1\n" "b.ne 1b\n" CELER_OPERANDS);
   else
-    asm volatile(CELER_NIBBLE_LOOP("ldr s12, [%[x], #16]\n"
-                                   "dup v12.4s, v12.s[0]\n", CELER_NO_MIN) CELER_OPERANDS);
+    asm volatile("1:\n" CELER_NIBBLES "subs %[n], %[n], #1\n" "b.ne 1b\n" CELER_OPERANDS);
 #undef CELER_OPERANDS
 }
 
 // clang-format on
-#undef CELER_NIBBLE_LOOP
-#undef CELER_ALL
-#undef CELER_ALL_OF
-#undef CELER_GROUP
-#undef CELER_NO_BEGIN
-#undef CELER_BEGIN
-#undef CELER_MIN
-#undef CELER_NO_MIN
-#undef CELER_END
-#undef CELER_NO_END
-#undef CELER_NIBBLE_GROUP
+#undef CELER_NIBBLES_MIN
+#undef CELER_NIBBLES
 
 }  // namespace
 }  // namespace celer::arm

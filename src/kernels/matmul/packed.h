@@ -113,7 +113,9 @@ constexpr int XPairs(int tokens) {
 // For nibbles (kNibbles, kNibblesMin) a byte of the weights is 16 * high + low, both unsigned. The byte
 // itself is multiplied with the high step's activations h, and 16 * low with l, which is the low step's
 // activations less h / 16, in units of the scale and rounded once: 16 * (high * h + low * (l + h / 16)) in
-// all.
+// all. A token that is alone in its unit has columns 4 to 7 of each step negated, and start is {start, -zero,
+// start, -zero} (-start for kNibblesMin): the sums of columns 0 to 3 and of 4 to 7, as floats, then add up to
+// the scaled sum at once.
 struct XPairBlock {
   float start[4];  // of token 0, 1, 0, 1
   union {

@@ -226,6 +226,14 @@ inline void DotHalves(const uint8_t* p, const int8x16_t x[4], int32x4_t (&sum)[2
   }
 }
 
+// The scaled sums of four rows from those of two row pairs; paired nibbles have activations of a lone token
+// (XPairBlock).
+template <class Values>
+inline float32x4_t AddPairs(int32x4_t a, int32x4_t b, float32x4_t zero) {
+  if constexpr (Values::kUnsigned) return vpaddq_f32(vreinterpretq_f32_s32(a), vreinterpretq_f32_s32(b));
+  return vsubq_f32(vreinterpretq_f32_s32(vpaddq_s32(a, b)), zero);
+}
+
 template <class Format, int kGroups>
 inline void VectorBlocks(const TileJob& job, const uint8_t* w, const XPairBlock* x, int apart, int t,
                          float* out) {
@@ -262,10 +270,10 @@ inline void VectorBlocks(const TileJob& job, const uint8_t* w, const XPairBlock*
         CELER_UNROLL for (int i = 0; i < kAtOnce; ++i) {
           const int g = first + i;
           const F32x8 scale = Format::Scales(header + g * job.group_bytes);
-          const float32x4_t lo = vreinterpretq_f32_s32(vpaddq_s32(pairs[i][0], pairs[i][1]));
-          const float32x4_t hi = vreinterpretq_f32_s32(vpaddq_s32(pairs[i][2], pairs[i][3]));
-          sum[g][0] = vfmaq_f32(sum[g][0], vsubq_f32(lo, zero), scale.lo);
-          sum[g][1] = vfmaq_f32(sum[g][1], vsubq_f32(hi, zero), scale.hi);
+          const float32x4_t lo = AddPairs<Values>(pairs[i][0], pairs[i][1], zero);
+          const float32x4_t hi = AddPairs<Values>(pairs[i][2], pairs[i][3], zero);
+          sum[g][0] = vfmaq_f32(sum[g][0], lo, scale.lo);
+          sum[g][1] = vfmaq_f32(sum[g][1], hi, scale.hi);
           if constexpr (Format::kHasMin) {
             const F32x8 min = Format::Mins(header + g * job.group_bytes);
             const float32x4_t x_sum = vdupq_n_f32(x->sum[t]);
@@ -510,12 +518,16 @@ inline void GroupTimes(const TileJob& job, const uint8_t* w, const uint8_t* x, i
 }
 
 // One group times all tokens, eight at a time.
-template <class Format>
+template <class Format, class X>
 inline void GroupTokens(const TileJob& job, const uint8_t* w, float* group_out) {
   for (int t = 0; t < job.tokens; t += kXPairTokens) {
     const uint8_t* x = job.x + t / kXPairTokens * job.x_bytes;
     float* out = group_out + t * job.out_stride;
     const int tokens = job.tokens - t, apart = XPairs(tokens);
+    if (tokens == 1) {
+      Vector<Format, X, 1>(job, w, reinterpret_cast<const X*>(x), apart, 0, out);
+      continue;
+    }
     if (tokens >= 8) {
       GroupTimes<Format, 4>(job, w, x, apart, out, job.out_stride);
       continue;
@@ -628,7 +640,7 @@ inline bool WideTile(const TileJob& job, BlockFormat<V, 2, kExtra>) {
     tail.out += units * kXPairTokens * job.out_stride;
     tail.tokens = rest;
     for (int g = 0; g < job.groups; ++g)
-      GroupTokens<Format>(tail, job.w + g * job.group_bytes, tail.out + g * kRows);
+      GroupTokens<Format, XPairBlock>(tail, job.w + g * job.group_bytes, tail.out + g * kRows);
   }
   return true;
 }
@@ -641,7 +653,7 @@ inline void Tile(const TileJob& job) {
   if (job.tokens == 1) return OneToken<Format, X>(job, 0);
   if (WideTile(job, Format())) return;
   for (int g = 0; g < job.groups; ++g)
-    GroupTokens<Format>(job, job.w + g * job.group_bytes, job.out + g * kRows);
+    GroupTokens<Format, X>(job, job.w + g * job.group_bytes, job.out + g * kRows);
 }
 
 #else

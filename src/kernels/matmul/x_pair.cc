@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "core/check.h"
 #include "formats/bfloat16.h"
@@ -38,20 +39,35 @@ int16x8_t Quantize16(const float* x, float32x4_t inverse, int8_t* q0, int8_t* q1
   return vaddq_s16(halves[0], halves[1]);
 }
 
-// Two steps of 8 columns for kNibbles; returns 16 * their sums.
-int32x4_t QuantizeForNibbles(const float* x, float32x4_t inverse, int8_t* low_q, int8_t* high_q) {
-  int32x4_t low[2], high[2], sum = vdupq_n_s32(0);
+// Two steps of 8 columns for kNibbles; returns 16 * their sums. Numbers are rounded by adding 1.5 * 2^23,
+// after which their low byte is the integer: conversions would run on one pipe of four. kLone: see
+// XPairBlock.
+template <bool kLone>
+float32x4_t QuantizeForNibbles(const float* x, float32x4_t inverse, int8_t (*low_q)[8], int8_t (*high_q)[8]) {
+  const float32x4_t magic = vdupq_n_f32(12582912.0f);
+  float32x4_t low[2], high[2], sum = vdupq_n_f32(0);
   for (int h = 0; h < 2; ++h) {
-    high[h] = vcvtnq_s32_f32(vmulq_f32(vld1q_f32(x + 8 + 4 * h), inverse));
-    const float32x4_t scaled = vmulq_f32(vld1q_f32(x + 4 * h), inverse);
-    low[h] = vcvtnq_s32_f32(vfmsq_n_f32(scaled, vcvtq_f32_s32(high[h]), 1.0f / 16));
-    sum = vmlaq_n_s32(vmlaq_n_s32(sum, low[h], 16), high[h], 17);
+    high[h] = vaddq_f32(vmulq_f32(vld1q_f32(x + 8 + 4 * h), inverse), magic);
+    const float32x4_t rounded = vsubq_f32(high[h], magic);
+    low[h] = vaddq_f32(vfmsq_n_f32(vmulq_f32(vld1q_f32(x + 4 * h), inverse), rounded, 1.0f / 16), magic);
+    sum = vfmaq_n_f32(vfmaq_n_f32(sum, vsubq_f32(low[h], magic), 16), rounded, 17);  // exact
   }
-  const auto narrow = [](int32x4_t a, int32x4_t b) {
-    return vqmovn_s16(vuzp1q_s16(vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b)));
+  const auto narrow = [](float32x4_t v, float32x4_t w) {
+    return vuzp1q_s16(vreinterpretq_s16_f32(v), vreinterpretq_s16_f32(w));
   };
-  vst1_s8(low_q, narrow(low[0], low[1]));
-  vst1_s8(high_q, narrow(high[0], high[1]));
+  const int16x8_t lows = narrow(low[0], low[1]), highs = narrow(high[0], high[1]);
+  if constexpr (kLone) {
+    const int8x16_t negative = {0, 0, 0, 0, -1, -1, -1, -1, 0, 0, 0, 0, -1, -1, -1, -1};
+    const auto twice = [&](int16x8_t v) {
+      const int8x16_t q = vuzp1q_s8(vreinterpretq_s8_s16(v), vreinterpretq_s8_s16(v));
+      return vsubq_s8(veorq_s8(q, negative), negative);
+    };
+    vst1q_s8(low_q[0], twice(lows));
+    vst1q_s8(high_q[0], twice(highs));
+  } else {
+    vst1_s8(low_q[0], vmovn_s16(lows));
+    vst1_s8(high_q[0], vmovn_s16(highs));
+  }
   return sum;
 }
 
@@ -89,14 +105,15 @@ PowersOfTwo ScalesFor(float32x4_t largest) {
 
 // Up to kAtOnce blocks of token t of a pair, `apart` blocks from one to the next. What is one number to a
 // block is computed for four of them at once; and for all of them before anything is quantized, so that few
-// wait for it.
+// wait for it. kLone: the token is alone in its unit (XPairBlock).
 constexpr int kAtOnce = 16;
 
-template <XKind kKind>
+template <XKind kKind, bool kLone = false>
 void PrepareSome(const float* x, int count, int t, XPairBlock* out, int apart) {
   constexpr bool kPaired = kKind != XKind::kBlocks;
   float inverse[kAtOnce], start[kAtOnce], scale[kAtOnce], second[kAtOnce];
-  int32x4_t sums[kAtOnce];
+  using Sums = std::conditional_t<kPaired, float32x4_t, int32x4_t>;
+  Sums sums[kAtOnce];
   for (int b = 0; b < count; b += 4) {
     float32x4_t max[4];
     for (int i = 0; i < 4; ++i)
@@ -111,35 +128,52 @@ void PrepareSome(const float* x, int count, int t, XPairBlock* out, int apart) {
     auto& q = out[b * apart].q;
     const float32x4_t by = vld1q_dup_f32(inverse + b);
     if constexpr (kPaired)
-      sums[b] = vaddq_s32(QuantizeForNibbles(from, by, q[0][t], q[1][t]),
-                          QuantizeForNibbles(from + 16, by, q[2][t], q[3][t]));
+      sums[b] = vaddq_f32(QuantizeForNibbles<kLone>(from, by, &q[0][t], &q[1][t]),
+                          QuantizeForNibbles<kLone>(from + 16, by, &q[2][t], &q[3][t]));
     else
       sums[b] = vpaddlq_s16(
           vaddq_s16(Quantize16(from, by, q[0][t], q[1][t]), Quantize16(from + 16, by, q[2][t], q[3][t])));
   }
   for (int b = 0; b < count; b += 4) {
-    for (int i = count; i < b + 4; ++i) sums[i] = vdupq_n_s32(0);
-    const int32x4_t sum = vpaddq_s32(vpaddq_s32(sums[b], sums[b + 1]), vpaddq_s32(sums[b + 2], sums[b + 3]));
-    const float32x4_t scaled = vmulq_f32(vld1q_f32(scale + b), vcvtq_f32_s32(sum));
+    for (int i = count; i < b + 4; ++i) sums[i] = Sums{};
+    float32x4_t sum;
+    if constexpr (kPaired)
+      sum = vpaddq_f32(vpaddq_f32(sums[b], sums[b + 1]), vpaddq_f32(sums[b + 2], sums[b + 3]));
+    else
+      sum = vcvtq_f32_s32(vpaddq_s32(vpaddq_s32(sums[b], sums[b + 1]), vpaddq_s32(sums[b + 2], sums[b + 3])));
+    const float32x4_t scaled = vmulq_f32(vld1q_f32(scale + b), sum);
     // kNibbles: exact, a multiple of the scale below 2^24
     vst1q_f32(second + b, kKind == XKind::kNibbles ? vfmaq_n_f32(vld1q_f32(start + b), scaled, 8) : scaled);
   }
   for (int b = 0; b < count; ++b) {
     XPairBlock& block = out[b * apart];
-    block.start[t] = block.start[t + 2] = start[b];
-    block.sum[t] = block.sum[t + 2] = second[b];
+    if constexpr (kLone) {
+      const float minus = kKind == XKind::kNibbles ? -second[b] : -start[b];
+      vst1q_f32(block.start, float32x4_t{start[b], minus, start[b], minus});
+      vst1q_f32(block.sum, vdupq_n_f32(second[b]));
+    } else {
+      block.start[t] = block.start[t + 2] = start[b];
+      block.sum[t] = block.sum[t + 2] = second[b];
+    }
   }
 }
 
-// Writes one pair; `apart` is the distance from one of its blocks to the next.
+// Writes one pair; `apart` is the distance from one of its blocks to the next. `lone`: its unit has one
+// token.
 template <XKind kKind>
-void PrepareBlocks(const float* const* rows, int tokens, int64_t cols, XPairBlock* out, int apart) {
+void PrepareBlocks(const float* const* rows, int tokens, bool lone, int64_t cols, XPairBlock* out,
+                   int apart) {
   const int64_t blocks = cols / kBlockCols;
   if (tokens == 0)
     for (int64_t b = 0; b < blocks; ++b) std::memset(&out[b * apart], 0, sizeof *out);
   for (int64_t b = 0; tokens > 0 && b < blocks; b += kAtOnce) {
     const auto count = static_cast<int>(std::min<int64_t>(kAtOnce, blocks - b));
     XPairBlock* const to = out + b * apart;
+    if constexpr (kKind != XKind::kBlocks)
+      if (lone) {
+        PrepareSome<kKind, true>(rows[0] + b * kBlockCols, count, 0, to, apart);
+        continue;
+      }
     for (int t = 0; t < tokens; ++t) PrepareSome<kKind>(rows[t] + b * kBlockCols, count, t, to, apart);
     if (tokens == 2) continue;
     for (int i = 0; i < count; ++i) {
@@ -218,11 +252,11 @@ void PrepareXPair(XKind kind, const float* const* rows, int tokens, int64_t cols
     const float* const* from = rows + 2 * pair;
     auto* const blocks = reinterpret_cast<XPairBlock*>(out) + pair;
     if (kind == XKind::kBlocks)
-      PrepareBlocks<XKind::kBlocks>(from, present, cols, blocks, pairs);
+      PrepareBlocks<XKind::kBlocks>(from, present, tokens == 1, cols, blocks, pairs);
     else if (kind == XKind::kNibbles)
-      PrepareBlocks<XKind::kNibbles>(from, present, cols, blocks, pairs);
+      PrepareBlocks<XKind::kNibbles>(from, present, tokens == 1, cols, blocks, pairs);
     else if (kind == XKind::kNibblesMin)
-      PrepareBlocks<XKind::kNibblesMin>(from, present, cols, blocks, pairs);
+      PrepareBlocks<XKind::kNibblesMin>(from, present, tokens == 1, cols, blocks, pairs);
     else
       PrepareSupers(from, present, cols, reinterpret_cast<XPairSuper*>(out) + pair, pairs);
   }
