@@ -24,18 +24,16 @@ Result<KvCache> KvCache::Make(const DecoderConfig& config, DType dtype, int64_t 
                               Allocator& allocator) {
   KvCache cache;
   const KvLayerView empty = EmptyLayer(config, dtype, blocks);
-  // One piece of memory for all: huge pages to the end, where a context of a few thousand tokens has some MB
-  // per layer.
-  const auto part = CheckedMul(empty.Blocks(), empty.BlockBytes());
-  const auto bytes = part ? CheckedMul(*part, 2 * config.layers) : part;
+  const auto bytes = CheckedMul(empty.Blocks(), empty.BlockBytes());
   if (!bytes)
     return Error::Invalid("a KV cache of ", blocks, " blocks is too large; use a smaller --context");
-  CELER_ASSIGN(cache.buffer_, Buffer::Allocate(allocator, static_cast<size_t>(*bytes)));
-  std::byte* next = cache.buffer_.data();
   for (int64_t i = 0; i < config.layers; ++i) {
     KvLayerView view = empty;
-    view.k = next, next += *part;
-    view.v = next, next += *part;
+    for (std::byte** part : {&view.k, &view.v}) {
+      CELER_ASSIGN(Buffer buffer, Buffer::Allocate(allocator, static_cast<size_t>(*bytes)));
+      *part = buffer.data();
+      cache.buffers_.push_back(std::move(buffer));
+    }
     cache.layers_.push_back(view);
   }
   return cache;

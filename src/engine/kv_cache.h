@@ -24,7 +24,7 @@ class KvCache {
   int64_t blocks() const { return layers_.empty() ? 0 : layers_[0].blocks; }
 
  private:
-  Buffer buffer_;
+  std::vector<Buffer> buffers_;
   std::vector<KvLayerView> layers_;
 };
 

@@ -59,7 +59,7 @@ class ColumnsTile {
     float* p = tile.scratch;
     acc_ = p, p += lanes * padded_;
     query_ = reinterpret_cast<Half*>(p), p += lanes * padded_ / 2;
-    scores_ = reinterpret_cast<Half*>(p), p += kPair * kSoftmaxKeys * kLanes / 2;
+    scores_ = reinterpret_cast<Half*>(p), p += kSoftmaxKeys * kLanes / 2;
     decoded_ = reinterpret_cast<Half*>(p), p += kSoftmaxKeys * padded_;
     power_ = p, p += lanes;
     sum_ = p, p += lanes;
@@ -89,7 +89,6 @@ class ColumnsTile {
 
  private:
   static constexpr int64_t kSegments = kSoftmaxKeys / kSegmentKeys;
-  static constexpr int64_t kPair = kFew ? 1 : 2;  // blocks of lanes that share a broadcast element
 
   // Lanes behind the last row repeat that row's query; nobody reads their results.
   void PrepareLanes(int64_t lane) {
@@ -166,18 +165,9 @@ class ColumnsTile {
       }
     }
     const int64_t stride = kInt8 ? padded_ * 2 : t_.row_bytes;
-    for (int64_t b = 0; b < blocks_;) {
+    for (int64_t b = 0; b < blocks_; ++b) {
       const KeyRange seen = Seen(b, start);
-      if constexpr (kPair == 2) {
-        const KeyRange next = b + 1 < blocks_ ? Seen(b + 1, start) : KeyRange{0, 0};
-        if (seen.begin < seen.end && next.begin < next.end) {
-          Attend<2>(b, start, {seen.begin, next.end}, k, v, stride);
-          b += 2;
-          continue;
-        }
-      }
-      if (seen.begin < seen.end) Attend<1>(b, start, seen, k, v, stride);
-      ++b;
+      if (seen.begin < seen.end) Attend(b, start, seen, k, v, stride);
     }
   }
 
@@ -190,28 +180,25 @@ class ColumnsTile {
     return {first > 0 ? first : 0, last < kSoftmaxKeys ? last + 1 : kSoftmaxKeys};
   }
 
-  template <int kB>
+  // One block of lanes at a time: a product whose operand is broadcast by the load itself runs at the full
+  // rate, one that shares a broadcast with a second block's at three quarters of it.
   void Attend(int64_t block, int64_t start, KeyRange keys, const uint8_t* const* k, const uint8_t* const* v,
               int64_t stride) {
-    constexpr int64_t kTogether = 8 / kB;  // keys whose scores are computed together
+    constexpr int64_t kTogether = 8;  // keys whose scores are computed together
     for (int64_t key = keys.begin / kTogether * kTogether; key < keys.end; key += kTogether)
-      ScoresOf<kB, kTogether>(query_ + block * kLanes * padded_,
-                              k[key / kSegmentKeys] + key % kSegmentKeys * stride, stride,
-                              scores_ + key * kLanes);
-    alignas(64) float shrink[kB][kMaxLanes];
-    for (int b = 0; b < kB; ++b) {
-      const int64_t lane = (block + b) * kLanes;
-      const bool all = first_[lane + kLanes - 1] <= start && last_[lane] >= start + kSoftmaxKeys - 1;
-      Half* scores = scores_ + b * kSoftmaxKeys * kLanes;
-      if (all)
-        Softmax<false>(scores, lane, start, 0, kSoftmaxKeys, shrink[b]);
-      else
-        Softmax<true>(scores, lane, start, keys.begin / 4 * 4, (keys.end + 3) / 4 * 4, shrink[b]);
-    }
-    if constexpr (kFew)
-      ValuesByDims(v, stride, keys, shrink[0]);
+      ScoresOf<kTogether>(query_ + block * kLanes * padded_,
+                          k[key / kSegmentKeys] + key % kSegmentKeys * stride, stride,
+                          scores_ + key * kLanes);
+    alignas(64) float shrink[kMaxLanes];
+    const int64_t lane = block * kLanes;
+    if (first_[lane + kLanes - 1] <= start && last_[lane] >= start + kSoftmaxKeys - 1)
+      Softmax<false>(lane, start, 0, kSoftmaxKeys, shrink);
     else
-      Values<kB>(v, stride, keys, shrink, acc_ + block * kLanes * padded_);
+      Softmax<true>(lane, start, keys.begin / 4 * 4, (keys.end + 3) / 4 * 4, shrink);
+    if constexpr (kFew)
+      ValuesByDims(v, stride, keys, shrink);
+    else
+      Values(v, stride, keys, shrink, acc_ + block * kLanes * padded_);
   }
 
   const uint8_t* Decoded(const uint8_t* base, int64_t key, int64_t keys, Half* out) const {
@@ -230,45 +217,41 @@ class ColumnsTile {
     return reinterpret_cast<const uint8_t*>(out);
   }
 
-  // scores[block][key][lane] for kN keys from k on; those that nobody sees do not matter.
-  template <int kB, int kN>
+  // scores[key][lane] for kN keys from k on; those that nobody sees do not matter.
+  template <int kN>
   CELER_INLINE void ScoresOf(const Half* query, const uint8_t* k, int64_t stride, Half* scores) const {
     constexpr int64_t kChainDims = 32;
-    const int64_t next = kLanes * padded_;  // to the next block's queries
     for (int64_t chain = 0; chain < t_.head_dim; chain += kChainDims) {
-      V even[kB][kN], odd[kB][kN];
-      for (int b = 0; b < kB; ++b)
-        for (int i = 0; i < kN; ++i) even[b][i] = odd[b][i] = H::Set(0);
+      V even[1][kN], odd[1][kN];
+      for (int i = 0; i < kN; ++i) even[0][i] = odd[0][i] = H::Set(0);
       const int64_t end = chain + kChainDims < t_.head_dim ? chain + kChainDims : t_.head_dim;
       int64_t d = chain;
       for (const uint8_t* at = k + d * 2; d < end; d += 2, at += 4) {
         // Hidden from the compiler, which would keep a pointer per key, some of them in memory: loads of
         // elements already take all that the ports for loads can do.
         asm("" : "+r"(at));
-        Multiply<kB, kN>(query + d * kLanes, next, at, stride, even);
-        if (d + 1 < end) Multiply<kB, kN>(query + (d + 1) * kLanes, next, at + 2, stride, odd);
+        Multiply<kN>(query + d * kLanes, at, stride, even);
+        if (d + 1 < end) Multiply<kN>(query + (d + 1) * kLanes, at + 2, stride, odd);
       }
-      for (int b = 0; b < kB; ++b)
-        for (int i = 0; i < kN; ++i) {
-          Half* out = scores + (b * kSoftmaxKeys + i) * kLanes;
-          V sum = H::Add(even[b][i], odd[b][i]);
-          if (chain > 0) sum = H::Add(sum, H::Load(out));
-          H::Store(out, sum);
-        }
+      for (int i = 0; i < kN; ++i) {
+        Half* out = scores + i * kLanes;
+        V sum = H::Add(even[0][i], odd[0][i]);
+        if (chain > 0) sum = H::Add(sum, H::Load(out));
+        H::Store(out, sum);
+      }
     }
   }
-  template <int kB, int kN>
-  static CELER_INLINE void Multiply(const Half* query, int64_t next, const uint8_t* k, int64_t stride,
-                                    V (&sum)[kB][kN]) {
-    V q[kB];
-    for (int b = 0; b < kB; ++b) q[b] = H::Load(query + b * next);
-    for (int i = 0; i < kN; ++i) H::template FmaElement<kB, kN>(q, k + i * stride, sum, i);
+  template <int kN>
+  static CELER_INLINE void Multiply(const Half* query, const uint8_t* k, int64_t stride, V (&sum)[1][kN]) {
+    const V q[1] = {H::Load(query)};
+    for (int i = 0; i < kN; ++i) H::template FmaElement<1, kN>(q, k + i * stride, sum, i);
   }
 
   // From scores to weights, in place. A difference of scores is off by 2^-11 of itself at most, and the
   // larger it is the less its weight counts. The sum is that of the rounded weights.
   template <bool kMasked>
-  void Softmax(Half* scores, int64_t lane, int64_t start, int64_t begin, int64_t end, float* shrink) {
+  void Softmax(int64_t lane, int64_t start, int64_t begin, int64_t end, float* shrink) {
+    Half* const scores = scores_;
     V top = H::Set(-__builtin_inff());
     for (int64_t key = begin; key < end; ++key) {
       V score = H::Load(scores + key * kLanes);
@@ -302,37 +285,32 @@ class ColumnsTile {
     H::Accumulate(sum_ + lane, H::LoadSums(shrink), sum);
   }
 
-  // acc[block][d][lane] = acc * shrink + weighted values of the step's keys.
-  template <int kB>
-  void Values(const uint8_t* const* v, int64_t stride, KeyRange keys, const float (&shrink)[kB][kMaxLanes],
-              float* acc) const {
-    constexpr int kWide = 16 / kB;
+  // acc[d][lane] = acc * shrink + weighted values of the step's keys.
+  void Values(const uint8_t* const* v, int64_t stride, KeyRange keys, const float* shrink, float* acc) const {
+    constexpr int kWide = 16;
     int64_t d = 0;
-    for (; d + kWide <= t_.head_dim; d += kWide) ValueColumns<kB, kWide>(v, stride, keys, d, shrink, acc);
-    for (; d < t_.head_dim; ++d) ValueColumns<kB, 1>(v, stride, keys, d, shrink, acc);
+    for (; d + kWide <= t_.head_dim; d += kWide) ValueColumns<kWide>(v, stride, keys, d, shrink, acc);
+    for (; d < t_.head_dim; ++d) ValueColumns<1>(v, stride, keys, d, shrink, acc);
   }
-  template <int kB, int kD>
+  template <int kD>
   CELER_INLINE void ValueColumns(const uint8_t* const* v, int64_t stride, KeyRange keys, int64_t d,
-                                 const float (&shrink)[kB][kMaxLanes], float* acc) const {
-    V sum[kB][kD];
-    for (int b = 0; b < kB; ++b)
-      for (int i = 0; i < kD; ++i) sum[b][i] = H::Set(0);
+                                 const float* shrink, float* acc) const {
+    V sum[1][kD];
+    for (int i = 0; i < kD; ++i) sum[0][i] = H::Set(0);
     for (int64_t key = keys.begin; key < keys.end;) {
       const uint8_t* value = v[key / kSegmentKeys] + key % kSegmentKeys * stride + d * 2;
       const int64_t segment_end = (key / kSegmentKeys + 1) * kSegmentKeys;
       for (const int64_t to = segment_end < keys.end ? segment_end : keys.end; key < to;
            ++key, value += stride) {
-        V weight[kB];
-        for (int b = 0; b < kB; ++b) weight[b] = H::Load(scores_ + (b * kSoftmaxKeys + key) * kLanes);
-        for (int i = 0; i < kD; ++i) H::template FmaElement<kB, kD>(weight, value + i * 2, sum, i);
+        const V weight[1] = {H::Load(scores_ + key * kLanes)};
+        for (int i = 0; i < kD; ++i) H::template FmaElement<1, kD>(weight, value + i * 2, sum, i);
       }
     }
-    for (int b = 0; b < kB; ++b)
-      for (int i = 0; i < kD; ++i) {
-        typename H::Sums wide = H::NoSums();
-        H::AddTo(wide, sum[b][i]);
-        H::Accumulate(acc + (b * padded_ + d + i) * kLanes, H::LoadSums(shrink[b]), wide);
-      }
+    for (int i = 0; i < kD; ++i) {
+      typename H::Sums wide = H::NoSums();
+      H::AddTo(wide, sum[0][i]);
+      H::Accumulate(acc + (d + i) * kLanes, H::LoadSums(shrink), wide);
+    }
   }
 
   // The same for kFew: acc[row][d].
@@ -387,7 +365,7 @@ class ColumnsTile {
   const int64_t rows_, blocks_, padded_;  // blocks of lanes
   float* acc_;                            // [blocks, padded, kLanes]; kFew: [rows, padded], the tile's own
   Half* query_;                           // [blocks, padded, kLanes]
-  Half* scores_;                          // [kPair, kSoftmaxKeys, kLanes]; after Softmax the weights
+  Half* scores_;                          // [kSoftmaxKeys, kLanes]; after Softmax the weights
   Half* decoded_;                         // int8: [K and V, kSoftmaxKeys, padded]
   float *power_, *sum_;                   // [blocks, kLanes]
   Half *max_, *scale_;                    // [blocks, kLanes], of scores as they are stored

@@ -114,8 +114,17 @@ class Flash {
     for (size_t u = 0; u < units_.size(); ++u) left_[u] = static_cast<int32_t>(units_[u].pieces);
     const auto count = static_cast<int64_t>(items_.size());
     if (!split_) {
-      args_.pool->ParallelForDynamic(count, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) RunItem(items_[static_cast<size_t>(i)], nullptr, false);
+      // Items go round the kv heads. Threads begin with different heads, so that each reads the keys and
+      // values of few of them, which other cores have just written; who is done helps with the others.
+      const int64_t heads = args_.kv.kv_heads;
+      next_.assign(static_cast<size_t>(heads), 0);
+      args_.pool->Run([&](int thread) {
+        for (int64_t i = 0; i < heads; ++i) {
+          const int64_t head = (thread * heads / args_.pool->size() + i) % heads;
+          std::atomic_ref<int64_t> next(next_[static_cast<size_t>(head)]);
+          for (int64_t at = 0; (at = next.fetch_add(1, std::memory_order_relaxed) * heads + head) < count;)
+            RunItem(items_[static_cast<size_t>(at)], nullptr, false);
+        }
       });
       return;
     }

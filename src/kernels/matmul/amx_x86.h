@@ -1,4 +1,9 @@
-// Tile registers for the AMX kernels: C in 0..3, A (tokens) in 4 and 5, B (weights) in 6 and 7.
+// Tile registers for the AMX kernels: C in 0 and 1, A (tokens) in 2, B (weights) in 3.
+//
+// Four are in use, no more. Renaming has ten or so while the other hyperthread of a core is busy, each one
+// that holds something takes one away, and every load and product needs a fresh one until it retires. With
+// all eight in use, as two by two tiles would have it, a product with its loads takes twice as long
+// (docs/adr/0004).
 #pragma once
 
 #include <immintrin.h>
@@ -26,32 +31,27 @@ inline void StoresDone() {
   asm volatile("" ::: "memory");
 }
 
-// Tiles for products of up to two by two: A 4 of `first` tokens, A 5 of `second` tokens (or none), C 0 and 1
-// and C 2 and 3 beside them; `depth` bytes of each token, so depth / 4 rows of B.
+// `depth` bytes of each token, so depth / 4 rows of B.
 class TileShape {
  public:
   ~TileShape() {
-    if (first_ > 0) _tile_release();
+    if (tokens_ > 0) _tile_release();
   }
-  void Use(int first, int second, int depth) {
-    if (first == first_ && second == second_ && depth == depth_) return;
-    first_ = first, second_ = second, depth_ = depth;
+  void Use(int tokens, int depth) {
+    if (tokens == tokens_ && depth == depth_) return;
+    tokens_ = tokens, depth_ = depth;
     TileConfig config;
-    config.Set(0, first, 64);
-    config.Set(1, first, 64);
-    config.Set(4, first, depth);
-    config.Set(2, second > 0 ? second : first, 64);
-    config.Set(3, second > 0 ? second : first, 64);
-    config.Set(5, second > 0 ? second : first, depth);
-    config.Set(6, depth / 4, 64);
-    config.Set(7, depth / 4, 64);
+    config.Set(0, tokens, 64);
+    config.Set(1, tokens, 64);
+    config.Set(2, tokens, depth);
+    config.Set(3, depth / 4, 64);
     asm volatile("" ::"r"(&config) : "memory");  // read as a whole, which the function below does not say
     _tile_loadconfig(&config);
     StoresDone();
   }
 
  private:
-  int first_ = 0, second_ = 0, depth_ = 0;
+  int tokens_ = 0, depth_ = 0;
 };
 
 }  // namespace

@@ -33,6 +33,7 @@ TileIsa Common() {
 TileIsa Avx512() {
   TileIsa isa = Common();
   isa.prepare = x86::PrepareXTileAvx512;
+  isa.norm = x86::NormAvx512;
   isa[PackedFormat::kF32] = {x86::TileF32Avx512, XKind::kFloat};
   isa[PackedFormat::kF16] = {x86::TileF16Avx512, XKind::kFloat};
   isa[PackedFormat::kBf16] = {x86::TileBf16Avx512, XKind::kFloat};
@@ -43,6 +44,7 @@ const TileIsa& Avx2() {
   static const TileIsa isa = [] {
     TileIsa out = Common();
     out.prepare = x86::PrepareXTileAvx2;
+    out.norm = x86::NormAvx2;
     out[PackedFormat::kF32] = {x86::TileF32Avx2, XKind::kFloat};
     out[PackedFormat::kF16] = {x86::TileF16Avx2, XKind::kFloat};
     out[PackedFormat::kBf16] = {x86::TileBf16Avx2, XKind::kFloat};

@@ -2,9 +2,10 @@
 // tile_integer_neon.h.
 //
 // In assembly, and in an order that was found by search: random moves of single instructions that keep all
-// dependencies, measured on Neoverse V1. For 8 rows x 32 columns of Q4_0 from the L1 cache the compiler's order takes
-// 12.5 cycles, one group after the other by hand 9.9, two and two groups in turns 10.0, this one 9.3. What counts
-// beyond that is the number of vector instructions, of which about three begin per cycle: 30 here.
+// dependencies, measured on Neoverse V1. For 8 rows x 32 columns of Q4_0 from the L1 cache the compiler's
+// order takes 12.5 cycles, one group after the other by hand 9.9, two and two groups in turns 10.0, this
+// one 9.3. What counts beyond that is the number of vector instructions, of which about three begin per
+// cycle: 30 here.
 //
 // Prefetches: every line kStreamAhead (tile_arm.h) ahead into L3, and most of them once more into L1 when
 // they are near.

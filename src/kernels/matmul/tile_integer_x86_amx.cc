@@ -29,7 +29,7 @@ CELER_X86_INLINE void Unpack(const uint8_t* p, uint8_t* out) {
   });
 }
 
-// Tile c (0..3) = 16 tokens from q on times the steps from w on; stored to `to`.
+// Tile c (0 or 1) = 16 tokens from q on times the steps from w on; stored to `to`.
 #define CELER_AMX_PRODUCT(c, a, b, q, w, to) \
   _tile_zero(c);                             \
   _tile_loadd(a, q, 64);                     \
@@ -43,15 +43,15 @@ CELER_X86_INLINE void IssueBatch(const int8_t* q, const uint8_t* w, int first, i
   q += XAt(first * kCols);
   w += first * kCols * kRows;
   constexpr int kBytes = kCols * kRows;
-  CELER_AMX_PRODUCT(0, 4, 6, q, w, to)
+  CELER_AMX_PRODUCT(0, 2, 3, q, w, to)
   if (count > 1) {
-    CELER_AMX_PRODUCT(1, 5, 7, q + XAt(kCols), w + kBytes, to + kTileBytes)
+    CELER_AMX_PRODUCT(1, 2, 3, q + XAt(kCols), w + kBytes, to + kTileBytes)
   }
   if (count > 2) {
-    CELER_AMX_PRODUCT(2, 4, 6, q + XAt(2 * kCols), w + 2 * kBytes, to + 2 * kTileBytes)
+    CELER_AMX_PRODUCT(0, 2, 3, q + XAt(2 * kCols), w + 2 * kBytes, to + 2 * kTileBytes)
   }
   if (count > 3) {
-    CELER_AMX_PRODUCT(3, 5, 7, q + XAt(3 * kCols), w + 3 * kBytes, to + 3 * kTileBytes)
+    CELER_AMX_PRODUCT(1, 2, 3, q + XAt(3 * kCols), w + 3 * kBytes, to + 3 * kTileBytes)
   }
 }
 #undef CELER_AMX_PRODUCT
@@ -109,7 +109,7 @@ inline void MatrixBlocks(const TileJob& job) {
       StoresDone();
       for (int t = 0; t < job.tokens; t += kXTokens) {
         const int tokens = job.tokens - t < kXTokens ? job.tokens - t : kXTokens;
-        shape.Use(tokens, 0, kBlockCols);
+        shape.Use(tokens, kBlockCols);
         const X x(job.x + t / kXTokens * job.x_bytes, job.cols);
         const int8_t* const q = x.x.q + XAt(c);
         const int64_t block = c / kBlockCols;
@@ -166,7 +166,7 @@ inline void MatrixSupers(const TileJob& job) {
       StoresDone();
       for (int t = 0; t < job.tokens; t += kXTokens) {
         const int tokens = job.tokens - t < kXTokens ? job.tokens - t : kXTokens;
-        shape.Use(tokens, 0, Format::kSubCols);
+        shape.Use(tokens, Format::kSubCols);
         const XSupers x = XSupersOf(job.x + t / kXTokens * job.x_bytes, job.cols);
         const int8_t* const q = x.q + XAt(c);
         float* const out = job.out + t * job.out_stride + g * kRows;
@@ -217,28 +217,29 @@ inline void MatrixSupers(const TileJob& job) {
   }
 }
 
-// One scale to a row: two by two tiles, straight from the weights. A few columns of two row groups stay in
-// the L1 cache while all tokens go by, whose activations come from the L2 cache; sums wait in `out`
-// meanwhile, four tiles after the other, and go where they belong as soon as they are complete.
+// One scale to a row: tiles of sixteen tokens by two row groups, straight from the weights. A few columns of
+// the two groups stay in the L1 cache while all tokens go by, whose activations come from the L2 cache; sums
+// wait in `out` meanwhile, two tiles after the other, and go where they belong as soon as they are complete.
 class RowProduct {
  public:
-  explicit RowProduct(const TileJob& job) : job_(job) {}
+  explicit RowProduct(const TileJob& job) : job_(job), units_((job.tokens + kXTokens - 1) / kXTokens) {}
 
   void Run() {
     if (job_.cols % kStepCols != 0)
       for (int g = 0; g < job_.groups; ++g) FillTail(g);
     StoresDone();
-    const int64_t steps = (job_.groups + 1) / 2 * int64_t{(job_.tokens + 2 * kXTokens - 1) / (2 * kXTokens)} *
-                          ((job_.cols + kStepCols - 1) / kStepCols);
+    // The last unit's missing tokens are multiplied too, and their sums dropped.
+    shape_.Use(job_.tokens < kXTokens ? job_.tokens : kXTokens, kStepCols);
+    const int64_t steps = (job_.groups + 1) / 2 * int64_t{units_} * ((job_.cols + kStepCols - 1) / kStepCols);
     ahead_ = job_.ahead;
     ahead_lines_ = job_.ahead ? static_cast<int>((job_.ahead_bytes / 64 + steps - 1) / steps) : 0;
     for (int g = 0; g < job_.groups; g += 2)
       for (int64_t c = 0; c < job_.cols; c += kChunkCols)
-        for (int t = 0; t < job_.tokens; t += 2 * kXTokens) {
-          next_x_ = t + 2 * kXTokens < job_.tokens ? Unit(t + 2 * kXTokens) + XAt(c)
-                    : c + kChunkCols < job_.cols   ? job_.x + XAt(c + kChunkCols)
-                                                   : job_.x;
-          Block(t, job_.tokens - t, g, c);
+        for (int u = 0; u < units_; ++u) {
+          next_x_ = u + 1 < units_               ? Unit(u + 1) + XAt(c)
+                    : c + kChunkCols < job_.cols ? job_.x + XAt(c + kChunkCols)
+                                                 : job_.x;
+          g + 1 < job_.groups ? Block<2>(u, g, c) : Block<1>(u, g, c);
         }
   }
 
@@ -247,7 +248,7 @@ class RowProduct {
   static constexpr int kXAhead = 2;          // steps that activations are fetched before their turn
   static constexpr int kStreamAhead = 4096;  // bytes of each row group, where memory is the limit
 
-  const uint8_t* Unit(int t) const { return job_.x + t / kXTokens * job_.x_bytes; }
+  const uint8_t* Unit(int u) const { return job_.x + u * job_.x_bytes; }
   const uint8_t* Group(int g) const { return job_.w + g * job_.group_bytes; }
   const uint8_t* Values(int g) const { return Group(g) + ByteWide::kHeader; }
 
@@ -258,78 +259,45 @@ class RowProduct {
       StoreI(tail_[g] + i, i < (job_.cols - whole) * kRows ? LoadI(p + i) : ZeroI());
   }
 
-  void Block(int t, int tokens, int g, int64_t c) {
-    const bool two_groups = g + 1 < job_.groups;
-    if (tokens > kXTokens)
-      two_groups ? Block<2, 2>(t, tokens, g, c) : Block<2, 1>(t, tokens, g, c);
-    else
-      two_groups ? Block<1, 2>(t, tokens, g, c) : Block<1, 1>(t, tokens, g, c);
-  }
-
-  template <int kA, int kB>
-  void Block(int t, int tokens, int g, int64_t c) {
-    const int first = tokens < kXTokens ? tokens : kXTokens;
-    const int second = kA == 1 ? 0 : tokens < 2 * kXTokens ? tokens - kXTokens : kXTokens;
-    shape_.Use(first, second, kStepCols);
-    const uint8_t* const x0 = Unit(t);
-    const uint8_t* const x1 = x0 + (kA - 1) * job_.x_bytes;
+  // One unit times kB row groups, columns from c on.
+  template <int kB>
+  void Block(int u, int g, int64_t c) {
+    const int t = u * kXTokens, tokens = job_.tokens - t < kXTokens ? job_.tokens - t : kXTokens;
+    const uint8_t* const x = Unit(u);
     const uint8_t* const w0 = Values(g);
     const uint8_t* const w1 = Values(g + kB - 1);
-    uint8_t* const sums = reinterpret_cast<uint8_t*>(job_.out) + t / kXTokens * (2 * kTileBytes);
+    uint8_t* const sums = reinterpret_cast<uint8_t*>(job_.out) + u * (2 * kTileBytes);
     if (c == 0) {
       _tile_zero(0);
       if constexpr (kB == 2) _tile_zero(1);
-      if constexpr (kA == 2) _tile_zero(2);
-      if constexpr (kA == 2 && kB == 2) _tile_zero(3);
     } else {
       _tile_loadd(0, sums, 64);
       if constexpr (kB == 2) _tile_loadd(1, sums + kTileBytes, 64);
-      if constexpr (kA == 2) _tile_loadd(2, sums + 2 * kTileBytes, 64);
-      if constexpr (kA == 2 && kB == 2) _tile_loadd(3, sums + 3 * kTileBytes, 64);
     }
     const int64_t end = c + kChunkCols < job_.cols ? c + kChunkCols : job_.cols;
-    // Results go to lines that other cores may have written last: asking for them takes long, so it is done
-    // one chunk before.
-    const bool nearly = end < job_.cols ? end + kChunkCols >= job_.cols : c == 0;
-    const int targets =
-        nearly ? static_cast<int>((kB * (first + second) * kStepCols + end - c - 1) / (end - c)) : 0;
-    int target = 0;
+    const bool stream = units_ == 1;
     for (int64_t k = c; k < end; k += kStepCols) {
       const bool whole = k + kStepCols <= job_.cols;
-      // Activations are fetched into the L1 cache between the products, not in one go: that costs 12 % more.
       const int64_t later = k + kXAhead * kStepCols;
-      const uint8_t* const p = kA == 1       ? w0 + k * kRows + kStreamAhead
-                               : later < end ? x0 + XAt(later)
-                                             : next_x_ + XAt(later - end);
-      const uint8_t* const p1 = kA == 1 ? w1 + k * kRows + kStreamAhead : p + job_.x_bytes;
       FetchAhead();
-      for (const int to = target + targets; target < to; ++target)
-        FetchTarget<kB>(t, first + second, g, target);
-      Fetch8(p);
-      _tile_loadd(4, x0 + XAt(k), 64);
-      _tile_loadd(6, whole ? w0 + k * kRows : tail_[g], 64);
-      _tile_dpbssd(0, 4, 6);
-      Fetch8(p + 512);
+      if (stream)
+        Fetch16(w0 + k * kRows + kStreamAhead);
+      else
+        Fetch16(later < end ? x + XAt(later) : next_x_ + XAt(later - end));
+      _tile_loadd(2, x + XAt(k), 64);
+      _tile_loadd(3, whole ? w0 + k * kRows : tail_[g], 64);
+      _tile_dpbssd(0, 2, 3);
       if constexpr (kB == 2) {
-        _tile_loadd(7, whole ? w1 + k * kRows : tail_[g + 1], 64);
-        _tile_dpbssd(1, 4, 7);
+        if (stream) Fetch16(w1 + k * kRows + kStreamAhead);
+        _tile_loadd(3, whole ? w1 + k * kRows : tail_[g + 1], 64);
+        _tile_dpbssd(1, 2, 3);
       }
-      if constexpr (kA == 2 || kB == 2) Fetch8(p1);
-      if constexpr (kA == 2) {
-        _tile_loadd(5, x1 + XAt(k), 64);
-        _tile_dpbssd(2, 5, 6);
-      }
-      if constexpr (kA == 2 || kB == 2) Fetch8(p1 + 512);
-      if constexpr (kA == 2 && kB == 2) _tile_dpbssd(3, 5, 7);
     }
     _tile_stored(0, sums, 64);
     if constexpr (kB == 2) _tile_stored(1, sums + kTileBytes, 64);
-    if constexpr (kA == 2) _tile_stored(2, sums + 2 * kTileBytes, 64);
-    if constexpr (kA == 2 && kB == 2) _tile_stored(3, sums + 3 * kTileBytes, 64);
     if (end < job_.cols) return;
     StoresDone();
-    Finish<kB>(t, first, g, sums);
-    if constexpr (kA == 2) Finish<kB>(t + kXTokens, second, g, sums + 2 * kTileBytes);
+    Finish<kB>(t, tokens, g, sums);
   }
 
   // Sums of kN row groups and up to sixteen tokens to floats, and to where they go.
@@ -343,7 +311,7 @@ class RowProduct {
       rows[n] = static_cast<__mmask16>(left >= kRows ? 0xFFFF : left <= 0 ? 0 : (1 << left) - 1);
       bias[n] = job_.to.bias ? _mm512_maskz_loadu_ps(rows[n], job_.to.bias + (g + n) * kRows) : ZeroF();
     });
-    const XRow x = XRowOf(Unit(t), job_.cols);
+    const XRow x = XRowOf(Unit(t / kXTokens), job_.cols);
     for (int i = 0; i < tokens; ++i) {
       VecF sum[kN];
       For<kN>(CELER_EACH(n) { sum[n] = ToFloat(LoadI(sums + n * kTileBytes + i * 64)); });
@@ -364,18 +332,12 @@ class RowProduct {
       _mm_prefetch(reinterpret_cast<const char*>(ahead_ + 64 * i), _MM_HINT_T1);
     ahead_ += 64 * ahead_lines_;
   }
-  // The line of results of token t + i / kB and its group i % kB, to be written.
-  template <int kB>
-  CELER_X86_INLINE void FetchTarget(int t, int tokens, int g, int i) {
-    if (i / kB >= tokens) return;
-    const float* const p = job_.to.out + (t + i / kB) * job_.to.stride + (g + i % kB) * kRows;
-    asm volatile("prefetchw %0" ::"m"(*p));
-  }
-  static CELER_X86_INLINE void Fetch8(const uint8_t* p) {
-    For<8>(CELER_EACH(i) { _mm_prefetch(reinterpret_cast<const char*>(p + 64 * i), _MM_HINT_T0); });
+  static CELER_X86_INLINE void Fetch16(const uint8_t* p) {
+    For<16>(CELER_EACH(i) { _mm_prefetch(reinterpret_cast<const char*>(p + 64 * i), _MM_HINT_T0); });
   }
 
   const TileJob& job_;
+  const int units_;
   TileShape shape_;
   const uint8_t* next_x_ = nullptr;  // the next block's first unit
   const uint8_t* ahead_ = nullptr;

@@ -38,4 +38,8 @@ void TileBf16Amx(const TileJob&);     // step 2
 void PrepareXTileAvx2(XKind kind, const float* const* rows, int tokens, int64_t cols, uint8_t* out);
 void PrepareXTileAvx512(XKind kind, const float* const* rows, int tokens, int64_t cols, uint8_t* out);
 
+// One row x / rms(x) * weight.
+void NormAvx2(const float* x, const float* weight, float eps, int64_t cols, float* out);
+void NormAvx512(const float* x, const float* weight, float eps, int64_t cols, float* out);
+
 }  // namespace celer::x86

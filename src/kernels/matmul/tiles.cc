@@ -60,7 +60,11 @@ class Activations {
         rows[t] = args_.x + (args_.x_rows ? args_.x_rows[token] : token) * cols_;
         if (!args_.norm) continue;
         float* out = normed.data() + (t - first) * cols_;
-        RmsNorm({.x = rows[t], .weight = args_.norm, .eps = args_.eps, .rows = 1, .cols = cols_, .out = out});
+        if (isa_.norm)
+          isa_.norm(rows[t], args_.norm, args_.eps, cols_, out);
+        else
+          RmsNorm(
+              {.x = rows[t], .weight = args_.norm, .eps = args_.eps, .rows = 1, .cols = cols_, .out = out});
         rows[t] = out;
       }
       for (int k = 0; k < kXKinds; ++k)

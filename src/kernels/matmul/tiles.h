@@ -23,6 +23,8 @@ struct TileIsa {
   // `tokens` (1 to x_tokens) rows of `cols` floats to one unit. Rows of a kRow unit may be null: another call
   // prepares them.
   void (*prepare)(XKind kind, const float* const* rows, int tokens, int64_t cols, uint8_t* out) = nullptr;
+  // One row x / rms(x) * weight; none: RmsNorm().
+  void (*norm)(const float* x, const float* weight, float eps, int64_t cols, float* out) = nullptr;
   struct Kernel {
     TileFn run = nullptr;  // none: this format is read as stored, by the portable kernel
     XKind x = XKind::kFloat;

@@ -133,13 +133,43 @@ inline float TypicalLargest(const float* largest, int64_t n) {
   return mean;
 }
 
-// n values (a multiple of 32, at most 64) of which some need more than eight bits; returns the sum of their
-// low parts.
-inline int32_t QuantizeOutliers(const float* from, int64_t n, float inverse, int32_t step, int8_t* q,
-                                XHigh* high, int32_t& highs, int32_t& high_sum) {
+// What a row's integers sum up to.
+struct RowSums {
+  VecI low = ZeroI();  // of the low parts
+#if defined(__AVX512F__)
+  VecI high = ZeroI();
+#else
+  int32_t high = 0, rest = 0;  // rest: of low parts that are not in `low`
+#endif
+};
+
+// n values (a multiple of 32, at most 64) of which some need more than eight bits.
+#if defined(__AVX512F__)
+inline void QuantizeOutliers(const float* from, int64_t n, float inverse, int32_t step, int8_t* q,
+                             XHigh* high, int32_t& highs, RowSums& sums) {
+  for (int64_t i = 0; i < n; i += kLanes, step += 4) {
+    const VecI v = ToNearest(Mul(LoadF(from + i), SetF(inverse)));
+    const __mmask16 beyond = _mm512_cmpgt_epi32_mask(_mm512_abs_epi32(v), SetI(127));
+    const VecI upper = _mm512_maskz_srai_epi32(beyond, AddI(v, SetI(64)), 7);
+    const VecI lower = _mm512_sub_epi32(v, _mm512_slli_epi32(upper, 7));
+    StoreAsBytes(q + i, lower);
+    sums.low = AddI(sums.low, lower);
+    sums.high = AddI(sums.high, upper);
+    if (!beyond) continue;
+    alignas(16) int8_t bytes[kLanes];
+    StoreAsBytes(bytes, upper);
+    for (int j = 0; j < 4; ++j) {
+      if (!(beyond >> 4 * j & 15)) continue;
+      high[highs].step = step + j;
+      memcpy(high[highs++].q, bytes + 4 * j, 4);
+    }
+  }
+}
+#else
+inline void QuantizeOutliers(const float* from, int64_t n, float inverse, int32_t step, int8_t* q,
+                             XHigh* high, int32_t& highs, RowSums& sums) {
   alignas(64) int32_t values[64];
   for (int64_t i = 0; i < n; i += kLanes) StoreI(values + i, ToNearest(Mul(LoadF(from + i), SetF(inverse))));
-  int32_t sum = 0;
   for (int64_t i = 0; i < n; i += 4, ++step) {
     XHigh entry{step, {}};
     bool any = false;
@@ -150,12 +180,37 @@ inline int32_t QuantizeOutliers(const float* from, int64_t n, float inverse, int
       q[i + j] = static_cast<int8_t>(lower);
       entry.q[j] = static_cast<int8_t>(upper);
       any |= upper != 0;
-      sum += lower;
-      high_sum += upper;
+      sums.rest += lower;
+      sums.high += upper;
     }
     if (any) high[highs++] = entry;
   }
-  return sum;
+}
+#endif
+
+// The largest magnitude of each 64 values, n of them in all.
+inline void LargestOfBlocks(const float* x, int64_t n, float* largest) {
+  constexpr int64_t kCols = 64;
+  int64_t c = 0;
+#if defined(__AVX512F__)
+  // Four blocks at a time, so that four registers share the steps across lanes.
+  for (; c + 4 * kCols <= n; c += 4 * kCols, largest += 4) {
+    VecF v[4];
+    For<4>(CELER_EACH(i) {
+      const float* const from = x + c + i * kCols;
+      v[i] = MaxF(MaxF(AbsF(LoadF(from)), AbsF(LoadF(from + 16))),
+                  MaxF(AbsF(LoadF(from + 32)), AbsF(LoadF(from + 48))));
+    });
+    const auto halves = [](VecF a, VecF b) {
+      return MaxF(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    };
+    VecF all = halves(halves(v[0], v[1]), halves(v[2], v[3]));  // block i's in lanes 4 i to 4 i + 3
+    all = MaxF(all, _mm512_permute_ps(all, 0xb1));
+    all = MaxF(all, _mm512_permute_ps(all, 0x4e));
+    _mm512_mask_compressstoreu_ps(largest, 0x1111, all);
+  }
+#endif
+  for (; c < n; c += kCols) *largest++ = Largest(x + c, n - c < kCols ? n - c : kCols);
 }
 
 // Tokens whose row is null are left as they are.
@@ -166,38 +221,39 @@ inline void PrepareRow(const float* const* rows, int tokens, int64_t cols, uint8
   const int64_t blocks = (cols + kCols - 1) / kCols;
   for (int t = 0; t < tokens; ++t) {
     if (!rows[t]) continue;
-    float top = 0;
-    for (int64_t b = 0; b < blocks; ++b) {
-      const int64_t n = cols - b * kCols < kCols ? cols - b * kCols : kCols;
-      largest[b] = Largest(rows[t] + b * kCols, n);
-      top = top < largest[b] ? largest[b] : top;
-    }
+    LargestOfBlocks(rows[t], cols, largest);
     for (int64_t b = blocks; b % kLanes != 0; ++b) largest[b] = 0;
+    const float top = Largest(largest, (blocks + kLanes - 1) / kLanes * kLanes);
     // What is beyond is an outlier, and has seven bits more.
     float limit = kOutlier * TypicalLargest(largest, blocks);
     if (limit > top) limit = top;
     if (limit < top / 128) limit = top / 128;
     const float inverse = InverseOf(limit);
-    int32_t sum = 0, highs = 0, high_sum = 0;
-    VecI sums = ZeroI();
+    int32_t highs = 0;
+    RowSums sums;
     for (int64_t b = 0; b < blocks; ++b) {
       const int64_t n = cols - b * kCols < kCols ? cols - b * kCols : kCols;
       const float* const from = rows[t] + b * kCols;
       int8_t* const q = x.q + XAt(b * kCols) + t * 64;
       if (largest[b] > limit) {
-        sum += QuantizeOutliers(from, n, inverse, static_cast<int32_t>(b * kCols / 4), q,
-                                x.high + t * (cols / 4), highs, high_sum);
+        QuantizeOutliers(from, n, inverse, static_cast<int32_t>(b * kCols / 4), q, x.high + t * (cols / 4),
+                         highs, sums);
         continue;
       }
       for (int64_t i = 0; i < n; i += kLanes) {
         const VecI values = ToNearest(Mul(LoadF(from + i), SetF(inverse)));
         StoreAsBytes(q + i, values);
-        sums = AddI(sums, values);
+        sums.low = AddI(sums.low, values);
       }
     }
     x.scale[t] = limit * kStep;
-    x.isum[t] = sum + SumLanes(sums);
-    x.high_sum[t] = high_sum;
+#if defined(__AVX512F__)
+    x.isum[t] = SumLanes(sums.low);
+    x.high_sum[t] = SumLanes(sums.high);
+#else
+    x.isum[t] = SumLanes(sums.low) + sums.rest;
+    x.high_sum[t] = sums.high;
+#endif
     x.highs[t] = highs;
     ZeroTail(out, t, cols);
   }
@@ -237,6 +293,20 @@ inline void PrepareSupers(const float* const* rows, int tokens, int64_t cols, ui
       x.scale[super * kXTokens + t] = largest * kStep;
     }
   }
+}
+
+// x / rms(x) * weight
+inline void NormRow(const float* x, const float* weight, float eps, int64_t cols, float* out) {
+  VecF sum[4] = {ZeroF(), ZeroF(), ZeroF(), ZeroF()};
+  int64_t i = 0;
+  for (; i + 4 * kLanes <= cols; i += 4 * kLanes)
+    For<4>(CELER_EACH(j) { sum[j] = Fma(LoadF(x + i + j * kLanes), LoadF(x + i + j * kLanes), sum[j]); });
+  float squares = SumLanes(Add(Add(sum[0], sum[1]), Add(sum[2], sum[3])));
+  for (; i < cols; ++i) squares += x[i] * x[i];
+  const float scale = 1.0f / __builtin_sqrtf(squares / static_cast<float>(cols) + eps);
+  for (i = 0; i + kLanes <= cols; i += kLanes)
+    StoreF(out + i, Mul(Mul(LoadF(x + i), SetF(scale)), LoadF(weight + i)));
+  for (; i < cols; ++i) out[i] = x[i] * scale * weight[i];
 }
 
 // Round to nearest even; NaN keeps its sign and a set mantissa bit.

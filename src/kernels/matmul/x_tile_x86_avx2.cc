@@ -7,4 +7,8 @@ void PrepareXTileAvx2(XKind kind, const float* const* rows, int tokens, int64_t 
   PrepareXTile(kind, rows, tokens, cols, out);
 }
 
+void NormAvx2(const float* x, const float* weight, float eps, int64_t cols, float* out) {
+  NormRow(x, weight, eps, cols, out);
+}
+
 }  // namespace celer::x86

@@ -7,4 +7,8 @@ void PrepareXTileAvx512(XKind kind, const float* const* rows, int tokens, int64_
   PrepareXTile(kind, rows, tokens, cols, out);
 }
 
+void NormAvx512(const float* x, const float* weight, float eps, int64_t cols, float* out) {
+  NormRow(x, weight, eps, cols, out);
+}
+
 }  // namespace celer::x86
