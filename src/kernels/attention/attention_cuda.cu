@@ -24,6 +24,13 @@ int Multiprocessors() {
 
 namespace {
 
+// A piece that is only a part of a sequence has to be joined with the others through memory, so where there
+// is enough work sequences are split later. Up to four tokens are one kind of batch, five to eight another.
+int LeastBlocks(int tokens, int columns) {
+  const int work = (tokens <= 4 ? 1 : std::max(tokens, 8)) * columns;
+  return work < 256 ? 32 : work < 1024 ? 64 : 128;
+}
+
 cudaError_t LaunchSome(const DeviceAttentionArgs& a, const Bunches& b, cudaStream_t stream) {
   switch (a.kv.dtype) {
     case DType::kF16:
@@ -60,6 +67,7 @@ cudaError_t LaunchAttention(const DeviceAttentionArgs& args, cudaStream_t stream
   if (args.wide.data && args.batch.count > kAttentionTokens) return cudaErrorInvalidValue;
   for (int first = 0; first < args.batch.count; first += kAttentionTokens) {
     DeviceAttentionArgs some = args;
+    some.least_blocks = attention::LeastBlocks(args.batch.count, b.columns);
     some.batch.count = std::min(kAttentionTokens, args.batch.count - first);
     some.batch.positions += first;
     some.batch.sequence += first;

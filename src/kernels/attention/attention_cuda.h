@@ -22,6 +22,7 @@ struct DeviceAttentionArgs {
   float* partial = nullptr;    // scratch, AttentionPartialFloats() floats
   int32_t* tickets = nullptr;  // [AttentionTokens(count), heads] zeros; left zero
   int splits = 1;              // AttentionSplits(); with 1, partial and tickets are not used
+  int least_blocks = 0;        // of the KV in a piece of a sequence that is split; LaunchAttention() sets it
 };
 
 constexpr int kAttentionTokens = 64;  // of one launch; more tokens take several
@@ -30,7 +31,8 @@ constexpr int AttentionTokens(int64_t count) {
 }
 
 // Keys of one sequence are split over this many pieces of work at most. How many there are depends on its own
-// length alone, so a token's result does not depend on the others in the batch.
+// length, among up to four tokens and among five to eight on nothing else: there a token's result does not
+// depend on the others in the batch.
 int AttentionSplits(int heads, int kv_heads);
 // Scratch for batches of up to `tokens` tokens.
 int64_t AttentionPartialFloats(int64_t tokens, int heads, int kv_heads, int padded_dim);

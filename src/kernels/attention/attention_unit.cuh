@@ -20,7 +20,6 @@ namespace celer::cuda::attention {
 
 constexpr int kWarps = 2;
 constexpr int kThreads = kWarps * 32;
-constexpr int kLeastBlocks = 32;  // of a sequence that is split
 constexpr int kMostSplits = 64;
 constexpr int kStageLimit =
     24 * 1024;  // bytes of a warp's blocks in shared memory, about; four blocks of threads run at once
@@ -143,14 +142,14 @@ struct Span {
   int first, position;  // keys, both included
   int first_block, blocks, per_split, active;
 };
-// Splits depend on the sequence's own length alone.
+// Splits depend on the sequence's own length, and on what LeastBlocks() makes of the batch.
 __device__ __forceinline__ Span KeysOf(const DeviceAttentionArgs& a, int token, int splits) {
   Span s;
   s.position = __ldcg(a.batch.positions + token);
   s.first = a.window > 0 ? max(0, s.position - a.window + 1) : 0;
   s.first_block = s.first / kKvBlock;
   s.blocks = s.position / kKvBlock + 1 - s.first_block;
-  const int most = max(kLeastBlocks, (s.blocks + splits - 1) / splits);
+  const int most = max(a.least_blocks, (s.blocks + splits - 1) / splits);
   const int pieces = (s.blocks + most - 1) / most;  // of equal size
   s.per_split = (s.blocks + pieces - 1) / pieces;
   s.active = (s.blocks + s.per_split - 1) / s.per_split;
