@@ -6,12 +6,14 @@ namespace celer {
 namespace {
 
 KvLayerView EmptyLayer(const DecoderConfig& config, DType dtype, int64_t blocks) {
+  int64_t run = KvCache::kMaxRunBlocks;
+  while (run > KvCache::kMinRunBlocks && run * 4 > blocks) run /= 2;
   return {.dtype = dtype,
           .blocks = blocks,
           .kv_heads = config.kv_heads,
           .block_size = KvCache::kBlockSize,
           .head_dim = config.head_dim,
-          .run = KvCache::kRunBlocks};
+          .run = run};
 }
 
 }  // namespace

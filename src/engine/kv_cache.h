@@ -16,7 +16,9 @@ namespace celer {
 class KvCache {
  public:
   static constexpr int64_t kBlockSize = 16;
-  static constexpr int64_t kRunBlocks = 64;
+  // Blocks whose rows of a head lie together, at most; fewer where rounding up to whole runs would waste
+  // much.
+  static constexpr int64_t kMinRunBlocks = 16, kMaxRunBlocks = 64;
 
   static Result<KvCache> Make(const DecoderConfig& config, DType dtype, int64_t blocks, Allocator& allocator);
 

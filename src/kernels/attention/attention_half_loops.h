@@ -129,9 +129,13 @@ CELER_INLINE void ScoresOf8(const __fp16* q, const uint8_t* k, int64_t stride, i
 #undef CELER_BEGIN
 }
 
-// Constants of PowersOf64 that are read anew each time: a product is added to them in place.
+// Constants of PowersOf64 that are read anew each time, as a product is added to them in place: eight of each.
 struct PowerConstants {
-  float16x8_t magic, c2, c1, c0;
+  alignas(16) __fp16 lanes[4][8] = {};
+  constexpr PowerConstants(const float (&values)[4]) {
+    for (int i = 0; i < 4; ++i)
+      for (__fp16& lane : lanes[i]) lane = static_cast<__fp16>(values[i]);
+  }
 };
 
 // x <- 2^((x - base) * scale) for 64 x 8 numbers x <= base: about one unit in the last place, right down to the
@@ -148,8 +152,8 @@ CELER_INLINE void PowersOf64(__fp16* x, float16x8_t base, float16x8_t low, float
                              float32x4_t (&sum)[2]) {
   constexpr __fp16 kMagic = 1024 + 512 + 25;
   constexpr float kUnit = 1.0f / 1024;
-  static const PowerConstants kConstants = {vdupq_n_f16(kMagic), vdupq_n_f16(0.24263948f * kUnit),
-                                            vdupq_n_f16(0.69309489f * kUnit), vdupq_n_f16(0.99998493f * kUnit)};
+  static constexpr PowerConstants kConstants({static_cast<float>(kMagic), 0.24263948f * kUnit, 0.69309489f * kUnit,
+                                              0.99998493f * kUnit});
   const float16x8_t magic = vdupq_n_f16(kMagic), c3 = vdupq_n_f16(0.05583843f * kUnit);
   const __fp16* from = x;
   int64_t left = kSoftmaxKeys / 4;

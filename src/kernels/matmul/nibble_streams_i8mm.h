@@ -7,8 +7,8 @@
 // one 9.3. What counts beyond that is the number of vector instructions, of which about three begin per
 // cycle: 30 here.
 //
-// Prefetches: every line kStreamAhead (tile_arm.h) ahead into L3, and most of them once more into L1 when
-// they are near.
+// Prefetches: every line 6 kB ahead into L3, and once more 448 bytes ahead into L1. From memory that is 10.9
+// cycles; 11.2 with 8 kB and 768 bytes, 11.9 without L1, 12 and more with L2 as well or instead.
 #pragma once
 
 #include <arm_neon.h>

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <vector>
 
 #include "core/aligned_vector.h"
@@ -88,6 +89,36 @@ uint8_t* Room(AlignedVector<uint8_t>& buffer, int64_t bytes) {
   if (buffer.size() < needed) buffer.resize(needed);  // shrinking would mean to clear it again and again
   return buffer.data();
 }
+
+// How fast the threads of a small pool read weights, learnt from one decode step to the next: of two cores of
+// a virtual machine one is often some percent slower for as long as it lasts, and the other would wait for
+// it.
+class Pace {
+ public:
+  static constexpr int kThreads = 4;
+  // The share of the work that threads before t get.
+  double Before(int t, int threads) {
+    if (threads != threads_) {
+      threads_ = threads;
+      for (double& share : share_) share = 1.0 / threads;
+    }
+    double sum = 0;
+    for (int i = 0; i < t; ++i) sum += share_[i];
+    return sum;
+  }
+  // What each thread did in a nanosecond. A thread that was interrupted tells nothing.
+  void Learn(const double (&speeds)[kThreads], int threads) {
+    double sum = 0;
+    for (int i = 0; i < threads; ++i) sum += speeds[i];
+    for (int i = 0; i < threads; ++i)
+      if (!(speeds[i] * threads > 0.8 * sum && speeds[i] * threads < 1.25 * sum)) return;
+    for (int i = 0; i < threads; ++i) share_[i] += (speeds[i] / sum - share_[i]) / 32;
+  }
+
+ private:
+  int threads_ = 0;
+  double share_[kThreads] = {};
+};
 
 struct Part {
   const MatmulOutput* to;
@@ -288,18 +319,35 @@ void TileMatmul(const TileIsa& isa, const MatmulArgs& args) {
         (*args.finish)(StoredTile(args.outputs, 0, args.tokens, begin * group_rows,
                                   std::min(end * group_rows, zipped_rows)));
     };
+    static thread_local Pace callers_pace;
+    Pace& pace = callers_pace;
+    const bool paced = args.tokens == 1 && threads > 1 && threads <= Pace::kThreads;
+    double before[Pace::kThreads + 1] = {}, speeds[Pace::kThreads] = {};
+    for (int t = 0; paced && t < threads; ++t) before[t] = pace.Before(t, threads);
+    const auto border = [&](const Part& part, int t) {
+      if (!paced || t == threads) return fixed(part) * t / threads;
+      const double at = static_cast<double>(fixed(part)) * before[t];
+      return std::min(static_cast<int64_t>(at / isa.streams + 0.5) * isa.streams, fixed(part));
+    };
     alignas(64) std::atomic<int64_t> next{0};
     args.pool->Run([&](int thread) {
-      const auto begin_of = [&](const Part& part) { return fixed(part) * thread / threads; };
-      const auto end_of = [&](const Part& part) { return fixed(part) * (thread + 1) / threads; };
+      const auto begin_of = [&](const Part& part) { return border(part, thread); };
+      const auto end_of = [&](const Part& part) { return border(part, thread + 1); };
       const auto fetch = [&](size_t i) {
         if (args.tokens == 1 && i < all.size()) products.FetchHeads(all[i], begin_of(all[i]), end_of(all[i]));
       };
       fetch(0);
       const uint8_t* const x = prepared_x();
+      const auto start = std::chrono::steady_clock::now();
+      int64_t bytes = 0;
       for (size_t i = 0; i < all.size(); ++i) {
         fetch(i + 1);
         products.Stream(x, all[i], begin_of(all[i]), end_of(all[i]), args.tokens);
+        bytes += (end_of(all[i]) - begin_of(all[i])) * all[i].shape.group_bytes;
+      }
+      if (paced) {
+        const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - start;
+        speeds[thread] = static_cast<double>(bytes) / took.count();
       }
       if (zipped) finish(begin_of(all[0]), end_of(all[0]));
       int64_t taken = next.fetch_add(1, std::memory_order_relaxed), first_piece = 0;
@@ -320,6 +368,7 @@ void TileMatmul(const TileIsa& isa, const MatmulArgs& args) {
         first_piece += pieces(part);
       }
     });
+    if (paced) pace.Learn(speeds, threads);
     return;
   }
 
