@@ -9,38 +9,18 @@
 
 #include "core/device.h"
 #include "engine/sampler.h"
+#include "kernels/cuda/on_device.h"
 #include "kernels/sample/sample_cuda.h"
 
 namespace celer {
 namespace {
 
+using cuda::testing::OnDevice;
+
 constexpr int kHostSlots = 8;
 
 #define NEEDS_GPU() \
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here"
-
-// Memory of the GPU that frees itself.
-template <class T>
-class OnGpu {
- public:
-  explicit OnGpu(const std::vector<T>& values) : size_(values.size()) {
-    EXPECT_EQ(cudaSuccess, cudaMalloc(&data_, size_ * sizeof(T) + 16));
-    cudaMemcpy(data_, values.data(), size_ * sizeof(T), cudaMemcpyHostToDevice);
-  }
-  ~OnGpu() { cudaFree(data_); }
-  OnGpu(const OnGpu&) = delete;
-  OnGpu& operator=(const OnGpu&) = delete;
-  T* get() const { return static_cast<T*>(data_); }
-  std::vector<T> Read() const {
-    std::vector<T> values(size_);
-    EXPECT_EQ(cudaSuccess, cudaMemcpy(values.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost));
-    return values;
-  }
-
- private:
-  void* data_ = nullptr;
-  size_t size_;
-};
 
 // One row: what the sequence has said, how it is sampled, what the model thinks of the next token.
 struct Row {
@@ -60,9 +40,9 @@ Result SampleOnGpu(const std::vector<Row>& rows, int repeat = 1) {
   std::vector<float> logits;
   std::vector<int32_t> inputs, positions;
   std::vector<cuda::SampleRow> sampling(count);
-  std::vector<std::unique_ptr<OnGpu<uint32_t>>> counts;
-  std::vector<std::unique_ptr<OnGpu<int32_t>>> counted;
-  std::vector<std::unique_ptr<OnGpu<float>>> biases;
+  std::vector<std::unique_ptr<OnDevice<uint32_t>>> counts;
+  std::vector<std::unique_ptr<OnDevice<int32_t>>> counted;
+  std::vector<std::unique_ptr<OnDevice<float>>> biases;
   for (size_t r = 0; r < count; ++r) {
     const Row& row = rows[r];
     const SamplingParams& p = row.params;
@@ -80,31 +60,31 @@ Result SampleOnGpu(const std::vector<Row>& rows, int repeat = 1) {
          .logprobs = p.logprobs,
          .seed = cuda::HashDraw(p.seed),
          .first = static_cast<int32_t>(row.prompt.size()) - 1};
-    counts.push_back(std::make_unique<OnGpu<uint32_t>>(std::vector<uint32_t>(vocab)));
+    counts.push_back(std::make_unique<OnDevice<uint32_t>>(std::vector<uint32_t>(vocab)));
     std::vector<int32_t> history = row.prompt;
     history.insert(history.end(), row.output.begin(), row.output.end() - 1);
-    const OnGpu<int32_t> on_gpu(history);
+    const OnDevice<int32_t> on_gpu(history);
     EXPECT_EQ(cudaSuccess,
               cuda::LaunchCountTokens(on_gpu.get(), static_cast<int>(row.prompt.size()),
                                       static_cast<int>(history.size()), counts.back()->get(), nullptr));
     cudaDeviceSynchronize();
-    counted.push_back(std::make_unique<OnGpu<int32_t>>(std::vector<int32_t>{positions.back()}));
+    counted.push_back(std::make_unique<OnDevice<int32_t>>(std::vector<int32_t>{positions.back()}));
     s.counts = counts.back()->get();
     s.counted = counted.back()->get();
     if (!p.logit_bias.empty()) {
       std::vector<float> bias(vocab);
       for (const auto& [token, value] : p.logit_bias) bias[static_cast<size_t>(token)] = value;
-      biases.push_back(std::make_unique<OnGpu<float>>(bias));
+      biases.push_back(std::make_unique<OnDevice<float>>(bias));
       s.bias = biases.back()->get();
     }
   }
-  const OnGpu<float> device_logits(logits);
-  const OnGpu<cuda::SampleRow> device_rows(sampling);
-  const OnGpu<int32_t> chosen(std::vector<int32_t>(count * kHostSlots, -1));
-  const OnGpu<cuda::SampleLogprobs> logprobs(std::vector<cuda::SampleLogprobs>(count * kHostSlots));
+  const OnDevice<float> device_logits(logits);
+  const OnDevice<cuda::SampleRow> device_rows(sampling);
+  const OnDevice<int32_t> chosen(std::vector<int32_t>(count * kHostSlots, -1));
+  const OnDevice<cuda::SampleLogprobs> logprobs(std::vector<cuda::SampleLogprobs>(count * kHostSlots));
   Result result;
   for (int i = 0; i < repeat; ++i) {  // a step that runs again must not count its input again
-    const OnGpu<int32_t> tokens(inputs), at(positions);
+    const OnDevice<int32_t> tokens(inputs), at(positions);
     EXPECT_EQ(cudaSuccess, cuda::LaunchSample({.logits = device_logits.get(),
                                                .rows = static_cast<int>(count),
                                                .vocab = static_cast<int>(vocab),
@@ -319,9 +299,9 @@ TEST(CudaSampler, Time) {
                                                                          .top_k = params.top_k,
                                                                          .reach = cuda::Reach(params.min_p)});
           for (size_t r = 0; r < rows.size(); ++r) rows[r].seed = cuda::HashDraw(r);
-          const OnGpu<float> device_logits(logits);
-          const OnGpu<cuda::SampleRow> device_rows(rows);
-          const OnGpu<int32_t> tokens(std::vector<int32_t>(rows.size())),
+          const OnDevice<float> device_logits(logits);
+          const OnDevice<cuda::SampleRow> device_rows(rows);
+          const OnDevice<int32_t> tokens(std::vector<int32_t>(rows.size())),
               positions(std::vector<int32_t>(rows.size())),
               host(std::vector<int32_t>(rows.size() * kHostSlots));
           const cuda::SampleArgs args{.logits = device_logits.get(),
