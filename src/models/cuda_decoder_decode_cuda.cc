@@ -1,4 +1,5 @@
-// CudaDecoder's decode steps: one captured graph each, with the choice of the token at its end.
+// CudaDecoder's decode steps: one captured graph each, often of a single kernel, with the choice of the token
+// at its end.
 #include <algorithm>
 #include <cstring>
 
@@ -19,8 +20,24 @@ cuda::SampleArgs CudaDecoder::Impl::SampleRows(int rows) const {
           .host_slots = cuda::kHostSlots};
 }
 
+cuda::GreedyTarget CudaDecoder::Impl::Choice() const {
+  return {.tokens = tokens,
+          .positions = positions,
+          .host_tokens = reinterpret_cast<int32_t*>(host_tokens.data()),
+          .host_stride = static_cast<int>(kMaxDecode)};
+}
+
 void CudaDecoder::Impl::QueueDecode(int count, bool sampled) {
-  Run(count, count, false);
+  if (UsesWholeStep(count) && !UsesBatchStep(count)) {
+    cuda::DecodeStepArgs step = StepArgs(count);
+    const bool all = cuda::DecodeStepHasHead(step);
+    if (all && !sampled) step.choice = Choice();
+    Check(cuda::LaunchDecodeStep(step, step_memory, stream->get()));
+    if (all && !sampled) return;
+    if (!all) MultiplyHead(count, false);
+  } else {
+    Run(count, count, false);
+  }
   Mark(Op::kSampling);
   if (sampled) return Check(cuda::LaunchSample(SampleRows(count), stream->get()));
   Check(cuda::LaunchGreedy({.logits = logits,
@@ -28,10 +45,7 @@ void CudaDecoder::Impl::QueueDecode(int count, bool sampled) {
                             .vocab = static_cast<int>(config.vocab),
                             .best = greedy_best,
                             .tickets = greedy_tickets,
-                            .tokens = tokens,
-                            .positions = positions,
-                            .host_tokens = reinterpret_cast<int32_t*>(host_tokens.data()),
-                            .host_stride = static_cast<int>(kMaxDecode)},
+                            .to = Choice()},
                            stream->get()));
 }
 
@@ -62,8 +76,7 @@ Status CudaDecoder::Decode(std::span<const int32_t> tokens, std::span<const int3
   for (int32_t& position : d.seen_positions) ++position;
 
   const bool sampled = choose == Choose::kSampled;
-  d.short_keys = !d.step_layers.empty() &&
-                 *std::max_element(positions.begin(), positions.end()) < cuda::DecodeStepKeys(d.StepArgs(1));
+  d.most_keys = *std::max_element(positions.begin(), positions.end()) + 1;
   const bool whole = d.UsesWholeStep(static_cast<int>(count));
   Event& done = *d.step_done[static_cast<size_t>(positions[0] % cuda::kHostSlots)];
   d.last_rows = count;

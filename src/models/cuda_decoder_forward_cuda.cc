@@ -180,16 +180,22 @@ void CudaDecoder::Impl::MultiplyByGemm(std::span<const DeviceMatrix* const> matr
 }
 
 // q, k and v from the rows of their common product.
-void CudaDecoder::Impl::FinishQkvRows(const DeviceLayer& w, const cuda::DeviceBatch& batch) {
+void CudaDecoder::Impl::FinishQkvRows(const DeviceLayer& w, const cuda::DeviceBatch& batch, bool narrow_q,
+                                      bool narrow_rows) {
   const DecoderConfig& c = config;
   const int64_t q_width = c.heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
   const int64_t qkv_width = q_width + 2 * kv_width;
   cuda::FinishQkvArgs finish;
   finish.batch = batch;
   finish.kv = w.kv;
-  finish.q = qkv_rows, finish.k = qkv_rows + q_width, finish.v = qkv_rows + q_width + kv_width;
+  const auto column = [&](int64_t i) {
+    return reinterpret_cast<const std::byte*>(qkv_rows) + i * (narrow_rows ? 2 : 4);
+  };
+  finish.q = column(0), finish.k = column(q_width), finish.v = column(q_width + kv_width);
+  finish.narrow_in = narrow_rows;
   finish.q_stride = finish.kv_stride = qkv_width;
   finish.q_out = q;
+  if (narrow_q) finish.narrow_q_out = q;
   finish.q_bias = w.q_bias, finish.k_bias = w.k_bias, finish.v_bias = w.v_bias;
   finish.heads = static_cast<int>(c.heads);
   finish.q_norm = w.q_norm, finish.k_norm = w.k_norm;
@@ -207,17 +213,18 @@ void CudaDecoder::Impl::LayerByGemm(const DeviceLayer& w, const cuda::DeviceBatc
   const auto to_bf16 = [&](const float* from, int64_t cols, int padded, const float* by) {
     Check(cuda::LaunchToBf16(from, n, static_cast<int>(cols), padded, by, c.norm_eps, x_bf16, stream->get()));
   };
+  const bool flash = UsesFlash(w, batch), direct = flash && AttentionWritesBf16(w, batch);
   UnpackPart(layer, 1);
   Mark(Op::kQkv);
   to_bf16(x, c.hidden, w.q.padded, w.attention_norm);
   const DeviceMatrix* const projections[] = {&w.q, &w.k, &w.v};
   MultiplyByGemm(projections, x_bf16, n, qkv_rows, true, qkv_width, false);
   w.sparse() ? UnpackPart(layer + 1, 0) : UnpackPart(layer, 2);  // experts are not unpacked
-  FinishQkvRows(w, batch);
+  FinishQkvRows(w, batch, flash);
   Mark(Op::kAttention);
-  Attention(w, batch, layer);
+  Attention(w, batch, layer, {.narrow_q = flash, .rows = direct ? x_bf16 : nullptr});
   Mark(Op::kOutput);
-  to_bf16(attention, q_width, w.o.padded, nullptr);
+  if (!direct) to_bf16(attention, q_width, w.o.padded, nullptr);
   const DeviceMatrix* const output[] = {&w.o};
   MultiplyByGemm(output, x_bf16, n, x, true, c.hidden, true);
   if (w.sparse()) return Moe(w, batch.count);
@@ -235,10 +242,13 @@ void CudaDecoder::Impl::LayerByGemm(const DeviceLayer& w, const cuda::DeviceBatc
 }
 
 void CudaDecoder::Impl::Attention(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer,
-                                  const cuda::WideActivations& to) {
+                                  const AttentionForm& form) {
   cuda::DeviceAttentionArgs args = AttentionArgs(w, batch, layer);
   args.decode = longest == 1;
-  args.wide = to;
+  if (form.narrow_q) args.narrow_q = q;
+  args.wide = form.wide;
+  args.rows = form.rows;
+  args.rows_width = w.o.padded;
   if (UsesFlash(w, batch))
     return Check(cuda::LaunchFlashAttention({.base = args,
                                              .seq_start = seq_start,
@@ -269,6 +279,12 @@ cuda::DecodeStepArgs CudaDecoder::Impl::StepArgs(int count) const {
   args.batch = Batch(count);
   args.heads = static_cast<int>(config.heads);
   args.scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+  args.embedding = embedding;
+  args.head.a = head;
+  args.head.norm = norm;
+  args.head.eps = config.norm_eps;
+  args.head.out = logits;
+  args.head.out_stride = config.vocab;
   args.x = x;
   return args;
 }
@@ -277,22 +293,23 @@ cuda::DecodeStepArgs CudaDecoder::Impl::StepArgs(int count) const {
 void CudaDecoder::Impl::Run(int count, int rows, bool gather) {
   const DecoderConfig& c = config;
   const cuda::DeviceBatch batch = Batch(count);
-  const bool whole = !gather && UsesWholeStep(count);
+  const bool one_kernel = !gather && UsesWholeStep(count) && UsesBatchStep(count);
   wide_prepared = false;
   Mark(Op::kEmbed);
-  Check(cuda::LaunchEmbed({.tokens = tokens,
-                           .count = count,
-                           .table = embedding,
-                           .out = x,
-                           .step = whole ? cuda::DecodeStepCounter(StepArgs(count), step_memory) : nullptr},
-                          stream->get()));
-  if (whole) Check(cuda::LaunchDecodeStep(StepArgs(count), step_memory, stream->get()));
+  Check(cuda::LaunchEmbed(
+      {.tokens = tokens,
+       .count = count,
+       .table = embedding,
+       .out = x,
+       .step = one_kernel ? cuda::DecodeBatchCounter(StepArgs(count), batch_memory) : nullptr},
+      stream->get()));
+  if (one_kernel) Check(cuda::LaunchDecodeBatch(StepArgs(count), batch_memory, stream->get()));
   if (UsesGemm(count)) {  // both places are free from here on
     next_unpack = next_multiply = 0;
     for (std::optional<Event>& event : multiply_done) Check(event->Record(*stream));
     UnpackPart(0, 0);
   }
-  for (int64_t i = 0; i < c.layers && !whole; ++i) {
+  for (int64_t i = 0; i < c.layers && !one_kernel; ++i) {
     const DeviceLayer& w = layers[static_cast<size_t>(i)];
     if (UsesWide(count)) {
       LayerWide(w, batch, i);
@@ -325,16 +342,20 @@ void CudaDecoder::Impl::Run(int count, int rows, bool gather) {
         {.a = &w.down, .x = mid, .x_stride = c.intermediate, .residual = x, .out = x, .out_stride = c.hidden},
         count);
   }
+  MultiplyHead(rows, gather);
+}
+
+void CudaDecoder::Impl::MultiplyHead(int rows, bool gather) {
   Mark(Op::kLogits);
   if (UsesWide(rows)) return LogitsWide(rows, gather ? logit_rows : nullptr);
   if (rows > 0)
     Multiply({.a = &head,
               .x = x,
-              .x_stride = c.hidden,
+              .x_stride = config.hidden,
               .rows = gather ? logit_rows : nullptr,
               .norm = norm,
               .out = logits,
-              .out_stride = c.vocab},
+              .out_stride = config.vocab},
              rows);
 }
 

@@ -17,6 +17,7 @@
 #include "core/cuda_status.h"
 #include "core/stream.h"
 #include "kernels/attention/flash_attention_cuda.h"
+#include "kernels/decode_step/decode_batch_cuda.h"
 #include "kernels/decode_step/decode_step_cuda.h"
 #include "kernels/matmul/gemm_cuda.h"
 #include "kernels/matmul/wide_cuda.h"
@@ -43,6 +44,13 @@ struct DeviceLayer {
   const float *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;
   const float *q_norm = nullptr, *k_norm = nullptr;
   cuda::DeviceKv kv;
+};
+
+// What attention reads and writes other than f32: as in DeviceAttentionArgs.
+struct AttentionForm {
+  bool narrow_q = false;  // in q's place
+  cuda::WideActivations wide = {};
+  void* rows = nullptr;
 };
 
 constexpr int64_t kLogitRows = 256;
@@ -96,7 +104,8 @@ struct CudaDecoder::Impl {
   std::byte* attention_bf16 = nullptr;
   float* wide_squares = nullptr;
   bool wide_prepared = false;
-  // For more tokens than those are good for: weights as rows of bf16.
+  // For many tokens, where those do not run or the weights are integers: weights as rows of bf16.
+  bool unpacks = false;  // whether there is any of it; known before the weights are loaded
   std::optional<cuda::Gemm> gemm;
   // Two places for unpacked weights: one is filled on a stream of its own while the other is multiplied with.
   std::optional<Stream> unpack_stream;
@@ -113,10 +122,11 @@ struct CudaDecoder::Impl {
   Buffer host_tokens, host_logprobs;
   cuda::SampleRow* sample_rows = nullptr;  // [kLogitRows]
   cuda::SampleArgs SampleRows(int rows) const;
+  cuda::GreedyTarget Choice() const;
   void QueueDecode(int count, bool sampled);
   int64_t last_rows = 0;
 
-  // [2 * sampled + all layers in one kernel, sequences]
+  // [2 * sampled + in one kernel, sequences]
   std::array<std::array<cudaGraphExec_t, kMaxDecode + 1>, 4> graphs = {};
   std::array<std::optional<Event>, cuda::kHostSlots> step_done;
 
@@ -141,7 +151,7 @@ struct CudaDecoder::Impl {
   int64_t workspace_bytes() const;
   int64_t bf16_bytes(int64_t rows, int64_t cols) const;
   int64_t moe_bytes() const;
-  int64_t step_bytes() const;      // of all layers in one kernel
+  int64_t step_bytes() const;      // of the step in one kernel
   int64_t sampling_bytes() const;  // what CudaSampler may take
 
   // Zeros.
@@ -192,34 +202,40 @@ struct CudaDecoder::Impl {
   };
   void Multiply(const Product& p, int tokens_now);
   void Qkv(const DeviceLayer& w, const cuda::DeviceBatch& batch);
-  // `to` as in DeviceAttentionArgs, where UsesFlash() is false.
   void Attention(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer,
-                 const cuda::WideActivations& to = {});
+                 const AttentionForm& form = {});
+  // Whether attention can write the activations of o.
+  bool AttentionWritesBf16(const DeviceLayer& w, const cuda::DeviceBatch& batch) const {
+    return w.o.padded == config.heads * config.head_dim &&
+           (UsesFlash(w, batch) ? config.head_dim % 32 == 0 : batch.count <= cuda::kAttentionTokens);
+  }
   bool UsesFlash(const DeviceLayer& w, const cuda::DeviceBatch& batch) const {
     return batch.count > kMaxMatvecTokens && longest > 1 && !options.exact && cuda::FlashAttentionRuns(w.kv);
   }
   void GateUp(const DeviceLayer& w, int tokens_now);
   void Moe(const DeviceLayer& w, int count);
   void Run(int count, int rows, bool gather);
+  void MultiplyHead(int rows, bool gather);  // the logits of x
   // All layers of a decode step in one kernel, for models that it can run.
   std::vector<cuda::DecodeStepLayer> step_layers;  // empty if it cannot
   std::byte* step_memory = nullptr;
-  int step_tokens = 0;      // at once
-  bool short_keys = false;  // of the step that is queued: few enough for that kernel
+  int step_tokens = 0;                // at once
+  std::byte* batch_memory = nullptr;  // of decode_batch_cuda.h; null if that cannot
+  int64_t most_keys = 0;              // of the sequences of the step that is queued
   cuda::DecodeStepArgs StepArgs(int count) const;
+  // More tokens than the other kernel has room for.
+  bool UsesBatchStep(int count) const {
+    return batch_memory && count > step_tokens && count <= cuda::kMaxBatchTokens &&
+           most_keys <= cuda::DecodeBatchKeys();
+  }
   // A decode step has one token of each sequence.
   bool UsesWholeStep(int count) const {
-    return options.launch == StepLaunch::kFused && !profile && short_keys && count <= step_tokens;
+    if (options.launch != StepLaunch::kFused || profile || step_layers.empty()) return false;
+    return UsesBatchStep(count) || (count <= step_tokens && most_keys <= cuda::DecodeStepKeys(StepArgs(1)));
   }
   Status PrepareStep();
-  // From five tokens on, until unpacking all weights for cuBLASLt pays: with many tokens, sooner if they are
-  // integers.
-  bool UsesWide(int count) const {
-    const cuda::Format format = layers[0].q.format;
-    const bool floats =
-        format == cuda::Format::kF32 || format == cuda::Format::kF16 || format == cuda::Format::kBf16;
-    return wide && count > cuda::kMaxStepTokens && (!gemm || count <= (floats ? 1024 : 128));
-  }
+  // From five tokens on; integers until unpacking all of them for cuBLASLt pays.
+  bool UsesWide(int count) const { return wide && count > cuda::kMaxStepTokens && (!gemm || count <= 128); }
   // Up to eight tokens keep 16 bits of their activations.
   cuda::WideActivations WideRows(std::byte* memory, int64_t rows, int64_t count, int padded) const {
     if (count <= kMaxMatvecTokens) return {memory, 16, padded, 2};
@@ -232,7 +248,8 @@ struct CudaDecoder::Impl {
   void QkvJoined(const DeviceLayer& w, const cuda::DeviceBatch& batch);
   cuda::WideArgs NormedArgs(int count, const DeviceMatrix& m, const float* by);
   void LogitsWide(int rows, const int32_t* of);
-  void FinishQkvRows(const DeviceLayer& w, const cuda::DeviceBatch& batch);
+  void FinishQkvRows(const DeviceLayer& w, const cuda::DeviceBatch& batch, bool narrow_q = false,
+                     bool narrow_rows = false);
   bool UsesGemm(int count) const { return gemm && count > kMaxMatvecTokens && !UsesWide(count); }
   void LayerByGemm(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer);
   void MultiplyByGemm(std::span<const DeviceMatrix* const> matrices, const std::byte* x_rows,
@@ -247,6 +264,11 @@ struct CudaDecoder::Impl {
     return CudaStatus(code, what);
   }
   int64_t unpacked_elements() const;
+  bool Unpacks(cuda::Format projections) const {
+    const bool floats = projections == cuda::Format::kF32 || projections == cuda::Format::kF16 ||
+                        projections == cuda::Format::kBf16;
+    return !options.exact && !(wide && floats);
+  }
 
   // With a profile, an event in front of every operator.
   OpProfile* profile = nullptr;

@@ -53,11 +53,13 @@ int64_t CudaDecoder::Impl::workspace_bytes() const {
       cuda::AttentionPartialFloats(t, static_cast<int>(c.heads), static_cast<int>(c.kv_heads),
                                    KvShape().padded_dim);
   int64_t gemm_bytes = 0;
+  if (unpacks)
+    gemm_bytes =
+        4 * unpacked_elements() + static_cast<int64_t>(cuda::Gemm::kWorkspaceBytes) + t * 4 * c.intermediate;
   if (!options.exact)
-    gemm_bytes = 4 * unpacked_elements() + static_cast<int64_t>(cuda::Gemm::kWorkspaceBytes) +
-                 t * 4 * ((c.heads + 2 * c.kv_heads) * c.head_dim + c.intermediate) +
-                 bf16_bytes(std::max(t, kLogitRows), std::max(c.hidden, c.heads * c.head_dim)) +
-                 bf16_bytes(t, c.intermediate);
+    gemm_bytes += t * 4 * (c.heads + 2 * c.kv_heads) * c.head_dim +
+                  bf16_bytes(std::max(t, kLogitRows), std::max(c.hidden, c.heads * c.head_dim)) +
+                  bf16_bytes(t, c.intermediate);
   if (wide)
     gemm_bytes += cuda::WideActivationBytes(cuda::kWideJoined, c.heads * c.head_dim + 127) +
                   4 * (cuda::WidePartialFloats() + cuda::WideTickets() + cuda::WideSquaresFloats(c.hidden));
@@ -71,10 +73,14 @@ int64_t CudaDecoder::Impl::step_bytes() const {
   shapes[0].qkv.kv = KvShape();
   shapes[0].o.a.rows = static_cast<int>(config.hidden);
   shapes[0].gate_up.a.rows = static_cast<int>(config.intermediate);
+  const auto padded = [](int64_t cols) { return static_cast<int>((cols + 127) / 128 * 128); };
+  shapes[0].qkv.a.padded = shapes[0].gate_up.a.padded = padded(config.hidden);
+  shapes[0].o.a.padded = padded(config.heads * config.head_dim);
+  shapes[0].down.a.padded = padded(config.intermediate);
   cuda::DecodeStepArgs args;
   args.layers = shapes;
   args.heads = static_cast<int>(config.heads);
-  return static_cast<int64_t>(cuda::DecodeStepBytes(args));
+  return static_cast<int64_t>(cuda::DecodeStepBytes(args) + cuda::DecodeBatchBytes(args));
 }
 
 // For each sequence of a step: counts of tokens and biases by token, and its history in pieces of 4096.
@@ -165,7 +171,7 @@ Status CudaDecoder::Impl::Allocate() {
     CELER_ASSIGN(attention_bf16, Own<std::byte>(cuda::WideActivationBytes(cuda::kWideJoined, q_width + 127)));
     CELER_ASSIGN(wide_squares, Own<float>(cuda::WideSquaresFloats(c.hidden)));
   }
-  if (!options.exact) {
+  if (unpacks) {
     if (auto made = cuda::Gemm::Create(options.device)) {
       gemm.emplace(std::move(*made));
       CELER_ASSIGN(Stream side, Stream::Create(options.device));
@@ -241,7 +247,11 @@ Status CudaDecoder::Impl::PrepareStep() {
     return {};
   }
   CELER_ASSIGN(step_memory, Own<std::byte>(static_cast<int64_t>(cuda::DecodeStepBytes(StepArgs(1)))));
-  return CudaStatus(cuda::PrepareDecodeStep(StepArgs(1), step_memory), "preparing decode steps");
+  CELER_RETURN_IF_ERROR(
+      CudaStatus(cuda::PrepareDecodeStep(StepArgs(1), step_memory), "preparing decode steps"));
+  if (!cuda::DecodeBatchRuns(StepArgs(1))) return {};
+  CELER_ASSIGN(batch_memory, Own<std::byte>(static_cast<int64_t>(cuda::DecodeBatchBytes(StepArgs(1)))));
+  return CudaStatus(cuda::PrepareDecodeBatch(StepArgs(1), batch_memory), "preparing decode steps");
 }
 
 Status CheckCapability(int device, const std::string& name, int major, int minor) {
@@ -277,6 +287,7 @@ Status CudaDecoder::Impl::LoadFrom(const Decoder& host) {
   using Role = WeightStore::Role;
   const DecoderWeights& w = host.weights();
   const DecoderConfig& c = config;
+  unpacks = Unpacks(weights->Plan(w.layers[0].q, Role::kProjection).format);
   CELER_RETURN_IF_ERROR(PlanAndCheck([&](const cuda::DeviceWeights& store) {
     const auto planned = [&](const WeightView& view, Role role) {
       return cuda::DeviceWeights::PlannedBytes(store.Plan(view, role));
@@ -362,6 +373,7 @@ Status CudaDecoder::Impl::LoadRandom() {
     return plan_in(*weights, rows, cols, role);
   };
   const int64_t q_width = c.heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
+  unpacks = Unpacks(plan(q_width, c.hidden).format);
   CELER_RETURN_IF_ERROR(PlanAndCheck([&](const cuda::DeviceWeights& store) {
     const auto bytes = [&](int64_t rows, int64_t cols) { return plan_in(store, rows, cols).bytes(); };
     const auto ffn = [&](int64_t width) {

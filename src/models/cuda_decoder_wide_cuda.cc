@@ -22,6 +22,7 @@ void CudaDecoder::Impl::MultiplyWide(std::span<const DeviceMatrix* const> matric
     }
     Check(cuda::LaunchWide(args, stream->get()));
     args.out += rows;
+    if (args.narrow_out) args.narrow_out = static_cast<std::byte*>(args.narrow_out) + 2 * rows;
   }
 }
 
@@ -46,14 +47,25 @@ void CudaDecoder::Impl::LayerWide(const DeviceLayer& w, const cuda::DeviceBatch&
   };
   Mark(Op::kQkv);
   activations(x, c.hidden, w.q, w.attention_norm, qkv_width);
-  store(cuda::WideEpilogue::kStore, qkv_rows, qkv_width);
   const DeviceMatrix* const projections[] = {&w.q, &w.k, &w.v};
+  const bool flash = UsesFlash(w, batch);
+  // Rows that are rounded to 16 bits anyway.
+  const bool narrow = flash && cuda::FinishTakesNarrow(w.kv, static_cast<int>(c.rope.dim));
+  store(cuda::WideEpilogue::kStore, qkv_rows, qkv_width);
+  if (narrow) args.narrow_out = qkv_rows, args.narrow_bf16 = w.kv.dtype == DType::kBf16;
   MultiplyWide(projections, args);
-  FinishQkvRows(w, batch);
+  args.narrow_out = nullptr;
+  FinishQkvRows(w, batch, flash, narrow);
   Mark(Op::kAttention);
-  Attention(w, batch, layer);
-  Mark(Op::kOutput);
-  activations(attention, q_width, w.o, nullptr, c.hidden);
+  if (AttentionWritesBf16(w, batch)) {
+    args.x = WideRows(x_bf16, c.hidden, n, w.o.padded);
+    Attention(w, batch, layer, {.narrow_q = flash, .wide = args.x});
+    Mark(Op::kOutput);
+  } else {
+    Attention(w, batch, layer, {.narrow_q = flash});
+    Mark(Op::kOutput);
+    activations(attention, q_width, w.o, nullptr, c.hidden);
+  }
   store(cuda::WideEpilogue::kAdd, x, c.hidden);
   const DeviceMatrix* const output[] = {&w.o};
   MultiplyWide(output, args);
@@ -157,13 +169,13 @@ void CudaDecoder::Impl::LayerJoined(const DeviceLayer& w, const cuda::DeviceBatc
   }
   Mark(Op::kAttention);
   const cuda::WideActivations attended = WideRows(attention_bf16, 0, n, w.o.padded);
-  if (UsesFlash(w, batch) || q_width % 128 != 0) {
+  if (!AttentionWritesBf16(w, batch)) {
     Attention(w, batch, layer);
     Mark(Op::kOutput);
     Check(cuda::LaunchWideActivations(attention, nullptr, n, static_cast<int>(q_width), nullptr, 0, attended,
                                       stream->get()));
   } else {
-    Attention(w, batch, layer, attended);
+    Attention(w, batch, layer, {.wide = attended});
     Mark(Op::kOutput);
   }
   if (w.sparse()) {

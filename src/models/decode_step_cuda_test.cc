@@ -1,6 +1,7 @@
 // A decode step in one kernel against the same step as one kernel per operator.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <vector>
@@ -33,9 +34,17 @@ DecoderConfig ConfigOf(const Shape& shape) {
   return config;
 }
 
-// Logits of every step: `prompts[i]` tokens first, then `steps` tokens of each sequence at once.
-std::vector<float> RunSteps(const Shape& shape, const char* weights, const std::vector<int>& prompts,
-                            int steps, bool whole_step) {
+// Groups of columns need rows that they divide.
+bool FitsGroups(const Shape& shape, const WeightOptions& weights) {
+  return weights.group == 0 ||
+         (shape.hidden % weights.group == 0 && shape.intermediate % weights.group == 0 &&
+          shape.heads * shape.head_dim % weights.group == 0);
+}
+
+// Logits of every step: `prompts[i]` tokens first, then one token of each of the first `counts[step]`
+// sequences.
+std::vector<float> RunCounts(const Shape& shape, const char* weights, const std::vector<int>& prompts,
+                             const std::vector<size_t>& counts, bool whole_step) {
   constexpr int64_t kBlocks = 64;  // of 16 positions, for each sequence
   CudaDecoderOptions options;
   options.weights = *WeightOptions::Parse(weights);
@@ -47,12 +56,7 @@ std::vector<float> RunSteps(const Shape& shape, const char* weights, const std::
     ADD_FAILURE() << decoder.error().message();
     return {};
   }
-  // Groups of 128 columns need rows that they divide.
-  const bool possible =
-      options.weights.group == 0 ||
-      (shape.hidden % options.weights.group == 0 && shape.intermediate % options.weights.group == 0 &&
-       shape.heads * shape.head_dim % options.weights.group == 0);
-  EXPECT_EQ((*decoder)->decodes_in_one_kernel(), whole_step && possible);
+  EXPECT_EQ((*decoder)->decodes_in_one_kernel(), whole_step && FitsGroups(shape, options.weights));
   // Blocks of a sequence do not lie next to each other.
   std::vector<int32_t> table, positions, tokens;
   for (size_t i = 0; i < prompts.size(); ++i)
@@ -75,8 +79,9 @@ std::vector<float> RunSteps(const Shape& shape, const char* weights, const std::
     tokens.push_back(static_cast<int32_t>(100 + i));
   }
   std::vector<float> all;
-  for (int step = 0; step < steps; ++step) {
-    const auto queued = (*decoder)->Decode(tokens, positions, table, kBlocks);
+  for (const size_t count : counts) {
+    const auto queued = (*decoder)->Decode(std::span(tokens).first(count), std::span(positions).first(count),
+                                           std::span(table).first(count * kBlocks), kBlocks);
     EXPECT_TRUE(queued) << queued.error().message();
     auto logits = (*decoder)->Logits();
     if (!logits) {
@@ -84,9 +89,29 @@ std::vector<float> RunSteps(const Shape& shape, const char* weights, const std::
       return {};
     }
     all.insert(all.end(), logits->begin(), logits->end());
-    for (size_t i = 0; i < tokens.size(); ++i) ++positions[i], tokens[i] = (tokens[i] * 7 + 3) % 1000;
+    for (size_t i = 0; i < count; ++i) ++positions[i], tokens[i] = (tokens[i] * 7 + 3) % 1000;
   }
   return all;
+}
+
+std::vector<float> RunSteps(const Shape& shape, const char* weights, const std::vector<int>& prompts,
+                            int steps, bool whole_step) {
+  return RunCounts(shape, weights, prompts, std::vector<size_t>(static_cast<size_t>(steps), prompts.size()),
+                   whole_step);
+}
+
+// The largest relative error of a token's 1000 logits.
+double RowError(const std::vector<float>& got, const std::vector<float>& wanted) {
+  double most = 0;
+  for (size_t row = 0; row < wanted.size(); row += 1000) {
+    double error = 0, size = 0;
+    for (size_t i = row; i < row + 1000; ++i) {
+      error += (got[i] - wanted[i]) * (got[i] - wanted[i]);
+      size += wanted[i] * wanted[i];
+    }
+    most = std::max(most, std::sqrt(error / size));
+  }
+  return most;
 }
 
 class DecodeStep : public testing::TestWithParam<Shape> {};
@@ -128,6 +153,69 @@ TEST(DecodeStepCompany, ASequenceDoesNotSeeItsCompany) {
       for (size_t i = 0; i < 1000; ++i)
         ASSERT_EQ(alone[step * 1000 + i], first_of_four[step * 4000 + i]) << weights << " step " << step;
   }
+}
+
+// Five to eight tokens: one kernel whose activations are bf16, against products that keep 16 bits.
+class DecodeBatch : public testing::TestWithParam<Shape> {};
+
+TEST_P(DecodeBatch, IsNearOneKernelPerOperator) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
+  for (const char* weights : {"bf16", "int8", "int4-g128"})
+    for (const std::vector<int>& prompts : {std::vector<int>{9, 500, 31, 255, 1},
+                                            {17, 16, 15, 600, 64, 2},
+                                            {250, 17, 600, 3, 99, 128, 48, 777}}) {
+      SCOPED_TRACE(testing::Message() << weights << ", " << prompts.size() << " from " << prompts[0]);
+      const std::vector<float> one = RunSteps(GetParam(), weights, prompts, 6, true);
+      const std::vector<float> many = RunSteps(GetParam(), weights, prompts, 6, false);
+      ASSERT_EQ(one.size(), many.size());
+      EXPECT_LT(RowError(one, many), 2e-2);
+      if (FitsGroups(GetParam(), *WeightOptions::Parse(weights))) {
+        EXPECT_GT(RowError(one, many), 1e-5) << "the kernel did not run";
+      }
+      EXPECT_EQ(one, RunSteps(GetParam(), weights, prompts, 6, true)) << "differs from run to run";
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, DecodeBatch,
+    testing::Values(Shape{512, 1408, 8, 8, 64, 0, false}, Shape{576, 1536, 9, 3, 64, 0, true},
+                    Shape{1024, 2816, 8, 8, 128, 0, false}, Shape{1024, 2048, 16, 2, 128, 100, false},
+                    Shape{640, 1000, 10, 5, 48, 0, false}, Shape{4608, 5000, 36, 6, 128, 0, false}));
+
+TEST(DecodeBatchCompany, ASequenceDoesNotSeeItsCompany) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
+  const Shape shape{1024, 2816, 16, 4, 128, 0, false};
+  for (const char* weights : {"bf16", "int8", "int4-g128"}) {
+    const std::vector<float> five = RunSteps(shape, weights, {300, 20, 40, 513, 7}, 4, true);
+    const std::vector<float> eight = RunSteps(shape, weights, {300, 20, 40, 513, 7, 100, 90, 1}, 4, true);
+    ASSERT_EQ(five.size(), 4u * 5000);
+    for (size_t step = 0; step < 4; ++step)
+      for (size_t i = 0; i < 5000; ++i)
+        ASSERT_EQ(five[step * 5000 + i], eight[step * 8000 + i]) << weights << " step " << step << ", " << i;
+  }
+}
+
+// The activations of three of its tokens fill the shared memory of the kernel for one to four.
+TEST(DecodeBatchCompany, TakesFourOfAWideModel) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
+  const Shape shape{512, 11008, 8, 8, 64, 0, false};
+  const std::vector<int> prompts = {300, 20, 40, 513};
+  const std::vector<float> one = RunCounts(shape, "bf16", prompts, {4, 3, 4}, true);
+  const std::vector<float> many = RunCounts(shape, "bf16", prompts, {4, 3, 4}, false);
+  ASSERT_EQ(one.size(), many.size());
+  EXPECT_LT(RowError(one, many), 2e-2);
+  EXPECT_GT(RowError(one, many), 1e-5) << "the kernel did not run";
+}
+
+TEST(DecodeBatchCompany, ComesAndGoes) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
+  const Shape shape{1024, 2816, 16, 4, 128, 0, false};
+  const std::vector<int> prompts = {300, 20, 40, 513, 7, 100, 90, 1};
+  const std::vector<size_t> counts = {8, 8, 5, 6, 8, 4, 7, 7, 8};
+  const std::vector<float> one = RunCounts(shape, "bf16", prompts, counts, true);
+  const std::vector<float> many = RunCounts(shape, "bf16", prompts, counts, false);
+  ASSERT_EQ(one.size(), many.size());
+  EXPECT_LT(RowError(one, many), 2e-2);
 }
 
 }  // namespace

@@ -13,12 +13,19 @@ struct DeviceAttentionArgs {
   DeviceBatch batch;
   DeviceKv kv;
   const float* q = nullptr;  // [count, heads, head_dim], rotated
+  // Instead of q, for flash attention: as it multiplies them, bf16 if the KV is and f16 otherwise.
+  const void* narrow_q = nullptr;
   int heads = 0;
   float scale = 1;
-  int window = 0;              // 0: all
-  float* out = nullptr;        // [count, heads, head_dim]
-  bool decode = false;         // every sequence has one token: all keys in front of it are there already
-  WideActivations wide;        // instead of out, for up to kAttentionTokens tokens
+  int window = 0;        // 0: all
+  float* out = nullptr;  // [count, heads, head_dim]
+  bool decode = false;   // every sequence has one token: all keys in front of it are there already
+  // Instead of out, for up to kAttentionTokens tokens, and for flash attention with heads of a multiple
+  // of 32.
+  WideActivations wide;
+  // Instead of out, for flash attention with such heads: bf16 [count, rows_width].
+  void* rows = nullptr;
+  int64_t rows_width = 0;
   float* partial = nullptr;    // scratch, AttentionPartialFloats() floats
   int32_t* tickets = nullptr;  // [AttentionTokens(count), heads] zeros; left zero
   int splits = 1;              // AttentionSplits(); with 1, partial and tickets are not used

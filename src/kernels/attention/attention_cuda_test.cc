@@ -4,7 +4,9 @@
 #include <cmath>
 
 #include "core/device.h"
+#include "formats/bfloat16.h"
 #include "formats/decode.h"
+#include "formats/float16.h"
 #include "kernels/attention/flash_attention_cuda.h"
 #include "kernels/kv_row.h"
 #include "kernels/test_util.h"
@@ -28,7 +30,10 @@ T* Upload(const std::vector<T>& values) {
   return static_cast<T*>(data);
 }
 
-void ExpectMatchesDouble(const Case& c, bool flash) {
+// What attention reads and writes.
+enum class Form { kF32, kRows, kWide };  // the latter two with queries in 16 bits
+
+void ExpectMatchesDouble(const Case& c, bool flash, Form form = Form::kF32) {
   const int padded = DeviceKv::PaddedDim(c.dtype, c.dim), group = c.heads / c.kv_heads;
   std::vector<int32_t> positions, owner, starts = {0}, table;
   int blocks = 1, width = 0;
@@ -75,6 +80,21 @@ void ExpectMatchesDouble(const Case& c, bool flash) {
   a.partial = Upload(
       std::vector<float>(static_cast<size_t>(AttentionPartialFloats(count, c.heads, c.kv_heads, padded))));
   a.tickets = Upload(std::vector<int32_t>(static_cast<size_t>(count * c.heads)));
+  const int width_out = c.heads * c.dim, tile = 32;  // the last tile is partly empty
+  std::vector<uint16_t> narrow(
+      static_cast<size_t>((count + tile - 1) / tile * tile) * static_cast<size_t>(width_out), 0x7fff);
+  void *q_bits = nullptr, *narrow_out = nullptr;
+  if (form != Form::kF32) {
+    std::vector<uint16_t> bits;
+    for (const float value : q)
+      bits.push_back(c.dtype == DType::kBf16 ? FloatToBf16(value) : FloatToF16(value));
+    q_bits = Upload(bits), narrow_out = Upload(narrow);
+    a.narrow_q = q_bits;
+    if (form == Form::kRows)
+      a.rows = narrow_out, a.rows_width = width_out;
+    else
+      a.wide = {narrow_out, tile, width_out};
+  }
   for (int repeat = 0; repeat < 2; ++repeat) {  // the tickets must be as they were
     if (flash) {
       FlashAttentionArgs f;
@@ -90,6 +110,19 @@ void ExpectMatchesDouble(const Case& c, bool flash) {
     ASSERT_EQ(cudaSuccess, LaunchAttention(a, nullptr));
   }
   ASSERT_EQ(cudaSuccess, cudaMemcpy(out.data(), a.out, out.size() * 4, cudaMemcpyDeviceToHost));
+  if (form != Form::kF32) {
+    ASSERT_EQ(cudaSuccess, cudaMemcpy(narrow.data(), narrow_out, narrow.size() * 2, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < out.size(); ++i) {
+      const size_t row = static_cast<size_t>(width_out), token = i / row, column = i % row;
+      size_t at = i;
+      if (form == Form::kWide)
+        at = ((token / tile * (row / 8) + column / 32 * 4 + column % 8 / 2) * tile + token % tile) * 8 +
+             column % 32 / 8 * 2 + column % 2;
+      out[i] = Bf16ToFloat(narrow[at]);
+    }
+    cudaFree(q_bits);
+    cudaFree(narrow_out);
+  }
   const double tolerance = flash ? 2e-2 : 2e-5;  // flash attention rounds queries and weights to 16 bits
   for (int t = 0; t<count; t += count> 200 ? 17 : 1)
     for (int h = 0; h < c.heads; ++h) {
@@ -179,6 +212,9 @@ TEST(CudaAttention, FlashMatchesDouble) {
       SCOPED_TRACE(std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " of " +
                    std::to_string(c.dim) + " " + std::string(Name(dtype)));
       ExpectMatchesDouble(c, true);
+      if (c.dim % 32 != 0) continue;
+      ExpectMatchesDouble(c, true, Form::kRows);
+      ExpectMatchesDouble(c, true, Form::kWide);
     }
 }
 

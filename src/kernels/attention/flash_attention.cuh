@@ -3,6 +3,7 @@
 
 #include "kernels/attention/attention_unit.cuh"
 #include "kernels/attention/flash_attention_cuda.h"
+#include "kernels/attention/flash_store.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace celer::cuda::attention {
@@ -138,10 +139,13 @@ __global__ void __launch_bounds__(kFlashThreads)
     for (int i = 0; i < 4; ++i) {
       const int r = min(row[i % 2], count - 1);
       const int at = k * 16 + i / 2 * 8 + t * 2;
+      const int64_t from = (static_cast<int64_t>(begin + r) * a.heads + head) * dim + at;
+      if (a.narrow_q) {
+        q[k][i] = at < dim ? __ldcg(static_cast<const uint32_t*>(a.narrow_q) + from / 2) : 0;
+        continue;
+      }
       float2 v = make_float2(0, 0);
-      if (at < dim)
-        v = __ldcg(reinterpret_cast<const float2*>(
-            a.q + (static_cast<int64_t>(begin + r) * a.heads + head) * dim + at));
+      if (at < dim) v = __ldcg(reinterpret_cast<const float2*>(a.q + from));
       q[k][i] = PackFactors<F>(v.x, v.y);
     }
 
@@ -238,14 +242,9 @@ __global__ void __launch_bounds__(kFlashThreads)
   for (int i = 0; i < 2; ++i) {
     total[i] += __shfl_xor_sync(0xffffffffu, total[i], 1);
     total[i] += __shfl_xor_sync(0xffffffffu, total[i], 2);
-    if (row[i] >= count) continue;
     const float inverse = 1.0f / total[i];
-    float* out = a.out + (static_cast<int64_t>(begin + row[i]) * a.heads + head) * dim + t * 2;
-#pragma unroll
-    for (int n = 0; n < D / 8; ++n)
-      if (n * 8 + t * 2 < dim)
-        *reinterpret_cast<float2*>(out + n * 8) =
-            make_float2(o[n][2 * i] * inverse, o[n][2 * i + 1] * inverse);
+    StoreResult<D>(a, begin + row[i], head, dim, t, row[i] < count,
+                   [&](int n) { return make_float2(o[n][2 * i] * inverse, o[n][2 * i + 1] * inverse); });
   }
 }
 

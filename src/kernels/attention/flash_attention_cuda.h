@@ -1,5 +1,5 @@
-// Attention of long pieces of sequences on the tensor cores: 64 queries at a time against 64 keys of the
-// paged KV.
+// Attention of long pieces of sequences on the tensor cores: 64 or 128 queries at a time against 64 or 128
+// keys of the paged KV.
 #pragma once
 
 #include "kernels/attention/attention_cuda.h"
@@ -7,7 +7,7 @@
 namespace celer::cuda {
 
 struct FlashAttentionArgs {
-  DeviceAttentionArgs base;            // splits, partial and tickets are not used
+  DeviceAttentionArgs base;            // splits and partial are not used, of tickets the first one
   const int32_t* seq_start = nullptr;  // [sequences + 1], on the device
   int sequences = 0;
   int longest = 0;  // tokens of one sequence in the batch, at most

@@ -1,13 +1,18 @@
 // Attention of long pieces with warpgroup products, for keys and values in f16 and bf16 and heads of 64 and
 // 128.
 //
-// A block has 128 queries of one head, 64 for each of two warpgroups. A third one brings tiles of 64 or 128
-// keys and their values into a ring. While one warpgroup is at its softmax, the other multiplies.
+// Grid: persistent, one block per multiprocessor. A block draws one item after the other: 128 queries of one
+// head, 64 for each of two warpgroups. A third one brings tiles of 64 or 128 keys and their values into a
+// ring, and is ahead of the others across items. While one warpgroup is at its softmax, the other multiplies.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
+
 #include "kernels/attention/flash_attention_cuda.h"
+#include "kernels/attention/flash_store.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/matmul/matvec_cuda.cuh"
 #include "kernels/matmul/matvec_ptx.cuh"
 #include "kernels/matmul/wgmma_cuda.cuh"
 #include "kernels/matmul/wide_cuda.h"
@@ -23,7 +28,8 @@ constexpr int kGroups = 2;  // warpgroups of 64 queries each
 constexpr int kQueries = kGroups * 64;
 constexpr int kLoaders = 128;  // threads that bring them
 constexpr int kThreads = kGroups * 128 + kLoaders;
-constexpr int kStages = 3;  // K and V of a tile
+constexpr int kStages = 6;  // K and V of a tile
+constexpr int kPlaces = 2;  // for the numbers of items
 
 // Keys in a tile. With as many keys as dimensions the results of the second tile on are wrong (nvcc 13.0);
 // why is not known.
@@ -31,8 +37,9 @@ template <int D>
 constexpr int kTileKeys = D == 128 ? 64 : 128;
 template <int D>
 constexpr int kTileBytes = kTileKeys<D>* D * 2;  // of K or V: for each 64 dimensions, rows of 128 bytes
+// Tiles, then two barriers for each stage, two for each place, and the places.
 template <int D>
-constexpr int kSharedBytes = 2 * kStages* kTileBytes<D> + 1024 + 2 * kStages * 8;
+constexpr int kSharedBytes = 2 * kStages* kTileBytes<D> + 1024 + (kStages + kPlaces) * 16 + kPlaces * 4;
 
 template <class T>
 __device__ __forceinline__ uint32_t Pack(float low, float high) {
@@ -45,6 +52,12 @@ __device__ __forceinline__ uint32_t Pack(float low, float high) {
   }
 }
 
+__device__ __forceinline__ float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // Sums of products that were waited for: the compiler must not use them before.
 template <int N>
 __device__ __forceinline__ void Settle(float (&d)[N]) {
@@ -52,31 +65,86 @@ __device__ __forceinline__ void Settle(float (&d)[N]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// Barriers of a stage: its tile is there, or may go.
+// Barriers of a stage or place: it is filled, or may be filled.
 [[maybe_unused]] __device__ __forceinline__ uint32_t Barrier(uint32_t barriers, int stage, int which) {
   return barriers + (stage * 2 + which) * 8;
 }
 
-// Keys [first_key, last_key] in tiles. A tile is announced when the next one is on its way.
+// Where somebody is in a ring.
+struct Turn {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ void Advance(int stages) {
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+};
+
+// 128 queries of a head. Late ones see most keys: they have the low numbers.
+struct Item {
+  int head, first_query;
+  int begin, count;  // of the sequence's tokens in the batch
+};
+__device__ __forceinline__ Item FindItem(const FlashAttentionArgs& args, int number, int tiles) {
+  const int rest = number / args.base.heads, sequence = rest % args.sequences;
+  Item item;
+  item.head = number % args.base.heads;
+  item.first_query = (tiles - 1 - rest / args.sequences) * kQueries;
+  item.begin = __ldcg(args.seq_start + sequence);
+  item.count = __ldcg(args.seq_start + sequence + 1) - item.begin;
+  return item;
+}
+// What its queries see.
+struct Keys {
+  int first, last;
+};
+template <int D>
+__device__ __forceinline__ Keys FindKeys(const DeviceAttentionArgs& a, const Item& item) {
+  const int32_t* positions = a.batch.positions + item.begin;
+  constexpr int kTile = kTileKeys<D>;
+  return {a.window > 0 ? max(0, __ldcg(positions + item.first_query) - a.window + 1) / kTile * kTile : 0,
+          __ldcg(positions + min(item.first_query + kQueries, item.count) - 1)};
+}
+
+// The next item that has queries; `end` or more: there is none. The last block to learn that makes the
+// counter ready for the next launch.
+[[maybe_unused]] __device__ __forceinline__ int Draw(const FlashAttentionArgs& args, int tiles, int end) {
+  while (true) {
+    const int number = atomicAdd(args.base.tickets, 1);
+    if (number >= end) {
+      if (number == end + static_cast<int>(gridDim.x) - 1) atomicExch(args.base.tickets, 0);
+      return number;
+    }
+    const Item item = FindItem(args, number, tiles);
+    if (item.first_query < item.count) return number;
+  }
+}
+
+// Keys in tiles. A tile is announced when the next one is on its way.
 template <int D>
 __device__ __forceinline__ void LoadTiles(const DeviceAttentionArgs& a, const int32_t* table, int kv_head,
-                                          int first_key, int last_key, uint32_t shared, uint32_t barriers,
-                                          int thread) {
+                                          const Keys& keys, uint32_t shared, uint32_t barriers, int thread,
+                                          Turn& ring) {
   constexpr int kKeys = kTileKeys<D>, kPieces = D / 8, kPerThread = kKeys * kPieces / kLoaders,
-                kKeyStep = kLoaders / kPieces;
+                kKeyStep = kLoaders / kPieces, kBlocks = kKeys / kKvBlock;
   const int at = thread % kPieces;
-  int stage = 0, before = 0;
-  uint32_t parity = 1;
+  int before = 0, blocks[kBlocks], coming[kBlocks];
   const auto announce = [&] {  // what was written by copies is read by products
     asm volatile("fence.proxy.async;" ::: "memory");
     BarrierArrive(Barrier(barriers, before, 0));
   };
-  for (int key0 = first_key; key0 <= last_key; key0 += kKeys) {
-    int blocks[kKeys / kKvBlock];
+  const auto look_up = [&](int key0) {
 #pragma unroll
-    for (int i = 0; i < kKeys / kKvBlock; ++i)
-      blocks[i] = key0 + i * kKvBlock <= last_key ? __ldcg(table + key0 / kKvBlock + i) : 0;
-    BarrierWait(Barrier(barriers, stage, 1), parity);
+    for (int i = 0; i < kBlocks; ++i)
+      coming[i] = key0 + i * kKvBlock <= keys.last ? __ldcg(table + key0 / kKvBlock + i) : 0;
+  };
+  look_up(keys.first);
+  for (int key0 = keys.first; key0 <= keys.last; key0 += kKeys) {
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) blocks[i] = coming[i];
+    look_up(key0 + kKeys);
+    const int stage = ring.stage;
+    BarrierWait(Barrier(barriers, stage, 1), ring.parity ^ 1);
 #pragma unroll 1
     for (int which = 0; which < 2; ++which) {
       const std::byte* base = which == 0 ? a.kv.k : a.kv.v;
@@ -86,7 +154,7 @@ __device__ __forceinline__ void LoadTiles(const DeviceAttentionArgs& a, const in
         const int key = thread / kPieces + i * kKeyStep;
         const std::byte* from = base + a.kv.HeadOffset(blocks[i * kKeyStep / kKvBlock], kv_head) +
                                 key % kKvBlock * (D * 2) + at * 16;
-        const int bytes = key0 + key <= last_key ? 16 : 0;  // the rest is filled with zeros
+        const int bytes = key0 + key <= keys.last ? 16 : 0;  // the rest is filled with zeros
         asm volatile(
             "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + key * 128 + (at % 8 ^ key % 8) * 16),
             "l"(from), "r"(bytes)
@@ -94,76 +162,50 @@ __device__ __forceinline__ void LoadTiles(const DeviceAttentionArgs& a, const in
       }
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
-    if (key0 > first_key) {
+    if (key0 > keys.first) {
       asm volatile("cp.async.wait_group 1;" ::: "memory");
       announce();
     }
     before = stage;
-    if (++stage == kStages) stage = 0, parity ^= 1;
+    ring.Advance(kStages);
   }
   asm volatile("cp.async.wait_group 0;" ::: "memory");
   announce();
 }
 
-// Grid: (heads, tiles of 128 queries, sequences).
+// One warpgroup's 64 queries of an item.
 template <class T, int D>
-__global__ void __launch_bounds__(kThreads, 1)
-    WarpgroupKernel(const __grid_constant__ FlashAttentionArgs args) {
+__device__ __forceinline__ void Attend(const DeviceAttentionArgs& a, const Item& item, uint32_t shared,
+                                       uint32_t barriers, int group, int warp, int lane, Turn& ring) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   constexpr int kKeys = kTileKeys<D>;
-  extern __shared__ char raw[];
-  LetNextStart();
-  const DeviceAttentionArgs& a = args.base;
-  const uint32_t shared = (matvec::SharedAddress(raw) + 1023) / 1024 * 1024;
-  const uint32_t barriers = shared + 2 * kStages * kTileBytes<D>;
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i)
-      for (int which = 0; which < 2; ++which)
-        BarrierInit(Barrier(barriers, i, which), which == 0 ? kLoaders : kGroups * 4);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
-  __syncthreads();
-  WaitForPrevious();
-  const int sequence = blockIdx.z, head = blockIdx.x;
-  const int begin = __ldcg(args.seq_start + sequence), count = __ldcg(args.seq_start + sequence + 1) - begin;
-  // Late tiles see most keys: they start first.
-  const int tile = static_cast<int>(gridDim.y) - 1 - static_cast<int>(blockIdx.y);
-  const int first_query = tile * kQueries;
-  if (first_query >= count) return;
-  const int32_t* positions = a.batch.positions + begin;
-  const int last_key = __ldcg(positions + min(first_query + kQueries, count) - 1);
-  const int first_key =
-      a.window > 0 ? max(0, __ldcg(positions + first_query) - a.window + 1) / kKeys * kKeys : 0;
-  const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-  if (group == kGroups) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
-    const int32_t* table =
-        a.batch.block_table + static_cast<int64_t>(__ldcg(a.batch.sequence + begin)) * a.batch.max_blocks;
-    LoadTiles<D>(a, table, head / (a.heads / a.kv.kv_heads), first_key, last_key, shared, barriers,
-                 threadIdx.x % 128);
-    return;
-  }
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
   const int g = lane / 4, t = lane % 4;
+  const int32_t* positions = a.batch.positions + item.begin;
+  const Keys keys = FindKeys<D>(a, item);
   int row[2], position[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    row[i] = first_query + group * 64 + warp * 16 + g + 8 * i;
-    position[i] = __ldcg(positions + min(row[i], count - 1));
+    row[i] = item.first_query + group * 64 + warp * 16 + g + 8 * i;
+    position[i] = __ldcg(positions + min(row[i], item.count - 1));
   }
   uint32_t q[D / 16][4];
 #pragma unroll
   for (int k = 0; k < D / 16; ++k)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float2 v = __ldcg(reinterpret_cast<const float2*>(
-          a.q + (static_cast<int64_t>(begin + min(row[i % 2], count - 1)) * a.heads + head) * D + k * 16 +
-          i / 2 * 8 + t * 2));
-      q[k][i] = Pack<T>(v.x, v.y);
+      const int64_t at =
+          (static_cast<int64_t>(item.begin + min(row[i % 2], item.count - 1)) * a.heads + item.head) * D +
+          k * 16 + i / 2 * 8 + t * 2;
+      if (a.narrow_q) {
+        q[k][i] = __ldcg(static_cast<const uint32_t*>(a.narrow_q) + at / 2);
+      } else {
+        const float2 v = __ldcg(reinterpret_cast<const float2*>(a.q + at));
+        q[k][i] = Pack<T>(v.x, v.y);
+      }
     }
   // Tiles that every query of the warpgroup sees as a whole need no mask.
-  const int group_first = min(first_query + group * 64, count - 1),
-            group_last = min(group_first + 63, count - 1);
+  const int group_first = min(item.first_query + group * 64, item.count - 1),
+            group_last = min(group_first + 63, item.count - 1);
   const int seen_to = __ldcg(positions + group_first);
   const int seen_from = a.window > 0 ? __ldcg(positions + group_last) - a.window + 1 : 0;
 
@@ -173,11 +215,11 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
   for (int i = 0; i < D / 2; ++i) o[i] = 0;
   const float scale = a.scale * 1.4426950408889634f;
-  int stage = 0, before = 0;
-  uint32_t parity = 0;
-  for (int key0 = first_key; key0 <= last_key; key0 += kKeys) {
+  int before = 0;
+  for (int key0 = keys.first; key0 <= keys.last; key0 += kKeys) {
+    const int stage = ring.stage;
     const uint32_t k_tile = shared + stage * 2 * kTileBytes<D>, v_tile = k_tile + kTileBytes<D>;
-    BarrierWait(Barrier(barriers, stage, 0), parity);
+    BarrierWait(Barrier(barriers, stage, 0), ring.parity);
     gemm::WgmmaFence();
 #pragma unroll
     for (int k = 0; k < D / 16; ++k)
@@ -189,9 +231,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     gemm::WgmmaWait<0>();  // also for the last tile's V
     Settle(s);
     Settle(o);
-    if (lane == 0 && key0 > first_key) BarrierArrive(Barrier(barriers, before, 1));
+    if (lane == 0 && key0 > keys.first) BarrierArrive(Barrier(barriers, before, 1));
 
-    float next[2] = {top[0], top[1]};
     if (key0 + kKeys - 1 > seen_to || key0 < seen_from) {
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n)
@@ -201,18 +242,22 @@ __global__ void __launch_bounds__(kThreads, 1)
           if (key > at || (a.window > 0 && key <= at - a.window)) s[n * 4 + i] = -INFINITY;
         }
     }
-#pragma unroll
-    for (int n = 0; n < kKeys / 8; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) next[i / 2] = fmaxf(next[i / 2], s[n * 4 + i]);
-    float base[2];
+    // Maxima and sums in two chains each.
+    float base[2], more[2] = {0, 0};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      next[i] = fmaxf(next[i], __shfl_xor_sync(0xffffffffu, next[i], 1));
-      next[i] = fmaxf(next[i], __shfl_xor_sync(0xffffffffu, next[i], 2));
-      base[i] = next[i] == -INFINITY ? 0 : next[i] * scale;
-      const float shrink = exp2f(top[i] * scale - base[i]);
-      top[i] = next[i];
+      float next = top[i], other = -INFINITY;
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) {
+        next = fmaxf(next, s[n * 4 + 2 * i]);
+        other = fmaxf(other, s[n * 4 + 2 * i + 1]);
+      }
+      next = fmaxf(next, other);
+      next = fmaxf(next, __shfl_xor_sync(0xffffffffu, next, 1));
+      next = fmaxf(next, __shfl_xor_sync(0xffffffffu, next, 2));
+      base[i] = next == -INFINITY ? 0 : next * scale;
+      const float shrink = Exp2(fmaf(top[i], scale, -base[i]));
+      top[i] = next;
       total[i] *= shrink;
 #pragma unroll
       for (int n = 0; n < D / 8; ++n) {
@@ -224,9 +269,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        s[n * 4 + i] = exp2f(fmaf(s[n * 4 + i], scale, -base[i / 2]));
-        total[i / 2] += s[n * 4 + i];
+        s[n * 4 + i] = Exp2(fmaf(s[n * 4 + i], scale, -base[i / 2]));
+        (i % 2 == 0 ? total : more)[i / 2] += s[n * 4 + i];
       }
+    total[0] += more[0], total[1] += more[1];
 #pragma unroll
     for (int k = 0; k < kKeys / 16; ++k) {
       const float* x = s + k * 8;
@@ -241,22 +287,81 @@ __global__ void __launch_bounds__(kThreads, 1)
           true);
     gemm::WgmmaCommit();
     before = stage;
-    if (++stage == kStages) stage = 0, parity ^= 1;
+    ring.Advance(kStages);
   }
   gemm::WgmmaWait<0>();
   Settle(o);
+  if (lane == 0) BarrierArrive(Barrier(barriers, before, 1));
 
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     total[i] += __shfl_xor_sync(0xffffffffu, total[i], 1);
     total[i] += __shfl_xor_sync(0xffffffffu, total[i], 2);
-    if (row[i] >= count) continue;
     const float inverse = 1.0f / total[i];
-    float* out = a.out + (static_cast<int64_t>(begin + row[i]) * a.heads + head) * D + t * 2;
-#pragma unroll
-    for (int n = 0; n < D / 8; ++n)
-      *reinterpret_cast<float2*>(out + n * 8) =
-          make_float2(o[n * 4 + 2 * i] * inverse, o[n * 4 + 2 * i + 1] * inverse);
+    attention::StoreResult<D>(a, item.begin + row[i], item.head, D, t, row[i] < item.count, [&](int n) {
+      return make_float2(o[n * 4 + 2 * i] * inverse, o[n * 4 + 2 * i + 1] * inverse);
+    });
+  }
+#endif
+}
+
+// `tiles`: of 128 queries in the longest sequence.
+template <class T, int D>
+__global__ void __launch_bounds__(kThreads, 1)
+    WarpgroupKernel(const __grid_constant__ FlashAttentionArgs args, int tiles) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ char raw[];
+  LetNextStart();
+  const DeviceAttentionArgs& a = args.base;
+  const uint32_t shared = (matvec::SharedAddress(raw) + 1023) / 1024 * 1024;
+  const uint32_t barriers = shared + 2 * kStages * kTileBytes<D>, place_barriers = barriers + kStages * 16,
+                 places = place_barriers + kPlaces * 16;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages + kPlaces; ++i) {  // those of the places follow
+      BarrierInit(Barrier(barriers, i, 0), i < kStages ? kLoaders : 1);
+      BarrierInit(Barrier(barriers, i, 1), kGroups * 4);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+  WaitForPrevious();
+  const int end = tiles * args.sequences * a.heads;
+  const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+  Turn ring, place;
+  const auto number_there = [&] {
+    int number;
+    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(number) : "r"(places + place.stage * 4) : "memory");
+    return number;
+  };
+  if (group == kGroups) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
+    while (true) {
+      BarrierWait(Barrier(place_barriers, place.stage, 1), place.parity ^ 1);
+      if (threadIdx.x % 128 == 0) {
+        asm volatile("st.shared.s32 [%0], %1;" ::"r"(places + place.stage * 4), "r"(Draw(args, tiles, end))
+                     : "memory");
+        BarrierArrive(Barrier(place_barriers, place.stage, 0));
+      }
+      asm volatile("bar.sync 1, 128;" ::: "memory");
+      const int number = number_there();
+      place.Advance(kPlaces);
+      if (number >= end) return;
+      const Item item = FindItem(args, number, tiles);
+      const int32_t* table = a.batch.block_table +
+                             static_cast<int64_t>(__ldcg(a.batch.sequence + item.begin)) * a.batch.max_blocks;
+      LoadTiles<D>(a, table, item.head / (a.heads / a.kv.kv_heads), FindKeys<D>(a, item), shared, barriers,
+                   threadIdx.x % 128, ring);
+    }
+  }
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
+  while (true) {
+    BarrierWait(Barrier(place_barriers, place.stage, 0), place.parity);
+    const int number = number_there();
+    __syncwarp();
+    if (lane == 0) BarrierArrive(Barrier(place_barriers, place.stage, 1));
+    place.Advance(kPlaces);
+    if (number >= end) return;
+    Attend<T, D>(a, FindItem(args, number, tiles), shared, barriers, group, warp, lane, ring);
   }
 #else
   __trap();
@@ -268,10 +373,10 @@ cudaError_t LaunchShape(const FlashAttentionArgs& args, cudaStream_t stream) {
   static const cudaError_t allowed = cudaFuncSetAttribute(
       WarpgroupKernel<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<D>);
   if (allowed != cudaSuccess) return allowed;
-  const dim3 grid(static_cast<unsigned>(args.base.heads),
-                  static_cast<unsigned>((args.longest + kQueries - 1) / kQueries),
-                  static_cast<unsigned>(args.sequences));
-  return Launch(WarpgroupKernel<T, D>, grid, dim3(kThreads), kSharedBytes<D>, stream, args);
+  const int tiles = (args.longest + kQueries - 1) / kQueries;
+  const int blocks = std::min(matvec::Multiprocessors(), tiles * args.sequences * args.base.heads);
+  return Launch(WarpgroupKernel<T, D>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), kSharedBytes<D>,
+                stream, args, tiles);
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
-// The kernel behind decode_step_cuda.h, one instance per weight format and shape of heads.
+// The kernel behind decode_step_cuda.h, one instance per weight format and shape of heads. F is the layers'
+// format, H the head's.
 //
 // Grid: one block per multiprocessor, all resident at once. The roles are those of matvec_cuda.cuh: a warp
 // that fills the ring, sixteen that multiply, one that finishes tiles. Every operator's output lies in memory
 // whose values carry the tag of their round (handover.cuh); whoever needs them loads until they are there.
-// Two regions of such memory serve the layers in turn, so both stay in L2.
+// Two regions of such memory serve the layers in turn, so both stay in L2. The embedding is handed over like
+// that, too; the head is one more operator behind the last layer.
 //
 // Attention: a block takes one head (or a part of its keys) with all its warps. Keys and values of earlier
 // tokens are on their way before the query is there. The token's own value comes last of all and is added
@@ -15,7 +17,10 @@
 
 #include <type_traits>
 
+#include "kernels/cuda/element.cuh"
+#include "kernels/decode_step/decode_step_choice.cuh"
 #include "kernels/decode_step/decode_step_cuda.h"
+#include "kernels/decode_step/key_sums.cuh"
 #include "kernels/matmul/matvec_cuda.cuh"
 
 namespace celer::cuda::step {
@@ -27,7 +32,6 @@ constexpr int kSlots = 8;        // Params in shared memory for the warps that m
 constexpr int kAhead = 3;        // operators whose Params are there or on their way
 constexpr int kSplitKeys = 256;  // a block takes at least so many keys, if there are
 constexpr int kPartialSets = 4;  // for partial attention, by layer
-constexpr int kKeyLoads = 4;     // 16-byte loads of K, and of V, in flight per lane
 
 struct LayerKv {
   std::byte *k, *v;
@@ -35,12 +39,18 @@ struct LayerKv {
 };
 
 struct StepParams {
-  const Params* parts;   // [2, layers, kParts]: the first layer in region 0, or in region 1
-  const LayerKv* kv;     // [layers]
-  float* values;         // [2 regions, tokens, token_floats]: q, k, v, then the other outputs of a layer
-  float4* partial;       // [kPartialSets, tokens, heads, splits, head_dim]: {o, m, l, 0}
-  const uint32_t* step;  // steps of this number of tokens, this one included
+  // [2, layers x kParts and the head]: the first layer in region 0, or in region 1
+  const Params* parts;
+  const LayerKv* kv;  // [layers]
+  float* x;           // [tokens, hidden], the first layer's input
+  float* values;      // [2 regions, tokens, token_floats]: q, k, v, then the other outputs of a layer
+  float4* partial;    // [kPartialSets, tokens, heads, splits, head_dim]: {o, m, l, 0}
+  uint32_t* steps;    // [blocks], each its own: of this number of tokens, this one included
+  uint64_t* best;     // [tokens, blocks], of each block's logits
   DeviceBatch batch;
+  DeviceMatrix embedding;
+  GreedyTarget choice;
+  bool head;  // is part of this
   int token_floats, attention_offset;
   int layers;
   int heads, kv_heads, head_dim, padded_dim;
@@ -75,27 +85,46 @@ __device__ __forceinline__ void CopyParams(uint32_t to, const Params* from, int 
     matvec::CopyAsync16(to + i * 16, reinterpret_cast<const uint4*>(from) + i);
 }
 
-// ---- attention
-
-__device__ __forceinline__ float Exp2(float v) {
-  float out;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(v));
-  return out;
-}
-template <class T>
-__device__ __forceinline__ void Unpack(const uint4& v, float (&out)[8]) {
-  const uint32_t words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    float2 pair;
-    if constexpr (std::is_same_v<T, __half>)
-      pair = __half22float2(reinterpret_cast<const __half2&>(words[i]));
-    else
-      pair = matvec::UnpackBf16(words[i]);
-    out[2 * i] = pair.x;
-    out[2 * i + 1] = pair.y;
+// What the next step reads first, from the memory into L2: nobody has needed it since this one began. `table`
+// is the next step's. By one warp of a block, each its own part.
+__device__ __forceinline__ void PrefetchStart(const StepParams& s, const Params* table, const int* seen,
+                                              int lane) {
+  const auto lines = [&](const void* from, int bytes) {
+    for (int at = lane * 128; at < bytes + 127; at += 32 * 128)
+      matvec::PrefetchLine(static_cast<const char*>(from) + min(at, bytes - 1));
+  };
+  const MatvecArgs& a = table->a;
+  switch (const int part = static_cast<int>(blockIdx.x) - 1; part) {
+    case 0:
+    case 1:
+    case 2:
+    case 3:
+      lines(table + part, sizeof(Params));
+      return lines(s.parts + part, sizeof(Params));
+    case 4:
+      return lines(s.kv, s.layers * static_cast<int>(sizeof(LayerKv)));
+    case 5:
+      return lines(a.norm, a.a.cols * 4);
+    case 6:
+      for (int t = 0; t < s.batch.count; ++t) {
+        const int position = min(seen[2 * t] + 1, s.batch.max_blocks * kKvBlock - 1);
+        const int64_t at = static_cast<int64_t>(position) * (a.rope_dim / 2);
+        lines(a.rope_cos + at, a.rope_dim * 2);
+        lines(a.rope_sin + at, a.rope_dim * 2);
+      }
+      return;
+    case 7:
+      for (int t = 0; t < s.batch.count; ++t)
+        lines(s.batch.block_table + static_cast<int64_t>(seen[2 * t + 1]) * s.batch.max_blocks,
+              (seen[2 * t] / kKvBlock + 1) * 4);
+      return lines(s.batch.sequence, s.batch.count * 4);
+    default:
+      return;
   }
 }
+
+// ---- attention
+
 // As the KV cache rounds.
 template <class T>
 __device__ __forceinline__ float Rounded(float v) {
@@ -104,14 +133,6 @@ __device__ __forceinline__ float Rounded(float v) {
   else
     return __bfloat162float(__float2bfloat16(v));
 }
-__device__ __forceinline__ uint4 LoadKv(const std::byte* from) {
-  uint4 v;
-  asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
-  return v;
-}
-
 // The keys of one part of a sequence.
 struct Keys {
   int begin, end, active;  // active: parts of this sequence
@@ -199,62 +220,21 @@ __device__ __forceinline__ void Attend(const StepParams& s, const LayerKv& kv, c
 #pragma unroll
   for (int e = 0; e < 8; ++e) q[e] *= scale;
 
-  float m = -INFINITY, l = 0, o[8] = {};
+  KeySums sums;
   for (int base = first; base < past; base += kWarps * kStep) {
     if (base != first) load(base);
     float score[kKeyLoads];
-#pragma unroll
-    for (int j = 0; j < kKeyLoads; ++j) {
-      float f[8];
-      Unpack<T>(k[j], f);
-      float dot = 0;
-#pragma unroll
-      for (int e = 0; e < 8; ++e) dot += q[e] * f[e];
-      score[j] = dot;
-    }
-#pragma unroll
-    for (int x = 1; x < L; x *= 2)
-#pragma unroll
-      for (int j = 0; j < kKeyLoads; ++j) score[j] += __shfl_xor_sync(0xffffffffu, score[j], x);
-    float top = m;
-#pragma unroll
-    for (int j = 0; j < kKeyLoads; ++j) {
-      if (base + j * kKeys + sub >= past) score[j] = -INFINITY;
-      top = fmaxf(top, score[j]);
-    }
-    const float shrink = top == -INFINITY ? 1 : Exp2(m - top);
-    m = top;
-    l *= shrink;
-#pragma unroll
-    for (int e = 0; e < 8; ++e) o[e] *= shrink;
-#pragma unroll
-    for (int j = 0; j < kKeyLoads; ++j) {
-      const float weight = top == -INFINITY ? 0 : Exp2(score[j] - top);
-      l += weight;
-      float f[8];
-      Unpack<T>(v[j], f);
-#pragma unroll
-      for (int e = 0; e < 8; ++e) o[e] += weight * f[e];
-    }
+    ScoreKeys<T>(q, k, score);
+    JoinScores<L>(score);
+    WeighValues<T, L>(score, base + sub, past, v, sums);
   }
-
-  // Within the warp: the lanes that hold the same dimensions of other keys.
-#pragma unroll
-  for (int x = L; x < 32; x *= 2) {
-    const float m2 = __shfl_xor_sync(0xffffffffu, m, x), l2 = __shfl_xor_sync(0xffffffffu, l, x);
-    const float top = fmaxf(m, m2);
-    const float a = top == -INFINITY ? 0 : Exp2(m - top), b = top == -INFINITY ? 0 : Exp2(m2 - top);
-    m = top;
-    l = l * a + l2 * b;
-#pragma unroll
-    for (int e = 0; e < 8; ++e) o[e] = o[e] * a + __shfl_xor_sync(0xffffffffu, o[e], x) * b;
-  }
+  JoinLanes<L>(sums);
   // Across the warps. The room is that of the activations, which other warps may still be multiplying with.
   ConsumerBarrier();
   if (sub == 0) {
-    if (lane == 0) room.m[warp] = m, room.l[warp] = l;
+    if (lane == 0) room.m[warp] = sums.m, room.l[warp] = sums.l;
 #pragma unroll
-    for (int e = 0; e < 8; ++e) room.o[warp][dim + e] = o[e];
+    for (int e = 0; e < 8; ++e) room.o[warp][dim + e] = sums.o[e];
   }
   if (warp == kWarps - 1 && own) {  // which has the fewest keys
     float f[8], dot = 0;
@@ -326,13 +306,14 @@ __device__ __forceinline__ void Attend(const StepParams& s, const LayerKv& kv, c
 
 // ---- the kernel
 
-template <Format F, int S, class T, int L>
+template <Format F, int S, Format H, int HS, class T, int L>
 __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_constant__ StepParams s) {
   using namespace matvec;
   extern __shared__ __align__(128) char memory[];
   const uint32_t shared = SharedAddress(memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int parts = s.layers * kParts;
+  constexpr bool kSameFormat = F == H && S == HS;
+  const int parts = s.layers * kParts, all = parts + (s.head ? 1 : 0);
   InitBarriers(s.stages, shared + s.barrier_offset);
   LetNextStart();
   int parity = 0, done = 0;
@@ -343,21 +324,27 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
     Filling filling;
     Fetched next;
     next.Load(s.parts, lane);
-    for (int i = 0; i < parts; ++i) {
+    for (int i = 0; i < all; ++i) {
       next.Store(slot(0), lane);
       __syncwarp();
-      if (i + 1 < parts) next.Load(s.parts + i + 1, lane);
-      Produce<F>(*reinterpret_cast<const Params*>(slot(0)), shared, lane, filling);
+      if (i + 1 < all) next.Load(s.parts + i + 1, lane);
+      const Params& p = *reinterpret_cast<const Params*>(slot(0));
+      if (kSameFormat || i < parts)
+        Produce<F>(p, shared, lane, filling);
+      else
+        Produce<H>(p, shared, lane, filling);
       __syncwarp();
     }
     return;
   }
   WaitForPrevious();
   // All layers of all steps of so many tokens take turns in the two regions, and in the two tags.
-  const uint32_t first_turn = __ldcg(s.step) * static_cast<uint32_t>(s.layers);
+  const uint32_t step = __ldcg(s.steps + blockIdx.x), first_turn = step * static_cast<uint32_t>(s.layers);
   const auto tag_of = [&](int layer) { return static_cast<int>((first_turn + layer) >> 1 & 1); };
-  const auto input_tag = [&](int layer) { return layer == 0 ? kUntagged : tag_of(layer - 1); };
-  const Params* table = s.parts + (first_turn & 1) * parts;
+  const auto input_tag = [&](int layer) {
+    return layer == 0 ? static_cast<int>(step & 1) : tag_of(layer - 1);
+  };
+  const Params* table = s.parts + (first_turn & 1) * (parts + 1);
 
   const int tokens = s.batch.count;
   // What attention needs to know of the sequences, for all layers.
@@ -392,22 +379,25 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
     Fetched next;
     next.Load(table, lane);
     auto* places = reinterpret_cast<TokenPlace*>(memory + s.place_offset);
-    for (int i = 0; i < parts; ++i) {
+    const auto begin = [&](int i) -> const Params& {
       next.Store(slot(1), lane);
       __syncwarp();
-      const Params& p = *reinterpret_cast<const Params*>(slot(1));
+      if (i + 1 < all) next.Load(table + i + 1, lane);
+      return *reinterpret_cast<const Params*>(slot(1));
+    };
+    for (int i = 0; i < parts; ++i) {
+      const Params& p = begin(i);
       if (i == 0 && lane < p.a.tokens) places[lane] = PlaceOf(p.a, lane);
       __syncwarp();
-      if (i + 1 < parts) next.Load(table + i + 1, lane);
       // A load that misses L2 waits in line with the weights, and all warps of the block with it: what is
       // read once per step is fetched one or two layers ahead, by one block for all.
       if (static_cast<int>(blockIdx.x) == i % static_cast<int>(gridDim.x)) {
         constexpr int kLines = sizeof(Params) / 128 + 2;
-        if (i + 8 < parts && lane < kLines) {
+        if (i + 8 < all && lane < kLines) {
           PrefetchLine(reinterpret_cast<const char*>(table + i + 8) + lane * 128);
           PrefetchLine(reinterpret_cast<const char*>(s.parts + i + 8) + lane * 128);
         }
-        const float* later = i % 2 == 0 && i + 4 < parts ? table[i + 4].a.norm : nullptr;
+        const float* later = i % 2 == 0 && i + 4 < all ? table[i + 4].a.norm : nullptr;
         for (int at = lane * 32; later && at < p.a.a.cols; at += 1024) PrefetchLine(later + at);
       }
       if (i % kParts == 2 && i / kParts + 1 < s.layers) prefetch_kv(i / kParts + 1);
@@ -416,6 +406,30 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
                      {i % kParts == 1 ? input_tag(layer) : tag_of(layer), tag_of(layer)});
       __syncwarp();
     }
+    Best<kMaxStepTokens> best;
+    if (s.head)
+      FinishTiles<1>(begin(parts), memory, lane, places, parity, {},
+                     [&](int token, int row, float logit) { best.Add(token, row, logit); });
+    // The other warps have read what belongs to the batch and to this step; from here on it may change.
+    asm volatile("bar.sync 7, 544;" ::: "memory");
+    if (lane == 0) s.steps[blockIdx.x] = step + 1;
+    if (!s.head) return;
+#pragma unroll
+    for (int t = 0; t < kMaxStepTokens; ++t) {
+      if (t >= tokens) break;
+      const uint64_t mine = WarpBest(best.key[t]);
+      if (lane == 0) PublishKey(s.best + t * gridDim.x + blockIdx.x, mine, step & 1);
+    }
+    PrefetchStart(s, s.parts + ((first_turn + s.layers) & 1) * (parts + 1), seen, lane);
+    if (blockIdx.x != 0 || !s.choice.tokens) return;
+    for (int t = 0; t < tokens; ++t) {
+      const uint64_t winner = AwaitBest(s.best + t * gridDim.x, static_cast<int>(gridDim.x), step & 1, lane);
+      if (lane == 0) TakeGreedy(s.choice, t, seen[2 * t], winner);
+      // The next step begins with this row.
+      const DeviceMatrix& m = s.embedding;
+      const int row = GreedyToken(winner);
+      for (int at = lane * 64; at < m.row_bytes; at += 2048) PrefetchLine(m.data + m.Offset(row, at));
+    }
     return;
   }
 
@@ -423,18 +437,44 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
   const auto copy_params = [&](int part) {
     CopyParams(slots_at + (2 + part % kSlots) * static_cast<int>(sizeof(Params)), table + part, lane);
   };
-  if (warp < kAhead) {
-    copy_params(warp);
-    EndCopies();
-    AwaitCopies<0>();
+  if (warp < kAhead) copy_params(warp);
+  EndCopies();
+  {
+    const int cols = s.embedding.cols, grid = static_cast<int>(gridDim.x);
+    for (int at = (warp * grid + static_cast<int>(blockIdx.x)) * 32 + lane; at < tokens * cols;
+         at += kConsumers * grid) {
+      const int token = at / cols;
+      const float value = Element(s.embedding, __ldcg(s.batch.tokens + token), at - token * cols);
+      Publish(s.x + at, Tagged(value, input_tag(0)));
+    }
   }
+  AwaitCopies<0>();
   asm volatile("bar.sync 6, 544;" ::: "memory");
+  asm volatile("bar.arrive 7, 544;" ::: "memory");
   auto& room = *reinterpret_cast<Room<L>*>(memory + s.room_offset);
   RingPlace ring;
-  for (int i = 0; i < parts; ++i) {
+  const auto product = [&]<Format W, int WS>(int i) {
     const Params& p = *reinterpret_cast<const Params*>(slot(2 + i % kSlots));
-    const int layer = i / kParts;
+    const auto copy_ahead = [&] {
+      if (warp == 0 && i + kAhead < all) copy_params(i + kAhead);
+      EndCopies();
+    };
+    if (TilesOf(p).batches() > 0) {
+      const int layer = i / kParts;
+      Feed<W, WS> feed(p, memory, warp, lane, i % kParts == 0 ? input_tag(layer) : tag_of(layer));
+      feed.Start([] {});
+      copy_ahead();
+      MultiplyTiles<W, 1, WS>(p, memory, shared, warp, lane, feed, ring, parity, done,
+                              [] { AwaitCopies<1>(); });
+    } else {
+      copy_ahead();
+      AwaitCopies<1>();
+      ConsumerBarrier();
+    }
+  };
+  for (int i = 0; i < (kSameFormat ? all : parts); ++i) {
     if (i % kParts == 1) {
+      const int layer = i / kParts;
       float* values = s.values + ((first_turn + layer) & 1) * static_cast<int64_t>(tokens) * s.token_floats;
       for (int item = blockIdx.x; item < items; item += gridDim.x) {
         const Head h = head_of(item);
@@ -449,38 +489,26 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
                      room, warp, lane);
       }
     }
-    const auto copy_ahead = [&] {
-      if (warp == 0 && i + kAhead < parts) copy_params(i + kAhead);
-      EndCopies();
-    };
-    if (TilesOf(p).batches() > 0) {
-      Feed<F, S> feed(p, memory, warp, lane, i % kParts == 0 ? input_tag(layer) : tag_of(layer));
-      feed.Start([] {});
-      copy_ahead();
-      MultiplyTiles<F, 1, S>(p, memory, shared, warp, lane, feed, ring, parity, done,
-                             [] { AwaitCopies<1>(); });
-    } else {
-      copy_ahead();
-      AwaitCopies<1>();
-      ConsumerBarrier();
-    }
+    product.template operator()<F, S>(i);
   }
+  if constexpr (!kSameFormat)
+    if (s.head) product.template operator()<H, HS>(parts);
 }
 
-template <Format F, int S, class T, int L>
+template <Format F, int S, Format H, int HS, class T, int L>
 cudaError_t LaunchStep(const StepParams& s, int shared_bytes, cudaStream_t stream) {
-  static const cudaError_t allowed =
-      cudaFuncSetAttribute(StepKernel<F, S, T, L>, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024);
+  static const cudaError_t allowed = cudaFuncSetAttribute(
+      StepKernel<F, S, H, HS, T, L>, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024);
   if (allowed != cudaSuccess) return allowed;
-  return Launch(StepKernel<F, S, T, L>, dim3(static_cast<unsigned>(matvec::Multiprocessors())),
+  return Launch(StepKernel<F, S, H, HS, T, L>, dim3(static_cast<unsigned>(matvec::Multiprocessors())),
                 dim3(matvec::kThreads), static_cast<size_t>(shared_bytes), stream, s);
 }
 
 // By the size of a head.
-template <Format F, int S>
+template <Format F, int S, Format H, int HS>
 cudaError_t LaunchShape(const StepParams& s, int shared_bytes, cudaStream_t stream) {
-  return s.padded_dim <= 64 ? LaunchStep<F, S, __half, 8>(s, shared_bytes, stream)
-                            : LaunchStep<F, S, __half, 16>(s, shared_bytes, stream);
+  return s.padded_dim <= 64 ? LaunchStep<F, S, H, HS, __half, 8>(s, shared_bytes, stream)
+                            : LaunchStep<F, S, H, HS, __half, 16>(s, shared_bytes, stream);
 }
 
 }  // namespace celer::cuda::step

@@ -3,7 +3,7 @@
 namespace celer::cuda::step {
 
 cudaError_t LaunchInt8(const StepParams& s, int shared_bytes, cudaStream_t stream) {
-  return LaunchShape<Format::kInt8, 7>(s, shared_bytes, stream);
+  return LaunchShape<Format::kInt8, 7, Format::kInt8, 7>(s, shared_bytes, stream);
 }
 
 }  // namespace celer::cuda::step

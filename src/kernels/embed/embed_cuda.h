@@ -12,7 +12,7 @@ struct EmbedArgs {
   int count = 0;
   DeviceMatrix table;
   float* out = nullptr;      // [count, cols]
-  uint32_t* step = nullptr;  // increased by one, or null: decode_step_cuda.h tells its steps apart by it
+  uint32_t* step = nullptr;  // increased by one, or null: decode_batch_cuda.h tells its steps apart by it
 };
 cudaError_t LaunchEmbed(const EmbedArgs& args, cudaStream_t stream);
 

@@ -100,11 +100,16 @@ struct Tags {
   int residual = kUntagged, out = kUntagged;
 };
 
+// Takes each result, for those who want more than to store it: token, row, value.
+struct NoSink {
+  __device__ __forceinline__ void operator()(int, int, float) const {}
+};
+
 // One warp: eight lanes finish rows r and r + 8 of a tile for one token, four such at once. `places` are
 // those of the tokens, in shared memory.
-template <int NT>
+template <int NT, class Sink = NoSink>
 __device__ __forceinline__ void FinishTiles(const Params& p, char* memory, int lane, const TokenPlace* places,
-                                            int& parity, Tags tags = {}) {
+                                            int& parity, Tags tags = {}, const Sink& sink = {}) {
   const int r = lane % 8, tokens = p.a.tokens;
   const Epilogue epilogue = p.a.epilogue;
   const DeviceActivation activation = p.a.activation;
@@ -166,6 +171,7 @@ __device__ __forceinline__ void FinishTiles(const Params& p, char* memory, int l
       for (int i = 0; i < 2; ++i) {
         if (target.plain[i]) *target.plain[i] = Untagged(v[i]);
         if (target.cache[i]) AppendKv(kv_type, target.cache[i], v[i]);
+        if (target.out[i]) sink(token, tile.half[i].row + r, v[i]);
       }
     }
     __syncwarp();

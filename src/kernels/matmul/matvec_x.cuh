@@ -141,9 +141,14 @@ class Feed {
     for (int token = 0; token < tokens_; ++token) {
       if (token > 0) Load(token);
       if (tag_ != kUntagged) {
-        while (Missing(v_[0], tag_) || Missing(v_[1], tag_)) {
+        // Only what is missing is loaded again: these loads share L2 with the weights. In whole fours.
+        for (;;) {
+          const bool first = Missing(v_[0], tag_), second = Missing(v_[1], tag_);
+          if (!first && !second) break;
           Pause();
-          Load(token);
+          const float* from = x_ + token * stride_ + begin_ + warp_ * 128 + lane_ * 4;
+          if (first) v_[0] = LoadRelaxed(from);
+          if (second) v_[1] = LoadRelaxed(from + kWarps * 128);
         }
         __syncwarp();
         v_[0] = Untagged(v_[0]), v_[1] = Untagged(v_[1]);
@@ -180,7 +185,8 @@ class Feed {
       weight_[i] = make_float4(1, 1, 1, 1);
       if (!norm_) continue;
       if (whole()) {
-        if (col < cols_) weight_[i] = __ldg(reinterpret_cast<const float4*>(norm_ + col));
+        // Not __ldg: the compiler would move it behind the wait for x.
+        if (col < cols_) weight_[i] = LoadRelaxed(norm_ + col);
       } else {
         if (col < cols_) weight_[i].x = __ldg(norm_ + col);
         if (col + 1 < cols_) weight_[i].y = __ldg(norm_ + col + 1);

@@ -67,24 +67,44 @@ __global__ void UnpackKernel(const __grid_constant__ DeviceMatrix m, uint4* out)
   }
 }
 
-// Grid: tokens. Two passes over the row: the second finds it in cache. Columns come in fours, the last of
-// which may be ragged.
-__global__ void ToBf16Kernel(const float* x, int cols, int padded, const float* norm, float eps, uint2* out) {
+// Grid: tokens. A thread takes eight columns at a time; those of the first kKept times stay in registers
+// until the norm is known, the rest is read again.
+__global__ void __launch_bounds__(256)
+    ToBf16Kernel(const float* x, int cols, int padded, const float* norm, float eps, uint4* out) {
+  constexpr int kKept = 2;
   LetNextStart();
   WaitForPrevious();
   const float* row = x + static_cast<int64_t>(blockIdx.x) * cols;
-  const auto load = [&](const float* from, int i) {
-    if (cols % 4 == 0 && i < cols) return __ldcg(reinterpret_cast<const float4*>(from + i));
-    return make_float4(i < cols ? from[i] : 0, i + 1 < cols ? from[i + 1] : 0, i + 2 < cols ? from[i + 2] : 0,
-                       i + 3 < cols ? from[i + 3] : 0);
+  const int step = blockDim.x * 8, begin = threadIdx.x * 8;
+  const auto load = [&](const float* from, int i, float(&v)[8]) {
+    if (cols % 8 == 0 && i < cols) {
+      const float4 a = __ldcg(reinterpret_cast<const float4*>(from + i)),
+                   b = __ldcg(reinterpret_cast<const float4*>(from + i + 4));
+      v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+    } else {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) v[j] = i + j < cols ? from[i + j] : 0;
+    }
   };
+  float kept[kKept][8];
+#pragma unroll
+  for (int k = 0; k < kKept; ++k)
+    if (begin + k * step < padded) load(row, begin + k * step, kept[k]);
   float scale = 1;
   if (norm) {
     __shared__ float sums[32];
     float squares = 0;
-    for (int i = threadIdx.x * 4; i < cols; i += blockDim.x * 4) {
-      const float4 v = load(row, i);
-      squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+    const auto add = [&](const float(&v)[8]) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) squares += v[j] * v[j];
+    };
+#pragma unroll
+    for (int k = 0; k < kKept; ++k)
+      if (begin + k * step < padded) add(kept[k]);
+    for (int i = begin + kKept * step; i < padded; i += step) {
+      float v[8];
+      load(row, i, v);
+      add(v);
     }
     for (int j = 16; j > 0; j /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, j);
     if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = squares;
@@ -93,14 +113,22 @@ __global__ void ToBf16Kernel(const float* x, int cols, int padded, const float* 
     for (int i = 0; i < static_cast<int>(blockDim.x / 32); ++i) total += sums[i];
     scale = 1.0f / sqrtf(total / static_cast<float>(cols) + eps);
   }
-  for (int i = threadIdx.x * 4; i < padded; i += blockDim.x * 4) {
-    float4 v = load(row, i);
+  const auto store = [&](int i, float(&v)[8]) {
     if (norm) {
-      const float4 w = load(norm, i);
-      v = make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w);
+      float w[8];
+      load(norm, i, w);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) v[j] = v[j] * scale * w[j];
     }
-    out[(static_cast<int64_t>(blockIdx.x) * padded + i) / 4] =
-        make_uint2(PackBf16(v.x, v.y), PackBf16(v.z, v.w));
+    out[(static_cast<int64_t>(blockIdx.x) * padded + i) / 8] = Pack8(v);
+  };
+#pragma unroll
+  for (int k = 0; k < kKept; ++k)
+    if (begin + k * step < padded) store(begin + k * step, kept[k]);
+  for (int i = begin + kKept * step; i < padded; i += step) {
+    float v[8];
+    load(row, i, v);
+    store(i, v);
   }
 }
 
@@ -163,7 +191,7 @@ cudaError_t LaunchUnpack(const DeviceMatrix& m, void* out, cudaStream_t stream) 
 cudaError_t LaunchToBf16(const float* x, int64_t tokens, int cols, int padded, const float* norm, float eps,
                          void* out, cudaStream_t stream) {
   return Launch(ToBf16Kernel, dim3(static_cast<unsigned>(tokens)), dim3(256), 0, stream, x, cols, padded,
-                norm, eps, static_cast<uint2*>(out));
+                norm, eps, static_cast<uint4*>(out));
 }
 
 cudaError_t LaunchActivateBf16(const void* gate_up, int64_t tokens, int cols, int padded,

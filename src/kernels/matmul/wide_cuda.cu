@@ -12,92 +12,6 @@ cudaError_t RunInt8(const WideArgs& args, cudaStream_t stream);
 cudaError_t RunInt4(const WideArgs& args, cudaStream_t stream);
 cudaError_t RunInt4Wide(const WideArgs& args, cudaStream_t stream);
 
-namespace {
-
-constexpr int kActivationThreads = 256;
-
-// Grid: tokens. A thread makes the eight columns that lie together in the output.
-__global__ void __launch_bounds__(kActivationThreads)
-    ActivationsKernel(const float* x, const int32_t* rows, int cols, const float* norm, float eps,
-                      const __grid_constant__ WideActivations out) {
-  LetNextStart();
-  WaitForPrevious();
-  const int token = static_cast<int>(blockIdx.x);
-  const float* row = x + static_cast<int64_t>(rows ? __ldcg(rows + token) : token) * cols;
-  const bool whole = cols % 2 == 0;
-  const auto load = [&](const float* from, int col) {
-    if (whole && col < cols) return __ldcg(reinterpret_cast<const float2*>(from + col));
-    return make_float2(col < cols ? from[col] : 0, col + 1 < cols ? from[col + 1] : 0);
-  };
-  const int pieces = out.padded / 8;
-  constexpr int kKept = 4;  // pieces that stay in registers between the passes
-  float2 kept[kKept][4];
-  float scale = 1;
-  const auto first_col = [](int piece) { return piece / 4 * 32 + piece % 4 * 2; };
-#pragma unroll
-  for (int i = 0; i < kKept; ++i) {
-    const int piece = static_cast<int>(threadIdx.x) + i * kActivationThreads;
-    if (piece >= pieces) break;
-#pragma unroll
-    for (int t = 0; t < 4; ++t) kept[i][t] = load(row, first_col(piece) + t * 8);
-  }
-  if (norm) {
-    __shared__ float sums[kActivationThreads / 32];
-    float squares = 0;
-#pragma unroll
-    for (int i = 0; i < kKept; ++i) {
-      if (static_cast<int>(threadIdx.x) + i * kActivationThreads >= pieces) break;
-#pragma unroll
-      for (int t = 0; t < 4; ++t) squares += kept[i][t].x * kept[i][t].x + kept[i][t].y * kept[i][t].y;
-    }
-    for (int piece = static_cast<int>(threadIdx.x) + kKept * kActivationThreads; piece < pieces;
-         piece += kActivationThreads)
-      for (int t = 0; t < 4; ++t) {
-        const float2 v = load(row, first_col(piece) + t * 8);
-        squares += v.x * v.x + v.y * v.y;
-      }
-    for (int j = 16; j > 0; j /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, j);
-    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = squares;
-    __syncthreads();
-    float total = 0;
-    for (int i = 0; i < kActivationThreads / 32; ++i) total += sums[i];
-    scale = 1.0f / sqrtf(total / static_cast<float>(cols) + eps);
-  }
-  const int column = token * out.parts;
-  uint4* to = reinterpret_cast<uint4*>(out.data) +
-              static_cast<int64_t>(column / out.tile) * pieces * out.tile + column % out.tile;
-  const auto store = [&](int piece, const float2(&v)[4]) {
-    uint32_t pairs[4], rest[4];
-#pragma unroll
-    for (int t = 0; t < 4; ++t) {
-      float2 w = make_float2(1, 1);
-      if (norm) w = load(norm, first_col(piece) + t * 8);
-      const float2 value = make_float2(v[t].x * scale * w.x, v[t].y * scale * w.y);
-      pairs[t] = PackBf16(value.x, value.y);
-      const float2 kept_part = matvec::UnpackBf16(pairs[t]);
-      rest[t] = PackBf16(value.x - kept_part.x, value.y - kept_part.y);
-    }
-    uint4* at = to + static_cast<int64_t>(piece) * out.tile;
-    at[0] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-    if (out.parts == 2) at[1] = make_uint4(rest[0], rest[1], rest[2], rest[3]);
-  };
-#pragma unroll
-  for (int i = 0; i < kKept; ++i) {
-    const int piece = static_cast<int>(threadIdx.x) + i * kActivationThreads;
-    if (piece >= pieces) break;
-    store(piece, kept[i]);
-  }
-  for (int piece = static_cast<int>(threadIdx.x) + kKept * kActivationThreads; piece < pieces;
-       piece += kActivationThreads) {
-    float2 v[4];
-#pragma unroll
-    for (int t = 0; t < 4; ++t) v[t] = load(row, first_col(piece) + t * 8);
-    store(piece, v);
-  }
-}
-
-}  // namespace
-
 bool MakeMap(const void* data, int element_bytes, int64_t width, int64_t height, int box_width,
              int box_height, CUtensorMap* out) {
   // The driver's own function; linking it would tie the program to machines that have a driver.
@@ -155,13 +69,6 @@ int WideTile(int64_t rows, int64_t tokens) {
            static_cast<double>((tiles + blocks - 1) / blocks * blocks * 128 * tile);
   };
   return use(256) >= 0.94 * use(128) ? 256 : 128;
-}
-
-cudaError_t LaunchWideActivations(const float* x, const int32_t* rows, int64_t tokens, int cols,
-                                  const float* norm, float eps, const WideActivations& out,
-                                  cudaStream_t stream) {
-  return Launch(wide::ActivationsKernel, dim3(static_cast<unsigned>(tokens)), dim3(wide::kActivationThreads),
-                0, stream, x, rows, cols, norm, eps, out);
 }
 
 cudaError_t LaunchWide(const WideArgs& args, cudaStream_t stream) {

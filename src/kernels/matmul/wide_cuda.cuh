@@ -149,6 +149,7 @@ bool Prepare(Params& p, int blocks) {
   const DeviceMatrix& m = p.a.w[0];
   p.token_tiles = (p.a.tokens * p.a.x.parts + N - 1) / N;
   if ((p.a.squares || p.a.next.data || p.a.epilogue == WideEpilogue::kQkv) && N > kWideJoined) return false;
+  if (p.a.narrow_out && (N <= kWideJoined || p.a.epilogue != WideEpilogue::kStore)) return false;
   p.chunks = m.padded / kCols;
   p.group_shift = m.group == 16 ? 4 : m.group == 32 ? 5 : m.group == 64 ? 6 : 7;
   p.pair_shift = p.a.epilogue == WideEpilogue::kQkv && p.a.qkv.kv.head_dim == 64 ? 2 : 3;
@@ -166,7 +167,7 @@ bool Prepare(Params& p, int blocks) {
   if (p.a.epilogue == WideEpilogue::kGateUp) p.row_tiles = (p.a.mid.padded / 8 + kE / 2 - 1) / (kE / 2);
   // Whole tiles in turns where that leaves few blocks idle; otherwise the last one to two turns in pieces.
   const int tiles = p.row_tiles * p.token_tiles, turns = (tiles + blocks - 1) / blocks;
-  p.waves = tiles * 100 >= turns * blocks * 93 ? turns : tiles / blocks - 1;
+  p.waves = tiles * 100 >= turns * blocks * 96 ? turns : tiles / blocks - 1;
   if (p.waves < 0 || N <= kWideJoined) p.waves = 0;
   if (2 * (tiles - p.waves * blocks) > kTickets) p.waves = turns;
   p.scale_offset = kE * 8 * kCols * BitsOf(F) / 8;

@@ -45,6 +45,9 @@ struct WideArgs {
   WideEpilogue epilogue = WideEpilogue::kStore;
   float* out = nullptr;  // [tokens, out_stride]
   int64_t out_stride = 0;
+  // kStore of more than kWideJoined tokens and matrices of even height: instead of out, in f16 or bf16.
+  void* narrow_out = nullptr;
+  bool narrow_bf16 = false;
   WideActivations mid;  // what kGateUp writes; zero beyond the matrices' rows; its tile is that of x
   DeviceActivation activation = DeviceActivation::kSilu;
   WideQkv qkv;

@@ -242,6 +242,23 @@ __device__ __forceinline__ void PutSquares(const Params& p, char* memory, int ti
   MultipliersBarrier();
 }
 
+// Lanes g and g ^ 1 have neighbouring rows: each writes both for one of the two tokens.
+__device__ __forceinline__ void StoreNarrow(const WideArgs& a, const Place& place, int lane, int j,
+                                            const Values& values) {
+  const bool odd = lane / 4 % 2 != 0;
+  const int token = place.token + j * 8 + (odd ? 1 : 0);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float(&v)[2] = values.v[half];
+    const float theirs = __shfl_xor_sync(0xffffffffu, odd ? v[0] : v[1], 4);
+    const float low = odd ? theirs : v[0], high = odd ? v[1] : theirs;
+    if (!place.exists[half] || token >= a.tokens) continue;
+    const __half2 halves = __floats2half2_rn(low, high);
+    const uint32_t bits = a.narrow_bf16 ? PackBf16(low, high) : reinterpret_cast<const uint32_t&>(halves);
+    static_cast<uint32_t*>(a.narrow_out)[(token * a.out_stride + place.column[half]) / 2] = bits;
+  }
+}
+
 // The j-th eight columns of a warp, `d` as in Wgmma. Not for kGateUp.
 template <int N>
 __device__ __forceinline__ void FinishEight(const Params& p, char* memory, const Place& place, int warp,
@@ -251,6 +268,8 @@ __device__ __forceinline__ void FinishEight(const Params& p, char* memory, const
     if (a.epilogue == WideEpilogue::kQkv) return StoreQkv<N>(p, memory, place, j, values);
     if (a.epilogue == WideEpilogue::kAdd && a.next.data)
       return AddOn<N>(p, memory, place, warp, lane, j, values, before);
+  } else if (a.narrow_out) {
+    return StoreNarrow(a, place, lane, j, values);
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half)
@@ -354,26 +373,43 @@ __device__ __forceinline__ void FinishTogether(const Params& p, char* memory, in
   const Place place = FindPlace<F, N>(p, tile, group * 4 + warp, lane);
   char* mid = a.epilogue == WideEpilogue::kGateUp ? FindMid<N>(p, tile, group) : nullptr;
   const int begin = mine * (N / 8) / pieces, end = (mine + 1) * (N / 8) / pieces;
+  constexpr int kAtOnce = N > kWideJoined ? 4 : 2;
+  for (int first_j = begin; first_j < end; first_j += kAtOnce) {
+    Values before[kAtOnce];
+    float4 d[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (first_j + i >= end) break;
+      before[i] = LoadBefore<N>(a, place, first_j + i);
+      d[i] = __ldcg(parts + (first_j + i) * kMultipliers + (first * 2 + 1) * kSlotQuads);
+    }
 #pragma unroll 2
-  for (int j = begin; j < end; ++j) {
-    const Values before = LoadBefore<N>(a, place, j);
-    const float4* from = parts + j * kMultipliers;
-    float4 d = __ldcg(from + (first * 2 + 1) * kSlotQuads);
-#pragma unroll 4
     for (int block = first + 1; block <= last; ++block) {
-      const float4 more = __ldcg(from + block * 2 * kSlotQuads);
-      d.x += more.x, d.y += more.y, d.z += more.z, d.w += more.w;
+      float4 more[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i)
+        if (first_j + i < end)
+          more[i] = __ldcg(parts + (first_j + i) * kMultipliers + block * 2 * kSlotQuads);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i)
+        if (first_j + i < end)
+          d[i] = make_float4(d[i].x + more[i].x, d[i].y + more[i].y, d[i].z + more[i].z, d[i].w + more[i].w);
     }
-    const Values values = ValuesOf<N>(p, memory, place, j, d);
-    if (a.epilogue != WideEpilogue::kGateUp) {
-      FinishEight<N>(p, memory, place, group * 4 + warp, lane, j, values, before);
-      continue;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int j = first_j + i;
+      if (j >= end) break;
+      const Values values = ValuesOf<N>(p, memory, place, j, d[i]);
+      if (a.epilogue != WideEpilogue::kGateUp) {
+        FinishEight<N>(p, memory, place, group * 4 + warp, lane, j, values, before[i]);
+        continue;
+      }
+      const uint32_t pair = GateUpPair<N>(a, place, lane, values);
+      if (mid)
+        *reinterpret_cast<uint32_t*>(
+            mid + (static_cast<int64_t>(lane / 8) * N + j * 8 + lane % 4 * 2 + lane / 4 % 2) * 16 +
+            warp * 4) = pair;
     }
-    const uint32_t pair = GateUpPair<N>(a, place, lane, values);
-    if (mid)
-      *reinterpret_cast<uint32_t*>(
-          mid + (static_cast<int64_t>(lane / 8) * N + j * 8 + lane % 4 * 2 + lane / 4 % 2) * 16 + warp * 4) =
-          pair;
   }
   if constexpr (N <= kWideJoined)
     if (a.epilogue == WideEpilogue::kAdd && a.next.data) PutSquares<N>(p, memory, tile, begin, end);

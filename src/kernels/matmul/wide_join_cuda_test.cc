@@ -8,6 +8,7 @@
 #include "core/device.h"
 #include "formats/bfloat16.h"
 #include "formats/decode.h"
+#include "formats/float16.h"
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/cuda/on_device.h"
 #include "kernels/matmul/wide_cuda.h"
@@ -232,6 +233,40 @@ TEST(CudaWideJoin, QkvIsTheProductAndItsFinish) {
                 << (got == got_k ? "k " : "v ") << i;
         }
       }
+}
+
+// The same sums, rounded.
+TEST(CudaWideJoin, RowsInSixteenBits) {
+  if (CudaDeviceCount() == 0 || !WideRuns()) GTEST_SKIP() << "no warpgroup products on this device";
+  constexpr int kHidden = 320;
+  const Matrix first(200, kHidden, 1), second(70, kHidden, 2);
+  const int width = first.m.rows + second.m.rows;
+  Scratch scratch;
+  for (const auto& [tokens, tile] : {std::pair{77, 128}, {300, 256}, {1000, 128}})
+    for (const bool bf16 : {false, true}) {
+      SCOPED_TRACE("tokens " + std::to_string(tokens));
+      const OnDevice<float> x(RandomFloats(int64_t{tokens} * kHidden, 4, 2.0f)), out(int64_t{tokens} * width);
+      const OnDevice<std::byte> memory(WideActivationBytes(tokens, first.m.padded), 0);
+      const OnDevice<uint16_t> narrow(int64_t{tokens} * width);
+      WideArgs args;
+      args.w = {first.m, second.m, {}};
+      args.matrices = 2;
+      args.x = {memory.get(), tile, first.m.padded, 1};
+      args.tokens = tokens;
+      args.out = out.get(), args.out_stride = width;
+      args.partial = scratch.partial.get();
+      args.tickets = scratch.tickets.get();
+      ASSERT_EQ(cudaSuccess,
+                LaunchWideActivations(x.get(), nullptr, tokens, kHidden, nullptr, 0, args.x, nullptr));
+      ASSERT_EQ(cudaSuccess, LaunchWide(args, nullptr));
+      args.narrow_out = narrow.get(), args.narrow_bf16 = bf16;
+      ASSERT_EQ(cudaSuccess, LaunchWide(args, nullptr));
+      ASSERT_EQ(cudaSuccess, cudaDeviceSynchronize());
+      const auto expected = out.Read();
+      const auto got = narrow.Read();
+      for (size_t i = 0; i < got.size(); ++i)
+        ASSERT_EQ(bf16 ? FloatToBf16(expected[i]) : FloatToF16(expected[i]), got[i]) << i;
+    }
 }
 
 TEST(CudaWideJoin, AttentionWritesActivations) {

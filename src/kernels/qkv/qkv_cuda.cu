@@ -2,6 +2,8 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
+#include <type_traits>
+
 #include "kernels/cuda/launch.cuh"
 #include "kernels/qkv/qkv_cuda.h"
 
@@ -58,9 +60,10 @@ __global__ void __launch_bounds__(kWarps * 32) FinishKernel(const __grid_constan
     if (which >= a.heads + 2 * a.kv.kv_heads) return;
     const bool is_q = which < a.heads, is_k = !is_q && which < a.heads + a.kv.kv_heads;
     const int index = is_q ? which : is_k ? which - a.heads : which - a.heads - a.kv.kv_heads;
-    const float* from = is_q   ? a.q + token * a.q_stride + index * dim
-                        : is_k ? a.k + token * a.kv_stride + index * dim
-                               : a.v + token * a.kv_stride + index * dim;
+    const float* from = static_cast<const float*>(is_q   ? a.q
+                                                  : is_k ? a.k
+                                                         : a.v) +
+                        token * (is_q ? a.q_stride : a.kv_stride) + index * dim;
     const float* bias = is_q ? a.q_bias : is_k ? a.k_bias : a.v_bias;
     float squares = 0;
     for (int i = lane; i < dim; i += 32) {
@@ -75,7 +78,8 @@ __global__ void __launch_bounds__(kWarps * 32) FinishKernel(const __grid_constan
       for (int i = lane; i < dim; i += 32) head[i] *= scale * __ldg(norm + i);
     }
     __syncwarp();
-    float* to = is_q ? a.q_out + (static_cast<int64_t>(token) * a.heads + index) * dim : row;
+    const int64_t q_at = (static_cast<int64_t>(token) * a.heads + index) * dim;
+    float* to = is_q && !a.narrow_q_out ? a.q_out + q_at : row;
     for (int i = lane; i < dim; i += 32) {
       float value = head[i];
       if ((is_q || is_k) && i < a.rope_dim) {
@@ -86,20 +90,198 @@ __global__ void __launch_bounds__(kWarps * 32) FinishKernel(const __grid_constan
       to[i] = value;
     }
     // A lane reads back what it wrote itself.
+    if (is_q && a.narrow_q_out) {
+      for (int i = lane; i < dim; i += 32) {
+        if (a.kv.dtype == DType::kBf16)
+          static_cast<__nv_bfloat16*>(a.narrow_q_out)[q_at + i] = __float2bfloat16(row[i]);
+        else
+          static_cast<__half*>(a.narrow_q_out)[q_at + i] = __float2half_rn(row[i]);
+      }
+    }
     if (!is_q) StoreRow(a.kv, is_k ? a.kv.k : a.kv.v, block, index, position % kKvBlock, row, lane);
     __syncwarp();
   }
 }
 
+// ---- heads of 64 and 128 that are rotated as a whole
+
+// Four values.
+struct Four {
+  float v[4];
+};
+
+// Of values in 16 bits: bf16 if the KV is, f16 otherwise.
+__device__ __forceinline__ Four Widen(DType dtype, uint2 bits) {
+  const uint32_t words[2] = {bits.x, bits.y};
+  Four out;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float2 two = dtype == DType::kBf16
+                           ? __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(words[i]))
+                           : __half22float2(reinterpret_cast<const __half2&>(words[i]));
+    out.v[2 * i] = two.x, out.v[2 * i + 1] = two.y;
+  }
+  return out;
+}
+__device__ __forceinline__ uint2 Narrow(DType dtype, const Four& f) {
+  uint32_t words[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const __nv_bfloat162 b = __floats2bfloat162_rn(f.v[2 * i], f.v[2 * i + 1]);
+    const __half2 h = __floats2half2_rn(f.v[2 * i], f.v[2 * i + 1]);
+    words[i] =
+        dtype == DType::kBf16 ? reinterpret_cast<const uint32_t&>(b) : reinterpret_cast<const uint32_t&>(h);
+  }
+  return make_uint2(words[0], words[1]);
+}
+__device__ __forceinline__ Four LoadFour(const float* from) {
+  const float4 f = __ldg(reinterpret_cast<const float4*>(from));
+  return {{f.x, f.y, f.z, f.w}};
+}
+
+// Grid as above, kManyWarps to a block. A lane has four dimensions of either half of a head, D / 8 lanes make
+// a head, and kHeadsPerWarp of them are loaded before the first one is finished.
+constexpr int kManyWarps = 4;
+
+template <int D, bool kNarrowIn>
+__global__ void __launch_bounds__(kManyWarps * 32)
+    FinishHeadsKernel(const __grid_constant__ FinishQkvArgs a) {
+  constexpr int kLanes = D / 8, kBeside = 32 / kLanes, kHalf = D / 2;
+  using Raw = std::conditional_t<kNarrowIn, uint2, float4>;
+  LetNextStart();
+  WaitForPrevious();
+  const int token = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, at = lane % kLanes * 4;
+  const int first = (blockIdx.x * kManyWarps + warp) * kHeadsPerWarp * kBeside + lane / kLanes;
+  const int all = a.heads + 2 * a.kv.kv_heads;
+  const auto part_of = [&](int which) {
+    return which < a.heads ? 0 : which < a.heads + a.kv.kv_heads ? 1 : 2;
+  };
+  const auto index_of = [&](int which, int part) {
+    return part == 0 ? which : part == 1 ? which - a.heads : which - a.heads - a.kv.kv_heads;
+  };
+  Raw raw[kHeadsPerWarp][2];
+#pragma unroll
+  for (int n = 0; n < kHeadsPerWarp; ++n) {
+    const int which = min(first + n * kBeside, all - 1), part = part_of(which);
+    const Raw* from = static_cast<const Raw*>(part == 0   ? a.q
+                                              : part == 1 ? a.k
+                                                          : a.v) +
+                      (token * (part == 0 ? a.q_stride : a.kv_stride) + index_of(which, part) * D + at) / 4;
+    raw[n][0] = __ldcg(from);
+    raw[n][1] = __ldcg(from + kHalf / 4);
+  }
+  const int position = __ldcg(a.batch.positions + token);
+  const int64_t sequence = __ldcg(a.batch.sequence + token);
+  const int64_t angles = static_cast<int64_t>(position) * kHalf + at;
+  const Four cosine = LoadFour(a.rope_cos + angles), sine = LoadFour(a.rope_sin + angles);
+  const int64_t block = __ldcg(a.batch.block_table + sequence * a.batch.max_blocks + position / kKvBlock);
+#pragma unroll
+  for (int n = 0; n < kHeadsPerWarp; ++n) {
+    const int which = first + n * kBeside, part = part_of(which), index = index_of(which, part);
+    const bool exists = which < all;
+    Four f[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if constexpr (kNarrowIn)
+        f[h] = Widen(a.kv.dtype, raw[n][h]);
+      else
+        f[h] = {{raw[n][h].x, raw[n][h].y, raw[n][h].z, raw[n][h].w}};
+    }
+    const float* bias = part == 0 ? a.q_bias : part == 1 ? a.k_bias : a.v_bias;
+    if (bias && exists) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) f[i / 4].v[i % 4] += __ldg(bias + index * D + i / 4 * kHalf + at + i % 4);
+    }
+    if (a.q_norm || a.k_norm) {
+      float squares = 0;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) squares += f[i / 4].v[i % 4] * f[i / 4].v[i % 4];
+#pragma unroll
+      for (int x = kLanes / 2; x > 0; x /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, x);
+      const float scale = 1.0f / sqrtf(squares / static_cast<float>(D) + a.eps);
+      if (const float* norm = part == 0 ? a.q_norm : part == 1 ? a.k_norm : nullptr) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) f[i / 4].v[i % 4] *= scale * __ldg(norm + i / 4 * kHalf + at + i % 4);
+      }
+    }
+    if (part < 2) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float x = f[0].v[i], y = f[1].v[i];
+        f[0].v[i] = x * cosine.v[i] - y * sine.v[i];
+        f[1].v[i] = y * cosine.v[i] + x * sine.v[i];
+      }
+    }
+    if (part == 0) {
+      const int64_t to = (static_cast<int64_t>(token) * a.heads + index) * D + at;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        if (a.narrow_q_out)
+          static_cast<uint2*>(a.narrow_q_out)[(to + h * kHalf) / 4] = Narrow(a.kv.dtype, f[h]);
+        else
+          *reinterpret_cast<float4*>(a.q_out + to + h * kHalf) =
+              make_float4(f[h].v[0], f[h].v[1], f[h].v[2], f[h].v[3]);
+      }
+    }
+    std::byte* rows = (part == 1 ? a.kv.k : a.kv.v) + a.kv.HeadOffset(block, index);
+    std::byte* row = rows + position % kKvBlock * a.kv.row_bytes();
+    if (a.kv.dtype == DType::kI8) {  // whole warps: the largest value comes from all lanes of a head
+      float top = 0;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) top = fmaxf(top, fabsf(f[i / 4].v[i % 4]));
+#pragma unroll
+      for (int x = kLanes / 2; x > 0; x /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, x));
+      const float inverse = top > 0 ? 127 / top : 0;  // as in StoreRow()
+      const auto byte = [&](float value) {
+        return isfinite(inverse) ? static_cast<int8_t>(__float2int_rn(value * inverse)) : int8_t{0};
+      };
+      if (part == 0 || !exists) continue;
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        *reinterpret_cast<char4*>(row + at + h * kHalf) =
+            make_char4(byte(f[h].v[0]), byte(f[h].v[1]), byte(f[h].v[2]), byte(f[h].v[3]));
+      if (at == 0)
+        reinterpret_cast<float*>(rows + kKvBlock * a.kv.row_bytes())[position % kKvBlock] = top / 127;
+      continue;
+    }
+    if (part == 0 || !exists) continue;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (a.kv.dtype == DType::kFp8E4M3) {
+        const auto two = [&](int i) {
+          return __nv_cvt_float2_to_fp8x2(make_float2(f[h].v[i], f[h].v[i + 1]), __NV_SATFINITE, __NV_E4M3);
+        };
+        *reinterpret_cast<ushort2*>(row + at + h * kHalf) = make_ushort2(two(0), two(2));
+      } else {
+        *reinterpret_cast<uint2*>(row + (at + h * kHalf) * 2) = Narrow(a.kv.dtype, f[h]);
+      }
+    }
+  }
+}
+
 }  // namespace
 
+bool FinishTakesNarrow(const DeviceKv& kv, int rope_dim) {
+  return (kv.head_dim == 64 || kv.head_dim == 128) && rope_dim == kv.head_dim;
+}
+
 cudaError_t LaunchFinishQkv(const FinishQkvArgs& args, cudaStream_t stream) {
-  if (args.kv.head_dim > kMaxHeadDim) return cudaErrorInvalidValue;
-  const int all = args.heads + 2 * args.kv.kv_heads, bunch = kWarps * kHeadsPerWarp;
-  return Launch(
-      FinishKernel,
-      dim3(static_cast<unsigned>((all + bunch - 1) / bunch), static_cast<unsigned>(args.batch.count)),
-      dim3(kWarps * 32), 0, stream, args);
+  const int dim = args.kv.head_dim;
+  const bool whole = FinishTakesNarrow(args.kv, args.rope_dim);
+  if (dim > kMaxHeadDim || (args.narrow_in && !whole)) return cudaErrorInvalidValue;
+  const auto launch = [&](auto kernel, int warps, int heads_of_warp) {
+    const int bunch = warps * heads_of_warp, all = args.heads + 2 * args.kv.kv_heads;
+    return Launch(
+        kernel,
+        dim3(static_cast<unsigned>((all + bunch - 1) / bunch), static_cast<unsigned>(args.batch.count)),
+        dim3(static_cast<unsigned>(warps * 32)), 0, stream, args);
+  };
+  if (!whole) return launch(FinishKernel, kWarps, kHeadsPerWarp);
+  if (dim == 64)
+    return launch(args.narrow_in ? FinishHeadsKernel<64, true> : FinishHeadsKernel<64, false>, kManyWarps,
+                  4 * kHeadsPerWarp);
+  return launch(args.narrow_in ? FinishHeadsKernel<128, true> : FinishHeadsKernel<128, false>, kManyWarps,
+                2 * kHeadsPerWarp);
 }
 
 }  // namespace celer::cuda

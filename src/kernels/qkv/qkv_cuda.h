@@ -11,11 +11,13 @@ namespace celer::cuda {
 struct FinishQkvArgs {
   DeviceBatch batch;
   DeviceKv kv;
-  const float* q = nullptr;  // [count, q_stride], heads * head_dim of them
-  const float* k = nullptr;  // [count, kv_stride]
-  const float* v = nullptr;
+  const void* q = nullptr;  // f32 [count, q_stride], heads * head_dim of them
+  const void* k = nullptr;  // [count, kv_stride]
+  const void* v = nullptr;
+  bool narrow_in = false;  // they have 16 bits, as narrow_q_out; where FinishTakesNarrow()
   int64_t q_stride = 0, kv_stride = 0;
   float* q_out = nullptr;         // [count, heads, head_dim], may be q
+  void* narrow_q_out = nullptr;   // instead of q_out; as in DeviceAttentionArgs
   const float* q_bias = nullptr;  // added first, where the products did not
   const float* k_bias = nullptr;
   const float* v_bias = nullptr;
@@ -27,6 +29,7 @@ struct FinishQkvArgs {
   const float* rope_cos = nullptr;  // [positions, rope_dim / 2]
   const float* rope_sin = nullptr;
 };
+bool FinishTakesNarrow(const DeviceKv& kv, int rope_dim);
 cudaError_t LaunchFinishQkv(const FinishQkvArgs& args, cudaStream_t stream);
 
 }  // namespace celer::cuda

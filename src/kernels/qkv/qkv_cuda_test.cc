@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "core/device.h"
+#include "formats/bfloat16.h"
+#include "formats/float16.h"
 #include "kernels/cuda/on_device.h"
 #include "kernels/kv_row.h"
 #include "kernels/test_util.h"
@@ -43,13 +46,21 @@ std::vector<double> Finished(const Case& c, const float* row, const float* bias,
   return out;
 }
 
-void Check(const Case& c, DType dtype) {
+// `narrow`: queries in 16 bits; `narrow_in`: what comes in, too.
+void Check(const Case& c, DType dtype, bool narrow, bool narrow_in = false) {
   const std::vector<int32_t> positions = {0, 17, 3, 31}, sequence = {0, 1, 2, 1},
                              table = {1, -1, 2, 3, 4, -1};  // [3, 2]
   const auto count = static_cast<int>(positions.size());
   const int q_width = c.heads * c.dim, kv_width = c.kv_heads * c.dim, width = q_width + 2 * kv_width;
-  const auto rows = RandomFloats(int64_t{count} * width, 1, 2.0f), bias = RandomFloats(width, 2),
-             norm = RandomFloats(2 * c.dim, 3), angle = RandomFloats(32 * c.rope_dim / 2, 4, 3.0f);
+  auto rows = RandomFloats(int64_t{count} * width, 1, 2.0f);
+  std::vector<uint16_t> rows_bits;
+  for (float& value : rows) {
+    rows_bits.push_back(dtype == DType::kBf16 ? FloatToBf16(value) : FloatToF16(value));
+    if (narrow_in)
+      value = dtype == DType::kBf16 ? Bf16ToFloat(rows_bits.back()) : F16ToFloat(rows_bits.back());
+  }
+  const auto bias = RandomFloats(width, 2), norm = RandomFloats(2 * c.dim, 3),
+             angle = RandomFloats(32 * c.rope_dim / 2, 4, 3.0f);
   std::vector<float> cos, sin;
   for (const float a : angle) cos.push_back(std::cos(a)), sin.push_back(std::sin(a));
   DeviceKv kv{nullptr, nullptr, dtype, c.kv_heads, c.dim, DeviceKv::PaddedDim(dtype, c.dim)};
@@ -64,7 +75,15 @@ void Check(const Case& c, DType dtype) {
   a.kv = kv;
   a.q = dx.get(), a.k = dx.get() + q_width, a.v = dx.get() + q_width + kv_width;
   a.q_stride = a.kv_stride = width;
-  a.q_out = q_out.get();
+  const OnDevice<uint16_t> dbits(rows_bits);
+  if (narrow_in) {
+    a.q = dbits.get(), a.k = dbits.get() + q_width, a.v = dbits.get() + q_width + kv_width;
+    a.narrow_in = true;
+  }
+  if (narrow)
+    a.narrow_q_out = q_out.get();
+  else
+    a.q_out = q_out.get();
   if (c.bias)
     a.q_bias = dbias.get(), a.k_bias = dbias.get() + q_width, a.v_bias = dbias.get() + q_width + kv_width;
   if (c.norm) a.q_norm = dnorm.get(), a.k_norm = dnorm.get() + c.dim;
@@ -75,7 +94,13 @@ void Check(const Case& c, DType dtype) {
   ASSERT_EQ(cudaSuccess, cudaDeviceSynchronize());
 
   auto k_bytes = k.Read(), v_bytes = v.Read();
-  const auto q = q_out.Read();
+  auto q = q_out.Read();
+  if (narrow) {
+    std::vector<uint16_t> bits(q.size());
+    std::memcpy(bits.data(), q.data(), bits.size() * 2);
+    for (size_t i = 0; i < q.size(); ++i)
+      q[i] = dtype == DType::kBf16 ? Bf16ToFloat(bits[i]) : F16ToFloat(bits[i]);
+  }
   const KvLayerView host{k_bytes.data(), v_bytes.data(), dtype, 5, c.kv_heads, 16, kv.padded_dim};
   const double step = dtype == DType::kI8        ? 0.5 / 127
                       : dtype == DType::kFp8E4M3 ? 1.0 / 16
@@ -104,7 +129,7 @@ void Check(const Case& c, DType dtype) {
       }
       for (int i = 0; i < c.dim; ++i) {
         const double e = expected[static_cast<size_t>(i)];
-        const double rounding = is_q ? 0
+        const double rounding = is_q ? (narrow ? std::abs(e) / (dtype == DType::kBf16 ? 256 : 2048) : 0)
                                 : dtype == DType::kI8
                                     ? step * top
                                     : step * std::abs(e) + 1e-3 * (dtype == DType::kFp8E4M3);
@@ -117,12 +142,17 @@ void Check(const Case& c, DType dtype) {
 TEST(CudaQkv, FinishedRowsReachTheCache) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
   for (const DType dtype : {DType::kF16, DType::kBf16, DType::kI8, DType::kFp8E4M3})
-    for (const Case& c : {Case{9, 3, 64, 64, false, false}, Case{4, 4, 6, 6, true, false},
-                          Case{2, 1, 80, 32, false, true}, Case{6, 2, 48, 48, true, true},
-                          Case{28, 4, 128, 128, false, true}, Case{3, 1, 256, 64, true, false}}) {
+    for (const Case& c :
+         {Case{9, 3, 64, 64, false, false}, Case{4, 4, 6, 6, true, false}, Case{2, 1, 80, 32, false, true},
+          Case{6, 2, 48, 48, true, true}, Case{28, 4, 128, 128, false, true},
+          Case{3, 1, 256, 64, true, false}, Case{33, 3, 64, 64, true, true},
+          Case{5, 5, 128, 128, true, false}, Case{1, 1, 128, 64, false, false}}) {
       SCOPED_TRACE(std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " of " +
                    std::to_string(c.dim) + " " + std::string(Name(dtype)));
-      Check(c, dtype);
+      Check(c, dtype, false);
+      Check(c, dtype, true);
+      if (FinishTakesNarrow({nullptr, nullptr, dtype, c.kv_heads, c.dim, c.dim}, c.rope_dim))
+        Check(c, dtype, true, true);
     }
 }
 

@@ -1,0 +1,187 @@
+#include "kernels/decode_step/decode_batch_cuda.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "kernels/decode_step/decode_batch_params.cuh"
+#include "kernels/matmul/matvec_cuda.cuh"
+
+namespace celer::cuda {
+namespace batch {
+
+// By format: what comes before the kernel of all layers, and that.
+cudaError_t LaunchBf16(const BatchParams& b, const float* norm, int shared_bytes, cudaStream_t stream);
+cudaError_t LaunchInt8(const BatchParams& b, const float* norm, int shared_bytes, cudaStream_t stream);
+cudaError_t LaunchInt4(const BatchParams& b, const float* norm, int shared_bytes, cudaStream_t stream);
+
+namespace {
+
+constexpr int64_t kAlign = 256;
+constexpr int kMaxShared = 227 * 1024;
+
+int SharedBytes(Format format, int layers) {
+  const size_t first = format == Format::kInt4   ? sizeof(Memory<Format::kInt4>)
+                       : format == Format::kInt8 ? sizeof(Memory<Format::kInt8>)
+                                                 : sizeof(Memory<Format::kBf16>);
+  return static_cast<int>(first + static_cast<size_t>(layers - 1) * sizeof(Layer));
+}
+
+// How the step's own memory is divided, and the parameters that point into it.
+struct Plan {
+  BatchParams params;
+  int64_t layers_at, steps_at, counters_at, values_at, total;
+  int64_t counters;  // of one number of tokens
+};
+
+Plan MakePlan(const DecodeStepArgs& args, std::byte* memory) {
+  const DecodeStepLayer& first = args.layers[0];
+  const DeviceKv& kv = first.qkv.kv;
+  const int grid = Multiprocessors(), count = args.batch.count;
+  Plan plan = {};
+  BatchParams& b = plan.params;
+  b.layer_count = static_cast<int>(args.layers.size());
+  b.batch = args.batch;
+  b.hidden = first.o.a.rows, b.inter = first.gate_up.a.rows;
+  b.heads = args.heads, b.kv_heads = kv.kv_heads, b.head_dim = kv.head_dim;
+  b.rope_dim = first.qkv.rope_dim;
+  b.rope_cos = first.qkv.rope_cos, b.rope_sin = first.qkv.rope_sin;
+  b.activation = first.gate_up.activation;
+  b.eps = first.qkv.eps, b.scale = args.scale;
+  b.x = args.x;
+
+  int64_t at = 0;
+  const auto take = [&](int64_t bytes) {
+    const int64_t begin = at;
+    at += (bytes + kAlign - 1) / kAlign * kAlign;
+    return begin;
+  };
+  const auto chunks = [](int64_t cols) { return (cols + kChunk - 1) / kChunk; };
+  plan.layers_at = take(b.layer_count * static_cast<int64_t>(sizeof(Layer)));
+  plan.steps_at = take(kTokens * 4);
+  const int64_t of_hidden = chunks(b.hidden), of_heads = chunks(int64_t{b.heads} * b.head_dim),
+                of_inter = chunks(b.inter), of_qkv = b.heads + 2 * b.kv_heads;
+  plan.counters = 2 * of_hidden + of_heads + of_inter + of_qkv;
+  plan.counters_at = take(plan.counters * kTokens * 4);
+  plan.values_at = at;
+  b.layers = reinterpret_cast<const Layer*>(memory + plan.layers_at);
+  const int which = std::clamp(count, 1, kTokens) - 1;
+  b.step = reinterpret_cast<const uint32_t*>(memory + plan.steps_at) + which;
+  auto* counter = reinterpret_cast<uint32_t*>(memory + plan.counters_at) + which * plan.counters;
+  b.in_done = counter;
+  b.x_done = b.in_done + of_hidden;
+  b.attended_done = b.x_done + of_hidden;
+  b.mid_done = b.attended_done + of_heads;
+  b.qkv_done = b.mid_done + of_inter;
+
+  const auto rows = [&](const DeviceMatrix& by) { return memory + take(int64_t{by.padded} * kTokens * 2); };
+  const auto floats = [&](int64_t n) { return reinterpret_cast<float*>(memory + take(n * 4)); };
+  b.in_rows = rows(first.qkv.a);
+  b.attended = rows(first.o.a);
+  b.x_rows = rows(first.gate_up.a);
+  b.mid_rows = rows(first.down.a);
+  b.squares = floats(int64_t{b.hidden} / 16 * kTokens);
+  b.in_squares = floats(int64_t{b.hidden} / 16 * kTokens);
+  b.q = floats(int64_t{b.heads} * b.head_dim * kTokens);
+  b.residual = floats(int64_t{b.hidden} * kTokens);
+  plan.total = at;
+
+  int turn = 0;
+  const auto set = [&](int i, const MatvecArgs& of, int tiles, const std::byte* x, uint32_t* ready,
+                       int unit) {
+    Op& op = b.op[i];
+    Params divided = {};
+    Divide(tiles, grid, &divided);
+    op.rounds = divided.rounds, op.each = divided.each, op.more = divided.more;
+    op.turn = turn;
+    turn = (turn + tiles % grid) % grid;
+    op.row_bytes = static_cast<int>(of.a.row_bytes);
+    op.padded = of.a.padded;
+    op.cols = of.a.cols, op.unit = unit;
+    op.chunks = static_cast<int>(chunks(of.a.padded));
+    op.x = x, op.ready = ready;
+  };
+  set(0, first.qkv, (b.heads + 2 * b.kv_heads) * b.head_dim / 16, b.in_rows, b.in_done, 16);
+  set(1, first.o, b.hidden / 16, b.attended, b.attended_done, b.head_dim);
+  set(2, first.gate_up, b.inter / 8, b.x_rows, b.x_done, 16);
+  set(3, first.down, b.hidden / 16, b.mid_rows, b.mid_done, 8);
+  b.turn_step = turn;
+  return plan;
+}
+
+}  // namespace
+}  // namespace batch
+
+bool DecodeBatchRuns(const DecodeStepArgs& args) {
+  if (args.layers.empty()) return false;
+  const DecodeStepLayer& first = args.layers[0];
+  const DeviceMatrix& q = first.qkv.a;
+  const DeviceKv& kv = first.qkv.kv;
+  const bool format = q.format == Format::kBf16 || (q.format == Format::kInt8 && q.group == 0) ||
+                      (q.format == Format::kInt4 && q.group == 128);
+  for (const DecodeStepLayer& layer : args.layers)
+    for (const DeviceMatrix* m : {&layer.qkv.a, &layer.qkv.b, &layer.qkv.c, &layer.o.a, &layer.gate_up.a,
+                                  &layer.gate_up.b, &layer.down.a})
+      if (m->format != q.format || m->group != q.group || m->rows % 8 != 0) return false;
+  return format && first.o.a.rows % 16 == 0 && q.cols == first.o.a.rows && kv.dtype == DType::kF16 &&
+         kv.head_dim <= 128 && kv.padded_dim == kv.head_dim && CanFuseRope(kv.head_dim, first.qkv.rope_dim) &&
+         !first.o.a_bias && !first.down.a_bias &&
+         batch::SharedBytes(q.format, static_cast<int>(args.layers.size())) <= batch::kMaxShared;
+}
+
+int DecodeBatchKeys() {
+  return batch::kMaxKeys;
+}
+
+size_t DecodeBatchBytes(const DecodeStepArgs& args) {
+  return static_cast<size_t>(batch::MakePlan(args, nullptr).total);
+}
+
+cudaError_t PrepareDecodeBatch(const DecodeStepArgs& args, void* memory) {
+  using namespace batch;
+  std::byte* base = static_cast<std::byte*>(memory);
+  const Plan plan = MakePlan(args, base);
+  // Counters begin at 0, and columns that no tile writes are 0.
+  const cudaError_t cleared = cudaMemset(memory, 0, static_cast<size_t>(plan.total));
+  if (cleared != cudaSuccess) return cleared;
+  std::vector<Layer> table;
+  for (size_t i = 0; i < args.layers.size(); ++i) {
+    const DecodeStepLayer& from = args.layers[i];
+    Layer& to = table.emplace_back();
+    const DeviceMatrix* const all[kMatrices] = {&from.qkv.a,     &from.qkv.b,     &from.qkv.c, &from.o.a,
+                                                &from.gate_up.a, &from.gate_up.b, &from.down.a};
+    for (int m = 0; m < kMatrices; ++m) to.data[m] = all[m]->data, to.scales[m] = all[m]->scales;
+    to.bias[0] = from.qkv.a_bias, to.bias[1] = from.qkv.b_bias, to.bias[2] = from.qkv.c_bias;
+    to.ffn_norm = from.gate_up.norm;
+    to.next_norm = i + 1 < args.layers.size() ? args.layers[i + 1].qkv.norm : nullptr;
+    to.k_cache = from.qkv.kv.k, to.v_cache = from.qkv.kv.v;
+    to.window = from.window;
+  }
+  return cudaMemcpy(base + plan.layers_at, table.data(), table.size() * sizeof(Layer),
+                    cudaMemcpyHostToDevice);
+}
+
+uint32_t* DecodeBatchCounter(const DecodeStepArgs& args, void* memory) {
+  return const_cast<uint32_t*>(batch::MakePlan(args, static_cast<std::byte*>(memory)).params.step);
+}
+
+cudaError_t LaunchDecodeBatch(const DecodeStepArgs& args, void* memory, cudaStream_t stream) {
+  using namespace batch;
+  if (args.batch.count < 1 || args.batch.count > kMaxBatchTokens) return cudaErrorInvalidValue;
+  const BatchParams b = MakePlan(args, static_cast<std::byte*>(memory)).params;
+  const Format format = args.layers[0].qkv.a.format;
+  const float* norm = args.layers[0].qkv.norm;
+  const int shared = SharedBytes(format, b.layer_count);
+  switch (format) {
+    case Format::kBf16:
+      return LaunchBf16(b, norm, shared, stream);
+    case Format::kInt8:
+      return LaunchInt8(b, norm, shared, stream);
+    case Format::kInt4:
+      return LaunchInt4(b, norm, shared, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace celer::cuda

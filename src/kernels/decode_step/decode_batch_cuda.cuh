@@ -1,0 +1,229 @@
+// The kernel behind decode_batch_cuda.h, one instance per weight format and shape of heads.
+//
+// Grid: one block per multiprocessor, all resident at once. Sixteen warps multiply and attend; one fills the
+// ring of weights, one fetches activations, one finishes tiles. Tiles, batches of them and the ring are those
+// of matvec_cuda.cuh; a product of 16 rows has eight columns, one to a token.
+//
+// Activations: [padded / 32][8 tokens][32] bf16, the order of eight rows of weights, in chunks of 512 columns
+// (8 KB). Each chunk has a counter of the tiles (or heads) that went into it; counters never go back, the
+// number of steps and the layer say what a complete one shows. Before a value of a layer is written, all
+// blocks have read that of the layer before: each step from product to product needs all of the last one.
+//
+// A norm: who produces x writes x times the next norm's weights, and the sums of squares of x by tile; who
+// multiplies with it divides by the root in its epilogue.
+#pragma once
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/decode_step/decode_batch_attend.cuh"
+#include "kernels/decode_step/decode_batch_finish.cuh"
+#include "kernels/decode_step/decode_batch_product.cuh"
+#include "kernels/matmul/matvec_cuda.cuh"
+
+namespace celer::cuda::batch {
+
+// The ring. By one warp: lane 2i + h copies half h of tile i.
+template <Format F>
+__device__ __forceinline__ void Fill(const BatchParams& b, const Layer& layer, int i, const Run& run,
+                                     Memory<F>& memory, int lane, Filling& filling, uint64_t policy) {
+  const uint32_t ring = SharedAddress(memory.ring), full = SharedAddress(memory.full),
+                 empty = SharedAddress(memory.empty);
+  const int row_bytes = b.op[i].row_bytes, groups = F == Format::kInt4 ? b.op[i].padded / 128 : 1;
+  constexpr int kGroupBytes = 8 * ScaleBytesOf(F);  // scales of eight rows
+  for (int batch = 0; batch < run.batches(); ++batch) {
+    const Share share(run.Tiles(batch));
+    const std::byte *data = nullptr, *scales = nullptr;
+    if (lane / 2 < share.tiles) {
+      const Where where = Find(b, i, run.Begin(batch) + lane / 2);
+      const Matrix matrix = where.matrix[lane % 2];
+      const int row = where.row[lane % 2];
+      data = layer.data[matrix] + static_cast<int64_t>(row) * row_bytes;
+      if (IsInteger(F)) scales = layer.scales[matrix] + static_cast<int64_t>(row / 8) * groups * kGroupBytes;
+    }
+    const int chunk_bytes = share.chunk_bytes(), chunks = share.chunks(row_bytes);
+    const int chunk_groups = F == Format::kInt4 ? share.split * kSpans : 1;
+    const uint32_t to = lane * (share.tile_bytes() / 2);
+    const uint32_t scales_to = kStageBytes + lane * chunk_groups * kGroupBytes;
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      const int bytes = 8 * min(chunk_bytes, row_bytes - chunk * chunk_bytes);
+      const int scale_bytes = max(0, min(chunk_groups, groups - chunk * chunk_groups)) * kGroupBytes;
+      RingPlace& next = filling.next;
+      if (filling.under_way == kUnderWay) {
+        BarrierWait(full + filling.oldest.stage * 8, filling.oldest.parity);
+        filling.oldest.Advance(kStages);
+      } else {
+        ++filling.under_way;
+      }
+      const uint32_t bar = full + next.stage * 8, base = ring + next.stage * kFullStage<F>;
+      BarrierWait(empty + next.stage * 8, next.parity);
+      if (lane == 0) BarrierExpect(bar, static_cast<uint32_t>((bytes + scale_bytes) * 2 * share.tiles));
+      __syncwarp();
+      if (data) {
+        BulkCopy(base + to, data + static_cast<int64_t>(chunk) * chunk_bytes * 8, bytes, bar, policy);
+        if (scale_bytes > 0)
+          BulkCopy(base + scales_to, scales + static_cast<int64_t>(chunk) * chunk_groups * kGroupBytes,
+                   scale_bytes, bar, policy);
+      }
+      next.Advance(kStages);
+    }
+  }
+}
+
+__device__ __forceinline__ void BulkCopyPlain(uint32_t to, const void* from, uint32_t bytes, uint32_t bar) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(bar)
+      : "memory");
+}
+
+// Activations. By one warp: a lane to a chunk. `at` counts chunks; they use the slots in turn.
+__device__ __forceinline__ void Fetch(const BatchParams& b, int i, uint32_t turn, int passes, uint32_t slots,
+                                      uint32_t full, uint32_t empty, int lane, int& at) {
+  const Op& op = b.op[i];
+  for (int pass = 0; pass < passes; ++pass)
+    for (int chunk = 0; chunk < op.chunks;) {
+      const int mine = chunk + lane;
+      const bool here =
+          lane < kSlots && mine < op.chunks && Reached(op.ready + mine, PiecesOf(b, i, mine) * turn);
+      const int ready = __ffs(static_cast<int>(~__ballot_sync(0xffffffffu, here))) - 1;
+      if (lane < ready) {
+        const uint32_t slot = static_cast<uint32_t>(at + lane) % kSlots;
+        BarrierWait(empty + slot * 8, (static_cast<uint32_t>(at + lane) / kSlots & 1) ^ 1);
+        asm volatile("fence.proxy.async;" ::: "memory");
+        const auto bytes =
+            static_cast<uint32_t>(min(kSlotBytes, op.padded * kTokens * 2 - mine * kSlotBytes));
+        BarrierExpect(full + slot * 8, bytes);
+        BulkCopyPlain(slots + slot * kSlotBytes, op.x + static_cast<int64_t>(mine) * kSlotBytes, bytes,
+                      full + slot * 8);
+      }
+      __syncwarp();
+      at += ready, chunk += ready;
+    }
+}
+
+// What down leaves for qkv, of the embeddings. Grid: hidden / 16; a block has 16 columns of 8 tokens.
+template <Format F>
+__global__ void BeginKernel(const __grid_constant__ BatchParams b, const float* norm) {
+  const int token = threadIdx.x / 16, col = blockIdx.x * 16 + threadIdx.x % 16;
+  const float weight = __ldg(norm + col);
+  WaitForPrevious();
+  LetNextStart();
+  const float v = token < b.batch.count ? __ldcg(b.x + static_cast<int64_t>(token) * b.hidden + col) : 0;
+  reinterpret_cast<__nv_bfloat16*>(b.in_rows)[PlaceOf<F>(token, col)] = __float2bfloat16(v * weight);
+  float squares = v * v;
+  for (int x = 1; x < 16; x *= 2) squares += __shfl_xor_sync(0xffffffffu, squares, x);
+  if (threadIdx.x % 16 == 0) b.in_squares[blockIdx.x * kTokens + token] = squares;
+  __syncthreads();
+  if (threadIdx.x == 0) Signal(b.in_done + col / kChunk);
+}
+
+template <Format F, int L>
+__global__ void __launch_bounds__(kBlockThreads, 1) BatchKernel(const __grid_constant__ BatchParams b) {
+  extern __shared__ __align__(128) char raw[];
+  auto& memory = *reinterpret_cast<Memory<F>*>(raw);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i)
+      BarrierInit(SharedAddress(&memory.full[i]), 1), BarrierInit(SharedAddress(&memory.empty[i]), kWarps);
+    for (int i = 0; i < kSlots; ++i)
+      BarrierInit(SharedAddress(&memory.x_full[i]), 1),
+          BarrierInit(SharedAddress(&memory.x_empty[i]), kWarps);
+    for (int i = 0; i < 2; ++i) BarrierInit(SharedAddress(&memory.read[i]), 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  const int words = b.layer_count * static_cast<int>(sizeof(Layer) / 16);
+  for (int i = threadIdx.x; i < words; i += kBlockThreads)
+    reinterpret_cast<uint4*>(memory.layers)[i] = __ldg(reinterpret_cast<const uint4*>(b.layers) + i);
+  __syncthreads();
+  LetNextStart();
+  const auto run_of = [&](int layer, int i) {
+    return RunOf(b.op[i], (b.op[i].turn + layer * b.turn_step) % static_cast<int>(gridDim.x));
+  };
+
+  if (warp == kProducer) {  // needs nothing of what came before
+    Filling filling;
+    const uint64_t policy = StreamOncePolicy();
+    for (int layer = 0; layer < b.layer_count; ++layer)
+      for (int i = 0; i < kOps; ++i)
+        Fill<F>(b, memory.layers[layer], i, run_of(layer, i), memory, lane, filling, policy);
+    return;
+  }
+  WaitForPrevious();
+  // Every counter was used once per layer and step.
+  const uint32_t first_turn = (__ldcg(b.step) - 1) * static_cast<uint32_t>(b.layer_count) + 1;
+  if (warp == kFetcher) {
+    int at = 0;
+    for (int layer = 0; layer < b.layer_count; ++layer)
+      for (int i = 0; i < kOps; ++i) {
+        const int batches = run_of(layer, i).batches();
+        Fetch(b, i, first_turn + static_cast<uint32_t>(layer),
+              b.op[i].chunks <= kSlots ? min(batches, 1) : batches, SharedAddress(memory.x),
+              SharedAddress(memory.x_full), SharedAddress(memory.x_empty), lane, at);
+      }
+    return;
+  }
+  if (warp == kLast) {
+    if (lane < kTokens) {
+      const bool here = lane < b.batch.count;
+      const int position = here ? __ldcg(b.batch.positions + lane) : 0;
+      const int row = here ? __ldcg(b.batch.sequence + lane) : 0;
+      const int block =
+          __ldcg(b.batch.block_table + static_cast<int64_t>(row) * b.batch.max_blocks + position / kKvBlock);
+      memory.position[lane] = position;
+      memory.kv_row[lane] =
+          (static_cast<int64_t>(block) * b.kv_heads * kKvBlock + position % kKvBlock) * b.head_dim;
+    }
+    __syncwarp();
+    ArrivePair(4);
+    int parity = 0;
+    for (int layer = 0; layer < b.layer_count; ++layer)
+      for (int i = 0; i < kOps; ++i)
+        FinishAll(b, memory.layers[layer], layer, i, run_of(layer, i),
+                  first_turn + static_cast<uint32_t>(layer), memory, lane, parity);
+    return;
+  }
+  {
+    const int token = warp % kTokens;
+    if (token < b.batch.count) {
+      const int blocks = __ldcg(b.batch.positions + token) / kKvBlock + 1;
+      const int32_t* from =
+          b.batch.block_table + static_cast<int64_t>(__ldcg(b.batch.sequence + token)) * b.batch.max_blocks;
+      for (int i = warp / kTokens * 32 + lane; i < blocks; i += kWarps / kTokens * 32)
+        memory.table[token][i] = __ldcg(from + i);
+    }
+  }
+  SyncPair(4);  // with all of them, and the finisher
+  Multiplier state;
+  const int half = warp / kAttendWarps, items = b.batch.count * b.heads;
+  for (int layer = 0; layer < b.layer_count; ++layer)
+    for (int i = 0; i < kOps; ++i) {
+      if (i == 1) {
+        for (int item = static_cast<int>(blockIdx.x) + half * static_cast<int>(gridDim.x); item < items;
+             item += 2 * static_cast<int>(gridDim.x))
+          AttendItem<F, L>(b, memory.layers[layer], memory, item / b.heads, item % b.heads,
+                           first_turn + static_cast<uint32_t>(layer), half, warp % kAttendWarps, lane,
+                           [&] { state.AwaitRead(SharedAddress(memory.read)); });
+        ConsumerBarrier();  // the rooms are free for sums again
+      }
+      MultiplyAll<F>(b.op[i], run_of(layer, i), memory, warp, lane, state);
+    }
+}
+
+template <Format F, int L>
+cudaError_t LaunchShape(const BatchParams& b, int shared_bytes, cudaStream_t stream) {
+  static const cudaError_t allowed =
+      cudaFuncSetAttribute(BatchKernel<F, L>, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024);
+  if (allowed != cudaSuccess) return allowed;
+  return Launch(BatchKernel<F, L>, dim3(static_cast<unsigned>(Multiprocessors())), dim3(kBlockThreads),
+                static_cast<size_t>(shared_bytes), stream, b);
+}
+
+template <Format F>
+cudaError_t LaunchFormat(const BatchParams& b, const float* norm, int shared_bytes, cudaStream_t stream) {
+  const cudaError_t begun = Launch(BeginKernel<F>, dim3(static_cast<unsigned>(b.hidden / 16)),
+                                   dim3(16 * kTokens), 0, stream, b, norm);
+  if (begun != cudaSuccess) return begun;
+  return b.head_dim <= 64 ? LaunchShape<F, 8>(b, shared_bytes, stream)
+                          : LaunchShape<F, 16>(b, shared_bytes, stream);
+}
+
+}  // namespace celer::cuda::batch

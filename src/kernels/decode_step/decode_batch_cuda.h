@@ -1,0 +1,24 @@
+// All layers of a decode step in one kernel, for up to 8 tokens of different sequences. As in
+// decode_step_cuda.h a ring of weights runs ahead across operators and layers. Activations are bf16 from
+// their birth, in the order in which the tensor cores want them, so that no block converts them: each fetches
+// them by bulk copies as soon as a counter says that they are complete.
+#pragma once
+
+#include "kernels/decode_step/decode_step_cuda.h"
+
+namespace celer::cuda {
+
+constexpr int kMaxBatchTokens = 8;
+
+// Whether this kernel runs such a model.
+bool DecodeBatchRuns(const DecodeStepArgs& args);
+// Up to so many keys of a sequence: its attention does not divide sequences.
+int DecodeBatchKeys();
+
+// As in decode_step_cuda.h, for args.batch.count up to kMaxBatchTokens.
+size_t DecodeBatchBytes(const DecodeStepArgs& args);
+cudaError_t PrepareDecodeBatch(const DecodeStepArgs& args, void* memory);
+uint32_t* DecodeBatchCounter(const DecodeStepArgs& args, void* memory);
+cudaError_t LaunchDecodeBatch(const DecodeStepArgs& args, void* memory, cudaStream_t stream);
+
+}  // namespace celer::cuda

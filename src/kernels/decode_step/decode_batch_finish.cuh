@@ -1,0 +1,205 @@
+// What follows the products of decode_batch_cuda.cuh: norm, bias, rope, KV append, activation, residual. By
+// one warp, while the others multiply.
+#pragma once
+
+#include "kernels/decode_step/decode_batch_params.cuh"
+
+namespace celer::cuda::batch {
+
+// What a lane needs beside the sums of rows g and g + 8, tokens 2t and 2t + 1.
+struct Beside {
+  float add[2][2];  // [row, token]
+  float next[2];    // the next norm's weights
+  float cosine[2], sine[2];
+};
+
+// Two columns that share a word meet: of two lanes' two tokens each takes one, and stores both columns.
+template <Format F>
+__device__ __forceinline__ void StorePair(std::byte* rows, int col, int g, int t, const float (&v)[2]) {
+  const bool second = g & kNeighbour<F>;
+  const float other = __shfl_xor_sync(0xffffffffu, second ? v[0] : v[1], 4 * kNeighbour<F>);
+  const uint32_t pair = second ? PackBf16(other, v[1]) : PackBf16(v[0], other);
+  reinterpret_cast<uint32_t*>(rows)[PairOf<F>(2 * t + second, col & ~kNeighbour<F>)] = pair;
+}
+
+template <Format F>
+__device__ __forceinline__ void FinishAll(const BatchParams& b, const Layer& layer, int index, int i,
+                                          const Run& run, uint32_t turn, Memory<F>& memory, int lane,
+                                          int& parity) {
+  const int g = lane / 4, t = lane % 4, tokens = b.batch.count;
+  const Op& op = b.op[i];
+  const bool last_layer = index + 1 == b.layer_count;
+  if (run.batches() == 0) return;
+  float norm[2] = {1, 1};
+  if (i % 2 == 0) {
+    // All of x is there when its squares are.
+    for (int chunk = lane; chunk < op.chunks; chunk += 32)
+      while (!Reached(op.ready + chunk, PiecesOf(b, i, chunk) * turn)) {
+      }
+    __syncwarp();
+    const float* squares = i == 0 ? b.in_squares : b.squares;
+    float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll 8
+    for (int tile = lane / 2; tile < b.hidden / 16; tile += 16) {
+      const float4 part = __ldcg(reinterpret_cast<const float4*>(squares + tile * kTokens + lane % 2 * 4));
+      sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
+    }
+#pragma unroll
+    for (int x = 2; x < 32; x *= 2) {
+      sum.x += __shfl_xor_sync(0xffffffffu, sum.x, x);
+      sum.y += __shfl_xor_sync(0xffffffffu, sum.y, x);
+      sum.z += __shfl_xor_sync(0xffffffffu, sum.z, x);
+      sum.w += __shfl_xor_sync(0xffffffffu, sum.w, x);
+    }
+    if (lane < 2) reinterpret_cast<float4*>(memory.norms)[lane] = sum;
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+      norm[j] = rsqrtf(memory.norms[2 * t + j] / static_cast<float>(b.hidden) + b.eps);
+    __syncwarp();
+  }
+  const uint32_t read = SharedAddress(memory.read);
+  for (int batch = 0; batch < run.batches(); ++batch) {
+    const Share share(run.Tiles(batch));
+    const int begin = run.Begin(batch);
+    Beside beside[kBatch];
+    Where where[kBatch];
+#pragma unroll
+    for (int n = 0; n < kBatch; ++n) {
+      Beside& out = beside[n];
+      out = {};
+      if (n >= share.tiles) continue;
+      where[n] = Find(b, i, begin + n);
+      const Where& w = where[n];
+      if (i == 0) {
+        const float* bias = layer.bias[w.part];
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+          if (bias) out.add[h][0] = out.add[h][1] = __ldg(bias + w.row[h] + g);
+        if (w.rotate) {
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            const int64_t at = static_cast<int64_t>(memory.position[2 * t + j]) * (b.rope_dim / 2) +
+                               w.row[0] % b.head_dim + g;
+            out.cosine[j] = __ldg(b.rope_cos + at), out.sine[j] = __ldg(b.rope_sin + at);
+          }
+        }
+      } else if (i != 2) {
+        const float* next = i == 1 ? layer.ffn_norm : layer.next_norm;
+        // x of the layer before, or of behind o.
+        const int chunk = w.row[0] / kChunk;
+        if (i == 1 && index > 0) Await(b.in_done + chunk, PiecesOf(b, 0, chunk) * turn, lane);
+        if (i == 3) Await(b.x_done + chunk, PiecesOf(b, 2, chunk) * turn, lane);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const int row = w.row[h] + g;
+          if (next) out.next[h] = __ldg(next + row);
+          if (i == 1 && index == 0) {
+#pragma unroll
+            for (int j = 0; j < 2; ++j)
+              if (2 * t + j < tokens)
+                out.add[h][j] = __ldcg(b.x + static_cast<int64_t>(2 * t + j) * b.hidden + row);
+          } else {
+            const float2 pair = __ldcg(reinterpret_cast<const float2*>(b.residual + row * kTokens) + t);
+            out.add[h][0] = pair.x, out.add[h][1] = pair.y;
+          }
+        }
+      }
+    }
+    SyncPair(2 + parity);
+#pragma unroll
+    for (int n = 0; n < kBatch; ++n) {
+      if (n >= share.tiles) continue;
+      float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll 4
+      for (int w = 0; w < share.split; ++w) {
+        const float4 part = memory.sums[parity][(n << share.log2_split) + w][lane];
+        sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
+      }
+      float v[2][2] = {{sum.x * norm[0], sum.y * norm[1]}, {sum.z * norm[0], sum.w * norm[1]}};
+      const Where& w = where[n];
+      const Beside& with = beside[n];
+      if (i == 2) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) v[0][j] = Activate(b.activation, v[0][j]) * v[1][j];
+        StorePair<F>(b.mid_rows, w.row[0] + g, g, t, v[0]);
+        continue;
+      }
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int j = 0; j < 2; ++j) v[h][j] += with.add[h][j];
+      if (i == 0) {
+        if (w.rotate) {
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            const float x = v[0][j], y = v[1][j];
+            v[0][j] = x * with.cosine[j] - y * with.sine[j];
+            v[1][j] = y * with.cosine[j] + x * with.sine[j];
+          }
+        }
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            const int token = 2 * t + j, row = w.row[h] + g;
+            if (token >= tokens) continue;
+            if (w.part == 0) {
+              __stcg(b.q + static_cast<int64_t>(token) * b.heads * b.head_dim + row, v[h][j]);
+            } else {
+              const int64_t at = memory.kv_row[token] +
+                                 static_cast<int64_t>(row / b.head_dim) * kKvBlock * b.head_dim +
+                                 row % b.head_dim;
+              reinterpret_cast<__half*>(w.part == 1 ? layer.k_cache : layer.v_cache)[at] =
+                  __float2half_rn(v[h][j]);
+            }
+          }
+        continue;
+      }
+      float squares[2] = {0, 0};
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = w.row[h] + g;
+        if (i == 3 && last_layer) {
+#pragma unroll
+          for (int j = 0; j < 2; ++j)
+            if (2 * t + j < tokens) b.x[static_cast<int64_t>(2 * t + j) * b.hidden + row] = v[h][j];
+          continue;
+        }
+        __stcg(reinterpret_cast<float2*>(b.residual + row * kTokens) + t, make_float2(v[h][0], v[h][1]));
+        squares[0] += v[h][0] * v[h][0], squares[1] += v[h][1] * v[h][1];
+        const float scaled[2] = {v[h][0] * with.next[h], v[h][1] * with.next[h]};
+        StorePair<F>(i == 1 ? b.x_rows : b.in_rows, row, g, t, scaled);
+      }
+#pragma unroll
+      for (int x = 4; x < 32; x *= 2) {
+        squares[0] += __shfl_xor_sync(0xffffffffu, squares[0], x);
+        squares[1] += __shfl_xor_sync(0xffffffffu, squares[1], x);
+      }
+      if (g == 0 && !(i == 3 && last_layer))
+        __stcg(reinterpret_cast<float2*>((i == 1 ? b.squares : b.in_squares) + (begin + n) * kTokens) + t,
+               make_float2(squares[0], squares[1]));
+    }
+    __syncwarp();
+    if (lane == 0) BarrierArrive(read + parity * 8);
+    parity ^= 1;
+    if (i == 3 && last_layer) continue;
+    uint32_t* counter = nullptr;
+#pragma unroll
+    for (int n = 0; n < kBatch; ++n) {
+      if (n >= share.tiles || lane != n) continue;
+      const Where& w = where[n];
+      if (i == 0)
+        counter = b.qkv_done +
+                  (w.part == 0   ? 0
+                   : w.part == 1 ? b.heads
+                                 : b.heads + b.kv_heads) +
+                  w.row[0] / b.head_dim;
+      else
+        counter = (i == 1 ? b.x_done : i == 2 ? b.mid_done : b.in_done) + w.row[0] / kChunk;
+    }
+    if (counter) Signal(counter);
+  }
+}
+
+}  // namespace celer::cuda::batch

@@ -1,0 +1,169 @@
+// What the kernel of decode_batch_cuda.cuh works on: operators and layers, shared memory, counters, and the
+// order of activations.
+#pragma once
+
+#include "kernels/decode_step/decode_batch_cuda.h"
+#include "kernels/matmul/matvec_finish.cuh"
+#include "kernels/matmul/matvec_ring.cuh"
+
+namespace celer::cuda::batch {
+
+using namespace matvec;  // the ring, tiles and instructions
+
+constexpr int kTokens = kMaxBatchTokens;
+constexpr int kFetcher = kWarps + 1, kLast = kWarps + 2;  // warps beside those that multiply and kProducer
+constexpr int kBlockThreads = (kWarps + 3) * 32;
+constexpr int kOps = 4;                  // of a layer: qkv, o, gate and up, down; attention before the second
+constexpr int kChunk = 512, kSlots = 8;  // columns of activations in a slot, and slots
+constexpr int kSlotBytes = kChunk * kTokens * 2;
+constexpr int kStages = 4;
+constexpr int kUnderWay = 2;              // stages; three are 1 % slower
+constexpr int kAttendWarps = kWarps / 2;  // two items at once
+constexpr int kMaxKeys = 2048;            // of a sequence
+
+// Weights, then scales: of int4 one to 128 columns, of int8 one to a row.
+template <Format F>
+constexpr int kFullStage = kStageBytes + (F == Format::kInt4   ? kWarps * kSpans * 16 * ScaleBytesOf(F)
+                                          : F == Format::kInt8 ? kBatch * 16 * ScaleBytesOf(F)
+                                                               : 0);
+
+// What an operator is in all layers.
+struct Op {
+  int rounds, each, more, turn;   // as in Params; `turn` of layer 0
+  int row_bytes, padded, chunks;  // of weights; columns and chunks of activations
+  int cols, unit;                 // of x: its columns come in tiles of so many
+  const std::byte* x;             // activations
+  uint32_t* ready;                // [chunks]
+};
+
+enum Matrix { kQ, kK, kV, kO, kGate, kUp, kDown, kMatrices };
+
+// Pointers of one layer.
+struct alignas(16) Layer {
+  const std::byte *data[kMatrices], *scales[kMatrices];
+  const float* bias[3];               // of q, k, v
+  const float *ffn_norm, *next_norm;  // the latter null in the last layer
+  std::byte *k_cache, *v_cache;
+  int64_t window;
+};
+
+struct BatchParams {
+  Op op[kOps];
+  const Layer* layers;
+  int layer_count, turn_step;  // tiles of a layer's operators that shift the next layer's turns
+  const uint32_t* step;
+  DeviceBatch batch;
+  std::byte *attended, *x_rows, *mid_rows, *in_rows;  // activations: of o, gate and up, down, qkv
+  uint32_t *qkv_done, *attended_done, *x_done, *mid_done, *in_done;
+  float *squares, *in_squares;  // [hidden / 16, 8]: of x behind o, and behind down
+  float* q;                     // [8, heads * head_dim]
+  float* x;                     // [tokens, hidden], in and out
+  float* residual;              // [hidden, 8]
+  int hidden, inter, heads, kv_heads, head_dim, rope_dim;
+  const float *rope_cos, *rope_sin;
+  DeviceActivation activation;
+  float eps, scale;
+};
+
+// Shared memory.
+template <Format F>
+struct Memory {
+  char ring[kStages][kFullStage<F>];
+  char x[kSlots][kSlotBytes];
+  float4 sums[2][kWarps][32];  // of two batches in turn; attention has its Rooms there
+  uint64_t full[kStages], empty[kStages], x_full[kSlots], x_empty[kSlots], read[2];
+  float norms[kTokens];
+  int position[kTokens];
+  int64_t kv_row[kTokens];  // of head 0, in elements
+  int32_t table[kTokens][kMaxKeys / kKvBlock];
+  Layer layers[1];  // layer_count
+};
+
+// ---- counters
+
+__device__ __forceinline__ uint32_t LoadAcquire(const uint32_t* from) {
+  uint32_t v;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
+  return v;
+}
+__device__ __forceinline__ void Signal(uint32_t* counter) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+__device__ __forceinline__ bool Reached(const uint32_t* counter, uint32_t wanted) {
+  return static_cast<int>(LoadAcquire(counter) - wanted) >= 0;
+}
+// By a whole warp.
+__device__ __forceinline__ void Await(const uint32_t* counter, uint32_t wanted, int lane) {
+  if (lane == 0)
+    while (!Reached(counter, wanted)) {
+    }
+  __syncwarp();
+}
+// Tiles, or heads of tokens, that go into a chunk of an operator's x.
+__device__ __forceinline__ uint32_t PiecesOf(const BatchParams& b, int i, int chunk) {
+  const Op& op = b.op[i];
+  const int begin = chunk * kChunk, end = min(begin + kChunk, op.cols);
+  const int pieces = (end - 1) / op.unit - begin / op.unit + 1;
+  return static_cast<uint32_t>(i == 1 ? pieces * b.batch.count : pieces);
+}
+
+// ---- tiles
+
+__device__ __forceinline__ Run RunOf(const Op& op, int turn) {
+  const int grid = static_cast<int>(gridDim.x);
+  int block = static_cast<int>(blockIdx.x) - turn;
+  if (block < 0) block += grid;
+  const int stride = grid * kBatch;
+  return {op.rounds, static_cast<int>(blockIdx.x) * kBatch, stride,
+          op.rounds * stride + block * op.each + min(block, op.more), op.each + (block < op.more ? 1 : 0)};
+}
+
+// The two halves of a tile.
+struct Where {
+  Matrix matrix[2];
+  int row[2];
+  int part;  // of q, k, v
+  bool rotate;
+};
+
+__device__ __forceinline__ Where Find(const BatchParams& b, int i, int tile) {
+  if (i == 2) return {{kGate, kUp}, {tile * 8, tile * 8}, 0, false};
+  if (i != 0) {
+    const Matrix matrix = i == 1 ? kO : kDown;
+    return {{matrix, matrix}, {tile * 16, tile * 16 + 8}, 0, false};
+  }
+  const int per_head = b.head_dim / 16, q_tiles = b.heads * per_head, k_tiles = b.kv_heads * per_head;
+  const int part = tile >= q_tiles + k_tiles ? 2 : tile >= q_tiles ? 1 : 0;
+  tile -= part == 2 ? q_tiles + k_tiles : part == 1 ? q_tiles : 0;
+  const int head = tile / per_head, within = tile % per_head;
+  const bool rotate = part < 2 && within < b.rope_dim / 16;
+  const int row = head * b.head_dim + within * (rotate ? 8 : 16);
+  const Matrix matrix = part == 0 ? kQ : part == 1 ? kK : kV;
+  return {{matrix, matrix}, {row, row + (rotate ? b.rope_dim / 2 : 8)}, part, rotate};
+}
+
+// ---- the order of activations
+
+// Eight columns stand in the order in which a lane's weights come out of their words: bf16 0 1 2 3 4 5 6 7,
+// int8 0 2 1 3 4 6 5 7, int4 0 4 1 5 2 6 3 7. So column c and c + kNeighbour share a word.
+template <Format F>
+constexpr int kNeighbour = F == Format::kInt4   ? 4
+                           : F == Format::kInt8 ? 2
+                                                : 1;
+// Of columns 0 to 7, where the neighbour's bit is not set.
+template <Format F>
+__device__ __forceinline__ int WordOf(int c) {
+  return F == Format::kInt4 ? c & 3 : F == Format::kInt8 ? (c & 1) | (c & 4) >> 1 : c >> 1;
+}
+// In words of two columns.
+template <Format F>
+__device__ __forceinline__ int64_t PairOf(int token, int col) {
+  return (static_cast<int64_t>(col / 32) * kTokens + token) * 16 + col % 32 / 8 * 4 + WordOf<F>(col % 8);
+}
+// In elements.
+template <Format F>
+__device__ __forceinline__ int64_t PlaceOf(int token, int col) {
+  return 2 * PairOf<F>(token, col & ~kNeighbour<F>) + ((col & kNeighbour<F>) != 0);
+}
+
+}  // namespace celer::cuda::batch
