@@ -28,7 +28,7 @@ namespace {
 // is enough work sequences are split later. Up to four tokens are one kind of batch, five to eight another.
 int LeastBlocks(int tokens, int columns) {
   const int work = (tokens <= 4 ? 1 : std::max(tokens, 8)) * columns;
-  return work < 256 ? 32 : work < 1024 ? 64 : 128;
+  return work < 16 ? 8 : work < 256 ? 32 : work < 1024 ? 64 : 128;
 }
 
 cudaError_t LaunchSome(const DeviceAttentionArgs& a, const Bunches& b, cudaStream_t stream) {
@@ -50,9 +50,11 @@ cudaError_t LaunchSome(const DeviceAttentionArgs& a, const Bunches& b, cudaStrea
 }  // namespace attention
 
 int AttentionSplits(int heads, int kv_heads) {
-  // One sequence alone gives every multiprocessor four blocks.
+  // One sequence alone gives every multiprocessor four blocks, or two where each column would have many
+  // pieces.
   const int columns = attention::BunchesOf(heads, kv_heads).columns;
-  return std::clamp(4 * attention::Multiprocessors() / columns, 1, attention::kMostSplits);
+  const int each = columns < 16 ? 2 : 4;
+  return std::clamp(each * attention::Multiprocessors() / columns, 1, attention::kMostSplits);
 }
 
 int64_t AttentionPartialFloats(int64_t tokens, int heads, int kv_heads, int padded_dim) {

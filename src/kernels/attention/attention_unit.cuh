@@ -569,12 +569,20 @@ __device__ __forceinline__ void Attend(const DeviceAttentionArgs& a, int at_once
   for (int n = thread; n < items * kWarps; n += kThreads) {
     const int from = n / items * share, item = n % items, i = item * 4 / padded;
     const float4* at_item = reinterpret_cast<const float4*>(partial + 4 * at_once) + item;
+    const int until = min(from + share, span.active);
     float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll 4
-    for (int s = from; s < min(from + share, span.active); ++s) {
-      const float4 o = __ldcg(at_item + s * (slot_floats / 4));
-      const float f = shared.weight[i][s];
-      sum.x += o.x * f, sum.y += o.y * f, sum.z += o.z * f, sum.w += o.w * f;
+    constexpr int kAtOnce = 16;  // one trip to L2 for all of them
+    for (int s = from; s < until; s += kAtOnce) {
+      float4 o[kAtOnce];
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j)
+        if (s + j < until) o[j] = __ldcg(at_item + (s + j) * (slot_floats / 4));
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        if (s + j >= until) break;
+        const float f = shared.weight[i][s + j];
+        sum.x += o[j].x * f, sum.y += o[j].y * f, sum.z += o[j].z * f, sum.w += o[j].w * f;
+      }
     }
     reinterpret_cast<float4*>(sums)[n] = sum;
   }
