@@ -30,22 +30,25 @@ std::vector<std::string> FlagNames(const CLI::App& app) {
 
 std::string Sentence(const CLI::App& app, const CLI::ParseError& error,
                      const std::vector<std::string>& args) {
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
-    const std::vector<std::string> extras = app.remaining();
-    const std::string flag = extras.empty() ? (args.empty() ? "" : args.back()) : extras.front();
-    if (flag.starts_with("-")) {
-      const std::string bare = flag.substr(0, flag.find('='));
-      const std::vector<std::string> names = FlagNames(app);
-      const std::string hint = DidYouMean(bare, names);
-      return fmt::format("unknown flag '{}'{}", bare,
-                         hint.empty() ? "; see celer " + app.get_name() + " --help" : hint);
-    }
-    return fmt::format("unexpected argument '{}'; see celer {} --help", flag, app.get_name());
+  const std::string help = "; see celer " + app.get_name() + " --help";
+  const bool extra = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
+  const bool missing = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  // A mistyped flag may be why something is missing, so it comes first.
+  const std::vector<std::string> rest = app.remaining();
+  const auto flag =
+      std::find_if(rest.begin(), rest.end(), [](const auto& arg) { return arg.starts_with("-"); });
+  if ((extra || missing) && flag != rest.end()) {
+    const std::string bare = flag->substr(0, flag->find('='));
+    const std::vector<std::string> names = FlagNames(app);
+    const std::string hint = DidYouMean(bare, names);
+    return fmt::format("unknown flag '{}'{}", bare, hint.empty() ? help : hint);
   }
+  if (extra)
+    return fmt::format("unexpected argument '{}'{}", rest.empty() ? args.back() : rest.front(), help);
   std::string message = error.what();
   std::replace(message.begin(), message.end(), '\n', ' ');
   while (!message.empty() && (message.back() == ' ' || message.back() == '.')) message.pop_back();
-  return message;
+  return missing ? message + help : message;
 }
 
 }  // namespace

@@ -153,7 +153,9 @@ class Refusals(SynthCase):
                 (["llama-2-7b", "--weights", "f16", "-o", out, "--experts", 4], "no mixture of experts"),
                 (["llama-2-7b", "--weights", "f16", "-o", out, "--kv-heads", 5], "llama-2-7b"),
                 (["llama-2-7b", "--weights", "f16", "-o", out, "--layers", 0], "--layers"),
-                (["llama-2-7b", "--weights", "f16"], "--output is required"),
+                (["llama-2-7b", "--weights", "f16"], "--output is required; see celer synth --help"),
+                # The mistake, and not what is missing because of it.
+                (["llama-2-7b", "--weigths", "f16"], "unknown flag '--weigths'; did you mean '--weights'?"),
                 (["llama-2-7b", "--weights", "f16", "-o", self.folder / "no" / "such" / "m.gguf", *self.SMALL], "cannot be written"),
                 (["llama-3.1-405b", "--weights", "f32", "-o", out, "--layers", 4000], "MB free"),
         ):
