@@ -155,7 +155,8 @@ TEST(DecodeStepCompany, ASequenceDoesNotSeeItsCompany) {
   }
 }
 
-// Five to eight tokens: one kernel whose activations are bf16, against products that keep 16 bits.
+// Five to eight tokens: one kernel whose activations are bf16, against products that keep 16 bits. Twelve
+// products in a row, each of activations that are off by 2^-9 at most: 2.3e-2 if all errors added up.
 class DecodeBatch : public testing::TestWithParam<Shape> {};
 
 TEST_P(DecodeBatch, IsNearOneKernelPerOperator) {

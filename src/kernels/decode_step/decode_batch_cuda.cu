@@ -30,7 +30,7 @@ int SharedBytes(Format format, int layers) {
 // How the step's own memory is divided, and the parameters that point into it.
 struct Plan {
   BatchParams params;
-  int64_t layers_at, steps_at, counters_at, values_at, total;
+  int64_t layers_at, steps_at, counters_at, total;
   int64_t counters;  // of one number of tokens
 };
 
@@ -63,7 +63,6 @@ Plan MakePlan(const DecodeStepArgs& args, std::byte* memory) {
                 of_inter = chunks(b.inter), of_qkv = b.heads + 2 * b.kv_heads;
   plan.counters = 2 * of_hidden + of_heads + of_inter + of_qkv;
   plan.counters_at = take(plan.counters * kTokens * 4);
-  plan.values_at = at;
   b.layers = reinterpret_cast<const Layer*>(memory + plan.layers_at);
   const int which = std::clamp(count, 1, kTokens) - 1;
   b.step = reinterpret_cast<const uint32_t*>(memory + plan.steps_at) + which;

@@ -68,13 +68,6 @@ __device__ __forceinline__ void Fill(const BatchParams& b, const Layer& layer, i
   }
 }
 
-__device__ __forceinline__ void BulkCopyPlain(uint32_t to, const void* from, uint32_t bytes, uint32_t bar) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(bar)
-      : "memory");
-}
-
 // Activations. By one warp: a lane to a chunk. `at` counts chunks; they use the slots in turn.
 __device__ __forceinline__ void Fetch(const BatchParams& b, int i, uint32_t turn, int passes, uint32_t slots,
                                       uint32_t full, uint32_t empty, int lane, int& at) {
@@ -92,8 +85,8 @@ __device__ __forceinline__ void Fetch(const BatchParams& b, int i, uint32_t turn
         const auto bytes =
             static_cast<uint32_t>(min(kSlotBytes, op.padded * kTokens * 2 - mine * kSlotBytes));
         BarrierExpect(full + slot * 8, bytes);
-        BulkCopyPlain(slots + slot * kSlotBytes, op.x + static_cast<int64_t>(mine) * kSlotBytes, bytes,
-                      full + slot * 8);
+        BulkCopyKeep(slots + slot * kSlotBytes, op.x + static_cast<int64_t>(mine) * kSlotBytes, bytes,
+                     full + slot * 8);
       }
       __syncwarp();
       at += ready, chunk += ready;

@@ -1,7 +1,6 @@
 #include "kernels/decode_step/decode_step_cuda.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 #include <vector>

@@ -55,6 +55,13 @@ __device__ __forceinline__ void BulkCopy(uint32_t to, const void* from, uint32_t
       "l"(from), "r"(bytes), "r"(bar), "l"(policy)
       : "memory");
 }
+// Of what others will read, too.
+__device__ __forceinline__ void BulkCopyKeep(uint32_t to, const void* from, uint32_t bytes, uint32_t bar) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(bar)
+      : "memory");
+}
 __device__ __forceinline__ uint4 Load16(uint32_t from) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -14,6 +14,7 @@ namespace {
 using matvec::BarrierExpect;
 using matvec::BarrierInit;
 using matvec::BarrierWait;
+using matvec::BulkCopyKeep;
 using matvec::PackBf16;
 
 constexpr int kActivationThreads = 256;
@@ -138,11 +139,8 @@ __global__ void __launch_bounds__(kManyThreads)
     const int token = first_token + four * kFour, buffer = four % buffers;
     const uint32_t bytes = static_cast<uint32_t>(min(kFour, tokens - token)) * row_bytes;
     BarrierExpect(full + buffer * 8, bytes);
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-        "[%0], [%1], %2, [%3];" ::"r"(shared + buffer * four_bytes),
-        "l"(x + static_cast<int64_t>(token) * cols), "r"(bytes), "r"(full + buffer * 8)
-        : "memory");
+    BulkCopyKeep(shared + buffer * four_bytes, x + static_cast<int64_t>(token) * cols, bytes,
+                 full + buffer * 8);
   };
   if (threadIdx.x == 0)
     for (int four = 0; four < min(own, buffers); ++four) bring(four);

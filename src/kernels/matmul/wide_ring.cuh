@@ -15,6 +15,7 @@ using matvec::BarrierArrive;
 using matvec::BarrierExpect;
 using matvec::BarrierInit;
 using matvec::BarrierWait;
+using matvec::BulkCopyKeep;
 using matvec::Load16;
 using matvec::PackBf16;
 using matvec::RingPlace;
@@ -150,12 +151,6 @@ __device__ __forceinline__ int EightOf(const Params& p, int pair, int half) {
 
 // ---- filling the ring
 
-__device__ __forceinline__ void BulkCopyKeep(uint32_t to, const void* from, uint32_t bytes, uint32_t bar) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(bar)
-      : "memory");
-}
 // A box of the map's size, from column x and row y on. What lies outside the map is zero.
 __device__ __forceinline__ void BoxCopy(uint32_t to, const CUtensorMap* map, int x, int y, uint32_t bar,
                                         uint64_t policy) {
