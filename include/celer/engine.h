@@ -112,7 +112,9 @@ class Engine {
   const std::optional<Error>& fault() const;
   void Cancel(int64_t request);
   void Release(int64_t request);  // drops what `keep` kept
-  // Prompt tokens of this request that were found in kept keys and values, not computed.
+  int64_t KeptRequests() const;   // how many Release() could drop; the KV's room bounds them
+  // Prompt tokens of this request that were found in kept keys and values, not computed. Known while it is
+  // worked on or kept; 0 after that.
   int64_t ReusedTokens(int64_t request) const;
 
   // log p(tokens[i] | tokens[0..i)) for i in [first, tokens.size()), in a sequence of its own.

@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 
 #include "cli/bench_ladder.h"
@@ -13,6 +15,7 @@
 #include "cli/engine_flags.h"
 #include "cli/model_path.h"
 #include "core/device.h"
+#include "io/json.h"
 #include "limits/measured_machine.h"
 #include "limits/quantity.h"
 #include "models/decoder.h"
@@ -95,7 +98,7 @@ Result<BenchPlan> MakePlan(const Flags& flags, int64_t model_positions) {
 // Said at once, not after minutes of measuring.
 Status CheckWritable(const std::string& path) {
   if (!path.empty() && !std::ofstream(path, std::ios::app))
-    return Error::Io(path, ": cannot be opened for writing");
+    return Error::Io(path, ": cannot be opened for writing: ", std::strerror(errno));
   return {};
 }
 
@@ -103,7 +106,7 @@ Result<int> Print(const Flags& flags, const auto& report, auto html, auto json, 
   // Files first: an answer followed by an error would look like success.
   if (!flags.html.empty()) CELER_RETURN_IF_ERROR(WriteFile(flags.html, html(report)));
   if (flags.json)
-    fmt::print("{}\n", json(report).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    fmt::print("{}\n", JsonText(json(report), 2));
   else
     fmt::print("{}", text(report));
   return kOk;
@@ -173,7 +176,7 @@ int BenchCommand(const std::vector<std::string>& args) {
       "--ladder", flags.ladder,
       "instead of MODEL: a preset of celer limits, decoded on a GPU with random weights, from plain "
       "launches to int4 step by step");
-  app.get_option("model")->required(false);
+  app.get_option("MODEL")->required(false);
   app.add_option("--launch", flags.engine.launch,
                  "how a GPU's decode steps start: eager, graph, or fused into one kernel where that can be");
   app.add_option("--context", flags.engine.context,

@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "cli/generate_flags.h"
 #include "cli/interrupt.h"
+#include "io/json.h"
 
 namespace celer::cli {
 namespace {
@@ -107,8 +108,10 @@ class Chat {
         Answer();
     } else if (name == "/save") {
       std::ofstream out(rest);
-      out << messages_.dump(2) << "\n";
-      if (out)
+      out << JsonText(messages_, 2) << "\n";
+      if (rest.empty())
+        fmt::print(stderr, "give a file name, as in /save talk.json\n");
+      else if (out)
         fmt::print(stderr, "saved {} messages to '{}'\n", messages_.size(), rest);
       else
         fmt::print(stderr, "could not write to '{}'\n", rest);

@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <fstream>
+#include <stdexcept>
 
 #include "core/suggest.h"
 
@@ -16,6 +20,9 @@ class HelpFormatter : public CLI::Formatter {
  public:
   explicit HelpFormatter(std::string header) : header_(std::move(header)) { column_width(34); }
   std::string make_description(const CLI::App*) const override { return header_; }
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    return CLI::Formatter::make_usage(app, "celer " + name);
+  }
 
  private:
   std::string header_;
@@ -26,6 +33,28 @@ std::vector<std::string> FlagNames(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options())
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   return names;
+}
+
+std::string Expected(const CLI::Option& option) {
+  if (option.get_expected_max() == 0) return "nothing, true or false";  // a switch
+  const std::string type = option.get_type_name();
+  if (type == "INT") return "a whole number";
+  if (type == "UINT") return "a whole number from 0";
+  return type == "FLOAT" ? "a number" : "a value";
+}
+
+// A value that is missing or of another kind: CLI11's own words are about its types. Empty for other errors.
+std::string AboutAValue(const CLI::App& app, const CLI::ParseError& error) {
+  const std::string message = error.what();
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_name();
+    if (const std::string start = "Could not convert: " + name + " = "; message.starts_with(start))
+      return fmt::format("{} '{}': expected {}", name, message.substr(start.size()), Expected(*option));
+    if (message.starts_with(name + ": ") && message.ends_with(" missing"))
+      return fmt::format("{} needs {} after it; see celer {} --help", name, Expected(*option),
+                         app.get_name());
+  }
+  return "";
 }
 
 std::string Sentence(const CLI::App& app, const CLI::ParseError& error,
@@ -45,6 +74,7 @@ std::string Sentence(const CLI::App& app, const CLI::ParseError& error,
   }
   if (extra)
     return fmt::format("unexpected argument '{}'{}", rest.empty() ? args.back() : rest.front(), help);
+  if (const std::string about = AboutAValue(app, error); !about.empty()) return about;
   std::string message = error.what();
   std::replace(message.begin(), message.end(), '\n', ' ');
   while (!message.empty() && (message.back() == ' ' || message.back() == '.')) message.pop_back();
@@ -68,6 +98,12 @@ std::optional<int> Parse(CLI::App& app, const std::vector<std::string>& args) {
   } catch (const CLI::CallForHelp&) {
     std::fputs(app.help().c_str(), stdout);
     return kOk;
+  } catch (const std::invalid_argument&) {  // CLI11 lets it through for a switch that the environment sets
+    for (const CLI::Option* option : app.get_options())
+      if (const std::string name = option->get_envname(); !name.empty())
+        if (const char* value = std::getenv(name.c_str()))
+          return Fail(Error::Invalid(name, "='", value, "': expected 0 or 1"));
+    throw;
   } catch (const CLI::ParseError& error) {
     fmt::print(stderr, "error: {}\n", Sentence(app, error, args));
     return kUsage;
@@ -76,7 +112,7 @@ std::optional<int> Parse(CLI::App& app, const std::vector<std::string>& args) {
 
 Status WriteFile(const std::string& path, const std::string& content) {
   std::ofstream file(path, std::ios::binary);
-  if (!file) return Error::Io(path, ": cannot be opened for writing");
+  if (!file) return Error::Io(path, ": cannot be opened for writing: ", std::strerror(errno));
   file << content;
   file.close();
   if (!file) return Error::Io(path, ": could not be written in full");

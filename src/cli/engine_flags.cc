@@ -7,7 +7,7 @@
 namespace celer::cli {
 
 void AddEngineFlags(CLI::App& app, std::string* model, EngineOptions* options) {
-  app.add_option("model", *model,
+  app.add_option("MODEL", *model,
                  "a pulled name (smollm2), a GGUF file, a Hugging Face folder or a llama2.c .bin")
       ->required();
   app.add_option("--weights", options->weights,

@@ -136,9 +136,7 @@ Result<Contents> InspectFolder(const fs::path& path) {
     if ((*names)[0].is_string()) out.detail = Printable((*names)[0].get<std::string>());
   out.architecture = Printable(out.architecture);
   for (const auto& [key, value] : config.items()) {
-    const std::string text = value.is_string()
-                                 ? value.get<std::string>()
-                                 : value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    const std::string text = value.is_string() ? value.get<std::string>() : JsonText(value);
     const bool large = text.size() > 4096;
     out.fields.push_back({Printable(key), std::string(JsonTypeName(value)), Printable(text, 128),
                           large ? Json(Printable(text, 4096)) : Json(value)});
@@ -260,7 +258,7 @@ void PrintJson(const std::string& path, const Contents& contents, bool with_tens
                                 {"bytes", tensor.bytes}});
     }
   }
-  fmt::print("{}\n", out.dump(2, ' ', false, Json::error_handler_t::replace));
+  fmt::print("{}\n", JsonText(out, 2));
 }
 
 void PrintText(const std::string& path, const Contents& contents, bool with_tensors) {

@@ -11,6 +11,7 @@
 #include "cli/operators.h"
 #include "core/cpu_features.h"
 #include "core/variant.h"
+#include "io/json.h"
 #include "kernels/operators.h"
 #include "limits/probe.h"
 
@@ -32,7 +33,7 @@ void PrintJson(const std::vector<OperatorInfo>& operators) {
     list.push_back({{"operator", op.name}, {"variants", variants}});
   }
   const Json out = {{"cpu", HostCpu().model}, {"features", HostCpu().FlagList()}, {"operators", list}};
-  fmt::print("{}\n", out.dump(2, ' ', false, Json::error_handler_t::replace));
+  fmt::print("{}\n", JsonText(out, 2));
 }
 
 void PrintTable(const std::vector<OperatorInfo>& operators) {

@@ -10,6 +10,7 @@
 #include "cli/limits_machine.h"
 #include "cli/limits_options.h"
 #include "cli/limits_report.h"
+#include "io/json.h"
 #include "limits/quantity.h"
 
 namespace celer::cli {
@@ -40,8 +41,7 @@ Status Answer(const LimitsOptions& options) {
   if (!options.svg.empty()) CELER_RETURN_IF_ERROR(WriteFile(options.svg, LimitsSvg(request)));
   if (!options.html.empty()) CELER_RETURN_IF_ERROR(WriteFile(options.html, LimitsHtml(request)));
   if (options.json) {
-    fmt::print("{}\n",
-               LimitsJson(request).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    fmt::print("{}\n", JsonText(LimitsJson(request), 2));
   } else {
     fmt::print("{}", LimitsText(request, options.brief));
   }

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/html.h"
+
 namespace celer::cli {
 namespace {
 
@@ -51,30 +53,10 @@ std::string MarkAt(double px, double py, Marker marker, const char* color, doubl
 }  // namespace
 
 std::string XmlEscape(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        // Control characters are not XML at all.
-        if (static_cast<unsigned char>(c) >= 0x20 || c == '\n' || c == '\t') out += c;
-    }
-  }
-  return out;
+  std::string shown;
+  for (const char c : text)  // control characters are not XML at all
+    if (static_cast<unsigned char>(c) >= 0x20 || c == '\n' || c == '\t') shown += c;
+  return EscapeHtml(shown);
 }
 
 std::vector<double> Ticks(const Axis& axis) {

@@ -1,20 +1,19 @@
 #include "cli/limits_model.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
 
 #include "core/result.h"
+#include "io/json.h"
 
 namespace celer::cli {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr uintmax_t kMaxConfigBytes = 16u << 20;  // real ones have a few kilobytes
+constexpr size_t kMaxConfigBytes = size_t{16} << 20;  // real ones have a few kilobytes
 
 // Reads fields and remembers the first that is wrong, so that a shape is filled in one go.
 class Fields {
@@ -88,8 +87,7 @@ void RefuseUnmodelled(Fields& fields, const std::string& where, const std::strin
 }  // namespace
 
 Result<LlmShape> ParseConfigJson(std::string_view text, const std::string& where, const std::string& name) {
-  const Json root = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (root.is_discarded()) return Error::Corrupt(where, ": not valid JSON");
+  CELER_ASSIGN(const Json root, ParseJson(text, where));
   if (!root.is_object()) return Error::Corrupt(where, ": must hold a JSON object");
   // Models that also see or hear keep the decoder's shape one level down.
   const bool nested =
@@ -128,16 +126,8 @@ Result<LlmShape> ParseConfigJson(std::string_view text, const std::string& where
 }
 
 Result<LlmShape> ShapeFromConfigJson(const std::filesystem::path& path) {
+  CELER_ASSIGN(const std::string text, ReadTextFile(path, kMaxConfigBytes));
   std::error_code error;
-  const uintmax_t size = std::filesystem::file_size(path, error);
-  if (error) return Error::Io(path.string(), ": cannot be read: ", error.message());
-  if (size > kMaxConfigBytes)
-    return Error::Corrupt(path.string(), ": ", size,
-                          " bytes are too many for a config.json; give the model's config.json");
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return Error::Io(path.string(), ": cannot be opened");
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (file.bad()) return Error::Io(path.string(), ": cannot be read");
   // A folder says more than "config.json".
   std::filesystem::path named = std::filesystem::absolute(path, error);
   std::string name =

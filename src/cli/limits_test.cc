@@ -275,7 +275,7 @@ TEST(LimitsFigures, MarkTheTurningPointsAndEscapeNames) {
   for (const char* label : {"rough 99", "rough 553", "exact 113", "exact 481", "exact 50", "exact 571"})
     EXPECT_THAT(svg, HasSubstr(label));
   for (const std::string* page : {&svg, &html}) {
-    EXPECT_THAT(*page, HasSubstr("&lt;b&gt;&amp;&quot;model&quot; on rtx4090"));
+    EXPECT_THAT(*page, HasSubstr("&lt;b&gt;&amp;&#34;model&#34; on rtx4090"));
     EXPECT_THAT(*page, Not(HasSubstr("<b>")));
   }
   // Self-contained: nothing is loaded from elsewhere.

@@ -13,6 +13,7 @@
 #include "cli/operators.h"
 #include "core/suggest.h"
 #include "core/variant.h"
+#include "io/mapping_faults.h"
 
 namespace celer::cli {
 namespace {
@@ -56,7 +57,7 @@ int Main(const std::vector<std::string>& args) {
       return command.run({args.begin() + 1, args.end()});
     }
 
-  std::vector<std::string> names;
+  std::vector<std::string> names = {"--help", "--version"};
   for (const Command& command : kCommands) names.emplace_back(command.name);
   const std::string hint = DidYouMean(args[0], names);
   return Fail(Error::Invalid("unknown command '", args[0], "'", hint.empty() ? "; see celer --help" : hint));
@@ -66,6 +67,7 @@ int Main(const std::vector<std::string>& args) {
 }  // namespace celer::cli
 
 int main(int argc, char** argv) {
+  celer::ReportMappingFaults(celer::cli::kFailed);
   try {
     return celer::cli::Main({argv + 1, argv + argc});
   } catch (const std::bad_alloc&) {

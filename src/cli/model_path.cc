@@ -16,6 +16,8 @@ Result<fs::path> ResolveModelPath(const std::string& path_or_name) {
   std::error_code error;
   const fs::path path(path_or_name);
   if (fs::exists(path, error)) return path;
+  if (error && error != std::errc::filename_too_long)
+    return Error::Io(path_or_name, ": cannot be examined: ", error.message());
   if (HubName::IsOne(path_or_name)) {
     CELER_ASSIGN(const HubName name, HubName::Parse(path_or_name));
     return PulledFromHub(name);

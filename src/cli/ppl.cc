@@ -55,7 +55,8 @@ Result<int> Run(Flags& flags) {
   const bool adds_bos = bos && !tokens.empty() && tokens[0] == *bos;
   const auto count = static_cast<int64_t>(tokens.size());
   if (count < flags.window)
-    return Error::Invalid(flags.file, ": ", count, " tokens are fewer than one window of ", flags.window);
+    return Error::Invalid(flags.file, ": ", count, " tokens are fewer than one window of ", flags.window,
+                          "; give a longer text or a smaller --window");
 
   // llama.cpp: windows side by side, the second half of each is scored, each begins with BOS if the
   // vocabulary has it. Strided: windows overlap, and each scores the `stride` tokens that the one before has
@@ -89,7 +90,7 @@ Result<int> Run(Flags& flags) {
                                          {"window", flags.window},
                                          {"stride", flags.stride},
                                          {"method", flags.stride > 0 ? "strided" : "llama.cpp"}};
-    fmt::print("{}\n", json.dump(2));
+    fmt::print("{}\n", JsonText(json, 2));
   } else {
     fmt::print("perplexity {:.4f} +- {:.4f} ({} tokens scored in {} windows of {}, {})\n",
                average.perplexity(), average.error(), average.count, done, flags.window,
@@ -104,7 +105,7 @@ int PplCommand(const std::vector<std::string>& args) {
   Flags flags;
   CommandLine app("ppl", "perplexity of a model on a text", "celer ppl smollm2 wiki.test.raw --window 512");
   flags.model.AddTo(app);
-  app.add_option("file", flags.file, "a text file")->required();
+  app.add_option("FILE", flags.file, "a text file")->required();
   app.add_option("--window", flags.window, "tokens of one window");
   app.add_option("--stride", flags.stride,
                  "overlapping windows that advance by this much; 0: llama.cpp's method");

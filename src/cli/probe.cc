@@ -12,6 +12,7 @@
 #include "cli/operators.h"
 #include "core/cpu_features.h"
 #include "core/variant.h"
+#include "io/json.h"
 #include "limits/measured_machine.h"
 #include "limits/quantity.h"
 
@@ -191,7 +192,7 @@ int ProbeCommand(const std::vector<std::string>& args) {
                         {"features", cpu.FlagList()}}},
                       {"devices", list},
                       {"cache_file", file.empty() ? Json(nullptr) : Json(file)}};
-    fmt::print("{}\n", out.dump(2, ' ', false, Json::error_handler_t::replace));
+    fmt::print("{}\n", JsonText(out, 2));
   } else if (!file.empty()) {
     fmt::print("kept in {}\n", file);
   } else if (!list.empty() || !first_error) {

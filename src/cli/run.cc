@@ -90,7 +90,7 @@ Result<int> Run(Flags& flags) {
     for (const TokenEvent& event : result.tokens) json["tokens"].push_back(event.token);
     json["usage"] = SpeedJson(result, model.engine());
     if (flags.sampling.logprobs >= 0) json["logprobs"] = LogprobsJson(result, model.tokenizer());
-    fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    fmt::print("{}\n", JsonText(json, 2));
   } else {
     if (result.text.empty() || result.text.back() != '\n') fmt::print("\n");
     std::fflush(stdout);
@@ -105,7 +105,7 @@ int RunCommand(const std::vector<std::string>& args) {
   Flags flags;
   CommandLine app("run", "one answer from a model", "celer run smollm2 \"Why is the sky blue?\"");
   flags.model.AddTo(app);
-  app.add_option("prompt", flags.prompt, "what to ask; '-' or none: standard input");
+  app.add_option("PROMPT", flags.prompt, "what to ask; '-' or none: standard input");
   app.add_option("--file", flags.file, "take the prompt from a file");
   app.add_option("--system", flags.system, "system message");
   app.add_flag("--raw", flags.raw, "continue the text as it is, without the chat template");

@@ -1,24 +1,27 @@
 // celer tokenize: what a model's tokenizer makes of a text.
 #include <fmt/format.h>
 
-#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/model_path.h"
+#include "core/utf8.h"
+#include "io/json.h"
 #include "text/load_tokenizer.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
 
 namespace celer::cli {
 namespace {
 
 using nlohmann::json;
 namespace fs = std::filesystem;
+
+constexpr size_t kMaxTextBytes = size_t{1} << 30;
 
 Result<std::unique_ptr<Tokenizer>> OpenTokenizer(const std::string& model) {
   CELER_ASSIGN(const fs::path path, ResolveModelPath(model));
@@ -27,9 +30,7 @@ Result<std::unique_ptr<Tokenizer>> OpenTokenizer(const std::string& model) {
 
 Result<std::string> ReadInput(const std::string& path) {
   if (path == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return Error::NotFound(path, ": cannot be opened");
-  return std::string(std::istreambuf_iterator<char>(in), {});
+  return ReadTextFile(path, kMaxTextBytes);
 }
 
 // "1,2 3" -> {1, 2, 3}
@@ -49,11 +50,7 @@ Result<std::vector<int32_t>> ParseIds(const std::string& text) {
 
 // What a terminal can show: control characters and bad UTF-8 are escaped.
 std::string Shown(std::string_view piece) {
-  return json(std::string(piece)).dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
-std::string Dump(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+  return JsonText(json(std::string(piece)));
 }
 
 Result<std::string> FromHex(const std::string& hex) {
@@ -73,7 +70,8 @@ Result<json> RunLine(const Tokenizer& tokenizer, const std::string& line) {
     std::vector<int32_t> ids;
     if (!request["ids"].is_array()) return Error::Invalid("'ids' is not a list");
     for (const json& id : request["ids"]) {
-      if (!id.is_number_integer()) return Error::Invalid("'ids' has ", Dump(id), ", not a token id");
+      if (!id.is_number_integer() || id < 0 || id > INT32_MAX)
+        return Error::Invalid("'ids' has ", JsonText(id), ", not a token id");
       ids.push_back(id.get<int32_t>());
     }
     Detokenizer stream(tokenizer, flag("skip_special"));
@@ -94,10 +92,11 @@ Result<json> RunLine(const Tokenizer& tokenizer, const std::string& line) {
 }
 
 int RunBatch(const Tokenizer& tokenizer, const std::string& path) {
-  std::ifstream file;
+  std::istringstream file;
   if (path != "-") {
-    file.open(path, std::ios::binary);
-    if (!file) return Fail(Error::NotFound(path, ": cannot be opened"));
+    auto text = ReadTextFile(path, kMaxTextBytes);
+    if (!text) return Fail(text.error());
+    file.str(std::move(*text));
   }
   std::istream& in = path == "-" ? std::cin : file;
   std::string line;
@@ -105,7 +104,7 @@ int RunBatch(const Tokenizer& tokenizer, const std::string& path) {
     if (line.empty()) continue;
     const auto answer = RunLine(tokenizer, line);
     if (!answer) return Fail(answer.error().WithContext(fmt::format("{}, line {}", path, number)));
-    fmt::print("{}\n", Dump(*answer));
+    fmt::print("{}\n", JsonText(*answer));
   }
   return kOk;
 }
@@ -119,7 +118,7 @@ void PrintIds(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, bool 
   }
   json pieces = json::array();
   for (const int32_t id : ids) pieces.push_back(utf8::ToValid(tokenizer.Piece(id)));
-  fmt::print("{}\n", Dump({{"ids", ids}, {"pieces", pieces}, {"count", ids.size()}}));
+  fmt::print("{}\n", JsonText(json::object({{"ids", ids}, {"pieces", pieces}, {"count", ids.size()}})));
 }
 
 }  // namespace
@@ -155,8 +154,12 @@ int TokenizeCommand(const std::vector<std::string>& args) {
   if (decode_option->count()) {
     const auto ids = ParseIds(decode);
     if (!ids) return Fail(ids.error());
+    for (const int32_t id : *ids)
+      if (id >= (*tokenizer)->vocab_size())
+        return Fail(Error::Invalid("--decode: there is no token ", id, "; the vocabulary has ",
+                                   (*tokenizer)->vocab_size(), " tokens"));
     const std::string decoded = (*tokenizer)->Decode(*ids, !no_special);
-    as_json ? fmt::print("{}\n", Dump({{"text", decoded}})) : fmt::print("{}\n", decoded);
+    as_json ? fmt::print("{}\n", JsonText(json::object({{"text", decoded}}))) : fmt::print("{}\n", decoded);
     return kOk;
   }
   if (file_option->count()) {

@@ -5,7 +5,7 @@
 namespace celer {
 
 BlockManager::BlockManager(int64_t blocks, int64_t block_size)
-    : block_size_(block_size), references_(static_cast<size_t>(blocks), 0) {
+    : block_size_(block_size), taken_(static_cast<size_t>(blocks), false) {
   CELER_CHECK_GT(block_size, 0);
   for (int64_t i = blocks - 1; i >= 0; --i) free_.push_back(static_cast<int32_t>(i));
 }
@@ -16,7 +16,7 @@ bool BlockManager::Grow(std::vector<int32_t>* table, int64_t tokens) {
   for (int64_t i = 0; i < missing; ++i) {
     const int32_t block = free_.back();
     free_.pop_back();
-    references_[static_cast<size_t>(block)] = 1;
+    taken_[static_cast<size_t>(block)] = true;
     table->push_back(block);
   }
   return true;
@@ -24,20 +24,12 @@ bool BlockManager::Grow(std::vector<int32_t>* table, int64_t tokens) {
 
 void BlockManager::Shrink(std::vector<int32_t>* table, int64_t tokens) {
   while (static_cast<int64_t>(table->size()) > BlocksFor(tokens)) {
-    Drop(table->back());
+    const int32_t block = table->back();
+    CELER_CHECK(taken_[static_cast<size_t>(block)]);
+    taken_[static_cast<size_t>(block)] = false;
+    free_.push_back(block);
     table->pop_back();
   }
-}
-
-void BlockManager::Share(int32_t block) {
-  CELER_CHECK_GT(references_[static_cast<size_t>(block)], 0);
-  ++references_[static_cast<size_t>(block)];
-}
-
-void BlockManager::Drop(int32_t block) {
-  int32_t& references = references_[static_cast<size_t>(block)];
-  CELER_CHECK_GT(references, 0);
-  if (--references == 0) free_.push_back(block);
 }
 
 }  // namespace celer

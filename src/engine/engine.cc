@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <unordered_map>
 
 #include "core/log.h"
 #include "core/thread_pool.h"
@@ -36,9 +35,15 @@ Result<DType> ParseKvType(const std::string& text) {
 
 Result<Device> ParseDevice(const std::string& text) {
   if (text == "auto") return CudaDeviceCount() > 0 ? Device::Cuda(0) : Device::Cpu();
-  CELER_ASSIGN(const Device device, Device::Parse(text));
-  const int found = CudaDeviceCount();
-  if (!device.is_cpu() && device.index >= found)
+  const Result<Device> device = Device::Parse(text);
+  if (!device) return Error::Invalid("--device '", text, "' is not one of auto, cpu, cuda, cuda:N");
+  if (device->is_cpu()) return device;
+#if !CELER_WITH_CUDA
+  return Error::Invalid(
+      "--device ", text,
+      ": this celer was built without CUDA; build it with -DCELER_CUDA=ON, or try --device cpu");
+#endif
+  if (const int found = CudaDeviceCount(); device->index >= found)
     return Error::Invalid("--device ", text, ": ", found, " CUDA devices can be used here; try --device cpu");
   return device;
 }
@@ -47,7 +52,8 @@ Result<Device> ParseDevice(const std::string& text) {
 Result<int64_t> ContextFor(const EngineOptions& options, const DecoderConfig& config) {
   if (options.context < 0 || options.context > config.max_positions)
     return Error::Invalid("--context ", options.context, ": the model has ", config.max_positions,
-                          " positions");
+                          " positions; give 1 to ", config.max_positions, ", or 0 for at most ",
+                          kDefaultContext);
   return options.context > 0 ? options.context : std::min(config.max_positions, kDefaultContext);
 }
 
@@ -60,10 +66,10 @@ int64_t BlocksFor(const EngineOptions& options, int64_t context) {
   return options.sequences * ((context + KvCache::kBlockSize - 1) / KvCache::kBlockSize);
 }
 
-#if CELER_WITH_CUDA
 constexpr std::string_view kRandomPrefix =
     "random:";  // "random:llama-2-7b": a shape without a file, for benchmarks
 
+#if CELER_WITH_CUDA
 // The decoder on the GPU; `ready` makes the engine of it and of the context.
 Result<std::unique_ptr<Engine>> LoadOnCuda(const EngineOptions& options, Device device,
                                            const WeightOptions& weights, DType kv_type, ThreadPool& pool,
@@ -138,8 +144,9 @@ struct Engine::Impl {
   std::optional<ModelRunner> runner;  // none when the model is on a GPU
   BlockManager blocks;
   Scheduler scheduler;
-  std::map<int64_t, std::unique_ptr<Sequence>> kept;  // by age; dropped when others need the room
-  std::unordered_map<int64_t, int64_t> reused;
+  // By age; dropped when others need the room. Each holds a block at least, so there are never more than
+  // blocks.
+  std::map<int64_t, std::unique_ptr<Sequence>> kept;
   std::vector<TokenEvent> cancelled;  // to be told by the next Step()
   Info info;
   OpProfile profile;
@@ -200,6 +207,9 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
     device = Device::Cpu();
   }
 #endif
+  if (options.model.starts_with(kRandomPrefix))
+    return Error::Unsupported(options.model,
+                              ": weights are made up on a GPU only; write a file with celer synth instead");
   CELER_ASSIGN(Decoder decoder,
                Decoder::Load(options.model, {.weights = weights, .pack_cache = options.pack_cache}, *pool));
 
@@ -262,7 +272,6 @@ Result<int64_t> Engine::Submit(Request request) {
       impl_->kept.erase(it);
     }
   }
-  impl_->reused[id] = sequence->reused;
   impl_->scheduler.Add(std::move(sequence));
   return id;
 }
@@ -427,19 +436,16 @@ Result<std::vector<Sampler::Choice>> Engine::Impl::Decode(std::span<const Schedu
 bool Engine::Impl::Finish(int64_t id) {
   std::unique_ptr<Sequence> sequence = scheduler.Remove(id);
   if (!sequence) return false;
-  if (sequence->request.keep) {
+  if (sequence->request.keep && sequence->computed > 0)
     kept[id] = std::move(sequence);
-  } else {
+  else
     blocks.Shrink(&sequence->block_table, 0);
-    reused.erase(id);
-  }
   return true;
 }
 
 bool Engine::Impl::DropOldestKept() {
   if (kept.empty()) return false;
   blocks.Shrink(&kept.begin()->second->block_table, 0);
-  reused.erase(kept.begin()->first);
   kept.erase(kept.begin());
   return true;
 }
@@ -457,12 +463,16 @@ void Engine::Release(int64_t request) {
   if (it == impl_->kept.end()) return;
   impl_->blocks.Shrink(&it->second->block_table, 0);
   impl_->kept.erase(it);
-  impl_->reused.erase(request);
+}
+
+int64_t Engine::KeptRequests() const {
+  return static_cast<int64_t>(impl_->kept.size());
 }
 
 int64_t Engine::ReusedTokens(int64_t request) const {
-  const auto it = impl_->reused.find(request);
-  return it == impl_->reused.end() ? 0 : it->second;
+  if (const Sequence* sequence = impl_->scheduler.Find(request)) return sequence->reused;
+  const auto it = impl_->kept.find(request);
+  return it == impl_->kept.end() ? 0 : it->second->reused;
 }
 
 Result<std::vector<float>> Engine::Score(std::span<const int32_t> tokens, int64_t first) {

@@ -8,8 +8,19 @@ namespace celer {
 
 bool Scheduler::Grow(Sequence& sequence, int64_t tokens) {
   while (!blocks_.Grow(&sequence.block_table, tokens))
-    if (!reclaim_()) return false;
+    if (!reclaim_() && !ReclaimFromWaiting(sequence)) return false;
   return true;
+}
+
+bool Scheduler::ReclaimFromWaiting(const Sequence& keep) {
+  for (auto it = waiting_.rbegin(); it != waiting_.rend(); ++it) {
+    Sequence& sequence = **it;
+    if (&sequence == &keep || sequence.block_table.empty()) continue;
+    blocks_.Shrink(&sequence.block_table, 0);
+    sequence.computed = sequence.reused = 0;
+    return true;
+  }
+  return false;
 }
 
 void Scheduler::PreemptYoungest() {
@@ -62,6 +73,14 @@ std::unique_ptr<Sequence> Scheduler::Remove(int64_t id) {
   };
   if (auto found = take(running_)) return found;
   return take(waiting_);
+}
+
+const Sequence* Scheduler::Find(int64_t id) const {
+  for (const auto& sequence : running_)
+    if (sequence->id == id) return sequence.get();
+  for (const auto& sequence : waiting_)
+    if (sequence->id == id) return sequence.get();
+  return nullptr;
 }
 
 }  // namespace celer

@@ -35,12 +35,17 @@ class Scheduler {
   // Takes a sequence out, wherever it is; nullptr when it is not here. Its blocks are still its own.
   std::unique_ptr<Sequence> Remove(int64_t id);
 
+  const Sequence* Find(int64_t id) const;  // nullptr when it is not here
+
   int64_t running() const { return static_cast<int64_t>(running_.size()); }
   int64_t waiting() const { return static_cast<int64_t>(waiting_.size()); }
   int64_t preemptions() const { return preemptions_; }
 
  private:
   bool Grow(Sequence& sequence, int64_t tokens);
+  // A sequence that goes on from a kept one has that one's blocks while it still waits. The youngest such one
+  // loses them, and is computed from its beginning.
+  bool ReclaimFromWaiting(const Sequence& keep);
   void PreemptYoungest();
 
   BlockManager& blocks_;

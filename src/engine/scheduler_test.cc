@@ -42,16 +42,13 @@ TEST(BlockManager, GrowsShrinksAndRefuses) {
   EXPECT_EQ(blocks.free_blocks(), 4);
 }
 
-TEST(BlockManager, ASharedBlockLivesUntilItsLastOwner) {
+TEST(BlockManagerDeathTest, ABlockIsGivenBackOnce) {
   BlockManager blocks(2, 16);
   std::vector<int32_t> a;
   ASSERT_TRUE(blocks.Grow(&a, 16));
-  blocks.Share(a[0]);
-  std::vector<int32_t> b = a;
+  std::vector<int32_t> copy = a;
   blocks.Shrink(&a, 0);
-  EXPECT_EQ(blocks.free_blocks(), 1);
-  blocks.Shrink(&b, 0);
-  EXPECT_EQ(blocks.free_blocks(), 2);
+  EXPECT_DEATH(blocks.Shrink(&copy, 0), "taken_");
 }
 
 TEST(Scheduler, PrefillsInChunksAndDecodesFirst) {
@@ -95,6 +92,44 @@ TEST(Scheduler, AFullCachePreemptsTheYoungestWhichIsComputedAgain) {
   EXPECT_EQ(finished.size(), 2u);
   EXPECT_GT(scheduler.preemptions(), 0);
   EXPECT_EQ(blocks.free_blocks(), 4);
+}
+
+// As after Submit() with continue_from: it waits, and has blocks of the request that it goes on from.
+std::unique_ptr<Sequence> MakeContinued(int64_t id, int64_t prompt, int64_t reused, BlockManager& blocks) {
+  auto sequence = MakeSequence(id, prompt);
+  EXPECT_TRUE(blocks.Grow(&sequence->block_table, reused));
+  sequence->computed = sequence->reused = reused;
+  return sequence;
+}
+
+TEST(Scheduler, WaitingSequencesGiveTheirBlocksToRunningOnes) {
+  BlockManager blocks(4, 16);
+  Scheduler scheduler(blocks, 100);
+  scheduler.Add(MakeSequence(1, 20));
+  Commit(scheduler.Schedule());
+  scheduler.Add(MakeContinued(2, 60, 30, blocks));  // does not fit beside the first
+  for (int step = 0; step < 30; ++step) {
+    const auto pieces = scheduler.Schedule();
+    ASSERT_EQ(pieces.size(), 1u) << step;
+    ASSERT_EQ(pieces[0].sequence->id, 1) << step;
+    Commit(pieces);
+  }
+  EXPECT_EQ(blocks.free_blocks(), 0);
+  EXPECT_EQ(scheduler.Find(2)->computed, 0);
+  EXPECT_EQ(scheduler.Find(2)->reused, 0);
+  blocks.Shrink(&scheduler.Remove(1)->block_table, 0);
+  EXPECT_EQ(scheduler.Schedule().at(0).tokens, 60);
+}
+
+TEST(Scheduler, WaitingSequencesDoNotBlockEachOther) {
+  BlockManager blocks(4, 16);
+  Scheduler scheduler(blocks, 100);
+  scheduler.Add(MakeContinued(1, 60, 30, blocks));
+  scheduler.Add(MakeContinued(2, 60, 30, blocks));
+  const auto pieces = scheduler.Schedule();
+  ASSERT_EQ(pieces.size(), 1u);
+  EXPECT_EQ(pieces[0].sequence->id, 1);
+  EXPECT_EQ(pieces[0].tokens, 30);
 }
 
 TEST(Scheduler, RandomLoadNeverLeaksOrSharesABlock) {

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "core/log.h"
+#include "core/utf8.h"
 #include "engine/stop_matcher.h"
 #include "io/json.h"
 #include "text/load_tokenizer.h"
@@ -17,13 +18,13 @@ double SecondsSince(Clock::time_point start) {
 }
 
 // Supplementary private-use code points, which no template and no sane text contains: one per special string.
-constexpr uint32_t kFirstMark = 0x10F000;
+constexpr char32_t kFirstMark = 0x10F000;
 constexpr size_t kMarks = 0xF00;
 
 std::string Mark(size_t index) {
-  const uint32_t c = kFirstMark + static_cast<uint32_t>(index);
-  return {static_cast<char>(0xF0 | (c >> 18)), static_cast<char>(0x80 | ((c >> 12) & 0x3F)),
-          static_cast<char>(0x80 | ((c >> 6) & 0x3F)), static_cast<char>(0x80 | (c & 0x3F))};
+  std::string out;
+  utf8::Append(kFirstMark + static_cast<char32_t>(index), out);
+  return out;
 }
 // The index of the mark that begins at text[at], if one does.
 std::optional<size_t> MarkAt(std::string_view text, size_t at, size_t marks) {

@@ -13,11 +13,11 @@ KScales UnpackKScales(const uint8_t packed[12]) {
   return out;
 }
 
-void PackKScales(const KScales& scales, uint8_t packed[12]) {
+void PackKScales(const uint8_t scale[8], const uint8_t min[8], uint8_t packed[12]) {
   for (int i = 0; i < 4; ++i) {
-    packed[i] = static_cast<uint8_t>(scales.scale[i] | (scales.scale[i + 4] >> 4) << 6);
-    packed[i + 4] = static_cast<uint8_t>(scales.min[i] | (scales.min[i + 4] >> 4) << 6);
-    packed[i + 8] = static_cast<uint8_t>((scales.scale[i + 4] & 15) | (scales.min[i + 4] & 15) << 4);
+    packed[i] = static_cast<uint8_t>(scale[i] | (scale[i + 4] >> 4) << 6);
+    packed[i + 4] = static_cast<uint8_t>(min[i] | (min[i + 4] >> 4) << 6);
+    packed[i + 8] = static_cast<uint8_t>((scale[i + 4] & 15) | (min[i + 4] & 15) << 4);
   }
 }
 

@@ -13,6 +13,6 @@ struct KScales {
   uint8_t min[8];
 };
 KScales UnpackKScales(const uint8_t packed[12]);
-void PackKScales(const KScales& scales, uint8_t packed[12]);
+void PackKScales(const uint8_t scale[8], const uint8_t min[8], uint8_t packed[12]);
 
 }  // namespace celer

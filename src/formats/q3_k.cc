@@ -1,10 +1,8 @@
 #include "formats/q3_k.h"
 
-#include <cmath>
-
 #include "formats/block_io.h"
-#include "formats/fit.h"
 #include "formats/float16.h"
+#include "formats/k_quantize.h"
 
 namespace celer {
 
@@ -29,26 +27,18 @@ void DecodeQ3_K(const std::byte* in, int64_t blocks, float* out) {
 
 void EncodeQ3_K(const float* in, int64_t blocks, std::byte* out) {
   for (int64_t b = 0; b < blocks; ++b, in += BlockQ3_K::kElements) {
-    float scales[16];
-    float extreme = 0;
-    for (int g = 0; g < 16; ++g) {
-      scales[g] = FitSymmetric(in + 16 * g, 16, 4);
-      if (std::fabs(scales[g]) > std::fabs(extreme)) extreme = scales[g];
-    }
+    const KSymmetricBlock from = QuantizeKSymmetric(in, 4, 32);
     BlockQ3_K block = {};
-    block.d = FloatToF16(extreme / -32.0f);  // the largest scale becomes -32
-    const float d = F16ToFloat(block.d);
+    block.d = from.d;
     for (int g = 0; g < 16; ++g) {
-      const int scale = RoundClamped(scales[g] * ReciprocalOrZero(d), -32, 31);
-      const int code = scale + 32;
+      const int code = from.scale[g] + 32;
       block.scales[g % 8] = static_cast<uint8_t>(block.scales[g % 8] | (code & 15) << (4 * (g / 8)));
       block.scales[8 + g % 4] = static_cast<uint8_t>(block.scales[8 + g % 4] | (code >> 4) << (2 * (g / 4)));
-      const float inverse = ReciprocalOrZero(d * static_cast<float>(scale));
       uint8_t* qs = block.qs + 32 * (g / 8) + 16 * (g % 2);
       uint8_t* mask = block.hmask + 16 * (g % 2);
       const int shift = 2 * (g / 2 % 4);
       for (int i = 0; i < 16; ++i) {
-        const int q = RoundClamped(in[16 * g + i] * inverse, -4, 3) + 4;
+        const int q = from.q[16 * g + i] + 4;
         qs[i] = static_cast<uint8_t>(qs[i] | (q & 3) << shift);
         mask[i] = static_cast<uint8_t>(mask[i] | (q >> 2) << (g / 2));
       }

@@ -1,10 +1,8 @@
 #include "formats/q6_k.h"
 
-#include <cmath>
-
 #include "formats/block_io.h"
-#include "formats/fit.h"
 #include "formats/float16.h"
+#include "formats/k_quantize.h"
 
 namespace celer {
 
@@ -28,25 +26,17 @@ void DecodeQ6_K(const std::byte* in, int64_t blocks, float* out) {
 
 void EncodeQ6_K(const float* in, int64_t blocks, std::byte* out) {
   for (int64_t b = 0; b < blocks; ++b, in += BlockQ6_K::kElements) {
-    float scales[16];
-    float extreme = 0;
-    for (int g = 0; g < 16; ++g) {
-      scales[g] = FitSymmetric(in + 16 * g, 16, 32);
-      if (std::fabs(scales[g]) > std::fabs(extreme)) extreme = scales[g];
-    }
+    const KSymmetricBlock from = QuantizeKSymmetric(in, 32, 128);
     BlockQ6_K block = {};
-    block.d = FloatToF16(extreme / -128.0f);  // the largest scale becomes -128
-    const float d = F16ToFloat(block.d);
+    block.d = from.d;
     for (int g = 0; g < 16; ++g) {
-      const int scale = RoundClamped(scales[g] * ReciprocalOrZero(d), -128, 127);
-      block.scales[g] = static_cast<int8_t>(scale);
-      const float inverse = ReciprocalOrZero(d * static_cast<float>(scale));
+      block.scales[g] = from.scale[g];
       uint8_t* ql = block.ql + 64 * (g / 8) + 16 * (g % 4);
       uint8_t* qh = block.qh + 32 * (g / 8) + 16 * (g % 2);
       const int low_shift = 4 * (g / 4 % 2);
       const int high_shift = 2 * (g / 2 % 4);
       for (int i = 0; i < 16; ++i) {
-        const int q = RoundClamped(in[16 * g + i] * inverse, -32, 31) + 32;
+        const int q = from.q[16 * g + i] + 32;
         ql[i] = static_cast<uint8_t>(ql[i] | (q & 15) << low_shift);
         qh[i] = static_cast<uint8_t>(qh[i] | (q >> 4) << high_shift);
       }

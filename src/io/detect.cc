@@ -37,10 +37,12 @@ bool LooksLikeSafetensors(std::span<const std::byte> bytes) {
 }
 
 Result<FileKind> DetectFolder(const fs::path& path) {
-  std::error_code ignored;
-  if (fs::exists(path / "config.json", ignored)) return FileKind::kHfDirectory;
+  std::error_code error;
+  if (fs::exists(path / "config.json", error)) return FileKind::kHfDirectory;
   std::vector<std::string> models;
-  for (fs::directory_iterator it(path, ignored), end; it != end; it.increment(ignored)) {
+  fs::directory_iterator it(path, error);
+  if (error) return Error::Io(path.string(), ": the folder cannot be read: ", error.message());
+  for (const fs::directory_iterator end; it != end; it.increment(error)) {
     const std::string extension = it->path().extension().string();
     if (extension == ".gguf" || extension == ".safetensors") models.push_back(it->path().string());
   }

@@ -18,6 +18,7 @@ constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
 constexpr size_t kMinKeyValue = 13;      // key length, one byte of key or value, type
 constexpr size_t kMinTensorInfo = 32;    // name length, rank, one dimension, type, offset
 constexpr size_t kMaxName = 65535;
+constexpr std::string_view kDamaged = "; the file is cut short or damaged: fetch it again";
 constexpr uint64_t kMaxAlignment = uint64_t{1} << 30;
 
 struct TensorType {
@@ -207,10 +208,12 @@ class Parser {
  private:
   static std::string Field(std::string_view key) { return "'" + Printable(key) + "'"; }
   Error CutShort(std::string_view what) const {
-    return Error::Corrupt(source_, ": the file ends inside ", what, ", at byte ", cursor_.position());
+    return Error::Corrupt(source_, ": the file ends inside ", what, ", at byte ", cursor_.position(),
+                          kDamaged);
   }
   Error TooMany(uint64_t count, std::string_view what, size_t left) const {
-    return Error::Corrupt(source_, ": claims ", count, " ", what, ", but only ", left, " bytes follow");
+    return Error::Corrupt(source_, ": claims ", count, " ", what, ", but only ", left, " bytes follow",
+                          kDamaged);
   }
 
   Status ReadValue(GgufValue* value) {
@@ -251,7 +254,7 @@ class Parser {
     const size_t smallest = type == GgufType::kString ? 8 : type == GgufType::kArray ? 12 : ScalarBytes(type);
     if (count > cursor_.left() / smallest)
       return Error::Corrupt(source_, ": ", Field(key), " claims ", count, " elements, but only ",
-                            cursor_.left(), " bytes follow");
+                            cursor_.left(), " bytes follow", kDamaged);
     if (type != GgufType::kString && type != GgufType::kArray) {
       std::span<const std::byte> skipped;
       if (!cursor_.Take(count * smallest, &skipped)) return CutShort(Field(key));  // no overflow: see above
@@ -345,21 +348,19 @@ Result<GgufFile> GgufFile::FromBytes(std::span<const std::byte> bytes, std::stri
   const uint64_t data_start = RoundUp(parser.position(), static_cast<uint64_t>(out.alignment_));
   const auto data = data_start <= bytes.size() ? bytes.subspan(static_cast<size_t>(data_start))
                                                : std::span<const std::byte>();
-  out.tensors_.reserve(infos.size());
   for (const auto& info : infos) {
     const auto size = static_cast<uint64_t>(info.bytes);
     if (info.offset > data.size() || size > data.size() - info.offset)
       return Error::Corrupt(out.source_, ": tensor '", Printable(info.spec.name), "' takes ", size,
-                            " bytes at offset ", info.offset, ", but the data has ", data.size(),
-                            " bytes; the file may be cut short");
-    if (!out.index_.emplace(info.spec.name, out.tensors_.size()).second)
+                            " bytes at offset ", info.offset, ", but the data has ", data.size(), " bytes",
+                            kDamaged);
+    if (!out.tensors_.Add({info.spec.name, info.spec.dtype, info.spec.shape,
+                           data.subspan(static_cast<size_t>(info.offset), static_cast<size_t>(size))}))
       return Error::Corrupt(out.source_, ": tensor '", Printable(info.spec.name), "' comes twice");
-    out.tensors_.push_back({info.spec.name, info.spec.dtype, info.spec.shape,
-                            data.subspan(static_cast<size_t>(info.offset), static_cast<size_t>(size))});
   }
 
   std::vector<const TensorRecord*> by_place;
-  for (const TensorRecord& tensor : out.tensors_) by_place.push_back(&tensor);
+  for (const TensorRecord& tensor : out.tensors()) by_place.push_back(&tensor);
   std::sort(by_place.begin(), by_place.end(),
             [](const auto* a, const auto* b) { return a->bytes.data() < b->bytes.data(); });
   for (size_t i = 1; i < by_place.size(); ++i)
@@ -375,15 +376,6 @@ Result<GgufFile> GgufFile::Open(const std::filesystem::path& path) {
   CELER_ASSIGN(GgufFile out, FromBytes(file.bytes(), path.string()));
   out.file_ = std::move(file);
   return out;
-}
-
-const TensorRecord* GgufFile::Find(std::string_view name) const {
-  const auto it = index_.find(std::string(name));
-  return it == index_.end() ? nullptr : &tensors_[it->second];
-}
-
-void GgufFile::WillNeed(const TensorRecord& tensor) const {
-  if (file_) file_->WillNeed(tensor.bytes);
 }
 
 void GgufFile::DropPages(const TensorRecord& tensor) const {

@@ -13,7 +13,7 @@
 
 #include "core/result.h"
 #include "io/mapped_file.h"
-#include "io/tensor_record.h"
+#include "io/tensor_table.h"
 
 namespace celer {
 
@@ -57,8 +57,8 @@ class GgufFile {
   int64_t alignment() const { return alignment_; }
   const std::string& source() const { return source_; }
 
-  const std::vector<TensorRecord>& tensors() const { return tensors_; }  // in the order of the table
-  const TensorRecord* Find(std::string_view name) const;                 // nullptr when there is none
+  const std::vector<TensorRecord>& tensors() const { return tensors_.records(); }  // in the order of the file
+  const TensorRecord* Find(std::string_view name) const { return tensors_.Find(name); }
 
   // Metadata in the order of the file. The getters give nullopt when the key is missing or its value is of
   // another kind or out of range; views live as long as this file.
@@ -75,7 +75,6 @@ class GgufFile {
   std::optional<std::vector<int64_t>> GetIntArray(
       std::string_view key) const;  // from any integer type or bool
 
-  void WillNeed(const TensorRecord& tensor) const;
   void DropPages(const TensorRecord& tensor) const;
 
  private:
@@ -84,9 +83,8 @@ class GgufFile {
   int version_ = 0;
   int64_t alignment_ = 32;
   std::vector<GgufValue> metadata_;
-  std::vector<TensorRecord> tensors_;
+  TensorTable tensors_;
   std::unordered_map<std::string_view, size_t> keys_;  // views into the file
-  std::unordered_map<std::string, size_t> index_;
 };
 
 // The name of a GGUF tensor type ("Q4_K", "IQ2_XXS"), or "type 99" for one that nobody has defined.

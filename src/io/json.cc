@@ -1,6 +1,8 @@
 #include "io/json.h"
 
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <system_error>
 
@@ -59,10 +61,14 @@ Result<std::string> ReadTextFile(const std::filesystem::path& path, size_t max_b
   const auto status = std::filesystem::status(path, error);
   if (status.type() == std::filesystem::file_type::not_found)
     return Error::NotFound(path.string(), ": no such file");
+  if (status.type() == std::filesystem::file_type::none)
+    return Error::Io(path.string(), ": cannot be examined: ", error.message());
+  if (std::filesystem::is_directory(status))
+    return Error::Invalid(path.string(), ": is a folder, expected a file");
   if (!std::filesystem::is_regular_file(status))
     return Error::Invalid(path.string(), ": is not a regular file");
   std::ifstream in(path, std::ios::binary);
-  if (!in) return Error::Io(path.string(), ": cannot be opened");
+  if (!in) return Error::Io(path.string(), ": cannot be opened: ", std::strerror(errno));
   const uintmax_t size = std::filesystem::file_size(path, error);
   if (error) return Error::Io(path.string(), ": cannot be examined: ", error.message());
   if (size > max_bytes)

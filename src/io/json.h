@@ -23,6 +23,12 @@ Result<nlohmann::json> ParseJson(std::string_view text, std::string_view source,
                                  const JsonLimits& limits = {});
 Result<nlohmann::json> ReadJsonFile(const std::filesystem::path& path, const JsonLimits& limits = {});
 
+// As text, on one line or with this indent. What is not UTF-8 becomes U+FFFD: nothing is thrown.
+template <class Json>  // nlohmann::json or ordered_json
+std::string JsonText(const Json& value, int indent = -1) {
+  return value.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
 // A whole text file of at most max_bytes.
 Result<std::string> ReadTextFile(const std::filesystem::path& path, size_t max_bytes);
 

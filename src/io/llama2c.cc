@@ -90,7 +90,7 @@ namespace {
 // Cuts the file into tensors in the order of the format.
 class Cutter {
  public:
-  Cutter(std::span<const std::byte> data, const Llama2cFile::Config& config, std::vector<TensorRecord>* out)
+  Cutter(std::span<const std::byte> data, const Llama2cFile::Config& config, TensorTable* out)
       : left_(data), config_(config), out_(out) {}
 
   void Skip(int64_t rows, int64_t cols) { Take(rows, cols, sizeof(float)); }
@@ -98,7 +98,7 @@ class Cutter {
   void Float(const std::string& name, const Shape& shape) {
     const int64_t rows = shape.rank() == 2 ? shape[0] : 1;
     const auto bytes = Take(rows, shape[shape.rank() - 1], sizeof(float));
-    if (good()) out_->push_back({name, DType::kF32, shape, bytes});
+    if (good()) out_->Add({name, DType::kF32, shape, bytes});
   }
 
   void Matrix(const std::string& name, int64_t rows, int64_t cols) {
@@ -107,8 +107,8 @@ class Cutter {
     const int64_t groups = cols / config_.group_size;
     const auto scales = Take(rows, groups, sizeof(float));
     if (!good()) return;
-    out_->push_back({name, DType::kI8, {rows, cols}, values});
-    out_->push_back({name + ".scales", DType::kF32, {rows, groups}, scales});
+    out_->Add({name, DType::kI8, {rows, cols}, values});
+    out_->Add({name + ".scales", DType::kF32, {rows, groups}, scales});
   }
 
   // The same part of every layer, one layer after another.
@@ -140,7 +140,7 @@ class Cutter {
 
   std::span<const std::byte> left_;
   const Llama2cFile::Config& config_;
-  std::vector<TensorRecord>* out_;
+  TensorTable* out_;
   int64_t missing_ = 0;
   bool overflow_ = false;
 };
@@ -201,11 +201,11 @@ Status Llama2cFile::MapTensors(std::span<const std::byte> bytes, size_t data_sta
   if (cut.overflow())
     return Error::Corrupt(source_, ": the header asks for more than 2^63 bytes", describe());
   if (cut.missing() > 0)
-    return Error::Corrupt(source_, ": the file of ", bytes.size(), " bytes is cut short", describe());
+    return Error::Corrupt(source_, ": the file of ", bytes.size(), " bytes is cut short", describe(),
+                          "; fetch it again");
   if (cut.left() > 0)
     return Error::Corrupt(source_, ": ", cut.left(), " bytes too many", describe(),
                           "; it is no llama2.c file, or a damaged one");
-  for (size_t i = 0; i < tensors_.size(); ++i) index_.emplace(tensors_[i].name, i);
   return {};
 }
 
@@ -223,15 +223,6 @@ Result<Llama2cFile> Llama2cFile::Open(const std::filesystem::path& path) {
   CELER_ASSIGN(Llama2cFile out, FromBytes(file.bytes(), path.string()));
   out.file_ = std::move(file);
   return out;
-}
-
-const TensorRecord* Llama2cFile::Find(std::string_view name) const {
-  const auto it = index_.find(std::string(name));
-  return it == index_.end() ? nullptr : &tensors_[it->second];
-}
-
-void Llama2cFile::WillNeed(const TensorRecord& tensor) const {
-  if (file_) file_->WillNeed(tensor.bytes);
 }
 
 void Llama2cFile::DropPages(const TensorRecord& tensor) const {

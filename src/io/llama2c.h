@@ -11,12 +11,11 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "core/result.h"
 #include "io/mapped_file.h"
-#include "io/tensor_record.h"
+#include "io/tensor_table.h"
 
 namespace celer {
 
@@ -46,10 +45,9 @@ class Llama2cFile {
 
   // Version 2 stores a matrix as kI8 [rows, cols] and, after it, "<name>.scales" kF32 [rows, cols /
   // group_size]: w[r][c] = q[r][c] * scales[r][c / group_size].
-  const std::vector<TensorRecord>& tensors() const { return tensors_; }
-  const TensorRecord* Find(std::string_view name) const;  // nullptr when there is none
+  const std::vector<TensorRecord>& tensors() const { return tensors_.records(); }
+  const TensorRecord* Find(std::string_view name) const { return tensors_.Find(name); }
 
-  void WillNeed(const TensorRecord& tensor) const;
   void DropPages(const TensorRecord& tensor) const;
 
  private:
@@ -59,8 +57,7 @@ class Llama2cFile {
   std::optional<MappedFile> file_;
   std::string source_;
   Config config_;
-  std::vector<TensorRecord> tensors_;
-  std::unordered_map<std::string, size_t> index_;
+  TensorTable tensors_;
 };
 
 }  // namespace celer

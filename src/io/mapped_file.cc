@@ -10,6 +10,8 @@
 #include <cstring>
 #include <utility>
 
+#include "io/mapping_faults.h"
+
 namespace celer {
 
 Result<MappedFile> MappedFile::Open(const std::filesystem::path& path) {
@@ -38,7 +40,9 @@ Result<MappedFile> MappedFile::Open(const std::filesystem::path& path) {
   ::close(fd);  // the mapping keeps the file open
   if (data == MAP_FAILED)
     return Error::Io(name, ": ", size, " bytes cannot be mapped into memory: ", std::strerror(why));
-  return MappedFile(path, {static_cast<const std::byte*>(data), size});
+  const std::span<const std::byte> bytes(static_cast<const std::byte*>(data), size);
+  RememberMapping(bytes, name, info);
+  return MappedFile(path, bytes);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
@@ -51,10 +55,12 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 MappedFile::~MappedFile() {
-  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  if (bytes_.empty()) return;
+  ForgetMapping(bytes_);
+  ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
-void MappedFile::Advise(std::span<const std::byte> part, bool inward, int advice) const {
+void MappedFile::DropPages(std::span<const std::byte> part) const {
   const auto base = reinterpret_cast<uintptr_t>(bytes_.data());
   auto begin = reinterpret_cast<uintptr_t>(part.data());
   if (part.empty() || begin < base || begin - base > bytes_.size() ||
@@ -62,18 +68,10 @@ void MappedFile::Advise(std::span<const std::byte> part, bool inward, int advice
     return;
   auto end = begin + part.size();
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  begin = (inward ? begin + page - 1 : begin) / page * page;  // the mapping itself starts on a page
-  if (inward && end != base + bytes_.size()) end = end / page * page;
-  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, advice);
-}
-
-void MappedFile::WillNeed(std::span<const std::byte> part) const {
-  Advise(part, false, MADV_WILLNEED);
-}
-
-void MappedFile::DropPages(std::span<const std::byte> part) const {
-  // Inward: a page shared with a neighbouring tensor stays.
-  Advise(part, true, MADV_DONTNEED);
+  // Inward: a page shared with a neighbouring tensor stays. The mapping itself starts on a page.
+  begin = (begin + page - 1) / page * page;
+  if (end != base + bytes_.size()) end = end / page * page;
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
 }  // namespace celer

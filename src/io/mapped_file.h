@@ -21,16 +21,14 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return bytes_; }
   const std::filesystem::path& path() const { return path_; }
 
-  // Tells the system that a part of the file will be read soon, or is done with: its pages leave this
-  // process's memory (they come back from the file if they are read again), so that a load tensor by tensor
-  // stays small. Both ignore a span that is not inside this mapping.
-  void WillNeed(std::span<const std::byte> part) const;
+  // Tells the system that a part of the file is done with: its pages leave this process's memory (they come
+  // back from the file if they are read again), so that a load tensor by tensor stays small. Ignores a span
+  // that is not inside this mapping.
   void DropPages(std::span<const std::byte> part) const;
 
  private:
   MappedFile(std::filesystem::path path, std::span<const std::byte> bytes)
       : path_(std::move(path)), bytes_(bytes) {}
-  void Advise(std::span<const std::byte> part, bool inward, int advice) const;
 
   std::filesystem::path path_;
   std::span<const std::byte> bytes_;  // the whole mapping; empty after a move

@@ -68,12 +68,11 @@ TEST(MappedFile, DroppedPagesComeBack) {
   const auto file = MappedFile::Open(folder.Write("big", content));
   ASSERT_TRUE(file);
   const auto part = file->bytes().subspan(1000, 500'000);
-  file->WillNeed(part);
   file->DropPages(part);
   file->DropPages(file->bytes());
   const std::byte elsewhere[64] = {};
   file->DropPages(elsewhere);  // not ours: ignored
-  file->WillNeed({});
+  file->DropPages({});
   for (size_t i = 0; i < content.size(); i += 97)
     ASSERT_EQ(file->bytes()[i], static_cast<std::byte>(content[i])) << i;
 }

@@ -186,7 +186,8 @@ Result<TensorRecord> MakeRecord(const Entry& entry, std::span<const std::byte> d
   const auto size = static_cast<int64_t>(data.size());
   if (begin > end || end > size)
     return Error::Corrupt(source, ": tensor '", Printable(entry.name), "': data_offsets [", begin, ", ", end,
-                          "] do not lie in the ", size, " bytes of data; the file may be cut short");
+                          "] do not lie in the ", size,
+                          " bytes of data; the file is cut short or damaged: fetch it again");
   if (end - begin != *bytes)
     return Error::Corrupt(source, ": tensor '", Printable(entry.name), "': ", end - begin,
                           " bytes of data, but ", entry.dtype, " ", record.shape.ToString(), " needs ",
@@ -212,7 +213,7 @@ Result<SafetensorsFile> SafetensorsFile::FromBytes(std::span<const std::byte> by
   if (header_size > kMaxHeader || header_size > body.size())
     return Error::Corrupt(source, ": the header claims ", header_size, " bytes, but ", body.size(),
                           " follow and at most ", kMaxHeader,
-                          " are accepted; the file is cut short or no safetensors file");
+                          " are accepted; the file is cut short or no safetensors file: fetch it again");
 
   const auto* text = reinterpret_cast<const char*>(body.data());
   HeaderReader reader(source);
@@ -232,11 +233,10 @@ Result<SafetensorsFile> SafetensorsFile::FromBytes(std::span<const std::byte> by
     return a.offsets != b.offsets ? a.offsets < b.offsets : a.name < b.name;
   });
   const auto data = body.subspan(static_cast<size_t>(header_size));
-  out.tensors_.reserve(reader.entries.size());
   int64_t covered = 0;  // the data before this byte belongs to tensors
   for (const Entry& entry : reader.entries) {
-    CELER_ASSIGN(TensorRecord record, MakeRecord(entry, data, out.source_));
-    if (!out.index_.emplace(record.name, out.tensors_.size()).second)
+    CELER_ASSIGN(const TensorRecord record, MakeRecord(entry, data, out.source_));
+    if (!out.tensors_.Add(record))
       return Error::Corrupt(out.source_, ": tensor '", Printable(record.name), "' comes twice");
     if (entry.offsets[0] != covered)
       return Error::Corrupt(out.source_, ": tensor '", Printable(record.name), "' begins at byte ",
@@ -245,7 +245,6 @@ Result<SafetensorsFile> SafetensorsFile::FromBytes(std::span<const std::byte> by
                                                        : ", leaving a hole after ",
                             covered);
     covered = entry.offsets[1];
-    out.tensors_.push_back(std::move(record));
   }
   if (static_cast<size_t>(covered) != data.size())
     return Error::Corrupt(out.source_, ": ", data.size() - static_cast<size_t>(covered),
@@ -258,15 +257,6 @@ Result<SafetensorsFile> SafetensorsFile::Open(const std::filesystem::path& path)
   CELER_ASSIGN(SafetensorsFile out, FromBytes(file.bytes(), path.string()));
   out.file_ = std::move(file);
   return out;
-}
-
-const TensorRecord* SafetensorsFile::Find(std::string_view name) const {
-  const auto it = index_.find(std::string(name));
-  return it == index_.end() ? nullptr : &tensors_[it->second];
-}
-
-void SafetensorsFile::WillNeed(const TensorRecord& tensor) const {
-  if (file_) file_->WillNeed(tensor.bytes);
 }
 
 void SafetensorsFile::DropPages(const TensorRecord& tensor) const {

@@ -8,12 +8,11 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "core/result.h"
 #include "io/mapped_file.h"
-#include "io/tensor_record.h"
+#include "io/tensor_table.h"
 
 namespace celer {
 
@@ -23,20 +22,20 @@ class SafetensorsFile {
   // `bytes` outlive the result; `source` is what error sentences call it.
   static Result<SafetensorsFile> FromBytes(std::span<const std::byte> bytes, std::string source);
 
-  const std::vector<TensorRecord>& tensors() const { return tensors_; }  // in the order of their bytes
-  const TensorRecord* Find(std::string_view name) const;                 // nullptr when there is none
+  const std::vector<TensorRecord>& tensors() const {
+    return tensors_.records();
+  }  // in the order of their bytes
+  const TensorRecord* Find(std::string_view name) const { return tensors_.Find(name); }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const std::string& source() const { return source_; }
 
-  // The pages of a tensor that will be read soon, or is done with (see MappedFile).
-  void WillNeed(const TensorRecord& tensor) const;
+  // The pages of a tensor that is done with (see MappedFile).
   void DropPages(const TensorRecord& tensor) const;
 
  private:
   std::optional<MappedFile> file_;
   std::string source_;
-  std::vector<TensorRecord> tensors_;
-  std::unordered_map<std::string, size_t> index_;
+  TensorTable tensors_;
   std::map<std::string, std::string> metadata_;
 };
 
@@ -46,19 +45,17 @@ class SafetensorsModel {
   // A folder, or one .safetensors file.
   static Result<SafetensorsModel> Open(const std::filesystem::path& path);
 
-  const std::vector<TensorRecord>& tensors() const { return tensors_; }
-  const TensorRecord* Find(std::string_view name) const;
+  const std::vector<TensorRecord>& tensors() const { return tensors_.records(); }
+  const TensorRecord* Find(std::string_view name) const { return tensors_.Find(name); }
   // Tensors that a shard holds and the index does not name; they are not among tensors().
   const std::vector<std::string>& extra_tensors() const { return extra_; }
   const std::vector<SafetensorsFile>& files() const { return files_; }
 
-  void WillNeed(const TensorRecord& tensor) const;
   void DropPages(const TensorRecord& tensor) const;
 
  private:
   std::vector<SafetensorsFile> files_;
-  std::vector<TensorRecord> tensors_;
-  std::unordered_map<std::string, size_t> index_;
+  TensorTable tensors_;
   std::vector<std::string> extra_;
 };
 

@@ -51,8 +51,7 @@ Result<SafetensorsModel> SafetensorsModel::Open(const fs::path& path) {
     }
     CELER_ASSIGN(auto file, SafetensorsFile::Open(file_path));
     model.files_.push_back(std::move(file));
-    model.tensors_ = model.files_[0].tensors();
-    for (size_t i = 0; i < model.tensors_.size(); ++i) model.index_.emplace(model.tensors_[i].name, i);
+    for (const TensorRecord& record : model.files_[0].tensors()) model.tensors_.Add(record);
     return model;
   }
   if (!fs::exists(index, ignored))
@@ -74,8 +73,7 @@ Result<SafetensorsModel> SafetensorsModel::Open(const fs::path& path) {
         continue;
       }
       // The index is a JSON object: a tensor has one shard, so no name comes twice here.
-      model.index_.emplace(record.name, model.tensors_.size());
-      model.tensors_.push_back(record);
+      model.tensors_.Add(record);
     }
     if (model.extra_.size() > extra_before)
       log::Warning("{}: {} tensors are not in the index and are ignored, the first is '{}'",
@@ -86,16 +84,7 @@ Result<SafetensorsModel> SafetensorsModel::Open(const fs::path& path) {
   return model;
 }
 
-const TensorRecord* SafetensorsModel::Find(std::string_view name) const {
-  const auto it = index_.find(std::string(name));
-  return it == index_.end() ? nullptr : &tensors_[it->second];
-}
-
 // A file ignores a span that is not its own.
-void SafetensorsModel::WillNeed(const TensorRecord& tensor) const {
-  for (const SafetensorsFile& file : files_) file.WillNeed(tensor);
-}
-
 void SafetensorsModel::DropPages(const TensorRecord& tensor) const {
   for (const SafetensorsFile& file : files_) file.DropPages(tensor);
 }

@@ -182,7 +182,6 @@ TEST(Safetensors, WritesWhatItReads) {
   ASSERT_TRUE(w);
   EXPECT_EQ(w->shape, (Shape{3, 5}));
   EXPECT_EQ(std::memcmp(w->bytes.data(), numbers.data(), w->bytes.size()), 0);
-  file->WillNeed(*w);
   file->DropPages(*w);
   EXPECT_EQ(std::memcmp(w->bytes.data(), numbers.data(), w->bytes.size()), 0);
   EXPECT_EQ(file->Find("weird \"name\"\n")->bytes.size(), 3u);

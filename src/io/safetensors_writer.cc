@@ -1,9 +1,9 @@
-#include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "core/safe_math.h"
 #include "io/atomic_file.h"
+#include "io/json.h"
 #include "io/safetensors.h"
 #include "io/tensor_stream.h"
 
@@ -11,9 +11,7 @@ namespace celer {
 
 Status WriteSafetensors(const std::filesystem::path& path, std::span<const TensorSpec> tensors,
                         const std::map<std::string, std::string>& metadata, const TensorFill& fill) {
-  const auto quoted = [](const std::string& text) {  // invalid UTF-8 is replaced, never thrown at us
-    return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  };
+  const auto quoted = [](const std::string& text) { return JsonText(nlohmann::json(text)); };
   std::string header = "{";
   if (!metadata.empty()) {
     header += "\"__metadata__\":{";

@@ -1,5 +1,7 @@
 #include "text/added_tokens.h"
 
+#include "core/utf8.h"
+
 namespace celer {
 
 Result<AddedTokens> AddedTokens::Make(std::vector<AddedToken> tokens, const Normalizer* normalizer) {
@@ -42,7 +44,7 @@ bool AddedTokens::Wanted(const AddedToken& token, std::string_view text, size_t 
   size_t previous = begin;
   if (begin > 0) do
       --previous;
-    while (previous > 0 && (text[previous] & 0xC0) == 0x80);
+    while (previous > 0 && utf8::IsContinuation(text[previous]));
   return (begin == 0 || !word_->MatchesStart(text.substr(previous))) &&
          (end == text.size() || !word_->MatchesStart(text.substr(end)));
 }

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "core/result.h"
+#include "core/utf8.h"
 #include "text/normalizer.h"
 #include "text/regex.h"
 #include "text/trie.h"
-#include "text/utf8.h"
 
 namespace celer {
 

@@ -3,10 +3,10 @@
 #include <queue>
 
 #include "core/log.h"
+#include "core/utf8.h"
 #include "io/printable.h"
 #include "text/flat_map.h"
 #include "text/model.h"
-#include "text/utf8.h"
 
 namespace celer {
 namespace {

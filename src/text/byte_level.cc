@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 
-#include "text/utf8.h"
+#include "core/utf8.h"
 
 namespace celer {
 namespace {

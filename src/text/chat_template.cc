@@ -2,6 +2,7 @@
 
 #include <exception>
 
+#include "core/utf8.h"
 #include "text/jinja/interpreter.h"
 #include "text/jinja/parser.h"
 #include "text/jinja/unicode.h"
@@ -15,7 +16,7 @@ using jinja::TemplateError;
 using jinja::Value;
 
 std::string CheckedText(const std::string& text) {
-  if (const size_t at = jinja::FindInvalidUtf8(text); at != std::string::npos)
+  if (const size_t at = utf8::FindInvalid(text); at != std::string::npos)
     throw TemplateError("a string in the conversation is not UTF-8 at byte " + std::to_string(at));
   return text;
 }
@@ -90,7 +91,7 @@ Error ToError(const TemplateError& error) {
 
 Result<ChatTemplate> ChatTemplate::Compile(std::string_view source) {
   try {
-    if (const size_t at = jinja::FindInvalidUtf8(source); at != std::string_view::npos)
+    if (const size_t at = utf8::FindInvalid(source); at != std::string_view::npos)
       return Error::Corrupt("chat template is not UTF-8 at byte ", at);
     return ChatTemplate(jinja::Parse(source));
   } catch (const TemplateError& error) {

@@ -143,7 +143,9 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::FromHfDirectory(const fs::path& pa
     log::Warning("{}; tokenizer.model is used instead", made.error().message());
   }
   if (IsFile(model_path)) return TokenizerFromSentencePiece(model_path, config);
-  return Error::NotFound(path.string(), ": has neither tokenizer.json nor tokenizer.model");
+  return Error::NotFound(
+      path.string(),
+      ": has neither tokenizer.json nor tokenizer.model; fetch them from where the model is from");
 }
 
 }  // namespace celer

@@ -11,8 +11,13 @@ namespace celer {
 Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::filesystem::path& path) {
   namespace fs = std::filesystem;
   std::error_code error;
-  if (fs::is_directory(path, error) || path.extension() == ".json" || path.extension() == ".model")
-    return Tokenizer::FromHfDirectory(path);
+  if (fs::is_directory(path, error)) {
+    auto made = Tokenizer::FromHfDirectory(path);
+    // Without a tokenizer it may be no model's folder at all, or one that cannot be read: that comes first.
+    if (!made && made.error().code() == Error::Code::kNotFound) CELER_RETURN_IF_ERROR(DetectFile(path));
+    return made;
+  }
+  if (path.extension() == ".json" || path.extension() == ".model") return Tokenizer::FromHfDirectory(path);
   const auto kind = DetectFile(path);
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   if (kind && *kind == FileKind::kGguf) {

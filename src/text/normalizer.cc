@@ -1,7 +1,7 @@
 #include "text/normalizer.h"
 
+#include "core/utf8.h"
 #include "text/byte_level.h"
-#include "text/utf8.h"
 
 namespace celer {
 namespace {

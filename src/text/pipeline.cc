@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "core/utf8.h"
 #include "text/byte_level.h"
-#include "text/utf8.h"
 
 namespace celer {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <optional>
 
+#include "core/utf8.h"
 #include "text/byte_level.h"
 #include "text/normalizer.h"
-#include "text/utf8.h"
 
 namespace celer {
 namespace {

@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "core/log.h"
+#include "core/utf8.h"
 #include "io/printable.h"
-#include "text/utf8.h"
 
 namespace celer {
 namespace {
@@ -120,7 +120,7 @@ void Regex::FindAll(std::string_view text, RegexBudget& budget, Matches& out) co
     if (found == PCRE2_ERROR_NOMATCH) {
       if (limit >= text.size()) return;
       start = limit;
-      while (start < text.size() && (text[start] & 0xC0) == 0x80) ++start;
+      while (start < text.size() && utf8::IsContinuation(text[start])) ++start;
       const auto now = RegexBudget::Clock::now();
       const bool quick = now - before < std::chrono::microseconds(200);
       window = quick ? std::min<size_t>(window * 2, 1 << 16) : std::max<size_t>(window / 4, 16);

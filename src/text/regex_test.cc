@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "text/utf8.h"
+#include "core/utf8.h"
 
 namespace celer {
 namespace {

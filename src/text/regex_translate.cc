@@ -8,9 +8,9 @@
 #include <optional>
 #include <vector>
 
+#include "core/utf8.h"
 #include "text/regex.h"
 #include "text/unicode_tables.h"
-#include "text/utf8.h"
 
 namespace celer {
 namespace {

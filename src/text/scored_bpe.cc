@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <queue>
 
+#include "core/utf8.h"
 #include "text/flat_map.h"
 #include "text/model.h"
-#include "text/utf8.h"
 
 namespace celer {
 namespace {

@@ -6,8 +6,8 @@
 #include <fstream>
 #include <thread>
 
+#include "core/utf8.h"
 #include "text/byte_level.h"
-#include "text/utf8.h"
 
 namespace celer {
 namespace {

@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "core/utf8.h"
 #include "text/unicode_tables.h"
-#include "text/utf8.h"
 
 namespace celer::unicode {
 namespace {

@@ -1,8 +1,8 @@
 #include <algorithm>
 
+#include "core/utf8.h"
 #include "text/model.h"
 #include "text/trie.h"
-#include "text/utf8.h"
 
 namespace celer {
 namespace {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/log.h"
+#include "core/safe_math.h"
 #include "io/atomic_file.h"
 #include "io/disk_space.h"
 #include "io/sha256.h"
@@ -24,10 +25,6 @@ constexpr size_t kPage = 4096, kStride = size_t{1} << 20;  // of the content tha
 
 std::span<const std::byte> BytesOf(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
-}
-
-size_t RoundUp(size_t n) {
-  return (n + kAlign - 1) / kAlign * kAlign;
 }
 
 // Sizes and times of change of the files behind a source: of itself, or of all in its folder.
@@ -83,14 +80,14 @@ class Reader {
 std::string Directory(const std::string& key, const PackCache::Entries& entries, size_t* file_bytes) {
   size_t directory = kMagic.size() + 8 + 8 + key.size() + kDigest;
   for (const auto& [name, bytes] : entries) directory += 4 + name.size() + 16;
-  size_t offset = RoundUp(directory);
+  size_t offset = RoundUp(directory, kAlign);
   std::string list;
   for (const auto& [name, bytes] : entries) {
     Put(list, static_cast<uint32_t>(name.size()));
     list += name;
     Put(list, static_cast<uint64_t>(offset));
     Put(list, static_cast<uint64_t>(bytes.size()));
-    offset += RoundUp(bytes.size());
+    offset += RoundUp(bytes.size(), kAlign);
   }
   *file_bytes = offset;
   std::string out(kMagic);
@@ -101,7 +98,7 @@ std::string Directory(const std::string& key, const PackCache::Entries& entries,
   Sha256 sum;
   sum.Update(BytesOf(out));
   out += sum.Finish();
-  out.resize(RoundUp(directory), '\0');
+  out.resize(RoundUp(directory, kAlign), '\0');
   return out;
 }
 
@@ -183,7 +180,7 @@ Status PackCache::Write(const Entries& entries) const {
   CELER_RETURN_IF_ERROR(file.Write(directory));
   for (const auto& [name, bytes] : entries) {
     CELER_RETURN_IF_ERROR(file.Write(bytes));
-    CELER_RETURN_IF_ERROR(file.Write(std::string(RoundUp(bytes.size()) - bytes.size(), '\0')));
+    CELER_RETURN_IF_ERROR(file.Write(std::string(RoundUp(bytes.size(), kAlign) - bytes.size(), '\0')));
   }
   return file.Commit();
 }

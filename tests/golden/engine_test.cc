@@ -110,6 +110,52 @@ TEST(Engine, KeptBlocksMakeRoomForOthers) {
   }
 }
 
+TEST(Engine, AContinuedRequestThatWaitsMakesRoomForOthers) {
+  auto engine = MustLoad({.context = 64});  // 4 blocks
+  auto kept = engine->Submit(Keep(Ask(Prompt(3, 30), 2)));
+  ASSERT_TRUE(kept);
+  Drain(*engine);
+  auto running = engine->Submit(Ask(Prompt(1, 20), 40));
+  ASSERT_TRUE(running);
+  auto events = engine->Step();
+  ASSERT_EQ(events.size(), 1u);
+  auto waiting = engine->Submit(Continue(Ask(Prompt(3, 60), 4), *kept));
+  ASSERT_TRUE(waiting);
+  auto answers = Drain(*engine);
+  answers[*running].insert(answers[*running].begin(), events[0].token);
+  EXPECT_EQ(answers[*running], Alone(Prompt(1, 20), 40));
+  EXPECT_EQ(answers[*waiting], Alone(Prompt(3, 60), 4));
+}
+
+TEST(Engine, WhatIsKeptIsBounded) {
+  auto engine = MustLoad({.context = 64});  // 4 blocks
+  // A conversation: each turn takes over what the one before left.
+  int64_t last = 0;
+  for (int turn = 0; turn < 20; ++turn) {
+    auto id = engine->Submit(Continue(Keep(Ask(Prompt(1, 10 + turn), 2)), last));
+    ASSERT_TRUE(id);
+    Drain(*engine);
+    EXPECT_EQ(engine->ReusedTokens(*id), turn == 0 ? 0 : 9 + turn);
+    EXPECT_EQ(engine->ReusedTokens(last), 0) << "turn " << turn << ": the one before is still known";
+    EXPECT_EQ(engine->KeptRequests(), 1) << turn;
+    last = *id;
+  }
+  // Cancelled before they began: there is nothing to keep.
+  for (int i = 0; i < 100; ++i) {
+    auto id = engine->Submit(Keep(Ask(Prompt(2, 10), 5)));
+    ASSERT_TRUE(id);
+    engine->Cancel(*id);
+  }
+  EXPECT_EQ(engine->KeptRequests(), 1);
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(engine->Submit(Keep(Ask(Prompt(i, 10), 2))));
+    Drain(*engine);
+    EXPECT_LE(engine->KeptRequests(), 4);
+  }
+  engine->Release(last);
+  engine->Release(12345);
+}
+
 TEST(Engine, StopTokensAndLength) {
   const auto tokens = Alone(Prompt(1, 10), 20);
   auto engine = MustLoad();

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "core/html.h"
 #include "text/jinja/builtins.h"
 #include "text/jinja/unicode.h"
 
@@ -371,28 +372,7 @@ std::string ToJson(const Value& value, const JsonStyle& style, Budget& budget) {
 }
 
 std::string EscapeHtml(std::string_view text, Budget& budget) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      case '"':
-        out += "&#34;";
-        break;
-      default:
-        out.push_back(c);
-    }
-  }
+  std::string out = celer::EscapeHtml(text);
   budget.ChargeString(static_cast<int64_t>(out.size()));
   return out;
 }

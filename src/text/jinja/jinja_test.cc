@@ -372,16 +372,6 @@ TEST(Jinja, OddInputIsRefusedOrHarmless) {
     EXPECT_FALSE(ChatTemplate::Compile(source)) << source;
 }
 
-TEST(Unicode, InvalidUtf8IsFound) {
-  using jinja::FindInvalidUtf8;
-  EXPECT_EQ(FindInvalidUtf8("aé日😀"), std::string::npos);
-  EXPECT_EQ(FindInvalidUtf8("a\x80"), 1u);
-  EXPECT_EQ(FindInvalidUtf8("\xc0\xaf"), 0u);          // overlong
-  EXPECT_EQ(FindInvalidUtf8("ab\xed\xa0\x80"), 2u);    // surrogate
-  EXPECT_EQ(FindInvalidUtf8("\xf4\x90\x80\x80"), 0u);  // past U+10FFFF
-  EXPECT_EQ(FindInvalidUtf8("\xe6\x97"), 0u);          // cut short
-}
-
 TEST(Format, FloatRepr) {
   for (const auto& [value, want] : std::initializer_list<std::pair<double, const char*>>{
            {0.0, "0.0"},

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <charconv>
 
+#include "core/utf8.h"
 #include "text/jinja/unicode.h"
 
 namespace celer::jinja {
@@ -347,7 +348,7 @@ class Lexer {
         case 'u':
         case 'U': {
           const size_t digits = c == 'x' ? 2 : c == 'u' ? 4 : 8;
-          AppendUtf8(out, HexEscape(i, digits, end));
+          utf8::Append(HexEscape(i, digits, end), out);
           i += digits;
           break;
         }
@@ -358,7 +359,7 @@ class Lexer {
             uint32_t value = static_cast<uint32_t>(c - '0');
             for (int k = 0; k < 2 && i < end && src_[i] >= '0' && src_[i] <= '7'; ++k)
               value = value << 3 | static_cast<uint32_t>(src_[i++] - '0');
-            AppendUtf8(out, value);
+            utf8::Append(value, out);
           } else {  // an unknown escape stands for itself
             out.push_back('\\');
             out.push_back(c);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "core/utf8.h"
 #include "text/jinja/builtins.h"
 #include "text/jinja/format.h"
 #include "text/jinja/unicode.h"
@@ -138,7 +139,7 @@ std::string FormatNumber(const Value& value, NumberStyle style, Budget& budget) 
     if (style.type == 'c') {
       if (value.integer() < 0 || value.integer() > 0x10ffff)
         throw TemplateError("a 'c' format needs a code point");
-      AppendUtf8(digits, static_cast<uint32_t>(value.integer()));
+      utf8::Append(static_cast<char32_t>(value.integer()), digits);
       return Pad(digits, style, '<', 0, budget);
     }
     digits = IntDigits(negative ? -bits : bits, style.type);
@@ -314,7 +315,7 @@ class Percent {
           text = value.text();
         } else if (value.IsIntegral() && value.integer() >= 0 && value.integer() <= 0x10ffff &&
                    (value.integer() < 0xd800 || value.integer() >= 0xe000)) {
-          AppendUtf8(text, static_cast<uint32_t>(value.integer()));
+          utf8::Append(static_cast<char32_t>(value.integer()), text);
         } else {
           throw TemplateError("'%c' needs a character");
         }

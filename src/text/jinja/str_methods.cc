@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "core/utf8.h"
 #include "text/jinja/builtins.h"
 #include "text/jinja/format.h"
 #include "text/jinja/interpreter.h"
@@ -241,7 +242,7 @@ Value ExpandTabs(Interpreter& in, const Value& self, const Args& args) {
       column += n;
     } else {
       out.push_back(c);
-      column = c == '\n' || c == '\r' ? 0 : column + ((static_cast<unsigned char>(c) & 0xc0) != 0x80);
+      column = c == '\n' || c == '\r' ? 0 : column + !utf8::IsContinuation(c);
     }
   }
   return Same(in, self, std::move(out));

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 
+#include "core/utf8.h"
 #include "text/jinja/unicode.h"
 
 namespace celer::jinja {
@@ -96,7 +97,7 @@ std::vector<std::string_view> RightSplitSpace(std::string_view text, int64_t lim
     size_t start = text.size();
     while (start > 0) {
       size_t at = start - 1;
-      while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80) --at;
+      while (at > 0 && utf8::IsContinuation(text[at])) --at;
       if (IsSpace(DecodeAt(text, at, &n))) break;
       start = at;
     }

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "core/utf8.h"
 #include "text/jinja/unicode_tables.h"
 
 namespace celer::jinja {
@@ -25,7 +26,7 @@ void AppendMapped(std::string& out, uint32_t c, const CaseRun (&runs)[R], const 
                               [](const CaseRun& r, uint32_t v) { return r.last < v; });
   if (run != std::end(runs) && run->first <= c && (c - run->first) % run->step == 0)
     c = static_cast<uint32_t>(static_cast<int32_t>(c) + run->delta);
-  AppendUtf8(out, c);
+  utf8::Append(c, out);
 }
 
 void AppendCase(std::string& out, uint32_t c, CaseKind kind) {
@@ -68,68 +69,22 @@ uint32_t CharClass(uint32_t code_point) {
   return *std::prev(after) >> 21;
 }
 
-size_t FindInvalidUtf8(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    if (lead < 0x80) {
-      ++i;
-      continue;
-    }
-    const size_t n = lead >= 0xf0 && lead <= 0xf4  ? 4
-                     : lead >= 0xe0 && lead < 0xf0 ? 3
-                     : lead >= 0xc2 && lead < 0xe0 ? 2
-                                                   : 0;
-    if (n == 0 || i + n > text.size()) return i;
-    uint32_t c = lead & (0xff >> (n + 1));
-    for (size_t k = 1; k < n; ++k) {
-      const auto byte = static_cast<unsigned char>(text[i + k]);
-      if ((byte & 0xc0) != 0x80) return i;
-      c = c << 6 | (byte & 0x3f);
-    }
-    if ((n == 3 && c < 0x800) || (n == 4 && (c < 0x10000 || c > 0x10ffff)) || (c >= 0xd800 && c < 0xe000))
-      return i;
-    i += n;
-  }
-  return std::string_view::npos;
-}
-
 uint32_t DecodeAt(std::string_view text, size_t offset, size_t* length) {
-  const auto lead = static_cast<unsigned char>(text[offset]);
-  const size_t n = lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
-  uint32_t c = n == 1 ? lead : lead & (0xff >> (n + 1));
-  *length = std::min(n, text.size() - offset);
-  for (size_t k = 1; k < *length; ++k) c = c << 6 | (static_cast<unsigned char>(text[offset + k]) & 0x3f);
-  return c;
-}
-
-void AppendUtf8(std::string& out, uint32_t c) {
-  if (c < 0x80) {
-    out.push_back(static_cast<char>(c));
-  } else if (c < 0x800) {
-    out.push_back(static_cast<char>(0xc0 | c >> 6));
-    out.push_back(static_cast<char>(0x80 | (c & 0x3f)));
-  } else if (c < 0x10000) {
-    out.push_back(static_cast<char>(0xe0 | c >> 12));
-    out.push_back(static_cast<char>(0x80 | (c >> 6 & 0x3f)));
-    out.push_back(static_cast<char>(0x80 | (c & 0x3f)));
-  } else {
-    out.push_back(static_cast<char>(0xf0 | c >> 18));
-    out.push_back(static_cast<char>(0x80 | (c >> 12 & 0x3f)));
-    out.push_back(static_cast<char>(0x80 | (c >> 6 & 0x3f)));
-    out.push_back(static_cast<char>(0x80 | (c & 0x3f)));
-  }
+  const utf8::CodePoint c = utf8::Decode(text.substr(offset));
+  *length = c.length;
+  return c.value;
 }
 
 int64_t CountCodePoints(std::string_view text) {
   int64_t n = 0;
-  for (const char c : text) n += (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+  for (const char c : text) n += !utf8::IsContinuation(c);
   return n;
 }
 
 size_t ByteOffset(std::string_view text, int64_t index) {
   size_t i = 0;
   for (; i < text.size(); ++i) {
-    if ((static_cast<unsigned char>(text[i]) & 0xc0) == 0x80) continue;
+    if (utf8::IsContinuation(text[i])) continue;
     if (index-- <= 0) break;
   }
   return i;
@@ -178,7 +133,7 @@ std::string_view Strip(std::string_view text, StripSide side, bool use_chars, st
   if (side != StripSide::kLeft) {
     while (!text.empty()) {
       size_t at = text.size() - 1;
-      while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80) --at;
+      while (at > 0 && utf8::IsContinuation(text[at])) --at;
       const uint32_t c = DecodeAt(text, at, &n);
       if (!drop(at, n, c)) break;
       text.remove_suffix(text.size() - at);

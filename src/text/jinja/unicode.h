@@ -29,12 +29,8 @@ inline bool IsWord(uint32_t c) {  // \w of a regular expression
   return c == '_' || (CharClass(c) & (kCharAlpha | kCharNumeric)) != 0;
 }
 
-// Offset of the first byte that is not UTF-8 (overlong forms and surrogates are not), or npos.
-size_t FindInvalidUtf8(std::string_view text);
-
-// The functions below expect valid UTF-8.
+// The functions below expect valid UTF-8; core/utf8.h finds what is not.
 uint32_t DecodeAt(std::string_view text, size_t offset, size_t* length);
-void AppendUtf8(std::string& out, uint32_t code_point);
 int64_t CountCodePoints(std::string_view text);
 // Byte offset of the code point with this index; text.size() when the index is at or past the end.
 size_t ByteOffset(std::string_view text, int64_t index);

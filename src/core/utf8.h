@@ -22,7 +22,16 @@ CodePoint Decode(std::string_view text);
 
 void Append(char32_t value, std::string& out);
 
-bool IsValid(std::string_view text);
+// Offset of the first byte that is not part of a valid code point, or npos.
+size_t FindInvalid(std::string_view text);
+inline bool IsValid(std::string_view text) {
+  return FindInvalid(text) == std::string_view::npos;
+}
+
+// Whether a byte is inside a code point of a valid text, and not the first of one.
+inline bool IsContinuation(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xC0) == 0x80;
+}
 
 // Every maximal invalid part becomes one U+FFFD (Unicode's recommended practice; what Rust and Python do).
 std::string ToValid(std::string_view text);

@@ -1,4 +1,4 @@
-#include "text/utf8.h"
+#include "core/utf8.h"
 
 #include <cstdint>
 #include <cstring>
@@ -55,7 +55,7 @@ void Append(char32_t value, std::string& out) {
   }
 }
 
-bool IsValid(std::string_view text) {
+size_t FindInvalid(std::string_view text) {
   size_t i = 0;
   while (i < text.size()) {
     if (i + 8 <= text.size()) {  // eight ASCII bytes at a time
@@ -67,10 +67,10 @@ bool IsValid(std::string_view text) {
       }
     }
     const CodePoint c = Decode(text.substr(i));
-    if (!c.valid) return false;
+    if (!c.valid) return i;
     i += c.length;
   }
-  return true;
+  return std::string_view::npos;
 }
 
 std::string ToValid(std::string_view text) {
@@ -104,7 +104,7 @@ size_t TrailingSpace(std::string_view text) {
   size_t end = text.size();
   while (end > 0) {
     size_t start = end - 1;
-    while (start > 0 && end - start < 4 && (text[start] & 0xC0) == 0x80) --start;
+    while (start > 0 && end - start < 4 && IsContinuation(text[start])) --start;
     const CodePoint c = Decode(text.substr(start, end - start));
     if (!c.valid || c.length != end - start || !IsSpace(c.value)) break;
     end = start;

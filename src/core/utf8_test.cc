@@ -1,4 +1,4 @@
-#include "text/utf8.h"
+#include "core/utf8.h"
 
 #include <gtest/gtest.h>
 
@@ -19,6 +19,16 @@ TEST(Utf8, EveryScalarRoundTrips) {
       ASSERT_TRUE(!part.valid && part.cut && part.length == cut);
     }
   }
+}
+
+TEST(Utf8, FindsWhatIsInvalid) {
+  EXPECT_EQ(FindInvalid("aé日😀"), std::string::npos);
+  EXPECT_EQ(FindInvalid("a\x80"), 1u);
+  EXPECT_EQ(FindInvalid("\xc0\xaf"), 0u);             // overlong
+  EXPECT_EQ(FindInvalid("ab\xed\xa0\x80"), 2u);       // surrogate
+  EXPECT_EQ(FindInvalid("\xf4\x90\x80\x80"), 0u);     // past U+10FFFF
+  EXPECT_EQ(FindInvalid("\xe6\x97"), 0u);             // cut short
+  EXPECT_EQ(FindInvalid("eight or more \xff"), 14u);  // behind what is looked at eight bytes at a time
 }
 
 TEST(Utf8, ReplacesMaximalPartsAsPythonDoes) {
