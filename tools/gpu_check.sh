@@ -29,12 +29,13 @@ if command -v compute-sanitizer > /dev/null; then
       { tail -n 20 "$out/sanitizer.txt"; echo "memory checker: $1 $2"; exit 1; }
   }
   check src/weights/celer_weights_test 'DeviceWeights*:-*ProductsAgree*'
-  check src/kernels/celer_kernels_test 'CudaQkv*'
+  check src/kernels/celer_kernels_test 'CudaQkv*:CudaWideJoin.QkvIs*:CudaWideJoin.RowsInSixteenBits'
   check src/models/celer_models_test 'MoeCudaRoute*:Shapes/MoeCuda.*/0:Shapes/MoeCuda.*/1:Shapes/MoeCuda.*/3:Shapes/MoeCuda.*/6'
+  check src/models/celer_models_test 'DecodeChoice.TakesTheFirst*:Shapes/DecodeStep.*/1:Shapes/DecodeBatch.*/1'
   check src/engine/celer_engine_test 'CudaSampler.SpecialLogits'
   check tests/celer_cuda_test 'CudaGolden.LogitsAgreeWithTheCpu'
   grep -c 'ERROR SUMMARY: 0 errors' "$out/sanitizer.txt" | sed 's/$/ programs without memory errors/'
 fi
 "$build/bench/celer_cuda_bench" --model llama-2-7b,llama-3.1-8b,llama-3.2-1b | tee "$out/cuda_decode.txt"
-"$build/bench/celer_cuda_bench" --weights bf16,int4-g128 --prompt 512,2048 --tokens 2 --chunk 2048 | tee "$out/cuda_prefill.txt"
+"$build/bench/celer_cuda_bench" --weights bf16,int8,int4-g128 --prompt 512,2048 --tokens 2 --chunk 2048 | tee "$out/cuda_prefill.txt"
 "$build/bench/celer_cuda_bench" --weights bf16 --prompt 512 --tokens 64 --batch 8,64 --chunk 2048 | tee "$out/cuda_batch.txt"

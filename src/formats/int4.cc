@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "formats/bfloat16.h"
 #include "formats/block_io.h"
 #include "formats/fit.h"
 #include "formats/float16.h"
@@ -26,9 +27,10 @@ void EncodeInt4Row(const Int4Layout& layout, const float* row, uint8_t* values, 
   for (int64_t g = 0; g < layout.groups_per_row(); ++g) {
     const float* x = row + g * layout.group;
     const AffineFit fit = FitAffine(x, layout.group, 15);
-    params[g] = {FiniteF16(fit.scale), FiniteF16(fit.min)};
+    params[g].scale = FiniteF16(Bf16ToFloat(FloatToBf16(fit.scale)));
+    const float scale = F16ToFloat(params[g].scale), inverse = ReciprocalOrZero(scale);
+    params[g].min = FiniteF16(fit.min + 7.5f * (fit.scale - scale));  // the middle stays where it was
     const float min = F16ToFloat(params[g].min);
-    const float inverse = ReciprocalOrZero(F16ToFloat(params[g].scale));
     uint8_t* packed = values + g * layout.group / 2;
     for (int64_t i = 0; i < layout.group / 2; ++i) {
       const int even = RoundClamped((x[2 * i] - min) * inverse, 0, 15);

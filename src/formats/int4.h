@@ -8,6 +8,7 @@
 // The minimum is stored and not an integer zero point: it costs the same two bytes and leaves the whole range
 // of a group representable, also when the range does not contain zero. Kernels use
 //   sum(w * x) = scale * sum(value * x) + min * sum(x).
+// The encoder chooses scales that are bf16 numbers as well, so that bf16 arithmetic loses nothing by them.
 #pragma once
 
 #include <cstddef>

@@ -33,6 +33,7 @@ struct CudaDecoderOptions {
   int64_t context = 4096;    // positions that fit into the KV, a multiple of 16
   int64_t max_tokens = 512;  // of one batch
   bool exact = false;        // every product by the decode kernels, also for long prompts
+  bool wide = true;          // warpgroup products where the GPU has them; else as on a GPU without
   StepLaunch launch = StepLaunch::kFused;
 };
 

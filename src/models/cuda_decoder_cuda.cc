@@ -146,6 +146,7 @@ Status CudaDecoder::Forward(const RaggedBatch& batch) {
                           kLogitRows);
   d.seen_positions.clear();
   CELER_RETURN_IF_ERROR(d.UploadBatch(batch));
+  CELER_ASSIGN(const GpuTurns::Turn turn, d.turns->Take());
   d.BeginMarks(/*captured=*/false);
   d.Run(static_cast<int>(batch.token_count()), static_cast<int>(rows), true);
   d.Mark(Op::kLogits);  // where they end

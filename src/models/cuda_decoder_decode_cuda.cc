@@ -80,6 +80,7 @@ Status CudaDecoder::Decode(std::span<const int32_t> tokens, std::span<const int3
   const bool whole = d.UsesWholeStep(static_cast<int>(count));
   Event& done = *d.step_done[static_cast<size_t>(positions[0] % cuda::kHostSlots)];
   d.last_rows = count;
+  CELER_ASSIGN(const GpuTurns::Turn turn, d.turns->Take());
   if (d.options.launch == StepLaunch::kEager && !d.profile) {
     d.QueueDecode(static_cast<int>(count), sampled);
     CELER_RETURN_IF_ERROR(d.TakeFault("queueing a decode step"));

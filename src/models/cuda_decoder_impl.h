@@ -15,6 +15,7 @@
 
 #include "core/cuda_allocator.h"
 #include "core/cuda_status.h"
+#include "core/gpu_turns.h"
 #include "core/stream.h"
 #include "kernels/attention/flash_attention_cuda.h"
 #include "kernels/decode_step/decode_batch_cuda.h"
@@ -65,6 +66,7 @@ struct CudaDecoder::Impl {
   std::string device_name;
   std::optional<cuda::DeviceWeights> weights;
   std::optional<Stream> stream;
+  std::unique_ptr<GpuTurns> turns;  // of the stream
   std::vector<Buffer> buffers;
   CudaMemoryPlan memory_plan;
   DeviceMatrix embedding, head;
@@ -104,8 +106,7 @@ struct CudaDecoder::Impl {
   std::byte* attention_bf16 = nullptr;
   float* wide_squares = nullptr;
   bool wide_prepared = false;
-  // For many tokens, where those do not run or the weights are integers: weights as rows of bf16.
-  bool unpacks = false;  // whether there is any of it; known before the weights are loaded
+  // For many tokens, where those do not run: weights as rows of bf16.
   std::optional<cuda::Gemm> gemm;
   // Two places for unpacked weights: one is filled on a stream of its own while the other is multiplied with.
   std::optional<Stream> unpack_stream;
@@ -234,8 +235,7 @@ struct CudaDecoder::Impl {
     return UsesBatchStep(count) || (count <= step_tokens && most_keys <= cuda::DecodeStepKeys(StepArgs(1)));
   }
   Status PrepareStep();
-  // From five tokens on; integers until unpacking all of them for cuBLASLt pays.
-  bool UsesWide(int count) const { return wide && count > cuda::kMaxStepTokens && (!gemm || count <= 128); }
+  bool UsesWide(int count) const { return wide && count > cuda::kMaxStepTokens; }
   // Up to eight tokens keep 16 bits of their activations.
   cuda::WideActivations WideRows(std::byte* memory, int64_t rows, int64_t count, int padded) const {
     if (count <= kMaxMatvecTokens) return {memory, 16, padded, 2};
@@ -264,11 +264,7 @@ struct CudaDecoder::Impl {
     return CudaStatus(code, what);
   }
   int64_t unpacked_elements() const;
-  bool Unpacks(cuda::Format projections) const {
-    const bool floats = projections == cuda::Format::kF32 || projections == cuda::Format::kF16 ||
-                        projections == cuda::Format::kBf16;
-    return !options.exact && !(wide && floats);
-  }
+  bool Unpacks() const { return !options.exact && !wide; }
 
   // With a profile, an event in front of every operator.
   OpProfile* profile = nullptr;

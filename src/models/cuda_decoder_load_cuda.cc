@@ -53,7 +53,7 @@ int64_t CudaDecoder::Impl::workspace_bytes() const {
       cuda::AttentionPartialFloats(t, static_cast<int>(c.heads), static_cast<int>(c.kv_heads),
                                    KvShape().padded_dim);
   int64_t gemm_bytes = 0;
-  if (unpacks)
+  if (Unpacks())
     gemm_bytes =
         4 * unpacked_elements() + static_cast<int64_t>(cuda::Gemm::kWorkspaceBytes) + t * 4 * c.intermediate;
   if (!options.exact)
@@ -171,7 +171,7 @@ Status CudaDecoder::Impl::Allocate() {
     CELER_ASSIGN(attention_bf16, Own<std::byte>(cuda::WideActivationBytes(cuda::kWideJoined, q_width + 127)));
     CELER_ASSIGN(wide_squares, Own<float>(cuda::WideSquaresFloats(c.hidden)));
   }
-  if (unpacks) {
+  if (Unpacks()) {
     if (auto made = cuda::Gemm::Create(options.device)) {
       gemm.emplace(std::move(*made));
       CELER_ASSIGN(Stream side, Stream::Create(options.device));
@@ -277,7 +277,8 @@ Status CudaDecoder::Impl::Start() {
   options.context = (options.context + 15) / 16 * 16;
   CELER_ASSIGN(Stream made, Stream::Create(options.device, true));
   stream.emplace(std::move(made));
-  wide = cuda::WideRuns() && !options.exact;
+  CELER_ASSIGN(turns, GpuTurns::Join(options.device, *stream));
+  wide = cuda::WideRuns() && options.wide && !options.exact;
   CELER_ASSIGN(cuda::DeviceWeights store, cuda::DeviceWeights::Create(options.device, options.weights));
   weights.emplace(std::move(store));
   return {};
@@ -287,7 +288,6 @@ Status CudaDecoder::Impl::LoadFrom(const Decoder& host) {
   using Role = WeightStore::Role;
   const DecoderWeights& w = host.weights();
   const DecoderConfig& c = config;
-  unpacks = Unpacks(weights->Plan(w.layers[0].q, Role::kProjection).format);
   CELER_RETURN_IF_ERROR(PlanAndCheck([&](const cuda::DeviceWeights& store) {
     const auto planned = [&](const WeightView& view, Role role) {
       return cuda::DeviceWeights::PlannedBytes(store.Plan(view, role));
@@ -373,7 +373,6 @@ Status CudaDecoder::Impl::LoadRandom() {
     return plan_in(*weights, rows, cols, role);
   };
   const int64_t q_width = c.heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
-  unpacks = Unpacks(plan(q_width, c.hidden).format);
   CELER_RETURN_IF_ERROR(PlanAndCheck([&](const cuda::DeviceWeights& store) {
     const auto bytes = [&](int64_t rows, int64_t cols) { return plan_in(store, rows, cols).bytes(); };
     const auto ffn = [&](int64_t width) {

@@ -260,8 +260,11 @@ __global__ void GroupKernel(const __grid_constant__ RepackArgs a) {
     p = make_float2(any.scale, any.min);
   } else {
     const float2 fit = FitAffine(a, from, first, n);
-    p = make_float2(__half2float(__float2half_rn(fminf(fmaxf(fit.x, -65504.0f), 65504.0f))),
-                    __half2float(__float2half_rn(fminf(fmaxf(fit.y, -65504.0f), 65504.0f))));
+    const auto finite_half = [](float value) {
+      return __half2float(__float2half_rn(fminf(fmaxf(value, -65504.0f), 65504.0f)));
+    };
+    p.x = finite_half(__bfloat162float(__float2bfloat16(fit.x)));
+    p.y = finite_half(fit.y + 7.5f * (fit.x - p.x));
     const float inverse = p.x == 0 ? 0.0f : 1.0f / p.x;
     for (int i = 0; i < n; i += 2)
       PutInt4(a, to, first + i, RoundTo((SourceElement(a, from, first + i) - p.y) * inverse, 0, 15),

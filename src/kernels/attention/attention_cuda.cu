@@ -27,8 +27,9 @@ namespace {
 // A piece that is only a part of a sequence has to be joined with the others through memory, so where there
 // is enough work sequences are split later. Up to four tokens are one kind of batch, five to eight another.
 int LeastBlocks(int tokens, int columns) {
+  if (FewPieces(tokens, columns)) return 8;
   const int work = (tokens <= 4 ? 1 : std::max(tokens, 8)) * columns;
-  return work < 16 ? 8 : work < 256 ? 32 : work < 1024 ? 64 : 128;
+  return work < 256 ? 32 : work < 1024 ? 64 : 128;
 }
 
 cudaError_t LaunchSome(const DeviceAttentionArgs& a, const Bunches& b, cudaStream_t stream) {
@@ -53,7 +54,7 @@ int AttentionSplits(int heads, int kv_heads) {
   // One sequence alone gives every multiprocessor four blocks, or two where each column would have many
   // pieces.
   const int columns = attention::BunchesOf(heads, kv_heads).columns;
-  const int each = columns < 16 ? 2 : 4;
+  const int each = attention::FewColumns(columns) ? 2 : 4;
   return std::clamp(each * attention::Multiprocessors() / columns, 1, attention::kMostSplits);
 }
 

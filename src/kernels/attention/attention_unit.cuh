@@ -21,8 +21,9 @@ namespace celer::cuda::attention {
 constexpr int kWarps = 2;
 constexpr int kThreads = kWarps * 32;
 constexpr int kMostSplits = 64;
-constexpr int kStageLimit =
-    24 * 1024;  // bytes of a warp's blocks in shared memory, about; four blocks of threads run at once
+// Bytes of a warp's blocks in shared memory, about: four blocks of threads run at once, or two with a deep
+// ring.
+constexpr int kStageLimit = 24 * 1024;
 
 // ---- element types: what memory holds, and the 16-bit type that is multiplied
 
@@ -166,7 +167,7 @@ struct Shared {
 // other; else up to 4 in columns 0 .. 3, and what their 16-bit parts left out in columns 4 .. 7.
 // Fragments: lane 4g + t holds rows g and g + 8 of A and of the sums, columns 2t and 2t + 1 of the sums, and
 // column g of B.
-template <class T, int D, bool kMany>
+template <class T, int D, bool kMany, bool kDeep>
 struct Worker {
   using F = Factor<T>;
   static constexpr int kBytes = sizeof(T);
@@ -189,9 +190,8 @@ struct Worker {
   static constexpr bool kScaled = std::is_same_v<T, int8_t>;
   static constexpr int kVAt = kKvBlock * kRowBytes, kScalesAt = 2 * kVAt;
   static constexpr int kStageBytes = kScalesAt + (kScaled ? 2 * kKvBlock * 4 : 0);
-  static constexpr int kStages = kStageLimit / kStageBytes < 2   ? 2
-                                 : kStageLimit / kStageBytes > 8 ? 8
-                                                                 : kStageLimit / kStageBytes;
+  static constexpr int kFit = (kDeep ? 2 : 1) * kStageLimit / kStageBytes;
+  static constexpr int kStages = kFit < 2 ? 2 : kFit > 8 ? 8 : kFit;
   static constexpr int kWarpBytes = kStages * kStageBytes, kRingBytes = kWarps * kWarpBytes;
 
   uint32_t q[kQParts][kSections * kSteps][2];
@@ -446,11 +446,11 @@ __device__ __forceinline__ void StoreResult(const DeviceAttentionArgs& a, int to
 
 // `column` of `columns`: kv head and bunch of query heads; `sync` is a barrier of the threads; `memory`
 // has Worker::kRingBytes.
-template <class T, int D, bool kMany, class Sync>
+template <class T, int D, bool kMany, bool kDeep, class Sync>
 __device__ __forceinline__ void Attend(const DeviceAttentionArgs& a, int at_once, int column, int columns,
                                        int split, int splits, int token, const Span& span, int thread,
                                        char* memory, Shared& shared, const Sync& sync) {
-  using W = Worker<T, D, kMany>;
+  using W = Worker<T, D, kMany, kDeep>;
   const int group = a.heads / a.kv.kv_heads, batches = columns / a.kv.kv_heads;
   const int kv_head = column / batches;
   const int first_head = kv_head * group + column % batches * at_once;

@@ -16,11 +16,19 @@ inline Bunches BunchesOf(int heads, int kv_heads) {
   const int group = heads / kv_heads, batches = (group + 7) / 8;
   return {(group + batches - 1) / batches, kv_heads * batches};
 }
+// A few sequences with few KV heads: what counts is how soon the memory is busy. Every multiprocessor has two
+// blocks then, each with a deep ring, and pieces are small.
+constexpr bool FewColumns(int columns) {
+  return columns < 16;
+}
+constexpr bool FewPieces(int tokens, int columns) {
+  return tokens <= 4 && FewColumns(columns);
+}
 
 // Grid: as many blocks as run at once, each taking every gridDim-th piece of work: tokens, splits and
 // columns, columns fastest, so that neighbours read neighbouring memory.
-template <class T, int D, bool kMany>
-__global__ void __launch_bounds__(kThreads, 4)
+template <class T, int D, bool kMany, bool kDeep>
+__global__ void __launch_bounds__(kThreads, kDeep ? 2 : 4)
     UnitKernel(const __grid_constant__ DeviceAttentionArgs a, int at_once, int columns) {
   extern __shared__ __align__(128) char memory[];
   __shared__ Shared shared;
@@ -48,32 +56,37 @@ __global__ void __launch_bounds__(kThreads, 4)
   for (int unit = blockIdx.x; unit < all; unit += gridDim.x) {
     const int index = unit / columns;
     while (starts[token + 1] <= index) ++token;
-    Attend<T, D, kMany>(a, at_once, unit % columns, columns, index - starts[token], a.splits, token,
-                        KeysOf(a, token, a.splits), threadIdx.x, memory, shared, [] { __syncthreads(); });
+    Attend<T, D, kMany, kDeep>(a, at_once, unit % columns, columns, index - starts[token], a.splits, token,
+                               KeysOf(a, token, a.splits), threadIdx.x, memory, shared,
+                               [] { __syncthreads(); });
     __syncthreads();
   }
 }
 
 int Multiprocessors();
 
-template <class T, int D, bool kMany>
+template <class T, int D, bool kMany, bool kDeep>
 cudaError_t LaunchUnits(const DeviceAttentionArgs& a, const Bunches& b, cudaStream_t stream) {
-  constexpr int kRing = Worker<T, D, kMany>::kRingBytes;
+  constexpr int kRing = Worker<T, D, kMany, kDeep>::kRingBytes;
   static const int at_once = [] {
     int blocks = 1;
-    cudaFuncSetAttribute(UnitKernel<T, D, kMany>, cudaFuncAttributeMaxDynamicSharedMemorySize, kRing);
-    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, UnitKernel<T, D, kMany>, kThreads, kRing);
+    cudaFuncSetAttribute(UnitKernel<T, D, kMany, kDeep>, cudaFuncAttributeMaxDynamicSharedMemorySize, kRing);
+    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, UnitKernel<T, D, kMany, kDeep>, kThreads, kRing);
     return std::max(blocks, 1) * Multiprocessors();
   }();
   const int64_t most = static_cast<int64_t>(b.columns) * a.splits * a.batch.count;
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(most, at_once));
-  return Launch(UnitKernel<T, D, kMany>, dim3(blocks), dim3(kThreads), kRing, stream, a, b.at_once,
+  return Launch(UnitKernel<T, D, kMany, kDeep>, dim3(blocks), dim3(kThreads), kRing, stream, a, b.at_once,
                 b.columns);
 }
 
 template <class T, int D>
 cudaError_t LaunchWidth(const DeviceAttentionArgs& a, const Bunches& b, cudaStream_t stream) {
-  return b.at_once > 4 ? LaunchUnits<T, D, true>(a, b, stream) : LaunchUnits<T, D, false>(a, b, stream);
+  if (FewPieces(a.batch.count, b.columns))
+    return b.at_once > 4 ? LaunchUnits<T, D, true, true>(a, b, stream)
+                         : LaunchUnits<T, D, false, true>(a, b, stream);
+  return b.at_once > 4 ? LaunchUnits<T, D, true, false>(a, b, stream)
+                       : LaunchUnits<T, D, false, false>(a, b, stream);
 }
 
 template <class T>

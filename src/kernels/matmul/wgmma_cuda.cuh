@@ -32,6 +32,11 @@ __device__ __forceinline__ uint64_t WgmmaColumns(uint32_t shared, int near, int 
          static_cast<uint64_t>(far >> 4) << 32 | static_cast<uint64_t>(layout) << 62;
 }
 
+// The same, `sixteens` of bytes further on. Nothing is carried beyond the address.
+__device__ __forceinline__ uint64_t WgmmaMoved(uint64_t columns, int sixteens) {
+  return (columns & 0xffffffff00000000u) | (static_cast<uint32_t>(columns) + static_cast<uint32_t>(sixteens));
+}
+
 #define CELER_D8(i)                                                                           \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])

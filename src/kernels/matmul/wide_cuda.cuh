@@ -10,6 +10,7 @@
 #pragma once
 
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/matmul/wgmma_cuda.cuh"
 #include "kernels/matmul/wide_finish.cuh"
@@ -22,28 +23,25 @@ struct Sums {
   float d[N / 2];
 };
 
-template <Format F, int N>
+// kFine: HasFineScales().
+template <Format F, int N, bool kFine>
 __device__ __forceinline__ void MultiplyPiece(const Params& p, uint32_t shared, int group, int warp, int lane,
                                               const Piece& piece, RingPlace& ring, Sums<N>& sums) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   constexpr int kCols = kStageCols<F, N>, kSteps = kUnitCols<F> / 16, kUnits = kCols / kUnitCols<F>;
-  constexpr uint32_t kWeightBytes = 8 * kCols * BitsOf(F) / 8;
   constexpr int kParts = kWeightParts<F, N>;
   // Weights of the products that run, and of those that are made ready.
-  constexpr int kSets = kUnits == 1 && N < 256 ? 3 : 2;
+  constexpr int kSets = N < 256 && kParts == 1 ? 3 : 2;
   uint32_t sets[kSets][kParts][kSteps][4];
   bool add = false;
   uint32_t to_free[2] = {0, 0};  // barriers of the stages whose last products run, the older one first
-  const auto low = static_cast<uint32_t>(EightOf(p, group * 4 + warp, 0)),
-             high = static_cast<uint32_t>(EightOf(p, group * 4 + warp, 1));
+  const LanePlaces<F, N> places = FindLanePlaces<F, N>(p, group * 4 + warp, lane);
   const auto run = [&](int set, int unit) {
     auto& a = sets[set];
     const uint32_t full = shared + p.barrier_offset + ring.stage * 16,
                    base = shared + ring.stage * p.stage_bytes;
     if (unit == 0) BarrierWait(full, ring.parity);
-    LoadUnit<F, N>(p, base + low * kWeightBytes, base + high * kWeightBytes,
-                   base + p.scale_offset + low * p.scale_bytes, base + p.scale_offset + high * p.scale_bytes,
-                   unit, lane, a);
+    LoadUnit<F, N, kFine>(p, base, places, unit, lane, a);
     gemm::WgmmaFence();
     const uint64_t columns =
         gemm::WgmmaColumns(base + p.x_offset + unit * (kUnitCols<F> / 8) * N * 16, N * 16, 128);
@@ -51,7 +49,7 @@ __device__ __forceinline__ void MultiplyPiece(const Params& p, uint32_t shared, 
     for (int s = 0; s < kSteps; ++s) {
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
-        gemm::Wgmma<__nv_bfloat16, N>(sums.d, a[part][s], columns + static_cast<uint64_t>(s * 2 * N), add);
+        gemm::Wgmma<__nv_bfloat16, N>(sums.d, a[part][s], gemm::WgmmaMoved(columns, s * 2 * N), add);
         add = true;
       }
     }
@@ -62,20 +60,18 @@ __device__ __forceinline__ void MultiplyPiece(const Params& p, uint32_t shared, 
     to_free[1] = unit == kUnits - 1 ? full + 8 : 0;
     if (unit == kUnits - 1) ring.Advance(p.stages);
   };
+  // As many stages as end with the last set.
+  constexpr int kTurn = kSets / std::gcd(kSets, kUnits);
   int left = piece.end - piece.begin;
-  if constexpr (kUnits == 1) {
-    for (; left >= kSets; left -= kSets) {
+  for (; left >= kTurn; left -= kTurn) {
 #pragma unroll
-      for (int i = 0; i < kSets; ++i) run(i, 0);
-    }
-    if (left > 0) run(0, 0);
-    if (left > 1) run(1, 0);
-  } else {
-    static_assert(kUnits == 2);
-    for (; left > 0; --left) {
-      run(0, 0);
-      run(1, 1);
-    }
+    for (int i = 0; i < kTurn * kUnits; ++i) run(i % kSets, i % kUnits);
+  }
+#pragma unroll
+  for (int stage = 0; stage < kTurn - 1; ++stage) {
+    if (stage < left)
+#pragma unroll
+      for (int i = stage * kUnits; i < (stage + 1) * kUnits; ++i) run(i % kSets, i % kUnits);
   }
   gemm::WgmmaWait<0>();
   if (lane == 0) {
@@ -87,7 +83,7 @@ __device__ __forceinline__ void MultiplyPiece(const Params& p, uint32_t shared, 
 #endif
 }
 
-template <Format F, int N>
+template <Format F, int N, bool kFine>
 __global__ void __launch_bounds__(kThreads, 1) Kernel(const __grid_constant__ Params p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(128) char memory[];
@@ -120,10 +116,11 @@ __global__ void __launch_bounds__(kThreads, 1) Kernel(const __grid_constant__ Pa
   Piece piece;
   int shared_tiles = 0, shared_tile[2];
   while (schedule.Next(p, piece)) {
-    MultiplyPiece<F, N>(p, shared, warp / 4, warp % 4, lane, piece, ring, sums);
+    const float2 scales = RowScales<F>(p, piece.tile, warp, lane);  // on their way while the sums are made
+    MultiplyPiece<F, N, kFine>(p, shared, warp / 4, warp % 4, lane, piece, ring, sums);
     if (piece.end - piece.begin == p.chunks) {
       if constexpr (N <= kWideJoined) BarrierWait(facts_ready, 0);
-      FinishTile<F, N>(p, memory, warp / 4, warp % 4, lane, piece.tile, sums.d);
+      FinishTile<N>(p, memory, warp / 4, warp % 4, lane, piece.tile, scales, sums.d);
     } else {
       PutPiece<N>(p, piece, sums.d);
       if (shared_tiles++ == 0) shared_tile[0] = piece.tile;
@@ -178,13 +175,14 @@ bool Prepare(Params& p, int blocks) {
   p.staging_offset = p.stages * p.stage_bytes;
   p.barrier_offset = p.staging_offset + kStagingBytes;
   p.facts_offset = p.barrier_offset + kBarrierBytes;
+  p.nibble_upper = kNibbleUpper;
   return p.stages >= 2;
 }
 
-template <Format F, int N>
+template <Format F, int N, bool kFine>
 cudaError_t LaunchShape(const WideArgs& args, cudaStream_t stream) {
   static const cudaError_t allowed =
-      cudaFuncSetAttribute(Kernel<F, N>, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024);
+      cudaFuncSetAttribute(Kernel<F, N, kFine>, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024);
   if (allowed != cudaSuccess) return allowed;
   // Every block has a piece.
   int tiles = 0;
@@ -196,23 +194,30 @@ cudaError_t LaunchShape(const WideArgs& args, cudaStream_t stream) {
   Params p = {};
   p.a = args;
   if (!Prepare<F, N>(p, blocks)) return cudaErrorInvalidValue;
-  return Launch(Kernel<F, N>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
+  return Launch(Kernel<F, N, kFine>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
                 static_cast<size_t>(p.staging_offset + kBesideBytes), stream, p);
+}
+
+template <Format F, int N>
+cudaError_t LaunchTile(const WideArgs& args, cudaStream_t stream) {
+  if constexpr (matvec::IsInteger(F) && kWeightParts<F, N> == 1)
+    if (HasFineScales(args.w[0])) return LaunchShape<F, N, true>(args, stream);
+  return LaunchShape<F, N, false>(args, stream);
 }
 
 template <Format F>
 cudaError_t RunFormat(const WideArgs& args, cudaStream_t stream) {
   switch (args.x.tile) {
     case 16:
-      return LaunchShape<F, 16>(args, stream);
+      return LaunchTile<F, 16>(args, stream);
     case 32:
-      return LaunchShape<F, 32>(args, stream);
+      return LaunchTile<F, 32>(args, stream);
     case 64:
-      return LaunchShape<F, 64>(args, stream);
+      return LaunchTile<F, 64>(args, stream);
     case 128:
-      return LaunchShape<F, 128>(args, stream);
+      return LaunchTile<F, 128>(args, stream);
     case 256:
-      return LaunchShape<F, 256>(args, stream);
+      return LaunchTile<F, 256>(args, stream);
     default:
       return cudaErrorInvalidValue;
   }

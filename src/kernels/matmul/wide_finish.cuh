@@ -37,8 +37,29 @@ __device__ __forceinline__ int TokenOf(const WideArgs& a, int j, int i) {
   return Parted<N>(a) ? j * 4 : j * 8 + i;
 }
 
-template <Format F, int N>
-__device__ __forceinline__ Place FindPlace(const Params& p, int tile, int pair, int lane) {
+// The row that a lane has of each of a warp's two eights, in its matrix.
+__device__ __forceinline__ int RowOf(const Params& p, const Rows& rows, int pair, int half, int lane) {
+  const bool gate_up = p.a.epilogue == WideEpilogue::kGateUp;
+  return (rows.eight[gate_up ? half : 0] + (gate_up ? pair : EightOf(p, pair, half))) * 8 + lane / 4;
+}
+// What the sums of those rows are still to be multiplied with.
+template <Format F>
+__device__ __forceinline__ float2 RowScales(const Params& p, int tile, int pair, int lane) {
+  float out[2] = {1, 1};
+  if (F == Format::kInt8 && p.scale_bytes == 0) {
+    const Rows rows = FindRows(p, tile / p.token_tiles);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const DeviceMatrix& m = p.a.w[static_cast<size_t>(rows.matrix[half])];
+      const int row = RowOf(p, rows, pair, half, lane);
+      if (row < m.rows) out[half] = __ldg(reinterpret_cast<const float*>(m.scales) + row);
+    }
+  }
+  return make_float2(out[0], out[1]);
+}
+
+template <int N>
+__device__ __forceinline__ Place FindPlace(const Params& p, int tile, int pair, int lane, float2 scales) {
   const WideArgs& a = p.a;
   const Rows rows = FindRows(p, tile / p.token_tiles);
   Place out;
@@ -46,15 +67,11 @@ __device__ __forceinline__ Place FindPlace(const Params& p, int tile, int pair, 
   out.token = (tile % p.token_tiles * N + lane % 4 * 2) / a.x.parts;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const DeviceMatrix& m = a.w[static_cast<size_t>(rows.matrix[half])];
-    const int eight = a.epilogue == WideEpilogue::kGateUp ? pair : EightOf(p, pair, half);
     const int base = a.epilogue == WideEpilogue::kGateUp ? half : 0;
-    out.row[half] = (rows.eight[base] + eight) * 8 + lane / 4;
-    out.exists[half] = out.row[half] < m.rows;
-    out.scale[half] = 1;
-    if (F == Format::kInt8 && p.scale_bytes == 0 && out.exists[half])
-      out.scale[half] = __ldg(reinterpret_cast<const float*>(m.scales) + out.row[half]);
-    out.column[half] = rows.column[base] + eight * 8 + lane / 4;
+    out.row[half] = RowOf(p, rows, pair, half, lane);
+    out.exists[half] = out.row[half] < a.w[static_cast<size_t>(rows.matrix[half])].rows;
+    out.scale[half] = half == 0 ? scales.x : scales.y;
+    out.column[half] = rows.column[base] + out.row[half] - rows.eight[base] * 8;
   }
   return out;
 }
@@ -286,11 +303,11 @@ __device__ __forceinline__ void FinishEight(const Params& p, char* memory, const
 }
 
 // A tile that this block has computed alone.
-template <Format F, int N>
+template <int N>
 __device__ __forceinline__ void FinishTile(const Params& p, char* memory, int group, int warp, int lane,
-                                           int tile, const float (&sums)[N / 2]) {
+                                           int tile, float2 scales, const float (&sums)[N / 2]) {
   const WideArgs& a = p.a;
-  const Place place = FindPlace<F, N>(p, tile, group * 4 + warp, lane);
+  const Place place = FindPlace<N>(p, tile, group * 4 + warp, lane, scales);
   const auto quad = [&](int j) {
     return make_float4(sums[j * 4], sums[j * 4 + 1], sums[j * 4 + 2], sums[j * 4 + 3]);
   };
@@ -370,7 +387,8 @@ __device__ __forceinline__ void FinishTogether(const Params& p, char* memory, in
   }
   MultipliersBarrier();
   const float4* parts = reinterpret_cast<const float4*>(a.partial) + threadIdx.x;
-  const Place place = FindPlace<F, N>(p, tile, group * 4 + warp, lane);
+  const int pair = group * 4 + warp;
+  const Place place = FindPlace<N>(p, tile, pair, lane, RowScales<F>(p, tile, pair, lane));
   char* mid = a.epilogue == WideEpilogue::kGateUp ? FindMid<N>(p, tile, group) : nullptr;
   const int begin = mine * (N / 8) / pieces, end = (mine + 1) * (N / 8) / pieces;
   constexpr int kAtOnce = N > kWideJoined ? 4 : 2;

@@ -45,6 +45,8 @@ constexpr int kStageCols = StageCols(F, N);
 template <Format F>
 constexpr int kUnitCols = F == Format::kF32 ? 32 : 64;
 
+constexpr uint32_t kNibbleUpper = 0x43004300u;  // beside nibbles: 128 plus each, as bf16
+
 // Of a token, in shared memory.
 struct Facts {
   float scale;  // one through the root of the mean square
@@ -65,6 +67,7 @@ struct Params {
   int group_shift;
   int pair_shift;  // a warp's two eights of rows are 1 << pair_shift eights apart
   int staging_offset, barrier_offset, facts_offset;
+  uint32_t nibble_upper;  // kNibbleUpper
 };
 
 __device__ __forceinline__ bool NeedsFacts(const WideArgs& a) {
