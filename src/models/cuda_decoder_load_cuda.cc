@@ -222,7 +222,10 @@ Status CudaDecoder::Impl::Allocate() {
     CELER_ASSIGN(Event made, Event::Create(options.device));
     event.emplace(std::move(made));
   }
-  return PrepareStep();
+  CELER_RETURN_IF_ERROR(PrepareStep());
+  // Clearing and copying went to the default stream, which the decoder's own does not wait for, and both
+  // return before they are done.
+  return CudaStatus(cudaDeviceSynchronize(), "getting the GPU ready");
 }
 
 Status CudaDecoder::Impl::PrepareStep() {

@@ -174,15 +174,21 @@ class Products {
 
   // Row groups [begin, end) times few tokens, weights straight from memory. With one token as many streams of
   // memory as a tile has groups: each is long, so that the hardware prefetches it, and together they keep
-  // more reads in flight than one would.
-  void Stream(const uint8_t* x, const Part& part, int64_t begin, int64_t end, int64_t tokens) const {
+  // more reads in flight than one would. To the part's output, or, of one token, to `kept`, row by row from
+  // the first group on.
+  void Stream(const uint8_t* x, const Part& part, int64_t begin, int64_t end, int64_t tokens,
+              float* kept = nullptr) const {
     const int64_t streams = isa_.streams;
+    const auto kept_at = [&, first = begin](int64_t group) {
+      return kept ? kept + (group - first) * isa_.geometry.rows : nullptr;
+    };
     if (tokens == 1) {
       const int64_t length = (end - begin) / streams;
-      RunStreams(x, part, begin, length);
+      RunStreams(x, part, begin, length, kept);
       begin += length * streams;
     }
-    for (; begin < end; begin += streams) Run(x, part, begin, 1, std::min(streams, end - begin), 0, tokens);
+    for (; begin < end; begin += streams)
+      Run(x, part, begin, 1, std::min(streams, end - begin), 0, tokens, {}, kept_at(begin));
   }
 
   // Asks for the beginnings of the streams that one token will read of row groups [begin, end): kernels
@@ -195,14 +201,25 @@ class Products {
     asm volatile("");  // else g++ takes this for a function without effect and removes the call
   }
 
+  // Asks for rows of the output that will be written in a while: other cores have read them last, so that
+  // they take long to come.
+  static void FetchTarget(const MatmulOutput& to, int64_t row, int64_t rows) {
+    constexpr int64_t kLine = 16;
+    for (const int64_t end = std::min(row + rows, to.w.rows); row < end; row += kLine)
+      __builtin_prefetch(to.out + row, 1, 2);
+    asm volatile("");  // as in FetchHeads
+  }
+
   // One token; stream s has row groups begin + s * length to begin + (s + 1) * length.
-  void RunStreams(const uint8_t* x, const Part& part, int64_t begin, int64_t length) const {
+  void RunStreams(const uint8_t* x, const Part& part, int64_t begin, int64_t length, float* kept) const {
     const TileIsa::Kernel& kernel = isa_[part.shape.format];
     const int64_t rows = isa_.geometry.rows, streams = isa_.streams;
-    const int64_t most = std::min<int64_t>(kernel.rounds, kStreamSums / (streams * rows));
+    const int64_t most = kept ? length : std::min<int64_t>(kernel.rounds, kStreamSums / (streams * rows));
     alignas(64) float sums[kStreamSums];
     for (int64_t i = 0; i < length;) {
       const int64_t rounds = std::min(most, length - i);
+      for (int64_t s = 0; s < streams && !kept; ++s)
+        FetchTarget(*part.to, (begin + s * length + i) * rows, rounds * rows);
       kernel.run(
           {.w = reinterpret_cast<const uint8_t*>(part.to->w.packed) + (begin + i) * part.shape.group_bytes,
            .group_bytes = length * part.shape.group_bytes,
@@ -212,11 +229,11 @@ class Products {
            .tokens = 1,
            .cols = part.to->w.cols,
            .span = part.shape.span,
-           .out = sums,
+           .out = kept ? kept : sums,
            .out_stride = streams * rows,
            .rounds = static_cast<int>(rounds),
            .round_bytes = part.shape.group_bytes});
-      for (int64_t s = 0; s < streams; ++s) {
+      for (int64_t s = 0; s < streams && !kept; ++s) {
         const int64_t row = (begin + s * length + i) * rows;
         StoreTile(*part.to, row, std::min(rounds * rows, part.to->w.rows - row), 0, 1,
                   sums + s * rounds * rows, 0);
@@ -319,6 +336,10 @@ void TileMatmul(const TileIsa& isa, const MatmulArgs& args) {
         (*args.finish)(StoredTile(args.outputs, 0, args.tokens, begin * group_rows,
                                   std::min(end * group_rows, zipped_rows)));
     };
+    // The sums of a lone token stay with their thread until they are finished.
+    const bool keeps = zipped && args.tokens == 1 && std::ranges::all_of(all, [&](const Part& part) {
+                         return isa[part.shape.format].rounds > 1;
+                       });
     static thread_local Pace callers_pace;
     Pace& pace = callers_pace;
     const bool paced = args.tokens == 1 && threads > 1 && threads <= Pace::kThreads;
@@ -336,20 +357,37 @@ void TileMatmul(const TileIsa& isa, const MatmulArgs& args) {
       const auto fetch = [&](size_t i) {
         if (args.tokens == 1 && i < all.size()) products.FetchHeads(all[i], begin_of(all[i]), end_of(all[i]));
       };
+      if (args.norm && args.tokens == 1)
+        for (int64_t i = 0; i < args.outputs[0].w.cols; i += 16) __builtin_prefetch(args.norm + i);
       fetch(0);
       const uint8_t* const x = prepared_x();
       const auto start = std::chrono::steady_clock::now();
       int64_t bytes = 0;
+      static thread_local AlignedVector<uint8_t> room;
+      const int64_t own_rows = (end_of(all[0]) - begin_of(all[0])) * group_rows;
+      auto* const kept =
+          keeps ? reinterpret_cast<float*>(Room(room, own_rows * MatmulTile::kOutputs * 4)) : nullptr;
       for (size_t i = 0; i < all.size(); ++i) {
         fetch(i + 1);
-        products.Stream(x, all[i], begin_of(all[i]), end_of(all[i]), args.tokens);
+        if (keeps && i + 1 == all.size())
+          Products::FetchTarget(args.outputs[0], begin_of(all[0]) * group_rows, own_rows);
+        products.Stream(x, all[i], begin_of(all[i]), end_of(all[i]), args.tokens,
+                        keeps ? kept + static_cast<int64_t>(i) * own_rows : nullptr);
         bytes += (end_of(all[i]) - begin_of(all[i])) * all[i].shape.group_bytes;
       }
       if (paced) {
         const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - start;
         speeds[thread] = static_cast<double>(bytes) / took.count();
       }
-      if (zipped) finish(begin_of(all[0]), end_of(all[0]));
+      if (keeps && own_rows > 0) {
+        const int64_t row = begin_of(all[0]) * group_rows;
+        MatmulTile done = StoredTile(args.outputs, 0, 1, row, std::min(row + own_rows, zipped_rows));
+        for (size_t i = 0; i < all.size(); ++i)
+          done.sums[all[i].to - args.outputs.data()] = kept + static_cast<int64_t>(i) * own_rows;
+        (*args.finish)(done);
+      } else if (zipped) {
+        finish(begin_of(all[0]), end_of(all[0]));
+      }
       int64_t taken = next.fetch_add(1, std::memory_order_relaxed), first_piece = 0;
       const auto pieces = [&](const Part& part) {
         return (part.shape.groups - fixed(part) + piece - 1) / piece;

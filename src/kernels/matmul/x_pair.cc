@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <type_traits>
 
 #include "core/check.h"
 #include "formats/bfloat16.h"
@@ -39,18 +38,17 @@ int16x8_t Quantize16(const float* x, float32x4_t inverse, int8_t* q0, int8_t* q1
   return vaddq_s16(halves[0], halves[1]);
 }
 
-// Two steps of 8 columns for kNibbles; returns 16 * their sums. Numbers are rounded by adding 1.5 * 2^23,
-// after which their low byte is the integer: conversions would run on one pipe of four. kLone: see
-// XPairBlock.
+// Two steps of 8 columns for kNibbles; returns 16 * their sums in 16 bits. Numbers are rounded by adding
+// 1.5 * 2^23, after which their low bytes are the integer: conversions would run on one pipe of four.
+// Products with `inverse`, a power of two, are exact. kLone: see XPairBlock.
 template <bool kLone>
-float32x4_t QuantizeForNibbles(const float* x, float32x4_t inverse, int8_t (*low_q)[8], int8_t (*high_q)[8]) {
+int16x8_t QuantizeForNibbles(const float* x, float32x4_t inverse, int8_t (*low_q)[8], int8_t (*high_q)[8]) {
   const float32x4_t magic = vdupq_n_f32(12582912.0f);
-  float32x4_t low[2], high[2], sum = vdupq_n_f32(0);
+  float32x4_t low[2], high[2];
   for (int h = 0; h < 2; ++h) {
-    high[h] = vaddq_f32(vmulq_f32(vld1q_f32(x + 8 + 4 * h), inverse), magic);
+    high[h] = vfmaq_f32(magic, vld1q_f32(x + 8 + 4 * h), inverse);
     const float32x4_t rounded = vsubq_f32(high[h], magic);
     low[h] = vaddq_f32(vfmsq_n_f32(vmulq_f32(vld1q_f32(x + 4 * h), inverse), rounded, 1.0f / 16), magic);
-    sum = vfmaq_n_f32(vfmaq_n_f32(sum, vsubq_f32(low[h], magic), 16), rounded, 17);  // exact
   }
   const auto narrow = [](float32x4_t v, float32x4_t w) {
     return vuzp1q_s16(vreinterpretq_s16_f32(v), vreinterpretq_s16_f32(w));
@@ -68,7 +66,7 @@ float32x4_t QuantizeForNibbles(const float* x, float32x4_t inverse, int8_t (*low
     vst1_s8(low_q[0], vmovn_s16(lows));
     vst1_s8(high_q[0], vmovn_s16(highs));
   }
-  return sum;
+  return vaddq_s16(vshlq_n_s16(vaddq_s16(lows, highs), 4), highs);  // 16 * low + 17 * high
 }
 
 // Largest magnitudes among 32 columns, or among what they become for nibbles before it is rounded: the
@@ -112,8 +110,7 @@ template <XKind kKind, bool kLone = false>
 void PrepareSome(const float* x, int count, int t, XPairBlock* out, int apart) {
   constexpr bool kPaired = kKind != XKind::kBlocks;
   float inverse[kAtOnce], start[kAtOnce], scale[kAtOnce], second[kAtOnce];
-  using Sums = std::conditional_t<kPaired, float32x4_t, int32x4_t>;
-  Sums sums[kAtOnce];
+  int32x4_t sums[kAtOnce];
   for (int b = 0; b < count; b += 4) {
     float32x4_t max[4];
     for (int i = 0; i < 4; ++i)
@@ -128,19 +125,16 @@ void PrepareSome(const float* x, int count, int t, XPairBlock* out, int apart) {
     auto& q = out[b * apart].q;
     const float32x4_t by = vld1q_dup_f32(inverse + b);
     if constexpr (kPaired)
-      sums[b] = vaddq_f32(QuantizeForNibbles<kLone>(from, by, &q[0][t], &q[1][t]),
-                          QuantizeForNibbles<kLone>(from + 16, by, &q[2][t], &q[3][t]));
+      sums[b] = vpaddlq_s16(vaddq_s16(QuantizeForNibbles<kLone>(from, by, &q[0][t], &q[1][t]),
+                                      QuantizeForNibbles<kLone>(from + 16, by, &q[2][t], &q[3][t])));
     else
       sums[b] = vpaddlq_s16(
           vaddq_s16(Quantize16(from, by, q[0][t], q[1][t]), Quantize16(from + 16, by, q[2][t], q[3][t])));
   }
   for (int b = 0; b < count; b += 4) {
-    for (int i = count; i < b + 4; ++i) sums[i] = Sums{};
-    float32x4_t sum;
-    if constexpr (kPaired)
-      sum = vpaddq_f32(vpaddq_f32(sums[b], sums[b + 1]), vpaddq_f32(sums[b + 2], sums[b + 3]));
-    else
-      sum = vcvtq_f32_s32(vpaddq_s32(vpaddq_s32(sums[b], sums[b + 1]), vpaddq_s32(sums[b + 2], sums[b + 3])));
+    for (int i = count; i < b + 4; ++i) sums[i] = int32x4_t{};
+    const float32x4_t sum =
+        vcvtq_f32_s32(vpaddq_s32(vpaddq_s32(sums[b], sums[b + 1]), vpaddq_s32(sums[b + 2], sums[b + 3])));
     const float32x4_t scaled = vmulq_f32(vld1q_f32(scale + b), sum);
     // kNibbles: exact, a multiple of the scale below 2^24
     vst1q_f32(second + b, kKind == XKind::kNibbles ? vfmaq_n_f32(vld1q_f32(start + b), scaled, 8) : scaled);

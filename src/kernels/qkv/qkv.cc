@@ -1,5 +1,7 @@
 #include "kernels/qkv/qkv.h"
 
+#include <algorithm>
+
 #include "core/check.h"
 #include "kernels/kv_row.h"
 #include "kernels/matmul/matmul.h"
@@ -8,7 +10,7 @@
 namespace celer {
 namespace {
 
-// qk-norm and rope on all heads of one token.
+// qk-norm and rope on some heads of one token.
 void FinishHeads(const QkvArgs& args, float* heads, int64_t count, const float* norm, int64_t token) {
   const int64_t dim = args.kv.head_dim;
   if (norm) RmsNorm({.x = heads, .weight = norm, .eps = args.eps, .rows = count, .cols = dim, .out = heads});
@@ -16,16 +18,49 @@ void FinishHeads(const QkvArgs& args, float* heads, int64_t count, const float* 
   RotateHeads(heads, count, dim, args.rope_cos + table, args.rope_sin + table, args.rope_dim, args.layout);
 }
 
-void Append(const QkvArgs& args, int64_t seq, int64_t token, const float* k, const float* v) {
+void Append(const QkvArgs& args, int64_t seq, int64_t token, int64_t head_begin, int64_t head_end) {
   const int64_t dim = args.kv.head_dim;
   const int64_t position = args.batch.positions[static_cast<size_t>(token)];
   const int64_t block =
       args.batch
           .block_table[static_cast<size_t>(seq * args.batch.max_blocks + position / args.kv.block_size)];
   const int64_t slot = position % args.kv.block_size;
-  for (int64_t h = 0; h < args.kv.kv_heads; ++h) {
-    StoreKvRow(args.kv, args.kv.k, block, h, slot, k + h * dim);
-    StoreKvRow(args.kv, args.kv.v, block, h, slot, v + h * dim);
+  for (int64_t h = head_begin; h < head_end; ++h) {
+    StoreKvRow(args.kv, args.kv.k, block, h, slot, args.k_out + token * args.k.rows + h * dim);
+    StoreKvRow(args.kv, args.kv.v, block, h, slot, args.v_out + token * args.v.rows + h * dim);
+  }
+}
+
+// Asks for the first keys and values of a sequence, with which attention to it begins: those that follow are
+// asked for while it works.
+void FetchFirstKeys(const QkvArgs& args, int64_t seq, int64_t token, int64_t head_begin, int64_t head_end) {
+  constexpr int64_t kKeys = 64, kLine = 64;
+  const KvLayerView& kv = args.kv;
+  const int64_t keys = std::min<int64_t>(args.batch.positions[static_cast<size_t>(token)] + 1, kKeys);
+  for (int64_t h = head_begin; h < head_end; ++h)
+    for (int64_t key = 0; key < keys; key += kv.block_size) {
+      const int64_t block =
+          args.batch.block_table[static_cast<size_t>(seq * args.batch.max_blocks + key / kv.block_size)];
+      const int64_t at = kv.RowOffset(block, h, 0),
+                    bytes = std::min(keys - key, kv.block_size) * kv.RowBytes();
+      for (int64_t i = 0; i < bytes; i += kLine) {
+        __builtin_prefetch(kv.k + at + i);
+        __builtin_prefetch(kv.v + at + i);
+      }
+    }
+  asm volatile("");  // else g++ takes this for a function without effect and removes the call
+}
+
+// What is left to do for the tokens of [begin, end), for some kv heads and their queries.
+void Finish(const QkvArgs& args, int64_t begin, int64_t end, int64_t head_begin, int64_t head_end) {
+  const int64_t dim = args.kv.head_dim, group = args.heads / args.kv.kv_heads, heads = head_end - head_begin;
+  int64_t seq = 0;
+  for (int64_t t = begin; t < end; ++t) {
+    while (args.batch.seq_start[static_cast<size_t>(seq + 1)] <= t) ++seq;
+    if (end - begin == 1) FetchFirstKeys(args, seq, t, head_begin, head_end);
+    FinishHeads(args, args.q_out + t * args.q.rows + head_begin * group * dim, heads * group, args.q_norm, t);
+    FinishHeads(args, args.k_out + t * args.k.rows + head_begin * dim, heads, args.k_norm, t);
+    Append(args, seq, t, head_begin, head_end);
   }
 }
 
@@ -49,16 +84,16 @@ void Qkv(const QkvArgs& args) {
           .outputs = outputs,
           .pool = args.pool});
 
-  args.pool->ParallelFor(tokens, 8, [&](int64_t begin, int64_t end) {
-    int64_t seq = 0;
-    for (int64_t t = begin; t < end; ++t) {
-      while (args.batch.seq_start[static_cast<size_t>(seq + 1)] <= t) ++seq;
-      float* k = args.k_out + t * args.k.rows;
-      FinishHeads(args, args.q_out + t * args.q.rows, args.heads, args.q_norm, t);
-      FinishHeads(args, k, args.kv.kv_heads, args.k_norm, t);
-      Append(args, seq, t, k, args.v_out + t * args.v.rows);
-    }
-  });
+  // Few tokens on few threads: each takes some heads, mostly those whose rows it has just computed. More
+  // threads would take longer to join than one does for all.
+  constexpr int64_t kGrain = 8;
+  constexpr int kThreads = 4;
+  const int64_t heads = args.kv.kv_heads;
+  if (tokens <= kGrain && args.pool->size() <= kThreads)
+    return args.pool->ParallelFor(heads, 1,
+                                  [&](int64_t begin, int64_t end) { Finish(args, 0, tokens, begin, end); });
+  args.pool->ParallelFor(tokens, kGrain,
+                         [&](int64_t begin, int64_t end) { Finish(args, begin, end, 0, heads); });
 }
 
 }  // namespace celer
