@@ -27,6 +27,9 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   set(CELER_ARM 1)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(CELER_X86 1)
+  # g++ 13 moves 8 bytes through an MMX register and never says EMMS; the x87 stack is then full, and the next
+  # fmod(), which it inlines as FPREM, answers NaN.
+  add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-mno-mmx> $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-mno-mmx>)
 endif()
 
 set(CELER_WITH_CUDA 0)

@@ -8,7 +8,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <stdexcept>
+#include <iterator>
+#include <string_view>
 
 #include "core/suggest.h"
 
@@ -36,7 +37,6 @@ std::vector<std::string> FlagNames(const CLI::App& app) {
 }
 
 std::string Expected(const CLI::Option& option) {
-  if (option.get_expected_max() == 0) return "nothing, true or false";  // a switch
   const std::string type = option.get_type_name();
   if (type == "INT") return "a whole number";
   if (type == "UINT") return "a whole number from 0";
@@ -81,6 +81,29 @@ std::string Sentence(const CLI::App& app, const CLI::ParseError& error,
   return missing ? message + help : message;
 }
 
+bool IsOnOrOff(std::string_view word) {
+  constexpr std::string_view kWords[] = {"0", "1", "true", "false", "on", "off", "yes", "no"};
+  return std::find(std::begin(kWords), std::end(kWords), word) != std::end(kWords);
+}
+
+// What becomes of a switch with another word, `--raw=maybe` or in its variable, depends on the version of CLI11:
+// an error of the parser, an exception of the standard library, or nothing at all.
+Status CheckSwitches(const CLI::App& app, const std::vector<std::string>& args) {
+  const auto end = std::find(args.begin(), args.end(), "--");
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_expected_max() != 0) continue;
+    const std::string variable = option->get_envname(), start = option->get_name() + "=";
+    if (const char* value = variable.empty() ? nullptr : std::getenv(variable.c_str()))
+      if (*value != '\0' && !IsOnOrOff(value))
+        return Error::Invalid(variable, "='", value, "': expected 0 or 1");
+    for (auto arg = args.begin(); arg != end; ++arg)
+      if (arg->starts_with(start) && !IsOnOrOff(std::string_view(*arg).substr(start.size())))
+        return Error::Invalid(option->get_name(), " '", arg->substr(start.size()),
+                              "': expected nothing, true or false");
+  }
+  return {};
+}
+
 }  // namespace
 
 CommandLine::CommandLine(const std::string& name, const std::string& summary, const std::string& example)
@@ -91,6 +114,7 @@ CommandLine::CommandLine(const std::string& name, const std::string& summary, co
 }
 
 std::optional<int> Parse(CLI::App& app, const std::vector<std::string>& args) {
+  if (auto checked = CheckSwitches(app, args); !checked) return Fail(checked.error());
   std::vector<std::string> reversed(args.rbegin(), args.rend());  // CLI11 consumes from the back
   try {
     app.parse(reversed);
@@ -98,12 +122,6 @@ std::optional<int> Parse(CLI::App& app, const std::vector<std::string>& args) {
   } catch (const CLI::CallForHelp&) {
     std::fputs(app.help().c_str(), stdout);
     return kOk;
-  } catch (const std::invalid_argument&) {  // CLI11 lets it through for a switch that the environment sets
-    for (const CLI::Option* option : app.get_options())
-      if (const std::string name = option->get_envname(); !name.empty())
-        if (const char* value = std::getenv(name.c_str()))
-          return Fail(Error::Invalid(name, "='", value, "': expected 0 or 1"));
-    throw;
   } catch (const CLI::ParseError& error) {
     fmt::print(stderr, "error: {}\n", Sentence(app, error, args));
     return kUsage;

@@ -55,7 +55,9 @@ class ErrorsCase(unittest.TestCase):
                 (["--contxt", "5"], "unknown flag '--contxt'; did you mean '--context'?")):
             with self.subTest(flags=flags):
                 self.refused("run", self.model, "x", *flags, says=says)
-        self.refused("run", self.model, "x", "--raw=maybe", says="--raw 'maybe': expected nothing, true or false")
+        for switch in ("--raw", "--pack-cache"):
+            self.refused("run", self.model, "x", switch + "=maybe",
+                         says=switch + " 'maybe': expected nothing, true or false")
         self.refused("run", self.model, "x", "--device", "cpu", env={**os.environ, "CELER_PACK_CACHE": "maybe"},
                      says="CELER_PACK_CACHE='maybe': expected 0 or 1")
         self.refused("bench", "random:llama-2-7b", "--device", "cpu", says="write a file with celer synth instead")
