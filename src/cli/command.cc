@@ -86,8 +86,8 @@ bool IsOnOrOff(std::string_view word) {
   return std::find(std::begin(kWords), std::end(kWords), word) != std::end(kWords);
 }
 
-// What becomes of a switch with another word, `--raw=maybe` or in its variable, depends on the version of CLI11:
-// an error of the parser, an exception of the standard library, or nothing at all.
+// What becomes of a switch with another word, `--raw=maybe` or in its variable, depends on the version of
+// CLI11: an error of the parser, an exception of the standard library, or nothing at all.
 Status CheckSwitches(const CLI::App& app, const std::vector<std::string>& args) {
   const auto end = std::find(args.begin(), args.end(), "--");
   for (const CLI::Option* option : app.get_options()) {

@@ -96,6 +96,7 @@ struct CudaDecoder::Impl {
   float *moe_mid = nullptr, *moe_out = nullptr;
   std::byte *moe_x_bf16 = nullptr, *moe_mid_bf16 = nullptr, *shared_mid_bf16 = nullptr;
   cuda::MoePlan moe_plan;
+  std::byte* moe_step_memory = nullptr;
   int32_t *attention_tickets = nullptr, *greedy_tickets = nullptr;
   uint64_t* greedy_best = nullptr;
   bool wide = false;  // whether the products of wide_cuda.h run here

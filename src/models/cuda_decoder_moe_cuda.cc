@@ -50,7 +50,7 @@ int64_t CudaDecoder::Impl::moe_bytes() const {
   const int64_t bf16 = options.exact ? 0
                                      : t * (Padded(config.hidden) + Padded(moe.shared_intermediate)) +
                                            pairs * Padded(moe.intermediate);
-  return 4 * floats + 2 * bf16 + cuda::MoePlan::Bytes(t, moe.per_token);
+  return 4 * floats + 2 * bf16 + cuda::MoePlan::Bytes(t, moe.per_token) + cuda::MoeStepMemory::Bytes();
 }
 
 Status CudaDecoder::Impl::AllocateMoe() {
@@ -73,6 +73,7 @@ Status CudaDecoder::Impl::AllocateMoe() {
   }
   CELER_ASSIGN(std::byte * plan, Own<std::byte>(cuda::MoePlan::Bytes(t, moe.per_token)));
   moe_plan = cuda::MoePlan::In(plan, t, moe.per_token);
+  CELER_ASSIGN(moe_step_memory, Own<std::byte>(cuda::MoeStepMemory::Bytes()));
   return {};
 }
 
@@ -132,9 +133,9 @@ Status CudaDecoder::Impl::RandomExperts(const std::function<DeviceMatrix(int64_t
   return {};
 }
 
-// The experts' matrices are read as far as tokens were sent to them. As long as an expert has a few tokens,
-// its products are those of a decode step; many tokens of an expert are multiplied as bf16 on the tensor
-// cores.
+// The experts' matrices are read as far as tokens were sent to them. A few tokens take one kernel; as long as
+// an expert has a few, its products are those of a decode step; many tokens of an expert are multiplied as
+// bf16 on the tensor cores.
 void CudaDecoder::Impl::Moe(const DeviceLayer& w, int count) {
   const DecoderConfig& c = config;
   const int top = static_cast<int>(c.moe.per_token), hidden = static_cast<int>(c.hidden);
@@ -146,6 +147,27 @@ void CudaDecoder::Impl::Moe(const DeviceLayer& w, int count) {
       grouped ? cuda::kGroupedTokens : cuda::MoeJobTokens(w.expert_gate_up, w.expert_down, count);
   Mark(Op::kMoe);
   const int experts = static_cast<int>(c.moe.experts), routed = experts + (w.shared_gate ? 1 : 0);
+  if (count <= kMaxMatvecTokens && cuda::MoeStepRuns(w.expert_gate_up, w.expert_down, experts, top, hidden)) {
+    if (w.down) SharedExpert(w, count);
+    cuda::MoeStepArgs args{.norm = w.ffn_norm,
+                           .eps = c.norm_eps,
+                           .router = w.router,
+                           .tokens = count,
+                           .hidden = hidden,
+                           .experts = experts,
+                           .routed = routed,
+                           .top = top,
+                           .normalize = c.moe.normalize_top,
+                           .activation = activation,
+                           .shared = w.down ? shared_out : nullptr,
+                           .x = x,
+                           .logits = router_logits,
+                           .normed = moe_x,
+                           .mid = moe_mid,
+                           .out = moe_out};
+    cuda::MoeStepMemory::In(moe_step_memory, &args);
+    return Check(cuda::LaunchMoeStep(args, w.expert_gate_up, w.expert_down, stream->get()));
+  }
   Check(cuda::LaunchMoeRouter({.x = x,
                                .norm = w.ffn_norm,
                                .eps = c.norm_eps,

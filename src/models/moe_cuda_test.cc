@@ -157,6 +157,59 @@ class Layer {
     return device_x.Read();
   }
 
+  bool CanStep() const { return MoeStepRuns(gate_up_, down_matrices_, s_.experts, s_.top, s_.hidden); }
+  // x after the block in one kernel; `router` has a row for the shared expert's gate if there is one. The
+  // second time in a row, as a step finds the memory.
+  std::vector<float> Step(const std::vector<float>& x, const std::vector<float>& router, int tokens,
+                          const std::vector<float>& shared) {
+    const int routed = s_.experts + (s_.shared ? 1 : 0);
+    OnDevice<float> device_router(router), norm(norm_), device_shared(shared);
+    OnDevice<float> logits(int64_t{tokens} * routed), normed(int64_t{tokens} * s_.hidden);
+    OnDevice<float> mid(tokens * int64_t{s_.top} * s_.intermediate),
+        out(tokens * int64_t{s_.top} * s_.hidden);
+    OnDevice<std::byte> memory(MoeStepMemory::Bytes(), 0);
+    std::vector<float> result;
+    for (int i = 0; i < 2; ++i) {
+      OnDevice<float> device_x(x);
+      MoeStepArgs args{.norm = norm.get(),
+                       .router = device_router.get(),
+                       .tokens = tokens,
+                       .hidden = s_.hidden,
+                       .experts = s_.experts,
+                       .routed = routed,
+                       .top = s_.top,
+                       .normalize = s_.normalize,
+                       .shared = s_.shared ? device_shared.get() : nullptr,
+                       .x = device_x.get(),
+                       .logits = logits.get(),
+                       .normed = normed.get(),
+                       .mid = mid.get(),
+                       .out = out.get()};
+      MoeStepMemory::In(memory.get(), &args);
+      EXPECT_EQ(cudaSuccess, LaunchMoeStep(args, gate_up_, down_matrices_, nullptr));
+      EXPECT_EQ(cudaSuccess, cudaDeviceSynchronize());
+      const auto got = device_x.Read();
+      if (i > 0) {
+        EXPECT_EQ(got, result) << "run to run";
+      }
+      result = got;
+    }
+    return result;
+  }
+  // Of a token, from rows of a router.
+  std::vector<float> Logits(const float* x, const std::vector<float>& router) const {
+    double squares = 0;
+    for (int i = 0; i < s_.hidden; ++i) squares += double{x[i]} * x[i];
+    std::vector<float> out;
+    for (size_t row = 0; row < router.size(); row += static_cast<size_t>(s_.hidden)) {
+      double sum = 0;
+      for (int i = 0; i < s_.hidden; ++i)
+        sum += double{x[i]} * norm_[static_cast<size_t>(i)] * router[row + static_cast<size_t>(i)];
+      out.push_back(static_cast<float>(sum / std::sqrt(squares / s_.hidden + 1e-5)));
+    }
+    return out;
+  }
+
   // What the experts add to a token.
   std::vector<double> Reference(const float* x, std::span<const float> logits) const {
     double squares = 0;
@@ -217,6 +270,41 @@ TEST_P(MoeCuda, EqualsDoubleAloneAndInCompany) {
     EXPECT_LE(worst, 3e-4 * scale + 2e-6);  // activations have 16 bits, twice
     const auto alone = layer.Run(mine, mine_logits, 1, part(shared, t, s.hidden), part(gates, t, 1));
     EXPECT_EQ(alone, part(got, t, s.hidden)) << "company changes a token";
+  }
+}
+
+TEST_P(MoeCuda, InOneKernelEqualsDoubleAloneAndInCompany) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
+  Shape s = GetParam();
+  s.tokens = std::min(s.tokens, kMaxMatvecTokens);
+  Layer layer(s);
+  const Status uploaded = layer.Upload();
+  ASSERT_TRUE(uploaded) << uploaded.error().message();
+  EXPECT_EQ(layer.CanStep(), s.dtype != DType::kF32 && s.hidden % 4 == 0);
+  if (!layer.CanStep()) GTEST_SKIP() << "not for f32 weights, nor for rows that are no whole fours";
+  const auto x = RandomFloats(int64_t{s.tokens} * s.hidden, 5, 3.0f);
+  const auto router = RandomFloats(int64_t{s.experts + (s.shared ? 1 : 0)} * s.hidden, 6, 1.0f);
+  const auto shared = RandomFloats(int64_t{s.tokens} * s.hidden, 8, 1.0f);
+  const auto got = layer.Step(x, router, s.tokens, shared);
+  const auto part = [&](const std::vector<float>& all, int row) {
+    const auto begin = all.begin() + int64_t{row} * s.hidden;
+    return std::vector<float>(begin, begin + s.hidden);
+  };
+  for (int t = 0; t < s.tokens; ++t) {
+    SCOPED_TRACE("token " + std::to_string(t));
+    const auto mine = part(x, t), mine_shared = part(shared, t), mine_got = part(got, t);
+    const auto logits = layer.Logits(mine.data(), router);
+    const auto expected =
+        layer.Reference(mine.data(), std::span(logits).first(static_cast<size_t>(s.experts)));
+    double scale = 0, worst = 0;
+    for (const double v : expected) scale = std::max(scale, std::abs(v));
+    for (size_t i = 0; i < mine.size(); ++i) {
+      double value = double{mine[i]} + expected[i];
+      if (s.shared) value += mine_shared[i] / (1 + std::exp(-double{logits.back()}));
+      worst = std::max(worst, std::abs(mine_got[i] - value));
+    }
+    EXPECT_LE(worst, 3e-4 * scale + 2e-6);
+    EXPECT_EQ(layer.Step(mine, router, 1, mine_shared), mine_got) << "company changes a token";
   }
 }
 
@@ -336,6 +424,9 @@ TEST(MoeCudaRoute, RefusesWhatItCannotDo) {
   MoeProductArgs product;
   product.job_tokens = kMaxMatvecTokens + 1;
   EXPECT_EQ(cudaErrorInvalidValue, LaunchMoeProduct(product, nullptr));
+  MoeStepArgs step;
+  step.tokens = kMaxMatvecTokens + 1, step.top = 1, step.experts = step.routed = 2, step.hidden = 64;
+  EXPECT_EQ(cudaErrorInvalidValue, LaunchMoeStep(step, {}, {}, nullptr));
 }
 
 // Of equal logits those of lower index, and weights as on the CPU, whatever the number of experts.

@@ -4,6 +4,8 @@
 //
 //   LaunchMoeRouter -> LaunchMoeRoute -> gate and up -> down -> LaunchMoeCombine
 //
+// or, for the few tokens of a decode step, all of it in one kernel: LaunchMoeStep.
+//
 // (token, rank) pairs are sorted by expert into slots; a job is a run of slots of one expert. A token's
 // result depends on its own values alone, not on its company.
 #pragma once
@@ -114,5 +116,33 @@ struct MoeCombineArgs {
   float* x = nullptr;  // [tokens, hidden], added to
 };
 cudaError_t LaunchMoeCombine(const MoeCombineArgs& args, cudaStream_t stream);
+
+// Everything above for up to kMaxMatvecTokens tokens.
+constexpr int kMaxStepTop = 8, kMaxStepExperts = 1024;
+constexpr int kMaxStepPairs = kMaxMatvecTokens * kMaxStepTop;
+
+struct MoeStepArgs {
+  const float* norm = nullptr;  // [hidden]
+  float eps = 1e-5f;
+  const float* router = nullptr;  // [routed, hidden]
+  int tokens = 0, hidden = 0;
+  int experts = 0, routed = 0, top = 0;  // routed: the experts, and one more row if a shared one has a gate
+  bool normalize = true;
+  DeviceActivation activation = DeviceActivation::kSilu;
+  const float* shared = nullptr;               // [tokens, hidden] of the shared expert, or null
+  float* x = nullptr;                          // [tokens, hidden], added to
+  float *logits = nullptr, *normed = nullptr;  // written: [tokens, routed], [tokens, hidden]
+  float *mid = nullptr, *out = nullptr;        // written: [pairs, intermediate], [pairs, hidden]
+  int32_t* rows = nullptr;                     // of MoeStepMemory
+  uint64_t* arrived = nullptr;
+};
+// Memory of the steps on one stream, which begins as zeros.
+struct MoeStepMemory {
+  static int64_t Bytes();
+  static void In(std::byte* memory, MoeStepArgs* args);
+};
+bool MoeStepRuns(const ExpertMatrices& gate_up, const ExpertMatrices& down, int experts, int top, int hidden);
+cudaError_t LaunchMoeStep(const MoeStepArgs& args, const ExpertMatrices& gate_up, const ExpertMatrices& down,
+                          cudaStream_t stream);
 
 }  // namespace celer::cuda

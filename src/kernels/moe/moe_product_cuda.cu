@@ -36,6 +36,23 @@ int UnitTiles(int tiles, int top) {
 }
 
 }  // namespace
+
+void Describe(const ExpertMatrices& w, bool gate_up, int top, ProductParams* e) {
+  const DeviceMatrix& m = w.first;
+  e->p.a.a = m;
+  e->p.a.b = gate_up ? w.up : m;
+  e->p.a.epilogue = gate_up ? Epilogue::kGateUp : Epilogue::kStore;
+  e->p.a.x_stride = m.cols;
+  e->p.a.out_stride = m.rows;
+  e->tile_rows = gate_up ? 8 : 16;
+  e->tiles = (m.rows + e->tile_rows - 1) / e->tile_rows;
+  e->data_stride = w.data_stride;
+  e->scale_stride = w.scale_stride;
+  e->unit = UnitTiles(e->tiles, top);
+  e->units = (e->tiles + e->unit - 1) / e->unit;
+  e->group_scale_bytes = 8 * ScaleBytesOf(m.format) * (m.group > 0 ? m.padded / m.group : 1);
+}
+
 }  // namespace moe
 
 int MoeJobTokens(const ExpertMatrices& gate_up, const ExpertMatrices& down, int tokens) {
@@ -52,27 +69,16 @@ cudaError_t LaunchMoeProduct(const MoeProductArgs& args, cudaStream_t stream) {
   const DeviceMatrix& m = args.w.first;
   if (args.job_tokens < 1 || args.job_tokens > kMaxMatvecTokens) return cudaErrorInvalidValue;
   ProductParams e = {};
-  e.p.a.a = m;
-  e.p.a.b = args.gate_up ? args.w.up : m;
-  e.p.a.epilogue = args.gate_up ? Epilogue::kGateUp : Epilogue::kStore;
+  Describe(args.w, args.gate_up, args.top, &e);
   e.p.a.activation = args.activation;
   e.p.a.x = args.x;
-  e.p.a.x_stride = m.cols;
   e.p.a.tokens = args.job_tokens;
   e.p.a.out = args.out;
-  e.p.a.out_stride = m.rows;
-  e.tile_rows = args.gate_up ? 8 : 16;
-  e.tiles = (m.rows + e.tile_rows - 1) / e.tile_rows;
   const int bytes = Arrange(m, args.job_tokens, &e);
   if (bytes == 0) return cudaErrorInvalidConfiguration;
-  e.data_stride = args.w.data_stride;
-  e.scale_stride = args.w.scale_stride;
   e.jobs = args.plan.jobs;
   e.job_count = args.plan.counts;
   e.row = args.gate_up ? args.plan.row : nullptr;
-  e.unit = UnitTiles(e.tiles, args.top);
-  e.units = (e.tiles + e.unit - 1) / e.unit;
-  e.group_scale_bytes = 8 * ScaleBytesOf(m.format) * (m.group > 0 ? m.padded / m.group : 1);
   switch (m.format) {
     case Format::kF32:
       return LaunchF32(e, bytes, stream);

@@ -1,20 +1,14 @@
 // The router, the routes, and the sum of what the experts made.
 #include <algorithm>
-#include <climits>
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/moe/moe_choice.cuh"
 #include "kernels/moe/moe_cuda.h"
 
 namespace celer::cuda {
 namespace {
 
 constexpr int kRouteThreads = 256, kRouteWarps = kRouteThreads / 32;
-
-__device__ __forceinline__ float WarpSum(float v) {
-#pragma unroll
-  for (int i = 16; i > 0; i /= 2) v += __shfl_xor_sync(0xffffffffu, v, i);
-  return v;
-}
 
 // Grid: (T tokens each, runs of experts); a warp takes one expert after the other.
 template <int T>
@@ -66,45 +60,21 @@ __global__ void __launch_bounds__(kRouteThreads) RouterKernel(const __grid_const
   }
 }
 
-// By one warp: the top experts of a token, as RouteToken() in moe.h: by logit, lower index first among
-// equals. `logits` are in shared memory and lose those that were taken.
-__device__ void ChooseExperts(float* logits, const MoeRouteArgs& a, int token, int lane) {
-  float most = -INFINITY;
-  for (int e = lane; e < a.experts; e += 32) most = fmaxf(most, logits[e]);
+// By one block: the sum of what the threads in front of this one have.
+__device__ int SumInFront(int mine) {
+  __shared__ int warps[kRouteWarps];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  int sum = mine;
 #pragma unroll
-  for (int i = 16; i > 0; i /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, i));
-  float total = 0;
-  for (int e = lane; e < a.experts; e += 32) total += expf(logits[e] - most);
-  total = WarpSum(total);
-
-  float chosen = 0, weights[kMaxTopExperts / 32] = {};  // rank k is with lane k % 32
-  for (int k = 0; k < a.top; ++k) {
-    float best = -INFINITY;
-    int at = INT_MAX;
-    for (int e = lane; e < a.experts; e += 32) {
-      const float v = logits[e];
-      if (v == v && (v > best || (v == best && e < at))) best = v, at = e;  // NaN: taken
-    }
-#pragma unroll
-    for (int i = 16; i > 0; i /= 2) {
-      const float other = __shfl_xor_sync(0xffffffffu, best, i);
-      const int other_at = __shfl_xor_sync(0xffffffffu, at, i);
-      if (other > best || (other == best && other_at < at)) best = other, at = other_at;
-    }
-    if (at == INT_MAX) at = k;  // logits that are no numbers
-    const float weight = expf(best - most) / total;
-    chosen += weight;
-    if (k % 32 == lane) weights[k / 32] = weight;
-    if (lane == 0) {
-      a.plan.expert[token * a.top + k] = at;
-      logits[at] = __int_as_float(0x7fc00000);
-    }
-    __syncwarp();
+  for (int i = 1; i < 32; i *= 2) {
+    const int other = __shfl_up_sync(0xffffffffu, sum, i);
+    if (lane >= i) sum += other;
   }
-#pragma unroll
-  for (int j = 0; j < kMaxTopExperts / 32; ++j)
-    if (j * 32 + lane < a.top)
-      a.plan.weight[token * a.top + j * 32 + lane] = a.normalize ? weights[j] / chosen : weights[j];
+  if (lane == 31) warps[warp] = sum;
+  __syncthreads();
+  for (int i = 0; i < warp; ++i) sum += warps[i];
+  __syncthreads();
+  return sum - mine;
 }
 
 // By one block, once all tokens have their experts: slots and jobs. `count` and `begin` are [experts] in
@@ -116,8 +86,7 @@ __device__ void MakeJobs(const MoeRouteArgs& a, int* count, int* begin) {
   for (int p = thread; p < pairs; p += kRouteThreads)
     a.plan.slot[p] = atomicAdd(count + __ldcg(a.plan.expert + p), 1);
   __syncthreads();
-  // Runs of experts per thread, then the threads' sums.
-  __shared__ int slots_before[kRouteThreads], jobs_before[kRouteThreads];
+  // Runs of experts per thread, then what the threads in front have.
   const int each = (a.experts + kRouteThreads - 1) / kRouteThreads;
   const int first = min(thread * each, a.experts), last = min(first + each, a.experts);
   int slots = 0, jobs = 0;
@@ -125,19 +94,8 @@ __device__ void MakeJobs(const MoeRouteArgs& a, int* count, int* begin) {
     slots += count[e];
     jobs += (count[e] + a.job_tokens - 1) / a.job_tokens;
   }
-  slots_before[thread] = slots, jobs_before[thread] = jobs;
-  __syncthreads();
-  if (thread == 0) {
-    int s = 0, j = 0;
-    for (int i = 0; i < kRouteThreads; ++i) {
-      const int more_slots = slots_before[i], more_jobs = jobs_before[i];
-      slots_before[i] = s, jobs_before[i] = j;
-      s += more_slots, j += more_jobs;
-    }
-    a.plan.counts[0] = j;
-  }
-  __syncthreads();
-  int slot = slots_before[thread], job = jobs_before[thread];
+  int slot = SumInFront(slots), job = SumInFront(jobs);
+  if (thread == kRouteThreads - 1) a.plan.counts[0] = job + jobs;
   for (int e = first; e < last; ++e) {
     begin[e] = slot;
     const int first_job = job, siblings = (count[e] + a.job_tokens - 1) / a.job_tokens;
@@ -174,7 +132,8 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(const __grid_consta
   if (lane == 0) sums[warp] = squares;
   __syncthreads();
   if (warp == 0) {
-    ChooseExperts(memory, a, token, lane);
+    ChooseExperts(memory, a.experts, a.top, a.normalize, lane, a.plan.expert + token * a.top,
+                  a.plan.weight + token * a.top);
   }
   float total = 0;
 #pragma unroll

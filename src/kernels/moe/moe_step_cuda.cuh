@@ -1,0 +1,263 @@
+// The kernel behind LaunchMoeStep, one instance per weight format: router, choice, gate and up, down, and the
+// weighted sum of a few tokens' experts.
+//
+// Grid: persistent, one block per multiprocessor, all of them there at once, the roles of matvec_cuda.cuh.
+// Blocks meet three times, at counters in global memory: when the logits are written, when gate and up are
+// multiplied, when down is. Every block chooses the experts for itself, which is faster than to wait once
+// more. The weights of down fill the ring while the others still finish gate and up.
+#pragma once
+
+#include "kernels/moe/moe_choice.cuh"
+#include "kernels/moe/moe_product_cuda.cuh"
+
+namespace celer::cuda::moe {
+
+struct StepParams {
+  ProductParams part[2];  // gate and up, down; with one ring
+  MoeStepArgs a;
+  int job_tokens;
+  int plan_offset;  // StepPlan in shared memory, behind the two products' slots
+};
+
+struct StepPlan {
+  ExpertJob jobs[kMaxStepPairs];
+  int32_t expert[kMaxStepPairs], slot[kMaxStepPairs];  // of a (token, rank) pair
+  int32_t head[kMaxStepPairs];                         // whether a job begins with it
+  float weight[kMaxStepPairs];
+  int32_t job_count;
+  uint64_t target;                // of the counters
+  float scale[kMaxMatvecTokens];  // of the norm
+  float dots[kMaxMatvecTokens][matvec::kWarps], squares[kMaxMatvecTokens][matvec::kWarps];
+};
+
+// Counters of arrivals only grow, by one of every block in every launch, so that nothing is cleared.
+__device__ __forceinline__ void Arrive(uint64_t* counter) {
+  asm volatile("red.release.gpu.global.add.u64 [%0], 1;" ::"l"(counter) : "memory");
+}
+// What a counter shows when all have arrived in this launch. Before this block arrives itself.
+__device__ __forceinline__ uint64_t Target(const uint64_t* counter) {
+  uint64_t count;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(count) : "l"(counter) : "memory");
+  return (count / gridDim.x + 1) * gridDim.x;
+}
+__device__ __forceinline__ void AwaitAll(const uint64_t* counter, uint64_t target) {
+  uint64_t count;
+  do asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(count) : "l"(counter) : "memory");
+  while (count < target);
+}
+
+// Four values of a token that a thread has to do with besides the products: it norms them at the beginning,
+// and adds the experts' results to them at the end.
+struct Quad {
+  int token = -1;
+  int64_t at = 0;  // in [tokens, hidden]
+  int column = 0;
+
+  __device__ __forceinline__ explicit Quad(const MoeStepArgs& a) {
+    const int quads = a.hidden / 4, each = (quads + static_cast<int>(gridDim.x) - 1) / gridDim.x;
+    const int t = threadIdx.x / each, i = static_cast<int>(blockIdx.x) * each + threadIdx.x % each;
+    if (t >= a.tokens || i >= quads) return;
+    token = t;
+    column = i * 4;
+    at = static_cast<int64_t>(t) * a.hidden + column;
+  }
+  __device__ __forceinline__ float4 Load(const float* from) const {
+    return __ldcg(reinterpret_cast<const float4*>(from + at));
+  }
+};
+
+// By the warps that multiply: the logits of this block's experts, and its part of the normed tokens.
+__device__ __forceinline__ void RouterPart(const MoeStepArgs& a, StepPlan& plan, int warp, int lane) {
+  constexpr int kAtOnce = 4;
+  const int thread = threadIdx.x, grid = static_cast<int>(gridDim.x);
+  int e = static_cast<int>(blockIdx.x);
+  const Quad quad(a);
+  const float4 x = quad.token < 0 ? float4() : quad.Load(a.x);  // on its way early
+  do {                                                          // at least once: the sums of squares
+    const float* router = a.router + static_cast<int64_t>(min(e, a.routed - 1)) * a.hidden;
+    for (int first = 0; first < a.tokens; first += kAtOnce) {
+      float dot[kAtOnce] = {}, squares[kAtOnce] = {};
+      for (int col = thread * 4; col < a.hidden; col += matvec::kConsumers * 4) {
+        const float4 w = __ldg(reinterpret_cast<const float4*>(router + col));
+        const float4 n = __ldg(reinterpret_cast<const float4*>(a.norm + col));
+#pragma unroll
+        for (int t = 0; t < kAtOnce; ++t) {
+          if (first + t >= a.tokens) continue;
+          const float4 v =
+              __ldcg(reinterpret_cast<const float4*>(a.x + static_cast<int64_t>(first + t) * a.hidden + col));
+          squares[t] += (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
+          dot[t] += (v.x * n.x * w.x + v.y * n.y * w.y) + (v.z * n.z * w.z + v.w * n.w * w.w);
+        }
+      }
+#pragma unroll
+      for (int t = 0; t < kAtOnce; ++t) {
+        if (first + t >= a.tokens) continue;
+        dot[t] = WarpSum(dot[t]), squares[t] = WarpSum(squares[t]);
+        if (lane == 0) plan.dots[first + t][warp] = dot[t], plan.squares[first + t][warp] = squares[t];
+      }
+    }
+    matvec::ConsumerBarrier();
+    if (thread < a.tokens) {
+      float dot = 0, squares = 0;
+#pragma unroll
+      for (int i = 0; i < matvec::kWarps; ++i)
+        dot += plan.dots[thread][i], squares += plan.squares[thread][i];
+      const float scale = 1.0f / sqrtf(squares / static_cast<float>(a.hidden) + a.eps);
+      plan.scale[thread] = scale;
+      if (e < a.routed) a.logits[thread * a.routed + e] = dot * scale;
+    }
+    matvec::ConsumerBarrier();
+    e += grid;
+  } while (e < a.routed);
+  if (quad.token < 0) return;
+  const float scale = plan.scale[quad.token];
+  const float4 n = __ldg(reinterpret_cast<const float4*>(a.norm + quad.column));
+  *reinterpret_cast<float4*>(a.normed + quad.at) =
+      make_float4(x.x * scale * n.x, x.y * scale * n.y, x.z * scale * n.z, x.w * scale * n.w);
+}
+
+// By one warp, once all tokens have their experts: pairs sorted by expert into slots, and jobs of up to
+// job_tokens slots of one expert. `rows` are this block's own.
+__device__ __forceinline__ void MakeStepJobs(const MoeStepArgs& a, int job_tokens, StepPlan& plan,
+                                             int32_t* rows, int lane) {
+  const int pairs = a.tokens * a.top;
+  for (int p = lane; p < pairs; p += 32) {
+    const int expert = plan.expert[p];
+    int slot = 0, rank = 0;  // pairs in front; those of the same expert
+    for (int q = 0; q < pairs; ++q) {
+      const int other = plan.expert[q];
+      const bool same = other == expert && q < p;
+      slot += other < expert || same;
+      rank += same;
+    }
+    plan.slot[p] = slot;
+    plan.head[p] = rank % job_tokens == 0;
+    rows[slot] = p / a.top;
+  }
+  __syncwarp();
+  for (int p = lane; p < pairs; p += 32) {
+    if (!plan.head[p]) continue;
+    int job = 0, count = 0;
+    for (int q = 0; q < pairs; ++q) {
+      job += plan.head[q] && plan.slot[q] < plan.slot[p];
+      count += plan.expert[q] == plan.expert[p] && q >= p;
+    }
+    plan.jobs[job] = {plan.expert[p], plan.slot[p], min(count, job_tokens), 0, 0};
+  }
+  __syncwarp();
+  int heads = 0;
+  for (int p = lane; p < pairs; p += 32) heads += plan.head[p];
+  heads = __reduce_add_sync(0xffffffffu, heads);
+  if (lane == 0) plan.job_count = heads;
+}
+
+// In the order of the CPU.
+__device__ __forceinline__ void Combine(const MoeStepArgs& a, const StepPlan& plan) {
+  const Quad quad(a);
+  if (quad.token < 0) return;
+  float4 sum = quad.Load(a.x);
+  const auto add = [&](float by, const float4& v) {
+    sum.x += by * v.x, sum.y += by * v.y, sum.z += by * v.z, sum.w += by * v.w;
+  };
+#pragma unroll 8
+  for (int k = 0; k < a.top; ++k) {
+    const int p = quad.token * a.top + k;
+    add(plan.weight[p], __ldcg(reinterpret_cast<const float4*>(
+                            a.out + static_cast<int64_t>(plan.slot[p]) * a.hidden + quad.column)));
+  }
+  if (a.shared) {
+    const float gate = a.routed > a.experts
+                           ? 1.0f / (1.0f + expf(-__ldcg(a.logits + quad.token * a.routed + a.experts)))
+                           : 1.0f;
+    add(gate, quad.Load(a.shared));
+  }
+  *reinterpret_cast<float4*>(a.x + quad.at) = sum;
+}
+
+template <Format F, int NT, int S>
+__global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_constant__ StepParams f) {
+  using namespace matvec;
+  extern __shared__ __align__(128) char memory[];
+  const uint32_t shared = SharedAddress(memory);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, thread = threadIdx.x;
+  const MoeStepArgs& a = f.a;
+  Params* const slots = reinterpret_cast<Params*>(memory + f.part[0].slot_offset);  // [2][kSlots]
+  StepPlan& plan = *reinterpret_cast<StepPlan*>(memory + f.plan_offset);
+  int32_t* const rows = a.rows + static_cast<int64_t>(blockIdx.x) * kMaxStepPairs;
+  if (thread < a.hidden / 32 && static_cast<int>(blockIdx.x) < a.routed)  // lines of 128 bytes
+    PrefetchLine(a.router + static_cast<int64_t>(blockIdx.x) * a.hidden + thread * 32);
+  InitBarriers(f.part[0].p.stages, shared + f.part[0].p.barrier_offset);
+  LetNextStart();
+  if (warp < 2 * kSlots) CopyParams(slots + warp, f.part[warp / kSlots].p, lane);
+  WaitForPrevious();
+
+  // Until the experts are known, the ring is free.
+  if (warp < kWarps) {
+    if (thread == 0) plan.target = Target(a.arrived);
+    RouterPart(a, plan, warp, lane);
+    ConsumerBarrier();
+    if (thread == 0) Arrive(a.arrived);
+    if (warp < a.tokens) {
+      if (lane == 0) AwaitAll(a.arrived, plan.target);
+      __syncwarp();
+      float* const logits = reinterpret_cast<float*>(memory) + warp * a.experts;
+      for (int e = lane; e < a.experts; e += 32) logits[e] = __ldcg(a.logits + warp * a.routed + e);
+      __syncwarp();
+      ChooseExperts(logits, a.experts, a.top, a.normalize, lane, plan.expert + warp * a.top,
+                    plan.weight + warp * a.top);
+      __syncwarp();
+    }
+    if (a.tokens > 1) ConsumerBarrier();
+    if (warp == 0) MakeStepJobs(a, f.job_tokens, plan, rows, lane);
+  }
+  __syncthreads();
+
+  // The roles go through both products: one body each, which two would not leave registers enough for.
+  const auto walk = [&](int part) {
+    return Walk<true>(f.part[part], plan.jobs, plan.job_count, part == 0 ? rows : nullptr, lane);
+  };
+  int parity = 0, done = 0;
+  if (warp == kProducer) {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // copies go where logits were
+    Filling filling;
+#pragma unroll 1
+    for (int part = 0; part < 2; ++part)
+      FillUnits<F>(walk(part), slots + part * kSlots, shared, lane, filling);
+    return;
+  }
+  if (warp == kFinisher) {
+    auto* places = reinterpret_cast<TokenPlace*>(memory + f.part[0].p.place_offset);
+    if (lane < kMaxMatvecTokens) places[lane] = TokenPlace();
+    __syncwarp();
+#pragma unroll 1
+    for (int part = 0; part < 2; ++part) {
+      FinishUnits<NT>(walk(part), slots + part * kSlots + 1, memory, lane, places, parity);
+      __syncwarp();
+      if (lane == 0) Arrive(a.arrived + 1 + part);
+    }
+    return;
+  }
+  RingPlace ring;
+#pragma unroll 1
+  for (int part = 0; part < 2; ++part) {
+    MultiplyUnits<F, NT, S>(walk(part), slots + part * kSlots + 2, memory, shared, warp, lane, ring, parity,
+                            done);
+    if (thread == 0) AwaitAll(a.arrived + 1 + part, plan.target);
+    ConsumerBarrier();
+  }
+  Combine(a, plan);
+}
+
+template <Format F, int S>
+cudaError_t LaunchStepAs(const StepParams& f, int shared_bytes, cudaStream_t stream) {
+  const auto launch = [&](auto* kernel) {
+    const cudaError_t allowed =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024);
+    if (allowed != cudaSuccess) return allowed;
+    return Launch(kernel, dim3(static_cast<unsigned>(matvec::Multiprocessors())), dim3(matvec::kThreads),
+                  static_cast<size_t>(shared_bytes), stream, f);
+  };
+  return f.job_tokens <= 4 ? launch(StepKernel<F, 1, S>) : launch(StepKernel<F, 2, S>);
+}
+
+}  // namespace celer::cuda::moe
