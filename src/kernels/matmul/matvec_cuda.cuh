@@ -19,10 +19,10 @@ namespace celer::cuda::matvec {
 
 // By the warps that multiply: all tiles of this block, of which there is at least one. `feed` has the
 // activations, and `loaded` is its; `parity` and `done` count the buffers of sums.
-template <Format F, int NT, int S, class Loaded>
-__device__ __forceinline__ void MultiplyTiles(const Params& p, char* memory, uint32_t shared, int warp,
-                                              int lane, Feed<F, S>& feed, RingPlace& ring, int& parity,
-                                              int& done, const Loaded& loaded) {
+template <Format F, int NT, int S, class P, class Loaded>
+__device__ __forceinline__ void MultiplyTiles(const P& p, char* memory, uint32_t shared, int warp, int lane,
+                                              Feed<F, S>& feed, RingPlace& ring, int& parity, int& done,
+                                              const Loaded& loaded) {
   const Places<NT> at = Find<F, NT, S>(p, shared, lane);
   const int row_bytes = static_cast<int>(p.a.a.row_bytes), group_shift = S > 0 ? S : p.group_shift;
   const int stages = p.stages, stage_bytes = p.stage_bytes;
@@ -30,7 +30,7 @@ __device__ __forceinline__ void MultiplyTiles(const Params& p, char* memory, uin
   const uint32_t barriers = shared + p.barrier_offset;
   const uint32_t read = barriers + kMaxStages * 16;
   float2* sums = reinterpret_cast<float2*>(memory + p.red_offset) + warp * NT * 32 + lane;
-  const Run run = TilesOf(p);
+  const auto run = TilesOf(p);
   for (int batch = 0; batch < run.batches(); ++batch) {
     const Share share(run.Tiles(batch));
     const int slot = warp >> share.log2_split, part = warp & (share.split - 1);

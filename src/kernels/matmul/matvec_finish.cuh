@@ -107,8 +107,8 @@ struct NoSink {
 
 // One warp: eight lanes finish rows r and r + 8 of a tile for one token, four such at once. `places` are
 // those of the tokens, in shared memory.
-template <int NT, class Sink = NoSink>
-__device__ __forceinline__ void FinishTiles(const Params& p, char* memory, int lane, const TokenPlace* places,
+template <int NT, class P, class Sink = NoSink>
+__device__ __forceinline__ void FinishTiles(const P& p, char* memory, int lane, const TokenPlace* places,
                                             int& parity, Tags tags = {}, const Sink& sink = {}) {
   const int r = lane % 8, tokens = p.a.tokens;
   const Epilogue epilogue = p.a.epilogue;
@@ -117,7 +117,7 @@ __device__ __forceinline__ void FinishTiles(const Params& p, char* memory, int l
   float* norms = reinterpret_cast<float*>(memory + p.norm_offset);  // [tokens]
   const bool normed = p.a.norm != nullptr;
   const uint32_t read = SharedAddress(memory) + p.barrier_offset + kMaxStages * 16;
-  const Run run = TilesOf(p);
+  const auto run = TilesOf(p);
   for (int batch = 0; batch < run.batches(); ++batch) {
     const Share share(run.Tiles(batch));
     const int first = run.Begin(batch), items = share.tiles * tokens;

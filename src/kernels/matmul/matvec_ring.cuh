@@ -27,8 +27,8 @@ struct Filling {
 };
 
 // By one warp: lane 2i + h copies half h of tile i.
-template <Format F>
-__device__ __forceinline__ void Produce(const Params& p, uint32_t shared, int lane, Filling& filling) {
+template <Format F, class P>
+__device__ __forceinline__ void Produce(const P& p, uint32_t shared, int lane, Filling& filling) {
   const uint64_t policy = StreamOncePolicy();
   const bool grouped = IsInteger(F) && p.a.a.group > 0;
   // One group to a row is what a scale per output channel comes to; it travels with the first chunk.
@@ -36,7 +36,7 @@ __device__ __forceinline__ void Produce(const Params& p, uint32_t shared, int la
             groups = grouped ? p.a.a.padded >> p.group_shift : 1;
   const int stages = p.stages, stage_bytes = p.stage_bytes, in_flight = p.in_flight;
   const uint32_t barriers = shared + p.barrier_offset;
-  const Run run = TilesOf(p);
+  const auto run = TilesOf(p);
   for (int batch = 0; batch < run.batches(); ++batch) {
     const Share share(run.Tiles(batch));
     const int first = run.Begin(batch);

@@ -13,45 +13,66 @@ __device__ __forceinline__ float WarpSum(float v) {
   return v;
 }
 
+// Numbers in their order; 0 for what is no number.
+__device__ __forceinline__ uint32_t OrderOf(float v) {
+  const uint32_t bits = __float_as_uint(v + 0.0f);  // one zero
+  return v != v ? 0 : bits ^ (static_cast<int32_t>(bits) < 0 ? 0xffffffffu : 0x80000000u);
+}
+
 // By one warp: the top experts of a token and their weights, as RouteToken() in moe.h: by logit, lower index
-// first among equals. `logits` are in shared memory and lose those that were taken.
+// first among equals. `logits` are in shared memory and lose those that were taken. Instructions are few,
+// because a kernel that just began has to fetch them.
 __device__ __forceinline__ void ChooseExperts(float* logits, int experts, int top, bool normalize, int lane,
                                               int32_t* expert_of, float* weight_of) {
-  float most = -INFINITY;
-  for (int e = lane; e < experts; e += 32) most = fmaxf(most, logits[e]);
-#pragma unroll
-  for (int i = 16; i > 0; i /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, i));
-  float total = 0;
-  for (int e = lane; e < experts; e += 32) total += expf(logits[e] - most);
-  total = WarpSum(total);
-
-  float chosen = 0, weights[kMaxTopExperts / 32] = {};  // rank k is with lane k % 32
-  for (int k = 0; k < top; ++k) {
-    float best = -INFINITY;
-    int at = INT_MAX;
+  constexpr uint32_t kAll = 0xffffffffu;
+  uint32_t order = 0;  // of the best of this lane's experts, every 32nd
+  int at = INT_MAX;
+  const auto look = [&] {
+    order = 0, at = INT_MAX;
     for (int e = lane; e < experts; e += 32) {
-      const float v = logits[e];
-      if (v == v && (v > best || (v == best && e < at))) best = v, at = e;  // NaN: taken
+      const uint32_t other = OrderOf(logits[e]);
+      if (other > order) order = other, at = e;
     }
+  };
+  const auto best = [&] {
+    return __reduce_min_sync(kAll, order == __reduce_max_sync(kAll, order) ? at : INT_MAX);
+  };
+  look();
+  const int first = best();
+  const float most = first == INT_MAX ? -INFINITY : logits[first];
+  float total = 0;
+  if (!normalize) {
+    for (int e = lane; e < experts; e += 32) total += expf(logits[e] - most);
+    total = WarpSum(total);
+  }
+  __syncwarp();
+  constexpr int kRanks = kMaxTopExperts / 32;  // of a lane: lane, lane + 32, ..
+  float chosen[kRanks];
 #pragma unroll
-    for (int i = 16; i > 0; i /= 2) {
-      const float other = __shfl_xor_sync(0xffffffffu, best, i);
-      const int other_at = __shfl_xor_sync(0xffffffffu, at, i);
-      if (other > best || (other == best && other_at < at)) best = other, at = other_at;
-    }
-    if (at == INT_MAX) at = k;  // logits that are no numbers
-    const float weight = expf(best - most) / total;
-    chosen += weight;
-    if (k % 32 == lane) weights[k / 32] = weight;
-    if (lane == 0) {
-      expert_of[k] = at;
-      logits[at] = __int_as_float(0x7fc00000);
-    }
+  for (float& logit : chosen) logit = -INFINITY;
+  for (int k = 0; k < top; ++k) {
+    const int found = best(), expert = found == INT_MAX ? k : found;  // logits that are no numbers
+    if (lane == 0) expert_of[k] = expert;
+    const float logit = found == INT_MAX ? -INFINITY : logits[found];
+#pragma unroll
+    for (int j = 0; j < kRanks; ++j)
+      if (k == j * 32 + lane) chosen[j] = logit;
     __syncwarp();
+    if (expert % 32 == lane) {
+      logits[expert] = __int_as_float(0x7fc00000);
+      look();
+    }
   }
 #pragma unroll
-  for (int j = 0; j < kMaxTopExperts / 32; ++j)
-    if (j * 32 + lane < top) weight_of[j * 32 + lane] = normalize ? weights[j] / chosen : weights[j];
+  for (float& logit : chosen) logit = expf(logit - most);
+  if (normalize) {
+#pragma unroll
+    for (const float weight : chosen) total += weight;
+    total = WarpSum(total);
+  }
+#pragma unroll
+  for (int j = 0; j < kRanks; ++j)
+    if (j * 32 + lane < top) weight_of[j * 32 + lane] = chosen[j] / total;
 }
 
 }  // namespace celer::cuda

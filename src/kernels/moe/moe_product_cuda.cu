@@ -22,16 +22,16 @@ int Arrange(const DeviceMatrix& m, int tokens, ProductParams* e) {
   return bytes;
 }
 
-// Tiles of a unit: those with which one token's experts keep the multiprocessors busiest. More tiles at once
-// share the activations' reads.
+// Tiles of a unit, which are multiplied at once: those with which one token's experts take least. What comes
+// with a unit costs what one more tile costs.
 int UnitTiles(int tiles, int top) {
-  const auto rounds = [&](int unit) {
+  const auto cost = [&](int unit) {
     const int units = (tiles + unit - 1) / unit * top, blocks = matvec::Multiprocessors();
-    return (units + blocks - 1) / blocks * unit;
+    return (units + blocks - 1) / blocks * (unit + 1);
   };
   int best = matvec::kBatch;
   for (const int unit : {2, 1})
-    if (rounds(unit) * 8 <= rounds(best) * 7) best = unit;
+    if (cost(unit) < cost(best)) best = unit;
   return best;
 }
 

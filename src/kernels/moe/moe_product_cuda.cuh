@@ -3,8 +3,8 @@
 //
 // Grid: persistent, one block per multiprocessor, the roles of matvec_cuda.cuh. All jobs' tiles are cut into
 // units of a few, which only the shape decides, so that a token's sums do not depend on the jobs beside its
-// own; each block has a run of units. A unit is a product of its own, whose matrices begin at its first row:
-// each role keeps its parameters in shared memory and moves them from unit to unit.
+// own; each block has a run of units. Those of one job are a product of their own, whose matrices begin at
+// its first row: each role keeps its parameters in shared memory and moves them from job to job.
 #pragma once
 
 #include "kernels/matmul/matvec_cuda.cuh"
@@ -14,8 +14,21 @@ namespace celer::cuda::moe {
 
 using matvec::Params;
 
-struct ProductParams {
-  Params p;  // of expert 0
+// Of the units of one job: tiles 0 .. each - 1, `rounds` at once.
+struct UnitParams : Params {};
+struct UnitRun {
+  int tiles, unit;
+
+  __device__ __forceinline__ int batches() const { return (tiles + unit - 1) / unit; }
+  __device__ __forceinline__ int Begin(int i) const { return i * unit; }
+  __device__ __forceinline__ int Tiles(int i) const { return min(unit, tiles - i * unit); }
+};
+__device__ __forceinline__ UnitRun TilesOf(const UnitParams& p) {
+  return {p.each, p.rounds};
+}
+
+struct alignas(16) ProductParams {
+  UnitParams p;  // of expert 0
   int64_t data_stride, scale_stride;
   const ExpertJob* jobs;
   const int32_t* job_count;
@@ -31,16 +44,20 @@ void Describe(const ExpertMatrices& w, bool gate_up, int top, ProductParams* e);
 
 constexpr int kSlots = 4;  // the filling warp's, the finishing warp's, two of the warps that multiply
 
-__device__ __forceinline__ void CopyParams(Params* to, const Params& from, int lane) {
-  static_assert(sizeof(Params) % 16 == 0);
-  for (int i = lane; i < static_cast<int>(sizeof(Params) / 16); i += 32)
+template <class P>
+__device__ __forceinline__ void CopyParams(P* to, const P& from, int lane) {
+  static_assert(sizeof(P) % 16 == 0);
+  for (int i = lane; i < static_cast<int>(sizeof(P) / 16); i += 32)
     reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(&from)[i];
   __syncwarp();
 }
 
-// By one lane: `to` becomes the product of this unit; `rows` are those of x, or null if a slot is a row.
-__device__ __forceinline__ void MoveTo(const ProductParams& e, const ExpertJob& job, int unit,
-                                       const int32_t* rows, Params* to) {
+// Which rows of x a job multiplies with: those of its slots, those that a list has for them, or the only one.
+enum class Rows { kSlots, kListed, kOne };
+
+// By one lane: `to` becomes the product of so many units of a job.
+__device__ __forceinline__ void MoveTo(const ProductParams& e, const ExpertJob& job, int unit, int units,
+                                       Rows x, const int32_t* list, UnitParams* to) {
   const int tile = unit * e.unit, row = tile * e.tile_rows;
   const int64_t data = job.expert * e.data_stride + row * e.p.a.a.row_bytes;
   const int64_t scales = job.expert * e.scale_stride + static_cast<int64_t>(row / 8) * e.group_scale_bytes;
@@ -50,15 +67,11 @@ __device__ __forceinline__ void MoveTo(const ProductParams& e, const ExpertJob& 
   to->a.b.data = e.p.a.b.data + data;
   to->a.b.scales = e.p.a.b.scales + scales;
   to->a.b.rows = e.p.a.b.rows - row;
-  to->each = min(e.unit, e.tiles - tile);
-  to->more = 0;
-  to->turn = static_cast<int>(blockIdx.x);  // whose tiles are 0 .. each - 1
+  to->each = min(e.unit * units, e.tiles - tile);
+  to->rounds = e.unit;
   to->a.tokens = job.count;
-  if (rows) {
-    to->a.rows = rows + job.begin;
-  } else {
-    to->a.x = e.p.a.x + job.begin * e.p.a.x_stride;
-  }
+  if (x == Rows::kListed) to->a.rows = list + job.begin;
+  if (x == Rows::kSlots) to->a.x = e.p.a.x + job.begin * e.p.a.x_stride;
   to->a.out = e.p.a.out + job.begin * e.p.a.out_stride + row;
 }
 
@@ -66,76 +79,81 @@ __device__ __forceinline__ void MoveTo(const ProductParams& e, const ExpertJob& 
 template <bool kSharedJobs>
 class Walk {
  public:
-  __device__ __forceinline__ Walk(const ProductParams& e, const ExpertJob* jobs, int job_count,
-                                  const int32_t* rows, int lane)
-      : e_(e), jobs_(jobs), rows_(rows), lane_(lane) {
+  __device__ __forceinline__ Walk(const ProductParams& e, const ExpertJob* jobs, int job_count, Rows x,
+                                  const int32_t* list, int lane)
+      : e_(e), jobs_(jobs), x_(x), list_(list), lane_(lane) {
     const int64_t total = static_cast<int64_t>(job_count) * e.units;
     const int grid = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
     begin_ = static_cast<int>(total * block / grid);
     end_ = static_cast<int>(total * (block + 1) / grid);
   }
-  __device__ __forceinline__ int begin() const { return begin_; }
-  __device__ __forceinline__ int end() const { return end_; }
-  __device__ __forceinline__ int job(int unit) const { return unit / e_.units; }
-  // By a warp: `to` becomes the product of this unit.
-  __device__ __forceinline__ void Move(int unit, Params* to) {
-    if (at_ != job(unit)) {
-      at_ = job(unit);
-      const int32_t* from = reinterpret_cast<const int32_t*>(jobs_ + at_);
-      job_.expert = kSharedJobs ? from[0] : __ldcg(from);
-      job_.begin = kSharedJobs ? from[1] : __ldcg(from + 1);
-      job_.count = kSharedJobs ? from[2] : __ldcg(from + 2);
-    }
-    if (lane_ == 0) MoveTo(e_, job_, unit % e_.units, rows_, to);
+  // By a warp: `to` becomes the product of what comes next, all units of one job.
+  __device__ __forceinline__ bool Next(UnitParams* to) {
+    if (begin_ >= end_) return false;
+    job_ = begin_ / e_.units;
+    const int first = begin_ - job_ * e_.units, count = min(end_ - begin_, e_.units - first);
+    begin_ += count;
+    if (to == nullptr) return true;
+    const int32_t* from = reinterpret_cast<const int32_t*>(jobs_ + job_);
+    ExpertJob job = {};
+    job.expert = kSharedJobs ? from[0] : __ldcg(from);
+    job.begin = kSharedJobs ? from[1] : __ldcg(from + 1);
+    job.count = kSharedJobs ? from[2] : __ldcg(from + 2);
+    if (lane_ == 0) MoveTo(e_, job, first, count, x_, list_, to);
     __syncwarp();
+    return true;
   }
+  // Which activations that has: the same if the number is.
+  __device__ __forceinline__ int activations() const { return x_ == Rows::kOne ? 0 : job_; }
 
  private:
   const ProductParams& e_;
   const ExpertJob* jobs_;
-  const int32_t* rows_;
-  int lane_, begin_, end_;
-  int at_ = -1;  // the index of `job_`
-  ExpertJob job_ = {};
+  Rows x_;
+  const int32_t* list_;
+  int lane_;
+  int begin_, end_;  // the units that are left
+  int job_ = 0;
 };
 
 // The roles, each with parameters of its own that move along.
 template <Format F, class W>
-__device__ __forceinline__ void FillUnits(W walk, Params* slot, uint32_t shared, int lane,
+__device__ __forceinline__ void FillUnits(W walk, UnitParams* slot, uint32_t shared, int lane,
                                           matvec::Filling& filling) {
-  for (int i = walk.begin(); i < walk.end(); ++i) {
-    walk.Move(i, slot);
+  while (walk.Next(slot)) {
     matvec::Produce<F>(*slot, shared, lane, filling);
     __syncwarp();
   }
 }
 
 template <int NT, class W>
-__device__ __forceinline__ void FinishUnits(W walk, Params* slot, char* memory, int lane,
+__device__ __forceinline__ void FinishUnits(W walk, UnitParams* slot, char* memory, int lane,
                                             const matvec::TokenPlace* places, int& parity) {
-  for (int i = walk.begin(); i < walk.end(); ++i) {
-    walk.Move(i, slot);
+  while (walk.Next(slot)) {
     matvec::FinishTiles<NT>(*slot, memory, lane, places, parity);
     __syncwarp();
   }
 }
 
-// `slots` are two, used in turn.
-template <Format F, int NT, int S, class W>
-__device__ __forceinline__ void MultiplyUnits(W walk, Params* slots, char* memory, uint32_t shared, int warp,
-                                              int lane, matvec::RingPlace& ring, int& parity, int& done) {
-  int loaded = -1;  // the job whose activations are in shared memory
-  for (int i = walk.begin(); i < walk.end(); ++i) {
-    Params* const p = slots + i % 2;  // nobody works on unit i - 2 any more
-    if (warp == 0) walk.Move(i, p);
-    matvec::ConsumerBarrier();  // nor on unit i - 1
+// `slots` are two, used in turn. `wait` is called before activations are loaded for the first time.
+template <Format F, int NT, int S, class W, class Wait>
+__device__ __forceinline__ void MultiplyUnits(W walk, UnitParams* slots, char* memory, uint32_t shared,
+                                              int warp, int lane, matvec::RingPlace& ring, int& parity,
+                                              int& done, const Wait& wait) {
+  int loaded = -1;        // which activations are in shared memory
+  UnitParams* p = slots;  // of the last but one: nobody works on that any more
+  while (walk.Next(warp == 0 ? p : nullptr)) {
+    matvec::ConsumerBarrier();  // nor on the last one
     matvec::Feed<F, S> feed(*p, memory, warp, lane, matvec::kUntagged);
-    if (loaded == walk.job(i))
+    if (loaded == walk.activations())
       feed.Skip();
     else
-      feed.Start([] {});
-    loaded = walk.job(i);
+      feed.Start([&] {
+        if (loaded < 0) wait();
+      });
+    loaded = walk.activations();
     matvec::MultiplyTiles<F, NT, S>(*p, memory, shared, warp, lane, feed, ring, parity, done, [] {});
+    p = p == slots ? slots + 1 : slots;
   }
 }
 
@@ -151,8 +169,8 @@ __global__ void __launch_bounds__(matvec::kThreads, 1)
   // when its successor lets this one start.
   if (e.row) WaitForPrevious();
   LetNextStart();
-  const Walk<false> walk(e, e.jobs, __ldcg(e.job_count), e.row, lane);
-  Params* const slots = reinterpret_cast<Params*>(memory + e.slot_offset);
+  const Walk<false> walk(e, e.jobs, __ldcg(e.job_count), e.row ? Rows::kListed : Rows::kSlots, e.row, lane);
+  UnitParams* const slots = reinterpret_cast<UnitParams*>(memory + e.slot_offset);
   int parity = 0, done = 0;
 
   if (warp == kProducer) {
@@ -170,7 +188,7 @@ __global__ void __launch_bounds__(matvec::kThreads, 1)
   if (warp < 2) CopyParams(slots + 2 + warp, e.p, lane);
   ConsumerBarrier();
   RingPlace ring;
-  MultiplyUnits<F, NT, S>(walk, slots + 2, memory, shared, warp, lane, ring, parity, done);
+  MultiplyUnits<F, NT, S>(walk, slots + 2, memory, shared, warp, lane, ring, parity, done, [] {});
 }
 
 template <Format F, int S>

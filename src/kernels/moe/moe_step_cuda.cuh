@@ -20,6 +20,7 @@ struct StepParams {
 };
 
 struct StepPlan {
+  ProductParams part[2];  // read again and again: nearer than the kernel's parameters
   ExpertJob jobs[kMaxStepPairs];
   int32_t expert[kMaxStepPairs], slot[kMaxStepPairs];  // of a (token, rank) pair
   int32_t head[kMaxStepPairs];                         // whether a job begins with it
@@ -116,38 +117,44 @@ __device__ __forceinline__ void RouterPart(const MoeStepArgs& a, StepPlan& plan,
       make_float4(x.x * scale * n.x, x.y * scale * n.y, x.z * scale * n.z, x.w * scale * n.w);
 }
 
-// By one warp, once all tokens have their experts: pairs sorted by expert into slots, and jobs of up to
-// job_tokens slots of one expert. `rows` are this block's own.
+// By the warps that multiply, once all tokens have their experts: pairs sorted by expert into slots, and jobs
+// of up to job_tokens slots of one expert. `rows` are this block's own.
 __device__ __forceinline__ void MakeStepJobs(const MoeStepArgs& a, int job_tokens, StepPlan& plan,
-                                             int32_t* rows, int lane) {
+                                             int32_t* rows, int warp, int lane) {
   const int pairs = a.tokens * a.top;
-  for (int p = lane; p < pairs; p += 32) {
+  if (a.tokens == 1) {  // as they come
+    if (warp > 0) return;
+    if (lane < pairs) plan.jobs[lane] = {plan.expert[lane], lane, 1, 0, 0}, plan.slot[lane] = lane;
+    if (lane == 0) plan.job_count = pairs;
+    return;
+  }
+  matvec::ConsumerBarrier();
+  // How many pairs there are that `is` says yes to.
+  const auto count = [&](const auto& is) {
+    int sum = 0;
+    for (int first = 0; first < pairs; first += 32)
+      sum += __popc(__ballot_sync(0xffffffffu, first + lane < pairs && is(first + lane)));
+    return sum;
+  };
+  for (int p = warp; p < pairs; p += matvec::kWarps) {
     const int expert = plan.expert[p];
-    int slot = 0, rank = 0;  // pairs in front; those of the same expert
-    for (int q = 0; q < pairs; ++q) {
-      const int other = plan.expert[q];
-      const bool same = other == expert && q < p;
-      slot += other < expert || same;
-      rank += same;
-    }
+    const int rank = count([&](int q) { return q < p && plan.expert[q] == expert; });
+    const int slot = rank + count([&](int q) { return plan.expert[q] < expert; });
+    if (lane > 0) continue;
     plan.slot[p] = slot;
     plan.head[p] = rank % job_tokens == 0;
     rows[slot] = p / a.top;
   }
-  __syncwarp();
-  for (int p = lane; p < pairs; p += 32) {
+  matvec::ConsumerBarrier();
+  for (int p = warp; p < pairs; p += matvec::kWarps) {
     if (!plan.head[p]) continue;
-    int job = 0, count = 0;
-    for (int q = 0; q < pairs; ++q) {
-      job += plan.head[q] && plan.slot[q] < plan.slot[p];
-      count += plan.expert[q] == plan.expert[p] && q >= p;
-    }
-    plan.jobs[job] = {plan.expert[p], plan.slot[p], min(count, job_tokens), 0, 0};
+    const int expert = plan.expert[p], slot = plan.slot[p];
+    const int job = count([&](int q) { return plan.head[q] && plan.slot[q] < slot; });
+    const int left = count([&](int q) { return q >= p && plan.expert[q] == expert; });
+    if (lane == 0) plan.jobs[job] = {expert, slot, min(left, job_tokens), 0, 0};
   }
-  __syncwarp();
-  int heads = 0;
-  for (int p = lane; p < pairs; p += 32) heads += plan.head[p];
-  heads = __reduce_add_sync(0xffffffffu, heads);
+  if (warp > 0) return;
+  const int heads = count([&](int q) { return plan.head[q] != 0; });
   if (lane == 0) plan.job_count = heads;
 }
 
@@ -181,7 +188,7 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
   const uint32_t shared = SharedAddress(memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, thread = threadIdx.x;
   const MoeStepArgs& a = f.a;
-  Params* const slots = reinterpret_cast<Params*>(memory + f.part[0].slot_offset);  // [2][kSlots]
+  UnitParams* const slots = reinterpret_cast<UnitParams*>(memory + f.part[0].slot_offset);  // [2][kSlots]
   StepPlan& plan = *reinterpret_cast<StepPlan*>(memory + f.plan_offset);
   int32_t* const rows = a.rows + static_cast<int64_t>(blockIdx.x) * kMaxStepPairs;
   if (thread < a.hidden / 32 && static_cast<int>(blockIdx.x) < a.routed)  // lines of 128 bytes
@@ -189,6 +196,7 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
   InitBarriers(f.part[0].p.stages, shared + f.part[0].p.barrier_offset);
   LetNextStart();
   if (warp < 2 * kSlots) CopyParams(slots + warp, f.part[warp / kSlots].p, lane);
+  if (warp / 2 == kSlots) CopyParams(plan.part + warp % 2, f.part[warp % 2], lane);
   WaitForPrevious();
 
   // Until the experts are known, the ring is free.
@@ -207,14 +215,14 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
                     plan.weight + warp * a.top);
       __syncwarp();
     }
-    if (a.tokens > 1) ConsumerBarrier();
-    if (warp == 0) MakeStepJobs(a, f.job_tokens, plan, rows, lane);
+    MakeStepJobs(a, f.job_tokens, plan, rows, warp, lane);
   }
   __syncthreads();
 
   // The roles go through both products: one body each, which two would not leave registers enough for.
   const auto walk = [&](int part) {
-    return Walk<true>(f.part[part], plan.jobs, plan.job_count, part == 0 ? rows : nullptr, lane);
+    const Rows x = part == 1 ? Rows::kSlots : a.tokens == 1 ? Rows::kOne : Rows::kListed;
+    return Walk<true>(plan.part[part], plan.jobs, plan.job_count, x, rows, lane);
   };
   int parity = 0, done = 0;
   if (warp == kProducer) {
@@ -239,12 +247,15 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
   }
   RingPlace ring;
 #pragma unroll 1
-  for (int part = 0; part < 2; ++part) {
+  for (int part = 0; part < 2; ++part)
     MultiplyUnits<F, NT, S>(walk(part), slots + part * kSlots + 2, memory, shared, warp, lane, ring, parity,
-                            done);
-    if (thread == 0) AwaitAll(a.arrived + 1 + part, plan.target);
-    ConsumerBarrier();
-  }
+                            done, [&] {
+                              if (part == 0) return;
+                              if (thread == 0) AwaitAll(a.arrived + 1, plan.target);
+                              ConsumerBarrier();
+                            });
+  if (thread == 0) AwaitAll(a.arrived + 2, plan.target);
+  ConsumerBarrier();
   Combine(a, plan);
 }
 
