@@ -39,3 +39,5 @@ fi
 "$build/bench/celer_cuda_bench" --model llama-2-7b,llama-3.1-8b,llama-3.2-1b | tee "$out/cuda_decode.txt"
 "$build/bench/celer_cuda_bench" --weights bf16,int8,int4-g128 --prompt 512,2048 --tokens 2 --chunk 2048 | tee "$out/cuda_prefill.txt"
 "$build/bench/celer_cuda_bench" --weights bf16 --prompt 512 --tokens 64 --batch 8,64 --chunk 2048 | tee "$out/cuda_batch.txt"
+"$build/bench/celer_cuda_bench" --model mixtral-8x7b,qwen3-30b-a3b --weights bf16,int8,int4-g128 --tokens 64 | tee "$out/cuda_moe.txt"
+"$build/bench/celer_cuda_bench" --model qwen3-30b-a3b --weights int4-g128 --tokens 32 --batch 2,4,8 | tee -a "$out/cuda_moe.txt"

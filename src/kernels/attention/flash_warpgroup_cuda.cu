@@ -52,7 +52,7 @@ __device__ __forceinline__ uint32_t Pack(float low, float high) {
   }
 }
 
-__device__ __forceinline__ float Exp2(float x) {
+[[maybe_unused]] __device__ __forceinline__ float Exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
