@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -39,7 +40,7 @@ std::vector<std::string> FlagNames(const CLI::App& app) {
 std::string Expected(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   if (type == "INT") return "a whole number";
-  if (type == "UINT") return "a whole number from 0";
+  if (type == "UINT") return "a whole number from 0 to 18446744073709551615";
   return type == "FLOAT" ? "a number" : "a value";
 }
 
@@ -81,6 +82,24 @@ std::string Sentence(const CLI::App& app, const CLI::ParseError& error,
   return missing ? message + help : message;
 }
 
+// CLI11 takes -1 for the largest number, and what is larger than any for the largest.
+Status CheckNumbers(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string type = option->get_type_name();
+    if (type != "UINT" && type != "INT") continue;
+    for (const std::string& text : option->results()) {
+      int64_t number = 0;
+      uint64_t natural = 0;
+      const char *begin = text.data() + (text.starts_with("+") ? 1 : 0), *end = text.data() + text.size();
+      const std::errc error =
+          type == "INT" ? std::from_chars(begin, end, number).ec : std::from_chars(begin, end, natural).ec;
+      if (error != std::errc())
+        return Error::Invalid(option->get_name(), " '", text, "': expected ", Expected(*option));
+    }
+  }
+  return {};
+}
+
 bool IsOnOrOff(std::string_view word) {
   constexpr std::string_view kWords[] = {"0", "1", "true", "false", "on", "off", "yes", "no"};
   return std::find(std::begin(kWords), std::end(kWords), word) != std::end(kWords);
@@ -118,6 +137,7 @@ std::optional<int> Parse(CLI::App& app, const std::vector<std::string>& args) {
   std::vector<std::string> reversed(args.rbegin(), args.rend());  // CLI11 consumes from the back
   try {
     app.parse(reversed);
+    if (auto checked = CheckNumbers(app); !checked) return Fail(checked.error());
     return std::nullopt;
   } catch (const CLI::CallForHelp&) {
     std::fputs(app.help().c_str(), stdout);

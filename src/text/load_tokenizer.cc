@@ -24,7 +24,13 @@ Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::filesystem::path& pa
     CELER_ASSIGN(const GgufFile file, GgufFile::Open(path));
     return Tokenizer::FromGguf(file);
   }
-  if (kind && *kind == FileKind::kSafetensors) return Tokenizer::FromHfDirectory(folder);
+  if (kind && *kind == FileKind::kSafetensors) {
+    auto made = Tokenizer::FromHfDirectory(folder);
+    if (!made && made.error().code() == Error::Code::kNotFound)
+      return Error::NotFound(path.string(), ": one safetensors file has no tokenizer; give the folder that ",
+                             "holds it, its config.json and its tokenizer.json");
+    return made;
+  }
   if (kind && *kind == FileKind::kLlama2c) {
     for (const char* name : {"tokenizer.bin", "tok512.bin", "tok4096.bin", "tok32000.bin"})
       if (fs::exists(folder / name, error)) return Tokenizer::FromLlama2c(folder / name, 0);
