@@ -20,8 +20,7 @@ __device__ __forceinline__ uint32_t OrderOf(float v) {
 }
 
 // By one warp: the top experts of a token and their weights, as RouteToken() in moe.h: by logit, lower index
-// first among equals. `logits` are in shared memory and lose those that were taken. Instructions are few,
-// because a kernel that just began has to fetch them.
+// first among equals. `logits` are in shared memory and lose those that were taken.
 __device__ __forceinline__ void ChooseExperts(float* logits, int experts, int top, bool normalize, int lane,
                                               int32_t* expert_of, float* weight_of) {
   constexpr uint32_t kAll = 0xffffffffu;

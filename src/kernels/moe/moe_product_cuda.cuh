@@ -1,5 +1,5 @@
-// The kernel behind LaunchMoeProduct, one instance per weight format: the products of matvec_cuda.cuh with
-// the matrices of many experts, for jobs that only the device knows.
+// The kernel behind LaunchMoeProduct, one instance per weight format (moe_<format>_cuda.cu): the products of
+// matvec_cuda.cuh with the matrices of many experts, for jobs that only the device knows.
 //
 // Grid: persistent, one block per multiprocessor, the roles of matvec_cuda.cuh. All jobs' tiles are cut into
 // units of a few, which only the shape decides, so that a token's sums do not depend on the jobs beside its
