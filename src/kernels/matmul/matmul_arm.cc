@@ -21,7 +21,7 @@ TileIsa WithRounds(TileIsa isa) {
 }
 
 TileIsa Common() {
-  TileIsa isa{.geometry = {.rows = 8, .step = 8, .bf16_step = 1, .excess = true},
+  TileIsa isa{.geometry = {.rows = 8, .step = 8, .bf16_step = 1, .excess = true, .gap = 128},
               .tile_groups = 3,  // 12 row pairs, which kernels take by threes
               .head_bytes = arm::kStreamAhead,
               .x_tokens = kXPairTokens,

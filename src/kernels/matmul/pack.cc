@@ -357,7 +357,7 @@ PackedShape PackedShapeOf(const WeightView& w, const PackGeometry& g) {
   PackedShape shape{.format = FormatOf(w), .groups = (w.rows + g.rows - 1) / g.rows};
   if (shape.format == PackedFormat::kNone) return {};
   if (IsFloat(shape.format)) {
-    shape.group_bytes = (w.cols + 3) / 4 * 4 * g.rows * FloatBytes(shape.format);
+    shape.group_bytes = (w.cols + 3) / 4 * 4 * g.rows * FloatBytes(shape.format) + g.gap;
     return shape;
   }
   const FormatInfo info = InfoOf(shape.format);
@@ -366,7 +366,8 @@ PackedShape PackedShapeOf(const WeightView& w, const PackGeometry& g) {
   if (w.cols % unit != 0 || shape.span % kBlockCols != 0) return {};
   if (info.subs == 0) {
     const int64_t header = info.scale_bytes + (info.has_min ? 2 : 0);
-    shape.group_bytes = (w.cols / shape.span * header + w.cols / 32 * ValueBytes(info.values)) * g.rows;
+    shape.group_bytes =
+        (w.cols / shape.span * header + w.cols / 32 * ValueBytes(info.values)) * g.rows + g.gap;
   } else {
     const int64_t header = (2 + info.subs) * (info.has_min ? 2 : 1);
     shape.group_bytes = w.cols / kSuperCols * (header + 8 * ValueBytes(info.values)) * g.rows;

@@ -13,7 +13,7 @@ namespace celer {
 struct PackedShape {
   PackedFormat format = PackedFormat::kNone;
   int64_t groups = 0;       // of rows
-  int64_t group_bytes = 0;  // of one group over all columns
+  int64_t group_bytes = 0;  // from one group to the next
   int64_t span = kBlockCols;
 
   int64_t bytes() const { return groups * group_bytes; }

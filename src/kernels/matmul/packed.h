@@ -23,7 +23,7 @@
 namespace celer {
 
 // Counts the changes of what follows: packed weights kept on disk with another number are not used.
-constexpr int kPackedLayout = 1;
+constexpr int kPackedLayout = 2;
 
 enum class PackedFormat : uint8_t {
   kNone,
@@ -49,6 +49,10 @@ struct PackGeometry {
   int step;             // columns of a row that stay together, in integer formats
   int bf16_step;        // the same for bf16
   bool excess = false;  // kNibble holds values + 8
+  // Bytes between row groups. Groups are often a multiple of 1 kB and streams 2^n of them apart: without a
+  // gap all streams of a token then use the same sets of the L1 cache at the same time. Super-blocks have
+  // none: they are slower with it.
+  int gap = 0;
 };
 
 constexpr int kBlockCols = 32;
