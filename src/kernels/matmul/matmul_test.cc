@@ -1,12 +1,16 @@
 #include "kernels/matmul/matmul.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 #include <string_view>
 
+#include "core/check.h"
 #include "formats/decode.h"
 #include "formats/int8.h"
 #include "kernels/test_util.h"
@@ -237,6 +241,53 @@ TEST(Matmul, EveryVariantMatchesDouble) {
       for (const int64_t cols : {1, 3, 7, 577})
         for (const int64_t tokens : {1, 3, 6})
           ExpectMatchesDouble(variant, MakeStored(dtype, 38, cols, 5).view, tokens, true);
+  }
+}
+
+// Bytes that end, but for less than 64, where memory that nobody may read begins.
+class GuardedBytes {
+ public:
+  explicit GuardedBytes(std::span<const std::byte> from) {
+    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE)), room = (from.size() + 63) / 64 * 64;
+    const size_t pages = (room + page - 1) / page * page;
+    size_ = pages + page;
+    base_ = static_cast<std::byte*>(
+        mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    CELER_CHECK(base_ != MAP_FAILED);
+    CELER_CHECK_EQ(mprotect(base_ + pages, page, PROT_NONE), 0);
+    begin_ = base_ + pages - room;
+    std::ranges::copy(from, begin_);
+  }
+  GuardedBytes(const GuardedBytes&) = delete;
+  GuardedBytes& operator=(const GuardedBytes&) = delete;
+  ~GuardedBytes() { munmap(base_, size_); }
+  const std::byte* data() const { return begin_; }
+
+ private:
+  std::byte *base_ = nullptr, *begin_ = nullptr;
+  size_t size_ = 0;
+};
+
+TEST(Matmul, NothingIsReadBeyondPackedWeights) {
+  for (const auto& variant : MatmulVariants()) {
+    if (!variant.RunsHere() || !variant.run->packed_bytes) continue;
+    SCOPED_TRACE(variant.name);
+    for (const DType dtype : {DType::kF32, DType::kBf16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1,
+                              DType::kQ5_1, DType::kQ4_K, DType::kQ6_K})
+      for (const int64_t cols : {256, 768}) {
+        const auto stored = MakeStored(dtype, 288, cols, 5);
+        Packed packed = PackFor(variant, stored.view);
+        if (packed.bytes.empty()) continue;
+        const GuardedBytes guarded(packed.bytes);
+        packed.view.packed = guarded.data();
+        for (const int64_t tokens : {1, 2, 7, 40}) {
+          const auto x = RandomFloats(tokens * cols, 7);
+          std::vector<float> out(static_cast<size_t>(tokens * stored.view.rows));
+          const MatmulOutput to{.w = packed.view, .out = out.data(), .out_stride = stored.view.rows};
+          variant.run->run({.x = x.data(), .tokens = tokens, .outputs = {&to, 1}, .pool = &Pool()});
+          EXPECT_TRUE(std::ranges::all_of(out, [](float v) { return std::isfinite(v); }));
+        }
+      }
   }
 }
 
