@@ -127,9 +127,12 @@ std::vector<int> Positions(const Order& o) {
   for (const auto& [first, second] : Block().before())
     if (at[static_cast<size_t>(first)] >= at[static_cast<size_t>(second)]) return {};
   // Only the first two streams are read ahead: see the header.
-  for (int g = 2; g < kGroups; ++g)
-    for (int i = 0; i < kVectors / 2; ++i)
-      if (at[static_cast<size_t>(Block().At(Op::kLoadWeights, g, i))] < 0) return {};
+  for (int i = 0; i < size; ++i) {
+    const Instruction& in = Block()[i];
+    if ((in.op == Op::kLoadWeights || in.op == Op::kLoadScales) && in.group >= 2 &&
+        at[static_cast<size_t>(i)] < 0)
+      return {};
+  }
   return at;
 }
 
