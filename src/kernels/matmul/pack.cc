@@ -270,6 +270,7 @@ void PutValues(Values values, const int8_t* q, int r, uint8_t* out) {
 
 void Put(const PackGeometry& g, Values values, const int8_t* q, int r, uint8_t* out) {
   if (g.rows == 8 && g.step == 8) return PutValues<8, 8>(values, q, r, out);
+  if (g.rows == 8 && g.step == 4) return PutValues<8, 4>(values, q, r, out);
   CELER_CHECK(g.rows == 16 && g.step == 4);
   PutValues<16, 4>(values, q, r, out);
 }

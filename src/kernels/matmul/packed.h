@@ -23,7 +23,7 @@
 namespace celer {
 
 // Counts the changes of what follows: packed weights kept on disk with another number are not used.
-constexpr int kPackedLayout = 2;
+constexpr int kPackedLayout = 3;
 
 enum class PackedFormat : uint8_t {
   kNone,
@@ -103,10 +103,12 @@ struct TileJob {
 };
 using TileFn = void (*)(const TileJob&);
 
-// Two tokens side by side, for NEON: a register holds the same 8 columns of both. A unit of up to 8 tokens is
-// interleaved block by block, so that a tile reads one stream of memory: one pair if there are at most two
-// tokens, else four.
-constexpr int kXPairTokens = 8;
+// Activations for NEON. A unit of up to 8 tokens is interleaved block by block, so that a tile reads one
+// stream of memory.
+constexpr int kXUnitTokens = 8;
+
+// For matrix instructions two tokens stand side by side: a register holds the same 8 columns of both. A unit
+// has one such pair if there are at most two tokens, else four.
 constexpr int XPairs(int tokens) {
   return tokens <= 2 ? 1 : 4;
 }
@@ -133,6 +135,21 @@ struct XPairSuper {
   int16_t sum32[8][4];   // sum(q) over 32 columns, of token 0, 1, 0, 1
   int16_t sum16[16][4];  // over 16
   int8_t q[32][2][8];
+};
+
+// For dot products each token stands alone, and a unit has as many as there are.
+constexpr int XTokens(int tokens) {
+  return tokens < kXUnitTokens ? tokens : kXUnitTokens;
+}
+struct XTokenBlock {
+  float start[4];  // four times the same, as above
+  float sum[4];    // scale * sum(q), four times
+  int8_t q[32];
+};
+struct XTokenSuper {
+  float scale;
+  int16_t sum32[8], sum16[16];  // sum(q) over 32 and over 16 columns
+  int8_t q[256];
 };
 
 }  // namespace celer

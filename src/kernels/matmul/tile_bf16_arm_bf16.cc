@@ -125,7 +125,7 @@ inline void Wide(const TileJob& job, int units) {
   for (int u = 0; u < units; ++u)
     for (int p = 0; p < kWidePairs; p += 2)
       for (int t = 0; t < 4; ++t) {
-        float* const to = job.out + (u * kXPairTokens + 2 * t) * job.out_stride + 2 * p;
+        float* const to = job.out + (u * kXUnitTokens + 2 * t) * job.out_stride + 2 * p;
         vst1q_f32(to, vuzp1q_f32(sums[u][p][t], sums[u][p + 1][t]));
         vst1q_f32(to + job.out_stride, vuzp2q_f32(sums[u][p][t], sums[u][p + 1][t]));
       }
@@ -143,13 +143,13 @@ void TileBf16(const TileJob& job) {
     return;
   }
   // With one unit alone it would be no better: nothing stays in the cache.
-  const int units = job.tokens / kXPairTokens;
+  const int units = job.tokens / kXUnitTokens;
   const bool wide = job.groups == kWideGroups && units >= 2 && units <= kMaxUnits;
   if (wide) Wide(job, units);
   for (int g = 0; g < job.groups; ++g) {
     const uint8_t* w = job.w + g * job.group_bytes;
-    for (int t = wide ? units * kXPairTokens : 0; t < job.tokens; t += kXPairTokens) {
-      const uint8_t* x = job.x + t / kXPairTokens * job.x_bytes;
+    for (int t = wide ? units * kXUnitTokens : 0; t < job.tokens; t += kXUnitTokens) {
+      const uint8_t* x = job.x + t / kXUnitTokens * job.x_bytes;
       float* out = job.out + t * job.out_stride + g * kRows;
       const int tokens = job.tokens - t;
       switch (tokens > 6 ? 4 : (tokens + 1) / 2) {

@@ -74,7 +74,7 @@ template <class Format>
 inline void Tile(const TileJob& job) {
   const int64_t padded = (job.cols + 3) / 4 * 4;
   const auto row = [&](int t) {
-    return reinterpret_cast<const float*>(job.x + t / kXPairTokens * job.x_bytes) + t % kXPairTokens * padded;
+    return reinterpret_cast<const float*>(job.x + t / kXUnitTokens * job.x_bytes) + t % kXUnitTokens * padded;
   };
   if (job.tokens == 1) {
     const float* rows[] = {row(0)};

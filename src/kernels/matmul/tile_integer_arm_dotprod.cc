@@ -1,37 +1,378 @@
+// Integer tile kernels for NEON with dot products but without matrix instructions (Neoverse N1, Cortex-A76).
+//
+// Four columns of four rows lie in one register, and a token's four columns are an element of another: sdot
+// by element adds the products of four rows at once, and nothing has to be added across lanes. Up to four
+// tokens share each load of weights. Integers add exactly in any order, and the floats of one row and token
+// are added block by block in one chain in every kernel, so a token's result does not depend on its company.
+//
+// Such a core has two vector pipes: 16 dot products to a block of 8 rows, 32 columns and a token, two
+// subtractions and two products with the scales leave 0.8 of its peak.
+#include <arm_neon.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <utility>
+
+#include "kernels/matmul/byte_loops_dotprod.h"
+#include "kernels/matmul/packed.h"
 #include "kernels/matmul/tile_arm.h"
-#include "kernels/matmul/tile_integer_neon.h"
+
+// Arrays of registers stay in registers only if every loop over them is unrolled.
+#define CELER_UNROLL _Pragma("GCC unroll 16")
 
 namespace celer::arm {
+namespace {
+
+constexpr int kRows = 8;
+constexpr int kHalves = 2;      // of a row group, four rows each
+constexpr int kMostTokens = 4;  // at once
+
+// f(0) ... f(kCount - 1) with constants.
+template <int kCount, class F>
+inline __attribute__((always_inline)) void ForEach(F f) {
+  [&]<int... kI>(std::integer_sequence<int, kI...>) __attribute__((always_inline)) {
+    (f(std::integral_constant<int, kI>()), ...);
+  }
+  (std::make_integer_sequence<int, kCount>());
+}
+
+// Volatile, so that the compiler neither keeps the value in a register nor copies it from one.
+inline int32x4_t LoadFresh(const float* p) {
+  int32x4_t v;
+  asm volatile("ldr %q0, [%1]" : "=w"(v) : "r"(p));
+  return v;
+}
+
+// Values of 32 columns, which are kParts parts of kSteps steps of four columns: one part of four rows. kUnit
+// is what the values are too small by.
+struct Bytes {
+  static constexpr int kBytes = 32 * kRows, kParts = 8, kSteps = 1;
+  static constexpr float kUnit = 1.0f;
+  static inline void Load(const uint8_t* p, int part, int half, int8x16_t w[kSteps]) {
+    w[0] = vreinterpretq_s8_u8(vld1q_u8(p + part * 32 + half * 16));
+  }
+};
+struct SignedNibbles {
+  static constexpr int kBytes = 16 * kRows, kParts = 4, kSteps = 2;
+  static constexpr float kUnit = 1.0f / 16;
+  static inline void Load(const uint8_t* p, int part, int half, int8x16_t w[kSteps]) {
+    const uint8x16_t packed = vld1q_u8(p + part * 32 + half * 16);
+    w[0] = vreinterpretq_s8_u8(vshlq_n_u8(packed, 4));
+    w[1] = vreinterpretq_s8_u8(vandq_u8(packed, vdupq_n_u8(0xF0)));
+  }
+};
+struct UnsignedNibbles {
+  static constexpr int kBytes = 16 * kRows, kParts = 4, kSteps = 2;
+  static constexpr float kUnit = 1.0f;
+  static inline void Load(const uint8_t* p, int part, int half, int8x16_t w[kSteps]) {
+    const uint8x16_t packed = vld1q_u8(p + part * 32 + half * 16);
+    w[0] = vreinterpretq_s8_u8(vandq_u8(packed, vdupq_n_u8(15)));
+    w[1] = vreinterpretq_s8_u8(vshrq_n_u8(packed, 4));
+  }
+};
+struct Sixes {
+  static constexpr int kBytes = 24 * kRows, kParts = 2, kSteps = 4;
+  static constexpr float kUnit = 1.0f / 4;
+  static inline void Load(const uint8_t* p, int part, int half, int8x16_t w[kSteps]) {
+    uint8x16_t plane[3];
+    CELER_UNROLL for (int s = 0; s < 3; ++s) {
+      plane[s] = vld1q_u8(p + (part * 3 + s) * 32 + half * 16);
+      w[s] = vreinterpretq_s8_u8(vandq_u8(plane[s], vdupq_n_u8(0xFC)));
+    }
+    uint8x16_t last = vshlq_n_u8(plane[2], 2);
+    last = vsliq_n_u8(last, plane[1], 4);
+    last = vsliq_n_u8(last, plane[0], 6);
+    w[3] = vreinterpretq_s8_u8(last);
+  }
+};
+
+struct F32x8 {
+  float32x4_t half[kHalves];
+};
+inline F32x8 LoadHalves(const uint8_t* p) {
+  const float16x8_t h = vreinterpretq_f16_u8(vld1q_u8(p));
+  return {vcvt_f32_f16(vget_low_f16(h)), vcvt_high_f32_f16(h)};
+}
+inline F32x8 LoadSingles(const uint8_t* p) {
+  const auto* f = reinterpret_cast<const float*>(p);
+  return {vld1q_f32(f), vld1q_f32(f + 4)};
+}
+
+// Scales of kScaleBytes, minima of the same size where there are any, in front of `span` columns.
+template <class V, int kBytesOfScale, bool kMin>
+struct BlockFormat {
+  using Values = V;
+  static constexpr int kScaleBytes = kBytesOfScale;
+  static constexpr bool kHasMin = kMin;
+  static constexpr int kMins = kScaleBytes * kRows;
+  static constexpr int kHeader = kMins * (kMin ? 2 : 1);
+  static inline F32x8 Scales(const uint8_t* p) {
+    if constexpr (kScaleBytes == 2) return LoadHalves(p);
+    return LoadSingles(p);
+  }
+};
+using Byte = BlockFormat<Bytes, 2, false>;
+using ByteMin = BlockFormat<Bytes, 2, true>;
+using ByteWide = BlockFormat<Bytes, 4, false>;
+using Nibble = BlockFormat<SignedNibbles, 2, false>;
+using NibbleMin = BlockFormat<UnsignedNibbles, 2, true>;
+
+template <class V, int kSubCount, bool kMin>
+struct SuperFormat {
+  using Values = V;
+  static constexpr bool kHasMin = kMin;
+  static constexpr int kSubs = kSubCount;
+  static constexpr int kScales = 2 * kRows * (kMin ? 2 : 1);
+  static constexpr int kMins = kScales + kSubs * kRows;
+  static constexpr int kHeader = kMins + (kMin ? kSubs * kRows : 0);
+};
+using SuperQ2 = SuperFormat<UnsignedNibbles, 16, true>;
+using SuperQ3 = SuperFormat<SignedNibbles, 16, false>;
+using SuperQ4 = SuperFormat<UnsignedNibbles, 8, true>;
+using SuperQ5 = SuperFormat<Bytes, 8, true>;
+using SuperQ6 = SuperFormat<Sixes, 16, false>;
+
+// 8 rows times 16 columns, those of half a block, of kT tokens whose columns are in x.
+template <class Values, int kT>
+inline __attribute__((always_inline)) void DotHalf(const uint8_t* p, int half_block, const int8x16_t (&x)[kT],
+                                                   int32x4_t (&dot)[kT][kHalves]) {
+  constexpr int kParts = Values::kParts / 2;
+  ForEach<kParts>([&](auto part) __attribute__((always_inline)) {
+    int8x16_t w[kHalves][Values::kSteps];
+    CELER_UNROLL for (int h = 0; h < kHalves; ++h) Values::Load(p, half_block * kParts + part, h, w[h]);
+    ForEach<Values::kSteps>([&](auto step) __attribute__((always_inline)) {
+      CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h)
+          dot[t][h] = vdotq_laneq_s32(dot[t][h], w[h][step], x[t], part * Values::kSteps + step);
+    });
+  });
+}
+
+// `spans` spans of `span` columns of a row group times kT tokens, added to sum. Token t's block b is
+// x[b * apart + t].
+template <class Format, int kT>
+inline void Blocks(const uint8_t* w, int64_t spans, int64_t span, const XTokenBlock* x, int apart,
+                   float32x4_t (&sum)[kT][kHalves]) {
+  using Values = typename Format::Values;
+  if constexpr (kT == 4 && Values::kSteps == 1 && !(Format::kScaleBytes == 2 && Format::kHasMin)) {
+    constexpr QuadHeader kHeader = Format::kHasMin            ? QuadHeader::kSinglesMin
+                                   : Format::kScaleBytes == 2 ? QuadHeader::kHalves
+                                                              : QuadHeader::kSingles;
+    if (span == kBlockCols) return QuadBlocks<kHeader>(w, x, spans, apart, sum);
+  }
+  for (int64_t s = 0; s < spans; ++s) {
+    const F32x8 scale = Format::Scales(w);
+    F32x8 min;
+    if constexpr (Format::kHasMin) min = Format::Scales(w + Format::kMins);
+    w += Format::kHeader;
+    for (int64_t k = 0; k < span; k += kBlockCols, w += Values::kBytes, x += apart) {
+      int32x4_t dot[kT][kHalves];
+      CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h) dot[t][h] =
+          LoadFresh(x[t].start);
+      CELER_UNROLL for (int half_block = 0; half_block < 2; ++half_block) {
+        int8x16_t columns[kT];
+        CELER_UNROLL for (int t = 0; t < kT; ++t) columns[t] = vld1q_s8(x[t].q + 16 * half_block);
+        DotHalf<Values, kT>(w, half_block, columns, dot);
+      }
+      CELER_UNROLL for (int t = 0; t < kT; ++t) {
+        const float32x4_t start = vld1q_f32(x[t].start);
+        CELER_UNROLL for (int h = 0; h < kHalves; ++h) sum[t][h] =
+            vfmaq_f32(sum[t][h], vsubq_f32(vreinterpretq_f32_s32(dot[t][h]), start), scale.half[h]);
+        if constexpr (Format::kHasMin) {
+          const float32x4_t x_sum = vld1q_f32(x[t].sum);
+          CELER_UNROLL for (int h = 0; h < kHalves; ++h) sum[t][h] =
+              vfmaq_f32(sum[t][h], min.half[h], x_sum);
+        }
+      }
+    }
+  }
+}
+
+// The same for `supers` super-blocks.
+template <class Format, int kT>
+inline void Supers(const uint8_t* w, int64_t supers, const XTokenSuper* x, int apart,
+                   float32x4_t (&sum)[kT][kHalves]) {
+  using Values = typename Format::Values;
+  for (int64_t s = 0; s < supers; ++s, x += apart) {
+    const uint8_t* const head = w;
+    w += Format::kHeader;
+    int32x4_t dots[kT][kHalves], mins[kT][kHalves];
+    CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h) dots[t][h] =
+        mins[t][h] = vdupq_n_s32(0);
+    for (int b = 0; b < 8; ++b, w += Values::kBytes) {
+      int32x4_t dot[kT][kHalves];
+      CELER_UNROLL for (int half_block = 0; half_block < 2; ++half_block) {
+        if (Format::kSubs == 16 || half_block == 0)
+          CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h) dot[t][h] =
+              vdupq_n_s32(0);
+        int8x16_t columns[kT];
+        CELER_UNROLL for (int t = 0; t < kT; ++t) columns[t] = vld1q_s8(x[t].q + 32 * b + 16 * half_block);
+        DotHalf<Values, kT>(w, half_block, columns, dot);
+        if (Format::kSubs == 8 && half_block == 0) continue;
+        const int sub = Format::kSubs == 8 ? b : 2 * b + half_block;
+        const int16x8_t scale =
+            vmovl_s8(vld1_s8(reinterpret_cast<const int8_t*>(head) + Format::kScales + sub * kRows));
+        const int32x4_t scales[kHalves] = {vmovl_s16(vget_low_s16(scale)), vmovl_high_s16(scale)};
+        CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h) dots[t][h] =
+            vmlaq_s32(dots[t][h], dot[t][h], scales[h]);
+        if constexpr (Format::kHasMin) {
+          const int16x8_t min = vreinterpretq_s16_u16(vmovl_u8(vld1_u8(head + Format::kMins + sub * kRows)));
+          CELER_UNROLL for (int t = 0; t < kT; ++t) {
+            const int16_t x_sum = Format::kSubs == 8 ? x[t].sum32[sub] : x[t].sum16[sub];
+            mins[t][0] = vmlal_n_s16(mins[t][0], vget_low_s16(min), x_sum);
+            mins[t][1] = vmlal_high_n_s16(mins[t][1], min, x_sum);
+          }
+        }
+      }
+    }
+    const F32x8 d = LoadHalves(head);
+    CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h) sum[t][h] =
+        vfmaq_f32(sum[t][h], vcvtq_f32_s32(dots[t][h]), vmulq_n_f32(d.half[h], x[t].scale));
+    if constexpr (Format::kHasMin) {
+      const F32x8 dmin = LoadHalves(head + 2 * kRows);
+      CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h) sum[t][h] =
+          vfmsq_f32(sum[t][h], vcvtq_f32_s32(mins[t][h]), vmulq_n_f32(dmin.half[h], x[t].scale));
+    }
+  }
+}
+
+template <class Format, int kT>
+inline void Store(const float32x4_t (&sum)[kT][kHalves], float* out, int64_t stride) {
+  CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h)
+      vst1q_f32(out + t * stride + 4 * h, vmulq_n_f32(sum[t][h], Format::Values::kUnit));
+}
+
+// All columns of a row group times kT tokens from `token` on.
+template <class Format, int kT>
+inline void GroupTimes(const TileJob& job, const uint8_t* w, int token, float* out) {
+  const int unit = token / kXUnitTokens * kXUnitTokens, apart = XTokens(job.tokens - unit);
+  const uint8_t* const x = job.x + token / kXUnitTokens * job.x_bytes;
+  float32x4_t sum[kT][kHalves];
+  CELER_UNROLL for (int t = 0; t < kT; ++t) sum[t][0] = sum[t][1] = vdupq_n_f32(0);
+  if constexpr (requires { Format::kSubs; })
+    Supers<Format, kT>(w, job.cols / kSuperCols, reinterpret_cast<const XTokenSuper*>(x) + (token - unit),
+                       apart, sum);
+  else if (job.span == kBlockCols)
+    Blocks<Format, kT>(w, job.cols / kBlockCols, kBlockCols,
+                       reinterpret_cast<const XTokenBlock*>(x) + (token - unit), apart, sum);
+  else
+    Blocks<Format, kT>(w, job.cols / job.span, job.span,
+                       reinterpret_cast<const XTokenBlock*>(x) + (token - unit), apart, sum);
+  Store<Format, kT>(sum, out + token * job.out_stride, job.out_stride);
+}
+
+// Tokens [begin, end), four at a time; a unit of activations holds a multiple of that.
+template <class Format>
+inline void GroupTokens(const TileJob& job, const uint8_t* w, int begin, int end, float* out) {
+  static_assert(kXUnitTokens % kMostTokens == 0);
+  int t = begin;
+  for (; t + 4 <= end; t += 4) GroupTimes<Format, 4>(job, w, t, out);
+  if (end - t == 3) return GroupTimes<Format, 3>(job, w, t, out);
+  if (end - t == 2) return GroupTimes<Format, 2>(job, w, t, out);
+  if (end - t == 1) GroupTimes<Format, 1>(job, w, t, out);
+}
+
+// Many tokens: what a block has to be made of its weights, bytes and scales in f32, is made once for all of
+// them, and columns are taken in chunks whose weights (of a job's row groups) and activations (of four
+// tokens) stay in the L1 cache together.
+constexpr int kMaxGroups = 4, kMaxQuads = 32, kChunk = 32;  // blocks
+
+template <class V, int kScaleBytes, bool kMin>
+inline bool WideTile(const TileJob& job, BlockFormat<V, kScaleBytes, kMin>) {
+  using Format = BlockFormat<V, kScaleBytes, kMin>;
+  using Plain = BlockFormat<Bytes, 4, kMin>;
+  // Unpacking nibbles is worth more.
+  constexpr int kFewest = V::kSteps == 1 ? 16 : 5;
+  constexpr int64_t kPlainBytes = Plain::kHeader + Bytes::kBytes;
+  const int quads = job.tokens / 4;
+  if (job.tokens < kFewest || job.groups > kMaxGroups || quads > kMaxQuads) return false;
+  alignas(64) static thread_local uint8_t plain[kMaxGroups * kChunk * kPlainBytes];
+  alignas(64) static thread_local float32x4_t sums[kMaxQuads][kMaxGroups][4][kHalves];
+  const int64_t blocks = job.cols / kBlockCols, span_blocks = job.span / kBlockCols;
+  const int64_t span_bytes = Format::kHeader + span_blocks * V::kBytes;
+  for (int64_t first = 0; first < blocks; first += kChunk) {
+    const int64_t count = blocks - first < kChunk ? blocks - first : kChunk;
+    const bool last = first + count == blocks;
+    for (int g = 0; g < job.groups; ++g) {
+      uint8_t* to = plain + g * kChunk * kPlainBytes;
+      for (int64_t b = first; b < first + count; ++b, to += kPlainBytes) {
+        const uint8_t* const header = job.w + g * job.group_bytes + b / span_blocks * span_bytes;
+        const uint8_t* const values = header + Format::kHeader + b % span_blocks * V::kBytes;
+        for (int i = 0; i < (kMin ? 2 : 1); ++i) {
+          const F32x8 scales = Format::Scales(header + i * Format::kMins);
+          CELER_UNROLL for (int h = 0; h < kHalves; ++h)
+              vst1q_f32(reinterpret_cast<float*>(to + i * Plain::kMins) + 4 * h, scales.half[h]);
+        }
+        CELER_UNROLL for (int part = 0; part < V::kParts; ++part)
+            CELER_UNROLL for (int h = 0; h < kHalves; ++h) {
+          int8x16_t w[V::kSteps];
+          V::Load(values, part, h, w);
+          CELER_UNROLL for (int s = 0; s < V::kSteps; ++s)
+              vst1q_u8(to + Plain::kHeader + (part * V::kSteps + s) * 32 + h * 16,
+                       vreinterpretq_u8_s8(w[s]));
+        }
+      }
+    }
+    for (int q = 0; q < quads; ++q) {
+      const int unit = q * 4 / kXUnitTokens * kXUnitTokens, apart = XTokens(job.tokens - unit);
+      const auto* const x = reinterpret_cast<const XTokenBlock*>(job.x + q * 4 / kXUnitTokens * job.x_bytes) +
+                            first * apart + (q * 4 - unit);
+      for (int g = 0; g < job.groups; ++g) {
+        float32x4_t(&sum)[4][kHalves] = sums[q][g];
+        if (first == 0)
+          CELER_UNROLL for (int t = 0; t < 4; ++t) sum[t][0] = sum[t][1] = vdupq_n_f32(0);
+        Blocks<Plain, 4>(plain + g * kChunk * kPlainBytes, count, kBlockCols, x, apart, sum);
+        if (last) Store<Format, 4>(sum, job.out + q * 4 * job.out_stride + g * kRows, job.out_stride);
+      }
+    }
+  }
+  for (int g = 0; g < job.groups; ++g)
+    GroupTokens<Format>(job, job.w + g * job.group_bytes, quads * 4, job.tokens, job.out + g * kRows);
+  return true;
+}
+inline bool WideTile(const TileJob&, ...) {
+  return false;
+}
+
+template <class Format>
+inline void Tile(const TileJob& job) {
+  if (WideTile(job, Format())) return;
+  for (int i = 0; i < job.rounds; ++i)
+    for (int g = 0; g < job.groups; ++g)
+      GroupTokens<Format>(job, job.w + i * job.round_bytes + g * job.group_bytes, 0, job.tokens,
+                          job.out + (g * job.rounds + i) * kRows);
+}
+
+}  // namespace
 
 void TileByteDotprod(const TileJob& job) {
-  Tile<Byte, XPairBlock>(job);
+  Tile<Byte>(job);
 }
 void TileByteMinDotprod(const TileJob& job) {
-  Tile<ByteMin, XPairBlock>(job);
+  Tile<ByteMin>(job);
 }
 void TileByteWideDotprod(const TileJob& job) {
-  Tile<ByteWide, XPairBlock>(job);
+  Tile<ByteWide>(job);
 }
 void TileNibbleDotprod(const TileJob& job) {
-  Tile<Nibble, XPairBlock>(job);
+  Tile<Nibble>(job);
 }
 void TileNibbleMinDotprod(const TileJob& job) {
-  Tile<NibbleMin, XPairBlock>(job);
+  Tile<NibbleMin>(job);
 }
 void TileSuperQ2Dotprod(const TileJob& job) {
-  Tile<SuperQ2, XPairSuper>(job);
+  Tile<SuperQ2>(job);
 }
 void TileSuperQ3Dotprod(const TileJob& job) {
-  Tile<SuperQ3, XPairSuper>(job);
+  Tile<SuperQ3>(job);
 }
 void TileSuperQ4Dotprod(const TileJob& job) {
-  Tile<SuperQ4, XPairSuper>(job);
+  Tile<SuperQ4>(job);
 }
 void TileSuperQ5Dotprod(const TileJob& job) {
-  Tile<SuperQ5, XPairSuper>(job);
+  Tile<SuperQ5>(job);
 }
 void TileSuperQ6Dotprod(const TileJob& job) {
-  Tile<SuperQ6, XPairSuper>(job);
+  Tile<SuperQ6>(job);
 }
 
 }  // namespace celer::arm

@@ -354,8 +354,8 @@ inline void Vector(const TileJob& job, const uint8_t* w, const X* x, int apart, 
 // One token over all row groups.
 template <class Format, class X>
 inline void OneToken(const TileJob& job, int t) {
-  const int unit = t / kXPairTokens * kXPairTokens, apart = XPairs(job.tokens - unit);
-  const auto* x = reinterpret_cast<const X*>(job.x + t / kXPairTokens * job.x_bytes) + (t - unit) / 2;
+  const int unit = t / kXUnitTokens * kXUnitTokens, apart = XPairs(job.tokens - unit);
+  const auto* x = reinterpret_cast<const X*>(job.x + t / kXUnitTokens * job.x_bytes) + (t - unit) / 2;
   float* out = job.out + t * job.out_stride;
   const uint8_t* w = job.w;
   const int64_t group_out = job.rounds * kRows;
@@ -520,8 +520,8 @@ inline void GroupTimes(const TileJob& job, const uint8_t* w, const uint8_t* x, i
 // One group times all tokens, eight at a time.
 template <class Format, class X>
 inline void GroupTokens(const TileJob& job, const uint8_t* w, float* group_out) {
-  for (int t = 0; t < job.tokens; t += kXPairTokens) {
-    const uint8_t* x = job.x + t / kXPairTokens * job.x_bytes;
+  for (int t = 0; t < job.tokens; t += kXUnitTokens) {
+    const uint8_t* x = job.x + t / kXUnitTokens * job.x_bytes;
     float* out = group_out + t * job.out_stride;
     const int tokens = job.tokens - t, apart = XPairs(tokens);
     if (tokens == 1) {
@@ -570,7 +570,7 @@ inline bool WideTile(const TileJob& job, BlockFormat<V, 2, kExtra>) {
   constexpr int kPacked = Format::kHeader + V::kBytes;
   constexpr int kMins = 48, kValues = Format::kHasMin ? 96 : 48, kUnpacked = kValues + 4 * 48;
   if (job.tokens < kWideTokens || job.span != kBlockCols) return false;
-  const int units = job.tokens / kXPairTokens, rest = job.tokens % kXPairTokens;
+  const int units = job.tokens / kXUnitTokens, rest = job.tokens % kXUnitTokens;
   if (job.groups > kMaxGroups || units > kMaxUnits) return false;
   const int pairs = job.groups * kPairs, triples = (pairs + 2) / 3;
   alignas(64) static thread_local uint8_t scratch[kMaxTriples * kChunk * kUnpacked];
@@ -622,7 +622,7 @@ inline bool WideTile(const TileJob& job, BlockFormat<V, 2, kExtra>) {
               vdupq_n_f32(0);
         UnpackedBytes<V::kUnsigned, kExtra>(scratch + i * kChunk * kUnpacked, x, count, next + i % 4, sum);
         if (!last) continue;
-        float* const out = job.out + u * kXPairTokens * job.out_stride + 6 * i;
+        float* const out = job.out + u * kXUnitTokens * job.out_stride + 6 * i;
         CELER_UNROLL for (int p = 0; p < 3; ++p) {
           if (3 * i + p >= pairs) break;
           CELER_UNROLL for (int t = 0; t < 4; ++t) {
@@ -637,7 +637,7 @@ inline bool WideTile(const TileJob& job, BlockFormat<V, 2, kExtra>) {
   if (rest > 0) {
     TileJob tail = job;
     tail.x += units * job.x_bytes;
-    tail.out += units * kXPairTokens * job.out_stride;
+    tail.out += units * kXUnitTokens * job.out_stride;
     tail.tokens = rest;
     for (int g = 0; g < job.groups; ++g)
       GroupTokens<Format, XPairBlock>(tail, job.w + g * job.group_bytes, tail.out + g * kRows);

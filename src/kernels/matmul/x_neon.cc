@@ -1,5 +1,5 @@
 #if defined(__aarch64__)
-#include "kernels/matmul/x_pair.h"
+#include "kernels/matmul/x_neon.h"
 
 #include <arm_neon.h>
 
@@ -106,8 +106,24 @@ PowersOfTwo ScalesFor(float32x4_t largest) {
 // wait for it. kLone: the token is alone in its unit (XPairBlock).
 constexpr int kAtOnce = 16;
 
-template <XKind kKind, bool kLone = false>
-void PrepareSome(const float* x, int count, int t, XPairBlock* out, int apart) {
+// Where token t's step of 8 columns stands.
+int8_t* StepOf(XPairBlock& block, int step, int t) {
+  return block.q[step][t];
+}
+int8_t* StepOf(XTokenBlock& block, int step, int) {
+  return block.q + 8 * step;
+}
+void SetScale(XPairBlock& block, int t, float start, float sum) {
+  block.start[t] = block.start[t + 2] = start;
+  block.sum[t] = block.sum[t + 2] = sum;
+}
+void SetScale(XTokenBlock& block, int, float start, float sum) {
+  vst1q_f32(block.start, vdupq_n_f32(start));
+  vst1q_f32(block.sum, vdupq_n_f32(sum));
+}
+
+template <XKind kKind, bool kLone = false, class Block>
+void PrepareSome(const float* x, int count, int t, Block* out, int apart) {
   constexpr bool kPaired = kKind != XKind::kBlocks;
   float inverse[kAtOnce], start[kAtOnce], scale[kAtOnce], second[kAtOnce];
   int32x4_t sums[kAtOnce];
@@ -122,14 +138,16 @@ void PrepareSome(const float* x, int count, int t, XPairBlock* out, int apart) {
   }
   for (int b = 0; b < count; ++b) {
     const float* from = x + b * kBlockCols;
-    auto& q = out[b * apart].q;
+    Block& block = out[b * apart];
+    auto& q = block.q;
     const float32x4_t by = vld1q_dup_f32(inverse + b);
     if constexpr (kPaired)
       sums[b] = vpaddlq_s16(vaddq_s16(QuantizeForNibbles<kLone>(from, by, &q[0][t], &q[1][t]),
                                       QuantizeForNibbles<kLone>(from + 16, by, &q[2][t], &q[3][t])));
     else
       sums[b] = vpaddlq_s16(
-          vaddq_s16(Quantize16(from, by, q[0][t], q[1][t]), Quantize16(from + 16, by, q[2][t], q[3][t])));
+          vaddq_s16(Quantize16(from, by, StepOf(block, 0, t), StepOf(block, 1, t)),
+                    Quantize16(from + 16, by, StepOf(block, 2, t), StepOf(block, 3, t))));
   }
   for (int b = 0; b < count; b += 4) {
     for (int i = count; i < b + 4; ++i) sums[i] = int32x4_t{};
@@ -140,14 +158,13 @@ void PrepareSome(const float* x, int count, int t, XPairBlock* out, int apart) {
     vst1q_f32(second + b, kKind == XKind::kNibbles ? vfmaq_n_f32(vld1q_f32(start + b), scaled, 8) : scaled);
   }
   for (int b = 0; b < count; ++b) {
-    XPairBlock& block = out[b * apart];
+    Block& block = out[b * apart];
     if constexpr (kLone) {
       const float minus = kKind == XKind::kNibbles ? -second[b] : -start[b];
       vst1q_f32(block.start, float32x4_t{start[b], minus, start[b], minus});
       vst1q_f32(block.sum, vdupq_n_f32(second[b]));
     } else {
-      block.start[t] = block.start[t + 2] = start[b];
-      block.sum[t] = block.sum[t + 2] = second[b];
+      SetScale(block, t, start[b], second[b]);
     }
   }
 }
@@ -178,21 +195,29 @@ void PrepareBlocks(const float* const* rows, int tokens, bool lone, int64_t cols
   }
 }
 
+// One token's 256 columns.
+void PrepareSuper(const float* x, XTokenSuper* out) {
+  const float largest = Largest(x, kSuperCols);
+  const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
+  for (int s = 0; s < 16; ++s)
+    out->sum16[s] =
+        vaddvq_s16(Quantize16(x + 16 * s, vdupq_n_f32(inverse), out->q + 16 * s, out->q + 16 * s + 8));
+  for (int s = 0; s < 8; ++s)
+    out->sum32[s] = static_cast<int16_t>(out->sum16[2 * s] + out->sum16[2 * s + 1]);
+  out->scale = largest / 127.0f;
+}
+
 void PrepareSupers(const float* const* rows, int tokens, int64_t cols, XPairSuper* out, int apart) {
   for (int64_t b = 0; b < cols / kSuperCols; ++b) {
     XPairSuper& super = out[b * apart];
     if (tokens < 2) std::memset(&super, 0, sizeof super);
     for (int t = 0; t < tokens; ++t) {
-      const float* x = rows[t] + b * kSuperCols;
-      const float largest = Largest(x, kSuperCols);
-      const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
-      super.scale[t] = super.scale[t + 2] = largest / 127.0f;
-      for (int s = 0; s < 16; ++s)
-        super.sum16[s][t] = super.sum16[s][t + 2] = vaddvq_s16(
-            Quantize16(x + 16 * s, vdupq_n_f32(inverse), super.q[2 * s][t], super.q[2 * s + 1][t]));
-      for (int s = 0; s < 8; ++s)
-        super.sum32[s][t] = super.sum32[s][t + 2] =
-            static_cast<int16_t>(super.sum16[2 * s][t] + super.sum16[2 * s + 1][t]);
+      XTokenSuper own;
+      PrepareSuper(rows[t] + b * kSuperCols, &own);
+      super.scale[t] = super.scale[t + 2] = own.scale;
+      for (int s = 0; s < 16; ++s) super.sum16[s][t] = super.sum16[s][t + 2] = own.sum16[s];
+      for (int s = 0; s < 8; ++s) super.sum32[s][t] = super.sum32[s][t + 2] = own.sum32[s];
+      for (int s = 0; s < 32; ++s) std::memcpy(super.q[s][t], own.q + 8 * s, 8);
     }
   }
 }
@@ -253,6 +278,29 @@ void PrepareXPair(XKind kind, const float* const* rows, int tokens, int64_t cols
       PrepareBlocks<XKind::kNibblesMin>(from, present, tokens == 1, cols, blocks, pairs);
     else
       PrepareSupers(from, present, cols, reinterpret_cast<XPairSuper*>(out) + pair, pairs);
+  }
+}
+
+int64_t XTokenBytes(XKind kind, int64_t cols) {
+  if (kind == XKind::kBlocks)
+    return kXUnitTokens * cols / kBlockCols * static_cast<int64_t>(sizeof(XTokenBlock));
+  if (kind == XKind::kSupers)
+    return kXUnitTokens * cols / kSuperCols * static_cast<int64_t>(sizeof(XTokenSuper));
+  return XPairBytes(kind, cols);
+}
+
+void PrepareXToken(XKind kind, const float* const* rows, int tokens, int64_t cols, uint8_t* out) {
+  if (kind != XKind::kBlocks && kind != XKind::kSupers) return PrepareXPair(kind, rows, tokens, cols, out);
+  const int apart = XTokens(tokens);
+  auto* const blocks = reinterpret_cast<XTokenBlock*>(out);
+  auto* const supers = reinterpret_cast<XTokenSuper*>(out);
+  for (int t = 0; t < tokens; ++t) {
+    for (int64_t b = 0; kind == XKind::kBlocks && b < cols / kBlockCols; b += kAtOnce)
+      PrepareSome<XKind::kBlocks>(rows[t] + b * kBlockCols,
+                                  static_cast<int>(std::min<int64_t>(kAtOnce, cols / kBlockCols - b)), t,
+                                  blocks + b * apart + t, apart);
+    for (int64_t b = 0; kind == XKind::kSupers && b < cols / kSuperCols; ++b)
+      PrepareSuper(rows[t] + b * kSuperCols, supers + b * apart + t);
   }
 }
 

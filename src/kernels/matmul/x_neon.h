@@ -1,4 +1,4 @@
-// Activations for the NEON tile kernels: tokens in pairs, up to four pairs in a unit.
+// Activations for the NEON tile kernels: in pairs for matrix instructions, one by one for dot products.
 #pragma once
 
 #include <cstdint>
@@ -13,5 +13,10 @@ int64_t XPairBytes(XKind kind, int64_t cols);
 // kFloat: float[8][cols to 4], kBf16: bf16[cols / 4][pairs][2][4], where pairs = XPairs(tokens). A token that
 // is not there is zeros.
 void PrepareXPair(XKind kind, const float* const* rows, int tokens, int64_t cols, uint8_t* out);
+
+// The same for kBlocks, XTokenBlock[cols / 32][XTokens(tokens)], and kSupers, XTokenSuper[cols /
+// 256][XTokens(tokens)]. Floats and bf16 are those of pairs.
+int64_t XTokenBytes(XKind kind, int64_t cols);
+void PrepareXToken(XKind kind, const float* const* rows, int tokens, int64_t cols, uint8_t* out);
 
 }  // namespace celer
