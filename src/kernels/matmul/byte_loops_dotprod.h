@@ -81,6 +81,9 @@ enum class QuadHeader { kHalves /* f16 scales */, kSingles /* f32 scales */, kSi
   "cmp %[blocks], #1\n"                                                                                             \
   "csel %[next_x], %[x], %[next_x], eq\n"                                                                           \
   "csel %[next_w], %[w], %[next_w], eq\n"                                                                           \
+  "prfm pldl1keep, [%[soon]]\n"                                                                                     \
+  "prfm pldl1keep, [%[soon], #64]\n"                                                                                \
+  "add %[soon], %[soon], %[soon_step]\n"                                                                            \
   CELER_QUAD_STEP(24, 25, 16, 17, 18, 19, 0, CELER_QUAD_PAIR(28, 29, w, header, 64), CELER_QUAD_LOAD(20, x, 48),    \
                   CELER_QUAD_LOAD(21, x, 112), CELER_QUAD_LOAD(22, x, 176))                                         \
   CELER_QUAD_STEP(26, 27, 16, 17, 18, 19, 1, CELER_QUAD_PAIR(24, 25, w, header, 96), CELER_QUAD_LOAD(23, x, 240),   \
@@ -106,15 +109,18 @@ enum class QuadHeader { kHalves /* f16 scales */, kSingles /* f32 scales */, kSi
   "b.ne 1b\n"                                                                                                       \
   "stp q0, q1, [%[sum]]\n stp q2, q3, [%[sum], #32]\n stp q4, q5, [%[sum], #64]\n stp q6, q7, [%[sum], #96]\n"
 #define CELER_QUAD_OPERANDS                                                                                         \
-  : [w] "+r"(w), [x] "+r"(x), [blocks] "+r"(blocks), [next_x] "=&r"(next_x), [next_w] "=&r"(next_w)                 \
-  : [x_step] "r"(x_step), [sum] "r"(sum)                                                                            \
+  : [w] "+r"(w), [x] "+r"(x), [blocks] "+r"(blocks), [next_x] "=&r"(next_x), [next_w] "=&r"(next_w),                \
+    [soon] "+r"(soon)                                                                                               \
+  : [x_step] "r"(x_step), [soon_step] "r"(soon_step), [sum] "r"(sum)                                                \
   : "memory", "cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14",  \
     "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", \
     "v31"
 
-// Token t's block b is x[b * apart + t].
+// Token t's block b is x[b * apart + t]. With each block 128 bytes are fetched into the L1 cache, `soon_step` after
+// those of the block before.
 template <QuadHeader kHeader>
-inline void QuadBlocks(const uint8_t* w, const XTokenBlock* x, int64_t blocks, int apart, float32x4_t (*sum)[2]) {
+inline void QuadBlocks(const uint8_t* w, const XTokenBlock* x, int64_t blocks, int apart, const void* soon,
+                       int64_t soon_step, float32x4_t (*sum)[2]) {
   const int64_t x_step = apart * static_cast<int64_t>(sizeof(XTokenBlock));
   const XTokenBlock* next_x;
   const uint8_t* next_w;

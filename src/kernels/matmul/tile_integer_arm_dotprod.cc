@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "kernels/matmul/byte_loops_dotprod.h"
+#include "kernels/matmul/nibble_loop_dotprod.h"
 #include "kernels/matmul/packed.h"
 #include "kernels/matmul/tile_arm.h"
 
@@ -147,18 +148,31 @@ inline __attribute__((always_inline)) void DotHalf(const uint8_t* p, int half_bl
   });
 }
 
-// `spans` spans of `span` columns of a row group times kT tokens, added to sum. Token t's block b is
+// What is fetched into the L1 cache meanwhile: 128 bytes with each block.
+struct Soon {
+  const void* from;
+  int64_t step;
+};
+
+// `spans` spans of `span` columns of a row group times kT tokens, added to sum, which is zero if kT is 1. Token t's block b is
 // x[b * apart + t].
 template <class Format, int kT>
 inline void Blocks(const uint8_t* w, int64_t spans, int64_t span, const XTokenBlock* x, int apart,
-                   float32x4_t (&sum)[kT][kHalves]) {
+                   const Soon& soon, float32x4_t (&sum)[kT][kHalves]) {
   using Values = typename Format::Values;
   if constexpr (kT == 4 && Values::kSteps == 1 && !(Format::kScaleBytes == 2 && Format::kHasMin)) {
     constexpr QuadHeader kHeader = Format::kHasMin            ? QuadHeader::kSinglesMin
                                    : Format::kScaleBytes == 2 ? QuadHeader::kHalves
                                                               : QuadHeader::kSingles;
-    if (span == kBlockCols) return QuadBlocks<kHeader>(w, x, spans, apart, sum);
+    if (span == kBlockCols) return QuadBlocks<kHeader>(w, x, spans, apart, soon.from, soon.step, sum);
   }
+  if constexpr (kT == 1 && Values::kSteps == 2)
+    if (const int64_t pairs = spans / 2; span == kBlockCols && apart == 1 && pairs > 0) {
+      NibblePairs<Format::kHasMin>(w, x, pairs, sum[0]);
+      w += pairs * 2 * (Format::kHeader + Values::kBytes);
+      x += pairs * 2;
+      spans %= 2;
+    }
   for (int64_t s = 0; s < spans; ++s) {
     const F32x8 scale = Format::Scales(w);
     F32x8 min;
@@ -251,12 +265,15 @@ inline void GroupTimes(const TileJob& job, const uint8_t* w, int token, float* o
   if constexpr (requires { Format::kSubs; })
     Supers<Format, kT>(w, job.cols / kSuperCols, reinterpret_cast<const XTokenSuper*>(x) + (token - unit),
                        apart, sum);
-  else if (job.span == kBlockCols)
-    Blocks<Format, kT>(w, job.cols / kBlockCols, kBlockCols,
-                       reinterpret_cast<const XTokenBlock*>(x) + (token - unit), apart, sum);
-  else
-    Blocks<Format, kT>(w, job.cols / job.span, job.span,
-                       reinterpret_cast<const XTokenBlock*>(x) + (token - unit), apart, sum);
+  else {
+    const auto* const first = reinterpret_cast<const XTokenBlock*>(x) + (token - unit);
+    const int64_t blocks = job.cols / kBlockCols;
+    const Soon next_group = {w + job.group_bytes + token / 4 * blocks * 128, 128};
+    if (job.span == kBlockCols)  // a constant for the compiler
+      Blocks<Format, kT>(w, blocks, kBlockCols, first, apart, next_group, sum);
+    else
+      Blocks<Format, kT>(w, job.cols / job.span, job.span, first, apart, next_group, sum);
+  }
   Store<Format, kT>(sum, out + token * job.out_stride, job.out_stride);
 }
 
@@ -312,16 +329,21 @@ inline bool WideTile(const TileJob& job, BlockFormat<V, kScaleBytes, kMin>) {
         }
       }
     }
+    const auto x_of = [&](int t) {
+      const int unit = t / kXUnitTokens * kXUnitTokens;
+      return reinterpret_cast<const XTokenBlock*>(job.x + t / kXUnitTokens * job.x_bytes) +
+             first * XTokens(job.tokens - unit) + (t - unit);
+    };
     for (int q = 0; q < quads; ++q) {
-      const int unit = q * 4 / kXUnitTokens * kXUnitTokens, apart = XTokens(job.tokens - unit);
-      const auto* const x = reinterpret_cast<const XTokenBlock*>(job.x + q * 4 / kXUnitTokens * job.x_bytes) +
-                            first * apart + (q * 4 - unit);
+      const int t = q * 4, apart = XTokens(job.tokens - t / kXUnitTokens * kXUnitTokens);
+      const XTokenBlock *const x = x_of(t), *const soon = x_of(q + 1 < quads ? t + 4 : t);
       for (int g = 0; g < job.groups; ++g) {
         float32x4_t(&sum)[4][kHalves] = sums[q][g];
         if (first == 0)
-          CELER_UNROLL for (int t = 0; t < 4; ++t) sum[t][0] = sum[t][1] = vdupq_n_f32(0);
-        Blocks<Plain, 4>(plain + g * kChunk * kPlainBytes, count, kBlockCols, x, apart, sum);
-        if (last) Store<Format, 4>(sum, job.out + q * 4 * job.out_stride + g * kRows, job.out_stride);
+          CELER_UNROLL for (float32x4_t(&token)[kHalves] : sum) token[0] = token[1] = vdupq_n_f32(0);
+        Blocks<Plain, 4>(plain + g * kChunk * kPlainBytes, count, kBlockCols, x, apart,
+                         {soon + g % 2 * 2, apart * static_cast<int64_t>(sizeof *x)}, sum);
+        if (last) Store<Format, 4>(sum, job.out + t * job.out_stride + g * kRows, job.out_stride);
       }
     }
   }
