@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 // One more whenever the loops or what they count change, so that older results are not mixed with new ones.
-constexpr int kProbeVersion = 3;
+constexpr int kProbeVersion = 4;
 constexpr uintmax_t kMaxCacheFile = 1 << 20;
 
 uint64_t Fnv1a(const std::string& text) {

@@ -6,10 +6,12 @@ namespace celer {
 namespace probe {
 namespace {
 
-// Best first; the first that can run here wins.
+// Best first; the first that can run here wins. Several of one instruction set are ways to read, and the
+// fastest of those counts.
 constexpr Variant<ReadFn> kRead[] = {
 #if defined(__aarch64__)
     {"arm_neon", Isa::kNeon, ReadNeon},
+    {"arm_neon_one", Isa::kNeon, ReadNeonOne},  // one stream
 #elif defined(__x86_64__)
     {"x86_avx512", Isa::kAvx512, ReadAvx512},
     {"x86_avx2", Isa::kAvx2, ReadAvx2},

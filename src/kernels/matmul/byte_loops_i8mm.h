@@ -1,5 +1,5 @@
 // Loops over blocks of bytes, times four token pairs, added to `sum`: two row pairs straight from memory,
-// three from the L1 cache. Part of tile_integer_neon.h. In assembly, because compilers order it so that it
+// three from the L1 cache. Part of tile_integer_arm_i8mm.cc. In assembly, because compilers order it so that it
 // takes a third longer.
 //
 // Measured on Neoverse V1, for 8 rows x 8 tokens x 32 columns: two row pairs take 34 or 39 cycles, by a state
@@ -20,7 +20,6 @@ namespace {
 // What a block format has besides values and scales.
 enum class Extra { kNone, kMin, kExcess /* values are 8 too large */ };
 
-#if defined(__ARM_FEATURE_MATMUL_INT8)
 static_assert(sizeof(XPairBlock) == 96 && offsetof(XPairBlock, sum) == 16 && offsetof(XPairBlock, q) == 32);
 
 // A step of 8 columns. Registers: v16..v23 integer sums, v24, v25 weights, v26, v27 activations.
@@ -265,7 +264,6 @@ inline void UnpackedBytes(const uint8_t* w, const XPairBlock* x, int64_t blocks,
 #undef CELER_BYTE_MIN
 #undef CELER_BYTE_SCALE
 #undef CELER_BYTE_STEP
-#endif
 
 }  // namespace
 }  // namespace celer::arm

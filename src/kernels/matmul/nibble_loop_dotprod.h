@@ -3,8 +3,8 @@
 //
 // Two blocks side by side, so that four chains of dot products hide each other's latency, and a register of weights
 // is loaded anew as soon as it has been used. Measured on Neoverse N1 for a block of Q4_0 (38 vector instructions,
-// two pipes): 21.0 cycles from the L1 and L2 caches, 23.2 from memory on both cores of a machine where loads alone
-// take 20.1. Prefetches change nothing at 0.5 or 1 kB and cost 5 to 13 % from 2 kB on.
+// two pipes): 20.8 cycles from the L1 and L2 caches, 22.3 from memory with both cores at it, where loads alone take 18
+// to 19. Without the prefetches 22.6, and 22.8 with ldp; into L2, into L3 or 2 kB ahead and more they cost 1 to 10 %.
 #pragma once
 
 #include <arm_neon.h>
@@ -25,13 +25,15 @@ static_assert(sizeof(XTokenBlock) == 64 && offsetof(XTokenBlock, sum) == 16 && o
 
 // Eight columns of eight rows: low halves to v6 and v7, high ones in place, then the dot products; and the same
 // weights of the next two blocks.
-#define CELER_NIBBLE_PART(low, high, sum0, sum1, w0, w1, x, lane0, lane1, at)   \
+#define CELER_NIBBLE_PART(low, high, sum0, sum1, w0, w1, x, lane0, lane1, at, fetch)   \
   low(6, w0) low(7, w1) high(w0) high(w1)                                       \
   "sdot v" #sum0 ".4s, v6.16b, v" #x ".4b[" #lane0 "]\n"                        \
   "sdot v" #sum1 ".4s, v7.16b, v" #x ".4b[" #lane0 "]\n"                        \
   "sdot v" #sum0 ".4s, v" #w0 ".16b, v" #x ".4b[" #lane1 "]\n"                  \
   "sdot v" #sum1 ".4s, v" #w1 ".16b, v" #x ".4b[" #lane1 "]\n"                  \
-  "ldp q" #w0 ", q" #w1 ", [%[next_w], #" #at "]\n"
+  "ldr q" #w0 ", [%[next_w], #" #at "]\n"                                       \
+  "ldr q" #w1 ", [%[next_w], #" #at "+16]\n" fetch
+#define CELER_NIBBLE_FETCH(at) "prfm pldl1keep, [%[w], #1024+" #at "]\n"
 // Signed, times 16.
 #define CELER_NIBBLE_SHL(to, w) "shl v" #to ".16b, v" #w ".16b, #4\n"
 #define CELER_NIBBLE_AND(w) "and v" #w ".16b, v" #w ".16b, v15.16b\n"
@@ -76,14 +78,14 @@ static_assert(sizeof(XTokenBlock) == 64 && offsetof(XTokenBlock, sum) == 16 && o
   "cmp %[pairs], #1\n"                                                                            \
   "csel %[next_x], %[x], %[next_x], eq\n"                                                         \
   "csel %[next_w], %[w], %[next_w], eq\n"                                                         \
-  CELER_NIBBLE_PART(low, high, 2, 3, 16, 17, 8, 0, 1, a0)                                         \
-  CELER_NIBBLE_PART(low, high, 4, 5, 24, 25, 10, 0, 1, b0)                                        \
-  CELER_NIBBLE_PART(low, high, 2, 3, 18, 19, 8, 2, 3, a1)                                         \
-  CELER_NIBBLE_PART(low, high, 4, 5, 26, 27, 10, 2, 3, b1)                                        \
-  CELER_NIBBLE_PART(low, high, 2, 3, 20, 21, 9, 0, 1, a2)                                         \
-  CELER_NIBBLE_PART(low, high, 4, 5, 28, 29, 11, 0, 1, b2)                                        \
-  CELER_NIBBLE_PART(low, high, 2, 3, 22, 23, 9, 2, 3, a3)                                         \
-  CELER_NIBBLE_PART(low, high, 4, 5, 30, 31, 11, 2, 3, b3)                                        \
+  CELER_NIBBLE_PART(low, high, 2, 3, 16, 17, 8, 0, 1, a0, CELER_NIBBLE_FETCH(0))                                         \
+  CELER_NIBBLE_PART(low, high, 4, 5, 24, 25, 10, 0, 1, b0, "")                                        \
+  CELER_NIBBLE_PART(low, high, 2, 3, 18, 19, 8, 2, 3, a1, CELER_NIBBLE_FETCH(64))                                         \
+  CELER_NIBBLE_PART(low, high, 4, 5, 26, 27, 10, 2, 3, b1, "")                                        \
+  CELER_NIBBLE_PART(low, high, 2, 3, 20, 21, 9, 0, 1, a2, CELER_NIBBLE_FETCH(128))                                         \
+  CELER_NIBBLE_PART(low, high, 4, 5, 28, 29, 11, 0, 1, b2, "")                                        \
+  CELER_NIBBLE_PART(low, high, 2, 3, 22, 23, 9, 2, 3, a3, CELER_NIBBLE_FETCH(192))                                         \
+  CELER_NIBBLE_PART(low, high, 4, 5, 30, 31, 11, 2, 3, b3, CELER_NIBBLE_FETCH(256))                                        \
   end_a end_b                                                                                     \
   "ldp q8, q9, [%[next_x], #32]\n ldp q10, q11, [%[next_x], #96]\n"                               \
   "mov %[x], %[next_x]\n mov %[w], %[next_w]\n"                                                   \
@@ -121,6 +123,7 @@ inline void NibblePairs(const uint8_t* w, const XTokenBlock* x, int64_t pairs, f
 #undef CELER_NIBBLE_LOW
 #undef CELER_NIBBLE_AND
 #undef CELER_NIBBLE_SHL
+#undef CELER_NIBBLE_FETCH
 #undef CELER_NIBBLE_PART
 // clang-format on
 

@@ -1,5 +1,5 @@
 // One token times nibbles: four row groups at once, each its own stream of memory. Part of
-// tile_integer_neon.h.
+// tile_integer_arm_i8mm.cc.
 //
 // In assembly, and in an order that was found by search (bench/order/nibble_order.cc): random moves of single
 // instructions that keep all dependencies, with registers assigned anew after each, measured on Neoverse V1
@@ -23,7 +23,6 @@
 #include "kernels/matmul/byte_loops_i8mm.h"
 #include "kernels/matmul/packed.h"
 
-#if defined(__ARM_FEATURE_MATMUL_INT8)
 namespace celer::arm {
 namespace {
 
@@ -238,4 +237,3 @@ inline void NibbleStreams(const uint8_t* w, int64_t group_bytes, const XPairBloc
 
 }  // namespace
 }  // namespace celer::arm
-#endif
