@@ -109,8 +109,8 @@ enum class QuadHeader { kHalves /* f16 scales */, kSingles /* f32 scales */, kSi
   "b.ne 1b\n"                                                                                                       \
   "stp q0, q1, [%[sum]]\n stp q2, q3, [%[sum], #32]\n stp q4, q5, [%[sum], #64]\n stp q6, q7, [%[sum], #96]\n"
 #define CELER_QUAD_OPERANDS                                                                                         \
-  : [w] "+r"(w), [x] "+r"(x), [blocks] "+r"(blocks), [next_x] "=&r"(next_x), [next_w] "=&r"(next_w),                \
-    [soon] "+r"(soon)                                                                                               \
+  : [w] "+&r"(w), [x] "+&r"(x), [blocks] "+&r"(blocks), [next_x] "=&r"(next_x), [next_w] "=&r"(next_w),                \
+    [soon] "+&r"(soon)                                                                                              \
   : [x_step] "r"(x_step), [soon_step] "r"(soon_step), [sum] "r"(sum)                                                \
   : "memory", "cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14",  \
     "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", \

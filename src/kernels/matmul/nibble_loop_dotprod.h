@@ -1,4 +1,4 @@
-// The loop over blocks of nibbles, 8 rows times one token. Part of tile_integer_arm_dotprod.cc. In assembly, because
+// The loop over row groups of nibbles times one token. Part of tile_integer_arm_dotprod.cc. In assembly, because
 // compilers load weights right before their use.
 //
 // Two blocks side by side, so that four chains of dot products hide each other's latency, and a register of weights
@@ -61,8 +61,8 @@ static_assert(sizeof(XTokenBlock) == 64 && offsetof(XTokenBlock, sum) == 16 && o
   "fmla v0.4s, v13.4s, v12.4s\n"    \
   "fmla v1.4s, v14.4s, v12.4s\n"
 
-// a0..a3 and b0..b3 are where the weights of two blocks stand, `pair` what both take. After the last two the loads for
-// next ones read these again.
+// a0..a3 and b0..b3 are where the weights of two blocks stand, `pair` what both take. What a row group ends with loads
+// what the next one begins with; after the last one these blocks are read again.
 #define CELER_NIBBLE_LOOP(mask, low, high, a0, a1, a2, a3, b0, b1, b2, b3, pair, end_a, end_b)    \
   "movi v15.16b, #" #mask "\n"                                                                    \
   "ldp q16, q17, [%[w], #" #a0 "]\n ldp q18, q19, [%[w], #" #a1 "]\n"                             \
@@ -71,39 +71,51 @@ static_assert(sizeof(XTokenBlock) == 64 && offsetof(XTokenBlock, sum) == 16 && o
   "ldp q28, q29, [%[w], #" #b2 "]\n ldp q30, q31, [%[w], #" #b3 "]\n"                             \
   "ldp q8, q9, [%[x], #32]\n ldp q10, q11, [%[x], #96]\n"                                         \
   "ldr q2, [%[x]]\n ldr q3, [%[x]]\n ldr q4, [%[x], #64]\n ldr q5, [%[x], #64]\n"                 \
+  "0:\n"                                                                                          \
   "movi v0.4s, #0\n movi v1.4s, #0\n"                                                             \
+  "mov %[left], %[pairs]\n"                                                                       \
   "1:\n"                                                                                          \
   "add %[next_x], %[x], #128\n"                                                                   \
   "add %[next_w], %[w], #" #pair "\n"                                                             \
-  "cmp %[pairs], #1\n"                                                                            \
-  "csel %[next_x], %[x], %[next_x], eq\n"                                                         \
-  "csel %[next_w], %[w], %[next_w], eq\n"                                                         \
-  CELER_NIBBLE_PART(low, high, 2, 3, 16, 17, 8, 0, 1, a0, CELER_NIBBLE_FETCH(0))                                         \
-  CELER_NIBBLE_PART(low, high, 4, 5, 24, 25, 10, 0, 1, b0, "")                                        \
-  CELER_NIBBLE_PART(low, high, 2, 3, 18, 19, 8, 2, 3, a1, CELER_NIBBLE_FETCH(64))                                         \
-  CELER_NIBBLE_PART(low, high, 4, 5, 26, 27, 10, 2, 3, b1, "")                                        \
-  CELER_NIBBLE_PART(low, high, 2, 3, 20, 21, 9, 0, 1, a2, CELER_NIBBLE_FETCH(128))                                         \
-  CELER_NIBBLE_PART(low, high, 4, 5, 28, 29, 11, 0, 1, b2, "")                                        \
-  CELER_NIBBLE_PART(low, high, 2, 3, 22, 23, 9, 2, 3, a3, CELER_NIBBLE_FETCH(192))                                         \
-  CELER_NIBBLE_PART(low, high, 4, 5, 30, 31, 11, 2, 3, b3, CELER_NIBBLE_FETCH(256))                                        \
+  "add %[next_group], %[next_w], %[gap]\n"                                                        \
+  "cmp %[groups], #1\n"                                                                           \
+  "csel %[next_group], %[w], %[next_group], eq\n"                                                 \
+  "subs %[left], %[left], #1\n"                                                                   \
+  "csel %[next_x], %[first_x], %[next_x], eq\n"                                                   \
+  "csel %[next_w], %[next_group], %[next_w], eq\n"                                                \
+  CELER_NIBBLE_PART(low, high, 2, 3, 16, 17, 8, 0, 1, a0, CELER_NIBBLE_FETCH(0))                  \
+  CELER_NIBBLE_PART(low, high, 4, 5, 24, 25, 10, 0, 1, b0, "")                                    \
+  CELER_NIBBLE_PART(low, high, 2, 3, 18, 19, 8, 2, 3, a1, CELER_NIBBLE_FETCH(64))                 \
+  CELER_NIBBLE_PART(low, high, 4, 5, 26, 27, 10, 2, 3, b1, "")                                    \
+  CELER_NIBBLE_PART(low, high, 2, 3, 20, 21, 9, 0, 1, a2, CELER_NIBBLE_FETCH(128))                \
+  CELER_NIBBLE_PART(low, high, 4, 5, 28, 29, 11, 0, 1, b2, "")                                    \
+  CELER_NIBBLE_PART(low, high, 2, 3, 22, 23, 9, 2, 3, a3, CELER_NIBBLE_FETCH(192))                \
+  CELER_NIBBLE_PART(low, high, 4, 5, 30, 31, 11, 2, 3, b3, CELER_NIBBLE_FETCH(256))               \
   end_a end_b                                                                                     \
   "ldp q8, q9, [%[next_x], #32]\n ldp q10, q11, [%[next_x], #96]\n"                               \
   "mov %[x], %[next_x]\n mov %[w], %[next_w]\n"                                                   \
-  "subs %[pairs], %[pairs], #1\n"                                                                 \
-  "b.ne 1b\n"                                                                                     \
-  "stp q0, q1, [%[sum]]\n"
+  "cbnz %[left], 1b\n"                                                                            \
+  "ldr q12, [%[unit]]\n"                                                                          \
+  "fmul v0.4s, v0.4s, v12.4s\n fmul v1.4s, v1.4s, v12.4s\n"                                       \
+  "stp q0, q1, [%[out]], #32\n"                                                                   \
+  "subs %[groups], %[groups], #1\n"                                                               \
+  "b.ne 0b\n"
 #define CELER_NIBBLE_OPERANDS                                                                                       \
-  : [w] "+r"(w), [x] "+r"(x), [pairs] "+r"(pairs), [next_x] "=&r"(next_x), [next_w] "=&r"(next_w)                   \
-  : [sum] "r"(sum)                                                                                                  \
+  : [w] "+&r"(w), [x] "+&r"(x), [groups] "+&r"(groups), [out] "+&r"(out), [next_x] "=&r"(next_x),                       \
+    [next_w] "=&r"(next_w), [next_group] "=&r"(next_group), [left] "=&r"(left)                                      \
+  : [first_x] "r"(x), [pairs] "r"(pairs), [gap] "r"(gap), [unit] "r"(&unit)                                         \
   : "memory", "cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14",  \
     "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", \
     "v31"
 
-// `pairs` pairs of blocks, one at least, to sum[half of the rows].
+// `groups` row groups of `pairs` pairs of blocks, `gap` bytes between groups, to out[8 * groups]. The results are
+// multiplied with `unit`.
 template <bool kMin>
-inline void NibblePairs(const uint8_t* w, const XTokenBlock* x, int64_t pairs, float32x4_t (&sum)[2]) {
+inline void NibbleGroups(const uint8_t* w, const XTokenBlock* x, int64_t pairs, int64_t groups, int64_t gap,
+                         float32x4_t unit, float* out) {
   const XTokenBlock* next_x;
-  const uint8_t* next_w;
+  const uint8_t *next_w, *next_group;
+  int64_t left;
   if constexpr (kMin)
     asm volatile(CELER_NIBBLE_LOOP(15, CELER_NIBBLE_LOW, CELER_NIBBLE_USHR, 32, 64, 96, 128, 192, 224, 256, 288, 320,
                                    CELER_NIBBLE_END(2, 3, 0, 0, CELER_NIBBLE_MINS(16, 16)),

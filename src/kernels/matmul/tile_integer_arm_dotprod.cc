@@ -154,7 +154,7 @@ struct Soon {
   int64_t step;
 };
 
-// `spans` spans of `span` columns of a row group times kT tokens, added to sum, which is zero if kT is 1. Token t's block b is
+// `spans` spans of `span` columns of a row group times kT tokens, added to sum. Token t's block b is
 // x[b * apart + t].
 template <class Format, int kT>
 inline void Blocks(const uint8_t* w, int64_t spans, int64_t span, const XTokenBlock* x, int apart,
@@ -166,13 +166,6 @@ inline void Blocks(const uint8_t* w, int64_t spans, int64_t span, const XTokenBl
                                                               : QuadHeader::kSingles;
     if (span == kBlockCols) return QuadBlocks<kHeader>(w, x, spans, apart, soon.from, soon.step, sum);
   }
-  if constexpr (kT == 1 && Values::kSteps == 2)
-    if (const int64_t pairs = spans / 2; span == kBlockCols && apart == 1 && pairs > 0) {
-      NibblePairs<Format::kHasMin>(w, x, pairs, sum[0]);
-      w += pairs * 2 * (Format::kHeader + Values::kBytes);
-      x += pairs * 2;
-      spans %= 2;
-    }
   for (int64_t s = 0; s < spans; ++s) {
     const F32x8 scale = Format::Scales(w);
     F32x8 min;
@@ -355,9 +348,27 @@ inline bool WideTile(const TileJob&, ...) {
   return false;
 }
 
+// One token and a multiple of 64 columns of nibbles.
+template <int kScaleBytes, bool kMin, class V>
+inline bool OneToken(const TileJob& job, BlockFormat<V, kScaleBytes, kMin>) {
+  using Format = BlockFormat<V, kScaleBytes, kMin>;
+  constexpr int64_t kPair = 2 * (Format::kHeader + V::kBytes);
+  const int64_t pairs = job.cols / (2 * kBlockCols);
+  if (V::kSteps != 2 || job.tokens != 1 || job.span != kBlockCols || job.cols % (2 * kBlockCols) != 0)
+    return false;
+  for (int g = 0; g < job.groups; ++g)
+    NibbleGroups<kMin>(job.w + g * job.group_bytes, reinterpret_cast<const XTokenBlock*>(job.x), pairs,
+                       job.rounds, job.round_bytes - pairs * kPair, vdupq_n_f32(V::kUnit),
+                       job.out + g * job.rounds * kRows);
+  return true;
+}
+inline bool OneToken(const TileJob&, ...) {
+  return false;
+}
+
 template <class Format>
 inline void Tile(const TileJob& job) {
-  if (WideTile(job, Format())) return;
+  if (WideTile(job, Format()) || OneToken(job, Format())) return;
   for (int i = 0; i < job.rounds; ++i)
     for (int g = 0; g < job.groups; ++g)
       GroupTokens<Format>(job, job.w + i * job.round_bytes + g * job.group_bytes, 0, job.tokens,
