@@ -1,4 +1,4 @@
-// The loop over blocks of bytes, 8 rows times four tokens, added to sum[token][half of the rows]. Part of
+// The loops over blocks of bytes, 8 rows times four tokens, [token][half of the rows]. Part of
 // tile_integer_arm_dotprod.cc. In assembly, because compilers copy registers and keep the sums in memory.
 //
 // Measured on Neoverse N1 (two vector pipes), from the L1 cache: 43 cycles a block, of which the 64 dot products
@@ -17,6 +17,7 @@
 namespace celer::arm {
 namespace {
 
+static_assert(sizeof(XTokenSuper) == 320 && offsetof(XTokenSuper, q) == 0);
 static_assert(sizeof(XTokenBlock) == 64 && offsetof(XTokenBlock, sum) == 16 && offsetof(XTokenBlock, q) == 32);
 
 // How scales and minima stand in front of a block's values.
@@ -108,13 +109,15 @@ enum class QuadHeader { kHalves /* f16 scales */, kSingles /* f32 scales */, kSi
   "subs %[blocks], %[blocks], #1\n"                                                                                 \
   "b.ne 1b\n"                                                                                                       \
   "stp q0, q1, [%[sum]]\n stp q2, q3, [%[sum], #32]\n stp q4, q5, [%[sum], #64]\n stp q6, q7, [%[sum], #96]\n"
+#define CELER_QUAD_CLOBBERS                                                                                         \
+  "memory", "cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14",    \
+  "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30",   \
+  "v31"
 #define CELER_QUAD_OPERANDS                                                                                         \
   : [w] "+&r"(w), [x] "+&r"(x), [blocks] "+&r"(blocks), [next_x] "=&r"(next_x), [next_w] "=&r"(next_w),                \
     [soon] "+&r"(soon)                                                                                              \
   : [x_step] "r"(x_step), [soon_step] "r"(soon_step), [sum] "r"(sum)                                                \
-  : "memory", "cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14",  \
-    "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", \
-    "v31"
+  : CELER_QUAD_CLOBBERS
 
 // Token t's block b is x[b * apart + t]. With each block 128 bytes are fetched into the L1 cache, `soon_step` after
 // those of the block before.
@@ -132,7 +135,76 @@ inline void QuadBlocks(const uint8_t* w, const XTokenBlock* x, int64_t blocks, i
     asm volatile(CELER_QUAD_LOOP(64, CELER_QUAD_SINGLES, CELER_QUAD_MINS) CELER_QUAD_OPERANDS);
 }
 
+// A sub-block's sums times its scales, and the next one begins.
+#define CELER_QUAD_SUB_END                                                                           \
+  "mla v0.4s, v8.4s, v30.4s\n mla v1.4s, v9.4s, v31.4s\n" CELER_QUAD_START(8, 9, zero, 0)            \
+  "mla v2.4s, v10.4s, v30.4s\n mla v3.4s, v11.4s, v31.4s\n" CELER_QUAD_START(10, 11, zero, 0)        \
+  "mla v4.4s, v12.4s, v30.4s\n mla v5.4s, v13.4s, v31.4s\n" CELER_QUAD_START(12, 13, zero, 0)        \
+  "mla v6.4s, v14.4s, v30.4s\n mla v7.4s, v15.4s, v31.4s\n" CELER_QUAD_START(14, 15, zero, 0)
+#define CELER_QUAD_SUB_SCALES "ldp q30, q31, [%[scales]], #32\n"
+// `middle_scales` and `middle` are for a sub-block that ends after 16 columns.
+#define CELER_QUAD_SUPER(middle_scales, middle)                                                                     \
+  CELER_QUAD_START(0, 1, zero, 0) CELER_QUAD_START(2, 3, zero, 0)                                                   \
+  CELER_QUAD_START(4, 5, zero, 0) CELER_QUAD_START(6, 7, zero, 0)                                                   \
+  CELER_QUAD_START(8, 9, zero, 0) CELER_QUAD_START(10, 11, zero, 0)                                                 \
+  CELER_QUAD_START(12, 13, zero, 0) CELER_QUAD_START(14, 15, zero, 0)                                               \
+  CELER_QUAD_PAIR(24, 25, w, 0, 0)                                                                                  \
+  CELER_QUAD_PAIR(26, 27, w, 0, 32)                                                                                 \
+  CELER_QUAD_LOAD(16, x, 0) CELER_QUAD_LOAD(17, x, 320) CELER_QUAD_LOAD(18, x, 640) CELER_QUAD_LOAD(19, x, 960)     \
+  "1:\n"                                                                                                            \
+  "add %[next_x], %[x], #32\n"                                                                                      \
+  "add %[next_w], %[w], #256\n"                                                                                     \
+  "cmp %[blocks], #1\n"                                                                                             \
+  "csel %[next_x], %[x], %[next_x], eq\n"                                                                           \
+  "csel %[next_w], %[w], %[next_w], eq\n"                                                                           \
+  CELER_QUAD_STEP(24, 25, 16, 17, 18, 19, 0, CELER_QUAD_PAIR(28, 29, w, 0, 64), CELER_QUAD_LOAD(20, x, 16),         \
+                  CELER_QUAD_LOAD(21, x, 336), CELER_QUAD_LOAD(22, x, 656))                                         \
+  CELER_QUAD_STEP(26, 27, 16, 17, 18, 19, 1, CELER_QUAD_PAIR(24, 25, w, 0, 96), CELER_QUAD_LOAD(23, x, 976),        \
+                  "prfm pldl1keep, [%[soon]]\n", "")                                                                \
+  CELER_QUAD_STEP(28, 29, 16, 17, 18, 19, 2, CELER_QUAD_PAIR(26, 27, w, 0, 128), middle_scales, "", "")             \
+  CELER_QUAD_STEP(24, 25, 16, 17, 18, 19, 3, CELER_QUAD_PAIR(28, 29, w, 0, 160), "", "", "")                        \
+  middle                                                                                                            \
+  CELER_QUAD_STEP(26, 27, 20, 21, 22, 23, 0, CELER_QUAD_PAIR(24, 25, w, 0, 192),                                    \
+                  CELER_QUAD_LOAD(16, next_x, 0), CELER_QUAD_LOAD(17, next_x, 320), "")                             \
+  CELER_QUAD_STEP(28, 29, 20, 21, 22, 23, 1, CELER_QUAD_PAIR(26, 27, w, 0, 224),                                    \
+                  CELER_QUAD_LOAD(18, next_x, 640), CELER_QUAD_LOAD(19, next_x, 960), "")                           \
+  CELER_QUAD_STEP(24, 25, 20, 21, 22, 23, 2, CELER_QUAD_SUB_SCALES, "prfm pldl1keep, [%[soon], #64]\n",             \
+                  "add %[soon], %[soon], #128\n", "")                                                               \
+  CELER_QUAD_STEP(26, 27, 20, 21, 22, 23, 3, "", "", "", "")                                                        \
+  CELER_QUAD_SUB_END                                                                                                \
+  CELER_QUAD_PAIR(24, 25, next_w, 0, 0)                                                                             \
+  CELER_QUAD_PAIR(26, 27, next_w, 0, 32)                                                                            \
+  "mov %[x], %[next_x]\n mov %[w], %[next_w]\n"                                                                     \
+  "subs %[blocks], %[blocks], #1\n"                                                                                 \
+  "b.ne 1b\n"                                                                                                       \
+  "stp q0, q1, [%[sum]]\n stp q2, q3, [%[sum], #32]\n stp q4, q5, [%[sum], #64]\n stp q6, q7, [%[sum], #96]\n"
+#define CELER_QUAD_SUPER_OPERANDS                                                                                   \
+  : [w] "+&r"(w), [x] "+&r"(x), [blocks] "+&r"(blocks), [next_x] "=&r"(next_x), [next_w] "=&r"(next_w),             \
+    [scales] "+&r"(scales), [soon] "+&r"(soon)                                                                      \
+  : [zero] "r"(&zero), [sum] "r"(dots)                                                                              \
+  : CELER_QUAD_CLOBBERS
+
+// A super-block with kSubs scales as integers, to integer sums. The tokens stand side by side at x. 1 kB from `soon`
+// on is fetched into the L1 cache.
+template <int kSubs>
+inline void QuadSuper(const uint8_t* w, const int32_t* scales, const XTokenSuper* super, const void* soon,
+                      int32x4_t (*dots)[2]) {
+  const int32x4_t zero = vdupq_n_s32(0);
+  const int8_t *x = super->q, *next_x;
+  const uint8_t* next_w;
+  int64_t blocks = 8;
+  if constexpr (kSubs == 16)
+    asm volatile(CELER_QUAD_SUPER(CELER_QUAD_SUB_SCALES, CELER_QUAD_SUB_END) CELER_QUAD_SUPER_OPERANDS);
+  else
+    asm volatile(CELER_QUAD_SUPER("", "") CELER_QUAD_SUPER_OPERANDS);
+}
+
+#undef CELER_QUAD_SUPER_OPERANDS
+#undef CELER_QUAD_SUPER
+#undef CELER_QUAD_SUB_SCALES
+#undef CELER_QUAD_SUB_END
 #undef CELER_QUAD_OPERANDS
+#undef CELER_QUAD_CLOBBERS
 #undef CELER_QUAD_LOOP
 #undef CELER_QUAD_MINS
 #undef CELER_QUAD_SINGLES

@@ -147,9 +147,9 @@ struct XTokenBlock {
   int8_t q[32];
 };
 struct XTokenSuper {
-  float scale;
-  int16_t sum32[8], sum16[16];  // sum(q) over 32 and over 16 columns
   int8_t q[256];
+  int16_t sum32[8], sum16[16];  // sum(q) over 32 and over 16 columns
+  float scale, unused[3];       // five cache lines
 };
 
 }  // namespace celer

@@ -126,6 +126,7 @@ struct SuperFormat {
   static constexpr int kScales = 2 * kRows * (kMin ? 2 : 1);
   static constexpr int kMins = kScales + kSubs * kRows;
   static constexpr int kHeader = kMins + (kMin ? kSubs * kRows : 0);
+  static constexpr int kBytes = kHeader + 8 * V::kBytes;
 };
 using SuperQ2 = SuperFormat<UnsignedNibbles, 16, true>;
 using SuperQ3 = SuperFormat<SignedNibbles, 16, false>;
@@ -194,6 +195,34 @@ inline void Blocks(const uint8_t* w, int64_t spans, int64_t span, const XTokenBl
   }
 }
 
+// Minima of sub-block `sub` of a super-block, times sums of activations.
+template <class Format, int kT>
+inline __attribute__((always_inline)) void AddMins(const uint8_t* head, int sub, const XTokenSuper* x,
+                                                   int32x4_t (&mins)[kT][kHalves]) {
+  if constexpr (!Format::kHasMin) return;
+  const int16x8_t min = vreinterpretq_s16_u16(vmovl_u8(vld1_u8(head + Format::kMins + sub * kRows)));
+  CELER_UNROLL for (int t = 0; t < kT; ++t) {
+    const int16_t x_sum = Format::kSubs == 8 ? x[t].sum32[sub] : x[t].sum16[sub];
+    mins[t][0] = vmlal_n_s16(mins[t][0], vget_low_s16(min), x_sum);
+    mins[t][1] = vmlal_high_n_s16(mins[t][1], min, x_sum);
+  }
+}
+// From integers to floats.
+template <class Format, int kT>
+inline __attribute__((always_inline)) void FinishSuper(const uint8_t* head, const XTokenSuper* x,
+                                                       const int32x4_t (&dots)[kT][kHalves],
+                                                       const int32x4_t (&mins)[kT][kHalves],
+                                                       float32x4_t (&sum)[kT][kHalves]) {
+  const F32x8 d = LoadHalves(head);
+  CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h) sum[t][h] =
+      vfmaq_f32(sum[t][h], vcvtq_f32_s32(dots[t][h]), vmulq_n_f32(d.half[h], x[t].scale));
+  if constexpr (Format::kHasMin) {
+    const F32x8 dmin = LoadHalves(head + 2 * kRows);
+    CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h) sum[t][h] =
+        vfmsq_f32(sum[t][h], vcvtq_f32_s32(mins[t][h]), vmulq_n_f32(dmin.half[h], x[t].scale));
+  }
+}
+
 // The same for `supers` super-blocks.
 template <class Format, int kT>
 inline void Supers(const uint8_t* w, int64_t supers, const XTokenSuper* x, int apart,
@@ -221,24 +250,10 @@ inline void Supers(const uint8_t* w, int64_t supers, const XTokenSuper* x, int a
         const int32x4_t scales[kHalves] = {vmovl_s16(vget_low_s16(scale)), vmovl_high_s16(scale)};
         CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h) dots[t][h] =
             vmlaq_s32(dots[t][h], dot[t][h], scales[h]);
-        if constexpr (Format::kHasMin) {
-          const int16x8_t min = vreinterpretq_s16_u16(vmovl_u8(vld1_u8(head + Format::kMins + sub * kRows)));
-          CELER_UNROLL for (int t = 0; t < kT; ++t) {
-            const int16_t x_sum = Format::kSubs == 8 ? x[t].sum32[sub] : x[t].sum16[sub];
-            mins[t][0] = vmlal_n_s16(mins[t][0], vget_low_s16(min), x_sum);
-            mins[t][1] = vmlal_high_n_s16(mins[t][1], min, x_sum);
-          }
-        }
+        AddMins<Format, kT>(head, sub, x, mins);
       }
     }
-    const F32x8 d = LoadHalves(head);
-    CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h) sum[t][h] =
-        vfmaq_f32(sum[t][h], vcvtq_f32_s32(dots[t][h]), vmulq_n_f32(d.half[h], x[t].scale));
-    if constexpr (Format::kHasMin) {
-      const F32x8 dmin = LoadHalves(head + 2 * kRows);
-      CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h) sum[t][h] =
-          vfmsq_f32(sum[t][h], vcvtq_f32_s32(mins[t][h]), vmulq_n_f32(dmin.half[h], x[t].scale));
-    }
+    FinishSuper<Format, kT>(head, x, dots, mins, sum);
   }
 }
 
@@ -281,61 +296,107 @@ inline void GroupTokens(const TileJob& job, const uint8_t* w, int begin, int end
   if (end - t == 1) GroupTimes<Format, 1>(job, w, t, out);
 }
 
-// Many tokens: what a block has to be made of its weights, bytes and scales in f32, is made once for all of
-// them, and columns are taken in chunks whose weights (of a job's row groups) and activations (of four
-// tokens) stay in the L1 cache together.
-constexpr int kMaxGroups = 4, kMaxQuads = 32, kChunk = 32;  // blocks
+// Many tokens: what has to be made of the weights, bytes and wide scales, is made once for all of them, and
+// columns are taken in chunks whose weights (of a job's row groups) and activations (of four tokens) stay in
+// the L1 cache together.
+constexpr int kMaxGroups = 4, kMaxQuads = 32, kChunkCols = 1024;
 
-template <class V, int kScaleBytes, bool kMin>
-inline bool WideTile(const TileJob& job, BlockFormat<V, kScaleBytes, kMin>) {
-  using Format = BlockFormat<V, kScaleBytes, kMin>;
-  using Plain = BlockFormat<Bytes, 4, kMin>;
+// The values of 32 columns as bytes.
+template <class V>
+inline void UnpackValues(const uint8_t* from, uint8_t* to) {
+  CELER_UNROLL for (int part = 0; part < V::kParts; ++part) CELER_UNROLL for (int h = 0; h < kHalves; ++h) {
+    int8x16_t w[V::kSteps];
+    V::Load(from, part, h, w);
+    CELER_UNROLL for (int s = 0; s < V::kSteps; ++s)
+        vst1q_u8(to + (part * V::kSteps + s) * 32 + h * 16, vreinterpretq_u8_s8(w[s]));
+  }
+}
+
+// A block, or super-block, of kCols columns of a row group as kBytes bytes.
+template <class Format>
+struct Plain {
+  using X = XTokenBlock;
+  using As = BlockFormat<Bytes, 4, Format::kHasMin>;
+  using V = typename Format::Values;
+  static constexpr int64_t kCols = kBlockCols, kBytes = As::kHeader + Bytes::kBytes;
+  static void Unpack(const TileJob& job, const uint8_t* group, int64_t block, uint8_t* to) {
+    const int64_t span_blocks = job.span / kBlockCols;
+    const uint8_t* const header = group + block / span_blocks * (Format::kHeader + span_blocks * V::kBytes);
+    for (int i = 0; i < (Format::kHasMin ? 2 : 1); ++i) {
+      const F32x8 scales = Format::Scales(header + i * Format::kMins);
+      CELER_UNROLL for (int h = 0; h < kHalves; ++h)
+          vst1q_f32(reinterpret_cast<float*>(to + i * As::kMins) + 4 * h, scales.half[h]);
+    }
+    UnpackValues<V>(header + Format::kHeader + block % span_blocks * V::kBytes, to + As::kHeader);
+  }
+  // `count` of them from `first` on times four tokens, added to sum; four tokens' activations from `soon` on
+  // are fetched by the job's groups together.
+  static void Times(const uint8_t* plain, const uint8_t*, int64_t, int64_t count, const X* x, int apart,
+                    const X* soon, int group, float32x4_t (&sum)[4][kHalves]) {
+    Blocks<As, 4>(plain, count, kBlockCols, x, apart,
+                  {soon + group % 2 * 2, apart * static_cast<int64_t>(sizeof *x)}, sum);
+  }
+};
+template <class Format>
+  requires requires { Format::kSubs; }
+struct Plain<Format> {
+  using X = XTokenSuper;
+  using V = typename Format::Values;
+  static constexpr int64_t kCols = kSuperCols, kScales = 8 * Bytes::kBytes,
+                           kBytes = kScales + Format::kSubs * kRows * 4;
+  static void Unpack(const TileJob&, const uint8_t* group, int64_t super, uint8_t* to) {
+    const uint8_t* const head = group + super * Format::kBytes;
+    for (int b = 0; b < 8; ++b)
+      UnpackValues<V>(head + Format::kHeader + b * V::kBytes, to + b * Bytes::kBytes);
+    auto* const scales = reinterpret_cast<int32_t*>(to + kScales);
+    for (int i = 0; i < Format::kSubs * kRows; ++i)
+      scales[i] = reinterpret_cast<const int8_t*>(head)[Format::kScales + i];
+  }
+  static void Times(const uint8_t* plain, const uint8_t* group, int64_t first, int64_t count, const X* x,
+                    int apart, const X* soon, int index, float32x4_t (&sum)[4][kHalves]) {
+    for (int64_t s = 0; s < count; ++s, plain += kBytes, x += apart, soon += apart) {
+      const uint8_t* const head = group + (first + s) * Format::kBytes;
+      int32x4_t dots[4][kHalves], mins[4][kHalves] = {};
+      QuadSuper<Format::kSubs>(plain, reinterpret_cast<const int32_t*>(plain + kScales), x,
+                               soon->q + index % 2 * 256, dots);
+      for (int sub = 0; Format::kHasMin && sub < Format::kSubs; ++sub) AddMins<Format, 4>(head, sub, x, mins);
+      FinishSuper<Format, 4>(head, x, dots, mins, sum);
+    }
+  }
+};
+
+template <class Format>
+inline bool WideTile(const TileJob& job) {
+  using P = Plain<Format>;
+  using X = typename P::X;
   // Unpacking nibbles is worth more.
-  constexpr int kFewest = V::kSteps == 1 ? 16 : 5;
-  constexpr int64_t kPlainBytes = Plain::kHeader + Bytes::kBytes;
+  constexpr int kFewest = Format::Values::kSteps == 1 && P::kCols == kBlockCols ? 16 : 5;
+  constexpr int64_t kChunk = kChunkCols / P::kCols;
   const int quads = job.tokens / 4;
   if (job.tokens < kFewest || job.groups > kMaxGroups || quads > kMaxQuads) return false;
-  alignas(64) static thread_local uint8_t plain[kMaxGroups * kChunk * kPlainBytes];
+  alignas(64) static thread_local uint8_t plain[kMaxGroups * kChunk * P::kBytes];
   alignas(64) static thread_local float32x4_t sums[kMaxQuads][kMaxGroups][4][kHalves];
-  const int64_t blocks = job.cols / kBlockCols, span_blocks = job.span / kBlockCols;
-  const int64_t span_bytes = Format::kHeader + span_blocks * V::kBytes;
+  const int64_t blocks = job.cols / P::kCols;
   for (int64_t first = 0; first < blocks; first += kChunk) {
     const int64_t count = blocks - first < kChunk ? blocks - first : kChunk;
     const bool last = first + count == blocks;
-    for (int g = 0; g < job.groups; ++g) {
-      uint8_t* to = plain + g * kChunk * kPlainBytes;
-      for (int64_t b = first; b < first + count; ++b, to += kPlainBytes) {
-        const uint8_t* const header = job.w + g * job.group_bytes + b / span_blocks * span_bytes;
-        const uint8_t* const values = header + Format::kHeader + b % span_blocks * V::kBytes;
-        for (int i = 0; i < (kMin ? 2 : 1); ++i) {
-          const F32x8 scales = Format::Scales(header + i * Format::kMins);
-          CELER_UNROLL for (int h = 0; h < kHalves; ++h)
-              vst1q_f32(reinterpret_cast<float*>(to + i * Plain::kMins) + 4 * h, scales.half[h]);
-        }
-        CELER_UNROLL for (int part = 0; part < V::kParts; ++part)
-            CELER_UNROLL for (int h = 0; h < kHalves; ++h) {
-          int8x16_t w[V::kSteps];
-          V::Load(values, part, h, w);
-          CELER_UNROLL for (int s = 0; s < V::kSteps; ++s)
-              vst1q_u8(to + Plain::kHeader + (part * V::kSteps + s) * 32 + h * 16,
-                       vreinterpretq_u8_s8(w[s]));
-        }
-      }
-    }
+    for (int g = 0; g < job.groups; ++g)
+      for (int64_t b = 0; b < count; ++b)
+        P::Unpack(job, job.w + g * job.group_bytes, first + b, plain + (g * kChunk + b) * P::kBytes);
     const auto x_of = [&](int t) {
       const int unit = t / kXUnitTokens * kXUnitTokens;
-      return reinterpret_cast<const XTokenBlock*>(job.x + t / kXUnitTokens * job.x_bytes) +
+      return reinterpret_cast<const X*>(job.x + t / kXUnitTokens * job.x_bytes) +
              first * XTokens(job.tokens - unit) + (t - unit);
     };
     for (int q = 0; q < quads; ++q) {
       const int t = q * 4, apart = XTokens(job.tokens - t / kXUnitTokens * kXUnitTokens);
-      const XTokenBlock *const x = x_of(t), *const soon = x_of(q + 1 < quads ? t + 4 : t);
+      const X *const x = x_of(t), *const soon = x_of(q + 1 < quads ? t + 4 : t);
       for (int g = 0; g < job.groups; ++g) {
         float32x4_t(&sum)[4][kHalves] = sums[q][g];
         if (first == 0)
           CELER_UNROLL for (float32x4_t(&token)[kHalves] : sum) token[0] = token[1] = vdupq_n_f32(0);
-        Blocks<Plain, 4>(plain + g * kChunk * kPlainBytes, count, kBlockCols, x, apart,
-                         {soon + g % 2 * 2, apart * static_cast<int64_t>(sizeof *x)}, sum);
+        P::Times(plain + g * kChunk * P::kBytes, job.w + g * job.group_bytes, first, count, x, apart, soon, g,
+                 sum);
         if (last) Store<Format, 4>(sum, job.out + t * job.out_stride + g * kRows, job.out_stride);
       }
     }
@@ -343,9 +404,6 @@ inline bool WideTile(const TileJob& job, BlockFormat<V, kScaleBytes, kMin>) {
   for (int g = 0; g < job.groups; ++g)
     GroupTokens<Format>(job, job.w + g * job.group_bytes, quads * 4, job.tokens, job.out + g * kRows);
   return true;
-}
-inline bool WideTile(const TileJob&, ...) {
-  return false;
 }
 
 // One token and a multiple of 64 columns of nibbles.
@@ -368,7 +426,7 @@ inline bool OneToken(const TileJob&, ...) {
 
 template <class Format>
 inline void Tile(const TileJob& job) {
-  if (WideTile(job, Format()) || OneToken(job, Format())) return;
+  if (WideTile<Format>(job) || OneToken(job, Format())) return;
   for (int i = 0; i < job.rounds; ++i)
     for (int g = 0; g < job.groups; ++g)
       GroupTokens<Format>(job, job.w + i * job.round_bytes + g * job.group_bytes, 0, job.tokens,
