@@ -44,6 +44,8 @@ ROWS = {
     "decode-q6_k": ("decode Q6_K, 1.1B", decode("q6_k")),
     "prefill-q8_0": ("prefill 256 Q8_0, 1.1B", prefill("q8_0")),
     "prefill-q4_0": ("prefill 256 Q4_0, 1.1B", prefill("q4_0")),
+    "prefill-q4_k": ("prefill 256 Q4_K, 1.1B", prefill("q4_k")),
+    "prefill-q6_k": ("prefill 256 Q6_K, 1.1B", prefill("q6_k")),
     # llama.cpp takes minutes for this one: it runs once, cold, and celer as often as in the other rows.
     "prefill-bf16": ("prefill 256 BF16, 1.1B", prefill("bf16", peer_once=True)),
     "batch8-q8_0": ("decode 8 sequences Q8_0, 1.1B", decode("q8_0", batch=8, tokens=16)),

@@ -1,11 +1,11 @@
 // The loops over blocks of bytes, 8 rows times four tokens, [token][half of the rows]. Part of
 // tile_integer_arm_dotprod.cc. In assembly, because compilers copy registers and keep the sums in memory.
 //
-// Measured on Neoverse N1 (two vector pipes), from the L1 cache: 43 cycles a block, of which the 64 dot products
-// are 32. A dot product that waits for a load keeps later ones out of the pipes' queues, so everything is loaded
-// a step of 8 dot products or more before its use, and what the next block begins with during this one's end:
-// 33.2 cycles without the 16 float instructions, 37.7 with loads right before their use. An fmla among dot
-// products costs 0.7 cycles, not 0.5; spread evenly over them they cost more.
+// Measured on Neoverse N1 (two vector pipes), from the L1 cache: 43 cycles a block, of which the 64 dot
+// products are 32. A dot product that waits for a load keeps later ones out of the pipes' queues, so
+// everything is loaded a step of 8 dot products or more before its use, and what the next block begins with
+// during this one's end: 33.2 cycles without the 16 float instructions, 37.7 with loads right before their
+// use. An fmla among dot products costs 0.7 cycles, not 0.5; spread evenly over them they cost more.
 #pragma once
 
 #include <arm_neon.h>
@@ -18,7 +18,8 @@ namespace celer::arm {
 namespace {
 
 static_assert(sizeof(XTokenSuper) == 320 && offsetof(XTokenSuper, q) == 0);
-static_assert(sizeof(XTokenBlock) == 64 && offsetof(XTokenBlock, sum) == 16 && offsetof(XTokenBlock, q) == 32);
+static_assert(sizeof(XTokenBlock) == 64 && offsetof(XTokenBlock, sum) == 16 &&
+              offsetof(XTokenBlock, q) == 32);
 
 // How scales and minima stand in front of a block's values.
 enum class QuadHeader { kHalves /* f16 scales */, kSingles /* f32 scales */, kSinglesMin /* and minima */ };

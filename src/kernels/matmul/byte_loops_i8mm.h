@@ -1,6 +1,6 @@
 // Loops over blocks of bytes, times four token pairs, added to `sum`: two row pairs straight from memory,
-// three from the L1 cache. Part of tile_integer_arm_i8mm.cc. In assembly, because compilers order it so that it
-// takes a third longer.
+// three from the L1 cache. Part of tile_integer_arm_i8mm.cc. In assembly, because compilers order it so that
+// it takes a third longer.
 //
 // Measured on Neoverse V1, for 8 rows x 8 tokens x 32 columns: two row pairs take 34 or 39 cycles, by a state
 // of the core that lasts for many rounds and that unrelated instructions before them decide; three row pairs

@@ -16,6 +16,7 @@
 #include "kernels/matmul/byte_loops_dotprod.h"
 #include "kernels/matmul/nibble_loop_dotprod.h"
 #include "kernels/matmul/packed.h"
+#include "kernels/matmul/super_loop_dotprod.h"
 #include "kernels/matmul/tile_arm.h"
 
 // Arrays of registers stay in registers only if every loop over them is unrolled.
@@ -143,8 +144,8 @@ inline __attribute__((always_inline)) void DotHalf(const uint8_t* p, int half_bl
     int8x16_t w[kHalves][Values::kSteps];
     CELER_UNROLL for (int h = 0; h < kHalves; ++h) Values::Load(p, half_block * kParts + part, h, w[h]);
     ForEach<Values::kSteps>([&](auto step) __attribute__((always_inline)) {
-      CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h)
-          dot[t][h] = vdotq_laneq_s32(dot[t][h], w[h][step], x[t], part * Values::kSteps + step);
+      CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h) dot[t][h] =
+          vdotq_laneq_s32(dot[t][h], w[h][step], x[t], part * Values::kSteps + step);
     });
   });
 }
@@ -187,8 +188,7 @@ inline void Blocks(const uint8_t* w, int64_t spans, int64_t span, const XTokenBl
             vfmaq_f32(sum[t][h], vsubq_f32(vreinterpretq_f32_s32(dot[t][h]), start), scale.half[h]);
         if constexpr (Format::kHasMin) {
           const float32x4_t x_sum = vld1q_f32(x[t].sum);
-          CELER_UNROLL for (int h = 0; h < kHalves; ++h) sum[t][h] =
-              vfmaq_f32(sum[t][h], min.half[h], x_sum);
+          CELER_UNROLL for (int h = 0; h < kHalves; ++h) sum[t][h] = vfmaq_f32(sum[t][h], min.half[h], x_sum);
         }
       }
     }
@@ -338,7 +338,9 @@ struct Plain {
   }
 };
 template <class Format>
-  requires requires { Format::kSubs; }
+requires requires {
+  Format::kSubs;
+}
 struct Plain<Format> {
   using X = XTokenSuper;
   using V = typename Format::Values;
@@ -418,6 +420,14 @@ inline bool OneToken(const TileJob& job, BlockFormat<V, kScaleBytes, kMin>) {
     NibbleGroups<kMin>(job.w + g * job.group_bytes, reinterpret_cast<const XTokenBlock*>(job.x), pairs,
                        job.rounds, job.round_bytes - pairs * kPair, vdupq_n_f32(V::kUnit),
                        job.out + g * job.rounds * kRows);
+  return true;
+}
+inline bool OneToken(const TileJob& job, SuperQ4) {
+  if (job.tokens != 1) return false;
+  const int64_t supers = job.cols / kSuperCols;
+  for (int g = 0; g < job.groups; ++g)
+    NibbleSupers(job.w + g * job.group_bytes, reinterpret_cast<const XTokenSuper*>(job.x), supers, job.rounds,
+                 job.round_bytes - supers * SuperQ4::kBytes, job.out + g * job.rounds * kRows);
   return true;
 }
 inline bool OneToken(const TileJob&, ...) {

@@ -620,7 +620,6 @@ inline void Tile(const TileJob& job) {
     GroupTokens<Format, X>(job, job.w + g * job.group_bytes, job.out + g * kRows);
 }
 
-
 }  // namespace
 
 void TileByteI8mm(const TileJob& job) {

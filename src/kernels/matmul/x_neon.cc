@@ -145,9 +145,8 @@ void PrepareSome(const float* x, int count, int t, Block* out, int apart) {
       sums[b] = vpaddlq_s16(vaddq_s16(QuantizeForNibbles<kLone>(from, by, &q[0][t], &q[1][t]),
                                       QuantizeForNibbles<kLone>(from + 16, by, &q[2][t], &q[3][t])));
     else
-      sums[b] = vpaddlq_s16(
-          vaddq_s16(Quantize16(from, by, StepOf(block, 0, t), StepOf(block, 1, t)),
-                    Quantize16(from + 16, by, StepOf(block, 2, t), StepOf(block, 3, t))));
+      sums[b] = vpaddlq_s16(vaddq_s16(Quantize16(from, by, StepOf(block, 0, t), StepOf(block, 1, t)),
+                                      Quantize16(from + 16, by, StepOf(block, 2, t), StepOf(block, 3, t))));
   }
   for (int b = 0; b < count; b += 4) {
     for (int i = count; i < b + 4; ++i) sums[i] = int32x4_t{};
@@ -202,8 +201,7 @@ void PrepareSuper(const float* x, XTokenSuper* out) {
   for (int s = 0; s < 16; ++s)
     out->sum16[s] =
         vaddvq_s16(Quantize16(x + 16 * s, vdupq_n_f32(inverse), out->q + 16 * s, out->q + 16 * s + 8));
-  for (int s = 0; s < 8; ++s)
-    out->sum32[s] = static_cast<int16_t>(out->sum16[2 * s] + out->sum16[2 * s + 1]);
+  for (int s = 0; s < 8; ++s) out->sum32[s] = static_cast<int16_t>(out->sum16[2 * s] + out->sum16[2 * s + 1]);
   out->scale = largest / 127.0f;
 }
 

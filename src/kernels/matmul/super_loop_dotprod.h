@@ -1,0 +1,138 @@
+// The loop over row groups of Q4_K's super-blocks times one token. Part of tile_integer_arm_dotprod.cc. In
+// assembly for the reasons of nibble_loop_dotprod.h: compilers load weights right before their use (30 cycles
+// for 32 columns of 8 rows from memory; the vector instructions alone take 22 on Neoverse N1, where an mla of
+// integers among dot products costs 1.3 cycles, an smlal 0.8, and setting a register to zero nothing).
+#pragma once
+
+#include <arm_neon.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/matmul/packed.h"
+
+namespace celer::arm {
+namespace {
+
+static_assert(sizeof(XTokenSuper) == 320 && offsetof(XTokenSuper, q) == 0 &&
+              offsetof(XTokenSuper, sum32) == 256 && offsetof(XTokenSuper, scale) == 304);
+
+// clang-format off
+
+// Registers: v0, v1 sums of dot products times scales, v10, v11 of minima; v2, v3 and v4, v5 dot products of even and
+// odd sub-blocks; v8, v9 the token's columns; v14 the sums of its activations; v15 mask; v16..v23 and v24..v31 weights
+// of even and odd sub-blocks. A super-block: scales f16[8], minima f16[8], scales int8[8][8] at 32, minima uint8[8][8]
+// at 96, values from 160 on.
+
+// Eight columns of eight rows, and then the same weights of the next but one sub-block, at `at` from `from` on.
+#define CELER_SUPER_PART(dot0, dot1, w0, w1, x, lane0, lane1, from, at)    \
+  "and v6.16b, v" #w0 ".16b, v15.16b\n"                                    \
+  "and v7.16b, v" #w1 ".16b, v15.16b\n"                                    \
+  "ushr v" #w0 ".16b, v" #w0 ".16b, #4\n"                                  \
+  "ushr v" #w1 ".16b, v" #w1 ".16b, #4\n"                                  \
+  "sdot v" #dot0 ".4s, v6.16b, v" #x ".4b[" #lane0 "]\n"                   \
+  "sdot v" #dot1 ".4s, v7.16b, v" #x ".4b[" #lane0 "]\n"                   \
+  "sdot v" #dot0 ".4s, v" #w0 ".16b, v" #x ".4b[" #lane1 "]\n"             \
+  "sdot v" #dot1 ".4s, v" #w1 ".16b, v" #x ".4b[" #lane1 "]\n"             \
+  "ldr q" #w0 ", [%[" #from "], #" #at "]\n"                               \
+  "ldr q" #w1 ", [%[" #from "], #" #at "+16]\n"
+// Sub-block `sub`, whose scales stand at `scales` and minima at `mins`. Columns of the next one are at `columns` from
+// `x` on.
+#define CELER_SUPER_SUB(sub, dot0, dot1, a0, a1, b0, b1, c0, c1, d0, d1, from, at, x, columns, scales, mins, fetch)  \
+  CELER_SUPER_PART(dot0, dot1, a0, a1, 8, 0, 1, from, at)                                                            \
+  "prfm pldl1keep, [%[w], #1024+" #fetch "]\n"                                                                       \
+  CELER_SUPER_PART(dot0, dot1, b0, b1, 8, 2, 3, from, at+32)                                                         \
+  "ldr q8, [%[" #x "], #" #columns "]\n"                                                                             \
+  CELER_SUPER_PART(dot0, dot1, c0, c1, 9, 0, 1, from, at+64)                                                         \
+  "prfm pldl1keep, [%[w], #1088+" #fetch "]\n"                                                                       \
+  CELER_SUPER_PART(dot0, dot1, d0, d1, 9, 2, 3, from, at+96)                                                         \
+  "ldr q9, [%[" #x "], #" #columns "+16]\n"                                                                          \
+  "ldr d12, [%[w], #" #scales "]\n"                                                                                  \
+  "sxtl v12.8h, v12.8b\n"                                                                                            \
+  "sxtl2 v13.4s, v12.8h\n"                                                                                           \
+  "sxtl v12.4s, v12.4h\n"                                                                                            \
+  "mla v0.4s, v" #dot0 ".4s, v12.4s\n"                                                                               \
+  "mla v1.4s, v" #dot1 ".4s, v13.4s\n"                                                                               \
+  "movi v" #dot0 ".4s, #0\n movi v" #dot1 ".4s, #0\n"                                                                \
+  "ldr d12, [%[w], #" #mins "]\n"                                                                                    \
+  "uxtl v12.8h, v12.8b\n"                                                                                            \
+  "smlal v10.4s, v12.4h, v14.h[" #sub "]\n"                                                                          \
+  "smlal2 v11.4s, v12.8h, v14.h[" #sub "]\n"
+#define CELER_SUPER_EVEN(sub, from, at, columns, scales, mins, fetch)                                                \
+  CELER_SUPER_SUB(sub, 2, 3, 16, 17, 18, 19, 20, 21, 22, 23, from, at, x, columns, scales, mins, fetch)
+#define CELER_SUPER_ODD(sub, from, at, x, columns, scales, mins, fetch)                                              \
+  CELER_SUPER_SUB(sub, 4, 5, 24, 25, 26, 27, 28, 29, 30, 31, from, at, x, columns, scales, mins, fetch)
+// Integers `int0` and `int1` to floats, times the scales at `at` and the token's, added (`add`) to v6 and v7.
+#define CELER_SUPER_FLOATS(add, int0, int1, at)                           \
+  "ldr q12, [%[w], #" #at "]\n"                                           \
+  "fcvtl2 v13.4s, v12.8h\n"                                               \
+  "fcvtl v12.4s, v12.4h\n"                                                \
+  "fmul v12.4s, v12.4s, v14.s[0]\n"                                       \
+  "fmul v13.4s, v13.4s, v14.s[0]\n"                                       \
+  "scvtf v" #int0 ".4s, v" #int0 ".4s\n"                                  \
+  "scvtf v" #int1 ".4s, v" #int1 ".4s\n"                                  \
+  add " v6.4s, v" #int0 ".4s, v12.4s\n"                                   \
+  add " v7.4s, v" #int1 ".4s, v13.4s\n"                                   \
+  "movi v" #int0 ".4s, #0\n movi v" #int1 ".4s, #0\n"
+
+// `groups` row groups of `supers` super-blocks, `gap` bytes between groups, to out[8 * groups].
+inline void NibbleSupers(const uint8_t* w, const XTokenSuper* x, int64_t supers, int64_t groups, int64_t gap,
+                         float* out) {
+  const XTokenSuper* next_x;
+  const uint8_t *next_w, *next_group;
+  int64_t left;
+  asm volatile(
+      "movi v15.16b, #15\n"
+      "ldp q16, q17, [%[w], #160]\n ldp q18, q19, [%[w], #192]\n ldp q20, q21, [%[w], #224]\n ldp q22, q23, [%[w], #256]\n"
+      "ldp q24, q25, [%[w], #288]\n ldp q26, q27, [%[w], #320]\n ldp q28, q29, [%[w], #352]\n ldp q30, q31, [%[w], #384]\n"
+      "ldp q8, q9, [%[x]]\n"
+      "movi v0.4s, #0\n movi v1.4s, #0\n movi v2.4s, #0\n movi v3.4s, #0\n"
+      "movi v4.4s, #0\n movi v5.4s, #0\n movi v10.4s, #0\n movi v11.4s, #0\n"
+      "0:\n"
+      "stp q0, q1, [%[out]]\n"  // zeros
+      "mov %[left], %[supers]\n"
+      "1:\n"
+      "add %[next_x], %[x], #320\n"
+      "add %[next_w], %[w], #1184\n"
+      "add %[next_group], %[next_w], %[gap]\n"
+      "cmp %[groups], #1\n"
+      "csel %[next_group], %[w], %[next_group], eq\n"  // after the last one these are read again
+      "subs %[left], %[left], #1\n"
+      "csel %[next_x], %[first_x], %[next_x], eq\n"
+      "csel %[next_w], %[next_group], %[next_w], eq\n"
+      "ldr q14, [%[x], #256]\n"
+      CELER_SUPER_EVEN(0, w, 416, 32, 32, 96, 0)
+      CELER_SUPER_ODD(1, w, 544, x, 64, 40, 104, 128)
+      CELER_SUPER_EVEN(2, w, 672, 96, 48, 112, 256)
+      CELER_SUPER_ODD(3, w, 800, x, 128, 56, 120, 384)
+      CELER_SUPER_EVEN(4, w, 928, 160, 64, 128, 512)
+      CELER_SUPER_ODD(5, w, 1056, x, 192, 72, 136, 640)
+      CELER_SUPER_EVEN(6, next_w, 160, 224, 80, 144, 768)
+      CELER_SUPER_ODD(7, next_w, 288, next_x, 0, 88, 152, 896)
+      "prfm pldl1keep, [%[w], #2048]\n prfm pldl1keep, [%[w], #2112]\n prfm pldl1keep, [%[w], #2176]\n"
+      "ldr s14, [%[x], #304]\n"
+      "ldp q6, q7, [%[out]]\n"
+      CELER_SUPER_FLOATS("fmla", 0, 1, 0)
+      CELER_SUPER_FLOATS("fmls", 10, 11, 16)
+      "stp q6, q7, [%[out]]\n"
+      "mov %[x], %[next_x]\n mov %[w], %[next_w]\n"
+      "cbnz %[left], 1b\n"
+      "add %[out], %[out], #32\n"
+      "subs %[groups], %[groups], #1\n"
+      "b.ne 0b\n"
+      : [w] "+&r"(w), [x] "+&r"(x), [groups] "+&r"(groups), [out] "+&r"(out), [next_x] "=&r"(next_x),
+        [next_w] "=&r"(next_w), [next_group] "=&r"(next_group), [left] "=&r"(left)
+      : [first_x] "r"(x), [supers] "r"(supers), [gap] "r"(gap)
+      : "memory", "cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14",
+        "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30",
+        "v31");
+}
+
+#undef CELER_SUPER_FLOATS
+#undef CELER_SUPER_ODD
+#undef CELER_SUPER_EVEN
+#undef CELER_SUPER_SUB
+#undef CELER_SUPER_PART
+// clang-format on
+
+}  // namespace
+}  // namespace celer::arm
