@@ -319,15 +319,25 @@ struct Plain {
   using As = BlockFormat<Bytes, 4, Format::kHasMin>;
   using V = typename Format::Values;
   static constexpr int64_t kCols = kBlockCols, kBytes = As::kHeader + Bytes::kBytes;
-  static void Unpack(const TileJob& job, const uint8_t* group, int64_t block, uint8_t* to) {
+  // `count` of them from `first` on.
+  static void Unpack(const TileJob& job, const uint8_t* group, int64_t first, int64_t count, uint8_t* to) {
     const int64_t span_blocks = job.span / kBlockCols;
-    const uint8_t* const header = group + block / span_blocks * (Format::kHeader + span_blocks * V::kBytes);
-    for (int i = 0; i < (Format::kHasMin ? 2 : 1); ++i) {
-      const F32x8 scales = Format::Scales(header + i * Format::kMins);
-      CELER_UNROLL for (int h = 0; h < kHalves; ++h)
-          vst1q_f32(reinterpret_cast<float*>(to + i * As::kMins) + 4 * h, scales.half[h]);
+    const uint8_t* header = group + first / span_blocks * (Format::kHeader + span_blocks * V::kBytes);
+    const uint8_t* values = header + Format::kHeader + first % span_blocks * V::kBytes;
+    int64_t left = span_blocks - first % span_blocks;  // of the span
+    for (int64_t b = 0; b < count; ++b, to += kBytes) {
+      for (int i = 0; i < (Format::kHasMin ? 2 : 1); ++i) {
+        const F32x8 scales = Format::Scales(header + i * Format::kMins);
+        CELER_UNROLL for (int h = 0; h < kHalves; ++h)
+            vst1q_f32(reinterpret_cast<float*>(to + i * As::kMins) + 4 * h, scales.half[h]);
+      }
+      UnpackValues<V>(values, to + As::kHeader);
+      values += V::kBytes;
+      if (--left > 0) continue;
+      header = values;
+      values += Format::kHeader;
+      left = span_blocks;
     }
-    UnpackValues<V>(header + Format::kHeader + block % span_blocks * V::kBytes, to + As::kHeader);
   }
   // `count` of them from `first` on times four tokens, added to sum; four tokens' activations from `soon` on
   // are fetched by the job's groups together.
@@ -346,13 +356,15 @@ struct Plain<Format> {
   using V = typename Format::Values;
   static constexpr int64_t kCols = kSuperCols, kScales = 8 * Bytes::kBytes,
                            kBytes = kScales + Format::kSubs * kRows * 4;
-  static void Unpack(const TileJob&, const uint8_t* group, int64_t super, uint8_t* to) {
-    const uint8_t* const head = group + super * Format::kBytes;
-    for (int b = 0; b < 8; ++b)
-      UnpackValues<V>(head + Format::kHeader + b * V::kBytes, to + b * Bytes::kBytes);
-    auto* const scales = reinterpret_cast<int32_t*>(to + kScales);
-    for (int i = 0; i < Format::kSubs * kRows; ++i)
-      scales[i] = reinterpret_cast<const int8_t*>(head)[Format::kScales + i];
+  static void Unpack(const TileJob&, const uint8_t* group, int64_t first, int64_t count, uint8_t* to) {
+    const uint8_t* head = group + first * Format::kBytes;
+    for (int64_t i = 0; i < count; ++i, head += Format::kBytes, to += kBytes) {
+      for (int b = 0; b < 8; ++b)
+        UnpackValues<V>(head + Format::kHeader + b * V::kBytes, to + b * Bytes::kBytes);
+      auto* const scales = reinterpret_cast<int32_t*>(to + kScales);
+      for (int j = 0; j < Format::kSubs * kRows; ++j)
+        scales[j] = reinterpret_cast<const int8_t*>(head)[Format::kScales + j];
+    }
   }
   static void Times(const uint8_t* plain, const uint8_t* group, int64_t first, int64_t count, const X* x,
                     int apart, const X* soon, int index, float32x4_t (&sum)[4][kHalves]) {
@@ -383,8 +395,7 @@ inline bool WideTile(const TileJob& job) {
     const int64_t count = blocks - first < kChunk ? blocks - first : kChunk;
     const bool last = first + count == blocks;
     for (int g = 0; g < job.groups; ++g)
-      for (int64_t b = 0; b < count; ++b)
-        P::Unpack(job, job.w + g * job.group_bytes, first + b, plain + (g * kChunk + b) * P::kBytes);
+      P::Unpack(job, job.w + g * job.group_bytes, first, count, plain + g * kChunk * P::kBytes);
     const auto x_of = [&](int t) {
       const int unit = t / kXUnitTokens * kXUnitTokens;
       return reinterpret_cast<const X*>(job.x + t / kXUnitTokens * job.x_bytes) +
