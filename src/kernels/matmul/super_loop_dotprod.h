@@ -1,5 +1,5 @@
 // The loop over row groups of Q4_K's super-blocks times one token. Part of tile_integer_arm_dotprod.cc. In
-// assembly for the reasons of nibble_loop_dotprod.h: compilers load weights right before their use (30 cycles
+// assembly for the reasons of one_token_dotprod.h: compilers load weights right before their use (30 cycles
 // for 32 columns of 8 rows from memory; the vector instructions alone take 22 on Neoverse N1, where an mla of
 // integers among dot products costs 1.3 cycles, an smlal 0.8, and setting a register to zero nothing).
 #pragma once

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "kernels/matmul/byte_loops_dotprod.h"
-#include "kernels/matmul/nibble_loop_dotprod.h"
+#include "kernels/matmul/one_token_dotprod.h"
 #include "kernels/matmul/packed.h"
 #include "kernels/matmul/super_loop_dotprod.h"
 #include "kernels/matmul/tile_arm.h"
@@ -419,18 +419,25 @@ inline bool WideTile(const TileJob& job) {
   return true;
 }
 
-// One token and a multiple of 64 columns of nibbles.
+// One token: all of a job's row groups in one loop.
 template <int kScaleBytes, bool kMin, class V>
 inline bool OneToken(const TileJob& job, BlockFormat<V, kScaleBytes, kMin>) {
   using Format = BlockFormat<V, kScaleBytes, kMin>;
-  constexpr int64_t kPair = 2 * (Format::kHeader + V::kBytes);
-  const int64_t pairs = job.cols / (2 * kBlockCols);
-  if (V::kSteps != 2 || job.tokens != 1 || job.span != kBlockCols || job.cols % (2 * kBlockCols) != 0)
-    return false;
-  for (int g = 0; g < job.groups; ++g)
-    NibbleGroups<kMin>(job.w + g * job.group_bytes, reinterpret_cast<const XTokenBlock*>(job.x), pairs,
-                       job.rounds, job.round_bytes - pairs * kPair, vdupq_n_f32(V::kUnit),
-                       job.out + g * job.rounds * kRows);
+  constexpr bool kBytes = V::kSteps == 1;
+  constexpr int64_t kAtOnce = kBytes ? 1 : 2;  // blocks
+  constexpr int64_t kStep = kAtOnce * (Format::kHeader + V::kBytes);
+  if constexpr (kBytes && (kMin || kScaleBytes == 4)) return false;
+  if (job.tokens != 1 || job.span != kBlockCols || job.cols % (kAtOnce * kBlockCols) != 0) return false;
+  const int64_t steps = job.cols / (kAtOnce * kBlockCols), gap = job.round_bytes - steps * kStep;
+  const auto* const x = reinterpret_cast<const XTokenBlock*>(job.x);
+  for (int g = 0; g < job.groups; ++g) {
+    const uint8_t* const w = job.w + g * job.group_bytes;
+    float* const out = job.out + g * job.rounds * kRows;
+    if constexpr (kBytes)
+      ByteGroups(w, x, steps, job.rounds, gap, out);
+    else
+      NibbleGroups<kMin>(w, x, steps, job.rounds, gap, vdupq_n_f32(V::kUnit), out);
+  }
   return true;
 }
 inline bool OneToken(const TileJob& job, SuperQ4) {

@@ -128,6 +128,60 @@ inline void NibbleGroups(const uint8_t* w, const XTokenBlock* x, int64_t pairs, 
                                    CELER_NIBBLE_END(4, 5, 144, 64, "")) CELER_NIBBLE_OPERANDS);
 }
 
+// Bytes: registers as above, weights of one block in v16..v31. Four columns of eight rows, and the same weights of the
+// next block.
+#define CELER_BYTE_PART(w0, w1, x, lane, at)                                \
+  "sdot v2.4s, v" #w0 ".16b, v" #x ".4b[" #lane "]\n"                       \
+  "sdot v3.4s, v" #w1 ".16b, v" #x ".4b[" #lane "]\n"                       \
+  "ldr q" #w0 ", [%[next_w], #" #at "]\n"                                   \
+  "ldr q" #w1 ", [%[next_w], #" #at "+16]\n"
+#define CELER_BYTE_FETCH(at) "prfm pldl1keep, [%[w], #768+" #at "]\n"
+#define CELER_BYTE_LOOP                                                                           \
+  "ldp q16, q17, [%[w], #16]\n ldp q18, q19, [%[w], #48]\n"                                       \
+  "ldp q20, q21, [%[w], #80]\n ldp q22, q23, [%[w], #112]\n"                                      \
+  "ldp q24, q25, [%[w], #144]\n ldp q26, q27, [%[w], #176]\n"                                     \
+  "ldp q28, q29, [%[w], #208]\n ldp q30, q31, [%[w], #240]\n"                                     \
+  "ldp q8, q9, [%[x], #32]\n ldr q2, [%[x]]\n ldr q3, [%[x]]\n"                                   \
+  "0:\n"                                                                                          \
+  "movi v0.4s, #0\n movi v1.4s, #0\n"                                                             \
+  "mov %[left], %[pairs]\n"                                                                       \
+  "1:\n"                                                                                          \
+  "add %[next_x], %[x], #64\n"                                                                    \
+  "add %[next_w], %[w], #272\n"                                                                   \
+  "add %[next_group], %[next_w], %[gap]\n"                                                        \
+  "cmp %[groups], #1\n"                                                                           \
+  "csel %[next_group], %[w], %[next_group], eq\n"                                                 \
+  "subs %[left], %[left], #1\n"                                                                   \
+  "csel %[next_x], %[first_x], %[next_x], eq\n"                                                   \
+  "csel %[next_w], %[next_group], %[next_w], eq\n"                                                \
+  CELER_BYTE_FETCH(0) CELER_BYTE_PART(16, 17, 8, 0, 16)                                           \
+  CELER_BYTE_FETCH(64) CELER_BYTE_PART(18, 19, 8, 1, 48)                                          \
+  CELER_BYTE_PART(20, 21, 8, 2, 80) CELER_BYTE_PART(22, 23, 8, 3, 112)                            \
+  "ldr q8, [%[next_x], #32]\n"                                                                    \
+  CELER_BYTE_FETCH(128) CELER_BYTE_PART(24, 25, 9, 0, 144)                                        \
+  CELER_BYTE_FETCH(192) CELER_BYTE_PART(26, 27, 9, 1, 176) CELER_BYTE_FETCH(256)                  \
+  CELER_BYTE_PART(28, 29, 9, 2, 208) CELER_BYTE_PART(30, 31, 9, 3, 240)                           \
+  "ldr q9, [%[next_x], #48]\n"                                                                    \
+  CELER_NIBBLE_END(2, 3, 0, 0, "")                                                                \
+  "mov %[x], %[next_x]\n mov %[w], %[next_w]\n"                                                   \
+  "cbnz %[left], 1b\n"                                                                            \
+  "stp q0, q1, [%[out]], #32\n"                                                                   \
+  "subs %[groups], %[groups], #1\n"                                                               \
+  "b.ne 0b\n"
+
+// The same for Q8_0, where `pairs` counts single blocks. The prefetches make decode 1.5 % faster; 1.5 kB ahead they cost
+// 7 %, into L2 or as a stream 4 %.
+inline void ByteGroups(const uint8_t* w, const XTokenBlock* x, int64_t pairs, int64_t groups, int64_t gap, float* out) {
+  const XTokenBlock* next_x;
+  const uint8_t *next_w, *next_group;
+  int64_t left;
+  const float32x4_t unit = vdupq_n_f32(1);
+  asm volatile(CELER_BYTE_LOOP CELER_NIBBLE_OPERANDS);
+}
+
+#undef CELER_BYTE_LOOP
+#undef CELER_BYTE_FETCH
+#undef CELER_BYTE_PART
 #undef CELER_NIBBLE_OPERANDS
 #undef CELER_NIBBLE_LOOP
 #undef CELER_NIBBLE_MINS
