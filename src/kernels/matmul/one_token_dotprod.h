@@ -1,11 +1,11 @@
-// The loop over row groups of nibbles times one token. Part of tile_integer_arm_dotprod.cc. In assembly,
-// because compilers load weights right before their use.
+// The loops over row groups of nibbles and of bytes times one token. Part of tile_integer_arm_dotprod.cc. In
+// assembly, because compilers load weights right before their use.
 //
-// Two blocks side by side, so that four chains of dot products hide each other's latency, and a register of
-// weights is loaded anew as soon as it has been used. Measured on Neoverse N1 for a block of Q4_0 (38 vector
-// instructions, two pipes): 20.8 cycles from the L1 and L2 caches, 22.3 from memory with both cores at it,
-// where loads alone take 18 to 19. Without the prefetches 22.6, and 22.8 with ldp; into L2, into L3 or 2 kB
-// ahead and more they cost 1 to 10 %.
+// Nibbles: two blocks side by side, so that four chains of dot products hide each other's latency, and a
+// register of weights is loaded anew as soon as it has been used. Measured on Neoverse N1 for a block of Q4_0
+// (38 vector instructions, two pipes): 20.8 cycles from the L1 and L2 caches, 22.3 from memory with both
+// cores at it, where loads alone take 18 to 19. Without the prefetches 22.6, and 22.8 with ldp; into L2, into
+// L3 or 2 kB ahead and more they cost 1 to 10 %.
 #pragma once
 
 #include <arm_neon.h>
