@@ -14,18 +14,15 @@
 #include <utility>
 
 #include "kernels/matmul/byte_loops_dotprod.h"
+#include "kernels/matmul/integer_tile_neon.h"
 #include "kernels/matmul/one_token_dotprod.h"
 #include "kernels/matmul/packed.h"
 #include "kernels/matmul/super_loop_dotprod.h"
 #include "kernels/matmul/tile_arm.h"
 
-// Arrays of registers stay in registers only if every loop over them is unrolled.
-#define CELER_UNROLL _Pragma("GCC unroll 16")
-
 namespace celer::arm {
 namespace {
 
-constexpr int kRows = 8;
 constexpr int kHalves = 2;      // of a row group, four rows each
 constexpr int kMostTokens = 4;  // at once
 
@@ -36,13 +33,6 @@ inline __attribute__((always_inline)) void ForEach(F f) {
     (f(std::integral_constant<int, kI>()), ...);
   }
   (std::make_integer_sequence<int, kCount>());
-}
-
-// Volatile, so that the compiler neither keeps the value in a register nor copies it from one.
-inline int32x4_t LoadFresh(const float* p) {
-  int32x4_t v;
-  asm volatile("ldr %q0, [%1]" : "=w"(v) : "r"(p));
-  return v;
 }
 
 // Values of 32 columns, which are kParts parts of kSteps steps of four columns: one part of four rows. kUnit
@@ -119,16 +109,6 @@ using ByteWide = BlockFormat<Bytes, 4, false>;
 using Nibble = BlockFormat<SignedNibbles, 2, false>;
 using NibbleMin = BlockFormat<UnsignedNibbles, 2, true>;
 
-template <class V, int kSubCount, bool kMin>
-struct SuperFormat {
-  using Values = V;
-  static constexpr bool kHasMin = kMin;
-  static constexpr int kSubs = kSubCount;
-  static constexpr int kScales = 2 * kRows * (kMin ? 2 : 1);
-  static constexpr int kMins = kScales + kSubs * kRows;
-  static constexpr int kHeader = kMins + (kMin ? kSubs * kRows : 0);
-  static constexpr int kBytes = kHeader + 8 * V::kBytes;
-};
 using SuperQ2 = SuperFormat<UnsignedNibbles, 16, true>;
 using SuperQ3 = SuperFormat<SignedNibbles, 16, false>;
 using SuperQ4 = SuperFormat<UnsignedNibbles, 8, true>;

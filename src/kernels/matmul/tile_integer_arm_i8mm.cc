@@ -13,29 +13,21 @@
 #include <stdint.h>
 
 #include "kernels/matmul/byte_loops_i8mm.h"
+#include "kernels/matmul/integer_tile_neon.h"
 #include "kernels/matmul/nibble_streams_i8mm.h"
 #include "kernels/matmul/packed.h"
 #include "kernels/matmul/tile_arm.h"
 
-// Arrays of registers stay in registers only if every loop over them is unrolled.
-#define CELER_UNROLL _Pragma("GCC unroll 16")
-
 namespace celer::arm {
 namespace {
 
-constexpr int kRows = 8;
 constexpr int kPairs = 4;  // of rows
 
 inline int8x16_t LoadS8(const uint8_t* p) {
   return vld1q_s8(reinterpret_cast<const int8_t*>(p));
 }
 
-// Volatile, so that the compiler neither keeps the value in a register nor copies it from one.
-inline int32x4_t LoadFresh(const float* p) {
-  int32x4_t v;
-  asm volatile("ldr %q0, [%1]" : "=w"(v) : "r"(p));
-  return v;
-}
+// As LoadFresh().
 inline int32x4_t FreshZero() {
   int32x4_t v;
   asm volatile("movi %0.4s, #0" : "=w"(v));
@@ -134,17 +126,6 @@ using ByteWide = BlockFormat<Bytes, 4, Extra::kNone>;
 using Nibble = BlockFormat<PairedNibbles, 2, Extra::kExcess>;
 using NibbleMin = BlockFormat<PairedNibbles, 2, Extra::kMin>;
 
-template <class V, int kSubCount, bool kMin>
-struct SuperFormat {
-  static_assert(!kMin || V::kUnit == 1.0f);
-  using Values = V;
-  static constexpr bool kHasMin = kMin;
-  static constexpr int kSubs = kSubCount;
-  static constexpr int kScales = 2 * kRows * (kMin ? 2 : 1);
-  static constexpr int kMins = kScales + kSubs * kRows;
-  static constexpr int kHeader = kMins + (kMin ? kSubs * kRows : 0);
-  static constexpr int kBytes = kHeader + 8 * V::kBytes;
-};
 using SuperQ2 = SuperFormat<UnsignedNibbles, 16, true>;
 using SuperQ3 = SuperFormat<SignedNibbles, 16, false>;
 using SuperQ4 = SuperFormat<UnsignedNibbles, 8, true>;
