@@ -363,8 +363,8 @@ template <class Format>
 inline bool WideTile(const TileJob& job) {
   using P = Plain<Format>;
   using X = typename P::X;
-  // Unpacking nibbles is worth more.
-  constexpr int kFewest = Format::Values::kSteps == 1 && P::kCols == kBlockCols ? 16 : 5;
+  // From where on it is faster. Unpacking nibbles is worth more than moving bytes.
+  constexpr int kFewest = P::kCols == kSuperCols ? 12 : Format::Values::kSteps == 1 ? 16 : 8;
   constexpr int64_t kChunk = kChunkCols / P::kCols;
   const int quads = job.tokens / 4;
   if (job.tokens < kFewest || job.groups > kMaxGroups || quads > kMaxQuads) return false;
