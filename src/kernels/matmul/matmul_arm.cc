@@ -20,13 +20,8 @@ TileIsa WithRounds(TileIsa isa) {
   return isa;
 }
 
-TileIsa Common() {
-  TileIsa isa{.geometry = {.rows = 8, .step = 8, .bf16_step = 1, .excess = true, .gap = 128},
-              .tile_groups = 3,  // 12 row pairs, which kernels take by threes
-              .head_bytes = arm::kStreamAhead,
-              .x_tokens = kXUnitTokens,
-              .x_bytes = XPairBytes,
-              .prepare = PrepareXPair};
+// Formats of floats, which both variants serve alike.
+TileIsa WithFloats(TileIsa isa) {
   isa[PackedFormat::kF32] = {arm::TileF32, XKind::kFloat};
   isa[PackedFormat::kF16] = {arm::TileF16, XKind::kFloat};
   if (RunsHere(Isa::kArmBf16)) {
@@ -40,14 +35,13 @@ TileIsa Common() {
 
 const TileIsa& Dotprod() {
   static const TileIsa isa = [] {
-    TileIsa out = Common();
-    out.geometry = {.rows = 8, .step = 4, .bf16_step = out.geometry.bf16_step};
-    out.tile_groups = 4;
-    // Neoverse N1: one stream without a prefetch reads 38 GB/s on two cores, four of them 30.
-    out.streams = 1;
-    out.head_bytes = 0;
-    out.x_bytes = XTokenBytes;
-    out.prepare = PrepareXToken;
+    TileIsa out =
+        WithFloats(TileIsa{.geometry = {.rows = 8, .step = 4, .bf16_step = 1},
+                           // Neoverse N1: one stream without a prefetch reads 38 GB/s on two cores, four 30.
+                           .streams = 1,
+                           .x_tokens = kXUnitTokens,
+                           .x_bytes = XTokenBytes,
+                           .prepare = PrepareXToken});
     out[PackedFormat::kByte] = {arm::TileByteDotprod, XKind::kBlocks};
     out[PackedFormat::kByteMin] = {arm::TileByteMinDotprod, XKind::kBlocks};
     out[PackedFormat::kByteWide] = {arm::TileByteWideDotprod, XKind::kBlocks};
@@ -66,7 +60,13 @@ const TileIsa& Dotprod() {
 
 const TileIsa& I8mm() {
   static const TileIsa isa = [] {
-    TileIsa out = Common();
+    TileIsa out =
+        WithFloats(TileIsa{.geometry = {.rows = 8, .step = 8, .bf16_step = 1, .excess = true, .gap = 128},
+                           .tile_groups = 3,  // 12 row pairs, which kernels take by threes
+                           .head_bytes = arm::kStreamAhead,
+                           .x_tokens = kXUnitTokens,
+                           .x_bytes = XPairBytes,
+                           .prepare = PrepareXPair});
     out[PackedFormat::kByte] = {arm::TileByteI8mm, XKind::kBlocks};
     out[PackedFormat::kByteMin] = {arm::TileByteMinI8mm, XKind::kBlocks};
     out[PackedFormat::kByteWide] = {arm::TileByteWideI8mm, XKind::kBlocks};

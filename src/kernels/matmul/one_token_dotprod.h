@@ -75,7 +75,7 @@ static_assert(sizeof(XTokenBlock) == 64 && offsetof(XTokenBlock, sum) == 16 &&
   "ldr q2, [%[x]]\n ldr q3, [%[x]]\n ldr q4, [%[x], #64]\n ldr q5, [%[x], #64]\n"                 \
   "0:\n"                                                                                          \
   "movi v0.4s, #0\n movi v1.4s, #0\n"                                                             \
-  "mov %[left], %[pairs]\n"                                                                       \
+  "mov %[left], %[steps]\n"                                                                       \
   "1:\n"                                                                                          \
   "add %[next_x], %[x], #128\n"                                                                   \
   "add %[next_w], %[w], #" #pair "\n"                                                             \
@@ -105,15 +105,15 @@ static_assert(sizeof(XTokenBlock) == 64 && offsetof(XTokenBlock, sum) == 16 &&
 #define CELER_NIBBLE_OPERANDS                                                                                       \
   : [w] "+&r"(w), [x] "+&r"(x), [groups] "+&r"(groups), [out] "+&r"(out), [next_x] "=&r"(next_x),                       \
     [next_w] "=&r"(next_w), [next_group] "=&r"(next_group), [left] "=&r"(left)                                      \
-  : [first_x] "r"(x), [pairs] "r"(pairs), [gap] "r"(gap), [unit] "r"(&unit)                                         \
+  : [first_x] "r"(x), [steps] "r"(steps), [gap] "r"(gap), [unit] "r"(&unit)                                         \
   : "memory", "cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14",  \
     "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", \
     "v31"
 
-// `groups` row groups of `pairs` pairs of blocks, `gap` bytes between groups, to out[8 * groups]. The results are
+// `groups` row groups of `steps` pairs of blocks, `gap` bytes between groups, to out[8 * groups]. The results are
 // multiplied with `unit`.
 template <bool kMin>
-inline void NibbleGroups(const uint8_t* w, const XTokenBlock* x, int64_t pairs, int64_t groups, int64_t gap,
+inline void NibbleGroups(const uint8_t* w, const XTokenBlock* x, int64_t steps, int64_t groups, int64_t gap,
                          float32x4_t unit, float* out) {
   const XTokenBlock* next_x;
   const uint8_t *next_w, *next_group;
@@ -144,7 +144,7 @@ inline void NibbleGroups(const uint8_t* w, const XTokenBlock* x, int64_t pairs, 
   "ldp q8, q9, [%[x], #32]\n ldr q2, [%[x]]\n ldr q3, [%[x]]\n"                                   \
   "0:\n"                                                                                          \
   "movi v0.4s, #0\n movi v1.4s, #0\n"                                                             \
-  "mov %[left], %[pairs]\n"                                                                       \
+  "mov %[left], %[steps]\n"                                                                       \
   "1:\n"                                                                                          \
   "add %[next_x], %[x], #64\n"                                                                    \
   "add %[next_w], %[w], #272\n"                                                                   \
@@ -169,9 +169,9 @@ inline void NibbleGroups(const uint8_t* w, const XTokenBlock* x, int64_t pairs, 
   "subs %[groups], %[groups], #1\n"                                                               \
   "b.ne 0b\n"
 
-// The same for Q8_0, where `pairs` counts single blocks. The prefetches make decode 1.5 % faster; 1.5 kB ahead they cost
+// The same for Q8_0, where a step is one block. The prefetches make decode 1.5 % faster; 1.5 kB ahead they cost
 // 7 %, into L2 or as a stream 4 %.
-inline void ByteGroups(const uint8_t* w, const XTokenBlock* x, int64_t pairs, int64_t groups, int64_t gap, float* out) {
+inline void ByteGroups(const uint8_t* w, const XTokenBlock* x, int64_t steps, int64_t groups, int64_t gap, float* out) {
   const XTokenBlock* next_x;
   const uint8_t *next_w, *next_group;
   int64_t left;
