@@ -36,7 +36,7 @@ TileIsa WithFloats(TileIsa isa) {
 const TileIsa& Dotprod() {
   static const TileIsa isa = [] {
     TileIsa out =
-        WithFloats(TileIsa{.geometry = {.rows = 8, .step = 4, .bf16_step = 1},
+        WithFloats(TileIsa{.geometry = {.rows = 8, .step = 4, .bf16_step = 1, .min_step = 4},
                            // Neoverse N1: one stream without a prefetch reads 38 GB/s on two cores, four 30.
                            .streams = 1,
                            .x_tokens = kXUnitTokens,

@@ -330,7 +330,8 @@ void PackSupers(const WeightView& w, const PackGeometry& g, const PackedShape& s
       if (info.has_min) std::memcpy(out + 2 * (g.rows + r), &super.min, 2);
       for (int s = 0; s < info.subs; ++s) {
         out[scales + s * g.rows + r] = static_cast<uint8_t>(super.sub_scale[s]);
-        if (info.has_min) out[mins + s * g.rows + r] = super.sub_min[s];
+        if (info.has_min)
+          out[mins + (s / g.min_step * g.rows + r) * g.min_step + s % g.min_step] = super.sub_min[s];
       }
       for (int i = 0; i < 8; ++i)
         Put(g, info.values, super.q + 32 * i, static_cast<int>(r),

@@ -23,7 +23,7 @@
 namespace celer {
 
 // Counts the changes of what follows: packed weights kept on disk with another number are not used.
-constexpr int kPackedLayout = 3;
+constexpr int kPackedLayout = 4;
 
 enum class PackedFormat : uint8_t {
   kNone,
@@ -49,6 +49,7 @@ struct PackGeometry {
   int step;             // columns of a row that stay together, in integer formats
   int bf16_step;        // the same for bf16
   bool excess = false;  // kNibble holds values + 8
+  int min_step = 1;     // sub-blocks of a row whose minima stay together
   // Bytes between row groups. Groups are often a multiple of 1 kB and streams 2^n of them apart: without a
   // gap all streams of a token then use the same sets of the L1 cache at the same time. Super-blocks have
   // none: they are slower with it.
@@ -148,8 +149,9 @@ struct XTokenBlock {
 };
 struct XTokenSuper {
   int8_t q[256];
-  int16_t sum32[8], sum16[16];  // sum(q) over 32 and over 16 columns
-  float scale, unused[3];       // five cache lines
+  // sum(q) over 32 and over 16 columns as low + 64 * high, so that minima meet them in dot products too
+  int8_t low32[8], high32[8], low16[16], high16[16];
+  float scale, unused[3];  // five cache lines
 };
 
 }  // namespace celer

@@ -14,14 +14,15 @@ namespace celer::arm {
 namespace {
 
 static_assert(sizeof(XTokenSuper) == 320 && offsetof(XTokenSuper, q) == 0 &&
-              offsetof(XTokenSuper, sum32) == 256 && offsetof(XTokenSuper, scale) == 304);
+              offsetof(XTokenSuper, low32) == 256 && offsetof(XTokenSuper, high32) == 264 &&
+              offsetof(XTokenSuper, scale) == 304);
 
 // clang-format off
 
 // Registers: v0, v1 sums of dot products times scales, v10, v11 of minima; v2, v3 and v4, v5 dot products of even and
 // odd sub-blocks; v8, v9 the token's columns; v14 the sums of its activations; v15 mask; v16..v23 and v24..v31 weights
-// of even and odd sub-blocks. A super-block: scales f16[8], minima f16[8], scales int8[8][8] at 32, minima uint8[8][8]
-// at 96, values from 160 on.
+// of even and odd sub-blocks. A super-block: scales f16[8], minima f16[8], scales int8[8][8] at 32, minima
+// uint8[2][8][4] at 96 (of four sub-blocks side by side), values from 160 on.
 
 // Eight columns of eight rows, and then the same weights of the next but one sub-block, at `at` from `from` on.
 #define CELER_SUPER_PART(dot0, dot1, w0, w1, x, lane0, lane1, from, at)    \
@@ -35,10 +36,10 @@ static_assert(sizeof(XTokenSuper) == 320 && offsetof(XTokenSuper, q) == 0 &&
   "sdot v" #dot1 ".4s, v" #w1 ".16b, v" #x ".4b[" #lane1 "]\n"             \
   "ldr q" #w0 ", [%[" #from "], #" #at "]\n"                               \
   "ldr q" #w1 ", [%[" #from "], #" #at "+16]\n"
-// Sub-block `sub`, whose scales stand at `scales` and minima at `mins`. Columns of the next one are at `columns` from
-// `x` on.
-#define CELER_SUPER_SUB(sub, dot0, dot1, a0, a1, b0, b1, c0, c1, d0, d1, from, at, x, columns, scales, mins, fetch)  \
-  CELER_SUPER_PART(dot0, dot1, a0, a1, 8, 0, 1, from, at)                                                            \
+// A sub-block, whose scales stand at `scales`. Columns of the next one are at `columns` from `x` on. `mins` uses v12
+// and v13, which `load` leaves for the next one.
+#define CELER_SUPER_SUB(dot0, dot1, a0, a1, b0, b1, c0, c1, d0, d1, from, at, x, columns, scales, mins, load, fetch) \
+  CELER_SUPER_PART(dot0, dot1, a0, a1, 8, 0, 1, from, at) mins                                                       \
   "prfm pldl1keep, [%[w], #1024+" #fetch "]\n"                                                                       \
   CELER_SUPER_PART(dot0, dot1, b0, b1, 8, 2, 3, from, at+32)                                                         \
   "ldr q8, [%[" #x "], #" #columns "]\n"                                                                             \
@@ -52,15 +53,17 @@ static_assert(sizeof(XTokenSuper) == 320 && offsetof(XTokenSuper, q) == 0 &&
   "sxtl v12.4s, v12.4h\n"                                                                                            \
   "mla v0.4s, v" #dot0 ".4s, v12.4s\n"                                                                               \
   "mla v1.4s, v" #dot1 ".4s, v13.4s\n"                                                                               \
-  "movi v" #dot0 ".4s, #0\n movi v" #dot1 ".4s, #0\n"                                                                \
-  "ldr d12, [%[w], #" #mins "]\n"                                                                                    \
-  "uxtl v12.8h, v12.8b\n"                                                                                            \
-  "smlal v10.4s, v12.4h, v14.h[" #sub "]\n"                                                                          \
-  "smlal2 v11.4s, v12.8h, v14.h[" #sub "]\n"
-#define CELER_SUPER_EVEN(sub, from, at, columns, scales, mins, fetch)                                                \
-  CELER_SUPER_SUB(sub, 2, 3, 16, 17, 18, 19, 20, 21, 22, 23, from, at, x, columns, scales, mins, fetch)
-#define CELER_SUPER_ODD(sub, from, at, x, columns, scales, mins, fetch)                                              \
-  CELER_SUPER_SUB(sub, 4, 5, 24, 25, 26, 27, 28, 29, 30, 31, from, at, x, columns, scales, mins, fetch)
+  "movi v" #dot0 ".4s, #0\n movi v" #dot1 ".4s, #0\n" load
+#define CELER_SUPER_EVEN(from, at, columns, scales, mins, load, fetch)                                               \
+  CELER_SUPER_SUB(2, 3, 16, 17, 18, 19, 20, 21, 22, 23, from, at, x, columns, scales, mins, load, fetch)
+#define CELER_SUPER_ODD(from, at, x, columns, scales, mins, load, fetch)                                             \
+  CELER_SUPER_SUB(4, 5, 24, 25, 26, 27, 28, 29, 30, 31, from, at, x, columns, scales, mins, load, fetch)
+// Minima of four sub-blocks times element `lane` of the sums of activations: two low ones, then two high ones.
+#define CELER_SUPER_LOAD_MINS(at) "ldp q12, q13, [%[w], #" #at "]\n"
+#define CELER_SUPER_MINS(lane)                     \
+  "sdot v10.4s, v12.16b, v14.4b[" #lane "]\n"      \
+  "sdot v11.4s, v13.16b, v14.4b[" #lane "]\n"
+#define CELER_SUPER_TIMES_64 "shl v10.4s, v10.4s, #6\n shl v11.4s, v11.4s, #6\n"
 // Integers `int0` and `int1` to floats, times the scales at `at` and the token's, added (`add`) to v6 and v7.
 #define CELER_SUPER_FLOATS(add, int0, int1, at)                           \
   "ldr q12, [%[w], #" #at "]\n"                                           \
@@ -100,14 +103,14 @@ inline void NibbleSupers(const uint8_t* w, const XTokenSuper* x, int64_t supers,
       "csel %[next_x], %[first_x], %[next_x], eq\n"
       "csel %[next_w], %[next_group], %[next_w], eq\n"
       "ldr q14, [%[x], #256]\n"
-      CELER_SUPER_EVEN(0, w, 416, 32, 32, 96, 0)
-      CELER_SUPER_ODD(1, w, 544, x, 64, 40, 104, 128)
-      CELER_SUPER_EVEN(2, w, 672, 96, 48, 112, 256)
-      CELER_SUPER_ODD(3, w, 800, x, 128, 56, 120, 384)
-      CELER_SUPER_EVEN(4, w, 928, 160, 64, 128, 512)
-      CELER_SUPER_ODD(5, w, 1056, x, 192, 72, 136, 640)
-      CELER_SUPER_EVEN(6, next_w, 160, 224, 80, 144, 768)
-      CELER_SUPER_ODD(7, next_w, 288, next_x, 0, 88, 152, 896)
+      CELER_SUPER_EVEN(w, 416, 32, 32, "", CELER_SUPER_LOAD_MINS(96), 0)
+      CELER_SUPER_ODD(w, 544, x, 64, 40, CELER_SUPER_MINS(2), CELER_SUPER_LOAD_MINS(128), 128)
+      CELER_SUPER_EVEN(w, 672, 96, 48, CELER_SUPER_MINS(3) CELER_SUPER_TIMES_64, CELER_SUPER_LOAD_MINS(96), 256)
+      CELER_SUPER_ODD(w, 800, x, 128, 56, CELER_SUPER_MINS(0), CELER_SUPER_LOAD_MINS(128), 384)
+      CELER_SUPER_EVEN(w, 928, 160, 64, CELER_SUPER_MINS(1), "", 512)
+      CELER_SUPER_ODD(w, 1056, x, 192, 72, "", "", 640)
+      CELER_SUPER_EVEN(next_w, 160, 224, 80, "", "", 768)
+      CELER_SUPER_ODD(next_w, 288, next_x, 0, 88, "", "", 896)
       "prfm pldl1keep, [%[w], #2048]\n prfm pldl1keep, [%[w], #2112]\n prfm pldl1keep, [%[w], #2176]\n"
       "ldr s14, [%[x], #304]\n"
       "ldp q6, q7, [%[out]]\n"
@@ -128,6 +131,9 @@ inline void NibbleSupers(const uint8_t* w, const XTokenSuper* x, int64_t supers,
 }
 
 #undef CELER_SUPER_FLOATS
+#undef CELER_SUPER_TIMES_64
+#undef CELER_SUPER_MINS
+#undef CELER_SUPER_LOAD_MINS
 #undef CELER_SUPER_ODD
 #undef CELER_SUPER_EVEN
 #undef CELER_SUPER_SUB

@@ -174,31 +174,38 @@ inline void Blocks(const uint8_t* w, int64_t spans, int64_t span, const XTokenBl
   }
 }
 
-// Minima of sub-block `sub` of a super-block, times sums of activations.
-template <class Format, int kT>
-inline __attribute__((always_inline)) void AddMins(const uint8_t* head, int sub, const XTokenSuper* x,
-                                                   int32x4_t (&mins)[kT][kHalves]) {
-  if constexpr (!Format::kHasMin) return;
-  const int16x8_t min = vreinterpretq_s16_u16(vmovl_u8(vld1_u8(head + Format::kMins + sub * kRows)));
-  CELER_UNROLL for (int t = 0; t < kT; ++t) {
-    const int16_t x_sum = Format::kSubs == 8 ? x[t].sum32[sub] : x[t].sum16[sub];
-    mins[t][0] = vmlal_n_s16(mins[t][0], vget_low_s16(min), x_sum);
-    mins[t][1] = vmlal_high_n_s16(mins[t][1], min, x_sum);
-  }
+// The minima of a super-block's four rows, four sub-blocks to a register, times sums of activations.
+template <int kSubs>
+inline __attribute__((always_inline)) int32x4_t DotMins(const int8x16_t (&min)[kSubs / 4],
+                                                        const XTokenSuper& x) {
+  int8x16_t low = vld1q_s8(kSubs == 8 ? x.low32 : x.low16), high = vld1q_s8(x.high16);
+  if constexpr (kSubs == 8) high = vextq_s8(low, low, 8);  // both in one register
+  int32x4_t dot = vdupq_n_s32(0);
+  ForEach<kSubs / 4>([&](auto i)
+                         __attribute__((always_inline)) { dot = vdotq_laneq_s32(dot, min[i], high, i); });
+  dot = vshlq_n_s32(dot, 6);
+  ForEach<kSubs / 4>([&](auto i)
+                         __attribute__((always_inline)) { dot = vdotq_laneq_s32(dot, min[i], low, i); });
+  return dot;
 }
-// From integers to floats.
+// From integers to floats, and the minima.
 template <class Format, int kT>
 inline __attribute__((always_inline)) void FinishSuper(const uint8_t* head, const XTokenSuper* x,
                                                        const int32x4_t (&dots)[kT][kHalves],
-                                                       const int32x4_t (&mins)[kT][kHalves],
                                                        float32x4_t (&sum)[kT][kHalves]) {
   const F32x8 d = LoadHalves(head);
   CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h) sum[t][h] =
       vfmaq_f32(sum[t][h], vcvtq_f32_s32(dots[t][h]), vmulq_n_f32(d.half[h], x[t].scale));
   if constexpr (Format::kHasMin) {
+    constexpr int kRegisters = Format::kSubs / 4;
     const F32x8 dmin = LoadHalves(head + 2 * kRows);
-    CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h) sum[t][h] =
-        vfmsq_f32(sum[t][h], vcvtq_f32_s32(mins[t][h]), vmulq_n_f32(dmin.half[h], x[t].scale));
+    CELER_UNROLL for (int h = 0; h < kHalves; ++h) {
+      int8x16_t min[kRegisters];
+      CELER_UNROLL for (int i = 0; i < kRegisters; ++i) min[i] =
+          vreinterpretq_s8_u8(vld1q_u8(head + Format::kMins + i * 4 * kRows + h * 16));
+      CELER_UNROLL for (int t = 0; t < kT; ++t) sum[t][h] = vfmsq_f32(
+          sum[t][h], vcvtq_f32_s32(DotMins<Format::kSubs>(min, x[t])), vmulq_n_f32(dmin.half[h], x[t].scale));
+    }
   }
 }
 
@@ -210,9 +217,9 @@ inline void Supers(const uint8_t* w, int64_t supers, const XTokenSuper* x, int a
   for (int64_t s = 0; s < supers; ++s, x += apart) {
     const uint8_t* const head = w;
     w += Format::kHeader;
-    int32x4_t dots[kT][kHalves], mins[kT][kHalves];
+    int32x4_t dots[kT][kHalves];
     CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h) dots[t][h] =
-        mins[t][h] = vdupq_n_s32(0);
+        vdupq_n_s32(0);
     for (int b = 0; b < 8; ++b, w += Values::kBytes) {
       int32x4_t dot[kT][kHalves];
       CELER_UNROLL for (int half_block = 0; half_block < 2; ++half_block) {
@@ -229,10 +236,9 @@ inline void Supers(const uint8_t* w, int64_t supers, const XTokenSuper* x, int a
         const int32x4_t scales[kHalves] = {vmovl_s16(vget_low_s16(scale)), vmovl_high_s16(scale)};
         CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h) dots[t][h] =
             vmlaq_s32(dots[t][h], dot[t][h], scales[h]);
-        AddMins<Format, kT>(head, sub, x, mins);
       }
     }
-    FinishSuper<Format, kT>(head, x, dots, mins, sum);
+    FinishSuper<Format, kT>(head, x, dots, sum);
   }
 }
 
@@ -349,11 +355,10 @@ struct Plain<Format> {
                     int apart, const X* soon, int index, float32x4_t (&sum)[4][kHalves]) {
     for (int64_t s = 0; s < count; ++s, plain += kBytes, x += apart, soon += apart) {
       const uint8_t* const head = group + (first + s) * Format::kBytes;
-      int32x4_t dots[4][kHalves], mins[4][kHalves] = {};
+      int32x4_t dots[4][kHalves];
       QuadSuper<Format::kSubs>(plain, reinterpret_cast<const int32_t*>(plain + kScales), x,
                                soon->q + index % 2 * 256, dots);
-      for (int sub = 0; Format::kHasMin && sub < Format::kSubs; ++sub) AddMins<Format, 4>(head, sub, x, mins);
-      FinishSuper<Format, 4>(head, x, dots, mins, sum);
+      FinishSuper<Format, 4>(head, x, dots, sum);
     }
   }
 };

@@ -194,15 +194,31 @@ void PrepareBlocks(const float* const* rows, int tokens, bool lone, int64_t cols
   }
 }
 
-// One token's 256 columns.
-void PrepareSuper(const float* x, XTokenSuper* out) {
+// Of one token's 256 columns, over 16 and over 32 of them.
+struct SuperSums {
+  int16_t of16[16], of32[8];
+};
+// One token's 256 columns to q; returns their scale.
+float PrepareSuper(const float* x, int8_t* q, SuperSums* sums) {
   const float largest = Largest(x, kSuperCols);
   const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
   for (int s = 0; s < 16; ++s)
-    out->sum16[s] =
-        vaddvq_s16(Quantize16(x + 16 * s, vdupq_n_f32(inverse), out->q + 16 * s, out->q + 16 * s + 8));
-  for (int s = 0; s < 8; ++s) out->sum32[s] = static_cast<int16_t>(out->sum16[2 * s] + out->sum16[2 * s + 1]);
-  out->scale = largest / 127.0f;
+    sums->of16[s] = vaddvq_s16(Quantize16(x + 16 * s, vdupq_n_f32(inverse), q + 16 * s, q + 16 * s + 8));
+  vst1q_s16(sums->of32, vpaddq_s16(vld1q_s16(sums->of16), vld1q_s16(sums->of16 + 8)));
+  return largest / 127.0f;
+}
+
+// Eight sums as low + 64 * high.
+void SplitSums(const int16_t* sums, int8_t* low, int8_t* high) {
+  const int16x8_t sum = vld1q_s16(sums), upper = vrshrq_n_s16(sum, 6);
+  vst1_s8(high, vmovn_s16(upper));
+  vst1_s8(low, vmovn_s16(vsubq_s16(sum, vshlq_n_s16(upper, 6))));
+}
+void PrepareTokenSuper(const float* x, XTokenSuper* out) {
+  SuperSums sums;
+  out->scale = PrepareSuper(x, out->q, &sums);
+  SplitSums(sums.of32, out->low32, out->high32);
+  for (int s = 0; s < 16; s += 8) SplitSums(sums.of16 + s, out->low16 + s, out->high16 + s);
 }
 
 void PrepareSupers(const float* const* rows, int tokens, int64_t cols, XPairSuper* out, int apart) {
@@ -210,12 +226,12 @@ void PrepareSupers(const float* const* rows, int tokens, int64_t cols, XPairSupe
     XPairSuper& super = out[b * apart];
     if (tokens < 2) std::memset(&super, 0, sizeof super);
     for (int t = 0; t < tokens; ++t) {
-      XTokenSuper own;
-      PrepareSuper(rows[t] + b * kSuperCols, &own);
-      super.scale[t] = super.scale[t + 2] = own.scale;
-      for (int s = 0; s < 16; ++s) super.sum16[s][t] = super.sum16[s][t + 2] = own.sum16[s];
-      for (int s = 0; s < 8; ++s) super.sum32[s][t] = super.sum32[s][t + 2] = own.sum32[s];
-      for (int s = 0; s < 32; ++s) std::memcpy(super.q[s][t], own.q + 8 * s, 8);
+      int8_t q[kSuperCols];
+      SuperSums sums;
+      super.scale[t] = super.scale[t + 2] = PrepareSuper(rows[t] + b * kSuperCols, q, &sums);
+      for (int s = 0; s < 16; ++s) super.sum16[s][t] = super.sum16[s][t + 2] = sums.of16[s];
+      for (int s = 0; s < 8; ++s) super.sum32[s][t] = super.sum32[s][t + 2] = sums.of32[s];
+      for (int s = 0; s < 32; ++s) std::memcpy(super.q[s][t], q + 8 * s, 8);
     }
   }
 }
@@ -298,7 +314,7 @@ void PrepareXToken(XKind kind, const float* const* rows, int tokens, int64_t col
                                   static_cast<int>(std::min<int64_t>(kAtOnce, cols / kBlockCols - b)), t,
                                   blocks + b * apart + t, apart);
     for (int64_t b = 0; kind == XKind::kSupers && b < cols / kSuperCols; ++b)
-      PrepareSuper(rows[t] + b * kSuperCols, supers + b * apart + t);
+      PrepareTokenSuper(rows[t] + b * kSuperCols, supers + b * apart + t);
   }
 }
 
