@@ -64,18 +64,13 @@ static_assert(sizeof(XTokenSuper) == 320 && offsetof(XTokenSuper, q) == 0 &&
   "sdot v10.4s, v12.16b, v14.4b[" #lane "]\n"      \
   "sdot v11.4s, v13.16b, v14.4b[" #lane "]\n"
 #define CELER_SUPER_TIMES_64 "shl v10.4s, v10.4s, #6\n shl v11.4s, v11.4s, #6\n"
-// Integers `int0` and `int1` to floats, times the scales at `at` and the token's, added (`add`) to v6 and v7.
-#define CELER_SUPER_FLOATS(add, int0, int1, at)                           \
-  "ldr q12, [%[w], #" #at "]\n"                                           \
-  "fcvtl2 v13.4s, v12.8h\n"                                               \
-  "fcvtl v12.4s, v12.4h\n"                                                \
-  "fmul v12.4s, v12.4s, v14.s[0]\n"                                       \
-  "fmul v13.4s, v13.4s, v14.s[0]\n"                                       \
+// Integers to floats, and the scales at `at` to `scale0` and `scale1`.
+#define CELER_SUPER_FLOATS(int0, int1, scale0, scale1, at)                \
+  "ldr q" #scale0 ", [%[w], #" #at "]\n"                                  \
+  "fcvtl2 v" #scale1 ".4s, v" #scale0 ".8h\n"                             \
+  "fcvtl v" #scale0 ".4s, v" #scale0 ".4h\n"                              \
   "scvtf v" #int0 ".4s, v" #int0 ".4s\n"                                  \
-  "scvtf v" #int1 ".4s, v" #int1 ".4s\n"                                  \
-  add " v6.4s, v" #int0 ".4s, v12.4s\n"                                   \
-  add " v7.4s, v" #int1 ".4s, v13.4s\n"                                   \
-  "movi v" #int0 ".4s, #0\n movi v" #int1 ".4s, #0\n"
+  "scvtf v" #int1 ".4s, v" #int1 ".4s\n"
 
 // `groups` row groups of `supers` super-blocks, `gap` bytes between groups, to out[8 * groups].
 inline void NibbleSupers(const uint8_t* w, const XTokenSuper* x, int64_t supers, int64_t groups, int64_t gap,
@@ -113,10 +108,14 @@ inline void NibbleSupers(const uint8_t* w, const XTokenSuper* x, int64_t supers,
       CELER_SUPER_ODD(next_w, 288, next_x, 0, 88, "", "", 896)
       "prfm pldl1keep, [%[w], #2048]\n prfm pldl1keep, [%[w], #2112]\n prfm pldl1keep, [%[w], #2176]\n"
       "ldr s14, [%[x], #304]\n"
+      CELER_SUPER_FLOATS(0, 1, 12, 13, 0)
+      CELER_SUPER_FLOATS(10, 11, 6, 7, 16)
+      "fmul v12.4s, v0.4s, v12.4s\n fmul v13.4s, v1.4s, v13.4s\n"
+      "fmls v12.4s, v10.4s, v6.4s\n fmls v13.4s, v11.4s, v7.4s\n"
       "ldp q6, q7, [%[out]]\n"
-      CELER_SUPER_FLOATS("fmla", 0, 1, 0)
-      CELER_SUPER_FLOATS("fmls", 10, 11, 16)
+      "fmla v6.4s, v12.4s, v14.s[0]\n fmla v7.4s, v13.4s, v14.s[0]\n"
       "stp q6, q7, [%[out]]\n"
+      "movi v0.4s, #0\n movi v1.4s, #0\n movi v10.4s, #0\n movi v11.4s, #0\n"
       "mov %[x], %[next_x]\n mov %[w], %[next_w]\n"
       "cbnz %[left], 1b\n"
       "add %[out], %[out], #32\n"

@@ -188,23 +188,33 @@ inline __attribute__((always_inline)) int32x4_t DotMins(const int8x16_t (&min)[k
                          __attribute__((always_inline)) { dot = vdotq_laneq_s32(dot, min[i], low, i); });
   return dot;
 }
-// From integers to floats, and the minima.
+// A super-block's scales, and those of its minima.
+struct SuperScales {
+  F32x8 d, dmin;
+};
+template <class Format>
+inline SuperScales LoadScales(const uint8_t* head) {
+  SuperScales scales = {LoadHalves(head), {}};
+  if constexpr (Format::kHasMin) scales.dmin = LoadHalves(head + 2 * kRows);
+  return scales;
+}
+// From integers to floats, less the minima.
 template <class Format, int kT>
-inline __attribute__((always_inline)) void FinishSuper(const uint8_t* head, const XTokenSuper* x,
+inline __attribute__((always_inline)) void FinishSuper(const uint8_t* head, const SuperScales& scales,
+                                                       const XTokenSuper* x,
                                                        const int32x4_t (&dots)[kT][kHalves],
                                                        float32x4_t (&sum)[kT][kHalves]) {
-  const F32x8 d = LoadHalves(head);
-  CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h) sum[t][h] =
-      vfmaq_f32(sum[t][h], vcvtq_f32_s32(dots[t][h]), vmulq_n_f32(d.half[h], x[t].scale));
-  if constexpr (Format::kHasMin) {
-    constexpr int kRegisters = Format::kSubs / 4;
-    const F32x8 dmin = LoadHalves(head + 2 * kRows);
-    CELER_UNROLL for (int h = 0; h < kHalves; ++h) {
-      int8x16_t min[kRegisters];
+  constexpr int kRegisters = Format::kHasMin ? Format::kSubs / 4 : 1;
+  CELER_UNROLL for (int h = 0; h < kHalves; ++h) {
+    int8x16_t min[kRegisters];
+    if constexpr (Format::kHasMin)
       CELER_UNROLL for (int i = 0; i < kRegisters; ++i) min[i] =
           vreinterpretq_s8_u8(vld1q_u8(head + Format::kMins + i * 4 * kRows + h * 16));
-      CELER_UNROLL for (int t = 0; t < kT; ++t) sum[t][h] = vfmsq_f32(
-          sum[t][h], vcvtq_f32_s32(DotMins<Format::kSubs>(min, x[t])), vmulq_n_f32(dmin.half[h], x[t].scale));
+    CELER_UNROLL for (int t = 0; t < kT; ++t) {
+      float32x4_t value = vmulq_f32(vcvtq_f32_s32(dots[t][h]), scales.d.half[h]);
+      if constexpr (Format::kHasMin)
+        value = vfmsq_f32(value, vcvtq_f32_s32(DotMins<Format::kSubs>(min, x[t])), scales.dmin.half[h]);
+      sum[t][h] = vfmaq_n_f32(sum[t][h], value, x[t].scale);
     }
   }
 }
@@ -238,7 +248,7 @@ inline void Supers(const uint8_t* w, int64_t supers, const XTokenSuper* x, int a
             vmlaq_s32(dots[t][h], dot[t][h], scales[h]);
       }
     }
-    FinishSuper<Format, kT>(head, x, dots, sum);
+    FinishSuper<Format, kT>(head, LoadScales<Format>(head), x, dots, sum);
   }
 }
 
@@ -339,14 +349,16 @@ requires requires {
 struct Plain<Format> {
   using X = XTokenSuper;
   using V = typename Format::Values;
-  static constexpr int64_t kCols = kSuperCols, kScales = 8 * Bytes::kBytes,
-                           kBytes = kScales + Format::kSubs * kRows * 4;
+  static constexpr int64_t kCols = kSuperCols, kSubScales = 8 * Bytes::kBytes,
+                           kScales = kSubScales + Format::kSubs * kRows * 4,
+                           kBytes = kScales + static_cast<int64_t>(sizeof(SuperScales));
   static void Unpack(const TileJob&, const uint8_t* group, int64_t first, int64_t count, uint8_t* to) {
     const uint8_t* head = group + first * Format::kBytes;
     for (int64_t i = 0; i < count; ++i, head += Format::kBytes, to += kBytes) {
       for (int b = 0; b < 8; ++b)
         UnpackValues<V>(head + Format::kHeader + b * V::kBytes, to + b * Bytes::kBytes);
-      auto* const scales = reinterpret_cast<int32_t*>(to + kScales);
+      *reinterpret_cast<SuperScales*>(to + kScales) = LoadScales<Format>(head);
+      auto* const scales = reinterpret_cast<int32_t*>(to + kSubScales);
       for (int j = 0; j < Format::kSubs * kRows; ++j)
         scales[j] = reinterpret_cast<const int8_t*>(head)[Format::kScales + j];
     }
@@ -356,9 +368,9 @@ struct Plain<Format> {
     for (int64_t s = 0; s < count; ++s, plain += kBytes, x += apart, soon += apart) {
       const uint8_t* const head = group + (first + s) * Format::kBytes;
       int32x4_t dots[4][kHalves];
-      QuadSuper<Format::kSubs>(plain, reinterpret_cast<const int32_t*>(plain + kScales), x,
+      QuadSuper<Format::kSubs>(plain, reinterpret_cast<const int32_t*>(plain + kSubScales), x,
                                soon->q + index % 2 * 256, dots);
-      FinishSuper<Format, 4>(head, x, dots, sum);
+      FinishSuper<Format, 4>(head, *reinterpret_cast<const SuperScales*>(plain + kScales), x, dots, sum);
     }
   }
 };
