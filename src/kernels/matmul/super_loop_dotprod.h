@@ -1,7 +1,8 @@
-// The loop over row groups of Q4_K's super-blocks times one token. Part of tile_integer_arm_dotprod.cc. In
-// assembly for the reasons of one_token_dotprod.h: compilers load weights right before their use (30 cycles
-// for 32 columns of 8 rows from memory; the vector instructions alone take 22 on Neoverse N1, where an mla of
-// integers among dot products costs 1.3 cycles, an smlal 0.8, and setting a register to zero nothing).
+// The loops over row groups of Q4_K's and Q6_K's super-blocks times one token. Part of
+// tile_integer_arm_dotprod.cc. In assembly for the reasons of one_token_dotprod.h: compilers load weights
+// right before their use (30 cycles for 32 columns of 8 rows of Q4_K from memory; the vector instructions
+// alone take 20 on Neoverse N1, where an mla of integers among dot products costs 1.3 cycles, and setting a
+// register to zero nothing).
 #pragma once
 
 #include <arm_neon.h>
@@ -72,6 +73,40 @@ static_assert(sizeof(XTokenSuper) == 320 && offsetof(XTokenSuper, q) == 0 &&
   "scvtf v" #int0 ".4s, v" #int0 ".4s\n"                                  \
   "scvtf v" #int1 ".4s, v" #int1 ".4s\n"
 
+// Row groups, and in each of them super-blocks of `bytes` bytes. v0, v1 are zero at the beginning of a group. After the
+// last one its weights are read again.
+#define CELER_SUPER_BEGIN(bytes)                      \
+  "0:\n"                                              \
+  "stp q0, q1, [%[out]]\n"                            \
+  "mov %[left], %[supers]\n"                          \
+  "1:\n"                                              \
+  "add %[next_x], %[x], #320\n"                       \
+  "add %[next_w], %[w], #" #bytes "\n"                \
+  "add %[next_group], %[next_w], %[gap]\n"            \
+  "cmp %[groups], #1\n"                               \
+  "csel %[next_group], %[w], %[next_group], eq\n"     \
+  "subs %[left], %[left], #1\n"                       \
+  "csel %[next_x], %[first_x], %[next_x], eq\n"       \
+  "csel %[next_w], %[next_group], %[next_w], eq\n"
+// v12, v13 times the token's scale, element 0 of v14, added to the sums; v0, v1 back to zero.
+#define CELER_SUPER_END                                                              \
+  "ldp q6, q7, [%[out]]\n"                                                           \
+  "fmla v6.4s, v12.4s, v14.s[0]\n fmla v7.4s, v13.4s, v14.s[0]\n"                    \
+  "stp q6, q7, [%[out]]\n"                                                           \
+  "movi v0.4s, #0\n movi v1.4s, #0\n"                                                \
+  "mov %[x], %[next_x]\n mov %[w], %[next_w]\n"                                      \
+  "cbnz %[left], 1b\n"                                                               \
+  "add %[out], %[out], #32\n"                                                        \
+  "subs %[groups], %[groups], #1\n"                                                  \
+  "b.ne 0b\n"
+#define CELER_SUPER_OPERANDS                                                                                        \
+  : [w] "+&r"(w), [x] "+&r"(x), [groups] "+&r"(groups), [out] "+&r"(out), [next_x] "=&r"(next_x),                   \
+    [next_w] "=&r"(next_w), [next_group] "=&r"(next_group), [left] "=&r"(left)                                      \
+  : [first_x] "r"(x), [supers] "r"(supers), [gap] "r"(gap)                                                          \
+  : "memory", "cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14",  \
+    "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", \
+    "v31"
+
 // `groups` row groups of `supers` super-blocks, `gap` bytes between groups, to out[8 * groups].
 inline void NibbleSupers(const uint8_t* w, const XTokenSuper* x, int64_t supers, int64_t groups, int64_t gap,
                          float* out) {
@@ -85,18 +120,7 @@ inline void NibbleSupers(const uint8_t* w, const XTokenSuper* x, int64_t supers,
       "ldp q8, q9, [%[x]]\n"
       "movi v0.4s, #0\n movi v1.4s, #0\n movi v2.4s, #0\n movi v3.4s, #0\n"
       "movi v4.4s, #0\n movi v5.4s, #0\n movi v10.4s, #0\n movi v11.4s, #0\n"
-      "0:\n"
-      "stp q0, q1, [%[out]]\n"  // zeros
-      "mov %[left], %[supers]\n"
-      "1:\n"
-      "add %[next_x], %[x], #320\n"
-      "add %[next_w], %[w], #1184\n"
-      "add %[next_group], %[next_w], %[gap]\n"
-      "cmp %[groups], #1\n"
-      "csel %[next_group], %[w], %[next_group], eq\n"  // after the last one these are read again
-      "subs %[left], %[left], #1\n"
-      "csel %[next_x], %[first_x], %[next_x], eq\n"
-      "csel %[next_w], %[next_group], %[next_w], eq\n"
+      CELER_SUPER_BEGIN(1184)
       "ldr q14, [%[x], #256]\n"
       CELER_SUPER_EVEN(w, 416, 32, 32, "", CELER_SUPER_LOAD_MINS(96), 0)
       CELER_SUPER_ODD(w, 544, x, 64, 40, CELER_SUPER_MINS(2), CELER_SUPER_LOAD_MINS(128), 128)
@@ -112,23 +136,79 @@ inline void NibbleSupers(const uint8_t* w, const XTokenSuper* x, int64_t supers,
       CELER_SUPER_FLOATS(10, 11, 6, 7, 16)
       "fmul v12.4s, v0.4s, v12.4s\n fmul v13.4s, v1.4s, v13.4s\n"
       "fmls v12.4s, v10.4s, v6.4s\n fmls v13.4s, v11.4s, v7.4s\n"
-      "ldp q6, q7, [%[out]]\n"
-      "fmla v6.4s, v12.4s, v14.s[0]\n fmla v7.4s, v13.4s, v14.s[0]\n"
-      "stp q6, q7, [%[out]]\n"
-      "movi v0.4s, #0\n movi v1.4s, #0\n movi v10.4s, #0\n movi v11.4s, #0\n"
-      "mov %[x], %[next_x]\n mov %[w], %[next_w]\n"
-      "cbnz %[left], 1b\n"
-      "add %[out], %[out], #32\n"
-      "subs %[groups], %[groups], #1\n"
-      "b.ne 0b\n"
-      : [w] "+&r"(w), [x] "+&r"(x), [groups] "+&r"(groups), [out] "+&r"(out), [next_x] "=&r"(next_x),
-        [next_w] "=&r"(next_w), [next_group] "=&r"(next_group), [left] "=&r"(left)
-      : [first_x] "r"(x), [supers] "r"(supers), [gap] "r"(gap)
-      : "memory", "cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14",
-        "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30",
-        "v31");
+      "movi v10.4s, #0\n movi v11.4s, #0\n"
+      CELER_SUPER_END
+      CELER_SUPER_OPERANDS);
 }
 
+// Q6_K: registers as above but v6, v7, v10, v11 for unpacking, v8 and v9 columns and v16..v21 and v22..v27 weights of
+// even and odd sub-blocks, which have 16 columns: p0..p2 (one for each half of the rows) hold those of three steps in
+// their upper six bits and the fourth's in what is left. A super-block: scales f16[8], scales int8[16][8] at 16, values
+// from 144 on. The weights of the next but one sub-block are at `at` from `from` on, its columns at `columns` from `x`.
+#define CELER_SIX_SUB(dot0, dot1, p0, q0, p1, q1, p2, q2, c, from, at, x, columns, scales, fetch)    \
+  "shl v6.16b, v" #p2 ".16b, #2\n shl v7.16b, v" #q2 ".16b, #2\n"                                    \
+  "and v10.16b, v" #p0 ".16b, v15.16b\n and v11.16b, v" #q0 ".16b, v15.16b\n"                       \
+  "sli v6.16b, v" #p1 ".16b, #4\n sli v7.16b, v" #q1 ".16b, #4\n"                                    \
+  "sdot v" #dot0 ".4s, v10.16b, v" #c ".4b[0]\n sdot v" #dot1 ".4s, v11.16b, v" #c ".4b[0]\n"       \
+  "and v" #p1 ".16b, v" #p1 ".16b, v15.16b\n and v" #q1 ".16b, v" #q1 ".16b, v15.16b\n"             \
+  "sli v6.16b, v" #p0 ".16b, #6\n sli v7.16b, v" #q0 ".16b, #6\n"                                    \
+  "ldr q" #p0 ", [%[" #from "], #" #at "]\n ldr q" #q0 ", [%[" #from "], #" #at "+16]\n"            \
+  "sdot v" #dot0 ".4s, v" #p1 ".16b, v" #c ".4b[1]\n sdot v" #dot1 ".4s, v" #q1 ".16b, v" #c ".4b[1]\n" \
+  "and v" #p2 ".16b, v" #p2 ".16b, v15.16b\n and v" #q2 ".16b, v" #q2 ".16b, v15.16b\n"             \
+  "ldr q" #p1 ", [%[" #from "], #" #at "+32]\n ldr q" #q1 ", [%[" #from "], #" #at "+48]\n" fetch   \
+  "sdot v" #dot0 ".4s, v" #p2 ".16b, v" #c ".4b[2]\n sdot v" #dot1 ".4s, v" #q2 ".16b, v" #c ".4b[2]\n" \
+  "ldr d12, [%[w], #" #scales "]\n"                                                                 \
+  "sdot v" #dot0 ".4s, v6.16b, v" #c ".4b[3]\n sdot v" #dot1 ".4s, v7.16b, v" #c ".4b[3]\n"         \
+  "ldr q" #p2 ", [%[" #from "], #" #at "+64]\n ldr q" #q2 ", [%[" #from "], #" #at "+80]\n"         \
+  "ldr q" #c ", [%[" #x "], #" #columns "]\n"                                                       \
+  "sxtl v12.8h, v12.8b\n"                                                                           \
+  "sxtl2 v13.4s, v12.8h\n"                                                                          \
+  "sxtl v12.4s, v12.4h\n"                                                                           \
+  "mla v0.4s, v" #dot0 ".4s, v12.4s\n"                                                              \
+  "mla v1.4s, v" #dot1 ".4s, v13.4s\n"                                                              \
+  "movi v" #dot0 ".4s, #0\n movi v" #dot1 ".4s, #0\n"
+#define CELER_SIX_FETCH(at) "prfm pldl1keep, [%[w], #1024+" #at "]\n"
+// Two sub-blocks, 192 bytes.
+#define CELER_SIX_PAIR(from, at, x, columns, scales, fetch)                                                          \
+  CELER_SIX_SUB(2, 3, 16, 17, 18, 19, 20, 21, 8, from, at, x, columns, scales,                                       \
+                CELER_SIX_FETCH(fetch) CELER_SIX_FETCH(64+fetch))                                                    \
+  CELER_SIX_SUB(4, 5, 22, 23, 24, 25, 26, 27, 9, from, at+96, x, columns+16, scales+8, CELER_SIX_FETCH(128+fetch))
+
+inline void SixSupers(const uint8_t* w, const XTokenSuper* x, int64_t supers, int64_t groups, int64_t gap, float* out) {
+  const XTokenSuper* next_x;
+  const uint8_t *next_w, *next_group;
+  int64_t left;
+  asm volatile(
+      "movi v15.16b, #252\n"
+      "ldp q16, q17, [%[w], #144]\n ldp q18, q19, [%[w], #176]\n ldp q20, q21, [%[w], #208]\n"
+      "ldp q22, q23, [%[w], #240]\n ldp q24, q25, [%[w], #272]\n ldp q26, q27, [%[w], #304]\n"
+      "ldp q8, q9, [%[x]]\n"
+      "fmov s28, #0.25\n"  // the values are four times too large
+      "movi v0.4s, #0\n movi v1.4s, #0\n movi v2.4s, #0\n movi v3.4s, #0\n movi v4.4s, #0\n movi v5.4s, #0\n"
+      CELER_SUPER_BEGIN(1680)
+      CELER_SIX_PAIR(w, 336, x, 32, 16, 0)
+      CELER_SIX_PAIR(w, 528, x, 64, 32, 192)
+      CELER_SIX_PAIR(w, 720, x, 96, 48, 384)
+      CELER_SIX_PAIR(w, 912, x, 128, 64, 576)
+      CELER_SIX_PAIR(w, 1104, x, 160, 80, 768)
+      CELER_SIX_PAIR(w, 1296, x, 192, 96, 960)
+      CELER_SIX_PAIR(w, 1488, x, 224, 112, 1152)
+      CELER_SIX_PAIR(next_w, 144, next_x, 0, 128, 1344)
+      CELER_SIX_FETCH(1536) CELER_SIX_FETCH(1600) CELER_SIX_FETCH(1664)
+      "ldr s14, [%[x], #304]\n"
+      "fmul s14, s14, s28\n"
+      CELER_SUPER_FLOATS(0, 1, 12, 13, 0)
+      "fmul v12.4s, v0.4s, v12.4s\n fmul v13.4s, v1.4s, v13.4s\n"
+      CELER_SUPER_END
+      CELER_SUPER_OPERANDS);
+}
+
+#undef CELER_SIX_PAIR
+#undef CELER_SIX_FETCH
+#undef CELER_SIX_SUB
+#undef CELER_SUPER_OPERANDS
+#undef CELER_SUPER_END
+#undef CELER_SUPER_BEGIN
 #undef CELER_SUPER_FLOATS
 #undef CELER_SUPER_TIMES_64
 #undef CELER_SUPER_MINS

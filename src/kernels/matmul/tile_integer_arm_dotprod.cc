@@ -436,13 +436,20 @@ inline bool OneToken(const TileJob& job, BlockFormat<V, kScaleBytes, kMin>) {
   }
   return true;
 }
-inline bool OneToken(const TileJob& job, SuperQ4) {
+template <class Format>
+inline bool OneTokenSupers(const TileJob& job, decltype(NibbleSupers)* loop) {
   if (job.tokens != 1) return false;
   const int64_t supers = job.cols / kSuperCols;
   for (int g = 0; g < job.groups; ++g)
-    NibbleSupers(job.w + g * job.group_bytes, reinterpret_cast<const XTokenSuper*>(job.x), supers, job.rounds,
-                 job.round_bytes - supers * SuperQ4::kBytes, job.out + g * job.rounds * kRows);
+    loop(job.w + g * job.group_bytes, reinterpret_cast<const XTokenSuper*>(job.x), supers, job.rounds,
+         job.round_bytes - supers * Format::kBytes, job.out + g * job.rounds * kRows);
   return true;
+}
+inline bool OneToken(const TileJob& job, SuperQ4) {
+  return OneTokenSupers<SuperQ4>(job, NibbleSupers);
+}
+inline bool OneToken(const TileJob& job, SuperQ6) {
+  return OneTokenSupers<SuperQ6>(job, SixSupers);
 }
 inline bool OneToken(const TileJob&, ...) {
   return false;
