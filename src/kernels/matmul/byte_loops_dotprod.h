@@ -68,9 +68,10 @@ enum class QuadHeader { kHalves /* f16 scales */, kSingles /* f32 scales */, kSi
   CELER_QUAD_MIN(4, 5, 24)                    \
   CELER_QUAD_MIN(6, 7, 25)
 
-// `header` bytes stand before the values; `scales` loads v30 and v31. v0..v7 are the sums, v24..v29 weights. After
-// the last block the loads for a next one read this one again.
-#define CELER_QUAD_LOOP(header, scales, mins)                                                                       \
+// `header` bytes stand before the values; `scales` loads v30 and v31; what is subtracted stands `zero` bytes after a
+// token's start. v0..v7 are the sums, v24..v29 weights. After the last block the loads for a next one read this one
+// again.
+#define CELER_QUAD_LOOP(header, scales, zero, mins)                                                                 \
   "ldp q0, q1, [%[sum]]\n ldp q2, q3, [%[sum], #32]\n ldp q4, q5, [%[sum], #64]\n ldp q6, q7, [%[sum], #96]\n"      \
   CELER_QUAD_PAIR(24, 25, w, header, 0)                                                                             \
   CELER_QUAD_PAIR(26, 27, w, header, 32)                                                                            \
@@ -96,8 +97,10 @@ enum class QuadHeader { kHalves /* f16 scales */, kSingles /* f32 scales */, kSi
                   CELER_QUAD_LOAD(16, next_x, 32), CELER_QUAD_LOAD(17, next_x, 96), "")                             \
   CELER_QUAD_STEP(28, 29, 20, 21, 22, 23, 1, CELER_QUAD_PAIR(26, 27, w, header, 224),                               \
                   CELER_QUAD_LOAD(18, next_x, 160), CELER_QUAD_LOAD(19, next_x, 224), "")                           \
-  CELER_QUAD_STEP(24, 25, 20, 21, 22, 23, 2, scales, CELER_QUAD_LOAD(28, x, 0), CELER_QUAD_LOAD(29, x, 64), "")     \
-  CELER_QUAD_STEP(26, 27, 20, 21, 22, 23, 3, CELER_QUAD_LOAD(24, x, 128), CELER_QUAD_LOAD(25, x, 192), "", "")      \
+  CELER_QUAD_STEP(24, 25, 20, 21, 22, 23, 2, scales, CELER_QUAD_LOAD(28, x, zero), CELER_QUAD_LOAD(29, x, 64+zero),  \
+                  "")                                                                                               \
+  CELER_QUAD_STEP(26, 27, 20, 21, 22, 23, 3, CELER_QUAD_LOAD(24, x, 128+zero), CELER_QUAD_LOAD(25, x, 192+zero),     \
+                  "", "")                                                                                           \
   CELER_QUAD_SUB(8, 9, 28) CELER_QUAD_SUB(10, 11, 29) CELER_QUAD_SUB(12, 13, 24) CELER_QUAD_SUB(14, 15, 25)         \
   CELER_QUAD_SCALE(0, 1, 8, 9) CELER_QUAD_START(8, 9, next_x, 0)                                                    \
   CELER_QUAD_SCALE(2, 3, 10, 11) CELER_QUAD_START(10, 11, next_x, 64)                                               \
@@ -122,18 +125,20 @@ enum class QuadHeader { kHalves /* f16 scales */, kSingles /* f32 scales */, kSi
 
 // Token t's block b is x[b * apart + t]. With each block 128 bytes are fetched into the L1 cache, `soon_step` after
 // those of the block before.
-template <QuadHeader kHeader>
+template <QuadHeader kHeader, bool kZero>
 inline void QuadBlocks(const uint8_t* w, const XTokenBlock* x, int64_t blocks, int apart, const void* soon,
                        int64_t soon_step, float32x4_t (*sum)[2]) {
   const int64_t x_step = apart * static_cast<int64_t>(sizeof(XTokenBlock));
   const XTokenBlock* next_x;
   const uint8_t* next_w;
   if constexpr (kHeader == QuadHeader::kHalves)
-    asm volatile(CELER_QUAD_LOOP(16, CELER_QUAD_HALVES, "") CELER_QUAD_OPERANDS);
-  else if constexpr (kHeader == QuadHeader::kSingles)
-    asm volatile(CELER_QUAD_LOOP(32, CELER_QUAD_SINGLES, "") CELER_QUAD_OPERANDS);
+    asm volatile(CELER_QUAD_LOOP(16, CELER_QUAD_HALVES, 0, "") CELER_QUAD_OPERANDS);
+  else if constexpr (kHeader == QuadHeader::kSinglesMin)
+    asm volatile(CELER_QUAD_LOOP(64, CELER_QUAD_SINGLES, 0, CELER_QUAD_MINS) CELER_QUAD_OPERANDS);
+  else if constexpr (kZero)
+    asm volatile(CELER_QUAD_LOOP(32, CELER_QUAD_SINGLES, 16, "") CELER_QUAD_OPERANDS);
   else
-    asm volatile(CELER_QUAD_LOOP(64, CELER_QUAD_SINGLES, CELER_QUAD_MINS) CELER_QUAD_OPERANDS);
+    asm volatile(CELER_QUAD_LOOP(32, CELER_QUAD_SINGLES, 0, "") CELER_QUAD_OPERANDS);
 }
 
 // A sub-block's sums times its scales, and the next one begins.

@@ -35,18 +35,18 @@ TileIsa WithFloats(TileIsa isa) {
 
 const TileIsa& Dotprod() {
   static const TileIsa isa = [] {
-    TileIsa out =
-        WithFloats(TileIsa{.geometry = {.rows = 8, .step = 4, .bf16_step = 1, .min_step = 4},
-                           // Neoverse N1: one stream without a prefetch reads 38 GB/s on two cores, four 30.
-                           .streams = 1,
-                           .x_tokens = kXUnitTokens,
-                           .x_bytes = XTokenBytes,
-                           .prepare = PrepareXToken});
+    TileIsa out = WithFloats(
+        TileIsa{.geometry = {.rows = 8, .step = 4, .bf16_step = 1, .nibble_excess = 0x08, .min_step = 4},
+                // Neoverse N1: one stream without a prefetch reads 38 GB/s on two cores, four 30.
+                .streams = 1,
+                .x_tokens = kXUnitTokens,
+                .x_bytes = XTokenBytes,
+                .prepare = PrepareXToken});
     out[PackedFormat::kByte] = {arm::TileByteDotprod, XKind::kBlocks};
     out[PackedFormat::kByteMin] = {arm::TileByteMinDotprod, XKind::kBlocks};
     out[PackedFormat::kByteWide] = {arm::TileByteWideDotprod, XKind::kBlocks};
     out[PackedFormat::kByteRow] = {arm::TileByteWideDotprod, XKind::kBlocks};
-    out[PackedFormat::kNibble] = {arm::TileNibbleDotprod, XKind::kBlocks};
+    out[PackedFormat::kNibble] = {arm::TileNibbleDotprod, XKind::kNibbles};
     out[PackedFormat::kNibbleMin] = {arm::TileNibbleMinDotprod, XKind::kBlocks};
     out[PackedFormat::kSuperQ2] = {arm::TileSuperQ2Dotprod, XKind::kSupers};
     out[PackedFormat::kSuperQ3] = {arm::TileSuperQ3Dotprod, XKind::kSupers};
@@ -60,13 +60,13 @@ const TileIsa& Dotprod() {
 
 const TileIsa& I8mm() {
   static const TileIsa isa = [] {
-    TileIsa out =
-        WithFloats(TileIsa{.geometry = {.rows = 8, .step = 8, .bf16_step = 1, .excess = true, .gap = 128},
-                           .tile_groups = 3,  // 12 row pairs, which kernels take by threes
-                           .head_bytes = arm::kStreamAhead,
-                           .x_tokens = kXUnitTokens,
-                           .x_bytes = XPairBytes,
-                           .prepare = PrepareXPair});
+    TileIsa out = WithFloats(
+        TileIsa{.geometry = {.rows = 8, .step = 8, .bf16_step = 1, .nibble_excess = 0x88, .gap = 128},
+                .tile_groups = 3,  // 12 row pairs, which kernels take by threes
+                .head_bytes = arm::kStreamAhead,
+                .x_tokens = kXUnitTokens,
+                .x_bytes = XPairBytes,
+                .prepare = PrepareXPair});
     out[PackedFormat::kByte] = {arm::TileByteI8mm, XKind::kBlocks};
     out[PackedFormat::kByteMin] = {arm::TileByteMinI8mm, XKind::kBlocks};
     out[PackedFormat::kByteWide] = {arm::TileByteWideI8mm, XKind::kBlocks};

@@ -303,8 +303,10 @@ void PackBlocks(const WeightView& w, const PackGeometry& g, const PackedShape& s
           } else {
             Read(w.Row(row), b, w.dtype, &block);
           }
-          if (g.excess && shape.format == PackedFormat::kNibble)
-            for (int8_t& q : block.q) q = static_cast<int8_t>(q + 8);
+          if (shape.format == PackedFormat::kNibble)
+            for (int i = 0; i < 32; ++i)
+              block.q[i] = static_cast<int8_t>(
+                  block.q[i] + (i / g.step % 2 == 0 ? g.nibble_excess & 15 : g.nibble_excess >> 4));
           if (info.scale_bytes == 2) std::memcpy(out + 2 * r, &block.scale, 2);
           if (info.has_min) std::memcpy(out + mins + 2 * r, &block.min, 2);
         }

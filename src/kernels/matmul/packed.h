@@ -31,7 +31,7 @@ enum class PackedFormat : uint8_t {
   kByteMin,    // signed, f16 scale and min: Q5_1
   kByteWide,   // signed, f32 scale: celer's int8 in groups
   kByteRow,    // the same with one scale to a row
-  kNibble,     // signed or in excess 8 (PackGeometry), f16 scale: Q4_0
+  kNibble,     // signed or with an excess (PackGeometry), f16 scale: Q4_0
   kNibbleMin,  // unsigned, f16 scale and min: Q4_1, celer's int4
   kSuperQ2,    // unsigned nibbles, 16 subs with min
   kSuperQ3,    // signed nibbles, 16 subs
@@ -45,11 +45,11 @@ enum class PackedFormat : uint8_t {
 constexpr int kPackedFormats = 15;
 
 struct PackGeometry {
-  int rows;             // interleaved
-  int step;             // columns of a row that stay together, in integer formats
-  int bf16_step;        // the same for bf16
-  bool excess = false;  // kNibble holds values + 8
-  int min_step = 1;     // sub-blocks of a row whose minima stay together
+  int rows;                   // interleaved
+  int step;                   // columns of a row that stay together, in integer formats
+  int bf16_step;              // the same for bf16
+  uint8_t nibble_excess = 0;  // what kNibble adds to the values in the low and in the high half of a byte
+  int min_step = 1;           // sub-blocks of a row whose minima stay together
   // Bytes between row groups. Groups are often a multiple of 1 kB and streams 2^n of them apart: without a
   // gap all streams of a token then use the same sets of the L1 cache at the same time. Super-blocks have
   // none: they are slower with it.
@@ -142,9 +142,15 @@ struct XPairSuper {
 constexpr int XTokens(int tokens) {
   return tokens < kXUnitTokens ? tokens : kXUnitTokens;
 }
+// kNibbles is as above with steps of 4 columns and weights that are 8 too large in the low half of a byte
+// only. There is no 16 * low in eight bits with a sign: with several tokens it is 16 * (low - 8), and with
+// one in the unit low itself, whose sum is multiplied with 16 in the end; so `zero` is another one then.
 struct XTokenBlock {
   float start[4];  // four times the same, as above
-  float sum[4];    // scale * sum(q), four times
+  union {
+    float sum[4];  // scale * sum(q), four times
+    float zero[4];
+  };
   int8_t q[32];
 };
 struct XTokenSuper {

@@ -35,14 +35,18 @@ inline __attribute__((always_inline)) void ForEach(F f) {
 }
 
 // Values of 32 columns, which are kParts parts of kSteps steps of four columns: one part of four rows. kUnit
-// is what the values are too small by.
-struct Bytes {
+// is what the values are too small by; kZero: with kNibbles' activations, whose `zero` is subtracted in the
+// end.
+template <bool kIsZero>
+struct BytesOf {
   static constexpr int kBytes = 32 * kRows, kParts = 8, kSteps = 1;
   static constexpr float kUnit = 1.0f;
+  static constexpr bool kZero = kIsZero;
   static inline void Load(const uint8_t* p, int part, int half, int8x16_t w[kSteps]) {
     w[0] = vreinterpretq_s8_u8(vld1q_u8(p + part * 32 + half * 16));
   }
 };
+using Bytes = BytesOf<false>;
 struct SignedNibbles {
   static constexpr int kBytes = 16 * kRows, kParts = 4, kSteps = 2;
   static constexpr float kUnit = 1.0f / 16;
@@ -52,9 +56,21 @@ struct SignedNibbles {
     w[1] = vreinterpretq_s8_u8(vandq_u8(packed, vdupq_n_u8(0xF0)));
   }
 };
+// Low halves with an excess of 8, signed high ones that are left where they stand (XTokenBlock).
+struct MixedNibbles {
+  static constexpr int kBytes = 16 * kRows, kParts = 4, kSteps = 2;
+  static constexpr float kUnit = 1.0f / 16;
+  static constexpr bool kZero = true;
+  static inline void Load(const uint8_t* p, int part, int half, int8x16_t w[kSteps]) {
+    const uint8x16_t packed = vld1q_u8(p + part * 32 + half * 16);
+    w[0] = vreinterpretq_s8_u8(veorq_u8(vshlq_n_u8(packed, 4), vdupq_n_u8(0x80)));
+    w[1] = vreinterpretq_s8_u8(packed);
+  }
+};
 struct UnsignedNibbles {
   static constexpr int kBytes = 16 * kRows, kParts = 4, kSteps = 2;
   static constexpr float kUnit = 1.0f;
+  static constexpr bool kZero = false;
   static inline void Load(const uint8_t* p, int part, int half, int8x16_t w[kSteps]) {
     const uint8x16_t packed = vld1q_u8(p + part * 32 + half * 16);
     w[0] = vreinterpretq_s8_u8(vandq_u8(packed, vdupq_n_u8(15)));
@@ -105,7 +121,7 @@ struct BlockFormat {
 using Byte = BlockFormat<Bytes, 2, false>;
 using ByteMin = BlockFormat<Bytes, 2, true>;
 using ByteWide = BlockFormat<Bytes, 4, false>;
-using Nibble = BlockFormat<SignedNibbles, 2, false>;
+using Nibble = BlockFormat<MixedNibbles, 2, false>;
 using NibbleMin = BlockFormat<UnsignedNibbles, 2, true>;
 
 using SuperQ2 = SuperFormat<UnsignedNibbles, 16, true>;
@@ -145,7 +161,8 @@ inline void Blocks(const uint8_t* w, int64_t spans, int64_t span, const XTokenBl
     constexpr QuadHeader kHeader = Format::kHasMin            ? QuadHeader::kSinglesMin
                                    : Format::kScaleBytes == 2 ? QuadHeader::kHalves
                                                               : QuadHeader::kSingles;
-    if (span == kBlockCols) return QuadBlocks<kHeader>(w, x, spans, apart, soon.from, soon.step, sum);
+    if (span == kBlockCols)
+      return QuadBlocks<kHeader, Values::kZero>(w, x, spans, apart, soon.from, soon.step, sum);
   }
   for (int64_t s = 0; s < spans; ++s) {
     const F32x8 scale = Format::Scales(w);
@@ -162,14 +179,35 @@ inline void Blocks(const uint8_t* w, int64_t spans, int64_t span, const XTokenBl
         DotHalf<Values, kT>(w, half_block, columns, dot);
       }
       CELER_UNROLL for (int t = 0; t < kT; ++t) {
-        const float32x4_t start = vld1q_f32(x[t].start);
+        const float32x4_t zero = vld1q_f32(Values::kZero ? x[t].zero : x[t].start);
         CELER_UNROLL for (int h = 0; h < kHalves; ++h) sum[t][h] =
-            vfmaq_f32(sum[t][h], vsubq_f32(vreinterpretq_f32_s32(dot[t][h]), start), scale.half[h]);
+            vfmaq_f32(sum[t][h], vsubq_f32(vreinterpretq_f32_s32(dot[t][h]), zero), scale.half[h]);
         if constexpr (Format::kHasMin) {
           const float32x4_t x_sum = vld1q_f32(x[t].sum);
           CELER_UNROLL for (int h = 0; h < kHalves; ++h) sum[t][h] = vfmaq_f32(sum[t][h], min.half[h], x_sum);
         }
       }
+    }
+  }
+}
+
+// The same for a token that is alone in its unit.
+inline void LoneNibbles(const uint8_t* w, int64_t blocks, const XTokenBlock* x,
+                        float32x4_t (&sum)[1][kHalves]) {
+  for (int64_t b = 0; b < blocks; ++b, ++x, w += Nibble::kHeader + MixedNibbles::kBytes) {
+    const F32x8 scale = Nibble::Scales(w);
+    const int8x16_t columns[2] = {vld1q_s8(x->q), vld1q_s8(x->q + 16)};
+    CELER_UNROLL for (int h = 0; h < kHalves; ++h) {
+      int32x4_t low = vdupq_n_s32(0), dot = vreinterpretq_s32_f32(vld1q_f32(x->start));
+      ForEach<4>([&](auto part) __attribute__((always_inline)) {
+        const uint8x16_t packed = vld1q_u8(w + Nibble::kHeader + part * 32 + h * 16);
+        const int8x16_t lows = vreinterpretq_s8_u8(vandq_u8(packed, vdupq_n_u8(15)));
+        low = vdotq_laneq_s32(low, lows, columns[part / 2], part % 2 * 2);
+        dot = vdotq_laneq_s32(dot, vreinterpretq_s8_u8(packed), columns[part / 2], part % 2 * 2 + 1);
+      });
+      dot = vaddq_s32(dot, vshlq_n_s32(low, 4));
+      sum[0][h] =
+          vfmaq_f32(sum[0][h], vsubq_f32(vreinterpretq_f32_s32(dot), vld1q_f32(x->zero)), scale.half[h]);
     }
   }
 }
@@ -272,7 +310,9 @@ inline void GroupTimes(const TileJob& job, const uint8_t* w, int token, float* o
     const auto* const first = reinterpret_cast<const XTokenBlock*>(x) + (token - unit);
     const int64_t blocks = job.cols / kBlockCols;
     const Soon next_group = {w + job.group_bytes + token / 4 * blocks * 128, 128};
-    if (job.span == kBlockCols)  // a constant for the compiler
+    if (kT == 1 && Format::Values::kZero && apart == 1) {
+      if constexpr (kT == 1) LoneNibbles(w, blocks, first, sum);
+    } else if (job.span == kBlockCols)  // a constant for the compiler
       Blocks<Format, kT>(w, blocks, kBlockCols, first, apart, next_group, sum);
     else
       Blocks<Format, kT>(w, job.cols / job.span, job.span, first, apart, next_group, sum);
@@ -311,8 +351,8 @@ inline void UnpackValues(const uint8_t* from, uint8_t* to) {
 template <class Format>
 struct Plain {
   using X = XTokenBlock;
-  using As = BlockFormat<Bytes, 4, Format::kHasMin>;
   using V = typename Format::Values;
+  using As = BlockFormat<BytesOf<V::kZero>, 4, Format::kHasMin>;
   static constexpr int64_t kCols = kBlockCols, kBytes = As::kHeader + Bytes::kBytes;
   // `count` of them from `first` on.
   static void Unpack(const TileJob& job, const uint8_t* group, int64_t first, int64_t count, uint8_t* to) {
@@ -431,8 +471,10 @@ inline bool OneToken(const TileJob& job, BlockFormat<V, kScaleBytes, kMin>) {
     float* const out = job.out + g * job.rounds * kRows;
     if constexpr (kBytes)
       ByteGroups(w, x, steps, job.rounds, gap, out);
+    else if constexpr (kMin)
+      NibbleMinGroups(w, x, steps, job.rounds, gap, out);
     else
-      NibbleGroups<kMin>(w, x, steps, job.rounds, gap, vdupq_n_f32(V::kUnit), out);
+      NibbleGroups(w, x, steps, job.rounds, gap, out);
   }
   return true;
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "core/check.h"
 #include "formats/bfloat16.h"
@@ -38,46 +39,68 @@ int16x8_t Quantize16(const float* x, float32x4_t inverse, int8_t* q0, int8_t* q1
   return vaddq_s16(halves[0], halves[1]);
 }
 
-// Two steps of 8 columns for kNibbles; returns 16 * their sums in 16 bits. Numbers are rounded by adding
-// 1.5 * 2^23, after which their low bytes are the integer: conversions would run on one pipe of four.
-// Products with `inverse`, a power of two, are exact. kLone: see XPairBlock.
-template <bool kLone>
-int16x8_t QuantizeForNibbles(const float* x, float32x4_t inverse, int8_t (*low_q)[8], int8_t (*high_q)[8]) {
+// Sixteen columns for kNibbles, which are steps of kStep columns for low and for high halves of bytes in
+// turns. Numbers are rounded by adding 1.5 * 2^23, after which their low bytes are the integer: conversions
+// would run on one pipe of four. Products with `inverse`, a power of two, are exact.
+struct NibbleSteps {
+  int16x8_t lows, highs;
+};
+template <int kStep>
+NibbleSteps RoundForNibbles(const float* x, float32x4_t inverse) {
   const float32x4_t magic = vdupq_n_f32(12582912.0f);
   float32x4_t low[2], high[2];
   for (int h = 0; h < 2; ++h) {
-    high[h] = vfmaq_f32(magic, vld1q_f32(x + 8 + 4 * h), inverse);
+    const float* const from = x + h * (kStep == 8 ? 4 : 8);
+    high[h] = vfmaq_f32(magic, vld1q_f32(from + kStep), inverse);
     const float32x4_t rounded = vsubq_f32(high[h], magic);
-    low[h] = vaddq_f32(vfmsq_n_f32(vmulq_f32(vld1q_f32(x + 4 * h), inverse), rounded, 1.0f / 16), magic);
+    low[h] = vaddq_f32(vfmsq_n_f32(vmulq_f32(vld1q_f32(from), inverse), rounded, 1.0f / 16), magic);
   }
   const auto narrow = [](float32x4_t v, float32x4_t w) {
     return vuzp1q_s16(vreinterpretq_s16_f32(v), vreinterpretq_s16_f32(w));
   };
-  const int16x8_t lows = narrow(low[0], low[1]), highs = narrow(high[0], high[1]);
+  return {narrow(low[0], low[1]), narrow(high[0], high[1])};
+}
+
+// To a token's 16 columns. Returns what adds up to `zero`: an eighth of what comes from the excess of the
+// weights, in 16 bits.
+template <bool kLone>
+int16x8_t QuantizeForNibbles(const float* x, float32x4_t inverse, XTokenBlock& block, int half, int) {
+  const auto [lows, highs] = RoundForNibbles<4>(x, inverse);
+  const int32x2x2_t steps =
+      vzip_s32(vreinterpret_s32_s8(vmovn_s16(lows)), vreinterpret_s32_s8(vmovn_s16(highs)));
+  vst1q_s8(block.q + 16 * half, vreinterpretq_s8_s32(vcombine_s32(steps.val[0], steps.val[1])));
+  return kLone ? vaddq_s16(vshlq_n_s16(lows, 4), highs) : highs;
+}
+// The same for token t of a pair. kLone: see XPairBlock.
+template <bool kLone>
+int16x8_t QuantizeForNibbles(const float* x, float32x4_t inverse, XPairBlock& block, int half, int t) {
+  int8_t *const low_q = block.q[2 * half][t], *const high_q = block.q[2 * half + 1][t];
+  const auto [lows, highs] = RoundForNibbles<8>(x, inverse);
   if constexpr (kLone) {
     const int8x16_t negative = {0, 0, 0, 0, -1, -1, -1, -1, 0, 0, 0, 0, -1, -1, -1, -1};
     const auto twice = [&](int16x8_t v) {
       const int8x16_t q = vuzp1q_s8(vreinterpretq_s8_s16(v), vreinterpretq_s8_s16(v));
       return vsubq_s8(veorq_s8(q, negative), negative);
     };
-    vst1q_s8(low_q[0], twice(lows));
-    vst1q_s8(high_q[0], twice(highs));
+    vst1q_s8(low_q, twice(lows));
+    vst1q_s8(high_q, twice(highs));
   } else {
-    vst1_s8(low_q[0], vmovn_s16(lows));
-    vst1_s8(high_q[0], vmovn_s16(highs));
+    vst1_s8(low_q, vmovn_s16(lows));
+    vst1_s8(high_q, vmovn_s16(highs));
   }
   return vaddq_s16(vshlq_n_s16(vaddq_s16(lows, highs), 4), highs);  // 16 * low + 17 * high
 }
 
-// Largest magnitudes among 32 columns, or among what they become for nibbles before it is rounded: the
-// largest of the four lanes is that of all.
-template <bool kNibbles>
+// Largest magnitudes among 32 columns, or among what they become for nibbles (with steps of kStep columns,
+// else zero) before it is rounded: the largest of the four lanes is that of all.
+template <int kStep>
 float32x4_t LargestOfBlock(const float* x) {
   float32x4_t max = vdupq_n_f32(0);
   for (int i = 0; i < 32; i += 16)
-    for (int j = 0; j < 8; j += 4) {
-      const float32x4_t low = vld1q_f32(x + i + j), high = vld1q_f32(x + i + j + 8);
-      const float32x4_t first = kNibbles ? vfmsq_n_f32(low, high, 1.0f / 16) : low;
+    for (int j = 0; j < 2; ++j) {
+      const float* const from = x + i + j * (kStep == 4 ? 8 : 4);
+      const float32x4_t low = vld1q_f32(from), high = vld1q_f32(from + (kStep == 4 ? 4 : 8));
+      const float32x4_t first = kStep > 0 ? vfmsq_n_f32(low, high, 1.0f / 16) : low;
       max = vmaxq_f32(max, vmaxq_f32(vabsq_f32(high), vabsq_f32(first)));
     }
   return max;
@@ -124,13 +147,14 @@ void SetScale(XTokenBlock& block, int, float start, float sum) {
 
 template <XKind kKind, bool kLone = false, class Block>
 void PrepareSome(const float* x, int count, int t, Block* out, int apart) {
-  constexpr bool kPaired = kKind != XKind::kBlocks;
+  constexpr bool kPair = std::is_same_v<Block, XPairBlock>;
+  constexpr int kStep = kKind == XKind::kBlocks ? 0 : kPair ? 8 : 4;
   float inverse[kAtOnce], start[kAtOnce], scale[kAtOnce], second[kAtOnce];
   int32x4_t sums[kAtOnce];
   for (int b = 0; b < count; b += 4) {
     float32x4_t max[4];
     for (int i = 0; i < 4; ++i)
-      max[i] = b + i < count ? LargestOfBlock<kPaired>(x + (b + i) * kBlockCols) : vdupq_n_f32(0);
+      max[i] = b + i < count ? LargestOfBlock<kStep>(x + (b + i) * kBlockCols) : vdupq_n_f32(0);
     const PowersOfTwo p = ScalesFor(vpmaxq_f32(vpmaxq_f32(max[0], max[1]), vpmaxq_f32(max[2], max[3])));
     vst1q_f32(inverse + b, p.inverse);
     vst1q_f32(start + b, p.start);
@@ -139,11 +163,10 @@ void PrepareSome(const float* x, int count, int t, Block* out, int apart) {
   for (int b = 0; b < count; ++b) {
     const float* from = x + b * kBlockCols;
     Block& block = out[b * apart];
-    auto& q = block.q;
     const float32x4_t by = vld1q_dup_f32(inverse + b);
-    if constexpr (kPaired)
-      sums[b] = vpaddlq_s16(vaddq_s16(QuantizeForNibbles<kLone>(from, by, &q[0][t], &q[1][t]),
-                                      QuantizeForNibbles<kLone>(from + 16, by, &q[2][t], &q[3][t])));
+    if constexpr (kStep > 0)
+      sums[b] = vpaddlq_s16(vaddq_s16(QuantizeForNibbles<kLone>(from, by, block, 0, t),
+                                      QuantizeForNibbles<kLone>(from + 16, by, block, 1, t)));
     else
       sums[b] = vpaddlq_s16(vaddq_s16(Quantize16(from, by, StepOf(block, 0, t), StepOf(block, 1, t)),
                                       Quantize16(from + 16, by, StepOf(block, 2, t), StepOf(block, 3, t))));
@@ -158,7 +181,7 @@ void PrepareSome(const float* x, int count, int t, Block* out, int apart) {
   }
   for (int b = 0; b < count; ++b) {
     Block& block = out[b * apart];
-    if constexpr (kLone) {
+    if constexpr (kLone && kPair) {
       const float minus = kKind == XKind::kNibbles ? -second[b] : -start[b];
       vst1q_f32(block.start, float32x4_t{start[b], minus, start[b], minus});
       vst1q_f32(block.sum, vdupq_n_f32(second[b]));
@@ -296,7 +319,7 @@ void PrepareXPair(XKind kind, const float* const* rows, int tokens, int64_t cols
 }
 
 int64_t XTokenBytes(XKind kind, int64_t cols) {
-  if (kind == XKind::kBlocks)
+  if (kind == XKind::kBlocks || kind == XKind::kNibbles)
     return kXUnitTokens * cols / kBlockCols * static_cast<int64_t>(sizeof(XTokenBlock));
   if (kind == XKind::kSupers)
     return kXUnitTokens * cols / kSuperCols * static_cast<int64_t>(sizeof(XTokenSuper));
@@ -304,15 +327,18 @@ int64_t XTokenBytes(XKind kind, int64_t cols) {
 }
 
 void PrepareXToken(XKind kind, const float* const* rows, int tokens, int64_t cols, uint8_t* out) {
-  if (kind != XKind::kBlocks && kind != XKind::kSupers) return PrepareXPair(kind, rows, tokens, cols, out);
+  const auto some = kind == XKind::kBlocks    ? PrepareSome<XKind::kBlocks, false, XTokenBlock>
+                    : kind != XKind::kNibbles ? nullptr
+                    : tokens == 1             ? PrepareSome<XKind::kNibbles, true, XTokenBlock>
+                                              : PrepareSome<XKind::kNibbles, false, XTokenBlock>;
+  if (!some && kind != XKind::kSupers) return PrepareXPair(kind, rows, tokens, cols, out);
   const int apart = XTokens(tokens);
   auto* const blocks = reinterpret_cast<XTokenBlock*>(out);
   auto* const supers = reinterpret_cast<XTokenSuper*>(out);
   for (int t = 0; t < tokens; ++t) {
-    for (int64_t b = 0; kind == XKind::kBlocks && b < cols / kBlockCols; b += kAtOnce)
-      PrepareSome<XKind::kBlocks>(rows[t] + b * kBlockCols,
-                                  static_cast<int>(std::min<int64_t>(kAtOnce, cols / kBlockCols - b)), t,
-                                  blocks + b * apart + t, apart);
+    for (int64_t b = 0; some && b < cols / kBlockCols; b += kAtOnce)
+      some(rows[t] + b * kBlockCols, static_cast<int>(std::min<int64_t>(kAtOnce, cols / kBlockCols - b)), t,
+           blocks + b * apart + t, apart);
     for (int64_t b = 0; kind == XKind::kSupers && b < cols / kSuperCols; ++b)
       PrepareTokenSuper(rows[t] + b * kSuperCols, supers + b * apart + t);
   }
