@@ -141,71 +141,83 @@ inline void QuadBlocks(const uint8_t* w, const XTokenBlock* x, int64_t blocks, i
     asm volatile(CELER_QUAD_LOOP(32, CELER_QUAD_SINGLES, 0, "") CELER_QUAD_OPERANDS);
 }
 
-// A sub-block's sums times its scales, and the next one begins.
-#define CELER_QUAD_SUB_END                                                                           \
-  "mla v0.4s, v8.4s, v30.4s\n mla v1.4s, v9.4s, v31.4s\n" CELER_QUAD_START(8, 9, zero, 0)            \
-  "mla v2.4s, v10.4s, v30.4s\n mla v3.4s, v11.4s, v31.4s\n" CELER_QUAD_START(10, 11, zero, 0)        \
-  "mla v4.4s, v12.4s, v30.4s\n mla v5.4s, v13.4s, v31.4s\n" CELER_QUAD_START(12, 13, zero, 0)        \
-  "mla v6.4s, v14.4s, v30.4s\n mla v7.4s, v15.4s, v31.4s\n" CELER_QUAD_START(14, 15, zero, 0)
+// A sub-block's sums times its scales, and the next one begins: from the starts at `start`, those of the tokens `each`
+// bytes apart.
+#define CELER_QUAD_SUB_END(each)                                                                     \
+  "mla v0.4s, v8.4s, v30.4s\n mla v1.4s, v9.4s, v31.4s\n" CELER_QUAD_START(8, 9, start, 0)           \
+  "mla v2.4s, v10.4s, v30.4s\n mla v3.4s, v11.4s, v31.4s\n" CELER_QUAD_START(10, 11, start, each)    \
+  "mla v4.4s, v12.4s, v30.4s\n mla v5.4s, v13.4s, v31.4s\n" CELER_QUAD_START(12, 13, start, 2*each)  \
+  "mla v6.4s, v14.4s, v30.4s\n mla v7.4s, v15.4s, v31.4s\n" CELER_QUAD_START(14, 15, start, 3*each)
 #define CELER_QUAD_SUB_SCALES "ldp q30, q31, [%[scales]], #32\n"
-// `middle_scales` and `middle` are for a sub-block that ends after 16 columns.
-#define CELER_QUAD_SUPER(middle_scales, middle)                                                                     \
-  CELER_QUAD_START(0, 1, zero, 0) CELER_QUAD_START(2, 3, zero, 0)                                                   \
-  CELER_QUAD_START(4, 5, zero, 0) CELER_QUAD_START(6, 7, zero, 0)                                                   \
-  CELER_QUAD_START(8, 9, zero, 0) CELER_QUAD_START(10, 11, zero, 0)                                                 \
-  CELER_QUAD_START(12, 13, zero, 0) CELER_QUAD_START(14, 15, zero, 0)                                               \
+// Tokens are `apart` bytes apart. `next_start` goes from a sub-block's start to the next one's; `middle_scales` and
+// `middle` are for a sub-block that ends after 16 columns.
+#define CELER_QUAD_SUPER(apart, each, next_start, middle_scales, middle)                                            \
+  "movi v0.4s, #0\n movi v1.4s, #0\n movi v2.4s, #0\n movi v3.4s, #0\n"                                             \
+  "movi v4.4s, #0\n movi v5.4s, #0\n movi v6.4s, #0\n movi v7.4s, #0\n"                                             \
+  CELER_QUAD_START(8, 9, start, 0) CELER_QUAD_START(10, 11, start, each)                                            \
+  CELER_QUAD_START(12, 13, start, 2*each) CELER_QUAD_START(14, 15, start, 3*each)                                   \
   CELER_QUAD_PAIR(24, 25, w, 0, 0)                                                                                  \
   CELER_QUAD_PAIR(26, 27, w, 0, 32)                                                                                 \
-  CELER_QUAD_LOAD(16, x, 0) CELER_QUAD_LOAD(17, x, 320) CELER_QUAD_LOAD(18, x, 640) CELER_QUAD_LOAD(19, x, 960)     \
+  CELER_QUAD_LOAD(16, x, 0) CELER_QUAD_LOAD(17, x, apart)                                                           \
+  CELER_QUAD_LOAD(18, x, 2*apart) CELER_QUAD_LOAD(19, x, 3*apart)                                                   \
   "1:\n"                                                                                                            \
   "add %[next_x], %[x], #32\n"                                                                                      \
   "add %[next_w], %[w], #256\n"                                                                                     \
   "cmp %[blocks], #1\n"                                                                                             \
   "csel %[next_x], %[x], %[next_x], eq\n"                                                                           \
-  "csel %[next_w], %[w], %[next_w], eq\n"                                                                           \
+  "csel %[next_w], %[w], %[next_w], eq\n" next_start                                                                \
   CELER_QUAD_STEP(24, 25, 16, 17, 18, 19, 0, CELER_QUAD_PAIR(28, 29, w, 0, 64), CELER_QUAD_LOAD(20, x, 16),         \
-                  CELER_QUAD_LOAD(21, x, 336), CELER_QUAD_LOAD(22, x, 656))                                         \
-  CELER_QUAD_STEP(26, 27, 16, 17, 18, 19, 1, CELER_QUAD_PAIR(24, 25, w, 0, 96), CELER_QUAD_LOAD(23, x, 976),        \
+                  CELER_QUAD_LOAD(21, x, apart+16), CELER_QUAD_LOAD(22, x, 2*apart+16))                             \
+  CELER_QUAD_STEP(26, 27, 16, 17, 18, 19, 1, CELER_QUAD_PAIR(24, 25, w, 0, 96), CELER_QUAD_LOAD(23, x, 3*apart+16), \
                   "prfm pldl1keep, [%[soon]]\n", "")                                                                \
   CELER_QUAD_STEP(28, 29, 16, 17, 18, 19, 2, CELER_QUAD_PAIR(26, 27, w, 0, 128), middle_scales, "", "")             \
   CELER_QUAD_STEP(24, 25, 16, 17, 18, 19, 3, CELER_QUAD_PAIR(28, 29, w, 0, 160), "", "", "")                        \
   middle                                                                                                            \
   CELER_QUAD_STEP(26, 27, 20, 21, 22, 23, 0, CELER_QUAD_PAIR(24, 25, w, 0, 192),                                    \
-                  CELER_QUAD_LOAD(16, next_x, 0), CELER_QUAD_LOAD(17, next_x, 320), "")                             \
+                  CELER_QUAD_LOAD(16, next_x, 0), CELER_QUAD_LOAD(17, next_x, apart), "")                           \
   CELER_QUAD_STEP(28, 29, 20, 21, 22, 23, 1, CELER_QUAD_PAIR(26, 27, w, 0, 224),                                    \
-                  CELER_QUAD_LOAD(18, next_x, 640), CELER_QUAD_LOAD(19, next_x, 960), "")                           \
+                  CELER_QUAD_LOAD(18, next_x, 2*apart), CELER_QUAD_LOAD(19, next_x, 3*apart), "")                   \
   CELER_QUAD_STEP(24, 25, 20, 21, 22, 23, 2, CELER_QUAD_SUB_SCALES, "prfm pldl1keep, [%[soon], #64]\n",             \
                   "add %[soon], %[soon], #128\n", "")                                                               \
   CELER_QUAD_STEP(26, 27, 20, 21, 22, 23, 3, "", "", "", "")                                                        \
-  CELER_QUAD_SUB_END                                                                                                \
+  CELER_QUAD_SUB_END(each)                                                                                          \
   CELER_QUAD_PAIR(24, 25, next_w, 0, 0)                                                                             \
   CELER_QUAD_PAIR(26, 27, next_w, 0, 32)                                                                            \
   "mov %[x], %[next_x]\n mov %[w], %[next_w]\n"                                                                     \
   "subs %[blocks], %[blocks], #1\n"                                                                                 \
   "b.ne 1b\n"                                                                                                       \
   "stp q0, q1, [%[sum]]\n stp q2, q3, [%[sum], #32]\n stp q4, q5, [%[sum], #64]\n stp q6, q7, [%[sum], #96]\n"
+// To the next sub-block's start; there is none after the last one (blocks was compared with 1).
+#define CELER_QUAD_NEXT_START "mov %[step], #16\n csel %[step], xzr, %[step], eq\n add %[start], %[start], %[step]\n"
 #define CELER_QUAD_SUPER_OPERANDS                                                                                   \
   : [w] "+&r"(w), [x] "+&r"(x), [blocks] "+&r"(blocks), [next_x] "=&r"(next_x), [next_w] "=&r"(next_w),             \
-    [scales] "+&r"(scales), [soon] "+&r"(soon)                                                                      \
-  : [zero] "r"(&zero), [sum] "r"(dots)                                                                              \
+    [scales] "+&r"(scales), [soon] "+&r"(soon), [start] "+&r"(start), [step] "=&r"(step)                            \
+  : [sum] "r"(dots)                                                                                                 \
   : CELER_QUAD_CLOBBERS
 
 // A super-block with kSubs scales as integers, to integer sums. The tokens stand side by side at x. 1 kB from `soon`
 // on is fetched into the L1 cache.
-template <int kSubs>
-inline void QuadSuper(const uint8_t* w, const int32_t* scales, const XTokenSuper* super, const void* soon,
+template <int kSubs, class XSuper>
+inline void QuadSuper(const uint8_t* w, const int32_t* scales, const XSuper* super, const void* soon,
                       int32x4_t (*dots)[2]) {
   const int32x4_t zero = vdupq_n_s32(0);
+  const void* start = &zero;
   const int8_t *x = super->q, *next_x;
   const uint8_t* next_w;
-  int64_t blocks = 8;
-  if constexpr (kSubs == 16)
-    asm volatile(CELER_QUAD_SUPER(CELER_QUAD_SUB_SCALES, CELER_QUAD_SUB_END) CELER_QUAD_SUPER_OPERANDS);
-  else
-    asm volatile(CELER_QUAD_SUPER("", "") CELER_QUAD_SUPER_OPERANDS);
+  int64_t blocks = 8, step;
+  if constexpr (requires { super->start; }) {
+    static_assert(kSubs == 8 && sizeof(XSuper) == 448);
+    start = super->start;
+    asm volatile(CELER_QUAD_SUPER(448, 448, CELER_QUAD_NEXT_START, "", "") CELER_QUAD_SUPER_OPERANDS);
+  } else if constexpr (kSubs == 16) {
+    asm volatile(CELER_QUAD_SUPER(320, 0, "", CELER_QUAD_SUB_SCALES, CELER_QUAD_SUB_END(0)) CELER_QUAD_SUPER_OPERANDS);
+  } else {
+    asm volatile(CELER_QUAD_SUPER(320, 0, "", "", "") CELER_QUAD_SUPER_OPERANDS);
+  }
 }
 
 #undef CELER_QUAD_SUPER_OPERANDS
+#undef CELER_QUAD_NEXT_START
 #undef CELER_QUAD_SUPER
 #undef CELER_QUAD_SUB_SCALES
 #undef CELER_QUAD_SUB_END

@@ -23,7 +23,6 @@ inline int32x4_t LoadFresh(const float* p) {
 // Where things stand in a super-block of values V.
 template <class V, int kSubCount, bool kMin>
 struct SuperFormat {
-  static_assert(!kMin || V::kUnit == 1.0f);
   using Values = V;
   static constexpr bool kHasMin = kMin;
   static constexpr int kSubs = kSubCount;

@@ -36,7 +36,7 @@ TileIsa WithFloats(TileIsa isa) {
 const TileIsa& Dotprod() {
   static const TileIsa isa = [] {
     TileIsa out = WithFloats(
-        TileIsa{.geometry = {.rows = 8, .step = 4, .bf16_step = 1, .nibble_excess = 0x08, .min_step = 4},
+        TileIsa{.geometry = {.rows = 8, .step = 4, .bf16_step = 1, .halves = Halves::kMixed, .min_step = 4},
                 // Neoverse N1: one stream without a prefetch reads 38 GB/s on two cores, four 30.
                 .streams = 1,
                 .x_tokens = kXUnitTokens,
@@ -50,7 +50,7 @@ const TileIsa& Dotprod() {
     out[PackedFormat::kNibbleMin] = {arm::TileNibbleMinDotprod, XKind::kBlocks};
     out[PackedFormat::kSuperQ2] = {arm::TileSuperQ2Dotprod, XKind::kSupers};
     out[PackedFormat::kSuperQ3] = {arm::TileSuperQ3Dotprod, XKind::kSupers};
-    out[PackedFormat::kSuperQ4] = {arm::TileSuperQ4Dotprod, XKind::kSupers};
+    out[PackedFormat::kSuperQ4] = {arm::TileSuperQ4Dotprod, XKind::kNibblesMin};
     out[PackedFormat::kSuperQ5] = {arm::TileSuperQ5Dotprod, XKind::kSupers};
     out[PackedFormat::kSuperQ6] = {arm::TileSuperQ6Dotprod, XKind::kSupers};
     return WithRounds(out);
@@ -61,7 +61,7 @@ const TileIsa& Dotprod() {
 const TileIsa& I8mm() {
   static const TileIsa isa = [] {
     TileIsa out = WithFloats(
-        TileIsa{.geometry = {.rows = 8, .step = 8, .bf16_step = 1, .nibble_excess = 0x88, .gap = 128},
+        TileIsa{.geometry = {.rows = 8, .step = 8, .bf16_step = 1, .halves = Halves::kExcess, .gap = 128},
                 .tile_groups = 3,  // 12 row pairs, which kernels take by threes
                 .head_bytes = arm::kStreamAhead,
                 .x_tokens = kXUnitTokens,

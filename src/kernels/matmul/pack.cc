@@ -241,9 +241,17 @@ void Read(const std::byte* row, int64_t b, DType dtype, Super* out) {
   }
 }
 
+// Bits of a byte of two nibbles that turn over, so that its halves are as `halves` says: with its highest bit
+// so, a number of four bits that was signed is 8 larger and has no sign, or the other way round.
+uint8_t FlippedBits(PackedFormat format, Halves halves) {
+  if (format == PackedFormat::kNibble)
+    return halves == Halves::kExcess ? 0x88 : halves == Halves::kMixed ? 0x08 : 0;
+  return format == PackedFormat::kSuperQ4 && halves == Halves::kMixed ? 0x80 : 0;
+}
+
 // Writes 32 columns of row r of a group.
 template <int kRows, int kStep>
-void PutValues(Values values, const int8_t* q, int r, uint8_t* out) {
+void PutValues(Values values, const int8_t* q, int r, uint8_t flip, uint8_t* out) {
   const auto at = [&](int step) { return out + (step * kRows + r) * kStep; };
   switch (values) {
     case Values::kByte:
@@ -254,7 +262,7 @@ void PutValues(Values values, const int8_t* q, int r, uint8_t* out) {
       for (int s = 0; s < 16 / kStep; ++s)
         for (int i = 0; i < kStep; ++i) {
           const int low = q[2 * s * kStep + i], high = q[(2 * s + 1) * kStep + i];
-          at(s)[i] = static_cast<uint8_t>((low & 15) | high << 4);
+          at(s)[i] = static_cast<uint8_t>(((low & 15) | high << 4) ^ flip);
         }
       return;
     case Values::kSix:
@@ -268,11 +276,11 @@ void PutValues(Values values, const int8_t* q, int r, uint8_t* out) {
   }
 }
 
-void Put(const PackGeometry& g, Values values, const int8_t* q, int r, uint8_t* out) {
-  if (g.rows == 8 && g.step == 8) return PutValues<8, 8>(values, q, r, out);
-  if (g.rows == 8 && g.step == 4) return PutValues<8, 4>(values, q, r, out);
+void Put(const PackGeometry& g, Values values, const int8_t* q, int r, uint8_t flip, uint8_t* out) {
+  if (g.rows == 8 && g.step == 8) return PutValues<8, 8>(values, q, r, flip, out);
+  if (g.rows == 8 && g.step == 4) return PutValues<8, 4>(values, q, r, flip, out);
   CELER_CHECK(g.rows == 16 && g.step == 4);
-  PutValues<16, 4>(values, q, r, out);
+  PutValues<16, 4>(values, q, r, flip, out);
 }
 
 void PackBlocks(const WeightView& w, const PackGeometry& g, const PackedShape& shape, int64_t group,
@@ -303,14 +311,10 @@ void PackBlocks(const WeightView& w, const PackGeometry& g, const PackedShape& s
           } else {
             Read(w.Row(row), b, w.dtype, &block);
           }
-          if (shape.format == PackedFormat::kNibble)
-            for (int i = 0; i < 32; ++i)
-              block.q[i] = static_cast<int8_t>(
-                  block.q[i] + (i / g.step % 2 == 0 ? g.nibble_excess & 15 : g.nibble_excess >> 4));
           if (info.scale_bytes == 2) std::memcpy(out + 2 * r, &block.scale, 2);
           if (info.has_min) std::memcpy(out + mins + 2 * r, &block.min, 2);
         }
-        Put(g, info.values, block.q, static_cast<int>(r),
+        Put(g, info.values, block.q, static_cast<int>(r), FlippedBits(shape.format, g.halves),
             out + header + (b - c / 32) * ValueBytes(info.values) * g.rows);
       }
     }
@@ -336,7 +340,7 @@ void PackSupers(const WeightView& w, const PackGeometry& g, const PackedShape& s
           out[mins + (s / g.min_step * g.rows + r) * g.min_step + s % g.min_step] = super.sub_min[s];
       }
       for (int i = 0; i < 8; ++i)
-        Put(g, info.values, super.q + 32 * i, static_cast<int>(r),
+        Put(g, info.values, super.q + 32 * i, static_cast<int>(r), FlippedBits(shape.format, g.halves),
             out + values + i * ValueBytes(info.values) * g.rows);
     }
     out += values + 8 * ValueBytes(info.values) * g.rows;

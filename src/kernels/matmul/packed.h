@@ -31,11 +31,11 @@ enum class PackedFormat : uint8_t {
   kByteMin,    // signed, f16 scale and min: Q5_1
   kByteWide,   // signed, f32 scale: celer's int8 in groups
   kByteRow,    // the same with one scale to a row
-  kNibble,     // signed or with an excess (PackGeometry), f16 scale: Q4_0
+  kNibble,     // signed, or see Halves; f16 scale: Q4_0
   kNibbleMin,  // unsigned, f16 scale and min: Q4_1, celer's int4
   kSuperQ2,    // unsigned nibbles, 16 subs with min
   kSuperQ3,    // signed nibbles, 16 subs
-  kSuperQ4,    // unsigned nibbles, 8 subs with min
+  kSuperQ4,    // unsigned nibbles, or see Halves; 8 subs with min
   kSuperQ5,    // unsigned bytes, 8 subs with min
   kSuperQ6,    // signed sixes, 16 subs
   kF32,        // as they are, step 1
@@ -44,12 +44,19 @@ enum class PackedFormat : uint8_t {
 };
 constexpr int kPackedFormats = 15;
 
+// How the halves of a byte hold kNibble's and kSuperQ4's values.
+enum class Halves : uint8_t {
+  kPlain,   // signed and unsigned
+  kExcess,  // kNibble: + 8
+  kMixed,   // the low one unsigned (kNibble: + 8), the high one signed (kSuperQ4: - 8)
+};
+
 struct PackGeometry {
-  int rows;                   // interleaved
-  int step;                   // columns of a row that stay together, in integer formats
-  int bf16_step;              // the same for bf16
-  uint8_t nibble_excess = 0;  // what kNibble adds to the values in the low and in the high half of a byte
-  int min_step = 1;           // sub-blocks of a row whose minima stay together
+  int rows;       // interleaved
+  int step;       // columns of a row that stay together, in integer formats
+  int bf16_step;  // the same for bf16
+  Halves halves = Halves::kPlain;
+  int min_step = 1;  // sub-blocks of a row whose minima stay together
   // Bytes between row groups. Groups are often a multiple of 1 kB and streams 2^n of them apart: without a
   // gap all streams of a token then use the same sets of the L1 cache at the same time. Super-blocks have
   // none: they are slower with it.
@@ -159,5 +166,11 @@ struct XTokenSuper {
   int8_t low32[8], high32[8], low16[16], high16[16];
   float scale, unused[3];  // five cache lines
 };
+// kNibblesMin, for Halves::kMixed: columns as for kNibbles. The sums of sub-blocks begin with what makes up
+// for the halves of bytes that are 8 too small, the low ones too unless the token is alone in its unit.
+struct XTokenNibbleSuper : XTokenSuper {
+  int32_t start[8][4];  // four times the same
+};
+static_assert(sizeof(XTokenNibbleSuper) == 448);
 
 }  // namespace celer

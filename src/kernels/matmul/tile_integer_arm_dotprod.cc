@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <type_traits>
 #include <utility>
 
 #include "kernels/matmul/byte_loops_dotprod.h"
@@ -35,8 +36,8 @@ inline __attribute__((always_inline)) void ForEach(F f) {
 }
 
 // Values of 32 columns, which are kParts parts of kSteps steps of four columns: one part of four rows. kUnit
-// is what the values are too small by; kZero: with kNibbles' activations, whose `zero` is subtracted in the
-// end.
+// is what the values are too small by; kZero: with activations for nibbles, which make up for what bytes are
+// off.
 template <bool kIsZero>
 struct BytesOf {
   static constexpr int kBytes = 32 * kRows, kParts = 8, kSteps = 1;
@@ -50,13 +51,14 @@ using Bytes = BytesOf<false>;
 struct SignedNibbles {
   static constexpr int kBytes = 16 * kRows, kParts = 4, kSteps = 2;
   static constexpr float kUnit = 1.0f / 16;
+  static constexpr bool kZero = false;
   static inline void Load(const uint8_t* p, int part, int half, int8x16_t w[kSteps]) {
     const uint8x16_t packed = vld1q_u8(p + part * 32 + half * 16);
     w[0] = vreinterpretq_s8_u8(vshlq_n_u8(packed, 4));
     w[1] = vreinterpretq_s8_u8(vandq_u8(packed, vdupq_n_u8(0xF0)));
   }
 };
-// Low halves with an excess of 8, signed high ones that are left where they stand (XTokenBlock).
+// Halves::kMixed: low halves less 8, high ones left where they stand (XTokenBlock).
 struct MixedNibbles {
   static constexpr int kBytes = 16 * kRows, kParts = 4, kSteps = 2;
   static constexpr float kUnit = 1.0f / 16;
@@ -80,6 +82,7 @@ struct UnsignedNibbles {
 struct Sixes {
   static constexpr int kBytes = 24 * kRows, kParts = 2, kSteps = 4;
   static constexpr float kUnit = 1.0f / 4;
+  static constexpr bool kZero = false;
   static inline void Load(const uint8_t* p, int part, int half, int8x16_t w[kSteps]) {
     uint8x16_t plane[3];
     CELER_UNROLL for (int s = 0; s < 3; ++s) {
@@ -126,7 +129,7 @@ using NibbleMin = BlockFormat<UnsignedNibbles, 2, true>;
 
 using SuperQ2 = SuperFormat<UnsignedNibbles, 16, true>;
 using SuperQ3 = SuperFormat<SignedNibbles, 16, false>;
-using SuperQ4 = SuperFormat<UnsignedNibbles, 8, true>;
+using SuperQ4 = SuperFormat<MixedNibbles, 8, true>;
 using SuperQ5 = SuperFormat<Bytes, 8, true>;
 using SuperQ6 = SuperFormat<Sixes, 16, false>;
 
@@ -212,6 +215,9 @@ inline void LoneNibbles(const uint8_t* w, int64_t blocks, const XTokenBlock* x,
   }
 }
 
+template <class Format>
+using XSuperOf = std::conditional_t<Format::Values::kZero, XTokenNibbleSuper, XTokenSuper>;
+
 // The minima of a super-block's four rows, four sub-blocks to a register, times sums of activations.
 template <int kSubs>
 inline __attribute__((always_inline)) int32x4_t DotMins(const int8x16_t (&min)[kSubs / 4],
@@ -233,13 +239,14 @@ struct SuperScales {
 template <class Format>
 inline SuperScales LoadScales(const uint8_t* head) {
   SuperScales scales = {LoadHalves(head), {}};
+  CELER_UNROLL for (float32x4_t& d : scales.d.half) d = vmulq_n_f32(d, Format::Values::kUnit);
   if constexpr (Format::kHasMin) scales.dmin = LoadHalves(head + 2 * kRows);
   return scales;
 }
 // From integers to floats, less the minima.
 template <class Format, int kT>
 inline __attribute__((always_inline)) void FinishSuper(const uint8_t* head, const SuperScales& scales,
-                                                       const XTokenSuper* x,
+                                                       const XSuperOf<Format>* x,
                                                        const int32x4_t (&dots)[kT][kHalves],
                                                        float32x4_t (&sum)[kT][kHalves]) {
   constexpr int kRegisters = Format::kHasMin ? Format::kSubs / 4 : 1;
@@ -259,7 +266,7 @@ inline __attribute__((always_inline)) void FinishSuper(const uint8_t* head, cons
 
 // The same for `supers` super-blocks.
 template <class Format, int kT>
-inline void Supers(const uint8_t* w, int64_t supers, const XTokenSuper* x, int apart,
+inline void Supers(const uint8_t* w, int64_t supers, const XSuperOf<Format>* x, int apart,
                    float32x4_t (&sum)[kT][kHalves]) {
   using Values = typename Format::Values;
   for (int64_t s = 0; s < supers; ++s, x += apart) {
@@ -272,8 +279,10 @@ inline void Supers(const uint8_t* w, int64_t supers, const XTokenSuper* x, int a
       int32x4_t dot[kT][kHalves];
       CELER_UNROLL for (int half_block = 0; half_block < 2; ++half_block) {
         if (Format::kSubs == 16 || half_block == 0)
-          CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h) dot[t][h] =
-              vdupq_n_s32(0);
+          CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h) {
+            dot[t][h] = vdupq_n_s32(0);
+            if constexpr (Values::kZero) dot[t][h] = vld1q_s32(x[t].start[b]);
+          }
         int8x16_t columns[kT];
         CELER_UNROLL for (int t = 0; t < kT; ++t) columns[t] = vld1q_s8(x[t].q + 32 * b + 16 * half_block);
         DotHalf<Values, kT>(w, half_block, columns, dot);
@@ -292,8 +301,12 @@ inline void Supers(const uint8_t* w, int64_t supers, const XTokenSuper* x, int a
 
 template <class Format, int kT>
 inline void Store(const float32x4_t (&sum)[kT][kHalves], float* out, int64_t stride) {
+  constexpr float kUnit = requires {
+    Format::kSubs;
+  }
+  ? 1 : Format::Values::kUnit;
   CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h)
-      vst1q_f32(out + t * stride + 4 * h, vmulq_n_f32(sum[t][h], Format::Values::kUnit));
+      vst1q_f32(out + t * stride + 4 * h, vmulq_n_f32(sum[t][h], kUnit));
 }
 
 // All columns of a row group times kT tokens from `token` on.
@@ -303,10 +316,13 @@ inline void GroupTimes(const TileJob& job, const uint8_t* w, int token, float* o
   const uint8_t* const x = job.x + token / kXUnitTokens * job.x_bytes;
   float32x4_t sum[kT][kHalves];
   CELER_UNROLL for (int t = 0; t < kT; ++t) sum[t][0] = sum[t][1] = vdupq_n_f32(0);
-  if constexpr (requires { Format::kSubs; })
-    Supers<Format, kT>(w, job.cols / kSuperCols, reinterpret_cast<const XTokenSuper*>(x) + (token - unit),
-                       apart, sum);
-  else {
+  if constexpr (requires { Format::kSubs; }) {
+    const auto* const first = reinterpret_cast<const XSuperOf<Format>*>(x) + (token - unit);
+    if constexpr (kT == 1 && __is_same(Format, SuperQ4))
+      if (apart == 1)
+        return NibbleSupers(w, first, job.cols / kSuperCols, 1, 0, out + token * job.out_stride);
+    Supers<Format, kT>(w, job.cols / kSuperCols, first, apart, sum);
+  } else {
     const auto* const first = reinterpret_cast<const XTokenBlock*>(x) + (token - unit);
     const int64_t blocks = job.cols / kBlockCols;
     const Soon next_group = {w + job.group_bytes + token / 4 * blocks * 128, 128};
@@ -387,7 +403,7 @@ requires requires {
   Format::kSubs;
 }
 struct Plain<Format> {
-  using X = XTokenSuper;
+  using X = XSuperOf<Format>;
   using V = typename Format::Values;
   static constexpr int64_t kCols = kSuperCols, kSubScales = 8 * Bytes::kBytes,
                            kScales = kSubScales + Format::kSubs * kRows * 4,
@@ -409,7 +425,7 @@ struct Plain<Format> {
       const uint8_t* const head = group + (first + s) * Format::kBytes;
       int32x4_t dots[4][kHalves];
       QuadSuper<Format::kSubs>(plain, reinterpret_cast<const int32_t*>(plain + kSubScales), x,
-                               soon->q + index % 2 * 256, dots);
+                               soon->q + index % 2 * (4 * sizeof(X) - 1024), dots);
       FinishSuper<Format, 4>(head, *reinterpret_cast<const SuperScales*>(plain + kScales), x, dots, sum);
     }
   }
@@ -478,12 +494,12 @@ inline bool OneToken(const TileJob& job, BlockFormat<V, kScaleBytes, kMin>) {
   }
   return true;
 }
-template <class Format>
-inline bool OneTokenSupers(const TileJob& job, decltype(NibbleSupers)* loop) {
+template <class Format, class Loop>
+inline bool OneTokenSupers(const TileJob& job, Loop loop) {
   if (job.tokens != 1) return false;
   const int64_t supers = job.cols / kSuperCols;
   for (int g = 0; g < job.groups; ++g)
-    loop(job.w + g * job.group_bytes, reinterpret_cast<const XTokenSuper*>(job.x), supers, job.rounds,
+    loop(job.w + g * job.group_bytes, reinterpret_cast<const XSuperOf<Format>*>(job.x), supers, job.rounds,
          job.round_bytes - supers * Format::kBytes, job.out + g * job.rounds * kRows);
   return true;
 }

@@ -61,14 +61,19 @@ NibbleSteps RoundForNibbles(const float* x, float32x4_t inverse) {
   return {narrow(low[0], low[1]), narrow(high[0], high[1])};
 }
 
-// To a token's 16 columns. Returns what adds up to `zero`: an eighth of what comes from the excess of the
-// weights, in 16 bits.
+// To a token's 16 columns.
+NibbleSteps QuantizeForNibbles(const float* x, float32x4_t inverse, int8_t* q) {
+  const NibbleSteps both = RoundForNibbles<4>(x, inverse);
+  const int32x2x2_t steps =
+      vzip_s32(vreinterpret_s32_s8(vmovn_s16(both.lows)), vreinterpret_s32_s8(vmovn_s16(both.highs)));
+  vst1q_s8(q, vreinterpretq_s8_s32(vcombine_s32(steps.val[0], steps.val[1])));
+  return both;
+}
+// The same; returns what adds up to `zero`: an eighth of what comes from the excess of the weights, in 16
+// bits.
 template <bool kLone>
 int16x8_t QuantizeForNibbles(const float* x, float32x4_t inverse, XTokenBlock& block, int half, int) {
-  const auto [lows, highs] = RoundForNibbles<4>(x, inverse);
-  const int32x2x2_t steps =
-      vzip_s32(vreinterpret_s32_s8(vmovn_s16(lows)), vreinterpret_s32_s8(vmovn_s16(highs)));
-  vst1q_s8(block.q + 16 * half, vreinterpretq_s8_s32(vcombine_s32(steps.val[0], steps.val[1])));
+  const auto [lows, highs] = QuantizeForNibbles(x, inverse, block.q + 16 * half);
   return kLone ? vaddq_s16(vshlq_n_s16(lows, 4), highs) : highs;
 }
 // The same for token t of a pair. kLone: see XPairBlock.
@@ -244,6 +249,29 @@ void PrepareTokenSuper(const float* x, XTokenSuper* out) {
   for (int s = 0; s < 16; s += 8) SplitSums(sums.of16 + s, out->low16 + s, out->high16 + s);
 }
 
+void PrepareTokenNibbles(const float* x, bool lone, XTokenNibbleSuper* out) {
+  float32x4_t max = vdupq_n_f32(0);
+  for (int b = 0; b < 8; ++b) max = vmaxq_f32(max, LargestOfBlock<4>(x + b * kBlockCols));
+  const float largest = vmaxvq_f32(max);
+  const float32x4_t inverse = vdupq_n_f32(largest > 0 ? 127.0f / largest : 0.0f);
+  int16_t sums[8];
+  for (int b = 0; b < 8; ++b) {
+    int16x8_t low = vdupq_n_s16(0), high = vdupq_n_s16(0);
+    for (int i = 0; i < kBlockCols; i += 16) {
+      const auto [lows, highs] =
+          QuantizeForNibbles(x + b * kBlockCols + i, inverse, out->q + b * kBlockCols + i);
+      low = vaddq_s16(low, lows);
+      high = vaddq_s16(high, highs);
+    }
+    const int32_t low_sum = vaddlvq_s16(low), high_sum = vaddlvq_s16(high);
+    // A low column is its integer and a sixteenth of the high one's.
+    sums[b] = static_cast<int16_t>((16 * low_sum + 17 * high_sum + 8) >> 4);
+    vst1q_s32(out->start[b], vdupq_n_s32(128 * (high_sum + (lone ? 0 : low_sum))));
+  }
+  SplitSums(sums, out->low32, out->high32);
+  out->scale = largest / 127.0f;
+}
+
 void PrepareSupers(const float* const* rows, int tokens, int64_t cols, XPairSuper* out, int apart) {
   for (int64_t b = 0; b < cols / kSuperCols; ++b) {
     XPairSuper& super = out[b * apart];
@@ -323,6 +351,8 @@ int64_t XTokenBytes(XKind kind, int64_t cols) {
     return kXUnitTokens * cols / kBlockCols * static_cast<int64_t>(sizeof(XTokenBlock));
   if (kind == XKind::kSupers)
     return kXUnitTokens * cols / kSuperCols * static_cast<int64_t>(sizeof(XTokenSuper));
+  if (kind == XKind::kNibblesMin)
+    return kXUnitTokens * cols / kSuperCols * static_cast<int64_t>(sizeof(XTokenNibbleSuper));
   return XPairBytes(kind, cols);
 }
 
@@ -331,16 +361,21 @@ void PrepareXToken(XKind kind, const float* const* rows, int tokens, int64_t col
                     : kind != XKind::kNibbles ? nullptr
                     : tokens == 1             ? PrepareSome<XKind::kNibbles, true, XTokenBlock>
                                               : PrepareSome<XKind::kNibbles, false, XTokenBlock>;
-  if (!some && kind != XKind::kSupers) return PrepareXPair(kind, rows, tokens, cols, out);
+  const bool supers_only = kind == XKind::kSupers || kind == XKind::kNibblesMin;
+  if (!some && !supers_only) return PrepareXPair(kind, rows, tokens, cols, out);
   const int apart = XTokens(tokens);
   auto* const blocks = reinterpret_cast<XTokenBlock*>(out);
   auto* const supers = reinterpret_cast<XTokenSuper*>(out);
+  auto* const nibbles = reinterpret_cast<XTokenNibbleSuper*>(out);
   for (int t = 0; t < tokens; ++t) {
     for (int64_t b = 0; some && b < cols / kBlockCols; b += kAtOnce)
       some(rows[t] + b * kBlockCols, static_cast<int>(std::min<int64_t>(kAtOnce, cols / kBlockCols - b)), t,
            blocks + b * apart + t, apart);
-    for (int64_t b = 0; kind == XKind::kSupers && b < cols / kSuperCols; ++b)
-      PrepareTokenSuper(rows[t] + b * kSuperCols, supers + b * apart + t);
+    for (int64_t b = 0; supers_only && b < cols / kSuperCols; ++b)
+      if (const float* const from = rows[t] + b * kSuperCols; kind == XKind::kSupers)
+        PrepareTokenSuper(from, supers + b * apart + t);
+      else
+        PrepareTokenNibbles(from, tokens == 1, nibbles + b * apart + t);
   }
 }
 

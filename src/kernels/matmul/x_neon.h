@@ -14,8 +14,8 @@ int64_t XPairBytes(XKind kind, int64_t cols);
 // is not there is zeros.
 void PrepareXPair(XKind kind, const float* const* rows, int tokens, int64_t cols, uint8_t* out);
 
-// The same for kBlocks and kNibbles, XTokenBlock[cols / 32][XTokens(tokens)], and kSupers, XTokenSuper[cols /
-// 256][XTokens(tokens)]. Floats and bf16 are those of pairs.
+// The same for kBlocks and kNibbles, XTokenBlock[cols / 32][XTokens(tokens)], kSupers, XTokenSuper[cols /
+// 256][XTokens(tokens)], and kNibblesMin, the same of XTokenNibbleSuper. Floats and bf16 are those of pairs.
 int64_t XTokenBytes(XKind kind, int64_t cols);
 void PrepareXToken(XKind kind, const float* const* rows, int tokens, int64_t cols, uint8_t* out);
 
