@@ -241,8 +241,8 @@ void Read(const std::byte* row, int64_t b, DType dtype, Super* out) {
   }
 }
 
-// Bits of a byte of two nibbles that turn over, so that its halves are as `halves` says: with its highest bit
-// so, a number of four bits that was signed is 8 larger and has no sign, or the other way round.
+// The bits of a byte that make its two halves what `halves` says: turning over the highest bit of a signed
+// number of four bits makes it an unsigned one that is 8 larger, and the other way round.
 uint8_t FlippedBits(PackedFormat format, Halves halves) {
   if (format == PackedFormat::kNibble)
     return halves == Halves::kExcess ? 0x88 : halves == Halves::kMixed ? 0x08 : 0;

@@ -74,7 +74,7 @@ enum class XKind : uint8_t {
   kFloat,
   kBf16,
   kNibbles,     // NEON: for weights whose nibbles are multiplied where they stand, see XPairBlock
-  kNibblesMin,  // the same for formats with a minimum
+  kNibblesMin,  // the same for formats with a minimum: Q4_1, or for dot products Q4_K
 };
 constexpr int kXKinds = 7;
 

@@ -36,13 +36,13 @@ inline __attribute__((always_inline)) void ForEach(F f) {
 }
 
 // Values of 32 columns, which are kParts parts of kSteps steps of four columns: one part of four rows. kUnit
-// is what the values are too small by; kZero: with activations for nibbles, which make up for what bytes are
-// off.
-template <bool kIsZero>
+// is what the values are too small by; kNibbleX: with activations for nibbles (XTokenBlock,
+// XTokenNibbleSuper), which make up for what the halves of bytes are off.
+template <bool kOfNibbles>
 struct BytesOf {
   static constexpr int kBytes = 32 * kRows, kParts = 8, kSteps = 1;
   static constexpr float kUnit = 1.0f;
-  static constexpr bool kZero = kIsZero;
+  static constexpr bool kNibbleX = kOfNibbles;
   static inline void Load(const uint8_t* p, int part, int half, int8x16_t w[kSteps]) {
     w[0] = vreinterpretq_s8_u8(vld1q_u8(p + part * 32 + half * 16));
   }
@@ -51,7 +51,7 @@ using Bytes = BytesOf<false>;
 struct SignedNibbles {
   static constexpr int kBytes = 16 * kRows, kParts = 4, kSteps = 2;
   static constexpr float kUnit = 1.0f / 16;
-  static constexpr bool kZero = false;
+  static constexpr bool kNibbleX = false;
   static inline void Load(const uint8_t* p, int part, int half, int8x16_t w[kSteps]) {
     const uint8x16_t packed = vld1q_u8(p + part * 32 + half * 16);
     w[0] = vreinterpretq_s8_u8(vshlq_n_u8(packed, 4));
@@ -62,7 +62,7 @@ struct SignedNibbles {
 struct MixedNibbles {
   static constexpr int kBytes = 16 * kRows, kParts = 4, kSteps = 2;
   static constexpr float kUnit = 1.0f / 16;
-  static constexpr bool kZero = true;
+  static constexpr bool kNibbleX = true;
   static inline void Load(const uint8_t* p, int part, int half, int8x16_t w[kSteps]) {
     const uint8x16_t packed = vld1q_u8(p + part * 32 + half * 16);
     w[0] = vreinterpretq_s8_u8(veorq_u8(vshlq_n_u8(packed, 4), vdupq_n_u8(0x80)));
@@ -72,7 +72,7 @@ struct MixedNibbles {
 struct UnsignedNibbles {
   static constexpr int kBytes = 16 * kRows, kParts = 4, kSteps = 2;
   static constexpr float kUnit = 1.0f;
-  static constexpr bool kZero = false;
+  static constexpr bool kNibbleX = false;
   static inline void Load(const uint8_t* p, int part, int half, int8x16_t w[kSteps]) {
     const uint8x16_t packed = vld1q_u8(p + part * 32 + half * 16);
     w[0] = vreinterpretq_s8_u8(vandq_u8(packed, vdupq_n_u8(15)));
@@ -82,7 +82,7 @@ struct UnsignedNibbles {
 struct Sixes {
   static constexpr int kBytes = 24 * kRows, kParts = 2, kSteps = 4;
   static constexpr float kUnit = 1.0f / 4;
-  static constexpr bool kZero = false;
+  static constexpr bool kNibbleX = false;
   static inline void Load(const uint8_t* p, int part, int half, int8x16_t w[kSteps]) {
     uint8x16_t plane[3];
     CELER_UNROLL for (int s = 0; s < 3; ++s) {
@@ -165,7 +165,7 @@ inline void Blocks(const uint8_t* w, int64_t spans, int64_t span, const XTokenBl
                                    : Format::kScaleBytes == 2 ? QuadHeader::kHalves
                                                               : QuadHeader::kSingles;
     if (span == kBlockCols)
-      return QuadBlocks<kHeader, Values::kZero>(w, x, spans, apart, soon.from, soon.step, sum);
+      return QuadBlocks<kHeader, Values::kNibbleX>(w, x, spans, apart, soon.from, soon.step, sum);
   }
   for (int64_t s = 0; s < spans; ++s) {
     const F32x8 scale = Format::Scales(w);
@@ -182,7 +182,7 @@ inline void Blocks(const uint8_t* w, int64_t spans, int64_t span, const XTokenBl
         DotHalf<Values, kT>(w, half_block, columns, dot);
       }
       CELER_UNROLL for (int t = 0; t < kT; ++t) {
-        const float32x4_t zero = vld1q_f32(Values::kZero ? x[t].zero : x[t].start);
+        const float32x4_t zero = vld1q_f32(Values::kNibbleX ? x[t].zero : x[t].start);
         CELER_UNROLL for (int h = 0; h < kHalves; ++h) sum[t][h] =
             vfmaq_f32(sum[t][h], vsubq_f32(vreinterpretq_f32_s32(dot[t][h]), zero), scale.half[h]);
         if constexpr (Format::kHasMin) {
@@ -194,29 +194,8 @@ inline void Blocks(const uint8_t* w, int64_t spans, int64_t span, const XTokenBl
   }
 }
 
-// The same for a token that is alone in its unit.
-inline void LoneNibbles(const uint8_t* w, int64_t blocks, const XTokenBlock* x,
-                        float32x4_t (&sum)[1][kHalves]) {
-  for (int64_t b = 0; b < blocks; ++b, ++x, w += Nibble::kHeader + MixedNibbles::kBytes) {
-    const F32x8 scale = Nibble::Scales(w);
-    const int8x16_t columns[2] = {vld1q_s8(x->q), vld1q_s8(x->q + 16)};
-    CELER_UNROLL for (int h = 0; h < kHalves; ++h) {
-      int32x4_t low = vdupq_n_s32(0), dot = vreinterpretq_s32_f32(vld1q_f32(x->start));
-      ForEach<4>([&](auto part) __attribute__((always_inline)) {
-        const uint8x16_t packed = vld1q_u8(w + Nibble::kHeader + part * 32 + h * 16);
-        const int8x16_t lows = vreinterpretq_s8_u8(vandq_u8(packed, vdupq_n_u8(15)));
-        low = vdotq_laneq_s32(low, lows, columns[part / 2], part % 2 * 2);
-        dot = vdotq_laneq_s32(dot, vreinterpretq_s8_u8(packed), columns[part / 2], part % 2 * 2 + 1);
-      });
-      dot = vaddq_s32(dot, vshlq_n_s32(low, 4));
-      sum[0][h] =
-          vfmaq_f32(sum[0][h], vsubq_f32(vreinterpretq_f32_s32(dot), vld1q_f32(x->zero)), scale.half[h]);
-    }
-  }
-}
-
 template <class Format>
-using XSuperOf = std::conditional_t<Format::Values::kZero, XTokenNibbleSuper, XTokenSuper>;
+using XSuperOf = std::conditional_t<Format::Values::kNibbleX, XTokenNibbleSuper, XTokenSuper>;
 
 // The minima of a super-block's four rows, four sub-blocks to a register, times sums of activations.
 template <int kSubs>
@@ -281,7 +260,7 @@ inline void Supers(const uint8_t* w, int64_t supers, const XSuperOf<Format>* x, 
         if (Format::kSubs == 16 || half_block == 0)
           CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h) {
             dot[t][h] = vdupq_n_s32(0);
-            if constexpr (Values::kZero) dot[t][h] = vld1q_s32(x[t].start[b]);
+            if constexpr (Values::kNibbleX) dot[t][h] = vld1q_s32(x[t].start[b]);
           }
         int8x16_t columns[kT];
         CELER_UNROLL for (int t = 0; t < kT; ++t) columns[t] = vld1q_s8(x[t].q + 32 * b + 16 * half_block);
@@ -301,12 +280,38 @@ inline void Supers(const uint8_t* w, int64_t supers, const XSuperOf<Format>* x, 
 
 template <class Format, int kT>
 inline void Store(const float32x4_t (&sum)[kT][kHalves], float* out, int64_t stride) {
-  constexpr float kUnit = requires {
+  constexpr bool kSupers = requires {
     Format::kSubs;
-  }
-  ? 1 : Format::Values::kUnit;
+  };  // are scaled already
+  constexpr float kUnit = kSupers ? 1.0f : Format::Values::kUnit;
   CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h)
       vst1q_f32(out + t * stride + 4 * h, vmulq_n_f32(sum[t][h], kUnit));
+}
+
+// All columns of a row group times a token for whose nibbles it matters that it is alone in its unit.
+inline void LoneGroup(const TileJob& job, const uint8_t* w, const uint8_t* unit, float* out, SuperQ4) {
+  NibbleSupers(w, reinterpret_cast<const XTokenNibbleSuper*>(unit), job.cols / kSuperCols, 1, 0, out);
+}
+inline void LoneGroup(const TileJob& job, const uint8_t* w, const uint8_t* unit, float* out, Nibble) {
+  const auto* x = reinterpret_cast<const XTokenBlock*>(unit);
+  float32x4_t sum[1][kHalves] = {};
+  for (int64_t c = 0; c < job.cols; c += kBlockCols, ++x, w += Nibble::kHeader + MixedNibbles::kBytes) {
+    const F32x8 scale = Nibble::Scales(w);
+    const int8x16_t columns[2] = {vld1q_s8(x->q), vld1q_s8(x->q + 16)};
+    CELER_UNROLL for (int h = 0; h < kHalves; ++h) {
+      int32x4_t low = vdupq_n_s32(0), dot = vreinterpretq_s32_f32(vld1q_f32(x->start));
+      ForEach<4>([&](auto part) __attribute__((always_inline)) {
+        const uint8x16_t packed = vld1q_u8(w + Nibble::kHeader + part * 32 + h * 16);
+        const int8x16_t lows = vreinterpretq_s8_u8(vandq_u8(packed, vdupq_n_u8(15)));
+        low = vdotq_laneq_s32(low, lows, columns[part / 2], part % 2 * 2);
+        dot = vdotq_laneq_s32(dot, vreinterpretq_s8_u8(packed), columns[part / 2], part % 2 * 2 + 1);
+      });
+      dot = vaddq_s32(dot, vshlq_n_s32(low, 4));
+      sum[0][h] =
+          vfmaq_f32(sum[0][h], vsubq_f32(vreinterpretq_f32_s32(dot), vld1q_f32(x->zero)), scale.half[h]);
+    }
+  }
+  Store<Nibble, 1>(sum, out, 0);
 }
 
 // All columns of a row group times kT tokens from `token` on.
@@ -314,21 +319,18 @@ template <class Format, int kT>
 inline void GroupTimes(const TileJob& job, const uint8_t* w, int token, float* out) {
   const int unit = token / kXUnitTokens * kXUnitTokens, apart = XTokens(job.tokens - unit);
   const uint8_t* const x = job.x + token / kXUnitTokens * job.x_bytes;
+  if constexpr (kT == 1 && Format::Values::kNibbleX)
+    if (apart == 1) return LoneGroup(job, w, x, out + token * job.out_stride, Format());
   float32x4_t sum[kT][kHalves];
   CELER_UNROLL for (int t = 0; t < kT; ++t) sum[t][0] = sum[t][1] = vdupq_n_f32(0);
   if constexpr (requires { Format::kSubs; }) {
     const auto* const first = reinterpret_cast<const XSuperOf<Format>*>(x) + (token - unit);
-    if constexpr (kT == 1 && __is_same(Format, SuperQ4))
-      if (apart == 1)
-        return NibbleSupers(w, first, job.cols / kSuperCols, 1, 0, out + token * job.out_stride);
     Supers<Format, kT>(w, job.cols / kSuperCols, first, apart, sum);
   } else {
     const auto* const first = reinterpret_cast<const XTokenBlock*>(x) + (token - unit);
     const int64_t blocks = job.cols / kBlockCols;
     const Soon next_group = {w + job.group_bytes + token / 4 * blocks * 128, 128};
-    if (kT == 1 && Format::Values::kZero && apart == 1) {
-      if constexpr (kT == 1) LoneNibbles(w, blocks, first, sum);
-    } else if (job.span == kBlockCols)  // a constant for the compiler
+    if (job.span == kBlockCols)  // a constant for the compiler
       Blocks<Format, kT>(w, blocks, kBlockCols, first, apart, next_group, sum);
     else
       Blocks<Format, kT>(w, job.cols / job.span, job.span, first, apart, next_group, sum);
@@ -368,7 +370,7 @@ template <class Format>
 struct Plain {
   using X = XTokenBlock;
   using V = typename Format::Values;
-  using As = BlockFormat<BytesOf<V::kZero>, 4, Format::kHasMin>;
+  using As = BlockFormat<BytesOf<V::kNibbleX>, 4, Format::kHasMin>;
   static constexpr int64_t kCols = kBlockCols, kBytes = As::kHeader + Bytes::kBytes;
   // `count` of them from `first` on.
   static void Unpack(const TileJob& job, const uint8_t* group, int64_t first, int64_t count, uint8_t* to) {

@@ -41,7 +41,7 @@ int16x8_t Quantize16(const float* x, float32x4_t inverse, int8_t* q0, int8_t* q1
 
 // Sixteen columns for kNibbles, which are steps of kStep columns for low and for high halves of bytes in
 // turns. Numbers are rounded by adding 1.5 * 2^23, after which their low bytes are the integer: conversions
-// would run on one pipe of four. Products with `inverse`, a power of two, are exact.
+// would run on one pipe of four. Where `inverse` is a power of two products with it are exact.
 struct NibbleSteps {
   int16x8_t lows, highs;
 };
