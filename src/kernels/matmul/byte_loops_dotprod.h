@@ -97,9 +97,9 @@ enum class QuadHeader { kHalves /* f16 scales */, kSingles /* f32 scales */, kSi
                   CELER_QUAD_LOAD(16, next_x, 32), CELER_QUAD_LOAD(17, next_x, 96), "")                             \
   CELER_QUAD_STEP(28, 29, 20, 21, 22, 23, 1, CELER_QUAD_PAIR(26, 27, w, header, 224),                               \
                   CELER_QUAD_LOAD(18, next_x, 160), CELER_QUAD_LOAD(19, next_x, 224), "")                           \
-  CELER_QUAD_STEP(24, 25, 20, 21, 22, 23, 2, scales, CELER_QUAD_LOAD(28, x, zero), CELER_QUAD_LOAD(29, x, 64+zero),  \
+  CELER_QUAD_STEP(24, 25, 20, 21, 22, 23, 2, scales, CELER_QUAD_LOAD(28, x, zero), CELER_QUAD_LOAD(29, x, 64+zero), \
                   "")                                                                                               \
-  CELER_QUAD_STEP(26, 27, 20, 21, 22, 23, 3, CELER_QUAD_LOAD(24, x, 128+zero), CELER_QUAD_LOAD(25, x, 192+zero),     \
+  CELER_QUAD_STEP(26, 27, 20, 21, 22, 23, 3, CELER_QUAD_LOAD(24, x, 128+zero), CELER_QUAD_LOAD(25, x, 192+zero),    \
                   "", "")                                                                                           \
   CELER_QUAD_SUB(8, 9, 28) CELER_QUAD_SUB(10, 11, 29) CELER_QUAD_SUB(12, 13, 24) CELER_QUAD_SUB(14, 15, 25)         \
   CELER_QUAD_SCALE(0, 1, 8, 9) CELER_QUAD_START(8, 9, next_x, 0)                                                    \
@@ -118,7 +118,7 @@ enum class QuadHeader { kHalves /* f16 scales */, kSingles /* f32 scales */, kSi
   "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30",   \
   "v31"
 #define CELER_QUAD_OPERANDS                                                                                         \
-  : [w] "+&r"(w), [x] "+&r"(x), [blocks] "+&r"(blocks), [next_x] "=&r"(next_x), [next_w] "=&r"(next_w),                \
+  : [w] "+&r"(w), [x] "+&r"(x), [blocks] "+&r"(blocks), [next_x] "=&r"(next_x), [next_w] "=&r"(next_w),             \
     [soon] "+&r"(soon)                                                                                              \
   : [x_step] "r"(x_step), [soon_step] "r"(soon_step), [sum] "r"(sum)                                                \
   : CELER_QUAD_CLOBBERS

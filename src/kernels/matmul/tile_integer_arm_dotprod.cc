@@ -18,7 +18,6 @@
 #include "kernels/matmul/integer_tile_neon.h"
 #include "kernels/matmul/one_token_dotprod.h"
 #include "kernels/matmul/packed.h"
-#include "kernels/matmul/super_loop_dotprod.h"
 #include "kernels/matmul/tile_arm.h"
 
 namespace celer::arm {
