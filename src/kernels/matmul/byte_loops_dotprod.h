@@ -141,6 +141,59 @@ inline void QuadBlocks(const uint8_t* w, const XTokenBlock* x, int64_t blocks, i
     asm volatile(CELER_QUAD_LOOP(32, CELER_QUAD_SINGLES, 0, "") CELER_QUAD_OPERANDS);
 }
 
+// The same for nibbles (Halves::kMixed): high halves are the bytes as they stand (a, b), low ones in v28 and v29 16 times
+// what they are less 8, made during the products before theirs with v31, which holds 128 in each byte. Scales are f16.
+#define CELER_QUAD_LOW(a, b) "shl v28.16b, v" #a ".16b, #4\n shl v29.16b, v" #b ".16b, #4\n"
+#define CELER_QUAD_LESS_8 "eor v28.16b, v28.16b, v31.16b\n eor v29.16b, v29.16b, v31.16b\n"
+#define CELER_QUAD_NIBBLES                                                                                         \
+  "ldp q0, q1, [%[sum]]\n ldp q2, q3, [%[sum], #32]\n ldp q4, q5, [%[sum], #64]\n ldp q6, q7, [%[sum], #96]\n"     \
+  CELER_QUAD_PAIR(24, 25, w, 16, 0)                                                                                \
+  CELER_QUAD_LOAD(16, x, 32) CELER_QUAD_LOAD(17, x, 96) CELER_QUAD_LOAD(18, x, 160) CELER_QUAD_LOAD(19, x, 224)    \
+  CELER_QUAD_START(8, 9, x, 0) CELER_QUAD_START(10, 11, x, 64)                                                     \
+  CELER_QUAD_START(12, 13, x, 128) CELER_QUAD_START(14, 15, x, 192)                                                \
+  "movi v31.16b, #128\n"                                                                                           \
+  CELER_QUAD_LOW(24, 25) CELER_QUAD_LESS_8                                                                         \
+  "1:\n"                                                                                                           \
+  "add %[next_x], %[x], %[x_step]\n"                                                                               \
+  "add %[next_w], %[w], #144\n"                                                                                    \
+  "cmp %[blocks], #1\n"                                                                                            \
+  "csel %[next_x], %[x], %[next_x], eq\n"                                                                          \
+  "csel %[next_w], %[w], %[next_w], eq\n"                                                                          \
+  "prfm pldl1keep, [%[soon]]\n prfm pldl1keep, [%[soon], #64]\n"                                                   \
+  "add %[soon], %[soon], %[soon_step]\n"                                                                           \
+  CELER_QUAD_STEP(28, 29, 16, 17, 18, 19, 0, CELER_QUAD_PAIR(26, 27, w, 16, 32), CELER_QUAD_LOAD(20, x, 48),       \
+                  CELER_QUAD_LOAD(21, x, 112), CELER_QUAD_LOAD(22, x, 176))                                        \
+  CELER_QUAD_STEP(24, 25, 16, 17, 18, 19, 1, CELER_QUAD_LOAD(23, x, 240), CELER_QUAD_LOW(26, 27), "",              \
+                  CELER_QUAD_LESS_8)                                                                               \
+  CELER_QUAD_STEP(28, 29, 16, 17, 18, 19, 2, CELER_QUAD_PAIR(24, 25, w, 16, 64), "", "", "")                       \
+  CELER_QUAD_STEP(26, 27, 16, 17, 18, 19, 3, "", CELER_QUAD_LOW(24, 25), "", CELER_QUAD_LESS_8)                    \
+  CELER_QUAD_STEP(28, 29, 20, 21, 22, 23, 0, CELER_QUAD_PAIR(26, 27, w, 16, 96), CELER_QUAD_LOAD(16, next_x, 32),  \
+                  CELER_QUAD_LOAD(17, next_x, 96), "")                                                             \
+  CELER_QUAD_STEP(24, 25, 20, 21, 22, 23, 1, CELER_QUAD_LOAD(18, next_x, 160), CELER_QUAD_LOW(26, 27),             \
+                  CELER_QUAD_LOAD(19, next_x, 224), CELER_QUAD_LESS_8)                                             \
+  CELER_QUAD_STEP(28, 29, 20, 21, 22, 23, 2, CELER_QUAD_PAIR(24, 25, next_w, 16, 0), CELER_QUAD_HALVES, "", "")    \
+  CELER_QUAD_STEP(26, 27, 20, 21, 22, 23, 3, CELER_QUAD_LOAD(20, x, 16), CELER_QUAD_LOAD(21, x, 80),               \
+                  CELER_QUAD_LOAD(22, x, 144) CELER_QUAD_LOW(24, 25), CELER_QUAD_LOAD(23, x, 208))                 \
+  CELER_QUAD_SUB(8, 9, 20) CELER_QUAD_SUB(10, 11, 21) CELER_QUAD_SUB(12, 13, 22) CELER_QUAD_SUB(14, 15, 23)        \
+  CELER_QUAD_SCALE(0, 1, 8, 9) CELER_QUAD_START(8, 9, next_x, 0)                                                   \
+  CELER_QUAD_SCALE(2, 3, 10, 11) CELER_QUAD_START(10, 11, next_x, 64)                                              \
+  CELER_QUAD_SCALE(4, 5, 12, 13) CELER_QUAD_START(12, 13, next_x, 128)                                             \
+  CELER_QUAD_SCALE(6, 7, 14, 15) CELER_QUAD_START(14, 15, next_x, 192)                                             \
+  "movi v31.16b, #128\n"                                                                                           \
+  CELER_QUAD_LESS_8                                                                                                \
+  "mov %[x], %[next_x]\n mov %[w], %[next_w]\n"                                                                    \
+  "subs %[blocks], %[blocks], #1\n"                                                                                \
+  "b.ne 1b\n"                                                                                                      \
+  "stp q0, q1, [%[sum]]\n stp q2, q3, [%[sum], #32]\n stp q4, q5, [%[sum], #64]\n stp q6, q7, [%[sum], #96]\n"
+
+inline void QuadNibbles(const uint8_t* w, const XTokenBlock* x, int64_t blocks, int apart, const void* soon,
+                        int64_t soon_step, float32x4_t (*sum)[2]) {
+  const int64_t x_step = apart * static_cast<int64_t>(sizeof(XTokenBlock));
+  const XTokenBlock* next_x;
+  const uint8_t* next_w;
+  asm volatile(CELER_QUAD_NIBBLES CELER_QUAD_OPERANDS);
+}
+
 // A sub-block's sums times its scales, and the next one begins: from the starts at `start`, those of the tokens `each`
 // bytes apart.
 #define CELER_QUAD_SUB_END(each)                                                                     \
@@ -216,11 +269,64 @@ inline void QuadSuper(const uint8_t* w, const int32_t* scales, const XSuper* sup
   }
 }
 
+// The same for a super-block of nibbles, w, whose scales are bytes.
+#define CELER_QUAD_NIBBLE_SUPER(apart)                                                                              \
+  "movi v0.4s, #0\n movi v1.4s, #0\n movi v2.4s, #0\n movi v3.4s, #0\n"                                             \
+  "movi v4.4s, #0\n movi v5.4s, #0\n movi v6.4s, #0\n movi v7.4s, #0\n"                                             \
+  CELER_QUAD_START(8, 9, start, 0) CELER_QUAD_START(10, 11, start, apart)                                           \
+  CELER_QUAD_START(12, 13, start, 2*apart) CELER_QUAD_START(14, 15, start, 3*apart)                                 \
+  CELER_QUAD_PAIR(24, 25, w, 0, 0)                                                                                  \
+  CELER_QUAD_LOAD(16, x, 0) CELER_QUAD_LOAD(17, x, apart)                                                           \
+  CELER_QUAD_LOAD(18, x, 2*apart) CELER_QUAD_LOAD(19, x, 3*apart)                                                   \
+  "movi v31.16b, #128\n"                                                                                            \
+  CELER_QUAD_LOW(24, 25) CELER_QUAD_LESS_8                                                                          \
+  "1:\n"                                                                                                            \
+  "add %[next_x], %[x], #32\n"                                                                                      \
+  "add %[next_w], %[w], #128\n"                                                                                     \
+  "cmp %[blocks], #1\n"                                                                                             \
+  "csel %[next_x], %[x], %[next_x], eq\n"                                                                           \
+  "csel %[next_w], %[w], %[next_w], eq\n" CELER_QUAD_NEXT_START                                                     \
+  "prfm pldl1keep, [%[soon]]\n prfm pldl1keep, [%[soon], #64]\n"                                                    \
+  "add %[soon], %[soon], #128\n"                                                                                    \
+  CELER_QUAD_STEP(28, 29, 16, 17, 18, 19, 0, CELER_QUAD_PAIR(26, 27, w, 0, 32), CELER_QUAD_LOAD(20, x, 16),         \
+                  CELER_QUAD_LOAD(21, x, apart+16), CELER_QUAD_LOAD(22, x, 2*apart+16))                             \
+  CELER_QUAD_STEP(24, 25, 16, 17, 18, 19, 1, CELER_QUAD_LOAD(23, x, 3*apart+16), CELER_QUAD_LOW(26, 27), "",        \
+                  CELER_QUAD_LESS_8)                                                                                \
+  CELER_QUAD_STEP(28, 29, 16, 17, 18, 19, 2, CELER_QUAD_PAIR(24, 25, w, 0, 64), "", "", "")                         \
+  CELER_QUAD_STEP(26, 27, 16, 17, 18, 19, 3, "", CELER_QUAD_LOW(24, 25), "", CELER_QUAD_LESS_8)                     \
+  CELER_QUAD_STEP(28, 29, 20, 21, 22, 23, 0, CELER_QUAD_PAIR(26, 27, w, 0, 96), CELER_QUAD_LOAD(16, next_x, 0),     \
+                  CELER_QUAD_LOAD(17, next_x, apart), "")                                                           \
+  CELER_QUAD_STEP(24, 25, 20, 21, 22, 23, 1, CELER_QUAD_LOAD(18, next_x, 2*apart), CELER_QUAD_LOW(26, 27),          \
+                  CELER_QUAD_LOAD(19, next_x, 3*apart), CELER_QUAD_LESS_8)                                          \
+  CELER_QUAD_STEP(28, 29, 20, 21, 22, 23, 2, CELER_QUAD_PAIR(24, 25, next_w, 0, 0) "ldr d30, [%[scales]], #8\n",    \
+                  "", "sxtl v30.8h, v30.8b\n", "sxtl2 v31.4s, v30.8h\n sxtl v30.4s, v30.4h\n")                      \
+  CELER_QUAD_STEP(26, 27, 20, 21, 22, 23, 3, "", "", CELER_QUAD_LOW(24, 25), "")                                    \
+  CELER_QUAD_SUB_END(apart)                                                                                         \
+  "movi v31.16b, #128\n"                                                                                            \
+  CELER_QUAD_LESS_8                                                                                                 \
+  "mov %[x], %[next_x]\n mov %[w], %[next_w]\n"                                                                     \
+  "subs %[blocks], %[blocks], #1\n"                                                                                 \
+  "b.ne 1b\n"                                                                                                       \
+  "stp q0, q1, [%[sum]]\n stp q2, q3, [%[sum], #32]\n stp q4, q5, [%[sum], #64]\n stp q6, q7, [%[sum], #96]\n"
+
+inline void QuadNibbleSuper(const uint8_t* w, const uint8_t* scales, const XTokenNibbleSuper* super, const void* soon,
+                            int32x4_t (*dots)[2]) {
+  const void* start = super->start;
+  const int8_t *x = super->q, *next_x;
+  const uint8_t* next_w;
+  int64_t blocks = 8, step;
+  asm volatile(CELER_QUAD_NIBBLE_SUPER(448) CELER_QUAD_SUPER_OPERANDS);
+}
+
+#undef CELER_QUAD_NIBBLE_SUPER
 #undef CELER_QUAD_SUPER_OPERANDS
 #undef CELER_QUAD_NEXT_START
 #undef CELER_QUAD_SUPER
 #undef CELER_QUAD_SUB_SCALES
 #undef CELER_QUAD_SUB_END
+#undef CELER_QUAD_NIBBLES
+#undef CELER_QUAD_LESS_8
+#undef CELER_QUAD_LOW
 #undef CELER_QUAD_OPERANDS
 #undef CELER_QUAD_CLOBBERS
 #undef CELER_QUAD_LOOP

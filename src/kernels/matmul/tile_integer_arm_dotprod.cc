@@ -159,6 +159,8 @@ template <class Format, int kT>
 inline void Blocks(const uint8_t* w, int64_t spans, int64_t span, const XTokenBlock* x, int apart,
                    const Soon& soon, float32x4_t (&sum)[kT][kHalves]) {
   using Values = typename Format::Values;
+  if constexpr (kT == 4 && __is_same(Format, Nibble))
+    return QuadNibbles(w, x, spans, apart, soon.from, soon.step, sum);
   if constexpr (kT == 4 && Values::kSteps == 1 && !(Format::kScaleBytes == 2 && Format::kHasMin)) {
     constexpr QuadHeader kHeader = Format::kHasMin            ? QuadHeader::kSinglesMin
                                    : Format::kScaleBytes == 2 ? QuadHeader::kHalves
@@ -242,15 +244,21 @@ inline __attribute__((always_inline)) void FinishSuper(const uint8_t* head, cons
   }
 }
 
-// The same for `supers` super-blocks.
+// The same for `supers` super-blocks. Those `ahead` bytes further are needed next.
 template <class Format, int kT>
-inline void Supers(const uint8_t* w, int64_t supers, const XSuperOf<Format>* x, int apart,
+inline void Supers(const uint8_t* w, int64_t supers, const XSuperOf<Format>* x, int apart, int64_t ahead,
                    float32x4_t (&sum)[kT][kHalves]) {
   using Values = typename Format::Values;
   for (int64_t s = 0; s < supers; ++s, x += apart) {
     const uint8_t* const head = w;
     w += Format::kHeader;
     int32x4_t dots[kT][kHalves];
+    if constexpr (kT == 4 && __is_same(Format, SuperQ4)) {
+      QuadNibbleSuper(w, head + Format::kScales, x, w + ahead, dots);
+      FinishSuper<Format, kT>(head, LoadScales<Format>(head), x, dots, sum);
+      w += 8 * Values::kBytes;
+      continue;
+    }
     CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h) dots[t][h] =
         vdupq_n_s32(0);
     for (int b = 0; b < 8; ++b, w += Values::kBytes) {
@@ -324,7 +332,7 @@ inline void GroupTimes(const TileJob& job, const uint8_t* w, int token, float* o
   CELER_UNROLL for (int t = 0; t < kT; ++t) sum[t][0] = sum[t][1] = vdupq_n_f32(0);
   if constexpr (requires { Format::kSubs; }) {
     const auto* const first = reinterpret_cast<const XSuperOf<Format>*>(x) + (token - unit);
-    Supers<Format, kT>(w, job.cols / kSuperCols, first, apart, sum);
+    Supers<Format, kT>(w, job.cols / kSuperCols, first, apart, job.group_bytes, sum);
   } else {
     const auto* const first = reinterpret_cast<const XTokenBlock*>(x) + (token - unit);
     const int64_t blocks = job.cols / kBlockCols;
@@ -436,8 +444,10 @@ template <class Format>
 inline bool WideTile(const TileJob& job) {
   using P = Plain<Format>;
   using X = typename P::X;
-  // From where on it is faster. Unpacking nibbles is worth more than moving bytes.
-  constexpr int kFewest = P::kCols == kSuperCols ? 12 : Format::Values::kSteps == 1 ? 16 : 8;
+  // From where on it is faster: later for what has a loop of its own for four tokens.
+  constexpr bool kSupers = P::kCols == kSuperCols, kNibbleX = Format::Values::kNibbleX;
+  constexpr bool kOwnLoop = kNibbleX || Format::Values::kSteps == 1;
+  constexpr int kFewest = kSupers ? (kNibbleX ? 24 : 12) : (kOwnLoop ? 16 : 8);
   constexpr int64_t kChunk = kChunkCols / P::kCols;
   const int quads = job.tokens / 4;
   if (job.tokens < kFewest || job.groups > kMaxGroups || quads > kMaxQuads) return false;
