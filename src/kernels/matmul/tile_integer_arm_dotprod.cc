@@ -14,7 +14,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "kernels/matmul/byte_loops_dotprod.h"
+#include "kernels/matmul/four_tokens_dotprod.h"
 #include "kernels/matmul/integer_tile_neon.h"
 #include "kernels/matmul/one_token_dotprod.h"
 #include "kernels/matmul/packed.h"
