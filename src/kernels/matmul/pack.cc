@@ -286,6 +286,7 @@ void Put(const PackGeometry& g, Values values, const int8_t* q, int r, uint8_t f
 void PackBlocks(const WeightView& w, const PackGeometry& g, const PackedShape& shape, int64_t group,
                 uint8_t* out) {
   const FormatInfo info = InfoOf(shape.format);
+  const uint8_t flip = FlippedBits(shape.format, g.halves);
   const int64_t mins = info.scale_bytes * g.rows;
   const int64_t header = mins + (info.has_min ? 2 * g.rows : 0);
   const int64_t rows = std::min<int64_t>(g.rows, w.rows - group * g.rows);
@@ -314,7 +315,7 @@ void PackBlocks(const WeightView& w, const PackGeometry& g, const PackedShape& s
           if (info.scale_bytes == 2) std::memcpy(out + 2 * r, &block.scale, 2);
           if (info.has_min) std::memcpy(out + mins + 2 * r, &block.min, 2);
         }
-        Put(g, info.values, block.q, static_cast<int>(r), FlippedBits(shape.format, g.halves),
+        Put(g, info.values, block.q, static_cast<int>(r), flip,
             out + header + (b - c / 32) * ValueBytes(info.values) * g.rows);
       }
     }
@@ -325,6 +326,7 @@ void PackBlocks(const WeightView& w, const PackGeometry& g, const PackedShape& s
 void PackSupers(const WeightView& w, const PackGeometry& g, const PackedShape& shape, int64_t group,
                 uint8_t* out) {
   const FormatInfo info = InfoOf(shape.format);
+  const uint8_t flip = FlippedBits(shape.format, g.halves);
   const int64_t scales = 2 * g.rows * (info.has_min ? 2 : 1);
   const int64_t mins = scales + info.subs * g.rows;
   const int64_t values = mins + (info.has_min ? info.subs * g.rows : 0);
@@ -340,7 +342,7 @@ void PackSupers(const WeightView& w, const PackGeometry& g, const PackedShape& s
           out[mins + (s / g.min_step * g.rows + r) * g.min_step + s % g.min_step] = super.sub_min[s];
       }
       for (int i = 0; i < 8; ++i)
-        Put(g, info.values, super.q + 32 * i, static_cast<int>(r), FlippedBits(shape.format, g.halves),
+        Put(g, info.values, super.q + 32 * i, static_cast<int>(r), flip,
             out + values + i * ValueBytes(info.values) * g.rows);
     }
     out += values + 8 * ValueBytes(info.values) * g.rows;

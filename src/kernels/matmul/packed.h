@@ -46,7 +46,7 @@ constexpr int kPackedFormats = 15;
 
 // How the halves of a byte hold kNibble's and kSuperQ4's values.
 enum class Halves : uint8_t {
-  kPlain,   // signed and unsigned
+  kPlain,   // kNibble signed, kSuperQ4 unsigned
   kExcess,  // kNibble: + 8
   kMixed,   // the low one unsigned (kNibble: + 8), the high one signed (kSuperQ4: - 8)
 };

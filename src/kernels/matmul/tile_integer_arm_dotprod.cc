@@ -159,7 +159,7 @@ template <class Format, int kT>
 inline void Blocks(const uint8_t* w, int64_t spans, int64_t span, const XTokenBlock* x, int apart,
                    const Soon& soon, float32x4_t (&sum)[kT][kHalves]) {
   using Values = typename Format::Values;
-  if constexpr (kT == 4 && __is_same(Format, Nibble))
+  if constexpr (kT == 4 && __is_same(Format, Nibble))  // whose spans are blocks
     return QuadNibbles(w, x, spans, apart, soon.from, soon.step, sum);
   if constexpr (kT == 4 && Values::kSteps == 1 && !(Format::kScaleBytes == 2 && Format::kHasMin)) {
     constexpr QuadHeader kHeader = Format::kHasMin            ? QuadHeader::kSinglesMin
@@ -244,43 +244,49 @@ inline __attribute__((always_inline)) void FinishSuper(const uint8_t* head, cons
   }
 }
 
+// The sub-blocks of a super-block, values from w on, times their scales.
+template <class Format, int kT>
+inline __attribute__((always_inline)) void SuperDots(const uint8_t* w, const uint8_t* head,
+                                                     const XSuperOf<Format>* x,
+                                                     int32x4_t (&dots)[kT][kHalves]) {
+  using Values = typename Format::Values;
+  CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h) dots[t][h] =
+      vdupq_n_s32(0);
+  for (int b = 0; b < 8; ++b, w += Values::kBytes) {
+    int32x4_t dot[kT][kHalves];
+    CELER_UNROLL for (int half_block = 0; half_block < 2; ++half_block) {
+      if (Format::kSubs == 16 || half_block == 0)
+        CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h) {
+          dot[t][h] = vdupq_n_s32(0);
+          if constexpr (Values::kNibbleX) dot[t][h] = vld1q_s32(x[t].start[b]);
+        }
+      int8x16_t columns[kT];
+      CELER_UNROLL for (int t = 0; t < kT; ++t) columns[t] = vld1q_s8(x[t].q + 32 * b + 16 * half_block);
+      DotHalf<Values, kT>(w, half_block, columns, dot);
+      if (Format::kSubs == 8 && half_block == 0) continue;
+      const int sub = Format::kSubs == 8 ? b : 2 * b + half_block;
+      const int16x8_t scale =
+          vmovl_s8(vld1_s8(reinterpret_cast<const int8_t*>(head) + Format::kScales + sub * kRows));
+      const int32x4_t scales[kHalves] = {vmovl_s16(vget_low_s16(scale)), vmovl_high_s16(scale)};
+      CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h) dots[t][h] =
+          vmlaq_s32(dots[t][h], dot[t][h], scales[h]);
+    }
+  }
+}
+
 // The same for `supers` super-blocks. Those `ahead` bytes further are needed next.
 template <class Format, int kT>
 inline void Supers(const uint8_t* w, int64_t supers, const XSuperOf<Format>* x, int apart, int64_t ahead,
                    float32x4_t (&sum)[kT][kHalves]) {
-  using Values = typename Format::Values;
   for (int64_t s = 0; s < supers; ++s, x += apart) {
     const uint8_t* const head = w;
     w += Format::kHeader;
     int32x4_t dots[kT][kHalves];
-    if constexpr (kT == 4 && __is_same(Format, SuperQ4)) {
+    if constexpr (kT == 4 && __is_same(Format, SuperQ4))
       QuadNibbleSuper(w, head + Format::kScales, x, w + ahead, dots);
-      FinishSuper<Format, kT>(head, LoadScales<Format>(head), x, dots, sum);
-      w += 8 * Values::kBytes;
-      continue;
-    }
-    CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h) dots[t][h] =
-        vdupq_n_s32(0);
-    for (int b = 0; b < 8; ++b, w += Values::kBytes) {
-      int32x4_t dot[kT][kHalves];
-      CELER_UNROLL for (int half_block = 0; half_block < 2; ++half_block) {
-        if (Format::kSubs == 16 || half_block == 0)
-          CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h) {
-            dot[t][h] = vdupq_n_s32(0);
-            if constexpr (Values::kNibbleX) dot[t][h] = vld1q_s32(x[t].start[b]);
-          }
-        int8x16_t columns[kT];
-        CELER_UNROLL for (int t = 0; t < kT; ++t) columns[t] = vld1q_s8(x[t].q + 32 * b + 16 * half_block);
-        DotHalf<Values, kT>(w, half_block, columns, dot);
-        if (Format::kSubs == 8 && half_block == 0) continue;
-        const int sub = Format::kSubs == 8 ? b : 2 * b + half_block;
-        const int16x8_t scale =
-            vmovl_s8(vld1_s8(reinterpret_cast<const int8_t*>(head) + Format::kScales + sub * kRows));
-        const int32x4_t scales[kHalves] = {vmovl_s16(vget_low_s16(scale)), vmovl_high_s16(scale)};
-        CELER_UNROLL for (int t = 0; t < kT; ++t) CELER_UNROLL for (int h = 0; h < kHalves; ++h) dots[t][h] =
-            vmlaq_s32(dots[t][h], dot[t][h], scales[h]);
-      }
-    }
+    else
+      SuperDots<Format, kT>(w, head, x, dots);
+    w += 8 * Format::Values::kBytes;
     FinishSuper<Format, kT>(head, LoadScales<Format>(head), x, dots, sum);
   }
 }

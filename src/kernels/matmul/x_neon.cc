@@ -249,6 +249,7 @@ void PrepareTokenSuper(const float* x, XTokenSuper* out) {
   for (int s = 0; s < 16; s += 8) SplitSums(sums.of16 + s, out->low16 + s, out->high16 + s);
 }
 
+// The same for kNibblesMin. `lone`: the token is alone in its unit.
 void PrepareTokenNibbles(const float* x, bool lone, XTokenNibbleSuper* out) {
   float32x4_t max = vdupq_n_f32(0);
   for (int b = 0; b < 8; ++b) max = vmaxq_f32(max, LargestOfBlock<4>(x + b * kBlockCols));
@@ -361,8 +362,8 @@ void PrepareXToken(XKind kind, const float* const* rows, int tokens, int64_t col
                     : kind != XKind::kNibbles ? nullptr
                     : tokens == 1             ? PrepareSome<XKind::kNibbles, true, XTokenBlock>
                                               : PrepareSome<XKind::kNibbles, false, XTokenBlock>;
-  const bool supers_only = kind == XKind::kSupers || kind == XKind::kNibblesMin;
-  if (!some && !supers_only) return PrepareXPair(kind, rows, tokens, cols, out);
+  const bool in_supers = kind == XKind::kSupers || kind == XKind::kNibblesMin;
+  if (!some && !in_supers) return PrepareXPair(kind, rows, tokens, cols, out);
   const int apart = XTokens(tokens);
   auto* const blocks = reinterpret_cast<XTokenBlock*>(out);
   auto* const supers = reinterpret_cast<XTokenSuper*>(out);
@@ -371,7 +372,7 @@ void PrepareXToken(XKind kind, const float* const* rows, int tokens, int64_t col
     for (int64_t b = 0; some && b < cols / kBlockCols; b += kAtOnce)
       some(rows[t] + b * kBlockCols, static_cast<int>(std::min<int64_t>(kAtOnce, cols / kBlockCols - b)), t,
            blocks + b * apart + t, apart);
-    for (int64_t b = 0; supers_only && b < cols / kSuperCols; ++b)
+    for (int64_t b = 0; in_supers && b < cols / kSuperCols; ++b)
       if (const float* const from = rows[t] + b * kSuperCols; kind == XKind::kSupers)
         PrepareTokenSuper(from, supers + b * apart + t);
       else
