@@ -19,6 +19,7 @@ set(CELER_FLAGS_arm_dotprod -march=armv8.2-a+fp16+dotprod -fno-schedule-insns)
 set(CELER_FLAGS_arm_i8mm -march=armv8.2-a+fp16+dotprod+i8mm -fno-schedule-insns)
 set(CELER_FLAGS_arm_bf16 -march=armv8.2-a+fp16+dotprod+bf16 -fno-schedule-insns)
 set(CELER_FLAGS_x86_avx2 -mavx2 -mfma -mf16c)
+set(CELER_FLAGS_x86_avxvnni ${CELER_FLAGS_x86_avx2} -mavxvnni)
 # GCC 12's own AVX-512 header starts registers that stay undefined from themselves (GCC bug 105593).
 set(CELER_FLAGS_x86_avx512 -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -Wno-uninitialized
     -Wno-maybe-uninitialized)

@@ -226,6 +226,7 @@ void FindIsa(CpuFeatures& cpu) {
   cpu.fma = bit(one.c, 12);
   cpu.f16c = bit(one.c, 29);
   cpu.avx2 = bit(one.c, 28) && bit(seven.b, 5);
+  cpu.avxvnni = bit(seven_one.a, 4);
 
   if ((saved & kZmm) == kZmm && bit(seven.b, 16)) {
     cpu.avx512f = true;
@@ -278,6 +279,7 @@ std::string CpuFeatures::FlagList() const {
       {"avx2", avx2},
       {"fma", fma},
       {"f16c", f16c},
+      {"avxvnni", avxvnni},
       {"avx512f", avx512f},
       {"avx512bw", avx512bw},
       {"avx512vl", avx512vl},

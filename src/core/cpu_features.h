@@ -26,7 +26,7 @@ struct CpuFeatures {
   bool neon = false, fp16 = false, dotprod = false, i8mm = false, bf16 = false, sve = false;
 
   // x86-64. True only if the operating system also saves the registers (and, for AMX, grants their use).
-  bool avx2 = false, fma = false, f16c = false;
+  bool avx2 = false, fma = false, f16c = false, avxvnni = false;
   bool avx512f = false, avx512bw = false, avx512vl = false, avx512dq = false;
   bool avx512vnni = false, avx512bf16 = false, avx512fp16 = false;
   bool amx_tile = false, amx_int8 = false, amx_bf16 = false;

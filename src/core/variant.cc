@@ -21,7 +21,7 @@ struct IsaRow {
 };
 
 // In the order of the enum.
-constexpr std::array<IsaRow, 17> kIsaRows = {{
+constexpr std::array<IsaRow, 18> kIsaRows = {{
     {"baseline", Device::Kind::kCpu},
     {"neon", Device::Kind::kCpu},
     {"fp16", Device::Kind::kCpu},
@@ -29,6 +29,7 @@ constexpr std::array<IsaRow, 17> kIsaRows = {{
     {"i8mm", Device::Kind::kCpu},
     {"bf16", Device::Kind::kCpu},
     {"avx2", Device::Kind::kCpu},
+    {"avxvnni", Device::Kind::kCpu},
     {"avx512", Device::Kind::kCpu},
     {"avx512fp16", Device::Kind::kCpu},
     {"avx512bf16", Device::Kind::kCpu},
@@ -68,13 +69,15 @@ std::vector<Need> CpuNeeds(Isa isa) {
       add({{"fp16", c.fp16}, {"dotprod", c.dotprod}, {"bf16", c.bf16}});
       break;
     case Isa::kAvx2:
+    case Isa::kAvxVnni:
     case Isa::kAvx512:
     case Isa::kAvx512Fp16:
     case Isa::kAvx512Bf16:
     case Isa::kVnni:
     case Isa::kAmx:
       add({{"avx2", c.avx2}, {"fma", c.fma}, {"f16c", c.f16c}});
-      if (isa == Isa::kAvx2) break;
+      if (isa == Isa::kAvxVnni) add({{"avxvnni", c.avxvnni}});
+      if (isa == Isa::kAvx2 || isa == Isa::kAvxVnni) break;
       add({{"avx512f", c.avx512f},
            {"avx512bw", c.avx512bw},
            {"avx512vl", c.avx512vl},

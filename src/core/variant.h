@@ -34,6 +34,7 @@ enum class Isa : uint8_t {
   kArmI8mm,     // _arm_i8mm: and dotprod, fp16
   kArmBf16,     // _arm_bf16: and dotprod, fp16
   kAvx2,        // _x86_avx2: and fma, f16c
+  kAvxVnni,     // _x86_avxvnni: and avx2's
   kAvx512,      // _x86_avx512: f, bw, vl, dq, and avx2's
   kAvx512Fp16,  // _x86_avx512fp16
   kAvx512Bf16,  // _x86_bf16

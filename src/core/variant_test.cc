@@ -110,6 +110,7 @@ TEST(Variant, EveryIsaHasANameAndAnAnswer) {
   EXPECT_EQ(RunsHere(Isa::kCuda), CudaDeviceCount() > 0);
   // A suffix's flags include its predecessors', so the answer must, too.
   EXPECT_LE(RunsHere(Isa::kArmI8mm), HostCpu().dotprod && HostCpu().fp16);
+  EXPECT_LE(RunsHere(Isa::kAvxVnni), RunsHere(Isa::kAvx2));
   EXPECT_LE(RunsHere(Isa::kAmx), RunsHere(Isa::kVnni) && RunsHere(Isa::kAvx512Bf16));
 }
 

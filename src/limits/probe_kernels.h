@@ -47,6 +47,7 @@ int64_t PeakF16Avx512(int64_t iterations);
 int64_t PeakBf16Avx512(int64_t iterations);
 int64_t PeakBf16Amx(int64_t iterations);
 int64_t PeakInt8Avx2(int64_t iterations);
+int64_t PeakInt8AvxVnni(int64_t iterations);
 int64_t PeakInt8Vnni(int64_t iterations);
 int64_t PeakInt8Amx(int64_t iterations);
 #endif

@@ -55,6 +55,7 @@ constexpr Variant<PeakFn> kPeakBf16[] = {
 constexpr Variant<PeakFn> kPeakInt8[] = {
     {"x86_amx", Isa::kAmx, PeakInt8Amx},
     {"x86_vnni", Isa::kVnni, PeakInt8Vnni},
+    {"x86_avxvnni", Isa::kAvxVnni, PeakInt8AvxVnni},
     {"x86_avx2", Isa::kAvx2, PeakInt8Avx2},
 };
 #endif

@@ -11,7 +11,9 @@ constexpr MatmulVariant kMatmul[] = {
     {"arm_i8mm", Isa::kArmI8mm, &kMatmulArmI8mm},
     {"arm_dotprod", Isa::kArmDotprod, &kMatmulArmDotprod},
 #elif defined(__x86_64__)
-    {"x86_amx", Isa::kAmx, &kMatmulX86Amx},         {"x86_vnni", Isa::kVnni, &kMatmulX86Vnni},
+    {"x86_amx", Isa::kAmx, &kMatmulX86Amx},
+    {"x86_vnni", Isa::kVnni, &kMatmulX86Vnni},
+    {"x86_avxvnni", Isa::kAvxVnni, &kMatmulX86AvxVnni},
     {"x86_avx2", Isa::kAvx2, &kMatmulX86Avx2},
 #endif
     {"portable", Isa::kBaseline, &kMatmulPortable},

@@ -102,7 +102,7 @@ extern const MatmulKernels kMatmulReference, kMatmulPortable;
 #if defined(__aarch64__)
 extern const MatmulKernels kMatmulArmDotprod, kMatmulArmI8mm;
 #elif defined(__x86_64__)
-extern const MatmulKernels kMatmulX86Avx2, kMatmulX86Vnni, kMatmulX86Amx;
+extern const MatmulKernels kMatmulX86Avx2, kMatmulX86AvxVnni, kMatmulX86Vnni, kMatmulX86Amx;
 #endif
 
 }  // namespace celer

@@ -40,15 +40,29 @@ TileIsa Avx512() {
   return isa;
 }
 
+TileIsa Avx256() {
+  TileIsa isa = Common();
+  isa.prepare = x86::PrepareXTileAvx2;
+  isa.norm = x86::NormAvx2;
+  isa[PackedFormat::kF32] = {x86::TileF32Avx2, XKind::kFloat};
+  isa[PackedFormat::kF16] = {x86::TileF16Avx2, XKind::kFloat};
+  isa[PackedFormat::kBf16] = {x86::TileBf16Avx2, XKind::kFloat};
+  return isa;
+}
+
 const TileIsa& Avx2() {
   static const TileIsa isa = [] {
-    TileIsa out = Common();
-    out.prepare = x86::PrepareXTileAvx2;
-    out.norm = x86::NormAvx2;
-    out[PackedFormat::kF32] = {x86::TileF32Avx2, XKind::kFloat};
-    out[PackedFormat::kF16] = {x86::TileF16Avx2, XKind::kFloat};
-    out[PackedFormat::kBf16] = {x86::TileBf16Avx2, XKind::kFloat};
+    TileIsa out = Avx256();
     CELER_X86_INTEGER_ROWS(out, Avx2)
+    return out;
+  }();
+  return isa;
+}
+
+const TileIsa& AvxVnni() {
+  static const TileIsa isa = [] {
+    TileIsa out = Avx256();
+    CELER_X86_INTEGER_ROWS(out, AvxVnni)
     return out;
   }();
   return isa;
@@ -83,6 +97,7 @@ const TileIsa& Amx() {
 }  // namespace
 
 const MatmulKernels kMatmulX86Avx2 = MakeTileKernels<Avx2>();
+const MatmulKernels kMatmulX86AvxVnni = MakeTileKernels<AvxVnni>();
 const MatmulKernels kMatmulX86Vnni = MakeTileKernels<Vnni>();
 const MatmulKernels kMatmulX86Amx = MakeTileKernels<Amx>();
 

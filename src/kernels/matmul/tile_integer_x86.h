@@ -58,7 +58,8 @@ struct Sixes {
   }
 };
 
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#define CELER_X86_HAS_DPBUSD
 
 struct Bytes {
   static constexpr int kBytes = 32 * kRows, kExcess = 128, kRun = 0;
@@ -68,19 +69,31 @@ struct Bytes {
   }
 };
 
+// DotFour: sum += four products of unsigned bytes with signed ones; DotPairs: pairs of 16-bit products
+#if defined(__AVX512VNNI__)
+CELER_X86_INLINE VecI DotFour(VecI sum, VecI w, VecI x) {
+  return _mm512_dpbusd_epi32(sum, w, x);
+}
+CELER_X86_INLINE VecI DotPairs(VecI sum, VecI a, VecI b) {
+  return _mm512_dpwssd_epi32(sum, a, b);
+}
+#else
+CELER_X86_INLINE VecI DotFour(VecI sum, VecI w, VecI x) {
+  return _mm256_dpbusd_avx_epi32(sum, w, x);
+}
+CELER_X86_INLINE VecI DotPairs(VecI sum, VecI a, VecI b) {
+  return _mm256_dpwssd_avx_epi32(sum, a, b);
+}
+#endif
+
 // dot[t] += steps kFirst .. kFirst + kCount of the values at p, times the columns that x points to.
 template <class Values, int kFirst, int kCount, int kT>
 CELER_X86_INLINE void DotSteps(const uint8_t* p, const int8_t* x, VecI (&dot)[kT]) {
   For<kCount>(CELER_EACH(s) {
     const VecI w = Values::template Load<kFirst + s.value>(p);
-    For<kT>(CELER_EACH(t) { dot[t] = _mm512_dpbusd_epi32(dot[t], w, SetFour(x + 64 * t + 4 * s)); });
+    For<kT>(CELER_EACH(t) { dot[t] = DotFour(dot[t], w, SetFour(x + 64 * t + 4 * s)); });
   });
 }
-// sum += pairs of 16-bit products
-CELER_X86_INLINE VecI DotPairs(VecI sum, VecI a, VecI b) {
-  return _mm512_dpwssd_epi32(sum, a, b);
-}
-constexpr int kMaxBlockTokens = 8, kMaxSuperTokens = 4;
 
 #else
 
@@ -103,6 +116,9 @@ CELER_X86_INLINE VecI Pairs(VecI w, VecI x) {
 CELER_X86_INLINE VecI Pairs(SignedStep w, VecI x) {
   return _mm256_maddubs_epi16(_mm256_abs_epi8(w.v), _mm256_sign_epi8(x, w.v));
 }
+CELER_X86_INLINE VecI AddPairs(VecI sum, VecI pairs) {
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
 
 template <class Values, int kFirst, int kCount, int kT>
 CELER_X86_INLINE void DotSteps(const uint8_t* p, const int8_t* x, VecI (&dot)[kT]) {
@@ -117,17 +133,17 @@ CELER_X86_INLINE void DotSteps(const uint8_t* p, const int8_t* x, VecI (&dot)[kT
         pairs[t] = i == 0 ? more : _mm256_add_epi16(pairs[t], more);
       });
     });
-    For<kT>(CELER_EACH(t) {
-      dot[t] = _mm256_add_epi32(dot[t], _mm256_madd_epi16(pairs[t], _mm256_set1_epi16(1)));
-    });
+    For<kT>(CELER_EACH(t) { dot[t] = AddPairs(dot[t], pairs[t]); });
   });
 }
 CELER_X86_INLINE VecI DotPairs(VecI sum, VecI a, VecI b) {
   return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
 }
-constexpr int kMaxBlockTokens = 4, kMaxSuperTokens = 2;
 
 #endif
+
+// That share a load of weights, as registers allow.
+constexpr int kMaxBlockTokens = 8 / kParts, kMaxSuperTokens = 4 / kParts;
 
 template <class V, int kScaleSize, bool kMin>
 struct BlockFormat {

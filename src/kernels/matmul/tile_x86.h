@@ -19,6 +19,7 @@ namespace celer::x86 {
   void TileSuperQ6##suffix(const TileJob&);
 
 CELER_X86_INTEGER_TILES(Avx2)
+CELER_X86_INTEGER_TILES(AvxVnni)
 CELER_X86_INTEGER_TILES(Vnni)
 CELER_X86_INTEGER_TILES(Amx)
 #undef CELER_X86_INTEGER_TILES

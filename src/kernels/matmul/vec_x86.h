@@ -85,6 +85,13 @@ CELER_X86_INLINE VecI Xor(VecI a, VecI b) {
 CELER_X86_INLINE VecI SubBytes(VecI a, VecI b) {
   return _mm512_sub_epi8(a, b);
 }
+CELER_X86_INLINE VecI SubI(VecI a, VecI b) {
+  return _mm512_sub_epi32(a, b);
+}
+template <int kBits>
+CELER_X86_INLINE VecI ShiftRightSigned32(VecI v) {
+  return _mm512_srai_epi32(v, kBits);
+}
 template <int kBits>
 CELER_X86_INLINE VecI ShiftRight16(VecI v) {
   return _mm512_srli_epi16(v, kBits);
@@ -138,6 +145,9 @@ CELER_X86_INLINE void StoreF(float* p, VecF v) {
 CELER_X86_INLINE VecI LoadI(const void* p) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(p));
 }
+CELER_X86_INLINE void StoreI(void* p, VecI v) {
+  _mm256_storeu_si256(static_cast<__m256i*>(p), v);
+}
 CELER_X86_INLINE VecF Add(VecF a, VecF b) {
   return _mm256_add_ps(a, b);
 }
@@ -161,6 +171,13 @@ CELER_X86_INLINE VecI Or(VecI a, VecI b) {
 }
 CELER_X86_INLINE VecI Xor(VecI a, VecI b) {
   return _mm256_xor_si256(a, b);
+}
+CELER_X86_INLINE VecI SubI(VecI a, VecI b) {
+  return _mm256_sub_epi32(a, b);
+}
+template <int kBits>
+CELER_X86_INLINE VecI ShiftRightSigned32(VecI v) {
+  return _mm256_srai_epi32(v, kBits);
 }
 template <int kBits>
 CELER_X86_INLINE VecI ShiftRight16(VecI v) {

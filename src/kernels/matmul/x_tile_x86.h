@@ -49,9 +49,6 @@ CELER_X86_INLINE float SumLanes(VecF v) {
   s = _mm_add_ps(s, _mm_movehl_ps(s, s));
   return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
-CELER_X86_INLINE void StoreI(void* p, VecI v) {
-  _mm256_storeu_si256(static_cast<__m256i*>(p), v);
-}
 CELER_X86_INLINE VecF AbsF(VecF v) {
   return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v);
 }
