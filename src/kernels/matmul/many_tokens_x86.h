@@ -9,16 +9,10 @@
 namespace celer::x86 {
 namespace {
 
-// Two vectors of rows: two row groups with AVX-512, else the two parts of one. So many tokens beside them
-// that dot products and sums fill the registers.
+// Two vectors of rows: two row groups with AVX-512, else the two parts of one. So many tokens at a time that
+// dot products and sums stay in registers.
 constexpr int kManyVecs = 2, kManyGroups = kManyVecs / kParts;
-#if defined(__AVX512VNNI__)
-constexpr int kTogether = 6;
-#elif defined(__AVXVNNI__)
-constexpr int kTogether = 3;
-#else
-constexpr int kTogether = 2;
-#endif
+constexpr int kTogether = kParts == 1 ? 4 : 3;
 constexpr int kManyCols = 512 * kParts;  // unpacked at a time: 16 kB
 constexpr int kManyBlocks = kManyCols / kBlockCols;
 constexpr int kVecBytes = sizeof(VecI);
@@ -153,9 +147,8 @@ class ManyBlocks {
   template <int kR, int kT>
   void Run(int first, int64_t c, int64_t cols, Sums sums) const {
     VecF sum[kR][kT];
-    For<kR>(CELER_EACH(r) {
-      For<kT>(CELER_EACH(t) { sum[r][t] = c == 0 ? ZeroF() : LoadF(sums.At(r, t)); });
-    });
+    For<kR>(
+        CELER_EACH(r) { For<kT>(CELER_EACH(t) { sum[r][t] = c == 0 ? ZeroF() : LoadF(sums.At(r, t)); }); });
     const int8_t* const q = q_ + first * 64;
     for (int64_t block = 0; block < cols / kBlockCols; ++block) {
       VecI dot[kR][kT];
@@ -164,9 +157,8 @@ class ManyBlocks {
       const float* const x_scale = x_scale_ + block * kXTokens + first;
       For<kR>(CELER_EACH(r) {
         const VecF scale = LoadF(scales_[r][block]);
-        For<kT>(CELER_EACH(t) {
-          sum[r][t] = Fma(ToFloat(dot[r][t]), Mul(scale, SetF(x_scale[t])), sum[r][t]);
-        });
+        For<kT>(
+            CELER_EACH(t) { sum[r][t] = Fma(ToFloat(dot[r][t]), Mul(scale, SetF(x_scale[t])), sum[r][t]); });
         if constexpr (Format::kHasMin) {
           const VecF min = LoadF(mins_[r][block]);
           const float* const x_sum = x_sum_ + block * kXTokens + first;
@@ -221,7 +213,7 @@ class ManySupers {
           VecI dot[kR][kT];
           starts_.Begin(sub, first, dot);
           DotPanel<Values, decltype(half)::value * kSubSteps, kSubSteps>(values_, block,
-                                                                        q + half * Format::kSubCols, dot);
+                                                                         q + half * Format::kSubCols, dot);
           For<kR>(CELER_EACH(r) {
             const VecF scale = LoadF(scales_[r][sub]);
             For<kT>(CELER_EACH(t) { scaled[r][t] = Fma(ToFloat(dot[r][t]), scale, scaled[r][t]); });
@@ -377,11 +369,14 @@ inline void ManyTokens(const TileJob& job) {
 }
 
 // From so many tokens on unpacking pays.
+template <class Format>
 constexpr int kManyFrom = 12;
+template <class V, int kSubs, bool kMin>
+constexpr int kManyFrom<SuperFormat<V, kSubs, kMin>> = 8;
 
 template <class Format, class X>
 inline void AnyTokens(const TileJob& job) {
-  if (job.tokens < kManyFrom) return VectorTile<Format, X>(job);
+  if (job.tokens < kManyFrom<Format>) return VectorTile<Format, X>(job);
   if constexpr (__is_same(Format, Row))
     ManyTokens<ManyRows>(job);
   else if constexpr (requires { Format::kSubs; })
