@@ -371,8 +371,8 @@ inline void ManyTokens(const TileJob& job) {
 // From so many tokens on unpacking pays.
 template <class Format>
 constexpr int kManyFrom = 12;
-template <class V, int kSubs, bool kMin>
-constexpr int kManyFrom<SuperFormat<V, kSubs, kMin>> = 8;
+template <class V, int kSubs, bool kMin, int kLargest>
+constexpr int kManyFrom<SuperFormat<V, kSubs, kMin, kLargest>> = 8;
 
 template <class Format, class X>
 inline void AnyTokens(const TileJob& job) {

@@ -164,9 +164,14 @@ using ByteWide = BlockFormat<Bytes, 4, false>;
 using Nibble = BlockFormat<Nibbles, 2, false>;
 using NibbleMin = BlockFormat<UnsignedNibbles, 2, true>;
 
-template <class V, int kSubCount, bool kMin>
+// kLargest: the largest magnitude of a value times its sub-block's scale.
+template <class V, int kSubCount, bool kMin, int kLargestProduct>
 struct SuperFormat {
   using Values = V;
+  static constexpr int kLargest = kLargestProduct;
+  // Blocks of 32 columns over which sums of such products with bytes stay below 2^24.
+  static constexpr int kExactBlocks =
+      (1 << 24) / (kLargest * 127 * kBlockCols) < 8 ? (1 << 24) / (kLargest * 127 * kBlockCols) : 8;
   static constexpr bool kHasMin = kMin;
   static constexpr int kSubs = kSubCount;
   static constexpr int kSubCols = kSuperCols / kSubs;
@@ -184,11 +189,19 @@ struct SuperFormat {
     return Or(LoadU8(p), ShiftLeft32<16>(LoadU8(p + kRows)));
   }
 };
-using SuperQ2 = SuperFormat<UnsignedNibbles, 16, true>;
-using SuperQ3 = SuperFormat<Nibbles, 16, false>;
-using SuperQ4 = SuperFormat<UnsignedNibbles, 8, true>;
-using SuperQ5 = SuperFormat<UnsignedBytes, 8, true>;
-using SuperQ6 = SuperFormat<Sixes, 16, false>;
+using SuperQ2 = SuperFormat<UnsignedNibbles, 16, true, 3 * 15>;
+using SuperQ3 = SuperFormat<Nibbles, 16, false, 4 * 32>;
+using SuperQ4 = SuperFormat<UnsignedNibbles, 8, true, 15 * 63>;
+using SuperQ5 = SuperFormat<UnsignedBytes, 8, true, 31 * 63>;
+using SuperQ6 = SuperFormat<Sixes, 16, false, 32 * 128>;
+
+// A super-block's sum is rounded as it grows in float; beside AMX, whose tiles hold it as an integer, only
+// once at its end.
+#if defined(__AMX_INT8__)
+constexpr bool kExactSupers = true;
+#else
+constexpr bool kExactSupers = false;
+#endif
 
 struct XOfBlocks {
   XBlocks x;
@@ -327,8 +340,10 @@ inline void VectorSupers(const TileJob& job, const uint8_t* w, int part, const u
       For<kP>(CELER_EACH(p) {
         const uint8_t* const head = w + g * job.group_bytes;
         const uint8_t* values = head + Format::kHeader + (part + p) * kLanes * 4;
+        constexpr bool kSplit = kExactSupers && Format::kExactBlocks < 8;
         VecF scaled[kT];
-        For<kT>(CELER_EACH(t) { scaled[t] = ZeroF(); });
+        VecI whole[kT];
+        For<kT>(CELER_EACH(t) { scaled[t] = ZeroF(), whole[t] = ZeroI(); });
         for (int b = 0; b < 8; ++b, values += Values::kBytes) {
           const int8_t* const q = x.q + XAt(c + b * kBlockCols) + first * 64;
           Prefetch<Values::kBytes + Format::kHeader / 8, 1>(values, 0);
@@ -346,7 +361,10 @@ inline void VectorSupers(const TileJob& job, const uint8_t* w, int part, const u
             const VecF scale = Format::SubScale(head, sub, part + p);
             For<kT>(CELER_EACH(t) { scaled[t] = Fma(ToFloat(dot[t]), scale, scaled[t]); });
           });
+          if (kSplit && (b + 1) % Format::kExactBlocks == 0)
+            For<kT>(CELER_EACH(t) { whole[t] = AddI(whole[t], ToNearest(scaled[t])), scaled[t] = ZeroF(); });
         }
+        if constexpr (kSplit) For<kT>(CELER_EACH(t) { scaled[t] = ToFloat(whole[t]); });
         const VecF d = LoadHalves(head + (part + p) * kLanes * 2);
         For<kT>(CELER_EACH(t) { sum[g][p][t] = Fma(scaled[t], Mul(d, SetF(x_scale[t])), sum[g][p][t]); });
         if constexpr (Format::kHasMin) {
@@ -378,8 +396,8 @@ struct Row {};  // bytes with one scale to a row
 
 template <class Format>
 constexpr int kMaxTokens = kMaxBlockTokens;
-template <class V, int kSubs, bool kMin>
-constexpr int kMaxTokens<SuperFormat<V, kSubs, kMin>> = kMaxSuperTokens;
+template <class V, int kSubs, bool kMin, int kLargest>
+constexpr int kMaxTokens<SuperFormat<V, kSubs, kMin, kLargest>> = kMaxSuperTokens;
 
 template <class Format, class X, int kG, int kP, int kT>
 inline void Vector(const TileJob& job, const uint8_t* w, int part, const uint8_t* unit, int first,

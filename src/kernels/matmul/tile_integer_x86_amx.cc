@@ -2,7 +2,7 @@
 // register, stored, and scaled by vector instructions, while the next tiles are under way. Few tokens take
 // the vector kernels; the floats are added in the same chain in both. A product of two tiles takes 16 cycles,
 // storing one and scaling it some 50 more: so bytes with one scale to a row stay in tile registers, or at
-// least integers, to the end of the row.
+// least integers, to the end of the row, and those of super-blocks to the end of the super-block.
 #include "kernels/matmul/amx_x86.h"
 #include "kernels/matmul/tile_integer_x86.h"
 #include "kernels/matmul/tile_x86.h"
@@ -139,83 +139,125 @@ inline void MatrixBlocks(const TileJob& job) {
   }
 }
 
+// A super-block's weights times the scales of their sub-blocks are integers of up to 13 bits: 128 * high +
+// low, two bytes. So tiles add up all of its 256 columns, twice, and are stored and scaled once.
 template <class Format>
-inline void MatrixSupers(const TileJob& job) {
-  using Values = typename Format::Values;
-  constexpr int kSubs = Format::kSubs, kPairs = kSubs / 2, kMaxSupers = kMaxChunk / kSuperCols;
-  alignas(64) uint8_t values[kMaxChunk * kRows];
-  alignas(64) float scales[kMaxSupers * kSubs][kRows], d[kMaxSupers][kRows], dmin[kMaxSupers][kRows];
-  alignas(64) int32_t mins[kMaxSupers * kPairs][kRows];
-  const int64_t chunk = job.tokens <= kXTokens ? kSmallChunk : kMaxChunk;
-  TileShape shape;
-  for (int g = 0; g < job.groups; ++g) {
-    const uint8_t* w = job.w + g * job.group_bytes;
-    for (int64_t c = 0; c < job.cols; c += chunk) {
-      const int supers = static_cast<int>((job.cols - c < chunk ? job.cols - c : chunk) / kSuperCols);
-      for (int s = 0; s < supers; ++s, w += Format::kBytes) {
-        StoreF(d[s], LoadHalves(w));
-        for (int i = 0; i < kSubs; ++i) StoreF(scales[s * kSubs + i], Format::SubScale(w, i, 0));
-        if constexpr (Format::kHasMin) {
-          StoreF(dmin[s], LoadHalves(w + 2 * kRows));
-          for (int i = 0; i < kPairs; ++i) StoreI(mins[s * kPairs + i], Format::MinPair(w, i, 0));
+class SuperProduct {
+ public:
+  explicit SuperProduct(const TileJob& job) : job_(job) {}
+
+  void Run() {
+    // The last unit's missing tokens are multiplied too, and their sums dropped.
+    shape_.Use(job_.tokens < kXTokens ? job_.tokens : kXTokens, kStepCols);
+    for (int g = 0; g < job_.groups; ++g) {
+      const uint8_t* w = job_.w + g * job_.group_bytes;
+      for (int64_t c = 0; c < job_.cols; c += kChunk) {
+        const int64_t left = (job_.cols - c) / kSuperCols;
+        const int supers = static_cast<int>(left < kSupers ? left : kSupers);
+        for (int s = 0; s < supers; ++s, w += Format::kBytes) Unpack(w, s);
+        StoresDone();
+        // While the tiles of one super-block are under way those of the one before are scaled.
+        const int n = (job_.tokens + kXTokens - 1) / kXTokens * supers;
+        for (int i = 0; i < n; ++i) {
+          Issue(i / supers, i % supers, c, sums_[i % 2]);
+          if (i > 0) Finish((i - 1) / supers, (i - 1) % supers, c, g, sums_[(i - 1) % 2]);
         }
-        for (int b = 0; b < 8; ++b)
-          Unpack<Values>(w + Format::kHeader + b * Values::kBytes,
-                         values + (s * kSuperCols + b * kBlockCols) * kRows);
-      }
-      StoresDone();
-      for (int t = 0; t < job.tokens; t += kXTokens) {
-        const int tokens = job.tokens - t < kXTokens ? job.tokens - t : kXTokens;
-        shape.Use(tokens, Format::kSubCols);
-        const XSupers x = XSupersOf(job.x + t / kXTokens * job.x_bytes, job.cols);
-        const int8_t* const q = x.q + XAt(c);
-        float* const out = job.out + t * job.out_stride + g * kRows;
-        VecF scaled[kXTokens];
-        const auto finish = [&](int s) __attribute__((always_inline)) {
-          const int64_t super = c / kSuperCols + s;
-          const float* const x_scale = x.scale + super * kXTokens;
-          const VecF scale = LoadF(d[s]);
-          const int16_t* const sums = (kSubs == 8 ? x.sum32 : x.sum16) + super * kPairs * kXTokens * 2;
-          const bool start = super == 0;
-          For<kXTokens>(CELER_EACH(i) {
-            if (i < tokens) {
-              float* const to = out + i * job.out_stride;
-              StoreF(to, Fma(scaled[i], Mul(scale, SetF(x_scale[i])), start ? ZeroF() : LoadF(to)));
-            }
-          });
-          if constexpr (Format::kHasMin) {
-            VecI min[kXTokens];
-            For<kXTokens>(CELER_EACH(i) { min[i] = ZeroI(); });
-            for (int pair = 0; pair < kPairs; ++pair) {
-              const VecI two = LoadI(mins[s * kPairs + pair]);
-              const int16_t* const x_two = sums + pair * kXTokens * 2;
-              For<kXTokens>(CELER_EACH(i) { min[i] = DotPairs(min[i], two, SetFour(x_two + 2 * i)); });
-            }
-            const VecF min_scale = LoadF(dmin[s]);
-            For<kXTokens>(CELER_EACH(i) {
-              if (i < tokens)
-                StoreF(out + i * job.out_stride, Fnma(ToFloat(min[i]), Mul(min_scale, SetF(x_scale[i])),
-                                                      LoadF(out + i * job.out_stride)));
-            });
-          }
-        };
-        Pipeline(
-            supers * kSubs,
-            [&](int first, int count, uint8_t* to)
-                __attribute__((always_inline)) { IssueBatch<Format::kSubCols>(q, values, first, count, to); },
-            [&](int first, int, const uint8_t* from) __attribute__((always_inline)) {
-              static_assert(kSubs % kBatch == 0);
-              if (first % kSubs == 0) For<kXTokens>(CELER_EACH(i) { scaled[i] = ZeroF(); });
-              for (int b = first; b < first + kBatch; ++b, from += kTileBytes) {
-                const VecF scale = LoadF(scales[b]);
-                For<kXTokens>(CELER_EACH(i) { scaled[i] = Fma(SumOf(from, i), scale, scaled[i]); });
-              }
-              if ((first + kBatch) % kSubs == 0) finish(first / kSubs);
-            });
+        Finish((n - 1) / supers, (n - 1) % supers, c, g, sums_[(n - 1) % 2]);
       }
     }
   }
-}
+
+ private:
+  using Values = typename Format::Values;
+  static constexpr int kSubs = Format::kSubs, kPairs = kSubs / 2;
+  static constexpr int kPlanes = Format::kLargest < 128 ? 1 : 2;  // one byte may do
+  static constexpr int kStepCols = 64, kSteps = kSuperCols / kStepCols;
+  static constexpr int kSupers = 2, kChunk = kSupers * kSuperCols;  // unpacked at a time
+
+  void Unpack(const uint8_t* w, int s) {
+    StoreF(d_[s], LoadHalves(w));
+    if constexpr (Format::kHasMin) {
+      StoreF(dmin_[s], LoadHalves(w + 2 * kRows));
+      for (int i = 0; i < kPairs; ++i) StoreI(mins_[s][i], Format::MinPair(w, i, 0));
+    }
+    const uint8_t* values = w + Format::kHeader;
+    for (int b = 0; b < 8; ++b, values += Values::kBytes) {
+      Prefetch<Values::kBytes + Format::kHeader / 8, 1>(values, 0);
+      constexpr int kSubSteps = Format::kSubCols / 4;
+      For<kSubs / 8>(CELER_EACH(half) {
+        const VecI scale = LoadS8(w + Format::kScales + (b * (kSubs / 8) + half) * kRows);
+        const VecI twice = Or(And(scale, SetI(0xFFFF)), ShiftLeft32<16>(scale));
+        For<kSubSteps>(CELER_EACH(i) {
+          constexpr int kStep = decltype(half)::value * kSubSteps + decltype(i)::value;
+          VecI v = Values::template Load<kStep>(values);
+          if constexpr (Values::kExcess != 0) v = SubBytes(v, SetByte(Values::kExcess));
+          // Bytes 0 and 2 of a lane, then 1 and 3, as 16 bits.
+          const VecI even = _mm512_mullo_epi16(_mm512_srai_epi16(_mm512_slli_epi16(v, 8), 8), twice);
+          const VecI odd = _mm512_mullo_epi16(_mm512_srai_epi16(v, 8), twice);
+          const auto bytes = [](VecI low, VecI high) {
+            return Or(And(low, _mm512_set1_epi16(0xFF)), _mm512_slli_epi16(high, 8));
+          };
+          const int at = (b * 8 + kStep) * kStepBytes;
+          if constexpr (kPlanes == 1) {
+            StoreI(planes_[0][s] + at, bytes(even, odd));
+          } else {
+            const VecI low = _mm512_set1_epi16(127);
+            StoreI(planes_[0][s] + at, bytes(And(even, low), And(odd, low)));
+            StoreI(planes_[1][s] + at, bytes(_mm512_srai_epi16(even, 7), _mm512_srai_epi16(odd, 7)));
+          }
+        });
+      });
+    }
+  }
+
+  CELER_X86_INLINE void Issue(int unit, int s, int64_t c, uint8_t* to) {
+    const uint8_t* const q = job_.x + unit * job_.x_bytes + XAt(c + s * kSuperCols);
+    _tile_zero(0);
+    if constexpr (kPlanes == 2) _tile_zero(1);
+    For<kSteps>(CELER_EACH(k) {
+      _tile_loadd(2, q + XAt(k * kStepCols), 64);
+      _tile_loadd(3, planes_[0][s] + k * kTileBytes, 64);
+      _tile_dpbssd(0, 2, 3);
+      if constexpr (kPlanes == 2) {
+        _tile_loadd(3, planes_[1][s] + k * kTileBytes, 64);
+        _tile_dpbssd(1, 2, 3);
+      }
+    });
+    _tile_stored(0, to, 64);
+    if constexpr (kPlanes == 2) _tile_stored(1, to + kTileBytes, 64);
+  }
+
+  CELER_X86_INLINE void Finish(int unit, int s, int64_t c, int g, const uint8_t* sums) const {
+    const int t = unit * kXTokens, tokens = job_.tokens - t < kXTokens ? job_.tokens - t : kXTokens;
+    const XSupers x = XSupersOf(job_.x + unit * job_.x_bytes, job_.cols);
+    const int64_t super = c / kSuperCols + s;
+    const float* const x_scale = x.scale + super * kXTokens;
+    const int16_t* const x_sums = (kSubs == 8 ? x.sum32 : x.sum16) + super * kPairs * kXTokens * 2;
+    float* const out = job_.out + t * job_.out_stride + g * kRows;
+    const VecF d = LoadF(d_[s]);
+    for (int i = 0; i < tokens; ++i) {
+      VecI whole = LoadI(sums + i * 64);
+      if constexpr (kPlanes == 2) whole = AddI(whole, ShiftLeft32<7>(LoadI(sums + kTileBytes + i * 64)));
+      float* const to = out + i * job_.out_stride;
+      VecF sum = Fma(ToFloat(whole), Mul(d, SetF(x_scale[i])), super == 0 ? ZeroF() : LoadF(to));
+      if constexpr (Format::kHasMin) {
+        VecI min = ZeroI();
+        For<kPairs>(CELER_EACH(pair) {
+          min = DotPairs(min, LoadI(mins_[s][pair]), SetFour(x_sums + (pair * kXTokens + i) * 2));
+        });
+        sum = Fnma(ToFloat(min), Mul(LoadF(dmin_[s]), SetF(x_scale[i])), sum);
+      }
+      StoreF(to, sum);
+    }
+  }
+
+  const TileJob& job_;
+  TileShape shape_;
+  alignas(64) uint8_t planes_[kPlanes][kSupers][kSuperCols * kRows];
+  alignas(64) uint8_t sums_[2][kPlanes * kTileBytes];
+  alignas(64) float d_[kSupers][kRows], dmin_[kSupers][kRows];
+  alignas(64) int32_t mins_[kSupers][kPairs][kRows];
+};
 
 // One scale to a row: tiles of sixteen tokens by two row groups, straight from the weights. A few columns of
 // the two groups stay in the L1 cache while all tokens go by, whose activations come from the L2 cache; sums
@@ -352,7 +394,7 @@ inline void MatrixTile(const TileJob& job) {
   if constexpr (__is_same(Format, Row))
     RowProduct(job).Run();
   else if constexpr (requires { Format::kSubs; })
-    MatrixSupers<Format>(job);
+    SuperProduct<Format>(job).Run();
   else
     MatrixBlocks<Format, X>(job);
 }

@@ -85,6 +85,12 @@ CELER_X86_INLINE VecI Xor(VecI a, VecI b) {
 CELER_X86_INLINE VecI SubBytes(VecI a, VecI b) {
   return _mm512_sub_epi8(a, b);
 }
+CELER_X86_INLINE VecI ToNearest(VecF v) {
+  return _mm512_cvtps_epi32(v);
+}
+CELER_X86_INLINE VecI AddI(VecI a, VecI b) {
+  return _mm512_add_epi32(a, b);
+}
 CELER_X86_INLINE VecI SubI(VecI a, VecI b) {
   return _mm512_sub_epi32(a, b);
 }
@@ -171,6 +177,12 @@ CELER_X86_INLINE VecI Or(VecI a, VecI b) {
 }
 CELER_X86_INLINE VecI Xor(VecI a, VecI b) {
   return _mm256_xor_si256(a, b);
+}
+CELER_X86_INLINE VecI ToNearest(VecF v) {
+  return _mm256_cvtps_epi32(v);
+}
+CELER_X86_INLINE VecI AddI(VecI a, VecI b) {
+  return _mm256_add_epi32(a, b);
 }
 CELER_X86_INLINE VecI SubI(VecI a, VecI b) {
   return _mm256_sub_epi32(a, b);

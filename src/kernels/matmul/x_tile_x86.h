@@ -22,12 +22,6 @@ CELER_X86_INLINE float SumLanes(VecF v) {
 CELER_X86_INLINE VecF AbsF(VecF v) {
   return _mm512_abs_ps(v);
 }
-CELER_X86_INLINE VecI AddI(VecI a, VecI b) {
-  return _mm512_add_epi32(a, b);
-}
-CELER_X86_INLINE VecI ToNearest(VecF v) {
-  return _mm512_cvtps_epi32(v);
-}
 CELER_X86_INLINE float LargestLane(VecF v) {
   return _mm512_reduce_max_ps(v);
 }
@@ -51,12 +45,6 @@ CELER_X86_INLINE float SumLanes(VecF v) {
 }
 CELER_X86_INLINE VecF AbsF(VecF v) {
   return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v);
-}
-CELER_X86_INLINE VecI AddI(VecI a, VecI b) {
-  return _mm256_add_epi32(a, b);
-}
-CELER_X86_INLINE VecI ToNearest(VecF v) {
-  return _mm256_cvtps_epi32(v);
 }
 CELER_X86_INLINE float LargestLane(VecF v) {
   __m128 m = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
