@@ -10,6 +10,7 @@
 
 #include "core/check.h"
 #include "formats/bfloat16.h"
+#include "kernels/simd.h"
 
 namespace celer {
 namespace {
@@ -46,7 +47,7 @@ struct NibbleSteps {
   int16x8_t lows, highs;
 };
 template <int kStep>
-NibbleSteps RoundForNibbles(const float* x, float32x4_t inverse) {
+CELER_INLINE NibbleSteps RoundForNibbles(const float* x, float32x4_t inverse) {
   const float32x4_t magic = vdupq_n_f32(12582912.0f);
   float32x4_t low[2], high[2];
   for (int h = 0; h < 2; ++h) {
@@ -62,7 +63,7 @@ NibbleSteps RoundForNibbles(const float* x, float32x4_t inverse) {
 }
 
 // To a token's 16 columns.
-NibbleSteps QuantizeForNibbles(const float* x, float32x4_t inverse, int8_t* q) {
+CELER_INLINE NibbleSteps QuantizeForNibbles(const float* x, float32x4_t inverse, int8_t* q) {
   const NibbleSteps both = RoundForNibbles<4>(x, inverse);
   const int32x2x2_t steps =
       vzip_s32(vreinterpret_s32_s8(vmovn_s16(both.lows)), vreinterpret_s32_s8(vmovn_s16(both.highs)));
@@ -72,13 +73,13 @@ NibbleSteps QuantizeForNibbles(const float* x, float32x4_t inverse, int8_t* q) {
 // The same; returns what adds up to `zero`: an eighth of what comes from the excess of the weights, in 16
 // bits.
 template <bool kLone>
-int16x8_t QuantizeForNibbles(const float* x, float32x4_t inverse, XTokenBlock& block, int half, int) {
+CELER_INLINE int16x8_t QuantizeForNibbles(const float* x, float32x4_t inverse, XTokenBlock& block, int half, int) {
   const auto [lows, highs] = QuantizeForNibbles(x, inverse, block.q + 16 * half);
   return kLone ? vaddq_s16(vshlq_n_s16(lows, 4), highs) : highs;
 }
 // The same for token t of a pair. kLone: see XPairBlock.
 template <bool kLone>
-int16x8_t QuantizeForNibbles(const float* x, float32x4_t inverse, XPairBlock& block, int half, int t) {
+CELER_INLINE int16x8_t QuantizeForNibbles(const float* x, float32x4_t inverse, XPairBlock& block, int half, int t) {
   int8_t *const low_q = block.q[2 * half][t], *const high_q = block.q[2 * half + 1][t];
   const auto [lows, highs] = RoundForNibbles<8>(x, inverse);
   if constexpr (kLone) {
@@ -99,7 +100,7 @@ int16x8_t QuantizeForNibbles(const float* x, float32x4_t inverse, XPairBlock& bl
 // Largest magnitudes among 32 columns, or among what they become for nibbles (with steps of kStep columns,
 // else zero) before it is rounded: the largest of the four lanes is that of all.
 template <int kStep>
-float32x4_t LargestOfBlock(const float* x) {
+CELER_INLINE float32x4_t LargestOfBlock(const float* x) {
   float32x4_t max = vdupq_n_f32(0);
   for (int i = 0; i < 32; i += 16)
     for (int j = 0; j < 2; ++j) {
