@@ -73,13 +73,15 @@ CELER_INLINE NibbleSteps QuantizeForNibbles(const float* x, float32x4_t inverse,
 // The same; returns what adds up to `zero`: an eighth of what comes from the excess of the weights, in 16
 // bits.
 template <bool kLone>
-CELER_INLINE int16x8_t QuantizeForNibbles(const float* x, float32x4_t inverse, XTokenBlock& block, int half, int) {
+CELER_INLINE int16x8_t QuantizeForNibbles(const float* x, float32x4_t inverse, XTokenBlock& block, int half,
+                                          int) {
   const auto [lows, highs] = QuantizeForNibbles(x, inverse, block.q + 16 * half);
   return kLone ? vaddq_s16(vshlq_n_s16(lows, 4), highs) : highs;
 }
 // The same for token t of a pair. kLone: see XPairBlock.
 template <bool kLone>
-CELER_INLINE int16x8_t QuantizeForNibbles(const float* x, float32x4_t inverse, XPairBlock& block, int half, int t) {
+CELER_INLINE int16x8_t QuantizeForNibbles(const float* x, float32x4_t inverse, XPairBlock& block, int half,
+                                          int t) {
   int8_t *const low_q = block.q[2 * half][t], *const high_q = block.q[2 * half + 1][t];
   const auto [lows, highs] = RoundForNibbles<8>(x, inverse);
   if constexpr (kLone) {
