@@ -51,7 +51,9 @@ struct Need {
 std::vector<Need> CpuNeeds(Isa isa) {
   const CpuFeatures& c = HostCpu();
   std::vector<Need> needs;
-  const auto add = [&needs](std::initializer_list<Need> more) { needs.insert(needs.end(), more); };
+  const auto add = [&needs](std::initializer_list<Need> more) {
+    for (const Need& need : more) needs.push_back(need);  // insert() makes g++ 12 warn of an overflow
+  };
   switch (isa) {
     case Isa::kNeon:
       add({{"neon", c.neon}});
