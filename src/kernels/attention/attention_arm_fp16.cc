@@ -6,6 +6,7 @@
 // error is then that of rounding its key to f16, once more; an output's is about 2^-11 of the largest value.
 #include "kernels/attention/attention_float.h"
 #include "kernels/attention/attention_half_lanes.h"
+#include "kernels/attention/attention_half_quads.h"
 
 namespace celer {
 namespace {
@@ -186,14 +187,18 @@ struct HalfKernel {
   }
 };
 
+template <bool kInt8>
+void AttendTileHalf(const AttentionTile& tile) {
+  if (tile.group > HalfQuadsTile<kInt8>::kQueries) return HalfLanesTile<kInt8>(tile).Run();
+  if (tile.group > 2) return HalfQuadsTile<kInt8>(tile).Run();
+  TileRun<HalfKernel<kInt8>>(tile).Run();
+}
+
 }  // namespace
 
 void arm::AttendTileFp16(const AttentionTile& tile) {
-  const bool lanes = tile.group > kHalfLanes / 2;
-  if (tile.kind == KvKind::kF16)
-    return lanes ? HalfLanesTile<false>(tile).Run() : TileRun<HalfKernel<false>>(tile).Run();
-  if (tile.kind == KvKind::kI8)
-    return lanes ? HalfLanesTile<true>(tile).Run() : TileRun<HalfKernel<true>>(tile).Run();
+  if (tile.kind == KvKind::kF16) return AttendTileHalf<false>(tile);
+  if (tile.kind == KvKind::kI8) return AttendTileHalf<true>(tile);
   AttendTileFloat(tile);
 }
 

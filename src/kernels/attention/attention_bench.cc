@@ -1,7 +1,8 @@
 // Every attention variant that runs here: decode of one token at several contexts, and a prefill of 512, on
-// the shapes of TinyLlama 1.1B and Llama 3 8B. A decode walks through as many layers as fill three last-level
-// caches, as a model does. Prints bytes of KV per second, the limit by this machine's measured peaks, and the
-// ratio of the two times. The arithmetic bound is the peak of the type the variant computes in.
+// the shapes of TinyLlama 1.1B, Llama 3.2 1B and Llama 3 8B. A decode walks through as many layers as fill
+// three last-level caches, as a model does. Prints bytes of KV per second, the limit by this machine's
+// measured peaks, and the ratio of the two times. The arithmetic bound is the peak of the type the variant
+// computes in.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -25,7 +26,7 @@ struct Model {
   const char* name;
   int64_t heads, kv_heads, dim;
 };
-constexpr Model kModels[] = {{"tinyllama", 32, 4, 64}, {"llama3-8b", 32, 8, 128}};
+constexpr Model kModels[] = {{"tinyllama", 32, 4, 64}, {"llama3-1b", 32, 8, 64}, {"llama3-8b", 32, 8, 128}};
 constexpr DType kTypes[] = {DType::kF16, DType::kBf16, DType::kI8, DType::kF32};
 
 struct Case {

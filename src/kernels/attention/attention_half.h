@@ -76,6 +76,24 @@ CELER_INLINE float HalfQuery(const float* q, int64_t dim, int64_t padded, float 
   return power;
 }
 
+// What PowersOf() takes for scores in units of `power`, as f16 can hold it: beyond that weights are 1 or 0
+// anyway.
+struct PowerScale {
+  __fp16 scale, low;
+  explicit PowerScale(float power) {
+    const float held = power > 0x1p15f ? 0x1p15f : power < 0x1p-14f ? 0x1p-14f : power;
+    scale = static_cast<__fp16>(held);
+    low = static_cast<__fp16>(-25 / held);
+  }
+};
+
+// to = to * shrink + sum
+CELER_INLINE void JoinHalf(float* to, float16x8_t sum, float shrink) {
+  const float32x4_t by = vdupq_n_f32(shrink);
+  vst1q_f32(to, vfmaq_f32(vcvt_f32_f16(vget_low_f16(sum)), vld1q_f32(to), by));
+  vst1q_f32(to + 4, vfmaq_f32(vcvt_high_f32_f16(sum), vld1q_f32(to + 4), by));
+}
+
 CELER_INLINE void Transpose8x8(const __fp16* from, int64_t stride, __fp16* to) {
   float16x8_t a[8], b[8];
   for (int i = 0; i < 8; ++i) a[i] = vld1q_f16(from + i * stride);

@@ -55,7 +55,7 @@ class HalfLanesTile {
   struct Lanes {
     float power[kHalfLanes], sum[kHalfLanes];
     __fp16 top[kHalfLanes];                     // the largest score so far
-    __fp16 scale[kHalfLanes], low[kHalfLanes];  // for PowersOf64
+    __fp16 scale[kHalfLanes], low[kHalfLanes];  // for PowersOf
   };
 
   // Eight queries of a token, element by element; lanes without a query hold zeros. The place for decoded
@@ -71,12 +71,9 @@ class HalfLanesTile {
                                    padded_, t_.scale * (1 / kLn2), row);
       else
         memset(row, 0, static_cast<size_t>(padded_) * sizeof(__fp16));
-      // As f16 can hold it. Beyond that weights are 1 or 0 anyway.
-      const float power = lanes.power[i], scale = power > 0x1p15f    ? 0x1p15f
-                                                  : power < 0x1p-14f ? 0x1p-14f
-                                                                     : power;
-      lanes.scale[i] = static_cast<__fp16>(scale);
-      lanes.low[i] = static_cast<__fp16>(-25 / scale);
+      const PowerScale scale(lanes.power[i]);
+      lanes.scale[i] = scale.scale;
+      lanes.low[i] = scale.low;
     }
     __fp16* to = query_ + at * kHalfLanes * padded_;
     for (int64_t d = 0; d < padded_; d += kHalfLanes)
@@ -261,7 +258,7 @@ class HalfLanesTile {
     for (int i = 0; i < 2; ++i) by[i] = vmulq_f32(by[i], vmulq_n_f32(vld1q_f32(lanes.power + 4 * i), kLn2));
     ExpNonPositive(by);
     float32x4_t sum[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
-    PowersOf64(scores, top, vld1q_f16(lanes.low), vld1q_f16(lanes.scale), sum);
+    PowersOf<kSoftmaxKeys>(scores, top, vld1q_f16(lanes.low), vld1q_f16(lanes.scale), sum);
     for (int i = 0; i < 2; ++i) {
       vst1q_f32(shrink + 4 * i, by[i]);
       vst1q_f32(lanes.sum + 4 * i, vfmaq_f32(sum[i], vld1q_f32(lanes.sum + 4 * i), by[i]));
@@ -337,12 +334,7 @@ class HalfLanesTile {
       }
     }
     for (int r = 0; r < kR; ++r)
-      for (int i = 0; i < kV; ++i) AddTo(acc + r * padded + d + i * kHalfLanes, sum[r][i], shrink[r]);
-  }
-  static CELER_INLINE void AddTo(float* to, float16x8_t sum, float shrink) {
-    const float32x4_t by = vdupq_n_f32(shrink);
-    vst1q_f32(to, vfmaq_f32(vcvt_f32_f16(vget_low_f16(sum)), vld1q_f32(to), by));
-    vst1q_f32(to + 4, vfmaq_f32(vcvt_high_f32_f16(sum), vld1q_f32(to + 4), by));
+      for (int i = 0; i < kV; ++i) JoinHalf(acc + r * padded + d + i * kHalfLanes, sum[r][i], shrink[r]);
   }
 
   // The same for a whole step and eight queries. The last columns' sums are left for the next call.
@@ -370,8 +362,8 @@ class HalfLanesTile {
     if (!pending_.acc) return;
     for (int r = 0; r < kHalfLanes; ++r)
       for (int i = 0; i < kValueColumns; i += kHalfLanes)
-        AddTo(pending_.acc + r * padded_ + i, vld1q_f16(pending_.sums + r * kValueColumns + i),
-              pending_.shrink[r]);
+        JoinHalf(pending_.acc + r * padded_ + i, vld1q_f16(pending_.sums + r * kValueColumns + i),
+                 pending_.shrink[r]);
     pending_.acc = nullptr;
   }
 

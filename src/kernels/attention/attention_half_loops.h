@@ -129,7 +129,7 @@ CELER_INLINE void ScoresOf8(const __fp16* q, const uint8_t* k, int64_t stride, i
 #undef CELER_BEGIN
 }
 
-// Constants of PowersOf64 that are read anew each time, as a product is added to them in place: eight of each.
+// Constants of PowersOf that are read anew each time, as a product is added to them in place: eight of each.
 struct PowerConstants {
   alignas(16) __fp16 lanes[4][8] = {};
   constexpr PowerConstants(const float (&values)[4]) {
@@ -138,7 +138,7 @@ struct PowerConstants {
   }
 };
 
-// x <- 2^((x - base) * scale) for 64 x 8 numbers x <= base: about one unit in the last place, right down to the
+// x <- 2^((x - base) * scale) for kVectors x 8 numbers x <= base: about one unit in the last place, right down to the
 // smallest number. Adds them to `sum`: four of them in f16, then in f32. `scale` is a power of two, and low that
 // many times -25. Reads 64 bytes behind the last x.
 //
@@ -148,15 +148,16 @@ struct PowerConstants {
 //
 // The second half of four vectors goes along with the first half of the next four: the core looks ahead by some
 // fifty vector instructions, which one chain alone would fill.
-CELER_INLINE void PowersOf64(__fp16* x, float16x8_t base, float16x8_t low, float16x8_t scale,
-                             float32x4_t (&sum)[2]) {
+template <int kVectors>
+CELER_INLINE void PowersOf(__fp16* x, float16x8_t base, float16x8_t low, float16x8_t scale,
+                           float32x4_t (&sum)[2]) {
   constexpr __fp16 kMagic = 1024 + 512 + 25;
   constexpr float kUnit = 1.0f / 1024;
   static constexpr PowerConstants kConstants({static_cast<float>(kMagic), 0.24263948f * kUnit, 0.69309489f * kUnit,
                                               0.99998493f * kUnit});
   const float16x8_t magic = vdupq_n_f16(kMagic), c3 = vdupq_n_f16(0.05583843f * kUnit);
   const __fp16* from = x;
-  int64_t left = kSoftmaxKeys / 4;
+  int64_t left = kVectors / 4;
 #define CELER_4(X) X(0, 4, 16, 20, 24, 13, 0) X(1, 5, 17, 21, 25, 14, 16) X(2, 6, 18, 22, 26, 15, 32) \
                    X(3, 7, 19, 23, 27, 28, 48)
 #define CELER_P0(x, t, e, m, p, u, at) "ldr q" #x ", [%[from], #" #at "]\n" "ldr q" #p ", [%[c], #16]\n"

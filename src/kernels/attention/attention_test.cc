@@ -217,6 +217,8 @@ TEST(Attention, SameBitsAroundPieceBoundaries) {
     ExpectSameBits({3, 3, 20, 0, dtype}, 701, positions);
     ExpectSameBits({8, 1, 64, 300, dtype}, 701, positions);
     ExpectSameBits({2, 2, 48, 33, dtype}, 701, positions);
+    ExpectSameBits({4, 1, 64, 33, dtype}, 701, positions);
+    ExpectSameBits({3, 1, 128, 301, dtype}, 701, positions);
   }
 }
 

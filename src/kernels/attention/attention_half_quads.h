@@ -1,0 +1,298 @@
+// A tile of three or four queries per kv head in f16 arithmetic; see simd.h for the unnamed namespace.
+//
+// Elements of a key lie in the lanes while it is multiplied with four queries, and three rounds of pairwise
+// additions turn the sums of four keys into two registers of scores, which hold four queries of two keys.
+// From there on, nothing is added across lanes: maxima, weights and sums are kept for even and odd keys
+// apart, and a weight is an element that multiplies eight columns of a value.
+#pragma once
+
+#include "kernels/attention/attention_half.h"
+#include "kernels/attention/attention_half_loops.h"
+#include "kernels/attention/attention_quad_loops.h"
+
+namespace celer {
+namespace {
+
+template <bool kInt8>
+class HalfQuadsTile {
+ public:
+  static constexpr int kQueries = 4;
+
+  explicit HalfQuadsTile(const AttentionTile& tile) : t_(tile), padded_(PaddedDim(tile.head_dim)) {
+    float* p = tile.scratch;
+    scores_ = reinterpret_cast<__fp16*>(p), p += kSoftmaxKeys * kQueries / 2 + 16;
+    decoded_ = reinterpret_cast<__fp16*>(p), p += kSoftmaxKeys * padded_;
+    quads_ = reinterpret_cast<Quad*>(p), p += t_.tokens * int64_t{sizeof(Quad) / sizeof(float)};
+    query_ = reinterpret_cast<__fp16*>(p);
+  }
+
+  void Run() {
+    for (int64_t t = 0; t < t_.tokens; ++t) {
+      if (!t_.same_queries) Prepare(t);
+      vst1q_f32(quads_[t].sum, vdupq_n_f32(0));
+      vst1q_f16(quads_[t].top, vdupq_n_f16(-__builtin_inff()));
+    }
+    memset(t_.acc, 0, static_cast<size_t>(t_.tokens * t_.group * padded_) * sizeof(float));
+    for (int64_t key = t_.key_begin; key < t_.key_end; key += kSoftmaxKeys)
+      t_.tokens <= 2 ? Step<true>(key) : Step<false>(key);
+    for (int64_t t = 0; t < t_.tokens; ++t)
+      for (int64_t i = 0; i < t_.group; ++i) {
+        const Quad& quad = quads_[t];
+        t_.max[t * t_.group + i] = static_cast<float>(quad.top[i]) * (quad.power[i] * kLn2);
+        t_.sum[t * t_.group + i] = quad.sum[i];
+      }
+  }
+
+ private:
+  static constexpr int64_t kSegments = kSoftmaxKeys / kSegmentKeys;
+  static constexpr int64_t kTogether = 4;      // keys whose scores are computed together
+  static constexpr int64_t kChainDims = 64;    // products summed up in f16: an eighth of them per lane
+  static constexpr int64_t kFetchBytes = 512;  // that QuadScores64 asks for
+  static constexpr float kLn2 = 0.693147181f;
+
+  // A token's queries. Scores are in units of power * ln 2: then weights are powers of two. What has eight
+  // elements holds those of the four queries twice.
+  struct Quad {
+    float power[kQueries], sum[kQueries];
+    __fp16 top[kHalfLanes];                     // the largest score so far
+    __fp16 scale[kHalfLanes], low[kHalfLanes];  // for PowersOf
+  };
+
+  void Prepare(int64_t token) {
+    Quad& quad = quads_[token];
+    __fp16* const row = decoded_;  // which nothing else needs yet
+    for (int64_t i = 0; i < kQueries; ++i) {
+      quad.power[i] = 1;
+      if (i < t_.group)
+        quad.power[i] = HalfQuery(t_.q + token * t_.token_stride + i * t_.head_dim, t_.head_dim, padded_,
+                                  t_.scale * (1 / kLn2), row);
+      else
+        memset(row, 0, static_cast<size_t>(padded_) * sizeof(__fp16));
+      __fp16* const to = query_ + token * kQueries * padded_ + i * kHalfLanes;
+      for (int64_t d = 0; d < padded_; d += kHalfLanes) vst1q_f16(to + d * kQueries, vld1q_f16(row + d));
+      const PowerScale scale(quad.power[i]);
+      quad.scale[i] = quad.scale[i + kQueries] = scale.scale;
+      quad.low[i] = quad.low[i + kQueries] = scale.low;
+    }
+  }
+
+  int64_t FirstKey(int64_t token) const {
+    const int64_t position = t_.positions[token];
+    return t_.window > 0 && position >= t_.window ? position - t_.window + 1 : 0;
+  }
+
+  // The keys of one step of the running softmax. kOnce: their rows are read once, and asked for early.
+  template <bool kOnce>
+  void Step(int64_t start) {
+    // Positions ascend: the first token sees the earliest keys, the last one the latest.
+    const int64_t first_seen = FirstKey(0) > start ? FirstKey(0) - start : 0;
+    const int64_t last_seen = t_.positions[t_.tokens - 1] - start;
+    if (first_seen >= kSoftmaxKeys || last_seen < 0) return;
+    Segment segments[kSegments];
+    const int64_t stride = kInt8 ? padded_ * 2 : t_.row_bytes;
+    for (int64_t s = first_seen / kSegmentKeys; s < kSegments && s * kSegmentKeys <= last_seen; ++s) {
+      const int64_t key = start + s * kSegmentKeys, offset = RowOf(t_, t_.blocks, key);
+      Segment& segment = segments[s];
+      segment.k = t_.k + offset, segment.v = t_.v + offset;
+      if (kOnce) {
+        const RowsAhead next = LookAhead(t_, key + kSoftmaxKeys);
+        const auto or_here = [&](const uint8_t* rows) { return rows ? rows : segment.k; };
+        segment.next_k = or_here(next.k), segment.next_v = or_here(next.v);
+        segment.soon_v = kInt8 ? segment.next_v : segment.v;  // int8 is decoded before anything else
+      }
+      if (!kInt8) continue;
+      const int64_t left = last_seen + 1 - s * kSegmentKeys, keys = left < kSegmentKeys ? left : kSegmentKeys;
+      segment.k = Decoded(t_.k, key, keys, decoded_ + s * kSegmentKeys * padded_);
+      segment.v = Decoded(t_.v, key, keys, decoded_ + (s * kSegmentKeys + kSoftmaxKeys) * padded_);
+    }
+    for (int64_t t = 0; t < t_.tokens; ++t) {
+      const int64_t position = t_.positions[t] - start, first = FirstKey(t) - start;
+      const int64_t begin = first > 0 ? first : 0,
+                    end = position < kSoftmaxKeys ? position + 1 : kSoftmaxKeys;
+      if (begin >= end) continue;
+      Scores<kOnce>(query_ + t * kQueries * padded_, segments, stride, begin, end);
+      float shrink[kQueries];
+      Softmax(quads_[t], begin, end, shrink);
+      Values<kOnce>(segments, stride, begin, end, shrink, t_.acc + t * t_.group * padded_);
+    }
+  }
+
+  const uint8_t* Decoded(const uint8_t* base, int64_t key, int64_t keys, __fp16* out) const {
+    const int64_t block = BlockOf(t_, key), slot = key - block * t_.block_size;
+    const uint8_t* scales =
+        base + t_.blocks[block] * t_.block_bytes + t_.scale_offset + slot * int64_t{sizeof(float)};
+    DecodeToHalf(base + RowOf(t_, t_.blocks, key), t_.row_bytes, reinterpret_cast<const float*>(scales), keys,
+                 t_.head_dim, padded_, out);
+    return reinterpret_cast<const uint8_t*>(out);
+  }
+
+  // The rows of a segment, and those that memory is asked for meanwhile: by scores for the same keys' values
+  // (into the L1 cache) and the next step's (into the last level), by values for the next step's keys. What
+  // is there already where there are no more.
+  struct Segment {
+    const uint8_t *k = nullptr, *v = nullptr, *soon_v = nullptr, *next_k = nullptr, *next_v = nullptr;
+  };
+
+  // scores_[key][query] for the keys of [begin, end), and for others next to them, which do not matter.
+  template <bool kOnce>
+  void Scores(const __fp16* query, const Segment* segments, int64_t stride, int64_t begin, int64_t end) {
+    for (int64_t key = begin / kTogether * kTogether; key < end; key += kTogether) {
+      const Segment& segment = segments[key / kSegmentKeys];
+      const int64_t at = key % kSegmentKeys;
+      ScoresOf4<kOnce>(query, segment.k + at * stride, stride, segment, at * t_.row_bytes,
+                       scores_ + key * kQueries);
+    }
+  }
+
+  // Asks for as many bytes of values, from `row` on, as the keys have.
+  template <bool kOnce>
+  CELER_INLINE void ScoresOf4(const __fp16* query, const uint8_t* k, int64_t stride, const Segment& segment,
+                              int64_t row, __fp16* scores) const {
+    const int64_t dim = t_.head_dim;
+    if (dim % kChainDims == 0) {
+      const uint8_t *soon = kOnce ? segment.soon_v + row : k, *later = kOnce ? segment.next_v + row : k;
+      QuadScores64<true>(query, k, stride, scores, soon, later);
+      for (int64_t d = kChainDims; d < dim; d += kChainDims) {
+        if (kOnce) soon += kFetchBytes, later += kFetchBytes;
+        QuadScores64<false>(query + d * kQueries, k + d * 2, stride, scores, soon, later);
+      }
+      return;
+    }
+    for (int64_t chain = 0; chain < dim; chain += kChainDims) {
+      float16x8_t sum[kTogether][kQueries];
+      for (int j = 0; j < kTogether; ++j)
+        for (int i = 0; i < kQueries; ++i) sum[j][i] = vdupq_n_f16(0);
+      const auto multiply = [&](int64_t d, const float16x8_t(&key)[kTogether])
+          __attribute__((always_inline)) {
+        for (int i = 0; i < kQueries; ++i) {
+          const float16x8_t q = vld1q_f16(query + d * kQueries + i * kHalfLanes);
+          for (int j = 0; j < kTogether; ++j) sum[j][i] = vfmaq_f16(sum[j][i], q, key[j]);
+        }
+      };
+      const int64_t end = chain + kChainDims < dim ? chain + kChainDims : dim;
+      int64_t d = chain;
+#pragma GCC unroll 4
+      for (; d + kHalfLanes <= end; d += kHalfLanes) {
+        float16x8_t key[kTogether];
+        for (int j = 0; j < kTogether; ++j) key[j] = LoadHalf(k + j * stride + d * 2);
+        multiply(d, key);
+      }
+      if (d < end) {
+        float16x8_t key[kTogether];
+        for (int j = 0; j < kTogether; ++j) key[j] = LoadHalfEnd(k + j * stride + d * 2, end - d);
+        multiply(d, key);
+      }
+      float16x8_t of_key[kTogether];
+      for (int j = 0; j < kTogether; ++j)
+        of_key[j] = vpaddq_f16(vpaddq_f16(sum[j][0], sum[j][1]), vpaddq_f16(sum[j][2], sum[j][3]));
+      for (int j = 0; j < kTogether; j += 2) {
+        float16x8_t two = vpaddq_f16(of_key[j], of_key[j + 1]);
+        if (chain > 0) two = vaddq_f16(two, vld1q_f16(scores + j * kQueries));
+        vst1q_f16(scores + j * kQueries, two);
+      }
+    }
+  }
+
+  // From scores to weights, in place; keys outside [begin, end) get none. See HalfLanesTile::Softmax.
+  void Softmax(Quad& quad, int64_t begin, int64_t end, float* shrink) {
+    __fp16* const scores = scores_;
+    constexpr int64_t kVectors = kSoftmaxKeys * kQueries / kHalfLanes;
+    const float16x4_t none = vdup_n_f16(-__builtin_inff());
+    for (int64_t key = 0; key < begin; ++key) vst1_f16(scores + key * kQueries, none);
+    for (int64_t key = end; key < kSoftmaxKeys; ++key) vst1_f16(scores + key * kQueries, none);
+    const float16x8_t old = vld1q_f16(quad.top);
+    float16x8_t tops[4] = {old, old, old, old};
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < kVectors; i += 4)
+      for (int j = 0; j < 4; ++j) tops[j] = vmaxq_f16(tops[j], vld1q_f16(scores + (i + j) * kHalfLanes));
+    float16x8_t top = vmaxq_f16(vmaxq_f16(tops[0], tops[1]), vmaxq_f16(tops[2], tops[3]));
+    top = vmaxq_f16(top, vextq_f16(top, top, kQueries));
+    vst1q_f16(quad.top, top);
+    // Without any earlier keys there is nothing to shrink; if the maximum has not moved the factor is
+    // exactly 1.
+    float32x4_t by[1] = {vsubq_f32(vcvt_f32_f16(vget_low_f16(old)), vcvt_f32_f16(vget_low_f16(top)))};
+    by[0] = vmulq_f32(by[0], vmulq_n_f32(vld1q_f32(quad.power), kLn2));
+    ExpNonPositive(by);
+    float32x4_t sum[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
+    PowersOf<kVectors>(scores, top, vld1q_f16(quad.low), vld1q_f16(quad.scale), sum);
+    vst1q_f32(shrink, by[0]);
+    vst1q_f32(quad.sum, vfmaq_f32(vaddq_f32(sum[0], sum[1]), vld1q_f32(quad.sum), by[0]));
+  }
+
+  // acc = acc * shrink + weighted values of the step's keys.
+  template <bool kOnce>
+  void Values(const Segment* segments, int64_t stride, int64_t begin, int64_t end, const float* shrink,
+              float* acc) const {
+    constexpr int64_t kWide = 4 * kHalfLanes;
+    int64_t d = 0;
+    if (begin == 0 && end == kSoftmaxKeys) {
+      QuadSegment all[kSegments + 1];
+      for (int64_t i = 0; i < kSegments; ++i)
+        all[i] = {segments[i].v, kOnce ? segments[i].next_k : segments[i].v};
+      all[kSegments] = all[0];
+      for (; d + kWide <= t_.head_dim; d += kWide) {
+        alignas(16) __fp16 sums[kQueries][kWide];
+        QuadValues64(all, d * 2, kOnce ? d * (kInt8 ? 1 : 2) : 0, stride, kOnce ? t_.row_bytes : 0, scores_,
+                     sums[0]);
+        for (int64_t r = 0; r < t_.group; ++r)
+          for (int64_t i = 0; i < kWide; i += kHalfLanes)
+            JoinHalf(acc + r * padded_ + d + i, vld1q_f16(sums[r] + i), shrink[r]);
+      }
+    }
+    for (; d + kWide <= t_.head_dim; d += kWide)
+      ValueColumns<4>(segments, stride, begin, end, d, kHalfLanes, shrink, acc);
+    for (; d < t_.head_dim; d += kHalfLanes) {
+      const int64_t left = t_.head_dim - d;
+      ValueColumns<1>(segments, stride, begin, end, d, left < kHalfLanes ? left : kHalfLanes, shrink, acc);
+    }
+  }
+  template <int kV>
+  CELER_INLINE void ValueColumns(const Segment* segments, int64_t stride, int64_t begin, int64_t end,
+                                 int64_t d, int64_t some, const float* shrink, float* acc) const {
+    const __fp16* const weights = scores_;
+    float16x8_t sum[kQueries][kV];
+    for (int r = 0; r < kQueries; ++r)
+      for (int i = 0; i < kV; ++i) sum[r][i] = vdupq_n_f16(0);
+    const auto add = [&](auto lane, float16x8_t weight, const uint8_t* value) __attribute__((always_inline)) {
+      constexpr int kLane = decltype(lane)::value;
+      float16x8_t part[kV];
+      if (kV == 1 && some < kHalfLanes)
+        part[0] = LoadHalfEnd(value, some);
+      else
+        for (int i = 0; i < kV; ++i) part[i] = LoadHalf(value + i * 16);
+      for (int i = 0; i < kV; ++i) sum[0][i] = FmaLane<kLane>(sum[0][i], part[i], weight);
+      for (int i = 0; i < kV; ++i) sum[1][i] = FmaLane<kLane + 1>(sum[1][i], part[i], weight);
+      for (int i = 0; i < kV; ++i) sum[2][i] = FmaLane<kLane + 2>(sum[2][i], part[i], weight);
+      for (int i = 0; i < kV; ++i) sum[3][i] = FmaLane<kLane + 3>(sum[3][i], part[i], weight);
+    };
+    for (int64_t key = begin; key < end;) {
+      const Segment& segment = segments[key / kSegmentKeys];
+      const int64_t segment_end = (key / kSegmentKeys + 1) * kSegmentKeys,
+                    to = segment_end < end ? segment_end : end, at = key % kSegmentKeys;
+      const uint8_t* value = segment.v + at * stride + d * 2;
+      const auto one = [&] {
+        add(Constant<0>(), vcombine_f16(vld1_f16(weights + key * kQueries), vdup_n_f16(0)), value);
+        ++key, value += stride;
+      };
+      if (key % 2 != 0) one();
+      for (; key + 2 <= to; key += 2, value += 2 * stride) {
+        const float16x8_t weight = vld1q_f16(weights + key * kQueries);
+        add(Constant<0>(), weight, value);
+        add(Constant<kQueries>(), weight, value + stride);
+      }
+      if (key < to) one();
+    }
+    for (int64_t r = 0; r < t_.group; ++r)
+      for (int i = 0; i < kV; ++i) JoinHalf(acc + r * padded_ + d + i * kHalfLanes, sum[r][i], shrink[r]);
+  }
+
+  const AttentionTile& t_;
+  const int64_t padded_;
+  __fp16* scores_;   // [kSoftmaxKeys, kQueries]; after Softmax the weights
+  __fp16* decoded_;  // int8: [K and V, kSoftmaxKeys, padded]
+  Quad* quads_;      // [tokens]
+  __fp16* query_;    // [tokens, padded / kHalfLanes, kQueries, kHalfLanes]
+};
+
+}  // namespace
+}  // namespace celer
