@@ -133,6 +133,34 @@ inline void DecodeToHalf(const uint8_t* rows, int64_t row_bytes, const float* sc
   }
 }
 
+// What the tiles with queries in the lanes of scores have in common.
+class HalfTile {
+ protected:
+  static constexpr int64_t kSegments = kSoftmaxKeys / kSegmentKeys;
+  static constexpr float kLn2 = 0.693147181f;
+
+  explicit HalfTile(const AttentionTile& tile) : t_(tile), padded_(PaddedDim(tile.head_dim)) {}
+
+  int64_t RowOffset(int64_t key) const { return RowOf(t_, t_.blocks, key); }
+  // That a token sees.
+  int64_t FirstKey(int64_t token) const {
+    const int64_t position = t_.positions[token];
+    return t_.window > 0 && position >= t_.window ? position - t_.window + 1 : 0;
+  }
+  // int8: `keys` rows of `base`, the keys or the values, from `key` on, to `out`, which is returned.
+  const uint8_t* Decoded(const uint8_t* base, int64_t key, int64_t keys, __fp16* out) const {
+    const int64_t block = BlockOf(t_, key), slot = key - block * t_.block_size;
+    const uint8_t* scales =
+        base + t_.blocks[block] * t_.block_bytes + t_.scale_offset + slot * int64_t{sizeof(float)};
+    DecodeToHalf(base + RowOffset(key), t_.row_bytes, reinterpret_cast<const float*>(scales), keys,
+                 t_.head_dim, padded_, out);
+    return reinterpret_cast<const uint8_t*>(out);
+  }
+
+  const AttentionTile& t_;
+  const int64_t padded_;
+};
+
 // e^x for x <= 0, all in f16: about one unit in the last place, and right down to the smallest number.
 template <int kN>
 CELER_INLINE void ExpOfHalf(float16x8_t (&x)[kN]) {

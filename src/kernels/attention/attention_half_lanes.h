@@ -14,10 +14,10 @@ namespace celer {
 namespace {
 
 template <bool kInt8>
-class HalfLanesTile {
+class HalfLanesTile : HalfTile {
  public:
   explicit HalfLanesTile(const AttentionTile& tile)
-      : t_(tile), blocks_((tile.group + kHalfLanes - 1) / kHalfLanes), padded_(PaddedDim(tile.head_dim)) {
+      : HalfTile(tile), blocks_((tile.group + kHalfLanes - 1) / kHalfLanes) {
     float* p = tile.scratch;
     scores_ = reinterpret_cast<__fp16*>(p), p += kSoftmaxKeys * kHalfLanes / 2;
     decoded_ = reinterpret_cast<__fp16*>(p), p += kSoftmaxKeys * padded_;
@@ -47,9 +47,7 @@ class HalfLanesTile {
   }
 
  private:
-  static constexpr int64_t kSegments = kSoftmaxKeys / kSegmentKeys;
   static constexpr int64_t kTogether = 8;  // keys whose scores are computed together
-  static constexpr float kLn2 = 0.693147181f;
 
   // Eight queries of a token. Scores are in units of power * ln 2: then weights are powers of two.
   struct Lanes {
@@ -85,11 +83,6 @@ class HalfLanesTile {
   // values are summed up, for the next keys; and each for what is used kStepsAhead later into the last level.
   static constexpr int64_t kStepsAhead = 2;
   bool ReadsOnce() const { return t_.tokens <= 2; }
-  int64_t RowOffset(int64_t key) const { return RowOf(t_, t_.blocks, key); }
-  int64_t FirstKey(int64_t token) const {
-    const int64_t position = t_.positions[token];
-    return t_.window > 0 && position >= t_.window ? position - t_.window + 1 : 0;
-  }
 
   // The keys of one step of the running softmax.
   void Step(int64_t start) {
@@ -143,15 +136,6 @@ class HalfLanesTile {
         Values(v, stride, begin, end, rows, shrink, fetch, t_.acc + row * padded_);
       }
     }
-  }
-
-  const uint8_t* Decoded(const uint8_t* base, int64_t key, int64_t keys, __fp16* out) const {
-    const int64_t block = BlockOf(t_, key), slot = key - block * t_.block_size;
-    const uint8_t* scales =
-        base + t_.blocks[block] * t_.block_bytes + t_.scale_offset + slot * int64_t{sizeof(float)};
-    DecodeToHalf(base + RowOffset(key), t_.row_bytes, reinterpret_cast<const float*>(scales), keys,
-                 t_.head_dim, padded_, out);
-    return reinterpret_cast<const uint8_t*>(out);
   }
 
   // What a segment's work asks the memory for; `none` in Step() where there is nothing.
@@ -367,12 +351,11 @@ class HalfLanesTile {
     pending_.acc = nullptr;
   }
 
-  const AttentionTile& t_;
-  const int64_t blocks_, padded_;  // blocks of lanes per token
-  __fp16* scores_;                 // [kSoftmaxKeys, kHalfLanes]; after Softmax the weights
-  __fp16* decoded_;                // int8: [K and V, kSoftmaxKeys, padded]
-  Lanes* lanes_;                   // [tokens, blocks]
-  __fp16* query_;                  // [tokens, blocks, padded, kHalfLanes]
+  const int64_t blocks_;  // of lanes per token
+  __fp16* scores_;        // [kSoftmaxKeys, kHalfLanes]; after Softmax the weights
+  __fp16* decoded_;       // int8: [K and V, kSoftmaxKeys, padded]
+  Lanes* lanes_;          // [tokens, blocks]
+  __fp16* query_;         // [tokens, blocks, padded, kHalfLanes]
   // Sums that have not joined their total yet, of eight rows from acc on, if there is one.
   struct {
     __fp16* sums = nullptr;

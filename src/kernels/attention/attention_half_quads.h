@@ -14,11 +14,11 @@ namespace celer {
 namespace {
 
 template <bool kInt8>
-class HalfQuadsTile {
+class HalfQuadsTile : HalfTile {
  public:
   static constexpr int kQueries = 4;
 
-  explicit HalfQuadsTile(const AttentionTile& tile) : t_(tile), padded_(PaddedDim(tile.head_dim)) {
+  explicit HalfQuadsTile(const AttentionTile& tile) : HalfTile(tile) {
     float* p = tile.scratch;
     scores_ = reinterpret_cast<__fp16*>(p), p += kSoftmaxKeys * kQueries / 2 + 16;
     decoded_ = reinterpret_cast<__fp16*>(p), p += kSoftmaxKeys * padded_;
@@ -44,11 +44,9 @@ class HalfQuadsTile {
   }
 
  private:
-  static constexpr int64_t kSegments = kSoftmaxKeys / kSegmentKeys;
   static constexpr int64_t kTogether = 4;      // keys whose scores are computed together
   static constexpr int64_t kChainDims = 64;    // products summed up in f16: an eighth of them per lane
   static constexpr int64_t kFetchBytes = 512;  // that QuadScores64 asks for
-  static constexpr float kLn2 = 0.693147181f;
 
   // A token's queries. Scores are in units of power * ln 2: then weights are powers of two. What has eight
   // elements holds those of the four queries twice.
@@ -76,11 +74,6 @@ class HalfQuadsTile {
     }
   }
 
-  int64_t FirstKey(int64_t token) const {
-    const int64_t position = t_.positions[token];
-    return t_.window > 0 && position >= t_.window ? position - t_.window + 1 : 0;
-  }
-
   // The keys of one step of the running softmax. kOnce: their rows are read once, and asked for early.
   template <bool kOnce>
   void Step(int64_t start) {
@@ -91,7 +84,7 @@ class HalfQuadsTile {
     Segment segments[kSegments];
     const int64_t stride = kInt8 ? padded_ * 2 : t_.row_bytes;
     for (int64_t s = first_seen / kSegmentKeys; s < kSegments && s * kSegmentKeys <= last_seen; ++s) {
-      const int64_t key = start + s * kSegmentKeys, offset = RowOf(t_, t_.blocks, key);
+      const int64_t key = start + s * kSegmentKeys, offset = RowOffset(key);
       Segment& segment = segments[s];
       segment.k = t_.k + offset, segment.v = t_.v + offset;
       if (kOnce) {
@@ -115,15 +108,6 @@ class HalfQuadsTile {
       Softmax(quads_[t], begin, end, shrink);
       Values<kOnce>(segments, stride, begin, end, shrink, t_.acc + t * t_.group * padded_);
     }
-  }
-
-  const uint8_t* Decoded(const uint8_t* base, int64_t key, int64_t keys, __fp16* out) const {
-    const int64_t block = BlockOf(t_, key), slot = key - block * t_.block_size;
-    const uint8_t* scales =
-        base + t_.blocks[block] * t_.block_bytes + t_.scale_offset + slot * int64_t{sizeof(float)};
-    DecodeToHalf(base + RowOf(t_, t_.blocks, key), t_.row_bytes, reinterpret_cast<const float*>(scales), keys,
-                 t_.head_dim, padded_, out);
-    return reinterpret_cast<const uint8_t*>(out);
   }
 
   // The rows of a segment, and those that memory is asked for meanwhile: by scores for the same keys' values
@@ -286,8 +270,6 @@ class HalfQuadsTile {
       for (int i = 0; i < kV; ++i) JoinHalf(acc + r * padded_ + d + i * kHalfLanes, sum[r][i], shrink[r]);
   }
 
-  const AttentionTile& t_;
-  const int64_t padded_;
   __fp16* scores_;   // [kSoftmaxKeys, kQueries]; after Softmax the weights
   __fp16* decoded_;  // int8: [K and V, kSoftmaxKeys, padded]
   Quad* quads_;      // [tokens]
