@@ -20,15 +20,11 @@ struct FloatKernel {
   static constexpr int kRows = 4;
 #endif
   static constexpr bool kScaled = Rows::kBytes == 1;    // i8: a scale per key
-  static constexpr bool kRowScale = false;              // queries are not scaled per row
   static constexpr bool kMayDecode = Rows::kBytes < 4;  // worth it when many rows share a segment
-  static constexpr bool kDecodeAlways = false;
-  static constexpr int kPerFloat = 1;  // decoded elements in a float's place
 
-  static float PrepareQuery(const float* q, int64_t dim, int64_t padded, float scale, float* out) {
+  static void PrepareQuery(const float* q, int64_t dim, int64_t padded, float scale, float* out) {
     for (int64_t d = 0; d < dim; ++d) out[d] = q[d] * scale;
     for (int64_t d = dim; d < padded; ++d) out[d] = 0;
-    return 1;
   }
   // The weights of one step of the softmax, times the scales of their values if there are any; returns the
   // sum of the weights alone.

@@ -161,30 +161,5 @@ class HalfTile {
   const int64_t padded_;
 };
 
-// e^x for x <= 0, all in f16: about one unit in the last place, and right down to the smallest number.
-template <int kN>
-CELER_INLINE void ExpOfHalf(float16x8_t (&x)[kN]) {
-  constexpr __fp16 kLowest = -17.32f;  // 2^-25 becomes 0
-  constexpr __fp16 kMagic = 1024 + 512 + 25;
-  constexpr __fp16 kLn2High = 0.693147181f, kLn2Low = 0.693147181f - static_cast<float>(kLn2High);
-  float16x8_t t[kN], p[kN];
-  for (int i = 0; i < kN; ++i) x[i] = vmaxq_f16(x[i], vdupq_n_f16(kLowest));
-  // x = n ln 2 + r, |r| <= ln 2 / 2. The sum is rounded to an integer, and n + 25 stays in its low bits.
-  for (int i = 0; i < kN; ++i) t[i] = vmulq_f16(x[i], vdupq_n_f16(1.44269504f));
-  for (int i = 0; i < kN; ++i) t[i] = vaddq_f16(t[i], vdupq_n_f16(kMagic));
-  for (int i = 0; i < kN; ++i) p[i] = vsubq_f16(t[i], vdupq_n_f16(kMagic));
-  for (int i = 0; i < kN; ++i) x[i] = vfmsq_f16(x[i], p[i], vdupq_n_f16(kLn2High));
-  for (int i = 0; i < kN; ++i) x[i] = vfmsq_f16(x[i], p[i], vdupq_n_f16(kLn2Low));
-  // e^r / 1024 interpolated at the four Chebyshev nodes, off by 1e-4 of itself.
-  constexpr float kUnit = 1.0f / 1024;
-  for (int i = 0; i < kN; ++i)
-    p[i] = vfmaq_f16(vdupq_n_f16(0.50502228f * kUnit), x[i], vdupq_n_f16(0.16767012f * kUnit));
-  for (int i = 0; i < kN; ++i) p[i] = vfmaq_f16(vdupq_n_f16(0.99998493f * kUnit), x[i], p[i]);
-  for (int i = 0; i < kN; ++i) p[i] = vfmaq_f16(vdupq_n_f16(0.99992456f * kUnit), x[i], p[i]);
-  // Times 2^(n + 10), which is a normal number for n > -25: the product rounds once where it is subnormal.
-  for (int i = 0; i < kN; ++i)
-    x[i] = vmulq_f16(p[i], vreinterpretq_f16_s16(vshlq_n_s16(vreinterpretq_s16_f16(t[i]), 10)));
-}
-
 }  // namespace
 }  // namespace celer

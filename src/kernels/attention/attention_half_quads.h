@@ -1,4 +1,5 @@
-// A tile of three or four queries per kv head in f16 arithmetic; see simd.h for the unnamed namespace.
+// A tile of up to four queries per kv head in f16 arithmetic, four rows of queries at a time, which may be of
+// several tokens; see simd.h for the unnamed namespace. A row's result does not depend on its company.
 //
 // Elements of a key lie in the lanes while it is multiplied with four queries, and three rounds of pairwise
 // additions turn the sums of four keys into two registers of scores, which hold four queries of two keys.
@@ -9,6 +10,7 @@
 #include "kernels/attention/attention_half.h"
 #include "kernels/attention/attention_half_loops.h"
 #include "kernels/attention/attention_quad_loops.h"
+#include "kernels/attention/attention_tile_run.h"
 
 namespace celer {
 namespace {
@@ -18,29 +20,30 @@ class HalfQuadsTile : HalfTile {
  public:
   static constexpr int kQueries = 4;
 
-  explicit HalfQuadsTile(const AttentionTile& tile) : HalfTile(tile) {
+  explicit HalfQuadsTile(const AttentionTile& tile)
+      : HalfTile(tile), rows_(tile.tokens * tile.group), count_((rows_ + kQueries - 1) / kQueries) {
     float* p = tile.scratch;
     scores_ = reinterpret_cast<__fp16*>(p), p += kSoftmaxKeys * kQueries / 2 + 16;
     decoded_ = reinterpret_cast<__fp16*>(p), p += kSoftmaxKeys * padded_;
-    quads_ = reinterpret_cast<Quad*>(p), p += t_.tokens * int64_t{sizeof(Quad) / sizeof(float)};
+    quads_ = reinterpret_cast<Quad*>(p), p += count_ * int64_t{sizeof(Quad) / sizeof(float)};
     query_ = reinterpret_cast<__fp16*>(p);
   }
 
   void Run() {
-    for (int64_t t = 0; t < t_.tokens; ++t) {
-      if (!t_.same_queries) Prepare(t);
-      vst1q_f32(quads_[t].sum, vdupq_n_f32(0));
-      vst1q_f16(quads_[t].top, vdupq_n_f16(-__builtin_inff()));
+    for (int64_t i = 0; i < count_; ++i) {
+      if (!t_.same_queries) Prepare(i);
+      vst1q_f32(quads_[i].sum, vdupq_n_f32(0));
+      vst1q_f16(quads_[i].top, vdupq_n_f16(-__builtin_inff()));
     }
-    memset(t_.acc, 0, static_cast<size_t>(t_.tokens * t_.group * padded_) * sizeof(float));
+    memset(t_.acc, 0, static_cast<size_t>(rows_ * padded_) * sizeof(float));
     for (int64_t key = t_.key_begin; key < t_.key_end; key += kSoftmaxKeys)
       t_.tokens <= 2 ? Step<true>(key) : Step<false>(key);
-    for (int64_t t = 0; t < t_.tokens; ++t)
-      for (int64_t i = 0; i < t_.group; ++i) {
-        const Quad& quad = quads_[t];
-        t_.max[t * t_.group + i] = static_cast<float>(quad.top[i]) * (quad.power[i] * kLn2);
-        t_.sum[t * t_.group + i] = quad.sum[i];
-      }
+    for (int64_t row = 0; row < rows_; ++row) {
+      const Quad& quad = quads_[row / kQueries];
+      const int64_t i = row % kQueries;
+      t_.max[row] = static_cast<float>(quad.top[i]) * (quad.power[i] * kLn2);
+      t_.sum[row] = quad.sum[i];
+    }
   }
 
  private:
@@ -48,7 +51,7 @@ class HalfQuadsTile : HalfTile {
   static constexpr int64_t kChainDims = 64;    // products summed up in f16: an eighth of them per lane
   static constexpr int64_t kFetchBytes = 512;  // that QuadScores64 asks for
 
-  // A token's queries. Scores are in units of power * ln 2: then weights are powers of two. What has eight
+  // Four queries. Scores are in units of power * ln 2: then weights are powers of two. What has eight
   // elements holds those of the four queries twice.
   struct Quad {
     float power[kQueries], sum[kQueries];
@@ -56,17 +59,17 @@ class HalfQuadsTile : HalfTile {
     __fp16 scale[kHalfLanes], low[kHalfLanes];  // for PowersOf
   };
 
-  void Prepare(int64_t token) {
-    Quad& quad = quads_[token];
+  void Prepare(int64_t index) {
+    Quad& quad = quads_[index];
     __fp16* const row = decoded_;  // which nothing else needs yet
     for (int64_t i = 0; i < kQueries; ++i) {
       quad.power[i] = 1;
-      if (i < t_.group)
-        quad.power[i] = HalfQuery(t_.q + token * t_.token_stride + i * t_.head_dim, t_.head_dim, padded_,
-                                  t_.scale * (1 / kLn2), row);
+      if (const int64_t r = index * kQueries + i; r < rows_)
+        quad.power[i] = HalfQuery(t_.q + r / t_.group * t_.token_stride + r % t_.group * t_.head_dim,
+                                  t_.head_dim, padded_, t_.scale * (1 / kLn2), row);
       else
         memset(row, 0, static_cast<size_t>(padded_) * sizeof(__fp16));
-      __fp16* const to = query_ + token * kQueries * padded_ + i * kHalfLanes;
+      __fp16* const to = query_ + index * kQueries * padded_ + i * kHalfLanes;
       for (int64_t d = 0; d < padded_; d += kHalfLanes) vst1q_f16(to + d * kQueries, vld1q_f16(row + d));
       const PowerScale scale(quad.power[i]);
       quad.scale[i] = quad.scale[i + kQueries] = scale.scale;
@@ -98,15 +101,32 @@ class HalfQuadsTile : HalfTile {
       segment.k = Decoded(t_.k, key, keys, decoded_ + s * kSegmentKeys * padded_);
       segment.v = Decoded(t_.v, key, keys, decoded_ + (s * kSegmentKeys + kSoftmaxKeys) * padded_);
     }
-    for (int64_t t = 0; t < t_.tokens; ++t) {
-      const int64_t position = t_.positions[t] - start, first = FirstKey(t) - start;
-      const int64_t begin = first > 0 ? first : 0,
-                    end = position < kSoftmaxKeys ? position + 1 : kSoftmaxKeys;
-      if (begin >= end) continue;
-      Scores<kOnce>(query_ + t * kQueries * padded_, segments, stride, begin, end);
+    for (int64_t i = 0; i < count_; ++i) {
+      const int64_t row = i * kQueries, rows = rows_ - row < kQueries ? rows_ - row : kQueries;
+      const KeyRange first = Visible(row / t_.group, start),
+                     last = Visible((row + rows - 1) / t_.group, start);
+      const KeyRange seen = {first.begin, last.end};  // by any of them
+      if (seen.empty()) continue;
+      Scores<kOnce>(query_ + row * padded_, segments, stride, seen);
+      if (!(first == last)) Hide(row, rows, start);
       float shrink[kQueries];
-      Softmax(quads_[t], begin, end, shrink);
-      Values<kOnce>(segments, stride, begin, end, shrink, t_.acc + t * t_.group * padded_);
+      Softmax(quads_[i], seen, shrink);
+      Values<kOnce>(segments, stride, seen, rows, shrink, t_.acc + row * padded_);
+    }
+  }
+
+  // The keys of a step that a token sees.
+  KeyRange Visible(int64_t token, int64_t start) const {
+    const int64_t first = FirstKey(token) - start, end = t_.positions[token] + 1 - start;
+    return {first > 0 ? first : 0, end < kSoftmaxKeys ? end : kSoftmaxKeys};
+  }
+  // From each row what others see and it does not.
+  void Hide(int64_t row, int64_t rows, int64_t start) {
+    for (int64_t i = 0; i < rows; ++i) {
+      const KeyRange seen = Visible((row + i) / t_.group, start);
+      for (int64_t key = 0; key < kSoftmaxKeys; ++key)
+        if (key < seen.begin || key >= seen.end)
+          scores_[key * kQueries + i] = static_cast<__fp16>(-__builtin_inff());
     }
   }
 
@@ -117,10 +137,10 @@ class HalfQuadsTile : HalfTile {
     const uint8_t *k = nullptr, *v = nullptr, *soon_v = nullptr, *next_k = nullptr, *next_v = nullptr;
   };
 
-  // scores_[key][query] for the keys of [begin, end), and for others next to them, which do not matter.
+  // scores_[key][query] for the keys that are seen, and for others next to them, which do not matter.
   template <bool kOnce>
-  void Scores(const __fp16* query, const Segment* segments, int64_t stride, int64_t begin, int64_t end) {
-    for (int64_t key = begin / kTogether * kTogether; key < end; key += kTogether) {
+  void Scores(const __fp16* query, const Segment* segments, int64_t stride, const KeyRange& seen) {
+    for (int64_t key = seen.begin / kTogether * kTogether; key < seen.end; key += kTogether) {
       const Segment& segment = segments[key / kSegmentKeys];
       const int64_t at = key % kSegmentKeys;
       ScoresOf4<kOnce>(query, segment.k + at * stride, stride, segment, at * t_.row_bytes,
@@ -177,13 +197,13 @@ class HalfQuadsTile : HalfTile {
     }
   }
 
-  // From scores to weights, in place; keys outside [begin, end) get none. See HalfLanesTile::Softmax.
-  void Softmax(Quad& quad, int64_t begin, int64_t end, float* shrink) {
+  // From scores to weights, in place; keys that no row sees get none. See HalfLanesTile::Softmax.
+  void Softmax(Quad& quad, const KeyRange& seen, float* shrink) {
     __fp16* const scores = scores_;
     constexpr int64_t kVectors = kSoftmaxKeys * kQueries / kHalfLanes;
     const float16x4_t none = vdup_n_f16(-__builtin_inff());
-    for (int64_t key = 0; key < begin; ++key) vst1_f16(scores + key * kQueries, none);
-    for (int64_t key = end; key < kSoftmaxKeys; ++key) vst1_f16(scores + key * kQueries, none);
+    for (int64_t key = 0; key < seen.begin; ++key) vst1_f16(scores + key * kQueries, none);
+    for (int64_t key = seen.end; key < kSoftmaxKeys; ++key) vst1_f16(scores + key * kQueries, none);
     const float16x8_t old = vld1q_f16(quad.top);
     float16x8_t tops[4] = {old, old, old, old};
 #pragma GCC unroll 4
@@ -192,6 +212,8 @@ class HalfQuadsTile : HalfTile {
     float16x8_t top = vmaxq_f16(vmaxq_f16(tops[0], tops[1]), vmaxq_f16(tops[2], tops[3]));
     top = vmaxq_f16(top, vextq_f16(top, top, kQueries));
     vst1q_f16(quad.top, top);
+    // A row that has not seen any key yet.
+    top = vbslq_f16(vceqq_f16(top, vdupq_n_f16(-__builtin_inff())), vdupq_n_f16(0), top);
     // Without any earlier keys there is nothing to shrink; if the maximum has not moved the factor is
     // exactly 1.
     float32x4_t by[1] = {vsubq_f32(vcvt_f32_f16(vget_low_f16(old)), vcvt_f32_f16(vget_low_f16(top)))};
@@ -205,11 +227,11 @@ class HalfQuadsTile : HalfTile {
 
   // acc = acc * shrink + weighted values of the step's keys.
   template <bool kOnce>
-  void Values(const Segment* segments, int64_t stride, int64_t begin, int64_t end, const float* shrink,
-              float* acc) const {
+  void Values(const Segment* segments, int64_t stride, const KeyRange& seen, int64_t rows,
+              const float* shrink, float* acc) const {
     constexpr int64_t kWide = 4 * kHalfLanes;
     int64_t d = 0;
-    if (begin == 0 && end == kSoftmaxKeys) {
+    if (seen.begin == 0 && seen.end == kSoftmaxKeys) {
       QuadSegment all[kSegments + 1];
       for (int64_t i = 0; i < kSegments; ++i)
         all[i] = {segments[i].v, kOnce ? segments[i].next_k : segments[i].v};
@@ -218,21 +240,21 @@ class HalfQuadsTile : HalfTile {
         alignas(16) __fp16 sums[kQueries][kWide];
         QuadValues64(all, d * 2, kOnce ? d * (kInt8 ? 1 : 2) : 0, stride, kOnce ? t_.row_bytes : 0, scores_,
                      sums[0]);
-        for (int64_t r = 0; r < t_.group; ++r)
+        for (int64_t r = 0; r < rows; ++r)
           for (int64_t i = 0; i < kWide; i += kHalfLanes)
             JoinHalf(acc + r * padded_ + d + i, vld1q_f16(sums[r] + i), shrink[r]);
       }
     }
     for (; d + kWide <= t_.head_dim; d += kWide)
-      ValueColumns<4>(segments, stride, begin, end, d, kHalfLanes, shrink, acc);
+      ValueColumns<4>(segments, stride, seen, d, kHalfLanes, rows, shrink, acc);
     for (; d < t_.head_dim; d += kHalfLanes) {
       const int64_t left = t_.head_dim - d;
-      ValueColumns<1>(segments, stride, begin, end, d, left < kHalfLanes ? left : kHalfLanes, shrink, acc);
+      ValueColumns<1>(segments, stride, seen, d, left < kHalfLanes ? left : kHalfLanes, rows, shrink, acc);
     }
   }
   template <int kV>
-  CELER_INLINE void ValueColumns(const Segment* segments, int64_t stride, int64_t begin, int64_t end,
-                                 int64_t d, int64_t some, const float* shrink, float* acc) const {
+  CELER_INLINE void ValueColumns(const Segment* segments, int64_t stride, const KeyRange& seen, int64_t d,
+                                 int64_t some, int64_t rows, const float* shrink, float* acc) const {
     const __fp16* const weights = scores_;
     float16x8_t sum[kQueries][kV];
     for (int r = 0; r < kQueries; ++r)
@@ -249,10 +271,10 @@ class HalfQuadsTile : HalfTile {
       for (int i = 0; i < kV; ++i) sum[2][i] = FmaLane<kLane + 2>(sum[2][i], part[i], weight);
       for (int i = 0; i < kV; ++i) sum[3][i] = FmaLane<kLane + 3>(sum[3][i], part[i], weight);
     };
-    for (int64_t key = begin; key < end;) {
+    for (int64_t key = seen.begin; key < seen.end;) {
       const Segment& segment = segments[key / kSegmentKeys];
       const int64_t segment_end = (key / kSegmentKeys + 1) * kSegmentKeys,
-                    to = segment_end < end ? segment_end : end, at = key % kSegmentKeys;
+                    to = segment_end < seen.end ? segment_end : seen.end, at = key % kSegmentKeys;
       const uint8_t* value = segment.v + at * stride + d * 2;
       const auto one = [&] {
         add(Constant<0>(), vcombine_f16(vld1_f16(weights + key * kQueries), vdup_n_f16(0)), value);
@@ -266,14 +288,15 @@ class HalfQuadsTile : HalfTile {
       }
       if (key < to) one();
     }
-    for (int64_t r = 0; r < t_.group; ++r)
+    for (int64_t r = 0; r < rows; ++r)
       for (int i = 0; i < kV; ++i) JoinHalf(acc + r * padded_ + d + i * kHalfLanes, sum[r][i], shrink[r]);
   }
 
-  __fp16* scores_;   // [kSoftmaxKeys, kQueries]; after Softmax the weights
-  __fp16* decoded_;  // int8: [K and V, kSoftmaxKeys, padded]
-  Quad* quads_;      // [tokens]
-  __fp16* query_;    // [tokens, padded / kHalfLanes, kQueries, kHalfLanes]
+  const int64_t rows_, count_;  // of queries, and of fours of them
+  __fp16* scores_;              // [kSoftmaxKeys, kQueries]; after Softmax the weights
+  __fp16* decoded_;             // int8: [K and V, kSoftmaxKeys, padded]
+  Quad* quads_;                 // [count]
+  __fp16* query_;               // [count, padded / kHalfLanes, kQueries, kHalfLanes]
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // One tile, for any arithmetic: which queries see which keys, and the running softmax. A Kernel brings the
-// two matrix products (attention_float.h, attention_arm_fp16.cc).
+// two matrix products (attention_float.h).
 //
 // A query's result does not depend on the tile it is in: a score is a sum over head_dim in a fixed order,
 // weighted values are added in the order of the keys, and the softmax advances in steps of kSoftmaxKeys
@@ -32,16 +32,15 @@ class TileRun {
     weights_ = reinterpret_cast<Weight*>(p), p += rows_ * kSoftmaxKeys;
     k_scale_ = p, p += kSoftmaxKeys;
     v_scale_ = p, p += kSoftmaxKeys;
-    decoded_ = p, p += kSpanKeys * padded_;
-    row_scale_ = p;
+    decoded_ = p;
   }
 
   void Run() {
     for (int64_t t = 0; t < t_.tokens; ++t)
       for (int64_t g = 0; g < t_.group; ++g) {
         const int64_t r = t * t_.group + g;
-        row_scale_[r] = Kernel::PrepareQuery(t_.q + t * t_.token_stride + g * t_.head_dim, t_.head_dim,
-                                             padded_, t_.scale, query_ + r * padded_);
+        Kernel::PrepareQuery(t_.q + t * t_.token_stride + g * t_.head_dim, t_.head_dim, padded_, t_.scale,
+                             query_ + r * padded_);
         t_.max[r] = -__builtin_inff();
         t_.sum[r] = 0;
       }
@@ -106,7 +105,7 @@ class TileRun {
     const uint8_t* v = t_.v + RowOffset(key);
     const RowsAhead ahead = ReadsOnce() ? LookAhead(t_, key + kSoftmaxKeys) : RowsAhead{};
     const uint8_t* next = ahead.k ? ahead.k : k;
-    const bool decode = Kernel::kDecodeAlways || (Kernel::kMayDecode && rows > Kernel::kRows);
+    const bool decode = Kernel::kMayDecode && rows > Kernel::kRows;
     if (decode) Kernel::Decode(k, t_.row_bytes, k_scale_ + column, keys, t_.head_dim, padded_, decoded_);
     const int64_t at_once = ReadsOnce() ? 4 : kSegmentKeys;
     for (int64_t i = 0; i < keys; i += at_once) {
@@ -116,8 +115,8 @@ class TileRun {
         Prefetch(next + i * t_.row_bytes, n);
       }
       if (decode)
-        Kernel::DecodedScores(query, padded_, rows, decoded_ + i * padded_ / Kernel::kPerFloat, padded_, n,
-                              t_.head_dim, scores + i);
+        Kernel::DecodedScores(query, padded_, rows, decoded_ + i * padded_, padded_, n, t_.head_dim,
+                              scores + i);
       else
         Kernel::Scores(query, padded_, rows, k + i * t_.row_bytes, t_.row_bytes, n, t_.head_dim, scores + i);
     }
@@ -131,13 +130,9 @@ class TileRun {
   void Softmax(int64_t row, KeyRange seen) {
     float* s = scores_ + row * kSoftmaxKeys;
     const S::F none = S::Set(-__builtin_inff());
-    if (Kernel::kScaled || Kernel::kRowScale) {
-      const S::F by = S::Set(row_scale_[row]);
-      for (int64_t i = 0; i < kSoftmaxKeys; i += S::kLanes) {
-        const S::F value = S::Mul(S::Load(s + i), by);
-        S::Store(s + i, Kernel::kScaled ? S::Mul(value, S::Load(k_scale_ + i)) : value);
-      }
-    }
+    if (Kernel::kScaled)
+      for (int64_t i = 0; i < kSoftmaxKeys; i += S::kLanes)
+        S::Store(s + i, S::Mul(S::Load(s + i), S::Load(k_scale_ + i)));
     for (int64_t i = 0; i < seen.begin; ++i) s[i] = -__builtin_inff();
     for (int64_t i = seen.end; i < kSoftmaxKeys; ++i) s[i] = -__builtin_inff();
 
@@ -164,8 +159,7 @@ class TileRun {
     const int64_t last_key = t_.positions[last];
     const int64_t nearest = Visible(first, key, kSpanKeys).begin;
     const uint8_t* v[kSpanKeys / kSegmentKeys] = {};
-    const bool decode =
-        Kernel::kDecodeAlways || (Kernel::kMayDecode && (last - first + 1) * t_.group > Kernel::kRows);
+    const bool decode = Kernel::kMayDecode && (last - first + 1) * t_.group > Kernel::kRows;
     for (int64_t i = 0; i < kSpanKeys / kSegmentKeys; ++i) {
       const int64_t from = key + i * kSegmentKeys;
       if (from > last_key) break;
@@ -203,7 +197,6 @@ class TileRun {
   float* k_scale_;                 // [kSoftmaxKeys]
   float* v_scale_;                 // [kSoftmaxKeys]
   float* decoded_;                 // [kSpanKeys, padded]
-  float* row_scale_;               // [rows]
 };
 
 }  // namespace
