@@ -11,8 +11,6 @@ namespace {
 template <class Rows>
 struct FloatKernel {
   using S = Simd;
-  using Query = float;
-  using Weight = float;
   // Queries that share each load of a key: as many sums as the registers hold, times four keys.
 #if defined(__AVX2__) && !defined(__AVX512F__)
   static constexpr int kRows = 2;

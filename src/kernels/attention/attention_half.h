@@ -1,4 +1,4 @@
-// What both arrangements of f16 arithmetic share (attention_half_lanes.h, attention_arm_fp16.cc); see simd.h
+// What both arrangements of f16 arithmetic share (attention_half_lanes.h, attention_half_quads.h); see simd.h
 // for the unnamed namespace.
 #pragma once
 
@@ -142,11 +142,6 @@ class HalfTile {
   explicit HalfTile(const AttentionTile& tile) : t_(tile), padded_(PaddedDim(tile.head_dim)) {}
 
   int64_t RowOffset(int64_t key) const { return RowOf(t_, t_.blocks, key); }
-  // That a token sees.
-  int64_t FirstKey(int64_t token) const {
-    const int64_t position = t_.positions[token];
-    return t_.window > 0 && position >= t_.window ? position - t_.window + 1 : 0;
-  }
   // int8: `keys` rows of `base`, the keys or the values, from `key` on, to `out`, which is returned.
   const uint8_t* Decoded(const uint8_t* base, int64_t key, int64_t keys, __fp16* out) const {
     const int64_t block = BlockOf(t_, key), slot = key - block * t_.block_size;

@@ -87,7 +87,7 @@ class HalfLanesTile : HalfTile {
   // The keys of one step of the running softmax.
   void Step(int64_t start) {
     // Positions ascend: the first token sees the earliest keys, the last one the latest.
-    const int64_t first_seen = FirstKey(0) > start ? FirstKey(0) - start : 0;
+    const int64_t first_seen = FirstKey(t_, 0) > start ? FirstKey(t_, 0) - start : 0;
     const int64_t last_seen = t_.positions[t_.tokens - 1] - start;
     if (first_seen >= kSoftmaxKeys || last_seen < 0) return;
     const uint8_t *k[kSegments] = {}, *v[kSegments] = {};
@@ -122,7 +122,7 @@ class HalfLanesTile : HalfTile {
       use(fetch[s].later_k, later.k);
     }
     for (int64_t t = 0; t < t_.tokens; ++t) {
-      const int64_t position = t_.positions[t] - start, first = FirstKey(t) - start;
+      const int64_t position = t_.positions[t] - start, first = FirstKey(t_, t) - start;
       const int64_t begin = first > 0 ? first : 0,
                     end = position < kSoftmaxKeys ? position + 1 : kSoftmaxKeys;
       if (begin >= end) continue;

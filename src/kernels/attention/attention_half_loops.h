@@ -1,7 +1,7 @@
-// The inner loops of attention_half_lanes.h: eight queries in the lanes of a register. In assembly, because
-// compilers place loads in a lump before the products that wait for them, and because the accumulators of a
-// whole step must stay in registers while memory is asked for what comes later. On Neoverse V1 the products
-// of scores and of values run at 0.9 of the peak from the L1 cache.
+// The inner loops of attention_half_lanes.h, and the softmax of attention_half_quads.h: eight queries in the
+// lanes of a register. In assembly, because compilers place loads in a lump before the products that wait for
+// them, and because the accumulators of a whole step must stay in registers while memory is asked for what
+// comes later. On Neoverse V1 the products of scores and of values run at 0.9 of the peak from the L1 cache.
 //
 // Scores and values take addresses of lines of 64 bytes each to prefetch into the L1 cache and into the last
 // level; an address that was read already costs next to nothing.

@@ -10,7 +10,6 @@
 #include "kernels/attention/attention_half.h"
 #include "kernels/attention/attention_half_loops.h"
 #include "kernels/attention/attention_quad_loops.h"
-#include "kernels/attention/attention_tile_run.h"
 
 namespace celer {
 namespace {
@@ -81,7 +80,7 @@ class HalfQuadsTile : HalfTile {
   template <bool kOnce>
   void Step(int64_t start) {
     // Positions ascend: the first token sees the earliest keys, the last one the latest.
-    const int64_t first_seen = FirstKey(0) > start ? FirstKey(0) - start : 0;
+    const int64_t first_seen = FirstKey(t_, 0) > start ? FirstKey(t_, 0) - start : 0;
     const int64_t last_seen = t_.positions[t_.tokens - 1] - start;
     if (first_seen >= kSoftmaxKeys || last_seen < 0) return;
     Segment segments[kSegments];
@@ -103,8 +102,7 @@ class HalfQuadsTile : HalfTile {
     }
     for (int64_t i = 0; i < count_; ++i) {
       const int64_t row = i * kQueries, rows = rows_ - row < kQueries ? rows_ - row : kQueries;
-      const KeyRange first = Visible(row / t_.group, start),
-                     last = Visible((row + rows - 1) / t_.group, start);
+      const KeyRange first = Visible(row, start), last = Visible(row + rows - 1, start);
       const KeyRange seen = {first.begin, last.end};  // by any of them
       if (seen.empty()) continue;
       Scores<kOnce>(query_ + row * padded_, segments, stride, seen);
@@ -115,15 +113,14 @@ class HalfQuadsTile : HalfTile {
     }
   }
 
-  // The keys of a step that a token sees.
-  KeyRange Visible(int64_t token, int64_t start) const {
-    const int64_t first = FirstKey(token) - start, end = t_.positions[token] + 1 - start;
-    return {first > 0 ? first : 0, end < kSoftmaxKeys ? end : kSoftmaxKeys};
+  // The keys of a step that a row sees.
+  KeyRange Visible(int64_t row, int64_t start) const {
+    return VisibleKeys(t_, row / t_.group, start, kSoftmaxKeys);
   }
   // From each row what others see and it does not.
   void Hide(int64_t row, int64_t rows, int64_t start) {
     for (int64_t i = 0; i < rows; ++i) {
-      const KeyRange seen = Visible((row + i) / t_.group, start);
+      const KeyRange seen = Visible(row + i, start);
       for (int64_t key = 0; key < kSoftmaxKeys; ++key)
         if (key < seen.begin || key >= seen.end)
           scores_[key * kQueries + i] = static_cast<__fp16>(-__builtin_inff());

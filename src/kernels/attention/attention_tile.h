@@ -71,6 +71,28 @@ static inline int64_t RowOf(const AttentionTile& t, const int32_t* blocks, int64
   return blocks[block] * t.block_bytes + (key - block * t.block_size) * t.row_bytes;
 }
 
+// The first key that a token sees; its own is the last.
+static inline int64_t FirstKey(const AttentionTile& t, int64_t token) {
+  const int64_t position = t.positions[token];
+  return t.window > 0 && position >= t.window ? position - t.window + 1 : 0;
+}
+
+namespace {  // each file keeps its own copy
+
+struct KeyRange {
+  int64_t begin, end;  // relative to the start of some group of keys
+  bool empty() const { return begin >= end; }
+  bool operator==(const KeyRange& o) const { return begin == o.begin && end == o.end; }
+};
+
+}  // namespace
+
+// The keys of [start, start + n) that a token sees.
+static inline KeyRange VisibleKeys(const AttentionTile& t, int64_t token, int64_t start, int64_t n) {
+  const int64_t first = FirstKey(t, token), end = t.positions[token] + 1 - start;
+  return {first > start ? first - start : 0, end < n ? end : n};
+}
+
 // Where to find the rows of a later key of the same piece, or of the piece that follows; null if there is
 // none.
 struct RowsAhead {

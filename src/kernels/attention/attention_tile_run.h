@@ -1,5 +1,5 @@
-// One tile, for any arithmetic: which queries see which keys, and the running softmax. A Kernel brings the
-// two matrix products (attention_float.h).
+// One tile in f32: which queries see which keys, and the running softmax. A Kernel brings the two matrix
+// products (attention_float.h).
 //
 // A query's result does not depend on the tile it is in: a score is a sum over head_dim in a fixed order,
 // weighted values are added in the order of the keys, and the softmax advances in steps of kSoftmaxKeys
@@ -12,24 +12,17 @@
 namespace celer {
 namespace {
 
-struct KeyRange {
-  int64_t begin, end;  // relative to the start of some group of keys
-  bool empty() const { return begin >= end; }
-  bool operator==(const KeyRange& o) const { return begin == o.begin && end == o.end; }
-};
-
 template <class Kernel>
 class TileRun {
   using S = Simd;
-  using Weight = typename Kernel::Weight;
 
  public:
   explicit TileRun(const AttentionTile& tile)
       : t_(tile), rows_(tile.tokens * tile.group), padded_(PaddedDim(tile.head_dim)) {
     float* p = tile.scratch;
-    query_ = reinterpret_cast<typename Kernel::Query*>(p), p += rows_ * padded_;
+    query_ = p, p += rows_ * padded_;
     scores_ = p, p += rows_ * kSoftmaxKeys;
-    weights_ = reinterpret_cast<Weight*>(p), p += rows_ * kSoftmaxKeys;
+    weights_ = p, p += rows_ * kSoftmaxKeys;
     k_scale_ = p, p += kSoftmaxKeys;
     v_scale_ = p, p += kSoftmaxKeys;
     decoded_ = p;
@@ -49,13 +42,7 @@ class TileRun {
   }
 
  private:
-  // The keys of [start, start + n) that a token sees.
-  KeyRange Visible(int64_t token, int64_t start, int64_t n) const {
-    const int64_t position = t_.positions[token];
-    const int64_t first = t_.window > 0 && position >= t_.window ? position - t_.window + 1 : 0;
-    const int64_t end = position + 1 - start < n ? position + 1 - start : n;
-    return {first > start ? first - start : 0, end};
-  }
+  KeyRange Visible(int64_t token, int64_t start, int64_t n) const { return VisibleKeys(t_, token, start, n); }
   int64_t BlockOffset(int64_t key) const { return t_.blocks[key / t_.block_size] * t_.block_bytes; }
   int64_t RowOffset(int64_t key) const { return BlockOffset(key) + key % t_.block_size * t_.row_bytes; }
   // Prefills come back to the same rows at once; a decode step reads each row once and had better ask early.
@@ -180,7 +167,7 @@ class TileRun {
       const int64_t row = t * t_.group, rows = (next - t) * t_.group;
       t = next;
       if (seen.empty()) continue;
-      const Weight* weights = weights_ + row * kSoftmaxKeys + column;
+      const float* weights = weights_ + row * kSoftmaxKeys + column;
       float* acc = t_.acc + row * padded_;
       if (decode)
         Kernel::DecodedValues(weights, rows, v, padded_, seen.begin, seen.end, t_.head_dim, acc, padded_);
@@ -191,12 +178,12 @@ class TileRun {
 
   const AttentionTile& t_;
   const int64_t rows_, padded_;
-  typename Kernel::Query* query_;  // [rows, padded]
-  float* scores_;                  // [rows, kSoftmaxKeys]
-  Weight* weights_;                // [rows, kSoftmaxKeys]
-  float* k_scale_;                 // [kSoftmaxKeys]
-  float* v_scale_;                 // [kSoftmaxKeys]
-  float* decoded_;                 // [kSpanKeys, padded]
+  float* query_;    // [rows, padded]
+  float* scores_;   // [rows, kSoftmaxKeys]
+  float* weights_;  // [rows, kSoftmaxKeys]
+  float* k_scale_;  // [kSoftmaxKeys]
+  float* v_scale_;  // [kSoftmaxKeys]
+  float* decoded_;  // [kSpanKeys, padded]
 };
 
 }  // namespace

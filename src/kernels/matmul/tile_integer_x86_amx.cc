@@ -37,21 +37,20 @@ CELER_X86_INLINE void Unpack(const uint8_t* p, uint8_t* out) {
   _tile_dpbssd(c, a, b);                     \
   _tile_stored(c, to, 64);
 
-// Products [first, first + count) of kCols columns each, count <= kBatch.
-template <int kCols>
+// Products [first, first + count) of a block's columns each, count <= kBatch.
 CELER_X86_INLINE void IssueBatch(const int8_t* q, const uint8_t* w, int first, int count, uint8_t* to) {
-  q += XAt(first * kCols);
-  w += first * kCols * kRows;
-  constexpr int kBytes = kCols * kRows;
+  q += XAt(first * kBlockCols);
+  w += first * kBlockCols * kRows;
+  constexpr int kBytes = kBlockCols * kRows;
   CELER_AMX_PRODUCT(0, 2, 3, q, w, to)
   if (count > 1) {
-    CELER_AMX_PRODUCT(1, 2, 3, q + XAt(kCols), w + kBytes, to + kTileBytes)
+    CELER_AMX_PRODUCT(1, 2, 3, q + XAt(kBlockCols), w + kBytes, to + kTileBytes)
   }
   if (count > 2) {
-    CELER_AMX_PRODUCT(0, 2, 3, q + XAt(2 * kCols), w + 2 * kBytes, to + 2 * kTileBytes)
+    CELER_AMX_PRODUCT(0, 2, 3, q + XAt(2 * kBlockCols), w + 2 * kBytes, to + 2 * kTileBytes)
   }
   if (count > 3) {
-    CELER_AMX_PRODUCT(1, 2, 3, q + XAt(3 * kCols), w + 3 * kBytes, to + 3 * kTileBytes)
+    CELER_AMX_PRODUCT(1, 2, 3, q + XAt(3 * kBlockCols), w + 3 * kBytes, to + 3 * kTileBytes)
   }
 }
 #undef CELER_AMX_PRODUCT
@@ -119,7 +118,7 @@ inline void MatrixBlocks(const TileJob& job) {
         Pipeline(
             n,
             [&](int first, int count, uint8_t* to)
-                __attribute__((always_inline)) { IssueBatch<kBlockCols>(q, values, first, count, to); },
+                __attribute__((always_inline)) { IssueBatch(q, values, first, count, to); },
             [&](int first, int count, const uint8_t* from) __attribute__((always_inline)) {
               for (int b = first; b < first + count; ++b, from += kTileBytes) {
                 const VecF scale = LoadF(scales[b]);
