@@ -3,25 +3,30 @@ BUILD ?= build
 JOBS ?= $(shell nproc)
 CMAKE_FLAGS ?=
 ARGS ?=
+export JOBS CMAKE_FLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test bench bench-peers format presubmit clean
+.PHONY: help setup build run test test-sanitizers bench bench-peers format presubmit install dist clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
-setup: ## install the Debian packages and the Python venv (.venv) that are missing
-	@tools/setup.sh
-
-build: setup ## build build/celer and the tests
-	@cmake --preset default -B $(BUILD) $(CMAKE_FLAGS) > $(BUILD)-configure.log 2>&1 || (cat $(BUILD)-configure.log; exit 1)
-	@cmake --build $(BUILD) -j $(JOBS)
-
-run: build ## a small model answers a question; what this machine could do at best
+run: ## the quickest way to an answer: builds celer alone, fetches a small model, asks it; what this machine could do at best
+	@tools/setup.sh run
+	@tools/build.sh run $(BUILD)
 	@tools/run.sh $(BUILD)/celer
 
-test: build ## everything CI checks: layers, format, unit tests, golden tables, command line
+setup: ## install the Debian packages and the Python venv (.venv) that are missing for the tests
+	@tools/setup.sh test
+
+build: setup ## build celer, the library, the tests and the benches
+	@tools/build.sh test $(BUILD)
+
+test: build ## everything CI checks: layers, format, unit tests, golden tables, command line, packages
 	@tools/presubmit $(BUILD)
+
+test-sanitizers: setup ## every unit test under ASan and UBSan, everything with threads under TSan (about an hour on 2 cores)
+	@BUILD=$(BUILD) JOBS=$(JOBS) tools/test_sanitizers.sh
 
 bench: build ## micro-benchmarks: fork-join, matrix products with their ratio to the limit
 	@tools/bench.sh $(BUILD)
@@ -29,10 +34,17 @@ bench: build ## micro-benchmarks: fork-join, matrix products with their ratio to
 bench-peers: build ## celer beside llama.cpp on the same files (ARGS="--only decode-q8_0 --runs 3")
 	@python3 bench/peers/bench_peers.py --celer $(BUILD)/celer $(ARGS)
 
+install: build ## install celer and the library (ARGS="--prefix /opt/celer")
+	@cmake --install $(BUILD) $(ARGS)
+
+dist: build ## a .tar.gz and .debs in build/dist
+	@cd $(BUILD) && cpack -B dist > dist.log || (cat dist.log; exit 1)
+	@rm -rf $(BUILD)/dist/_CPack_Packages && ls $(BUILD)/dist/*.tar.gz $(BUILD)/dist/*.deb
+
 format: setup ## format all C++ and CUDA sources
 	@tools/format.sh
 
 presubmit: test ## what CI runs
 
 clean: ## remove what was built
-	@rm -rf $(BUILD) $(BUILD)-configure.log
+	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-*.log

@@ -1,5 +1,8 @@
-# celer_module(NAME DEPS module... LINK target... [TEXT_ONLY regex])
+# celer_module(NAME DEPS module... LINK target... [TEXT_ONLY regex] [TOGETHER regex])
 #
+# Files whose path matches TOGETHER are compiled in groups, because they all read and instantiate the same large
+# templates: a whole build is quicker. Names in their anonymous namespaces must differ. Files with flags of their own (an
+# ISA suffix) are always compiled alone.
 # Files whose path matches TEXT_ONLY are left out of a build with CELER_TEXT=OFF.
 # One folder under src/ is one static library celer_NAME. Files find their place by name:
 #   x.cc                      the library, built with baseline flags
@@ -15,6 +18,7 @@
 # their unrolled parts until registers spill.
 set(CELER_FLAGS_arm_neon -fno-schedule-insns)
 set(CELER_FLAGS_arm_fp16 -march=armv8.2-a+fp16 -fno-schedule-insns)
+set(CELER_FLAGS_arm_fhm -march=armv8.2-a+fp16+fp16fml -fno-schedule-insns)
 set(CELER_FLAGS_arm_dotprod -march=armv8.2-a+fp16+dotprod -fno-schedule-insns)
 set(CELER_FLAGS_arm_i8mm -march=armv8.2-a+fp16+dotprod+i8mm -fno-schedule-insns)
 set(CELER_FLAGS_arm_bf16 -march=armv8.2-a+fp16+dotprod+bf16 -fno-schedule-insns)
@@ -53,7 +57,7 @@ function(celer_compile_settings target scope)
 endfunction()
 
 function(celer_module name)
-  cmake_parse_arguments(ARG "" "TEXT_ONLY" "DEPS;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "TEXT_ONLY;TOGETHER" "DEPS;LINK" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cc)
   file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS *.cu)
   if(ARG_TEXT_ONLY AND NOT CELER_TEXT)
@@ -75,14 +79,22 @@ function(celer_module name)
   else()
     list(FILTER sources EXCLUDE REGEX "_cuda(_[a-z0-9]+)*\\.cc$")
     list(FILTER tests EXCLUDE REGEX "_cuda(_[a-z0-9]+)*_test\\.cc$")
+    list(FILTER benches EXCLUDE REGEX "_cuda(_[a-z0-9]+)*_bench\\.cc$")
   endif()
   celer_set_isa_flags("${sources}")
 
+  set_property(GLOBAL APPEND PROPERTY CELER_MODULES ${name})
+  set_property(GLOBAL PROPERTY CELER_MODULE_LINK_${name} ${ARG_LINK})
   list(TRANSFORM ARG_DEPS PREPEND celer_)
   if(sources)
     add_library(celer_${name} STATIC ${sources})
     celer_compile_settings(celer_${name} PUBLIC)
     target_link_libraries(celer_${name} PUBLIC ${ARG_DEPS} ${ARG_LINK})
+    if(CELER_UNITY AND ARG_TOGETHER)
+      set_target_properties(celer_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 5)
+      list(FILTER sources EXCLUDE REGEX "${ARG_TOGETHER}")
+      set_source_files_properties(${sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    endif()
   else()
     add_library(celer_${name} INTERFACE)
     celer_compile_settings(celer_${name} INTERFACE)
@@ -94,7 +106,7 @@ function(celer_module name)
     celer_compile_settings(celer_${name}_test PRIVATE)
     target_compile_definitions(celer_${name}_test PRIVATE CELER_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
     target_link_libraries(celer_${name}_test PRIVATE celer_${name} GTest::gtest_main GTest::gmock)
-    gtest_discover_tests(celer_${name}_test DISCOVERY_MODE PRE_TEST TEST_PREFIX ${name}.
+    gtest_discover_tests(celer_${name}_test DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 TEST_PREFIX ${name}.
                          PROPERTIES TIMEOUT 300)
   endif()
   if(CELER_BENCHES AND benches)

@@ -27,13 +27,21 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   set(CELER_ARM 1)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(CELER_X86 1)
-  # g++ 13 moves 8 bytes through an MMX register and never says EMMS; the x87 stack is then full, and the next
-  # fmod(), which it inlines as FPREM, answers NaN.
+  # g++ 13 moves 8 bytes through an MMX register and never executes EMMS; the x87 stack is then full, and the next
+  # fmod(), which it inlines as FPREM, returns NaN.
   add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-mno-mmx> $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-mno-mmx>)
 endif()
 
+# A first build should not wait for kernels that cannot run here. The last two are a GPU's device files under WSL and on
+# Jetson boards.
+set(use_cuda ${CELER_CUDA})
+if(CELER_CUDA STREQUAL "AUTO" AND NOT EXISTS /dev/nvidiactl AND NOT EXISTS /dev/dxg AND NOT EXISTS /dev/nvhost-gpu)
+  message(STATUS "celer: no NVIDIA GPU here; -DCELER_CUDA=TOOLKIT compiles the CUDA code all the same")
+  set(use_cuda OFF)
+endif()
+
 set(CELER_WITH_CUDA 0)
-if(NOT CELER_CUDA STREQUAL "OFF")
+if(NOT use_cuda STREQUAL "OFF")
   include(CheckLanguage)
   if(NOT CMAKE_CUDA_COMPILER AND EXISTS /usr/local/cuda/bin/nvcc)
     set(CMAKE_CUDA_COMPILER /usr/local/cuda/bin/nvcc)
@@ -65,6 +73,13 @@ find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)  # hashes of files
+find_package(ZLIB REQUIRED)  # traces that are packed
+# The checksum of packed weights; without it a slower one is used.
+find_path(CELER_XXHASH_INCLUDE xxhash.h)
+if(NOT CELER_XXHASH_INCLUDE)
+  message(STATUS "celer: xxhash.h not found (libxxhash-dev); --pack-cache will check its files slowly")
+endif()
 if(CELER_TESTS)
   find_package(GTest REQUIRED)
   include(GoogleTest)

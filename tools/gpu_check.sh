@@ -29,7 +29,7 @@ if command -v compute-sanitizer > /dev/null; then
       { tail -n 20 "$out/sanitizer.txt"; echo "memory checker: $1 $2"; exit 1; }
   }
   check src/weights/celer_weights_test 'DeviceWeights*:-*ProductsAgree*'
-  check src/kernels/celer_kernels_test 'CudaQkv*:CudaWideJoin.QkvIs*:CudaWideJoin.RowsInSixteenBits'
+  check src/kernels/celer_kernels_test 'CudaQkv*:CudaWgmmaJoin.QkvIs*:CudaWgmmaJoin.RowsInSixteenBits'
   check src/models/celer_models_test 'MoeCudaRoute*:Shapes/MoeCuda.*/0:Shapes/MoeCuda.*/1:Shapes/MoeCuda.*/3:Shapes/MoeCuda.*/6'
   check src/models/celer_models_test 'DecodeChoice.TakesTheFirst*:Shapes/DecodeStep.*/1:Shapes/DecodeBatch.*/1'
   check src/engine/celer_engine_test 'CudaSampler.SpecialLogits'

@@ -29,6 +29,8 @@ STEPS = 200        # greedy tokens after them
 MARGIN = 2e-3      # least gap between the best and the second logit at each step: 20 times what f32 noise could turn
 ROUTER_MARGIN = 1e-3  # the same for the router's logits of the last chosen and the first refused expert
 NOISE = 2e-5       # greatest |f32 - f64| over the greatest |logit|
+FIRM_MARGIN = 0.02   # of a model with `firm` steps: the least gap there, over the prompt's greatest |logit|. Kernels that round
+                    # activations to 8 bits or to bf16 are not to turn one
 
 # Small shapes, not powers of two where the family allows it. Each family overrides what it is about.
 BASE = dict(hidden_size=18, intermediate_size=22, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1,
@@ -39,7 +41,9 @@ def rope(theta, kind="default", **more):
     return {"rope_theta": float(theta), "rope_type": kind, **more}
 
 
-# name: (config class, seed, what it is for, config fields). `v4` holds fields that only the config of older versions has.
+# name: (config class, seed, what it is for, config fields). `v4` holds fields that only the config of older versions has;
+# `shard` and `generation` are about the folder's files. `grid`: weights that Q4_0 holds exactly, and no folder, only GGUF;
+# `firm`: the first this many greedy tokens have wide margins.
 MODELS = {
     "llama2": ("LlamaConfig", 3, "multi-head attention: a KV head for each query head", dict(
         hidden_size=32, intermediate_size=32, num_attention_heads=4, num_key_value_heads=4,
@@ -57,6 +61,14 @@ MODELS = {
                              original_max_position_embeddings=128))),
     "llama_linear": ("LlamaConfig", 1, "rope type linear, factor 4", dict(
         rope_parameters=rope(1e4, "linear", factor=4.0), max_position_embeddings=1024)),
+    "llama_dynamic": ("LlamaConfig", 1, "rope type dynamic: the prompt and every token after it are beyond 16 positions", dict(
+        hidden_size=20, num_attention_heads=2, rope_parameters=rope(1e4, "dynamic", factor=16.0), max_position_embeddings=16)),
+    "llama_longrope": ("LlamaConfig", 1, "rope type longrope: the long factors from token 100 on", dict(
+        hidden_size=20, num_attention_heads=2, max_position_embeddings=256,
+        rope_parameters=rope(1e4, "longrope", short_factor=[1.0, 1.5, 2.0, 2.5, 3.0], long_factor=[1.0, 2.0, 4.0, 6.0, 8.0],
+                             original_max_position_embeddings=100))),
+    "llama_bias": ("LlamaConfig", 1, "biases on q, k, v, o, gate, up and down", dict(
+        attention_bias=True, mlp_bias=True, rope_parameters=rope(1e4))),
     "tinyllama": ("LlamaConfig", 3, "four query heads share one KV head of 4 numbers", dict(
         hidden_size=16, intermediate_size=24, num_attention_heads=4, rms_norm_eps=1e-5, rope_parameters=rope(1e4))),
     "smollm2": ("LlamaConfig", 2, "tied embeddings, three query heads to a KV head of 6 numbers", dict(
@@ -87,6 +99,9 @@ MODELS = {
     "qwen3_moe": ("Qwen3MoeConfig", 3, "norms of q and k, 6 experts, best 3, renormalised", dict(
         num_attention_heads=6, num_key_value_heads=3, head_dim=4, num_experts=6, num_experts_per_tok=3,
         moe_intermediate_size=10, norm_topk_prob=True, rope_parameters=rope(1e6))),
+    "fused": ("LlamaConfig", 3, "large enough for every fused and every vector kernel", dict(
+        hidden_size=256, intermediate_size=512, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, vocab_size=64,
+        rms_norm_eps=1e-5, rope_parameters=rope(5e5), grid=True, firm=16)),
 }
 
 # GGUF files: name: (model, type of the matrices or of each kind of matrix).
@@ -97,11 +112,16 @@ GGUFS = {
     "llama3-q8_0": ("llama3", Q.Q8_0),
     "llama3-mixed": ("llama3", MIXED),
     "llama3.1-f16": ("llama3.1", Q.F16),
+    "llama_linear-f16": ("llama_linear", Q.F16),
+    "llama_longrope-bf16": ("llama_longrope", Q.BF16),
+    "llama_bias-f16": ("llama_bias", Q.F16),
     "qwen2-f16": ("qwen2", Q.F16),
+    "qwen2.5_yarn-bf16": ("qwen2.5_yarn", Q.BF16),
     "qwen3-f32": ("qwen3", Q.F32),
     "mixtral-f16": ("mixtral", Q.F16),
     "qwen2_moe-bf16": ("qwen2_moe", Q.BF16),  # its sparse layer alone: a GGUF of this kind has no dense layers
     "qwen3_moe-bf16": ("qwen3_moe", Q.BF16),
+    "fused-q4_0": ("fused", Q.Q4_0),
 }
 # llama2.c files: name: (model, version of the format, tied classifier)
 LLAMA2C = {"tinyllama-legacy": ("tinyllama", 0, False), "tinyllama-v1-tied": ("tinyllama", 1, True),
@@ -118,11 +138,25 @@ class Unfit(Exception):
 
 def make_config(name):
     cls, _, _, fields = MODELS[name]
-    fields = {k: v for k, v in fields.items() if k not in ("shard", "generation", "v4")}
+    fields = {k: v for k, v in fields.items() if k not in ("shard", "generation", "v4", "grid", "firm")}
     return getattr(transformers, cls)(**{**BASE, **fields}, architectures=None)
 
 
-def fill(model, rng):
+def on_grid(w, rng):
+    """Weights of 4 bits whose scale is a power of two: Q4_0, int4 in groups, bf16 and f16 all hold them exactly.
+
+    A row has the levels -8..7 or -7..8, and each 32 of its columns both of the outermost: scales are taken from there."""
+    step = 2.0 ** np.round(np.log2(w.std() / 2.7))
+    level = np.clip(np.round(w / step), -7, 6)
+    blocks = level.reshape(w.shape[0], -1, 32)
+    place = rng.integers(0, 32, blocks.shape[:2])
+    other = (place + rng.integers(1, 32, place.shape)) % 32
+    np.put_along_axis(blocks, place[..., None], -8, axis=2)
+    np.put_along_axis(blocks, other[..., None], 7, axis=2)
+    return level * step * rng.choice([-1, 1], (w.shape[0], 1))
+
+
+def fill(model, rng, grid=False):
     """Random weights that bf16 and f16 both hold exactly; spread wide enough that greedy text does not stand still."""
     for name, p in sorted(model.named_parameters()):
         shape = tuple(p.shape)
@@ -132,10 +166,12 @@ def fill(model, rng):
             w = 0.3 * rng.standard_normal(shape)
         else:
             fan_in = shape[-1]
-            gain = 1.6
+            gain = 0.7 if grid else 1.6  # a layer of a real model changes its input a little; with 1.6 all noise grows
             if "embed_tokens" in name or "lm_head" in name:
                 gain, fan_in = (0.5, 1) if "lm_head" in name or model.config.tie_word_embeddings else (1.0, 1)
             w = gain / np.sqrt(fan_in) * rng.standard_normal(shape)
+            if grid:
+                w = on_grid(w, rng)
         w = torch.from_numpy(np.asarray(w, dtype=np.float32)).to(torch.bfloat16).float()
         w[w.abs() < 2.0**-16] = 0  # below this f16 would lose bits of a bf16
         p.data.copy_(w)
@@ -144,7 +180,7 @@ def fill(model, rng):
 def build(name, seed):
     model = transformers.AutoModelForCausalLM.from_config(make_config(name), dtype=torch.float32)
     rng = np.random.Generator(np.random.PCG64(seed))
-    fill(model, rng)
+    fill(model, rng, MODELS[name][3].get("grid", False))
     for key, value in MODELS[name][3].get("generation", {}).items():
         setattr(model.generation_config, key, value)
     prompt = rng.integers(3, model.config.vocab_size, PROMPT).tolist()
@@ -188,19 +224,32 @@ def logits_of(model, ids):
 
 
 @torch.no_grad()
-def golden_of(model, prompt, what, varied=True):
+def step_by_step(model, prompt, greedy):
+    """The same logits by a prefill of the prompt and single steps: rope types that depend on the length need it."""
+    out = model(torch.tensor([prompt]), use_cache=True)
+    rows = [out.logits[0]]
+    for token in greedy:
+        out = model(torch.tensor([[token]]), past_key_values=out.past_key_values, use_cache=True)
+        rows.append(out.logits[0])
+    return torch.cat(rows)
+
+
+@torch.no_grad()
+def golden_of(model, prompt, what, varied=True, firm=0):
     """Prompt logits, the greedy tokens and the last logits, with every check that makes them a good reference."""
     routers = []
     hooks = [m.register_forward_hook(lambda _, __, out: routers.append(out[0]))
              for n, m in model.named_modules() if type(m).__name__.endswith("TopKRouter")]
     out = model(torch.tensor([prompt]), use_cache=True)
-    greedy, margins, step_logits = [], [], out.logits[0, -1]
+    greedy, margins, logprobs, step_logits = [], [], [], out.logits[0, -1]
+    firm_scale = float(out.logits.abs().max())
     for _ in range(STEPS):
         best = step_logits.topk(2).values
         margins.append(float(best[0] - best[1]))
-        if margins[-1] < MARGIN:
+        if margins[-1] < (FIRM_MARGIN * firm_scale if len(greedy) < firm else MARGIN):
             raise Unfit(f"{what}: step {len(greedy)} has a margin of {margins[-1]:.1e}")
         greedy.append(int(step_logits.argmax()))
+        logprobs.append(float(step_logits.log_softmax(-1).max()))
         if len(greedy) == STEPS:
             break
         out = model(torch.tensor([[greedy[-1]]]), past_key_values=out.past_key_values, use_cache=True)
@@ -218,9 +267,12 @@ def golden_of(model, prompt, what, varied=True):
     if varied and (len(set(greedy)) < 16 or any(tail[p:] == tail[:-p] for p in range(1, 41))):
         raise Unfit(f"{what}: the greedy text runs in a loop ({len(set(greedy))} different tokens)")
 
-    whole = logits_of(model, prompt + greedy[:-1])  # one prefill of everything must say what prefill and 199 steps said
+    # One prefill of everything must say what prefill and 199 steps said, unless angles depend on the length.
+    by_length = model.config.rope_parameters["rope_type"] in ("dynamic", "longrope")
+    run = (lambda m: step_by_step(m, prompt, greedy[:-1])) if by_length else (lambda m: logits_of(m, prompt + greedy[:-1]))
+    whole = run(clone(model) if by_length else model)  # transformers' rope remembers the longest sequence
     scale = float(whole.abs().max())
-    doubled = logits_of(clone(model.double()), prompt + greedy[:-1])
+    doubled = run(clone(model.double()))
     model.float()
     noise = float((doubled - whole).abs().max()) / scale
     if whole[PROMPT - 1:].argmax(-1).tolist() != greedy or noise > NOISE:
@@ -229,6 +281,8 @@ def golden_of(model, prompt, what, varied=True):
         raise RuntimeError(f"{what}: transformers' cache disagrees with its prefill")
     facts = dict(prompt=prompt, greedy=greedy, min_margin=round(min(margins), 5), max_logit=round(scale, 4),
                  f32_noise=float(f"{noise:.1e}"))
+    if firm:
+        facts.update(firm=firm, firm_margin=round(min(margins[:firm]), 5), firm_logprobs=[round(p, 5) for p in logprobs[:firm]])
     if router_margin is not None:
         facts["min_router_margin"] = round(router_margin, 5)
     return facts, {"prompt_logits": whole[:PROMPT].contiguous(), "last_logits": whole[-1].clone()}
@@ -303,7 +357,7 @@ def make_model(name, seed, out):
     shard = MODELS[name][3].get("shard")
     model.save_pretrained(folder, **({"max_shard_size": shard} if shard else {}))
     model = load(folder)
-    facts, golden = golden_of(model, prompt, name)
+    facts, golden = golden_of(model, prompt, name, firm=MODELS[name][3].get("firm", 0))
     check_matters(name, model, prompt, golden)
 
     old = v4_config(name, json.loads((folder / "config.json").read_text()))
@@ -394,6 +448,25 @@ def llama3_factors(config):
     return (plain / scaled.double().numpy()).astype(np.float32)
 
 
+def write_rope_scaling(writer, config):
+    """Keys and tensors as llama.cpp's converter writes them."""
+    rope_parameters = config.rope_parameters
+    kind = rope_parameters["rope_type"]
+    if kind in ("linear", "yarn", "longrope"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
+    if kind in ("linear", "yarn"):
+        writer.add_rope_scaling_factor(rope_parameters["factor"])
+    if kind in ("yarn", "longrope"):
+        writer.add_rope_scaling_orig_ctx_len(rope_parameters["original_max_position_embeddings"])
+    if kind == "longrope":
+        _, factor = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS[kind](config, "cpu")
+        writer.add_rope_scaling_attn_factors(factor)
+        for length in ("long", "short"):
+            writer.add_tensor(f"rope_factors_{length}.weight", np.array(rope_parameters[f"{length}_factor"], np.float32))
+    if kind == "llama3":
+        writer.add_tensor("rope_freqs.weight", llama3_factors(config))
+
+
 def write_gguf(model, path, wanted):
     """Writes the file; gives back the state dict a reader of it would have."""
     config = model.config
@@ -434,8 +507,7 @@ def write_gguf(model, path, wanted):
     writer.add_add_bos_token(False)
 
     state = {}
-    if config.rope_parameters["rope_type"] == "llama3":
-        writer.add_tensor("rope_freqs.weight", llama3_factors(config))
+    write_rope_scaling(writer, config)
     for name, w, state_name, part, heads in gguf_parts(model):
         qtype = gguf_type(name, w, wanted)
         w = np.ascontiguousarray(interleave(w, heads) if heads else w)
@@ -462,11 +534,13 @@ def make_gguf(name, model, prompt, golden, out):
     model = model if whole else sparse_layers(model)
     model_of_file = clone(model, write_gguf(model, folder / f"{name}.gguf", wanted))
     about = dict(file=f"{name}.gguf", model=source)
+    if MODELS[source][3].get("grid"):
+        same_as(golden, model_of_file, prompt, name)
     if whole and wanted in (Q.F32, Q.F16, Q.BF16):  # every weight is kept, so the model's own golden results hold
         same_as(golden, model_of_file, prompt, name)
         write_golden(folder / f"{name}.golden", {**about, "same_as": f"models/{source}/golden"})
     else:
-        facts, mine = golden_of(model_of_file, prompt, name, varied=False)
+        facts, mine = golden_of(model_of_file, prompt, name, varied=False, firm=MODELS[source][3].get("firm", 0))
         write_golden(folder / f"{name}.golden", {**about, **facts}, mine)
 
 
@@ -540,7 +614,11 @@ def make_llama2c(name, model, prompt, golden, out):
 
 
 def make(name, seed, out):
-    model, prompt, golden = make_model(name, seed, out)
+    if MODELS[name][3].get("grid"):  # the folder would be four times the size of its GGUF
+        with tempfile.TemporaryDirectory() as temp:
+            model, prompt, golden = make_model(name, seed, pathlib.Path(temp))
+    else:
+        model, prompt, golden = make_model(name, seed, out)
     for file, (source, _) in GGUFS.items():
         if source == name:
             make_gguf(file, model, prompt, golden, out)

@@ -23,7 +23,7 @@ struct Flags {
   int64_t tokens = 128, chunk = 512;
   int repeat = 5;
   double bandwidth = 4390;  // GB/s
-  std::string device = "cuda", launch = celer::EngineOptions().launch;
+  std::string device = "cuda", launch = Name(celer::EngineOptions().launch);
   celer::SamplingParams sampling;
 };
 
@@ -77,10 +77,22 @@ int Bench(const Flags& flags) {
     for (const std::string& weights : flags.weights) {
       const int64_t longest = *std::max_element(flags.prompts.begin(), flags.prompts.end());
       const int64_t most = *std::max_element(flags.batches.begin(), flags.batches.end());
-      celer::EngineOptions options{.model = "random:" + model, .weights = weights, .device = flags.device};
-      options.context = (longest + flags.tokens + 32) / 16 * 16 * most;
-      options.chunk = flags.chunk;
-      options.launch = flags.launch;
+      const auto format = celer::WeightOptions::Parse(weights);
+      const auto device = celer::DeviceOptions::Parse(flags.device);
+      const auto launch = celer::ParseStepLaunch(flags.launch);
+      for (const auto* failed : {format ? nullptr : &format.error(), device ? nullptr : &device.error(),
+                                 launch ? nullptr : &launch.error()})
+        if (failed) {
+          fmt::print(stderr, "error: {}\n", failed->message());
+          return 1;
+        }
+      const celer::EngineOptions options{.model = "random:" + model,
+                                         .weights = *format,
+                                         .device = *device,
+                                         .launch = *launch,
+                                         .context = (longest + flags.tokens + 32) / 16 * 16,
+                                         .chunk = flags.chunk,
+                                         .sequences = most};
       const auto loading = Clock::now();
       auto engine = celer::Engine::Load(options);
       if (!engine) {

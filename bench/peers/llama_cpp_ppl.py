@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Perplexity by llama.cpp itself (pip install llama-cpp-python), to hold `celer ppl` against.
+"""Perplexity by llama.cpp itself (pip install llama-cpp-python), to compare with `celer ppl`.
 
   python3 llama_cpp_ppl.py MODEL.gguf FILE [--chunks N] [--window 512]
 

@@ -1,9 +1,10 @@
 // The LLM engine: give it token ids and get token ids back, one step of the whole batch at a time. A single
-// stream is a batch of one on the same path. Text, templates and stop strings stand one level up
-// (src/engine/text_generator.h).
+// stream is a batch of one on the same path. Text, templates and stop strings stand one level up (text.h).
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 
 #include "celer/error.h"
 #include "celer/limits.h"
+#include "celer/options.h"
 
 namespace celer {
 
@@ -30,38 +32,56 @@ struct SamplingParams {
   float presence_penalty = 0;   // subtracted once from tokens in the output
   float frequency_penalty = 0;  // subtracted per occurrence in the output
   std::map<int32_t, float> logit_bias = {};
-  uint64_t seed = 0;  // same seed, same text
+  std::vector<int32_t> allowed_tokens = {};  // no other can be chosen; empty: all can
+  uint64_t seed = 0;                         // same seed, same text
   int logprobs = -1;  // alternatives to report per token; 0: only the chosen one's; -1: none
 };
 
 // One sentence if a value is out of range, not finite, or names a token outside the vocabulary.
 Status Validate(const SamplingParams& params, int64_t vocab);
 
-struct EngineOptions {
-  std::string model = {};          // a Hugging Face folder, a GGUF file, a llama2.c checkpoint
-  std::string weights = "stored";  // stored, f32, f16, bf16, int8[-gN], int4[-gN]
-  std::string kv = "f16";          // f32 (CPU), f16, bf16, int8, fp8 (CUDA)
-  std::string device = "cpu";      // cpu, cuda, cuda:N, or auto: cuda if there is one
-  std::string launch =
-      "fused";  // how a GPU's decode steps start: eager, graph, fused (see docs/performance.md)
-  std::string pack_cache = {};  // a folder to keep packed weights in, for CPUs; empty: they are not kept
-  int threads = 0;              // 0: as many as this process may use
-  int64_t context = 0;          // positions that fit in the KV cache; 0: the model's own, at most 4096
-  int64_t chunk = 512;          // tokens of one step at most; longer prompts are prefilled in pieces
-  int64_t sequences = 1;        // full contexts that the KV cache has room for at once
+// Which tokens may come next in an answer: a grammar's way into the sampler. Called on the engine's thread.
+class TokenMask {
+ public:
+  virtual ~TokenMask() = default;
+  virtual std::unique_ptr<TokenMask> Clone() const = 0;  // each answer of a request has its own
+  // Sets bit t % 32 of bits[t / 32] for each token t that may come next; all are clear before. If none is
+  // set, the answer ends with kStop.
+  virtual void Allow(std::span<uint32_t> bits) = 0;
+  virtual void Accept(int32_t token) = 0;  // it was chosen
+};
+
+// Keeps the `width` most likely texts instead of drawing tokens, as `generate` of Hugging Face's transformers
+// does with the same settings.
+struct BeamSearch {
+  int width = 0;             // 0: no beam search
+  float length_penalty = 1;  // a text's score is its log-probability / length ^ this
+  // When `width` texts have ended. kHeuristic: once no running one is likely to be better. kYes: at once.
+  // kNever: once no running one can be better.
+  enum class EarlyStopping : uint8_t { kHeuristic, kYes, kNever } early_stopping = EarlyStopping::kHeuristic;
 };
 
 struct Request {
   std::vector<int32_t> prompt = {};
   SamplingParams sampling = {};
   int64_t max_tokens = 256;
+  int64_t min_tokens = 0;  // before that many no stop token can be chosen
   std::vector<int32_t> stop_tokens = {};
-  bool keep = false;  // keep the keys and values when it is done, for a later request to go on from
-  std::optional<int64_t> continue_from =
-      {};  // such an earlier request; the prefix in common is not computed again
+  int n = 1;  // answers; answer i draws with seed + i
+  int best_of =
+      0;  // more than n: so many are drawn, and the n with the highest log-probability per token count
+  BeamSearch beam = {};
+  int prompt_logprobs = -1;  // as SamplingParams::logprobs, for the prompt's tokens from the second on
+  std::shared_ptr<const TokenMask> mask = {};
+  int priority = 0;  // lower goes first; among equals, who came first
+  std::optional<std::chrono::steady_clock::time_point> deadline = {};
+  // Only requests with the same salt share what was computed for a common prefix.
+  std::string cache_salt = {};
 };
 
-enum class FinishReason { kNone, kStop, kLength, kCancelled };
+// kRefused: it can never fit into the KV. kError: the model's logits were not finite, and other requests go
+// on; or the device failed, and all requests end so. The event says in a sentence what happened.
+enum class FinishReason { kNone, kStop, kLength, kCancelled, kDeadline, kRefused, kError };
 const char* Name(FinishReason reason);
 
 struct TokenLogprob {
@@ -70,11 +90,43 @@ struct TokenLogprob {
 };
 
 struct TokenEvent {
+  static constexpr int32_t kNoToken = -1;
+
   int64_t request = 0;
-  int32_t token = 0;
-  FinishReason finish = FinishReason::kNone;
+  int answer = 0;                             // of the request's n. With best_of and beams 0 is the best
+  int32_t token = kNoToken;                   // none if the answer ends for another reason than a token
+  FinishReason finish = FinishReason::kNone;  // of the answer
+  bool last = false;                          // the request's last event
   float logprob = 0;  // of the model, before penalties and temperature; with SamplingParams::logprobs
   std::vector<TokenLogprob> top = {};
+  // With the first event of a request.
+  int64_t cached_tokens = 0;  // of the prompt: their keys and values were there already
+  struct PromptToken {
+    float logprob;
+    std::vector<TokenLogprob> top;
+  };
+  std::vector<PromptToken> prompt = {};  // from the second token on, with Request::prompt_logprobs
+  // With the last token of an answer that was chosen among several: the figure they were compared by.
+  double score = 0;
+  std::string error = {};  // with kRefused and kError
+};
+
+// Counts since the engine was made, and how it stands now.
+struct EngineStats {
+  int64_t steps = 0;
+  int64_t requests = 0, finished = 0;             // submitted, and of those ended
+  int64_t running = 0, waiting = 0, swapped = 0;  // sequences now; `waiting` holds those swapped out, too
+  int64_t computed_tokens = 0;                    // prompts and answers
+  int64_t generated_tokens = 0;
+  int64_t prompt_tokens = 0, cached_tokens = 0;  // of the requests begun, and of those found in the KV
+  int64_t kv_blocks = 0, kv_blocks_used = 0;     // used: by a sequence. The others can be taken
+  int64_t kv_blocks_cached = 0;                  // of those that can be taken, with a prefix to be found
+  int64_t kv_host_blocks = 0, kv_host_blocks_used = 0;
+  int64_t evictions = 0;                  // cached blocks taken for something else
+  int64_t swaps = 0, recomputations = 0;  // preemptions of either kind
+  int64_t copied_blocks = 0;              // shared ones, before they were written
+  int64_t drafted_tokens = 0, accepted_tokens = 0;
+  std::vector<int64_t> accepted = {};  // [i]: verified drafts of which i tokens were accepted
 };
 
 // Where the time of profiled steps went.
@@ -92,7 +144,8 @@ class Engine {
   struct Info {
     std::string architecture;
     int64_t vocab = 0;
-    int64_t context = 0;        // positions that fit
+    int64_t context = 0;        // tokens of the longest sequence
+    int64_t kv_tokens = 0;      // that the KV has room for, of all sequences together
     int64_t max_positions = 0;  // of the model
     LlmShape shape;
     int64_t weight_bytes = 0;  // read by one decode step
@@ -106,19 +159,21 @@ class Engine {
   // Checks the request and queues it. The id names it in events.
   Result<int64_t> Submit(Request request);
   bool HasWork() const;
-  // schedule -> run -> commit: at most one new token for each running request.
-  // After a fault of the device everything running is cancelled and fault() says what happened.
+  // schedule -> run -> commit: a new token for each answer that runs; several if guesses of them were right.
+  //
+  // A fault of the device ends every request with kError. From then on fault() says what happened, Submit()
+  // and Score() refuse with the same sentence, and HasWork() is false once the events are taken.
   std::vector<TokenEvent> Step();
   const std::optional<Error>& fault() const;
   void Cancel(int64_t request);
-  void Release(int64_t request);  // drops what `keep` kept
-  int64_t KeptRequests() const;   // how many Release() could drop; the KV's room bounds them
-  // Prompt tokens of this request that were found in kept keys and values, not computed. Known while it is
-  // worked on or kept; 0 after that.
-  int64_t ReusedTokens(int64_t request) const;
+  EngineStats stats() const;
 
-  // log p(tokens[i] | tokens[0..i)) for i in [first, tokens.size()), in a sequence of its own.
+  // log p(tokens[i] | tokens[0..i)) for i in [first, tokens.size()). An error if the model computes what is
+  // not finite. Other requests go on meanwhile; the next Step() has their events.
   Result<std::vector<float>> Score(std::span<const int32_t> tokens, int64_t first);
+  // The logits [vocab] that predict tokens[i], for the same i, one after the other.
+  using LogitsVisitor = std::function<void(int64_t i, std::span<const float> logits)>;
+  Status VisitLogits(std::span<const int32_t> tokens, int64_t first, const LogitsVisitor& visit);
 
   // What a step of this shape must read and compute at least, for the operators that the model has.
   std::vector<OperatorWork> Work(const StepShape& shape) const;
@@ -129,6 +184,7 @@ class Engine {
   std::vector<OperatorTime> Profile() const;
 
  private:
+  friend struct EngineOfRunner;  // src/engine/engine_of_runner.h
   struct Impl;
   explicit Engine(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

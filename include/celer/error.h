@@ -14,7 +14,17 @@ namespace celer {
 
 class [[nodiscard]] Error {
  public:
-  enum class Code { kInvalid, kNotFound, kCorrupt, kUnsupported, kOutOfMemory, kIo, kDevice, kCancelled };
+  enum class Code {
+    kInvalid,
+    kNotFound,
+    kCorrupt,
+    kUnsupported,
+    kOutOfMemory,
+    kIo,
+    kDevice,
+    kCancelled,
+    kNotFinite
+  };
 
   Error(Code code, std::string message) : code_(code), message_(std::move(message)) {}
 
@@ -51,6 +61,10 @@ class [[nodiscard]] Error {
   static Error Cancelled(const T&... parts) {
     return {Code::kCancelled, Join(parts...)};
   }
+  template <class... T>
+  static Error NotFinite(const T&... parts) {
+    return {Code::kNotFinite, Join(parts...)};
+  }  // the model computed NaN or infinity
 
   Code code() const { return code_; }
   const std::string& message() const { return message_; }

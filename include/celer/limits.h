@@ -136,7 +136,7 @@ PhaseLimit PrefillLimit(const LlmShape& shape, const Machine& machine, const Llm
 
 // Prefill is bound by arithmetic for prompts between `first` and `second` (real numbers, as the curves
 // cross): below the first by reading weights, above the second by reading KV. first is 0 when arithmetic
-// binds from the start; second is infinity when it binds for ever.
+// binds from the start; second is infinity when it binds forever.
 struct TurningPoints {
   double first = 0;
   double second = 0;

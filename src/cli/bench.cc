@@ -1,24 +1,25 @@
 // celer bench MODEL: how fast prefill and decode run here, and how near the limit that is.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <span>
 
 #include "cli/bench_ladder.h"
 #include "cli/bench_report.h"
+#include "cli/bench_sample.h"
+#include "cli/bench_serve.h"
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/engine_flags.h"
-#include "cli/model_path.h"
-#include "core/device.h"
+#include "cli/progress.h"
+#include "cli/trace_flag.h"
 #include "io/json.h"
-#include "limits/measured_machine.h"
 #include "limits/quantity.h"
-#include "models/decoder.h"
+#include "models/model.h"
 
 namespace celer::cli {
 namespace {
@@ -26,28 +27,15 @@ namespace {
 struct Flags {
   std::string model, html, ladder;
   EngineOptions engine;
+  TraceFlag trace;
   std::vector<std::string> prompts, depths, batches;
   std::string tokens, repeat;
-  bool ops = false, json = false;
+  bool ops = false, json = false, sample = false;
+  ServeFlags serve;
 };
 
 constexpr int64_t kMaxTokens = int64_t{1} << 24;
 constexpr int64_t kMaxBatch = 4096;
-
-// One line on stderr that is drawn over, on a terminal only.
-class StatusLine {
- public:
-  StatusLine() : terminal_(::isatty(STDERR_FILENO) != 0) {}
-  ~StatusLine() { Show(""); }
-  void Show(const std::string& text) const {
-    if (!terminal_) return;
-    fmt::print(stderr, "\r{}\x1b[K", text);
-    std::fflush(stderr);
-  }
-
- private:
-  bool terminal_;
-};
 
 Result<int64_t> CountOrZero(const std::string& text, int64_t max, const char* flag) {
   if (text == "0") return 0;
@@ -120,9 +108,8 @@ Result<int> Run(Flags& flags) {
     CELER_ASSIGN(const LlmShape shape, FindModelPreset(std::string_view(flags.model).substr(kRandom.size())));
     config = FromLlmShape(shape);
   } else {
-    CELER_ASSIGN(const std::filesystem::path path, ResolveModelPath(flags.model));
-    flags.engine.model = path.string();
-    CELER_ASSIGN(config, LoadDecoderConfig(path));
+    CELER_RETURN_IF_ERROR(ResolveModels(flags.model, &flags.engine));
+    CELER_ASSIGN(config, LoadDecoderConfig(flags.engine.model));
   }
   BenchReport report;
   CELER_ASSIGN(report.plan, MakePlan(flags, config.max_positions));
@@ -135,34 +122,56 @@ Result<int> Run(Flags& flags) {
   flags.engine.chunk = std::max(flags.engine.chunk, report.plan.max_batch());  // a step is the whole batch
 
   CELER_RETURN_IF_ERROR(CheckWritable(flags.html));
+  CELER_RETURN_IF_ERROR(flags.trace.Open(&flags.engine));
   const StatusLine line;
   CELER_ASSIGN(Bench bench,
                Bench::Load(flags.engine, report.plan, [&](const std::string& text) { line.Show(text); }));
-  const Device device = DeviceOf(bench.engine().info());
   line.Show("measuring this machine (once)");
-  CELER_ASSIGN(report.machine, LoadOrMeasureThisMachine(/*allow_measure=*/true, device));
+  CELER_ASSIGN(report.machine, MachineOf(bench.engine().info(), /*allow_measure=*/true));
   CELER_ASSIGN(report.results, bench.Run());
   line.Show("");
   report.model = flags.model;
   report.options = flags.engine;
   report.info = bench.engine().info();
   report.start = bench.start();
+  CELER_RETURN_IF_ERROR(flags.trace.Close());
 
   return Print(flags, report, BenchHtml, BenchJson, BenchText);
 }
 
+Result<int64_t> RepeatOf(const Flags& flags) {
+  if (flags.repeat.empty()) return BenchPlan().repeat;
+  return ParseCount(flags.repeat, 10000, "--repeat");
+}
+
+Result<int> RunSample(const Flags& flags) {
+  CELER_ASSIGN(const int64_t repeat, RepeatOf(flags));
+  const SampleReport report = MeasureSampling(repeat);
+  if (flags.json)
+    fmt::print("{}\n", JsonText(SampleJson(report), 2));
+  else
+    fmt::print("{}", SampleText(report));
+  return int{kOk};
+}
+
 Result<int> RunLadder(const Flags& flags) {
-  int64_t repeat = BenchPlan().repeat;
-  if (!flags.repeat.empty()) {
-    CELER_ASSIGN(repeat, ParseCount(flags.repeat, 10000, "--repeat"));
-  }
+  CELER_ASSIGN(const int64_t repeat, RepeatOf(flags));
   CELER_RETURN_IF_ERROR(CheckWritable(flags.html));
   const StatusLine line;
-  const std::string device = flags.engine.device == "auto" ? "cuda" : flags.engine.device;
+  const DeviceOptions device =
+      flags.engine.device == DeviceOptions::Auto() ? DeviceOptions::Cuda() : flags.engine.device;
   CELER_ASSIGN(const LadderReport report, MeasureLadder(flags.ladder, device, repeat,
                                                         [&](const std::string& text) { line.Show(text); }));
   line.Show("");
   return Print(flags, report, LadderHtml, LadderJson, LadderText);
+}
+
+Result<int> RunServing(const Flags& flags) {
+  CELER_RETURN_IF_ERROR(CheckWritable(flags.html));
+  const StatusLine line;
+  CELER_ASSIGN(const ServeReport report, RunServe(flags.serve, flags.model, flags.engine,
+                                                  [&](const std::string& text) { line.Show(text); }));
+  return Print(flags, report, ServeHtml, ServeJson, ServeText);
 }
 
 }  // namespace
@@ -170,38 +179,69 @@ Result<int> RunLadder(const Flags& flags) {
 int BenchCommand(const std::vector<std::string>& args) {
   Flags flags;
   CommandLine app("bench", "how fast a model runs here, and how near the limit that is",
-                  "celer bench smollm2 --prompt 256,1024 --depth 0,4096 --batch 1,8 --ops");
+                  "celer bench smollm2 --prompt 256,1024 --depth 0,4096 --ops");
   AddEngineFlags(app, &flags.model, &flags.engine);
   app.add_option(
       "--ladder", flags.ladder,
       "instead of MODEL: a preset of celer limits, decoded on a GPU with random weights, from plain "
       "launches to int4 step by step");
+  app.add_flag("--sample", flags.sample,
+               "instead of MODEL: what choosing a token costs on the CPU, for several vocabularies");
   app.get_option("MODEL")->required(false);
-  app.add_option("--launch", flags.engine.launch,
-                 "how a GPU's decode steps start: eager, graph, or fused into one kernel where that can be");
+  AddParsed(app, "--launch", &flags.engine.launch, ParseStepLaunch,
+            "how a GPU's decode steps start: eager, graph, or fused into one kernel where possible",
+            Name(flags.engine.launch));
   app.add_option("--context", flags.engine.context,
-                 "positions to make room for per sequence (0: as many as are needed)");
+                 "tokens of the longest sequence (0: as many as are needed)");
   const auto list = [&](const char* flag, std::vector<std::string>& into, const char* help) {
     app.add_option(flag, into, help)->delimiter(',')->allow_extra_args(false)->default_str("");
   };
   list("--prompt", flags.prompts, "prompt lengths whose prefill is measured (default 256; 0: no prefill)");
-  list("--depth", flags.depths, "tokens in the KV before the first measured decode step (default 0)");
+  list("--depth", flags.depths,
+       "tokens in the KV before the first measured decode step, in whole blocks of 16 (default 0)");
   list("--batch", flags.batches, "sequences that run together (default 1)");
   app.add_option("--tokens", flags.tokens, "decode steps of one repetition (default 64; 0: no decode)")
       ->default_str("");
   app.add_option("--repeat", flags.repeat, "repetitions of each measurement (default 5)")->default_str("");
   app.add_flag("--ops", flags.ops, "where the time goes, operator by operator");
+  flags.trace.AddTo(app);
   app.add_flag("--json", flags.json, "one JSON object with every sample");
   app.add_option("--html", flags.html, "write a self-contained page with bars against the limits");
+  AddServeFlags(app, &flags.serve);
   app.footer(
       "Every combination of the lists is measured, with random token ids through the same engine as celer "
-      "run. Lengths\n"
+      "run. Lengths "
       "may be written 4k. The limit counts weights and KV once, at the bandwidth and the peaks of celer "
-      "probe.");
+      "probe with as many cores as there are threads.");
   if (const auto stop = Parse(app, args)) return *stop;
-  if (flags.model.empty() == flags.ladder.empty())
-    return Fail(Error::Invalid("either MODEL or --ladder PRESET is measured; try celer bench smollm2"));
-  const auto code = flags.ladder.empty() ? Run(flags) : RunLadder(flags);
+  if (!flags.model.empty() + !flags.ladder.empty() + flags.sample != 1)
+    return Fail(
+        Error::Invalid("one of MODEL, --ladder PRESET and --sample is measured; try celer bench smollm2"));
+  // Which flags have an effect on the ladder and on sampling.
+  constexpr std::string_view kOfLadder[] = {"--ladder", "--device", "--repeat", "--json", "--html"};
+  constexpr std::string_view kOfSample[] = {"--sample", "--repeat", "--json"};
+  if (flags.model.empty())
+    for (const CLI::Option* option : app.get_options()) {
+      const std::span<const std::string_view> known =
+          flags.sample ? std::span<const std::string_view>(kOfSample) : kOfLadder;
+      if (option->count() > 0 && std::find(known.begin(), known.end(), option->get_name()) == known.end())
+        return Fail(
+            Error::Invalid(option->get_name(), " has no effect with ", known.front(), "; leave it out"));
+    }
+  // And which of MODEL's belong to one of its two measurements alone.
+  constexpr std::string_view kNotOfServe[] = {"--prompt", "--depth",  "--batch",
+                                              "--tokens", "--repeat", "--ops"};
+  if (!flags.model.empty())
+    for (const std::string_view name :
+         flags.serve.wanted() ? std::span<const std::string_view>(kNotOfServe) : ServeOnlyFlags())
+      if (app.get_option(std::string(name))->count() > 0)
+        return Fail(Error::Invalid(name, flags.serve.wanted()
+                                             ? " has no effect when a trace is served; leave it out"
+                                             : " needs --serve-trace or --serve-poisson"));
+  const auto code = flags.sample            ? RunSample(flags)
+                    : !flags.ladder.empty() ? RunLadder(flags)
+                    : flags.serve.wanted()  ? RunServing(flags)
+                                            : Run(flags);
   return code ? *code : Fail(code.error());
 }
 

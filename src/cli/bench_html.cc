@@ -25,7 +25,7 @@ section { background: var(--card); border: 1px solid var(--line); border-radius:
   margin: 18px 0; overflow-x: auto; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 4px 18px; margin: 0; }
 dt { color: var(--muted); } dd { margin: 0; }
-.bars { display: grid; grid-template-columns: max-content minmax(160px, 1fr) max-content; gap: 8px 14px;
+.bars { display: grid; grid-template-columns: minmax(7em, max-content) minmax(160px, 1fr) minmax(6em, max-content); gap: 8px 14px;
   align-items: center; font-variant-numeric: tabular-nums; }
 .track { position: relative; height: 18px; background: var(--track); border-radius: 3px; overflow: hidden; }
 .track.open { background: none; }

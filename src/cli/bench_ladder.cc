@@ -8,7 +8,6 @@
 #include "cli/engine_flags.h"
 #include "cli/limits_chart.h"
 #include "core/device.h"
-#include "limits/measured_machine.h"
 #include "limits/quantity.h"
 
 namespace celer::cli {
@@ -17,11 +16,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr LadderStep kSteps[] = {
-    {"kernels launched one by one, the host waits for each token", "bf16", "eager"},
-    {"one captured graph, the next step queued ahead", "bf16", "graph"},
-    {"all layers in one kernel", "bf16", "fused"},
-    {"int8 weights, a scale per channel", "int8", "fused"},
-    {"int4 weights, a scale per 128", "int4-g128", "fused"},
+    {"kernels launched one by one, the host waits for each token", {WeightFormat::kBf16}, StepLaunch::kEager},
+    {"one captured graph, the next step queued ahead", {WeightFormat::kBf16}, StepLaunch::kGraph},
+    {"all layers in one kernel", {WeightFormat::kBf16}, StepLaunch::kFused},
+    {"int8 weights, a scale per channel", {WeightFormat::kInt8}, StepLaunch::kFused},
+    {"int4 weights, a scale per 128", {WeightFormat::kInt4, 128}, StepLaunch::kFused},
 };
 constexpr int64_t kPrompt = 8, kTokens = 128;  // as gpt-fast is measured
 
@@ -47,12 +46,13 @@ std::span<const LadderStep> LadderSteps() {
   return kSteps;
 }
 
-Result<LadderReport> MeasureLadder(const std::string& preset, const std::string& device, int64_t repeat,
+Result<LadderReport> MeasureLadder(const std::string& preset, const DeviceOptions& device, int64_t repeat,
                                    const Bench::Progress& progress) {
   CELER_ASSIGN([[maybe_unused]] const LlmShape shape, FindModelPreset(preset));
-  if (CudaDeviceCount() == 0 || device == "cpu")
+  const bool cpu = device.kind == DeviceOptions::Kind::kCpu;
+  if (CudaDeviceCount() == 0 || cpu)
     return Error::Unsupported("--ladder measures a GPU, and ",
-                              device == "cpu" ? "--device is cpu" : "no CUDA device can be used here",
+                              cpu ? "--device is cpu" : "no CUDA device can be used here",
                               "; celer limits --model ", preset, " shows what to expect of one");
   LadderReport report{.model = preset, .device = {}, .machine = {}, .plan = {}, .rungs = {}};
   report.plan = {.prompts = {}, .depths = {kPrompt}, .batches = {1}, .tokens = kTokens, .repeat = repeat};
@@ -60,13 +60,13 @@ Result<LadderReport> MeasureLadder(const std::string& preset, const std::string&
     EngineOptions options{
         .model = "random:" + preset, .weights = step.weights, .device = device, .launch = step.launch};
     options.context = report.plan.positions();
+    options.sequences = 1;
     const auto named = [&](const std::string& text) { progress(fmt::format("{}: {}", step.name, text)); };
     CELER_ASSIGN(Bench bench, Bench::Load(options, report.plan, named));
     if (report.rungs.empty()) {
       report.device = bench.engine().info().device;
       progress("measuring this machine (once)");
-      CELER_ASSIGN(report.machine,
-                   LoadOrMeasureThisMachine(/*allow_measure=*/true, DeviceOf(bench.engine().info())));
+      CELER_ASSIGN(report.machine, MachineOf(bench.engine().info(), /*allow_measure=*/true));
     }
     CELER_ASSIGN(std::vector<BenchResult> results, bench.Run());
     report.rungs.push_back({step, bench.engine().info().weight_bytes, std::move(results.front())});
@@ -96,7 +96,7 @@ Table LadderTable(const LadderReport& report) {
 
 std::string LadderText(const LadderReport& report) {
   std::string out;
-  for (const auto& [name, value] : Facts(report)) out += fmt::format("{:<11}{}\n", name, value);
+  for (const auto& [name, value] : Facts(report)) out += FactLine(name, value, OutputWidth());
   return out + TableText(LadderTable(report));
 }
 
@@ -112,8 +112,8 @@ Json LadderJson(const LadderReport& r) {
   json["steps"] = Json::array();
   for (const LadderRung& rung : r.rungs)
     json["steps"].push_back({{"name", rung.step.name},
-                             {"weights", rung.step.weights},
-                             {"launch", rung.step.launch},
+                             {"weights", rung.step.weights.ToString()},
+                             {"launch", Name(rung.step.launch)},
                              {"seconds", rung.result.seconds},
                              {"tokens_per_s", Speed(rung)},
                              {"weight_bytes", rung.weight_bytes},

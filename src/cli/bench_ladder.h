@@ -1,5 +1,5 @@
 // `celer bench --ladder MODEL`: what each step from plain launches to int4 weights brings on this GPU, one
-// after the other, as gpt-fast told it.
+// after the other, as gpt-fast reported it.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -15,8 +15,8 @@ namespace celer::cli {
 
 struct LadderStep {
   const char* name;
-  const char* weights;  // EngineOptions
-  const char* launch;
+  WeightOptions weights;
+  StepLaunch launch;
 };
 // From the bottom up; each measured by itself with random weights.
 std::span<const LadderStep> LadderSteps();
@@ -35,7 +35,7 @@ struct LadderReport {
   std::vector<LadderRung> rungs;
 };
 
-Result<LadderReport> MeasureLadder(const std::string& preset, const std::string& device, int64_t repeat,
+Result<LadderReport> MeasureLadder(const std::string& preset, const DeviceOptions& device, int64_t repeat,
                                    const Bench::Progress& progress);
 
 Table LadderTable(const LadderReport& report);

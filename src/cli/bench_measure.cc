@@ -8,6 +8,7 @@
 
 #include "core/check.h"
 #include "core/result.h"
+#include "kernels/kv_block.h"
 #include "limits/quantity.h"
 #include "limits/roofline.h"
 
@@ -22,6 +23,12 @@ double Since(Clock::time_point start) {
 
 int64_t Largest(const std::vector<int64_t>& values) {
   return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
+}
+
+Status CheckEvents(const std::vector<TokenEvent>& events) {
+  for (const TokenEvent& event : events)
+    if (event.finish == FinishReason::kError) return Error::NotFinite(event.error);
+  return {};
 }
 
 }  // namespace
@@ -111,7 +118,11 @@ Status Bench::Prefill(int64_t prompt, int64_t batch, double* seconds) {
   }
   const Clock::time_point begin = Clock::now();
   int64_t first_tokens = 0;
-  while (engine_->HasWork()) first_tokens += static_cast<int64_t>(engine_->Step().size());
+  while (engine_->HasWork()) {
+    const std::vector<TokenEvent> events = engine_->Step();
+    CELER_RETURN_IF_ERROR(CheckEvents(events));
+    first_tokens += static_cast<int64_t>(events.size());
+  }
   *seconds = Since(begin);
   if (engine_->fault()) return *engine_->fault();
   CELER_CHECK_EQ(first_tokens, batch);
@@ -162,6 +173,7 @@ Result<BenchResult> Bench::MeasurePrefill(int64_t prompt, int64_t batch) {
 }
 
 Result<BenchResult> Bench::MeasureDecode(int64_t depth, int64_t batch) {
+  depth -= depth % kKvBlockTokens;  // the prefix cache keeps whole blocks
   BenchResult result{.prefill = false, .length = depth, .batch = batch, .steps = plan_.tokens};
   for (int64_t i = 0; i < plan_.tokens; ++i) {
     const std::vector<OperatorWork> step = engine_->Work({.sequences = batch, .position = depth + i});
@@ -173,43 +185,34 @@ Result<BenchResult> Bench::MeasureDecode(int64_t depth, int64_t batch) {
       for (size_t k = 0; k < step.size(); ++k) result.ops[k].work += step[k];
   }
 
-  // The KV is filled once and kept: a repetition goes on from it, and its first step computes the last token
-  // of the prompt, which is a decode step like the others.
+  // The KV is filled once: a repetition finds all of its prompt there but the last token, so that its first
+  // step is a decode step like the others.
   progress_(fmt::format("{}, filling the KV", result.Title()));
   std::vector<std::vector<int32_t>> prompts;
-  std::vector<int64_t> ids;
-  const auto submit = [&](size_t i, int64_t max_tokens, std::optional<int64_t> from) -> Result<int64_t> {
-    Request request;
-    request.prompt = prompts[i];
-    request.max_tokens = max_tokens;
-    request.keep = true;
-    request.continue_from = from;
-    return engine_->Submit(std::move(request));
-  };
   for (int64_t i = 0; i < batch; ++i) {
     prompts.push_back(RandomTokens(depth + 1));
-    CELER_ASSIGN(const int64_t id, submit(prompts.size() - 1, 1, std::nullopt));
-    ids.push_back(id);
+    CELER_RETURN_IF_ERROR(engine_->Submit({.prompt = prompts.back(), .max_tokens = 1}));
   }
-  while (engine_->HasWork()) engine_->Step();
+  while (engine_->HasWork()) CELER_RETURN_IF_ERROR(CheckEvents(engine_->Step()));
   if (engine_->fault()) return *engine_->fault();
 
   CELER_RETURN_IF_ERROR(Repeat(&result, [&](double* seconds) -> Status {
-    for (size_t i = 0; i < ids.size(); ++i) {
-      CELER_ASSIGN(ids[i], submit(i, plan_.tokens, ids[i]));
-      CELER_CHECK_EQ(engine_->ReusedTokens(ids[i]), depth);
-    }
+    for (const auto& prompt : prompts)
+      if (const auto id = engine_->Submit({.prompt = prompt, .max_tokens = plan_.tokens}); !id)
+        return id.error();
     const Clock::time_point begin = Clock::now();
-    for (int64_t i = 0; i < plan_.tokens; ++i) {
-      const auto tokens = static_cast<int64_t>(engine_->Step().size());
+    int64_t tokens = 0;  // guesses that are right make it more than one for each sequence and step
+    for (int64_t i = 0; engine_->HasWork(); ++i) {
+      const std::vector<TokenEvent> events = engine_->Step();
       if (engine_->fault()) return *engine_->fault();
-      CELER_CHECK_EQ(tokens, batch);
+      if (const Status checked = CheckEvents(events); !checked) return checked.error();
+      tokens += static_cast<int64_t>(events.size());
+      for (const TokenEvent& event : events) CELER_CHECK_EQ(event.cached_tokens, i == 0 ? depth : 0);
     }
     *seconds = Since(begin);
-    CELER_CHECK(!engine_->HasWork());
+    CELER_CHECK_EQ(tokens, batch * plan_.tokens);
     return {};
   }));
-  for (const int64_t id : ids) engine_->Release(id);
   return result;
 }
 

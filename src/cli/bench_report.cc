@@ -103,13 +103,13 @@ std::vector<std::pair<std::string, std::string>> BenchFacts(const BenchReport& r
                             FormatParams(double(CountParams(r.info.shape).total)), formats)},
       {"step", fmt::format("reads {} of weights and, for each token before it, {} of KV ({})",
                            FormatBytes(double(r.info.weight_bytes)),
-                           FormatBytes(double(r.info.kv_bytes_per_token)), r.options.kv)},
+                           FormatBytes(double(r.info.kv_bytes_per_token)), Name(r.options.kv))},
       {"machine", fmt::format("{}: {} read{} ({})", r.machine.name,
                               FormatBandwidth(r.machine.read_bytes_per_s), peaks, r.machine.source)},
       {"run",
        OnGpu(r)
            ? fmt::format("{}, {} launch, {} positions, chunks of {}, {} repetition{} after one to warm up",
-                         r.info.device, r.options.launch, FormatCount(r.info.context),
+                         r.info.device, Name(r.options.launch), FormatCount(r.info.context),
                          FormatCount(r.options.chunk), r.plan.repeat, r.plan.repeat == 1 ? "" : "s")
            : fmt::format("{} thread{}, {} positions, chunks of {}, {} repetition{} after one to warm up",
                          r.info.threads, r.info.threads == 1 ? "" : "s", FormatCount(r.info.context),
@@ -122,6 +122,7 @@ std::vector<std::pair<std::string, std::string>> BenchFacts(const BenchReport& r
 Table BenchTable(const BenchReport& report) {
   Table table;
   table.title = "Speed, all sequences together";
+  table.keys = 2;
   table.header = {"work", "batch",      "tok/s",       "min..max", "time",    "read",
                   "GB/s", "arithmetic", "limit tok/s", "ratio",    "bound by"};
   table.last_is_words = true;
@@ -177,7 +178,7 @@ Table OpsTable(const BenchReport& report, const BenchResult& r) {
         "Each operator's kernels are timed by themselves, between events on the GPU, less the time of two "
         "events "
         "with nothing between them.",
-        "Gaps are what the step takes beyond their sum as it really runs: less than nothing where kernels "
+        "Gaps are what the step takes beyond their sum as it really runs: negative where kernels "
         "start "
         "before the ones in front have ended."};
   return table;
@@ -185,7 +186,7 @@ Table OpsTable(const BenchReport& report, const BenchResult& r) {
 
 std::string BenchText(const BenchReport& report) {
   std::string out;
-  for (const auto& [name, value] : BenchFacts(report)) out += fmt::format("{:<11}{}\n", name, value);
+  for (const auto& [name, value] : BenchFacts(report)) out += FactLine(name, value, OutputWidth());
   if (!report.results.empty()) out += TableText(BenchTable(report));
   if (report.plan.ops)
     for (const BenchResult& result : report.results) out += TableText(OpsTable(report, result));
@@ -205,10 +206,14 @@ Json BenchJson(const BenchReport& r) {
                      {"source", r.machine.source},
                      {"read_bytes_per_s", r.machine.read_bytes_per_s},
                      {"flops", r.machine.flops}};
-  json["settings"] = {{"device", r.info.device},      {"launch", r.options.launch},
-                      {"weights", r.options.weights}, {"kv", r.options.kv},
-                      {"threads", r.info.threads},    {"context", r.info.context},
-                      {"chunk", r.options.chunk},     {"repeat", r.plan.repeat}};
+  json["settings"] = {{"device", r.info.device},
+                      {"launch", Name(r.options.launch)},
+                      {"weights", r.options.weights.ToString()},
+                      {"kv", Name(r.options.kv)},
+                      {"threads", r.info.threads},
+                      {"context", r.info.context},
+                      {"chunk", r.options.chunk},
+                      {"repeat", r.plan.repeat}};
   json["start"] = {
       {"load_s", r.start.load_s}, {"first_token_s", r.start.first_token_s}, {"prompt", r.start.prompt}};
   json["results"] = Json::array();

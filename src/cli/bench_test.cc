@@ -144,10 +144,10 @@ TEST(BenchLadder, EveryStepHasItsLimit) {
 }
 
 TEST(BenchLadder, NeedsAKnownModelAndAGpu) {
-  const auto unknown = MeasureLadder("no-such-model", "cuda", 1, [](const std::string&) {});
+  const auto unknown = MeasureLadder("no-such-model", DeviceOptions::Cuda(), 1, [](const std::string&) {});
   ASSERT_FALSE(unknown);
   EXPECT_THAT(unknown.error().message(), HasSubstr("no-such-model"));
-  const auto on_cpu = MeasureLadder("llama-2-7b", "cpu", 1, [](const std::string&) {});
+  const auto on_cpu = MeasureLadder("llama-2-7b", DeviceOptions(), 1, [](const std::string&) {});
   ASSERT_FALSE(on_cpu);
   EXPECT_THAT(on_cpu.error().message(), HasSubstr("measures a GPU"));
 }

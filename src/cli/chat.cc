@@ -1,17 +1,19 @@
-// celer chat MODEL: a conversation. The keys and values of what was said stay in the KV, so a turn computes
-// what is new.
+// celer chat MODEL: a conversation. The prefix cache keeps the keys and values of what was said, so a turn
+// computes what is new.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
-#include <iostream>
 
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/generate_flags.h"
 #include "cli/interrupt.h"
+#include "cli/line_reader.h"
+#include "cli/output.h"
 #include "io/json.h"
+#include "limits/measured_machine.h"
 
 namespace celer::cli {
 namespace {
@@ -21,69 +23,80 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kHelp =
     "  /help          this list\n"
     "  /reset         forget the conversation (the system message stays)\n"
-    "  /system TEXT   set the system message and begin anew; without TEXT, remove it\n"
+    "  /system TEXT   set the system message and start over; without TEXT, remove it\n"
     "  /retry         answer the last question again\n"
     "  /save FILE     write the conversation as JSON\n"
     "  /exit          leave (also Ctrl-D)\n"
-    "A line that ends with \\ goes on in the next one. Ctrl-C stops an answer; at the prompt, twice "
+    "A line that ends with \\ goes on in the next one. Arrow keys edit it and bring back\n"
+    "earlier ones, Ctrl-R searches them. Ctrl-C stops an answer; at the prompt, twice\n"
     "leaves.\n";
+
+std::filesystem::path HistoryFile() {
+  const std::filesystem::path cache = DefaultCacheDir();
+  return cache.empty() ? cache : cache / "chat_history";
+}
 
 class Chat {
  public:
   Chat(TextModel model, SamplingFlags sampling, std::string system)
-      : model_(std::move(model)), sampling_(std::move(sampling)), system_(std::move(system)) {
+      : reader_(HistoryFile()),
+        model_(std::move(model)),
+        sampling_(std::move(sampling)),
+        system_(std::move(system)) {
     Reset();
   }
 
   int Loop() {
     const InterruptGuard guard;
-    const bool tty = isatty(STDIN_FILENO);
-    if (tty) fmt::print(stderr, "/help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves\n");
+    if (reader_.terminal()) Say("/help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves\n");
     bool warned = false;  // the first Ctrl-C at the prompt warns, the second leaves
     while (true) {
       std::string line;
-      if (!Ask(tty, &line)) {
-        if (!InterruptGuard::Pending()) break;
-        InterruptGuard::Clear();
+      const LineReader::Outcome outcome = Ask(&line);
+      InterruptGuard::Clear();
+      if (outcome == LineReader::Outcome::kEnd) break;
+      if (outcome == LineReader::Outcome::kInterrupted) {
         if (warned) break;
         warned = true;
-        fmt::print(stderr, "\nCtrl-C again or Ctrl-D leaves\n");
+        Say("\nCtrl-C again or Ctrl-D leaves\n");
         continue;
       }
       warned = false;
+      if (outcome == LineReader::Outcome::kDiscarded) {
+        Say("^C\n");
+        continue;
+      }
       if (line.empty()) continue;
       if (line[0] == '/') {
         if (!Command(line)) return kOk;
-        continue;
+      } else {
+        messages_.push_back({"user", line});
+        Answer();
       }
-      messages_.push_back({{"role", "user"}, {"content", line}});
-      Answer();
+      if (std::ferror(stdout)) return kOk;  // nobody reads the answers; main() says so
     }
-    if (tty) fmt::print(stderr, "\n");
-    return kOk;
+    if (reader_.terminal()) Say("\n");
+    return failed_ && !reader_.terminal() ? kFailed : kOk;
   }
 
  private:
-  static bool Ask(bool tty, std::string* line) {
-    line->clear();
+  // A question may go over several lines.
+  LineReader::Outcome Ask(std::string* line) {
     for (bool more = true; more;) {
-      if (tty) fmt::print(stderr, "{}", line->empty() ? "> " : "  ");
       std::string part;
-      if (!std::getline(std::cin, part)) {
-        std::cin.clear();
-        std::clearerr(stdin);
-        return !line->empty() && !InterruptGuard::Pending();
-      }
+      const LineReader::Outcome outcome = reader_.Read(line->empty() ? "> " : "  ", &part);
+      const bool ended = outcome == LineReader::Outcome::kEnd && !line->empty();
+      if (outcome != LineReader::Outcome::kLine) return ended ? LineReader::Outcome::kLine : outcome;
       more = !part.empty() && part.back() == '\\';
       if (more) part.back() = '\n';
       *line += part;
     }
-    return true;
+    return LineReader::Outcome::kLine;
   }
 
   void Reset() {
-    messages_ = Json::array();
-    if (!system_.empty()) messages_.push_back({{"role", "system"}, {"content", system_}});
+    messages_.clear();
+    if (!system_.empty()) messages_.push_back({"system", system_});
   }
 
   // False: leave.
@@ -93,67 +106,67 @@ class Chat {
                       rest = space == std::string::npos ? "" : line.substr(space + 1);
     if (name == "/exit" || name == "/quit") return false;
     if (name == "/help") {
-      fmt::print(stderr, "{}", kHelp);
+      Say("{}", kHelp);
     } else if (name == "/reset") {
       Reset();
     } else if (name == "/system") {
       system_ = rest;
       Reset();
     } else if (name == "/retry") {
-      if (!messages_.empty() && messages_.back()["role"] == "assistant")
-        messages_.erase(messages_.size() - 1);
-      if (messages_.empty() || messages_.back()["role"] != "user")
-        fmt::print(stderr, "there is no question yet\n");
+      if (!messages_.empty() && messages_.back().role == "assistant") messages_.pop_back();
+      if (messages_.empty() || messages_.back().role != "user")
+        Say("there is no question yet\n");
       else
         Answer();
     } else if (name == "/save") {
       std::ofstream out(rest);
-      out << JsonText(messages_, 2) << "\n";
+      out << JsonText(SavedJson(), 2) << "\n";
+      out.close();
       if (rest.empty())
-        fmt::print(stderr, "give a file name, as in /save talk.json\n");
+        Say("give a file name, as in /save talk.json\n");
       else if (out)
-        fmt::print(stderr, "saved {} messages to '{}'\n", messages_.size(), rest);
+        Say("saved {} messages to '{}'\n", messages_.size(), rest);
       else
-        fmt::print(stderr, "could not write to '{}'\n", rest);
+        Say("could not write to '{}'\n", rest);
     } else {
-      fmt::print(stderr, "unknown command '{}'; /help lists them\n", name);
+      Say("unknown command '{}'; /help lists them\n", name);
     }
     return true;
+  }
+
+  Json SavedJson() const {
+    Json out = Json::array();
+    for (const ChatMessage& message : messages_)
+      out.push_back({{"role", message.role}, {"content", message.content}});
+    return out;
   }
 
   void Answer() {
     const auto result = Generate();
     if (!result) {
-      fmt::print(stderr, "error: {}\n", result.error().message());
-      messages_.erase(messages_.size() - 1);  // the question that could not be answered
+      failed_ |= Fail(result.error()) == kFailed;
+      messages_.pop_back();  // the question that could not be answered
       return;
     }
     InterruptGuard::Clear();
-    kept_ = result->request;
-    messages_.push_back({{"role", "assistant"}, {"content", result->text}});
-    fmt::print("\n");
-    std::fflush(stdout);
-    fmt::print(stderr, "[{}{}]\n", SpeedLine(*result, model_.engine()),
-               result->finish == FinishReason::kCancelled ? ", stopped" : "");
+    messages_.push_back({"assistant", result->text});
+    if (!WriteOut("\n")) return;
+    SaySpeed(*result, *model_.engine, result->finish == FinishReason::kCancelled ? ", stopped" : "");
   }
 
   Result<TextResult> Generate() {
     CELER_ASSIGN(TextRequest request, MakeRequest(sampling_, model_));
-    CELER_ASSIGN(request.prompt, model_.EncodeChat(messages_, nullptr));
-    request.keep = true;
-    request.continue_from = kept_;
-    return model_.Generate(request, [](std::string_view text) {
-      std::fwrite(text.data(), 1, text.size(), stdout);
-      std::fflush(stdout);
-      return !InterruptGuard::Pending();
-    });
+    CELER_ASSIGN(request.prompt, model_.prompter.EncodeChat(messages_));
+    return celer::Generate(
+        model_, request, [](std::string_view text) { return WriteOut(text) && !InterruptGuard::Pending(); });
   }
 
+  LineReader reader_;
   TextModel model_;
   SamplingFlags sampling_;
   std::string system_;
-  Json messages_;
-  std::optional<int64_t> kept_;
+  std::vector<ChatMessage> messages_;
+  bool failed_ = false;  // an answer failed, and not because of the question
 };
 
 }  // namespace
@@ -165,12 +178,19 @@ int ChatCommand(const std::vector<std::string>& args) {
   std::string system;
   CommandLine app("chat", "a conversation with a model", "celer chat smollm2 --system \"Answer briefly.\"");
   model.AddTo(app);
+  model.AddChatTo(app);
   app.add_option("--system", system, "system message");
   sampling.AddTo(app);
+  if (LineReader::CanEdit())
+    app.footer(
+        "On a terminal a line can be edited, and the arrow keys and Ctrl-R bring back what was typed before, "
+        "in "
+        "this conversation or an earlier one. It is kept in $CELER_CACHE/chat_history, by default "
+        "~/.cache/celer/chat_history.");
   if (const auto stop = Parse(app, args)) return *stop;
   auto loaded = model.Load();
   if (!loaded) return Fail(loaded.error());
-  if (!loaded->has_chat_template())
+  if (!loaded->prompter.has_chat_template())
     return Fail(Error::Invalid(
         model.model,
         ": the model has no chat template; give one with --chat-template FILE, or use celer run"));

@@ -12,6 +12,8 @@
 #include <iterator>
 #include <string_view>
 
+#include "cli/output.h"
+#include "core/escape.h"
 #include "core/suggest.h"
 
 namespace celer::cli {
@@ -20,10 +22,21 @@ namespace {
 // Example first, then the options with their defaults.
 class HelpFormatter : public CLI::Formatter {
  public:
-  explicit HelpFormatter(std::string header) : header_(std::move(header)) { column_width(34); }
+  explicit HelpFormatter(std::string header) : header_(std::move(header)) {}
   std::string make_description(const CLI::App*) const override { return header_; }
   std::string make_usage(const CLI::App* app, std::string name) const override {
     return CLI::Formatter::make_usage(app, "celer " + name);
+  }
+  std::string make_option(const CLI::Option* option, bool is_positional) const override {
+    constexpr int kColumn = 32;
+    std::string left = "  " + make_option_name(option, is_positional) + make_option_opts(option);
+    const bool fits = left.size() + 1 < kColumn;
+    left += fits ? std::string(kColumn - left.size(), ' ') : "\n" + std::string(kColumn, ' ');
+    return left + Wrap(make_option_desc(option), OutputWidth(), kColumn, kColumn) + "\n";
+  }
+  std::string make_footer(const CLI::App* app) const override {
+    const std::string footer = app->get_footer();
+    return footer.empty() ? "" : "\n" + Wrap(footer, OutputWidth(), 0) + "\n";
   }
 
  private:
@@ -37,8 +50,10 @@ std::vector<std::string> FlagNames(const CLI::App& app) {
   return names;
 }
 
-std::string Expected(const CLI::Option& option) {
+std::string Expected(const CLI::Option& option, std::string_view value = "") {
   const std::string type = option.get_type_name();
+  const bool digits = !value.empty() && value.find_first_not_of("+-0123456789") == std::string_view::npos;
+  if (type == "INT" && digits) return "a whole number up to 9223372036854775807";
   if (type == "INT") return "a whole number";
   if (type == "UINT") return "a whole number from 0 to 18446744073709551615";
   return type == "FLOAT" ? "a number" : "a value";
@@ -49,8 +64,11 @@ std::string AboutAValue(const CLI::App& app, const CLI::ParseError& error) {
   const std::string message = error.what();
   for (const CLI::Option* option : app.get_options()) {
     const std::string name = option->get_name();
-    if (const std::string start = "Could not convert: " + name + " = "; message.starts_with(start))
-      return fmt::format("{} '{}': expected {}", name, message.substr(start.size()), Expected(*option));
+    if (const std::string start = "Could not convert: " + name + " = "; message.starts_with(start)) {
+      const std::string value = message.substr(start.size());
+      return fmt::format("{} '{}': expected {}", name, value, Expected(*option, value));
+    }
+    if (message.starts_with(name + ": '")) return name + message.substr(name.size() + 1);  // of Between()
     if (message.starts_with(name + ": ") && message.ends_with(" missing"))
       return fmt::format("{} needs {} after it; see celer {} --help", name, Expected(*option),
                          app.get_name());
@@ -94,8 +112,22 @@ Status CheckNumbers(const CLI::App& app) {
       const std::errc error =
           type == "INT" ? std::from_chars(begin, end, number).ec : std::from_chars(begin, end, natural).ec;
       if (error != std::errc())
-        return Error::Invalid(option->get_name(), " '", text, "': expected ", Expected(*option));
+        return Error::Invalid(option->get_name(), " '", text, "': expected ", Expected(*option, text));
     }
+  }
+  return {};
+}
+
+// What takes one value and has two. The first or the last would be as good a guess, so neither is taken.
+Status CheckGivenOnce(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::vector<std::string>& given = option->results();
+    if (option->get_expected_max() > 1 || given.size() < 2 || option->check_lname("verbose")) continue;
+    const bool is_switch = option->get_expected_max() == 0;
+    return Error::Invalid(option->get_name(), " was given ",
+                          given.size() == 2 ? "twice" : fmt::format("{} times", given.size()),
+                          is_switch ? "" : fmt::format(", as '{}'", fmt::join(given, "' and '")),
+                          "; give it once");
   }
   return {};
 }
@@ -137,15 +169,28 @@ std::optional<int> Parse(CLI::App& app, const std::vector<std::string>& args) {
   std::vector<std::string> reversed(args.rbegin(), args.rend());  // CLI11 consumes from the back
   try {
     app.parse(reversed);
+    if (auto checked = CheckGivenOnce(app); !checked) return Fail(checked.error());
     if (auto checked = CheckNumbers(app); !checked) return Fail(checked.error());
     return std::nullopt;
   } catch (const CLI::CallForHelp&) {
-    std::fputs(app.help().c_str(), stdout);
+    WriteOut(app.help());
     return kOk;
   } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "error: {}\n", Sentence(app, error, args));
+    if (auto checked = CheckGivenOnce(app); !checked) return Fail(checked.error());
+    Say("error: {}\n", Sentence(app, error, args));
     return kUsage;
   }
+}
+
+CLI::Validator Between(int64_t low, int64_t high) {
+  const auto check = [low, high](const std::string& text) {
+    int64_t number = 0;
+    const char *begin = text.data() + (text.starts_with("+") ? 1 : 0), *end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(begin, end, number);
+    if (error == std::errc() && stop == end && number >= low && number <= high) return std::string();
+    return fmt::format("'{}': expected a whole number from {} to {}", text, low, high);
+  };
+  return {[check](std::string& text) { return check(text); }, ""};
 }
 
 Status WriteFile(const std::string& path, const std::string& content) {
@@ -153,14 +198,30 @@ Status WriteFile(const std::string& path, const std::string& content) {
   if (!file) return Error::Io(path, ": cannot be opened for writing: ", std::strerror(errno));
   file << content;
   file.close();
-  if (!file) return Error::Io(path, ": could not be written in full");
-  fmt::print(stderr, "wrote {}\n", path);
+  if (!file) return Error::Device(path, ": cannot be written: ", std::strerror(errno));
+  Say("wrote {}\n", path);
   return {};
 }
 
+std::string WithFlags(std::string_view message) {
+  constexpr std::string_view kOptions[] = {"weights",    "kv",      "device",    "launch",
+                                           "threads",    "context", "chunk",     "kv_memory",
+                                           "pack_cache", "verbose", "tokenizer", "chat_template"};
+  std::string out(message);
+  for (const std::string_view option : kOptions) {
+    const std::string quoted = fmt::format("`{}`", option);
+    std::string flag = fmt::format("--{}", option);
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    for (size_t at = 0; (at = out.find(quoted, at)) != std::string::npos; at += flag.size())
+      out.replace(at, quoted.size(), flag);
+  }
+  return out;
+}
+
 int Fail(const Error& error) {
-  fmt::print(stderr, "error: {}\n", error.message());
-  const bool ours = error.code() == Error::Code::kDevice || error.code() == Error::Code::kOutOfMemory;
+  Say("error: {}\n", Escaped(WithFlags(error.message())));  // names from files may be in it
+  const bool ours = error.code() == Error::Code::kDevice || error.code() == Error::Code::kOutOfMemory ||
+                    error.code() == Error::Code::kNotFinite;
   return ours ? kFailed : kUsage;
 }
 

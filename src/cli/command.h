@@ -1,24 +1,17 @@
-// What every command shares: parsing with clear one-sentence errors, and the exit codes.
+// What every command shares: parsing with clear one-sentence errors.
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "cli/exit_code.h"
 #include "core/result.h"
 
 namespace celer::cli {
-
-// 0: done. 1: the work failed (a device fault, say). 2: what the user asked for cannot be: a wrong flag, an
-// unknown name, an unreadable or corrupt file.
-enum ExitCode { kOk = 0, kFailed = 1, kUsage = 2, kInterrupted = 130 };
-
-struct Command {
-  const char* name;
-  const char* summary;  // one line for `celer --help`
-  int (*run)(const std::vector<std::string>& args);
-};
 
 // An App whose help starts with an example: "celer limits - <summary>\n  example: <example>".
 class CommandLine : public CLI::App {
@@ -30,10 +23,25 @@ class CommandLine : public CLI::App {
 // wrong).
 std::optional<int> Parse(CLI::App& app, const std::vector<std::string>& args);
 
+// A whole number from `low` to `high`; anything else is refused with that range.
+CLI::Validator Between(int64_t low, int64_t high);
+
 // For --html and its like: writes the file and says so on stderr.
 Status WriteFile(const std::string& path, const std::string& content);
 
-// Prints "error: <message>" and gives the exit code for it.
-int Fail(const Error& error);
+// The library names its options `like_this`; here they are flags: --like-this.
+std::string WithFlags(std::string_view message);
+
+// A flag whose words a function of the library reads. Its errors are those of the command line.
+template <class T>
+CLI::Option* AddParsed(CLI::App& app, const std::string& flag, T* into, Result<T> (*parse)(std::string_view),
+                       const std::string& help, const std::string& shown_default) {
+  const auto read = [into, parse](const std::string& text) {
+    const Result<T> value = parse(text);
+    if (!value) throw CLI::ValidationError(WithFlags(value.error().message()));
+    *into = *value;
+  };
+  return app.add_option_function<std::string>(flag, read, help)->default_str(shown_default);
+}
 
 }  // namespace celer::cli

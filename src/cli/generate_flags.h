@@ -1,8 +1,10 @@
 // The flags that run, chat and ppl share: the model, how it is loaded, how tokens are chosen.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/command.h"
@@ -16,7 +18,8 @@ struct ModelFlags {
   int verbose = 0;
 
   void AddTo(CLI::App& app);
-  Result<TextModel> Load();  // says what was loaded with -v
+  void AddChatTo(CLI::App& app);  // what only matters where the chat template is used
+  Result<TextModel> Load();       // says what was loaded with -v
 };
 
 // Only what was given on the command line overrides the model's defaults.
@@ -47,6 +50,8 @@ struct Speed {
 };
 Speed MeasureSpeed(const TextResult& result, const Engine& engine);
 std::string SpeedLine(const TextResult& result, const Engine& engine);
+// In brackets on stderr, with `more` at its end.
+void SaySpeed(const TextResult& result, const Engine& engine, std::string_view more = "");
 nlohmann::ordered_json SpeedJson(const TextResult& result, const Engine& engine);
 
 }  // namespace celer::cli

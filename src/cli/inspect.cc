@@ -14,6 +14,8 @@
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/model_path.h"
+#include "cli/output.h"
+#include "cli/table.h"
 #include "io/detect.h"
 #include "io/gguf.h"
 #include "io/json.h"
@@ -47,7 +49,7 @@ struct Contents {
   std::string detail;        // "version 3"
   std::string architecture;  // empty when the file does not say
   int64_t file_bytes = 0;
-  std::vector<std::string> files;  // of a folder
+  std::vector<std::string> files;  // of a folder or a split model
   std::vector<Field> fields;
   std::vector<Tensor> tensors;
 };
@@ -69,7 +71,7 @@ int64_t FileBytes(const fs::path& path) {
   return ignored ? 0 : static_cast<int64_t>(size);
 }
 
-// Long arrays and texts are abbreviated in JSON too: a vocabulary is no use to anybody here.
+// Long arrays and texts are abbreviated in JSON too: nobody needs a whole vocabulary here.
 constexpr size_t kMaxJsonElements = 64;
 
 Json GgufJson(const GgufFile& file, const GgufValue& value) {
@@ -102,6 +104,11 @@ Result<Contents> InspectGguf(const fs::path& path) {
   for (const GgufValue& value : file.metadata())
     out.fields.push_back({Printable(value.key), value.TypeName(), value.ToText(), GgufJson(file, value)});
   AddTensors(file.tensors(), &out);
+  const std::vector<fs::path> parts = file.files();
+  for (const fs::path& part : parts) {
+    out.file_bytes += FileBytes(part);
+    if (parts.size() > 1) out.files.push_back(Printable(part.filename().string(), 1024));
+  }
   return out;
 }
 
@@ -143,7 +150,7 @@ Result<Contents> InspectFolder(const fs::path& path) {
   }
   for (const SafetensorsFile& file : model.files()) {
     out.file_bytes += FileBytes(file.source());
-    out.files.push_back(fs::path(file.source()).filename().string());
+    out.files.push_back(Printable(fs::path(file.source()).filename().string(), 1024));
   }
   for (const char* name :
        {"tokenizer.json", "tokenizer.model", "tokenizer_config.json", "generation_config.json"}) {
@@ -194,7 +201,7 @@ Result<Contents> Inspect(const fs::path& path) {
   }();
   if (!contents) return contents.error();
   contents->kind = Name(kind);
-  if (kind != FileKind::kHfDirectory) contents->file_bytes = FileBytes(path);
+  if (contents->file_bytes == 0) contents->file_bytes = FileBytes(path);
   return contents;
 }
 
@@ -279,28 +286,37 @@ void PrintText(const std::string& path, const Contents& contents, bool with_tens
   if (total.parameters > 0)
     fmt::print("  {:<14} {:.2f} on average\n", "bits",
                8.0 * static_cast<double>(total.bytes) / static_cast<double>(total.parameters));
-  if (!contents.files.empty()) fmt::print("  {:<14} {}\n", "files", fmt::join(contents.files, ", "));
+  if (!contents.files.empty())
+    fmt::print("  {:<14} {}\n", "files",
+               Wrap(fmt::format("{}", fmt::join(contents.files, ", ")), OutputWidth(), 17, 17));
 
   if (!contents.fields.empty()) fmt::print("\nmetadata\n");
   size_t key_width = 0, type_width = 0;
   for (const Field& field : contents.fields) {
-    key_width = std::max(key_width, std::min<size_t>(field.key.size(), 48));
-    type_width = std::max(type_width, field.type.size());
+    key_width = std::max(key_width, std::min<size_t>(field.key.size(), 40));
+    type_width = std::max(type_width, std::min<size_t>(field.type.size(), 10));
   }
-  for (const Field& field : contents.fields)
-    fmt::print("  {:<{}}  {:<{}}  {}\n", field.key, key_width, field.type, type_width, field.text);
+  for (const Field& field : contents.fields) {
+    const std::string head = fmt::format("  {:<{}}  {:<{}}  ", field.key, key_width, field.type, type_width);
+    // A text that finds little room beside its name goes below it.
+    const int width = OutputWidth(), at = static_cast<int>(Columns(head));
+    const bool beside = at + static_cast<int>(Columns(field.text)) <= width || at + 30 <= width;
+    fmt::print("{}{}\n", head,
+               beside ? Wrap(field.text, width, at, at) : "\n      " + Wrap(field.text, width, 6, 6));
+  }
 
   if (!with_tensors) {
     if (total.tensors > 0) fmt::print("\n--tensors lists the {} tensors.\n", total.tensors);
     return;
   }
-  fmt::print("\ntensors\n");
-  size_t name_width = 0;
+  Table table;
+  table.title = "tensors";
+  table.header.resize(4);
+  table.keys = 1;
   for (const Tensor& tensor : contents.tensors)
-    name_width = std::max(name_width, std::min<size_t>(tensor.name.size(), 64));
-  for (const Tensor& tensor : contents.tensors)
-    fmt::print("  {:<{}}  {:<8}  {:<22} {:>10}\n", Printable(tensor.name), name_width, Name(tensor.dtype),
-               tensor.shape.ToString(), FormatBytes(static_cast<double>(tensor.bytes)));
+    table.rows.push_back({Printable(tensor.name), std::string(Name(tensor.dtype)), tensor.shape.ToString(),
+                          FormatBytes(static_cast<double>(tensor.bytes))});
+  fmt::print("{}", TableText(table));
 }
 
 }  // namespace

@@ -9,11 +9,13 @@
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/operators.h"
+#include "cli/table.h"
 #include "core/cpu_features.h"
 #include "core/variant.h"
 #include "io/json.h"
 #include "kernels/operators.h"
 #include "limits/probe.h"
+#include "models/cuda_strategy.h"
 
 namespace celer::cli {
 namespace {
@@ -24,43 +26,46 @@ void PrintJson(const std::vector<OperatorInfo>& operators) {
   Json list = Json::array();
   for (const OperatorInfo& op : operators) {
     Json variants = Json::array();
-    for (const VariantInfo& variant : op.variants)
+    for (const VariantInfo& variant : op.variants) {
       variants.push_back({{"name", variant.name},
                           {"isa", Name(variant.isa)},
                           {"runs_here", variant.runs_here},
                           {"chosen", variant.chosen},
                           {"why_not", variant.runs_here ? Json(nullptr) : Json(variant.why_not)}});
+      if (!variant.when.empty()) variants.back()["when"] = variant.when;
+    }
     list.push_back({{"operator", op.name}, {"variants", variants}});
   }
   const Json out = {{"cpu", HostCpu().model}, {"features", HostCpu().FlagList()}, {"operators", list}};
   fmt::print("{}\n", JsonText(out, 2));
 }
 
+std::string Here(const VariantInfo& variant) {
+  const std::string state = !variant.runs_here ? "cannot run: " + variant.why_not
+                            : variant.chosen   ? "chosen"
+                                               : "";
+  if (variant.when.empty()) return state.empty() ? "could run" : state;
+  return "for " + variant.when + (state.empty() ? "" : "; " + state);
+}
+
 void PrintTable(const std::vector<OperatorInfo>& operators) {
-  size_t op_width = 8, variant_width = 7, isa_width = 5;
-  for (const OperatorInfo& op : operators) {
-    op_width = std::max(op_width, op.name.size());
-    for (const VariantInfo& variant : op.variants) {
-      variant_width = std::max(variant_width, variant.name.size());
-      isa_width = std::max(isa_width, Name(variant.isa).size());
-    }
-  }
-  fmt::print("{}: {}\n\n", HostCpu().model, HostCpu().FlagList());
-  fmt::print("{:<{}}     {:<{}}  {:<{}}  here\n", "operator", op_width, "variant", variant_width, "needs",
-             isa_width);
+  Table table;
+  table.title = fmt::format("{}: {}", HostCpu().model, HostCpu().FlagList());
+  table.header = {"operator", "", "variant", "needs", "here"};
+  table.all_words = true;
   for (const OperatorInfo& op : operators) {
     bool first = true;
     for (const VariantInfo& variant : op.variants) {
-      const std::string here = variant.chosen      ? "chosen"
-                               : variant.runs_here ? "could run"
-                                                   : "cannot run: " + variant.why_not;
-      fmt::print("{:<{}}  {}  {:<{}}  {:<{}}  {}\n", first ? op.name : "", op_width,
-                 variant.chosen ? '*' : ' ', variant.name, variant_width, Name(variant.isa), isa_width, here);
+      table.rows.push_back({first ? op.name : "", variant.chosen ? "*" : "", std::string(variant.name),
+                            std::string(Name(variant.isa)), Here(variant)});
       first = false;
     }
   }
-  fmt::print(
-      "\nBest first; * is chosen. CELER_FORCE=operator:variant[,operator:variant] chooses otherwise.\n");
+  fmt::print("{}", TableText(table).substr(1));
+  fmt::print("\n{}\n",
+             Wrap("Best first; * is chosen, and among those for a kind of batch the first that fits it. "
+                  "CELER_FORCE=operator:variant[,operator:variant] chooses otherwise.",
+                  OutputWidth(), 0));
 }
 
 }  // namespace
@@ -68,7 +73,7 @@ void PrintTable(const std::vector<OperatorInfo>& operators) {
 // Explicit, because a static library's linker drops objects that only register themselves.
 std::vector<OperatorInfo> AllOperators() {
   std::vector<OperatorInfo> all;
-  for (const auto& tables : {KernelOperators, ProbeOperators}) {
+  for (const auto& tables : {KernelOperators, CudaStrategyOperators, ProbeOperators}) {
     std::vector<OperatorInfo> more = tables();
     std::move(more.begin(), more.end(), std::back_inserter(all));
   }

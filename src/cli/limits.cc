@@ -10,6 +10,7 @@
 #include "cli/limits_machine.h"
 #include "cli/limits_options.h"
 #include "cli/limits_report.h"
+#include "cli/table.h"
 #include "io/json.h"
 #include "limits/quantity.h"
 
@@ -24,13 +25,17 @@ int PrintList() {
     fmt::print("  {:<20} {:>8} parameters{}\n", name, FormatParams(double(params.total)),
                shape.experts > 0 ? fmt::format(", {} active", FormatParams(double(params.active))) : "");
   }
-  fmt::print("\nmachines\n");
+  Table machines;
+  machines.title = "machines";
+  machines.header.resize(5);
+  machines.last_is_words = true;
   for (const std::string& name : MachinePresetNames()) {
     const Machine machine = *FindMachinePreset(name);
-    fmt::print("  {:<16} {:>8}  {:>9}  {:>13} at 16 bits  {}\n", name,
-               FormatBytes(machine.memory_bytes, Units::kBinary), FormatBandwidth(machine.read_bytes_per_s),
-               FormatFlops(*PeakFlops(machine, LlmSetup{})), machine.source);
+    machines.rows.push_back({name, FormatBytes(machine.memory_bytes, Units::kBinary),
+                             FormatBandwidth(machine.read_bytes_per_s),
+                             FormatFlops(*PeakFlops(machine, LlmSetup{})), machine.source});
   }
+  fmt::print("{}", TableText(machines));
   fmt::print("  {:<16} this machine, measured by celer probe\n", "this");
   return kOk;
 }
@@ -51,9 +56,8 @@ Status Answer(const LimitsOptions& options) {
 }  // namespace
 
 int LimitsCommand(const std::vector<std::string>& args) {
-  CommandLine app(
-      "limits", "what is physically possible for a model on a machine",
-      "celer limits --model llama-3.1-8b --machine h200 --weights-bits 16,8.5,4.5 --html limits.html");
+  CommandLine app("limits", "what is physically possible for a model on a machine",
+                  "celer limits --model llama-3.1-8b --machine h200 --html limits.html");
   app.option_defaults()->always_capture_default(false);
   LimitsOptions options;
   app.add_option("--model", options.model,

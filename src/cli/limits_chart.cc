@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cli/output.h"
 #include "core/html.h"
 
 namespace celer::cli {
@@ -14,6 +15,7 @@ constexpr const char* kInk = "#1f2933";
 constexpr const char* kGrid = "#e4e8ec";
 constexpr const char* kFrame = "#9aa5b1";
 constexpr const char* kMuted = "#52606d";
+constexpr double kLabelSize = 12;
 
 std::string StrokeAttributes(const Stroke& stroke) {
   std::string text = fmt::format("stroke=\"{}\" stroke-width=\"{}\"", stroke.color, stroke.width);
@@ -57,6 +59,10 @@ std::string XmlEscape(std::string_view text) {
   for (const char c : text)  // control characters are not XML at all
     if (static_cast<unsigned char>(c) >= 0x20 || c == '\n' || c == '\t') shown += c;
   return EscapeHtml(shown);
+}
+
+double TextWidth(std::string_view text, double size) {
+  return 0.56 * size * static_cast<double>(Columns(text));
 }
 
 std::vector<double> Ticks(const Axis& axis) {
@@ -122,14 +128,20 @@ void Chart::DrawFrame(const std::string& title) {
                   id_, left_, top_, width_, height_);
   back_ += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"#fff\" stroke=\"{}\"/>\n",
                        left_, top_, width_, height_, kFrame);
+  // Every tick has its line; its number is left out where it would touch the one before.
+  double free_x = -1e9, free_y = 1e9;
   for (const double tick : Ticks(x_)) {
-    const double px = PixelX(tick);
+    const double px = PixelX(tick), half = TextWidth(TickText(tick), 11) / 2;
     back_ += fmt::format("<path d=\"M{:.1f} {}V{}\" stroke=\"{}\"/>\n", px, top_, bottom(), kGrid);
+    if (px - half < free_x) continue;
+    free_x = px + half + 4;
     PageText(px, bottom() + 16, TickText(tick), Anchor::kMiddle, kMuted, 11);
   }
   for (const double tick : Ticks(y_)) {
     const double py = PixelY(tick);
     back_ += fmt::format("<path d=\"M{} {:.1f}H{}\" stroke=\"{}\"/>\n", left_, py, right(), kGrid);
+    if (py + 6 > free_y) continue;
+    free_y = py - 6;
     PageText(left_ - 6, py + 4, TickText(tick), Anchor::kEnd, kMuted, 11);
   }
   PageText(left_, top_ - 10, title, Anchor::kStart, kInk, 14, true);
@@ -162,23 +174,53 @@ void Chart::VerticalLine(double x, const Stroke& stroke) {
 }
 
 void Chart::Mark(double x, double y, Marker marker, const char* color, double radius) {
-  front_ += MarkAt(PixelX(x), PixelY(y), marker, color, radius);
+  const double px = PixelX(x), py = PixelY(y);
+  front_ += MarkAt(px, py, marker, color, radius);
+  taken_.push_back({px - radius, py - radius, px + radius, py + radius});
 }
 
 void Chart::Label(double x, double y, double dx, double dy, const std::string& text, Anchor anchor,
-                  const char* color, double rotate) {
-  double px = PixelX(x) + dx;
-  if (rotate == 0) {  // keep it inside the frame; about 6.7 pixels per character
-    const double length = 6.7 * double(text.size());
-    if (anchor == Anchor::kEnd) px = std::max(px, left_ + 4 + length);
-    if (anchor == Anchor::kStart) px = std::min(px, right() - 4 - length);
-  }
+                  const char* color) {
+  const double width = TextWidth(text, kLabelSize), base = PixelY(y) + dy;
+  double from = PixelX(x) + dx;
+  if (anchor == Anchor::kMiddle) from -= width / 2;
+  if (anchor == Anchor::kEnd) from -= width;
+  from = std::clamp(from, left_ + 4, std::max(left_ + 4, right() - 4 - width));  // inside the frame
+  Text({from, base - kLabelSize, from + width, base + 3}, text, color);
+}
+
+void Chart::PointLabel(double x, double y, const std::string& text, Side side, const char* color) {
+  const double px = PixelX(x), py = PixelY(y), width = TextWidth(text, kLabelSize), height = kLabelSize + 3;
+  // Not on the point's own height: that is where the curves run.
+  constexpr double kStep = kLabelSize + 4, kNear = 15;
+  const double wanted = side == Side::kAbove ? -1 : 1;
+  Box box{};
+  for (int away = 0; away < 30; ++away)
+    for (const double direction : {wanted, -wanted})
+      for (const double from : {px + 6, px - 6 - width, px - width / 2}) {
+        const double middle = py + direction * (kNear + away * kStep);
+        box = {from, middle - height / 2, from + width, middle + height / 2};
+        const bool inside = box.left >= left_ + 2 && box.right <= right() - 2 && box.top >= top_ + 2 &&
+                            box.bottom <= bottom() - 2;
+        const auto covers = [&](const Box& other) { return box.Overlaps(other); };
+        if (!inside || std::any_of(taken_.begin(), taken_.end(), covers)) continue;
+        if (away > 0)
+          clipped_ += fmt::format(
+              "<path d=\"M{:.1f} {:.1f}L{:.1f} {:.1f}\" stroke=\"{}\" stroke-width=\"0.8\"/>\n", px, py,
+              std::clamp(px, box.left, box.right), direction > 0 ? box.top : box.bottom, kFrame);
+        Text(box, text, color);
+        return;
+      }
+  Text(box, text, color);  // more labels than fit anywhere
+}
+
+void Chart::Text(const Box& box, const std::string& text, const char* color) {
+  taken_.push_back(box);
   // A white halo keeps text readable across lines.
   front_ += fmt::format(
-      "<text transform=\"translate({:.1f} {:.1f}) rotate({})\" text-anchor=\"{}\" fill=\"{}\" "
-      "font-size=\"12\" stroke=\"#fff\" "
+      "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"start\" fill=\"{}\" font-size=\"{}\" stroke=\"#fff\" "
       "stroke-width=\"3\" stroke-linejoin=\"round\" paint-order=\"stroke\">{}</text>\n",
-      px, PixelY(y) + dy, rotate, AnchorName(anchor), color, XmlEscape(text));
+      box.left, box.bottom - 3, color, kLabelSize, XmlEscape(text));
 }
 
 void Chart::PageText(double px, double py, const std::string& text, Anchor anchor, const char* color,

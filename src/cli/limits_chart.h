@@ -25,6 +25,18 @@ struct Stroke {
 enum class Marker { kDot, kRing, kSquare };
 enum class Anchor { kStart, kMiddle, kEnd };
 
+// A rectangle of the page, in pixels.
+struct Box {
+  double left, top, right, bottom;
+
+  bool Overlaps(const Box& other) const {
+    return left < other.right && other.left < right && top < other.bottom && other.top < bottom;
+  }
+};
+
+// About as wide as a text of this size is in the usual fonts.
+double TextWidth(std::string_view text, double size);
+
 // Collects the elements of one chart in a rectangle of the page. Data coordinates unless a name says pixels.
 class Chart {
  public:
@@ -37,7 +49,12 @@ class Chart {
   void VerticalLine(double x, const Stroke& stroke);
   void Mark(double x, double y, Marker marker, const char* color, double radius = 4.5);
   void Label(double x, double y, double dx_pixels, double dy_pixels, const std::string& text, Anchor anchor,
-             const char* color, double rotate_degrees = 0);
+             const char* color);
+  // Labels a point: as near to it as possible without covering a mark or another label, first on the side
+  // that is asked for. A thin line leads to the point if the label is not right beside it. Marks come before
+  // the labels that must not cover them.
+  enum class Side { kAbove, kBelow };
+  void PointLabel(double x, double y, const std::string& text, Side side, const char* color);
   // Text anywhere on the page, in pixels.
   void PageText(double px, double py, const std::string& text, Anchor anchor, const char* color,
                 double size = 12, bool bold = false);
@@ -55,11 +72,13 @@ class Chart {
 
  private:
   void DrawFrame(const std::string& title);
+  void Text(const Box& box, const std::string& text, const char* color);
 
   std::string id_;
   double left_, top_, width_, height_;
   Axis x_, y_;
   std::string back_, clipped_, front_;
+  std::vector<Box> taken_;  // by marks and labels
 };
 
 // Tick values inside [low, high]: 1-2-5 steps, or powers of ten (with 2 and 5 between when there are few).

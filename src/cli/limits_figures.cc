@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "cli/limits_chart.h"
+#include "cli/output.h"
 #include "limits/quantity.h"
 #include "limits/roofline.h"
 #include "limits/work.h"
@@ -24,7 +25,7 @@ constexpr const char* kBand = "#fdf3e7";
 constexpr const char* kColors[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                    "#b8860b", "#56b4e9", "#5b4b8a", "#444444"};
 
-constexpr double kWidth = 1160;
+constexpr double kWidth = 700;  // drawn as it is on a narrow page, so that every letter can be read there
 constexpr size_t kMaxLines = std::size(kColors);
 
 using Points = std::vector<std::pair<double, double>>;
@@ -64,12 +65,18 @@ double LongestPrompt(const LimitsRequest& r, const std::vector<LlmSetup>& widths
   return std::clamp(longest, 100.0, 1e7);
 }
 
-void MarkTurningPoints(Chart& chart, const LimitsRequest& r, const LlmSetup& setup, HeadRows head) {
+struct PointName {
+  double x, y;
+  std::string text;
+  Chart::Side side;
+  const char* color;
+};
+
+void MarkTurningPoints(Chart& chart, const LimitsRequest& r, const LlmSetup& setup, HeadRows head,
+                       std::vector<PointName>* labels) {
   const auto points = PrefillTurningPoints(r.shape, r.machine, setup, head);
   if (!points) return;
   const bool exact = head == HeadRows::kExact;
-  const bool alone =
-      !PrefillTurningPoints(r.shape, r.machine, setup, exact ? HeadRows::kRough : HeadRows::kExact);
   const char* color = exact ? kExact : "#b8741a";
   const auto mark = [&](double n, bool first) {
     if (!std::isfinite(n) || n < 1) return;
@@ -79,34 +86,49 @@ void MarkTurningPoints(Chart& chart, const LimitsRequest& r, const LlmSetup& set
     const double y = 1e3 * ((1 - part) * PrefillLimit(r.shape, r.machine, setup, low, head).read_s() +
                             part * PrefillLimit(r.shape, r.machine, setup, low + 1, head).read_s());
     chart.Mark(n, y, exact ? Marker::kDot : Marker::kRing, color);
-    // No curve runs above and to the left of a crossing; below and to the right there is room at the first
-    // one only.
-    const bool below = first && exact;
-    const std::string text = fmt::format("{} {}", exact ? "exact" : "rough", FormatCount(low));
-    chart.Label(n, y, below ? 7 : -7, below ? 17 : (first || exact || alone ? -8 : -22), text,
-                below ? Anchor::kStart : Anchor::kEnd, color);
+    labels->push_back({n, y, fmt::format("{} {}", exact ? "exact" : "rough", FormatCount(low)),
+                       first && exact ? Chart::Side::kBelow : Chart::Side::kAbove, color});
   };
   mark(points->first, true);
   mark(points->second, false);
 }
 
+std::string LegendEntry(double x, double y, const Stroke& stroke, const std::string& text) {
+  return fmt::format(
+      "<path d=\"M{} {}h26\" stroke=\"{}\" stroke-width=\"{}\" stroke-dasharray=\"{}\"/>\n"
+      "<text x=\"{}\" y=\"{}\" fill=\"{}\" font-size=\"12\">{}</text>\n",
+      x, y - 4, stroke.color, stroke.width, stroke.dash[0] ? stroke.dash : "none", x + 32, y, kInk,
+      XmlEscape(text));
+}
+
+// Two to a line.
+constexpr double kLegendRow = 18;
+double LegendHeight(size_t entries) {
+  return kLegendRow * static_cast<double>((entries + 1) / 2);
+}
 std::string Legend(double x, double y, const std::vector<std::pair<Stroke, std::string>>& entries) {
   std::string out;
-  for (const auto& [stroke, text] : entries) {
-    out += fmt::format("<path d=\"M{} {}h26\" stroke=\"{}\" stroke-width=\"{}\" stroke-dasharray=\"{}\"/>\n",
-                       x, y - 4, stroke.color, stroke.width, stroke.dash[0] ? stroke.dash : "none");
-    out += fmt::format("<text x=\"{}\" y=\"{}\" fill=\"{}\" font-size=\"12\">{}</text>\n", x + 32, y, kInk,
-                       XmlEscape(text));
-    x += 32 + 6.6 * double(text.size()) + 22;
-  }
+  for (size_t i = 0; i < entries.size(); ++i)
+    out += LegendEntry(x + (i % 2 == 0 ? 0 : (kWidth - x) / 2), y + kLegendRow * static_cast<double>(i / 2),
+                       entries[i].first, entries[i].second);
   return out;
 }
 
+// Its second part may take two lines; what follows begins at kHeading.
+constexpr double kHeading = 82;
 std::string Heading(const std::string& text, const std::string& sub) {
-  return fmt::format(
-      "<text x=\"20\" y=\"30\" fill=\"{}\" font-size=\"18\" font-weight=\"600\">{}</text>\n"
-      "<text x=\"20\" y=\"50\" fill=\"{}\" font-size=\"12.5\">{}</text>\n",
-      kInk, XmlEscape(text), kMuted, XmlEscape(sub));
+  std::string out =
+      fmt::format("<text x=\"20\" y=\"30\" fill=\"{}\" font-size=\"18\" font-weight=\"600\">{}</text>\n",
+                  kInk, XmlEscape(text));
+  const std::string wrapped = Wrap(sub, 100, 0);
+  double y = 50;
+  for (size_t from = 0; from < wrapped.size(); y += 16) {
+    const size_t end = std::min(wrapped.find('\n', from), wrapped.size());
+    out += fmt::format("<text x=\"20\" y=\"{}\" fill=\"{}\" font-size=\"12\">{}</text>\n", y, kMuted,
+                       XmlEscape(wrapped.substr(from, end - from)));
+    from = end + 1;
+  }
+  return out;
 }
 
 std::string Where(const LimitsRequest& r) {
@@ -141,10 +163,15 @@ Figure PrefillFigure(const LimitsRequest& r) {
       high = std::max(high, 1e3 * rough.seconds());
     }
 
-  // Four make a square rather than a row of three with one below.
-  const int columns = widths.size() == 4 ? 2 : int(std::min<size_t>(3, widths.size()));
+  const int columns = int(std::min<size_t>(2, widths.size()));
   const int rows = int((widths.size() + size_t(columns) - 1) / size_t(columns));
-  const double cell = (kWidth - 20) / columns, plot_height = 300, cell_height = plot_height + 84;
+  const double cell = (kWidth - 20) / columns, plot_height = 230, cell_height = plot_height + 84;
+  const std::vector<std::pair<Stroke, std::string>> legend = {
+      {{kRead, 2.5, ""}, "read weights and KV"},
+      {{kReadOnce, 2, "2 4"}, "read, KV once (tiled attention)"},
+      {{kExact, 2.5, ""}, "compute exact"},
+      {{kRough, 2, "7 4"}, "compute rough"}};
+  const double above = kHeading + LegendHeight(legend.size());
   Figure figure;
   figure.title = "Prefill: reading against computing";
   figure.caption =
@@ -153,19 +180,15 @@ Figure PrefillFigure(const LimitsRequest& r) {
       "point a longer prompt is free; above it, splitting the prompt into chunks of that length costs "
       "nothing.";
   figure.width = kWidth;
-  figure.height = 84 + rows * cell_height + 10;
+  figure.height = above + rows * cell_height + 10;
   figure.body =
       Heading(figure.title,
               Where(r) + ": time to the first token over the length of the prompt, for each weight width");
-  figure.body += Legend(20, 76,
-                        {{{kRead, 2.5, ""}, "read weights and KV"},
-                         {{kReadOnce, 2, "2 4"}, "read, KV once (tiled attention)"},
-                         {{kExact, 2.5, ""}, "compute exact"},
-                         {{kRough, 2, "7 4"}, "compute rough"}});
+  figure.body += Legend(20, kHeading + 10, legend);
   for (size_t i = 0; i < widths.size(); ++i) {
     const LlmSetup& setup = widths[i];
     const double left = 20 + double(i % size_t(columns)) * cell + 54,
-                 top = 84 + double(i / size_t(columns)) * cell_height + 34;
+                 top = above + double(i / size_t(columns)) * cell_height + 34;
     Chart chart(
         fmt::format("prefill{}", i), left, top, cell - 78, plot_height,
         {.low = 1, .high = double(steps.back()), .log = true, .label = "prompt tokens"},
@@ -187,14 +210,17 @@ Figure PrefillFigure(const LimitsRequest& r) {
     chart.Curve(read, {kRead, 2.5});
     chart.Curve(rough, {kRough, 2, "7 4"});
     chart.Curve(exact, {kExact, 2.5});
-    MarkTurningPoints(chart, r, setup, HeadRows::kRough);
-    MarkTurningPoints(chart, r, setup, HeadRows::kExact);
     const auto rough_points = PrefillTurningPoints(r.shape, r.machine, setup, HeadRows::kRough);
     const auto exact_points = PrefillTurningPoints(r.shape, r.machine, setup, HeadRows::kExact);
     const char* missing = !rough_points   ? "reading always binds"
                           : !exact_points ? "exact: reading always binds"
                                           : nullptr;
-    if (missing) chart.PageText(chart.left() + 10, chart.top() + 18, missing, Anchor::kStart, kMuted, 12);
+    if (missing) chart.Label(1, high * 1.6, 10, 18, missing, Anchor::kStart, kMuted);
+    std::vector<PointName> labels;
+    MarkTurningPoints(chart, r, setup, HeadRows::kRough, &labels);
+    MarkTurningPoints(chart, r, setup, HeadRows::kExact, &labels);
+    for (const PointName& label : labels)
+      chart.PointLabel(label.x, label.y, label.text, label.side, label.color);
     figure.body += chart.Finish();
   }
   return figure;
@@ -215,10 +241,11 @@ Figure DecodeFigure(const LimitsRequest& r) {
       "context. It is dotted "
       "where the KV cache no longer fits into memory.";
   figure.width = kWidth;
-  figure.height = 470;
+  const double plot = 320;
+  figure.height = kHeading + plot + 60 + LegendHeight(setups.size()) + 10;
   figure.body =
       Heading(figure.title, Where(r) + ": the least time of one step; dotted where the cache no longer fits");
-  Chart chart("decode", 74, 90, 790, 320,
+  Chart chart("decode", 74, kHeading, kWidth - 74 - 96, plot,
               {.low = 0, .high = longest, .label = "tokens of context per sequence"},
               {.low = 0, .high = 1.08 * high, .label = "ms per step"}, "");
   struct End {
@@ -251,18 +278,20 @@ Figure DecodeFigure(const LimitsRequest& r) {
   std::vector<double> labels;
   for (const End& end : ends) labels.push_back(end.y);
   Spread(labels, 17, chart.top() + 6, chart.bottom());
+  std::vector<std::pair<Stroke, std::string>> legend;
   for (size_t i = 0; i < ends.size(); ++i) {
     const LlmSetup& setup = setups[ends[i].index];
     const DecodeForm form = DecodeWB(r.shape, r.machine, setup);
     const auto capacity = KvCapacityTokens(r.shape, r.machine, setup);
     const char* color = kColors[ends[i].index];
     chart.PageLine(chart.right() + 2, ends[i].y, chart.right() + 18, labels[i], {color, 1});
-    chart.PageText(chart.right() + 22, labels[i] + 4,
-                   fmt::format("{}: B {}, W {}{}", SetupName(setup), FormatSeconds(form.b_ms / 1e3),
-                               FormatCount(Floor(form.w_tokens_per_ms + 0.5)), capacity ? "" : ", too big"),
-                   Anchor::kStart, color, 12);
+    chart.PageText(chart.right() + 22, labels[i] + 4, SetupName(setup), Anchor::kStart, color, 12);
+    legend.push_back(
+        {{color, 2.5, ""},
+         fmt::format("{}: B {}, W {}{}", SetupName(setup), FormatSeconds(form.b_ms / 1e3),
+                     FormatCount(Floor(form.w_tokens_per_ms + 0.5)), capacity ? "" : ", too big")});
   }
-  figure.body += chart.Finish();
+  figure.body += chart.Finish() + Legend(74, chart.bottom() + 60, legend);
   return figure;
 }
 
@@ -279,7 +308,7 @@ Figure RooflineFigure(const LimitsRequest& r) {
   for (const auto* ops : {&decode, &prefill})
     for (const NamedWork& op : *ops)
       low = std::min(low, op.work.intensity()), high = std::max(high, op.work.intensity());
-  low /= 3, high *= 12;  // room for the labels on the right
+  low /= 3, high *= 6;
 
   Figure figure;
   figure.title = "Roofline: what binds each operator";
@@ -288,12 +317,14 @@ Figure RooflineFigure(const LimitsRequest& r) {
       "this is the best that "
       "is possible, before any kernel is written.";
   figure.width = kWidth;
-  figure.height = 550;
+  const double plot = 360, table_top = kHeading + 20 + plot + 66;
+  figure.height = table_top + 130 + 22 * double(decode.size());
   figure.body = Heading(
       figure.title, fmt::format("{}, {}: round in decode at a context of {}, square in prefill of {} tokens",
                                 Where(r), SetupName(setup), FormatCount(context), FormatCount(prompt)));
   Chart chart(
-      "roofline", 74, 92, 560, 400, {.low = low, .high = high, .log = true, .label = "FLOP per byte moved"},
+      "roofline", 74, kHeading + 20, kWidth - 74 - 24, plot,
+      {.low = low, .high = high, .log = true, .label = "FLOP per byte moved"},
       {.low = AttainableFlops(low, roof) / 2, .high = roof.flops_per_s * 8, .log = true, .label = "FLOP/s"},
       "");
   const double ridge = RidgeIntensity(roof);
@@ -313,6 +344,7 @@ Figure RooflineFigure(const LimitsRequest& r) {
     std::string names;
     bool prefill;
   };
+  std::vector<Spot> named;
   const auto draw = [&](const std::vector<NamedWork>& ops, bool is_prefill) {
     std::vector<Spot> spots;
     for (size_t i = ops.size(); i-- > 0;) {
@@ -331,25 +363,18 @@ Figure RooflineFigure(const LimitsRequest& r) {
       else
         spots.push_back({px, x, AttainableFlops(x, roof), op.name, is_prefill});
     }
-    for (const Spot& spot : spots) {
-      const bool flat = spot.x >= ridge;
-      if (flat && is_prefill)
-        chart.Label(spot.x, spot.y, 6, -12, spot.names, Anchor::kStart, kInk, -35);
-      else if (flat)
-        chart.Label(spot.x, spot.y, 6, 22, spot.names, Anchor::kStart, kInk, 35);
-      else if (is_prefill)
-        chart.Label(spot.x, spot.y, -10, -6, spot.names, Anchor::kEnd, kInk);
-      else
-        chart.Label(spot.x, spot.y, 14, 6, spot.names, Anchor::kStart, kInk);
-    }
+    for (const Spot& spot : spots) named.push_back(spot);
   };
   draw(prefill, true);  // its larger markers below
   draw(decode, false);
+  for (const Spot& spot : named)
+    chart.PointLabel(spot.x, spot.y, spot.names, spot.prefill ? Chart::Side::kAbove : Chart::Side::kBelow,
+                     kInk);
 
   // The numbers behind the points.
-  const double x0 = 672;
-  double y = 110;
-  const double columns[] = {x0 + 16, x0 + 165, x0 + 235, x0 + 350, x0 + 425};
+  const double x0 = 74;
+  double y = table_top;
+  const double columns[] = {x0 + 16, x0 + 240, x0 + 330, x0 + 470, x0 + 560};
   chart.PageText(columns[2], y, "decode", Anchor::kEnd, kMuted, 12, true);
   chart.PageText(columns[4], y, "prefill", Anchor::kEnd, kMuted, 12, true);
   y += 20;
@@ -360,7 +385,7 @@ Figure RooflineFigure(const LimitsRequest& r) {
   chart.PageLine(x0, y, columns[4] + 4, y, {"#cbd2d9", 1});
   double totals[2] = {0, 0};
   for (size_t i = 0; i < decode.size(); ++i) {
-    y += 24;
+    y += 22;
     chart.PageMark(x0 + 4, y - 4, Marker::kDot, kColors[i], 5);
     chart.PageText(columns[0], y, decode[i].name, Anchor::kStart, kInk, 13);
     const NamedWork* ops[] = {&decode[i], &prefill[i]};

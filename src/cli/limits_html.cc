@@ -27,7 +27,8 @@ th:first-child, td:first-child { text-align: left; padding-right: 24px; }
 th.words, td.words { text-align: left; padding-left: 14px; }
 tbody tr:nth-child(even) { background: #f8fafc; }
 p { color: #52606d; margin: 10px 0 0; max-width: 100ch; }
-svg { display: block; width: 100%; height: auto; }
+svg { display: block; width: 100%; max-width: 900px; height: auto; margin: 0 auto; }
+@media (max-width: 760px) { main { padding: 12px 8px 40px; } section { padding: 12px 6px; } }
 )";
 
 std::string SvgOpen(double width, double height) {

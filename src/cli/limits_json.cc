@@ -12,8 +12,8 @@ Json OrNull(const std::optional<int64_t>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
-// Two whole numbers, rounded down, or null when reading always binds. When arithmetic binds for ever there is
-// no second number, and null stands in its place.
+// Two whole numbers, rounded down, or null when reading always binds. When arithmetic binds forever there is
+// no second number but null.
 Json PointsJson(const std::optional<TurningPoints>& points) {
   if (!points) return nullptr;
   Json both = Json::array({Floor(points->first), nullptr});

@@ -47,6 +47,7 @@ Table PrefillTable(const LimitsRequest& r) {
   table.title = r.batch() == 1
                     ? "Prefill: from the prompt to the first token"
                     : fmt::format("Prefill: {} prompts together, to their first tokens", r.batch());
+  table.keys = 2;
   table.header = {"",      "prompt",      "read weights", "read KV", "compute rough",
                   "exact", "first token", "floor",        "tok/s",   "floor bound by"};
   table.last_is_words = true;
@@ -237,7 +238,7 @@ std::vector<Table> LimitsTables(const LimitsRequest& r) {
 
 std::string LimitsText(const LimitsRequest& r, bool brief) {
   std::string out;
-  for (const auto& [name, value] : LimitsFacts(r)) out += fmt::format("{:<11}{}\n", name, value);
+  for (const auto& [name, value] : LimitsFacts(r)) out += FactLine(name, value, OutputWidth());
   const std::vector<Table> tables = brief ? std::vector{DecodeTable(r)} : LimitsTables(r);
   for (const Table& table : tables) out += TableText(table, !brief);
   return out;

@@ -2,8 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 
 #include "cli/limits_chart.h"
 #include "cli/limits_figures.h"
@@ -230,7 +234,7 @@ TEST(LimitsJson, NullMeansItDoesNotFitOrNeverTurns) {
   EXPECT_TRUE(LimitsJson(Request(options))["kv"]["capacity_tokens"]["w4kv8"].is_null());
   options.model = "qwen1.5-0.5b";
   EXPECT_TRUE(LimitsJson(Request(options))["prefill"]["turning_points"]["w16kv16"]["exact"].is_null());
-  // Arithmetic that is slow against memory binds for ever: there is no second point.
+  // Arithmetic that is slow against memory binds forever: there is no second point.
   options.machine.tflops = "0.5";
   const auto forever = LimitsJson(Request(options))["prefill"]["turning_points"]["w16kv16"]["exact"];
   ASSERT_TRUE(forever.is_array());
@@ -284,6 +288,96 @@ TEST(LimitsFigures, MarkTheTurningPointsAndEscapeNames) {
     for (size_t at; (at = page.find("http://www.w3.org/2000/svg")) != std::string::npos;) page.erase(at, 26);
     EXPECT_THAT(page, Not(HasSubstr(outside)));
   }
+}
+
+// A text of a figure as a rectangle, slanted or not.
+struct TextBox {
+  std::string text;
+  std::array<std::pair<double, double>, 4> corners;
+};
+
+std::vector<TextBox> TextBoxes(const std::string& svg) {
+  const std::regex element("<text ([^>]*)>([^<]*)</text>"), place("\\bx=\"([-0-9.]+)\" y=\"([-0-9.]+)\""),
+      moved("translate\\(([-0-9.]+) ([-0-9.]+)\\) rotate\\(([-0-9.]+)\\)"), size("font-size=\"([0-9.]+)\""),
+      anchor("text-anchor=\"([a-z]+)\"");
+  std::vector<TextBox> boxes;
+  for (std::sregex_iterator it(svg.begin(), svg.end(), element), end; it != end; ++it) {
+    const std::string attributes = (*it)[1], text = (*it)[2];
+    std::smatch at;
+    double x = 0, y = 0, degrees = 0;
+    if (std::regex_search(attributes, at, moved))
+      x = std::stod(at[1]), y = std::stod(at[2]), degrees = std::stod(at[3]);
+    else if (std::regex_search(attributes, at, place))
+      x = std::stod(at[1]), y = std::stod(at[2]);
+    else
+      ADD_FAILURE() << attributes;
+    EXPECT_TRUE(std::regex_search(attributes, at, size)) << attributes;
+    const double em = std::stod(at[1]), width = 0.52 * em * double(text.size());
+    const std::string side = std::regex_search(attributes, at, anchor) ? at[1].str() : "start";
+    const double from = side == "start" ? 0 : side == "end" ? -width : -width / 2;
+    const double cosine = std::cos(degrees * M_PI / 180), sine = std::sin(degrees * M_PI / 180);
+    TextBox box{text, {}};
+    const std::pair<double, double> flat[] = {
+        {from, -0.75 * em}, {from + width, -0.75 * em}, {from + width, 0.2 * em}, {from, 0.2 * em}};
+    for (size_t i = 0; i < 4; ++i)
+      box.corners[i] = {x + cosine * flat[i].first - sine * flat[i].second,
+                        y + sine * flat[i].first + cosine * flat[i].second};
+    boxes.push_back(box);
+  }
+  return boxes;
+}
+
+// Two rectangles are apart if an edge of one of them has all of the other on its far side.
+bool Overlap(const TextBox& a, const TextBox& b) {
+  for (const TextBox* box : {&a, &b})
+    for (size_t i = 0; i < 2; ++i) {
+      const double nx = box->corners[i + 1].first - box->corners[i].first,
+                   ny = box->corners[i + 1].second - box->corners[i].second;
+      const auto range = [&](const TextBox& of) {
+        std::pair<double, double> span{1e300, -1e300};
+        for (const auto& [x, y] : of.corners)
+          span = {std::min(span.first, x * nx + y * ny), std::max(span.second, x * nx + y * ny)};
+        return span;
+      };
+      const auto first = range(a), second = range(b);
+      if (first.second <= second.first || second.second <= first.first) return false;
+    }
+  return true;
+}
+
+TEST(LimitsFigures, NoTwoTextsOverlapAndNoneLeavesThePicture) {
+  for (const std::string& machine : MachinePresetNames())
+    for (const char* model : {"smollm2-135m", "llama-3.1-8b", "llama-3.1-405b", "qwen3-30b-a3b", "qwen1.5-7b",
+                              "mixtral-8x7b", "qwen1.5-0.5b"})
+      for (const char* batch : {"1", "64"}) {
+        LimitsOptions options = Options(model, machine);
+        options.batch = batch;
+        const LimitsRequest request = Request(options);
+        for (const Figure& figure :
+             {PrefillFigure(request), DecodeFigure(request), RooflineFigure(request)}) {
+          const std::vector<TextBox> boxes = TextBoxes(figure.body);
+          ASSERT_GT(boxes.size(), 10u);
+          for (size_t i = 0; i < boxes.size(); ++i) {
+            for (const auto& [x, y] : boxes[i].corners)
+              EXPECT_TRUE(x >= 0 && x <= figure.width && y >= 0 && y <= figure.height)
+                  << model << " on " << machine << ", " << figure.title << ": '" << boxes[i].text << "' at "
+                  << x << ", " << y;
+            for (size_t j = 0; j < i; ++j)
+              EXPECT_FALSE(Overlap(boxes[i], boxes[j]))
+                  << model << " on " << machine << ", " << figure.title << ": '" << boxes[j].text << "' and '"
+                  << boxes[i].text << "'";
+          }
+        }
+      }
+}
+
+// A page of 700 pixels shows the figures as they are drawn, so no letter may be smaller than it is read.
+TEST(LimitsFigures, LettersAreLargeEnoughAt700Pixels) {
+  const LimitsRequest request = Request(Options());
+  const std::regex size("font-size=\"([0-9.]+)\"");
+  for (const Figure& figure : {PrefillFigure(request), DecodeFigure(request), RooflineFigure(request)})
+    for (std::sregex_iterator it(figure.body.begin(), figure.body.end(), size), end; it != end; ++it)
+      EXPECT_GE(std::stod((*it)[1]) * std::min(1.0, 700 / figure.width), 10) << figure.title;
 }
 
 TEST(Chart, TicksLieInsideAndReadWell) {

@@ -1,16 +1,17 @@
-// celer: the table of commands. `celer COMMAND --help` is each command's own affair.
+// celer: the table of commands. Each command prints its own `--help`.
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <exception>
 #include <new>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "cli/command.h"
+#include "celer/version.h"
 #include "cli/commands.h"
+#include "cli/exit_code.h"
 #include "cli/operators.h"
+#include "cli/output.h"
 #include "core/suggest.h"
 #include "core/variant.h"
 #include "io/mapping_faults.h"
@@ -18,16 +19,26 @@
 namespace celer::cli {
 namespace {
 
+struct Command {
+  const char* name;
+  const char* summary;  // one line for `celer --help`
+  int (*run)(const std::vector<std::string>& args);
+};
+
 constexpr Command kCommands[] = {
 #if CELER_WITH_TEXT
     {"run", "one answer from a model", RunCommand},
     {"chat", "a conversation with a model", ChatCommand},
+    {"batch", "answers to a file of requests", BatchCommand},
+    {"serve", "answer over HTTP, as OpenAI's API does", ServeCommand},
     {"ppl", "perplexity of a model on a text", PplCommand},
+    {"eval", "how far from exact arithmetic a model runs here", EvalCommand},
     {"tokenize", "text to token ids and back", TokenizeCommand},
 #endif
     {"pull", "fetch a model", PullCommand},
     {"synth", "write a model file with random weights, for benchmarks", SynthCommand},
     {"inspect", "what a model file holds", InspectCommand},
+    {"graph", "run and inspect networks out of ONNX files", GraphCommand},
     {"limits", "what is physically possible for a model on a machine", LimitsCommand},
     {"bench", "how fast a model runs here, and how near the limit that is", BenchCommand},
     {"probe", "measure this machine's bandwidth and arithmetic peaks", ProbeCommand},
@@ -35,7 +46,7 @@ constexpr Command kCommands[] = {
 };
 
 void PrintHelp() {
-  fmt::print("celer {} - inference as close to the hardware's limit as physics allows\n", CELER_VERSION);
+  fmt::print("celer {} - inference as close to the hardware's limit as physics allows\n", celer::Version());
   fmt::print("  example: celer run smollm2 \"Why is the sky blue?\"\n\ncommands:\n");
   for (const Command& command : kCommands) fmt::print("  {:<10} {}\n", command.name, command.summary);
   fmt::print("\nceler COMMAND --help tells more.\n");
@@ -47,7 +58,7 @@ int Main(const std::vector<std::string>& args) {
     return kOk;
   }
   if (args[0] == "--version" || args[0] == "-V") {
-    fmt::print("celer {}\n", CELER_VERSION);
+    fmt::print("celer {}\n", celer::Version());
     return kOk;
   }
   for (const Command& command : kCommands)
@@ -67,13 +78,16 @@ int Main(const std::vector<std::string>& args) {
 }  // namespace celer::cli
 
 int main(int argc, char** argv) {
-  celer::ReportMappingFaults(celer::cli::kFailed);
+  using namespace celer::cli;
+  PrepareStreams();
+  celer::ReportMappingFaults(kFailed);
+  int code = kFailed;
   try {
-    return celer::cli::Main({argv + 1, argv + argc});
+    code = Main({argv + 1, argv + argc});
   } catch (const std::bad_alloc&) {
-    std::fputs("error: out of memory\n", stderr);
+    Say("error: out of memory\n");
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
+    if (!IsOutputError(error)) Say("error: {}\n", error.what());
   }
-  return celer::cli::kFailed;
+  return FinishOutput(code);
 }

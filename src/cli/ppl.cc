@@ -9,6 +9,9 @@
 #include "cli/commands.h"
 #include "cli/generate_flags.h"
 #include "cli/interrupt.h"
+#include "cli/output.h"
+#include "cli/text_windows.h"
+#include "core/variant.h"
 #include "io/json.h"
 
 namespace celer::cli {
@@ -20,6 +23,8 @@ struct Flags {
   int64_t window = 512;
   int64_t stride = 0;
   int64_t chunks = 0;
+  bool exact = false;
+  bool kv_given = false;
   bool json = false;
 };
 
@@ -48,34 +53,28 @@ Result<int> Run(Flags& flags) {
                           ", or 0 for llama.cpp's method");
   CELER_ASSIGN(const std::string text, ReadTextFile(flags.file, size_t{1} << 30));
   if (flags.model.options.engine.context == 0) flags.model.options.engine.context = flags.window;
+  if (flags.exact) {
+    EngineOptions& engine = flags.model.options.engine;
+    if (engine.device.kind == DeviceOptions::Kind::kCuda)
+      return Error::Invalid("--exact is f32 arithmetic on the CPU; leave out --device ",
+                            engine.device.ToString());
+    if (flags.kv_given && engine.kv != KvType::kF32)
+      Say("--exact computes with an f32 KV; --kv {} has no effect\n", Name(engine.kv));
+    engine.device = {};
+    engine.kv = KvType::kF32;
+    ForceVariants(kExactVariants);
+  }
   CELER_ASSIGN(TextModel model, flags.model.Load());
 
-  const std::vector<int32_t> tokens = model.EncodeText(text);
-  const auto bos = model.tokenizer().bos_id();
-  const bool adds_bos = bos && !tokens.empty() && tokens[0] == *bos;
-  const auto count = static_cast<int64_t>(tokens.size());
-  if (count < flags.window)
-    return Error::Invalid(flags.file, ": ", count, " tokens are fewer than one window of ", flags.window,
-                          "; give a longer text or a smaller --window");
-
-  // llama.cpp: windows side by side, the second half of each is scored, each begins with BOS if the
-  // vocabulary has it. Strided: windows overlap, and each scores the `stride` tokens that the one before has
-  // not.
-  const int64_t step = flags.stride > 0 ? flags.stride : flags.window;
-  int64_t windows = flags.stride > 0 ? (count - flags.window) / step + 1 : count / flags.window;
-  if (flags.chunks > 0) windows = std::min(windows, flags.chunks);
+  CELER_ASSIGN(const TextWindows cut,
+               TextWindows::Cut(model.prompter, text, flags.file, flags.window, flags.stride, flags.chunks));
+  const int64_t windows = cut.count();
 
   const InterruptGuard guard;
   Average average;
   int64_t done = 0;
   for (; done < windows && !InterruptGuard::Pending(); ++done) {
-    std::vector<int32_t> window(tokens.begin() + done * step, tokens.begin() + done * step + flags.window);
-    int64_t first = flags.window / 2 + 1;
-    if (flags.stride > 0)
-      first = done == 0 ? 1 : flags.window - step;
-    else if (adds_bos)
-      window[0] = *bos;
-    CELER_ASSIGN(const std::vector<float> logprobs, model.engine().Score(window, first));
+    CELER_ASSIGN(const std::vector<float> logprobs, model.engine->Score(cut.Tokens(done), cut.First(done)));
     for (const float logprob : logprobs) average.Add(logprob);
     if (isatty(STDERR_FILENO) || done % 20 == 0)
       fmt::print(stderr, "\r{}/{} windows, perplexity {:.4f}  ", done + 1, windows, average.perplexity());
@@ -109,9 +108,13 @@ int PplCommand(const std::vector<std::string>& args) {
   app.add_option("--window", flags.window, "tokens of one window");
   app.add_option("--stride", flags.stride,
                  "overlapping windows that advance by this much; 0: llama.cpp's method");
-  app.add_option("--chunks", flags.chunks, "stop after so many windows (0: all)");
+  app.add_option("--chunks", flags.chunks, "stop after this many windows (0: all)");
+  app.add_flag("--exact", flags.exact,
+               "f32 arithmetic on the values as stored and f32 KV, on the CPU: slow; what others are "
+               "measured against");
   app.add_flag("--json", flags.json, "print JSON");
   if (const auto stop = Parse(app, args)) return *stop;
+  flags.kv_given = app.get_option("--kv")->count() > 0;
   const auto code = Run(flags);
   return code ? *code : Fail(code.error());
 }

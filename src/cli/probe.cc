@@ -1,6 +1,5 @@
 // celer probe: measures this machine, remembers the result, prints it with units.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -10,6 +9,9 @@
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/operators.h"
+#include "cli/output.h"
+#include "cli/progress.h"
+#include "cli/table.h"
 #include "core/cpu_features.h"
 #include "core/variant.h"
 #include "io/json.h"
@@ -38,10 +40,8 @@ double OpsPerByte(const DeviceProbe& probe, const Rate& rate) {
 }
 
 std::string Label(const DeviceProbe& probe, const Rate& rate) {
-  if (rate.what == "read_one") return "read, one core";
-  if (rate.what == "read") return probe.device.is_cpu() ? "read, all cores" : "read";
-  if (rate.what == "copy") return "copy (read + write)";
-  return rate.what + (probe.device.is_cpu() ? " peak" : " matrix product");
+  if (rate.what == "read_one") return "read";  // the column of cores says the rest
+  return IsBandwidth(rate) || probe.device.is_cpu() ? rate.what : rate.what + " matrix product";
 }
 
 std::string PerCycle(const DeviceProbe& probe, const Rate& rate) {
@@ -52,25 +52,34 @@ std::string PerCycle(const DeviceProbe& probe, const Rate& rate) {
 void PrintDevice(const Measured& measured) {
   const DeviceProbe& probe = measured.probe;
   const Machine& machine = probe.machine;
-  fmt::print("{}: {}, {} of memory", probe.device.ToString(), machine.name,
-             FormatBytes(machine.memory_bytes, Units::kBinary));
-  if (probe.clock_hz > 0) fmt::print(", {:.2f} GHz", probe.clock_hz * 1e-9);
-  fmt::print("; {}{} in {:.1f} s{}\n", machine.source, probe.quick ? " (quick)" : "", probe.seconds,
-             measured.from_cache ? ", from the cache" : "");
+  std::string head = fmt::format("{}: {}, {} of memory", probe.device.ToString(), machine.name,
+                                 FormatBytes(machine.memory_bytes, Units::kBinary));
+  if (probe.clock_hz > 0) head += fmt::format(", {:.2f} GHz", probe.clock_hz * 1e-9);
+  head += fmt::format("; {}{} in {:.1f} s{}", machine.source, probe.quick ? " (quick)" : "", probe.seconds,
+                      measured.from_cache ? ", from the cache" : "");
   const bool cpu = probe.device.is_cpu();
-  fmt::print("  {:<20} {:>14} {:>14} {:>8} {:>6}  {:<28} {:>9}{}\n", "", "best", "median", "p90/p10",
-             cpu ? "cores" : "SMs", "variant", "flop:byte", cpu ? "  flop/cycle/core" : "");
+  Table table;
+  table.title = head;
+  table.header = {"", "best", "median", "p90/p10", cpu ? "cores" : "SMs", "flop :byte"};
+  if (cpu) table.header.emplace_back("flop/ cycle");
+  table.header.emplace_back("variant");
+  table.last_is_words = true;
   for (const Rate& rate : probe.rates) {
     const double balance = OpsPerByte(probe, rate);
-    fmt::print("  {:<20} {:>14} {:>14} {:>8.2f} {:>6}  {:<28} {:>9}{}\n", Label(probe, rate),
-               Format(rate, rate.best), Format(rate, rate.median), rate.spread(), rate.cores, rate.variant,
-               balance > 0 ? fmt::format("{:.1f}", balance) : "",
-               cpu ? fmt::format("{:>17}", PerCycle(probe, rate)) : "");
+    std::vector<std::string> row = {
+        Label(probe, rate),         Format(rate, rate.best),
+        Format(rate, rate.median),  fmt::format("{:.2f}", rate.spread()),
+        std::to_string(rate.cores), balance > 0 ? fmt::format("{:.1f}", balance) : ""};
+    if (cpu) row.push_back(PerCycle(probe, rate));
+    row.push_back(rate.variant);
+    table.rows.push_back(std::move(row));
   }
+  if (cpu) table.notes.emplace_back("flop/cycle is that of one core.");
   const Rate* read = probe.Find("read");
   if (cpu && read != nullptr && read->median < 0.8 * read->best)
-    fmt::print(
-        "  note: the median is far below the best, so other programs were busy; run it again when idle\n");
+    table.notes.emplace_back(
+        "note: the median is far below the best, so other programs were busy; run it again when idle");
+  fmt::print("{}", TableText(table));
 }
 
 Json ToJson(const Measured& measured) {
@@ -95,25 +104,12 @@ Json ToJson(const Measured& measured) {
           {"source", m.source},
           {"memory_bytes", m.memory_bytes},
           {"clock_hz", probe.clock_hz > 0 ? Json(probe.clock_hz) : Json(nullptr)},
+          {"cores", probe.cores},
           {"quick", probe.quick},
           {"from_cache", measured.from_cache},
           {"seconds", probe.seconds},
           {"rates", rates}};
 }
-
-// One line on a terminal that is overwritten; nothing where nobody watches.
-class Progress {
- public:
-  void Show(const std::string& text) const {
-    if (!tty_) return;
-    fmt::print(stderr, "\r\033[K{}", text);
-    std::fflush(stderr);
-  }
-  void Clear() const { Show(""); }
-
- private:
-  bool tty_ = isatty(STDERR_FILENO) != 0;
-};
 
 Result<std::vector<Device>> ParseDevices(const std::string& text) {
   std::vector<Device> devices;
@@ -140,6 +136,9 @@ int ProbeCommand(const std::vector<std::string>& args) {
   app.add_flag("--json", json, "one JSON object instead of the table");
   app.add_option("--device", device_text, "all, cpu, cuda or cuda:N");
   app.add_flag("--quick", options.probe.quick, "a third of the time, less exact");
+  app.add_option("--threads", options.probe.cores,
+                 "this many of the CPU's cores; 0: all that this process may use")
+      ->check(Between(0, 1024));
   app.add_flag("--force", options.remeasure, "measure again even if the result is known");
   app.add_flag("--no-cache", no_cache, "neither use nor keep a result");
   if (const auto stop = Parse(app, args)) return *stop;
@@ -149,22 +148,24 @@ int ProbeCommand(const std::vector<std::string>& args) {
 
   const CpuFeatures& cpu = HostCpu();
   if (!json) {
-    fmt::print("{} x {}, caches {} + {} per core, last level {}; {}\n", cpu.usable_cores, cpu.model,
-               FormatBytes(static_cast<double>(cpu.l1d_bytes), Units::kBinary),
-               FormatBytes(static_cast<double>(cpu.l2_bytes), Units::kBinary),
-               FormatBytes(static_cast<double>(cpu.last_level_bytes), Units::kBinary), cpu.FlagList());
-    std::fflush(stdout);
+    const std::string line =
+        fmt::format("{} x {}, caches {} + {} per core, last level {}; {}", cpu.usable_cores, cpu.model,
+                    FormatBytes(static_cast<double>(cpu.l1d_bytes), Units::kBinary),
+                    FormatBytes(static_cast<double>(cpu.l2_bytes), Units::kBinary),
+                    FormatBytes(static_cast<double>(cpu.last_level_bytes), Units::kBinary), cpu.FlagList());
+    if (!WriteOut(Wrap(line, OutputWidth(), 2) + "\n"))
+      return kFailed;  // nobody reads the result, so nothing is measured
   }
   Json list = Json::array();
   std::filesystem::path cache_file;
   std::optional<Error> first_error;  // one device's fault does not hide what the others can do
-  const Progress progress;
+  const StatusLine progress;
   for (const Device device : *devices) {
     options.probe.progress = [&](std::string_view what) {
       progress.Show(fmt::format("measuring {}: {}", device.ToString(), what));
     };
     const Result<Measured> measured = LoadOrMeasure(device, options);
-    progress.Clear();
+    progress.Show("");
     if (!measured) {
       if (first_error)
         Fail(measured.error());
@@ -194,9 +195,9 @@ int ProbeCommand(const std::vector<std::string>& args) {
                       {"cache_file", file.empty() ? Json(nullptr) : Json(file)}};
     fmt::print("{}\n", JsonText(out, 2));
   } else if (!file.empty()) {
-    fmt::print("kept in {}\n", file);
+    fmt::print("\nkept in {}\n", file);
   } else if (!list.empty() || !first_error) {
-    fmt::print("not kept\n");
+    fmt::print("\nnot kept\n");
   }
   return first_error ? Fail(*first_error) : kOk;
 }

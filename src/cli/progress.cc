@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "cli/output.h"
 #include "limits/quantity.h"
 
 namespace celer::cli {
@@ -19,6 +20,14 @@ std::string Bar(double share) {
   const int full = static_cast<int>(share * kWidth);
   return "[" + std::string(static_cast<size_t>(full), '#') +
          std::string(static_cast<size_t>(kWidth - full), '.') + "]";
+}
+
+// "model-00001...safetensors": the ends tell more than the middle.
+std::string Shorten(const std::string& text, size_t columns) {
+  if (text.size() <= columns) return text;
+  if (columns < 5) return text.substr(0, columns);
+  const size_t tail = (columns - 3) / 2;
+  return text.substr(0, columns - 3 - tail) + "..." + text.substr(text.size() - tail);
 }
 
 }  // namespace
@@ -48,19 +57,34 @@ void ProgressLine::Print(Clock::time_point now) {
   last_ = now;
   drawn_ = true;
   const double seconds = std::max(std::chrono::duration<double>(now - start_).count(), 1e-3);
-  const std::string speed =
-      FormatBandwidth(static_cast<double>(done_ - std::max<int64_t>(first_, 0)) / seconds);
-  std::string text;
-  if (total_ > 0) {
-    const double share = std::clamp(static_cast<double>(done_) / static_cast<double>(total_), 0.0, 1.0);
-    text =
-        fmt::format("{} {}{:3.0f} %  {} of {}, {}", label_, terminal_ ? Bar(share) + " " : "", 100 * share,
-                    FormatBytes(static_cast<double>(done_)), FormatBytes(static_cast<double>(total_)), speed);
-  } else {
-    text = fmt::format("{} {}, {}", label_, FormatBytes(static_cast<double>(done_)), speed);
-  }
+  const double speed = static_cast<double>(done_ - std::max<int64_t>(first_, 0)) / seconds;
+  // A line that fills the last column would be two on some terminals, and only one of them drawn over.
+  const std::string text = ProgressText(label_, done_, total_, speed, terminal_, MessageWidth() - 1);
   // The escape clears what a longer line left behind.
-  fmt::print(stderr, "{}{}{}", terminal_ ? "\r" : "", text, terminal_ ? "\x1b[K" : "\n");
+  Say("{}{}{}", terminal_ ? "\r" : "", text, terminal_ ? "\x1b[K" : "\n");
+  std::fflush(stderr);
+}
+
+std::string ProgressText(const std::string& label, int64_t done, int64_t total, double bytes_per_s, bool bar,
+                         int width) {
+  const auto limit = static_cast<size_t>(width);
+  const std::string speed = FormatBytes(std::max(bytes_per_s, 0.0)) + "/s",
+                    bytes = FormatBytes(static_cast<double>(done));
+  std::string rest = fmt::format(" {}, {}", bytes, speed);
+  if (total > 0) {
+    const double share = std::clamp(static_cast<double>(done) / static_cast<double>(total), 0.0, 1.0);
+    const std::string all = FormatBytes(static_cast<double>(total));
+    rest = fmt::format(" {:3.0f} %  {} of {}, {}", 100 * share, bytes, all, speed);
+    if (bar && label.size() + rest.size() + 27 <= limit) rest = " " + Bar(share) + rest;
+  }
+  return Shorten(label, limit - std::min(limit, rest.size())) + rest;
+}
+
+StatusLine::StatusLine() : terminal_(::isatty(STDERR_FILENO) != 0) {}
+
+void StatusLine::Show(const std::string& text) const {
+  if (!terminal_) return;
+  Say("\r{}\x1b[K", Shorten(text, static_cast<size_t>(MessageWidth() - 1)));
   std::fflush(stderr);
 }
 

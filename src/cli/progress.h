@@ -29,4 +29,22 @@ class ProgressLine {
   Clock::time_point start_, last_;
 };
 
+// One line on stderr that is drawn over, on a terminal only.
+class StatusLine {
+ public:
+  StatusLine();
+  ~StatusLine() { Show(""); }
+  StatusLine(const StatusLine&) = delete;
+  StatusLine& operator=(const StatusLine&) = delete;
+  void Show(const std::string& text) const;
+
+ private:
+  bool terminal_;
+};
+
+// How far it is, in a line of at most `width` columns: what is dispensable goes first, then the label's
+// middle.
+std::string ProgressText(const std::string& label, int64_t done, int64_t total, double bytes_per_s, bool bar,
+                         int width);
+
 }  // namespace celer::cli

@@ -7,6 +7,7 @@
 
 #include "cli/command.h"
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "cli/pull_catalog.h"
 #include "cli/pull_hf.h"
 #include "cli/pull_pip.h"
@@ -28,17 +29,18 @@ int List() {
                FormatBytes(static_cast<double>(entry.bytes)), entry.licence, here ? "  (here)" : "");
   }
   fmt::print("{:<12} {}\n", "hf:org/name",
-             "any supported model of the Hugging Face hub; hf:org/name/file.gguf for one file");
-  fmt::print(stderr, "kept in {}\n", models->string());
+             Wrap("any supported model of the Hugging Face hub; hf:org/name/file.gguf for one file",
+                  OutputWidth(), 13, 13));
+  Say("kept in {}\n", models->string());
   return kOk;
 }
 
-Result<fs::path> Pull(const std::string& name, Check check) {
+Result<fs::path> Pull(const std::string& name, const FetchOptions& options) {
   if (HubName::IsOne(name)) {
     CELER_ASSIGN(const HubName hub, HubName::Parse(name));
-    return PullFromHub(hub, check);
+    return PullFromHub(hub, options);
   }
-  if (const CatalogEntry* entry = FindInCatalog(name)) return PullFromPip(*entry, check);
+  if (const CatalogEntry* entry = FindInCatalog(name)) return PullFromPip(*entry, options);
   std::string hint = DidYouMean(name, CatalogNames());
   if (hint.empty() && name.find('/') != std::string::npos)
     hint = "; for the Hugging Face hub write hf:" + name;
@@ -52,18 +54,22 @@ int PullCommand(const std::vector<std::string>& args) {
   CommandLine app("pull", "fetch a model into the cache folder and print its path", "celer pull smollm2");
   std::string name;
   bool list = false, verify = false;
+  FetchOptions options;
   app.add_option("NAME", name, "a name from --list, or hf:org/name[/file][@revision]");
   app.add_flag("--list", list, "the names there are");
   app.add_flag("--verify", verify, "hash the files even if they were checked before");
+  app.add_option("--timeout", options.patience_s, "give up when nothing arrives for this many seconds")
+      ->check(Between(1, 86400));
   app.footer(
       "Kept in $CELER_CACHE/models, by default ~/.cache/celer/models. The path goes to standard output, all "
-      "else to\n"
+      "else to "
       "standard error, so that MODEL=$(celer pull smollm2) works. hf: uses curl and respects HF_TOKEN and "
       "HF_ENDPOINT.");
   if (const auto stop = Parse(app, args)) return *stop;
   if (list) return List();
   if (name.empty()) return Fail(Error::Invalid("celer pull: which model? celer pull --list shows the names"));
-  const auto path = Pull(name, verify ? Check::kFull : Check::kQuick);
+  if (verify) options.check = Check::kFull;
+  const auto path = Pull(name, options);
   if (!path) return Fail(path.error());
   fmt::print("{}\n", path->string());
   return kOk;

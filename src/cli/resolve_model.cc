@@ -6,8 +6,8 @@
 #include "cli/limits_model.h"
 #include "cli/model_path.h"
 #include "core/result.h"
-#include "models/decoder.h"
 #include "models/decoder_config.h"
+#include "models/model.h"
 
 namespace celer::cli {
 namespace {
@@ -49,7 +49,7 @@ Result<LlmShape> ResolveModel(const std::string& name_or_path) {
   const bool looks_like_path = name_or_path.find('/') != std::string::npos || path.extension() == ".json" ||
                                path.extension() == ".gguf";
   if (looks_like_path) return Error::NotFound(name_or_path, ": no such file or folder");
-  // A model that was pulled goes by its name.
+  // A model that was pulled is found by its name.
   if (const auto pulled = ResolveModelPath(name_or_path)) {
     CELER_ASSIGN(LlmShape shape, ShapeFromPath(*pulled));
     CELER_RETURN_IF_ERROR(Validate(shape));

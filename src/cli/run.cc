@@ -11,6 +11,8 @@
 #include "cli/commands.h"
 #include "cli/generate_flags.h"
 #include "cli/interrupt.h"
+#include "cli/output.h"
+#include "cli/trace_flag.h"
 #include "io/json.h"
 
 namespace celer::cli {
@@ -23,6 +25,7 @@ struct Flags {
   SamplingFlags sampling;
   std::optional<std::string> prompt;  // "" is a prompt too: the model begins by itself
   std::string file, system;
+  TraceFlag trace;
   bool raw = false, json = false, ignore_end = false, quiet = false;
 };
 
@@ -38,10 +41,10 @@ Result<std::string> ReadPrompt(const Flags& flags) {
   return std::string(std::istreambuf_iterator<char>(std::cin), {});
 }
 
-nlohmann::ordered_json LogprobsJson(const TextResult& result, const Tokenizer& tokenizer) {
+nlohmann::ordered_json LogprobsJson(const TextResult& result, const Prompter& prompter) {
   nlohmann::ordered_json out = nlohmann::ordered_json::array();
   const auto entry = [&](int32_t token, float logprob) -> nlohmann::ordered_json {
-    return {{"id", token}, {"token", tokenizer.Decode({&token, 1}, false)}, {"logprob", logprob}};
+    return {{"id", token}, {"token", prompter.Decode({&token, 1}, false)}, {"logprob", logprob}};
   };
   for (const TokenEvent& event : result.tokens) {
     nlohmann::ordered_json row = entry(event.token, event.logprob);
@@ -54,48 +57,49 @@ nlohmann::ordered_json LogprobsJson(const TextResult& result, const Tokenizer& t
 
 Result<int> Run(Flags& flags) {
   CELER_ASSIGN(const std::string prompt, ReadPrompt(flags));
+  CELER_RETURN_IF_ERROR(flags.trace.Open(&flags.model.options.engine));
   CELER_ASSIGN(TextModel model, flags.model.Load());
   CELER_ASSIGN(TextRequest request, MakeRequest(flags.sampling, model));
   request.ignore_end = flags.ignore_end;
-  if (flags.raw || !model.has_chat_template()) {
+  if (flags.raw || !model.prompter.has_chat_template()) {
     if (!flags.system.empty())
       return Error::Invalid("--system needs a chat template, and ",
                             flags.raw ? "--raw turns it off" : "the model has none");
-    request.prompt = model.EncodeText(prompt);
+    request.prompt = model.prompter.EncodeText(prompt);
     if (request.prompt.empty()) {  // an empty prompt to a vocabulary that adds no BOS by itself
-      const auto bos = model.tokenizer().bos_id();
+      const auto bos = model.prompter.bos();
       if (!bos) return Error::Invalid("the prompt is empty and the vocabulary has no token to begin with");
       request.prompt = {*bos};
     }
   } else {
-    nlohmann::ordered_json messages = nlohmann::ordered_json::array();
-    if (!flags.system.empty()) messages.push_back({{"role", "system"}, {"content", flags.system}});
-    messages.push_back({{"role", "user"}, {"content", prompt}});
-    CELER_ASSIGN(request.prompt, model.EncodeChat(messages, nullptr));
+    std::vector<ChatMessage> messages;
+    if (!flags.system.empty()) messages.push_back({"system", flags.system});
+    messages.push_back({"user", prompt});
+    CELER_ASSIGN(request.prompt, model.prompter.EncodeChat(messages));
   }
 
   const InterruptGuard guard;
   const bool stream = !flags.json;
-  CELER_ASSIGN(const TextResult result, model.Generate(request, [&](std::string_view text) {
-    if (stream) {
-      std::fwrite(text.data(), 1, text.size(), stdout);
-      std::fflush(stdout);
-    }
-    return !InterruptGuard::Pending();
-  }));
+  bool shown = false;
+  const auto generated = Generate(model, request, [&](std::string_view text) {
+    shown |= stream;
+    return (!stream || WriteOut(text)) && !InterruptGuard::Pending();
+  });
+  if (!generated && shown) WriteOut("\n");  // the error begins a line
+  CELER_ASSIGN(const TextResult result, generated);
   if (flags.json) {
     nlohmann::ordered_json json = {
         {"text", result.text}, {"finish_reason", Name(result.finish)}, {"seed", request.sampling.seed}};
     json["tokens"] = nlohmann::ordered_json::array();
     for (const TokenEvent& event : result.tokens) json["tokens"].push_back(event.token);
-    json["usage"] = SpeedJson(result, model.engine());
-    if (flags.sampling.logprobs >= 0) json["logprobs"] = LogprobsJson(result, model.tokenizer());
+    json["usage"] = SpeedJson(result, *model.engine);
+    if (flags.sampling.logprobs >= 0) json["logprobs"] = LogprobsJson(result, model.prompter);
     fmt::print("{}\n", JsonText(json, 2));
   } else {
-    if (result.text.empty() || result.text.back() != '\n') fmt::print("\n");
-    std::fflush(stdout);
-    if (!flags.quiet) fmt::print(stderr, "[{}]\n", SpeedLine(result, model.engine()));
+    const bool ended = !result.text.empty() && result.text.back() == '\n';
+    if (WriteOut(ended ? "" : "\n") && !flags.quiet) SaySpeed(result, *model.engine);
   }
+  CELER_RETURN_IF_ERROR(flags.trace.Close());
   return InterruptGuard::Pending() ? kInterrupted : kOk;
 }
 
@@ -105,6 +109,7 @@ int RunCommand(const std::vector<std::string>& args) {
   Flags flags;
   CommandLine app("run", "one answer from a model", "celer run smollm2 \"Why is the sky blue?\"");
   flags.model.AddTo(app);
+  flags.model.AddChatTo(app);
   app.add_option("PROMPT", flags.prompt, "what to ask; '-' or none: standard input");
   app.add_option("--file", flags.file, "take the prompt from a file");
   app.add_option("--system", flags.system, "system message");
@@ -112,8 +117,15 @@ int RunCommand(const std::vector<std::string>& args) {
   app.add_flag("--ignore-end", flags.ignore_end, "go on past the model's end of turn");
   app.add_flag("--json", flags.json, "one JSON object at the end instead of a stream");
   app.add_flag("-q,--quiet", flags.quiet, "no line about the speed");
+  flags.trace.AddTo(app);
   flags.sampling.AddTo(app);
+  app.add_option("--logprobs", flags.sampling.logprobs,
+                 "with --json: report this many alternatives per token")
+      ->check(Between(0, 100))
+      ->default_str("");
   if (const auto stop = Parse(app, args)) return *stop;
+  if (flags.sampling.logprobs >= 0 && !flags.json)
+    return Fail(Error::Invalid("--logprobs is reported in JSON only; give --json too"));
   const auto code = Run(flags);
   return code ? *code : Fail(code.error());
 }

@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -54,20 +54,6 @@ Result<Pipe> MakePipe() {
   return Pipe{Fd(fds[0]), Fd(fds[1])};
 }
 
-class FileActions {
- public:
-  FileActions() { posix_spawn_file_actions_init(&actions_); }
-  ~FileActions() { posix_spawn_file_actions_destroy(&actions_); }
-  FileActions(const FileActions&) = delete;
-  FileActions& operator=(const FileActions&) = delete;
-  void Use(int fd, int as) { posix_spawn_file_actions_adddup2(&actions_, fd, as); }
-  void OpenNull(int as) { posix_spawn_file_actions_addopen(&actions_, as, "/dev/null", O_RDONLY, 0); }
-  posix_spawn_file_actions_t* get() { return &actions_; }
-
- private:
-  posix_spawn_file_actions_t actions_;
-};
-
 // One end of a pipe that is read until it is closed. False when more came than may be kept.
 struct Capture {
   Fd fd;
@@ -112,8 +98,24 @@ int ExitCode(int status) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+// What the new process does between fork() and the program: only what a signal handler may. It dies with us,
+// also when we are killed: a download that goes on alone would write into the file of the next one.
+[[noreturn]] void Become(pid_t parent, const std::array<int, 3>& streams, char* const* argv,
+                         char* const* environment, int report) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(127);  // the parent died before prctl(): no signal will come
+  for (const int ours : {SIGPIPE, SIGXFSZ}) ::signal(ours, SIG_DFL);  // main() ignores them
+  bool ready = true;
+  for (int as = 0; as < 3; ++as) ready = ready && ::dup2(streams[static_cast<size_t>(as)], as) == as;
+  if (ready) ::execvpe(argv[0], argv, environment);
+  const int why = errno;
+  if (::write(report, &why, sizeof why) < 0) ::_exit(126);
+  ::_exit(127);
+}
+
 // Follows the program to its end; false when it wrote too much and was stopped.
-bool Follow(pid_t pid, std::vector<Capture>& captures, const std::function<void()>& tick, int* status) {
+bool Follow(pid_t pid, std::vector<Capture>& captures, const SubprocessOptions& options, int* status,
+            bool* given_up) {
   bool within = true;
   for (;;) {
     std::vector<pollfd> polled;
@@ -133,8 +135,12 @@ bool Follow(pid_t pid, std::vector<Capture>& captures, const std::function<void(
           capture.fd.Reset();
         }
       }
-    if (tick) tick();
+    if (options.tick) options.tick();
     if (ended) return within;
+    if (!*given_up && options.give_up && options.give_up()) {
+      *given_up = true;
+      ::kill(pid, SIGKILL);
+    }
   }
 }
 
@@ -144,35 +150,40 @@ Result<SubprocessResult> RunProgram(const std::vector<std::string>& argv, const 
   CELER_CHECK(!argv.empty());
   CELER_CHECK_LE(options.input.size(), 4096u);  // so that it fits into the pipe before anybody reads
   SubprocessResult result;
-  FileActions actions;
   CELER_ASSIGN(Pipe in, MakePipe());
-  if (options.input.empty()) {
-    actions.OpenNull(STDIN_FILENO);
-  } else {
-    if (::write(in.write.get(), options.input.data(), options.input.size()) < 0)
-      return Error::Io(argv[0], ": cannot pass its input: ", std::strerror(errno));
-    actions.Use(in.read.get(), STDIN_FILENO);
-  }
+  if (!options.input.empty() && ::write(in.write.get(), options.input.data(), options.input.size()) < 0)
+    return Error::Io(argv[0], ": cannot pass its input: ", std::strerror(errno));
   CELER_ASSIGN(Pipe out, MakePipe());
   CELER_ASSIGN(Pipe err, MakePipe());
-  actions.Use(options.capture_output ? out.write.get() : STDERR_FILENO, STDOUT_FILENO);
-  if (options.capture_errors) actions.Use(err.write.get(), STDERR_FILENO);
-
+  CELER_ASSIGN(Pipe report, MakePipe());  // of why the program could not be started; closed if it could
+  // Nothing to read is an empty pipe. The copies of our own stream lie above the three that are replaced.
+  const Fd errors(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3));
+  const std::array<int, 3> streams = {in.read.get(), options.capture_output ? out.write.get() : errors.get(),
+                                      options.capture_errors ? err.write.get() : errors.get()};
   std::vector<std::string> arguments = argv;
   std::vector<std::string> environment = EnvironmentWith(options.environment);
-  pid_t pid = 0;
-  const int error = ::posix_spawnp(&pid, argv[0].c_str(), actions.get(), nullptr, Pointers(arguments).data(),
-                                   Pointers(environment).data());
-  if (error == ENOENT)
-    return Error::NotFound("the program '", argv[0], "' is not installed, or not on the PATH");
-  if (error != 0) return Error::Io(argv[0], ": cannot be run: ", std::strerror(error));
-  for (Fd* ours : {&in.read, &in.write, &out.write, &err.write}) ours->Reset();
+  const std::vector<char*> argument_list = Pointers(arguments), environment_list = Pointers(environment);
+  const pid_t parent = ::getpid(), pid = ::fork();
+  if (pid < 0) return Error::Io(argv[0], ": cannot be run: ", std::strerror(errno));
+  if (pid == 0) Become(parent, streams, argument_list.data(), environment_list.data(), report.write.get());
+  for (Fd* ours : {&in.read, &in.write, &out.write, &err.write, &report.write}) ours->Reset();
+
+  int status = 0, error = 0;
+  ssize_t told;
+  do {
+    told = ::read(report.read.get(), &error, sizeof error);
+  } while (told < 0 && errno == EINTR);
+  if (told > 0) {
+    ::waitpid(pid, &status, 0);
+    if (error == ENOENT)
+      return Error::NotFound("the program '", argv[0], "' is not installed, or not on the PATH");
+    return Error::Io(argv[0], ": cannot be run: ", std::strerror(error));
+  }
 
   std::vector<Capture> captures;
   captures.push_back({std::move(out.read), &result.output, false});
   captures.push_back({std::move(err.read), &result.errors, true});
-  int status = 0;
-  if (!Follow(pid, captures, options.tick, &status))
+  if (!Follow(pid, captures, options, &status, &result.given_up))
     return Error::Io(argv[0], ": wrote more than ", kMaxOutput >> 20, " MiB and was stopped");
   result.exit_code = ExitCode(status);
   return result;

@@ -1,6 +1,9 @@
 #include "cli/subprocess.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace celer::cli {
 namespace {
@@ -52,9 +55,38 @@ TEST(Subprocess, MuchOutputAndTicks) {
 
 // A grandchild that keeps the pipe open is not waited for.
 TEST(Subprocess, DoesNotWaitForGrandchildren) {
-  const auto start = std::chrono::steady_clock::now();
-  EXPECT_EQ(Shell("sleep 20 & echo done").output, "done\n");
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  const std::string output = Shell("sleep 1000 & echo $!").output;
+  const pid_t sleeper = std::stoi(output);
+  EXPECT_EQ(::kill(sleeper, SIGKILL), 0) << "it had ended before: " << output;
+}
+
+TEST(Subprocess, IsEndedWhenItIsGivenUp) {
+  int asked = 0;
+  const SubprocessResult result = Shell("exec sleep 1000", {.give_up = [&] { return ++asked > 2; }});
+  EXPECT_TRUE(result.given_up);
+  EXPECT_EQ(result.exit_code, 128 + 9);
+}
+
+// It must not write on into a file that the next process takes up.
+TEST(Subprocess, DiesWithItsParent) {
+  int alive[2];
+  ASSERT_EQ(::pipe(alive), 0);
+  const pid_t parent = ::fork();
+  if (parent == 0) {
+    ::close(alive[0]);
+    const auto result =
+        RunProgram({"sh", "-c", "echo started >&" + std::to_string(alive[1]) + "; exec sleep 1000"});
+    ::_exit(result ? 0 : 1);
+  }
+  ::close(alive[1]);
+  char byte = 0;
+  while (::read(alive[0], &byte, 1) == 1 && byte != '\n') {
+  }
+  ASSERT_EQ(byte, '\n');
+  ::kill(parent, SIGKILL);
+  ::waitpid(parent, nullptr, 0);
+  EXPECT_EQ(::read(alive[0], &byte, 1), 0);  // nobody holds the other end any more
+  ::close(alive[0]);
 }
 
 TEST(Subprocess, LastLines) {

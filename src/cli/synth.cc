@@ -10,6 +10,7 @@
 
 #include "cli/command.h"
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "core/thread_pool.h"
 #include "formats/decode.h"
@@ -36,7 +37,7 @@ struct Overrides {
   void AddTo(CLI::App* app) {
     const auto number = [app](const char* flag, int64_t* value, const char* what) {
       app->add_option(flag, *value, what)
-          ->check(CLI::Range(int64_t{1}, int64_t{1} << 24).description(""))
+          ->check(Between(1, int64_t{1} << 24))
           ->type_name("N")
           ->default_str("")
           ->group("Shapes, by default the preset's");
@@ -168,9 +169,10 @@ int SynthCommand(const std::vector<std::string>& args) {
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const auto bytes = static_cast<double>(BytesOf(path));
-  fmt::print(stderr, "{}: {} as {} ({}), random weights, seed {}; {} in {}, {}\n", out, shape->name,
-             Name(*dtype), model->family->name, seed, FormatBytes(bytes), FormatSeconds(seconds),
-             FormatBandwidth(bytes / seconds));
+  const std::string line = fmt::format(
+      "{}: {} as {} ({}), random weights, seed {}; {} in {}, {}/s", out, shape->name, Name(*dtype),
+      model->family->name, seed, FormatBytes(bytes), FormatSeconds(seconds), FormatBytes(bytes / seconds));
+  Say("{}\n", Wrap(line, MessageWidth(), 2));
   return kOk;
 }
 

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "cli/output.h"
+
 namespace celer::cli {
 
 struct Table {
@@ -11,10 +13,14 @@ struct Table {
   std::vector<std::string> header = {};  // the first column is left-aligned
   std::vector<std::vector<std::string>> rows = {};
   std::vector<std::string> notes = {};
-  bool last_is_words = false;  // then the last column is left-aligned too
+  bool last_is_words = false;  // then the last column is left-aligned too, and may be wrapped
+  bool all_words = false;      // all columns are left-aligned
+  size_t keys = 1;             // columns that say what a row is about
 };
 
-std::string TableText(const Table& table, bool with_notes = true);  // begins with an empty line
-std::string TableHtml(const Table& table);                          // without the title
+// Begins with an empty line. A table that is wider than `width` gets its header and its words wrapped; if
+// that is not enough, it is continued below, with the keys again.
+std::string TableText(const Table& table, bool with_notes = true, int width = OutputWidth());
+std::string TableHtml(const Table& table);  // without the title
 
 }  // namespace celer::cli

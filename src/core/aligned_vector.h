@@ -25,7 +25,7 @@ struct AlignedAllocator {
     const size_t bytes = (n * sizeof(T) + unit - 1) / unit * unit;
     void* const p = std::aligned_alloc(unit, bytes);
     if (!p) throw std::bad_alloc();
-    if (unit == kHugePage) madvise(p, bytes, MADV_HUGEPAGE);  // a wish
+    if (unit == kHugePage) madvise(p, bytes, MADV_HUGEPAGE);  // a hint
     return static_cast<T*>(p);
   }
   void deallocate(T* p, size_t) { std::free(p); }

@@ -14,7 +14,7 @@ Result<Allocator*> AllocatorFor(Device device) {
   return CudaAllocator(device.index);
 #else
   return Error::Unsupported("device ", device.ToString(),
-                            ": this celer was built without CUDA; use --device cpu");
+                            ": this celer was built without CUDA; use `device` cpu");
 #endif
 }
 

@@ -27,7 +27,8 @@ struct MemoryStats {
   uint64_t segment_frees = 0;
 
   size_t cached() const { return reserved - in_use; }
-  // The share of the cached bytes that one single request could not get: 0 is whole, near 1 is dust.
+  // The share of the cached bytes that one single request could not get: 0 is one piece, near 1 is many tiny
+  // ones.
   double fragmentation() const {
     return cached() == 0 ? 0.0 : 1.0 - static_cast<double>(largest_free) / static_cast<double>(cached());
   }
@@ -40,7 +41,7 @@ class Allocator {
 
   // At least 64-byte aligned. Zero bytes give nullptr, which is not an error.
   virtual Result<void*> Allocate(size_t bytes) = 0;
-  virtual void Free(void* ptr) = 0;  // nullptr is ignored; a pointer of somebody else is a CHECK
+  virtual void Free(void* ptr) = 0;  // nullptr is ignored; a pointer that is not ours is a CHECK
   virtual Device device() const = 0;
   virtual MemoryStats Stats() const = 0;
 };

@@ -92,7 +92,7 @@ Result<CachingPool::Block*> CachingPool::FindBlock(size_t bytes, StreamId stream
     fresh = NewSegment(roomy, small, stream);
     if (fresh || fresh.error().code() != Error::Code::kOutOfMemory) return fresh;
   }
-  // At last be content with a tight segment, or put a small request into a large block.
+  // Last, accept a segment that just fits, or put a small request into a large block.
   if (tight < roomy) {
     fresh = NewSegment(tight, small, stream);
     if (fresh || fresh.error().code() != Error::Code::kOutOfMemory) return fresh;

@@ -47,7 +47,7 @@ void* MapHuge(size_t bytes) {
   const size_t tail = padded - head - bytes;
   if (head > 0) munmap(begin, head);
   if (tail > 0) munmap(aligned + bytes, tail);
-  madvise(aligned, bytes, MADV_HUGEPAGE);  // a wish: without huge pages the memory is as good, only slower
+  madvise(aligned, bytes, MADV_HUGEPAGE);  // a hint: without huge pages the memory is as good, only slower
   return aligned;
 }
 

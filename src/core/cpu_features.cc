@@ -165,6 +165,7 @@ constexpr unsigned long kHwcapAsimd = 1ul << 1;
 constexpr unsigned long kHwcapAsimdHp = 1ul << 10;
 constexpr unsigned long kHwcapAsimdDp = 1ul << 20;
 constexpr unsigned long kHwcapSve = 1ul << 22;
+constexpr unsigned long kHwcapAsimdFhm = 1ul << 23;
 constexpr unsigned long kHwcap2I8mm = 1ul << 13;
 constexpr unsigned long kHwcap2Bf16 = 1ul << 14;
 
@@ -173,6 +174,7 @@ void FindIsa(CpuFeatures& cpu) {
   const unsigned long hwcap2 = getauxval(AT_HWCAP2);
   cpu.neon = hwcap & kHwcapAsimd;
   cpu.fp16 = hwcap & kHwcapAsimdHp;
+  cpu.fhm = hwcap & kHwcapAsimdFhm;
   cpu.dotprod = hwcap & kHwcapAsimdDp;
   cpu.sve = hwcap & kHwcapSve;
   cpu.i8mm = hwcap2 & kHwcap2I8mm;
@@ -272,6 +274,7 @@ std::string CpuFeatures::FlagList() const {
   const std::pair<const char*, bool> flags[] = {
       {"neon", neon},
       {"fp16", fp16},
+      {"fhm", fhm},
       {"dotprod", dotprod},
       {"i8mm", i8mm},
       {"bf16", bf16},

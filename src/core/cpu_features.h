@@ -23,7 +23,7 @@ struct CpuFeatures {
   int64_t last_level_bytes = 0;  // all instances of the last level that our cores can reach, added up
 
   // aarch64
-  bool neon = false, fp16 = false, dotprod = false, i8mm = false, bf16 = false, sve = false;
+  bool neon = false, fp16 = false, fhm = false, dotprod = false, i8mm = false, bf16 = false, sve = false;
 
   // x86-64. True only if the operating system also saves the registers (and, for AMX, grants their use).
   bool avx2 = false, fma = false, f16c = false, avxvnni = false;

@@ -58,6 +58,7 @@ TEST(CpuFeatures, AgreesWithProcCpuinfo) {
 #if defined(__aarch64__)
   EXPECT_EQ(cpu.neon, words.contains("asimd"));
   EXPECT_EQ(cpu.fp16, words.contains("asimdhp"));
+  EXPECT_EQ(cpu.fhm, words.contains("asimdfhm"));
   EXPECT_EQ(cpu.dotprod, words.contains("asimddp"));
   EXPECT_EQ(cpu.i8mm, words.contains("i8mm"));
   EXPECT_EQ(cpu.bf16, words.contains("bf16"));

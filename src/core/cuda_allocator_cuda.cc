@@ -160,7 +160,7 @@ Result<DevicePool*> PoolFor(int device) {
   const int devices = CudaDeviceCount();
   if (device < 0 || device >= devices)
     return Error::Invalid("cuda:", device, ": there are ", devices, " CUDA devices",
-                          devices == 0 ? "; use --device cpu" : ", counted from 0");
+                          devices == 0 ? "; use `device` cpu" : ", counted from 0");
   const std::lock_guard lock(mutex);
   auto& slot = pools[device];
   if (slot == nullptr) {

@@ -35,4 +35,8 @@ int CudaDeviceCount() {
 #endif
 }
 
+bool BuiltWithCuda() {
+  return CELER_WITH_CUDA;
+}
+
 }  // namespace celer

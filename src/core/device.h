@@ -24,5 +24,6 @@ struct Device {
 
 // Number of CUDA devices that can be used; 0 without a driver or in a build without CUDA.
 int CudaDeviceCount();
+bool BuiltWithCuda();
 
 }  // namespace celer

@@ -32,6 +32,19 @@ enum class DType : uint8_t {
   kQ4_K,
   kQ5_K,
   kQ6_K,  // 256 elements
+  // Of graphs alone. Types below a byte are one element per byte while a graph runs; its file packs them.
+  kU16,
+  kU32,
+  kU64,
+  kFp8E4M3Fnuz,
+  kFp8E5M2,
+  kFp8E5M2Fnuz,
+  kFp8E8M0,
+  kFp4E2M1,
+  kI4,
+  kU4,
+  kI2,
+  kU2,
 };
 
 struct DTypeInfo {

@@ -3,6 +3,8 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include "core/escape.h"
+
 namespace celer::log {
 namespace {
 
@@ -40,7 +42,7 @@ bool Enabled(Level level) {
   return Logger().should_log(ToSpdlog(level));
 }
 void Write(Level level, std::string_view message) {
-  Logger().log(ToSpdlog(level), message);
+  Logger().log(ToSpdlog(level), Escaped(message));  // names from files may be in it
 }
 
 }  // namespace celer::log

@@ -1,4 +1,5 @@
-// Messages for people, on stderr. Quiet by default: warnings and errors; -v adds info, -vv debug.
+// Messages for people, on stderr, a line each; control characters are escaped. Quiet by default: warnings and
+// errors; -v adds info, -vv debug.
 #pragma once
 
 #include <fmt/format.h>

@@ -30,7 +30,7 @@ Status CheckDevice(int device) {
   const int devices = CudaDeviceCount();
   if (device >= 0 && device < devices) return {};
   return Error::Invalid("cuda:", device, ": there are ", devices, " CUDA devices",
-                        devices == 0 ? "; use --device cpu" : ", counted from 0");
+                        devices == 0 ? "; use `device` cpu" : ", counted from 0");
 }
 
 std::string On(int device, const char* what) {
@@ -106,7 +106,7 @@ Result<float> Event::MillisecondsSince(const Event& start) const {
 namespace {
 
 Error NoCuda() {
-  return Error::Unsupported("this celer was built without CUDA; use --device cpu");
+  return Error::Unsupported("this celer was built without CUDA; use `device` cpu");
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ TEST(Stream, WithoutAGpuOneSentenceSaysSo) {
   if (CudaDeviceCount() > 0) GTEST_SKIP() << "there is a GPU";
   const auto stream = Stream::Create();
   ASSERT_FALSE(stream);
-  EXPECT_NE(stream.error().message().find("use --device cpu"), std::string::npos) << stream.error().message();
+  EXPECT_NE(stream.error().message().find("use `device` cpu"), std::string::npos) << stream.error().message();
 }
 
 TEST(Stream, DefaultStreamHasIdZero) {

@@ -31,7 +31,7 @@ thread_local bool t_inside_run = false;
 
 void CpuRelax() {
 #if defined(__aarch64__)
-  asm volatile("isb" ::: "memory");  // `yield` does nothing on most cores; this one waits some 10 ns
+  asm volatile("isb" ::: "memory");  // `yield` does nothing on most cores; this one waits about 10 ns
 #elif defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
@@ -46,7 +46,7 @@ void FutexWait(std::atomic<uint32_t>& word, uint32_t expected) {
 void FutexWake(std::atomic<uint32_t>& word, int count = std::numeric_limits<int>::max()) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
 }
-// Each parked worker that is woken wakes so many others: one thread would need long for all of them.
+// Each parked worker that wakes up wakes this many others: one thread would take long to wake them all.
 constexpr int kWakeFan = 2;
 
 class InsideRunScope {
@@ -120,7 +120,7 @@ void ThreadPool::Work(int thread, int cpu) {
       parked_workers_.fetch_add(1, std::memory_order_seq_cst);
       while (epoch_.load(std::memory_order_seq_cst) == seen) FutexWait(epoch_, seen);
       parked_workers_.fetch_sub(1, std::memory_order_relaxed);
-      FutexWake(epoch_, kWakeFan);  // always: whoever sleeps was promised to be woken by one that did
+      FutexWake(epoch_, kWakeFan);  // always: each worker that wakes up wakes others, and they rely on it
     }
     ++seen;  // no further epoch can start before we have counted down
     if (task_ == nullptr) return;

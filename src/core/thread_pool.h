@@ -43,8 +43,8 @@ class ThreadPool {
   // up to one grain runs on the caller alone.
   // Static: at most one piece per thread, the same for the same n; for work that costs the same everywhere.
   void ParallelFor(int64_t n, int64_t grain, FunctionRef<void(int64_t begin, int64_t end)> fn) noexcept;
-  // Dynamic: pieces of one grain, taken by whoever is free; for work of uneven cost, or cores of uneven
-  // speed.
+  // Dynamic: pieces of one grain, taken by whichever thread is free; for work of uneven cost, or cores of
+  // uneven speed.
   void ParallelForDynamic(int64_t n, int64_t grain,
                           FunctionRef<void(int64_t begin, int64_t end)> fn) noexcept;
 

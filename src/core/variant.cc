@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <optional>
 
+#include "core/check.h"
 #include "core/cpu_features.h"
 #include "core/log.h"
 #include "core/suggest.h"
@@ -21,24 +22,16 @@ struct IsaRow {
 };
 
 // In the order of the enum.
-constexpr std::array<IsaRow, 18> kIsaRows = {{
-    {"baseline", Device::Kind::kCpu},
-    {"neon", Device::Kind::kCpu},
-    {"fp16", Device::Kind::kCpu},
-    {"dotprod", Device::Kind::kCpu},
-    {"i8mm", Device::Kind::kCpu},
-    {"bf16", Device::Kind::kCpu},
-    {"avx2", Device::Kind::kCpu},
-    {"avxvnni", Device::Kind::kCpu},
-    {"avx512", Device::Kind::kCpu},
-    {"avx512fp16", Device::Kind::kCpu},
-    {"avx512bf16", Device::Kind::kCpu},
-    {"avx512vnni", Device::Kind::kCpu},
-    {"amx", Device::Kind::kCpu},
-    {"cuda", Device::Kind::kCuda},
-    {"sm80", Device::Kind::kCuda},
-    {"sm90", Device::Kind::kCuda},
-    {"sm90a", Device::Kind::kCuda},
+constexpr std::array<IsaRow, 19> kIsaRows = {{
+    {"baseline", Device::Kind::kCpu},   {"neon", Device::Kind::kCpu},
+    {"fp16", Device::Kind::kCpu},       {"fhm", Device::Kind::kCpu},
+    {"dotprod", Device::Kind::kCpu},    {"i8mm", Device::Kind::kCpu},
+    {"bf16", Device::Kind::kCpu},       {"avx2", Device::Kind::kCpu},
+    {"avxvnni", Device::Kind::kCpu},    {"avx512", Device::Kind::kCpu},
+    {"avx512fp16", Device::Kind::kCpu}, {"avx512bf16", Device::Kind::kCpu},
+    {"avx512vnni", Device::Kind::kCpu}, {"amx", Device::Kind::kCpu},
+    {"cuda", Device::Kind::kCuda},      {"sm80", Device::Kind::kCuda},
+    {"sm90", Device::Kind::kCuda},      {"sm90a", Device::Kind::kCuda},
     {"sm100", Device::Kind::kCuda},
 }};
 static_assert(kIsaRows.size() == static_cast<size_t>(Isa::kSm100) + 1);
@@ -60,6 +53,9 @@ std::vector<Need> CpuNeeds(Isa isa) {
       break;
     case Isa::kArmFp16:
       add({{"fp16", c.fp16}});
+      break;
+    case Isa::kArmFhm:
+      add({{"fp16", c.fp16}, {"fhm", c.fhm}});
       break;
     case Isa::kArmDotprod:
       add({{"fp16", c.fp16}, {"dotprod", c.dotprod}});
@@ -225,8 +221,10 @@ int PickIndex(std::string_view op, std::span<const Candidate> table, Device::Kin
   return -1;
 }
 
-const ForceList& ForceFromEnvironment() {
-  static const ForceList list = [] {
+namespace {
+
+ForceList& CurrentForce() {
+  static ForceList list = [] {
     const char* text = std::getenv("CELER_FORCE");
     Result<ForceList> parsed = ParseForce(text == nullptr ? "" : text);
     if (parsed) return *std::move(parsed);
@@ -234,6 +232,12 @@ const ForceList& ForceFromEnvironment() {
     return ForceList{};
   }();
   return list;
+}
+
+}  // namespace
+
+const ForceList& ForceFromEnvironment() {
+  return CurrentForce();
 }
 
 OperatorInfo Describe(std::string_view op, std::span<const Candidate> table, const ForceList& force) {
@@ -255,6 +259,12 @@ OperatorInfo Describe(std::string_view op, std::span<const Candidate> table, con
 bool ForceRequested() {
   const char* text = std::getenv("CELER_FORCE");
   return text != nullptr && *text != '\0';
+}
+
+void ForceVariants(std::string_view text) {
+  Result<internal::ForceList> parsed = internal::ParseForce(text);
+  CELER_CHECK(parsed);
+  internal::CurrentForce() = *std::move(parsed);
 }
 
 Status ValidateForce(std::span<const OperatorInfo> operators) {

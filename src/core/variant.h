@@ -30,6 +30,7 @@ enum class Isa : uint8_t {
   kBaseline,    // any CPU this binary starts on
   kNeon,        // _arm_neon
   kArmFp16,     // _arm_fp16
+  kArmFhm,      // _arm_fhm: products of f16 added up in f32; and fp16
   kArmDotprod,  // _arm_dotprod: and fp16
   kArmI8mm,     // _arm_i8mm: and dotprod, fp16
   kArmBf16,     // _arm_bf16: and dotprod, fp16
@@ -66,7 +67,8 @@ struct VariantInfo {
   Isa isa = Isa::kBaseline;
   bool runs_here = false;
   bool chosen = false;
-  std::string why_not;  // empty if it runs here
+  std::string why_not;    // empty if it runs here
+  std::string when = {};  // what it needs of its input, where that decides; else empty
 };
 struct OperatorInfo {
   std::string name;
@@ -79,6 +81,12 @@ bool ForceRequested();
 // One sentence if CELER_FORCE names an operator or a variant that does not exist or cannot run here. Programs
 // call it at start-up with all their tables; Pick() itself passes over such an entry with a warning.
 Status ValidateForce(std::span<const OperatorInfo> operators);
+
+// From now on as if CELER_FORCE were this. Before the first Pick(): what was picked stays.
+void ForceVariants(std::string_view text);
+// f32 arithmetic on the values as they are stored: what `celer ppl --exact` and `celer eval` mean by exact,
+// with a KV of f32.
+constexpr const char* kExactVariants = "matmul:portable,attention:portable";
 
 namespace internal {
 

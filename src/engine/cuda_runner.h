@@ -1,58 +1,83 @@
-// Runs pieces of sequences on a GPU: what model_runner.h is for the CPU.
+// Runs a model on a GPU.
+//
+// A step of single tokens whose successors are sampled is one captured graph: the GPU chooses the tokens, and
+// the next such step of the same sequences takes them from there without asking the host. Any other step is
+// launched kernel by kernel, and its rows are sampled, or its logits copied, before the step after it begins.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
-#include "core/function_ref.h"
-#include "core/result.h"
 #include "engine/cuda_sampler.h"
-#include "engine/model_runner.h"
+#include "engine/runner.h"
+#include "engine/step_batch.h"
 #include "models/cuda_decoder.h"
+#include "models/cuda_kv.h"
 
 namespace celer {
 
-class CudaRunner {
+class CudaRunner : public Runner {
  public:
-  explicit CudaRunner(std::unique_ptr<CudaDecoder> decoder)
-      : decoder_(std::move(decoder)), sampler_(*decoder_) {}
+  // `threads` are those that loaded the weights.
+  static Result<std::unique_ptr<CudaRunner>> Make(std::unique_ptr<CudaDecoder> decoder,
+                                                  const CudaDecoderOptions& options, int64_t host_blocks,
+                                                  int threads);
 
-  // Logits [rows, vocab] in the order of the pieces. Valid until the next call.
-  Result<std::span<const float>> Run(std::span<const Piece> pieces);
-  // A token for each piece that asks for its last row, chosen on the GPU; `rows` says how, in their order.
-  Result<std::vector<Sampler::Choice>> RunAndChoose(std::span<const Piece> pieces,
-                                                    std::span<const CudaSampler::Row> rows);
+  const Info& info() const override { return info_; }
+  Status Queue(std::span<const Slice> slices) override;
+  Result<StepOutput> Take() override;
+  void DropQueued() override {
+    queued_.clear();
+    decoding_.clear();
+  }
+  bool RunsAhead(std::span<const Slice> slices) const override;
 
-  // One token for each of several sequences.
-  struct Decoding {
-    CudaSampler::Row row;
-    int32_t token = 0;  // the last one, whose successor is wanted; it stands at row.position
-    std::span<const int32_t> block_table;
-  };
-  // Queues the step, unless StartNext() has done so already.
-  Status Start(std::span<const Decoding> step);
-  // Queues the step after the one just started, before its tokens are known to the host. Block tables must
-  // cover one position more. What it computes for a sequence that turns out to have ended is thrown away.
-  Status StartNext(std::span<const Decoding> step);
-  // The tokens of a started step.
-  Result<std::vector<Sampler::Choice>> Choices(std::span<const Decoding> step);
+  Status CopyBlocks(std::span<const BlockCopy> copies) override;
+  Status SwapOut(std::span<const BlockCopy> copies) override;
+  Status SwapIn(std::span<const BlockCopy> copies) override;
+  Status ClearBlocks(std::span<const int32_t> blocks) override;
 
-  const CudaDecoder& decoder() const { return *decoder_; }
-  CudaDecoder& decoder() { return *decoder_; }
+  std::vector<OperatorWork> Work(const StepShape& shape) const override { return decoder_->Work(shape); }
+  void set_profile(OpProfile* profile) override;
+  void set_watch(LayerWatch watch) override { decoder_->set_watch(std::move(watch)); }
 
  private:
-  // Runs as many pieces at once as the decoder has rows of logits for; `done` takes them after each run.
-  Status RunInGroups(std::span<const Piece> pieces, FunctionRef<Status(int64_t rows)> done);
-  Status Queue(std::span<const Decoding> step, int64_t ahead);
+  struct Queued {
+    struct Row {  // a slice with kSample
+      int64_t sequence, position;
+      Sampler* sampler;
+    };
+    std::vector<Row> sampled;
+    bool decode = false;  // its tokens are still on the GPU
+    bool done = false;
+    StepOutput output;
+    std::vector<float> logits;  // that output.logits points at, unless it is the decoder's own memory
+  };
 
+  CudaRunner(std::unique_ptr<CudaDecoder> decoder, std::unique_ptr<CudaKv> kv, bool queues_ahead)
+      : kv_(std::move(kv)), decoder_(std::move(decoder)), sampler_(*decoder_), queues_ahead_(queues_ahead) {}
+
+  bool IsDecode(std::span<const Slice> slices) const;
+  Status QueueDecode(std::span<const Slice> slices);
+  Status RunBatches(std::span<const Slice> slices, Queued* step);
+  Status FinishBatch(std::span<const Slice> slices, bool on_device, bool only, Queued* step);
+  // Waits for the tokens of a decode step.
+  Status Complete(Queued* step);
+  std::vector<CudaSampler::Row> SamplerRows(std::span<const Slice> slices) const;
+
+  std::unique_ptr<CudaKv> kv_;  // outlives the decoder, which waits for its last step
   std::unique_ptr<CudaDecoder> decoder_;
   CudaSampler sampler_;
-  std::vector<std::pair<int64_t, int64_t>>
-      queued_;  // id and position of each sequence of the step queued last
-  std::vector<int32_t> tokens_, positions_, seq_start_, block_table_, logit_rows_;
-  std::vector<float> logits_;
+  bool queues_ahead_;
+  Info info_;
+  std::deque<Queued> queued_;
+  std::vector<int64_t> decoding_;  // the sequences of the decode step queued last, if it was last
+  std::unordered_map<int64_t, int32_t> chosen_;  // by the step completed last
+  std::vector<float> taken_logits_;
 };
 
 }  // namespace celer

@@ -3,139 +3,219 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "engine/kv_cache.h"
 
 namespace celer {
-namespace {
 
-size_t Widest(const auto& items) {
-  size_t most = 0;
-  for (const auto& item : items) most = std::max(most, item.block_table.size());
-  return most;
+Result<std::unique_ptr<CudaRunner>> CudaRunner::Make(std::unique_ptr<CudaDecoder> decoder,
+                                                     const CudaDecoderOptions& options, int64_t host_blocks,
+                                                     int threads) {
+  const DecoderConfig& config = decoder->config();
+  const CudaMemoryPlan& plan = decoder->plan();
+  CELER_ASSIGN(std::unique_ptr<CudaKv> kv,
+               CudaKv::Make(options.device, config, options.kv, plan.kv_blocks, host_blocks));
+  CELER_RETURN_IF_ERROR(decoder->UseKv(*kv));
+  Info info{.config = config,
+            .device = Device::Cuda(options.device).ToString() + " (" + decoder->device_name() + ")",
+            .threads = threads,
+            .context = options.context,
+            .weight_bytes = decoder->active_bytes(),
+            .bytes_by_format = decoder->bytes_by_format(),
+            .kv_bytes_per_token = KvBytesPerToken(config, options.kv),
+            .kv_blocks = kv->blocks(),
+            .kv_host_blocks = kv->host_blocks()};
+  std::unique_ptr<CudaRunner> runner(
+      new CudaRunner(std::move(decoder), std::move(kv), options.launch != StepLaunch::kEager));
+  runner->info_ = std::move(info);
+  return runner;
 }
 
-}  // namespace
+// One token of each sequence, of which the GPU chooses the next.
+bool CudaRunner::IsDecode(std::span<const Slice> slices) const {
+  return static_cast<int64_t>(slices.size()) <= CudaDecoder::kMaxDecode &&
+         std::all_of(slices.begin(), slices.end(), [&](const Slice& slice) {
+           return slice.rows == Slice::Rows::kSample && slice.count() == 1 && !slice.sampler->IsBounded() &&
+                  CudaSampler::CanSample(slice.sampler->params(), info_.config.vocab);
+         });
+}
 
-Status CudaRunner::RunInGroups(std::span<const Piece> pieces, FunctionRef<Status(int64_t)> done) {
-  queued_.clear();
-  for (size_t first = 0; first < pieces.size();) {
-    tokens_.clear();
-    positions_.clear();
-    seq_start_.assign(1, 0);
-    logit_rows_.clear();
-    size_t last = first;
-    for (; last < pieces.size(); ++last) {
-      const Piece& piece = pieces[last];
-      const auto count = static_cast<int64_t>(piece.tokens.size());
-      const int64_t wanted = piece.logits == Piece::Logits::kAll    ? count
-                             : piece.logits == Piece::Logits::kLast ? 1
-                                                                    : 0;
-      if (last > first && static_cast<int64_t>(logit_rows_.size()) + wanted > decoder_->max_logit_rows())
-        break;
-      CELER_CHECK_GE(static_cast<int64_t>(piece.block_table.size()) * KvCache::kBlockSize,
-                     piece.position + count);
-      for (int64_t i = 0; i < count; ++i) {
-        if (i >= count - wanted) logit_rows_.push_back(static_cast<int32_t>(tokens_.size()));
-        tokens_.push_back(piece.tokens[static_cast<size_t>(i)]);
-        positions_.push_back(static_cast<int32_t>(piece.position + i));
+bool CudaRunner::RunsAhead(std::span<const Slice> slices) const {
+  return queues_ahead_ && IsDecode(slices);
+}
+
+std::vector<CudaSampler::Row> CudaRunner::SamplerRows(std::span<const Slice> slices) const {
+  std::vector<CudaSampler::Row> rows;
+  for (const Slice& slice : slices)
+    if (slice.rows == Slice::Rows::kSample)
+      rows.push_back({.id = slice.sequence,
+                      .params = &slice.sampler->params(),
+                      .tokens = slice.history,
+                      .prompt = slice.prompt_length,
+                      .position = slice.position + slice.count() - 1});
+  return rows;
+}
+
+Status CudaRunner::Queue(std::span<const Slice> slices) {
+  Queued step;
+  for (const Slice& slice : slices) {
+    CELER_CHECK_EQ(slice.rows == Slice::Rows::kSample, slice.sampler != nullptr);
+    if (slice.sampler)
+      step.sampled.push_back({slice.sequence, slice.position + slice.count() - 1, slice.sampler});
+  }
+  step.decode = IsDecode(slices);
+  CELER_RETURN_IF_ERROR(step.decode ? QueueDecode(slices) : RunBatches(slices, &step));
+  queued_.push_back(std::move(step));
+  return {};
+}
+
+Status CudaRunner::QueueDecode(std::span<const Slice> slices) {
+  const auto unknown = [](const Slice& slice) { return slice.tokens[0] == Slice::kChosenBefore; };
+  std::vector<int64_t> sequences;
+  for (const Slice& slice : slices) sequences.push_back(slice.sequence);
+  const bool goes_on = std::all_of(slices.begin(), slices.end(), unknown) && sequences == decoding_;
+  StepBatch batch(slices);
+  if (!goes_on && std::any_of(slices.begin(), slices.end(), unknown)) {
+    if (!queued_.empty()) CELER_RETURN_IF_ERROR(Complete(&queued_.back()));
+    for (size_t i = 0; i < slices.size(); ++i)
+      if (unknown(slices[i])) {
+        const auto chosen = chosen_.find(slices[i].sequence);
+        CELER_CHECK(chosen != chosen_.end());
+        batch.tokens()[i] = chosen->second;
       }
-      seq_start_.push_back(static_cast<int32_t>(tokens_.size()));
+  }
+  bool most_likely = true;
+  for (const Slice& slice : slices) most_likely = most_likely && IsPlainGreedy(slice.sampler->params());
+  if (!most_likely) CELER_RETURN_IF_ERROR(sampler_.Prepare(SamplerRows(slices)));
+  RaggedBatch view = batch.View();
+  if (goes_on) view.tokens = {};
+  view.logit_rows = {};
+  decoding_ = std::move(sequences);
+  return decoder_->Decode(view,
+                          most_likely ? CudaDecoder::Choose::kMostLikely : CudaDecoder::Choose::kSampled);
+}
+
+// As many slices at once as the decoder has rows of logits for.
+Status CudaRunner::RunBatches(std::span<const Slice> slices, Queued* step) {
+  decoding_.clear();
+  if (!queued_.empty()) {
+    CELER_RETURN_IF_ERROR(Complete(&queued_.back()));
+    Queued& before = queued_.back();
+    if (before.logits.empty()) before.logits.assign(before.output.logits.begin(), before.output.logits.end());
+  }
+  const bool on_device = std::all_of(slices.begin(), slices.end(), [&](const Slice& slice) {
+    return !slice.sampler || (!slice.sampler->IsBounded() &&
+                              CudaSampler::CanSample(slice.sampler->params(), info_.config.vocab));
+  });
+  for (size_t first = 0; first < slices.size();) {
+    int64_t rows = slices[first].row_count();
+    size_t last = first + 1;
+    while (last < slices.size() && rows + slices[last].row_count() <= decoder_->max_logit_rows())
+      rows += slices[last++].row_count();
+    const auto now = slices.subspan(first, last - first);
+    StepBatch batch(now);
+    int64_t token = 0;
+    for (const Slice& slice : now) {
+      if (slice.tokens[0] == Slice::kChosenBefore)
+        batch.tokens()[static_cast<size_t>(token)] = chosen_.at(slice.sequence);
+      token += slice.count();
     }
-    const auto group = pieces.subspan(first, last - first);
-    const size_t width = Widest(group);
-    block_table_.assign(group.size() * width, 0);
-    for (size_t s = 0; s < group.size(); ++s)
-      std::copy(group[s].block_table.begin(), group[s].block_table.end(),
-                block_table_.begin() + static_cast<int64_t>(s * width));
-    CELER_RETURN_IF_ERROR(decoder_->Forward({.tokens = tokens_,
-                                             .positions = positions_,
-                                             .seq_start = seq_start_,
-                                             .block_table = block_table_,
-                                             .max_blocks = static_cast<int64_t>(width),
-                                             .logit_rows = logit_rows_}));
-    CELER_RETURN_IF_ERROR(done(static_cast<int64_t>(logit_rows_.size())));
+    CELER_RETURN_IF_ERROR(decoder_->Forward(batch.View()));
+    CELER_RETURN_IF_ERROR(FinishBatch(now, on_device, now.size() == slices.size(), step));
     first = last;
+  }
+  step->done = true;
+  chosen_.clear();
+  for (size_t i = 0; i < step->sampled.size(); ++i)
+    chosen_[step->sampled[i].sequence] = step->output.choices[i].token;
+  return {};
+}
+
+// Its tokens are chosen and its logits are here. `only`: it is the whole step.
+Status CudaRunner::FinishBatch(std::span<const Slice> slices, bool on_device, bool only, Queued* step) {
+  int64_t rows = 0;
+  bool all_sampled = true, none_sampled = true;
+  for (const Slice& slice : slices) {
+    rows += slice.row_count();
+    all_sampled = all_sampled && (slice.sampler || slice.row_count() == 0);
+    none_sampled = none_sampled && !slice.sampler;
+  }
+  if (rows == 0) return {};
+  if (all_sampled && on_device) {
+    const std::vector<CudaSampler::Row> sampled = SamplerRows(slices);
+    CELER_RETURN_IF_ERROR(sampler_.Prepare(sampled));
+    std::vector<int32_t> chosen(sampled.size());
+    CELER_RETURN_IF_ERROR(decoder_->Sample(chosen));
+    for (size_t i = 0; i < sampled.size(); ++i)
+      step->output.choices.push_back(CudaSampler::ToChoice(
+          chosen[i], *sampled[i].params, decoder_->SampledLogprobs(static_cast<int64_t>(i))));
+    size_t i = 0;
+    for (const Slice& slice : slices)
+      if (slice.sampler) {
+        if (chosen[i] != Sampler::kNoToken) slice.sampler->Accept(chosen[i]);
+        ++i;
+      }
+    return {};
+  }
+  CELER_ASSIGN(const std::span<const float> logits, decoder_->Logits());
+  if (only && none_sampled) {
+    step->output.logits = logits;
+    return {};
+  }
+  const auto vocab = static_cast<size_t>(info_.config.vocab);
+  size_t row = 0;
+  for (const Slice& slice : slices) {
+    const auto mine = logits.subspan(row * vocab, static_cast<size_t>(slice.row_count()) * vocab);
+    row += static_cast<size_t>(slice.row_count());
+    if (slice.sampler)
+      step->output.choices.push_back(slice.sampler->Next(mine));
+    else
+      step->logits.insert(step->logits.end(), mine.begin(), mine.end());
   }
   return {};
 }
 
-Result<std::span<const float>> CudaRunner::Run(std::span<const Piece> pieces) {
-  logits_.clear();
-  std::span<const float> rows;
-  const auto take = [&](int64_t) -> Status {
-    logits_.insert(logits_.end(), rows.begin(), rows.end());  // those of the run before
-    CELER_ASSIGN(rows, decoder_->Logits());
-    return {};
-  };
-  CELER_RETURN_IF_ERROR(RunInGroups(pieces, take));
-  if (logits_.empty()) return rows;
-  logits_.insert(logits_.end(), rows.begin(), rows.end());
-  return std::span<const float>(logits_);
-}
-
-Result<std::vector<Sampler::Choice>> CudaRunner::RunAndChoose(std::span<const Piece> pieces,
-                                                              std::span<const CudaSampler::Row> rows) {
-  std::vector<Sampler::Choice> choices;
-  const auto choose = [&](int64_t count) -> Status {
-    if (count == 0) return {};
-    const auto now = rows.subspan(choices.size(), static_cast<size_t>(count));
-    CELER_RETURN_IF_ERROR(sampler_.Prepare(now));
-    std::vector<int32_t> chosen(now.size());
-    CELER_RETURN_IF_ERROR(decoder_->Sample(chosen));
-    for (size_t i = 0; i < now.size(); ++i)
-      choices.push_back(CudaSampler::ToChoice(chosen[i], *now[i].params,
-                                              decoder_->SampledLogprobs(static_cast<int64_t>(i))));
-    return {};
-  };
-  CELER_RETURN_IF_ERROR(RunInGroups(pieces, choose));
-  CELER_CHECK_EQ(choices.size(), rows.size());
-  return choices;
-}
-
-Status CudaRunner::Queue(std::span<const Decoding> step, int64_t ahead) {
-  tokens_.clear();
-  positions_.clear();
-  queued_.clear();
-  const size_t width = Widest(step);
-  block_table_.assign(step.size() * width, 0);
-  std::vector<CudaSampler::Row> rows;
-  bool most_likely = true;
-  for (size_t s = 0; s < step.size(); ++s) {
-    rows.push_back(step[s].row);
-    rows.back().position += ahead;
-    most_likely = most_likely && IsPlainGreedy(*rows.back().params);
-    if (ahead == 0) tokens_.push_back(step[s].token);
-    positions_.push_back(static_cast<int32_t>(rows.back().position));
-    std::copy(step[s].block_table.begin(), step[s].block_table.end(),
-              block_table_.begin() + static_cast<int64_t>(s * width));
-    queued_.emplace_back(rows.back().id, rows.back().position);
-  }
-  if (!most_likely) CELER_RETURN_IF_ERROR(sampler_.Prepare(rows));
-  return decoder_->Decode(tokens_, positions_, block_table_, static_cast<int64_t>(width),
-                          most_likely ? CudaDecoder::Choose::kMostLikely : CudaDecoder::Choose::kSampled);
-}
-
-Status CudaRunner::Start(std::span<const Decoding> step) {
-  bool already = queued_.size() == step.size();
-  for (size_t i = 0; already && i < step.size(); ++i)
-    already = queued_[i] == std::pair(step[i].row.id, step[i].row.position);
-  if (already) return {};
-  return Queue(step, 0);
-}
-
-Status CudaRunner::StartNext(std::span<const Decoding> step) {
-  return Queue(step, 1);
-}
-
-Result<std::vector<Sampler::Choice>> CudaRunner::Choices(std::span<const Decoding> step) {
-  std::vector<int32_t> positions, tokens(step.size());
-  for (const Decoding& d : step) positions.push_back(static_cast<int32_t>(d.row.position));
+Status CudaRunner::Complete(Queued* step) {
+  if (step->done) return {};
+  std::vector<int32_t> positions, tokens(step->sampled.size());
+  for (const Queued::Row& row : step->sampled) positions.push_back(static_cast<int32_t>(row.position));
   CELER_RETURN_IF_ERROR(decoder_->ChosenTokens(positions, tokens));
-  std::vector<Sampler::Choice> choices;
-  for (size_t i = 0; i < step.size(); ++i)
-    choices.push_back(
-        CudaSampler::ToChoice(tokens[i], *step[i].row.params,
-                              decoder_->ChosenLogprobs(static_cast<int64_t>(i), step[i].row.position)));
-  return choices;
+  chosen_.clear();
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const auto& [sequence, position, sampler] = step->sampled[i];
+    step->output.choices.push_back(CudaSampler::ToChoice(
+        tokens[i], sampler->params(), decoder_->ChosenLogprobs(static_cast<int64_t>(i), position)));
+    if (tokens[i] != Sampler::kNoToken) sampler->Accept(tokens[i]);
+    chosen_[sequence] = tokens[i];
+  }
+  step->done = true;
+  return {};
+}
+
+Result<StepOutput> CudaRunner::Take() {
+  CELER_CHECK(!queued_.empty());
+  CELER_RETURN_IF_ERROR(Complete(&queued_.front()));
+  StepOutput output = std::move(queued_.front().output);
+  taken_logits_ = std::move(queued_.front().logits);
+  if (!taken_logits_.empty()) output.logits = taken_logits_;
+  queued_.pop_front();
+  return output;
+}
+
+Status CudaRunner::CopyBlocks(std::span<const BlockCopy> copies) {
+  return kv_->Copy(copies, decoder_->stream());
+}
+Status CudaRunner::SwapOut(std::span<const BlockCopy> copies) {
+  return kv_->SwapOut(copies, decoder_->stream());
+}
+Status CudaRunner::SwapIn(std::span<const BlockCopy> copies) {
+  return kv_->SwapIn(copies, decoder_->stream());
+}
+Status CudaRunner::ClearBlocks(std::span<const int32_t> blocks) {
+  return kv_->Clear(blocks, decoder_->stream());
+}
+
+void CudaRunner::set_profile(OpProfile* profile) {
+  decoder_->set_profile(profile);
 }
 
 }  // namespace celer

@@ -5,8 +5,12 @@
 #include "core/check.h"
 #include "core/cuda_allocator.h"
 #include "core/cuda_status.h"
+#include "kernels/sample/greedy_cuda.h"
 
 namespace celer {
+
+static_assert(Sampler::kNoToken == cuda::kNoToken);
+
 namespace {
 
 bool HasPenalties(const SamplingParams& p) {
@@ -70,7 +74,7 @@ Status CudaSampler::LoadBias(const SamplingParams& params, Slot* slot) {
 Status CudaSampler::Prepare(std::span<const Row> rows) {
   const CudaDeviceScope scope(decoder_.device());
   ++uses_;
-  // Those that stay are marked first, so that nobody takes their place.
+  // Those that stay are marked first, so that no other sequence takes their place.
   for (Slot& slot : slots_)
     if (std::any_of(rows.begin(), rows.end(), [&](const Row& row) { return row.id == slot.id; }))
       slot.used = uses_;
@@ -113,7 +117,7 @@ Sampler::Choice CudaSampler::ToChoice(int32_t token, const SamplingParams& param
                                       const cuda::SampleLogprobs& logprobs) {
   Sampler::Choice choice;
   choice.token = token;
-  if (params.logprobs < 0) return choice;
+  if (params.logprobs < 0 || token == Sampler::kNoToken) return choice;
   choice.logprob = logprobs.chosen;
   for (int i = 0; i < logprobs.count; ++i) choice.top.push_back({logprobs.tokens[i], logprobs.values[i]});
   return choice;

@@ -1,4 +1,5 @@
-// The memory behind the blocks: K and V of each layer (see KvLayerView).
+// The memory behind the blocks on a CPU: K and V of each layer (see KvLayerView), and blocks that were
+// swapped out.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +16,36 @@ namespace celer {
 
 class KvCache {
  public:
-  static constexpr int64_t kBlockSize = 16;
   // Blocks whose rows of a head lie together, at most; fewer where rounding up to whole runs would waste
   // much.
   static constexpr int64_t kMinRunBlocks = 16, kMaxRunBlocks = 64;
 
-  static Result<KvCache> Make(const DecoderConfig& config, DType dtype, int64_t blocks, Allocator& allocator);
+  // Zeros.
+  static Result<KvCache> Make(const DecoderConfig& config, DType dtype, int64_t blocks, Allocator& allocator,
+                              int64_t host_blocks = 0);
 
   std::span<const KvLayerView> layers() const { return layers_; }
   int64_t blocks() const { return layers_.empty() ? 0 : layers_[0].blocks; }
+  int64_t host_blocks() const { return host_blocks_; }
+
+  void Clear(std::span<const int32_t> blocks);  // zeros
+  void Copy(std::span<const BlockCopy> copies);
+  void SwapOut(std::span<const BlockCopy> copies);
+  void SwapIn(std::span<const BlockCopy> copies);
 
  private:
+  // Calls visit(memory, bytes) for the parts of a block, always in the same order.
+  void ForParts(int32_t block, auto&& visit) const;
+  std::byte* HostBlock(int32_t block) const;
+
   std::vector<Buffer> buffers_;
   std::vector<KvLayerView> layers_;
+  Buffer host_;
+  int64_t host_blocks_ = 0;
 };
 
-// Keys and values of one token over all layers, scales included.
+// Keys and values over all layers, scales included.
+int64_t KvBlockBytes(const DecoderConfig& config, DType dtype);
 int64_t KvBytesPerToken(const DecoderConfig& config, DType dtype);
 
 }  // namespace celer

@@ -138,6 +138,26 @@ TEST(Sampler, LogprobsAreTheModelsOwn) {
   EXPECT_EQ(choice.top[1].token, 2);
 }
 
+TEST(Sampler, LogitsThatAreNotFiniteGiveNoToken) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  for (const float temperature : {0.0f, 1.0f})
+    for (size_t at = 0; at < 37; ++at) {
+      SamplingParams params;
+      params.temperature = temperature;
+      Sampler sampler(params, {});
+      std::vector<float> logits(37, -2.0f);
+      for (const float bad : {nan, -nan, inf}) {
+        logits[at] = bad;
+        EXPECT_EQ(sampler.Next(logits).token, Sampler::kNoToken);
+      }
+      // A token that cannot be is no fault, as long as there is another.
+      std::fill(logits.begin(), logits.end(), -inf);
+      EXPECT_EQ(sampler.Next(logits).token, Sampler::kNoToken);
+      logits[at] = -3e38f;
+      EXPECT_EQ(sampler.Next(logits).token, static_cast<int32_t>(at));
+    }
+}
+
 TEST(SamplingParams, BadValuesAreRefusedWithTheirName) {
   const auto message = [](auto change) {
     SamplingParams params;
@@ -158,6 +178,18 @@ TEST(SamplingParams, BadValuesAreRefusedWithTheirName) {
   EXPECT_NE(message([&](auto& p) { p.logit_bias = {{100, 1.0f}}; }).find("100"), std::string::npos);
   EXPECT_NE(message([&](auto& p) { p.logit_bias = {{5, nan}}; }).find("bias"), std::string::npos);
   EXPECT_EQ(message([&](auto&) {}), "accepted");
+}
+
+TEST(Sampler, AlternativesThatAreImpossibleAreReportedToo) {
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  const std::vector<float> logits = {kNever, 1, kNever, 2, kNever};
+  Sampler sampler({.logprobs = 4}, {});
+  const auto choice = sampler.Next(logits);
+  ASSERT_EQ(choice.top.size(), 4u);
+  const int32_t tokens[] = {3, 1, 0, 2};
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(choice.top[i].token, tokens[i]) << i;
+  EXPECT_TRUE(std::isfinite(choice.top[1].logprob));
+  EXPECT_EQ(choice.top[2].logprob, kNever);
 }
 
 }  // namespace

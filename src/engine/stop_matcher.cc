@@ -10,7 +10,10 @@ std::string StopMatcher::Push(std::string_view text) {
   held_ += text;
   size_t first = std::string::npos;
   for (const std::string& stop : stops_)
-    if (!stop.empty()) first = std::min(first, held_.find(stop));
+    if (const size_t at = stop.empty() ? std::string::npos : held_.find(stop); at < first) {
+      first = at;
+      found_ = stop;
+    }
   if (first != std::string::npos) {
     stopped_ = true;
     std::string out = held_.substr(0, first);

@@ -14,6 +14,7 @@ namespace celer {
 
 class AtomicFile {
  public:
+  // Removes what dead processes left of the same target.
   static Result<AtomicFile> Create(const std::filesystem::path& path);
   AtomicFile(AtomicFile&&) = default;
   ~AtomicFile();  // without Commit(): removes what was written
@@ -33,5 +34,8 @@ class AtomicFile {
   std::filesystem::path partial_;
   std::unique_ptr<std::FILE, Close> file_;  // empty after Commit() or a move
 };
+
+// Removes half-written files whose writers have died: of one target in the folder, or of all if it is empty.
+void RemoveLeftovers(const std::filesystem::path& folder, std::string_view target = "");
 
 }  // namespace celer

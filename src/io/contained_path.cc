@@ -37,9 +37,11 @@ Result<fs::path> ResolveInside(const fs::path& folder, std::string_view name, st
   bool inside = IsUnder(target, root);
   if (!inside && root.parent_path().filename() == "snapshots")
     inside = IsUnder(target, root.parent_path().parent_path() / "blobs");
-  if (!inside)
+  const bool weights = target.extension() == ".safetensors";
+  if (!inside && !(weights && target.filename() == relative.filename()))
     return Error::Corrupt(source, ": names the file '", Printable(name), "', a link that leads out of ",
-                          folder.string());
+                          folder.string(), " to '", Printable(target.string()),
+                          "'; a link of your own must lead to a file of the same name");
   if (!fs::is_regular_file(target, error))
     return Error::Corrupt(source, ": names '", Printable(name), "', which is not a regular file");
   return target;

@@ -9,8 +9,10 @@
 namespace celer {
 
 // The canonical path of the regular file `name` inside `folder`. Refuses absolute names, "..", and links that
-// lead elsewhere; the one exception is Hugging Face's download cache, where files of models--x/snapshots/y
-// are links to models--x/blobs. `source` is the file that holds the name.
+// lead out of the folder to anything but a model file of the same name: so users may keep weights elsewhere,
+// and a folder that somebody else made cannot have their other files read. In Hugging Face's download cache
+// files of models--x/snapshots/y are links to models--x/blobs, which are followed too. `source` is the file
+// that holds the name. See docs/adr/0002-trust.md.
 Result<std::filesystem::path> ResolveInside(const std::filesystem::path& folder, std::string_view name,
                                             std::string_view source);
 

@@ -371,15 +371,21 @@ Result<GgufFile> GgufFile::FromBytes(std::span<const std::byte> bytes, std::stri
   return out;
 }
 
-Result<GgufFile> GgufFile::Open(const std::filesystem::path& path) {
+Result<GgufFile> GgufFile::OpenOne(const std::filesystem::path& path) {
   CELER_ASSIGN(MappedFile file, MappedFile::Open(path));
   CELER_ASSIGN(GgufFile out, FromBytes(file.bytes(), path.string()));
-  out.file_ = std::move(file);
+  out.mapped_.push_back(std::move(file));
   return out;
 }
 
 void GgufFile::DropPages(const TensorRecord& tensor) const {
-  if (file_) file_->DropPages(tensor.bytes);
+  for (const MappedFile& file : mapped_) file.DropPages(tensor.bytes);  // a file ignores what is not its own
+}
+
+std::vector<std::filesystem::path> GgufFile::files() const {
+  std::vector<std::filesystem::path> out;
+  for (const MappedFile& file : mapped_) out.push_back(file.path());
+  return out;
 }
 
 std::string GgufTensorTypeName(uint32_t type) {

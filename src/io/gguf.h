@@ -1,4 +1,6 @@
 // GGUF v2 and v3, little-endian: typed metadata, a tensor table, then the tensors' data at aligned offsets.
+// A model may be split into parts, model-00001-of-00003.gguf and so on, in one folder: the first has the
+// metadata, all have tensors.
 #pragma once
 
 #include <cstddef>
@@ -49,13 +51,17 @@ class GgufFile {
  public:
   static constexpr int kMaxArrayDepth = 4;
 
+  // Of a split model any part may be named; the others are opened with it, and the result is the whole.
   static Result<GgufFile> Open(const std::filesystem::path& path);
-  // `bytes` outlive the result; `source` is what error sentences call it.
+  // One file. `bytes` outlive the result; `source` is what error sentences call it.
   static Result<GgufFile> FromBytes(std::span<const std::byte> bytes, std::string source);
+  // All parts of a split model in their order, at least one, as one.
+  static Result<GgufFile> Join(std::vector<GgufFile> parts);
 
   int version() const { return version_; }
   int64_t alignment() const { return alignment_; }
   const std::string& source() const { return source_; }
+  std::vector<std::filesystem::path> files() const;  // that were opened, in the order of the parts
 
   const std::vector<TensorRecord>& tensors() const { return tensors_.records(); }  // in the order of the file
   const TensorRecord* Find(std::string_view name) const { return tensors_.Find(name); }
@@ -78,7 +84,9 @@ class GgufFile {
   void DropPages(const TensorRecord& tensor) const;
 
  private:
-  std::optional<MappedFile> file_;
+  static Result<GgufFile> OpenOne(const std::filesystem::path& path);
+
+  std::vector<MappedFile> mapped_;  // one for each part
   std::string source_;
   int version_ = 0;
   int64_t alignment_ = 32;

@@ -6,6 +6,8 @@
 #include <fstream>
 #include <system_error>
 
+#include "io/ordered_json.h"
+
 namespace celer {
 namespace {
 
@@ -38,9 +40,8 @@ std::string Short(const nlohmann::json& value) {
   return text;
 }
 
-}  // namespace
-
-Result<nlohmann::json> ParseJson(std::string_view text, std::string_view source, const JsonLimits& limits) {
+template <class Json>
+Result<Json> Parse(std::string_view text, std::string_view source, const JsonLimits& limits) {
   if (text.size() > limits.max_bytes)
     return Error::Corrupt(source, ": ", text.size(), " bytes of JSON, at most ", limits.max_bytes,
                           " are accepted");
@@ -48,12 +49,23 @@ Result<nlohmann::json> ParseJson(std::string_view text, std::string_view source,
     return Error::Corrupt(source, ": JSON nested ", depth, " deep, at most ", limits.max_depth,
                           " is accepted");
   try {
-    return nlohmann::json::parse(text.begin(), text.end());
-  } catch (const nlohmann::json::parse_error& error) {
+    return Json::parse(text.begin(), text.end());
+  } catch (const typename Json::parse_error& error) {
     return Error::Corrupt(source, ": not valid JSON at byte ", error.byte);
-  } catch (const nlohmann::json::exception& error) {
+  } catch (const typename Json::exception& error) {
     return Error::Corrupt(source, ": not valid JSON: ", error.what());
   }
+}
+
+}  // namespace
+
+Result<nlohmann::json> ParseJson(std::string_view text, std::string_view source, const JsonLimits& limits) {
+  return Parse<nlohmann::json>(text, source, limits);
+}
+
+Result<nlohmann::ordered_json> ParseOrderedJson(std::string_view text, std::string_view source,
+                                                const JsonLimits& limits) {
+  return Parse<nlohmann::ordered_json>(text, source, limits);
 }
 
 Result<std::string> ReadTextFile(const std::filesystem::path& path, size_t max_bytes) {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/escape.h"
 #include "core/result.h"
 
 namespace celer {
@@ -23,10 +24,11 @@ Result<nlohmann::json> ParseJson(std::string_view text, std::string_view source,
                                  const JsonLimits& limits = {});
 Result<nlohmann::json> ReadJsonFile(const std::filesystem::path& path, const JsonLimits& limits = {});
 
-// As text, on one line or with this indent. What is not UTF-8 becomes U+FFFD: nothing is thrown.
+// As text, on one line or with this indent. What is not UTF-8 becomes U+FFFD: nothing is thrown. A terminal
+// can show it (core/escape.h).
 template <class Json>  // nlohmann::json or ordered_json
 std::string JsonText(const Json& value, int indent = -1) {
-  return value.dump(indent, ' ', false, Json::error_handler_t::replace);
+  return EscapedJson(value.dump(indent, ' ', false, Json::error_handler_t::replace));
 }
 
 // A whole text file of at most max_bytes.

@@ -80,6 +80,13 @@ TEST(Json, TypedFields) {
   EXPECT_FALSE(JsonFields::Of((*json)["list"], "config.json"));
 }
 
+TEST(Json, TextIsFitForATerminal) {
+  const nlohmann::json json = {{"k\x1b", "a\x7f\xc2\x9b\xe2\x80\xae\xe6\xa8\xa1"}};
+  const std::string text = JsonText(json);
+  EXPECT_EQ(text, "{\"k\\u001b\":\"a\\u007f\\u009b\\u202e\xe6\xa8\xa1\"}");
+  EXPECT_EQ(nlohmann::json::parse(text), json);
+}
+
 TEST(Printable, EscapesAndBounds) {
   EXPECT_EQ(Printable("model.norm"), "model.norm");
   EXPECT_EQ(Printable("a\nb\x1b[31m\x7f"), "a\\nb\\x1b[31m\\x7f");
@@ -88,6 +95,10 @@ TEST(Printable, EscapesAndBounds) {
   EXPECT_EQ(Printable("\xc0\xaf\xed\xa0\x80"), "\\xc0\\xaf\\xed\\xa0\\x80");  // overlong, surrogate
   EXPECT_EQ(Printable("\xc2\x9b"), "\\xc2\\x9b");                             // a control character as well
   EXPECT_EQ(Printable(std::string(1000, 'x'), 10), "xxxxxxxxxx...");
+  // U+202E turns what follows around, U+2028 ends a line
+  EXPECT_EQ(Printable("a\xe2\x80\xae"
+                      "b\xe2\x80\xa8"),
+            "a\\u202eb\\u2028");
 }
 
 }  // namespace

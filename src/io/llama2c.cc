@@ -181,7 +181,7 @@ Status Llama2cFile::MapTensors(std::span<const std::byte> bytes, size_t data_sta
     ffn_norms();
     mlp();
     final_norm();
-    cut.Skip(config_.seq_len, config_.head_dim() / 2);  // cosines and sines of the rope: computed anew
+    cut.Skip(config_.seq_len, config_.head_dim() / 2);  // cosines and sines of the rope: computed again
     cut.Skip(config_.seq_len, config_.head_dim() / 2);
   } else {
     attention_norms();

@@ -45,10 +45,8 @@ Result<SafetensorsModel> SafetensorsModel::Open(const fs::path& path) {
   const bool single = folder && fs::exists(path / "model.safetensors", ignored);
 
   if (!folder || single) {
-    fs::path file_path = path;
-    if (single) {
-      CELER_ASSIGN(file_path, ResolveInside(path, "model.safetensors", path.string()));
-    }
+    // The user named the folder, and this name comes from nowhere else: a link may lead anywhere.
+    const fs::path file_path = single ? path / "model.safetensors" : path;
     CELER_ASSIGN(auto file, SafetensorsFile::Open(file_path));
     model.files_.push_back(std::move(file));
     for (const TensorRecord& record : model.files_[0].tensors()) model.tensors_.Add(record);

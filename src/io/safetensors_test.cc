@@ -279,8 +279,25 @@ TEST(SafetensorsModel, ShardsMayNotLeaveTheFolder) {
     folder.Write("model/model.safetensors.index.json", "{\"weight_map\":{\"a\":\"" + name + "\"}}");
     EXPECT_THAT(OpenError(folder / "model"), HasSubstr("names the file '")) << name;
   }
-  fs::create_symlink("../outside.safetensors", folder / "model/model.safetensors");
-  EXPECT_THAT(OpenError(folder / "model"), HasSubstr("leads out of"));
+}
+
+TEST(SafetensorsModel, LinksOfTheUserAreFollowed) {
+  const TestFolder folder;
+  folder.Write("elsewhere/weights.safetensors", OneTensor("a"));
+  folder.Write("elsewhere/s1.safetensors", OneTensor("b"));
+  // The folder's one file, whatever it is called there.
+  fs::create_directories(folder / "one");
+  fs::create_symlink("../elsewhere/weights.safetensors", folder / "one/model.safetensors");
+  auto one = SafetensorsModel::Open(folder / "one");
+  ASSERT_TRUE(one) << one.error().message();
+  EXPECT_TRUE(one->Find("a"));
+  // A shard that keeps its name.
+  fs::create_directories(folder / "shards");
+  fs::create_symlink(folder / "elsewhere/s1.safetensors", folder / "shards/s1.safetensors");
+  folder.Write("shards/model.safetensors.index.json", R"({"weight_map":{"b":"s1.safetensors"}})");
+  auto shards = SafetensorsModel::Open(folder / "shards");
+  ASSERT_TRUE(shards) << shards.error().message();
+  EXPECT_TRUE(shards->Find("b"));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "core/dtype.h"
+#include "kernels/kv_block.h"
 
 namespace celer {
 
@@ -18,6 +19,10 @@ struct RaggedBatch {
   std::span<const int32_t> block_table;  // [seqs, max_blocks], which KV block holds positions 16i .. 16i+15
   int64_t max_blocks = 0;
   std::span<const int32_t> logit_rows;  // indices into tokens whose logits are asked for
+  // [seqs], or empty: how long the text is that each sequence began with. Rope scaling that depends on the
+  // length of a sequence takes it to be that long from its first token on, however it is cut into batches.
+  // Empty: up to its last token here.
+  std::span<const int32_t> prompt_lengths = {};
 
   int64_t token_count() const { return static_cast<int64_t>(tokens.size()); }
   int64_t seqs() const { return static_cast<int64_t>(seq_start.size()) - 1; }
@@ -34,7 +39,7 @@ struct KvLayerView {
   DType dtype = DType::kF16;  // f32, f16, bf16 or i8
   int64_t blocks = 0;
   int64_t kv_heads = 0;
-  int64_t block_size = 16;
+  int64_t block_size = kKvBlockTokens;
   int64_t head_dim = 0;
   int64_t run = 1;  // a power of two
 

@@ -2,8 +2,13 @@
 
 #include "kernels/activation/activation.h"
 #include "kernels/attention/attention.h"
+#include "kernels/conv/conv.h"
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/gemm/gemm.h"
 #include "kernels/matmul/matmul.h"
+#include "kernels/pool/pool.h"
 #include "kernels/rope/rotate.h"
+#include "kernels/rows/rows.h"
 
 namespace celer {
 
@@ -11,7 +16,12 @@ std::vector<OperatorInfo> KernelOperators() {
   return {Describe<const MatmulKernels*>("matmul", MatmulVariants()),
           Describe<AttentionFn>("attention", AttentionVariants()),
           Describe<ActivateMulFn>("activation", ActivateMulVariants()),
-          Describe<RotateHeadsFn>("rope", RotateHeadsVariants())};
+          Describe<RotateHeadsFn>("rope", RotateHeadsVariants()),
+          Describe<const GemmKernels*>("gemm", GemmVariants()),
+          Describe<const ConvKernels*>("conv", ConvVariants()),
+          Describe<const PoolKernels*>("pool", PoolVariants()),
+          Describe<const ElementwiseKernels*>("elementwise", ElementwiseVariants()),
+          Describe<const RowKernels*>("rows", RowVariants())};
 }
 
 }  // namespace celer

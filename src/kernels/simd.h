@@ -187,7 +187,8 @@ CELER_INLINE void ExpInPlace(Simd::F (&x)[kN]) {
   for (int i = 0; i < kN; ++i) p[i] = S::Fma(p[i], r[i], S::Set(0.5f));
   for (int i = 0; i < kN; ++i) p[i] = S::Add(S::Fma(S::Mul(r[i], r[i]), p[i], r[i]), S::Set(1.0f));
   for (int i = 0; i < kN; ++i) {
-    S::F e = S::ScaleByLowBits(p[i], t[i]);
+    // Adds nothing, unless it is NaN, whose low bits would have made it some number.
+    S::F e = S::Fma(p[i], S::Set(0.0f), S::ScaleByLowBits(p[i], t[i]));
     if (kUpper) e = S::IfLess(high, x[i], S::Set(__builtin_inff()), e);
     x[i] = S::IfLess(x[i], low, S::Set(0.0f), e);
   }

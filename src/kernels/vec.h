@@ -1,5 +1,5 @@
 // Four floats at a time in the compiler's own vector type: the same source on every CPU. The order of
-// additions depends on n alone, so a row's result does not change with its company in the batch.
+// additions depends on n alone, so a row's result does not change with the rest of the batch.
 #pragma once
 
 #include <cstdint>

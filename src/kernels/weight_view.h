@@ -5,40 +5,52 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "core/dtype.h"
-#include "formats/int4.h"
+#include "core/result.h"
+#include "formats/weight_format.h"
 
 namespace celer {
 
+struct MatmulKernels;  // kernels/matmul/matmul.h
+
 struct WeightView {
-  // kStored: rows of a plain or GGUF block type, exactly as they lie in the file.
-  // kInt8, kInt4: celer's own, made while loading; see formats/int8.h and formats/int4.h.
-  enum class Kind : uint8_t { kStored, kInt8, kInt4 };
+  using Kind = WeightKind;
 
   Kind kind = Kind::kStored;
   DType dtype = DType::kF32;  // of kStored
   int64_t rows = 0;
   int64_t cols = 0;
-  const std::byte* data = nullptr;  // [rows, row_bytes]
-  int64_t row_bytes = 0;
-  const float* scales = nullptr;      // kInt8: [rows, cols / group]
-  const Int4Group* params = nullptr;  // kInt4: [rows, cols / group]
-  int64_t group = 0;                  // kInt8, kInt4: columns that share a scale
-  // The same matrix in the order of the matmul variant in use (kernels/matmul/packed.h), or none. celer's own
-  // kinds may exist in this form alone, with data == nullptr.
+  const std::byte* data = nullptr;
+  int64_t row_bytes = 0;  // from one row of data to the next; more than a row has in a slice of columns
+  const void* scales = nullptr;  // celer's own kinds: [rows, cols / group] of the kind's ScaleType
+  int64_t group = 0;             // of those: columns that share a scale
+  int64_t scale_row_bytes = 0;   // from one row's scales to the next; 0: nothing is between them
+  // The same matrix in the order of one matmul variant (kernels/matmul/cpu/packed.h), or none. celer's own
+  // kinds may exist in this form alone, with data == nullptr. PackedView() sets the three together.
   const std::byte* packed = nullptr;
+  const MatmulKernels* packed_for = nullptr;  // the variant that packed it, and that multiplies with it
+  int64_t packed_group_bytes = 0;             // from one group of its interleaved rows to the next
+  std::string_view name = {};  // of the tensor in its file, which keeps it; for error sentences
 
   explicit operator bool() const { return data != nullptr || packed != nullptr; }
   const std::byte* Row(int64_t row) const { return data + row * row_bytes; }
+  const void* RowScales(int64_t row) const;
   int64_t groups_per_row() const { return group > 0 ? cols / group : 0; }
+
+  WeightFormatSpec format() const { return {kind, dtype, group == cols ? 0 : group}; }
+  std::string FormatName() const { return format().Name(); }  // "q4_1", "int4-g32"
+  bool contiguous() const;  // in data and scales, rows follow each other with nothing between them
 
   // Everything one pass over the matrix must read.
   int64_t bytes() const;
-  std::string FormatName() const;  // "q4_1", "int4-g32"
 
-  // Rows [begin, begin + count) as a matrix of their own.
-  WeightView Slice(int64_t begin, int64_t count) const;
+  // Rows or columns [begin, begin + count) as a matrix over the same memory; an error where the format cannot
+  // be cut. Where only the packed form cannot, the slice has the stored form alone, which any variant
+  // multiplies with, slowly: slice before packing, or at multiples of PackedGrid.
+  Result<WeightView> SliceRows(int64_t begin, int64_t count) const;
+  Result<WeightView> SliceColumns(int64_t begin, int64_t count) const;
 };
 
 // One row as floats; out holds cols.

@@ -44,7 +44,7 @@ constexpr Row kMachines[] = {
     // AMD Instinct MI300X data sheet.
     {"mi300x",         "data sheet, matrix cores",                    192,  5300, 163.4, 1307.4, 1307.4, 2614.9, 2614.9},
     // AMD: 16 Zen 4 cores, two 256-bit FMAs per cycle each, at about 5.34 GHz; DDR5-5200 on two channels, of
-    // which some 67 GB/s are reached in practice; 128 GB at most.
+    // which about 67 GB/s are reached in practice; 128 GB at most.
     {"ryzen-7950x",    "data sheet, 16 cores x 5.34 GHz",             128,  83.2,   2.735,  0,      5.47,  10.94,    0},
     // AMD EPYC 9654: 96 Zen 4 cores at the 2.4 GHz base clock, twelve channels of DDR5-4800, 768 GiB fitted.
     {"epyc-9654",      "data sheet, 96 cores x 2.4 GHz",              768, 460.8,   7.373,  0,     14.75,  29.49,    0},

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 // One more whenever the loops or what they count change, so that older results are not mixed with new ones.
-constexpr int kProbeVersion = 4;
+constexpr int kProbeVersion = 5;
 constexpr uintmax_t kMaxCacheFile = 1 << 20;
 
 uint64_t Fnv1a(const std::string& text) {
@@ -89,6 +89,7 @@ Json ToJson(const DeviceProbe& probe) {
   const Machine& m = probe.machine;
   return {{"device", probe.device.ToString()},
           {"quick", probe.quick},
+          {"cores", probe.cores},
           {"clock_hz", probe.clock_hz},
           {"seconds", probe.seconds},
           {"machine",
@@ -108,6 +109,7 @@ Result<DeviceProbe> FromJson(const Json& json) {
   Reader reader(json);
   reader.Read("device", device);
   reader.Read("quick", probe.quick);
+  reader.Read("cores", probe.cores);
   reader.Read("clock_hz", probe.clock_hz);
   reader.Read("seconds", probe.seconds);
   const Json* machine_json = reader.Object("machine");
@@ -267,10 +269,15 @@ Result<Measured> LoadOrMeasure(Device device, const MeasureOptions& options) {
     if (parsed)
       cache = *std::move(parsed);
     else
-      log::Info("{}: {}; this machine is measured anew", file.string(), parsed.error().message());
+      log::Info("{}: {}; measuring this machine again", file.string(), parsed.error().message());
   }
+  // Each number of cores is measured by itself: bandwidth does not grow with it evenly.
+  const int cores = device.is_cpu() ? CoresToProbe(options.probe) : 0;
+  const auto is_wanted = [&](const DeviceProbe& probe) {
+    return probe.device == device && probe.cores == cores;
+  };
   for (const DeviceProbe& probe : cache.devices)
-    if (probe.device == device && !options.remeasure && (!probe.quick || options.probe.quick))
+    if (is_wanted(probe) && !options.remeasure && (!probe.quick || options.probe.quick))
       return Measured{probe, true, file};
 
   if (!options.allow_measure)
@@ -279,7 +286,7 @@ Result<Measured> LoadOrMeasure(Device device, const MeasureOptions& options) {
                device.is_cpu() ? ProbeCpu(options.probe) : ProbeGpu(device.index, options.probe));
   Measured measured{std::move(fresh), false, {}};
   if (!cached) return measured;
-  std::erase_if(cache.devices, [device](const DeviceProbe& probe) { return probe.device == device; });
+  std::erase_if(cache.devices, is_wanted);
   cache.devices.push_back(measured.probe);
   if (const Status saved = WriteFile(file, internal::PrintMachineCache(cache)); !saved)
     log::Warning("{}; the result is not kept (set CELER_CACHE to a folder that can be written)",
@@ -289,10 +296,11 @@ Result<Measured> LoadOrMeasure(Device device, const MeasureOptions& options) {
   return measured;
 }
 
-Result<Machine> LoadOrMeasureThisMachine(bool allow_measure, std::optional<Device> device) {
+Result<Machine> LoadOrMeasureThisMachine(bool allow_measure, std::optional<Device> device, int cores) {
   if (!device) device = CudaDeviceCount() > 0 ? Device::Cuda(0) : Device::Cpu();
   MeasureOptions options;
   options.allow_measure = allow_measure;
+  options.probe.cores = cores;
   CELER_ASSIGN(Measured measured, LoadOrMeasure(*device, options));
   return std::move(measured.probe.machine);
 }

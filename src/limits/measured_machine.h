@@ -27,14 +27,14 @@ struct Measured {
   std::filesystem::path cache_file;  // where it was found or saved; empty if neither
 };
 
-// From the cache, or by measuring. A corrupt or outdated cache is measured anew; one that cannot be written
+// From the cache, or by measuring. A corrupt or outdated cache is measured again; one that cannot be written
 // is a warning. Results of CELER_FORCE'd probe loops never enter the cache.
 Result<Measured> LoadOrMeasure(Device device, const MeasureOptions& options = {});
 
 // For `--machine this`: without a device, the first GPU if there is one, else the CPU. With allow_measure
-// false a machine that was not measured before is NotFound.
+// false a machine that was not measured before is NotFound. `cores` of a CPU; 0: all.
 Result<Machine> LoadOrMeasureThisMachine(bool allow_measure = true,
-                                         std::optional<Device> device = std::nullopt);
+                                         std::optional<Device> device = std::nullopt, int cores = 0);
 
 // $CELER_CACHE, else $XDG_CACHE_HOME/celer, else ~/.cache/celer; empty if none of these is set.
 std::filesystem::path DefaultCacheDir();

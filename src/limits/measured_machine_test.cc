@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 
+#include "core/cpu_features.h"
+
 namespace celer {
 namespace {
 
@@ -80,9 +82,9 @@ TEST(MeasuredMachine, CorruptCachesAreRefused) {
       "{}",
       "7",
       good.substr(0, good.size() / 2),
-      replaced("\"celer_probe\": 4", "\"celer_probe\": 0"),
-      replaced("\"celer_probe\": 4", "\"celer_probe\": 1.5"),
-      replaced("\"celer_probe\": 4", "\"celer_probe\": 1e300"),
+      replaced("\"celer_probe\": 5", "\"celer_probe\": 0"),
+      replaced("\"celer_probe\": 5", "\"celer_probe\": 1.5"),
+      replaced("\"celer_probe\": 5", "\"celer_probe\": 1e300"),
       replaced("\"a machine\"", "\"another machine\""),
       replaced("\"a machine\"", "3"),
       replaced("\"device\": \"cpu\"", "\"device\": \"tpu\""),
@@ -104,6 +106,32 @@ TEST(MeasuredMachine, FileNameFollowsTheDescription) {
   EXPECT_NE(MachineCacheFileName("x"), MachineCacheFileName("y"));
   EXPECT_EQ(MachineCacheFileName("x").size(), std::string("machine-0123456789abcdef.json").size());
   EXPECT_EQ(MachineDescription(), MachineDescription());
+}
+
+// Two threads do not have the bandwidth of 96 cores.
+TEST(MeasuredMachine, EveryNumberOfCoresIsMeasuredByItself) {
+  const ScratchDir dir;
+  MeasureOptions options;
+  options.probe.quick = true;
+  options.cache_dir = dir.path();
+  const int all = HostCpu().usable_cores;
+  const Result<Measured> whole = LoadOrMeasure(Device::Cpu(), options);
+  options.probe.cores = 1;
+  const Result<Measured> one = LoadOrMeasure(Device::Cpu(), options);
+  ASSERT_TRUE(whole && one);
+  EXPECT_EQ(whole->probe.cores, all);
+  EXPECT_EQ(one->probe.cores, 1);
+  EXPECT_TRUE(one->probe.machine.name.ends_with(", 1 core")) << one->probe.machine.name;
+  EXPECT_EQ(one->from_cache, all == 1);
+  if (all > 1) {
+    EXPECT_LT(one->probe.machine.flops.at("f32"), 0.8 * whole->probe.machine.flops.at("f32"));
+  }
+  // Both are remembered, and more cores than there are is all of them.
+  EXPECT_TRUE(LoadOrMeasure(Device::Cpu(), options)->from_cache);
+  options.probe.cores = all + 7;
+  const Result<Measured> more = LoadOrMeasure(Device::Cpu(), options);
+  EXPECT_TRUE(more->from_cache);
+  EXPECT_EQ(more->probe.machine.read_bytes_per_s, whole->probe.machine.read_bytes_per_s);
 }
 
 TEST(MeasuredMachine, MeasuresOnceThenReadsTheCache) {

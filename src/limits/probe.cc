@@ -317,13 +317,18 @@ const Rate* DeviceProbe::Find(std::string_view what) const {
   return nullptr;
 }
 
+int CoresToProbe(const ProbeOptions& options) {
+  const int all = HostCpu().usable_cores;
+  return options.cores > 0 ? std::min(options.cores, all) : all;
+}
+
 Result<DeviceProbe> ProbeCpu(const ProbeOptions& options) {
 #if !defined(__OPTIMIZE__)
   log::Warning("probe: this is a build without optimization; its rates are not the machine's");
 #endif
   const Clock::time_point begin = Clock::now();
   const CpuFeatures& cpu = HostCpu();
-  const int all = cpu.usable_cores;
+  const int all = CoresToProbe(options);
   const Effort bandwidth = {options.quick ? 0.15 : 1.2, options.quick ? 5 : 10};
   const Effort peak = {options.quick ? 0.06 : 0.5, 10};
   const auto announce = [&options](const std::string& what) {
@@ -333,6 +338,7 @@ Result<DeviceProbe> ProbeCpu(const ProbeOptions& options) {
   DeviceProbe result;
   result.device = Device::Cpu();
   result.quick = options.quick;
+  result.cores = all;
   announce("clock");
   result.clock_hz = MeasureClock();
 

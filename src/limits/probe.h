@@ -36,14 +36,19 @@ struct DeviceProbe {
   double clock_hz = 0;  // CPU: cycles per second seen while one core was busy
   double seconds = 0;   // how long the measurement took
   bool quick = false;   // measured with ProbeOptions::quick
+  int cores = 0;        // CPU: how many were measured together
 
   const Rate* Find(std::string_view what) const;
 };
 
 struct ProbeOptions {
-  bool quick = false;                                   // a third of the time, for tests and impatience
+  bool quick = false;  // a third of the time, for tests and impatience
+  int cores = 0;       // CPU: this many of its cores; 0, or more than there are: all
   std::function<void(std::string_view what)> progress;  // called before each quantity
 };
+
+// How many cores a probe with these options measures.
+int CoresToProbe(const ProbeOptions& options);
 
 Result<DeviceProbe> ProbeCpu(const ProbeOptions& options = {});
 Result<DeviceProbe> ProbeGpu(int index,

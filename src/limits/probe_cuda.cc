@@ -105,9 +105,9 @@ Status CheckGpu(int index) {
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error == cudaErrorInsufficientDriver)
     return Error::NotFound("cuda:", index, ": there is no NVIDIA driver, or it is too old for CUDA ",
-                           CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10, "; use --device cpu");
+                           CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10, "; use `device` cpu");
   if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0))
-    return Error::NotFound("cuda:", index, ": there is no CUDA device; use --device cpu");
+    return Error::NotFound("cuda:", index, ": there is no CUDA device; use `device` cpu");
   CELER_RETURN_IF_ERROR(CudaStatus(error, fmt::format("cuda:{}: starting the driver", index)));
   if (index < 0 || index >= count)
     return Error::NotFound("cuda:", index, ": there ",

@@ -7,9 +7,9 @@
 
 namespace celer::probe {
 
-// Reads a buffer once, front to back, as four streams side by side or as one: which is faster is the core's
-// affair (a Neoverse-V1: 28 GB/s with one, 45 with four; a Neoverse-N1: 20 with one, 15 with four).
-// `data` is 64-byte aligned, `bytes` a multiple of kStreamBytes. Returns the xor of its 64-bit words.
+// Reads a buffer once, front to back, as four streams side by side or as one. Which is faster depends on the
+// core (a Neoverse-V1: 28 GB/s with one, 45 with four; a Neoverse-N1: 20 with one, 15 with four). `data` is
+// 64-byte aligned, `bytes` a multiple of kStreamBytes. Returns the xor of its 64-bit words.
 using ReadFn = uint64_t (*)(const void* data, size_t bytes);
 
 // Copies without overlap; the same alignment and multiple.

@@ -7,7 +7,7 @@ namespace celer::probe {
 // bfmmla: [2, 4] x [4, 2] into [2, 2] f32, 16 multiply-adds. The sum is also a factor (sum += sum * 0): where
 // it is only added to, Neoverse-V1 mostly keeps to two of its four pipes, and the peak would depend on luck.
 int64_t PeakBf16Bfmmla(int64_t iterations) {
-  constexpr int kChains = 24;  // four pipes of at most five cycles' latency, and some
+  constexpr int kChains = 24;  // four pipes of at most five cycles' latency, and a few more
   bfloat16x8_t zero = vreinterpretq_bf16_u16(vdupq_n_u16(0));
   float32x4_t sum[kChains];
 #pragma GCC unroll 24

@@ -7,7 +7,7 @@ namespace celer::probe {
 // sdot: four dot products of four, 16 multiply-adds. The sum is also a factor (sum += sum * 0): where it is
 // only added to, Neoverse-V1 mostly keeps to two of its four pipes, and the peak would depend on luck.
 int64_t PeakInt8Sdot(int64_t iterations) {
-  constexpr int kChains = 24;  // four pipes of at most five cycles' latency, and some
+  constexpr int kChains = 24;  // four pipes of at most five cycles' latency, and a few more
   int8x16_t zero = vdupq_n_s8(0);
   int32x4_t sum[kChains];
 #pragma GCC unroll 24

@@ -7,7 +7,7 @@ namespace celer::probe {
 // Eight multiply-adds per fmla. The sum is also a factor (sum += sum * 0): where it is only added to,
 // Neoverse-V1 mostly keeps to two of its four pipes, and the peak would depend on luck.
 int64_t PeakF16Neon(int64_t iterations) {
-  constexpr int kChains = 24;  // four pipes of at most five cycles' latency, and some
+  constexpr int kChains = 24;  // four pipes of at most five cycles' latency, and a few more
   float16x8_t zero = vdupq_n_f16(0);
   float16x8_t sum[kChains];
 #pragma GCC unroll 24

@@ -1,6 +1,6 @@
 // The forward pass of decoder.h on a GPU. The five operators of a layer are the same; what differs is that
 // batch, weights, activations and KV live in the GPU's memory and that a decode step is one captured graph,
-// which is why it has a class of its own beside Decoder.
+// which is why it has a class of its own beside CpuDecoder.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,20 @@
 #include <utility>
 #include <vector>
 
+#include "celer/options.h"
 #include "core/dtype.h"
 #include "core/result.h"
 #include "core/stream.h"
 #include "kernels/batch.h"
-#include "models/decoder.h"
+#include "models/cuda_memory_plan.h"
+#include "models/kv_budget.h"
+#include "models/layer_watch.h"
+#include "models/model.h"
 #include "models/op_profile.h"
-#include "models/step_launch.h"
 
 namespace celer {
+
+class CudaKv;
 
 namespace cuda {
 struct SampleRow;
@@ -30,31 +35,18 @@ struct CudaDecoderOptions {
   int device = 0;
   WeightOptions weights = {};
   DType kv = DType::kF16;    // f16, bf16, i8 or fp8 e4m3
-  int64_t context = 4096;    // positions that fit into the KV, a multiple of 16
+  int64_t context = 4096;    // the longest sequence in tokens
   int64_t max_tokens = 512;  // of one batch
   bool exact = false;        // every product by the decode kernels, also for long prompts
-  bool wide = true;          // warpgroup products where the GPU has them; else as on a GPU without
+  bool wgmma = true;         // warpgroup products where the GPU has them; else as on a GPU without
   StepLaunch launch = StepLaunch::kFused;
+  KvBudget kv_budget = {};  // its context is the one above
 };
-
-// Bytes that a model needs on a GPU, before anything is allocated.
-struct CudaMemoryPlan {
-  int64_t weights = 0, kv = 0, workspace = 0, staging = 0, free = 0;  // staging: while weights are loaded
-  int64_t kv_per_token = 0;
-  int64_t total() const { return weights + kv + workspace + staging; }
-  std::string ToString() const;
-  // The nearest setting that fits, for a plan that does not: fewer tokens, or lighter weights in that order.
-  std::string Remedy(std::span<const std::pair<std::string, int64_t>> lighter_weights,
-                     int64_t narrow_kv_per_token) const;
-};
-
-// Whether a GPU of this compute capability runs the kernels; one sentence if not.
-Status CheckCapability(int device, const std::string& name, int major, int minor);
 
 class CudaDecoder {
  public:
   // Uploads the weights of `host`, which holds them as its file does and is not needed afterwards.
-  static Result<std::unique_ptr<CudaDecoder>> Make(const Decoder& host, const CudaDecoderOptions& options);
+  static Result<std::unique_ptr<CudaDecoder>> Make(const Model& host, const CudaDecoderOptions& options);
   // The same architecture with random weights made on the GPU, for benchmarks.
   static Result<std::unique_ptr<CudaDecoder>> Random(const DecoderConfig& config,
                                                      const CudaDecoderOptions& options);
@@ -65,23 +57,26 @@ class CudaDecoder {
   int64_t device_bytes() const;     // weights
   int64_t peak_load_bytes() const;  // weights and staging while loading
   const CudaMemoryPlan& plan() const;
-  int64_t buffer_bytes() const;  // KV and workspace, without what sampling may add
+  int64_t buffer_bytes() const;  // workspace, without what sampling may add
   const std::map<std::string, int64_t>& bytes_by_format() const;
   const std::string& device_name() const;
   int device() const;
+
+  // Where keys and values are, for all batches from the first on. `kv` is of this model and device, and
+  // outlives the decoder.
+  Status UseKv(const CudaKv& kv);
 
   // Runs a batch; the logits of batch.logit_rows stay on the GPU until they are asked for.
   Status Forward(const RaggedBatch& batch);
   // [rows, vocab] of the last Forward or Decode; waits for it. Valid until the next call.
   Result<std::span<const float>> Logits();
 
-  // Queues one step of decoding: one token for each of `positions`, each its own sequence with its row of
-  // `block_table`. The next tokens, the most likely ones or sampled as SetSampling() said, become the next
-  // step's input on the GPU. `tokens` may be empty: those that the step before chose.
+  // Queues one step of decoding: a batch with one token of each of up to kMaxDecode sequences. The next
+  // tokens, the most likely ones or sampled as SetSampling() said, become the next step's input on the GPU.
+  // `batch.tokens` may be empty: those that the step before chose. `batch.logit_rows` is not read: every
+  // token has logits.
   enum class Choose { kMostLikely, kSampled };
-  Status Decode(std::span<const int32_t> tokens, std::span<const int32_t> positions,
-                std::span<const int32_t> block_table, int64_t max_blocks,
-                Choose choose = Choose::kMostLikely);
+  Status Decode(const RaggedBatch& batch, Choose choose = Choose::kMostLikely);
   // Waits for the tokens that the step at these positions chose; at most a few steps back.
   Status ChosenTokens(std::span<const int32_t> positions, std::span<int32_t> tokens);
   // Of row `row` of that step, once its tokens are here; for rows that ask for logprobs.
@@ -104,7 +99,10 @@ class CudaDecoder {
 
   static constexpr int64_t kMaxDecode = 64;
   int64_t max_logit_rows() const;
-  bool decodes_in_one_kernel() const;
+  bool decodes_in_one_kernel() const;  // known from UseKv() on
+
+  // What CpuDecoder::set_watch does; for Forward().
+  void set_watch(LayerWatch watch);
 
   Status Synchronize();
 

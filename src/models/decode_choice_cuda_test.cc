@@ -1,10 +1,11 @@
-// The logits and the choice at the end of a decode step in one kernel: ties, NaN, odd vocabularies, and steps
-// that follow each other without the host.
+// The logits and the choice at the end of a decode step in one kernel: ties, what is not finite, odd
+// vocabularies, and steps that follow each other without the host.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -15,7 +16,7 @@
 #include "kernels/decode_step/decode_step_cuda.h"
 #include "kernels/sample/sample_cuda.h"
 #include "kernels/test_util.h"
-#include "models/cuda_decoder.h"
+#include "models/cuda_decoder_test_util.h"
 #include "weights/device_weights.h"
 
 namespace celer::cuda {
@@ -24,12 +25,14 @@ namespace {
 using celer::testing::RandomFloats;
 using testing::OnDevice;
 
-// The first of the largest; what is not a number never wins over one that is.
+// The first of the largest; none if one is not a number or infinite.
 int Largest(const float* logits, int64_t vocab) {
-  int best = -1;
-  for (int i = 0; i < vocab; ++i)
-    if (!std::isnan(logits[i]) && (best < 0 || logits[i] > logits[best])) best = i;
-  return std::max(best, 0);
+  int best = 0;
+  for (int i = 0; i < vocab; ++i) {
+    if (std::isnan(logits[i])) return kNoToken;
+    if (logits[i] > logits[best]) best = i;
+  }
+  return std::isfinite(logits[best]) ? best : kNoToken;
 }
 
 // One layer whose head can be chosen row by row.
@@ -80,9 +83,10 @@ class OneLayer {
     step_.qkv.rope_cos = cosines_.get(), step_.qkv.rope_sin = sines_.get();
     args_.layers = {&step_, 1};
     std::vector<int32_t> table;
-    for (int i = 0; i < 4 * kContext / kKvBlock; ++i) table.push_back(i);
+    for (int i = 0; i < 4 * kContext / kKvBlockTokens; ++i) table.push_back(i);
     table_.emplace(table);
-    args_.batch = {ids_.get(), positions_.get(), sequence_.get(), table_->get(), kContext / kKvBlock, tokens};
+    args_.batch = {ids_.get(),    positions_.get(),          sequence_.get(),
+                   table_->get(), kContext / kKvBlockTokens, tokens};
     args_.heads = kHeads;
     args_.scale = 0.125f;
     args_.head.out = logits_.get();
@@ -110,13 +114,17 @@ class OneLayer {
       const auto i = static_cast<size_t>(t);
       const bool chosen = choose && t < tokens_;
       EXPECT_EQ(after[i], before[i] + chosen);
-      EXPECT_EQ(ids[i], chosen ? Largest(logits.data() + int64_t{t} * vocab_, vocab_) : ids_before[i]);
+      const int largest = chosen ? Largest(logits.data() + int64_t{t} * vocab_, vocab_) : ids_before[i];
+      EXPECT_EQ(ids[i], std::max(largest, 0)) << "the next step's input must be in the vocabulary";
       if (chosen) {
-        EXPECT_EQ(host_[before[i] % kHostSlots * 4 + t], ids[i]);
+        EXPECT_EQ(host_[before[i] % kHostSlots * 4 + t], largest);
       }
     }
   }
   std::vector<float> Logits() const { return logits_.Read(); }
+  int32_t LastToken(int t) const {
+    return host_[(positions_.Read()[static_cast<size_t>(t)] - 1) % kHostSlots * 4 + t];
+  }
   // One step with the head as a kernel of its own: what is left to it where the formats do not go together.
   void StepAndHead() {
     const MatvecArgs head = args_.head;
@@ -194,13 +202,19 @@ TEST(DecodeChoice, LogitsAreThoseOfTheHeadAlone) {
     }
 }
 
-TEST(DecodeChoice, NeverTakesWhatIsNotANumber) {
+TEST(DecodeChoice, ThereIsNoTokenWhereOneIsNotANumber) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
   OneLayer some(
       "bf16", 1000, 1000, [](int r) { return r % 3 == 1 ? r : -1; }, 2);
   some.Step(true);
   EXPECT_TRUE(std::isnan(some.Logits()[0]));
   EXPECT_FALSE(std::isnan(some.Logits()[1]));
+  EXPECT_EQ(some.LastToken(0), kNoToken);
+  some.Step(true);  // goes on from a token of the vocabulary
+  OneLayer last(
+      "bf16", 1003, 1003, [](int r) { return r == 1002 ? -1 : r; }, 4);
+  last.Step(true);
+  EXPECT_EQ(last.LastToken(3), kNoToken);
   OneLayer none(
       "bf16", 1000, 1, [](int) { return -1; }, 3);
   none.Step(true);
@@ -233,14 +247,11 @@ Generated Generate(const char* weights, size_t count, bool tied,
   config.tied_embeddings = tied;
   CudaDecoderOptions options;
   options.weights = *WeightOptions::Parse(weights);
-  options.context = kBlocks * 16 * 5;
+  options.context = kBlocks * 16;
   options.max_tokens = 64;
-  auto decoder = CudaDecoder::Random(config, options);
-  if (!decoder) {
-    ADD_FAILURE() << decoder.error().message();
-    return {};
-  }
-  EXPECT_TRUE((*decoder)->decodes_in_one_kernel());
+  const auto decoder = MakeRandomDecoder(config, options, kBlocks * 5);
+  if (!decoder) return {};
+  EXPECT_TRUE(decoder->decodes_in_one_kernel());
   std::vector<int32_t> table(static_cast<size_t>(kBlocks) * 5);
   for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(i);
   const auto prompt = [&](size_t sequence, int length) {
@@ -248,12 +259,12 @@ Generated Generate(const char* weights, size_t count, bool tied,
     for (int i = 0; i < length; ++i) tokens.push_back(i * 7 % 1001), positions.push_back(i);
     const std::vector<int32_t> starts = {0, length};
     const auto status =
-        (*decoder)->Forward({.tokens = tokens,
-                             .positions = positions,
-                             .seq_start = starts,
-                             .block_table = std::span(table).subspan(sequence * kBlocks, kBlocks),
-                             .max_blocks = kBlocks,
-                             .logit_rows = {}});
+        decoder->Forward({.tokens = tokens,
+                          .positions = positions,
+                          .seq_start = starts,
+                          .block_table = std::span(table).subspan(sequence * kBlocks, kBlocks),
+                          .max_blocks = kBlocks,
+                          .logit_rows = {}});
     EXPECT_TRUE(status) << status.error().message();
   };
   std::vector<int32_t> positions, tokens;
@@ -271,19 +282,26 @@ Generated Generate(const char* weights, size_t count, bool tied,
     const auto choose = step == 8 ? CudaDecoder::Choose::kSampled : CudaDecoder::Choose::kMostLikely;
     if (step == 8) {
       const std::vector<cuda::SampleRow> rows(count);  // the largest
-      EXPECT_TRUE((*decoder)->SetSampling(rows));
+      EXPECT_TRUE(decoder->SetSampling(rows));
     }
-    const auto queued = (*decoder)->Decode(alone ? std::span<const int32_t>() : tokens, positions,
-                                           std::span(table).first(count * kBlocks), kBlocks, choose);
+    std::vector<int32_t> starts(count + 1);
+    std::iota(starts.begin(), starts.end(), 0);
+    const auto queued = decoder->Decode({.tokens = alone ? std::span<const int32_t>() : tokens,
+                                         .positions = positions,
+                                         .seq_start = starts,
+                                         .block_table = std::span(table).first(count * kBlocks),
+                                         .max_blocks = kBlocks,
+                                         .logit_rows = {}},
+                                        choose);
     EXPECT_TRUE(queued) << queued.error().message();
-    auto logits = (*decoder)->Logits();
+    auto logits = decoder->Logits();
     if (!logits) {
       ADD_FAILURE() << logits.error().message();
       return {};
     }
     EXPECT_EQ(logits->size(), count * kVocab);
     out.logits.insert(out.logits.end(), logits->begin(), logits->end());
-    EXPECT_TRUE((*decoder)->ChosenTokens(positions, tokens));
+    EXPECT_TRUE(decoder->ChosenTokens(positions, tokens));
     for (size_t i = 0; i < count; ++i) {
       EXPECT_EQ(tokens[i], cuda::Largest(logits->data() + i * kVocab, kVocab)) << "step " << step;
       ++positions[i];

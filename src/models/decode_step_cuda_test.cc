@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "core/device.h"
-#include "models/cuda_decoder.h"
+#include "kernels/test_util.h"
+#include "models/cuda_decoder_test_util.h"
 
 namespace celer {
 namespace {
@@ -48,15 +49,13 @@ std::vector<float> RunCounts(const Shape& shape, const char* weights, const std:
   constexpr int64_t kBlocks = 64;  // of 16 positions, for each sequence
   CudaDecoderOptions options;
   options.weights = *WeightOptions::Parse(weights);
-  options.context = kBlocks * 16 * static_cast<int64_t>(prompts.size());
+  options.context = kBlocks * 16;
   options.max_tokens = 1024;
   options.launch = whole_step ? StepLaunch::kFused : StepLaunch::kGraph;
-  auto decoder = CudaDecoder::Random(ConfigOf(shape), options);
-  if (!decoder) {
-    ADD_FAILURE() << decoder.error().message();
-    return {};
-  }
-  EXPECT_EQ((*decoder)->decodes_in_one_kernel(), whole_step && FitsGroups(shape, options.weights));
+  const auto decoder =
+      MakeRandomDecoder(ConfigOf(shape), options, kBlocks * static_cast<int64_t>(prompts.size()));
+  if (!decoder) return {};
+  EXPECT_EQ(decoder->decodes_in_one_kernel(), whole_step && FitsGroups(shape, options.weights));
   // Blocks of a sequence do not lie next to each other.
   std::vector<int32_t> table, positions, tokens;
   for (size_t i = 0; i < prompts.size(); ++i)
@@ -68,22 +67,28 @@ std::vector<float> RunCounts(const Shape& shape, const char* weights, const std:
     for (size_t j = 0; j < prompt.size(); ++j) prompt[j] = static_cast<int32_t>((j * 37 + i * 11 + 5) % 1000);
     std::iota(at.begin(), at.end(), 0);
     const std::vector<int32_t> starts = {0, prompts[i]};
-    const auto status = (*decoder)->Forward({.tokens = prompt,
-                                             .positions = at,
-                                             .seq_start = starts,
-                                             .block_table = std::span(table).subspan(i * kBlocks, kBlocks),
-                                             .max_blocks = kBlocks,
-                                             .logit_rows = {}});
+    const auto status = decoder->Forward({.tokens = prompt,
+                                          .positions = at,
+                                          .seq_start = starts,
+                                          .block_table = std::span(table).subspan(i * kBlocks, kBlocks),
+                                          .max_blocks = kBlocks,
+                                          .logit_rows = {}});
     EXPECT_TRUE(status) << status.error().message();
     positions.push_back(prompts[i]);
     tokens.push_back(static_cast<int32_t>(100 + i));
   }
   std::vector<float> all;
+  std::vector<int32_t> starts(prompts.size() + 1);
+  std::iota(starts.begin(), starts.end(), 0);
   for (const size_t count : counts) {
-    const auto queued = (*decoder)->Decode(std::span(tokens).first(count), std::span(positions).first(count),
-                                           std::span(table).first(count * kBlocks), kBlocks);
+    const auto queued = decoder->Decode({.tokens = std::span(tokens).first(count),
+                                         .positions = std::span(positions).first(count),
+                                         .seq_start = std::span(starts).first(count + 1),
+                                         .block_table = std::span(table).first(count * kBlocks),
+                                         .max_blocks = kBlocks,
+                                         .logit_rows = {}});
     EXPECT_TRUE(queued) << queued.error().message();
-    auto logits = (*decoder)->Logits();
+    auto logits = decoder->Logits();
     if (!logits) {
       ADD_FAILURE() << logits.error().message();
       return {};
@@ -103,44 +108,34 @@ std::vector<float> RunSteps(const Shape& shape, const char* weights, const std::
 // The largest relative error of a token's 1000 logits.
 double RowError(const std::vector<float>& got, const std::vector<float>& wanted) {
   double most = 0;
-  for (size_t row = 0; row < wanted.size(); row += 1000) {
-    double error = 0, size = 0;
-    for (size_t i = row; i < row + 1000; ++i) {
-      error += (got[i] - wanted[i]) * (got[i] - wanted[i]);
-      size += wanted[i] * wanted[i];
-    }
-    most = std::max(most, std::sqrt(error / size));
-  }
+  for (size_t row = 0; row < wanted.size(); row += 1000)
+    most = std::max(most, testing::RelativeError(std::span(got).subspan(row, 1000),
+                                                 std::span(wanted).subspan(row, 1000)));
   return most;
 }
 
-class DecodeStep : public testing::TestWithParam<Shape> {};
+class DecodeStep : public ::testing::TestWithParam<Shape> {};
 
 TEST_P(DecodeStep, EqualsOneKernelPerOperator) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
   for (const char* weights : {"bf16", "int8", "int4-g128"})
     for (const std::vector<int>& prompts : {std::vector<int>{9}, {600}, {250, 17, 600}, {9, 500, 31, 255}}) {
-      SCOPED_TRACE(testing::Message() << weights << ", " << prompts.size() << " from " << prompts[0]);
+      SCOPED_TRACE(::testing::Message() << weights << ", " << prompts.size() << " from " << prompts[0]);
       const std::vector<float> one = RunSteps(GetParam(), weights, prompts, 6, true);
       const std::vector<float> many = RunSteps(GetParam(), weights, prompts, 6, false);
       ASSERT_EQ(one.size(), many.size());
-      double error = 0, size = 0;
-      for (size_t i = 0; i < one.size(); ++i) {
-        error += (one[i] - many[i]) * (one[i] - many[i]);
-        size += many[i] * many[i];
-      }
       // The sums over keys have another order, and integer products round activations to 1 / 16256.
-      EXPECT_LT(std::sqrt(error / size), 1e-3);
+      EXPECT_LT(testing::RelativeError(one, many), 1e-3);
       EXPECT_EQ(one, RunSteps(GetParam(), weights, prompts, 6, true)) << "differs from run to run";
     }
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, DecodeStep,
-                         testing::Values(Shape{512, 1408, 8, 8, 64, 0, false},
-                                         Shape{576, 1536, 9, 3, 64, 0, true},
-                                         Shape{1024, 2816, 8, 8, 128, 0, false},
-                                         Shape{1024, 2048, 16, 2, 128, 100, false},
-                                         Shape{640, 1000, 10, 5, 48, 0, false}));
+                         ::testing::Values(Shape{512, 1408, 8, 8, 64, 0, false},
+                                           Shape{576, 1536, 9, 3, 64, 0, true},
+                                           Shape{1024, 2816, 8, 8, 128, 0, false},
+                                           Shape{1024, 2048, 16, 2, 128, 100, false},
+                                           Shape{640, 1000, 10, 5, 48, 0, false}));
 
 TEST(DecodeStepCompany, ASequenceDoesNotSeeItsCompany) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
@@ -157,7 +152,7 @@ TEST(DecodeStepCompany, ASequenceDoesNotSeeItsCompany) {
 
 // Five to eight tokens: one kernel whose activations are bf16, against products that keep 16 bits. Twelve
 // products in a row, each of activations that are off by 2^-9 at most: 2.3e-2 if all errors added up.
-class DecodeBatch : public testing::TestWithParam<Shape> {};
+class DecodeBatch : public ::testing::TestWithParam<Shape> {};
 
 TEST_P(DecodeBatch, IsNearOneKernelPerOperator) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
@@ -165,7 +160,7 @@ TEST_P(DecodeBatch, IsNearOneKernelPerOperator) {
     for (const std::vector<int>& prompts : {std::vector<int>{9, 500, 31, 255, 1},
                                             {17, 16, 15, 600, 64, 2},
                                             {250, 17, 600, 3, 99, 128, 48, 777}}) {
-      SCOPED_TRACE(testing::Message() << weights << ", " << prompts.size() << " from " << prompts[0]);
+      SCOPED_TRACE(::testing::Message() << weights << ", " << prompts.size() << " from " << prompts[0]);
       const std::vector<float> one = RunSteps(GetParam(), weights, prompts, 6, true);
       const std::vector<float> many = RunSteps(GetParam(), weights, prompts, 6, false);
       ASSERT_EQ(one.size(), many.size());
@@ -179,9 +174,9 @@ TEST_P(DecodeBatch, IsNearOneKernelPerOperator) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, DecodeBatch,
-    testing::Values(Shape{512, 1408, 8, 8, 64, 0, false}, Shape{576, 1536, 9, 3, 64, 0, true},
-                    Shape{1024, 2816, 8, 8, 128, 0, false}, Shape{1024, 2048, 16, 2, 128, 100, false},
-                    Shape{640, 1000, 10, 5, 48, 0, false}, Shape{4608, 5000, 36, 6, 128, 0, false}));
+    ::testing::Values(Shape{512, 1408, 8, 8, 64, 0, false}, Shape{576, 1536, 9, 3, 64, 0, true},
+                      Shape{1024, 2816, 8, 8, 128, 0, false}, Shape{1024, 2048, 16, 2, 128, 100, false},
+                      Shape{640, 1000, 10, 5, 48, 0, false}, Shape{4608, 5000, 36, 6, 128, 0, false}));
 
 TEST(DecodeBatchCompany, ASequenceDoesNotSeeItsCompany) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device";

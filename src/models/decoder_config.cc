@@ -12,6 +12,57 @@ constexpr int64_t kMaxWidth = int64_t{1} << 20;
 constexpr int64_t kMaxVocab = int64_t{1} << 24;
 constexpr int64_t kMaxPositions = int64_t{1} << 30;
 
+Status ValidateFactors(const std::vector<float>& factors, const char* name, int64_t count,
+                       const std::string& path) {
+  if (static_cast<int64_t>(factors.size()) != count)
+    return Error::Corrupt(path, ": ", factors.size(), " ", name, ", expected ", count);
+  for (const float factor : factors)
+    if (!std::isfinite(factor) || factor <= 0)
+      return Error::Corrupt(path, ": one of the ", name, " is ", factor, ", expected a positive number");
+  return {};
+}
+
+Status ValidateScaling(const RopeConfig& rope, const std::string& path) {
+  using Scaling = RopeConfig::Scaling;
+  struct Positive {
+    const char* name;
+    double value;
+    bool used;
+  };
+  const bool yarn = rope.scaling == Scaling::kYarn, llama3 = rope.scaling == Scaling::kLlama3;
+  const Positive numbers[] = {
+      {"rope scaling factor", rope.factor, true},
+      {"low frequency factor of rope scaling", rope.low_freq_factor, llama3},
+      {"high frequency factor of rope scaling", rope.high_freq_factor, llama3},
+      {"beta_fast of rope scaling", rope.beta_fast, yarn},
+      {"beta_slow of rope scaling", rope.beta_slow, yarn},
+  };
+  for (const Positive& number : numbers)
+    if (number.used && !(std::isfinite(number.value) && number.value > 0))
+      return Error::Corrupt(path, ": ", number.name, " is ", number.value, ", expected a positive number");
+  const bool extended = rope.scaling != Scaling::kNone && rope.scaling != Scaling::kLinear;
+  if (extended && !(std::isfinite(rope.original_positions) && rope.original_positions >= 1))
+    return Error::Corrupt(path, ": rope scaling names ", rope.original_positions,
+                          " original positions, expected 1 or more");
+  if (!std::isfinite(rope.attention_factor) || rope.attention_factor < 0)
+    return Error::Corrupt(path, ": attention factor of rope scaling is ", rope.attention_factor,
+                          ", expected 0 or more");
+  if (llama3 && rope.low_freq_factor == rope.high_freq_factor)
+    return Error::Corrupt(path, ": low and high frequency factor of rope scaling are both ",
+                          rope.low_freq_factor, ", expected two numbers");
+  if (yarn && rope.theta == 1)
+    return Error::Corrupt(path, ": rope theta is 1, which rope scaling 'yarn' cannot extend");
+  if (rope.scaling == Scaling::kDynamic && rope.dim <= 2)
+    return Error::Corrupt(path, ": ", rope.dim,
+                          " rotated dimensions, which rope scaling 'dynamic' cannot extend");
+  if (rope.scaling == Scaling::kLongRope) {
+    CELER_RETURN_IF_ERROR(ValidateFactors(rope.short_factors, "short rope factors", rope.dim / 2, path));
+    CELER_RETURN_IF_ERROR(ValidateFactors(rope.long_factors, "long rope factors", rope.dim / 2, path));
+  }
+  if (rope.freq_factors.empty()) return {};
+  return ValidateFactors(rope.freq_factors, "rope frequency factors", rope.dim / 2, path);
+}
+
 }  // namespace
 
 Status Validate(const DecoderConfig& c, const std::string& path) {
@@ -48,21 +99,23 @@ Status Validate(const DecoderConfig& c, const std::string& path) {
     return Error::Corrupt(path, ": norm epsilon is ", c.norm_eps, ", expected 0 to 1");
   if (!std::isfinite(c.rope.theta) || c.rope.theta <= 0)
     return Error::Corrupt(path, ": rope theta is ", c.rope.theta, ", expected a positive number");
-  if (!std::isfinite(c.rope.factor) || c.rope.factor <= 0)
-    return Error::Corrupt(path, ": rope scaling factor is ", c.rope.factor, ", expected a positive number");
-  const bool extended =
-      c.rope.scaling == RopeConfig::Scaling::kLlama3 || c.rope.scaling == RopeConfig::Scaling::kYarn;
-  if (extended && !(c.rope.original_positions >= 1))
-    return Error::Corrupt(path, ": rope scaling names ", c.rope.original_positions,
-                          " original positions, expected 1 or more");
-  if (!c.rope.freq_factors.empty()) {
-    if (static_cast<int64_t>(c.rope.freq_factors.size()) != c.rope.dim / 2)
-      return Error::Corrupt(path, ": ", c.rope.freq_factors.size(), " rope frequency factors, expected ",
-                            c.rope.dim / 2);
-    for (const float factor : c.rope.freq_factors)
-      if (!std::isfinite(factor) || factor <= 0)
-        return Error::Corrupt(path, ": a rope frequency factor is ", factor, ", expected a positive number");
-  }
+  CELER_RETURN_IF_ERROR(ValidateScaling(c.rope, path));
+  if (c.sliding_window > 0 && static_cast<int64_t>(c.windowed_layer.size()) != c.layers)
+    return Error::Corrupt(path, ": a sliding window is named for ", c.windowed_layer.size(), " of ", c.layers,
+                          " layers");
+  return {};
+}
+
+Status CheckRunsOnGpu(const DecoderConfig& config, int64_t context) {
+  if (config.o_bias || config.mlp_bias)
+    return Error::Unsupported("the model has a bias on ",
+                              config.o_bias ? "the output of its attention" : "its feed-forward layers",
+                              ", which does not run on the GPU; use `device` cpu");
+  const auto original = static_cast<int64_t>(config.rope.original_positions);
+  if (config.rope.ByLength() && context > original)
+    return Error::Unsupported("the model's rope scaling depends on the length of a sequence beyond ",
+                              original, " positions, which does not run on the GPU; use `context` ", original,
+                              " or `device` cpu");
   return {};
 }
 

@@ -10,15 +10,16 @@
 #include "core/device.h"
 #include "formats/decode.h"
 #include "kernels/cuda/on_device.h"
-#include "kernels/matmul/gemm_cuda.h"
+#include "kernels/matmul/cuda/gemm/gemm_cuda.h"
+#include "kernels/moe/cuda/moe_cuda.h"
 #include "kernels/moe/moe.h"
-#include "kernels/moe/moe_cuda.h"
 #include "kernels/test_util.h"
 #include "weights/device_weights.h"
 
 namespace celer::cuda {
 namespace {
 
+using celer::testing::AllNear;
 using celer::testing::RandomFloats;
 using testing::OnDevice;
 
@@ -259,15 +260,17 @@ TEST_P(MoeCuda, EqualsDoubleAloneAndInCompany) {
     SCOPED_TRACE("token " + std::to_string(t));
     const auto mine = part(x, t, s.hidden), mine_logits = part(logits, t, s.experts);
     const auto expected = layer.Reference(mine.data(), mine_logits);
-    double scale = 0, worst = 0;
+    double scale = 0;
+    std::vector<double> values;
     for (const double v : expected) scale = std::max(scale, std::abs(v));
     for (int i = 0; i < s.hidden; ++i) {
       const auto at = static_cast<size_t>(t * s.hidden + i);
       double value = double{x[at]} + expected[static_cast<size_t>(i)];
       if (s.shared) value += shared[at] / (1 + std::exp(-double{gates[static_cast<size_t>(t)]}));
-      worst = std::max(worst, std::abs(got[at] - value));
+      values.push_back(value);
     }
-    EXPECT_LE(worst, 3e-4 * scale + 2e-6);  // activations have 16 bits, twice
+    // Activations have 16 bits, twice.
+    EXPECT_TRUE(AllNear(part(got, t, s.hidden), values, {.absolute = 3e-4 * scale + 2e-6}));
     const auto alone = layer.Run(mine, mine_logits, 1, part(shared, t, s.hidden), part(gates, t, 1));
     EXPECT_EQ(alone, part(got, t, s.hidden)) << "company changes a token";
   }
@@ -296,14 +299,15 @@ TEST_P(MoeCuda, InOneKernelEqualsDoubleAloneAndInCompany) {
     const auto logits = layer.Logits(mine.data(), router);
     const auto expected =
         layer.Reference(mine.data(), std::span(logits).first(static_cast<size_t>(s.experts)));
-    double scale = 0, worst = 0;
+    double scale = 0;
+    std::vector<double> values;
     for (const double v : expected) scale = std::max(scale, std::abs(v));
     for (size_t i = 0; i < mine.size(); ++i) {
       double value = double{mine[i]} + expected[i];
       if (s.shared) value += mine_shared[i] / (1 + std::exp(-double{logits.back()}));
-      worst = std::max(worst, std::abs(mine_got[i] - value));
+      values.push_back(value);
     }
-    EXPECT_LE(worst, 3e-4 * scale + 2e-6);
+    EXPECT_TRUE(AllNear(mine_got, values, {.absolute = 3e-4 * scale + 2e-6}));
     EXPECT_EQ(layer.Step(mine, router, 1, mine_shared), mine_got) << "company changes a token";
   }
 }
@@ -327,16 +331,18 @@ TEST_P(MoeCuda, GroupedIsNearDouble) {
       const auto expected = layer.Reference(
           x.data() + t * s.hidden,
           std::span(logits).subspan(static_cast<size_t>(t * s.experts), static_cast<size_t>(s.experts)));
-      double scale = 0, worst = 0;
+      double scale = 0;
+      std::vector<double> values;
       for (const double v : expected) scale = std::max(scale, std::abs(v));
       for (int i = 0; i < s.hidden; ++i) {
         const auto at = static_cast<size_t>(t * s.hidden + i);
         double value = double{x[at]} + expected[static_cast<size_t>(i)];
         if (s.shared) value += shared[at] / (1 + std::exp(-double{gates[static_cast<size_t>(t)]}));
-        worst = std::max(worst, std::abs(got[at] - value));
+        values.push_back(value);
       }
-      EXPECT_LE(worst,
-                2e-2 * scale + 1e-5);  // activations, and weights of other formats, are rounded to bf16
+      // Activations, and weights of other formats, are rounded to bf16.
+      EXPECT_TRUE(AllNear(std::span(got).subspan(static_cast<size_t>(t * s.hidden), values.size()), values,
+                          {.absolute = 2e-2 * scale + 1e-5}));
     }
   }
 }

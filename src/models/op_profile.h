@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace celer {
 
@@ -27,6 +28,11 @@ constexpr const char* Name(Op op) {
   return kNames[static_cast<size_t>(op)];
 }
 
+struct OpSpan {
+  Op op;
+  std::chrono::steady_clock::time_point begin, end;
+};
+
 // Sums since it was made.
 struct OpProfile {
   struct Entry {
@@ -34,6 +40,7 @@ struct OpProfile {
     double seconds = 0;
   };
   std::array<Entry, kOpCount> ops = {};
+  std::vector<OpSpan>* spans = nullptr;  // one after the other, where somebody wants to see them; CPU only
 };
 
 // Times one operator after the other: Begin() ends the one before. Without a profile a call is one branch.
@@ -62,6 +69,8 @@ class OpClock {
     if (!current_) return;
     ++current_->calls;
     current_->seconds += std::chrono::duration<double>(now - start_).count();
+    if (profile_->spans)
+      profile_->spans->push_back({static_cast<Op>(current_ - profile_->ops.data()), start_, now});
     current_ = nullptr;
   }
 

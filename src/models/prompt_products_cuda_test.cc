@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "core/device.h"
-#include "models/cuda_decoder.h"
+#include "kernels/test_util.h"
+#include "models/cuda_decoder_test_util.h"
 
 namespace celer {
 namespace {
@@ -15,25 +16,22 @@ namespace {
 constexpr int kVocab = 1000, kBlocks = 32;
 
 // Logits of the last token of each of two sequences that come in one batch.
-std::vector<float> PromptLogits(const char* weights, bool wide, int first, int second) {
+std::vector<float> PromptLogits(const char* weights, bool wgmma, int first, int second) {
   CudaDecoderOptions options;
   options.weights = *WeightOptions::Parse(weights);
-  options.context = int64_t{2} * kBlocks * 16;
+  options.context = kBlocks * 16;
   options.max_tokens = 1024;
-  options.wide = wide;
-  auto decoder = CudaDecoder::Random(FromLlmShape({.name = "test",
-                                                   .layers = 3,
-                                                   .hidden = 1024,
-                                                   .intermediate = 2816,
-                                                   .vocab = kVocab,
-                                                   .heads = 16,
-                                                   .kv_heads = 4,
-                                                   .head_dim = 64}),
-                                     options);
-  if (!decoder) {
-    ADD_FAILURE() << decoder.error().message();
-    return {};
-  }
+  options.wgmma = wgmma;
+  const auto decoder = MakeRandomDecoder(FromLlmShape({.name = "test",
+                                                       .layers = 3,
+                                                       .hidden = 1024,
+                                                       .intermediate = 2816,
+                                                       .vocab = kVocab,
+                                                       .heads = 16,
+                                                       .kv_heads = 4,
+                                                       .head_dim = 64}),
+                                         options, int64_t{2} * kBlocks);
+  if (!decoder) return {};
   const int count = first + second;
   std::vector<int32_t> table(2 * kBlocks), tokens, positions;
   std::iota(table.begin(), table.end(), 0);
@@ -42,14 +40,14 @@ std::vector<float> PromptLogits(const char* weights, bool wide, int first, int s
     positions.push_back(i < first ? i : i - first);
   }
   const std::vector<int32_t> starts = {0, first, count}, rows = {first - 1, count - 1};
-  const auto run = (*decoder)->Forward({.tokens = tokens,
-                                        .positions = positions,
-                                        .seq_start = starts,
-                                        .block_table = table,
-                                        .max_blocks = kBlocks,
-                                        .logit_rows = rows});
+  const auto run = decoder->Forward({.tokens = tokens,
+                                     .positions = positions,
+                                     .seq_start = starts,
+                                     .block_table = table,
+                                     .max_blocks = kBlocks,
+                                     .logit_rows = rows});
   EXPECT_TRUE(run) << run.error().message();
-  auto logits = (*decoder)->Logits();
+  auto logits = decoder->Logits();
   if (!logits) {
     ADD_FAILURE() << logits.error().message();
     return {};
@@ -61,20 +59,18 @@ TEST(CudaPromptProducts, AgreeWithUnpackedWeights) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
   for (const char* weights : {"bf16", "int8", "int8-g32", "int4-g32", "int4-g64", "int4-g128"})
     for (const auto& [first, second] : {std::pair(9, 5), {100, 31}, {300, 1}, {256, 512}}) {
-      SCOPED_TRACE(testing::Message() << weights << ", " << first << " and " << second << " tokens");
+      SCOPED_TRACE(::testing::Message() << weights << ", " << first << " and " << second << " tokens");
       const std::vector<float> got = PromptLogits(weights, true, first, second),
                                wanted = PromptLogits(weights, false, first, second);
       ASSERT_EQ(got.size(), size_t{2} * kVocab);
       ASSERT_EQ(wanted.size(), got.size());
       for (size_t row = 0; row < got.size(); row += kVocab) {
-        double error = 0, size = 0;
-        for (size_t i = row; i < row + kVocab; ++i) {
-          error += (got[i] - wanted[i]) * (got[i] - wanted[i]);
-          size += wanted[i] * wanted[i];
-        }
         // Both have bf16 weights and activations, rounded in other places: six times a layer, by 2^-8 at
         // most.
-        EXPECT_LT(std::sqrt(error / size), std::sqrt(2 * 3 * 6) / 256) << row;
+        EXPECT_LT(testing::RelativeError(std::span(got).subspan(row, kVocab),
+                                         std::span(wanted).subspan(row, kVocab)),
+                  std::sqrt(2 * 3 * 6) / 256)
+            << row;
       }
     }
 }

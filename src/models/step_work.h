@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "celer/limits.h"
-#include "models/decoder.h"
+#include "models/model.h"
 
 namespace celer {
 

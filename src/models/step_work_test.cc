@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "limits/roofline.h"
+#include "models/op_profile.h"
 
 namespace celer {
 namespace {

@@ -13,7 +13,7 @@
 #include "io/gguf.h"
 #include "io/safetensors.h"
 #include "io/sha256.h"
-#include "models/decoder.h"
+#include "models/model.h"
 #include "models/synth_tokenizer.h"
 #include "models/synth_values.h"
 
@@ -96,7 +96,7 @@ TEST_F(Synth, EveryFamilyLoadsFromBothContainers) {
     const auto wrote_hf = WriteSynthHf(model, hf, pool_);
     ASSERT_TRUE(wrote_hf) << wrote_hf.error().message();
     for (const fs::path& path : {gguf, hf}) {
-      const auto decoder = Decoder::Load(path, {}, pool_);
+      const auto decoder = Model::Load(path, {}, pool_);
       ASSERT_TRUE(decoder) << decoder.error().message();
       const LlmShape back = ToLlmShape(decoder->config(), preset);
       EXPECT_EQ(CountParams(back).total, CountParams(model.shape).total) << path;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -14,6 +15,7 @@
 #include "core/utf8.h"
 #include "text/normalizer.h"
 #include "text/regex.h"
+#include "text/tokenizer.h"
 #include "text/trie.h"
 
 namespace celer {
@@ -36,9 +38,11 @@ class AddedTokens {
   static Result<AddedTokens> Make(std::vector<AddedToken> tokens, const Normalizer* normalizer);
 
   // Calls f(token id or -1, part of the text) from left to right; parts are not empty. Which tokens are
-  // looked for: those of the raw text (normalized = false), or those of the normalized text.
+  // looked for: those of the raw text (normalized = false), or those of the normalized text. `plain`: as in
+  // EncodeOptions.
   template <class F>
-  void Split(std::string_view text, bool normalized, bool parse_special, F&& f) const {
+  void Split(std::string_view text, bool normalized, bool parse_special, std::span<const TextRange> plain,
+             F&& f) const {
     const Trie& trie = normalized ? normalized_ : raw_;
     if (trie.empty()) {
       if (!text.empty()) f(-1, text);
@@ -46,7 +50,8 @@ class AddedTokens {
     }
     size_t done = 0;
     for (size_t at = 0; at < text.size();) {
-      const auto hit = FindAt(trie, text, at);
+      while (!plain.empty() && std::max(plain[0].begin, plain[0].end) <= at) plain = plain.subspan(1);
+      const auto hit = FindAt(trie, text, at, plain);
       if (!hit) {
         ++at;
         continue;
@@ -70,16 +75,25 @@ class AddedTokens {
   }
   const AddedToken* Find(std::string_view content) const;
   const std::vector<AddedToken>& tokens() const { return tokens_; }
+  bool has_normalized_special() const {
+    return std::any_of(tokens_.begin(), tokens_.end(),
+                       [](const AddedToken& token) { return token.special && token.normalized; });
+  }
 
  private:
   struct Hit {
     size_t length;
     int32_t token;
   };
-  static std::optional<Hit> FindAt(const Trie& trie, std::string_view text, size_t at) {
-    std::optional<Hit> hit;  // the longest
+  // The longest one. A control token may not touch the plain ranges, which end after `at`.
+  std::optional<Hit> FindAt(const Trie& trie, std::string_view text, size_t at,
+                            std::span<const TextRange> plain) const {
+    std::optional<Hit> hit;
     if (trie.StartsWith(text[at]))
-      trie.ForEachPrefix(text.substr(at), [&](size_t length, int32_t token) { hit = {length, token}; });
+      trie.ForEachPrefix(text.substr(at), [&](size_t length, int32_t token) {
+        const bool touches = !plain.empty() && plain[0].Overlaps(at, at + length);
+        if (!touches || !tokens_[static_cast<size_t>(token)].special) hit = {length, token};
+      });
     return hit;
   }
   bool Wanted(const AddedToken& token, std::string_view text, size_t begin, size_t end,

@@ -34,8 +34,8 @@ class Decoder {
   static Result<Decoder> Parse(const nlohmann::json& json, const std::string& where);
   // GPT-2's byte alphabet; a token that is not written in it stands for itself.
   static Decoder ByteLevel();
-  // SentencePiece: U+2581 is a space, <0xNN> a byte; up to so many leading spaces are dropped. Bytes that are
-  // not UTF-8 become one U+FFFD each.
+  // SentencePiece: U+2581 is a space, <0xNN> a byte; up to this many leading spaces are dropped. Bytes that
+  // are not UTF-8 become one U+FFFD each.
   static Decoder SentencePiece(size_t leading_spaces_dropped);
 
   std::unique_ptr<TokenSink> Open(std::unique_ptr<TokenSink> last) const;

@@ -34,7 +34,7 @@ Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::filesystem::path& pa
   if (kind && *kind == FileKind::kLlama2c) {
     for (const char* name : {"tokenizer.bin", "tok512.bin", "tok4096.bin", "tok32000.bin"})
       if (fs::exists(folder / name, error)) return Tokenizer::FromLlama2c(folder / name, 0);
-    return Error::NotFound(path.string(), ": no tokenizer.bin beside it; name one with --tokenizer");
+    return Error::NotFound(path.string(), ": no tokenizer.bin beside it; name one with `tokenizer`");
   }
   // llama2.c's tokenizer.bin has no magic: it is what is left.
   if (path.extension() == ".bin" && fs::exists(path, error)) return Tokenizer::FromLlama2c(path, 0);

@@ -51,17 +51,27 @@ bool Pipeline::IsSpecial(int32_t id) const {
 std::vector<int32_t> Pipeline::Encode(std::string_view text, EncodeOptions options) const {
   std::string repaired;
   if (!parts_.raw_bytes && !utf8::IsValid(text)) {
+    CELER_CHECK(options.plain.empty());  // they would name other bytes
     repaired = utf8::ToValid(text);
     text = repaired;
   }
   std::vector<int32_t> out;
   if (options.add_special) out = parts_.prefix;
   RegexBudget budget(text.size());
-  added_.Split(text, false, options.parse_special, [&](int32_t id, std::string_view part) {
+  const auto parses = [&](std::string_view part) {
+    const auto begin = static_cast<size_t>(part.data() - text.data());
+    // The normalizer moves bytes, so a stretch is plain as a whole or not at all.
+    const auto next = std::partition_point(
+        options.plain.begin(), options.plain.end(),
+        [&](const TextRange& range) { return std::max(range.begin, range.end) <= begin; });
+    return options.parse_special &&
+           (next == options.plain.end() || !next->Overlaps(begin, begin + part.size()));
+  };
+  added_.Split(text, false, options.parse_special, options.plain, [&](int32_t id, std::string_view part) {
     if (id >= 0)
       out.push_back(id);
     else
-      EncodeStretch(part, part.data() == text.data(), options.parse_special, budget, out);
+      EncodeStretch(part, part.data() == text.data(), parses(part), budget, out);
   });
   if (options.add_special) out.insert(out.end(), parts_.suffix.begin(), parts_.suffix.end());
   return out;
@@ -72,7 +82,7 @@ void Pipeline::EncodeStretch(std::string_view text, bool at_start, bool parse_sp
   Stretch stretch{std::string(text), at_start};
   if (parts_.normalizer) parts_.normalizer->Apply(stretch, budget);
   const std::string& normalized = stretch.text;
-  added_.Split(normalized, true, parse_special, [&](int32_t id, std::string_view part) {
+  added_.Split(normalized, true, parse_special, {}, [&](int32_t id, std::string_view part) {
     if (id >= 0) {
       out.push_back(id);
       return;

@@ -39,6 +39,7 @@ class Pipeline : public Tokenizer {
   std::string_view Piece(int32_t id) const override;
   std::optional<int32_t> Find(std::string_view token) const override;
   bool IsSpecial(int32_t id) const override;
+  bool NormalizesToSpecial() const override { return added_.has_normalized_special(); }
   int vocab_size() const override { return static_cast<int>(pieces_.size()); }
   std::unique_ptr<DecodeStream> OpenStream(bool skip_special) const override;
 

@@ -21,9 +21,22 @@ namespace celer {
 
 class GgufFile;
 
+// Bytes [begin, end) of a text.
+struct TextRange {
+  size_t begin = 0, end = 0;
+
+  // Whether they share a byte; an empty range: whether it lies strictly inside the other.
+  bool Overlaps(size_t other_begin, size_t other_end) const {
+    return other_begin < (end > begin ? end : begin) && other_end > begin;
+  }
+};
+
 struct EncodeOptions {
   bool add_special = true;    // BOS and EOS as the file asks
   bool parse_special = true;  // special-token strings in the text become control tokens; false for user text
+  // Where they do not, though parse_special is set: no control token is made of a byte in one of these, nor
+  // across an empty one. In ascending order.
+  std::span<const TextRange> plain = {};
 };
 
 // Ids in, text out. Made by a tokenizer that outlives it; what one Push appends is whole code points.
@@ -66,6 +79,8 @@ class Tokenizer {
   // The token of that name, as the vocabulary spells it ("<|im_end|>", "\u2581the", "\u0120the").
   virtual std::optional<int32_t> Find(std::string_view token) const = 0;
   virtual bool IsSpecial(int32_t id) const = 0;
+  // Whether a control token may come of text that does not spell it, because the normalizer makes it so.
+  virtual bool NormalizesToSpecial() const { return false; }
   virtual int vocab_size() const = 0;  // the largest id + 1
   virtual std::unique_ptr<DecodeStream> OpenStream(bool skip_special) const = 0;
 

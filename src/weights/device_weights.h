@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/buffer.h"
@@ -14,7 +15,8 @@
 #include "core/stream.h"
 #include "kernels/cuda/device_matrix.h"
 #include "kernels/weight_view.h"
-#include "weights/weight_store.h"
+#include "weights/device_form.h"
+#include "weights/weight_plan.h"
 
 namespace celer::cuda {
 
@@ -27,7 +29,7 @@ struct HeadOrder {
 
 struct MatrixSource {
   WeightView host;
-  WeightStore::Role role = WeightStore::Role::kProjection;
+  WeightRole role = WeightRole::kProjection;  // of a matrix that is not in the plan
   HeadOrder order = {};
 };
 
@@ -35,15 +37,18 @@ class DeviceWeights {
  public:
   static constexpr int64_t kStagingBytes = 32 << 20;  // of each of two, in pinned and in device memory
 
-  static Result<DeviceWeights> Create(int device, WeightOptions options);
+  static Result<DeviceWeights> Create(int device, WeightPlan plan);
   DeviceWeights(DeviceWeights&&) = default;
   DeviceWeights& operator=(DeviceWeights&&) = default;
 
-  // The form a matrix of the file will have, without memory.
-  DeviceMatrix Plan(const WeightView& host, WeightStore::Role role) const;
+  // From now on matrices are looked up in this plan: that of the model they come from.
+  void Obey(WeightPlan plan) { plan_ = std::move(plan); }
+  // What a matrix of the file will be, without memory. The role counts if it is not in the plan.
+  DeviceMatrix Plan(const WeightView& host, WeightRole role) const;
   static int64_t PlannedBytes(const DeviceMatrix& plan);
 
-  // Matrices of one width whose rows follow each other in memory, if they are of one format.
+  // Matrices of one width whose rows follow each other in memory, if they are of one format. Those that have
+  // a name are checked (value_check.h).
   Result<std::vector<DeviceMatrix>> Upload(std::span<const MatrixSource> sources);
   Result<const float*> UploadVector(const float* host, int64_t n);
   // A matrix of random values of the planned form, for benchmarks.
@@ -67,7 +72,7 @@ class DeviceWeights {
   };
 
   int device_ = 0;
-  WeightOptions options_;
+  WeightPlan plan_;
   std::unique_ptr<Stream> stream_;
   std::array<Staging, 2> staging_;
   int next_ = 0;
@@ -76,7 +81,5 @@ class DeviceWeights {
   int64_t device_bytes_ = 0, peak_bytes_ = 0;
   uint32_t seed_ = 1;
 };
-
-std::string FormatName(const DeviceMatrix& matrix);  // "bf16", "int4-g128"
 
 }  // namespace celer::cuda

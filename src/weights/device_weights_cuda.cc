@@ -1,109 +1,44 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "core/cuda_allocator.h"
 #include "core/cuda_status.h"
 #include "core/log.h"
 #include "weights/device_weights.h"
 #include "weights/repack_cuda.h"
+#include "weights/value_check.h"
 
 namespace celer::cuda {
 namespace {
 
-DeviceMatrix Shaped(Format format, int64_t rows, int64_t cols, int64_t group) {
-  DeviceMatrix m;
-  m.format = format;
-  m.rows = static_cast<int>(rows);
-  m.cols = static_cast<int>(cols);
-  m.padded = static_cast<int>((cols + kColumnPad - 1) / kColumnPad * kColumnPad);
-  m.row_bytes = PaddedRowBytes(format, cols);
-  m.group = static_cast<int>(group);
-  return m;
+// Rows that are `stride` apart, one after the other.
+void CopyRows(const std::byte* from, int64_t stride, int64_t rows, int64_t row_bytes, std::byte* to) {
+  if (stride == row_bytes) {
+    std::memcpy(to, from, static_cast<size_t>(rows * row_bytes));
+    return;
+  }
+  for (int64_t r = 0; r < rows; ++r)
+    std::memcpy(to + r * row_bytes, from + r * stride, static_cast<size_t>(row_bytes));
 }
 
 }  // namespace
 
-std::string FormatName(const DeviceMatrix& m) {
-  switch (m.format) {
-    case Format::kF32:
-      return "f32";
-    case Format::kF16:
-      return "f16";
-    case Format::kBf16:
-      return "bf16";
-    case Format::kInt8:
-      return m.group > 0 ? "int8-g" + std::to_string(m.group) : "int8";
-    case Format::kInt4:
-      return "int4-g" + std::to_string(m.group);
-    case Format::kInt4Wide:
-      return "int4-g" + std::to_string(m.group) + " with f32 scales";
-  }
-  return "";
-}
-
-Result<DeviceWeights> DeviceWeights::Create(int device, WeightOptions options) {
+Result<DeviceWeights> DeviceWeights::Create(int device, WeightPlan plan) {
   DeviceWeights out;
   out.device_ = device;
-  out.options_ = options;
+  out.plan_ = std::move(plan);
   CELER_ASSIGN(Stream stream, Stream::Create(device));
   out.stream_ = std::make_unique<Stream>(std::move(stream));
   return out;
 }
 
-DeviceMatrix DeviceWeights::Plan(const WeightView& host, WeightStore::Role role) const {
-  WeightFormat format = options_.format;
-  int64_t group = options_.group;
-  if (format == WeightFormat::kInt4 && role != WeightStore::Role::kProjection) {
-    format = WeightFormat::kInt8;
-    group = 0;
-  }
-  // Products take 32 columns at a time, and groups do not cross the 128 that share a scale of x.
-  const auto fits = [&](int64_t g) { return (g == 32 || g == 64 || g == 128) && host.cols % g == 0; };
-  switch (format) {
-    case WeightFormat::kF32:
-      return Shaped(Format::kF32, host.rows, host.cols, 0);
-    case WeightFormat::kF16:
-      return Shaped(Format::kF16, host.rows, host.cols, 0);
-    case WeightFormat::kBf16:
-      return Shaped(Format::kBf16, host.rows, host.cols, 0);
-    case WeightFormat::kInt8:
-      return Shaped(Format::kInt8, host.rows, host.cols, fits(group) ? group : 0);
-    case WeightFormat::kInt4:
-      return fits(group) ? Shaped(Format::kInt4, host.rows, host.cols, group)
-                         : Shaped(Format::kInt8, host.rows, host.cols, 0);
-    case WeightFormat::kAsStored:
-      break;
-  }
-  if (host.kind == WeightView::Kind::kInt8) {
-    if (host.group == host.cols) return Shaped(Format::kInt8, host.rows, host.cols, 0);
-    return fits(host.group) ? Shaped(Format::kInt8, host.rows, host.cols, host.group)
-                            : Shaped(Format::kF32, host.rows, host.cols, 0);
-  }
-  switch (host.dtype) {
-    case DType::kF32:
-      return Shaped(Format::kF32, host.rows, host.cols, 0);
-    case DType::kBf16:
-      return Shaped(Format::kBf16, host.rows, host.cols, 0);
-    case DType::kQ8_0:
-      return Shaped(Format::kInt8, host.rows, host.cols, 32);
-    case DType::kQ4_0:
-    case DType::kQ4_1:
-      return Shaped(Format::kInt4, host.rows, host.cols, 32);
-    case DType::kQ4_K:
-      return Shaped(Format::kInt4Wide, host.rows, host.cols, 32);
-    case DType::kQ5_0:
-      return Shaped(Format::kInt8, host.rows, host.cols, 32);
-    case DType::kQ3_K:
-    case DType::kQ6_K:
-      return Shaped(Format::kInt8, host.rows, host.cols, 16);
-    case DType::kQ2_K:
-      return Shaped(Format::kInt4Wide, host.rows, host.cols, 16);
-    default:  // f16; q5_1 and q5_k, 5 bits with a minimum, are rounded to its 11 bits
-      return Shaped(Format::kF16, host.rows, host.cols, 0);
-  }
+DeviceMatrix DeviceWeights::Plan(const WeightView& host, WeightRole role) const {
+  return DeviceForm(plan_, host, role);
 }
 
 int64_t DeviceWeights::PlannedBytes(const DeviceMatrix& plan) {
@@ -167,7 +102,7 @@ Status DeviceWeights::Fill(const MatrixSource& source, const DeviceMatrix& targe
   const WeightView& host = source.host;
   const bool decode = host.kind == WeightView::Kind::kInt4 ||
                       (host.kind == WeightView::Kind::kStored && !CanRepack(host.dtype));
-  const int64_t row_bytes = decode ? host.cols * 4 : host.row_bytes;
+  const int64_t row_bytes = decode ? host.cols * 4 : host.format().RowBytes(host.cols);
   int64_t step = std::max<int64_t>(1, kStagingBytes / row_bytes);
   if (source.order.head_dim > 0)
     step = std::max<int64_t>(1, step / source.order.head_dim) * source.order.head_dim;
@@ -177,8 +112,14 @@ Status DeviceWeights::Fill(const MatrixSource& source, const DeviceMatrix& targe
     CELER_ASSIGN(buffer, Buffer::Allocate(from, static_cast<size_t>(bytes)));
     return {};
   };
+  // What comes from a file has a name, and is looked at while it is copied.
+  const ValueRange range = RangeOf(target.format);
+  const auto looks_good = [&](int64_t begin, int64_t end) {
+    return host.name.empty() || SurelyInRange(host, begin, end, range);
+  };
   for (int64_t row = 0; row < host.rows; row += step) {
     const int64_t rows = std::min(step, host.rows - row);
+    std::atomic<bool> good = true;
     Staging& s = staging_[static_cast<size_t>(next_)];
     next_ ^= 1;
     if (!s.done) {
@@ -193,15 +134,19 @@ Status DeviceWeights::Fill(const MatrixSource& source, const DeviceMatrix& targe
     if (decode) {
       for (int64_t r = 0; r < rows; ++r)
         DecodeWeightRow(host, row + r, reinterpret_cast<float*>(s.pinned.data()) + r * host.cols);
+      good = host.name.empty() ||
+             InRange(reinterpret_cast<const float*>(s.pinned.data()), rows * host.cols, range);
     } else {
       // One core does not reach the speed of the bus.
       const int64_t parts =
           std::clamp<int64_t>(bytes >> 22, 1, std::max(1u, std::thread::hardware_concurrency() / 2));
       std::vector<std::thread> helpers;
       for (int64_t i = 0; i < parts; ++i) {
-        const int64_t begin = bytes * i / parts, end = bytes * (i + 1) / parts;
-        const auto copy = [&s, from = host.Row(row), begin, end] {
-          std::memcpy(s.pinned.data() + begin, from + begin, static_cast<size_t>(end - begin));
+        const int64_t begin = rows * i / parts, end = rows * (i + 1) / parts;
+        const auto copy = [&, begin, end] {
+          CopyRows(host.Row(row + begin), host.row_bytes, end - begin, row_bytes,
+                   s.pinned.data() + begin * row_bytes);
+          if (!looks_good(row + begin, row + end)) good = false;
         };
         if (i + 1 < parts)
           helpers.emplace_back(copy);
@@ -210,6 +155,7 @@ Status DeviceWeights::Fill(const MatrixSource& source, const DeviceMatrix& targe
       }
       for (std::thread& helper : helpers) helper.join();
     }
+    if (!good) CELER_RETURN_IF_ERROR(CheckRows(host, row, row + rows, range));
     CELER_RETURN_IF_ERROR(
         CudaStatus(cudaMemcpyAsync(s.device.data(), s.pinned.data(), static_cast<size_t>(bytes),
                                    cudaMemcpyHostToDevice, stream_->get()),
@@ -224,11 +170,12 @@ Status DeviceWeights::Fill(const MatrixSource& source, const DeviceMatrix& targe
     args.rope_dim = source.order.rope_dim;
     args.target = target;
     if (host.kind == WeightView::Kind::kInt8) {
-      const int64_t scale_bytes = rows * host.groups_per_row() * 4;
+      const int64_t row_scale_bytes = host.groups_per_row() * 4, scale_bytes = rows * row_scale_bytes;
       CELER_RETURN_IF_ERROR(grow(s.scales_pinned, PinnedAllocator(), scale_bytes));
       CELER_RETURN_IF_ERROR(grow(s.scales_device, *allocator, scale_bytes));
-      std::memcpy(s.scales_pinned.data(), host.scales + row * host.groups_per_row(),
-                  static_cast<size_t>(scale_bytes));
+      CopyRows(static_cast<const std::byte*>(host.RowScales(row)),
+               host.scale_row_bytes > 0 ? host.scale_row_bytes : row_scale_bytes, rows, row_scale_bytes,
+               s.scales_pinned.data());
       CELER_RETURN_IF_ERROR(CudaStatus(
           cudaMemcpyAsync(s.scales_device.data(), s.scales_pinned.data(), static_cast<size_t>(scale_bytes),
                           cudaMemcpyHostToDevice, stream_->get()),

@@ -14,8 +14,8 @@
 #include "formats/int8.h"
 #include "kernels/cuda/on_device.h"
 #include "kernels/embed/embed_cuda.h"
-#include "kernels/matmul/matvec_cuda.h"
-#include "kernels/matmul/wide_cuda.h"
+#include "kernels/matmul/cuda/matvec/matvec_cuda.h"
+#include "kernels/matmul/cuda/wgmma/wgmma_cuda.h"
 #include "kernels/test_util.h"
 #include "weights/device_weights.h"
 
@@ -73,7 +73,7 @@ struct Uploaded {
 Result<Uploaded> Upload(const WeightView& view, const char* weights, HeadOrder order = {}) {
   auto options = WeightOptions::Parse(weights);
   CELER_ASSIGN(DeviceWeights store, DeviceWeights::Create(0, *options));
-  const MatrixSource source{view, WeightStore::Role::kProjection, order};
+  const MatrixSource source{view, WeightRole::kProjection, order};
   CELER_ASSIGN(const auto made, store.Upload({&source, 1}));
   CELER_RETURN_IF_ERROR(store.Finish());
   return Uploaded{std::move(store), made[0]};
@@ -100,6 +100,24 @@ TEST_F(DeviceWeightsTest, StoredFormatsAreTakenOverExactly) {
   }
 }
 
+// Some columns of a matrix, whose rows lie apart in the file.
+TEST_F(DeviceWeightsTest, SlicesOfColumnsAreTakenOverExactly) {
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kQ8_0, DType::kQ5_1}) {
+    SCOPED_TRACE(Name(dtype));
+    const HostMatrix host = MakeHost(dtype, 19, 768, 3);
+    for (const auto& [begin, count] : {std::pair<int64_t, int64_t>{0, 256}, {256, 512}}) {
+      WeightView slice = *host.view.SliceColumns(begin, count);
+      slice.name = "w";  // so that its values are looked at, too
+      auto uploaded = Upload(slice, "stored");
+      ASSERT_TRUE(uploaded) << uploaded.error().message();
+      const auto expected = Decoded(slice), got = ReadBack(uploaded->matrix);
+      for (size_t i = 0; i < expected.size(); ++i)
+        ASSERT_NEAR(expected[i], got[i], dtype == DType::kQ5_1 ? std::abs(expected[i]) / 2048 + 1e-7 : 0)
+            << i;
+    }
+  }
+}
+
 TEST_F(DeviceWeightsTest, OthersAreRoundedToHalf) {
   for (const DType dtype : {DType::kQ5_1, DType::kQ5_K}) {
     SCOPED_TRACE(Name(dtype));
@@ -107,8 +125,7 @@ TEST_F(DeviceWeightsTest, OthersAreRoundedToHalf) {
     auto uploaded = Upload(host.view, "stored");
     ASSERT_TRUE(uploaded) << uploaded.error().message();
     const auto expected = Decoded(host.view), got = ReadBack(uploaded->matrix);
-    for (size_t i = 0; i < expected.size(); ++i)
-      ASSERT_NEAR(expected[i], got[i], std::abs(expected[i]) / 2048 + 1e-7) << i;
+    EXPECT_TRUE(celer::testing::AllNear(got, expected, {.absolute = 1e-7, .relative = 1.0 / 2048}));
   }
 }
 
@@ -285,7 +302,7 @@ class Rounded {
 };
 
 TEST_F(DeviceWeightsTest, WideProductsAgreeWithDouble) {
-  if (!WideRuns()) GTEST_SKIP() << "no warpgroup products on this device";
+  if (!WgmmaRuns()) GTEST_SKIP() << "no warpgroup products on this device";
   const ProductCase cases[] = {
       {"stored", DType::kF32, 33, 20},         {"stored", DType::kF16, 100, 576},
       {"stored", DType::kBf16, 7, 18},         {"stored", DType::kBf16, 300, 1536},
@@ -296,8 +313,8 @@ TEST_F(DeviceWeightsTest, WideProductsAgreeWithDouble) {
       {"stored", DType::kQ8_0, 40, 11008},     {"stored", DType::kQ6_K, 40, 2816},
       {"stored", DType::kQ2_K, 70, 768},
   };
-  OnDevice<float> partial(WidePartialFloats());
-  OnDevice<int32_t> tickets(std::vector<int32_t>(static_cast<size_t>(WideTickets()), 0));
+  OnDevice<float> partial(WgmmaPartialFloats());
+  OnDevice<int32_t> tickets(std::vector<int32_t>(static_cast<size_t>(WgmmaTickets()), 0));
   for (const ProductCase& c : cases) {
     const HostMatrix host = MakeHost(c.stored, c.rows, c.cols, 7);
     auto uploaded = Upload(host.view, c.weights);
@@ -315,23 +332,23 @@ TEST_F(DeviceWeightsTest, WideProductsAgreeWithDouble) {
         SCOPED_TRACE(std::string(c.weights) + " " + std::string(Name(c.stored)) + " " +
                      std::to_string(c.rows) + "x" + std::to_string(c.cols) + " tokens " +
                      std::to_string(tokens) + " tile " + std::to_string(tile));
-        OnDevice<std::byte> memory(WideActivations::Bytes(tokens, tile, m.padded));
-        const WideActivations activations{memory.get(), tile, m.padded, fine ? 2 : 1};
-        ASSERT_EQ(cudaSuccess, LaunchWideActivations(dx.get(), nullptr, tokens, static_cast<int>(c.cols),
-                                                     dnorm.get(), 1e-5f, activations, nullptr));
+        OnDevice<std::byte> memory(WgmmaActivations::Bytes(tokens, tile, m.padded));
+        const WgmmaActivations activations{memory.get(), tile, m.padded, fine ? 2 : 1};
+        ASSERT_EQ(cudaSuccess, LaunchWgmmaActivations(dx.get(), nullptr, tokens, static_cast<int>(c.cols),
+                                                      dnorm.get(), 1e-5f, activations, nullptr));
         std::vector<float> first;
         for (int run = 0; run < 2; ++run) {
           OnDevice<float> out(before);
-          WideArgs args;
+          WgmmaArgs args;
           args.w[0] = m;
           args.x = activations;
           args.tokens = tokens;
-          args.epilogue = WideEpilogue::kAdd;
+          args.epilogue = WgmmaEpilogue::kAdd;
           args.out = out.get();
           args.out_stride = c.rows;
           args.partial = partial.get();
           args.tickets = tickets.get();
-          ASSERT_EQ(cudaSuccess, LaunchWide(args, nullptr));
+          ASSERT_EQ(cudaSuccess, LaunchWgmma(args, nullptr));
           ASSERT_EQ(cudaSuccess, cudaDeviceSynchronize());
           const auto got = out.Read();
           if (run == 1) {
@@ -368,7 +385,7 @@ TEST_F(DeviceWeightsTest, WideProductsAgreeWithDouble) {
 
 // gate, up and down of a feed-forward network of odd width, and three matrices in one product.
 TEST_F(DeviceWeightsTest, WideProductsFollowEachOther) {
-  if (!WideRuns()) GTEST_SKIP() << "no warpgroup products on this device";
+  if (!WgmmaRuns()) GTEST_SKIP() << "no warpgroup products on this device";
   constexpr int kHidden = 96, kMiddle = 172;
   const HostMatrix gate = MakeHost(DType::kBf16, kMiddle, kHidden, 11),
                    up = MakeHost(DType::kBf16, kMiddle, kHidden, 12),
@@ -379,44 +396,44 @@ TEST_F(DeviceWeightsTest, WideProductsFollowEachOther) {
   ASSERT_TRUE(a && b && d && e);
   const auto wa = Decoded(gate.view), wb = Decoded(up.view), wd = Decoded(down.view),
              we = Decoded(other.view);
-  OnDevice<float> partial(WidePartialFloats());
-  OnDevice<int32_t> tickets(std::vector<int32_t>(static_cast<size_t>(WideTickets()), 0));
+  OnDevice<float> partial(WgmmaPartialFloats());
+  OnDevice<int32_t> tickets(std::vector<int32_t>(static_cast<size_t>(WgmmaTickets()), 0));
   for (const auto& [tokens, tile] : {std::pair{9, 16}, {33, 64}, {128, 128}, {140, 128}, {270, 256}}) {
     SCOPED_TRACE(std::to_string(tokens) + " tokens in tiles of " + std::to_string(tile));
     const auto x = RandomFloats(tokens * kHidden, 15, 2.0f);
     OnDevice<float> dx(x);
-    OnDevice<std::byte> x_memory(WideActivations::Bytes(tokens, tile, a->matrix.padded)),
-        mid_memory(WideActivations::Bytes(tokens, tile, d->matrix.padded));
-    WideArgs args;
+    OnDevice<std::byte> x_memory(WgmmaActivations::Bytes(tokens, tile, a->matrix.padded)),
+        mid_memory(WgmmaActivations::Bytes(tokens, tile, d->matrix.padded));
+    WgmmaArgs args;
     args.x = {x_memory.get(), tile, a->matrix.padded};
     ASSERT_EQ(cudaSuccess,
-              LaunchWideActivations(dx.get(), nullptr, tokens, kHidden, nullptr, 0, args.x, nullptr));
+              LaunchWgmmaActivations(dx.get(), nullptr, tokens, kHidden, nullptr, 0, args.x, nullptr));
     args.tokens = tokens;
     args.partial = partial.get();
     args.tickets = tickets.get();
 
-    WideArgs stacked = args;
+    WgmmaArgs stacked = args;
     stacked.w = {e->matrix, a->matrix, e->matrix};
     stacked.matrices = 3;
     OnDevice<float> rows(tokens * (40 + kMiddle));
     stacked.out = rows.get();
     stacked.out_stride = 40 + kMiddle;
-    ASSERT_EQ(cudaSuccess, LaunchWide(stacked, nullptr));
+    ASSERT_EQ(cudaSuccess, LaunchWgmma(stacked, nullptr));
 
     args.w = {a->matrix, b->matrix, {}};
     args.matrices = 2;
-    args.epilogue = WideEpilogue::kGateUp;
+    args.epilogue = WgmmaEpilogue::kGateUp;
     args.mid = {mid_memory.get(), tile, d->matrix.padded};
-    ASSERT_EQ(cudaSuccess, LaunchWide(args, nullptr));
-    WideArgs last = args;
+    ASSERT_EQ(cudaSuccess, LaunchWgmma(args, nullptr));
+    WgmmaArgs last = args;
     last.w = {d->matrix, {}, {}};
     last.matrices = 1;
     last.x = args.mid;
-    last.epilogue = WideEpilogue::kStore;
+    last.epilogue = WgmmaEpilogue::kStore;
     OnDevice<float> out(tokens * kHidden);
     last.out = out.get();
     last.out_stride = kHidden;
-    ASSERT_EQ(cudaSuccess, LaunchWide(last, nullptr));
+    ASSERT_EQ(cudaSuccess, LaunchWgmma(last, nullptr));
     const auto got_rows = rows.Read(), got = out.Read();
     const auto dot = [&](const std::vector<float>& w, int r, int t) {
       Rounded sum;
@@ -453,6 +470,39 @@ TEST_F(DeviceWeightsTest, StagingIsBounded) {
   ASSERT_TRUE(uploaded);
   EXPECT_LE(uploaded->store.peak_bytes(), uploaded->store.device_bytes() + (int64_t{512} << 20));
   EXPECT_LE(uploaded->store.device_bytes(), 8192 * 1024 / 2 * 11 / 10);
+}
+
+TEST_F(DeviceWeightsTest, WhatIsNotFiniteOrCannotBeHeldIsRefused) {
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16, DType::kQ8_0, DType::kQ5_1})
+    for (const char* weights : {"stored", "bf16", "f16", "int8", "int4-g32"}) {
+      SCOPED_TRACE(std::string(Name(dtype)) + " as " + weights);
+      HostMatrix host = MakeHost(dtype, 19, 512, 6);
+      host.view.name = "blk.0.w";
+      ASSERT_TRUE(Upload(host.view, weights));
+      // The first number, or the first scale, of row 17.
+      std::byte* at = host.bytes.data() + 17 * host.view.row_bytes;
+      const uint32_t nan32 = 0x7fc00000;
+      const uint16_t nan16 = dtype == DType::kBf16 ? 0x7fc0 : 0x7e00;
+      std::memcpy(at, dtype == DType::kF32 ? static_cast<const void*>(&nan32) : &nan16,
+                  dtype == DType::kF32 ? 4 : 2);
+      const auto refused = Upload(host.view, weights);
+      ASSERT_FALSE(refused);
+      EXPECT_EQ(refused.error().code(), Error::Code::kCorrupt);
+      EXPECT_NE(refused.error().message().find("tensor 'blk.0.w' holds nan at row 17, column 0"),
+                std::string::npos)
+          << refused.error().message();
+    }
+  HostMatrix host = MakeHost(DType::kF32, 5, 256, 6);
+  host.view.name = "large";
+  const float large = 1e5f;
+  std::memcpy(host.bytes.data(), &large, 4);
+  for (const char* weights : {"stored", "f32", "bf16", "int8"})
+    EXPECT_TRUE(Upload(host.view, weights)) << weights;
+  for (const char* weights : {"f16", "int4-g32"}) {
+    const auto refused = Upload(host.view, weights);
+    ASSERT_FALSE(refused) << weights;
+    EXPECT_NE(refused.error().message().find("holds at most 65504"), std::string::npos);
+  }
 }
 
 }  // namespace

@@ -1,6 +1,10 @@
 #include "weights/pack_cache.h"
 
 #include <sys/stat.h>
+#if CELER_WITH_XXHASH
+#define XXH_INLINE_ALL  // a header is all that is needed
+#include <xxhash.h>
+#endif
 
 #include <algorithm>
 #include <cstring>
@@ -19,7 +23,19 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "CELERPAK";
-constexpr uint32_t kVersion = 1;
+#if CELER_WITH_XXHASH
+constexpr uint32_t kVersion = 2;
+uint64_t Hash(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+#else  // slow; the files of one kind are of another version to the other
+constexpr uint32_t kVersion = 3;
+uint64_t Hash(std::span<const std::byte> bytes) {
+  Sha256 sum;
+  sum.Update(bytes);
+  return std::stoull(sum.Finish().substr(0, 16), nullptr, 16);
+}
+#endif
 constexpr size_t kAlign = 64, kDigest = 64;
 constexpr size_t kPage = 4096, kStride = size_t{1} << 20;  // of the content that enters the key
 
@@ -76,9 +92,27 @@ class Reader {
   size_t at_ = 0;
 };
 
+bool AllZero(std::span<const std::byte> bytes) {
+  return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
+}
+
+uint64_t Checksum(const PackCache::Entries& entries, ThreadPool& pool) {
+  constexpr size_t kPiece = size_t{1} << 20;
+  std::vector<std::span<const std::byte>> pieces;
+  for (const auto& [name, bytes] : entries)
+    for (size_t at = 0; at < bytes.size(); at += kPiece)
+      pieces.push_back(bytes.subspan(at, std::min(kPiece, bytes.size() - at)));
+  std::vector<uint64_t> sums(pieces.size());
+  pool.ParallelForDynamic(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) sums[i] = Hash(pieces[i]);
+  });
+  return Hash(std::as_bytes(std::span(sums)));
+}
+
 // Everything in front of the values.
-std::string Directory(const std::string& key, const PackCache::Entries& entries, size_t* file_bytes) {
-  size_t directory = kMagic.size() + 8 + 8 + key.size() + kDigest;
+std::string Directory(const std::string& key, const PackCache::Entries& entries, uint64_t checksum,
+                      size_t* file_bytes) {
+  size_t directory = kMagic.size() + 8 + 8 + 8 + key.size() + kDigest;
   for (const auto& [name, bytes] : entries) directory += 4 + name.size() + 16;
   size_t offset = RoundUp(directory, kAlign);
   std::string list;
@@ -94,6 +128,7 @@ std::string Directory(const std::string& key, const PackCache::Entries& entries,
   Put(out, kVersion);
   Put(out, static_cast<uint32_t>(entries.size()));
   Put(out, static_cast<uint64_t>(offset));
+  Put(out, checksum);
   out += key + list;
   Sha256 sum;
   sum.Update(BytesOf(out));
@@ -118,15 +153,18 @@ std::string PackKey(const TensorSource& source, std::string_view how) {
   return key.Finish();
 }
 
-PackCache::PackCache(fs::path folder, std::string key)
-    : path_(std::move(folder) / ("packed-" + key.substr(0, 32))), key_(std::move(key)) {
+PackCache::PackCache(fs::path folder, std::string key, ThreadPool& pool)
+    : path_(std::move(folder) / ("packed-" + key.substr(0, 32))), key_(std::move(key)), pool_(pool) {
   std::error_code error;
   if (!fs::exists(path_, error)) {
     log::Info("{}: not there yet; weights are packed and kept there", path_.string());
   } else if (const Status status = Map(); !status) {
     file_.reset();
     entries_.clear();
-    log::Info("{}; weights are packed again", status.error().message());
+    if (status.error().code() == Error::Code::kUnsupported)
+      log::Info("{}; weights are packed again", status.error().message());
+    else
+      log::Warning("{}; weights are packed again and the file is replaced", status.error().message());
   } else {
     log::Info("{}: {} packed matrices are mapped", path_.string(), entries_.size());
   }
@@ -141,10 +179,12 @@ Status PackCache::Map() {
   Reader reader(all);
   std::string text;
   uint32_t version = 0, count = 0;
-  uint64_t file_bytes = 0;
+  uint64_t file_bytes = 0, checksum = 0;
   if (!reader.Text(kMagic.size(), &text) || text != kMagic) return wrong("it begins with something else");
-  if (!reader.Get(&version) || version != kVersion) return wrong("another version");
-  if (!reader.Get(&count) || !reader.Get(&file_bytes) || file_bytes != all.size())
+  if (!reader.Get(&version)) return wrong("it ends after a few bytes");
+  if (version != kVersion)
+    return Error::Unsupported(path_.string(), ": was written by another version of celer");
+  if (!reader.Get(&count) || !reader.Get(&file_bytes) || !reader.Get(&checksum) || file_bytes != all.size())
     return wrong("its size is not the one it had");
   if (!reader.Text(key_.size(), &text) || text != key_) return wrong("it is of another model");
   for (uint32_t i = 0; i < count; ++i) {
@@ -160,6 +200,16 @@ Status PackCache::Map() {
   Sha256 sum;
   sum.Update(all.first(reader.at()));
   if (!reader.Text(kDigest, &text) || text != sum.Finish()) return wrong("its checksum differs");
+  // From here on the list is as it was written: in the order of the names, one after the other.
+  size_t end = reader.at();
+  for (const auto& [name, bytes] : entries_) {
+    const auto begin = static_cast<size_t>(bytes.data() - all.data());
+    if (begin < end || !AllZero(all.subspan(end, begin - end)))
+      return wrong("there is something between matrices");
+    end = begin + bytes.size();
+  }
+  if (!AllZero(all.subspan(end))) return wrong("there is something behind the last matrix");
+  if (Checksum(entries_, pool_) != checksum) return wrong("the checksum of its values differs");
   return {};
 }
 
@@ -173,7 +223,7 @@ Status PackCache::Write(const Entries& entries) const {
   std::error_code error;
   fs::create_directories(path_.parent_path(), error);
   size_t file_bytes = 0;
-  const std::string directory = Directory(key_, entries, &file_bytes);
+  const std::string directory = Directory(key_, entries, Checksum(entries, pool_), &file_bytes);
   CELER_RETURN_IF_ERROR(CheckFreeSpace(path_, static_cast<int64_t>(file_bytes),
                                        "make room, or start without the cache of packed weights"));
   CELER_ASSIGN(AtomicFile file, AtomicFile::Create(path_));

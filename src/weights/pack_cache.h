@@ -1,13 +1,14 @@
 // Packed weights kept on disk, so that a later start maps them instead of packing once more. One file holds
-// one model, packed in one way; whatever does not fit exactly is ignored and written anew. Files of the
+// one model, packed in one way; whatever does not fit exactly is ignored and written again. Files of the
 // folder may be removed at any time.
 //
-//   "CELERPAK", uint32 version, uint32 entries, uint64 bytes of the file, key (64 characters),
+//   "CELERPAK", uint32 version, uint32 entries, uint64 bytes of the file, uint64 checksum of the values,
+//   key (64 characters),
 //   per entry: uint32 length of the name, name, uint64 offset (a multiple of 64), uint64 bytes,
-//   SHA-256 of all of that (64 characters); the bytes of the entries
+//   SHA-256 of all of that (64 characters); the bytes of the entries, zeros between them
 //
-// Values are not checked when they are mapped: they hold no offsets, so that wrong ones give wrong text and
-// nothing worse.
+// The checksum is XXH3 of the XXH3 of each MiB of the entries, which all threads compute at the speed of
+// memory; so a byte that changed on the disk is found before it becomes wrong text.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +21,7 @@
 #include <string_view>
 
 #include "core/result.h"
+#include "core/thread_pool.h"
 #include "io/mapped_file.h"
 #include "weights/tensor_source.h"
 
@@ -33,9 +35,11 @@ std::string PackKey(const TensorSource& source, std::string_view how);
 class PackCache {
  public:
   // Maps the file of this key if it is there and valid; says in the log why not.
-  PackCache(std::filesystem::path folder, std::string key);
+  PackCache(std::filesystem::path folder, std::string key, ThreadPool& pool);
 
-  // A matrix of exactly so many packed bytes, aligned to 64; nullptr if there is none. It lives as long as
+  bool mapped() const { return file_.has_value(); }
+
+  // A matrix of exactly this many packed bytes, aligned to 64; nullptr if there is none. It lives as long as
   // this object.
   const std::byte* Find(const std::string& name, int64_t bytes) const;
 
@@ -51,6 +55,7 @@ class PackCache {
 
   std::filesystem::path path_;
   std::string key_;
+  ThreadPool& pool_;
   std::optional<MappedFile> file_;
   Entries entries_;
 };

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -70,7 +71,9 @@ struct Loaded {
 };
 Loaded Load(const TensorSource& source, const char* weights, const fs::path& folder) {
   Loaded out;
-  out.store = std::make_unique<WeightStore>(source, *WeightOptions::Parse(weights), Pool(), true, folder);
+  out.store = std::make_unique<WeightStore>(
+      source, WeightPlan::Make(*WeightOptions::Parse(weights), source.tensors()), Pool(), &ChosenMatmul(),
+      folder);
   for (const auto& [name, rows, cols] : {std::tuple("a", 40, 64), {"b", 24, 128}}) {
     auto view = out.store->Matrix(name, rows, cols);
     EXPECT_TRUE(view) << view.error().message();
@@ -159,6 +162,28 @@ TEST_F(PackCacheTest, WhatIsNotExactlyRightIsIgnoredAndWrittenAnew) {
     EXPECT_GT(again.store->owned_bytes(), 0) << i;
     EXPECT_EQ(first.Packed(), again.Packed()) << i;
     EXPECT_EQ(Content(OnlyFile(packed)), good) << i;
+  }
+}
+
+TEST_F(PackCacheTest, EveryByteIsChecked) {
+  const Source source;
+  const fs::path packed = folder_ / "packed";
+  const Loaded first = Load(source, "stored", packed);
+  const fs::path path = OnlyFile(packed);
+  const std::string good = Content(path);
+  // Values, what lies between them, and the end; a bit each.
+  for (size_t at = 0; at < good.size(); at += at + 97 < good.size() ? 97 : 1) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ 1 << at % 8);
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << bad;
+    testing::internal::CaptureStderr();
+    const Loaded again = Load(source, "stored", packed);
+    const std::string said = testing::internal::GetCapturedStderr();
+    ASSERT_EQ(first.Packed(), again.Packed()) << "byte " << at << " of " << good.size();
+    ASSERT_EQ(Content(OnlyFile(packed)), good) << at;
+    if (at >= 8 && at < 12) continue;  // another version, which is no fault
+    ASSERT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << at << ": " << said;
+    ASSERT_NE(said.find("weights are packed again and the file is replaced"), std::string::npos) << said;
   }
 }
 

@@ -71,7 +71,7 @@ __device__ __forceinline__ Quantized Q6KElement(const uint8_t* data, int col) {
   return {(low | high << 4) - 32,
           HalfAt(block + 208) * static_cast<float>(static_cast<int8_t>(block[192 + g])), 0.0f};
 }
-// Types that become kInt8 without loss, at groups of so many columns; 0 for others.
+// Types that become kInt8 without loss, in groups of this many columns; 0 for others.
 __host__ __device__ constexpr int ExactInt8Group(DType dtype) {
   return dtype == DType::kQ5_0 ? 32 : dtype == DType::kQ3_K || dtype == DType::kQ6_K ? 16 : 0;
 }
@@ -334,7 +334,7 @@ __global__ void RandomKernel(const __grid_constant__ DeviceMatrix m, int64_t wor
     if (m.format == Format::kInt8) reinterpret_cast<float*>(to)[i] = size / 128;
     if (m.format == Format::kInt4)
       reinterpret_cast<__half2*>(to)[i] = __floats2half2_rn(size / 8, -size * 15 / 16);
-    if (m.format == Format::kInt4Wide)
+    if (m.format == Format::kInt4F32)
       reinterpret_cast<float2*>(to)[i] = make_float2(size / 8, -size * 15 / 16);
   }
 }

@@ -1,16 +1,18 @@
 #include "weights/weight_store.h"
 
 #include <algorithm>
-#include <charconv>
+#include <atomic>
+#include <utility>
 
 #include "core/check.h"
 #include "core/cpu_features.h"
 #include "core/log.h"
 #include "core/safe_math.h"
 #include "formats/decode.h"
-#include "formats/int8.h"
+#include "io/printable.h"
+#include "kernels/matmul/cpu/packed.h"
 #include "kernels/matmul/matmul.h"
-#include "kernels/matmul/packed.h"
+#include "weights/value_check.h"
 
 namespace celer {
 namespace {
@@ -24,54 +26,24 @@ bool IsIgnorable(std::string_view name) {
          name.ends_with("attn.bias_mask");
 }
 
-std::string_view PlainName(WeightFormat format) {
-  return format == WeightFormat::kF16 ? "f16" : format == WeightFormat::kBf16 ? "bf16" : "f32";
+// Without dimensions of 1: converters to GGUF drop them, and the elements lie the same with and without them.
+Shape Squeezed(const Shape& shape) {
+  std::vector<int64_t> dims;
+  for (const int64_t dim : shape.dims())
+    if (dim != 1) dims.push_back(dim);
+  return Shape(std::span<const int64_t>(dims));
 }
 
 }  // namespace
 
-Result<WeightOptions> WeightOptions::Parse(std::string_view text) {
-  const size_t dash = text.find("-g");
-  const std::string_view base = text.substr(0, dash);
-  WeightOptions options;
-  if (base == "stored")
-    options.format = WeightFormat::kAsStored;
-  else if (base == "f32")
-    options.format = WeightFormat::kF32;
-  else if (base == "f16")
-    options.format = WeightFormat::kF16;
-  else if (base == "bf16")
-    options.format = WeightFormat::kBf16;
-  else if (base == "int8")
-    options.format = WeightFormat::kInt8;
-  else if (base == "int4")
-    options.format = WeightFormat::kInt4;
-  else
-    return Error::Invalid("--weights '", text,
-                          "' is not one of stored, f32, f16, bf16, int8, int8-gN, int4, int4-gN");
-
-  if (dash != std::string_view::npos) {
-    const std::string_view digits = text.substr(dash + 2);
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), options.group);
-    const bool number = error == std::errc() && end == digits.data() + digits.size();
-    const bool grouped = options.format == WeightFormat::kInt8 || options.format == WeightFormat::kInt4;
-    if (!number || !grouped || (options.group != 32 && options.group != 64 && options.group != 128))
-      return Error::Invalid("--weights '", text, "': groups are -g32, -g64 or -g128, of int8 and int4");
-  } else if (options.format == WeightFormat::kInt4) {
-    options.group = 32;
-  }
-  return options;
-}
-
-Result<const TensorRecord*> WeightStore::Take(const std::string& name, int64_t elements,
-                                              std::string_view expected) {
+Result<const TensorRecord*> WeightStore::Take(const std::string& name, const Shape& expected) {
   const TensorRecord* record = source_.Find(name);
   if (!record)
     return Error::Corrupt(source_.path(), ": tensor '", name, "' is missing among ", source_.tensors().size(),
                           " tensors");
-  if (record->shape.elements() != elements)
+  if (Squeezed(record->shape) != Squeezed(expected))
     return Error::Corrupt(source_.path(), ": tensor '", name, "' has shape ", record->shape.ToString(),
-                          ", expected ", expected);
+                          ", expected ", expected.ToString());
   if (!CanDecode(record->dtype) || record->dtype == DType::kI64 || record->dtype == DType::kBool)
     return Error::Unsupported(source_.path(), ": tensor '", name, "' has type ", Name(record->dtype),
                               ", which weights cannot have");
@@ -86,16 +58,18 @@ Result<std::byte*> WeightStore::Own(int64_t bytes) {
   return buffers_.back().bytes().data();
 }
 
-WeightStore::WeightStore(const TensorSource& source, WeightOptions options, ThreadPool& pool, bool pack,
-                         const std::filesystem::path& pack_cache)
-    : source_(source), options_(options), pool_(pool), pack_(pack) {
-  if (pack_cache.empty() || !pack || !ChosenMatmul().packed_bytes) return;
-  std::string_view variant;
-  for (const MatmulVariant& each : MatmulVariants())
-    if (each.run == &ChosenMatmul()) variant = each.name;
-  cache_.emplace(pack_cache, PackKey(source, fmt::format("layout {}, {} of {}, weights {} in groups of {}",
-                                                         kPackedLayout, variant, HostCpu().FlagList(),
-                                                         static_cast<int>(options.format), options.group)));
+WeightStore::WeightStore(const TensorSource& source, WeightPlan plan, ThreadPool& pool,
+                         const MatmulKernels* prepare_for, const std::filesystem::path& pack_cache)
+    : source_(source), plan_(std::move(plan)), pool_(pool), prepare_for_(prepare_for) {
+  if (pack_cache.empty() || !prepare_for_ || !prepare_for_->packed_bytes) return;
+  std::string formats;  // by name: a tensor's role is part of it
+  for (const PlannedWeight& weight : plan_.weights())
+    if (weight.role != Role::kVector) formats += weight.name + " " + weight.format.Name() + "\n";
+  cache_.emplace(
+      pack_cache,
+      PackKey(source, fmt::format("layout {}, {} of {}, weights {}\n{}", kPackedLayout, prepare_for_->name,
+                                  HostCpu().FlagList(), plan_.options().ToString(), formats)),
+      pool);
 }
 
 Result<WeightView> WeightStore::Stored(const TensorRecord& record, const std::byte* data, int64_t rows,
@@ -104,7 +78,12 @@ Result<WeightView> WeightStore::Stored(const TensorRecord& record, const std::by
   if (!row_bytes)
     return Error::Corrupt(source_.path(), ": tensor '", record.name, "' has rows of ", cols,
                           " elements, which do not fill whole ", Name(record.dtype), " blocks");
-  WeightView stored{.dtype = record.dtype, .rows = rows, .cols = cols, .data = data, .row_bytes = *row_bytes};
+  WeightView stored{.dtype = record.dtype,
+                    .rows = rows,
+                    .cols = cols,
+                    .data = data,
+                    .row_bytes = *row_bytes,
+                    .name = record.name};
   if (record.dtype == DType::kI8) {  // llama2.c version 2: the scales stand beside it
     const TensorRecord* scales = source_.Find(record.name + ".scales");
     if (!scales || scales->dtype != DType::kF32 || scales->shape.rank() != 2 || scales->shape[0] != rows ||
@@ -116,93 +95,83 @@ Result<WeightView> WeightStore::Stored(const TensorRecord& record, const std::by
                  Own(static_cast<int64_t>(scales->bytes.size())));  // the mapping may be unaligned
     std::copy(scales->bytes.begin(), scales->bytes.end(), copy);
     stored.kind = WeightView::Kind::kInt8;
-    stored.scales = reinterpret_cast<const float*>(copy);
+    stored.scales = copy;
     stored.group = cols / scales->shape[1];
   }
   return stored;
 }
 
-WeightView WeightStore::Target(const TensorRecord& record, const WeightView& stored, Role role) const {
-  const int64_t cols = stored.cols;
-  WeightFormat format = options_.format;
-  int64_t group = options_.group;
-  if (format == WeightFormat::kInt4 && role != Role::kProjection) format = WeightFormat::kInt8;
-  if ((format == WeightFormat::kInt8 || format == WeightFormat::kInt4) && group > 0 && cols % group != 0) {
-    log::Info("{}: {} columns are no multiple of {}; kept as int8 with one scale per row", record.name, cols,
-              group);
-    format = WeightFormat::kInt8;
-    group = 0;
-  }
-  if (format == WeightFormat::kAsStored) return stored;
-  if (format == WeightFormat::kF32 && stored.kind == WeightView::Kind::kStored && stored.dtype == DType::kF32)
-    return stored;
-
-  WeightView out{.rows = stored.rows, .cols = cols};
-  if (format == WeightFormat::kInt8) {
-    out.kind = WeightView::Kind::kInt8;
-    out.group = group > 0 ? group : cols;
-    out.row_bytes = cols;
-  } else if (format == WeightFormat::kInt4) {
-    out.kind = WeightView::Kind::kInt4;
-    out.group = group;
-    out.row_bytes = cols / 2;
-  } else {
-    out.dtype = *ParseDType(PlainName(format));
-    out.row_bytes = *BytesFor(out.dtype, cols);
-  }
-  return out;
+WeightView WeightStore::Target(const WeightView& stored) const {
+  const WeightFormatSpec format = plan_.FormatFor(stored.name, stored.format(), stored.cols);
+  if (!prepare_for_ || format == stored.format()) return stored;
+  return {.kind = format.kind,
+          .dtype = format.dtype,
+          .rows = stored.rows,
+          .cols = stored.cols,
+          .row_bytes = format.RowBytes(stored.cols),
+          .group = format.stored()    ? 0
+                   : format.group > 0 ? format.group
+                                      : stored.cols,
+          .name = stored.name};
 }
 
 Result<WeightView> WeightStore::Convert(const WeightView& stored, WeightView out) {
   const int64_t rows = out.rows, cols = out.cols;
+  const WeightFormatSpec format = out.format();
+  const int64_t scale_bytes = format.ScaleBytes(cols);
   CELER_ASSIGN(std::byte * values, Own(rows * out.row_bytes));
-  out.data = values;
-  float* scales = nullptr;
-  Int4Group* params = nullptr;
-  if (out.kind == WeightView::Kind::kInt8) {
-    CELER_ASSIGN(std::byte * memory, Own(rows * out.groups_per_row() * static_cast<int64_t>(sizeof(float))));
-    out.scales = scales = reinterpret_cast<float*>(memory);
-  } else if (out.kind == WeightView::Kind::kInt4) {
-    CELER_ASSIGN(std::byte * memory,
-                 Own(rows * out.groups_per_row() * static_cast<int64_t>(sizeof(Int4Group))));
-    out.params = params = reinterpret_cast<Int4Group*>(memory);
+  std::byte* scales = nullptr;
+  if (scale_bytes > 0) {
+    CELER_ASSIGN(scales, Own(rows * scale_bytes));
   }
+  out.data = values;
+  out.scales = scales;
+  const ValueRange range = format.range();
+  std::atomic<int64_t> bad = rows;  // a row that cannot be held
   pool_.ParallelFor(rows, kRowsAtOnce, [&](int64_t begin, int64_t end) {
     std::vector<float> row(static_cast<size_t>(cols));
     for (int64_t r = begin; r < end; ++r) {
       DecodeWeightRow(stored, r, row.data());
-      std::byte* target = values + r * out.row_bytes;
-      if (scales)
-        EncodeInt8Row({rows, cols, out.group}, row.data(), reinterpret_cast<int8_t*>(target),
-                      scales + r * out.groups_per_row());
-      else if (params)
-        EncodeInt4Row({rows, cols, out.group}, row.data(), reinterpret_cast<uint8_t*>(target),
-                      params + r * out.groups_per_row());
-      else
-        EncodeRow(out.dtype, row.data(), cols, target);
+      if (!InRange(row.data(), cols, range)) {
+        bad = r;
+        return;
+      }
+      format.Encode(row.data(), cols, values + r * out.row_bytes,
+                    scales ? scales + r * scale_bytes : nullptr);
     }
   });
+  if (bad < rows) CELER_RETURN_IF_ERROR(InFile(CheckRows(stored, bad, bad + 1, range)));
   return out;
 }
 
 Result<WeightView> WeightStore::Make(const TensorRecord& record, const std::byte* data, int64_t rows,
-                                     int64_t cols, Role role, const std::string& cache_name) {
+                                     int64_t cols, const std::string& cache_name) {
+  const Role role = plan_.RoleOf(record.name);
   CELER_ASSIGN(const WeightView stored, Stored(record, data, rows, cols));
-  WeightView view = Target(record, stored, role);
+  WeightView view = Target(stored);
   // The cache serves what is needed in packed form alone, or lies unpacked in the file.
   const bool own_kind = view.kind != WeightView::Kind::kStored;
   const bool cacheable = cache_ && role != Role::kTable && record.dtype != DType::kI8 &&
                          (view.data || own_kind || role == Role::kProjection) && PackedBytes(view) > 0;
-  if (cacheable) view.packed = cache_->Find(cache_name, PackedBytes(view));
+  const int64_t packed_bytes = PackedBytes(view);
+  if (cacheable)
+    if (const std::byte* found = cache_->Find(cache_name, packed_bytes))
+      view = PackedView(view, *prepare_for_, found);
   if (!view.packed) {
     if (!view.data) {
       CELER_ASSIGN(view, Convert(stored, view));
+    } else if (prepare_for_ && !(cache_ && cache_->mapped())) {
+      CELER_RETURN_IF_ERROR(InFile(CheckValues(view, kAnyFinite, pool_)));
     }
     if (role != Role::kTable) CELER_RETURN_IF_ERROR(Pack(role, &view));
     cache_lacks_ |= cacheable;
   }
-  if (cacheable) packed_[cache_name] = {view.packed, static_cast<size_t>(PackedBytes(view))};
+  if (cacheable) packed_[cache_name] = {view.packed, static_cast<size_t>(packed_bytes)};
   return view;
+}
+
+Status WeightStore::InFile(const Status& status) const {
+  return status ? status : Status(status.error().WithContext(source_.path()));
 }
 
 void WeightStore::KeepPacked() {
@@ -229,25 +198,22 @@ Result<std::byte*> WeightStore::OwnPacked(int64_t bytes) {
 }
 
 int64_t WeightStore::PackedBytes(const WeightView& view) const {
-  const MatmulKernels& kernels = ChosenMatmul();
-  return pack_ && kernels.packed_bytes ? kernels.packed_bytes(view) : 0;
+  return prepare_for_ && prepare_for_->packed_bytes ? prepare_for_->packed_bytes(view) : 0;
 }
 
 Status WeightStore::Pack(Role role, WeightView* view) {
   const int64_t bytes = PackedBytes(*view);
   if (bytes == 0) return {};
   CELER_ASSIGN(std::byte * packed, OwnPacked(bytes));
-  ChosenMatmul().pack(*view, pool_, packed);
-  view->packed = packed;
+  prepare_for_->pack(*view, pool_, packed);
+  *view = PackedView(*view, *prepare_for_, packed);
   // What was converted on the way is not needed beside its packed form, unless rows will be looked up in it.
   // (Of celer's own kinds they can be taken from the packed form.)
   if (view->kind == WeightView::Kind::kStored && (role != Role::kProjection || !Owns(view->data))) return {};
-  for (const void* part : {static_cast<const void*>(view->data), static_cast<const void*>(view->scales),
-                           static_cast<const void*>(view->params)})
-    Disown(part);
+  Disown(view->data);
+  Disown(view->scales);
   view->data = nullptr;
   view->scales = nullptr;
-  view->params = nullptr;
   return {};
 }
 
@@ -265,9 +231,9 @@ void WeightStore::Disown(const void* data) {
   buffers_.erase(it);
 }
 
-Result<WeightView> WeightStore::Matrix(const std::string& name, int64_t rows, int64_t cols, Role role) {
-  CELER_ASSIGN(const TensorRecord* record, Take(name, rows * cols, Shape({rows, cols}).ToString()));
-  CELER_ASSIGN(WeightView view, Make(*record, record->bytes.data(), rows, cols, role, name));
+Result<WeightView> WeightStore::Matrix(const std::string& name, int64_t rows, int64_t cols) {
+  CELER_ASSIGN(const TensorRecord* record, Take(name, {rows, cols}));
+  CELER_ASSIGN(WeightView view, Make(*record, record->bytes.data(), rows, cols, name));
   if (view.data != record->bytes.data() || view.packed) source_.DropPages(*record);
   bytes_by_format_[view.FormatName()] += view.bytes();
   return view;
@@ -275,13 +241,12 @@ Result<WeightView> WeightStore::Matrix(const std::string& name, int64_t rows, in
 
 Result<std::vector<WeightView>> WeightStore::Stack(const std::string& name, int64_t count, int64_t rows,
                                                    int64_t cols) {
-  CELER_ASSIGN(const TensorRecord* record,
-               Take(name, count * rows * cols, Shape({count, rows, cols}).ToString()));
+  CELER_ASSIGN(const TensorRecord* record, Take(name, {count, rows, cols}));
   const auto bytes = static_cast<int64_t>(record->bytes.size()) / count;
   std::vector<WeightView> views;
   for (int64_t i = 0; i < count; ++i) {
-    CELER_ASSIGN(WeightView view, Make(*record, record->bytes.data() + i * bytes, rows, cols,
-                                       Role::kProjection, fmt::format("{}#{}", name, i)));
+    CELER_ASSIGN(WeightView view,
+                 Make(*record, record->bytes.data() + i * bytes, rows, cols, fmt::format("{}#{}", name, i)));
     bytes_by_format_[view.FormatName()] += view.bytes();
     views.push_back(view);
   }
@@ -292,13 +257,14 @@ Result<std::vector<WeightView>> WeightStore::Stack(const std::string& name, int6
 
 Result<const float*> WeightStore::Vector(const std::string& name, int64_t n, bool required) {
   if (!required && !source_.Find(name)) return static_cast<const float*>(nullptr);
-  CELER_ASSIGN(const TensorRecord* record, Take(name, n, Shape({n}).ToString()));
+  CELER_ASSIGN(const TensorRecord* record, Take(name, {n}));
   CELER_ASSIGN(std::byte * memory, Own(n * static_cast<int64_t>(sizeof(float))));
   auto* out = reinterpret_cast<float*>(memory);
   if (!BytesFor(record->dtype, n))
     return Error::Corrupt(source_.path(), ": tensor '", name, "' of ", n, " elements does not fill whole ",
                           Name(record->dtype), " blocks");
   DecodeRow(record->dtype, record->bytes.data(), n, out);
+  CELER_RETURN_IF_ERROR(InFile(CheckVector(name, out, n)));
   return static_cast<const float*>(out);
 }
 
@@ -308,8 +274,8 @@ Status WeightStore::CheckNothingLeft(std::string_view architecture) const {
     if (!taken_.contains(record.name) && !IsIgnorable(record.name)) extra.push_back(record.name);
   if (extra.empty()) return {};
   return Error::Unsupported(source_.path(), ": ", extra.size(), " tensors are not part of the architecture '",
-                            architecture, "' as its configuration describes it, the first is '", extra[0],
-                            "'");
+                            Printable(architecture), "' as its configuration describes it, the first is '",
+                            Printable(extra[0]), "'");
 }
 
 }  // namespace celer

@@ -41,8 +41,8 @@ class FakeSource final : public TensorSource {
   std::vector<TensorRecord> records_;
 };
 
-WeightOptions Options(const char* text) {
-  return *WeightOptions::Parse(text);
+WeightPlan Plan(const char* text, const FakeSource& source, const WeightPlan::Roles& roles = {}) {
+  return WeightPlan::Make(*WeightOptions::Parse(text), source.tensors(), roles);
 }
 
 ThreadPool& Pool() {
@@ -50,19 +50,11 @@ ThreadPool& Pool() {
   return pool;
 }
 
-TEST(WeightOptions, Parse) {
-  EXPECT_EQ(Options("int4").group, 32);
-  EXPECT_EQ(Options("int4-g128").group, 128);
-  EXPECT_EQ(Options("int8").group, 0);
-  for (const char* bad : {"", "int", "int4-g", "int4-g31", "f32-g32", "int8-g32x", "int4-g-32"})
-    EXPECT_FALSE(WeightOptions::Parse(bad)) << bad;
-}
-
 TEST(WeightStore, AsStoredIsTheMappingItself) {
   FakeSource source;
   source.Add("w", DType::kQ8_0, {4, 64});
-  WeightStore store(source, {}, Pool());
-  auto view = store.Matrix("w", 4, 64, WeightStore::Role::kTable);
+  WeightStore store(source, Plan("stored", source, {{"w", WeightRole::kTable}}), Pool());
+  auto view = store.Matrix("w", 4, 64);
   ASSERT_TRUE(view) << view.error().message();
   EXPECT_EQ(view->data, source.Find("w")->bytes.data());
   EXPECT_EQ(store.owned_bytes(), 0);
@@ -75,8 +67,8 @@ TEST(WeightStore, ConvertsAndDropsThePages) {
   for (const char* format : {"f32", "f16", "int8", "int8-g32", "int4-g32", "int4-g64"}) {
     SCOPED_TRACE(format);
     source.dropped = 0;
-    WeightStore store(source, Options(format), Pool());
-    auto view = store.Matrix("w", 5, 64, WeightStore::Role::kTable);
+    WeightStore store(source, Plan(format, source, {{"w", WeightRole::kTable}}), Pool());
+    auto view = store.Matrix("w", 5, 64);
     ASSERT_TRUE(view) << view.error().message();
     EXPECT_EQ(source.dropped, 1);
     EXPECT_EQ(store.owned_bytes(), view->bytes());
@@ -92,7 +84,7 @@ TEST(WeightStore, ProjectionsExistInPackedFormAlone) {
   source.Add("w", DType::kBf16, {5, 64});
   for (const char* format : {"f32", "f16", "int8", "int4-g32"}) {
     SCOPED_TRACE(format);
-    WeightStore store(source, Options(format), Pool());
+    WeightStore store(source, Plan(format, source), Pool());
     auto view = store.Matrix("w", 5, 64);
     ASSERT_TRUE(view) << view.error().message();
     ASSERT_NE(view->packed, nullptr);
@@ -109,8 +101,8 @@ TEST(WeightStore, ProjectionsExistInPackedFormAlone) {
 TEST(WeightStore, Int4KeepsTheVocabularyAtInt8) {
   FakeSource source;
   source.Add("embedding", DType::kF32, {8, 64});
-  WeightStore store(source, Options("int4"), Pool());
-  auto view = store.Matrix("embedding", 8, 64, WeightStore::Role::kVocabulary);
+  WeightStore store(source, Plan("int4", source, {{"embedding", WeightRole::kVocabulary}}), Pool());
+  auto view = store.Matrix("embedding", 8, 64);
   ASSERT_TRUE(view);
   EXPECT_EQ(view->FormatName(), "int8-g32");
 }
@@ -118,7 +110,7 @@ TEST(WeightStore, Int4KeepsTheVocabularyAtInt8) {
 TEST(WeightStore, RowsThatNoGroupDividesFallBackToOneScalePerRow) {
   FakeSource source;
   source.Add("w", DType::kF32, {3, 50});
-  WeightStore store(source, Options("int4"), Pool());
+  WeightStore store(source, Plan("int4", source), Pool());
   auto view = store.Matrix("w", 3, 50);
   ASSERT_TRUE(view) << view.error().message();
   EXPECT_EQ(view->FormatName(), "int8");
@@ -128,7 +120,7 @@ TEST(WeightStore, BadTensorsGiveOneSentence) {
   FakeSource source;
   source.Add("w", DType::kF32, {4, 8});
   source.Add("index", DType::kI64, {4, 8});
-  source.Add("blocks", DType::kQ8_0, {2, 32});
+  source.Add("blocks", DType::kQ8_0, {4, 16});
   source.Add("lonely", DType::kI8, {4, 8});
   WeightStore store(source, {}, Pool());
   const auto message = [](const auto& result) {
@@ -140,6 +132,31 @@ TEST(WeightStore, BadTensorsGiveOneSentence) {
   EXPECT_NE(message(store.Matrix("blocks", 4, 16)).find("whole"), std::string::npos);
   EXPECT_NE(message(store.Matrix("lonely", 4, 8)).find(".scales"), std::string::npos);
   EXPECT_NE(message(store.Vector("w", 5)).find("[5]"), std::string::npos);
+}
+
+// A transposed or flattened matrix has as many elements as the right one.
+TEST(WeightStore, ShapesAreComparedByDimension) {
+  FakeSource source;
+  source.Add("transposed", DType::kF32, {8, 4});
+  source.Add("flat", DType::kF32, {32});
+  source.Add("stack", DType::kF32, {2, 8, 4});
+  source.Add("square", DType::kF32, {4, 4});
+  source.Add("row", DType::kF32, {8});
+  source.Add("column", DType::kF32, {8, 1});
+  WeightStore store(source, {}, Pool());
+  const auto message = [](const auto& result) {
+    return result ? std::string("accepted") : result.error().message();
+  };
+  EXPECT_EQ(message(store.Matrix("transposed", 4, 8)),
+            "model.bin: tensor 'transposed' has shape [8, 4], expected [4, 8]");
+  EXPECT_EQ(message(store.Matrix("flat", 4, 8)), "model.bin: tensor 'flat' has shape [32], expected [4, 8]");
+  EXPECT_EQ(message(store.Stack("stack", 2, 4, 8)),
+            "model.bin: tensor 'stack' has shape [2, 8, 4], expected [2, 4, 8]");
+  EXPECT_EQ(message(store.Vector("square", 16)),
+            "model.bin: tensor 'square' has shape [4, 4], expected [16]");
+  // Dimensions of 1 change nothing about where an element lies.
+  EXPECT_EQ(message(store.Matrix("row", 1, 8)), "accepted");
+  EXPECT_EQ(message(store.Vector("column", 8)), "accepted");
 }
 
 TEST(WeightStore, TensorsThatNobodyAskedForAreAnError) {
@@ -186,7 +203,7 @@ TEST(WeightStore, ConversionNeverHoldsTheLargeFormBesideTheSmall) {
     auto model = SafetensorsModel::Open(path);
     ASSERT_TRUE(model) << model.error().message();
     FileTensorSource source(std::move(*model), path.string());
-    WeightStore store(source, Options("int4"), Pool());
+    WeightStore store(source, WeightPlan::Make(*WeightOptions::Parse("int4"), source.tensors()), Pool());
     if (!ResetPeak()) {
       std::filesystem::remove(path);
       GTEST_SKIP() << "this system does not let a process reset its memory peak";

@@ -151,7 +151,7 @@ def show(name, request, want, got):
 
 def compare_all(render, templates, least, show_at_most):
     """Every template with every conversation, with and without generation prompt. Returns whether all agree, and each
-    template has rendered at least so many: two renderers that refuse everything agree as well."""
+    template has rendered at least this many: two renderers that refuse everything agree as well."""
     failed = refused = total = 0
     for name, source in templates:
         rendered = 0

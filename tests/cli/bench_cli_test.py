@@ -25,7 +25,8 @@ def run(*args):
     # What is checked is the CPU's counting, also where there is a GPU.
     if args[0] == "bench" and "--help" not in args:
         args = (*args, "--device", "cpu")
-    done = subprocess.run([CELER, *map(str, args)], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([CELER, *map(str, args)], capture_output=True, text=True, timeout=300,
+                          env={**os.environ, "COLUMNS": "200"})  # every table in one piece
     return done.returncode, done.stdout, done.stderr
 
 
@@ -80,11 +81,11 @@ class Json(unittest.TestCase):
             self.assertIsNone(ops["sampling"]["ratio"])  # it reads no weights
 
     def test_every_combination(self):
-        report = bench(dense(), "--prompt", "5,33", "--depth", "0,40", "--batch", "1,3", "--tokens", 4, "--repeat", 3, "--ops")
+        report = bench(dense(), "--prompt", "5,33", "--depth", "0,32", "--batch", "1,3", "--tokens", 4, "--repeat", 3, "--ops")
         self.check(report)
         got = [(r["phase"], r.get("prompt", r.get("depth")), r["batch"]) for r in report["results"]]
         self.assertEqual(got, [("prefill", n, b) for b in (1, 3) for n in (5, 33)] +
-                         [("decode", n, b) for b in (1, 3) for n in (0, 40)])
+                         [("decode", n, b) for b in (1, 3) for n in (0, 32)])
         self.assertGreater(report["start"]["load_s"], 0)
         self.assertGreater(report["start"]["first_token_s"], report["start"]["load_s"])
         self.assertEqual(report["start"]["prompt"], 5)
@@ -116,6 +117,19 @@ class Json(unittest.TestCase):
         names = [op["name"] for op in report["results"][0]["ops"]]
         self.assertIn("moe", names)
         self.assertNotIn("gate_up", names)
+
+    def test_threads_are_rated_against_as_many_cores(self):
+        few = ["--prompt", 4, "--tokens", 2, "--repeat", 1]
+        one, all_of_them = bench(dense(), *few, "--threads", 1), bench(dense(), *few)
+        self.check(one)
+        self.assertTrue(one["machine"]["name"].endswith(", 1 core"), one["machine"]["name"])
+        code, out, err = run("probe", "--device", "cpu", "--threads", 1, "--json")
+        self.assertEqual(code, 0, err)
+        probe = json.loads(out)["devices"][0]
+        self.assertTrue(probe["from_cache"])
+        self.assertEqual(probe["rates"]["read"]["value"], one["machine"]["read_bytes_per_s"])
+        if all_of_them["settings"]["threads"] > 1:
+            self.assertLess(one["machine"]["flops"]["f32"], 0.8 * all_of_them["machine"]["flops"]["f32"])
 
     def test_settings_reach_the_engine(self):
         report = bench(dense(), "--prompt", 4, "--tokens", 2, "--repeat", 1, "--kv", "f32", "--threads", 1, "--weights", "int8",
@@ -155,9 +169,9 @@ class Output(unittest.TestCase):
     FEW = ["--prompt", 6, "--tokens", 3, "--repeat", 2]
 
     def test_text(self):
-        code, out, err = run("bench", dense(), *self.FEW, "--depth", 5, "--ops")
+        code, out, err = run("bench", dense(), *self.FEW, "--depth", 20, "--ops")
         self.assertEqual((code, err), (0, ""))  # no progress line where there is no terminal
-        for text in ("prefill 6", "decode at 5", "limit tok/s", "bound by", "first token after", "attention", "  rest "):
+        for text in ("prefill 6", "decode at 16", "limit tok/s", "bound by", "first token after", "attention", "  rest "):
             self.assertIn(text, out)
         code, out, _ = run("bench", dense(), *self.FEW)
         self.assertNotIn("attention", out)
@@ -183,8 +197,8 @@ class Output(unittest.TestCase):
     def test_sentences(self):
         for args, says in (
                 (["no-such-model"], "no-such-model"),
-                ([], "either MODEL or --ladder"),
-                ([dense(), "--ladder", "llama-2-7b"], "either MODEL or --ladder"),
+                ([], "one of MODEL, --ladder PRESET and --sample"),
+                ([dense(), "--ladder", "llama-2-7b"], "one of MODEL, --ladder PRESET and --sample"),
                 (["--ladder", "no-such-model"], "no-such-model"),
                 (["--ladder", "llama-2-7b"], "--ladder measures a GPU"),
                 ([dense(), "--prompt", "x"], "--prompt"),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What celer says to somebody who gets it wrong: errors_test.py CELER. One sentence, what to do, no crash."""
+"""What celer says when it is used wrongly: errors_test.py CELER. One sentence, what to do, no crash."""
 import json
 import os
 import pathlib
@@ -45,8 +45,17 @@ class ErrorsCase(unittest.TestCase):
         for flags, says in (
                 (["--context", "abc"], "--context 'abc': expected a whole number\n"),
                 (["--temperature", "hot"], "--temperature 'hot': expected a number\n"),
-                (["-n", "many"], "--max-tokens 'many': expected a whole number\n"),
-                (["-n", "99999999999999999999"], "--max-tokens '99999999999999999999': expected a whole number\n"),
+                (["-n", "many"], "--max-tokens 'many': expected a whole number from 1 to 1000000000\n"),
+                (["-n", "99999999999999999999"],
+                 "--max-tokens '99999999999999999999': expected a whole number from 1 to 1000000000\n"),
+                (["-n", "0"], "--max-tokens '0': expected a whole number from 1 to 1000000000\n"),
+                (["--context", "99999999999999999999"], "expected a whole number up to 9223372036854775807\n"),
+                (["--threads", "-1"], "--threads '-1': expected a whole number from 0 to 1024\n"),
+                (["--threads", "99999999999"], "--threads '99999999999': expected a whole number from 0 to 1024\n"),
+                (["--chunk", "0"], "--chunk '0': expected a whole number from 1 to 65536\n"),
+                (["--top-k", "3000000000"], "--top-k '3000000000': expected a whole number from 0 to 2147483647\n"),
+                (["--logprobs", "101", "--json"], "--logprobs '101': expected a whole number from 0 to 100\n"),
+                (["--top-p", "1.5"], "top-p is 1.5, expected more than 0, at most 1\n"),
                 (["--seed", "-1"], "--seed '-1': expected a whole number from 0 to 18446744073709551615\n"),
                 (["--seed", "18446744073709551616"], "--seed '18446744073709551616': expected a whole number from 0 to"),
                 (["--context"], "--context needs a whole number after it; see celer run --help"),
@@ -55,9 +64,22 @@ class ErrorsCase(unittest.TestCase):
                 (["--context", "9000000000000000000"], " positions; give 1 to "),
                 (["--device", "gpu"], "--device 'gpu' is not one of auto, cpu, cuda, cuda:N"),
                 (["--device", "cuda:99"], "try --device cpu"),
+                (["--kv-memory", "40"], "--kv-memory 40: the unit is missing, write it like 24GiB"),
+                (["--kv-memory", "120%"], "--kv-memory '120%': a share is above 0 % and at most 100 %"),
+                (["--weights", "int3"], "--weights 'int3' is not one of stored, f32"),
+                (["--kv", "int2"], "--kv 'int2' is not one of f32, f16, bf16, int8, fp8"),
                 (["--contxt", "5"], "unknown flag '--contxt'; did you mean '--context'?")):
             with self.subTest(flags=flags):
                 self.refused("run", self.model, "x", *flags, says=says)
+        for memory in ("1KiB", "100000GiB"):  # too small for one sequence, and more than there is: the machine's fault
+            result = self.run_celer("run", self.model, "x", "--device", "cpu", "--kv-memory", memory)
+            self.assertEqual(result.returncode, 1)
+            self.assertRegex(result.stderr, r"\Aerror: .*keys and values.*\n\Z")
+        answer = self.run_celer("run", self.model, "x", "--device", "cpu", "-n", "2", "--kv-memory", "10%", "-v")
+        self.assertEqual(answer.returncode, 0)
+        self.assertRegex(answer.stderr, r"KV for \d+ tokens")
+        self.refused("synth", "llama-2-7b", "--weights", "q8_0", "-o", self.folder / "x.gguf", "--layers", "0",
+                     says="--layers '0': expected a whole number from 1 to 16777216\n")
         for switch in ("--raw", "--pack-cache"):
             self.refused("run", self.model, "x", switch + "=maybe",
                          says=switch + " 'maybe': expected nothing, true or false")
@@ -68,6 +90,31 @@ class ErrorsCase(unittest.TestCase):
         self.refused("ppl", self.model, says="FILE is required; see celer ppl --help")
         self.refused("--versio", says="did you mean '--version'?")
         self.assertIn("Usage: celer run ", self.run_celer("run", "--help").stdout)
+
+    def test_flags_given_twice(self):
+        for command, flags, says in (
+                ("run", ["-n", "5", "--max-tokens", "6"], "--max-tokens was given twice, as '5' and '6'; give it once\n"),
+                ("run", ["--seed=1", "--seed=2"], "--seed was given twice, as '1' and '2'; give it once\n"),
+                ("run", ["--file", "a", "--file", "b", "--file", "c"],
+                 "--file was given 3 times, as 'a' and 'b' and 'c'; give it once\n"),
+                ("run", ["--json", "--json"], "--json was given twice; give it once\n"),
+                ("run", ["--raw", "--raw=false"], "--raw was given twice; give it once\n"),
+                ("bench", ["--tokens", "1", "--tokens", "2"], "--tokens was given twice, as '1' and '2'; give it once\n"),
+                ("inspect", ["--tensors", "--tensors"], "--tensors was given twice; give it once\n")):
+            with self.subTest(flags=flags):
+                self.refused(command, self.model, *flags, says=says)
+        # These are meant to be.
+        flags = ["-n", "2", "--device", "cpu", "--stop", "a", "--stop", "b", "--logit-bias", "5=1", "--logit-bias", "6=1"]
+        self.assertEqual(self.run_celer("run", self.model, *flags, "-v", "-v", "x").returncode, 0)
+
+    def test_logit_bias(self):
+        for text in ("=5", "5=", "=", "5", "", "x=1", "5=x", "5=1x", "5 =1", "1e3=1", "99999999999=1"):
+            with self.subTest(text=text):
+                self.refused("run", self.model, "x", "--logit-bias", text,
+                             says=f"--logit-bias '{text}': expected TOKEN=VALUE, e.g. 123=-5\n")
+        self.refused("run", self.model, "x", "--logit-bias", "5=1", "--logit-bias", "5=2",
+                     says="--logit-bias '5=2': token 5 has a bias already; give one per token\n")
+        self.refused("run", self.model, "x", "--logit-bias", "600=1", says="logit bias names token 600, but the vocabulary has 600")
 
     def test_models_that_are_none(self):
         whole = self.model.read_bytes()

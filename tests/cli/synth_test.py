@@ -56,7 +56,8 @@ class SynthCase(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder, True)
 
     def synth(self, *args, code=0, says=()):
-        result = subprocess.run([CELER, "synth", *map(str, args)], text=True, capture_output=True, timeout=300)
+        result = subprocess.run([CELER, "synth", *map(str, args)], text=True, capture_output=True, timeout=300,
+                                env={**os.environ, "COLUMNS": "200"})
         self.assertEqual(result.returncode, code, result.stderr)
         self.assertEqual(result.stdout, "")
         for text in says:
@@ -123,6 +124,19 @@ class Output(SynthCase):
         self.synth("llama-2-7b", "--weights", "f16", "-o", folder, "--force", *self.SMALL)
         self.assertEqual(sorted(p.name for p in folder.iterdir()),
                          ["config.json", "model.safetensors", "notes.txt", "tokenizer.json", "tokenizer_config.json"])
+
+    def test_what_a_killed_one_leaves_is_removed_by_the_next(self):
+        out = self.folder / "m.gguf"
+        args = ["synth", "llama-3.2-1b", "--weights", "f32", "-o", out]
+        process = subprocess.Popen([CELER, *map(str, args)], stderr=subprocess.DEVNULL)
+        end = time.monotonic() + 60
+        while not list(self.folder.glob("m.gguf.partial-*")) and time.monotonic() < end:
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+        self.assertEqual(len(list(self.folder.glob("m.gguf.partial-*"))), 1)
+        self.synth("llama-3.2-1b", "--weights", "f32", "-o", out, *self.SMALL)
+        self.assertEqual([path.name for path in self.folder.iterdir()], ["m.gguf"])
 
     def test_interrupt_leaves_nothing(self):
         out = self.folder / "big.gguf"

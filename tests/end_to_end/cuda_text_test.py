@@ -34,8 +34,8 @@ def ask(*args, **more):
 
 class OnTheGpu(unittest.TestCase):
     def test_greedy_text_is_the_cpus(self):
-        # Pieces of eight tokens keep 16 bits of their activations; longer ones are computed as bf16, where a coin toss
-        # between two tokens may fall otherwise.
+        # Pieces of eight tokens keep 16 bits of their activations; longer ones are computed as bf16, where a near tie
+        # between two tokens may fall the other way.
         for name, model in MODELS.items():
             for prompt in ("Once upon a time", "How many days are in a week?"):
                 with self.subTest(model=name, prompt=prompt):

@@ -8,13 +8,12 @@ Exits with 77 (skipped) when the model is neither cached nor reachable.
 import json
 import os
 import pathlib
-import pty
-import select
-import signal
 import subprocess
 import sys
-import time
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from terminal import Terminal  # noqa: E402
 
 CELER = os.path.abspath(sys.argv[1])
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
@@ -36,7 +35,7 @@ def perplexity(*flags):
 class Run(unittest.TestCase):
     def test_answers_sensibly(self):
         # Every token of this answer leads the next best by half a nat, in float and with int8 activations alike. (The capital
-        # of France would be a coin toss: "The" and "L" begin the answer with nearly equal probability.)
+        # of France would be a near tie: "The" and "L" begin the answer with nearly equal probability.)
         done = run("run", MODEL, "How many days are in a week?", "--temperature", "0", "-n", "32")
         self.assertIn("7 days", done.stdout)
         self.assertRegex(done.stderr, r"38 prompt tokens at .* tok/s, \d+ new tokens at .* tok/s")
@@ -90,45 +89,10 @@ class Run(unittest.TestCase):
                 self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
 
 
-class Terminal:
-    """celer chat under a pseudo terminal."""
-
-    def __init__(self, *args):
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            os.execv(CELER, [CELER, "chat", *args])
-        self.seen = ""
-
-    def until(self, word, timeout=120):
-        end = time.monotonic() + timeout
-        while word not in self.seen:
-            left = end - time.monotonic()
-            if left <= 0 or not select.select([self.fd], [], [], left)[0]:
-                raise AssertionError(f"no '{word}' within {timeout} s in:\n{self.seen}")
-            try:
-                self.seen += os.read(self.fd, 65536).decode(errors="replace")
-            except OSError:
-                raise AssertionError(f"ended before '{word}':\n{self.seen}") from None
-        before, _, self.seen = self.seen.partition(word)
-        return before
-
-    def type(self, text):
-        os.write(self.fd, text.encode())
-
-    def close(self):
-        for _ in range(100):
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                os.close(self.fd)
-                return os.waitstatus_to_exitcode(status)
-            time.sleep(0.1)
-        os.kill(self.pid, signal.SIGKILL)
-        raise AssertionError("did not end")
-
-
 class Chat(unittest.TestCase):
     def test_conversation(self):
-        chat = Terminal(MODEL, "--temperature", "0", "-n", "3000")
+        chat = Terminal(CELER, "chat", MODEL, "--temperature", "0", "-n", "3000", timeout=120,
+                        CELER_CACHE="/dev/null/none")  # what is typed here is nobody's history
         chat.until("> ")
         chat.type("/help\n")
         chat.until("/reset")
@@ -143,7 +107,7 @@ class Chat(unittest.TestCase):
         chat.type("And how many hours are in a day?\n")
         chat.until("(")
         reused = int(chat.until(" reused)").split()[-1].split("(")[-1])
-        self.assertGreater(reused, 40)
+        self.assertGreaterEqual(reused, 32)  # whole blocks of 16
         chat.until("> ")
 
         # Ctrl-C stops the answer, not the program.
@@ -161,13 +125,15 @@ class Chat(unittest.TestCase):
 
 @unittest.skipUnless(WIKI.exists(), f"no {WIKI}")
 class Perplexity(unittest.TestCase):
-    """Four windows of wiki.test.raw. The whole set, and llama.cpp beside it, are in docs/performance.md."""
+    """Four windows of wiki.test.raw. More of them, and llama.cpp beside them, are in docs/accuracy.md."""
 
     LLAMA_CPP = 22.8402  # llama-cpp-python on the same four windows: bench/peers/llama_cpp_ppl.py --chunks 4
 
     def test_within_bounds(self):
-        stored = perplexity()
-        self.assertLess(abs(stored / self.LLAMA_CPP - 1), 0.005)
+        stored, exact = perplexity(), perplexity("--exact")
+        self.assertLess(abs(exact / self.LLAMA_CPP - 1), 0.005)
+        # Chance moves four windows by 0.2 %; end_to_end.accuracy measures the distance itself.
+        self.assertLess(abs(stored / exact - 1), 0.005)
         self.assertLess(abs(perplexity("--weights", "int8") / stored - 1), 0.01)
         self.assertLess(perplexity("--weights", "int4") / stored - 1, 0.08)
 

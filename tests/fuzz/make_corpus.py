@@ -79,6 +79,22 @@ def make_gguf():
     put("gguf", "alignment_zero.gguf", gguf_bytes([("general.alignment", 4, bytes(4))], [("t", [4], 0, 0)], bytes(16)))
 
 
+def make_gguf_split():
+    def part(number, count, tensor, total=2):
+        metadata = [("split.no", 2, struct.pack("<H", number)), ("split.count", 2, struct.pack("<H", count)),
+                    ("split.tensors.count", 5, struct.pack("<i", total))]
+        return gguf_bytes(metadata, [(tensor, [8], 0, 0)], bytes(range(32)))
+
+    def both(first, second):
+        return struct.pack("<H", len(first)) + first + second
+
+    put("gguf_split", "two.bin", both(part(0, 2, "a"), part(1, 2, "b")))
+    put("gguf_split", "twins.bin", both(part(0, 2, "a"), part(1, 2, "a")))
+    put("gguf_split", "swapped.bin", both(part(1, 2, "a"), part(0, 2, "b")))
+    put("gguf_split", "wrong_total.bin", both(part(0, 2, "a", -1), part(1, 2, "b")))
+    put("gguf_split", "no_tensors.bin", both(gguf_bytes(), part(1, 2, "b")))
+
+
 def safetensors_bytes(header, data=b""):
     return struct.pack("<Q", len(header)) + header.encode() + data
 
@@ -123,5 +139,6 @@ def make_llama2c():
 
 if __name__ == "__main__":
     make_gguf()
+    make_gguf_split()
     make_safetensors()
     make_llama2c()

@@ -8,13 +8,15 @@
 #include "celer/engine.h"
 #include "core/device.h"
 #include "engine/cuda_runner.h"
-#include "engine/kv_cache.h"
-#include "engine/model_runner.h"
+#include "engine/make_runner.h"
+#include "engine/run_logits.h"
+#include "kernels/test_util.h"
 #include "models/cuda_decoder.h"
 
 namespace celer {
 namespace {
 
+using testing::WorstRelative;
 namespace fs = std::filesystem;
 const fs::path kModels = fs::path(CELER_SOURCE_DIR) / "tests/golden/models";
 
@@ -23,34 +25,28 @@ ThreadPool& Pool() {
   return pool;
 }
 
-double WorstRelative(std::span<const float> got, std::span<const float> expected) {
-  double scale = 0, worst = 0;
-  for (const float v : expected) scale = std::max(scale, std::abs(double{v}));
-  for (size_t i = 0; i < expected.size(); ++i)
-    worst = std::max(worst, std::abs(double{got[i]} - expected[i]) / scale);
-  return worst;
-}
-
 TEST(CudaKv, EightBitsGiveNearlyTheLogitsOfThe16) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
   for (const char* model : {"llama3", "qwen2", "qwen3"}) {
     SCOPED_TRACE(model);
-    auto host = Decoder::Load(kModels / model, {.pack = false}, Pool());
+    auto host = Model::Load(kModels / model, {.pack = false}, Pool());
     ASSERT_TRUE(host) << host.error().message();
     std::vector<int32_t> tokens, table;
     for (int i = 0; i < 50; ++i)
       tokens.push_back(static_cast<int32_t>(3 + i * 7 % (host->config().vocab - 3)));
     for (int i = 0; i < 8; ++i) table.push_back(9 - i);
-    const Piece piece{.tokens = tokens, .position = 0, .block_table = table, .logits = Piece::Logits::kAll};
+    const Slice slice{.tokens = tokens, .position = 0, .block_table = table, .rows = Slice::Rows::kAll};
     const auto on_gpu = [&](DType kv, bool exact) {
       std::vector<float> out;
-      auto decoder = CudaDecoder::Make(*host, {.kv = kv, .context = 1024, .exact = exact});
-      if (!decoder) {
-        ADD_FAILURE() << decoder.error().message();
+      const CudaDecoderOptions options{
+          .kv = kv, .context = 1024, .exact = exact, .kv_budget = {.context = 1024, .sequences = 1}};
+      auto decoder = CudaDecoder::Make(*host, options);
+      auto runner = decoder ? CudaRunner::Make(std::move(*decoder), options, 0, 1) : decoder.error();
+      if (!runner) {
+        ADD_FAILURE() << runner.error().message();
         return out;
       }
-      CudaRunner runner(std::move(*decoder));
-      auto logits = runner.Run({&piece, 1});
+      auto logits = RunLogits(**runner, {&slice, 1});
       if (logits)
         out.assign(logits->begin(), logits->end());
       else
@@ -62,9 +58,9 @@ TEST(CudaKv, EightBitsGiveNearlyTheLogitsOfThe16) {
     const auto int8_fast = on_gpu(DType::kI8, false), fp8_fast = on_gpu(DType::kFp8E4M3, false);
     ASSERT_FALSE(wide.empty());
     for (const auto* other : {&int8, &fp8, &int8_fast, &fp8_fast}) ASSERT_EQ(other->size(), wide.size());
-    auto kv = KvCache::Make(host->config(), DType::kI8, 64, CpuAllocator());
-    ModelRunner cpu(std::move(*host), std::move(*kv));
-    const auto expected = cpu.Run({&piece, 1});
+    auto cpu = MakeRunner({.model = (kModels / model).string(), .kv = KvType::kInt8, .sequences = 1});
+    ASSERT_TRUE(cpu) << cpu.error().message();
+    const auto expected = *RunLogits(**cpu, {&slice, 1});
     EXPECT_LE(WorstRelative(int8, expected), 2e-2);  // a value on the edge rounds to either side
     EXPECT_LE(WorstRelative(int8, wide), 5e-2);
     EXPECT_GT(WorstRelative(int8, wide), 1e-6) << "8 bits were asked for";
@@ -79,8 +75,12 @@ TEST(CudaKv, EightBitsTakeHalfTheMemoryAndDecode) {
   int64_t wide = 0;
   for (const char* type : {"f16", "int8", "fp8"}) {
     SCOPED_TRACE(type);
-    auto engine = Engine::Load(
-        {.model = (kModels / "llama3").string(), .kv = type, .device = "cuda", .context = 256, .chunk = 8});
+    auto engine = Engine::Load({.model = (kModels / "llama3").string(),
+                                .kv = *ParseKvType(type),
+                                .device = DeviceOptions::Cuda(),
+                                .context = 256,
+                                .chunk = 8,
+                                .sequences = 4});
     ASSERT_TRUE(engine) << engine.error().message();
     for (int i = 0; i < 3; ++i) {
       Request request;

@@ -49,7 +49,7 @@ TEST(CudaMemory, IsAsPlannedAtEveryMomentOfLoading) {
   sparse.experts = 8, sparse.experts_per_token = 2;
   for (const LlmShape& shape : {dense, sparse}) {
     const File file(shape);
-    auto host = Decoder::Load(file.path(), {.pack = false}, Pool());
+    auto host = Model::Load(file.path(), {.pack = false}, Pool());
     ASSERT_TRUE(host) << host.error().message();
     for (const char* weights : {"stored", "int8", "int4-g128"})
       for (const bool exact : {false, true}) {
@@ -68,10 +68,13 @@ TEST(CudaMemory, IsAsPlannedAtEveryMomentOfLoading) {
         // Norms and the rounding of addresses come on top of the matrices.
         EXPECT_LE((*decoder)->device_bytes(), plan.weights + 4 * kMiB);
         EXPECT_GE((*decoder)->device_bytes(), plan.weights);
-        EXPECT_LE((*decoder)->buffer_bytes(), plan.kv + plan.workspace);
+        EXPECT_LE((*decoder)->buffer_bytes(), plan.workspace);
         EXPECT_LE((*decoder)->peak_load_bytes(), (*decoder)->device_bytes() + plan.staging + 4 * kMiB);
+        EXPECT_GE(plan.kv_blocks, 2 * KvBlocksFor(options.context))
+            << "a GPU has room for more than one sequence";
+        EXPECT_LE(plan.total(), plan.free);
         const auto peak = static_cast<int64_t>((*pool)->Stats().peak_reserved);
-        EXPECT_LE(peak, std::max(peak_before, before + plan.weights + plan.kv + plan.workspace + 512 * kMiB));
+        EXPECT_LE(peak, std::max(peak_before, before + plan.weights + plan.workspace + 512 * kMiB));
       }
   }
 }

@@ -1,4 +1,4 @@
-// Sampling on the GPU through the engine: the CPU's tokens, the same ones every time, in any company.
+// Sampling on the GPU through the engine: the CPU's tokens, the same ones every time, in any batch.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -65,7 +65,7 @@ std::vector<Request> Requests(int count) {
 
 EngineOptions Options(const char* model, const char* device) {
   return {.model = (fs::path(CELER_SOURCE_DIR) / "tests/golden/models" / model).string(),
-          .device = device,
+          .device = *DeviceOptions::Parse(device),
           .context = 256,
           .chunk = 8,
           .sequences = 8};
@@ -102,7 +102,7 @@ TEST(CudaSampling, SameSeedSameText) {
   for (const auto& [id, said] : once) EXPECT_EQ(said.tokens, again.at(id).tokens) << "request " << id;
 }
 
-// Up to four tokens run in kernels whose results do not depend on the company.
+// Up to four tokens run in kernels whose results do not depend on the rest of the batch.
 TEST(CudaSampling, CompanyChangesNothing) {
   NEEDS_GPU();
   const std::vector<Request> requests = Requests(4);
@@ -115,7 +115,7 @@ TEST(CudaSampling, CompanyChangesNothing) {
         << "request " << i;
 }
 
-// Typical-p is sampled on the CPU; with it in the batch everybody is, and nobody's text changes.
+// Typical-p is sampled on the CPU; with it in the batch all are, and no text changes.
 TEST(CudaSampling, TypicalRunsOnTheCpu) {
   NEEDS_GPU();
   std::vector<Request> requests = Requests(3);
@@ -134,9 +134,9 @@ TEST(CudaSampling, LaunchChangesNothing) {
   NEEDS_GPU();
   const std::vector<Request> requests = Requests(2);
   EngineOptions options = Options("llama3", "cuda");
-  options.launch = "graph";
+  options.launch = StepLaunch::kGraph;
   const auto graph = Generate(options, requests);
-  options.launch = "eager";
+  options.launch = StepLaunch::kEager;
   const auto eager = Generate(options, requests);
   for (const auto& [id, said] : graph) EXPECT_EQ(said.tokens, eager.at(id).tokens);
 }

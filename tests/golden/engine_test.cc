@@ -1,7 +1,8 @@
-// The engine as its users see it, on a tiny model: company, chunks, preemption and kept keys and values
+// The engine as its users see it, on a tiny model: batches, chunks, preemption and kept keys and values
 // change nothing about the text.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
 #include "celer/engine.h"
@@ -31,15 +32,6 @@ Request Ask(std::vector<int32_t> prompt, int64_t max_tokens, const SamplingParam
   request.max_tokens = max_tokens;
   return request;
 }
-Request Keep(Request request) {
-  request.keep = true;
-  return request;
-}
-Request Continue(Request request, int64_t from) {
-  request.continue_from = from;
-  return request;
-}
-
 std::map<int64_t, std::vector<int32_t>> Drain(Engine& engine) {
   std::map<int64_t, std::vector<int32_t>> out;
   for (int step = 0; engine.HasWork() && step < 10000; ++step)
@@ -58,7 +50,7 @@ std::vector<int32_t> Alone(const std::vector<int32_t>& prompt, int64_t tokens, S
 
 TEST(Engine, CompanyChunksAndPreemptionChangeNothing) {
   // 7 blocks of 16 positions for three sequences of up to 65: they cannot all stay.
-  auto engine = MustLoad({.context = 112, .chunk = 13});
+  auto engine = MustLoad({.context = 112, .chunk = 13, .sequences = 1});
   SamplingParams sampled;
   sampled.temperature = 1.5f;
   sampled.seed = 7;
@@ -70,90 +62,285 @@ TEST(Engine, CompanyChunksAndPreemptionChangeNothing) {
     ASSERT_TRUE(id) << id.error().message();
     expected[*id] = Alone(prompt, 35, sampling);
   }
-  EXPECT_EQ(Drain(*engine), expected);
+  // A running request gets a token in every step. One that had tokens and gets none was preempted.
+  std::map<int64_t, std::vector<int32_t>> got;
+  std::map<int64_t, int> last;
+  int preempted = 0;
+  for (int step = 0; engine->HasWork() && step < 1000; ++step)
+    for (const TokenEvent& event : engine->Step()) {
+      preempted += last.contains(event.request) && last[event.request] != step - 1;
+      last[event.request] = step;
+      got[event.request].push_back(event.token);
+    }
+  EXPECT_EQ(got, expected);
+  EXPECT_GT(preempted, 0) << "there was room for all: nothing was shown";
 }
 
-TEST(Engine, AKeptRequestIsContinuedWithoutComputingItAgain) {
+// Each answer's tokens, by request and answer, and how many prompt tokens were found.
+struct Told {
+  std::map<std::pair<int64_t, int>, std::vector<int32_t>> tokens;
+  std::map<int64_t, int64_t> cached;
+  std::map<std::pair<int64_t, int>, TokenEvent> ends;
+};
+Told DrainAnswers(Engine& engine) {
+  Told told;
+  std::map<int64_t, bool> done;
+  for (int step = 0; engine.HasWork() && step < 10000; ++step)
+    for (const TokenEvent& event : engine.Step()) {
+      EXPECT_FALSE(done[event.request]) << "an event after the last one";
+      done[event.request] = event.last;
+      if (event.token != TokenEvent::kNoToken)
+        told.tokens[{event.request, event.answer}].push_back(event.token);
+      told.cached[event.request] += event.cached_tokens;
+      if (event.finish != FinishReason::kNone) told.ends[{event.request, event.answer}] = event;
+    }
+  for (const auto& [id, last] : done) EXPECT_TRUE(last) << "request " << id << " has no last event";
+  EXPECT_FALSE(engine.HasWork()) << "stuck";
+  return told;
+}
+
+TEST(Engine, AnEarlierTurnIsNotComputedAgain) {
   auto engine = MustLoad();
   const auto prompt = Prompt(3, 30);
-  auto first = engine->Submit(Keep(Ask(prompt, 10)));
+  auto first = engine->Submit(Ask(prompt, 10));
   ASSERT_TRUE(first);
   const auto answer = Drain(*engine)[*first];
   std::vector<int32_t> longer = prompt;
   longer.insert(longer.end(), answer.begin(), answer.end());
-  for (const int32_t token : Prompt(9, 5)) longer.push_back(token);
-  auto second = engine->Submit(Continue(Ask(longer, 12), *first));
+  for (const int32_t token : Prompt(9, 15)) longer.push_back(token);
+  auto second = engine->Submit(Ask(longer, 12));
   ASSERT_TRUE(second);
-  EXPECT_EQ(engine->ReusedTokens(*second), 39);  // all but the last sampled token, which was never run
-  EXPECT_EQ(Drain(*engine)[*second], Alone(longer, 12));
+  const Told told = DrainAnswers(*engine);
+  EXPECT_EQ(told.cached.at(*second), 32) << "two blocks: the prompt, and what was generated";
+  EXPECT_EQ(told.tokens.at({*second, 0}), Alone(longer, 12));
+  EXPECT_EQ(engine->stats().cached_tokens, 32);
+  EXPECT_EQ(engine->stats().prompt_tokens, 30 + 55);
 }
 
-TEST(Engine, AKeptRequestThatDivergesIsUsedAsFarAsItGoes) {
+TEST(Engine, APromptThatDivergesIsFoundAsFarAsItGoes) {
   auto engine = MustLoad();
-  auto first = engine->Submit(Keep(Ask(Prompt(3, 30), 5)));
-  ASSERT_TRUE(first);
+  ASSERT_TRUE(engine->Submit(Ask(Prompt(3, 40), 5)));
   Drain(*engine);
-  auto other = Prompt(3, 30);
+  auto other = Prompt(3, 40);
   other[20] = (other[20] + 1) % 48;
-  auto second = engine->Submit(Continue(Ask(other, 9), *first));
+  auto second = engine->Submit(Ask(other, 9));
   ASSERT_TRUE(second);
-  EXPECT_EQ(engine->ReusedTokens(*second), 20);
-  EXPECT_EQ(Drain(*engine)[*second], Alone(other, 9));
+  const Told told = DrainAnswers(*engine);
+  EXPECT_EQ(told.cached.at(*second), 16);
+  EXPECT_EQ(told.tokens.at({*second, 0}), Alone(other, 9));
 }
 
-TEST(Engine, KeptBlocksMakeRoomForOthers) {
-  auto engine = MustLoad({.context = 64});
+TEST(Engine, OnlyTheSameSaltSharesAPrefix) {
+  auto engine = MustLoad();
+  Request request = Ask(Prompt(3, 40), 5);
+  for (const char* salt : {"", "a", "b", "a"}) {
+    request.cache_salt = salt;
+    static bool seen_a = false;
+    auto id = engine->Submit(request);
+    ASSERT_TRUE(id);
+    const Told told = DrainAnswers(*engine);
+    EXPECT_EQ(told.cached.at(*id), *salt == 'a' && seen_a ? 32 : 0) << salt;
+    seen_a |= *salt == 'a';
+  }
+}
+
+TEST(Engine, WithoutAPrefixCacheNothingIsFound) {
+  auto engine = MustLoad({.prefix_cache = false});
+  for (int i = 0; i < 2; ++i) {
+    auto id = engine->Submit(Ask(Prompt(3, 40), 5));
+    ASSERT_TRUE(id);
+    EXPECT_EQ(DrainAnswers(*engine).cached.at(*id), 0);
+  }
+  EXPECT_EQ(engine->stats().kv_blocks_cached, 0);
+}
+
+TEST(Engine, CachedBlocksMakeRoomForOthers) {
+  auto engine = MustLoad({.context = 64, .sequences = 1});
   for (int i = 0; i < 4; ++i) {
-    auto id = engine->Submit(Keep(Ask(Prompt(i, 30), 20)));
+    auto id = engine->Submit(Ask(Prompt(i, 30), 20));
     ASSERT_TRUE(id);
     EXPECT_EQ(Drain(*engine)[*id].size(), 20u);
   }
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.kv_blocks_used, 0);
+  EXPECT_GT(stats.evictions, 0);
+  EXPECT_LE(stats.kv_blocks_cached, stats.kv_blocks);
 }
 
-TEST(Engine, AContinuedRequestThatWaitsMakesRoomForOthers) {
-  auto engine = MustLoad({.context = 64});  // 4 blocks
-  auto kept = engine->Submit(Keep(Ask(Prompt(3, 30), 2)));
-  ASSERT_TRUE(kept);
-  Drain(*engine);
-  auto running = engine->Submit(Ask(Prompt(1, 20), 40));
-  ASSERT_TRUE(running);
-  auto events = engine->Step();
-  ASSERT_EQ(events.size(), 1u);
-  auto waiting = engine->Submit(Continue(Ask(Prompt(3, 60), 4), *kept));
-  ASSERT_TRUE(waiting);
-  auto answers = Drain(*engine);
-  answers[*running].insert(answers[*running].begin(), events[0].token);
-  EXPECT_EQ(answers[*running], Alone(Prompt(1, 20), 40));
-  EXPECT_EQ(answers[*waiting], Alone(Prompt(3, 60), 4));
+TEST(Engine, AnswersShareThePromptAndDrawOnTheirOwn) {
+  for (const int length : {1, 15, 16, 17, 40}) {
+    auto engine = MustLoad({.chunk = 13});
+    Request request = Ask(Prompt(5, length), 20, {.temperature = 1.5f, .seed = 11});
+    request.n = 4;
+    auto id = engine->Submit(request);
+    ASSERT_TRUE(id);
+    const Told told = DrainAnswers(*engine);
+    for (int i = 0; i < 4; ++i)
+      EXPECT_EQ(told.tokens.at({*id, i}),
+                Alone(request.prompt, 20, {.temperature = 1.5f, .seed = 11u + static_cast<uint64_t>(i)}))
+          << length << ", answer " << i;
+    EXPECT_EQ(engine->stats().kv_blocks_used, 0);
+  }
 }
 
-TEST(Engine, WhatIsKeptIsBounded) {
-  auto engine = MustLoad({.context = 64});  // 4 blocks
-  // A conversation: each turn takes over what the one before left.
-  int64_t last = 0;
-  for (int turn = 0; turn < 20; ++turn) {
-    auto id = engine->Submit(Continue(Keep(Ask(Prompt(1, 10 + turn), 2)), last));
+TEST(Engine, ManyAnswersInASmallKv) {
+  for (const Preemption preemption : {Preemption::kRecompute, Preemption::kSwap, Preemption::kAuto}) {
+    auto engine = MustLoad(
+        {.context = 64, .chunk = 9, .kv_host_memory = 1 << 20, .sequences = 1, .preemption = preemption});
+    Request request = Ask(Prompt(5, 30), 25, {.temperature = 1.5f, .seed = 3});
+    request.n = 6;
+    auto id = engine->Submit(request), other = engine->Submit(Ask(Prompt(6, 20), 30));
+    ASSERT_TRUE(id && other);
+    const Told told = DrainAnswers(*engine);
+    for (int i = 0; i < 6; ++i)
+      EXPECT_EQ(told.tokens.at({*id, i}),
+                Alone(request.prompt, 25, {.temperature = 1.5f, .seed = 3u + static_cast<uint64_t>(i)}))
+          << "answer " << i;
+    EXPECT_EQ(told.tokens.at({*other, 0}), Alone(Prompt(6, 20), 30));
+    const EngineStats stats = engine->stats();
+    EXPECT_GT(stats.swaps + stats.recomputations, 0);
+    EXPECT_TRUE(preemption != Preemption::kSwap || stats.swaps > 0);
+    EXPECT_EQ(stats.kv_blocks_used + stats.kv_host_blocks_used, 0);
+  }
+}
+
+TEST(Engine, TheBestOfSeveralComeFirst) {
+  const auto score = [](const std::vector<int32_t>& prompt, const std::vector<int32_t>& answer) {
+    std::vector<int32_t> all = prompt;
+    all.insert(all.end(), answer.begin(), answer.end());
+    auto scores = MustLoad()->Score(all, static_cast<int64_t>(prompt.size()));
+    EXPECT_TRUE(scores);
+    double sum = 0;
+    for (const float logprob : *scores) sum += double{logprob};
+    return sum / static_cast<double>(answer.size());
+  };
+  auto engine = MustLoad();
+  Request request = Ask(Prompt(5, 20), 12, {.temperature = 1.5f, .seed = 3});
+  request.n = 2;
+  request.best_of = 5;
+  auto id = engine->Submit(request);
+  ASSERT_TRUE(id);
+  const Told told = DrainAnswers(*engine);
+  ASSERT_EQ(told.tokens.size(), 2u);
+  std::vector<double> all;
+  for (uint64_t i = 0; i < 5; ++i)
+    all.push_back(score(request.prompt, Alone(request.prompt, 12, {.temperature = 1.5f, .seed = 3 + i})));
+  std::sort(all.rbegin(), all.rend());
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_NEAR(score(request.prompt, told.tokens.at({*id, i})), all[static_cast<size_t>(i)], 1e-5);
+    EXPECT_NEAR(told.ends.at({*id, i}).score, all[static_cast<size_t>(i)], 1e-4);
+  }
+}
+
+TEST(Engine, PromptLogprobsAreThoseOfScore) {
+  const auto prompt = Prompt(4, 100);
+  auto scores = MustLoad()->Score(prompt, 1);
+  ASSERT_TRUE(scores);
+  auto engine = MustLoad({.chunk = 17});
+  for (int repeat = 0; repeat < 2; ++repeat) {  // the second time the prompt is cached
+    Request request = Ask(prompt, 3);
+    request.prompt_logprobs = 2;
+    auto id = engine->Submit(request);
     ASSERT_TRUE(id);
-    Drain(*engine);
-    EXPECT_EQ(engine->ReusedTokens(*id), turn == 0 ? 0 : 9 + turn);
-    EXPECT_EQ(engine->ReusedTokens(last), 0) << "turn " << turn << ": the one before is still known";
-    EXPECT_EQ(engine->KeptRequests(), 1) << turn;
-    last = *id;
+    std::vector<TokenEvent> events;
+    while (engine->HasWork())
+      for (TokenEvent& event : engine->Step()) events.push_back(std::move(event));
+    ASSERT_EQ(events.size(), 3u);
+    ASSERT_EQ(events[0].prompt.size(), 99u);
+    EXPECT_TRUE(events[1].prompt.empty());
+    for (size_t i = 0; i < 99; ++i) {
+      EXPECT_EQ(events[0].prompt[i].logprob, (*scores)[i]) << i;
+      EXPECT_EQ(events[0].prompt[i].top.size(), 2u);
+    }
+    EXPECT_EQ(events[0].token, Alone(prompt, 1)[0]);
   }
-  // Cancelled before they began: there is nothing to keep.
-  for (int i = 0; i < 100; ++i) {
-    auto id = engine->Submit(Keep(Ask(Prompt(2, 10), 5)));
-    ASSERT_TRUE(id);
-    engine->Cancel(*id);
+}
+
+// Allows the tokens of a list, one after the other, and then nothing.
+class Spells : public TokenMask {
+ public:
+  explicit Spells(std::vector<int32_t> word) : word_(std::move(word)) {}
+  std::unique_ptr<TokenMask> Clone() const override { return std::make_unique<Spells>(*this); }
+  void Allow(std::span<uint32_t> bits) override {
+    if (at_ < word_.size()) bits[static_cast<size_t>(word_[at_]) / 32] |= 1u << (word_[at_] % 32);
   }
-  EXPECT_EQ(engine->KeptRequests(), 1);
-  for (int i = 0; i < 100; ++i) {
-    ASSERT_TRUE(engine->Submit(Keep(Ask(Prompt(i, 10), 2))));
-    Drain(*engine);
-    EXPECT_LE(engine->KeptRequests(), 4);
+  void Accept(int32_t token) override { EXPECT_EQ(token, word_[at_++]); }
+
+ private:
+  std::vector<int32_t> word_;
+  size_t at_ = 0;
+};
+
+TEST(Engine, MasksAllowedTokensAndLeastLengths) {
+  auto engine = MustLoad();
+  Request request = Ask(Prompt(1, 10), 20, {.temperature = 2, .seed = 5});
+  request.mask = std::make_shared<Spells>(std::vector<int32_t>{7, 3, 40});
+  request.n = 2;
+  auto spelled = engine->Submit(request);
+  ASSERT_TRUE(spelled);
+  SamplingParams some{.temperature = 2, .allowed_tokens = {4, 9}, .seed = 1};
+  auto allowed = engine->Submit(Ask(Prompt(2, 10), 20, some));
+  ASSERT_TRUE(allowed);
+  const auto plain = Alone(Prompt(3, 10), 20);
+  request = Ask(Prompt(3, 10), 20);
+  request.stop_tokens = {plain[0], plain[2]};
+  request.min_tokens = 6;
+  auto longer = engine->Submit(request);
+  ASSERT_TRUE(longer);
+  const Told told = DrainAnswers(*engine);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(told.tokens.at({*spelled, i}), (std::vector<int32_t>{7, 3, 40}));
+    EXPECT_EQ(told.ends.at({*spelled, i}).finish, FinishReason::kStop);
   }
-  engine->Release(last);
-  engine->Release(12345);
+  for (const int32_t token : told.tokens.at({*allowed, 0})) EXPECT_TRUE(token == 4 || token == 9) << token;
+  EXPECT_GE(told.tokens.at({*longer, 0}).size(), 6u);
+}
+
+TEST(Engine, ADeadlineEndsARequest) {
+  auto engine = MustLoad();
+  Request request = Ask(Prompt(1, 10), 400);
+  request.deadline = std::chrono::steady_clock::now() - std::chrono::seconds(1);
+  auto late = engine->Submit(request), other = engine->Submit(Ask(Prompt(1, 10), 4));
+  ASSERT_TRUE(late && other);
+  const Told told = DrainAnswers(*engine);
+  EXPECT_EQ(told.ends.at({*late, 0}).finish, FinishReason::kDeadline);
+  EXPECT_EQ(told.tokens.at({*other, 0}).size(), 4u);
+}
+
+TEST(Engine, WhatCanNeverFitIsRefusedWithTheNumbers) {
+  auto engine = MustLoad({.context = 64, .sequences = 1});  // 4 blocks
+  Request request = Ask(Prompt(1, 10), 50);
+  request.beam.width = 3;
+  auto id = engine->Submit(request);
+  ASSERT_TRUE(id);
+  const Told told = DrainAnswers(*engine);
+  const TokenEvent end = told.ends.at({*id, 0});
+  EXPECT_EQ(end.finish, FinishReason::kRefused);
+  EXPECT_EQ(
+      end.error,
+      "3 beams of up to 60 tokens need 12 blocks of 16 tokens, and the KV has 4; lower the beam width or "
+      "max tokens, or raise `kv_memory`");
+}
+
+TEST(Engine, BeamsSurvivePreemption) {
+  Request request = Ask(Prompt(1, 20), 20);
+  request.beam.width = 3;
+  request.n = 3;
+  std::vector<Told> all;
+  for (const bool small : {false, true}) {
+    auto engine = MustLoad({.context = small ? 160 : 0, .chunk = 7, .sequences = small ? 1 : 0});
+    std::vector<int64_t> ids;
+    for (int i = 0; i < 3; ++i) {
+      request.prompt = Prompt(i, 20 + i);
+      auto id = engine->Submit(request);
+      ASSERT_TRUE(id);
+    }
+    all.push_back(DrainAnswers(*engine));
+    EXPECT_EQ(engine->stats().kv_blocks_used, 0);
+    EXPECT_EQ(engine->stats().recomputations > 0, small);
+  }
+  EXPECT_EQ(all[0].tokens.size(), 9u);
+  EXPECT_EQ(all[0].tokens, all[1].tokens);
 }
 
 TEST(Engine, StopTokensAndLength) {
@@ -179,7 +366,7 @@ TEST(Engine, TheContextBoundsAnAnswer) {
 }
 
 TEST(Engine, CancelFreesAtOnceAndOthersGoOn) {
-  auto engine = MustLoad({.context = 64});
+  auto engine = MustLoad({.context = 64, .sequences = 1});
   auto a = engine->Submit(Ask(Prompt(1, 20), 30));
   auto b = engine->Submit(Ask(Prompt(2, 10), 8));
   ASSERT_TRUE(a && b);
@@ -199,7 +386,7 @@ TEST(Engine, BadRequestsAreRefusedInOneSentence) {
   EXPECT_NE(refused(Request()).find("no tokens"), std::string::npos);
   EXPECT_NE(refused(Ask({5, 48}, 5)).find("48"), std::string::npos);
   EXPECT_NE(refused(Ask({5, -1}, 5)).find("-1"), std::string::npos);
-  EXPECT_NE(refused(Ask(Prompt(1, 32), 5)).find("--context"), std::string::npos);
+  EXPECT_NE(refused(Ask(Prompt(1, 32), 5)).find("`context`"), std::string::npos);
   EXPECT_NE(refused(Ask({5}, 0)).find("max tokens"), std::string::npos);
   Request hot = Ask({5}, 5);
   hot.sampling.temperature = -1;
@@ -213,9 +400,12 @@ TEST(Engine, BadOptionsAreRefusedInOneSentence) {
     auto engine = Engine::Load(options);
     return engine ? std::string() : engine.error().message();
   };
-  EXPECT_NE(refused({.weights = "int3"}).find("int3"), std::string::npos);
-  EXPECT_NE(refused({.weights = "int4-g33"}).find("g32"), std::string::npos);
-  EXPECT_NE(refused({.kv = "int2"}).find("int2"), std::string::npos);
+  EXPECT_NE(refused({.threads = -1}).find("-1"), std::string::npos);
+  EXPECT_NE(refused({.kv = KvType::kFp8}).find("fp8"), std::string::npos);
+  EXPECT_NE(refused({.chunk = 0}).find("`chunk` 0"), std::string::npos);
+  EXPECT_NE(refused({.context = 64, .kv_memory = {.bytes = 100}}).find("context of 64"), std::string::npos);
+  EXPECT_NE(refused({.kv_memory = {.share = 1.5}}).find("`kv_memory`"), std::string::npos);
+  EXPECT_NE(refused({.device = DeviceOptions::Cuda(99)}).find("cuda:99"), std::string::npos);
   EXPECT_NE(refused({.context = 1 << 20}).find("positions"), std::string::npos);
   EXPECT_NE(refused({.model = "/no/such/model"}).find("/no/such/model"), std::string::npos);
 }
@@ -231,7 +421,7 @@ TEST(Engine, ScoreRefusesWhatItCannotScore) {
 }
 
 TEST(Engine, ScoreEqualsTheLogprobsOfGeneration) {
-  auto engine = MustLoad({.kv = "f32"});
+  auto engine = MustLoad({.kv = KvType::kF32});
   SamplingParams sampling;
   sampling.logprobs = 0;
   const auto prompt = Prompt(4, 12);
@@ -246,6 +436,29 @@ TEST(Engine, ScoreEqualsTheLogprobsOfGeneration) {
   ASSERT_TRUE(scores) << scores.error().message();
   ASSERT_EQ(scores->size(), expected.size());
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ((*scores)[i], expected[i]) << i;
+}
+
+TEST(Engine, ScoringAndOtherRequestsDoNotDisturbEachOther) {
+  // 10 blocks: a text of 100 tokens and an answer of 90 do not fit beside each other.
+  auto engine = MustLoad({.kv = KvType::kF32, .threads = 1, .context = 160, .chunk = 7, .sequences = 1});
+  auto alone = MustLoad({.kv = KvType::kF32, .threads = 1});
+  const auto text = Prompt(5, 100);
+  const auto expected = alone->Score(text, 3);
+  auto id = alone->Submit(Ask(Prompt(1, 20), 70));
+  ASSERT_TRUE(expected && id);
+  const auto tokens = Drain(*alone)[*id];
+
+  id = engine->Submit(Ask(Prompt(1, 20), 70));
+  ASSERT_TRUE(id);
+  std::vector<int32_t> got;
+  for (int i = 0; i < 10; ++i)
+    for (const TokenEvent& event : engine->Step()) got.push_back(event.token);
+  const auto scores = engine->Score(text, 3);
+  ASSERT_TRUE(scores) << scores.error().message();
+  EXPECT_EQ(*scores, *expected);
+  const auto rest = Drain(*engine)[*id];
+  got.insert(got.end(), rest.begin(), rest.end());
+  EXPECT_EQ(got, tokens);
 }
 
 }  // namespace

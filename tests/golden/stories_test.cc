@@ -8,7 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "engine/model_runner.h"
+#include "engine/make_runner.h"
+#include "engine/run_logits.h"
 #if CELER_WITH_TEXT
 #include "engine/text_model.h"
 #endif
@@ -24,12 +25,8 @@ bool Missing() {
 
 TEST(Stories260K, TopFiveLogitsOfEveryPosition) {
   if (Missing()) GTEST_SKIP() << "no shared/data/stories260K beside the checkout";
-  ThreadPool pool;
-  auto decoder = Decoder::Load(kStories / "stories260K.bin", {}, pool);
-  ASSERT_TRUE(decoder) << decoder.error().message();
-  auto kv = KvCache::Make(decoder->config(), DType::kF32, 16, CpuAllocator());
-  ASSERT_TRUE(kv) << kv.error().message();
-  ModelRunner runner(std::move(*decoder), std::move(*kv));
+  auto runner = MakeRunner({.model = (kStories / "stories260K.bin").string(), .kv = KvType::kF32});
+  ASSERT_TRUE(runner) << runner.error().message();
   std::vector<int32_t> table(16);
   std::iota(table.begin(), table.end(), 0);
 
@@ -39,9 +36,13 @@ TEST(Stories260K, TopFiveLogitsOfEveryPosition) {
   for (; std::getline(lines, line); ++checked) {
     const auto expected = nlohmann::json::parse(line);
     const int32_t token = expected["in"];
-    const Piece piece{
-        .tokens = {&token, 1}, .position = expected["pos"].get<int64_t>(), .block_table = table};
-    const auto logits = runner.Run({&piece, 1});
+    const Slice slice{.tokens = {&token, 1},
+                      .position = expected["pos"].get<int64_t>(),
+                      .block_table = table,
+                      .rows = Slice::Rows::kLast};
+    const auto ran = RunLogits(**runner, {&slice, 1});
+    ASSERT_TRUE(ran) << ran.error().message();
+    const std::vector<float>& logits = *ran;
     std::vector<int32_t> order(logits.size());
     std::iota(order.begin(), order.end(), 0);
     std::partial_sort(order.begin(), order.begin() + 5, order.end(), [&](int32_t a, int32_t b) {
@@ -64,14 +65,14 @@ TEST(Stories260K, GreedyTextIsThePublishedOne) {
   if (Missing()) GTEST_SKIP() << "no shared/data/stories260K beside the checkout";
   TextModelOptions options;
   options.engine.model = (kStories / "stories260K.bin").string();
-  options.engine.kv = "f32";
+  options.engine.kv = KvType::kF32;
   auto model = TextModel::Load(options);
   ASSERT_TRUE(model) << model.error().message();
   TextRequest request;
-  request.prompt = model->EncodeText("");
+  request.prompt = model->prompter.EncodeText("");
   request.max_tokens = 200;
   std::string streamed;
-  auto result = model->Generate(request, [&](std::string_view text) { return streamed += text, true; });
+  auto result = Generate(*model, request, [&](std::string_view text) { return streamed += text, true; });
   ASSERT_TRUE(result) << result.error().message();
   std::ifstream file(kStories / "expected_greedy_200.txt");
   std::string expected(std::istreambuf_iterator<char>(file), {});

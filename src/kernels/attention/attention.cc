@@ -1,7 +1,7 @@
 #include "kernels/attention/attention.h"
 
 #include "core/check.h"
-#include "kernels/attention/attention_flash.h"
+#include "kernels/attention/cpu/attention_flash.h"
 
 namespace celer {
 namespace {
@@ -14,9 +14,9 @@ void Flash(const AttentionArgs& args) {
 constexpr Variant<AttentionFn> kAttention[] = {
 // best first; the first that can run here wins
 #if defined(__aarch64__)
-    {"arm_fp16", Isa::kArmFp16, Flash<arm::AttendTileFp16>},
+    {"arm_fhm", Isa::kArmFhm, Flash<arm::AttendTileFhm>},
+    {"arm_neon", Isa::kNeon, Flash<arm::AttendTileNeon>},
 #elif defined(__x86_64__)
-    {"x86_avx512fp16", Isa::kAvx512Fp16, Flash<x86::AttendTileAvx512Fp16>},
     {"x86_avx512", Isa::kAvx512, Flash<x86::AttendTileAvx512>},
     {"x86_avx2", Isa::kAvx2, Flash<x86::AttendTileAvx2>},
 #endif

@@ -3,7 +3,7 @@
 // there).
 //
 // A token's result depends on its own query and on the keys and values it sees alone, bit for bit: not on the
-// chunk it is computed in, its company in the batch, or the number of threads.
+// chunk it is computed in, the rest of the batch, or the number of threads.
 #pragma once
 
 #include <cstdint>

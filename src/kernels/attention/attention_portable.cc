@@ -1,5 +1,5 @@
 // The tile at the width every CPU of this architecture has: NEON on aarch64, four lanes elsewhere.
-#include "kernels/attention/attention_float.h"
+#include "kernels/attention/cpu/attention_float.h"
 
 namespace celer {
 

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 
 #include "kernels/kv_row.h"
@@ -24,10 +27,17 @@ struct Tokens {
   int64_t past, now;  // tokens already there, tokens in this batch
 };
 
+// What a sequence computes with: q [length, heads, dim]; k and v [length, kv_heads, dim].
+struct Data {
+  std::vector<float> q, k, v;
+};
+using Alter = std::function<void(Data&)>;
+
 // Sequences whose KV blocks lie scattered in a pool; what no token has written is NaN.
 class Fixture {
  public:
-  Fixture(const Shape& shape, std::vector<int64_t> lengths) : shape_(shape), lengths_(std::move(lengths)) {
+  Fixture(const Shape& shape, std::vector<int64_t> lengths, const Alter& alter = nullptr)
+      : shape_(shape), lengths_(std::move(lengths)) {
     const int64_t size = 16;
     int64_t blocks = 0;
     for (const int64_t length : lengths_) {
@@ -49,15 +59,17 @@ class Fixture {
     for (size_t s = 0; s < lengths_.size(); ++s) {
       for (int64_t b = 0; b < max_blocks_; ++b) table_.push_back(b * size < lengths_[s] ? --next : -1);
       const auto seed = static_cast<uint32_t>(10 * s);
-      const auto k = RandomFloats(lengths_[s] * shape.kv_heads * shape.dim, seed + 1, 2.0f);
-      const auto v = RandomFloats(lengths_[s] * shape.kv_heads * shape.dim, seed + 2);
-      q_.push_back(RandomFloats(lengths_[s] * shape.heads * shape.dim, seed + 3, 2.0f));
+      Data data = {RandomFloats(lengths_[s] * shape.heads * shape.dim, seed + 3, 2.0f),
+                   RandomFloats(lengths_[s] * shape.kv_heads * shape.dim, seed + 1, 2.0f),
+                   RandomFloats(lengths_[s] * shape.kv_heads * shape.dim, seed + 2)};
+      if (alter) alter(data);
+      q_.push_back(std::move(data.q));
       for (int64_t p = 0; p < lengths_[s]; ++p)
         for (int64_t h = 0; h < shape.kv_heads; ++h) {
           const int64_t block = table_[s * static_cast<size_t>(max_blocks_) + static_cast<size_t>(p / size)];
           const int64_t row = (p * shape.kv_heads + h) * shape.dim;
-          StoreKvRow(kv_, kv_.k, block, h, p % size, k.data() + row);
-          StoreKvRow(kv_, kv_.v, block, h, p % size, v.data() + row);
+          StoreKvRow(kv_, kv_.k, block, h, p % size, data.k.data() + row);
+          StoreKvRow(kv_, kv_.v, block, h, p % size, data.v.data() + row);
         }
     }
   }
@@ -96,6 +108,68 @@ class Fixture {
     return out;
   }
 
+  // In double, and how far off a result may be: of token `position` of sequence 0, [heads, dim] each.
+  struct Expected {
+    std::vector<double> out, tolerance;
+  };
+  Expected InDouble(int64_t position, bool half) const {
+    const int64_t dim = shape_.dim, keys = position + 1, group = shape_.heads / shape_.kv_heads;
+    const double scale = double{1.0f / std::sqrt(static_cast<float>(dim))};
+    const auto n = static_cast<size_t>(keys);
+    Expected result;
+    std::vector<std::vector<float>> k(n, std::vector<float>(static_cast<size_t>(dim))), v = k;
+    for (int64_t h = 0; h < shape_.heads; ++h) {
+      for (int64_t p = 0; p < keys; ++p) {
+        const int64_t block = table_[static_cast<size_t>(p / kv_.block_size)], slot = p % kv_.block_size;
+        LoadKvRow(kv_, kv_.k, block, h / group, slot, k[static_cast<size_t>(p)].data());
+        LoadKvRow(kv_, kv_.v, block, h / group, slot, v[static_cast<size_t>(p)].data());
+      }
+      const float* q = q_[0].data() + (position * shape_.heads + h) * dim;
+      std::vector<double> weight(n);
+      double top = -std::numeric_limits<double>::infinity(), sum = 0;
+      for (size_t p = 0; p < n; ++p) {
+        for (int64_t d = 0; d < dim; ++d) weight[p] += scale * q[d] * k[p][static_cast<size_t>(d)];
+        top = std::max(top, weight[p]);
+      }
+      for (double& w : weight) sum += w = std::exp(w - top);
+      for (double& w : weight) w /= sum;
+
+      // A score is off by the rounding of f32 sums, and, where queries are f16, by their rounding. What that
+      // does to all scores alike, as with keys that have a part in common, changes nothing.
+      std::vector<double> off(n), mean_key(static_cast<size_t>(dim));
+      for (size_t d = 0; d < mean_key.size(); ++d)
+        for (size_t p = 0; p < n; ++p) mean_key[d] += weight[p] * k[p][d];
+      double shift = 0;
+      for (size_t p = 0; p < n; ++p) {
+        for (size_t d = 0; d < mean_key.size(); ++d) {
+          const double factor = scale * std::abs(double{q[d]});
+          off[p] += factor * std::abs(double{k[p][d]}) * static_cast<double>(dim + 8) * 0x1p-24;
+          if (half) off[p] += factor * std::abs(k[p][d] - mean_key[d]) * 0x1p-11;
+        }
+        off[p] = std::min(off[p] + 1e-6, 300.0);
+        shift += weight[p] * std::exp(off[p]);
+      }
+      // Weights are off by that, by their rounding to f16, and sums by that of f32.
+      for (size_t d = 0; d < mean_key.size(); ++d) {
+        double out = 0, magnitude = 0, tolerance = 0;
+        for (size_t p = 0; p < n; ++p) {
+          out += weight[p] * v[p][d];
+          magnitude += weight[p] * std::abs(double{v[p][d]});
+        }
+        for (size_t p = 0; p < n; ++p) {
+          const double change = std::min(weight[p] * (std::exp(off[p]) * shift - 1), 1.0);
+          tolerance += (change + (half ? 0x1p-11 * weight[p] + 0x1p-39 : 1e-30)) * std::abs(v[p][d] - out);
+        }
+        result.out.push_back(out);
+        // int8: a rounded weight has its value's scale in it, the sum of weights does not.
+        const double rounding = half && shape_.dtype == DType::kI8 ? 0x1p-11 : 0;
+        tolerance += (static_cast<double>(keys + 16) * 0x1p-24 + rounding) * magnitude + 1e-37;
+        result.tolerance.push_back(tolerance);
+      }
+    }
+    return result;
+  }
+
  private:
   Shape shape_;
   std::vector<int64_t> lengths_;
@@ -106,12 +180,14 @@ class Fixture {
   std::vector<std::vector<float>> q_;
 };
 
-// Values are within [-1, 1]. In f32, scores of up to ~8 make relative errors of ~8 epsilon in each weight. In
-// f16 arithmetic a score is off by up to ~8 * 2^-12 and a sum of weighted values by some 2^-11.
+// Whether queries and weights are rounded to f16. All else is in f32.
+bool RoundsToHalf(const Variant<AttentionFn>& variant, DType dtype) {
+  return variant.isa == Isa::kArmFhm && (dtype == DType::kF16 || dtype == DType::kI8);
+}
+// Values are within [-1, 1]. In f32, scores of up to ~8 make relative errors of ~8 epsilon in each weight.
+// Queries in f16 make a score be off by up to ~8 * 2^-12 if all roundings go the same way, which they do not.
 double ToleranceOf(const Variant<AttentionFn>& variant, DType dtype) {
-  const bool half = (variant.isa == Isa::kArmFp16 || variant.isa == Isa::kAvx512Fp16) &&
-                    (dtype == DType::kF16 || dtype == DType::kI8);
-  return half ? 2e-3 : 2e-5;
+  return RoundsToHalf(variant, dtype) ? 5e-4 : 2e-5;
 }
 
 void ExpectMatchesReference(const Shape& shape, const std::vector<Tokens>& chunks) {
@@ -125,9 +201,8 @@ void ExpectMatchesReference(const Shape& shape, const std::vector<Tokens>& chunk
       continue;
     }
     const auto out = fixture.Run(variant.run, chunks);
-    for (size_t i = 0; i < out.size(); ++i)
-      ASSERT_NEAR(out[i], expected[i], ToleranceOf(variant, shape.dtype))
-          << variant.name << " " << Name(shape.dtype) << " dim " << shape.dim << " at " << i;
+    EXPECT_TRUE(testing::AllNear(out, expected, {.absolute = ToleranceOf(variant, shape.dtype)}))
+        << variant.name << " " << Name(shape.dtype) << " dim " << shape.dim;
   }
 }
 
@@ -180,6 +255,7 @@ void ExpectSameBits(const Shape& shape, int64_t length, const std::vector<int64_
   for (const auto& variant : AttentionVariants()) {
     if (!variant.RunsHere() || std::string_view(variant.name) == "reference") continue;
     const auto all = fixture.Run(variant.run, {{0, length}});
+    EXPECT_TRUE(testing::AllFinite(all)) << variant.name;
     const auto expect_at = [&](int64_t position, const float* out, const char* how) {
       ASSERT_EQ(std::memcmp(out, all.data() + position * row, static_cast<size_t>(row) * sizeof(float)), 0)
           << variant.name << " " << Name(shape.dtype) << " dim " << shape.dim << " group "
@@ -210,7 +286,7 @@ TEST(Attention, DecodeAndPrefillGiveTheSameBits) {
   }
 }
 
-TEST(Attention, SameBitsAroundPieceBoundaries) {
+TEST(Attention, SameBitsAroundSplitBoundaries) {
   const std::vector<int64_t> positions = {250, 254, 255, 256, 257, 271, 300, 511, 512, 513, 700};
   for (const DType dtype : kKvTypes) {
     ExpectSameBits({8, 2, 64, 0, dtype}, 701, positions);
@@ -220,6 +296,152 @@ TEST(Attention, SameBitsAroundPieceBoundaries) {
     ExpectSameBits({4, 1, 64, 33, dtype}, 701, positions);
     ExpectSameBits({3, 1, 128, 301, dtype}, 701, positions);
   }
+}
+
+// Statistics that random numbers do not have. Every variant against double, within what its arithmetic may
+// be off, in a prompt and in a decode step.
+void ExpectAccurate(const char* what, DType dtype, const Alter& alter, bool only_finite = false) {
+  constexpr int64_t kLength = 70;
+  for (const Shape& shape :
+       {Shape{4, 4, 64, 0, dtype}, {6, 2, 64, 0, dtype}, {8, 1, 80, 0, dtype}, {5, 1, 20, 0, dtype}}) {
+    const Fixture fixture(shape, {kLength}, alter);
+    const auto row = static_cast<size_t>(shape.heads * shape.dim);
+    for (const auto& variant : AttentionVariants()) {
+      if (!variant.RunsHere() || std::string_view(variant.name) == "reference") continue;
+      const auto prompt = fixture.Run(variant.run, {{0, kLength}}, 1);
+      ASSERT_TRUE(testing::AllFinite(prompt)) << what << " " << variant.name << " " << Name(dtype);
+      for (const int64_t position : {int64_t{0}, int64_t{1}, int64_t{30}, kLength - 1}) {
+        const auto decode = fixture.Run(variant.run, {{position, 1}}, 1);
+        const float* const in_prompt = prompt.data() + static_cast<size_t>(position) * row;
+        ASSERT_EQ(std::memcmp(decode.data(), in_prompt, row * sizeof(float)), 0)
+            << what << " " << variant.name << " " << Name(dtype) << " position " << position;
+        if (only_finite) continue;
+        const auto expected = fixture.InDouble(position, RoundsToHalf(variant, dtype));
+        ASSERT_TRUE(
+            testing::AllNear(decode, expected.out, [&](size_t i) { return double{expected.tolerance[i]}; }))
+            << what << " " << variant.name << " " << Name(dtype) << " dim " << shape.dim << " position "
+            << position;
+      }
+    }
+  }
+}
+
+void Multiply(std::vector<float>& x, float by) {
+  for (float& value : x) value *= by;
+}
+
+class AwkwardAttention : public ::testing::TestWithParam<DType> {};
+INSTANTIATE_TEST_SUITE_P(KvTypes, AwkwardAttention, ::testing::ValuesIn(kKvTypes),
+                         [](const auto& of) { return std::string(Name(of.param)); });
+
+TEST_P(AwkwardAttention, Plain) {
+  ExpectAccurate("plain", GetParam(), nullptr);
+}
+
+TEST_P(AwkwardAttention, QueriesOfAnySize) {
+  for (const float size : {1e-30f, 1e-6f, 1e-4f, 1e-2f, 1e2f, 1e4f, 1e8f, 1e30f})
+    ExpectAccurate("queries", GetParam(), [=](Data& data) { Multiply(data.q, size); });
+  // One token's small ones beside others.
+  ExpectAccurate("small queries", GetParam(), [](Data& data) {
+    for (size_t i = 0; i < data.q.size(); i += 3) data.q[i / 64 * 64] *= 1e-3f;
+    for (size_t i = 0; i < data.q.size() / 2; ++i) data.q[i] *= 1e-6f;
+  });
+}
+
+TEST_P(AwkwardAttention, KeysAndValuesOfAnySize) {
+  const DType dtype = GetParam();
+  std::vector<float> sizes = {1e-6f, 1e-4f, 1e2f, 1e4f, 3e4f, 65504.0f};
+  if (dtype != DType::kF16) sizes.insert(sizes.end(), {1e6f, 1e20f, 1e30f});
+  for (const float size : sizes) {
+    ExpectAccurate("keys", dtype, [=](Data& data) { Multiply(data.k, size / 2); });
+    ExpectAccurate("keys and queries", dtype, [=](Data& data) {
+      Multiply(data.k, size / 2);
+      Multiply(data.q, 1 / size);
+    });
+    ExpectAccurate("values", dtype, [=](Data& data) { Multiply(data.v, size); });
+  }
+}
+
+TEST_P(AwkwardAttention, TheEdgeOfFloats) {
+  const DType dtype = GetParam();
+  constexpr float kMax = std::numeric_limits<float>::max();
+  const auto signs = [](std::vector<float>& x, float size) {
+    for (float& value : x) value = std::copysign(size, value);
+  };
+  ExpectAccurate("values", dtype, [=](Data& data) { signs(data.v, kMax); });
+  ExpectAccurate("equal values", dtype, [=](Data& data) { std::fill(data.v.begin(), data.v.end(), kMax); });
+  // Scores beyond any float: which key wins cannot be told, but the result is finite.
+  ExpectAccurate(
+      "keys", dtype, [=](Data& data) { signs(data.k, kMax); }, true);
+  ExpectAccurate(
+      "everything", dtype, [=](Data& data) { signs(data.q, kMax), signs(data.k, kMax), signs(data.v, kMax); },
+      true);
+}
+
+TEST_P(AwkwardAttention, OutlierChannels) {
+  const auto outliers = [](std::vector<float>& x) {
+    for (size_t i = 3; i < x.size(); i += 20) x[i] *= 100;
+  };
+  ExpectAccurate("keys", GetParam(), [=](Data& data) { outliers(data.k); });
+  ExpectAccurate("queries", GetParam(), [=](Data& data) { outliers(data.q); });
+  ExpectAccurate("values", GetParam(), [=](Data& data) { outliers(data.v); });
+  ExpectAccurate("all", GetParam(),
+                 [=](Data& data) { outliers(data.q), outliers(data.k), outliers(data.v); });
+}
+
+TEST_P(AwkwardAttention, KeyBias) {
+  // As Qwen2's: some channels of all keys lie around 250.
+  ExpectAccurate("bias", GetParam(), [](Data& data) {
+    for (size_t i = 0; i < data.k.size(); i += 5) data.k[i] += i % 2 == 0 ? 250.0f : -250.0f;
+  });
+}
+
+TEST_P(AwkwardAttention, Sinks) {
+  // The first keys get nearly all of the attention, and their values are next to nothing. (The first 160
+  // elements are one to four keys.)
+  for (const float size : {0.5f, 2.0f, 20.0f})
+    ExpectAccurate("sink", GetParam(), [=](Data& data) {
+      for (float& q : data.q) q = q / 4 + 1;
+      for (size_t i = 0; i < 160; ++i) data.k[i] = size, data.v[i] *= 1e-3f;
+    });
+}
+
+TEST_P(AwkwardAttention, Zeros) {
+  ExpectAccurate("queries", GetParam(), [](Data& data) { Multiply(data.q, 0); });
+  ExpectAccurate("keys", GetParam(), [](Data& data) { Multiply(data.k, 0); });
+  ExpectAccurate("values", GetParam(), [](Data& data) { Multiply(data.v, 0); });
+  ExpectAccurate("rows", GetParam(), [](Data& data) {
+    for (auto* x : {&data.q, &data.k, &data.v})
+      for (size_t i = 0; i < x->size(); ++i)
+        if (i / 320 % 2 == 0) (*x)[i] = 0;
+  });
+}
+
+// Whoever looks at the logits must find out.
+TEST_P(AwkwardAttention, NanIsNotHidden) {
+  const float nan = std::bit_cast<float>(0xffffffffu);
+  for (const Shape& shape : {Shape{4, 2, 64, 0, GetParam()}, {8, 1, 64, 0, GetParam()}})
+    for (const auto& variant : AttentionVariants()) {
+      if (!variant.RunsHere()) continue;
+      const auto last = [&](const Alter& alter) {
+        return Fixture(shape, {70}, alter).Run(variant.run, {{69, 1}}, 1);
+      };
+      const auto row = static_cast<size_t>(shape.kv_heads * shape.dim);
+      // Head 0 of token 69, and only it.
+      const auto q =
+          last([&](Data& data) { data.q[static_cast<size_t>(69 * shape.heads * shape.dim) + 5] = nan; });
+      for (size_t i = 0; i < q.size(); ++i)
+        ASSERT_EQ(std::isnan(q[i]), i < static_cast<size_t>(shape.dim)) << variant.name << " query " << i;
+      // The first kv head, whose queries come first.
+      const auto group = static_cast<size_t>(shape.heads / shape.kv_heads * shape.dim);
+      for (const size_t key : {size_t{0}, size_t{40}, size_t{69}}) {
+        const auto k = last([&](Data& data) { data.k[key * row + 5] = nan; });
+        for (size_t i = 0; i < k.size(); ++i)
+          ASSERT_EQ(std::isnan(k[i]), i < group) << variant.name << " key " << key << " at " << i;
+        const auto v = last([&](Data& data) { data.v[key * row + 5] = nan; });
+        ASSERT_TRUE(std::isnan(v[5])) << variant.name << " value " << key;
+      }
+    }
 }
 
 TEST(Attention, LargeScoresDoNotOverflow) {

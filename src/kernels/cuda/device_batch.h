@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "kernels/kv_block.h"
 
 namespace celer::cuda {
 
@@ -18,7 +19,7 @@ struct DeviceBatch {
   int count = 0;
 };
 
-constexpr int kKvBlock = 16;
+constexpr int kKvBlock = kKvBlockTokens;
 
 // One layer's keys and values: each [blocks, kv_heads, 16, padded_dim], zero beyond head_dim, rows a multiple
 // of 16 bytes. i8: behind a head's 16 rows of a block stand their scales, one f32 each; value = i8 * scale.
@@ -39,7 +40,7 @@ struct DeviceKv {
   }
   constexpr int row_bytes() const { return padded_dim * ElementBytes(dtype); }
   // Of one head's part of a block.
-  constexpr int head_bytes() const { return kKvBlock * (row_bytes() + (dtype == DType::kI8 ? 4 : 0)); }
+  constexpr int head_bytes() const { return kKvBlockTokens * (row_bytes() + (dtype == DType::kI8 ? 4 : 0)); }
   constexpr int64_t block_bytes() const { return static_cast<int64_t>(kv_heads) * head_bytes(); }
   // Where a head's part of a block begins, in bytes from k or v.
   constexpr int64_t HeadOffset(int64_t block, int head) const {

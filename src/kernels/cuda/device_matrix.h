@@ -5,20 +5,20 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/formats.h"
+
 namespace celer::cuda {
 
 // In the order in which the kernels' threads read: rows in eights, columns padded with zeros to whole blocks
 // of 128. The 64 bytes that eight rows have at one place follow each other (512 bytes: 16 for each lane of a
 // warp, lane 4g + t takes the t-th quarter of row g), then come the next 64 of each, so that any run of
-// columns of eight rows is one piece of memory. Within a row:
+// columns of eight rows is contiguous. Within a row:
 //   kF32, kF16, kBf16   plain order
 //   kInt8   within each 64 columns, the 8-byte unit (j, t) lies at t * 2 + j, j of 2 runs of 32 columns
 //   kInt4   within each 128 columns, the 4-byte word (j, t) lies at t * 4 + j, j of 4 runs of 32 columns;
 //           element 2i of a word in the low nibble of byte i
 // With that, the 16 bytes of a lane belong to 2 (or 4) products of 32 columns, each inside one group of a
 // group-quantized row, or of two groups of 16 that lie with lanes t < 2 and with the others.
-enum class Format : uint8_t { kF32, kF16, kBf16, kInt8, kInt4, kInt4Wide };
-
 struct DeviceMatrix {
   Format format = Format::kBf16;
   int rows = 0;
@@ -26,9 +26,8 @@ struct DeviceMatrix {
   int padded = 0;  // columns, a multiple of 128
   const std::byte* data = nullptr;
   int64_t row_bytes = 0;  // a multiple of 64
-  // kInt8: float; kInt4: {f16 scale, f16 min}; kInt4Wide: {float scale, float min}.
-  // group > 0: [ceil(rows / 8), padded / group, 8], so that eight rows of a tile bring their scales in one
-  // piece; group = 0 (kInt8 only): [rows], one per output channel.
+  // What a scale is: formats.h. group > 0: [ceil(rows / 8), padded / group, 8], so that the scales of eight
+  // rows of a tile lie together; group = 0 (kInt8 only): [rows], one per output channel.
   const std::byte* scales = nullptr;
   int group = 0;
 
@@ -44,15 +43,6 @@ struct DeviceMatrix {
 };
 
 constexpr int kColumnPad = 128;
-constexpr int BitsOf(Format format) {
-  return format == Format::kF32                              ? 32
-         : format == Format::kF16 || format == Format::kBf16 ? 16
-         : format == Format::kInt8                           ? 8
-                                                             : 4;
-}
-constexpr int ScaleBytesOf(Format format) {
-  return format == Format::kInt8 || format == Format::kInt4 ? 4 : format == Format::kInt4Wide ? 8 : 0;
-}
 inline int64_t PaddedRowBytes(Format format, int64_t cols) {
   return (cols + kColumnPad - 1) / kColumnPad * kColumnPad * BitsOf(format) / 8;
 }

@@ -35,7 +35,7 @@ __device__ __forceinline__ float Element(const DeviceMatrix& m, int row, int col
       return static_cast<float>(q) * (m.group > 0 ? scales[ScaleIndex(m, row, col / m.group)] : scales[row]);
     }
     case Format::kInt4:
-    case Format::kInt4Wide: {
+    case Format::kInt4F32: {
       const int nibble = Int4Offset(col);
       const int q = static_cast<int>(*at(nibble / 2)) >> (nibble % 2 * 4) & 15;
       const int64_t index = ScaleIndex(m, row, col / m.group);

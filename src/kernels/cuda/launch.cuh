@@ -6,6 +6,9 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <utility>
+
+#include "kernels/cuda/per_device.h"
 
 namespace celer::cuda {
 
@@ -44,6 +47,24 @@ cudaError_t Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shar
   config.numAttrs = 2;
   if (!EarlyStart()) early[0].val.programmaticStreamSerializationAllowed = 0;
   return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
+}
+
+// What a block may have of dynamic shared memory on compute capability 9.0, if its kernel has no other.
+constexpr int kMaxSharedBytes = 227 * 1024;
+
+// A kernel must ask, on each device, before it gets more than 48 KB of dynamic shared memory.
+template <auto kKernel, int kMost = kMaxSharedBytes>
+cudaError_t AllowShared() {
+  static PerDevice<cudaError_t> allowed;
+  return allowed.Get(
+      [] { return cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMost); });
+}
+
+// Launch() of a kernel that needs up to kMost bytes of dynamic shared memory.
+template <auto kKernel, int kMost = kMaxSharedBytes, class... Args>
+cudaError_t LaunchLarge(dim3 grid, dim3 block, int shared, cudaStream_t stream, Args&&... args) {
+  if (const cudaError_t code = AllowShared<kKernel, kMost>(); code != cudaSuccess) return code;
+  return Launch(kKernel, grid, block, static_cast<size_t>(shared), stream, std::forward<Args>(args)...);
 }
 
 }  // namespace celer::cuda

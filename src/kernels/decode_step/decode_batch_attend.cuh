@@ -90,7 +90,7 @@ __device__ __forceinline__ void AttendItem(const BatchParams& b, const Layer& la
       for (int e = 0; e < 8; ++e) dot += q[e] * f[e];
     }
 #pragma unroll
-    for (int x = 1; x < L; x *= 2) dot += __shfl_xor_sync(0xffffffffu, dot, x);
+    for (int apart = 1; apart < L; apart *= 2) dot += __shfl_xor_sync(0xffffffffu, dot, apart);
     if (lane == 0) room.own = dot;
   }
   Await(b.qkv_done + b.heads + b.kv_heads + kv_head, wanted, lane);

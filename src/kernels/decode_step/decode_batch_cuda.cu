@@ -1,3 +1,4 @@
+// The host side of the batch kernel (decode_batch_cuda.cuh): whether it runs, its memory, its launch.
 #include "kernels/decode_step/decode_batch_cuda.h"
 
 #include <algorithm>
@@ -5,25 +6,24 @@
 #include <vector>
 
 #include "kernels/decode_step/decode_batch_params.cuh"
-#include "kernels/matmul/matvec_cuda.cuh"
+#include "kernels/matmul/cuda/matvec/matvec_cuda.cuh"
 
 namespace celer::cuda {
 namespace batch {
 
-// By format: what comes before the kernel of all layers, and that.
-cudaError_t LaunchBf16(const BatchParams& b, const float* norm, int shared_bytes, cudaStream_t stream);
-cudaError_t LaunchInt8(const BatchParams& b, const float* norm, int shared_bytes, cudaStream_t stream);
-cudaError_t LaunchInt4(const BatchParams& b, const float* norm, int shared_bytes, cudaStream_t stream);
+// LaunchBatch(), compiled in one file per format with HasDecodeStep(): decode_batch_format_cuda.cu.in.
+template <Format F>
+cudaError_t LaunchFormat(const BatchParams& b, const float* norm, int shared_bytes, cudaStream_t stream);
 
 namespace {
 
 constexpr int64_t kAlign = 256;
-constexpr int kMaxShared = 227 * 1024;
 
 int SharedBytes(Format format, int layers) {
-  const size_t first = format == Format::kInt4   ? sizeof(Memory<Format::kInt4>)
-                       : format == Format::kInt8 ? sizeof(Memory<Format::kInt8>)
-                                                 : sizeof(Memory<Format::kBf16>);
+  const size_t first = WithFormat(format, []<Format F>() -> size_t {
+    if constexpr (HasDecodeStep(F)) return sizeof(Memory<F>);
+    return 0;
+  });
   return static_cast<int>(first + static_cast<size_t>(layers - 1) * sizeof(Layer));
 }
 
@@ -125,7 +125,7 @@ bool DecodeBatchRuns(const DecodeStepArgs& args) {
   return format && first.o.a.rows % 16 == 0 && q.cols == first.o.a.rows && kv.dtype == DType::kF16 &&
          kv.head_dim <= 128 && kv.padded_dim == kv.head_dim && CanFuseRope(kv.head_dim, first.qkv.rope_dim) &&
          !first.o.a_bias && !first.down.a_bias &&
-         batch::SharedBytes(q.format, static_cast<int>(args.layers.size())) <= batch::kMaxShared;
+         batch::SharedBytes(q.format, static_cast<int>(args.layers.size())) <= kMaxSharedBytes;
 }
 
 int DecodeBatchKeys() {
@@ -171,16 +171,10 @@ cudaError_t LaunchDecodeBatch(const DecodeStepArgs& args, void* memory, cudaStre
   const Format format = args.layers[0].qkv.a.format;
   const float* norm = args.layers[0].qkv.norm;
   const int shared = SharedBytes(format, b.layer_count);
-  switch (format) {
-    case Format::kBf16:
-      return LaunchBf16(b, norm, shared, stream);
-    case Format::kInt8:
-      return LaunchInt8(b, norm, shared, stream);
-    case Format::kInt4:
-      return LaunchInt4(b, norm, shared, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return WithFormat(format, [&]<Format F>() {
+    if constexpr (HasDecodeStep(F)) return LaunchFormat<F>(b, norm, shared, stream);
+    return cudaErrorInvalidValue;
+  });
 }
 
 }  // namespace celer::cuda

@@ -17,7 +17,7 @@
 #include "kernels/decode_step/decode_batch_attend.cuh"
 #include "kernels/decode_step/decode_batch_finish.cuh"
 #include "kernels/decode_step/decode_batch_product.cuh"
-#include "kernels/matmul/matvec_cuda.cuh"
+#include "kernels/matmul/cuda/matvec/matvec_cuda.cuh"
 
 namespace celer::cuda::batch {
 
@@ -76,7 +76,7 @@ __device__ __forceinline__ void Fetch(const BatchParams& b, int i, uint32_t turn
     for (int chunk = 0; chunk < op.chunks;) {
       const int mine = chunk + lane;
       const bool here =
-          lane < kSlots && mine < op.chunks && Reached(op.ready + mine, PiecesOf(b, i, mine) * turn);
+          lane < kSlots && mine < op.chunks && Reached(op.ready + mine, WritersOf(b, i, mine) * turn);
       const int ready = __ffs(static_cast<int>(~__ballot_sync(0xffffffffu, here))) - 1;
       if (lane < ready) {
         const uint32_t slot = static_cast<uint32_t>(at + lane) % kSlots;
@@ -103,7 +103,7 @@ __global__ void BeginKernel(const __grid_constant__ BatchParams b, const float* 
   const float v = token < b.batch.count ? __ldcg(b.x + static_cast<int64_t>(token) * b.hidden + col) : 0;
   reinterpret_cast<__nv_bfloat16*>(b.in_rows)[PlaceOf<F>(token, col)] = __float2bfloat16(v * weight);
   float squares = v * v;
-  for (int x = 1; x < 16; x *= 2) squares += __shfl_xor_sync(0xffffffffu, squares, x);
+  for (int apart = 1; apart < 16; apart *= 2) squares += __shfl_xor_sync(0xffffffffu, squares, apart);
   if (threadIdx.x % 16 == 0) b.in_squares[blockIdx.x * kTokens + token] = squares;
   __syncthreads();
   if (threadIdx.x == 0) Signal(b.in_done + col / kChunk);
@@ -201,22 +201,15 @@ __global__ void __launch_bounds__(kBlockThreads, 1) BatchKernel(const __grid_con
     }
 }
 
-template <Format F, int L>
-cudaError_t LaunchShape(const BatchParams& b, int shared_bytes, cudaStream_t stream) {
-  static const cudaError_t allowed =
-      cudaFuncSetAttribute(BatchKernel<F, L>, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024);
-  if (allowed != cudaSuccess) return allowed;
-  return Launch(BatchKernel<F, L>, dim3(static_cast<unsigned>(Multiprocessors())), dim3(kBlockThreads),
-                static_cast<size_t>(shared_bytes), stream, b);
-}
-
+// What comes before the kernel of all layers, and that.
 template <Format F>
-cudaError_t LaunchFormat(const BatchParams& b, const float* norm, int shared_bytes, cudaStream_t stream) {
+cudaError_t LaunchBatch(const BatchParams& b, const float* norm, int shared_bytes, cudaStream_t stream) {
   const cudaError_t begun = Launch(BeginKernel<F>, dim3(static_cast<unsigned>(b.hidden / 16)),
                                    dim3(16 * kTokens), 0, stream, b, norm);
   if (begun != cudaSuccess) return begun;
-  return b.head_dim <= 64 ? LaunchShape<F, 8>(b, shared_bytes, stream)
-                          : LaunchShape<F, 16>(b, shared_bytes, stream);
+  const dim3 grid(static_cast<unsigned>(Multiprocessors())), block(kBlockThreads);
+  return b.head_dim <= 64 ? LaunchLarge<BatchKernel<F, 8>>(grid, block, shared_bytes, stream, b)
+                          : LaunchLarge<BatchKernel<F, 16>>(grid, block, shared_bytes, stream, b);
 }
 
 }  // namespace celer::cuda::batch

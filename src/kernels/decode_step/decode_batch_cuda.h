@@ -12,7 +12,7 @@ constexpr int kMaxBatchTokens = 8;
 
 // Whether this kernel runs such a model.
 bool DecodeBatchRuns(const DecodeStepArgs& args);
-// Up to so many keys of a sequence: its attention does not divide sequences.
+// The most keys that a sequence may have: its attention does not split sequences.
 int DecodeBatchKeys();
 
 // As in decode_step_cuda.h, for args.batch.count up to kMaxBatchTokens.

@@ -22,42 +22,133 @@ __device__ __forceinline__ void StorePair(std::byte* rows, int col, int g, int t
   reinterpret_cast<uint32_t*>(rows)[PairOf<F>(2 * t + second, col & ~kNeighbour<F>)] = pair;
 }
 
+// What an operator of a layer is finished with: the same for all its tiles.
+struct Finish {
+  const BatchParams& b;
+  const Layer& layer;
+  int index;      // of the layer
+  int i;          // the operator: qkv, o, gate and up, down
+  uint32_t turn;  // of the counters
+  int lane, g, t, tokens;
+  bool last_layer;
+};
+
+// The norm of tokens 2t and 2t + 1 in front of the operator, once all of x is there: then its squares are.
+template <Format F>
+__device__ __forceinline__ void LoadNorms(const Finish& f, Memory<F>& memory, float (&norm)[2]) {
+  const BatchParams& b = f.b;
+  const Op& op = b.op[f.i];
+  const int i = f.i, lane = f.lane;
+  for (int chunk = lane; chunk < op.chunks; chunk += 32)
+    while (!Reached(op.ready + chunk, WritersOf(b, i, chunk) * f.turn)) {
+    }
+  __syncwarp();
+  const float* squares = i == 0 ? b.in_squares : b.squares;
+  float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll 8
+  for (int tile = lane / 2; tile < b.hidden / 16; tile += 16) {
+    const float4 part = __ldcg(reinterpret_cast<const float4*>(squares + tile * kTokens + lane % 2 * 4));
+    sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
+  }
+#pragma unroll
+  for (int apart = 2; apart < 32; apart *= 2) {
+    sum.x += __shfl_xor_sync(0xffffffffu, sum.x, apart);
+    sum.y += __shfl_xor_sync(0xffffffffu, sum.y, apart);
+    sum.z += __shfl_xor_sync(0xffffffffu, sum.z, apart);
+    sum.w += __shfl_xor_sync(0xffffffffu, sum.w, apart);
+  }
+  if (lane < 2) reinterpret_cast<float4*>(memory.norms)[lane] = sum;
+  __syncwarp();
+#pragma unroll
+  for (int j = 0; j < 2; ++j)
+    norm[j] = rsqrtf(memory.norms[2 * f.t + j] / static_cast<float>(b.hidden) + b.eps);
+  __syncwarp();
+}
+
+template <Format F>
+__device__ __forceinline__ void LoadBeside(const Finish& f, const Where& w, const Memory<F>& memory,
+                                           Beside& out) {
+  const BatchParams& b = f.b;
+  const Layer& layer = f.layer;
+  const int i = f.i, index = f.index, g = f.g, t = f.t;
+  if (i == 0) {
+    const float* bias = layer.bias[w.part];
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      if (bias) out.add[h][0] = out.add[h][1] = __ldg(bias + w.row[h] + g);
+    if (w.rotate) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int64_t at =
+            static_cast<int64_t>(memory.position[2 * t + j]) * (b.rope_dim / 2) + w.row[0] % b.head_dim + g;
+        out.cosine[j] = __ldg(b.rope_cos + at), out.sine[j] = __ldg(b.rope_sin + at);
+      }
+    }
+  } else if (i != 2) {
+    const float* next = i == 1 ? layer.ffn_norm : layer.next_norm;
+    // The residual: of o, x in front of the layer; of down, x behind o.
+    const int chunk = w.row[0] / kChunk;
+    if (i == 1 && index > 0) Await(b.in_done + chunk, WritersOf(b, 0, chunk) * f.turn, f.lane);
+    if (i == 3) Await(b.x_done + chunk, WritersOf(b, 2, chunk) * f.turn, f.lane);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = w.row[h] + g;
+      if (next) out.next[h] = __ldg(next + row);
+      if (i == 1 && index == 0) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+          if (2 * t + j < f.tokens)
+            out.add[h][j] = __ldcg(b.x + static_cast<int64_t>(2 * t + j) * b.hidden + row);
+      } else {
+        const float2 pair = __ldcg(reinterpret_cast<const float2*>(b.residual + row * kTokens) + t);
+        out.add[h][0] = pair.x, out.add[h][1] = pair.y;
+      }
+    }
+  }
+}
+
+// q, k or v: rotated if it must be, then to q or into the KV cache.
+template <Format F>
+__device__ __forceinline__ void StoreQkv(const Finish& f, const Where& w, const Beside& with,
+                                         const Memory<F>& memory, float (&v)[2][2]) {
+  const BatchParams& b = f.b;
+  const int g = f.g, t = f.t;
+  if (w.rotate) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const float first = v[0][j], second = v[1][j];
+      v[0][j] = first * with.cosine[j] - second * with.sine[j];
+      v[1][j] = second * with.cosine[j] + first * with.sine[j];
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int token = 2 * t + j, row = w.row[h] + g;
+      if (token >= f.tokens) continue;
+      if (w.part == 0) {
+        __stcg(b.q + static_cast<int64_t>(token) * b.heads * b.head_dim + row, v[h][j]);
+      } else {
+        const int64_t at = memory.kv_row[token] +
+                           static_cast<int64_t>(row / b.head_dim) * kKvBlock * b.head_dim + row % b.head_dim;
+        reinterpret_cast<__half*>(w.part == 1 ? f.layer.k_cache : f.layer.v_cache)[at] =
+            __float2half_rn(v[h][j]);
+      }
+    }
+}
+
+// A block's tiles of operator `i` of layer `index`. Storing x stays inside: as a function it costs spills.
 template <Format F>
 __device__ __forceinline__ void FinishAll(const BatchParams& b, const Layer& layer, int index, int i,
                                           const Run& run, uint32_t turn, Memory<F>& memory, int lane,
                                           int& parity) {
   const int g = lane / 4, t = lane % 4, tokens = b.batch.count;
-  const Op& op = b.op[i];
   const bool last_layer = index + 1 == b.layer_count;
+  const Finish f = {b, layer, index, i, turn, lane, g, t, tokens, last_layer};
   if (run.batches() == 0) return;
   float norm[2] = {1, 1};
-  if (i % 2 == 0) {
-    // All of x is there when its squares are.
-    for (int chunk = lane; chunk < op.chunks; chunk += 32)
-      while (!Reached(op.ready + chunk, PiecesOf(b, i, chunk) * turn)) {
-      }
-    __syncwarp();
-    const float* squares = i == 0 ? b.in_squares : b.squares;
-    float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll 8
-    for (int tile = lane / 2; tile < b.hidden / 16; tile += 16) {
-      const float4 part = __ldcg(reinterpret_cast<const float4*>(squares + tile * kTokens + lane % 2 * 4));
-      sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
-    }
-#pragma unroll
-    for (int x = 2; x < 32; x *= 2) {
-      sum.x += __shfl_xor_sync(0xffffffffu, sum.x, x);
-      sum.y += __shfl_xor_sync(0xffffffffu, sum.y, x);
-      sum.z += __shfl_xor_sync(0xffffffffu, sum.z, x);
-      sum.w += __shfl_xor_sync(0xffffffffu, sum.w, x);
-    }
-    if (lane < 2) reinterpret_cast<float4*>(memory.norms)[lane] = sum;
-    __syncwarp();
-#pragma unroll
-    for (int j = 0; j < 2; ++j)
-      norm[j] = rsqrtf(memory.norms[2 * t + j] / static_cast<float>(b.hidden) + b.eps);
-    __syncwarp();
-  }
+  if (i % 2 == 0) LoadNorms(f, memory, norm);
   const uint32_t read = SharedAddress(memory.read);
   for (int batch = 0; batch < run.batches(); ++batch) {
     const Share share(run.Tiles(batch));
@@ -71,40 +162,7 @@ __device__ __forceinline__ void FinishAll(const BatchParams& b, const Layer& lay
       if (n >= share.tiles) continue;
       where[n] = Find(b, i, begin + n);
       const Where& w = where[n];
-      if (i == 0) {
-        const float* bias = layer.bias[w.part];
-#pragma unroll
-        for (int h = 0; h < 2; ++h)
-          if (bias) out.add[h][0] = out.add[h][1] = __ldg(bias + w.row[h] + g);
-        if (w.rotate) {
-#pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            const int64_t at = static_cast<int64_t>(memory.position[2 * t + j]) * (b.rope_dim / 2) +
-                               w.row[0] % b.head_dim + g;
-            out.cosine[j] = __ldg(b.rope_cos + at), out.sine[j] = __ldg(b.rope_sin + at);
-          }
-        }
-      } else if (i != 2) {
-        const float* next = i == 1 ? layer.ffn_norm : layer.next_norm;
-        // x of the layer before, or of behind o.
-        const int chunk = w.row[0] / kChunk;
-        if (i == 1 && index > 0) Await(b.in_done + chunk, PiecesOf(b, 0, chunk) * turn, lane);
-        if (i == 3) Await(b.x_done + chunk, PiecesOf(b, 2, chunk) * turn, lane);
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const int row = w.row[h] + g;
-          if (next) out.next[h] = __ldg(next + row);
-          if (i == 1 && index == 0) {
-#pragma unroll
-            for (int j = 0; j < 2; ++j)
-              if (2 * t + j < tokens)
-                out.add[h][j] = __ldcg(b.x + static_cast<int64_t>(2 * t + j) * b.hidden + row);
-          } else {
-            const float2 pair = __ldcg(reinterpret_cast<const float2*>(b.residual + row * kTokens) + t);
-            out.add[h][0] = pair.x, out.add[h][1] = pair.y;
-          }
-        }
-      }
+      LoadBeside(f, w, memory, out);
     }
     SyncPair(2 + parity);
 #pragma unroll
@@ -130,30 +188,7 @@ __device__ __forceinline__ void FinishAll(const BatchParams& b, const Layer& lay
 #pragma unroll
         for (int j = 0; j < 2; ++j) v[h][j] += with.add[h][j];
       if (i == 0) {
-        if (w.rotate) {
-#pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            const float x = v[0][j], y = v[1][j];
-            v[0][j] = x * with.cosine[j] - y * with.sine[j];
-            v[1][j] = y * with.cosine[j] + x * with.sine[j];
-          }
-        }
-#pragma unroll
-        for (int h = 0; h < 2; ++h)
-#pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            const int token = 2 * t + j, row = w.row[h] + g;
-            if (token >= tokens) continue;
-            if (w.part == 0) {
-              __stcg(b.q + static_cast<int64_t>(token) * b.heads * b.head_dim + row, v[h][j]);
-            } else {
-              const int64_t at = memory.kv_row[token] +
-                                 static_cast<int64_t>(row / b.head_dim) * kKvBlock * b.head_dim +
-                                 row % b.head_dim;
-              reinterpret_cast<__half*>(w.part == 1 ? layer.k_cache : layer.v_cache)[at] =
-                  __float2half_rn(v[h][j]);
-            }
-          }
+        StoreQkv(f, w, with, memory, v);
         continue;
       }
       float squares[2] = {0, 0};
@@ -172,9 +207,9 @@ __device__ __forceinline__ void FinishAll(const BatchParams& b, const Layer& lay
         StorePair<F>(i == 1 ? b.x_rows : b.in_rows, row, g, t, scaled);
       }
 #pragma unroll
-      for (int x = 4; x < 32; x *= 2) {
-        squares[0] += __shfl_xor_sync(0xffffffffu, squares[0], x);
-        squares[1] += __shfl_xor_sync(0xffffffffu, squares[1], x);
+      for (int apart = 4; apart < 32; apart *= 2) {
+        squares[0] += __shfl_xor_sync(0xffffffffu, squares[0], apart);
+        squares[1] += __shfl_xor_sync(0xffffffffu, squares[1], apart);
       }
       if (g == 0 && !(i == 3 && last_layer))
         __stcg(reinterpret_cast<float2*>((i == 1 ? b.squares : b.in_squares) + (begin + n) * kTokens) + t,

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "kernels/decode_step/decode_batch_cuda.h"
-#include "kernels/matmul/matvec_finish.cuh"
-#include "kernels/matmul/matvec_ring.cuh"
+#include "kernels/matmul/cuda/matvec/matvec_finish.cuh"
+#include "kernels/matmul/cuda/matvec/matvec_ring.cuh"
 
 namespace celer::cuda::batch {
 
@@ -31,7 +31,7 @@ constexpr int kFullStage = kStageBytes + (F == Format::kInt4   ? kWarps * kSpans
 struct Op {
   int rounds, each, more, turn;   // as in Params; `turn` of layer 0
   int row_bytes, padded, chunks;  // of weights; columns and chunks of activations
-  int cols, unit;                 // of x: its columns come in tiles of so many
+  int cols, unit;                 // of x: its columns, and how many of them come at a time
   const std::byte* x;             // activations
   uint32_t* ready;                // [chunks]
 };
@@ -100,11 +100,11 @@ __device__ __forceinline__ void Await(const uint32_t* counter, uint32_t wanted, 
   __syncwarp();
 }
 // Tiles, or heads of tokens, that go into a chunk of an operator's x.
-__device__ __forceinline__ uint32_t PiecesOf(const BatchParams& b, int i, int chunk) {
+__device__ __forceinline__ uint32_t WritersOf(const BatchParams& b, int i, int chunk) {
   const Op& op = b.op[i];
   const int begin = chunk * kChunk, end = min(begin + kChunk, op.cols);
-  const int pieces = (end - 1) / op.unit - begin / op.unit + 1;
-  return static_cast<uint32_t>(i == 1 ? pieces * b.batch.count : pieces);
+  const int writers = (end - 1) / op.unit - begin / op.unit + 1;
+  return static_cast<uint32_t>(i == 1 ? writers * b.batch.count : writers);
 }
 
 // ---- tiles

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/decode_step/decode_batch_params.cuh"
-#include "kernels/matmul/matvec_product.cuh"
+#include "kernels/matmul/cuda/matvec/matvec_product.cuh"
 
 namespace celer::cuda::batch {
 

@@ -3,7 +3,7 @@
 // they are there.
 #pragma once
 
-#include "kernels/matmul/handover.cuh"
+#include "kernels/matmul/cuda/handover.cuh"
 #include "kernels/sample/greedy_key.cuh"
 
 namespace celer::cuda::step {

@@ -1,3 +1,4 @@
+// The host side of the step kernel (decode_step_cuda.cuh): whether it runs, its memory, its launch.
 #include "kernels/decode_step/decode_step_cuda.h"
 
 #include <algorithm>
@@ -10,10 +11,6 @@
 namespace celer::cuda {
 namespace step {
 
-cudaError_t LaunchBf16(const StepParams& s, int shared_bytes, cudaStream_t stream);
-cudaError_t LaunchInt8(const StepParams& s, int shared_bytes, cudaStream_t stream);
-cudaError_t LaunchInt4(const StepParams& s, int shared_bytes, cudaStream_t stream);
-
 namespace {
 
 constexpr int64_t kAlign = 256;
@@ -21,7 +18,7 @@ constexpr int64_t Aligned(int64_t n) {
   return (n + kAlign - 1) / kAlign * kAlign;
 }
 
-bool SameForm(const DeviceMatrix& a, const DeviceMatrix& b) {
+bool SameFormat(const DeviceMatrix& a, const DeviceMatrix& b) {
   return a.format == b.format && a.group == b.group;
 }
 
@@ -48,7 +45,7 @@ Plan MakePlan(const DecodeStepArgs& args) {
   const DeviceKv& kv = first.qkv.kv;
   Plan p = {};
   p.layers = static_cast<int>(args.layers.size());
-  p.blocks = matvec::Multiprocessors();
+  p.blocks = Multiprocessors();
   p.splits = std::max(1, p.blocks / args.heads);
   p.qkv = (args.heads + 2 * kv.kv_heads) * kv.head_dim;
   p.attention = args.heads * kv.head_dim;
@@ -153,7 +150,7 @@ int DecodeStepTokens(const DecodeStepArgs& args) {
   for (const DecodeStepLayer& layer : args.layers)
     for (const DeviceMatrix* m : {&layer.qkv.a, &layer.qkv.b, &layer.qkv.c, &layer.o.a, &layer.gate_up.a,
                                   &layer.gate_up.b, &layer.down.a})
-      if (!step::SameForm(q, *m) || m->cols % 4 != 0 || m->rows % 4 != 0) return 0;
+      if (!step::SameFormat(q, *m) || m->cols % 4 != 0 || m->rows % 4 != 0) return 0;
   const bool format = q.format == Format::kBf16 ||
                       (q.format == Format::kInt8 && (q.group == 0 || q.group == 128)) ||
                       (q.format == Format::kInt4 && q.group == 128);
@@ -249,16 +246,10 @@ cudaError_t LaunchDecodeStep(const DecodeStepArgs& args, void* memory, cudaStrea
   s.slot_offset = shared.slot_offset;
   s.place_offset = shared.base.place_offset;
   s.seen_offset = shared.slot_offset + (2 + kSlots) * static_cast<int>(sizeof(Params));
-  switch (args.layers[0].qkv.a.format) {
-    case Format::kBf16:
-      return LaunchBf16(s, shared.bytes, stream);
-    case Format::kInt8:
-      return LaunchInt8(s, shared.bytes, stream);
-    case Format::kInt4:
-      return LaunchInt4(s, shared.bytes, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return WithFormat(args.layers[0].qkv.a.format, [&]<Format F>() {
+    if constexpr (HasDecodeStep(F)) return LaunchFormat<F>(s, shared.bytes, stream);
+    return cudaErrorInvalidValue;
+  });
 }
 
 }  // namespace celer::cuda

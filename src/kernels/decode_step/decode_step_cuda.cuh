@@ -3,9 +3,9 @@
 //
 // Grid: one block per multiprocessor, all resident at once. The roles are those of matvec_cuda.cuh: a warp
 // that fills the ring, sixteen that multiply, one that finishes tiles. Every operator's output lies in memory
-// whose values carry the tag of their round (handover.cuh); whoever needs them loads until they are there.
-// Two regions of such memory serve the layers in turn, so both stay in L2. The embedding is handed over like
-// that, too; the head is one more operator behind the last layer.
+// whose values carry the tag of their round (handover.cuh); a block that needs them loads until they are
+// there. Two regions of such memory serve the layers in turn, so both stay in L2. The embedding is handed
+// over like that, too; the head is one more operator behind the last layer.
 //
 // Attention: a block takes one head (or a part of its keys) with all its warps. Keys and values of earlier
 // tokens are on their way before the query is there. The token's own value comes last of all and is added
@@ -21,7 +21,7 @@
 #include "kernels/decode_step/decode_step_choice.cuh"
 #include "kernels/decode_step/decode_step_cuda.h"
 #include "kernels/decode_step/key_sums.cuh"
-#include "kernels/matmul/matvec_cuda.cuh"
+#include "kernels/matmul/cuda/matvec/matvec_cuda.cuh"
 
 namespace celer::cuda::step {
 
@@ -30,7 +30,7 @@ using matvec::Params;
 constexpr int kParts = 4;        // of a layer: qkv, o, gate and up, down; attention stands before the second
 constexpr int kSlots = 8;        // Params in shared memory for the warps that multiply
 constexpr int kAhead = 3;        // operators whose Params are there or on their way
-constexpr int kSplitKeys = 256;  // a block takes at least so many keys, if there are
+constexpr int kSplitKeys = 256;  // of a sequence that a block takes at least
 constexpr int kPartialSets = 4;  // for partial attention, by layer
 
 struct LayerKv {
@@ -62,20 +62,20 @@ struct StepParams {
 // ---- parameters of the operators, on their way from global to shared memory
 
 struct Fetched {
-  static constexpr int kPieces = (sizeof(Params) / 16 + 31) / 32;
-  uint4 piece[kPieces];
+  static constexpr int kVectors = (sizeof(Params) / 16 + 31) / 32;
+  uint4 vector[kVectors];
 
   __device__ __forceinline__ void Load(const Params* from, int lane) {
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i)
+    for (int i = 0; i < kVectors; ++i)
       if (lane + i * 32 < static_cast<int>(sizeof(Params) / 16))
-        piece[i] = __ldg(reinterpret_cast<const uint4*>(from) + lane + i * 32);
+        vector[i] = __ldg(reinterpret_cast<const uint4*>(from) + lane + i * 32);
   }
   __device__ __forceinline__ void Store(char* to, int lane) const {
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i)
+    for (int i = 0; i < kVectors; ++i)
       if (lane + i * 32 < static_cast<int>(sizeof(Params) / 16))
-        reinterpret_cast<uint4*>(to)[lane + i * 32] = piece[i];
+        reinterpret_cast<uint4*>(to)[lane + i * 32] = vector[i];
   }
 };
 static_assert(sizeof(Params) % 16 == 0);
@@ -175,6 +175,39 @@ __device__ __forceinline__ void PrefetchKv(const StepParams& s, const LayerKv& k
   }
 }
 
+// Of one dimension: the block with the first part of a sequence's keys adds the other parts' results to its
+// own, in their order, and makes their places ready for the next use.
+__device__ __forceinline__ void JoinParts(float4* partial, int active, int head_dim, int at, float& top,
+                                          float& total, float& sum) {
+  using namespace matvec;
+  constexpr int kAtOnce = 4;
+  for (int n = 1; n < active; n += kAtOnce) {
+    float4 part[kAtOnce];
+    bool missing;
+    do {
+      missing = false;
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j)
+        if (n + j < active)
+          part[j] = LoadRelaxed(reinterpret_cast<float*>(partial + ((n + j) * head_dim + at)));
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j)
+        if (n + j < active)
+          missing = missing || Unwritten(part[j].x) || Unwritten(part[j].y) || Unwritten(part[j].z);
+    } while (missing);
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (n + j >= active) continue;
+      const float most = fmaxf(top, part[j].y), a = Exp2(top - most), b = Exp2(part[j].y - most);
+      top = most;
+      sum = sum * a + part[j].x * b;
+      total = total * a + part[j].z * b;
+      const float none = __uint_as_float(kUnwritten);
+      __stcg(partial + ((n + j) * head_dim + at), make_float4(none, none, none, none));
+    }
+  }
+}
+
 // L lanes hold one key, 8 dimensions each. A warp takes 32 / L * kKeyLoads keys at once, the warps of a block
 // take turns. `values`: the token's q, k and v, with this tag; `partial`: [splits, head_dim].
 template <class T, int L>
@@ -242,7 +275,7 @@ __device__ __forceinline__ void Attend(const StepParams& s, const LayerKv& kv, c
 #pragma unroll
     for (int e = 0; e < 8; ++e) dot += q[e] * Rounded<T>(f[e]);
 #pragma unroll
-    for (int x = 1; x < L; x *= 2) dot += __shfl_xor_sync(0xffffffffu, dot, x);
+    for (int apart = 1; apart < L; apart *= 2) dot += __shfl_xor_sync(0xffffffffu, dot, apart);
     if (lane == 0) room.own = dot;
   }
   ConsumerBarrier();
@@ -271,41 +304,90 @@ __device__ __forceinline__ void Attend(const StepParams& s, const LayerKv& kv, c
       Publish(to + 1, top);
       Publish(to + 2, total);
     } else {
-      // The first part's block puts the others to its own, in their order.
-      constexpr int kAtOnce = 4;
-      for (int n = 1; n < keys.active; n += kAtOnce) {
-        float4 part[kAtOnce];
-        bool missing;
-        do {
-          missing = false;
-#pragma unroll
-          for (int j = 0; j < kAtOnce; ++j)
-            if (n + j < keys.active)
-              part[j] = LoadRelaxed(reinterpret_cast<float*>(partial + ((n + j) * head_dim + at)));
-#pragma unroll
-          for (int j = 0; j < kAtOnce; ++j)
-            if (n + j < keys.active)
-              missing = missing || Unwritten(part[j].x) || Unwritten(part[j].y) || Unwritten(part[j].z);
-        } while (missing);
-#pragma unroll
-        for (int j = 0; j < kAtOnce; ++j) {
-          if (n + j >= keys.active) continue;
-          const float most = fmaxf(top, part[j].y), a = Exp2(top - most), b = Exp2(part[j].y - most);
-          top = most;
-          sum = sum * a + part[j].x * b;
-          total = total * a + part[j].z * b;
-          const float none = __uint_as_float(kUnwritten);
-          __stcg(partial + ((n + j) * head_dim + at), make_float4(none, none, none, none));
-        }
-      }
+      JoinParts(partial, keys.active, head_dim, at, top, total, sum);
       Publish(out + h.head * head_dim + at, Tagged(__fdividef(sum, total), tag));
     }
   }
   ConsumerBarrier();
 }
 
-// ---- the kernel
+// ---- the kernel, and what its roles share
 
+// All layers of all steps with this number of tokens take turns in the two regions, and in the two tags.
+struct Turns {
+  uint32_t step, first;  // first: of the first layer
+
+  __device__ __forceinline__ Turns(const StepParams& s)
+      : step(__ldcg(s.steps + blockIdx.x)), first(step * static_cast<uint32_t>(s.layers)) {}
+  __device__ __forceinline__ int Tag(int layer) const { return static_cast<int>((first + layer) >> 1 & 1); }
+  __device__ __forceinline__ int InputTag(int layer) const {
+    return layer == 0 ? static_cast<int>(step & 1) : Tag(layer - 1);
+  }
+};
+
+// What attention needs to know of the sequences, for all layers; in shared memory.
+struct Sequences {
+  const StepParams& s;
+  int* seen;         // [kMaxStepTokens]: position, row of the table
+  LayerKv* kvs;      // [layers]
+  int items, group;  // heads of all tokens, in parts; query heads to a kv head
+
+  __device__ __forceinline__ Sequences(const StepParams& params, char* memory)
+      : s(params),
+        seen(reinterpret_cast<int*>(memory + params.seen_offset)),
+        kvs(reinterpret_cast<LayerKv*>(seen + 2 * kMaxStepTokens)),
+        items(params.batch.count * params.heads * params.splits),
+        group(params.heads / params.kv_heads) {}
+  __device__ __forceinline__ Head HeadOf(int item) const {
+    Head h;
+    h.head = item % s.heads, h.kv_head = h.head / group;
+    h.token = item / (s.heads * s.splits);
+    h.position = seen[2 * h.token];
+    h.table = s.batch.block_table + static_cast<int64_t>(seen[2 * h.token + 1]) * s.batch.max_blocks;
+    return h;
+  }
+};
+
+// A load that misses L2 waits in line with the weights, and all warps of the block with it: what is read once
+// per step is fetched one or two layers ahead, by one block for all.
+__device__ __forceinline__ void PrefetchOperator(const StepParams& s, const Params* table, int i, int all,
+                                                 const Params& p, int lane) {
+  using namespace matvec;
+  if (static_cast<int>(blockIdx.x) != i % static_cast<int>(gridDim.x)) return;
+  constexpr int kLines = sizeof(Params) / 128 + 2;
+  if (i + 8 < all && lane < kLines) {
+    PrefetchLine(reinterpret_cast<const char*>(table + i + 8) + lane * 128);
+    PrefetchLine(reinterpret_cast<const char*>(s.parts + i + 8) + lane * 128);
+  }
+  const float* later = i % 2 == 0 && i + 4 < all ? table[i + 4].a.norm : nullptr;
+  for (int at = lane * 32; later && at < p.a.a.cols; at += 1024) PrefetchLine(later + at);
+}
+
+// The end of a step with a head, by the finishing warp: the block's best tokens, and in one block the choice.
+__device__ __forceinline__ void Choose(const StepParams& s, const Turns& turns, const int* seen, int parts,
+                                       const Best<kMaxStepTokens>& best, int lane) {
+  using namespace matvec;
+  const int tokens = s.batch.count;
+#pragma unroll
+  for (int t = 0; t < kMaxStepTokens; ++t) {
+    if (t >= tokens) break;
+    const uint64_t mine = WarpBest(best.key[t]);
+    if (lane == 0) PublishKey(s.best + t * gridDim.x + blockIdx.x, mine, turns.step & 1);
+  }
+  PrefetchStart(s, s.parts + ((turns.first + s.layers) & 1) * (parts + 1), seen, lane);
+  if (blockIdx.x != 0 || !s.choice.tokens) return;
+  for (int t = 0; t < tokens; ++t) {
+    const uint64_t winner =
+        AwaitBest(s.best + t * gridDim.x, static_cast<int>(gridDim.x), turns.step & 1, lane);
+    if (lane == 0) TakeGreedy(s.choice, t, seen[2 * t], winner);
+    // The next step begins with this row.
+    const DeviceMatrix& m = s.embedding;
+    const int row = max(GreedyToken(winner), 0);
+    for (int at = lane * 64; at < m.row_bytes; at += 2048) PrefetchLine(m.data + m.Offset(row, at));
+  }
+}
+
+// One long function: with the roles as functions of their own the int4 kernel spills more.
 template <Format F, int S, Format H, int HS, class T, int L>
 __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_constant__ StepParams s) {
   using namespace matvec;
@@ -338,28 +420,13 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
     return;
   }
   WaitForPrevious();
-  // All layers of all steps of so many tokens take turns in the two regions, and in the two tags.
-  const uint32_t step = __ldcg(s.steps + blockIdx.x), first_turn = step * static_cast<uint32_t>(s.layers);
-  const auto tag_of = [&](int layer) { return static_cast<int>((first_turn + layer) >> 1 & 1); };
-  const auto input_tag = [&](int layer) {
-    return layer == 0 ? static_cast<int>(step & 1) : tag_of(layer - 1);
-  };
-  const Params* table = s.parts + (first_turn & 1) * (parts + 1);
-
+  const Turns turns(s);
+  const Params* table = s.parts + (turns.first & 1) * (parts + 1);
   const int tokens = s.batch.count;
-  // What attention needs to know of the sequences, for all layers.
-  int* seen = reinterpret_cast<int*>(memory + s.seen_offset);  // [kMaxStepTokens]: position, row of the table
-  auto* kvs = reinterpret_cast<LayerKv*>(seen + 2 * kMaxStepTokens);
-  const int items = tokens * s.heads * s.splits, group = s.heads / s.kv_heads;
-  const auto head_of = [&](int item) {
-    Head h;
-    h.head = item % s.heads, h.kv_head = h.head / group;
-    h.token = item / (s.heads * s.splits);
-    h.position = seen[2 * h.token];
-    h.table = s.batch.block_table + static_cast<int64_t>(seen[2 * h.token + 1]) * s.batch.max_blocks;
-    return h;
-  };
-
+  const Sequences sequences(s, memory);
+  int* const seen = sequences.seen;
+  LayerKv* const kvs = sequences.kvs;
+  const int items = sequences.items;
   if (warp == kFinisher) {
     if (lane < tokens) {
       seen[2 * lane] = __ldcg(s.batch.positions + lane);
@@ -370,7 +437,7 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
     asm volatile("bar.arrive 6, 544;" ::: "memory");
     const auto prefetch_kv = [&](int layer) {
       for (int item = blockIdx.x; item < items; item += gridDim.x) {
-        const Head h = head_of(item);
+        const Head h = sequences.HeadOf(item);
         const Keys keys(h.position, kvs[layer].window, s.splits, item / s.heads % s.splits);
         if (item / s.heads % s.splits < keys.active) PrefetchKv(s, kvs[layer], h, keys, lane);
       }
@@ -389,21 +456,11 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
       const Params& p = begin(i);
       if (i == 0 && lane < p.a.tokens) places[lane] = PlaceOf(p.a, lane);
       __syncwarp();
-      // A load that misses L2 waits in line with the weights, and all warps of the block with it: what is
-      // read once per step is fetched one or two layers ahead, by one block for all.
-      if (static_cast<int>(blockIdx.x) == i % static_cast<int>(gridDim.x)) {
-        constexpr int kLines = sizeof(Params) / 128 + 2;
-        if (i + 8 < all && lane < kLines) {
-          PrefetchLine(reinterpret_cast<const char*>(table + i + 8) + lane * 128);
-          PrefetchLine(reinterpret_cast<const char*>(s.parts + i + 8) + lane * 128);
-        }
-        const float* later = i % 2 == 0 && i + 4 < all ? table[i + 4].a.norm : nullptr;
-        for (int at = lane * 32; later && at < p.a.a.cols; at += 1024) PrefetchLine(later + at);
-      }
+      PrefetchOperator(s, table, i, all, p, lane);
       if (i % kParts == 2 && i / kParts + 1 < s.layers) prefetch_kv(i / kParts + 1);
       const int layer = i / kParts;
       FinishTiles<1>(p, memory, lane, places, parity,
-                     {i % kParts == 1 ? input_tag(layer) : tag_of(layer), tag_of(layer)});
+                     {i % kParts == 1 ? turns.InputTag(layer) : turns.Tag(layer), turns.Tag(layer)});
       __syncwarp();
     }
     Best<kMaxStepTokens> best;
@@ -412,24 +469,8 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
                      [&](int token, int row, float logit) { best.Add(token, row, logit); });
     // The other warps have read what belongs to the batch and to this step; from here on it may change.
     asm volatile("bar.sync 7, 544;" ::: "memory");
-    if (lane == 0) s.steps[blockIdx.x] = step + 1;
-    if (!s.head) return;
-#pragma unroll
-    for (int t = 0; t < kMaxStepTokens; ++t) {
-      if (t >= tokens) break;
-      const uint64_t mine = WarpBest(best.key[t]);
-      if (lane == 0) PublishKey(s.best + t * gridDim.x + blockIdx.x, mine, step & 1);
-    }
-    PrefetchStart(s, s.parts + ((first_turn + s.layers) & 1) * (parts + 1), seen, lane);
-    if (blockIdx.x != 0 || !s.choice.tokens) return;
-    for (int t = 0; t < tokens; ++t) {
-      const uint64_t winner = AwaitBest(s.best + t * gridDim.x, static_cast<int>(gridDim.x), step & 1, lane);
-      if (lane == 0) TakeGreedy(s.choice, t, seen[2 * t], winner);
-      // The next step begins with this row.
-      const DeviceMatrix& m = s.embedding;
-      const int row = GreedyToken(winner);
-      for (int at = lane * 64; at < m.row_bytes; at += 2048) PrefetchLine(m.data + m.Offset(row, at));
-    }
+    if (lane == 0) s.steps[blockIdx.x] = turns.step + 1;
+    if (s.head) Choose(s, turns, seen, parts, best, lane);
     return;
   }
 
@@ -445,7 +486,7 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
          at += kConsumers * grid) {
       const int token = at / cols;
       const float value = Element(s.embedding, __ldcg(s.batch.tokens + token), at - token * cols);
-      Publish(s.x + at, Tagged(value, input_tag(0)));
+      Publish(s.x + at, Tagged(value, turns.InputTag(0)));
     }
   }
   AwaitCopies<0>();
@@ -461,7 +502,7 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
     };
     if (TilesOf(p).batches() > 0) {
       const int layer = i / kParts;
-      Feed<W, WS> feed(p, memory, warp, lane, i % kParts == 0 ? input_tag(layer) : tag_of(layer));
+      Feed<W, WS> feed(p, memory, warp, lane, i % kParts == 0 ? turns.InputTag(layer) : turns.Tag(layer));
       feed.Start([] {});
       copy_ahead();
       MultiplyTiles<W, 1, WS>(p, memory, shared, warp, lane, feed, ring, parity, done,
@@ -475,9 +516,9 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
   for (int i = 0; i < (kSameFormat ? all : parts); ++i) {
     if (i % kParts == 1) {
       const int layer = i / kParts;
-      float* values = s.values + ((first_turn + layer) & 1) * static_cast<int64_t>(tokens) * s.token_floats;
+      float* values = s.values + ((turns.first + layer) & 1) * static_cast<int64_t>(tokens) * s.token_floats;
       for (int item = blockIdx.x; item < items; item += gridDim.x) {
-        const Head h = head_of(item);
+        const Head h = sequences.HeadOf(item);
         const int split = item / s.heads % s.splits;
         const Keys keys(h.position, kvs[layer].window, s.splits, split);
         if (split >= keys.active) continue;
@@ -485,8 +526,8 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
         float4* partial =
             s.partial + static_cast<int64_t>((layer % kPartialSets * tokens + h.token) * s.heads + h.head) *
                             s.splits * s.head_dim;
-        Attend<T, L>(s, kvs[layer], h, keys, split, mine, tag_of(layer), partial, mine + s.attention_offset,
-                     room, warp, lane);
+        Attend<T, L>(s, kvs[layer], h, keys, split, mine, turns.Tag(layer), partial,
+                     mine + s.attention_offset, room, warp, lane);
       }
     }
     product.template operator()<F, S>(i);
@@ -495,20 +536,26 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
     if (s.head) product.template operator()<H, HS>(parts);
 }
 
-template <Format F, int S, Format H, int HS, class T, int L>
-cudaError_t LaunchStep(const StepParams& s, int shared_bytes, cudaStream_t stream) {
-  static const cudaError_t allowed = cudaFuncSetAttribute(
-      StepKernel<F, S, H, HS, T, L>, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024);
-  if (allowed != cudaSuccess) return allowed;
-  return Launch(StepKernel<F, S, H, HS, T, L>, dim3(static_cast<unsigned>(matvec::Multiprocessors())),
-                dim3(matvec::kThreads), static_cast<size_t>(shared_bytes), stream, s);
+// The head's format for layers of a format; with scales, those of both are for 128 columns or a whole row.
+constexpr Format HeadFormat(Format layers) {
+  return matvec::IsInteger(layers) ? Format::kInt8 : layers;
 }
+template <Format F>
+constexpr int kGroupShift = matvec::IsInteger(F) ? 7 : 0;
 
-// By the size of a head.
-template <Format F, int S, Format H, int HS>
-cudaError_t LaunchShape(const StepParams& s, int shared_bytes, cudaStream_t stream) {
-  return s.padded_dim <= 64 ? LaunchStep<F, S, H, HS, __half, 8>(s, shared_bytes, stream)
-                            : LaunchStep<F, S, H, HS, __half, 16>(s, shared_bytes, stream);
+template <Format F>
+cudaError_t LaunchStep(const StepParams& s, int shared_bytes, cudaStream_t stream) {
+  constexpr Format kHead = HeadFormat(F);
+  constexpr int kShift = kGroupShift<F>, kHeadShift = kGroupShift<kHead>;
+  const dim3 grid(static_cast<unsigned>(Multiprocessors())), block(matvec::kThreads);
+  if (s.padded_dim <= 64)
+    return LaunchLarge<StepKernel<F, kShift, kHead, kHeadShift, __half, 8>>(grid, block, shared_bytes, stream,
+                                                                            s);
+  return LaunchLarge<StepKernel<F, kShift, kHead, kHeadShift, __half, 16>>(grid, block, shared_bytes, stream,
+                                                                           s);
 }
+// LaunchStep(), compiled in one file per format with HasDecodeStep(): decode_step_format_cuda.cu.in.
+template <Format F>
+cudaError_t LaunchFormat(const StepParams& s, int shared_bytes, cudaStream_t stream);
 
 }  // namespace celer::cuda::step

@@ -8,16 +8,16 @@
 
 #include <span>
 
-#include "kernels/attention/attention_cuda.h"
-#include "kernels/matmul/matvec_cuda.h"
+#include "kernels/attention/cuda/attention_cuda.h"
+#include "kernels/matmul/cuda/matvec/matvec_cuda.h"
 #include "kernels/sample/greedy_cuda.h"
 
 namespace celer::cuda {
 
 constexpr int kMaxStepTokens = 4;
 
-// A layer's operators: weights, norms, biases, KV and shapes. Where x comes from and goes to is the step's
-// own affair.
+// A layer's operators: weights, norms, biases, KV and shapes. The step itself decides
+// where x comes from and goes to.
 struct DecodeStepLayer {
   MatvecArgs qkv, o, gate_up, down;
   int window = 0;
@@ -41,8 +41,8 @@ int DecodeStepTokens(const DecodeStepArgs& args);
 // Whether the head's format is one that the step multiplies with, too: without it there are neither logits
 // nor a choice.
 bool DecodeStepHasHead(const DecodeStepArgs& args);
-// Up to so many keys of a sequence its attention is at least as fast as the kernel that shares the keys among
-// the query heads of a group.
+// Up to this many keys of a sequence, its attention is at least as fast as the kernel that shares the keys
+// among the query heads of a group.
 int DecodeStepKeys(const DecodeStepArgs& args);
 
 // Device memory that the step needs beside its arguments. Filled once, for args.batch.count up to

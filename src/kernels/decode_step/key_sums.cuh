@@ -63,9 +63,9 @@ __device__ __forceinline__ void ScoreKeys(const float (&q)[8], const uint4 (&k)[
 template <int L>
 __device__ __forceinline__ void JoinScores(float (&score)[kKeyLoads]) {
 #pragma unroll
-  for (int x = 1; x < L; x *= 2)
+  for (int apart = 1; apart < L; apart *= 2)
 #pragma unroll
-    for (int j = 0; j < kKeyLoads; ++j) score[j] += __shfl_xor_sync(0xffffffffu, score[j], x);
+    for (int j = 0; j < kKeyLoads; ++j) score[j] += __shfl_xor_sync(0xffffffffu, score[j], apart);
 }
 // `key`: the lane's first; keys from `end` on do not exist.
 template <class T, int L>
@@ -96,14 +96,16 @@ __device__ __forceinline__ void WeighValues(float (&score)[kKeyLoads], int key, 
 template <int L>
 __device__ __forceinline__ void JoinLanes(KeySums& sums) {
 #pragma unroll
-  for (int x = L; x < 32; x *= 2) {
-    const float m2 = __shfl_xor_sync(0xffffffffu, sums.m, x), l2 = __shfl_xor_sync(0xffffffffu, sums.l, x);
+  for (int apart = L; apart < 32; apart *= 2) {
+    const float m2 = __shfl_xor_sync(0xffffffffu, sums.m, apart),
+                l2 = __shfl_xor_sync(0xffffffffu, sums.l, apart);
     const float top = fmaxf(sums.m, m2);
     const float a = top == -INFINITY ? 0 : Exp2(sums.m - top), b = top == -INFINITY ? 0 : Exp2(m2 - top);
     sums.m = top;
     sums.l = sums.l * a + l2 * b;
 #pragma unroll
-    for (int e = 0; e < 8; ++e) sums.o[e] = sums.o[e] * a + __shfl_xor_sync(0xffffffffu, sums.o[e], x) * b;
+    for (int e = 0; e < 8; ++e)
+      sums.o[e] = sums.o[e] * a + __shfl_xor_sync(0xffffffffu, sums.o[e], apart) * b;
   }
 }
 

@@ -5,7 +5,7 @@
 namespace celer::cuda {
 namespace {
 
-// Grid: (pieces of a row, tokens).
+// Grid: (parts of a row, tokens).
 __global__ void EmbedKernel(const __grid_constant__ EmbedArgs a) {
   // In this order: kernels that start early find the batch as the step in front left it.
   WaitForPrevious();

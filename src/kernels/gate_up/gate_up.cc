@@ -1,8 +1,28 @@
 #include "kernels/gate_up/gate_up.h"
 
+#include <algorithm>
+
 #include "kernels/matmul/matmul.h"
 
 namespace celer {
+namespace {
+
+// Rows [row, row + rows) of one token.
+void ActivateWithBias(const GateUpArgs& args, const float* gate, const float* up, int64_t row, int64_t rows,
+                      float* out) {
+  constexpr int64_t kAtOnce = 64;
+  float biased_gate[kAtOnce], biased_up[kAtOnce];
+  for (int64_t begin = 0; begin < rows; begin += kAtOnce) {
+    const int64_t n = std::min(kAtOnce, rows - begin);
+    for (int64_t r = 0; r < n; ++r) {
+      biased_gate[r] = gate[begin + r] + args.gate_bias[row + begin + r];
+      biased_up[r] = up[begin + r] + args.up_bias[row + begin + r];
+    }
+    ActivateMul(args.activation, biased_gate, biased_up, out + begin, n);
+  }
+}
+
+}  // namespace
 
 void GateUp(const GateUpArgs& args) {
   const int64_t stride = args.gate.rows;
@@ -17,8 +37,11 @@ void GateUp(const GateUpArgs& args) {
       if (t + kAhead < tile.token_end)
         for (int64_t r = 0; r < rows; r += kLine) __builtin_prefetch(out + kAhead * stride + r, 1);
       const int64_t i = t - tile.token_begin;
-      ActivateMul(args.activation, tile.sums[0] + i * tile.strides[0], tile.sums[1] + i * tile.strides[1],
-                  out, rows);
+      const float *gate = tile.sums[0] + i * tile.strides[0], *up = tile.sums[1] + i * tile.strides[1];
+      if (args.gate_bias)
+        ActivateWithBias(args, gate, up, tile.row_begin, rows, out);
+      else
+        ActivateMul(args.activation, gate, up, out, rows);
     }
   };
   const MatmulArgs::Finish finish = activate;

@@ -14,7 +14,8 @@ struct GateUpArgs {
   int64_t tokens = 0;
   const float* norm = nullptr;  // [hidden]; none when x is normed already (experts share one norm)
   float eps = 1e-5f;
-  WeightView gate, up;  // [intermediate, hidden] each
+  WeightView gate, up;                                   // [intermediate, hidden] each
+  const float *gate_bias = nullptr, *up_bias = nullptr;  // [intermediate], both or none
   Activation activation = Activation::kSilu;
   float* up_out = nullptr;  // scratch [tokens, intermediate]
   float* out = nullptr;     // [tokens, intermediate]

@@ -1,6 +1,6 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/gate_up/gate_up_cuda.h"
-#include "kernels/matmul/matvec_cuda.cuh"
+#include "kernels/matmul/cuda/matvec/matvec_cuda.cuh"
 
 namespace celer::cuda {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/matmul/matvec_cuda.h"
+#include "kernels/matmul/cuda/matvec/matvec_cuda.h"
 
 namespace celer::cuda {
 

@@ -1,13 +1,14 @@
 // out[t, r] = norm(x[t, :]) . w[r, :] (+ bias[r]) (+ residual[t, r]): every projection of the decoder, for
 // one matrix or for several that share their input.
 //
-// A row of `out` depends on its own row of `x` alone, bit for bit: any chunking of a prompt and any company
-// in a batch gives the same result.
+// A row of `out` depends on its own row of `x` alone, bit for bit: any chunking of a prompt and any
+// batch gives the same result.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "core/function_ref.h"
 #include "core/thread_pool.h"
@@ -41,26 +42,43 @@ struct MatmulArgs {
   std::span<const MatmulOutput> outputs = {};  // all with the same number of columns
   // Called once for each tile of tokens and rows as soon as every output has it, in parallel. Only for up to
   // MatmulTile::kOutputs outputs with the same number of rows and nothing to add. What is in their `out`
-  // afterwards is not said: tiles may never get there.
+  // afterwards is undefined: tiles may never get there.
   using Finish = FunctionRef<void(const MatmulTile& tile)>;
   const Finish* finish = nullptr;
   ThreadPool* pool = nullptr;
 };
 
-// A variant: how it wants its weights, and how it runs.
+// How a packed matrix lies in memory: where parts of it can begin, and where they then are.
+struct PackedGrid {
+  int64_t rows = 1, cols = 1;  // parts begin at multiples of these
+  int64_t group_bytes = 0;     // from `rows` rows to the next
+  int64_t step_bytes = 0;      // from `cols` columns to the next, within those rows
+
+  int64_t Offset(int64_t row, int64_t col) const {
+    return row / rows * group_bytes + col / cols * step_bytes;
+  }
+};
+
+// A variant: how it wants its weights, and how it runs. A variant without packed_bytes packs nothing.
 struct MatmulKernels {
+  std::string_view name = {};
   // Bytes of the matrix in this variant's own order; 0 when it reads this one as stored.
   int64_t (*packed_bytes)(const WeightView& w) = nullptr;
   void (*pack)(const WeightView& w, ThreadPool& pool, std::byte* out) = nullptr;
+  PackedGrid (*grid)(const WeightView& w) = nullptr;
   void (*decode_row)(const WeightView& w, int64_t row, float* out) = nullptr;  // of a packed matrix
   void (*run)(const MatmulArgs& args) = nullptr;
 };
 using MatmulVariant = Variant<const MatmulKernels*>;
 
+// By the variant that the matrices are packed for, which must be one; if none is packed, by the chosen one.
 void Matmul(const MatmulArgs& args);
 void Matmul(MatmulArgs args, const MatmulOutput& output);  // of one matrix
 std::span<const MatmulVariant> MatmulVariants();
-const MatmulKernels& ChosenMatmul();  // what Matmul() runs, so whose packing it expects
+const MatmulKernels& ChosenMatmul();  // for whom to pack
+
+// The matrix with the packed form that kernels.pack() wrote there.
+WeightView PackedView(WeightView w, const MatmulKernels& kernels, const std::byte* packed);
 
 // A tile that is where the outputs are.
 inline MatmulTile StoredTile(std::span<const MatmulOutput> outputs, int64_t token_begin, int64_t token_end,

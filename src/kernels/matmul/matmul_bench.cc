@@ -64,7 +64,7 @@ void Measure(benchmark::State& state, const MatmulKernels& kernels, const Case& 
   std::vector<std::byte> packed(static_cast<size_t>(kernels.packed_bytes ? kernels.packed_bytes(w) : 0));
   if (!packed.empty()) {
     kernels.pack(w, DefaultThreadPool(), packed.data());
-    w.packed = packed.data();
+    w = PackedView(w, kernels, packed.data());
   }
   std::vector<float> x(static_cast<size_t>(tokens * kCols), 0.5f), out(static_cast<size_t>(tokens * rows));
   double best = 1e30;

@@ -116,6 +116,6 @@ void PortableProduct(const MatmulOutput& to, const float* x, int64_t tokens_all,
   });
 }
 
-const MatmulKernels kMatmulPortable{.run = Run};
+const MatmulKernels kMatmulPortable{.name = "portable", .run = Run};
 
 }  // namespace celer

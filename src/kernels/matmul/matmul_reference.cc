@@ -37,6 +37,6 @@ void Run(const MatmulArgs& args) {
 
 }  // namespace
 
-const MatmulKernels kMatmulReference{.run = Run};
+const MatmulKernels kMatmulReference{.name = "reference", .run = Run};
 
 }  // namespace celer

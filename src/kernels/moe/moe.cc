@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "core/aligned_vector.h"
@@ -44,9 +45,12 @@ std::vector<Route> RouteToken(std::span<const float> logits, int64_t count, bool
   for (const float logit : logits) total += std::exp(logit - max);
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
-  });
+  // NaN last: an order must be one.
+  const auto key = [&](int32_t expert) {
+    const float logit = logits[static_cast<size_t>(expert)];
+    return std::isnan(logit) ? -std::numeric_limits<float>::infinity() : logit;
+  };
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return key(a) > key(b); });
   std::vector<Route> routes;
   float chosen = 0;
   for (int64_t i = 0; i < count; ++i) {
@@ -77,7 +81,7 @@ void Moe(const MoeArgs& args) {
          {.w = args.router, .out = logits.data(), .out_stride = args.router.rows});
 
   // Tokens grouped by expert, so that each expert's weights are read once; outputs are kept per (token, rank)
-  // and added in rank order, so that a token's sum does not depend on its company.
+  // and added in rank order, so that a token's sum does not depend on the rest of the batch.
   struct Slot {
     int64_t token, rank;
     float weight;

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+#include <vector>
+
 #include "kernels/test_util.h"
 
 namespace celer {
@@ -30,6 +34,18 @@ TEST(RouteToken, HugeLogitsDoNotOverflow) {
   const auto routes = RouteToken(logits, 2, true);
   EXPECT_EQ(routes[0].expert, 2);
   EXPECT_FLOAT_EQ(routes[0].weight, 1.0f);
+}
+
+TEST(RouteToken, ANumberThatIsNoneSpoilsAllWeights) {
+  for (size_t bad = 0; bad < 40; ++bad) {
+    std::vector<float> logits(40);
+    for (size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>(i * 7 % 11);
+    logits[bad] = std::numeric_limits<float>::quiet_NaN();
+    for (const Route& route : RouteToken(logits, 6, true)) {
+      EXPECT_TRUE(std::isnan(route.weight));
+      EXPECT_LT(route.expert, 40);
+    }
+  }
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+// Two kernels behind qkv_cuda.h: one for heads of any size, and a faster one for heads of 64 and 128.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
@@ -5,6 +6,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/not_finite.cuh"
 #include "kernels/qkv/qkv_cuda.h"
 
 namespace celer::cuda {
@@ -31,8 +33,8 @@ __device__ __forceinline__ void StoreRow(const DeviceKv& kv, std::byte* part, in
     return;
   }
   float top = 0;
-  for (int i = lane; i < kv.head_dim; i += 32) top = fmaxf(top, fabsf(row[i]));
-  for (int x = 16; x > 0; x /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, x));
+  for (int i = lane; i < kv.head_dim; i += 32) top = MaxOrNan(top, fabsf(row[i]));
+  for (int apart = 16; apart > 0; apart /= 2) top = MaxOrNan(top, __shfl_xor_sync(0xffffffffu, top, apart));
   // 127 / top may be infinite for a subnormal top: nothing but zeros is left of such a row.
   const float inverse = top > 0 ? 127 / top : 0;
   for (int i = lane; i < kv.head_dim; i += 32)
@@ -73,7 +75,7 @@ __global__ void __launch_bounds__(kWarps * 32) FinishKernel(const __grid_constan
     }
     const float* norm = is_q ? a.q_norm : is_k ? a.k_norm : nullptr;
     if (norm) {
-      for (int x = 16; x > 0; x /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, x);
+      for (int apart = 16; apart > 0; apart /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, apart);
       const float scale = 1.0f / sqrtf(squares / static_cast<float>(dim) + a.eps);
       for (int i = lane; i < dim; i += 32) head[i] *= scale * __ldg(norm + i);
     }
@@ -139,6 +141,46 @@ __device__ __forceinline__ Four LoadFour(const float* from) {
   return {{f.x, f.y, f.z, f.w}};
 }
 
+// A lane's eight dimensions of k or v (part 1 or 2) into the KV, if there is such a head; whole warps.
+template <int D>
+__device__ __forceinline__ void StoreHead(const DeviceKv& kv, int part, bool exists, int64_t block, int index,
+                                          int position, int at, const Four (&f)[2]) {
+  constexpr int kLanes = D / 8, kHalf = D / 2;
+  std::byte* rows = (part == 1 ? kv.k : kv.v) + kv.HeadOffset(block, index);
+  std::byte* row = rows + position % kKvBlock * kv.row_bytes();
+  if (kv.dtype == DType::kI8) {  // whole warps: the largest value comes from all lanes of a head
+    float top = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) top = MaxOrNan(top, fabsf(f[i / 4].v[i % 4]));
+#pragma unroll
+    for (int apart = kLanes / 2; apart > 0; apart /= 2)
+      top = MaxOrNan(top, __shfl_xor_sync(0xffffffffu, top, apart));
+    const float inverse = top > 0 ? 127 / top : 0;  // as in StoreRow()
+    const auto byte = [&](float value) {
+      return isfinite(inverse) ? static_cast<int8_t>(__float2int_rn(value * inverse)) : int8_t{0};
+    };
+    if (part == 0 || !exists) return;
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      *reinterpret_cast<char4*>(row + at + h * kHalf) =
+          make_char4(byte(f[h].v[0]), byte(f[h].v[1]), byte(f[h].v[2]), byte(f[h].v[3]));
+    if (at == 0) reinterpret_cast<float*>(rows + kKvBlock * kv.row_bytes())[position % kKvBlock] = top / 127;
+    return;
+  }
+  if (part == 0 || !exists) return;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    if (kv.dtype == DType::kFp8E4M3) {
+      const auto two = [&](int i) {
+        return __nv_cvt_float2_to_fp8x2(make_float2(f[h].v[i], f[h].v[i + 1]), __NV_SATFINITE, __NV_E4M3);
+      };
+      *reinterpret_cast<ushort2*>(row + at + h * kHalf) = make_ushort2(two(0), two(2));
+    } else {
+      *reinterpret_cast<uint2*>(row + (at + h * kHalf) * 2) = Narrow(kv.dtype, f[h]);
+    }
+  }
+}
+
 // Grid as above, kManyWarps to a block. A lane has four dimensions of either half of a head, D / 8 lanes make
 // a head, and kHeadsPerWarp of them are loaded before the first one is finished.
 constexpr int kManyWarps = 4;
@@ -197,7 +239,8 @@ __global__ void __launch_bounds__(kManyWarps * 32)
 #pragma unroll
       for (int i = 0; i < 8; ++i) squares += f[i / 4].v[i % 4] * f[i / 4].v[i % 4];
 #pragma unroll
-      for (int x = kLanes / 2; x > 0; x /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, x);
+      for (int apart = kLanes / 2; apart > 0; apart /= 2)
+        squares += __shfl_xor_sync(0xffffffffu, squares, apart);
       const float scale = 1.0f / sqrtf(squares / static_cast<float>(D) + a.eps);
       if (const float* norm = part == 0 ? a.q_norm : part == 1 ? a.k_norm : nullptr) {
 #pragma unroll
@@ -207,9 +250,9 @@ __global__ void __launch_bounds__(kManyWarps * 32)
     if (part < 2) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float x = f[0].v[i], y = f[1].v[i];
-        f[0].v[i] = x * cosine.v[i] - y * sine.v[i];
-        f[1].v[i] = y * cosine.v[i] + x * sine.v[i];
+        const float first = f[0].v[i], second = f[1].v[i];
+        f[0].v[i] = first * cosine.v[i] - second * sine.v[i];
+        f[1].v[i] = second * cosine.v[i] + first * sine.v[i];
       }
     }
     if (part == 0) {
@@ -223,39 +266,7 @@ __global__ void __launch_bounds__(kManyWarps * 32)
               make_float4(f[h].v[0], f[h].v[1], f[h].v[2], f[h].v[3]);
       }
     }
-    std::byte* rows = (part == 1 ? a.kv.k : a.kv.v) + a.kv.HeadOffset(block, index);
-    std::byte* row = rows + position % kKvBlock * a.kv.row_bytes();
-    if (a.kv.dtype == DType::kI8) {  // whole warps: the largest value comes from all lanes of a head
-      float top = 0;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) top = fmaxf(top, fabsf(f[i / 4].v[i % 4]));
-#pragma unroll
-      for (int x = kLanes / 2; x > 0; x /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, x));
-      const float inverse = top > 0 ? 127 / top : 0;  // as in StoreRow()
-      const auto byte = [&](float value) {
-        return isfinite(inverse) ? static_cast<int8_t>(__float2int_rn(value * inverse)) : int8_t{0};
-      };
-      if (part == 0 || !exists) continue;
-#pragma unroll
-      for (int h = 0; h < 2; ++h)
-        *reinterpret_cast<char4*>(row + at + h * kHalf) =
-            make_char4(byte(f[h].v[0]), byte(f[h].v[1]), byte(f[h].v[2]), byte(f[h].v[3]));
-      if (at == 0)
-        reinterpret_cast<float*>(rows + kKvBlock * a.kv.row_bytes())[position % kKvBlock] = top / 127;
-      continue;
-    }
-    if (part == 0 || !exists) continue;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      if (a.kv.dtype == DType::kFp8E4M3) {
-        const auto two = [&](int i) {
-          return __nv_cvt_float2_to_fp8x2(make_float2(f[h].v[i], f[h].v[i + 1]), __NV_SATFINITE, __NV_E4M3);
-        };
-        *reinterpret_cast<ushort2*>(row + at + h * kHalf) = make_ushort2(two(0), two(2));
-      } else {
-        *reinterpret_cast<uint2*>(row + (at + h * kHalf) * 2) = Narrow(a.kv.dtype, f[h]);
-      }
-    }
+    StoreHead<D>(a.kv, part, exists, block, index, position, at, f);
   }
 }
 

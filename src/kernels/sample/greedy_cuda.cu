@@ -8,7 +8,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kBlocks = 32;
 
-// Grid: (pieces of the vocabulary, rows). The block that ends last writes the token.
+// Grid: (parts of the vocabulary, rows). The block that ends last writes the token.
 __global__ void __launch_bounds__(kThreads) GreedyKernel(const __grid_constant__ GreedyArgs a) {
   LetNextStart();
   WaitForPrevious();

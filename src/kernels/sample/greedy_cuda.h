@@ -9,6 +9,10 @@ namespace celer::cuda {
 
 constexpr int kHostSlots = 8;
 
+// What the host gets for a row with NaN, with +infinity or with nothing but -infinity. The next step's input
+// is token 0 then: it may be queued already, and what it computes is thrown away.
+constexpr int32_t kNoToken = -1;
+
 // Where the chosen tokens go.
 struct GreedyTarget {
   int32_t* tokens = nullptr;     // [rows], the batch's own: the choice goes here

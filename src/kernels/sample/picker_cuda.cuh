@@ -85,9 +85,9 @@ __device__ __forceinline__ double BinScale(uint32_t bin) {
 template <class T>
 __device__ __forceinline__ T WarpInclusive(T value) {
   const int lane = threadIdx.x % 32;
-  for (int x = 1; x < 32; x *= 2) {
-    const T other = __shfl_up_sync(0xffffffffu, value, x);
-    if (lane >= x) value += other;
+  for (int apart = 1; apart < 32; apart *= 2) {
+    const T other = __shfl_up_sync(0xffffffffu, value, apart);
+    if (lane >= apart) value += other;
   }
   return value;
 }
@@ -107,7 +107,7 @@ class Picker {
     begin_ = rank_ * held_;
     if (threadIdx.x < 2) s_.list_size[threadIdx.x] = 0;
     Clear();
-    cluster_.barrier_arrive();  // nobody writes into a block that has not begun
+    cluster_.barrier_arrive();  // no block is written into before it has begun
   }
 
   __device__ int rank() const { return rank_; }
@@ -115,10 +115,12 @@ class Picker {
   __device__ uint32_t kept() const { return kept_; }
 
   // Takes the row in and finds the largest of what `adjust` makes of its logits: its bits, then the
-  // complement of its token.
+  // complement of its token. kNotFinite if a logit is NaN or +infinity.
+  static constexpr uint64_t kNotFinite = ~uint64_t{0};
   template <class Adjust>
   __device__ uint64_t Load(const float* logits, const Adjust& adjust) {
     uint64_t best = 0;
+    bool finite = true;
     constexpr int kBatch = 8;  // loads on their way at once
     for (int base = static_cast<int>(threadIdx.x); base < held_; base += kBatch * kThreads) {
       float values[kBatch];
@@ -133,6 +135,7 @@ class Picker {
           keys_[at] = kDropped;
           continue;
         }
+        finite = finite && values[j] < INFINITY;
         float value = adjust(values[j], token);
         if (isnan(value)) value = -INFINITY;
         if (value == 0) value = 0;  // there is only one zero
@@ -142,8 +145,9 @@ class Picker {
         best = key > best ? key : best;
       }
     }
-    for (int x = 16; x > 0; x /= 2) {
-      const uint64_t other = __shfl_xor_sync(0xffffffffu, best, x);
+    if (!finite) best = kNotFinite;
+    for (int apart = 16; apart > 0; apart /= 2) {
+      const uint64_t other = __shfl_xor_sync(0xffffffffu, best, apart);
       best = other > best ? other : best;
     }
     if (threadIdx.x % 32 == 0) s_.scan[0][threadIdx.x / 32] = best;
@@ -151,8 +155,8 @@ class Picker {
     __syncthreads();
     if (threadIdx.x < 32) {
       best = s_.scan[0][threadIdx.x];
-      for (int x = 16; x > 0; x /= 2) {
-        const uint64_t other = __shfl_xor_sync(0xffffffffu, best, x);
+      for (int apart = 16; apart > 0; apart /= 2) {
+        const uint64_t other = __shfl_xor_sync(0xffffffffu, best, apart);
         best = other > best ? other : best;
       }
       if (threadIdx.x < kRanks) *cluster_.map_shared_rank(&s_.best[loads_ & 1][rank_], threadIdx.x) = best;
@@ -286,9 +290,9 @@ class Picker {
       count += *cluster_.map_shared_rank(&s_.count[bin], r);
       deficit += *cluster_.map_shared_rank(&s_.deficit[bin], r);
     }
-    for (int x = 1; x < kParts; x *= 2) {
-      count += __shfl_xor_sync(0xffffffffu, count, x);
-      deficit += __shfl_xor_sync(0xffffffffu, deficit, x);
+    for (int apart = 1; apart < kParts; apart *= 2) {
+      count += __shfl_xor_sync(0xffffffffu, count, apart);
+      deficit += __shfl_xor_sync(0xffffffffu, deficit, apart);
     }
     uint64_t weight = static_cast<uint64_t>(count) * kOne - deficit;
     if (first && count > 0) weight = Scaled(weight, bin);
@@ -368,7 +372,7 @@ class Picker {
     uint32_t rank = 0;
     if (mine < count)
       for (uint32_t i = part; i < count; i += kParts) rank += s_.list[turn][i] < s_.list[turn][mine];
-    for (int x = 1; x < kParts; x *= 2) rank += __shfl_xor_sync(0xffffffffu, rank, x);
+    for (int apart = 1; apart < kParts; apart *= 2) rank += __shfl_xor_sync(0xffffffffu, rank, apart);
     if (mine < count && part == 0) s_.sorted[rank] = s_.list[turn][mine];
     if (threadIdx.x == 0) s_.list_size[turn] = 0;
     __syncthreads();

@@ -1,5 +1,6 @@
 // The choice of a token from a row of logits; how places are found in it is picker_cuda.cuh's.
 #include "kernels/cuda/launch.cuh"
+#include "kernels/sample/greedy_cuda.h"
 #include "kernels/sample/picker_cuda.cuh"
 
 namespace celer::cuda {
@@ -87,18 +88,25 @@ __global__ void __cluster_dims__(kRanks, 1, 1) __launch_bounds__(kThreads)
   };
   Picker<kRanks> picker(s, reinterpret_cast<uint32_t*>(memory + sizeof(Shared)), a.vocab);
   const uint64_t best = picker.Load(logits, adjusted);
+  const float largest = FromOrderBits(static_cast<uint32_t>(best >> 32));
   int token = static_cast<int>(0xffffffffu - static_cast<uint32_t>(best));
-  if (row.temperature > 0)
-    token = Choose(picker, FromOrderBits(static_cast<uint32_t>(best >> 32)), token, row, position);
+  // -infinity may also be what a tiny temperature made of a number.
+  const bool chosen =
+      best != Picker<kRanks>::kNotFinite && (largest > -INFINITY || __ldcg(logits + token) > -INFINITY);
+  if (!chosen)
+    token = kNoToken;
+  else if (row.temperature > 0)
+    token = Choose(picker, largest, token, row, position);
   const int slot = position % a.host_slots * a.host_stride + index;
-  if (row.logprobs >= 0) Report(picker, s, logits, token, row.logprobs, a.vocab, a.host_logprobs + slot);
+  if (row.logprobs >= 0 && chosen)
+    Report(picker, s, logits, token, row.logprobs, a.vocab, a.host_logprobs + slot);
   if (picker.rank() != 0 || threadIdx.x != 0) return;
   if (fresh) {
     row.counts[input] += 1;
     *row.counted = position + 1;
   }
   if (a.advance) {
-    a.tokens[at] = token;
+    a.tokens[at] = max(token, 0);
     a.positions[at] = position + 1;
   }
   a.host_tokens[slot] = token;
@@ -124,23 +132,27 @@ uint32_t Reach(float min_p) {
 
 template <int kRanks>
 static cudaError_t LaunchOn(const SampleArgs& args, cudaStream_t stream) {
-  const size_t shared = sizeof(Shared) + static_cast<size_t>(Held(args.vocab, kRanks)) * 4;
-  const auto kernel = SampleKernel<kRanks>;
-  const cudaError_t set =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
-  if (set != cudaSuccess) return set;
-  if (kRanks > 8) {  // more than every GPU of the architecture promises
-    const cudaError_t allowed =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-    if (allowed != cudaSuccess) return allowed;
+  constexpr auto kKernel = SampleKernel<kRanks>;
+  constexpr auto kSharedOf = [](int vocab) {
+    return static_cast<int>(sizeof(Shared)) + Held(vocab, kRanks) * 4;
+  };
+  constexpr int kMost = kSharedOf(kMaxSampleVocab);
+  static_assert(kMost <= kMaxSharedBytes);
+  if (args.vocab > kMaxSampleVocab) return cudaErrorInvalidValue;
+  if constexpr (kRanks > 8) {  // more blocks than a cluster may have on every GPU of the architecture
+    static PerDevice<cudaError_t> allowed;
+    const cudaError_t code = allowed.Get(
+        [] { return cudaFuncSetAttribute(kKernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1); });
+    if (code != cudaSuccess) return code;
   }
-  return Launch(kernel, dim3(kRanks, static_cast<unsigned>(args.rows)), dim3(kThreads), shared, stream, args);
+  return LaunchLarge<kKernel, kMost>(dim3(kRanks, static_cast<unsigned>(args.rows)), dim3(kThreads),
+                                     kSharedOf(args.vocab), stream, args);
 }
 
 cudaError_t LaunchSample(const SampleArgs& args, cudaStream_t stream) {
   // A few rows spread over many blocks; of many rows there are blocks enough.
-  const bool wide = args.rows <= 8 && args.vocab > kFewRanks * kThreads;
-  return wide ? LaunchOn<kMostRanks>(args, stream) : LaunchOn<kFewRanks>(args, stream);
+  const bool spread = args.rows <= 8 && args.vocab > kFewRanks * kThreads;
+  return spread ? LaunchOn<kMostRanks>(args, stream) : LaunchOn<kFewRanks>(args, stream);
 }
 
 cudaError_t LaunchCountTokens(const int32_t* tokens, int prompt, int count, uint32_t* counts,

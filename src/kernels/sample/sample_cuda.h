@@ -60,7 +60,7 @@ struct SampleArgs {
   int32_t* tokens = nullptr;                // the batch's own
   int32_t* positions = nullptr;             // the batch's own
   bool advance = true;                      // the choice becomes the next input, positions move on by one
-  int32_t* host_tokens = nullptr;           // mapped host memory [host_slots, host_stride]
+  int32_t* host_tokens = nullptr;           // mapped host memory [host_slots, host_stride]; or kNoToken
   SampleLogprobs* host_logprobs = nullptr;  // the same
   int host_stride = 0;
   int host_slots = 1;  // the token after position p goes to slot p % host_slots

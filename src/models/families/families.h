@@ -1,6 +1,8 @@
 // What each family's file offers to the table in family.cc.
 #pragma once
 
+#include <vector>
+
 #include "models/family.h"
 
 namespace celer::families {
@@ -18,9 +20,8 @@ Status Qwen2MoeFromGguf(const GgufFile& file, DecoderConfig* config);
 Status Qwen3MoeFromHf(const JsonFields& json, DecoderConfig* config);
 Status Qwen3MoeFromGguf(const GgufFile& file, DecoderConfig* config);
 
-// Sliding window of the Qwen families: off unless use_sliding_window, and then only from max_window_layers
-// on.
-Status QwenWindow(const JsonFields& json, DecoderConfig* config);
+// "layer_types": which layers have a sliding window.
+Result<std::vector<bool>> WindowedByType(const JsonFields& json, int64_t layers);
 // Which layers have experts in the Qwen families: every decoder_sparse_step-th, except mlp_only_layers.
 Status QwenSparseLayers(const JsonFields& json, DecoderConfig* config);
 

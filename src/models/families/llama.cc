@@ -4,14 +4,9 @@
 namespace celer::families {
 
 Status LlamaFromHf(const JsonFields& json, DecoderConfig* config) {
-  CELER_ASSIGN(const bool bias, json.GetBool("attention_bias", false));
-  if (bias)
-    return Error::Unsupported(json.where(),
-                              ": 'attention_bias' is true, which adds a bias to the output projection too");
-  CELER_ASSIGN(const bool mlp_bias, json.GetBool("mlp_bias", false));
-  if (mlp_bias)
-    return Error::Unsupported(json.where(), ": 'mlp_bias' is true, which no published Llama uses");
-  config->qkv_bias = false;
+  CELER_ASSIGN(config->qkv_bias, json.GetBool("attention_bias", false));
+  config->o_bias = config->qkv_bias;
+  CELER_ASSIGN(config->mlp_bias, json.GetBool("mlp_bias", false));
   return {};
 }
 

@@ -215,7 +215,7 @@ TEST(Jinja, NothingOfTheHostIsReachable) {
   }
 }
 
-// Each would take for ever, or all memory, were it not stopped.
+// Each would take forever, or all memory, if it were not stopped.
 TEST(Jinja, TemplateBombsAreStopped) {
   const char* bombs[] = {
       "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% "

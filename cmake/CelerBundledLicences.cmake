@@ -1,0 +1,17 @@
+# Run by CPack after the bundled libraries were copied: the licence of each, as Debian's package has it.
+file(GLOB libraries $ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/lib*/celer/*.so* $ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/lib/*/celer/*.so*)
+find_program(DPKG dpkg)
+foreach(library ${libraries})
+  get_filename_component(name ${library} NAME)
+  set(owner "")
+  if(DPKG)
+    execute_process(COMMAND ${DPKG} -S */${name} OUTPUT_VARIABLE owner ERROR_QUIET)
+    string(REGEX REPLACE ":.*" "" owner "${owner}")
+  endif()
+  if(owner AND EXISTS /usr/share/doc/${owner}/copyright)
+    file(INSTALL DESTINATION ${CMAKE_INSTALL_PREFIX}/share/doc/celer/bundled TYPE FILE
+         FILES /usr/share/doc/${owner}/copyright RENAME ${owner})
+  else()
+    message(WARNING "no licence text was found for the bundled ${name}")
+  endif()
+endforeach()

@@ -1,0 +1,83 @@
+// An engine for many threads: it runs on a thread of its own, and any thread may submit, cancel and read.
+//
+//   EngineThread thread(std::move(*Engine::Load(options)));
+//   auto ticket = thread.Submit(request);
+//   while (auto event = ticket->Next()) ...
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "celer/engine.h"
+#include "celer/error.h"
+
+namespace celer {
+
+class EngineThread {
+ public:
+  // One request. Its events come in order, and the last of them (TokenEvent::last) always comes: also after a
+  // cancellation, a fault or the end of the EngineThread, which a ticket may outlive. A ticket that goes away
+  // cancels its request. Different tickets may be used by different threads; Cancel() may be called from any.
+  class Ticket {
+   public:
+    Ticket(Ticket&&) noexcept;
+    Ticket& operator=(Ticket&&) noexcept;
+    ~Ticket();
+
+    int64_t id() const;  // TokenEvent::request
+    // The next event, waiting for it. None after the last one, or if none came in time. Events wait here as
+    // long as they must: a slow reader holds up nobody.
+    std::optional<TokenEvent> Next();
+    std::optional<TokenEvent> Next(std::chrono::nanoseconds timeout);
+    // Asks for the end: the last event will be kCancelled, unless the request ends by itself before.
+    void Cancel();
+    bool finished() const;  // the last event is there; it may not have been read
+
+   private:
+    friend class EngineThread;
+    struct Mailbox;
+    explicit Ticket(std::shared_ptr<Mailbox> mailbox);
+    std::shared_ptr<Mailbox> mailbox_;
+  };
+
+  explicit EngineThread(std::unique_ptr<Engine> engine);
+  ~EngineThread();  // Stop(Ending::kCancel)
+  EngineThread(const EngineThread&) = delete;
+  EngineThread& operator=(const EngineThread&) = delete;
+
+  // Checks the request and queues it; does not wait for the engine. An error if the request cannot be, after
+  // Stop(), and after a fault of the device, which is that error.
+  Result<Ticket> Submit(Request request);
+  // Events go to on_event, on the engine's thread and in order, instead of to Next(). It must be quick, and
+  // may call anything here but Run() and Stop().
+  using OnEvent = std::function<void(TokenEvent)>;
+  Result<Ticket> Submit(Request request, OnEvent on_event);
+
+  // Runs `work` on the engine's thread between two steps and waits for it: for scores and profiles. An error
+  // if it could not be run because the thread has stopped.
+  Status Run(const std::function<void(Engine&)>& work);
+
+  // kDrain: what was submitted is finished first. kCancel: it is cancelled. Waits for the thread to end; then
+  // nothing is accepted any more. Further calls do nothing.
+  enum class Ending { kDrain, kCancel };
+  void Stop(Ending ending);
+
+  // What happened to the device, if anything did. Every request that was not finished then has ended with
+  // kError and this sentence, and no other is accepted; load the engine again to go on.
+  std::optional<Error> fault() const;
+  const Engine::Info& info() const;
+  EngineStats stats() const;  // after the last step
+
+  class Stepper;  // src/engine/engine_thread.h
+  explicit EngineThread(std::unique_ptr<Stepper> stepper);
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace celer

@@ -1,0 +1,83 @@
+// Networks out of ONNX and PNNX files: load once, run from as many sessions as there are threads to call
+// them.
+//
+//   auto model = celer::GraphModel::Load("resnet50.onnx");
+//   celer::GraphSession session(*model);
+//   auto outputs = session.Run({{"input", {"f32", {1, 3, 224, 224}, bytes}}});
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "celer/error.h"
+
+namespace celer {
+
+namespace graph {
+class Program;
+class Session;
+}  // namespace graph
+
+// Dense and row-major, in this machine's byte order. `dtype` is "f32", "f64", "f16", "bf16", "i8" to "i64",
+// "u8" to "u64" or "bool".
+struct GraphTensor {
+  std::string dtype;
+  std::vector<int64_t> shape;
+  std::span<const std::byte> bytes;
+};
+
+// An input or output of a network. A dimension of -1 may be of any size; its name, if it has one, is in
+// `dim_names`.
+struct GraphPort {
+  std::string name;
+  std::string dtype;  // "" if the file does not say
+  std::vector<int64_t> shape;
+  std::vector<std::string> dim_names;
+  bool is_tensor = true;  // false: a sequence or an optional, which this interface does not pass
+};
+
+struct GraphOptions {
+  bool optimize = true;  // rewrite the network into fewer and faster operators that compute the same
+};
+
+class GraphModel {
+ public:
+  // An ONNX file, or NAME.param of PNNX. One sentence about a file that is broken, or about every node that
+  // cannot run.
+  static Result<GraphModel> Load(const std::filesystem::path& path, const GraphOptions& options = {});
+
+  const std::vector<GraphPort>& inputs() const { return inputs_; }
+  const std::vector<GraphPort>& outputs() const { return outputs_; }
+  int64_t parameters() const { return parameters_; }
+
+ private:
+  friend class GraphSession;
+  std::shared_ptr<const graph::Program> program_;
+  std::vector<GraphPort> inputs_, outputs_;
+  int64_t parameters_ = 0;
+};
+
+// Keeps its memory from run to run. Not thread-safe; sessions of one model share its weights.
+class GraphSession {
+ public:
+  // threads 0: those that the process shares.
+  explicit GraphSession(const GraphModel& model, int threads = 0);
+  ~GraphSession();
+  GraphSession(GraphSession&&) noexcept;
+  GraphSession& operator=(GraphSession&&) noexcept;
+
+  // Every input by name. The outputs, in the order of outputs(), hold until the next run.
+  Result<std::vector<GraphTensor>> Run(const std::map<std::string, GraphTensor>& inputs);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace celer

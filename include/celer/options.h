@@ -1,0 +1,109 @@
+// What an engine is made of: formats, devices and memory as types, with the names people write for them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "celer/error.h"
+
+namespace celer {
+
+class StepTrace;
+
+// The format that weights are held in: as the file stores them, or converted while they are loaded.
+enum class WeightFormat : uint8_t { kAsStored, kF32, kF16, kBf16, kInt8, kInt4 };
+
+struct WeightOptions {
+  WeightFormat format = WeightFormat::kAsStored;
+  int64_t group = 0;  // columns that share a scale: 32, 64 or 128; int8: 0 = a whole row; int4: 0 = 32
+
+  // "stored", "f32", "f16", "bf16", "int8", "int8-g64", "int4", "int4-g128"
+  static Result<WeightOptions> Parse(std::string_view text);
+  std::string ToString() const;
+};
+
+// The type of keys and values. f32 is the CPU's, fp8 a GPU's; int8 has a scale per head and token.
+enum class KvType : uint8_t { kF32, kF16, kBf16, kInt8, kFp8 };
+Result<KvType> ParseKvType(std::string_view text);  // "f32", "f16", "bf16", "int8", "fp8"
+const char* Name(KvType type);
+
+struct DeviceOptions {
+  // kAuto: a GPU if there is one that runs the model, else the CPU.
+  enum class Kind : uint8_t { kAuto, kCpu, kCuda } kind = Kind::kCpu;
+  int index = 0;  // of the GPU
+
+  static constexpr DeviceOptions Cuda(int index = 0) { return {Kind::kCuda, index}; }
+  static constexpr DeviceOptions Auto() { return {Kind::kAuto, 0}; }
+  static Result<DeviceOptions> Parse(std::string_view text);  // "auto", "cpu", "cuda", "cuda:1"
+  std::string ToString() const;
+  bool operator==(const DeviceOptions&) const = default;
+};
+
+// How the kernels of a decode step get to a GPU.
+enum class StepLaunch : uint8_t {
+  kEager,  // one by one, each time
+  kGraph,  // as one captured graph
+  kFused,  // as a graph, with all layers in one kernel where there is one that can run them
+};
+Result<StepLaunch> ParseStepLaunch(std::string_view text);  // "eager", "graph", "fused"
+const char* Name(StepLaunch launch);
+
+// What keys and values may take: bytes, or a share of what is free once the weights are loaded. Neither: on a
+// GPU nearly all that is left, on a CPU half of it; less if EngineOptions::sequences need less.
+struct KvMemory {
+  int64_t bytes = 0;
+  double share = 0;  // 0 to 1
+
+  static Result<KvMemory> Parse(std::string_view text);  // "40GiB", "512MiB", "80%"
+};
+
+// What becomes of a sequence whose blocks others need.
+enum class Preemption : uint8_t {
+  kAuto,       // whichever is predicted to cost less
+  kSwap,       // its blocks go to host memory and come back; computed again where there is no room
+  kRecompute,  // it is computed again
+};
+
+// Tokens that are guessed and verified several at a time. What comes out is drawn as without.
+struct Speculation {
+  enum class Kind : uint8_t {
+    kNone,
+    kLookup,  // what followed the last tokens where they stood in the text before
+    kDraft,   // a smaller model's guess
+  } kind = Kind::kNone;
+  // A model with the same vocabulary, or "self:int4": the same one in a smaller weight format.
+  std::string draft = {};
+  int depth = 0;  // tokens guessed at once, at most; 0: what pays
+
+  static Result<Speculation> Parse(std::string_view text);  // "off", "lookup", "self:int4", a model's path
+  std::string ToString() const;
+};
+
+struct EngineOptions {
+  std::string model = {};  // a Hugging Face folder, a GGUF file, a llama2.c checkpoint
+  WeightOptions weights = {};
+  KvType kv = KvType::kF16;
+  DeviceOptions device = {};
+  StepLaunch launch = StepLaunch::kFused;
+  std::filesystem::path pack_cache = {};  // a folder to keep packed weights in, for CPUs; empty: none is kept
+  int threads = 0;                        // 0: as many as this process may use
+  int64_t context = 0;  // tokens of the longest sequence; 0: the model's own limit, at most 4096
+  int64_t chunk = 512;  // tokens of one step at most; longer prompts are computed in several steps
+  // Likewise, of a step in which other sequences wait for their next token. 0: where this model on this
+  // machine stops being bound by reading its weights, so that cutting prompts there costs next to nothing.
+  int64_t mixed_chunk = 0;
+  KvMemory kv_memory = {};     // of all sequences together
+  int64_t kv_host_memory = 0;  // bytes for what is swapped out
+  int64_t sequences = 0;       // how many long ones are expected at once; 0: as many as there is memory for
+  bool prefix_cache = true;    // what was computed for a prefix is found by later requests
+  Preemption preemption = Preemption::kAuto;
+  Speculation speculation = {};
+  // A request's tokens do not depend on its company, on how its prompt was cut, on cached prefixes and on
+  // preemption. Always so on a CPU; a GPU refuses it for now.
+  bool deterministic = false;
+  StepTrace* trace = nullptr;  // src/engine/step_trace.h; it outlives the engine
+};
+
+}  // namespace celer

@@ -1,0 +1,80 @@
+// How far a batch is, how fast it runs, and how near the limit that is.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+
+#include "celer/engine.h"
+#include "celer/engine_thread.h"
+#include "celer/limits.h"
+#include "cli/progress.h"
+#include "models/decoder_config.h"
+
+namespace celer::cli {
+
+// What the steps of an engine must take at least, by the limits model: each of them reads the weights once
+// and the keys and values of its sequences, and computes its tokens. Steps between two looks are taken to be
+// alike.
+class LimitMeter {
+ public:
+  // Without a machine that was measured there is no limit.
+  LimitMeter(EngineThread& thread, const DecoderConfig& config, std::optional<Machine> machine);
+
+  // `position` is where the sequences that run stand on average. Waits for the step that runs.
+  void Look(int64_t position);
+  // Of the time since the first look, the share that the work must have taken. None before the second look.
+  std::optional<double> Share() const;
+
+ private:
+  EngineThread& thread_;
+  DecoderConfig config_;
+  std::optional<Machine> machine_;
+  EngineStats before_;
+  std::optional<std::chrono::steady_clock::time_point> begin_;
+  std::chrono::steady_clock::time_point last_;
+  double limit_s_ = 0;
+};
+
+struct BatchProgress {
+  int64_t requests = 0;       // done in this run
+  int64_t before = 0;         // and in those before
+  int64_t refused = 0;        // in the error file
+  int64_t bytes = 0;          // of the input's lines that need no more work
+  int64_t skipped_bytes = 0;  // of those, what needed none in this run
+  int64_t total_bytes = 0;    // of the input
+  int64_t lines = 0;          // read so far
+  int64_t read_bytes = 0;     // that they take
+  bool all_read = false;
+  int64_t new_tokens = 0, prompt_tokens = 0;
+};
+
+// "1,200 of 5,000 requests, 3 refused, 1,830 tok/s = 78 % of the limit, 3 min left"
+std::string BatchProgressText(const BatchProgress& progress, double seconds, double tokens_per_s,
+                              std::optional<double> share);
+
+// "45 s", "3 min", "2 h 05 min"
+std::string TimeText(double seconds);
+
+// Redraws the line on a terminal; elsewhere writes one now and then.
+class BatchProgressLine {
+ public:
+  explicit BatchProgressLine(bool quiet);
+  ~BatchProgressLine();
+
+  bool Due() const;  // whether Show() would show something
+  void Show(const BatchProgress& progress, std::optional<double> share);
+  void Hide();  // before a message is said
+  double seconds() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  bool quiet_, terminal_;
+  StatusLine line_;
+  Clock::time_point start_, last_;
+  std::deque<std::pair<double, int64_t>> recent_;  // seconds and new tokens, of the last seconds
+};
+
+}  // namespace celer::cli

@@ -1,0 +1,48 @@
+// An engine on a machine that is only modelled, and how well the model fits a machine that is here.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "celer/engine.h"
+#include "engine/simulated_runner.h"
+#include "engine/step_cost.h"
+
+namespace celer::cli {
+
+// A model as far as it is needed to tell what its steps cost.
+struct CostedModel {
+  DecoderConfig config;
+  StepCost cost;
+  int64_t resident_bytes = 0;  // of the weights in memory, all experts and the embedding
+  int64_t kv_bytes_per_token = 0;
+};
+
+// MODEL is a name of celer limits --list, or what ResolveModelPath finds; of a file only the sizes are read.
+Result<CostedModel> LoadCostedModel(const std::string& model, const EngineOptions& options);
+
+// What an engine on this machine would have: the KV takes what `options` says, else 90 % of the memory that
+// the weights leave.
+struct SimulatedEngine {
+  std::unique_ptr<Engine> engine;
+  SimulatedRunner* runner = nullptr;  // the engine's
+};
+Result<SimulatedEngine> MakeSimulatedEngine(const CostedModel& model, const Machine& machine,
+                                            const Efficiency& efficiency, const EngineOptions& options);
+// With the KV, the context and the steps' costs of an engine that is there.
+SimulatedEngine SimulateEngine(const Engine& engine, const DecoderConfig& config, const Machine& machine,
+                               const Efficiency& efficiency, const EngineOptions& options);
+
+// The first steps of an engine are slower: pages are touched for the first time.
+Status WarmUp(Engine& engine);
+
+// Steps of several kinds, timed: prompts of several lengths, and answers of 1 to 16 sequences near the
+// beginning and further on, as far as context and KV allow.
+inline constexpr int64_t kMeasuredPositions = 1100;  // for all of them
+Result<std::vector<MeasuredStep>> MeasureSteps(Engine& engine, const EngineOptions& options);
+
+// |model / measured - 1| of each step.
+std::vector<double> FitErrors(const StepTime& time, const std::vector<MeasuredStep>& steps);
+
+}  // namespace celer::cli

@@ -1,0 +1,16 @@
+// How a command ends. Apart from command.h, whose CLI11 takes a compiler seconds to read.
+#pragma once
+
+#include "core/result.h"
+
+namespace celer::cli {
+
+// 0: done. 1: the work failed (a device fault, a full disk, say). 2: what the user asked for is impossible: a
+// wrong flag, an unknown name, an unreadable or corrupt file. 3: all was done that could be, and the rest is
+// in the error file (celer batch).
+enum ExitCode { kOk = 0, kFailed = 1, kUsage = 2, kPartly = 3, kInterrupted = 130 };
+
+// Prints "error: <message>" and gives the exit code for it.
+int Fail(const Error& error);
+
+}  // namespace celer::cli

@@ -1,0 +1,113 @@
+#include "engine/cpu_runner.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "models/step_work.h"
+
+namespace celer {
+
+CpuRunner::CpuRunner(std::unique_ptr<ThreadPool> pool, Model model, KvCache kv, DType kv_type,
+                     int64_t context)
+    : pool_(std::move(pool)),
+      model_(std::make_unique<Model>(std::move(model))),
+      decoder_(*model_, *pool_),
+      kv_(std::move(kv)) {
+  info_ = {.config = model_->config(),
+           .device = "cpu",
+           .threads = pool_->size(),
+           .context = context,
+           .weight_bytes = model_->active_bytes(),
+           .bytes_by_format = model_->bytes_by_format(),
+           .kv_bytes_per_token = KvBytesPerToken(model_->config(), kv_type),
+           .kv_blocks = kv_.blocks(),
+           .kv_host_blocks = kv_.host_blocks()};
+}
+
+Status CpuRunner::Queue(std::span<const Slice> slices) {
+  Queued step{.batch = StepBatch(slices), .parts = {}, .after = {}};
+  int64_t token = 0;
+  for (const Slice& slice : slices) {
+    CELER_CHECK_EQ(slice.rows == Slice::Rows::kSample, slice.sampler != nullptr);
+    step.parts.push_back({slice.sequence, token, slice.row_count(), slice.sampler});
+    token += slice.count();
+  }
+  queued_.push_back(std::move(step));
+  return {};
+}
+
+Result<StepOutput> CpuRunner::Take() {
+  CELER_CHECK(!queued_.empty());
+  Queued step = std::move(queued_.front());
+  queued_.pop_front();
+  for (const Queued::Part& part : step.parts)
+    if (int32_t& token = step.batch.tokens()[static_cast<size_t>(part.first_token)];
+        token == Slice::kChosenBefore) {
+      const auto chosen = chosen_.find(part.sequence);
+      CELER_CHECK(chosen != chosen_.end());
+      token = chosen->second;
+    }
+  const auto vocab = static_cast<size_t>(info_.config.vocab);
+  const size_t needed = static_cast<size_t>(step.batch.rows()) * vocab;
+  if (logits_.size() < needed) logits_.resize(needed);
+  decoder_.Forward(step.batch.View(), kv_.layers(), logits_.data());
+
+  StepOutput output;
+  OpClock clock(profile_);
+  clock.Begin(Op::kSampling);
+  chosen_.clear();
+  size_t row = 0, kept = 0;
+  for (const Queued::Part& part : step.parts) {
+    float* const rows = logits_.data() + row * vocab;
+    row += static_cast<size_t>(part.rows);
+    if (part.sampler) {
+      output.choices.push_back(part.sampler->Next({rows, vocab}));
+      chosen_[part.sequence] = output.choices.back().token;
+    } else if (part.rows > 0) {  // those that were asked for stand together
+      const size_t count = static_cast<size_t>(part.rows) * vocab;
+      if (rows != logits_.data() + kept) std::copy(rows, rows + count, logits_.data() + kept);
+      kept += count;
+    }
+  }
+  output.logits = {logits_.data(), kept};
+  for (const auto& operation : step.after) operation();
+  return output;
+}
+
+void CpuRunner::DropQueued() {
+  for (const Queued& step : queued_)
+    for (const auto& operation : step.after) operation();
+  queued_.clear();
+}
+
+Status CpuRunner::InOrder(std::function<void()> block_operation) {
+  if (queued_.empty())
+    block_operation();
+  else
+    queued_.back().after.push_back(std::move(block_operation));
+  return {};
+}
+
+Status CpuRunner::CopyBlocks(std::span<const BlockCopy> copies) {
+  return InOrder([this, list = std::vector(copies.begin(), copies.end())] { kv_.Copy(list); });
+}
+Status CpuRunner::SwapOut(std::span<const BlockCopy> copies) {
+  return InOrder([this, list = std::vector(copies.begin(), copies.end())] { kv_.SwapOut(list); });
+}
+Status CpuRunner::SwapIn(std::span<const BlockCopy> copies) {
+  return InOrder([this, list = std::vector(copies.begin(), copies.end())] { kv_.SwapIn(list); });
+}
+Status CpuRunner::ClearBlocks(std::span<const int32_t> blocks) {
+  return InOrder([this, list = std::vector(blocks.begin(), blocks.end())] { kv_.Clear(list); });
+}
+
+std::vector<OperatorWork> CpuRunner::Work(const StepShape& shape) const {
+  return CountStep(model_->config(), MatricesOf(model_->weights()), info_.kv_bytes_per_token, shape);
+}
+
+void CpuRunner::set_profile(OpProfile* profile) {
+  profile_ = profile;
+  decoder_.set_profile(profile);
+}
+
+}  // namespace celer

@@ -1,0 +1,50 @@
+#include <fmt/format.h>
+
+#include <map>
+
+#include "engine/engine_impl.h"
+#include "engine/engine_of_runner.h"
+
+namespace celer {
+
+std::string EngineOfRunner::FindFlaw(const Engine& engine) {
+  const Engine::Impl& impl = *engine.impl_;
+  std::map<int32_t, int> users, host_users;
+  int64_t running = 0, waiting = 0;
+  for (const auto& [id, group] : impl.groups) {
+    if (group->sequences.empty()) return fmt::format("request {} has no sequence left and is still here", id);
+    for (const auto& sequence : group->sequences) {
+      const Sequence& s = *sequence;
+      (s.running ? running : waiting) += 1;
+      for (const int32_t block : s.block_table) ++users[block];
+      for (const int32_t block : s.host_table) ++host_users[block];
+      const auto blocks = static_cast<int64_t>(s.block_table.size());
+      if (s.running && blocks < KvBlocksFor(s.computed))
+        return fmt::format("sequence {} has {} blocks for {} computed tokens", s.id, blocks, s.computed);
+      if (!s.running && blocks > 0)
+        return fmt::format("sequence {} waits, and holds {} blocks", s.id, blocks);
+      if (!s.running && s.computed > 0 && static_cast<int64_t>(s.host_table.size()) < KvBlocksFor(s.computed))
+        return fmt::format("sequence {} waits with {} tokens computed that are nowhere", s.id, s.computed);
+      if (s.computed > s.count() || s.published * kKvBlockTokens > s.computed)
+        return fmt::format("sequence {}: {} tokens, {} computed, {} blocks published", s.id, s.count(),
+                           s.computed, s.published);
+    }
+  }
+  if (running != impl.scheduler.running() || waiting != impl.scheduler.waiting())
+    return fmt::format("{} sequences run and {} wait, the scheduler has {} and {}", running, waiting,
+                       impl.scheduler.running(), impl.scheduler.waiting());
+  for (const auto& [block, count] : users)
+    if (impl.blocks.users(block) != count)
+      return fmt::format("block {} is in {} tables and counts {}", block, count, impl.blocks.users(block));
+  const int64_t used = impl.blocks.blocks() - impl.blocks.free_blocks();
+  if (used != static_cast<int64_t>(users.size()))
+    return fmt::format("{} blocks are in tables and {} count as used", users.size(), used);
+  for (const auto& [block, count] : host_users)
+    if (count != 1) return fmt::format("host block {} has {} owners", block, count);
+  const int64_t host_used = impl.blocks.host_blocks() - impl.blocks.free_host_blocks();
+  if (host_used != static_cast<int64_t>(host_users.size()))
+    return fmt::format("{} host blocks are in tables and {} count as used", host_users.size(), host_used);
+  return "";
+}
+
+}  // namespace celer

@@ -1,0 +1,98 @@
+// The inside of an Engine (celer/engine.h). engine.cc takes requests and runs steps; engine_commit.cc does
+// what follows from a step's output.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "celer/engine.h"
+#include "engine/block_manager.h"
+#include "engine/runner.h"
+#include "engine/scheduler.h"
+#include "engine/sequence.h"
+#include "engine/speculation.h"
+#include "engine/step_trace.h"
+
+namespace celer {
+
+struct Engine::Impl {
+  using Clock = std::chrono::steady_clock;
+
+  Impl(std::unique_ptr<Runner> runner_, const EngineOptions& options,
+       std::unique_ptr<Speculator> speculator_);
+
+  Result<int64_t> Submit(Request request, Scoring* scoring);
+  // What is cached for a prompt is of use to those with the same salt and the same rotation.
+  std::string CacheSalt(const Request& request) const;
+  void EndThoseTooLate();
+
+  // Moves blocks, queues the step, unless it was queued ahead, and the one after it, if that is certain;
+  // takes the step.
+  Result<StepOutput> Run(const Plan& plan);
+  Status Move(std::span<const BlockMove> moves);
+  std::vector<Slice> SlicesOf(std::span<const Scheduled> scheduled);
+  Status QueueNext(std::span<const Scheduled> scheduled, std::vector<Slice> slices);
+
+  // --- engine_commit.cc ---
+  void Commit(std::span<const Scheduled> scheduled, const StepOutput& output,
+              std::vector<TokenEvent>* events);
+  // False: the answer has ended, and the sequence with it.
+  bool CommitChoice(Sequence& sequence, const Sampler::Choice& choice, std::vector<TokenEvent>* events);
+  void CommitBeams(Group& group, std::span<const float> logits, std::vector<TokenEvent>* events);
+  // False: one of the rows is not finite.
+  bool CommitScores(Sequence& sequence, int64_t tokens, std::span<const float> logits);
+  // The full blocks of what is computed can be found from now on.
+  void Publish(Sequence& sequence);
+  // The other answers begin, now that the prompt is computed.
+  void Fork(Sequence& first);
+  // Adds what belongs to a request's first event, and sends the event or holds it back.
+  void Tell(Sequence& sequence, TokenEvent event, std::vector<TokenEvent>* events);
+  void Send(Group& group, TokenEvent event, std::vector<TokenEvent>* events);
+  void EndAnswer(Sequence& sequence, std::vector<TokenEvent>* events);
+  void TellBest(Group& group, std::vector<TokenEvent>* events);
+  void TellBeams(Group& group, std::vector<TokenEvent>* events);
+  // All open answers end for the same reason.
+  void EndGroup(Group& group, FinishReason reason, const std::string& error, std::vector<TokenEvent>* events);
+  void Release(Sequence& sequence);  // its blocks
+  void Forget(Group& group);         // and what it had
+  // The device failed: every request ends, and no other is taken.
+  void Stop(const Error& error, std::vector<TokenEvent>* events);
+  // Why the logits after the first `count` tokens of this sequence are not finite. Its blocks are cleared,
+  // and nobody finds them any more.
+  Error ExplainFault(Sequence& sequence, int64_t count);
+  // Runs the tokens once more, to find the first layer whose output is not finite.
+  std::string FindFault(std::span<const int32_t> tokens, std::span<const int32_t> block_table);
+
+  // --- engine_speculate.cc ---
+  Status Propose();
+  // Verifies the guess of a sequence with the logits after its last token and after each guessed one. False:
+  // they are not finite where they are needed.
+  bool CommitGuess(Sequence& sequence, int64_t tokens, std::span<const float> logits,
+                   std::vector<TokenEvent>* events);
+
+  std::unique_ptr<Runner> runner;
+  BlockManager blocks;
+  Scheduler scheduler;
+  std::unique_ptr<Speculator> speculator;  // may be none
+  std::vector<int32_t> with_guesses;       // tokens of slices, until they are queued
+  bool prefix_cache;
+  std::unordered_map<int64_t, std::unique_ptr<Group>> groups;
+  std::multimap<Clock::time_point, int64_t> deadlines;
+  std::vector<std::pair<int64_t, int64_t>> ahead;  // sequence and position of a step queued ahead
+  std::vector<TokenEvent> told;                    // by the next Step()
+  Info info;
+  EngineStats counts;
+  double token_seconds = 0;  // of prompts, lately: for the price of computing again
+  OpProfile profile;
+  bool profiling = false;
+  StepTrace* trace;  // may be null
+  std::optional<Error> fault;
+  int64_t next_id = 1, next_sequence = 1;
+};
+
+}  // namespace celer

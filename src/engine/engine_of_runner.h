@@ -1,0 +1,23 @@
+// An engine on a runner of one's own: for tests, and for devices that are not real.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "celer/engine.h"
+#include "engine/runner.h"
+#include "engine/speculation.h"
+
+namespace celer {
+
+struct EngineOfRunner {
+  // Of the options only those of the engine count: `model` as a name, the chunks, the prefix cache,
+  // preemption and speculation.
+  static std::unique_ptr<Engine> Make(std::unique_ptr<Runner> runner, const EngineOptions& options,
+                                      std::unique_ptr<Speculator> speculator = nullptr);
+
+  // For tests: what is wrong with the bookkeeping of blocks and sequences between two steps; "": nothing.
+  static std::string FindFlaw(const Engine& engine);
+};
+
+}  // namespace celer

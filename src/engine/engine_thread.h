@@ -1,0 +1,23 @@
+// What an EngineThread (celer/engine_thread.h) drives: an Engine, or in tests something that fails on demand.
+#pragma once
+
+#include "celer/engine_thread.h"
+
+namespace celer {
+
+// All but info() and Check() is called on one thread only.
+class EngineThread::Stepper {
+ public:
+  virtual ~Stepper() = default;
+  virtual const Engine::Info& info() const = 0;
+  virtual Status Check(const Request& request) const = 0;  // on any thread
+  virtual Result<int64_t> Submit(Request request) = 0;
+  virtual void Cancel(int64_t request) = 0;
+  virtual bool HasWork() const = 0;
+  virtual std::vector<TokenEvent> Step() = 0;
+  virtual std::optional<Error> fault() const = 0;
+  virtual EngineStats stats() const { return {}; }
+  virtual Engine* engine() = 0;  // null in tests
+};
+
+}  // namespace celer

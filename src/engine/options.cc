@@ -1,0 +1,112 @@
+#include "celer/options.h"
+
+#include <charconv>
+#include <iterator>
+
+#include "limits/quantity.h"
+
+namespace celer {
+namespace {
+
+template <class T>
+struct Named {
+  T value;
+  const char* name;
+};
+
+constexpr Named<KvType> kKvTypes[] = {{KvType::kF32, "f32"},
+                                      {KvType::kF16, "f16"},
+                                      {KvType::kBf16, "bf16"},
+                                      {KvType::kInt8, "int8"},
+                                      {KvType::kFp8, "fp8"}};
+constexpr Named<StepLaunch> kLaunches[] = {
+    {StepLaunch::kEager, "eager"}, {StepLaunch::kGraph, "graph"}, {StepLaunch::kFused, "fused"}};
+
+template <class T, size_t N>
+const T* Find(const Named<T> (&table)[N], std::string_view name) {
+  for (const Named<T>& row : table)
+    if (name == row.name) return &row.value;
+  return nullptr;
+}
+
+template <class T, size_t N>
+const char* NameIn(const Named<T> (&table)[N], T value) {
+  for (const Named<T>& row : table)
+    if (value == row.value) return row.name;
+  return "?";
+}
+
+template <class T, size_t N>
+Result<T> ParseIn(const Named<T> (&table)[N], std::string_view text, const char* option) {
+  if (const T* found = Find(table, text)) return *found;
+  std::string names;
+  for (const Named<T>& row : table) names += (names.empty() ? "" : ", ") + std::string(row.name);
+  return Error::Invalid("`", option, "` '", text, "' is not one of ", names);
+}
+
+template <class T>
+bool IsNumber(std::string_view text, T* value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+}  // namespace
+
+Result<KvType> ParseKvType(std::string_view text) {
+  return ParseIn(kKvTypes, text, "kv");
+}
+const char* Name(KvType type) {
+  return NameIn(kKvTypes, type);
+}
+
+Result<StepLaunch> ParseStepLaunch(std::string_view text) {
+  return ParseIn(kLaunches, text, "launch");
+}
+const char* Name(StepLaunch launch) {
+  return NameIn(kLaunches, launch);
+}
+
+Result<DeviceOptions> DeviceOptions::Parse(std::string_view text) {
+  constexpr std::string_view kCuda = "cuda", kCudaN = "cuda:";
+  if (text == "auto") return Auto();
+  if (text == "cpu") return DeviceOptions();
+  if (text == kCuda) return Cuda();
+  int index = -1;
+  if (text.starts_with(kCudaN) && IsNumber(text.substr(kCudaN.size()), &index) && index >= 0)
+    return Cuda(index);
+  return Error::Invalid("`device` '", text, "' is not one of auto, cpu, cuda, cuda:N");
+}
+
+std::string DeviceOptions::ToString() const {
+  if (kind == Kind::kAuto) return "auto";
+  return kind == Kind::kCpu ? "cpu" : "cuda:" + std::to_string(index);
+}
+
+Result<Speculation> Speculation::Parse(std::string_view text) {
+  if (text == "off") return Speculation();
+  if (text == "lookup") return Speculation{.kind = Kind::kLookup};
+  if (text.empty()) return Error::Invalid("`speculation` is empty; give off, lookup, self:int4 or a model");
+  return Speculation{.kind = Kind::kDraft, .draft = std::string(text)};
+}
+
+std::string Speculation::ToString() const {
+  if (kind == Kind::kNone) return "off";
+  return kind == Kind::kLookup ? "lookup" : draft;
+}
+
+Result<KvMemory> KvMemory::Parse(std::string_view text) {
+  KvMemory memory;
+  if (text.ends_with('%')) {
+    double percent = 0;
+    if (!IsNumber(text.substr(0, text.size() - 1), &percent) || !(percent > 0 && percent <= 100))
+      return Error::Invalid("`kv_memory` '", text, "': a share is above 0 % and at most 100 %");
+    memory.share = percent / 100;
+    return memory;
+  }
+  const auto bytes = ParseBytes(std::string(text), Units::kSi, "`kv_memory`");
+  if (!bytes) return bytes.error();
+  memory.bytes = static_cast<int64_t>(*bytes);
+  return memory;
+}
+
+}  // namespace celer

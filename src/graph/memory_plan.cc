@@ -1,0 +1,253 @@
+#include "graph/memory_plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/safe_math.h"
+
+namespace celer::graph {
+namespace {
+
+// Shapes and indices are computed ahead, weights are not: that would double them.
+constexpr int64_t kFoldBytes = 64 << 10;
+constexpr int64_t kAlignment = 64;
+
+int64_t Bytes(const TensorView& tensor) {
+  return *BytesFor(tensor.dtype, *tensor.shape.elements());
+}
+
+// Values that share memory.
+struct Group {
+  int64_t bytes;
+  int32_t first, last;
+};
+
+class Planner {
+ public:
+  Planner(const CompiledGraph& graph, ThreadPool& pool, PackCache& packs)
+      : graph_(graph), pool_(pool), packs_(packs) {
+    const size_t values = graph.graph->values.size();
+    plan_.frame = graph.frame;
+    plan_.nodes.resize(graph.nodes.size());
+    plan_.node_flops.assign(graph.nodes.size(), 0);
+    plan_.offset.assign(values, -1);
+    plan_.transient.assign(values, false);
+    group_.assign(values, -1);
+    ready_.assign(values, false);
+    for (size_t v = 0; v < values; ++v) ready_[v] = graph.graph->values[v].constant.has_value();
+  }
+
+  Result<MemoryPlan> Make(std::vector<Data> inputs) {
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const auto id = static_cast<size_t>(graph_.graph->inputs[i]);
+      plan_.inputs.push_back(inputs[i].tensor.shape);
+      plan_.input_types.push_back(inputs[i].tensor.dtype);
+      if (inputs[i].kind != Data::Kind::kTensor) continue;  // known only when it runs
+      inputs[i].known = false;
+      inputs[i].tensor.data = nullptr;
+      inputs[i].owner = nullptr;
+      plan_.frame[id] = std::move(inputs[i]);
+      ready_[id] = true;
+    }
+    for (size_t n = 0; n < graph_.nodes.size(); ++n)
+      if (const Status status = PlanNode(n); !status)
+        return status.error().WithContext(graph_.nodes[n].node->Label());
+    for (size_t n = 0; n < graph_.nodes.size(); ++n)
+      if (plan_.nodes[n].how == PlannedNode::How::kDynamic)
+        for (const ValueId id : graph_.nodes[n].node->outputs)
+          if (id != kNoValue) plan_.transient[static_cast<size_t>(id)] = true;
+    Place();
+    return std::move(plan_);
+  }
+
+ private:
+  Status PlanNode(size_t n) {
+    const CompiledNode& compiled = graph_.nodes[n];
+    const Node& node = *compiled.node;
+    PlannedNode& planned = plan_.nodes[n];
+    if (compiled.op->traits & (Operator::kControl | Operator::kSequences)) return {};
+    std::vector<const Data*> in;
+    bool known = true;
+    for (const ValueId id : node.inputs) {
+      if (id != kNoValue && !ready_[static_cast<size_t>(id)]) return {};
+      in.push_back(id == kNoValue ? nullptr : &plan_.frame[static_cast<size_t>(id)]);
+      known = known && (!in.back() || in.back()->known);
+    }
+    std::vector<InferContext::Output> types(node.outputs.size());
+    InferContext infer(node, in, types);
+    CELER_RETURN_IF_ERROR(CheckInputs(*compiled.op, infer));
+    CELER_RETURN_IF_ERROR(compiled.op->infer(infer));
+    int64_t bytes = 0;
+    for (size_t i = 0; i < types.size(); ++i) {
+      if (node.outputs[i] == kNoValue) continue;
+      if (!types[i].set) return {};
+      bytes += *BytesFor(types[i].dtype, *types[i].shape.elements());
+    }
+    known = known || (compiled.op->traits & Operator::kShapeOnly);
+    if (known && bytes <= kFoldBytes && !(compiled.op->traits & Operator::kRandom))
+      return Fold(compiled, in, types, planned);
+
+    plan_.node_flops[n] = compiled.op->flops ? compiled.op->flops(infer)
+                          : types[0].set     ? static_cast<double>(*types[0].shape.elements())
+                                             : 0;
+    plan_.flops += plan_.node_flops[n];
+    const bool view = compiled.op->traits & Operator::kView;
+    planned.how = view ? PlannedNode::How::kView : PlannedNode::How::kPlanned;
+    planned.kernel = compiled.op->reference;
+    if (const FastKernel* const fast = ChooseKernel(*compiled.op, infer)) {
+      planned.kernel = fast->run;
+      planned.kernel_name = fast->name;
+      if (fast->prepare) planned.prepared = fast->prepare(infer, pool_.size(), packs_);
+      if (planned.prepared.workspace_bytes > 0) {
+        const auto at = static_cast<int32_t>(n);
+        planned.workspace = static_cast<int64_t>(groups_.size());  // Place() makes it an offset
+        groups_.push_back({planned.prepared.workspace_bytes, at, at});
+      }
+    }
+    for (size_t i = 0; i < types.size(); ++i) {
+      if (node.outputs[i] == kNoValue) continue;
+      const auto id = static_cast<size_t>(node.outputs[i]);
+      plan_.frame[id] =
+          Data::Of(TensorView::Contiguous(nullptr, types[i].dtype, Device::Cpu(), types[i].shape));
+      plan_.frame[id].known = false;
+      ready_[id] = true;
+      const int64_t size = Bytes(plan_.frame[id].tensor);
+      if (!view) plan_.naive_bytes += static_cast<int64_t>(RoundUp(static_cast<uint64_t>(size), kAlignment));
+      const int32_t at = static_cast<int32_t>(n), last = std::max(graph_.last_use[id], at);
+      const int32_t shared = view ? GroupOf(node.inputs[0])
+                             : i == 0 && (compiled.op->traits & Operator::kInPlace)
+                                 ? Overwritable(node, at, id)
+                                 : -1;
+      if (shared >= 0) {
+        group_[id] = shared;
+        Group& group = groups_[static_cast<size_t>(shared)];
+        group.last = std::max(group.last, last);
+      } else if (!view) {
+        group_[id] = static_cast<int32_t>(groups_.size());
+        groups_.push_back({size, at, last});
+      }
+    }
+    return {};
+  }
+
+  int32_t GroupOf(ValueId id) const { return group_[static_cast<size_t>(id)]; }
+
+  // The memory of an input that dies at node `at` and is as large as the output; -1 if there is none.
+  int32_t Overwritable(const Node& node, int32_t at, size_t output) const {
+    const TensorView& out = plan_.frame[output].tensor;
+    for (const ValueId id : node.inputs) {
+      if (id == kNoValue || GroupOf(id) < 0) continue;
+      const int32_t candidate = GroupOf(id);
+      const TensorView& in = plan_.frame[static_cast<size_t>(id)].tensor;
+      if (groups_[static_cast<size_t>(candidate)].last != at || !(in.shape == out.shape) ||
+          Bytes(in) != Bytes(out))
+        continue;
+      const bool read_otherwise = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId other) {
+        return other != kNoValue && other != id && GroupOf(other) == candidate;
+      });
+      if (!read_otherwise) return candidate;
+    }
+    return -1;
+  }
+
+  Status Fold(const CompiledNode& compiled, std::span<const Data* const> in,
+              std::span<const InferContext::Output> types, PlannedNode& planned) {
+    const Node& node = *compiled.node;
+    std::vector<Data> out(node.outputs.size());
+    for (size_t i = 0; i < out.size(); ++i)
+      if (node.outputs[i] != kNoValue) {
+        CELER_ASSIGN(out[i], NewTensor(types[i].dtype, types[i].shape));
+      }
+    KernelContext run(node, in, out, pool_, nullptr);
+    CELER_RETURN_IF_ERROR(compiled.op->reference(run));
+    for (size_t i = 0; i < out.size(); ++i) {
+      if (node.outputs[i] == kNoValue) continue;
+      const auto id = static_cast<size_t>(node.outputs[i]);
+      plan_.frame[id] = std::move(out[i]);
+      ready_[id] = true;
+    }
+    planned.how = PlannedNode::How::kFolded;
+    return {};
+  }
+
+  void Place() {
+    std::vector<Block> blocks;
+    for (const Group& group : groups_)
+      blocks.push_back({static_cast<int64_t>(RoundUp(static_cast<uint64_t>(group.bytes), kAlignment)),
+                        group.first, group.last});
+    plan_.arena_bytes = PlaceBlocks(blocks);
+    for (size_t v = 0; v < group_.size(); ++v)
+      if (group_[v] >= 0) plan_.offset[v] = blocks[static_cast<size_t>(group_[v])].offset;
+    for (PlannedNode& node : plan_.nodes)
+      if (node.workspace >= 0) node.workspace = blocks[static_cast<size_t>(node.workspace)].offset;
+    std::vector<int64_t> change(graph_.nodes.size() + 2, 0);
+    for (const Block& block : blocks) {
+      change[static_cast<size_t>(block.first)] += block.bytes;
+      change[static_cast<size_t>(block.last) + 1] -= block.bytes;
+    }
+    int64_t live = 0;
+    for (const int64_t step : change) plan_.live_bytes = std::max(plan_.live_bytes, live += step);
+  }
+
+  const CompiledGraph& graph_;
+  ThreadPool& pool_;
+  PackCache& packs_;
+  MemoryPlan plan_;
+  std::vector<int32_t> group_;  // by value; -1: none
+  std::vector<Group> groups_;
+  std::vector<bool> ready_;  // by value: its type and shape are known
+};
+
+}  // namespace
+
+Result<MemoryPlan> MakePlan(const CompiledGraph& graph, std::vector<Data> inputs, ThreadPool& pool,
+                            PackCache& packs) {
+  return Planner(graph, pool, packs).Make(std::move(inputs));
+}
+
+int64_t PlaceBlocks(std::vector<Block>& blocks) {
+  std::vector<size_t> order(blocks.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return blocks[a].bytes > blocks[b].bytes; });
+  std::vector<size_t> placed;  // by offset
+  int64_t total = 0;
+  for (const size_t index : order) {
+    Block& block = blocks[index];
+    int64_t at = 0;
+    for (const size_t other : placed) {
+      const Block& before = blocks[other];
+      if (before.last < block.first || block.last < before.first) continue;
+      if (before.offset >= at + block.bytes) break;
+      at = std::max(at, before.offset + before.bytes);
+    }
+    block.offset = at;
+    total = std::max(total, at + block.bytes);
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), index,
+                                   [&](size_t a, size_t b) { return blocks[a].offset < blocks[b].offset; }),
+                  index);
+  }
+  return total;
+}
+
+Status CheckInputs(const Operator& op, const OpInputs& inputs) {
+  if (!(op.traits & (Operator::kSequences | Operator::kControl | Operator::kAnyKind)))
+    for (size_t i = 0; i < inputs.inputs(); ++i) {
+      const bool needed = i < static_cast<size_t>(op.inputs.least);
+      if (needed && !inputs.has(i)) return Error::Invalid("its input ", i, " holds nothing");
+      if (inputs.has(i) && inputs.data(i).kind != Data::Kind::kTensor)
+        return Error::Invalid("its input ", i, " is a sequence; it takes tensors");
+    }
+  if (inputs.has(0) && inputs.data(0).kind == Data::Kind::kTensor && !op.types.Has(inputs.dtype(0)))
+    return Error::Unsupported("its input is ", Name(inputs.dtype(0)),
+                              ", a type for which it has no kernel; docs/operators.md lists them");
+  return {};
+}
+
+const FastKernel* ChooseKernel(const Operator& op, const InferContext& context) {
+  for (const FastKernel& kernel : op.fast)
+    if (kernel.fits(context)) return &kernel;
+  return nullptr;
+}
+
+}  // namespace celer::graph

@@ -1,0 +1,18 @@
+// Changing the type of elements.
+#pragma once
+
+#include "core/tensor_view.h"
+#include "core/thread_pool.h"
+#include "graph/ir.h"
+
+namespace celer::graph {
+
+// The type that ONNX's number means.
+Result<DType> TypeOfNumber(int64_t number);
+// The attribute `key`, or `otherwise` if it is not there.
+Result<DType> TypeAttribute(const Node& node, const char* key, DType otherwise);
+
+// Both dense, of equal element counts.
+void CastElements(ThreadPool& pool, const TensorView& from, const TensorView& to, bool saturate = true);
+
+}  // namespace celer::graph

@@ -1,0 +1,602 @@
+// Operators on images and boxes: resizing, sampling at given places, and choosing boxes.
+#include <cmath>
+#include <limits>
+
+#include "graph/ops/common.h"
+#include "graph/ops/families.h"
+
+namespace celer::graph {
+namespace {
+
+// Along one dimension: for each place of the output the elements of the input that make it, with their
+// weights.
+struct Taps {
+  int count = 1;
+  std::vector<int64_t> index;  // [out, count]; -1: nothing, or the value for outside
+  std::vector<double> weight;
+};
+
+struct ResizeRules {
+  std::string mode, place, nearest;
+  double cubic;
+  bool exclude_outside, antialias;
+  double extrapolation;
+};
+ResizeRules RulesOf(const Node& node) {
+  // Until opset 10 there was one rule for places.
+  const char* const place = node.opset < 11 ? "asymmetric" : "half_pixel";
+  return {node.Text("mode", "nearest"),
+          node.Text("coordinate_transformation_mode", place),
+          node.Text("nearest_mode", node.opset < 11 ? "floor" : "round_prefer_floor"),
+          node.Float("cubic_coeff_a", -0.75f),
+          node.Int("exclude_outside", 0) != 0,
+          node.Int("antialias", 0) != 0,
+          node.Float("extrapolation_value", 0)};
+}
+
+// Where place `i` of the output lies in the input.
+double Place(const ResizeRules& rules, int64_t i, int64_t in, int64_t out, double scale, double begin,
+             double end) {
+  // With scales the length of the output is not always whole; places are those of the exact one.
+  const auto x = static_cast<double>(i), n = static_cast<double>(in), m = n * scale;
+  if (rules.place == "asymmetric") return x / scale;
+  if (rules.place == "align_corners") return out == 1 || m == 1 ? 0 : x * (n - 1) / (m - 1);
+  if (rules.place == "pytorch_half_pixel") return out > 1 ? (x + 0.5) / scale - 0.5 : 0;
+  if (rules.place == "half_pixel_symmetric") {
+    const double adjustment = static_cast<double>(out) / m, centre = n / 2,
+                 offset = centre * (1 - adjustment);
+    return offset + (x + 0.5) / scale - 0.5;
+  }
+  if (rules.place == "tf_crop_and_resize")
+    return out > 1 ? begin * (n - 1) + x * (end - begin) * (n - 1) / (static_cast<double>(out) - 1)
+                   : 0.5 * (begin + end) * (n - 1);
+  return (x + 0.5) / scale - 0.5;
+}
+
+double CubicWeight(double distance, double a) {
+  const double d = std::abs(distance);
+  if (d <= 1) return ((a + 2) * d - (a + 3)) * d * d + 1;
+  if (d < 2) return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a;
+  return 0;
+}
+
+Taps MakeTaps(const ResizeRules& rules, int64_t in, int64_t out, double scale, double begin, double end) {
+  Taps taps;
+  const bool crop = rules.place == "tf_crop_and_resize";
+  if (rules.mode == "nearest") {
+    for (int64_t i = 0; i < out; ++i) {
+      const double x = Place(rules, i, in, out, scale, begin, end);
+      double at = std::floor(x);
+      if (rules.nearest == "ceil") at = std::ceil(x);
+      if (rules.nearest == "round_prefer_floor") at = std::ceil(x - 0.5);
+      if (rules.nearest == "round_prefer_ceil") at = std::floor(x + 0.5);
+      const bool outside = crop && (x < 0 || x > static_cast<double>(in - 1));
+      taps.index.push_back(outside ? -1
+                                   : static_cast<int64_t>(std::clamp(at, 0.0, static_cast<double>(in - 1))));
+      taps.weight.push_back(1);
+    }
+    return taps;
+  }
+  // A smaller image takes a wider look, so that nothing is passed over.
+  const bool cubic = rules.mode == "cubic";
+  const double stretch = rules.antialias && scale < 1 ? 1 / scale : 1;
+  const double support = (cubic ? 2 : 1) * stretch;
+  const double reach = std::min(std::ceil(support), 1e6);
+  taps.count = static_cast<int>(2 * reach);
+  for (int64_t i = 0; i < out; ++i) {
+    const double x = Place(rules, i, in, out, scale, begin, end);
+    const bool outside = crop && (x < 0 || x > static_cast<double>(in - 1));
+    const double base = std::floor(x) - reach + 1;
+    double sum = 0;
+    const size_t first = taps.weight.size();
+    for (int k = 0; k < taps.count; ++k) {
+      const double at = base + k, d = (at - x) / stretch;
+      double w = cubic ? CubicWeight(d, rules.cubic) : std::max(0.0, 1 - std::abs(d));
+      const bool beyond = at < 0 || at > static_cast<double>(in - 1);
+      if (beyond && rules.exclude_outside) w = 0;  // otherwise the border is repeated
+      taps.index.push_back(outside ? -1
+                                   : static_cast<int64_t>(std::clamp(at, 0.0, static_cast<double>(in - 1))));
+      taps.weight.push_back(w);
+      sum += w;
+    }
+    if (sum != 0)
+      for (size_t k = first; k < taps.weight.size(); ++k) taps.weight[k] /= sum;
+  }
+  return taps;
+}
+
+// What each dimension is resized by and to. nullopt while the numbers are not known.
+struct ResizePlan {
+  std::vector<int64_t> dims;
+  std::vector<double> scales, begin, end;
+};
+Result<std::optional<ResizePlan>> PlanResize(const OpInputs& c) {
+  const Shape& in = c.shape(0);
+  const auto rank = static_cast<size_t>(in.rank());
+  ResizePlan plan{Dims(in), std::vector<double>(rank, 1), std::vector<double>(rank, 0),
+                  std::vector<double>(rank, 1)};
+  std::vector<int> axes;
+  if (c.node.Find("axes")) {
+    CELER_ASSIGN(axes, CheckAxes(c.node.Ints("axes"), in.rank()));
+  } else {
+    for (int i = 0; i < in.rank(); ++i) axes.push_back(i);
+  }
+  const bool old = c.node.op == "Upsample" || c.node.opset < 11;
+  const size_t scale_input = old ? 1 : 2, size_input = 3;
+  const auto floats = [&](size_t i) {
+    std::vector<double> out;
+    DispatchOr(c.dtype(i), FloatTypes{}, [&]<class T>() {
+      for (int64_t k = 0; k < c.elements(i); ++k)
+        out.push_back(static_cast<double>(Wide(c.in(i).as<T>()[k])));
+    });
+    return out;
+  };
+  std::vector<double> scales;
+  if (old && c.node.Find("scales"))
+    for (const float scale : c.node.Floats("scales")) scales.push_back(static_cast<double>(scale));
+  if (c.has(scale_input)) {
+    if (!c.known(scale_input)) return std::optional<ResizePlan>();
+    scales = floats(scale_input);
+  }
+  if (!old && c.has(1) && c.elements(1) > 0) {
+    if (!c.known(1)) return std::optional<ResizePlan>();
+    const std::vector<double> roi = floats(1);
+    if (roi.size() == 2 * axes.size())
+      for (size_t i = 0; i < axes.size(); ++i) {
+        plan.begin[static_cast<size_t>(axes[i])] = roi[i];
+        plan.end[static_cast<size_t>(axes[i])] = roi[axes.size() + i];
+      }
+  }
+  if (!scales.empty()) {
+    if (scales.size() != axes.size())
+      return Error::Invalid(scales.size(), " scales for ", axes.size(), " axes");
+    for (size_t i = 0; i < axes.size(); ++i) {
+      const auto d = static_cast<size_t>(axes[i]);
+      if (!(scales[i] > 0 && scales[i] < 1e9)) return Error::Invalid("a scale of ", scales[i]);
+      plan.scales[d] = scales[i];
+      const double region = RulesOf(c.node).place == "tf_crop_and_resize" ? plan.end[d] - plan.begin[d] : 1;
+      plan.dims[d] = static_cast<int64_t>(std::floor(static_cast<double>(plan.dims[d]) * region * scales[i]));
+    }
+    return std::optional(std::move(plan));
+  }
+  if (old || !c.has(size_input)) return Error::Invalid("neither scales nor sizes are given");
+  const auto sizes = c.ints(size_input);
+  if (!sizes) return std::optional<ResizePlan>();
+  if (sizes->size() != axes.size()) return Error::Invalid(sizes->size(), " sizes for ", axes.size(), " axes");
+  const std::string policy = c.node.Text("keep_aspect_ratio_policy", "stretch");
+  double common = policy == "not_larger" ? std::numeric_limits<double>::infinity() : 0;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const double ratio =
+        static_cast<double>((*sizes)[i]) / static_cast<double>(std::max<int64_t>(in[axes[i]], 1));
+    common = policy == "not_larger" ? std::min(common, ratio) : std::max(common, ratio);
+  }
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const auto d = static_cast<size_t>(axes[i]);
+    const auto n = static_cast<double>(in[axes[i]]);
+    if (policy == "stretch") {
+      plan.dims[d] = (*sizes)[i];
+      plan.scales[d] = n > 0 ? static_cast<double>((*sizes)[i]) / n : 1;
+    } else {
+      plan.dims[d] = static_cast<int64_t>(std::nearbyint(n * common));
+      plan.scales[d] = common;
+    }
+  }
+  return std::optional(std::move(plan));
+}
+Status InferResize(InferContext& c) {
+  const ResizeRules rules = RulesOf(c.node);
+  if (rules.mode != "nearest" && rules.mode != "linear" && rules.mode != "cubic" && rules.mode != "bilinear")
+    return Error::Unsupported("the mode '", rules.mode, "'");
+  CELER_ASSIGN(const auto plan, PlanResize(c));
+  if (!plan) return {};
+  for (size_t i = 0; i < plan->dims.size(); ++i)
+    if (plan->dims[i] > 0 && c.shape(0)[static_cast<int>(i)] == 0)
+      return Error::Invalid("a dimension of 0 cannot be resized");
+  return c.Set(0, c.dtype(0), plan->dims);
+}
+// One dimension after the other: [outer, n, inner] becomes [outer, m, inner].
+Status Resize(KernelContext& c) {
+  CELER_ASSIGN(const auto plan, PlanResize(c));
+  ResizeRules rules = RulesOf(c.node);
+  if (rules.mode == "bilinear") rules.mode = "linear";
+  const Shape& in = c.shape(0);
+  const auto rank = static_cast<size_t>(in.rank());
+  const bool crop = rules.place == "tf_crop_and_resize";
+  if (rules.mode == "nearest" && !crop) {
+    // Elements are only moved, whatever their type is.
+    std::vector<std::vector<int64_t>> from;
+    for (size_t d = 0; d < rank; ++d) {
+      const int64_t n = in[static_cast<int>(d)];
+      from.push_back(MakeTaps(rules, n, plan->dims[d], plan->scales[d], 0, 1).index);
+    }
+    DispatchSize(c.dtype(0), [&]<class T>() {
+      const int64_t length = rank > 0 ? plan->dims[rank - 1] : 1;
+      const int64_t rows = rank > 0 ? Product(plan->dims, 0, rank - 1) : 1;
+      Parallel(c.pool, rows, length, [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r) {
+          int64_t rest = r, at = 0, step = rank > 0 ? in[static_cast<int>(rank) - 1] : 1;
+          for (size_t d = rank > 0 ? rank - 1 : 0; d-- > 0;) {
+            at += from[d][static_cast<size_t>(rest % plan->dims[d])] * step;
+            rest /= plan->dims[d];
+            step *= in[static_cast<int>(d)];
+          }
+          T* const to = c.out(0).as<T>() + r * length;
+          for (int64_t i = 0; i < length; ++i)
+            to[i] = c.in(0).as<T>()[at + (rank > 0 ? from[rank - 1][static_cast<size_t>(i)] : 0)];
+        }
+      });
+    });
+    return {};
+  }
+  Status status;
+  const bool known = DispatchOr(
+      c.dtype(0), TypeList<float, double, Half, Brain, uint8_t, int8_t, int32_t>{}, [&]<class T>() {
+        std::vector<float> now(static_cast<size_t>(c.elements(0)));
+        for (size_t i = 0; i < now.size(); ++i) now[i] = static_cast<float>(Wide(c.in(0).as<T>()[i]));
+        std::vector<bool> outside;
+        std::vector<int64_t> dims = Dims(in);
+        std::vector<std::vector<int64_t>> gone(rank);
+        for (size_t d = 0; d < rank; ++d) {
+          const int64_t n = dims[d], m = plan->dims[d];
+          if (n == m && plan->scales[d] == 1 && !(crop && (plan->begin[d] != 0 || plan->end[d] != 1)))
+            continue;
+          const Taps taps = MakeTaps(rules, n, m, plan->scales[d], plan->begin[d], plan->end[d]);
+          const int64_t outer = Product(dims, 0, d), inner = Product(dims, d + 1, rank);
+          dims[d] = m;
+          std::vector<float> next(static_cast<size_t>(Product(dims, 0, rank)));
+          Parallel(c.pool, outer * m, inner * taps.count, [&](int64_t begin, int64_t end) {
+            for (int64_t r = begin; r < end; ++r) {
+              const int64_t o = r / m, i = r % m;
+              float* const to = next.data() + r * inner;
+              for (int k = 0; k < taps.count; ++k) {
+                const auto tap = static_cast<size_t>(i * taps.count + k);
+                if (taps.index[tap] < 0 || taps.weight[tap] == 0) continue;
+                const float* const x = now.data() + (o * n + taps.index[tap]) * inner;
+                const auto w = static_cast<float>(taps.weight[tap]);
+                for (int64_t j = 0; j < inner; ++j) to[j] += w * x[j];
+              }
+            }
+          });
+          for (int64_t i = 0; i < m; ++i)
+            if (taps.index[static_cast<size_t>(i * taps.count)] < 0) gone[d].push_back(i);
+          now = std::move(next);
+        }
+        for (int64_t i = 0; i < c.out_elements(0); ++i) {
+          float value = now[static_cast<size_t>(i)];
+          int64_t rest = i;
+          for (size_t d = rank; d-- > 0;) {
+            if (!gone[d].empty() && std::binary_search(gone[d].begin(), gone[d].end(), rest % dims[d]))
+              value = static_cast<float>(rules.extrapolation);
+            rest /= dims[d];
+          }
+          if constexpr (std::is_integral_v<T>)
+            c.out(0).as<T>()[i] = static_cast<T>(std::clamp<double>(
+                std::nearbyint(value), std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
+          else
+            c.out(0).as<T>()[i] = static_cast<T>(value);
+        }
+      });
+  if (!known) return Error::Unsupported("resizing ", Name(c.dtype(0)), " in the mode '", rules.mode, "'");
+  return status;
+}
+
+// x [n, channels, spatial...], grid [n, spatial out..., dimensions]; two or three spatial dimensions.
+Status InferGridSample(InferContext& c) {
+  const Shape &x = c.shape(0), &grid = c.shape(1);
+  const int dims = x.rank() - 2;
+  if (dims < 2 || dims > 3 || grid.rank() != x.rank() || grid[0] != x[0] || grid[grid.rank() - 1] != dims ||
+      !kFloats.Has(c.dtype(1)))
+    return Error::Invalid("a grid of ", grid.ToString(), " for ", x.ToString());
+  const std::string mode = c.node.Text("mode", "linear");
+  if (dims == 3 && (mode == "cubic" || mode == "bicubic"))
+    return Error::Unsupported("cubic samples of volumes");
+  std::vector<int64_t> out = {x[0], x[1]};
+  out.insert(out.end(), grid.dims().begin() + 1, grid.dims().end() - 1);
+  return c.Set(0, c.dtype(0), out);
+}
+double Reflected(double x, double low, double high) {
+  const double range = high - low;
+  if (range <= 0) return low;
+  if (x < low) {
+    const double d = low - x, turns = std::floor(d / range), rest = d - turns * range;
+    return std::fmod(turns, 2) == 0 ? low + rest : high - rest;
+  }
+  if (x > high) {
+    const double d = x - high, turns = std::floor(d / range), rest = d - turns * range;
+    return std::fmod(turns, 2) == 0 ? high - rest : low + rest;
+  }
+  return x;
+}
+Status GridSample(KernelContext& c) {
+  const Shape &x = c.shape(0), &grid = c.shape(1);
+  const int dims = x.rank() - 2;
+  const bool corners = c.node.Int("align_corners", 0) != 0;
+  const std::string mode = c.node.Text("mode", "linear"), padding = c.node.Text("padding_mode", "zeros");
+  const bool nearest = mode == "nearest", cubic = mode == "cubic" || mode == "bicubic";
+  const int64_t planes = Product(x, 2, x.rank()), points = Product(grid, 1, grid.rank() - 1);
+  std::array<int64_t, 3> size{1, 1, 1};
+  for (int d = 0; d < dims; ++d) size[static_cast<size_t>(3 - dims + d)] = x[2 + d];
+  if (planes == 0 && c.out_elements(0) > 0)
+    return Error::Invalid("there is nothing to sample in ", x.ToString());
+  DispatchOr(c.dtype(0), FloatTypes{}, [&]<class T>() {
+    DispatchOr(c.dtype(1), FloatTypes{}, [&]<class G>() {
+      Parallel(c.pool, x[0] * points, x[1] * 64, [&](int64_t begin, int64_t end) {
+        for (int64_t p = begin; p < end; ++p) {
+          const int64_t n = p / points;
+          // Places in the tensor's order: the grid has the innermost first.
+          std::array<double, 3> at{0, 0, 0};
+          for (int d = 0; d < dims; ++d) {
+            const auto s = static_cast<size_t>(2 - d);
+            const double g = static_cast<double>(Wide(c.in(1).as<G>()[p * dims + d]));
+            const auto m = static_cast<double>(size[s]);
+            double place = corners ? (g + 1) / 2 * (m - 1) : ((g + 1) * m - 1) / 2;
+            if (nearest) place = std::nearbyint(place);
+            if (padding == "border") place = std::clamp(place, 0.0, m - 1);
+            if (padding == "reflection" && !cubic)
+              place = std::clamp(corners ? Reflected(place, 0, m - 1) : Reflected(place, -0.5, m - 0.5), 0.0,
+                                 m - 1);
+            at[s] = std::isfinite(place) ? std::clamp(place, -1e9, 1e9) : -1e9;
+          }
+          for (int64_t ch = 0; ch < x[1]; ++ch) {
+            const T* const plane = c.in(0).as<T>() + (n * x[1] + ch) * planes;
+            const auto pixel = [&](std::array<int64_t, 3> i) {
+              int64_t offset = 0;
+              for (size_t s = 0; s < 3; ++s) {
+                const auto m = static_cast<double>(size[s]);
+                if (padding == "border") i[s] = std::clamp<int64_t>(i[s], 0, size[s] - 1);
+                if (padding == "reflection" && (i[s] < 0 || i[s] >= size[s]))
+                  i[s] = static_cast<int64_t>(
+                      std::clamp(corners ? Reflected(static_cast<double>(i[s]), 0, m - 1)
+                                         : Reflected(static_cast<double>(i[s]), -0.5, m - 0.5),
+                                 0.0, m - 1));
+                if (i[s] < 0 || i[s] >= size[s]) return 0.0;
+                offset = offset * size[s] + i[s];
+              }
+              return static_cast<double>(Wide(plane[offset]));
+            };
+            std::array<int64_t, 3> base{};
+            std::array<double, 3> part{};
+            for (size_t s = 0; s < 3; ++s) {
+              base[s] = static_cast<int64_t>(std::floor(at[s]));
+              part[s] = at[s] - static_cast<double>(base[s]);
+            }
+            double value = 0;
+            if (nearest) {
+              value = pixel(base);
+            } else if (cubic) {
+              for (int64_t i = -1; i <= 2; ++i)
+                for (int64_t j = -1; j <= 2; ++j)
+                  value += CubicWeight(part[1] - static_cast<double>(i), -0.75) *
+                           CubicWeight(part[2] - static_cast<double>(j), -0.75) *
+                           pixel({base[0], base[1] + i, base[2] + j});
+            } else {
+              for (int corner = 0; corner < 8; ++corner) {
+                std::array<int64_t, 3> i = base;
+                double w = 1;
+                for (size_t s = 0; s < 3; ++s) {
+                  const bool upper = corner >> s & 1;
+                  i[s] += upper;
+                  w *= upper ? part[s] : 1 - part[s];
+                }
+                if (w != 0) value += w * pixel(i);
+              }
+            }
+            c.out(0).as<T>()[(n * x[1] + ch) * points + p % points] =
+                static_cast<T>(static_cast<Compute<T>>(value));
+          }
+        }
+      });
+    });
+  });
+  return {};
+}
+
+// theta [n, d, d + 1], size [n, channels, spatial...]
+Status InferAffineGrid(InferContext& c) {
+  const auto size = c.ints(1);
+  if (!size) return {};
+  const auto dims = static_cast<int64_t>(size->size()) - 2;
+  if (dims < 2 || dims > 3 || !(c.shape(0) == Shape{(*size)[0], dims, dims + 1}))
+    return Error::Invalid("theta of ", c.shape(0).ToString(), " for ", dims, " dimensions");
+  std::vector<int64_t> out = {(*size)[0]};
+  out.insert(out.end(), size->begin() + 2, size->end());
+  out.push_back(dims);
+  return c.Set(0, c.dtype(0), out);
+}
+Status AffineGrid(KernelContext& c) {
+  const std::vector<int64_t> size = *c.ints(1);
+  const auto dims = size.size() - 2;
+  const bool corners = c.node.Int("align_corners", 0) != 0;
+  const int64_t points = Product(size, 2, size.size());
+  DispatchOr(c.dtype(0), FloatTypes{}, [&]<class T>() {
+    for (int64_t n = 0; n < size[0]; ++n)
+      for (int64_t p = 0; p < points; ++p) {
+        std::array<double, 4> at{0, 0, 0, 0};
+        int64_t rest = p;
+        for (size_t d = 0; d < dims; ++d) {  // the innermost first, as the grid has it
+          const int64_t m = size[size.size() - 1 - d], i = rest % m;
+          rest /= m;
+          at[d] = corners ? (m > 1 ? -1 + 2 * static_cast<double>(i) / static_cast<double>(m - 1) : 0)
+                          : (2 * static_cast<double>(i) + 1) / static_cast<double>(m) - 1;
+        }
+        at[dims] = 1;
+        for (size_t d = 0; d < dims; ++d) {
+          double sum = 0;
+          for (size_t k = 0; k <= dims; ++k)
+            sum += at[k] * static_cast<double>(Wide(
+                               c.in(0).as<T>()[(n * static_cast<int64_t>(dims) + static_cast<int64_t>(d)) *
+                                                   static_cast<int64_t>(dims + 1) +
+                                               static_cast<int64_t>(k)]));
+          c.out(0).as<T>()[(n * points + p) * static_cast<int64_t>(dims) + static_cast<int64_t>(d)] =
+              static_cast<T>(static_cast<Compute<T>>(sum));
+        }
+      }
+  });
+  return {};
+}
+
+// x [n, channels, h, w], boxes [k, 4], the image of each box [k]
+Status InferRoiAlign(InferContext& c) {
+  const int64_t h = c.node.Int("output_height", 1), w = c.node.Int("output_width", 1);
+  if (c.shape(0).rank() != 4 || c.shape(1).rank() != 2 || c.shape(1)[1] != 4 ||
+      c.elements(2) != c.shape(1)[0] || c.dtype(2) != DType::kI64 || c.dtype(1) != c.dtype(0))
+    return Error::Invalid("boxes of ", c.shape(1).ToString(), " on ", c.shape(0).ToString());
+  if (h < 1 || w < 1 || h > 65536 || w > 65536) return Error::Invalid("an output of ", h, " by ", w);
+  return c.Set(0, c.dtype(0), Shape{c.shape(1)[0], c.shape(0)[1], h, w});
+}
+Status RoiAlign(KernelContext& c) {
+  const Shape& x = c.shape(0);
+  const int64_t out_h = c.out(0).shape[2], out_w = c.out(0).shape[3], height = x[2], width = x[3];
+  const double scale = c.node.Float("spatial_scale", 1);
+  const int64_t ratio = c.node.Int("sampling_ratio", 0);
+  const bool largest = c.node.Text("mode", "avg") == "max";
+  const bool half = c.node.Text("coordinate_transformation_mode",
+                                c.node.opset < 16 ? "output_half_pixel" : "half_pixel") == "half_pixel";
+  const double offset = half ? 0.5 : 0;
+  if (ratio < 0 || ratio > 1024) return Error::Invalid("a sampling_ratio of ", ratio);
+  for (int64_t k = 0; k < c.elements(2); ++k)
+    if (const int64_t image = c.in(2).as<int64_t>()[k]; image < 0 || image >= x[0])
+      return Error::Invalid("a box on image ", image, " of ", x[0]);
+  DispatchOr(c.dtype(0), FloatTypes{}, [&]<class T>() {
+    Parallel(c.pool, c.shape(1)[0], x[1] * out_h * out_w * 64, [&](int64_t first, int64_t end) {
+      for (int64_t k = first; k < end; ++k) {
+        const auto edge = [&](int64_t i) {
+          return static_cast<double>(Wide(c.in(1).as<T>()[k * 4 + i])) * scale - offset;
+        };
+        double box_w = edge(2) - edge(0), box_h = edge(3) - edge(1);
+        if (!half) {
+          box_w = std::max(box_w, 1.0);
+          box_h = std::max(box_h, 1.0);
+        }
+        const double bin_h = box_h / static_cast<double>(out_h), bin_w = box_w / static_cast<double>(out_w);
+        const auto grid = [&](double bin) {
+          return ratio > 0 ? ratio : static_cast<int64_t>(std::clamp(std::ceil(bin), 0.0, 4096.0));
+        };
+        const int64_t grid_h = grid(bin_h), grid_w = grid(bin_w);
+        for (int64_t ch = 0; ch < x[1]; ++ch) {
+          const T* const plane = c.in(0).as<T>() + (c.in(2).as<int64_t>()[k] * x[1] + ch) * height * width;
+          for (int64_t oh = 0; oh < out_h; ++oh)
+            for (int64_t ow = 0; ow < out_w; ++ow) {
+              double sum = 0, most = -std::numeric_limits<double>::infinity();
+              for (int64_t gh = 0; gh < grid_h; ++gh)
+                for (int64_t gw = 0; gw < grid_w; ++gw) {
+                  double y = edge(1) + static_cast<double>(oh) * bin_h +
+                             (static_cast<double>(gh) + 0.5) * bin_h / static_cast<double>(grid_h);
+                  double xx = edge(0) + static_cast<double>(ow) * bin_w +
+                              (static_cast<double>(gw) + 0.5) * bin_w / static_cast<double>(grid_w);
+                  double w00 = 0, w01 = 0, w10 = 0, w11 = 0;
+                  int64_t y0 = 0, x0 = 0, y1 = 0, x1 = 0;
+                  if (y >= -1 && y <= static_cast<double>(height) && xx >= -1 &&
+                      xx <= static_cast<double>(width)) {
+                    y = std::max(y, 0.0);
+                    xx = std::max(xx, 0.0);
+                    y0 = std::min(static_cast<int64_t>(y), height - 1);
+                    x0 = std::min(static_cast<int64_t>(xx), width - 1);
+                    y1 = std::min(y0 + 1, height - 1);
+                    x1 = std::min(x0 + 1, width - 1);
+                    const double fy = y0 == height - 1 ? 0 : y - static_cast<double>(y0),
+                                 fx = x0 == width - 1 ? 0 : xx - static_cast<double>(x0);
+                    w00 = (1 - fy) * (1 - fx);
+                    w01 = (1 - fy) * fx;
+                    w10 = fy * (1 - fx);
+                    w11 = fy * fx;
+                  }
+                  const auto v = [&](int64_t yy, int64_t xv) {
+                    return static_cast<double>(Wide(plane[yy * width + xv]));
+                  };
+                  const double a = w00 * v(y0, x0), b = w01 * v(y0, x1), d = w10 * v(y1, x0),
+                               e = w11 * v(y1, x1);
+                  sum += a + b + d + e;
+                  most = std::max({most, a, b, d, e});
+                }
+              const double count = static_cast<double>(std::max<int64_t>(grid_h * grid_w, 1));
+              const double value = largest ? (grid_h * grid_w > 0 ? most : 0) : sum / count;
+              c.out(0).as<T>()[((k * x[1] + ch) * out_h + oh) * out_w + ow] =
+                  static_cast<T>(static_cast<Compute<T>>(value));
+            }
+        }
+      }
+    });
+  });
+  return {};
+}
+
+// boxes [n, k, 4], scores [n, classes, k], most per class, overlap threshold, score threshold
+Status InferNms(InferContext& c) {
+  const Shape &boxes = c.shape(0), &scores = c.shape(1);
+  if (boxes.rank() != 3 || boxes[2] != 4 || scores.rank() != 3 || scores[0] != boxes[0] ||
+      scores[2] != boxes[1] || c.dtype(1) != DType::kF32)
+    return Error::Invalid("boxes of ", boxes.ToString(), " and scores of ", scores.ToString());
+  for (size_t i = 2; i < 5; ++i)
+    if (c.has(i) && c.elements(i) < 1) return Error::Invalid("its input ", i, " is empty");
+  return {};
+}
+Status Nms(KernelContext& c) {
+  const int64_t n = c.shape(0)[0], k = c.shape(0)[1], classes = c.shape(1)[1];
+  const int64_t most = c.has(2) ? std::max<int64_t>(0, (*c.ints(2))[0]) : 0;
+  const double overlap = c.has(3) ? ReadScalar(c.in(3)) : 0;
+  const double least = c.has(4) ? ReadScalar(c.in(4)) : -std::numeric_limits<double>::infinity();
+  const bool centred = c.node.Int("center_point_box", 0) != 0;
+  struct Box {
+    float y0, x0, y1, x1;
+  };
+  std::vector<int64_t> chosen;
+  for (int64_t image = 0; image < n; ++image) {
+    std::vector<Box> boxes;
+    for (int64_t i = 0; i < k; ++i) {
+      const float* const b = c.in(0).as<float>() + (image * k + i) * 4;
+      if (centred)
+        boxes.push_back({b[1] - b[3] / 2, b[0] - b[2] / 2, b[1] + b[3] / 2, b[0] + b[2] / 2});
+      else
+        boxes.push_back(
+            {std::min(b[0], b[2]), std::min(b[1], b[3]), std::max(b[0], b[2]), std::max(b[1], b[3])});
+    }
+    const auto meets = [&](const Box& a, const Box& b) {
+      const float h = std::min(a.y1, b.y1) - std::max(a.y0, b.y0),
+                  w = std::min(a.x1, b.x1) - std::max(a.x0, b.x0);
+      if (h <= 0 || w <= 0) return false;
+      const float common = h * w,
+                  all = (a.y1 - a.y0) * (a.x1 - a.x0) + (b.y1 - b.y0) * (b.x1 - b.x0) - common;
+      return all > 0 && static_cast<double>(common / all) > overlap;
+    };
+    for (int64_t label = 0; label < classes; ++label) {
+      const float* const scores = c.in(1).as<float>() + (image * classes + label) * k;
+      std::vector<int64_t> order, kept;
+      for (int64_t i = 0; i < k; ++i)
+        if (static_cast<double>(scores[i]) > least) order.push_back(i);
+      std::stable_sort(order.begin(), order.end(),
+                       [&](int64_t a, int64_t b) { return scores[a] > scores[b]; });
+      for (const int64_t i : order) {
+        if (static_cast<int64_t>(kept.size()) >= most) break;
+        bool free = true;
+        for (const int64_t j : kept)
+          free = free && !meets(boxes[static_cast<size_t>(i)], boxes[static_cast<size_t>(j)]);
+        if (!free) continue;
+        kept.push_back(i);
+        chosen.insert(chosen.end(), {image, label, i});
+      }
+    }
+  }
+  CELER_RETURN_IF_ERROR(
+      c.Allocate(0, DType::kI64, std::vector<int64_t>{static_cast<int64_t>(chosen.size() / 3), 3}));
+  std::copy(chosen.begin(), chosen.end(), c.out(0).as<int64_t>());
+  return {};
+}
+
+constexpr Arity kOne = {1, 1};
+constexpr Operator kRows[] = {
+    {"AffineGrid", 20, {2, 2}, kOne, kFloats, InferAffineGrid, AffineGrid},
+    {"GridSample", 16, {2, 2}, kOne, kFloats, InferGridSample, GridSample},
+    {"NonMaxSuppression", 10, {2, 5}, kOne, {DType::kF32}, InferNms, Nms},
+    {"Resize", 10, {1, 4}, kOne, kNumbers, InferResize, Resize},
+    {"RoiAlign", 10, {3, 3}, kOne, kFloats, InferRoiAlign, RoiAlign},
+    {"Upsample", 7, {1, 2}, kOne, kNumbers, InferResize, Resize},
+};
+
+}  // namespace
+
+std::span<const Operator> ImageOperators() {
+  return kRows;
+}
+
+}  // namespace celer::graph

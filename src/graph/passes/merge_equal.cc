@@ -1,0 +1,69 @@
+#include <fmt/format.h>
+
+#include <map>
+
+#include "graph/operator_table.h"
+#include "graph/passes/pass.h"
+
+namespace celer::graph {
+namespace {
+
+// Equal texts, equal nodes; "": it is left alone.
+std::string KeyOf(const Node& node) {
+  const Operator* const op = FindOperator(node);
+  if (!op || (op->traits & (Operator::kControl | Operator::kRandom | Operator::kSequences)) ||
+      node.outputs.size() != 1)
+    return "";
+  std::string key = fmt::format("{}.{} {} (", node.domain, node.op, node.opset);
+  for (const ValueId id : node.inputs) key += std::to_string(id) + ",";
+  std::map<std::string, std::string> attributes;
+  for (const auto& [name, value] : node.attributes) {
+    if (std::holds_alternative<Constant>(value) || std::holds_alternative<std::shared_ptr<Graph>>(value))
+      return "";
+    attributes[name] = std::visit(
+        [](const auto& v) -> std::string {
+          using T = std::decay_t<decltype(v)>;
+          if constexpr (std::is_same_v<T, int64_t> || std::is_same_v<T, float>)
+            return fmt::format("{}", v);
+          else if constexpr (std::is_same_v<T, std::string>)
+            return fmt::format("{}:{}", v.size(), v);
+          else if constexpr (std::is_same_v<T, std::vector<int64_t>> || std::is_same_v<T, std::vector<float>>)
+            return fmt::format("[{}]", fmt::join(v, ","));
+          else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+            std::string list;
+            for (const std::string& item : v) list += fmt::format("{}:{},", item.size(), item);
+            return list;
+          } else
+            return "";
+        },
+        value);
+  }
+  for (const auto& [name, text] : attributes) key += fmt::format("|{}={}", name, text);
+  return key;
+}
+
+}  // namespace
+
+Result<int> MergeEqual(Rewriter& r, const std::function<void(std::string)>& explain) {
+  Graph& graph = r.graph();
+  std::map<std::string, size_t> first;
+  int changes = 0;
+  for (size_t n = 0; n < r.nodes(); ++n) {
+    if (r.removed(n)) continue;
+    const std::string key = KeyOf(r.node(n));
+    if (key.empty()) continue;
+    const auto [it, fresh] = first.emplace(key, n);
+    if (fresh) continue;
+    const Node node = r.node(n);
+    bool output = false;
+    for (const ValueId id : graph.outputs) output |= id == node.outputs[0];
+    if (output) continue;  // it keeps its name
+    r.Replace(node.outputs[0], r.node(it->second).outputs[0]);
+    r.Remove(r.node(n));
+    explain(node.Label() + " is the same as " + r.node(it->second).Label());
+    ++changes;
+  }
+  return changes;
+}
+
+}  // namespace celer::graph

@@ -1,0 +1,195 @@
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "core/suggest.h"
+#include "graph/passes/pass.h"
+
+namespace celer::graph {
+namespace {
+
+constexpr Pass kPasses[] = {
+    {"fold-constants", "compute ahead what depends on constants alone", FoldConstants},
+    {"remove-identities", "leave out Identity, Dropout, and casts, moves and pads that change nothing",
+     RemoveIdentities},
+    {"cancel-moves", "join transposes, and reshapes, that follow each other", CancelMoves},
+    {"fuse-batch-norm", "scale a convolution's weights instead of its output", FuseBatchNorm},
+    {"fuse-pad", "let a convolution pad its input itself", FusePad},
+    {"recover-gelu", "find GELU in the arithmetic that exporters write for it", RecoverGelu},
+    {"recover-layer-norm", "find layer normalization likewise", RecoverLayerNorm},
+    {"fuse-activation", "let a convolution add and apply functions itself", FuseActivation, false},
+    {"merge-equal", "compute the same thing once", MergeEqual},
+};
+constexpr int kMostRounds = 20;
+
+}  // namespace
+
+std::span<const Pass> Passes() {
+  return kPasses;
+}
+
+Result<std::vector<PassReport>> Optimize(Graph* graph, const OptimizeOptions& options) {
+  std::vector<std::string> names;
+  for (const Pass& pass : kPasses) names.emplace_back(pass.name);
+  for (const std::string& name : options.without)
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      return Error::Invalid("there is no pass '", name, "'", DidYouMean(name, names));
+  std::vector<PassReport> reports;
+  for (const Pass& pass : kPasses) reports.push_back({.name = pass.name});
+  bool changed = true;
+  for (int round = 0; changed && round < kMostRounds; ++round) {
+    changed = false;
+    for (size_t i = 0; i < std::size(kPasses); ++i) {
+      if (std::find(options.without.begin(), options.without.end(), kPasses[i].name) != options.without.end())
+        continue;
+      if (options.portable && !kPasses[i].portable) continue;
+      const auto begin = std::chrono::steady_clock::now();
+      Rewriter rewriter(graph);
+      PassReport& report = reports[i];
+      CELER_ASSIGN(const int changes, kPasses[i].run(rewriter, [&](std::string note) {
+        report.notes.push_back(std::move(note));
+      }));
+      if (changes > 0) {
+        CELER_RETURN_IF_ERROR(rewriter.Finish());
+        if (const Status sound = Verify(*graph); !sound)
+          return sound.error().WithContext("after the pass " + std::string(kPasses[i].name));
+      }
+      report.changes += changes;
+      report.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      changed |= changes > 0;
+    }
+  }
+  return reports;
+}
+
+Rewriter::Rewriter(Graph* graph) : graph_(*graph) {
+  Recount();
+}
+
+void Rewriter::Recount() {
+  maker_.assign(graph_.values.size(), -1);
+  readers_.assign(graph_.values.size(), 0);
+  for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+    if (removed(n)) continue;
+    for (const ValueId id : graph_.nodes[n].outputs)
+      if (id != kNoValue) maker_[static_cast<size_t>(id)] = static_cast<int>(n);
+    for (const ValueId id : graph_.Reads(graph_.nodes[n])) ++readers_[static_cast<size_t>(id)];
+  }
+  for (const ValueId id : graph_.outputs) ++readers_[static_cast<size_t>(id)];
+}
+
+Node* Rewriter::MadeBy(ValueId value, std::string_view op) {
+  const int maker = MakerOf(value);
+  if (maker < 0) return nullptr;
+  Node& made = graph_.nodes[static_cast<size_t>(maker)];
+  return made.op == op && made.domain.empty() ? &made : nullptr;
+}
+
+Node* Rewriter::OnlyFor(ValueId value, std::string_view op) {
+  return Readers(value) == 1 ? MadeBy(value, op) : nullptr;
+}
+
+const Constant* Rewriter::ConstantOf(ValueId value) const {
+  if (value == kNoValue || !graph_.value(value).constant) return nullptr;
+  return &*graph_.value(value).constant;
+}
+
+std::optional<double> Rewriter::Scalar(ValueId value) const {
+  const Constant* const constant = ConstantOf(value);
+  if (!constant || constant->shape.elements() != 1) return std::nullopt;
+  if (constant->dtype == DType::kF32) {
+    float number;
+    std::memcpy(&number, constant->bytes.data(), sizeof(number));
+    return double{number};
+  }
+  if (constant->dtype == DType::kF64) {
+    double number;
+    std::memcpy(&number, constant->bytes.data(), sizeof(number));
+    return number;
+  }
+  if (constant->dtype == DType::kI64) {
+    int64_t number;
+    std::memcpy(&number, constant->bytes.data(), sizeof(number));
+    return static_cast<double>(number);
+  }
+  return std::nullopt;
+}
+
+std::optional<int64_t> Rewriter::RankOf(ValueId value) const {
+  if (value == kNoValue || !graph_.value(value).type.shape) return std::nullopt;
+  return static_cast<int64_t>(graph_.value(value).type.shape->size());
+}
+
+void Rewriter::Replace(ValueId from, ValueId to) {
+  for (Node& one : graph_.nodes) {
+    for (ValueId& id : one.inputs)
+      if (id == from) id = to;
+    for (const auto& subgraph : one.Subgraphs())
+      for (Capture& capture : subgraph->captures)
+        if (capture.outer == from) capture.outer = to;
+  }
+  for (ValueId& id : graph_.outputs)
+    if (id == from) id = to;
+  Recount();
+}
+
+void Rewriter::Remove(Node& one) {
+  one = {};
+  Recount();
+}
+
+ValueId Rewriter::AddConstant(std::string name, Constant constant) {
+  const ValueId id = graph_.AddConstant(std::move(name), std::move(constant));
+  maker_.resize(graph_.values.size(), -1);
+  readers_.resize(graph_.values.size(), 0);
+  return id;
+}
+
+ValueId Rewriter::AddFloats(std::string name, const std::vector<int64_t>& dims,
+                            const std::vector<float>& numbers) {
+  auto copy = std::make_shared<std::vector<float>>(numbers);
+  const auto bytes = std::as_bytes(std::span<const float>(*copy));
+  return AddConstant(std::move(name), {DType::kF32, Shape(dims), bytes, std::move(copy)});
+}
+
+ValueId Rewriter::AddInts(std::string name, const std::vector<int64_t>& numbers) {
+  auto copy = std::make_shared<std::vector<int64_t>>(numbers);
+  const auto bytes = std::as_bytes(std::span<const int64_t>(*copy));
+  return AddConstant(std::move(name),
+                     {DType::kI64, Shape({static_cast<int64_t>(numbers.size())}), bytes, std::move(copy)});
+}
+
+Node& Rewriter::Add(Node one, const std::string& output) {
+  Node& added = graph_.AddNode(std::move(one), std::span(&output, 1));
+  Recount();
+  return added;
+}
+
+Status Rewriter::Finish() {
+  // Readers come behind makers once sorted, so one walk from the end finds all that is dead.
+  std::erase_if(graph_.nodes, [](const Node& one) { return one.op.empty(); });
+  CELER_RETURN_IF_ERROR(graph_.Sort());
+  std::vector<int> reads(graph_.values.size(), 0);
+  for (const ValueId id : graph_.outputs) ++reads[static_cast<size_t>(id)];
+  for (size_t n = graph_.nodes.size(); n-- > 0;) {
+    Node& one = graph_.nodes[n];
+    bool wanted = false;
+    for (const ValueId id : one.outputs) wanted |= id != kNoValue && reads[static_cast<size_t>(id)] > 0;
+    if (wanted)
+      for (const ValueId id : graph_.Reads(one)) ++reads[static_cast<size_t>(id)];
+    else
+      one.op.clear();
+  }
+  std::erase_if(graph_.nodes, [](const Node& one) { return one.op.empty(); });
+  Recount();
+  return {};
+}
+
+std::vector<float> FloatsOf(const Constant& constant) {
+  if (constant.dtype != DType::kF32) return {};
+  std::vector<float> out(constant.bytes.size() / sizeof(float));
+  std::memcpy(out.data(), constant.bytes.data(), out.size() * sizeof(float));
+  return out;
+}
+
+}  // namespace celer::graph

@@ -1,0 +1,192 @@
+#include "io/npy.h"
+
+#include <array>
+#include <cstring>
+#include <optional>
+
+#include "core/safe_math.h"
+#include "io/atomic_file.h"
+#include "io/mapped_file.h"
+#include "io/printable.h"
+
+namespace celer {
+namespace {
+
+struct NpyType {
+  const char* descr;
+  DType dtype;
+};
+constexpr NpyType kNpyTypes[] = {{"<f4", DType::kF32}, {"<f8", DType::kF64}, {"<f2", DType::kF16},
+                                 {"|i1", DType::kI8},  {"|u1", DType::kU8},  {"<i2", DType::kI16},
+                                 {"<u2", DType::kU16}, {"<i4", DType::kI32}, {"<u4", DType::kU32},
+                                 {"<i8", DType::kI64}, {"<u8", DType::kU64}, {"|b1", DType::kBool}};
+
+constexpr std::string_view kNpyMagic = "\x93NUMPY";
+
+// The text behind 'key': of the header, which is a Python dictionary that NumPy writes in one way only.
+std::optional<std::string_view> NpyField(std::string_view header, std::string_view key) {
+  const size_t at = header.find("'" + std::string(key) + "':");
+  if (at == std::string_view::npos) return std::nullopt;
+  header.remove_prefix(at + key.size() + 3);
+  while (!header.empty() && header[0] == ' ') header.remove_prefix(1);
+  const size_t end = header.starts_with("(") ? header.find(')') : header.find_first_of(",}");
+  return header.substr(0, end);
+}
+
+Result<std::string> NpyHeader(const NpzEntry& entry) {
+  const char* descr = nullptr;
+  for (const NpyType& type : kNpyTypes)
+    if (type.dtype == entry.dtype) descr = type.descr;
+  if (!descr)
+    return Error::Unsupported("NumPy has no type for ", Name(entry.dtype), " of '", Printable(entry.name),
+                              "'");
+  std::string dict = std::string("{'descr': '") + descr + "', 'fortran_order': False, 'shape': (";
+  for (const int64_t dim : entry.shape.dims()) dict += std::to_string(dim) + ", ";
+  if (entry.shape.rank() > 1) dict.resize(dict.size() - 2);
+  if (entry.shape.rank() == 1) dict.resize(dict.size() - 1);
+  dict += "), }";
+  while ((10 + dict.size() + 1) % 64 != 0) dict += ' ';
+  dict += '\n';
+  const auto size = static_cast<uint16_t>(dict.size());
+  return std::string(kNpyMagic) + std::string("\1\0", 2) + static_cast<char>(size & 255) +
+         static_cast<char>(size >> 8) + dict;
+}
+
+uint32_t NpyCrc32(uint32_t crc, std::span<const std::byte> bytes) {
+  static const auto table = [] {
+    std::array<uint32_t, 256> out{};
+    for (uint32_t i = 0; i < 256; ++i) {
+      uint32_t c = i;
+      for (int k = 0; k < 8; ++k) c = c & 1 ? 0xEDB88320u ^ (c >> 1) : c >> 1;
+      out[i] = c;
+    }
+    return out;
+  }();
+  crc = ~crc;
+  for (const std::byte b : bytes) crc = table[(crc ^ static_cast<uint32_t>(b)) & 255] ^ (crc >> 8);
+  return ~crc;
+}
+
+template <class T>
+void NpyAppend(std::string& out, T value) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+}  // namespace
+
+Result<NpyArray> ParseNpy(std::span<const std::byte> bytes, const std::string& source) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (!text.starts_with(kNpyMagic) || text.size() < 12)
+    return Error::Corrupt(source, ": is not a .npy file; numpy.save() makes one");
+  const bool short_length = text[6] == 1;
+  size_t length = 0;
+  for (size_t i = 0; i < (short_length ? 2u : 4u); ++i)
+    length |= size_t{static_cast<uint8_t>(text[8 + i])} << 8 * i;
+  const size_t begin = short_length ? 10 : 12;
+  if (length > text.size() - begin) return Error::Corrupt(source, ": its header leads out of the file");
+  const std::string_view header = text.substr(begin, length);
+  const auto descr = NpyField(header, "descr"), order = NpyField(header, "fortran_order"),
+             shape = NpyField(header, "shape");
+  if (!descr || !order || !shape || shape->empty() || (*shape)[0] != '(')
+    return Error::Corrupt(source, ": its header is not one that NumPy writes");
+  NpyArray out;
+  const NpyType* type = nullptr;
+  for (const NpyType& row : kNpyTypes)
+    if (*descr == "'" + std::string(row.descr) + "'") type = &row;
+  if (!type)
+    return Error::Unsupported(source, ": elements of ", Printable(*descr),
+                              "; little-endian numbers and booleans are read");
+  if (*order != "False")
+    return Error::Unsupported(source, ": is in Fortran order; save numpy.ascontiguousarray(x)");
+  std::vector<int64_t> dims;
+  int64_t number = -1;
+  for (const char c : *shape) {
+    if (c >= '0' && c <= '9') {
+      const auto next = CheckedMul(number < 0 ? 0 : number, 10);
+      if (!next || *next > INT64_MAX - 9) return Error::Corrupt(source, ": a dimension that is too large");
+      number = *next + (c - '0');
+    } else if (number >= 0) {
+      dims.push_back(number);
+      number = -1;
+    }
+  }
+  if (number >= 0) dims.push_back(number);
+  if (dims.size() > Shape::kMaxRank) return Error::Unsupported(source, ": has ", dims.size(), " dimensions");
+  out.dtype = type->dtype;
+  out.shape = Shape(std::span<const int64_t>(dims));
+  const auto elements = out.shape.elements();
+  const auto size = elements ? BytesFor(out.dtype, *elements) : std::nullopt;
+  const std::span<const std::byte> data = bytes.subspan(begin + length);
+  if (!size || static_cast<size_t>(*size) != data.size())
+    return Error::Corrupt(source, ": ", data.size(), " bytes of data for ", out.shape.ToString(), " of ",
+                          Name(out.dtype));
+  out.bytes.assign(data.begin(), data.end());
+  return out;
+}
+
+Result<NpyArray> ReadNpy(const std::filesystem::path& path) {
+  CELER_ASSIGN(const MappedFile file, MappedFile::Open(path));
+  return ParseNpy(file.bytes(), path.string());
+}
+
+Status WriteNpy(const std::filesystem::path& path, const NpzEntry& entry) {
+  CELER_ASSIGN(const std::string header, NpyHeader(entry));
+  CELER_ASSIGN(AtomicFile file, AtomicFile::Create(path));
+  CELER_RETURN_IF_ERROR(file.Write(std::string_view(header)));
+  CELER_RETURN_IF_ERROR(file.Write(entry.bytes));
+  return file.Commit();
+}
+
+// Sizes beyond 4 GiB would need zip64; such outputs are refused rather than written wrongly.
+Status WriteNpz(const std::filesystem::path& path, std::span<const NpzEntry> entries) {
+  CELER_ASSIGN(AtomicFile file, AtomicFile::Create(path));
+  std::string directory;
+  uint64_t offset = 0;
+  for (const NpzEntry& entry : entries) {
+    CELER_ASSIGN(const std::string header, NpyHeader(entry));
+    const uint64_t size = header.size() + entry.bytes.size();
+    if (offset + size > 0xFFFF0000u)
+      return Error::Unsupported(path.string(), ": an .npz of more than 4 GiB; write fewer outputs");
+    const uint32_t crc = NpyCrc32(NpyCrc32(0, std::as_bytes(std::span(header))), entry.bytes);
+    const std::string name = entry.name + ".npy";
+    std::string common;
+    NpyAppend<uint16_t>(common, 20);          // version needed
+    NpyAppend<uint16_t>(common, 0x800);       // names are UTF-8
+    NpyAppend<uint16_t>(common, 0);           // stored
+    NpyAppend<uint32_t>(common, 0x00210000);  // 1980-01-01: the same file for the same data
+    NpyAppend<uint32_t>(common, crc);
+    NpyAppend<uint32_t>(common, static_cast<uint32_t>(size));
+    NpyAppend<uint32_t>(common, static_cast<uint32_t>(size));
+    NpyAppend<uint16_t>(common, static_cast<uint16_t>(name.size()));
+    NpyAppend<uint16_t>(common, 0);
+    std::string local;
+    NpyAppend<uint32_t>(local, 0x04034b50);
+    local += common + name;
+    NpyAppend<uint32_t>(directory, 0x02014b50);
+    NpyAppend<uint16_t>(directory, 20);
+    directory += common;
+    NpyAppend<uint16_t>(directory, 0);
+    NpyAppend<uint16_t>(directory, 0);
+    NpyAppend<uint16_t>(directory, 0);
+    NpyAppend<uint32_t>(directory, 0);
+    NpyAppend<uint32_t>(directory, static_cast<uint32_t>(offset));
+    directory += name;
+    CELER_RETURN_IF_ERROR(file.Write(std::string_view(local)));
+    CELER_RETURN_IF_ERROR(file.Write(std::string_view(header)));
+    CELER_RETURN_IF_ERROR(file.Write(entry.bytes));
+    offset += local.size() + size;
+  }
+  std::string end;
+  NpyAppend<uint32_t>(end, 0x06054b50);
+  NpyAppend<uint32_t>(end, 0);
+  NpyAppend<uint16_t>(end, static_cast<uint16_t>(entries.size()));
+  NpyAppend<uint16_t>(end, static_cast<uint16_t>(entries.size()));
+  NpyAppend<uint32_t>(end, static_cast<uint32_t>(directory.size()));
+  NpyAppend<uint32_t>(end, static_cast<uint32_t>(offset));
+  NpyAppend<uint16_t>(end, 0);
+  CELER_RETURN_IF_ERROR(file.Write(std::string_view(directory)));
+  CELER_RETURN_IF_ERROR(file.Write(std::string_view(end)));
+  return file.Commit();
+}
+
+}  // namespace celer

@@ -1,0 +1,37 @@
+// NumPy's files: .npy with one array, .npz with several by name (a zip whose entries are stored, not
+// compressed).
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/result.h"
+#include "core/shape.h"
+
+namespace celer {
+
+struct NpyArray {
+  DType dtype = DType::kF32;
+  Shape shape;
+  std::vector<std::byte> bytes;  // row-major
+};
+
+// Little-endian arrays of numbers and booleans, in C order.
+Result<NpyArray> ReadNpy(const std::filesystem::path& path);
+Result<NpyArray> ParseNpy(std::span<const std::byte> bytes, const std::string& source);
+
+struct NpzEntry {
+  std::string name;  // without .npy
+  DType dtype = DType::kF32;
+  Shape shape;
+  std::span<const std::byte> bytes;
+};
+// bf16 and fp8, which NumPy does not have, are refused.
+Status WriteNpz(const std::filesystem::path& path, std::span<const NpzEntry> entries);
+Status WriteNpy(const std::filesystem::path& path, const NpzEntry& entry);
+
+}  // namespace celer

@@ -1,0 +1,60 @@
+// How the tokens of a batch become launches of attention_unit_kernel.cuh.
+#include "kernels/attention/cuda/attention_cuda.h"
+
+#include <algorithm>
+
+#include "kernels/attention/cuda/attention_unit_kernel.cuh"
+
+namespace celer::cuda {
+namespace attention {
+
+namespace {
+
+// The splits of a sequence have to be joined through memory, so where there is enough work sequences are
+// split later. Up to four tokens are one kind of batch, five to eight another.
+int LeastBlocks(int tokens, int columns) {
+  if (FewUnits(tokens, columns)) return 8;
+  const int work = (tokens <= 4 ? 1 : std::max(tokens, 8)) * columns;
+  return work < 256 ? 32 : work < 1024 ? 64 : 128;
+}
+
+cudaError_t LaunchSome(const DeviceAttentionArgs& a, const Bunches& b, cudaStream_t stream) {
+  return WithKvType(a.kv.dtype, cudaErrorInvalidValue,
+                    [&]<DType kType>() { return LaunchType<kType>(a, b, stream); });
+}
+
+}  // namespace
+}  // namespace attention
+
+int AttentionSplits(int heads, int kv_heads) {
+  // One sequence alone gives every multiprocessor four blocks, or two where each column would have many
+  // splits.
+  const int columns = attention::BunchesOf(heads, kv_heads).columns;
+  const int each = attention::FewColumns(columns) ? 2 : 4;
+  return std::clamp(each * Multiprocessors() / columns, 1, attention::kMostSplits);
+}
+
+int64_t AttentionPartialFloats(int64_t tokens, int heads, int kv_heads, int padded_dim) {
+  const attention::Bunches b = attention::BunchesOf(heads, kv_heads);
+  return static_cast<int64_t>(AttentionTokens(tokens)) * b.columns * AttentionSplits(heads, kv_heads) *
+         b.at_once * (padded_dim + 4);
+}
+
+cudaError_t LaunchAttention(const DeviceAttentionArgs& args, cudaStream_t stream) {
+  const attention::Bunches b = attention::BunchesOf(args.heads, args.kv.kv_heads);
+  const int64_t width = static_cast<int64_t>(args.heads) * args.kv.head_dim;
+  if (args.wgmma.data && args.batch.count > kAttentionTokens) return cudaErrorInvalidValue;
+  for (int first = 0; first < args.batch.count; first += kAttentionTokens) {
+    DeviceAttentionArgs some = args;
+    some.least_blocks = attention::LeastBlocks(args.batch.count, b.columns);
+    some.batch.count = std::min(kAttentionTokens, args.batch.count - first);
+    some.batch.positions += first;
+    some.batch.sequence += first;
+    some.q += first * width;
+    some.out += first * width;
+    if (const cudaError_t code = attention::LaunchSome(some, b, stream); code != cudaSuccess) return code;
+  }
+  return cudaSuccess;
+}
+
+}  // namespace celer::cuda

@@ -1,0 +1,622 @@
+// One unit of attention, for two warps: some query heads of one token over a run of its KV blocks.
+//
+// The tensor cores do it, whatever the number of queries: 16 keys times 8 columns cost what one column costs.
+// A query takes two columns, a 16-bit part and what it left out, and so does its row of weights, so that
+// little more than f32 rounding is lost. The order of the dimensions inside a product is free as long as both
+// sides agree, so a lane takes 16 bytes at a time as memory holds them. Every warp copies its blocks to
+// shared memory a few ahead, in whole lines, and no other warp waits for it.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include <type_traits>
+
+#include "kernels/attention/cuda/attention_cuda.h"
+#include "kernels/cuda/formats.h"
+#include "kernels/cuda/launch.cuh"
+
+namespace celer::cuda::attention {
+
+constexpr int kWarps = 2;
+constexpr int kThreads = kWarps * 32;
+constexpr int kMostSplits = 64;
+// Bytes of a warp's blocks in shared memory, about: four blocks of threads run at once, or two with a deep
+// ring.
+constexpr int kStageLimit = 24 * 1024;
+
+// ---- element types: what memory holds, and the 16-bit type that is multiplied
+
+// clang-format off
+template <DType kType> struct KvElement;
+template <> struct KvElement<DType::kF16> { using Type = __half; };
+template <> struct KvElement<DType::kBf16> { using Type = __nv_bfloat16; };
+template <> struct KvElement<DType::kI8> { using Type = int8_t; };
+template <> struct KvElement<DType::kFp8E4M3> { using Type = __nv_fp8_e4m3; };
+// clang-format on
+template <DType kType>
+using KvElementOf = typename KvElement<kType>::Type;
+
+template <class T>
+constexpr bool kNarrow = sizeof(T) == 1;  // i8 and fp8 become f16, without loss
+template <class T>
+using Factor = std::conditional_t<std::is_same_v<T, __nv_bfloat16>, __nv_bfloat16, __half>;
+// Weights of values with a scale are multiplied with it, and with this to stay clear of the small end of f16.
+constexpr float kScaleUp = 128;
+
+template <class F>
+__device__ __forceinline__ uint32_t PackFactors(float low, float high) {
+  if constexpr (std::is_same_v<F, __half>) {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return reinterpret_cast<const uint32_t&>(pair);
+  } else {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return reinterpret_cast<const uint32_t&>(pair);
+  }
+}
+template <class F>
+__device__ __forceinline__ float2 UnpackFactors(uint32_t pair) {
+  if constexpr (std::is_same_v<F, __half>)
+    return __half22float2(reinterpret_cast<const __half2&>(pair));
+  else
+    return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+}
+// What the 16-bit parts of two numbers left out.
+template <class F>
+__device__ __forceinline__ uint32_t PackRest(float low, float high, uint32_t packed) {
+  const float2 taken = UnpackFactors<F>(packed);
+  return PackFactors<F>(low - taken.x, high - taken.y);
+}
+
+template <class F>
+__device__ __forceinline__ void Mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                    uint32_t b0, uint32_t b1) {
+  if constexpr (std::is_same_v<F, __half>)
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  else
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// 8 x 8 numbers of 16 bits, of which lane 4g + t holds (g, 2t) and (g, 2t + 1), with rows and columns
+// exchanged.
+__device__ __forceinline__ uint32_t Transpose(uint32_t v) {
+  uint32_t out;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(v));
+  return out;
+}
+
+// Four bytes, two halves each: elements 0 and 1, and 2 and 3. For i8 the bytes have 128 added (as unsigned).
+template <class T>
+__device__ __forceinline__ uint2 Widen(uint32_t bytes) {
+  if constexpr (std::is_same_v<T, int8_t>) {
+    // 0x6400 | b is the f16 number 1024 + b.
+    const uint32_t low = __byte_perm(bytes, 0x64646464u, 0x4140),
+                   high = __byte_perm(bytes, 0x64646464u, 0x4342);
+    const __half2 offset = __float2half2_rn(1152.0f);
+    const __half2 a = __hsub2(reinterpret_cast<const __half2&>(low), offset);
+    const __half2 b = __hsub2(reinterpret_cast<const __half2&>(high), offset);
+    return make_uint2(reinterpret_cast<const uint32_t&>(a), reinterpret_cast<const uint32_t&>(b));
+  } else {
+    const __half2_raw a =
+        __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(bytes & 0xffffu), __NV_E4M3);
+    const __half2_raw b =
+        __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(bytes >> 16), __NV_E4M3);
+    return make_uint2(a.x | static_cast<uint32_t>(a.y) << 16, b.x | static_cast<uint32_t>(b.y) << 16);
+  }
+}
+template <class T>
+__device__ __forceinline__ uint32_t Biased(uint32_t bytes) {
+  return std::is_same_v<T, int8_t> ? bytes ^ 0x80808080u : bytes;
+}
+
+// ---- shared memory
+
+template <int kBytes>
+__device__ __forceinline__ void AsyncCopy(uint32_t to, const std::byte* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(kBytes) : "memory");
+}
+__device__ __forceinline__ void CommitCopies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int kPending>
+__device__ __forceinline__ void AwaitCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+template <int kWords>
+struct Words {
+  uint32_t w[kWords];
+};
+__device__ __forceinline__ void LoadWords(Words<4>& p, uint32_t from) {
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(p.w[0]), "=r"(p.w[1]), "=r"(p.w[2]), "=r"(p.w[3])
+               : "r"(from));
+}
+__device__ __forceinline__ void LoadWords(Words<2>& p, uint32_t from) {
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(p.w[0]), "=r"(p.w[1]) : "r"(from));
+}
+__device__ __forceinline__ void LoadWords(Words<1>& p, uint32_t from) {
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(p.w[0]) : "r"(from));
+}
+
+// ---- which keys
+
+struct Span {
+  int first, position;  // keys, both included
+  int first_block, blocks, per_split, active;
+};
+// Splits depend on the sequence's own length, and on what LeastBlocks() makes of the batch.
+__device__ __forceinline__ Span KeysOf(const DeviceAttentionArgs& a, int token, int splits) {
+  Span s;
+  s.position = __ldcg(a.batch.positions + token);
+  s.first = a.window > 0 ? max(0, s.position - a.window + 1) : 0;
+  s.first_block = s.first / kKvBlock;
+  s.blocks = s.position / kKvBlock + 1 - s.first_block;
+  const int most = max(a.least_blocks, (s.blocks + splits - 1) / splits);
+  const int count = (s.blocks + most - 1) / most;  // of equal size
+  s.per_split = (s.blocks + count - 1) / count;
+  s.active = (s.blocks + s.per_split - 1) / s.per_split;
+  return s;
+}
+
+struct Shared {
+  float m[kWarps][8], l[kWarps][8];
+  float weight[8][kMostSplits];
+  bool last;
+};
+
+// D: 64, 128 or 256, at least head_dim. kMany: 5 to 8 queries, whose two parts are multiplied one after the
+// other; else up to 4 in columns 0 .. 3, and what their 16-bit parts left out in columns 4 .. 7.
+// Fragments: lane 4g + t holds rows g and g + 8 of A and of the sums, columns 2t and 2t + 1 of the sums, and
+// column g of B.
+template <class T, int D, bool kMany, bool kDeep>
+struct Worker {
+  using F = Factor<T>;
+  static constexpr int kBytes = sizeof(T);
+  static constexpr int kRowBytes = D * kBytes;
+  // K: lane 4g + t takes the t-th 16 bytes of each 64 of keys g and g + 8.
+  static constexpr int kSections = kRowBytes / 64;
+  static constexpr int kElements = 16 / kBytes;  // of 16 bytes
+  static constexpr int kSteps = kElements / 4;   // products of 16 dimensions that 16 bytes take part in
+  // V: lane 4g + t takes the g-th kVBytes of each eight of keys 2t, 2t + 1, 2t + 8 and 2t + 9.
+  static constexpr int kVBytes = kRowBytes / 8 < 16 ? kRowBytes / 8 : 16;
+  static constexpr int kVElements = kVBytes / kBytes;
+  static constexpr int kVLoads = kRowBytes / 8 / kVBytes;
+  static constexpr int kQParts = kMany ? 2 : 1;
+  // A block of keys and values in shared memory: rows of K, rows of V, scales. Its 16-byte vectors are moved
+  // within their row so that the eight lanes that read at once find them in different banks: lanes of two
+  // keys in K, of two vectors and four keys in V.
+  static constexpr int kVectors = kRowBytes / 16;
+  static __device__ __forceinline__ int MoveK(int row) { return (row & 1) << 2 & (kVectors - 1); }
+  static __device__ __forceinline__ int MoveV(int row) { return (row >> 1 & 3) << 1 & (kVectors - 1); }
+  static constexpr bool kScaled = std::is_same_v<T, int8_t>;
+  static constexpr int kVAt = kKvBlock * kRowBytes, kScalesAt = 2 * kVAt;
+  static constexpr int kStageBytes = kScalesAt + (kScaled ? 2 * kKvBlock * 4 : 0);
+  static constexpr int kFit = (kDeep ? 2 : 1) * kStageLimit / kStageBytes;
+  static constexpr int kStages = kFit < 2 ? 2 : kFit > 8 ? 8 : kFit;
+  static constexpr int kWarpBytes = kStages * kStageBytes, kRingBytes = kWarps * kWarpBytes;
+
+  uint32_t q[kQParts][kSections * kSteps][2];
+  float o[D / 16][4];
+  float m[2], l[2];  // of this lane's two columns
+
+  __device__ __forceinline__ void Start(const DeviceAttentionArgs& a, int token, int first_head, int count,
+                                        int lane) {
+    const int g = lane / 4, t = lane % 4;
+    const float scale = a.scale * 1.4426950408889634f;
+    const int query = kMany ? g : g % 4;
+    const float* from = a.q + (static_cast<int64_t>(token) * a.heads + first_head + query) * a.kv.head_dim;
+    const bool whole = a.kv.head_dim % 4 == 0;
+#pragma unroll
+    for (int s = 0; s < kSections; ++s)
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) {
+        const int dim = s * 4 * kElements + t * kElements + i * 4;
+        float of_q[4] = {0, 0, 0, 0};
+        if (query < count) {
+          if (whole) {
+            if (dim < a.kv.head_dim) {
+              const float4 four = __ldcg(reinterpret_cast<const float4*>(from + dim));
+              of_q[0] = four.x, of_q[1] = four.y, of_q[2] = four.z, of_q[3] = four.w;
+            }
+          } else {
+#pragma unroll
+            for (int e = 0; e < 4; ++e)
+              if (dim + e < a.kv.head_dim) of_q[e] = __ldcg(from + dim + e);
+          }
+        }
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const float low = of_q[2 * h] * scale, high = of_q[2 * h + 1] * scale;
+          const uint32_t top = PackFactors<F>(low, high), rest = PackRest<F>(low, high, top);
+          if constexpr (kMany) {
+            q[0][s * kSteps + i][h] = top;
+            q[1][s * kSteps + i][h] = rest;
+          } else {
+            q[0][s * kSteps + i][h] = g < 4 ? top : rest;
+          }
+        }
+      }
+#pragma unroll
+    for (int i = 0; i < D / 16; ++i) o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0;
+    m[0] = m[1] = -INFINITY;
+    l[0] = l[1] = 0;
+  }
+
+  // Starts to copy a block; `k` and `v` are where this head's part of it begins, `to` is this warp's. Behind
+  // the end of a row comes its last vector, which meets zeros in q, or makes dimensions that are never read.
+  static __device__ __forceinline__ void Copy(uint32_t to, const std::byte* k, const std::byte* v,
+                                              int row_bytes, int lane) {
+    const int vector = lane % kVectors, from = min(vector * 16, row_bytes - 16);
+    constexpr int kRowsAtOnce = 32 / kVectors;
+#pragma unroll
+    for (int first = 0; first < kKvBlock; first += kRowsAtOnce) {
+      const int row = first + lane / kVectors;
+      AsyncCopy<16>(to + row * kRowBytes + (vector ^ MoveK(row)) * 16, k + row * row_bytes + from);
+    }
+#pragma unroll
+    for (int first = 0; first < kKvBlock; first += kRowsAtOnce) {
+      const int row = first + lane / kVectors;
+      AsyncCopy<16>(to + kVAt + row * kRowBytes + (vector ^ MoveV(row)) * 16, v + row * row_bytes + from);
+    }
+    if constexpr (kScaled)
+      if (lane < 8)
+        AsyncCopy<16>(to + kScalesAt + lane * 16, (lane < 4 ? k : v) + kKvBlock * row_bytes + lane % 4 * 16);
+  }
+  // Of keys g and g + 8; `which` is 0 for K and 1 for V.
+  static __device__ __forceinline__ float2 Scales(uint32_t stage, int lane, int which) {
+    Words<1> s[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      LoadWords(s[r], stage + kScalesAt + (which * kKvBlock + lane / 4 + 8 * r) * 4);
+    return make_float2(__uint_as_float(s[0].w[0]), __uint_as_float(s[1].w[0]));
+  }
+
+  // 16 keys times 8 columns.
+  __device__ __forceinline__ void MultiplyK(uint32_t stage, int lane, float (&s)[4]) const {
+    float part[2][4] = {};  // two chains of products, for their latency
+#pragma unroll
+    for (int i = 0; i < kSections; ++i) {
+      Words<4> k[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        LoadWords(k[r], stage + (lane / 4 + 8 * r) * kRowBytes + ((i * 4 + lane % 4) ^ MoveK(lane / 4)) * 16);
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        uint32_t a[4];
+        if constexpr (kNarrow<T>) {
+          const uint2 top = Widen<T>(Biased<T>(k[0].w[step])), low = Widen<T>(Biased<T>(k[1].w[step]));
+          a[0] = top.x, a[1] = low.x, a[2] = top.y, a[3] = low.y;
+        } else {
+          a[0] = k[0].w[2 * step], a[1] = k[1].w[2 * step];
+          a[2] = k[0].w[2 * step + 1], a[3] = k[1].w[2 * step + 1];
+        }
+        const int at = i * kSteps + step;
+#pragma unroll
+        for (int h = 0; h < kQParts; ++h)
+          Mma<F>(part[(kMany ? h : step) % 2], a[0], a[1], a[2], a[3], q[h][at][0], q[h][at][1]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) s[i] = part[0][i] + part[1][i];
+    FinishScores(stage, lane, s);
+  }
+  // The two parts of a query together, the keys' scales.
+  static __device__ __forceinline__ void FinishScores(uint32_t stage, int lane, float (&s)[4]) {
+    if constexpr (!kMany)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[i] += __shfl_xor_sync(0xffffffffu, s[i], 2);
+    if constexpr (kScaled) {
+      const float2 scale = Scales(stage, lane, 0);
+      s[0] *= scale.x, s[1] *= scale.x, s[2] *= scale.y, s[3] *= scale.y;
+    }
+  }
+
+  // Scores of keys first_key + g and + 8 to weights under the largest so far; what comes back is B.
+  __device__ __forceinline__ void Weigh(uint32_t stage, float (&s)[4], int first_key, const Span& span,
+                                        int lane, uint32_t (&p)[kQParts][2]) {
+    const int g = lane / 4;
+    if (first_key < span.first || first_key + kKvBlock - 1 > span.position)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int key = first_key + g + i / 2 * 8;
+        if (key < span.first || key > span.position) s[i] = -INFINITY;
+      }
+    float top[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      top[i] = fmaxf(s[i], s[i + 2]);
+#pragma unroll
+      for (int apart = 4; apart < 32; apart *= 2)
+        top[i] = fmaxf(top[i], __shfl_xor_sync(0xffffffffu, top[i], apart));
+    }
+    if (__any_sync(0xffffffffu, top[0] > m[0] || top[1] > m[1])) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float next = fmaxf(m[i], top[i]);
+        const float shrink = next == -INFINITY ? 1 : exp2f(m[i] - next);
+        m[i] = next;
+        l[i] *= shrink;
+#pragma unroll
+        for (int n = 0; n < D / 16; ++n) o[n][i] *= shrink, o[n][i + 2] *= shrink;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      s[i] = m[i % 2] == -INFINITY ? 0 : exp2f(s[i] - m[i % 2]);
+      l[i % 2] += s[i];
+    }
+    if constexpr (kScaled) {
+      const float2 scale = Scales(stage, lane, 1);
+      s[0] *= scale.x * kScaleUp, s[1] *= scale.x * kScaleUp;
+      s[2] *= scale.y * kScaleUp, s[3] *= scale.y * kScaleUp;
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const uint32_t part = PackFactors<F>(s[2 * h], s[2 * h + 1]);
+      const uint32_t rest = PackRest<F>(s[2 * h], s[2 * h + 1], part);
+      if constexpr (kMany) {
+        p[0][h] = Transpose(part);
+        p[1][h] = Transpose(rest);
+      } else {
+        p[0][h] = Transpose(lane % 4 < 2 ? part : rest);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void MultiplyV(uint32_t stage, int lane, const uint32_t (&p)[kQParts][2],
+                                            int first_key, const Span& span) {
+    // Rows of keys that do not exist may hold anything.
+    uint32_t exists[4] = {~0u, ~0u, ~0u, ~0u};
+    if (first_key < span.first || first_key + kKvBlock - 1 > span.position)
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const int key = first_key + lane % 4 * 2 + r % 2 + r / 2 * 8;
+        if (key < span.first || key > span.position) exists[r] = 0;
+      }
+#pragma unroll
+    for (int i = 0; i < kVLoads; ++i) {
+      Words<kVBytes / 4> v[4];
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const int row = lane % 4 * 2 + r % 2 + r / 2 * 8, byte = (i * 8 + lane / 4) * kVBytes;
+        LoadWords(v[r], stage + kVAt + row * kRowBytes + (byte / 16 ^ MoveV(row)) * 16 + byte % 16);
+#pragma unroll
+        for (int w = 0; w < kVBytes / 4; ++w) v[r].w[w] = Biased<T>(v[r].w[w] & exists[r]);
+      }
+#pragma unroll
+      for (int w = 0; w < kVBytes / 4; ++w) {
+        const int tile = i * (kVElements / 2) + w * (2 / kBytes);
+        const uint32_t w0 = v[0].w[w], w1 = v[1].w[w], w2 = v[2].w[w], w3 = v[3].w[w];
+        if constexpr (kNarrow<T>) {
+          // Bytes of keys side by side: (2t, 2t + 1) and (2t + 8, 2t + 9) of dimensions 0 .. 3.
+          const uint2 near01 = Widen<T>(__byte_perm(w0, w1, 0x5140)),
+                      near23 = Widen<T>(__byte_perm(w0, w1, 0x7362));
+          const uint2 far01 = Widen<T>(__byte_perm(w2, w3, 0x5140)),
+                      far23 = Widen<T>(__byte_perm(w2, w3, 0x7362));
+#pragma unroll
+          for (int h = 0; h < kQParts; ++h) {
+            Mma<F>(o[tile], near01.x, near01.y, far01.x, far01.y, p[h][0], p[h][1]);
+            Mma<F>(o[tile + 1], near23.x, near23.y, far23.x, far23.y, p[h][0], p[h][1]);
+          }
+        } else {
+          const uint32_t a0 = __byte_perm(w0, w1, 0x5410), a1 = __byte_perm(w0, w1, 0x7632);
+          const uint32_t a2 = __byte_perm(w2, w3, 0x5410), a3 = __byte_perm(w2, w3, 0x7632);
+#pragma unroll
+          for (int h = 0; h < kQParts; ++h) Mma<F>(o[tile], a0, a1, a2, a3, p[h][0], p[h][1]);
+        }
+      }
+    }
+  }
+
+  // To shared memory, by warp: sums of the lanes that hold other keys, and of the two parts.
+  __device__ __forceinline__ void Write(Shared& shared, float* sums, int warp, int lane, int count) {
+    const int g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int apart = 4; apart < 32; apart *= 2) l[i] += __shfl_xor_sync(0xffffffffu, l[i], apart);
+    if constexpr (!kMany)
+#pragma unroll
+      for (int n = 0; n < D / 16; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) o[n][i] += __shfl_xor_sync(0xffffffffu, o[n][i], 2);
+    const float by = kScaled ? 1 / kScaleUp : 1;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int query = 2 * t + i;
+      if (query >= count) continue;  // without kMany there are at most 4
+      if (g == 0) shared.m[warp][query] = m[i], shared.l[warp][query] = l[i];
+#pragma unroll
+      for (int n = 0; n < D / 16; ++n) {
+        constexpr int kTiles = kVElements / 2;  // of one load
+        const int dim = n / kTiles * 8 * kVElements + g * kVElements + n % kTiles * 2;
+        *reinterpret_cast<float2*>(sums + query * D + dim) = make_float2(o[n][i] * by, o[n][i + 2] * by);
+      }
+    }
+  }
+};
+
+__device__ __forceinline__ void StoreResult(const DeviceAttentionArgs& a, int token, int head, int at,
+                                            float value) {
+  if (at >= a.kv.head_dim) return;
+  const int column = head * a.kv.head_dim + at;
+  if (a.wgmma.data)
+    a.wgmma.Store(token, column, value);
+  else
+    a.out[static_cast<int64_t>(token) * a.heads * a.kv.head_dim + column] = value;
+}
+
+// Of a sequence that is split: the block that ends last puts the splits together, in their order. `partial`
+// is where they are, slot_floats apart; `memory` may be overwritten.
+template <class Sync>
+__device__ __forceinline__ void JoinSplits(const DeviceAttentionArgs& a, int at_once, int column, int columns,
+                                           int token, const Span& span, int thread, int first_head, int count,
+                                           int padded, float* partial, int slot_floats, char* memory,
+                                           Shared& shared, const Sync& sync) {
+  const int warp = thread / 32, lane = thread % 32;
+  __threadfence();
+  sync();
+  if (thread == 0) {
+    int32_t* ticket = a.tickets + token * columns + column;
+    shared.last = atomicAdd(ticket, 1) == span.active - 1;
+    if (shared.last) *ticket = 0;
+  }
+  sync();
+  if (!shared.last) return;
+  __threadfence();
+  for (int i = warp; i < count; i += kWarps) {
+    float m[kMostSplits / 32], l[kMostSplits / 32], top = -INFINITY, total = 0;
+#pragma unroll
+    for (int j = 0; j < kMostSplits / 32; ++j) {
+      m[j] = -INFINITY, l[j] = 0;
+      if (lane + 32 * j < span.active) {
+        const float2 two =
+            __ldcg(reinterpret_cast<const float2*>(partial + (lane + 32 * j) * slot_floats + 4 * i));
+        m[j] = two.x, l[j] = two.y;
+      }
+      top = fmaxf(top, m[j]);
+    }
+#pragma unroll
+    for (int apart = 16; apart > 0; apart /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, apart));
+#pragma unroll
+    for (int j = 0; j < kMostSplits / 32; ++j) {
+      m[j] = m[j] == -INFINITY ? 0 : exp2f(m[j] - top);
+      total += l[j] * m[j];
+    }
+#pragma unroll
+    for (int apart = 16; apart > 0; apart /= 2) total += __shfl_xor_sync(0xffffffffu, total, apart);
+#pragma unroll
+    for (int j = 0; j < kMostSplits / 32; ++j) shared.weight[i][lane + 32 * j] = m[j] / total;
+  }
+  sync();
+  // Four dimensions a thread, a share of the splits for each warp.
+  const int items = count * padded / 4, share = (span.active + kWarps - 1) / kWarps;
+  float* sums = reinterpret_cast<float*>(memory);  // [kWarps, count * padded]
+  for (int n = thread; n < items * kWarps; n += kThreads) {
+    const int from = n / items * share, item = n % items, i = item * 4 / padded;
+    const float4* at_item = reinterpret_cast<const float4*>(partial + 4 * at_once) + item;
+    const int until = min(from + share, span.active);
+    float4 sum = make_float4(0, 0, 0, 0);
+    constexpr int kAtOnce = 16;  // one trip to L2 for all of them
+    for (int s = from; s < until; s += kAtOnce) {
+      float4 o[kAtOnce];
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j)
+        if (s + j < until) o[j] = __ldcg(at_item + (s + j) * (slot_floats / 4));
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        if (s + j >= until) break;
+        const float f = shared.weight[i][s + j];
+        sum.x += o[j].x * f, sum.y += o[j].y * f, sum.z += o[j].z * f, sum.w += o[j].w * f;
+      }
+    }
+    reinterpret_cast<float4*>(sums)[n] = sum;
+  }
+  sync();
+  for (int n = thread; n < count * padded; n += kThreads) {
+    const int i = n / padded, e = n % padded;
+    float sum = 0;
+#pragma unroll
+    for (int v = 0; v < kWarps; ++v) sum += sums[v * count * padded + n];
+    StoreResult(a, token, first_head + i, e, sum);
+  }
+}
+
+// `column` of `columns`: kv head and bunch of query heads; `sync` is a barrier of the threads; `memory`
+// has Worker::kRingBytes.
+template <class T, int D, bool kMany, bool kDeep, class Sync>
+__device__ __forceinline__ void Attend(const DeviceAttentionArgs& a, int at_once, int column, int columns,
+                                       int split, int splits, int token, const Span& span, int thread,
+                                       char* memory, Shared& shared, const Sync& sync) {
+  using W = Worker<T, D, kMany, kDeep>;
+  const int group = a.heads / a.kv.kv_heads, batches = columns / a.kv.kv_heads;
+  const int kv_head = column / batches;
+  const int first_head = kv_head * group + column % batches * at_once;
+  const int count = min(at_once, (kv_head + 1) * group - first_head);
+  const int warp = thread / 32, lane = thread % 32;
+
+  const int begin = span.first_block + split * span.per_split;
+  const int end = min(begin + span.per_split, span.first_block + span.blocks);
+  const int mine = (end - begin - warp + kWarps - 1) / kWarps;  // blocks, one warp after the other
+  const int32_t* table = a.batch.block_table +
+                         static_cast<int64_t>(__ldcg(a.batch.sequence + token)) * a.batch.max_blocks + begin +
+                         warp;
+  const int row_bytes = a.kv.row_bytes();
+  const int64_t block_bytes = a.kv.block_bytes(), head_at = static_cast<int64_t>(kv_head) * a.kv.head_bytes();
+
+  const uint32_t ring = static_cast<uint32_t>(__cvta_generic_to_shared(memory)) + warp * W::kWarpBytes;
+  // Block numbers come 32 at a time, one per lane.
+  int ids = 0;
+  const auto copy = [&](int i) {
+    if (i < mine) {
+      if (i % 32 == 0) ids = i + lane < mine ? __ldcg(table + (i + lane) * kWarps) : 0;
+      const int64_t from = head_at + __shfl_sync(0xffffffffu, ids, i % 32) * block_bytes;
+      W::Copy(ring + i % W::kStages * W::kStageBytes, a.kv.k + from, a.kv.v + from, row_bytes, lane);
+    }
+    CommitCopies();
+  };
+  // The kernel in front writes q, and this token's own key and value.
+  const int first_blocks = min(mine, W::kStages - 1);
+  if (!a.decode || begin + warp + (first_blocks - 1) * kWarps >= span.position / kKvBlock) WaitForPrevious();
+  for (int i = 0; i + 1 < W::kStages; ++i) copy(i);
+  WaitForPrevious();
+  W w;
+  w.Start(a, token, first_head, count, lane);
+  for (int i = 0; i < mine; ++i) {
+    AwaitCopies<W::kStages - 2>();
+    __syncwarp();              // all lanes have their part of this block, and are done with the one before,
+    copy(i + W::kStages - 1);  // whose place is taken now
+    const uint32_t stage = ring + i % W::kStages * W::kStageBytes;
+    const int first_key = (begin + warp + i * kWarps) * kKvBlock;
+    float s[4];
+    w.MultiplyK(stage, lane, s);
+    uint32_t p[W::kQParts][2];
+    w.Weigh(stage, s, first_key, span, lane, p);
+    w.MultiplyV(stage, lane, p, first_key, span);
+  }
+  // Results take the place of what this warp has read.
+  const auto sums_of = [&](int v) { return reinterpret_cast<float*>(memory + v * W::kWarpBytes); };
+  __syncwarp();
+  w.Write(shared, sums_of(warp), warp, lane, count);
+  sync();
+
+  const int padded = a.kv.padded_dim;
+  // A split's part: the largest score and the sum of weights of each query, then its weighted sums.
+  const int slot_floats = at_once * (padded + 4);
+  float* partial = a.partial + (static_cast<int64_t>(token) * columns + column) * splits * slot_floats;
+  for (int n = thread; n < count * padded; n += kThreads) {
+    const int i = n / padded, e = n % padded;
+    float top = -INFINITY, l = 0, o = 0;
+#pragma unroll
+    for (int v = 0; v < kWarps; ++v) top = fmaxf(top, shared.m[v][i]);
+#pragma unroll
+    for (int v = 0; v < kWarps; ++v) {
+      const float f = shared.m[v][i] == -INFINITY ? 0 : exp2f(shared.m[v][i] - top);
+      l += shared.l[v][i] * f;
+      o += sums_of(v)[i * D + e] * f;
+    }
+    if (span.active == 1) {
+      StoreResult(a, token, first_head + i, e, o / l);
+    } else {
+      float* to = partial + split * slot_floats;
+      to[4 * at_once + n] = o;
+      if (e == 0) to[4 * i] = top, to[4 * i + 1] = l;
+    }
+  }
+  if (span.active == 1) return;
+
+  JoinSplits(a, at_once, column, columns, token, span, thread, first_head, count, padded, partial,
+             slot_floats, memory, shared, sync);
+}
+
+}  // namespace celer::cuda::attention

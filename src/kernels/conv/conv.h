@@ -1,0 +1,85 @@
+// 2-D convolution of f32 images [batch, channels, h, w], dense, with what follows it: bias, an activation, a
+// residual. Three ways: a product with gathered columns (any convolution; 1x1 without gathering), direct
+// planes (depthwise), and Winograd's F(4x4, 3x3) (3x3, stride 1, where channels and pixels suffice).
+//
+//   const ConvPlan plan = PlanConv(shape);                     // the way, by shape
+//   packed.resize(ConvPackedFloats(plan));                     // once, when the weights are loaded
+//   PackConv(plan, weights, packed.data());
+//   workspace.resize(ConvWorkspaceFloats(plan, pool.size()));  // part of the caller's arena
+//   Conv(plan, {.in = x, .weights = packed.data(), .bias = b, .f = Pointwise::Relu(), .out = y, ...});
+//
+// What PackConv writes depends on the way, the weights' dimensions and the groups, not on the image: for
+// images of other sizes plan again with the same way (PlanConv(shape, plan.way)).
+//
+// Layout: NCHW in and out, so a caller has no layouts to propagate. A tile of a product is eight channels by
+// twelve neighbouring pixels, and Winograd's tiles are neighbours too, so vectors run along pixels
+// everywhere; blocked channels (NCHWc4) would save the packing of columns, a few per cent of the time.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "core/thread_pool.h"
+#include "core/variant.h"
+#include "kernels/conv/conv_kernels.h"
+#include "kernels/gemm/epilogue.h"
+
+namespace celer {
+
+struct ConvShape {
+  int64_t batch = 1, channels = 0, in_h = 0, in_w = 0;
+  int64_t out_channels = 0, groups = 1;  // weights: [out_channels, channels / groups, kernel_h, kernel_w]
+  int64_t kernel_h = 1, kernel_w = 1;
+  int64_t stride_h = 1, stride_w = 1, dilation_h = 1, dilation_w = 1;
+  int64_t pad_top = 0, pad_left = 0, pad_bottom = 0, pad_right = 0;
+
+  int64_t out_h() const {
+    return (in_h + pad_top + pad_bottom - dilation_h * (kernel_h - 1) - 1) / stride_h + 1;
+  }
+  int64_t out_w() const {
+    return (in_w + pad_left + pad_right - dilation_w * (kernel_w - 1) - 1) / stride_w + 1;
+  }
+  double flops() const {
+    return 2.0 * static_cast<double>(batch * out_channels * out_h() * out_w()) *
+           static_cast<double>(channels / groups * kernel_h * kernel_w);
+  }
+};
+
+enum class ConvWay : uint8_t { kProduct, kDepthwise, kWinograd };
+
+using ConvVariant = Variant<const ConvKernels*>;
+std::span<const ConvVariant> ConvVariants();
+const ConvKernels& ChosenConv();
+
+struct ConvPlan {
+  ConvShape shape;
+  ConvWay way = ConvWay::kProduct;
+  const ConvKernels* kernels = nullptr;
+};
+
+// The fastest way as measured, or `way`. A programmer's mistake: a shape without output, or a way that cannot
+// do it.
+ConvPlan PlanConv(const ConvShape& shape, std::optional<ConvWay> way = std::nullopt,
+                  const ConvKernels& kernels = ChosenConv());
+bool CanDo(ConvWay way, const ConvShape& shape, const ConvKernels& kernels = ChosenConv());
+
+int64_t ConvPackedFloats(const ConvPlan& plan);
+void PackConv(const ConvPlan& plan, const float* weights, float* packed);  // `packed` is 64-byte aligned
+
+struct ConvArgs {
+  const float* in = nullptr;       // [batch, channels, in_h, in_w]
+  const float* weights = nullptr;  // from PackConv
+  const float* bias = nullptr;     // [out_channels], or none
+  const float* add = nullptr;      // like out, or none; may be out
+  bool add_last = false;           // f(sum + bias) + add; else f(sum + bias + add)
+  Pointwise f = {};
+  float* out = nullptr;        // [batch, out_channels, out_h, out_w]
+  float* workspace = nullptr;  // ConvWorkspaceFloats() for the pool's threads, 64-byte aligned
+  ThreadPool* pool = nullptr;
+};
+
+int64_t ConvWorkspaceFloats(const ConvPlan& plan, int threads);
+void Conv(const ConvPlan& plan, const ConvArgs& args);
+
+}  // namespace celer

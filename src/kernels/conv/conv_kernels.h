@@ -1,0 +1,78 @@
+// What an instruction set brings for convolutions besides its products: depthwise planes, and the transforms
+// of Winograd's algorithm. Plain types: files with an ISA suffix include this.
+#pragma once
+
+#include <stdint.h>
+
+#include "kernels/conv/padded_layout.h"
+#include "kernels/gemm/epilogue.h"
+#include "kernels/gemm/gemm_kernels.h"
+
+namespace celer {
+
+// One plane of a depthwise convolution.
+struct DepthwisePlane {
+  const float* in = nullptr;  // [in_h, in_w]
+  int64_t in_h = 0, in_w = 0;
+  const float* weights = nullptr;  // [kernel_h, kernel_w]
+  int64_t kernel_h = 0, kernel_w = 0;
+  int64_t stride_h = 1, stride_w = 1, dilation_h = 1, dilation_w = 1;
+  int64_t pad_top = 0, pad_left = 0;
+  float bias = 0;
+  const float* add = nullptr;  // [out_h, out_w], or none; may be out
+  bool add_last = false;
+  Pointwise f = {};
+  float* out = nullptr;  // [out_h, out_w]
+  int64_t out_h = 0, out_w = 0;
+  float* scratch = nullptr;  // the padded input; behind it, if there is `add`, the output before it
+};
+
+// Winograd's F(4x4, 3x3): a tile of 4 x 4 outputs from 6 x 6 inputs by 36 products instead of 144.
+constexpr int64_t kWinogradOut = 4, kWinogradIn = 6, kWinogradPoints = 36;
+
+struct WinogradGeometry {
+  int64_t in_h = 0, in_w = 0, out_h = 0, out_w = 0, pad_top = 0, pad_left = 0;
+  int64_t tiles_x = 0;  // tile t covers outputs from row t / tiles_x * 4, column t % tiles_x * 4 on
+};
+
+// Channels [c, c + channels) of tiles [tile, tile + tiles), as panels of nr tiles: point p of channel c of
+// tile t is to[p * point_stride + t / nr * panel + c * nr + t % nr]. Lanes behind the last tile are left
+// alone.
+struct WinogradInput {
+  WinogradGeometry geometry = {};
+  const float* in = nullptr;      // [all channels, in_h, in_w]
+  const float* in_end = nullptr;  // of the memory that may be read
+  int64_t channel = 0, channels = 0, tile = 0, tiles = 0;
+  float* to = nullptr;
+  int64_t point_stride = 0, panel = 0;
+};
+
+// Rows [0, rows) of sums, [rows, 36, sums_stride], of tiles [tile, tile + tiles), to as many channels of out.
+struct WinogradOutput {
+  WinogradGeometry geometry = {};
+  const float* sums = nullptr;
+  int64_t sums_stride = 0;
+  int64_t rows = 0, tile = 0, tiles = 0;
+  const float* bias = nullptr;  // [rows], or none
+  const float* add = nullptr;   // [rows, out_h, out_w], or none; may be out
+  bool add_last = false;
+  Pointwise f = {};
+  float* out = nullptr;  // [rows, out_h, out_w]
+};
+
+struct ConvKernels {
+  const char* name = nullptr;
+  const GemmKernels* gemm = nullptr;
+  void (*depthwise)(const DepthwisePlane& p) = nullptr;
+  void (*winograd_input)(const WinogradInput& w) = nullptr;
+  void (*winograd_output)(const WinogradOutput& w) = nullptr;
+};
+
+extern const ConvKernels kConvReference, kConvPortable;
+#if defined(__aarch64__)
+extern const ConvKernels kConvArmNeon;
+#elif defined(__x86_64__)
+extern const ConvKernels kConvX86Avx2, kConvX86Avx512;
+#endif
+
+}  // namespace celer

@@ -1,0 +1,351 @@
+// Depthwise planes and Winograd transforms for vectors of any width; see simd.h for why all of it is in an
+// unnamed namespace.
+#pragma once
+
+#include <math.h>
+
+#include "kernels/conv/conv_kernels.h"
+#include "kernels/conv/pad_plane.h"
+#include "kernels/gemm/epilogue_lanes.h"
+#include "kernels/simd.h"
+
+namespace celer {
+namespace {
+
+// ---- depthwise --------------------------------------------------------------------------------------------
+
+// One band of rows of the output. Apart from the plane, in values of its own: the loop has registers for
+// nothing else.
+struct DepthwiseBand {
+  const float* top;    // the padded input under the first tap
+  int64_t row, phase;  // as in PaddedLayout
+  const float* weights;
+  float bias;
+  Simd::F low, high;
+  float* out;
+  int64_t out_w;
+};
+
+template <int kKernel, int kStride, int kRows, int kVectors>
+CELER_INLINE void DepthwiseStep(const float* top, int64_t row, int64_t phase,
+                                const Simd::F (&w)[kKernel][kKernel], Simd::F bias,
+                                Simd::F (&sum)[kRows][kVectors]) {
+  using S = Simd;
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = bias;
+#pragma GCC unroll 12
+  for (int y = 0; y < (kRows - 1) * kStride + kKernel; ++y, top += row) {
+#pragma GCC unroll 5
+    for (int x = 0; x < kKernel; ++x) {
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) {
+        const S::F in = S::Load(top + x % kStride * phase + x / kStride + v * S::kLanes);
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) {
+          const int tap = y - r * kStride;
+          if (tap >= 0 && tap < kKernel) sum[r][v] = S::Fma(in, w[tap][x], sum[r][v]);
+        }
+      }
+    }
+  }
+}
+
+template <int kKernel, int kStride, int kRows>
+__attribute__((noinline)) void DepthwiseRows(const DepthwiseBand& b) {
+  using S = Simd;
+  constexpr int kL = S::kLanes;
+  S::F w[kKernel][kKernel];
+#pragma GCC unroll 5
+  for (int y = 0; y < kKernel; ++y)
+#pragma GCC unroll 5
+    for (int x = 0; x < kKernel; ++x) w[y][x] = S::Set(b.weights[y * kKernel + x]);
+  const S::F bias = S::Set(b.bias), low = b.low, high = b.high;
+  const int64_t row = b.row, phase = b.phase, out_w = b.out_w;
+  const float* const top = b.top;
+  float* const out = b.out;
+  int64_t ox = 0;
+  if constexpr (kKernel == 3) {
+    for (; ox + 2 * kL <= out_w; ox += 2 * kL) {
+      S::F sum[kRows][2];
+      DepthwiseStep<kKernel, kStride, kRows, 2>(top + ox, row, phase, w, bias, sum);
+      float* to = out + ox;
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r, to += out_w) {
+        S::Store(to, ClampTo(sum[r][0], low, high));
+        S::Store(to + kL, ClampTo(sum[r][1], low, high));
+      }
+    }
+  }
+  for (; ox < out_w; ox += kL) {
+    // The last vector of a row overlaps the one before: no partial stores, unless the row is shorter than
+    // one.
+    const int64_t at = out_w < kL ? 0 : Least(ox, out_w - kL);
+    S::F sum[kRows][1];
+    DepthwiseStep<kKernel, kStride, kRows, 1>(top + at, row, phase, w, bias, sum);
+    float* to = out + at;
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r, to += out_w) {
+      const S::F v = ClampTo(sum[r][0], low, high);
+      if (out_w >= kL)
+        S::Store(to, v);
+      else
+        StoreSome(to, v, out_w);
+    }
+  }
+}
+
+template <int kKernel, int kStride>
+CELER_INLINE void DepthwiseSquare(const DepthwisePlane& p, const PaddedLayout& l, float* out, Simd::F low,
+                                  Simd::F high) {
+  DepthwiseBand band{p.scratch, l.row, l.phase, p.weights, p.bias, low, high, out, p.out_w};
+  int64_t left = p.out_h;
+  const auto next = [&](int64_t rows) {
+    band.top += rows * kStride * l.row;
+    band.out += rows * p.out_w;
+    left -= rows;
+  };
+  for (; left >= 4; next(4)) DepthwiseRows<kKernel, kStride, 4>(band);
+  if (left >= 2) {
+    DepthwiseRows<kKernel, kStride, 2>(band);
+    next(2);
+  }
+  if (left >= 1) DepthwiseRows<kKernel, kStride, 1>(band);
+}
+
+CELER_INLINE void DepthwiseAny(const DepthwisePlane& p, const PaddedLayout& l, float* out, Simd::F low,
+                               Simd::F high) {
+  using S = Simd;
+  for (int64_t oy = 0; oy < p.out_h; ++oy)
+    for (int64_t ox = 0; ox < p.out_w; ox += S::kLanes) {
+      S::F sum = S::Set(p.bias);
+      for (int64_t y = 0; y < p.kernel_h; ++y) {
+        const float* const row = p.scratch + (oy * p.stride_h + y * p.dilation_h) * l.row + ox;
+        for (int64_t x = 0; x < p.kernel_w; ++x) {
+          const int64_t col = x * p.dilation_w;
+          sum = S::Fma(S::Load(row + col % p.stride_w * l.phase + col / p.stride_w),
+                       S::Set(p.weights[y * p.kernel_w + x]), sum);
+        }
+      }
+      const S::F v = ClampTo(sum, low, high);
+      const int64_t n = p.out_w - ox;
+      if (n >= S::kLanes)
+        S::Store(out + oy * p.out_w + ox, v);
+      else
+        StoreSome(out + oy * p.out_w + ox, v, n);
+    }
+}
+
+inline void RunDepthwise(const DepthwisePlane& p) {
+  using S = Simd;
+  const PaddedLayout l =
+      LayoutOf(p.out_h, p.out_w, p.kernel_h, p.kernel_w, p.stride_h, p.stride_w, p.dilation_h, p.dilation_w);
+  PadPlane({.in = p.in,
+            .in_h = p.in_h,
+            .in_w = p.in_w,
+            .stride_w = p.stride_w,
+            .pad_top = p.pad_top,
+            .pad_left = p.pad_left},
+           l, p.scratch);
+  // A clip ends it in registers, unless something is added first. `add` may be `out`, so the sums then go to
+  // the scratch.
+  const bool clip = p.f.kind == Pointwise::Kind::kClip && !p.add;
+  const bool finish = p.add || p.f.kind > Pointwise::Kind::kClip;
+  const S::F low = S::Set(clip ? p.f.a : -INFINITY), high = S::Set(clip ? p.f.b : INFINITY);
+  float* const out = p.add ? p.scratch + l.floats : p.out;
+  const int64_t k = p.kernel_h, s = p.stride_h;
+  const bool square = p.kernel_w == k && p.stride_w == s && p.dilation_h == 1 && p.dilation_w == 1;
+  if (square && k == 3 && s == 1)
+    DepthwiseSquare<3, 1>(p, l, out, low, high);
+  else if (square && k == 3 && s == 2)
+    DepthwiseSquare<3, 2>(p, l, out, low, high);
+  else if (square && k == 5 && s == 1)
+    DepthwiseSquare<5, 1>(p, l, out, low, high);
+  else if (square && k == 5 && s == 2)
+    DepthwiseSquare<5, 2>(p, l, out, low, high);
+  else
+    DepthwiseAny(p, l, out, low, high);
+  if (finish) FinishRow(p.f, out, p.add, p.add_last, p.out, p.out_h * p.out_w);
+}
+
+// ---- Winograd ---------------------------------------------------------------------------------------------
+// The points are 0, +-1/sqrt 2, +-sqrt 2 and infinity: sums lose less to cancellation than with +-1 and +-2.
+
+constexpr float kRoot2 = 1.41421356f, kHalfRoot2 = 0.70710678f;
+
+// One column or row of the input transform, in place.
+CELER_INLINE void TransformIn(Simd::F& a0, Simd::F& a1, Simd::F& a2, Simd::F& a3, Simd::F& a4, Simd::F& a5) {
+  using S = Simd;
+  const S::F root = S::Set(kRoot2), half_root = S::Set(kHalfRoot2), c = S::Set(2.5f);
+  const S::F b0 = S::Add(S::Fnma(c, a2, a0), a4);
+  const S::F b5 = S::Add(S::Fnma(c, a3, a1), a5);
+  const S::F even1 = S::Fnma(S::Set(2.0f), a2, a4), even2 = S::Fnma(S::Set(0.5f), a2, a4);
+  const S::F odd1 = S::Fnma(root, a1, S::Mul(half_root, a3));
+  const S::F odd2 = S::Fnma(half_root, a1, S::Mul(root, a3));
+  a0 = b0;
+  a1 = S::Add(even1, odd1);
+  a2 = S::Sub(even1, odd1);
+  a3 = S::Add(even2, odd2);
+  a4 = S::Sub(even2, odd2);
+  a5 = b5;
+}
+
+CELER_INLINE void TransformOut(Simd::F m0, Simd::F m1, Simd::F m2, Simd::F m3, Simd::F m4, Simd::F m5,
+                               Simd::F& o0, Simd::F& o1, Simd::F& o2, Simd::F& o3) {
+  using S = Simd;
+  const S::F sum1 = S::Add(m1, m2), difference1 = S::Sub(m1, m2);
+  const S::F sum2 = S::Add(m3, m4), difference2 = S::Sub(m3, m4);
+  o0 = S::Add(S::Add(m0, sum1), sum2);
+  o1 = S::Fma(S::Set(kHalfRoot2), difference1, S::Mul(S::Set(kRoot2), difference2));
+  o2 = S::Fma(S::Set(0.5f), sum1, S::Mul(S::Set(2.0f), sum2));
+  o3 = S::Add(m5, S::Fma(S::Set(0.5f * kHalfRoot2), difference1, S::Mul(S::Set(2 * kRoot2), difference2)));
+}
+
+// Floats p[0..5], p[4..9], p[8..13], ... to six vectors: reads 4 * kLanes + 4 of them.
+CELER_INLINE void LoadTiles(const float* p, Simd::F (&v)[6]) {
+#if defined(__aarch64__)
+  const float32x4x4_t a = vld4q_f32(p), b = vld4q_f32(p + 4);
+  v[0] = a.val[0], v[1] = a.val[1], v[2] = a.val[2], v[3] = a.val[3];
+  v[4] = b.val[0], v[5] = b.val[1];
+#elif defined(__AVX512F__)
+  const __m512i index = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60);
+  for (int i = 0; i < 6; ++i) v[i] = _mm512_i32gather_ps(index, p + i, 4);
+#elif defined(__AVX2__)
+  const __m256i index = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
+  for (int i = 0; i < 6; ++i) v[i] = _mm256_i32gather_ps(p + i, index, 4);
+#else
+  for (int i = 0; i < 6; ++i) {
+    float lanes[Simd::kLanes];
+    for (int l = 0; l < Simd::kLanes; ++l) lanes[l] = p[4 * l + i];
+    v[i] = Simd::Load(lanes);
+  }
+#endif
+}
+
+// Four vectors of one float per tile to 4 * kLanes floats in a row.
+CELER_INLINE void StoreTiles(float* p, Simd::F a, Simd::F b, Simd::F c, Simd::F d) {
+#if defined(__aarch64__)
+  vst4q_f32(p, float32x4x4_t{{a, b, c, d}});
+#else
+  float lanes[4][Simd::kLanes];
+  Simd::Store(lanes[0], a);
+  Simd::Store(lanes[1], b);
+  Simd::Store(lanes[2], c);
+  Simd::Store(lanes[3], d);
+  for (int l = 0; l < Simd::kLanes; ++l)
+    for (int i = 0; i < 4; ++i) p[4 * l + i] = lanes[i][l];
+#endif
+}
+
+template <int kNr>
+void RunWinogradInput(const WinogradInput& w) {
+  using S = Simd;
+  constexpr int kL = S::kLanes, kSpan = 4 * kL + 4;
+  const WinogradGeometry& g = w.geometry;
+  alignas(64) float patch[6 * kSpan];
+  for (int64_t c = 0; c < w.channels; ++c) {
+    const float* const plane = w.in + (w.channel + c) * g.in_h * g.in_w;
+    int64_t tiles;
+    for (int64_t t = w.tile; t < w.tile + w.tiles; t += tiles) {
+      const int64_t ty = t / g.tiles_x, tx = t % g.tiles_x;
+      tiles = Least(Least(kL, g.tiles_x - tx), w.tile + w.tiles - t);
+      const int64_t y = ty * 4 - g.pad_top, x = tx * 4 - g.pad_left;
+      const float* from = plane + y * g.in_w + x;
+      int64_t stride = g.in_w;
+      const bool inside = y >= 0 && y + 6 <= g.in_h && x >= 0 && x + 4 * tiles + 2 <= g.in_w &&
+                          from + 5 * stride + kSpan <= w.in_end;
+      if (!inside) {
+        const int64_t first = Least(Most(-x, 0), kSpan);
+        const int64_t last = Most(first, Least(Least(g.in_w - x, 4 * tiles + 2), kSpan));
+        for (int64_t r = 0; r < 6; ++r) {
+          float* const to = patch + r * kSpan;
+          const bool row = y + r >= 0 && y + r < g.in_h;
+          for (int64_t i = 0; i < kSpan; ++i) to[i] = 0.0f;
+          if (row)
+            for (int64_t i = first; i < last; ++i) to[i] = plane[(y + r) * g.in_w + x + i];
+        }
+        from = patch;
+        stride = kSpan;
+      }
+      S::F d[6][6];
+#pragma GCC unroll 6
+      for (int r = 0; r < 6; ++r) {
+        LoadTiles(from + r * stride, d[r]);
+        TransformIn(d[r][0], d[r][1], d[r][2], d[r][3], d[r][4], d[r][5]);
+      }
+      const int64_t at = t - w.tile, lane = at % kNr;
+      float* const to = w.to + at / kNr * w.panel + (w.channel + c) * kNr + lane;
+      const bool whole = tiles == kL && lane + kL <= kNr;
+#pragma GCC unroll 6
+      for (int i = 0; i < 6; ++i) {
+        TransformIn(d[0][i], d[1][i], d[2][i], d[3][i], d[4][i], d[5][i]);
+        if (whole) {
+#pragma GCC unroll 6
+          for (int r = 0; r < 6; ++r) S::Store(to + (r * 6 + i) * w.point_stride, d[r][i]);
+        } else {
+          for (int r = 0; r < 6; ++r) {
+            float lanes[kL];
+            S::Store(lanes, d[r][i]);
+            float* const point = w.to + (r * 6 + i) * w.point_stride + (w.channel + c) * kNr;
+            for (int64_t l = 0; l < tiles; ++l) point[(at + l) / kNr * w.panel + (at + l) % kNr] = lanes[l];
+          }
+        }
+      }
+    }
+  }
+}
+
+inline void RunWinogradOutput(const WinogradOutput& w) {
+  using S = Simd;
+  constexpr int kL = S::kLanes, kSpan = 4 * kL;
+  const WinogradGeometry& g = w.geometry;
+  alignas(64) float patch[4 * kSpan];
+  const bool clip = w.f.kind == Pointwise::Kind::kClip;
+  const bool quick = w.f.kind == Pointwise::Kind::kNone || (clip && !(w.add && w.add_last));
+  const S::F low = S::Set(clip ? w.f.a : -INFINITY), high = S::Set(clip ? w.f.b : INFINITY);
+  for (int64_t row = 0; row < w.rows; ++row) {
+    const float* const sums = w.sums + row * kWinogradPoints * w.sums_stride;
+    const S::F bias = S::Set(w.bias ? w.bias[row] : 0.0f);
+    const int64_t plane = row * g.out_h * g.out_w;
+    int64_t tiles;
+    for (int64_t t = w.tile; t < w.tile + w.tiles; t += tiles) {
+      const int64_t ty = t / g.tiles_x, tx = t % g.tiles_x;
+      tiles = Least(Least(kL, g.tiles_x - tx), w.tile + w.tiles - t);
+      const float* const from = sums + t - w.tile;
+      S::F m[4][6];
+#pragma GCC unroll 6
+      for (int i = 0; i < 6; ++i) {
+        const float* const p = from + i * w.sums_stride;
+        const int64_t down = 6 * w.sums_stride;
+        TransformOut(S::Load(p), S::Load(p + down), S::Load(p + 2 * down), S::Load(p + 3 * down),
+                     S::Load(p + 4 * down), S::Load(p + 5 * down), m[0][i], m[1][i], m[2][i], m[3][i]);
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; ++r) {
+        S::F o0, o1, o2, o3;
+        TransformOut(m[r][0], m[r][1], m[r][2], m[r][3], m[r][4], m[r][5], o0, o1, o2, o3);
+        StoreTiles(patch + r * kSpan, S::Add(o0, bias), S::Add(o1, bias), S::Add(o2, bias), S::Add(o3, bias));
+      }
+      const int64_t y = ty * 4, x = tx * 4, rows = Least(4, g.out_h - y), n = Least(4 * tiles, g.out_w - x);
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t at = plane + (y + r) * g.out_w + x;
+        const float* const sum = patch + r * kSpan;
+        const float* const add = w.add ? w.add + at : nullptr;
+        if (quick && n == kSpan) {
+#pragma GCC unroll 4
+          for (int i = 0; i < 4; ++i) {
+            S::F v = S::Load(sum + i * kL);
+            if (add) v = S::Add(v, S::Load(add + i * kL));
+            S::Store(w.out + at + i * kL, ClampTo(v, low, high));
+          }
+        } else {
+          FinishRow(w.f, sum, add, w.add_last, w.out + at, n);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace celer

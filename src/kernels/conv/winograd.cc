@@ -1,0 +1,206 @@
+// A tile's transformed input is 36 values per channel; for each of these points the tiles and channels are a
+// matrix, and the convolution is 36 products. Tiles are taken in blocks whose transformed input stays in the
+// L2 cache; the sums of a few output channels at a time go straight into the output transform.
+#include "kernels/conv/winograd.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "core/check.h"
+
+namespace celer {
+namespace {
+
+constexpr int64_t kStayFloats = 128 << 10;  // of transformed input, in a cache of 1 MiB
+// Of sums that are transformed together.
+constexpr int64_t kSumFloats = 48 << 10;
+constexpr int64_t kRowUnit = 16;
+
+int64_t RoundUp(int64_t n, int64_t unit) {
+  return (n + unit - 1) / unit * unit;
+}
+int64_t DivideUp(int64_t n, int64_t by) {
+  return (n + by - 1) / by;
+}
+
+struct Cut {
+  int64_t tiles = 0;      // of one image
+  int64_t block = 0;      // tiles at once
+  bool together = false;  // all threads work at one block; else each at its own
+  int64_t panel = 0;      // floats of one panel of tiles for one point
+  int64_t point_stride = 0;
+  int64_t rows = 0;                           // output channels at once
+  int64_t input_floats = 0, sums_floats = 0;  // of one block; of one thread
+};
+
+Cut CutFor(const ConvPlan& plan, int threads) {
+  const ConvShape& s = plan.shape;
+  const int64_t nr = plan.kernels->gemm->nr;
+  Cut cut;
+  cut.tiles = DivideUp(s.out_h(), kWinogradOut) * DivideUp(s.out_w(), kWinogradOut);
+  const int64_t most = std::max(kStayFloats / (kWinogradPoints * s.channels) / nr * nr, 2 * nr);
+  const int64_t blocks = DivideUp(cut.tiles, most);
+  cut.block = std::min(RoundUp(DivideUp(cut.tiles, blocks), nr), RoundUp(cut.tiles, nr));
+  cut.together = threads > 1 && DivideUp(cut.tiles, cut.block) * s.batch < 2 * threads;
+  cut.panel = s.channels * nr;
+  // Not a power of two: the 36 points of a tile would fall on the same lines of the L1 cache.
+  cut.point_stride = cut.block / nr * cut.panel + 16;
+  cut.input_floats = RoundUp(cut.point_stride * kWinogradPoints + kPackSlack, 16);
+  // More of them read the weights in longer stretches, but that pays only where the weights come again, from
+  // the L2 cache: with a single block of tiles the sums should leave room in L1. Measured on Neoverse-V1.
+  cut.rows = kRowUnit;
+  if (blocks > 1)
+    cut.rows = std::clamp<int64_t>(kSumFloats / (kWinogradPoints * cut.block) / kRowUnit, 1, 3) * kRowUnit;
+  // Every thread should have some.
+  if (cut.together) cut.rows = std::min(cut.rows, RoundUp(DivideUp(s.out_channels, 2 * threads), kRowUnit));
+  cut.sums_floats = RoundUp(cut.rows * kWinogradPoints * cut.block + kMostLanes, 16);
+  return cut;
+}
+
+struct Job {
+  const ConvPlan& plan;
+  const ConvArgs& args;
+  const Cut& cut;
+  WinogradGeometry geometry;
+
+  void Input(int64_t image, int64_t tile, int64_t channel, int64_t channels, float* to) const {
+    const ConvShape& s = plan.shape;
+    const int64_t size = s.channels * s.in_h * s.in_w;
+    plan.kernels->winograd_input({.geometry = geometry,
+                                  .in = args.in + image * size,
+                                  .in_end = args.in + s.batch * size,
+                                  .channel = channel,
+                                  .channels = channels,
+                                  .tile = tile,
+                                  .tiles = std::min(cut.block, cut.tiles - tile),
+                                  .to = to,
+                                  .point_stride = cut.point_stride,
+                                  .panel = cut.panel});
+  }
+
+  // Output channels [row, row + rows): at most cut.rows of them.
+  void Output(int64_t image, int64_t tile, int64_t row, int64_t rows, const float* input, float* sums) const {
+    const ConvShape& s = plan.shape;
+    const GemmKernels& gemm = *plan.kernels->gemm;
+    const int64_t tiles = std::min(cut.block, cut.tiles - tile);
+    const int64_t a_panel = s.channels * gemm.mr;
+    const int64_t point_floats = RoundUp(s.out_channels, gemm.mr) * s.channels;
+    for (int64_t point = 0; point < kWinogradPoints; ++point)
+      for (int64_t k = 0; k < s.channels; k += std::min(gemm.k_block, s.channels))
+        gemm.block({.m = rows,
+                    .n = tiles,
+                    .k = std::min(gemm.k_block, s.channels - k),
+                    .a = args.weights + point * point_floats + row / gemm.mr * a_panel + k * gemm.mr,
+                    .a_panel = a_panel,
+                    .b = input + point * cut.point_stride + k * gemm.nr,
+                    .b_panel = cut.panel,
+                    .out = sums + point * cut.block,
+                    .out_stride = kWinogradPoints * cut.block,
+                    .accumulate = k > 0,
+                    .finish = false});
+    const int64_t plane = s.out_h() * s.out_w();
+    const int64_t at = (image * s.out_channels + row) * plane;
+    plan.kernels->winograd_output({.geometry = geometry,
+                                   .sums = sums,
+                                   .sums_stride = cut.block,
+                                   .rows = rows,
+                                   .tile = tile,
+                                   .tiles = tiles,
+                                   .bias = args.bias ? args.bias + row : nullptr,
+                                   .add = args.add ? args.add + at : nullptr,
+                                   .add_last = args.add_last,
+                                   .f = args.f,
+                                   .out = args.out + at});
+  }
+};
+
+}  // namespace
+
+int64_t WinogradPackedFloats(const ConvPlan& plan) {
+  const int64_t rows = RoundUp(plan.shape.out_channels, plan.kernels->gemm->mr);
+  return RoundUp(kWinogradPoints * rows * plan.shape.channels + kPackSlack, 16);
+}
+
+void PackWinograd(const ConvPlan& plan, const float* weights, float* packed) {
+  // G of F(4, 3) for the points 0, +-1/sqrt 2, +-sqrt 2 and infinity.
+  constexpr double kRoot2 = 1.4142135623730951;
+  constexpr double kG[kWinogradIn][3] = {{1, 0, 0},
+                                         {-2.0 / 3, -kRoot2 / 3, -1.0 / 3},
+                                         {-2.0 / 3, kRoot2 / 3, -1.0 / 3},
+                                         {1.0 / 6, kRoot2 / 6, 1.0 / 3},
+                                         {1.0 / 6, -kRoot2 / 6, 1.0 / 3},
+                                         {0, 0, 1}};
+  const ConvShape& s = plan.shape;
+  const int64_t mr = plan.kernels->gemm->mr;
+  const int64_t point_floats = RoundUp(s.out_channels, mr) * s.channels;
+  std::fill_n(packed, WinogradPackedFloats(plan), 0.0f);
+  for (int64_t o = 0; o < s.out_channels; ++o)
+    for (int64_t c = 0; c < s.channels; ++c) {
+      const float* const g = weights + (o * s.channels + c) * 9;
+      double half[kWinogradIn][3];
+      for (int64_t i = 0; i < kWinogradIn; ++i)
+        for (int64_t j = 0; j < 3; ++j)
+          half[i][j] = kG[i][0] * g[j] + kG[i][1] * g[3 + j] + kG[i][2] * g[6 + j];
+      float* const to = packed + o / mr * s.channels * mr + c * mr + o % mr;
+      for (int64_t i = 0; i < kWinogradIn; ++i)
+        for (int64_t j = 0; j < kWinogradIn; ++j)
+          to[(i * kWinogradIn + j) * point_floats] =
+              static_cast<float>(kG[j][0] * half[i][0] + kG[j][1] * half[i][1] + kG[j][2] * half[i][2]);
+    }
+}
+
+int64_t WinogradWorkspaceFloats(const ConvPlan& plan, int threads) {
+  const Cut cut = CutFor(plan, threads);
+  return cut.input_floats * (cut.together ? 1 : threads) + cut.sums_floats * threads;
+}
+
+void WinogradConv(const ConvPlan& plan, const ConvArgs& args) {
+  const ConvShape& s = plan.shape;
+  ThreadPool& pool = *args.pool;
+  const Cut cut = CutFor(plan, pool.size());
+  const Job job{plan,
+                args,
+                cut,
+                {.in_h = s.in_h,
+                 .in_w = s.in_w,
+                 .out_h = s.out_h(),
+                 .out_w = s.out_w(),
+                 .pad_top = s.pad_top,
+                 .pad_left = s.pad_left,
+                 .tiles_x = DivideUp(s.out_w(), kWinogradOut)}};
+  float* const inputs = args.workspace;
+  float* const sums = args.workspace + cut.input_floats * (cut.together ? 1 : pool.size());
+  const int64_t blocks = DivideUp(cut.tiles, cut.block);
+  if (!cut.together) {
+    std::atomic<int64_t> next{0};
+    pool.Run([&](int thread) {
+      float* const input = inputs + thread * cut.input_floats;
+      for (int64_t task = next++; task < blocks * s.batch; task = next++) {
+        const int64_t image = task / blocks, tile = task % blocks * cut.block;
+        job.Input(image, tile, 0, s.channels, input);
+        for (int64_t row = 0; row < s.out_channels; row += cut.rows)
+          job.Output(image, tile, row, std::min(cut.rows, s.out_channels - row), input,
+                     sums + thread * cut.sums_floats);
+      }
+    });
+    return;
+  }
+  for (int64_t task = 0; task < blocks * s.batch; ++task) {
+    const int64_t image = task / blocks, tile = task % blocks * cut.block;
+    const int64_t grain = std::max<int64_t>(s.channels / (4 * pool.size()), 1);
+    pool.ParallelForDynamic(s.channels, grain, [&](int64_t begin, int64_t end) {
+      job.Input(image, tile, begin, end - begin, inputs);
+    });
+    std::atomic<int64_t> next{0};
+    pool.Run([&](int thread) {
+      const int64_t rows = DivideUp(s.out_channels, cut.rows);
+      for (int64_t i = next++; i < rows; i = next++) {
+        const int64_t row = i * cut.rows;
+        job.Output(image, tile, row, std::min(cut.rows, s.out_channels - row), inputs,
+                   sums + thread * cut.sums_floats);
+      }
+    });
+  }
+}
+
+}  // namespace celer

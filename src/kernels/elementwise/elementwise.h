@@ -1,0 +1,38 @@
+// Functions of one and of two f32 tensors, element by element, and the transpose of a matrix.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/thread_pool.h"
+#include "core/variant.h"
+#include "kernels/elementwise/elementwise_kernels.h"
+
+namespace celer {
+
+// out[i] = f(x[i]). `out` may be `x`.
+void ApplyPointwise(const Pointwise& f, const float* x, float* out, int64_t n, ThreadPool& pool);
+
+// out[r, c] = f(a op b), out dense. Broadcasting by strides, in elements: 0 repeats. A column stride is 0
+// or 1.
+//   a scalar: both 0; a value per row (per channel of NCHW): {1, 0}; per column: {0, 1}.
+struct BinaryOperand {
+  const float* data = nullptr;
+  int64_t row_stride = 0, col_stride = 1;
+};
+struct BinaryArgs {
+  Binary op = Binary::kAdd;
+  BinaryOperand a = {}, b = {};
+  Pointwise f = {};
+  int64_t rows = 0, cols = 0;
+  float* out = nullptr;  // may be a or b where that is dense
+  ThreadPool* pool = nullptr;
+};
+void ApplyBinary(const BinaryArgs& args);
+
+// out[p, c, r] = in[p, r, c] for p < batch, all dense. Not in place.
+void Transpose(const float* in, int64_t batch, int64_t rows, int64_t cols, float* out, ThreadPool& pool);
+
+std::span<const Variant<const ElementwiseKernels*>> ElementwiseVariants();
+
+}  // namespace celer

@@ -1,0 +1,272 @@
+#include "kernels/gemm/gemm.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "core/check.h"
+
+namespace celer {
+namespace {
+
+constexpr GemmVariant kGemm[] = {
+// best first; the first that can run here wins
+#if defined(__aarch64__)
+    {"arm_neon", Isa::kNeon, &kGemmArmNeon},
+#elif defined(__x86_64__)
+    {"x86_avx512", Isa::kAvx512, &kGemmX86Avx512},
+    {"x86_avx2", Isa::kAvx2, &kGemmX86Avx2},
+#endif
+    {"portable", Isa::kBaseline, &kGemmPortable},
+    {"reference", Isa::kBaseline, &kGemmReference},
+};
+
+// Of the operand that stays in the L2 cache while the other one goes by: a good third of 1 MiB, which leaves
+// room for the output and for what goes by.
+constexpr int64_t kStayFloats = 96 << 10;
+constexpr int64_t kNearFloats = 6 << 10;  // and in an L1 cache of 32 to 64 KiB
+// Below this many multiplications waking the other threads costs more than they save.
+constexpr int64_t kSerialWork = 200'000;
+
+int64_t RoundUp(int64_t n, int64_t unit) {
+  return (n + unit - 1) / unit * unit;
+}
+int64_t DivideUp(int64_t n, int64_t by) {
+  return (n + by - 1) / by;
+}
+
+// How the product is cut: into blocks of the output, which threads take one by one, and along k within each.
+struct Cut {
+  int64_t m_block = 0, n_block = 0, k_block = 0;
+  bool a_stays = false;
+  int64_t tasks = 0;
+  bool serial = false;                 // all of them by the caller
+  int64_t a_floats = 0, b_floats = 0;  // of the workspace of one thread; 0 for an operand that is packed
+};
+
+Cut CutFor(const GemmArgs& args, int threads, const GemmKernels& kernels) {
+  Cut cut;
+  int64_t k_block = kernels.k_block;
+  // The first part of k would overwrite what is added at the end.
+  if (args.epilogue.add == args.out && args.epilogue.add && args.epilogue.add_last &&
+      args.epilogue.f.kind != Pointwise::Kind::kNone)
+    k_block = INT64_MAX;
+  const int64_t k = std::max<int64_t>(args.k, 1);
+  const int64_t parts = k_block >= k ? 1 : DivideUp(k, k_block);
+  cut.k_block = RoundUp(DivideUp(k, parts), parts > 1 ? 8 : 1);
+  cut.a_stays = args.b.packed && !args.a.packed;
+
+  // The operand that is packed on the way stays, the other one goes by. If both are packed on the way, blocks
+  // of both have to be small.
+  // Where what goes by is small enough to stay in the L1 cache, what stays should fit it as well.
+  const int64_t by = cut.a_stays ? args.n : args.m;
+  const int64_t stay_floats = by * cut.k_block <= kNearFloats ? kNearFloats : kStayFloats;
+  const int64_t stay = std::max<int64_t>(stay_floats / cut.k_block, 1);
+  const int64_t m_all = RoundUp(std::max<int64_t>(args.m, 1), kernels.mr);
+  const int64_t n_all = RoundUp(std::max<int64_t>(args.n, 1), kernels.nr);
+  const auto limit = [&](int64_t all, int64_t most, int64_t unit) {
+    const int64_t block = std::min(all, std::max(most / unit * unit, unit));
+    return std::min(RoundUp(DivideUp(all, DivideUp(all, block)), unit), all);  // of about equal size
+  };
+  cut.n_block = cut.a_stays ? n_all : limit(n_all, stay, kernels.nr);
+  cut.m_block = args.a.packed ? m_all : limit(m_all, stay, kernels.mr);
+
+  const auto tasks = [&] { return DivideUp(m_all, cut.m_block) * DivideUp(n_all, cut.n_block) * args.batch; };
+  cut.serial = threads == 1 || static_cast<double>(args.m) * args.n * args.k * args.batch < kSerialWork;
+  const int64_t wanted = cut.serial ? 1 : threads * 3;
+  // Cut further what goes by, then what stays: the first repeats the packing of what stays, the second reads
+  // what goes by more often. Neither below a few tiles.
+  const auto split = [&](int64_t& block, int64_t all, int64_t unit, int64_t least) {
+    for (int64_t pieces = DivideUp(all, block) + 1; tasks() < wanted && block > least * unit; ++pieces)
+      block = std::max(RoundUp(DivideUp(all, pieces), unit), least * unit);
+  };
+  if (cut.a_stays) {
+    split(cut.m_block, m_all, kernels.mr, 4);
+    split(cut.n_block, n_all, kernels.nr, 2);
+  } else {
+    split(cut.n_block, n_all, kernels.nr, 4);
+    split(cut.m_block, m_all, kernels.mr, 2);
+  }
+  cut.tasks = tasks();
+  if (!args.a.packed) cut.a_floats = RoundUp(cut.m_block * cut.k_block + kPackSlack, 16);
+  if (!args.b.packed) cut.b_floats = RoundUp(cut.n_block * cut.k_block + kPackSlack, 16);
+  return cut;
+}
+
+// If neither operand is packed and both are large, blocks of one would be packed again for each block of the
+// other: then all of `a` is packed first.
+bool PacksAFirst(const GemmArgs& args) {
+  return !args.a.packed && !args.b.packed && args.batch == 1 && args.m * args.k > kStayFloats &&
+         args.n * args.k > kStayFloats;
+}
+
+struct Job {
+  const GemmArgs& args;
+  const GemmKernels& kernels;
+  const Cut& cut;
+
+  // Panels of rows [m, m + rows) for steps [k, k + steps), and how far apart they are.
+  const float* A(int64_t batch, int64_t m, int64_t rows, int64_t k, int64_t steps, float* scratch,
+                 int64_t* panel) const {
+    const GemmOperand& a = args.a;
+    if (a.packed) {
+      *panel = args.k * kernels.mr;
+      return a.packed + batch * a.batch_stride + m / kernels.mr * *panel + k * kernels.mr;
+    }
+    *panel = steps * kernels.mr;
+    kernels.pack_a({.data = a.data + batch * a.batch_stride + m * a.row_stride + k * a.col_stride,
+                    .lane_stride = a.row_stride,
+                    .k_stride = a.col_stride},
+                   rows, steps, scratch, *panel);
+    return scratch;
+  }
+  const float* B(int64_t batch, int64_t n, int64_t cols, int64_t k, int64_t steps, float* scratch,
+                 int64_t* panel) const {
+    const GemmOperand& b = args.b;
+    if (b.packed) {
+      *panel = args.k * kernels.nr;
+      return b.packed + batch * b.batch_stride + n / kernels.nr * *panel + k * kernels.nr;
+    }
+    *panel = steps * kernels.nr;
+    const float* data = b.data + batch * b.batch_stride;
+    if (b.gather) {
+      const Im2col& g = *b.gather;
+      kernels.pack_im2col(g, data, data + g.channels * g.in_h * g.in_w, k, k + steps, n, n + cols, scratch,
+                          *panel);
+    } else {
+      kernels.pack_b({.data = data + k * b.row_stride + n * b.col_stride,
+                      .lane_stride = b.col_stride,
+                      .k_stride = b.row_stride},
+                     cols, steps, scratch, *panel);
+    }
+    return scratch;
+  }
+
+  void Task(int64_t task, float* scratch) const {
+    const int64_t m_blocks = DivideUp(args.m, cut.m_block), n_blocks = DivideUp(args.n, cut.n_block);
+    const int64_t batch = task / (m_blocks * n_blocks);
+    // What stays is the same for neighbours.
+    const int64_t rest = task % (m_blocks * n_blocks);
+    const int64_t m = (cut.a_stays ? rest / n_blocks : rest % m_blocks) * cut.m_block;
+    const int64_t n = (cut.a_stays ? rest % n_blocks : rest / m_blocks) * cut.n_block;
+    GemmBlock block{.m = std::min(cut.m_block, args.m - m),
+                    .n = std::min(cut.n_block, args.n - n),
+                    .out = args.out + batch * args.out_batch_stride + m * args.out_stride + n,
+                    .out_stride = args.out_stride,
+                    .a_stays = cut.a_stays,
+                    .epilogue = args.epilogue};
+    Epilogue& e = block.epilogue;
+    if (e.row_bias) e.row_bias += batch * args.row_bias_batch_stride + m;
+    if (e.col_bias) e.col_bias += batch * args.col_bias_batch_stride + n;
+    if (e.add) e.add += batch * args.add_batch_stride + m * e.add_stride + n;
+    // With several parts of k the first would overwrite what is to be added: it adds to it instead.
+    const bool add_first = e.add == block.out && e.add && cut.k_block < args.k;
+    if (add_first) e.add = nullptr;
+    for (int64_t k = 0; k < args.k; k += cut.k_block) {
+      block.k = std::min(cut.k_block, args.k - k);
+      block.a = A(batch, m, block.m, k, block.k, scratch, &block.a_panel);
+      block.b = B(batch, n, block.n, k, block.k, scratch + cut.a_floats, &block.b_panel);
+      block.accumulate = k > 0 || add_first;
+      block.finish = k + cut.k_block >= args.k;
+      kernels.block(block);
+    }
+  }
+};
+
+// Nothing to multiply: the epilogue of zeros. Kernels load their first step before they look at k.
+void EmptySums(const GemmArgs& args) {
+  for (int64_t batch = 0; batch < args.batch; ++batch) {
+    Epilogue e = args.epilogue;
+    if (e.row_bias) e.row_bias += batch * args.row_bias_batch_stride;
+    if (e.col_bias) e.col_bias += batch * args.col_bias_batch_stride;
+    if (e.add) e.add += batch * args.add_batch_stride;
+    kGemmReference.block({.m = args.m,
+                          .n = args.n,
+                          .out = args.out + batch * args.out_batch_stride,
+                          .out_stride = args.out_stride,
+                          .epilogue = e});
+  }
+}
+
+}  // namespace
+
+std::span<const GemmVariant> GemmVariants() {
+  return kGemm;
+}
+
+const GemmKernels& ChosenGemm() {
+  static const GemmKernels& chosen = *Pick<const GemmKernels*>("gemm", kGemm)->run;
+  return chosen;
+}
+
+int64_t GemmPackedAFloats(int64_t m, int64_t k, const GemmKernels& kernels) {
+  return RoundUp(RoundUp(m, kernels.mr) * k + kPackSlack, 16);
+}
+int64_t GemmPackedBFloats(int64_t k, int64_t n, const GemmKernels& kernels) {
+  return RoundUp(RoundUp(n, kernels.nr) * k + kPackSlack, 16);
+}
+
+void GemmPackA(const GemmOperand& a, int64_t m, int64_t k, float* out, const GemmKernels& kernels) {
+  kernels.pack_a({.data = a.data, .lane_stride = a.row_stride, .k_stride = a.col_stride}, m, k, out,
+                 k * kernels.mr);
+  std::fill_n(out + RoundUp(m, kernels.mr) * k, kPackSlack, 0.0f);
+}
+void GemmPackB(const GemmOperand& b, int64_t k, int64_t n, float* out, const GemmKernels& kernels) {
+  kernels.pack_b({.data = b.data, .lane_stride = b.col_stride, .k_stride = b.row_stride}, n, k, out,
+                 k * kernels.nr);
+  std::fill_n(out + RoundUp(n, kernels.nr) * k, kPackSlack, 0.0f);
+}
+
+int64_t GemmWorkspaceFloats(const GemmArgs& args, int threads, const GemmKernels& kernels) {
+  GemmArgs left = args;
+  int64_t first = 0;
+  if (PacksAFirst(args)) {
+    first = GemmPackedAFloats(args.m, args.k, kernels);
+    left.a = GemmOperand::Packed(reinterpret_cast<const float*>(&left));  // not read
+  }
+  const Cut cut = CutFor(left, threads, kernels);
+  return first + (cut.a_floats + cut.b_floats) * threads;
+}
+
+void Gemm(const GemmArgs& args, const GemmKernels& kernels) {
+  CELER_CHECK(args.m >= 0 && args.n >= 0 && args.k >= 0 && args.batch >= 0);
+  if (args.m == 0 || args.n == 0 || args.batch == 0) return;
+  CELER_CHECK(args.pool != nullptr);
+  CELER_CHECK(args.out != nullptr);
+  CELER_CHECK_GE(args.out_stride, args.n);
+  CELER_CHECK(args.k == 0 || args.a.packed || args.a.data);
+  CELER_CHECK(args.k == 0 || args.b.packed || args.b.data);
+  CELER_CHECK(!args.epilogue.add || args.epilogue.add_stride >= args.n);
+  if (args.b.gather) {
+    CELER_CHECK_EQ(args.k, args.b.gather->rows());
+    CELER_CHECK_EQ(args.n, args.b.gather->cols());
+  }
+  if (args.k == 0) return EmptySums(args);
+  if (PacksAFirst(args)) {
+    CELER_CHECK(args.workspace != nullptr);
+    args.pool->ParallelFor(args.m, kernels.mr, [&](int64_t begin, int64_t end) {
+      kernels.pack_a({.data = args.a.data + begin * args.a.row_stride,
+                      .lane_stride = args.a.row_stride,
+                      .k_stride = args.a.col_stride},
+                     end - begin, args.k, args.workspace + begin * args.k, args.k * kernels.mr);
+    });
+    GemmArgs left = args;
+    left.a = GemmOperand::Packed(args.workspace);
+    left.workspace += GemmPackedAFloats(args.m, args.k, kernels);
+    return Gemm(left, kernels);
+  }
+  const Cut cut = CutFor(args, args.pool->size(), kernels);
+  CELER_CHECK(cut.a_floats + cut.b_floats == 0 || args.workspace != nullptr);
+  const Job job{args, kernels, cut};
+  const int64_t scratch = cut.a_floats + cut.b_floats;
+  if (cut.serial || cut.tasks == 1) {
+    for (int64_t task = 0; task < cut.tasks; ++task) job.Task(task, args.workspace);
+    return;
+  }
+  std::atomic<int64_t> next{0};
+  args.pool->Run([&](int thread) {
+    for (int64_t task = next++; task < cut.tasks; task = next++)
+      job.Task(task, args.workspace + thread * scratch);
+  });
+}
+
+}  // namespace celer

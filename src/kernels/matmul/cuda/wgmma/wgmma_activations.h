@@ -1,0 +1,43 @@
+// Activations as the products of wgmma_cuda.h read them.
+#pragma once
+
+#include <cstdint>
+
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#endif
+
+namespace celer::cuda {
+
+// Tokens come in tiles of `tile` (the last one may be partly empty), columns padded as those of the matrix.
+// Within a tile: [padded / 8, tile, 8] bf16, where of each 32 columns the j-th eight (j of 4) has columns
+// 8 t + 2 j and 8 t + 2 j + 1 for t = 0 .. 3.
+struct WgmmaActivations {
+  void* data = nullptr;
+  int tile = 0;
+  int padded = 0;
+  // 2: a token takes two neighbouring columns, a bf16 part and what it left out.
+  int parts = 1;
+
+  static constexpr int64_t Bytes(int64_t tokens, int64_t tile, int64_t padded) {
+    return (tokens + tile - 1) / tile * tile * padded * 2;
+  }
+
+#ifdef __CUDACC__
+  // One value; for results that come one by one.
+  __device__ __forceinline__ void Store(int token, int column, float value) const {
+    const int at = token * parts;
+    __nv_bfloat16* to =
+        static_cast<__nv_bfloat16*>(data) +
+        ((static_cast<int64_t>(at / tile) * (padded / 8) + column / 32 * 4 + column % 8 / 2) * tile +
+         at % tile) *
+            8 +
+        column % 32 / 8 * 2 + column % 2;
+    const __nv_bfloat16 part = __float2bfloat16(value);
+    to[0] = part;
+    if (parts == 2) to[8] = __float2bfloat16(value - __bfloat162float(part));
+  }
+#endif
+};
+
+}  // namespace celer::cuda

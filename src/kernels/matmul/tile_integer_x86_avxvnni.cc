@@ -1,8 +1,0 @@
-#include "kernels/matmul/many_tokens_x86.h"
-#include "kernels/matmul/tile_x86.h"
-
-namespace celer::x86 {
-
-CELER_X86_DEFINE_TILES(AvxVnni, AnyTokens)
-
-}  // namespace celer::x86

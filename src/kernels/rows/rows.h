@@ -1,0 +1,32 @@
+// Functions of whole rows of f32: softmax, layer norm, mean. Rows are dense, [rows, cols]; a row's result
+// depends on that row alone, bit for bit.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/thread_pool.h"
+#include "core/variant.h"
+#include "kernels/rows/rows_kernels.h"
+
+namespace celer {
+
+void Softmax(const float* x, float* out, int64_t rows, int64_t cols, ThreadPool& pool);
+
+struct LayerNormArgs {
+  const float* x = nullptr;      // [rows, cols]
+  const float* scale = nullptr;  // [cols], or none
+  const float* shift = nullptr;  // [cols], or none
+  float eps = 1e-5f;
+  float* out = nullptr;  // may be x
+  int64_t rows = 0, cols = 0;
+  ThreadPool* pool = nullptr;
+};
+void LayerNorm(const LayerNormArgs& args);
+
+// out[r]: a global average pool, with rows = batch * channels.
+void MeanOfRows(const float* x, float* out, int64_t rows, int64_t cols, ThreadPool& pool);
+
+std::span<const Variant<const RowKernels*>> RowVariants();
+
+}  // namespace celer

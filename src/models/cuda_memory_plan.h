@@ -1,0 +1,30 @@
+// What a model needs of a GPU's memory, before anything is allocated.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "core/result.h"
+
+namespace celer {
+
+// Bytes.
+struct CudaMemoryPlan {
+  int64_t weights = 0, workspace = 0, staging = 0, free = 0;  // staging: while weights are loaded
+  int64_t margin = 0;                                         // for the driver and for other programs
+  int64_t kv_blocks = 0, kv_block_bytes = 0;                  // of the pool
+  int64_t kv() const { return kv_blocks * kv_block_bytes; }
+  int64_t total() const { return weights + kv() + workspace + staging + margin; }
+  int64_t room() const { return free - weights - workspace - staging - margin; }  // for keys and values
+  std::string ToString() const;
+  // The nearest setting that fits, for a plan that does not: fewer tokens, or lighter weights in that order.
+  std::string Remedy(std::span<const std::pair<std::string, int64_t>> lighter_weights,
+                     int64_t narrow_kv_block_bytes) const;
+};
+
+// Whether a GPU of this compute capability runs the kernels; one sentence if not.
+Status CheckCapability(int device, const std::string& name, int major, int minor);
+
+}  // namespace celer

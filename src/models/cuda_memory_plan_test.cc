@@ -1,0 +1,53 @@
+#include "models/cuda_memory_plan.h"
+
+#include <gtest/gtest.h>
+
+namespace celer {
+namespace {
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+CudaMemoryPlan Plan(int64_t weights, int64_t tokens, int64_t free) {
+  CudaMemoryPlan plan;
+  plan.weights = weights;
+  plan.kv_block_bytes = 16 << 20;
+  plan.kv_blocks = tokens / 16;
+  plan.workspace = kGiB;
+  plan.staging = kGiB / 16;
+  plan.free = free;
+  return plan;
+}
+
+TEST(CudaMemoryPlan, AddsUpAndNamesEverything) {
+  const CudaMemoryPlan plan = Plan(10 * kGiB, 4096, 80 * kGiB);
+  EXPECT_EQ(plan.kv(), 4 * kGiB);
+  EXPECT_EQ(plan.total(), 10 * kGiB + 4 * kGiB + kGiB + kGiB / 16 + plan.margin);
+  EXPECT_EQ(plan.room(), 80 * kGiB - (plan.total() - plan.kv()));
+  for (const char* word : {"weights", "KV", "workspace", "staging", "margin", "free"})
+    EXPECT_NE(plan.ToString().find(word), std::string::npos) << plan.ToString();
+}
+
+TEST(CudaMemoryPlan, TheNearestSettingThatFits) {
+  const std::vector<std::pair<std::string, int64_t>> lighter = {{"int8", 10 * kGiB}, {"int4", 5 * kGiB}};
+  // 20 GiB of weights leave room for some of the keys, or for all of them in half the space.
+  EXPECT_EQ(Plan(20 * kGiB, 4096, 23 * kGiB).Remedy(lighter, 8 << 20),
+            "`context` 1984 fits for one sequence");
+  EXPECT_EQ(Plan(20 * kGiB, 2048, 23 * kGiB).Remedy(lighter, 8 << 20),
+            "`context` 1984 fits for one sequence, all of it with `kv` int8");
+  EXPECT_EQ(Plan(20 * kGiB, 2048, 20 * kGiB).Remedy(lighter, 8 << 20), "`weights` int8 fits");
+  EXPECT_EQ(Plan(20 * kGiB, 2048, 12 * kGiB).Remedy(lighter, 8 << 20), "`weights` int8 `context` 960 fits");
+  EXPECT_EQ(Plan(20 * kGiB, 2048, 10 * kGiB).Remedy(lighter, 8 << 20), "`weights` int4 fits");
+  EXPECT_EQ(Plan(20 * kGiB, 2048, 2 * kGiB).Remedy(lighter, 8 << 20), "no setting fits; use `device` cpu");
+}
+
+TEST(CheckCapability, OneSentenceNamesGpuAndRemedy) {
+  EXPECT_TRUE(CheckCapability(0, "NVIDIA H200", 9, 0));
+  EXPECT_TRUE(CheckCapability(0, "a later one", 10, 0));
+  const Status old = CheckCapability(2, "NVIDIA A100", 8, 0);
+  ASSERT_FALSE(old);
+  for (const char* word : {"cuda:2", "NVIDIA A100", "8.0", "`device` cpu"})
+    EXPECT_NE(old.error().message().find(word), std::string::npos) << old.error().message();
+}
+
+}  // namespace
+}  // namespace celer

@@ -1,0 +1,46 @@
+// Where the results of steps reach the host: pinned memory that the GPU writes to by itself.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <span>
+
+#include "core/buffer.h"
+#include "core/result.h"
+#include "core/stream.h"
+#include "kernels/sample/greedy_cuda.h"
+#include "kernels/sample/sample_cuda.h"
+#include "models/cuda_workspace.h"
+
+namespace celer {
+
+class CudaOutputs {
+ public:
+  Status Make(int device, int64_t vocab);
+
+  // The choice of tokens at the end of a decode step.
+  cuda::GreedyTarget Greedy(const CudaMemory& memory) const;
+  cuda::SampleArgs Sampled(const CudaMemory& memory, int rows) const;
+  // Of the rows of a batch: nothing moves on.
+  cuda::SampleArgs SampledRows(const CudaMemory& memory, int rows) const;
+
+  // The end of the step whose first sequence stands at `position`. Steps a few positions back are still here.
+  Event& StepDone(int64_t position) { return *step_done_[static_cast<size_t>(position % cuda::kHostSlots)]; }
+  int32_t StepToken(int64_t row, int64_t position) const;
+  const cuda::SampleLogprobs& StepLogprobs(int64_t row, int64_t position) const;
+  int32_t RowToken(int64_t row) const;
+  const cuda::SampleLogprobs& RowLogprobs(int64_t row) const;
+
+  // Waits for them.
+  Result<std::span<const float>> Logits(const CudaMemory& memory, int64_t rows, const Stream& stream);
+
+ private:
+  // Tokens and logprobs: [kHostSlots, kMaxSampled] of the decode steps, then [kLogitRows] of rows.
+  static constexpr int64_t kFirstRow = cuda::kHostSlots * kMaxSampled;
+
+  int64_t vocab_ = 0;
+  Buffer logits_, tokens_, logprobs_;
+  std::array<std::optional<Event>, cuda::kHostSlots> step_done_;
+};
+
+}  // namespace celer

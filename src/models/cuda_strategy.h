@@ -1,0 +1,89 @@
+// How a batch runs on a GPU. For each choice there is a table of strategies, best first; the first one that
+// fits the batch and the model is taken. CELER_FORCE=table:strategy takes another one, and `celer kernels`
+// lists them all. Plain C++, so that every choice can be tested without a GPU.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/result.h"
+#include "core/variant.h"
+
+namespace celer {
+
+// What the choices depend on.
+struct CudaFacts {
+  // The batch.
+  int64_t tokens = 0;
+  bool decode = false;     // a decode step: one token of each sequence, all of which get logits
+  int64_t longest = 1;     // tokens of one sequence in the batch, at most
+  int64_t most_keys = 0;   // of one sequence, at the end of a decode step
+  int64_t logit_rows = 0;  //
+  bool profiled = false;   // operators are timed one by one
+  // What runs the model on this GPU.
+  int64_t step_tokens = 0;  // at once in the kernel of decode_step_cuda.h; 0: it does not run the model
+  int64_t step_keys = 0;    // of one sequence up to which it is the faster one
+  int64_t batch_tokens = 0, batch_keys = 0;  // so too for the kernel of decode_batch_cuda.h
+  bool wgmma = false;                        // warpgroup products
+  bool gemm = false;                         // cuBLASLt
+  bool flash = false;                        // flash attention
+  // A layer with experts.
+  int64_t experts = 0, experts_per_token = 0;
+  bool moe_step = false, moe_grouped = false;  // whether these kernels run its matrices
+  bool shared_grouped = false;                 // and those of its shared expert
+};
+
+struct CudaStrategy {
+  const char* name;
+  const char* when;  // completes "it is for ..."
+  Isa isa;
+  bool (*fits)(const CudaFacts&);
+  // Forced, it leaves other batches than these alone: else nothing could be decoded by one that is made for
+  // prompts, or the other way round. None: it concerns all.
+  bool (*concerns)(const CudaFacts&) = nullptr;
+};
+
+struct CudaStrategyTable {
+  const char* name;
+  std::span<const CudaStrategy> rows;  // best first; the last one always fits
+};
+
+// The rows of each table, in its order.
+enum class ForwardStrategy : uint8_t { kDecodeStep, kDecodeBatch, kJoined, kWgmma, kGemm, kMatvec };
+inline constexpr size_t kForwardStrategies = 6;
+enum class HeadStrategy : uint8_t { kWgmma, kMatvec };
+enum class AttentionStrategy : uint8_t { kFlash, kSplit };
+enum class MoeStrategy : uint8_t { kStep, kGrouped, kJobs };
+enum class SharedExpertStrategy : uint8_t { kGrouped, kDense };
+
+const CudaStrategyTable& ForwardStrategies();
+const CudaStrategyTable& HeadStrategies();
+const CudaStrategyTable& AttentionStrategies();
+const CudaStrategyTable& MoeStrategies();
+const CudaStrategyTable& SharedExpertStrategies();
+
+// An error if CELER_FORCE names a row that does not fit.
+Result<ForwardStrategy> ChooseForward(const CudaFacts& facts);
+Result<HeadStrategy> ChooseHead(const CudaFacts& facts);
+Result<AttentionStrategy> ChooseAttention(const CudaFacts& facts);
+Result<MoeStrategy> ChooseMoe(const CudaFacts& facts);
+Result<SharedExpertStrategy> ChooseSharedExpert(const CudaFacts& facts);
+
+// Whether warpgroup products may be used at all: not where CELER_FORCE takes one of the other products.
+bool ForceAllowsWgmma();
+
+// For `celer kernels` and for checking CELER_FORCE; nothing in a build without CUDA.
+std::vector<OperatorInfo> CudaStrategyOperators();
+
+namespace internal {
+
+// Row of the table, as ChooseForward() and the others do it; `force` as in core/variant.h.
+Result<size_t> ChooseRow(const CudaStrategyTable& table, const CudaFacts& facts, const ForceList& force);
+std::vector<OperatorInfo> DescribeCudaStrategies(const ForceList& force);
+
+}  // namespace internal
+}  // namespace celer

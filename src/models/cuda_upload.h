@@ -1,0 +1,42 @@
+// Copies to a GPU from memory that may change at once: through pinned pieces that are used in turn.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "core/buffer.h"
+#include "core/result.h"
+#include "core/stream.h"
+
+namespace celer {
+
+class UploadRing {
+ public:
+  UploadRing(int device, const Stream& stream) : device_(device), stream_(stream) {}
+
+  // A piece that nothing reads any more; waits if all are in use.
+  Result<std::byte*> Begin(int64_t bytes);
+  // From within the piece, in order with the stream.
+  Status Copy(void* to, const void* from, int64_t bytes);
+  Status CopyRows(void* to, int64_t to_stride, const void* from, int64_t row_bytes, int64_t rows);
+  Status End();  // all copies from the piece are queued
+
+  // All of it in one.
+  Status Upload(void* to, const void* from, int64_t bytes);
+
+ private:
+  struct Piece {
+    Buffer memory;
+    std::optional<Event> done;
+  };
+
+  int device_;
+  const Stream& stream_;
+  std::array<Piece, 4> pieces_;
+  size_t next_ = 0;
+  Piece* now_ = nullptr;
+};
+
+}  // namespace celer

@@ -1,0 +1,42 @@
+// Reads the metadata of one architecture in a GGUF file. A key that is missing gives its default; a value of
+// the wrong kind is an error that names the file, the key and the value.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/result.h"
+#include "io/gguf.h"
+
+namespace celer {
+
+class GgufReader {
+ public:
+  // `file` outlives this.
+  GgufReader(const GgufFile& file, std::string path, std::string architecture)
+      : file_(file), path_(std::move(path)), architecture_(std::move(architecture)) {}
+
+  const GgufFile& file() const { return file_; }
+  const std::string& path() const { return path_; }
+  const std::string& architecture() const { return architecture_; }
+
+  // Keys are those behind "llama.".
+  bool Has(const std::string& key) const { return file_.Has(Whole(key)); }
+  Result<int64_t> Int(const std::string& key) const;
+  Result<int64_t> Int(const std::string& key, int64_t if_missing) const;
+  Result<double> Float(const std::string& key) const;
+  Result<double> Float(const std::string& key, double if_missing) const;
+  Result<std::string> String(const std::string& key, std::string if_missing) const;
+  // A number, or an array of one number per layer; all layers must have the same.
+  Result<int64_t> SameInAllLayers(const std::string& key, int64_t layers) const;
+
+ private:
+  std::string Whole(const std::string& key) const { return architecture_ + "." + key; }
+  Error Missing(const std::string& key) const;
+  Error WrongKind(const std::string& key, const char* expected) const;
+
+  const GgufFile& file_;
+  std::string path_, architecture_;
+};
+
+}  // namespace celer

@@ -1,0 +1,36 @@
+// What is said to a client whose request cannot be answered: in OpenAI's nested form, or Anthropic's.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "core/result.h"
+#include "io/json.h"
+#include "server/http.h"
+
+namespace celer::server {
+
+using Json = nlohmann::ordered_json;
+
+enum class ApiForm { kOpenAi, kAnthropic };
+
+struct ApiError {
+  int status = 400;
+  std::string message;
+  std::string param = {};  // the field at fault
+  std::string code = {};
+  int retry_after = 0;  // seconds; 0: no such header
+
+  Json ToJson(ApiForm form) const;
+  HttpResponse ToResponse(ApiForm form) const;
+};
+
+using Refusal = std::optional<ApiError>;  // none: all is well
+
+// A sentence of the library's: 400 for what the client asked for, 500 for what failed here.
+ApiError FromError(const Error& error, std::string param = {});
+
+// Escaped and no longer than fits into a sentence.
+std::string Quoted(const Json& value);
+
+}  // namespace celer::server

@@ -1,0 +1,82 @@
+// What a client asks for, read from the body of its request and checked, before any text is made into tokens.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "celer/engine.h"
+#include "server/api_error.h"
+
+namespace celer::server {
+
+enum Endpoint : unsigned {
+  kChat = 1,
+  kCompletions = 2,
+  kResponses = 4,
+  kMessages = 8,
+  kTokenize = 16,
+  kDetokenize = 32,
+};
+
+// A prompt of /v1/completions: text, or token ids.
+struct PromptInput {
+  std::string text = {};
+  std::vector<int32_t> ids = {};
+  bool is_text = true;
+};
+
+// What an answer has to look like.
+struct Constraint {
+  enum class Kind { kNone, kJsonObject, kJsonSchema, kRegex, kChoice, kGrammar } kind = Kind::kNone;
+  std::string text = {};  // the schema as JSON, the regular expression, the grammar
+  std::vector<std::string> choices = {};
+  std::string param = "structured_outputs";  // who asked for it
+};
+
+struct Asked {
+  Endpoint endpoint = kChat;
+  std::string model = {};
+
+  // The prompt.
+  Json messages = nullptr;  // of the endpoint's form
+  Json input = nullptr;     // of /v1/responses
+  Json system = nullptr;    // of /v1/messages; `instructions` of /v1/responses
+  std::vector<PromptInput> prompts = {};
+  Json tools = nullptr;
+  Json tool_choice = nullptr;
+  bool parallel_tool_calls = true;
+  Json template_variables = nullptr;
+  bool add_generation_prompt = true;
+  std::optional<bool> add_special_tokens = {};
+  int64_t truncate_prompt = 0;       // to its last so many tokens; -1: to what fits
+  std::vector<int32_t> tokens = {};  // of /detokenize
+
+  // The answer. `request` is complete but for its prompt, seed, stop tokens and mask.
+  Request request = {};
+  std::optional<int64_t> max_tokens = {};
+  std::optional<uint64_t> seed = {};
+  std::vector<std::string> stop = {};
+  std::vector<int32_t> stop_token_ids = {};
+  std::vector<std::string> bad_words = {};
+  bool include_stop = false, ignore_eos = false, skip_special = true;
+  bool beam = false;
+  Constraint constraint = {};
+  std::optional<double> timeout = {};  // seconds
+
+  // What is told about it.
+  bool stream = false, include_usage = false, usage_in_every_chunk = false;
+  bool echo = false;
+  bool logprobs = false;  // of chat
+  int top_logprobs = 0;
+  bool tokens_as_ids = false, return_token_ids = false;
+  std::string request_id = {};
+  std::string previous_response_id = {};
+  bool store = true;
+  Json metadata = nullptr;
+  bool token_strings = false;  // of /tokenize
+  bool separate_reasoning = true;
+};
+
+}  // namespace celer::server

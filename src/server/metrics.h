@@ -1,0 +1,58 @@
+// What the server counts, as Prometheus reads it: with vLLM's names and meanings, so that its dashboards and
+// routers work.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "celer/engine.h"
+
+namespace celer::server {
+
+class Histogram {
+ public:
+  explicit Histogram(std::vector<double> bounds) : bounds_(std::move(bounds)), counts_(bounds_.size() + 1) {}
+  void Observe(double value, int64_t times = 1);
+  // The lines of one series. `labels`: as in a="b",c="d".
+  void Print(const std::string& name, const std::string& labels, std::string* out) const;
+  int64_t count() const { return count_; }
+  double sum() const { return sum_; }
+
+ private:
+  std::vector<double> bounds_;   // ascending; the last bucket is infinity
+  std::vector<int64_t> counts_;  // per bucket, not summed up
+  int64_t count_ = 0;
+  double sum_ = 0;
+};
+
+// How near the machine's limit the engine ran, in the last second with work in it.
+struct LimitShare {
+  double ratio = -1;  // below 0: this machine was not measured, see celer probe
+  double bytes_per_s = 0, flops_per_s = 0, tokens_per_s = 0;
+};
+
+// All on the loop's thread.
+struct Metrics {
+  Metrics();
+
+  Histogram prompt_tokens, generation_tokens, iteration_tokens, ttft, inter_token, per_output_token, e2e,
+      inference_time, prefill_time, decode_time;
+  std::map<std::string, int64_t> finished;                       // by reason
+  std::map<std::pair<std::string, int>, int64_t> http_requests;  // by route and status
+  LimitShare limit;
+
+  struct Now {
+    std::string model;
+    EngineStats engine;
+    Engine::Info info;
+    int64_t connections = 0;
+    bool healthy = false;
+  };
+  std::string Print(const std::string& prefix, const Now& now) const;
+};
+
+}  // namespace celer::server

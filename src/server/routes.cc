@@ -1,0 +1,246 @@
+// The table of routes, and the handlers of the small ones.
+#include "celer/version.h"
+#include "server/openapi.h"
+#include "server/page/page.h"
+#include "server/service.h"
+
+namespace celer::server {
+namespace {
+
+HttpResponse JsonResponse(const Json& json) {
+  return {.body = Dump(json)};
+}
+
+}  // namespace
+
+std::span<const Service::Route> Service::Routes() {
+  static constexpr Route kRoutes[] = {
+      {"GET", "/", &Service::Page, 0, true, "a page to chat on"},
+      {"POST", "/v1/chat/completions", &Service::Generate, kChat, false, "an answer in a conversation"},
+      {"POST", "/v1/completions", &Service::Generate, kCompletions, false, "a text goes on"},
+      {"POST", "/v1/responses", &Service::Generate, kResponses, false,
+       "an answer that later requests can go on from"},
+      {"GET", "/v1/responses/", &Service::StoredResponse, 0, false, "an answer that was kept"},
+      {"DELETE", "/v1/responses/", &Service::DeleteResponse, 0, false, "forget an answer"},
+      {"POST", "/v1/messages", &Service::Generate, kMessages, false, "an answer, in Anthropic's form"},
+      {"POST", "/v1/embeddings", &Service::Embeddings, 0, false, "not supported"},
+      {"GET", "/v1/models", &Service::Models, 0, false, "what is served"},
+      {"GET", "/v1/models/", &Service::OneModel, 0, false, "one of them"},
+      {"POST", "/tokenize", &Service::TokenizeRoute, kTokenize, false, "text or a conversation to token ids"},
+      {"POST", "/detokenize", &Service::DetokenizeRoute, kDetokenize, false, "token ids to text"},
+      {"GET", "/health", &Service::Health, 0, true, "200 if requests are taken, else 503"},
+      {"GET", "/health/live", &Service::Live, 0, true, "200 unless the device failed"},
+      {"GET", "/metrics", &Service::MetricsRoute, 0, false, "counters for Prometheus"},
+      {"GET", "/version", &Service::VersionRoute, 0, false, "celer's version"},
+      {"GET", "/load", &Service::LoadRoute, 0, false, "how much there is to do"},
+      {"GET", "/server_info", &Service::ServerInfo, 0, false, "how the server runs"},
+      {"GET", "/get_server_info", &Service::ServerInfo, 0, false, "/server_info by its older name"},
+      {"GET", "/model_info", &Service::ModelInfo, 0, false, "what the model is"},
+      {"GET", "/get_model_info", &Service::ModelInfo, 0, false, "/model_info by its older name"},
+      {"GET", "/openapi.json", &Service::OpenApi, 0, false, "this list, for programs"},
+  };
+  return kRoutes;
+}
+
+// Open, because a browser cannot send a key with the address of a page; the page itself asks for the key.
+void Service::Page(const std::shared_ptr<Exchange>& exchange) {
+  const HttpRequest& request = exchange->request();
+  for (const PageFile& file : PageFiles()) {
+    if (request.path != file.path) continue;
+    HttpResponse response{.content_type = std::string(file.content_type)};
+    response.headers = {{"ETag", std::string(file.etag)},
+                        {"Cache-Control", "no-cache"},
+                        {"Content-Security-Policy", std::string(kPageSecurityPolicy)},
+                        {"Referrer-Policy", "no-referrer"}};
+    if (request.Header("if-none-match") == file.etag)
+      response.status = 304;
+    else
+      response.body = file.body;
+    return exchange->Send(std::move(response));
+  }
+}
+
+void Service::Health(const std::shared_ptr<Exchange>& exchange) {
+  // While a drain still takes requests, balancers already hear that it ends.
+  const char* why = state_ == State::kDraining ? "the server is shutting down" : NotReady();
+  if (why)
+    return exchange->Send(
+        ApiError{.status = 503, .message = why, .code = "not_ready", .retry_after = 1}.ToResponse(
+            ApiForm::kOpenAi));
+  exchange->Send(JsonResponse({{"status", "ok"}}));
+}
+
+void Service::Live(const std::shared_ptr<Exchange>& exchange) {
+  if (state_ == State::kFaulted || exit_code_ != 0)
+    return exchange->Send(
+        ApiError{.status = 503, .message = "the device failed"}.ToResponse(ApiForm::kOpenAi));
+  exchange->Send(JsonResponse({{"status", "live"}}));
+}
+
+void Service::VersionRoute(const std::shared_ptr<Exchange>& exchange) {
+  exchange->Send(JsonResponse({{"version", Version()}}));
+}
+
+void Service::MetricsRoute(const std::shared_ptr<Exchange>& exchange) {
+  exchange->Send({.content_type = "text/plain; version=0.0.4; charset=utf-8",
+                  .body = metrics_.Print(options_.metrics_prefix, Now())});
+}
+
+void Service::LoadRoute(const std::shared_ptr<Exchange>& exchange) {
+  const EngineStats stats = engine_ ? engine_->stats() : EngineStats();
+  exchange->Send(JsonResponse({{"server_load", generations_.size()},
+                               {"waiting", waiting_},
+                               {"waiting_tokens", waiting_tokens_},
+                               {"running", stats.running},
+                               {"kv_blocks", stats.kv_blocks},
+                               {"kv_blocks_used", stats.kv_blocks_used}}));
+}
+
+void Service::ServerInfo(const std::shared_ptr<Exchange>& exchange) {
+  Json json = {{"version", Version()},
+               {"model_path", options_.model_path},
+               {"uptime_seconds", std::chrono::duration<double>(Clock::now() - started_).count()},
+               {"lenient", options_.lenient},
+               {"max_queue", options_.max_queue},
+               {"metrics_prefix", options_.metrics_prefix}};
+  if (model_) {
+    const Engine::Info& info = model_->info;
+    json["served_model_name"] = model_->name;
+    json["device"] = info.device;
+    json["threads"] = info.threads;
+    json["max_total_num_tokens"] = info.kv_tokens;
+    json["max_model_len"] = info.context;
+    json["context_length"] = info.context;
+    json["weight_bytes"] = info.weight_bytes;
+    json["kv_bytes_per_token"] = info.kv_bytes_per_token;
+    const SamplingParams sampling = DefaultSampling(*model_);
+    json["default_sampling"] = {
+        {"temperature", sampling.temperature},
+        {"top_p", sampling.top_p},
+        {"top_k", sampling.top_k},
+        {"min_p", sampling.min_p},
+        {"repetition_penalty", sampling.repetition_penalty},
+        {"from", model_->model_defaults ? model_->prompter.defaults_from() : "OpenAI's defaults"}};
+    if (machine_)
+      json["machine"] = {{"read_bytes_per_s", machine_->read_bytes_per_s}, {"source", machine_->source}};
+  }
+  exchange->Send(JsonResponse(json));
+}
+
+void Service::ModelInfo(const std::shared_ptr<Exchange>& exchange) {
+  if (const auto refusal = CheckReady(); refusal && !model_)
+    return exchange->Send(refusal->ToResponse(ApiForm::kOpenAi));
+  const Engine::Info& info = model_->info;
+  Json formats = Json::object();
+  for (const auto& [format, bytes] : info.bytes_by_format) formats[format] = bytes;
+  exchange->Send(JsonResponse({{"model_path", options_.model_path},
+                               {"tokenizer_path", options_.model_path},
+                               {"served_model_name", model_->name},
+                               {"is_generation", true},
+                               {"preferred_sampling_params", nullptr},
+                               {"architecture", info.architecture},
+                               {"vocab_size", info.vocab},
+                               {"max_model_len", info.context},
+                               {"max_positions", info.max_positions},
+                               {"parameters", CountParams(info.shape).total},
+                               {"bytes_by_format", formats},
+                               {"has_chat_template", model_->prompter.has_chat_template()},
+                               {"has_tools", model_->tool_style != ToolStyle::kNone},
+                               {"has_reasoning", model_->reasoning}}));
+}
+
+Json Service::ModelJson() const {
+  return {{"id", model_->name},
+          {"object", "model"},
+          {"created", 0},
+          {"owned_by", "celer"},
+          {"root", options_.model_path},
+          {"parent", nullptr},
+          {"max_model_len", model_->info.context}};
+}
+
+void Service::Models(const std::shared_ptr<Exchange>& exchange) {
+  if (const auto refusal = CheckReady(); refusal && !model_)
+    return exchange->Send(refusal->ToResponse(ApiForm::kOpenAi));
+  Json data = Json::array({ModelJson()});
+  for (const std::string& alias : model_->aliases) {
+    data.push_back(ModelJson());
+    data.back()["id"] = alias;
+  }
+  exchange->Send(JsonResponse({{"object", "list"}, {"data", data}}));
+}
+
+void Service::OneModel(const std::shared_ptr<Exchange>& exchange) {
+  if (const auto refusal = CheckReady(); refusal && !model_)
+    return exchange->Send(refusal->ToResponse(ApiForm::kOpenAi));
+  Asked asked;
+  asked.model = exchange->request().path.substr(std::string_view("/v1/models/").size());
+  if (const auto refusal = CheckModel(*model_, asked))
+    return exchange->Send(refusal->ToResponse(ApiForm::kOpenAi));
+  Json json = ModelJson();
+  json["id"] = asked.model;
+  exchange->Send(JsonResponse(json));
+}
+
+void Service::OpenApi(const std::shared_ptr<Exchange>& exchange) {
+  exchange->Send({.body = OpenApiText(options_.keys.Required())});
+}
+
+void Service::StoredResponse(const std::shared_ptr<Exchange>& exchange) {
+  const std::string id = exchange->request().path.substr(std::string_view("/v1/responses/").size());
+  if (const auto* entry = responses_.Find(id)) return exchange->Send({.body = entry->body});
+  exchange->Send(ApiError{.status = 404,
+                          .message = "there is no response " + Quoted(id) + "; it may have been forgotten"}
+                     .ToResponse(ApiForm::kOpenAi));
+}
+
+void Service::DeleteResponse(const std::shared_ptr<Exchange>& exchange) {
+  const std::string id = exchange->request().path.substr(std::string_view("/v1/responses/").size());
+  if (!responses_.Remove(id))
+    return exchange->Send(ApiError{.status = 404, .message = "there is no response " + Quoted(id)}.ToResponse(
+        ApiForm::kOpenAi));
+  exchange->Send(JsonResponse({{"id", id}, {"object", "response"}, {"deleted", true}}));
+}
+
+void Service::Embeddings(const std::shared_ptr<Exchange>& exchange) {
+  exchange->Send(
+      ApiError{.status = 400,
+               .message = "'/v1/embeddings' is not supported: the engine gives tokens, not hidden states",
+               .code = "unsupported_endpoint"}
+          .ToResponse(ApiForm::kOpenAi));
+}
+
+void Service::TokenizeRoute(const std::shared_ptr<Exchange>& exchange) {
+  PrepareJob(exchange, &Service::SendTokens);
+}
+
+void Service::SendTokens(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job) {
+  const std::vector<int32_t>& tokens = job->prepared.requests[0].prompt;
+  Json json = {{"count", tokens.size()}, {"max_model_len", job->model->info.context}, {"tokens", tokens}};
+  json["token_strs"] = nullptr;
+  if (job->asked.token_strings) {
+    json["token_strs"] = Json::array();
+    for (const int32_t token : tokens)
+      json["token_strs"].push_back(job->model->prompter.Decode({&token, 1}, false));
+  }
+  exchange->Send(JsonResponse(json));
+}
+
+void Service::DetokenizeRoute(const std::shared_ptr<Exchange>& exchange) {
+  PrepareJob(exchange, &Service::SendText);
+}
+
+void Service::SendText(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job) {
+  for (const int32_t token : job->asked.tokens)
+    if (token >= job->model->info.vocab)
+      return exchange->Send(ApiError{.message = "tokens names token " + std::to_string(token) +
+                                                ", but the model has " +
+                                                std::to_string(job->model->info.vocab) + " tokens",
+                                     .param = "tokens"}
+                                .ToResponse(ApiForm::kOpenAi));
+  // vLLM keeps control tokens in the text unless it is told otherwise.
+  exchange->Send(
+      JsonResponse({{"prompt", job->model->prompter.Decode(job->asked.tokens, job->asked.skip_special)}}));
+}
+
+}  // namespace celer::server

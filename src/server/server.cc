@@ -1,0 +1,71 @@
+#include "server/server.h"
+
+#include <sys/resource.h>
+
+#include "core/device.h"
+#include "io/json.h"
+#include "limits/measured_machine.h"
+
+namespace celer::server {
+namespace {
+
+Result<LoadedModel> LoadModel(const ServerOptions& options) {
+  CELER_ASSIGN(TextModel text, TextModel::Load(options.model));
+  LoadedModel loaded;
+  const Engine::Info& info = text.engine->info();
+  auto model =
+      std::make_shared<ServedModel>(ServedModel{.name = options.names.at(0),
+                                                .aliases = {options.names.begin() + 1, options.names.end()},
+                                                .prompter = text.prompter,
+                                                .info = info,
+                                                .chat_template = text.prompter.tokenizer().chat_template()});
+  if (!options.model.chat_template.empty()) {
+    CELER_ASSIGN(model->chat_template, ReadTextFile(options.model.chat_template, size_t{4} << 20));
+  }
+  if (!text.prompter.has_chat_template()) model->chat_template.clear();
+  model->grammars = std::make_shared<Grammars>(text.prompter);
+  model->tool_style = ToolStyleOf(model->chat_template);
+  model->reasoning = HasReasoning(model->chat_template);
+  model->model_defaults = options.model_defaults;
+  const auto device = Device::Parse(std::string_view(info.device).substr(0, info.device.find(' ')));
+  if (auto machine =
+          LoadOrMeasureThisMachine(/*allow_measure=*/false, device ? *device : Device::Cpu(), info.threads))
+    loaded.machine = std::move(*machine);
+  loaded.model = std::move(model);
+  loaded.engine = std::make_unique<EngineThread>(std::move(text.engine));
+  return loaded;
+}
+
+// Every connection is a descriptor, and the usual limit is a thousand.
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace
+
+Result<int> Serve(ServerOptions options) {
+  RaiseDescriptorLimit();
+  EventLoop loop;
+  Service service(loop, options.service, [&options] { return LoadModel(options); });
+  CELER_ASSIGN(const auto http, HttpServer::Listen(loop, options.http, service.Handlers()));
+  service.UseServer(http.get());
+  if (options.on_listening) options.on_listening(http->url());
+  loop.OnSignal([&](int) { service.Drain(); });
+  std::optional<Error> failed;
+  service.Load([&](const Status& status) {
+    if (!status) {
+      failed = status.error();
+      loop.Stop();
+    } else if (options.on_ready) {
+      options.on_ready(service.model()->info);
+    }
+  });
+  loop.Run();
+  if (failed) return *failed;
+  return service.exit_code();
+}
+
+}  // namespace celer::server

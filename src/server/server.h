@@ -1,0 +1,29 @@
+// `celer serve` as a function: listens, loads the model, answers until a signal comes.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/result.h"
+#include "engine/text_model.h"
+#include "server/http_server.h"
+#include "server/service.h"
+
+namespace celer::server {
+
+struct ServerOptions {
+  TextModelOptions model;
+  std::vector<std::string> names;  // the first is the model's name, the others work, too
+  bool model_defaults = false;     // as in ServedModel
+  HttpOptions http;
+  ServiceOptions service;
+  std::function<void(const std::string& url)> on_listening;
+  std::function<void(const Engine::Info& info)> on_ready;
+};
+
+// Returns when SIGTERM or SIGINT has been obeyed: 0, or 1 after a fault of the device. An error if it could
+// not listen or load.
+Result<int> Serve(ServerOptions options);
+
+}  // namespace celer::server

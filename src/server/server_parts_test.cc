@@ -1,0 +1,129 @@
+// The small parts: targets and ids, parameters, histograms, kept responses.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "server/http.h"
+#include "server/metrics.h"
+#include "server/params.h"
+#include "server/response_store.h"
+
+namespace celer::server {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(Http, Targets) {
+  HttpRequest request;
+  EXPECT_TRUE(ParseTarget("/v1/models/a%2Fb?x=%zz", &request));
+  EXPECT_EQ(request.path, "/v1/models/a/b");
+  EXPECT_EQ(request.query, "x=%zz");
+  EXPECT_TRUE(ParseTarget("http://host:80/health", &request));
+  EXPECT_EQ(request.path, "/health");
+  for (const char* bad : {"", "health", "/%", "/%4", "/%zz", "/%00", "/a\tb"})
+    EXPECT_FALSE(ParseTarget(bad, &request)) << bad;
+}
+
+TEST(Http, Ids) {
+  EXPECT_TRUE(IsDecentId("req-1._Z"));
+  EXPECT_FALSE(IsDecentId(""));
+  EXPECT_FALSE(IsDecentId("a b"));
+  EXPECT_FALSE(IsDecentId("a\r\nSet-Cookie: x"));
+  EXPECT_FALSE(IsDecentId(std::string(129, 'a')));
+  EXPECT_NE(NewId("x-"), NewId("x-"));
+}
+
+Refusal Read(const char* text, Asked* asked, std::vector<std::string>* ignored = nullptr) {
+  Json body;
+  if (auto refusal = ParseBody(text, &body)) return refusal;
+  return ReadParams(body, asked, ignored);
+}
+
+TEST(Params, ValuesArriveAndNullIsMissing) {
+  Asked asked;
+  EXPECT_FALSE(Read(
+      R"({"temperature": 0.5, "top_k": -1, "seed": 18446744073709551615, "stop": "x", "n": null})", &asked));
+  EXPECT_FLOAT_EQ(asked.request.sampling.temperature, 0.5F);
+  EXPECT_EQ(asked.request.sampling.top_k, 0);
+  EXPECT_EQ(asked.seed, UINT64_MAX);
+  EXPECT_EQ(asked.stop, std::vector<std::string>{"x"});
+  EXPECT_EQ(asked.request.n, 1);
+}
+
+TEST(Params, TheSameNameMeansDifferentThingsElsewhere) {
+  Asked chat, completion;
+  completion.endpoint = kCompletions;
+  EXPECT_FALSE(Read(R"({"logprobs": true})", &chat));
+  EXPECT_TRUE(Read(R"({"logprobs": 3})", &chat));
+  EXPECT_FALSE(Read(R"({"logprobs": 3})", &completion));
+  EXPECT_EQ(completion.request.sampling.logprobs, 3);
+}
+
+TEST(Params, UnknownOnesAreRefusedOrNamed) {
+  Asked asked;
+  const Refusal refusal = Read(R"({"temprature": 1})", &asked);
+  ASSERT_TRUE(refusal);
+  EXPECT_THAT(refusal->message, HasSubstr("did you mean 'temperature'?"));
+  EXPECT_EQ(refusal->param, "temprature");
+  std::vector<std::string> ignored;
+  EXPECT_FALSE(Read(R"({"temprature": 1, "verbosity": "low", "store": true})", &asked, &ignored));
+  EXPECT_EQ(ignored, (std::vector<std::string>{"temprature", "verbosity", "store"}));
+}
+
+// Every number has a range that is checked at both ends.
+TEST(Params, EveryRangeIsChecked) {
+  for (const Param& param : Params()) {
+    if (!param.set || (param.kind != Kind::kInt && param.kind != Kind::kNumber) || param.high > 1e18)
+      continue;
+    for (const double value : {param.low - 1, param.high * 2 + 1}) {
+      Asked asked;
+      asked.endpoint = static_cast<Endpoint>(param.endpoints & -param.endpoints);
+      const Json json = param.kind == Kind::kInt ? Json(static_cast<int64_t>(value)) : Json(value);
+      const Refusal refusal = ReadParams(Json{{param.name, json}}, &asked, nullptr);
+      ASSERT_TRUE(refusal) << param.name << " = " << value;
+      EXPECT_EQ(refusal->param, param.name);
+      EXPECT_THAT(refusal->message, HasSubstr("expected")) << param.name;
+    }
+  }
+}
+
+TEST(Params, StructuredOutput) {
+  Asked asked;
+  EXPECT_FALSE(Read(
+      R"({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}})",
+      &asked));
+  EXPECT_EQ(asked.constraint.kind, Constraint::Kind::kJsonSchema);
+  EXPECT_EQ(asked.constraint.text, R"({"type":"object"})");
+  EXPECT_FALSE(Read(R"({"structured_outputs": {"choice": ["a", "b"]}})", &asked));
+  EXPECT_EQ(asked.constraint.choices.size(), 2U);
+  EXPECT_TRUE(Read(R"({"structured_outputs": {"choice": ["a"], "regex": "b"}})", &asked));
+  EXPECT_TRUE(Read(R"({"structured_outputs": {"lark": "b"}})", &asked));
+  EXPECT_TRUE(Read(R"({"response_format": {"type": "json_schema"}})", &asked));
+}
+
+TEST(Histogram, BucketsAreSums) {
+  Histogram histogram({1, 2});
+  histogram.Observe(1);
+  histogram.Observe(1.5, 2);
+  histogram.Observe(9);
+  std::string text;
+  histogram.Print("h", "a=\"b\"", &text);
+  EXPECT_EQ(text,
+            "h_bucket{a=\"b\",le=\"1\"} 1\nh_bucket{a=\"b\",le=\"2\"} 3\nh_bucket{a=\"b\",le=\"+Inf\"} 4\n"
+            "h_sum{a=\"b\"} 13\nh_count{a=\"b\"} 4\n");
+}
+
+TEST(ResponseStore, TheOldestAreForgotten) {
+  ResponseStore store(2, 1000);
+  for (const char* id : {"a", "b", "c"}) store.Add({.id = id, .messages = Json::array(), .body = "x"});
+  EXPECT_EQ(store.Find("a"), nullptr);
+  EXPECT_NE(store.Find("b"), nullptr);
+  store.Add({.id = "large", .messages = Json::array(), .body = std::string(997, 'x')});
+  EXPECT_EQ(store.size(), 1U);
+  store.Add({.id = "too large", .messages = Json::array(), .body = std::string(2000, 'x')});
+  EXPECT_EQ(store.size(), 0U);
+}
+
+}  // namespace
+}  // namespace celer::server

@@ -1,0 +1,18 @@
+// Masks over the vocabulary that are no grammar.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "celer/engine.h"
+#include "text/tokenizer.h"
+
+namespace celer::server {
+
+// No answer contains one of the words: its last token cannot follow its others. Each word is meant both at
+// the beginning of a text and after a space, which are different tokens.
+std::shared_ptr<const TokenMask> MakeBadWordsMask(const Tokenizer& tokenizer,
+                                                  std::span<const std::string> words, int64_t vocab);
+
+}  // namespace celer::server

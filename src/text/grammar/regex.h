@@ -1,0 +1,20 @@
+// Regular expressions as automata: no backtracking, so every pattern takes the time of its states. What is
+// beyond regular languages (look-around, back references) is refused by name.
+#pragma once
+
+#include <string_view>
+
+#include "core/result.h"
+#include "text/grammar/dfa.h"
+#include "text/grammar/expression.h"
+
+namespace celer::grammar {
+
+struct RegexOptions {
+  bool search = false;     // a match anywhere in the text is enough, as JSON Schema has it
+  bool json_text = false;  // the text is inside a JSON string, in its plain spelling
+};
+
+Result<Dfa> RegexDfa(std::string_view pattern, const RegexOptions& options, Budget& budget);
+
+}  // namespace celer::grammar

@@ -1,0 +1,88 @@
+// Which format every weight of a model gets. Decided here, once, from what was asked for, from what the file
+// holds and from what each tensor is for; the CPU's WeightStore and the GPU's DeviceWeights both obey it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "celer/options.h"
+#include "core/result.h"
+#include "formats/weight_format.h"
+#include "io/tensor_record.h"
+
+namespace celer {
+
+// What a tensor is for.
+enum class WeightRole : uint8_t {
+  kProjection,
+  kVocabulary,  // a head, or an embedding that is also the head
+  kTable,       // an embedding that is only looked up, row by row; it is not packed
+  kRouter,      // chooses experts, or weighs the shared one
+  kVector,      // a norm or a bias: always f32
+};
+std::string_view Name(WeightRole role);  // "projection"
+
+// The rule, of a matrix whose rows have this many columns:
+//  - The vocabulary, which is more sensitive than projections, is int8 where those are int4: with the same
+//    groups, because these cost it 3 to 12 % and one scale to a row would lose a bit of precision.
+//  - A router is small and decides much: it keeps the values of the file.
+//  - Where groups do not divide the columns, int8 has one scale to a row, and takes the place of int4.
+WeightFormatSpec PlanFormat(const WeightOptions& options, const WeightFormatSpec& stored, int64_t cols,
+                            WeightRole role);
+
+struct PlannedWeight {
+  std::string name;
+  WeightRole role = WeightRole::kProjection;
+  int64_t count = 1;  // matrices of one shape in one tensor: the experts of a layer
+  int64_t rows = 0, cols = 0;
+  WeightFormatSpec stored = {}, format = {};
+
+  int64_t bytes() const;  // in `format`
+  // Columns can be divided among devices at multiples of this: the file's blocks and the plan's groups stay
+  // whole.
+  int64_t ColumnStep() const;
+  // A part of it, with the format of the whole; an error with both values where it cannot be cut.
+  Result<PlannedWeight> SliceRows(int64_t begin, int64_t count) const;
+  Result<PlannedWeight> SliceColumns(int64_t begin, int64_t count) const;
+};
+
+class WeightPlan {
+ public:
+  // Of tensors that are no projections, by name. Those with one dimension are vectors without being here.
+  using Roles = std::map<std::string, WeightRole, std::less<>>;
+
+  WeightPlan() = default;
+  // The rule alone, for matrices that come from no file.
+  WeightPlan(const WeightOptions& options) : options_(options) {}  // NOLINT(google-explicit-constructor)
+  static WeightPlan Make(const WeightOptions& options, std::span<const TensorRecord> tensors,
+                         const Roles& roles = {});
+
+  const WeightOptions& options() const { return options_; }
+  std::span<const PlannedWeight> weights() const { return weights_; }
+  const PlannedWeight* Find(std::string_view name) const;  // nullptr when there is none
+  WeightRole RoleOf(std::string_view name) const;          // kProjection if it is not in the plan
+
+  // As planned for that name. A matrix that is not in the plan gets its format by the rule, with the role
+  // that is given here.
+  WeightFormatSpec FormatFor(std::string_view name, const WeightFormatSpec& stored, int64_t cols,
+                             WeightRole otherwise = WeightRole::kProjection) const;
+
+  // The same tensors with another wish.
+  WeightPlan With(const WeightOptions& options) const;
+
+  int64_t bytes() const;
+  std::vector<std::string> Lines() const;  // one in all, and one for each kind of tensor
+  std::string ToString() const;            // the lines in one text
+
+ private:
+  WeightOptions options_;
+  std::vector<PlannedWeight> weights_;
+  std::map<std::string, size_t, std::less<>> index_;
+};
+
+}  // namespace celer

@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""Installs celer into a folder, builds examples/ against it as a stranger would, and runs them.
+
+  python3 examples_test.py build build/celer
+"""
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BUILD, CELER = (os.path.abspath(argument) for argument in sys.argv[1:3])
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def run(*command, check=True, **options):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=600, **options)
+    if check and done.returncode != 0:
+        raise AssertionError(f"{command}: exit code {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
+    return done
+
+
+class Installed(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory(prefix="celer-install-")
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.work = pathlib.Path(cls.folder.name)
+        cls.prefix = cls.work / "prefix"
+        run("cmake", "--install", BUILD, "--prefix", cls.prefix)
+        run("cmake", "-S", ROOT / "examples", "-B", cls.work / "build", f"-DCMAKE_PREFIX_PATH={cls.prefix}")
+        run("cmake", "--build", cls.work / "build")
+        cls.examples = cls.work / "build"
+
+    def test_installed_program_runs(self):
+        self.assertRegex(run(self.prefix / "bin/celer", "--version").stdout, r"^celer \d+\.\d+\.\d+\n$")
+
+    def test_every_public_header_is_installed_and_stands_alone(self):
+        headers = sorted(path.name for path in (ROOT / "include/celer").glob("*.h"))
+        self.assertEqual(headers, sorted(path.name for path in (self.prefix / "include/celer").glob("*")))
+        for header in headers:
+            with self.subTest(header=header):
+                run(os.environ.get("CXX", "c++"), "-std=c++20", "-fsyntax-only", "-Wall", "-Werror", "-x", "c++",
+                    f"-I{self.prefix}/include", "-", input=f"#include <celer/{header}>\n")
+
+    def test_another_version_is_refused(self):
+        (self.work / "other").mkdir()
+        (self.work / "other/CMakeLists.txt").write_text(
+            "cmake_minimum_required(VERSION 3.25)\nproject(other LANGUAGES CXX)\nfind_package(celer 9.0 REQUIRED)\n")
+        done = run("cmake", "-S", self.work / "other", "-B", self.work / "other/build",
+                   f"-DCMAKE_PREFIX_PATH={self.prefix}", check=False)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("requested version \"9.0\"", done.stderr)
+
+    def test_generate(self):
+        model = self.work / "tiny.gguf"
+        run(CELER, "synth", "smollm2-135m", "--weights", "q8_0", "--layers", 2, "--hidden", 64, "--intermediate", 96,
+            "--vocab", 512, "--heads", 2, "--kv-heads", 1, "--head-dim", 32, "-o", model)
+        said = run(self.examples / "generate", model, "hello").stdout
+        self.assertEqual(said, run(CELER, "run", model, "hello", "--raw", "-q", "-n", 200, "--temperature", 0,
+                                   "--device", "cpu").stdout)
+        missing = run(self.examples / "generate", self.work / "missing.gguf", "hello", check=False)
+        self.assertEqual(missing.returncode, 1)
+        self.assertIn("missing.gguf", missing.stderr)
+
+    def test_limits(self):
+        said = run(self.examples / "limits", "llama-3.1-8b", "rtx4090").stdout
+        self.assertIn("llama-3.1-8b on rtx4090", said)
+        # 16 bits of 7.5e9 weights at 100 GB/s: 6.6 tok/s without any KV.
+        said = run(self.examples / "limits", "llama-3.1-8b", 100, 1000).stdout
+        self.assertRegex(said, r"16-bit weights: first token after \d+\.\d ms, then 6\.[56] tok/s \(bound by reading weights\)")
+        self.assertEqual(run(self.examples / "limits", "llama-3.1-8b", "no-such", check=False).returncode, 2)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)

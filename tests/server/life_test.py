@@ -1,0 +1,374 @@
+#!/usr/bin/env python3
+"""What celer serve refuses and how it lives: life_test.py CELER. Errors by table, keys, TLS, CORS, drain, queue, metrics."""
+import http.client
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+from serving import ServerCase
+
+ASK = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, "temperature": 0}
+CHAT, COMPLETE = "/v1/chat/completions", "/v1/completions"
+LONG = {"prompt": "x", "max_tokens": 1900, "temperature": 0, "ignore_eos": True, "stream": True}
+
+
+class ErrorsCase(ServerCase):
+    def refused(self, path, body, status, param=None, says=""):
+        got, answer = self.server.post(path, body)
+        with self.subTest(path=path, body=str(body)[:80]):
+            self.assertEqual(got, status, answer)
+            error = answer["error"]
+            self.assertEqual(set(error), {"message", "type", "param", "code"})
+            self.assertIn(says, error["message"])
+            if param:
+                self.assertEqual(error["param"], param)
+
+    def test_table(self):
+        for field, value, says in (
+                ("temperature", -0.1, "is -0.1, expected a number from 0 to 100"),
+                ("temperature", 1e30, "expected a number from 0 to 100"),
+                ("temperature", "hot", "is 'hot', expected a number from 0 to 100"),
+                ("temperature", True, "expected a number"),
+                ("top_p", 0, "is 0, expected a number from 1e-06 to 1"),
+                ("top_p", 1.5, "is 1.5"),
+                ("top_k", -2, "expected a whole number from -1 to 2147483647"),
+                ("top_k", 1.5, "expected a whole number"),
+                ("min_p", 2, "expected a number from 0 to 1"),
+                ("n", 0, "expected a whole number from 1 to 128"),
+                ("n", 10**9, "expected a whole number from 1 to 128"),
+                ("best_of", 129, "expected a whole number from 1 to 128"),
+                ("presence_penalty", 3, "expected a number from -2 to 2"),
+                ("frequency_penalty", -3, "expected a number from -2 to 2"),
+                ("repetition_penalty", 0, "expected a number from 1e-06 to 1000000"),
+                ("max_tokens", -1, "expected a whole number from 0"),
+                ("max_tokens", 0, "max_tokens is 0"),
+                ("max_tokens", 10**7, "the context holds 2048"),
+                ("max_tokens", 10**30, "expected a whole number"),
+                ("min_tokens", 50, "min_tokens is 50, but the answer may have 2 tokens"),
+                ("seed", 1.5, "expected a whole number"),
+                ("stream", "yes", "is 'yes', expected true or false"),
+                ("stop", 5, "expected a string, or an array of"),
+                ("stop", [""], "strings of 1 to 1024 bytes"),
+                ("stop", ["x"] * 33, "expected a string, or an array of"),
+                ("logit_bias", {"x": 1}, "names 'x', expected a token id"),
+                ("logit_bias", {"1": 101}, "numbers from -100 to 100"),
+                ("logit_bias", {"99999": 1}, "the vocabulary has 600 tokens"),
+                ("stop_token_ids", [600], "names token 600, but the model has 600 tokens"),
+                ("allowed_token_ids", [-1], "token ids"),
+                ("top_logprobs", 21, "expected a whole number from 0 to 20"),
+                ("top_logprobs", 2, "top_logprobs needs logprobs: true"),
+                ("messages", [], "expected an array of 1 or more"),
+                ("messages", "hi", "expected an array"),
+                ("messages", [5], "messages[0] is 5"),
+                ("messages", [{"role": "user"}], "messages[0].content is null"),
+                ("messages", [{"role": "pirate", "content": "x"}], "which is not one of"),
+                ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+                 "messages[0].content[0].type is 'image_url'; this model takes text only"),
+                ("response_format", {"type": "xml"}, "expected text, json_object or json_schema"),
+                ("chat_template", "{{ 1 }}", "'chat_template' is not supported"),
+                ("chat_template_kwargs", {"chat_template": "x"}, "the server sets it"),
+                ("tools", [{"type": "function", "function": {"name": "f"}}], "the model's chat template has no tools"),
+                ("tool_choice", "required", "there are no tools"),
+                ("functions", [], "use tools"),
+                ("logprob", True, "did you mean 'logprobs'?"),
+                ("request_id", "a b", "letters, digits and ._-")):
+            self.refused(CHAT, {**ASK, field: value}, 400, None, says)
+        for body, says in (
+                ({}, "prompt is missing"), ({"prompt": ""}, "the prompt has no tokens"), ({"prompt": []}, "prompt is an array"),
+                ({"prompt": [600]}, "names token 600"), ({"prompt": [1, "x"]}, "token ids"),
+                ({"prompt": "x", "suffix": "y"}, "'suffix' is not supported: the model is not trained to fill in"),
+                ({"prompt": "x " * 3000}, "the context of 2048 tokens has room for 2047"),
+                ({"prompt": ["x"] * 1025}, "at most 1024"), ({"prompt": ["x"] * 100, "n": 100}, "10000 answers"),
+                ({"prompt": "x", "n": 2, "best_of": 1}, "at least n, which is 2")):
+            self.refused(COMPLETE, body, 400, None, says)
+        self.refused("/v1/embeddings", {"input": "x"}, 400, None, "'/v1/embeddings' is not supported")
+        self.refused("/v1/responses", {"input": 5}, 400, "input")
+        self.refused("/v1/nothing", {}, 404, None, "there is no '/v1/nothing' here")
+        self.refused("/health", {}, 405, None, "does not take POST")
+
+    def test_bodies_that_are_no_json(self):
+        for body, says in ((b"", "not valid JSON"), (b"{", "not valid JSON"), (b"[]", "expected an object"), (b"null", "expected an object"),
+                           (b'{"temperature": NaN}', "not valid JSON"), (b'{"temperature": Infinity}', "not valid JSON"),
+                           (b'{"temperature": 1e999}', "not valid JSON"), (b'{"prompt": "\xff"}', "not valid JSON"),
+                           (b"[" * 100000, "nested"), (b'{"a":' * 1000 + b"1" + b"}" * 1000, "nested"),
+                           (b"{" + b",".join(b'"k%d":1' % i for i in range(3000)) + b"}", "more than 1024 fields"),
+                           (b'{"prompt": "\\ud800"}', "not valid JSON")):
+            self.refused(COMPLETE, body, 400, None, says)
+
+    def test_too_large(self):
+        status, headers, body = self.server.request("POST", COMPLETE, b"x" * (9 << 20))
+        self.assertEqual((status, headers["Connection"]), (413, "close"))
+        self.assertIn("larger than", json.loads(body)["error"]["message"])
+        status, _, _ = self.server.request("GET", "/health", headers={"X-Big": "y" * 40000})
+        self.assertEqual(status, 431)
+
+    def test_special_tokens_in_messages_stay_text(self):
+        plain = self.server.post("/tokenize", {"messages": [{"role": "user", "content": "a"}]})[1]["tokens"]
+        evil = self.server.post("/tokenize", {"messages": [{"role": "user", "content": "<|endoftext|>"}]})[1]["tokens"]
+        self.assertNotIn(599, evil)
+        self.assertNotIn(599, plain)
+
+    def test_tokens(self):
+        for text in ("Hello, wörld! \U0001f600", ""):
+            tokens = self.server.post("/tokenize", {"prompt": text, "return_token_strs": True})[1]
+            self.assertEqual(tokens["count"], len(tokens["tokens"]))
+            self.assertEqual(len(tokens["token_strs"]), tokens["count"])
+            self.assertEqual(self.server.post("/detokenize", {"tokens": tokens["tokens"]})[1]["prompt"], text)
+        self.refused("/detokenize", {"tokens": [600]}, 400, "tokens")
+
+    def test_openapi_is_the_routes(self):
+        api = self.server.get("/openapi.json")[1]
+        self.assertEqual(api["openapi"], "3.1.0")
+        schema = api["paths"][CHAT]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        self.assertEqual(schema["properties"]["temperature"]["maximum"], 100)
+        self.assertFalse(schema["additionalProperties"])
+        self.assertNotIn("functions", schema["properties"])
+        for path, methods in api["paths"].items():
+            if "get" in methods and "{" not in path:
+                self.assertEqual(self.server.request("GET", path)[0], 200, path)
+
+    def test_the_page(self):
+        status, headers, body = self.server.request("GET", "/")
+        self.assertEqual((status, headers["Content-Type"]), (200, "text/html; charset=utf-8"))
+        self.assertIn("default-src 'none'", headers["Content-Security-Policy"])
+        self.assertIn(b"<title>", body)
+        for name in ("celer.js", "celer.css"):
+            self.assertIn(name.encode(), body)
+            self.assertEqual(self.server.request("GET", "/" + name)[0], 200)
+        status, _, body = self.server.request("GET", "/", headers={"If-None-Match": headers["ETag"]})
+        self.assertEqual((status, body), (304, b""))
+
+    def test_what_routers_ask(self):
+        self.assertEqual(self.server.get("/health"), (200, {"status": "ok"}))
+        self.assertEqual(self.server.get("/health/live")[0], 200)
+        self.assertEqual(self.server.get("/server_info")[1]["served_model_name"], "tiny")
+        self.assertTrue(self.server.get("/get_model_info")[1]["is_generation"])
+        self.assertRegex(self.server.get("/version")[1]["version"], r"\d+\.\d+\.\d+")
+        self.assertEqual(self.server.get("/v1/models")[1]["data"][0]["max_model_len"], 2048)
+
+    def test_metrics(self):
+        before = self.server.metric("celer:generation_tokens_total")
+        count = self.server.metric("celer:time_to_first_token_seconds_count")
+        self.server.post(COMPLETE, {"prompt": "metrics", "max_tokens": 5, "ignore_eos": True})
+        self.server.idle()
+        self.assertEqual(self.server.metric("celer:generation_tokens_total"), before + 5)
+        self.assertEqual(self.server.metric("celer:time_to_first_token_seconds_count"), count + 1)
+        text = self.server.request("GET", "/metrics")[2].decode()
+        for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "cache_config_info",
+                     "prefix_cache_queries_total", "prefix_cache_hits_total", "num_preemptions_total", "prompt_tokens_total",
+                     "prompt_tokens_cached_total", "request_success_total", "spec_decode_num_drafts_total",
+                     "request_prompt_tokens_bucket", "iteration_tokens_total_count", "inter_token_latency_seconds_sum",
+                     "request_time_per_output_token_seconds_count", "e2e_request_latency_seconds_bucket",
+                     "request_inference_time_seconds_sum", "gpu_cache_usage_perc", "gpu_prefix_cache_hit_rate",
+                     "gpu_prefix_cache_hits_total", "bytes_per_second", "http_requests_total"):
+            self.assertIn("\nceler:" + name + "{", text)
+        self.assertRegex(text, r'cache_config_info\{[^}]*block_size="16",num_gpu_blocks="\d+"')
+
+
+class LifeCase(ServerCase):
+    flags = ["--cors-origin", "https://page.example", "--max-queue", "2", "--max-unsent", "4096", "--header-timeout", "0.5",
+             "--body-timeout", "0.7", "--idle-timeout", "1.5", "--log-format", "json"]
+
+    def test_a_client_that_leaves_cancels(self):
+        for stream in (True, False):
+            connection = http.client.HTTPConnection(self.server.host, self.server.port, timeout=30)
+            self.addCleanup(connection.close)
+            connection.request("POST", COMPLETE, json.dumps({**LONG, "stream": stream}))
+            while self.server.get("/load")[1]["kv_blocks_used"] == 0:
+                time.sleep(0.005)
+            connection.sock.close() if not stream else connection.getresponse().close()
+            connection.close()
+            self.server.idle()
+        self.server.until(r'"status": ?499')
+
+    def test_a_slow_reader_is_let_go(self):
+        slow = self.server.socket()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        body = json.dumps({**LONG, "n": 8, "logprobs": 20}).encode()
+        slow.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        self.server.until(r"reads too slowly", 60)
+        self.server.idle()
+        slow.close()
+
+    def test_slow_senders(self):
+        start = time.monotonic()
+        for data in (b"GET /health HT", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"):
+            with self.server.socket() as slow:
+                slow.sendall(data)
+                self.assertIn(b" 408 ", slow.recv(4096))
+        with self.server.socket() as silent:
+            self.assertEqual(silent.recv(1), b"")  # idle
+        self.assertLess(time.monotonic() - start, 20)
+
+    def test_keep_alive_and_pipelining(self):
+        with self.server.socket() as one:
+            body = json.dumps({**ASK}).encode()
+            post = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+            get = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
+            one.sendall(post + get + post + get + get.replace(b"1.1\r\n", b"1.1\r\nConnection: close\r\n", 1))
+            data = b""
+            while part := one.recv(65536):
+                data += part
+        self.assertEqual(data.count(b"HTTP/1.1 200 OK"), 5)
+        self.assertEqual(data.count(b'"chat.completion"'), 2)
+        self.assertEqual(data.count(b'"version"'), 3)
+        order = [data.find(b'"chat.completion"'), data.find(b'"version"')]
+        self.assertLess(order[0], order[1])
+
+    def test_http_1_0_head_and_expect(self):
+        with self.server.socket() as old:
+            old.sendall(b"GET /version HTTP/1.0\r\n\r\n")
+            data = b""
+            while part := old.recv(4096):
+                data += part
+            self.assertIn(b"Connection: close", data)
+        status, headers, body = self.server.request("HEAD", "/version")
+        self.assertEqual((status, body), (200, b""))
+        self.assertGreater(int(headers["Content-Length"]), 0)
+        with self.server.socket() as polite:
+            body = json.dumps(ASK).encode()
+            polite.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+                           % len(body))
+            self.assertEqual(polite.recv(4096), b"HTTP/1.1 100 Continue\r\n\r\n")
+            polite.sendall(body)
+            self.assertIn(b"HTTP/1.1 200 OK", polite.recv(4096))
+
+    def test_cors(self):
+        _, headers, _ = self.server.request("GET", "/version", headers={"Origin": "https://page.example"})
+        self.assertEqual(headers["Access-Control-Allow-Origin"], "https://page.example")
+        _, headers, _ = self.server.request("GET", "/version", headers={"Origin": "https://evil.example"})
+        self.assertNotIn("Access-Control-Allow-Origin", headers)
+        status, headers, _ = self.server.request("OPTIONS", CHAT, headers={"Origin": "https://page.example"})
+        self.assertEqual(status, 204)
+        self.assertIn("POST", headers["Access-Control-Allow-Methods"])
+
+    def test_a_full_queue(self):
+        statuses = []
+
+        def ask():
+            status, headers, _ = self.server.request("POST", COMPLETE, {"prompt": "x" * 1800, "max_tokens": 1, "cache_salt": os.urandom(4).hex()})
+            statuses.append((status, headers.get("Retry-After")))
+
+        threads = [threading.Thread(target=ask) for _ in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        kinds = {status for status, _ in statuses}
+        self.assertEqual(kinds, {200, 429})
+        self.assertTrue(all(int(after) >= 1 for status, after in statuses if status == 429))
+        self.server.idle()
+
+    def test_a_deadline(self):
+        status, answer = self.server.post(COMPLETE, {**LONG, "stream": False, "timeout": 0.05, "n": 4, "temperature": 1})
+        self.assertIn(status, (200, 504))
+        if status == 200:
+            self.assertIn("deadline", {choice["stop_reason"] for choice in answer["choices"]})
+        self.server.idle()
+
+
+class StartAndEndCase(ServerCase):
+    def test_loading_keys_and_prefix(self):
+        keys = self.folder / "keys"
+        keys.write_text("# keys\nsecret-1\n\nsecret-2\n")
+        server = self.start("--api-key-file", keys, "--metrics-prefix", "vllm:")
+        for path in ("/v1/models", "/metrics", "/version", "/load", "/server_info", "/openapi.json", "/nothing"):
+            self.assertEqual(server.request("GET", path)[0], 401, path)
+        self.assertEqual(server.request("POST", CHAT, ASK)[0], 401)
+        self.assertEqual(server.request("GET", "/health")[0], 200)
+        for headers, status in (({"Authorization": "Bearer secret-1"}, 200), ({"x-api-key": "secret-2"}, 200),
+                                ({"Authorization": "Bearer secret-"}, 401), ({"Authorization": "secret-1"}, 401),
+                                ({"Authorization": "Bearer # keys"}, 401), ({"Authorization": "Bearer "}, 401)):
+            self.assertEqual(server.request("POST", CHAT, ASK, headers)[0], status, headers)
+        text = server.request("GET", "/metrics", headers={"x-api-key": "secret-1"})[2]
+        self.assertIn(b"\nvllm:num_requests_running{", text)
+        self.assertNotIn("secret", server.stop()[1])
+
+    def test_tls(self):
+        cert, key = self.folder / "cert.pem", self.folder / "key.pem"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days",
+                        "2", "-keyout", key, "-out", cert, "-subj", "/CN=127.0.0.1", "-addext",
+                        "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+        server = self.start("--tls-cert", cert, "--tls-key", key)
+        self.assertEqual(server.scheme, "https")
+        context = ssl.create_default_context(cafile=cert)
+        connection = http.client.HTTPSConnection(server.host, server.port, context=context, timeout=30)
+        self.addCleanup(connection.close)
+        for _ in range(3):
+            connection.request("POST", CHAT, json.dumps({**ASK, "stream": True}))
+            response = connection.getresponse()
+            self.assertEqual(response.status, 200)
+            self.assertTrue(response.read().endswith(b"data: [DONE]\n\n"))
+        connection.close()
+        with server.socket() as plain:
+            plain.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            self.assertNotIn(b"200 OK", plain.recv(4096))
+        self.assertEqual(server.stop()[0], 0)
+
+    def test_drain(self):
+        server = self.start("--drain-limit", "20")
+        connection = http.client.HTTPConnection(server.host, server.port, timeout=60)
+        self.addCleanup(connection.close)
+        connection.request("POST", COMPLETE, json.dumps({**LONG, "max_tokens": 400}))
+        response = connection.getresponse()
+        response.read(10)
+        server.process.send_signal(signal.SIGTERM)
+        status = 200
+        while server.process.poll() is None and status != 503:
+            try:
+                status = server.request("GET", "/health")[0]
+            except OSError:
+                break
+        if status == 503:
+            self.assertEqual(server.request("POST", CHAT, ASK)[0], 503)
+        self.assertTrue(response.read().endswith(b"data: [DONE]\n\n"))  # the one that ran came to its end
+        self.assertEqual(server.process.wait(30), 0)
+        late = self.start("--drain-limit", "0.2")
+        connection = http.client.HTTPConnection(late.host, late.port, timeout=60)
+        self.addCleanup(connection.close)
+        connection.request("POST", COMPLETE, json.dumps({**LONG, "n": 16, "temperature": 1}))
+        response = connection.getresponse()
+        response.read(10)
+        late.process.send_signal(signal.SIGTERM)
+        rest = response.read()
+        self.assertIn(b'"code":"shutting_down"', rest)
+        self.assertTrue(rest.endswith(b"data: [DONE]\n\n"))
+        self.assertEqual(late.process.wait(30), 0)
+
+    def test_lenient(self):
+        server = self.start("--lenient")
+        status, headers, _ = server.request("POST", CHAT, {**ASK, "no_such_thing": 1, "verbosity": "low"})
+        self.assertEqual((status, headers["X-Celer-Ignored"]), (200, "no_such_thing, verbosity"))
+        self.assertEqual(server.request("POST", CHAT, {**ASK, "temperature": -1})[0], 400)
+
+    def test_it_cannot_start(self):
+        taken = socket.socket()
+        self.addCleanup(taken.close)
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        for flags, code, says in ((["--port", str(taken.getsockname()[1])], 2, "cannot listen on 127.0.0.1:"),
+                                  (["--tls-cert", "x"], 2, "TLS needs both --tls-cert and --tls-key"),
+                                  (["--api-key-file", "/nothing/here"], 2, "/nothing/here: no such file"),
+                                  (["--port", "70000"], 2, "--port '70000': expected a whole number from 0 to 65535"),
+                                  (["--host", "no.such.host.invalid"], 2, "host 'no.such.host.invalid' is not an address")):
+            result = subprocess.run([ServerCase.celer, "serve", self.model, "--device", "cpu", "--kv-memory", "32MiB", *flags],
+                                    capture_output=True, text=True, timeout=60)
+            self.assertEqual(result.returncode, code, result.stderr)
+            self.assertIn(says, result.stderr)
+        bad = self.folder / "bad.gguf"
+        bad.write_bytes(b"GGUFxxxx")
+        result = subprocess.run([ServerCase.celer, "serve", bad, "--port", "0"], capture_output=True, text=True, timeout=60)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertRegex(result.stderr, r"error: [^\n]+bad.gguf[^\n]+\n\Z")
+
+
+if __name__ == "__main__":
+    ServerCase.celer = sys.argv.pop(1)
+    unittest.main()
