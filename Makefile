@@ -25,7 +25,7 @@ build: setup ## build celer, the library, the tests and the benches
 test: build ## everything CI checks: layers, format, unit tests, golden tables, command line, packages
 	@tools/presubmit $(BUILD)
 
-test-sanitizers: setup ## every unit test under ASan and UBSan, everything with threads under TSan (about an hour on 2 cores)
+test-sanitizers: setup ## every unit test under ASan and UBSan, everything with threads under TSan, the server under both (over an hour on 2 cores)
 	@BUILD=$(BUILD) JOBS=$(JOBS) tools/test_sanitizers.sh
 
 bench: build ## micro-benchmarks: fork-join, matrix products with their ratio to the limit

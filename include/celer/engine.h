@@ -2,6 +2,7 @@
 // stream is a batch of one on the same path. Text, templates and stop strings stand one level up (text.h).
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -61,6 +62,9 @@ struct BeamSearch {
   enum class EarlyStopping : uint8_t { kHeuristic, kYes, kNever } early_stopping = EarlyStopping::kHeuristic;
 };
 
+// How the hidden states of a prompt's tokens, as they leave the model's last norm, become one vector.
+enum class Pooling : uint8_t { kNone, kMean, kLast };
+
 struct Request {
   std::vector<int32_t> prompt = {};
   SamplingParams sampling = {};
@@ -77,6 +81,8 @@ struct Request {
   std::optional<std::chrono::steady_clock::time_point> deadline = {};
   // Only requests with the same salt share what was computed for a common prefix.
   std::string cache_salt = {};
+  // Not kNone: the prompt is read and nothing is generated. The only event is TokenEvent::embedding.
+  Pooling pooling = Pooling::kNone;
 };
 
 // kRefused: it can never fit into the KV. kError: the model's logits were not finite, and other requests go
@@ -101,6 +107,7 @@ struct TokenEvent {
   std::vector<TokenLogprob> top = {};
   // With the first event of a request.
   int64_t cached_tokens = 0;  // of the prompt: their keys and values were there already
+  std::chrono::steady_clock::time_point begun = {};  // when the first step with it began
   struct PromptToken {
     float logprob;
     std::vector<TokenLogprob> top;
@@ -108,7 +115,8 @@ struct TokenEvent {
   std::vector<PromptToken> prompt = {};  // from the second token on, with Request::prompt_logprobs
   // With the last token of an answer that was chosen among several: the figure they were compared by.
   double score = 0;
-  std::string error = {};  // with kRefused and kError
+  std::vector<float> embedding = {};  // [hidden], not normalised; with Request::pooling
+  std::string error = {};             // with kRefused and kError
 };
 
 // Counts since the engine was made, and how it stands now.
@@ -125,8 +133,13 @@ struct EngineStats {
   int64_t evictions = 0;                  // cached blocks taken for something else
   int64_t swaps = 0, recomputations = 0;  // preemptions of either kind
   int64_t copied_blocks = 0;              // shared ones, before they were written
+  int64_t looked_up_tokens = 0;           // of the requests begun: prompt tokens looked for in the KV
   int64_t drafted_tokens = 0, accepted_tokens = 0;
-  std::vector<int64_t> accepted = {};  // [i]: verified drafts of which i tokens were accepted
+  std::vector<int64_t> accepted = {};            // [i]: verified drafts of which i tokens were accepted
+  std::array<int64_t, 24> steps_by_tokens = {};  // [i]: steps of up to 2^i tokens and more than half of that
+  // What the steps had to read and compute by the limits model, the time that takes on the machine that
+  // SetMachine() named, and the time with work to do.
+  double work_bytes = 0, work_flops = 0, limit_seconds = 0, busy_seconds = 0;
 };
 
 // Where the time of profiled steps went.
@@ -167,6 +180,8 @@ class Engine {
   const std::optional<Error>& fault() const;
   void Cancel(int64_t request);
   EngineStats stats() const;
+  // For EngineStats::limit_seconds, from now on.
+  void SetMachine(const Machine& machine);
 
   // log p(tokens[i] | tokens[0..i)) for i in [first, tokens.size()). An error if the model computes what is
   // not finite. Other requests go on meanwhile; the next Step() has their events.

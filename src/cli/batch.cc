@@ -15,7 +15,6 @@
 #include "core/device.h"
 #include "io/json.h"
 #include "limits/quantity.h"
-#include "models/model.h"
 
 namespace celer::cli {
 namespace {
@@ -110,7 +109,6 @@ Result<int> Run(Flags& flags) {
   CELER_ASSIGN(BatchFiles files, OpenFiles(flags));
   CELER_RETURN_IF_ERROR(flags.trace.Open(&flags.model.options.engine));
   CELER_ASSIGN(TextModel model, flags.model.Load());
-  CELER_ASSIGN(const DecoderConfig config, LoadDecoderConfig(flags.model.options.engine.model));
   const Engine::Info info = model.engine->info();
   BatchSettings settings;
   settings.window = flags.window;
@@ -120,14 +118,16 @@ Result<int> Run(Flags& flags) {
   settings.defaults.stop = flags.sampling.stop;
   if (flags.max_tokens_given) settings.defaults.max_tokens = flags.sampling.max_tokens;
   settings.seed = flags.sampling.seed.value_or(0);
-  settings.model = fs::path(flags.model.model).filename().string();
-  if (settings.model.empty()) settings.model = flags.model.model;
-  std::optional<Machine> machine;
-  if (auto measured = MachineOf(info, /*allow_measure=*/false)) machine = std::move(*measured);
+  std::string name = fs::path(flags.model.model).filename().string();
+  if (name.empty()) name = flags.model.model;
+  CELER_ASSIGN(
+      const server::ServedModel served,
+      server::MakeServedModel(std::move(name), model.prompter, info, flags.model.options.chat_template));
+  if (const auto machine = MachineOf(info, /*allow_measure=*/false)) model.engine->SetMachine(*machine);
 
   const InterruptGuard guard;
   EngineThread thread(std::move(model.engine));
-  const BatchOutcome outcome = RunBatch(thread, model.prompter, files, settings, config, std::move(machine));
+  const BatchOutcome outcome = RunBatch(thread, served, files, settings);
   const Status traced = flags.trace.Close();
   if (flags.json) fmt::print("{}\n", JsonText(SummaryJson(outcome, flags), 2));
   if (!flags.quiet && !flags.json) Say("{}\n", Wrap(SummaryText(outcome, flags), MessageWidth(), 0));

@@ -1,4 +1,4 @@
-// What the body of a batch's line asks for, as requests for an engine.
+// What the body of a batch's line asks for, as requests for an engine. It is read as the server reads a body.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "celer/engine.h"
-#include "celer/text.h"
 #include "core/result.h"
+#include "server/prepare.h"
 
 namespace celer::cli {
 
@@ -32,9 +32,9 @@ struct BatchBody {
   std::string model = {};  // as the body has it
 };
 
-// Every parameter is in one table of the .cc; what is not there is refused by name. `seed` is the request's
-// if the body has none.
-Result<BatchBody> ParseBody(BodyKind kind, const nlohmann::ordered_json& body, const BodyDefaults& defaults,
-                            uint64_t seed, const Prompter& prompter, const Engine::Info& info);
+// Refuses by name what a batch cannot do; src/server/params_table.cc has all parameters. `seed` is the
+// request's if the body has none.
+server::Refusal ReadBody(BodyKind kind, nlohmann::ordered_json body, const BodyDefaults& defaults,
+                         uint64_t seed, const server::ServedModel& model, BatchBody* out);
 
 }  // namespace celer::cli

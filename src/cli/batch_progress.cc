@@ -7,9 +7,7 @@
 #include <cmath>
 
 #include "cli/output.h"
-#include "engine/step_cost.h"
 #include "limits/quantity.h"
-#include "limits/roofline.h"
 
 namespace celer::cli {
 namespace {
@@ -18,53 +16,7 @@ constexpr std::chrono::milliseconds kRedraw{250};
 constexpr std::chrono::seconds kPlainLine{10};
 constexpr double kRecentSeconds = 10;
 
-int64_t Rounded(int64_t count, int64_t steps) {
-  return static_cast<int64_t>(std::llround(static_cast<double>(count) / static_cast<double>(steps)));
-}
-
-// An average step that decodes `sequences` and computes `prompt` tokens of a prompt beside them.
-OperatorWork WorkOf(const Engine& engine, const DecoderConfig& config, int64_t sequences, int64_t prompt,
-                    int64_t position) {
-  std::vector<SliceShape> slices(static_cast<size_t>(sequences), SliceShape{.position = position});
-  if (prompt > 0) slices.push_back({.tokens = prompt});
-  const StepCost cost(config, [&](const StepShape& shape) { return engine.Work(shape); });
-  return slices.empty() ? OperatorWork() : Sum(cost.Work(slices));
-}
-
 }  // namespace
-
-LimitMeter::LimitMeter(EngineThread& thread, const DecoderConfig& config, std::optional<Machine> machine)
-    : thread_(thread), config_(config), machine_(std::move(machine)) {
-  if (machine_ && machine_->read_bytes_per_s <= 0) machine_.reset();
-}
-
-void LimitMeter::Look(int64_t position) {
-  if (!machine_) return;
-  const EngineStats now = thread_.stats();
-  last_ = std::chrono::steady_clock::now();
-  if (!begin_) {
-    begin_ = last_;
-    before_ = now;
-    return;
-  }
-  const int64_t steps = now.steps - before_.steps;
-  if (steps <= 0) return;
-  const int64_t decoded = now.generated_tokens - before_.generated_tokens;
-  const int64_t prompt = std::max<int64_t>(now.computed_tokens - before_.computed_tokens - decoded, 0);
-  before_ = now;
-  OperatorWork work;
-  const int64_t most = std::max<int64_t>(thread_.info().context - 1, 0);
-  const Status ran = thread_.Run([&](Engine& engine) {
-    work = WorkOf(engine, config_, Rounded(decoded, steps), Rounded(prompt, steps), std::min(position, most));
-  });
-  if (ran) limit_s_ += static_cast<double>(steps) * LimitOf(work, *machine_).seconds();
-}
-
-std::optional<double> LimitMeter::Share() const {
-  if (!begin_ || limit_s_ <= 0) return std::nullopt;
-  const double seconds = std::chrono::duration<double>(last_ - *begin_).count();
-  return seconds > 0 ? std::optional(limit_s_ / seconds) : std::nullopt;
-}
 
 std::string TimeText(double seconds) {
   if (seconds < 99.5) return fmt::format("{:.0f} s", seconds);

@@ -7,36 +7,9 @@
 #include <optional>
 #include <string>
 
-#include "celer/engine.h"
-#include "celer/engine_thread.h"
-#include "celer/limits.h"
 #include "cli/progress.h"
-#include "models/decoder_config.h"
 
 namespace celer::cli {
-
-// What the steps of an engine must take at least, by the limits model: each of them reads the weights once
-// and the keys and values of its sequences, and computes its tokens. Steps between two looks are taken to be
-// alike.
-class LimitMeter {
- public:
-  // Without a machine that was measured there is no limit.
-  LimitMeter(EngineThread& thread, const DecoderConfig& config, std::optional<Machine> machine);
-
-  // `position` is where the sequences that run stand on average. Waits for the step that runs.
-  void Look(int64_t position);
-  // Of the time since the first look, the share that the work must have taken. None before the second look.
-  std::optional<double> Share() const;
-
- private:
-  EngineThread& thread_;
-  DecoderConfig config_;
-  std::optional<Machine> machine_;
-  EngineStats before_;
-  std::optional<std::chrono::steady_clock::time_point> begin_;
-  std::chrono::steady_clock::time_point last_;
-  double limit_s_ = 0;
-};
 
 struct BatchProgress {
   int64_t requests = 0;       // done in this run

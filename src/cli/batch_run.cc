@@ -21,7 +21,6 @@ namespace {
 // Of the lines that are worked on, however few they are.
 constexpr size_t kMaxWindowBytes = size_t{256} << 20;
 constexpr std::chrono::milliseconds kTick{100};
-constexpr std::chrono::seconds kLookEvery{1};
 
 // A line as the reader hands it on: with a body that can be submitted, with an error, or as one to be
 // skipped.
@@ -33,14 +32,10 @@ struct ReadLine {
 
 struct Job {
   Job(BatchLine from, BatchBody what, const Prompter& prompter)
-      : line(std::move(from)),
-        model(what.model),
-        prompt_tokens(static_cast<int64_t>(what.requests.front().prompt.size())),
-        answer(line.kind, what, prompter) {}
+      : line(std::move(from)), model(what.model), answer(line.kind, what, prompter) {}
 
   BatchLine line;
   std::string model;
-  int64_t prompt_tokens;
   BatchAnswer answer;
   std::vector<EngineThread::Ticket> tickets;
 };
@@ -59,14 +54,9 @@ bool IsBlank(std::string_view text) {
 
 class BatchWorker {
  public:
-  BatchWorker(EngineThread& thread, const Prompter& prompter, BatchFiles& files,
-              const BatchSettings& settings, const DecoderConfig& config, std::optional<Machine> machine)
-      : thread_(thread),
-        prompter_(prompter),
-        files_(files),
-        settings_(settings),
-        meter_(thread, config, std::move(machine)),
-        progress_line_(settings.quiet) {
+  BatchWorker(EngineThread& thread, const server::ServedModel& model, BatchFiles& files,
+              const BatchSettings& settings)
+      : thread_(thread), model_(model), files_(files), settings_(settings), progress_line_(settings.quiet) {
     progress_.total_bytes = files.in.size();
   }
 
@@ -88,17 +78,16 @@ class BatchWorker {
   void Settle(const BatchLine& line);  // needs no more work
   void HandleInterrupt();
   void Tick();
-  int64_t MeanPosition() const;
+  // Of the time so far, how much its work takes at the machine's limit; none if that was not measured.
+  std::optional<double> ShareOfLimit() const;
 
   EngineThread& thread_;
-  const Prompter& prompter_;
+  const server::ServedModel& model_;
   BatchFiles& files_;
   const BatchSettings& settings_;
-  LimitMeter meter_;
   BatchProgressLine progress_line_;
   BatchProgress progress_;
   BatchOutcome outcome_;
-  std::chrono::steady_clock::time_point looked_ = {};
 
   LineSet seen_;  // of the reader's thread alone
 
@@ -183,12 +172,11 @@ ReadLine BatchWorker::Prepare(LinesFile::Line text) {
 
 void BatchWorker::MakeBody(ReadLine* read) {
   BatchLine& line = read->line;
-  auto body = ParseBody(line.kind, line.body, settings_.defaults, SeedOf(settings_.seed, line.number),
-                        prompter_, thread_.info());
-  if (body)
-    read->body = std::move(*body);
-  else
-    line.error = LineError{"invalid_request", WithFlags(body.error().message()), 400};
+  const auto refusal = ReadBody(line.kind, std::move(line.body), settings_.defaults,
+                                SeedOf(settings_.seed, line.number), model_, &read->body);
+  if (!refusal) return;
+  const bool too_long = refusal->code == "context_length_exceeded";
+  line.error = LineError{too_long ? refusal->code : "invalid_request", WithFlags(refusal->message), 400};
 }
 
 BatchOutcome BatchWorker::Run() {
@@ -206,7 +194,7 @@ BatchOutcome BatchWorker::Run() {
   for (AppendedLines* file : {&files_.out, &files_.errors})
     if (const Status synced = file->Sync(); !synced && !outcome_.failure) outcome_.failure = synced.error();
   outcome_.seconds = progress_line_.seconds();
-  outcome_.share_of_limit = meter_.Share();
+  outcome_.share_of_limit = ShareOfLimit();
   outcome_.interrupted = interrupts_ > 0;
   return outcome_;
 }
@@ -262,11 +250,8 @@ Status BatchWorker::Submit(ReadLine read) {
   std::vector<Request> requests = std::move(read.body.requests);
   read.body.requests.clear();
   BatchBody body = std::move(read.body);
-  const auto context = static_cast<size_t>(thread_.info().context);
-  const bool too_long = std::any_of(requests.begin(), requests.end(),
-                                    [&](const Request& one) { return one.prompt.size() >= context; });
   body.requests = requests;
-  auto job = std::make_unique<Job>(std::move(read.line), std::move(body), prompter_);
+  auto job = std::make_unique<Job>(std::move(read.line), std::move(body), model_.prompter);
   for (size_t i = 0; i < requests.size(); ++i) {
     auto ticket = thread_.Submit(std::move(requests[i]), [this, id, i](TokenEvent event) {
       const std::lock_guard lock(mutex_);
@@ -275,9 +260,7 @@ Status BatchWorker::Submit(ReadLine read) {
     });
     if (!ticket && thread_.fault()) return *thread_.fault();
     // Tickets of the same line that were given already cancel themselves; nobody looks for their events.
-    if (!ticket)
-      return Refuse(job->line, {too_long ? "context_length_exceeded" : "invalid_request",
-                                WithFlags(ticket.error().message()), 400});
+    if (!ticket) return Refuse(job->line, {"invalid_request", WithFlags(ticket.error().message()), 400});
     job->tickets.push_back(std::move(*ticket));
   }
   jobs_.emplace(id, std::move(job));
@@ -314,7 +297,7 @@ Status BatchWorker::Finish(Job& job) {
   }
   const char* const prefix = job.line.kind == BodyKind::kChat ? "chatcmpl-" : "cmpl-";
   CELER_RETURN_IF_ERROR(files_.out.Append(AnswerText(
-      job.line, answer.Body(MakeId(prefix, job.line), job.model.empty() ? settings_.model : job.model))));
+      job.line, answer.Body(MakeId(prefix, job.line), job.model.empty() ? model_.name : job.model))));
   ++outcome_.requests;
   outcome_.prompt_tokens += answer.prompt_tokens();
   outcome_.cached_tokens += answer.cached_tokens();
@@ -361,34 +344,23 @@ void BatchWorker::HandleInterrupt() {
 }
 
 void BatchWorker::Tick() {
-  const auto now = std::chrono::steady_clock::now();
-  if (now - looked_ >= kLookEvery) {
-    meter_.Look(MeanPosition());
-    looked_ = now;
-  }
   if (!progress_line_.Due()) return;
   progress_.requests = outcome_.requests;
   progress_.before = outcome_.requests_before;
   progress_.refused = outcome_.refused + outcome_.refused_before;
-  progress_line_.Show(progress_, meter_.Share());
+  progress_line_.Show(progress_, ShareOfLimit());
 }
 
-int64_t BatchWorker::MeanPosition() const {
-  int64_t sum = 0, count = 0;
-  for (const auto& [id, job] : jobs_)
-    if (job->answer.new_tokens() > 0) {
-      sum += job->prompt_tokens + job->answer.new_tokens();
-      ++count;
-    }
-  return count > 0 ? sum / count : 0;
+std::optional<double> BatchWorker::ShareOfLimit() const {
+  const double limit = thread_.stats().limit_seconds, seconds = progress_line_.seconds();
+  return limit > 0 && seconds > 0 ? std::optional(limit / seconds) : std::nullopt;
 }
 
 }  // namespace
 
-BatchOutcome RunBatch(EngineThread& thread, const Prompter& prompter, BatchFiles& files,
-                      const BatchSettings& settings, const DecoderConfig& config,
-                      std::optional<Machine> machine) {
-  return BatchWorker(thread, prompter, files, settings, config, std::move(machine)).Run();
+BatchOutcome RunBatch(EngineThread& thread, const server::ServedModel& model, BatchFiles& files,
+                      const BatchSettings& settings) {
+  return BatchWorker(thread, model, files, settings).Run();
 }
 
 }  // namespace celer::cli

@@ -25,7 +25,6 @@ struct BatchSettings {
   BodyDefaults defaults;
   uint64_t seed = 0;     // a line without its own has one made of this and its number
   int64_t window = 256;  // lines that are worked on at once
-  std::string model;     // as answers name it
   bool quiet = false;
 };
 
@@ -41,8 +40,7 @@ struct BatchOutcome {
 };
 
 // Needs an InterruptGuard. The first Ctrl-C lets what has begun come to its end, the second stops at once.
-BatchOutcome RunBatch(EngineThread& thread, const Prompter& prompter, BatchFiles& files,
-                      const BatchSettings& settings, const DecoderConfig& config,
-                      std::optional<Machine> machine);
+BatchOutcome RunBatch(EngineThread& thread, const server::ServedModel& model, BatchFiles& files,
+                      const BatchSettings& settings);
 
 }  // namespace celer::cli

@@ -92,6 +92,14 @@ int ServeCommand(const std::vector<std::string>& args) {
                  "what clients call the model; more than one can be given");
   app.add_flag("--model-defaults", flags.server.model_defaults,
                "sampling defaults from the model's generation_config.json instead of OpenAI's");
+  app.add_option_function<std::string>(
+         "--pooling",
+         [&flags](const std::string& text) {
+           flags.server.pooling = text == "mean" ? Pooling::kMean : Pooling::kLast;
+         },
+         "of /v1/embeddings: mean of all tokens, or the last one's (default: what the model's folder says, "
+         "else mean)")
+      ->check(CLI::IsMember({"mean", "last"}));
   app.add_flag(
       "--lenient", service.lenient,
       "leave out parameters that are not supported, and name them in a header, instead of refusing them");

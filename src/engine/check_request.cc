@@ -41,6 +41,12 @@ Status CheckBeams(const Request& request, int64_t vocab) {
 }  // namespace
 
 Status CheckRequest(const Request& request, const Engine::Info& info, bool scored) {
+  if (request.pooling != Pooling::kNone) {
+    if (request.n != 1 || request.best_of != 0 || request.beam.width != 0 || request.prompt_logprobs >= 0 ||
+        request.mask)
+      return Error::Invalid("an embedding is one vector: it takes no n, best_of, beams, mask or logprobs");
+    scored = true;  // no token comes after it
+  }
   if (request.prompt.empty()) return Error::Invalid("the prompt has no tokens");
   for (const int32_t token : request.prompt)
     if (token < 0 || token >= info.vocab)

@@ -50,7 +50,10 @@ Result<StepOutput> CpuRunner::Take() {
   const auto vocab = static_cast<size_t>(info_.config.vocab);
   const size_t needed = static_cast<size_t>(step.batch.rows()) * vocab;
   if (logits_.size() < needed) logits_.resize(needed);
-  decoder_.Forward(step.batch.View(), kv_.layers(), logits_.data());
+  const size_t hidden = step.batch.hidden_rows().size() * static_cast<size_t>(info_.config.hidden);
+  if (hidden_.size() < hidden) hidden_.resize(hidden);
+  decoder_.Forward(step.batch.View(), kv_.layers(), logits_.data(),
+                   {.tokens = step.batch.hidden_rows(), .out = hidden_.data()});
 
   StepOutput output;
   OpClock clock(profile_);
@@ -70,6 +73,7 @@ Result<StepOutput> CpuRunner::Take() {
     }
   }
   output.logits = {logits_.data(), kept};
+  output.hidden = {hidden_.data(), hidden};
   for (const auto& operation : step.after) operation();
   return output;
 }

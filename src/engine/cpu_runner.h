@@ -56,7 +56,7 @@ class CpuRunner : public Runner {
   OpProfile* profile_ = nullptr;
   std::deque<Queued> queued_;
   std::unordered_map<int64_t, int32_t> chosen_;  // by the step taken last
-  std::vector<float> logits_;
+  std::vector<float> logits_, hidden_;
 };
 
 }  // namespace celer

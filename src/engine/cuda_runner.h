@@ -56,6 +56,7 @@ class CudaRunner : public Runner {
     bool done = false;
     StepOutput output;
     std::vector<float> logits;  // that output.logits points at, unless it is the decoder's own memory
+    std::vector<float> hidden;
   };
 
   CudaRunner(std::unique_ptr<CudaDecoder> decoder, std::unique_ptr<CudaKv> kv, bool queues_ahead)
@@ -64,6 +65,7 @@ class CudaRunner : public Runner {
   bool IsDecode(std::span<const Slice> slices) const;
   Status QueueDecode(std::span<const Slice> slices);
   Status RunBatches(std::span<const Slice> slices, Queued* step);
+  Status TakeHidden(std::span<const Slice> slices, Queued* step);
   Status FinishBatch(std::span<const Slice> slices, bool on_device, bool only, Queued* step);
   // Waits for the tokens of a decode step.
   Status Complete(Queued* step);
@@ -77,7 +79,7 @@ class CudaRunner : public Runner {
   std::deque<Queued> queued_;
   std::vector<int64_t> decoding_;  // the sequences of the decode step queued last, if it was last
   std::unordered_map<int64_t, int32_t> chosen_;  // by the step completed last
-  std::vector<float> taken_logits_;
+  std::vector<float> taken_logits_, taken_hidden_;
 };
 
 }  // namespace celer

@@ -120,6 +120,7 @@ Status CudaRunner::RunBatches(std::span<const Slice> slices, Queued* step) {
       token += slice.count();
     }
     CELER_RETURN_IF_ERROR(decoder_->Forward(batch.View()));
+    if (!batch.hidden_rows().empty()) CELER_RETURN_IF_ERROR(TakeHidden(now, step));
     CELER_RETURN_IF_ERROR(FinishBatch(now, on_device, now.size() == slices.size(), step));
     first = last;
   }
@@ -127,6 +128,19 @@ Status CudaRunner::RunBatches(std::span<const Slice> slices, Queued* step) {
   chosen_.clear();
   for (size_t i = 0; i < step->sampled.size(); ++i)
     chosen_[step->sampled[i].sequence] = step->output.choices[i].token;
+  return {};
+}
+
+Status CudaRunner::TakeHidden(std::span<const Slice> slices, Queued* step) {
+  CELER_ASSIGN(const std::span<const float> rows, decoder_->Hidden());
+  const int64_t width = info_.config.hidden;
+  int64_t end = 0;
+  for (const Slice& slice : slices) {
+    end += slice.count();
+    const auto mine = rows.subspan(static_cast<size_t>((end - slice.hidden_count()) * width),
+                                   static_cast<size_t>(slice.hidden_count() * width));
+    step->hidden.insert(step->hidden.end(), mine.begin(), mine.end());
+  }
   return {};
 }
 
@@ -197,6 +211,8 @@ Result<StepOutput> CudaRunner::Take() {
   StepOutput output = std::move(queued_.front().output);
   taken_logits_ = std::move(queued_.front().logits);
   if (!taken_logits_.empty()) output.logits = taken_logits_;
+  taken_hidden_ = std::move(queued_.front().hidden);
+  output.hidden = taken_hidden_;
   queued_.pop_front();
   return output;
 }

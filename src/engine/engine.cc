@@ -1,6 +1,7 @@
 #include "celer/engine.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "core/check.h"
 #include "engine/check_request.h"
@@ -52,6 +53,7 @@ Engine::Impl::Impl(std::unique_ptr<Runner> runner_, const EngineOptions& options
       speculator(std::move(speculator_)),
       prefix_cache(options.prefix_cache),
       trace(options.trace) {
+  if (runner->info().config.layers > 0) meter.emplace(*runner);
   // A GPU's operators cannot be timed without holding it up.
   if (!trace || runner->info().device != "cpu") return;
   profile.spans = trace->operators();
@@ -151,7 +153,8 @@ Result<int64_t> Engine::Impl::Submit(Request request, Scoring* scoring) {
     sequence->scoring = group->prompt_scoring.get();
   }
   // Rows that somebody wants to see are computed, whether they were before or not.
-  if (prefix_cache && !sequence->scoring)
+  const bool all_rows = sequence->scoring || request.pooling == Pooling::kMean;
+  if (prefix_cache && !all_rows)
     sequence->root = sequence->content = blocks.cache().TakeRoot(CacheSalt(request));
   if (request.deadline) deadlines.emplace(*request.deadline, id);
   group->request = std::move(request);
@@ -181,6 +184,8 @@ std::vector<TokenEvent> Engine::Step() {
   const Plan plan = impl_->scheduler.Schedule();
   traced.Scheduled();
   const Impl::Clock::time_point begin = Impl::Clock::now();
+  for (const Scheduled& part : plan.now)
+    if (Group& group = *part.sequence->group; group.begun == Impl::Clock::time_point()) group.begun = begin;
   const int64_t rows = Speculator::RowsOf(plan.now);
   const Result<StepOutput> output = impl_->Run(plan);
   traced.Ran();
@@ -188,8 +193,12 @@ std::vector<TokenEvent> Engine::Step() {
     impl_->Commit(plan.now, *output, &events);
   else
     impl_->Stop(output.error(), &events);
-  if (impl_->speculator)
-    impl_->speculator->Ran(rows, std::chrono::duration<double>(Impl::Clock::now() - begin).count());
+  const Impl::Clock::time_point end = Impl::Clock::now();
+  if (impl_->speculator) impl_->speculator->Ran(rows, std::chrono::duration<double>(end - begin).count());
+  impl_->counts.busy_seconds +=
+      std::chrono::duration<double>(end - impl_->busy_since.value_or(begin)).count();
+  impl_->busy_since.reset();
+  if (impl_->scheduler.HasWork()) impl_->busy_since = end;
   if (traced.on()) traced.Committed(stats(), events);
   return events;
 }
@@ -229,8 +238,13 @@ std::vector<Slice> Engine::Impl::SlicesOf(std::span<const Scheduled> scheduled) 
                 .rows = Slice::Rows::kNone,
                 .prompt_length = sequence->prompt_count,
                 .history = sequence->tokens};
+    const Pooling pooling = sequence->group->request.pooling;
     if (guesses || sequence->scores_rows()) {
       slice.rows = Slice::Rows::kAll;
+    } else if (pooling == Pooling::kMean) {
+      slice.rows = Slice::Rows::kHidden;
+    } else if (pooling == Pooling::kLast) {
+      if (complete) slice.rows = Slice::Rows::kLastHidden;
     } else if (complete && sequence->group->beams) {
       slice.rows = Slice::Rows::kLast;
     } else if (complete && !sequence->only_scored()) {
@@ -257,6 +271,7 @@ Result<StepOutput> Engine::Impl::Run(const Plan& plan) {
     CELER_RETURN_IF_ERROR(runner->Queue(slices));
   }
   ahead.clear();
+  if (meter) meter->Count(slices, &counts);
   CELER_RETURN_IF_ERROR(QueueNext(plan.now, std::move(slices)));
   const Clock::time_point begin = Clock::now();
   Result<StepOutput> output = runner->Take();
@@ -264,6 +279,8 @@ Result<StepOutput> Engine::Impl::Run(const Plan& plan) {
   for (const Scheduled& part : plan.now) tokens += part.tokens;
   ++counts.steps;
   counts.computed_tokens += tokens;
+  const auto bucket = static_cast<size_t>(std::bit_width(static_cast<uint64_t>(tokens - 1)));
+  ++counts.steps_by_tokens[std::min(bucket, counts.steps_by_tokens.size() - 1)];
   if (tokens >= kPromptStep)
     token_seconds = std::chrono::duration<double>(Clock::now() - begin).count() / static_cast<double>(tokens);
   return output;
@@ -342,6 +359,10 @@ EngineStats Engine::stats() const {
   stats.swaps = impl_->scheduler.swaps();
   stats.recomputations = impl_->scheduler.recomputations();
   return stats;
+}
+
+void Engine::SetMachine(const Machine& machine) {
+  if (impl_->meter) impl_->meter->set_machine(machine);
 }
 
 Result<std::vector<float>> Engine::Score(std::span<const int32_t> tokens, int64_t first) {

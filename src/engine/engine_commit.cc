@@ -31,7 +31,7 @@ void Engine::Impl::Commit(std::span<const Scheduled> scheduled, const StepOutput
                           std::vector<TokenEvent>* events) {
   const auto vocab = static_cast<size_t>(info.vocab);
   std::vector<Sequence*> failed;  // they come last: looking for a fault ends the logits of this step
-  size_t choice = 0, row = 0;
+  size_t choice = 0, row = 0, hidden_row = 0;
   events->reserve(events->size() + scheduled.size());
   for (size_t i = 0; i < scheduled.size(); ++i) {
     Sequence* const sequence = scheduled[i].sequence;
@@ -41,11 +41,21 @@ void Engine::Impl::Commit(std::span<const Scheduled> scheduled, const StepOutput
       group.counted = true;
       counts.prompt_tokens += sequence->prompt_count;
       counts.cached_tokens += group.cached;
+      if (sequence->root != 0) counts.looked_up_tokens += sequence->prompt_count;
     }
     if (sequence->scores_rows()) {
       const auto rows = output.logits.subspan(row * vocab, static_cast<size_t>(tokens) * vocab);
       if (!CommitScores(*sequence, tokens, rows)) failed.push_back(sequence);
       row += static_cast<size_t>(tokens);
+      continue;
+    }
+    if (group.request.pooling != Pooling::kNone) {
+      const bool mean = group.request.pooling == Pooling::kMean;
+      const auto hidden = static_cast<size_t>(runner->info().config.hidden);
+      const auto count = static_cast<size_t>(mean ? tokens : tokens == sequence->pending() ? 1 : 0);
+      const auto rows = output.hidden.subspan(hidden_row * hidden, count * hidden);
+      hidden_row += count;
+      if (!CommitHidden(*sequence, tokens, rows, events)) failed.push_back(sequence);
       continue;
     }
     if (tokens > sequence->pending()) {
@@ -168,6 +178,7 @@ void Engine::Impl::Send(Group& group, TokenEvent event, std::vector<TokenEvent>*
   if (!group.told) {
     group.told = true;
     event.cached_tokens = std::max<int64_t>(group.cached, 0);
+    event.begun = group.begun;
     event.prompt = std::move(group.prompt_scores);
   }
   events->push_back(std::move(event));

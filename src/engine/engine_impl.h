@@ -17,6 +17,7 @@
 #include "engine/sequence.h"
 #include "engine/speculation.h"
 #include "engine/step_trace.h"
+#include "engine/work_meter.h"
 
 namespace celer {
 
@@ -46,6 +47,13 @@ struct Engine::Impl {
   void CommitBeams(Group& group, std::span<const float> logits, std::vector<TokenEvent>* events);
   // False: one of the rows is not finite.
   bool CommitScores(Sequence& sequence, int64_t tokens, std::span<const float> logits);
+  // --- engine_embed.cc ---
+  // Takes the hidden states of the slice's rows, and tells what they come to once the prompt has been read.
+  // False: one of them is not finite.
+  bool CommitHidden(Sequence& sequence, int64_t tokens, std::span<const float> rows,
+                    std::vector<TokenEvent>* events);
+
+  // --- engine_commit.cc ---
   // The full blocks of what is computed can be found from now on.
   void Publish(Sequence& sequence);
   // The other answers begin, now that the prompt is computed.
@@ -76,6 +84,7 @@ struct Engine::Impl {
                    std::vector<TokenEvent>* events);
 
   std::unique_ptr<Runner> runner;
+  std::optional<WorkMeter> meter;  // none: the runner's model has no layers to count
   BlockManager blocks;
   Scheduler scheduler;
   std::unique_ptr<Speculator> speculator;  // may be none
@@ -92,6 +101,7 @@ struct Engine::Impl {
   bool profiling = false;
   StepTrace* trace;  // may be null
   std::optional<Error> fault;
+  std::optional<Clock::time_point> busy_since;  // the end of the last step, if more was to be done then
   int64_t next_id = 1, next_sequence = 1;
 };
 

@@ -18,6 +18,7 @@ constexpr int64_t kContext = 160;
 struct Answers {
   std::map<int, std::vector<int32_t>> tokens;
   std::map<int, FinishReason> finish;
+  std::vector<float> embedding;
   bool last = false;
   bool operator==(const Answers&) const = default;
 };
@@ -32,6 +33,7 @@ void Read(const std::vector<TokenEvent>& events, std::map<int64_t, Answers>* all
       ASSERT_FALSE(answers.finish.contains(event.answer)) << "an answer ends twice";
       answers.finish[event.answer] = event.finish;
     }
+    if (!event.embedding.empty()) answers.embedding = event.embedding;
     answers.last = event.last;
   }
 }
@@ -41,6 +43,7 @@ std::unique_ptr<Engine> MakeEngine(const HashModel& model, int64_t blocks, int64
                                    std::unique_ptr<Speculator> speculator = nullptr) {
   SimulatedRunner::Options runner{.model = model};
   runner.info.config.vocab = model.vocab;
+  runner.info.config.hidden = 8;
   runner.info.kv_blocks = blocks;
   runner.info.kv_host_blocks = host_blocks;
   runner.info.kv_bytes_per_token = 64;
@@ -76,6 +79,10 @@ class Requests {
       request = {.prompt = request.prompt, .max_tokens = 1 + Below(20), .stop_tokens = request.stop_tokens};
       request.beam.width = 1 + Below(3);
       request.n = 1 + Below(request.beam.width);
+    }
+    if (Below(8) == 0) {
+      request = {.prompt = request.prompt};
+      request.pooling = Below(2) == 0 ? Pooling::kMean : Pooling::kLast;
     }
     request.priority = Below(3);
     if (Below(4) == 0) request.cache_salt = std::string(1, static_cast<char>('a' + Below(2)));

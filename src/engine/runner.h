@@ -24,10 +24,12 @@ struct Slice {
   // Stands for the token that the step queued before this one chooses for the same sequence.
   static constexpr int32_t kChosenBefore = -1;
   enum class Rows : uint8_t {
-    kNone,    // a prompt that goes on in a later step
-    kSample,  // a token is chosen after the last one, by `sampler`
-    kLast,    // the logits after the last one
-    kAll,     // the logits after each one
+    kNone,        // a prompt that goes on in a later step
+    kSample,      // a token is chosen after the last one, by `sampler`
+    kLast,        // the logits after the last one
+    kAll,         // the logits after each one
+    kHidden,      // the hidden state of each one, after the last norm
+    kLastHidden,  // of the last one
   };
 
   int64_t sequence = 0;
@@ -43,13 +45,20 @@ struct Slice {
   std::span<const int32_t> history = {};  // prompt and output as far as they are known; penalties count them
 
   int64_t count() const { return static_cast<int64_t>(tokens.size()); }
-  int64_t row_count() const { return rows == Rows::kNone ? 0 : rows == Rows::kAll ? count() : 1; }
+  // Tokens whose logits are needed, and whose hidden states are: always the last ones.
+  int64_t row_count() const {
+    return rows == Rows::kSample || rows == Rows::kLast ? 1 : rows == Rows::kAll ? count() : 0;
+  }
+  int64_t hidden_count() const { return rows == Rows::kHidden ? count() : rows == Rows::kLastHidden ? 1 : 0; }
 };
 
 struct StepOutput {
   std::vector<Sampler::Choice> choices;  // of the slices with kSample, in their order
   // [rows, vocab] of the slices with kLast and kAll, in their order. Valid until the next call.
   std::span<const float> logits;
+  // [rows, hidden] of the slices with kHidden and kLastHidden, likewise. All numbers of a row are NaN if the
+  // last layer's output is not finite.
+  std::span<const float> hidden;
 };
 
 class Runner {

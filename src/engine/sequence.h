@@ -94,11 +94,14 @@ struct Group {
   std::unique_ptr<Beams> beams;
   std::unique_ptr<Scoring> prompt_scoring;
   std::vector<TokenEvent::PromptToken> prompt_scores;
-  int64_t cached = -1;            // prompt tokens found in the KV; -1: it has not begun
-  bool forked = false;            // all its answers have begun
-  bool told = false;              // an event was sent
-  bool counted = false;           // in the engine's statistics
-  PrefixCache::Content root = 0;  // of its sequences, once they have ended
+  std::vector<double> pooled;  // sums of hidden states, with Request::pooling
+  int64_t pooled_tokens = 0;   // that are in them; what is computed again is not added again
+  std::chrono::steady_clock::time_point begun = {};  // when the first step with it began
+  int64_t cached = -1;                               // prompt tokens found in the KV; -1: it has not begun
+  bool forked = false;                               // all its answers have begun
+  bool told = false;                                 // an event was sent
+  bool counted = false;                              // in the engine's statistics
+  PrefixCache::Content root = 0;                     // of its sequences, once they have ended
 };
 
 }  // namespace celer

@@ -48,6 +48,11 @@ void HashModel::Logits(uint64_t prefix, std::span<float> row) const {
   row[static_cast<size_t>(Largest(prefix))] = 4;
 }
 
+void HashModel::Hidden(uint64_t prefix, std::span<float> row) const {
+  for (size_t i = 0; i < row.size(); ++i)
+    row[i] = static_cast<float>(Mix(prefix + i) >> 40) * (2 * 0x1p-24f) - 1;
+}
+
 uint64_t HashModel::HashOf(std::span<const int32_t> tokens) const {
   if (order > 0 && static_cast<int64_t>(tokens.size()) > order)
     tokens = tokens.last(static_cast<size_t>(order));
@@ -210,7 +215,13 @@ Status SimulatedRunner::Run(const Step& step, const Part& part, StepOutput* outp
     chosen_[part.sequence] = output->choices.back().token;
     return {};
   }
-  const int64_t rows = part.rows == Slice::Rows::kAll ? part.tokens : part.rows == Slice::Rows::kLast ? 1 : 0;
+  const Slice slice{.tokens = {step.tokens.data(), static_cast<size_t>(part.tokens)}, .rows = part.rows};
+  const int64_t rows = slice.row_count(), hidden_rows = slice.hidden_count();
+  const auto hidden = static_cast<size_t>(options_.info.config.hidden);
+  for (int64_t i = last + 1 - hidden_rows; i <= last; ++i) {
+    hidden_.resize(hidden_.size() + hidden);
+    options_.model.Hidden(HashAt(step, part, i), std::span(hidden_).last(hidden));
+  }
   for (int64_t i = last + 1 - rows; i <= last; ++i) {
     logits_.resize(logits_.size() + vocab);
     options_.model.Logits(HashAt(step, part, i), std::span(logits_).last(vocab));
@@ -225,6 +236,7 @@ Result<StepOutput> SimulatedRunner::Take() {
   now_ += step.seconds;
   StepOutput output;
   logits_.clear();
+  hidden_.clear();
   for (const Part& part : step.parts)
     if (int32_t& token = step.tokens[static_cast<size_t>(part.first_token)]; token == Slice::kChosenBefore) {
       const auto chosen = chosen_.find(part.sequence);
@@ -236,6 +248,7 @@ Result<StepOutput> SimulatedRunner::Take() {
   chosen_.clear();
   for (const Part& part : step.parts) CELER_RETURN_IF_ERROR(Run(step, part, &output));
   output.logits = logits_;
+  output.hidden = hidden_;
   for (const auto& operation : step.after) operation();
   return output;
 }

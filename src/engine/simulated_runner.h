@@ -28,6 +28,7 @@ struct HashModel {
   uint64_t Start() const;                                    // of the empty text
   static uint64_t Extend(uint64_t prefix, int32_t token);    // the hash of a text with one more token
   void Logits(uint64_t prefix, std::span<float> row) const;  // [vocab], in [-3, 4]
+  void Hidden(uint64_t prefix, std::span<float> row) const;  // [hidden], in [-1, 1]
   int32_t Largest(uint64_t prefix) const;                    // the token with the largest of them
   uint64_t HashOf(std::span<const int32_t> tokens) const;    // what the logits after `tokens` come from
   int32_t Largest(std::span<const int32_t> tokens) const { return Largest(HashOf(tokens)); }
@@ -126,7 +127,7 @@ class SimulatedRunner : public Runner {
   Slots kv_, host_;
   std::deque<Step> queued_;
   std::unordered_map<int64_t, int32_t> chosen_;  // by the step taken last
-  std::vector<float> logits_, row_;
+  std::vector<float> logits_, hidden_, row_;
   std::vector<int64_t> written_;  // [blocks]: the step that was queued last to write it
   int64_t steps_ = 0;
   double now_ = 0;

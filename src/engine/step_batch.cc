@@ -12,10 +12,12 @@ StepBatch::StepBatch(std::span<const Slice> slices) : seq_start_{0} {
   block_table_.assign(slices.size() * static_cast<size_t>(max_blocks_), 0);
   for (size_t s = 0; s < slices.size(); ++s) {
     const Slice& slice = slices[s];
-    const int64_t count = slice.count(), first_row = count - slice.row_count();
+    const int64_t count = slice.count(), first_row = count - slice.row_count(),
+                  first_hidden = count - slice.hidden_count();
     CELER_CHECK_GE(static_cast<int64_t>(slice.block_table.size()) * kKvBlockTokens, slice.position + count);
     for (int64_t i = 0; i < count; ++i) {
       if (i >= first_row) logit_rows_.push_back(static_cast<int32_t>(tokens_.size()));
+      if (i >= first_hidden) hidden_rows_.push_back(static_cast<int32_t>(tokens_.size()));
       tokens_.push_back(slice.tokens[static_cast<size_t>(i)]);
       positions_.push_back(static_cast<int32_t>(slice.position + i));
     }

@@ -19,10 +19,12 @@ class StepBatch {
   RaggedBatch View() const;
   int64_t token_count() const { return static_cast<int64_t>(tokens_.size()); }
   int64_t rows() const { return static_cast<int64_t>(logit_rows_.size()); }
+  std::span<const int32_t> hidden_rows() const { return hidden_rows_; }  // tokens whose states are wanted
   std::span<int32_t> tokens() { return tokens_; }
 
  private:
-  std::vector<int32_t> tokens_, positions_, seq_start_, block_table_, logit_rows_, prompt_lengths_;
+  std::vector<int32_t> tokens_, positions_, seq_start_, block_table_, logit_rows_, prompt_lengths_,
+      hidden_rows_;
   int64_t max_blocks_ = 0;
 };
 

@@ -22,7 +22,8 @@ CpuDecoder::CpuDecoder(const Model& model, ThreadPool& pool)
       pool_(&pool),
       rope_(model.config().rope) {}
 
-void CpuDecoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> kv, float* logits) {
+void CpuDecoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> kv, float* logits,
+                         const HiddenRows& hidden) {
   const int64_t tokens = batch.token_count();
   EnsureWorkspace(tokens);
   OpClock clock(profile_);
@@ -50,6 +51,7 @@ void CpuDecoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> 
     Watch(i, tokens);
   }
   clock.End();
+  if (!hidden.tokens.empty()) Hidden(hidden);
   if (batch.logit_rows.empty()) return;
   clock.Begin(Op::kLogits);
   Logits(batch, logits);
@@ -157,6 +159,21 @@ void CpuDecoder::Logits(const RaggedBatch& batch, float* logits) {
       std::fill_n(logits + static_cast<int64_t>(r) * c.vocab, c.vocab,
                   std::numeric_limits<float>::quiet_NaN());
   }
+}
+
+void CpuDecoder::Hidden(const HiddenRows& rows) {
+  const int64_t width = config_.hidden;
+  pool_->ParallelFor(std::ssize(rows.tokens), /*grain=*/8, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* const x = work_.x.data() + rows.tokens[static_cast<size_t>(r)] * width;
+      const float scale = InverseRms(x, width, config_.norm_eps);
+      float* const out = rows.out + r * width;
+      if (scale > 0)
+        ScaleByWeight(x, scale, weights_.norm, width, out);
+      else
+        std::fill_n(out, width, std::numeric_limits<float>::quiet_NaN());
+    }
+  });
 }
 
 void CpuDecoder::Watch(int64_t layer, int64_t tokens) const {

@@ -27,7 +27,16 @@ class CpuDecoder {
   // Runs the batch: appends its keys and values to `kv` (one view per layer) and writes the logits of
   // batch.logit_rows to logits[rows, vocab]. All logits of a row are NaN if the last layer's output,
   // or the sum of its squares, is not finite.
-  void Forward(const RaggedBatch& batch, std::span<const KvLayerView> kv, float* logits);
+  void Forward(const RaggedBatch& batch, std::span<const KvLayerView> kv, float* logits) {
+    Forward(batch, kv, logits, {});
+  }
+  // And the last norm's output of some tokens, NaN likewise.
+  struct HiddenRows {
+    std::span<const int32_t> tokens = {};  // indices into batch.tokens
+    float* out = nullptr;                  // [rows, hidden]
+  };
+  void Forward(const RaggedBatch& batch, std::span<const KvLayerView> kv, float* logits,
+               const HiddenRows& hidden);
 
   // Adds up each operator's time there, until set to nullptr again.
   void set_profile(OpProfile* profile) { profile_ = profile; }
@@ -44,6 +53,7 @@ class CpuDecoder {
   void Down(const LayerWeights& w, int64_t tokens);
   void Moe(const LayerWeights& w, int64_t tokens);
   void Logits(const RaggedBatch& batch, float* logits);
+  void Hidden(const HiddenRows& rows);
 
   void EnsureWorkspace(int64_t tokens);
   void Watch(int64_t layer, int64_t tokens) const;

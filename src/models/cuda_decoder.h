@@ -71,6 +71,10 @@ class CudaDecoder {
   // [rows, vocab] of the last Forward or Decode; waits for it. Valid until the next call.
   Result<std::span<const float>> Logits();
 
+  // [tokens, hidden] of the last Forward: each token's hidden state after the last norm; waits for it. Valid
+  // until the next call.
+  Result<std::span<const float>> Hidden();
+
   // Queues one step of decoding: a batch with one token of each of up to kMaxDecode sequences. The next
   // tokens, the most likely ones or sampled as SetSampling() said, become the next step's input on the GPU.
   // `batch.tokens` may be empty: those that the step before chose. `batch.logit_rows` is not read: every

@@ -59,7 +59,7 @@ struct CudaDecoder::Impl {
   std::optional<CudaForward> forward;
   DecodeGraphs graphs;
   bool has_kv = false;
-  int64_t last_rows = 0;
+  int64_t last_rows = 0, last_tokens = 0;
 };
 
 CudaDecoder::CudaDecoder(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -222,6 +222,7 @@ Status CudaDecoder::Forward(const RaggedBatch& batch) {
   d.forward->Run(strategy, static_cast<int>(count), static_cast<int>(rows));
   d.marks.Mark(Op::kLogits);  // where they end
   d.last_rows = rows;
+  d.last_tokens = count;
   CELER_RETURN_IF_ERROR(d.fault.Take("running the model on the GPU"));
   return d.marks.Take();
 }
@@ -229,6 +230,15 @@ Status CudaDecoder::Forward(const RaggedBatch& batch) {
 Result<std::span<const float>> CudaDecoder::Logits() {
   const CudaDeviceScope scope(impl_->options.device);
   return impl_->outputs.Logits(impl_->workspace.memory(), impl_->last_rows, *impl_->stream);
+}
+
+Result<std::span<const float>> CudaDecoder::Hidden() {
+  const Impl& d = *impl_;
+  const CudaDeviceScope scope(d.options.device);
+  const DecoderConfig& config = d.model.config;
+  return impl_->outputs.Hidden(d.workspace.memory(), d.last_tokens,
+                               {.weight = d.model.norm, .hidden = config.hidden, .eps = config.norm_eps},
+                               *d.stream);
 }
 
 // The step, often a single kernel, with the choice of the tokens at its end.

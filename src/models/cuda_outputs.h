@@ -4,6 +4,7 @@
 #include <array>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "core/buffer.h"
 #include "core/result.h"
@@ -33,6 +34,14 @@ class CudaOutputs {
 
   // Waits for them.
   Result<std::span<const float>> Logits(const CudaMemory& memory, int64_t rows, const Stream& stream);
+  // What the last layer left of the first `tokens` tokens of the batch, normed on the host: few ask for it.
+  struct LastNorm {
+    const float* weight;  // [hidden], on the GPU
+    int64_t hidden;
+    float eps;
+  };
+  Result<std::span<const float>> Hidden(const CudaMemory& memory, int64_t tokens, const LastNorm& norm,
+                                        const Stream& stream);
 
  private:
   // Tokens and logprobs: [kHostSlots, kMaxSampled] of the decode steps, then [kLogitRows] of rows.
@@ -40,6 +49,7 @@ class CudaOutputs {
 
   int64_t vocab_ = 0;
   Buffer logits_, tokens_, logprobs_;
+  std::vector<float> hidden_, norm_;
   std::array<std::optional<Event>, cuda::kHostSlots> step_done_;
 };
 

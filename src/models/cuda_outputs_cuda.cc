@@ -1,7 +1,11 @@
 #include "models/cuda_outputs.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "core/cuda_allocator.h"
 #include "core/cuda_status.h"
+#include "kernels/rms_norm/rms_norm.h"
 
 namespace celer {
 
@@ -75,6 +79,27 @@ Result<std::span<const float>> CudaOutputs::Logits(const CudaMemory& memory, int
       "copying logits from the GPU"));
   CELER_RETURN_IF_ERROR(stream.Synchronize());
   return std::span<const float>(reinterpret_cast<const float*>(logits_.data()), floats);
+}
+
+Result<std::span<const float>> CudaOutputs::Hidden(const CudaMemory& memory, int64_t tokens,
+                                                   const LastNorm& norm, const Stream& stream) {
+  const auto fetch = [&](const float* from, int64_t floats, std::vector<float>* to) {
+    to->resize(static_cast<size_t>(floats));
+    return CudaStatus(cudaMemcpyAsync(to->data(), from, to->size() * 4, cudaMemcpyDeviceToHost, stream.get()),
+                      "copying hidden states from the GPU");
+  };
+  if (norm_.empty()) CELER_RETURN_IF_ERROR(fetch(norm.weight, norm.hidden, &norm_));
+  CELER_RETURN_IF_ERROR(fetch(memory.x, tokens * norm.hidden, &hidden_));
+  CELER_RETURN_IF_ERROR(stream.Synchronize());
+  for (int64_t t = 0; t < tokens; ++t) {
+    float* const row = hidden_.data() + t * norm.hidden;
+    const float scale = InverseRms(row, norm.hidden, norm.eps);
+    if (scale > 0)
+      ScaleByWeight(row, scale, norm_.data(), norm.hidden, row);
+    else
+      std::fill_n(row, norm.hidden, std::numeric_limits<float>::quiet_NaN());
+  }
+  return std::span<const float>(hidden_);
 }
 
 }  // namespace celer

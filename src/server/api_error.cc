@@ -56,6 +56,18 @@ ApiError FromError(const Error& error, std::string param) {
   return {.status = ours ? 500 : 400, .message = error.message(), .param = std::move(param)};
 }
 
+ApiError Bad(std::string_view field, const Json& value, std::string_view expected) {
+  return {.message = std::string(field) + " is " + Quoted(value) + ", expected " + std::string(expected),
+          .param = std::string(field)};
+}
+
+ApiError NotSupported(std::string_view field, std::string_view why) {
+  return {.message = "'" + Printable(field, 80) + "' is not supported" + (why.empty() ? "" : ": ") +
+                     std::string(why),
+          .param = Printable(field, 80),
+          .code = "unsupported_parameter"};
+}
+
 std::string Quoted(const Json& value) {
   if (value.is_string()) return "'" + Printable(value.get_ref<const std::string&>(), 60) + "'";
   // Never print more of a structure than is shown: it may be as large as a body.

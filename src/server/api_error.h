@@ -30,6 +30,10 @@ using Refusal = std::optional<ApiError>;  // none: all is well
 // A sentence of the library's: 400 for what the client asked for, 500 for what failed here.
 ApiError FromError(const Error& error, std::string param = {});
 
+// "FIELD is VALUE, expected ..."
+ApiError Bad(std::string_view field, const Json& value, std::string_view expected);
+ApiError NotSupported(std::string_view field, std::string_view why);
+
 // Escaped and no longer than fits into a sentence.
 std::string Quoted(const Json& value);
 

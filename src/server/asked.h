@@ -18,9 +18,14 @@ enum Endpoint : unsigned {
   kMessages = 8,
   kTokenize = 16,
   kDetokenize = 32,
+  kEmbeddings = 64,
 };
+constexpr unsigned kNotInBatch = 1u << 16;  // of a parameter that celer batch cannot obey
 
-// A prompt of /v1/completions: text, or token ids.
+// How the numbers of an embedding are written.
+enum class Encoding { kFloat, kBase64 };
+
+// A prompt of /v1/completions, or an input of /v1/embeddings: text, or token ids.
 struct PromptInput {
   std::string text = {};
   std::vector<int32_t> ids = {};
@@ -37,6 +42,7 @@ struct Constraint {
 
 struct Asked {
   Endpoint endpoint = kChat;
+  bool in_batch = false;  // a line of a file, answered as a whole
   std::string model = {};
 
   // The prompt.
@@ -77,6 +83,10 @@ struct Asked {
   Json metadata = nullptr;
   bool token_strings = false;  // of /tokenize
   bool separate_reasoning = true;
+
+  // Of /v1/embeddings.
+  Encoding encoding = Encoding::kFloat;
+  int64_t dimensions = 0;  // 0: all
 };
 
 }  // namespace celer::server

@@ -8,10 +8,6 @@
 namespace celer::server {
 namespace {
 
-ApiError Bad(const std::string& field, const Json& value, const std::string& expected) {
-  return {.message = field + " is " + Quoted(value) + ", expected " + expected, .param = field};
-}
-
 std::string At(const char* list, size_t i) {
   return std::string(list) + "[" + std::to_string(i) + "]";
 }

@@ -45,7 +45,10 @@ std::unique_ptr<Format> MakeFormat(Endpoint endpoint) {
       return MakeResponsesFormat();
     case kMessages:
       return MakeMessagesFormat();
-    default:
+    case kEmbeddings:
+      return MakeEmbeddingFormat();
+    case kTokenize:
+    case kDetokenize:
       break;
   }
   CELER_CHECK(false);

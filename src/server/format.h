@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,6 +57,7 @@ struct Told {
   std::vector<Answer> answers = {};  // of the first prompt, then of the second, ...
   std::vector<std::vector<TokenEvent::PromptToken>> prompt_logprobs = {};  // per prompt
   int64_t cached_tokens = 0;
+  std::vector<std::string> embeddings = {};  // of each prompt, as JSON; of /v1/embeddings
 
   int64_t PromptTokens() const;
   int64_t AnswerTokens() const;
@@ -63,11 +65,14 @@ struct Told {
   int answers_per_prompt() const { return asked.request.n; }
 };
 
+std::string Dump(const Json& json);  // on one line; what is not UTF-8 becomes U+FFFD
+
 class Format {
  public:
   virtual ~Format() = default;
   virtual const char* id_prefix() const = 0;
   virtual Json Whole(const Told& told) = 0;
+  virtual std::string Text(const Told& told) { return Dump(Whole(told)); }  // of an answer that is no stream
   // The frames of a stream. Start() comes with the first event.
   virtual void Start(const Told& told, std::string* out) = 0;
   virtual void Delta(const Told& told, const Answer& answer, const AnswerDelta& delta, std::string* out) = 0;
@@ -80,9 +85,13 @@ std::unique_ptr<Format> MakeChatFormat();
 std::unique_ptr<Format> MakeCompletionFormat();
 std::unique_ptr<Format> MakeResponsesFormat();
 std::unique_ptr<Format> MakeMessagesFormat();
+std::unique_ptr<Format> MakeEmbeddingFormat();
 std::unique_ptr<Format> MakeFormat(Endpoint endpoint);
 
-std::string Dump(const Json& json);                  // on one line; what is not UTF-8 becomes U+FFFD
+// Cuts a vector to its first `dimensions` numbers (0: all) and makes its length 1. False: it has none.
+bool NormaliseEmbedding(std::vector<float>* values, int64_t dimensions);
+std::string EmbeddingText(std::span<const float> values, Encoding encoding);  // as JSON
+
 void DataFrame(const Json& json, std::string* out);  // data: {...}
 void EventFrame(const char* event, const Json& json, std::string* out);
 

@@ -11,10 +11,13 @@ ApiForm FormOf(const Asked& asked) {
 }
 
 HttpHeaders Warnings(const Job& job) {
-  if (job.ignored.empty()) return {};
+  HttpHeaders headers;
   std::string names;
   for (const std::string& name : job.ignored) names += (names.empty() ? "" : ", ") + name;
-  return {{"X-Celer-Ignored", names}};
+  if (!names.empty()) headers.emplace_back("X-Celer-Ignored", names);
+  if (job.asked.endpoint == kEmbeddings && !job.model->pooling.meant)
+    headers.emplace_back("X-Celer-Warning", "the model is not made for embeddings");
+  return headers;
 }
 
 }  // namespace
@@ -31,6 +34,7 @@ Generation::Generation(int64_t number, std::shared_ptr<Job> from, std::shared_pt
   told.created = std::time(nullptr);
   told.prompt_logprobs.resize(job->prepared.requests.size());
   prompt_seen_.resize(job->prepared.requests.size());
+  if (asked.endpoint == kEmbeddings) told.embeddings.resize(job->prepared.requests.size());
   const AnswerTextOptions text{.stop = asked.stop,
                                .include_stop = asked.include_stop,
                                .skip_special = asked.skip_special,
@@ -47,6 +51,8 @@ bool Generation::OnEvent(size_t prompt, const TokenEvent& event, bool device_fai
     prompt_seen_[prompt] = true;
     told.cached_tokens += event.cached_tokens;
     told.prompt_logprobs[prompt] = event.prompt;
+    if (event.begun != Clock::time_point() && (begun == Clock::time_point() || event.begun < begun))
+      begun = event.begun;
   }
   const auto per_prompt = static_cast<size_t>(told.answers_per_prompt());
   const size_t index = prompt * per_prompt + static_cast<size_t>(std::max(event.answer, 0));
@@ -75,6 +81,17 @@ bool Generation::OnEvent(size_t prompt, const TokenEvent& event, bool device_fai
       break;
     default:
       break;
+  }
+  if (job->asked.endpoint == kEmbeddings && event.finish == FinishReason::kStop) {
+    std::vector<float> values = event.embedding;
+    if (!NormaliseEmbedding(&values, job->asked.dimensions)) {
+      Fail({.status = 500,
+            .message = "the hidden states of input " + std::to_string(prompt) + " have no length",
+            .code = "not_finite"});
+      return true;
+    }
+    told.embeddings[prompt] = EmbeddingText(values, job->asked.encoding);
+    embedded = Clock::now();
   }
   Deliver(told.answers[index], event);
   // An engine that has said its last word leaves no answer open.
@@ -179,7 +196,7 @@ void Generation::Complete() {
     exchange->End();
     return;
   }
-  body = Dump(format_->Whole(told));
+  body = format_->Text(told);
   exchange->Send({.body = body, .headers = Warnings(*job)});
 }
 

@@ -39,7 +39,9 @@ class Generation {
   std::string body;  // as it was sent, if it was not streamed
 
   Clock::time_point submitted = {}, first_token = {}, last_token = {};
-  std::vector<double> gaps;  // seconds between tokens since they were last taken, for the metrics
+  Clock::time_point begun = {};     // when the engine took it from its queue
+  Clock::time_point embedded = {};  // when an embedding came last
+  std::vector<double> gaps;         // seconds between tokens since they were last taken, for the metrics
   bool began() const { return first_token != Clock::time_point(); }
   const char* outcome = "abort";  // stop, length, abort, error
 

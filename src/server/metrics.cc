@@ -46,8 +46,11 @@ class Printer {
     Value(name, value);
   }
   void Counter(const char* name, int64_t value, const char* help) {
+    Total(name, static_cast<double>(value), help);
+  }
+  void Total(const char* name, double value, const char* help) {
     Type(name, "counter", help);
-    Value(name, static_cast<double>(value));
+    Value(name, value);
   }
   void Series(const char* name, const Histogram& histogram, const char* help) {
     Type(name, "histogram", help);
@@ -63,11 +66,15 @@ class Printer {
 
 }  // namespace
 
-void Histogram::Observe(double value, int64_t times) {
+void Histogram::Observe(double value) {
+  Add(value, 1, value);
+}
+
+void Histogram::Add(double value, int64_t times, double sum) {
   const auto bucket = std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin();
   counts_[static_cast<size_t>(bucket)] += times;
   count_ += times;
-  sum_ += value * static_cast<double>(times);
+  sum_ += sum;
 }
 
 void Histogram::Print(const std::string& name, const std::string& labels, std::string* out) const {
@@ -83,16 +90,39 @@ void Histogram::Print(const std::string& name, const std::string& labels, std::s
 Metrics::Metrics()
     : prompt_tokens(kTokens),
       generation_tokens(kTokens),
-      iteration_tokens(kIteration),
       ttft(kFirst),
       inter_token(kBetween),
       per_output_token(kBetween),
       e2e(kRequest),
+      queue_time(kRequest),
       inference_time(kRequest),
       prefill_time(kRequest),
       decode_time(kRequest) {
   for (const char* reason : {"stop", "length", "abort", "error"}) finished[reason] = 0;
 }
+
+LimitShare LimitShare::Between(const EngineStats& before, const EngineStats& now) {
+  const double seconds = now.busy_seconds - before.busy_seconds;
+  LimitShare share{
+      .bytes_per_s = (now.work_bytes - before.work_bytes) / seconds,
+      .flops_per_s = (now.work_flops - before.work_flops) / seconds,
+      .tokens_per_s = static_cast<double>(now.computed_tokens - before.computed_tokens) / seconds};
+  if (now.limit_seconds > 0) share.ratio = (now.limit_seconds - before.limit_seconds) / seconds;
+  return share;
+}
+
+namespace {
+
+// The engine counts by powers of two, and so are vLLM's bounds.
+Histogram IterationTokens(const EngineStats& stats) {
+  Histogram histogram(kIteration);
+  for (size_t i = 0; i < stats.steps_by_tokens.size(); ++i)
+    histogram.Add(static_cast<double>(int64_t{1} << i), stats.steps_by_tokens[i],
+                  i == 0 ? static_cast<double>(stats.computed_tokens) : 0);
+  return histogram;
+}
+
+}  // namespace
 
 std::string Metrics::Print(const std::string& prefix, const Now& now) const {
   const EngineStats& s = now.engine;
@@ -100,8 +130,9 @@ std::string Metrics::Print(const std::string& prefix, const Now& now) const {
   Printer p(prefix, labels);
   const double usage =
       s.kv_blocks > 0 ? static_cast<double>(s.kv_blocks_used) / static_cast<double>(s.kv_blocks) : 0;
-  const double hit_rate =
-      s.prompt_tokens > 0 ? static_cast<double>(s.cached_tokens) / static_cast<double>(s.prompt_tokens) : 0;
+  const double hit_rate = s.looked_up_tokens > 0
+                              ? static_cast<double>(s.cached_tokens) / static_cast<double>(s.looked_up_tokens)
+                              : 0;
   p.Gauge("num_requests_running", static_cast<double>(s.running), "Sequences in the running batch.");
   p.Gauge("num_requests_waiting", static_cast<double>(s.waiting), "Sequences that wait to be scheduled.");
   p.Gauge("num_requests_swapped", static_cast<double>(s.swapped), "Sequences swapped out to host memory.");
@@ -110,9 +141,10 @@ std::string Metrics::Print(const std::string& prefix, const Now& now) const {
   p.Type("cache_config_info", "gauge", "How the KV cache is laid out.");
   p.Value("cache_config_info", 1,
           fmt::format(
-              "block_size=\"{}\",num_gpu_blocks=\"{}\",num_cpu_blocks=\"{}\",enable_prefix_caching=\"True\"",
-              block, s.kv_blocks, s.kv_host_blocks));
-  p.Counter("prefix_cache_queries_total", s.prompt_tokens, "Prompt tokens that were looked for in the KV.");
+              "block_size=\"{}\",num_gpu_blocks=\"{}\",num_cpu_blocks=\"{}\",enable_prefix_caching=\"{}\"",
+              block, s.kv_blocks, s.kv_host_blocks, now.prefix_cache ? "True" : "False"));
+  p.Counter("prefix_cache_queries_total", s.looked_up_tokens,
+            "Prompt tokens that were looked for in the KV.");
   p.Counter("prefix_cache_hits_total", s.cached_tokens, "Prompt tokens that were found in the KV.");
   p.Counter("num_preemptions_total", s.swaps + s.recomputations, "Sequences whose blocks others took.");
   p.Counter("prompt_tokens_total", s.prompt_tokens, "Prompt tokens of the requests begun.");
@@ -129,18 +161,19 @@ std::string Metrics::Print(const std::string& prefix, const Now& now) const {
   // The older names, which routers still read.
   p.Gauge("gpu_cache_usage_perc", usage, "kv_cache_usage_perc by its older name.");
   p.Gauge("gpu_prefix_cache_hit_rate", hit_rate, "Hits per query of the prefix cache.");
-  p.Counter("gpu_prefix_cache_queries_total", s.prompt_tokens, "prefix_cache_queries by its older name.");
+  p.Counter("gpu_prefix_cache_queries_total", s.looked_up_tokens, "prefix_cache_queries by its older name.");
   p.Counter("gpu_prefix_cache_hits_total", s.cached_tokens, "prefix_cache_hits by its older name.");
 
   p.Series("request_prompt_tokens", prompt_tokens, "Prompt tokens per request.");
   p.Series("request_generation_tokens", generation_tokens, "Generated tokens per request.");
-  p.Series("iteration_tokens_total", iteration_tokens, "Tokens computed per step.");
+  p.Series("iteration_tokens_total", IterationTokens(s), "Tokens computed per step.");
   p.Series("time_to_first_token_seconds", ttft, "From the request's arrival to its first token.");
   p.Series("inter_token_latency_seconds", inter_token, "Between two tokens of an answer.");
   p.Series("request_time_per_output_token_seconds", per_output_token, "Mean time per token after the first.");
   p.Series("e2e_request_latency_seconds", e2e, "From a request's arrival to its last token.");
-  p.Series("request_inference_time_seconds", inference_time, "From submission to the last token.");
-  p.Series("request_prefill_time_seconds", prefill_time, "From submission to the first token.");
+  p.Series("request_queue_time_seconds", queue_time, "From submission to the first step with the request.");
+  p.Series("request_inference_time_seconds", inference_time, "From there to the last token.");
+  p.Series("request_prefill_time_seconds", prefill_time, "From there to the first token.");
   p.Series("request_decode_time_seconds", decode_time, "From the first token to the last.");
 
   p.Gauge("healthy", now.healthy ? 1 : 0, "1 if /health says 200.");
@@ -151,6 +184,11 @@ std::string Metrics::Print(const std::string& prefix, const Now& now) const {
   if (limit.ratio >= 0)
     p.Gauge("limit_ratio", limit.ratio, "Share of this machine's limit that the engine ran at; 1 is all.");
   p.Counter("engine_steps_total", s.steps, "Steps of the engine.");
+  p.Total("work_bytes_total", s.work_bytes, "Weights and KV that had to be read.");
+  p.Total("work_flops_total", s.work_flops, "Arithmetic that had to be done.");
+  p.Total("busy_seconds_total", s.busy_seconds, "Time in which the engine had work.");
+  p.Total("limit_seconds_total", s.limit_seconds,
+          "What that work takes at this machine's limit; 0 if it was not measured.");
   p.Counter("kv_evictions_total", s.evictions, "Cached blocks taken for something else.");
   p.Gauge("kv_blocks_cached", static_cast<double>(s.kv_blocks_cached), "Free blocks that hold a prefix.");
   p.Type("http_requests_total", "counter", "Requests by route and status.");

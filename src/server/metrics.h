@@ -16,7 +16,9 @@ namespace celer::server {
 class Histogram {
  public:
   explicit Histogram(std::vector<double> bounds) : bounds_(std::move(bounds)), counts_(bounds_.size() + 1) {}
-  void Observe(double value, int64_t times = 1);
+  void Observe(double value);
+  // As if `times` values had been observed that are in the same bucket as `value` and sum up to `sum`.
+  void Add(double value, int64_t times, double sum);
   // The lines of one series. `labels`: as in a="b",c="d".
   void Print(const std::string& name, const std::string& labels, std::string* out) const;
   int64_t count() const { return count_; }
@@ -29,17 +31,20 @@ class Histogram {
   double sum_ = 0;
 };
 
-// How near the machine's limit the engine ran, in the last second with work in it.
+// How fast the engine was while it had work, and how near the machine's limit that is.
 struct LimitShare {
   double ratio = -1;  // below 0: this machine was not measured, see celer probe
   double bytes_per_s = 0, flops_per_s = 0, tokens_per_s = 0;
+
+  // `now` is later than `before`, and busy for longer.
+  static LimitShare Between(const EngineStats& before, const EngineStats& now);
 };
 
 // All on the loop's thread.
 struct Metrics {
   Metrics();
 
-  Histogram prompt_tokens, generation_tokens, iteration_tokens, ttft, inter_token, per_output_token, e2e,
+  Histogram prompt_tokens, generation_tokens, ttft, inter_token, per_output_token, e2e, queue_time,
       inference_time, prefill_time, decode_time;
   std::map<std::string, int64_t> finished;                       // by reason
   std::map<std::pair<std::string, int>, int64_t> http_requests;  // by route and status
@@ -49,6 +54,7 @@ struct Metrics {
     std::string model;
     EngineStats engine;
     Engine::Info info;
+    bool prefix_cache = true;
     int64_t connections = 0;
     bool healthy = false;
   };

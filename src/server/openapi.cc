@@ -58,6 +58,7 @@ Json Body(unsigned endpoint) {
   if (endpoint == kResponses) required = {"input"};
   if (endpoint == kMessages) required = {"messages", "max_tokens"};
   if (endpoint == kDetokenize) required = {"tokens"};
+  if (endpoint == kEmbeddings) required = {"input"};
   Json schema = {{"type", "object"}, {"properties", std::move(properties)}, {"additionalProperties", false}};
   if (!required.empty()) schema["required"] = std::move(required);
   return {{"required", true}, {"content", {{"application/json", {{"schema", std::move(schema)}}}}}};

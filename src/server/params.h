@@ -27,16 +27,18 @@ struct Param {
   const char* name;
   Kind kind;
   double low, high;    // a number's range; else of the length: bytes of a string, items of an array
-  unsigned endpoints;  // bits of Endpoint
+  unsigned endpoints;  // bits of Endpoint, and kNotInBatch
   const char* help;
   Refusal (*set)(const Json& value, Asked& asked);  // none: it is known and not supported
 };
 
+constexpr double kMany = 1e9;  // as `high`: no bound that anybody would meet
+
 std::span<const Param> Params();
 const char* PathOf(Endpoint endpoint);
 
-// Reads a body that is an object. Null counts as missing. What is unknown or not supported is refused by
-// name, or, if `ignored` is given, put there.
+// Reads a body that is an object into `asked`, whose values are the defaults. Null counts as missing. What is
+// unknown or not supported is refused by name, or, if `ignored` is given, put there.
 Refusal ReadParams(const Json& body, Asked* asked, std::vector<std::string>* ignored);
 
 // The whole way from the bytes of a body: depth, UTF-8, finite numbers, an object.

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "engine/prompter.h"
+#include "io/json.h"
 #include "io/printable.h"
 #include "server/token_masks.h"
 
@@ -22,7 +23,7 @@ Refusal CheckIds(const std::vector<int32_t>& ids, const ServedModel& model, cons
 Refusal TokenizeChat(const ServedModel& model, Asked& asked, const Json& before, Prepared* out) {
   if (!model.prompter.has_chat_template())
     return ApiError{.message =
-                        "the model has no chat template; use /v1/completions, or start the server with "
+                        "the model has no chat template; use /v1/completions, or give one with "
                         "--chat-template FILE"};
   if (auto refusal = ReadConversation(asked, before, &out->conversation)) return refusal;
   if (auto refusal = ReadToolChoice(asked, out->conversation.tools, &out->tool_choice)) return refusal;
@@ -108,11 +109,34 @@ Refusal CheckLengths(const ServedModel& model, const Asked& asked, Request* requ
   return {};
 }
 
+// To its last tokens, if that is asked for; `room`: as many as fit.
+void Truncate(const Asked& asked, int64_t room, std::vector<int32_t>* prompt) {
+  if (asked.truncate_prompt == 0) return;
+  const int64_t keep = std::max<int64_t>(1, asked.truncate_prompt < 0 ? room : asked.truncate_prompt);
+  if (std::ssize(*prompt) > keep) prompt->erase(prompt->begin(), prompt->end() - keep);
+}
+
 }  // namespace
 
 bool ServedModel::Answers(std::string_view asked_name) const {
   return asked_name.empty() || asked_name == name ||
          std::find(aliases.begin(), aliases.end(), asked_name) != aliases.end();
+}
+
+Result<ServedModel> MakeServedModel(std::string name, const Prompter& prompter, const Engine::Info& info,
+                                    const std::string& chat_template) {
+  ServedModel model{
+      .name = std::move(name), .aliases = {}, .prompter = prompter, .info = info, .chat_template = {}};
+  if (prompter.has_chat_template()) {
+    model.chat_template = prompter.tokenizer().chat_template();
+    if (!chat_template.empty()) {
+      CELER_ASSIGN(model.chat_template, ReadTextFile(chat_template, size_t{4} << 20));
+    }
+  }
+  model.grammars = std::make_shared<Grammars>(prompter);
+  model.tool_style = ToolStyleOf(model.chat_template);
+  model.reasoning = HasReasoning(model.chat_template);
+  return model;
 }
 
 SamplingParams DefaultSampling(const ServedModel& model) {
@@ -132,16 +156,23 @@ Refusal CheckModel(const ServedModel& model, const Asked& asked) {
 }
 
 Refusal Tokenize(const ServedModel& model, Asked& asked, const Json& before, Prepared* out) {
-  if (asked.endpoint == kCompletions || (asked.endpoint == kTokenize && asked.messages.is_null())) {
+  const bool text = asked.endpoint == kCompletions || asked.endpoint == kEmbeddings ||
+                    (asked.endpoint == kTokenize && asked.messages.is_null());
+  if (text) {
+    const char* const param = asked.endpoint == kEmbeddings ? "input" : "prompt";
     if (asked.prompts.empty())
-      return ApiError{.message = "prompt is missing, expected a string or token ids", .param = "prompt"};
+      return ApiError{.message = std::string(param) + " is missing, expected a string or token ids",
+                      .param = param};
     for (PromptInput& input : asked.prompts) {
       Request& request = out->requests.emplace_back();
       if (input.is_text) {
         request.prompt = model.prompter.tokenizer().Encode(
             input.text, {.add_special = asked.add_special_tokens.value_or(true), .parse_special = true});
+        // A text may begin from nothing, where the vocabulary has a token for that.
+        if (request.prompt.empty() && asked.endpoint == kCompletions && model.prompter.bos())
+          request.prompt = {*model.prompter.bos()};
       } else {
-        if (auto refusal = CheckIds(input.ids, model, "prompt")) return refusal;
+        if (auto refusal = CheckIds(input.ids, model, param)) return refusal;
         request.prompt = std::move(input.ids);
       }
       if (asked.echo)
@@ -166,12 +197,19 @@ Refusal Prepare(const ServedModel& model, const Json& before, Asked& asked, Prep
     return ApiError{
         .message = "best_of above n cannot be streamed: which answers are best is known at the end",
         .param = "best_of"};
-  if (asked.beam) {
+  if (asked.beam || common.beam.width > 0) {
+    const char* const param = asked.beam ? "use_beam_search" : "beam_width";
     if (asked.stream)
       return ApiError{.message = "beam search cannot be streamed: its texts are known at the end",
-                      .param = "use_beam_search"};
-    common.beam.width = std::max(common.n, common.best_of);
-    common.best_of = 0;
+                      .param = param};
+    if (common.beam.width == 0) {
+      common.beam.width = std::max(common.n, common.best_of);
+      common.best_of = 0;
+    }
+    if (common.n > common.beam.width)
+      return ApiError{.message = "n is " + std::to_string(common.n) + ", but there are " +
+                                 std::to_string(common.beam.width) + " beams",
+                      .param = "n"};
   }
   if (asked.max_tokens == 0) {
     if (!asked.echo)
@@ -212,15 +250,37 @@ Refusal Prepare(const ServedModel& model, const Json& before, Asked& asked, Prep
   if (auto refusal = MakeMask(model, asked, *out, &common.mask)) return refusal;
   for (Request& request : out->requests) {
     std::vector<int32_t> prompt = std::move(request.prompt);
-    if (asked.truncate_prompt != 0) {
-      const int64_t room = model.info.context - std::max<int64_t>(1, asked.max_tokens.value_or(1));
-      const auto keep =
-          static_cast<size_t>(std::max<int64_t>(1, asked.truncate_prompt < 0 ? room : asked.truncate_prompt));
-      if (prompt.size() > keep) prompt.erase(prompt.begin(), prompt.end() - static_cast<int64_t>(keep));
-    }
+    Truncate(asked, model.info.context - std::max<int64_t>(1, asked.max_tokens.value_or(1)), &prompt);
     request = common;
     request.prompt = std::move(prompt);
     if (auto refusal = CheckLengths(model, asked, &request)) return refusal;
+  }
+  return {};
+}
+
+Refusal PrepareEmbeddings(const ServedModel& model, Asked& asked, Prepared* out) {
+  if (!model.pooling.problem.empty())
+    return ApiError{.message = model.pooling.problem, .code = "unsupported_endpoint"};
+  if (asked.dimensions > model.info.shape.hidden)
+    return ApiError{.message = "dimensions is " + std::to_string(asked.dimensions) +
+                               ", but the model's embeddings have " +
+                               std::to_string(model.info.shape.hidden) + " numbers",
+                    .param = "dimensions"};
+  if (auto refusal = Tokenize(model, asked, nullptr, out)) return refusal;
+  asked.request.pooling = model.pooling.pooling;
+  for (Request& request : out->requests) {
+    std::vector<int32_t> prompt = std::move(request.prompt);
+    Truncate(asked, model.info.context, &prompt);
+    if (prompt.empty())
+      return ApiError{.message = "an input has no tokens, so that there is nothing to embed",
+                      .param = "input"};
+    if (std::ssize(prompt) > model.info.context)
+      return ApiError{.message = "an input has " + std::to_string(prompt.size()) +
+                                 " tokens, and the context holds " + std::to_string(model.info.context),
+                      .param = "input",
+                      .code = "context_length_exceeded"};
+    request = asked.request;
+    request.prompt = std::move(prompt);
   }
   return {};
 }

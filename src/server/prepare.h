@@ -11,6 +11,7 @@
 #include "server/answer_parts.h"
 #include "server/asked.h"
 #include "server/conversation.h"
+#include "server/pooling.h"
 #include "server/structured.h"
 
 namespace celer::server {
@@ -26,9 +27,15 @@ struct ServedModel {
   ToolStyle tool_style = ToolStyle::kNone;
   bool reasoning = false;
   bool model_defaults = false;  // sampling defaults of the model's folder, not OpenAI's
+  bool prefix_cache = true;
+  PoolingChoice pooling = {};
 
   bool Answers(std::string_view asked_name) const;
 };
+
+// `chat_template`: a file to use instead of the model's own, or "".
+Result<ServedModel> MakeServedModel(std::string name, const Prompter& prompter, const Engine::Info& info,
+                                    const std::string& chat_template);
 
 struct Prepared {
   std::vector<Request> requests = {};          // one per prompt
@@ -45,6 +52,7 @@ SamplingParams DefaultSampling(const ServedModel& model);
 Refusal CheckModel(const ServedModel& model, const Asked& asked);
 // `before`: as in ReadConversation().
 Refusal Prepare(const ServedModel& model, const Json& before, Asked& asked, Prepared* out);
+Refusal PrepareEmbeddings(const ServedModel& model, Asked& asked, Prepared* out);
 // Tokens of one prompt of /v1/completions or /tokenize, or of a conversation.
 Refusal Tokenize(const ServedModel& model, Asked& asked, const Json& before, Prepared* out);
 

@@ -35,7 +35,8 @@ void TryHead(std::string_view text) {
 void TryBody(std::string_view text) {
   Json body;
   if (ParseBody(text, &body)) return;
-  for (const Endpoint endpoint : {kChat, kCompletions, kResponses, kMessages, kTokenize, kDetokenize}) {
+  for (const Endpoint endpoint :
+       {kChat, kCompletions, kResponses, kMessages, kTokenize, kDetokenize, kEmbeddings}) {
     std::vector<std::string> ignored;
     for (std::vector<std::string>* lenient : {static_cast<std::vector<std::string>*>(nullptr), &ignored}) {
       Asked asked;

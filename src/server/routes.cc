@@ -23,7 +23,7 @@ std::span<const Service::Route> Service::Routes() {
       {"GET", "/v1/responses/", &Service::StoredResponse, 0, false, "an answer that was kept"},
       {"DELETE", "/v1/responses/", &Service::DeleteResponse, 0, false, "forget an answer"},
       {"POST", "/v1/messages", &Service::Generate, kMessages, false, "an answer, in Anthropic's form"},
-      {"POST", "/v1/embeddings", &Service::Embeddings, 0, false, "not supported"},
+      {"POST", "/v1/embeddings", &Service::Generate, kEmbeddings, false, "texts as vectors of length 1"},
       {"GET", "/v1/models", &Service::Models, 0, false, "what is served"},
       {"GET", "/v1/models/", &Service::OneModel, 0, false, "one of them"},
       {"POST", "/tokenize", &Service::TokenizeRoute, kTokenize, false, "text or a conversation to token ids"},
@@ -121,6 +121,11 @@ void Service::ServerInfo(const std::shared_ptr<Exchange>& exchange) {
         {"min_p", sampling.min_p},
         {"repetition_penalty", sampling.repetition_penalty},
         {"from", model_->model_defaults ? model_->prompter.defaults_from() : "OpenAI's defaults"}};
+    json["embeddings"] = {{"pooling", Name(model_->pooling.pooling)},
+                          {"pooling_from", model_->pooling.from},
+                          {"dimensions", info.shape.hidden},
+                          {"meant", model_->pooling.meant}};
+    if (!model_->pooling.problem.empty()) json["embeddings"]["problem"] = model_->pooling.problem;
     if (machine_)
       json["machine"] = {{"read_bytes_per_s", machine_->read_bytes_per_s}, {"source", machine_->source}};
   }
@@ -200,14 +205,6 @@ void Service::DeleteResponse(const std::shared_ptr<Exchange>& exchange) {
     return exchange->Send(ApiError{.status = 404, .message = "there is no response " + Quoted(id)}.ToResponse(
         ApiForm::kOpenAi));
   exchange->Send(JsonResponse({{"id", id}, {"object", "response"}, {"deleted", true}}));
-}
-
-void Service::Embeddings(const std::shared_ptr<Exchange>& exchange) {
-  exchange->Send(
-      ApiError{.status = 400,
-               .message = "'/v1/embeddings' is not supported: the engine gives tokens, not hidden states",
-               .code = "unsupported_endpoint"}
-          .ToResponse(ApiForm::kOpenAi));
 }
 
 void Service::TokenizeRoute(const std::shared_ptr<Exchange>& exchange) {

@@ -3,7 +3,6 @@
 #include <sys/resource.h>
 
 #include "core/device.h"
-#include "io/json.h"
 #include "limits/measured_machine.h"
 
 namespace celer::server {
@@ -13,25 +12,19 @@ Result<LoadedModel> LoadModel(const ServerOptions& options) {
   CELER_ASSIGN(TextModel text, TextModel::Load(options.model));
   LoadedModel loaded;
   const Engine::Info& info = text.engine->info();
-  auto model =
-      std::make_shared<ServedModel>(ServedModel{.name = options.names.at(0),
-                                                .aliases = {options.names.begin() + 1, options.names.end()},
-                                                .prompter = text.prompter,
-                                                .info = info,
-                                                .chat_template = text.prompter.tokenizer().chat_template()});
-  if (!options.model.chat_template.empty()) {
-    CELER_ASSIGN(model->chat_template, ReadTextFile(options.model.chat_template, size_t{4} << 20));
-  }
-  if (!text.prompter.has_chat_template()) model->chat_template.clear();
-  model->grammars = std::make_shared<Grammars>(text.prompter);
-  model->tool_style = ToolStyleOf(model->chat_template);
-  model->reasoning = HasReasoning(model->chat_template);
+  CELER_ASSIGN(ServedModel made,
+               MakeServedModel(options.names.at(0), text.prompter, info, options.model.chat_template));
+  const auto model = std::make_shared<ServedModel>(std::move(made));
+  model->aliases = {options.names.begin() + 1, options.names.end()};
   model->model_defaults = options.model_defaults;
+  model->prefix_cache = options.model.engine.prefix_cache;
+  CELER_ASSIGN(model->pooling, ChoosePooling(options.model.engine.model, options.pooling));
   const auto device = Device::Parse(std::string_view(info.device).substr(0, info.device.find(' ')));
   if (auto machine =
           LoadOrMeasureThisMachine(/*allow_measure=*/false, device ? *device : Device::Cpu(), info.threads))
     loaded.machine = std::move(*machine);
-  loaded.model = std::move(model);
+  if (loaded.machine) text.engine->SetMachine(*loaded.machine);
+  loaded.model = model;
   loaded.engine = std::make_unique<EngineThread>(std::move(text.engine));
   return loaded;
 }

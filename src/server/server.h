@@ -14,8 +14,9 @@ namespace celer::server {
 
 struct ServerOptions {
   TextModelOptions model;
-  std::vector<std::string> names;  // the first is the model's name, the others work, too
-  bool model_defaults = false;     // as in ServedModel
+  std::vector<std::string> names;    // the first is the model's name, the others work, too
+  bool model_defaults = false;       // as in ServedModel
+  Pooling pooling = Pooling::kNone;  // of embeddings; kNone: as the model's folder has it, else the mean
   HttpOptions http;
   ServiceOptions service;
   std::function<void(const std::string& url)> on_listening;

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "server/format.h"
 #include "server/http.h"
 #include "server/metrics.h"
 #include "server/params.h"
@@ -105,7 +106,7 @@ TEST(Params, StructuredOutput) {
 TEST(Histogram, BucketsAreSums) {
   Histogram histogram({1, 2});
   histogram.Observe(1);
-  histogram.Observe(1.5, 2);
+  histogram.Add(1.5, 2, 3);
   histogram.Observe(9);
   std::string text;
   histogram.Print("h", "a=\"b\"", &text);
@@ -123,6 +124,31 @@ TEST(ResponseStore, TheOldestAreForgotten) {
   EXPECT_EQ(store.size(), 1U);
   store.Add({.id = "too large", .messages = Json::array(), .body = std::string(2000, 'x')});
   EXPECT_EQ(store.size(), 0U);
+}
+
+TEST(Metrics, RatesAreOfTheTimeWithWork) {
+  EngineStats before, now;
+  before.work_bytes = 1e9, now.work_bytes = 4e9;
+  before.work_flops = 2e9, now.work_flops = 8e9;
+  before.computed_tokens = 10, now.computed_tokens = 310;
+  before.busy_seconds = 1, now.busy_seconds = 2.5;
+  before.limit_seconds = 0.25, now.limit_seconds = 1;
+  LimitShare share = LimitShare::Between(before, now);
+  EXPECT_DOUBLE_EQ(share.bytes_per_s, 2e9);
+  EXPECT_DOUBLE_EQ(share.flops_per_s, 4e9);
+  EXPECT_DOUBLE_EQ(share.tokens_per_s, 200);
+  EXPECT_DOUBLE_EQ(share.ratio, 0.5);
+  before.limit_seconds = now.limit_seconds = 0;  // nobody measured the machine
+  EXPECT_LT(LimitShare::Between(before, now).ratio, 0);
+}
+
+TEST(Embedding, IsCutAndOfLengthOne) {
+  std::vector<float> values = {3, 4, 12};
+  EXPECT_TRUE(NormaliseEmbedding(&values, 2));
+  EXPECT_EQ(EmbeddingText(values, Encoding::kFloat), "[0.6,0.8]");
+  EXPECT_EQ(EmbeddingText(std::vector<float>{1, -2}, Encoding::kBase64), "\"AACAPwAAAMA=\"");
+  values = {0, 0};
+  EXPECT_FALSE(NormaliseEmbedding(&values, 0));
 }
 
 }  // namespace

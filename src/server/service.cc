@@ -35,7 +35,6 @@ Service::Service(EventLoop& loop, ServiceOptions options, ModelLoader loader)
       options_(std::move(options)),
       loader_(std::move(loader)),
       responses_(options_.max_responses, options_.max_response_bytes),
-      last_tick_(Clock::now()),
       workers_(std::make_unique<WorkerPool>(options_.workers)) {
   tick_ = loop_.After(kTick, [this] { Tick(); });
 }
@@ -202,7 +201,7 @@ void Service::FinishHeaders(const HttpRequest& request, HttpResponse* response) 
   if (!all && std::find(known.begin(), known.end(), origin) == known.end()) return;
   response->headers.emplace_back("Access-Control-Allow-Origin", all ? "*" : std::string(origin));
   response->headers.emplace_back("Access-Control-Expose-Headers",
-                                 "X-Request-Id, Retry-After, X-Celer-Ignored");
+                                 "X-Request-Id, Retry-After, X-Celer-Ignored, X-Celer-Warning");
   if (!all) response->headers.emplace_back("Vary", "Origin");
   if (request.method != "OPTIONS") return;
   response->headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
@@ -283,7 +282,9 @@ void Service::PrepareJob(const std::shared_ptr<Exchange>& exchange, Next next) {
   const auto prepare = [job]() -> Refusal {
     return job->asked.endpoint == kDetokenize ? Refusal()
            : job->asked.endpoint == kTokenize ? Tokenize(*job->model, job->asked, job->before, &job->prepared)
-                                              : Prepare(*job->model, job->before, job->asked, &job->prepared);
+           : job->asked.endpoint == kEmbeddings
+               ? PrepareEmbeddings(*job->model, job->asked, &job->prepared)
+               : Prepare(*job->model, job->before, job->asked, &job->prepared);
   };
   // Runs `work` on a worker's thread and `then` on the loop's, unless the work ends in an answer.
   const auto step = [this, exchange, form](std::function<Refusal()> work, std::function<void()> then) {
@@ -362,6 +363,11 @@ void Service::StartGeneration(const std::shared_ptr<Exchange>& exchange, const s
   if (refusal) {
     exchange->note = refusal->message;
     return exchange->Send(refusal->ToResponse(form));
+  }
+  if (job->asked.endpoint == kEmbeddings && !model_->pooling.meant && !warned_of_pooling_) {
+    warned_of_pooling_ = true;
+    log::Warning("{} is not made for embeddings: what it gives is the {} of its hidden states", model_->name,
+                 model_->pooling.pooling == Pooling::kMean ? "mean" : "last");
   }
   const auto generation = std::make_shared<Generation>(next_generation_++, job, exchange);
   generation->submitted = Clock::now();
@@ -453,19 +459,25 @@ void Service::End(Generation& generation) {
   exchange.facts.emplace_back("cached_tokens", std::to_string(told.cached_tokens));
   exchange.facts.emplace_back("answer_tokens", std::to_string(answer));
   exchange.facts.emplace_back("finish", generation.outcome);
+  const bool has_begun = generation.begun != Clock::time_point();
+  const Clock::time_point begun = has_begun ? generation.begun : generation.submitted;
+  if (has_begun) metrics_.queue_time.Observe(Seconds(begun - generation.submitted));
   if (generation.began()) {
-    const double first = Seconds(generation.first_token - generation.submitted);
     const double rest = Seconds(generation.last_token - generation.first_token);
     exchange.facts.emplace_back(
         "ttft_ms", fmt::format("{:.2f}", 1e3 * Seconds(generation.first_token - exchange.request().arrived)));
-    metrics_.prefill_time.Observe(first);
+    metrics_.prefill_time.Observe(Seconds(generation.first_token - begun));
     metrics_.decode_time.Observe(rest);
-    metrics_.inference_time.Observe(first + rest);
+    metrics_.inference_time.Observe(Seconds(generation.last_token - begun));
     metrics_.e2e.Observe(Seconds(generation.last_token - exchange.request().arrived));
     const auto answers = static_cast<int64_t>(told.answers.size());
     if (answer > answers)
       metrics_.per_output_token.Observe(rest * static_cast<double>(answers) /
                                         static_cast<double>(answer - answers));
+  } else if (generation.embedded != Clock::time_point()) {
+    metrics_.prefill_time.Observe(Seconds(generation.embedded - begun));
+    metrics_.inference_time.Observe(Seconds(generation.embedded - begun));
+    metrics_.e2e.Observe(Seconds(generation.embedded - exchange.request().arrived));
   }
   if (!generation.body.empty() && told.asked.endpoint == kResponses && told.asked.store) {
     Json messages = Json::array();
@@ -491,41 +503,13 @@ void Service::Tick() {
   for (const auto& [id, generation] : generations_) generation->Ping(now, options_.ping_interval);
   if (engine_) {
     const EngineStats stats = engine_->stats();
-    const int64_t steps = stats.steps - last_stats_.steps,
-                  tokens = stats.computed_tokens - last_stats_.computed_tokens;
-    busy_seconds_ += Seconds(now - last_tick_);
-    if (steps > 0 && busy_seconds_ > 0) {
-      metrics_.iteration_tokens.Observe(static_cast<double>(tokens) / static_cast<double>(steps), steps);
-      metrics_.limit = ShareOf(steps, tokens, busy_seconds_);
-      tokens_per_second_ = tokens_per_second_ == 0
-                               ? metrics_.limit.tokens_per_s
-                               : 0.7 * tokens_per_second_ + 0.3 * metrics_.limit.tokens_per_s;
+    if (stats.busy_seconds > last_stats_.busy_seconds) {
+      metrics_.limit = LimitShare::Between(last_stats_, stats);
+      const double rate = metrics_.limit.tokens_per_s;
+      tokens_per_second_ = tokens_per_second_ == 0 ? rate : 0.7 * tokens_per_second_ + 0.3 * rate;
     }
-    // A step longer than a tick counts with the ticks that it took; idle ones count for nothing.
-    if (steps > 0 || generations_.empty()) busy_seconds_ = 0;
     last_stats_ = stats;
   }
-  last_tick_ = now;
-}
-
-// Every step reads the weights once, and every token the keys and values before it.
-LimitShare Service::ShareOf(int64_t steps, int64_t tokens, double seconds) const {
-  const Engine::Info& info = model_->info;
-  double context = 0;
-  for (const auto& [id, generation] : generations_)
-    context += static_cast<double>(generation->told.PromptTokens() + generation->told.AnswerTokens());
-  const double bytes = static_cast<double>(steps) * (static_cast<double>(info.weight_bytes) +
-                                                     static_cast<double>(info.kv_bytes_per_token) * context);
-  const double flops =
-      2.0 * static_cast<double>(CountParams(info.shape).active) * static_cast<double>(tokens);
-  LimitShare share{.bytes_per_s = bytes / seconds,
-                   .flops_per_s = flops / seconds,
-                   .tokens_per_s = static_cast<double>(tokens) / seconds};
-  if (!machine_ || machine_->read_bytes_per_s <= 0) return share;
-  const double peak = PeakFlops(*machine_, {}).value_or(0);
-  const double limit = std::max(bytes / machine_->read_bytes_per_s, peak > 0 ? flops / peak : 0);
-  share.ratio = limit / seconds;
-  return share;
 }
 
 Metrics::Now Service::Now() const {
@@ -533,6 +517,7 @@ Metrics::Now Service::Now() const {
   if (model_) {
     now.model = model_->name;
     now.info = model_->info;
+    now.prefix_cache = model_->prefix_cache;
   }
   if (engine_) now.engine = engine_->stats();
   now.connections = server_ ? server_->connections() : 0;

@@ -101,7 +101,6 @@ class Service {
   void OpenApi(const std::shared_ptr<Exchange>& exchange);
   void StoredResponse(const std::shared_ptr<Exchange>& exchange);
   void DeleteResponse(const std::shared_ptr<Exchange>& exchange);
-  void Embeddings(const std::shared_ptr<Exchange>& exchange);
   void TokenizeRoute(const std::shared_ptr<Exchange>& exchange);
   void DetokenizeRoute(const std::shared_ptr<Exchange>& exchange);
   void Generate(const std::shared_ptr<Exchange>& exchange);
@@ -130,7 +129,6 @@ class Service {
   void StopIfDrained();
   Metrics::Now Now() const;
   Json ModelJson() const;
-  LimitShare ShareOf(int64_t steps, int64_t tokens, double seconds) const;
 
   EventLoop& loop_;
   const ServiceOptions options_;
@@ -145,13 +143,13 @@ class Service {
   std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
   std::map<int64_t, std::shared_ptr<Generation>> generations_;
   int64_t next_generation_ = 1;
+  bool warned_of_pooling_ = false;
   int64_t jobs_ = 0;                          // with a worker
   int64_t waiting_ = 0, waiting_tokens_ = 0;  // generations without a first token, and their prompts
   ResponseStore responses_;
   Metrics metrics_;
   EngineStats last_stats_;
-  Clock::time_point last_tick_, started_ = Clock::now(), drain_end_;
-  double busy_seconds_ = 0;       // since the last tick with a step in it
+  Clock::time_point started_ = Clock::now(), drain_end_;
   double tokens_per_second_ = 0;  // of late
   std::unique_ptr<EventLoop::Timer> tick_, drain_timer_;
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);

@@ -126,6 +126,7 @@ class Formats(BatchCase):
             {"prompt": "One two", "max_tokens": 20, "temperature": 1.5, "top_k": 1},
             openai("c", COMPLETION, prompt="One two", max_tokens=20, logprobs=2),
             openai("m", CHAT, messages=user("One two"), max_tokens=3, logprobs=True, top_logprobs=2),
+            openai("form", CHAT, messages=user("One two"), structured_outputs={"choice": ["yes", "no"]}, tools=[], stream=False),
         ])
         self.batch()
         answers = {a.get("custom_id") or a["line"]: a for a in self.read(self.out)}
@@ -147,6 +148,7 @@ class Formats(BatchCase):
         self.assertEqual(logprobs["text_offset"][0], 0)
         content = answers["m"]["response"]["body"]["choices"][0]["logprobs"]["content"]
         self.assertEqual(len(content), 3)
+        self.assertIn(answers["form"]["response"]["body"]["choices"][0]["message"]["content"], ("yes", "no"))
         for token in content:
             self.assertEqual(set(token), {"token", "logprob", "bytes", "top_logprobs"})
             self.assertEqual(len(token["top_logprobs"]), 2)
@@ -198,31 +200,33 @@ class BadLines(BatchCase):
         (openai("good", CHAT, messages=user("x")), "duplicate_id", "custom_id \"good\" stands on an earlier line"),
         ({"id": 3, "prompt": "x"}, "duplicate_id", "id 3 stands on an earlier line"),
         ({"id": [], "prompt": "x"}, "invalid_line", "'id' is [], expected a string or a whole number"),
-        (openai("n", CHAT), "invalid_request", "'messages' is missing"),
-        (openai("e", CHAT, messages=[]), "invalid_request", "'messages' is [], expected an array of messages"),
+        (openai("n", CHAT), "invalid_request", "messages is missing"),
+        (openai("e", CHAT, messages=[]), "invalid_request", "messages is an array, expected an array of 1 or more items"),
         (openai("r", CHAT, messages=[{"role": "king", "content": "x"}]), "invalid_request", "role is 'king'"),
-        (openai("p", CHAT, prompt="x"), "invalid_request", "the parameter 'prompt' is not known here"),
+        (openai("p", CHAT, prompt="x"), "invalid_request", "'prompt' is not supported by /v1/chat/completions"),
         (openai("t", CHAT, messages=user("x"), temprature=1), "invalid_request", "did you mean 'temperature'?"),
-        (openai("s", CHAT, messages=user("x"), stream=True), "invalid_request", "'stream' is true; in a batch only false"),
-        (openai("f", CHAT, messages=user("x"), response_format={"type": "json_object"}), "invalid_request", "'response_format'"),
-        (openai("tl", CHAT, messages=user("x"), top_logprobs=2), "invalid_request", "'top_logprobs' needs 'logprobs'"),
+        (openai("s", CHAT, messages=user("x"), stream=True), "invalid_request", "'stream' is not supported: a batch has no such thing"),
+        (openai("f", CHAT, messages=user("x"), tools=[{"type": "function", "function": {"name": "f"}}]), "invalid_request",
+         "'tools' is not supported: a batch has no such thing"),
+        (openai("k", COMPLETION, prompt="x", skip_special_tokens=False), "invalid_request", "'skip_special_tokens: false' is not supported"),
+        (openai("tl", CHAT, messages=user("x"), top_logprobs=2), "invalid_request", "top_logprobs needs logprobs: true"),
         ({"prompt": "x", "messages": user("x")}, "invalid_request", "it has 'prompt' and 'messages'"),
-        ({"text": "x"}, "invalid_request", "the parameter 'text' is not known here"),
+        ({"text": "x"}, "invalid_request", "'prompt' or 'messages' is missing"),
         ({"id": "nothing"}, "invalid_request", "'prompt' or 'messages' is missing"),
-        ({"prompt": "x", "max_tokens": "5"}, "invalid_request", "'max_tokens' is \"5\", expected a whole number from 1 to"),
-        ({"prompt": "x", "max_tokens": 2.5}, "invalid_request", "'max_tokens' is 2.5, expected a whole number"),
-        ({"prompt": "x", "max_tokens": 0}, "invalid_request", "'max_tokens' is 0, expected a whole number from 1 to"),
-        ({"prompt": "x", "max_tokens": 99999999999999999999}, "invalid_request", "'max_tokens' is"),
-        ({"prompt": "x", "temperature": True}, "invalid_request", "'temperature' is true, expected a number"),
-        ({"prompt": "x", "temperature": -1}, "invalid_request", "temperature is -1"),
-        ({"prompt": "x", "top_p": 1.5}, "invalid_request", "top-p is 1.5, expected more than 0, at most 1"),
-        ({"prompt": "x", "stop": ""}, "invalid_request", "'stop' is \"\", expected a string that is not empty"),
-        ({"prompt": "x", "n": 2, "best_of": 1}, "invalid_request", "'best_of' is 1 and 'n' is 2"),
-        ({"prompt": "x", "logit_bias": {"a": 1}}, "invalid_request", "'logit_bias' names 'a', expected a token id"),
+        ({"prompt": "x", "max_tokens": "5"}, "invalid_request", "max_tokens is '5', expected a whole number from 0 to"),
+        ({"prompt": "x", "max_tokens": 2.5}, "invalid_request", "max_tokens is 2.5, expected a whole number"),
+        ({"prompt": "x", "max_tokens": 0}, "invalid_request", "max_tokens is 0, expected a whole number from 1 on"),
+        ({"prompt": "x", "max_tokens": 99999999999999999999}, "invalid_request", "max_tokens is"),
+        ({"prompt": "x", "temperature": True}, "invalid_request", "temperature is true, expected a number"),
+        ({"prompt": "x", "temperature": -1}, "invalid_request", "temperature is -1, expected a number from 0 to"),
+        ({"prompt": "x", "top_p": 1.5}, "invalid_request", "top_p is 1.5, expected a number from"),
+        ({"prompt": "x", "stop": ""}, "invalid_request", "stop is '', expected strings of 1 to 1024 bytes"),
+        ({"prompt": "x", "n": 2, "best_of": 1}, "invalid_request", "best_of is 1, expected at least n, which is 2"),
+        ({"prompt": "x", "logit_bias": {"a": 1}}, "invalid_request", "logit_bias names 'a', expected a token id"),
         ({"prompt": "x", "logit_bias": {"600": 1}}, "invalid_request", "600"),
-        ({"prompt": [1, "x"]}, "invalid_request", "'prompt' is \"x\", expected a whole number"),
-        ({"prompt": [700]}, "invalid_request", "names token 700, but the vocabulary has 600"),
-        ({"prompt": [5] * 1000}, "context_length_exceeded", "the prompt has 1000 tokens and the context holds 1000; raise --context"),
+        ({"prompt": [1, "x"]}, "invalid_request", "prompt is 'x', expected token ids"),
+        ({"prompt": [700]}, "invalid_request", "prompt names token 700, but the model has 600"),
+        ({"prompt": [5] * 1000}, "context_length_exceeded", "the prompt has 1000 tokens, and the context of 1000 tokens has room for 999 and an answer; raise --context"),
     )
 
     def test_each_is_reported_and_the_rest_is_done(self):

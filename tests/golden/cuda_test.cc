@@ -132,6 +132,31 @@ TEST(CudaGolden, LogitsAgreeWithTheCpu) {
   }
 }
 
+TEST(CudaGolden, HiddenStatesAgreeWithTheCpu) {
+  NEEDS_GPU();
+  for (const GoldenModel& model : AllModels()) {
+    SCOPED_TRACE(model.name);
+    auto host = Model::Load(model.path, {.pack = false}, Pool());
+    ASSERT_TRUE(host) << host.error().message();
+    const auto table = Blocks(0, 2), other = Blocks(2, 2);
+    // Beside a sequence of which only the last one is wanted.
+    const Slice slices[] = {
+        {.sequence = 1, .tokens = model.prompt, .block_table = table, .rows = Slice::Rows::kHidden},
+        {.sequence = 2, .tokens = model.prompt, .block_table = other, .rows = Slice::Rows::kLastHidden}};
+    auto exact = OnGpu(*host, true), cpu = OnCpu(model.path);
+    ASSERT_TRUE(exact && cpu);
+    std::vector<std::vector<float>> rows;
+    for (Runner* runner : {exact.get(), cpu.get()}) {
+      ASSERT_TRUE(runner->Queue(slices));
+      const auto output = runner->Take();
+      ASSERT_TRUE(output) << output.error().message();
+      rows.emplace_back(output->hidden.begin(), output->hidden.end());
+    }
+    ASSERT_EQ(rows[0].size(), (model.prompt.size() + 1) * static_cast<size_t>(host->config().hidden));
+    EXPECT_LE(WorstRelative(rows[0], rows[1]), 4e-3);
+  }
+}
+
 // Pieces of every length beside each other, first at the start of their sequences, then where those ended.
 TEST(CudaGolden, RaggedBatchesAgreeWithTheCpu) {
   NEEDS_GPU();

@@ -12,6 +12,7 @@ import time
 import unittest
 
 TEMPLATES = pathlib.Path(__file__).resolve().parent.parent / "chat_templates"
+SLOW = 10 if "CELER_SANITIZED" in os.environ else 1  # sanitizers take their time
 SHAPE = ["--layers", "2", "--hidden", "64", "--intermediate", "96", "--vocab", "600", "--heads", "4", "--kv-heads", "2",
          "--head-dim", "32"]
 
@@ -53,7 +54,7 @@ class Server:
 
     def until(self, pattern, seconds=60):
         """Waits for a line of the log."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + SLOW * seconds
         seen = 0
         with self.said:
             while True:
@@ -71,7 +72,7 @@ class Server:
 
     def request(self, method, path, body=None, headers=None, timeout=60):
         """Status, headers and body of one request on a connection of its own."""
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=SLOW * timeout)
         try:
             data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
             connection.request(method, path, data, headers or {})
@@ -104,7 +105,7 @@ class Server:
 
     def idle(self, seconds=20):
         """Waits until nothing runs and no block is in use."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + SLOW * seconds
         while time.monotonic() < end:
             load = self.get("/load")[1]
             if load["server_load"] == 0 and load["running"] == 0 and load["kv_blocks_used"] == 0:
@@ -114,7 +115,7 @@ class Server:
 
     def stop(self, number=signal.SIGTERM, seconds=60):
         self.process.send_signal(number)
-        code = self.process.wait(seconds)
+        code = self.process.wait(SLOW * seconds)
         return code, self.log()
 
     def kill(self):

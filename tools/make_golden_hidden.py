@@ -1,0 +1,39 @@
+#!/usr/bin/env python3
+"""Makes tests/golden/hidden.safetensors: what transformers' models say before their output head.
+
+  python tools/make_golden_hidden.py --golden tests/golden
+
+One tensor for each of tests/golden/models, f32 [24, hidden]: `last_hidden_state` for the prompt of its golden.json, with the
+weights upcast to f32 and eager attention, as tools/make_golden_models.py has them. Versions: tools/requirements-golden.txt.
+"""
+import argparse
+import json
+import pathlib
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+
+def hidden_of(folder):
+    model = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
+                                                   experts_implementation="eager").eval()
+    prompt = json.loads((folder / "golden.json").read_text())["prompt"]
+    with torch.no_grad():
+        return model(torch.tensor([prompt])).last_hidden_state[0].contiguous()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--golden", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent.parent / "tests/golden")
+    golden = parser.parse_args().golden
+    transformers.logging.set_verbosity_error()
+    folders = sorted(path for path in (golden / "models").iterdir() if path.is_dir())
+    tensors = {folder.name: hidden_of(folder) for folder in folders}
+    save_file(tensors, golden / "hidden.safetensors")
+    for name, tensor in tensors.items():
+        print(name, list(tensor.shape), f"{float(tensor.abs().max()):.3f}")
+
+
+if __name__ == "__main__":
+    main()
