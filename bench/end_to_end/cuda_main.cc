@@ -76,7 +76,7 @@ celer::Result<Timing> RunOnce(celer::Engine& engine, int64_t prompt, int64_t bat
 // Where the time of prompts and decode steps goes, operators timed one by one.
 void ShowOperators(celer::Engine& engine, int64_t prompt, int64_t batch, const Flags& flags) {
   engine.StartProfile();
-  const bool ran = RunOnce(engine, prompt, batch, flags.tokens, flags.sampling).ok();
+  const auto ran = RunOnce(engine, prompt, batch, flags.tokens, flags.sampling);
   engine.StopProfile();
   if (!ran) return;
   for (const celer::OperatorTime& op : engine.Profile())

@@ -71,9 +71,10 @@ const cuda::SampleLogprobs& CudaOutputs::RowLogprobs(int64_t row) const {
 Result<std::span<const float>> CudaOutputs::Logits(const CudaMemory& memory, int64_t rows,
                                                    const Stream& stream) {
   const auto floats = static_cast<size_t>(rows * vocab_);
-  if (logits_.size() < floats * 4)
-    CELER_ASSIGN(logits_, Buffer::Allocate(PinnedAllocator(),
-                                           static_cast<size_t>(std::max<int64_t>(rows, 16) * vocab_) * 4));
+  if (logits_.size() < floats * 4) {
+    const auto least = static_cast<size_t>(16 * vocab_) * 4;
+    CELER_ASSIGN(logits_, Buffer::Allocate(PinnedAllocator(), std::max(floats * 4, least)));
+  }
   CELER_RETURN_IF_ERROR(CudaStatus(
       cudaMemcpyAsync(logits_.data(), memory.logits, floats * 4, cudaMemcpyDeviceToHost, stream.get()),
       "copying logits from the GPU"));
