@@ -20,7 +20,7 @@ SHAPE = ["--layers", "2", "--hidden", "64", "--intermediate", "96", "--vocab", "
 def make_model(celer, folder):
     model = pathlib.Path(folder) / "tiny.gguf"
     subprocess.run([celer, "synth", "llama-3.1-8b", "--weights", "q8_0", "-o", model, *SHAPE], check=True,
-                   capture_output=True, timeout=120)
+                   capture_output=True, timeout=300)
     return model
 
 
@@ -52,7 +52,7 @@ class Server:
             self.lines.append(None)
             self.said.notify_all()
 
-    def until(self, pattern, seconds=60):
+    def until(self, pattern, seconds=180):
         """Waits for a line of the log."""
         end = time.monotonic() + SLOW * seconds
         seen = 0
@@ -70,7 +70,7 @@ class Server:
     def log(self):
         return "".join(line for line in self.lines if line)
 
-    def request(self, method, path, body=None, headers=None, timeout=60):
+    def request(self, method, path, body=None, headers=None, timeout=180):
         """Status, headers and body of one request on a connection of its own."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=SLOW * timeout)
         try:
@@ -90,7 +90,7 @@ class Server:
         return status, json.loads(data)
 
     def socket(self):
-        return socket.create_connection((self.host, self.port), timeout=30)
+        return socket.create_connection((self.host, self.port), timeout=120)
 
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
@@ -103,7 +103,7 @@ class Server:
         text = self.request("GET", "/metrics")[2].decode()
         return sum(float(value) for value in re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", text, re.M))
 
-    def idle(self, seconds=20):
+    def idle(self, seconds=120):
         """Waits until nothing runs and no block is in use."""
         end = time.monotonic() + SLOW * seconds
         while time.monotonic() < end:
@@ -113,7 +113,7 @@ class Server:
             time.sleep(0.02)
         raise AssertionError(f"not idle: {load}")
 
-    def stop(self, number=signal.SIGTERM, seconds=60):
+    def stop(self, number=signal.SIGTERM, seconds=180):
         self.process.send_signal(number)
         code = self.process.wait(SLOW * seconds)
         return code, self.log()
