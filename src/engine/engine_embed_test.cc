@@ -89,7 +89,7 @@ TEST(EngineEmbed, PoolsWhatTheModelSaysHoweverThePromptIsCut) {
           EXPECT_EQ(mine[0].token, TokenEvent::kNoToken);
           EXPECT_EQ(mine[0].embedding, Expected(model, request.prompt, pooling));
           const int64_t shared = (length - 1) / 16 * 16;
-          if (turn == 1) EXPECT_EQ(mine[0].cached_tokens, pooling == Pooling::kLast ? shared : 0);
+          EXPECT_EQ(mine[0].cached_tokens, turn == 1 && pooling == Pooling::kLast ? shared : 0);
           EXPECT_EQ(EngineOfRunner::FindFlaw(*engine), "");
         }
         EXPECT_EQ(engine->stats().kv_blocks_used, 0);

@@ -168,8 +168,8 @@ Refusal Tokenize(const ServedModel& model, Asked& asked, const Json& before, Pre
       if (input.is_text) {
         request.prompt = model.prompter.tokenizer().Encode(
             input.text, {.add_special = asked.add_special_tokens.value_or(true), .parse_special = true});
-        // A text may begin from nothing, where the vocabulary has a token for that.
-        if (request.prompt.empty() && asked.endpoint == kCompletions && model.prompter.bos())
+        // A line of a batch may begin from nothing, as celer run does.
+        if (request.prompt.empty() && asked.in_batch && model.prompter.bos())
           request.prompt = {*model.prompter.bos()};
       } else {
         if (auto refusal = CheckIds(input.ids, model, param)) return refusal;

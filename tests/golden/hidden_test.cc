@@ -29,8 +29,8 @@ double Tolerance() {
 struct Golden {
   std::string name;
   fs::path model;
-  std::vector<int32_t> prompt;
-  std::vector<float> hidden;  // [prompt, width]
+  std::vector<int32_t> prompt = {};
+  std::vector<float> hidden = {};  // [prompt, width]
   size_t width = 0;
 };
 
