@@ -22,8 +22,8 @@ namespace {
 namespace fs = std::filesystem;
 const fs::path kQuantized = fs::path(CELER_SOURCE_DIR) / "tests/golden/quantized";
 
-// With float products nothing but the order of additions differs. The kernels that a user gets make activations
-// int8, which a tiny model does not average out: a sanity bound, as in golden_test.cc.
+// With float products nothing but the order of additions differs. The kernels that a user gets make
+// activations int8, which a tiny model does not average out: a sanity bound, as in golden_test.cc.
 float Tolerance(float greatest_logit) {
   const char* const force = std::getenv("CELER_FORCE");
   return force && std::string_view(force) == "matmul:portable" ? 1e-3f : 0.1f * greatest_logit;
