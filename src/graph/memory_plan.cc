@@ -181,6 +181,7 @@ class Planner {
                                      node.inputs.end(), [&](ValueId id) { return GroupOf(id) == group; });
       if (whole && !again) Move(group, joined, at);
       at += bytes;
+      i = next;
     }
   }
 
