@@ -21,9 +21,12 @@ namespace fs = std::filesystem;
 const fs::path kGolden = fs::path(CELER_SOURCE_DIR) / "tests/golden";
 
 // As in golden_test.cc: f32 sums in another order, or kernels that round activations.
-double Tolerance() {
+bool Exact() {
   const char* const force = std::getenv("CELER_FORCE");
-  return force != nullptr && std::string_view(force) == "matmul:portable" ? 1e-4 : 0.1;
+  return force != nullptr && std::string_view(force) == "matmul:portable";
+}
+double Tolerance() {
+  return Exact() ? 1e-4 : 0.1;
 }
 
 struct Golden {
@@ -84,6 +87,7 @@ TEST(Hidden, EveryRowIsThatOfTransformers) {
 }
 
 TEST(Hidden, EmbeddingsAreTheirMeanAndTheirLast) {
+  if (!Exact()) GTEST_SKIP() << "rows of either sign nearly cancel, and what rounding left is not small then";
   for (const Golden& golden : All()) {
     SCOPED_TRACE(golden.name);
     auto engine = Engine::Load({.model = golden.model.string(), .kv = KvType::kF32, .chunk = 7});
