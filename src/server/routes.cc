@@ -1,5 +1,6 @@
 // The table of routes, and the handlers of the small ones.
 #include "celer/version.h"
+#include "engine/prompter.h"
 #include "server/openapi.h"
 #include "server/page/page.h"
 #include "server/service.h"
@@ -37,6 +38,7 @@ std::span<const Service::Route> Service::Routes() {
       {"GET", "/get_server_info", &Service::ServerInfo, 0, false, "/server_info by its older name"},
       {"GET", "/model_info", &Service::ModelInfo, 0, false, "what the model is"},
       {"GET", "/get_model_info", &Service::ModelInfo, 0, false, "/model_info by its older name"},
+      {"GET", "/tokenizer_info", &Service::TokenizerInfo, 0, false, "special tokens and the chat template"},
       {"GET", "/openapi.json", &Service::OpenApi, 0, false, "this list, for programs"},
   };
   return kRoutes;
@@ -147,6 +149,21 @@ void Service::ModelInfo(const std::shared_ptr<Exchange>& exchange) {
                                {"has_chat_template", model_->prompter.has_chat_template()},
                                {"has_tools", model_->tool_style != ToolStyle::kNone},
                                {"has_reasoning", model_->reasoning}}));
+}
+
+// As vLLM has it; with it clients such as lm-eval can do without a tokenizer of their own.
+void Service::TokenizerInfo(const std::shared_ptr<Exchange>& exchange) {
+  if (const auto refusal = CheckReady(); refusal && !model_)
+    return exchange->Send(refusal->ToResponse(ApiForm::kOpenAi));
+  const Prompter& prompter = model_->prompter;
+  const auto text = [&](std::optional<int32_t> id) {
+    return id ? Json(prompter.Decode({&*id, 1}, false)) : Json();
+  };
+  exchange->Send(
+      JsonResponse({{"bos_token", text(prompter.tokenizer().bos_id())},
+                    {"eos_token", text(prompter.tokenizer().eos_id())},
+                    {"model_max_length", model_->info.context},
+                    {"chat_template", prompter.has_chat_template() ? Json(model_->chat_template) : Json()}}));
 }
 
 Json Service::ModelJson() const {

@@ -123,10 +123,19 @@ class Files(ServerCase):
         drain = sum(float(re.search(r"\d+", flag)[0]) for flag in container["args"] if flag.startswith("--drain"))
         self.assertGreater(pod["spec"]["terminationGracePeriodSeconds"], drain)
         # The router knows every replica by its name.
-        hosts = {one["value"] for one in router["spec"]["template"]["spec"]["containers"][0]["env"]}
-        self.assertEqual(hosts, {f"celer-{i}.celer:8000" for i in range(celer["spec"]["replicas"])})
+        env = {one["name"]: one.get("value") for one in router["spec"]["template"]["spec"]["containers"][0]["env"]}
         names = re.findall(r"\$\{(CELER_\d)-", (DEPLOY / "haproxy/haproxy.cfg").read_text())
-        self.assertEqual(names, [one["name"] for one in router["spec"]["template"]["spec"]["containers"][0]["env"]])
+        self.assertEqual([env.get(name) for name in names],
+                         [f"celer-{i}.celer.$(NAMESPACE).svc.cluster.local:8000" for i in range(celer["spec"]["replicas"])])
+
+    def test_kubernetes_schema(self):
+        try:
+            import kubernetes_validate
+        except ImportError:
+            self.skipTest("kubernetes-validate is not installed; tools/test_clients.sh does it")
+        for name in ("celer.yaml", "router.yaml"):
+            for one in documents(f"kubernetes/{name}"):
+                kubernetes_validate.validate(one, kubernetes_validate.latest_version(), strict=True)
 
     # ---- the image ----
 
