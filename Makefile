@@ -28,7 +28,7 @@ test: build ## everything CI checks: layers, format, unit tests, golden tables, 
 test-sanitizers: setup ## every unit test under ASan and UBSan, everything with threads under TSan (about an hour on 2 cores)
 	@BUILD=$(BUILD) JOBS=$(JOBS) tools/test_sanitizers.sh
 
-test-clients: build ## LangChain, llm, lm-eval, schemathesis, vllm-router and sglang-router against celer serve, in a venv of their own (1 GB)
+test-clients: build ## LangChain, llm, lm-eval, schemathesis, vllm-router, sglang-router against celer serve (a venv of 1 GB)
 	@tools/test_clients.sh $(BUILD)
 
 bench: build ## micro-benchmarks: fork-join, matrix products with their ratio to the limit

@@ -50,6 +50,17 @@ class BalancerCase(ServerCase):
         self.assertTrue(all(len(home) == 1 for home in found), found)
         return [home.pop() for home in found]
 
+    def at_home(self, prefix, each=6):
+        """Conversations that have had their first turn, up to `each` of them with either server; with their servers and first
+        answers."""
+        talks = self.talks(prefix)
+        answers = fleet.hold(self.proxy.url, talks, 1)
+        self.whole(answers)
+        homes = self.homes(talks, answers)
+        self.assertEqual(set(homes), {0, 1})
+        chosen = [i for home in (0, 1) for i in [i for i, one in enumerate(homes) if one == home][:each]]
+        return [talks[i] for i in chosen], [homes[i] for i in chosen], [answers[i] for i in chosen]
+
     def test_1_conversations_stay_where_they_are_known(self):
         one = self.start()
         alone = fleet.hold(one.url, self.talks("warm"), TURNS)
@@ -67,9 +78,7 @@ class BalancerCase(ServerCase):
 
     def test_2_what_has_not_begun_is_asked_elsewhere(self):
         """A server stands still with requests in its hands, then dies: the client hears nothing of it."""
-        talks = self.talks("early", 12)
-        homes = self.homes(talks, fleet.hold(self.proxy.url, talks, 1))
-        self.assertEqual(set(homes), {0, 1})
+        talks, homes, _ = self.at_home("early")
         victim = self.servers[1]
         victim.process.send_signal(signal.SIGSTOP)
         answers, threads = [], []
@@ -77,8 +86,8 @@ class BalancerCase(ServerCase):
             threads.append(threading.Thread(target=lambda one=talk: answers.append(one.ask(self.proxy.url))))
             threads[-1].start()
         # Those of the other server end; those of this one wait for it.
-        for talk, thread in zip(talks, threads):
-            if homes[talks.index(talk)] == 0:
+        for home, thread in zip(homes, threads):
+            if home == 0:
                 thread.join()
         victim.process.kill()
         for thread in threads:
@@ -87,10 +96,7 @@ class BalancerCase(ServerCase):
         self.bring_back(talks, homes)
 
     def test_3_a_killed_server_breaks_no_stream_but_its_own(self):
-        talks = self.talks("long", 12)
-        first = fleet.hold(self.proxy.url, talks, 1)
-        self.whole(first)
-        homes = self.homes(talks, first)
+        talks, homes, first = self.at_home("long")
         asked = [talk.messages for talk in talks]
         alone = self.start()
         expected = [fleet.stream_chat(alone.url, messages, f"alone-{i}", max_tokens=600, ignore_eos=True).text

@@ -17,7 +17,7 @@ SPREAD = ["--policy", "cache_aware"]
 class Routers(ServerCase):
     @classmethod
     def start(cls, *flags, **kwargs):
-        return super().start("--served-model-name", "tiny", "--kv-memory", "256MiB", *flags, context=4096, **kwargs)
+        return super().start("--served-model-name", "tiny", *flags, kv="256MiB", context=4096, **kwargs)
 
     @staticmethod
     def conversations():
