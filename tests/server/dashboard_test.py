@@ -31,6 +31,7 @@ class Dashboard(ServerCase):
                                       f"--storage.tsdb.path={cls.folder}/data", f"--web.listen-address=127.0.0.1:{port}"],
                                      port, cls.folder / "prometheus.log")
         cls.addClassCleanup(cls.prometheus.stop)
+        cls.wait_until_ready()
         # Rates need something to happen between two scrapes.
         cls.over = threading.Event()
         cls.work = [threading.Thread(target=cls.keep_busy, args=(server,)) for server in cls.servers.values()]
@@ -38,6 +39,19 @@ class Dashboard(ServerCase):
             thread.start()
             cls.addClassCleanup(thread.join)
         cls.addClassCleanup(cls.over.set)
+
+    @classmethod
+    def wait_until_ready(cls):
+        """It listens before it answers."""
+        end = time.monotonic() + 120
+        while True:
+            try:
+                urllib.request.urlopen(cls.prometheus.url + "/-/ready", timeout=60).close()
+                return
+            except urllib.error.HTTPError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.2)
 
     @classmethod
     def keep_busy(cls, server):
