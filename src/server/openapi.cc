@@ -80,10 +80,9 @@ std::string OpenApiText(bool needs_key) {
           {Json{{"name", "id"}, {"in", "path"}, {"required", true}, {"schema", {{"type", "string"}}}}});
     }
     if (route.endpoint != 0) operation["requestBody"] = Body(route.endpoint);
-    const bool text = path == "/metrics";
     const Json any = {{"schema", Json::object()}};
     Json content = Json::object();
-    content[text ? "text/plain" : "application/json"] = any;
+    content[path == "/metrics" ? "text/plain" : path == "/" ? "text/html" : "application/json"] = any;
     if (route.endpoint != 0 && route.endpoint < kTokenize) content["text/event-stream"] = any;
     operation["responses"] = {
         {"200", {{"description", "the answer"}, {"content", content}}},
