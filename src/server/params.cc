@@ -251,7 +251,8 @@ constexpr Param kParams[] = {
      SET(a.tool_choice = v)},
     {"parallel_tool_calls", Kind::kBool, 0, 0, kChat | kResponses, "more than one call in an answer",
      SET(a.parallel_tool_calls = v)},
-    {"tokens", Kind::kIds, 0, kAnyLength, kDetokenize, "token ids", ASK(ReadIds(v, "tokens", &a.tokens))},
+    {"tokens", Kind::kIds, 0, kAnyLength, kDetokenize, "token ids",
+     ASK(ReadIds(v, "tokens", &a.tokens.emplace()))},
     {"return_token_strs", Kind::kBool, 0, 0, kTokenize, "the text of each token, too",
      SET(a.token_strings = v)},
 

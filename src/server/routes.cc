@@ -248,7 +248,12 @@ void Service::DetokenizeRoute(const std::shared_ptr<Exchange>& exchange) {
 }
 
 void Service::SendText(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job) {
-  for (const int32_t token : job->asked.tokens)
+  const auto& tokens = job->asked.tokens;
+  if (!tokens)
+    return exchange->Send(
+        ApiError{.message = "tokens is missing, expected an array of token ids", .param = "tokens"}
+            .ToResponse(ApiForm::kOpenAi));
+  for (const int32_t token : *tokens)
     if (token >= job->model->info.vocab)
       return exchange->Send(ApiError{.message = "tokens names token " + std::to_string(token) +
                                                 ", but the model has " +
@@ -256,8 +261,7 @@ void Service::SendText(const std::shared_ptr<Exchange>& exchange, const std::sha
                                      .param = "tokens"}
                                 .ToResponse(ApiForm::kOpenAi));
   // vLLM keeps control tokens in the text unless it is told otherwise.
-  exchange->Send(
-      JsonResponse({{"prompt", job->model->prompter.Decode(job->asked.tokens, job->asked.skip_special)}}));
+  exchange->Send(JsonResponse({{"prompt", job->model->prompter.Decode(*tokens, job->asked.skip_special)}}));
 }
 
 }  // namespace celer::server

@@ -169,7 +169,7 @@ class Schemathesis(MoreClients):
                   "unsupported_method", "negative_data_rejection"]
         done = run(BIN / "schemathesis", "--config-file", self.folder / "schemathesis.toml", "run", self.server.url + "/openapi.json",
                    "--checks", ",".join(checks), "--mode", "all", "--phases", "examples,coverage,fuzzing", "--max-examples", EXAMPLES, "--seed", "1",
-                   "--request-timeout", "60", "--continue-on-failure", "--generation-database", "none", "--workers", "2", seconds=3600, cwd=self.folder)
+                   "--request-timeout", "60", "--continue-on-failure", "--generation-database", "none", "--suppress-health-check", "all", seconds=3600, cwd=self.folder)
         self.assertEqual(done.returncode, 0, done.stdout[-12000:] + done.stderr[-2000:])
         print(done.stdout[-1500:])
         self.server.idle()
