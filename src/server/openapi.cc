@@ -1,5 +1,7 @@
 #include "server/openapi.h"
 
+#include <algorithm>
+
 #include "celer/version.h"
 #include "server/params.h"
 #include "server/service.h"
@@ -44,20 +46,27 @@ Json Type(const Param& p) {
   return Json::object();
 }
 
+// A parameter that is null is as good as missing.
+void AllowNull(Json* schema) {
+  if (schema->contains("type")) (*schema)["type"] = Json::array({(*schema)["type"], "null"});
+  if (schema->contains("anyOf")) (*schema)["anyOf"].push_back({{"type", "null"}});
+}
+
 Json Body(unsigned endpoint) {
-  Json properties = Json::object();
-  for (const Param& param : Params()) {
-    if ((param.endpoints & endpoint) == 0 || !param.set) continue;
-    Json schema = Type(param);
-    if (param.help[0] != '\0') schema["description"] = param.help;
-    properties[param.name] = std::move(schema);
-  }
   Json required = Json::array();
   if (endpoint == kChat) required = {"messages"};
   if (endpoint == kCompletions) required = {"prompt"};
   if (endpoint == kResponses) required = {"input"};
   if (endpoint == kMessages) required = {"messages", "max_tokens"};
   if (endpoint == kDetokenize) required = {"tokens"};
+  Json properties = Json::object();
+  for (const Param& param : Params()) {
+    if ((param.endpoints & endpoint) == 0 || !param.set) continue;
+    Json schema = Type(param);
+    if (std::find(required.begin(), required.end(), param.name) == required.end()) AllowNull(&schema);
+    if (param.help[0] != '\0') schema["description"] = param.help;
+    properties[param.name] = std::move(schema);
+  }
   Json schema = {{"type", "object"}, {"properties", std::move(properties)}, {"additionalProperties", false}};
   if (!required.empty()) schema["required"] = std::move(required);
   return {{"required", true}, {"content", {{"application/json", {{"schema", std::move(schema)}}}}}};
