@@ -6,7 +6,7 @@ ARGS ?=
 export JOBS CMAKE_FLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test test-sanitizers bench bench-peers format presubmit install dist clean
+.PHONY: help setup build run test test-sanitizers test-clients bench bench-peers format presubmit install dist clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -27,6 +27,9 @@ test: build ## everything CI checks: layers, format, unit tests, golden tables, 
 
 test-sanitizers: setup ## every unit test under ASan and UBSan, everything with threads under TSan, the server under both (over an hour on 2 cores)
 	@BUILD=$(BUILD) JOBS=$(JOBS) tools/test_sanitizers.sh
+
+test-clients: build ## LangChain, llm, lm-eval, schemathesis, vllm-router, sglang-router against celer serve (a venv of 1 GB)
+	@tools/test_clients.sh $(BUILD)
 
 bench: build ## micro-benchmarks: fork-join, matrix products with their ratio to the limit
 	@tools/bench.sh $(BUILD)

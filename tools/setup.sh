@@ -65,3 +65,16 @@ if [ "$(cat .venv/stamp 2>/dev/null)" != "$stamp" ]; then
     say "is the Python package index reachable? (the program itself does not need it)"
   fi
 fi
+
+# nginx is unpacked into the venv, not installed: installing it would start a web server on this machine.
+if ! [ -x .venv/unpacked/usr/sbin/nginx ] && ! PATH="$PATH:/usr/sbin" command -v nginx >/dev/null && command -v apt-get >/dev/null; then
+  phase_begin nginx
+  folder="$(mktemp -d)"
+  fetch() { (cd "$folder" && apt-get download -qq nginx >/dev/null 2>&1 && dpkg-deb -x nginx_*.deb "$OLDPWD/.venv/unpacked"); }
+  if fetch || { ${sudo:-} apt-get update -qq >/dev/null 2>&1 || true; fetch; }; then
+    phase_end "unpacked under .venv"
+  else
+    phase_end "not reachable: the test of the balancers is skipped"
+  fi
+  rm -rf "$folder"
+fi

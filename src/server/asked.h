@@ -56,8 +56,8 @@ struct Asked {
   Json template_variables = nullptr;
   bool add_generation_prompt = true;
   std::optional<bool> add_special_tokens = {};
-  int64_t truncate_prompt = 0;       // to its last so many tokens; -1: to what fits
-  std::vector<int32_t> tokens = {};  // of /detokenize
+  int64_t truncate_prompt = 0;                      // to its last so many tokens; -1: to what fits
+  std::optional<std::vector<int32_t>> tokens = {};  // of /detokenize
 
   // The answer. `request` is complete but for its prompt, seed, stop tokens and mask.
   Request request = {};

@@ -1,5 +1,7 @@
 #include "server/openapi.h"
 
+#include <algorithm>
+
 #include "celer/version.h"
 #include "server/params.h"
 #include "server/service.h"
@@ -44,14 +46,13 @@ Json Type(const Param& p) {
   return Json::object();
 }
 
+// A parameter that is null is as good as missing.
+void AllowNull(Json* schema) {
+  if (schema->contains("type")) (*schema)["type"] = Json::array({(*schema)["type"], "null"});
+  if (schema->contains("anyOf")) (*schema)["anyOf"].push_back({{"type", "null"}});
+}
+
 Json Body(unsigned endpoint) {
-  Json properties = Json::object();
-  for (const Param& param : Params()) {
-    if ((param.endpoints & endpoint) == 0 || !param.set) continue;
-    Json schema = Type(param);
-    if (param.help[0] != '\0') schema["description"] = param.help;
-    properties[param.name] = std::move(schema);
-  }
   Json required = Json::array();
   if (endpoint == kChat) required = {"messages"};
   if (endpoint == kCompletions) required = {"prompt"};
@@ -59,6 +60,14 @@ Json Body(unsigned endpoint) {
   if (endpoint == kMessages) required = {"messages", "max_tokens"};
   if (endpoint == kDetokenize) required = {"tokens"};
   if (endpoint == kEmbeddings) required = {"input"};
+  Json properties = Json::object();
+  for (const Param& param : Params()) {
+    if ((param.endpoints & endpoint) == 0 || !param.set) continue;
+    Json schema = Type(param);
+    if (std::find(required.begin(), required.end(), param.name) == required.end()) AllowNull(&schema);
+    if (param.help[0] != '\0') schema["description"] = param.help;
+    properties[param.name] = std::move(schema);
+  }
   Json schema = {{"type", "object"}, {"properties", std::move(properties)}, {"additionalProperties", false}};
   if (!required.empty()) schema["required"] = std::move(required);
   return {{"required", true}, {"content", {{"application/json", {{"schema", std::move(schema)}}}}}};
@@ -81,10 +90,9 @@ std::string OpenApiText(bool needs_key) {
           {Json{{"name", "id"}, {"in", "path"}, {"required", true}, {"schema", {{"type", "string"}}}}});
     }
     if (route.endpoint != 0) operation["requestBody"] = Body(route.endpoint);
-    const bool text = path == "/metrics";
     const Json any = {{"schema", Json::object()}};
     Json content = Json::object();
-    content[text ? "text/plain" : "application/json"] = any;
+    content[path == "/metrics" ? "text/plain" : path == "/" ? "text/html" : "application/json"] = any;
     if (route.endpoint != 0 && route.endpoint < kTokenize) content["text/event-stream"] = any;
     operation["responses"] = {
         {"200", {{"description", "the answer"}, {"content", content}}},

@@ -199,6 +199,11 @@ Refusal SetEarlyStopping(const Json& value, Asked& a) {
   return {};
 }
 
+Refusal OnlyTrue(const Json& value, const char* name) {
+  if (value == true) return {};
+  return NotSupported(std::string(name) + ": false", "");
+}
+
 // An object that turns something off: {"type": "disabled"}.
 Refusal SetThinking(const Json& value, Asked&) {
   const Json* type = Field(value, "type");
@@ -252,7 +257,8 @@ constexpr Param kParams[] = {
      SET(a.tool_choice = v)},
     {"parallel_tool_calls", Kind::kBool, 0, 0, kChat | kResponses, "more than one call in an answer",
      SET(a.parallel_tool_calls = v)},
-    {"tokens", Kind::kIds, 0, kAnyLength, kDetokenize, "token ids", ASK(ReadIds(v, "tokens", &a.tokens))},
+    {"tokens", Kind::kIds, 0, kAnyLength, kDetokenize, "token ids",
+     ASK(ReadIds(v, "tokens", &a.tokens.emplace()))},
     {"return_token_strs", Kind::kBool, 0, 0, kTokenize, "the text of each token, too",
      SET(a.token_strings = v)},
 
@@ -372,13 +378,20 @@ constexpr Param kParams[] = {
     {"skip_special_tokens", Kind::kBool, 0, 0, kGenerate | kDetokenize,
      "leave control tokens out of the text", SET(a.skip_special = v)},
     {"spaces_between_special_tokens", Kind::kBool, 0, 0, kGenerate, "only true",
-     SET(if (v == false) return NotSupported("spaces_between_special_tokens: false", ""))},
+     ASK(OnlyTrue(v, "spaces_between_special_tokens"))},
     {"return_tokens_as_token_ids", Kind::kBool, 0, 0, kChat | kCompletions | kNotInBatch,
      "'token_id:N' instead of a token's text", SET(a.tokens_as_ids = v)},
     {"return_token_ids", Kind::kBool, 0, 0, kChat | kCompletions | kNotInBatch,
      "the ids of prompt and answer", SET(a.return_token_ids = v)},
     {"separate_reasoning", Kind::kBool, 0, 0, kTalk | kNotInBatch, "<think> parts go to reasoning_content",
      SET(a.separate_reasoning = v)},
+    // SGLang's and vLLM's routers write these into every request, with their defaults.
+    {"no_stop_trim", Kind::kBool, 0, 0, kChat | kCompletions, "SGLang's name of include_stop_str_in_output",
+     SET(a.include_stop |= v.get<bool>())},
+    {"stream_reasoning", Kind::kBool, 0, 0, kChat, "only true", ASK(OnlyTrue(v, "stream_reasoning"))},
+    {"include_reasoning", Kind::kBool, 0, 0, kChat, "only true", ASK(OnlyTrue(v, "include_reasoning"))},
+    {"return_hidden_states", Kind::kBool, 0, 0, kChat | kCompletions, "only false",
+     ASK(OnlyFalse(v, "return_hidden_states", ""))},
 
     // How it is treated.
     {"priority", Kind::kInt, -2147483647, 2147483647, kGenerate | kEmbeddings, "lower goes first",

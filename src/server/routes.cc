@@ -1,5 +1,6 @@
 // The table of routes, and the handlers of the small ones.
 #include "celer/version.h"
+#include "engine/prompter.h"
 #include "server/openapi.h"
 #include "server/page/page.h"
 #include "server/service.h"
@@ -37,6 +38,7 @@ std::span<const Service::Route> Service::Routes() {
       {"GET", "/get_server_info", &Service::ServerInfo, 0, false, "/server_info by its older name"},
       {"GET", "/model_info", &Service::ModelInfo, 0, false, "what the model is"},
       {"GET", "/get_model_info", &Service::ModelInfo, 0, false, "/model_info by its older name"},
+      {"GET", "/tokenizer_info", &Service::TokenizerInfo, 0, false, "special tokens and the chat template"},
       {"GET", "/openapi.json", &Service::OpenApi, 0, false, "this list, for programs"},
   };
   return kRoutes;
@@ -154,6 +156,21 @@ void Service::ModelInfo(const std::shared_ptr<Exchange>& exchange) {
                                {"has_reasoning", model_->reasoning}}));
 }
 
+// As vLLM has it; with it clients such as lm-eval can do without a tokenizer of their own.
+void Service::TokenizerInfo(const std::shared_ptr<Exchange>& exchange) {
+  if (const auto refusal = CheckReady(); refusal && !model_)
+    return exchange->Send(refusal->ToResponse(ApiForm::kOpenAi));
+  const Prompter& prompter = model_->prompter;
+  const auto text = [&](std::optional<int32_t> id) {
+    return id ? Json(prompter.Decode({&*id, 1}, false)) : Json();
+  };
+  exchange->Send(
+      JsonResponse({{"bos_token", text(prompter.tokenizer().bos_id())},
+                    {"eos_token", text(prompter.tokenizer().eos_id())},
+                    {"model_max_length", model_->info.context},
+                    {"chat_template", prompter.has_chat_template() ? Json(model_->chat_template) : Json()}}));
+}
+
 Json Service::ModelJson() const {
   return {{"id", model_->name},
           {"object", "model"},
@@ -228,7 +245,12 @@ void Service::DetokenizeRoute(const std::shared_ptr<Exchange>& exchange) {
 }
 
 void Service::SendText(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job) {
-  for (const int32_t token : job->asked.tokens)
+  const auto& tokens = job->asked.tokens;
+  if (!tokens)
+    return exchange->Send(
+        ApiError{.message = "tokens is missing, expected an array of token ids", .param = "tokens"}
+            .ToResponse(ApiForm::kOpenAi));
+  for (const int32_t token : *tokens)
     if (token >= job->model->info.vocab)
       return exchange->Send(ApiError{.message = "tokens names token " + std::to_string(token) +
                                                 ", but the model has " +
@@ -236,8 +258,7 @@ void Service::SendText(const std::shared_ptr<Exchange>& exchange, const std::sha
                                      .param = "tokens"}
                                 .ToResponse(ApiForm::kOpenAi));
   // vLLM keeps control tokens in the text unless it is told otherwise.
-  exchange->Send(
-      JsonResponse({{"prompt", job->model->prompter.Decode(job->asked.tokens, job->asked.skip_special)}}));
+  exchange->Send(JsonResponse({{"prompt", job->model->prompter.Decode(*tokens, job->asked.skip_special)}}));
 }
 
 }  // namespace celer::server

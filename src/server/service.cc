@@ -20,6 +20,12 @@ double Seconds(Clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
+// A route's path that ends with '/' stands for all that begin with it.
+bool Matches(std::string_view route, std::string_view path) {
+  const bool prefix = route.size() > 1 && route.ends_with('/');
+  return prefix ? path.starts_with(route) && path.size() > route.size() : path == route;
+}
+
 std::string Timestamp() {
   const std::time_t now = std::time(nullptr);
   std::tm parts{};
@@ -129,10 +135,7 @@ void Service::StopIfDrained() {
 const Service::Route* Service::FindRoute(const HttpRequest& request, bool* other_method) {
   const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);
   for (const Route& route : Routes()) {
-    const std::string_view path = route.path;
-    const bool prefix = path.size() > 1 && path.ends_with('/');
-    if (prefix ? !request.path.starts_with(path) || request.path.size() == path.size() : request.path != path)
-      continue;
+    if (!Matches(route.path, request.path)) continue;
     if (method == route.method) return &route;
     *other_method = true;
   }
@@ -164,11 +167,17 @@ std::optional<HttpResponse> Service::Check(const HttpRequest& request) const {
     response.headers.emplace_back("WWW-Authenticate", "Bearer");
     return response;
   }
-  if (!route && other_method)
-    return ApiError{.status = 405,
-                    .message = request.path + " does not take " + request.method,
-                    .code = "method_not_allowed"}
-        .ToResponse(form);
+  if (!route && other_method) {
+    HttpResponse response = ApiError{.status = 405,
+                                     .message = request.path + " does not take " + request.method,
+                                     .code = "method_not_allowed"}
+                                .ToResponse(form);
+    std::string allowed = "OPTIONS";
+    for (const Route& one : Routes())
+      if (Matches(one.path, request.path)) allowed += std::string(", ") + one.method;
+    response.headers.emplace_back("Allow", allowed);
+    return response;
+  }
   if (!route)
     return ApiError{.status = 404,
                     .message = "there is no " + Quoted(request.path) + " here; /openapi.json lists what is",

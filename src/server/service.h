@@ -96,6 +96,7 @@ class Service {
   void LoadRoute(const std::shared_ptr<Exchange>& exchange);
   void ServerInfo(const std::shared_ptr<Exchange>& exchange);
   void ModelInfo(const std::shared_ptr<Exchange>& exchange);
+  void TokenizerInfo(const std::shared_ptr<Exchange>& exchange);
   void Models(const std::shared_ptr<Exchange>& exchange);
   void OneModel(const std::shared_ptr<Exchange>& exchange);
   void OpenApi(const std::shared_ptr<Exchange>& exchange);

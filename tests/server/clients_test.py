@@ -148,6 +148,15 @@ class ClientsCase(ServerCase):
         self.assertEqual(stopped.stop_reason, stop)
         kept = self.complete(stop=[stop], extra_body={"include_stop_str_in_output": True}).choices[0]
         self.assertEqual(kept.text, text[:text.index(stop)] + stop)
+        # What SGLang's and vLLM's routers write into every request changes nothing; what is not done is refused.
+        routed = {"no_stop_trim": False, "return_hidden_states": False}
+        self.assertEqual(self.complete(stop=[stop], extra_body=routed).choices[0].text, stopped.text)
+        self.assertEqual(self.complete(stop=[stop], extra_body={"no_stop_trim": True}).choices[0].text, kept.text)
+        self.assertEqual(self.chat(extra_body={**routed, "stream_reasoning": True, "include_reasoning": True}).choices[0].message.content,
+                         self.chat().choices[0].message.content)
+        for refused in ({"return_hidden_states": True}, {"stream_reasoning": False}, {"include_reasoning": False}):
+            with self.subTest(refused=refused), self.assertRaises(openai.BadRequestError):
+                self.chat(extra_body=refused)
         by_token = self.complete(extra_body={"stop_token_ids": [tokens[2]], "return_token_ids": True}).choices[0]
         self.assertEqual(by_token.stop_reason, tokens[2])
         self.assertEqual(by_token.token_ids, tokens[:tokens.index(tokens[2]) + 1])

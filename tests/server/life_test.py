@@ -91,6 +91,7 @@ class ErrorsCase(ServerCase):
         self.refused("/v1/responses", {"input": 5}, 400, "input")
         self.refused("/v1/nothing", {}, 404, None, "there is no '/v1/nothing' here")
         self.refused("/health", {}, 405, None, "does not take POST")
+        self.assertEqual(self.server.request("PUT", "/v1/responses/x")[1]["Allow"], "OPTIONS, GET, DELETE")
 
     def test_bodies_that_are_no_json(self):
         for body, says in ((b"", "not valid JSON"), (b"{", "not valid JSON"), (b"[]", "expected an object"), (b"null", "expected an object"),
@@ -121,6 +122,11 @@ class ErrorsCase(ServerCase):
             self.assertEqual(len(tokens["token_strs"]), tokens["count"])
             self.assertEqual(self.server.post("/detokenize", {"tokens": tokens["tokens"]})[1]["prompt"], text)
         self.refused("/detokenize", {"tokens": [600]}, 400, "tokens")
+        self.refused("/detokenize", {}, 400, "tokens", "tokens is missing")
+        self.assertEqual(self.server.post("/detokenize", {"tokens": []}), (200, {"prompt": ""}))
+        info = self.server.get("/tokenizer_info")[1]
+        self.assertEqual(len(self.server.post("/tokenize", {"prompt": info["eos_token"], "add_special_tokens": False})[1]["tokens"]), 1)
+        self.assertIn("<|im_start|>", info["chat_template"])
 
     def test_openapi_is_the_routes(self):
         api = self.server.get("/openapi.json")[1]

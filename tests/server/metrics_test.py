@@ -108,7 +108,6 @@ class MetricsCase(ServerCase):
         self.assertGreater(values["vllm:flops_per_second"], 0)
         self.assertGreater(values["vllm:tokens_per_second"], 0)
         self.assertGreaterEqual(values["vllm:limit_ratio"] * (1 + 1e-6), values["vllm:bytes_per_second"] / bandwidth)
-        self.assertLess(values["vllm:limit_ratio"], 1.5)  # a quick probe may be a little off; nothing runs past the limit
 
     def test_times_of_a_request_add_up(self):
         server = self.start("--metrics-prefix", "vllm:", "--no-prefix-cache")

@@ -27,8 +27,8 @@ def make_model(celer, folder):
 class Server:
     """Started and ready after __init__; stop() gives the exit code and what it said."""
 
-    def __init__(self, celer, model, *flags, template="chatml.jinja", context=2048, wait=True):
-        command = [celer, "serve", model, "--port", "0", "--device", "cpu", "--threads", "1", "--kv-memory", "32MiB", "--context", str(context),
+    def __init__(self, celer, model, *flags, template="chatml.jinja", context=2048, wait=True, port=0, kv="32MiB"):
+        command = [celer, "serve", model, "--port", port, "--device", "cpu", "--threads", "1", "--kv-memory", kv, "--context", str(context),
                    *flags]
         if template:
             command += ["--chat-template", TEMPLATES / template]

@@ -7,7 +7,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
-PATH = re.compile(r"`((?:src|include|tests|tools|bench|cmake|docs|examples)/[\w./-]+)`")
+PATH = re.compile(r"`((?:src|include|tests|tools|bench|cmake|docs|examples|deploy)/[\w./@-]+)`")
 
 
 def dead_ends(root):
