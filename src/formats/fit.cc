@@ -56,11 +56,11 @@ Moments MomentsOf(const float* x, const float* importance, int64_t n, float scal
   return {Sum(sum_q[0], sum_q[1]), Sum(sum_qq[0], sum_qq[1]), Sum(sum_qx[0], sum_qx[1])};
 }
 
-// Grids that are tried. Where some columns matter more than others, clipping the rest pays further in.
-constexpr int kNarrower = 6, kNarrowerByImportance = 12;
+constexpr int kFiner = 8, kNarrower = 3, kPolish = 2;  // grids that are tried
 
 template <bool kImportance>
-AffineFit Fit(const float* x, const float* importance, int64_t n, int levels, bool non_positive) {
+AffineFit Fit(const float* x, const float* importance, int64_t n, int levels, bool non_positive,
+              bool thorough) {
   Range range = RangeOf(x, n);
   if (non_positive) range = {std::min(range.low, 0.0f), std::max(range.high, 0.0f)};
   const AffineFit plain{(range.high - range.low) / static_cast<float>(levels), range.low};
@@ -91,23 +91,38 @@ AffineFit Fit(const float* x, const float* importance, int64_t n, int levels, bo
 
   AffineFit best = plain;
   double best_error = HUGE_VAL;
-  // The plain grid and slightly narrower ones, which clip the ends: assign the values, then solve for scale
-  // and minimum.
-  for (int step = 0; step <= (kImportance ? kNarrowerByImportance : kNarrower); ++step) {
-    const float shrink = 0.03f * static_cast<float>(step) * (range.high - range.low);
-    const float scale = (range.high - range.low - shrink) / static_cast<float>(levels);
-    const float min = range.low + (non_positive && range.low == 0 ? 0.0f : 0.5f * shrink);
+  // Assigns the values to a grid, then solves for scale and minimum.
+  const auto attempt = [&](float scale, float min) {
     const Moments m = MomentsOf<kImportance>(x, importance, n, scale, min, 0, static_cast<float>(levels));
-    if (step == 0) best_error = error(m, scale, min);
     const double determinant = count * m.qq - m.q * m.q;
-    if (!(determinant > 0)) continue;
+    if (!(determinant > 0)) return;
     double fitted = (count * m.qx - m.q * sum_x) / determinant;
     double offset = (sum_x - fitted * m.q) / count;
     if (non_positive && offset > 0) offset = 0, fitted = m.qx / m.qq;
-    if (!(fitted > 0)) continue;
+    if (!(fitted > 0)) return;
     if (const double e = error(m, fitted, offset); e < best_error)
       best = {static_cast<float>(fitted), static_cast<float>(offset)}, best_error = e;
+  };
+  {
+    const Moments m =
+        MomentsOf<kImportance>(x, importance, n, plain.scale, plain.min, 0, static_cast<float>(levels));
+    best_error = error(m, plain.scale, plain.min);
   }
+  const float span = range.high - range.low;
+  const auto narrower = [&](float shrink) {  // clips both ends
+    attempt((span - shrink) / static_cast<float>(levels),
+            range.low + (non_positive && range.low == 0 ? 0.0f : 0.5f * shrink));
+  };
+  if (!thorough) {
+    for (int step = 0; step <= 6; ++step) narrower(0.03f * static_cast<float>(step) * span);
+    return best;
+  }
+  // Grids from the smallest value on, with a little more or less than `levels` steps to the largest: each
+  // rounds a few values another way.
+  for (int step = -kFiner; step <= kFiner; ++step)
+    attempt(span / (static_cast<float>(levels) + static_cast<float>(step) / kFiner), range.low);
+  for (int step = 1; step <= kNarrower; ++step) narrower(0.06f * static_cast<float>(step) * span);
+  for (int i = 0; i < kPolish; ++i) attempt(best.scale, best.min);
   return best;
 }
 
@@ -131,11 +146,29 @@ float AbsMax(const float* x, int64_t n) {
 }
 
 AffineFit FitAffine(const float* x, int64_t n, int levels, const float* importance) {
-  return importance ? Fit<true>(x, importance, n, levels, false) : Fit<false>(x, nullptr, n, levels, false);
+  // Without importance this runs while a model is loaded, and a GPU does the same.
+  return importance ? Fit<true>(x, importance, n, levels, false, true)
+                    : Fit<false>(x, nullptr, n, levels, false, false);
 }
 
 AffineFit FitAffineNonPositive(const float* x, int64_t n, int levels, const float* importance) {
-  return importance ? Fit<true>(x, importance, n, levels, true) : Fit<false>(x, nullptr, n, levels, true);
+  return importance ? Fit<true>(x, importance, n, levels, true, true)
+                    : Fit<false>(x, nullptr, n, levels, true, true);
+}
+
+float FitMin(const float* x, int64_t n, int levels, float scale, float min, const float* importance) {
+  if (!(scale > 0) || !std::isfinite(1.0f / scale)) return min;
+  const auto top = static_cast<float>(levels);
+  const Moments m = importance ? MomentsOf<true>(x, importance, n, scale, min, 0, top)
+                               : MomentsOf<false>(x, nullptr, n, scale, min, 0, top);
+  double sum = 0, count = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const double weight = importance ? importance[i] : 1;
+    sum += weight * x[i];
+    count += weight;
+  }
+  const double best = (sum - static_cast<double>(scale) * m.q) / count;
+  return std::isfinite(best) ? static_cast<float>(best) : min;
 }
 
 float FitSymmetric(const float* x, int64_t n, int half, const float* importance) {
@@ -147,8 +180,8 @@ float FitSymmetric(const float* x, int64_t n, int half, const float* importance)
   // For fixed q the best scale is sum(qx) / sum(qq), and it lowers the error by sum(qx)^2 / sum(qq).
   double best_gain = -1;
   const int narrower = importance ? 9 : 3;
-  for (int step = -narrower; step <= 3; ++step) {
-    const float scale = start * (1.0f + 0.03f * static_cast<float>(step));
+  for (int step = -narrower; step <= 4; ++step) {  // the last one polishes the best
+    const float scale = step == 4 ? best : start * (1.0f + 0.03f * static_cast<float>(step));
     const auto low = -static_cast<float>(half), high = static_cast<float>(half - 1);
     const Moments m = importance ? MomentsOf<true>(x, importance, n, scale, 0, low, high)
                                  : MomentsOf<false>(x, nullptr, n, scale, 0, low, high);

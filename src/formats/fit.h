@@ -24,6 +24,9 @@ AffineFit FitAffine(const float* x, int64_t n, int levels, const float* importan
 // The same with min <= 0, as the K formats store it.
 AffineFit FitAffineNonPositive(const float* x, int64_t n, int levels, const float* importance = nullptr);
 
+// The best min if the scale is this one, for the q that (scale, fit.min) gives.
+float FitMin(const float* x, int64_t n, int levels, float scale, float min, const float* importance);
+
 // x ~ scale * q with q in -half..half-1; the scale's sign lets the value farthest from zero take -half.
 float FitSymmetric(const float* x, int64_t n, int half, const float* importance = nullptr);
 

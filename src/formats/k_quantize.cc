@@ -25,8 +25,12 @@ KAffineBlock QuantizeKAffine(const float* x, const float* importance, int groups
   const float dmin = F16ToFloat(out.dmin);
   for (int g = 0; g < groups; ++g) {
     out.scale[g] = static_cast<uint8_t>(RoundClamped(fits[g].scale * ReciprocalOrZero(d), 0, top));
-    out.min[g] = static_cast<uint8_t>(RoundClamped(-fits[g].min * ReciprocalOrZero(dmin), 0, top));
-    const float inverse = ReciprocalOrZero(d * static_cast<float>(out.scale[g]));
+    // The scale was rounded: the minimum makes up for it.
+    const float scale = d * static_cast<float>(out.scale[g]);
+    const float best =
+        FitMin(x + size * g, size, levels, scale, fits[g].min, importance ? importance + size * g : nullptr);
+    out.min[g] = static_cast<uint8_t>(RoundClamped(-best * ReciprocalOrZero(dmin), 0, top));
+    const float inverse = ReciprocalOrZero(scale);
     const float min = dmin * static_cast<float>(out.min[g]);
     for (int i = size * g; i < size * (g + 1); ++i)
       out.q[i] = static_cast<uint8_t>(RoundClamped((x[i] + min) * inverse, 0, levels));
