@@ -75,14 +75,18 @@ Result<Recipe> MakeRecipe(const Flags& flags, bool gguf) {
   return recipe;
 }
 
+// A GGUF file becomes a GGUF file, a folder a folder.
+Status CheckContainer(const Flags& flags, const Source& source) {
+  if ((fs::path(flags.output).extension() == ".gguf") == source.gguf) return {};
+  return Error::Unsupported(
+      flags.output, ": ", source.path.string(),
+      source.gguf ? " is a GGUF file, which becomes another one: give a name that ends with .gguf"
+                  : " is a folder, which becomes another one: give a name without .gguf");
+}
+
 Status CheckOutput(const Flags& flags, const Source& source, const QuantizePlan& plan) {
   const fs::path out(flags.output);
-  const bool gguf = out.extension() == ".gguf";
-  if (gguf != source.gguf)
-    return Error::Unsupported(
-        flags.output, ": ", source.path.string(),
-        source.gguf ? " is a GGUF file, which becomes another one: give a name that ends with .gguf"
-                    : " is a folder, which becomes another one: give a name without .gguf");
+  const bool gguf = source.gguf;
   if (gguf && plan.has_ints() && !flags.dequantized)
     return Error::Invalid("--weights ", flags.weights,
                           ": a GGUF file holds no such integers; take q4_k_m, q4_1 or q8_0, or quantize the "
@@ -208,6 +212,7 @@ Status Run(const Flags& flags) {
     return Error::Invalid("--imatrix is for --method rtn; ", flags.method,
                           " measures importance itself, from --calibration");
   CELER_ASSIGN(const Source source, OpenSource(flags.model));
+  if (!flags.output.empty()) CELER_RETURN_IF_ERROR(CheckContainer(flags, source));
   CELER_ASSIGN(const Recipe recipe, MakeRecipe(flags, source.gguf));
   CELER_ASSIGN(const QuantizePlan plan,
                MakePlan(source.tensors(), source.config.layers, source.config.tied_embeddings, recipe,

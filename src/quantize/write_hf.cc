@@ -178,7 +178,8 @@ class FolderWriter {
       CELER_ASSIGN(importance, options_.importance->For(tensor.name, 0, 1, cols));
     }
     rounded_ = RoundToNearest(values.data(), rows, cols, tensor.target,
-                              importance.empty() ? nullptr : importance.data(), kGridCandidates, pool_);
+                              importance.empty() ? nullptr : importance.data(),
+                              importance.empty() ? 0 : kGridCandidates, pool_);
     rounded_name_ = tensor.name;
     model_.DropPages(record);
     return &rounded_;
