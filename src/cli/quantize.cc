@@ -233,7 +233,7 @@ Status Run(const Flags& flags) {
 int QuantizeCommand(const std::vector<std::string>& args) {
   Flags flags;
   CommandLine app("quantize", "write a smaller form of a model",
-                  "celer quantize model-f16.gguf -o model-q4.gguf --weights q4_k_m --calibration my.txt");
+                  "celer quantize m.gguf -o q4.gguf --weights q4_k_m --calibration t.txt");
   app.add_option("MODEL", flags.model, "a GGUF file, a Hugging Face folder, or the name of a pulled model")
       ->required();
   app.add_option("-o,--output", flags.output, "a .gguf file from a GGUF, a folder from a folder");
@@ -241,7 +241,8 @@ int QuantizeCommand(const std::vector<std::string>& args) {
                  TargetNames() + "; by default q4_k_m in a GGUF and int4-g128 in a folder")
       ->type_name("FORMAT");
   app.add_option("--tensor", flags.tensors, "a format for the tensors of a pattern: '*.attn_v.weight=q6_k'")
-      ->type_name("PATTERN=FORMAT");
+      ->type_name("PATTERN=FORMAT")
+      ->default_str("");
   app.add_option("--recipe", flags.recipe, "a JSON file with \"weights\" and \"tensors\"");
   app.add_option("--method", flags.method, "rtn (round to nearest), gptq, awq or awq+gptq")
       ->capture_default_str();
