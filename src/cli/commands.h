@@ -12,6 +12,7 @@ int BatchCommand(const std::vector<std::string>& args);
 int ServeCommand(const std::vector<std::string>& args);
 int PplCommand(const std::vector<std::string>& args);
 int EvalCommand(const std::vector<std::string>& args);
+int QuantizeCommand(const std::vector<std::string>& args);
 int TokenizeCommand(const std::vector<std::string>& args);
 int PullCommand(const std::vector<std::string>& args);
 int SynthCommand(const std::vector<std::string>& args);

@@ -33,6 +33,7 @@ constexpr Command kCommands[] = {
     {"serve", "answer over HTTP, as OpenAI's API does", ServeCommand},
     {"ppl", "perplexity of a model on a text", PplCommand},
     {"eval", "how far from exact arithmetic a model runs here", EvalCommand},
+    {"quantize", "write a smaller form of a model", QuantizeCommand},
     {"tokenize", "text to token ids and back", TokenizeCommand},
 #endif
     {"pull", "fetch a model", PullCommand},

@@ -30,7 +30,7 @@ void DecodePlain(const std::byte* in, int64_t n, float* out) {
 }
 
 template <class T, T (*FromFloat)(float)>
-void EncodePlain(const float* in, int64_t n, std::byte* out) {
+void EncodePlain(const float* in, int64_t n, std::byte* out, const float* /*importance*/) {
   for (int64_t i = 0; i < n; ++i) {
     const T value = FromFloat(in[i]);
     std::memcpy(out + i * static_cast<int64_t>(sizeof(T)), &value, sizeof(T));
@@ -51,7 +51,8 @@ float Same(float value) {
 struct Codec {
   DType dtype;
   void (*decode)(const std::byte* in, int64_t blocks, float* out);
-  void (*encode)(const float* in, int64_t blocks, std::byte* out);  // nullptr: only read
+  // nullptr: only read
+  void (*encode)(const float* in, int64_t blocks, std::byte* out, const float* importance);
 };
 
 constexpr Codec kCodecs[] = {
@@ -102,11 +103,11 @@ void DecodeRow(DType dtype, const std::byte* row, int64_t cols, float* out) {
   codec->decode(row, cols / Info(dtype).block, out);
 }
 
-void EncodeRow(DType dtype, const float* row, int64_t cols, std::byte* out) {
+void EncodeRow(DType dtype, const float* row, int64_t cols, std::byte* out, const float* importance) {
   const Codec* codec = FindCodec(dtype);
   CELER_CHECK(codec != nullptr && codec->encode != nullptr);
   CELER_CHECK_EQ(cols % Info(dtype).block, 0);
-  codec->encode(row, cols / Info(dtype).block, out);
+  codec->encode(row, cols / Info(dtype).block, out, importance);
 }
 
 }  // namespace celer

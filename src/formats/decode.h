@@ -18,7 +18,9 @@ bool CanEncode(DType dtype);
 void DecodeRow(DType dtype, const std::byte* row, int64_t cols, float* out);
 
 // Rounds to nearest; the GGUF blocks Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0 as the package's reference
-// quantizer, the K formats by a least-squares fit per group.
-void EncodeRow(DType dtype, const float* row, int64_t cols, std::byte* out);
+// quantizer, the K formats by a least-squares fit per group. With `importance`, of one column each, all GGUF
+// blocks of fewer than 8 bits are fitted so that the sum of importance * error^2 is small.
+void EncodeRow(DType dtype, const float* row, int64_t cols, std::byte* out,
+               const float* importance = nullptr);
 
 }  // namespace celer

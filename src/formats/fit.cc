@@ -29,11 +29,13 @@ double Sum(const Vec& a, const Vec& b) {
   return sum;
 }
 
-// With q = round((x - min) / scale) in low..high.
+// With q = round((x - min) / scale) in low..high, each term times its importance if there is one.
 struct Moments {
   double q, qq, qx;
 };
-Moments MomentsOf(const float* x, int64_t n, float scale, float min, float low, float high) {
+template <bool kImportance>
+Moments MomentsOf(const float* x, const float* importance, int64_t n, float scale, float min, float low,
+                  float high) {
   const Vec inverse = All(1.0f / scale), origin = All(min), floor = All(low), ceiling = All(high);
   const Vec magic = All(0x1.8p23f);  // adding and subtracting it rounds to nearest, for |value| < 2^22
   Vec sum_q[2] = {}, sum_qq[2] = {}, sum_qx[2] = {};
@@ -44,30 +46,43 @@ Moments MomentsOf(const float* x, int64_t n, float scale, float min, float low, 
       q = q > floor ? q : floor;  // NaN becomes low
       q = q < ceiling ? q : ceiling;
       q = (q + magic) - magic;
-      sum_q[half] += q;
-      sum_qq[half] += q * q;
-      sum_qx[half] += q * value;
+      Vec weighted = q;
+      if constexpr (kImportance) weighted *= Load(importance + i + 4 * half);
+      sum_q[half] += weighted;
+      sum_qq[half] += weighted * q;
+      sum_qx[half] += weighted * value;
     }
   }
   return {Sum(sum_q[0], sum_q[1]), Sum(sum_qq[0], sum_qq[1]), Sum(sum_qx[0], sum_qx[1])};
 }
 
-AffineFit Fit(const float* x, int64_t n, int levels, bool non_positive) {
+constexpr int kFiner = 8, kNarrower = 3, kPolish = 2;  // grids that are tried
+
+template <bool kImportance>
+AffineFit Fit(const float* x, const float* importance, int64_t n, int levels, bool non_positive,
+              bool thorough) {
   Range range = RangeOf(x, n);
   if (non_positive) range = {std::min(range.low, 0.0f), std::max(range.high, 0.0f)};
   const AffineFit plain{(range.high - range.low) / static_cast<float>(levels), range.low};
   if (!(plain.scale > 0) || !std::isfinite(plain.scale) || !std::isfinite(1.0f / plain.scale)) return plain;
 
-  Vec lanes_x[2] = {}, lanes_xx[2] = {};
+  Vec lanes_x[2] = {}, lanes_xx[2] = {}, lanes_w[2] = {};
   for (int64_t i = 0; i < n; i += kLanes) {
     for (int half = 0; half < 2; ++half) {
       const Vec value = Load(x + i + 4 * half);
-      lanes_x[half] += value;
-      lanes_xx[half] += value * value;
+      Vec weighted = value;
+      if constexpr (kImportance) {
+        const Vec weight = Load(importance + i + 4 * half);
+        lanes_w[half] += weight;
+        weighted *= weight;
+      }
+      lanes_x[half] += weighted;
+      lanes_xx[half] += weighted * value;
     }
   }
   const double sum_x = Sum(lanes_x[0], lanes_x[1]), sum_xx = Sum(lanes_xx[0], lanes_xx[1]);
-  const auto count = static_cast<double>(n);
+  const double count = kImportance ? Sum(lanes_w[0], lanes_w[1]) : static_cast<double>(n);
+  if (!(count > 0)) return plain;
   // Squared miss of scale * q + min for the q behind the moments.
   const auto error = [&](const Moments& m, double scale, double min) {
     return sum_xx - 2 * scale * m.qx - 2 * min * sum_x + scale * scale * m.qq + 2 * scale * min * m.q +
@@ -76,23 +91,38 @@ AffineFit Fit(const float* x, int64_t n, int levels, bool non_positive) {
 
   AffineFit best = plain;
   double best_error = HUGE_VAL;
-  // The plain grid and slightly narrower ones, which clip the ends: assign the values, then solve for scale
-  // and minimum.
-  for (int step = 0; step <= 6; ++step) {
-    const float shrink = 0.03f * static_cast<float>(step) * (range.high - range.low);
-    const float scale = (range.high - range.low - shrink) / static_cast<float>(levels);
-    const float min = range.low + (non_positive && range.low == 0 ? 0.0f : 0.5f * shrink);
-    const Moments m = MomentsOf(x, n, scale, min, 0, static_cast<float>(levels));
-    if (step == 0) best_error = error(m, scale, min);
+  // Assigns the values to a grid, then solves for scale and minimum.
+  const auto attempt = [&](float scale, float min) {
+    const Moments m = MomentsOf<kImportance>(x, importance, n, scale, min, 0, static_cast<float>(levels));
     const double determinant = count * m.qq - m.q * m.q;
-    if (!(determinant > 0)) continue;
+    if (!(determinant > 0)) return;
     double fitted = (count * m.qx - m.q * sum_x) / determinant;
     double offset = (sum_x - fitted * m.q) / count;
     if (non_positive && offset > 0) offset = 0, fitted = m.qx / m.qq;
-    if (!(fitted > 0)) continue;
+    if (!(fitted > 0)) return;
     if (const double e = error(m, fitted, offset); e < best_error)
       best = {static_cast<float>(fitted), static_cast<float>(offset)}, best_error = e;
+  };
+  {
+    const Moments m =
+        MomentsOf<kImportance>(x, importance, n, plain.scale, plain.min, 0, static_cast<float>(levels));
+    best_error = error(m, plain.scale, plain.min);
   }
+  const float span = range.high - range.low;
+  const auto narrower = [&](float shrink) {  // clips both ends
+    attempt((span - shrink) / static_cast<float>(levels),
+            range.low + (non_positive && range.low == 0 ? 0.0f : 0.5f * shrink));
+  };
+  if (!thorough) {
+    for (int step = 0; step <= 6; ++step) narrower(0.03f * static_cast<float>(step) * span);
+    return best;
+  }
+  // Grids from the smallest value on, with a little more or less than `levels` steps to the largest: each
+  // rounds a few values another way.
+  for (int step = -kFiner; step <= kFiner; ++step)
+    attempt(span / (static_cast<float>(levels) + static_cast<float>(step) / kFiner), range.low);
+  for (int step = 1; step <= kNarrower; ++step) narrower(0.06f * static_cast<float>(step) * span);
+  for (int i = 0; i < kPolish; ++i) attempt(best.scale, best.min);
   return best;
 }
 
@@ -115,15 +145,33 @@ float AbsMax(const float* x, int64_t n) {
   return std::bit_cast<float>(largest);
 }
 
-AffineFit FitAffine(const float* x, int64_t n, int levels) {
-  return Fit(x, n, levels, false);
+AffineFit FitAffine(const float* x, int64_t n, int levels, const float* importance) {
+  // Without importance this runs while a model is loaded, and a GPU does the same.
+  return importance ? Fit<true>(x, importance, n, levels, false, true)
+                    : Fit<false>(x, nullptr, n, levels, false, false);
 }
 
-AffineFit FitAffineNonPositive(const float* x, int64_t n, int levels) {
-  return Fit(x, n, levels, true);
+AffineFit FitAffineNonPositive(const float* x, int64_t n, int levels, const float* importance) {
+  return importance ? Fit<true>(x, importance, n, levels, true, true)
+                    : Fit<false>(x, nullptr, n, levels, true, true);
 }
 
-float FitSymmetric(const float* x, int64_t n, int half) {
+float FitMin(const float* x, int64_t n, int levels, float scale, float min, const float* importance) {
+  if (!(scale > 0) || !std::isfinite(1.0f / scale)) return min;
+  const auto top = static_cast<float>(levels);
+  const Moments m = importance ? MomentsOf<true>(x, importance, n, scale, min, 0, top)
+                               : MomentsOf<false>(x, nullptr, n, scale, min, 0, top);
+  double sum = 0, count = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const double weight = importance ? importance[i] : 1;
+    sum += weight * x[i];
+    count += weight;
+  }
+  const double best = (sum - static_cast<double>(scale) * m.q) / count;
+  return std::isfinite(best) ? static_cast<float>(best) : min;
+}
+
+float FitSymmetric(const float* x, int64_t n, int half, const float* importance) {
   const Range range = RangeOf(x, n);
   const float extreme = -range.low > range.high ? range.low : range.high;
   const float start = extreme / -static_cast<float>(half);
@@ -131,9 +179,12 @@ float FitSymmetric(const float* x, int64_t n, int half) {
   float best = start;
   // For fixed q the best scale is sum(qx) / sum(qq), and it lowers the error by sum(qx)^2 / sum(qq).
   double best_gain = -1;
-  for (int step = -3; step <= 3; ++step) {
-    const float scale = start * (1.0f + 0.03f * static_cast<float>(step));
-    const Moments m = MomentsOf(x, n, scale, 0, -static_cast<float>(half), static_cast<float>(half - 1));
+  const int narrower = importance ? 9 : 3;
+  for (int step = -narrower; step <= 4; ++step) {  // the last one polishes the best
+    const float scale = step == 4 ? best : start * (1.0f + 0.03f * static_cast<float>(step));
+    const auto low = -static_cast<float>(half), high = static_cast<float>(half - 1);
+    const Moments m = importance ? MomentsOf<true>(x, importance, n, scale, 0, low, high)
+                                 : MomentsOf<false>(x, nullptr, n, scale, 0, low, high);
     if (!(m.qq > 0)) continue;
     const double gain = m.qx * m.qx / m.qq;
     if (gain > best_gain) best_gain = gain, best = static_cast<float>(m.qx / m.qq);

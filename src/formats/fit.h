@@ -15,16 +15,19 @@ Range RangeOf(const float* x, int64_t n);
 float AbsMax(const float* x, int64_t n);
 
 // x ~ scale * q + min with q in 0..levels: near the least squared error, and never worse than the plain grid
-// from the smallest to the largest value.
+// from the smallest to the largest value. With `importance` [n] each square is multiplied by it.
 struct AffineFit {
   float scale;
   float min;
 };
-AffineFit FitAffine(const float* x, int64_t n, int levels);
+AffineFit FitAffine(const float* x, int64_t n, int levels, const float* importance = nullptr);
 // The same with min <= 0, as the K formats store it.
-AffineFit FitAffineNonPositive(const float* x, int64_t n, int levels);
+AffineFit FitAffineNonPositive(const float* x, int64_t n, int levels, const float* importance = nullptr);
+
+// The best min if the scale is this one, for the q that (scale, fit.min) gives.
+float FitMin(const float* x, int64_t n, int levels, float scale, float min, const float* importance);
 
 // x ~ scale * q with q in -half..half-1; the scale's sign lets the value farthest from zero take -half.
-float FitSymmetric(const float* x, int64_t n, int half);
+float FitSymmetric(const float* x, int64_t n, int half, const float* importance = nullptr);
 
 }  // namespace celer

@@ -9,12 +9,12 @@
 
 namespace celer {
 
-KAffineBlock QuantizeKAffine(const float* x, int groups, int levels, int top) {
+KAffineBlock QuantizeKAffine(const float* x, const float* importance, int groups, int levels, int top) {
   const int size = kKElements / groups;
   AffineFit fits[kMaxKGroups];
   float max_scale = 0, max_min = 0;
   for (int g = 0; g < groups; ++g) {
-    fits[g] = FitAffineNonPositive(x + size * g, size, levels);
+    fits[g] = FitAffineNonPositive(x + size * g, size, levels, importance ? importance + size * g : nullptr);
     max_scale = std::max(max_scale, fits[g].scale);
     max_min = std::max(max_min, -fits[g].min);
   }
@@ -25,8 +25,12 @@ KAffineBlock QuantizeKAffine(const float* x, int groups, int levels, int top) {
   const float dmin = F16ToFloat(out.dmin);
   for (int g = 0; g < groups; ++g) {
     out.scale[g] = static_cast<uint8_t>(RoundClamped(fits[g].scale * ReciprocalOrZero(d), 0, top));
-    out.min[g] = static_cast<uint8_t>(RoundClamped(-fits[g].min * ReciprocalOrZero(dmin), 0, top));
-    const float inverse = ReciprocalOrZero(d * static_cast<float>(out.scale[g]));
+    // The scale was rounded: the minimum makes up for it.
+    const float scale = d * static_cast<float>(out.scale[g]);
+    const float best =
+        FitMin(x + size * g, size, levels, scale, fits[g].min, importance ? importance + size * g : nullptr);
+    out.min[g] = static_cast<uint8_t>(RoundClamped(-best * ReciprocalOrZero(dmin), 0, top));
+    const float inverse = ReciprocalOrZero(scale);
     const float min = dmin * static_cast<float>(out.min[g]);
     for (int i = size * g; i < size * (g + 1); ++i)
       out.q[i] = static_cast<uint8_t>(RoundClamped((x[i] + min) * inverse, 0, levels));
@@ -34,12 +38,12 @@ KAffineBlock QuantizeKAffine(const float* x, int groups, int levels, int top) {
   return out;
 }
 
-KSymmetricBlock QuantizeKSymmetric(const float* x, int half, int top) {
+KSymmetricBlock QuantizeKSymmetric(const float* x, const float* importance, int half, int top) {
   constexpr int kSize = kKElements / kMaxKGroups;
   float scales[kMaxKGroups];
   float extreme = 0;
   for (int g = 0; g < kMaxKGroups; ++g) {
-    scales[g] = FitSymmetric(x + kSize * g, kSize, half);
+    scales[g] = FitSymmetric(x + kSize * g, kSize, half, importance ? importance + kSize * g : nullptr);
     if (std::fabs(scales[g]) > std::fabs(extreme)) extreme = scales[g];
   }
   KSymmetricBlock out = {};

@@ -1,4 +1,5 @@
-// What the encoders of the K formats share: 256 weights as groups, each with a small integer scale (and
+// What the encoders of the K formats share. `importance` is nullptr or has one number for each weight.
+// 256 weights as groups, each with a small integer scale (and
 // minimum) that multiplies one f16 of the block. A format only packs the integers.
 #pragma once
 
@@ -15,7 +16,7 @@ struct KAffineBlock {
   uint8_t scale[kMaxKGroups], min[kMaxKGroups];
   uint8_t q[kKElements];
 };
-KAffineBlock QuantizeKAffine(const float* x, int groups, int levels, int top);
+KAffineBlock QuantizeKAffine(const float* x, const float* importance, int groups, int levels, int top);
 
 // w ~ d * scale * q in 16 groups, with q in -half..half-1 and scale in -top..top-1.
 struct KSymmetricBlock {
@@ -23,6 +24,6 @@ struct KSymmetricBlock {
   int8_t scale[kMaxKGroups];
   int8_t q[kKElements];
 };
-KSymmetricBlock QuantizeKSymmetric(const float* x, int half, int top);
+KSymmetricBlock QuantizeKSymmetric(const float* x, const float* importance, int half, int top);
 
 }  // namespace celer

@@ -21,9 +21,10 @@ void DecodeQ2_K(const std::byte* in, int64_t blocks, float* out) {
   }
 }
 
-void EncodeQ2_K(const float* in, int64_t blocks, std::byte* out) {
+void EncodeQ2_K(const float* in, int64_t blocks, std::byte* out, const float* importance) {
   for (int64_t b = 0; b < blocks; ++b, in += BlockQ2_K::kElements) {
-    const KAffineBlock from = QuantizeKAffine(in, 16, 3, 15);
+    const KAffineBlock from =
+        QuantizeKAffine(in, importance ? importance + b * BlockQ2_K::kElements : nullptr, 16, 3, 15);
     BlockQ2_K block = {};
     block.d = from.d;
     block.dmin = from.dmin;

@@ -25,9 +25,10 @@ void DecodeQ3_K(const std::byte* in, int64_t blocks, float* out) {
   }
 }
 
-void EncodeQ3_K(const float* in, int64_t blocks, std::byte* out) {
+void EncodeQ3_K(const float* in, int64_t blocks, std::byte* out, const float* importance) {
   for (int64_t b = 0; b < blocks; ++b, in += BlockQ3_K::kElements) {
-    const KSymmetricBlock from = QuantizeKSymmetric(in, 4, 32);
+    const KSymmetricBlock from =
+        QuantizeKSymmetric(in, importance ? importance + b * BlockQ3_K::kElements : nullptr, 4, 32);
     BlockQ3_K block = {};
     block.d = from.d;
     for (int g = 0; g < 16; ++g) {

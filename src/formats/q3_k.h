@@ -17,6 +17,6 @@ static_assert(sizeof(BlockQ3_K) == 110);
 
 // `blocks` blocks, one after another, at any address.
 void DecodeQ3_K(const std::byte* in, int64_t blocks, float* out);
-void EncodeQ3_K(const float* in, int64_t blocks, std::byte* out);
+void EncodeQ3_K(const float* in, int64_t blocks, std::byte* out, const float* importance = nullptr);
 
 }  // namespace celer

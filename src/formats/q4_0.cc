@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "formats/block_io.h"
+#include "formats/fit.h"
 #include "formats/float16.h"
 
 namespace celer {
@@ -18,13 +19,16 @@ void DecodeQ4_0(const std::byte* in, int64_t blocks, float* out) {
   }
 }
 
-void EncodeQ4_0(const float* in, int64_t blocks, std::byte* out) {
+void EncodeQ4_0(const float* in, int64_t blocks, std::byte* out, const float* importance) {
   for (int64_t b = 0; b < blocks; ++b, in += BlockQ4_0::kElements) {
     // The value farthest from zero becomes -8, so that it is exact on whichever side it lies.
     float extreme = in[0];
     for (int j = 1; j < BlockQ4_0::kElements; ++j)
       if (std::fabs(in[j]) > std::fabs(extreme)) extreme = in[j];
-    const float d = extreme / -8.0f;
+    float d = extreme / -8.0f;
+    if (importance)
+      d = F16ToFloat(
+          FloatToF16(FitSymmetric(in, BlockQ4_0::kElements, 8, importance + b * BlockQ4_0::kElements)));
     const float inverse = ReciprocalOrZero(d);
     BlockQ4_0 block;
     block.d = FloatToF16(d);

@@ -15,6 +15,6 @@ static_assert(sizeof(BlockQ4_0) == 18);
 
 // `blocks` blocks, one after another, at any address.
 void DecodeQ4_0(const std::byte* in, int64_t blocks, float* out);
-void EncodeQ4_0(const float* in, int64_t blocks, std::byte* out);
+void EncodeQ4_0(const float* in, int64_t blocks, std::byte* out, const float* importance = nullptr);
 
 }  // namespace celer

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "formats/block_io.h"
+#include "formats/fit.h"
 #include "formats/float16.h"
 
 namespace celer {
@@ -19,17 +20,22 @@ void DecodeQ4_1(const std::byte* in, int64_t blocks, float* out) {
   }
 }
 
-void EncodeQ4_1(const float* in, int64_t blocks, std::byte* out) {
+void EncodeQ4_1(const float* in, int64_t blocks, std::byte* out, const float* importance) {
   for (int64_t b = 0; b < blocks; ++b, in += BlockQ4_1::kElements) {
-    const auto [min, max] = std::minmax_element(in, in + BlockQ4_1::kElements);
-    const float d = (*max - *min) / 15.0f;
-    const float inverse = ReciprocalOrZero(d);
+    const auto [low_at, high_at] = std::minmax_element(in, in + BlockQ4_1::kElements);
+    float d = (*high_at - *low_at) / 15.0f, min = *low_at;
     BlockQ4_1 block;
+    if (importance) {
+      const AffineFit fit = FitAffine(in, BlockQ4_1::kElements, 15, importance + b * BlockQ4_1::kElements);
+      d = F16ToFloat(FloatToF16(fit.scale));
+      min = F16ToFloat(FloatToF16(fit.min));
+    }
+    const float inverse = ReciprocalOrZero(d);
     block.d = FloatToF16(d);
-    block.m = FloatToF16(*min);
+    block.m = FloatToF16(min);
     for (int j = 0; j < 16; ++j) {
-      const int low = TruncateClamped((in[j] - *min) * inverse + 0.5f, 0, 15);
-      const int high = TruncateClamped((in[j + 16] - *min) * inverse + 0.5f, 0, 15);
+      const int low = TruncateClamped((in[j] - min) * inverse + 0.5f, 0, 15);
+      const int high = TruncateClamped((in[j + 16] - min) * inverse + 0.5f, 0, 15);
       block.qs[j] = static_cast<uint8_t>(low | high << 4);
     }
     StoreBlock(block, b, out);

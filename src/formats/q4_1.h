@@ -16,6 +16,6 @@ static_assert(sizeof(BlockQ4_1) == 20);
 
 // `blocks` blocks, one after another, at any address.
 void DecodeQ4_1(const std::byte* in, int64_t blocks, float* out);
-void EncodeQ4_1(const float* in, int64_t blocks, std::byte* out);
+void EncodeQ4_1(const float* in, int64_t blocks, std::byte* out, const float* importance = nullptr);
 
 }  // namespace celer

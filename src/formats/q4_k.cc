@@ -23,9 +23,10 @@ void DecodeQ4_K(const std::byte* in, int64_t blocks, float* out) {
   }
 }
 
-void EncodeQ4_K(const float* in, int64_t blocks, std::byte* out) {
+void EncodeQ4_K(const float* in, int64_t blocks, std::byte* out, const float* importance) {
   for (int64_t b = 0; b < blocks; ++b, in += BlockQ4_K::kElements) {
-    const KAffineBlock from = QuantizeKAffine(in, 8, 15, 63);
+    const KAffineBlock from =
+        QuantizeKAffine(in, importance ? importance + b * BlockQ4_K::kElements : nullptr, 8, 15, 63);
     BlockQ4_K block = {};
     block.d = from.d;
     block.dmin = from.dmin;

@@ -17,6 +17,6 @@ static_assert(sizeof(BlockQ4_K) == 144);
 
 // `blocks` blocks, one after another, at any address.
 void DecodeQ4_K(const std::byte* in, int64_t blocks, float* out);
-void EncodeQ4_K(const float* in, int64_t blocks, std::byte* out);
+void EncodeQ4_K(const float* in, int64_t blocks, std::byte* out, const float* importance = nullptr);
 
 }  // namespace celer

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "formats/block_io.h"
+#include "formats/fit.h"
 #include "formats/float16.h"
 
 namespace celer {
@@ -22,12 +23,15 @@ void DecodeQ5_0(const std::byte* in, int64_t blocks, float* out) {
   }
 }
 
-void EncodeQ5_0(const float* in, int64_t blocks, std::byte* out) {
+void EncodeQ5_0(const float* in, int64_t blocks, std::byte* out, const float* importance) {
   for (int64_t b = 0; b < blocks; ++b, in += BlockQ5_0::kElements) {
     float extreme = in[0];  // becomes -16, as in Q4_0
     for (int j = 1; j < BlockQ5_0::kElements; ++j)
       if (std::fabs(in[j]) > std::fabs(extreme)) extreme = in[j];
-    const float d = extreme / -16.0f;
+    float d = extreme / -16.0f;
+    if (importance)
+      d = F16ToFloat(
+          FloatToF16(FitSymmetric(in, BlockQ5_0::kElements, 16, importance + b * BlockQ5_0::kElements)));
     const float inverse = ReciprocalOrZero(d);
     BlockQ5_0 block;
     block.d = FloatToF16(d);

@@ -16,6 +16,6 @@ static_assert(sizeof(BlockQ5_0) == 22);
 
 // `blocks` blocks, one after another, at any address.
 void DecodeQ5_0(const std::byte* in, int64_t blocks, float* out);
-void EncodeQ5_0(const float* in, int64_t blocks, std::byte* out);
+void EncodeQ5_0(const float* in, int64_t blocks, std::byte* out, const float* importance = nullptr);
 
 }  // namespace celer

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "formats/block_io.h"
+#include "formats/fit.h"
 #include "formats/float16.h"
 
 namespace celer {
@@ -23,18 +24,23 @@ void DecodeQ5_1(const std::byte* in, int64_t blocks, float* out) {
   }
 }
 
-void EncodeQ5_1(const float* in, int64_t blocks, std::byte* out) {
+void EncodeQ5_1(const float* in, int64_t blocks, std::byte* out, const float* importance) {
   for (int64_t b = 0; b < blocks; ++b, in += BlockQ5_1::kElements) {
-    const auto [min, max] = std::minmax_element(in, in + BlockQ5_1::kElements);
-    const float d = (*max - *min) / 31.0f;
-    const float inverse = ReciprocalOrZero(d);
+    const auto [low_at, high_at] = std::minmax_element(in, in + BlockQ5_1::kElements);
+    float d = (*high_at - *low_at) / 31.0f, min = *low_at;
     BlockQ5_1 block;
+    if (importance) {
+      const AffineFit fit = FitAffine(in, BlockQ5_1::kElements, 31, importance + b * BlockQ5_1::kElements);
+      d = F16ToFloat(FloatToF16(fit.scale));
+      min = F16ToFloat(FloatToF16(fit.min));
+    }
+    const float inverse = ReciprocalOrZero(d);
     block.d = FloatToF16(d);
-    block.m = FloatToF16(*min);
+    block.m = FloatToF16(min);
     uint32_t fifth = 0;
     for (int j = 0; j < 16; ++j) {
-      const int low = TruncateClamped((in[j] - *min) * inverse + 0.5f, 0, 31);
-      const int high = TruncateClamped((in[j + 16] - *min) * inverse + 0.5f, 0, 31);
+      const int low = TruncateClamped((in[j] - min) * inverse + 0.5f, 0, 31);
+      const int high = TruncateClamped((in[j + 16] - min) * inverse + 0.5f, 0, 31);
       block.qs[j] = static_cast<uint8_t>((low & 15) | (high & 15) << 4);
       fifth |= static_cast<uint32_t>(low >> 4) << j | static_cast<uint32_t>(high >> 4) << (j + 16);
     }

@@ -17,6 +17,6 @@ static_assert(sizeof(BlockQ5_1) == 24);
 
 // `blocks` blocks, one after another, at any address.
 void DecodeQ5_1(const std::byte* in, int64_t blocks, float* out);
-void EncodeQ5_1(const float* in, int64_t blocks, std::byte* out);
+void EncodeQ5_1(const float* in, int64_t blocks, std::byte* out, const float* importance = nullptr);
 
 }  // namespace celer

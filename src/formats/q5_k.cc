@@ -26,9 +26,10 @@ void DecodeQ5_K(const std::byte* in, int64_t blocks, float* out) {
   }
 }
 
-void EncodeQ5_K(const float* in, int64_t blocks, std::byte* out) {
+void EncodeQ5_K(const float* in, int64_t blocks, std::byte* out, const float* importance) {
   for (int64_t b = 0; b < blocks; ++b, in += BlockQ5_K::kElements) {
-    const KAffineBlock from = QuantizeKAffine(in, 8, 31, 63);
+    const KAffineBlock from =
+        QuantizeKAffine(in, importance ? importance + b * BlockQ5_K::kElements : nullptr, 8, 31, 63);
     BlockQ5_K block = {};
     block.d = from.d;
     block.dmin = from.dmin;

@@ -18,6 +18,6 @@ static_assert(sizeof(BlockQ5_K) == 176);
 
 // `blocks` blocks, one after another, at any address.
 void DecodeQ5_K(const std::byte* in, int64_t blocks, float* out);
-void EncodeQ5_K(const float* in, int64_t blocks, std::byte* out);
+void EncodeQ5_K(const float* in, int64_t blocks, std::byte* out, const float* importance = nullptr);
 
 }  // namespace celer

@@ -24,9 +24,10 @@ void DecodeQ6_K(const std::byte* in, int64_t blocks, float* out) {
   }
 }
 
-void EncodeQ6_K(const float* in, int64_t blocks, std::byte* out) {
+void EncodeQ6_K(const float* in, int64_t blocks, std::byte* out, const float* importance) {
   for (int64_t b = 0; b < blocks; ++b, in += BlockQ6_K::kElements) {
-    const KSymmetricBlock from = QuantizeKSymmetric(in, 32, 128);
+    const KSymmetricBlock from =
+        QuantizeKSymmetric(in, importance ? importance + b * BlockQ6_K::kElements : nullptr, 32, 128);
     BlockQ6_K block = {};
     block.d = from.d;
     for (int g = 0; g < 16; ++g) {

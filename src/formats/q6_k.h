@@ -17,6 +17,6 @@ static_assert(sizeof(BlockQ6_K) == 210);
 
 // `blocks` blocks, one after another, at any address.
 void DecodeQ6_K(const std::byte* in, int64_t blocks, float* out);
-void EncodeQ6_K(const float* in, int64_t blocks, std::byte* out);
+void EncodeQ6_K(const float* in, int64_t blocks, std::byte* out, const float* importance = nullptr);
 
 }  // namespace celer

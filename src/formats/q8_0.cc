@@ -14,7 +14,7 @@ void DecodeQ8_0(const std::byte* in, int64_t blocks, float* out) {
   }
 }
 
-void EncodeQ8_0(const float* in, int64_t blocks, std::byte* out) {
+void EncodeQ8_0(const float* in, int64_t blocks, std::byte* out, const float* /*importance*/) {
   for (int64_t b = 0; b < blocks; ++b, in += BlockQ8_0::kElements) {
     const float d = AbsMax(in, BlockQ8_0::kElements) / 127.0f;
     const float inverse = ReciprocalOrZero(d);

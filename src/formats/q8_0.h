@@ -15,6 +15,7 @@ static_assert(sizeof(BlockQ8_0) == 34);
 
 // `blocks` blocks, one after another, at any address.
 void DecodeQ8_0(const std::byte* in, int64_t blocks, float* out);
-void EncodeQ8_0(const float* in, int64_t blocks, std::byte* out);
+// Fine enough without importance, which is not looked at.
+void EncodeQ8_0(const float* in, int64_t blocks, std::byte* out, const float* importance = nullptr);
 
 }  // namespace celer

@@ -29,6 +29,39 @@ void AppendArray(std::string* out, GgufType type, std::span<const T> values) {
 
 }  // namespace
 
+std::optional<uint32_t> GgufFileType(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return 0;
+    case DType::kF16:
+      return 1;
+    case DType::kQ4_0:
+      return 2;
+    case DType::kQ4_1:
+      return 3;
+    case DType::kQ8_0:
+      return 7;
+    case DType::kQ5_0:
+      return 8;
+    case DType::kQ5_1:
+      return 9;
+    case DType::kQ2_K:
+      return 10;
+    case DType::kQ3_K:
+      return 11;
+    case DType::kQ4_K:
+      return 14;
+    case DType::kQ5_K:
+      return 16;
+    case DType::kQ6_K:
+      return 18;
+    case DType::kBf16:
+      return 32;
+    default:
+      return std::nullopt;
+  }
+}
+
 GgufWriter::GgufWriter(int64_t alignment) : alignment_(alignment) {
   CELER_CHECK_GE(alignment, 8);
   CELER_CHECK(std::has_single_bit(static_cast<uint64_t>(alignment)));
@@ -79,6 +112,17 @@ void GgufWriter::SetFloatArray(std::string_view key, std::span<const float> valu
 void GgufWriter::SetIntArray(std::string_view key, std::span<const int32_t> values) {
   Key(key, GgufType::kArray);
   AppendArray(&metadata_, GgufType::kInt32, values);
+}
+
+void GgufWriter::Copy(const GgufValue& value) {
+  Key(value.key, value.type);
+  if (value.type == GgufType::kArray) {
+    Append(&metadata_, static_cast<uint32_t>(value.element_type));
+    Append<uint64_t>(&metadata_, value.count);
+  } else if (value.type == GgufType::kString) {
+    Append<uint64_t>(&metadata_, value.data.size());
+  }
+  metadata_.append(reinterpret_cast<const char*>(value.data.data()), value.data.size());
 }
 
 void GgufWriter::AddTensor(TensorSpec tensor) {

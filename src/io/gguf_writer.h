@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,6 +22,9 @@
 #include "io/tensor_record.h"
 
 namespace celer {
+
+// general.file_type, which says what most matrices are; nullopt for types that have no number.
+std::optional<uint32_t> GgufFileType(DType dtype);
 
 class GgufWriter {
  public:
@@ -36,6 +40,9 @@ class GgufWriter {
   void SetStringArray(std::string_view key, std::span<const std::string> values);
   void SetFloatArray(std::string_view key, std::span<const float> values);
   void SetIntArray(std::string_view key, std::span<const int32_t> values);
+
+  // A value out of another file, as it is. Not general.alignment, which is this writer's own.
+  void Copy(const GgufValue& value);
 
   void AddTensor(TensorSpec tensor);  // shape outermost first, rank 1 to 4
   const std::vector<TensorSpec>& tensors() const { return tensors_; }

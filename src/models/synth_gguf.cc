@@ -10,40 +10,6 @@
 namespace celer {
 namespace {
 
-// general.file_type, which says what most matrices are; nullopt for types that have no number.
-std::optional<uint32_t> FileType(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return 0;
-    case DType::kF16:
-      return 1;
-    case DType::kQ4_0:
-      return 2;
-    case DType::kQ4_1:
-      return 3;
-    case DType::kQ8_0:
-      return 7;
-    case DType::kQ5_0:
-      return 8;
-    case DType::kQ5_1:
-      return 9;
-    case DType::kQ2_K:
-      return 10;
-    case DType::kQ3_K:
-      return 11;
-    case DType::kQ4_K:
-      return 14;
-    case DType::kQ5_K:
-      return 16;
-    case DType::kQ6_K:
-      return 18;
-    case DType::kBf16:
-      return 32;
-    default:
-      return std::nullopt;
-  }
-}
-
 void SetMetadata(const SynthModel& model, GgufWriter* writer) {
   const LlmShape& s = model.shape;
   const std::string arch(model.gguf_architecture());
@@ -54,7 +20,7 @@ void SetMetadata(const SynthModel& model, GgufWriter* writer) {
   writer->SetString("general.type", "model");
   writer->SetString("general.name", "synthetic " + s.name);
   writer->SetString("general.description", "synthetic: random weights");
-  if (const auto type = FileType(model.weights)) writer->SetUint32("general.file_type", *type);
+  if (const auto type = GgufFileType(model.weights)) writer->SetUint32("general.file_type", *type);
   writer->SetUint32("general.quantization_version", 2);
   writer->SetBool("celer.synthetic", true);
   writer->SetString("celer.synthetic.preset", s.name);

@@ -13,7 +13,7 @@ import unittest
 CELER = None
 SHAPE = ["--layers", "2", "--hidden", "64", "--intermediate", "96", "--vocab", "600", "--heads", "4", "--kv-heads", "2",
          "--head-dim", "32"]
-COMMANDS = ["run", "chat", "ppl", "eval", "tokenize", "pull", "synth", "inspect", "limits", "bench", "probe", "kernels"]
+COMMANDS = ["run", "chat", "ppl", "eval", "quantize", "tokenize", "pull", "synth", "inspect", "limits", "bench", "probe", "kernels"]
 TEMPLATE = pathlib.Path(__file__).resolve().parent.parent / "chat_templates" / "chatml.jinja"
 FULL = "error: standard output cannot be written: No space left on device\n"
 CLOSED = "error: standard output was closed before all of it was written\n"

@@ -1,0 +1,274 @@
+// celer quantize MODEL -o OUT: a smaller model file. docs/quantization.md explains the methods.
+#include "quantize/quantize.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+
+#include "celer/text.h"
+#include "cli/command.h"
+#include "cli/commands.h"
+#include "cli/eval.h"
+#include "cli/interrupt.h"
+#include "cli/model_path.h"
+#include "cli/output.h"
+#include "cli/progress.h"
+#include "cli/quantize_explain.h"
+#include "core/log.h"
+#include "io/detect.h"
+#include "io/gguf.h"
+#include "io/json.h"
+#include "io/safetensors.h"
+#include "limits/quantity.h"
+
+namespace celer::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Flags {
+  std::string model, output, weights, recipe, method = "rtn", calibration, imatrix, imatrix_out, tokenizer;
+  std::vector<std::string> tensors;
+  int64_t samples = 32, window = 512;
+  bool explain = false, dequantized = false, force = false, verbose = false;
+};
+
+// The file's table of tensors, whatever the container.
+struct Source {
+  fs::path path;
+  bool gguf = false;
+  DecoderConfig config;
+  std::optional<GgufFile> gguf_file;
+  std::optional<SafetensorsModel> folder;
+  const std::vector<TensorRecord>& tensors() const { return gguf ? gguf_file->tensors() : folder->tensors(); }
+};
+
+Result<Source> OpenSource(const std::string& name) {
+  Source source;
+  CELER_ASSIGN(source.path, ResolveModelPath(name));
+  CELER_ASSIGN(const FileKind kind, DetectFile(source.path));
+  if (kind != FileKind::kGguf && kind != FileKind::kHfDirectory)
+    return Error::Unsupported(source.path.string(), ": is a ", Name(kind),
+                              " file; a GGUF file or a Hugging Face folder can be quantized");
+  source.gguf = kind == FileKind::kGguf;
+  CELER_ASSIGN(source.config, LoadDecoderConfig(source.path));
+  if (source.gguf) {
+    CELER_ASSIGN(source.gguf_file, GgufFile::Open(source.path));
+  } else {
+    CELER_ASSIGN(source.folder, SafetensorsModel::Open(source.path));
+  }
+  return source;
+}
+
+Result<Recipe> MakeRecipe(const Flags& flags, bool gguf) {
+  Recipe recipe;
+  recipe.weights = gguf ? "q4_k_m" : "int4-g128";
+  if (!flags.recipe.empty()) {
+    CELER_ASSIGN(recipe, Recipe::Read(flags.recipe));
+  }
+  if (!flags.weights.empty()) recipe.weights = flags.weights;
+  for (const std::string& rule : flags.tensors) CELER_RETURN_IF_ERROR(recipe.AddRule(rule));
+  CELER_RETURN_IF_ERROR(recipe.Check());
+  return recipe;
+}
+
+// A GGUF file becomes a GGUF file, a folder a folder.
+Status CheckContainer(const Flags& flags, const Source& source) {
+  if ((fs::path(flags.output).extension() == ".gguf") == source.gguf) return {};
+  return Error::Unsupported(
+      flags.output, ": ", source.path.string(),
+      source.gguf ? " is a GGUF file, which becomes another one: give a name that ends with .gguf"
+                  : " is a folder, which becomes another one: give a name without .gguf");
+}
+
+Status CheckOutput(const Flags& flags, const Source& source, const QuantizePlan& plan) {
+  const fs::path out(flags.output);
+  const bool gguf = source.gguf;
+  if (gguf && plan.has_ints() && !flags.dequantized)
+    return Error::Invalid("--weights ", flags.weights,
+                          ": a GGUF file holds no such integers; take q4_k_m, q4_1 or q8_0, or quantize the "
+                          "Hugging Face folder");
+  std::error_code error;
+  if (!fs::exists(out, error)) return {};
+  if (fs::equivalent(out, source.path, error))
+    return Error::Invalid("--output ", flags.output, ": is the model itself; give another name");
+  if (!flags.force || !gguf)
+    return Error::Invalid(flags.output, ": is there already; ",
+                          gguf ? "give --force to replace it" : "remove it or give another name");
+  return {};
+}
+
+Result<CalibrationText> ReadCalibration(const Flags& flags, const Source& source) {
+  std::string text = kEvalText;
+  if (!flags.calibration.empty()) {
+    CELER_ASSIGN(text, ReadTextFile(flags.calibration, size_t{1} << 30));
+  }
+  CELER_ASSIGN(const Prompter prompter,
+               Prompter::Load({.model = source.path.string(), .tokenizer = flags.tokenizer}));
+  CalibrationText out{prompter.EncodeText(text), flags.window};
+  const auto tokens = static_cast<int64_t>(out.tokens.size());
+  const std::string name = flags.calibration.empty() ? "the built-in text" : flags.calibration;
+  if (tokens < flags.window)
+    return Error::Invalid(name, ": has ", tokens, " tokens, fewer than one window of ", flags.window,
+                          "; give a longer text or a smaller --window");
+  const int64_t windows = tokens / flags.window;
+  if (windows < flags.samples)
+    Say("{}: has {} windows of {} tokens, fewer than --samples {}; all are used\n", name, windows,
+        flags.window, flags.samples);
+  // Spread over the whole text.
+  const int64_t used = std::min(windows, flags.samples);
+  std::vector<int32_t> chosen;
+  for (int64_t i = 0; i < used; ++i) {
+    const auto begin = out.tokens.begin() + i * windows / used * flags.window;
+    chosen.insert(chosen.end(), begin, begin + flags.window);
+  }
+  out.tokens = std::move(chosen);
+  return out;
+}
+
+// Layers or bytes done, as a line with the time that is left; ends the work when asked to.
+QuantizeProgress Progress(const std::string& label, bool layers) {
+  struct State {
+    std::optional<ProgressLine> bytes;
+    std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+    StatusLine line;
+  };
+  const auto state = std::make_shared<State>();
+  return [=](int64_t done, int64_t total) -> Status {
+    if (InterruptGuard::Pending()) return Error::Cancelled("interrupted; nothing is kept");
+    if (layers) {
+      const double spent =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - state->start).count();
+      const double left = spent / static_cast<double>(done) * static_cast<double>(total - done);
+      state->line.Show(fmt::format("{}: layer {} of {}, {} left", label, done, total, FormatSeconds(left)));
+    } else {
+      if (!state->bytes) state->bytes.emplace(label, total);
+      state->bytes->Update(done);
+    }
+    return {};
+  };
+}
+
+Result<Model> LoadForCalibration(const Source& source) {
+  return Model::Load(source.path, {.pack = false}, DefaultThreadPool());
+}
+
+Status CollectTo(const Flags& flags, const Source& source) {
+  CELER_ASSIGN(const CalibrationText text, ReadCalibration(flags, source));
+  CELER_ASSIGN(const Model model, LoadForCalibration(source));
+  CELER_ASSIGN(ImportanceMatrix importance,
+               CollectImportance(model, text, DefaultThreadPool(), Progress("collecting", true)));
+  importance.datasets = {flags.calibration.empty() ? "built-in" : flags.calibration};
+  CELER_RETURN_IF_ERROR(importance.Write(flags.imatrix_out));
+  Say("{}: importance of {} tensors from {} tokens\n", flags.imatrix_out, importance.entries().size(),
+      text.tokens.size());
+  return {};
+}
+
+Status Quantize(const Flags& flags, const Source& source, const QuantizePlan& plan, Method method) {
+  const auto start = std::chrono::steady_clock::now();
+  ThreadPool& pool = DefaultThreadPool();
+  WriteOptions options{.dequantized = flags.dequantized};
+  std::optional<ImportanceMatrix> importance;
+  if (!flags.imatrix.empty()) {
+    CELER_ASSIGN(importance, ImportanceMatrix::Read(flags.imatrix));
+    options.importance = &*importance;
+  }
+  std::optional<QuantizedParts> parts;
+  const bool calibrate = method != Method::kRtn || (!flags.calibration.empty() && flags.imatrix.empty());
+  if (calibrate) {
+    CELER_ASSIGN(const CalibrationText text, ReadCalibration(flags, source));
+    CELER_ASSIGN(const Model model, LoadForCalibration(source));
+    if (method == Method::kRtn) {  // the importance alone
+      CELER_ASSIGN(importance, CollectImportance(model, text, pool, Progress("collecting", true)));
+      options.importance = &*importance;
+    } else {
+      CELER_ASSIGN(parts,
+                   MakeParts(model, source.gguf, plan, method, text, pool, Progress(flags.method, true)));
+      options.parts = &*parts;
+    }
+  }
+  options.progress = Progress("writing", false);
+  CELER_RETURN_IF_ERROR(source.gguf ? WriteQuantizedGguf(source.path, plan, flags.output, options, pool)
+                                    : WriteQuantizedHf(source.path, plan, flags.output, options, pool));
+  options.progress = {};
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  Say("{}: {}, was {}; {:.2f} bits per weight; {} in {}\n", flags.output,
+      FormatBytes(static_cast<double>(plan.bytes_after())),
+      FormatBytes(static_cast<double>(plan.bytes_before())), plan.bits_per_weight(), flags.method,
+      FormatSeconds(seconds));
+  return {};
+}
+
+Status Run(const Flags& flags) {
+  if (flags.verbose) log::SetLevel(log::Level::kInfo);
+  if (flags.output.empty() && flags.imatrix_out.empty() && !flags.explain)
+    return Error::Invalid("give -o OUT, --imatrix-out FILE or --explain");
+  CELER_ASSIGN(const Method method, ParseMethod(flags.method));
+  if (method != Method::kRtn && !flags.imatrix.empty())
+    return Error::Invalid("--imatrix is for --method rtn; ", flags.method,
+                          " measures importance itself, from --calibration");
+  CELER_ASSIGN(const Source source, OpenSource(flags.model));
+  if (!flags.output.empty()) CELER_RETURN_IF_ERROR(CheckContainer(flags, source));
+  CELER_ASSIGN(const Recipe recipe, MakeRecipe(flags, source.gguf));
+  CELER_ASSIGN(const QuantizePlan plan,
+               MakePlan(source.tensors(), source.config.layers, source.config.tied_embeddings, recipe,
+                        source.path.string()));
+  if (!flags.output.empty()) CELER_RETURN_IF_ERROR(CheckOutput(flags, source, plan));
+  if (flags.explain) {
+    CELER_ASSIGN(const std::string text, ExplainPlan(plan, source.tensors(), source.path.string()));
+    fmt::print("{}", text);
+    return {};
+  }
+  const InterruptGuard guard;
+  if (!flags.imatrix_out.empty()) CELER_RETURN_IF_ERROR(CollectTo(flags, source));
+  return flags.output.empty() ? Status() : Quantize(flags, source, plan, method);
+}
+
+}  // namespace
+
+int QuantizeCommand(const std::vector<std::string>& args) {
+  Flags flags;
+  CommandLine app("quantize", "write a smaller form of a model",
+                  "celer quantize m.gguf -o q4.gguf --weights q4_k_m --calibration t.txt");
+  app.add_option("MODEL", flags.model, "a GGUF file, a Hugging Face folder, or the name of a pulled model")
+      ->required();
+  app.add_option("-o,--output", flags.output, "a .gguf file from a GGUF, a folder from a folder");
+  app.add_option("--weights", flags.weights,
+                 TargetNames() + "; by default q4_k_m in a GGUF and int4-g128 in a folder")
+      ->type_name("FORMAT");
+  app.add_option("--tensor", flags.tensors, "a format for the tensors of a pattern: '*.attn_v.weight=q6_k'")
+      ->type_name("PATTERN=FORMAT")
+      ->default_str("");
+  app.add_option("--recipe", flags.recipe, "a JSON file with \"weights\" and \"tensors\"");
+  app.add_option("--method", flags.method, "rtn (round to nearest), gptq, awq or awq+gptq")
+      ->capture_default_str();
+  app.add_option("--calibration", flags.calibration,
+                 "a text to learn importance from; by default a built-in one where the method needs it");
+  app.add_option("--samples", flags.samples, "windows of that text")
+      ->check(Between(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--window", flags.window, "tokens of a window")
+      ->check(Between(16, 1 << 16))
+      ->capture_default_str();
+  app.add_option("--imatrix", flags.imatrix, "importance from a file, as llama.cpp writes it");
+  app.add_option("--imatrix-out", flags.imatrix_out,
+                 "write the importance from --calibration there: .gguf, or .dat for the older form");
+  app.add_option("--tokenizer", flags.tokenizer, "tokenizer file or folder, if not the model's own");
+  app.add_flag("--explain", flags.explain, "say what would be done, and do nothing");
+  app.add_flag("--dequantized", flags.dequantized,
+               "write the rounded values as f32: to measure what rounding costs with any program");
+  app.add_flag("--force", flags.force, "replace a GGUF file that is there");
+  app.add_flag("-v,--verbose", flags.verbose, "say more");
+  if (const auto stop = Parse(app, args)) return *stop;
+  if (const Status status = Run(flags); !status) {
+    const int code = Fail(status.error());
+    return status.error().code() == Error::Code::kCancelled ? kInterrupted : code;
+  }
+  return kOk;
+}
+
+}  // namespace celer::cli

@@ -1,0 +1,17 @@
+// What celer quantize --explain prints.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "core/result.h"
+#include "quantize/quantize.h"
+
+namespace celer::cli {
+
+// Bytes before and after for each format, what rounding a sample of the rows costs, and how fast decoding can
+// be on this machine at best.
+Result<std::string> ExplainPlan(const QuantizePlan& plan, std::span<const TensorRecord> tensors,
+                                const std::string& path);
+
+}  // namespace celer::cli

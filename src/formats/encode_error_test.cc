@@ -1,0 +1,77 @@
+// How much the encoders lose, beside llama.cpp's on the same kind of weights.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "formats/decode.h"
+
+namespace celer {
+namespace {
+
+constexpr int64_t kRows = 64, kCols = 1536;
+
+struct Case {
+  DType dtype;
+  double plain;  // squared error of llama.cpp's quantizer, relative to the weights, without importance
+};
+
+// Of normally distributed weights, ggml_quantize_chunk of llama.cpp, November 2026.
+constexpr Case kCases[] = {{DType::kQ2_K, 8.79e-2},
+                           {DType::kQ3_K, 2.28e-2},
+                           {DType::kQ4_K, 5.07e-3},
+                           {DType::kQ5_K, 1.30e-3},
+                           {DType::kQ6_K, 3.14e-4}};
+
+double ErrorOf(DType dtype, const std::vector<float>& x, const float* importance, const float* counted) {
+  std::vector<std::byte> row(static_cast<size_t>(*BytesFor(dtype, kCols)));
+  std::vector<float> decoded(static_cast<size_t>(kCols));
+  double error = 0, power = 0;
+  for (int64_t r = 0; r < kRows; ++r) {
+    EncodeRow(dtype, x.data() + r * kCols, kCols, row.data(), importance);
+    DecodeRow(dtype, row.data(), kCols, decoded.data());
+    for (int64_t c = 0; c < kCols; ++c) {
+      const double value = x[static_cast<size_t>(r * kCols + c)];
+      const double weight = counted ? counted[c] : 1, miss = value - decoded[static_cast<size_t>(c)];
+      error += weight * miss * miss;
+      power += weight * value * value;
+    }
+  }
+  return error / power;
+}
+
+TEST(EncodeError, IsNoLargerThanLlamaCpps) {
+  std::mt19937 random(4);
+  std::normal_distribution<float> normal(0.0f, 0.02f);
+  std::vector<float> x(static_cast<size_t>(kRows * kCols)), importance(static_cast<size_t>(kCols));
+  for (float& value : x) value = normal(random);
+  for (float& value : importance) value = std::exp(75.0f * normal(random));
+  for (const Case& c : kCases) {
+    EXPECT_LT(ErrorOf(c.dtype, x, nullptr, nullptr), c.plain) << Name(c.dtype);
+    // Importance lowers the error that it weighs.
+    EXPECT_LT(ErrorOf(c.dtype, x, importance.data(), importance.data()),
+              0.95 * ErrorOf(c.dtype, x, nullptr, importance.data()))
+        << Name(c.dtype);
+  }
+}
+
+// An importance of zeros, and one of huge and tiny numbers, still give finite values.
+TEST(EncodeError, OddImportanceDoesNoHarm) {
+  std::vector<float> x(256), zeros(256, 0.0f), wild(256), decoded(256);
+  for (size_t i = 0; i < x.size(); ++i) {
+    x[i] = std::sin(static_cast<float>(i));
+    wild[i] = i % 2 ? 1e20f : 1e-20f;
+  }
+  for (const DType dtype : {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
+                            DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K})
+    for (const auto& importance : {zeros, wild}) {
+      std::vector<std::byte> row(static_cast<size_t>(*BytesFor(dtype, 256)));
+      EncodeRow(dtype, x.data(), 256, row.data(), importance.data());
+      DecodeRow(dtype, row.data(), 256, decoded.data());
+      for (size_t i = 0; i < x.size(); ++i) EXPECT_LT(std::fabs(decoded[i] - x[i]), 1.0f) << Name(dtype);
+    }
+}
+
+}  // namespace
+}  // namespace celer

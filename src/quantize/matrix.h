@@ -1,0 +1,54 @@
+// The few operations on dense f32 matrices that calibration needs, on top of the gemm kernels.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/aligned_vector.h"
+#include "core/thread_pool.h"
+#include "kernels/gemm/gemm.h"
+
+namespace celer {
+
+// out = a b (+ add), with the workspace found here.
+void Product(GemmArgs args, ThreadPool& pool);
+
+// A weight [rows, cols] packed for x w^T.
+class PackedWeight {
+ public:
+  PackedWeight(const float* w, int64_t rows, int64_t cols, ThreadPool& pool);
+  // out [tokens, rows] = x [tokens, cols] w^T (+ bias[rows]) (+ add [tokens, rows]); add may be out.
+  void Multiply(const float* x, int64_t tokens, const float* bias, const float* add, float* out) const;
+
+ private:
+  int64_t rows_, cols_;
+  ThreadPool* pool_;
+  AlignedVector<float> packed_;
+};
+
+// The sum of x^T x over all rows seen, and of |x|: what GPTQ and AWQ know of a matrix' input.
+class InputStatistics {
+ public:
+  void Add(const float* x, int64_t tokens, int64_t cols, ThreadPool& pool);
+
+  // As if each column of all inputs had been divided by its number.
+  void Divide(std::span<const float> by);
+
+  int64_t cols() const { return cols_; }
+  int64_t tokens() const { return tokens_; }
+  // [cols, cols], both halves; per token.
+  AlignedVector<float> Hessian() const;
+  std::vector<float> MeanSquares() const;
+  std::vector<float> MeanMagnitudes() const;
+
+ private:
+  int64_t cols_ = 0, tokens_ = 0;
+  AlignedVector<float> gram_;  // the upper half, in strips
+  std::vector<double> magnitudes_;
+};
+
+// The upper triangular U with U^T U = H^-1, of a symmetric positive definite H [n, n]. False if it is none.
+bool InverseCholesky(const float* h, int64_t n, float* u, ThreadPool& pool);
+
+}  // namespace celer

@@ -1,0 +1,186 @@
+// The methods that look at a calibration text, layer by layer.
+#include <fmt/format.h>
+
+#include "core/log.h"
+#include "formats/decode.h"
+#include "quantize/awq.h"
+#include "quantize/calibrate.h"
+#include "quantize/gptq.h"
+#include "quantize/quantize.h"
+
+namespace celer {
+namespace {
+
+constexpr const char* kGgufParts[] = {"attn_q",   "attn_k", "attn_v",  "attn_output",
+                                      "ffn_gate", "ffn_up", "ffn_down"};
+
+// The vectors that AWQ changes, by their names in both containers.
+struct VectorNames {
+  std::string attention_norm, ffn_norm, v_bias, up_bias;
+};
+VectorNames NamesOf(bool gguf, int64_t layer) {
+  const std::string p = gguf ? fmt::format("blk.{}.", layer) : fmt::format("model.layers.{}.", layer);
+  if (gguf) return {p + "attn_norm.weight", p + "ffn_norm.weight", p + "attn_v.bias", p + "ffn_up.bias"};
+  return {p + "input_layernorm.weight", p + "post_attention_layernorm.weight", p + "self_attn.v_proj.bias",
+          p + "mlp.up_proj.bias"};
+}
+
+class PartMaker {
+ public:
+  PartMaker(const Model& model, bool gguf, const QuantizePlan& plan, Method method, ThreadPool& pool)
+      : model_(model), gguf_(gguf), plan_(plan), method_(method), pool_(pool) {}
+
+  Result<QuantizedParts> Run(const CalibrationText& text, const QuantizeProgress& progress) {
+    CELER_ASSIGN(Calibration calibration, Calibration::Make(model_, text.tokens, text.window, pool_));
+    const int64_t layers = model_.config().layers;
+    for (int64_t i = 0; i < layers; ++i) {
+      CELER_RETURN_IF_ERROR(Layer(i, &calibration));
+      if (progress) CELER_RETURN_IF_ERROR(progress(i + 1, layers));
+    }
+    return std::move(parts_);
+  }
+
+ private:
+  Status Layer(int64_t index, Calibration* calibration) {
+    const LayerWeights& weights = model_.weights().layers[static_cast<size_t>(index)];
+    LayerFloats layer = LayerFloats::Of(model_, index, pool_);
+    std::array<Target, kProjections> targets;
+    for (int p = 0; p < kProjections; ++p) {
+      const std::string_view name = ViewOf(weights, static_cast<Projection>(p)).name;
+      const PlannedTensor* planned = plan_.Find(name);
+      if (!planned) return Error::Unsupported(model_.path(), ": '", name, "' is not a tensor of its own");
+      targets[static_cast<size_t>(p)] = planned->target;
+    }
+    LayerStatistics statistics;
+    CELER_RETURN_IF_ERROR(
+        calibration->Look(layer, index, [&](LayerInput input, const float* x, int64_t tokens, int64_t cols) {
+          statistics[static_cast<size_t>(input)].Add(x, tokens, cols, pool_);
+        }));
+    if (method_ == Method::kAwq || method_ == Method::kAwqGptq) {
+      const auto alphas = FoldAwqScales(model_.config(), targets, &layer, &statistics, pool_);
+      log::Info("layer {}: alpha {:.2f} {:.2f} {:.2f} {:.2f}", index, alphas[0], alphas[1], alphas[2],
+                alphas[3]);
+      KeepVectors(index, layer);
+    }
+    CELER_RETURN_IF_ERROR(Round(index, targets, statistics, &layer));
+    return calibration->Advance(layer, index);
+  }
+
+  void KeepVectors(int64_t index, const LayerFloats& layer) {
+    const VectorNames names = NamesOf(gguf_, index);
+    parts_.floats[names.attention_norm] = layer.attention_norm;
+    parts_.floats[names.ffn_norm] = layer.ffn_norm;
+    if (!layer.v_bias.empty()) parts_.floats[names.v_bias] = layer.v_bias;
+    if (!layer.up_bias.empty()) parts_.floats[names.up_bias] = layer.up_bias;
+  }
+
+  // The layer's matrices become what they are after rounding.
+  Status Round(int64_t index, const std::array<Target, kProjections>& targets,
+               const LayerStatistics& statistics, LayerFloats* layer) {
+    const LayerWeights& weights = model_.weights().layers[static_cast<size_t>(index)];
+    std::optional<GptqSolver> solver;
+    for (int p = 0; p < kProjections; ++p) {
+      const auto projection = static_cast<Projection>(p);
+      const Target& target = targets[static_cast<size_t>(p)];
+      const InputStatistics& input = statistics[static_cast<size_t>(InputOf(projection))];
+      const std::string name(ViewOf(weights, projection).name);
+      LayerFloats::Matrix& m = layer->matrices[p];
+      const bool first_of_input = p == 0 || InputOf(projection) != InputOf(static_cast<Projection>(p - 1));
+      if (first_of_input) solver.reset();
+      const bool folded = method_ == Method::kAwq || method_ == Method::kAwqGptq;
+      if (target.kind == Target::Kind::kKeep) {
+        // Scales were folded into it: it is stored anew, in the type it has.
+        if (folded) CELER_RETURN_IF_ERROR(KeepFolded(name, m));
+        continue;
+      }
+      const std::vector<float> importance = input.MeanSquares();
+      if (target.kind == Target::Kind::kStored) {
+        Encode(name, target.dtype, importance.data(), &m);
+        continue;
+      }
+      IntTensor ints;
+      if (method_ == Method::kGptq || method_ == Method::kAwqGptq) {
+        if (!solver) {
+          CELER_ASSIGN(solver, GptqSolver::Make(input, {}, name, pool_));
+        }
+        ints = solver->Quantize(m.values.data(), m.rows, target, pool_);
+      } else {
+        ints = RoundToNearest(m.values.data(), m.rows, m.cols, target, importance.data(), kGridCandidates,
+                              pool_);
+      }
+      pool_.ParallelFor(m.rows, 8, [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r) ints.DecodeRow(r, m.values.data() + r * m.cols);
+      });
+      parts_.ints[name] = std::move(ints);
+    }
+    return {};
+  }
+
+  Status KeepFolded(const std::string& name, const LayerFloats::Matrix& m) {
+    const PlannedTensor& planned = *plan_.Find(name);
+    if (IsBlockQuantized(planned.dtype) || !CanEncode(planned.dtype))
+      return Error::Invalid("'", name, "' is kept as ", Name(planned.dtype),
+                            ", and awq changes it; give it a format with --tensor, or take --method gptq");
+    parts_.floats[name] = {m.values.begin(), m.values.end()};
+    return {};
+  }
+
+  void Encode(const std::string& name, DType dtype, const float* importance, LayerFloats::Matrix* m) {
+    const int64_t bytes = *BytesFor(dtype, m->cols);
+    std::vector<std::byte>& out = parts_.blocks[name];
+    out.resize(static_cast<size_t>(m->rows * bytes));
+    pool_.ParallelForDynamic(m->rows, 16, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        float* row = m->values.data() + r * m->cols;
+        EncodeRow(dtype, row, m->cols, out.data() + r * bytes, importance);
+        DecodeRow(dtype, out.data() + r * bytes, m->cols, row);
+      }
+    });
+  }
+
+  const Model& model_;
+  bool gguf_;
+  const QuantizePlan& plan_;
+  Method method_;
+  ThreadPool& pool_;
+  QuantizedParts parts_;
+};
+
+}  // namespace
+
+Result<QuantizedParts> MakeParts(const Model& model, bool gguf, const QuantizePlan& plan, Method method,
+                                 const CalibrationText& text, ThreadPool& pool,
+                                 const QuantizeProgress& progress) {
+  return PartMaker(model, gguf, plan, method, pool).Run(text, progress);
+}
+
+Result<ImportanceMatrix> CollectImportance(const Model& model, const CalibrationText& text, ThreadPool& pool,
+                                           const QuantizeProgress& progress) {
+  CELER_ASSIGN(Calibration calibration, Calibration::Make(model, text.tokens, text.window, pool));
+  ImportanceMatrix out;
+  out.chunks = calibration.windows();
+  out.chunk_tokens = text.window;
+  const int64_t layers = model.config().layers;
+  for (int64_t i = 0; i < layers; ++i) {
+    const LayerFloats layer = LayerFloats::Of(model, i, pool);
+    CELER_RETURN_IF_ERROR(
+        calibration.Advance(layer, i, [&](LayerInput input, const float* x, int64_t tokens, int64_t cols) {
+          const std::string prefix = fmt::format("blk.{}.", i);
+          std::string first;
+          for (int p = 0; p < kProjections; ++p) {
+            if (InputOf(static_cast<Projection>(p)) != input) continue;
+            const std::string name = prefix + kGgufParts[p] + ".weight";
+            if (first.empty()) {
+              out.Add(name, x, tokens, cols);
+              first = name;
+            } else {
+              out.Get(name) = out.Get(first);
+            }
+          }
+        }));
+    if (progress) CELER_RETURN_IF_ERROR(progress(i + 1, layers));
+  }
+  return out;
+}
+
+}  // namespace celer

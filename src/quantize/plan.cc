@@ -1,0 +1,126 @@
+#include "quantize/quantize.h"
+
+#include <atomic>
+#include <cmath>
+
+#include "formats/decode.h"
+
+namespace celer {
+
+int64_t PlannedTensor::bytes_before() const {
+  return BytesFor(dtype, cols()).value_or(0) * rows();
+}
+
+int64_t PlannedTensor::bytes_after() const {
+  if (target.kind == Target::Kind::kKeep) return bytes_before();
+  return static_cast<int64_t>(std::llround(target.BitsPerWeight(cols()) / 8 * static_cast<double>(cols()))) *
+         rows();
+}
+
+int64_t QuantizePlan::bytes_before() const {
+  int64_t sum = 0;
+  for (const PlannedTensor& tensor : tensors) sum += tensor.bytes_before();
+  return sum;
+}
+
+int64_t QuantizePlan::bytes_after() const {
+  int64_t sum = 0;
+  for (const PlannedTensor& tensor : tensors) sum += tensor.bytes_after();
+  return sum;
+}
+
+double QuantizePlan::bits_per_weight() const {
+  int64_t bytes = 0, weights = 0;
+  for (const PlannedTensor& tensor : tensors) {
+    if (tensor.shape.rank() < 2) continue;
+    bytes += tensor.bytes_after();
+    weights += tensor.rows() * tensor.cols();
+  }
+  return weights > 0 ? 8.0 * static_cast<double>(bytes) / static_cast<double>(weights) : 0;
+}
+
+bool QuantizePlan::has_ints() const {
+  for (const PlannedTensor& tensor : tensors)
+    if (tensor.target.kind == Target::Kind::kInt) return true;
+  return false;
+}
+
+const PlannedTensor* QuantizePlan::Find(std::string_view name) const {
+  for (const PlannedTensor& tensor : tensors)
+    if (tensor.name == name) return &tensor;
+  return nullptr;
+}
+
+Result<QuantizePlan> MakePlan(std::span<const TensorRecord> tensors, int64_t layers, bool tied,
+                              const Recipe& recipe, const std::string& path) {
+  CELER_RETURN_IF_ERROR(recipe.Check());
+  QuantizePlan plan;
+  std::vector<bool> used(recipe.rules.size());
+  for (const TensorRecord& record : tensors) {
+    PlannedTensor tensor{
+        record.name, record.dtype, record.shape, PlaceOf(record.name, record.shape, layers, tied), {}};
+    for (size_t i = 0; i < recipe.rules.size(); ++i)
+      if (MatchesPattern(recipe.rules[i].pattern, record.name)) used[i] = true;
+    if (record.shape.rank() >= 1 && tensor.place.part != Part::kVector)
+      tensor.target = recipe.For(record.name, tensor.place, tensor.cols());
+    if (tensor.target.kind != Target::Kind::kKeep && !CanDecode(record.dtype))
+      return Error::Unsupported(path, ": tensor '", record.name, "' of type ", Name(record.dtype),
+                                " cannot be read");
+    if (!tensor.target.Fits(tensor.cols()))
+      return Error::Invalid(path, ": tensor '", record.name, "' has ", tensor.cols(),
+                            " columns, which groups of ", tensor.target.group,
+                            " do not divide; take smaller groups, or keep it: --tensor '", record.name,
+                            "=keep'");
+    // The same type again would only round once more.
+    if (tensor.target.kind == Target::Kind::kStored && tensor.target.dtype == record.dtype)
+      tensor.target = Target{};
+    plan.tensors.push_back(std::move(tensor));
+  }
+  for (size_t i = 0; i < used.size(); ++i)
+    if (!used[i])
+      return Error::Invalid("the pattern '", recipe.rules[i].pattern, "' fits no tensor of ", path,
+                            "; celer inspect lists their names");
+  return plan;
+}
+
+Result<Method> ParseMethod(std::string_view text) {
+  for (const Method method : {Method::kRtn, Method::kGptq, Method::kAwq, Method::kAwqGptq})
+    if (text == Name(method)) return method;
+  return Error::Invalid("method '", text, "' is not one of rtn, gptq, awq, awq+gptq");
+}
+
+const char* Name(Method method) {
+  switch (method) {
+    case Method::kRtn:
+      return "rtn";
+    case Method::kGptq:
+      return "gptq";
+    case Method::kAwq:
+      return "awq";
+    case Method::kAwqGptq:
+      return "awq+gptq";
+  }
+  return "?";
+}
+
+Status ReadRows(const TensorRecord& tensor, const std::string& path, int64_t begin, int64_t end, float* out,
+                ThreadPool& pool) {
+  const int64_t cols = tensor.shape[tensor.shape.rank() - 1];
+  const int64_t row_bytes = BytesFor(tensor.dtype, cols).value();
+  std::atomic<int64_t> broken{-1};
+  pool.ParallelFor(end - begin, 4, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) {
+      float* row = out + r * cols;
+      DecodeRow(tensor.dtype, tensor.bytes.data() + (begin + r) * row_bytes, cols, row);
+      float sum = 0;  // infinite or NaN if one of them is
+      for (int64_t c = 0; c < cols; ++c) sum += row[c] * 0.0f;
+      if (sum != 0) broken = begin + r;
+    }
+  });
+  if (broken >= 0)
+    return Error::Corrupt(path, ": tensor '", tensor.name, "' has values in row ", broken.load(),
+                          " that are NaN or infinite; the file is damaged");
+  return {};
+}
+
+}  // namespace celer

@@ -1,0 +1,278 @@
+// A Hugging Face folder in the layout of compressed-tensors ("pack-quantized"): config.json says what was
+// quantized and how, and each quantized weight is four tensors.
+//
+//   NAME_packed      int32 [rows, cols * bits / 32]
+//   NAME_scale       bf16  [rows, groups]
+//   NAME_zero_point  int32 [rows * bits / 32, groups], packed along the rows; only if asymmetric
+//   NAME_shape       int64 [2]
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <system_error>
+
+#include "formats/decode.h"
+#include "io/atomic_file.h"
+#include "io/disk_space.h"
+#include "io/json.h"
+#include "io/safetensors.h"
+#include "quantize/quantize.h"
+
+namespace celer {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kNoSpace = "; give -o a place with more room";
+
+// "model.layers.0.mlp.up_proj" of "model.layers.0.mlp.up_proj.weight".
+std::string ModuleOf(const std::string& name) {
+  constexpr std::string_view kEnd = ".weight";
+  return name.ends_with(kEnd) ? name.substr(0, name.size() - kEnd.size()) : name;
+}
+
+Json WeightsJson(const Target& target) {
+  return {{"num_bits", target.bits},
+          {"type", "int"},
+          {"symmetric", target.symmetric},
+          {"group_size", target.group > 0 ? Json(target.group) : Json(nullptr)},
+          {"strategy", target.group > 0 ? "group" : "channel"},
+          {"block_structure", nullptr},
+          {"dynamic", false},
+          {"actorder", nullptr},
+          {"observer", "minmax"},
+          {"observer_kwargs", Json::object()}};
+}
+
+// "quantization_config" as transformers and vLLM read it.
+Json ConfigJson(const QuantizePlan& plan, bool tied) {
+  std::vector<std::pair<Target, Json>> groups;
+  Json ignored = Json::array();
+  for (const PlannedTensor& tensor : plan.tensors) {
+    if (tensor.target.kind != Target::Kind::kInt) {
+      const bool linear = tensor.shape.rank() == 2 && tensor.place.part != Part::kEmbedding &&
+                          tensor.name != "model.embed_tokens.weight";
+      if (linear) ignored.push_back(ModuleOf(tensor.name));
+      continue;
+    }
+    auto it = std::find_if(groups.begin(), groups.end(),
+                           [&](const auto& group) { return group.first == tensor.target; });
+    if (it == groups.end()) it = groups.insert(groups.end(), {tensor.target, Json::array()});
+    it->second.push_back(ModuleOf(tensor.name));
+  }
+  if (tied) ignored.push_back("lm_head");  // transformers has the module, the file has no tensor
+  Json config_groups = Json::object();
+  for (size_t i = 0; i < groups.size(); ++i)
+    config_groups["group_" + std::to_string(i)] = {
+        {"targets", groups.size() == 1 ? Json::array({"Linear"}) : groups[i].second},
+        {"weights", WeightsJson(groups[i].first)},
+        {"input_activations", nullptr},
+        {"output_activations", nullptr},
+        {"format", "pack-quantized"}};
+  return {{"quant_method", "compressed-tensors"},
+          {"format", "pack-quantized"},
+          {"quantization_status", "compressed"},
+          {"config_groups", config_groups},
+          {"ignore", ignored},
+          {"kv_cache_scheme", nullptr},
+          {"global_compression_ratio", nullptr}};
+}
+
+Status WriteText(const fs::path& path, const std::string& text) {
+  CELER_ASSIGN(AtomicFile file, AtomicFile::Create(path));
+  CELER_RETURN_IF_ERROR(file.Write(text));
+  return file.Commit();
+}
+
+// Tokenizer, chat template and their like: all but the weights and what is written anew.
+Status CopyRest(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(from, error)) {
+    const std::string name = entry.path().filename().string();
+    const std::string ending = entry.path().extension().string();
+    if (!entry.is_regular_file(error) || name == "config.json" || name.ends_with(".safetensors.index.json") ||
+        ending == ".safetensors" || ending == ".bin" || ending == ".pt" || ending == ".pth" ||
+        ending == ".gguf" || name.starts_with("."))
+      continue;
+    fs::copy_file(entry.path(), to / name, error);
+    if (error) return Error::Io((to / name).string(), ": cannot be written: ", error.message());
+  }
+  if (error) return Error::Io(from.string(), ": cannot be listed: ", error.message());
+  return {};
+}
+
+class FolderWriter {
+ public:
+  FolderWriter(const SafetensorsModel& model, const std::string& path, const QuantizePlan& plan,
+               const WriteOptions& options, ThreadPool& pool)
+      : model_(model), path_(path), plan_(plan), options_(options), pool_(pool) {}
+
+  Status Write(const fs::path& folder) {
+    std::vector<TensorSpec> specs;
+    for (const PlannedTensor& tensor : plan_.tensors) Specs(tensor, &specs);
+    return WriteSafetensors(folder / "model.safetensors", specs, {{"format", "pt"}},
+                            [&](const TensorSpec& spec, const TensorSink& sink) { return Fill(spec, sink); });
+  }
+
+ private:
+  bool IsReplaced(const std::string& name) const {
+    return options_.parts && options_.parts->floats.contains(name);
+  }
+
+  void Specs(const PlannedTensor& tensor, std::vector<TensorSpec>* out) {
+    const auto add = [&](const std::string& name, DType dtype, Shape shape) {
+      owners_[name] = &tensor;
+      out->push_back({name, dtype, std::move(shape)});
+    };
+    const Target& t = tensor.target;
+    if (t.kind == Target::Kind::kKeep && !IsReplaced(tensor.name))
+      return add(tensor.name, tensor.dtype, tensor.shape);
+    if (t.kind == Target::Kind::kKeep || options_.dequantized)
+      return add(tensor.name, DType::kF32, tensor.shape);
+    if (t.kind == Target::Kind::kStored) return add(tensor.name, t.dtype, tensor.shape);
+    const int64_t rows = tensor.rows(), cols = tensor.cols(), groups = t.group > 0 ? cols / t.group : 1;
+    add(tensor.name + "_packed", DType::kI32, {rows, cols * t.bits / 32});
+    add(tensor.name + "_scale", DType::kBf16, {rows, groups});
+    if (!t.symmetric) add(tensor.name + "_zero_point", DType::kI32, {(rows * t.bits + 31) / 32, groups});
+    add(tensor.name + "_shape", DType::kI64, {2});
+  }
+
+  Status Fill(const TensorSpec& spec, const TensorSink& sink) {
+    const PlannedTensor& tensor = *owners_.at(spec.name);
+    const TensorRecord& record = *model_.Find(tensor.name);
+    if (options_.progress && spec.name.starts_with(tensor.name) && tensor.name != last_) {
+      done_ += tensor.bytes_before();
+      last_ = tensor.name;
+      CELER_RETURN_IF_ERROR(options_.progress(done_, plan_.bytes_before()));
+    }
+    if (IsReplaced(tensor.name))
+      return sink(std::as_bytes(std::span(options_.parts->floats.find(tensor.name)->second)));
+    if (tensor.target.kind == Target::Kind::kKeep) {
+      CELER_RETURN_IF_ERROR(sink(record.bytes));
+      model_.DropPages(record);
+      return {};
+    }
+    if (tensor.target.kind == Target::Kind::kStored) return Convert(tensor, record, sink);
+    CELER_ASSIGN(const IntTensor* ints, Ints(tensor, record));
+    if (options_.dequantized) return Dequantized(*ints, sink);
+    if (spec.name.ends_with("_packed")) return sink(std::as_bytes(std::span(ints->words())));
+    if (spec.name.ends_with("_scale")) return sink(std::as_bytes(std::span(ints->scales())));
+    if (spec.name.ends_with("_zero_point"))
+      return sink(std::as_bytes(std::span<const int32_t>(ints->PackedZeros())));
+    const int64_t shape[] = {tensor.rows(), tensor.cols()};
+    return sink(std::as_bytes(std::span(shape)));
+  }
+
+  // From calibration, or rounded now; the four tensors of a weight follow each other.
+  Result<const IntTensor*> Ints(const PlannedTensor& tensor, const TensorRecord& record) {
+    if (options_.parts)
+      if (const auto it = options_.parts->ints.find(tensor.name); it != options_.parts->ints.end())
+        return &it->second;
+    if (rounded_name_ == tensor.name) return &rounded_;
+    const int64_t rows = tensor.rows(), cols = tensor.cols();
+    std::vector<float> values(static_cast<size_t>(rows * cols)), importance;
+    CELER_RETURN_IF_ERROR(ReadRows(record, path_, 0, rows, values.data(), pool_));
+    if (options_.importance) {
+      CELER_ASSIGN(importance, options_.importance->For(tensor.name, 0, 1, cols));
+    }
+    rounded_ = RoundToNearest(values.data(), rows, cols, tensor.target,
+                              importance.empty() ? nullptr : importance.data(),
+                              importance.empty() ? 0 : kGridCandidates, pool_);
+    rounded_name_ = tensor.name;
+    model_.DropPages(record);
+    return &rounded_;
+  }
+
+  Status Dequantized(const IntTensor& ints, const TensorSink& sink) {
+    std::vector<float> row(static_cast<size_t>(ints.cols()));
+    for (int64_t r = 0; r < ints.rows(); ++r) {
+      ints.DecodeRow(r, row.data());
+      CELER_RETURN_IF_ERROR(sink(std::as_bytes(std::span(row))));
+    }
+    return {};
+  }
+
+  // To f32, f16 or bf16.
+  Status Convert(const PlannedTensor& tensor, const TensorRecord& record, const TensorSink& sink) {
+    const int64_t cols = tensor.cols();
+    std::vector<float> row(static_cast<size_t>(cols));
+    const DType to = options_.dequantized ? DType::kF32 : tensor.target.dtype;
+    std::vector<std::byte> out(static_cast<size_t>(*BytesFor(to, cols)));
+    std::vector<std::byte> rounded(static_cast<size_t>(*BytesFor(tensor.target.dtype, cols)));
+    for (int64_t r = 0; r < tensor.rows(); ++r) {
+      CELER_RETURN_IF_ERROR(ReadRows(record, path_, r, r + 1, row.data(), pool_));
+      EncodeRow(tensor.target.dtype, row.data(), cols, rounded.data());
+      if (options_.dequantized) DecodeRow(tensor.target.dtype, rounded.data(), cols, row.data());
+      EncodeRow(to, row.data(), cols, out.data());
+      CELER_RETURN_IF_ERROR(sink(out));
+    }
+    return {};
+  }
+
+  const SafetensorsModel& model_;
+  std::string path_;
+  const QuantizePlan& plan_;
+  const WriteOptions& options_;
+  ThreadPool& pool_;
+  std::map<std::string, const PlannedTensor*> owners_;  // of each tensor that is written
+  IntTensor rounded_;
+  std::string rounded_name_, last_;
+  int64_t done_ = 0;
+};
+
+// A folder that is removed again unless it gets its name.
+class PartialFolder {
+ public:
+  explicit PartialFolder(fs::path target)
+      : target_(std::move(target)), path_(target_.string() + ".partial-" + std::to_string(getpid())) {}
+  ~PartialFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove_all(path_, ignored);
+  }
+  PartialFolder(const PartialFolder&) = delete;
+  PartialFolder& operator=(const PartialFolder&) = delete;
+
+  const fs::path& path() const { return path_; }
+  Status Make() {
+    std::error_code error;
+    fs::remove_all(path_, error);
+    fs::create_directories(path_, error);
+    return error ? Status(Error::Io(path_.string(), ": cannot be made: ", error.message())) : Status();
+  }
+  Status Commit() {
+    std::error_code error;
+    fs::rename(path_, target_, error);
+    if (error) return Error::Io(target_.string(), ": cannot be put in its place: ", error.message());
+    path_.clear();
+    return {};
+  }
+
+ private:
+  fs::path target_, path_;
+};
+
+}  // namespace
+
+Status WriteQuantizedHf(const fs::path& model, const QuantizePlan& plan, const fs::path& out,
+                        const WriteOptions& options, ThreadPool& pool) {
+  for (const PlannedTensor& tensor : plan.tensors)
+    if (tensor.target.kind == Target::Kind::kStored && IsBlockQuantized(tensor.target.dtype))
+      return Error::Invalid("'", tensor.name, "' as ", Name(tensor.target.dtype),
+                            ": only a GGUF file holds such blocks; take int4 or int8 for a folder");
+  CELER_ASSIGN(const SafetensorsModel source, SafetensorsModel::Open(model));
+  CELER_ASSIGN(const nlohmann::json parsed, ReadJsonFile(model / "config.json"));
+  Json config = Json(parsed);
+  const bool tied = config.value("tie_word_embeddings", false);
+  if (plan.has_ints() && !options.dequantized) config["quantization_config"] = ConfigJson(plan, tied);
+  CELER_RETURN_IF_ERROR(CheckFreeSpace(out, plan.bytes_after(), kNoSpace));
+  PartialFolder folder(out);
+  CELER_RETURN_IF_ERROR(folder.Make());
+  CELER_RETURN_IF_ERROR(CopyRest(model, folder.path()));
+  CELER_RETURN_IF_ERROR(WriteText(folder.path() / "config.json", JsonText(config, 2) + "\n"));
+  CELER_RETURN_IF_ERROR(FolderWriter(source, model.string(), plan, options, pool).Write(folder.path()));
+  return folder.Commit();
+}
+
+}  // namespace celer

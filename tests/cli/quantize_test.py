@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""celer quantize from the outside: files that run, sentences for bad input, and nothing half-written."""
+import json
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+
+CELER = sys.argv[1]
+SHAPE = ["--layers", "2", "--hidden", "64", "--intermediate", "128", "--vocab", "300", "--heads", "4",
+         "--kv-heads", "2", "--head-dim", "16"]
+failures = []
+
+
+def celer(*args, code=0):
+    done = subprocess.run([CELER, *map(str, args)], capture_output=True, text=True, timeout=600)
+    if done.returncode != code:
+        failures.append(f"celer {' '.join(map(str, args))}: exit code {done.returncode}, expected {code}: {done.stderr}")
+    return done
+
+
+def check(condition, what):
+    if not condition:
+        failures.append(what)
+
+
+def tensors_of(folder):
+    with open(folder / "model.safetensors", "rb") as file:
+        size = struct.unpack("<Q", file.read(8))[0]
+        return json.loads(file.read(size))
+
+
+def decompress_with_package(folder):
+    """The rounded weights as the compressed-tensors package gives them, or None without it."""
+    try:
+        import torch
+        from compressed_tensors.compressors import unpack_from_int32
+        from safetensors.torch import load_file
+    except ImportError as error:
+        print(f"not compared with compressed-tensors: {error}")
+        return None
+    stored, out = load_file(folder / "model.safetensors"), {}
+    for name in [n for n in stored if n.endswith(".weight_packed")]:
+        base = name[: -len("_packed")]
+        shape = torch.Size(stored[base + "_shape"].tolist())
+        scale = stored[base + "_scale"].float()
+        values = unpack_from_int32(stored[name], 4, shape).float()
+        zeros = unpack_from_int32(stored[base + "_zero_point"], 4, torch.Size([shape[0], scale.shape[1]]),
+                                  packed_dim=0).float()
+        group = shape[1] // scale.shape[1]
+        spread = lambda t: t.repeat_interleave(group, dim=1)
+        out[base] = (values - spread(zeros)) * spread(scale)
+    return out
+
+
+def run_bad(args):
+    done = subprocess.run([CELER, "quantize", *map(str, args)], capture_output=True, text=True, timeout=600)
+    check(done.returncode not in (0, 139, 134), f"quantize {args}: exit code {done.returncode}")
+    check(done.stderr.startswith("error:"), f"quantize {args}: {done.stderr}")
+    return done.stderr
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        tmp = pathlib.Path(name)
+        text = tmp / "text.txt"
+        text.write_text("".join(f"{i} is a number, and so is {i * i}. " for i in range(400)))
+        gguf, folder = tmp / "m.gguf", tmp / "hf"
+        celer("synth", "llama-3.2-1b", "--weights", "f32", "-o", gguf, *SHAPE)
+        celer("synth", "llama-3.2-1b", "--weights", "f32", "-o", folder, *SHAPE)
+        few = ["--samples", "4", "--window", "64"]
+
+        # GGUF: a plan, an importance matrix, a file that runs.
+        plan = celer("quantize", gguf, "--explain", "--weights", "q4_0").stdout
+        check("q4_0" in plan and "as it is" in plan, f"--explain: {plan}")
+        celer("quantize", gguf, "--imatrix-out", tmp / "i.gguf", "--calibration", text, *few)
+        celer("quantize", gguf, "--imatrix-out", tmp / "i.dat", "--calibration", text, *few)
+        for imatrix in ("i.gguf", "i.dat"):
+            celer("quantize", gguf, "-o", tmp / "q.gguf", "--weights", "q4_1", "--imatrix", tmp / imatrix, "--force")
+        celer("ppl", tmp / "q.gguf", text, "--window", "64", "--chunks", "1")
+        celer("quantize", gguf, "-o", tmp / "awq.gguf", "--weights", "q4_0", "--method", "awq", "--calibration", text, *few)
+        celer("ppl", tmp / "awq.gguf", text, "--window", "64", "--chunks", "1")
+        said = celer("inspect", tmp / "q.gguf").stdout
+        check("q4_1" in said.lower(), f"inspect: {said}")
+
+        # A folder in the layout of compressed-tensors.
+        for method in ("rtn", "gptq", "awq"):
+            extra = ["--calibration", text, "--tokenizer", gguf, *few] if method != "rtn" else []
+            celer("quantize", folder, "-o", tmp / method, "--weights", "int4-g32", "--method", method, *extra)
+            config = json.loads((tmp / method / "config.json").read_text())["quantization_config"]
+            check(config["format"] == "pack-quantized" and "lm_head" in config["ignore"], f"config: {config}")
+            names = tensors_of(tmp / method)
+            check(names["model.layers.0.mlp.up_proj.weight_packed"]["shape"] == [128, 8], f"tensors: {list(names)}")
+        celer("quantize", folder, "-o", tmp / "f", "--weights", "int4-g32", "--dequantized")
+        celer("ppl", tmp / "f", text, "--window", "64", "--chunks", "1", "--tokenizer", gguf)
+        package = decompress_with_package(tmp / "rtn")
+        if package:
+            from safetensors.torch import load_file
+            ours = load_file(tmp / "f" / "model.safetensors")
+            for tensor, values in package.items():
+                check(bool((ours[tensor] == values).all()), f"{tensor}: the package decodes it differently")
+
+        # Bad input: one sentence, and nothing new on the disk.
+        short = tmp / "short.txt"
+        short.write_text("too short")
+        before = sorted(p.name for p in tmp.iterdir())
+        out = tmp / "bad.gguf"
+        for args, words in (
+                ([gguf, "-o", out, "--weights", "q9"], "no format"),
+                ([gguf, "-o", out, "--weights", "int4-g32"], "GGUF"),
+                ([gguf, "-o", tmp / "bad", "--weights", "q4_0"], ".gguf"),
+                ([folder, "-o", out], "folder"),
+                ([gguf, "-o", gguf], "the model itself"),
+                ([gguf, "-o", tmp / "q.gguf"], "--force"),
+                ([gguf, "-o", out, "--tensor", "nothing=q8_0"], "fits no tensor"),
+                ([gguf, "-o", out, "--tensor", "oops"], "PATTERN=FORMAT"),
+                ([gguf, "-o", out, "--method", "magic"], "gptq"),
+                ([gguf, "-o", out, "--imatrix", text], "imatrix"),
+                ([gguf, "-o", out, "--method", "awq", "--calibration", short], "longer text"),
+                ([folder, "-o", tmp / "bad", "--weights", "int4-g128"], "128"),
+                ([folder, "-o", tmp / "bad", "--weights", "q4_0"], "GGUF"),
+                ([gguf], "-o OUT")):
+            said = run_bad(args)
+            check(words in said and said.count("\n") <= 4, f"quantize {args}: {said}")
+        check(sorted(p.name for p in tmp.iterdir()) == before, "a failed run left something behind")
+    for failure in failures:
+        print(failure)
+    print("quantize: " + (f"{len(failures)} failures" if failures else "ok"))
+    return 1 if failures else 0
+
+
+sys.exit(main())
