@@ -21,6 +21,8 @@ struct Flags {
   std::vector<std::string> models = {"llama-2-7b"}, weights = {"bf16", "int8", "int4-g128"};
   std::vector<int64_t> prompts = {8}, batches = {1};
   int64_t tokens = 128, chunk = 512;
+  int64_t mixed_chunk = -1;  // -1: chunk
+  bool deterministic = false, ops = false;
   int repeat = 5;
   double bandwidth = 4390;  // GB/s
   std::string device = "cuda", launch = Name(celer::EngineOptions().launch);
@@ -30,6 +32,7 @@ struct Flags {
 struct Timing {
   double prefill_seconds = 0;
   double decode_seconds = 0;  // per token
+  double all_seconds = 0;     // from the first prompt to the last token
 };
 
 celer::Result<Timing> RunOnce(celer::Engine& engine, int64_t prompt, int64_t batch, int64_t tokens,
@@ -67,12 +70,41 @@ celer::Result<Timing> RunOnce(celer::Engine& engine, int64_t prompt, int64_t bat
   }
   const auto seconds = [](auto d) { return std::chrono::duration<double>(d).count(); };
   return Timing{seconds(first - start),
-                counted > 0 ? seconds(last - first) / static_cast<double>(counted) : 0};
+                counted > 0 ? seconds(last - first) / static_cast<double>(counted) : 0,
+                seconds(Clock::now() - start)};
+}
+
+// Where the time of a decode step goes, operators timed one by one.
+celer::Status ShowOperators(celer::Engine& engine, int64_t prompt, int64_t batch, const Flags& flags) {
+  constexpr int kSteps = 8;
+  std::set<int64_t> begun;
+  std::vector<int64_t> all;
+  for (int64_t b = 0; b < batch; ++b) {
+    celer::Request request;
+    for (int64_t i = 0; i < prompt; ++i)
+      request.prompt.push_back(static_cast<int32_t>((i * 7919 + b * 104729 + 13) % engine.info().vocab));
+    request.max_tokens = flags.tokens;
+    CELER_ASSIGN(const int64_t id, engine.Submit(std::move(request)));
+    all.push_back(id);
+  }
+  while (static_cast<int64_t>(begun.size()) < batch && engine.HasWork())
+    for (const celer::TokenEvent& event : engine.Step()) begun.insert(event.request);
+  engine.StartProfile();
+  for (int i = 0; i < kSteps; ++i) engine.Step();
+  engine.StopProfile();
+  for (const int64_t id : all) engine.Cancel(id);
+  while (engine.HasWork()) engine.Step();
+  std::string line;
+  for (const celer::OperatorTime& op : engine.Profile())
+    line += fmt::format("  {} {:.3f}", op.name, op.seconds * 1e3 / kSteps);
+  fmt::print(" ms of a step:{}\n", line);
+  return {};
 }
 
 int Bench(const Flags& flags) {
-  fmt::print("{:14} {:10} {:>6} {:>6} {:>6} {:>11} {:>11} {:>8} {:>10} {:>7}\n", "model", "weights", "batch",
-             "prompt", "new", "prefill t/s", "decode t/s", "ms/step", "limit t/s", "ratio");
+  fmt::print("{:14} {:10} {:>6} {:>6} {:>6} {:>11} {:>11} {:>8} {:>10} {:>7} {:>9}\n", "model", "weights",
+             "batch", "prompt", "new", "prefill t/s", "decode t/s", "ms/step", "limit t/s", "ratio",
+             "all t/s");
   for (const std::string& model : flags.models)
     for (const std::string& weights : flags.weights) {
       const int64_t longest = *std::max_element(flags.prompts.begin(), flags.prompts.end());
@@ -86,13 +118,17 @@ int Bench(const Flags& flags) {
           fmt::print(stderr, "error: {}\n", failed->message());
           return 1;
         }
-      const celer::EngineOptions options{.model = "random:" + model,
-                                         .weights = *format,
-                                         .device = *device,
-                                         .launch = *launch,
-                                         .context = (longest + flags.tokens + 32) / 16 * 16,
-                                         .chunk = flags.chunk,
-                                         .sequences = most};
+      const celer::EngineOptions options{
+          .model = "random:" + model,
+          .weights = *format,
+          .device = *device,
+          .launch = *launch,
+          .context = (longest + flags.tokens + 32) / 16 * 16,
+          .chunk = flags.chunk,
+          .mixed_chunk = flags.mixed_chunk < 0 ? flags.chunk : flags.mixed_chunk,
+          .sequences = most,
+          .prefix_cache = false,
+          .deterministic = flags.deterministic};
       const auto loading = Clock::now();
       auto engine = celer::Engine::Load(options);
       if (!engine) {
@@ -120,21 +156,25 @@ int Bench(const Flags& flags) {
             return values[values.size() / 2];
           };
           const double prefill = median(&Timing::prefill_seconds), decode = median(&Timing::decode_seconds);
-          if (flags.tokens > 1 && decode == 0) {
+          if (flags.tokens > 1 && decode == 0)
             fmt::print(stderr,
                        "{} sequences of {}: the first one ended before the last began, so no step had all of "
                        "them; ask for more than {} --tokens or a larger --chunk\n",
                        batch, prompt, flags.tokens);
-            continue;
-          }
           const double steps = static_cast<double>(flags.tokens - 1), width = static_cast<double>(batch);
           const double bytes =
               static_cast<double>(info.weight_bytes) + width * static_cast<double>(info.kv_bytes_per_token) *
                                                            (static_cast<double>(prompt) + steps / 2);
           const double limit = width * flags.bandwidth * 1e9 / bytes, speed = decode > 0 ? 1 / decode : 0;
-          fmt::print("{:14} {:10} {:6} {:6} {:6} {:11.0f} {:11.1f} {:8.3f} {:10.1f} {:7.3f}\n", model,
+          fmt::print("{:14} {:10} {:6} {:6} {:6} {:11.0f} {:11.1f} {:8.3f} {:10.1f} {:7.3f} {:9.1f}\n", model,
                      weights, batch, prompt, flags.tokens, width * static_cast<double>(prompt) / prefill,
-                     speed, decode * width * 1e3, limit, speed / limit);
+                     speed, decode * width * 1e3, limit, speed / limit,
+                     width * static_cast<double>(flags.tokens) / median(&Timing::all_seconds));
+          if (flags.ops)
+            if (const celer::Status shown = ShowOperators(**engine, prompt, batch, flags); !shown) {
+              fmt::print(stderr, "error: {}\n", shown.error().message());
+              return 1;
+            }
           std::fflush(stdout);
         }
     }
@@ -152,6 +192,10 @@ int main(int argc, char** argv) {
   app.add_option("--batch", flags.batches, "sequences at once")->delimiter(',');
   app.add_option("--tokens", flags.tokens, "new tokens per sequence");
   app.add_option("--chunk", flags.chunk, "tokens of one step at most");
+  app.add_flag("--deterministic", flags.deterministic, "results that do not depend on the batch");
+  app.add_flag("--ops", flags.ops, "the time of each operator of a decode step");
+  app.add_option("--mixed-chunk", flags.mixed_chunk,
+                 "tokens of a step in which others wait for their next one; 0: what the limits model says");
   app.add_option("--repeat", flags.repeat, "runs; the median counts");
   app.add_option("--bandwidth", flags.bandwidth,
                  "GB/s that the limit is made of, as `celer probe` measured it");

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <bit>
 #include <map>
 
 #include "graph/operator_table.h"
@@ -23,13 +24,19 @@ std::string KeyOf(const Node& node) {
     attributes[name] = std::visit(
         [](const auto& v) -> std::string {
           using T = std::decay_t<decltype(v)>;
-          if constexpr (std::is_same_v<T, int64_t> || std::is_same_v<T, float>)
-            return fmt::format("{}", v);
+          if constexpr (std::is_same_v<T, int64_t>)
+            return std::to_string(v);
+          else if constexpr (std::is_same_v<T, float>)
+            return std::to_string(std::bit_cast<uint32_t>(v));
           else if constexpr (std::is_same_v<T, std::string>)
             return fmt::format("{}:{}", v.size(), v);
-          else if constexpr (std::is_same_v<T, std::vector<int64_t>> || std::is_same_v<T, std::vector<float>>)
+          else if constexpr (std::is_same_v<T, std::vector<int64_t>>)
             return fmt::format("[{}]", fmt::join(v, ","));
-          else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+          else if constexpr (std::is_same_v<T, std::vector<float>>) {
+            std::string list;
+            for (const float item : v) list += std::to_string(std::bit_cast<uint32_t>(item)) + ",";
+            return list;
+          } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
             std::string list;
             for (const std::string& item : v) list += fmt::format("{}:{},", item.size(), item);
             return list;
@@ -54,13 +61,13 @@ Result<int> MergeEqual(Rewriter& r, const std::function<void(std::string)>& expl
     if (key.empty()) continue;
     const auto [it, fresh] = first.emplace(key, n);
     if (fresh) continue;
-    const Node node = r.node(n);
+    const ValueId same = r.node(n).outputs[0];
     bool output = false;
-    for (const ValueId id : graph.outputs) output |= id == node.outputs[0];
+    for (const ValueId id : graph.outputs) output |= id == same;
     if (output) continue;  // it keeps its name
-    r.Replace(node.outputs[0], r.node(it->second).outputs[0]);
+    explain(r.node(n).Label() + " is the same as " + r.node(it->second).Label());
+    r.Replace(same, r.node(it->second).outputs[0]);
     r.Remove(r.node(n));
-    explain(node.Label() + " is the same as " + r.node(it->second).Label());
     ++changes;
   }
   return changes;
