@@ -88,9 +88,17 @@ class Connection : public std::enable_shared_from_this<Connection> {
       return Failed("broken", error);
     ReadSome();
   }
+  // Beast's own reading would go on until the message is complete: pieces are to be seen when they come.
   void OnRead(ErrorCode error, size_t bytes) {
     answered_ |= bytes > 0;
-    if (error) return Failed("broken", error);
+    buffer_.commit(bytes);
+    if (error == asio::error::eof && parser_->got_some()) {
+      error = {};
+      parser_->put_eof(error);
+    }
+    while (!error && buffer_.size() > 0 && !parser_->is_done())
+      buffer_.consume(parser_->put(buffer_.data(), error));
+    if (error && error != http::error::need_more) return Failed("broken", error);
     if (parser_->is_header_done()) {
       if (!told_head_) {
         told_head_ = true;
@@ -190,8 +198,9 @@ class ConnectionOf : public Connection {
     asio::async_write(*stream_, from, [self = Self()](ErrorCode error, size_t) { self->OnWritten(error); });
   }
   void ReadSome() override {
-    http::async_read_some(*stream_, buffer_, *parser_,
-                          [self = Self()](ErrorCode error, size_t bytes) { self->OnRead(error, bytes); });
+    constexpr size_t kMost = 16 << 10;
+    stream_->async_read_some(buffer_.prepare(kMost),
+                             [self = Self()](ErrorCode error, size_t bytes) { self->OnRead(error, bytes); });
   }
 
   std::unique_ptr<Stream> stream_;

@@ -11,6 +11,7 @@ import socketserver
 import subprocess
 import sys
 import threading
+import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "server"))
@@ -184,6 +185,8 @@ class Rude(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.piece(b": hello\n\n")
         for text in ("a", "b"):
+            if turn == "slow":
+                time.sleep(1)
             self.piece(b"data: " + json.dumps({"choices": [{"text": text, "finish_reason": None}]}).encode() + b"\n\n")
         if turn == "error":
             self.piece(b'data: {"error": {"message": "it broke"}}\n\n')
@@ -192,7 +195,7 @@ class Rude(http.server.BaseHTTPRequestHandler):
         if turn == "cut":
             self.close_connection = True
             return None
-        if turn in ("good", "good and close"):
+        if turn in ("good", "slow", "good and close"):
             self.piece(b'data: {"choices": [{"text": "c", "finish_reason": "length"}]}\n\n')
         if turn != "unfinished":
             self.piece(b"data: [DONE]\n\n")
@@ -240,6 +243,11 @@ class Misbehaving(unittest.TestCase):
         self.assertEqual(first["in the stream"], "it broke")
         # Nobody counted the tokens: each piece is one.
         self.assertEqual((result["output_tokens"], result["counted_by_server"]), (6, 0))
+
+    def test_pieces_are_seen_when_they_come(self):
+        result = self.play(["slow"])[1]
+        self.assertEqual(result["done"], 1)
+        self.assertGreater(result["inter_token_s"]["max"], 0)  # not all together at the end
 
     def test_a_connection_that_was_closed_is_opened_again(self):
         code, result = self.play(["good and close", "good and close", "good"])
