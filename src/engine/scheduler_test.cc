@@ -84,7 +84,7 @@ TEST(Scheduler, ManyPromptsGetTheirShareOfAStep) {
   for (One* one : {&a, &b, &c}) scheduler.Add(one->sequence);
   int64_t tokens = 0;
   for (const Scheduled& part : scheduler.Schedule().now) tokens += part.tokens;
-  EXPECT_EQ(tokens, 64 * 2 / 3) << "two more prompts than the one that may wait, beside one that decodes";
+  EXPECT_EQ(tokens, 64 * 8 / 9) << "two more prompts than the one that may wait, beside one that decodes";
 }
 
 TEST(Scheduler, LowerPriorityNumbersGoFirstAndEveryoneIsServedInTheEnd) {
