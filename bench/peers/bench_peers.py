@@ -37,6 +37,10 @@ def prefill(weights, prompt=256, **more):
     return {"model": weights, "phase": "prefill", "prompt": prompt, "batch": 1, **more}
 
 
+def requests(model, batch, prompt, tokens):
+    return {"model": model, "phase": "requests", "prompt": prompt, "batch": batch, "tokens": tokens}
+
+
 # Models are the weights of a synthetic file, or a name that `celer pull` knows.
 ROWS = {
     "decode-q8_0": ("decode Q8_0, 1.1B", decode("q8_0")),
@@ -51,6 +55,8 @@ ROWS = {
     "prefill-bf16": ("prefill 256 BF16, 1.1B", prefill("bf16", peer_once=True)),
     "batch8-q8_0": ("decode 8 sequences Q8_0, 1.1B", decode("q8_0", batch=8, tokens=16)),
     "smollm2-decode": ("decode SmolLM2-135M Q4_1", decode("smollm2", tokens=128)),
+    "smollm2-decode16": ("decode 16 sequences SmolLM2", decode("smollm2", batch=16, tokens=64)),
+    "smollm2-requests16": ("16 requests at once, 128 in, 64 out, SmolLM2", requests("smollm2", 16, 128, 64)),
     "smollm2-start": ("start to first token, SmolLM2", {"model": "smollm2", "phase": "start"}),
 }
 
@@ -169,6 +175,8 @@ class Row:
             self.celer.append(first_byte_seconds([args.celer, "run", self.model, TEXT, "--raw", "-n", "1", "--temperature",
                                                   "0", "--threads", args.threads, "-q"]))
             return
+        if work["phase"] == "requests":
+            return self.run_requests()
         what = (["--prompt", work["prompt"], "--tokens", 0] if work["phase"] == "prefill" else
                 ["--prompt", 0, "--depth", work["depth"], "--tokens", work["tokens"]])
         out = json.loads(run([args.celer, "bench", self.model, *what, "--batch", work["batch"], "--repeat", args.repeat,
@@ -177,6 +185,17 @@ class Row:
         self.celer += result["seconds"]
         self.tokens, self.limit_s, self.bound_by = result["tokens"], result["limit_s"], result["bound_by"]
         self.bench = out
+
+    def run_requests(self):
+        """All come at once; from the first submission to the last token."""
+        work, args = self.work, self.args
+        for _ in range(args.repeat):
+            out = json.loads(run([args.celer, "bench", self.model, "--serve-poisson", "1e9", "--requests", work["batch"],
+                                  "--prompt-tokens", work["prompt"], "--output-tokens", work["tokens"], "--threads",
+                                  args.threads, "--device", "cpu", "--json"]))
+            result = out["result"]
+            self.celer.append(result["seconds"])
+            self.tokens, self.limit_s, self.bound_by = result["output_tokens"], result["limit_s"], "mixed"
 
     def run_peer(self, flash):
         work, args = self.work, self.args
@@ -187,8 +206,9 @@ class Row:
             return
         once = work.get("peer_once", False)
         repeat, warmup = (1, 0) if once else (args.repeat, 1)
-        what = (["prefill", work["prompt"], work["batch"]] if work["phase"] == "prefill" else
-                ["decode", work["depth"], work["batch"], work["tokens"]])
+        what = {"prefill": ["prefill", work.get("prompt"), work["batch"]],
+                "requests": ["requests", work.get("prompt"), work["batch"], work.get("tokens")],
+                "decode": ["decode", work.get("depth"), work["batch"], work.get("tokens")]}[work["phase"]]
         out = json.loads(run([*head, *what, repeat, warmup]))
         samples += out["seconds"]
         self.buffers = [" ".join(line.split()) for line in out["buffers"]]
@@ -276,7 +296,7 @@ def main():
     args = parse()
     if args.list:
         for key, (title, _) in ROWS.items():
-            print(f"{key:<16}{title}")
+            print(f"{key:<20}{title}")
         return
     if not args.celer.exists():
         stop(f"{args.celer} is missing; run make build, or give --celer")

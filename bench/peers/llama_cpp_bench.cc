@@ -3,8 +3,9 @@
 //
 //   llama_cpp_bench MODEL.gguf THREADS FLASH prefill PROMPT BATCH REPEAT WARMUP
 //   llama_cpp_bench MODEL.gguf THREADS FLASH decode DEPTH BATCH TOKENS REPEAT WARMUP
-//   llama_cpp_bench MODEL.gguf THREADS FLASH first TEXT      prints the first token's text as soon as it is
-//   known
+//   llama_cpp_bench MODEL.gguf THREADS FLASH requests PROMPT BATCH TOKENS REPEAT WARMUP    answers with
+//   prompts llama_cpp_bench MODEL.gguf THREADS FLASH first TEXT      prints the first token's text as soon as
+//   it is known
 //
 // FLASH is 0, 1 or auto. bench_peers.py compiles this against the library that it built, and reads the one
 // JSON object.
@@ -110,6 +111,13 @@ class Peer {
     Run();
   }
 
+  // Requests that come at once: their prompts, then answers of `tokens`, the first of which the prompts give.
+  // The token that follows a prompt is a random one, to which the speed is all the same.
+  void Requests(int64_t prompt, int64_t tokens) {
+    Prefill(0, prompt);
+    Decode(prompt, tokens - 1);
+  }
+
   void Forget(int64_t from) {
     for (int s = 0; s < sequences_; ++s)
       llama_memory_seq_rm(llama_get_memory(context_), s, static_cast<llama_pos>(from), -1);
@@ -207,6 +215,16 @@ int main(int argc, char** argv) {
       peer.Forget(0);
     }
     Print(seconds, prompt * batch);
+  } else if (mode == "requests" && argc == 10) {
+    const int64_t prompt = Number(argv[5], 1), batch = Number(argv[6], 1), tokens = Number(argv[7], 1),
+                  repeat = Number(argv[8], 1), warmup = Number(argv[9], 0);
+    Peer peer(path, threads, flash, prompt + tokens + 1, static_cast<int>(batch));
+    for (int64_t i = -warmup; i < repeat; ++i) {
+      const double took = timed([&] { peer.Requests(prompt, tokens); });
+      if (i >= 0) seconds.push_back(took);
+      peer.Forget(0);
+    }
+    Print(seconds, tokens * batch);
   } else if (mode == "decode" && argc == 10) {
     const int64_t depth = Number(argv[5], 0), batch = Number(argv[6], 1), tokens = Number(argv[7], 1),
                   repeat = Number(argv[8], 1), warmup = Number(argv[9], 0);

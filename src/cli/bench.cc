@@ -12,6 +12,7 @@
 #include "cli/bench_report.h"
 #include "cli/bench_sample.h"
 #include "cli/bench_serve.h"
+#include "cli/bench_server.h"
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/engine_flags.h"
@@ -32,6 +33,7 @@ struct Flags {
   std::string tokens, repeat;
   bool ops = false, json = false, sample = false;
   ServeFlags serve;
+  ServerFlags server;
 };
 
 constexpr int64_t kMaxTokens = int64_t{1} << 24;
@@ -174,6 +176,57 @@ Result<int> RunServing(const Flags& flags) {
   return Print(flags, report, ServeHtml, ServeJson, ServeText);
 }
 
+#if CELER_WITH_TEXT
+Result<int> RunOnServer(const Flags& flags) {
+  CELER_RETURN_IF_ERROR(CheckWritable(flags.html));
+  const StatusLine line;
+  CELER_ASSIGN(const ServerReport report, RunServer(flags.server, flags.serve, flags.model,
+                                                    [&](const std::string& text) { line.Show(text); }));
+  CELER_ASSIGN(const int code, Print(flags, report, ServerHtml, ServerJson, ServerText));
+  return report.metrics.done > 0 ? code : kFailed;
+}
+#endif
+
+// A flag that was given without an effect on what is measured, as a sentence.
+Status CheckFlags(const CLI::App& app, const Flags& flags) {
+  const auto given = [&](std::string_view name) {
+    const CLI::Option* option = app.get_option_no_throw(std::string(name));
+    return option != nullptr && option->count() > 0;
+  };
+  // What is measured instead of a model here knows few of the flags.
+  constexpr std::string_view kOfLadder[] = {"--ladder", "--device", "--repeat", "--json", "--html"};
+  constexpr std::string_view kOfSample[] = {"--sample", "--repeat", "--json"};
+  std::span<const std::string_view> known;
+  if (flags.sample) known = kOfSample;
+  if (!flags.ladder.empty()) known = kOfLadder;
+#if CELER_WITH_TEXT
+  if (flags.server.wanted()) known = FlagsOfServer();
+  const char* what = flags.server.wanted() ? "--server" : flags.sample ? "--sample" : "--ladder";
+#else
+  const char* what = flags.sample ? "--sample" : "--ladder";
+#endif
+  if (!known.empty()) {
+    for (const CLI::Option* option : app.get_options())
+      if (option->count() > 0 && std::find(known.begin(), known.end(), option->get_name()) == known.end())
+        return Error::Invalid(option->get_name(), " has no effect with ", what, "; leave it out");
+    return {};
+  }
+#if CELER_WITH_TEXT
+  for (const std::string_view name : ServerOnlyFlags())
+    if (given(name)) return Error::Invalid(name, " needs --server URL");
+#endif
+  // And which of MODEL's belong to one of its two measurements alone.
+  constexpr std::string_view kNotOfServe[] = {"--prompt", "--depth",  "--batch",
+                                              "--tokens", "--repeat", "--ops"};
+  const bool serve = flags.serve.wanted();
+  for (const std::string_view name :
+       serve ? std::span<const std::string_view>(kNotOfServe) : ServeOnlyFlags())
+    if (given(name))
+      return Error::Invalid(name, serve ? " has no effect when a trace is served; leave it out"
+                                        : " needs --serve-trace or --serve-poisson");
+  return {};
+}
+
 }  // namespace
 
 int BenchCommand(const std::vector<std::string>& args) {
@@ -208,40 +261,27 @@ int BenchCommand(const std::vector<std::string>& args) {
   app.add_flag("--json", flags.json, "one JSON object with every sample");
   app.add_option("--html", flags.html, "write a self-contained page with bars against the limits");
   AddServeFlags(app, &flags.serve);
+#if CELER_WITH_TEXT
+  AddServerFlags(app, &flags.server);
+#endif
   app.footer(
       "Every combination of the lists is measured, with random token ids through the same engine as celer "
       "run. Lengths "
       "may be written 4k. The limit counts weights and KV once, at the bandwidth and the peaks of celer "
       "probe with as many cores as there are threads.");
   if (const auto stop = Parse(app, args)) return *stop;
-  if (!flags.model.empty() + !flags.ladder.empty() + flags.sample != 1)
-    return Fail(
-        Error::Invalid("one of MODEL, --ladder PRESET and --sample is measured; try celer bench smollm2"));
-  // Which flags have an effect on the ladder and on sampling.
-  constexpr std::string_view kOfLadder[] = {"--ladder", "--device", "--repeat", "--json", "--html"};
-  constexpr std::string_view kOfSample[] = {"--sample", "--repeat", "--json"};
-  if (flags.model.empty())
-    for (const CLI::Option* option : app.get_options()) {
-      const std::span<const std::string_view> known =
-          flags.sample ? std::span<const std::string_view>(kOfSample) : kOfLadder;
-      if (option->count() > 0 && std::find(known.begin(), known.end(), option->get_name()) == known.end())
-        return Fail(
-            Error::Invalid(option->get_name(), " has no effect with ", known.front(), "; leave it out"));
-    }
-  // And which of MODEL's belong to one of its two measurements alone.
-  constexpr std::string_view kNotOfServe[] = {"--prompt", "--depth",  "--batch",
-                                              "--tokens", "--repeat", "--ops"};
-  if (!flags.model.empty())
-    for (const std::string_view name :
-         flags.serve.wanted() ? std::span<const std::string_view>(kNotOfServe) : ServeOnlyFlags())
-      if (app.get_option(std::string(name))->count() > 0)
-        return Fail(Error::Invalid(name, flags.serve.wanted()
-                                             ? " has no effect when a trace is served; leave it out"
-                                             : " needs --serve-trace or --serve-poisson"));
+  const bool on_server = flags.server.wanted();  // MODEL may be named, then
+  if ((!flags.model.empty() && !on_server) + !flags.ladder.empty() + flags.sample + on_server != 1)
+    return Fail(Error::Invalid(
+        "one of MODEL, --ladder PRESET, --sample and --server URL is measured; try celer bench smollm2"));
+  if (const Status right = CheckFlags(app, flags); !right) return Fail(right.error());
   const auto code = flags.sample            ? RunSample(flags)
                     : !flags.ladder.empty() ? RunLadder(flags)
-                    : flags.serve.wanted()  ? RunServing(flags)
-                                            : Run(flags);
+#if CELER_WITH_TEXT
+                    : on_server ? RunOnServer(flags)
+#endif
+                    : flags.serve.wanted() ? RunServing(flags)
+                                           : Run(flags);
   return code ? *code : Fail(code.error());
 }
 

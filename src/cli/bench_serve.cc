@@ -35,42 +35,6 @@ Result<int64_t> CountOr(const std::string& text, int64_t if_empty, int64_t max, 
   return ParseCount(text, max, flag);
 }
 
-Result<Trace> TraceOf(const ServeFlags& flags, TraceScale* scale) {
-  CELER_ASSIGN(scale->rate, PositiveOr(flags.rate_scale, 1, 1e9, "--rate-scale"));
-  CELER_ASSIGN(scale->length, PositiveOr(flags.length_scale, 1, 1e3, "--length-scale"));
-  CELER_ASSIGN(scale->requests, CountOr(flags.requests, 0, kMaxRequests, "--requests"));
-  if (!flags.trace.empty()) {
-    for (const auto& [text, flag] :
-         {std::pair(&flags.prompt_tokens, "--prompt-tokens"),
-          std::pair(&flags.output_tokens, "--output-tokens"), std::pair(&flags.seed, "--serve-seed")})
-      if (!text->empty())
-        return Error::Invalid(
-            flag, " has no effect with --serve-trace, which says it for each request; leave it out");
-    CELER_ASSIGN(Trace trace, ReadTrace(flags.trace));
-    return Scaled(std::move(trace), *scale);
-  }
-  CELER_ASSIGN(const double rate, ParsePositive(flags.poisson, 1e9, "--serve-poisson"));
-  CELER_ASSIGN(const int64_t prompt, CountOr(flags.prompt_tokens, 256, kMaxTokens, "--prompt-tokens"));
-  CELER_ASSIGN(const int64_t output, CountOr(flags.output_tokens, 64, kMaxTokens, "--output-tokens"));
-  uint64_t seed = 0;
-  const char* const end = flags.seed.data() + flags.seed.size();
-  if (const auto read = std::from_chars(flags.seed.data(), end, seed);
-      !flags.seed.empty() && (read.ec != std::errc() || read.ptr != end))
-    return Error::Invalid("--serve-seed ", flags.seed, ": expected a whole number from 0 on");
-  constexpr int64_t kRequests = 100;
-  const int64_t requests = scale->requests > 0 ? scale->requests : kRequests;
-  return Scaled(PoissonTrace(rate, requests, prompt, output, seed), *scale);
-}
-
-Result<ServeTarget> TargetOf(const ServeFlags& flags) {
-  ServeTarget target;
-  CELER_ASSIGN(const double ttft, PositiveOr(flags.target_ttft, 0, 1e9, "--target-ttft"));
-  CELER_ASSIGN(const double gap, PositiveOr(flags.target_itl, 0, 1e9, "--target-itl"));
-  target.ttft = ttft / 1e3;
-  target.gap = gap / 1e3;
-  return target;
-}
-
 // Positions for the longest request, if the model has as many. Those that need more are reported as not done.
 int64_t ContextFor(const Trace& trace, int64_t asked, int64_t model_positions) {
   if (asked > 0) return asked;
@@ -191,6 +155,51 @@ Status Measure(const ServeFlags& flags, ServeReport* report,
 
 }  // namespace
 
+Result<Trace> TraceOf(const ServeFlags& flags, TraceScale* scale) {
+  if (!flags.trace.empty() && !flags.poisson.empty())
+    return Error::Invalid("--serve-trace and --serve-poisson exclude each other; leave one of them out");
+  CELER_ASSIGN(scale->rate, PositiveOr(flags.rate_scale, 1, 1e9, "--rate-scale"));
+  CELER_ASSIGN(scale->length, PositiveOr(flags.length_scale, 1, 1e3, "--length-scale"));
+  CELER_ASSIGN(scale->requests, CountOr(flags.requests, 0, kMaxRequests, "--requests"));
+  if (!flags.trace.empty()) {
+    for (const auto& [text, flag] :
+         {std::pair(&flags.prompt_tokens, "--prompt-tokens"),
+          std::pair(&flags.output_tokens, "--output-tokens"), std::pair(&flags.seed, "--serve-seed")})
+      if (!text->empty())
+        return Error::Invalid(
+            flag, " has no effect with --serve-trace, which says it for each request; leave it out");
+    CELER_ASSIGN(Trace trace, ReadTrace(flags.trace));
+    return Scaled(std::move(trace), *scale);
+  }
+  CELER_ASSIGN(const int64_t prompt, CountOr(flags.prompt_tokens, 256, kMaxTokens, "--prompt-tokens"));
+  CELER_ASSIGN(const int64_t output, CountOr(flags.output_tokens, 64, kMaxTokens, "--output-tokens"));
+  uint64_t seed = 0;
+  const char* const end = flags.seed.data() + flags.seed.size();
+  if (const auto read = std::from_chars(flags.seed.data(), end, seed);
+      !flags.seed.empty() && (read.ec != std::errc() || read.ptr != end))
+    return Error::Invalid("--serve-seed ", flags.seed, ": expected a whole number from 0 on");
+  constexpr int64_t kRequests = 100;
+  const int64_t requests = scale->requests > 0 ? scale->requests : kRequests;
+  if (flags.poisson.empty()) {
+    for (const auto& [text, flag] :
+         {std::pair(&flags.rate_scale, "--rate-scale"), std::pair(&flags.seed, "--serve-seed")})
+      if (!text->empty())
+        return Error::Invalid(flag, " has no effect without --serve-trace or --serve-poisson; leave it out");
+    return Scaled(UntimedTrace(requests, prompt, output), *scale);
+  }
+  CELER_ASSIGN(const double rate, ParsePositive(flags.poisson, 1e9, "--serve-poisson"));
+  return Scaled(PoissonTrace(rate, requests, prompt, output, seed), *scale);
+}
+
+Result<ServeTarget> TargetOf(const ServeFlags& flags) {
+  ServeTarget target;
+  CELER_ASSIGN(const double ttft, PositiveOr(flags.target_ttft, 0, 1e9, "--target-ttft"));
+  CELER_ASSIGN(const double gap, PositiveOr(flags.target_itl, 0, 1e9, "--target-itl"));
+  target.ttft = ttft / 1e3;
+  target.gap = gap / 1e3;
+  return target;
+}
+
 std::span<const std::string_view> ServeOnlyFlags() {
   return kServeOnly;
 }
@@ -202,10 +211,10 @@ void AddServeFlags(CLI::App& app, ServeFlags* flags) {
   text("--serve-trace", &flags->trace,
        "replay requests of a trace: Azure's CSV or Mooncake's JSON lines, also packed with gzip");
   text("--serve-poisson", &flags->poisson, "requests at random, so many per second on average");
-  text("--prompt-tokens", &flags->prompt_tokens, "with --serve-poisson: tokens of each prompt (default 256)");
-  text("--output-tokens", &flags->output_tokens, "with --serve-poisson: tokens of each answer (default 64)");
+  text("--prompt-tokens", &flags->prompt_tokens, "without a trace: tokens of each prompt (default 256)");
+  text("--output-tokens", &flags->output_tokens, "without a trace: tokens of each answer (default 64)");
   text("--serve-seed", &flags->seed, "with --serve-poisson: of the arrivals (default 0)");
-  text("--requests", &flags->requests, "the first so many (default: the whole trace, or 100 at random)");
+  text("--requests", &flags->requests, "the first so many (default: the whole trace, else 100)");
   text("--rate-scale", &flags->rate_scale, "requests per second times this (default 1)");
   text("--length-scale", &flags->length_scale,
        "tokens of prompts, answers and shared blocks times this (default 1)");
@@ -225,8 +234,6 @@ void AddServeFlags(CLI::App& app, ServeFlags* flags) {
 
 Result<ServeReport> RunServe(const ServeFlags& flags, const std::string& model, EngineOptions options,
                              const std::function<void(const std::string&)>& progress) {
-  if (!flags.trace.empty() && !flags.poisson.empty())
-    return Error::Invalid("--serve-trace and --serve-poisson exclude each other; leave one of them out");
   if (flags.compare && flags.simulate != "this")
     return Error::Invalid("--compare measures here, so it needs --simulate this");
   ServeReport report;

@@ -27,6 +27,10 @@ void AddServeFlags(CLI::App& app, ServeFlags* flags);
 // Those that have no effect without a trace.
 std::span<const std::string_view> ServeOnlyFlags();
 
+// The load that the flags describe; with neither --serve-trace nor --serve-poisson, requests without times.
+Result<Trace> TraceOf(const ServeFlags& flags, TraceScale* scale);
+Result<ServeTarget> TargetOf(const ServeFlags& flags);
+
 // Checks what can be checked, then plays the trace. `progress` gets words for a line.
 Result<ServeReport> RunServe(const ServeFlags& flags, const std::string& model, EngineOptions options,
                              const std::function<void(const std::string&)>& progress);

@@ -15,11 +15,6 @@ namespace {
 // Steps in which nothing comes and no time passes, before it is taken for an engine that hangs.
 constexpr int kMostIdleSteps = 100000;
 
-uint64_t Extend(uint64_t hash, uint64_t value) {
-  hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
-  return hash ^ (hash >> 32);
-}
-
 class Player {
  public:
   Player(Engine& engine, const Trace& trace, ReplayClock& clock)
@@ -58,7 +53,7 @@ class Player {
       progress(done_);
     }
     replay_.after = engine_.stats();
-    for (size_t i = 0; i < text_.size(); ++i) replay_.text += Extend(text_[i], i);
+    for (size_t i = 0; i < text_.size(); ++i) replay_.text += ExtendChecksum(text_[i], i);
     return std::move(replay_);
   }
 
@@ -95,7 +90,7 @@ class Player {
       request.last_s = now;
       ++request.tokens;
       uint64_t& text = text_[it->second];
-      text = Extend(text, static_cast<uint64_t>(event.token));
+      text = ExtendChecksum(text, static_cast<uint64_t>(event.token));
     }
     if (!event.last) return;
     request.done = event.finish == FinishReason::kLength && request.tokens == request.output;
@@ -115,6 +110,11 @@ class Player {
 };
 
 }  // namespace
+
+uint64_t ExtendChecksum(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
+  return hash ^ (hash >> 32);
+}
 
 double RealClock::Now() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
@@ -153,7 +153,7 @@ Percentiles PercentilesOf(const std::vector<double>& values) {
 
 ServeMetrics Summarize(const Replay& replay, const ServeTarget& target) {
   ServeMetrics m;
-  std::vector<double> ttft, end_to_end;
+  std::vector<double> ttft, token_gap, end_to_end;
   for (const ReplayedRequest& r : replay.requests) {
     if (!r.done) {
       ++m.failed;
@@ -161,6 +161,7 @@ ServeMetrics Summarize(const Replay& replay, const ServeTarget& target) {
     }
     ++m.done;
     ttft.push_back(r.ttft());
+    if (r.tokens > 1) token_gap.push_back(r.token_gap());
     end_to_end.push_back(r.end_to_end());
     m.prompt_tokens += r.prompt;
     m.cached_tokens += r.cached;
@@ -171,6 +172,7 @@ ServeMetrics Summarize(const Replay& replay, const ServeTarget& target) {
   }
   m.ttft = PercentilesOf(ttft);
   m.gap = PercentilesOf(replay.gaps);
+  m.token_gap = PercentilesOf(token_gap);
   m.end_to_end = PercentilesOf(end_to_end);
   const auto blocks = static_cast<double>(std::max<int64_t>(1, replay.after.kv_blocks));
   for (const ReplayedStep& step : replay.steps) {

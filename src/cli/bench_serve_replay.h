@@ -74,6 +74,9 @@ struct Replay {
   uint64_t text = 0;  // a checksum of all answers; it does not depend on the order in which they came
 };
 
+// One more value of a checksum.
+uint64_t ExtendChecksum(uint64_t hash, uint64_t value);
+
 // Requests are submitted when they arrive, whatever the engine is doing; none waits for another. An error
 // only if the device fails. `progress` gets the number of requests done.
 Result<Replay> PlayTrace(Engine& engine, const Trace& trace, ReplayClock& clock,
@@ -90,13 +93,15 @@ Percentiles PercentilesOf(const std::vector<double>& values);
 // Both in seconds; 0: not asked for.
 struct ServeTarget {
   double ttft = 0, gap = 0;
+
+  bool asked() const { return ttft > 0 || gap > 0; }
 };
 
 struct ServeMetrics {
   int64_t done = 0, failed = 0;
-  double seconds = 0;  // from the first arrival to the last token
-  double busy_s = 0;   // in steps
-  Percentiles ttft, gap, end_to_end;
+  double seconds = 0;                            // from the first arrival to the last token
+  double busy_s = 0;                             // in steps
+  Percentiles ttft, gap, token_gap, end_to_end;  // token_gap: the mean gap of each request
   int64_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0;  // of requests that were done
   int64_t good = 0;                                                 // done, and within the target
   double kv_mean = 0, kv_peak = 0;                                  // share of the blocks; the mean over time

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "cli/bench_report.h"
 #include "cli/output.h"
@@ -16,45 +15,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kTimelineParts = 400;
 
-double PerSecond(int64_t count, const ServeMetrics& m) {
-  return m.seconds > 0 ? static_cast<double>(count) / m.seconds : 0;
-}
-
-double Share(int64_t part, int64_t whole) {
-  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
-}
-
-std::string Percent(double share) {
-  return fmt::format("{:.1f} %", 100 * share);
-}
-
-std::string Plural(int64_t count, const char* word) {
-  return fmt::format("{} {}{}", FormatCount(count), word, count == 1 ? "" : "s");
-}
-
-std::string TargetText(const ServeTarget& target) {
-  std::string text;
-  if (target.ttft > 0) text += "first token within " + FormatSeconds(target.ttft);
-  if (target.gap > 0) text += (text.empty() ? "" : ", ") + FormatSeconds(target.gap) + " a token on average";
-  return text;
-}
-
-std::string TraceText(const ServeReport& r) {
-  int64_t prompt = 0, output = 0;
-  for (const TraceRequest& request : r.trace.requests) {
-    prompt += request.prompt;
-    output += request.output;
-  }
-  const auto count = static_cast<double>(r.trace.requests.size());
-  std::string text = fmt::format(
-      "{}: {} over {}, prompts of {} tokens and answers of {} on average", r.trace.name,
-      Plural(std::ssize(r.trace.requests), "request"), FormatSeconds(r.trace.seconds()),
-      FormatNumber(static_cast<double>(prompt) / count), FormatNumber(static_cast<double>(output) / count));
-  if (r.scale.rate != 1) text += fmt::format("; rate × {:g}", r.scale.rate);
-  if (r.scale.length != 1) text += fmt::format("; lengths × {:g}", r.scale.length);
-  return text;
-}
-
 std::string LimitText(const ServeReport& r) {
   const ServeMetrics& m = r.run.metrics;
   const Against against = Compare(r.run.least.work, m.busy_s, r.machine);
@@ -64,44 +24,22 @@ std::string LimitText(const ServeReport& r) {
                      against.ratio, Percent(m.seconds > 0 ? m.busy_s / m.seconds : 0));
 }
 
-Json PercentilesJson(const Percentiles& p) {
-  return {{"mean", p.mean}, {"p50", p.p50}, {"p90", p.p90}, {"p99", p.p99}, {"max", p.max}};
-}
-
 Json RunJson(const ServeRun& run, const ServeTarget& target) {
   const ServeMetrics& m = run.metrics;
-  Json json = {{"requests", m.done + m.failed},
-               {"done", m.done},
-               {"failed", m.failed},
-               {"seconds", m.seconds},
-               {"busy_s", m.busy_s},
-               {"cpu_s", run.cpu_s},
-               {"steps", m.steps},
-               {"ttft_s", PercentilesJson(m.ttft)},
-               {"inter_token_s", PercentilesJson(m.gap)},
-               {"end_to_end_s", PercentilesJson(m.end_to_end)},
-               {"requests_per_s", PerSecond(m.done, m)},
-               {"prompt_tokens", m.prompt_tokens},
-               {"cached_tokens", m.cached_tokens},
-               {"output_tokens", m.output_tokens},
-               {"output_tokens_per_s", PerSecond(m.output_tokens, m)},
-               {"tokens_per_s", PerSecond(m.prompt_tokens + m.output_tokens, m)},
-               {"hit_rate", m.hit_rate()},
-               {"swaps", m.swaps},
-               {"recomputations", m.recomputations},
-               {"evictions", m.evictions},
-               {"kv_mean", m.kv_mean},
-               {"kv_peak", m.kv_peak},
-               {"limit_s", run.least.limit.seconds()},
-               {"limit_steps", run.least.steps},
-               {"bytes", run.least.work.bytes},
-               {"flops", run.least.work.flops},
-               {"ratio", RatioToLeast(run)},
-               {"text", fmt::format("{:016x}", run.replay.text)}};
-  if (target.ttft > 0 || target.gap > 0)
-    json["goodput"] = {{"requests", m.good},
-                       {"requests_per_s", PerSecond(m.good, m)},
-                       {"share", Share(m.good, m.done + m.failed)}};
+  Json json = LoadJson(run.replay, m, target);
+  json.update(Json{{"busy_s", m.busy_s},
+                   {"cpu_s", run.cpu_s},
+                   {"steps", m.steps},
+                   {"swaps", m.swaps},
+                   {"recomputations", m.recomputations},
+                   {"evictions", m.evictions},
+                   {"kv_mean", m.kv_mean},
+                   {"kv_peak", m.kv_peak},
+                   {"limit_s", run.least.limit.seconds()},
+                   {"limit_steps", run.least.steps},
+                   {"bytes", run.least.work.bytes},
+                   {"flops", run.least.work.flops},
+                   {"ratio", RatioToLeast(run)}});
   return json;
 }
 
@@ -111,15 +49,15 @@ double RatioToLeast(const ServeRun& run) {
   return run.metrics.busy_s > 0 ? run.least.limit.seconds() / run.metrics.busy_s : 0;
 }
 
-std::vector<std::pair<std::string, std::string>> ServeFacts(const ServeReport& r) {
+Facts ServeFacts(const ServeReport& r) {
   const ServeMetrics& m = r.run.metrics;
   std::string peaks;
   for (const auto& [dtype, peak] : r.machine.flops) peaks += fmt::format(", {} {}", dtype, FormatFlops(peak));
-  std::vector<std::pair<std::string, std::string>> facts = {
+  Facts facts = {
       {"model", fmt::format("{}: {} parameters, a step reads {}", r.model,
                             FormatParams(static_cast<double>(CountParams(r.info.shape).total)),
                             FormatBytes(static_cast<double>(r.info.weight_bytes)))},
-      {"trace", TraceText(r)},
+      {"trace", TraceText(r.trace, r.scale)},
       {"machine", fmt::format("{}: {} read{} ({})", r.machine.name,
                               FormatBandwidth(r.machine.read_bytes_per_s), peaks, r.machine.source)},
       {"engine", fmt::format("{}, {} positions, KV of {} tokens ({}), steps of {} tokens", r.info.device,
@@ -127,22 +65,7 @@ std::vector<std::pair<std::string, std::string>> ServeFacts(const ServeReport& r
                              FormatCount(r.options.chunk))}};
   if (r.simulated) facts.emplace_back("simulated", "with " + r.simulated->ToString());
 
-  std::string requests = fmt::format("{} done in {}: {}/s", FormatCount(m.done), FormatSeconds(m.seconds),
-                                     FormatNumber(PerSecond(m.done, m)));
-  if (m.failed > 0) {
-    const auto failed = std::find_if(r.run.replay.requests.begin(), r.run.replay.requests.end(),
-                                     [](const ReplayedRequest& request) { return !request.done; });
-    requests += fmt::format("; {} not done, the first: {}", FormatCount(m.failed), failed->error);
-  }
-  facts.emplace_back("requests", requests);
-  facts.emplace_back("tokens", fmt::format("{} tok/s of answers, {} tok/s with the prompts; {}",
-                                           FormatNumber(PerSecond(m.output_tokens, m)),
-                                           FormatNumber(PerSecond(m.prompt_tokens + m.output_tokens, m)),
-                                           Plural(m.steps, "step")));
-  if (r.target.ttft > 0 || r.target.gap > 0)
-    facts.emplace_back("goodput",
-                       fmt::format("{}/s, {} of the requests: {}", FormatNumber(PerSecond(m.good, m)),
-                                   Percent(Share(m.good, m.done + m.failed)), TargetText(r.target)));
+  AddLoadFacts(r.run.replay, m, r.target, Plural(m.steps, "step"), &facts);
   facts.emplace_back(
       "hits",
       fmt::format("{} of the prompt tokens; a cache without limits would have {}, one of this KV's size {}",
@@ -157,19 +80,9 @@ std::vector<std::pair<std::string, std::string>> ServeFacts(const ServeReport& r
 }
 
 Table LatencyTable(const ServeReport& report) {
-  const ServeMetrics& m = report.run.metrics;
-  Table table;
-  table.title = report.simulated ? "Latency, simulated" : "Latency";
-  table.header = {"", "mean", "p50", "p90", "p99", "max"};
-  const auto row = [&](const char* name, const Percentiles& p) {
-    table.rows.push_back({name, FormatSeconds(p.mean), FormatSeconds(p.p50), FormatSeconds(p.p90),
-                          FormatSeconds(p.p99), FormatSeconds(p.max)});
-  };
-  row("first token (TTFT)", m.ttft);
-  row("from token to token", m.gap);
-  row("whole answer", m.end_to_end);
-  table.notes = {"From the time a request arrives by the trace, whether the engine was ready for it or not."};
-  return table;
+  return LatencyTable(
+      report.simulated ? "Latency, simulated" : "Latency", report.run.metrics,
+      "From the time a request arrives by the trace, whether the engine was ready for it or not.");
 }
 
 Table ComparisonTable(const ServeReport& report) {

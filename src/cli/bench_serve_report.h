@@ -4,11 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "cli/bench_serve_replay.h"
-#include "cli/table.h"
+#include "cli/bench_serve_figures.h"
 
 namespace celer::cli {
 
@@ -47,7 +45,7 @@ struct ServeReport {
 // limit / time in steps: 1 is a machine that cannot do it faster.
 double RatioToLeast(const ServeRun& run);
 
-std::vector<std::pair<std::string, std::string>> ServeFacts(const ServeReport& report);
+Facts ServeFacts(const ServeReport& report);
 Table LatencyTable(const ServeReport& report);
 Table ComparisonTable(const ServeReport& report);  // with ServeReport::comparison
 

@@ -160,6 +160,11 @@ Trace PoissonTrace(double rate, int64_t count, int64_t prompt, int64_t output, u
   return trace;
 }
 
+Trace UntimedTrace(int64_t count, int64_t prompt, int64_t output) {
+  return {.name = "one after another",
+          .requests = {static_cast<size_t>(count), {.prompt = prompt, .output = output}}};
+}
+
 Trace Scaled(Trace trace, const TraceScale& scale) {
   if (scale.requests > 0 && scale.requests < std::ssize(trace.requests))
     trace.requests.resize(static_cast<size_t>(scale.requests));

@@ -34,6 +34,9 @@ Result<Trace> ParseTrace(std::string_view text, const std::string& source);
 // `count` requests, `rate` of them in a second on average, each independent of the others.
 Trace PoissonTrace(double rate, int64_t count, int64_t prompt, int64_t output, uint64_t seed);
 
+// `count` requests that come whenever they may.
+Trace UntimedTrace(int64_t count, int64_t prompt, int64_t output);
+
 struct TraceScale {
   double rate = 1;       // requests per second times this
   double length = 1;     // prompts, answers and hashed blocks times this

@@ -66,8 +66,9 @@ void Products::Stream(const uint8_t* x, const Part& part, int64_t begin, int64_t
     RunStreams(x, part, begin, length, kept);
     begin += length * streams;
   }
-  for (; begin < end; begin += streams)
-    Run(x, part, begin, 1, std::min(streams, end - begin), 0, tokens, {}, kept_at(begin));
+  const int64_t groups = tokens > 1 && isa_.few_groups > 0 ? isa_.few_groups : streams;
+  for (; begin < end; begin += groups)
+    Run(x, part, begin, 1, std::min(groups, end - begin), 0, tokens, {}, kept_at(begin));
 }
 
 void Products::FetchHeads(const Part& part, int64_t begin, int64_t end) const {

@@ -1,0 +1,30 @@
+// Charts of a load: something over time, and how many requests were served within a time.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/bench_serve_replay.h"
+#include "cli/limits_chart.h"
+
+namespace celer::cli {
+
+// Told apart by people with any colour vision (Okabe and Ito).
+inline constexpr const char* kFirstColour = "#0072b2";
+inline constexpr const char* kSecondColour = "#d55e00";
+
+struct ChartLine {
+  std::string name;
+  std::vector<std::pair<double, double>> points;
+  Stroke stroke;
+};
+
+double HighestOf(const std::vector<ChartLine>& lines);
+// From 0 to `top`, with the names of the lines above it.
+std::string LineChart(const std::string& id, const std::string& title, const std::string& unit, Axis x,
+                      double top, const std::vector<ChartLine>& lines);
+// "" if nothing was served.
+std::string LatencyChart(const Replay& replay);
+
+}  // namespace celer::cli
