@@ -31,7 +31,7 @@ test-sanitizers: setup ## every unit test under ASan and UBSan, everything with 
 bench: build ## micro-benchmarks: fork-join, matrix products with their ratio to the limit
 	@tools/bench.sh $(BUILD)
 
-bench-peers: build ## celer beside llama.cpp on the same files (ARGS="--only decode-q8_0 --runs 3")
+bench-peers: build ## celer beside llama.cpp on the same files (ARGS="--only decode-q8_0 --runs 3"); networks: ARGS="--graphs"
 	@python3 bench/peers/bench_peers.py --celer $(BUILD)/celer $(ARGS)
 
 install: build ## install celer and the library (ARGS="--prefix /opt/celer")

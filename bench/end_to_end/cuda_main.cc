@@ -21,6 +21,7 @@ struct Flags {
   std::vector<std::string> models = {"llama-2-7b"}, weights = {"bf16", "int8", "int4-g128"};
   std::vector<int64_t> prompts = {8}, batches = {1};
   int64_t tokens = 128, chunk = 512;
+  bool deterministic = false, ops = false;
   int repeat = 5;
   double bandwidth = 4390;  // GB/s
   std::string device = "cuda", launch = Name(celer::EngineOptions().launch);
@@ -30,6 +31,7 @@ struct Flags {
 struct Timing {
   double prefill_seconds = 0;
   double decode_seconds = 0;  // per token
+  double all_seconds = 0;     // from the first prompt to the last token
 };
 
 celer::Result<Timing> RunOnce(celer::Engine& engine, int64_t prompt, int64_t batch, int64_t tokens,
@@ -67,12 +69,24 @@ celer::Result<Timing> RunOnce(celer::Engine& engine, int64_t prompt, int64_t bat
   }
   const auto seconds = [](auto d) { return std::chrono::duration<double>(d).count(); };
   return Timing{seconds(first - start),
-                counted > 0 ? seconds(last - first) / static_cast<double>(counted) : 0};
+                counted > 0 ? seconds(last - first) / static_cast<double>(counted) : 0,
+                seconds(Clock::now() - start)};
+}
+
+// Where the time of prompts and decode steps goes, operators timed one by one.
+void ShowOperators(celer::Engine& engine, int64_t prompt, int64_t batch, const Flags& flags) {
+  engine.StartProfile();
+  const auto ran = RunOnce(engine, prompt, batch, flags.tokens, flags.sampling);
+  engine.StopProfile();
+  if (!ran) return;
+  for (const celer::OperatorTime& op : engine.Profile())
+    fmt::print("  {:12} {:6} calls {:10.3f} ms\n", op.name, op.calls, op.seconds * 1e3);
 }
 
 int Bench(const Flags& flags) {
-  fmt::print("{:14} {:10} {:>6} {:>6} {:>6} {:>11} {:>11} {:>8} {:>10} {:>7}\n", "model", "weights", "batch",
-             "prompt", "new", "prefill t/s", "decode t/s", "ms/step", "limit t/s", "ratio");
+  fmt::print("{:14} {:10} {:>6} {:>6} {:>6} {:>11} {:>11} {:>8} {:>10} {:>7} {:>9}\n", "model", "weights",
+             "batch", "prompt", "new", "prefill t/s", "decode t/s", "ms/step", "limit t/s", "ratio",
+             "all t/s");
   for (const std::string& model : flags.models)
     for (const std::string& weights : flags.weights) {
       const int64_t longest = *std::max_element(flags.prompts.begin(), flags.prompts.end());
@@ -92,7 +106,9 @@ int Bench(const Flags& flags) {
                                          .launch = *launch,
                                          .context = (longest + flags.tokens + 32) / 16 * 16,
                                          .chunk = flags.chunk,
-                                         .sequences = most};
+                                         .sequences = most,
+                                         .prefix_cache = false,
+                                         .deterministic = flags.deterministic};
       const auto loading = Clock::now();
       auto engine = celer::Engine::Load(options);
       if (!engine) {
@@ -132,9 +148,11 @@ int Bench(const Flags& flags) {
               static_cast<double>(info.weight_bytes) + width * static_cast<double>(info.kv_bytes_per_token) *
                                                            (static_cast<double>(prompt) + steps / 2);
           const double limit = width * flags.bandwidth * 1e9 / bytes, speed = decode > 0 ? 1 / decode : 0;
-          fmt::print("{:14} {:10} {:6} {:6} {:6} {:11.0f} {:11.1f} {:8.3f} {:10.1f} {:7.3f}\n", model,
+          fmt::print("{:14} {:10} {:6} {:6} {:6} {:11.0f} {:11.1f} {:8.3f} {:10.1f} {:7.3f} {:9.1f}\n", model,
                      weights, batch, prompt, flags.tokens, width * static_cast<double>(prompt) / prefill,
-                     speed, decode * width * 1e3, limit, speed / limit);
+                     speed, decode * width * 1e3, limit, speed / limit,
+                     width * static_cast<double>(flags.tokens) / median(&Timing::all_seconds));
+          if (flags.ops) ShowOperators(**engine, prompt, batch, flags);
           std::fflush(stdout);
         }
     }
@@ -152,6 +170,8 @@ int main(int argc, char** argv) {
   app.add_option("--batch", flags.batches, "sequences at once")->delimiter(',');
   app.add_option("--tokens", flags.tokens, "new tokens per sequence");
   app.add_option("--chunk", flags.chunk, "tokens of one step at most");
+  app.add_flag("--deterministic", flags.deterministic, "results that do not depend on the batch");
+  app.add_flag("--ops", flags.ops, "the time of each operator, of prompts and decode steps together");
   app.add_option("--repeat", flags.repeat, "runs; the median counts");
   app.add_option("--bandwidth", flags.bandwidth,
                  "GB/s that the limit is made of, as `celer probe` measured it");

@@ -101,7 +101,7 @@ struct EngineOptions {
   Preemption preemption = Preemption::kAuto;
   Speculation speculation = {};
   // A request's tokens do not depend on its company, on how its prompt was cut, on cached prefixes and on
-  // preemption. Always so on a CPU; a GPU refuses it for now.
+  // preemption. Always so on a CPU; a GPU is slower for it (docs/serving.md) and refuses what it cannot do.
   bool deterministic = false;
   StepTrace* trace = nullptr;  // src/engine/step_trace.h; it outlives the engine
 };

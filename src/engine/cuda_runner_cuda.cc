@@ -32,7 +32,7 @@ Result<std::unique_ptr<CudaRunner>> CudaRunner::Make(std::unique_ptr<CudaDecoder
 
 // One token of each sequence, of which the GPU chooses the next.
 bool CudaRunner::IsDecode(std::span<const Slice> slices) const {
-  return static_cast<int64_t>(slices.size()) <= CudaDecoder::kMaxDecode &&
+  return static_cast<int64_t>(slices.size()) <= decoder_->max_decode() &&
          std::all_of(slices.begin(), slices.end(), [&](const Slice& slice) {
            return slice.rows == Slice::Rows::kSample && slice.count() == 1 && !slice.sampler->IsBounded() &&
                   CudaSampler::CanSample(slice.sampler->params(), info_.config.vocab);

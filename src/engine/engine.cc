@@ -178,7 +178,7 @@ std::vector<TokenEvent> Engine::Step() {
     impl_->Stop(proposed.error(), &events);
     return events;
   }
-  const Plan plan = impl_->scheduler.Schedule();
+  const Plan plan = impl_->NextPlan();
   traced.Scheduled();
   const Impl::Clock::time_point begin = Impl::Clock::now();
   const int64_t rows = Speculator::RowsOf(plan.now);
@@ -242,24 +242,43 @@ std::vector<Slice> Engine::Impl::SlicesOf(std::span<const Scheduled> scheduled) 
   return slices;
 }
 
+Plan Engine::Impl::NextPlan() {
+  Plan plan;
+  for (const auto& [sequence, position] : ahead)
+    if (!sequence->ended && sequence->computed == position) plan.now.push_back({sequence, 1});
+  if (!plan.now.empty()) return plan;
+  DropAhead();
+  return scheduler.Schedule();
+}
+
+void Engine::Impl::DropAhead() {
+  runner->DropQueued();
+  ahead.clear();
+  ended.clear();
+}
+
 Result<StepOutput> Engine::Impl::Run(const Plan& plan) {
-  const bool already =
-      plan.moves.empty() && std::equal(ahead.begin(), ahead.end(), plan.now.begin(), plan.now.end(),
-                                       [](const auto& queued, const Scheduled& now) {
-                                         return now.tokens == 1 &&
-                                                queued == std::pair(now.sequence->id, now.sequence->computed);
-                                       });
   std::vector<Slice> slices = SlicesOf(plan.now);
-  if (!already) {
-    runner->DropQueued();
+  const auto queued = std::exchange(ahead, {});
+  if (queued.empty()) {
     CELER_RETURN_IF_ERROR(Move(plan.moves));
     if (plan.now.empty()) return StepOutput();  // beams that came back, and go on together
     CELER_RETURN_IF_ERROR(runner->Queue(slices));
   }
-  ahead.clear();
   CELER_RETURN_IF_ERROR(QueueNext(plan.now, std::move(slices)));
   const Clock::time_point begin = Clock::now();
   Result<StepOutput> output = runner->Take();
+  ended.clear();
+  // What was chosen for those that had ended is of no use.
+  if (output && queued.size() > plan.now.size()) {
+    std::vector<Sampler::Choice> choices;
+    for (size_t i = 0, next = 0; i < queued.size() && next < plan.now.size(); ++i)
+      if (queued[i].first == plan.now[next].sequence) {
+        choices.push_back(std::move(output->choices[i]));
+        ++next;
+      }
+    output->choices = std::move(choices);
+  }
   int64_t tokens = 0;
   for (const Scheduled& part : plan.now) tokens += part.tokens;
   ++counts.steps;
@@ -296,8 +315,8 @@ Status Engine::Impl::Move(std::span<const BlockMove> moves) {
   return {};
 }
 
-// If this step decodes and the next one will be the same sequences, the device need not wait for the host to
-// see the tokens. What it computes for a sequence that turns out to have ended is thrown away.
+// If this step decodes and the next one is to be of the same sequences, the device need not wait for the host
+// to see the tokens. What it computes for a sequence that turns out to have ended is thrown away.
 Status Engine::Impl::QueueNext(std::span<const Scheduled> scheduled, std::vector<Slice> slices) {
   if (scheduler.waiting() > 0 || profiling || (speculator && speculator->wants_next()) ||
       !runner->RunsAhead(slices))
@@ -317,7 +336,7 @@ Status Engine::Impl::QueueNext(std::span<const Scheduled> scheduled, std::vector
     slices[i].block_table = sequence.block_table;
   }
   CELER_RETURN_IF_ERROR(runner->Queue(slices));
-  for (const Slice& slice : slices) ahead.emplace_back(slice.sequence, slice.position);
+  for (const auto& [sequence, tokens] : scheduled) ahead.emplace_back(sequence, sequence->computed + 1);
   return {};
 }
 
@@ -375,8 +394,7 @@ std::vector<OperatorWork> Engine::Work(const StepShape& shape) const {
 }
 
 void Engine::StartProfile() {
-  impl_->runner->DropQueued();
-  impl_->ahead.clear();
+  impl_->DropAhead();
   impl_->profile.ops = {};
   impl_->profiling = true;
   impl_->runner->set_profile(&impl_->profile);

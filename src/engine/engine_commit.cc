@@ -174,10 +174,15 @@ void Engine::Impl::Send(Group& group, TokenEvent event, std::vector<TokenEvent>*
 }
 
 void Engine::Impl::Release(Sequence& sequence) {
+  sequence.ended = true;
   scheduler.Remove(&sequence);
   if (speculator) speculator->Forget(sequence);
   blocks.Shrink(&sequence.block_table, 0);
   blocks.GiveHost(&sequence.host_table);
+}
+
+void Engine::Impl::Keep(std::unique_ptr<Sequence> sequence) {
+  if (sequence && !ahead.empty()) ended.push_back(std::move(sequence));
 }
 
 void Engine::Impl::EndAnswer(Sequence& sequence, std::vector<TokenEvent>* events) {
@@ -185,8 +190,11 @@ void Engine::Impl::EndAnswer(Sequence& sequence, std::vector<TokenEvent>* events
   Release(sequence);
   const auto it = std::find_if(group.sequences.begin(), group.sequences.end(),
                                [&](const auto& one) { return one.get() == &sequence; });
-  if (group.holds_back) group.ended.push_back(std::move(*it));
   group.root = sequence.root;
+  if (group.holds_back)
+    group.ended.push_back(std::move(*it));
+  else
+    Keep(std::move(*it));
   group.sequences.erase(it);
   if (--group.open > 0) return;
   if (group.holds_back) TellBest(group, events);
@@ -338,13 +346,14 @@ void Engine::Impl::Forget(Group& group) {
     if (it != last) deadlines.erase(it);
   }
   ++counts.finished;
+  for (auto* of : {&group.sequences, &group.ended})
+    for (auto& sequence : *of) Keep(std::move(sequence));
   groups.erase(group.id);
 }
 
 void Engine::Impl::Stop(const Error& error, std::vector<TokenEvent>* events) {
   fault = error;
-  runner->DropQueued();
-  ahead.clear();
+  DropAhead();
   std::vector<int64_t> ids;
   for (const auto& [id, group] : groups) ids.push_back(id);
   std::sort(ids.begin(), ids.end());
@@ -378,8 +387,7 @@ Error Engine::Impl::ExplainFault(Sequence& sequence, int64_t count) {
 std::string Engine::Impl::FindFault(std::span<const int32_t> tokens, std::span<const int32_t> block_table) {
   constexpr int64_t kAtOnce = 16;
   const auto count = static_cast<int64_t>(tokens.size());
-  runner->DropQueued();
-  ahead.clear();
+  DropAhead();
   std::string found;
   for (int64_t begin = 0; begin < count && found.empty(); begin += kAtOnce) {
     const int64_t now = std::min(kAtOnce, count - begin);

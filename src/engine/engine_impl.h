@@ -31,9 +31,13 @@ struct Engine::Impl {
   std::string CacheSalt(const Request& request) const;
   void EndThoseTooLate();
 
+  // The step that was queued ahead, as far as its sequences still go on, or else a new one. Those who came in
+  // the meantime join the step after it.
+  Plan NextPlan();
   // Moves blocks, queues the step, unless it was queued ahead, and the one after it, if that is certain;
   // takes the step.
   Result<StepOutput> Run(const Plan& plan);
+  void DropAhead();
   Status Move(std::span<const BlockMove> moves);
   std::vector<Slice> SlicesOf(std::span<const Scheduled> scheduled);
   Status QueueNext(std::span<const Scheduled> scheduled, std::vector<Slice> slices);
@@ -58,8 +62,9 @@ struct Engine::Impl {
   void TellBeams(Group& group, std::vector<TokenEvent>* events);
   // All open answers end for the same reason.
   void EndGroup(Group& group, FinishReason reason, const std::string& error, std::vector<TokenEvent>* events);
-  void Release(Sequence& sequence);  // its blocks
-  void Forget(Group& group);         // and what it had
+  void Release(Sequence& sequence);               // its blocks
+  void Keep(std::unique_ptr<Sequence> sequence);  // in `ended`, if need be
+  void Forget(Group& group);                      // and what it had
   // The device failed: every request ends, and no other is taken.
   void Stop(const Error& error, std::vector<TokenEvent>* events);
   // Why the logits after the first `count` tokens of this sequence are not finite. Its blocks are cleared,
@@ -83,8 +88,9 @@ struct Engine::Impl {
   bool prefix_cache;
   std::unordered_map<int64_t, std::unique_ptr<Group>> groups;
   std::multimap<Clock::time_point, int64_t> deadlines;
-  std::vector<std::pair<int64_t, int64_t>> ahead;  // sequence and position of a step queued ahead
-  std::vector<TokenEvent> told;                    // by the next Step()
+  std::vector<std::pair<Sequence*, int64_t>> ahead;  // with its position, of a step queued ahead
+  std::vector<std::unique_ptr<Sequence>> ended;      // that step's, which the runner still knows
+  std::vector<TokenEvent> told;                      // by the next Step()
   Info info;
   EngineStats counts;
   double token_seconds = 0;  // of prompts, lately: for the price of computing again

@@ -23,6 +23,8 @@ constexpr int64_t kDefaultContext = 4096;
 constexpr double kCpuShare = 0.5;
 // Steps that are not the scheduler's, such as looking for a fault, may be larger than a small chunk.
 constexpr int64_t kLeastStepTokens = 512;
+// Sequences of a decode step on a GPU where nobody says how many there will be; more take several batches.
+[[maybe_unused]] constexpr int64_t kDefaultDecode = 256;
 // "random:llama-2-7b": a shape without a file, for benchmarks.
 constexpr std::string_view kRandomPrefix = "random:";
 
@@ -128,13 +130,12 @@ Result<std::unique_ptr<Runner>> MakeCpuRunner(const EngineOptions& options, int6
 #if CELER_WITH_CUDA
 Result<std::unique_ptr<Runner>> MakeCudaRunner(const EngineOptions& options, int64_t kv_host_blocks,
                                                int device, ThreadPool& pool) {
-  if (options.deterministic)
-    return Error::Unsupported(
-        "`deterministic` is not to be had on CUDA yet; use `device` cpu, where it always holds");
   CudaDecoderOptions cuda{.device = device,
                           .weights = options.weights,
                           .kv = TypeOf(options.kv),
                           .max_tokens = std::max(options.chunk, kLeastStepTokens),
+                          .sequences = options.sequences > 0 ? options.sequences : kDefaultDecode,
+                          .deterministic = options.deterministic,
                           .launch = options.launch};
   const auto ready = [&](const DecoderConfig& config) -> Status {
     CELER_ASSIGN(cuda.context, ContextFor(options, config));

@@ -56,6 +56,7 @@ struct Sequence {
   int64_t published = 0;    // leading blocks that `content` names
   int64_t waits_since = 0;  // step of the scheduler
   bool running = false;
+  bool ended = false;
   Sampler sampler;
   Scoring* scoring = nullptr;  // of the whole text, or of its prompt
 

@@ -30,9 +30,11 @@ class Planner {
     plan_.frame = graph.frame;
     plan_.nodes.resize(graph.nodes.size());
     plan_.node_flops.assign(graph.nodes.size(), 0);
+    plan_.node_bytes.assign(graph.nodes.size(), 0);
     plan_.offset.assign(values, -1);
     plan_.transient.assign(values, false);
     group_.assign(values, -1);
+    inner_.assign(values, 0);
     ready_.assign(values, false);
     for (size_t v = 0; v < values; ++v) ready_[v] = graph.graph->values[v].constant.has_value();
   }
@@ -91,17 +93,25 @@ class Planner {
                           : types[0].set     ? static_cast<double>(*types[0].shape.elements())
                                              : 0;
     plan_.flops += plan_.node_flops[n];
-    const bool view = compiled.op->traits & Operator::kView;
+    plan_.node_bytes[n] = static_cast<double>(bytes);
+    for (size_t i = 0; i < in.size(); ++i)
+      if (in[i] && std::find(in.begin(), in.begin() + static_cast<std::ptrdiff_t>(i), in[i]) ==
+                       in.begin() + static_cast<std::ptrdiff_t>(i))
+        plan_.node_bytes[n] += static_cast<double>(Bytes(in[i]->tensor));
+    planned.parts = PartsOf(compiled, infer, types);
+    const bool view = !planned.parts.empty();
     planned.how = view ? PlannedNode::How::kView : PlannedNode::How::kPlanned;
     planned.kernel = compiled.op->reference;
+    int overwrites = -1;
     if (const FastKernel* const fast = ChooseKernel(*compiled.op, infer)) {
+      overwrites = fast->overwrites;
       planned.kernel = fast->run;
       planned.kernel_name = fast->name;
       if (fast->prepare) planned.prepared = fast->prepare(infer, pool_.size(), packs_);
       if (planned.prepared.workspace_bytes > 0) {
         const auto at = static_cast<int32_t>(n);
         planned.workspace = static_cast<int64_t>(groups_.size());  // Place() makes it an offset
-        groups_.push_back({planned.prepared.workspace_bytes, at, at});
+        groups_.push_back({.bytes = planned.prepared.workspace_bytes, .first = at, .last = at});
       }
     }
     for (size_t i = 0; i < types.size(); ++i) {
@@ -114,29 +124,90 @@ class Planner {
       const int64_t size = Bytes(plan_.frame[id].tensor);
       if (!view) plan_.naive_bytes += static_cast<int64_t>(RoundUp(static_cast<uint64_t>(size), kAlignment));
       const int32_t at = static_cast<int32_t>(n), last = std::max(graph_.last_use[id], at);
-      const int32_t shared = view ? GroupOf(node.inputs[0])
-                             : i == 0 && (compiled.op->traits & Operator::kInPlace)
-                                 ? Overwritable(node, at, id)
-                                 : -1;
+      const int32_t shared = view     ? GroupOf(node.inputs[0])
+                             : i == 0 ? Overwritable(compiled, overwrites, at, id)
+                                      : -1;
       if (shared >= 0) {
         group_[id] = shared;
+        inner_[id] = view ? inner_[static_cast<size_t>(node.inputs[0])] + planned.parts[i] : overwritten_at_;
         Group& group = groups_[static_cast<size_t>(shared)];
         group.last = std::max(group.last, last);
       } else if (!view) {
         group_[id] = static_cast<int32_t>(groups_.size());
-        groups_.push_back({size, at, last});
+        groups_.push_back({.bytes = size, .first = at, .last = last});
       }
     }
+    if (compiled.op->traits & Operator::kJoin) Join(node, infer);
     return {};
+  }
+
+  // Where each output begins in the first input, if all of them are its memory; else nothing.
+  std::vector<int64_t> PartsOf(const CompiledNode& compiled, const InferContext& infer,
+                               std::span<const InferContext::Output> types) const {
+    if (compiled.op->traits & Operator::kView) return {0};
+    std::vector<int64_t> parts;
+    if (!compiled.op->part) return parts;
+    for (size_t i = 0; i < types.size(); ++i) {
+      const auto offset = compiled.op->part(infer, i);
+      if (!offset) return {};
+      parts.push_back(*BytesFor(types[i].dtype, *offset));
+    }
+    return parts;
+  }
+
+  // Inputs that nobody has a place for yet are put where the joined output has them, so that nothing is left
+  // to copy. An input may be made of parts that follow each other.
+  void Join(const Node& node, const InferContext& infer) {
+    const auto out = static_cast<size_t>(node.outputs[0]);
+    const Shape& shape = plan_.frame[out].tensor.shape;
+    int64_t axis = node.Int("axis", 1);
+    axis += axis < 0 ? shape.rank() : 0;
+    for (int i = 0; i < axis; ++i)
+      if (shape[i] != 1) return;
+    const int32_t joined = group_[out];
+    int64_t at = 0;
+    for (size_t i = 0; i < node.inputs.size();) {
+      const int32_t group = GroupOf(node.inputs[i]);
+      int64_t bytes = 0;
+      size_t next = i;
+      for (; next < node.inputs.size() && GroupOf(node.inputs[next]) == group; ++next) {
+        if (group < 0 && next > i) break;
+        if (group >= 0 && inner_[static_cast<size_t>(node.inputs[next])] != bytes) break;
+        bytes += Bytes(infer.in(next));
+      }
+      if (next == i) bytes = Bytes(infer.in(next++));
+      const bool whole = group >= 0 && groups_[static_cast<size_t>(group)].bytes == bytes;
+      const bool again = std::any_of(node.inputs.begin() + static_cast<std::ptrdiff_t>(next),
+                                     node.inputs.end(), [&](ValueId id) { return GroupOf(id) == group; });
+      if (whole && !again) Move(group, joined, at);
+      at += bytes;
+      i = next;
+    }
+  }
+
+  void Move(int32_t from, int32_t to, int64_t at) {
+    for (size_t v = 0; v < group_.size(); ++v)
+      if (group_[v] == from) {
+        group_[v] = to;
+        inner_[v] += at;
+      }
+    Group &gone = groups_[static_cast<size_t>(from)], &group = groups_[static_cast<size_t>(to)];
+    group.first = std::min(group.first, gone.first);
+    group.last = std::max(group.last, gone.last);
+    gone.bytes = 0;
   }
 
   int32_t GroupOf(ValueId id) const { return group_[static_cast<size_t>(id)]; }
 
-  // The memory of an input that dies at node `at` and is as large as the output; -1 if there is none.
-  int32_t Overwritable(const Node& node, int32_t at, size_t output) const {
+  // The memory of an input that dies at node `at` and is as large as the output; -1 if there is none. Any
+  // input will do for an operator that works in place, and this one for a kernel that may write over it.
+  int32_t Overwritable(const CompiledNode& compiled, int only, int32_t at, size_t output) {
+    const Node& node = *compiled.node;
+    const bool any = compiled.op->traits & Operator::kInPlace;
     const TensorView& out = plan_.frame[output].tensor;
-    for (const ValueId id : node.inputs) {
-      if (id == kNoValue || GroupOf(id) < 0) continue;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const ValueId id = node.inputs[i];
+      if (id == kNoValue || GroupOf(id) < 0 || (!any && static_cast<int>(i) != only)) continue;
       const int32_t candidate = GroupOf(id);
       const TensorView& in = plan_.frame[static_cast<size_t>(id)].tensor;
       if (groups_[static_cast<size_t>(candidate)].last != at || !(in.shape == out.shape) ||
@@ -145,7 +216,10 @@ class Planner {
       const bool read_otherwise = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId other) {
         return other != kNoValue && other != id && GroupOf(other) == candidate;
       });
-      if (!read_otherwise) return candidate;
+      if (!read_otherwise) {
+        overwritten_at_ = inner_[static_cast<size_t>(id)];
+        return candidate;
+      }
     }
     return -1;
   }
@@ -177,7 +251,7 @@ class Planner {
                         group.first, group.last});
     plan_.arena_bytes = PlaceBlocks(blocks);
     for (size_t v = 0; v < group_.size(); ++v)
-      if (group_[v] >= 0) plan_.offset[v] = blocks[static_cast<size_t>(group_[v])].offset;
+      if (group_[v] >= 0) plan_.offset[v] = blocks[static_cast<size_t>(group_[v])].offset + inner_[v];
     for (PlannedNode& node : plan_.nodes)
       if (node.workspace >= 0) node.workspace = blocks[static_cast<size_t>(node.workspace)].offset;
     std::vector<int64_t> change(graph_.nodes.size() + 2, 0);
@@ -194,6 +268,8 @@ class Planner {
   PackCache& packs_;
   MemoryPlan plan_;
   std::vector<int32_t> group_;  // by value; -1: none
+  std::vector<int64_t> inner_;  // by value: where it begins in its group
+  int64_t overwritten_at_ = 0;  // the same of the input that Overwritable() found
   std::vector<Group> groups_;
   std::vector<bool> ready_;  // by value: its type and shape are known
 };

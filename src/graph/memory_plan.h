@@ -1,6 +1,6 @@
 // Where the values of a graph lie in one block of memory, for given input shapes. Values whose lives do not
-// overlap share bytes; an elementwise operator may write over an input that dies with it, and a reshape is
-// its input's memory.
+// overlap share bytes; an elementwise operator may write over an input that dies with it; a reshape is its
+// input's memory, a slice can be a part of it, and what a Concat joins is written where it will stand.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace celer::graph {
 struct PlannedNode {
   enum class How : uint8_t {
     kPlanned,  // shapes are known: memory is in the arena
-    kView,     // the output is the input's memory
+    kView,     // the outputs are the first input's memory, or parts of it
     kFolded,   // computed while planning: nothing is left to do
     kDynamic,  // shapes come with the data: memory is taken while it runs
   };
@@ -23,7 +23,8 @@ struct PlannedNode {
   KernelFn kernel = nullptr;
   std::string_view kernel_name = "reference";
   Prepared prepared = {};
-  int64_t workspace = -1;  // where it is in the arena; -1: none
+  int64_t workspace = -1;           // where it is in the arena; -1: none
+  std::vector<int64_t> parts = {};  // of a view: where each output begins in the input, in bytes
 };
 
 struct MemoryPlan {
@@ -38,6 +39,7 @@ struct MemoryPlan {
   int64_t live_bytes = 0;       // the most that is alive at once: no plan can need less
   double flops = 0;             // of planned nodes
   std::vector<double> node_flops;
+  std::vector<double> node_bytes;  // what a planned node reads and writes, each value once
 };
 
 // `inputs` are by the order of the graph's inputs; their elements are not read.

@@ -140,6 +140,10 @@ using KernelFn = Status (*)(KernelContext&);
 // Multiplications and additions, counted as two; for reports.
 using FlopsFn = double (*)(const InferContext&);
 
+// Where an output lies in the first input, in elements, if it is a contiguous part of it: then nothing has to
+// move.
+using PartFn = std::optional<int64_t> (*)(const InferContext&, size_t output);
+
 // A set of element types.
 class DTypeSet {
  public:
@@ -200,6 +204,7 @@ struct FastKernel {
   bool (*fits)(const InferContext&);
   KernelFn run;
   Prepared (*prepare)(const InferContext&, int threads, PackCache& packs) = nullptr;
+  int overwrites = -1;  // an input whose memory the first output may take, if it is as large
 };
 
 struct Operator {
@@ -220,13 +225,15 @@ struct Operator {
     kRandom = 8,      // two runs differ, so it is never computed ahead
     kSequences = 16,  // takes or gives sequences and optionals
     kShapeOnly = 32,  // looks at the shape of its input, not at its elements
-    kAnyKind = 64     // takes tensors, and sequences and optionals too
+    kAnyKind = 64,    // takes tensors, and sequences and optionals too
+    kJoin = 128       // the output is the inputs one after the other along `axis`
   };
   unsigned traits = kPlain;
   FlopsFn flops = nullptr;  // null: one per element of the first output
   std::span<const FastKernel> fast = {};
   std::string_view domain = {};
   int until = 0;  // the last such opset; 0: the newest
+  PartFn part = nullptr;
 };
 
 }  // namespace celer::graph

@@ -178,9 +178,13 @@ Result<std::vector<Data>> Session::Run(std::vector<Data> inputs) {
       case PlannedNode::How::kFolded:
         break;
       case PlannedNode::How::kView: {
-        Data& to = values[static_cast<size_t>(node.outputs[0])];
-        to.tensor.data = values[static_cast<size_t>(node.inputs[0])].tensor.data;
-        to.known = true;
+        std::byte* const from = values[static_cast<size_t>(node.inputs[0])].tensor.data;
+        for (size_t i = 0; i < node.outputs.size(); ++i) {
+          if (node.outputs[i] == kNoValue) continue;
+          Data& to = values[static_cast<size_t>(node.outputs[i])];
+          to.tensor.data = from + planned.parts[i];
+          to.known = true;
+        }
         break;
       }
       case PlannedNode::How::kPlanned: {

@@ -37,8 +37,11 @@ struct CudaDecoderOptions {
   DType kv = DType::kF16;    // f16, bf16, i8 or fp8 e4m3
   int64_t context = 4096;    // the longest sequence in tokens
   int64_t max_tokens = 512;  // of one batch
-  bool exact = false;        // every product by the decode kernels, also for long prompts
-  bool wgmma = true;         // warpgroup products where the GPU has them; else as on a GPU without
+  int64_t sequences = 64;    // of a decode step, kMaxDecode at most
+  // A token's results do not depend on its company or on how its text was cut. Needs warpgroup products.
+  bool deterministic = false;
+  bool exact = false;  // every product by the decode kernels, also for long prompts
+  bool wgmma = true;   // warpgroup products where the GPU has them; else as on a GPU without
   StepLaunch launch = StepLaunch::kFused;
   KvBudget kv_budget = {};  // its context is the one above
 };
@@ -71,7 +74,7 @@ class CudaDecoder {
   // [rows, vocab] of the last Forward or Decode; waits for it. Valid until the next call.
   Result<std::span<const float>> Logits();
 
-  // Queues one step of decoding: a batch with one token of each of up to kMaxDecode sequences. The next
+  // Queues one step of decoding: a batch with one token of each of up to max_decode() sequences. The next
   // tokens, the most likely ones or sampled as SetSampling() said, become the next step's input on the GPU.
   // `batch.tokens` may be empty: those that the step before chose. `batch.logit_rows` is not read: every
   // token has logits.
@@ -97,7 +100,8 @@ class CudaDecoder {
   // What a step must read and compute, by operator.
   std::vector<OperatorWork> Work(const StepShape& shape) const;
 
-  static constexpr int64_t kMaxDecode = 64;
+  static constexpr int64_t kMaxDecode = 512;
+  int64_t max_decode() const;
   int64_t max_logit_rows() const;
   bool decodes_in_one_kernel() const;  // known from UseKv() on
 

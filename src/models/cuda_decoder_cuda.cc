@@ -21,9 +21,6 @@
 
 namespace celer {
 
-static_assert(CudaDecoder::kMaxDecode == kMaxSampled);
-static_assert(CudaDecoder::kMaxDecode == DecodeGraphs::kMaxSequences);
-
 // Joins the parts; each has a file of its own.
 struct CudaDecoder::Impl {
   using WeightBytes = std::function<int64_t(const cuda::DeviceWeights&)>;
@@ -115,7 +112,15 @@ Status CudaDecoder::Impl::Start() {
            .exact = options.exact,
            .wgmma = wgmma,
            .gemm = !options.exact && !wgmma,
-           .fused = options.launch == StepLaunch::kFused};
+           .fused = options.launch == StepLaunch::kFused && !options.deterministic,
+           .deterministic = options.deterministic,
+           .sequences = std::clamp<int64_t>(options.sequences, 1, std::min(kMaxDecode, options.max_tokens))};
+  if (options.deterministic && !wgmma)
+    return Error::Unsupported(
+        "`deterministic` needs a GPU with warpgroup products (compute capability 9.0); use `device` cpu");
+  if (options.deterministic && config.moe.experts > 0)
+    return Error::Unsupported(
+        "`deterministic` does not run mixtures of experts on a GPU; use `device` cpu, where it always holds");
   CELER_ASSIGN(Stream made, Stream::Create(options.device, true));
   stream.emplace(std::move(made));
   CELER_ASSIGN(turns, GpuTurns::Join(options.device, *stream));
@@ -160,7 +165,7 @@ Status CudaDecoder::Impl::PlanAndCheck(const WeightBytes& weight_bytes) {
 
 Status CudaDecoder::Impl::Allocate() {
   CELER_RETURN_IF_ERROR(workspace.Allocate(options.device, shape));
-  CELER_RETURN_IF_ERROR(outputs.Make(options.device, model.config.vocab));
+  CELER_RETURN_IF_ERROR(outputs.Make(options.device, shape));
   const CudaMemory& memory = workspace.memory();
   batch.Use(memory, shape);
   operators.emplace(CudaOperators{.model = model,
@@ -209,10 +214,10 @@ Status CudaDecoder::Forward(const RaggedBatch& batch) {
   Impl& d = *impl_;
   const CudaDeviceScope scope(d.options.device);
   const int64_t count = batch.token_count(), rows = static_cast<int64_t>(batch.logit_rows.size());
-  if (count > d.options.max_tokens || rows > kLogitRows)
+  if (count > d.options.max_tokens || rows > max_logit_rows())
     return Error::Invalid("a batch of ", count, " tokens and ", rows,
                           " rows of logits; the GPU was set up for ", d.options.max_tokens, " and ",
-                          kLogitRows);
+                          max_logit_rows());
   CELER_RETURN_IF_ERROR(d.CheckBatch(batch));
   CELER_ASSIGN(const ForwardStrategy strategy,
                ChooseForward(d.forward->Facts(static_cast<int>(count), static_cast<int>(rows))));
@@ -255,8 +260,8 @@ Status CudaDecoder::Decode(const RaggedBatch& batch, Choose choose) {
   Impl& d = *impl_;
   const CudaDeviceScope scope(d.options.device);
   const auto count = static_cast<int64_t>(batch.positions.size());
-  if (count < 1 || count > std::min(kMaxDecode, d.options.max_tokens))
-    return Error::Invalid("a decode step of ", count, " sequences; 1 to ", kMaxDecode, " are possible");
+  if (count < 1 || count > max_decode())
+    return Error::Invalid("a decode step of ", count, " sequences; 1 to ", max_decode(), " are possible");
   if (batch.seqs() != count || batch.seq_start[0] != 0 || batch.seq_start.back() != count)
     return Error::Invalid("a decode step has one token of each sequence, not ", count, " tokens of ",
                           batch.seqs(), " sequences");
@@ -271,7 +276,8 @@ Status CudaDecoder::Decode(const RaggedBatch& batch, Choose choose) {
   const auto queue = [&] { return d.QueueDecode(strategy, rows, sampled, /*captured=*/true); };
   if (d.marks.on())  // a graph of its own, with the events inside
     CELER_RETURN_IF_ERROR(DecodeGraphs::LaunchOnce(*d.stream, queue));
-  else if (d.options.launch == StepLaunch::kEager)
+  // Larger steps take so long that the host is ahead of them without a graph.
+  else if (d.options.launch == StepLaunch::kEager || count > DecodeGraphs::kMaxSequences)
     CELER_RETURN_IF_ERROR(d.QueueDecode(strategy, rows, sampled, /*captured=*/false));
   else
     CELER_RETURN_IF_ERROR(
@@ -347,7 +353,10 @@ int CudaDecoder::device() const {
   return impl_->options.device;
 }
 int64_t CudaDecoder::max_logit_rows() const {
-  return kLogitRows;
+  return impl_->shape.logit_rows();
+}
+int64_t CudaDecoder::max_decode() const {
+  return impl_->shape.sequences;
 }
 bool CudaDecoder::decodes_in_one_kernel() const {
   return impl_->forward->decodes_in_one_kernel();

@@ -22,6 +22,7 @@ CudaFacts CudaForward::Facts(int count, int rows) const {
   return {.tokens = count,
           .logit_rows = rows,
           .profiled = op_.marks.on(),
+          .steady = op_.shape.deterministic,
           .wgmma = op_.shape.wgmma,
           .gemm = gemm_ != nullptr};
 }

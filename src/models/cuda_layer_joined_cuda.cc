@@ -16,7 +16,7 @@ void JoinedStrategy::AddToX(const DeviceMatrix& matrix, const cuda::WgmmaActivat
   args.out = m_.x;
   args.out_stride = config().hidden;
   if (next_norm) {
-    args.next = CudaOperators::WgmmaRows(m_.x_bf16, 0, count, padded);
+    args.next = op_.WgmmaRows(m_.x_bf16, 0, count, padded);
     args.next_norm = next_norm;
     args.next_squares = m_.wgmma_squares;
     op_.wgmma_prepared = true;
@@ -26,11 +26,11 @@ void JoinedStrategy::AddToX(const DeviceMatrix& matrix, const cuda::WgmmaActivat
 }
 
 cuda::WgmmaActivations JoinedStrategy::Attended(const DeviceLayer& w, int count) const {
-  return CudaOperators::WgmmaRows(m_.attention_bf16, 0, count, w.o.padded);
+  return op_.WgmmaRows(m_.attention_bf16, 0, count, w.o.padded);
 }
 
 cuda::WgmmaActivations JoinedStrategy::MidRows(const DeviceLayer& w, int count) const {
-  return CudaOperators::WgmmaRows(m_.mid_bf16, 0, count, w.down.padded);
+  return op_.WgmmaRows(m_.mid_bf16, 0, count, w.down.padded);
 }
 
 void JoinedStrategy::Qkv(const DeviceLayer& w, const Batch& batch, int64_t) {

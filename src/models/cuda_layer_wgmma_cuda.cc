@@ -10,7 +10,7 @@ void WgmmaStrategy::Begin() {
 
 cuda::WgmmaActivations WgmmaStrategy::Activations(const float* from, int64_t cols, const DeviceMatrix& m,
                                                   const float* norm, int64_t rows, int count) {
-  const cuda::WgmmaActivations to = CudaOperators::WgmmaRows(m_.x_bf16, rows, count, m.padded);
+  const cuda::WgmmaActivations to = op_.WgmmaRows(m_.x_bf16, rows, count, m.padded);
   op_.Check(cuda::LaunchWgmmaActivations(from, nullptr, count, static_cast<int>(cols), norm,
                                          config().norm_eps, to, op_.stream.get()));
   return to;
@@ -36,7 +36,7 @@ void WgmmaStrategy::Qkv(const DeviceLayer& w, const Batch& batch, int64_t) {
 void WgmmaStrategy::Attention(const DeviceLayer& w, const Batch& batch, int64_t layer) {
   AttentionForm form{.narrow_q = op_.UsesFlash(w, batch)};
   if (op_.AttentionWritesBf16(w, batch))
-    form.wgmma = CudaOperators::WgmmaRows(m_.x_bf16, config().hidden, batch.count, w.o.padded);
+    form.wgmma = op_.WgmmaRows(m_.x_bf16, config().hidden, batch.count, w.o.padded);
   op_.Attention(w, batch, layer, form);
 }
 
@@ -45,7 +45,7 @@ void WgmmaStrategy::Output(const DeviceLayer& w, const Batch& batch) {
   cuda::WgmmaArgs args;
   args.tokens = batch.count;
   args.x = op_.AttentionWritesBf16(w, batch)
-               ? CudaOperators::WgmmaRows(m_.x_bf16, hidden, batch.count, w.o.padded)
+               ? op_.WgmmaRows(m_.x_bf16, hidden, batch.count, w.o.padded)
                : Activations(m_.attention, op_.shape.q_width(), w.o, nullptr, hidden, batch.count);
   args.epilogue = cuda::WgmmaEpilogue::kAdd;
   args.out = m_.x;
@@ -56,8 +56,7 @@ void WgmmaStrategy::Output(const DeviceLayer& w, const Batch& batch) {
 
 void WgmmaStrategy::GateUp(const DeviceLayer& w, const Batch& batch, int64_t) {
   const DecoderConfig& c = config();
-  const cuda::WgmmaActivations mid_rows =
-      CudaOperators::WgmmaRows(m_.mid_bf16, c.hidden, batch.count, w.down.padded);
+  const cuda::WgmmaActivations mid_rows = op_.WgmmaRows(m_.mid_bf16, c.hidden, batch.count, w.down.padded);
   cuda::WgmmaArgs args;
   args.tokens = batch.count;
   args.x = Activations(m_.x, c.hidden, w.gate, w.ffn_norm, c.hidden, batch.count);
@@ -83,7 +82,7 @@ void WgmmaStrategy::Down(const DeviceLayer& w, const Batch& batch, int64_t) {
   const int64_t hidden = config().hidden;
   cuda::WgmmaArgs args;
   args.tokens = batch.count;
-  args.x = CudaOperators::WgmmaRows(m_.mid_bf16, hidden, batch.count, w.down.padded);
+  args.x = op_.WgmmaRows(m_.mid_bf16, hidden, batch.count, w.down.padded);
   args.epilogue = cuda::WgmmaEpilogue::kAdd;
   args.out = m_.x;
   args.out_stride = hidden;

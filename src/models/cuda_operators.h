@@ -75,9 +75,11 @@ struct CudaOperators {
   // Warpgroup products of the same activations; matrices that differ in form go one by one.
   void MultiplyWgmma(std::span<const DeviceMatrix* const> matrices, cuda::WgmmaArgs args);
   // Up to eight tokens keep 16 bits of their activations.
-  static cuda::WgmmaActivations WgmmaRows(std::byte* memory, int64_t rows, int64_t count, int padded) {
-    if (count <= kMaxMatvecTokens) return {memory, 16, padded, 2};
-    return {memory, cuda::WgmmaTile(rows, count), padded, 1};
+  cuda::WgmmaActivations WgmmaRows(std::byte* to, int64_t rows, int64_t count, int padded) const {
+    // Tiles of 16 multiply otherwise than all larger ones.
+    if (shape.deterministic) return {to, std::max(32, cuda::WgmmaTile(rows, count)), padded, 1};
+    if (count <= kMaxMatvecTokens) return {to, 16, padded, 2};
+    return {to, cuda::WgmmaTile(rows, count), padded, 1};
   }
   // For a product of x under a norm: with what the product in front prepared, or with activations made here.
   cuda::WgmmaArgs NormedArgs(int count, const DeviceMatrix& m, const float* by);

@@ -115,6 +115,7 @@ void CudaOperators::FinishQkvRows(const DeviceLayer& w, const cuda::DeviceBatch&
 bool CudaOperators::UsesFlash(const DeviceLayer& w, const cuda::DeviceBatch& batch) {
   const auto chosen = ChooseAttention({.tokens = batch.count,
                                        .longest = batch_state.longest(),
+                                       .steady = shape.deterministic,
                                        .flash = !shape.exact && cuda::FlashAttentionRuns(w.kv)});
   if (!chosen) Check(Status(chosen.error()));
   return chosen && *chosen == AttentionStrategy::kFlash;
@@ -140,6 +141,7 @@ void CudaOperators::Attention(const DeviceLayer& w, const cuda::DeviceBatch& bat
   args.tickets = memory.attention_tickets;
   args.splits = cuda::AttentionSplits(args.heads, w.kv.kv_heads);
   args.decode = batch_state.longest() == 1;
+  args.steady = shape.deterministic;
   if (form.narrow_q) args.narrow_q = memory.q;
   args.wgmma = form.wgmma;
   args.rows = form.rows;
@@ -156,6 +158,7 @@ void CudaOperators::Attention(const DeviceLayer& w, const cuda::DeviceBatch& bat
 void CudaOperators::MultiplyWgmma(std::span<const DeviceMatrix* const> matrices, cuda::WgmmaArgs args) {
   args.partial = memory.wgmma_partial;
   args.tickets = memory.wgmma_tickets;
+  args.whole_tiles = shape.deterministic;
   const bool alike = std::all_of(matrices.begin(), matrices.end(),
                                  [&](const DeviceMatrix* m) { return SameForm(*m, *matrices[0]); });
   for (size_t first = 0; first < matrices.size();) {
@@ -189,7 +192,8 @@ cuda::WgmmaArgs CudaOperators::NormedArgs(int count, const DeviceMatrix& m, cons
 void CudaOperators::Head(int rows, bool gather) {
   marks.Mark(Op::kLogits);
   if (rows == 0) return;
-  const auto chosen = ChooseHead({.tokens = rows, .logit_rows = rows, .wgmma = shape.wgmma});
+  const auto chosen =
+      ChooseHead({.tokens = rows, .logit_rows = rows, .steady = shape.deterministic, .wgmma = shape.wgmma});
   if (!chosen) return Check(Status(chosen.error()));
   switch (*chosen) {
     case HeadStrategy::kWgmma:

@@ -16,7 +16,7 @@ namespace celer {
 
 class CudaOutputs {
  public:
-  Status Make(int device, int64_t vocab);
+  Status Make(int device, const CudaShape& shape);
 
   // The choice of tokens at the end of a decode step.
   cuda::GreedyTarget Greedy(const CudaMemory& memory) const;
@@ -35,11 +35,15 @@ class CudaOutputs {
   Result<std::span<const float>> Logits(const CudaMemory& memory, int64_t rows, const Stream& stream);
 
  private:
-  // Tokens and logprobs: [kHostSlots, kMaxSampled] of the decode steps, then [kLogitRows] of rows.
-  static constexpr int64_t kFirstRow = cuda::kHostSlots * kMaxSampled;
+  // Tokens and logprobs: [kHostSlots, sequences_] of the decode steps, then [rows_] of rows.
+  int64_t first_row() const { return cuda::kHostSlots * sequences_; }
+  int64_t StepAt(int64_t row, int64_t position) const {
+    return position % cuda::kHostSlots * sequences_ + row;
+  }
 
-  int64_t vocab_ = 0;
-  Buffer logits_, tokens_, logprobs_;
+  int64_t vocab_ = 0, sequences_ = 0, rows_ = 0;
+  Buffer logits_;  // made when they are asked for
+  Buffer tokens_, logprobs_;
   std::array<std::optional<Event>, cuda::kHostSlots> step_done_;
 };
 

@@ -23,22 +23,22 @@ constexpr CudaStrategy kForward[] = {
     {"decode_step", "decode steps of up to 4 sequences, not too long, of a dense model without q and k norms",
      Isa::kSm90,
      [](const F& f) {
-       return f.decode && !f.profiled && f.tokens <= f.step_tokens && f.most_keys <= f.step_keys;
+       return f.decode && !f.profiled && !f.steady && f.tokens <= f.step_tokens && f.most_keys <= f.step_keys;
      },
      kDecode},
     // All layers in one kernel, products on the tensor cores.
     {"decode_batch", "decode steps of up to 8 sequences, more than decode_step takes, of such a model",
      Isa::kSm90,
      [](const F& f) {
-       return f.decode && !f.profiled && f.tokens > f.step_tokens && f.tokens <= f.batch_tokens &&
-              f.most_keys <= f.batch_keys;
+       return f.decode && !f.profiled && !f.steady && f.tokens > f.step_tokens &&
+              f.tokens <= f.batch_tokens && f.most_keys <= f.batch_keys;
      },
      kDecode},
     // Warpgroup products that also do what lies between them.
     {"joined", "5 to 64 tokens, with warpgroup products", Isa::kSm90a,
-     [](const F& f) { return f.wgmma && f.tokens > kStepTokens && f.tokens <= kJoinedTokens; }},
-    {"wgmma", "more than 64 tokens, with warpgroup products", Isa::kSm90a,
-     [](const F& f) { return f.wgmma && f.tokens > kJoinedTokens; }, kMany},
+     [](const F& f) { return f.wgmma && !f.steady && f.tokens > kStepTokens && f.tokens <= kJoinedTokens; }},
+    {"wgmma", "more than 64 tokens, or deterministic results, with warpgroup products", Isa::kSm90a,
+     [](const F& f) { return f.wgmma && (f.steady || f.tokens > kJoinedTokens); }, kMany},
     // Weights unpacked for cuBLASLt.
     {"gemm", "more than 8 tokens, with cuBLASLt", Isa::kSm90,
      [](const F& f) { return f.gemm && f.tokens > kMatvecTokens; }, kMany},
@@ -48,8 +48,8 @@ constexpr CudaStrategy kForward[] = {
 static_assert(std::size(kForward) == kForwardStrategies);
 
 constexpr CudaStrategy kHead[] = {
-    {"wgmma", "more than 4 rows of logits, with warpgroup products", Isa::kSm90a,
-     [](const F& f) { return f.wgmma && f.logit_rows > kStepTokens; },
+    {"wgmma", "more than 4 rows of logits, or deterministic results, with warpgroup products", Isa::kSm90a,
+     [](const F& f) { return f.wgmma && (f.steady || f.logit_rows > kStepTokens); },
      [](const F& f) { return f.logit_rows > kStepTokens; }},
     {"matvec", "any batch", Isa::kSm90, kAlways},
 };
@@ -57,7 +57,7 @@ constexpr CudaStrategy kHead[] = {
 constexpr CudaStrategy kAttention[] = {
     // Tiles of queries and keys on the tensor cores.
     {"flash", "more than 8 tokens, several of one sequence, and heads of up to 128", Isa::kSm90,
-     [](const F& f) { return f.flash && f.tokens > kMatvecTokens && f.longest > 1; },
+     [](const F& f) { return f.flash && !f.steady && f.tokens > kMatvecTokens && f.longest > 1; },
      [](const F& f) { return f.tokens > kMatvecTokens && f.longest > 1; }},
     // Each token loads its keys itself, those of a long sequence in pieces.
     {"split", "any batch", Isa::kSm90, kAlways},

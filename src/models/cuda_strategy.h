@@ -24,6 +24,7 @@ struct CudaFacts {
   int64_t most_keys = 0;   // of one sequence, at the end of a decode step
   int64_t logit_rows = 0;  //
   bool profiled = false;   // operators are timed one by one
+  bool steady = false;     // a token's result must not depend on its company
   // What runs the model on this GPU.
   int64_t step_tokens = 0;  // at once in the kernel of decode_step_cuda.h; 0: it does not run the model
   int64_t step_keys = 0;    // of one sequence up to which it is the faster one

@@ -28,17 +28,17 @@ struct CudaShape {
   bool wgmma = false;  // warpgroup products
   bool gemm = false;   // weights are unpacked for cuBLASLt
   bool fused = false;  // a decode step may be one kernel
+  bool deterministic = false;
+  int64_t sequences = 64;  // of a decode step
 
   int64_t q_width() const { return config->heads * config->head_dim; }
   int64_t kv_width() const { return config->kv_heads * config->head_dim; }
   int64_t qkv_width() const { return q_width() + 2 * kv_width(); }
-  int64_t table_width() const;  // blocks of the longest sequence
+  int64_t table_width() const;                                              // blocks of the longest sequence
+  int64_t logit_rows() const { return std::max<int64_t>(256, sequences); }  // of one batch
   // The widest layer that runs as a dense one.
   int64_t ffn_width() const { return std::max(config->intermediate, config->moe.shared_intermediate); }
 };
-
-constexpr int64_t kLogitRows = 256;  // of one batch
-constexpr int64_t kMaxSampled = 64;  // sequences of a decode step
 
 // Zeros at first. Null where the model or the options need none.
 struct CudaMemory {
@@ -51,7 +51,7 @@ struct CudaMemory {
   float *x = nullptr, *q = nullptr, *k = nullptr, *v = nullptr, *attention = nullptr, *mid = nullptr,
         *up = nullptr;
   float* qkv_rows = nullptr;
-  float* logits = nullptr;   // [kLogitRows, vocab]
+  float* logits = nullptr;   // [logit_rows(), vocab]
   float* partial = nullptr;  // of attention
   int32_t* attention_tickets = nullptr;
   std::byte *x_bf16 = nullptr, *mid_bf16 = nullptr;  // activations in bf16, in whatever order a product wants
@@ -73,7 +73,7 @@ struct CudaMemory {
   // Choosing tokens.
   int32_t* greedy_tickets = nullptr;
   uint64_t* greedy_best = nullptr;
-  cuda::SampleRow* sample_rows = nullptr;  // [kLogitRows]
+  cuda::SampleRow* sample_rows = nullptr;  // [logit_rows()]
 };
 
 class CudaWorkspace {

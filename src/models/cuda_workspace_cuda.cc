@@ -82,7 +82,7 @@ constexpr Row kRows[] = {
     {"v", &M::v, [](const S& s) { return 4 * s.max_tokens * s.kv_width(); }},
     {"mid", &M::mid, [](const S& s) { return 4 * s.max_tokens * s.ffn_width(); }},
     {"up", &M::up, [](const S& s) { return 4 * s.max_tokens * s.ffn_width(); }},
-    {"logits", &M::logits, [](const S& s) { return 4 * kLogitRows * s.config->vocab; }},
+    {"logits", &M::logits, [](const S& s) { return 4 * s.logit_rows() * s.config->vocab; }},
     {"pieces of attention", &M::partial,
      [](const S& s) {
        return 4 * cuda::AttentionPartialFloats(s.max_tokens, static_cast<int>(s.config->heads),
@@ -93,7 +93,7 @@ constexpr Row kRows[] = {
      [](const S& s) { return 4 * cuda::AttentionTokens(s.max_tokens) * s.config->heads; }},
     {"x in bf16", &M::x_bf16,
      [](const S& s) {
-       return Bf16Bytes(s, std::max(s.max_tokens, kLogitRows), std::max(s.config->hidden, s.q_width()));
+       return Bf16Bytes(s, std::max(s.max_tokens, s.logit_rows()), std::max(s.config->hidden, s.q_width()));
      }},
     {"mid in bf16", &M::mid_bf16,
      [](const S& s) { return Bf16Bytes(s, s.max_tokens, s.config->intermediate); }},
@@ -143,14 +143,14 @@ constexpr Row kRows[] = {
     {"decode step", &M::step, [](const S& s) { return StepBytes(s, cuda::DecodeStepBytes); }},
     {"decode batch", &M::batch_step, [](const S& s) { return StepBytes(s, cuda::DecodeBatchBytes); }},
 
-    {"tickets of choices", &M::greedy_tickets, [](const S&) { return 4 * kLogitRows; }},
-    {"best of choices", &M::greedy_best, [](const S&) { return 8 * kLogitRows; }},
+    {"tickets of choices", &M::greedy_tickets, [](const S& s) { return 4 * s.logit_rows(); }},
+    {"best of choices", &M::greedy_best, [](const S& s) { return 8 * s.logit_rows(); }},
     {"sampling", &M::sample_rows,
-     [](const S&) { return static_cast<int64_t>(sizeof(cuda::SampleRow)) * kLogitRows; }},
+     [](const S& s) { return static_cast<int64_t>(sizeof(cuda::SampleRow)) * s.logit_rows(); }},
     // For each sequence of a step: counts of tokens and biases by token, and its history in pieces of 4096.
     {"token counts, biases and histories",
      {},
-     [](const S& s) { return kMaxSampled * 4 * (2 * s.config->vocab + 1 + 4096 + s.context); }},
+     [](const S& s) { return s.sequences * 4 * (2 * s.config->vocab + 1 + 4096 + s.context); }},
     {"rounding of addresses", {}, [](const S&) { return int64_t{8} << 20; }},
 };
 

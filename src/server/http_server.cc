@@ -30,7 +30,7 @@ namespace {
 constexpr size_t kReadBytes = 16 << 10;
 constexpr size_t kMaxPipelined = 64 << 10;  // read ahead while a request is answered
 constexpr size_t kMaxDiscarded = 32 << 20;  // of a body that was refused
-constexpr auto kLinger = std::chrono::seconds(2);
+constexpr auto kLinger = std::chrono::seconds(5);
 
 std::string Lower(std::string_view text) {
   std::string out(text);

@@ -147,6 +147,12 @@ class ServiceTest : public testing::Test {
     asio::write(socket, asio::buffer(request));
     return Rest(socket);
   }
+  // Until the server has this many.
+  void WaitForRequests(int count) {
+    while (Ask("GET /load HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+               .find("\"server_load\":" + std::to_string(count)) == std::string::npos)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   static std::string Completion(const std::string& body) {
     return "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: " +
            std::to_string(body.size()) + "\r\n\r\n" + body;
@@ -170,7 +176,7 @@ TEST_F(ServiceTest, AFaultEndsRequestsAndTheProcess) {
   asio::write(whole, asio::buffer(Completion(R"({"prompt": "hi", "max_tokens": 90000})")));
   char first[512];
   streamed.read_some(asio::buffer(first));  // it runs
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  WaitForRequests(2);
   *broken_ = true;
   const std::string end = Rest(streamed);
   EXPECT_THAT(end, HasSubstr("\"code\":\"device_fault\""));
@@ -184,7 +190,7 @@ TEST_F(ServiceTest, AFaultIsForgottenOnceTheModelIsLoadedAgain) {
   Start(/*reload=*/true);
   auto whole = Connect();
   asio::write(whole, asio::buffer(Completion(R"({"prompt": "hi", "max_tokens": 90000})")));
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  WaitForRequests(1);
   *broken_ = true;
   EXPECT_THAT(Rest(whole), HasSubstr("device_fault"));
   std::string answer;

@@ -34,7 +34,7 @@ class BatchCase(unittest.TestCase):
         cls.addClassCleanup(shutil.rmtree, cls.folder, True)
         cls.model = cls.folder / "model.gguf"
         subprocess.run([CELER, "synth", "llama-3.1-8b", "--weights", "q8_0", "-o", cls.model, *SHAPE], check=True,
-                       capture_output=True, timeout=60)
+                       capture_output=True, timeout=300)
         # No machine that was measured: what is said does not depend on where this runs.
         cls.env = {**os.environ, "CELER_CACHE": str(cls.folder / "cache")}
 
@@ -58,7 +58,7 @@ class BatchCase(unittest.TestCase):
     def one(self, *flags):
         result = subprocess.run([CELER, "run", self.model, "--device", "cpu", "--context", "1000", "--temperature", "0",
                                  "--chat-template", TEMPLATE, "--json", *map(str, flags)], text=True, capture_output=True,
-                                timeout=60, env=self.env, check=True)
+                                timeout=300, env=self.env, check=True)
         return json.loads(result.stdout)
 
     @staticmethod
@@ -267,7 +267,7 @@ class BadLines(BatchCase):
                             (["-o", self.out, "--errors", self.out], "--out and --errors are the same file")):
             with self.subTest(says=says):
                 result = subprocess.run([CELER, "batch", self.model, self.input, *flags], text=True, capture_output=True,
-                                        timeout=60, env=self.env)
+                                        timeout=300, env=self.env)
                 self.assertEqual(result.returncode, 2)
                 self.assertRegex(result.stderr, r"\Aerror: [^\n]+\n\Z")
                 self.assertIn(says, result.stderr)
@@ -330,7 +330,7 @@ class Resuming(BatchCase):
         return subprocess.Popen(self.command("--window", 8, *flags), text=True, stderr=subprocess.PIPE, env=self.env)
 
     def wait_for_lines(self, child, lines):
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while child.poll() is None and time.monotonic() < end:
             if self.out.exists() and self.out.read_bytes().count(b"\n") >= lines:
                 return
@@ -350,10 +350,14 @@ class Resuming(BatchCase):
                 self.wait_for_lines(child, done + rng.randrange(1, 25))
                 time.sleep(rng.random() * 0.01)
             child.kill()
-            _, said = child.communicate(timeout=60)
+            _, said = child.communicate(timeout=300)
             if child.returncode != -signal.SIGKILL:
                 self.assertEqual(child.returncode, 3, said)
-                break
+                if kills > 3:
+                    break
+                self.out.unlink()  # it was quicker than this: once more
+                self.errors.unlink()
+                continue
             kills += 1
             # A kill inside of a write is rare: do now and then what it would have done.
             if kills % 3 == 0 and self.out.exists() and self.out.stat().st_size > 0:
@@ -368,10 +372,15 @@ class Resuming(BatchCase):
     def test_ctrl_c_finishes_what_has_begun(self):
         self.write(self.lines())
         answers, errors = self.reference()
-        child = self.start()
-        self.wait_for_lines(child, 5)
-        child.send_signal(signal.SIGINT)
-        _, said = child.communicate(timeout=60)
+        for _ in range(20):  # it may be done before it hears of it
+            child = self.start()
+            self.wait_for_lines(child, 5)
+            child.send_signal(signal.SIGINT)
+            _, said = child.communicate(timeout=300)
+            if child.returncode != 3:
+                break
+            self.out.unlink()
+            self.errors.unlink()
         self.assertEqual(child.returncode, 130, said)
         self.assertIn("not all was done; the same command goes on from here", said)
         self.assertGreaterEqual(len(self.answers()), 5)
@@ -384,9 +393,9 @@ class Resuming(BatchCase):
         self.write([{"prompt": "x", "max_tokens": 900, "ignore_eos": True}] * 200)
         child = self.start()
         self.wait_for_lines(child, 1)
-        second = subprocess.run(self.command(), text=True, capture_output=True, timeout=60, env=self.env)
+        second = subprocess.run(self.command(), text=True, capture_output=True, timeout=300, env=self.env)
         child.kill()
-        child.communicate(timeout=60)
+        child.communicate(timeout=300)
         self.assertEqual(second.returncode, 2)
         self.assertIn("another celer batch is writing to it", second.stderr)
 

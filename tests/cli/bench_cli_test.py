@@ -230,7 +230,7 @@ class Peers(unittest.TestCase):
 
     def peers(self, *args):
         return subprocess.run([sys.executable, str(SOURCE / "bench" / "peers" / "bench_peers.py"), *args], capture_output=True,
-                              text=True, timeout=60)
+                              text=True, timeout=300)
 
     def test_rows(self):
         done = self.peers("--list")

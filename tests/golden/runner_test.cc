@@ -131,7 +131,10 @@ TEST_P(RunnerTest, LogitsAndChoicesOfOneStepStayApart) {
   ASSERT_EQ(output->logits.size(), 3 * vocab);
   const std::vector<float> got(output->logits.begin(), output->logits.end());
   EXPECT_EQ(output->choices[0].token, Generate(*runner, Text(5, {3, 5, 7, 11}, Blocks(4, 1)), 1)[0]);
-  const Slice apart[] = {with(last, Slice::Rows::kLast), with(all, Slice::Rows::kAll)};
+  // As many tokens as before: a GPU takes other kernels, which round differently, for fewer.
+  Text filler(6, {1, 2, 3, 4, 5, 6, 7}, Blocks(5, 1));
+  const Slice apart[] = {with(last, Slice::Rows::kLast), with(all, Slice::Rows::kAll),
+                         with(filler, Slice::Rows::kNone)};
   const auto expected = RunLogits(*runner, apart);
   ASSERT_TRUE(expected);
   ASSERT_EQ(expected->size(), got.size());

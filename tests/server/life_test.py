@@ -172,40 +172,50 @@ class ErrorsCase(ServerCase):
         self.assertRegex(text, r'cache_config_info\{[^}]*block_size="16",num_gpu_blocks="\d+"')
 
 
-class LifeCase(ServerCase):
-    flags = ["--cors-origin", "https://page.example", "--max-queue", "2", "--max-unsent", "4096", "--header-timeout", "0.5",
-             "--body-timeout", "0.7", "--idle-timeout", "1.5", "--log-format", "json"]
-
-    def test_a_client_that_leaves_cancels(self):
-        for stream in (True, False):
-            connection = http.client.HTTPConnection(self.server.host, self.server.port, timeout=30)
-            self.addCleanup(connection.close)
-            connection.request("POST", COMPLETE, json.dumps({**LONG, "stream": stream}))
-            while self.server.get("/load")[1]["kv_blocks_used"] == 0:
-                time.sleep(0.005)
-            connection.sock.close() if not stream else connection.getresponse().close()
-            connection.close()
-            self.server.idle()
-        self.server.until(r'"status": ?499')
+class ImpatientCase(ServerCase):
+    """Short limits. What is not about them would fail here on a machine that stops for a moment."""
+    flags = ["--max-unsent", "4096", "--header-timeout", "0.5", "--body-timeout", "0.7", "--idle-timeout", "1.5"]
 
     def test_a_slow_reader_is_let_go(self):
         slow = self.server.socket()
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         body = json.dumps({**LONG, "n": 8, "logprobs": 20}).encode()
         slow.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-        self.server.until(r"reads too slowly", 60)
+        self.server.until(r"reads too slowly", 120)
         self.server.idle()
         slow.close()
 
     def test_slow_senders(self):
-        start = time.monotonic()
         for data in (b"GET /health HT", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"):
             with self.server.socket() as slow:
                 slow.sendall(data)
                 self.assertIn(b" 408 ", slow.recv(4096))
         with self.server.socket() as silent:
             self.assertEqual(silent.recv(1), b"")  # idle
-        self.assertLess(time.monotonic() - start, 20)
+
+
+class LifeCase(ServerCase):
+    flags = ["--cors-origin", "https://page.example", "--max-queue", "2", "--log-format", "json"]
+
+    def test_a_client_that_leaves_cancels(self):
+        body = {**LONG, "n": 16, "temperature": 1}
+        for stream in (True, False):
+            left = self.server.metric("celer:request_success_total")
+            for _ in range(50):  # a very quick answer may come to its end before it is seen
+                connection = http.client.HTTPConnection(self.server.host, self.server.port, timeout=60)
+                self.addCleanup(connection.close)
+                connection.request("POST", COMPLETE, json.dumps({**body, "stream": stream}))
+                seen = False
+                while not seen and self.server.metric("celer:request_success_total") == left:
+                    seen = self.server.get("/load")[1]["kv_blocks_used"] > 0
+                connection.sock.close() if not stream else connection.getresponse().close()
+                connection.close()
+                self.server.idle()
+                if seen:
+                    break
+                left = self.server.metric("celer:request_success_total")
+            self.assertTrue(seen)
+        self.server.until(r'"status": ?499')
 
     def test_keep_alive_and_pipelining(self):
         with self.server.socket() as one:
@@ -250,20 +260,24 @@ class LifeCase(ServerCase):
         self.assertIn("POST", headers["Access-Control-Allow-Methods"])
 
     def test_a_full_queue(self):
-        statuses = []
-
-        def ask():
+        def ask(statuses):
             status, headers, _ = self.server.request("POST", COMPLETE, {"prompt": "x" * 1800, "max_tokens": 1, "cache_salt": os.urandom(4).hex()})
             statuses.append((status, headers.get("Retry-After")))
 
-        threads = [threading.Thread(target=ask) for _ in range(12)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        kinds = {status for status, _ in statuses}
+        kinds = set()
+        for _ in range(50):  # until they come close enough together
+            statuses = []
+            threads = [threading.Thread(target=ask, args=(statuses,)) for _ in range(12)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(len(statuses), 12)
+            self.assertTrue(all(int(after) >= 1 for status, after in statuses if status == 429))
+            kinds |= {status for status, _ in statuses}
+            if kinds == {200, 429}:
+                break
         self.assertEqual(kinds, {200, 429})
-        self.assertTrue(all(int(after) >= 1 for status, after in statuses if status == 429))
         self.server.idle()
 
     def test_a_deadline(self):
@@ -299,7 +313,7 @@ class StartAndEndCase(ServerCase):
         server = self.start("--tls-cert", cert, "--tls-key", key)
         self.assertEqual(server.scheme, "https")
         context = ssl.create_default_context(cafile=cert)
-        connection = http.client.HTTPSConnection(server.host, server.port, context=context, timeout=30)
+        connection = http.client.HTTPSConnection(server.host, server.port, context=context, timeout=120)
         self.addCleanup(connection.close)
         for _ in range(3):
             connection.request("POST", CHAT, json.dumps({**ASK, "stream": True}))
@@ -313,7 +327,7 @@ class StartAndEndCase(ServerCase):
         self.assertEqual(server.stop()[0], 0)
 
     def test_drain(self):
-        server = self.start("--drain-limit", "20")
+        server = self.start("--drain-limit", "120")
         connection = http.client.HTTPConnection(server.host, server.port, timeout=60)
         self.addCleanup(connection.close)
         connection.request("POST", COMPLETE, json.dumps({**LONG, "max_tokens": 400}))
@@ -321,15 +335,15 @@ class StartAndEndCase(ServerCase):
         response.read(10)
         server.process.send_signal(signal.SIGTERM)
         status = 200
-        while server.process.poll() is None and status != 503:
-            try:
+        try:  # it may end at any moment
+            while server.process.poll() is None and status != 503:
                 status = server.request("GET", "/health")[0]
-            except OSError:
-                break
-        if status == 503:
-            self.assertEqual(server.request("POST", CHAT, ASK)[0], 503)
+            if status == 503:
+                self.assertEqual(server.request("POST", CHAT, ASK)[0], 503)
+        except (OSError, http.client.HTTPException):
+            pass
         self.assertTrue(response.read().endswith(b"data: [DONE]\n\n"))  # the one that ran came to its end
-        self.assertEqual(server.process.wait(30), 0)
+        self.assertEqual(server.process.wait(120), 0)
         late = self.start("--drain-limit", "0.2")
         connection = http.client.HTTPConnection(late.host, late.port, timeout=60)
         self.addCleanup(connection.close)
@@ -340,7 +354,7 @@ class StartAndEndCase(ServerCase):
         rest = response.read()
         self.assertIn(b'"code":"shutting_down"', rest)
         self.assertTrue(rest.endswith(b"data: [DONE]\n\n"))
-        self.assertEqual(late.process.wait(30), 0)
+        self.assertEqual(late.process.wait(120), 0)
 
     def test_lenient(self):
         server = self.start("--lenient")
@@ -359,12 +373,12 @@ class StartAndEndCase(ServerCase):
                                   (["--port", "70000"], 2, "--port '70000': expected a whole number from 0 to 65535"),
                                   (["--host", "no.such.host.invalid"], 2, "host 'no.such.host.invalid' is not an address")):
             result = subprocess.run([ServerCase.celer, "serve", self.model, "--device", "cpu", "--kv-memory", "32MiB", *flags],
-                                    capture_output=True, text=True, timeout=60)
+                                    capture_output=True, text=True, timeout=300)
             self.assertEqual(result.returncode, code, result.stderr)
             self.assertIn(says, result.stderr)
         bad = self.folder / "bad.gguf"
         bad.write_bytes(b"GGUFxxxx")
-        result = subprocess.run([ServerCase.celer, "serve", bad, "--port", "0"], capture_output=True, text=True, timeout=60)
+        result = subprocess.run([ServerCase.celer, "serve", bad, "--port", "0"], capture_output=True, text=True, timeout=300)
         self.assertNotEqual(result.returncode, 0)
         self.assertRegex(result.stderr, r"error: [^\n]+bad.gguf[^\n]+\n\Z")
 

@@ -160,7 +160,9 @@ class RobustnessCase(ServerCase):
         wave(100, COUNT)
         self.assertEqual(faults, [])
         server.idle()
-        time.sleep(2.5)
+        end = time.monotonic() + 60
+        while server.descriptors() > descriptors + 2 and time.monotonic() < end:
+            time.sleep(0.1)
         self.assertIsNone(server.process.poll(), server.log()[-2000:])
         self.assertLessEqual(server.descriptors(), descriptors + 2)
         self.assertLess(server.memory() - memory, 48 << 20)
@@ -175,7 +177,7 @@ class RobustnessCase(ServerCase):
                 one.sendall(b"GET /health HT")
             except OSError:
                 pass
-        end = time.monotonic() + 20
+        end = time.monotonic() + 120
         while time.monotonic() < end:
             try:
                 if server.get("/health")[0] == 200:

@@ -19,7 +19,7 @@ SHAPE = ["--layers", "2", "--hidden", "64", "--intermediate", "96", "--vocab", "
 def make_model(celer, folder):
     model = pathlib.Path(folder) / "tiny.gguf"
     subprocess.run([celer, "synth", "llama-3.1-8b", "--weights", "q8_0", "-o", model, *SHAPE], check=True,
-                   capture_output=True, timeout=120)
+                   capture_output=True, timeout=300)
     return model
 
 
@@ -51,7 +51,7 @@ class Server:
             self.lines.append(None)
             self.said.notify_all()
 
-    def until(self, pattern, seconds=60):
+    def until(self, pattern, seconds=180):
         """Waits for a line of the log."""
         end = time.monotonic() + seconds
         seen = 0
@@ -69,7 +69,7 @@ class Server:
     def log(self):
         return "".join(line for line in self.lines if line)
 
-    def request(self, method, path, body=None, headers=None, timeout=60):
+    def request(self, method, path, body=None, headers=None, timeout=180):
         """Status, headers and body of one request on a connection of its own."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout)
         try:
@@ -89,7 +89,7 @@ class Server:
         return status, json.loads(data)
 
     def socket(self):
-        return socket.create_connection((self.host, self.port), timeout=30)
+        return socket.create_connection((self.host, self.port), timeout=120)
 
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
@@ -102,7 +102,7 @@ class Server:
         text = self.request("GET", "/metrics")[2].decode()
         return sum(float(value) for value in re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", text, re.M))
 
-    def idle(self, seconds=20):
+    def idle(self, seconds=120):
         """Waits until nothing runs and no block is in use."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -112,7 +112,7 @@ class Server:
             time.sleep(0.02)
         raise AssertionError(f"not idle: {load}")
 
-    def stop(self, number=signal.SIGTERM, seconds=60):
+    def stop(self, number=signal.SIGTERM, seconds=180):
         self.process.send_signal(number)
         code = self.process.wait(seconds)
         return code, self.log()

@@ -5,6 +5,7 @@
 #include "graph/ops/cast.h"
 #include "graph/ops/common.h"
 #include "graph/ops/families.h"
+#include "graph/ops/fast.h"
 
 namespace celer::graph {
 namespace {
@@ -254,28 +255,30 @@ constexpr unsigned kI = Operator::kInPlace;
 constexpr Arity kOne = {1, 1}, kTwo = {2, 2}, kSome = {1, -1};
 constexpr DTypeSet kPowers = kFloats | DTypeSet{DType::kI32, DType::kI64};
 constexpr Operator kRows[] = {
-    {"Add", 6, kTwo, kOne, kNumbers, InferPair, PairMap<NumberTypes, kAdd>, kI},
+    {"Add", 6, kTwo, kOne, kNumbers, InferPair, PairMap<NumberTypes, kAdd>, kI, nullptr, kFastBinary},
     {"And", 7, kTwo, kOne, kBools, InferPair, PairMap<Bool, kAnd>, kI},
     {"BitShift", 11, kTwo, kOne, kUnsigned, InferPair, BitShift, kI},
     {"BitwiseAnd", 18, kTwo, kOne, kIntegers, InferPair, PairMap<IntegerTypes, kBitAnd>, kI},
     {"BitwiseOr", 18, kTwo, kOne, kIntegers, InferPair, PairMap<IntegerTypes, kBitOr>, kI},
     {"BitwiseXor", 18, kTwo, kOne, kIntegers, InferPair, PairMap<IntegerTypes, kBitXor>, kI},
-    {"Div", 6, kTwo, kOne, kNumbers, InferPair, PairMap<NumberTypes, kDiv>, kI},
+    {"Div", 6, kTwo, kOne, kNumbers, InferPair, PairMap<NumberTypes, kDiv>, kI, nullptr, kFastBinary},
     {"Equal", 7, kTwo, kOne, kNumbers | kBools, InferComparison, Compare<PlainTypes, kEqual>},
     {"Greater", 7, kTwo, kOne, kNumbers, InferComparison, Compare<NumberTypes, kGreater>},
     {"GreaterOrEqual", 12, kTwo, kOne, kNumbers, InferComparison, Compare<NumberTypes, kGreaterOrEqual>},
     {"Less", 7, kTwo, kOne, kNumbers, InferComparison, Compare<NumberTypes, kLess>},
     {"LessOrEqual", 12, kTwo, kOne, kNumbers, InferComparison, Compare<NumberTypes, kLessOrEqual>},
-    {"Max", 6, kSome, kOne, kNumbers, InferBroadcast, Variadic<NumberTypes, kLargest>, kI},
+    {"Max", 6, kSome, kOne, kNumbers, InferBroadcast, Variadic<NumberTypes, kLargest>, kI, nullptr,
+     kFastBinary},
     {"Mean", 6, kSome, kOne, kFloats, InferBroadcast, Mean, kI},
-    {"Min", 6, kSome, kOne, kNumbers, InferBroadcast, Variadic<NumberTypes, kSmallest>, kI},
+    {"Min", 6, kSome, kOne, kNumbers, InferBroadcast, Variadic<NumberTypes, kSmallest>, kI, nullptr,
+     kFastBinary},
     {"Mod", 10, kTwo, kOne, kNumbers, InferPair, Mod, kI},
-    {"Mul", 6, kTwo, kOne, kNumbers, InferPair, PairMap<NumberTypes, kMul>, kI},
+    {"Mul", 6, kTwo, kOne, kNumbers, InferPair, PairMap<NumberTypes, kMul>, kI, nullptr, kFastBinary},
     {"Or", 7, kTwo, kOne, kBools, InferPair, PairMap<Bool, kOr>, kI},
     {"PRelu", 6, kTwo, kOne, kNumbers, InferPRelu, PRelu, kI},
-    {"Pow", 6, kTwo, kOne, kPowers, InferPow, Pow},
-    {"Sub", 6, kTwo, kOne, kNumbers, InferPair, PairMap<NumberTypes, kSub>, kI},
-    {"Sum", 6, kSome, kOne, kFloats, InferBroadcast, Sum, kI},
+    {"Pow", 6, kTwo, kOne, kPowers, InferPow, Pow, Operator::kPlain, nullptr, kFastPow},
+    {"Sub", 6, kTwo, kOne, kNumbers, InferPair, PairMap<NumberTypes, kSub>, kI, nullptr, kFastBinary},
+    {"Sum", 6, kSome, kOne, kFloats, InferBroadcast, Sum, kI, nullptr, kFastBinary},
     {"Where", 9, {3, 3}, kOne, kBools, InferWhere, Where},
     {"Xor", 7, kTwo, kOne, kBools, InferPair, PairMap<Bool, kXor>, kI},
 };

@@ -90,4 +90,13 @@ Status CheckSameType(const OpInputs& c, size_t i) {
   return {};
 }
 
+void Repeat(ThreadPool& pool, const TensorView& in, const TensorView& out) {
+  if (*out.shape.elements() == 0) return;
+  const float* const x = in.as<float>();
+  ForRows<1>(pool, MakeWalk<1>(out.shape, {in.shape}),
+             [&](int64_t o, const std::array<int64_t, 1>& at, int64_t n, const std::array<int64_t, 1>& step) {
+               for (int64_t i = 0; i < n; ++i) out.as<float>()[o + i] = x[at[0] + i * step[0]];
+             });
+}
+
 }  // namespace celer::graph

@@ -143,6 +143,9 @@ void PairRow(const void* a, int64_t step_a, const void* b, int64_t step_b, void*
   }
 }
 
+// out = in, with broadcasting; both are f32.
+void Repeat(ThreadPool& pool, const TensorView& in, const TensorView& out);
+
 // out = row by row of a and b with broadcasting; the output's shape is already theirs together.
 void MapPairs(ThreadPool& pool, const TensorView& a, const TensorView& b, const TensorView& out, RowFn row);
 

@@ -387,7 +387,8 @@ constexpr Operator kRows[] = {
      InferConvTranspose,
      ConvTranspose,
      Operator::kPlain,
-     ConvTransposeFlops},
+     ConvTransposeFlops,
+     kFastConvTranspose},
     {"DeformConv", 19, {3, 5}, kOne, kFloats, InferDeformConv, DeformConv, Operator::kPlain, ConvFlops},
     {"QLinearConv", 10, {8, 9}, kOne, kBytes, InferQLinearConv, QLinearConv},
 };

@@ -57,6 +57,15 @@ Status Gather(KernelContext& c) {
   return {};
 }
 
+std::optional<int64_t> GatherPart(const InferContext& c, size_t) {
+  const Shape& in = c.shape(0);
+  const auto axis = CheckAxis(c.node.Int("axis", 0), in.rank());
+  if (!axis || Product(in, 0, *axis) != 1 || !c.known(1) || c.elements(1) != 1) return std::nullopt;
+  const auto index = Indices(c, 1, in[*axis]);
+  if (!index) return std::nullopt;
+  return (*index)[0] * Product(in, *axis + 1, in.rank());
+}
+
 // The offset in `data` of each element of `indices`, whose place along `axis` its index gives.
 Result<std::vector<int64_t>> ElementOffsets(const OpInputs& c, const Shape& data, size_t input, int axis) {
   CELER_ASSIGN(std::vector<int64_t> at, Indices(c, input, data[axis]));
@@ -440,7 +449,19 @@ Status Unique(KernelContext& c) {
 constexpr Arity kOne = {1, 1};
 constexpr Operator kRows[] = {
     {"Compress", 9, {2, 2}, kOne, kAnyType, InferCompress, Compress},
-    {"Gather", 1, {2, 2}, kOne, kAnyType, InferGather, Gather},
+    {"Gather",
+     1,
+     {2, 2},
+     kOne,
+     kAnyType,
+     InferGather,
+     Gather,
+     Operator::kPlain,
+     nullptr,
+     {},
+     {},
+     0,
+     GatherPart},
     {"GatherElements", 11, {2, 2}, kOne, kAnyType, InferGatherElements, GatherElements},
     {"GatherND", 11, {2, 2}, kOne, kAnyType, InferGatherNd, GatherNd},
     {"NonZero", 9, kOne, kOne, kNumbers | kBools, InferNothing, NonZero},

@@ -1,5 +1,6 @@
 #include "graph/ops/common.h"
 #include "graph/ops/fast.h"
+#include "kernels/dense_attention/dense_attention.h"
 #include "kernels/gemm/gemm.h"
 
 namespace celer::graph {
@@ -17,6 +18,7 @@ std::optional<GemmArgs> MatMulArgs(const InferContext& c) {
   GemmArgs args{.m = a[a.rank() - 2], .n = b[b.rank() - 1], .k = a[a.rank() - 1]};
   const int64_t a_count = Product(a, 0, a.rank() - 2), b_count = Product(b, 0, b.rank() - 2);
   if (b_count == 1) {
+    if (b.rank() > a.rank()) return std::nullopt;
     args.m *= a_count;  // one matrix meets all rows
   } else {
     const bool same =
@@ -41,9 +43,23 @@ std::optional<GemmArgs> GemmArgsOf(const InferContext& c) {
   args.out_stride = args.n;
   if (c.has(2)) {
     if (c.node.Float("beta", 1) != 1 || c.elements(2) != args.n ||
-        c.shape(2)[c.shape(2).rank() - 1] != args.n)
+        (c.shape(2).rank() > 0 && c.shape(2)[c.shape(2).rank() - 1] != args.n))
       return std::nullopt;
   }
+  return args;
+}
+
+// With a bias per column, and an addend that is like the result.
+std::optional<GemmArgs> FusedArgs(const InferContext& c) {
+  auto args = c.node.Int("transB", 0) != 0 ? GemmArgsOf(c) : MatMulArgs(c);
+  if (!args || (c.has(2) && (c.dtype(2) != DType::kF32 || c.elements(2) != args->n))) return std::nullopt;
+  if (c.has(3)) {
+    const auto shape = MatMulOutputShape(c);
+    if (!shape || !(*shape == c.shape(3))) return std::nullopt;
+    args->epilogue.add_stride = args->n;
+    args->add_batch_stride = args->out_batch_stride;
+  }
+  args->epilogue.f = ActivationOf(c.node);
   return args;
 }
 
@@ -67,17 +83,50 @@ Prepared Prepare(const InferContext& c, GemmArgs args, int threads, PackCache& p
   return {std::move(state), workspace};
 }
 
-Status Run(KernelContext& c, bool bias) {
+// Inputs by number; 0: there is none.
+Status Run(KernelContext& c, size_t bias, size_t add) {
   const auto& state = *static_cast<const State*>(c.state);
   GemmArgs args = state.args;
   args.a.data = c.in(0).as<float>();
   if (!args.b.packed) args.b.data = c.in(1).as<float>();
-  if (bias && c.has(2)) args.epilogue.col_bias = c.in(2).as<float>();
+  if (bias > 0 && c.has(bias)) args.epilogue.col_bias = c.in(bias).as<float>();
+  if (add > 0 && c.has(add)) args.epilogue.add = c.in(add).as<float>();
   args.out = c.out(0).as<float>();
   args.workspace = reinterpret_cast<float*>(c.workspace);
   args.pool = &c.pool;
   celer::Gemm(args);
   return {};
+}
+
+// A matrix for each [outer, inner] of a tensor, whose leading dimensions are `lead` or ones.
+AttentionOperand OperandOf(const Shape& shape, const Shape& like) {
+  const int rank = shape.rank();
+  const auto dim = [&](int back) { return back <= rank ? shape[rank - back] : 1; };
+  AttentionOperand x{.row_stride = dim(2) == 1 ? 0 : dim(1), .col_stride = dim(1) == 1 ? 0 : 1};
+  if (like.rank() > 2) x.inner_stride = dim(3) == 1 ? 0 : dim(2) * dim(1);
+  if (like.rank() > 3) x.outer_stride = dim(4) == 1 ? 0 : dim(3) * dim(2) * dim(1);
+  return x;
+}
+
+DenseAttentionArgs AttentionArgs(const InferContext& c) {
+  const Shape &q = c.shape(0), &k = c.shape(1), &v = c.shape(2);
+  const int rank = q.rank();
+  DenseAttentionArgs args;
+  args.shape = {.outer = rank > 3 ? q[rank - 4] : 1,
+                .inner = rank > 2 ? q[rank - 3] : 1,
+                .q_tokens = q[rank - 2],
+                .tokens = k[rank - 1],
+                .width = q[rank - 1],
+                .v_width = v[rank - 1]};
+  args.q = OperandOf(q, q);
+  args.k = OperandOf(k, q);
+  args.v = OperandOf(v, q);
+  if (c.has(3)) args.mask = OperandOf(c.shape(3), q);
+  args.scale = c.node.Float("scale", 1);
+  args.out_row_stride = args.shape.v_width;
+  args.out_inner_stride = args.shape.q_tokens * args.shape.v_width;
+  args.out_outer_stride = args.shape.inner * args.out_inner_stride;
+  return args;
 }
 
 }  // namespace
@@ -89,7 +138,7 @@ Prepared PrepareMatMul(const InferContext& c, int threads, PackCache& packs) {
   return Prepare(c, *MatMulArgs(c), threads, packs);
 }
 Status RunMatMul(KernelContext& c) {
-  return Run(c, false);
+  return Run(c, 0, 0);
 }
 
 bool GemmFits(const InferContext& c) {
@@ -99,7 +148,38 @@ Prepared PrepareGemm(const InferContext& c, int threads, PackCache& packs) {
   return Prepare(c, *GemmArgsOf(c), threads, packs);
 }
 Status RunGemm(KernelContext& c) {
-  return Run(c, true);
+  return Run(c, 2, 0);
+}
+
+bool FusedMatMulFits(const InferContext& c) {
+  return c.dtype(0) == DType::kF32 && FusedArgs(c).has_value();
+}
+Prepared PrepareFusedMatMul(const InferContext& c, int threads, PackCache& packs) {
+  return Prepare(c, *FusedArgs(c), threads, packs);
+}
+Status RunFusedMatMul(KernelContext& c) {
+  return Run(c, 2, 3);
+}
+
+bool AttentionFits(const InferContext& c) {
+  return c.shape(0).rank() <= 4 && c.elements(0) > 0 && c.elements(1) > 0 && c.elements(2) > 0;
+}
+Prepared PrepareAttention(const InferContext& c, int threads, PackCache&) {
+  auto args = std::make_shared<DenseAttentionArgs>(AttentionArgs(c));
+  const int64_t floats = DenseAttentionWorkspaceFloats(args->shape, threads);
+  return {std::move(args), floats * static_cast<int64_t>(sizeof(float))};
+}
+Status RunAttention(KernelContext& c) {
+  DenseAttentionArgs args = *static_cast<const DenseAttentionArgs*>(c.state);
+  args.q.data = c.in(0).as<float>();
+  args.k.data = c.in(1).as<float>();
+  args.v.data = c.in(2).as<float>();
+  if (c.has(3)) args.mask.data = c.in(3).as<float>();
+  args.out = c.out(0).as<float>();
+  args.workspace = reinterpret_cast<float*>(c.workspace);
+  args.pool = &c.pool;
+  DenseAttention(args);
+  return {};
 }
 
 }  // namespace celer::graph

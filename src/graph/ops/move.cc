@@ -76,10 +76,10 @@ Status Concat(KernelContext& c) {
   int64_t at = 0;
   for (size_t i = 0; i < c.inputs(); ++i) {
     const int64_t part = Product(c.shape(i), axis, out.rank());
-    if (part > 0)
-      for (int64_t o = 0; o < outer; ++o)
-        std::memcpy(c.out(0).data + static_cast<size_t>(o * row + at) * size,
-                    c.in(i).data + static_cast<size_t>(o * part) * size, static_cast<size_t>(part) * size);
+    std::byte* const to = c.out(0).data + static_cast<size_t>(at) * size;
+    if (to != c.in(i).data)  // the plan may have put it there
+      CopyStrided(c.pool, c.dtype(0), std::array{outer, part}, c.in(i).data, std::array{part, int64_t{1}}, to,
+                  std::array{row, int64_t{1}});
     at += part;
   }
   return {};
@@ -127,14 +127,24 @@ Status Split(KernelContext& c) {
   int64_t at = 0;
   for (size_t i = 0; i < c.outputs(); ++i) {
     const int64_t part = (*sizes)[i] * inner;
-    if (c.wants(i) && part > 0)
-      for (int64_t o = 0; o < outer; ++o)
-        std::memcpy(c.out(i).data + static_cast<size_t>(o * part) * size,
-                    c.in(0).data + static_cast<size_t>(o * row + at) * size,
-                    static_cast<size_t>(part) * size);
+    const std::byte* const from = c.in(0).data + static_cast<size_t>(at) * size;
+    if (c.wants(i) && from != c.out(i).data)  // the plan may have made it a part of the input
+      CopyStrided(c.pool, c.dtype(0), std::array{outer, part}, from, std::array{row, int64_t{1}},
+                  c.out(i).data, std::array{part, int64_t{1}});
     at += part;
   }
   return {};
+}
+
+std::optional<int64_t> SplitPart(const InferContext& c, size_t output) {
+  const Shape& in = c.shape(0);
+  const auto axis = CheckAxis(c.node.Int("axis", 0), in.rank());
+  if (!axis || Product(in, 0, *axis) != 1) return std::nullopt;
+  const auto sizes = SplitSizes(c, c.outputs(), in[*axis]);
+  if (!sizes || !*sizes) return std::nullopt;
+  int64_t before = 0;
+  for (size_t i = 0; i < output; ++i) before += (**sizes)[i];
+  return before * Product(in, *axis + 1, in.rank());
 }
 
 struct SliceRange {
@@ -210,6 +220,20 @@ Status Slice(KernelContext& c) {
               c.in(0).data + static_cast<size_t>(start) * ElementBytes(c.dtype(0)), from, c.out(0).data,
               Strides(c.out(0).shape));
   return {};
+}
+
+std::optional<int64_t> SlicePart(const InferContext& c, size_t) {
+  const auto ranges = SliceRanges(c);
+  if (!ranges || !*ranges) return std::nullopt;
+  int64_t offset = 0, step = 1, count = 1;
+  for (size_t i = (*ranges)->size(); i-- > 0;) {
+    const SliceRange& range = (**ranges)[i];
+    if (range.count != 1 && (range.step != 1 || step != count)) return std::nullopt;
+    offset += range.start * step;
+    step *= c.shape(0)[static_cast<int>(i)];
+    count *= range.count;
+  }
+  return count > 0 ? std::optional(offset) : std::nullopt;
 }
 
 // How much is added before and after each dimension; negative numbers cut.
@@ -479,13 +503,25 @@ Status Trilu(KernelContext& c) {
 constexpr Arity kOne = {1, 1};
 constexpr Operator kRows[] = {
     {"CenterCropPad", 18, {2, 2}, kOne, kAnyType, InferCrop, CenterCropPad},
-    {"Concat", 4, {1, -1}, kOne, kAnyType, InferConcat, Concat},
+    {"Concat", 4, {1, -1}, kOne, kAnyType, InferConcat, Concat, Operator::kJoin},
     {"DepthToSpace", 1, kOne, kOne, kAnyType, InferDepthToSpace, DepthToSpace},
     {"Pad", 2, {1, 4}, kOne, kAnyType, InferPad, Pad},
     {"ReverseSequence", 10, {2, 2}, kOne, kAnyType, InferReverse, Reverse},
-    {"Slice", 1, {1, 5}, kOne, kAnyType, InferSlice, Slice},
+    {"Slice", 1, {1, 5}, kOne, kAnyType, InferSlice, Slice, Operator::kPlain, nullptr, {}, {}, 0, SlicePart},
     {"SpaceToDepth", 1, kOne, kOne, kAnyType, InferSpaceToDepth, SpaceToDepth},
-    {"Split", 2, {1, 2}, {1, -1}, kAnyType, InferSplit, Split},
+    {"Split",
+     2,
+     {1, 2},
+     {1, -1},
+     kAnyType,
+     InferSplit,
+     Split,
+     Operator::kPlain,
+     nullptr,
+     {},
+     {},
+     0,
+     SplitPart},
     {"Tile", 6, {2, 2}, kOne, kAnyType, InferTile, Tile},
     {"Transpose", 1, kOne, kOne, kAnyType, InferTranspose, Transpose},
     {"Trilu", 14, {1, 2}, kOne, kAnyType, InferTrilu, Trilu},

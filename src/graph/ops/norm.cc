@@ -3,6 +3,7 @@
 
 #include "graph/ops/common.h"
 #include "graph/ops/families.h"
+#include "graph/ops/fast.h"
 
 namespace celer::graph {
 namespace {
@@ -316,11 +317,47 @@ Status Lrn(KernelContext& c) {
 
 constexpr Arity kOne = {1, 1};
 constexpr Operator kRows[] = {
-    {"BatchNormalization", 6, {5, 5}, {1, 5}, kFloats, InferBatchNorm, BatchNorm, Operator::kInPlace},
-    {"GroupNormalization", 18, {3, 3}, kOne, kFloats, InferChannels, GroupNormalization},
-    {"InstanceNormalization", 6, {3, 3}, kOne, kFloats, InferChannels, InstanceNormalization},
+    {"BatchNormalization",
+     6,
+     {5, 5},
+     {1, 5},
+     kFloats,
+     InferBatchNorm,
+     BatchNorm,
+     Operator::kInPlace,
+     nullptr,
+     kFastBatchNorm},
+    {"GroupNormalization",
+     18,
+     {3, 3},
+     kOne,
+     kFloats,
+     InferChannels,
+     GroupNormalization,
+     Operator::kPlain,
+     nullptr,
+     kFastGroupNorm},
+    {"InstanceNormalization",
+     6,
+     {3, 3},
+     kOne,
+     kFloats,
+     InferChannels,
+     InstanceNormalization,
+     Operator::kPlain,
+     nullptr,
+     kFastGroupNorm},
     {"LRN", 1, kOne, kOne, kFloats, InferLrn, Lrn},
-    {"LayerNormalization", 17, {2, 3}, {1, 3}, kFloats, InferLayerNorm, LayerNorm<true>},
+    {"LayerNormalization",
+     17,
+     {2, 3},
+     {1, 3},
+     kFloats,
+     InferLayerNorm,
+     LayerNorm<true>,
+     Operator::kPlain,
+     nullptr,
+     kFastLayerNorm},
     {"LpNormalization", 1, kOne, kOne, kFloats, InferLp, LpNormalization},
     {"MeanVarianceNormalization", 9, kOne, kOne, kFloats, InferAxes, MeanVariance},
     {"RMSNormalization", 23, {2, 2}, kOne, kFloats, InferLayerNorm, LayerNorm<false>},

@@ -4,6 +4,7 @@
 
 #include "graph/ops/common.h"
 #include "graph/ops/families.h"
+#include "graph/ops/fast.h"
 #include "graph/ops/window.h"
 
 namespace celer::graph {
@@ -220,12 +221,13 @@ double PoolFlops(const InferContext& c) {
 constexpr Arity kOne = {1, 1};
 constexpr DTypeSet kMaxTypes = kFloats | DTypeSet{DType::kI8, DType::kU8};
 constexpr Operator kRows[] = {
-    {"AveragePool", 1, kOne, kOne, kFloats, InferPool, AveragePool, Operator::kPlain, PoolFlops},
-    {"GlobalAveragePool", 1, kOne, kOne, kFloats, InferGlobal, GlobalAverage},
+    {"AveragePool", 1, kOne, kOne, kFloats, InferPool, AveragePool, Operator::kPlain, PoolFlops, kFastPool},
+    {"GlobalAveragePool", 1, kOne, kOne, kFloats, InferGlobal, GlobalAverage, Operator::kPlain, nullptr,
+     kFastGlobalAverage},
     {"GlobalLpPool", 2, kOne, kOne, kFloats, InferGlobal, GlobalLp},
     {"GlobalMaxPool", 1, kOne, kOne, kFloats, InferGlobal, GlobalMax},
     {"LpPool", 2, kOne, kOne, kFloats, InferPool, LpPool, Operator::kPlain, PoolFlops},
-    {"MaxPool", 1, kOne, {1, 2}, kMaxTypes, InferPool, MaxPool, Operator::kPlain, PoolFlops},
+    {"MaxPool", 1, kOne, {1, 2}, kMaxTypes, InferPool, MaxPool, Operator::kPlain, PoolFlops, kFastPool},
     {"MaxUnpool", 9, {2, 3}, kOne, kFloats, InferUnpool, MaxUnpool},
 };
 

@@ -5,6 +5,8 @@
 
 #include "graph/ops/common.h"
 #include "graph/ops/families.h"
+#include "graph/ops/fast.h"
+#include "graph/ops/reduce.h"
 #include "graph/ops/strided.h"
 
 namespace celer::graph {
@@ -180,10 +182,6 @@ Status ReduceExtreme(KernelContext& c) {
   return status;
 }
 
-// A tensor as [outer, n, inner] around one axis.
-struct Around {
-  int64_t outer, n, inner;
-};
 Around AroundAxis(const Shape& shape, int axis) {
   return {Product(shape, 0, axis), shape[axis], Product(shape, axis + 1, shape.rank())};
 }
@@ -250,19 +248,6 @@ Status Running(KernelContext& c) {
   return {};
 }
 
-// Until opset 12 everything from the axis on was one row; from 13 on the axis alone is.
-Result<Around> SoftmaxAround(const OpInputs& c) {
-  const Shape& in = c.shape(0);
-  if (c.node.opset < 13) {
-    const int64_t axis = c.node.Int("axis", 1);
-    if (in.rank() == 0 || axis < -in.rank() || axis > in.rank())
-      return Error::Invalid("the axis ", axis, " is outside of ", in.ToString());
-    const int at = static_cast<int>(axis < 0 ? axis + in.rank() : axis);
-    return Around{Product(in, 0, at), Product(in, at, in.rank()), 1};
-  }
-  CELER_ASSIGN(const int axis, CheckAxis(c.node.Int("axis", -1), in.rank()));
-  return AroundAxis(in, axis);
-}
 Status InferSoftmax(InferContext& c) {
   CELER_ASSIGN([[maybe_unused]] const Around a, SoftmaxAround(c));
   return InferSame(c);
@@ -331,15 +316,46 @@ constexpr Operator kRows[] = {
     {"ReduceLogSum", 1, kTwo, kOne, kNumbers, InferReduce, ReduceLogSum},
     {"ReduceLogSumExp", 1, kTwo, kOne, kNumbers, InferReduce, ReduceLogSumExp},
     {"ReduceMax", 1, kTwo, kOne, kNumbers | kBools, InferReduce, ReduceExtreme<true>},
-    {"ReduceMean", 1, kTwo, kOne, kNumbers, InferReduce, ReduceMean},
+    {"ReduceMean", 1, kTwo, kOne, kNumbers, InferReduce, ReduceMean, Operator::kPlain, nullptr, kFastSum},
     {"ReduceMin", 1, kTwo, kOne, kNumbers | kBools, InferReduce, ReduceExtreme<false>},
     {"ReduceProd", 1, kTwo, kOne, kNumbers, InferReduce, ReduceProd},
-    {"ReduceSum", 1, kTwo, kOne, kNumbers, InferReduce, ReduceSum},
+    {"ReduceSum", 1, kTwo, kOne, kNumbers, InferReduce, ReduceSum, Operator::kPlain, nullptr, kFastSum},
     {"ReduceSumSquare", 1, kTwo, kOne, kNumbers, InferReduce, ReduceSumSquare},
-    {"Softmax", 1, kOne, kOne, kFloats, InferSoftmax, Softmax, Operator::kInPlace},
+    {"Softmax", 1, kOne, kOne, kFloats, InferSoftmax, Softmax, Operator::kInPlace, nullptr, kFastSoftmax},
 };
 
 }  // namespace
+
+// Until opset 12 everything from the axis on was one row; from 13 on the axis alone is.
+Result<Around> SoftmaxAround(const OpInputs& c) {
+  const Shape& in = c.shape(0);
+  if (c.node.opset < 13) {
+    const int64_t axis = c.node.Int("axis", 1);
+    if (in.rank() == 0 || axis < -in.rank() || axis > in.rank())
+      return Error::Invalid("the axis ", axis, " is outside of ", in.ToString());
+    const int at = static_cast<int>(axis < 0 ? axis + in.rank() : axis);
+    return Around{Product(in, 0, at), Product(in, at, in.rank()), 1};
+  }
+  CELER_ASSIGN(const int axis, CheckAxis(c.node.Int("axis", -1), in.rank()));
+  return AroundAxis(in, axis);
+}
+
+std::optional<Around> ReducedRange(const OpInputs& c) {
+  const auto axes = ReducedAxes(c);
+  if (!axes || !*axes || (*axes)->empty()) return std::nullopt;
+  const Shape& in = c.shape(0);
+  int first = -1, last = -1;
+  for (const int axis : **axes) {
+    if (in[axis] == 1) continue;
+    for (int i = last + 1; last >= 0 && i < axis; ++i)
+      if (in[i] != 1) return std::nullopt;
+    if (first < 0) first = axis;
+    last = axis;
+  }
+  if (first < 0) first = last = 0;  // all are of one: any of them will do
+  if (in[first] == 1) return Around{*in.elements(), 1, 1};
+  return Around{Product(in, 0, first), Product(in, first, last + 1), Product(in, last + 1, in.rank())};
+}
 
 std::span<const Operator> ReduceOperators() {
   return kRows;

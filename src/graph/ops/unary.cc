@@ -4,6 +4,7 @@
 
 #include "graph/ops/common.h"
 #include "graph/ops/families.h"
+#include "graph/ops/fast.h"
 
 namespace celer::graph {
 namespace {
@@ -248,39 +249,39 @@ constexpr Operator kRows[] = {
     {"BitwiseNot", 18, kOne, kOne, kIntegers, InferSame, BitwiseNot, kI},
     {"Ceil", 6, kOne, kOne, kFloats, InferSame, FloatMap<kCeil>, kI},
     {"Celu", 12, kOne, kOne, kFloats, InferSame, Celu, kI},
-    {"Clip", 6, {1, 3}, kOne, kNumbers, InferClip, Clip, kI},
+    {"Clip", 6, {1, 3}, kOne, kNumbers, InferClip, Clip, kI, nullptr, kFastUnary},
     {"Cos", 7, kOne, kOne, kFloats, InferSame, FloatMap<kCos>, kI},
     {"Cosh", 9, kOne, kOne, kFloats, InferSame, FloatMap<kCosh>, kI},
     {"Dropout", 7, {1, 3}, {1, 2}, kFloats, InferDropout, Dropout, kI},
     {"Elu", 6, kOne, kOne, kFloats, InferSame, Elu, kI},
-    {"Erf", 9, kOne, kOne, kFloats, InferSame, FloatMap<kErf>, kI},
-    {"Exp", 6, kOne, kOne, kFloats, InferSame, FloatMap<kExp>, kI},
+    {"Erf", 9, kOne, kOne, kFloats, InferSame, FloatMap<kErf>, kI, nullptr, kFastUnary},
+    {"Exp", 6, kOne, kOne, kFloats, InferSame, FloatMap<kExp>, kI, nullptr, kFastUnary},
     {"Floor", 6, kOne, kOne, kFloats, InferSame, FloatMap<kFloor>, kI},
-    {"Gelu", 20, kOne, kOne, kFloats, InferSame, Gelu, kI},
-    {"HardSigmoid", 6, kOne, kOne, kFloats, InferSame, HardSigmoid, kI},
-    {"HardSwish", 14, kOne, kOne, kFloats, InferSame, FloatMap<kHardSwish>, kI},
+    {"Gelu", 20, kOne, kOne, kFloats, InferSame, Gelu, kI, nullptr, kFastUnary},
+    {"HardSigmoid", 6, kOne, kOne, kFloats, InferSame, HardSigmoid, kI, nullptr, kFastUnary},
+    {"HardSwish", 14, kOne, kOne, kFloats, InferSame, FloatMap<kHardSwish>, kI, nullptr, kFastUnary},
     {"IsInf", 10, kOne, kOne, kFloats, InferBool, IsInf},
     {"IsNaN", 9, kOne, kOne, kFloats, InferBool, IsNan},
-    {"LeakyRelu", 6, kOne, kOne, kFloats, InferSame, LeakyRelu, kI},
+    {"LeakyRelu", 6, kOne, kOne, kFloats, InferSame, LeakyRelu, kI, nullptr, kFastUnary},
     {"Log", 6, kOne, kOne, kFloats, InferSame, FloatMap<kLog>, kI},
     {"Mish", 18, kOne, kOne, kFloats, InferSame, FloatMap<kMish>, kI},
     {"Neg", 6, kOne, kOne, kFloats | kSigned, InferSame, NumberMap<kNeg>, kI},
     {"Not", 1, kOne, kOne, kBools, InferSame, Not, kI},
     {"Reciprocal", 6, kOne, kOne, kFloats, InferSame, FloatMap<kReciprocal>, kI},
-    {"Relu", 6, kOne, kOne, kFloats | kSigned, InferSame, NumberMap<kRelu>, kI},
+    {"Relu", 6, kOne, kOne, kFloats | kSigned, InferSame, NumberMap<kRelu>, kI, nullptr, kFastUnary},
     {"Round", 11, kOne, kOne, kFloats, InferSame, FloatMap<kRound>, kI},
     {"Selu", 6, kOne, kOne, kFloats, InferSame, Selu, kI},
     {"Shrink", 9, kOne, kOne, kNumbers, InferSame, Shrink, kI},
-    {"Sigmoid", 6, kOne, kOne, kFloats, InferSame, FloatMap<kSigmoid>, kI},
+    {"Sigmoid", 6, kOne, kOne, kFloats, InferSame, FloatMap<kSigmoid>, kI, nullptr, kFastUnary},
     {"Sign", 9, kOne, kOne, kNumbers, InferSame, NumberMap<kSign>, kI},
     {"Sin", 7, kOne, kOne, kFloats, InferSame, FloatMap<kSin>, kI},
     {"Sinh", 9, kOne, kOne, kFloats, InferSame, FloatMap<kSinh>, kI},
     {"Softplus", 1, kOne, kOne, kFloats, InferSame, FloatMap<kSoftplus>, kI},
     {"Softsign", 1, kOne, kOne, kFloats, InferSame, FloatMap<kSoftsign>, kI},
     {"Sqrt", 6, kOne, kOne, kFloats, InferSame, FloatMap<kSqrt>, kI},
-    {"Swish", 24, kOne, kOne, kFloats, InferSame, Swish, kI},
+    {"Swish", 24, kOne, kOne, kFloats, InferSame, Swish, kI, nullptr, kFastUnary},
     {"Tan", 7, kOne, kOne, kFloats, InferSame, FloatMap<kTan>, kI},
-    {"Tanh", 6, kOne, kOne, kFloats, InferSame, FloatMap<kTanh>, kI},
+    {"Tanh", 6, kOne, kOne, kFloats, InferSame, FloatMap<kTanh>, kI, nullptr, kFastUnary},
     {"ThresholdedRelu", 10, kOne, kOne, kFloats, InferSame, ThresholdedRelu, kI},
 };
 

@@ -54,13 +54,13 @@ Result<int> MergeEqual(Rewriter& r, const std::function<void(std::string)>& expl
     if (key.empty()) continue;
     const auto [it, fresh] = first.emplace(key, n);
     if (fresh) continue;
-    const Node node = r.node(n);
+    const ValueId same = r.node(n).outputs[0];
     bool output = false;
-    for (const ValueId id : graph.outputs) output |= id == node.outputs[0];
+    for (const ValueId id : graph.outputs) output |= id == same;
     if (output) continue;  // it keeps its name
-    r.Replace(node.outputs[0], r.node(it->second).outputs[0]);
+    explain(r.node(n).Label() + " is the same as " + r.node(it->second).Label());
+    r.Replace(same, r.node(it->second).outputs[0]);
     r.Remove(r.node(n));
-    explain(node.Label() + " is the same as " + r.node(it->second).Label());
     ++changes;
   }
   return changes;

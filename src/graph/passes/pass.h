@@ -17,10 +17,22 @@
 
 namespace celer::graph {
 
+// What shapes the values of a graph have, for sizes of its inputs that stand for any: a dimension that is not
+// fixed is given one, the same for the same name. Files rarely say more than the shapes of inputs and
+// outputs. A rule may take from it whether it is worth while, not whether it is right, unless `exact`.
+struct SampleShapes {
+  std::vector<std::optional<Shape>> of;     // by value
+  std::vector<std::optional<DType>> types;  // by value
+  bool exact = false;                       // all inputs have fixed sizes
+  bool exact_ranks = false;                 // no operator makes ranks that depend on sizes
+};
+SampleShapes SampleShapesOf(const Graph& graph);
+
 // A graph while passes work on it: who makes and who reads each value.
 class Rewriter {
  public:
-  explicit Rewriter(Graph* graph);
+  // `shapes`, which may be none, were taken before any rewriting.
+  explicit Rewriter(Graph* graph, const SampleShapes* shapes = nullptr);
 
   Graph& graph() { return graph_; }
   // By index; nodes that were removed have no operator, and stay until Finish().
@@ -39,6 +51,12 @@ class Rewriter {
   // The number of a constant with one element.
   std::optional<double> Scalar(ValueId value) const;
   std::optional<int64_t> RankOf(ValueId value) const;
+  // For the sizes of SampleShapes, or by what the file says.
+  std::optional<Shape> SampleOf(ValueId value) const;
+  // The element type, as far as it is known.
+  std::optional<DType> TypeOf(ValueId value) const;
+  // Both are of one shape, so that nothing is repeated: surely, or for the sampled sizes.
+  bool LikelySameShape(ValueId a, ValueId b) const;
 
   // Everyone who reads `from` reads `to` instead, and so does the graph's list of outputs.
   void Replace(ValueId from, ValueId to);
@@ -54,7 +72,10 @@ class Rewriter {
   Status Finish();
 
  private:
+  void CountReads(const Node& one);
+
   Graph& graph_;
+  const SampleShapes* shapes_;
   std::vector<int> maker_, readers_;
 };
 
@@ -91,7 +112,11 @@ Result<int> CancelMoves(Rewriter& r, const std::function<void(std::string)>& exp
 Result<int> FuseBatchNorm(Rewriter& r, const std::function<void(std::string)>& explain);
 Result<int> FusePad(Rewriter& r, const std::function<void(std::string)>& explain);
 Result<int> RecoverGelu(Rewriter& r, const std::function<void(std::string)>& explain);
+Result<int> RecoverSwish(Rewriter& r, const std::function<void(std::string)>& explain);
+Result<int> RecoverAttention(Rewriter& r, const std::function<void(std::string)>& explain);
 Result<int> FuseActivation(Rewriter& r, const std::function<void(std::string)>& explain);
+Result<int> FuseProduct(Rewriter& r, const std::function<void(std::string)>& explain);
+Result<int> CancelQuantize(Rewriter& r, const std::function<void(std::string)>& explain);
 Result<int> RecoverLayerNorm(Rewriter& r, const std::function<void(std::string)>& explain);
 
 }  // namespace celer::graph

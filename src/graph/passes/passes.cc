@@ -15,9 +15,15 @@ constexpr Pass kPasses[] = {
     {"cancel-moves", "join transposes, and reshapes, that follow each other", CancelMoves},
     {"fuse-batch-norm", "scale a convolution's weights instead of its output", FuseBatchNorm},
     {"fuse-pad", "let a convolution pad its input itself", FusePad},
+    {"cancel-quantize", "move whole numbers, and leave out what turns them to reals and back",
+     CancelQuantize},
+    {"recover-swish", "find SiLU, hard-swish and hard-sigmoid likewise", RecoverSwish, false},
     {"recover-gelu", "find GELU in the arithmetic that exporters write for it", RecoverGelu},
     {"recover-layer-norm", "find layer normalization likewise", RecoverLayerNorm},
+    {"recover-attention", "find softmax(q k + mask) v, whose scores need not leave the cache",
+     RecoverAttention, false},
     {"fuse-activation", "let a convolution add and apply functions itself", FuseActivation, false},
+    {"fuse-product", "let a matrix product add and apply functions itself", FuseProduct, false},
     {"merge-equal", "compute the same thing once", MergeEqual},
 };
 constexpr int kMostRounds = 20;
@@ -36,6 +42,7 @@ Result<std::vector<PassReport>> Optimize(Graph* graph, const OptimizeOptions& op
       return Error::Invalid("there is no pass '", name, "'", DidYouMean(name, names));
   std::vector<PassReport> reports;
   for (const Pass& pass : kPasses) reports.push_back({.name = pass.name});
+  const SampleShapes shapes = SampleShapesOf(*graph);
   bool changed = true;
   for (int round = 0; changed && round < kMostRounds; ++round) {
     changed = false;
@@ -44,7 +51,7 @@ Result<std::vector<PassReport>> Optimize(Graph* graph, const OptimizeOptions& op
         continue;
       if (options.portable && !kPasses[i].portable) continue;
       const auto begin = std::chrono::steady_clock::now();
-      Rewriter rewriter(graph);
+      Rewriter rewriter(graph, &shapes);
       PassReport& report = reports[i];
       CELER_ASSIGN(const int changes, kPasses[i].run(rewriter, [&](std::string note) {
         report.notes.push_back(std::move(note));
@@ -62,7 +69,7 @@ Result<std::vector<PassReport>> Optimize(Graph* graph, const OptimizeOptions& op
   return reports;
 }
 
-Rewriter::Rewriter(Graph* graph) : graph_(*graph) {
+Rewriter::Rewriter(Graph* graph, const SampleShapes* shapes) : graph_(*graph), shapes_(shapes) {
   Recount();
 }
 
@@ -73,9 +80,22 @@ void Rewriter::Recount() {
     if (removed(n)) continue;
     for (const ValueId id : graph_.nodes[n].outputs)
       if (id != kNoValue) maker_[static_cast<size_t>(id)] = static_cast<int>(n);
-    for (const ValueId id : graph_.Reads(graph_.nodes[n])) ++readers_[static_cast<size_t>(id)];
+    CountReads(graph_.nodes[n]);
   }
   for (const ValueId id : graph_.outputs) ++readers_[static_cast<size_t>(id)];
+}
+
+// A node counts once for each value, however often it reads it. Without a list of its own for nodes that have
+// no subgraphs: this runs for every node after every change.
+void Rewriter::CountReads(const Node& one) {
+  if (std::any_of(one.attributes.begin(), one.attributes.end(), [](const auto& attribute) {
+        return std::holds_alternative<std::shared_ptr<Graph>>(attribute.second);
+      })) {
+    for (const ValueId id : graph_.Reads(one)) ++readers_[static_cast<size_t>(id)];
+    return;
+  }
+  for (auto at = one.inputs.begin(); at != one.inputs.end(); ++at)
+    if (*at != kNoValue && std::find(one.inputs.begin(), at, *at) == at) ++readers_[static_cast<size_t>(*at)];
 }
 
 Node* Rewriter::MadeBy(ValueId value, std::string_view op) {
@@ -116,8 +136,37 @@ std::optional<double> Rewriter::Scalar(ValueId value) const {
 }
 
 std::optional<int64_t> Rewriter::RankOf(ValueId value) const {
-  if (value == kNoValue || !graph_.value(value).type.shape) return std::nullopt;
-  return static_cast<int64_t>(graph_.value(value).type.shape->size());
+  if (value == kNoValue) return std::nullopt;
+  if (graph_.value(value).type.shape) return static_cast<int64_t>(graph_.value(value).type.shape->size());
+  const auto sample = shapes_ && shapes_->exact_ranks ? SampleOf(value) : std::nullopt;
+  return sample ? std::optional<int64_t>(sample->rank()) : std::nullopt;
+}
+
+std::optional<Shape> Rewriter::SampleOf(ValueId value) const {
+  if (value == kNoValue) return std::nullopt;
+  if (const Constant* const constant = ConstantOf(value)) return constant->shape;
+  const auto v = static_cast<size_t>(value);
+  return shapes_ && v < shapes_->of.size() ? shapes_->of[v] : std::nullopt;
+}
+
+std::optional<DType> Rewriter::TypeOf(ValueId value) const {
+  if (value == kNoValue) return std::nullopt;
+  if (const Constant* const constant = ConstantOf(value)) return constant->dtype;
+  if (graph_.value(value).type.dtype) return graph_.value(value).type.dtype;
+  const auto v = static_cast<size_t>(value);
+  return shapes_ && v < shapes_->types.size() ? shapes_->types[v] : std::nullopt;
+}
+
+bool Rewriter::LikelySameShape(ValueId a, ValueId b) const {
+  if (const auto p = SampleOf(a), q = SampleOf(b); p && q) return *p == *q;
+  const auto &x = graph_.value(a).type.shape, &y = graph_.value(b).type.shape;
+  if (!x || !y || x->size() != y->size()) return false;
+  for (size_t i = 0; i < x->size(); ++i) {
+    const Dim &p = (*x)[i], &q = (*y)[i];
+    const bool same = p.fixed() ? p.size == q.size : !p.symbol.empty() && p.symbol == q.symbol;
+    if (!same) return false;
+  }
+  return true;
 }
 
 void Rewriter::Replace(ValueId from, ValueId to) {

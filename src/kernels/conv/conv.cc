@@ -73,6 +73,23 @@ GemmArgs ProductOf(const ConvPlan& plan, const Im2col& gather, const ConvArgs& a
   return g;
 }
 
+// ---- one pixel --------------------------------------------------------------------------------------------
+
+// The window is the whole image: rows are images, and channels are columns, which fill vectors.
+GemmArgs VectorsOf(const ConvPlan& plan, const ConvArgs& args) {
+  const ConvShape& s = plan.shape;
+  GemmArgs g{.m = s.batch, .n = s.out_channels, .k = s.channels * s.in_h * s.in_w};
+  g.a = GemmOperand::Rows(args.in, g.k);
+  g.b = GemmOperand::Packed(args.weights);
+  g.out = args.out;
+  g.out_stride = g.n;
+  g.epilogue = {
+      .col_bias = args.bias, .add = args.add, .add_stride = g.n, .add_last = args.add_last, .f = args.f};
+  g.workspace = args.workspace;
+  g.pool = args.pool;
+  return g;
+}
+
 // ---- depthwise --------------------------------------------------------------------------------------------
 
 int64_t DepthwiseScratchFloats(const ConvShape& s) {
@@ -138,6 +155,7 @@ void CheckShape(const ConvShape& s) {
 // channels on the other side is.
 ConvWay FastestWay(const ConvShape& s, const ConvKernels& kernels) {
   if (CanDo(ConvWay::kDepthwise, s, kernels)) return ConvWay::kDepthwise;
+  if (CanDo(ConvWay::kVector, s, kernels)) return ConvWay::kVector;
   if (CanDo(ConvWay::kWinograd, s, kernels) && s.channels >= 16 && s.out_channels >= 16)
     return ConvWay::kWinograd;
   return ConvWay::kProduct;
@@ -163,6 +181,9 @@ bool CanDo(ConvWay way, const ConvShape& s, const ConvKernels& kernels) {
     case ConvWay::kWinograd:
       return kernels.winograd_input && s.groups == 1 && s.kernel_h == 3 && s.kernel_w == 3 &&
              s.stride_h == 1 && s.stride_w == 1 && s.dilation_h == 1 && s.dilation_w == 1;
+    case ConvWay::kVector:
+      return s.groups == 1 && s.kernel_h == s.in_h && s.kernel_w == s.in_w && s.dilation_h == 1 &&
+             s.dilation_w == 1 && s.pad_top == 0 && s.pad_left == 0 && s.pad_bottom == 0 && s.pad_right == 0;
   }
   return false;
 }
@@ -184,6 +205,8 @@ int64_t ConvPackedFloats(const ConvPlan& plan) {
       return s.out_channels * k;
     case ConvWay::kWinograd:
       return WinogradPackedFloats(plan);
+    case ConvWay::kVector:
+      return GemmPackedBFloats(k, s.out_channels, *plan.kernels->gemm);
   }
   return 0;
 }
@@ -202,6 +225,8 @@ void PackConv(const ConvPlan& plan, const float* weights, float* packed) {
       return;
     case ConvWay::kWinograd:
       return PackWinograd(plan, weights, packed);
+    case ConvWay::kVector:
+      return GemmPackB(GemmOperand::Transposed(weights, k), k, s.out_channels, packed, *plan.kernels->gemm);
   }
 }
 
@@ -221,6 +246,13 @@ int64_t ConvWorkspaceFloats(const ConvPlan& plan, int threads) {
       return DepthwiseScratchFloats(plan.shape) * threads;
     case ConvWay::kWinograd:
       return WinogradWorkspaceFloats(plan, threads);
+    case ConvWay::kVector: {
+      float out = 0;
+      GemmArgs g = VectorsOf(plan, {.weights = &out, .out = &out});
+      const int64_t apart = GemmWorkspaceFloats(g, threads, *plan.kernels->gemm);
+      g.epilogue = {.add = &out, .add_last = true, .f = {Pointwise::Kind::kSilu}};
+      return std::max(apart, GemmWorkspaceFloats(g, threads, *plan.kernels->gemm));
+    }
   }
   return 0;
 }
@@ -240,6 +272,8 @@ void Conv(const ConvPlan& plan, const ConvArgs& args) {
       return DepthwiseConv(plan, args);
     case ConvWay::kWinograd:
       return WinogradConv(plan, args);
+    case ConvWay::kVector:
+      return Gemm(VectorsOf(plan, args), *plan.kernels->gemm);
   }
 }
 

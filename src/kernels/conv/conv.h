@@ -1,6 +1,7 @@
 // 2-D convolution of f32 images [batch, channels, h, w], dense, with what follows it: bias, an activation, a
-// residual. Three ways: a product with gathered columns (any convolution; 1x1 without gathering), direct
-// planes (depthwise), and Winograd's F(4x4, 3x3) (3x3, stride 1, where channels and pixels suffice).
+// residual. Four ways: a product with gathered columns (any convolution; 1x1 without gathering), direct
+// planes (depthwise), Winograd's F(4x4, 3x3) (3x3, stride 1, where channels and pixels suffice), and a vector
+// times a matrix (images of one pixel, as squeeze-and-excitation has them).
 //
 //   const ConvPlan plan = PlanConv(shape);                     // the way, by shape
 //   packed.resize(ConvPackedFloats(plan));                     // once, when the weights are loaded
@@ -46,7 +47,7 @@ struct ConvShape {
   }
 };
 
-enum class ConvWay : uint8_t { kProduct, kDepthwise, kWinograd };
+enum class ConvWay : uint8_t { kProduct, kDepthwise, kWinograd, kVector };
 
 using ConvVariant = Variant<const ConvKernels*>;
 std::span<const ConvVariant> ConvVariants();

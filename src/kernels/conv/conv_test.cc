@@ -102,7 +102,7 @@ void ForEveryVariant(Fn fn) {
   }
 }
 
-constexpr ConvWay kWays[] = {ConvWay::kProduct, ConvWay::kDepthwise, ConvWay::kWinograd};
+constexpr ConvWay kWays[] = {ConvWay::kProduct, ConvWay::kDepthwise, ConvWay::kWinograd, ConvWay::kVector};
 
 ConvShape Square(int64_t channels, int64_t h, int64_t w, int64_t out_channels, int64_t kernel, int64_t stride,
                  int64_t pad, int64_t groups = 1) {
@@ -132,7 +132,9 @@ TEST(Conv, EveryWayOfEveryVariantMatchesDouble) {
       Square(9, 14, 14, 9, 3, 1, 1, 9), Square(5, 7, 7, 5, 3, 1, 1, 5), Square(4, 29, 31, 4, 3, 2, 1, 4),
       Square(3, 28, 28, 3, 5, 1, 2, 3), Square(3, 15, 33, 3, 5, 2, 2, 3), Square(2, 20, 20, 2, 7, 1, 3, 2),
       Square(2, 12, 17, 6, 3, 1, 1, 2), Square(3, 16, 16, 3, 3, 3, 1, 3), Square(2, 3, 2, 2, 3, 2, 1, 2),
-      Square(3, 8, 8, 3, 2, 2, 0, 3)};
+      Square(3, 8, 8, 3, 2, 2, 0, 3),
+      // one pixel
+      Square(70, 1, 1, 37, 1, 1, 0), Square(5, 3, 3, 13, 3, 2, 0)};
   ConvShape odd = Square(3, 18, 20, 4, 3, 1, 1);  // every dimension on its own
   odd.batch = 2;
   odd.kernel_w = 2;

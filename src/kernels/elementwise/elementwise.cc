@@ -68,6 +68,20 @@ std::span<const Variant<const ElementwiseKernels*>> ElementwiseVariants() {
   return kElementwise;
 }
 
+void UnaryRow(const Pointwise& f, const float* x, float* out, int64_t n) {
+  Chosen().unary(f, x, out, n);
+}
+
+void BinaryRow(Binary op, const Pointwise& f, const float* a, int64_t a_step, const float* b, int64_t b_step,
+               float* out, int64_t n) {
+  Chosen().binary(op, f, a, static_cast<int>(a_step), b, static_cast<int>(b_step), out, n);
+}
+
+void TransposeBlock(const float* in, int64_t rows, int64_t cols, int64_t in_stride, float* out,
+                    int64_t out_stride) {
+  Chosen().transpose(in, rows, cols, in_stride, out, out_stride);
+}
+
 void ApplyPointwise(const Pointwise& f, const float* x, float* out, int64_t n, ThreadPool& pool) {
   pool.ParallelFor(
       n, kGrain, [&](int64_t begin, int64_t end) { Chosen().unary(f, x + begin, out + begin, end - begin); });

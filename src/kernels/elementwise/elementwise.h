@@ -30,6 +30,13 @@ struct BinaryArgs {
 };
 void ApplyBinary(const BinaryArgs& args);
 
+// On the calling thread: one row, with steps of 0 or 1 as above, and one matrix with rows at any distance.
+void UnaryRow(const Pointwise& f, const float* x, float* out, int64_t n);
+void BinaryRow(Binary op, const Pointwise& f, const float* a, int64_t a_step, const float* b, int64_t b_step,
+               float* out, int64_t n);
+void TransposeBlock(const float* in, int64_t rows, int64_t cols, int64_t in_stride, float* out,
+                    int64_t out_stride);
+
 // out[p, c, r] = in[p, r, c] for p < batch, all dense. Not in place.
 void Transpose(const float* in, int64_t batch, int64_t rows, int64_t cols, float* out, ThreadPool& pool);
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/check.h"
+#include "kernels/elementwise/elementwise.h"
 
 namespace celer {
 namespace {
@@ -21,6 +22,22 @@ constexpr Variant<const RowKernels*> kRows[] = {
 const RowKernels& Chosen() {
   static const RowKernels& chosen = *Pick<const RowKernels*>("rows", kRows)->run;
   return chosen;
+}
+
+// Columns that are worked on together: a few dozen rows of them stay in the L1 cache.
+constexpr int64_t kColumns = 256;
+
+// Calls fn(matrix, first column, columns) for blocks of columns.
+template <class Fn>
+void ForColumns(int64_t batch, int64_t n, int64_t cols, ThreadPool& pool, const Fn& fn) {
+  const int64_t blocks = (cols + kColumns - 1) / kColumns;
+  const int64_t grain = std::max<int64_t>((4 << 10) / std::max<int64_t>(n * std::min(cols, kColumns), 1), 1);
+  pool.ParallelFor(batch * blocks, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t first = i % blocks * kColumns;
+      fn(i / blocks, first, std::min(kColumns, cols - first));
+    }
+  });
 }
 
 int64_t Grain(int64_t cols) {
@@ -68,6 +85,50 @@ void Softmax(const float* x, float* out, int64_t rows, int64_t cols, ThreadPool&
   });
 }
 
+void SoftmaxRow(const float* x, float* out, int64_t n) {
+  Chosen().softmax(x, out, n);
+}
+
+void SoftmaxColumns(const float* x, float* out, int64_t batch, int64_t n, int64_t cols, ThreadPool& pool) {
+  if (n == 0) return;
+  ForColumns(batch, n, cols, pool, [&](int64_t matrix, int64_t first, int64_t count) {
+    const float* const from = x + matrix * n * cols + first;
+    float* const to = out + matrix * n * cols + first;
+    float most[kColumns], sum[kColumns];
+    std::copy_n(from, count, most);
+    for (int64_t i = 1; i < n; ++i) BinaryRow(Binary::kMax, {}, from + i * cols, 1, most, 1, most, count);
+    std::fill_n(sum, count, 0.0f);
+    for (int64_t i = 0; i < n; ++i) {
+      float* const row = to + i * cols;
+      BinaryRow(Binary::kSub, {.kind = Pointwise::Kind::kExp}, from + i * cols, 1, most, 1, row, count);
+      BinaryRow(Binary::kAdd, {}, sum, 1, row, 1, sum, count);
+    }
+    for (int64_t c = 0; c < count; ++c) sum[c] = 1.0f / sum[c];
+    for (int64_t i = 0; i < n; ++i)
+      BinaryRow(Binary::kMul, {}, to + i * cols, 1, sum, 1, to + i * cols, count);
+  });
+}
+
+void LayerNormRow(const float* x, float eps, float* out, int64_t n) {
+  Chosen().layer_norm(x, nullptr, nullptr, eps, out, n);
+}
+
+void SumRows(const float* x, float factor, float* out, int64_t rows, int64_t cols, ThreadPool& pool) {
+  pool.ParallelFor(rows, Grain(cols), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) out[r] = factor * Chosen().sum(x + r * cols, cols);
+  });
+}
+
+void SumColumns(const float* x, float factor, float* out, int64_t batch, int64_t n, int64_t cols,
+                ThreadPool& pool) {
+  ForColumns(batch, n, cols, pool, [&](int64_t matrix, int64_t first, int64_t count) {
+    const float* const from = x + matrix * n * cols + first;
+    float sum[kColumns] = {};
+    for (int64_t i = 0; i < n; ++i) BinaryRow(Binary::kAdd, {}, sum, 1, from + i * cols, 1, sum, count);
+    for (int64_t c = 0; c < count; ++c) out[matrix * cols + first + c] = factor * sum[c];
+  });
+}
+
 void LayerNorm(const LayerNormArgs& args) {
   CELER_CHECK(args.pool && args.x && args.out);
   args.pool->ParallelFor(args.rows, Grain(args.cols), [&](int64_t begin, int64_t end) {
@@ -78,10 +139,7 @@ void LayerNorm(const LayerNormArgs& args) {
 }
 
 void MeanOfRows(const float* x, float* out, int64_t rows, int64_t cols, ThreadPool& pool) {
-  pool.ParallelFor(rows, Grain(cols), [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r)
-      out[r] = Chosen().sum(x + r * cols, cols) / static_cast<float>(cols);
-  });
+  SumRows(x, 1.0f / static_cast<float>(cols), out, rows, cols, pool);
 }
 
 }  // namespace celer

@@ -11,7 +11,11 @@
 
 namespace celer {
 
+// `out` may be `x`.
 void Softmax(const float* x, float* out, int64_t rows, int64_t cols, ThreadPool& pool);
+void SoftmaxRow(const float* x, float* out, int64_t n);  // on the calling thread
+// The same down the columns of [n, cols], for each of `batch` matrices.
+void SoftmaxColumns(const float* x, float* out, int64_t batch, int64_t n, int64_t cols, ThreadPool& pool);
 
 struct LayerNormArgs {
   const float* x = nullptr;      // [rows, cols]
@@ -24,6 +28,13 @@ struct LayerNormArgs {
 };
 void LayerNorm(const LayerNormArgs& args);
 
+void LayerNormRow(const float* x, float eps, float* out,
+                  int64_t n);  // without scale and shift; on the caller
+
+// out[r] = factor * the sum of row r; and out[p, c] = factor * the sum of column c of matrix p of [n, cols].
+void SumRows(const float* x, float factor, float* out, int64_t rows, int64_t cols, ThreadPool& pool);
+void SumColumns(const float* x, float factor, float* out, int64_t batch, int64_t n, int64_t cols,
+                ThreadPool& pool);
 // out[r]: a global average pool, with rows = batch * channels.
 void MeanOfRows(const float* x, float* out, int64_t rows, int64_t cols, ThreadPool& pool);
 

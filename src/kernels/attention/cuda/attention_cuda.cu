@@ -10,6 +10,9 @@ namespace attention {
 
 namespace {
 
+constexpr int kSplitTokens = 64;  // of which scratch has all splits
+constexpr int kSteadyBlocks = 32;
+
 // The splits of a sequence have to be joined through memory, so where there is enough work sequences are
 // split later. Up to four tokens are one kind of batch, five to eight another.
 int LeastBlocks(int tokens, int columns) {
@@ -36,7 +39,7 @@ int AttentionSplits(int heads, int kv_heads) {
 
 int64_t AttentionPartialFloats(int64_t tokens, int heads, int kv_heads, int padded_dim) {
   const attention::Bunches b = attention::BunchesOf(heads, kv_heads);
-  return static_cast<int64_t>(AttentionTokens(tokens)) * b.columns * AttentionSplits(heads, kv_heads) *
+  return std::min<int64_t>(tokens, attention::kSplitTokens) * b.columns * AttentionSplits(heads, kv_heads) *
          b.at_once * (padded_dim + 4);
 }
 
@@ -44,10 +47,14 @@ cudaError_t LaunchAttention(const DeviceAttentionArgs& args, cudaStream_t stream
   const attention::Bunches b = attention::BunchesOf(args.heads, args.kv.kv_heads);
   const int64_t width = static_cast<int64_t>(args.heads) * args.kv.head_dim;
   if (args.wgmma.data && args.batch.count > kAttentionTokens) return cudaErrorInvalidValue;
-  for (int first = 0; first < args.batch.count; first += kAttentionTokens) {
+  const int at_once = args.steady ? attention::kSplitTokens : kAttentionTokens;
+  for (int first = 0; first < args.batch.count; first += at_once) {
     DeviceAttentionArgs some = args;
-    some.least_blocks = attention::LeastBlocks(args.batch.count, b.columns);
-    some.batch.count = std::min(kAttentionTokens, args.batch.count - first);
+    some.least_blocks =
+        args.steady ? attention::kSteadyBlocks : attention::LeastBlocks(args.batch.count, b.columns);
+    some.batch.count = std::min(at_once, args.batch.count - first);
+    if (some.batch.count > attention::kSplitTokens)
+      some.splits = std::max(1, attention::kSplitTokens * args.splits / some.batch.count);
     some.batch.positions += first;
     some.batch.sequence += first;
     some.q += first * width;

@@ -29,10 +29,11 @@ struct DeviceAttentionArgs {
   float* partial = nullptr;    // scratch, AttentionPartialFloats() floats
   int32_t* tickets = nullptr;  // [AttentionTokens(count), heads] zeros; left zero
   int splits = 1;              // AttentionSplits(); with 1, partial and tickets are not used
+  bool steady = false;         // a token's result depends on its own sequence alone, whatever the batch
   int least_blocks = 0;        // of the KV in one split of a sequence, at least; LaunchAttention() sets it
 };
 
-constexpr int kAttentionTokens = 64;  // of one launch; more tokens take several
+constexpr int kAttentionTokens = 512;  // of one launch; more tokens take several
 constexpr int AttentionTokens(int64_t count) {
   return count < kAttentionTokens ? static_cast<int>(count) : kAttentionTokens;
 }
@@ -41,7 +42,8 @@ constexpr int AttentionTokens(int64_t count) {
 // length, among up to four tokens and among five to eight on nothing else: there a token's result does not
 // depend on the others in the batch.
 int AttentionSplits(int heads, int kv_heads);
-// Scratch for batches of up to `tokens` tokens.
+// Scratch for batches of up to `tokens` tokens. There is room for the splits of 64; those of more tokens are
+// fewer.
 int64_t AttentionPartialFloats(int64_t tokens, int heads, int kv_heads, int padded_dim);
 
 // For single tokens and short prompts: each token loads its keys itself, shared by the query heads of a

@@ -81,7 +81,7 @@ cudaError_t LaunchUnits(const DeviceAttentionArgs& a, const Bunches& b, cudaStre
 
 template <class T, int D>
 cudaError_t LaunchWidth(const DeviceAttentionArgs& a, const Bunches& b, cudaStream_t stream) {
-  if (FewUnits(a.batch.count, b.columns))
+  if (FewUnits(a.batch.count, b.columns) && !a.steady)
     return b.at_once > 4 ? LaunchUnits<T, D, true, true>(a, b, stream)
                          : LaunchUnits<T, D, false, true>(a, b, stream);
   return b.at_once > 4 ? LaunchUnits<T, D, true, false>(a, b, stream)

@@ -166,7 +166,7 @@ bool Prepare(Params& p, int blocks) {
   const int tiles = p.row_tiles * p.token_tiles, turns = (tiles + blocks - 1) / blocks;
   p.waves = tiles * 100 >= turns * blocks * 96 ? turns : tiles / blocks - 1;
   if (p.waves < 0 || N <= kWgmmaJoined) p.waves = 0;
-  if (2 * (tiles - p.waves * blocks) > kTickets) p.waves = turns;
+  if (p.a.whole_tiles || 2 * (tiles - p.waves * blocks) > kTickets) p.waves = turns;
   p.scale_offset = kE * 8 * kCols * BitsOf(F) / 8;
   p.x_offset = (p.scale_offset + kE * p.scale_bytes + 127) / 128 * 128;
   p.stage_bytes = p.x_offset + kCols * N * 2;

@@ -42,6 +42,8 @@ struct WgmmaArgs {
   int matrices = 1;
   WgmmaActivations x;
   int tokens = 0;  // not parts
+  // No tile is cut along k: a token's result does not depend on how many there are. Slower for few.
+  bool whole_tiles = false;
   WgmmaEpilogue epilogue = WgmmaEpilogue::kStore;
   float* out = nullptr;  // [tokens, out_stride]
   int64_t out_stride = 0;
