@@ -15,6 +15,7 @@
 #include "graph/load_pnnx.h"
 #include "graph/operator_table.h"
 #include "graph/passes/pass.h"
+#include "graph/profile.h"
 #include "graph/program.h"
 #include "graph/public_graph.h"
 #include "graph/session.h"
@@ -50,11 +51,6 @@ Work WholeOf(const graph::Graph& graph, const graph::MemoryPlan& plan) {
   return work;
 }
 
-double Median(std::vector<double> numbers) {
-  std::sort(numbers.begin(), numbers.end());
-  return numbers.empty() ? 0 : numbers[numbers.size() / 2];
-}
-
 Result<GraphTimes> Measure(const std::shared_ptr<const graph::Program>& program, const Inputs& inputs,
                            const BenchFlags& flags, int threads, double* activation_bytes) {
   ThreadPool pool(ThreadPool::Options{.threads = threads});
@@ -77,14 +73,11 @@ Result<GraphTimes> Measure(const std::shared_ptr<const graph::Program>& program,
   }
   std::sort(out.runs.begin(), out.runs.end());
   // Watching costs a little, so the nodes are timed in runs of their own.
-  std::vector<std::vector<double>> seconds(graph.nodes.size());
-  size_t at = 0;
-  session.Observe([&](const graph::Node&, const std::vector<const graph::Data*>&, double took) {
-    seconds[at++ % seconds.size()].push_back(took);
-  });
+  graph::Profile profile(session);
   for (int i = 0; i < flags.repeat; ++i) {
     CELER_ASSIGN([[maybe_unused]] const double watched, run());
   }
+  const std::vector<graph::OperatorTime> timed = profile.Times();
   const graph::MemoryPlan& plan = *session.plan();
   const auto& nodes = program->main().nodes;
   for (size_t n = 0; n < nodes.size(); ++n) {
@@ -102,7 +95,7 @@ Result<GraphTimes> Measure(const std::shared_ptr<const graph::Program>& program,
          .kernel = std::string(planned.kernel_name),
          .name = Printable(node.name),
          .shape = made && made->kind == graph::Data::Kind::kTensor ? made->tensor.shape.ToString() : "",
-         .seconds = Median(seconds[n]),
+         .seconds = timed[n].Median(),
          .work = work});
   }
   out.whole = WholeOf(graph, plan);
@@ -181,7 +174,7 @@ int GraphBenchCommand(const std::vector<std::string>& args) {
     fmt::print("{}\n", JsonText(GraphBenchJson(*bench), 2));
   } else {
     for (const auto& [name, value] : GraphBenchFacts(*bench))
-      fmt::print("{}\n", FactLine(name, value, OutputWidth()));
+      fmt::print("{}", FactLine(name, value, OutputWidth()));
     fmt::print("{}", TableText(SpeedTable(*bench)));
     for (const GraphTimes& times : bench->times) {
       fmt::print("{}", TableText(OperatorTable(times)));

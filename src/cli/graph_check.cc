@@ -121,7 +121,7 @@ void Print(const char* which, const Outcome& outcome) {
                        outcome.worst.difference.error, outcome.worst.node);
   else
     text = "equal; only outputs compared";
-  fmt::print("{}\n", FactLine(which, text, OutputWidth()));
+  fmt::print("{}", FactLine(which, text, OutputWidth()));
 }
 
 // Prints, and says whether all outputs are equal.
@@ -145,18 +145,18 @@ Result<bool> CheckGraph(const CheckFlags& flags) {
   CELER_ASSIGN(const Inputs inputs, ReadInputs(ports, flags.input, true));
   CELER_ASSIGN(const ReferenceRun reference,
                ReferenceRun::Run(python, file, names, inputs, InnerValues(network.graph), folder.path()));
-  fmt::print("{}\n", FactLine("reference",
-                              fmt::format("ONNX Runtime {}{}", python.version,
-                                          converted ? ", on the network as ONNX" : ""),
-                              OutputWidth()));
+  fmt::print("{}", FactLine("reference",
+                            fmt::format("ONNX Runtime {}{}", python.version,
+                                        converted ? ", on the network as ONNX" : ""),
+                            OutputWidth()));
   for (const GraphPort& port : ports) {
     const NpyArray& array = inputs.arrays.at(port.name);
     const bool made_up =
         std::find(inputs.by_chance.begin(), inputs.by_chance.end(), port.name) != inputs.by_chance.end();
-    fmt::print("{}\n", FactLine("input",
-                                fmt::format("{}  {}{}{}", Printable(port.name), Name(array.dtype),
-                                            array.shape.ToString(), made_up ? ", by chance" : ""),
-                                OutputWidth()));
+    fmt::print("{}", FactLine("input",
+                              fmt::format("{}  {}{}{}", Printable(port.name), Name(array.dtype),
+                                          array.shape.ToString(), made_up ? ", by chance" : ""),
+                              OutputWidth()));
   }
   if (!reference.note().empty())
     fmt::print("{}\n",
@@ -167,13 +167,13 @@ Result<bool> CheckGraph(const CheckFlags& flags) {
   if (const auto passes = graph::Optimize(&optimized.graph, {.without = flags.disable}); !passes)
     return passes.error();
   CELER_ASSIGN(const Outcome plain, RunAndCompare(std::move(network), inputs, reference, flags));
-  Print("as it stands", plain);
+  Print("as written", plain);
   CELER_ASSIGN(const Outcome fast, RunAndCompare(std::move(optimized), inputs, reference, flags));
   Print("optimised", fast);
 
   Table table;
   table.title = "Largest error of each output, relative to its scale";
-  table.header = {"output", "shape", "scale", "as it stands", "optimised"};
+  table.header = {"output", "shape", "scale", "as written", "optimised"};
   const auto shown = [](const Difference& d) {
     return d.problem.empty() ? fmt::format("{:.2g}", d.error) : d.problem;
   };

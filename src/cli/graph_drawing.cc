@@ -63,7 +63,7 @@ struct BoxText {
 double WidthOf(const BoxText& box) {
   double width = TextWidth(box.title, kTitle) * 1.08;
   for (const std::string& line : box.lines) width = std::max(width, TextWidth(line, kText));
-  width = std::max(width, TextWidth(box.shape, kText) * 1.04);
+  width = std::max(width, TextWidth(box.shape, kText) * 1.12);
   return std::max(width + 2 * kPad, 64.0);
 }
 double HeightOf(const BoxText& box) {

@@ -34,8 +34,10 @@ std::string Short(const graph::Node& node, const std::string& key, const graph::
   if (key == "group" && number) return *number == 1 ? "" : "group " + std::to_string(*number);
   if (key == "perm" && ints) return fmt::format("{}", fmt::join(*ints, " "));
   if (key == "auto_pad" && node.Text("auto_pad", "") == "NOTSET") return "";
-  if (number && *number == 0 && (key == "ceil_mode" || key == "keepdims" || key == "exclude_outside"))
+  if (number && *number == 0 &&
+      (key == "ceil_mode" || key == "allowzero" || key == "keepdims" || key == "exclude_outside"))
     return "";
+  if (key == "cubic_coeff_a") return "";
   if (const auto* graph = std::get_if<std::shared_ptr<graph::Graph>>(&value))
     return fmt::format("{}: {} nodes", Printable(key), (*graph)->nodes.size());
   return Printable(key) + " " + AttributeWords(value);

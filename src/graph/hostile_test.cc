@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <functional>
+#include <ostream>
 
 #include "graph/load_onnx.h"
 #include "graph/passes/pass.h"
@@ -30,6 +30,10 @@ struct Lie {
   int opset = 17;
   bool float_constants = false;
 };
+
+void PrintTo(const Lie& lie, std::ostream* out) {
+  *out << lie.name;
+}
 
 Constant Numbers(const Ints& shape, const Ints& numbers, bool floats) {
   if (floats) {
@@ -78,36 +82,51 @@ const Lie kLies[] = {
     {"gather_nd_behind_the_end", "GatherND", {}, {{{1, 2}, {0, 9}}}, "index"},
     {"concat_axis_is_the_rank", "Concat", {{"axis", int64_t{4}}}, {}, "axis"},
     {"softmax_axis_is_the_rank", "Softmax", {{"axis", int64_t{4}}}, {}, "axis"},
-    {"transpose_of_an_axis_twice", "Transpose", {{"perm", Ints{0, 1, 1, 3}}}, {}, "perm"},
+    {"transpose_of_an_axis_twice",
+     "Transpose",
+     {{"perm", Ints{0, 1, 1, 3}}},
+     {},
+     "the axis 1 is given twice"},
     {"transpose_of_too_few", "Transpose", {{"perm", Ints{0, 1}}}, {}, "perm"},
     {"reshape_to_more_elements", "Reshape", {}, {{{2}, {5, 7}}}, "elements"},
     {"reshape_that_overflows", "Reshape", {}, {{{2}, {int64_t{1} << 62, 8}}}, "elements"},
-    {"reshape_with_two_unknowns", "Reshape", {}, {{{2}, {-1, -1}}}, "-1"},
+    {"reshape_with_two_unknowns", "Reshape", {}, {{{2}, {-1, -1}}}, "leaves two dimensions open"},
     {"reshape_to_negative", "Reshape", {}, {{{2}, {-2, 16}}}, "-2"},
     {"expand_that_does_not_fit", "Expand", {}, {{{4}, {1, 3, 4, 4}}}, "broadcast"},
     {"expand_to_petabytes", "Expand", {}, {{{5}, {int64_t{1} << 50, 1, 2, 4, 4}}}, "too many elements"},
     {"tile_to_petabytes", "Tile", {}, {{{4}, {int64_t{1} << 50, 1, 1, 1}}}, "too many elements"},
     {"slice_without_a_step", "Slice", {}, {{{1}, {0}}, {{1}, {1}}, {{1}, {1}}, {{1}, {0}}}, "step"},
     {"slice_of_an_axis_there_is_not", "Slice", {}, {{{1}, {0}}, {{1}, {1}}, {{1}, {9}}}, "axis"},
-    {"split_that_does_not_add_up", "Split", {{"axis", int64_t{1}}}, {{{1}, {7}}}, "split"},
-    {"unsqueeze_twice_the_same", "Unsqueeze", {}, {{{2}, {0, 0}}}, "axes"},
+    {"split_that_does_not_add_up", "Split", {{"axis", int64_t{1}}}, {{{1}, {7}}}, "do not make up axis 1"},
+    {"unsqueeze_twice_the_same", "Unsqueeze", {}, {{{2}, {0, 0}}}, "the axis 0 is given twice"},
     {"squeeze_of_a_long_axis", "Squeeze", {}, {{{1}, {1}}}, "1"},
     {"pad_to_less_than_nothing", "Pad", {}, {{{8}, {0, 0, -9, 0, 0, 0, 0, 0}}}, "Pad"},
     {"pad_with_too_few_numbers", "Pad", {}, {{{2}, {1, 1}}}, "pads"},
-    {"pool_without_a_kernel", "MaxPool", {}, {}, "kernel_shape"},
-    {"pool_of_nothing", "MaxPool", {{"kernel_shape", Ints{0, 0}}}, {}, "kernel"},
+    {"pool_without_a_kernel", "MaxPool", {}, {}, "a window of 0 dimensions"},
+    {"pool_of_nothing", "MaxPool", {{"kernel_shape", Ints{0, 0}}}, {}, "a window of 0 on a dimension of 4"},
     {"pool_that_stands_still",
      "AveragePool",
      {{"kernel_shape", Ints{2, 2}}, {"strides", Ints{0, 1}}},
      {},
      "stride"},
-    {"pool_larger_than_its_input", "MaxPool", {{"kernel_shape", Ints{9, 9}}}, {}, "kernel"},
+    {"pool_larger_than_its_input",
+     "MaxPool",
+     {{"kernel_shape", Ints{9, 9}}},
+     {},
+     "a window of 9 does not fit 4 elements"},
     {"pool_with_negative_pads",
      "MaxPool",
      {{"kernel_shape", Ints{2, 2}}, {"pads", Ints{-1, 0, 0, 0}}},
      {},
      "pad"},
-    {"conv_of_other_channels", "Conv", {}, {{{1, 3, 1, 1}, {1, 1, 1}}}, "channels", {1, 2, 4, 4}, 17, true},
+    {"conv_of_other_channels",
+     "Conv",
+     {},
+     {{{1, 3, 1, 1}, {1, 1, 1}}},
+     "weights of [1, 3, 1, 1] in 1 groups",
+     {1, 2, 4, 4},
+     17,
+     true},
     {"conv_in_three_groups",
      "Conv",
      {{"group", int64_t{3}}},
@@ -181,7 +200,7 @@ const Lie kLies[] = {
     {"flatten_behind_the_end", "Flatten", {{"axis", int64_t{5}}}, {}, "axis"},
     {"one_input_too_few", "Conv", {}, {}, "inputs"},
     {"operator_nobody_knows", "FancyOp", {}, {}, "FancyOp"},
-    {"einsum_of_nothing", "Einsum", {{"equation", std::string("ij,->")}}, {}, "equation"},
+    {"einsum_of_nothing", "Einsum", {{"equation", std::string("ij,->")}}, {}, "has 2 terms for 1 inputs"},
 };
 
 class Hostile : public testing::TestWithParam<Lie> {};

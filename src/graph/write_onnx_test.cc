@@ -68,9 +68,10 @@ TEST(WriteOnnx, EveryNetworkOfTheCorpusComesBackAsItWas) {
       EXPECT_EQ(a.inputs.size(), b.inputs.size());
       EXPECT_EQ(a.attributes.size(), b.attributes.size());
       for (size_t i = 0; i < a.inputs.size(); ++i)
-        if (a.inputs[i] != kNoValue)
+        if (a.inputs[i] != kNoValue) {
           EXPECT_EQ(ToString(again.graph.value(a.inputs[i]).type),
                     ToString(network->graph.value(b.inputs[i]).type));
+        }
       EXPECT_EQ(a.Subgraphs().size(), b.Subgraphs().size());
     }
     for (const auto list : {&Graph::inputs, &Graph::outputs}) {
@@ -100,7 +101,9 @@ TEST(WriteOnnx, LargeWeightsGoIntoASecondFile) {
   const auto again = LoadOnnx(path);
   ASSERT_TRUE(again) << again.error().message();
   for (const Value& value : again->graph.values)
-    if (value.constant) EXPECT_EQ(FloatsOf(*value.constant), numbers);
+    if (value.constant) {
+      EXPECT_EQ(FloatsOf(*value.constant), numbers);
+    }
   ASSERT_TRUE(WriteOnnx(network, path));
   EXPECT_GT(std::filesystem::file_size(path), 1024u);
 }

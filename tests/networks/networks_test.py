@@ -45,8 +45,22 @@ def sound(batch, samples, lengths):
             "waveforms_lens": exactly(lengths, np.int64)}
 
 
+def writing(batch, height, width):
+    """Dark strokes in lines on a bright page: noise has no text, and a network that finds none gives zeros."""
+    def make(random):
+        image = np.full((batch, 3, height, width), 1.0, np.float32)
+        for top in range(8, height - 24, 32):
+            for left in range(8, width - 12, 12):
+                for _ in range(3):
+                    y, x = top + random.integers(0, 14), left + random.integers(0, 6)
+                    tall = random.integers(0, 2)
+                    image[:, :, y:y + (10 if tall else 3), x:x + (3 if tall else 8)] = -1.0
+        return image + random.normal(0, 0.02, image.shape).astype(np.float32)
+    return make
+
+
 def page(*sizes):
-    return [{"x": normal(1, 3, height, width)} for height, width in sizes]
+    return [{"x": writing(1, height, width)} for height, width in sizes]
 
 
 def vad(batch, samples, rate=16000, with_rate=True):
@@ -57,8 +71,8 @@ def vad(batch, samples, rate=16000, with_rate=True):
 SOUNDS = [sound(1, 16000, [16000]), sound(2, 12345, [12345, 8000])]
 NETWORKS = {
     "ppocr-v4-det": page((96, 160), (320, 320)),
-    "ppocr-v4-rec": page((48, 160), (48, 320)) + [{"x": normal(2, 3, 48, 96)}],
-    "ppocr-v2-cls": page((48, 192)) + [{"x": normal(3, 3, 48, 192)}],
+    "ppocr-v4-rec": page((48, 160), (48, 320)) + [{"x": writing(2, 48, 96)}],
+    "ppocr-v2-cls": page((48, 192)) + [{"x": writing(3, 48, 192)}],
     "ppocr-v6-det": page((96, 160), (256, 256)),
     "ppocr-v6-rec": page((48, 160), (48, 320)),
     "ppocr-v5-det": page((96, 160), (320, 320)),
