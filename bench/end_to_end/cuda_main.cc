@@ -21,6 +21,7 @@ struct Flags {
   std::vector<std::string> models = {"llama-2-7b"}, weights = {"bf16", "int8", "int4-g128"};
   std::vector<int64_t> prompts = {8}, batches = {1};
   int64_t tokens = 128, chunk = 512;
+  int64_t mixed_chunk = -1;  // -1: chunk
   bool deterministic = false, ops = false;
   int repeat = 5;
   double bandwidth = 4390;  // GB/s
@@ -73,14 +74,31 @@ celer::Result<Timing> RunOnce(celer::Engine& engine, int64_t prompt, int64_t bat
                 seconds(Clock::now() - start)};
 }
 
-// Where the time of prompts and decode steps goes, operators timed one by one.
-void ShowOperators(celer::Engine& engine, int64_t prompt, int64_t batch, const Flags& flags) {
+// Where the time of a decode step goes, operators timed one by one.
+celer::Status ShowOperators(celer::Engine& engine, int64_t prompt, int64_t batch, const Flags& flags) {
+  constexpr int kSteps = 8;
+  std::set<int64_t> begun;
+  std::vector<int64_t> all;
+  for (int64_t b = 0; b < batch; ++b) {
+    celer::Request request;
+    for (int64_t i = 0; i < prompt; ++i)
+      request.prompt.push_back(static_cast<int32_t>((i * 7919 + b * 104729 + 13) % engine.info().vocab));
+    request.max_tokens = flags.tokens;
+    CELER_ASSIGN(const int64_t id, engine.Submit(std::move(request)));
+    all.push_back(id);
+  }
+  while (static_cast<int64_t>(begun.size()) < batch && engine.HasWork())
+    for (const celer::TokenEvent& event : engine.Step()) begun.insert(event.request);
   engine.StartProfile();
-  const auto ran = RunOnce(engine, prompt, batch, flags.tokens, flags.sampling);
+  for (int i = 0; i < kSteps; ++i) engine.Step();
   engine.StopProfile();
-  if (!ran) return;
+  for (const int64_t id : all) engine.Cancel(id);
+  while (engine.HasWork()) engine.Step();
+  std::string line;
   for (const celer::OperatorTime& op : engine.Profile())
-    fmt::print("  {:12} {:6} calls {:10.3f} ms\n", op.name, op.calls, op.seconds * 1e3);
+    line += fmt::format("  {} {:.3f}", op.name, op.seconds * 1e3 / kSteps);
+  fmt::print(" ms of a step:{}\n", line);
+  return {};
 }
 
 int Bench(const Flags& flags) {
@@ -100,15 +118,17 @@ int Bench(const Flags& flags) {
           fmt::print(stderr, "error: {}\n", failed->message());
           return 1;
         }
-      const celer::EngineOptions options{.model = "random:" + model,
-                                         .weights = *format,
-                                         .device = *device,
-                                         .launch = *launch,
-                                         .context = (longest + flags.tokens + 32) / 16 * 16,
-                                         .chunk = flags.chunk,
-                                         .sequences = most,
-                                         .prefix_cache = false,
-                                         .deterministic = flags.deterministic};
+      const celer::EngineOptions options{
+          .model = "random:" + model,
+          .weights = *format,
+          .device = *device,
+          .launch = *launch,
+          .context = (longest + flags.tokens + 32) / 16 * 16,
+          .chunk = flags.chunk,
+          .mixed_chunk = flags.mixed_chunk < 0 ? flags.chunk : flags.mixed_chunk,
+          .sequences = most,
+          .prefix_cache = false,
+          .deterministic = flags.deterministic};
       const auto loading = Clock::now();
       auto engine = celer::Engine::Load(options);
       if (!engine) {
@@ -152,7 +172,11 @@ int Bench(const Flags& flags) {
                      weights, batch, prompt, flags.tokens, width * static_cast<double>(prompt) / prefill,
                      speed, decode * width * 1e3, limit, speed / limit,
                      width * static_cast<double>(flags.tokens) / median(&Timing::all_seconds));
-          if (flags.ops) ShowOperators(**engine, prompt, batch, flags);
+          if (flags.ops)
+            if (const celer::Status shown = ShowOperators(**engine, prompt, batch, flags); !shown) {
+              fmt::print(stderr, "error: {}\n", shown.error().message());
+              return 1;
+            }
           std::fflush(stdout);
         }
     }
@@ -171,7 +195,9 @@ int main(int argc, char** argv) {
   app.add_option("--tokens", flags.tokens, "new tokens per sequence");
   app.add_option("--chunk", flags.chunk, "tokens of one step at most");
   app.add_flag("--deterministic", flags.deterministic, "results that do not depend on the batch");
-  app.add_flag("--ops", flags.ops, "the time of each operator, of prompts and decode steps together");
+  app.add_flag("--ops", flags.ops, "the time of each operator of a decode step");
+  app.add_option("--mixed-chunk", flags.mixed_chunk,
+                 "tokens of a step in which others wait for their next one; 0: what the limits model says");
   app.add_option("--repeat", flags.repeat, "runs; the median counts");
   app.add_option("--bandwidth", flags.bandwidth,
                  "GB/s that the limit is made of, as `celer probe` measured it");

@@ -77,7 +77,7 @@ struct CudaOperators {
   // Up to eight tokens keep 16 bits of their activations.
   cuda::WgmmaActivations WgmmaRows(std::byte* to, int64_t rows, int64_t count, int padded) const {
     // Tiles of 16 multiply otherwise than all larger ones.
-    if (shape.deterministic) return {to, std::max(32, cuda::WgmmaTile(rows, count)), padded, 1};
+    if (shape.deterministic) return {to, std::max(32, cuda::WgmmaTile(rows, count)), padded, 1, true};
     if (count <= kMaxMatvecTokens) return {to, 16, padded, 2};
     return {to, cuda::WgmmaTile(rows, count), padded, 1};
   }

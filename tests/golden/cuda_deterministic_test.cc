@@ -17,6 +17,7 @@ const std::string kFolder = std::string(CELER_SOURCE_DIR) + "/tests/golden/";
 std::unique_ptr<Engine> MustLoad(const std::string& model, EngineOptions options) {
   options.model = kFolder + model;
   options.device = DeviceOptions::Cuda(0);
+  if (options.sequences == 0) options.kv_memory.bytes = int64_t{64} << 20;  // other tests need some, too
   auto engine = Engine::Load(options);
   if (!engine) ADD_FAILURE() << engine.error().message();
   return engine ? std::move(*engine) : nullptr;
@@ -80,6 +81,18 @@ std::vector<Answer> Together(Engine& engine, const std::vector<Request>& request
   return out;
 }
 
+void ExpectSame(const std::vector<Answer>& got, const std::vector<Answer>& expected, const std::string& how) {
+  ASSERT_EQ(got.size(), expected.size());
+  int different = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (got[i] == expected[i]) continue;
+    if (++different > 1) continue;
+    EXPECT_EQ(got[i].tokens, expected[i].tokens) << how << ", request " << i;
+    EXPECT_EQ(got[i].logprobs, expected[i].logprobs) << how << ", request " << i;
+  }
+  EXPECT_EQ(different, 0) << how << ": of " << got.size();
+}
+
 struct Case {
   const char* model;
   const char* weights;
@@ -98,8 +111,8 @@ TEST_P(CudaDeterministic, CompanyChunksCachePreemptionChangeNoBit) {
   {
     auto engine = MustLoad(GetParam().model, options);
     ASSERT_TRUE(engine);
-    EXPECT_EQ(Together(*engine, requests), expected) << "in company";
-    EXPECT_EQ(Together(*engine, requests), expected) << "from the cache";
+    ExpectSame(Together(*engine, requests), expected, "in company");
+    ExpectSame(Together(*engine, requests), expected, "from the cache");
     EXPECT_GT(engine->stats().cached_tokens, 0);
   }
   for (const int64_t chunk : {7, 33}) {
@@ -107,13 +120,13 @@ TEST_P(CudaDeterministic, CompanyChunksCachePreemptionChangeNoBit) {
     cut.chunk = chunk;
     auto engine = MustLoad(GetParam().model, cut);
     ASSERT_TRUE(engine);
-    EXPECT_EQ(Together(*engine, requests), expected) << "in pieces of " << chunk;
+    ExpectSame(Together(*engine, requests), expected, "in pieces of " + std::to_string(chunk));
   }
   EngineOptions tight = options;
   tight.sequences = 2;  // KV of two long ones for all
   auto engine = MustLoad(GetParam().model, tight);
   ASSERT_TRUE(engine);
-  EXPECT_EQ(Together(*engine, requests), expected) << "with little room";
+  ExpectSame(Together(*engine, requests), expected, "with little room");
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaDeterministic,

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <bit>
 #include <map>
 
 #include "graph/operator_table.h"
@@ -23,13 +24,19 @@ std::string KeyOf(const Node& node) {
     attributes[name] = std::visit(
         [](const auto& v) -> std::string {
           using T = std::decay_t<decltype(v)>;
-          if constexpr (std::is_same_v<T, int64_t> || std::is_same_v<T, float>)
-            return fmt::format("{}", v);
+          if constexpr (std::is_same_v<T, int64_t>)
+            return std::to_string(v);
+          else if constexpr (std::is_same_v<T, float>)
+            return std::to_string(std::bit_cast<uint32_t>(v));
           else if constexpr (std::is_same_v<T, std::string>)
             return fmt::format("{}:{}", v.size(), v);
-          else if constexpr (std::is_same_v<T, std::vector<int64_t>> || std::is_same_v<T, std::vector<float>>)
+          else if constexpr (std::is_same_v<T, std::vector<int64_t>>)
             return fmt::format("[{}]", fmt::join(v, ","));
-          else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+          else if constexpr (std::is_same_v<T, std::vector<float>>) {
+            std::string list;
+            for (const float item : v) list += std::to_string(std::bit_cast<uint32_t>(item)) + ",";
+            return list;
+          } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
             std::string list;
             for (const std::string& item : v) list += fmt::format("{}:{},", item.size(), item);
             return list;

@@ -18,6 +18,7 @@ struct WgmmaActivations {
   int padded = 0;
   // 2: a token takes two neighbouring columns, a bf16 part and what it left out.
   int parts = 1;
+  bool steady = false;  // made by one kernel, however many tokens there are, so that their sums are the same
 
   static constexpr int64_t Bytes(int64_t tokens, int64_t tile, int64_t padded) {
     return (tokens + tile - 1) / tile * tile * padded * 2;

@@ -217,7 +217,8 @@ cudaError_t LaunchWgmmaActivations(const float* x, const int32_t* rows, int64_t 
                                    cudaStream_t stream) {
   using namespace wgmma;
   const int buffers = std::min(kManyBuffers, kManyShared / (kFour * 4 * cols));
-  const bool many = !rows && tokens > kWgmmaJoined && cols % 4 == 0 && out.parts == 1 && buffers > 0;
+  const bool many =
+      !rows && tokens > kWgmmaJoined && cols % 4 == 0 && out.parts == 1 && buffers > 0 && !out.steady;
   if (many && out.padded <= 4096) return LaunchMany<4>(x, tokens, cols, norm, eps, out, buffers, stream);
   if (many && out.padded <= 8192) return LaunchMany<8>(x, tokens, cols, norm, eps, out, buffers, stream);
   return Launch(ActivationsKernel, dim3(static_cast<unsigned>(tokens)), dim3(kActivationThreads), 0, stream,
