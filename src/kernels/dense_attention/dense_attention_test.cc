@@ -19,9 +19,9 @@ struct Case {
 };
 
 // Tensors as a projection leaves them: [batch, tokens, heads, width].
-std::vector<float> Run(const Case& c, const std::vector<float>& q, const std::vector<float>& k,
-                       const std::vector<float>& v, const std::vector<float>& mask, float scale,
-                       int threads) {
+std::vector<float> Attend(const Case& c, const std::vector<float>& q, const std::vector<float>& k,
+                          const std::vector<float>& v, const std::vector<float>& mask, float scale,
+                          int threads) {
   ThreadPool pool({.threads = threads});
   DenseAttentionArgs args{.shape = {c.batch, c.heads, c.q_tokens, c.tokens, c.width, c.v_width}};
   args.q = {q.data(), c.q_tokens * c.heads * c.width, c.width, c.heads * c.width, 1};
@@ -50,8 +50,8 @@ TEST(DenseAttention, MatchesDouble) {
     auto mask = RandomFloats(c.batch * c.tokens, 4, 3.0f);
     if (c.tokens > 1) mask[1] = -INFINITY;
     const float scale = 0.37f;
-    const auto out = Run(c, q, k, v, mask, scale, 1);
-    EXPECT_EQ(Run(c, q, k, v, mask, scale, 3), out) << "threads change nothing";
+    const auto out = Attend(c, q, k, v, mask, scale, 1);
+    EXPECT_EQ(Attend(c, q, k, v, mask, scale, 3), out) << "threads change nothing";
     std::vector<double> expected;
     for (int64_t b = 0; b < c.batch; ++b)
       for (int64_t i = 0; i < c.q_tokens; ++i)
