@@ -72,9 +72,9 @@ Figure Roofline(const GraphTimes& times, size_t index) {
       {{low / 2, AttainableFlops(low / 2, roof)}, {ridge, roof.flops_per_s}, {high * 2, roof.flops_per_s}},
       {kInk, 2.5});
   chart.Label(ridge, slowest / 2, 6, -8, "ridge " + FormatNumber(ridge), Anchor::kStart, kMuted);
-  chart.Label(high * 2, roof.flops_per_s, -8, -8,
-              fmt::format("{}, {}", FormatFlops(roof.flops_per_s), FormatBandwidth(roof.bytes_per_s)),
-              Anchor::kEnd, kMuted);
+  chart.PageText(chart.right(), chart.top() - 10,
+                 fmt::format("{}, {}", FormatFlops(roof.flops_per_s), FormatBandwidth(roof.bytes_per_s)),
+                 Anchor::kEnd, kMuted);
   std::stable_sort(nodes.begin(), nodes.end(),
                    [](const NodeTime* a, const NodeTime* b) { return a->seconds > b->seconds; });
   const auto colors = ColorsOf(times);

@@ -126,10 +126,10 @@ void Print(const char* which, const Outcome& outcome) {
 
 // Prints, and says whether all outputs are equal.
 Result<bool> CheckGraph(const CheckFlags& flags) {
-  CELER_ASSIGN(const ReferencePython python, FindReference(flags.python));
   CELER_ASSIGN(const TemporaryFolder folder, TemporaryFolder::Make());
   CELER_ASSIGN(std::filesystem::path file, ResolveModelPath(flags.model));
   CELER_ASSIGN(graph::Network network, graph::LoadNetwork(file));
+  CELER_ASSIGN(const ReferencePython python, FindReference(flags.python));
   const bool converted = network.format != "ONNX";
   if (converted) {
     file = folder.path() / "network.onnx";

@@ -97,6 +97,13 @@ class Writer {
     return name;
   }
 
+  // One module of PyTorch may be several nodes, and readers want a name once.
+  std::string UniqueNode(const std::string& wanted) {
+    std::string name = wanted;
+    for (int i = 1; !node_names_.insert(name).second; ++i) name = wanted + "_" + std::to_string(i);
+    return name;
+  }
+
   Names NamesOf(const Graph& graph, const Names& outside) {
     Names names{&graph, std::vector<std::string>(graph.values.size())};
     for (const Capture& capture : graph.captures)
@@ -174,7 +181,7 @@ class Writer {
     };
     for (const ValueId id : node.inputs) out.Bytes(1, name(id));
     for (const ValueId id : node.outputs) out.Bytes(2, name(id));
-    if (!node.name.empty()) out.Bytes(3, node.name);
+    if (!node.name.empty()) out.Bytes(3, UniqueNode(node.name));
     out.Bytes(4, node.op);
     for (const auto& [key, value] : node.attributes) {
       CELER_ASSIGN(const WireWriter attribute, AttributeMessage(key, value, names));
@@ -282,7 +289,7 @@ class Writer {
 
   std::string external_;
   std::map<std::string, int> opsets_;
-  std::set<std::string> taken_;
+  std::set<std::string> taken_, node_names_;
   std::vector<std::pair<uint64_t, std::span<const std::byte>>> weights_;
   uint64_t end_ = 0;
 };
