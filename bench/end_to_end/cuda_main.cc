@@ -156,13 +156,11 @@ int Bench(const Flags& flags) {
             return values[values.size() / 2];
           };
           const double prefill = median(&Timing::prefill_seconds), decode = median(&Timing::decode_seconds);
-          if (flags.tokens > 1 && decode == 0) {
+          if (flags.tokens > 1 && decode == 0)
             fmt::print(stderr,
                        "{} sequences of {}: the first one ended before the last began, so no step had all of "
                        "them; ask for more than {} --tokens or a larger --chunk\n",
                        batch, prompt, flags.tokens);
-            continue;
-          }
           const double steps = static_cast<double>(flags.tokens - 1), width = static_cast<double>(batch);
           const double bytes =
               static_cast<double>(info.weight_bytes) + width * static_cast<double>(info.kv_bytes_per_token) *

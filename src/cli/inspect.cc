@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <system_error>
@@ -23,6 +24,7 @@
 #include "io/printable.h"
 #include "io/safetensors.h"
 #include "limits/quantity.h"
+#include "weights/published/published_source.h"
 
 namespace celer::cli {
 namespace {
@@ -39,9 +41,10 @@ struct Field {
 
 struct Tensor {
   std::string name;
-  DType dtype;
+  std::string type;  // "bf16", or how it is quantized: "gptq int4-g128"
   Shape shape;
   int64_t bytes;
+  std::string held = {};  // of a quantized one: the format in memory
 };
 
 struct Contents {
@@ -49,7 +52,9 @@ struct Contents {
   std::string detail;        // "version 3"
   std::string architecture;  // empty when the file does not say
   int64_t file_bytes = 0;
-  std::vector<std::string> files;  // of a folder or a split model
+  std::string quantization;          // of a folder whose weights are quantized: "AWQ, 4 bits, ..."
+  std::vector<std::string> remarks;  // about that
+  std::vector<std::string> files;    // of a folder or a split model
   std::vector<Field> fields;
   std::vector<Tensor> tensors;
 };
@@ -61,8 +66,23 @@ bool IsParameter(const Tensor& tensor) {
 
 void AddTensors(const std::vector<TensorRecord>& records, Contents* out) {
   for (const TensorRecord& record : records)
-    out->tensors.push_back(
-        {record.name, record.dtype, record.shape, static_cast<int64_t>(record.bytes.size())});
+    out->tensors.push_back({record.name, std::string(Name(record.dtype)), record.shape,
+                            static_cast<int64_t>(record.bytes.size())});
+}
+
+// Quantized matrices under the names that they have without quantization.
+void AddTensors(const published::PublishedSource& source, Contents* out) {
+  for (const TensorRecord& record : source.tensors()) {
+    Tensor tensor{record.name, std::string(Name(record.dtype)), record.shape,
+                  static_cast<int64_t>(record.bytes.size())};
+    if (const CodedTensor* coded = source.Coded(record.name)) {
+      tensor.type = coded->scheme;
+      tensor.held = coded->format.Name();
+      tensor.bytes = 0;
+      for (const TensorRecord* part : coded->parts) tensor.bytes += static_cast<int64_t>(part->bytes.size());
+    }
+    out->tensors.push_back(std::move(tensor));
+  }
 }
 
 int64_t FileBytes(const fs::path& path) {
@@ -136,7 +156,7 @@ Result<Contents> InspectFolder(const fs::path& path) {
   const fs::path config_path = path / "config.json";
   CELER_ASSIGN(const auto config, ReadJsonFile(config_path));
   CELER_ASSIGN(const auto fields, JsonFields::Of(config, config_path.string()));
-  CELER_ASSIGN(const SafetensorsModel model, SafetensorsModel::Open(path));
+  CELER_ASSIGN(SafetensorsModel model, SafetensorsModel::Open(path));
   Contents out;
   CELER_ASSIGN(out.architecture, fields.GetString("model_type", ""));
   if (const auto* names = fields.Find("architectures"); names && names->is_array() && !names->empty())
@@ -157,7 +177,26 @@ Result<Contents> InspectFolder(const fs::path& path) {
     std::error_code ignored;
     if (fs::exists(path / name, ignored)) out.files.emplace_back(name);
   }
-  AddTensors(model.tensors(), &out);
+  const nlohmann::json* quantized = fields.Find(published::kConfigKey);
+  if (!quantized || quantized->empty()) {
+    AddTensors(model.tensors(), &out);
+    return out;
+  }
+  // What cannot be read is shown all the same, with the reason.
+  std::vector<TensorRecord> records = model.tensors();
+  auto file = std::make_unique<FileTensorSource<SafetensorsModel>>(std::move(model), path.string());
+  const auto source =
+      published::PublishedSource::Open(std::move(file), *quantized, published::Where(config_path));
+  if (source) {
+    out.quantization = (*source)->scheme();
+    out.remarks = (*source)->Warnings();
+    for (std::string& note : (*source)->Notes()) out.remarks.push_back(std::move(note));
+    AddTensors(**source, &out);
+  } else {
+    out.quantization = "cannot be run";
+    out.remarks = {source.error().message()};
+    AddTensors(records, &out);
+  }
   return out;
 }
 
@@ -212,23 +251,23 @@ struct Share {
 };
 
 // Most bytes first.
-std::vector<std::pair<DType, Share>> ByType(const std::vector<Tensor>& tensors) {
-  std::map<DType, Share> shares;
+std::vector<std::pair<std::string, Share>> ByType(const std::vector<Tensor>& tensors) {
+  std::map<std::string, Share> shares;
   for (const Tensor& tensor : tensors) {
-    Share& share = shares[tensor.dtype];
+    Share& share = shares[tensor.type];
     ++share.tensors;
     share.parameters += IsParameter(tensor) ? tensor.shape.elements().value_or(0) : 0;
     share.bytes += tensor.bytes;
   }
-  std::vector<std::pair<DType, Share>> sorted(shares.begin(), shares.end());
+  std::vector<std::pair<std::string, Share>> sorted(shares.begin(), shares.end());
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
   return sorted;
 }
 
-Share Total(const std::vector<std::pair<DType, Share>>& types) {
+Share Total(const std::vector<std::pair<std::string, Share>>& types) {
   Share total;
-  for (const auto& [dtype, share] : types) {
+  for (const auto& [type, share] : types) {
     total.tensors += share.tensors;
     total.parameters += share.parameters;
     total.bytes += share.bytes;
@@ -249,9 +288,13 @@ void PrintJson(const std::string& path, const Contents& contents, bool with_tens
   out["tensor_count"] = total.tensors;
   out["tensor_bytes"] = total.bytes;
   out["types"] = Json::object();
-  for (const auto& [dtype, share] : types)
-    out["types"][std::string(Name(dtype))] = {
+  for (const auto& [type, share] : types)
+    out["types"][type] = {
         {"tensors", share.tensors}, {"parameters", share.parameters}, {"bytes", share.bytes}};
+  if (!contents.quantization.empty()) {
+    out["quantization"] = contents.quantization;
+    out["remarks"] = contents.remarks;
+  }
   if (!contents.files.empty()) out["files"] = contents.files;
   out["metadata"] = Json::object();
   for (const Field& field : contents.fields) out["metadata"][field.key] = field.value;
@@ -260,9 +303,10 @@ void PrintJson(const std::string& path, const Contents& contents, bool with_tens
     for (const Tensor& tensor : contents.tensors) {
       const auto dims = tensor.shape.dims();
       out["tensors"].push_back({{"name", Printable(tensor.name, 1024)},
-                                {"type", Name(tensor.dtype)},
+                                {"type", tensor.type},
                                 {"shape", std::vector<int64_t>(dims.begin(), dims.end())},
                                 {"bytes", tensor.bytes}});
+      if (!tensor.held.empty()) out["tensors"].back()["held"] = tensor.held;
     }
   }
   fmt::print("{}\n", JsonText(out, 2));
@@ -274,14 +318,17 @@ void PrintText(const std::string& path, const Contents& contents, bool with_tens
   fmt::print("{}\n", path);
   fmt::print("  {:<14} {}{}\n", "kind", contents.kind, contents.detail.empty() ? "" : ", " + contents.detail);
   if (!contents.architecture.empty()) fmt::print("  {:<14} {}\n", "architecture", contents.architecture);
+  if (!contents.quantization.empty()) fmt::print("  {:<14} {}\n", "quantization", contents.quantization);
+  for (const std::string& remark : contents.remarks)
+    fmt::print("  {:<14} {}\n", "", Wrap(remark, OutputWidth(), 17, 17));
   fmt::print("  {:<14} {} ({} bytes)\n", "size", FormatBytes(static_cast<double>(contents.file_bytes)),
              FormatCount(contents.file_bytes));
   fmt::print("  {:<14} {}\n", "parameters",
              total.tensors == 0 ? "none (a vocabulary only)"
                                 : fmt::format("{} ({})", FormatParams(static_cast<double>(total.parameters)),
                                               FormatCount(total.parameters)));
-  for (const auto& [dtype, share] : types)
-    fmt::print("  {:<14} {} in {} tensor{}\n", Name(dtype), FormatBytes(static_cast<double>(share.bytes)),
+  for (const auto& [type, share] : types)
+    fmt::print("  {:<14} {} in {} tensor{}\n", type, FormatBytes(static_cast<double>(share.bytes)),
                share.tensors, share.tensors == 1 ? "" : "s");
   if (total.parameters > 0)
     fmt::print("  {:<14} {:.2f} on average\n", "bits",
@@ -314,8 +361,9 @@ void PrintText(const std::string& path, const Contents& contents, bool with_tens
   table.header.resize(4);
   table.keys = 1;
   for (const Tensor& tensor : contents.tensors)
-    table.rows.push_back({Printable(tensor.name), std::string(Name(tensor.dtype)), tensor.shape.ToString(),
-                          FormatBytes(static_cast<double>(tensor.bytes))});
+    table.rows.push_back({Printable(tensor.name),
+                          tensor.held.empty() ? tensor.type : tensor.type + ", held as " + tensor.held,
+                          tensor.shape.ToString(), FormatBytes(static_cast<double>(tensor.bytes))});
   fmt::print("{}", TableText(table));
 }
 

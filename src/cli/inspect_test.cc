@@ -52,6 +52,38 @@ TEST(Inspect, GgufAsTextAndJson) {
   EXPECT_EQ(json["tensors"].size(), 2u);
 }
 
+TEST(Inspect, QuantizedFolder) {
+  const std::string path = CELER_SOURCE_DIR "/tests/golden/quantized/awq";
+  const Output text = Inspect({path, "--tensors"});
+  EXPECT_EQ(text.code, kOk) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("AWQ, 4 bits, groups of 32, asymmetric"));
+  EXPECT_THAT(text.out, HasSubstr("awq int4-g32, held as int8-g32"));
+  const auto json = nlohmann::json::parse(Inspect({path, "--json", "--tensors"}).out);
+  EXPECT_EQ(json["quantization"], "AWQ, 4 bits, groups of 32, asymmetric");
+  EXPECT_EQ(json["types"]["awq int4-g32"]["tensors"], 7);
+  bool found = false;
+  for (const auto& tensor : json["tensors"]) {
+    if (tensor["name"] != "model.layers.0.mlp.up_proj.weight") continue;
+    found = true;
+    EXPECT_EQ(tensor["type"], "awq int4-g32");
+    EXPECT_EQ(tensor["held"], "int8-g32");
+    EXPECT_EQ(tensor["shape"], (std::vector<int64_t>{96, 64}));
+  }
+  EXPECT_TRUE(found);
+}
+
+TEST(Inspect, QuantizedFolderThatCannotBeRun) {
+  const TestFolder folder;
+  const std::filesystem::path from = CELER_SOURCE_DIR "/tests/golden/quantized/awq";
+  std::filesystem::copy_file(from / "model.safetensors", folder / "model.safetensors");
+  folder.Write("config.json",
+               R"({"model_type": "llama", "quantization_config": {"quant_method": "torchao"}})");
+  const Output text = Inspect({folder.path().string()});
+  EXPECT_EQ(text.code, kOk) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("cannot be run"));
+  EXPECT_THAT(text.out, HasSubstr("'torchao' are not read"));
+}
+
 TEST(Inspect, EveryMetadataTypeAndVocabularyOnly) {
   const Output text = Inspect({kCorpus + "gguf/every_type.gguf"});
   EXPECT_EQ(text.code, kOk) << text.err;

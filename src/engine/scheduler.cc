@@ -113,7 +113,14 @@ Plan Scheduler::Schedule() {
   int64_t decoding = 0;
   for (const Sequence* sequence : running_) decoding += sequence->decodes() ? 1 : 0;
   int64_t budget = budget_.step;
-  if (decoding > 0 && budget_.mixed > 0) budget = std::min(budget, std::max(budget_.mixed, decoding + 1));
+  if (decoding > 0 && budget_.mixed > 0) {
+    // Where many prompts wait at once, they get their share of a whole step. Four that decode count as one: a
+    // device is busier with prompts.
+    const auto prompts = static_cast<int64_t>(running_.size() + waiting_.size()) - decoding;
+    const int64_t others = std::max<int64_t>(prompts - 1, 0);
+    const int64_t share = budget_.step * 4 * others / (4 * others + decoding);
+    budget = std::min(budget, std::max({budget_.mixed, decoding + 1, share}));
+  }
 
   for (size_t i = 0; i < running_.size() && budget > 0;) {
     Sequence& first = *running_[i];

@@ -75,6 +75,18 @@ TEST(Scheduler, AnOlderPromptDoesNotHoldUpThoseThatDecode) {
   }
 }
 
+TEST(Scheduler, ManyPromptsGetTheirShareOfAStep) {
+  BlockManager blocks(100);
+  Scheduler scheduler(blocks, {.step = 64, .mixed = 8});
+  One decodes(1, 5), a(2, 50), b(3, 50), c(4, 50);
+  scheduler.Add(decodes.sequence);
+  Commit(scheduler.Schedule());
+  for (One* one : {&a, &b, &c}) scheduler.Add(one->sequence);
+  int64_t tokens = 0;
+  for (const Scheduled& part : scheduler.Schedule().now) tokens += part.tokens;
+  EXPECT_EQ(tokens, 64 * 8 / 9) << "two more prompts than the one that may wait, beside one that decodes";
+}
+
 TEST(Scheduler, LowerPriorityNumbersGoFirstAndEveryoneIsServedInTheEnd) {
   BlockManager blocks(4);
   Scheduler scheduler(blocks, {.step = 64});

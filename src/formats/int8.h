@@ -1,7 +1,7 @@
 // celer's int8: symmetric, one scale per group of consecutive elements of a row (a row is one output
 // channel).
 //
-//   values  int8  [rows, cols]           row-major, -127..127
+//   values  int8  [rows, cols]           row-major, -127..127; files that others quantized may have -128 too
 //   scales  f32   [rows, cols / group]   group == cols means one scale per output channel
 //
 //   w = value * scale

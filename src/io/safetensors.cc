@@ -22,7 +22,7 @@ struct TypeName {
 constexpr TypeName kTypes[] = {
     {"F32", DType::kF32}, {"F16", DType::kF16},   {"BF16", DType::kBf16},       {"F64", DType::kF64},
     {"I8", DType::kI8},   {"U8", DType::kU8},     {"I16", DType::kI16},         {"I32", DType::kI32},
-    {"I64", DType::kI64}, {"BOOL", DType::kBool}, {"F8_E4M3", DType::kFp8E4M3},
+    {"I64", DType::kI64}, {"BOOL", DType::kBool}, {"F8_E4M3", DType::kFp8E4M3}, {"F8_E8M0", DType::kFp8E8M0},
 };
 
 std::optional<DType> ParseTypeName(std::string_view name) {

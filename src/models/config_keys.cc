@@ -8,6 +8,8 @@
 #include <string_view>
 
 #include "io/printable.h"
+#include "weights/published/family.h"
+#include "weights/published/published_source.h"
 
 namespace celer {
 namespace {
@@ -185,20 +187,6 @@ Error NotImplemented(const JsonFields& json, const std::string& key, const nlohm
                             ", which is not implemented for models of the type '", config.architecture, "'");
 }
 
-// transformers names the method and, for some, its bits.
-Error Quantized(const JsonFields& json) {
-  std::string method = "an unnamed method";
-  const nlohmann::json& q = *json.Find("quantization_config");
-  if (q.is_object() && q.contains("quant_method") && q["quant_method"].is_string())
-    method = "'" + Printable(q["quant_method"].get<std::string>(), 40) + "'";
-  for (const char* bits : {"bits", "w_bit", "num_bits"})
-    if (q.is_object() && q.contains(bits) && q[bits].is_number_integer())
-      method += fmt::format(" ({} bits)", q[bits].get<int64_t>());
-  return Error::Unsupported(json.where(), ": 'quantization_config': the weights are quantized with ", method,
-                            ", which is not supported; use the model without it (`weights` quantizes while "
-                            "loading) or a GGUF file of it");
-}
-
 // ---- Keys of GGUF, behind the name of the architecture ----
 
 constexpr Words kGgufUsed =
@@ -272,10 +260,12 @@ bool NeutralExtFactor(double value, const RopeConfig& rope) {
 }  // namespace
 
 Status CheckHfKeys(const JsonFields& json, DecoderConfig* config) {
-  if (json.Has("quantization_config") && !Neutral(*json.Find("quantization_config"), {}))
-    return Quantized(json);
+  if (const auto* quantized = json.Find(published::kConfigKey); quantized && !Neutral(*quantized, {})) {
+    CELER_ASSIGN(const JsonFields fields, JsonFields::Of(*quantized, published::Where(json.where())));
+    CELER_RETURN_IF_ERROR(published::Describe(fields));
+  }
   for (const auto& [key, value] : json.json().items()) {
-    if (Holds(kUsed, key) || Holds(kHarmless, key) || key == "quantization_config") continue;
+    if (Holds(kUsed, key) || Holds(kHarmless, key) || key == published::kConfigKey) continue;
 
     const auto of_family = std::find_if(std::begin(kFamilyKeys), std::end(kFamilyKeys),
                                         [&](const auto& row) { return row.key == key; });

@@ -123,7 +123,8 @@ bool CudaOperators::UsesFlash(const DeviceLayer& w, const cuda::DeviceBatch& bat
 
 bool CudaOperators::AttentionWritesBf16(const DeviceLayer& w, const cuda::DeviceBatch& batch) {
   return w.o.padded == shape.q_width() &&
-         (UsesFlash(w, batch) ? config().head_dim % 32 == 0 : batch.count <= cuda::kAttentionTokens);
+         (UsesFlash(w, batch) ? config().head_dim % 32 == 0
+                              : batch.count <= cuda::AttentionTokens(shape.deterministic));
 }
 
 void CudaOperators::Attention(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer,

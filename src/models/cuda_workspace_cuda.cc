@@ -90,7 +90,9 @@ constexpr Row kRows[] = {
                                                DeviceKvShape(*s.config, s.kv).padded_dim);
      }},
     {"tickets of attention", &M::attention_tickets,
-     [](const S& s) { return 4 * cuda::AttentionTokens(s.max_tokens) * s.config->heads; }},
+     [](const S& s) {
+       return 4 * std::min<int64_t>(s.max_tokens, cuda::kAttentionTokens) * s.config->heads;
+     }},
     {"x in bf16", &M::x_bf16,
      [](const S& s) {
        return Bf16Bytes(s, std::max(s.max_tokens, s.logit_rows()), std::max(s.config->hidden, s.q_width()));

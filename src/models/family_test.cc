@@ -255,10 +255,13 @@ TEST(HfConfig, KeysThatChangeTheResultAreRefused) {
 }
 
 TEST(HfConfig, QuantizationIsNamed) {
-  EXPECT_THAT(Refusal(Config("llama", {{"quantization_config", {{"quant_method", "gptq"}, {"bits", 4}}}})),
-              HasSubstr("quantized with 'gptq' (4 bits), which is not supported"));
-  EXPECT_THAT(Refusal(Config("llama", {{"quantization_config", {{"quant_method", "fp8"}}}})),
-              HasSubstr("'fp8'"));
+  const json gptq = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 128}};
+  EXPECT_EQ(Refusal(Config("llama", {{"quantization_config", gptq}})), "accepted");
+  EXPECT_THAT(Refusal(Config("llama", {{"quantization_config", {{"quant_method", "hqq"}, {"bits", 4}}}})),
+              HasSubstr("'quantization_config': weights quantized with 'hqq' are not read"));
+  EXPECT_THAT(Refusal(Config("llama", {{"quantization_config", {{"quant_method", "gptq"}, {"bits", 5}}}})),
+              HasSubstr("'bits' is 5"));
+  EXPECT_THAT(Refusal(Config("llama", {{"quantization_config", 3}})), HasSubstr("'quantization_config'"));
   EXPECT_EQ(Refusal(Config("llama", {{"quantization_config", nullptr}})), "accepted");
 }
 

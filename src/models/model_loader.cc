@@ -14,6 +14,7 @@
 #include "models/family.h"
 #include "models/model.h"
 #include "models/rope_config.h"
+#include "weights/published/published_source.h"
 
 namespace celer {
 namespace {
@@ -99,14 +100,30 @@ Result<DecoderConfig> HfConfig(const std::filesystem::path& config_path) {
   return ConfigFromHf(json, config_path.string());
 }
 
+// The tensors of a Hugging Face folder; quantized ones under the names that they have without it.
+Result<std::unique_ptr<TensorSource>> HfSource(const std::filesystem::path& path) {
+  CELER_ASSIGN(SafetensorsModel model, SafetensorsModel::Open(path));
+  std::unique_ptr<TensorSource> source = MakeSource(std::move(model), path);
+  const std::filesystem::path config_path = path / "config.json";
+  CELER_ASSIGN(const nlohmann::json json, ReadJsonFile(config_path));
+  CELER_ASSIGN(const JsonFields fields, JsonFields::Of(json, config_path.string()));
+  const nlohmann::json* config = fields.Find(published::kConfigKey);
+  if (!config || config->empty()) return source;
+  CELER_ASSIGN(std::unique_ptr<published::PublishedSource> coded,
+               published::PublishedSource::Open(std::move(source), *config, published::Where(config_path)));
+  log::Info("{}: {}", path.string(), coded->scheme());
+  for (const std::string& line : coded->Warnings()) log::Warning("{}", line);
+  for (const std::string& line : coded->Notes()) log::Info("{}", line);
+  return std::unique_ptr<TensorSource>(std::move(coded));
+}
+
 Result<Opened> Open(const std::filesystem::path& path) {
   CELER_ASSIGN(const FileKind kind, DetectFile(path));
   Opened opened;
   switch (kind) {
     case FileKind::kHfDirectory: {
       CELER_ASSIGN(opened.config, HfConfig(path / "config.json"));
-      CELER_ASSIGN(SafetensorsModel model, SafetensorsModel::Open(path));
-      opened.source = MakeSource(std::move(model), path);
+      CELER_ASSIGN(opened.source, HfSource(path));
       return opened;
     }
     case FileKind::kGguf: {
@@ -295,7 +312,8 @@ std::string ResolveTiedHead(const TensorSource& source, DecoderConfig* config) {
   const TensorRecord* head = source.Find(kHfNames.head);
   if (!config->tied_embeddings || !head) return kHfNames.embedding;
   if (!embedding) return kHfNames.head;
-  if (!SameValues(*embedding, *head)) {
+  // A quantized head is not the embedding.
+  if (source.Coded(embedding->name) || source.Coded(head->name) || !SameValues(*embedding, *head)) {
     config->tied_embeddings = false;
     config->warnings.push_back(
         fmt::format("{}: 'tie_word_embeddings' is true and yet '{}' is not '{}'; both are used as they are",
@@ -316,8 +334,8 @@ Result<Model> Model::Load(const std::filesystem::path& path, const LoadOptions& 
   const std::string embedding =
       opened.gguf ? kGgufNames.embedding : ResolveTiedHead(*model.source_, &model.config_);
   for (const std::string& warning : model.config_.warnings) log::Warning("{}", warning);
-  WeightPlan plan = WeightPlan::Make(options.weights, model.source_->tensors(),
-                                     RolesOf(model.config_, opened.gguf, embedding));
+  WeightPlan plan =
+      WeightPlan::Make(options.weights, *model.source_, RolesOf(model.config_, opened.gguf, embedding));
   for (const std::string& line : plan.Lines()) log::Info("{}", line);
   model.store_ = std::make_unique<WeightStore>(*model.source_, std::move(plan), pool,
                                                options.pack ? &ChosenMatmul() : nullptr, options.pack_cache);

@@ -100,8 +100,7 @@ Result<std::vector<DeviceMatrix>> DeviceWeights::Random(std::span<const DeviceMa
 
 Status DeviceWeights::Fill(const MatrixSource& source, const DeviceMatrix& target) {
   const WeightView& host = source.host;
-  const bool decode = host.kind == WeightView::Kind::kInt4 ||
-                      (host.kind == WeightView::Kind::kStored && !CanRepack(host.dtype));
+  const bool own = host.kind != WeightView::Kind::kStored, decode = !own && !CanRepack(host.dtype);
   const int64_t row_bytes = decode ? host.cols * 4 : host.format().RowBytes(host.cols);
   int64_t step = std::max<int64_t>(1, kStagingBytes / row_bytes);
   if (source.order.head_dim > 0)
@@ -161,7 +160,10 @@ Status DeviceWeights::Fill(const MatrixSource& source, const DeviceMatrix& targe
                                    cudaMemcpyHostToDevice, stream_->get()),
                    "copying weights to the GPU"));
     RepackArgs args;
-    args.dtype = decode ? DType::kF32 : host.kind == WeightView::Kind::kInt8 ? DType::kI8 : host.dtype;
+    args.dtype = decode                                 ? DType::kF32
+                 : host.kind == WeightView::Kind::kInt8 ? DType::kI8
+                 : host.kind == WeightView::Kind::kInt4 ? DType::kU4
+                                                        : host.dtype;
     args.source = s.device.data();
     args.source_row_bytes = row_bytes;
     args.first_row = static_cast<int>(row);
@@ -169,7 +171,7 @@ Status DeviceWeights::Fill(const MatrixSource& source, const DeviceMatrix& targe
     args.head_dim = source.order.head_dim;
     args.rope_dim = source.order.rope_dim;
     args.target = target;
-    if (host.kind == WeightView::Kind::kInt8) {
+    if (own) {
       const int64_t row_scale_bytes = host.groups_per_row() * 4, scale_bytes = rows * row_scale_bytes;
       CELER_RETURN_IF_ERROR(grow(s.scales_pinned, PinnedAllocator(), scale_bytes));
       CELER_RETURN_IF_ERROR(grow(s.scales_device, *allocator, scale_bytes));
@@ -180,7 +182,7 @@ Status DeviceWeights::Fill(const MatrixSource& source, const DeviceMatrix& targe
           cudaMemcpyAsync(s.scales_device.data(), s.scales_pinned.data(), static_cast<size_t>(scale_bytes),
                           cudaMemcpyHostToDevice, stream_->get()),
           "copying scales to the GPU"));
-      args.source_scales = reinterpret_cast<const float*>(s.scales_device.data());
+      args.source_scales = s.scales_device.data();
       args.source_group = static_cast<int>(host.group);
     }
     CELER_RETURN_IF_ERROR(CudaStatus(LaunchRepack(args, stream_->get()), "repacking weights on the GPU"));

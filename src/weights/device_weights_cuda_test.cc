@@ -100,6 +100,41 @@ TEST_F(DeviceWeightsTest, StoredFormatsAreTakenOverExactly) {
   }
 }
 
+// Files that others quantized come as celer's own formats.
+TEST_F(DeviceWeightsTest, OwnFormatsAreTakenOverExactly) {
+  for (const WeightFormatSpec format : {WeightFormatSpec{.kind = WeightKind::kInt4, .group = 32},
+                                        {.kind = WeightKind::kInt4, .group = 64},
+                                        {.kind = WeightKind::kInt4, .group = 128},
+                                        {.kind = WeightKind::kInt8},
+                                        {.kind = WeightKind::kInt8, .group = 64}}) {
+    SCOPED_TRACE(format.Name());
+    const int64_t rows = 19, cols = 768, row_bytes = format.RowBytes(cols),
+                  scale_bytes = format.ScaleBytes(cols);
+    const auto values = RandomFloats(rows * cols, 5, 0.1f);
+    HostMatrix host;
+    host.bytes.resize(static_cast<size_t>(rows * row_bytes));
+    host.scales.resize(static_cast<size_t>(rows * scale_bytes / 4));
+    auto* scales = reinterpret_cast<std::byte*>(host.scales.data());
+    for (int64_t r = 0; r < rows; ++r)
+      format.Encode(values.data() + r * cols, cols, host.bytes.data() + r * row_bytes,
+                    scales + r * scale_bytes);
+    const WeightView view{.kind = format.kind,
+                          .rows = rows,
+                          .cols = cols,
+                          .data = host.bytes.data(),
+                          .row_bytes = row_bytes,
+                          .scales = scales,
+                          .group = format.group > 0 ? format.group : cols,
+                          .name = "w"};
+    auto uploaded = Upload(view, "stored");
+    ASSERT_TRUE(uploaded) << uploaded.error().message();
+    EXPECT_EQ(FormatName(uploaded->matrix), format.Name());
+    const auto expected = Decoded(view), got = ReadBack(uploaded->matrix);
+    for (size_t i = 0; i < expected.size(); ++i)
+      ASSERT_NEAR(expected[i], got[i], format.kind == WeightKind::kInt4 ? 1e-7 : 0) << i;
+  }
+}
+
 // Some columns of a matrix, whose rows lie apart in the file.
 TEST_F(DeviceWeightsTest, SlicesOfColumnsAreTakenOverExactly) {
   for (const DType dtype : {DType::kF32, DType::kBf16, DType::kQ8_0, DType::kQ5_1}) {

@@ -81,6 +81,14 @@ __device__ __forceinline__ Quantized ExactInt8(DType dtype, const uint8_t* data,
                                  : Q6KElement(data, col);
 }
 
+// celer's own formats: what stands beside the values.
+__device__ __forceinline__ int64_t SourceGroup(const RepackArgs& a, int row, int col) {
+  return static_cast<int64_t>(row) * (a.target.cols / a.source_group) + col / a.source_group;
+}
+__device__ __forceinline__ float2 Int4Params(const RepackArgs& a, int row, int col) {
+  return __half22float2(static_cast<const __half2*>(a.source_scales)[SourceGroup(a, row, col)]);
+}
+
 __device__ float SourceElement(const RepackArgs& a, int row, int col) {
   const uint8_t* data = reinterpret_cast<const uint8_t*>(a.source) + row * a.source_row_bytes;
   switch (a.dtype) {
@@ -92,8 +100,11 @@ __device__ float SourceElement(const RepackArgs& a, int row, int col) {
       return __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(data)[col]);
     case DType::kI8:
       return static_cast<float>(static_cast<int8_t>(data[col])) *
-             a.source_scales[static_cast<int64_t>(row) * (a.target.cols / a.source_group) +
-                             col / a.source_group];
+             static_cast<const float*>(a.source_scales)[SourceGroup(a, row, col)];
+    case DType::kU4: {
+      const float2 p = Int4Params(a, row, col);
+      return p.x * static_cast<float>(data[col / 2] >> (col % 2 * 4) & 15) + p.y;
+    }
     case DType::kQ8_0: {
       const uint8_t* block = data + col / 32 * 34;
       return HalfAt(block) * static_cast<float>(static_cast<int8_t>(block[2 + col % 32]));
@@ -226,7 +237,7 @@ __global__ void GroupKernel(const __grid_constant__ RepackArgs a) {
       scale = ExactInt8(a.dtype, data, first).scale;
       for (int i = 0; i < n; ++i) PutInt8(a, to, first + i, ExactInt8(a.dtype, data, first + i).value);
     } else if (a.dtype == DType::kI8 && n == a.source_group) {
-      scale = a.source_scales[static_cast<int64_t>(from) * groups + g];
+      scale = static_cast<const float*>(a.source_scales)[SourceGroup(a, from, first)];
       for (int i = 0; i < n; ++i) PutInt8(a, to, first + i, static_cast<int8_t>(data[first + i]));
     } else {
       float most = 0;
@@ -253,6 +264,12 @@ __global__ void GroupKernel(const __grid_constant__ RepackArgs a) {
       p = make_float2(HalfAt(data + g * 18), -8.0f * HalfAt(data + g * 18));
     else
       p = make_float2(HalfAt(data + g * 20), HalfAt(data + g * 20 + 2));
+  } else if (a.dtype == DType::kU4 && n == a.source_group) {
+    for (int i = 0; i < n; i += 2) {
+      const uint8_t pair = data[(first + i) / 2];
+      PutInt4(a, to, first + i, pair & 15, pair >> 4);
+    }
+    p = Int4Params(a, from, first);
   } else if (n == 16 && a.dtype == DType::kQ2_K) {
     for (int i = 0; i < n; i += 2)
       PutInt4(a, to, first + i, Q2KElement(data, first + i).value, Q2KElement(data, first + i + 1).value);
@@ -296,7 +313,7 @@ __global__ void ChannelKernel(const __grid_constant__ RepackArgs a) {
   }
   if (threadIdx.x == 0)
     reinterpret_cast<float*>(const_cast<std::byte*>(a.target.scales))[to] =
-        exact ? a.source_scales[from] : most / 127.0f;
+        exact ? static_cast<const float*>(a.source_scales)[from] : most / 127.0f;
 }
 
 __device__ __forceinline__ uint32_t Hash(uint32_t x) {
@@ -347,6 +364,7 @@ bool CanRepack(DType dtype) {
     case DType::kF16:
     case DType::kBf16:
     case DType::kI8:
+    case DType::kU4:
     case DType::kQ8_0:
     case DType::kQ4_0:
     case DType::kQ4_1:

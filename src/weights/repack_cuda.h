@@ -15,7 +15,7 @@ struct RepackArgs {
   DType dtype = DType::kF32;
   const std::byte* source = nullptr;  // [rows, source_row_bytes] on the GPU, aligned
   int64_t source_row_bytes = 0;
-  const float* source_scales = nullptr;  // kI8: [rows, cols / source_group]
+  const void* source_scales = nullptr;  // kI8: float, kU4: Int4Group; [rows, cols / source_group]
   int source_group = 0;
   int first_row = 0, rows = 0;  // of the target
   // Rotated pairs (2i, 2i + 1) of each head become (i, i + rope_dim / 2): head_dim > 0. Pieces are whole

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "io/tensor_record.h"
+#include "weights/coded_tensor.h"
 
 namespace celer {
 
@@ -18,6 +19,8 @@ class TensorSource {
   virtual const std::vector<TensorRecord>& tensors() const = 0;
   virtual void DropPages(const TensorRecord& tensor) const = 0;  // done with it for now
   virtual const std::string& path() const = 0;                   // for error sentences
+  // How a tensor is coded whose bytes are not what its type says; nullptr for the others.
+  virtual const CodedTensor* Coded(std::string_view) const { return nullptr; }
 };
 
 // Over SafetensorsModel, GgufFile or Llama2cFile; owns the mapping.

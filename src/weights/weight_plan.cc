@@ -192,6 +192,17 @@ WeightPlan WeightPlan::Make(const WeightOptions& options, std::span<const Tensor
   return plan;
 }
 
+WeightPlan WeightPlan::Make(const WeightOptions& options, const TensorSource& source, const Roles& roles) {
+  WeightPlan plan = Make(options, source.tensors(), roles);
+  for (PlannedWeight& weight : plan.weights_) {
+    const CodedTensor* coded = source.Coded(weight.name);
+    if (!coded) continue;
+    weight.stored = coded->format;
+    weight.format = PlanFormat(options, weight.stored, weight.cols, weight.role);
+  }
+  return plan;
+}
+
 const PlannedWeight* WeightPlan::Find(std::string_view name) const {
   const auto it = index_.find(name);
   return it == index_.end() ? nullptr : &weights_[it->second];

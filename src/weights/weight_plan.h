@@ -14,6 +14,7 @@
 #include "core/result.h"
 #include "formats/weight_format.h"
 #include "io/tensor_record.h"
+#include "weights/tensor_source.h"
 
 namespace celer {
 
@@ -61,6 +62,8 @@ class WeightPlan {
   WeightPlan(const WeightOptions& options) : options_(options) {}  // NOLINT(google-explicit-constructor)
   static WeightPlan Make(const WeightOptions& options, std::span<const TensorRecord> tensors,
                          const Roles& roles = {});
+  // The same of a source, which may hold tensors in codes of their own.
+  static WeightPlan Make(const WeightOptions& options, const TensorSource& source, const Roles& roles = {});
 
   const WeightOptions& options() const { return options_; }
   std::span<const PlannedWeight> weights() const { return weights_; }

@@ -26,12 +26,31 @@ bool IsIgnorable(std::string_view name) {
          name.ends_with("attn.bias_mask");
 }
 
+// A bias that adds nothing: some quantizers write one for every layer.
+bool IsZeroBias(const TensorRecord& record) {
+  return record.name.ends_with(".bias") &&
+         std::all_of(record.bytes.begin(), record.bytes.end(), [](std::byte b) { return b == std::byte{0}; });
+}
+
 // Without dimensions of 1: converters to GGUF drop them, and the elements lie the same with and without them.
 Shape Squeezed(const Shape& shape) {
   std::vector<int64_t> dims;
   for (const int64_t dim : shape.dims())
     if (dim != 1) dims.push_back(dim);
   return Shape(std::span<const int64_t>(dims));
+}
+
+// A matrix of a format, without memory.
+WeightView Shaped(const WeightFormatSpec& format, int64_t rows, int64_t cols, std::string_view name) {
+  return {.kind = format.kind,
+          .dtype = format.dtype,
+          .rows = rows,
+          .cols = cols,
+          .row_bytes = format.RowBytes(cols),
+          .group = format.stored()    ? 0
+                   : format.group > 0 ? format.group
+                                      : cols,
+          .name = name};
 }
 
 }  // namespace
@@ -64,7 +83,10 @@ WeightStore::WeightStore(const TensorSource& source, WeightPlan plan, ThreadPool
   if (pack_cache.empty() || !prepare_for_ || !prepare_for_->packed_bytes) return;
   std::string formats;  // by name: a tensor's role is part of it
   for (const PlannedWeight& weight : plan_.weights())
-    if (weight.role != Role::kVector) formats += weight.name + " " + weight.format.Name() + "\n";
+    if (weight.role != Role::kVector) {
+      const CodedTensor* coded = source.Coded(weight.name);
+      formats += weight.name + " " + weight.format.Name() + (coded ? " of " + coded->scheme : "") + "\n";
+    }
   cache_.emplace(
       pack_cache,
       PackKey(source, fmt::format("layout {}, {} of {}, weights {}\n{}", kPackedLayout, prepare_for_->name,
@@ -72,8 +94,10 @@ WeightStore::WeightStore(const TensorSource& source, WeightPlan plan, ThreadPool
       pool);
 }
 
-Result<WeightView> WeightStore::Stored(const TensorRecord& record, const std::byte* data, int64_t rows,
+Result<WeightView> WeightStore::Stored(const TensorRecord& record, int64_t index, int64_t rows,
                                        int64_t cols) {
+  if (const CodedTensor* coded = source_.Coded(record.name))
+    return Shaped(coded->format, rows, cols, record.name);
   const auto row_bytes = BytesFor(record.dtype, cols);
   if (!row_bytes)
     return Error::Corrupt(source_.path(), ": tensor '", record.name, "' has rows of ", cols,
@@ -81,7 +105,7 @@ Result<WeightView> WeightStore::Stored(const TensorRecord& record, const std::by
   WeightView stored{.dtype = record.dtype,
                     .rows = rows,
                     .cols = cols,
-                    .data = data,
+                    .data = record.bytes.data() + index * rows * *row_bytes,
                     .row_bytes = *row_bytes,
                     .name = record.name};
   if (record.dtype == DType::kI8) {  // llama2.c version 2: the scales stand beside it
@@ -104,15 +128,24 @@ Result<WeightView> WeightStore::Stored(const TensorRecord& record, const std::by
 WeightView WeightStore::Target(const WeightView& stored) const {
   const WeightFormatSpec format = plan_.FormatFor(stored.name, stored.format(), stored.cols);
   if (!prepare_for_ || format == stored.format()) return stored;
-  return {.kind = format.kind,
-          .dtype = format.dtype,
-          .rows = stored.rows,
-          .cols = stored.cols,
-          .row_bytes = format.RowBytes(stored.cols),
-          .group = format.stored()    ? 0
-                   : format.group > 0 ? format.group
-                                      : stored.cols,
-          .name = stored.name};
+  return Shaped(format, stored.rows, stored.cols, stored.name);
+}
+
+Status WeightStore::Decode(const CodedTensor& coded, int64_t index, WeightView* view) {
+  const int64_t scale_bytes = view->format().ScaleBytes(view->cols);
+  CELER_ASSIGN(std::byte * values, Own(view->rows * view->row_bytes));
+  std::byte* scales = nullptr;
+  if (scale_bytes > 0) {
+    CELER_ASSIGN(scales, Own(view->rows * scale_bytes));
+  }
+  pool_.ParallelFor(view->rows, kRowsAtOnce, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r)
+      coded.Row(index * view->rows + r, values + r * view->row_bytes,
+                scales ? scales + r * scale_bytes : nullptr);
+  });
+  view->data = values;
+  view->scales = scales;
+  return {};
 }
 
 Result<WeightView> WeightStore::Convert(const WeightView& stored, WeightView out) {
@@ -144,22 +177,31 @@ Result<WeightView> WeightStore::Convert(const WeightView& stored, WeightView out
   return out;
 }
 
-Result<WeightView> WeightStore::Make(const TensorRecord& record, const std::byte* data, int64_t rows,
-                                     int64_t cols, const std::string& cache_name) {
+Result<WeightView> WeightStore::Make(const TensorRecord& record, int64_t index, int64_t rows, int64_t cols,
+                                     const std::string& cache_name) {
   const Role role = plan_.RoleOf(record.name);
-  CELER_ASSIGN(const WeightView stored, Stored(record, data, rows, cols));
+  const CodedTensor* coded = source_.Coded(record.name);
+  CELER_ASSIGN(WeightView stored, Stored(record, index, rows, cols));
   WeightView view = Target(stored);
   // The cache serves what is needed in packed form alone, or lies unpacked in the file.
   const bool own_kind = view.kind != WeightView::Kind::kStored;
-  const bool cacheable = cache_ && role != Role::kTable && record.dtype != DType::kI8 &&
+  const bool cacheable = cache_ && role != Role::kTable && (coded || record.dtype != DType::kI8) &&
                          (view.data || own_kind || role == Role::kProjection) && PackedBytes(view) > 0;
   const int64_t packed_bytes = PackedBytes(view);
   if (cacheable)
     if (const std::byte* found = cache_->Find(cache_name, packed_bytes))
       view = PackedView(view, *prepare_for_, found);
   if (!view.packed) {
+    if (coded) {
+      CELER_RETURN_IF_ERROR(Decode(*coded, index, &stored));
+      if (view.format() == stored.format()) view = stored;
+    }
     if (!view.data) {
       CELER_ASSIGN(view, Convert(stored, view));
+      if (coded) {
+        Disown(stored.data);
+        Disown(stored.scales);
+      }
     } else if (prepare_for_ && !(cache_ && cache_->mapped())) {
       CELER_RETURN_IF_ERROR(InFile(CheckValues(view, kAnyFinite, pool_)));
     }
@@ -233,7 +275,7 @@ void WeightStore::Disown(const void* data) {
 
 Result<WeightView> WeightStore::Matrix(const std::string& name, int64_t rows, int64_t cols) {
   CELER_ASSIGN(const TensorRecord* record, Take(name, {rows, cols}));
-  CELER_ASSIGN(WeightView view, Make(*record, record->bytes.data(), rows, cols, name));
+  CELER_ASSIGN(WeightView view, Make(*record, 0, rows, cols, name));
   if (view.data != record->bytes.data() || view.packed) source_.DropPages(*record);
   bytes_by_format_[view.FormatName()] += view.bytes();
   return view;
@@ -242,11 +284,9 @@ Result<WeightView> WeightStore::Matrix(const std::string& name, int64_t rows, in
 Result<std::vector<WeightView>> WeightStore::Stack(const std::string& name, int64_t count, int64_t rows,
                                                    int64_t cols) {
   CELER_ASSIGN(const TensorRecord* record, Take(name, {count, rows, cols}));
-  const auto bytes = static_cast<int64_t>(record->bytes.size()) / count;
   std::vector<WeightView> views;
   for (int64_t i = 0; i < count; ++i) {
-    CELER_ASSIGN(WeightView view,
-                 Make(*record, record->bytes.data() + i * bytes, rows, cols, fmt::format("{}#{}", name, i)));
+    CELER_ASSIGN(WeightView view, Make(*record, i, rows, cols, fmt::format("{}#{}", name, i)));
     bytes_by_format_[view.FormatName()] += view.bytes();
     views.push_back(view);
   }
@@ -271,7 +311,8 @@ Result<const float*> WeightStore::Vector(const std::string& name, int64_t n, boo
 Status WeightStore::CheckNothingLeft(std::string_view architecture) const {
   std::vector<std::string> extra;
   for (const TensorRecord& record : source_.tensors())
-    if (!taken_.contains(record.name) && !IsIgnorable(record.name)) extra.push_back(record.name);
+    if (!taken_.contains(record.name) && !IsIgnorable(record.name) && !IsZeroBias(record))
+      extra.push_back(record.name);
   if (extra.empty()) return {};
   return Error::Unsupported(source_.path(), ": ", extra.size(), " tensors are not part of the architecture '",
                             Printable(architecture), "' as its configuration describes it, the first is '",

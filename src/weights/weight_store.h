@@ -66,13 +66,15 @@ class WeightStore {
  private:
   // Its dimensions must be those, except that dimensions of 1 do not count.
   Result<const TensorRecord*> Take(const std::string& name, const Shape& expected);
-  Result<WeightView> Stored(const TensorRecord& record, const std::byte* data, int64_t rows, int64_t cols);
+  // Matrix `index` of a stack. A coded one has no memory yet: Decode() gives it some.
+  Result<WeightView> Stored(const TensorRecord& record, int64_t index, int64_t rows, int64_t cols);
+  Status Decode(const CodedTensor& coded, int64_t index, WeightView* view);
   // What `stored` becomes: itself, or a matrix of the planned format, without memory yet.
   WeightView Target(const WeightView& stored) const;
   Result<WeightView> Convert(const WeightView& stored, WeightView target);
   Status InFile(const Status& status) const;  // an error names the file
   // Converted and packed, or taken from the cache under this name.
-  Result<WeightView> Make(const TensorRecord& record, const std::byte* data, int64_t rows, int64_t cols,
+  Result<WeightView> Make(const TensorRecord& record, int64_t index, int64_t rows, int64_t cols,
                           const std::string& cache_name);
   int64_t PackedBytes(const WeightView& view) const;
   Status Pack(Role role, WeightView* view);

@@ -249,7 +249,7 @@ HARMLESS = {"architectures": ["Any"], "torch_dtype": "bfloat16", "use_cache": Fa
 NEUTRAL = {"attn_logit_softcapping": None, "final_logit_softcapping": None, "is_causal": True, "clip_qkv": None,
            "logit_scale": 1.0, "pruned_heads": {}, "rope_interleaved": False, "sliding_window_pattern": None}
 REFUSED = {"attn_logit_softcapping": 20.0, "final_logit_softcapping": 30.0, "is_causal": False, "embedding_multiplier": 12.0,
-           "quantization_config": {"quant_method": "gptq", "bits": 4}, "query_pre_attn_scalar": 64, "alibi": True}
+           "quantization_config": {"quant_method": "hqq", "nbits": 4}, "query_pre_attn_scalar": 64, "alibi": True}
 UNKNOWN = {"attention_flavour": "vanilla", "next_years_scale": 2.0, "head_gate": True, "router_bias_term": [1, 2]}
 
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/fuzz/corpus/ for the file formats: small valid files by the `gguf` and `safetensors` Python packages
 and by hand, and files with one lie each. Other targets (tokenizers, templates) keep their own folders beside."""
+import json
 import pathlib
 import struct
 import zlib
@@ -195,7 +196,6 @@ def make_pnnx_param():
                      "return_indices=False stride=(2,2)"),
             ("pool_zero", "nn.AvgPool2d p 1 1 0 9 ceil_mode=False count_include_pad=True kernel_size=(0,0) "
                           "padding=(0,0) stride=(0,0)"),
-            ("upsample", "F.interpolate u 1 1 0 9 align_corners=True mode=bilinear scale_factor=(2.0,2.0) $input=0"),
             ("expression", "pnnx.Expression e 1 1 0 9 expr=mul(add(@0,1),sigmoid(@0))"),
             ("expression_bad", "pnnx.Expression e 1 1 0 9 expr=add(@7,["),
             ("mean", "torch.mean m 1 1 0 9 dim=(2,3) keepdim=True $input=0"),
@@ -218,6 +218,56 @@ def make_pnnx_expression():
         put("pnnx_expression", f"{i:02}.txt", text.encode())
 
 
+def published(config, **tensors):
+    """Input of the target "published": a quantization_config, a zero byte, a safetensors file."""
+    header, data = {}, b""
+    for name, (dtype, shape, content) in tensors.items():
+        header[name.replace("__", ".").replace(".BNB", "__")] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    return json.dumps(config).encode() + b"\0" + safetensors_bytes(json.dumps(header), data)
+
+
+def make_published():
+    rng = np.random.default_rng(5)
+    words = lambda n: rng.integers(0, 2**31 - 1, n, dtype=np.int32).tobytes()
+    bytes_of = lambda n: rng.integers(0, 120, n, dtype=np.uint8).tobytes()
+    halves = lambda n: np.full(n, 0.25, np.float16).tobytes()
+    floats = lambda n: np.full(n, 0.3, np.float32).tobytes()
+    group = lambda **weights: {"quant_method": "compressed-tensors", "format": "any", "config_groups": {
+        "g": {"targets": ["Linear"], "weights": weights}}}
+    shape = ("I64", [2], struct.pack("<qq", 8, 32))
+    put("published", "gptq.bin", published(
+        {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False},
+        w__qweight=("I32", [4, 8], words(32)), w__qzeros=("I32", [1, 1], b"\x77" * 4),
+        w__scales=("F16", [1, 8], halves(8)), w__g_idx=("I32", [32], bytes(128))))
+    put("published", "awq.bin", published(
+        {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"},
+        w__qweight=("I32", [32, 1], words(32)), w__qzeros=("I32", [1, 1], words(1)),
+        w__scales=("F16", [1, 8], halves(8))))
+    put("published", "packed.bin", published(
+        group(num_bits=4, type="int", strategy="group", group_size=32, symmetric=False),
+        w__weight_packed=("I32", [8, 4], words(32)), w__weight_scale=("F16", [8, 1], halves(8)), w__weight_shape=shape,
+        w__weight_zero_point=("I32", [1, 1], words(1))))
+    put("published", "int8.bin", published(
+        group(num_bits=8, type="int", strategy="channel"),
+        w__weight=("I8", [8, 4], bytes_of(32)), w__weight_scale=("F32", [8, 1], floats(8))))
+    put("published", "nvfp4.bin", published(
+        group(num_bits=4, type="float", strategy="tensor_group", group_size=16),
+        w__weight_packed=("U8", [2, 16], bytes_of(32)), w__weight_scale=("F8_E4M3", [2, 2], bytes_of(4)),
+        w__weight_global_scale=("F32", [1], floats(1))))
+    put("published", "fp8.bin", published(
+        {"quant_method": "fp8", "weight_block_size": [2, 4]},
+        w__weight=("F8_E4M3", [3, 5], bytes_of(15)), w__weight_scale_inv=("F32", [2, 2], floats(4))))
+    put("published", "mxfp4.bin", published(
+        {"quant_method": "mxfp4"}, w_blocks=("U8", [2, 1, 1, 16], bytes_of(32)), w_scales=("U8", [2, 1, 1], bytes_of(2))))
+    state = json.dumps({"blocksize": 64, "shape": [2, 32], "nested_blocksize": 256, "nested_offset": 0.1}).encode()
+    put("published", "nf4.bin", published(
+        {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+        w__weight=("U8", [32, 1], bytes_of(32)), w__weight__absmax=("U8", [1], b"\5"), w__weight__quant_map=("F32", [16], floats(16)),
+        w__weight__nested_absmax=("F32", [1], floats(1)), w__weight__nested_quant_map=("F32", [256], floats(256)),
+        w__weight__quant_state__bitsandbytes__BNBnf4=("U8", [len(state)], state)))
+
+
 if __name__ == "__main__":
     make_gguf()
     make_gguf_split()
@@ -226,3 +276,4 @@ if __name__ == "__main__":
     make_store_zip()
     make_pnnx_param()
     make_pnnx_expression()
+    make_published()

@@ -1,5 +1,6 @@
 #include "graph/passes/fusing.h"
 
+#include <cstdint>
 #include <limits>
 
 #include "graph/ops/fast.h"
@@ -29,6 +30,59 @@ std::optional<Activation> ActivationOf(Rewriter& r, const Node& node) {
     return clip;
   }
   return std::nullopt;
+}
+
+bool HasConstantWeights(Rewriter& r, const Node& conv) {
+  if (conv.inputs.size() < 2) return false;
+  const Constant* const weights = r.ConstantOf(conv.inputs[1]);
+  if (!weights || weights->dtype != DType::kF32 || weights->shape.rank() < 3 || conv.Int("group", 1) < 1)
+    return false;
+  if (conv.inputs.size() < 3 || conv.inputs[2] == kNoValue) return true;
+  const Constant* const bias = r.ConstantOf(conv.inputs[2]);
+  return bias && bias->dtype == DType::kF32;
+}
+
+Node* ConvOnlyFor(Rewriter& r, ValueId value) {
+  Node* conv = r.OnlyFor(value, "Conv");
+  if (!conv) conv = r.OnlyFor(value, "ConvTranspose");
+  return conv && HasConstantWeights(r, *conv) ? conv : nullptr;
+}
+
+int64_t OutputChannels(Rewriter& r, const Node& conv) {
+  const Shape& weights = r.ConstantOf(conv.inputs[1])->shape;
+  // The weights of a transposed convolution are [in, out / groups, ...].
+  return conv.op == "ConvTranspose" ? weights[1] * conv.Int("group", 1) : weights[0];
+}
+
+bool ScaleOutputs(Rewriter& r, Node& conv, const ChannelScale& by) {
+  const Constant& weight = *r.ConstantOf(conv.inputs[1]);
+  const std::vector<int64_t> dims(weight.shape.dims().begin(), weight.shape.dims().end());
+  const bool transposed = conv.op == "ConvTranspose";
+  const int64_t groups = conv.Int("group", 1), channels = OutputChannels(r, conv);
+  const bool has_bias = conv.inputs.size() > 2 && conv.inputs[2] != kNoValue;
+  std::vector<float> bias(static_cast<size_t>(channels), 0.0f);
+  if (has_bias) bias = FloatsOf(*r.ConstantOf(conv.inputs[2]));
+  if (bias.size() != by.factor.size() || static_cast<int64_t>(bias.size()) != channels ||
+      by.shift.size() != by.factor.size() || (transposed && dims[0] % groups != 0))
+    return false;
+  for (size_t c = 0; c < bias.size(); ++c) bias[c] = bias[c] * by.factor[c] + by.shift[c];
+  std::vector<float> weights = FloatsOf(weight);
+  int64_t inner = 1;
+  for (size_t i = 2; i < dims.size(); ++i) inner *= dims[i];
+  const int64_t per_in = transposed ? dims[0] / groups : 0;
+  for (int64_t a = 0; a < dims[0]; ++a)
+    for (int64_t b = 0; b < dims[1]; ++b) {
+      const int64_t channel = transposed ? a / per_in * dims[1] + b : a;
+      for (int64_t k = 0; k < inner; ++k)
+        weights[static_cast<size_t>((a * dims[1] + b) * inner + k)] *=
+            by.factor[static_cast<size_t>(channel)];
+    }
+  const ValueId new_weight = r.AddFloats(conv.name + ".weight", dims, weights),
+                new_bias = r.AddFloats(conv.name + ".bias", {channels}, bias);
+  conv.inputs.resize(3);
+  conv.inputs[1] = new_weight;
+  conv.inputs[2] = new_bias;
+  return true;
 }
 
 void MakeFused(Node& into) {

@@ -16,6 +16,19 @@ struct Activation {
 // The function that this node applies to its first input, if it is one that can end an operator.
 std::optional<Activation> ActivationOf(Rewriter& r, const Node& node);
 
+// The Conv or ConvTranspose of the common domain, with constant f32 weights and bias, that makes a value
+// which nobody else reads.
+Node* ConvOnlyFor(Rewriter& r, ValueId value);
+bool HasConstantWeights(Rewriter& r, const Node& conv);
+int64_t OutputChannels(Rewriter& r, const Node& conv);
+
+// Its outputs become outputs * factor + shift, channel by channel, by other weights. False if there are not
+// as many channels.
+struct ChannelScale {
+  std::vector<float> factor, shift;
+};
+bool ScaleOutputs(Rewriter& r, Node& conv, const ChannelScale& by);
+
 // `into` becomes an operator of celer's own.
 void MakeFused(Node& into);
 void SetActivation(Node& into, const Activation& activation);

@@ -110,6 +110,7 @@ Result<int> RemoveIdentities(Rewriter& r, const std::function<void(std::string)>
 Result<int> MergeEqual(Rewriter& r, const std::function<void(std::string)>& explain);
 Result<int> CancelMoves(Rewriter& r, const std::function<void(std::string)>& explain);
 Result<int> FuseBatchNorm(Rewriter& r, const std::function<void(std::string)>& explain);
+Result<int> FuseScale(Rewriter& r, const std::function<void(std::string)>& explain);
 Result<int> FusePad(Rewriter& r, const std::function<void(std::string)>& explain);
 Result<int> RecoverGelu(Rewriter& r, const std::function<void(std::string)>& explain);
 Result<int> RecoverSwish(Rewriter& r, const std::function<void(std::string)>& explain);

@@ -15,6 +15,7 @@ constexpr Pass kPasses[] = {
      RemoveIdentities},
     {"cancel-moves", "join transposes, and reshapes, that follow each other", CancelMoves},
     {"fuse-batch-norm", "scale a convolution's weights instead of its output", FuseBatchNorm},
+    {"fuse-scale", "put factors and terms before and behind a convolution into its weights", FuseScale},
     {"fuse-pad", "let a convolution pad its input itself", FusePad},
     {"cancel-quantize", "move whole numbers, and leave out what turns them to reals and back",
      CancelQuantize},

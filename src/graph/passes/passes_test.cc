@@ -104,6 +104,34 @@ TEST(Passes, ABatchNormIsInTheWeights) {
   EXPECT_EQ(alone.Fires("fuse-batch-norm"), 0);
 }
 
+TEST(Passes, FactorsAndTermsAreInTheWeights) {
+  const std::vector<int64_t> border = {1, 1, 1, 1}, none = {0, 0, 0, 0};
+  for (const bool padded : {false, true}) {
+    Build b({1, 4, 5, 5});
+    ValueId y = b.Op("Add", {b.Op("Mul", {b.Scalar(0.7f), b.x}), b.Scalar(0.3f)});
+    y = b.Op("Conv", {y, b.Floats({6, 4, 3, 3}), b.Floats({6})}, {{"pads", padded ? border : none}});
+    y = b.Op("Add", {b.Op("Mul", {y, b.Scalar(1.5f)}), b.Floats({1, 6, 1, 1})});
+    b.Out(b.Op("Relu", {y}));
+    EXPECT_EQ(b.Fires("fuse-scale", {.portable = true}), padded ? 3 : 4);
+    EXPECT_EQ(b.Count("Mul"), 0);
+    EXPECT_EQ(b.Count("Add"), padded ? 1 : 0);  // the border is 0, not what is added
+  }
+  Build t({1, 4, 5, 5});
+  t.Out(t.Op("Mul", {t.Op("ConvTranspose", {t.x, t.Floats({4, 3, 2, 2})}, {{"group", int64_t{2}}}),
+                     t.Floats({6, 1, 1})}));
+  EXPECT_EQ(t.Fires("fuse-scale"), 1);
+
+  for (const int why : {0, 1, 2}) {
+    Build no({1, 5, 5, 5});
+    const ValueId conv = no.Op("Conv", {no.x, no.Floats({5, 5, 1, 1})});
+    // One factor per column is none per channel, one that makes a dimension, and a result that is read twice.
+    const ValueId by = why == 0 ? no.Floats({5}) : why == 1 ? no.Floats({1, 1, 1, 1, 1}) : no.Scalar(2);
+    no.Out(no.Op("Mul", {conv, by}));
+    if (why == 2) no.Out(no.Op("Exp", {conv}));
+    EXPECT_EQ(no.Fires("fuse-scale"), 0) << why;
+  }
+}
+
 TEST(Passes, AConvolutionPadsItself) {
   Build b({1, 2, 5, 5});
   const ValueId padded = b.Op("Pad", {b.x, b.Ints({0, 0, 1, 2, 0, 0, 3, 0})});

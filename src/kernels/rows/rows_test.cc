@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "kernels/test_util.h"
 
@@ -105,6 +106,37 @@ TEST(Rows, ManyRowsInParallel) {
   double mean = 0;
   for (int64_t c = 0; c < cols; ++c) mean += x[static_cast<size_t>(7 * cols + c)] / static_cast<double>(cols);
   EXPECT_NEAR(expected[2 * x.size() + 7], mean, 1e-6);
+}
+
+TEST(Rows, ColumnsMatchDouble) {
+  ThreadPool one({.threads = 1}), three({.threads = 3});
+  for (const auto& [batch, n, cols] :
+       {std::tuple<int64_t, int64_t, int64_t>{1, 16, 1003}, {3, 7, 5}, {2, 1, 300}, {1, 300, 1}}) {
+    const auto x = RandomFloats(batch * n * cols, 8, 5.0f);
+    std::vector<float> softmax(x.size()), again(x.size()), sums(static_cast<size_t>(batch * cols)),
+        threes(sums);
+    SoftmaxColumns(x.data(), softmax.data(), batch, n, cols, one);
+    SoftmaxColumns(x.data(), again.data(), batch, n, cols, three);
+    EXPECT_EQ(softmax, again);
+    SumColumns(x.data(), 0.5f, sums.data(), batch, n, cols, one);
+    SumColumns(x.data(), 0.5f, threes.data(), batch, n, cols, three);
+    EXPECT_EQ(sums, threes);
+    for (int64_t p = 0; p < batch; ++p)
+      for (int64_t c = 0; c < cols; ++c) {
+        const auto at = [&](int64_t i) { return static_cast<size_t>((p * n + i) * cols + c); };
+        double most = -INFINITY, sum = 0, size = 0, powers = 0;
+        for (int64_t i = 0; i < n; ++i) {
+          most = std::max<double>(most, x[at(i)]);
+          sum += x[at(i)];
+          size += std::abs(x[at(i)]);
+        }
+        for (int64_t i = 0; i < n; ++i) powers += std::exp(x[at(i)] - most);
+        for (int64_t i = 0; i < n; ++i)
+          ASSERT_NEAR(softmax[at(i)], std::exp(x[at(i)] - most) / powers, 4e-6) << n << " x " << cols;
+        ASSERT_NEAR(sums[static_cast<size_t>(p * cols + c)], 0.5 * sum,
+                    testing::SumTolerance(n, size) + 1e-6);
+      }
+  }
 }
 
 }  // namespace

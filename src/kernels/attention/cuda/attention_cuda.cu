@@ -10,7 +10,7 @@ namespace attention {
 
 namespace {
 
-constexpr int kSplitTokens = 64;  // of which scratch has all splits
+constexpr int kSplitTokens = AttentionTokens(/*steady=*/true);
 constexpr int kSteadyBlocks = 32;
 
 // The splits of a sequence have to be joined through memory, so where there is enough work sequences are
@@ -46,8 +46,8 @@ int64_t AttentionPartialFloats(int64_t tokens, int heads, int kv_heads, int padd
 cudaError_t LaunchAttention(const DeviceAttentionArgs& args, cudaStream_t stream) {
   const attention::Bunches b = attention::BunchesOf(args.heads, args.kv.kv_heads);
   const int64_t width = static_cast<int64_t>(args.heads) * args.kv.head_dim;
-  if (args.wgmma.data && args.batch.count > kAttentionTokens) return cudaErrorInvalidValue;
-  const int at_once = args.steady ? attention::kSplitTokens : kAttentionTokens;
+  const int at_once = AttentionTokens(args.steady);
+  if (args.wgmma.data && args.batch.count > at_once) return cudaErrorInvalidValue;
   for (int first = 0; first < args.batch.count; first += at_once) {
     DeviceAttentionArgs some = args;
     some.least_blocks =

@@ -20,22 +20,23 @@ struct DeviceAttentionArgs {
   int window = 0;        // 0: all
   float* out = nullptr;  // [count, heads, head_dim]
   bool decode = false;   // every sequence has one token: all keys in front of it are there already
-  // Instead of out, for up to kAttentionTokens tokens, and for flash attention with heads of a multiple
+  // Instead of out, for up to AttentionTokens() tokens, and for flash attention with heads of a multiple
   // of 32.
   WgmmaActivations wgmma;
   // Instead of out, for flash attention with such heads: bf16 [count, rows_width].
   void* rows = nullptr;
   int64_t rows_width = 0;
   float* partial = nullptr;    // scratch, AttentionPartialFloats() floats
-  int32_t* tickets = nullptr;  // [AttentionTokens(count), heads] zeros; left zero
+  int32_t* tickets = nullptr;  // [kAttentionTokens or count, heads] zeros; left zero
   int splits = 1;              // AttentionSplits(); with 1, partial and tickets are not used
   bool steady = false;         // a token's result depends on its own sequence alone, whatever the batch
   int least_blocks = 0;        // of the KV in one split of a sequence, at least; LaunchAttention() sets it
 };
 
-constexpr int kAttentionTokens = 512;  // of one launch; more tokens take several
-constexpr int AttentionTokens(int64_t count) {
-  return count < kAttentionTokens ? static_cast<int>(count) : kAttentionTokens;
+constexpr int kAttentionTokens = 512;  // of one launch at most; more tokens take several
+// Of one launch. Of 64 tokens scratch has all splits, so that a token's do not depend on how many there are.
+constexpr int AttentionTokens(bool steady) {
+  return steady ? 64 : kAttentionTokens;
 }
 
 // Keys of one sequence are split over this many units of work at most. How many there are depends on its own

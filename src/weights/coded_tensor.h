@@ -1,0 +1,36 @@
+// A matrix that a file holds in a code of its own, spread over several tensors. Its rows are made when they
+// are asked for, in a format that kernels read, and nothing is lost on the way. src/weights/published has the
+// codes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "formats/weight_format.h"
+#include "io/tensor_record.h"
+
+namespace celer {
+
+class CodedTensor {
+ public:
+  CodedTensor() = default;
+  CodedTensor(const CodedTensor&) = delete;
+  CodedTensor& operator=(const CodedTensor&) = delete;
+  virtual ~CodedTensor() = default;
+
+  std::string name = {};         // "model.layers.0.mlp.up_proj.weight"
+  int64_t count = 1;             // matrices of one shape in it: the experts of a layer
+  int64_t rows = 0, cols = 0;    // of each
+  std::string scheme = {};       // how the file holds it: "gptq int4-g128"
+  WeightFormatSpec format = {};  // what its rows become
+  std::string note = {};         // why that takes more bits than the file; empty if it does not
+  std::string warning = {};      // what is odd about the file; empty if nothing is
+  std::vector<const TensorRecord*> parts = {};  // in the file; the first has the values
+
+  // Row `row` of count * rows; `scales` has format.ScaleBytes(cols). Several threads may ask at once.
+  virtual void Row(int64_t row, std::byte* values, void* scales) const = 0;
+};
+
+}  // namespace celer
