@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/bench_measure.h"
+#include "cli/bench_page.h"
 #include "cli/table.h"
 #include "limits/roofline.h"
 
@@ -40,13 +41,5 @@ const char* RestName(const BenchReport& report);
 std::string BenchText(const BenchReport& report);
 nlohmann::ordered_json BenchJson(const BenchReport& report);
 std::string BenchHtml(const BenchReport& report);  // self-contained, light and dark
-
-// A page with a list of facts and whatever else.
-std::string BenchPage(const std::string& title, const std::string& heading,
-                      const std::vector<std::pair<std::string, std::string>>& facts, const std::string& body);
-// One line of a "bars" grid: the track is the limit, its length the share of the longest; the bar is the
-// median and the mark the spread, as shares of the limit.
-std::string SpeedBar(const std::string& name, double track, double low, double median, double high,
-                     const std::string& text);
 
 }  // namespace celer::cli

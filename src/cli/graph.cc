@@ -1,4 +1,4 @@
-// celer graph: networks out of ONNX files.
+// celer graph: networks out of ONNX and PNNX files.
 #include "cli/graph.h"
 
 #include <fmt/format.h>
@@ -22,8 +22,12 @@ struct Subcommand {
   int (*run)(const std::vector<std::string>& args);
 };
 constexpr Subcommand kSubcommands[] = {
-    {"inspect", "inputs, outputs, operators, parameters, flops and memory of a network", GraphInspectCommand},
-    {"run", "run a network on arrays from .npy files", GraphRunCommand},
+    {"inspect", "inputs, outputs, operators, parameters, flops and memory of a network; a drawing",
+     GraphInspectCommand},
+    {"run", "run a network on arrays and pictures", GraphRunCommand},
+    {"bench", "how long it takes, operator by operator, beside the least it could take", GraphBenchCommand},
+    {"check", "compare its values with those of ONNX Runtime, node by node", GraphCheckCommand},
+    {"optimize", "rewrite it into fewer operators, or from ONNX to PNNX and back", GraphOptimizeCommand},
     {"operators", "every operator that can run, with its types and opsets", GraphOperatorsCommand},
 };
 
@@ -68,7 +72,7 @@ Result<std::vector<int64_t>> ParseDims(const std::string& text) {
 int GraphCommand(const std::vector<std::string>& args) {
   if (args.empty() || args[0] == "--help" || args[0] == "-h") {
     fmt::print(
-        "celer graph - networks out of ONNX files\n  example: celer graph run model.onnx --input "
+        "celer graph - networks out of ONNX and PNNX files\n  example: celer graph run model.onnx --input "
         "x=x.npy\n\n");
     for (const Subcommand& sub : kSubcommands) fmt::print("  {:<10} {}\n", sub.name, sub.summary);
     fmt::print("\nceler graph COMMAND --help tells more.\n");

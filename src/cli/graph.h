@@ -12,6 +12,9 @@ namespace celer::cli {
 
 int GraphInspectCommand(const std::vector<std::string>& args);
 int GraphRunCommand(const std::vector<std::string>& args);
+int GraphBenchCommand(const std::vector<std::string>& args);
+int GraphCheckCommand(const std::vector<std::string>& args);
+int GraphOptimizeCommand(const std::vector<std::string>& args);
 int GraphOperatorsCommand(const std::vector<std::string>& args);
 
 // "NAME=TEXT" of flags that may be given several times; the names are those of the network's inputs.

@@ -1,20 +1,19 @@
-// celer graph inspect: what a network is made of, without running it.
+#include "cli/graph_inspect.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
 #include "cli/graph.h"
+#include "cli/model_path.h"
 #include "cli/output.h"
 #include "cli/table.h"
 #include "core/thread_pool.h"
 #include "graph/load_pnnx.h"
-#include "graph/memory_plan.h"
 #include "graph/operator_table.h"
-#include "graph/program.h"
+#include "graph/passes/pass.h"
 #include "io/json.h"
 #include "io/printable.h"
 #include "limits/quantity.h"
@@ -23,23 +22,6 @@ namespace celer::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-struct OperatorShare {
-  int nodes = 0;
-  double flops = 0;
-};
-
-struct Inspection {
-  graph::Network loaded;                          // what cannot run
-  std::shared_ptr<const graph::Program> program;  // what can
-  std::map<std::string, OperatorShare> operators;
-  int64_t nodes = 0, parameters = 0, parameter_bytes = 0;
-  std::string refusal;  // why it cannot run; empty if it can
-  std::optional<graph::MemoryPlan> plan;
-  std::vector<std::string> assumed;  // dimensions that were taken as 1
-
-  const graph::Network& network() const { return program ? program->network() : loaded; }
-};
 
 void Count(const graph::Graph& graph, Inspection* out) {
   for (const graph::Node& node : graph.nodes) {
@@ -83,15 +65,19 @@ Result<std::vector<graph::Data>> InputShapes(const graph::Graph& graph,
   return out;
 }
 
-Result<Inspection> Look(const std::string& path, const std::vector<std::string>& shapes) {
+Result<Inspection> Look(const std::string& path, const std::vector<std::string>& shapes, bool optimize) {
   Inspection out;
-  CELER_ASSIGN(out.loaded, graph::LoadNetwork(path));
+  CELER_ASSIGN(const auto file, ResolveModelPath(path));
+  CELER_ASSIGN(out.loaded, graph::LoadNetwork(file));
+  const Status known = graph::CheckSupported(out.loaded.graph);
+  if (known && optimize)
+    if (const auto passes = graph::Optimize(&out.loaded.graph); !passes) return passes.error();
   Count(out.loaded.graph, &out);
   std::vector<std::string> names;
   for (const graph::ValueId id : out.loaded.graph.inputs) names.push_back(out.loaded.graph.value(id).name);
   CELER_ASSIGN(const auto given, ByName(shapes, "--shape", names));
-  if (const Status supported = graph::CheckSupported(out.loaded.graph); !supported) {
-    out.refusal = supported.error().message();
+  if (!known) {
+    out.refusal = known.error().message();
     return out;
   }
   CELER_ASSIGN(out.program, graph::Program::Make(std::move(out.loaded)));
@@ -113,6 +99,8 @@ Result<Inspection> Look(const std::string& path, const std::vector<std::string>&
   return out;
 }
 
+}  // namespace
+
 std::vector<std::pair<std::string, OperatorShare>> Sorted(const Inspection& found) {
   std::vector<std::pair<std::string, OperatorShare>> out(found.operators.begin(), found.operators.end());
   std::stable_sort(out.begin(), out.end(), [](const auto& a, const auto& b) {
@@ -121,6 +109,8 @@ std::vector<std::pair<std::string, OperatorShare>> Sorted(const Inspection& foun
   });
   return out;
 }
+
+namespace {
 
 Json Ports(const graph::Graph& graph, const std::vector<graph::ValueId>& ids) {
   Json out = Json::array();
@@ -208,18 +198,28 @@ void PrintText(const std::string& path, const Inspection& found) {
 int GraphInspectCommand(const std::vector<std::string>& args) {
   CommandLine app("graph inspect", "what a network is made of",
                   "celer graph inspect model.onnx --shape x=1,3,640,640");
-  std::string model;
+  std::string model, svg, html;
   std::vector<std::string> shapes;
-  bool json = false;
-  app.add_option("MODEL", model, "an ONNX file")->required();
+  bool json = false, nodes = false, optimized = false;
+  app.add_option("MODEL", model, "an ONNX file, NAME.param of PNNX, or a name from celer pull --list")
+      ->required();
   app.add_option("--shape", shapes, "NAME=1,3,224,224: the shape of an input, for flops and memory")
       ->allow_extra_args(false);
+  app.add_flag("--optimized", optimized, "as it will run: after the passes of celer graph optimize");
+  app.add_flag("--nodes", nodes,
+               "a line for every node, with what it must move and the least time that takes");
+  app.add_option("--svg", svg, "draw the graph into this file");
+  app.add_option("--html", html, "write a page with the drawing and all attributes");
   app.add_flag("--json", json, "print JSON");
   if (const auto stop = Parse(app, args)) return *stop;
-  const auto found = Look(model, shapes);
+  const auto found = Look(model, shapes, optimized);
   if (!found) return Fail(found.error());
   json ? PrintJson(model, *found) : PrintText(model, *found);
-  return kOk;
+  if (nodes && !json) fmt::print("{}", TableText(NodesTable(*found)));
+  Status written;
+  if (!svg.empty()) written = WriteFile(svg, InspectionSvg(model, *found));
+  if (written && !html.empty()) written = WriteFile(html, InspectionHtml(model, *found));
+  return written ? kOk : Fail(written.error());
 }
 
 }  // namespace celer::cli

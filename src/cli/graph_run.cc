@@ -1,4 +1,4 @@
-// celer graph run: a network on arrays from files.
+// celer graph run: a network on arrays and pictures from files.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +7,9 @@
 #include "celer/graph.h"
 #include "cli/command.h"
 #include "cli/graph.h"
+#include "cli/graph_answers.h"
+#include "cli/graph_inputs.h"
+#include "cli/model_path.h"
 #include "cli/output.h"
 #include "core/dtype.h"
 #include "io/npy.h"
@@ -16,68 +19,26 @@ namespace celer::cli {
 namespace {
 
 struct RunFlags {
-  std::string model, output;
-  std::vector<std::string> inputs;
-  int threads = 0;
-  int repeat = 1;
+  std::string model, output, labels, boxes;
+  InputFlags input;
+  DetectFlags detect;
+  int threads = 0, repeat = 1, top = 5;
+  bool no_optimize = false;
 };
 
 std::string ShapeText(const std::vector<int64_t>& dims) {
   return fmt::format("[{}]", fmt::join(dims, ", "));
 }
 
-// NumPy has no such types, so they are written as f32.
-std::vector<float> Widened(const GraphTensor& tensor) {
-  std::vector<float> out(tensor.bytes.size() / 2);
-  for (size_t i = 0; i < out.size(); ++i) {
-    const uint32_t bits =
-        (static_cast<uint32_t>(tensor.bytes[2 * i]) | static_cast<uint32_t>(tensor.bytes[2 * i + 1]) << 8)
-        << 16;
-    __builtin_memcpy(&out[i], &bits, 4);
-  }
-  return out;
-}
-
-Status RunGraph(const RunFlags& flags) {
-  CELER_ASSIGN(const GraphModel model, GraphModel::Load(flags.model));
-  std::vector<std::string> names;
-  for (const GraphPort& port : model.inputs()) names.push_back(port.name);
-  CELER_ASSIGN(const auto files, ByName(flags.inputs, "--input", names));
-  std::map<std::string, NpyArray> arrays;
-  std::map<std::string, GraphTensor> inputs;
-  for (const auto& [name, path] : files) {
-    CELER_ASSIGN(arrays[name], ReadNpy(path));
-    const NpyArray& array = arrays[name];
-    inputs[name] = {
-        std::string(Name(array.dtype)), {array.shape.dims().begin(), array.shape.dims().end()}, array.bytes};
-  }
-  for (const std::string& name : names)
-    if (!inputs.contains(name))
-      return Error::Invalid("the input '", Printable(name), "' is not given; add --input ", Printable(name),
-                            "=FILE.npy");
-  GraphSession session(model, flags.threads);
-  std::vector<GraphTensor> outputs;
-  std::vector<double> times;
-  for (int i = 0; i < flags.repeat; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    CELER_ASSIGN(outputs, session.Run(inputs));
-    times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  for (size_t i = 0; i < outputs.size(); ++i)
-    fmt::print("{}  {}{}\n", Printable(model.outputs()[i].name), outputs[i].dtype,
-               ShapeText(outputs[i].shape));
-  std::sort(times.begin(), times.end());
-  Say("{:.2f} ms{}\n", times[times.size() / 2] * 1e3,
-      flags.repeat > 1 ? fmt::format(", median of {}", flags.repeat) : "");
-  if (flags.output.empty()) return {};
-
+Status WriteOutputs(const std::string& path, const std::vector<GraphPort>& ports,
+                    const std::vector<GraphTensor>& outputs) {
   std::vector<std::vector<float>> widened(outputs.size());
   std::vector<NpzEntry> entries;
   for (size_t i = 0; i < outputs.size(); ++i) {
-    NpzEntry entry{model.outputs()[i].name, *ParseDType(outputs[i].dtype),
+    NpzEntry entry{ports[i].name, *ParseDType(outputs[i].dtype),
                    Shape(std::span<const int64_t>(outputs[i].shape)), outputs[i].bytes};
-    if (entry.dtype == DType::kBf16) {
-      widened[i] = Widened(outputs[i]);
+    if (entry.dtype == DType::kBf16) {  // which NumPy does not have
+      CELER_ASSIGN(widened[i], FloatsOf(outputs[i], ports[i].name));
       entry.dtype = DType::kF32;
       entry.bytes = std::as_bytes(std::span(widened[i]));
     }
@@ -85,31 +46,97 @@ Status RunGraph(const RunFlags& flags) {
     std::replace(entry.name.begin(), entry.name.end(), '/', '_');
     entries.push_back(std::move(entry));
   }
-  if (flags.output.ends_with(".npy")) {
-    if (entries.size() != 1)
-      return Error::Invalid("--output ", flags.output, ": the network has ", entries.size(),
-                            " outputs; name an .npz file");
-    return WriteNpy(flags.output, entries[0]);
+  if (!path.ends_with(".npy")) return WriteNpz(path, entries);
+  if (entries.size() != 1)
+    return Error::Invalid("--output ", path, ": the network has ", entries.size(),
+                          " outputs; name an .npz file");
+  return WriteNpy(path, entries[0]);
+}
+
+void PrintClasses(const std::vector<float>& scores, int count, const std::vector<std::string>& labels) {
+  for (const Class& one : BestClasses(scores, count))
+    fmt::print("  {:6.2f} %  {}{}\n", 100 * one.probability, one.index,
+               labels.empty() ? "" : "  " + LabelOf(labels, one.index));
+}
+
+Status PrintBoxes(const RunFlags& flags, const Inputs& inputs, const std::vector<GraphPort>& ports,
+                  const std::vector<GraphTensor>& outputs, const std::vector<std::string>& labels) {
+  if (!inputs.picture)
+    return Error::Invalid("--boxes ", flags.boxes, ": no input is a picture that they could be drawn on");
+  CELER_ASSIGN(std::vector<Detection> boxes, FindBoxes(outputs[0], ports[0].name, flags.detect));
+  CELER_RETURN_IF_ERROR(DrawBoxes(*inputs.picture, &boxes, labels, flags.boxes));
+  for (const Detection& box : boxes)
+    fmt::print("  {:6.2f} %  {}  at {:.0f},{:.0f} to {:.0f},{:.0f}\n", 100 * box.score,
+               LabelOf(labels, box.label), box.left, box.top, box.right, box.bottom);
+  Say("{} {} drawn into {}\n", boxes.size(), boxes.size() == 1 ? "box" : "boxes", flags.boxes);
+  return {};
+}
+
+Status RunGraph(const RunFlags& flags) {
+  CELER_ASSIGN(const std::vector<std::string> labels, ReadLabels(flags.labels));
+  CELER_ASSIGN(const auto path, ResolveModelPath(flags.model));
+  CELER_ASSIGN(const GraphModel model, GraphModel::Load(path, {.optimize = !flags.no_optimize}));
+  CELER_ASSIGN(const Inputs inputs, ReadInputs(model.inputs(), flags.input, false));
+  GraphSession session(model, flags.threads);
+  std::vector<GraphTensor> outputs;
+  std::vector<double> times;
+  const auto views = Views(inputs);
+  for (int i = 0; i < flags.repeat; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    CELER_ASSIGN(outputs, session.Run(views));
+    times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
-  return WriteNpz(flags.output, entries);
+  std::sort(times.begin(), times.end());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    fmt::print("{}  {}{}\n", Printable(model.outputs()[i].name), outputs[i].dtype,
+               ShapeText(outputs[i].shape));
+    // A row of scores for a picture, or for whatever names are given, is an answer.
+    if ((inputs.picture || !labels.empty()) && flags.boxes.empty() && IsOneRow(outputs[i]))
+      if (const auto scores = FloatsOf(outputs[i], model.outputs()[i].name); scores)
+        PrintClasses(*scores, flags.top, labels);
+  }
+  if (!flags.boxes.empty())
+    CELER_RETURN_IF_ERROR(PrintBoxes(flags, inputs, model.outputs(), outputs, labels));
+  Say("{:.2f} ms{}\n", times[times.size() / 2] * 1e3,
+      flags.repeat > 1 ? fmt::format(", median of {}", flags.repeat) : "");
+  return flags.output.empty() ? Status() : WriteOutputs(flags.output, model.outputs(), outputs);
 }
 
 }  // namespace
 
 int GraphRunCommand(const std::vector<std::string>& args) {
-  CommandLine app("graph run", "run a network on arrays from .npy files",
-                  "celer graph run model.onnx --input x=x.npy --output out.npz");
+  CommandLine app("graph run", "run a network on arrays and pictures",
+                  "celer graph run model.onnx --input image=cat.jpg --mean 0.485,0.456,0.406 --std "
+                  "0.229,0.224,0.225 --labels names.txt");
   RunFlags flags;
-  app.add_option("MODEL", flags.model, "an ONNX file")->required();
-  app.add_option("--input", flags.inputs, "NAME=FILE.npy, once per input")->allow_extra_args(false);
+  app.add_option("MODEL", flags.model, "an ONNX file, NAME.param of PNNX, or a name from celer pull --list")
+      ->required();
+  AddInputFlags(app, &flags.input);
   app.add_option("--output", flags.output,
                  "write the outputs by name to this .npz, or a single one to an .npy");
+  app.add_option("--labels", flags.labels, "a file with the name of one class per line");
+  app.add_option("--top", flags.top, "so many classes, the best first")
+      ->check(Between(1, 1000))
+      ->capture_default_str();
+  app.add_option("--boxes", flags.boxes,
+                 "draw what a YOLO head found onto the picture, and write it to this PNG");
+  app.add_option("--head", flags.detect.head, "of --boxes: auto, yolov5 or yolov8")
+      ->check(CLI::IsMember({"auto", "yolov5", "yolov8"}))
+      ->capture_default_str();
+  app.add_option("--score", flags.detect.score, "of --boxes: the least that a box is drawn with")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--overlap", flags.detect.overlap,
+                 "of --boxes: a box that covers more of a better one of its class is left out")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
   app.add_option("--threads", flags.threads, "0: as many as there are cores")
       ->check(Between(0, 1024))
       ->capture_default_str();
   app.add_option("--repeat", flags.repeat, "run so often and print the median time")
       ->check(Between(1, 1000000))
       ->capture_default_str();
+  app.add_flag("--no-optimize", flags.no_optimize, "run the nodes as they stand in the file");
   if (const auto stop = Parse(app, args)) return *stop;
   const Status status = RunGraph(flags);
   return status ? kOk : Fail(status.error());

@@ -25,12 +25,12 @@ int List() {
   for (const CatalogEntry& entry : Catalog()) {
     std::error_code error;
     const bool here = fs::exists(*models / entry.file, error);
-    fmt::print("{:<12} {:<36} {:>8}  {}{}\n", entry.name, entry.summary,
+    fmt::print("{:<19} {:<36} {:>8}  {}{}\n", entry.name, entry.summary,
                FormatBytes(static_cast<double>(entry.bytes)), entry.licence, here ? "  (here)" : "");
   }
-  fmt::print("{:<12} {}\n", "hf:org/name",
+  fmt::print("{:<19} {}\n", "hf:org/name",
              Wrap("any supported model of the Hugging Face hub; hf:org/name/file.gguf for one file",
-                  OutputWidth(), 13, 13));
+                  OutputWidth(), 20, 20));
   Say("kept in {}\n", models->string());
   return kOk;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 
 namespace celer::cli {
 namespace {
@@ -32,18 +33,23 @@ bool IsPlainName(std::string_view text) {
 }  // namespace
 
 std::span<const CatalogEntry> Catalog() {
-  return kCatalog;
+  static const std::vector<CatalogEntry> all = [] {
+    std::vector<CatalogEntry> entries(std::begin(kCatalog), std::end(kCatalog));
+    for (const CatalogEntry& network : NetworkCatalog()) entries.push_back(network);
+    return entries;
+  }();
+  return all;
 }
 
 const CatalogEntry* FindInCatalog(std::string_view name) {
-  for (const CatalogEntry& entry : kCatalog)
+  for (const CatalogEntry& entry : Catalog())
     if (name == entry.name) return &entry;
   return nullptr;
 }
 
 std::vector<std::string> CatalogNames() {
   std::vector<std::string> names;
-  for (const CatalogEntry& entry : kCatalog) names.emplace_back(entry.name);
+  for (const CatalogEntry& entry : Catalog()) names.emplace_back(entry.name);
   return names;
 }
 

@@ -28,7 +28,8 @@ struct CatalogEntry {
   const char* sha256;
 };
 
-std::span<const CatalogEntry> Catalog();
+std::span<const CatalogEntry> Catalog();                   // language models, then networks
+std::span<const CatalogEntry> NetworkCatalog();            // of `celer graph` alone
 const CatalogEntry* FindInCatalog(std::string_view name);  // nullptr if there is none
 std::vector<std::string> CatalogNames();
 

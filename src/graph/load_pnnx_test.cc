@@ -11,6 +11,7 @@
 #include "graph/pnnx/expression.h"
 #include "graph/program.h"
 #include "graph/session.h"
+#include "graph/write_onnx.h"
 #include "io/json.h"
 #include "io/safetensors.h"
 #include "io/test_folder.h"
@@ -95,6 +96,26 @@ TEST_P(Networks, WrittenAsPnnxTheyAreTheSame) {
     const Status written = WritePnnx(*file, path);
     ASSERT_TRUE(written) << written.error().message();
     auto again = LoadPnnx(path);
+    ASSERT_TRUE(again) << again.error().message();
+    ExpectGolden(std::move(*again), GetParam());
+  }
+}
+
+TEST_P(Networks, WrittenAsOnnxTheyAreTheSame) {
+  TestFolder folder;
+  const auto path = folder.path() / "again.onnx";
+  for (const char* end : {".pnnx.param", ".onnx"}) {
+    auto network = LoadNetwork(kNetworks / (std::string(GetParam()) + end));
+    ASSERT_TRUE(network) << network.error().message();
+    ASSERT_TRUE(Optimize(&network->graph, {.portable = true}));
+    // There and back: as PNNX, then as ONNX.
+    auto file = ToPnnx(*network);
+    ASSERT_TRUE(file) << file.error().message();
+    auto middle = ToNetwork(*file);
+    ASSERT_TRUE(middle) << middle.error().message();
+    const Status written = WriteOnnx(*middle, path);
+    ASSERT_TRUE(written) << written.error().message();
+    auto again = LoadOnnx(path);
     ASSERT_TRUE(again) << again.error().message();
     ExpectGolden(std::move(*again), GetParam());
   }

@@ -134,6 +134,27 @@ const Operator* FindOperator(std::string_view domain, std::string_view name, int
   return found;
 }
 
+Status CheckArity(const Node& node) {
+  const Operator* const row = FindOperator(node);
+  if (!row) return {};
+  const Operator& op = *row;
+  const auto in = static_cast<int>(node.inputs.size()), out = static_cast<int>(node.outputs.size());
+  if (in < op.inputs.least || (op.inputs.most >= 0 && in > op.inputs.most))
+    return Error::Corrupt(node.Label(), " has ", in, " inputs; it takes ", op.inputs.least,
+                          op.inputs.most < 0                  ? " or more"
+                          : op.inputs.most == op.inputs.least ? std::string()
+                                                              : " to " + std::to_string(op.inputs.most));
+  for (int i = 0; i < op.inputs.least; ++i)
+    if (node.inputs[static_cast<size_t>(i)] == kNoValue)
+      return Error::Corrupt(node.Label(), ": its input ", i, " is not given, and it must be");
+  if (out < op.outputs.least || (op.outputs.most >= 0 && out > op.outputs.most))
+    return Error::Corrupt(node.Label(), " has ", out, " outputs; it gives ", op.outputs.least,
+                          op.outputs.most < 0                   ? " or more"
+                          : op.outputs.most == op.outputs.least ? std::string()
+                                                                : " to " + std::to_string(op.outputs.most));
+  return {};
+}
+
 Status CheckSupported(const Graph& graph) {
   std::map<std::pair<std::string, std::string>, Missing> missing;
   Collect(graph, &missing);

@@ -23,6 +23,9 @@ inline const Operator* FindOperator(const Node& node) {
   return FindOperator(node.domain, node.op, node.opset);
 }
 
+// One sentence about a node with too few or too many inputs or outputs. One that is not known passes.
+Status CheckArity(const Node& node);
+
 // One error about all nodes that cannot run, with counts and what to do, subgraphs included.
 Status CheckSupported(const Graph& graph);
 

@@ -3,28 +3,6 @@
 #include "graph/operator_table.h"
 
 namespace celer::graph {
-namespace {
-
-Status CheckArity(const Node& node, const Operator& op) {
-  const auto in = static_cast<int>(node.inputs.size()), out = static_cast<int>(node.outputs.size());
-  if (in < op.inputs.least || (op.inputs.most >= 0 && in > op.inputs.most))
-    return Error::Corrupt(node.Label(), " has ", in, " inputs; it takes ", op.inputs.least,
-                          op.inputs.most < 0                  ? " or more"
-                          : op.inputs.most == op.inputs.least ? std::string()
-                                                              : " to " + std::to_string(op.inputs.most));
-  for (int i = 0; i < op.inputs.least; ++i)
-    if (node.inputs[static_cast<size_t>(i)] == kNoValue)
-      return Error::Corrupt(node.Label(), ": its input ", i, " is not given, and it must be");
-  if (out < op.outputs.least || (op.outputs.most >= 0 && out > op.outputs.most))
-    return Error::Corrupt(node.Label(), " has ", out, " outputs; it gives ", op.outputs.least,
-                          op.outputs.most < 0                   ? " or more"
-                          : op.outputs.most == op.outputs.least ? std::string()
-                                                                : " to " + std::to_string(op.outputs.most));
-  return {};
-}
-
-}  // namespace
-
 Result<std::shared_ptr<const Program>> Program::Make(Network network) {
   std::shared_ptr<Program> program(new Program);
   program->network_ = std::move(network);
@@ -43,7 +21,7 @@ Status Program::Compile(const Graph& graph) {
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     const Operator* const op = FindOperator(node);
-    CELER_RETURN_IF_ERROR(CheckArity(node, *op));
+    CELER_RETURN_IF_ERROR(CheckArity(node));
     compiled->nodes.push_back({&node, op, {}});
     for (const ValueId id : graph.Reads(node))
       compiled->last_use[static_cast<size_t>(id)] = static_cast<int32_t>(n);

@@ -1,7 +1,8 @@
+#include "graph/public_graph.h"
+
 #include <algorithm>
 #include <utility>
 
-#include "celer/graph.h"
 #include "core/suggest.h"
 #include "core/thread_pool.h"
 #include "graph/load_pnnx.h"
@@ -12,20 +13,25 @@
 #include "io/printable.h"
 
 namespace celer {
-namespace {
 
-GraphPort PortOf(const graph::Value& value) {
+namespace graph {
+
+GraphPort PortOf(const Value& value) {
   GraphPort port;
   port.name = value.name;
   if (value.type.dtype) port.dtype = Name(*value.type.dtype);
-  port.is_tensor = value.type.kind == graph::ValueType::Kind::kTensor;
+  port.is_tensor = value.type.kind == ValueType::Kind::kTensor;
   if (value.type.shape)
-    for (const graph::Dim& dim : *value.type.shape) {
+    for (const Dim& dim : *value.type.shape) {
       port.shape.push_back(dim.size);
       port.dim_names.push_back(dim.symbol);
     }
   return port;
 }
+
+}  // namespace graph
+
+namespace {
 
 // A view where the bytes can be read as they are, else a copy.
 Result<graph::Data> ToData(const std::string& name, const GraphTensor& tensor) {
@@ -64,8 +70,8 @@ Result<GraphModel> GraphModel::Load(const std::filesystem::path& path, const Gra
   GraphModel out;
   CELER_ASSIGN(out.program_, graph::Program::Make(std::move(network)));
   const graph::Graph& graph = out.program_->graph();
-  for (const graph::ValueId id : graph.inputs) out.inputs_.push_back(PortOf(graph.value(id)));
-  for (const graph::ValueId id : graph.outputs) out.outputs_.push_back(PortOf(graph.value(id)));
+  for (const graph::ValueId id : graph.inputs) out.inputs_.push_back(graph::PortOf(graph.value(id)));
+  for (const graph::ValueId id : graph.outputs) out.outputs_.push_back(graph::PortOf(graph.value(id)));
   for (const graph::Value& value : graph.values)
     if (value.constant) out.parameters_ += *value.constant->shape.elements();
   return out;

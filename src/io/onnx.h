@@ -153,6 +153,7 @@ class OnnxFile {
 // The element type of TensorProto.DataType; nullopt for strings, complex numbers and numbers it does not
 // know.
 std::optional<DType> OnnxDType(int32_t data_type);
+int32_t OnnxDataType(DType dtype);            // the other way round; 0 for a type that ONNX does not have
 std::string OnnxTypeName(int32_t data_type);  // "FLOAT16", or "type 99"
 
 // A file that holds one tensor, a sequence of tensors, or an optional of either, as the data of ONNX's own

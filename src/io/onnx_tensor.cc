@@ -85,6 +85,12 @@ std::optional<DType> OnnxDType(int32_t data_type) {
   return row ? row->dtype : std::nullopt;
 }
 
+int32_t OnnxDataType(DType dtype) {
+  for (size_t i = 0; i < std::size(kOnnxTypes); ++i)
+    if (kOnnxTypes[i].dtype == dtype) return static_cast<int32_t>(i);
+  return 0;
+}
+
 std::string OnnxTypeName(int32_t data_type) {
   const OnnxTypeRow* const row = OnnxRow(data_type);
   return row ? row->name : "type " + std::to_string(data_type);

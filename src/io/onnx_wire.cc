@@ -52,4 +52,16 @@ std::optional<WireField> WireReader::Next() {
   }
 }
 
+void WireWriter::Varint(uint64_t value) {
+  for (; value >= 0x80; value >>= 7) out_ += static_cast<char>(value | 0x80);
+  out_ += static_cast<char>(value);
+}
+
+void WireWriter::Float(uint32_t field, float value) {
+  Key(field, 5);
+  char bytes[sizeof(value)];
+  __builtin_memcpy(bytes, &value, sizeof(value));
+  out_.append(bytes, sizeof(bytes));
+}
+
 }  // namespace celer

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
 
 namespace celer {
 
@@ -41,6 +43,31 @@ class WireReader {
 
  private:
   std::span<const std::byte> rest_;
+};
+
+// The other way round. A message inside a message is a string that was written before.
+class WireWriter {
+ public:
+  void Int(uint32_t field, int64_t value) {
+    Key(field, 0);
+    Varint(static_cast<uint64_t>(value));
+  }
+  void Float(uint32_t field, float value);
+  void Bytes(uint32_t field, std::string_view bytes) {
+    Key(field, 2);
+    Varint(bytes.size());
+    out_ += bytes;
+  }
+  void Message(uint32_t field, const WireWriter& message) { Bytes(field, message.out_); }
+
+  const std::string& bytes() const { return out_; }
+  std::string Take() { return std::move(out_); }
+
+ private:
+  void Key(uint32_t field, uint32_t kind) { Varint(uint64_t{field} << 3 | kind); }
+  void Varint(uint64_t value);
+
+  std::string out_;
 };
 
 }  // namespace celer

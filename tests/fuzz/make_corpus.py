@@ -4,6 +4,7 @@ and by hand, and files with one lie each. Other targets (tokenizers, templates) 
 import json
 import pathlib
 import struct
+import zlib
 
 import gguf
 import numpy as np
@@ -138,6 +139,85 @@ def make_llama2c():
     put("llama2c", "zero_heads.bin", struct.pack("<7i", 4, 4, 1, 0, 0, 3, 2) + bytes(16))
 
 
+def store_zip(entries, zip64=False, lie=None):
+    """A store-only archive by hand. `lie`: field to value, in every entry."""
+    lie = lie or {}
+    out, central = b"", b""
+    for name, data in entries:
+        crc, size, at = lie.get("crc", zlib.crc32(data)), lie.get("size", len(data)), len(out)
+        extra = struct.pack("<HHQQ", 1, 16, size, size) if zip64 else b""
+        stored = 0xFFFFFFFF if zip64 else size & 0xFFFFFFFF
+        head = struct.pack("<HHHHHIIIHH", 45 if zip64 else 20, lie.get("flags", 0), lie.get("method", 0), 0, 0, crc,
+                           stored, stored, len(name), len(extra))
+        out += b"PK\3\4" + head + name.encode() + extra + data
+        central += (b"PK\1\2" + struct.pack("<H", 45 if zip64 else 20) + head +
+                    struct.pack("<HHHII", 0, 0, 0, 0, lie.get("offset", at) & 0xFFFFFFFF) + name.encode() + extra)
+    count = lie.get("count", len(entries))
+    return out + central + b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, count, count, len(central), len(out), 0)
+
+
+def make_store_zip():
+    entries = [("conv.weight", bytes(range(32))), ("conv.bias", b"\0" * 8), ("empty", b"")]
+    put("store_zip", "plain.bin", store_zip(entries))
+    put("store_zip", "zip64.bin", store_zip(entries, zip64=True))
+    for name, lie in (("compressed", {"method": 8}), ("encrypted", {"flags": 1}), ("descriptor", {"flags": 8}),
+                      ("huge", {"size": 2**32 - 2}), ("offset", {"offset": 2**31}), ("count", {"count": 60000})):
+        put("store_zip", name + ".bin", store_zip(entries, lie=lie))
+    put("store_zip", "huge64.bin", store_zip(entries, zip64=True, lie={"size": 2**64 - 1}))
+    put("store_zip", "twice.bin", store_zip(entries[:1] * 2))
+    put("store_zip", "empty.bin", store_zip([]))
+
+
+def make_pnnx_param():
+    head = "7767517\n"
+
+    def network(*lines, weights=None):
+        text = head + f"{len(lines) + 2} 9\npnnx.Input x 0 1 0 #0=(1,2,4,4)f32\n" + "".join(
+            line + "\n" for line in lines) + "pnnx.Output y 1 0 9\n"
+        return text.encode() + (b"=BIN=\n" + store_zip(weights) if weights else b"")
+
+    floats = struct.pack("<36f", *[i / 36 for i in range(36)])
+    conv = ("nn.Conv2d c 1 1 0 9 bias=True dilation=(1,1) groups=1 in_channels=2 kernel_size=(3,3) out_channels=2 "
+            "padding=(1,1) padding_mode=zeros stride=(1,1) @bias=(2)f32 @weight=(2,2,3,3)f32")
+    weights = [("c.bias", floats[:8]), ("c.weight", floats)]
+    put("pnnx_param", "conv.param", network(conv, weights=weights))
+    put("pnnx_param", "conv_reflect.param", network(conv.replace("zeros", "reflect"), weights=weights))
+    put("pnnx_param", "conv_short.param", network(conv, weights=[("c.bias", floats[:8]), ("c.weight", floats[:8])]))
+    put("pnnx_param", "conv_huge.param", network(conv.replace("(2,2,3,3)", "(4294967296,4294967296)"), weights=weights))
+    for name, line in (
+            ("relu", "nn.ReLU r 1 1 0 9"),
+            ("cycle", "nn.ReLU r 1 1 9 9"),
+            ("unknown", "models.yolo.Detect d 1 1 0 9"),
+            ("view", "Tensor.view v 1 1 0 9 shape=(1,-1) $input=0"),
+            ("view_huge", "Tensor.view v 1 1 0 9 shape=(4611686018427387904,4) $input=0"),
+            ("permute", "Tensor.permute p 1 1 0 9 dims=(0,2,3,9) $input=0"),
+            ("slice", "Tensor.slice s 1 1 0 9 dims=(1) starts=(0) ends=(1) steps=(1) $input=0"),
+            ("pool", "nn.MaxPool2d p 1 1 0 9 ceil_mode=True dilation=(1,1) kernel_size=(3,3) padding=(1,1) "
+                     "return_indices=False stride=(2,2)"),
+            ("pool_zero", "nn.AvgPool2d p 1 1 0 9 ceil_mode=False count_include_pad=True kernel_size=(0,0) "
+                          "padding=(0,0) stride=(0,0)"),
+            ("expression", "pnnx.Expression e 1 1 0 9 expr=mul(add(@0,1),sigmoid(@0))"),
+            ("expression_bad", "pnnx.Expression e 1 1 0 9 expr=add(@7,["),
+            ("mean", "torch.mean m 1 1 0 9 dim=(2,3) keepdim=True $input=0"),
+            ("onnx", "onnx.Clip c 1 1 0 9 opset=13"),
+            ("softmax", "F.softmax s 1 1 0 9 dim=-9 $input=0")):
+        put("pnnx_param", name + ".param", network(line))
+    put("pnnx_param", "cat.param", network(
+        "torch.chunk k 1 2 0 1 2 chunks=2 dim=1 $input=0", "torch.cat c 2 1 1 2 9 dim=1"))
+    put("pnnx_param", "counts.param", (head + "1000000 -1\npnnx.Input x 0 1 0\n").encode())
+    put("pnnx_param", "many.param", (head + "1 1\nnn.ReLU r 99999999999999999999 1 0 1\n").encode())
+
+
+def make_pnnx_expression():
+    for i, text in enumerate((
+            "add(@0,@1)", "mul(add(@0,1),neg(@0))", "[size(@0,0),-1,2.5,True,None]", "[]",
+            "pow(abs(@0),0.5)", "floor_divide(@1,2)", "remainder(@1,0)", "div(@0,0)", "lshift(@1,70)",
+            "and(@1,@1)", "xor(@1,-1)", "torch.bool(@0)", "torch.long(@0)", "int(2.9)", "size(@0)",
+            "size(@0,9)", "max(@0,@0)", "logaddexp(@0,@0)", "sqrt(sub(@0,1e999))", "@18446744073709551616",
+            "add(" * 300, "neg(" * 150 + "@0" + ")" * 150, "f()", "add(@0,[1,2])", "add(1,2)3")):
+        put("pnnx_expression", f"{i:02}.txt", text.encode())
+
+
 def published(config, **tensors):
     """Input of the target "published": a quantization_config, a zero byte, a safetensors file."""
     header, data = {}, b""
@@ -193,4 +273,7 @@ if __name__ == "__main__":
     make_gguf_split()
     make_safetensors()
     make_llama2c()
+    make_store_zip()
+    make_pnnx_param()
+    make_pnnx_expression()
     make_published()

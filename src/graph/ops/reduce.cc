@@ -352,8 +352,7 @@ std::optional<Around> ReducedRange(const OpInputs& c) {
     if (first < 0) first = axis;
     last = axis;
   }
-  if (first < 0) first = last = 0;  // all are of one: any of them will do
-  if (in[first] == 1) return Around{*in.elements(), 1, 1};
+  if (first < 0) return Around{*in.elements(), 1, 1};  // all are of one: each element is its own sum
   return Around{Product(in, 0, first), Product(in, first, last + 1), Product(in, last + 1, in.rank())};
 }
 

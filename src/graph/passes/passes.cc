@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "core/suggest.h"
+#include "graph/operator_table.h"
 #include "graph/passes/pass.h"
 
 namespace celer::graph {
@@ -41,6 +42,8 @@ Result<std::vector<PassReport>> Optimize(Graph* graph, const OptimizeOptions& op
   for (const std::string& name : options.without)
     if (std::find(names.begin(), names.end(), name) == names.end())
       return Error::Invalid("there is no pass '", name, "'", DidYouMean(name, names));
+  // Rules look at the inputs that an operator must have.
+  for (const Node& node : graph->nodes) CELER_RETURN_IF_ERROR(CheckArity(node));
   std::vector<PassReport> reports;
   for (const Pass& pass : kPasses) reports.push_back({.name = pass.name});
   const SampleShapes shapes = SampleShapesOf(*graph);

@@ -1,0 +1,41 @@
+// celer graph inspect: what a network is made of, without running it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/table.h"
+#include "graph/memory_plan.h"
+#include "graph/program.h"
+
+namespace celer::cli {
+
+struct OperatorShare {
+  int nodes = 0;
+  double flops = 0;
+};
+
+struct Inspection {
+  graph::Network loaded;                          // what cannot run
+  std::shared_ptr<const graph::Program> program;  // what can
+  std::map<std::string, OperatorShare> operators;
+  int64_t nodes = 0, parameters = 0, parameter_bytes = 0;
+  std::string refusal;  // why it cannot run; empty if it can
+  std::optional<graph::MemoryPlan> plan;
+  std::vector<std::string> assumed;  // dimensions that were taken as 1
+
+  const graph::Network& network() const { return program ? program->network() : loaded; }
+};
+
+// The operators with the most work first.
+std::vector<std::pair<std::string, OperatorShare>> Sorted(const Inspection& found);
+// Every node with its shape, its work and the least time that takes on this machine, if it was measured.
+Table NodesTable(const Inspection& found);
+std::string InspectionSvg(const std::string& path, const Inspection& found);
+std::string InspectionHtml(const std::string& path, const Inspection& found);  // subgraphs, too
+
+}  // namespace celer::cli

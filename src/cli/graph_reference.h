@@ -1,0 +1,58 @@
+// ONNX Runtime as the reference of a network: run beside celer, from a Python that has it.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/graph_inputs.h"
+#include "core/result.h"
+#include "io/store_zip.h"
+
+namespace celer::cli {
+
+// A folder of its own under the system's temporary one, gone when this is.
+class TemporaryFolder {
+ public:
+  static Result<TemporaryFolder> Make();
+  TemporaryFolder(TemporaryFolder&& other) noexcept : path_(std::exchange(other.path_, {})) {}
+  TemporaryFolder& operator=(TemporaryFolder&&) = delete;
+  ~TemporaryFolder();
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  explicit TemporaryFolder(std::filesystem::path path) : path_(std::move(path)) {}
+  std::filesystem::path path_;
+};
+
+struct ReferencePython {
+  std::string program;
+  std::string version;  // of ONNX Runtime
+};
+// `asked`: --python; else that of $VIRTUAL_ENV, of .venv here, or python3: the first that has ONNX Runtime.
+Result<ReferencePython> FindReference(const std::string& asked);
+
+class ReferenceRun {
+ public:
+  // `values` are names of values inside the network that are wanted too. If ONNX Runtime cannot give them,
+  // note() says why, and only the outputs are there. It does not optimise: each node is computed by itself.
+  static Result<ReferenceRun> Run(const ReferencePython& python, const std::filesystem::path& model,
+                                  const std::vector<std::string>& input_names, const Inputs& inputs,
+                                  const std::vector<std::string>& values,
+                                  const std::filesystem::path& folder);
+
+  // Nullopt if there is no such value, or it is no array.
+  Result<std::optional<NpyArray>> Find(const std::string& name) const;
+  const std::string& note() const { return note_; }
+  size_t size() const { return names_.size(); }
+
+ private:
+  std::vector<std::string> names_;  // entry i of the archive
+  std::string note_;
+  std::optional<StoreZip> arrays_;
+};
+
+}  // namespace celer::cli

@@ -1,0 +1,11 @@
+// What the public interface calls an input or output of a network.
+#pragma once
+
+#include "celer/graph.h"
+#include "graph/ir.h"
+
+namespace celer::graph {
+
+GraphPort PortOf(const Value& value);
+
+}  // namespace celer::graph

