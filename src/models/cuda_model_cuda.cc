@@ -72,6 +72,12 @@ int64_t CudaModel::PlannedBytes(const DecoderConfig& c, const cuda::DeviceWeight
 Status CudaModel::Load(const Model& host) {
   const DecoderWeights& w = host.weights();
   const DecoderConfig& c = config;
+  // Taking over a checkpoint's own four bits has not been tried on a GPU.
+  for (const LayerWeights& l : w.layers)
+    for (const WeightView* view : {&l.q, &l.k, &l.v, &l.o, &l.dense.gate, &l.dense.up, &l.dense.down})
+      if (*view && view->kind == WeightView::Kind::kInt4)
+        return Error::Unsupported(
+            "checkpoints quantized to 4 bits run on a CPU only for now; use `device` cpu");
   cuda::HeadOrder order;
   if (c.rope.layout == RopeLayout::kInterleaved)
     order = {static_cast<int>(c.head_dim), static_cast<int>(c.rope.dim)};

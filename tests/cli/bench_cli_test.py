@@ -197,8 +197,8 @@ class Output(unittest.TestCase):
     def test_sentences(self):
         for args, says in (
                 (["no-such-model"], "no-such-model"),
-                ([], "one of MODEL, --ladder PRESET and --sample"),
-                ([dense(), "--ladder", "llama-2-7b"], "one of MODEL, --ladder PRESET and --sample"),
+                ([], "one of MODEL, --ladder PRESET, --sample and --server URL"),
+                ([dense(), "--ladder", "llama-2-7b"], "one of MODEL, --ladder PRESET, --sample and --server URL"),
                 (["--ladder", "no-such-model"], "no-such-model"),
                 (["--ladder", "llama-2-7b"], "--ladder measures a GPU"),
                 ([dense(), "--prompt", "x"], "--prompt"),
