@@ -202,15 +202,19 @@ Result<BenchResult> Bench::MeasureDecode(int64_t depth, int64_t batch) {
         return id.error();
     const Clock::time_point begin = Clock::now();
     int64_t tokens = 0;  // guesses that are right make it more than one for each sequence and step
-    for (int64_t i = 0; engine_->HasWork(); ++i) {
+    int64_t cached = 0;
+    while (engine_->HasWork()) {
       const std::vector<TokenEvent> events = engine_->Step();
       if (engine_->fault()) return *engine_->fault();
       if (const Status checked = CheckEvents(events); !checked) return checked.error();
       tokens += static_cast<int64_t>(events.size());
-      for (const TokenEvent& event : events) CELER_CHECK_EQ(event.cached_tokens, i == 0 ? depth : 0);
+      for (const TokenEvent& event : events) cached += event.cached_tokens;
     }
     *seconds = Since(begin);
     CELER_CHECK_EQ(tokens, batch * plan_.tokens);
+    if (cached != batch * depth)
+      return Error::OutOfMemory("the KV does not hold ", batch, " sequences of ", depth, " tokens: ", cached,
+                                " of them were found; give it more, or ask for fewer");
     return {};
   }));
   return result;
