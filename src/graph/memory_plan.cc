@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/cpu_allocator.h"
 #include "core/safe_math.h"
 
 namespace celer::graph {
@@ -85,6 +86,9 @@ class Planner {
       if (!types[i].set) return {};
       bytes += *BytesFor(types[i].dtype, *types[i].shape.elements());
     }
+    if (static_cast<uint64_t>(bytes) > TotalHostBytes())  // before anything is made for it
+      return Error::OutOfMemory(node.Label(), " gives ", bytes, " bytes; this machine has ", TotalHostBytes(),
+                                " in all; give it smaller inputs");
     known = known || (compiled.op->traits & Operator::kShapeOnly);
     if (known && bytes <= kFoldBytes && !(compiled.op->traits & Operator::kRandom))
       return Fold(compiled, in, types, planned);
