@@ -36,7 +36,7 @@ BROWSER = None
 
 def setUpModule():
     global BROWSER
-    expect.set_options(timeout=20_000)  # a machine that also builds is slow
+    expect.set_options(timeout=60_000)  # a machine that also builds is slow
     playwright = sync_playwright().start()
     unittest.addModuleCleanup(playwright.stop)
     BROWSER = playwright.chromium.launch(executable_path=CHROMIUM)
@@ -55,7 +55,7 @@ class PageCase(unittest.TestCase):
     def open(self, **options):
         options = {"viewport": {"width": 1280, "height": 800}, "color_scheme": "light", **options}
         self.context = BROWSER.new_context(**options)
-        self.context.set_default_timeout(20_000)
+        self.context.set_default_timeout(60_000)
         self.context.grant_permissions(["clipboard-read", "clipboard-write"])
         self.addCleanup(self.context.close)
         self.page = self.context.new_page()
@@ -502,7 +502,7 @@ class Scripted(PageCase):
         self.is_streaming()
         self.page.keyboard.press("Escape")
         self.is_done()
-        for _ in range(50):
+        for _ in range(600):
             if self.server.cancelled:
                 break
             self.page.wait_for_timeout(50)
@@ -512,8 +512,10 @@ class Scripted(PageCase):
         self.server.speed = 50
         self.ask("long", done=False)
         self.is_streaming()
+        expect(self.answers().last).to_contain_text("1 2 3")
         self.page.fill("#prompt", "a draft")
         self.page.reload()
+        expect(self.answers().last).to_contain_text("1 2 3")
         self.assertEqual(self.turns()[0], "long")
         self.assertTrue(self.turns()[1].startswith("1 2 3"))
         expect(self.answers().last.locator(".figures")).to_contain_text("broken off")
@@ -610,7 +612,7 @@ class Scripted(PageCase):
         self.ask("long", done=False)
         box = "document.getElementById('scroll')"
         below = f"{box}.scrollHeight - {box}.scrollTop - {box}.clientHeight"
-        expect(self.answers().last).to_contain_text(" 900 ", timeout=20_000)
+        expect(self.answers().last).to_contain_text(" 900 ", timeout=60_000)
         self.assertLess(self.page.evaluate(below), 5)
         self.page.mouse.move(500, 400)
         self.page.mouse.wheel(0, -60)
