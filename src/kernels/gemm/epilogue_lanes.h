@@ -4,7 +4,7 @@
 
 #include "kernels/activation/activation_lanes.h"
 #include "kernels/gemm/epilogue.h"
-#include "kernels/simd.h"
+#include "kernels/lanes.h"
 
 namespace celer {
 namespace {
@@ -135,13 +135,32 @@ struct HardSwishFn {
 template <class One>
 struct EachOf {
   One one;
-  template <int kN>
-  CELER_INLINE void operator()(Simd::F (&x)[kN]) const {
+  template <class V, int kN>
+  CELER_INLINE void operator()(V (&x)[kN]) const {
     for (int i = 0; i < kN; ++i) x[i] = one(x[i]);
   }
 };
 template <class One>
 EachOf(One) -> EachOf<One>;
+
+#if defined(CELER_LANES_F16)
+CELER_INLINE Lanes::F ClampTo(Lanes::F x, Lanes::F low, Lanes::F high) {
+  return Lanes::Min(high, Lanes::Max(low, x));
+}
+
+// A function of vectors of floats, for vectors of halves.
+template <class Apply>
+struct InFloats {
+  Apply apply;
+  template <int kN>
+  CELER_INLINE void operator()(Lanes::F (&x)[kN]) const {
+    Simd::F wide[2 * kN];
+    for (int i = 0; i < kN; ++i) wide[2 * i] = LowOf(x[i]), wide[2 * i + 1] = HighOf(x[i]);
+    apply(wide);
+    for (int i = 0; i < kN; ++i) x[i] = Narrow(wide[2 * i], wide[2 * i + 1]);
+  }
+};
+#endif
 
 // Calls use(apply), where apply(x) is the function of an array of vectors, in place: the choice is made once
 // and not per element.
@@ -178,9 +197,26 @@ CELER_INLINE void WithPointwise(const Pointwise& f, Use use) {
   }
 }
 
-// out[i] = f(x[i] + add[i]), or f(x[i]) + add[i]; `add` may be none, and any of them another.
-CELER_INLINE void FinishRow(const Pointwise& f, const float* x, const float* add, bool add_last, float* out,
-                            int64_t n) {
+// The same for vectors of Real: what is more than a comparison and a product is computed in f32.
+template <class Use>
+CELER_INLINE void WithPointwiseLanes(const Pointwise& f, Use use) {
+#if defined(CELER_LANES_F16)
+  using L = Lanes;
+  using Kind = Pointwise::Kind;
+  const L::F a = L::Set(f.a), b = L::Set(f.b);
+  if (f.kind == Kind::kNone) return use(EachOf{[](L::F x) { return x; }});
+  if (f.kind == Kind::kClip) return use(EachOf{[=](L::F x) { return ClampTo(x, a, b); }});
+  if (f.kind == Kind::kLeakyRelu)
+    return use(EachOf{[=](L::F x) { return L::IfLess(x, L::Set(0.0f), L::Mul(x, a), x); }});
+  WithPointwise(f, [&](auto apply) { use(InFloats<decltype(apply)>{apply}); });
+#else
+  WithPointwise(f, use);
+#endif
+}
+
+// out[i] = f(x[i] + add[i]), or f(x[i]) + add[i], in f32; `add` may be none, and any of them another.
+template <class X, class T>
+CELER_INLINE void FinishRow(const Pointwise& f, const X* x, const T* add, bool add_last, T* out, int64_t n) {
   using S = Simd;
   constexpr int kL = S::kLanes;
   WithPointwise(f, [&](auto apply) {
@@ -189,23 +225,23 @@ CELER_INLINE void FinishRow(const Pointwise& f, const float* x, const float* add
       S::F v[4];
 #pragma GCC unroll 4
       for (int j = 0; j < 4; ++j) {
-        v[j] = S::Load(x + i + j * kL);
-        if (add && !add_last) v[j] = S::Add(v[j], S::Load(add + i + j * kL));
+        v[j] = LoadWide(x + i + j * kL);
+        if (add && !add_last) v[j] = S::Add(v[j], LoadWide(add + i + j * kL));
       }
       apply(v);
 #pragma GCC unroll 4
       for (int j = 0; j < 4; ++j) {
-        if (add && add_last) v[j] = S::Add(v[j], S::Load(add + i + j * kL));
-        S::Store(out + i + j * kL, v[j]);
+        if (add && add_last) v[j] = S::Add(v[j], LoadWide(add + i + j * kL));
+        StoreWide(out + i + j * kL, v[j]);
       }
     }
     for (; i < n; i += kL) {
       const int64_t some = n - i < kL ? n - i : kL;
-      S::F v[1] = {LoadSome(x + i, some)};
-      if (add && !add_last) v[0] = S::Add(v[0], LoadSome(add + i, some));
+      S::F v[1] = {LoadSomeWide(x + i, some)};
+      if (add && !add_last) v[0] = S::Add(v[0], LoadSomeWide(add + i, some));
       apply(v);
-      if (add && add_last) v[0] = S::Add(v[0], LoadSome(add + i, some));
-      StoreSome(out + i, v[0], some);
+      if (add && add_last) v[0] = S::Add(v[0], LoadSomeWide(add + i, some));
+      StoreSomeWide(out + i, v[0], some);
     }
   });
 }
