@@ -24,6 +24,7 @@ struct DepthwiseBand {
   Lanes::F low, high;
   Real* out;
   int64_t out_w;
+  const Real* end;  // of the plane
 };
 
 template <int kKernel, int kStride, int kRows, int kVectors>
@@ -87,8 +88,9 @@ __attribute__((noinline)) void DepthwiseRows(const DepthwiseBand& b) {
     Real* to = out + at;
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r, to += out_w) {
+      // What a vector puts behind a short row is overwritten by the next row, which comes later.
       const S::F v = ClampTo(sum[r][0], low, high);
-      if (out_w >= kL)
+      if (to + kL <= b.end)
         S::Store(to, v);
       else
         StoreSome(to, v, out_w);
@@ -99,7 +101,8 @@ __attribute__((noinline)) void DepthwiseRows(const DepthwiseBand& b) {
 template <int kKernel, int kStride>
 CELER_INLINE void DepthwiseSquare(const BasicDepthwisePlane<Real>& p, const PaddedLayout& l, Real* out,
                                   Lanes::F low, Lanes::F high) {
-  DepthwiseBand band{p.scratch, l.row, l.phase, p.weights, p.bias, low, high, out, p.out_w};
+  DepthwiseBand band{p.scratch, l.row, l.phase, p.weights, p.bias,
+                     low,       high,  out,     p.out_w,   out + p.out_h * p.out_w};
   int64_t left = p.out_h;
   const auto next = [&](int64_t rows) {
     band.top += rows * kStride * l.row;
