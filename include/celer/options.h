@@ -59,6 +59,14 @@ struct KvMemory {
   static Result<KvMemory> Parse(std::string_view text);  // "40GiB", "512MiB", "80%"
 };
 
+// Weights of 16 bits a second time, row by row, on a GPU: prompts and batches of more than 24 sequences become
+// faster, for as much memory as the layers take.
+enum class RowCopies : uint8_t {
+  kAuto,  // where that is at most a fifth of the GPU's memory
+  kOn,
+  kOff,
+};
+
 // What becomes of a sequence whose blocks others need.
 enum class Preemption : uint8_t {
   kAuto,       // whichever is predicted to cost less
@@ -103,6 +111,7 @@ struct EngineOptions {
   // A request's tokens do not depend on its company, on how its prompt was cut, on cached prefixes and on
   // preemption. Always so on a CPU; a GPU is slower for it (docs/serving.md) and refuses what it cannot do.
   bool deterministic = false;
+  RowCopies row_copies = RowCopies::kAuto;
   StepTrace* trace = nullptr;  // src/engine/step_trace.h; it outlives the engine
 };
 

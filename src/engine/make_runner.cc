@@ -136,6 +136,7 @@ Result<std::unique_ptr<Runner>> MakeCudaRunner(const EngineOptions& options, int
                           .max_tokens = std::max(options.chunk, kLeastStepTokens),
                           .sequences = options.sequences > 0 ? options.sequences : kDefaultDecode,
                           .deterministic = options.deterministic,
+                          .row_copies = options.row_copies,
                           .launch = options.launch};
   const auto ready = [&](const DecoderConfig& config) -> Status {
     CELER_ASSIGN(cuda.context, ContextFor(options, config));

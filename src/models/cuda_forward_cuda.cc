@@ -24,7 +24,8 @@ CudaFacts CudaForward::Facts(int count, int rows) const {
           .profiled = op_.marks.on(),
           .steady = op_.shape.deterministic,
           .wgmma = op_.shape.wgmma,
-          .gemm = gemm_ != nullptr};
+          .gemm = gemm_ != nullptr,
+          .rows = op_.shape.rows};
 }
 
 CudaFacts CudaForward::StepFacts(int count, int64_t most_keys) const {
@@ -41,6 +42,7 @@ LayerStrategy& CudaForward::Layerwise(ForwardStrategy strategy) {
       return joined_;
     case ForwardStrategy::kWgmma:
       return wgmma_;
+    case ForwardStrategy::kRows:
     case ForwardStrategy::kGemm:
       return *gemm_;
     case ForwardStrategy::kMatvec:

@@ -45,7 +45,8 @@ class MatvecStrategy : public LayerStrategy {
   void Down(const DeviceLayer& w, const Batch& batch, int64_t layer) override;
 };
 
-// Weights become rows of bf16 on a stream of their own, one product ahead of cuBLASLt.
+// cuBLASLt. Where the model does not keep its weights as rows of bf16, they become that on a stream of their
+// own, one product ahead.
 class GemmStrategy : public LayerStrategy {
  public:
   // An error where there is no cuBLASLt.
@@ -60,11 +61,14 @@ class GemmStrategy : public LayerStrategy {
  private:
   GemmStrategy(CudaOperators& op, cuda::Gemm gemm) : LayerStrategy(op), gemm_(std::move(gemm)) {}
 
-  enum Part { kQkv, kOutput, kGateUp, kDown };
-  void Unpack(int64_t layer, Part part);  // nothing beyond the last layer
-  // With what was unpacked for these matrices.
-  void Multiply(std::span<const DeviceMatrix* const> matrices, const std::byte* x_rows, int64_t tokens,
-                void* out, bool f32_out, int64_t out_stride, bool add);
+  using Part = DeviceLayer::Part;
+  using enum DeviceLayer::Part;
+  static std::span<const DeviceMatrix* const> Of(const DeviceLayer& w, Part part,
+                                                 std::array<const DeviceMatrix*, 7>& all);
+  void Unpack(int64_t layer, Part part);  // nothing beyond the last layer, or where the model keeps rows
+  // With the rows that the model keeps, or with what was unpacked for this part.
+  void Multiply(const DeviceLayer& w, Part part, const std::byte* x_rows, int64_t tokens, void* out,
+                bool f32_out, int64_t out_stride, bool add);
   void ToBf16(const float* from, int64_t tokens, int64_t cols, int padded, const float* norm);
   bool Direct(const DeviceLayer& w, const Batch& batch);  // attention writes what o reads
 

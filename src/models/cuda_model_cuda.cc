@@ -3,6 +3,10 @@
 
 #include <algorithm>
 
+#include "core/cuda_allocator.h"
+#include "core/cuda_status.h"
+#include "kernels/matmul/cuda/gemm/gemm_cuda.h"
+
 namespace celer {
 namespace {
 
@@ -72,12 +76,6 @@ int64_t CudaModel::PlannedBytes(const DecoderConfig& c, const cuda::DeviceWeight
 Status CudaModel::Load(const Model& host) {
   const DecoderWeights& w = host.weights();
   const DecoderConfig& c = config;
-  // Taking over a checkpoint's own four bits has not been tried on a GPU.
-  for (const LayerWeights& l : w.layers)
-    for (const WeightView* view : {&l.q, &l.k, &l.v, &l.o, &l.dense.gate, &l.dense.up, &l.dense.down})
-      if (*view && view->kind == WeightView::Kind::kInt4)
-        return Error::Unsupported(
-            "checkpoints quantized to 4 bits run on a CPU only for now; use `device` cpu");
   cuda::HeadOrder order;
   if (c.rope.layout == RopeLayout::kInterleaved)
     order = {static_cast<int>(c.head_dim), static_cast<int>(c.rope.dim)};
@@ -171,6 +169,45 @@ Status CudaModel::LoadRandom() {
     layers.push_back(d);
   }
   return weights->Finish();
+}
+
+bool CudaModel::CanKeepRows() const {
+  const auto fits = [](const DeviceMatrix& m) {
+    return m.format == cuda::Format::kBf16 || m.format == cuda::Format::kF16;
+  };
+  return std::all_of(layers.begin(), layers.end(), [&](const DeviceLayer& l) {
+    return !l.sparse() && fits(l.q) && fits(l.k) && fits(l.v) && fits(l.o) && fits(l.gate) && fits(l.up) &&
+           fits(l.down);
+  });
+}
+
+int64_t CudaModel::RowBytes(const DecoderConfig& c) {
+  const int64_t q_width = c.heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
+  const auto bytes = [](int64_t rows, int64_t cols) {
+    return rows * cuda::PaddedRowBytes(cuda::Format::kBf16, cols);
+  };
+  return c.layers * (bytes(q_width + 2 * kv_width, c.hidden) + bytes(c.hidden, q_width) +
+                     bytes(2 * c.intermediate, c.hidden) + bytes(c.hidden, c.intermediate));
+}
+
+Status CudaModel::KeepRows(int device, cudaStream_t stream) {
+  CELER_ASSIGN(Allocator * allocator, CudaAllocator(device));
+  for (DeviceLayer& l : layers) {
+    CELER_ASSIGN(Buffer buffer,
+                 Buffer::Allocate(*allocator, static_cast<size_t>(RowBytes(config) / config.layers)));
+    std::byte* to = buffer.data();
+    const std::pair<DeviceLayer::Part, const DeviceMatrix*> all[] = {
+        {DeviceLayer::kQkv, &l.q},       {DeviceLayer::kQkv, &l.k},       {DeviceLayer::kQkv, &l.v},
+        {DeviceLayer::kOutput, &l.o},    {DeviceLayer::kGateUp, &l.gate}, {DeviceLayer::kGateUp, &l.up},
+        {DeviceLayer::kDown, &l.down}};
+    for (const auto& [part, m] : all) {
+      if (!l.rows[part]) l.rows[part] = to;
+      CELER_RETURN_IF_ERROR(CudaStatus(cuda::LaunchUnpack(*m, to, stream), "unpacking weights"));
+      to += int64_t{m->rows} * m->padded * 2;
+    }
+    rows_.push_back(std::move(buffer));
+  }
+  return {};
 }
 
 int64_t CudaModel::active_bytes() const {

@@ -26,7 +26,8 @@ struct CudaShape {
   DType kv = DType::kF16;
   bool exact = false;  // products in f32 only
   bool wgmma = false;  // warpgroup products
-  bool gemm = false;   // weights are unpacked for cuBLASLt
+  bool gemm = false;   // weights are unpacked for cuBLASLt,
+  bool rows = false;   // or kept in its order
   bool fused = false;  // a decode step may be one kernel
   bool deterministic = false;
   int64_t sequences = 64;  // of a decode step

@@ -33,7 +33,7 @@ int64_t Bf16Bytes(const S& s, int64_t rows, int64_t cols) {
 
 // The largest of the products whose weights are unpacked, in bf16.
 int64_t UnpackedBytes(const S& s) {
-  if (!s.gemm) return 0;
+  if (!s.gemm || s.rows) return 0;
   const DecoderConfig& c = *s.config;
   return 2 * std::max({s.qkv_width() * Padded(c.hidden), c.hidden * Padded(s.q_width()),
                        2 * c.intermediate * Padded(c.hidden), c.hidden * Padded(c.intermediate)});
