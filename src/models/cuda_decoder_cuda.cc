@@ -168,9 +168,16 @@ Status CudaDecoder::Impl::PlanAndCheck(const WeightBytes& weight_bytes) {
 
 // Once the weights are there, whose formats decide.
 Status CudaDecoder::Impl::PlanRows() {
-  const bool demanded = options.row_copies == RowCopies::kOn;
-  if (options.row_copies == RowCopies::kOff || !shape.wgmma || shape.deterministic || !model.CanKeepRows()) {
-    if (demanded)
+  const bool fp8 = options.activations == Activations::kFp8, on = options.row_copies == RowCopies::kOn;
+  const bool demanded = fp8 || on;
+  if (fp8) {
+    CELER_RETURN_IF_ERROR(CudaModel::CheckFp8(model.config));
+    if (shape.deterministic || !shape.wgmma)
+      return Error::Unsupported("`activations` fp8 does not go with `deterministic`, and needs ",
+                                "compute capability 9.0");
+  } else if (options.row_copies == RowCopies::kOff || !shape.wgmma || shape.deterministic ||
+             !model.CanKeepRows()) {
+    if (on)
       return Error::Unsupported(
           "`row_copies` on needs a dense model with weights of 16 bits, and not `deterministic`");
     return {};
@@ -179,8 +186,9 @@ Status CudaDecoder::Impl::PlanRows() {
   CELER_RETURN_IF_ERROR(CudaStatus(cudaMemGetInfo(&free, &total), "asking for the free GPU memory"));
   CudaMemoryPlan with = plan;
   CudaShape wider = shape;
-  wider.gemm = wider.rows = true;
-  with.rows = CudaModel::RowBytes(model.config);
+  wider.gemm = true;
+  (fp8 ? wider.fp8 : wider.rows) = true;
+  with.rows = fp8 ? CudaModel::Fp8Bytes(model.config) : CudaModel::RowBytes(model.config);
   with.workspace = CudaWorkspace::Bytes(wider);
   constexpr int64_t kShare = 5;
   if (!demanded && with.rows > static_cast<int64_t>(total) / kShare) return {};
@@ -188,13 +196,14 @@ Status CudaDecoder::Impl::PlanRows() {
   budget.context = shape.context;
   const Result<int64_t> blocks = BlocksWithin(budget, with.room(), /*default_share=*/1, plan.kv_block_bytes);
   if (!blocks && demanded)
-    return Error::OutOfMemory("cuda:", options.device, ": ", with.ToString(), "; leave out `row_copies`");
+    return Error::OutOfMemory("cuda:", options.device, ": ", with.ToString(), "; leave out `",
+                              fp8 ? "activations" : "row_copies", "`");
   if (!blocks) return {};
   with.kv_blocks = *blocks;
   plan = with;
   shape = wider;
   log::Info("cuda:{}: weights are also kept as rows for cuBLASLt: {}", options.device, plan.ToString());
-  return model.KeepRows(options.device, nullptr);
+  return fp8 ? model.KeepFp8Rows(options.device, nullptr) : model.KeepRows(options.device, nullptr);
 }
 
 Status CudaDecoder::Impl::Allocate() {

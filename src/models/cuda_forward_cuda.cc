@@ -14,6 +14,10 @@ CudaForward::CudaForward(CudaOperators& op) : op_(op), fused_(op), matvec_(op), 
 
 Status CudaForward::Make(int device, std::optional<cuda::Gemm> gemm) {
   if (!gemm) return {};
+  if (op_.shape.fp8) {
+    fp8_ = std::make_unique<Fp8Strategy>(op_, std::move(*gemm));
+    return {};
+  }
   CELER_ASSIGN(gemm_, GemmStrategy::Make(device, op_, std::move(*gemm)));
   return {};
 }
@@ -25,7 +29,8 @@ CudaFacts CudaForward::Facts(int count, int rows) const {
           .steady = op_.shape.deterministic,
           .wgmma = op_.shape.wgmma,
           .gemm = gemm_ != nullptr,
-          .rows = op_.shape.rows};
+          .rows = op_.shape.rows,
+          .fp8 = fp8_ != nullptr};
 }
 
 CudaFacts CudaForward::StepFacts(int count, int64_t most_keys) const {
@@ -42,6 +47,8 @@ LayerStrategy& CudaForward::Layerwise(ForwardStrategy strategy) {
       return joined_;
     case ForwardStrategy::kWgmma:
       return wgmma_;
+    case ForwardStrategy::kFp8:
+      return *fp8_;
     case ForwardStrategy::kRows:
     case ForwardStrategy::kGemm:
       return *gemm_;

@@ -48,15 +48,20 @@ void GemmStrategy::Unpack(int64_t layer, Part part) {
   op_.Check(unpack_done_[slot]->Record(*unpack_stream_));
 }
 
-void GemmStrategy::Multiply(const DeviceLayer& w, Part part, const std::byte* x_rows, int64_t tokens, void* out,
-                            bool f32_out, int64_t out_stride, bool add) {
+void GemmStrategy::Multiply(const DeviceLayer& w, Part part, const std::byte* x_rows, int64_t tokens,
+                            void* out, bool f32_out, int64_t out_stride, bool add) {
   std::array<const DeviceMatrix*, 7> all;
   int64_t rows = 0;
   const auto matrices = Of(w, part, all);
   for (const DeviceMatrix* m : matrices) rows += m->rows;
   const auto run = [&](const std::byte* weights) {
-    op_.Check(gemm_.Run(weights, x_rows, rows, tokens, matrices[0]->padded, out, f32_out, out_stride, add,
-                        op_.stream.get()));
+    op_.Check(gemm_.Run({.rows = rows,
+                         .tokens = tokens,
+                         .padded = matrices[0]->padded,
+                         .f32_out = f32_out,
+                         .add = add,
+                         .out_stride = out_stride},
+                        weights, x_rows, out, op_.stream.get()));
   };
   if (op_.shape.rows) return run(w.rows[part]);
   const size_t slot = next_multiply_;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "kernels/matmul/cuda/gemm/fp8_cuda.h"
 #include "kernels/matmul/cuda/gemm/gemm_cuda.h"
 #include "models/cuda_operators.h"
 
@@ -77,6 +78,32 @@ class GemmStrategy : public LayerStrategy {
   // Two places: one is filled while the other is multiplied with.
   std::array<std::optional<Event>, 2> unpack_done_, multiply_done_;
   size_t next_unpack_ = 0, next_multiply_ = 0;
+};
+
+// cuBLASLt with weights and activations in fp8.
+class Fp8Strategy : public LayerStrategy {
+ public:
+  Fp8Strategy(CudaOperators& op, cuda::Gemm gemm) : LayerStrategy(op), gemm_(std::move(gemm)) {}
+  void Begin() override;
+  void Qkv(const DeviceLayer& w, const Batch& batch, int64_t layer) override;
+  void Attention(const DeviceLayer& w, const Batch& batch, int64_t layer) override;
+  void Output(const DeviceLayer& w, const Batch& batch) override;
+  void GateUp(const DeviceLayer& w, const Batch& batch, int64_t layer) override;
+  void Down(const DeviceLayer& w, const Batch& batch, int64_t layer) override;
+
+ private:
+  using Part = DeviceLayer::Part;
+  // What all products but down read, and what that one reads.
+  cuda::Fp8Rows Input() const;
+  cuda::Fp8Rows Mid() const;
+  // Sums of codes: f32, or bf16.
+  void Multiply(const DeviceLayer& w, Part part, int64_t rows, int64_t padded, const void* codes,
+                int64_t tokens, void* out, bool f32_out);
+  void ToFp8(float* x, int64_t cols, int padded, const cuda::Fp8Sums& sums, const float* norm, int64_t tokens,
+             const cuda::Fp8Rows& out);
+
+  cuda::Gemm gemm_;
+  bool prepared_ = false;  // Input() holds what the next q, k and v read
 };
 
 // Warpgroup products for many tokens.

@@ -35,6 +35,7 @@ struct DeviceLayer {
   // where the model does not keep them (CudaModel::KeepRows).
   enum Part { kQkv, kOutput, kGateUp, kDown, kParts };
   std::array<const std::byte*, kParts> rows = {};
+  std::array<const float*, kParts> row_scales = {};  // where rows are fp8 instead
 };
 
 // Whether one kernel can take both.
@@ -66,6 +67,10 @@ struct CudaModel {
   bool CanKeepRows() const;
   static int64_t RowBytes(const DecoderConfig& config);
   Status KeepRows(int device, cudaStream_t stream);
+  // The same in fp8, with a scale for each row; one sentence if that cannot be.
+  static Status CheckFp8(const DecoderConfig& config);
+  static int64_t Fp8Bytes(const DecoderConfig& config);
+  Status KeepFp8Rows(int device, cudaStream_t stream);
 
   int64_t active_bytes() const;  // that a step of one sequence reads
   StepMatrices Matrices() const;

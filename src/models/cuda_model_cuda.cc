@@ -5,6 +5,7 @@
 
 #include "core/cuda_allocator.h"
 #include "core/cuda_status.h"
+#include "kernels/matmul/cuda/gemm/fp8_cuda.h"
 #include "kernels/matmul/cuda/gemm/gemm_cuda.h"
 
 namespace celer {
@@ -32,6 +33,18 @@ DeviceMatrix PlanIn(const cuda::DeviceWeights& store, int64_t rows, int64_t cols
   view.rows = rows;
   view.cols = cols;
   return store.Plan(view, role);
+}
+
+// A dense layer's matrices, those of a part one after the other.
+std::array<std::pair<DeviceLayer::Part, const DeviceMatrix*>, 7> PartsOf(const DeviceLayer& l) {
+  using enum DeviceLayer::Part;
+  return {{{kQkv, &l.q},
+           {kQkv, &l.k},
+           {kQkv, &l.v},
+           {kOutput, &l.o},
+           {kGateUp, &l.gate},
+           {kGateUp, &l.up},
+           {kDown, &l.down}}};
 }
 
 }  // namespace
@@ -196,11 +209,7 @@ Status CudaModel::KeepRows(int device, cudaStream_t stream) {
     CELER_ASSIGN(Buffer buffer,
                  Buffer::Allocate(*allocator, static_cast<size_t>(RowBytes(config) / config.layers)));
     std::byte* to = buffer.data();
-    const std::pair<DeviceLayer::Part, const DeviceMatrix*> all[] = {
-        {DeviceLayer::kQkv, &l.q},       {DeviceLayer::kQkv, &l.k},       {DeviceLayer::kQkv, &l.v},
-        {DeviceLayer::kOutput, &l.o},    {DeviceLayer::kGateUp, &l.gate}, {DeviceLayer::kGateUp, &l.up},
-        {DeviceLayer::kDown, &l.down}};
-    for (const auto& [part, m] : all) {
+    for (const auto& [part, m] : PartsOf(l)) {
       if (!l.rows[part]) l.rows[part] = to;
       CELER_RETURN_IF_ERROR(CudaStatus(cuda::LaunchUnpack(*m, to, stream), "unpacking weights"));
       to += int64_t{m->rows} * m->padded * 2;
@@ -208,6 +217,50 @@ Status CudaModel::KeepRows(int device, cudaStream_t stream) {
     rows_.push_back(std::move(buffer));
   }
   return {};
+}
+
+Status CudaModel::CheckFp8(const DecoderConfig& c) {
+  if (c.moe.experts > 0)
+    return Error::Unsupported("`activations` fp8 runs dense models; leave it out for a mixture of experts");
+  const int64_t q_width = c.heads * c.head_dim, qkv_width = q_width + 2 * c.kv_heads * c.head_dim;
+  for (const int64_t n : {c.hidden, q_width, qkv_width, c.intermediate})
+    if (n % 16 != 0)
+      return Error::Unsupported(
+          "`activations` fp8 needs widths that are multiples of 16, and this model has one of ", n);
+  if (std::max(c.hidden, c.intermediate) > cuda::kMaxFp8Columns)
+    return Error::Unsupported("`activations` fp8 takes up to ", cuda::kMaxFp8Columns,
+                              " columns, and this model has ", std::max(c.hidden, c.intermediate));
+  return {};
+}
+
+int64_t CudaModel::Fp8Bytes(const DecoderConfig& c) {
+  const int64_t rows = (c.heads + 2 * c.kv_heads) * c.head_dim + 2 * c.hidden + 2 * c.intermediate;
+  return RowBytes(c) / 2 + c.layers * rows * 4;
+}
+
+Status CudaModel::KeepFp8Rows(int device, cudaStream_t stream) {
+  CELER_ASSIGN(Allocator * allocator, CudaAllocator(device));
+  int64_t largest = 0;
+  for (const auto& [part, m] : PartsOf(layers[0]))
+    largest = std::max(largest, int64_t{m->rows} * m->padded * 2);
+  CELER_ASSIGN(Buffer unpacked, Buffer::Allocate(*allocator, static_cast<size_t>(largest)));
+  for (DeviceLayer& l : layers) {
+    CELER_ASSIGN(Buffer buffer,
+                 Buffer::Allocate(*allocator, static_cast<size_t>(Fp8Bytes(config) / config.layers)));
+    std::byte* codes = buffer.data();
+    float* scales = reinterpret_cast<float*>(codes + RowBytes(config) / 2 / config.layers);
+    for (const auto& [part, m] : PartsOf(l)) {
+      if (!l.rows[part]) l.rows[part] = codes, l.row_scales[part] = scales;
+      CELER_RETURN_IF_ERROR(CudaStatus(cuda::LaunchUnpack(*m, unpacked.data(), stream), "unpacking weights"));
+      CELER_RETURN_IF_ERROR(
+          CudaStatus(cuda::LaunchQuantizeRows(unpacked.data(), m->rows, m->padded, {codes, scales}, stream),
+                     "quantizing weights"));
+      codes += int64_t{m->rows} * m->padded;
+      scales += m->rows;
+    }
+    rows_.push_back(std::move(buffer));
+  }
+  return CudaStatus(cudaStreamSynchronize(stream), "quantizing weights");
 }
 
 int64_t CudaModel::active_bytes() const {

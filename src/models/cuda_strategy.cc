@@ -36,6 +36,9 @@ constexpr CudaStrategy kForward[] = {
               f.tokens <= f.batch_tokens && f.most_keys <= f.batch_keys;
      },
      kDecode},
+    // cuBLASLt with codes of 8 bits.
+    {"fp8", "more than 8 tokens, where activations may be fp8", Isa::kSm90,
+     [](const F& f) { return f.fp8 && f.tokens > kMatvecTokens; }, kMany},
     // cuBLASLt with weights as they are.
     {"rows", "more than 24 tokens, with cuBLASLt and weights that are also kept row by row", Isa::kSm90,
      [](const F& f) { return f.gemm && f.rows && !f.steady && f.tokens > kRowsTokens; }, kMany},

@@ -60,6 +60,14 @@ TEST(CudaStrategy, RowsOfWeights) {
   EXPECT_EQ(Forward(steady), "wgmma");
 }
 
+TEST(CudaStrategy, Fp8) {
+  for (const auto& [tokens, name] : {std::pair{8, "decode_batch"}, {9, "fp8"}, {512, "fp8"}}) {
+    CudaFacts facts = H200(tokens, true);
+    facts.fp8 = true;
+    EXPECT_EQ(Forward(facts), name) << tokens;
+  }
+}
+
 TEST(CudaStrategy, LongSequencesLeaveTheFusedStep) {
   CudaFacts facts = H200(2, true);
   facts.most_keys = 1025;

@@ -1,5 +1,5 @@
-// Prompts by warpgroup products, and by cuBLASLt with weights that are kept as rows, against the same prompts as
-// on a GPU that has no warpgroup products, where weights are unpacked for cuBLASLt.
+// Prompts by warpgroup products, and by cuBLASLt with weights that are kept as rows, against the same prompts
+// as on a GPU that has no warpgroup products, where weights are unpacked for cuBLASLt.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,7 +16,7 @@ namespace {
 constexpr int kVocab = 1000, kBlocks = 32;
 
 // Logits of the last token of each of two sequences that come in one batch.
-enum class Products { kWgmma, kUnpacked, kRows };
+enum class Products { kWgmma, kUnpacked, kRows, kFp8 };
 std::vector<float> PromptLogits(const char* weights, Products products, int first, int second) {
   CudaDecoderOptions options;
   options.weights = *WeightOptions::Parse(weights);
@@ -24,6 +24,7 @@ std::vector<float> PromptLogits(const char* weights, Products products, int firs
   options.max_tokens = 1024;
   options.wgmma = products != Products::kUnpacked;
   if (products == Products::kRows) options.row_copies = RowCopies::kOn;
+  if (products == Products::kFp8) options.activations = Activations::kFp8;
   const auto decoder = MakeRandomDecoder(FromLlmShape({.name = "test",
                                                        .layers = 3,
                                                        .hidden = 1024,
@@ -58,12 +59,14 @@ std::vector<float> PromptLogits(const char* weights, Products products, int firs
 }
 
 // Both have bf16 weights and activations, rounded in other places: six times a layer, by 2^-8 at most.
-void ExpectClose(const std::vector<float>& got, const std::vector<float>& wanted) {
+constexpr double kBf16Error = 6.0 / 256;  // sqrt(2 * 3 * 6) times
+void ExpectClose(const std::vector<float>& got, const std::vector<float>& wanted, double most = kBf16Error) {
   ASSERT_EQ(got.size(), size_t{2} * kVocab);
   ASSERT_EQ(wanted.size(), got.size());
   for (size_t row = 0; row < got.size(); row += kVocab)
-    EXPECT_LT(testing::RelativeError(std::span(got).subspan(row, kVocab), std::span(wanted).subspan(row, kVocab)),
-              std::sqrt(2 * 3 * 6) / 256)
+    EXPECT_LT(
+        testing::RelativeError(std::span(got).subspan(row, kVocab), std::span(wanted).subspan(row, kVocab)),
+        most)
         << row;
 }
 
@@ -84,6 +87,19 @@ TEST(CudaPromptProducts, RowsAgreeWithUnpackedWeights) {
       SCOPED_TRACE(::testing::Message() << weights << ", " << first << " and " << second << " tokens");
       ExpectClose(PromptLogits(weights, Products::kRows, first, second),
                   PromptLogits(weights, Products::kUnpacked, first, second));
+    }
+}
+
+// A code has four bits, so that a product of two is off by 5 % of its size or so, and a sum of many as well:
+// they are independent. Four products a layer, three layers, into a sum of which they are parts.
+TEST(CudaPromptProducts, Fp8IsNear) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
+  for (const char* weights : {"bf16", "int8", "int4-g64"})
+    for (const auto& [first, second] : {std::pair(9, 5), {100, 31}, {256, 512}}) {
+      SCOPED_TRACE(::testing::Message() << weights << ", " << first << " and " << second << " tokens");
+      const std::vector<float> got = PromptLogits(weights, Products::kFp8, first, second);
+      ExpectClose(got, PromptLogits(weights, Products::kUnpacked, first, second), 0.15);
+      EXPECT_EQ(got, PromptLogits(weights, Products::kFp8, first, second)) << "the same bits again";
     }
 }
 
