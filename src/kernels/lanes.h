@@ -57,24 +57,6 @@ CELER_INLINE Lanes::F FromFloats(const float* p) {
   return Narrow(Simd::Load(p), Simd::Load(p + 4));
 }
 
-// Simd::kLanes numbers of either type as floats, and back.
-CELER_INLINE Simd::F LoadWide(const F16* p) {
-  return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&p->bits)));
-}
-CELER_INLINE void StoreWide(F16* p, Simd::F v) {
-  vst1_u16(&p->bits, vreinterpret_u16_f16(vcvt_f16_f32(v)));
-}
-CELER_INLINE Simd::F LoadSomeWide(const F16* p, int64_t n) {
-  F16 lanes[Simd::kLanes] = {};
-  memcpy(lanes, p, static_cast<size_t>(n) * sizeof(F16));
-  return LoadWide(lanes);
-}
-CELER_INLINE void StoreSomeWide(F16* p, Simd::F v, int64_t n) {
-  F16 lanes[Simd::kLanes];
-  StoreWide(lanes, v);
-  memcpy(p, lanes, static_cast<size_t>(n) * sizeof(F16));
-}
-
 #else
 
 using Real = float;
@@ -85,19 +67,6 @@ CELER_INLINE Lanes::F FromFloats(const float* p) {
 }
 
 #endif
-
-CELER_INLINE Simd::F LoadWide(const float* p) {
-  return Simd::Load(p);
-}
-CELER_INLINE void StoreWide(float* p, Simd::F v) {
-  Simd::Store(p, v);
-}
-CELER_INLINE Simd::F LoadSomeWide(const float* p, int64_t n) {
-  return LoadSome(p, n);
-}
-CELER_INLINE void StoreSomeWide(float* p, Simd::F v, int64_t n) {
-  StoreSome(p, v, n);
-}
 
 constexpr int64_t kLineReals = 64 / sizeof(Real);  // in a line of the cache
 

@@ -10,7 +10,7 @@ namespace celer {
 namespace {
 
 inline void UnaryLanes(const Pointwise& f, const float* x, float* out, int64_t n) {
-  FinishRow(f, x, static_cast<const float*>(nullptr), false, out, n);
+  FinishRow(f, x, nullptr, false, out, n);
 }
 
 template <class Op, class F>

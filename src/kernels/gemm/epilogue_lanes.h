@@ -160,6 +160,41 @@ struct InFloats {
     for (int i = 0; i < kN; ++i) x[i] = Narrow(wide[2 * i], wide[2 * i + 1]);
   }
 };
+
+// 1 / (1 + e^-x) of kN vectors in f16, within about 2^-10: e^-x is a power of two times a polynomial, whose
+// error is below 2^-13, and the quotient a guess of 8 bits that one step doubles. Beyond -11 it stays 2^-16.
+template <int kN>
+CELER_INLINE void HalfSigmoid(const Lanes::F (&x)[kN], Lanes::F (&out)[kN]) {
+  using L = Lanes;
+  const L::F low = L::Set(-14.0f), high = L::Set(15.5f), one = L::Set(1.0f);
+  L::F t[kN], n[kN], p[kN];
+  for (int i = 0; i < kN; ++i) t[i] = ClampTo(L::Mul(x[i], L::Set(-1.44269504f)), low, high);
+  for (int i = 0; i < kN; ++i) n[i] = vrndnq_f16(t[i]);
+  for (int i = 0; i < kN; ++i) t[i] = L::Sub(t[i], n[i]);
+  for (int i = 0; i < kN; ++i) p[i] = L::Fma(t[i], L::Set(0.0558263180f), L::Set(0.2401397110f));
+  for (int i = 0; i < kN; ++i) p[i] = L::Fma(p[i], t[i], L::Set(0.6931531400f));
+  for (int i = 0; i < kN; ++i) p[i] = L::Fma(p[i], t[i], one);
+  for (int i = 0; i < kN; ++i)
+    p[i] =
+        vreinterpretq_f16_s16(vaddq_s16(vreinterpretq_s16_f16(p[i]), vshlq_n_s16(vcvtq_s16_f16(n[i]), 10)));
+  for (int i = 0; i < kN; ++i) p[i] = L::Add(p[i], one);
+  for (int i = 0; i < kN; ++i) t[i] = vrecpeq_f16(p[i]);
+  for (int i = 0; i < kN; ++i) out[i] = L::Mul(t[i], vrecpsq_f16(p[i], t[i]));
+}
+struct HalfSigmoidLanes {
+  template <int kN>
+  CELER_INLINE void operator()(Lanes::F (&x)[kN]) const {
+    HalfSigmoid(x, x);
+  }
+};
+struct HalfSiluLanes {
+  template <int kN>
+  CELER_INLINE void operator()(Lanes::F (&x)[kN]) const {
+    Lanes::F s[kN];
+    HalfSigmoid(x, s);
+    for (int i = 0; i < kN; ++i) x[i] = Lanes::Mul(x[i], s[i]);
+  }
+};
 #endif
 
 // Calls use(apply), where apply(x) is the function of an array of vectors, in place: the choice is made once
@@ -197,7 +232,8 @@ CELER_INLINE void WithPointwise(const Pointwise& f, Use use) {
   }
 }
 
-// The same for vectors of Real: what is more than a comparison and a product is computed in f32.
+// The same for vectors of Real. In f16 the sigmoid and SiLU have forms of their own; other functions are
+// computed in f32.
 template <class Use>
 CELER_INLINE void WithPointwiseLanes(const Pointwise& f, Use use) {
 #if defined(CELER_LANES_F16)
@@ -208,40 +244,42 @@ CELER_INLINE void WithPointwiseLanes(const Pointwise& f, Use use) {
   if (f.kind == Kind::kClip) return use(EachOf{[=](L::F x) { return ClampTo(x, a, b); }});
   if (f.kind == Kind::kLeakyRelu)
     return use(EachOf{[=](L::F x) { return L::IfLess(x, L::Set(0.0f), L::Mul(x, a), x); }});
+  if (f.kind == Kind::kSigmoid) return use(HalfSigmoidLanes{});
+  if (f.kind == Kind::kSilu) return use(HalfSiluLanes{});
   WithPointwise(f, [&](auto apply) { use(InFloats<decltype(apply)>{apply}); });
 #else
   WithPointwise(f, use);
 #endif
 }
 
-// out[i] = f(x[i] + add[i]), or f(x[i]) + add[i], in f32; `add` may be none, and any of them another.
-template <class X, class T>
-CELER_INLINE void FinishRow(const Pointwise& f, const X* x, const T* add, bool add_last, T* out, int64_t n) {
-  using S = Simd;
+// out[i] = f(x[i] + add[i]), or f(x[i]) + add[i]; `add` may be none, and any of them another.
+CELER_INLINE void FinishRow(const Pointwise& f, const Real* x, const Real* add, bool add_last, Real* out,
+                            int64_t n) {
+  using S = Lanes;
   constexpr int kL = S::kLanes;
-  WithPointwise(f, [&](auto apply) {
+  WithPointwiseLanes(f, [&](auto apply) {
     int64_t i = 0;
     for (; i + 4 * kL <= n; i += 4 * kL) {
       S::F v[4];
 #pragma GCC unroll 4
       for (int j = 0; j < 4; ++j) {
-        v[j] = LoadWide(x + i + j * kL);
-        if (add && !add_last) v[j] = S::Add(v[j], LoadWide(add + i + j * kL));
+        v[j] = S::Load(x + i + j * kL);
+        if (add && !add_last) v[j] = S::Add(v[j], S::Load(add + i + j * kL));
       }
       apply(v);
 #pragma GCC unroll 4
       for (int j = 0; j < 4; ++j) {
-        if (add && add_last) v[j] = S::Add(v[j], LoadWide(add + i + j * kL));
-        StoreWide(out + i + j * kL, v[j]);
+        if (add && add_last) v[j] = S::Add(v[j], S::Load(add + i + j * kL));
+        S::Store(out + i + j * kL, v[j]);
       }
     }
     for (; i < n; i += kL) {
       const int64_t some = n - i < kL ? n - i : kL;
-      S::F v[1] = {LoadSomeWide(x + i, some)};
-      if (add && !add_last) v[0] = S::Add(v[0], LoadSomeWide(add + i, some));
+      S::F v[1] = {LoadSome(x + i, some)};
+      if (add && !add_last) v[0] = S::Add(v[0], LoadSome(add + i, some));
       apply(v);
-      if (add && add_last) v[0] = S::Add(v[0], LoadSomeWide(add + i, some));
-      StoreSomeWide(out + i, v[0], some);
+      if (add && add_last) v[0] = S::Add(v[0], LoadSome(add + i, some));
+      StoreSome(out + i, v[0], some);
     }
   });
 }
