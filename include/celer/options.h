@@ -66,6 +66,8 @@ enum class RowCopies : uint8_t {
   kOn,
   kOff,
 };
+Result<RowCopies> ParseRowCopies(std::string_view text);  // "auto", "on", "off"
+const char* Name(RowCopies copies);
 
 // What the products of prompts and large batches read on a GPU, beside the weights.
 enum class Activations : uint8_t {
@@ -74,6 +76,8 @@ enum class Activations : uint8_t {
   // exact (docs/quantization.md). Steps of up to 8 sequences are not concerned.
   kFp8,
 };
+Result<Activations> ParseActivations(std::string_view text);  // "16bit", "fp8"
+const char* Name(Activations activations);
 
 // What becomes of a sequence whose blocks others need.
 enum class Preemption : uint8_t {
