@@ -1,6 +1,8 @@
 #include "cli/engine_flags.h"
 
 #include <filesystem>
+#include <map>
+#include <string>
 
 #include "cli/model_path.h"
 #include "limits/measured_machine.h"
@@ -64,6 +66,23 @@ void AddEngineFlags(CLI::App& app, std::string* model, EngineOptions* options) {
       "compute every prompt from its beginning, also where an earlier one began alike");
   app.add_flag("--deterministic", options->deterministic,
                "tokens do not depend on what else runs (always so on a CPU)");
+  app.add_option(
+         "--row-copies", options->row_copies,
+         "on a GPU, weights of 16 bits a second time, row by row, which makes prompts and large batches "
+         "faster: auto (where that takes at most a fifth of its memory), on, off")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, RowCopies>{
+              {"auto", RowCopies::kAuto}, {"on", RowCopies::kOn}, {"off", RowCopies::kOff}},
+          CLI::ignore_case))
+      ->default_str("auto");
+  app.add_option(
+         "--activations", options->activations,
+         "on a GPU, what prompts and more than 8 sequences at once are computed with: 16bit, or fp8 with "
+         "a scale per token and weights in fp8: faster, less exact")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, Activations>{{"16bit", Activations::k16Bit}, {"fp8", Activations::kFp8}},
+          CLI::ignore_case))
+      ->default_str("16bit");
   app.add_option("--threads", options->threads, "0: all that this process may use")->check(Between(0, 1024));
   app.add_flag_function(
          "--pack-cache",
