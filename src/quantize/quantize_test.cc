@@ -293,8 +293,8 @@ TEST_F(Quantize, ImportanceLowersTheWeightedError) {
     x[i] = normal(random);
     importance[i] = std::exp(2 * normal(random));
   }
-  for (const DType dtype : {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
-                            DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
+  for (const DType dtype : {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ2_K,
+                            DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
     const auto error = [&](const float* weights) {
       std::vector<std::byte> row(static_cast<size_t>(*BytesFor(dtype, 512)));
       EncodeRow(dtype, x.data(), 512, row.data(), weights);
