@@ -101,6 +101,9 @@ class Command {
       return {};
     }
     CELER_RETURN_IF_ERROR(Calibrate());
+    if (quantizer_->equalized().pairs > 0)
+      Say("{} pairs of convolutions are equalized; {} of {} channels reach the bound of a Clip and stay\n",
+          quantizer_->equalized().pairs, quantizer_->equalized().held, quantizer_->equalized().channels);
     CELER_RETURN_IF_ERROR(Analyze());
     const ptq::Plan plan = quantizer_->PlanWithout(floats_);
     if (plan.empty()) return Error::Invalid("every layer stays float; there is nothing to write");
@@ -144,7 +147,7 @@ class Command {
       CELER_RETURN_IF_ERROR(quantizer_->Calibrate(calibration_, progress_));
     } else {
       CELER_ASSIGN(ptq::Calibration known, recipe_->For(*quantizer_));
-      quantizer_->Use(std::move(known));
+      CELER_RETURN_IF_ERROR(quantizer_->Use(std::move(known)));
     }
     if (!flags_.evaluate.paths.empty()) {
       CELER_ASSIGN(evaluation_, OpenSamples(ports_, flags_.evaluate, flags_.picture, "--evaluate"));
@@ -301,9 +304,8 @@ void AddFlags(CLI::App& app, Flags* flags) {
 
 int QuantizeNetworkCommand(const std::vector<std::string>& args) {
   Flags flags;
-  flags.options.range.method = ptq::RangeMethod::kPercentile;
   CommandLine app("quantize", "write a network with 8-bit integers, as ONNX with quantizers",
-                  "celer quantize net.onnx -o net-int8.onnx --calibrate pictures/ --method percentile");
+                  "celer quantize net.onnx -o net-int8.onnx --calibrate pictures/ --method mse");
   AddFlags(app, &flags);
   if (const auto stop = Parse(app, args)) return *stop;
   flags.options.per_channel = !flags.per_tensor;

@@ -141,9 +141,6 @@ std::string ExplainNetwork(const ptq::NetworkQuantizer& quantizer, const ptq::Pl
       "constants: {}, was {}\n",
       table.rows.size(), plan.candidates, passive, plan.values.size(), plan.roots.size(),
       FormatBytes(static_cast<double>(before - saved)), FormatBytes(static_cast<double>(before)));
-  if (quantizer.options().equalize)
-    out += fmt::format("{} pairs of convolutions are equalized; {} Clips become Relus\n",
-                       quantizer.equalized().pairs, quantizer.equalized().unclipped.size());
   for (const auto& [name, why] : floats) out += fmt::format("{} stays float: {}\n", Shorter(name), why);
   return out;
 }

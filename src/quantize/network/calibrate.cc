@@ -105,4 +105,33 @@ Result<Calibration> Calibrate(const graph::Network& network, const ValueFacts& f
   return watcher.Result(options);
 }
 
+Result<ChannelPeaks> FindPeaks(const graph::Network& network, const std::vector<size_t>& nodes,
+                               const Samples& samples, const Progress& progress) {
+  ChannelPeaks out;
+  if (nodes.empty()) return out;
+  std::map<ValueId, std::vector<float>*> watched;
+  for (const size_t node : nodes) watched[network.graph.nodes[node].outputs[0]] = &out[node];
+  CELER_ASSIGN(Runner runner, Runner::Make(network, false));
+  runner.session().Observe([&](const Node& node, const std::vector<const Data*>& outputs, double) {
+    const auto at = node.outputs.empty() ? watched.end() : watched.find(node.outputs[0]);
+    if (at == watched.end() || !outputs[0]) return;
+    const std::span<const float> values = FloatsIn(outputs[0]);
+    const Shape& shape = outputs[0]->tensor.shape;
+    if (values.empty() || shape.rank() < 2) return;
+    const auto channels = static_cast<size_t>(shape[1]);
+    const size_t inner = values.size() / (static_cast<size_t>(shape[0]) * channels);
+    at->second->resize(channels, 0.0f);
+    for (size_t i = 0; i < values.size(); ++i) {
+      float& peak = (*at->second)[i / inner % channels];
+      peak = std::max(peak, values[i]);
+    }
+  });
+  for (int64_t s = 0; s < samples.count; ++s) {
+    CELER_ASSIGN(const std::vector<NpyArray> sample, samples.get(s));
+    if (const auto ran = runner.Run(sample); !ran) return ran.error().WithContext(samples.name(s));
+    if (progress) CELER_RETURN_IF_ERROR(progress("looking for peaks", s + 1, samples.count));
+  }
+  return out;
+}
+
 }  // namespace celer::ptq

@@ -16,6 +16,7 @@ using graph::Node;
 constexpr int kMostRounds = 40;
 constexpr double kStill = 1e-3;     // scales that change nothing worth mentioning
 constexpr double kMostScale = 1e4;  // in one round
+constexpr double kHeld = -1;        // instead of a least scale: this channel stays
 
 struct Weights {
   std::vector<float> numbers, bias;
@@ -37,24 +38,34 @@ struct Weights {
 };
 
 struct Pair {
-  size_t first, second;  // nodes
-  int cut = -1;          // the Relu or Clip between them
+  size_t first, second;                        // nodes
+  int cut = -1;                                // the Relu or Clip between them
+  double bound = 0;                            // of a Clip; 0: none
+  std::vector<double> least = {}, total = {};  // of each channel: the smallest scale, and that so far
 };
 
 class Equalizer {
  public:
-  explicit Equalizer(graph::Network* network) : graph_(network->graph), facts_(FactsOf(network->graph)) {}
-
-  Result<EqualizeReport> Run() {
+  explicit Equalizer(graph::Network* network) : graph_(network->graph), facts_(FactsOf(network->graph)) {
     FindPairs();
+  }
+
+  std::vector<size_t> Clips() const {
+    std::vector<size_t> out;
+    for (const Pair& pair : pairs_)
+      if (pair.bound > 0) out.push_back(static_cast<size_t>(pair.cut));
+    return out;
+  }
+
+  Result<EqualizeReport> Run(const ChannelPeaks& peaks) {
+    for (Pair& pair : pairs_) Limit(pair, peaks);
     for (int round = 0; round < kMostRounds; ++round) {
       double most = 0;
-      for (const Pair& pair : pairs_) most = std::max(most, Balance(pair));
+      for (Pair& pair : pairs_) most = std::max(most, Balance(pair));
       if (most < kStill) break;
     }
     for (auto& [node, weights] : weights_)
       if (weights.changed) Store(node, weights);
-    for (const Pair& pair : pairs_) Unclip(pair);
     report_.pairs = static_cast<int>(pairs_.size());
     CELER_RETURN_IF_ERROR(graph::Verify(graph_));
     return report_;
@@ -81,6 +92,7 @@ class Equalizer {
         const auto cut = graph::ActivationOf(rewriter, between);
         if (cut && cut->name == "clip" && cut->a == 0 && cut->b > 0) {
           pair.cut = next;
+          pair.bound = std::isfinite(cut->b) ? double{cut->b} : 0;
           next = OnlyReader(between.outputs[0]);
         }
       }
@@ -105,8 +117,25 @@ class Equalizer {
     return at->second;
   }
 
+  // A channel must stay below a bound that it does not reach; what reaches it cannot be scaled.
+  void Limit(Pair& pair, const ChannelPeaks& peaks) {
+    constexpr double kBelow = 0.97;  // of the bound: other inputs than the samples may be a little larger
+    const auto channels = static_cast<size_t>(Of(pair.first).outputs());
+    pair.total.assign(channels, 1.0);
+    pair.least.assign(channels, 0.0);
+    report_.channels += static_cast<int64_t>(channels);
+    if (pair.bound == 0) return;
+    const auto known = peaks.find(static_cast<size_t>(pair.cut));
+    for (size_t c = 0; c < channels; ++c) {
+      const bool given = known != peaks.end() && known->second.size() == channels;
+      const double least = given ? double{known->second[c]} / (kBelow * pair.bound) : 1.0;
+      pair.least[c] = least >= 1 ? kHeld : least;
+      report_.held += least >= 1 ? 1 : 0;
+    }
+  }
+
   // Returns the largest change as a ratio.
-  double Balance(const Pair& pair) {
+  double Balance(Pair& pair) {
     Weights &first = Of(pair.first), &second = Of(pair.second);
     const auto channels = static_cast<size_t>(first.outputs());
     std::vector<float> rows(channels, 0.0f), columns(channels, 0.0f);
@@ -122,12 +151,14 @@ class Equalizer {
     double most = 0;
     for (size_t c = 0; c < channels; ++c) {
       if (!(rows[c] > 0) || !(columns[c] > 0)) continue;
-      const double s =
-          std::clamp(std::sqrt(double{rows[c]} / double{columns[c]}), 1 / kMostScale, kMostScale);
+      if (pair.least[c] == kHeld) continue;
+      double s = std::clamp(std::sqrt(double{rows[c]} / double{columns[c]}), 1 / kMostScale, kMostScale);
+      s = std::max(s, pair.least[c] / pair.total[c]);
       scale[c] = static_cast<float>(s);
       most = std::max(most, std::abs(std::log(s)));
     }
     if (most < kStill) return most;
+    for (size_t c = 0; c < channels; ++c) pair.total[c] *= double{scale[c]};
     first.ForEach([&](int64_t, int64_t output, float& w) { w /= scale[static_cast<size_t>(output)]; });
     for (size_t c = 0; c < first.bias.size(); ++c) first.bias[c] /= scale[c];
     second.ForEach([&](int64_t input, int64_t, float& w) { w *= scale[static_cast<size_t>(input)]; });
@@ -147,16 +178,6 @@ class Equalizer {
     if (!weights.bias.empty()) put(2, Shape{static_cast<int64_t>(weights.bias.size())}, weights.bias);
   }
 
-  void Unclip(const Pair& pair) {
-    if (pair.cut < 0) return;
-    Node& node = graph_.nodes[static_cast<size_t>(pair.cut)];
-    if (node.op != "Clip") return;
-    report_.unclipped.push_back(facts_.names[static_cast<size_t>(pair.cut)]);
-    node.op = "Relu";
-    node.inputs.resize(1);
-    node.attributes.clear();
-  }
-
   Graph& graph_;
   ValueFacts facts_;
   std::vector<Pair> pairs_;
@@ -166,8 +187,13 @@ class Equalizer {
 
 }  // namespace
 
-Result<EqualizeReport> Equalize(graph::Network* network) {
-  return Equalizer(network).Run();
+Result<EqualizeReport> Equalize(graph::Network* network, const ChannelPeaks& peaks) {
+  return Equalizer(network).Run(peaks);
+}
+
+std::vector<size_t> NodesWithPeaks(const graph::Network& network) {
+  graph::Network copy = network;
+  return Equalizer(&copy).Clips();
 }
 
 }  // namespace celer::ptq

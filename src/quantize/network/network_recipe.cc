@@ -50,6 +50,8 @@ NetworkRecipe NetworkRecipe::Of(const NetworkQuantizer& quantizer, const FloatLa
   if (out.options.correct_bias)
     for (const auto& [node, means] : quantizer.calibration().means)
       out.means[quantizer.facts().names[node]] = means;
+  for (const auto& [node, peaks] : quantizer.calibration().peaks)
+    out.peaks[quantizer.facts().names[node]] = peaks;
   return out;
 }
 
@@ -67,13 +69,18 @@ Result<Calibration> NetworkRecipe::For(const NetworkQuantizer& quantizer) const 
   }
   std::map<std::string, size_t> nodes;
   for (size_t n = 0; n < graph.nodes.size(); ++n) nodes[quantizer.facts().names[n]] = n;
-  for (const auto& [name, list] : means) {
-    const auto at = nodes.find(name);
-    if (at == nodes.end())
-      return Error::Invalid("the recipe has the inputs of '", Printable(name),
-                            "', which this network does not have; it was made for another one");
-    out.means[at->second] = list;
-  }
+  const auto add = [&](const auto& from, auto* into) -> Status {
+    for (const auto& [name, list] : from) {
+      const auto at = nodes.find(name);
+      if (at == nodes.end())
+        return Error::Invalid("the recipe speaks of '", Printable(name),
+                              "', which this network does not have; it was made for another one");
+      (*into)[at->second] = list;
+    }
+    return {};
+  };
+  CELER_RETURN_IF_ERROR(add(means, &out.means));
+  CELER_RETURN_IF_ERROR(add(peaks, &out.peaks));
   return out;
 }
 
@@ -93,6 +100,7 @@ std::string NetworkRecipe::ToJson() const {
   out["ranges"] = json::object();
   for (const auto& [name, range] : ranges) out["ranges"][name] = {range.low, range.high};
   out["means"] = means.empty() ? json::object() : json(means);
+  out["peaks"] = peaks.empty() ? json::object() : json(peaks);
   return JsonText(out, 1) + "\n";
 }
 
@@ -117,10 +125,12 @@ Result<NetworkRecipe> NetworkRecipe::Read(const std::filesystem::path& path) {
       return Error::Corrupt(where, ": the range of '", Printable(name), "' is not [low, high] around zero");
     out.ranges[name] = {ends[0], ends[1]};
   }
-  CELER_ASSIGN(const JsonFields means, fields.GetObject("means"));
-  for (const auto& [name, list] : means.json().items()) {
-    CELER_ASSIGN(const auto numbers, Numbers(list, where + ": 'means'"));
-    for (const double number : numbers) out.means[name].push_back(static_cast<float>(number));
+  for (auto [key, into] : {std::pair("means", &out.means), std::pair("peaks", &out.peaks)}) {
+    CELER_ASSIGN(const JsonFields lists, fields.GetObject(key));
+    for (const auto& [name, list] : lists.json().items()) {
+      CELER_ASSIGN(const auto numbers, Numbers(list, where + ": '" + key + "'"));
+      for (const double number : numbers) (*into)[name].push_back(static_cast<float>(number));
+    }
   }
   return out;
 }

@@ -15,7 +15,7 @@ struct NetworkRecipe {
   FloatLayers floats;
   // By the names of values, and of layers.
   std::map<std::string, Range> ranges;
-  std::map<std::string, std::vector<float>> means;
+  std::map<std::string, std::vector<float>> means, peaks;
 
   static NetworkRecipe Of(const NetworkQuantizer& quantizer, const FloatLayers& floats);
   // An error about a value or layer that the network does not have.

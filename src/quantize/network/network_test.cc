@@ -176,16 +176,30 @@ TEST(Equalize, KeepsWhatTheNetworkComputesAndHelpsOneScale) {
     options.equalize = equalize;
     auto quantizer = Open(b, options);
     ASSERT_TRUE(quantizer) << quantizer.error().message();
+    ASSERT_TRUE(quantizer->Calibrate(samples, {}));
     EXPECT_EQ(quantizer->equalized().pairs, equalize ? 2 : 0);
     auto same = Evaluate(quantizer->original(), quantizer->network(), samples, {}, {});
     ASSERT_TRUE(same);
     EXPECT_LT(same->nsr(), 1e-10);
-    ASSERT_TRUE(quantizer->Calibrate(samples, {}));
     auto built = quantizer->Build(quantizer->PlanWithout({}));
     ASSERT_TRUE(built);
     error[equalize ? 1 : 0] = Evaluate(quantizer->original(), built->network, samples, {}, {})->nsr();
   }
   EXPECT_LT(error[1], 0.5 * error[0]);
+}
+
+TEST(Equalize, ClipsStayExactOnTheSamples) {
+  SmallNet net;
+  NetworkOptions options;
+  options.equalize = true;
+  auto quantizer = Open(net.build, options);
+  const Samples samples = RandomSamples(kDims, 4);
+  ASSERT_TRUE(quantizer && quantizer->Calibrate(samples, {}));
+  EXPECT_EQ(quantizer->equalized().pairs, 2);
+  EXPECT_LT(quantizer->equalized().held, quantizer->equalized().channels);
+  auto same = Evaluate(quantizer->original(), quantizer->network(), samples, {}, {});
+  ASSERT_TRUE(same);
+  EXPECT_LT(same->nsr(), 1e-10);
 }
 
 TEST(BiasCorrection, TakesTheMeanErrorBack) {
@@ -273,7 +287,7 @@ TEST(Recipe, GivesTheSameBytesWithoutSamples) {
   ASSERT_TRUE(again);
   auto known = recipe->For(*again);
   ASSERT_TRUE(known) << known.error().message();
-  again->Use(std::move(*known));
+  ASSERT_TRUE(again->Use(std::move(*known)));
   auto second = again->Build(again->PlanWithout(recipe->floats));
   ASSERT_TRUE(second);
   EXPECT_EQ(*graph::ToOnnx(first->network), *graph::ToOnnx(second->network));

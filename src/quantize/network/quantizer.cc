@@ -19,9 +19,6 @@ Result<NetworkQuantizer> NetworkQuantizer::Open(graph::Network network, const Ne
   out.options_ = options;
   out.original_ = std::move(network);
   out.network_ = out.original_;
-  if (options.equalize) {
-    CELER_ASSIGN(out.equalized_, Equalize(&out.network_));
-  }
   out.facts_ = FactsOf(out.network_.graph);
   if (out.PlanWithout({}).empty())
     return Error::Invalid(source,
@@ -30,7 +27,26 @@ Result<NetworkQuantizer> NetworkQuantizer::Open(graph::Network network, const Ne
 }
 
 Status NetworkQuantizer::Calibrate(const Samples& samples, const Progress& progress) {
+  ChannelPeaks peaks;
+  if (options_.equalize) {
+    CELER_ASSIGN(peaks, FindPeaks(original_, NodesWithPeaks(original_), samples, progress));
+    CELER_RETURN_IF_ERROR(Equalize(peaks));
+  }
   CELER_ASSIGN(calibration_, ptq::Calibrate(network_, facts_, samples, options_.range, progress));
+  calibration_.peaks = std::move(peaks);
+  return {};
+}
+
+Status NetworkQuantizer::Use(Calibration calibration) {
+  if (options_.equalize) CELER_RETURN_IF_ERROR(Equalize(calibration.peaks));
+  calibration_ = std::move(calibration);
+  return {};
+}
+
+Status NetworkQuantizer::Equalize(const ChannelPeaks& peaks) {
+  network_ = original_;
+  CELER_ASSIGN(equalized_, ptq::Equalize(&network_, peaks));
+  facts_ = FactsOf(network_.graph);
   return {};
 }
 

@@ -1,8 +1,10 @@
 // From a network of reals to one of integers: celer quantize NET.onnx without its flags.
 //
-//   1. Open: rewrites the network into fewer operators (batch norms go into convolutions), equalizes it if
-//      asked to, and finds out which values may be rounded.
-//   2. Calibrate: samples pass, ranges are chosen. Or a recipe brings them.
+//   1. Open: rewrites the network into fewer operators (batch norms go into convolutions), and finds out
+//   which
+//      values may be rounded.
+//   2. Calibrate: samples pass, the network is equalized if that is asked for, ranges are chosen. Or a recipe
+//      brings what samples would tell.
 //   3. Build: any choice of layers as integers, in QDQ form.
 #pragma once
 
@@ -43,7 +45,7 @@ class NetworkQuantizer {
   const ValueFacts& facts() const { return facts_; }
 
   Status Calibrate(const Samples& samples, const Progress& progress);
-  void Use(Calibration calibration) { calibration_ = std::move(calibration); }
+  Status Use(Calibration calibration);  // instead
   const Calibration& calibration() const { return calibration_; }
 
   Plan PlanWithout(const FloatLayers& floats) const;
@@ -53,6 +55,7 @@ class NetworkQuantizer {
 
  private:
   PlanOptions BasePlan() const;
+  Status Equalize(const ChannelPeaks& peaks);
 
   NetworkOptions options_;
   graph::Network original_, network_;
