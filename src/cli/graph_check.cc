@@ -1,4 +1,4 @@
-// celer graph check: a network's values beside those of ONNX Runtime, node by node.
+// celer graph check: a network's values beside those of ONNX Runtime, node by node; or in f16 beside f32.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 
 #include "cli/command.h"
 #include "cli/graph.h"
+#include "cli/graph_check_f16.h"
 #include "cli/graph_compare.h"
 #include "cli/graph_inputs.h"
 #include "cli/graph_reference.h"
@@ -24,7 +25,7 @@ namespace celer::cli {
 namespace {
 
 struct CheckFlags {
-  std::string model, python;
+  std::string model, python, precision = "f32";
   InputFlags input;
   std::vector<std::string> disable;
   double tolerance = 1e-4;
@@ -218,7 +219,8 @@ int GraphCheckCommand(const std::vector<std::string>& args) {
   app.add_flag("--against-ort", flags.against_ort, "with ONNX Runtime, the one reference there is");
   AddInputFlags(app, &flags.input);
   AddShapeFlags(app, &flags.input);
-  app.add_option("--tolerance", flags.tolerance, "the largest error, relative to the scale of a value")
+  app.add_option("--tolerance", flags.tolerance,
+                 "the largest error, relative to the scale of a value; with --precision f16 it is 0.02")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   app.add_option("--disable", flags.disable, "leave this pass out of the optimised run")
@@ -229,8 +231,15 @@ int GraphCheckCommand(const std::vector<std::string>& args) {
   app.add_option("--threads", flags.threads, "0: as many as there are cores")
       ->check(Between(0, 1024))
       ->capture_default_str();
+  AddPrecisionFlag(app, &flags.precision);
   if (const auto stop = Parse(app, args)) return *stop;
-  const auto equal = CheckGraph(flags);
+  if (flags.precision == "f16" && flags.against_ort)
+    return Fail(
+        Error::Invalid("--precision f16 is compared with f32 here, not with ONNX Runtime; leave one of "
+                       "--precision f16 and --against-ort away"));
+  const double tolerance = app.count("--tolerance") > 0 ? flags.tolerance : PrecisionCheck().tolerance;
+  const auto equal = flags.precision == "f16" ? CheckF16({flags.model, flags.input, tolerance, flags.threads})
+                                              : CheckGraph(flags);
   if (!equal) return Fail(equal.error());
   return *equal ? kOk : kFailed;
 }
