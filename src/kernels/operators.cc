@@ -5,6 +5,7 @@
 #include "kernels/conv/conv.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/integer/integer_conv.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/pool/pool.h"
 #include "kernels/rope/rotate.h"
@@ -19,6 +20,7 @@ std::vector<OperatorInfo> KernelOperators() {
           Describe<RotateHeadsFn>("rope", RotateHeadsVariants()),
           Describe<const GemmKernels*>("gemm", GemmVariants()),
           Describe<const ConvKernels*>("conv", ConvVariants()),
+          Describe<const IntegerKernels*>("integer", IntegerVariants()),
           Describe<const PoolKernels*>("pool", PoolVariants()),
           Describe<const ElementwiseKernels*>("elementwise", ElementwiseVariants()),
           Describe<const RowKernels*>("rows", RowVariants())};
