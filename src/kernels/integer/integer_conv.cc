@@ -21,8 +21,10 @@ constexpr IntegerVariant kInteger[] = {
     {"portable", Isa::kBaseline, &kIntegerPortable},
 };
 
-// Of the rows that stay in the L2 cache while panels of weights go by.
-constexpr int64_t kStayBytes = 192 << 10;
+// Of the rows that stay in the cache while panels of weights go by, and of what is written beside them: each
+// panel writes a few bytes of every row.
+constexpr int64_t kStayBytes = 64 << 10;
+constexpr int64_t kStayRows = 64;  // at least: each block reads all weights
 constexpr int64_t kLeastRows = 32;
 // Below this many multiplications waking the other threads costs more than they save.
 constexpr double kSerialWork = 400'000;
@@ -62,7 +64,7 @@ struct Cut {
 Cut CutFor(const IntegerConvPlan& plan, const Product& p, int threads) {
   Cut cut;
   cut.serial = threads == 1 || plan.shape.flops() / 2 < kSerialWork;
-  const int64_t stay = std::max<int64_t>(kStayBytes / p.k_padded / 8 * 8, 8);
+  const int64_t stay = std::max(kStayBytes / (p.k_padded + p.n) / 8 * 8, kStayRows);
   cut.row_block = std::min(RoundUp(p.rows, 8), stay);
   cut.panel_block = p.panels;
   const auto tasks = [&] {

@@ -14,6 +14,7 @@ namespace {
 template <int kVectors>
 struct Columns {
   int32x4_t multiplier[kVectors], left[kVectors], right[kVectors];
+  bool shifts = false;  // some `left` is not 0, which is rare
 
   // Sums that stay sums have no multipliers.
   explicit Columns(const Requantize& to, int64_t from = 0) {
@@ -22,10 +23,12 @@ struct Columns {
       multiplier[i] = vld1q_s32(to.multiplier + from + 4 * i);
       left[i] = vld1q_s32(to.left + from + 4 * i);
       right[i] = vnegq_s32(vld1q_s32(to.right + from + 4 * i));
+      shifts = shifts || vmaxvq_s32(left[i]) > 0;
     }
   }
   int32x4_t Scale(int32x4_t sum, int i) const {
-    return vrshlq_s32(vqdmulhq_s32(vqshlq_s32(sum, left[i]), multiplier[i]), right[i]);
+    if (shifts) sum = vqshlq_s32(sum, left[i]);
+    return vrshlq_s32(vqdmulhq_s32(sum, multiplier[i]), right[i]);
   }
   // Eight columns, from vector i on. 16 bits saturate far outside of any range of bytes.
   uint8x8_t Bytes(int32x4_t a, int32x4_t b, int i, const ByteRange& range) const {
@@ -75,20 +78,33 @@ inline void Interleave(uint8x16_t r0, uint8x16_t r1, uint8x16_t r2, uint8x16_t r
 // The columns that a row of outputs looks at, interleaved into the scratch; groups of four kernel rows are
 // neighbours.
 inline void GatherColumns(const IntegerDepthwise& d, int64_t channel, int64_t lanes, uint8x16_t flip) {
-  const int64_t columns = DepthwiseColumns(d);
+  const int64_t columns = DepthwiseColumns(d), groups = (d.kernel_h + 3) / 4;
   const uint8x16_t pad = veorq_u8(vdupq_n_u8(d.pad), flip);
-  uint8_t* to = d.scratch;
-  for (int64_t x = 0; x < columns; ++x) {
-    const int64_t ix = x - d.pad_left;
-    const bool inside = ix >= 0 && ix < d.in_w;
-    for (int64_t row = 0; row < d.kernel_h; row += 4, to += 64) {
+  uint8_t outside[16];
+  vst1q_u8(outside, vdupq_n_u8(d.pad));
+  const int64_t end =
+      d.pad_left + d.in_w < columns ? d.pad_left + d.in_w : columns;  // of what lies in the image
+  for (int64_t g = 0; g < groups; ++g) {
+    // Rows outside of the image are one column that does not move.
+    const uint8_t* in[4];
+    int64_t step[4];
+    for (int64_t i = 0; i < 4; ++i) {
+      const bool is = 4 * g + i < d.kernel_h && d.in[4 * g + i];
+      in[i] = is ? d.in[4 * g + i] + channel : outside;
+      step[i] = is ? d.channels : 0;
+    }
+    uint8_t* to = d.scratch + g * 64;
+    int64_t x = 0;
+    for (; x < d.pad_left && x < columns; ++x, to += groups * 64) Interleave(pad, pad, pad, pad, to);
+    for (; x < end; ++x, to += groups * 64) {
       uint8x16_t r[4];
-      for (int64_t i = 0; i < 4; ++i) {
-        const uint8_t* const in = row + i < d.kernel_h && inside ? d.in[row + i] : nullptr;
-        r[i] = in ? LoadChannels(in + ix * d.channels + channel, lanes, flip) : pad;
+      for (int i = 0; i < 4; ++i) {
+        r[i] = LoadChannels(in[i], lanes, flip);
+        in[i] += step[i];
       }
       Interleave(r[0], r[1], r[2], r[3], to);
     }
+    for (; x < columns; ++x, to += groups * 64) Interleave(pad, pad, pad, pad, to);
   }
 }
 
