@@ -16,7 +16,10 @@ if(CELER_CCACHE)
 endif()
 
 # Warnings are errors in our code. -Wrestrict misfires on std::string in g++ 12 (GCC bug 105651).
-set(CELER_WARNINGS -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Werror -Wno-restrict)
+set(CELER_WARNINGS -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wno-restrict)
+if(CELER_WERROR)
+  list(APPEND CELER_WARNINGS -Werror)
+endif()
 
 if(CELER_SANITIZE)
   add_compile_options(-fsanitize=${CELER_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -g1)

@@ -13,7 +13,8 @@ command -v ninja >/dev/null && generator=(-G Ninja)
 cmake -S . -B "$build" "${generator[@]}" -DCELER_CUDA=ON -DCELER_TEXT=$text
 cmake --build "$build" -j "$(nproc)" > "$out/build.log" || { tail -n 40 "$out/build.log"; exit 1; }
 nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv
-ctest --test-dir "$build" --output-on-failure -j 8 2>&1 | tee "$out/ctest.log" | tail -n 25
+failed=0  # whatever fails, the rest runs
+ctest --test-dir "$build" --output-on-failure -j 8 2>&1 | tee "$out/ctest.log" | tail -n 25 || failed=1
 export CELER_CACHE="$out/cache"
 "$build/celer" probe --force --device all | tee "$out/probe.txt"
 "$build/celer" probe --json --device all > "$out/probe.json"
@@ -26,18 +27,29 @@ if command -v compute-sanitizer > /dev/null; then
   : > "$out/sanitizer.txt"
   check() {  # program, tests
     compute-sanitizer --tool memcheck --error-exitcode 1 "$build/$1" --gtest_filter="$2" >> "$out/sanitizer.txt" 2>&1 ||
-      { tail -n 20 "$out/sanitizer.txt"; echo "memory checker: $1 $2"; exit 1; }
+      { tail -n 20 "$out/sanitizer.txt"; echo "memory checker: $1 $2"; failed=1; }
   }
   check src/weights/celer_weights_test 'DeviceWeights*:-*ProductsAgree*'
   check src/kernels/celer_kernels_test 'CudaQkv*:CudaWgmmaJoin.QkvIs*:CudaWgmmaJoin.RowsInSixteenBits'
   check src/models/celer_models_test 'MoeCudaRoute*:Shapes/MoeCuda.*/0:Shapes/MoeCuda.*/1:Shapes/MoeCuda.*/3:Shapes/MoeCuda.*/6'
   check src/models/celer_models_test 'DecodeChoice.TakesTheFirst*:Shapes/DecodeStep.*/1:Shapes/DecodeBatch.*/1'
+  check src/kernels/celer_kernels_test 'CudaFp8.GateAndUp:CudaFp8.RowsOfWeights'
   check src/engine/celer_engine_test 'CudaSampler.SpecialLogits'
   check tests/celer_cuda_test 'CudaGolden.LogitsAgreeWithTheCpu'
   grep -c 'ERROR SUMMARY: 0 errors' "$out/sanitizer.txt" | sed 's/$/ programs without memory errors/'
 fi
 "$build/bench/celer_cuda_bench" --model llama-2-7b,llama-3.1-8b,llama-3.2-1b | tee "$out/cuda_decode.txt"
 "$build/bench/celer_cuda_bench" --weights bf16,int8,int4-g128 --prompt 512,2048 --tokens 2 --chunk 2048 | tee "$out/cuda_prefill.txt"
-"$build/bench/celer_cuda_bench" --weights bf16 --prompt 512 --tokens 64 --batch 8,64 --chunk 2048 | tee "$out/cuda_batch.txt"
+# Under load: decode of many sequences at 512 tokens, then prompts and answers together.
+load() { "$build/bench/celer_cuda_bench" --model llama-3.1-8b --prompt 512 --tokens 40 --chunk 8192 --repeat 2 "$@"; }
+{
+  load --weights bf16 --batch 8,16,64,128,256
+  load --weights int8,int4-g128 --batch 16,64,128
+  load --weights int8 --fp8 --batch 16,64,128,256
+  "$build/bench/celer_cuda_bench" --model llama-3.1-8b --weights int8 --fp8 --prompt 512,2048 --tokens 2 --chunk 2048
+  "$build/bench/celer_cuda_bench" --model llama-2-7b --weights bf16 --prompt 512 --tokens 128 --batch 64 --chunk 4096 --repeat 2
+  "$build/bench/celer_cuda_bench" --model llama-3.1-8b --weights bf16 --prompt 512 --tokens 128 --batch 256 --chunk 4096 --repeat 2
+} | tee "$out/cuda_load.txt"
 "$build/bench/celer_cuda_bench" --model mixtral-8x7b,qwen3-30b-a3b --weights bf16,int8,int4-g128 --tokens 64 | tee "$out/cuda_moe.txt"
 "$build/bench/celer_cuda_bench" --model qwen3-30b-a3b --weights int4-g128 --tokens 32 --batch 2,4,8 | tee -a "$out/cuda_moe.txt"
+exit "$failed"

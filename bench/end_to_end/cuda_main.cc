@@ -22,7 +22,7 @@ struct Flags {
   std::vector<int64_t> prompts = {8}, batches = {1};
   int64_t tokens = 128, chunk = 512;
   int64_t mixed_chunk = -1;  // -1: chunk
-  bool deterministic = false, ops = false;
+  bool deterministic = false, ops = false, no_rows = false, fp8 = false;
   int repeat = 5;
   double bandwidth = 4390;  // GB/s
   std::string device = "cuda", launch = Name(celer::EngineOptions().launch);
@@ -128,7 +128,9 @@ int Bench(const Flags& flags) {
           .mixed_chunk = flags.mixed_chunk < 0 ? flags.chunk : flags.mixed_chunk,
           .sequences = most,
           .prefix_cache = false,
-          .deterministic = flags.deterministic};
+          .deterministic = flags.deterministic,
+          .row_copies = flags.no_rows ? celer::RowCopies::kOff : celer::RowCopies::kAuto,
+          .activations = flags.fp8 ? celer::Activations::kFp8 : celer::Activations::k16Bit};
       const auto loading = Clock::now();
       auto engine = celer::Engine::Load(options);
       if (!engine) {
@@ -194,6 +196,8 @@ int main(int argc, char** argv) {
   app.add_option("--chunk", flags.chunk, "tokens of one step at most");
   app.add_flag("--deterministic", flags.deterministic, "results that do not depend on the batch");
   app.add_flag("--ops", flags.ops, "the time of each operator of a decode step");
+  app.add_flag("--fp8", flags.fp8, "activations in fp8");
+  app.add_flag("--no-rows", flags.no_rows, "weights are not kept a second time for cuBLASLt");
   app.add_option("--mixed-chunk", flags.mixed_chunk,
                  "tokens of a step in which others wait for their next one; 0: what the limits model says");
   app.add_option("--repeat", flags.repeat, "runs; the median counts");

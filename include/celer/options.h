@@ -59,6 +59,26 @@ struct KvMemory {
   static Result<KvMemory> Parse(std::string_view text);  // "40GiB", "512MiB", "80%"
 };
 
+// Weights of 16 bits a second time, row by row, on a GPU: prompts and batches of more than 24 sequences
+// become faster, for as much memory as the layers take.
+enum class RowCopies : uint8_t {
+  kAuto,  // where that is at most a fifth of the GPU's memory
+  kOn,
+  kOff,
+};
+Result<RowCopies> ParseRowCopies(std::string_view text);  // "auto", "on", "off"
+const char* Name(RowCopies copies);
+
+// What the products of prompts and large batches read on a GPU, beside the weights.
+enum class Activations : uint8_t {
+  k16Bit,
+  // fp8 (e4m3) with a scale for each token, and weights in fp8 with a scale for each row: faster, and less
+  // exact (docs/quantization.md). Steps of up to 8 sequences are not concerned.
+  kFp8,
+};
+Result<Activations> ParseActivations(std::string_view text);  // "16bit", "fp8"
+const char* Name(Activations activations);
+
 // What becomes of a sequence whose blocks others need.
 enum class Preemption : uint8_t {
   kAuto,       // whichever is predicted to cost less
@@ -103,6 +123,8 @@ struct EngineOptions {
   // A request's tokens do not depend on its company, on how its prompt was cut, on cached prefixes and on
   // preemption. Always so on a CPU; a GPU is slower for it (docs/serving.md) and refuses what it cannot do.
   bool deterministic = false;
+  RowCopies row_copies = RowCopies::kAuto;
+  Activations activations = Activations::k16Bit;
   StepTrace* trace = nullptr;  // src/engine/step_trace.h; it outlives the engine
 };
 

@@ -185,7 +185,7 @@ void Fill(Picture* picture, int left, int top, int right, int bottom, Color colo
 }  // namespace
 
 void DrawBox(Picture* picture, float left, float top, float right, float bottom, Color color,
-             const std::string& text) {
+             [[maybe_unused]] const std::string& text) {
   const auto pixel = [](float v) { return static_cast<int>(std::lround(std::clamp(v, -1e6f, 1e6f))); };
   const int l = pixel(left), t = pixel(top), r = pixel(right), b = pixel(bottom);
   const int line = std::max(2, std::min(picture->width, picture->height) / 200);

@@ -42,9 +42,6 @@ Status CheckBeams(const Request& request, int64_t vocab) {
 
 Status CheckRequest(const Request& request, const Engine::Info& info, bool scored) {
   if (request.pooling != Pooling::kNone) {
-    // The GPU's way to hidden states has not been tried yet.
-    if (info.device.starts_with("cuda"))
-      return Error::Unsupported("embeddings are computed on a CPU only for now; use `device` cpu");
     if (request.n != 1 || request.best_of != 0 || request.beam.width != 0 || request.prompt_logprobs >= 0 ||
         request.mask)
       return Error::Invalid("an embedding is one vector: it takes no n, best_of, beams, mask or logprobs");

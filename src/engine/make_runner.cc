@@ -109,6 +109,8 @@ Result<std::unique_ptr<Runner>> MakeCpuRunner(const EngineOptions& options, int6
   if (options.model.starts_with(kRandomPrefix))
     return Error::Unsupported(options.model,
                               ": weights are made up on a GPU only; write a file with celer synth instead");
+  if (options.activations == Activations::kFp8)
+    return Error::Unsupported("`activations` fp8 runs on CUDA only");
   if (options.kv == KvType::kFp8)
     return Error::Unsupported("`kv` fp8 runs on CUDA only; int8 takes as little on the CPU");
   CELER_ASSIGN(
@@ -136,6 +138,8 @@ Result<std::unique_ptr<Runner>> MakeCudaRunner(const EngineOptions& options, int
                           .max_tokens = std::max(options.chunk, kLeastStepTokens),
                           .sequences = options.sequences > 0 ? options.sequences : kDefaultDecode,
                           .deterministic = options.deterministic,
+                          .row_copies = options.row_copies,
+                          .activations = options.activations,
                           .launch = options.launch};
   const auto ready = [&](const DecoderConfig& config) -> Status {
     CELER_ASSIGN(cuda.context, ContextFor(options, config));

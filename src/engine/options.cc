@@ -19,6 +19,9 @@ constexpr Named<KvType> kKvTypes[] = {{KvType::kF32, "f32"},
                                       {KvType::kBf16, "bf16"},
                                       {KvType::kInt8, "int8"},
                                       {KvType::kFp8, "fp8"}};
+constexpr Named<RowCopies> kRowCopies[] = {
+    {RowCopies::kAuto, "auto"}, {RowCopies::kOn, "on"}, {RowCopies::kOff, "off"}};
+constexpr Named<Activations> kActivations[] = {{Activations::k16Bit, "16bit"}, {Activations::kFp8, "fp8"}};
 constexpr Named<StepLaunch> kLaunches[] = {
     {StepLaunch::kEager, "eager"}, {StepLaunch::kGraph, "graph"}, {StepLaunch::kFused, "fused"}};
 
@@ -57,6 +60,20 @@ Result<KvType> ParseKvType(std::string_view text) {
 }
 const char* Name(KvType type) {
   return NameIn(kKvTypes, type);
+}
+
+Result<RowCopies> ParseRowCopies(std::string_view text) {
+  return ParseIn(kRowCopies, text, "row_copies");
+}
+const char* Name(RowCopies copies) {
+  return NameIn(kRowCopies, copies);
+}
+
+Result<Activations> ParseActivations(std::string_view text) {
+  return ParseIn(kActivations, text, "activations");
+}
+const char* Name(Activations activations) {
+  return NameIn(kActivations, activations);
 }
 
 Result<StepLaunch> ParseStepLaunch(std::string_view text) {

@@ -42,6 +42,8 @@ struct CudaDecoderOptions {
   bool deterministic = false;
   bool exact = false;  // every product by the decode kernels, also for long prompts
   bool wgmma = true;   // warpgroup products where the GPU has them; else as on a GPU without
+  RowCopies row_copies = RowCopies::kOff;
+  Activations activations = Activations::k16Bit;
   StepLaunch launch = StepLaunch::kFused;
   KvBudget kv_budget = {};  // its context is the one above
 };

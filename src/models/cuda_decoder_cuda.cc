@@ -35,6 +35,7 @@ struct CudaDecoder::Impl {
 
   Status Start();
   Status PlanAndCheck(const WeightBytes& weight_bytes);
+  Status PlanRows();
   Status Allocate();
   Status CheckBatch(const RaggedBatch& batch) const;
   Status QueueDecode(ForwardStrategy strategy, int count, bool sampled, bool captured);
@@ -72,6 +73,7 @@ Result<std::unique_ptr<CudaDecoder>> CudaDecoder::Make(const Model& host, const 
   if (const Status loaded = impl->model.Load(host); !loaded)
     return loaded.error().message().starts_with("tensor '") ? loaded.error().WithContext(host.path())
                                                             : loaded.error();
+  CELER_RETURN_IF_ERROR(impl->PlanRows());
   CELER_RETURN_IF_ERROR(impl->Allocate());
   return std::unique_ptr<CudaDecoder>(new CudaDecoder(std::move(impl)));
 }
@@ -84,6 +86,7 @@ Result<std::unique_ptr<CudaDecoder>> CudaDecoder::Random(const DecoderConfig& co
   CELER_RETURN_IF_ERROR(impl->PlanAndCheck(
       [&](const cuda::DeviceWeights& store) { return CudaModel::PlannedBytes(config, store); }));
   CELER_RETURN_IF_ERROR(impl->model.LoadRandom());
+  CELER_RETURN_IF_ERROR(impl->PlanRows());
   CELER_RETURN_IF_ERROR(impl->Allocate());
   return std::unique_ptr<CudaDecoder>(new CudaDecoder(std::move(impl)));
 }
@@ -161,6 +164,46 @@ Status CudaDecoder::Impl::PlanAndCheck(const WeightBytes& weight_bytes) {
   }
   return Error::OutOfMemory("cuda:", options.device, ": ", plan.ToString(), "; ",
                             plan.Remedy(lighter, DeviceKvBlockBytes(model.config, DType::kI8)));
+}
+
+// Once the weights are there, whose formats decide.
+Status CudaDecoder::Impl::PlanRows() {
+  const bool fp8 = options.activations == Activations::kFp8, on = options.row_copies == RowCopies::kOn;
+  const bool demanded = fp8 || on;
+  if (fp8) {
+    CELER_RETURN_IF_ERROR(CudaModel::CheckFp8(model.config));
+    if (shape.deterministic || !shape.wgmma)
+      return Error::Unsupported("`activations` fp8 does not go with `deterministic`, and needs ",
+                                "compute capability 9.0");
+  } else if (options.row_copies == RowCopies::kOff || !shape.wgmma || shape.deterministic ||
+             !model.CanKeepRows()) {
+    if (on)
+      return Error::Unsupported(
+          "`row_copies` on needs a dense model with weights of 16 bits, and not `deterministic`");
+    return {};
+  }
+  size_t free = 0, total = 0;
+  CELER_RETURN_IF_ERROR(CudaStatus(cudaMemGetInfo(&free, &total), "asking for the free GPU memory"));
+  CudaMemoryPlan with = plan;
+  CudaShape wider = shape;
+  wider.gemm = true;
+  (fp8 ? wider.fp8 : wider.rows) = true;
+  with.rows = fp8 ? CudaModel::Fp8Bytes(model.config) : CudaModel::RowBytes(model.config);
+  with.workspace = CudaWorkspace::Bytes(wider);
+  constexpr int64_t kShare = 5;
+  if (!demanded && with.rows > static_cast<int64_t>(total) / kShare) return {};
+  KvBudget budget = options.kv_budget;
+  budget.context = shape.context;
+  const Result<int64_t> blocks = BlocksWithin(budget, with.room(), /*default_share=*/1, plan.kv_block_bytes);
+  if (!blocks && demanded)
+    return Error::OutOfMemory("cuda:", options.device, ": ", with.ToString(), "; leave out `",
+                              fp8 ? "activations" : "row_copies", "`");
+  if (!blocks) return {};
+  with.kv_blocks = *blocks;
+  plan = with;
+  shape = wider;
+  log::Info("cuda:{}: weights are also kept as rows for cuBLASLt: {}", options.device, plan.ToString());
+  return fp8 ? model.KeepFp8Rows(options.device, nullptr) : model.KeepRows(options.device, nullptr);
 }
 
 Status CudaDecoder::Impl::Allocate() {

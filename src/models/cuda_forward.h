@@ -44,6 +44,7 @@ class CudaForward {
   WgmmaStrategy wgmma_;
   JoinedStrategy joined_;
   std::unique_ptr<GemmStrategy> gemm_;
+  std::unique_ptr<Fp8Strategy> fp8_;
   LayerWatch watch_;
 };
 

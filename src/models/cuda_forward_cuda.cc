@@ -14,6 +14,10 @@ CudaForward::CudaForward(CudaOperators& op) : op_(op), fused_(op), matvec_(op), 
 
 Status CudaForward::Make(int device, std::optional<cuda::Gemm> gemm) {
   if (!gemm) return {};
+  if (op_.shape.fp8) {
+    fp8_ = std::make_unique<Fp8Strategy>(op_, std::move(*gemm));
+    return {};
+  }
   CELER_ASSIGN(gemm_, GemmStrategy::Make(device, op_, std::move(*gemm)));
   return {};
 }
@@ -24,7 +28,9 @@ CudaFacts CudaForward::Facts(int count, int rows) const {
           .profiled = op_.marks.on(),
           .steady = op_.shape.deterministic,
           .wgmma = op_.shape.wgmma,
-          .gemm = gemm_ != nullptr};
+          .gemm = gemm_ != nullptr,
+          .rows = op_.shape.rows,
+          .fp8 = fp8_ != nullptr};
 }
 
 CudaFacts CudaForward::StepFacts(int count, int64_t most_keys) const {
@@ -41,6 +47,9 @@ LayerStrategy& CudaForward::Layerwise(ForwardStrategy strategy) {
       return joined_;
     case ForwardStrategy::kWgmma:
       return wgmma_;
+    case ForwardStrategy::kFp8:
+      return *fp8_;
+    case ForwardStrategy::kRows:
     case ForwardStrategy::kGemm:
       return *gemm_;
     case ForwardStrategy::kMatvec:

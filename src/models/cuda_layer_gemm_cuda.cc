@@ -18,18 +18,24 @@ Result<std::unique_ptr<GemmStrategy>> GemmStrategy::Make(int device, CudaOperato
 
 // Both places are free from here on.
 void GemmStrategy::Begin() {
+  if (op_.shape.rows) return;
   next_unpack_ = next_multiply_ = 0;
   for (std::optional<Event>& event : multiply_done_) op_.Check(event->Record(op_.stream));
   Unpack(0, kQkv);
 }
 
-// Matrices of one width, below each other.
-void GemmStrategy::Unpack(int64_t layer, Part part) {
-  if (layer >= config().layers) return;
-  const DeviceLayer& w = op_.model.layers[static_cast<size_t>(layer)];
-  const DeviceMatrix* const all[] = {&w.q, &w.k, &w.v, &w.o, &w.gate, &w.up, &w.down};
+// The matrices of a part have one width and stand below each other.
+std::span<const DeviceMatrix* const> GemmStrategy::Of(const DeviceLayer& w, Part part,
+                                                      std::array<const DeviceMatrix*, 7>& all) {
+  all = {&w.q, &w.k, &w.v, &w.o, &w.gate, &w.up, &w.down};
   constexpr size_t kBegin[] = {0, 3, 4, 6, 7};
-  const auto matrices = std::span(all).subspan(kBegin[part], kBegin[part + 1] - kBegin[part]);
+  return std::span(all).subspan(kBegin[part], kBegin[part + 1] - kBegin[part]);
+}
+
+void GemmStrategy::Unpack(int64_t layer, Part part) {
+  if (op_.shape.rows || layer >= config().layers) return;
+  std::array<const DeviceMatrix*, 7> all;
+  const auto matrices = Of(op_.model.layers[static_cast<size_t>(layer)], part, all);
   const size_t slot = next_unpack_;
   next_unpack_ ^= 1;
   op_.Check(unpack_stream_->WaitFor(*multiply_done_[slot]));
@@ -42,15 +48,26 @@ void GemmStrategy::Unpack(int64_t layer, Part part) {
   op_.Check(unpack_done_[slot]->Record(*unpack_stream_));
 }
 
-void GemmStrategy::Multiply(std::span<const DeviceMatrix* const> matrices, const std::byte* x_rows,
-                            int64_t tokens, void* out, bool f32_out, int64_t out_stride, bool add) {
+void GemmStrategy::Multiply(const DeviceLayer& w, Part part, const std::byte* x_rows, int64_t tokens,
+                            void* out, bool f32_out, int64_t out_stride, bool add) {
+  std::array<const DeviceMatrix*, 7> all;
   int64_t rows = 0;
+  const auto matrices = Of(w, part, all);
   for (const DeviceMatrix* m : matrices) rows += m->rows;
+  const auto run = [&](const std::byte* weights) {
+    op_.Check(gemm_.Run({.rows = rows,
+                         .tokens = tokens,
+                         .padded = matrices[0]->padded,
+                         .f32_out = f32_out,
+                         .add = add,
+                         .out_stride = out_stride},
+                        weights, x_rows, out, op_.stream.get()));
+  };
+  if (op_.shape.rows) return run(w.rows[part]);
   const size_t slot = next_multiply_;
   next_multiply_ ^= 1;
   op_.Check(op_.stream.WaitFor(*unpack_done_[slot]));
-  op_.Check(gemm_.Run(slot == 0 ? m_.unpacked_a : m_.unpacked_b, x_rows, rows, tokens, matrices[0]->padded,
-                      out, f32_out, out_stride, add, op_.stream.get()));
+  run(slot == 0 ? m_.unpacked_a : m_.unpacked_b);
   op_.Check(multiply_done_[slot]->Record(op_.stream));
 }
 
@@ -60,15 +77,14 @@ void GemmStrategy::ToBf16(const float* from, int64_t tokens, int64_t cols, int p
 }
 
 bool GemmStrategy::Direct(const DeviceLayer& w, const Batch& batch) {
-  return op_.UsesFlash(w, batch) && op_.AttentionWritesBf16(w, batch);
+  return op_.AttentionWritesBf16(w, batch);
 }
 
 void GemmStrategy::Qkv(const DeviceLayer& w, const Batch& batch, int64_t layer) {
   const DecoderConfig& c = config();
   Unpack(layer, kOutput);
   ToBf16(m_.x, batch.count, c.hidden, w.q.padded, w.attention_norm);
-  const DeviceMatrix* const projections[] = {&w.q, &w.k, &w.v};
-  Multiply(projections, m_.x_bf16, batch.count, m_.qkv_rows, true, op_.shape.qkv_width(), false);
+  Multiply(w, kQkv, m_.x_bf16, batch.count, m_.qkv_rows, true, op_.shape.qkv_width(), false);
   w.sparse() ? Unpack(layer + 1, kQkv) : Unpack(layer, kGateUp);  // experts are not unpacked
   op_.FinishQkvRows(w, batch, op_.UsesFlash(w, batch));
 }
@@ -80,24 +96,21 @@ void GemmStrategy::Attention(const DeviceLayer& w, const Batch& batch, int64_t l
 
 void GemmStrategy::Output(const DeviceLayer& w, const Batch& batch) {
   if (!Direct(w, batch)) ToBf16(m_.attention, batch.count, op_.shape.q_width(), w.o.padded, nullptr);
-  const DeviceMatrix* const output[] = {&w.o};
-  Multiply(output, m_.x_bf16, batch.count, m_.x, true, config().hidden, true);
+  Multiply(w, kOutput, m_.x_bf16, batch.count, m_.x, true, config().hidden, true);
 }
 
 void GemmStrategy::GateUp(const DeviceLayer& w, const Batch& batch, int64_t layer) {
   const DecoderConfig& c = config();
   Unpack(layer, kDown);
   ToBf16(m_.x, batch.count, c.hidden, w.gate.padded, w.ffn_norm);
-  const DeviceMatrix* const gate_up[] = {&w.gate, &w.up};
-  Multiply(gate_up, m_.x_bf16, batch.count, m_.gate_up_bf16, false, 2 * c.intermediate, false);
+  Multiply(w, kGateUp, m_.x_bf16, batch.count, m_.gate_up_bf16, false, 2 * c.intermediate, false);
   op_.Check(cuda::LaunchActivateBf16(m_.gate_up_bf16, batch.count, static_cast<int>(c.intermediate),
                                      w.down.padded, op_.activation(), m_.mid_bf16, op_.stream.get()));
 }
 
 void GemmStrategy::Down(const DeviceLayer& w, const Batch& batch, int64_t layer) {
   Unpack(layer + 1, kQkv);
-  const DeviceMatrix* const down[] = {&w.down};
-  Multiply(down, m_.mid_bf16, batch.count, m_.x, true, config().hidden, true);
+  Multiply(w, kDown, m_.mid_bf16, batch.count, m_.x, true, config().hidden, true);
 }
 
 }  // namespace celer

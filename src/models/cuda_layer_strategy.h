@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "kernels/matmul/cuda/gemm/fp8_cuda.h"
 #include "kernels/matmul/cuda/gemm/gemm_cuda.h"
 #include "models/cuda_operators.h"
 
@@ -45,7 +46,8 @@ class MatvecStrategy : public LayerStrategy {
   void Down(const DeviceLayer& w, const Batch& batch, int64_t layer) override;
 };
 
-// Weights become rows of bf16 on a stream of their own, one product ahead of cuBLASLt.
+// cuBLASLt. Where the model does not keep its weights as rows of bf16, they become that on a stream of their
+// own, one product ahead.
 class GemmStrategy : public LayerStrategy {
  public:
   // An error where there is no cuBLASLt.
@@ -60,11 +62,14 @@ class GemmStrategy : public LayerStrategy {
  private:
   GemmStrategy(CudaOperators& op, cuda::Gemm gemm) : LayerStrategy(op), gemm_(std::move(gemm)) {}
 
-  enum Part { kQkv, kOutput, kGateUp, kDown };
-  void Unpack(int64_t layer, Part part);  // nothing beyond the last layer
-  // With what was unpacked for these matrices.
-  void Multiply(std::span<const DeviceMatrix* const> matrices, const std::byte* x_rows, int64_t tokens,
-                void* out, bool f32_out, int64_t out_stride, bool add);
+  using Part = DeviceLayer::Part;
+  using enum DeviceLayer::Part;
+  static std::span<const DeviceMatrix* const> Of(const DeviceLayer& w, Part part,
+                                                 std::array<const DeviceMatrix*, 7>& all);
+  void Unpack(int64_t layer, Part part);  // nothing beyond the last layer, or where the model keeps rows
+  // With the rows that the model keeps, or with what was unpacked for this part.
+  void Multiply(const DeviceLayer& w, Part part, const std::byte* x_rows, int64_t tokens, void* out,
+                bool f32_out, int64_t out_stride, bool add);
   void ToBf16(const float* from, int64_t tokens, int64_t cols, int padded, const float* norm);
   bool Direct(const DeviceLayer& w, const Batch& batch);  // attention writes what o reads
 
@@ -73,6 +78,32 @@ class GemmStrategy : public LayerStrategy {
   // Two places: one is filled while the other is multiplied with.
   std::array<std::optional<Event>, 2> unpack_done_, multiply_done_;
   size_t next_unpack_ = 0, next_multiply_ = 0;
+};
+
+// cuBLASLt with weights and activations in fp8.
+class Fp8Strategy : public LayerStrategy {
+ public:
+  Fp8Strategy(CudaOperators& op, cuda::Gemm gemm) : LayerStrategy(op), gemm_(std::move(gemm)) {}
+  void Begin() override;
+  void Qkv(const DeviceLayer& w, const Batch& batch, int64_t layer) override;
+  void Attention(const DeviceLayer& w, const Batch& batch, int64_t layer) override;
+  void Output(const DeviceLayer& w, const Batch& batch) override;
+  void GateUp(const DeviceLayer& w, const Batch& batch, int64_t layer) override;
+  void Down(const DeviceLayer& w, const Batch& batch, int64_t layer) override;
+
+ private:
+  using Part = DeviceLayer::Part;
+  // What all products but down read, and what that one reads.
+  cuda::Fp8Rows Input() const;
+  cuda::Fp8Rows Mid() const;
+  // Sums of codes: f32, or bf16.
+  void Multiply(const DeviceLayer& w, Part part, int64_t rows, int64_t padded, const void* codes,
+                int64_t tokens, void* out, bool f32_out);
+  void ToFp8(float* x, int64_t cols, int padded, const cuda::Fp8Sums& sums, const float* norm, int64_t tokens,
+             const cuda::Fp8Rows& out);
+
+  cuda::Gemm gemm_;
+  bool prepared_ = false;  // Input() holds what the next q, k and v read
 };
 
 // Warpgroup products for many tokens.

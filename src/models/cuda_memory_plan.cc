@@ -11,9 +11,10 @@ namespace celer {
 
 std::string CudaMemoryPlan::ToString() const {
   const auto size = [](int64_t bytes) { return FormatBytes(static_cast<uint64_t>(bytes)); };
-  return fmt::format("weights {}, KV {} ({} a token), workspace {}, staging {}, margin {}: {} of {} free",
-                     size(weights), size(kv()), size(kv_block_bytes / kKvBlockTokens), size(workspace),
-                     size(staging), size(margin), size(total()), size(free));
+  return fmt::format("weights {}{}, KV {} ({} a token), workspace {}, staging {}, margin {}: {} of {} free",
+                     size(weights), rows > 0 ? " and as rows " + size(rows) : "", size(kv()),
+                     size(kv_block_bytes / kKvBlockTokens), size(workspace), size(staging), size(margin),
+                     size(total()), size(free));
 }
 
 std::string CudaMemoryPlan::Remedy(std::span<const std::pair<std::string, int64_t>> lighter_weights,

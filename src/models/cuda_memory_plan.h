@@ -13,11 +13,14 @@ namespace celer {
 // Bytes.
 struct CudaMemoryPlan {
   int64_t weights = 0, workspace = 0, staging = 0, free = 0;  // staging: while weights are loaded
-  int64_t margin = 0;                                         // for the driver and for other programs
-  int64_t kv_blocks = 0, kv_block_bytes = 0;                  // of the pool
+  int64_t rows = 0;                           // weights a second time, in the order of cuBLASLt
+  int64_t margin = 0;                         // for the driver and for other programs
+  int64_t kv_blocks = 0, kv_block_bytes = 0;  // of the pool
   int64_t kv() const { return kv_blocks * kv_block_bytes; }
-  int64_t total() const { return weights + kv() + workspace + staging + margin; }
-  int64_t room() const { return free - weights - workspace - staging - margin; }  // for keys and values
+  int64_t total() const { return weights + rows + kv() + workspace + staging + margin; }
+  int64_t room() const {
+    return free - weights - rows - workspace - staging - margin;
+  }  // for keys and values
   std::string ToString() const;
   // The nearest setting that fits, for a plan that does not: fewer tokens, or lighter weights in that order.
   std::string Remedy(std::span<const std::pair<std::string, int64_t>> lighter_weights,

@@ -1,11 +1,13 @@
 // A model's weights in the memory of a GPU: the matrices and vectors of each layer, as the kernels want them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <vector>
 
+#include "core/buffer.h"
 #include "kernels/cuda/device_batch.h"
 #include "kernels/cuda/device_matrix.h"
 #include "kernels/moe/cuda/moe_cuda.h"
@@ -29,6 +31,11 @@ struct DeviceLayer {
   const float *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;
   const float *q_norm = nullptr, *k_norm = nullptr;
   cuda::DeviceKv kv;  // of a CudaKv
+  // The matrices a second time, as rows of bf16 that cuBLASLt reads, those of a part below each other; null
+  // where the model does not keep them (CudaModel::KeepRows).
+  enum Part { kQkv, kOutput, kGateUp, kDown, kParts };
+  std::array<const std::byte*, kParts> rows = {};
+  std::array<const float*, kParts> row_scales = {};  // where rows are fp8 instead
 };
 
 // Whether one kernel can take both.
@@ -56,6 +63,15 @@ struct CudaModel {
   Status Load(const Model& host);
   Status LoadRandom();
 
+  // Whether rows would be what the matrices are, and what they would take.
+  bool CanKeepRows() const;
+  static int64_t RowBytes(const DecoderConfig& config);
+  Status KeepRows(int device, cudaStream_t stream);
+  // The same in fp8, with a scale for each row; one sentence if that cannot be.
+  static Status CheckFp8(const DecoderConfig& config);
+  static int64_t Fp8Bytes(const DecoderConfig& config);
+  Status KeepFp8Rows(int device, cudaStream_t stream);
+
   int64_t active_bytes() const;  // that a step of one sequence reads
   StepMatrices Matrices() const;
 
@@ -63,6 +79,8 @@ struct CudaModel {
   Status UploadExperts(const LayerWeights& l, DeviceLayer* d);
   Status UploadRouter(const LayerWeights& l, DeviceLayer* d);
   Status RandomExperts(const std::function<DeviceMatrix(int64_t, int64_t)>& plan, DeviceLayer* d);
+
+  std::vector<Buffer> rows_;  // of the layers
 };
 
 }  // namespace celer

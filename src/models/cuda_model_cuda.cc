@@ -3,6 +3,11 @@
 
 #include <algorithm>
 
+#include "core/cuda_allocator.h"
+#include "core/cuda_status.h"
+#include "kernels/matmul/cuda/gemm/fp8_cuda.h"
+#include "kernels/matmul/cuda/gemm/gemm_cuda.h"
+
 namespace celer {
 namespace {
 
@@ -28,6 +33,18 @@ DeviceMatrix PlanIn(const cuda::DeviceWeights& store, int64_t rows, int64_t cols
   view.rows = rows;
   view.cols = cols;
   return store.Plan(view, role);
+}
+
+// A dense layer's matrices, those of a part one after the other.
+std::array<std::pair<DeviceLayer::Part, const DeviceMatrix*>, 7> PartsOf(const DeviceLayer& l) {
+  using enum DeviceLayer::Part;
+  return {{{kQkv, &l.q},
+           {kQkv, &l.k},
+           {kQkv, &l.v},
+           {kOutput, &l.o},
+           {kGateUp, &l.gate},
+           {kGateUp, &l.up},
+           {kDown, &l.down}}};
 }
 
 }  // namespace
@@ -72,12 +89,6 @@ int64_t CudaModel::PlannedBytes(const DecoderConfig& c, const cuda::DeviceWeight
 Status CudaModel::Load(const Model& host) {
   const DecoderWeights& w = host.weights();
   const DecoderConfig& c = config;
-  // Taking over a checkpoint's own four bits has not been tried on a GPU.
-  for (const LayerWeights& l : w.layers)
-    for (const WeightView* view : {&l.q, &l.k, &l.v, &l.o, &l.dense.gate, &l.dense.up, &l.dense.down})
-      if (*view && view->kind == WeightView::Kind::kInt4)
-        return Error::Unsupported(
-            "checkpoints quantized to 4 bits run on a CPU only for now; use `device` cpu");
   cuda::HeadOrder order;
   if (c.rope.layout == RopeLayout::kInterleaved)
     order = {static_cast<int>(c.head_dim), static_cast<int>(c.rope.dim)};
@@ -171,6 +182,85 @@ Status CudaModel::LoadRandom() {
     layers.push_back(d);
   }
   return weights->Finish();
+}
+
+bool CudaModel::CanKeepRows() const {
+  const auto fits = [](const DeviceMatrix& m) {
+    return m.format == cuda::Format::kBf16 || m.format == cuda::Format::kF16;
+  };
+  return std::all_of(layers.begin(), layers.end(), [&](const DeviceLayer& l) {
+    return !l.sparse() && fits(l.q) && fits(l.k) && fits(l.v) && fits(l.o) && fits(l.gate) && fits(l.up) &&
+           fits(l.down);
+  });
+}
+
+int64_t CudaModel::RowBytes(const DecoderConfig& c) {
+  const int64_t q_width = c.heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
+  const auto bytes = [](int64_t rows, int64_t cols) {
+    return rows * cuda::PaddedRowBytes(cuda::Format::kBf16, cols);
+  };
+  return c.layers * (bytes(q_width + 2 * kv_width, c.hidden) + bytes(c.hidden, q_width) +
+                     bytes(2 * c.intermediate, c.hidden) + bytes(c.hidden, c.intermediate));
+}
+
+Status CudaModel::KeepRows(int device, cudaStream_t stream) {
+  CELER_ASSIGN(Allocator * allocator, CudaAllocator(device));
+  for (DeviceLayer& l : layers) {
+    CELER_ASSIGN(Buffer buffer,
+                 Buffer::Allocate(*allocator, static_cast<size_t>(RowBytes(config) / config.layers)));
+    std::byte* to = buffer.data();
+    for (const auto& [part, m] : PartsOf(l)) {
+      if (!l.rows[part]) l.rows[part] = to;
+      CELER_RETURN_IF_ERROR(CudaStatus(cuda::LaunchUnpack(*m, to, stream), "unpacking weights"));
+      to += int64_t{m->rows} * m->padded * 2;
+    }
+    rows_.push_back(std::move(buffer));
+  }
+  return {};
+}
+
+Status CudaModel::CheckFp8(const DecoderConfig& c) {
+  if (c.moe.experts > 0)
+    return Error::Unsupported("`activations` fp8 runs dense models; leave it out for a mixture of experts");
+  const int64_t q_width = c.heads * c.head_dim, qkv_width = q_width + 2 * c.kv_heads * c.head_dim;
+  for (const int64_t n : {c.hidden, q_width, qkv_width, c.intermediate})
+    if (n % 16 != 0)
+      return Error::Unsupported(
+          "`activations` fp8 needs widths that are multiples of 16, and this model has one of ", n);
+  if (std::max(c.hidden, c.intermediate) > cuda::kMaxFp8Columns)
+    return Error::Unsupported("`activations` fp8 takes up to ", cuda::kMaxFp8Columns,
+                              " columns, and this model has ", std::max(c.hidden, c.intermediate));
+  return {};
+}
+
+int64_t CudaModel::Fp8Bytes(const DecoderConfig& c) {
+  const int64_t rows = (c.heads + 2 * c.kv_heads) * c.head_dim + 2 * c.hidden + 2 * c.intermediate;
+  return RowBytes(c) / 2 + c.layers * rows * 4;
+}
+
+Status CudaModel::KeepFp8Rows(int device, cudaStream_t stream) {
+  CELER_ASSIGN(Allocator * allocator, CudaAllocator(device));
+  int64_t largest = 0;
+  for (const auto& [part, m] : PartsOf(layers[0]))
+    largest = std::max(largest, int64_t{m->rows} * m->padded * 2);
+  CELER_ASSIGN(Buffer unpacked, Buffer::Allocate(*allocator, static_cast<size_t>(largest)));
+  for (DeviceLayer& l : layers) {
+    CELER_ASSIGN(Buffer buffer,
+                 Buffer::Allocate(*allocator, static_cast<size_t>(Fp8Bytes(config) / config.layers)));
+    std::byte* codes = buffer.data();
+    float* scales = reinterpret_cast<float*>(codes + RowBytes(config) / 2 / config.layers);
+    for (const auto& [part, m] : PartsOf(l)) {
+      if (!l.rows[part]) l.rows[part] = codes, l.row_scales[part] = scales;
+      CELER_RETURN_IF_ERROR(CudaStatus(cuda::LaunchUnpack(*m, unpacked.data(), stream), "unpacking weights"));
+      CELER_RETURN_IF_ERROR(
+          CudaStatus(cuda::LaunchQuantizeRows(unpacked.data(), m->rows, m->padded, {codes, scales}, stream),
+                     "quantizing weights"));
+      codes += int64_t{m->rows} * m->padded;
+      scales += m->rows;
+    }
+    rows_.push_back(std::move(buffer));
+  }
+  return CudaStatus(cudaStreamSynchronize(stream), "quantizing weights");
 }
 
 int64_t CudaModel::active_bytes() const {

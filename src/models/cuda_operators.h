@@ -26,6 +26,11 @@ struct AttentionForm {
   void* rows = nullptr;
 };
 
+// Of a product's rows and tokens; none: it has been multiplied with them.
+struct ProductScales {
+  const float *rows = nullptr, *tokens = nullptr;
+};
+
 struct CudaOperators {
   const CudaModel& model;
   const CudaShape& shape;
@@ -64,7 +69,7 @@ struct CudaOperators {
 
   // q, k and v from the rows of their common product.
   void FinishQkvRows(const DeviceLayer& w, const cuda::DeviceBatch& batch, bool narrow_q = false,
-                     bool narrow_rows = false);
+                     bool narrow_rows = false, const ProductScales& scales = {});
 
   void Attention(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer,
                  const AttentionForm& form = {});

@@ -88,7 +88,7 @@ void CudaOperators::GateUpByMatvec(const DeviceLayer& w, int count) {
 }
 
 void CudaOperators::FinishQkvRows(const DeviceLayer& w, const cuda::DeviceBatch& batch, bool narrow_q,
-                                  bool narrow_rows) {
+                                  bool narrow_rows, const ProductScales& scales) {
   const DecoderConfig& c = config();
   const int64_t q_width = c.heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
   const int64_t qkv_width = q_width + 2 * kv_width;
@@ -101,6 +101,7 @@ void CudaOperators::FinishQkvRows(const DeviceLayer& w, const cuda::DeviceBatch&
   finish.q = column(0), finish.k = column(q_width), finish.v = column(q_width + kv_width);
   finish.narrow_in = narrow_rows;
   finish.q_stride = finish.kv_stride = qkv_width;
+  finish.row_scales = scales.rows, finish.token_scales = scales.tokens;
   finish.q_out = memory.q;
   if (narrow_q) finish.narrow_q_out = memory.q;
   finish.q_bias = w.q_bias, finish.k_bias = w.k_bias, finish.v_bias = w.v_bias;

@@ -11,6 +11,8 @@ namespace {
 constexpr int64_t kStepTokens = 4;     // kMaxStepTokens
 constexpr int64_t kMatvecTokens = 8;   // kMaxMatvecTokens
 constexpr int64_t kJoinedTokens = 64;  // kWgmmaJoined
+// Up to here joined products are faster than cuBLASLt's, which come one by one.
+constexpr int64_t kRowsTokens = 24;
 
 using F = CudaFacts;
 
@@ -34,6 +36,12 @@ constexpr CudaStrategy kForward[] = {
               f.tokens <= f.batch_tokens && f.most_keys <= f.batch_keys;
      },
      kDecode},
+    // cuBLASLt with codes of 8 bits.
+    {"fp8", "more than 8 tokens, where activations may be fp8", Isa::kSm90,
+     [](const F& f) { return f.fp8 && f.tokens > kMatvecTokens; }, kMany},
+    // cuBLASLt with weights as they are.
+    {"rows", "more than 24 tokens, with cuBLASLt and weights that are also kept row by row", Isa::kSm90,
+     [](const F& f) { return f.gemm && f.rows && !f.steady && f.tokens > kRowsTokens; }, kMany},
     // Warpgroup products that also do what lies between them.
     {"joined", "5 to 64 tokens, with warpgroup products", Isa::kSm90a,
      [](const F& f) { return f.wgmma && !f.steady && f.tokens > kStepTokens && f.tokens <= kJoinedTokens; }},
@@ -41,7 +49,7 @@ constexpr CudaStrategy kForward[] = {
      [](const F& f) { return f.wgmma && (f.steady || f.tokens > kJoinedTokens); }, kMany},
     // Weights unpacked for cuBLASLt.
     {"gemm", "more than 8 tokens, with cuBLASLt", Isa::kSm90,
-     [](const F& f) { return f.gemm && f.tokens > kMatvecTokens; }, kMany},
+     [](const F& f) { return f.gemm && !f.rows && f.tokens > kMatvecTokens; }, kMany},
     // A few tokens at a time.
     {"matvec", "any batch", Isa::kSm90, kAlways},
 };

@@ -31,7 +31,9 @@ struct CudaFacts {
   int64_t batch_tokens = 0, batch_keys = 0;  // so too for the kernel of decode_batch_cuda.h
   bool wgmma = false;                        // warpgroup products
   bool gemm = false;                         // cuBLASLt
+  bool rows = false;                         // with weights that are kept in its order
   bool flash = false;                        // flash attention
+  bool fp8 = false;                          // cuBLASLt with weights and activations in fp8
   // A layer with experts.
   int64_t experts = 0, experts_per_token = 0;
   bool moe_step = false, moe_grouped = false;  // whether these kernels run its matrices
@@ -54,8 +56,17 @@ struct CudaStrategyTable {
 };
 
 // The rows of each table, in its order.
-enum class ForwardStrategy : uint8_t { kDecodeStep, kDecodeBatch, kJoined, kWgmma, kGemm, kMatvec };
-inline constexpr size_t kForwardStrategies = 6;
+enum class ForwardStrategy : uint8_t {
+  kDecodeStep,
+  kDecodeBatch,
+  kFp8,
+  kRows,
+  kJoined,
+  kWgmma,
+  kGemm,
+  kMatvec
+};
+inline constexpr size_t kForwardStrategies = 8;
 enum class HeadStrategy : uint8_t { kWgmma, kMatvec };
 enum class AttentionStrategy : uint8_t { kFlash, kSplit };
 enum class MoeStrategy : uint8_t { kStep, kGrouped, kJobs };

@@ -44,6 +44,30 @@ TEST(CudaStrategy, APromptByItsTokens) {
     EXPECT_EQ(Forward(H200(tokens, false)), name) << tokens;
 }
 
+// With weights in its order, cuBLASLt takes all but the smallest batches.
+TEST(CudaStrategy, RowsOfWeights) {
+  const auto with_rows = [](int64_t tokens, bool decode) {
+    CudaFacts facts = H200(tokens, decode);
+    facts.gemm = facts.rows = true;
+    return facts;
+  };
+  for (const auto& [tokens, name] :
+       {std::pair{4, "decode_step"}, {8, "decode_batch"}, {24, "joined"}, {25, "rows"}, {512, "rows"}})
+    EXPECT_EQ(Forward(with_rows(tokens, true)), name) << tokens;
+  EXPECT_EQ(Forward(with_rows(2048, false)), "rows");
+  CudaFacts steady = with_rows(2048, false);
+  steady.steady = true;
+  EXPECT_EQ(Forward(steady), "wgmma");
+}
+
+TEST(CudaStrategy, Fp8) {
+  for (const auto& [tokens, name] : {std::pair{8, "decode_batch"}, {9, "fp8"}, {512, "fp8"}}) {
+    CudaFacts facts = H200(tokens, true);
+    facts.fp8 = true;
+    EXPECT_EQ(Forward(facts), name) << tokens;
+  }
+}
+
 TEST(CudaStrategy, LongSequencesLeaveTheFusedStep) {
   CudaFacts facts = H200(2, true);
   facts.most_keys = 1025;

@@ -26,7 +26,9 @@ struct CudaShape {
   DType kv = DType::kF16;
   bool exact = false;  // products in f32 only
   bool wgmma = false;  // warpgroup products
-  bool gemm = false;   // weights are unpacked for cuBLASLt
+  bool gemm = false;   // weights are unpacked for cuBLASLt,
+  bool rows = false;   // or kept in its order,
+  bool fp8 = false;    // or that in fp8
   bool fused = false;  // a decode step may be one kernel
   bool deterministic = false;
   int64_t sequences = 64;  // of a decode step
@@ -63,6 +65,7 @@ struct CudaMemory {
   // cuBLASLt: two places for unpacked weights.
   std::byte *unpacked_a = nullptr, *unpacked_b = nullptr;
   std::byte* gate_up_bf16 = nullptr;
+  float* token_scales = nullptr;  // of activations in fp8: [2, tokens]
   // Layers with experts: of each token, and of each token for each of its experts.
   float *router_logits = nullptr, *moe_x = nullptr, *shared_out = nullptr;
   float *moe_mid = nullptr, *moe_out = nullptr;

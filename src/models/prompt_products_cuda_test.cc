@@ -1,5 +1,5 @@
-// Prompts by warpgroup products against the same prompts as on a GPU that has none, where weights are
-// unpacked for cuBLASLt.
+// Prompts by warpgroup products, and by cuBLASLt with weights that are kept as rows, against the same prompts
+// as on a GPU that has no warpgroup products, where weights are unpacked for cuBLASLt.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,12 +16,15 @@ namespace {
 constexpr int kVocab = 1000, kBlocks = 32;
 
 // Logits of the last token of each of two sequences that come in one batch.
-std::vector<float> PromptLogits(const char* weights, bool wgmma, int first, int second) {
+enum class Products { kWgmma, kUnpacked, kRows, kFp8 };
+std::vector<float> PromptLogits(const char* weights, Products products, int first, int second) {
   CudaDecoderOptions options;
   options.weights = *WeightOptions::Parse(weights);
   options.context = kBlocks * 16;
   options.max_tokens = 1024;
-  options.wgmma = wgmma;
+  options.wgmma = products != Products::kUnpacked;
+  if (products == Products::kRows) options.row_copies = RowCopies::kOn;
+  if (products == Products::kFp8) options.activations = Activations::kFp8;
   const auto decoder = MakeRandomDecoder(FromLlmShape({.name = "test",
                                                        .layers = 3,
                                                        .hidden = 1024,
@@ -55,23 +58,48 @@ std::vector<float> PromptLogits(const char* weights, bool wgmma, int first, int 
   return std::vector<float>(logits->begin(), logits->end());
 }
 
+// Both have bf16 weights and activations, rounded in other places: six times a layer, by 2^-8 at most.
+constexpr double kBf16Error = 6.0 / 256;  // sqrt(2 * 3 * 6) times
+void ExpectClose(const std::vector<float>& got, const std::vector<float>& wanted, double most = kBf16Error) {
+  ASSERT_EQ(got.size(), size_t{2} * kVocab);
+  ASSERT_EQ(wanted.size(), got.size());
+  for (size_t row = 0; row < got.size(); row += kVocab)
+    EXPECT_LT(
+        testing::RelativeError(std::span(got).subspan(row, kVocab), std::span(wanted).subspan(row, kVocab)),
+        most)
+        << row;
+}
+
 TEST(CudaPromptProducts, AgreeWithUnpackedWeights) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
   for (const char* weights : {"bf16", "int8", "int8-g32", "int4-g32", "int4-g64", "int4-g128"})
     for (const auto& [first, second] : {std::pair(9, 5), {100, 31}, {300, 1}, {256, 512}}) {
       SCOPED_TRACE(::testing::Message() << weights << ", " << first << " and " << second << " tokens");
-      const std::vector<float> got = PromptLogits(weights, true, first, second),
-                               wanted = PromptLogits(weights, false, first, second);
-      ASSERT_EQ(got.size(), size_t{2} * kVocab);
-      ASSERT_EQ(wanted.size(), got.size());
-      for (size_t row = 0; row < got.size(); row += kVocab) {
-        // Both have bf16 weights and activations, rounded in other places: six times a layer, by 2^-8 at
-        // most.
-        EXPECT_LT(testing::RelativeError(std::span(got).subspan(row, kVocab),
-                                         std::span(wanted).subspan(row, kVocab)),
-                  std::sqrt(2 * 3 * 6) / 256)
-            << row;
-      }
+      ExpectClose(PromptLogits(weights, Products::kWgmma, first, second),
+                  PromptLogits(weights, Products::kUnpacked, first, second));
+    }
+}
+
+TEST(CudaPromptProducts, RowsAgreeWithUnpackedWeights) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
+  for (const char* weights : {"bf16", "f16"})
+    for (const auto& [first, second] : {std::pair(9, 5), {20, 5}, {100, 31}, {300, 1}, {256, 512}}) {
+      SCOPED_TRACE(::testing::Message() << weights << ", " << first << " and " << second << " tokens");
+      ExpectClose(PromptLogits(weights, Products::kRows, first, second),
+                  PromptLogits(weights, Products::kUnpacked, first, second));
+    }
+}
+
+// A code has four bits: a product of two is off by about 4 % of its size, and so is a sum of many, since
+// their errors are independent. Twelve products, one after the other: sqrt(12) times that, and a margin.
+TEST(CudaPromptProducts, Fp8IsNear) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
+  for (const char* weights : {"bf16", "int8", "int4-g64"})
+    for (const auto& [first, second] : {std::pair(9, 5), {100, 31}, {256, 512}}) {
+      SCOPED_TRACE(::testing::Message() << weights << ", " << first << " and " << second << " tokens");
+      const std::vector<float> got = PromptLogits(weights, Products::kFp8, first, second);
+      ExpectClose(got, PromptLogits(weights, Products::kUnpacked, first, second), 0.25);
+      EXPECT_EQ(got, PromptLogits(weights, Products::kFp8, first, second)) << "the same bits again";
     }
 }
 

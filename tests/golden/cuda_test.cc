@@ -16,6 +16,7 @@
 #include "engine/make_runner.h"
 #include "engine/run_logits.h"
 #include "io/json.h"
+#include "io/safetensors.h"
 #include "kernels/test_util.h"
 #include "models/cuda_decoder.h"
 
@@ -130,6 +131,37 @@ TEST(CudaGolden, LogitsAgreeWithTheCpu) {
     ASSERT_TRUE(quick) << quick.error().message();
     EXPECT_LE(WorstRelative(*quick, expected), 0.1);  // activations of long pieces are bf16
   }
+}
+
+// Checkpoints of other quantizers (quantized_test.cc), against transformers with the weights that they mean.
+TEST(CudaGolden, PublishedCheckpointsAgreeWithTransformers) {
+  NEEDS_GPU();
+  int compared = 0;
+  for (const auto& entry : fs::directory_iterator(fs::path(CELER_SOURCE_DIR) / "tests/golden/quantized")) {
+    const fs::path folder = entry.path();
+    if (!fs::exists(folder / "golden.safetensors")) continue;
+    SCOPED_TRACE(folder.filename().string());
+    const auto golden = ReadJsonFile(folder / "golden.json");
+    ASSERT_TRUE(golden) << golden.error().message();
+    const auto file = SafetensorsFile::Open(folder / "golden.safetensors");
+    ASSERT_TRUE(file) << file.error().message();
+    const TensorRecord* record = file->Find("prompt_logits");
+    std::vector<float> expected(record->bytes.size() / sizeof(float));
+    std::memcpy(expected.data(), record->bytes.data(), record->bytes.size());
+    auto host = Model::Load(folder.string(), {.pack = false}, Pool());
+    ASSERT_TRUE(host) << host.error().message();
+    const std::vector<int32_t> prompt = (*golden)["prompt"];
+    const auto table = Blocks(0, 16);
+    const Slice slice{.tokens = prompt, .position = 0, .block_table = table, .rows = Slice::Rows::kAll};
+    const auto exact = OnGpu(*host, true);
+    ASSERT_TRUE(exact);
+    const auto got = RunLogits(*exact, {&slice, 1});
+    ASSERT_TRUE(got) << got.error().message();
+    ASSERT_EQ(got->size(), expected.size());
+    EXPECT_LE(WorstRelative(*got, expected), 1e-2);  // keys and values are f16, activations have 16 bits
+    ++compared;
+  }
+  EXPECT_GE(compared, 20);
 }
 
 TEST(CudaGolden, HiddenStatesAgreeWithTheCpu) {

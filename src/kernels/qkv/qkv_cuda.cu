@@ -68,8 +68,11 @@ __global__ void __launch_bounds__(kWarps * 32) FinishKernel(const __grid_constan
                         token * (is_q ? a.q_stride : a.kv_stride) + index * dim;
     const float* bias = is_q ? a.q_bias : is_k ? a.k_bias : a.v_bias;
     float squares = 0;
+    const float* scales = a.row_scales ? a.row_scales + which * dim : nullptr;
+    const float of_token = scales ? __ldcg(a.token_scales + token) : 1;
     for (int i = lane; i < dim; i += 32) {
-      const float value = __ldcg(from + i) + (bias ? __ldg(bias + index * dim + i) : 0.0f);
+      const float value = __ldcg(from + i) * (scales ? __ldg(scales + i) * of_token : 1) +
+                          (bias ? __ldg(bias + index * dim + i) : 0.0f);
       head[i] = value;
       squares += value * value;
     }
@@ -217,6 +220,7 @@ __global__ void __launch_bounds__(kManyWarps * 32)
   const int64_t angles = static_cast<int64_t>(position) * kHalf + at;
   const Four cosine = LoadFour(a.rope_cos + angles), sine = LoadFour(a.rope_sin + angles);
   const int64_t block = __ldcg(a.batch.block_table + sequence * a.batch.max_blocks + position / kKvBlock);
+  const float of_token = a.row_scales ? __ldcg(a.token_scales + token) : 1;
 #pragma unroll
   for (int n = 0; n < kHeadsPerWarp; ++n) {
     const int which = first + n * kBeside, part = part_of(which), index = index_of(which, part);
@@ -228,6 +232,11 @@ __global__ void __launch_bounds__(kManyWarps * 32)
         f[h] = Widen(a.kv.dtype, raw[n][h]);
       else
         f[h] = {{raw[n][h].x, raw[n][h].y, raw[n][h].z, raw[n][h].w}};
+    }
+    if (a.row_scales && exists) {
+      const float* scales = a.row_scales + which * D + at;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) f[i / 4].v[i % 4] *= __ldg(scales + i / 4 * kHalf + i % 4) * of_token;
     }
     const float* bias = part == 0 ? a.q_bias : part == 1 ? a.k_bias : a.v_bias;
     if (bias && exists) {

@@ -16,6 +16,10 @@ struct FinishQkvArgs {
   const void* v = nullptr;
   bool narrow_in = false;  // they have 16 bits, as narrow_q_out; where FinishTakesNarrow()
   int64_t q_stride = 0, kv_stride = 0;
+  // If given, what the values are to be multiplied with first: scales of the rows of q, k and v, which follow
+  // each other, and of the tokens.
+  const float* row_scales = nullptr;
+  const float* token_scales = nullptr;
   float* q_out = nullptr;         // [count, heads, head_dim], may be q
   void* narrow_q_out = nullptr;   // instead of q_out; as in DeviceAttentionArgs
   const float* q_bias = nullptr;  // added first, where the products did not

@@ -59,6 +59,7 @@ cudaError_t LaunchAttention(const DeviceAttentionArgs& args, cudaStream_t stream
     some.batch.sequence += first;
     some.q += first * width;
     some.out += first * width;
+    if (args.rows) some.rows = static_cast<std::byte*>(args.rows) + 2 * first * args.rows_width;
     if (const cudaError_t code = attention::LaunchSome(some, b, stream); code != cudaSuccess) return code;
   }
   return cudaSuccess;

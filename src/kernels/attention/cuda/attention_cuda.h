@@ -23,7 +23,7 @@ struct DeviceAttentionArgs {
   // Instead of out, for up to AttentionTokens() tokens, and for flash attention with heads of a multiple
   // of 32.
   WgmmaActivations wgmma;
-  // Instead of out, for flash attention with such heads: bf16 [count, rows_width].
+  // Instead of out; for flash attention with such heads: bf16 [count, rows_width].
   void* rows = nullptr;
   int64_t rows_width = 0;
   float* partial = nullptr;    // scratch, AttentionPartialFloats() floats

@@ -452,6 +452,8 @@ __device__ __forceinline__ void StoreResult(const DeviceAttentionArgs& a, int to
   const int column = head * a.kv.head_dim + at;
   if (a.wgmma.data)
     a.wgmma.Store(token, column, value);
+  else if (a.rows)
+    static_cast<__nv_bfloat16*>(a.rows)[token * a.rows_width + column] = __float2bfloat16(value);
   else
     a.out[static_cast<int64_t>(token) * a.heads * a.kv.head_dim + column] = value;
 }

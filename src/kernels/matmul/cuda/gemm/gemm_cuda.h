@@ -1,13 +1,12 @@
-// Products for many tokens at once: the weights are laid out row by row as bf16 in a workspace, and cuBLASLt
-// multiplies.
+// Products for many tokens at once: cuBLASLt multiplies weights that lie row by row.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <tuple>
 
 #include "core/buffer.h"
 #include "core/result.h"
@@ -33,10 +32,18 @@ class Gemm {
   Gemm& operator=(Gemm&&) noexcept;
   ~Gemm();
 
-  // out [tokens, rows] (f32 or bf16, out_stride elements apart) = x bf16 [tokens, padded] . w bf16 [rows,
-  // padded]^T, added to what is there if `add`.
-  Status Run(const void* w, const void* x, int64_t rows, int64_t tokens, int64_t padded, void* out,
-             bool f32_out, int64_t out_stride, bool add, cudaStream_t stream);
+  // out [tokens, rows] (f32 or bf16, out_stride elements apart) = x [tokens, padded] . w [rows, padded]^T,
+  // added to what is there if `add`. Both are bf16, or e4m3 codes whose scales are the caller's affair; then
+  // rows are a multiple of 16.
+  enum class Type : uint8_t { kBf16, kFp8 };
+  struct Shape {
+    Type type = Type::kBf16;
+    int64_t rows = 0, tokens = 0, padded = 0;
+    bool f32_out = false, add = false;
+    int64_t out_stride = 0;
+    auto operator<=>(const Shape&) const = default;
+  };
+  Status Run(const Shape& shape, const void* w, const void* x, void* out, cudaStream_t stream);
 
   static constexpr size_t kWorkspaceBytes = size_t{64} << 20;
 
