@@ -15,8 +15,6 @@ constexpr IntegerVariant kInteger[] = {
 #if defined(__aarch64__)
     {"arm_i8mm", Isa::kArmI8mm, &kIntegerArmI8mm},
     {"arm_dotprod", Isa::kArmDotprod, &kIntegerArmDotprod},
-#elif defined(__x86_64__)
-    {"x86_vnni", Isa::kVnni, &kIntegerX86Vnni},
 #endif
     {"portable", Isa::kBaseline, &kIntegerPortable},
 };

@@ -66,8 +66,6 @@ static inline int64_t DepthwiseColumns(const IntegerDepthwise& d) {
 extern const IntegerKernels kIntegerPortable;
 #if defined(__aarch64__)
 extern const IntegerKernels kIntegerArmDotprod, kIntegerArmI8mm;
-#elif defined(__x86_64__)
-extern const IntegerKernels kIntegerX86Vnni;
 #endif
 
 }  // namespace celer
