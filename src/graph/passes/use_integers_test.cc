@@ -84,7 +84,9 @@ class Quantized : public Build {
         different += before[i][k] != before[i][0] ? 1 : 0;
       }
       EXPECT_LE(static_cast<double>(differ), 1 + share * static_cast<double>(before[i].size()));
-      if (i == 0) EXPECT_GT(different, before[i].size() / 4) << "a test of nothing";
+      if (i == 0) {
+        EXPECT_GT(different, before[i].size() / 4) << "a test of nothing";
+      }
     }
     return reports->front().changes;
   }
