@@ -15,6 +15,7 @@
 #include "cli/output.h"
 #include "cli/quantize_budget.h"
 #include "cli/quantize_explain.h"
+#include "cli/quantize_network.h"
 #include "cli/quantize_text.h"
 #include "core/log.h"
 #include "io/detect.h"
@@ -198,6 +199,7 @@ Status Run(const Flags& flags) {
 }  // namespace
 
 int QuantizeCommand(const std::vector<std::string>& args) {
+  if (IsNetworkToQuantize(args)) return QuantizeNetworkCommand(args);
   Flags flags;
   CommandLine app("quantize", "write a smaller form of a model",
                   "celer quantize m.gguf -o q4.gguf --weights q4_k_m --calibration t.txt");
@@ -243,6 +245,7 @@ int QuantizeCommand(const std::vector<std::string>& args) {
                "write the rounded values as f32: to measure what rounding costs with any program");
   app.add_flag("--force", flags.force, "replace a GGUF file that is there");
   app.add_flag("-v,--verbose", flags.verbose, "say more");
+  app.footer("Networks have flags of their own: celer quantize NET.onnx --help");
   if (const auto stop = Parse(app, args)) return *stop;
   if (const Status status = Run(flags); !status) {
     const int code = Fail(status.error());

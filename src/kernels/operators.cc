@@ -5,6 +5,7 @@
 #include "kernels/conv/conv.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/integer/integer_conv.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/pool/pool.h"
 #include "kernels/rope/rotate.h"
@@ -22,6 +23,7 @@ std::vector<OperatorInfo> KernelOperators() {
           Describe<const BasicGemmKernels<F16>*>("gemm_f16", GemmF16Variants()),
           Describe<const BasicConvKernels<F16>*>("conv_f16", ConvF16Variants()),
           Describe<const BasicPoolKernels<F16>*>("pool_f16", PoolF16Variants()),
+          Describe<const IntegerKernels*>("integer", IntegerVariants()),
           Describe<const PoolKernels*>("pool", PoolVariants()),
           Describe<const ElementwiseKernels*>("elementwise", ElementwiseVariants()),
           Describe<const RowKernels*>("rows", RowVariants())};

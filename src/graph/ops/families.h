@@ -22,6 +22,7 @@ std::span<const Operator> ReduceOperators();
 std::span<const Operator> MatmulOperators();
 std::span<const Operator> ConvOperators();
 std::span<const Operator> FusedOperators();
+std::span<const Operator> IntegerOperators();
 std::span<const Operator> PoolOperators();
 std::span<const Operator> GatherOperators();
 std::span<const Operator> NormOperators();
@@ -45,6 +46,7 @@ inline constexpr Family kFamilies[] = {
     {"Matrix products", MatmulOperators},
     {"Convolutions", ConvOperators},
     {"Made by passes", FusedOperators},
+    {"Made by passes, of whole numbers", IntegerOperators},
     {"Pools", PoolOperators},
     {"Choosing elements", GatherOperators},
     {"Normalizations", NormOperators},

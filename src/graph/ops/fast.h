@@ -126,6 +126,11 @@ Prepared PrepareSum(const InferContext& c, int threads, PackCache& packs);
 Status RunSum(KernelContext& c);
 inline constexpr FastKernel kFastSum[] = {{"rows", SumFits, RunSum, PrepareSum}};
 
+bool RecurrentFits(const InferContext& c);
+Prepared PrepareRecurrent(const InferContext& c, int threads, PackCache& packs);
+Status RunRecurrent(KernelContext& c);
+inline constexpr FastKernel kFastRecurrent[] = {{"gemm", RecurrentFits, RunRecurrent, PrepareRecurrent}};
+
 bool ResizeFits(const InferContext& c);
 Prepared PrepareResize(const InferContext& c, int threads, PackCache& packs);
 Status RunResize(KernelContext& c);

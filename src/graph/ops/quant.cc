@@ -5,6 +5,7 @@
 #include "graph/ops/cast.h"
 #include "graph/ops/common.h"
 #include "graph/ops/families.h"
+#include "graph/ops/integer.h"
 #include "graph/ops/small_types.h"
 
 namespace celer::graph {
@@ -167,9 +168,27 @@ Status DynamicQuantize(KernelContext& c) {
 
 constexpr DTypeSet kStored = kQuantized | kSmallInts | kSmallFloats;
 constexpr Operator kRows[] = {
-    {"DequantizeLinear", 10, {2, 3}, {1, 1}, kStored, InferDequantize, Dequantize},
+    {"DequantizeLinear",
+     10,
+     {2, 3},
+     {1, 1},
+     kStored,
+     InferDequantize,
+     Dequantize,
+     Operator::kPlain,
+     nullptr,
+     kFastDequantize},
     {"DynamicQuantizeLinear", 11, {1, 1}, {1, 3}, {DType::kF32}, InferDynamic, DynamicQuantize},
-    {"QuantizeLinear", 10, {2, 3}, {1, 1}, kFloats | DTypeSet{DType::kI32}, InferQuantize, Quantize},
+    {"QuantizeLinear",
+     10,
+     {2, 3},
+     {1, 1},
+     kFloats | DTypeSet{DType::kI32},
+     InferQuantize,
+     Quantize,
+     Operator::kPlain,
+     nullptr,
+     kFastQuantize},
 };
 
 }  // namespace

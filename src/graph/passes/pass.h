@@ -32,9 +32,11 @@ SampleShapes SampleShapesOf(const Graph& graph);
 class Rewriter {
  public:
   // `shapes`, which may be none, were taken before any rewriting.
-  explicit Rewriter(Graph* graph, const SampleShapes* shapes = nullptr);
+  explicit Rewriter(Graph* graph, const SampleShapes* shapes = nullptr, bool integers = false);
 
   Graph& graph() { return graph_; }
+  // Integers are used wherever they can be, whatever they cost.
+  bool integers_anyway() const { return integers_anyway_; }
   // By index; nodes that were removed have no operator, and stay until Finish().
   size_t nodes() const { return graph_.nodes.size(); }
   Node& node(size_t i) { return graph_.nodes[i]; }
@@ -53,6 +55,8 @@ class Rewriter {
   std::optional<int64_t> RankOf(ValueId value) const;
   // For the sizes of SampleShapes, or by what the file says.
   std::optional<Shape> SampleOf(ValueId value) const;
+  // Samples are the shapes themselves.
+  bool exact_shapes() const { return shapes_ && shapes_->exact; }
   // The element type, as far as it is known.
   std::optional<DType> TypeOf(ValueId value) const;
   // Both are of one shape, so that nothing is repeated: surely, or for the sampled sizes.
@@ -77,6 +81,7 @@ class Rewriter {
   Graph& graph_;
   const SampleShapes* shapes_;
   std::vector<int> maker_, readers_;
+  const bool integers_anyway_;
 };
 
 std::vector<float> FloatsOf(const Constant& constant);  // f32 only; else empty
@@ -99,6 +104,7 @@ struct OptimizeOptions {
   // Only what another runtime knows too: no operators of celer's own.
   bool portable = false;
   std::vector<std::string> without = {};  // names of passes that are left out
+  bool integers_anyway = false;           // also where floats are thought to be faster on this machine
 };
 // All passes in the order of the table, again and again until none changes anything, and the graph is
 // verified after each. Subgraphs are left as they are. An unknown name in `without` is an error.
@@ -124,6 +130,7 @@ Result<int> RecoverSwish(Rewriter& r, const std::function<void(std::string)>& ex
 Result<int> RecoverAttention(Rewriter& r, const std::function<void(std::string)>& explain);
 Result<int> FuseActivation(Rewriter& r, const std::function<void(std::string)>& explain);
 Result<int> FuseProduct(Rewriter& r, const std::function<void(std::string)>& explain);
+Result<int> UseIntegers(Rewriter& r, const std::function<void(std::string)>& explain);
 Result<int> CancelQuantize(Rewriter& r, const std::function<void(std::string)>& explain);
 Result<int> RecoverLayerNorm(Rewriter& r, const std::function<void(std::string)>& explain);
 

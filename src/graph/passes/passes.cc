@@ -10,6 +10,8 @@ namespace celer::graph {
 namespace {
 
 constexpr Pass kPasses[] = {
+    {"use-integers", "compute with bytes between DequantizeLinear and QuantizeLinear, where that is faster",
+     UseIntegers, false},
     {"fold-constants", "compute ahead what depends on constants alone", FoldConstants},
     {"remove-identities", "leave out Identity, Dropout, and casts, moves and pads that change nothing",
      RemoveIdentities},
@@ -55,7 +57,7 @@ Result<std::vector<PassReport>> Optimize(Graph* graph, const OptimizeOptions& op
         continue;
       if (options.portable && !kPasses[i].portable) continue;
       const auto begin = std::chrono::steady_clock::now();
-      Rewriter rewriter(graph, &shapes);
+      Rewriter rewriter(graph, &shapes, options.integers_anyway);
       PassReport& report = reports[i];
       CELER_ASSIGN(const int changes, kPasses[i].run(rewriter, [&](std::string note) {
         report.notes.push_back(std::move(note));
@@ -73,7 +75,8 @@ Result<std::vector<PassReport>> Optimize(Graph* graph, const OptimizeOptions& op
   return reports;
 }
 
-Rewriter::Rewriter(Graph* graph, const SampleShapes* shapes) : graph_(*graph), shapes_(shapes) {
+Rewriter::Rewriter(Graph* graph, const SampleShapes* shapes, bool integers)
+    : graph_(*graph), shapes_(shapes), integers_anyway_(integers) {
   Recount();
 }
 

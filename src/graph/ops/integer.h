@@ -1,0 +1,64 @@
+// Operators of whole numbers, which the pass use-integers makes: bytes in and bytes out, images with their
+// channels last. What an integer operator computes is written down in kernels/integer/requantize.h, to the
+// last bit.
+//
+//   IntegerConv         x [n, h, w, c], weights i8 [out, c / groups, kh, kw], factors, bias i32 or none;
+//   attributes of
+//                       Conv
+//   IntegerMatMul       x [..., k], weights i8 [n, k], factors, bias i32 or none
+//   IntegerAdd          a, b, which broadcast; a_factor, b_factor, start, shift
+//   IntegerMul          a, b; a_zero, b_zero, factor
+//   IntegerMaxPool      x [n, h, w, c]; attributes of MaxPool
+//   IntegerAveragePool  x [n, h, w, c]; attributes of AveragePool, or `global` 1; x_zero, factor, keepdims
+//   Table               x, u8 [256]
+//   DynamicMatMul       x f32 [..., k], weights i8 [n, k], scales f32 [n], bias f32 [n] or none: x is
+//   quantized as
+//                       DynamicQuantizeLinear does it
+//
+// `factors` are i32 [3, n]: multiplier, left, right of each channel; the attribute `factor` is one such
+// triple. All but DynamicMatMul have y_signed, and those with factors zero, low and high.
+#pragma once
+
+#include "graph/operator.h"
+#include "graph/ops/fast.h"
+#include "kernels/integer/integer_conv.h"
+
+namespace celer::graph {
+
+ByteRange RangeOf(const Node& node);
+Result<ConvShape> IntegerConvShapeOf(const Node& node, const Shape& x, const Shape& w);
+
+// Where the model says that integers take less time, on machines whose kernels are fast: by the products that
+// padding adds, what is gathered and written, and what Winograd's algorithm saves floats.
+bool IntegersAreFaster(const ConvShape& shape);
+
+bool IntegerConvFits(const InferContext& c);
+Prepared PrepareIntegerConv(const InferContext& c, int threads, PackCache& packs);
+Status RunIntegerConv(KernelContext& c);
+inline constexpr FastKernel kFastIntegerConv[] = {
+    {"bytes", IntegerConvFits, RunIntegerConv, PrepareIntegerConv}};
+
+bool IntegerMatMulFits(const InferContext& c);
+Prepared PrepareIntegerMatMul(const InferContext& c, int threads, PackCache& packs);
+inline constexpr FastKernel kFastIntegerMatMul[] = {
+    {"bytes", IntegerMatMulFits, RunIntegerConv, PrepareIntegerMatMul}};
+
+bool DynamicMatMulFits(const InferContext& c);
+Prepared PrepareDynamicMatMul(const InferContext& c, int threads, PackCache& packs);
+Status RunDynamicMatMul(KernelContext& c);
+inline constexpr FastKernel kFastDynamicMatMul[] = {
+    {"bytes", DynamicMatMulFits, RunDynamicMatMul, PrepareDynamicMatMul}};
+
+// The references: the same by the portable kernels.
+Status ReferenceIntegerConv(KernelContext& c);
+Status ReferenceIntegerMatMul(KernelContext& c);
+Status ReferenceDynamicMatMul(KernelContext& c);
+
+bool QuantizeFits(const InferContext& c);
+Status RunQuantize(KernelContext& c);
+inline constexpr FastKernel kFastQuantize[] = {{"vectors", QuantizeFits, RunQuantize}};
+bool DequantizeFits(const InferContext& c);
+Status RunDequantize(KernelContext& c);
+inline constexpr FastKernel kFastDequantize[] = {{"vectors", DequantizeFits, RunDequantize}};
+
+}  // namespace celer::graph

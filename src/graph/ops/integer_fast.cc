@@ -1,0 +1,218 @@
+// Products of bytes: weights packed once, and the kernels of src/kernels/integer.
+#include <cmath>
+
+#include "graph/ops/common.h"
+#include "graph/ops/integer.h"
+#include "graph/ops/window.h"
+
+namespace celer::graph {
+namespace {
+
+// Packed words are kept as floats, whatever they are: 32 bits each.
+using Words = AlignedVector<float>;
+
+PackedIntegerConv ViewOf(const IntegerConvPlan& plan, const Words& words, int32_t x_zero, bool factors) {
+  return UnpackIntegerConv(plan, reinterpret_cast<const int32_t*>(words.data()), x_zero, factors);
+}
+
+struct State {
+  IntegerConvPlan plan;
+  PackCache::Packed words;
+  PackedIntegerConv packed;
+};
+
+std::vector<Multiplier> FactorsOf(const TensorView& factors) {
+  const int64_t n = factors.shape[1];
+  const int32_t* const rows = factors.as<int32_t>();
+  std::vector<Multiplier> out;
+  for (int64_t i = 0; i < n; ++i) out.push_back({rows[i], rows[n + i], rows[2 * n + i]});
+  return out;
+}
+
+int32_t ZeroOf(const OpInputs& c) {
+  return static_cast<int32_t>(c.node.Int("x_zero", 0));
+}
+
+Words Pack(const OpInputs& c, const IntegerConvPlan& plan) {
+  const std::vector<Multiplier> factors = FactorsOf(c.in(2));
+  Words words(static_cast<size_t>(PackedIntegerWords(plan)));
+  PackIntegerConv(plan,
+                  {.weights = c.in(1).as<int8_t>(),
+                   .bias = c.has(3) ? c.in(3).as<int32_t>() : nullptr,
+                   .x_zero = ZeroOf(c),
+                   .factors = factors},
+                  reinterpret_cast<int32_t*>(words.data()));
+  return words;
+}
+
+Prepared PrepareShape(const InferContext& c, const ConvShape& shape, int threads, PackCache& packs) {
+  const IntegerConvPlan plan = PlanIntegerConv(shape, c.dtype(0) == DType::kI8);
+  // The same weights may stand behind several zero points and factors.
+  const std::string how = "integer " + std::to_string(reinterpret_cast<uintptr_t>(c.in(2).data)) + " " +
+                          std::to_string(c.node.Int("x_zero", 0)) + (plan.x_signed ? " signed" : "");
+  auto state =
+      std::make_shared<State>(State{plan, packs.Get(c.in(1).data, how, [&] { return Pack(c, plan); }), {}});
+  state->packed = ViewOf(plan, *state->words, ZeroOf(c), true);
+  return {std::move(state), IntegerConvWorkspaceBytes(plan, threads)};
+}
+
+Status RunShape(KernelContext& c, const IntegerConvPlan& plan, const PackedIntegerConv& packed,
+                std::byte* workspace) {
+  IntegerConv(plan, packed,
+              {.x = c.in(0).as<uint8_t>(),
+               .range = RangeOf(c.node),
+               .out = c.out(0).as<uint8_t>(),
+               .workspace = workspace,
+               .pool = &c.pool});
+  return {};
+}
+
+Status Reference(KernelContext& c, const ConvShape& shape) {
+  if (c.out_elements(0) == 0) return {};
+  const IntegerConvPlan plan = PlanIntegerConv(shape, c.dtype(0) == DType::kI8, kIntegerPortable);
+  AlignedVector<std::byte> workspace(static_cast<size_t>(IntegerConvWorkspaceBytes(plan, c.pool.size())));
+  const Words words = Pack(c, plan);
+  return RunShape(c, plan, ViewOf(plan, words, ZeroOf(c), true), workspace.data());
+}
+
+ConvShape ProductShapeOf(const OpInputs& c) {
+  const Shape& x = c.shape(0);
+  const int64_t k = x[x.rank() - 1];
+  return ProductShape(k > 0 ? c.elements(0) / k : 0, k, c.shape(1)[0]);
+}
+
+// ---- quantized as it comes
+// ----------------------------------------------------------------------------------
+
+struct DynamicState {
+  IntegerConvPlan plan;
+  PackCache::Packed words;
+  PackedIntegerConv packed;
+  int64_t sums_bytes = 0, bytes_bytes = 0;
+};
+
+DynamicState DynamicPlan(const OpInputs& c, const IntegerKernels& kernels) {
+  DynamicState out;
+  out.plan = PlanIntegerConv(ProductShapeOf(c), false, kernels);
+  const ConvShape& s = out.plan.shape;
+  out.sums_bytes = (s.in_w * s.out_channels * 4 + 63) / 64 * 64;
+  out.bytes_bytes = (s.in_w * s.channels + 63) / 64 * 64;
+  return out;
+}
+
+// x as bytes with one scale and zero point, the sums of products, and reals again.
+void DynamicProduct(KernelContext& c, const DynamicState& state, std::byte* workspace) {
+  const ConvShape& s = state.plan.shape;
+  const float* const x = c.in(0).as<float>();
+  auto* const sums = reinterpret_cast<int32_t*>(workspace);
+  auto* const bytes = reinterpret_cast<uint8_t*>(workspace + state.sums_bytes);
+  const int64_t count = s.in_w * s.channels;
+  float low = 0, high = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    low = x[i] < low ? x[i] : low;
+    high = x[i] > high ? x[i] : high;
+  }
+  const float scale = (high - low) / 255.0f;
+  const float zero = scale == 0 ? 0 : std::clamp(std::nearbyint(-low / scale), 0.0f, 255.0f);
+  MapElements(c.pool, x, bytes, count, [=](float v) {
+    const float q = scale == 0 ? zero : std::nearbyint(v / scale) + zero;
+    return static_cast<uint8_t>(q > 0 ? std::min(q, 255.0f) : 0.0f);
+  });
+  IntegerConv(state.plan, state.packed,
+              {.x = bytes,
+               .sums = sums,
+               .workspace = workspace + state.sums_bytes + state.bytes_bytes,
+               .pool = &c.pool});
+  const float *const scales = c.in(2).as<float>(), *const bias = c.has(3) ? c.in(3).as<float>() : nullptr;
+  const auto offset = static_cast<int32_t>(zero);
+  Parallel(c.pool, s.in_w, s.out_channels, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int32_t* const from = sums + r * s.out_channels;
+      float* const to = c.out(0).as<float>() + r * s.out_channels;
+      for (int64_t n = 0; n < s.out_channels; ++n)
+        to[n] = static_cast<float>(from[n] - offset * state.packed.sums[n]) * (scale * scales[n]) +
+                (bias ? bias[n] : 0.0f);
+    }
+  });
+}
+
+Words PackDynamic(const OpInputs& c, const IntegerConvPlan& plan) {
+  Words words(static_cast<size_t>(PackedIntegerWords(plan)));
+  PackIntegerConv(plan, {.weights = c.in(1).as<int8_t>(), .factors = {}},
+                  reinterpret_cast<int32_t*>(words.data()));
+  return words;
+}
+
+}  // namespace
+
+bool IntegersAreFaster(const ConvShape& s) {
+  const IntegerKernels& kernels = ChosenInteger();
+  if (!kernels.fast) return false;
+  const auto up = [](int64_t n, int64_t unit) { return static_cast<double>((n + unit - 1) / unit * unit); };
+  const auto rows = static_cast<double>(s.batch * s.out_h() * s.out_w());
+  const int64_t k = s.channels / s.groups * s.kernel_h * s.kernel_w, n = s.out_channels / s.groups;
+  const double macs = s.flops() / 2;
+  if (s.groups > 1 && s.groups == s.channels) return CanDoIntegerConv(s);  // measured: always
+  // In products that a core does per cycle: 64 of bytes and 16 of floats; Winograd's algorithm needs less
+  // than half of them.
+  const double bytes = static_cast<double>(s.groups) * rows *
+                       (up(k, kIntegerStep) * up(n, kernels.cols) / 64 + static_cast<double>(k) / 16 +
+                        static_cast<double>(n) / 2);
+  const bool winograd = s.groups == 1 && s.kernel_h == 3 && s.kernel_w == 3 && s.stride_h == 1 &&
+                        s.stride_w == 1 && s.dilation_h == 1 && s.dilation_w == 1 && s.channels >= 16 &&
+                        s.out_channels >= 16;
+  return bytes < macs / (winograd ? 36.0 : 16.0) * 1.2;
+}
+
+bool IntegerConvFits(const InferContext& c) {
+  return c.known(1) && c.known(2) && (!c.has(3) || c.known(3)) && *c.output(0).shape.elements() > 0;
+}
+Prepared PrepareIntegerConv(const InferContext& c, int threads, PackCache& packs) {
+  return PrepareShape(c, *IntegerConvShapeOf(c.node, c.shape(0), c.shape(1)), threads, packs);
+}
+Status RunIntegerConv(KernelContext& c) {
+  const auto& state = *static_cast<const State*>(c.state);
+  return RunShape(c, state.plan, state.packed, c.workspace);
+}
+Status ReferenceIntegerConv(KernelContext& c) {
+  CELER_ASSIGN(const ConvShape shape, IntegerConvShapeOf(c.node, c.shape(0), c.shape(1)));
+  return Reference(c, shape);
+}
+
+bool IntegerMatMulFits(const InferContext& c) {
+  return IntegerConvFits(c) && c.elements(0) > 0;
+}
+Prepared PrepareIntegerMatMul(const InferContext& c, int threads, PackCache& packs) {
+  return PrepareShape(c, ProductShapeOf(c), threads, packs);
+}
+Status ReferenceIntegerMatMul(KernelContext& c) {
+  return Reference(c, ProductShapeOf(c));
+}
+
+bool DynamicMatMulFits(const InferContext& c) {
+  return c.known(1) && c.elements(0) > 0 && c.elements(1) > 0;
+}
+Prepared PrepareDynamicMatMul(const InferContext& c, int threads, PackCache& packs) {
+  auto state = std::make_shared<DynamicState>(DynamicPlan(c, ChosenInteger()));
+  state->words = packs.Get(c.in(1).data, "dynamic", [&] { return PackDynamic(c, state->plan); });
+  state->packed = ViewOf(state->plan, *state->words, 0, false);
+  const int64_t bytes =
+      state->sums_bytes + state->bytes_bytes + IntegerConvWorkspaceBytes(state->plan, threads);
+  return {std::move(state), bytes};
+}
+Status RunDynamicMatMul(KernelContext& c) {
+  DynamicProduct(c, *static_cast<const DynamicState*>(c.state), c.workspace);
+  return {};
+}
+Status ReferenceDynamicMatMul(KernelContext& c) {
+  if (c.out_elements(0) == 0) return {};
+  DynamicState state = DynamicPlan(c, kIntegerPortable);
+  const Words words = PackDynamic(c, state.plan);
+  state.packed = ViewOf(state.plan, words, 0, false);
+  AlignedVector<std::byte> workspace(static_cast<size_t>(
+      state.sums_bytes + state.bytes_bytes + IntegerConvWorkspaceBytes(state.plan, c.pool.size())));
+  DynamicProduct(c, state, workspace.data());
+  return {};
+}
+
+}  // namespace celer::graph

@@ -1,0 +1,103 @@
+// A product whose left side is quantized as it comes: DynamicQuantizeLinear, MatMulInteger, a Cast, the
+// scales, and perhaps a bias are one operator.
+#include "graph/ops/fast.h"
+#include "graph/ops/integer.h"
+#include "graph/passes/quantization.h"
+
+namespace celer::graph {
+namespace {
+
+// The other input of a node with two.
+ValueId Other(const Node& node, ValueId one) {
+  return node.inputs[0] == one ? node.inputs[1] : node.inputs[0];
+}
+
+// The only reader of a value, if it is this operator.
+std::optional<size_t> OnlyReader(Rewriter& r, ValueId value, std::string_view op) {
+  if (r.Readers(value) != 1) return std::nullopt;
+  for (size_t n = 0; n < r.nodes(); ++n) {
+    const Node& node = r.node(n);
+    if (r.removed(n) || node.op != op || !node.domain.empty()) continue;
+    for (const ValueId id : node.inputs)
+      if (id == value) return n;
+  }
+  return std::nullopt;
+}
+
+bool IsZero(Rewriter& r, ValueId value) {
+  if (value == kNoValue) return true;
+  const Constant* const zero = r.ConstantOf(value);
+  if (!zero) return false;
+  for (const std::byte byte : zero->bytes)
+    if (byte != std::byte{0}) return false;
+  return true;
+}
+
+std::optional<std::vector<float>> ScalesFor(Rewriter& r, ValueId value, int64_t n) {
+  const Constant* const scale = r.ConstantOf(value);
+  if (!scale || scale->dtype != DType::kF32 || scale->shape.rank() > 1) return std::nullopt;
+  std::vector<float> out = FloatsOf(*scale);
+  if (out.size() == 1) out.assign(static_cast<size_t>(n), out[0]);
+  if (static_cast<int64_t>(out.size()) != n) return std::nullopt;
+  return out;
+}
+
+bool Fuse(Rewriter& r, size_t n, const std::function<void(std::string)>& explain) {
+  const Node product = r.node(n);
+  if (product.inputs.size() < 3) return false;
+  const Constant* const w = r.ConstantOf(product.inputs[1]);
+  Node* const dynamic = r.MadeBy(product.inputs[0], "DynamicQuantizeLinear");
+  if (!w || !dynamic || dynamic->outputs.size() != 3 || w->dtype != DType::kI8 || w->shape.rank() != 2 ||
+      w->shape.elements() == 0 || dynamic->outputs[0] != product.inputs[0] ||
+      dynamic->outputs[2] != product.inputs[2] ||
+      !IsZero(r, product.inputs.size() > 3 ? product.inputs[3] : kNoValue))
+    return false;
+  const ValueId x = dynamic->inputs[0], x_scale = dynamic->outputs[1];
+  const auto cast = OnlyReader(r, product.outputs[0], "Cast");
+  if (!cast || r.node(*cast).Int("to", 0) != 1) return false;
+  const ValueId reals = r.node(*cast).outputs[0];
+  const auto scaled = OnlyReader(r, reals, "Mul");
+  if (!scaled) return false;
+  Node* const scales = r.MadeBy(Other(r.node(*scaled), reals), "Mul");
+  if (!scales || (scales->inputs[0] != x_scale && scales->inputs[1] != x_scale)) return false;
+  const int64_t k = w->shape[0], columns = w->shape[1];
+  const auto each = ScalesFor(r, Other(*scales, x_scale), columns);
+  if (!each || k > 32768) return false;
+  size_t last = *scaled;
+  ValueId bias = kNoValue;
+  if (const auto add = OnlyReader(r, r.node(last).outputs[0], "Add")) {
+    const ValueId other = Other(r.node(*add), r.node(last).outputs[0]);
+    const Constant* const term = r.ConstantOf(other);
+    if (term && term->dtype == DType::kF32 && term->shape.rank() == 1 && term->shape[0] == columns) {
+      bias = other;
+      last = *add;
+    }
+  }
+  explain(product.Label() + " quantizes its input itself");
+  std::vector<int8_t> by_column(static_cast<size_t>(k * columns));
+  for (int64_t i = 0; i < k; ++i)
+    for (int64_t j = 0; j < columns; ++j)
+      by_column[static_cast<size_t>(j * k + i)] =
+          static_cast<int8_t>(w->bytes[static_cast<size_t>(i * columns + j)]);
+  Node made{.op = "DynamicMatMul", .domain = std::string(kCelerDomain), .name = product.name, .opset = 1};
+  made.inputs = {x, AddBytes8(r, product.name + ".weight", DType::kI8, {columns, k}, by_column),
+                 r.AddFloats(product.name + ".scales", {columns}, *each)};
+  if (bias != kNoValue) made.inputs.push_back(bias);
+  made.outputs = r.node(last).outputs;
+  r.node(last) = std::move(made);
+  r.Recount();
+  return true;
+}
+
+}  // namespace
+
+int UseDynamicProducts(Rewriter& r, const std::function<void(std::string)>& explain) {
+  int changes = 0;
+  if (!r.integers_anyway() && !ChosenInteger().fast) return 0;
+  for (size_t n = 0; n < r.nodes(); ++n)
+    if (!r.removed(n) && r.node(n).op == "MatMulInteger" && r.node(n).domain.empty())
+      changes += Fuse(r, n, explain) ? 1 : 0;
+  return changes;
+}
+
+}  // namespace celer::graph

@@ -1,0 +1,411 @@
+// Between DequantizeLinear and QuantizeLinear there is one operator on bytes, if what it computes is the same
+// but for the rounding of halves, and where the machine is faster at it. Images have their channels last
+// there; transposes stand around each operator, and those between two of them fall away as they are made.
+#include <algorithm>
+#include <cmath>
+
+#include "graph/ops/fast.h"
+#include "graph/ops/integer.h"
+#include "graph/ops/window.h"
+#include "graph/passes/fusing.h"
+#include "graph/passes/quantization.h"
+
+namespace celer::graph {
+namespace {
+
+using Attributes = std::vector<std::pair<std::string, Attribute>>;
+
+// A QuantizeLinear, and the node whose result it quantizes, perhaps through a clip that bytes have for
+// nothing.
+struct Island {
+  size_t n = 0;          // of the QuantizeLinear
+  Quantization to = {};  // what comes out
+  ByteRange range = {};
+  Node core = {};
+};
+
+std::optional<Island> IslandAt(Rewriter& r, size_t n) {
+  const Node& quantize = r.node(n);
+  const auto to = QuantizationOf(r, quantize);
+  if (!to) return std::nullopt;
+  Island out{.n = n, .to = *to, .range = to->Range()};
+  ValueId x = quantize.inputs[0];
+  while (true) {
+    const int maker = r.MakerOf(x);
+    if (maker < 0 || r.Readers(x) != 1) return std::nullopt;
+    const Node& node = r.node(static_cast<size_t>(maker));
+    const auto clip = ActivationOf(r, node);
+    if (!clip || clip->name != "clip") {
+      if (!node.domain.empty() || node.outputs.size() != 1) return std::nullopt;
+      out.core = node;
+      return out;
+    }
+    // Rounding keeps the order, so the ends of a clip may be rounded instead.
+    out.range.low = std::max(out.range.low, to->ByteOf(clip->a));
+    out.range.high = std::min(out.range.high, to->ByteOf(clip->b));
+    if (!(clip->a <= clip->b)) return std::nullopt;
+    x = node.inputs[0];
+  }
+}
+
+Attributes Ending(const Island& island) {
+  return {{"y_signed", int64_t{island.to.is_signed}},
+          {"zero", int64_t{island.range.zero}},
+          {"low", int64_t{island.range.low}},
+          {"high", int64_t{island.range.high}}};
+}
+void Append(Attributes& to, Attributes more) {
+  for (auto& one : more) to.push_back(std::move(one));
+}
+Attribute Triple(const Multiplier& m) {
+  return std::vector<int64_t>{m.multiplier, m.left, m.right};
+}
+
+// The island becomes this node; one on images gives its result back with the channels in second place.
+void Become(Rewriter& r, const Island& island, Node node, bool image) {
+  node.domain = kCelerDomain;
+  node.opset = 1;
+  node.name = island.core.name;
+  if (!image) {
+    node.outputs = r.node(island.n).outputs;
+    r.node(island.n) = std::move(node);
+    r.Recount();
+    return;
+  }
+  const std::string name = r.graph().value(r.node(island.n).outputs[0]).name + ".bytes";
+  const ValueId made = r.Add(std::move(node), name).outputs[0];
+  MakeChannelsSecond(r, island.n, made);
+}
+
+// ---- products ---------------------------------------------------------------------------------------------
+
+struct Ready {
+  ValueId bias = kNoValue, factors = kNoValue;
+};
+// Bias and factors as integers; nothing where they, or the sums, do not fit.
+std::optional<Ready> ReadyFor(Rewriter& r, const Island& island, const ConvShape& shape,
+                              const Quantization& x, const IntegerWeights& w, ValueId bias) {
+  const auto n = w.scales.size();
+  std::vector<int32_t> whole(n, 0), factors;
+  if (bias != kNoValue) {
+    const auto reals = RealsOf(r, bias);
+    if (!reals || reals->size() != n) return std::nullopt;
+    for (size_t i = 0; i < n; ++i) {
+      const double b = std::nearbyint((*reals)[i] / (x.scale * w.scales[i]));
+      if (!(std::abs(b) < 1 << 30)) return std::nullopt;
+      whole[i] = static_cast<int32_t>(b);
+    }
+  }
+  std::vector<Multiplier> all;
+  for (const double scale : w.scales) {
+    const auto m = MultiplierOf(x.scale * scale / island.to.scale);
+    if (!m) return std::nullopt;
+    all.push_back(*m);
+  }
+  if (!SumsFit(shape, {.weights = w.values.data(), .bias = whole.data(), .factors = {}})) return std::nullopt;
+  for (const Multiplier& m : all) factors.push_back(m.multiplier);
+  for (const Multiplier& m : all) factors.push_back(m.left);
+  for (const Multiplier& m : all) factors.push_back(m.right);
+  const auto count = static_cast<int64_t>(n);
+  Ready out;
+  if (bias != kNoValue) out.bias = AddWhole(r, island.core.name + ".bias", {count}, whole);
+  out.factors = AddWhole(r, island.core.name + ".factors", {3, count}, factors);
+  return out;
+}
+
+ValueId InputAt(const Node& node, size_t i) {
+  return i < node.inputs.size() ? node.inputs[i] : kNoValue;
+}
+
+bool UseConv(Rewriter& r, const Island& island) {
+  const Node& conv = island.core;
+  if (conv.op != "Conv") return false;
+  const auto x = DequantizedFrom(r, conv.inputs[0]);
+  Node* const weights = r.MadeBy(conv.inputs[1], "DequantizeLinear");
+  const auto shape = weights ? r.SampleOf(conv.inputs[1]) : std::nullopt;
+  if (!x || !shape || shape->rank() != 4) return false;
+  const auto w = WeightsFrom(r, conv.inputs[1], 0, (*shape)[0]);
+  if (!w) return false;
+  const int64_t groups = conv.Int("group", 1);
+  if (groups < 1 || (*shape)[0] % groups != 0) return false;
+  ConvShape product{.channels = (*shape)[1] * groups,
+                    .in_h = (*shape)[2],
+                    .in_w = (*shape)[3],
+                    .out_channels = (*shape)[0],
+                    .groups = groups,
+                    .kernel_h = (*shape)[2],
+                    .kernel_w = (*shape)[3]};
+  if (!CanDoIntegerConv(product)) return false;
+  if (!r.integers_anyway()) {
+    // The image's size decides little; where it is not known, one window stands for it.
+    const auto image = r.SampleOf(conv.inputs[0]);
+    if (image && image->rank() == 4) {
+      const auto real =
+          IntegerConvShapeOf(conv, Shape({(*image)[0], (*image)[2], (*image)[3], (*image)[1]}), *shape);
+      if (!real) return false;
+      product = *real;
+    }
+    if (!IntegersAreFaster(product)) return false;
+  }
+  const auto ready = ReadyFor(r, island, product, x->q, *w, InputAt(conv, 2));
+  if (!ready) return false;
+  const ValueId values = AddBytes8(r, conv.name + ".weight", DType::kI8,
+                                   {shape->dims().begin(), shape->dims().end()}, w->values);
+  Node node{.op = "IntegerConv", .attributes = conv.attributes};
+  node.inputs = {ChannelsLast(r, x->bytes), values, ready->factors};
+  if (ready->bias != kNoValue) node.inputs.push_back(ready->bias);
+  node.attributes.emplace_back("x_zero", int64_t{x->q.zero});
+  Append(node.attributes, Ending(island));
+  Become(r, island, std::move(node), true);
+  return true;
+}
+
+// [k, n], or [n, k] if `transposed`; as [n, k].
+std::vector<int8_t> ByColumn(const IntegerWeights& w, bool transposed) {
+  if (transposed) return w.values;
+  const int64_t k = w.shape[0], n = w.shape[1];
+  std::vector<int8_t> out(w.values.size());
+  for (int64_t i = 0; i < k; ++i)
+    for (int64_t j = 0; j < n; ++j)
+      out[static_cast<size_t>(j * k + i)] = w.values[static_cast<size_t>(i * n + j)];
+  return out;
+}
+
+bool UseMatMul(Rewriter& r, const Island& island) {
+  const Node& node = island.core;
+  const bool gemm = node.op == "Gemm";
+  if (!gemm && node.op != "MatMul") return false;
+  const bool transposed = gemm && node.Int("transB", 0) != 0;
+  if (gemm && (node.Float("alpha", 1) != 1 || node.Float("beta", 1) != 1 || node.Int("transA", 0) != 0))
+    return false;
+  const auto x = DequantizedFrom(r, node.inputs[0]);
+  const auto shape = r.MadeBy(node.inputs[1], "DequantizeLinear") ? r.SampleOf(node.inputs[1]) : std::nullopt;
+  if (!x || !shape || shape->rank() != 2 || *shape->elements() == 0) return false;
+  const int axis = transposed ? 0 : 1;
+  const int64_t n = (*shape)[axis], k = (*shape)[1 - axis];
+  auto w = WeightsFrom(r, node.inputs[1], axis, n);
+  if (!w || (!r.integers_anyway() && !ChosenInteger().fast)) return false;
+  w->values = ByColumn(*w, transposed);
+  const auto ready = ReadyFor(r, island, ProductShape(1, k, n), x->q, *w, gemm ? InputAt(node, 2) : kNoValue);
+  if (!ready) return false;
+  Node made{.op = "IntegerMatMul"};
+  made.inputs = {x->bytes, AddBytes8(r, node.name + ".weight", DType::kI8, {n, k}, w->values),
+                 ready->factors};
+  if (ready->bias != kNoValue) made.inputs.push_back(ready->bias);
+  made.attributes = {{"x_zero", int64_t{x->q.zero}}};
+  Append(made.attributes, Ending(island));
+  Become(r, island, std::move(made), false);
+  return true;
+}
+
+// ---- sums, products, joins of two or more -----------------------------------------------------------------
+
+bool AreImages(Rewriter& r, const std::vector<ValueId>& values) {
+  return std::all_of(values.begin(), values.end(), [&](ValueId id) { return r.RankOf(id) == 4; });
+}
+
+bool UsePair(Rewriter& r, const Island& island) {
+  const Node& node = island.core;
+  const bool add = node.op == "Add";
+  if ((!add && node.op != "Mul") || node.inputs.size() != 2) return false;
+  const auto a = DequantizedFrom(r, node.inputs[0]), b = DequantizedFrom(r, node.inputs[1]);
+  if (!a || !b) return false;
+  Node made{.op = add ? "IntegerAdd" : "IntegerMul"};
+  if (add) {
+    const auto f =
+        AddOf(a->q.scale / island.to.scale, a->q.zero, b->q.scale / island.to.scale, b->q.zero, island.range);
+    if (!f) return false;
+    made.attributes = {{"a_factor", int64_t{f->a_factor}},
+                       {"b_factor", int64_t{f->b_factor}},
+                       {"start", int64_t{f->start}},
+                       {"shift", int64_t{f->shift}}};
+  } else {
+    const auto f = MultiplierOf(a->q.scale * b->q.scale / island.to.scale);
+    if (!f) return false;
+    made.attributes = {
+        {"a_zero", int64_t{a->q.zero}}, {"b_zero", int64_t{b->q.zero}}, {"factor", Triple(*f)}};
+  }
+  Append(made.attributes, Ending(island));
+  const bool images =
+      AreImages(r, node.inputs) && (HasChannelsLast(r, a->bytes) || HasChannelsLast(r, b->bytes));
+  const ValueId left = images ? ChannelsLast(r, a->bytes) : a->bytes;
+  made.inputs = {left, images ? ChannelsLast(r, b->bytes) : b->bytes};
+  Become(r, island, std::move(made), images);
+  return true;
+}
+
+// Bytes of one scale as those of another.
+ValueId Requantized(Rewriter& r, const Dequantized& from, const Island& island, ValueId bytes) {
+  const bool same = from.q == island.to && island.range.low == island.to.Range().low &&
+                    island.range.high == island.to.Range().high;
+  if (same) return bytes;
+  std::vector<int8_t> table;
+  for (int i = 0; i < 256; ++i) {
+    const int32_t byte = island.to.ByteOf(from.q.RealOf(from.q.is_signed ? static_cast<int8_t>(i) : i));
+    table.push_back(static_cast<int8_t>(std::clamp(byte, island.range.low, island.range.high)));
+  }
+  const std::string name =
+      r.graph().value(bytes).name + ".as." + r.graph().value(r.node(island.n).outputs[0]).name;
+  Node node{.op = "Table", .domain = std::string(kCelerDomain), .name = name, .opset = 1};
+  node.inputs = {bytes, AddBytes8(r, name + ".table", DType::kU8, {256}, table)};
+  node.attributes = {{"y_signed", int64_t{island.to.is_signed}}};
+  return r.Add(std::move(node), name).outputs[0];
+}
+
+bool UseConcat(Rewriter& r, const Island& island) {
+  const Node& node = island.core;
+  if (node.op != "Concat" || node.inputs.size() < 2) return false;
+  std::vector<Dequantized> parts;
+  for (const ValueId id : node.inputs) {
+    const auto part = DequantizedFrom(r, id);
+    if (!part) return false;
+    parts.push_back(*part);
+  }
+  int64_t axis = node.Int("axis", 1);
+  const bool images = AreImages(r, node.inputs) &&
+                      std::any_of(parts.begin(), parts.end(),
+                                  [&](const auto& part) { return HasChannelsLast(r, part.bytes); });
+  axis += axis < 0 && images ? 4 : 0;
+  if (images && (axis < 0 || axis > 3)) return false;
+  Node made = node;
+  for (size_t i = 0; i < parts.size(); ++i)
+    made.inputs[i] =
+        Requantized(r, parts[i], island, images ? ChannelsLast(r, parts[i].bytes) : parts[i].bytes);
+  if (!images) {
+    made.outputs = r.node(island.n).outputs;
+    r.node(island.n) = std::move(made);
+    r.Recount();
+    return true;
+  }
+  constexpr int64_t kPlace[] = {0, 3, 1, 2};  // of an axis when the channels are last
+  made.attributes = {{"axis", kPlace[axis]}};
+  made.outputs.clear();
+  const std::string name = r.graph().value(r.node(island.n).outputs[0]).name + ".bytes";
+  MakeChannelsSecond(r, island.n, r.Add(std::move(made), name).outputs[0]);
+  return true;
+}
+
+// ---- pools ------------------------------------------------------------------------------------------------
+
+bool UseMaxPool(Rewriter& r, const Island& island) {
+  const Node& node = island.core;
+  if (node.op != "MaxPool" || r.RankOf(node.inputs[0]) != 4) return false;
+  const auto x = DequantizedFrom(r, node.inputs[0]);
+  if (!x) return false;
+  Node made{.op = "IntegerMaxPool", .domain = std::string(kCelerDomain), .name = node.name, .opset = 1};
+  made.inputs = {ChannelsLast(r, x->bytes)};
+  made.attributes = node.attributes;
+  made.attributes.emplace_back("y_signed", int64_t{x->q.is_signed});
+  const std::string name = r.graph().value(r.node(island.n).outputs[0]).name + ".bytes";
+  const ValueId pooled = r.Add(std::move(made), name).outputs[0];
+  MakeChannelsSecond(r, island.n, Requantized(r, *x, island, pooled));
+  return true;
+}
+
+// How many elements a window always has, and how the operator is said; 0 where that depends on its place.
+struct Mean {
+  int64_t count = 0;
+  Attributes attributes = {};
+  bool keeps = true;
+};
+std::optional<Mean> MeanOf(Rewriter& r, const Node& node) {
+  const auto shape = r.SampleOf(node.inputs[0]);
+  if (!shape || shape->rank() != 4) return std::nullopt;
+  Mean out;
+  if (node.op == "AveragePool") {
+    const std::vector<int64_t> kernel = node.Ints("kernel_shape"), pads = node.Ints("pads");
+    const bool padded = std::any_of(pads.begin(), pads.end(), [](int64_t pad) { return pad != 0; });
+    if (kernel.size() != 2 || node.Int("ceil_mode", 0) != 0 || node.Text("auto_pad", "NOTSET") != "NOTSET" ||
+        (padded && node.Int("count_include_pad", 0) == 0) || kernel[0] < 1 || kernel[1] < 1 ||
+        kernel[0] > 4096 || kernel[1] > 4096)
+      return std::nullopt;
+    out.count = kernel[0] * kernel[1];
+    out.attributes = node.attributes;
+    return out;
+  }
+  if (node.op == "ReduceMean") {
+    std::vector<int64_t> axes = node.Ints("axes");
+    if (node.inputs.size() > 1) {
+      const Constant* const given = r.ConstantOf(node.inputs[1]);
+      if (!given) return std::nullopt;
+      axes = ReadInts(given->view());
+    }
+    for (int64_t& axis : axes) axis += axis < 0 ? 4 : 0;
+    std::sort(axes.begin(), axes.end());
+    if (axes != std::vector<int64_t>{2, 3}) return std::nullopt;
+    out.keeps = node.Int("keepdims", 1) != 0;
+  } else if (node.op != "GlobalAveragePool") {
+    return std::nullopt;
+  }
+  // The factor holds the size of the image, which must be known for sure.
+  const auto& type = r.graph().value(node.inputs[0]).type.shape;
+  const bool said = type && type->size() == 4 && (*type)[2].fixed() && (*type)[3].fixed();
+  if (!said && !r.exact_shapes()) return std::nullopt;
+  out.count = (*shape)[2] * (*shape)[3];
+  out.attributes = {{"global", int64_t{1}}, {"keepdims", int64_t{out.keeps}}};
+  return out;
+}
+
+bool UseAverage(Rewriter& r, const Island& island) {
+  const Node& node = island.core;
+  if (node.inputs.empty()) return false;
+  const auto x = DequantizedFrom(r, node.inputs[0]);
+  auto mean = x ? MeanOf(r, node) : std::nullopt;
+  if (!mean || mean->count < 1 || mean->count > 1 << 22) return false;
+  const auto factor = MultiplierOf(x->q.scale / island.to.scale / static_cast<double>(mean->count));
+  if (!factor) return false;
+  Node made{.op = "IntegerAveragePool", .attributes = std::move(mean->attributes)};
+  made.inputs = {ChannelsLast(r, x->bytes)};
+  made.attributes.emplace_back("x_zero", int64_t{x->q.zero});
+  made.attributes.emplace_back("factor", Triple(*factor));
+  Append(made.attributes, Ending(island));
+  Become(r, island, std::move(made), mean->keeps);
+  return true;
+}
+
+// ---- functions --------------------------------------------------------------------------------------------
+
+bool UseTable(Rewriter& r, size_t n, std::string* label) {
+  const Node quantize = r.node(n);
+  const Node* const undone = r.MadeBy(quantize.inputs[0], "DequantizeLinear");
+  if (undone && QuantizationOf(r, *undone) == QuantizationOf(r, quantize))
+    return false;  // nothing is computed
+  const auto table = FindTable(r, quantize);
+  if (!table) return false;
+  *label = table->label;
+  const std::string name = r.graph().value(quantize.outputs[0]).name;
+  const bool images = HasChannelsLast(r, table->from.bytes);
+  Node node{.op = "Table", .domain = std::string(kCelerDomain), .name = quantize.name, .opset = 1};
+  node.inputs = {images ? ChannelsLast(r, table->from.bytes) : table->from.bytes,
+                 AddBytes8(r, name + ".table", DType::kU8, {256}, table->bytes)};
+  node.attributes = {{"y_signed", int64_t{QuantizationOf(r, quantize)->is_signed}}};
+  if (images) {
+    MakeChannelsSecond(r, n, r.Add(std::move(node), name + ".bytes").outputs[0]);
+  } else {
+    node.outputs = quantize.outputs;
+    r.node(n) = std::move(node);
+    r.Recount();
+  }
+  return true;
+}
+
+}  // namespace
+
+Result<int> UseIntegers(Rewriter& r, const std::function<void(std::string)>& explain) {
+  constexpr bool (*kRules[])(Rewriter&, const Island&) = {UseConv,   UseMatMul,  UsePair,
+                                                          UseConcat, UseMaxPool, UseAverage};
+  int changes = 0;
+  for (size_t n = 0; n < r.nodes(); ++n) {
+    if (r.removed(n) || !r.node(n).domain.empty() || r.node(n).op != "QuantizeLinear") continue;
+    std::string label;
+    if (const auto island = IslandAt(r, n))
+      for (const auto rule : kRules)
+        if (label.empty() && rule(r, *island)) label = island->core.Label();
+    if (label.empty() && !UseTable(r, n, &label)) continue;
+    explain(label + " works on bytes");
+    ++changes;
+  }
+  return changes + UseDynamicProducts(r, explain);
+}
+
+}  // namespace celer::graph
