@@ -6,7 +6,7 @@ ARGS ?=
 export JOBS CMAKE_FLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test test-sanitizers test-clients bench bench-peers format presubmit install dist clean
+.PHONY: help setup build run test test-sanitizers test-clients test-networks bench bench-peers format presubmit install dist clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -30,6 +30,10 @@ test-sanitizers: setup ## every unit test under ASan and UBSan, everything with 
 
 test-clients: build ## LangChain, llm, lm-eval, schemathesis, vllm-router, sglang-router against celer serve (a venv of 1 GB)
 	@tools/test_clients.sh $(BUILD)
+
+test-networks: build ## networks with real weights out of Python packages beside ONNX Runtime, and PyTorch's exports at full size (a venv of 2 GB)
+	@.venv/bin/python tests/networks/networks_test.py $(BUILD)/celer --all --fetch
+	@.venv/bin/python tests/networks/exports_test.py $(BUILD)/celer
 
 bench: build ## micro-benchmarks: fork-join, matrix products with their ratio to the limit
 	@tools/bench.sh $(BUILD)

@@ -39,8 +39,8 @@ follow() {
 }
 if ! NINJA_STATUS='[%f/%t] ' cmake --build "$build" --target "$target" -j "${JOBS:-$(nproc)}" 2>&1 | follow; then
   phase_end failed
-  # The first error with what the compiler said, not the steps that went well before it.
-  sed -n '/^FAILED:/,$p' "$log" | grep -v '^\[[0-9]*/[0-9]*\]' | head -n 60 >&2
+  # The first error with what the compiler said, not the steps that went well before it; where no step failed, the end.
+  { sed -n '/^FAILED:/,$p' "$log" | grep -v '^\[[0-9]*/[0-9]*\]' || tail -n 20 "$log"; } | head -n 60 >&2 || true
   echo "the whole log: $log" >&2
   exit 1
 fi

@@ -18,7 +18,7 @@ if [ "${1:-}" = "--ci" ]; then
 else
   asan_targets=(all)
   # The Python tests run the program as a user does, and some compare its speed or its memory.
-  asan_tests='^(fuzz|core|limits|io|text|formats|kernels|weights|models|engine|server|cli|golden|golden_default)\.'
+  asan_tests='^(fuzz|core|limits|io|text|formats|kernels|weights|models|graph|quantize|engine|server|cli|golden|golden_default)\.'
   tsan_targets=(celer_core_test celer_io_test celer_text_test celer_engine_test celer_server_test celer_golden_test celer)
 fi
 if [ "${1:-}" = "--server" ]; then

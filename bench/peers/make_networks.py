@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes the networks of bench_graphs.py at full size, with random weights, as ONNX and for ncnn.
+"""Makes networks at full size, with random weights, as ONNX, as PNNX and for ncnn, with an input and what PyTorch makes of
+it. bench_graphs.py times them, tests/networks/exports_test.py checks them.
 
   python bench/peers/make_networks.py FOLDER [NAME ...]
 
@@ -228,9 +229,11 @@ def networks():
     image = lambda n: (torch.randn(1, 3, n, n),)
     tokens = torch.randint(0, 30522, (1, 128))
     return {
+        "resnet18": (lambda: models.resnet18(weights=None), image(224)),
         "resnet50": (lambda: models.resnet50(weights=None), image(224)),
         "mobilenet_v2": (lambda: models.mobilenet_v2(weights=None), image(224)),
         "mobilenet_v3_small": (lambda: models.mobilenet_v3_small(weights=None), image(224)),
+        "mobilenet_v3_large": (lambda: models.mobilenet_v3_large(weights=None), image(224)),
         "yolov5n": (Yolo5, image(640)),
         "yolov8n": (Yolo8, image(640)),
         "unet32": (UNet, image(256)),
@@ -267,6 +270,7 @@ def main():
             torch.onnx.export(model, inputs, f"{name}.onnx", dynamo=False, opset_version=17, input_names=names, output_names=["y"])
             for key, value in zip(names, inputs):
                 np.save(f"{name}.{key}.npy", value.numpy())
+            np.save(f"{name}.y.npy", model(*inputs).numpy())
             try:
                 import pnnx
                 pnnx.export(model, f"{name}.pt", inputs, fp16=False)

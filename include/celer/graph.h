@@ -42,8 +42,14 @@ struct GraphPort {
   bool is_tensor = true;  // false: a sequence or an optional, which this interface does not pass
 };
 
+// What a float network computes in. kF16: values between operators and the arithmetic of convolutions and
+// products are f16, with inputs and outputs as the file has them; about half the time, and about three
+// digits. It needs an Arm CPU with FEAT_FP16; elsewhere loading is an error.
+enum class GraphPrecision : uint8_t { kF32, kF16 };
+
 struct GraphOptions {
   bool optimize = true;  // rewrite the network into fewer and faster operators that compute the same
+  GraphPrecision precision = GraphPrecision::kF32;
 };
 
 class GraphModel {

@@ -8,6 +8,10 @@
 
 #include "core/result.h"
 
+namespace CLI {
+class App;
+}
+
 namespace celer::cli {
 
 int GraphInspectCommand(const std::vector<std::string>& args);
@@ -16,6 +20,9 @@ int GraphBenchCommand(const std::vector<std::string>& args);
 int GraphCheckCommand(const std::vector<std::string>& args);
 int GraphOptimizeCommand(const std::vector<std::string>& args);
 int GraphOperatorsCommand(const std::vector<std::string>& args);
+
+// --precision, of every command that runs a network.
+void AddPrecisionFlag(CLI::App& app, std::string* precision);
 
 // "NAME=TEXT" of flags that may be given several times; the names are those of the network's inputs.
 Result<std::map<std::string, std::string>> ByName(const std::vector<std::string>& given,

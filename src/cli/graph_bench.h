@@ -38,6 +38,7 @@ struct GraphBench {
   std::vector<std::string> inputs;  // "x f32[1, 3, 224, 224]"
   double flops = 0, weight_bytes = 0, activation_bytes = 0;
   bool optimized = true;
+  std::string precision = "f32";  // of the arithmetic, and of the limit it is measured by
   std::vector<GraphTimes> times;
 };
 

@@ -28,7 +28,7 @@ namespace celer::cli {
 namespace {
 
 struct BenchFlags {
-  std::string model, html;
+  std::string model, html, precision = "f32";
   InputFlags input;
   std::vector<int> threads;
   int repeat = 20, warmup = 3;
@@ -101,7 +101,7 @@ Result<GraphTimes> Measure(const std::shared_ptr<const graph::Program>& program,
   out.whole = WholeOf(graph, plan);
   *activation_bytes = static_cast<double>(plan.arena_bytes);
   CELER_ASSIGN(out.machine, LoadOrMeasureThisMachine(true, Device::Cpu(), out.threads));
-  CELER_ASSIGN(out.roof, RoofOf(out.machine, "f32"));
+  CELER_ASSIGN(out.roof, RoofOf(out.machine, flags.precision));
   return out;
 }
 
@@ -112,7 +112,10 @@ Result<GraphBench> BenchGraph(const BenchFlags& flags) {
     return supported.error().WithContext(flags.model);
   if (!flags.no_optimize)
     if (const auto passes = graph::Optimize(&network.graph); !passes) return passes.error();
+  if (flags.precision == "f16")
+    if (const auto lowered = graph::LowerToF16(&network.graph); !lowered) return lowered.error();
   GraphBench out;
+  out.precision = flags.precision;
   out.path = flags.model;
   out.optimized = !flags.no_optimize;
   double parameters = 0;
@@ -164,6 +167,7 @@ int GraphBenchCommand(const std::vector<std::string>& args) {
       ->check(Between(0, 1000))
       ->capture_default_str();
   app.add_flag("--nodes", flags.nodes, "also a table of the slowest nodes");
+  AddPrecisionFlag(app, &flags.precision);
   app.add_flag("--no-optimize", flags.no_optimize, "run the nodes as they stand in the file");
   app.add_option("--html", flags.html, "write a page with the operators on the roofline");
   app.add_flag("--json", flags.json, "every number, as JSON");

@@ -46,7 +46,8 @@ std::vector<OperatorTime> ByOperator(const GraphTimes& times) {
 
 std::vector<std::pair<std::string, std::string>> GraphBenchFacts(const GraphBench& bench) {
   std::vector<std::pair<std::string, std::string>> facts = {
-      {"network", bench.path + ": " + bench.network + (bench.optimized ? "" : ", not optimised")}};
+      {"network", bench.path + ": " + bench.network + (bench.optimized ? "" : ", not optimised") +
+                      (bench.precision == "f32" ? "" : ", in " + bench.precision)}};
   for (const std::string& input : bench.inputs) facts.emplace_back("input", input);
   facts.emplace_back("work", fmt::format("{:.3f} GFLOP; {} of activations", bench.flops / 1e9,
                                          FormatBytes(bench.activation_bytes)));
@@ -126,6 +127,7 @@ nlohmann::ordered_json GraphBenchJson(const GraphBench& bench) {
               {"network", bench.network},
               {"inputs", bench.inputs},
               {"optimized", bench.optimized},
+              {"precision", bench.precision},
               {"flops", bench.flops},
               {"weight_bytes", bench.weight_bytes},
               {"activation_bytes", bench.activation_bytes},

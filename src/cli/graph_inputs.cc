@@ -249,12 +249,22 @@ std::vector<std::string> WithNames(const std::vector<std::string>& given,
 
 }  // namespace
 
+Result<NpyArray> PictureInput(const GraphPort& port, const PictureFlags& flags, const fs::path& path) {
+  Placed placed;
+  CELER_ASSIGN(placed.picture, ReadPicture(path));
+  return FromPicture(port, flags, &placed);
+}
+
 void AddInputFlags(CLI::App& app, InputFlags* flags) {
   app.add_option(
          "--input", flags->inputs,
          "NAME=FILE, once per input: an .npy array, a picture (JPEG, PNG, ...), or numbers as in sr=16000")
       ->allow_extra_args(false);
-  PictureFlags& picture = flags->picture;
+  AddPictureFlags(app, &flags->picture);
+}
+
+void AddPictureFlags(CLI::App& app, PictureFlags* flags) {
+  PictureFlags& picture = *flags;
   app.add_option("--mean", picture.mean, "of a picture: subtracted from its channels, after the scale")
       ->delimiter(',');
   app.add_option("--std", picture.std, "of a picture: then its channels are divided by this")->delimiter(',');

@@ -31,6 +31,7 @@ struct InputFlags {
   PictureFlags picture;
 };
 void AddInputFlags(CLI::App& app, InputFlags* flags);
+void AddPictureFlags(CLI::App& app, PictureFlags* flags);
 void AddShapeFlags(CLI::App& app, InputFlags* flags);  // --shape and --seed, for what is not given
 
 // A picture as a network sees it, and the way back to its pixels.
@@ -50,6 +51,10 @@ struct Inputs {
 // Every input of the network. `make_up`: those that are not given are random, floats from 0 to 1 and integers
 // 0 or 1, the same for the same seed; else they are an error.
 Result<Inputs> ReadInputs(const std::vector<GraphPort>& ports, const InputFlags& flags, bool make_up);
+
+// A picture from a file as this input wants it.
+Result<NpyArray> PictureInput(const GraphPort& port, const PictureFlags& flags,
+                              const std::filesystem::path& path);
 
 // For a session: views of the arrays, by name, or in the order of the graph's inputs.
 std::map<std::string, GraphTensor> Views(const Inputs& inputs);

@@ -28,7 +28,6 @@ import onnxruntime as ort
 model, extra, inputs, names, outputs = sys.argv[1:6]
 options = ort.SessionOptions()
 options.log_severity_level = 4
-options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
 options.add_session_config_entry("session.model_external_initializers_file_folder_path",
                                  os.path.dirname(os.path.abspath(model)))
 with np.load(inputs) as arrays:
@@ -37,24 +36,32 @@ with open(model, "rb") as file:
     data = file.read()
 with open(extra, "rb") as file:
     more = file.read()
-def run(data):
+def run(data, level):
+    options.graph_optimization_level = level
     session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     wanted = [output.name for output in session.get_outputs()]
     return wanted, session.run(wanted, feeds)
+plain, optimized = ort.GraphOptimizationLevel.ORT_DISABLE_ALL, ort.GraphOptimizationLevel.ORT_ENABLE_ALL
 note = ""
 try:
-    wanted, results = run(data + more)
+    wanted, results = run(data + more, plain)
 except Exception as error:
     if not more:
         sys.exit(str(error).splitlines()[0])
     note = str(error).splitlines()[0]
     try:
-        wanted, results = run(data)
+        wanted, results = run(data, plain)
     except Exception as error:
         sys.exit(str(error).splitlines()[0])
-kept = [(n, r) for n, r in zip(wanted, results) if isinstance(r, np.ndarray) and r.dtype.kind in "fiub"]
-np.savez(outputs, **{str(i): np.ascontiguousarray(r).reshape(r.shape) for i, (_, r) in enumerate(kept)})
-print(json.dumps({"names": [n for n, _ in kept], "note": note}))
+try:
+    again = run(data, optimized)
+except Exception:
+    again = [], []
+def arrays(wanted, results):
+    return [(n, r) for n, r in zip(wanted, results) if isinstance(r, np.ndarray) and r.dtype.kind in "fiub"]
+kept, again = arrays(wanted, results), arrays(*again)
+np.savez(outputs, **{str(i): np.ascontiguousarray(r).reshape(r.shape) for i, (_, r) in enumerate(kept + again)})
+print(json.dumps({"names": [n for n, _ in kept], "optimized": [n for n, _ in again], "note": note}))
 )";
 
 // A ModelProto with nothing but outputs of its graph.
@@ -131,19 +138,29 @@ Result<ReferenceRun> ReferenceRun::Run(const ReferencePython& python, const fs::
                               ": ONNX Runtime cannot run it: ", Printable(LastLines(result.errors, 1), 400));
   ReferenceRun out;
   const Json said = Json::parse(LastLines(result.output, 1), nullptr, false);
-  if (!said.is_object() || !said.contains("names") || !said.contains("note"))
+  if (!said.is_object() || !said.contains("names") || !said.contains("optimized") || !said.contains("note"))
     return Error::Io(python.program,
                      " did not answer as expected: ", Printable(LastLines(result.output, 1), 200));
   for (const Json& name : said["names"]) out.names_.push_back(name.get<std::string>());
+  for (const Json& name : said["optimized"]) out.optimized_.push_back(name.get<std::string>());
   out.note_ = Printable(said["note"].get<std::string>(), 300);
   CELER_ASSIGN(out.arrays_, StoreZip::Open(made));
   return out;
 }
 
 Result<std::optional<NpyArray>> ReferenceRun::Find(const std::string& name) const {
-  const auto found = std::find(names_.begin(), names_.end(), name);
-  if (found == names_.end()) return std::optional<NpyArray>();
-  const StoreZip::Entry* const entry = arrays_->Find(std::to_string(found - names_.begin()) + ".npy");
+  return Read(names_, 0, name);
+}
+Result<std::optional<NpyArray>> ReferenceRun::FindOptimized(const std::string& name) const {
+  return Read(optimized_, names_.size(), name);
+}
+
+Result<std::optional<NpyArray>> ReferenceRun::Read(const std::vector<std::string>& names, size_t first,
+                                                   const std::string& name) const {
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) return std::optional<NpyArray>();
+  const auto at = first + static_cast<size_t>(found - names.begin());
+  const StoreZip::Entry* const entry = arrays_->Find(std::to_string(at) + ".npy");
   if (!entry) return std::optional<NpyArray>();
   CELER_ASSIGN(NpyArray array, ParseNpy(entry->bytes, "'" + Printable(name) + "' of ONNX Runtime"));
   return std::optional<NpyArray>(std::move(array));

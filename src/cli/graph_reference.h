@@ -38,7 +38,8 @@ Result<ReferencePython> FindReference(const std::string& asked);
 class ReferenceRun {
  public:
   // `values` are names of values inside the network that are wanted too. If ONNX Runtime cannot give them,
-  // note() says why, and only the outputs are there. It does not optimise: each node is computed by itself.
+  // note() says why, and only the outputs are there. It does not optimise: each node is computed by itself. A
+  // second run does, for the outputs alone.
   static Result<ReferenceRun> Run(const ReferencePython& python, const std::filesystem::path& model,
                                   const std::vector<std::string>& input_names, const Inputs& inputs,
                                   const std::vector<std::string>& values,
@@ -46,11 +47,17 @@ class ReferenceRun {
 
   // Nullopt if there is no such value, or it is no array.
   Result<std::optional<NpyArray>> Find(const std::string& name) const;
+  // The same of the optimised run: how far it is from the other one says how far apart two right results are.
+  Result<std::optional<NpyArray>> FindOptimized(const std::string& name) const;
   const std::string& note() const { return note_; }
   size_t size() const { return names_.size(); }
 
  private:
-  std::vector<std::string> names_;  // entry i of the archive
+  Result<std::optional<NpyArray>> Read(const std::vector<std::string>& names, size_t first,
+                                       const std::string& name) const;
+
+  std::vector<std::string> names_;      // entry i of the archive
+  std::vector<std::string> optimized_;  // the entries behind them
   std::string note_;
   std::optional<StoreZip> arrays_;
 };

@@ -19,7 +19,7 @@ namespace celer::cli {
 namespace {
 
 struct RunFlags {
-  std::string model, output, labels, boxes;
+  std::string model, output, labels, boxes, precision = "f32";
   InputFlags input;
   DetectFlags detect;
   int threads = 0, repeat = 1, top = 5;
@@ -75,7 +75,10 @@ Status PrintBoxes(const RunFlags& flags, const Inputs& inputs, const std::vector
 Status RunGraph(const RunFlags& flags) {
   CELER_ASSIGN(const std::vector<std::string> labels, ReadLabels(flags.labels));
   CELER_ASSIGN(const auto path, ResolveModelPath(flags.model));
-  CELER_ASSIGN(const GraphModel model, GraphModel::Load(path, {.optimize = !flags.no_optimize}));
+  CELER_ASSIGN(const GraphModel model,
+               GraphModel::Load(path, {.optimize = !flags.no_optimize,
+                                       .precision = flags.precision == "f16" ? GraphPrecision::kF16
+                                                                             : GraphPrecision::kF32}));
   CELER_ASSIGN(const Inputs inputs, ReadInputs(model.inputs(), flags.input, false));
   GraphSession session(model, flags.threads);
   std::vector<GraphTensor> outputs;
@@ -136,6 +139,7 @@ int GraphRunCommand(const std::vector<std::string>& args) {
   app.add_option("--repeat", flags.repeat, "run so often and print the median time")
       ->check(Between(1, 1000000))
       ->capture_default_str();
+  AddPrecisionFlag(app, &flags.precision);
   app.add_flag("--no-optimize", flags.no_optimize, "run the nodes as they stand in the file");
   if (const auto stop = Parse(app, args)) return *stop;
   const Status status = RunGraph(flags);

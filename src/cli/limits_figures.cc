@@ -295,85 +295,54 @@ Figure DecodeFigure(const LimitsRequest& r) {
   return figure;
 }
 
-Figure RooflineFigure(const LimitsRequest& r) {
-  const LlmSetup& setup = r.setups.front();
-  const int64_t prompt = r.prompts.back(), context = r.contexts[r.contexts.size() / 2];
-  Roof roof;
-  roof.bytes_per_s = r.machine.read_bytes_per_s;
-  roof.flops_per_s = *PeakFlops(r.machine, setup);
-  const std::vector<NamedWork> decode = PassOperators(r.shape, setup, {.tokens = 1, .context = context});
-  const std::vector<NamedWork> prefill = PassOperators(r.shape, setup, {.tokens = prompt, .context = prompt});
+namespace {
 
-  double low = RidgeIntensity(roof), high = low;
-  for (const auto* ops : {&decode, &prefill})
-    for (const NamedWork& op : *ops)
-      low = std::min(low, op.work.intensity()), high = std::max(high, op.work.intensity());
-  low /= 3, high *= 6;
+// What the roofline shows of one token in decode and of a whole prompt; operator by operator the same.
+struct TwoPasses {
+  std::vector<NamedWork> decode, prefill;
+};
 
-  Figure figure;
-  figure.title = "Roofline: what binds each operator";
-  figure.caption =
-      "An operator left of the ridge waits for memory, right of it for arithmetic. Points lie on the roof: "
-      "this is the best that "
-      "is possible, before any kernel is written.";
-  figure.width = kWidth;
-  const double plot = 360, table_top = kHeading + 20 + plot + 66;
-  figure.height = table_top + 130 + 22 * double(decode.size());
-  figure.body = Heading(
-      figure.title, fmt::format("{}, {}: round in decode at a context of {}, square in prefill of {} tokens",
-                                Where(r), SetupName(setup), FormatCount(context), FormatCount(prompt)));
-  Chart chart(
-      "roofline", 74, kHeading + 20, kWidth - 74 - 24, plot,
-      {.low = low, .high = high, .log = true, .label = "FLOP per byte moved"},
-      {.low = AttainableFlops(low, roof) / 2, .high = roof.flops_per_s * 8, .log = true, .label = "FLOP/s"},
-      "");
-  const double ridge = RidgeIntensity(roof);
-  chart.VerticalLine(ridge, {"#9aa5b1", 1, "3 4"});
-  chart.Curve({{low, AttainableFlops(low, roof)}, {ridge, roof.flops_per_s}, {high, roof.flops_per_s}},
-              {kInk, 2.5});
-  chart.Label(ridge, AttainableFlops(low, roof) / 2, 6, -8, "ridge " + FormatNumber(ridge), Anchor::kStart,
-              kMuted);
-  chart.PageText(chart.left() + 10, chart.top() - 12,
-                 fmt::format("{}, {}", FormatBandwidth(roof.bytes_per_s, r.units),
-                             FormatFlops(roof.flops_per_s, r.units)),
-                 Anchor::kStart, kMuted, 12);
+// Operators that lie on one spot get one label that names them all.
+struct Spot {
+  double px, x, y;
+  std::string names;
+};
 
-  // Operators that lie on one spot get one label that names them all.
-  struct Spot {
-    double px, x, y;
-    std::string names;
-    bool prefill;
-  };
-  std::vector<Spot> named;
-  const auto draw = [&](const std::vector<NamedWork>& ops, bool is_prefill) {
-    std::vector<Spot> spots;
+std::vector<Spot> SpotsOf(const std::vector<NamedWork>& ops, const Chart& chart, const Roof& roof) {
+  std::vector<Spot> spots;
+  for (const NamedWork& op : ops) {
+    const double x = op.work.intensity();
+    const double px = chart.PixelX(x);
+    const auto near = std::find_if(spots.begin(), spots.end(),
+                                   [&](const Spot& spot) { return std::abs(spot.px - px) < 22; });
+    if (near != spots.end())
+      near->names += ", " + op.name;
+    else
+      spots.push_back({px, x, AttainableFlops(x, roof), op.name});
+  }
+  return spots;
+}
+
+void DrawOperators(Chart& chart, const TwoPasses& passes, const Roof& roof) {
+  const auto mark = [&](const std::vector<NamedWork>& ops, Marker marker, double size, double larger) {
+    // Where several coincide, the earlier ones are drawn smaller and on top, so that every colour shows.
     for (size_t i = ops.size(); i-- > 0;) {
-      const double x = ops[i].work.intensity(), y = AttainableFlops(x, roof);
-      // Where several coincide, the earlier ones are drawn smaller and on top, so that every colour shows.
-      chart.Mark(x, y, is_prefill ? Marker::kSquare : Marker::kDot, kColors[i],
-                 is_prefill ? 5 + 1.2 * double(i) : 4 + 0.7 * double(i));
+      const double x = ops[i].work.intensity();
+      chart.Mark(x, AttainableFlops(x, roof), marker, kColors[i], size + larger * double(i));
     }
-    for (const NamedWork& op : ops) {
-      const double x = op.work.intensity();
-      const double px = chart.PixelX(x);
-      const auto near = std::find_if(spots.begin(), spots.end(),
-                                     [&](const Spot& spot) { return std::abs(spot.px - px) < 22; });
-      if (near != spots.end())
-        near->names += ", " + op.name;
-      else
-        spots.push_back({px, x, AttainableFlops(x, roof), op.name, is_prefill});
-    }
-    for (const Spot& spot : spots) named.push_back(spot);
   };
-  draw(prefill, true);  // its larger markers below
-  draw(decode, false);
-  for (const Spot& spot : named)
-    chart.PointLabel(spot.x, spot.y, spot.names, spot.prefill ? Chart::Side::kAbove : Chart::Side::kBelow,
-                     kInk);
+  mark(passes.prefill, Marker::kSquare, 5, 1.2);  // its larger markers below
+  mark(passes.decode, Marker::kDot, 4, 0.7);
+  for (const Spot& spot : SpotsOf(passes.prefill, chart, roof))
+    chart.PointLabel(spot.x, spot.y, spot.names, Chart::Side::kAbove, kInk);
+  for (const Spot& spot : SpotsOf(passes.decode, chart, roof))
+    chart.PointLabel(spot.x, spot.y, spot.names, Chart::Side::kBelow, kInk);
+}
 
-  // The numbers behind the points.
+// The numbers behind the points.
+void DrawOperatorTable(Chart& chart, double top, const TwoPasses& passes, const Roof& roof) {
   const double x0 = 74;
-  double y = table_top;
+  double y = top;
   const double columns[] = {x0 + 16, x0 + 240, x0 + 330, x0 + 470, x0 + 560};
   chart.PageText(columns[2], y, "decode", Anchor::kEnd, kMuted, 12, true);
   chart.PageText(columns[4], y, "prefill", Anchor::kEnd, kMuted, 12, true);
@@ -384,11 +353,11 @@ Figure RooflineFigure(const LimitsRequest& r) {
   y += 8;
   chart.PageLine(x0, y, columns[4] + 4, y, {"#cbd2d9", 1});
   double totals[2] = {0, 0};
-  for (size_t i = 0; i < decode.size(); ++i) {
+  for (size_t i = 0; i < passes.decode.size(); ++i) {
     y += 22;
     chart.PageMark(x0 + 4, y - 4, Marker::kDot, kColors[i], 5);
-    chart.PageText(columns[0], y, decode[i].name, Anchor::kStart, kInk, 13);
-    const NamedWork* ops[] = {&decode[i], &prefill[i]};
+    chart.PageText(columns[0], y, passes.decode[i].name, Anchor::kStart, kInk, 13);
+    const NamedWork* ops[] = {&passes.decode[i], &passes.prefill[i]};
     for (int phase = 0; phase < 2; ++phase) {
       const RooflineLimit limit = LimitOf(ops[phase]->work, roof);
       totals[phase] += limit.seconds();
@@ -412,6 +381,55 @@ Figure RooflineFigure(const LimitsRequest& r) {
   y += 16;
   chart.PageText(columns[0], y, "the other, so the sum is above the whole model's limit.", Anchor::kStart,
                  kMuted, 12);
+}
+
+}  // namespace
+
+Figure RooflineFigure(const LimitsRequest& r) {
+  const LlmSetup& setup = r.setups.front();
+  const int64_t prompt = r.prompts.back(), context = r.contexts[r.contexts.size() / 2];
+  Roof roof;
+  roof.bytes_per_s = r.machine.read_bytes_per_s;
+  roof.flops_per_s = *PeakFlops(r.machine, setup);
+  const TwoPasses passes{.decode = PassOperators(r.shape, setup, {.tokens = 1, .context = context}),
+                         .prefill = PassOperators(r.shape, setup, {.tokens = prompt, .context = prompt})};
+
+  double low = RidgeIntensity(roof), high = low;
+  for (const auto* ops : {&passes.decode, &passes.prefill})
+    for (const NamedWork& op : *ops)
+      low = std::min(low, op.work.intensity()), high = std::max(high, op.work.intensity());
+  low /= 3, high *= 6;
+
+  Figure figure;
+  figure.title = "Roofline: what binds each operator";
+  figure.caption =
+      "An operator left of the ridge waits for memory, right of it for arithmetic. Points lie on the roof: "
+      "this is the best that "
+      "is possible, before any kernel is written.";
+  figure.width = kWidth;
+  const double plot = 360, table_top = kHeading + 20 + plot + 66;
+  figure.height = table_top + 130 + 22 * double(passes.decode.size());
+  figure.body = Heading(
+      figure.title, fmt::format("{}, {}: round in decode at a context of {}, square in prefill of {} tokens",
+                                Where(r), SetupName(setup), FormatCount(context), FormatCount(prompt)));
+  Chart chart(
+      "roofline", 74, kHeading + 20, kWidth - 74 - 24, plot,
+      {.low = low, .high = high, .log = true, .label = "FLOP per byte moved"},
+      {.low = AttainableFlops(low, roof) / 2, .high = roof.flops_per_s * 8, .log = true, .label = "FLOP/s"},
+      "");
+  const double ridge = RidgeIntensity(roof);
+  chart.VerticalLine(ridge, {"#9aa5b1", 1, "3 4"});
+  chart.Curve({{low, AttainableFlops(low, roof)}, {ridge, roof.flops_per_s}, {high, roof.flops_per_s}},
+              {kInk, 2.5});
+  chart.Label(ridge, AttainableFlops(low, roof) / 2, 6, -8, "ridge " + FormatNumber(ridge), Anchor::kStart,
+              kMuted);
+  chart.PageText(chart.left() + 10, chart.top() - 12,
+                 fmt::format("{}, {}", FormatBandwidth(roof.bytes_per_s, r.units),
+                             FormatFlops(roof.flops_per_s, r.units)),
+                 Anchor::kStart, kMuted, 12);
+
+  DrawOperators(chart, passes, roof);
+  DrawOperatorTable(chart, table_top, passes, roof);
   figure.body += chart.Finish();
   return figure;
 }

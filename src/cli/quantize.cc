@@ -8,19 +8,18 @@
 #include <optional>
 #include <system_error>
 
-#include "celer/text.h"
 #include "cli/command.h"
 #include "cli/commands.h"
-#include "cli/eval.h"
 #include "cli/interrupt.h"
 #include "cli/model_path.h"
 #include "cli/output.h"
-#include "cli/progress.h"
+#include "cli/quantize_budget.h"
 #include "cli/quantize_explain.h"
+#include "cli/quantize_network.h"
+#include "cli/quantize_text.h"
 #include "core/log.h"
 #include "io/detect.h"
 #include "io/gguf.h"
-#include "io/json.h"
 #include "io/safetensors.h"
 #include "limits/quantity.h"
 
@@ -30,9 +29,10 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Flags {
-  std::string model, output, weights, recipe, method = "rtn", calibration, imatrix, imatrix_out, tokenizer;
-  std::vector<std::string> tensors;
-  int64_t samples = 32, window = 512;
+  std::string model, output, weights, recipe, method = "rtn", imatrix, imatrix_out, memory, recipe_out;
+  std::vector<std::string> tensors, among;
+  TextChoice text;
+  double target_bpw = 0;
   bool explain = false, dequantized = false, force = false, verbose = false;
 };
 
@@ -101,67 +101,30 @@ Status CheckOutput(const Flags& flags, const Source& source, const QuantizePlan&
   return {};
 }
 
-Result<CalibrationText> ReadCalibration(const Flags& flags, const Source& source) {
-  std::string text = kEvalText;
-  if (!flags.calibration.empty()) {
-    CELER_ASSIGN(text, ReadTextFile(flags.calibration, size_t{1} << 30));
-  }
-  CELER_ASSIGN(const Prompter prompter,
-               Prompter::Load({.model = source.path.string(), .tokenizer = flags.tokenizer}));
-  CalibrationText out{prompter.EncodeText(text), flags.window};
-  const auto tokens = static_cast<int64_t>(out.tokens.size());
-  const std::string name = flags.calibration.empty() ? "the built-in text" : flags.calibration;
-  if (tokens < flags.window)
-    return Error::Invalid(name, ": has ", tokens, " tokens, fewer than one window of ", flags.window,
-                          "; give a longer text or a smaller --window");
-  const int64_t windows = tokens / flags.window;
-  if (windows < flags.samples)
-    Say("{}: has {} windows of {} tokens, fewer than --samples {}; all are used\n", name, windows,
-        flags.window, flags.samples);
-  // Spread over the whole text.
-  const int64_t used = std::min(windows, flags.samples);
-  std::vector<int32_t> chosen;
-  for (int64_t i = 0; i < used; ++i) {
-    const auto begin = out.tokens.begin() + i * windows / used * flags.window;
-    chosen.insert(chosen.end(), begin, begin + flags.window);
-  }
-  out.tokens = std::move(chosen);
-  return out;
-}
-
-// Layers or bytes done, as a line with the time that is left; ends the work when asked to.
-QuantizeProgress Progress(const std::string& label, bool layers) {
-  struct State {
-    std::optional<ProgressLine> bytes;
-    std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
-    StatusLine line;
-  };
-  const auto state = std::make_shared<State>();
-  return [=](int64_t done, int64_t total) -> Status {
-    if (InterruptGuard::Pending()) return Error::Cancelled("interrupted; nothing is kept");
-    if (layers) {
-      const double spent =
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - state->start).count();
-      const double left = spent / static_cast<double>(done) * static_cast<double>(total - done);
-      state->line.Show(fmt::format("{}: layer {} of {}, {} left", label, done, total, FormatSeconds(left)));
-    } else {
-      if (!state->bytes) state->bytes.emplace(label, total);
-      state->bytes->Update(done);
-    }
-    return {};
-  };
-}
-
 Result<Model> LoadForCalibration(const Source& source) {
   return Model::Load(source.path, {.pack = false}, DefaultThreadPool());
 }
 
+// --target-bpw and --memory: the plan's formats are chosen by what they cost.
+Status FitBudget(const Flags& flags, const Source& source, const Recipe& recipe, QuantizePlan* plan) {
+  CELER_ASSIGN(const std::optional<Budget> budget, ParseBudget(flags.target_bpw, flags.memory));
+  if (!budget) {
+    if (!flags.among.empty()) return Error::Invalid("--among goes with --target-bpw or --memory");
+    return {};
+  }
+  if (!flags.weights.empty())
+    return Error::Invalid(budget->name, ": chooses the formats itself; leave out --weights ", flags.weights,
+                          ", or name those to choose from with --among");
+  CELER_ASSIGN(const Model model, LoadForCalibration(source));
+  return FitToBudget(model, source.gguf, recipe, flags.among, *budget, flags.text, plan);
+}
+
 Status CollectTo(const Flags& flags, const Source& source) {
-  CELER_ASSIGN(const CalibrationText text, ReadCalibration(flags, source));
+  CELER_ASSIGN(const CalibrationText text, ReadCalibration(flags.text, source.path.string()));
   CELER_ASSIGN(const Model model, LoadForCalibration(source));
   CELER_ASSIGN(ImportanceMatrix importance,
                CollectImportance(model, text, DefaultThreadPool(), Progress("collecting", true)));
-  importance.datasets = {flags.calibration.empty() ? "built-in" : flags.calibration};
+  importance.datasets = {flags.text.file.empty() ? "built-in" : flags.text.file};
   CELER_RETURN_IF_ERROR(importance.Write(flags.imatrix_out));
   Say("{}: importance of {} tensors from {} tokens\n", flags.imatrix_out, importance.entries().size(),
       text.tokens.size());
@@ -178,16 +141,17 @@ Status Quantize(const Flags& flags, const Source& source, const QuantizePlan& pl
     options.importance = &*importance;
   }
   std::optional<QuantizedParts> parts;
-  const bool calibrate = method != Method::kRtn || (!flags.calibration.empty() && flags.imatrix.empty());
+  const fs::path work = flags.output + ".work";
+  const bool calibrate = method != Method::kRtn || (!flags.text.file.empty() && flags.imatrix.empty());
   if (calibrate) {
-    CELER_ASSIGN(const CalibrationText text, ReadCalibration(flags, source));
+    CELER_ASSIGN(const CalibrationText text, ReadCalibration(flags.text, source.path.string()));
     CELER_ASSIGN(const Model model, LoadForCalibration(source));
     if (method == Method::kRtn) {  // the importance alone
       CELER_ASSIGN(importance, CollectImportance(model, text, pool, Progress("collecting", true)));
       options.importance = &*importance;
     } else {
-      CELER_ASSIGN(parts,
-                   MakeParts(model, source.gguf, plan, method, text, pool, Progress(flags.method, true)));
+      CELER_ASSIGN(parts, MakeParts(model, source.gguf, plan, method, text, pool,
+                                    Progress(flags.method, true, work.string()), work));
       options.parts = &*parts;
     }
   }
@@ -195,6 +159,8 @@ Status Quantize(const Flags& flags, const Source& source, const QuantizePlan& pl
   CELER_RETURN_IF_ERROR(source.gguf ? WriteQuantizedGguf(source.path, plan, flags.output, options, pool)
                                     : WriteQuantizedHf(source.path, plan, flags.output, options, pool));
   options.progress = {};
+  std::error_code ignored;
+  fs::remove_all(work, ignored);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   Say("{}: {}, was {}; {:.2f} bits per weight; {} in {}\n", flags.output,
       FormatBytes(static_cast<double>(plan.bytes_after())),
@@ -214,16 +180,18 @@ Status Run(const Flags& flags) {
   CELER_ASSIGN(const Source source, OpenSource(flags.model));
   if (!flags.output.empty()) CELER_RETURN_IF_ERROR(CheckContainer(flags, source));
   CELER_ASSIGN(const Recipe recipe, MakeRecipe(flags, source.gguf));
-  CELER_ASSIGN(const QuantizePlan plan,
-               MakePlan(source.tensors(), source.config.layers, source.config.tied_embeddings, recipe,
-                        source.path.string()));
+  CELER_ASSIGN(QuantizePlan plan, MakePlan(source.tensors(), source.config.layers,
+                                           source.config.tied_embeddings, recipe, source.path.string()));
   if (!flags.output.empty()) CELER_RETURN_IF_ERROR(CheckOutput(flags, source, plan));
+  const InterruptGuard guard;
+  CELER_RETURN_IF_ERROR(FitBudget(flags, source, recipe, &plan));
+  CELER_RETURN_IF_ERROR(CheckMethod(method, plan));
+  if (!flags.recipe_out.empty()) CELER_RETURN_IF_ERROR(WriteRecipe(plan, flags.recipe_out));
   if (flags.explain) {
     CELER_ASSIGN(const std::string text, ExplainPlan(plan, source.tensors(), source.path.string()));
     fmt::print("{}", text);
     return {};
   }
-  const InterruptGuard guard;
   if (!flags.imatrix_out.empty()) CELER_RETURN_IF_ERROR(CollectTo(flags, source));
   return flags.output.empty() ? Status() : Quantize(flags, source, plan, method);
 }
@@ -231,6 +199,7 @@ Status Run(const Flags& flags) {
 }  // namespace
 
 int QuantizeCommand(const std::vector<std::string>& args) {
+  if (IsNetworkToQuantize(args)) return QuantizeNetworkCommand(args);
   Flags flags;
   CommandLine app("quantize", "write a smaller form of a model",
                   "celer quantize m.gguf -o q4.gguf --weights q4_k_m --calibration t.txt");
@@ -244,25 +213,39 @@ int QuantizeCommand(const std::vector<std::string>& args) {
       ->type_name("PATTERN=FORMAT")
       ->default_str("");
   app.add_option("--recipe", flags.recipe, "a JSON file with \"weights\" and \"tensors\"");
-  app.add_option("--method", flags.method, "rtn (round to nearest), gptq, awq or awq+gptq")
+  app.add_option("--recipe-out", flags.recipe_out, "write what each tensor becomes there, for --recipe");
+  app.add_option(
+         "--target-bpw", flags.target_bpw,
+         "choose the format of each matrix by its measured sensitivity, so that all take this many bits "
+         "per weight")
+      ->check(CLI::Range(1.0, 32.0))
+      ->default_str("");
+  app.add_option("--memory", flags.memory, "the same, so that all weights take at most this much: 6GiB")
+      ->type_name("BYTES");
+  app.add_option("--among", flags.among, "formats that --target-bpw and --memory choose from")
+      ->delimiter(',')
+      ->type_name("FORMAT,...")
+      ->default_str("");
+  app.add_option("--method", flags.method, "rtn (round to nearest), gptq, awq, awq+gptq or smoothquant")
       ->capture_default_str();
-  app.add_option("--calibration", flags.calibration,
+  app.add_option("--calibration", flags.text.file,
                  "a text to learn importance from; by default a built-in one where the method needs it");
-  app.add_option("--samples", flags.samples, "windows of that text")
+  app.add_option("--samples", flags.text.samples, "windows of that text")
       ->check(Between(1, 1 << 20))
       ->capture_default_str();
-  app.add_option("--window", flags.window, "tokens of a window")
+  app.add_option("--window", flags.text.window, "tokens of a window")
       ->check(Between(16, 1 << 16))
       ->capture_default_str();
   app.add_option("--imatrix", flags.imatrix, "importance from a file, as llama.cpp writes it");
   app.add_option("--imatrix-out", flags.imatrix_out,
                  "write the importance from --calibration there: .gguf, or .dat for the older form");
-  app.add_option("--tokenizer", flags.tokenizer, "tokenizer file or folder, if not the model's own");
+  app.add_option("--tokenizer", flags.text.tokenizer, "tokenizer file or folder, if not the model's own");
   app.add_flag("--explain", flags.explain, "say what would be done, and do nothing");
   app.add_flag("--dequantized", flags.dequantized,
                "write the rounded values as f32: to measure what rounding costs with any program");
   app.add_flag("--force", flags.force, "replace a GGUF file that is there");
   app.add_flag("-v,--verbose", flags.verbose, "say more");
+  app.footer("Networks have flags of their own: celer quantize NET.onnx --help");
   if (const auto stop = Parse(app, args)) return *stop;
   if (const Status status = Run(flags); !status) {
     const int code = Fail(status.error());

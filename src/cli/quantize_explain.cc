@@ -10,7 +10,7 @@
 #include "core/thread_pool.h"
 #include "limits/measured_machine.h"
 #include "limits/quantity.h"
-#include "quantize/awq.h"
+#include "quantize/fold.h"
 
 namespace celer::cli {
 namespace {

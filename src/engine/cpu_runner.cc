@@ -58,24 +58,52 @@ Result<StepOutput> CpuRunner::Take() {
   StepOutput output;
   OpClock clock(profile_);
   clock.Begin(Op::kSampling);
-  chosen_.clear();
+  output.choices = Sample(step);
   size_t row = 0, kept = 0;
   for (const Queued::Part& part : step.parts) {
     float* const rows = logits_.data() + row * vocab;
     row += static_cast<size_t>(part.rows);
-    if (part.sampler) {
-      output.choices.push_back(part.sampler->Next({rows, vocab}));
-      chosen_[part.sequence] = output.choices.back().token;
-    } else if (part.rows > 0) {  // those that were asked for stand together
-      const size_t count = static_cast<size_t>(part.rows) * vocab;
-      if (rows != logits_.data() + kept) std::copy(rows, rows + count, logits_.data() + kept);
-      kept += count;
-    }
+    if (part.sampler || part.rows == 0) continue;
+    // Those that were asked for stand together.
+    const size_t count = static_cast<size_t>(part.rows) * vocab;
+    if (rows != logits_.data() + kept) std::copy(rows, rows + count, logits_.data() + kept);
+    kept += count;
   }
   output.logits = {logits_.data(), kept};
   output.hidden = {hidden_.data(), hidden};
   for (const auto& operation : step.after) operation();
   return output;
+}
+
+std::vector<Sampler::Choice> CpuRunner::Sample(const Queued& step) {
+  struct Draw {
+    const Queued::Part* part;
+    std::span<const float> logits;
+    bool bounded;
+  };
+  const auto vocab = static_cast<size_t>(info_.config.vocab);
+  std::vector<Draw> draws;
+  size_t row = 0;
+  for (const Queued::Part& part : step.parts) {
+    if (part.sampler)
+      draws.push_back({&part, {logits_.data() + row * vocab, vocab}, part.sampler->IsBounded()});
+    row += static_cast<size_t>(part.rows);
+  }
+  std::vector<Sampler::Choice> choices(draws.size());
+  // Masks may be anybody's code and share what they know: such tokens are drawn one after the other.
+  const auto sample = [&](size_t i, bool bounded) {
+    const Draw& draw = draws[i];
+    if (draw.bounded == bounded) choices[i] = draw.part->sampler->Next(draw.logits);
+  };
+  pool_->ParallelForDynamic(std::ssize(draws), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) sample(static_cast<size_t>(i), false);
+  });
+  chosen_.clear();
+  for (size_t i = 0; i < draws.size(); ++i) {
+    sample(i, true);
+    chosen_[draws[i].part->sequence] = choices[i].token;
+  }
+  return choices;
 }
 
 void CpuRunner::DropQueued() {

@@ -46,6 +46,7 @@ class CpuRunner : public Runner {
     std::vector<Part> parts;
     std::vector<std::function<void()>> after;  // what is done to blocks once it has run
   };
+  std::vector<Sampler::Choice> Sample(const Queued& step);  // one for each part that has a sampler
   Status InOrder(std::function<void()> block_operation);
 
   std::unique_ptr<ThreadPool> pool_;

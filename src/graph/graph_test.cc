@@ -203,6 +203,33 @@ TEST(Session, ShapesThatComeWithTheDataWork) {
   EXPECT_THAT(Elements((*out)[1]), ElementsAre(0, 0, 1, 2));
 }
 
+// Where shapes come with the data, operands do too: what was packed for one run must not serve the next.
+TEST(Session, NothingPackedForOneRunServesTheNext) {
+  Graph graph;
+  const ValueId a = graph.AddInput("a", Floats({8}));
+  const ValueId shape = graph.AddInput("shape", {.dtype = DType::kI64, .shape = std::vector<Dim>{{3, ""}}});
+  const ValueId b = graph.AddInput("b", Floats({1, 2, 2})), w = graph.AddInput("w", Floats({3, 2, 1}));
+  const ValueId x = Add(graph, "Reshape", {a, shape}, "x");  // only the run knows its shape
+  const ValueId b2 = Add(graph, "Neg", {b}, "b2");           // and this one is in the arena
+  const ValueId w2 = Add(graph, "Relu", {w}, "w2");
+  graph.outputs = {Add(graph, "MatMul", {x, b}, "y0"), Add(graph, "MatMul", {x, b2}, "y1"),
+                   Add(graph, "Conv", {x, w2}, "y2")};
+  Session session(Compile(std::move(graph)));
+  Data dims = *NewTensor(DType::kI64, Shape{3});
+  for (size_t i = 0; i < 3; ++i) dims.tensor.as<int64_t>()[i] = std::vector<int64_t>{2, 2, 2}[i];
+  const Data ones = Numbers({8}, 0), matrix = Numbers({1, 2, 2}, 0), weights = Numbers({3, 2, 1}, 0);
+  std::fill_n(ones.tensor.as<float>(), 8, 1.0f);
+  for (const float value : {1.0f, 3.0f, 0.5f}) {  // each time in the same memory
+    std::fill_n(matrix.tensor.as<float>(), 4, value);
+    std::fill_n(weights.tensor.as<float>(), 6, value);
+    const auto out = session.Run({ones, dims, matrix, weights});
+    ASSERT_TRUE(out) << out.error().message();
+    EXPECT_EQ(Elements((*out)[0])[0], 2 * value);
+    EXPECT_EQ(Elements((*out)[1])[0], -2 * value);
+    EXPECT_EQ(Elements((*out)[2])[0], 2 * value);
+  }
+}
+
 TEST(Session, InputsAreChecked) {
   Session session(Chain());
   EXPECT_THAT(session.Run({}).error().message(), HasSubstr("0 inputs are given, and the network has 1"));

@@ -111,7 +111,9 @@ class Planner {
       overwrites = fast->overwrites;
       planned.kernel = fast->run;
       planned.kernel_name = fast->name;
-      if (fast->prepare) planned.prepared = fast->prepare(infer, pool_.size(), packs_);
+      PackCache own;  // what was computed ahead is this plan's: its memory will hold something else one day
+      if (fast->prepare)
+        planned.prepared = fast->prepare(infer, pool_.size(), OnlyConstantsKnown(node) ? packs_ : own);
       if (planned.prepared.workspace_bytes > 0) {
         const auto at = static_cast<int32_t>(n);
         planned.workspace = static_cast<int64_t>(groups_.size());  // Place() makes it an offset
@@ -199,6 +201,13 @@ class Planner {
     group.first = std::min(group.first, gone.first);
     group.last = std::max(group.last, gone.last);
     gone.bytes = 0;
+  }
+
+  bool OnlyConstantsKnown(const Node& node) const {
+    return std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) {
+      return id == kNoValue || !plan_.frame[static_cast<size_t>(id)].known ||
+             graph_.graph->value(id).constant.has_value();
+    });
   }
 
   int32_t GroupOf(ValueId id) const { return group_[static_cast<size_t>(id)]; }

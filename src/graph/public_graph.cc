@@ -67,6 +67,8 @@ Result<GraphModel> GraphModel::Load(const std::filesystem::path& path, const Gra
   if (options.optimize)
     if (const auto passes = graph::Optimize(&network.graph); !passes)
       return passes.error().WithContext(path.string());
+  if (options.precision == GraphPrecision::kF16)
+    if (const auto lowered = graph::LowerToF16(&network.graph); !lowered) return lowered.error();
   GraphModel out;
   CELER_ASSIGN(out.program_, graph::Program::Make(std::move(network)));
   const graph::Graph& graph = out.program_->graph();

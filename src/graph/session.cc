@@ -24,7 +24,10 @@ Result<Data> Copied(const Data& data) {
 class Frame final : public SubgraphRunner {
  public:
   Frame(const Program& program, const CompiledGraph& graph, std::vector<Data>& values, ThreadPool& pool)
-      : program_(program), graph_(graph), values_(values), pool_(pool) {}
+      : program_(program), values_(values), pool_(pool) {
+    constant_.reserve(graph.graph->values.size());
+    for (const Value& value : graph.graph->values) constant_.push_back(value.constant.has_value());
+  }
 
   Status RunNode(const CompiledNode& compiled) {
     const Node& node = *compiled.node;
@@ -49,7 +52,9 @@ class Frame final : public SubgraphRunner {
       KernelContext run(node, in, out, pool_, this);
       const FastKernel* const fast = ChooseKernel(*compiled.op, infer);
       Prepared prepared;
-      if (fast && fast->prepare) prepared = fast->prepare(infer, pool_.size(), program_.packs());
+      PackCache own;
+      if (fast && fast->prepare)
+        prepared = fast->prepare(infer, pool_.size(), PacksStay(node) ? program_.packs() : own);
       AlignedVector<std::byte> workspace(static_cast<size_t>(prepared.workspace_bytes));
       run.state = prepared.state.get();
       run.workspace = workspace.data();
@@ -70,6 +75,8 @@ class Frame final : public SubgraphRunner {
     for (const Capture& capture : subgraph.captures)
       values[static_cast<size_t>(capture.inner)] = values_[static_cast<size_t>(capture.outer)];
     Frame frame(program_, inner, values, pool_);
+    for (const Capture& capture : subgraph.captures)
+      frame.constant_[static_cast<size_t>(capture.inner)] = constant_[static_cast<size_t>(capture.outer)];
     for (const CompiledNode& node : inner.nodes) {
       if (const Status status = frame.RunNode(node); !status)
         return status.error().WithContext(node.node->Label());
@@ -86,9 +93,17 @@ class Frame final : public SubgraphRunner {
   }
 
  private:
+  // Kernels pack inputs 1 and 2 if they know them, and here they know all. Only what they make of constants
+  // serves the next run: the memory of another value will hold something else.
+  bool PacksStay(const Node& node) const {
+    for (size_t i = 1; i < std::min<size_t>(node.inputs.size(), 3); ++i)
+      if (node.inputs[i] != kNoValue && !constant_[static_cast<size_t>(node.inputs[i])]) return false;
+    return true;
+  }
+
   const Program& program_;
-  const CompiledGraph& graph_;
   std::vector<Data>& values_;
+  std::vector<bool> constant_;  // by value
   ThreadPool& pool_;
 };
 

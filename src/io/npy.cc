@@ -74,7 +74,7 @@ void NpyAppend(std::string& out, T value) {
 
 }  // namespace
 
-Result<NpyArray> ParseNpy(std::span<const std::byte> bytes, const std::string& source) {
+Result<NpyView> ViewNpy(std::span<const std::byte> bytes, const std::string& source) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (!text.starts_with(kNpyMagic) || text.size() < 12)
     return Error::Corrupt(source, ": is not a .npy file; numpy.save() makes one");
@@ -89,7 +89,7 @@ Result<NpyArray> ParseNpy(std::span<const std::byte> bytes, const std::string& s
              shape = NpyField(header, "shape");
   if (!descr || !order || !shape || shape->empty() || (*shape)[0] != '(')
     return Error::Corrupt(source, ": its header is not one that NumPy writes");
-  NpyArray out;
+  NpyView out;
   const NpyType* type = nullptr;
   for (const NpyType& row : kNpyTypes)
     if (*descr == "'" + std::string(row.descr) + "'") type = &row;
@@ -120,8 +120,13 @@ Result<NpyArray> ParseNpy(std::span<const std::byte> bytes, const std::string& s
   if (!size || static_cast<size_t>(*size) != data.size())
     return Error::Corrupt(source, ": ", data.size(), " bytes of data for ", out.shape.ToString(), " of ",
                           Name(out.dtype));
-  out.bytes.assign(data.begin(), data.end());
+  out.bytes = data;
   return out;
+}
+
+Result<NpyArray> ParseNpy(std::span<const std::byte> bytes, const std::string& source) {
+  CELER_ASSIGN(const NpyView view, ViewNpy(bytes, source));
+  return NpyArray{view.dtype, view.shape, {view.bytes.begin(), view.bytes.end()}};
 }
 
 Result<NpyArray> ReadNpy(const std::filesystem::path& path) {

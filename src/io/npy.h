@@ -24,6 +24,14 @@ struct NpyArray {
 Result<NpyArray> ReadNpy(const std::filesystem::path& path);
 Result<NpyArray> ParseNpy(std::span<const std::byte> bytes, const std::string& source);
 
+// The same in place: `bytes` outlive the result, and need not be aligned for the type.
+struct NpyView {
+  DType dtype = DType::kF32;
+  Shape shape;
+  std::span<const std::byte> bytes;
+};
+Result<NpyView> ViewNpy(std::span<const std::byte> bytes, const std::string& source);
+
 struct NpzEntry {
   std::string name;  // without .npy
   DType dtype = DType::kF32;

@@ -78,6 +78,135 @@ void OnnxPut(uint64_t value, std::byte* to) {
   std::memcpy(to, &narrow, sizeof narrow);
 }
 
+// What a tensor's type and dimensions ask for.
+struct OnnxWanted {
+  std::string where;  // for errors
+  const OnnxTypeRow* row = nullptr;
+  DType dtype = DType::kF32;
+  Shape shape = {};
+  size_t elements = 0;
+  size_t bytes = 0;          // as raw data
+  size_t element_bytes = 0;  // in memory
+
+  bool below_byte() const { return row->bits < 8; }
+  void Unpack(Bytes packed, OnnxElements* out) const {
+    OnnxUnpack(packed, row->bits, dtype == DType::kI4 || dtype == DType::kI2,
+               {out->owned.get(), elements * element_bytes});
+  }
+  OnnxElements Borrow(Bytes from) const {
+    OnnxElements out;
+    out.dtype = dtype;
+    out.shape = shape;
+    out.bytes = from;
+    return out;
+  }
+  // Elements are counted before memory is taken for them, so a small file cannot ask for much.
+  OnnxElements Own() const {
+    OnnxElements out = Borrow({});
+    out.owned = std::shared_ptr<std::byte[]>(new std::byte[std::max<size_t>(elements * element_bytes, 1)]);
+    out.bytes = Bytes(out.owned.get(), elements * element_bytes);
+    return out;
+  }
+};
+
+Result<OnnxWanted> WantedOf(const OnnxTensor& tensor, std::string where) {
+  OnnxWanted wanted;
+  wanted.row = OnnxRow(tensor.data_type);
+  if (!wanted.row || !wanted.row->dtype)
+    return Error::Unsupported(where, ": elements are ", OnnxTypeName(tensor.data_type),
+                              "; numbers and booleans are supported");
+  wanted.dtype = *wanted.row->dtype;
+  if (tensor.dims.size() > Shape::kMaxRank)
+    return Error::Unsupported(where, ": has ", tensor.dims.size(), " dimensions; at most ", Shape::kMaxRank,
+                              " are supported");
+  for (const int64_t dim : tensor.dims)
+    if (dim < 0) return Error::Corrupt(where, ": has a dimension of ", dim);
+  wanted.shape = Shape(std::span<const int64_t>(tensor.dims));
+  const auto count = wanted.shape.elements();
+  const auto bits = count ? CheckedMul(*count, wanted.row->bits) : std::nullopt;
+  if (!bits) return Error::Corrupt(where, ": the shape ", wanted.shape.ToString(), " has too many elements");
+  wanted.elements = static_cast<size_t>(*count);
+  wanted.bytes = static_cast<size_t>(CeilDiv(*bits, 8));
+  wanted.element_bytes = static_cast<size_t>(Info(wanted.dtype).block_bytes);
+  wanted.where = std::move(where);
+  return wanted;
+}
+
+// Raw bytes of the right size: used where they lie if they can be, else copied.
+OnnxElements ElementsOfRaw(Bytes raw, const OnnxWanted& wanted) {
+  // A C++ bool is 0 or 1; a file may hold any byte.
+  const bool odd_bools = wanted.dtype == DType::kBool &&
+                         std::any_of(raw.begin(), raw.end(), [](std::byte b) { return b > std::byte{1}; });
+  if (!wanted.below_byte() && OnnxAligned(raw.data(), wanted.dtype) && !odd_bools) return wanted.Borrow(raw);
+  OnnxElements out = wanted.Own();
+  if (wanted.below_byte())
+    wanted.Unpack(raw, &out);
+  else if (odd_bools)
+    for (size_t i = 0; i < wanted.elements; ++i) out.owned[i] = std::byte{raw[i] != std::byte{0}};
+  else
+    std::memcpy(out.owned.get(), raw.data(), raw.size());
+  return out;
+}
+
+void OnnxPutElement(uint64_t value, DType dtype, size_t bytes, std::byte* to) {
+  if (dtype == DType::kBool)
+    OnnxPut<uint8_t>(value != 0, to);
+  else if (bytes == 1)
+    OnnxPut<uint8_t>(value, to);
+  else if (bytes == 2)
+    OnnxPut<uint16_t>(value, to);
+  else if (bytes == 4)
+    OnnxPut<uint32_t>(value, to);
+  else
+    OnnxPut<uint64_t>(value, to);
+}
+
+// Lists of numbers. int32_data holds the bits of the smaller types; those below a byte are packed as in raw
+// data.
+Result<OnnxElements> ElementsOfLists(std::span<const WireField> lists, const OnnxWanted& wanted) {
+  const std::string& where = wanted.where;
+  const OnnxTypeRow& row = *wanted.row;
+  const size_t expected = wanted.below_byte() ? wanted.bytes : wanted.elements;
+  size_t available = 0;
+  for (const WireField& field : lists)
+    available += field.kind == WireField::Kind::kBytes ? field.bytes.size() : 1;
+  if (available < expected)
+    return Error::Corrupt(where, ": fewer elements than the ", expected, " of ", wanted.shape.ToString());
+  OnnxElements out = wanted.Own();
+  std::vector<std::byte> packed(wanted.below_byte() ? wanted.bytes : 0);
+  std::byte* const first = wanted.below_byte() ? packed.data() : out.owned.get();
+  size_t at = 0;
+  const auto put = [&](uint64_t value) {
+    if (at < expected)
+      OnnxPutElement(value, wanted.dtype, wanted.element_bytes, first + at * wanted.element_bytes);
+    ++at;
+  };
+  for (const WireField& field : lists) {
+    if (static_cast<int>(field.number) != row.field)
+      return Error::Corrupt(where, ": elements of ", row.name, " in the wrong list");
+    if (field.kind != WireField::Kind::kBytes) {
+      put(field.value);
+      continue;
+    }
+    for (WireReader reader(field.bytes); !reader.done();) {
+      std::optional<uint64_t> value;
+      if (row.field == 4)
+        value = reader.Fixed<uint32_t>();
+      else if (row.field == 10)
+        value = reader.Fixed<uint64_t>();
+      else
+        value = reader.Varint();
+      if (!value) return Error::Corrupt(where, ": a broken list of elements");
+      put(*value);
+    }
+  }
+  if (at != expected)
+    return Error::Corrupt(where, ": ", at, " elements, but ", wanted.shape.ToString(), " of ", row.name,
+                          " are ", expected);
+  if (wanted.below_byte()) wanted.Unpack(packed, &out);
+  return out;
+}
+
 }  // namespace
 
 std::optional<DType> OnnxDType(int32_t data_type) {
@@ -120,118 +249,21 @@ Result<Bytes> OnnxFile::External(const OnnxTensor& tensor, const std::string& wh
 }
 
 Result<OnnxElements> OnnxFile::Read(const OnnxTensor& tensor) {
-  const std::string where = source_ + ": tensor '" + Printable(tensor.name) + "'";
-  const OnnxTypeRow* const row = OnnxRow(tensor.data_type);
-  if (!row || !row->dtype)
-    return Error::Unsupported(where, ": elements are ", OnnxTypeName(tensor.data_type),
-                              "; numbers and booleans are supported");
-  OnnxElements out;
-  out.dtype = *row->dtype;
-  if (tensor.dims.size() > Shape::kMaxRank)
-    return Error::Unsupported(where, ": has ", tensor.dims.size(), " dimensions; at most ", Shape::kMaxRank,
-                              " are supported");
-  for (const int64_t dim : tensor.dims)
-    if (dim < 0) return Error::Corrupt(where, ": has a dimension of ", dim);
-  out.shape = Shape(std::span<const int64_t>(tensor.dims));
-  const auto count = out.shape.elements();
-  const auto bits = count ? CheckedMul(*count, row->bits) : std::nullopt;
-  if (!bits) return Error::Corrupt(where, ": the shape ", out.shape.ToString(), " has too many elements");
-  const auto elements = static_cast<size_t>(*count);
-  const size_t bytes = static_cast<size_t>(CeilDiv(*bits, 8));
-  const size_t element_bytes = static_cast<size_t>(Info(out.dtype).block_bytes);
-
-  // Elements are counted before memory is taken for them, so a small file cannot ask for much.
-  const auto own = [&] {
-    out.owned = std::shared_ptr<std::byte[]>(new std::byte[std::max<size_t>(elements * element_bytes, 1)]);
-    out.bytes = Bytes(out.owned.get(), elements * element_bytes);
-  };
-
-  if (tensor.raw || tensor.external) {
-    Bytes raw;
-    if (tensor.external) {
-      CELER_ASSIGN(raw, External(tensor, where));
-    } else {
-      raw = *tensor.raw;
-    }
-    // Without a length, external data runs to the end of its file.
-    if (tensor.external && !tensor.length && raw.size() > bytes) raw = raw.first(bytes);
-    if (raw.size() != bytes)
-      return Error::Corrupt(where, ": ", raw.size(), " bytes of data, but ", out.shape.ToString(), " of ",
-                            row->name, " are ", bytes);
-    // A C++ bool is 0 or 1; a file may hold any byte.
-    const bool odd_bools = out.dtype == DType::kBool &&
-                           std::any_of(raw.begin(), raw.end(), [](std::byte b) { return b > std::byte{1}; });
-    if (row->bits >= 8 && OnnxAligned(raw.data(), out.dtype) && !odd_bools) {
-      out.bytes = raw;
-      return out;
-    }
-    own();
-    if (row->bits >= 8) std::memcpy(out.owned.get(), raw.data(), raw.size());
-    if (odd_bools)
-      for (size_t i = 0; i < elements; ++i) out.owned[i] = std::byte{raw[i] != std::byte{0}};
-    if (row->bits < 8)
-      OnnxUnpack(raw, row->bits, out.dtype == DType::kI4 || out.dtype == DType::kI2,
-                 {out.owned.get(), elements * element_bytes});
-    return out;
+  CELER_ASSIGN(const OnnxWanted wanted,
+               WantedOf(tensor, source_ + ": tensor '" + Printable(tensor.name) + "'"));
+  if (!tensor.raw && !tensor.external) return ElementsOfLists(tensor.typed, wanted);
+  Bytes raw;
+  if (tensor.external) {
+    CELER_ASSIGN(raw, External(tensor, wanted.where));
+  } else {
+    raw = *tensor.raw;
   }
-
-  // Lists of numbers. int32_data holds the bits of the smaller types; those below a byte are packed as in raw
-  // data.
-  std::vector<std::byte> packed;
-  const bool below_byte = row->bits < 8;
-  const size_t expected = below_byte ? bytes : elements;
-  size_t available = 0;
-  for (const WireField& field : tensor.typed)
-    available += field.kind == WireField::Kind::kBytes ? field.bytes.size() : 1;
-  if (available < expected)
-    return Error::Corrupt(where, ": fewer elements than the ", expected, " of ", out.shape.ToString());
-  own();
-  if (below_byte) packed.resize(bytes);
-  size_t at = 0;
-  const auto put = [&](uint64_t value) {
-    if (at >= expected) {
-      ++at;
-      return;
-    }
-    std::byte* const to = below_byte ? &packed[at] : out.owned.get() + at * element_bytes;
-    ++at;
-    if (out.dtype == DType::kBool)
-      OnnxPut<uint8_t>(value != 0, to);
-    else if (below_byte || element_bytes == 1)
-      OnnxPut<uint8_t>(value, to);
-    else if (element_bytes == 2)
-      OnnxPut<uint16_t>(value, to);
-    else if (element_bytes == 4)
-      OnnxPut<uint32_t>(value, to);
-    else
-      OnnxPut<uint64_t>(value, to);
-  };
-  for (const WireField& field : tensor.typed) {
-    if (static_cast<int>(field.number) != row->field)
-      return Error::Corrupt(where, ": elements of ", row->name, " in the wrong list");
-    if (field.kind != WireField::Kind::kBytes) {
-      put(field.value);
-      continue;
-    }
-    for (WireReader reader(field.bytes); !reader.done();) {
-      std::optional<uint64_t> value;
-      if (row->field == 4)
-        value = reader.Fixed<uint32_t>();
-      else if (row->field == 10)
-        value = reader.Fixed<uint64_t>();
-      else
-        value = reader.Varint();
-      if (!value) return Error::Corrupt(where, ": a broken list of elements");
-      put(*value);
-    }
-  }
-  if (at != expected)
-    return Error::Corrupt(where, ": ", at, " elements, but ", out.shape.ToString(), " of ", row->name,
-                          " are ", expected);
-  if (below_byte)
-    OnnxUnpack(packed, row->bits, out.dtype == DType::kI4 || out.dtype == DType::kI2,
-               {out.owned.get(), elements});
-  return out;
+  // Without a length, external data runs to the end of its file.
+  if (tensor.external && !tensor.length && raw.size() > wanted.bytes) raw = raw.first(wanted.bytes);
+  if (raw.size() != wanted.bytes)
+    return Error::Corrupt(wanted.where, ": ", raw.size(), " bytes of data, but ", wanted.shape.ToString(),
+                          " of ", wanted.row->name, " are ", wanted.bytes);
+  return ElementsOfRaw(raw, wanted);
 }
 
 }  // namespace celer

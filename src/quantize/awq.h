@@ -3,21 +3,16 @@
 //
 //   s = (mean |x|) ^ alpha, with the alpha of 0 .. 1 for which the squared error of the product is least:
 //   |(W - Q(W s) / s) x|^2 = trace(D H D^T),  H = mean of x^T x
-//
-// What makes the input: a norm's weight (of q, k, v and of gate, up), the rows of v (of o), those of up (of
-// down). Rows of v serve all query heads of their group, so these share s.
 #pragma once
 
 #include <array>
 
 #include "models/decoder_config.h"
 #include "quantize/calibrate.h"
-#include "quantize/matrix.h"
+#include "quantize/fold.h"
 #include "quantize/target.h"
 
 namespace celer {
-
-using LayerStatistics = std::array<InputStatistics, kLayerInputs>;
 
 // Folds the scales into the layer and its statistics. `targets` are those of the seven matrices; an input
 // whose matrices are all kept is left alone. Gives the chosen alphas, 0 where nothing was gained.
@@ -25,9 +20,5 @@ std::array<float, kLayerInputs> FoldAwqScales(const DecoderConfig& config,
                                               const std::array<Target, kProjections>& targets,
                                               LayerFloats* layer, LayerStatistics* statistics,
                                               ThreadPool& pool);
-
-// One matrix rounded and back, [rows, cols]: what searches compare.
-void RoundTrip(const float* w, int64_t rows, int64_t cols, const Target& target, const float* importance,
-               int candidates, float* out, ThreadPool& pool);
 
 }  // namespace celer

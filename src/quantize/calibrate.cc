@@ -150,7 +150,14 @@ void Calibration::Attend(const LayerFloats& layer, int64_t index) {
                     .pool = pool_});
 }
 
-Status Calibration::Run(const LayerFloats& layer, int64_t index, const Tap& tap, bool advance) {
+std::vector<float*> Calibration::OwnWindows() {
+  std::vector<float*> out;
+  for (int64_t w = 0; w < windows_; ++w) out.push_back(x_.data() + w * window_ * config_.hidden);
+  return out;
+}
+
+Status Calibration::Run(const LayerFloats& layer, int64_t index, std::span<float* const> windows,
+                        const Tap& tap, bool advance) {
   const DecoderConfig& c = config_;
   std::vector<PackedWeight> packed;
   for (int p = 0; p < kProjections; ++p) {
@@ -173,8 +180,8 @@ Status Calibration::Run(const LayerFloats& layer, int64_t index, const Tap& tap,
   const auto show = [&](LayerInput input, const AlignedVector<float>& x) {
     if (tap) tap(input, x.data(), window_, static_cast<int64_t>(x.size()) / window_);
   };
-  for (int64_t w = 0; w < windows_; ++w) {
-    float* const x = x_.data() + w * window_ * c.hidden;
+  for (size_t w = 0; w < windows.size(); ++w) {
+    float* const x = windows[w];
     std::copy_n(x, window_ * c.hidden, state_.data());
     norm(layer.attention_norm);
     show(LayerInput::kQkv, normed_);
@@ -205,11 +212,15 @@ Status Calibration::Run(const LayerFloats& layer, int64_t index, const Tap& tap,
 }
 
 Status Calibration::Look(const LayerFloats& layer, int64_t index, const Tap& tap) {
-  return Run(layer, index, tap, false);
+  return Run(layer, index, OwnWindows(), tap, false);
 }
 
 Status Calibration::Advance(const LayerFloats& layer, int64_t index, const Tap& tap) {
-  return Run(layer, index, tap, true);
+  return Run(layer, index, OwnWindows(), tap, true);
+}
+
+Status Calibration::AdvanceOthers(const LayerFloats& layer, int64_t index, std::span<float* const> windows) {
+  return Run(layer, index, windows, {}, true);
 }
 
 }  // namespace celer

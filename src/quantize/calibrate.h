@@ -64,12 +64,16 @@ class Calibration {
   Status Look(const LayerFloats& layer, int64_t index, const Tap& tap);
   // The same, and the hidden states become those behind the layer. An error if they are not finite.
   Status Advance(const LayerFloats& layer, int64_t index, const Tap& tap = {});
+  // The same for windows of somebody else, each [window, hidden]: copies that went another way.
+  Status AdvanceOthers(const LayerFloats& layer, int64_t index, std::span<float* const> windows);
 
   std::span<const float> states() const { return x_; }  // [tokens, hidden]
 
  private:
   Calibration(const Model& model, ThreadPool& pool) : config_(model.config()), pool_(&pool) {}
-  Status Run(const LayerFloats& layer, int64_t index, const Tap& tap, bool advance);
+  Status Run(const LayerFloats& layer, int64_t index, std::span<float* const> windows, const Tap& tap,
+             bool advance);
+  std::vector<float*> OwnWindows();
   // Keys and values of one window to the KV, and attention over it.
   void Attend(const LayerFloats& layer, int64_t index);
 

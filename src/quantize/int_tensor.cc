@@ -142,6 +142,28 @@ std::vector<int32_t> IntTensor::PackedZeros() const {
   return out;
 }
 
+std::vector<int8_t> IntTensor::Bytes() const {
+  CELER_CHECK_EQ(target_.bits, 8);
+  std::vector<int8_t> out(static_cast<size_t>(rows_ * cols_));
+  for (size_t i = 0; i < out.size(); ++i) {
+    const uint32_t q = static_cast<uint32_t>(words_[i / 4]) >> (i % 4 * 8) & 255;
+    out[i] = static_cast<int8_t>(static_cast<int>(q) - 128);
+  }
+  return out;
+}
+
+IntTensor IntTensor::From(const Target& target, int64_t rows, int64_t cols, std::vector<int32_t> words,
+                          std::vector<uint16_t> scales, std::vector<uint8_t> zeros) {
+  IntTensor out(target, rows, cols);
+  CELER_CHECK_EQ(words.size(), out.words_.size());
+  CELER_CHECK_EQ(scales.size(), out.scales_.size());
+  CELER_CHECK_EQ(zeros.size(), out.zeros_.size());
+  out.words_ = std::move(words);
+  out.scales_ = std::move(scales);
+  out.zeros_ = std::move(zeros);
+  return out;
+}
+
 IntTensor RoundToNearest(const float* w, int64_t rows, int64_t cols, const Target& target,
                          const float* importance, int candidates, ThreadPool& pool) {
   IntTensor out(target, rows, cols);

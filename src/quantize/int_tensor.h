@@ -46,10 +46,18 @@ class IntTensor {
   void RoundRow(int64_t row, const float* x);
   void FitRow(int64_t row, const float* x, const float* importance, int candidates);
 
-  // As compressed-tensors stores it: 32 / bits values to a word, the first in its lowest bits.
+  // Of eight bits as signed bytes [rows, cols], which is how compressed-tensors stores it beside activations
+  // of eight bits.
+  std::vector<int8_t> Bytes() const;
+  // As compressed-tensors packs it: 32 / bits values to a word, the first in its lowest bits.
   const std::vector<int32_t>& words() const { return words_; }     // [rows, cols * bits / 32]
   const std::vector<uint16_t>& scales() const { return scales_; }  // bf16 [rows, groups]
   std::vector<int32_t> PackedZeros() const;                        // [rows * bits / 32, groups]
+  const std::vector<uint8_t>& zeros() const { return zeros_; }     // [rows, groups]; empty if symmetric
+
+  // From what words(), scales() and zeros() gave, which have the sizes that the target asks for.
+  static IntTensor From(const Target& target, int64_t rows, int64_t cols, std::vector<int32_t> words,
+                        std::vector<uint16_t> scales, std::vector<uint8_t> zeros);
 
  private:
   Target target_;

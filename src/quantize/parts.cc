@@ -5,8 +5,11 @@
 #include "formats/decode.h"
 #include "quantize/awq.h"
 #include "quantize/calibrate.h"
+#include "quantize/fp8_matrix.h"
 #include "quantize/gptq.h"
 #include "quantize/quantize.h"
+#include "quantize/smooth_quant.h"
+#include "quantize/work_folder.h"
 
 namespace celer {
 namespace {
@@ -30,17 +33,54 @@ class PartMaker {
   PartMaker(const Model& model, bool gguf, const QuantizePlan& plan, Method method, ThreadPool& pool)
       : model_(model), gguf_(gguf), plan_(plan), method_(method), pool_(pool) {}
 
-  Result<QuantizedParts> Run(const CalibrationText& text, const QuantizeProgress& progress) {
+  Result<QuantizedParts> Run(const CalibrationText& text, const QuantizeProgress& progress,
+                             WorkFolder* work) {
     CELER_ASSIGN(Calibration calibration, Calibration::Make(model_, text.tokens, text.window, pool_));
-    const int64_t layers = model_.config().layers;
+    const int64_t layers = model_.config().layers, finished = work ? work->finished() : 0;
+    QuantizedParts all;
     for (int64_t i = 0; i < layers; ++i) {
-      CELER_RETURN_IF_ERROR(Layer(i, &calibration));
-      if (progress) CELER_RETURN_IF_ERROR(progress(i + 1, layers));
+      parts_ = {};
+      if (i < finished) {
+        CELER_RETURN_IF_ERROR(Again(i, *work, &calibration));
+      } else {
+        CELER_RETURN_IF_ERROR(Layer(i, &calibration));
+        if (work) CELER_RETURN_IF_ERROR(work->Save(i, parts_));
+      }
+      all.ints.merge(parts_.ints);
+      all.blocks.merge(parts_.blocks);
+      all.floats.merge(parts_.floats);
+      if (progress && i >= finished) CELER_RETURN_IF_ERROR(progress(i + 1, layers));
     }
-    return std::move(parts_);
+    return all;
   }
 
  private:
+  // A layer that is finished: the hidden states go through what it became.
+  Status Again(int64_t index, const WorkFolder& work, Calibration* calibration) {
+    CELER_RETURN_IF_ERROR(work.Load(index, plan_, &parts_));
+    LayerFloats layer = LayerFloats::Of(model_, index, pool_);
+    const LayerWeights& weights = model_.weights().layers[static_cast<size_t>(index)];
+    for (int p = 0; p < kProjections; ++p) {
+      const std::string name(ViewOf(weights, static_cast<Projection>(p)).name);
+      LayerFloats::Matrix& m = layer.matrices[p];
+      if (const auto ints = parts_.ints.find(name); ints != parts_.ints.end())
+        Decode(ints->second, &m);
+      else if (const auto blocks = parts_.blocks.find(name); blocks != parts_.blocks.end())
+        DecodeBlocks(plan_.Find(name)->target, blocks->second, &m);
+      else if (const auto floats = parts_.floats.find(name); floats != parts_.floats.end())
+        m.values.assign(floats->second.begin(), floats->second.end());
+    }
+    const VectorNames names = NamesOf(gguf_, index);
+    const auto take = [&](const std::string& name, std::vector<float>* to) {
+      if (const auto found = parts_.floats.find(name); found != parts_.floats.end()) *to = found->second;
+    };
+    take(names.attention_norm, &layer.attention_norm);
+    take(names.ffn_norm, &layer.ffn_norm);
+    take(names.v_bias, &layer.v_bias);
+    take(names.up_bias, &layer.up_bias);
+    return calibration->Advance(layer, index);
+  }
+
   Status Layer(int64_t index, Calibration* calibration) {
     const LayerWeights& weights = model_.weights().layers[static_cast<size_t>(index)];
     LayerFloats layer = LayerFloats::Of(model_, index, pool_);
@@ -52,11 +92,19 @@ class PartMaker {
       targets[static_cast<size_t>(p)] = planned->target;
     }
     LayerStatistics statistics;
+    LayerSamples samples;
     CELER_RETURN_IF_ERROR(
         calibration->Look(layer, index, [&](LayerInput input, const float* x, int64_t tokens, int64_t cols) {
           statistics[static_cast<size_t>(input)].Add(x, tokens, cols, pool_);
+          if (method_ == Method::kSmooth)
+            samples[static_cast<size_t>(input)].Add(x, tokens, cols, calibration->tokens());
         }));
-    if (method_ == Method::kAwq || method_ == Method::kAwqGptq) {
+    if (method_ == Method::kSmooth) {
+      const auto alphas = FoldSmoothScales(model_.config(), targets, samples, &layer, &statistics, pool_);
+      log::Info("layer {}: alpha {:.1f} {:.1f} {:.1f} {:.1f}", index, alphas[0], alphas[1], alphas[2],
+                alphas[3]);
+      KeepVectors(index, layer);
+    } else if (method_ == Method::kAwq || method_ == Method::kAwqGptq) {
       const auto alphas = FoldAwqScales(model_.config(), targets, &layer, &statistics, pool_);
       log::Info("layer {}: alpha {:.2f} {:.2f} {:.2f} {:.2f}", index, alphas[0], alphas[1], alphas[2],
                 alphas[3]);
@@ -87,7 +135,7 @@ class PartMaker {
       LayerFloats::Matrix& m = layer->matrices[p];
       const bool first_of_input = p == 0 || InputOf(projection) != InputOf(static_cast<Projection>(p - 1));
       if (first_of_input) solver.reset();
-      const bool folded = method_ == Method::kAwq || method_ == Method::kAwqGptq;
+      const bool folded = method_ != Method::kGptq;
       if (target.kind == Target::Kind::kKeep) {
         // Scales were folded into it: it is stored anew, in the type it has.
         if (folded) CELER_RETURN_IF_ERROR(KeepFolded(name, m));
@@ -95,7 +143,12 @@ class PartMaker {
       }
       const std::vector<float> importance = input.MeanSquares();
       if (target.kind == Target::Kind::kStored) {
-        Encode(name, target.dtype, importance.data(), &m);
+        Encode(name, target, importance.data(), &m);
+        continue;
+      }
+      if (target.kind == Target::Kind::kFp8) {
+        parts_.blocks[name] = Fp8Matrix::Of(m.values.data(), m.rows, m.cols, pool_).ToBytes();
+        DecodeBlocks(target, parts_.blocks[name], &m);
         continue;
       }
       IntTensor ints;
@@ -108,34 +161,51 @@ class PartMaker {
         ints = RoundToNearest(m.values.data(), m.rows, m.cols, target, importance.data(), kGridCandidates,
                               pool_);
       }
-      pool_.ParallelFor(m.rows, 8, [&](int64_t begin, int64_t end) {
-        for (int64_t r = begin; r < end; ++r) ints.DecodeRow(r, m.values.data() + r * m.cols);
-      });
+      Decode(ints, &m);
       parts_.ints[name] = std::move(ints);
     }
     return {};
   }
 
+  void Decode(const IntTensor& ints, LayerFloats::Matrix* m) {
+    pool_.ParallelFor(m->rows, 8, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) ints.DecodeRow(r, m->values.data() + r * m->cols);
+    });
+  }
+
+  void DecodeBlocks(const Target& target, const std::vector<std::byte>& blocks, LayerFloats::Matrix* m) {
+    if (target.kind == Target::Kind::kFp8) {
+      const Fp8Matrix fp8 = Fp8Matrix::FromBytes(m->rows, m->cols, blocks);
+      for (int64_t r = 0; r < m->rows; ++r) fp8.DecodeRow(r, m->values.data() + r * m->cols);
+      return;
+    }
+    const int64_t bytes = *BytesFor(target.dtype, m->cols);
+    pool_.ParallelFor(m->rows, 8, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r)
+        DecodeRow(target.dtype, blocks.data() + r * bytes, m->cols, m->values.data() + r * m->cols);
+    });
+  }
+
   Status KeepFolded(const std::string& name, const LayerFloats::Matrix& m) {
     const PlannedTensor& planned = *plan_.Find(name);
     if (IsBlockQuantized(planned.dtype) || !CanEncode(planned.dtype))
-      return Error::Invalid("'", name, "' is kept as ", Name(planned.dtype),
-                            ", and awq changes it; give it a format with --tensor, or take --method gptq");
+      return Error::Invalid("'", name, "' is kept as ", Name(planned.dtype), ", and ", Name(method_),
+                            " changes it; give it a format with --tensor, or take --method gptq");
     parts_.floats[name] = {m.values.begin(), m.values.end()};
     return {};
   }
 
-  void Encode(const std::string& name, DType dtype, const float* importance, LayerFloats::Matrix* m) {
+  void Encode(const std::string& name, const Target& target, const float* importance,
+              LayerFloats::Matrix* m) {
+    const DType dtype = target.dtype;
     const int64_t bytes = *BytesFor(dtype, m->cols);
     std::vector<std::byte>& out = parts_.blocks[name];
     out.resize(static_cast<size_t>(m->rows * bytes));
     pool_.ParallelForDynamic(m->rows, 16, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        float* row = m->values.data() + r * m->cols;
-        EncodeRow(dtype, row, m->cols, out.data() + r * bytes, importance);
-        DecodeRow(dtype, out.data() + r * bytes, m->cols, row);
-      }
+      for (int64_t r = begin; r < end; ++r)
+        EncodeRow(dtype, m->values.data() + r * m->cols, m->cols, out.data() + r * bytes, importance);
     });
+    DecodeBlocks(target, out, m);
   }
 
   const Model& model_;
@@ -143,15 +213,39 @@ class PartMaker {
   const QuantizePlan& plan_;
   Method method_;
   ThreadPool& pool_;
-  QuantizedParts parts_;
+  QuantizedParts parts_;  // of one layer
 };
+
+// Stands for all that decides the parts: some of the weights, the text, the plan and the method.
+std::string KeyOf(const Model& model, const QuantizePlan& plan, Method method, const CalibrationText& text) {
+  constexpr int kVersion = 1;  // counts changes of the methods
+  uint64_t hash = 0xcbf29ce484222325;
+  const auto add = [&](std::span<const std::byte> bytes) {
+    for (const std::byte byte : bytes) hash = (hash ^ static_cast<uint8_t>(byte)) * 0x100000001b3;
+  };
+  for (const LayerWeights& layer : model.weights().layers)
+    for (int p = 0; p < kProjections; ++p) {
+      const WeightView& view = ViewOf(layer, static_cast<Projection>(p));
+      add({view.Row(view.rows / 2), static_cast<size_t>(view.row_bytes)});
+    }
+  for (const PlannedTensor& tensor : plan.tensors) {
+    const std::string what = tensor.name + tensor.shape.ToString() + tensor.target.Name();
+    add(std::as_bytes(std::span(what)));
+  }
+  add(std::as_bytes(std::span(text.tokens)));
+  return fmt::format("{} {} {} {:016x}", kVersion, Name(method), text.window, hash);
+}
 
 }  // namespace
 
 Result<QuantizedParts> MakeParts(const Model& model, bool gguf, const QuantizePlan& plan, Method method,
                                  const CalibrationText& text, ThreadPool& pool,
-                                 const QuantizeProgress& progress) {
-  return PartMaker(model, gguf, plan, method, pool).Run(text, progress);
+                                 const QuantizeProgress& progress, const std::filesystem::path& work) {
+  std::optional<WorkFolder> folder;
+  if (!work.empty()) {
+    CELER_ASSIGN(folder, WorkFolder::Open(work, KeyOf(model, plan, method, text)));
+  }
+  return PartMaker(model, gguf, plan, method, pool).Run(text, progress, folder ? &*folder : nullptr);
 }
 
 Result<ImportanceMatrix> CollectImportance(const Model& model, const CalibrationText& text, ThreadPool& pool,

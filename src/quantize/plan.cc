@@ -1,11 +1,17 @@
 #include "quantize/quantize.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 
 #include "formats/decode.h"
 
 namespace celer {
+namespace {
+
+constexpr Method kMethods[] = {Method::kRtn, Method::kGptq, Method::kAwq, Method::kAwqGptq, Method::kSmooth};
+
+}  // namespace
 
 int64_t PlannedTensor::bytes_before() const {
   return BytesFor(dtype, cols()).value_or(0) * rows();
@@ -41,7 +47,7 @@ double QuantizePlan::bits_per_weight() const {
 
 bool QuantizePlan::has_ints() const {
   for (const PlannedTensor& tensor : tensors)
-    if (tensor.target.kind == Target::Kind::kInt) return true;
+    if (tensor.target.kind == Target::Kind::kInt || tensor.target.kind == Target::Kind::kFp8) return true;
   return false;
 }
 
@@ -84,9 +90,29 @@ Result<QuantizePlan> MakePlan(std::span<const TensorRecord> tensors, int64_t lay
 }
 
 Result<Method> ParseMethod(std::string_view text) {
-  for (const Method method : {Method::kRtn, Method::kGptq, Method::kAwq, Method::kAwqGptq})
+  for (const Method method : kMethods)
     if (text == Name(method)) return method;
-  return Error::Invalid("method '", text, "' is not one of rtn, gptq, awq, awq+gptq");
+  return Error::Invalid("method '", text, "' is not one of ", MethodNames());
+}
+
+std::string MethodNames() {
+  std::string out;
+  for (const Method method : kMethods) out += (out.empty() ? "" : ", ") + std::string(Name(method));
+  return out;
+}
+
+Status CheckMethod(Method method, const QuantizePlan& plan) {
+  const auto any = [&](auto fits) { return std::any_of(plan.tensors.begin(), plan.tensors.end(), fits); };
+  const bool ints = any([](const PlannedTensor& t) { return t.target.kind == Target::Kind::kInt; });
+  const bool inputs = any([](const PlannedTensor& t) { return t.target.int8_inputs; });
+  if ((method == Method::kGptq || method == Method::kAwqGptq) && !ints)
+    return Error::Invalid(
+        "--method ", Name(method),
+        ": rounds to integers, and nothing becomes int4 or int8 here; take --method awq, or "
+        "rtn with --calibration");
+  if (method == Method::kSmooth && !inputs)
+    return Error::Invalid("--method smoothquant: is for activations of eight bits; give --weights w8a8");
+  return {};
 }
 
 const char* Name(Method method) {
@@ -99,6 +125,8 @@ const char* Name(Method method) {
       return "awq";
     case Method::kAwqGptq:
       return "awq+gptq";
+    case Method::kSmooth:
+      return "smoothquant";
   }
   return "?";
 }

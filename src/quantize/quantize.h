@@ -50,16 +50,20 @@ struct QuantizePlan {
 Result<QuantizePlan> MakePlan(std::span<const TensorRecord> tensors, int64_t layers, bool tied,
                               const Recipe& recipe, const std::string& path);
 
-enum class Method : uint8_t { kRtn, kGptq, kAwq, kAwqGptq };
-Result<Method> ParseMethod(std::string_view text);  // "rtn", "gptq", "awq", "awq+gptq"
+enum class Method : uint8_t { kRtn, kGptq, kAwq, kAwqGptq, kSmooth };
+Result<Method> ParseMethod(std::string_view text);  // "rtn", "gptq", "awq", "awq+gptq", "smoothquant"
 const char* Name(Method method);
+std::string MethodNames();  // for help and errors
+// An error where a method has nothing to do: gptq without integers, smoothquant without w8a8.
+Status CheckMethod(Method method, const QuantizePlan& plan);
 
 using QuantizeProgress = std::function<Status(int64_t done, int64_t total)>;
 
 // What calibration made: it takes the place of the file's values.
 struct QuantizedParts {
   std::map<std::string, IntTensor, std::less<>> ints;
-  std::map<std::string, std::vector<std::byte>, std::less<>> blocks;  // in the tensor's Target::dtype
+  // In the tensor's Target::dtype, or what Fp8Matrix::ToBytes() gives.
+  std::map<std::string, std::vector<std::byte>, std::less<>> blocks;
   std::map<std::string, std::vector<float>, std::less<>> floats;  // norms and biases with scales folded in
 };
 
@@ -68,10 +72,11 @@ struct CalibrationText {
   int64_t window = 512;
 };
 
-// `progress` counts layers.
+// `progress` counts layers. With `work`, finished layers are kept in that folder (work_folder.h), and those
+// that are there already are taken from it; who has written the output removes it.
 Result<QuantizedParts> MakeParts(const Model& model, bool gguf, const QuantizePlan& plan, Method method,
                                  const CalibrationText& text, ThreadPool& pool,
-                                 const QuantizeProgress& progress);
+                                 const QuantizeProgress& progress, const std::filesystem::path& work = {});
 
 // The importance of all matrices of all layers, under their names in GGUF files.
 Result<ImportanceMatrix> CollectImportance(const Model& model, const CalibrationText& text, ThreadPool& pool,

@@ -9,89 +9,24 @@
 #include "formats/decode.h"
 #include "io/gguf.h"
 #include "io/safetensors.h"
-#include "io/test_folder.h"
 #include "models/cpu_decoder.h"
-#include "models/synth.h"
 #include "quantize/awq.h"
 #include "quantize/calibrate.h"
 #include "quantize/gptq.h"
+#include "quantize/test_util.h"
 
 namespace celer {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Two small layers with grouped queries; rows of 64 and 128 columns.
-LlmShape SmallShape(const std::string& preset = "llama-3.2-1b") {
-  LlmShape shape = FindModelPreset(preset).value();
-  shape.layers = 2;
-  shape.hidden = 64;
-  shape.intermediate = 128;
-  shape.vocab = 300;
-  shape.heads = 4;
-  shape.kv_heads = 2;
-  shape.head_dim = 16;
-  return shape;
-}
-
-class Quantize : public testing::Test {
- protected:
-  fs::path Gguf(DType dtype = DType::kF32, const std::string& preset = "llama-3.2-1b") {
-    const auto model = MakeSynthModel(SmallShape(preset), dtype, 7);
-    EXPECT_TRUE(model) << model.error().message();
-    const fs::path path = folder_ / "model.gguf";
-    const Status status = WriteSynthGguf(*model, path, pool_);
-    EXPECT_TRUE(status) << status.error().message();
-    return path;
-  }
-  fs::path Folder() {
-    const auto model = MakeSynthModel(SmallShape(), DType::kF32, 7);
-    const fs::path path = folder_ / "hf";
-    const Status status = WriteSynthHf(*model, path, pool_);
-    EXPECT_TRUE(status) << status.error().message();
-    return path;
-  }
-  Model Load(const fs::path& path) {
-    auto model = Model::Load(path, {.pack = false}, pool_);
-    EXPECT_TRUE(model) << model.error().message();
-    return std::move(*model);
-  }
-  CalibrationText Text(int64_t windows = 4) {
-    CalibrationText text{{}, 32};
-    std::mt19937 random(3);
-    for (int64_t i = 0; i < windows * text.window; ++i)
-      text.tokens.push_back(static_cast<int32_t>(random() % 300));
-    return text;
-  }
-
-  TestFolder folder_;
-  ThreadPool pool_{{.threads = 2}};
-};
-
-Recipe RecipeOf(const std::string& weights, std::vector<std::string> rules = {}) {
-  Recipe recipe;
-  recipe.weights = weights;
-  for (const std::string& rule : rules) EXPECT_TRUE(recipe.AddRule(rule));
-  return recipe;
-}
-
-std::vector<float> ValuesOf(const TensorRecord& record) {
-  std::vector<float> out(static_cast<size_t>(*record.shape.elements()));
-  DecodeRow(record.dtype, record.bytes.data(), static_cast<int64_t>(out.size()), out.data());
-  return out;
-}
-
-double RelativeError(const std::vector<float>& a, const std::vector<float>& b) {
-  double error = 0, power = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    error += (a[i] - b[i]) * (a[i] - b[i]);
-    power += a[i] * a[i];
-  }
-  return std::sqrt(error / power);
-}
+using testing::Quantize;
+using testing::RecipeOf;
+using testing::RelativeError;
+using testing::ValuesOf;
 
 TEST(Target, ParsesWhatItPrints) {
-  for (const char* name : {"q4_k", "f16", "int4-g64-asym", "int8-sym", "int8-g128-asym", "keep"}) {
+  for (const char* name :
+       {"q4_k", "f16", "int4-g64-asym", "int8-sym", "int8-g128-asym", "w8a8", "fp8", "keep"}) {
     const auto target = Target::Parse(name);
     ASSERT_TRUE(target) << name;
     EXPECT_EQ(target->Name(), name);

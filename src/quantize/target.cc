@@ -113,12 +113,14 @@ std::string TargetNames() {
   std::string out;
   for (const DType dtype : kStoredTypes) out += std::string(Name(dtype)) + ", ";
   for (const Mix& mix : kMixes) out += std::string(mix.name) + ", ";
-  return out + "int4 and int8 with -g32, -g64 or -g128 and -sym or -asym";
+  return out + "int4 and int8 with -g32, -g64 or -g128 and -sym or -asym, w8a8, fp8";
 }
 
 Result<Target> Target::Parse(std::string_view text) {
   const std::string name = Lower(text);
   if (name == "keep") return Target{};
+  if (name == "fp8") return Target{.kind = Kind::kFp8};
+  if (name == "w8a8") return Target{.kind = Kind::kInt, .bits = 8, .symmetric = true, .int8_inputs = true};
   if (const auto target = ParseInt(name)) return *target;
   const auto dtype = ParseDType(name);
   if (dtype && std::find(std::begin(kStoredTypes), std::end(kStoredTypes), *dtype) != std::end(kStoredTypes))
@@ -126,9 +128,27 @@ Result<Target> Target::Parse(std::string_view text) {
   return Error::Invalid("'", text, "' is no format to quantize to; those are ", TargetNames());
 }
 
+std::vector<Target> BudgetTargets(bool gguf) {
+  std::vector<Target> out;
+  if (gguf) {
+    for (const DType dtype : kStoredTypes)
+      if (IsBlockQuantized(dtype)) out.push_back(Target::Stored(dtype));
+  } else {
+    for (const char* name : {"int4-g128", "int4-g64", "int4-g32", "int8"})
+      out.push_back(Target::Parse(name).value());
+  }
+  std::stable_sort(out.begin(), out.end(), [](const Target& a, const Target& b) {
+    constexpr int64_t kCols = 1024;
+    return a.BitsPerWeight(kCols) < b.BitsPerWeight(kCols);
+  });
+  return out;
+}
+
 std::string Target::Name() const {
   if (kind == Kind::kKeep) return "keep";
   if (kind == Kind::kStored) return std::string(celer::Name(dtype));
+  if (kind == Kind::kFp8) return "fp8";
+  if (int8_inputs) return "w8a8";
   return "int" + std::to_string(bits) + (group > 0 ? "-g" + std::to_string(group) : "") +
          (symmetric ? "-sym" : "-asym");
 }
@@ -136,6 +156,7 @@ std::string Target::Name() const {
 double Target::BitsPerWeight(int64_t cols) const {
   if (kind == Kind::kKeep) return 0;
   if (kind == Kind::kStored) return BitsPerElement(dtype);
+  if (kind == Kind::kFp8) return 8 + 16.0 / static_cast<double>(cols);
   return bits + (16.0 + (symmetric ? 0 : bits)) / static_cast<double>(group > 0 ? group : cols);
 }
 
@@ -250,7 +271,7 @@ Target Recipe::For(std::string_view name, const TensorPlace& place, int64_t cols
     target = Target::Parse(asked).value();
     // The head is more sensitive than projections, and in a folder of integers it stays as it is.
     if (place.part == Part::kHead || place.part == Part::kEmbedding) {
-      if (target.kind == Target::Kind::kInt)
+      if (target.kind == Target::Kind::kInt || target.kind == Target::Kind::kFp8)
         target = Target{};
       else if (place.part == Part::kHead && BitsPerElement(target.dtype) < BitsPerElement(DType::kQ6_K))
         target = Target::Stored(DType::kQ6_K);

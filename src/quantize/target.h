@@ -19,15 +19,20 @@ struct Target {
   enum class Kind : uint8_t {
     kKeep,    // as it lies in the file
     kStored,  // a plain type or a GGUF block
-    kInt,     // integers in groups, as compressed-tensors packs them
+    kInt,     // integers in groups, as compressed-tensors stores them
+    kFp8,     // e4m3 with one scale to a row, likewise
   } kind = Kind::kKeep;
   DType dtype = DType::kF32;  // of kStored
   int bits = 0;               // of kInt: 4 or 8
   int64_t group = 0;          // of kInt: columns that share a scale; 0: a whole row
   bool symmetric = false;     // of kInt: no zero point
+  // Of kInt with 8 bits and one scale to a row: whoever runs it rounds activations to eight bits too, with
+  // one scale to a token ("W8A8").
+  bool int8_inputs = false;
 
   static Target Stored(DType dtype) { return {.kind = Kind::kStored, .dtype = dtype}; }
-  static Result<Target> Parse(std::string_view text);  // "q4_k", "int4-g64", "int8-sym", "keep"
+  static Result<Target> Parse(
+      std::string_view text);  // "q4_k", "int4-g64", "int8-sym", "w8a8", "fp8", "keep"
   std::string Name() const;
   double BitsPerWeight(int64_t cols) const;  // scales and zero points included; kKeep: 0
   bool Fits(int64_t cols) const;
@@ -63,5 +68,8 @@ struct Recipe {
 
 bool MatchesPattern(std::string_view pattern, std::string_view text);
 std::string TargetNames();  // for help and errors
+
+// What bits can be spent on, smallest first: GGUF blocks, or integers for a folder.
+std::vector<Target> BudgetTargets(bool gguf);
 
 }  // namespace celer

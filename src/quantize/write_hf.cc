@@ -1,6 +1,11 @@
-// A Hugging Face folder in the layout of compressed-tensors ("pack-quantized"): config.json says what was
-// quantized and how, and each quantized weight is four tensors.
+// A Hugging Face folder in the layout of compressed-tensors: config.json says what was quantized and how, and
+// each quantized weight is several tensors.
 //
+//   int-quantized (w8a8) and float-quantized (fp8):
+//   NAME             int8 or fp8 e4m3 [rows, cols]
+//   NAME_scale       bf16  [rows, 1]
+//
+//   pack-quantized (all other integers):
 //   NAME_packed      int32 [rows, cols * bits / 32]
 //   NAME_scale       bf16  [rows, groups]
 //   NAME_zero_point  int32 [rows * bits / 32, groups], packed along the rows; only if asymmetric
@@ -17,6 +22,7 @@
 #include "io/disk_space.h"
 #include "io/json.h"
 #include "io/safetensors.h"
+#include "quantize/fp8_matrix.h"
 #include "quantize/quantize.h"
 
 namespace celer {
@@ -33,10 +39,30 @@ std::string ModuleOf(const std::string& name) {
   return name.ends_with(kEnd) ? name.substr(0, name.size() - kEnd.size()) : name;
 }
 
+const char* FormatName(const Target& target) {
+  if (target.kind == Target::Kind::kFp8) return "float-quantized";
+  return target.int8_inputs ? "int-quantized" : "pack-quantized";
+}
+
+bool IsCompressed(const Target& target) {
+  return target.kind == Target::Kind::kInt || target.kind == Target::Kind::kFp8;
+}
+
+// Activations are rounded as they come, with one scale to a token.
+Json InputsJson(const Target& target) {
+  const bool fp8 = target.kind == Target::Kind::kFp8;
+  if (!fp8 && !target.int8_inputs) return nullptr;
+  return {
+      {"num_bits", 8},       {"type", fp8 ? "float" : "int"},    {"symmetric", true}, {"group_size", nullptr},
+      {"strategy", "token"}, {"block_structure", nullptr},       {"dynamic", true},   {"actorder", nullptr},
+      {"observer", nullptr}, {"observer_kwargs", Json::object()}};
+}
+
 Json WeightsJson(const Target& target) {
-  return {{"num_bits", target.bits},
-          {"type", "int"},
-          {"symmetric", target.symmetric},
+  const bool fp8 = target.kind == Target::Kind::kFp8;
+  return {{"num_bits", fp8 ? 8 : target.bits},
+          {"type", fp8 ? "float" : "int"},
+          {"symmetric", fp8 || target.symmetric},
           {"group_size", target.group > 0 ? Json(target.group) : Json(nullptr)},
           {"strategy", target.group > 0 ? "group" : "channel"},
           {"block_structure", nullptr},
@@ -51,7 +77,7 @@ Json ConfigJson(const QuantizePlan& plan, bool tied) {
   std::vector<std::pair<Target, Json>> groups;
   Json ignored = Json::array();
   for (const PlannedTensor& tensor : plan.tensors) {
-    if (tensor.target.kind != Target::Kind::kInt) {
+    if (!IsCompressed(tensor.target)) {
       const bool linear = tensor.shape.rank() == 2 && tensor.place.part != Part::kEmbedding &&
                           tensor.name != "model.embed_tokens.weight";
       if (linear) ignored.push_back(ModuleOf(tensor.name));
@@ -68,11 +94,13 @@ Json ConfigJson(const QuantizePlan& plan, bool tied) {
     config_groups["group_" + std::to_string(i)] = {
         {"targets", groups.size() == 1 ? Json::array({"Linear"}) : groups[i].second},
         {"weights", WeightsJson(groups[i].first)},
-        {"input_activations", nullptr},
+        {"input_activations", InputsJson(groups[i].first)},
         {"output_activations", nullptr},
-        {"format", "pack-quantized"}};
+        {"format", FormatName(groups[i].first)}};
+  std::set<std::string> formats;
+  for (const auto& group : groups) formats.insert(FormatName(group.first));
   return {{"quant_method", "compressed-tensors"},
-          {"format", "pack-quantized"},
+          {"format", formats.size() == 1 ? *formats.begin() : "mixed-precision"},
           {"quantization_status", "compressed"},
           {"config_groups", config_groups},
           {"ignore", ignored},
@@ -133,6 +161,10 @@ class FolderWriter {
       return add(tensor.name, DType::kF32, tensor.shape);
     if (t.kind == Target::Kind::kStored) return add(tensor.name, t.dtype, tensor.shape);
     const int64_t rows = tensor.rows(), cols = tensor.cols(), groups = t.group > 0 ? cols / t.group : 1;
+    if (t.kind == Target::Kind::kFp8 || t.int8_inputs) {
+      add(tensor.name, t.int8_inputs ? DType::kI8 : DType::kFp8E4M3, tensor.shape);
+      return add(tensor.name + "_scale", DType::kBf16, {rows, 1});
+    }
     add(tensor.name + "_packed", DType::kI32, {rows, cols * t.bits / 32});
     add(tensor.name + "_scale", DType::kBf16, {rows, groups});
     if (!t.symmetric) add(tensor.name + "_zero_point", DType::kI32, {(rows * t.bits + 31) / 32, groups});
@@ -155,8 +187,10 @@ class FolderWriter {
       return {};
     }
     if (tensor.target.kind == Target::Kind::kStored) return Convert(tensor, record, sink);
+    if (tensor.target.kind == Target::Kind::kFp8) return Fp8(tensor, record, spec, sink);
     CELER_ASSIGN(const IntTensor* ints, Ints(tensor, record));
     if (options_.dequantized) return Dequantized(*ints, sink);
+    if (spec.name == tensor.name) return sink(std::as_bytes(std::span<const int8_t>(ints->Bytes())));
     if (spec.name.ends_with("_packed")) return sink(std::as_bytes(std::span(ints->words())));
     if (spec.name.ends_with("_scale")) return sink(std::as_bytes(std::span(ints->scales())));
     if (spec.name.ends_with("_zero_point"))
@@ -183,6 +217,37 @@ class FolderWriter {
     rounded_name_ = tensor.name;
     model_.DropPages(record);
     return &rounded_;
+  }
+
+  // From calibration, or rounded now. Both tensors of a weight need the whole of it.
+  Status Fp8(const PlannedTensor& tensor, const TensorRecord& record, const TensorSpec& spec,
+             const TensorSink& sink) {
+    const int64_t rows = tensor.rows(), cols = tensor.cols();
+    if (fp8_name_ != tensor.name) {
+      fp8_name_ = tensor.name;
+      const std::vector<std::byte>* made = nullptr;
+      if (options_.parts)
+        if (const auto it = options_.parts->blocks.find(tensor.name); it != options_.parts->blocks.end())
+          made = &it->second;
+      if (made) {
+        fp8_ = Fp8Matrix::FromBytes(rows, cols, *made);
+      } else {
+        std::vector<float> values(static_cast<size_t>(rows * cols));
+        CELER_RETURN_IF_ERROR(ReadRows(record, path_, 0, rows, values.data(), pool_));
+        fp8_ = Fp8Matrix::Of(values.data(), rows, cols, pool_);
+        model_.DropPages(record);
+      }
+    }
+    if (options_.dequantized) {
+      std::vector<float> row(static_cast<size_t>(cols));
+      for (int64_t r = 0; r < rows; ++r) {
+        fp8_.DecodeRow(r, row.data());
+        CELER_RETURN_IF_ERROR(sink(std::as_bytes(std::span(row))));
+      }
+      return {};
+    }
+    if (spec.name == tensor.name) return sink(std::as_bytes(std::span(fp8_.values)));
+    return sink(std::as_bytes(std::span(fp8_.scales)));
   }
 
   Status Dequantized(const IntTensor& ints, const TensorSink& sink) {
@@ -218,7 +283,8 @@ class FolderWriter {
   ThreadPool& pool_;
   std::map<std::string, const PlannedTensor*> owners_;  // of each tensor that is written
   IntTensor rounded_;
-  std::string rounded_name_, last_;
+  Fp8Matrix fp8_;
+  std::string rounded_name_, fp8_name_, last_;
   int64_t done_ = 0;
 };
 

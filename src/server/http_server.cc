@@ -15,6 +15,7 @@
 #include <set>
 
 #include "core/log.h"
+#include "server/http_head.h"
 
 namespace celer::server {
 
@@ -31,13 +32,6 @@ constexpr size_t kReadBytes = 16 << 10;
 constexpr size_t kMaxPipelined = 64 << 10;  // read ahead while a request is answered
 constexpr size_t kMaxDiscarded = 32 << 20;  // of a body that was refused
 constexpr auto kLinger = std::chrono::seconds(5);
-
-std::string Lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return out;
-}
 
 std::string_view View(beast::string_view text) {
   return {text.data(), text.size()};
@@ -140,7 +134,6 @@ class Session : public std::enable_shared_from_this<Session> {
 
   void Read();
   void StartHead();
-  std::string CheckHead(HttpRequest* request);  // "", or what is wrong
   void FailedRead(ErrorCode error);
   void Refuse(int status, const std::string& message);
   void Head(const HttpResponse& response, bool stream);
@@ -310,31 +303,6 @@ void Session::FailedRead(ErrorCode error) {
   Close();
 }
 
-std::string Session::CheckHead(HttpRequest* request) {
-  const auto& head = parser_->get();
-  if (!ParseTarget(View(head.target()), request)) return "the target is not a path";
-  int hosts = 0, lengths = 0, encodings = 0;
-  std::string encoding;
-  for (const auto& field : head) {
-    std::string name = Lower(View(field.name_string()));
-    hosts += name == "host" ? 1 : 0;
-    lengths += name == "content-length" ? 1 : 0;
-    if (name == "transfer-encoding") {
-      ++encodings;
-      encoding = Lower(View(field.value()));
-    }
-    request->headers.emplace_back(std::move(name), std::string(View(field.value())));
-  }
-  if (head.version() != 10 && head.version() != 11) return "expected HTTP/1.0 or HTTP/1.1";
-  // Where a proxy in front could read the end of the message differently, it is refused.
-  if (head.version() == 11 && hosts != 1) return "expected one Host header";
-  if (lengths > 1 || encodings > 1 || (lengths > 0 && encodings > 0))
-    return "the length of the body is given more than once";
-  if (encodings > 0 && (encoding != "chunked" || head.version() == 10))
-    return "the only Transfer-Encoding known here is chunked, in HTTP/1.1";
-  return "";
-}
-
 void Session::OnHead(ErrorCode error) {
   if (state_ != State::kHead) return;
   logged_ = {};
@@ -343,7 +311,7 @@ void Session::OnHead(ErrorCode error) {
   logged_.method = std::string(View(head.method_string()));
   logged_.peer = peer_;
   logged_.arrived = Clock::now();
-  const std::string wrong = CheckHead(&logged_);
+  const std::string wrong = CheckHead(head, &logged_);
   const std::string_view given = logged_.Header("x-request-id");
   logged_.id = IsDecentId(given) ? std::string(given) : NewId("req-");
   head_only_ = logged_.method == "HEAD";
@@ -358,7 +326,7 @@ void Session::OnHead(ErrorCode error) {
     return Send(std::move(*answer));
   }
   state_ = State::kBody;
-  if (!parser_->is_done() && Lower(logged_.Header("expect")) == "100-continue")
+  if (!parser_->is_done() && LowerCase(logged_.Header("expect")) == "100-continue")
     Queue("HTTP/1.1 100 Continue\r\n\r\n");
   if (parser_->is_done()) return OnBody({});
   Arm(read_timer_, server_->options.body_timeout, &Session::LateHead);

@@ -9,6 +9,7 @@
 
 #include "server/answer_parts.h"
 #include "server/conversation.h"
+#include "server/http_head.h"
 #include "server/params.h"
 
 namespace celer::server {
@@ -28,8 +29,12 @@ void TryHead(std::string_view text) {
   }
   if (!parser.is_header_done()) return;
   HttpRequest request;
-  const auto target = parser.get().target();
-  ParseTarget({target.data(), target.size()}, &request);
+  if (!CheckHead(parser.get(), &request).empty()) return;
+  // A head that is taken says once where its body ends.
+  int lengths = 0;
+  for (const auto& [name, value] : request.headers)
+    lengths += name == "content-length" || name == "transfer-encoding" ? 1 : 0;
+  if (lengths > 1 || request.path.empty()) __builtin_trap();
 }
 
 void TryBody(std::string_view text) {

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "server/format.h"
-#include "server/http.h"
+#include "server/http_head.h"
 #include "server/metrics.h"
 #include "server/params.h"
 #include "server/response_store.h"
@@ -24,6 +24,38 @@ TEST(Http, Targets) {
   EXPECT_EQ(request.path, "/health");
   for (const char* bad : {"", "health", "/%", "/%4", "/%zz", "/%00", "/a\tb"})
     EXPECT_FALSE(ParseTarget(bad, &request)) << bad;
+}
+
+TEST(Http, HeadsThatAProxyCouldReadDifferentlyAreRefused) {
+  using Fields = std::vector<std::pair<const char*, const char*>>;
+  const auto read = [](unsigned version, const Fields& fields, HttpRequest* request) {
+    boost::beast::http::request_header<> head;
+    head.version(version);
+    head.target("/v1/models?x");
+    for (const auto& [name, value] : fields) head.insert(name, value);
+    return CheckHead(head, request);
+  };
+  HttpRequest request;
+  EXPECT_EQ(read(11, {{"HOST", "x"}, {"Content-Length", "2"}}, &request), "");
+  EXPECT_EQ(request.path, "/v1/models");
+  EXPECT_EQ(request.Header("host"), "x");
+  EXPECT_EQ(read(11, {{"Host", "x"}, {"Transfer-Encoding", "Chunked"}}, &request), "");
+  EXPECT_EQ(read(10, {}, &request), "");
+  const struct {
+    unsigned version;
+    Fields fields;
+    const char* says;
+  } bad[] = {
+      {20, {{"Host", "x"}}, "expected HTTP/1.0"},
+      {11, {}, "one Host"},
+      {11, {{"Host", "x"}, {"host", "y"}}, "one Host"},
+      {11, {{"Host", "x"}, {"Content-Length", "2"}, {"content-length", "2"}}, "more than once"},
+      {11, {{"Host", "x"}, {"Content-Length", "2"}, {"Transfer-Encoding", "chunked"}}, "more than once"},
+      {11, {{"Host", "x"}, {"Transfer-Encoding", "chunked"}, {"Transfer-Encoding", "x"}}, "more than once"},
+      {11, {{"Host", "x"}, {"Transfer-Encoding", "gzip, chunked"}}, "the only Transfer-Encoding"},
+      {10, {{"Transfer-Encoding", "chunked"}}, "the only Transfer-Encoding"},
+  };
+  for (const auto& one : bad) EXPECT_THAT(read(one.version, one.fields, &request), HasSubstr(one.says));
 }
 
 TEST(Http, Ids) {

@@ -222,6 +222,12 @@ class Run(GraphCase):
 
 
 class Inspect(GraphCase):
+    def test_activations_need_little_more_than_what_lives_at_once(self):
+        for network in ("resnet.onnx", "resnet.pnnx.param", "vit.onnx"):
+            found = json.loads(self.ok("inspect", NETWORKS / network, "--json", "--optimized").stdout)["activation_bytes"]
+            self.assertGreater(found["live_at_once"], 0)
+            self.assertLessEqual(found["planned"], 1.1 * found["live_at_once"], network)
+
     def test_drawings(self):
         for network in ("resnet.onnx", "yolo.onnx", "unet.pnnx.param", "minilm.onnx"):
             for more in ([], ["--optimized"]):

@@ -101,6 +101,32 @@ def main():
             for tensor, values in package.items():
                 check(bool((ours[tensor] == values).all()), f"{tensor}: the package decodes it differently")
 
+        # Eight bits, with activations to match; a budget that is kept, and its recipe.
+        celer("quantize", folder, "-o", tmp / "w8a8", "--weights", "w8a8", "--method", "smoothquant", "--calibration", text,
+              "--tokenizer", gguf, *few)
+        celer("quantize", folder, "-o", tmp / "fp8", "--weights", "fp8")
+        for name, kind, dtype in (("w8a8", "int-quantized", "I8"), ("fp8", "float-quantized", "F8_E4M3")):
+            config = json.loads((tmp / name / "config.json").read_text())["quantization_config"]
+            group = config["config_groups"]["group_0"]
+            check(config["format"] == kind and group["input_activations"]["strategy"] == "token", f"config: {config}")
+            names = tensors_of(tmp / name)
+            check(names["model.layers.0.mlp.up_proj.weight"]["dtype"] == dtype, f"tensors: {list(names)}")
+            celer("ppl", tmp / name, text, "--window", "64", "--chunks", "1", "--tokenizer", gguf)
+        budget = ["--target-bpw", "6", "--calibration", text, *few, "--recipe-out", tmp / "r.json"]
+        said = celer("quantize", gguf, "-o", tmp / "b.gguf", *budget).stderr
+        check("bits per weight" in said and "divergence" in said, f"--target-bpw: {said}")
+        check((tmp / "b.gguf").stat().st_size < 6.2 / 32 * gguf.stat().st_size + 20000, "--target-bpw 6 is not kept")
+        celer("quantize", gguf, "-o", tmp / "again.gguf", "--recipe", tmp / "r.json", "--calibration", text, *few)
+        check((tmp / "b.gguf").read_bytes() == (tmp / "again.gguf").read_bytes(), "the recipe gives another file")
+
+        # A run that is stopped goes on: a work folder of the same run is used, and gone at the end.
+        gptq = ["--weights", "int4-g32", "--method", "gptq", "--calibration", text, "--tokenizer", gguf, *few]
+        check(not list(tmp.glob("*.work")), "a work folder is left")
+        (tmp / "other.work").mkdir()
+        (tmp / "other.work" / "layer-0000.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+        said = run_bad([folder, "-o", tmp / "other", *gptq])
+        check("other.work" in said, f"another run's work: {said}")
+
         # Bad input: one sentence, and nothing new on the disk.
         short = tmp / "short.txt"
         short.write_text("too short")
@@ -120,6 +146,13 @@ def main():
                 ([gguf, "-o", out, "--method", "awq", "--calibration", short], "longer text"),
                 ([folder, "-o", tmp / "bad", "--weights", "int4-g128"], "128"),
                 ([folder, "-o", tmp / "bad", "--weights", "q4_0"], "GGUF"),
+                ([gguf, "-o", out, "--method", "gptq", "--calibration", text], "int4"),
+                ([folder, "-o", tmp / "bad", "--weights", "int8", "--method", "smoothquant"], "w8a8"),
+                ([gguf, "-o", out, "--target-bpw", "1.5", "--calibration", text, *few], "--target-bpw 1.5"),
+                ([gguf, "-o", out, "--memory", "6GiB", "--target-bpw", "5"], "one of them"),
+                ([gguf, "-o", out, "--memory", "6GiB", "--weights", "q4_0"], "--weights"),
+                ([gguf, "-o", out, "--among", "q4_0"], "--among"),
+                ([gguf, "-o", out, "--memory", "6GiB", "--among", "int4"], "GGUF"),
                 ([gguf], "-o OUT")):
             said = run_bad(args)
             check(words in said and said.count("\n") <= 4, f"quantize {args}: {said}")

@@ -2,12 +2,16 @@
 """Networks with real weights beside ONNX Runtime: networks_test.py CELER [--all | NAME...] [--fetch]
 
 Each network of the table runs at several input shapes, as it stands in the file and optimised; every output is within
-1e-4 of its scale (`celer graph check`). Without arguments only the small ones that are quick; --all runs all of them.
+1e-4 of its scale (`celer graph check`). Two results that differ by more can both be right, and one can be less so:
+  unsteady   ONNX Runtime's own optimised run is as far from its plain one: 8-bit steps magnify rounding
+  nearer     celer is within 1e-4 of the network computed in f64, and ONNX Runtime is not
+Without arguments only the small ones that are quick; --all runs all of them.
 The files come from `celer pull` and stay in its cache. What is not there is fetched with --fetch, and skipped
 otherwise; what cannot be fetched is skipped with the reason."""
 import argparse
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -20,7 +24,11 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
+import exact
+import pictures
+
 QUICK = ("silero-vad", "silero-vad-half", "magika", "basic-pitch", "swift-f0", "asr-kaldi")
+TOLERANCE = 1e-4
 UNREACHABLE = []  # why the first fetch failed: then no other is tried
 
 
@@ -46,17 +54,7 @@ def sound(batch, samples, lengths):
 
 
 def writing(batch, height, width):
-    """Dark strokes in lines on a bright page: noise has no text, and a network that finds none gives zeros."""
-    def make(random):
-        image = np.full((batch, 3, height, width), 1.0, np.float32)
-        for top in range(8, height - 24, 32):
-            for left in range(8, width - 12, 12):
-                for _ in range(3):
-                    y, x = top + random.integers(0, 14), left + random.integers(0, 6)
-                    tall = random.integers(0, 2)
-                    image[:, :, y:y + (10 if tall else 3), x:x + (3 if tall else 8)] = -1.0
-        return image + random.normal(0, 0.02, image.shape).astype(np.float32)
-    return make
+    return lambda random: pictures.writing(random, batch, height, width)
 
 
 def page(*sizes):
@@ -79,7 +77,8 @@ NETWORKS = {
     "ppocr-v5-rec": page((48, 160), (48, 320)),
     "ppocr-v6-tiny-det": page((96, 160), (320, 256)),
     "ppocr-v6-tiny-rec": page((48, 160), (48, 320)),
-    "ppocr-v4-seal-det": page((96, 160), (320, 320)),
+    "ppocr-v4-seal-det": [{"x": lambda random: pictures.seal(random, 1, 320, 320)},
+                          {"x": lambda random: pictures.seal(random, 1, 256, 352)}],
     "ppocr-v3-det-en": page((96, 160), (320, 320)),
     "ppocr-v4-rec-en": page((48, 160), (48, 320)),
     "silero-vad": [vad(1, 576), vad(3, 576), vad(1, 288, 8000)],
@@ -128,15 +127,42 @@ def pull(celer, name, fetch):
     return result.stdout.strip(), None
 
 
+def beside_exact(celer, path, feeds, command, folder):
+    """None where the f64 form cannot be run."""
+    try:
+        right, theirs = exact.outputs(path, feeds)
+    except Exception as error:  # of onnx, or of ONNX Runtime about an operator that it has in f32 alone
+        print(f"    no f64 form: {str(error).splitlines()[0][:120]}", flush=True)
+        return None
+    out = folder / "out.npz"
+    flags = [word for word in command if word not in ("--against-ort", "--python", sys.executable)]
+    flags[flags.index("check")] = "run"
+    worst = 0.0
+    for more in ([], ["--no-optimize"]):
+        subprocess.run([*flags, "--output", out, *more], check=True, capture_output=True, timeout=1200)
+        worst = max(worst, exact.error({name.replace("/", "_"): v for name, v in np.load(out).items()},
+                                       {name.replace("/", "_"): v for name, v in right.items()}))
+    return worst, exact.error(theirs, right)
+
+
 def check(celer, path, case, folder):
-    """None if all is equal, else what celer said."""
+    """"equal", or what else it is, and what celer said then."""
     random = np.random.default_rng(7)
+    feeds = {name: make(random) for name, make in case.items()}
     command = [celer, "graph", "check", path, "--against-ort", "--python", sys.executable]
-    for i, (name, make) in enumerate(case.items()):
-        np.save(folder / f"{i}.npy", make(random))
+    for i, (name, value) in enumerate(feeds.items()):
+        np.save(folder / f"{i}.npy", value)
         command += ["--input", f"{name}={folder / f'{i}.npy'}"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=1200, env={**os.environ, "COLUMNS": "200"})
-    return None if result.returncode == 0 else (result.stdout + result.stderr).strip()
+    said = (result.stdout + result.stderr).strip()
+    if result.returncode == 0:
+        return "equal", said
+    if re.search(r"magnifies\s+rounding", said):
+        return "unsteady", said
+    errors = beside_exact(celer, path, feeds, command, folder)
+    if errors and errors[0] <= TOLERANCE < errors[1]:
+        return "nearer", f"from f64: celer {errors[0]:.1e}, ONNX Runtime {errors[1]:.1e}"
+    return "WRONG", said
 
 
 def main():
@@ -151,21 +177,25 @@ def main():
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(NETWORKS)}")
     names = args.names or (list(NETWORKS) if args.all else QUICK)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="celer_networks_"))
-    equal, skipped, wrong = 0, 0, 0
+    counts = {"equal": 0, "unsteady": 0, "nearer": 0, "WRONG": 0}
+    skipped = 0
     for name in names:
         path, why = pull(args.celer, name, args.fetch)
         if not path:
             print(f"{name}: skipped, {why}", flush=True)
             skipped += 1
             continue
-        said = [what for case in NETWORKS[name] if (what := check(args.celer, path, case, folder))]
-        print(f"{name}: {'equal at' if not said else 'DIFFERS at some of'} {len(NETWORKS[name])} shapes", flush=True)
-        for what in said:
-            print("    " + what.replace("\n", "\n    "), flush=True)
-        equal, wrong = equal + (not said), wrong + bool(said)
+        found = [check(args.celer, path, case, folder) for case in NETWORKS[name]]
+        worst = max((kind for kind, _ in found), key=list(counts).index)
+        print(f"{name}: {worst} at {len(found)} shapes", flush=True)
+        for kind, said in found:
+            if kind != "equal":
+                print("    " + said.replace("\n", "\n    "), flush=True)
+        counts[worst] += 1
     shutil.rmtree(folder, True)
-    print(f"{equal} networks equal to ONNX Runtime {onnxruntime.__version__}, {wrong} not, {skipped} skipped")
-    return 1 if wrong else 0 if equal else 77
+    print(f"{counts['equal']} networks equal to ONNX Runtime {onnxruntime.__version__}, {counts['unsteady']} where it is as far "
+          f"from itself, {counts['nearer']} where celer is nearer to f64, {counts['WRONG']} wrong, {skipped} skipped")
+    return 1 if counts["WRONG"] else 0 if sum(counts.values()) else 77
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@
 #include "graph/ops/families.h"
 #include "graph/ops/small_types.h"
 #include "io/onnx.h"
+#include "kernels/f16.h"
 
 namespace celer::graph {
 namespace {
@@ -103,6 +104,14 @@ void CastElements(ThreadPool& pool, const TensorView& from, const TensorView& to
     if (bytes > 0 && to.data != from.data) std::memcpy(to.data, from.data, bytes);
     return;
   }
+  if (from.dtype == DType::kF32 && to.dtype == DType::kF16)
+    return pool.ParallelFor(n, 16384, [&](int64_t begin, int64_t end) {
+      ToF16(from.as<float>() + begin, to.as<F16>() + begin, end - begin);
+    });
+  if (from.dtype == DType::kF16 && to.dtype == DType::kF32)
+    return pool.ParallelFor(n, 16384, [&](int64_t begin, int64_t end) {
+      ToFloats(from.as<F16>() + begin, to.as<float>() + begin, end - begin);
+    });
   const bool plain = DispatchOr(from.dtype, PlainTypes{}, [&]<class From>() {
     const bool plain_too = DispatchOr(to.dtype, PlainTypes{}, [&]<class To>() {
       MapElements(pool, from.as<From>(), to.as<To>(), n, [](From x) {

@@ -7,8 +7,9 @@
 namespace celer::graph {
 namespace {
 
+template <class T>
 struct State {
-  ConvPlan plan;
+  BasicConvPlan<T> plan;
   PackCache::Packed weights;
   Pointwise f;
 };
@@ -35,18 +36,9 @@ Result<ConvShape> ShapeOf(const Node& node, const Shape& x, const Shape& w) {
                    .pad_right = window.after[2]};
 }
 
-struct TransposedState {
-  TransposedConvShape shape;
-  PackCache::Packed weights;
-};
-
-}  // namespace
-
-bool ConvFits(const InferContext& c) {
+bool Fits(const InferContext& c) {
   const int rank = c.shape(0).rank();
-  if (c.dtype(0) != DType::kF32 || rank < 3 || rank > 4 || !c.known(1) ||
-      (c.has(2) && c.dtype(2) != DType::kF32))
-    return false;
+  if (rank < 3 || rank > 4 || !c.known(1) || (c.has(2) && c.dtype(2) != DType::kF32)) return false;
   if (c.elements(0) == 0 || c.elements(1) == 0) return false;
   const auto shape = ShapeOf(c.node, c.shape(0), c.shape(1));
   if (!shape || shape->out_h() <= 0 || shape->out_w() <= 0) return false;
@@ -55,30 +47,65 @@ bool ConvFits(const InferContext& c) {
   return conv && *conv == c.shape(3);
 }
 
-Prepared PrepareConv(const InferContext& c, int threads, PackCache& packs) {
-  const ConvPlan plan = PlanConv(*ShapeOf(c.node, c.shape(0), c.shape(1)));
+// The packed weights of either type lie in memory of the cache, which counts in floats.
+template <class T>
+Prepared Prepare(const InferContext& c, int threads, PackCache& packs) {
+  const BasicConvPlan<T> plan = PlanConv<T>(*ShapeOf(c.node, c.shape(0), c.shape(1)));
   const auto pack = [&] {
-    AlignedVector<float> packed(static_cast<size_t>(ConvPackedFloats(plan)));
-    PackConv(plan, c.in(1).as<float>(), packed.data());
+    constexpr int64_t kPer = sizeof(float) / sizeof(T);
+    AlignedVector<float> packed(static_cast<size_t>((ConvPackedFloats(plan) + kPer - 1) / kPer));
+    PackConv(plan, c.in(1).as<float>(), reinterpret_cast<T*>(packed.data()));
     return packed;
   };
-  const std::string how =
-      "conv " + std::to_string(static_cast<int>(plan.way)) + " " + std::to_string(plan.shape.groups);
-  auto state = std::make_shared<State>(State{plan, packs.Get(c.in(1).data, how, pack), ActivationOf(c.node)});
-  return {std::move(state), ConvWorkspaceFloats(plan, threads) * static_cast<int64_t>(sizeof(float))};
+  const std::string how = std::string("conv ") + plan.kernels->name + " " +
+                          std::to_string(static_cast<int>(plan.way)) + " " +
+                          std::to_string(plan.shape.groups);
+  auto state =
+      std::make_shared<State<T>>(State<T>{plan, packs.Get(c.in(1).data, how, pack), ActivationOf(c.node)});
+  return {std::move(state), ConvWorkspaceFloats(plan, threads) * static_cast<int64_t>(sizeof(T))};
 }
 
-Status RunConv(KernelContext& c) {
-  const auto& state = *static_cast<const State*>(c.state);
-  celer::Conv(state.plan, {.in = c.in(0).as<float>(),
-                           .weights = state.weights->data(),
-                           .bias = c.has(2) ? c.in(2).as<float>() : nullptr,
-                           .add = c.has(3) ? c.in(3).as<float>() : nullptr,
-                           .f = state.f,
-                           .out = c.out(0).as<float>(),
-                           .workspace = reinterpret_cast<float*>(c.workspace),
-                           .pool = &c.pool});
+template <class T>
+Status Run(KernelContext& c) {
+  const auto& state = *static_cast<const State<T>*>(c.state);
+  celer::Conv(state.plan, BasicConvArgs<T>{.in = c.in(0).as<T>(),
+                                           .weights = reinterpret_cast<const T*>(state.weights->data()),
+                                           .bias = c.has(2) ? c.in(2).as<float>() : nullptr,
+                                           .add = c.has(3) ? c.in(3).as<T>() : nullptr,
+                                           .f = state.f,
+                                           .out = c.out(0).as<T>(),
+                                           .workspace = reinterpret_cast<T*>(c.workspace),
+                                           .pool = &c.pool});
   return {};
+}
+
+struct TransposedState {
+  TransposedConvShape shape;
+  PackCache::Packed weights;
+};
+
+}  // namespace
+
+bool ConvFits(const InferContext& c) {
+  return c.dtype(0) == DType::kF32 && Fits(c);
+}
+Prepared PrepareConv(const InferContext& c, int threads, PackCache& packs) {
+  return Prepare<float>(c, threads, packs);
+}
+Status RunConv(KernelContext& c) {
+  return Run<float>(c);
+}
+
+// With weights of f32, as the pass to f16 leaves them. A file whose convolutions are f16 throughout does not
+// ask for sums in f16, and does not get them.
+bool ConvF16Fits(const InferContext& c) {
+  return c.dtype(0) == DType::kF16 && c.dtype(1) == DType::kF32 && Fits(c);
+}
+Prepared PrepareConvF16(const InferContext& c, int threads, PackCache& packs) {
+  return Prepare<F16>(c, threads, packs);
+}
+Status RunConvF16(KernelContext& c) {
+  return Run<F16>(c);
 }
 
 bool ConvTransposeFits(const InferContext& c) {

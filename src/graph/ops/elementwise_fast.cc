@@ -40,6 +40,23 @@ std::optional<Pointwise> ClipOf(const OpInputs& c) {
   return f;
 }
 
+bool PairFits(const InferContext& c, DType dtype) {
+  return c.inputs() == 2 && c.dtype(0) == dtype && c.dtype(1) == dtype && BinaryOf(c.node) &&
+         c.node.opset >= 7 && c.output(0).set && *c.output(0).shape.elements() > 0;
+}
+
+template <class T>
+Status RunPair(KernelContext& c) {
+  const auto& state = *static_cast<const PairState*>(c.state);
+  const T *const a = c.in(0).as<T>(), *const b = c.in(1).as<T>();
+  T* const out = c.out(0).as<T>();
+  ForRows<2>(c.pool, state.walk,
+             [&](int64_t o, const std::array<int64_t, 2>& at, int64_t n, const std::array<int64_t, 2>& step) {
+               BinaryRow(state.op, {}, a + at[0], step[0], b + at[1], step[1], out + o, n);
+             });
+  return {};
+}
+
 }  // namespace
 
 Pointwise ActivationOf(const Node& node) {
@@ -103,9 +120,20 @@ Status RunUnary(KernelContext& c) {
   return {};
 }
 
+bool UnaryF16Fits(const InferContext& c) {
+  return c.dtype(0) == DType::kF16 && PointwiseOf(c).has_value();
+}
+Status RunUnaryF16(KernelContext& c) {
+  ApplyPointwise(*static_cast<const Pointwise*>(c.state), c.in(0).as<F16>(), c.out(0).as<F16>(),
+                 c.elements(0), c.pool);
+  return {};
+}
+
 bool BinaryFits(const InferContext& c) {
-  return c.inputs() == 2 && c.dtype(0) == DType::kF32 && c.dtype(1) == DType::kF32 && BinaryOf(c.node) &&
-         c.node.opset >= 7 && c.output(0).set && *c.output(0).shape.elements() > 0;
+  return PairFits(c, DType::kF32);
+}
+bool BinaryF16Fits(const InferContext& c) {
+  return PairFits(c, DType::kF16);
 }
 Prepared PrepareBinary(const InferContext& c, int, PackCache&) {
   return {std::make_shared<PairState>(
@@ -113,14 +141,10 @@ Prepared PrepareBinary(const InferContext& c, int, PackCache&) {
           0};
 }
 Status RunBinary(KernelContext& c) {
-  const auto& state = *static_cast<const PairState*>(c.state);
-  const float *const a = c.in(0).as<float>(), *const b = c.in(1).as<float>();
-  float* const out = c.out(0).as<float>();
-  ForRows<2>(c.pool, state.walk,
-             [&](int64_t o, const std::array<int64_t, 2>& at, int64_t n, const std::array<int64_t, 2>& step) {
-               BinaryRow(state.op, {}, a + at[0], step[0], b + at[1], step[1], out + o, n);
-             });
-  return {};
+  return RunPair<float>(c);
+}
+Status RunBinaryF16(KernelContext& c) {
+  return RunPair<F16>(c);
 }
 
 bool SquareFits(const InferContext& c) {

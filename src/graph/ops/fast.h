@@ -12,7 +12,9 @@ namespace celer::graph {
 //   Conv       x, weights, bias, add; attributes of Conv, and `activation` with its numbers `a` and `b`
 //   MatMul     a, b, bias, add; `transB`, and `activation` likewise
 //   Attention  q, k, v, mask: softmax(scale q k + mask) v; `scale`
-// What is added has the shape of the result, or broadcasts with it.
+// What is added has the shape of the result, or broadcasts with it. x and a may be f16, and so is then what
+// is added and what comes out; constant weights and biases stay f32, and kernels round the weights as they
+// pack.
 inline constexpr std::string_view kCelerDomain = "celer";
 
 // The function that a fused operator ends with, from its attributes; and their names.
@@ -30,7 +32,11 @@ void FinishFused(const KernelContext& c, const TensorView& y, size_t add);
 bool ConvFits(const InferContext& c);
 Prepared PrepareConv(const InferContext& c, int threads, PackCache& packs);
 Status RunConv(KernelContext& c);
-inline constexpr FastKernel kFastConv[] = {{"conv", ConvFits, RunConv, PrepareConv, 3}};
+bool ConvF16Fits(const InferContext& c);
+Prepared PrepareConvF16(const InferContext& c, int threads, PackCache& packs);
+Status RunConvF16(KernelContext& c);
+inline constexpr FastKernel kFastConv[] = {{"conv", ConvFits, RunConv, PrepareConv, 3},
+                                           {"conv f16", ConvF16Fits, RunConvF16, PrepareConvF16, 3}};
 
 bool ConvTransposeFits(const InferContext& c);
 Prepared PrepareConvTranspose(const InferContext& c, int threads, PackCache& packs);
@@ -46,8 +52,12 @@ inline constexpr FastKernel kFastMatMul[] = {{"gemm", MatMulFits, RunMatMul, Pre
 bool FusedMatMulFits(const InferContext& c);
 Prepared PrepareFusedMatMul(const InferContext& c, int threads, PackCache& packs);
 Status RunFusedMatMul(KernelContext& c);
+bool FusedMatMulF16Fits(const InferContext& c);
+Prepared PrepareFusedMatMulF16(const InferContext& c, int threads, PackCache& packs);
+Status RunFusedMatMulF16(KernelContext& c);
 inline constexpr FastKernel kFastFusedMatMul[] = {
-    {"gemm", FusedMatMulFits, RunFusedMatMul, PrepareFusedMatMul, 3}};
+    {"gemm", FusedMatMulFits, RunFusedMatMul, PrepareFusedMatMul, 3},
+    {"gemm f16", FusedMatMulF16Fits, RunFusedMatMulF16, PrepareFusedMatMulF16, 3}};
 
 bool AttentionFits(const InferContext& c);
 Prepared PrepareAttention(const InferContext& c, int threads, PackCache& packs);
@@ -62,12 +72,18 @@ inline constexpr FastKernel kFastGemm[] = {{"gemm", GemmFits, RunGemm, PrepareGe
 bool UnaryFits(const InferContext& c);
 Prepared PrepareUnary(const InferContext& c, int threads, PackCache& packs);
 Status RunUnary(KernelContext& c);
-inline constexpr FastKernel kFastUnary[] = {{"vectors", UnaryFits, RunUnary, PrepareUnary}};
+bool UnaryF16Fits(const InferContext& c);
+Status RunUnaryF16(KernelContext& c);
+inline constexpr FastKernel kFastUnary[] = {{"vectors", UnaryFits, RunUnary, PrepareUnary},
+                                            {"vectors f16", UnaryF16Fits, RunUnaryF16, PrepareUnary}};
 
 bool BinaryFits(const InferContext& c);
 Prepared PrepareBinary(const InferContext& c, int threads, PackCache& packs);
 Status RunBinary(KernelContext& c);
-inline constexpr FastKernel kFastBinary[] = {{"vectors", BinaryFits, RunBinary, PrepareBinary}};
+bool BinaryF16Fits(const InferContext& c);
+Status RunBinaryF16(KernelContext& c);
+inline constexpr FastKernel kFastBinary[] = {{"vectors", BinaryFits, RunBinary, PrepareBinary},
+                                             {"vectors f16", BinaryF16Fits, RunBinaryF16, PrepareBinary}};
 
 bool SquareFits(const InferContext& c);
 Status RunSquare(KernelContext& c);
@@ -76,11 +92,17 @@ inline constexpr FastKernel kFastPow[] = {{"square", SquareFits, RunSquare}};
 bool PoolFits(const InferContext& c);
 Prepared PreparePool(const InferContext& c, int threads, PackCache& packs);
 Status RunPool(KernelContext& c);
-inline constexpr FastKernel kFastPool[] = {{"planes", PoolFits, RunPool, PreparePool}};
+bool MaxPoolF16Fits(const InferContext& c);
+Status RunPoolF16(KernelContext& c);
+inline constexpr FastKernel kFastPool[] = {{"planes", PoolFits, RunPool, PreparePool},
+                                           {"planes f16", MaxPoolF16Fits, RunPoolF16, PreparePool}};
 
 bool GlobalAverageFits(const InferContext& c);
 Status RunGlobalAverage(KernelContext& c);
-inline constexpr FastKernel kFastGlobalAverage[] = {{"rows", GlobalAverageFits, RunGlobalAverage}};
+bool GlobalAverageF16Fits(const InferContext& c);
+Status RunGlobalAverageF16(KernelContext& c);
+inline constexpr FastKernel kFastGlobalAverage[] = {{"rows", GlobalAverageFits, RunGlobalAverage},
+                                                    {"rows f16", GlobalAverageF16Fits, RunGlobalAverageF16}};
 
 bool SoftmaxFits(const InferContext& c);
 Status RunSoftmax(KernelContext& c);
@@ -104,9 +126,17 @@ Prepared PrepareSum(const InferContext& c, int threads, PackCache& packs);
 Status RunSum(KernelContext& c);
 inline constexpr FastKernel kFastSum[] = {{"rows", SumFits, RunSum, PrepareSum}};
 
+bool RecurrentFits(const InferContext& c);
+Prepared PrepareRecurrent(const InferContext& c, int threads, PackCache& packs);
+Status RunRecurrent(KernelContext& c);
+inline constexpr FastKernel kFastRecurrent[] = {{"gemm", RecurrentFits, RunRecurrent, PrepareRecurrent}};
+
 bool ResizeFits(const InferContext& c);
 Prepared PrepareResize(const InferContext& c, int threads, PackCache& packs);
 Status RunResize(KernelContext& c);
-inline constexpr FastKernel kFastResize[] = {{"planes", ResizeFits, RunResize, PrepareResize}};
+bool ResizeF16Fits(const InferContext& c);
+Status RunResizeF16(KernelContext& c);
+inline constexpr FastKernel kFastResize[] = {{"planes", ResizeFits, RunResize, PrepareResize},
+                                             {"planes f16", ResizeF16Fits, RunResizeF16, PrepareResize}};
 
 }  // namespace celer::graph

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "graph/operator_table.h"
+#include "graph/ops/cast.h"
 #include "graph/ops/common.h"
 #include "graph/ops/families.h"
 #include "graph/ops/fast.h"
@@ -16,9 +17,17 @@ std::vector<const Data*> FirstInputs(const OpInputs& c, size_t count) {
   return in;
 }
 
+// Weights stay f32 where the rest is f16; the operator that does the first part knows one type alone.
 Result<Shape> ShapeFrom(const Operator& op, const Node& node, std::span<const Data* const> in) {
+  std::vector<Data> typed;
+  for (const Data* const data : in) {
+    typed.push_back(*data);
+    typed.back().tensor.dtype = in[0]->tensor.dtype;
+  }
+  std::vector<const Data*> same;
+  for (const Data& data : typed) same.push_back(&data);
   std::vector<InferContext::Output> types(1);
-  InferContext infer(node, in, types);
+  InferContext infer(node, same, types);
   CELER_RETURN_IF_ERROR(op.infer(infer));
   return types[0].shape;
 }
@@ -29,6 +38,29 @@ Status InferAdded(InferContext& c, const Shape& first, size_t add) {
   CELER_RETURN_IF_ERROR(CheckSameType(c, add));
   CELER_ASSIGN(const Shape together, Broadcast(std::vector<Shape>{first, c.shape(add)}));
   return c.Set(0, c.dtype(0), together);
+}
+
+// For what no fast kernel takes: with every f16 operand as f32, and the result rounded.
+Status RunInF32(KernelContext& c, KernelFn run) {
+  std::vector<Data> wide;
+  wide.reserve(c.inputs());
+  std::vector<const Data*> in;
+  for (size_t i = 0; i < c.inputs(); ++i) {
+    if (!c.has(i) || c.dtype(i) != DType::kF16) {
+      in.push_back(c.has(i) ? &c.data(i) : nullptr);
+      continue;
+    }
+    CELER_ASSIGN(Data copy, NewTensor(DType::kF32, c.shape(i)));
+    CastElements(c.pool, c.in(i), copy.tensor);
+    wide.push_back(std::move(copy));
+    in.push_back(&wide.back());
+  }
+  std::vector<Data> out(1);
+  CELER_ASSIGN(out[0], NewTensor(DType::kF32, c.out(0).shape));
+  KernelContext f32(c.node, in, out, c.pool, c.subgraphs);
+  CELER_RETURN_IF_ERROR(run(f32));
+  CastElements(c.pool, out[0].tensor, c.out(0));
+  return {};
 }
 
 // The first part by `op`, then what follows it.
@@ -50,6 +82,7 @@ Status InferConv(InferContext& c) {
   return InferAdded(c, shape, 3);
 }
 Status FusedConv(KernelContext& c) {
+  if (c.dtype(0) == DType::kF16) return RunInF32(c, FusedConv);
   CELER_ASSIGN(const Shape shape, ConvOutputShape(c));
   const std::vector<const Data*> in = FirstInputs(c, 3);
   CELER_RETURN_IF_ERROR(RunParts(c, *FindOperator("", "Conv", 11), c.node, in, shape));
@@ -68,11 +101,12 @@ const Operator& ProductOperator(const Node& node) {
 }
 Status InferMatMul(InferContext& c) {
   CELER_ASSIGN(const Shape shape, MatMulOutputShape(c));
-  if (c.has(2) && (c.dtype(2) != c.dtype(0) || c.elements(2) != shape[shape.rank() - 1]))
+  if (c.has(2) && (c.dtype(2) != DType::kF32 || c.elements(2) != shape[shape.rank() - 1]))
     return Error::Invalid("a bias of ", c.shape(2).ToString(), " for ", shape.ToString());
   return InferAdded(c, shape, 3);
 }
 Status FusedMatMul(KernelContext& c) {
+  if (c.dtype(0) == DType::kF16) return RunInF32(c, FusedMatMul);
   CELER_ASSIGN(const Shape shape, MatMulOutputShape(c));
   const std::vector<const Data*> in = FirstInputs(c, 2);
   CELER_RETURN_IF_ERROR(RunParts(c, ProductOperator(c.node), c.node, in, shape));
@@ -157,6 +191,7 @@ double AttentionFlops(const InferContext& c) {
 }
 
 constexpr DTypeSet kF32 = {DType::kF32};
+constexpr DTypeSet kF32OrF16 = {DType::kF32, DType::kF16};
 constexpr Operator kRows[] = {
     {"Attention",
      1,
@@ -173,7 +208,7 @@ constexpr Operator kRows[] = {
      1,
      {2, 4},
      {1, 1},
-     kF32,
+     kF32OrF16,
      InferConv,
      FusedConv,
      Operator::kPlain,
@@ -184,7 +219,7 @@ constexpr Operator kRows[] = {
      1,
      {2, 4},
      {1, 1},
-     kF32,
+     kF32OrF16,
      InferMatMul,
      FusedMatMul,
      Operator::kPlain,

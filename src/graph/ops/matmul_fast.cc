@@ -6,16 +6,18 @@
 namespace celer::graph {
 namespace {
 
+template <class T>
 struct State {
-  GemmArgs args;  // without the run's pointers
+  BasicGemmArgs<T> args;  // without the run's pointers
   PackCache::Packed b;
 };
 
 // Batches that lie at equal distances: those of b are all there, or one.
-std::optional<GemmArgs> MatMulArgs(const InferContext& c) {
+template <class T = float>
+std::optional<BasicGemmArgs<T>> MatMulArgs(const InferContext& c) {
   const Shape &a = c.shape(0), &b = c.shape(1);
   if (a.rank() < 2 || b.rank() < 2 || c.elements(0) == 0 || c.elements(1) == 0) return std::nullopt;
-  GemmArgs args{.m = a[a.rank() - 2], .n = b[b.rank() - 1], .k = a[a.rank() - 1]};
+  BasicGemmArgs<T> args{.m = a[a.rank() - 2], .n = b[b.rank() - 1], .k = a[a.rank() - 1]};
   const int64_t a_count = Product(a, 0, a.rank() - 2), b_count = Product(b, 0, b.rank() - 2);
   if (b_count == 1) {
     if (b.rank() > a.rank()) return std::nullopt;
@@ -26,20 +28,22 @@ std::optional<GemmArgs> MatMulArgs(const InferContext& c) {
     if (!same) return std::nullopt;
     args.batch = a_count;
   }
-  args.a = GemmOperand::Rows(nullptr, args.k, args.m * args.k);
-  args.b = GemmOperand::Rows(nullptr, args.n, args.k * args.n);
+  args.a = BasicGemmOperand<T>::Rows(nullptr, args.k, args.m * args.k);
+  args.b = BasicGemmOperand<T>::Rows(nullptr, args.n, args.k * args.n);
   args.out_stride = args.n;
   args.out_batch_stride = args.m * args.n;
   return args;
 }
 
-std::optional<GemmArgs> GemmArgsOf(const InferContext& c) {
+template <class T = float>
+std::optional<BasicGemmArgs<T>> GemmArgsOf(const InferContext& c) {
   if (c.shape(0).rank() != 2 || c.elements(0) == 0 || c.elements(1) == 0) return std::nullopt;
   const bool ta = c.node.Int("transA", 0) != 0, tb = c.node.Int("transB", 0) != 0;
   if (c.node.Float("alpha", 1) != 1) return std::nullopt;
-  GemmArgs args{.m = c.shape(0)[ta ? 1 : 0], .n = c.shape(1)[tb ? 0 : 1], .k = c.shape(0)[ta ? 0 : 1]};
-  args.a = ta ? GemmOperand::Transposed(nullptr, args.m) : GemmOperand::Rows(nullptr, args.k);
-  args.b = tb ? GemmOperand::Transposed(nullptr, args.k) : GemmOperand::Rows(nullptr, args.n);
+  BasicGemmArgs<T> args{
+      .m = c.shape(0)[ta ? 1 : 0], .n = c.shape(1)[tb ? 0 : 1], .k = c.shape(0)[ta ? 0 : 1]};
+  args.a = ta ? BasicGemmOperand<T>::Transposed(nullptr, args.m) : BasicGemmOperand<T>::Rows(nullptr, args.k);
+  args.b = tb ? BasicGemmOperand<T>::Transposed(nullptr, args.k) : BasicGemmOperand<T>::Rows(nullptr, args.n);
   args.out_stride = args.n;
   if (c.has(2)) {
     if (c.node.Float("beta", 1) != 1 || c.elements(2) != args.n ||
@@ -50,8 +54,9 @@ std::optional<GemmArgs> GemmArgsOf(const InferContext& c) {
 }
 
 // With a bias per column, and an addend that is like the result.
-std::optional<GemmArgs> FusedArgs(const InferContext& c) {
-  auto args = c.node.Int("transB", 0) != 0 ? GemmArgsOf(c) : MatMulArgs(c);
+template <class T = float>
+std::optional<BasicGemmArgs<T>> FusedArgs(const InferContext& c) {
+  auto args = c.node.Int("transB", 0) != 0 ? GemmArgsOf<T>(c) : MatMulArgs<T>(c);
   if (!args || (c.has(2) && (c.dtype(2) != DType::kF32 || c.elements(2) != args->n))) return std::nullopt;
   if (c.has(3)) {
     const auto shape = MatMulOutputShape(c);
@@ -63,36 +68,52 @@ std::optional<GemmArgs> FusedArgs(const InferContext& c) {
   return args;
 }
 
-Prepared Prepare(const InferContext& c, GemmArgs args, int threads, PackCache& packs) {
-  auto state = std::make_shared<State>();
+// A constant matrix, which is f32, packed as T. The cache counts in floats.
+template <class T>
+PackCache::Packed PackB(const InferContext& c, const BasicGemmArgs<T>& args, PackCache& packs) {
+  const std::string how =
+      std::string("gemm ") + ChosenGemmOf<T>().name + " " + std::to_string(args.b.row_stride);
+  return packs.Get(c.in(1).data, how, [&] {
+    constexpr int64_t kPer = sizeof(float) / sizeof(T);
+    const int64_t numbers = GemmPackedBFloats<T>(args.k, args.n);
+    AlignedVector<float> packed(static_cast<size_t>((numbers + kPer - 1) / kPer));
+    BasicGemmOperand<T> from = args.b;
+    std::vector<T> rounded;
+    if constexpr (std::is_same_v<T, float>) {
+      from.data = c.in(1).as<float>();
+    } else {
+      rounded.resize(static_cast<size_t>(args.k * args.n));
+      ToF16(c.in(1).as<float>(), rounded.data(), args.k * args.n);
+      from.data = rounded.data();
+    }
+    GemmPackB(from, args.k, args.n, reinterpret_cast<T*>(packed.data()));
+    return packed;
+  });
+}
+
+template <class T>
+Prepared Prepare(const InferContext& c, BasicGemmArgs<T> args, int threads, PackCache& packs) {
+  auto state = std::make_shared<State<T>>();
   if (c.known(1) && args.batch == 1) {
-    const GemmOperand from = [&] {
-      GemmOperand b = args.b;
-      b.data = c.in(1).as<float>();
-      return b;
-    }();
-    state->b = packs.Get(c.in(1).data, "gemm " + std::to_string(args.b.row_stride), [&] {
-      AlignedVector<float> packed(static_cast<size_t>(GemmPackedBFloats(args.k, args.n)));
-      GemmPackB(from, args.k, args.n, packed.data());
-      return packed;
-    });
-    args.b = GemmOperand::Packed(state->b->data());
+    state->b = PackB(c, args, packs);
+    args.b = BasicGemmOperand<T>::Packed(reinterpret_cast<const T*>(state->b->data()));
   }
   state->args = args;
-  const int64_t workspace = GemmWorkspaceFloats(args, threads) * static_cast<int64_t>(sizeof(float));
+  const int64_t workspace = GemmWorkspaceFloats(args, threads) * static_cast<int64_t>(sizeof(T));
   return {std::move(state), workspace};
 }
 
 // Inputs by number; 0: there is none.
+template <class T = float>
 Status Run(KernelContext& c, size_t bias, size_t add) {
-  const auto& state = *static_cast<const State*>(c.state);
-  GemmArgs args = state.args;
-  args.a.data = c.in(0).as<float>();
-  if (!args.b.packed) args.b.data = c.in(1).as<float>();
+  const auto& state = *static_cast<const State<T>*>(c.state);
+  BasicGemmArgs<T> args = state.args;
+  args.a.data = c.in(0).as<T>();
+  if (!args.b.packed) args.b.data = c.in(1).as<T>();
   if (bias > 0 && c.has(bias)) args.epilogue.col_bias = c.in(bias).as<float>();
-  if (add > 0 && c.has(add)) args.epilogue.add = c.in(add).as<float>();
-  args.out = c.out(0).as<float>();
-  args.workspace = reinterpret_cast<float*>(c.workspace);
+  if (add > 0 && c.has(add)) args.epilogue.add = c.in(add).as<T>();
+  args.out = c.out(0).as<T>();
+  args.workspace = reinterpret_cast<T*>(c.workspace);
   args.pool = &c.pool;
   celer::Gemm(args);
   return {};
@@ -159,6 +180,19 @@ Prepared PrepareFusedMatMul(const InferContext& c, int threads, PackCache& packs
 }
 Status RunFusedMatMul(KernelContext& c) {
   return Run(c, 2, 3);
+}
+
+// As for convolutions: the weights are f32, and constant.
+bool FusedMatMulF16Fits(const InferContext& c) {
+  if (c.dtype(0) != DType::kF16 || c.dtype(1) != DType::kF32 || !c.known(1)) return false;
+  const auto args = FusedArgs<F16>(c);
+  return args && args->batch == 1;
+}
+Prepared PrepareFusedMatMulF16(const InferContext& c, int threads, PackCache& packs) {
+  return Prepare(c, *FusedArgs<F16>(c), threads, packs);
+}
+Status RunFusedMatMulF16(KernelContext& c) {
+  return Run<F16>(c, 2, 3);
 }
 
 bool AttentionFits(const InferContext& c) {

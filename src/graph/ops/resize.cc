@@ -303,14 +303,33 @@ Status Resize(KernelContext& c) {
   return status;
 }
 
-bool ResizeFits(const InferContext& c) {
+namespace {
+
+bool PlanesFit(const InferContext& c, DType dtype) {
   const ResizeRules rules = RulesOf(c.node);
-  if (c.dtype(0) != DType::kF32 || c.shape(0).rank() != 4 || c.elements(0) == 0 || rules.antialias ||
+  if (c.dtype(0) != dtype || c.shape(0).rank() != 4 || c.elements(0) == 0 || rules.antialias ||
       rules.exclude_outside || rules.mode == "cubic" || rules.place == "tf_crop_and_resize")
     return false;
   const auto plan = PlanResize(c);
   return plan && *plan && (*plan)->scales[0] == 1 && (*plan)->scales[1] == 1 && (*plan)->dims[2] > 0 &&
          (*plan)->dims[3] > 0;
+}
+
+template <class T>
+Status RunPlanes(KernelContext& c) {
+  const auto& state = *static_cast<const PlanesState*>(c.state);
+  const Shape& in = c.shape(0);
+  ResizePlanes(c.in(0).as<T>(), in[0] * in[1], in[2], in[3], state.y, state.x, c.out(0).as<T>(), c.pool);
+  return {};
+}
+
+}  // namespace
+
+bool ResizeFits(const InferContext& c) {
+  return PlanesFit(c, DType::kF32);
+}
+bool ResizeF16Fits(const InferContext& c) {
+  return PlanesFit(c, DType::kF16);
 }
 
 Prepared PrepareResize(const InferContext& c, int, PackCache&) {
@@ -324,11 +343,10 @@ Prepared PrepareResize(const InferContext& c, int, PackCache&) {
 }
 
 Status RunResize(KernelContext& c) {
-  const auto& state = *static_cast<const PlanesState*>(c.state);
-  const Shape& in = c.shape(0);
-  ResizePlanes(c.in(0).as<float>(), in[0] * in[1], in[2], in[3], state.y, state.x, c.out(0).as<float>(),
-               c.pool);
-  return {};
+  return RunPlanes<float>(c);
+}
+Status RunResizeF16(KernelContext& c) {
+  return RunPlanes<F16>(c);
 }
 
 }  // namespace celer::graph

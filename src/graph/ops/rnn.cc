@@ -1,46 +1,20 @@
 // Recurrent networks: RNN, GRU and LSTM, forwards, backwards and both.
-#include <cmath>
-#include <limits>
+#include "graph/ops/rnn.h"
 
 #include "graph/ops/cast.h"
 #include "graph/ops/common.h"
 #include "graph/ops/families.h"
+#include "graph/ops/fast.h"
 
 namespace celer::graph {
 namespace {
 
-struct Activation {
-  std::string name;
-  float alpha, beta;
-  float operator()(float x) const {
-    if (name == "sigmoid") return 1 / (1 + std::exp(-x));
-    if (name == "tanh") return std::tanh(x);
-    if (name == "relu") return x > 0 ? x : 0;
-    if (name == "affine") return alpha * x + beta;
-    if (name == "leakyrelu") return x >= 0 ? x : alpha * x;
-    if (name == "thresholdedrelu") return x >= alpha ? x : 0;
-    if (name == "scaledtanh") return alpha * std::tanh(beta * x);
-    if (name == "hardsigmoid") return std::clamp(alpha * x + beta, 0.0f, 1.0f);
-    if (name == "elu") return x >= 0 ? x : alpha * std::expm1(x);
-    if (name == "softsign") return x / (1 + std::abs(x));
-    return std::log1p(std::exp(x));  // softplus
-  }
-};
 constexpr std::string_view kActivations[] = {
     "sigmoid",    "tanh",        "relu", "affine",   "leakyrelu", "thresholdedrelu",
     "scaledtanh", "hardsigmoid", "elu",  "softsign", "softplus"};
 
-// x, w, r, bias, lengths, initial h (, initial c, peepholes): what the three kinds have in common.
-struct Recurrent {
-  int64_t steps, batch, input, hidden, directions;
-  int gates;
-  bool batch_first;
-  std::string direction;
-  std::vector<Activation> activations;  // for each direction, `per` of them
-  size_t per;
-  float clip;
-};
-Result<Recurrent> RecurrentOf(const OpInputs& c, int gates, std::vector<std::string> usual) {
+// `usual`: the activations of one direction.
+Result<Recurrent> Parse(const OpInputs& c, int gates, std::vector<std::string> usual) {
   Recurrent r;
   r.gates = gates;
   r.batch_first = c.node.Int("layout", 0) != 0;
@@ -90,7 +64,19 @@ Result<Recurrent> RecurrentOf(const OpInputs& c, int gates, std::vector<std::str
   r.clip = c.node.Float("clip", 0);
   return r;
 }
-Status SetOutputs(InferContext& c, const Recurrent& r) {
+
+}  // namespace
+
+Result<Recurrent> RecurrentOf(const OpInputs& c) {
+  if (c.node.op == "LSTM") return Parse(c, 4, {"sigmoid", "tanh", "tanh"});
+  if (c.node.op == "GRU") return Parse(c, 3, {"sigmoid", "tanh"});
+  return Parse(c, 1, {"tanh"});
+}
+
+namespace {
+
+Status Infer(InferContext& c) {
+  CELER_ASSIGN(const Recurrent r, RecurrentOf(c));
   const Shape all = r.batch_first ? Shape{r.batch, r.steps, r.directions, r.hidden}
                                   : Shape{r.steps, r.directions, r.batch, r.hidden};
   const Shape last =
@@ -175,34 +161,26 @@ float Clipped(const Recurrent& r, float x) {
   return r.clip > 0 ? std::clamp(x, -r.clip, r.clip) : x;
 }
 
-Status InferRnn(InferContext& c) {
-  CELER_ASSIGN(const Recurrent r, RecurrentOf(c, 1, {"tanh"}));
-  return SetOutputs(c, r);
-}
 Status Rnn(KernelContext& c) {
-  CELER_ASSIGN(const Recurrent r, RecurrentOf(c, 1, {"tanh"}));
+  CELER_ASSIGN(const Recurrent r, RecurrentOf(c));
   const std::vector<float> weights = AsFloats(c, c.pool, 2), bias = AsFloats(c, c.pool, 3);
   Run(c, r, false, [&](int64_t d, std::vector<float>& g, std::vector<float>& h, std::vector<float>&) {
     AddState(r, weights, bias, d, 0, r.hidden, h, g);
-    const Activation& f = r.activations[static_cast<size_t>(d)];
+    const GateFunction& f = r.activations[static_cast<size_t>(d)];
     for (size_t i = 0; i < h.size(); ++i) h[i] = f(Clipped(r, g[i]));
   });
   return {};
 }
 
 // Gates: update z, reset r, hidden h.
-Status InferGru(InferContext& c) {
-  CELER_ASSIGN(const Recurrent r, RecurrentOf(c, 3, {"sigmoid", "tanh"}));
-  return SetOutputs(c, r);
-}
 Status Gru(KernelContext& c) {
-  CELER_ASSIGN(const Recurrent r, RecurrentOf(c, 3, {"sigmoid", "tanh"}));
+  CELER_ASSIGN(const Recurrent r, RecurrentOf(c));
   const std::vector<float> weights = AsFloats(c, c.pool, 2), bias = AsFloats(c, c.pool, 3);
   const bool reset_after = c.node.Int("linear_before_reset", 0) != 0;
   const auto n = static_cast<size_t>(r.hidden);
   Run(c, r, false, [&](int64_t d, std::vector<float>& g, std::vector<float>& h, std::vector<float>&) {
-    const Activation &f = r.activations[static_cast<size_t>(d) * 2],
-                     &gf = r.activations[static_cast<size_t>(d) * 2 + 1];
+    const GateFunction &f = r.activations[static_cast<size_t>(d) * 2],
+                       &gf = r.activations[static_cast<size_t>(d) * 2 + 1];
     AddState(r, weights, bias, d, 0, 2 * r.hidden, h, g);
     for (size_t i = 0; i < 2 * n; ++i) g[i] = f(Clipped(r, g[i]));
     std::vector<float> state(h), own(g.begin() + static_cast<long>(2 * n), g.end());
@@ -220,19 +198,15 @@ Status Gru(KernelContext& c) {
 }
 
 // Gates: input, output, forget, cell.
-Status InferLstm(InferContext& c) {
-  CELER_ASSIGN(const Recurrent r, RecurrentOf(c, 4, {"sigmoid", "tanh", "tanh"}));
-  return SetOutputs(c, r);
-}
 Status Lstm(KernelContext& c) {
-  CELER_ASSIGN(const Recurrent r, RecurrentOf(c, 4, {"sigmoid", "tanh", "tanh"}));
+  CELER_ASSIGN(const Recurrent r, RecurrentOf(c));
   const std::vector<float> weights = AsFloats(c, c.pool, 2), bias = AsFloats(c, c.pool, 3),
                            peep = AsFloats(c, c.pool, 7);
   const bool coupled = c.node.Int("input_forget", 0) != 0;
   const auto n = static_cast<size_t>(r.hidden);
   Run(c, r, true, [&](int64_t d, std::vector<float>& g, std::vector<float>& h, std::vector<float>& cell) {
-    const Activation *const f = &r.activations[static_cast<size_t>(d) * 3], *const cf = f + 1,
-                            *const hf = f + 2;
+    const GateFunction *const f = &r.activations[static_cast<size_t>(d) * 3], *const cf = f + 1,
+                              *const hf = f + 2;
     AddState(r, weights, bias, d, 0, 4 * r.hidden, h, g);
     const float* const p = peep.empty() ? nullptr : peep.data() + d * 3 * r.hidden;
     for (size_t i = 0; i < n; ++i) {
@@ -247,10 +221,17 @@ Status Lstm(KernelContext& c) {
   return {};
 }
 
+double Flops(const InferContext& c) {
+  const auto r = RecurrentOf(c);
+  if (!r) return 0;
+  return 2.0 * static_cast<double>(r->steps * r->batch * r->directions) *
+         static_cast<double>(r->gates * r->hidden) * static_cast<double>(r->input + r->hidden);
+}
+
 constexpr Operator kRows[] = {
-    {"GRU", 7, {3, 6}, {0, 2}, kFloats, InferGru, Gru},
-    {"LSTM", 7, {3, 8}, {0, 3}, kFloats, InferLstm, Lstm},
-    {"RNN", 7, {3, 6}, {0, 2}, kFloats, InferRnn, Rnn},
+    {"GRU", 7, {3, 6}, {0, 2}, kFloats, Infer, Gru, Operator::kPlain, Flops, kFastRecurrent},
+    {"LSTM", 7, {3, 8}, {0, 3}, kFloats, Infer, Lstm, Operator::kPlain, Flops, kFastRecurrent},
+    {"RNN", 7, {3, 6}, {0, 2}, kFloats, Infer, Rnn, Operator::kPlain, Flops, kFastRecurrent},
 };
 
 }  // namespace

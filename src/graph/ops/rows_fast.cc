@@ -16,6 +16,9 @@ namespace {
 bool IsF32(const InferContext& c) {
   return c.dtype(0) == DType::kF32 && c.elements(0) > 0;
 }
+bool IsF16(const InferContext& c) {
+  return c.dtype(0) == DType::kF16 && c.elements(0) > 0;
+}
 bool Wants(const InferContext& c, size_t output) {
   return output < c.node.outputs.size() && c.node.outputs[output] != kNoValue;
 }
@@ -67,10 +70,22 @@ Prepared PreparePool(const InferContext& c, int threads, PackCache&) {
   return {std::move(shape), floats * static_cast<int64_t>(sizeof(float))};
 }
 Status RunPool(KernelContext& c) {
-  Pool(*static_cast<const PoolShape*>(c.state), {.in = c.in(0).as<float>(),
-                                                 .out = c.out(0).as<float>(),
-                                                 .workspace = reinterpret_cast<float*>(c.workspace),
-                                                 .pool = &c.pool});
+  Pool(*static_cast<const PoolShape*>(c.state), PoolArgs{.in = c.in(0).as<float>(),
+                                                         .out = c.out(0).as<float>(),
+                                                         .workspace = reinterpret_cast<float*>(c.workspace),
+                                                         .pool = &c.pool});
+  return {};
+}
+
+bool MaxPoolF16Fits(const InferContext& c) {
+  return IsF16(c) && c.node.op == "MaxPool" && c.shape(0).rank() <= 4 && !Wants(c, 1);
+}
+Status RunPoolF16(KernelContext& c) {
+  Pool(*static_cast<const PoolShape*>(c.state),
+       BasicPoolArgs<F16>{.in = c.in(0).as<F16>(),
+                          .out = c.out(0).as<F16>(),
+                          .workspace = reinterpret_cast<float*>(c.workspace),
+                          .pool = &c.pool});
   return {};
 }
 
@@ -80,6 +95,15 @@ bool GlobalAverageFits(const InferContext& c) {
 Status RunGlobalAverage(KernelContext& c) {
   const int64_t rows = c.out_elements(0);
   MeanOfRows(c.in(0).as<float>(), c.out(0).as<float>(), rows, c.elements(0) / rows, c.pool);
+  return {};
+}
+
+bool GlobalAverageF16Fits(const InferContext& c) {
+  return IsF16(c);
+}
+Status RunGlobalAverageF16(KernelContext& c) {
+  const int64_t rows = c.out_elements(0);
+  MeanOfRows(c.in(0).as<F16>(), c.out(0).as<F16>(), rows, c.elements(0) / rows, c.pool);
   return {};
 }
 

@@ -6,40 +6,12 @@
 namespace celer::graph {
 namespace {
 
-bool IsFused(const Node& node) {
-  return node.domain == kCelerDomain && node.op == "MatMul";
-}
-
-// A Gemm that is a plain product with a bias per column.
-bool IsPlainGemm(Rewriter& r, const Node& gemm) {
-  if (gemm.Float("alpha", 1) != 1 || gemm.Float("beta", 1) != 1 || gemm.Int("transA", 0) != 0) return false;
-  if (gemm.inputs.size() < 3 || gemm.inputs[2] == kNoValue) return true;
-  const Constant *const bias = r.ConstantOf(gemm.inputs[2]), *const weights = r.ConstantOf(gemm.inputs[1]);
-  return bias && bias->dtype == DType::kF32 && bias->shape.rank() == 1 &&
-         bias->shape[0] == weights->shape[gemm.Int("transB", 0) != 0 ? 0 : 1];
-}
-
 // A product with a constant f32 matrix, whose result nobody else reads, without a function yet.
 Node* ProductFor(Rewriter& r, ValueId value) {
   const int maker = r.MakerOf(value);
   if (maker < 0 || r.Readers(value) != 1) return nullptr;
   Node& node = r.node(static_cast<size_t>(maker));
-  const bool plain = node.domain.empty() && (node.op == "MatMul" || node.op == "Gemm");
-  if (!plain && !IsFused(node)) return nullptr;
-  if (!node.Text("activation", "").empty()) return nullptr;
-  const Constant* const weights = r.ConstantOf(node.inputs[1]);
-  if (!weights || weights->dtype != DType::kF32 || weights->shape.rank() != 2) return nullptr;
-  if (plain && node.op == "Gemm" && !IsPlainGemm(r, node)) return nullptr;
-  return &node;
-}
-
-void MakeProduct(Node& node) {
-  if (IsFused(node)) return;
-  const int64_t transposed = node.op == "Gemm" ? node.Int("transB", 0) : 0;
-  node.op = "MatMul";
-  MakeFused(node);
-  node.attributes.clear();
-  if (transposed != 0) node.attributes.emplace_back("transB", transposed);
+  return IsConstantProduct(r, node) && node.Text("activation", "").empty() ? &node : nullptr;
 }
 
 // One number per column: [n], or [1, ..., n].

@@ -96,6 +96,40 @@ void SetActivation(Node& into, const Activation& activation) {
   into.attributes.emplace_back("b", activation.b);
 }
 
+namespace {
+
+bool IsFusedProduct(const Node& node) {
+  return node.domain == kCelerDomain && node.op == "MatMul";
+}
+
+// A Gemm that is a plain product with a bias per column.
+bool IsPlainGemm(Rewriter& r, const Node& gemm) {
+  if (gemm.Float("alpha", 1) != 1 || gemm.Float("beta", 1) != 1 || gemm.Int("transA", 0) != 0) return false;
+  if (gemm.inputs.size() < 3 || gemm.inputs[2] == kNoValue) return true;
+  const Constant *const bias = r.ConstantOf(gemm.inputs[2]), *const weights = r.ConstantOf(gemm.inputs[1]);
+  return bias && bias->dtype == DType::kF32 && bias->shape.rank() == 1 &&
+         bias->shape[0] == weights->shape[gemm.Int("transB", 0) != 0 ? 0 : 1];
+}
+
+}  // namespace
+
+bool IsConstantProduct(Rewriter& r, const Node& node) {
+  const bool plain = node.domain.empty() && (node.op == "MatMul" || node.op == "Gemm");
+  if (!plain && !IsFusedProduct(node)) return false;
+  const Constant* const weights = r.ConstantOf(node.inputs[1]);
+  if (!weights || weights->dtype != DType::kF32 || weights->shape.rank() != 2) return false;
+  return !plain || node.op == "MatMul" || IsPlainGemm(r, node);
+}
+
+void MakeProduct(Node& node) {
+  if (IsFusedProduct(node)) return;
+  const int64_t transposed = node.op == "Gemm" ? node.Int("transB", 0) : 0;
+  node.op = "MatMul";
+  MakeFused(node);
+  node.attributes.clear();
+  if (transposed != 0) node.attributes.emplace_back("transB", transposed);
+}
+
 void TakeOver(Rewriter& r, Node& into, Node& last) {
   const ValueId output = last.outputs[0];
   r.Remove(last);

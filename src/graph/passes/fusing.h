@@ -32,6 +32,9 @@ bool ScaleOutputs(Rewriter& r, Node& conv, const ChannelScale& by);
 // `into` becomes an operator of celer's own.
 void MakeFused(Node& into);
 void SetActivation(Node& into, const Activation& activation);
+// A product with a constant f32 matrix of two dimensions, celer's own or one that MakeProduct can make it.
+bool IsConstantProduct(Rewriter& r, const Node& node);
+void MakeProduct(Node& node);
 // `last` is done by `into`, which makes what it made.
 void TakeOver(Rewriter& r, Node& into, Node& last);
 

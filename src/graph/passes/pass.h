@@ -110,6 +110,13 @@ struct OptimizeOptions {
 // verified after each. Subgraphs are left as they are. An unknown name in `without` is an error.
 Result<std::vector<PassReport>> Optimize(Graph* graph, const OptimizeOptions& options = {});
 
+// Values between operators become f16, and convolutions and products compute in f16, as far as there are
+// kernels for it; the network's inputs and outputs stay as they are. Not one of Passes(): it changes what is
+// computed, and comes last. An error, in one sentence, on a CPU without such arithmetic.
+Result<PassReport> LowerToF16(Graph* graph);
+// The same on any CPU; without the arithmetic it runs on reference kernels.
+Result<int> ToF16(Rewriter& r, const std::function<void(std::string)>& explain);
+
 // One per file.
 Result<int> FoldConstants(Rewriter& r, const std::function<void(std::string)>& explain);
 Result<int> RemoveIdentities(Rewriter& r, const std::function<void(std::string)>& explain);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <type_traits>
+#include <vector>
 
 #include "core/check.h"
 #include "kernels/conv/winograd.h"
@@ -20,6 +22,12 @@ constexpr ConvVariant kConv[] = {
 #endif
     {"portable", Isa::kBaseline, &kConvPortable},
     {"reference", Isa::kBaseline, &kConvReference},
+};
+constexpr BasicConvVariant<F16> kConvF16[] = {
+#if defined(__aarch64__)
+    {"arm_fp16", Isa::kArmFp16, &kConvArmFp16},
+#endif
+    {"reference", Isa::kBaseline, &kConvReferenceF16},
 };
 
 // ---- as a product -----------------------------------------------------------------------------------------
@@ -46,18 +54,20 @@ Im2col GatherOf(const ConvShape& s) {
 }
 
 // Products of all groups of one image, or of all images if there is one group.
-GemmArgs ProductOf(const ConvPlan& plan, const Im2col& gather, const ConvArgs& args, int64_t image) {
+template <class T>
+BasicGemmArgs<T> ProductOf(const BasicConvPlan<T>& plan, const Im2col& gather, const BasicConvArgs<T>& args,
+                           int64_t image) {
   const ConvShape& s = plan.shape;
-  const GemmKernels& gemm = *plan.kernels->gemm;
+  const BasicGemmKernels<T>& gemm = *plan.kernels->gemm;
   const int64_t in_plane = s.in_h * s.in_w, out_plane = s.out_h() * s.out_w();
   const bool grouped = s.groups > 1;
   const int64_t m = s.out_channels / s.groups, k = gather.rows();
   const int64_t in_batch = s.channels / (grouped ? s.groups : 1) * in_plane;
   const int64_t in_at = image * s.channels * in_plane, out_at = image * s.out_channels * out_plane;
-  GemmArgs g{.m = m, .n = out_plane, .k = k};
-  g.a = GemmOperand::Packed(args.weights, grouped ? GemmPackedAFloats(m, k, gemm) : 0);
-  g.b = IsPlainProduct(s) ? GemmOperand::Rows(args.in + in_at, in_plane, in_batch)
-                          : GemmOperand::Gathered(args.in + in_at, gather, in_batch);
+  BasicGemmArgs<T> g{.m = m, .n = out_plane, .k = k};
+  g.a = BasicGemmOperand<T>::Packed(args.weights, grouped ? GemmPackedAFloats(m, k, gemm) : 0);
+  g.b = IsPlainProduct(s) ? BasicGemmOperand<T>::Rows(args.in + in_at, in_plane, in_batch)
+                          : BasicGemmOperand<T>::Gathered(args.in + in_at, gather, in_batch);
   g.out = args.out + out_at;
   g.out_stride = out_plane;
   g.epilogue = {.row_bias = args.bias,
@@ -76,11 +86,12 @@ GemmArgs ProductOf(const ConvPlan& plan, const Im2col& gather, const ConvArgs& a
 // ---- one pixel --------------------------------------------------------------------------------------------
 
 // The window is the whole image: rows are images, and channels are columns, which fill vectors.
-GemmArgs VectorsOf(const ConvPlan& plan, const ConvArgs& args) {
+template <class T>
+BasicGemmArgs<T> VectorsOf(const BasicConvPlan<T>& plan, const BasicConvArgs<T>& args) {
   const ConvShape& s = plan.shape;
-  GemmArgs g{.m = s.batch, .n = s.out_channels, .k = s.channels * s.in_h * s.in_w};
-  g.a = GemmOperand::Rows(args.in, g.k);
-  g.b = GemmOperand::Packed(args.weights);
+  BasicGemmArgs<T> g{.m = s.batch, .n = s.out_channels, .k = s.channels * s.in_h * s.in_w};
+  g.a = BasicGemmOperand<T>::Rows(args.in, g.k);
+  g.b = BasicGemmOperand<T>::Packed(args.weights);
   g.out = args.out;
   g.out_stride = g.n;
   g.epilogue = {
@@ -98,7 +109,8 @@ int64_t DepthwiseScratchFloats(const ConvShape& s) {
   return (l.floats + s.out_h() * s.out_w() + 15) / 16 * 16;
 }
 
-void DepthwiseConv(const ConvPlan& plan, const ConvArgs& args) {
+template <class T>
+void DepthwiseConv(const BasicConvPlan<T>& plan, const BasicConvArgs<T>& args) {
   const ConvShape& s = plan.shape;
   const int64_t scratch = DepthwiseScratchFloats(s), planes = s.batch * s.out_channels;
   const int64_t taps = s.kernel_h * s.kernel_w, out_plane = s.out_h() * s.out_w();
@@ -153,10 +165,15 @@ void CheckShape(const ConvShape& s) {
 
 // By measurement on Neoverse-V1. Winograd's transforms cost as much per channel whatever the number of
 // channels on the other side is.
-ConvWay FastestWay(const ConvShape& s, const ConvKernels& kernels) {
+template <class T>
+ConvWay FastestWay(const ConvShape& s, const BasicConvKernels<T>& kernels) {
   if (CanDo(ConvWay::kDepthwise, s, kernels)) return ConvWay::kDepthwise;
   if (CanDo(ConvWay::kVector, s, kernels)) return ConvWay::kVector;
-  if (CanDo(ConvWay::kWinograd, s, kernels) && s.channels >= 16 && s.out_channels >= 16)
+  // Tiles are the lanes of its products: four of them, those of 7 x 7 pixels, leave half a vector of f16
+  // empty.
+  const int64_t tiles = (s.out_h() + 3) / 4 * ((s.out_w() + 3) / 4);
+  const bool fills = tiles * static_cast<int64_t>(sizeof(T)) >= 16;
+  if (CanDo(ConvWay::kWinograd, s, kernels) && s.channels >= 16 && s.out_channels >= 16 && fills)
     return ConvWay::kWinograd;
   return ConvWay::kProduct;
 }
@@ -167,12 +184,23 @@ std::span<const ConvVariant> ConvVariants() {
   return kConv;
 }
 
-const ConvKernels& ChosenConv() {
+std::span<const BasicConvVariant<F16>> ConvF16Variants() {
+  return kConvF16;
+}
+
+template <>
+const BasicConvKernels<float>& ChosenConvOf<float>() {
   static const ConvKernels& chosen = *Pick<const ConvKernels*>("conv", kConv)->run;
   return chosen;
 }
+template <>
+const BasicConvKernels<F16>& ChosenConvOf<F16>() {
+  static const BasicConvKernels<F16>& chosen = *Pick<const BasicConvKernels<F16>*>("conv_f16", kConvF16)->run;
+  return chosen;
+}
 
-bool CanDo(ConvWay way, const ConvShape& s, const ConvKernels& kernels) {
+template <class T>
+bool CanDo(ConvWay way, const ConvShape& s, const BasicConvKernels<T>& kernels) {
   switch (way) {
     case ConvWay::kProduct:
       return true;
@@ -188,14 +216,17 @@ bool CanDo(ConvWay way, const ConvShape& s, const ConvKernels& kernels) {
   return false;
 }
 
-ConvPlan PlanConv(const ConvShape& shape, std::optional<ConvWay> way, const ConvKernels& kernels) {
+template <class T>
+BasicConvPlan<T> PlanConv(const ConvShape& shape, std::optional<ConvWay> way,
+                          const BasicConvKernels<T>& kernels) {
   CheckShape(shape);
-  const ConvPlan plan{shape, way ? *way : FastestWay(shape, kernels), &kernels};
+  const BasicConvPlan<T> plan{shape, way ? *way : FastestWay(shape, kernels), &kernels};
   CELER_CHECK(CanDo(plan.way, shape, kernels));
   return plan;
 }
 
-int64_t ConvPackedFloats(const ConvPlan& plan) {
+template <class T>
+int64_t ConvPackedFloats(const BasicConvPlan<T>& plan) {
   const ConvShape& s = plan.shape;
   const int64_t k = s.channels / s.groups * s.kernel_h * s.kernel_w;
   switch (plan.way) {
@@ -211,32 +242,45 @@ int64_t ConvPackedFloats(const ConvPlan& plan) {
   return 0;
 }
 
-void PackConv(const ConvPlan& plan, const float* weights, float* packed) {
+template <class T>
+void PackConv(const BasicConvPlan<T>& plan, const float* weights_f32, T* packed) {
   const ConvShape& s = plan.shape;
+  if (plan.way == ConvWay::kWinograd) return PackWinograd(plan, weights_f32, packed);
+  const T* weights;
+  std::vector<T> rounded;
+  if constexpr (std::is_same_v<T, float>) {
+    weights = weights_f32;
+  } else {
+    rounded.resize(static_cast<size_t>(s.out_channels * (s.channels / s.groups) * s.kernel_h * s.kernel_w));
+    ToF16(weights_f32, rounded.data(), static_cast<int64_t>(rounded.size()));
+    weights = rounded.data();
+  }
   const int64_t m = s.out_channels / s.groups, k = s.channels / s.groups * s.kernel_h * s.kernel_w;
   switch (plan.way) {
     case ConvWay::kProduct:
       for (int64_t g = 0; g < s.groups; ++g)
-        GemmPackA(GemmOperand::Rows(weights + g * m * k, k), m, k,
+        GemmPackA(BasicGemmOperand<T>::Rows(weights + g * m * k, k), m, k,
                   packed + g * GemmPackedAFloats(m, k, *plan.kernels->gemm), *plan.kernels->gemm);
       return;
     case ConvWay::kDepthwise:
       std::copy_n(weights, s.out_channels * k, packed);
       return;
     case ConvWay::kWinograd:
-      return PackWinograd(plan, weights, packed);
+      return;
     case ConvWay::kVector:
-      return GemmPackB(GemmOperand::Transposed(weights, k), k, s.out_channels, packed, *plan.kernels->gemm);
+      return GemmPackB(BasicGemmOperand<T>::Transposed(weights, k), k, s.out_channels, packed,
+                       *plan.kernels->gemm);
   }
 }
 
-int64_t ConvWorkspaceFloats(const ConvPlan& plan, int threads) {
+template <class T>
+int64_t ConvWorkspaceFloats(const BasicConvPlan<T>& plan, int threads) {
   switch (plan.way) {
     case ConvWay::kProduct: {
       const Im2col gather = GatherOf(plan.shape);
       // The workspace can depend on whether `add` is the output: take the larger one.
-      float out = 0;
-      GemmArgs g = ProductOf(plan, gather, {.weights = &out, .out = &out}, 0);
+      T out{};
+      BasicGemmArgs<T> g = ProductOf(plan, gather, BasicConvArgs<T>{.weights = &out, .out = &out}, 0);
       g.out = &out;
       const int64_t apart = GemmWorkspaceFloats(g, threads, *plan.kernels->gemm);
       g.epilogue = {.add = &out, .add_last = true, .f = {Pointwise::Kind::kSilu}};
@@ -247,8 +291,8 @@ int64_t ConvWorkspaceFloats(const ConvPlan& plan, int threads) {
     case ConvWay::kWinograd:
       return WinogradWorkspaceFloats(plan, threads);
     case ConvWay::kVector: {
-      float out = 0;
-      GemmArgs g = VectorsOf(plan, {.weights = &out, .out = &out});
+      T out{};
+      BasicGemmArgs<T> g = VectorsOf(plan, BasicConvArgs<T>{.weights = &out, .out = &out});
       const int64_t apart = GemmWorkspaceFloats(g, threads, *plan.kernels->gemm);
       g.epilogue = {.add = &out, .add_last = true, .f = {Pointwise::Kind::kSilu}};
       return std::max(apart, GemmWorkspaceFloats(g, threads, *plan.kernels->gemm));
@@ -257,7 +301,8 @@ int64_t ConvWorkspaceFloats(const ConvPlan& plan, int threads) {
   return 0;
 }
 
-void Conv(const ConvPlan& plan, const ConvArgs& args) {
+template <class T>
+static void RunConv(const BasicConvPlan<T>& plan, const BasicConvArgs<T>& args) {
   CELER_CHECK(args.in && args.weights && args.out && args.pool);
   const ConvShape& s = plan.shape;
   switch (plan.way) {
@@ -276,5 +321,22 @@ void Conv(const ConvPlan& plan, const ConvArgs& args) {
       return Gemm(VectorsOf(plan, args), *plan.kernels->gemm);
   }
 }
+
+void Conv(const BasicConvPlan<float>& plan, const BasicConvArgs<float>& args) {
+  RunConv(plan, args);
+}
+void Conv(const BasicConvPlan<F16>& plan, const BasicConvArgs<F16>& args) {
+  RunConv(plan, args);
+}
+
+#define CELER_INSTANTIATE(T)                                                                                \
+  template bool CanDo(ConvWay, const ConvShape&, const BasicConvKernels<T>&);                               \
+  template BasicConvPlan<T> PlanConv(const ConvShape&, std::optional<ConvWay>, const BasicConvKernels<T>&); \
+  template int64_t ConvPackedFloats(const BasicConvPlan<T>&);                                               \
+  template void PackConv(const BasicConvPlan<T>&, const float*, T*);                                        \
+  template int64_t ConvWorkspaceFloats(const BasicConvPlan<T>&, int)
+CELER_INSTANTIATE(float);
+CELER_INSTANTIATE(F16);
+#undef CELER_INSTANTIATE
 
 }  // namespace celer

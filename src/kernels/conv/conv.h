@@ -1,7 +1,7 @@
-// 2-D convolution of f32 images [batch, channels, h, w], dense, with what follows it: bias, an activation, a
-// residual. Four ways: a product with gathered columns (any convolution; 1x1 without gathering), direct
-// planes (depthwise), Winograd's F(4x4, 3x3) (3x3, stride 1, where channels and pixels suffice), and a vector
-// times a matrix (images of one pixel, as squeeze-and-excitation has them).
+// 2-D convolution of f32 or f16 images [batch, channels, h, w], dense, with what follows it: bias, an
+// activation, a residual. Four ways: a product with gathered columns (any convolution; 1x1 without
+// gathering), direct planes (depthwise), Winograd's F(4x4, 3x3) (3x3, stride 1, where channels and pixels
+// suffice), and a vector times a matrix (images of one pixel, as squeeze-and-excitation has them).
 //
 //   const ConvPlan plan = PlanConv(shape);                     // the way, by shape
 //   packed.resize(ConvPackedFloats(plan));                     // once, when the weights are loaded
@@ -49,38 +49,61 @@ struct ConvShape {
 
 enum class ConvWay : uint8_t { kProduct, kDepthwise, kWinograd, kVector };
 
-using ConvVariant = Variant<const ConvKernels*>;
+template <class T>
+using BasicConvVariant = Variant<const BasicConvKernels<T>*>;
+using ConvVariant = BasicConvVariant<float>;
 std::span<const ConvVariant> ConvVariants();
-const ConvKernels& ChosenConv();
+std::span<const BasicConvVariant<F16>> ConvF16Variants();
 
-struct ConvPlan {
+template <class T>
+const BasicConvKernels<T>& ChosenConvOf();
+template <>
+const BasicConvKernels<float>& ChosenConvOf<float>();
+template <>
+const BasicConvKernels<F16>& ChosenConvOf<F16>();
+inline const ConvKernels& ChosenConv() {
+  return ChosenConvOf<float>();
+}
+
+// For images of T, float or F16. "Floats" in names of sizes are so many of these numbers.
+template <class T>
+struct BasicConvPlan {
   ConvShape shape;
   ConvWay way = ConvWay::kProduct;
-  const ConvKernels* kernels = nullptr;
+  const BasicConvKernels<T>* kernels = nullptr;
 };
+using ConvPlan = BasicConvPlan<float>;
 
 // The fastest way as measured, or `way`. A programmer's mistake: a shape without output, or a way that cannot
 // do it.
-ConvPlan PlanConv(const ConvShape& shape, std::optional<ConvWay> way = std::nullopt,
-                  const ConvKernels& kernels = ChosenConv());
-bool CanDo(ConvWay way, const ConvShape& shape, const ConvKernels& kernels = ChosenConv());
+template <class T = float>
+BasicConvPlan<T> PlanConv(const ConvShape& shape, std::optional<ConvWay> way = std::nullopt,
+                          const BasicConvKernels<T>& kernels = ChosenConvOf<T>());
+template <class T = float>
+bool CanDo(ConvWay way, const ConvShape& shape, const BasicConvKernels<T>& kernels = ChosenConvOf<T>());
 
-int64_t ConvPackedFloats(const ConvPlan& plan);
-void PackConv(const ConvPlan& plan, const float* weights, float* packed);  // `packed` is 64-byte aligned
+template <class T>
+int64_t ConvPackedFloats(const BasicConvPlan<T>& plan);
+template <class T>
+void PackConv(const BasicConvPlan<T>& plan, const float* weights, T* packed);  // 64-byte aligned
 
-struct ConvArgs {
-  const float* in = nullptr;       // [batch, channels, in_h, in_w]
-  const float* weights = nullptr;  // from PackConv
-  const float* bias = nullptr;     // [out_channels], or none
-  const float* add = nullptr;      // like out, or none; may be out
-  bool add_last = false;           // f(sum + bias) + add; else f(sum + bias + add)
+template <class T>
+struct BasicConvArgs {
+  const T* in = nullptr;        // [batch, channels, in_h, in_w]
+  const T* weights = nullptr;   // from PackConv
+  const float* bias = nullptr;  // [out_channels], or none
+  const T* add = nullptr;       // like out, or none; may be out
+  bool add_last = false;        // f(sum + bias) + add; else f(sum + bias + add)
   Pointwise f = {};
-  float* out = nullptr;        // [batch, out_channels, out_h, out_w]
-  float* workspace = nullptr;  // ConvWorkspaceFloats() for the pool's threads, 64-byte aligned
+  T* out = nullptr;        // [batch, out_channels, out_h, out_w]
+  T* workspace = nullptr;  // ConvWorkspaceFloats() for the pool's threads, 64-byte aligned
   ThreadPool* pool = nullptr;
 };
+using ConvArgs = BasicConvArgs<float>;
 
-int64_t ConvWorkspaceFloats(const ConvPlan& plan, int threads);
-void Conv(const ConvPlan& plan, const ConvArgs& args);
+template <class T>
+int64_t ConvWorkspaceFloats(const BasicConvPlan<T>& plan, int threads);
+void Conv(const BasicConvPlan<float>& plan, const BasicConvArgs<float>& args);
+void Conv(const BasicConvPlan<F16>& plan, const BasicConvArgs<F16>& args);
 
 }  // namespace celer

@@ -11,21 +11,23 @@
 namespace celer {
 
 // One plane of a depthwise convolution.
-struct DepthwisePlane {
-  const float* in = nullptr;  // [in_h, in_w]
+template <class T>
+struct BasicDepthwisePlane {
+  const T* in = nullptr;  // [in_h, in_w]
   int64_t in_h = 0, in_w = 0;
-  const float* weights = nullptr;  // [kernel_h, kernel_w]
+  const T* weights = nullptr;  // [kernel_h, kernel_w]
   int64_t kernel_h = 0, kernel_w = 0;
   int64_t stride_h = 1, stride_w = 1, dilation_h = 1, dilation_w = 1;
   int64_t pad_top = 0, pad_left = 0;
   float bias = 0;
-  const float* add = nullptr;  // [out_h, out_w], or none; may be out
+  const T* add = nullptr;  // [out_h, out_w], or none; may be out
   bool add_last = false;
   Pointwise f = {};
-  float* out = nullptr;  // [out_h, out_w]
+  T* out = nullptr;  // [out_h, out_w]
   int64_t out_h = 0, out_w = 0;
-  float* scratch = nullptr;  // the padded input; behind it, if there is `add`, the output before it
+  T* scratch = nullptr;  // the padded input; behind it, if there is `add`, the output before it
 };
+using DepthwisePlane = BasicDepthwisePlane<float>;
 
 // Winograd's F(4x4, 3x3): a tile of 4 x 4 outputs from 6 x 6 inputs by 36 products instead of 144.
 constexpr int64_t kWinogradOut = 4, kWinogradIn = 6, kWinogradPoints = 36;
@@ -38,38 +40,44 @@ struct WinogradGeometry {
 // Channels [c, c + channels) of tiles [tile, tile + tiles), as panels of nr tiles: point p of channel c of
 // tile t is to[p * point_stride + t / nr * panel + c * nr + t % nr]. Lanes behind the last tile are left
 // alone.
-struct WinogradInput {
+template <class T>
+struct BasicWinogradInput {
   WinogradGeometry geometry = {};
-  const float* in = nullptr;      // [all channels, in_h, in_w]
-  const float* in_end = nullptr;  // of the memory that may be read
+  const T* in = nullptr;      // [all channels, in_h, in_w]
+  const T* in_end = nullptr;  // of the memory that may be read
   int64_t channel = 0, channels = 0, tile = 0, tiles = 0;
-  float* to = nullptr;
+  T* to = nullptr;
   int64_t point_stride = 0, panel = 0;
 };
 
 // Rows [0, rows) of sums, [rows, 36, sums_stride], of tiles [tile, tile + tiles), to as many channels of out.
-struct WinogradOutput {
+template <class T>
+struct BasicWinogradOutput {
   WinogradGeometry geometry = {};
-  const float* sums = nullptr;
+  const T* sums = nullptr;
   int64_t sums_stride = 0;
   int64_t rows = 0, tile = 0, tiles = 0;
   const float* bias = nullptr;  // [rows], or none
-  const float* add = nullptr;   // [rows, out_h, out_w], or none; may be out
+  const T* add = nullptr;       // [rows, out_h, out_w], or none; may be out
   bool add_last = false;
   Pointwise f = {};
-  float* out = nullptr;  // [rows, out_h, out_w]
+  T* out = nullptr;  // [rows, out_h, out_w]
 };
 
-struct ConvKernels {
+template <class T>
+struct BasicConvKernels {
   const char* name = nullptr;
-  const GemmKernels* gemm = nullptr;
-  void (*depthwise)(const DepthwisePlane& p) = nullptr;
-  void (*winograd_input)(const WinogradInput& w) = nullptr;
-  void (*winograd_output)(const WinogradOutput& w) = nullptr;
+  const BasicGemmKernels<T>* gemm = nullptr;
+  void (*depthwise)(const BasicDepthwisePlane<T>& p) = nullptr;
+  void (*winograd_input)(const BasicWinogradInput<T>& w) = nullptr;
+  void (*winograd_output)(const BasicWinogradOutput<T>& w) = nullptr;
 };
+using ConvKernels = BasicConvKernels<float>;
 
 extern const ConvKernels kConvReference, kConvPortable;
+extern const BasicConvKernels<F16> kConvReferenceF16;
 #if defined(__aarch64__)
+extern const BasicConvKernels<F16> kConvArmFp16;
 extern const ConvKernels kConvArmNeon;
 #elif defined(__x86_64__)
 extern const ConvKernels kConvX86Avx2, kConvX86Avx512;

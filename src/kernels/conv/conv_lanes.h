@@ -7,7 +7,7 @@
 #include "kernels/conv/conv_kernels.h"
 #include "kernels/conv/pad_plane.h"
 #include "kernels/gemm/epilogue_lanes.h"
-#include "kernels/simd.h"
+#include "kernels/lanes.h"
 
 namespace celer {
 namespace {
@@ -17,20 +17,21 @@ namespace {
 // One band of rows of the output. Apart from the plane, in values of its own: the loop has registers for
 // nothing else.
 struct DepthwiseBand {
-  const float* top;    // the padded input under the first tap
+  const Real* top;     // the padded input under the first tap
   int64_t row, phase;  // as in PaddedLayout
-  const float* weights;
+  const Real* weights;
   float bias;
-  Simd::F low, high;
-  float* out;
+  Lanes::F low, high;
+  Real* out;
   int64_t out_w;
+  const Real* end;  // of the plane
 };
 
 template <int kKernel, int kStride, int kRows, int kVectors>
-CELER_INLINE void DepthwiseStep(const float* top, int64_t row, int64_t phase,
-                                const Simd::F (&w)[kKernel][kKernel], Simd::F bias,
-                                Simd::F (&sum)[kRows][kVectors]) {
-  using S = Simd;
+CELER_INLINE void DepthwiseStep(const Real* top, int64_t row, int64_t phase,
+                                const Lanes::F (&w)[kKernel][kKernel], Lanes::F bias,
+                                Lanes::F (&sum)[kRows][kVectors]) {
+  using S = Lanes;
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 2
@@ -54,7 +55,7 @@ CELER_INLINE void DepthwiseStep(const float* top, int64_t row, int64_t phase,
 
 template <int kKernel, int kStride, int kRows>
 __attribute__((noinline)) void DepthwiseRows(const DepthwiseBand& b) {
-  using S = Simd;
+  using S = Lanes;
   constexpr int kL = S::kLanes;
   S::F w[kKernel][kKernel];
 #pragma GCC unroll 5
@@ -63,14 +64,14 @@ __attribute__((noinline)) void DepthwiseRows(const DepthwiseBand& b) {
     for (int x = 0; x < kKernel; ++x) w[y][x] = S::Set(b.weights[y * kKernel + x]);
   const S::F bias = S::Set(b.bias), low = b.low, high = b.high;
   const int64_t row = b.row, phase = b.phase, out_w = b.out_w;
-  const float* const top = b.top;
-  float* const out = b.out;
+  const Real* const top = b.top;
+  Real* const out = b.out;
   int64_t ox = 0;
   if constexpr (kKernel == 3) {
     for (; ox + 2 * kL <= out_w; ox += 2 * kL) {
       S::F sum[kRows][2];
       DepthwiseStep<kKernel, kStride, kRows, 2>(top + ox, row, phase, w, bias, sum);
-      float* to = out + ox;
+      Real* to = out + ox;
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r, to += out_w) {
         S::Store(to, ClampTo(sum[r][0], low, high));
@@ -84,11 +85,12 @@ __attribute__((noinline)) void DepthwiseRows(const DepthwiseBand& b) {
     const int64_t at = out_w < kL ? 0 : Least(ox, out_w - kL);
     S::F sum[kRows][1];
     DepthwiseStep<kKernel, kStride, kRows, 1>(top + at, row, phase, w, bias, sum);
-    float* to = out + at;
+    Real* to = out + at;
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r, to += out_w) {
+      // What a vector puts behind a short row is overwritten by the next row, which comes later.
       const S::F v = ClampTo(sum[r][0], low, high);
-      if (out_w >= kL)
+      if (to + kL <= b.end)
         S::Store(to, v);
       else
         StoreSome(to, v, out_w);
@@ -97,9 +99,10 @@ __attribute__((noinline)) void DepthwiseRows(const DepthwiseBand& b) {
 }
 
 template <int kKernel, int kStride>
-CELER_INLINE void DepthwiseSquare(const DepthwisePlane& p, const PaddedLayout& l, float* out, Simd::F low,
-                                  Simd::F high) {
-  DepthwiseBand band{p.scratch, l.row, l.phase, p.weights, p.bias, low, high, out, p.out_w};
+CELER_INLINE void DepthwiseSquare(const BasicDepthwisePlane<Real>& p, const PaddedLayout& l, Real* out,
+                                  Lanes::F low, Lanes::F high) {
+  DepthwiseBand band{p.scratch, l.row, l.phase, p.weights, p.bias,
+                     low,       high,  out,     p.out_w,   out + p.out_h * p.out_w};
   int64_t left = p.out_h;
   const auto next = [&](int64_t rows) {
     band.top += rows * kStride * l.row;
@@ -114,14 +117,14 @@ CELER_INLINE void DepthwiseSquare(const DepthwisePlane& p, const PaddedLayout& l
   if (left >= 1) DepthwiseRows<kKernel, kStride, 1>(band);
 }
 
-CELER_INLINE void DepthwiseAny(const DepthwisePlane& p, const PaddedLayout& l, float* out, Simd::F low,
-                               Simd::F high) {
-  using S = Simd;
+CELER_INLINE void DepthwiseAny(const BasicDepthwisePlane<Real>& p, const PaddedLayout& l, Real* out,
+                               Lanes::F low, Lanes::F high) {
+  using S = Lanes;
   for (int64_t oy = 0; oy < p.out_h; ++oy)
     for (int64_t ox = 0; ox < p.out_w; ox += S::kLanes) {
       S::F sum = S::Set(p.bias);
       for (int64_t y = 0; y < p.kernel_h; ++y) {
-        const float* const row = p.scratch + (oy * p.stride_h + y * p.dilation_h) * l.row + ox;
+        const Real* const row = p.scratch + (oy * p.stride_h + y * p.dilation_h) * l.row + ox;
         for (int64_t x = 0; x < p.kernel_w; ++x) {
           const int64_t col = x * p.dilation_w;
           sum = S::Fma(S::Load(row + col % p.stride_w * l.phase + col / p.stride_w),
@@ -137,8 +140,8 @@ CELER_INLINE void DepthwiseAny(const DepthwisePlane& p, const PaddedLayout& l, f
     }
 }
 
-inline void RunDepthwise(const DepthwisePlane& p) {
-  using S = Simd;
+inline void RunDepthwise(const BasicDepthwisePlane<Real>& p) {
+  using S = Lanes;
   const PaddedLayout l =
       LayoutOf(p.out_h, p.out_w, p.kernel_h, p.kernel_w, p.stride_h, p.stride_w, p.dilation_h, p.dilation_w);
   PadPlane({.in = p.in,
@@ -153,7 +156,7 @@ inline void RunDepthwise(const DepthwisePlane& p) {
   const bool clip = p.f.kind == Pointwise::Kind::kClip && !p.add;
   const bool finish = p.add || p.f.kind > Pointwise::Kind::kClip;
   const S::F low = S::Set(clip ? p.f.a : -INFINITY), high = S::Set(clip ? p.f.b : INFINITY);
-  float* const out = p.add ? p.scratch + l.floats : p.out;
+  Real* const out = p.add ? p.scratch + l.floats : p.out;
   const int64_t k = p.kernel_h, s = p.stride_h;
   const bool square = p.kernel_w == k && p.stride_w == s && p.dilation_h == 1 && p.dilation_w == 1;
   if (square && k == 3 && s == 1)
@@ -175,8 +178,9 @@ inline void RunDepthwise(const DepthwisePlane& p) {
 constexpr float kRoot2 = 1.41421356f, kHalfRoot2 = 0.70710678f;
 
 // One column or row of the input transform, in place.
-CELER_INLINE void TransformIn(Simd::F& a0, Simd::F& a1, Simd::F& a2, Simd::F& a3, Simd::F& a4, Simd::F& a5) {
-  using S = Simd;
+CELER_INLINE void TransformIn(Lanes::F& a0, Lanes::F& a1, Lanes::F& a2, Lanes::F& a3, Lanes::F& a4,
+                              Lanes::F& a5) {
+  using S = Lanes;
   const S::F root = S::Set(kRoot2), half_root = S::Set(kHalfRoot2), c = S::Set(2.5f);
   const S::F b0 = S::Add(S::Fnma(c, a2, a0), a4);
   const S::F b5 = S::Add(S::Fnma(c, a3, a1), a5);
@@ -191,9 +195,9 @@ CELER_INLINE void TransformIn(Simd::F& a0, Simd::F& a1, Simd::F& a2, Simd::F& a3
   a5 = b5;
 }
 
-CELER_INLINE void TransformOut(Simd::F m0, Simd::F m1, Simd::F m2, Simd::F m3, Simd::F m4, Simd::F m5,
-                               Simd::F& o0, Simd::F& o1, Simd::F& o2, Simd::F& o3) {
-  using S = Simd;
+CELER_INLINE void TransformOut(Lanes::F m0, Lanes::F m1, Lanes::F m2, Lanes::F m3, Lanes::F m4, Lanes::F m5,
+                               Lanes::F& o0, Lanes::F& o1, Lanes::F& o2, Lanes::F& o3) {
+  using S = Lanes;
   const S::F sum1 = S::Add(m1, m2), difference1 = S::Sub(m1, m2);
   const S::F sum2 = S::Add(m3, m4), difference2 = S::Sub(m3, m4);
   o0 = S::Add(S::Add(m0, sum1), sum2);
@@ -202,9 +206,13 @@ CELER_INLINE void TransformOut(Simd::F m0, Simd::F m1, Simd::F m2, Simd::F m3, S
   o3 = S::Add(m5, S::Fma(S::Set(0.5f * kHalfRoot2), difference1, S::Mul(S::Set(2 * kRoot2), difference2)));
 }
 
-// Floats p[0..5], p[4..9], p[8..13], ... to six vectors: reads 4 * kLanes + 4 of them.
-CELER_INLINE void LoadTiles(const float* p, Simd::F (&v)[6]) {
-#if defined(__aarch64__)
+// Numbers p[0..5], p[4..9], p[8..13], ... to six vectors: reads 4 * kLanes + 4 of them.
+CELER_INLINE void LoadTiles(const Real* p, Lanes::F (&v)[6]) {
+#if defined(CELER_LANES_F16)
+  const uint16x8x4_t a = vld4q_u16(&p->bits), b = vld4q_u16(&p[4].bits);
+  for (int i = 0; i < 4; ++i) v[i] = vreinterpretq_f16_u16(a.val[i]);
+  for (int i = 0; i < 2; ++i) v[4 + i] = vreinterpretq_f16_u16(b.val[i]);
+#elif defined(__aarch64__)
   const float32x4x4_t a = vld4q_f32(p), b = vld4q_f32(p + 4);
   v[0] = a.val[0], v[1] = a.val[1], v[2] = a.val[2], v[3] = a.val[3];
   v[4] = b.val[0], v[5] = b.val[1];
@@ -216,42 +224,45 @@ CELER_INLINE void LoadTiles(const float* p, Simd::F (&v)[6]) {
   for (int i = 0; i < 6; ++i) v[i] = _mm256_i32gather_ps(p + i, index, 4);
 #else
   for (int i = 0; i < 6; ++i) {
-    float lanes[Simd::kLanes];
-    for (int l = 0; l < Simd::kLanes; ++l) lanes[l] = p[4 * l + i];
-    v[i] = Simd::Load(lanes);
+    Real lanes[Lanes::kLanes];
+    for (int l = 0; l < Lanes::kLanes; ++l) lanes[l] = p[4 * l + i];
+    v[i] = Lanes::Load(lanes);
   }
 #endif
 }
 
-// Four vectors of one float per tile to 4 * kLanes floats in a row.
-CELER_INLINE void StoreTiles(float* p, Simd::F a, Simd::F b, Simd::F c, Simd::F d) {
-#if defined(__aarch64__)
+// Four vectors of one number per tile to 4 * kLanes numbers in a row.
+CELER_INLINE void StoreTiles(Real* p, Lanes::F a, Lanes::F b, Lanes::F c, Lanes::F d) {
+#if defined(CELER_LANES_F16)
+  vst4q_u16(&p->bits, uint16x8x4_t{{vreinterpretq_u16_f16(a), vreinterpretq_u16_f16(b),
+                                    vreinterpretq_u16_f16(c), vreinterpretq_u16_f16(d)}});
+#elif defined(__aarch64__)
   vst4q_f32(p, float32x4x4_t{{a, b, c, d}});
 #else
-  float lanes[4][Simd::kLanes];
-  Simd::Store(lanes[0], a);
-  Simd::Store(lanes[1], b);
-  Simd::Store(lanes[2], c);
-  Simd::Store(lanes[3], d);
-  for (int l = 0; l < Simd::kLanes; ++l)
+  Real lanes[4][Lanes::kLanes];
+  Lanes::Store(lanes[0], a);
+  Lanes::Store(lanes[1], b);
+  Lanes::Store(lanes[2], c);
+  Lanes::Store(lanes[3], d);
+  for (int l = 0; l < Lanes::kLanes; ++l)
     for (int i = 0; i < 4; ++i) p[4 * l + i] = lanes[i][l];
 #endif
 }
 
 template <int kNr>
-void RunWinogradInput(const WinogradInput& w) {
-  using S = Simd;
+void RunWinogradInput(const BasicWinogradInput<Real>& w) {
+  using S = Lanes;
   constexpr int kL = S::kLanes, kSpan = 4 * kL + 4;
   const WinogradGeometry& g = w.geometry;
-  alignas(64) float patch[6 * kSpan];
+  alignas(64) Real patch[6 * kSpan];
   for (int64_t c = 0; c < w.channels; ++c) {
-    const float* const plane = w.in + (w.channel + c) * g.in_h * g.in_w;
+    const Real* const plane = w.in + (w.channel + c) * g.in_h * g.in_w;
     int64_t tiles;
     for (int64_t t = w.tile; t < w.tile + w.tiles; t += tiles) {
       const int64_t ty = t / g.tiles_x, tx = t % g.tiles_x;
       tiles = Least(Least(kL, g.tiles_x - tx), w.tile + w.tiles - t);
       const int64_t y = ty * 4 - g.pad_top, x = tx * 4 - g.pad_left;
-      const float* from = plane + y * g.in_w + x;
+      const Real* from = plane + y * g.in_w + x;
       int64_t stride = g.in_w;
       const bool inside = y >= 0 && y + 6 <= g.in_h && x >= 0 && x + 4 * tiles + 2 <= g.in_w &&
                           from + 5 * stride + kSpan <= w.in_end;
@@ -259,9 +270,9 @@ void RunWinogradInput(const WinogradInput& w) {
         const int64_t first = Least(Most(-x, 0), kSpan);
         const int64_t last = Most(first, Least(Least(g.in_w - x, 4 * tiles + 2), kSpan));
         for (int64_t r = 0; r < 6; ++r) {
-          float* const to = patch + r * kSpan;
+          Real* const to = patch + r * kSpan;
           const bool row = y + r >= 0 && y + r < g.in_h;
-          for (int64_t i = 0; i < kSpan; ++i) to[i] = 0.0f;
+          for (int64_t i = 0; i < kSpan; ++i) to[i] = Real{};
           if (row)
             for (int64_t i = first; i < last; ++i) to[i] = plane[(y + r) * g.in_w + x + i];
         }
@@ -275,7 +286,7 @@ void RunWinogradInput(const WinogradInput& w) {
         TransformIn(d[r][0], d[r][1], d[r][2], d[r][3], d[r][4], d[r][5]);
       }
       const int64_t at = t - w.tile, lane = at % kNr;
-      float* const to = w.to + at / kNr * w.panel + (w.channel + c) * kNr + lane;
+      Real* const to = w.to + at / kNr * w.panel + (w.channel + c) * kNr + lane;
       const bool whole = tiles == kL && lane + kL <= kNr;
 #pragma GCC unroll 6
       for (int i = 0; i < 6; ++i) {
@@ -285,9 +296,9 @@ void RunWinogradInput(const WinogradInput& w) {
           for (int r = 0; r < 6; ++r) S::Store(to + (r * 6 + i) * w.point_stride, d[r][i]);
         } else {
           for (int r = 0; r < 6; ++r) {
-            float lanes[kL];
+            Real lanes[kL];
             S::Store(lanes, d[r][i]);
-            float* const point = w.to + (r * 6 + i) * w.point_stride + (w.channel + c) * kNr;
+            Real* const point = w.to + (r * 6 + i) * w.point_stride + (w.channel + c) * kNr;
             for (int64_t l = 0; l < tiles; ++l) point[(at + l) / kNr * w.panel + (at + l) % kNr] = lanes[l];
           }
         }
@@ -296,27 +307,27 @@ void RunWinogradInput(const WinogradInput& w) {
   }
 }
 
-inline void RunWinogradOutput(const WinogradOutput& w) {
-  using S = Simd;
+inline void RunWinogradOutput(const BasicWinogradOutput<Real>& w) {
+  using S = Lanes;
   constexpr int kL = S::kLanes, kSpan = 4 * kL;
   const WinogradGeometry& g = w.geometry;
-  alignas(64) float patch[4 * kSpan];
+  alignas(64) Real patch[4 * kSpan];
   const bool clip = w.f.kind == Pointwise::Kind::kClip;
   const bool quick = w.f.kind == Pointwise::Kind::kNone || (clip && !(w.add && w.add_last));
   const S::F low = S::Set(clip ? w.f.a : -INFINITY), high = S::Set(clip ? w.f.b : INFINITY);
   for (int64_t row = 0; row < w.rows; ++row) {
-    const float* const sums = w.sums + row * kWinogradPoints * w.sums_stride;
+    const Real* const sums = w.sums + row * kWinogradPoints * w.sums_stride;
     const S::F bias = S::Set(w.bias ? w.bias[row] : 0.0f);
     const int64_t plane = row * g.out_h * g.out_w;
     int64_t tiles;
     for (int64_t t = w.tile; t < w.tile + w.tiles; t += tiles) {
       const int64_t ty = t / g.tiles_x, tx = t % g.tiles_x;
       tiles = Least(Least(kL, g.tiles_x - tx), w.tile + w.tiles - t);
-      const float* const from = sums + t - w.tile;
+      const Real* const from = sums + t - w.tile;
       S::F m[4][6];
 #pragma GCC unroll 6
       for (int i = 0; i < 6; ++i) {
-        const float* const p = from + i * w.sums_stride;
+        const Real* const p = from + i * w.sums_stride;
         const int64_t down = 6 * w.sums_stride;
         TransformOut(S::Load(p), S::Load(p + down), S::Load(p + 2 * down), S::Load(p + 3 * down),
                      S::Load(p + 4 * down), S::Load(p + 5 * down), m[0][i], m[1][i], m[2][i], m[3][i]);
@@ -330,8 +341,8 @@ inline void RunWinogradOutput(const WinogradOutput& w) {
       const int64_t y = ty * 4, x = tx * 4, rows = Least(4, g.out_h - y), n = Least(4 * tiles, g.out_w - x);
       for (int64_t r = 0; r < rows; ++r) {
         const int64_t at = plane + (y + r) * g.out_w + x;
-        const float* const sum = patch + r * kSpan;
-        const float* const add = w.add ? w.add + at : nullptr;
+        const Real* const sum = patch + r * kSpan;
+        const Real* const add = w.add ? w.add + at : nullptr;
         if (quick && n == kSpan) {
 #pragma GCC unroll 4
           for (int i = 0; i < 4; ++i) {

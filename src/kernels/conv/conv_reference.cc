@@ -5,7 +5,8 @@
 namespace celer {
 namespace {
 
-void Depthwise(const DepthwisePlane& p) {
+template <class T>
+void Depthwise(const BasicDepthwisePlane<T>& p) {
   for (int64_t oy = 0; oy < p.out_h; ++oy)
     for (int64_t ox = 0; ox < p.out_w; ++ox) {
       double sum = p.bias;
@@ -14,18 +15,21 @@ void Depthwise(const DepthwisePlane& p) {
           const int64_t y = oy * p.stride_h - p.pad_top + ky * p.dilation_h;
           const int64_t x = ox * p.stride_w - p.pad_left + kx * p.dilation_w;
           if (y >= 0 && y < p.in_h && x >= 0 && x < p.in_w)
-            sum += static_cast<double>(p.in[y * p.in_w + x]) * p.weights[ky * p.kernel_w + kx];
+            sum += reference::Get(p.in[y * p.in_w + x]) * reference::Get(p.weights[ky * p.kernel_w + kx]);
         }
       const int64_t at = oy * p.out_w + ox;
-      const double add = p.add ? p.add[at] : 0;
-      p.out[at] = static_cast<float>(p.add_last ? reference::Apply(p.f, sum) + add
-                                                : reference::Apply(p.f, sum + add));
+      const double add = p.add ? reference::Get(p.add[at]) : 0;
+      reference::Put(p.out[at],
+                     p.add_last ? reference::Apply(p.f, sum) + add : reference::Apply(p.f, sum + add));
     }
 }
 
 }  // namespace
 
 // Without transforms: the reference of a 3x3 convolution is the product of gathered columns.
-const ConvKernels kConvReference = {.name = "reference", .gemm = &kGemmReference, .depthwise = Depthwise};
+const ConvKernels kConvReference = {
+    .name = "reference", .gemm = &kGemmReference, .depthwise = Depthwise<float>};
+const BasicConvKernels<F16> kConvReferenceF16 = {
+    .name = "reference", .gemm = &kGemmReferenceF16, .depthwise = Depthwise<F16>};
 
 }  // namespace celer

@@ -3,7 +3,7 @@
 
 #include "kernels/conv/padded_layout.h"
 #include "kernels/gemm/strided_load.h"
-#include "kernels/simd.h"
+#include "kernels/lanes.h"
 
 namespace celer {
 namespace {
@@ -16,19 +16,19 @@ CELER_INLINE int64_t Most(int64_t a, int64_t b) {
 }
 
 struct PlaneToPad {
-  const float* in;  // [in_h, in_w]
+  const Real* in;  // [in_h, in_w]
   int64_t in_h, in_w, stride_w, pad_top, pad_left;
   float border = 0;
 };
 
-// Columns from `begin` to `end`, a vector at a time: may write up to a vector less one float more.
-CELER_INLINE void FillColumns(float* to, int64_t begin, int64_t end, float value) {
-  for (int64_t i = begin; i < end; i += Simd::kLanes) Simd::Store(to + i, Simd::Set(value));
+// Columns from `begin` to `end`, a vector at a time: may write up to a vector less one number more.
+CELER_INLINE void FillColumns(Real* to, int64_t begin, int64_t end, float value) {
+  for (int64_t i = begin; i < end; i += Lanes::kLanes) Lanes::Store(to + i, Lanes::Set(value));
 }
 
-// to[i] = x[i * stride]. With stride 2 vectors read one float behind the last, if they `may`.
-CELER_INLINE void CopyColumns(const float* x, int64_t stride, bool may, float* to, int64_t n) {
-  using S = Simd;
+// to[i] = x[i * stride]. With stride 2 vectors read one number behind the last, if they `may`.
+CELER_INLINE void CopyColumns(const Real* x, int64_t stride, bool may, Real* to, int64_t n) {
+  using S = Lanes;
   constexpr int kL = S::kLanes;
   int64_t i = 0;
   if (stride == 1 && n >= kL) {
@@ -46,7 +46,7 @@ CELER_INLINE void CopyColumns(const float* x, int64_t stride, bool may, float* t
   for (; i < n; ++i) to[i] = x[i * stride];
 }
 
-inline void PadPlane(const PlaneToPad& p, const PaddedLayout& l, float* out) {
+inline void PadPlane(const PlaneToPad& p, const PaddedLayout& l, Real* out) {
   // What lies behind only reaches results that are not kept.
   const int64_t used = l.phase - kMostLanes, s = p.stride_w;
   const int64_t top = Least(p.pad_top, l.rows), bottom = Most(top, Least(p.pad_top + p.in_h, l.rows));
@@ -55,8 +55,8 @@ inline void PadPlane(const PlaneToPad& p, const PaddedLayout& l, float* out) {
     // Column i of this phase is x = i * stride + phase - pad_left of the input.
     const int64_t begin = Least(Most((p.pad_left - phase + s - 1) / s, 0), used);
     const int64_t end = Most(begin, Least((p.in_w - 1 + p.pad_left - phase + s) / s, used));
-    const float* x = p.in + (top - p.pad_top) * p.in_w + begin * s + phase - p.pad_left;
-    float* cols = out + top * l.row + phase * l.phase;
+    const Real* x = p.in + (top - p.pad_top) * p.in_w + begin * s + phase - p.pad_left;
+    Real* cols = out + top * l.row + phase * l.phase;
     for (int64_t y = top; y < bottom; ++y, x += p.in_w, cols += l.row) {
       FillColumns(cols, 0, begin, p.border);
       CopyColumns(x, s, y + 1 - p.pad_top < p.in_h, cols + begin, end - begin);

@@ -9,8 +9,8 @@ namespace celer {
 // neighbouring outputs is a plain vector.
 struct PaddedLayout {
   int64_t rows = 0;    // of the padded input
-  int64_t phase = 0;   // floats from the columns of one place in a stride to the next
-  int64_t row = 0;     // floats from one row to the next
+  int64_t phase = 0;   // numbers from the columns of one place in a stride to the next
+  int64_t row = 0;     // numbers from one row to the next
   int64_t floats = 0;  // of the padded input
 };
 constexpr int64_t kMostLanes = 16;

@@ -7,13 +7,18 @@
 #include <atomic>
 
 #include "core/check.h"
+#include "kernels/gemm/pointwise_reference.h"
 
 namespace celer {
 namespace {
 
-constexpr int64_t kStayFloats = 128 << 10;  // of transformed input, in a cache of 1 MiB
+template <class T>
+constexpr int64_t kStayFloats = (512 << 10) / sizeof(T);  // of transformed input, in a cache of 1 MiB
 // Of sums that are transformed together.
-constexpr int64_t kSumFloats = 48 << 10;
+template <class T>
+constexpr int64_t kSumFloats = (192 << 10) / sizeof(T);
+template <class T>
+constexpr int64_t kLine = 64 / sizeof(T);
 constexpr int64_t kRowUnit = 16;
 
 int64_t RoundUp(int64_t n, int64_t unit) {
@@ -33,37 +38,39 @@ struct Cut {
   int64_t input_floats = 0, sums_floats = 0;  // of one block; of one thread
 };
 
-Cut CutFor(const ConvPlan& plan, int threads) {
+template <class T>
+Cut CutFor(const BasicConvPlan<T>& plan, int threads) {
   const ConvShape& s = plan.shape;
   const int64_t nr = plan.kernels->gemm->nr;
   Cut cut;
   cut.tiles = DivideUp(s.out_h(), kWinogradOut) * DivideUp(s.out_w(), kWinogradOut);
-  const int64_t most = std::max(kStayFloats / (kWinogradPoints * s.channels) / nr * nr, 2 * nr);
+  const int64_t most = std::max(kStayFloats<T> / (kWinogradPoints * s.channels) / nr * nr, 2 * nr);
   const int64_t blocks = DivideUp(cut.tiles, most);
   cut.block = std::min(RoundUp(DivideUp(cut.tiles, blocks), nr), RoundUp(cut.tiles, nr));
   cut.together = threads > 1 && DivideUp(cut.tiles, cut.block) * s.batch < 2 * threads;
   cut.panel = s.channels * nr;
   // Not a power of two: the 36 points of a tile would fall on the same lines of the L1 cache.
-  cut.point_stride = cut.block / nr * cut.panel + 16;
-  cut.input_floats = RoundUp(cut.point_stride * kWinogradPoints + kPackSlack, 16);
+  cut.point_stride = cut.block / nr * cut.panel + kLine<T>;
+  cut.input_floats = RoundUp(cut.point_stride * kWinogradPoints + kPackSlack, kLine<T>);
   // More of them read the weights in longer stretches, but that pays only where the weights come again, from
   // the L2 cache: with a single block of tiles the sums should leave room in L1. Measured on Neoverse-V1.
   cut.rows = kRowUnit;
   if (blocks > 1)
-    cut.rows = std::clamp<int64_t>(kSumFloats / (kWinogradPoints * cut.block) / kRowUnit, 1, 3) * kRowUnit;
+    cut.rows = std::clamp<int64_t>(kSumFloats<T> / (kWinogradPoints * cut.block) / kRowUnit, 1, 3) * kRowUnit;
   // Every thread should have some.
   if (cut.together) cut.rows = std::min(cut.rows, RoundUp(DivideUp(s.out_channels, 2 * threads), kRowUnit));
-  cut.sums_floats = RoundUp(cut.rows * kWinogradPoints * cut.block + kMostLanes, 16);
+  cut.sums_floats = RoundUp(cut.rows * kWinogradPoints * cut.block + kMostLanes, kLine<T>);
   return cut;
 }
 
+template <class T>
 struct Job {
-  const ConvPlan& plan;
-  const ConvArgs& args;
+  const BasicConvPlan<T>& plan;
+  const BasicConvArgs<T>& args;
   const Cut& cut;
   WinogradGeometry geometry;
 
-  void Input(int64_t image, int64_t tile, int64_t channel, int64_t channels, float* to) const {
+  void Input(int64_t image, int64_t tile, int64_t channel, int64_t channels, T* to) const {
     const ConvShape& s = plan.shape;
     const int64_t size = s.channels * s.in_h * s.in_w;
     plan.kernels->winograd_input({.geometry = geometry,
@@ -79,9 +86,9 @@ struct Job {
   }
 
   // Output channels [row, row + rows): at most cut.rows of them.
-  void Output(int64_t image, int64_t tile, int64_t row, int64_t rows, const float* input, float* sums) const {
+  void Output(int64_t image, int64_t tile, int64_t row, int64_t rows, const T* input, T* sums) const {
     const ConvShape& s = plan.shape;
-    const GemmKernels& gemm = *plan.kernels->gemm;
+    const BasicGemmKernels<T>& gemm = *plan.kernels->gemm;
     const int64_t tiles = std::min(cut.block, cut.tiles - tile);
     const int64_t a_panel = s.channels * gemm.mr;
     const int64_t point_floats = RoundUp(s.out_channels, gemm.mr) * s.channels;
@@ -116,12 +123,14 @@ struct Job {
 
 }  // namespace
 
-int64_t WinogradPackedFloats(const ConvPlan& plan) {
+template <class T>
+int64_t WinogradPackedFloats(const BasicConvPlan<T>& plan) {
   const int64_t rows = RoundUp(plan.shape.out_channels, plan.kernels->gemm->mr);
   return RoundUp(kWinogradPoints * rows * plan.shape.channels + kPackSlack, 16);
 }
 
-void PackWinograd(const ConvPlan& plan, const float* weights, float* packed) {
+template <class T>
+void PackWinograd(const BasicConvPlan<T>& plan, const float* weights, T* packed) {
   // G of F(4, 3) for the points 0, +-1/sqrt 2, +-sqrt 2 and infinity.
   constexpr double kRoot2 = 1.4142135623730951;
   constexpr double kG[kWinogradIn][3] = {{1, 0, 0},
@@ -133,7 +142,7 @@ void PackWinograd(const ConvPlan& plan, const float* weights, float* packed) {
   const ConvShape& s = plan.shape;
   const int64_t mr = plan.kernels->gemm->mr;
   const int64_t point_floats = RoundUp(s.out_channels, mr) * s.channels;
-  std::fill_n(packed, WinogradPackedFloats(plan), 0.0f);
+  std::fill_n(packed, WinogradPackedFloats(plan), T{});
   for (int64_t o = 0; o < s.out_channels; ++o)
     for (int64_t c = 0; c < s.channels; ++c) {
       const float* const g = weights + (o * s.channels + c) * 9;
@@ -141,40 +150,42 @@ void PackWinograd(const ConvPlan& plan, const float* weights, float* packed) {
       for (int64_t i = 0; i < kWinogradIn; ++i)
         for (int64_t j = 0; j < 3; ++j)
           half[i][j] = kG[i][0] * g[j] + kG[i][1] * g[3 + j] + kG[i][2] * g[6 + j];
-      float* const to = packed + o / mr * s.channels * mr + c * mr + o % mr;
+      T* const to = packed + o / mr * s.channels * mr + c * mr + o % mr;
       for (int64_t i = 0; i < kWinogradIn; ++i)
         for (int64_t j = 0; j < kWinogradIn; ++j)
-          to[(i * kWinogradIn + j) * point_floats] =
-              static_cast<float>(kG[j][0] * half[i][0] + kG[j][1] * half[i][1] + kG[j][2] * half[i][2]);
+          reference::Put(to[(i * kWinogradIn + j) * point_floats],
+                         kG[j][0] * half[i][0] + kG[j][1] * half[i][1] + kG[j][2] * half[i][2]);
     }
 }
 
-int64_t WinogradWorkspaceFloats(const ConvPlan& plan, int threads) {
+template <class T>
+int64_t WinogradWorkspaceFloats(const BasicConvPlan<T>& plan, int threads) {
   const Cut cut = CutFor(plan, threads);
   return cut.input_floats * (cut.together ? 1 : threads) + cut.sums_floats * threads;
 }
 
-void WinogradConv(const ConvPlan& plan, const ConvArgs& args) {
+template <class T>
+void WinogradConv(const BasicConvPlan<T>& plan, const BasicConvArgs<T>& args) {
   const ConvShape& s = plan.shape;
   ThreadPool& pool = *args.pool;
   const Cut cut = CutFor(plan, pool.size());
-  const Job job{plan,
-                args,
-                cut,
-                {.in_h = s.in_h,
-                 .in_w = s.in_w,
-                 .out_h = s.out_h(),
-                 .out_w = s.out_w(),
-                 .pad_top = s.pad_top,
-                 .pad_left = s.pad_left,
-                 .tiles_x = DivideUp(s.out_w(), kWinogradOut)}};
-  float* const inputs = args.workspace;
-  float* const sums = args.workspace + cut.input_floats * (cut.together ? 1 : pool.size());
+  const Job<T> job{plan,
+                   args,
+                   cut,
+                   {.in_h = s.in_h,
+                    .in_w = s.in_w,
+                    .out_h = s.out_h(),
+                    .out_w = s.out_w(),
+                    .pad_top = s.pad_top,
+                    .pad_left = s.pad_left,
+                    .tiles_x = DivideUp(s.out_w(), kWinogradOut)}};
+  T* const inputs = args.workspace;
+  T* const sums = args.workspace + cut.input_floats * (cut.together ? 1 : pool.size());
   const int64_t blocks = DivideUp(cut.tiles, cut.block);
   if (!cut.together) {
     std::atomic<int64_t> next{0};
     pool.Run([&](int thread) {
-      float* const input = inputs + thread * cut.input_floats;
+      T* const input = inputs + thread * cut.input_floats;
       for (int64_t task = next++; task < blocks * s.batch; task = next++) {
         const int64_t image = task / blocks, tile = task % blocks * cut.block;
         job.Input(image, tile, 0, s.channels, input);
@@ -202,5 +213,14 @@ void WinogradConv(const ConvPlan& plan, const ConvArgs& args) {
     });
   }
 }
+
+#define CELER_INSTANTIATE(T)                                              \
+  template int64_t WinogradPackedFloats(const BasicConvPlan<T>&);         \
+  template void PackWinograd(const BasicConvPlan<T>&, const float*, T*);  \
+  template int64_t WinogradWorkspaceFloats(const BasicConvPlan<T>&, int); \
+  template void WinogradConv(const BasicConvPlan<T>&, const BasicConvArgs<T>&)
+CELER_INSTANTIATE(float);
+CELER_INSTANTIATE(F16);
+#undef CELER_INSTANTIATE
 
 }  // namespace celer

@@ -5,9 +5,13 @@
 
 namespace celer {
 
-int64_t WinogradPackedFloats(const ConvPlan& plan);
-void PackWinograd(const ConvPlan& plan, const float* weights, float* packed);
-int64_t WinogradWorkspaceFloats(const ConvPlan& plan, int threads);
-void WinogradConv(const ConvPlan& plan, const ConvArgs& args);
+template <class T>
+int64_t WinogradPackedFloats(const BasicConvPlan<T>& plan);
+template <class T>
+void PackWinograd(const BasicConvPlan<T>& plan, const float* weights, T* packed);
+template <class T>
+int64_t WinogradWorkspaceFloats(const BasicConvPlan<T>& plan, int threads);
+template <class T>
+void WinogradConv(const BasicConvPlan<T>& plan, const BasicConvArgs<T>& args);
 
 }  // namespace celer

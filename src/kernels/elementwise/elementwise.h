@@ -7,11 +7,15 @@
 #include "core/thread_pool.h"
 #include "core/variant.h"
 #include "kernels/elementwise/elementwise_kernels.h"
+#include "kernels/f16.h"
 
 namespace celer {
 
 // out[i] = f(x[i]). `out` may be `x`.
 void ApplyPointwise(const Pointwise& f, const float* x, float* out, int64_t n, ThreadPool& pool);
+
+// The same for halves; computed in f32 and rounded once.
+void ApplyPointwise(const Pointwise& f, const F16* x, F16* out, int64_t n, ThreadPool& pool);
 
 // out[r, c] = f(a op b), out dense. Broadcasting by strides, in elements: 0 repeats. A column stride is 0
 // or 1.
@@ -34,6 +38,8 @@ void ApplyBinary(const BinaryArgs& args);
 void UnaryRow(const Pointwise& f, const float* x, float* out, int64_t n);
 void BinaryRow(Binary op, const Pointwise& f, const float* a, int64_t a_step, const float* b, int64_t b_step,
                float* out, int64_t n);
+void BinaryRow(Binary op, const Pointwise& f, const F16* a, int64_t a_step, const F16* b, int64_t b_step,
+               F16* out, int64_t n);
 void TransposeBlock(const float* in, int64_t rows, int64_t cols, int64_t in_stride, float* out,
                     int64_t out_stride);
 

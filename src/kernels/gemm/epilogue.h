@@ -29,13 +29,16 @@ struct Pointwise {
 };
 
 // f(sum + bias + add), or f(sum + bias) + add if add_last.
-struct Epilogue {
+// `T` is the type of the images or matrices: float or F16. Biases are floats either way.
+template <class T>
+struct BasicEpilogue {
   const float* row_bias = nullptr;  // [m], or none
   const float* col_bias = nullptr;  // [n], or none
-  const float* add = nullptr;       // [m, add_stride], or none; may be the output itself
+  const T* add = nullptr;           // [m, add_stride], or none; may be the output itself
   int64_t add_stride = 0;
   bool add_last = false;
   Pointwise f = {};
 };
+using Epilogue = BasicEpilogue<float>;
 
 }  // namespace celer

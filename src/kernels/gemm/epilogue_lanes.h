@@ -4,7 +4,7 @@
 
 #include "kernels/activation/activation_lanes.h"
 #include "kernels/gemm/epilogue.h"
-#include "kernels/simd.h"
+#include "kernels/lanes.h"
 
 namespace celer {
 namespace {
@@ -135,13 +135,67 @@ struct HardSwishFn {
 template <class One>
 struct EachOf {
   One one;
-  template <int kN>
-  CELER_INLINE void operator()(Simd::F (&x)[kN]) const {
+  template <class V, int kN>
+  CELER_INLINE void operator()(V (&x)[kN]) const {
     for (int i = 0; i < kN; ++i) x[i] = one(x[i]);
   }
 };
 template <class One>
 EachOf(One) -> EachOf<One>;
+
+#if defined(CELER_LANES_F16)
+CELER_INLINE Lanes::F ClampTo(Lanes::F x, Lanes::F low, Lanes::F high) {
+  return Lanes::Min(high, Lanes::Max(low, x));
+}
+
+// A function of vectors of floats, for vectors of halves.
+template <class Apply>
+struct InFloats {
+  Apply apply;
+  template <int kN>
+  CELER_INLINE void operator()(Lanes::F (&x)[kN]) const {
+    Simd::F wide[2 * kN];
+    for (int i = 0; i < kN; ++i) wide[2 * i] = LowOf(x[i]), wide[2 * i + 1] = HighOf(x[i]);
+    apply(wide);
+    for (int i = 0; i < kN; ++i) x[i] = Narrow(wide[2 * i], wide[2 * i + 1]);
+  }
+};
+
+// 1 / (1 + e^-x) of kN vectors in f16, within about 2^-10: e^-x is a power of two times a polynomial, whose
+// error is below 2^-13, and the quotient a guess of 8 bits that one step doubles. Beyond -11 it stays 2^-16.
+template <int kN>
+CELER_INLINE void HalfSigmoid(const Lanes::F (&x)[kN], Lanes::F (&out)[kN]) {
+  using L = Lanes;
+  const L::F low = L::Set(-14.0f), high = L::Set(15.5f), one = L::Set(1.0f);
+  L::F t[kN], n[kN], p[kN];
+  for (int i = 0; i < kN; ++i) t[i] = ClampTo(L::Mul(x[i], L::Set(-1.44269504f)), low, high);
+  for (int i = 0; i < kN; ++i) n[i] = vrndnq_f16(t[i]);
+  for (int i = 0; i < kN; ++i) t[i] = L::Sub(t[i], n[i]);
+  for (int i = 0; i < kN; ++i) p[i] = L::Fma(t[i], L::Set(0.0558263180f), L::Set(0.2401397110f));
+  for (int i = 0; i < kN; ++i) p[i] = L::Fma(p[i], t[i], L::Set(0.6931531400f));
+  for (int i = 0; i < kN; ++i) p[i] = L::Fma(p[i], t[i], one);
+  for (int i = 0; i < kN; ++i)
+    p[i] =
+        vreinterpretq_f16_s16(vaddq_s16(vreinterpretq_s16_f16(p[i]), vshlq_n_s16(vcvtq_s16_f16(n[i]), 10)));
+  for (int i = 0; i < kN; ++i) p[i] = L::Add(p[i], one);
+  for (int i = 0; i < kN; ++i) t[i] = vrecpeq_f16(p[i]);
+  for (int i = 0; i < kN; ++i) out[i] = L::Mul(t[i], vrecpsq_f16(p[i], t[i]));
+}
+struct HalfSigmoidLanes {
+  template <int kN>
+  CELER_INLINE void operator()(Lanes::F (&x)[kN]) const {
+    HalfSigmoid(x, x);
+  }
+};
+struct HalfSiluLanes {
+  template <int kN>
+  CELER_INLINE void operator()(Lanes::F (&x)[kN]) const {
+    Lanes::F s[kN];
+    HalfSigmoid(x, s);
+    for (int i = 0; i < kN; ++i) x[i] = Lanes::Mul(x[i], s[i]);
+  }
+};
+#endif
 
 // Calls use(apply), where apply(x) is the function of an array of vectors, in place: the choice is made once
 // and not per element.
@@ -178,12 +232,32 @@ CELER_INLINE void WithPointwise(const Pointwise& f, Use use) {
   }
 }
 
+// The same for vectors of Real. In f16 the sigmoid and SiLU have forms of their own; other functions are
+// computed in f32.
+template <class Use>
+CELER_INLINE void WithPointwiseLanes(const Pointwise& f, Use use) {
+#if defined(CELER_LANES_F16)
+  using L = Lanes;
+  using Kind = Pointwise::Kind;
+  const L::F a = L::Set(f.a), b = L::Set(f.b);
+  if (f.kind == Kind::kNone) return use(EachOf{[](L::F x) { return x; }});
+  if (f.kind == Kind::kClip) return use(EachOf{[=](L::F x) { return ClampTo(x, a, b); }});
+  if (f.kind == Kind::kLeakyRelu)
+    return use(EachOf{[=](L::F x) { return L::IfLess(x, L::Set(0.0f), L::Mul(x, a), x); }});
+  if (f.kind == Kind::kSigmoid) return use(HalfSigmoidLanes{});
+  if (f.kind == Kind::kSilu) return use(HalfSiluLanes{});
+  WithPointwise(f, [&](auto apply) { use(InFloats<decltype(apply)>{apply}); });
+#else
+  WithPointwise(f, use);
+#endif
+}
+
 // out[i] = f(x[i] + add[i]), or f(x[i]) + add[i]; `add` may be none, and any of them another.
-CELER_INLINE void FinishRow(const Pointwise& f, const float* x, const float* add, bool add_last, float* out,
+CELER_INLINE void FinishRow(const Pointwise& f, const Real* x, const Real* add, bool add_last, Real* out,
                             int64_t n) {
-  using S = Simd;
+  using S = Lanes;
   constexpr int kL = S::kLanes;
-  WithPointwise(f, [&](auto apply) {
+  WithPointwiseLanes(f, [&](auto apply) {
     int64_t i = 0;
     for (; i + 4 * kL <= n; i += 4 * kL) {
       S::F v[4];

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <type_traits>
 
 #include "core/check.h"
 
@@ -19,11 +20,21 @@ constexpr GemmVariant kGemm[] = {
     {"portable", Isa::kBaseline, &kGemmPortable},
     {"reference", Isa::kBaseline, &kGemmReference},
 };
+constexpr BasicGemmVariant<F16> kGemmF16[] = {
+#if defined(__aarch64__)
+    {"arm_fp16", Isa::kArmFp16, &kGemmArmFp16},
+#endif
+    {"reference", Isa::kBaseline, &kGemmReferenceF16},
+};
 
 // Of the operand that stays in the L2 cache while the other one goes by: a good third of 1 MiB, which leaves
 // room for the output and for what goes by.
-constexpr int64_t kStayFloats = 96 << 10;
-constexpr int64_t kNearFloats = 6 << 10;  // and in an L1 cache of 32 to 64 KiB
+template <class T>
+constexpr int64_t kStayFloats = (384 << 10) / sizeof(T);
+template <class T>
+constexpr int64_t kNearFloats = (24 << 10) / sizeof(T);  // and in an L1 cache of 32 to 64 KiB
+template <class T>
+constexpr int64_t kLine = 64 / sizeof(T);
 // Below this many multiplications waking the other threads costs more than they save.
 constexpr int64_t kSerialWork = 200'000;
 
@@ -43,7 +54,8 @@ struct Cut {
   int64_t a_floats = 0, b_floats = 0;  // of the workspace of one thread; 0 for an operand that is packed
 };
 
-Cut CutFor(const GemmArgs& args, int threads, const GemmKernels& kernels) {
+template <class T>
+Cut CutFor(const BasicGemmArgs<T>& args, int threads, const BasicGemmKernels<T>& kernels) {
   Cut cut;
   int64_t k_block = kernels.k_block;
   // The first part of k would overwrite what is added at the end.
@@ -59,7 +71,7 @@ Cut CutFor(const GemmArgs& args, int threads, const GemmKernels& kernels) {
   // of both have to be small.
   // Where what goes by is small enough to stay in the L1 cache, what stays should fit it as well.
   const int64_t by = cut.a_stays ? args.n : args.m;
-  const int64_t stay_floats = by * cut.k_block <= kNearFloats ? kNearFloats : kStayFloats;
+  const int64_t stay_floats = by * cut.k_block <= kNearFloats<T> ? kNearFloats<T> : kStayFloats<T>;
   const int64_t stay = std::max<int64_t>(stay_floats / cut.k_block, 1);
   const int64_t m_all = RoundUp(std::max<int64_t>(args.m, 1), kernels.mr);
   const int64_t n_all = RoundUp(std::max<int64_t>(args.n, 1), kernels.nr);
@@ -87,27 +99,29 @@ Cut CutFor(const GemmArgs& args, int threads, const GemmKernels& kernels) {
     split(cut.m_block, m_all, kernels.mr, 2);
   }
   cut.tasks = tasks();
-  if (!args.a.packed) cut.a_floats = RoundUp(cut.m_block * cut.k_block + kPackSlack, 16);
-  if (!args.b.packed) cut.b_floats = RoundUp(cut.n_block * cut.k_block + kPackSlack, 16);
+  if (!args.a.packed) cut.a_floats = RoundUp(cut.m_block * cut.k_block + kPackSlack, kLine<T>);
+  if (!args.b.packed) cut.b_floats = RoundUp(cut.n_block * cut.k_block + kPackSlack, kLine<T>);
   return cut;
 }
 
 // If neither operand is packed and both are large, blocks of one would be packed again for each block of the
 // other: then all of `a` is packed first.
-bool PacksAFirst(const GemmArgs& args) {
-  return !args.a.packed && !args.b.packed && args.batch == 1 && args.m * args.k > kStayFloats &&
-         args.n * args.k > kStayFloats;
+template <class T>
+bool PacksAFirst(const BasicGemmArgs<T>& args) {
+  return !args.a.packed && !args.b.packed && args.batch == 1 && args.m * args.k > kStayFloats<T> &&
+         args.n * args.k > kStayFloats<T>;
 }
 
+template <class T>
 struct Job {
-  const GemmArgs& args;
-  const GemmKernels& kernels;
+  const BasicGemmArgs<T>& args;
+  const BasicGemmKernels<T>& kernels;
   const Cut& cut;
 
   // Panels of rows [m, m + rows) for steps [k, k + steps), and how far apart they are.
-  const float* A(int64_t batch, int64_t m, int64_t rows, int64_t k, int64_t steps, float* scratch,
-                 int64_t* panel) const {
-    const GemmOperand& a = args.a;
+  const T* A(int64_t batch, int64_t m, int64_t rows, int64_t k, int64_t steps, T* scratch,
+             int64_t* panel) const {
+    const BasicGemmOperand<T>& a = args.a;
     if (a.packed) {
       *panel = args.k * kernels.mr;
       return a.packed + batch * a.batch_stride + m / kernels.mr * *panel + k * kernels.mr;
@@ -119,15 +133,15 @@ struct Job {
                    rows, steps, scratch, *panel);
     return scratch;
   }
-  const float* B(int64_t batch, int64_t n, int64_t cols, int64_t k, int64_t steps, float* scratch,
-                 int64_t* panel) const {
-    const GemmOperand& b = args.b;
+  const T* B(int64_t batch, int64_t n, int64_t cols, int64_t k, int64_t steps, T* scratch,
+             int64_t* panel) const {
+    const BasicGemmOperand<T>& b = args.b;
     if (b.packed) {
       *panel = args.k * kernels.nr;
       return b.packed + batch * b.batch_stride + n / kernels.nr * *panel + k * kernels.nr;
     }
     *panel = steps * kernels.nr;
-    const float* data = b.data + batch * b.batch_stride;
+    const T* data = b.data + batch * b.batch_stride;
     if (b.gather) {
       const Im2col& g = *b.gather;
       kernels.pack_im2col(g, data, data + g.channels * g.in_h * g.in_w, k, k + steps, n, n + cols, scratch,
@@ -141,20 +155,20 @@ struct Job {
     return scratch;
   }
 
-  void Task(int64_t task, float* scratch) const {
+  void Task(int64_t task, T* scratch) const {
     const int64_t m_blocks = DivideUp(args.m, cut.m_block), n_blocks = DivideUp(args.n, cut.n_block);
     const int64_t batch = task / (m_blocks * n_blocks);
     // What stays is the same for neighbours.
     const int64_t rest = task % (m_blocks * n_blocks);
     const int64_t m = (cut.a_stays ? rest / n_blocks : rest % m_blocks) * cut.m_block;
     const int64_t n = (cut.a_stays ? rest % n_blocks : rest / m_blocks) * cut.n_block;
-    GemmBlock block{.m = std::min(cut.m_block, args.m - m),
-                    .n = std::min(cut.n_block, args.n - n),
-                    .out = args.out + batch * args.out_batch_stride + m * args.out_stride + n,
-                    .out_stride = args.out_stride,
-                    .a_stays = cut.a_stays,
-                    .epilogue = args.epilogue};
-    Epilogue& e = block.epilogue;
+    BasicGemmBlock<T> block{.m = std::min(cut.m_block, args.m - m),
+                            .n = std::min(cut.n_block, args.n - n),
+                            .out = args.out + batch * args.out_batch_stride + m * args.out_stride + n,
+                            .out_stride = args.out_stride,
+                            .a_stays = cut.a_stays,
+                            .epilogue = args.epilogue};
+    BasicEpilogue<T>& e = block.epilogue;
     if (e.row_bias) e.row_bias += batch * args.row_bias_batch_stride + m;
     if (e.col_bias) e.col_bias += batch * args.col_bias_batch_stride + n;
     if (e.add) e.add += batch * args.add_batch_stride + m * e.add_stride + n;
@@ -172,18 +186,27 @@ struct Job {
   }
 };
 
+template <class T>
+const BasicGemmKernels<T>& ReferenceOf() {
+  if constexpr (std::is_same_v<T, float>)
+    return kGemmReference;
+  else
+    return kGemmReferenceF16;
+}
+
 // Nothing to multiply: the epilogue of zeros. Kernels load their first step before they look at k.
-void EmptySums(const GemmArgs& args) {
+template <class T>
+void EmptySums(const BasicGemmArgs<T>& args) {
   for (int64_t batch = 0; batch < args.batch; ++batch) {
-    Epilogue e = args.epilogue;
+    BasicEpilogue<T> e = args.epilogue;
     if (e.row_bias) e.row_bias += batch * args.row_bias_batch_stride;
     if (e.col_bias) e.col_bias += batch * args.col_bias_batch_stride;
     if (e.add) e.add += batch * args.add_batch_stride;
-    kGemmReference.block({.m = args.m,
-                          .n = args.n,
-                          .out = args.out + batch * args.out_batch_stride,
-                          .out_stride = args.out_stride,
-                          .epilogue = e});
+    ReferenceOf<T>().block({.m = args.m,
+                            .n = args.n,
+                            .out = args.out + batch * args.out_batch_stride,
+                            .out_stride = args.out_stride,
+                            .epilogue = e});
   }
 }
 
@@ -193,41 +216,59 @@ std::span<const GemmVariant> GemmVariants() {
   return kGemm;
 }
 
-const GemmKernels& ChosenGemm() {
+std::span<const BasicGemmVariant<F16>> GemmF16Variants() {
+  return kGemmF16;
+}
+
+template <>
+const BasicGemmKernels<float>& ChosenGemmOf<float>() {
   static const GemmKernels& chosen = *Pick<const GemmKernels*>("gemm", kGemm)->run;
   return chosen;
 }
-
-int64_t GemmPackedAFloats(int64_t m, int64_t k, const GemmKernels& kernels) {
-  return RoundUp(RoundUp(m, kernels.mr) * k + kPackSlack, 16);
-}
-int64_t GemmPackedBFloats(int64_t k, int64_t n, const GemmKernels& kernels) {
-  return RoundUp(RoundUp(n, kernels.nr) * k + kPackSlack, 16);
+template <>
+const BasicGemmKernels<F16>& ChosenGemmOf<F16>() {
+  static const BasicGemmKernels<F16>& chosen = *Pick<const BasicGemmKernels<F16>*>("gemm_f16", kGemmF16)->run;
+  return chosen;
 }
 
-void GemmPackA(const GemmOperand& a, int64_t m, int64_t k, float* out, const GemmKernels& kernels) {
+template <class T>
+int64_t GemmPackedAFloats(int64_t m, int64_t k, const BasicGemmKernels<T>& kernels) {
+  return RoundUp(RoundUp(m, kernels.mr) * k + kPackSlack, kLine<T>);
+}
+template <class T>
+int64_t GemmPackedBFloats(int64_t k, int64_t n, const BasicGemmKernels<T>& kernels) {
+  return RoundUp(RoundUp(n, kernels.nr) * k + kPackSlack, kLine<T>);
+}
+
+template <class T>
+void GemmPackA(const BasicGemmOperand<T>& a, int64_t m, int64_t k, T* out,
+               const BasicGemmKernels<T>& kernels) {
   kernels.pack_a({.data = a.data, .lane_stride = a.row_stride, .k_stride = a.col_stride}, m, k, out,
                  k * kernels.mr);
-  std::fill_n(out + RoundUp(m, kernels.mr) * k, kPackSlack, 0.0f);
+  std::fill_n(out + RoundUp(m, kernels.mr) * k, kPackSlack, T{});
 }
-void GemmPackB(const GemmOperand& b, int64_t k, int64_t n, float* out, const GemmKernels& kernels) {
+template <class T>
+void GemmPackB(const BasicGemmOperand<T>& b, int64_t k, int64_t n, T* out,
+               const BasicGemmKernels<T>& kernels) {
   kernels.pack_b({.data = b.data, .lane_stride = b.col_stride, .k_stride = b.row_stride}, n, k, out,
                  k * kernels.nr);
-  std::fill_n(out + RoundUp(n, kernels.nr) * k, kPackSlack, 0.0f);
+  std::fill_n(out + RoundUp(n, kernels.nr) * k, kPackSlack, T{});
 }
 
-int64_t GemmWorkspaceFloats(const GemmArgs& args, int threads, const GemmKernels& kernels) {
-  GemmArgs left = args;
+template <class T>
+int64_t GemmWorkspaceFloats(const BasicGemmArgs<T>& args, int threads, const BasicGemmKernels<T>& kernels) {
+  BasicGemmArgs<T> left = args;
   int64_t first = 0;
   if (PacksAFirst(args)) {
     first = GemmPackedAFloats(args.m, args.k, kernels);
-    left.a = GemmOperand::Packed(reinterpret_cast<const float*>(&left));  // not read
+    left.a = BasicGemmOperand<T>::Packed(reinterpret_cast<const T*>(&left));  // not read
   }
   const Cut cut = CutFor(left, threads, kernels);
   return first + (cut.a_floats + cut.b_floats) * threads;
 }
 
-void Gemm(const GemmArgs& args, const GemmKernels& kernels) {
+template <class T>
+void Gemm(const BasicGemmArgs<T>& args, const BasicGemmKernels<T>& kernels) {
   CELER_CHECK(args.m >= 0 && args.n >= 0 && args.k >= 0 && args.batch >= 0);
   if (args.m == 0 || args.n == 0 || args.batch == 0) return;
   CELER_CHECK(args.pool != nullptr);
@@ -249,14 +290,14 @@ void Gemm(const GemmArgs& args, const GemmKernels& kernels) {
                       .k_stride = args.a.col_stride},
                      end - begin, args.k, args.workspace + begin * args.k, args.k * kernels.mr);
     });
-    GemmArgs left = args;
-    left.a = GemmOperand::Packed(args.workspace);
+    BasicGemmArgs<T> left = args;
+    left.a = BasicGemmOperand<T>::Packed(args.workspace);
     left.workspace += GemmPackedAFloats(args.m, args.k, kernels);
     return Gemm(left, kernels);
   }
   const Cut cut = CutFor(args, args.pool->size(), kernels);
   CELER_CHECK(cut.a_floats + cut.b_floats == 0 || args.workspace != nullptr);
-  const Job job{args, kernels, cut};
+  const Job<T> job{args, kernels, cut};
   const int64_t scratch = cut.a_floats + cut.b_floats;
   if (cut.serial || cut.tasks == 1) {
     for (int64_t task = 0; task < cut.tasks; ++task) job.Task(task, args.workspace);
@@ -268,5 +309,16 @@ void Gemm(const GemmArgs& args, const GemmKernels& kernels) {
       job.Task(task, args.workspace + thread * scratch);
   });
 }
+
+#define CELER_INSTANTIATE(T)                                                                             \
+  template int64_t GemmPackedAFloats(int64_t, int64_t, const BasicGemmKernels<T>&);                      \
+  template int64_t GemmPackedBFloats(int64_t, int64_t, const BasicGemmKernels<T>&);                      \
+  template void GemmPackA(const BasicGemmOperand<T>&, int64_t, int64_t, T*, const BasicGemmKernels<T>&); \
+  template void GemmPackB(const BasicGemmOperand<T>&, int64_t, int64_t, T*, const BasicGemmKernels<T>&); \
+  template int64_t GemmWorkspaceFloats(const BasicGemmArgs<T>&, int, const BasicGemmKernels<T>&);        \
+  template void Gemm(const BasicGemmArgs<T>&, const BasicGemmKernels<T>&)
+CELER_INSTANTIATE(float);
+CELER_INSTANTIATE(F16);
+#undef CELER_INSTANTIATE
 
 }  // namespace celer

@@ -1,9 +1,10 @@
-// What an instruction set brings for a product of f32 matrices: packing, and the product of packed blocks.
-// Plain types: files with an ISA suffix include this.
+// What an instruction set brings for a product of f32 or f16 matrices: packing, and the product of packed
+// blocks. Plain types: files with an ISA suffix include this.
 #pragma once
 
 #include <stdint.h>
 
+#include "kernels/f16.h"
 #include "kernels/gemm/epilogue.h"
 
 namespace celer {
@@ -24,44 +25,52 @@ struct Im2col {
 
 // One block: out[m, n] (+)= a[m, k] b[k, n]. `a` is panels of mr rows, each [k, mr]; `b` panels of nr
 // columns, each [k, nr].
-struct GemmBlock {
+template <class T>
+struct BasicGemmBlock {
   int64_t m = 0, n = 0, k = 0;
-  const float* a = nullptr;
-  int64_t a_panel = 0;  // floats from one panel to the next: mr times all of k, of which this may be a part
-  const float* b = nullptr;
+  const T* a = nullptr;
+  int64_t a_panel = 0;  // numbers from one panel to the next: mr times all of k, of which this may be a part
+  const T* b = nullptr;
   int64_t b_panel = 0;
-  float* out = nullptr;
+  T* out = nullptr;
   int64_t out_stride = 0;
-  bool accumulate = false;  // add to what `out` holds
-  bool finish = true;       // the last part of k: the epilogue is applied
-  bool a_stays = false;     // in the cache while panels of b go by; else the other way round
-  Epilogue epilogue = {};   // its pointers begin with this block
+  bool accumulate = false;         // add to what `out` holds
+  bool finish = true;              // the last part of k: the epilogue is applied
+  bool a_stays = false;            // in the cache while panels of b go by; else the other way round
+  BasicEpilogue<T> epilogue = {};  // its pointers begin with this block
 };
+using GemmBlock = BasicGemmBlock<float>;
 
 // Lanes are rows of the left matrix or columns of the right one. A panel of w lanes is [k, w]; the last one
 // is filled up with zeros.
-struct PackSource {
-  const float* data = nullptr;
+template <class T>
+struct BasicPackSource {
+  const T* data = nullptr;
   int64_t lane_stride = 0, k_stride = 0;  // elements
 };
+using PackSource = BasicPackSource<float>;
 
-struct GemmKernels {
+template <class T>
+struct BasicGemmKernels {
   const char* name = nullptr;
   int mr = 1, nr = 1;
   int64_t k_block = INT64_MAX;  // longest part of k that one block takes
-  void (*block)(const GemmBlock& block) = nullptr;
-  void (*pack_a)(const PackSource& from, int64_t lanes, int64_t k, float* out, int64_t panel) = nullptr;
-  void (*pack_b)(const PackSource& from, int64_t lanes, int64_t k, float* out, int64_t panel) = nullptr;
+  void (*block)(const BasicGemmBlock<T>& block) = nullptr;
+  void (*pack_a)(const BasicPackSource<T>& from, int64_t lanes, int64_t k, T* out, int64_t panel) = nullptr;
+  void (*pack_b)(const BasicPackSource<T>& from, int64_t lanes, int64_t k, T* out, int64_t panel) = nullptr;
   // Rows [k_begin, k_end), columns [n_begin, n_end); `in_end` is the end of the memory that may be read.
-  void (*pack_im2col)(const Im2col& g, const float* in, const float* in_end, int64_t k_begin, int64_t k_end,
-                      int64_t n_begin, int64_t n_end, float* out, int64_t panel) = nullptr;
+  void (*pack_im2col)(const Im2col& g, const T* in, const T* in_end, int64_t k_begin, int64_t k_end,
+                      int64_t n_begin, int64_t n_end, T* out, int64_t panel) = nullptr;
 };
+using GemmKernels = BasicGemmKernels<float>;
 
-// Behind packed panels there is room for so many floats: a kernel may load what comes after the last step.
+// Behind packed panels there is room for so many numbers: a kernel may load what comes after the last step.
 constexpr int64_t kPackSlack = 64;
 
 extern const GemmKernels kGemmReference, kGemmPortable;
+extern const BasicGemmKernels<F16> kGemmReferenceF16;
 #if defined(__aarch64__)
+extern const BasicGemmKernels<F16> kGemmArmFp16;
 extern const GemmKernels kGemmArmNeon;
 #elif defined(__x86_64__)
 extern const GemmKernels kGemmX86Avx2, kGemmX86Avx512;

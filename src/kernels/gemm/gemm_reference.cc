@@ -8,40 +8,53 @@
 namespace celer {
 namespace {
 
-void Block(const GemmBlock& g) {
-  const Epilogue& e = g.epilogue;
+template <class T>
+void Block(const BasicGemmBlock<T>& g) {
+  const BasicEpilogue<T>& e = g.epilogue;
   for (int64_t i = 0; i < g.m; ++i)
     for (int64_t j = 0; j < g.n; ++j) {
-      float& out = g.out[i * g.out_stride + j];
-      double sum = g.accumulate ? out : 0.0;
+      T& out = g.out[i * g.out_stride + j];
+      double sum = g.accumulate ? reference::Get(out) : 0.0;
       for (int64_t k = 0; k < g.k; ++k)
-        sum += static_cast<double>(g.a[i * g.a_panel + k]) * g.b[j * g.b_panel + k];
+        sum += reference::Get(g.a[i * g.a_panel + k]) * reference::Get(g.b[j * g.b_panel + k]);
       if (g.finish) {
         if (e.row_bias) sum += e.row_bias[i];
         if (e.col_bias) sum += e.col_bias[j];
-        const double add = e.add ? e.add[i * e.add_stride + j] : 0.0;
+        const double add = e.add ? reference::Get(e.add[i * e.add_stride + j]) : 0.0;
         sum = e.add_last ? reference::Apply(e.f, sum) + add : reference::Apply(e.f, sum + add);
       }
-      out = static_cast<float>(sum);
+      reference::Put(out, sum);
     }
 }
 
-void Pack(const PackSource& from, int64_t lanes, int64_t k, float* out, int64_t panel) {
+template <class T>
+void Pack(const BasicPackSource<T>& from, int64_t lanes, int64_t k, T* out, int64_t panel) {
   for (int64_t l = 0; l < lanes; ++l)
     for (int64_t i = 0; i < k; ++i) out[l * panel + i] = from.data[l * from.lane_stride + i * from.k_stride];
 }
 
-void PackGathered(const Im2col& g, const float* in, const float*, int64_t k_begin, int64_t k_end,
-                  int64_t n_begin, int64_t n_end, float* out, int64_t panel) {
+template <class T>
+void PackGathered(const Im2col& g, const T* in, const T*, int64_t k_begin, int64_t k_end, int64_t n_begin,
+                  int64_t n_end, T* out, int64_t panel) {
   for (int64_t n = n_begin; n < n_end; ++n)
     for (int64_t k = k_begin; k < k_end; ++k) {
       const int64_t kx = k % g.kernel_w, ky = k / g.kernel_w % g.kernel_h, c = k / g.kernel_w / g.kernel_h;
       const int64_t y = n / g.out_w * g.stride_h - g.pad_top + ky * g.dilation_h;
       const int64_t x = n % g.out_w * g.stride_w - g.pad_left + kx * g.dilation_w;
       const bool inside = y >= 0 && y < g.in_h && x >= 0 && x < g.in_w;
-      out[(n - n_begin) * panel + k - k_begin] = inside ? in[(c * g.in_h + y) * g.in_w + x] : 0.0f;
+      out[(n - n_begin) * panel + k - k_begin] = inside ? in[(c * g.in_h + y) * g.in_w + x] : T{};
     }
 }
+
+template <class T>
+constexpr BasicGemmKernels<T> kReference = {.name = "reference",
+                                            .mr = 1,
+                                            .nr = 1,
+                                            .k_block = INT64_MAX,
+                                            .block = Block<T>,
+                                            .pack_a = Pack<T>,
+                                            .pack_b = Pack<T>,
+                                            .pack_im2col = PackGathered<T>};
 
 }  // namespace
 
@@ -77,13 +90,7 @@ double reference::Apply(const Pointwise& f, double x) {
   return x;
 }
 
-const GemmKernels kGemmReference = {.name = "reference",
-                                    .mr = 1,
-                                    .nr = 1,
-                                    .k_block = INT64_MAX,
-                                    .block = Block,
-                                    .pack_a = Pack,
-                                    .pack_b = Pack,
-                                    .pack_im2col = PackGathered};
+const GemmKernels kGemmReference = kReference<float>;
+const BasicGemmKernels<F16> kGemmReferenceF16 = kReference<F16>;
 
 }  // namespace celer

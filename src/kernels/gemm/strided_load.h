@@ -1,8 +1,8 @@
-// Loads that take every second float, and small transposes; see simd.h for why all of it is in an unnamed
+// Loads that take every second number, and small transposes; see simd.h for why all of it is in an unnamed
 // namespace.
 #pragma once
 
-#include "kernels/simd.h"
+#include "kernels/lanes.h"
 
 namespace celer {
 namespace {
@@ -50,6 +50,23 @@ CELER_INLINE void Transpose4x4(const float* in, int64_t in_stride, float* out, i
     for (int j = 0; j < 4; ++j) out[j * out_stride + i] = in[i * in_stride + j];
 #endif
 }
+
+#if defined(CELER_LANES_F16)
+CELER_INLINE Lanes::F LoadEverySecond(const F16* p) {
+  return vreinterpretq_f16_u16(vld2q_u16(&p->bits).val[0]);
+}
+
+CELER_INLINE void Transpose4x4(const F16* in, int64_t in_stride, F16* out, int64_t out_stride) {
+  const uint16x4_t a = vld1_u16(&in->bits), b = vld1_u16(&in[in_stride].bits),
+                   c = vld1_u16(&in[2 * in_stride].bits), d = vld1_u16(&in[3 * in_stride].bits);
+  const uint32x2_t ab0 = vreinterpret_u32_u16(vtrn1_u16(a, b)), ab1 = vreinterpret_u32_u16(vtrn2_u16(a, b)),
+                   cd0 = vreinterpret_u32_u16(vtrn1_u16(c, d)), cd1 = vreinterpret_u32_u16(vtrn2_u16(c, d));
+  vst1_u16(&out->bits, vreinterpret_u16_u32(vtrn1_u32(ab0, cd0)));
+  vst1_u16(&out[out_stride].bits, vreinterpret_u16_u32(vtrn1_u32(ab1, cd1)));
+  vst1_u16(&out[2 * out_stride].bits, vreinterpret_u16_u32(vtrn2_u32(ab0, cd0)));
+  vst1_u16(&out[3 * out_stride].bits, vreinterpret_u16_u32(vtrn2_u32(ab1, cd1)));
+}
+#endif
 
 }  // namespace
 }  // namespace celer

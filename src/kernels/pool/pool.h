@@ -1,4 +1,4 @@
-// Largest value or average over windows of f32 images, NCHW. Averages over a whole plane: MeanOfRows
+// Largest value or average over windows of f32 or f16 images, NCHW. Averages over a whole plane: MeanOfRows
 // (rows.h).
 #pragma once
 
@@ -20,15 +20,19 @@ struct PoolShape {
   bool count_border = false;     // an average's divisor counts the padding, but never what is beyond it
 };
 
-struct PoolArgs {
-  const float* in = nullptr;   // [planes, in_h, in_w]
-  float* out = nullptr;        // [planes, out_h, out_w]
+template <class T>
+struct BasicPoolArgs {
+  const T* in = nullptr;       // [planes, in_h, in_w]
+  T* out = nullptr;            // [planes, out_h, out_w]
   float* workspace = nullptr;  // PoolWorkspaceFloats() for the pool's threads, 64-byte aligned
   ThreadPool* pool = nullptr;
 };
+using PoolArgs = BasicPoolArgs<float>;
 
 int64_t PoolWorkspaceFloats(const PoolShape& shape, int threads);
-void Pool(const PoolShape& shape, const PoolArgs& args);
+void Pool(const PoolShape& shape, const BasicPoolArgs<float>& args);
+void Pool(const PoolShape& shape, const BasicPoolArgs<F16>& args);  // averages are summed in f16
 std::span<const Variant<const PoolKernels*>> PoolVariants();
+std::span<const Variant<const BasicPoolKernels<F16>*>> PoolF16Variants();
 
 }  // namespace celer

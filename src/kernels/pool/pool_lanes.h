@@ -4,8 +4,8 @@
 #include <math.h>
 
 #include "kernels/conv/pad_plane.h"
+#include "kernels/lanes.h"
 #include "kernels/pool/pool_kernels.h"
-#include "kernels/simd.h"
 
 namespace celer {
 namespace {
@@ -13,8 +13,8 @@ namespace {
 // First along each row, in place, then down the columns: kernel_h + kernel_w steps per output instead of
 // their product.
 template <class Combine>
-CELER_INLINE void PoolAs(const PoolPlane& p, float border, Combine combine) {
-  using S = Simd;
+CELER_INLINE void PoolAs(const BasicPoolPlane<Real>& p, float border, Combine combine) {
+  using S = Lanes;
   constexpr int kL = S::kLanes;
   const PaddedLayout l =
       LayoutOf(p.out_h, p.out_w, p.kernel_h, p.kernel_w, p.stride_h, p.stride_w, p.dilation_h, p.dilation_w);
@@ -27,7 +27,7 @@ CELER_INLINE void PoolAs(const PoolPlane& p, float border, Combine combine) {
             .border = border},
            l, p.scratch);
   for (int64_t y = 0; y < l.rows; ++y) {
-    float* const row = p.scratch + y * l.row;
+    Real* const row = p.scratch + y * l.row;
     for (int64_t x = 0; x < p.out_w; x += kL) {
       S::F v = S::Load(row + x);
       for (int64_t k = 1; k < p.kernel_w; ++k) {
@@ -38,14 +38,15 @@ CELER_INLINE void PoolAs(const PoolPlane& p, float border, Combine combine) {
     }
   }
   for (int64_t y = 0; y < p.out_h; ++y) {
-    const float* const row = p.scratch + y * p.stride_h * l.row;
+    const Real* const row = p.scratch + y * p.stride_h * l.row;
     for (int64_t x = 0; x < p.out_w; x += kL) {
       S::F v = S::Load(row + x);
       for (int64_t k = 1; k < p.kernel_h; ++k) v = combine(v, S::Load(row + k * p.dilation_h * l.row + x));
       const bool whole = x + kL <= p.out_w;
       if (p.kind == PoolKind::kAverage) {
-        const S::F share = whole ? S::Load(p.col_share + x) : LoadSome(p.col_share + x, p.out_w - x);
-        v = S::Mul(v, S::Mul(share, S::Set(p.row_share[y])));
+        float shares[kL] = {};
+        memcpy(shares, p.col_share + x, static_cast<size_t>(Least(kL, p.out_w - x)) * sizeof(float));
+        v = S::Mul(v, S::Mul(FromFloats(shares), S::Set(p.row_share[y])));
       }
       if (whole)
         S::Store(p.out + y * p.out_w + x, v);
@@ -55,8 +56,8 @@ CELER_INLINE void PoolAs(const PoolPlane& p, float border, Combine combine) {
   }
 }
 
-inline void PoolLanes(const PoolPlane& p) {
-  using S = Simd;
+inline void PoolLanes(const BasicPoolPlane<Real>& p) {
+  using S = Lanes;
   if (p.kind == PoolKind::kMax)
     PoolAs(p, -INFINITY, [](S::F a, S::F b) { return S::Max(a, b); });
   else

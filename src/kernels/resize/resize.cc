@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/check.h"
+#include "formats/float16.h"
 
 namespace celer {
 namespace {
@@ -15,7 +16,8 @@ bool IsDoubling(const ResizeAxis& axis) {
   return axis.nearest() && axis.size() % 2 == 0;
 }
 
-void NearestRow(const float* in, const ResizeAxis& x, bool doubling, float* out) {
+template <class T>
+void NearestRow(const T* in, const ResizeAxis& x, bool doubling, T* out) {
   const int64_t n = x.size();
   if (doubling) {
     for (int64_t i = 0; i < n / 2; ++i) out[2 * i] = out[2 * i + 1] = in[i];
@@ -25,20 +27,34 @@ void NearestRow(const float* in, const ResizeAxis& x, bool doubling, float* out)
   for (int64_t i = 0; i < n; ++i) out[i] = in[from[i]];
 }
 
-void LinearRow(const float* above, const float* below, float down, const ResizeAxis& x, float* out) {
+float Get(float x) {
+  return x;
+}
+float Get(F16 x) {
+  return F16ToFloat(x.bits);
+}
+void Put(float& to, float x) {
+  to = x;
+}
+void Put(F16& to, float x) {
+  to.bits = FloatToF16(x);
+}
+
+template <class T>
+void LinearRow(const T* above, const T* below, float down, const ResizeAxis& x, T* out) {
   const int32_t *const first = x.first.data(), *const second = x.second.data();
   const float* const right = x.weight.data();
   for (int64_t i = 0; i < x.size(); ++i) {
-    const float a = above[first[i]] + right[i] * (above[second[i]] - above[first[i]]);
-    const float b = below[first[i]] + right[i] * (below[second[i]] - below[first[i]]);
-    out[i] = a + down * (b - a);
+    const float a0 = Get(above[first[i]]), b0 = Get(below[first[i]]);
+    const float a = a0 + right[i] * (Get(above[second[i]]) - a0);
+    const float b = b0 + right[i] * (Get(below[second[i]]) - b0);
+    Put(out[i], a + down * (b - a));
   }
 }
 
-}  // namespace
-
-void ResizePlanes(const float* in, int64_t planes, int64_t in_h, int64_t in_w, const ResizeAxis& y,
-                  const ResizeAxis& x, float* out, ThreadPool& pool) {
+template <class T>
+void Resize(const T* in, int64_t planes, int64_t in_h, int64_t in_w, const ResizeAxis& y, const ResizeAxis& x,
+            T* out, ThreadPool& pool) {
   CELER_CHECK_EQ(y.nearest(), x.nearest());
   const int64_t h = y.size(), w = x.size();
   if (planes * h * w == 0) return;
@@ -48,16 +64,27 @@ void ResizePlanes(const float* in, int64_t planes, int64_t in_h, int64_t in_w, c
     for (int64_t r = begin; r < end; ++r) {
       const int64_t row = r % h;
       const auto i = static_cast<size_t>(row);
-      const float* const plane = in + r / h * in_h * in_w;
-      float* const to = out + r * w;
+      const T* const plane = in + r / h * in_h * in_w;
+      T* const to = out + r * w;
       if (!y.nearest())
         LinearRow(plane + y.first[i] * in_w, plane + y.second[i] * in_w, y.weight[i], x, to);
       else if (r > begin && row > 0 && y.first[i] == y.first[i - 1])
-        std::memcpy(to, to - w, static_cast<size_t>(w) * sizeof(float));
+        std::memcpy(to, to - w, static_cast<size_t>(w) * sizeof(T));
       else
         NearestRow(plane + y.first[i] * in_w, x, doubling, to);
     }
   });
+}
+
+}  // namespace
+
+void ResizePlanes(const float* in, int64_t planes, int64_t in_h, int64_t in_w, const ResizeAxis& y,
+                  const ResizeAxis& x, float* out, ThreadPool& pool) {
+  Resize(in, planes, in_h, in_w, y, x, out, pool);
+}
+void ResizePlanes(const F16* in, int64_t planes, int64_t in_h, int64_t in_w, const ResizeAxis& y,
+                  const ResizeAxis& x, F16* out, ThreadPool& pool) {
+  Resize(in, planes, in_h, in_w, y, x, out, pool);
 }
 
 }  // namespace celer

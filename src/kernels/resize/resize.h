@@ -1,4 +1,4 @@
-// Images of f32 in another size: each output element is one of the input, or lies between two in each
+// Images of f32 or f16 in another size: each output element is one of the input, or lies between two in each
 // direction.
 #pragma once
 
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/thread_pool.h"
+#include "kernels/f16.h"
 
 namespace celer {
 
@@ -23,5 +24,7 @@ struct ResizeAxis {
 // lie inside the input.
 void ResizePlanes(const float* in, int64_t planes, int64_t in_h, int64_t in_w, const ResizeAxis& y,
                   const ResizeAxis& x, float* out, ThreadPool& pool);
+void ResizePlanes(const F16* in, int64_t planes, int64_t in_h, int64_t in_w, const ResizeAxis& y,
+                  const ResizeAxis& x, F16* out, ThreadPool& pool);
 
 }  // namespace celer

@@ -142,4 +142,21 @@ void MeanOfRows(const float* x, float* out, int64_t rows, int64_t cols, ThreadPo
   SumRows(x, 1.0f / static_cast<float>(cols), out, rows, cols, pool);
 }
 
+void MeanOfRows(const F16* x, F16* out, int64_t rows, int64_t cols, ThreadPool& pool) {
+  pool.ParallelFor(rows, Grain(cols), [&](int64_t begin, int64_t end) {
+    constexpr int64_t kPiece = 1024;
+    alignas(64) float piece[kPiece];
+    for (int64_t r = begin; r < end; ++r) {
+      float sum = 0;
+      for (int64_t i = 0; i < cols; i += kPiece) {
+        const int64_t count = std::min(kPiece, cols - i);
+        ToFloats(x + r * cols + i, piece, count);
+        sum += Chosen().sum(piece, count);
+      }
+      sum /= static_cast<float>(cols);
+      ToF16(&sum, out + r, 1);
+    }
+  });
+}
+
 }  // namespace celer

@@ -7,6 +7,7 @@
 
 #include "core/thread_pool.h"
 #include "core/variant.h"
+#include "kernels/f16.h"
 #include "kernels/rows/rows_kernels.h"
 
 namespace celer {
@@ -37,6 +38,7 @@ void SumColumns(const float* x, float factor, float* out, int64_t batch, int64_t
                 ThreadPool& pool);
 // out[r]: a global average pool, with rows = batch * channels.
 void MeanOfRows(const float* x, float* out, int64_t rows, int64_t cols, ThreadPool& pool);
+void MeanOfRows(const F16* x, F16* out, int64_t rows, int64_t cols, ThreadPool& pool);  // summed in f32
 
 std::span<const Variant<const RowKernels*>> RowVariants();
 

@@ -43,11 +43,13 @@ struct ColumnKernels {
   // `bytes` apart.
   void (*add)(const PackedColumn* columns, const float* values, int count, const uint8_t* group,
               int64_t bytes, int groups, float* sums) = nullptr;
-  // out[r] = the column's value in row r of a group.
-  void (*read)(const PackedColumn& column, const uint8_t* group, float* out) = nullptr;
-  // sums[r] += value[i] * columns[slot[i] * rows + r]: the same additions as those of `add`.
-  void (*add_read)(const float* columns, const uint16_t* slots, const float* values, int count,
-                   float* sums) = nullptr;
+  // out[(g * count + i) * rows + r] = column i's value in row r of group g. All columns are of one format.
+  void (*read)(const PackedColumn* columns, int count, const uint8_t* group, int64_t bytes, int groups,
+               float* out) = nullptr;
+  // sums[t * stride + r] += value[i] of token t * columns[slots[t * kOutliers + i] * rows + r]: the same
+  // additions as those of `add`.
+  void (*add_read)(const float* columns, const uint16_t* slots, const TokenOutliers* outliers, int tokens,
+                   float* sums, int64_t stride) = nullptr;
 };
 
 #if defined(__aarch64__)

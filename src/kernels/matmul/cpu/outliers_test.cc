@@ -105,7 +105,7 @@ TEST(Outliers, ColumnsOfPackedWeights) {
           const auto* const at = reinterpret_cast<const uint8_t*>(packed.data()) + group * shape.group_bytes;
           float plain[16], fast[16];
           ReadColumnPlain(column, g, at, plain);
-          if (layout.kernels) layout.kernels->read(column, at, fast);
+          if (layout.kernels) layout.kernels->read(&column, 1, at, shape.group_bytes, 1, fast);
           for (int64_t r = 0; r < std::min<int64_t>(g.rows, kRows - group * g.rows); ++r) {
             const float expected = decoded[static_cast<size_t>((group * g.rows + r) * kCols + col)];
             // The product with a sub-block's scale and the minimum round once each.
@@ -117,6 +117,59 @@ TEST(Outliers, ColumnsOfPackedWeights) {
           }
         }
       }
+    }
+  }
+}
+
+// Several columns of several groups, and several tokens with none to four of them, against one product after
+// the other.
+TEST(Outliers, ColumnsMeetTheirTokens) {
+  constexpr int64_t kRows = 37, kCols = 96, kTokens = 11, kStride = 71;
+  constexpr int kCount = 5;
+  const int64_t cols[kCount] = {90, 3, 31, 32, 64};
+  const auto stored = RandomFloats(kRows * kCols, 5), before = RandomFloats(kTokens * kStride, 6),
+             factors = RandomFloats(kTokens * kOutliers, 7);
+  for (const DType dtype : {DType::kQ8_0, DType::kQ5_1, DType::kQ4_0, DType::kQ4_1}) {
+    const int64_t row_bytes = *BytesFor(dtype, kCols);
+    std::vector<std::byte> data(static_cast<size_t>(kRows * row_bytes));
+    for (int64_t r = 0; r < kRows; ++r)
+      EncodeRow(dtype, stored.data() + r * kCols, kCols, data.data() + r * row_bytes);
+    const WeightView w{
+        .dtype = dtype, .rows = kRows, .cols = kCols, .data = data.data(), .row_bytes = row_bytes};
+    for (const Layout& layout : Layouts()) {
+      if (!layout.runs || !layout.kernels) continue;
+      const PackGeometry& g = layout.geometry;
+      const PackedShape shape = PackedShapeOf(w, g);
+      std::vector<std::byte> packed(static_cast<size_t>(shape.bytes()));
+      PackGroups(w, g, shape, 0, shape.groups, packed.data());
+      const auto* const group = reinterpret_cast<const uint8_t*>(packed.data());
+      std::vector<PackedColumn> columns;
+      for (const int64_t col : cols) columns.push_back(FindColumn(shape, g, col));
+      const auto groups = static_cast<int>(shape.groups);
+      std::vector<float> values(static_cast<size_t>(groups * kCount * g.rows));
+      layout.kernels->read(columns.data(), kCount, group, shape.group_bytes, groups, values.data());
+      std::vector<float> sums = before, expected = before;
+      std::vector<TokenOutliers> outliers(kTokens);
+      std::vector<uint16_t> slots(kTokens * kOutliers);
+      for (int64_t t = 0; t < kTokens; ++t) {
+        outliers[static_cast<size_t>(t)].count = static_cast<int32_t>(t % (kOutliers + 1));
+        for (int i = 0; i < kOutliers; ++i) {
+          outliers[static_cast<size_t>(t)].value[i] = factors[static_cast<size_t>(t * kOutliers + i)];
+          slots[static_cast<size_t>(t * kOutliers + i)] = static_cast<uint16_t>((3 * t + 2 * i) % kCount);
+        }
+      }
+      for (int n = 0; n < groups; ++n) {
+        layout.kernels->add_read(values.data() + n * kCount * g.rows, slots.data(), outliers.data(), kTokens,
+                                 sums.data() + n * g.rows, kStride);
+        for (int64_t t = 0; t < kTokens; ++t) {
+          const TokenOutliers& own = outliers[static_cast<size_t>(t)];
+          for (int i = 0; i < own.count; ++i)
+            layout.kernels->add(&columns[slots[static_cast<size_t>(t * kOutliers + i)]], &own.value[i], 1,
+                                group + n * shape.group_bytes, shape.group_bytes, 1,
+                                expected.data() + t * kStride + n * g.rows);
+        }
+      }
+      EXPECT_EQ(sums, expected) << Name(dtype) << " " << g.rows << " rows by " << g.step;
     }
   }
 }

@@ -142,14 +142,12 @@ void Products::AddOutliers(const uint8_t* x, int64_t token, int64_t tokens, cons
     return isa_.columns.add(columns.data(), outliers[0].value, outliers[0].count, group, bytes, groups, sums);
   static thread_local AlignedVector<float> values;
   const int64_t rows = isa_.geometry.rows;
-  values.resize(columns.size() * static_cast<size_t>(rows));
-  for (int g = 0; g < groups; ++g, group += bytes, sums += rows) {
-    for (size_t i = 0; i < columns.size(); ++i)
-      isa_.columns.read(columns[i], group, values.data() + static_cast<int64_t>(i) * rows);
-    for (size_t t = 0; t < outliers.size(); ++t)
-      isa_.columns.add_read(values.data(), found.slots(t), outliers[t].value, outliers[t].count,
-                            sums + static_cast<int64_t>(t) * stride);
-  }
+  const int64_t of_group = std::ssize(columns) * rows;
+  values.resize(static_cast<size_t>(groups * of_group));
+  isa_.columns.read(columns.data(), static_cast<int>(columns.size()), group, bytes, groups, values.data());
+  for (int g = 0; g < groups; ++g)
+    isa_.columns.add_read(values.data() + g * of_group, found.slots(0), outliers.data(),
+                          static_cast<int>(tokens), sums + g * rows, stride);
 }
 
 uint64_t Products::NextCall() {

@@ -18,8 +18,6 @@ namespace {
 
 // Up to this many elements every thread prepares all activations for itself: cheaper than waiting for a join.
 constexpr int64_t kPrepareAlone = 6144;
-// Up to this many tokens, memory is what a product waits for: every thread reads a contiguous part of it.
-constexpr int64_t kStreamTokens = 16;
 
 // How fast the threads of a small pool read weights, learnt from one decode step to the next: of two cores of
 // a virtual machine one is often some percent slower for as long as it lasts, and the other would wait for
@@ -386,7 +384,7 @@ void TileMatmul(const TileIsa& isa, const MatmulKernels& self, const MatmulArgs&
   const Products products(isa, activations);
   Call call{isa, args, parts, activations, products};
   if (args.tokens * args.outputs[0].w.cols > kPrepareAlone) call.ShareX();
-  if (args.tokens > kStreamTokens) return ManyTokens(call, tiling).Run();
+  if (args.tokens > isa.stream_tokens) return ManyTokens(call, tiling).Run();
   static thread_local Pace pace;
   FewTokens(call, pace).Run();
 }

@@ -13,8 +13,10 @@ constexpr int64_t kJobTokens = 128;  // their activations stay in the L2 cache w
 
 struct TileIsa {
   PackGeometry geometry = {};
-  int tile_groups = 4;     // row groups that one job should have at least, if there are that many
-  int streams = 4;         // of memory that one thread reads at once for a single token, a row group each
+  int tile_groups = 4;  // row groups that one job should have at least, if there are that many
+  int streams = 4;      // of memory that one thread reads at once for a single token, a row group each
+  // Up to this many tokens, memory is what a product waits for: every thread reads a contiguous part of it.
+  int64_t stream_tokens = 16;
   int few_groups = 0;      // row groups of a job of few tokens, two at least; 0: as many as streams
   int64_t head_bytes = 0;  // of each stream, asked for before the activations are prepared
   int x_tokens = 1;        // tokens in one unit of activations

@@ -118,36 +118,54 @@ CELER_INLINE void AddAll(const PackedColumn* columns, const float* values, int c
   }
 }
 
+// Calls fn with how columns of this one's format are read.
+template <int kStep, class Fn>
+CELER_INLINE void ByFormat(const PackedColumn& column, Fn fn) {
+  if (column.sub_scale >= 0 || column.wide_scale)
+    fn([](const PackedColumn& c, const uint8_t* p) { return Column<kStep>(c, p); });
+  else if (column.min >= 0)
+    fn([](const PackedColumn& c, const uint8_t* p) { return BlockColumn<kStep, true>(c, p); });
+  else
+    fn([](const PackedColumn& c, const uint8_t* p) { return BlockColumn<kStep, false>(c, p); });
+}
+
 template <int kStep>
 void Add(const PackedColumn* columns, const float* values, int count, const uint8_t* group, int64_t bytes,
          int groups, float* sums) {
-  if (columns[0].sub_scale >= 0 || columns[0].wide_scale)
-    AddAll(columns, values, count, group, bytes, groups, sums,
-           [](const PackedColumn& c, const uint8_t* p) { return Column<kStep>(c, p); });
-  else if (columns[0].min >= 0)
-    AddAll(columns, values, count, group, bytes, groups, sums,
-           [](const PackedColumn& c, const uint8_t* p) { return BlockColumn<kStep, true>(c, p); });
-  else
-    AddAll(columns, values, count, group, bytes, groups, sums,
-           [](const PackedColumn& c, const uint8_t* p) { return BlockColumn<kStep, false>(c, p); });
+  ByFormat<kStep>(columns[0],
+                  [&](auto column) { AddAll(columns, values, count, group, bytes, groups, sums, column); });
 }
 
 template <int kStep>
-void Read(const PackedColumn& column, const uint8_t* group, float* out) {
-  const F32x8 v = Column<kStep>(column, group);
-  vst1q_f32(out, v.lo);
-  vst1q_f32(out + 4, v.hi);
+void Read(const PackedColumn* columns, int count, const uint8_t* group, int64_t bytes, int groups,
+          float* out) {
+  ByFormat<kStep>(columns[0], [&](auto column) {
+    for (int i = 0; i < count; ++i) {
+      const PackedColumn c = columns[i];
+      for (int g = 0; g < groups; ++g) {
+        const F32x8 v = column(c, group + g * bytes);
+        float* const to = out + (g * count + i) * 8;
+        vst1q_f32(to, v.lo);
+        vst1q_f32(to + 4, v.hi);
+      }
+    }
+  });
 }
 
-void AddRead(const float* columns, const uint16_t* slots, const float* values, int count, float* sums) {
-  float32x4_t lo = vld1q_f32(sums), hi = vld1q_f32(sums + 4);
-  for (int i = 0; i < count; ++i) {
-    const float* const from = columns + 8 * slots[i];
-    lo = vfmaq_n_f32(lo, vld1q_f32(from), values[i]);
-    hi = vfmaq_n_f32(hi, vld1q_f32(from + 4), values[i]);
+void AddRead(const float* columns, const uint16_t* slots, const TokenOutliers* outliers, int tokens,
+             float* sums, int64_t stride) {
+  for (int t = 0; t < tokens; ++t, slots += kOutliers, sums += stride) {
+    const int count = outliers[t].count;
+    if (count == 0) continue;
+    float32x4_t lo = vld1q_f32(sums), hi = vld1q_f32(sums + 4);
+    for (int i = 0; i < count; ++i) {
+      const float* const from = columns + 8 * slots[i];
+      lo = vfmaq_n_f32(lo, vld1q_f32(from), outliers[t].value[i]);
+      hi = vfmaq_n_f32(hi, vld1q_f32(from + 4), outliers[t].value[i]);
+    }
+    vst1q_f32(sums, lo);
+    vst1q_f32(sums + 4, hi);
   }
-  vst1q_f32(sums, lo);
-  vst1q_f32(sums + 4, hi);
 }
 
 }  // namespace

@@ -64,6 +64,7 @@ const TileIsa& I8mm() {
     TileIsa out = WithFloats(
         TileIsa{.geometry = {.rows = 8, .step = 8, .bf16_step = 1, .halves = Halves::kExcess, .gap = 128},
                 .tile_groups = 3,  // 12 row pairs, which kernels take by threes
+                .stream_tokens = 8,
                 .few_groups = 3,
                 .head_bytes = arm::kStreamAhead,
                 .x_tokens = kXUnitTokens,

@@ -12,20 +12,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/matmul/cpu/arm/block_formats_i8mm.h"
 #include "kernels/matmul/cpu/arm/byte_loops_i8mm.h"
 #include "kernels/matmul/cpu/arm/integer_tile_neon.h"
 #include "kernels/matmul/cpu/arm/nibble_streams_i8mm.h"
 #include "kernels/matmul/cpu/arm/tile_arm.h"
+#include "kernels/matmul/cpu/arm/wide_tile_i8mm.h"
 #include "kernels/matmul/cpu/packed.h"
 
 namespace celer::arm {
 namespace {
-
-constexpr int kPairs = 4;  // of rows
-
-inline int8x16_t LoadS8(const uint8_t* p) {
-  return vld1q_s8(reinterpret_cast<const int8_t*>(p));
-}
 
 // As LoadFresh().
 inline int32x4_t FreshZero() {
@@ -33,98 +29,6 @@ inline int32x4_t FreshZero() {
   asm volatile("movi %0.4s, #0" : "=w"(v));
   return v;
 }
-// Values of 32 columns, which are kParts parts of kSteps steps of 8 columns: one part of a row pair. kUnit is
-// what the values are too small by; of kUnsigned ones bytes are unsigned.
-struct Bytes {
-  static constexpr int kBytes = 32 * kRows, kParts = 4, kSteps = 1;
-  static constexpr float kUnit = 1.0f;
-  static constexpr bool kUnsigned = false;
-  static inline void Load(const uint8_t* p, int part, int pair, int8x16_t w[kSteps]) {
-    w[0] = LoadS8(p + part * 64 + pair * 16);
-  }
-};
-struct SignedNibbles {
-  static constexpr int kBytes = 16 * kRows, kParts = 2, kSteps = 2;
-  static constexpr float kUnit = 1.0f / 16;
-  static constexpr bool kUnsigned = false;
-  static inline void Load(const uint8_t* p, int part, int pair, int8x16_t w[kSteps]) {
-    const uint8x16_t packed = vld1q_u8(p + part * 64 + pair * 16);
-    w[0] = vreinterpretq_s8_u8(vshlq_n_u8(packed, 4));
-    w[1] = vreinterpretq_s8_u8(vandq_u8(packed, vdupq_n_u8(0xF0)));
-  }
-};
-struct UnsignedNibbles {
-  static constexpr int kBytes = 16 * kRows, kParts = 2, kSteps = 2;
-  static constexpr float kUnit = 1.0f;
-  static constexpr bool kUnsigned = false;
-  static inline void Load(const uint8_t* p, int part, int pair, int8x16_t w[kSteps]) {
-    const uint8x16_t packed = vld1q_u8(p + part * 64 + pair * 16);
-    w[0] = vreinterpretq_s8_u8(vandq_u8(packed, vdupq_n_u8(15)));
-    w[1] = vreinterpretq_s8_u8(vshrq_n_u8(packed, 4));
-  }
-};
-// The same bytes for activations of kNibbles and kNibblesMin.
-struct PairedNibbles {
-  static constexpr int kBytes = 16 * kRows, kParts = 2, kSteps = 2;
-  static constexpr float kUnit = 1.0f / 16;
-  static constexpr bool kUnsigned = true;
-  static inline void Load(const uint8_t* p, int part, int pair, int8x16_t w[kSteps]) {
-    const uint8x16_t packed = vld1q_u8(p + part * 64 + pair * 16);
-    w[0] = vreinterpretq_s8_u8(vshlq_n_u8(packed, 4));
-    w[1] = vreinterpretq_s8_u8(packed);
-  }
-};
-struct Sixes {
-  static constexpr int kBytes = 24 * kRows, kParts = 1, kSteps = 4;
-  static constexpr float kUnit = 1.0f / 4;
-  static constexpr bool kUnsigned = false;
-  static inline void Load(const uint8_t* p, int, int pair, int8x16_t w[kSteps]) {
-    uint8x16_t plane[3];
-    CELER_UNROLL for (int s = 0; s < 3; ++s) {
-      plane[s] = vld1q_u8(p + s * 64 + pair * 16);
-      w[s] = vreinterpretq_s8_u8(vandq_u8(plane[s], vdupq_n_u8(0xFC)));
-    }
-    uint8x16_t last = vshlq_n_u8(plane[2], 2);
-    last = vsliq_n_u8(last, plane[1], 4);
-    last = vsliq_n_u8(last, plane[0], 6);
-    w[3] = vreinterpretq_s8_u8(last);
-  }
-};
-
-struct F32x8 {
-  float32x4_t lo, hi;  // rows 0..3, 4..7
-};
-inline F32x8 LoadHalves(const uint8_t* p) {
-  const float16x8_t h = vreinterpretq_f16_u8(vld1q_u8(p));
-  return {vcvt_f32_f16(vget_low_f16(h)), vcvt_high_f32_f16(h)};
-}
-
-template <class V, int kBytesOfScale, Extra kExtraOf>
-struct BlockFormat {
-  static constexpr int kScaleBytes = kBytesOfScale;
-  using Values = V;
-  static constexpr Extra kExtra = kExtraOf;
-  static constexpr bool kHasMin = kExtra == Extra::kMin;
-  static constexpr int kHeader = (kScaleBytes + (kHasMin ? 2 : 0)) * kRows;
-  static inline F32x8 Scales(const uint8_t* header) {
-    if constexpr (kScaleBytes == 2) return LoadHalves(header);
-    const auto* p = reinterpret_cast<const float*>(header);
-    return {vld1q_f32(p), vld1q_f32(p + 4)};
-  }
-  static inline F32x8 Mins(const uint8_t* header) { return LoadHalves(header + kScaleBytes * kRows); }
-  // What is to be subtracted from the sums of a lone token, or of both tokens.
-  static inline float32x4_t Zero(const XPairBlock& x) {
-    return vdupq_n_f32(kExtra == Extra::kExcess ? x.zero[0] : x.start[0]);
-  }
-  static inline float32x4_t Zeros(const XPairBlock& x) {
-    return vld1q_f32(kExtra == Extra::kExcess ? x.zero : x.start);
-  }
-};
-using Byte = BlockFormat<Bytes, 2, Extra::kNone>;
-using ByteMin = BlockFormat<Bytes, 2, Extra::kMin>;
-using ByteWide = BlockFormat<Bytes, 4, Extra::kNone>;
-using Nibble = BlockFormat<PairedNibbles, 2, Extra::kExcess>;
-using NibbleMin = BlockFormat<PairedNibbles, 2, Extra::kMin>;
 
 using SuperQ2 = SuperFormat<UnsignedNibbles, 16, true>;
 using SuperQ3 = SuperFormat<SignedNibbles, 16, false>;
@@ -318,17 +222,6 @@ inline void OneToken(const TileJob& job) {
 // ---- pairs of tokens: kP row pairs from `pair` on, times kT token pairs ----
 // A sum register is [row 0, token 0], [row 0, token 1], [row 1, token 0], [row 1, token 1].
 
-template <int kP>
-inline void TwiceEach(const F32x8& v, int pair, float32x4_t out[kP]) {
-  const float32x4_t first = kP == 4 || pair == 0 ? v.lo : v.hi;
-  out[0] = vzip1q_f32(first, first);
-  out[1] = vzip2q_f32(first, first);
-  if constexpr (kP == 4) {
-    out[2] = vzip1q_f32(v.hi, v.hi);
-    out[3] = vzip2q_f32(v.hi, v.hi);
-  }
-}
-
 template <class Values>
 inline int32x4_t DotPairs(int32x4_t sum, int8x16_t w, int8x16_t x) {
   if constexpr (Values::kUnsigned) return vusmmlaq_s32(sum, vreinterpretq_u8_s8(w), x);
@@ -502,103 +395,21 @@ inline void GroupTokens(const TileJob& job, const uint8_t* w, float* group_out) 
   }
 }
 
-// Many tokens: nibbles are unpacked to bytes once for all of them, and columns are taken in chunks whose
-// weights (of a job's row groups) and activations (of 8 tokens) stay in the L1 cache together. Row pairs are
-// taken by threes, the last three filled up with whatever is there.
-constexpr int kWideTokens = 16;  // from here on
-constexpr int kMaxGroups = 4, kMaxUnits = 16, kMaxTriples = (kMaxGroups * kPairs + 2) / 3;
-
-template <class V, Extra kExtra>
-inline bool WideTile(const TileJob& job, BlockFormat<V, 2, kExtra>) {
-  using Format = BlockFormat<V, 2, kExtra>;
-  constexpr int kChunk = Format::kHasMin ? 24 : 32;  // blocks
-  constexpr int kPacked = Format::kHeader + V::kBytes;
-  constexpr int kMins = 48, kValues = Format::kHasMin ? 96 : 48, kUnpacked = kValues + 4 * 48;
-  if (job.tokens < kWideTokens || job.span != kBlockCols) return false;
-  const int units = job.tokens / kXUnitTokens, rest = job.tokens % kXUnitTokens;
-  if (job.groups > kMaxGroups || units > kMaxUnits) return false;
-  const int pairs = job.groups * kPairs, triples = (pairs + 2) / 3;
-  alignas(64) static thread_local uint8_t scratch[kMaxTriples * kChunk * kUnpacked];
-  alignas(64) static thread_local float32x4_t sums[kMaxUnits][kMaxTriples][3][4];
-  const int64_t blocks = job.cols / kBlockCols;
-  for (int64_t first = 0; first < blocks; first += kChunk) {
-    const int64_t count = blocks - first < kChunk ? blocks - first : kChunk;
-    for (int g = 0; g < job.groups; ++g) {
-      const uint8_t* from = job.w + g * job.group_bytes + first * kPacked;
-      uint8_t* to[kPairs];
-      CELER_UNROLL for (int p = 0; p < kPairs; ++p) {
-        const int at = g * kPairs + p;
-        to[p] = scratch + at / 3 * kChunk * kUnpacked + at % 3 * 16;
-      }
-      const auto put = [&](const F32x8& v, int at) {
-        float32x4_t each[kPairs];
-        TwiceEach<kPairs>(v, 0, each);
-        CELER_UNROLL for (int p = 0; p < kPairs; ++p)
-            vst1q_f32(reinterpret_cast<float*>(to[p] + at), each[p]);
-      };
-      for (int64_t b = 0; b < count; ++b, from += kPacked) {
-        put(Format::Scales(from), 0);
-        if constexpr (Format::kHasMin) put(Format::Mins(from), kMins);
-        CELER_UNROLL for (int part = 0; part < V::kParts; ++part)
-            CELER_UNROLL for (int p = 0; p < kPairs; ++p) {
-          int8x16_t values[V::kSteps];
-          V::Load(from + Format::kHeader, part, p, values);
-          CELER_UNROLL for (int s = 0; s < V::kSteps; ++s)
-              vst1q_u8(to[p] + kValues + (part * V::kSteps + s) * 48, vreinterpretq_u8_s8(values[s]));
-        }
-        CELER_UNROLL for (int p = 0; p < kPairs; ++p) to[p] += kUnpacked;
-      }
-    }
-    // What comes next of these groups, or of the next job's, is fetched while these meet their tokens.
-    const bool last = first + count == blocks;
-    const uint8_t* const soon =
-        job.w + (last ? job.groups * job.group_bytes : (first + count) * static_cast<int64_t>(kPacked));
-    for (int u = 0; u < units; ++u) {
-      const auto* x = reinterpret_cast<const XPairBlock*>(job.x + u * job.x_bytes) + first * 4;
-      const auto* next =
-          reinterpret_cast<const XPairBlock*>(job.x + (u + 1 < units ? u + 1 : u) * job.x_bytes) + first * 4;
-      for (int g = 0; g < job.groups; ++g)
-        for (int64_t at = count * kPacked * u / units; at < count * kPacked * (u + 1) / units; at += 64)
-          __builtin_prefetch(soon + g * job.group_bytes + at, 0, 2);
-      for (int i = 0; i < triples; ++i) {
-        float32x4_t(&sum)[3][4] = sums[u][i];
-        if (first == 0)
-          CELER_UNROLL for (int p = 0; p < 3; ++p) CELER_UNROLL for (int t = 0; t < 4; ++t) sum[p][t] =
-              vdupq_n_f32(0);
-        UnpackedBytes<V::kUnsigned, kExtra>(scratch + i * kChunk * kUnpacked, x, count, next + i % 4, sum);
-        if (!last) continue;
-        float* const out = job.out + u * kXUnitTokens * job.out_stride + 6 * i;
-        CELER_UNROLL for (int p = 0; p < 3; ++p) {
-          if (3 * i + p >= pairs) break;
-          CELER_UNROLL for (int t = 0; t < 4; ++t) {
-            const float32x4_t v = vmulq_n_f32(sum[p][t], V::kUnit);
-            vst1_f32(out + (2 * t) * job.out_stride + 2 * p, vget_low_f32(vuzp1q_f32(v, v)));
-            vst1_f32(out + (2 * t + 1) * job.out_stride + 2 * p, vget_low_f32(vuzp2q_f32(v, v)));
-          }
-        }
-      }
-    }
-  }
-  if (rest > 0) {
-    TileJob tail = job;
-    tail.x += units * job.x_bytes;
-    tail.out += units * kXUnitTokens * job.out_stride;
-    tail.tokens = rest;
-    for (int g = 0; g < job.groups; ++g)
-      GroupTokens<Format, XPairBlock>(tail, job.w + g * job.group_bytes, tail.out + g * kRows);
-  }
-  return true;
-}
-inline bool WideTile(const TileJob&, ...) {
-  return false;
-}
-
 template <class Format, class X>
 inline void Tile(const TileJob& job) {
   if (job.tokens == 1) return OneToken<Format, X>(job);
-  if (WideTile(job, Format())) return;
+  TileJob rest = job;
+  if constexpr (requires { Format::kScaleBytes; })
+    if constexpr (Format::kScaleBytes == 2)
+      if (const WideTile<Format> wide(job); wide.Fits()) {
+        const int done = wide.Run();
+        if (done == job.tokens) return;
+        rest.tokens -= done;
+        rest.x += done / kXUnitTokens * job.x_bytes;
+        rest.out += done * job.out_stride;
+      }
   for (int g = 0; g < job.groups; ++g)
-    GroupTokens<Format, X>(job, job.w + g * job.group_bytes, job.out + g * kRows);
+    GroupTokens<Format, X>(rest, job.w + g * job.group_bytes, rest.out + g * kRows);
 }
 
 }  // namespace

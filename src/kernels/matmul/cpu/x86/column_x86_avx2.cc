@@ -58,17 +58,23 @@ void Add(const PackedColumn* columns, const float* values, int count, const uint
     }
 }
 
-void Read(const PackedColumn& column, const uint8_t* group, float* out) {
-  for (int r = 0; r < 16; r += 8) _mm256_storeu_ps(out + r, Column(column, group, r));
+void Read(const PackedColumn* columns, int count, const uint8_t* group, int64_t bytes, int groups,
+          float* out) {
+  for (int g = 0; g < groups; ++g, group += bytes)
+    for (int i = 0; i < count; ++i, out += 16)
+      for (int r = 0; r < 16; r += 8) _mm256_storeu_ps(out + r, Column(columns[i], group, r));
 }
 
-void AddRead(const float* columns, const uint16_t* slots, const float* values, int count, float* sums) {
-  for (int r = 0; r < 16; r += 8) {
-    __m256 sum = _mm256_loadu_ps(sums + r);
-    for (int i = 0; i < count; ++i)
-      sum = _mm256_fmadd_ps(_mm256_set1_ps(values[i]), _mm256_loadu_ps(columns + 16 * slots[i] + r), sum);
-    _mm256_storeu_ps(sums + r, sum);
-  }
+void AddRead(const float* columns, const uint16_t* slots, const TokenOutliers* outliers, int tokens,
+             float* sums, int64_t stride) {
+  for (int t = 0; t < tokens; ++t, slots += kOutliers, sums += stride)
+    for (int r = 0; r < 16; r += 8) {
+      __m256 sum = _mm256_loadu_ps(sums + r);
+      for (int i = 0; i < outliers[t].count; ++i)
+        sum = _mm256_fmadd_ps(_mm256_set1_ps(outliers[t].value[i]),
+                              _mm256_loadu_ps(columns + 16 * slots[i] + r), sum);
+      _mm256_storeu_ps(sums + r, sum);
+    }
 }
 
 }  // namespace

@@ -1,0 +1,24 @@
+// celer quantize --target-bpw and --memory.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/quantize_text.h"
+#include "core/result.h"
+#include "quantize/budget.h"
+
+namespace celer::cli {
+
+// Of the two flags, at most one of which may be given (0, ""); none if neither is.
+Result<std::optional<Budget>> ParseBudget(double target_bpw, const std::string& memory);
+
+// Measures, chooses, and says what came out. `among`: names of formats; none: all of the container.
+Status FitToBudget(const Model& model, bool gguf, const Recipe& recipe, const std::vector<std::string>& among,
+                   const Budget& budget, TextChoice text, QuantizePlan* plan);
+
+// What each matrix becomes, as a recipe.
+Status WriteRecipe(const QuantizePlan& plan, const std::string& path);
+
+}  // namespace celer::cli

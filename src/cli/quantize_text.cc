@@ -1,0 +1,74 @@
+#include "cli/quantize_text.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "celer/text.h"
+#include "cli/eval.h"
+#include "cli/interrupt.h"
+#include "cli/output.h"
+#include "cli/progress.h"
+#include "io/json.h"
+#include "limits/quantity.h"
+
+namespace celer::cli {
+
+Result<CalibrationText> ReadCalibration(const TextChoice& choice, const std::string& model) {
+  std::string text = kEvalText;
+  if (!choice.file.empty()) {
+    CELER_ASSIGN(text, ReadTextFile(choice.file, size_t{1} << 30));
+  }
+  CELER_ASSIGN(const Prompter prompter, Prompter::Load({.model = model, .tokenizer = choice.tokenizer}));
+  CalibrationText out{prompter.EncodeText(text), choice.window};
+  const auto tokens = static_cast<int64_t>(out.tokens.size());
+  const std::string name = choice.file.empty() ? "the built-in text" : choice.file;
+  if (tokens < choice.window)
+    return Error::Invalid(name, ": has ", tokens, " tokens, fewer than one window of ", choice.window,
+                          "; give a longer text or a smaller --window");
+  const int64_t windows = tokens / choice.window;
+  if (windows < choice.samples)
+    Say("{}: has {} windows of {} tokens, fewer than --samples {}; all are used\n", name, windows,
+        choice.window, choice.samples);
+  // Spread over the whole text.
+  const int64_t used = std::min(windows, choice.samples);
+  std::vector<int32_t> chosen;
+  for (int64_t i = 0; i < used; ++i) {
+    const auto begin = out.tokens.begin() + i * windows / used * choice.window;
+    chosen.insert(chosen.end(), begin, begin + choice.window);
+  }
+  out.tokens = std::move(chosen);
+  return out;
+}
+
+QuantizeProgress Progress(const std::string& label, bool layers, const std::string& kept) {
+  struct State {
+    std::optional<ProgressLine> bytes;
+    std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+    std::optional<int64_t> before;  // layers that were there already
+    StatusLine line;
+  };
+  const auto state = std::make_shared<State>();
+  return [=](int64_t done, int64_t total) -> Status {
+    if (InterruptGuard::Pending())
+      return Error::Cancelled(kept.empty() ? "interrupted; nothing is kept"
+                                           : "interrupted; finished layers are kept in " + kept +
+                                                 ", and the same command goes on from there");
+    if (layers) {
+      if (!state->before) state->before = done - 1;
+      const double spent =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - state->start).count();
+      const double left =
+          spent / static_cast<double>(done - *state->before) * static_cast<double>(total - done);
+      state->line.Show(fmt::format("{}: layer {} of {}, {} left", label, done, total, FormatSeconds(left)));
+    } else {
+      if (!state->bytes) state->bytes.emplace(label, total);
+      state->bytes->Update(done);
+    }
+    return {};
+  };
+}
+
+}  // namespace celer::cli

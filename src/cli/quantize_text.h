@@ -1,0 +1,24 @@
+// The text that celer quantize learns from, and the line that says how far it is.
+#pragma once
+
+#include <string>
+
+#include "core/result.h"
+#include "quantize/quantize.h"
+
+namespace celer::cli {
+
+struct TextChoice {
+  std::string file;  // empty: the built-in text
+  std::string tokenizer;
+  int64_t samples = 32, window = 512;
+};
+
+// Windows spread over the whole text, as tokens of the model.
+Result<CalibrationText> ReadCalibration(const TextChoice& choice, const std::string& model);
+
+// Layers or bytes done, as a line with the time that is left; ends the work when asked to. `kept`: a folder
+// that finished layers stay in.
+QuantizeProgress Progress(const std::string& label, bool layers, const std::string& kept = "");
+
+}  // namespace celer::cli

@@ -1,0 +1,89 @@
+// What rounding costs: the error of the whole network at every layer, the error of each layer alone, and
+// which layers to leave as they are until a bound holds.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/result.h"
+#include "quantize/network/quantizer.h"
+
+namespace celer::ptq {
+
+// How far rounded values are from exact ones.
+struct Noise {
+  double signal = 0, noise = 0, dot = 0, rounded = 0;  // sums of squares and of products
+  double count = 0;
+
+  void Add(std::span<const float> exact, std::span<const float> values);
+  double nsr() const;  // noise to signal power
+  double snr_db() const;
+  double cosine() const;
+  double mse() const;
+};
+
+// What a network of integers does beside the one of reals.
+struct Scores {
+  std::vector<Noise> outputs;          // by output
+  int64_t rows = 0, same = 0;          // rows of the first output, and those with the same largest element
+  int64_t labelled = 0;                // samples whose class is known
+  int64_t right = 0, right_exact = 0;  // of them: named rightly, rounded and exact
+
+  double nsr() const;           // of all outputs together, each by its own signal: the largest
+  double disagreement() const;  // percent of rows
+};
+
+using Truth = std::function<std::optional<int64_t>(int64_t sample)>;
+
+// Outputs of the network of reals, kept for a few samples: many networks are compared with them.
+class Reference {
+ public:
+  static Result<Reference> Make(const graph::Network& network, Samples samples);
+  Result<Scores> Compare(graph::Network rounded) const;
+  int64_t samples() const { return samples_.count; }
+
+ private:
+  Samples samples_;
+  std::vector<std::vector<std::vector<float>>> outputs_;  // by sample, by output
+  std::vector<int64_t> columns_;                          // of the first output, by sample
+};
+
+// The same without keeping anything, for many samples.
+Result<Scores> Evaluate(const graph::Network& exact, graph::Network rounded, const Samples& samples,
+                        const Truth& truth, const Progress& progress);
+
+struct LayerError {
+  std::string name, op;
+  Noise graphwise = {};                  // at its output, all layers rounded
+  std::optional<double> layerwise = {};  // noise to signal at the network's outputs, likewise
+};
+
+// Graphwise errors of all layers of a plan that are not passive.
+Result<std::vector<LayerError>> Graphwise(const NetworkQuantizer& quantizer, const Plan& plan,
+                                          const Inserted& inserted, const Samples& samples,
+                                          const Progress& progress);
+// Fills `layerwise` of each.
+Status Layerwise(const NetworkQuantizer& quantizer, const Reference& reference,
+                 std::vector<LayerError>* layers, const Progress& progress);
+
+struct Bounds {
+  int64_t worst = 0;                     // so many of the worst layers stay float anyway
+  std::optional<double> max_error = {};  // noise to signal at the outputs
+  std::optional<double> max_drop = {};   // percent of rows with another largest element
+  bool any() const { return worst > 0 || max_error || max_drop; }
+};
+
+struct Dispatch {
+  FloatLayers floats;
+  std::vector<std::string> steps;  // what was tried, a sentence each
+  Scores scores;                   // at the end
+};
+
+// Leaves layers float, the one with the largest layerwise error first, until the bounds hold. `drop` has the
+// samples that max_drop is measured on.
+Result<Dispatch> FallBack(const NetworkQuantizer& quantizer, const std::vector<LayerError>& layers,
+                          FloatLayers floats, const Bounds& bounds, const Reference& reference,
+                          const Samples& drop, const Progress& progress);
+
+}  // namespace celer::ptq

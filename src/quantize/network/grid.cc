@@ -1,0 +1,90 @@
+#include "quantize/network/grid.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace celer::ptq {
+namespace {
+
+// Smaller ones would leave f32's normal numbers when they are multiplied.
+constexpr double kLeastScale = 1e-18;
+
+float ScaleOf(double scale, bool power_of_two) {
+  if (!(scale > kLeastScale)) scale = kLeastScale;
+  if (power_of_two) scale = std::exp2(std::ceil(std::log2(scale)));
+  return static_cast<float>(scale);
+}
+
+}  // namespace
+
+Result<ActivationType> ParseActivationType(std::string_view text) {
+  if (text == "u8") return ActivationType::kU8;
+  if (text == "i8") return ActivationType::kI8;
+  if (text == "i8-sym") return ActivationType::kI8Symmetric;
+  return Error::Invalid("activations '", text, "': expected u8, i8 or i8-sym");
+}
+
+const char* Name(ActivationType type) {
+  switch (type) {
+    case ActivationType::kU8:
+      return "u8";
+    case ActivationType::kI8:
+      return "i8";
+    case ActivationType::kI8Symmetric:
+      return "i8-sym";
+  }
+  return "?";
+}
+
+Range Range::With(const Range& other) const {
+  return {std::min(low, other.low), std::max(high, other.high)};
+}
+
+double Grid::Round(double x) const {
+  const double q = std::clamp(std::nearbyint(x / double{scale}) + zero, double(lowest), double(highest));
+  return (q - zero) * double{scale};
+}
+
+Grid GridFor(const Range& range, ActivationType type, bool power_of_two) {
+  const double low = std::min(range.low, 0.0), high = std::max(range.high, 0.0);
+  Grid grid;
+  if (type == ActivationType::kI8Symmetric) {
+    grid.dtype = DType::kI8;
+    grid.lowest = -127, grid.highest = 127;
+    grid.scale = low == high ? 1.0f : ScaleOf(std::max(-low, high) / 127, power_of_two);
+    return grid;
+  }
+  grid.dtype = type == ActivationType::kU8 ? DType::kU8 : DType::kI8;
+  grid.lowest = type == ActivationType::kU8 ? 0 : -128;
+  grid.highest = grid.lowest + 255;
+  grid.scale = low == high ? 1.0f : ScaleOf((high - low) / 255, power_of_two);
+  const double zero = grid.lowest - std::nearbyint(low / double{grid.scale});
+  grid.zero = static_cast<int32_t>(std::clamp(zero, double(grid.lowest), double(grid.highest)));
+  return grid;
+}
+
+RoundedWeights RoundWeights(std::span<const float> weights, const ChannelLayout& layout, bool power_of_two,
+                            std::span<const double> least_scale) {
+  const auto channels = static_cast<size_t>(layout.channels);
+  std::vector<double> largest(channels, 0.0);
+  const auto count = static_cast<int64_t>(weights.size());
+  for (int64_t i = 0; i < count; ++i) {
+    double& top = largest[static_cast<size_t>(layout.channel(i))];
+    top = std::max(top, std::abs(double{weights[static_cast<size_t>(i)]}));
+  }
+  RoundedWeights out;
+  for (size_t c = 0; c < channels; ++c) {
+    const double least = least_scale.empty() ? 0.0 : least_scale[c];
+    out.scale.push_back(
+        largest[c] == 0 && least == 0 ? 1.0f : ScaleOf(std::max(largest[c] / 127, least), power_of_two));
+  }
+  out.q.reserve(weights.size());
+  for (int64_t i = 0; i < count; ++i) {
+    const double scale = double{out.scale[static_cast<size_t>(layout.channel(i))]};
+    const double q = std::nearbyint(double{weights[static_cast<size_t>(i)]} / scale);
+    out.q.push_back(static_cast<int8_t>(std::clamp(q, -127.0, 127.0)));
+  }
+  return out;
+}
+
+}  // namespace celer::ptq

@@ -1,0 +1,93 @@
+#include "quantize/network/quantizer.h"
+
+#include "graph/operator_table.h"
+#include "graph/passes/pass.h"
+#include "io/printable.h"
+
+namespace celer::ptq {
+
+Result<NetworkQuantizer> NetworkQuantizer::Open(graph::Network network, const NetworkOptions& options) {
+  const std::string source = Printable(network.source);
+  for (const graph::Node& node : network.graph.nodes)
+    if (node.op == "QuantizeLinear" || node.op == "DequantizeLinear" || node.op == "DynamicQuantizeLinear")
+      return Error::Invalid(source, ": is quantized already, by ", node.Label(),
+                            "; give the network of reals that it was made from");
+  CELER_RETURN_IF_ERROR(graph::CheckSupported(network.graph));
+  if (const auto passes = graph::Optimize(&network.graph, {.portable = true}); !passes)
+    return passes.error().WithContext(source);
+  NetworkQuantizer out;
+  out.options_ = options;
+  out.original_ = std::move(network);
+  out.network_ = out.original_;
+  out.facts_ = FactsOf(out.network_.graph);
+  if (out.PlanWithout({}).empty())
+    return Error::Invalid(source,
+                          ": has nothing to quantize: no Conv, Gemm or MatMul with constant f32 weights");
+  return out;
+}
+
+Status NetworkQuantizer::Calibrate(const Samples& samples, const Progress& progress) {
+  ChannelPeaks peaks;
+  if (options_.equalize) {
+    CELER_ASSIGN(peaks, FindPeaks(original_, NodesWithPeaks(original_), samples, progress));
+    CELER_RETURN_IF_ERROR(Equalize(peaks));
+  }
+  CELER_ASSIGN(calibration_, ptq::Calibrate(network_, facts_, samples, options_.range, progress));
+  calibration_.peaks = std::move(peaks);
+  return {};
+}
+
+Status NetworkQuantizer::Use(Calibration calibration) {
+  if (options_.equalize) CELER_RETURN_IF_ERROR(Equalize(calibration.peaks));
+  calibration_ = std::move(calibration);
+  return {};
+}
+
+Status NetworkQuantizer::Equalize(const ChannelPeaks& peaks) {
+  network_ = original_;
+  CELER_ASSIGN(equalized_, ptq::Equalize(&network_, peaks));
+  facts_ = FactsOf(network_.graph);
+  return {};
+}
+
+PlanOptions NetworkQuantizer::BasePlan() const {
+  return {.align_add = options_.align_add, .quantize_outputs = options_.quantize_outputs};
+}
+
+Plan NetworkQuantizer::PlanWithout(const FloatLayers& floats) const {
+  PlanOptions options = BasePlan();
+  for (const auto& [name, why] : floats) options.floats.insert(name);
+  return MakePlan(network_.graph, facts_, options);
+}
+
+Plan NetworkQuantizer::PlanOnly(const std::string& layer) const {
+  PlanOptions options = BasePlan();
+  options.only = layer;
+  return MakePlan(network_.graph, facts_, options);
+}
+
+Result<Grids> NetworkQuantizer::GridsFor(const Plan& plan) const {
+  std::map<ValueId, Range> groups;
+  for (const auto& [group, roots] : plan.roots)
+    for (const ValueId id : roots) {
+      const auto range = calibration_.ranges.find(id);
+      if (range == calibration_.ranges.end())
+        return Error::Invalid("no range is known for the value '", Printable(network_.graph.value(id).name),
+                              "': no calibration sample reached it");
+      groups[group] = groups[group].With(range->second);
+    }
+  Grids out;
+  for (const ValueId id : plan.values)
+    out[id] = GridFor(groups[plan.group.at(id)], options_.range.type, options_.range.power_of_two);
+  return out;
+}
+
+Result<Inserted> NetworkQuantizer::Build(const Plan& plan) const {
+  CELER_ASSIGN(const Grids grids, GridsFor(plan));
+  return InsertQuantizers(network_, plan, grids,
+                          {.per_channel = options_.per_channel,
+                           .power_of_two = options_.range.power_of_two,
+                           .means = options_.correct_bias ? &calibration_.means : nullptr});
+}
+
+}  // namespace celer::ptq

@@ -1,0 +1,67 @@
+// From a network of reals to one of integers: celer quantize NET.onnx without its flags.
+//
+//   1. Open: rewrites the network into fewer operators (batch norms go into convolutions), and finds out
+//   which
+//      values may be rounded.
+//   2. Calibrate: samples pass, the network is equalized if that is asked for, ranges are chosen. Or a recipe
+//      brings what samples would tell.
+//   3. Build: any choice of layers as integers, in QDQ form.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "core/result.h"
+#include "graph/load_onnx.h"
+#include "quantize/network/calibrate.h"
+#include "quantize/network/equalize.h"
+#include "quantize/network/insert.h"
+#include "quantize/network/observer.h"
+#include "quantize/network/plan.h"
+#include "quantize/network/run.h"
+
+namespace celer::ptq {
+
+struct NetworkOptions {
+  RangeOptions range = {};
+  bool per_channel = true;        // weights have a scale for each output channel
+  bool equalize = false;          // cross-layer equalization
+  bool correct_bias = true;       // biases take back what rounding the weights adds on average
+  bool align_add = false;         // see PlanOptions
+  bool quantize_outputs = false;  // see PlanOptions
+};
+
+using FloatLayers = std::map<std::string, std::string>;  // name: why it stays float
+
+class NetworkQuantizer {
+ public:
+  // An error for a network that holds quantizers already, or nothing that could be rounded.
+  static Result<NetworkQuantizer> Open(graph::Network network, const NetworkOptions& options);
+
+  const NetworkOptions& options() const { return options_; }
+  const graph::Network& original() const { return original_; }  // fewer operators, not equalized
+  const graph::Network& network() const { return network_; }    // what is rounded
+  const EqualizeReport& equalized() const { return equalized_; }
+  const ValueFacts& facts() const { return facts_; }
+
+  Status Calibrate(const Samples& samples, const Progress& progress);
+  Status Use(Calibration calibration);  // instead
+  const Calibration& calibration() const { return calibration_; }
+
+  Plan PlanWithout(const FloatLayers& floats) const;
+  Plan PlanOnly(const std::string& layer) const;
+  Result<Inserted> Build(const Plan& plan) const;
+  Result<Grids> GridsFor(const Plan& plan) const;
+
+ private:
+  PlanOptions BasePlan() const;
+  Status Equalize(const ChannelPeaks& peaks);
+
+  NetworkOptions options_;
+  graph::Network original_, network_;
+  EqualizeReport equalized_;
+  ValueFacts facts_;
+  Calibration calibration_;
+};
+
+}  // namespace celer::ptq
