@@ -20,10 +20,10 @@ std::vector<OperatorInfo> KernelOperators() {
           Describe<RotateHeadsFn>("rope", RotateHeadsVariants()),
           Describe<const GemmKernels*>("gemm", GemmVariants()),
           Describe<const ConvKernels*>("conv", ConvVariants()),
-          Describe<const IntegerKernels*>("integer", IntegerVariants()),
           Describe<const BasicGemmKernels<F16>*>("gemm_f16", GemmF16Variants()),
           Describe<const BasicConvKernels<F16>*>("conv_f16", ConvF16Variants()),
           Describe<const BasicPoolKernels<F16>*>("pool_f16", PoolF16Variants()),
+          Describe<const IntegerKernels*>("integer", IntegerVariants()),
           Describe<const PoolKernels*>("pool", PoolVariants()),
           Describe<const ElementwiseKernels*>("elementwise", ElementwiseVariants()),
           Describe<const RowKernels*>("rows", RowVariants())};
