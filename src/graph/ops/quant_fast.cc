@@ -26,12 +26,15 @@ void ToBytes(const float* x, float scale, int zero, T* out, int64_t n) {
   constexpr float kWhole = 12582912.0f;
   const float low = static_cast<float>(std::numeric_limits<T>::min() - zero),
               high = static_cast<float>(std::numeric_limits<T>::max() - zero);
+  const float none = static_cast<float>(-zero);
   for (int64_t i = 0; i < n; ++i) {
     const float y = x[i] / scale;
-    float whole = y < low ? low : y > high ? high : y;
+    // Selections alone, so that it becomes vectors.
+    float whole = y < low ? low : y;
+    whole = whole > high ? high : whole;
     whole = (whole + kWhole) - kWhole;
-    const int q = y == y ? static_cast<int>(whole) + zero : 0;
-    out[i] = static_cast<T>(q);
+    whole = y == y ? whole : none;
+    out[i] = static_cast<T>(static_cast<int>(whole) + zero);
   }
 }
 

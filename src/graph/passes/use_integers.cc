@@ -3,6 +3,7 @@
 // there; transposes stand around each operator, and those between two of them fall away as they are made.
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "graph/ops/fast.h"
 #include "graph/ops/integer.h"
@@ -82,25 +83,44 @@ void Become(Rewriter& r, const Island& island, Node node, bool image) {
 struct Ready {
   ValueId bias = kNoValue, factors = kNoValue;
 };
-// Bias and factors as integers; nothing where they, or the sums, do not fit.
+// Sums of one channel must fit 32 bits whatever the bytes are. Channels that hardly depend on their input are
+// stored with a tiny scale and a bias near the end of 32 bits: theirs are counted in larger units. Returns by
+// how many bits; nothing where that would move a result by more than a twentieth of a step.
+std::optional<int> BitsToDrop(std::span<const int8_t> w, double bias, double factor) {
+  double size = 0;
+  for (const int8_t value : w) size += std::abs(value);
+  int bits = 0;
+  while (std::abs(bias) + 512 * size > std::ldexp(1, 31 + bits) * 0.99 && bits < 30) ++bits;
+  const double lost = factor * std::ldexp(0.5, bits) * (1 + 255 * static_cast<double>(w.size()));
+  if (bits >= 30 || (bits > 0 && !(lost < 0.05))) return std::nullopt;
+  return bits;
+}
+
+// Bias and factors as integers; nothing where they, or the sums, do not fit. Weights are [channels, ...].
 std::optional<Ready> ReadyFor(Rewriter& r, const Island& island, const ConvShape& shape,
-                              const Quantization& x, const IntegerWeights& w, ValueId bias) {
+                              const Quantization& x, IntegerWeights& w, ValueId bias) {
   const auto n = w.scales.size();
-  std::vector<int32_t> whole(n, 0), factors;
+  const size_t k = w.values.size() / n;
+  std::vector<double> reals(n, 0);
   if (bias != kNoValue) {
-    const auto reals = RealsOf(r, bias);
-    if (!reals || reals->size() != n) return std::nullopt;
-    for (size_t i = 0; i < n; ++i) {
-      const double b = std::nearbyint((*reals)[i] / (x.scale * w.scales[i]));
-      if (!(std::abs(b) < 1 << 30)) return std::nullopt;
-      whole[i] = static_cast<int32_t>(b);
-    }
+    const auto given = RealsOf(r, bias);
+    if (!given || given->size() != n) return std::nullopt;
+    reals = *given;
   }
+  std::vector<int32_t> whole, factors;
   std::vector<Multiplier> all;
-  for (const double scale : w.scales) {
-    const auto m = MultiplierOf(x.scale * scale / island.to.scale);
+  for (size_t i = 0; i < n; ++i) {
+    double unit = x.scale * w.scales[i];
+    const std::span<int8_t> values = std::span(w.values).subspan(i * k, k);
+    const auto bits = BitsToDrop(values, reals[i] / unit, unit / island.to.scale);
+    if (!bits) return std::nullopt;
+    if (*bits > 0)
+      for (int8_t& value : values) value = static_cast<int8_t>(std::nearbyint(std::ldexp(value, -*bits)));
+    unit = std::ldexp(unit, *bits);
+    const auto m = MultiplierOf(unit / island.to.scale);
     if (!m) return std::nullopt;
     all.push_back(*m);
+    whole.push_back(static_cast<int32_t>(std::nearbyint(reals[i] / unit)));
   }
   if (!SumsFit(shape, {.weights = w.values.data(), .bias = whole.data(), .factors = {}})) return std::nullopt;
   for (const Multiplier& m : all) factors.push_back(m.multiplier);
@@ -124,7 +144,7 @@ bool UseConv(Rewriter& r, const Island& island) {
   Node* const weights = r.MadeBy(conv.inputs[1], "DequantizeLinear");
   const auto shape = weights ? r.SampleOf(conv.inputs[1]) : std::nullopt;
   if (!x || !shape || shape->rank() != 4) return false;
-  const auto w = WeightsFrom(r, conv.inputs[1], 0, (*shape)[0]);
+  auto w = WeightsFrom(r, conv.inputs[1], 0, (*shape)[0]);
   if (!w) return false;
   const int64_t groups = conv.Int("group", 1);
   if (groups < 1 || (*shape)[0] % groups != 0) return false;

@@ -227,8 +227,26 @@ TEST(UseIntegers, NotWhereItMustNot) {
   refused("a bias that does not fit 32 bits", [](Quantized& b) {
     const ValueId bias = b.Constant<float>(DType::kF32, {8}, std::vector<float>(8, 1e6f));
     b.Out(b.Op("Tanh", {b.x}));
-    b.Out(b.QDQ(b.Op("Conv", {b.QDQ(b.x, kIn), b.Weights({8, 8, 1, 1}, 0), bias}), {10000.0f, 100, false}));
+    b.Out(b.QDQ(b.Op("Conv", {b.QDQ(b.x, kIn), b.Weights({8, 8, 1, 1}, 0), bias}), {0.001f, 100, false}));
   });
+}
+
+// A channel that hardly depends on its input, as ONNX Runtime stores it: a tiny scale, and a bias at the end
+// of 32 bits.
+TEST(UseIntegers, ABiasAtTheEndOf32Bits) {
+  Quantized b({1, 4, 6, 6});
+  std::vector<int8_t> w;
+  for (int i = 0; i < 2 * 4; ++i) w.push_back(static_cast<int8_t>(i * 53 % 255 - 127));
+  const ValueId scales = b.Constant<float>(DType::kF32, {2}, {0.01f, 2e-8f});
+  const ValueId bias_scales = b.Constant<float>(DType::kF32, {2}, {0.05f * 0.01f, 0.05f * 2e-8f});
+  const ValueId weights =
+      b.Op("DequantizeLinear", {b.Constant(DType::kI8, {2, 4, 1, 1}, w), scales}, {{"axis", int64_t{0}}});
+  const ValueId bias =
+      b.Op("DequantizeLinear", {b.Constant<int32_t>(DType::kI32, {2}, {1000, 2147268960}), bias_scales},
+           {{"axis", int64_t{0}}});
+  b.Out(b.QDQ(b.Op("Conv", {b.QDQ(b.x, kIn), weights, bias}), kOut));
+  EXPECT_EQ(b.FiresWithin(kOut.scale), 1);
+  EXPECT_EQ(b.Count("IntegerConv"), 1);
 }
 
 TEST(UseIntegers, OnlyWhereItIsFaster) {
