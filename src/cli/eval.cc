@@ -203,13 +203,13 @@ std::vector<std::string> OtherKernels() {
 }
 
 // The exact one first. Without lists: the defaults, and everything else once. With lists: each with each.
-std::vector<Choice> Choices(const Flags& flags) {
+std::vector<Choice> Choices(const Flags& flags, const std::vector<std::string>& other_kernels) {
   const bool cuda = flags.model.options.engine.device != DeviceOptions();
   std::vector<Choice> out = {{kExact, "stored", "f32"}};
   if (flags.kernels.empty() && flags.weights.empty() && flags.kv.empty()) {
     out.push_back({kDefault, "stored", "f16"});
     if (!cuda)
-      for (const std::string& kernels : OtherKernels()) out.push_back({kernels, "stored", "f16"});
+      for (const std::string& kernels : other_kernels) out.push_back({kernels, "stored", "f16"});
     const std::vector<std::string> kv_types = cuda ? std::vector<std::string>{"bf16", "int8", "fp8"}
                                                    : std::vector<std::string>{"f32", "bf16", "int8"};
     for (const std::string& kv : kv_types) out.push_back({kDefault, "stored", kv});
@@ -275,11 +275,15 @@ Table MakeTable(const std::vector<Json>& results) {
 Result<int> Run(Flags& flags) {
   if (flags.window < 4) return Error::Invalid("--window ", flags.window, ": expected 4 or more");
   if (flags.windows < 0) return Error::Invalid("--windows ", flags.windows, ": expected 0 (all) or more");
-  CELER_RETURN_IF_ERROR(CheckKernels(flags));
-  // Before the exact rows are computed, which takes a while.
+  // Before the exact rows are computed, which takes a while. In a child: where the parent has asked CUDA
+  // anything, the children that measure cannot use it.
+  CELER_ASSIGN(const Json here, InChild([&]() -> Result<Json> {
+                 CELER_RETURN_IF_ERROR(CheckKernels(flags));
+                 return Json{{"devices", CudaDeviceCount()}, {"kernels", OtherKernels()}};
+               }));
   const DeviceOptions& device = flags.model.options.engine.device;
-  if (device.kind == DeviceOptions::Kind::kCuda && device.index >= CudaDeviceCount())
-    return Error::Invalid("--device ", device.ToString(), ": ", CudaDeviceCount(),
+  if (device.kind == DeviceOptions::Kind::kCuda && device.index >= here["devices"].get<int>())
+    return Error::Invalid("--device ", device.ToString(), ": ", here["devices"].get<int>(),
                           " CUDA devices can be used here; try --device cpu");
   std::string text = kEvalText;
   if (!flags.file.empty()) {
@@ -290,7 +294,7 @@ Result<int> Run(Flags& flags) {
   if (file == nullptr)
     return Error::Io(kept ? flags.exact_rows : "a temporary file",
                      ": cannot be made: ", std::strerror(errno));
-  const std::vector<Choice> choices = Choices(flags);
+  const std::vector<Choice> choices = Choices(flags, here["kernels"].get<std::vector<std::string>>());
   std::vector<Json> results;
   for (size_t i = 0; i < choices.size(); ++i) {
     const Choice& c = choices[i];

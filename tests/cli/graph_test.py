@@ -66,8 +66,11 @@ class GraphCase(unittest.TestCase):
         cls.addClassCleanup(shutil.rmtree, cls.folder, True)
 
     def run_celer(self, *args, **env):
-        return subprocess.run([CELER, "graph", *map(str, args)], text=True, capture_output=True, timeout=300,
-                              stdin=subprocess.DEVNULL, env={**os.environ, "COLUMNS": "100", **env})
+        result = subprocess.run([CELER, "graph", *map(str, args)], text=True, capture_output=True, timeout=300,
+                                stdin=subprocess.DEVNULL, env={**os.environ, "COLUMNS": "100", **env})
+        if "build it with stb" in result.stderr:
+            self.skipTest("built without stb: no pictures")
+        return result
 
     def ok(self, *args, **env):
         result = self.run_celer(*args, **env)

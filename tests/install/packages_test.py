@@ -143,7 +143,8 @@ class Packages(unittest.TestCase):
     def test_package_needs_only_libraries_of_debian(self):
         depends = run("dpkg-deb", "-f", self.deb, "Depends").stdout
         print("Depends:", depends.strip(), flush=True)
-        for package in ("libc6", "libstdc++6"):
+        # A compiler that is not the system's own has its C++ library beside it, and no package names that.
+        for package in ("libc6", "libstdc++6") if self.root else ("libc6",):
             self.assertIn(package, depends)
         for word in ("cuda", "nvidia"):
             self.assertNotIn(word, depends)
