@@ -105,7 +105,14 @@ Result<GraphTimes> Measure(const std::shared_ptr<const graph::Program>& program,
   return out;
 }
 
-Result<GraphBench> BenchGraph(const BenchFlags& flags) {
+// Whether its products are those of bytes: the limit of such a network is that of byte products.
+bool IsInteger(const graph::Graph& graph) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const graph::Node& node) {
+    return node.op == "IntegerConv" || node.op == "IntegerMatMul";
+  });
+}
+
+Result<GraphBench> BenchGraph(BenchFlags flags) {
   CELER_ASSIGN(const auto path, ResolveModelPath(flags.model));
   CELER_ASSIGN(graph::Network network, graph::LoadNetwork(path));
   if (const Status supported = graph::CheckSupported(network.graph); !supported)
@@ -114,6 +121,7 @@ Result<GraphBench> BenchGraph(const BenchFlags& flags) {
     if (const auto passes = graph::Optimize(&network.graph); !passes) return passes.error();
   if (flags.precision == "f16")
     if (const auto lowered = graph::LowerToF16(&network.graph); !lowered) return lowered.error();
+  if (IsInteger(network.graph)) flags.precision = "int8";
   GraphBench out;
   out.precision = flags.precision;
   out.path = flags.model;
