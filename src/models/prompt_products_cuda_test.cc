@@ -91,14 +91,15 @@ TEST(CudaPromptProducts, RowsAgreeWithUnpackedWeights) {
 }
 
 // A code has four bits: a product of two is off by about 4 % of its size, and so is a sum of many, since
-// their errors are independent. Twelve products, one after the other: sqrt(12) times that, and a margin.
+// their errors are independent. Twelve products, one after the other, give sqrt(12) times that or a little
+// more: 0.16 at most was seen.
 TEST(CudaPromptProducts, Fp8IsNear) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
   for (const char* weights : {"bf16", "int8", "int4-g64"})
     for (const auto& [first, second] : {std::pair(9, 5), {100, 31}, {256, 512}}) {
       SCOPED_TRACE(::testing::Message() << weights << ", " << first << " and " << second << " tokens");
       const std::vector<float> got = PromptLogits(weights, Products::kFp8, first, second);
-      ExpectClose(got, PromptLogits(weights, Products::kUnpacked, first, second), 0.25);
+      ExpectClose(got, PromptLogits(weights, Products::kUnpacked, first, second), 0.2);
       EXPECT_EQ(got, PromptLogits(weights, Products::kFp8, first, second)) << "the same bits again";
     }
 }
