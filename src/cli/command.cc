@@ -204,9 +204,9 @@ Status WriteFile(const std::string& path, const std::string& content) {
 }
 
 std::string WithFlags(std::string_view message) {
-  constexpr std::string_view kOptions[] = {"weights",    "kv",      "device",    "launch",
-                                           "threads",    "context", "chunk",     "kv_memory",
-                                           "pack_cache", "verbose", "tokenizer", "chat_template"};
+  constexpr std::string_view kOptions[] = {
+      "weights",   "kv",         "device",  "launch",    "threads",       "context",    "chunk",
+      "kv_memory", "pack_cache", "verbose", "tokenizer", "chat_template", "row_copies", "activations"};
   std::string out(message);
   for (const std::string_view option : kOptions) {
     const std::string quoted = fmt::format("`{}`", option);
