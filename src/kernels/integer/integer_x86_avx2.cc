@@ -45,7 +45,13 @@ inline void Rows(const IntegerTile& t, int64_t row, Widened& widened, const Colu
       }
     }
   }
-  for (int i = 0; i < kCount; ++i) StoreRow(t, row + i, sum[i][0], sum[i][1], columns);
+  // Through memory: a loop over an array of registers would keep them there all the time.
+  __m256i done[kCount][2];
+#pragma GCC unroll 6
+  for (int i = 0; i < kCount; ++i)
+    for (int j = 0; j < 2; ++j) _mm256_store_si256(&done[i][j], sum[i][j]);
+#pragma GCC unroll 1
+  for (int i = 0; i < kCount; ++i) StoreRow(t, row + i, done[i][0], done[i][1], columns);
 }
 
 void Tile(const IntegerTile& t) {

@@ -13,6 +13,15 @@ inline __m256i Four(const uint8_t* from, __m256i flip) {
   return _mm256_xor_si256(_mm256_set1_epi32(four), flip);
 }
 
+// In place: GCC 12 copies the sums to other registers and back at every step of a loop.
+inline void AddDot(__m256i& sum, __m256i x, __m256i w) {
+#if defined(__GNUC__) && defined(__x86_64__)
+  asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(x), "x"(w));
+#else
+  sum = _mm256_dpbusd_avx_epi32(sum, x, w);
+#endif
+}
+
 template <int kCount>
 inline void Rows(const IntegerTile& t, int64_t row, __m256i flip, const Columns (&columns)[2]) {
   __m256i sum[kCount][2];
@@ -24,11 +33,17 @@ inline void Rows(const IntegerTile& t, int64_t row, __m256i flip, const Columns 
     const __m256i w0 = Load(w), w1 = Load(w + 32);
     for (int i = 0; i < kCount; ++i) {
       const __m256i a = Four(x + i * t.x_stride + k, flip);
-      sum[i][0] = _mm256_dpbusd_avx_epi32(sum[i][0], a, w0);
-      sum[i][1] = _mm256_dpbusd_avx_epi32(sum[i][1], a, w1);
+      AddDot(sum[i][0], a, w0);
+      AddDot(sum[i][1], a, w1);
     }
   }
-  for (int i = 0; i < kCount; ++i) StoreRow(t, row + i, sum[i][0], sum[i][1], columns);
+  // Through memory: a loop over an array of registers would keep them there all the time.
+  __m256i done[kCount][2];
+#pragma GCC unroll 6
+  for (int i = 0; i < kCount; ++i)
+    for (int j = 0; j < 2; ++j) _mm256_store_si256(&done[i][j], sum[i][j]);
+#pragma GCC unroll 1
+  for (int i = 0; i < kCount; ++i) StoreRow(t, row + i, done[i][0], done[i][1], columns);
 }
 
 uint8_t FlipOf(bool is_signed) {

@@ -58,11 +58,22 @@ inline __m512i Four(const uint8_t* from) {
   return _mm512_set1_epi32(four);
 }
 
+// In place: GCC 12 copies the sums to other registers and back at every step of a loop.
+inline void AddDot(__m512i& sum, __m512i x, __m512i w) {
+#if defined(__GNUC__) && defined(__x86_64__)
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
+#else
+  sum = _mm512_dpbusd_epi32(sum, x, w);
+#endif
+}
+
 // Rows are addressed from every third: so the pointers fit the registers.
 template <int kCount, int kVectors, bool kSigned>
 inline void Rows(const IntegerTile& t, int64_t row, const WideColumns (&columns)[2]) {
   __m512i sum[kCount][kVectors];
+#pragma GCC unroll 12
   for (int i = 0; i < kCount; ++i)
+#pragma GCC unroll 2
     for (int j = 0; j < kVectors; ++j) sum[i][j] = LoadWide(t.to.bias + 16 * j);
   const int64_t stride = t.x_stride;
   const uint8_t* x[(kCount + 2) / 3];
@@ -72,20 +83,29 @@ inline void Rows(const IntegerTile& t, int64_t row, const WideColumns (&columns)
   for (int64_t k = 0; k < t.k; k += 4, w += 128) {
     __m512i v[kVectors];
     for (int j = 0; j < kVectors; ++j) v[j] = LoadWide(w + 64 * j);
+#pragma GCC unroll 12
     for (int i = 0; i < kCount; ++i) {
       __m512i a = Four(x[i / 3] + i % 3 * stride + k);
       if (kSigned) a = _mm512_xor_si512(a, flip);
-      for (int j = 0; j < kVectors; ++j) sum[i][j] = _mm512_dpbusd_epi32(sum[i][j], a, v[j]);
+#pragma GCC unroll 2
+      for (int j = 0; j < kVectors; ++j) AddDot(sum[i][j], a, v[j]);
     }
   }
+  // Through memory: a loop over an array of registers would keep them there all the time.
+  __m512i done[kCount][kVectors];
+#pragma GCC unroll 12
+  for (int i = 0; i < kCount; ++i)
+#pragma GCC unroll 2
+    for (int j = 0; j < kVectors; ++j) _mm512_store_si512(&done[i][j], sum[i][j]);
+#pragma GCC unroll 1
   for (int i = 0; i < kCount; ++i)
     for (int j = 0; j < kVectors; ++j) {
       const int64_t at = (row + i) * t.out_stride + 16 * j;
       const __mmask16 lanes = FirstLanes(t.cols - 16 * j);
       if (t.out)
-        _mm_mask_storeu_epi8(t.out + at, lanes, columns[j].Bytes(sum[i][j]));
+        _mm_mask_storeu_epi8(t.out + at, lanes, columns[j].Bytes(done[i][j]));
       else
-        _mm512_mask_storeu_epi32(t.sums + at, lanes, sum[i][j]);
+        _mm512_mask_storeu_epi32(t.sums + at, lanes, done[i][j]);
     }
 }
 
