@@ -104,7 +104,7 @@ Status CudaWindows::Look(const CudaLayer& layer, int64_t index, std::array<CudaG
   }
   for (int64_t w = 0; w < windows_; w += at_once_)
     CELER_RETURN_IF_ERROR(Run(layer, index, w, std::min(w + at_once_, windows_), grams));
-  return {};
+  return CudaStatus(cudaStreamSynchronize(kStream), "running a layer");
 }
 
 Status CudaWindows::Advance(const CudaLayer& layer, int64_t index) {
