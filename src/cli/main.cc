@@ -21,7 +21,7 @@ namespace {
 
 struct Command {
   const char* name;
-  const char* summary;  // one line for `celer --help`
+  const char* summary;                               // one line for `celer --help`
   int (*run)(const std::vector<std::string>& args);  // null: not in this build
 };
 
@@ -58,7 +58,8 @@ void PrintHelp() {
   fmt::print("  example: celer run smollm2 \"Why is the sky blue?\"\n\ncommands:\n");
   for (const Command& command : kCommands)
     fmt::print("  {:<10} {}{}\n", command.name, command.summary, command.run ? "" : " (*)");
-  if (CELER_ONLY_RUN) fmt::print("\n(*) not in this build, which `make run` made; `make celer` builds every command.\n");
+  if (CELER_ONLY_RUN)
+    fmt::print("\n(*) not in this build, which `make run` made; `make celer` builds every command.\n");
   fmt::print("\nceler COMMAND --help tells more.\n");
 }
 
