@@ -115,8 +115,11 @@ Status FitBudget(const Flags& flags, const Source& source, const Recipe& recipe,
   if (!flags.weights.empty())
     return Error::Invalid(budget->name, ": chooses the formats itself; leave out --weights ", flags.weights,
                           ", or name those to choose from with --among");
+  // What cannot be met is refused before the model is loaded and measured.
+  CELER_ASSIGN(std::vector<TensorPrices> formats,
+               FormatsWithin(*budget, source.gguf, recipe, flags.among, *plan));
   CELER_ASSIGN(const Model model, LoadForCalibration(source));
-  return FitToBudget(model, source.gguf, recipe, flags.among, *budget, flags.text, plan);
+  return FitToBudget(model, *budget, std::move(formats), flags.text, plan);
 }
 
 Status CollectTo(const Flags& flags, const Source& source) {
