@@ -65,7 +65,9 @@ Result<Source> OpenSource(const std::string& name) {
 
 Result<Recipe> MakeRecipe(const Flags& flags, bool gguf) {
   Recipe recipe;
-  recipe.weights = gguf ? "q4_k_m" : "int4-g128";
+  // With a budget, formats are chosen later, and fewer columns will do.
+  const bool budget = flags.target_bpw > 0 || !flags.memory.empty();
+  recipe.weights = gguf ? "q4_k_m" : budget ? "int4-g32" : "int4-g128";
   if (!flags.recipe.empty()) {
     CELER_ASSIGN(recipe, Recipe::Read(flags.recipe));
   }
@@ -153,8 +155,15 @@ Status Quantize(const Flags& flags, const Source& source, const QuantizePlan& pl
       CELER_ASSIGN(importance, CollectImportance(model, text, pool, Progress("collecting", true)));
       options.importance = &*importance;
     } else {
-      CELER_ASSIGN(parts, MakeParts(model, source.gguf, plan, method, text, pool,
-                                    Progress(flags.method, true, work.string()), work));
+      std::error_code ignored;
+      const bool resumed = fs::exists(work, ignored);
+      Result<QuantizedParts> made = MakeParts(model, source.gguf, plan, method, text, pool,
+                                              Progress(flags.method, true, work.string()), work);
+      if (!made) {  // what was stopped can go on; what is broken would break again
+        if (!resumed && made.error().code() != Error::Code::kCancelled) fs::remove_all(work, ignored);
+        return made.error();
+      }
+      parts = *std::move(made);
       options.parts = &*parts;
     }
   }
