@@ -6,7 +6,7 @@ ARGS ?=
 export JOBS CMAKE_FLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test test-sanitizers test-clients test-networks bench bench-peers format presubmit install dist clean
+.PHONY: help setup build celer run test test-sanitizers test-clients test-networks bench bench-peers format presubmit install dist clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -15,6 +15,10 @@ run: ## the quickest way to an answer: builds celer alone, fetches a small model
 	@tools/setup.sh run
 	@tools/build.sh run $(BUILD)
 	@tools/run.sh $(BUILD)/celer
+
+celer: ## celer with every command, for this machine, without the tests
+	@tools/setup.sh run
+	@tools/build.sh release $(BUILD)
 
 setup: ## install the Debian packages and the Python venv (.venv) that are missing for the tests
 	@tools/setup.sh test

@@ -1,4 +1,4 @@
-// The only file above the kernels that knows whether CUDA was built in.
+// With quantize/make_layer_worker.cc, the only file above the kernels that knows whether CUDA was built in.
 #include "engine/make_runner.h"
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include "core/log.h"
 #include "core/thread_pool.h"
 #include "engine/cpu_runner.h"
+#include "engine/find_device.h"
 #include "models/kv_budget.h"
 
 #if CELER_WITH_CUDA
@@ -45,20 +46,6 @@ Status Check(const EngineOptions& options) {
   if (options.threads > 0) return {};
   const auto from_environment = ThreadsFromEnvironment();
   return from_environment ? Status() : from_environment.error();
-}
-
-Result<Device> FindDevice(const DeviceOptions& options) {
-  using Kind = DeviceOptions::Kind;
-  if (options.kind == Kind::kAuto) return CudaDeviceCount() > 0 ? Device::Cuda(0) : Device::Cpu();
-  if (options.kind == Kind::kCpu) return Device::Cpu();
-  if (!BuiltWithCuda())
-    return Error::Invalid(
-        "`device` ", options.ToString(),
-        ": celer was built without CUDA; build it with -DCELER_CUDA=ON, or try `device` cpu");
-  if (const int found = CudaDeviceCount(); options.index < 0 || options.index >= found)
-    return Error::Invalid("`device` ", options.ToString(), ": ", found,
-                          " CUDA devices can be used here; try `device` cpu");
-  return Device::Cuda(options.index);
 }
 
 Result<int64_t> ContextFor(const EngineOptions& options, const DecoderConfig& config) {

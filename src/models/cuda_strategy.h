@@ -21,7 +21,7 @@ struct CudaFacts {
   int64_t tokens = 0;
   bool decode = false;     // a decode step: one token of each sequence, all of which get logits
   int64_t longest = 1;     // tokens of one sequence in the batch, at most
-  int64_t most_keys = 0;   // of one sequence, at the end of a decode step
+  int64_t most_keys = 0;   // of one sequence, at the end of the step
   int64_t logit_rows = 0;  //
   bool profiled = false;   // operators are timed one by one
   bool steady = false;     // a token's result must not depend on its company
