@@ -68,7 +68,9 @@ Result<Source> OpenSource(const std::string& name) {
 
 Result<Recipe> MakeRecipe(const Flags& flags, bool gguf) {
   Recipe recipe;
-  recipe.weights = gguf ? "q4_k_m" : "int4-g128";
+  // With a budget, formats are chosen later, and fewer columns will do.
+  const bool budget = flags.target_bpw > 0 || !flags.memory.empty();
+  recipe.weights = gguf ? "q4_k_m" : budget ? "int4-g32" : "int4-g128";
   if (!flags.recipe.empty()) {
     CELER_ASSIGN(recipe, Recipe::Read(flags.recipe));
   }
@@ -118,8 +120,11 @@ Status FitBudget(const Flags& flags, const Source& source, const Recipe& recipe,
   if (!flags.weights.empty())
     return Error::Invalid(budget->name, ": chooses the formats itself; leave out --weights ", flags.weights,
                           ", or name those to choose from with --among");
+  // What cannot be met is refused before the model is loaded and measured.
+  CELER_ASSIGN(std::vector<TensorPrices> formats,
+               FormatsWithin(*budget, source.gguf, recipe, flags.among, *plan));
   CELER_ASSIGN(const Model model, LoadForCalibration(source));
-  return FitToBudget(model, source.gguf, recipe, flags.among, *budget, flags.text, plan);
+  return FitToBudget(model, *budget, std::move(formats), flags.text, plan);
 }
 
 Status CollectTo(const Flags& flags, const Source& source) {
@@ -171,8 +176,15 @@ Status Quantize(const Flags& flags, const Source& source, const QuantizePlan& pl
       CELER_ASSIGN(importance, CollectImportance(model, text, pool, Progress("collecting", true)));
       options.importance = &*importance;
     } else {
-      CELER_ASSIGN(parts, MakeParts(model, source.gguf, plan, method, text, pool,
-                                    Progress(flags.method, true, work.string()), work, device));
+      std::error_code ignored;
+      const bool resumed = fs::exists(work, ignored);
+      Result<QuantizedParts> made = MakeParts(model, source.gguf, plan, method, text, pool,
+                                              Progress(flags.method, true, work.string()), work, device);
+      if (!made) {  // what was stopped can go on; what is broken would break again
+        if (!resumed && made.error().code() != Error::Code::kCancelled) fs::remove_all(work, ignored);
+        return made.error();
+      }
+      parts = *std::move(made);
       options.parts = &*parts;
     }
   }
