@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 """celer serve beside other servers: the same file, the same requests, the same client (`celer bench --server`), in turns.
 
-  make bench-peers ARGS="--servers"                                   celer, celer batch, llama.cpp's two servers
+  make bench-peers ARGS="--servers"                                   celer, celer batch, llama-cpp-python
   make bench-peers ARGS="--servers --threads 1 --cpu-time"            on a busy machine: CPU time of one core instead of the clock
-  make bench-peers ARGS="--servers --peers python --concurrency 1 16"
+  make bench-peers ARGS="--servers --concurrency 1 16"
   make bench-peers ARGS="--hold 256"                                  streams that stay open for --hold-seconds, celer alone
 
-Every run has a server of its own, so no prompt is known before. Peers: `python` is the server of llama-cpp-python[server],
-which answers one request after another; `cpp` is llama.cpp's own llama-server, built from the source that comes with that
-package (once, some minutes), with as many slots as there are streams. `celer batch` gets the same requests from a file.
+Every run has a server of its own, so no prompt is known before. The peer is the server of llama-cpp-python[server], which
+answers one request after another. `celer batch` gets the same requests from a file.
 """
 import argparse
 import contextlib
@@ -19,14 +18,13 @@ import socket
 import statistics
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 import urllib.error
 import urllib.request
 
 import bench_peers
-from bench_peers import VERSION, run, run_long, say, stop
+from bench_peers import VERSION, run, say, stop
 
 TICK = os.sysconf("SC_CLK_TCK")
 
@@ -82,7 +80,7 @@ class Celer:
     def __init__(self, args, model):
         self.args, self.model = args, model
 
-    def start(self, streams):
+    def start(self):
         return Server([self.args.celer, "serve", self.model, "--port", free_port(), "--device", self.args.device, "--threads",
                        self.args.threads, "--context", self.args.context, "-q"], "/health", self.args.cache / "celer-serve.log")
 
@@ -98,7 +96,7 @@ class LlamaPython:
         if subprocess.run([self.python, "-c", "import llama_cpp.server.app"], capture_output=True).returncode != 0:
             run([self.python, "-m", "pip", "install", "-q", "--disable-pip-version-check", f"llama-cpp-python[server]=={VERSION}"])
 
-    def start(self, streams):
+    def start(self):
         threads = self.args.threads
         # Without interrupt_requests=false it gives up a request as soon as the next one comes.
         return Server([self.python, "-m", "llama_cpp.server", "--model", self.model, "--port", free_port(), "--n_ctx",
@@ -106,50 +104,9 @@ class LlamaPython:
                       "/v1/models", self.args.cache / "llama-cpp-python-server.log")
 
 
-class LlamaServer:
-    name = "llama-server"
-    body = {}
-
-    def __init__(self, args, model):
-        self.args, self.model, self.program = args, model, llama_server(args)
-
-    def start(self, streams):
-        threads = self.args.threads
-        return Server([self.program, "--model", self.model, "--port", free_port(), "--parallel", streams, "--ctx-size",
-                       self.args.context * streams, "--threads", threads, "--threads-batch", threads, "--threads-http", 2],
-                      "/health", self.args.cache / "llama-server.log")
-
-
-PEERS = {"python": LlamaPython, "cpp": LlamaServer}
-
-
-def llama_server(args):
-    """llama.cpp's own server out of llama-cpp-python's source package, compiled for this CPU, kept in the cache folder."""
-    if args.llama_server:
-        return args.llama_server
-    folder = args.cache / f"llama-server-{VERSION}"
-    program = folder / "build" / "bin" / "llama-server"
-    if program.exists():
-        return program
-    folder.mkdir(parents=True, exist_ok=True)
-    source = folder / f"llama_cpp_python-{VERSION}"
-    if not source.exists():
-        # Its build system is asked for metadata, which takes long; the archive is all that is wanted.
-        run_long([sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps", "--no-binary", ":all:", "-d", folder,
-                  f"llama-cpp-python=={VERSION}"], folder / "download.log", "fetching llama.cpp")
-        with tarfile.open(next(folder.glob("llama_cpp_python-*.tar.gz"))) as archive:
-            archive.extractall(folder, filter="data")
-    say(f"building llama-server {VERSION} into {folder}: once, many minutes")
-    run(["cmake", "-S", source / "vendor" / "llama.cpp", "-B", folder / "build", "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON",
-         "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_UI=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF"])
-    run_long(["cmake", "--build", folder / "build", "--target", "llama-server", "-j", os.cpu_count()], folder / "build.log",
-             "building llama-server")
-    return program
-
-
 def load(args, peer, streams, save=None):
     """One load on a fresh server: what the client saw, and what the server took."""
-    server = peer.start(streams)
+    server = peer.start()
     try:
         before, loop = cpu_seconds(server.process.pid), thread_seconds(server.process.pid)
         command = [args.celer, "bench", "--server", f"http://127.0.0.1:{server.port}", "--concurrency", streams, "--requests",
@@ -196,7 +153,7 @@ def speed(args, out):
 
 def compare(args, model, streams):
     celer = Celer(args, model)
-    peers = [celer, *(PEERS[name](args, model) for name in args.peers)]
+    peers = [celer] if args.no_peer else [celer, LlamaPython(args, model)]
     samples = {peer.name: [] for peer in peers} | {"celer batch": []}
     for i in range(args.runs):
         with tempfile.TemporaryDirectory() as folder:
@@ -231,7 +188,7 @@ def compare(args, model, streams):
 def hold(args, model):
     """Streams that are all open at once, each for at least --hold-seconds."""
     args.context = max(args.context, 1024)
-    server = Celer(args, model).start(args.hold)
+    server = Celer(args, model).start()
     try:
         pid = server.process.pid
         command = [args.celer, "bench", "--server", f"http://127.0.0.1:{server.port}", "--concurrency", args.hold, "--requests", args.hold,
@@ -261,18 +218,17 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     bench_peers.common_flags(parser)
     parser.add_argument("--servers", action="store_true", help="compare servers (what this script does unless --hold is given)")
-    parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS), help="default: all")
+    parser.add_argument("--no-peer", action="store_true", help="celer serve and celer batch alone")
     parser.add_argument("--concurrency", nargs="+", type=int, default=[16], help="streams at once (default 16)")
     parser.add_argument("--requests", type=int, default=64, help="of each run (default 64)")
     parser.add_argument("--prompt-tokens", type=int, default=128)
     parser.add_argument("--output-tokens", type=int, default=64)
     parser.add_argument("--context", type=int, default=512, help="of a sequence (default 512)")
     parser.add_argument("--model", default="smollm2", help="a GGUF file, or a name that celer pull knows (default smollm2)")
-    parser.add_argument("--device", default="cpu", help="of celer (default cpu, as the peers)")
+    parser.add_argument("--device", default="cpu", help="of celer (default cpu, as the peer)")
     parser.add_argument("--cpu-time", action="store_true", help="tokens per second of CPU time of server and client; use --threads 1")
     parser.add_argument("--hold", type=int, metavar="N", help="instead: N streams open at once")
     parser.add_argument("--hold-seconds", type=int, default=120, help="with --hold: how long (default 120)")
-    parser.add_argument("--llama-server", type=pathlib.Path, help="a llama-server that is there, instead of building it")
     args = parser.parse_args()
     if min(args.runs, args.requests, args.threads, *args.concurrency) < 1 or (args.hold is not None and args.hold < 1):
         parser.error("counts must be at least 1")
