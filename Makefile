@@ -38,7 +38,7 @@ test-networks: build ## networks with real weights out of Python packages beside
 bench: build ## micro-benchmarks: fork-join, matrix products with their ratio to the limit
 	@tools/bench.sh $(BUILD)
 
-bench-peers: build ## celer beside llama.cpp on the same files (ARGS="--only decode-q8_0 --runs 3"); networks: ARGS="--graphs"
+bench-peers: build ## celer beside llama.cpp on the same files (ARGS="--only decode-q8_0 --runs 3"); networks: ARGS="--graphs"; H200: ARGS="--gpu"
 	@python3 bench/peers/bench_peers.py --celer $(BUILD)/celer $(ARGS)
 
 install: build ## install celer and the library (ARGS="--prefix /opt/celer")
