@@ -34,18 +34,24 @@ Result<PeerRow> ParseRow(const Json& json, const std::map<std::string, std::stri
 
 bool SameShape(const LlmShape& a, const LlmShape& b) {
   const auto figures = [](const LlmShape& s) {
-    return std::array{s.layers,   s.hidden,   s.intermediate, s.vocab,
-                      s.heads,    s.kv_heads, s.head_dim,     s.experts,
-                      s.experts_per_token, s.shared_intermediate};
+    return std::array{s.layers,
+                      s.hidden,
+                      s.intermediate,
+                      s.vocab,
+                      s.heads,
+                      s.kv_heads,
+                      s.head_dim,
+                      s.experts,
+                      s.experts_per_token,
+                      s.shared_intermediate};
   };
   return figures(a) == figures(b);
 }
 
 // The column in which a model stands whose weights are mostly held so; "" if there is none.
 std::string_view PeerWeights(const std::map<std::string, int64_t>& bytes_by_format) {
-  const auto most =
-      std::max_element(bytes_by_format.begin(), bytes_by_format.end(),
-                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto most = std::max_element(bytes_by_format.begin(), bytes_by_format.end(),
+                                     [](const auto& a, const auto& b) { return a.second < b.second; });
   if (most == bytes_by_format.end()) return "";
   const std::string_view name = most->first;
   if (name == "bf16" || name == "f16") return "bf16";
@@ -64,10 +70,8 @@ PeerRow::Best PeerRow::best() const {
 Result<PeerSpeeds> PeerSpeeds::Parse(std::string_view text) {
   try {
     const Json json = Json::parse(text);
-    PeerSpeeds speeds{.source = json.at("source"),
-                      .gpu = json.at("gpu"),
-                      .engines = json.at("engines"),
-                      .rows = {}};
+    PeerSpeeds speeds{
+        .source = json.at("source"), .gpu = json.at("gpu"), .engines = json.at("engines"), .rows = {}};
     for (const Json& row : json.at("rows")) {
       CELER_ASSIGN(PeerRow parsed, ParseRow(row, speeds.engines));
       speeds.rows.push_back(std::move(parsed));
