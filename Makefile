@@ -45,7 +45,7 @@ test-image: ## deploy/Dockerfile built in a chroot, without a daemon or a regist
 bench: build ## micro-benchmarks: fork-join, matrix products with their ratio to the limit
 	@tools/bench.sh $(BUILD)
 
-bench-peers: build ## celer beside llama.cpp on the same files (ARGS="--only decode-q8_0 --runs 3"); networks: ARGS="--graphs"
+bench-peers: build ## celer beside llama.cpp on the same files (ARGS="--only decode-q8_0 --runs 3"); networks: ARGS="--graphs"; H200: ARGS="--gpu"
 	@python3 bench/peers/bench_peers.py --celer $(BUILD)/celer $(ARGS)
 
 install: build ## install celer and the library (ARGS="--prefix /opt/celer")
