@@ -77,12 +77,8 @@ constexpr CudaStrategy kMoe[] = {
      [](const F& f) { return f.moe_step && f.tokens <= kMatvecTokens; },
      [](const F& f) { return f.tokens <= kMatvecTokens; }},
     // The tokens of an expert together on the tensor cores.
-    {"grouped", "more than 8 tokens for each expert, with weights of 16 bits or fewer", Isa::kSm90,
-     [](const F& f) {
-       return f.moe_grouped && f.tokens > kMatvecTokens &&
-              f.tokens * f.experts_per_token > kMatvecTokens * f.experts;
-     },
-     kMany},
+    {"grouped", "more than 8 tokens, with weights of 16 bits or fewer", Isa::kSm90,
+     [](const F& f) { return f.moe_grouped && f.tokens > kMatvecTokens; }, kMany},
     // A few tokens of an expert at a time.
     {"jobs", "any batch", Isa::kSm90, kAlways},
 };

@@ -35,7 +35,6 @@ struct CudaFacts {
   bool flash = false;                        // flash attention
   bool fp8 = false;                          // cuBLASLt with weights and activations in fp8
   // A layer with experts.
-  int64_t experts = 0, experts_per_token = 0;
   bool moe_step = false, moe_grouped = false;  // whether these kernels run its matrices
   bool shared_grouped = false;                 // and those of its shared expert
 };

@@ -134,17 +134,14 @@ TEST(CudaStrategy, HeadByRowsAndAttentionByTokensOfASequence) {
   EXPECT_EQ(*ChooseAttention(facts), AttentionStrategy::kSplit);
 }
 
-TEST(CudaStrategy, ExpertsByTokensForEach) {
+TEST(CudaStrategy, ExpertsByTokens) {
   CudaFacts facts = H200(8, true);
-  facts.experts = 128, facts.experts_per_token = 8;
   facts.moe_step = facts.moe_grouped = facts.shared_grouped = true;
   EXPECT_EQ(*ChooseMoe(facts), MoeStrategy::kStep);
   EXPECT_EQ(*ChooseSharedExpert(facts), SharedExpertStrategy::kDense);
-  facts.tokens = 128;
-  EXPECT_EQ(*ChooseMoe(facts), MoeStrategy::kJobs);
-  EXPECT_EQ(*ChooseSharedExpert(facts), SharedExpertStrategy::kGrouped);
-  facts.tokens = 129;
+  facts.tokens = 9;
   EXPECT_EQ(*ChooseMoe(facts), MoeStrategy::kGrouped);
+  EXPECT_EQ(*ChooseSharedExpert(facts), SharedExpertStrategy::kGrouped);
   facts.moe_grouped = facts.shared_grouped = false;  // f32, or exact
   EXPECT_EQ(*ChooseMoe(facts), MoeStrategy::kJobs);
   EXPECT_EQ(*ChooseSharedExpert(facts), SharedExpertStrategy::kDense);

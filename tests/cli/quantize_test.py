@@ -172,6 +172,8 @@ def main():
                  "embed_tokens"),
                 ([gguf, "-o", out, "--method", "gptq", "--calibration", text], "int4"),
                 ([folder, "-o", tmp / "bad", "--weights", "int8", "--method", "smoothquant"], "w8a8"),
+                ([folder, "-o", tmp / "bad", "--weights", "int4-g32", "--method", "gptq", "--device", "cuda:99"], "CUDA"),
+                ([folder, "-o", tmp / "bad", "--weights", "int4-g32", "--device", "gpu"], "cuda"),
                 ([gguf, "-o", out, "--target-bpw", "1.5", "--calibration", text, *few], "--target-bpw 1.5"),
                 ([gguf, "-o", out, "--memory", "6GiB", "--target-bpw", "5"], "one of them"),
                 ([gguf, "-o", out, "--memory", "6GiB", "--weights", "q4_0"], "--weights"),
