@@ -5,6 +5,7 @@
   make bench-peers ARGS="--only decode-q8_0 --runs 3"        one row in about a minute
   make bench-peers ARGS="--graphs"                           networks instead: bench_graphs.py
   make bench-peers ARGS="--servers"                          servers instead: bench_server.py; also --hold
+  make bench-peers ARGS="--gpu"                              vLLM, SGLang and TensorRT-LLM on an H200: gpu_estimates.py
   python3 bench/peers/bench_peers.py --celer build/celer --list
 
 llama.cpp comes from PyPI's llama-cpp-python as source, compiled for this very CPU and kept in the cache folder; its own
@@ -303,9 +304,10 @@ def parse():
 
 
 def main():
-    if "--graphs" in sys.argv:  # networks have peers of their own
-        rest = [word for word in sys.argv[1:] if word != "--graphs"]
-        sys.exit(subprocess.run([sys.executable, HERE / "bench_graphs.py", *rest]).returncode)
+    for flag, script in (("--graphs", "bench_graphs.py"), ("--gpu", "gpu_estimates.py")):  # peers of their own
+        if flag in sys.argv:
+            rest = [word for word in sys.argv[1:] if word != flag]
+            sys.exit(subprocess.run([sys.executable, HERE / script, *rest]).returncode)
     if "--servers" in sys.argv or "--hold" in sys.argv:
         sys.exit(subprocess.run([sys.executable, HERE / "bench_server.py", *sys.argv[1:]]).returncode)
     args = parse()
