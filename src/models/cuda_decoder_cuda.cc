@@ -20,6 +20,14 @@
 #include "models/step_work.h"
 
 namespace celer {
+namespace {
+
+// Of one sequence, when the batch is done.
+int64_t MostKeys(const RaggedBatch& batch) {
+  return batch.positions.empty() ? 0 : *std::max_element(batch.positions.begin(), batch.positions.end()) + 1;
+}
+
+}  // namespace
 
 // Joins the parts; each has a file of its own.
 struct CudaDecoder::Impl {
@@ -273,8 +281,9 @@ Status CudaDecoder::Forward(const RaggedBatch& batch) {
                           " rows of logits; the GPU was set up for ", d.options.max_tokens, " and ",
                           max_logit_rows());
   CELER_RETURN_IF_ERROR(d.CheckBatch(batch));
-  CELER_ASSIGN(const ForwardStrategy strategy,
-               ChooseForward(d.forward->Facts(static_cast<int>(count), static_cast<int>(rows))));
+  CELER_ASSIGN(
+      const ForwardStrategy strategy,
+      ChooseForward(d.forward->BatchFacts(static_cast<int>(count), static_cast<int>(rows), MostKeys(batch))));
   CELER_RETURN_IF_ERROR(d.batch.Send(batch, *d.uploads));
   CELER_ASSIGN(const GpuTurns::Turn turn, d.turns->Take());
   d.marks.Begin(*d.stream, /*captured=*/false);
@@ -332,8 +341,7 @@ Status CudaDecoder::Decode(const RaggedBatch& batch, Choose choose) {
   CELER_RETURN_IF_ERROR(d.CheckBatch(batch));
   const bool sampled = choose == Choose::kSampled;
   const int rows = static_cast<int>(count);
-  const int64_t most_keys = *std::max_element(batch.positions.begin(), batch.positions.end()) + 1;
-  CELER_ASSIGN(const ForwardStrategy strategy, ChooseForward(d.forward->StepFacts(rows, most_keys)));
+  CELER_ASSIGN(const ForwardStrategy strategy, ChooseForward(d.forward->StepFacts(rows, MostKeys(batch))));
   CELER_RETURN_IF_ERROR(d.batch.SendStep(batch, *d.uploads));
   d.last_rows = count;
   CELER_ASSIGN(const GpuTurns::Turn turn, d.turns->Take());

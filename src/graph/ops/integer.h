@@ -28,8 +28,10 @@ namespace celer::graph {
 ByteRange RangeOf(const Node& node);
 Result<ConvShape> IntegerConvShapeOf(const Node& node, const Shape& x, const Shape& w);
 
-// Where the model says that integers take less time, on machines whose kernels are fast: by the products that
-// padding adds, what is gathered and written, and what Winograd's algorithm saves floats.
+// Whether this machine does more products of bytes at a time than of floats.
+bool IntegersAreFast();
+// Where the model says that integers take less time: by the products that padding adds, what is gathered and
+// written, and what Winograd's algorithm saves floats.
 bool IntegersAreFaster(const ConvShape& shape);
 
 bool IntegerConvFits(const InferContext& c);

@@ -145,23 +145,35 @@ Words PackDynamic(const OpInputs& c, const IntegerConvPlan& plan) {
 
 }  // namespace
 
+namespace {
+// That a core does per cycle: two instructions of 256 bits on one hand, of 512 on the other.
+double FloatProducts() {
+  return RunsHere(Isa::kAvx512) ? 32 : 16;
+}
+}  // namespace
+
+bool IntegersAreFast() {
+  return ChosenInteger().byte_products > FloatProducts();
+}
+
 bool IntegersAreFaster(const ConvShape& s) {
+  if (!IntegersAreFast()) return false;
   const IntegerKernels& kernels = ChosenInteger();
-  if (!kernels.fast) return false;
+  const double floats = FloatProducts();
   const auto up = [](int64_t n, int64_t unit) { return static_cast<double>((n + unit - 1) / unit * unit); };
   const auto rows = static_cast<double>(s.batch * s.out_h() * s.out_w());
   const int64_t k = s.channels / s.groups * s.kernel_h * s.kernel_w, n = s.out_channels / s.groups;
   const double macs = s.flops() / 2;
   if (s.groups > 1 && s.groups == s.channels) return CanDoIntegerConv(s);  // measured: always
-  // In products that a core does per cycle: 64 of bytes and 16 of floats; Winograd's algorithm needs less
-  // than half of them.
+  // In cycles. Gathering and writing go by vectors; Winograd's algorithm needs less than half of the
+  // products.
   const double bytes = static_cast<double>(s.groups) * rows *
-                       (up(k, kIntegerStep) * up(n, kernels.cols) / 64 + static_cast<double>(k) / 16 +
-                        static_cast<double>(n) / 2);
+                       (up(k, kIntegerStep) * up(n, kernels.cols) / kernels.byte_products +
+                        static_cast<double>(k) / 16 + static_cast<double>(n) / 2);
   const bool winograd = s.groups == 1 && s.kernel_h == 3 && s.kernel_w == 3 && s.stride_h == 1 &&
                         s.stride_w == 1 && s.dilation_h == 1 && s.dilation_w == 1 && s.channels >= 16 &&
                         s.out_channels >= 16;
-  return bytes < macs / (winograd ? 36.0 : 16.0) * 1.2;
+  return bytes < macs / (winograd ? 2.25 * floats : floats) * 1.2;
 }
 
 bool IntegerConvFits(const InferContext& c) {

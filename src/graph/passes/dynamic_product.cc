@@ -93,7 +93,7 @@ bool Fuse(Rewriter& r, size_t n, const std::function<void(std::string)>& explain
 
 int UseDynamicProducts(Rewriter& r, const std::function<void(std::string)>& explain) {
   int changes = 0;
-  if (!r.integers_anyway() && !ChosenInteger().fast) return 0;
+  if (!r.integers_anyway() && !IntegersAreFast()) return 0;
   for (size_t n = 0; n < r.nodes(); ++n)
     if (!r.removed(n) && r.node(n).op == "MatMulInteger" && r.node(n).domain.empty())
       changes += Fuse(r, n, explain) ? 1 : 0;

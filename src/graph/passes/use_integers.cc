@@ -204,7 +204,7 @@ bool UseMatMul(Rewriter& r, const Island& island) {
   const int axis = transposed ? 0 : 1;
   const int64_t n = (*shape)[axis], k = (*shape)[1 - axis];
   auto w = WeightsFrom(r, node.inputs[1], axis, n);
-  if (!w || (!r.integers_anyway() && !ChosenInteger().fast)) return false;
+  if (!w || (!r.integers_anyway() && !IntegersAreFast())) return false;
   w->values = ByColumn(*w, transposed);
   const auto ready = ReadyFor(r, island, ProductShape(1, k, n), x->q, *w, gemm ? InputAt(node, 2) : kNoValue);
   if (!ready) return false;

@@ -254,7 +254,7 @@ TEST(UseIntegers, OnlyWhereItIsFaster) {
   const ConvShape thin{.channels = 2, .in_h = 30, .in_w = 30, .out_channels = 2};
   const ConvShape wide{.channels = 128, .in_h = 30, .in_w = 30, .out_channels = 128};
   EXPECT_FALSE(IntegersAreFaster(thin));
-  EXPECT_EQ(IntegersAreFaster(wide), ChosenInteger().fast);
+  EXPECT_EQ(IntegersAreFaster(wide), IntegersAreFast());
   Quantized b({1, 2, 30, 30});
   b.Out(b.QDQ(b.Op("Conv", {b.QDQ(b.x, kIn), b.Weights({2, 2, 1, 1}, 0)}), {0.01f, 128, false}));
   EXPECT_EQ(b.FiresWithin(0.01, false), 0);

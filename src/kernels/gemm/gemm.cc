@@ -84,18 +84,23 @@ Cut CutFor(const BasicGemmArgs<T>& args, int threads, const BasicGemmKernels<T>&
 
   const auto tasks = [&] { return DivideUp(m_all, cut.m_block) * DivideUp(n_all, cut.n_block) * args.batch; };
   cut.serial = threads == 1 || static_cast<double>(args.m) * args.n * args.k * args.batch < kSerialWork;
-  const int64_t wanted = cut.serial ? 1 : threads * 3;
+  const bool both = args.a.packed && args.b.packed;
+  const int64_t wanted = cut.serial ? 1 : threads * (both ? 8 : 3);
   // Cut further what goes by, then what stays: the first repeats the packing of what stays, the second reads
-  // what goes by more often. Neither below a few tiles.
+  // what goes by more often. Neither below a few tiles. If both are packed, rows of `a` are cut at no cost.
   const auto split = [&](int64_t& block, int64_t all, int64_t unit, int64_t least) {
     for (int64_t pieces = DivideUp(all, block) + 1; tasks() < wanted && block > least * unit; ++pieces)
       block = std::max(RoundUp(DivideUp(all, pieces), unit), least * unit);
   };
-  if (cut.a_stays) {
+  const int64_t few_columns = std::max<int64_t>(48 / kernels.nr, 1);
+  if (both) {
+    split(cut.m_block, m_all, kernels.mr, 1);
+    split(cut.n_block, n_all, kernels.nr, 1);
+  } else if (cut.a_stays) {
     split(cut.m_block, m_all, kernels.mr, 4);
     split(cut.n_block, n_all, kernels.nr, 2);
   } else {
-    split(cut.n_block, n_all, kernels.nr, 4);
+    split(cut.n_block, n_all, kernels.nr, few_columns);
     split(cut.m_block, m_all, kernels.mr, 2);
   }
   cut.tasks = tasks();
@@ -110,6 +115,32 @@ template <class T>
 bool PacksAFirst(const BasicGemmArgs<T>& args) {
   return !args.a.packed && !args.b.packed && args.batch == 1 && args.m * args.k > kStayFloats<T> &&
          args.n * args.k > kStayFloats<T>;
+}
+
+// If threads share a block of columns, each would pack it for its own rows: then all of `b` is packed first,
+// by all of them.
+constexpr int64_t kPackTogether = 8192;  // numbers that are worth the meeting of threads in between
+template <class T>
+bool PacksBFirst(const BasicGemmArgs<T>& args, int threads, const BasicGemmKernels<T>& kernels) {
+  if (!args.a.packed || args.b.packed || args.batch != 1 || threads == 1) return false;
+  if (args.n * args.k < kPackTogether) return false;
+  const Cut cut = CutFor(args, threads, kernels);
+  return !cut.serial && cut.m_block < args.m;
+}
+
+template <class T>
+void PackB(const BasicGemmOperand<T>& b, int64_t k, int64_t steps, int64_t n, int64_t cols, T* out,
+           int64_t panel, const BasicGemmKernels<T>& kernels, int64_t batch = 0) {
+  const T* data = b.data + batch * b.batch_stride;
+  if (b.gather) {
+    const Im2col& g = *b.gather;
+    kernels.pack_im2col(g, data, data + g.channels * g.in_h * g.in_w, k, k + steps, n, n + cols, out, panel);
+  } else {
+    kernels.pack_b({.data = data + k * b.row_stride + n * b.col_stride,
+                    .lane_stride = b.col_stride,
+                    .k_stride = b.row_stride},
+                   cols, steps, out, panel);
+  }
 }
 
 template <class T>
@@ -141,17 +172,7 @@ struct Job {
       return b.packed + batch * b.batch_stride + n / kernels.nr * *panel + k * kernels.nr;
     }
     *panel = steps * kernels.nr;
-    const T* data = b.data + batch * b.batch_stride;
-    if (b.gather) {
-      const Im2col& g = *b.gather;
-      kernels.pack_im2col(g, data, data + g.channels * g.in_h * g.in_w, k, k + steps, n, n + cols, scratch,
-                          *panel);
-    } else {
-      kernels.pack_b({.data = data + k * b.row_stride + n * b.col_stride,
-                      .lane_stride = b.col_stride,
-                      .k_stride = b.row_stride},
-                     cols, steps, scratch, *panel);
-    }
+    PackB(b, k, steps, n, cols, scratch, *panel, kernels, batch);
     return scratch;
   }
 
@@ -263,6 +284,10 @@ int64_t GemmWorkspaceFloats(const BasicGemmArgs<T>& args, int threads, const Bas
     first = GemmPackedAFloats(args.m, args.k, kernels);
     left.a = BasicGemmOperand<T>::Packed(reinterpret_cast<const T*>(&left));  // not read
   }
+  if (PacksBFirst(left, threads, kernels)) {
+    first += GemmPackedBFloats(args.k, args.n, kernels);
+    left.b = BasicGemmOperand<T>::Packed(reinterpret_cast<const T*>(&left));  // not read
+  }
   const Cut cut = CutFor(left, threads, kernels);
   return first + (cut.a_floats + cut.b_floats) * threads;
 }
@@ -293,6 +318,19 @@ void Gemm(const BasicGemmArgs<T>& args, const BasicGemmKernels<T>& kernels) {
     BasicGemmArgs<T> left = args;
     left.a = BasicGemmOperand<T>::Packed(args.workspace);
     left.workspace += GemmPackedAFloats(args.m, args.k, kernels);
+    return Gemm(left, kernels);
+  }
+  if (PacksBFirst(args, args.pool->size(), kernels)) {
+    CELER_CHECK(args.workspace != nullptr);
+    // Along k, in pieces that start new lines of the cache.
+    const int64_t grain = std::max<int64_t>(RoundUp(args.k / (3 * args.pool->size()), kLine<T>), kLine<T>);
+    args.pool->ParallelForDynamic(args.k, grain, [&](int64_t begin, int64_t end) {
+      PackB(args.b, begin, end - begin, 0, args.n, args.workspace + begin * kernels.nr, args.k * kernels.nr,
+            kernels);
+    });
+    BasicGemmArgs<T> left = args;
+    left.b = BasicGemmOperand<T>::Packed(args.workspace);
+    left.workspace += GemmPackedBFloats(args.k, args.n, kernels);
     return Gemm(left, kernels);
   }
   const Cut cut = CutFor(args, args.pool->size(), kernels);

@@ -15,6 +15,10 @@ constexpr IntegerVariant kInteger[] = {
 #if defined(__aarch64__)
     {"arm_i8mm", Isa::kArmI8mm, &kIntegerArmI8mm},
     {"arm_dotprod", Isa::kArmDotprod, &kIntegerArmDotprod},
+#elif defined(__x86_64__)
+    {"x86_vnni", Isa::kVnni, &kIntegerX86Vnni},
+    {"x86_avxvnni", Isa::kAvxVnni, &kIntegerX86AvxVnni},
+    {"x86_avx2", Isa::kAvx2, &kIntegerX86Avx2},
 #endif
     {"portable", Isa::kBaseline, &kIntegerPortable},
 };
@@ -188,14 +192,15 @@ void RunProduct(const IntegerConvPlan& plan, const PackedIntegerConv& packed, co
 
 constexpr int64_t kMostKernel = 32;  // rows of a depthwise kernel
 
-int64_t DepthwiseScratch(const ConvShape& s) {
+int64_t DepthwiseScratch(const IntegerConvPlan& plan) {
+  const ConvShape& s = plan.shape;
   const int64_t columns = (s.out_w() - 1) * s.stride_w + (s.kernel_w - 1) * s.dilation_w + 1;
-  return columns * DivideUp(s.kernel_h, 4) * 64;
+  return columns * DivideUp(s.kernel_h, plan.kernels->depth_rows) * 64;
 }
 
 void RunDepthwise(const IntegerConvPlan& plan, const PackedIntegerConv& packed, const IntegerConvArgs& args) {
   const ConvShape& s = plan.shape;
-  const int64_t rows = s.batch * s.out_h(), scratch = DepthwiseScratch(s);
+  const int64_t rows = s.batch * s.out_h(), scratch = DepthwiseScratch(plan);
   const auto one = [&](int64_t row, int thread) {
     const int64_t image = row / s.out_h(), iy = row % s.out_h() * s.stride_h - s.pad_top;
     const uint8_t* in[kMostKernel];
@@ -393,7 +398,7 @@ bool SumsFit(const ConvShape& s, const IntegerConvWeights& w) {
 }
 
 int64_t IntegerConvWorkspaceBytes(const IntegerConvPlan& plan, int threads) {
-  if (plan.depthwise()) return DepthwiseScratch(plan.shape) * threads;
+  if (plan.depthwise()) return DepthwiseScratch(plan) * threads;
   return CutFor(plan, ProductOf(plan), threads).scratch * threads;
 }
 

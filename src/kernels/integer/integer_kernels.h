@@ -36,14 +36,14 @@ struct IntegerDepthwise {
   Requantize to = {};
   uint8_t* out = nullptr;
   int64_t out_w = 0;
-  uint8_t* scratch = nullptr;  // DepthwiseScratchBytes(), 64-byte aligned
+  uint8_t* scratch = nullptr;  // 64-byte aligned; see IntegerKernels::depth_rows
 };
 
 struct IntegerKernels {
   const char* name = nullptr;
-  bool fast = true;  // faster than f32 on the machines it is for
-  int cols = 8;      // of a panel
-  int step = 1;      // bytes of one column that stay together
+  int byte_products = 64;  // that a core does per cycle, about
+  int cols = 8;            // of a panel
+  int step = 1;            // bytes of one column that stay together
   // Where an instruction wants bytes with a sign, or without, the kernel adds this to those that are
   // otherwise; the caller takes it off the bias again.
   int signed_offset = 0, unsigned_offset = 0;
@@ -51,7 +51,8 @@ struct IntegerKernels {
   // ((k / step) * cols + column) * step + k % step.
   void (*tile)(const IntegerTile& tile) = nullptr;
   // Depthwise weights are blocks of 16 channels, each [groups of kernel rows][kernel_w][16][rows of a group]:
-  // the rows of a group, at most depth_rows, are summed by one instruction.
+  // the rows of a group, at most depth_rows, are summed by one instruction. A group of one column of the
+  // image has 64 bytes in the scratch.
   int depth_rows = 1;
   void (*depthwise)(const IntegerDepthwise& row) = nullptr;
   void (*add)(const AddBytes& add) = nullptr;
@@ -66,6 +67,8 @@ static inline int64_t DepthwiseColumns(const IntegerDepthwise& d) {
 extern const IntegerKernels kIntegerPortable;
 #if defined(__aarch64__)
 extern const IntegerKernels kIntegerArmDotprod, kIntegerArmI8mm;
+#elif defined(__x86_64__)
+extern const IntegerKernels kIntegerX86Avx2, kIntegerX86AvxVnni, kIntegerX86Vnni;
 #endif
 
 }  // namespace celer

@@ -5,6 +5,7 @@
 #include <arm_neon.h>
 #include <string.h>
 
+#include "kernels/integer/integer_columns.h"
 #include "kernels/integer/integer_kernels.h"
 
 namespace celer {
@@ -57,55 +58,17 @@ inline void StoreSums(int32_t* to, int32x4_t low, int32x4_t high, int64_t count)
   memcpy(to, some, static_cast<size_t>(count < 8 ? count : 8) * sizeof(int32_t));
 }
 
-// `flip` makes bytes signed whose smallest value is 0: x - 128.
-inline uint8x16_t LoadChannels(const uint8_t* from, int64_t lanes, uint8x16_t flip) {
-  if (lanes >= kDepthBlock) return veorq_u8(vld1q_u8(from), flip);
-  uint8_t some[16] = {};
-  memcpy(some, from, static_cast<size_t>(lanes));
-  return veorq_u8(vld1q_u8(some), flip);
-}
-
 // Four kernel rows of one column of 16 channels, interleaved: 64 bytes, the four rows of a channel together.
-inline void Interleave(uint8x16_t r0, uint8x16_t r1, uint8x16_t r2, uint8x16_t r3, uint8_t* to) {
-  const uint8x16x2_t even = vzipq_u8(r0, r2), odd = vzipq_u8(r1, r3);
+// `flip` makes bytes signed whose smallest value is 0: x - 128.
+inline void Interleave(const uint8_t* const (&rows)[4], uint8_t* to, uint8x16_t flip) {
+  uint8x16_t r[4];
+  for (int i = 0; i < 4; ++i) r[i] = veorq_u8(vld1q_u8(rows[i]), flip);
+  const uint8x16x2_t even = vzipq_u8(r[0], r[2]), odd = vzipq_u8(r[1], r[3]);
   const uint8x16x2_t low = vzipq_u8(even.val[0], odd.val[0]), high = vzipq_u8(even.val[1], odd.val[1]);
   vst1q_u8(to, low.val[0]);
   vst1q_u8(to + 16, low.val[1]);
   vst1q_u8(to + 32, high.val[0]);
   vst1q_u8(to + 48, high.val[1]);
-}
-
-// The columns that a row of outputs looks at, interleaved into the scratch; groups of four kernel rows are
-// neighbours.
-inline void GatherColumns(const IntegerDepthwise& d, int64_t channel, int64_t lanes, uint8x16_t flip) {
-  const int64_t columns = DepthwiseColumns(d), groups = (d.kernel_h + 3) / 4;
-  const uint8x16_t pad = veorq_u8(vdupq_n_u8(d.pad), flip);
-  uint8_t outside[16];
-  vst1q_u8(outside, vdupq_n_u8(d.pad));
-  const int64_t end =
-      d.pad_left + d.in_w < columns ? d.pad_left + d.in_w : columns;  // of what lies in the image
-  for (int64_t g = 0; g < groups; ++g) {
-    // Rows outside of the image are one column that does not move.
-    const uint8_t* in[4];
-    int64_t step[4];
-    for (int64_t i = 0; i < 4; ++i) {
-      const bool is = 4 * g + i < d.kernel_h && d.in[4 * g + i];
-      in[i] = is ? d.in[4 * g + i] + channel : outside;
-      step[i] = is ? d.channels : 0;
-    }
-    uint8_t* to = d.scratch + g * 64;
-    int64_t x = 0;
-    for (; x < d.pad_left && x < columns; ++x, to += groups * 64) Interleave(pad, pad, pad, pad, to);
-    for (; x < end; ++x, to += groups * 64) {
-      uint8x16_t r[4];
-      for (int i = 0; i < 4; ++i) {
-        r[i] = LoadChannels(in[i], lanes, flip);
-        in[i] += step[i];
-      }
-      Interleave(r[0], r[1], r[2], r[3], to);
-    }
-    for (; x < columns; ++x, to += groups * 64) Interleave(pad, pad, pad, pad, to);
-  }
 }
 
 // Dot(sum, x, w): a dot product of each four bytes. kW and kGroups are 0 where they are not known.
@@ -133,16 +96,12 @@ inline void DepthwiseBlock(const IntegerDepthwise& d, int64_t channel, int64_t l
 
 template <class Dot>
 inline void DepthwiseRow(const IntegerDepthwise& d, uint8_t flip, const Dot& dot) {
-  for (int64_t c = 0; c < d.channels; c += kDepthBlock) {
-    const int64_t lanes = d.channels - c < kDepthBlock ? d.channels - c : kDepthBlock;
-    GatherColumns(d, c, lanes, vdupq_n_u8(flip));
-    if (d.kernel_h <= 4 && d.kernel_w == 3)
-      DepthwiseBlock<Dot, 3, 1>(d, c, lanes, dot);
-    else if (d.kernel_h == 5 && d.kernel_w == 5)
-      DepthwiseBlock<Dot, 5, 2>(d, c, lanes, dot);
-    else
-      DepthwiseBlock<Dot, 0, 0>(d, c, lanes, dot);
-  }
+  EachDepthBlock<4>(d, [&]<int kW, int kGroups>(int64_t channel, int64_t lanes) {
+    GatherColumns<4>(d, channel, lanes, [&](const uint8_t* const(&rows)[4], uint8_t* to) {
+      Interleave(rows, to, vdupq_n_u8(flip));
+    });
+    DepthwiseBlock<Dot, kW, kGroups>(d, channel, lanes, dot);
+  });
 }
 
 inline int16x8_t Widen(uint8x8_t bytes, bool is_signed) {

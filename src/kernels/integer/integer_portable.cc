@@ -69,7 +69,7 @@ void Add(const AddBytes& add) {
 }  // namespace
 
 const IntegerKernels kIntegerPortable = {.name = "portable",
-                                         .fast = false,
+                                         .byte_products = 0,  // floats are faster
                                          .cols = kCols,
                                          .step = 1,
                                          .tile = Tile,
