@@ -59,7 +59,7 @@ std::string ChartAt(const BenchReport& report, int64_t depth) {
   double low = 1e300;
   for (const ChartLine& line : lines)
     for (const auto& [x, y] : line.points) low = std::min(low, y);
-  const std::string title = fmt::format("Decode at {}, tokens per second", FormatCount(depth));
+  const std::string title = fmt::format("Decode at {}", FormatCount(depth));
   std::string out = LineChart(
       fmt::format("batches{}", depth), title,
       {.low = 0.9 * least, .high = 1.1 * most, .log = true, .label = "sequences that run together"},
