@@ -108,11 +108,13 @@ def load(args, peer, streams, save=None):
     """One load on a fresh server: what the client saw, and what the server took."""
     server = peer.start()
     try:
+        def client(requests, prompt, output, *more):
+            return json.loads(run([args.celer, "bench", "--server", f"http://127.0.0.1:{server.port}", "--concurrency", streams, "--requests",
+                                   requests, "--prompt-tokens", prompt, "--output-tokens", output, "--timeout", 3600, "--json", "--body",
+                                   json.dumps(peer.body), *more]))["result"]
+        client(1, 1, 1)  # warms up; and the prompts by which the client counts tokens are known then
         before, loop = cpu_seconds(server.process.pid), thread_seconds(server.process.pid)
-        command = [args.celer, "bench", "--server", f"http://127.0.0.1:{server.port}", "--concurrency", streams, "--requests",
-                   args.requests, "--prompt-tokens", args.prompt_tokens, "--output-tokens", args.output_tokens, "--timeout", 3600,
-                   "--json", "--body", json.dumps(peer.body)]
-        out = json.loads(run([*command, *(["--save-requests", save] if save else [])]))["result"]
+        out = client(args.requests, args.prompt_tokens, args.output_tokens, *(["--save-requests", save] if save else []))
         out["server_cpu_s"] = cpu_seconds(server.process.pid) - before
         out["loop_cpu_s"] = thread_seconds(server.process.pid) - loop
         out |= {"ready_s": server.ready_s, "first_token_s": server.first_token_s}
