@@ -405,6 +405,7 @@ Result<int> UseIntegers(Rewriter& r, const std::function<void(std::string)>& exp
     explain(label + " works on bytes");
     ++changes;
   }
+  if (changes > 0) CELER_RETURN_IF_ERROR(r.Finish());  // what was replaced is no product any more
   return changes + UseRealProducts(r, explain) + UseDynamicProducts(r, explain);
 }
 
