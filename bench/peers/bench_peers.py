@@ -4,6 +4,8 @@
   make bench-peers                                           everything: about a quarter of an hour once llama.cpp is built
   make bench-peers ARGS="--only decode-q8_0 --runs 3"        one row in about a minute
   make bench-peers ARGS="--graphs"                           networks instead: bench_graphs.py
+  make bench-peers ARGS="--servers"                          servers instead: bench_server.py; also --hold
+  make bench-peers ARGS="--gpu"                              vLLM, SGLang and TensorRT-LLM on an H200: gpu_estimates.py
   python3 bench/peers/bench_peers.py --celer build/celer --list
 
 llama.cpp comes from PyPI's llama-cpp-python as source, compiled for this very CPU and kept in the cache folder; its own
@@ -265,20 +267,32 @@ def print_table(rows):
         print("  ".join(cells).rstrip())
 
 
-def parse():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def common_flags(parser):
+    """What bench_server.py takes, too."""
     cache = os.environ.get("CELER_CACHE") or pathlib.Path(os.environ.get("XDG_CACHE_HOME") or
                                                           pathlib.Path.home() / ".cache") / "celer"
     parser.add_argument("--celer", default="build/celer", type=pathlib.Path, help="the program (default build/celer)")
-    parser.add_argument("--only", nargs="+", metavar="ROW", help="measure these rows (see --list)")
-    parser.add_argument("--runs", type=int, default=5, help="processes of each side per row, in turns (default 5)")
-    parser.add_argument("--repeat", type=int, default=2, help="repetitions in each process after one to warm up (default 2)")
+    parser.add_argument("--runs", type=int, default=5, help="processes of each side, in turns (default 5)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of both (default: all usable cores)")
     parser.add_argument("--cache", type=pathlib.Path, default=pathlib.Path(cache) / "peers",
                         help="where llama.cpp and the synthetic models are kept (about 6 GB for all rows)")
     parser.add_argument("--peer-python", default=os.environ.get("CELER_PEER_PYTHON"),
                         help="a Python with llama-cpp-python installed from source, instead of building it")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write every sample there")
+
+
+def prepare(args):
+    if not args.celer.exists():
+        stop(f"{args.celer} is missing; run make build, or give --celer")
+    args.celer = args.celer.resolve()
+    args.cache.mkdir(parents=True, exist_ok=True)
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    common_flags(parser)
+    parser.add_argument("--only", nargs="+", metavar="ROW", help="measure these rows (see --list)")
+    parser.add_argument("--repeat", type=int, default=2, help="repetitions in each process after one to warm up (default 2)")
     parser.add_argument("--list", action="store_true", help="name the rows")
     args = parser.parse_args()
     for name in args.only or []:
@@ -290,18 +304,18 @@ def parse():
 
 
 def main():
-    if "--graphs" in sys.argv:  # networks have peers of their own
-        rest = [word for word in sys.argv[1:] if word != "--graphs"]
-        sys.exit(subprocess.run([sys.executable, HERE / "bench_graphs.py", *rest]).returncode)
+    for flag, script in (("--graphs", "bench_graphs.py"), ("--gpu", "gpu_estimates.py")):  # peers of their own
+        if flag in sys.argv:
+            rest = [word for word in sys.argv[1:] if word != flag]
+            sys.exit(subprocess.run([sys.executable, HERE / script, *rest]).returncode)
+    if "--servers" in sys.argv or "--hold" in sys.argv:
+        sys.exit(subprocess.run([sys.executable, HERE / "bench_server.py", *sys.argv[1:]]).returncode)
     args = parse()
     if args.list:
         for key, (title, _) in ROWS.items():
             print(f"{key:<20}{title}")
         return
-    if not args.celer.exists():
-        stop(f"{args.celer} is missing; run make build, or give --celer")
-    args.celer = args.celer.resolve()
-    args.cache.mkdir(parents=True, exist_ok=True)
+    prepare(args)
     program, version = peer_program(args)
     rows, machine = [], None
     for key in args.only or ROWS:

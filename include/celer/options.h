@@ -24,9 +24,11 @@ struct WeightOptions {
   std::string ToString() const;
 };
 
-// The type of keys and values. f32 is the CPU's, fp8 a GPU's; int8 has a scale per head and token.
-enum class KvType : uint8_t { kF32, kF16, kBf16, kInt8, kFp8 };
-Result<KvType> ParseKvType(std::string_view text);  // "f32", "f16", "bf16", "int8", "fp8"
+// The type of keys and values. int8 has a scale per head and token; int8-channel one for 16 values, of keys
+// along the tokens; int4 a scale and a minimum for 32. f32, int8-channel and int4 run on the CPU only.
+enum class KvType : uint8_t { kF32, kF16, kBf16, kInt8, kFp8, kInt8Channel, kInt4 };
+Result<KvType> ParseKvType(
+    std::string_view text);  // "f32", "f16", "bf16", "int8", "fp8", "int8-channel", "int4"
 const char* Name(KvType type);
 
 struct DeviceOptions {

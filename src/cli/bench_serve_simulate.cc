@@ -34,6 +34,10 @@ double KvBits(KvType type, int64_t head_dim) {
       return 8 + 32.0 / static_cast<double>(head_dim);  // a scale per head and token
     case KvType::kFp8:
       return 8;
+    case KvType::kInt8Channel:
+      return 9;  // a bf16 scale to 16 values
+    case KvType::kInt4:
+      return 5;  // a scale and a minimum to 32 values
   }
   return 16;
 }

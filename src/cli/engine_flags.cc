@@ -24,9 +24,12 @@ void AddEngineFlags(CLI::App& app, std::string* model, EngineOptions* options) {
   AddParsed(app, "--weights", &options->weights, WeightOptions::Parse,
             "stored, or convert while loading: f32, f16, bf16, int8[-gN], int4[-gN]",
             options->weights.ToString());
-  AddParsed(app, "--kv", &options->kv, ParseKvType,
-            "type of keys and values: f16, bf16, f32 (CPU), int8 with a scale per head and token, fp8 (CUDA)",
-            Name(options->kv));
+  AddParsed(
+      app, "--kv", &options->kv, ParseKvType,
+      "type of keys and values: f16, bf16, int8 with a scale per head and token, fp8; on the CPU also f32, "
+      "int8-channel (a scale to 16 values, of keys by channel) and int4 (a scale and a minimum to 32: the "
+      "smallest, and the least exact)",
+      Name(options->kv));
   AddParsed(
       app, "--kv-memory", &options->kv_memory, KvMemory::Parse,
       "what keys and values may take, of all sequences together: 40GiB, or 80% of what is free once the "

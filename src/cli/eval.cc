@@ -138,6 +138,7 @@ Result<Json> Measure(Flags flags, const Choice& choice, const std::string& text,
                                                              : "cuda"},
               {"weights", choice.weights},
               {"kv", choice.kv},
+              {"kv_bytes_per_token", model.engine->info().kv_bytes_per_token},
               {"device", model.engine->info().device},
               {"perplexity", std::exp(surprise / static_cast<double>(rows))},
               {"tokens", rows},
@@ -211,7 +212,7 @@ std::vector<Choice> Choices(const Flags& flags, const std::vector<std::string>& 
     if (!cuda)
       for (const std::string& kernels : other_kernels) out.push_back({kernels, "stored", "f16"});
     const std::vector<std::string> kv_types = cuda ? std::vector<std::string>{"bf16", "int8", "fp8"}
-                                                   : std::vector<std::string>{"f32", "bf16", "int8"};
+                                                   : std::vector<std::string>{"f32", "bf16", "int8", "int4"};
     for (const std::string& kv : kv_types) out.push_back({kDefault, "stored", kv});
     for (const char* weights : {"int8", "int4"}) out.push_back({kDefault, weights, "f16"});
     return out;
@@ -244,13 +245,14 @@ Status CheckKernels(const Flags& flags) {
 }
 
 Table MakeTable(const std::vector<Json>& results) {
-  Table table{
-      .header = {"kernels", "weights", "KV", "perplexity", "%", "KL mean", "p99", "max", "top 1", "top 5"}};
+  Table table{.header = {"kernels", "weights", "KV", "B/token", "perplexity", "%", "KL mean", "p99", "max",
+                         "top 1", "top 5"}};
   const auto exact = results[0]["perplexity"].get<double>();
   for (const Json& r : results) {
     const auto text = [&](const char* key) { return r[key].get<std::string>(); };
     const auto perplexity = r["perplexity"].get<double>();
     std::vector<std::string> row = {text("kernels"), text("weights"), text("kv"),
+                                    std::to_string(r["kv_bytes_per_token"].get<int64_t>()),
                                     fmt::format("{:.4f}", perplexity)};
     if (!r.contains("kl_mean")) {
       row.resize(table.header.size());
@@ -264,7 +266,8 @@ Table MakeTable(const std::vector<Json>& results) {
     table.rows.push_back(std::move(row));
   }
   table.notes.push_back(
-      "exact: f32 arithmetic on the values as stored, f32 KV. %: change of the perplexity. KL: divergence of "
+      "exact: f32 arithmetic on the values as stored, f32 KV. B/token: bytes of keys and values. %: change "
+      "of the perplexity. KL: divergence of "
       "a "
       "token's distribution from the exact one, in nats. top 1: the most likely token is the same, in % of "
       "all "

@@ -21,27 +21,34 @@ namespace {
 
 struct Command {
   const char* name;
-  const char* summary;  // one line for `celer --help`
-  int (*run)(const std::vector<std::string>& args);
+  const char* summary;                               // one line for `celer --help`
+  int (*run)(const std::vector<std::string>& args);  // null: not in this build
 };
+
+// Not in the build that `make run` makes, so that a first answer takes minutes.
+#if CELER_ONLY_RUN
+#define CELER_FULL(command) nullptr
+#else
+#define CELER_FULL(command) command
+#endif
 
 constexpr Command kCommands[] = {
 #if CELER_WITH_TEXT
     {"run", "one answer from a model", RunCommand},
     {"chat", "a conversation with a model", ChatCommand},
-    {"batch", "answers to a file of requests", BatchCommand},
-    {"serve", "answer over HTTP, as OpenAI's API does", ServeCommand},
-    {"ppl", "perplexity of a model on a text", PplCommand},
-    {"eval", "how far from exact arithmetic a model runs here", EvalCommand},
-    {"quantize", "write a smaller form of a model", QuantizeCommand},
-    {"tokenize", "text to token ids and back", TokenizeCommand},
+    {"batch", "answers to a file of requests", CELER_FULL(BatchCommand)},
+    {"serve", "answer over HTTP, as OpenAI's API does", CELER_FULL(ServeCommand)},
+    {"ppl", "perplexity of a model on a text", CELER_FULL(PplCommand)},
+    {"eval", "how far from exact arithmetic a model runs here", CELER_FULL(EvalCommand)},
+    {"quantize", "write a smaller form of a model", CELER_FULL(QuantizeCommand)},
+    {"tokenize", "text to token ids and back", CELER_FULL(TokenizeCommand)},
 #endif
     {"pull", "fetch a model", PullCommand},
-    {"synth", "write a model file with random weights, for benchmarks", SynthCommand},
-    {"inspect", "what a model file holds", InspectCommand},
-    {"graph", "run and inspect networks out of ONNX files", GraphCommand},
+    {"synth", "write a model file with random weights, for benchmarks", CELER_FULL(SynthCommand)},
+    {"inspect", "what a model file holds", CELER_FULL(InspectCommand)},
+    {"graph", "run and inspect networks out of ONNX files", CELER_FULL(GraphCommand)},
     {"limits", "what is physically possible for a model on a machine", LimitsCommand},
-    {"bench", "how fast a model runs here, and how near the limit that is", BenchCommand},
+    {"bench", "how fast a model runs here, and how near the limit that is", CELER_FULL(BenchCommand)},
     {"probe", "measure this machine's bandwidth and arithmetic peaks", ProbeCommand},
     {"kernels", "which kernel variants exist, and which run here", KernelsCommand},
 };
@@ -49,7 +56,10 @@ constexpr Command kCommands[] = {
 void PrintHelp() {
   fmt::print("celer {} - inference as close to the hardware's limit as physics allows\n", celer::Version());
   fmt::print("  example: celer run smollm2 \"Why is the sky blue?\"\n\ncommands:\n");
-  for (const Command& command : kCommands) fmt::print("  {:<10} {}\n", command.name, command.summary);
+  for (const Command& command : kCommands)
+    fmt::print("  {:<10} {}{}\n", command.name, command.summary, command.run ? "" : " (*)");
+  if (CELER_ONLY_RUN)
+    fmt::print("\n(*) not in this build, which `make run` made; `make celer` builds every command.\n");
   fmt::print("\nceler COMMAND --help tells more.\n");
 }
 
@@ -64,6 +74,9 @@ int Main(const std::vector<std::string>& args) {
   }
   for (const Command& command : kCommands)
     if (args[0] == command.name) {
+      if (command.run == nullptr)
+        return Fail(Error::Unsupported("celer ", args[0], " is not in this build, which `make run` made; ",
+                                       "`make celer` builds every command"));
       if (ForceRequested())
         if (const Status valid = ValidateForce(AllOperators()); !valid) return Fail(valid.error());
       return command.run({args.begin() + 1, args.end()});

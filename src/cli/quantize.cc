@@ -2,6 +2,7 @@
 #include "quantize/quantize.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <chrono>
 #include <filesystem>
@@ -18,6 +19,7 @@
 #include "cli/quantize_network.h"
 #include "cli/quantize_text.h"
 #include "core/log.h"
+#include "engine/find_device.h"
 #include "io/detect.h"
 #include "io/gguf.h"
 #include "io/safetensors.h"
@@ -32,6 +34,7 @@ struct Flags {
   std::string model, output, weights, recipe, method = "rtn", imatrix, imatrix_out, memory, recipe_out;
   std::vector<std::string> tensors, among;
   TextChoice text;
+  DeviceOptions device = DeviceOptions::Auto();
   double target_bpw = 0;
   bool explain = false, dequantized = false, force = false, verbose = false;
 };
@@ -65,7 +68,9 @@ Result<Source> OpenSource(const std::string& name) {
 
 Result<Recipe> MakeRecipe(const Flags& flags, bool gguf) {
   Recipe recipe;
-  recipe.weights = gguf ? "q4_k_m" : "int4-g128";
+  // With a budget, formats are chosen later, and fewer columns will do.
+  const bool budget = flags.target_bpw > 0 || !flags.memory.empty();
+  recipe.weights = gguf ? "q4_k_m" : budget ? "int4-g32" : "int4-g128";
   if (!flags.recipe.empty()) {
     CELER_ASSIGN(recipe, Recipe::Read(flags.recipe));
   }
@@ -115,8 +120,11 @@ Status FitBudget(const Flags& flags, const Source& source, const Recipe& recipe,
   if (!flags.weights.empty())
     return Error::Invalid(budget->name, ": chooses the formats itself; leave out --weights ", flags.weights,
                           ", or name those to choose from with --among");
+  // What cannot be met is refused before the model is loaded and measured.
+  CELER_ASSIGN(std::vector<TensorPrices> formats,
+               FormatsWithin(*budget, source.gguf, recipe, flags.among, *plan));
   CELER_ASSIGN(const Model model, LoadForCalibration(source));
-  return FitToBudget(model, source.gguf, recipe, flags.among, *budget, flags.text, plan);
+  return FitToBudget(model, *budget, std::move(formats), flags.text, plan);
 }
 
 Status CollectTo(const Flags& flags, const Source& source) {
@@ -131,7 +139,25 @@ Status CollectTo(const Flags& flags, const Source& source) {
   return {};
 }
 
-Status Quantize(const Flags& flags, const Source& source, const QuantizePlan& plan, Method method) {
+// Where calibration runs. "auto" is a GPU only for what it can do.
+Result<Device> DeviceFor(const Flags& flags, Method method) {
+  if (flags.device == DeviceOptions::Auto() && !RunsOnGpu(method)) return Device::Cpu();
+  CELER_ASSIGN(const Device device, FindDevice(flags.device));
+  if (!device.is_cpu() && !RunsOnGpu(method))
+    return Error::Unsupported("--device ", device.ToString(), ": --method ", Name(method),
+                              " runs on the CPU alone; leave the flag out");
+  return device;
+}
+
+// Of this process so far, mapped files included.
+double PeakBytes() {
+  struct rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) * 1024;
+}
+
+Status Quantize(const Flags& flags, const Source& source, const QuantizePlan& plan, Method method,
+                const Device& device) {
   const auto start = std::chrono::steady_clock::now();
   ThreadPool& pool = DefaultThreadPool();
   WriteOptions options{.dequantized = flags.dequantized};
@@ -150,8 +176,15 @@ Status Quantize(const Flags& flags, const Source& source, const QuantizePlan& pl
       CELER_ASSIGN(importance, CollectImportance(model, text, pool, Progress("collecting", true)));
       options.importance = &*importance;
     } else {
-      CELER_ASSIGN(parts, MakeParts(model, source.gguf, plan, method, text, pool,
-                                    Progress(flags.method, true, work.string()), work));
+      std::error_code ignored;
+      const bool resumed = fs::exists(work, ignored);
+      Result<QuantizedParts> made = MakeParts(model, source.gguf, plan, method, text, pool,
+                                              Progress(flags.method, true, work.string()), work, device);
+      if (!made) {  // what was stopped can go on; what is broken would break again
+        if (!resumed && made.error().code() != Error::Code::kCancelled) fs::remove_all(work, ignored);
+        return made.error();
+      }
+      parts = *std::move(made);
       options.parts = &*parts;
     }
   }
@@ -162,10 +195,11 @@ Status Quantize(const Flags& flags, const Source& source, const QuantizePlan& pl
   std::error_code ignored;
   fs::remove_all(work, ignored);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  Say("{}: {}, was {}; {:.2f} bits per weight; {} in {}\n", flags.output,
+  Say("{}: {}, was {}; {:.2f} bits per weight; {} in {}, with {} of memory at most\n", flags.output,
       FormatBytes(static_cast<double>(plan.bytes_after())),
-      FormatBytes(static_cast<double>(plan.bytes_before())), plan.bits_per_weight(), flags.method,
-      FormatSeconds(seconds));
+      FormatBytes(static_cast<double>(plan.bytes_before())), plan.bits_per_weight(),
+      device.is_cpu() ? flags.method : flags.method + " on " + device.ToString(), FormatSeconds(seconds),
+      FormatBytes(PeakBytes()));
   return {};
 }
 
@@ -177,6 +211,7 @@ Status Run(const Flags& flags) {
   if (method != Method::kRtn && !flags.imatrix.empty())
     return Error::Invalid("--imatrix is for --method rtn; ", flags.method,
                           " measures importance itself, from --calibration");
+  CELER_ASSIGN(const Device device, DeviceFor(flags, method));
   CELER_ASSIGN(const Source source, OpenSource(flags.model));
   if (!flags.output.empty()) CELER_RETURN_IF_ERROR(CheckContainer(flags, source));
   CELER_ASSIGN(const Recipe recipe, MakeRecipe(flags, source.gguf));
@@ -193,7 +228,7 @@ Status Run(const Flags& flags) {
     return {};
   }
   if (!flags.imatrix_out.empty()) CELER_RETURN_IF_ERROR(CollectTo(flags, source));
-  return flags.output.empty() ? Status() : Quantize(flags, source, plan, method);
+  return flags.output.empty() ? Status() : Quantize(flags, source, plan, method, device);
 }
 
 }  // namespace
@@ -228,6 +263,9 @@ int QuantizeCommand(const std::vector<std::string>& args) {
       ->default_str("");
   app.add_option("--method", flags.method, "rtn (round to nearest), gptq, awq, awq+gptq or smoothquant")
       ->capture_default_str();
+  AddParsed(app, "--device", &flags.device, DeviceOptions::Parse,
+            "where gptq and awq calibrate: cpu, cuda, cuda:N, or auto: cuda if there is one",
+            flags.device.ToString());
   app.add_option("--calibration", flags.text.file,
                  "a text to learn importance from; by default a built-in one where the method needs it");
   app.add_option("--samples", flags.text.samples, "windows of that text")

@@ -34,8 +34,9 @@ Result<std::optional<Budget>> ParseBudget(double target_bpw, const std::string& 
                               .name = fmt::format("--memory {}", memory)});
 }
 
-Status FitToBudget(const Model& model, bool gguf, const Recipe& recipe, const std::vector<std::string>& among,
-                   const Budget& budget, TextChoice choice, QuantizePlan* plan) {
+Result<std::vector<TensorPrices>> FormatsWithin(const Budget& budget, bool gguf, const Recipe& recipe,
+                                                const std::vector<std::string>& among,
+                                                const QuantizePlan& plan) {
   std::vector<Target> targets;
   for (const std::string& name : among) {
     CELER_ASSIGN(const Target target, Target::Parse(name));
@@ -47,11 +48,18 @@ Status FitToBudget(const Model& model, bool gguf, const Recipe& recipe, const st
     targets.push_back(target);
   }
   if (targets.empty()) targets = BudgetTargets(gguf);
+  CELER_ASSIGN(std::vector<TensorPrices> formats, ListFormats(plan, recipe, targets));
+  CELER_RETURN_IF_ERROR(CheckBudget(formats, budget, plan));
+  return formats;
+}
+
+Status FitToBudget(const Model& model, const Budget& budget, std::vector<TensorPrices> formats,
+                   TextChoice choice, QuantizePlan* plan) {
   choice.samples = std::min(choice.samples, kWindows);
   choice.window = std::min(choice.window, kWindow);
   CELER_ASSIGN(const CalibrationText text, ReadCalibration(choice, model.path()));
   CELER_ASSIGN(const std::vector<TensorPrices> prices,
-               MeasureSensitivity(model, *plan, recipe, targets, text, DefaultThreadPool(),
+               MeasureSensitivity(model, *plan, std::move(formats), text, DefaultThreadPool(),
                                   Progress("measuring", true)));
   CELER_ASSIGN(const BudgetResult result, ChooseFormats(prices, budget, plan));
   std::map<std::string, int64_t> counts;
@@ -59,11 +67,11 @@ Status FitToBudget(const Model& model, bool gguf, const Recipe& recipe, const st
     const Target& target = plan->tensors[entry.tensor].target;
     ++counts[target.kind == Target::Kind::kKeep ? "as it is" : target.Name()];
   }
-  std::string formats;
+  std::string names;
   for (const auto& [name, count] : counts)
-    formats += fmt::format("{}{} x {}", formats.empty() ? "" : ", ", count, name);
+    names += fmt::format("{}{} x {}", names.empty() ? "" : ", ", count, name);
   Say("{}: {:.3f} bits per weight, {}; {}; expected divergence {:.4f} nats per token\n", budget.name,
-      plan->bits_per_weight(), FormatBytes(static_cast<double>(plan->bytes_after())), formats, result.loss);
+      plan->bits_per_weight(), FormatBytes(static_cast<double>(plan->bytes_after())), names, result.loss);
   return {};
 }
 

@@ -27,7 +27,8 @@ void OnInterrupt(int) {
   g_interrupted = 1;
 }
 
-constexpr const char* kFormats = "f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q2_k, q3_k, q4_k, q5_k, q6_k";
+constexpr const char* kFormats =
+    "f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl, q2_k, q3_k, q4_k, q5_k, q6_k";
 
 // Flags that shrink (or grow) a preset.
 struct Overrides {

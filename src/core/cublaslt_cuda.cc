@@ -94,4 +94,9 @@ const char* CublasStatusName(cublasStatus_t status) {
   return "an unknown cuBLAS status";
 }
 
+Status CublasStatus(cublasStatus_t status, std::string_view what) {
+  if (status == CUBLAS_STATUS_SUCCESS) return {};
+  return Error::Device("cuBLASLt: ", what, ": ", CublasStatusName(status));
+}
+
 }  // namespace celer

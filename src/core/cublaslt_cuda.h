@@ -4,6 +4,8 @@
 
 #include <cublasLt.h>
 
+#include <string_view>
+
 #include "core/result.h"
 
 namespace celer {
@@ -32,5 +34,7 @@ struct CublasLt {
 
 // "CUBLAS_STATUS_NOT_SUPPORTED" and so on; cuBLASLt's own function for it is not in every version.
 const char* CublasStatusName(cublasStatus_t status);
+// "cuBLASLt: multiplying: CUBLAS_STATUS_...", or success.
+Status CublasStatus(cublasStatus_t status, std::string_view what);
 
 }  // namespace celer

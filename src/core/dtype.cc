@@ -18,9 +18,9 @@ constexpr DTypeInfo kInfo[] = {
     {"q6_k", 256, 210},     {"u16", 1, 2},      {"u32", 1, 4},          {"u64", 1, 8},
     {"fp8_e4m3fnuz", 1, 1}, {"fp8_e5m2", 1, 1}, {"fp8_e5m2fnuz", 1, 1}, {"fp8_e8m0", 1, 1},
     {"fp4_e2m1", 1, 1},     {"i4", 1, 1},       {"u4", 1, 1},           {"i2", 1, 1},
-    {"u2", 1, 1},
+    {"u2", 1, 1},           {"iq4_nl", 32, 18},
 };
-static_assert(std::size(kInfo) == static_cast<size_t>(DType::kU2) + 1);
+static_assert(std::size(kInfo) == static_cast<size_t>(DType::kIq4Nl) + 1);
 
 }  // namespace
 

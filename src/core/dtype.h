@@ -45,6 +45,8 @@ enum class DType : uint8_t {
   kU4,
   kI2,
   kU2,
+  // One more GGUF block, of 32 elements.
+  kIq4Nl,
 };
 
 struct DTypeInfo {

@@ -8,7 +8,7 @@
 namespace celer {
 namespace {
 
-constexpr int kTypes = static_cast<int>(DType::kU2) + 1;
+constexpr int kTypes = static_cast<int>(DType::kIq4Nl) + 1;
 
 TEST(DType, NamesParseBackInAnyCase) {
   for (int i = 0; i < kTypes; ++i) {
@@ -57,7 +57,7 @@ TEST(DType, BytesForRejectsWhatDoesNotFit) {
 }
 
 TEST(DTypeDeathTest, UnknownValueIsCaught) {
-  EXPECT_DEATH((void)Info(static_cast<DType>(200)), "200 vs 33");
+  EXPECT_DEATH((void)Info(static_cast<DType>(200)), "200 vs 34");
 }
 
 }  // namespace

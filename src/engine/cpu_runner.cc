@@ -7,7 +7,7 @@
 
 namespace celer {
 
-CpuRunner::CpuRunner(std::unique_ptr<ThreadPool> pool, Model model, KvCache kv, DType kv_type,
+CpuRunner::CpuRunner(std::unique_ptr<ThreadPool> pool, Model model, KvCache kv, KvFormat kv_format,
                      int64_t context)
     : pool_(std::move(pool)),
       model_(std::make_unique<Model>(std::move(model))),
@@ -19,7 +19,7 @@ CpuRunner::CpuRunner(std::unique_ptr<ThreadPool> pool, Model model, KvCache kv, 
            .context = context,
            .weight_bytes = model_->active_bytes(),
            .bytes_by_format = model_->bytes_by_format(),
-           .kv_bytes_per_token = KvBytesPerToken(model_->config(), kv_type),
+           .kv_bytes_per_token = KvBytesPerToken(model_->config(), kv_format),
            .kv_blocks = kv_.blocks(),
            .kv_host_blocks = kv_.host_blocks()};
 }

@@ -18,7 +18,7 @@ namespace celer {
 class CpuRunner : public Runner {
  public:
   // `context` is the longest sequence that will be asked for; the KV must have room for it.
-  CpuRunner(std::unique_ptr<ThreadPool> pool, Model model, KvCache kv, DType kv_type, int64_t context);
+  CpuRunner(std::unique_ptr<ThreadPool> pool, Model model, KvCache kv, KvFormat kv_format, int64_t context);
 
   const Info& info() const override { return info_; }
   Status Queue(std::span<const Slice> slices) override;

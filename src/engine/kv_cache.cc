@@ -9,29 +9,33 @@
 namespace celer {
 namespace {
 
-KvLayerView EmptyLayer(const DecoderConfig& config, DType dtype, int64_t blocks) {
+KvLayerView EmptyLayer(const DecoderConfig& config, KvFormat format, int64_t blocks) {
   int64_t run = KvCache::kMaxRunBlocks;
   while (run > KvCache::kMinRunBlocks && run * 4 > blocks) run /= 2;
-  return {
-      .dtype = dtype, .blocks = blocks, .kv_heads = config.kv_heads, .head_dim = config.head_dim, .run = run};
+  return {.dtype = format.dtype,
+          .blocks = blocks,
+          .kv_heads = config.kv_heads,
+          .head_dim = config.head_dim,
+          .run = run,
+          .channel_keys = format.channel_keys};
 }
 
 }  // namespace
 
-int64_t KvBlockBytes(const DecoderConfig& config, DType dtype) {
-  return config.layers * 2 * EmptyLayer(config, dtype, 1).BlockBytes();
+int64_t KvBlockBytes(const DecoderConfig& config, KvFormat format) {
+  return config.layers * 2 * EmptyLayer(config, format, 1).BlockBytes();
 }
 
-int64_t KvBytesPerToken(const DecoderConfig& config, DType dtype) {
-  return KvBlockBytes(config, dtype) / kKvBlockTokens;
+int64_t KvBytesPerToken(const DecoderConfig& config, KvFormat format) {
+  return KvBlockBytes(config, format) / kKvBlockTokens;
 }
 
-Result<KvCache> KvCache::Make(const DecoderConfig& config, DType dtype, int64_t blocks, Allocator& allocator,
-                              int64_t host_blocks) {
+Result<KvCache> KvCache::Make(const DecoderConfig& config, KvFormat format, int64_t blocks,
+                              Allocator& allocator, int64_t host_blocks) {
   KvCache cache;
-  const KvLayerView empty = EmptyLayer(config, dtype, blocks);
+  const KvLayerView empty = EmptyLayer(config, format, blocks);
   const auto bytes = CheckedMul(empty.Blocks(), empty.BlockBytes());
-  const auto host_bytes = CheckedMul(host_blocks, KvBlockBytes(config, dtype));
+  const auto host_bytes = CheckedMul(host_blocks, KvBlockBytes(config, format));
   if (!bytes || !host_bytes)
     return Error::Invalid(blocks, " and ", host_blocks,
                           " blocks of keys and values are more than any memory");

@@ -21,8 +21,8 @@ class KvCache {
   static constexpr int64_t kMinRunBlocks = 16, kMaxRunBlocks = 64;
 
   // Zeros.
-  static Result<KvCache> Make(const DecoderConfig& config, DType dtype, int64_t blocks, Allocator& allocator,
-                              int64_t host_blocks = 0);
+  static Result<KvCache> Make(const DecoderConfig& config, KvFormat format, int64_t blocks,
+                              Allocator& allocator, int64_t host_blocks = 0);
 
   std::span<const KvLayerView> layers() const { return layers_; }
   int64_t blocks() const { return layers_.empty() ? 0 : layers_[0].blocks; }
@@ -45,7 +45,7 @@ class KvCache {
 };
 
 // Keys and values over all layers, scales included.
-int64_t KvBlockBytes(const DecoderConfig& config, DType dtype);
-int64_t KvBytesPerToken(const DecoderConfig& config, DType dtype);
+int64_t KvBlockBytes(const DecoderConfig& config, KvFormat format);
+int64_t KvBytesPerToken(const DecoderConfig& config, KvFormat format);
 
 }  // namespace celer

@@ -1,4 +1,4 @@
-// The only file above the kernels that knows whether CUDA was built in.
+// With quantize/make_layer_worker.cc, the only file above the kernels that knows whether CUDA was built in.
 #include "engine/make_runner.h"
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include "core/log.h"
 #include "core/thread_pool.h"
 #include "engine/cpu_runner.h"
+#include "engine/find_device.h"
 #include "models/kv_budget.h"
 
 #if CELER_WITH_CUDA
@@ -47,20 +48,6 @@ Status Check(const EngineOptions& options) {
   return from_environment ? Status() : from_environment.error();
 }
 
-Result<Device> FindDevice(const DeviceOptions& options) {
-  using Kind = DeviceOptions::Kind;
-  if (options.kind == Kind::kAuto) return CudaDeviceCount() > 0 ? Device::Cuda(0) : Device::Cpu();
-  if (options.kind == Kind::kCpu) return Device::Cpu();
-  if (!BuiltWithCuda())
-    return Error::Invalid(
-        "`device` ", options.ToString(),
-        ": celer was built without CUDA; build it with -DCELER_CUDA=ON, or try `device` cpu");
-  if (const int found = CudaDeviceCount(); options.index < 0 || options.index >= found)
-    return Error::Invalid("`device` ", options.ToString(), ": ", found,
-                          " CUDA devices can be used here; try `device` cpu");
-  return Device::Cuda(options.index);
-}
-
 Result<int64_t> ContextFor(const EngineOptions& options, const DecoderConfig& config) {
   if (options.context < 0 || options.context > config.max_positions)
     return Error::Invalid("`context` ", options.context, ": the model has ", config.max_positions,
@@ -76,7 +63,7 @@ KvBudget BudgetFor(const EngineOptions& options, int64_t context) {
           .sequences = options.sequences};
 }
 
-DType TypeOf(KvType type) {
+KvFormat FormatOf(KvType type) {
   switch (type) {
     case KvType::kF32:
       return DType::kF32;
@@ -88,12 +75,16 @@ DType TypeOf(KvType type) {
       return DType::kI8;
     case KvType::kFp8:
       return DType::kFp8E4M3;
+    case KvType::kInt8Channel:
+      return {DType::kI8, true};
+    case KvType::kInt4:
+      return DType::kQ4_1;
   }
   return DType::kF16;
 }
 
 int64_t HostBlocks(const EngineOptions& options, const DecoderConfig& config, int64_t at_least) {
-  return std::max(at_least, options.kv_host_memory / KvBlockBytes(config, TypeOf(options.kv)));
+  return std::max(at_least, options.kv_host_memory / KvBlockBytes(config, FormatOf(options.kv)));
 }
 
 // What is free once the weights, of which a part may not have been read from the file yet, are in memory.
@@ -111,30 +102,35 @@ Result<std::unique_ptr<Runner>> MakeCpuRunner(const EngineOptions& options, int6
                               ": weights are made up on a GPU only; write a file with celer synth instead");
   if (options.activations == Activations::kFp8)
     return Error::Unsupported("`activations` fp8 runs on CUDA only");
-  if (options.kv == KvType::kFp8)
-    return Error::Unsupported("`kv` fp8 runs on CUDA only; int8 takes as little on the CPU");
   CELER_ASSIGN(
       Model model,
       Model::Load(options.model, {.weights = options.weights, .pack_cache = options.pack_cache}, *pool));
   CELER_ASSIGN(const int64_t context, ContextFor(options, model.config()));
-  const DType type = TypeOf(options.kv);
+  const KvFormat format = FormatOf(options.kv);
+  if (const int64_t block = Info(format.dtype).block; model.config().head_dim % block != 0)
+    return Error::Unsupported("`kv` int4 shares a scale among ", block,
+                              " values, and the heads of this model have ", model.config().head_dim,
+                              "; take `kv` int8");
   CELER_ASSIGN(const int64_t blocks, BlocksWithin(BudgetFor(options, context), CpuRoom(model), kCpuShare,
-                                                  KvBlockBytes(model.config(), type)));
-  auto kv = KvCache::Make(model.config(), type, blocks, CpuAllocator(),
+                                                  KvBlockBytes(model.config(), format)));
+  auto kv = KvCache::Make(model.config(), format, blocks, CpuAllocator(),
                           HostBlocks(options, model.config(), kv_host_blocks));
   if (!kv)
     return kv.error().WithContext("keys and values of " + std::to_string(blocks * kKvBlockTokens) +
                                   " tokens (lower `kv_memory` or `context`)");
   return std::unique_ptr<Runner>(
-      std::make_unique<CpuRunner>(std::move(pool), std::move(model), std::move(*kv), type, context));
+      std::make_unique<CpuRunner>(std::move(pool), std::move(model), std::move(*kv), format, context));
 }
 
 #if CELER_WITH_CUDA
 Result<std::unique_ptr<Runner>> MakeCudaRunner(const EngineOptions& options, int64_t kv_host_blocks,
                                                int device, ThreadPool& pool) {
+  if (options.kv == KvType::kInt4 || options.kv == KvType::kInt8Channel)
+    return Error::Unsupported("`kv` ", Name(options.kv),
+                              " runs on the CPU only; int8 and fp8 are the smallest on CUDA");
   CudaDecoderOptions cuda{.device = device,
                           .weights = options.weights,
-                          .kv = TypeOf(options.kv),
+                          .kv = FormatOf(options.kv).dtype,
                           .max_tokens = std::max(options.chunk, kLeastStepTokens),
                           .sequences = options.sequences > 0 ? options.sequences : kDefaultDecode,
                           .deterministic = options.deterministic,

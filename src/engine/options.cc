@@ -14,11 +14,10 @@ struct Named {
   const char* name;
 };
 
-constexpr Named<KvType> kKvTypes[] = {{KvType::kF32, "f32"},
-                                      {KvType::kF16, "f16"},
-                                      {KvType::kBf16, "bf16"},
-                                      {KvType::kInt8, "int8"},
-                                      {KvType::kFp8, "fp8"}};
+constexpr Named<KvType> kKvTypes[] = {{KvType::kF32, "f32"},   {KvType::kF16, "f16"},
+                                      {KvType::kBf16, "bf16"}, {KvType::kInt8, "int8"},
+                                      {KvType::kFp8, "fp8"},   {KvType::kInt8Channel, "int8-channel"},
+                                      {KvType::kInt4, "int4"}};
 constexpr Named<RowCopies> kRowCopies[] = {
     {RowCopies::kAuto, "auto"}, {RowCopies::kOn, "on"}, {RowCopies::kOff, "off"}};
 constexpr Named<Activations> kActivations[] = {{Activations::k16Bit, "16bit"}, {Activations::kFp8, "fp8"}};

@@ -6,6 +6,7 @@
 #include "formats/bfloat16.h"
 #include "formats/float16.h"
 #include "formats/float8.h"
+#include "formats/iq4_nl.h"
 #include "formats/q2_k.h"
 #include "formats/q3_k.h"
 #include "formats/q4_0.h"
@@ -72,6 +73,7 @@ constexpr Codec kCodecs[] = {
     {DType::kQ5_0, DecodeQ5_0, EncodeQ5_0},
     {DType::kQ5_1, DecodeQ5_1, EncodeQ5_1},
     {DType::kQ8_0, DecodeQ8_0, EncodeQ8_0},
+    {DType::kIq4Nl, DecodeIq4Nl, EncodeIq4Nl},
     {DType::kQ2_K, DecodeQ2_K, EncodeQ2_K},
     {DType::kQ3_K, DecodeQ3_K, EncodeQ3_K},
     {DType::kQ4_K, DecodeQ4_K, EncodeQ4_K},

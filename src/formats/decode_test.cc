@@ -13,8 +13,9 @@
 namespace celer {
 namespace {
 
-constexpr DType kBlocks[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
-                             DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+constexpr DType kBlocks[] = {DType::kQ4_0, DType::kQ4_1,  DType::kQ5_0, DType::kQ5_1,
+                             DType::kQ8_0, DType::kIq4Nl, DType::kQ2_K, DType::kQ3_K,
+                             DType::kQ4_K, DType::kQ5_K,  DType::kQ6_K};
 
 std::vector<float> Normal(size_t n, float sigma, uint32_t seed) {
   std::mt19937 random(seed);

@@ -18,11 +18,8 @@ struct Case {
 };
 
 // Of normally distributed weights, ggml_quantize_chunk of llama.cpp, November 2026.
-constexpr Case kCases[] = {{DType::kQ2_K, 8.79e-2},
-                           {DType::kQ3_K, 2.28e-2},
-                           {DType::kQ4_K, 5.07e-3},
-                           {DType::kQ5_K, 1.30e-3},
-                           {DType::kQ6_K, 3.14e-4}};
+constexpr Case kCases[] = {{DType::kQ2_K, 8.79e-2}, {DType::kQ3_K, 2.28e-2}, {DType::kQ4_K, 5.07e-3},
+                           {DType::kQ5_K, 1.30e-3}, {DType::kQ6_K, 3.14e-4}, {DType::kIq4Nl, 5.83e-3}};
 
 double ErrorOf(DType dtype, const std::vector<float>& x, const float* importance, const float* counted) {
   std::vector<std::byte> row(static_cast<size_t>(*BytesFor(dtype, kCols)));
@@ -63,8 +60,9 @@ TEST(EncodeError, OddImportanceDoesNoHarm) {
     x[i] = std::sin(static_cast<float>(i));
     wild[i] = i % 2 ? 1e20f : 1e-20f;
   }
-  for (const DType dtype : {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
-                            DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K})
+  for (const DType dtype :
+       {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0, DType::kIq4Nl, DType::kQ2_K,
+        DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K})
     for (const auto& importance : {zeros, wild}) {
       std::vector<std::byte> row(static_cast<size_t>(*BytesFor(dtype, 256)));
       EncodeRow(dtype, x.data(), 256, row.data(), importance.data());

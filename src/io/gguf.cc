@@ -47,7 +47,7 @@ constexpr TensorType kTensorTypes[] = {
     {17, "IQ2_XS", {}},
     {18, "IQ3_XXS", {}},
     {19, "IQ1_S", {}},
-    {20, "IQ4_NL", {}},
+    {20, "IQ4_NL", DType::kIq4Nl},
     {21, "IQ3_S", {}},
     {22, "IQ2_S", {}},
     {23, "IQ4_XS", {}},

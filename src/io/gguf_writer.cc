@@ -55,6 +55,8 @@ std::optional<uint32_t> GgufFileType(DType dtype) {
       return 16;
     case DType::kQ6_K:
       return 18;
+    case DType::kIq4Nl:
+      return 25;
     case DType::kBf16:
       return 32;
     default:

@@ -28,23 +28,38 @@ struct RaggedBatch {
   int64_t seqs() const { return static_cast<int64_t>(seq_start.size()) - 1; }
 };
 
+// How keys and values are stored.
+struct KvFormat {
+  DType dtype = DType::kF16;  // f32, f16, bf16, i8, fp8 or q4_1
+  // i8 whose scales stand for 16 values each: of keys, those of one channel in the tokens of a block; of
+  // values, neighbours in a row.
+  bool channel_keys = false;
+
+  constexpr KvFormat(DType type, bool by_channel = false) : dtype(type), channel_keys(by_channel) {}
+};
+
 // One layer's keys and values. K and V are each [blocks / run, kv_heads, run, block_size, head_dim]: the rows
 // of a block that one head reads are contiguous, and with those of its neighbours in a run of blocks they are
 // one long piece, which hardware prefetches and which uses all sets of a cache. i8: behind each head's rows
 // of a block stand their scales, one f32 per row, so a head's part of a block is block_size * (head_dim + 4)
-// bytes; value = i8 * scale.
+// bytes; value = i8 * scale. With channel_keys the scales are bf16: of keys [head_dim], of values
+// [block_size, head_dim / 16].
 struct KvLayerView {
   std::byte* k = nullptr;
   std::byte* v = nullptr;
-  DType dtype = DType::kF16;  // f32, f16, bf16 or i8
+  DType dtype = DType::kF16;  // f32, f16, bf16, i8, fp8 or q4_1
   int64_t blocks = 0;
   int64_t kv_heads = 0;
   int64_t block_size = kKvBlockTokens;
   int64_t head_dim = 0;
   int64_t run = 1;  // a power of two
+  bool channel_keys = false;
 
-  int64_t RowBytes() const { return head_dim * Info(dtype).block_bytes; }
-  int64_t ScaleBytes() const { return dtype == DType::kI8 ? 4 : 0; }  // per row
+  int64_t RowBytes() const { return head_dim / Info(dtype).block * Info(dtype).block_bytes; }
+  int64_t ScaleGroups() const { return (head_dim + 15) / 16; }  // of a row of values, with channel_keys
+  int64_t ScaleBytes() const {                                  // per row
+    return channel_keys ? 2 * ScaleGroups() : dtype == DType::kI8 ? 4 : 0;
+  }
   int64_t HeadBytes() const { return block_size * (RowBytes() + ScaleBytes()); }
   int64_t BlockBytes() const { return kv_heads * HeadBytes(); }
   int64_t Blocks() const { return (blocks + run - 1) / run * run; }  // that there is memory for: whole runs

@@ -57,7 +57,8 @@ TEST(KvRow, FiniteStaysFinite) {
       EXPECT_NEAR(row[1] / huge, -1, 0.004) << Name(dtype);
     }
   }
-  for (const DType dtype : {DType::kF16, DType::kBf16, DType::kI8, DType::kF32}) {
+  EXPECT_EQ(through(DType::kFp8E4M3, {1e30f, -1e30f})[1], -448.0f);
+  for (const DType dtype : {DType::kF16, DType::kBf16, DType::kI8, DType::kFp8E4M3, DType::kF32}) {
     EXPECT_TRUE(std::isnan(through(dtype, {1, nan})[1])) << Name(dtype);
     EXPECT_FALSE(std::isfinite(through(dtype, {1, kInf})[1])) << Name(dtype);
     EXPECT_FALSE(std::isfinite(through(dtype, {1, -kInf})[1])) << Name(dtype);
@@ -66,17 +67,121 @@ TEST(KvRow, FiniteStaysFinite) {
 
 // Integers cannot hold what is not finite; the scale does.
 TEST(KvRow, WhatIsNotFiniteStaysSo) {
-  for (const DType dtype : {DType::kI8, DType::kF16, DType::kBf16, DType::kF32})
+  for (const DType dtype :
+       {DType::kI8, DType::kF16, DType::kBf16, DType::kFp8E4M3, DType::kQ4_1, DType::kF32})
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
       for (const size_t at : {size_t{0}, size_t{5}, size_t{15}}) {
-        KvLayerView kv{.dtype = dtype, .blocks = 1, .kv_heads = 1, .block_size = 1, .head_dim = 16};
+        KvLayerView kv{.dtype = dtype, .blocks = 1, .kv_heads = 1, .block_size = 1, .head_dim = 32};
         std::vector<std::byte> memory(static_cast<size_t>(kv.BlockBytes()));
-        std::vector<float> row(16, 0.5f), back(16);
+        std::vector<float> row(32, 0.5f), back(32);
         row[at] = bad;
         StoreKvRow(kv, memory.data(), 0, 0, 0, row.data());
         LoadKvRow(kv, memory.data(), 0, 0, 0, back.data());
         EXPECT_FALSE(std::isfinite(back[at])) << Name(dtype);
       }
+}
+
+// One block of keys or values with channel_keys, through the memory and back.
+std::vector<float> ByChannel(const std::vector<float>& rows, int64_t dim, bool keys) {
+  KvLayerView kv{.dtype = DType::kI8, .blocks = 1, .kv_heads = 1, .head_dim = dim, .channel_keys = true};
+  std::vector<std::byte> k(static_cast<size_t>(kv.BlockBytes()), std::byte{0xff}), v(k);
+  kv.k = k.data(), kv.v = v.data();
+  std::byte* part = keys ? kv.k : kv.v;
+  const auto count = static_cast<int64_t>(rows.size()) / dim;
+  std::vector<float> back(rows.size());
+  for (int64_t s = 0; s < count; ++s) StoreKvRow(kv, part, 0, 0, s, rows.data() + s * dim);
+  for (int64_t s = 0; s < count; ++s) LoadKvRow(kv, part, 0, 0, s, back.data() + s * dim);
+  return back;
+}
+
+// A channel a thousand times as large as the others costs them nothing: each has its own scale. A step is
+// 1/127 of the channel's largest value, a little more because scales are rounded up; earlier rows of a
+// channel that grew were rounded more than once.
+TEST(KvRow, KeysHaveAScaleForEachChannel) {
+  for (const int64_t dim : {7, 20, 64}) {
+    std::vector<float> rows(static_cast<size_t>(16 * dim));
+    for (size_t i = 0; i < rows.size(); ++i)
+      rows[i] = std::sin(static_cast<float>(i) * 1.7f) * (i % static_cast<size_t>(dim) == 3 ? 1000.0f : 1.0f);
+    const auto back = ByChannel(rows, dim, true);
+    double squares = 0;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const double size = i % static_cast<size_t>(dim) == 3 ? 1000 : 1, miss = (back[i] - rows[i]) / size;
+      EXPECT_LE(std::fabs(miss), 2.0 / 127) << dim << " " << i;
+      squares += miss * miss;
+    }
+    EXPECT_LE(std::sqrt(squares / static_cast<double>(rows.size())), 0.5 / 127) << dim;
+  }
+}
+
+TEST(KvRow, ValuesHaveAScaleForSixteen) {
+  for (const int64_t dim : {7, 20, 64}) {
+    std::vector<float> rows(static_cast<size_t>(16 * dim));
+    for (size_t i = 0; i < rows.size(); ++i)
+      rows[i] = std::cos(static_cast<float>(i)) * (i % static_cast<size_t>(dim) < 16 ? 1.0f : 300.0f);
+    const auto back = ByChannel(rows, dim, false);
+    for (size_t i = 0; i < rows.size(); ++i)
+      EXPECT_NEAR(back[i], rows[i], (i % static_cast<size_t>(dim) < 16 ? 1.0 : 300.0) * 0.51 / 127)
+          << dim << " " << i;
+  }
+}
+
+TEST(KvRow, ByChannelFiniteStaysFiniteAndNanIsNotHidden) {
+  constexpr float kMax = std::numeric_limits<float>::max(), kNan = std::numeric_limits<float>::quiet_NaN(),
+                  kInf = std::numeric_limits<float>::infinity();
+  for (const bool keys : {true, false}) {
+    for (const float size : {kMax, 1e-30f, 1e-42f, 0.0f}) {
+      const auto back = ByChannel({0, size, -size, size / 2, 0, size, size, -size}, 4, keys);
+      EXPECT_EQ(back[0], 0);
+      // Below the smallest normal numbers, steps are coarse.
+      EXPECT_NEAR(back[1], size, static_cast<double>(size) / 100 + 1e-38);
+      EXPECT_NEAR(back[7], -size, static_cast<double>(size) / 100 + 1e-38);
+    }
+    for (const float bad : {kNan, kInf, -kInf}) {
+      const auto back = ByChannel({1, 2, 3, 4, 1, bad, 3, 4, 1, 2, 3, 4}, 4, keys);
+      EXPECT_TRUE(std::isnan(back[5]));
+      EXPECT_EQ(std::isnan(back[6]), !keys);  // its neighbour, of another channel
+      EXPECT_EQ(std::isnan(back[9]), keys);   // the same channel, later
+    }
+  }
+}
+
+TEST(KvRow, RotationIsItsOwnInverseAndKeepsProducts) {
+  for (const int64_t dim : {1, 6, 20, 64, 96}) {
+    std::vector<float> a(static_cast<size_t>(dim)), b(a);
+    double product = 0, rotated = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      a[i] = std::sin(static_cast<float>(i) + 1), b[i] = std::cos(static_cast<float>(3 * i));
+      product += static_cast<double>(a[i]) * b[i];
+    }
+    auto c = a, d = b;
+    RotateKvRow(c.data(), dim);
+    RotateKvRow(d.data(), dim);
+    for (size_t i = 0; i < a.size(); ++i) rotated += static_cast<double>(c[i]) * d[i];
+    EXPECT_NEAR(rotated, product, 1e-5) << dim;
+    RotateKvRow(c.data(), dim);
+    for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(c[i], a[i], 1e-6) << dim;
+  }
+}
+
+// One large channel among 64 small ones: without rotation its block would lose all the others.
+TEST(KvRow, FourBitsKeepSmallChannelsBesideALargeOne) {
+  const int64_t dim = 64;
+  std::vector<float> row(64), back(64);
+  for (size_t i = 0; i < row.size(); ++i) row[i] = i == 5 ? 20.0f : std::sin(static_cast<float>(i));
+  KvLayerView kv{.dtype = DType::kQ4_1, .blocks = 1, .kv_heads = 1, .block_size = 1, .head_dim = dim};
+  std::vector<std::byte> memory(static_cast<size_t>(kv.BlockBytes()));
+  StoreKvRow(kv, memory.data(), 0, 0, 0, row.data());
+  LoadKvRow(kv, memory.data(), 0, 0, 0, back.data());
+  double squares = 0;
+  for (size_t i = 0; i < row.size(); ++i) squares += std::pow(back[i] - row[i], 2);
+  // Rotated values lie around 20 / 8 = 2.5; a step is about a thirtieth of twice that and more.
+  EXPECT_LE(std::sqrt(squares / 64), 0.2);
+  std::vector<std::byte> plain(memory.size());
+  EncodeRow(DType::kQ4_1, row.data(), dim, plain.data());
+  DecodeRow(DType::kQ4_1, plain.data(), dim, back.data());
+  double otherwise = 0;
+  for (size_t i = 0; i < row.size(); ++i) otherwise += std::pow(back[i] - row[i], 2);
+  EXPECT_LE(squares, 0.7 * otherwise);
 }
 
 // Every row and every scale has its own bytes, inside the memory that there is.

@@ -33,13 +33,13 @@ struct Lanes {
 
 CELER_INLINE Lanes::F LoadSome(const F16* p, int64_t n) {
   F16 lanes[Lanes::kLanes] = {};
-  memcpy(lanes, p, static_cast<size_t>(n) * sizeof(F16));
+  CopySome<Lanes::kLanes>(p, lanes, n);
   return Lanes::Load(lanes);
 }
 CELER_INLINE void StoreSome(F16* p, Lanes::F v, int64_t n) {
   F16 lanes[Lanes::kLanes];
   Lanes::Store(lanes, v);
-  memcpy(p, lanes, static_cast<size_t>(n) * sizeof(F16));
+  CopySome<Lanes::kLanes, F16>(lanes, p, n);
 }
 
 CELER_INLINE Lanes::F Narrow(Simd::F low, Simd::F high) {

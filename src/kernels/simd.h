@@ -151,17 +151,53 @@ struct Simd {
 
 #endif
 
-// The first n < kLanes floats, zeros behind them; and back.
+// n <= kMost <= 8 numbers. Not one memcpy, whose call for so few costs as much as the work on them.
+template <int kMost, class T>
+CELER_INLINE void CopySome(const T* from, T* to, int64_t n) {
+  if (n == kMost) {
+    memcpy(to, from, kMost * sizeof(T));
+    return;
+  }
+  if constexpr (kMost > 4)
+    if (n & 4) memcpy(to, from, 4 * sizeof(T)), from += 4, to += 4;
+  if (n & 2) memcpy(to, from, 2 * sizeof(T)), from += 2, to += 2;
+  if (n & 1) memcpy(to, from, sizeof(T));
+}
+
+// The first n <= kLanes floats, zeros behind them; and back. Nothing behind them is touched.
+#if defined(__AVX512F__)
+CELER_INLINE __mmask16 FirstLanes(int64_t n) {
+  return static_cast<__mmask16>((1u << n) - 1);
+}
+CELER_INLINE Simd::F LoadSome(const float* p, int64_t n) {
+  return _mm512_maskz_loadu_ps(FirstLanes(n), p);
+}
+CELER_INLINE void StoreSome(float* p, Simd::F v, int64_t n) {
+  _mm512_mask_storeu_ps(p, FirstLanes(n), v);
+}
+#elif defined(__AVX2__) && defined(__FMA__)
+CELER_INLINE __m256i FirstLanes(int64_t n) {
+  const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), lane);
+}
+CELER_INLINE Simd::F LoadSome(const float* p, int64_t n) {
+  return _mm256_maskload_ps(p, FirstLanes(n));
+}
+CELER_INLINE void StoreSome(float* p, Simd::F v, int64_t n) {
+  _mm256_maskstore_ps(p, FirstLanes(n), v);
+}
+#else
 CELER_INLINE Simd::F LoadSome(const float* p, int64_t n) {
   float lanes[Simd::kLanes] = {};
-  memcpy(lanes, p, static_cast<size_t>(n) * sizeof(float));
+  CopySome<Simd::kLanes>(p, lanes, n);
   return Simd::Load(lanes);
 }
 CELER_INLINE void StoreSome(float* p, Simd::F v, int64_t n) {
   float lanes[Simd::kLanes];
   Simd::Store(lanes, v);
-  memcpy(p, lanes, static_cast<size_t>(n) * sizeof(float));
+  CopySome<Simd::kLanes, float>(lanes, p, n);
 }
+#endif
 
 // e^x of kN vectors, step by step for all of them: one alone would leave the pipes waiting for its last
 // result.

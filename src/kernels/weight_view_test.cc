@@ -86,7 +86,8 @@ struct Case {
 };
 std::vector<Case> Cases() {
   std::vector<Case> out;
-  for (const DType dtype : {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1}) {
+  for (const DType dtype :
+       {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kIq4Nl}) {
     out.push_back({WeightFormatSpec::Stored(dtype), 96, 32});
     out.push_back({WeightFormatSpec::Stored(dtype), 1120, 736});
   }

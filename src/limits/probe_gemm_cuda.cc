@@ -38,11 +38,6 @@ constexpr GemmType kGemmTypes[] = {
 constexpr size_t kWorkspaceBytes = size_t{64} << 20;
 constexpr int kMaxAlgorithms = 8;
 
-Status BlasStatus(cublasStatus_t status, std::string_view what) {
-  if (status == CUBLAS_STATUS_SUCCESS) return {};
-  return Error::Device("cuBLASLt: ", what, ": ", CublasStatusName(status));
-}
-
 // cuBLASLt's handles, destroyed with the scope.
 template <class Handle, class Destroy>
 using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy>;
@@ -54,24 +49,24 @@ class Gemm {
     Gemm gemm(lt, handle, type);
     cublasLtMatmulDesc_t desc = nullptr;
     CELER_RETURN_IF_ERROR(
-        BlasStatus(lt.MatmulDescCreate(&desc, type.compute, type.scale), "describing a product"));
+        CublasStatus(lt.MatmulDescCreate(&desc, type.compute, type.scale), "describing a product"));
     gemm.desc_ = {desc, lt.MatmulDescDestroy};
     const cublasOperation_t transpose = CUBLAS_OP_T;
-    CELER_RETURN_IF_ERROR(BlasStatus(
+    CELER_RETURN_IF_ERROR(CublasStatus(
         lt.MatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof(transpose)),
         "transposing A"));
     if (type.in == CUDA_R_8F_E4M3) {
       // Partial sums stay in the tensor core's own precision: twice the rate, and what inference uses.
       const int8_t fast = 1;
       CELER_RETURN_IF_ERROR(
-          BlasStatus(lt.MatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof(fast)),
-                     "fast accumulation"));
+          CublasStatus(lt.MatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof(fast)),
+                       "fast accumulation"));
     }
     const uint64_t rows = static_cast<uint64_t>(n);
     for (auto [layout, data_type] : {std::pair{&gemm.in_, type.in}, std::pair{&gemm.out_, type.out}}) {
       cublasLtMatrixLayout_t made = nullptr;
       CELER_RETURN_IF_ERROR(
-          BlasStatus(lt.MatrixLayoutCreate(&made, data_type, rows, rows, n), "describing a matrix"));
+          CublasStatus(lt.MatrixLayoutCreate(&made, data_type, rows, rows, n), "describing a matrix"));
       *layout = {made, lt.MatrixLayoutDestroy};
     }
     return gemm;
@@ -80,13 +75,13 @@ class Gemm {
   // The algorithms that the library proposes, likely best first; empty if it has none for this dtype here.
   Result<std::vector<cublasLtMatmulAlgo_t>> Algorithms() const {
     cublasLtMatmulPreference_t preference = nullptr;
-    CELER_RETURN_IF_ERROR(BlasStatus(lt_->MatmulPreferenceCreate(&preference), "creating a preference"));
+    CELER_RETURN_IF_ERROR(CublasStatus(lt_->MatmulPreferenceCreate(&preference), "creating a preference"));
     const Owned<cublasLtMatmulPreference_t, decltype(CublasLt::MatmulPreferenceDestroy)> owner(
         preference, lt_->MatmulPreferenceDestroy);
     CELER_RETURN_IF_ERROR(
-        BlasStatus(lt_->MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                                     &kWorkspaceBytes, sizeof(kWorkspaceBytes)),
-                   "limiting the workspace"));
+        CublasStatus(lt_->MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                       &kWorkspaceBytes, sizeof(kWorkspaceBytes)),
+                     "limiting the workspace"));
     std::array<cublasLtMatmulHeuristicResult_t, kMaxAlgorithms> found{};
     int count = 0;
     const cublasStatus_t status =
@@ -95,7 +90,7 @@ class Gemm {
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH)
       count = 0;
     else
-      CELER_RETURN_IF_ERROR(BlasStatus(status, "looking for algorithms"));
+      CELER_RETURN_IF_ERROR(CublasStatus(status, "looking for algorithms"));
     std::vector<cublasLtMatmulAlgo_t> algorithms;
     for (int i = 0; i < count; ++i)
       if (found[static_cast<size_t>(i)].state == CUBLAS_STATUS_SUCCESS)
@@ -111,9 +106,10 @@ class Gemm {
     const bool integer = type_->scale == CUDA_R_32I;
     const void* one = integer ? static_cast<const void*>(&one_i) : &one_f;
     const void* zero = integer ? static_cast<const void*>(&zero_i) : &zero_f;
-    return BlasStatus(lt_->Matmul(handle_, desc_.get(), one, a, in_.get(), b, in_.get(), zero, d, out_.get(),
-                                  d, out_.get(), &algorithm, workspace, kWorkspaceBytes, stream),
-                      type_->name);
+    return CublasStatus(
+        lt_->Matmul(handle_, desc_.get(), one, a, in_.get(), b, in_.get(), zero, d, out_.get(), d, out_.get(),
+                    &algorithm, workspace, kWorkspaceBytes, stream),
+        type_->name);
   }
 
  private:
@@ -138,7 +134,7 @@ double Median(std::vector<double> values) {
 Result<std::vector<Rate>> MeasureGemms(CudaTimer& timer, const ProbeOptions& options) {
   CELER_ASSIGN(const CublasLt* lt, CublasLt::Load());
   cublasLtHandle_t raw = nullptr;
-  CELER_RETURN_IF_ERROR(BlasStatus(lt->Create(&raw), "starting"));
+  CELER_RETURN_IF_ERROR(CublasStatus(lt->Create(&raw), "starting"));
   const std::unique_ptr<std::remove_pointer_t<cublasLtHandle_t>, decltype(lt->Destroy)> handle(raw,
                                                                                                lt->Destroy);
 

@@ -20,6 +20,14 @@
 #include "models/step_work.h"
 
 namespace celer {
+namespace {
+
+// Of one sequence, when the batch is done.
+int64_t MostKeys(const RaggedBatch& batch) {
+  return batch.positions.empty() ? 0 : *std::max_element(batch.positions.begin(), batch.positions.end()) + 1;
+}
+
+}  // namespace
 
 // Joins the parts; each has a file of its own.
 struct CudaDecoder::Impl {
@@ -36,6 +44,7 @@ struct CudaDecoder::Impl {
   Status Start();
   Status PlanAndCheck(const WeightBytes& weight_bytes);
   Status PlanRows();
+  void MakeGemm();
   Status Allocate();
   Status CheckBatch(const RaggedBatch& batch) const;
   Status QueueDecode(ForwardStrategy strategy, int count, bool sampled, bool captured);
@@ -54,6 +63,8 @@ struct CudaDecoder::Impl {
   std::optional<UploadRing> uploads;
   CudaBatch batch;
   std::optional<CudaOperators> operators;
+  std::optional<cuda::Gemm> gemm;  // until forward has it
+  std::string no_gemm;             // why there is none
   std::optional<CudaForward> forward;
   DecodeGraphs graphs;
   bool has_kv = false;
@@ -168,20 +179,16 @@ Status CudaDecoder::Impl::PlanAndCheck(const WeightBytes& weight_bytes) {
 
 // Once the weights are there, whose formats decide.
 Status CudaDecoder::Impl::PlanRows() {
-  const bool fp8 = options.activations == Activations::kFp8, on = options.row_copies == RowCopies::kOn;
-  const bool demanded = fp8 || on;
-  if (fp8) {
-    CELER_RETURN_IF_ERROR(CudaModel::CheckFp8(model.config));
-    if (shape.deterministic || !shape.wgmma)
-      return Error::Unsupported("`activations` fp8 does not go with `deterministic`, and needs ",
-                                "compute capability 9.0");
-  } else if (options.row_copies == RowCopies::kOff || !shape.wgmma || shape.deterministic ||
-             !model.CanKeepRows()) {
-    if (on)
-      return Error::Unsupported(
-          "`row_copies` on needs a dense model with weights of 16 bits, and not `deterministic`");
-    return {};
-  }
+  const bool fp8 = options.activations == Activations::kFp8;
+  const bool demanded = fp8 || options.row_copies == RowCopies::kOn;
+  if (fp8) CELER_RETURN_IF_ERROR(CudaModel::CheckFp8(model.config));
+  CudaRowFacts facts{.copies = options.row_copies,
+                     .activations = options.activations,
+                     .wgmma = shape.wgmma,
+                     .deterministic = shape.deterministic,
+                     .keepable = model.CanKeepRows()};
+  CELER_ASSIGN(const bool wanted, WantsRows(facts));
+  if (!wanted) return {};
   size_t free = 0, total = 0;
   CELER_RETURN_IF_ERROR(CudaStatus(cudaMemGetInfo(&free, &total), "asking for the free GPU memory"));
   CudaMemoryPlan with = plan;
@@ -192,6 +199,13 @@ Status CudaDecoder::Impl::PlanRows() {
   with.workspace = CudaWorkspace::Bytes(wider);
   constexpr int64_t kShare = 5;
   if (!demanded && with.rows > static_cast<int64_t>(total) / kShare) return {};
+  MakeGemm();
+  facts.no_cublaslt = no_gemm;
+  CELER_ASSIGN(const bool possible, WantsRows(facts));
+  if (!possible) {
+    log::Info("cuda:{}: weights are not kept as rows: {}", options.device, no_gemm);
+    return {};
+  }
   KvBudget budget = options.kv_budget;
   budget.context = shape.context;
   const Result<int64_t> blocks = BlocksWithin(budget, with.room(), /*default_share=*/1, plan.kv_block_bytes);
@@ -206,6 +220,14 @@ Status CudaDecoder::Impl::PlanRows() {
   return fp8 ? model.KeepFp8Rows(options.device, nullptr) : model.KeepRows(options.device, nullptr);
 }
 
+void CudaDecoder::Impl::MakeGemm() {
+  if (gemm || !no_gemm.empty()) return;
+  if (auto made = cuda::Gemm::Create(options.device))
+    gemm.emplace(std::move(*made));
+  else
+    no_gemm = made.error().message();
+}
+
 Status CudaDecoder::Impl::Allocate() {
   CELER_RETURN_IF_ERROR(workspace.Allocate(options.device, shape));
   CELER_RETURN_IF_ERROR(outputs.Make(options.device, shape));
@@ -218,13 +240,10 @@ Status CudaDecoder::Impl::Allocate() {
                                   .stream = *stream,
                                   .fault = fault,
                                   .marks = marks});
-  std::optional<cuda::Gemm> gemm;
-  if (shape.gemm) {
-    if (auto made = cuda::Gemm::Create(options.device))
-      gemm.emplace(std::move(*made));
-    else
-      log::Info("{}; prompts are computed {} tokens at a time", made.error().message(), kMaxMatvecTokens);
-  }
+  if (shape.gemm) MakeGemm();
+  if (shape.gemm && !gemm)
+    log::Info("{}; prompts are computed {} tokens at a time", no_gemm, kMaxMatvecTokens);
+  if (!shape.gemm) gemm.reset();  // there was no room for rows
   forward.emplace(*operators);
   CELER_RETURN_IF_ERROR(forward->Make(options.device, std::move(gemm)));
   // Clearing and copying went to the default stream, which the decoder's own does not wait for, and both
@@ -262,8 +281,9 @@ Status CudaDecoder::Forward(const RaggedBatch& batch) {
                           " rows of logits; the GPU was set up for ", d.options.max_tokens, " and ",
                           max_logit_rows());
   CELER_RETURN_IF_ERROR(d.CheckBatch(batch));
-  CELER_ASSIGN(const ForwardStrategy strategy,
-               ChooseForward(d.forward->Facts(static_cast<int>(count), static_cast<int>(rows))));
+  CELER_ASSIGN(
+      const ForwardStrategy strategy,
+      ChooseForward(d.forward->BatchFacts(static_cast<int>(count), static_cast<int>(rows), MostKeys(batch))));
   CELER_RETURN_IF_ERROR(d.batch.Send(batch, *d.uploads));
   CELER_ASSIGN(const GpuTurns::Turn turn, d.turns->Take());
   d.marks.Begin(*d.stream, /*captured=*/false);
@@ -321,8 +341,7 @@ Status CudaDecoder::Decode(const RaggedBatch& batch, Choose choose) {
   CELER_RETURN_IF_ERROR(d.CheckBatch(batch));
   const bool sampled = choose == Choose::kSampled;
   const int rows = static_cast<int>(count);
-  const int64_t most_keys = *std::max_element(batch.positions.begin(), batch.positions.end()) + 1;
-  CELER_ASSIGN(const ForwardStrategy strategy, ChooseForward(d.forward->StepFacts(rows, most_keys)));
+  CELER_ASSIGN(const ForwardStrategy strategy, ChooseForward(d.forward->StepFacts(rows, MostKeys(batch))));
   CELER_RETURN_IF_ERROR(d.batch.SendStep(batch, *d.uploads));
   d.last_rows = count;
   CELER_ASSIGN(const GpuTurns::Turn turn, d.turns->Take());

@@ -22,8 +22,8 @@ class CudaForward {
   bool decodes_in_one_kernel() const { return fused_.runs(); }
   void set_watch(LayerWatch watch) { watch_ = std::move(watch); }
 
-  // What decides about a batch, and about a decode step whose longest sequence has `most_keys` in the end.
-  CudaFacts Facts(int count, int rows) const;
+  // What decides about a batch, and about a decode step. Its longest sequence has `most_keys` in the end.
+  CudaFacts BatchFacts(int count, int rows, int64_t most_keys) const;
   CudaFacts StepFacts(int count, int64_t most_keys) const;
 
   // A batch with logits for the tokens that were asked for. `strategy` is one that fits.
@@ -33,6 +33,8 @@ class CudaForward {
   bool RunStep(ForwardStrategy strategy, int count, const cuda::GreedyTarget* choice);
 
  private:
+  CudaFacts Facts(int count, int rows) const;
+  void EmbedAndLayers(ForwardStrategy strategy, int count);
   void Embed(int count, uint32_t* step = nullptr);
   void Layers(LayerStrategy& by, int count);
   void Watch(int64_t layer, int count);

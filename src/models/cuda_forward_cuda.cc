@@ -33,6 +33,13 @@ CudaFacts CudaForward::Facts(int count, int rows) const {
           .fp8 = fp8_ != nullptr};
 }
 
+CudaFacts CudaForward::BatchFacts(int count, int rows, int64_t most_keys) const {
+  CudaFacts facts = Facts(count, rows);
+  facts.most_keys = most_keys;
+  if (!op_.shape.exact && !watch_) fused_.Describe(&facts);
+  return facts;
+}
+
 CudaFacts CudaForward::StepFacts(int count, int64_t most_keys) const {
   CudaFacts facts = Facts(count, count);
   facts.decode = true;
@@ -63,8 +70,7 @@ LayerStrategy& CudaForward::Layerwise(ForwardStrategy strategy) {
 }
 
 void CudaForward::Run(ForwardStrategy strategy, int count, int rows) {
-  Embed(count);
-  Layers(Layerwise(strategy), count);
+  EmbedAndLayers(strategy, count);
   op_.Head(rows, /*gather=*/true);
 }
 
@@ -75,6 +81,12 @@ bool CudaForward::RunStep(ForwardStrategy strategy, int count, const cuda::Greed
     if (!all) op_.Head(count, /*gather=*/false);
     return chooses;
   }
+  EmbedAndLayers(strategy, count);
+  op_.Head(count, /*gather=*/false);
+  return false;
+}
+
+void CudaForward::EmbedAndLayers(ForwardStrategy strategy, int count) {
   if (strategy == ForwardStrategy::kDecodeBatch) {
     Embed(count, fused_.BatchCounter(count));
     fused_.RunBatch(count);
@@ -82,8 +94,6 @@ bool CudaForward::RunStep(ForwardStrategy strategy, int count, const cuda::Greed
     Embed(count);
     Layers(Layerwise(strategy), count);
   }
-  op_.Head(count, /*gather=*/false);
-  return false;
 }
 
 void CudaForward::Embed(int count, uint32_t* step) {

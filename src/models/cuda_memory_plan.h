@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "celer/options.h"
 #include "core/result.h"
 
 namespace celer {
@@ -26,6 +27,18 @@ struct CudaMemoryPlan {
   std::string Remedy(std::span<const std::pair<std::string, int64_t>> lighter_weights,
                      int64_t narrow_kv_block_bytes) const;
 };
+
+// What decides whether weights are kept a second time as rows, which cuBLASLt reads.
+struct CudaRowFacts {
+  RowCopies copies = RowCopies::kAuto;
+  Activations activations = Activations::k16Bit;
+  bool wgmma = false;            // compute capability 9.0
+  bool deterministic = false;    //
+  bool keepable = false;         // a dense model with weights of 16 bits
+  std::string no_cublaslt = {};  // why cuBLASLt does not run; "": it does
+};
+// An error, in one sentence, where they were asked for and cannot be had.
+Result<bool> WantsRows(const CudaRowFacts& facts);
 
 // Whether a GPU of this compute capability runs the kernels; one sentence if not.
 Status CheckCapability(int device, const std::string& name, int major, int minor);

@@ -40,6 +40,52 @@ TEST(CudaMemoryPlan, TheNearestSettingThatFits) {
   EXPECT_EQ(Plan(20 * kGiB, 2048, 2 * kGiB).Remedy(lighter, 8 << 20), "no setting fits; use `device` cpu");
 }
 
+CudaRowFacts Rows(RowCopies copies, Activations activations = Activations::k16Bit) {
+  return {.copies = copies, .activations = activations, .wgmma = true, .keepable = true};
+}
+
+TEST(WantsRows, WhereTheModelAndTheGpuAllowThem) {
+  EXPECT_TRUE(*WantsRows(Rows(RowCopies::kAuto)));
+  EXPECT_TRUE(*WantsRows(Rows(RowCopies::kOn)));
+  EXPECT_FALSE(*WantsRows(Rows(RowCopies::kOff)));
+  EXPECT_TRUE(*WantsRows(Rows(RowCopies::kOff, Activations::kFp8)));  // rows of another kind
+  for (bool CudaRowFacts::*needed : {&CudaRowFacts::wgmma, &CudaRowFacts::keepable}) {
+    CudaRowFacts facts = Rows(RowCopies::kAuto);
+    facts.*needed = false;
+    EXPECT_FALSE(*WantsRows(facts));
+    facts.copies = RowCopies::kOn;
+    EXPECT_FALSE(WantsRows(facts));
+  }
+  CudaRowFacts steady = Rows(RowCopies::kAuto);
+  steady.deterministic = true;
+  EXPECT_FALSE(*WantsRows(steady));
+  steady.activations = Activations::kFp8;
+  EXPECT_FALSE(WantsRows(steady));
+}
+
+// Without the library `auto` goes on without rows, so that the plan does not count them; what was asked for
+// is refused in one sentence that says why and what to do.
+TEST(WantsRows, WithoutCublasLt) {
+  const auto without = [](CudaRowFacts facts) {
+    facts.no_cublaslt = "libcublasLt.so.13: cannot open";
+    return WantsRows(facts);
+  };
+  EXPECT_FALSE(*without(Rows(RowCopies::kAuto)));
+  EXPECT_FALSE(*without(Rows(RowCopies::kOff)));
+  const auto on = without(Rows(RowCopies::kOn));
+  ASSERT_FALSE(on);
+  EXPECT_EQ(on.error().message(),
+            "`row_copies` on needs cuBLASLt, which does not run here (libcublasLt.so.13: cannot open); "
+            "install it or leave `row_copies` out");
+  for (const RowCopies copies : {RowCopies::kAuto, RowCopies::kOn, RowCopies::kOff}) {
+    const auto fp8 = without(Rows(copies, Activations::kFp8));
+    ASSERT_FALSE(fp8);
+    EXPECT_EQ(fp8.error().message(),
+              "`activations` fp8 needs cuBLASLt, which does not run here (libcublasLt.so.13: cannot open); "
+              "install it or leave `activations` out");
+  }
+}
+
 TEST(CheckCapability, OneSentenceNamesGpuAndRemedy) {
   EXPECT_TRUE(CheckCapability(0, "NVIDIA H200", 9, 0));
   EXPECT_TRUE(CheckCapability(0, "a later one", 10, 0));

@@ -1,29 +1,28 @@
 // Layers with experts: their part of the forward pass.
+#include <algorithm>
+
 #include "kernels/matmul/cuda/gemm/gemm_cuda.h"
 #include "kernels/moe/cuda/moe_cuda.h"
 #include "models/cuda_operators.h"
 
 namespace celer {
 
-// The experts' matrices are read as far as tokens were sent to them. A few tokens take one kernel; as long as
-// an expert has a few, its products are those of a decode step; many tokens of an expert are multiplied as
-// bf16 on the tensor cores.
+// The experts' matrices are read as far as tokens were sent to them. A few tokens take one kernel; more are
+// multiplied as bf16, all tokens of an expert together; experts of f32 have the products of a decode step.
 void CudaOperators::Moe(const DeviceLayer& w, int count) {
   const DecoderConfig& c = config();
   const int experts = static_cast<int>(c.moe.experts), top = static_cast<int>(c.moe.per_token),
             hidden = static_cast<int>(c.hidden), routed = experts + (w.shared_gate ? 1 : 0);
   const auto chosen =
       ChooseMoe({.tokens = count,
-                 .experts = c.moe.experts,
-                 .experts_per_token = c.moe.per_token,
                  .moe_step = cuda::MoeStepRuns(w.expert_gate_up, w.expert_down, experts, top, hidden),
                  .moe_grouped =
                      memory.moe_x_bf16 && cuda::MoeGroupedRuns(w.expert_gate_up.first, w.expert_down.first)});
   if (!chosen) return Check(Status(chosen.error()));
   if (*chosen == MoeStrategy::kStep) return MoeStep(w, count);
   const bool grouped = *chosen == MoeStrategy::kGrouped;
-  const int job_tokens =
-      grouped ? cuda::kGroupedTokens : cuda::MoeJobTokens(w.expert_gate_up, w.expert_down, count);
+  const int job_tokens = grouped ? std::min(count, cuda::kGroupedTokens)
+                                 : cuda::MoeJobTokens(w.expert_gate_up, w.expert_down, count);
   const cuda::MoePlan plan = cuda::MoePlan::In(memory.moe_plan, shape.max_tokens, c.moe.per_token);
   Check(cuda::LaunchMoeRouter({.x = memory.x,
                                .norm = w.ffn_norm,
@@ -48,7 +47,7 @@ void CudaOperators::Moe(const DeviceLayer& w, int count) {
                               .normed = memory.moe_x,
                               .plan = plan},
                              stream.get()));
-  grouped ? MoeGrouped(w, count, plan) : MoeJobs(w, job_tokens, plan);
+  grouped ? MoeGrouped(w, count, job_tokens, plan) : MoeJobs(w, job_tokens, plan);
   if (w.down) SharedExpert(w, count);
   Check(cuda::LaunchMoeCombine({.out = memory.moe_out,
                                 .tokens = count,
@@ -87,7 +86,7 @@ void CudaOperators::MoeStep(const DeviceLayer& w, int count) {
   Check(cuda::LaunchMoeStep(args, w.expert_gate_up, w.expert_down, stream.get()));
 }
 
-void CudaOperators::MoeGrouped(const DeviceLayer& w, int count, const cuda::MoePlan& plan) {
+void CudaOperators::MoeGrouped(const DeviceLayer& w, int count, int job_tokens, const cuda::MoePlan& plan) {
   MoeInputToBf16(w.expert_gate_up.first, count);
   cuda::MoeGroupedArgs product{.w = w.expert_gate_up,
                                .gate_up = true,
@@ -95,6 +94,7 @@ void CudaOperators::MoeGrouped(const DeviceLayer& w, int count, const cuda::MoeP
                                .out = memory.moe_mid_bf16,
                                .out_stride = w.expert_down.first.padded,
                                .activation = activation(),
+                               .job_tokens = job_tokens,
                                .plan = plan};
   Check(cuda::LaunchMoeGrouped(product, stream.get()));
   product.w = w.expert_down;

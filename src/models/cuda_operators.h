@@ -96,7 +96,7 @@ struct CudaOperators {
 
  private:
   void MoeStep(const DeviceLayer& w, int count);
-  void MoeGrouped(const DeviceLayer& w, int count, const cuda::MoePlan& plan);
+  void MoeGrouped(const DeviceLayer& w, int count, int job_tokens, const cuda::MoePlan& plan);
   void MoeJobs(const DeviceLayer& w, int job_tokens, const cuda::MoePlan& plan);
   void MoeInputToBf16(const DeviceMatrix& by, int count);
   void SharedExpert(const DeviceLayer& w, int count);

@@ -29,13 +29,13 @@ constexpr CudaStrategy kForward[] = {
      },
      kDecode},
     // All layers in one kernel, products on the tensor cores.
-    {"decode_batch", "decode steps of up to 8 sequences, more than decode_step takes, of such a model",
+    {"decode_batch", "up to 8 tokens of such a model that are no decode step of decode_step, not too long",
      Isa::kSm90,
      [](const F& f) {
-       return f.decode && !f.profiled && !f.steady && f.tokens > f.step_tokens &&
+       return !f.profiled && !f.steady && (!f.decode || f.tokens > f.step_tokens) &&
               f.tokens <= f.batch_tokens && f.most_keys <= f.batch_keys;
      },
-     kDecode},
+     [](const F& f) { return f.tokens <= kMatvecTokens; }},
     // cuBLASLt with codes of 8 bits.
     {"fp8", "more than 8 tokens, where activations may be fp8", Isa::kSm90,
      [](const F& f) { return f.fp8 && f.tokens > kMatvecTokens; }, kMany},
@@ -77,12 +77,8 @@ constexpr CudaStrategy kMoe[] = {
      [](const F& f) { return f.moe_step && f.tokens <= kMatvecTokens; },
      [](const F& f) { return f.tokens <= kMatvecTokens; }},
     // The tokens of an expert together on the tensor cores.
-    {"grouped", "more than 8 tokens for each expert, with weights of 16 bits or fewer", Isa::kSm90,
-     [](const F& f) {
-       return f.moe_grouped && f.tokens > kMatvecTokens &&
-              f.tokens * f.experts_per_token > kMatvecTokens * f.experts;
-     },
-     kMany},
+    {"grouped", "more than 8 tokens, with weights of 16 bits or fewer", Isa::kSm90,
+     [](const F& f) { return f.moe_grouped && f.tokens > kMatvecTokens; }, kMany},
     // A few tokens of an expert at a time.
     {"jobs", "any batch", Isa::kSm90, kAlways},
 };

@@ -21,7 +21,7 @@ struct CudaFacts {
   int64_t tokens = 0;
   bool decode = false;     // a decode step: one token of each sequence, all of which get logits
   int64_t longest = 1;     // tokens of one sequence in the batch, at most
-  int64_t most_keys = 0;   // of one sequence, at the end of a decode step
+  int64_t most_keys = 0;   // of one sequence, at the end of the step
   int64_t logit_rows = 0;  //
   bool profiled = false;   // operators are timed one by one
   bool steady = false;     // a token's result must not depend on its company
@@ -35,7 +35,6 @@ struct CudaFacts {
   bool flash = false;                        // flash attention
   bool fp8 = false;                          // cuBLASLt with weights and activations in fp8
   // A layer with experts.
-  int64_t experts = 0, experts_per_token = 0;
   bool moe_step = false, moe_grouped = false;  // whether these kernels run its matrices
   bool shared_grouped = false;                 // and those of its shared expert
 };

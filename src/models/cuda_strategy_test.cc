@@ -39,8 +39,12 @@ TEST(CudaStrategy, ADecodeStepByItsSequences) {
 }
 
 TEST(CudaStrategy, APromptByItsTokens) {
-  for (const auto& [tokens, name] :
-       {std::pair{1, "matvec"}, {4, "matvec"}, {5, "joined"}, {64, "joined"}, {65, "wgmma"}, {2048, "wgmma"}})
+  for (const auto& [tokens, name] : {std::pair{1, "decode_batch"},
+                                     {8, "decode_batch"},
+                                     {9, "joined"},
+                                     {64, "joined"},
+                                     {65, "wgmma"},
+                                     {2048, "wgmma"}})
     EXPECT_EQ(Forward(H200(tokens, false)), name) << tokens;
 }
 
@@ -86,6 +90,17 @@ TEST(CudaStrategy, TheBatchKernelTakesWhatTheStepCannot) {
   EXPECT_EQ(Forward(facts), "matvec");
 }
 
+// Guesses that are checked are several tokens of a sequence.
+TEST(CudaStrategy, TheBatchKernelTakesAFewTokensOfASequence) {
+  CudaFacts facts = H200(5, false);
+  facts.most_keys = 2048;
+  EXPECT_EQ(Forward(facts), "decode_batch");
+  facts.most_keys = 2049;
+  EXPECT_EQ(Forward(facts), "joined");
+  facts.tokens = 4;
+  EXPECT_EQ(Forward(facts), "matvec");
+}
+
 TEST(CudaStrategy, AProfiledStepHasOperators) {
   CudaFacts facts = H200(1, true);
   facts.profiled = true;
@@ -99,7 +114,7 @@ TEST(CudaStrategy, WithoutWarpgroupProducts) {
   CudaFacts facts = H200(9, false);
   facts.wgmma = false, facts.gemm = true;
   EXPECT_EQ(Forward(facts), "gemm");
-  facts.tokens = 8;
+  facts.tokens = 8, facts.batch_tokens = 0;
   EXPECT_EQ(Forward(facts), "matvec");
   facts.tokens = 2048, facts.gemm = false;  // exact
   EXPECT_EQ(Forward(facts), "matvec");
@@ -119,17 +134,14 @@ TEST(CudaStrategy, HeadByRowsAndAttentionByTokensOfASequence) {
   EXPECT_EQ(*ChooseAttention(facts), AttentionStrategy::kSplit);
 }
 
-TEST(CudaStrategy, ExpertsByTokensForEach) {
+TEST(CudaStrategy, ExpertsByTokens) {
   CudaFacts facts = H200(8, true);
-  facts.experts = 128, facts.experts_per_token = 8;
   facts.moe_step = facts.moe_grouped = facts.shared_grouped = true;
   EXPECT_EQ(*ChooseMoe(facts), MoeStrategy::kStep);
   EXPECT_EQ(*ChooseSharedExpert(facts), SharedExpertStrategy::kDense);
-  facts.tokens = 128;
-  EXPECT_EQ(*ChooseMoe(facts), MoeStrategy::kJobs);
-  EXPECT_EQ(*ChooseSharedExpert(facts), SharedExpertStrategy::kGrouped);
-  facts.tokens = 129;
+  facts.tokens = 9;
   EXPECT_EQ(*ChooseMoe(facts), MoeStrategy::kGrouped);
+  EXPECT_EQ(*ChooseSharedExpert(facts), SharedExpertStrategy::kGrouped);
   facts.moe_grouped = facts.shared_grouped = false;  // f32, or exact
   EXPECT_EQ(*ChooseMoe(facts), MoeStrategy::kJobs);
   EXPECT_EQ(*ChooseSharedExpert(facts), SharedExpertStrategy::kDense);

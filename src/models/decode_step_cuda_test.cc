@@ -191,6 +191,70 @@ TEST(DecodeBatchCompany, ASequenceDoesNotSeeItsCompany) {
   }
 }
 
+// Steps of several tokens of a sequence, as they are when guesses are checked: `counts[i]` tokens of sequence
+// i at once, again and again. Logits of them all.
+std::vector<float> RunSeveral(const Shape& shape, const char* weights, const std::vector<int>& prompts,
+                              const std::vector<int>& counts, bool whole_step) {
+  constexpr int64_t kBlocks = 64;
+  CudaDecoderOptions options;
+  options.weights = *WeightOptions::Parse(weights);
+  options.context = kBlocks * 16;
+  options.max_tokens = 1024;
+  options.launch = whole_step ? StepLaunch::kFused : StepLaunch::kGraph;
+  const auto sequences = static_cast<int64_t>(prompts.size());
+  const auto decoder = MakeRandomDecoder(ConfigOf(shape), options, kBlocks * sequences);
+  if (!decoder) return {};
+  std::vector<int32_t> table;
+  for (int64_t i = 0; i < sequences; ++i)
+    for (int64_t b = 0; b < kBlocks; ++b) table.push_back(static_cast<int32_t>(b * sequences + i));
+  std::vector<float> all;
+  std::vector<int> at(prompts.size(), 0);
+  const auto run = [&](const std::vector<int>& of) {
+    std::vector<int32_t> tokens, positions, starts = {0}, rows;
+    for (size_t i = 0; i < of.size(); ++i) {
+      for (int j = 0; j < of[i]; ++j) {
+        rows.push_back(static_cast<int32_t>(tokens.size()));
+        tokens.push_back(static_cast<int32_t>((static_cast<size_t>(at[i]) * 37 + i * 11 + 5) % 1000));
+        positions.push_back(at[i]++);
+      }
+      starts.push_back(static_cast<int32_t>(tokens.size()));
+    }
+    const bool few = tokens.size() <= 8;
+    const auto status = decoder->Forward({.tokens = tokens,
+                                          .positions = positions,
+                                          .seq_start = starts,
+                                          .block_table = table,
+                                          .max_blocks = kBlocks,
+                                          .logit_rows = few ? rows : std::vector<int32_t>()});
+    ASSERT_TRUE(status) << status.error().message();
+    if (!few) return;
+    const auto logits = decoder->Logits();
+    ASSERT_TRUE(logits) << logits.error().message();
+    all.insert(all.end(), logits->begin(), logits->end());
+  };
+  run(prompts);
+  for (int step = 0; step < 5; ++step) run(counts);
+  return all;
+}
+
+TEST_P(DecodeBatch, TakesSeveralTokensOfASequence) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
+  struct Case {
+    std::vector<int> prompts, counts;
+  };
+  for (const char* weights : {"bf16", "int8", "int4-g128"})
+    for (const Case& c :
+         {Case{{500}, {5}}, Case{{13}, {8}}, Case{{300, 30}, {2, 6}}, Case{{77, 9, 600}, {3, 1, 3}}}) {
+      SCOPED_TRACE(::testing::Message() << weights << ", " << c.counts[0] << " behind " << c.prompts[0]);
+      const std::vector<float> one = RunSeveral(GetParam(), weights, c.prompts, c.counts, true);
+      const std::vector<float> many = RunSeveral(GetParam(), weights, c.prompts, c.counts, false);
+      ASSERT_EQ(one.size(), many.size());
+      ASSERT_GT(one.size(), 0u);
+      EXPECT_LT(RowError(one, many), 2e-2);
+      EXPECT_EQ(one, RunSeveral(GetParam(), weights, c.prompts, c.counts, true)) << "differs from run to run";
+    }
+}
+
 // The activations of three of its tokens fill the shared memory of the kernel for one to four.
 TEST(DecodeBatchCompany, TakesFourOfAWideModel) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device";

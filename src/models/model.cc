@@ -22,4 +22,8 @@ int64_t Model::active_bytes() const {
   return total;
 }
 
+void Model::DropPages() const {
+  for (const TensorRecord& tensor : source_->tensors()) source_->DropPages(tensor);
+}
+
 }  // namespace celer

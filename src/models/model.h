@@ -66,6 +66,9 @@ class Model {
   int64_t owned_bytes() const { return store_->owned_bytes(); }
   const WeightPlan& plan() const { return store_->plan(); }  // of LoadOptions::weights, packed or not
 
+  // What was read of the mapped file leaves memory, and is read again when it is wanted again.
+  void DropPages() const;
+
  private:
   Model() = default;
 

@@ -1,11 +1,12 @@
 // Bits where they count: a format for each matrix, so that the whole fits a number of bytes and the model's
 // answers change as little as possible.
 //
-//   1. MeasureSensitivity: one matrix at a time is rounded, and a text runs on through the rest of the model
+//   1. ListFormats: what each matrix can become, and CheckBudget: whether the smallest of it is small enough.
+//   2. MeasureSensitivity: one matrix at a time is rounded, and a text runs on through the rest of the model
 //      as it is. How far the predictions move is their KL divergence from the exact model's. That is measured
 //      with one format for each matrix; others are told from it by their squared error, weighed by the
 //      inputs of the columns, because the divergence grows with the square of the error.
-//   2. ChooseFormats: from the smallest format of every matrix upwards, always the step that gains the most
+//   3. ChooseFormats: from the smallest format of every matrix upwards, always the step that gains the most
 //      for its bytes.
 #pragma once
 
@@ -32,10 +33,14 @@ struct TensorPrices {
   std::vector<FormatPrice> prices;  // by growing bytes
 };
 
-// Of all matrices of `plan` that are to be quantized and that no rule of the recipe speaks about. `among`:
-// formats to choose from; those that a matrix' columns do not fit are left out. `progress` counts layers.
+// Of all matrices of `plan` that are to be quantized and that no rule of the recipe speaks about, without
+// losses. `among`: formats to choose from; those that a matrix' columns do not fit are left out.
+Result<std::vector<TensorPrices>> ListFormats(const QuantizePlan& plan, const Recipe& recipe,
+                                              std::span<const Target> among);
+
+// The same with losses. `progress` counts layers.
 Result<std::vector<TensorPrices>> MeasureSensitivity(const Model& model, const QuantizePlan& plan,
-                                                     const Recipe& recipe, std::span<const Target> among,
+                                                     std::vector<TensorPrices> formats,
                                                      const CalibrationText& text, ThreadPool& pool,
                                                      const QuantizeProgress& progress);
 
@@ -51,7 +56,10 @@ struct BudgetResult {
   int64_t changed = 0;
 };
 
-// Sets the plan's targets. An error if the smallest formats are too large already.
+// An error if the smallest formats are too large already: known before anything is measured.
+Status CheckBudget(std::span<const TensorPrices> formats, const Budget& budget, QuantizePlan plan);
+
+// Sets the plan's targets.
 Result<BudgetResult> ChooseFormats(std::span<const TensorPrices> prices, const Budget& budget,
                                    QuantizePlan* plan);
 

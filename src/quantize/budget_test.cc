@@ -20,7 +20,9 @@ TEST_F(Quantize, BudgetIsKeptAndSpentWhereItCounts) {
   const Recipe recipe = RecipeOf("q4_0", {"blk.0.attn_v.weight=f16"});
   const auto base = MakePlan(file->tensors(), 2, true, recipe, "model");
   ASSERT_TRUE(base) << base.error().message();
-  const auto prices = MeasureSensitivity(model, *base, recipe, BudgetTargets(true), this->Text(2), pool_, {});
+  const auto formats = ListFormats(*base, recipe, BudgetTargets(true));
+  ASSERT_TRUE(formats) << formats.error().message();
+  const auto prices = MeasureSensitivity(model, *base, *formats, this->Text(2), pool_, {});
   ASSERT_TRUE(prices) << prices.error().message();
   EXPECT_EQ(prices->size(), 14u);  // seven of each layer and the head, less the one with a rule
   for (const TensorPrices& entry : *prices) {
@@ -51,6 +53,24 @@ TEST_F(Quantize, BudgetIsKeptAndSpentWhereItCounts) {
       ChooseFormats(*prices, {.bytes = 1000, .bits_per_weight = 0, .name = "--memory 1kB"}, &plan);
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message().find("--memory 1kB"), std::string::npos);
+}
+
+// Known before anything is measured, with what is in the way.
+TEST_F(Quantize, BudgetThatCannotBeMetIsRefusedWithTheFigure) {
+  const auto source = SafetensorsModel::Open(Folder());
+  const Recipe recipe = RecipeOf("int4-g32");
+  const auto plan = MakePlan(source->tensors(), 2, true, recipe, "model");
+  ASSERT_TRUE(plan) << plan.error().message();
+  const auto formats = ListFormats(*plan, recipe, BudgetTargets(false));
+  ASSERT_TRUE(formats) << formats.error().message();
+  // The head stays f32 in a folder.
+  const auto refused =
+      CheckBudget(*formats, {.bytes = 0, .bits_per_weight = 5, .name = "--target-bpw 5"}, *plan);
+  ASSERT_FALSE(refused);
+  for (const char* part :
+       {"--target-bpw 5: ", " bits per weight", "'model.embed_tokens.weight', which stays f32"})
+    EXPECT_NE(refused.error().message().find(part), std::string::npos) << refused.error().message();
+  EXPECT_TRUE(CheckBudget(*formats, {.bytes = 0, .bits_per_weight = 31, .name = "b"}, *plan));
 }
 
 // Made-up prices, for which the best choice can be told.
@@ -87,8 +107,9 @@ TEST_F(Quantize, BudgetOfAFolderLeavesTheHead) {
   const Recipe recipe = RecipeOf("int4-g32");
   auto plan = MakePlan(source->tensors(), 2, true, recipe, "model");
   ASSERT_TRUE(plan);
-  const auto prices =
-      MeasureSensitivity(model, *plan, recipe, BudgetTargets(false), this->Text(1), pool_, {});
+  const auto formats = ListFormats(*plan, recipe, BudgetTargets(false));
+  ASSERT_TRUE(formats) << formats.error().message();
+  const auto prices = MeasureSensitivity(model, *plan, *formats, this->Text(1), pool_, {});
   ASSERT_TRUE(prices) << prices.error().message();
   EXPECT_EQ(prices->size(), 14u);
   ASSERT_TRUE(ChooseFormats(*prices, {.bytes = 0, .bits_per_weight = 12, .name = "b"}, &*plan));

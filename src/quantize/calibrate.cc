@@ -32,12 +32,17 @@ const WeightView& ViewOf(const LayerWeights& layer, Projection p) {
 }
 
 LayerFloats LayerFloats::Of(const Model& model, int64_t layer, ThreadPool& pool) {
+  LayerFloats out;
+  out.Read(model, layer, pool);
+  return out;
+}
+
+void LayerFloats::Read(const Model& model, int64_t layer, ThreadPool& pool) {
   const DecoderConfig& c = model.config();
   const LayerWeights& w = model.weights().layers[static_cast<size_t>(layer)];
-  LayerFloats out;
   for (int p = 0; p < kProjections; ++p) {
     const WeightView& view = ViewOf(w, static_cast<Projection>(p));
-    Matrix& matrix = out.matrices[p];
+    Matrix& matrix = matrices[p];
     matrix.rows = view.rows;
     matrix.cols = view.cols;
     matrix.values.resize(static_cast<size_t>(view.rows * view.cols));
@@ -45,46 +50,58 @@ LayerFloats LayerFloats::Of(const Model& model, int64_t layer, ThreadPool& pool)
       for (int64_t r = begin; r < end; ++r) DecodeWeightRow(view, r, matrix.values.data() + r * view.cols);
     });
   }
-  out.attention_norm = Copy(w.attention_norm, c.hidden);
-  out.ffn_norm = Copy(w.ffn_norm, c.hidden);
-  out.q_bias = Copy(w.q_bias, w.q.rows);
-  out.k_bias = Copy(w.k_bias, w.k.rows);
-  out.v_bias = Copy(w.v_bias, w.v.rows);
-  out.o_bias = Copy(w.o_bias, w.o.rows);
-  out.gate_bias = Copy(w.gate_bias, c.intermediate);
-  out.up_bias = Copy(w.up_bias, c.intermediate);
-  out.down_bias = Copy(w.down_bias, c.hidden);
-  out.q_norm = Copy(w.q_norm, c.head_dim);
-  out.k_norm = Copy(w.k_norm, c.head_dim);
-  return out;
+  attention_norm = Copy(w.attention_norm, c.hidden);
+  ffn_norm = Copy(w.ffn_norm, c.hidden);
+  q_bias = Copy(w.q_bias, w.q.rows);
+  k_bias = Copy(w.k_bias, w.k.rows);
+  v_bias = Copy(w.v_bias, w.v.rows);
+  o_bias = Copy(w.o_bias, w.o.rows);
+  gate_bias = Copy(w.gate_bias, c.intermediate);
+  up_bias = Copy(w.up_bias, c.intermediate);
+  down_bias = Copy(w.down_bias, c.hidden);
+  q_norm = Copy(w.q_norm, c.head_dim);
+  k_norm = Copy(w.k_norm, c.head_dim);
 }
 
-Result<Calibration> Calibration::Make(const Model& model, std::span<const int32_t> tokens, int64_t window,
-                                      ThreadPool& pool) {
+Status CheckCalibration(const Model& model, std::span<const int32_t> tokens, int64_t window) {
   const DecoderConfig& c = model.config();
   for (int64_t i = 0; i < c.layers; ++i)
     if (c.IsSparse(i))
       return Error::Unsupported(model.path(), ": calibration of a mixture of experts (layer ", i,
                                 ") is not supported; quantize it without: --method rtn and no --calibration");
-  Calibration out(model, pool);
-  out.window_ = window;
-  out.windows_ = static_cast<int64_t>(tokens.size()) / window;
-  if (out.windows_ == 0)
+  if (static_cast<int64_t>(tokens.size()) < window)
     return Error::Invalid("the calibration text has ", tokens.size(), " tokens, fewer than one window of ",
                           window, "; give a longer text");
-  const int64_t n = out.tokens();
-  out.x_.resize(static_cast<size_t>(n * c.hidden));
-  for (int64_t t = 0; t < n; ++t) {
-    const int32_t token = tokens[static_cast<size_t>(t)];
+  for (const int32_t token : tokens)
     if (token < 0 || token >= c.vocab)
       return Error::Invalid("the calibration text has token ", token, " and the model ", c.vocab,
                             "; is this its tokenizer?");
-  }
-  pool.ParallelFor(n, 64, [&](int64_t begin, int64_t end) {
+  return {};
+}
+
+void EmbedTokens(const Model& model, std::span<const int32_t> tokens, float* out, ThreadPool& pool) {
+  const int64_t hidden = model.config().hidden;
+  pool.ParallelFor(static_cast<int64_t>(tokens.size()), 64, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t)
-      DecodeWeightRow(model.weights().embedding, tokens[static_cast<size_t>(t)],
-                      out.x_.data() + t * c.hidden);
+      DecodeWeightRow(model.weights().embedding, tokens[static_cast<size_t>(t)], out + t * hidden);
   });
+}
+
+Error NotFinite(int64_t layer, int64_t window) {
+  return Error::Invalid("layer ", layer, " gives values that are not finite for window ", window,
+                        " of the calibration text; the model or the text is broken");
+}
+
+Result<Calibration> Calibration::Make(const Model& model, std::span<const int32_t> tokens, int64_t window,
+                                      ThreadPool& pool) {
+  CELER_RETURN_IF_ERROR(CheckCalibration(model, tokens, window));
+  const DecoderConfig& c = model.config();
+  Calibration out(model, pool);
+  out.window_ = window;
+  out.windows_ = static_cast<int64_t>(tokens.size()) / window;
+  const int64_t n = out.tokens();
+  out.x_.resize(static_cast<size_t>(n * c.hidden));
+  EmbedTokens(model, tokens.first(static_cast<size_t>(n)), out.x_.data(), pool);
   out.positions_.resize(static_cast<size_t>(window));
   std::iota(out.positions_.begin(), out.positions_.end(), 0);
   out.seq_start_ = {0, static_cast<int32_t>(window)};
@@ -204,9 +221,7 @@ Status Calibration::Run(const LayerFloats& layer, int64_t index, std::span<float
     if (!advance) continue;
     multiply(Projection::kDown, gate_.data(), layer.down_bias, state_.data(), x);
     for (int64_t i = 0; i < window_ * c.hidden; ++i)
-      if (!std::isfinite(x[i]))
-        return Error::Invalid("layer ", index, " gives values that are not finite for window ", w,
-                              " of the calibration text; the model or the text is broken");
+      if (!std::isfinite(x[i])) return NotFinite(index, static_cast<int64_t>(w));
   }
   return {};
 }

@@ -44,9 +44,20 @@ struct LayerFloats {
   std::vector<float> q_norm, k_norm;                                                 // likewise
 
   static LayerFloats Of(const Model& model, int64_t layer, ThreadPool& pool);
+  // The same over what is here: memory is taken once for layers of one shape.
+  void Read(const Model& model, int64_t layer, ThreadPool& pool);
   Matrix& operator[](Projection p) { return matrices[static_cast<int>(p)]; }
   const Matrix& operator[](Projection p) const { return matrices[static_cast<int>(p)]; }
 };
+
+// An error if the text cannot be used: it is shorter than a window, or has tokens that the model does not
+// know; or if the model has experts.
+Status CheckCalibration(const Model& model, std::span<const int32_t> tokens, int64_t window);
+// Rows of the embedding, [tokens, hidden].
+void EmbedTokens(const Model& model, std::span<const int32_t> tokens, float* out, ThreadPool& pool);
+
+// What is said of hidden states behind a layer that cannot be computed with.
+Error NotFinite(int64_t layer, int64_t window);
 
 class Calibration {
  public:

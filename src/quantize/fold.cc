@@ -92,10 +92,7 @@ void RoundTrip(const float* w, int64_t rows, int64_t cols, const Target& target,
   if (target.kind == Target::Kind::kKeep) {
     std::copy_n(w, rows * cols, out);
   } else if (target.kind == Target::Kind::kInt) {
-    const IntTensor ints = RoundToNearest(w, rows, cols, target, importance, candidates, pool);
-    pool.ParallelFor(rows, 8, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) ints.DecodeRow(r, out + r * cols);
-    });
+    RoundToNearest(w, rows, cols, target, importance, candidates, pool).Decode(out, pool);
   } else if (target.kind == Target::Kind::kFp8) {
     const Fp8Matrix fp8 = Fp8Matrix::Of(w, rows, cols, pool);
     for (int64_t r = 0; r < rows; ++r) fp8.DecodeRow(r, out + r * cols);

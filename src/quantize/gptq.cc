@@ -32,40 +32,60 @@ void Update(const float* errors, const float* u, int64_t ld, int64_t count, floa
 
 }  // namespace
 
+std::vector<int32_t> GptqOrder(const std::vector<float>& mean_squares, bool act_order) {
+  std::vector<int32_t> order(mean_squares.size());
+  std::iota(order.begin(), order.end(), 0);
+  if (act_order)
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+      return mean_squares[static_cast<size_t>(a)] > mean_squares[static_cast<size_t>(b)];
+    });
+  return order;
+}
+
+Status WithDamping(const std::vector<float>& mean_squares, float damping, const std::string& name,
+                   const std::function<Result<bool>(float)>& factor) {
+  double mean = 0;
+  for (const float value : mean_squares) mean += value;
+  mean /= static_cast<double>(mean_squares.size());
+  if (!std::isfinite(mean))
+    return Error::Invalid(name, ": its inputs are not finite on the calibration text");
+  for (; damping <= 1.0f; damping *= 4) {
+    CELER_ASSIGN(const bool done, factor(damping * static_cast<float>(mean)));
+    if (done) return {};
+  }
+  return Error::Invalid(name,
+                        ": the inputs on the calibration text are too alike to learn from; give a longer and "
+                        "more varied text");
+}
+
 Result<GptqSolver> GptqSolver::Make(const InputStatistics& input, const GptqOptions& options,
                                     const std::string& name, ThreadPool& pool) {
   GptqSolver out;
   const int64_t n = out.cols_ = input.cols();
   out.importance_ = input.MeanSquares();
-  out.order_.resize(static_cast<size_t>(n));
-  std::iota(out.order_.begin(), out.order_.end(), 0);
-  if (options.act_order)
-    std::stable_sort(out.order_.begin(), out.order_.end(), [&](int32_t a, int32_t b) {
-      return out.importance_[static_cast<size_t>(a)] > out.importance_[static_cast<size_t>(b)];
-    });
-  const AlignedVector<float> h = input.Hessian();
-  double mean = 0;
-  for (const float value : out.importance_) mean += value;
-  mean /= static_cast<double>(n);
-  if (!std::isfinite(mean))
-    return Error::Invalid(name, ": its inputs are not finite on the calibration text");
-  AlignedVector<float> ordered(h.size());
-  out.u_.resize(h.size());
-  for (float damping = options.damping; damping <= 1.0f; damping *= 4) {
-    for (int64_t i = 0; i < n; ++i) {
-      const int64_t from = int64_t{out.order_[static_cast<size_t>(i)]} * n;
-      for (int64_t j = 0; j < n; ++j)
-        ordered[static_cast<size_t>(i * n + j)] =
-            h[static_cast<size_t>(from + out.order_[static_cast<size_t>(j)])];
-      float& diagonal = ordered[static_cast<size_t>(i * n + i)];
-      if (diagonal == 0) diagonal = 1;  // an input that is always zero: its weight may be anything
-      diagonal += damping * static_cast<float>(mean);
-    }
-    if (InverseCholesky(ordered.data(), n, out.u_.data(), pool)) return out;
-  }
-  return Error::Invalid(name,
-                        ": the inputs on the calibration text are too alike to learn from; give a longer and "
-                        "more varied text");
+  out.order_ = GptqOrder(out.importance_, options.act_order);
+  const AlignedVector<float>& gram = input.gram();
+  const auto tokens = static_cast<float>(input.tokens());
+  AlignedVector<float> ordered(static_cast<size_t>(n * n));
+  out.u_.resize(ordered.size());
+  CELER_RETURN_IF_ERROR(
+      WithDamping(out.importance_, options.damping, name, [&](float damping) -> Result<bool> {
+        pool.ParallelFor(n, 16, [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i) {
+            const int64_t row = out.order_[static_cast<size_t>(i)];
+            for (int64_t j = 0; j < n; ++j) {
+              const int64_t col = out.order_[static_cast<size_t>(j)];
+              const int64_t at = row < col ? row * n + col : col * n + row;  // the upper half
+              ordered[static_cast<size_t>(i * n + j)] = gram[static_cast<size_t>(at)] / tokens;
+            }
+            float& diagonal = ordered[static_cast<size_t>(i * n + i)];
+            if (diagonal == 0) diagonal = 1;  // an input that is always zero: its weight may be anything
+            diagonal += damping;
+          }
+        });
+        return InverseCholesky(ordered.data(), n, out.u_.data(), pool);
+      }));
+  return out;
 }
 
 IntTensor GptqSolver::Quantize(const float* w, int64_t rows, const Target& target, ThreadPool& pool) const {

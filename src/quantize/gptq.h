@@ -9,6 +9,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "core/aligned_vector.h"
@@ -24,10 +26,18 @@ struct GptqOptions {
   bool act_order = true;
 };
 
+// The order in which columns are rounded: [i] is the column that comes i-th.
+std::vector<int32_t> GptqOrder(const std::vector<float>& mean_squares, bool act_order);
+
+// Calls factor(damping) with what is added to H's diagonal, larger and larger until it gives true. An error,
+// with `name`, if H has no inverse however much it is damped.
+Status WithDamping(const std::vector<float>& mean_squares, float damping, const std::string& name,
+                   const std::function<Result<bool>(float)>& factor);
+
 // Of one input; serves all matrices that have it.
 class GptqSolver {
  public:
-  // `name` is for the error if H has no inverse however much it is damped.
+  // `name` is for the error if H has no inverse.
   static Result<GptqSolver> Make(const InputStatistics& input, const GptqOptions& options,
                                  const std::string& name, ThreadPool& pool);
 

@@ -115,6 +115,12 @@ void IntTensor::DecodeRow(int64_t row, float* out) const {
   }
 }
 
+void IntTensor::Decode(float* out, ThreadPool& pool) const {
+  pool.ParallelFor(rows_, 8, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) DecodeRow(r, out + r * cols_);
+  });
+}
+
 void IntTensor::RoundRow(int64_t row, const float* x) {
   for (int64_t g = 0; g < groups(); ++g) {
     const IntGrid grid = this->grid(row, g);

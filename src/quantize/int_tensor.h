@@ -41,6 +41,7 @@ class IntTensor {
   int at(int64_t row, int64_t col) const;
   void Set(int64_t row, int64_t col, int q);  // once, on a matrix of zeros
   void DecodeRow(int64_t row, float* out) const;
+  void Decode(float* out, ThreadPool& pool) const;  // all rows
 
   // Round to nearest, with the grids that are set, or with grids that are fitted first.
   void RoundRow(int64_t row, const float* x);

@@ -98,6 +98,16 @@ void InputStatistics::Add(const float* x, int64_t tokens, int64_t cols, ThreadPo
     for (int64_t c = 0; c < cols; ++c) magnitudes_[static_cast<size_t>(c)] += std::fabs(x[t * cols + c]);
 }
 
+InputStatistics InputStatistics::From(int64_t tokens, AlignedVector<float> gram,
+                                      std::vector<double> magnitudes) {
+  InputStatistics out;
+  out.cols_ = static_cast<int64_t>(magnitudes.size());
+  out.tokens_ = tokens;
+  out.gram_ = std::move(gram);
+  out.magnitudes_ = std::move(magnitudes);
+  return out;
+}
+
 void InputStatistics::Divide(std::span<const float> by) {
   for (int64_t r = 0; r < cols_; ++r) {
     magnitudes_[static_cast<size_t>(r)] /= by[static_cast<size_t>(r)];

@@ -35,8 +35,12 @@ class InputStatistics {
   // As if each column of all inputs had been divided by its number.
   void Divide(std::span<const float> by);
 
+  // From sums that were made elsewhere: gram [cols, cols], of which the upper half counts.
+  static InputStatistics From(int64_t tokens, AlignedVector<float> gram, std::vector<double> magnitudes);
+
   int64_t cols() const { return cols_; }
   int64_t tokens() const { return tokens_; }
+  const AlignedVector<float>& gram() const { return gram_; }
   // [cols, cols], both halves; per token.
   AlignedVector<float> Hessian() const;
   std::vector<float> MeanSquares() const;

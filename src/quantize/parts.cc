@@ -1,12 +1,14 @@
 // The methods that look at a calibration text, layer by layer.
 #include <fmt/format.h>
 
+#include <chrono>
+
 #include "core/log.h"
 #include "formats/decode.h"
 #include "quantize/awq.h"
 #include "quantize/calibrate.h"
 #include "quantize/fp8_matrix.h"
-#include "quantize/gptq.h"
+#include "quantize/layer_worker.h"
 #include "quantize/quantize.h"
 #include "quantize/smooth_quant.h"
 #include "quantize/work_folder.h"
@@ -28,23 +30,44 @@ VectorNames NamesOf(bool gguf, int64_t layer) {
           p + "mlp.up_proj.bias"};
 }
 
+// Where the time of a layer goes: " read 0.21, look 3.50".
+class LapWatch {
+ public:
+  void Lap(const char* what) {
+    const auto now = std::chrono::steady_clock::now();
+    text_ += fmt::format("{} {} {:.2f}", text_.empty() ? "" : ",", what,
+                         std::chrono::duration<double>(now - last_).count());
+    last_ = now;
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+  std::string text_;
+};
+
 class PartMaker {
  public:
-  PartMaker(const Model& model, bool gguf, const QuantizePlan& plan, Method method, ThreadPool& pool)
-      : model_(model), gguf_(gguf), plan_(plan), method_(method), pool_(pool) {}
+  PartMaker(const Model& model, bool gguf, const QuantizePlan& plan, Method method, LayerWorker& worker,
+            ThreadPool& pool)
+      : model_(model), gguf_(gguf), plan_(plan), method_(method), worker_(worker), pool_(pool) {}
 
-  Result<QuantizedParts> Run(const CalibrationText& text, const QuantizeProgress& progress,
-                             WorkFolder* work) {
-    CELER_ASSIGN(Calibration calibration, Calibration::Make(model_, text.tokens, text.window, pool_));
+  Result<QuantizedParts> Run(const QuantizeProgress& progress, WorkFolder* work) {
     const int64_t layers = model_.config().layers, finished = work ? work->finished() : 0;
     QuantizedParts all;
     for (int64_t i = 0; i < layers; ++i) {
       parts_ = {};
+      watch_ = {};
+      layer_.Read(model_, i, pool_);
+      model_.DropPages();
+      watch_.Lap("read");
       if (i < finished) {
-        CELER_RETURN_IF_ERROR(Again(i, *work, &calibration));
+        CELER_RETURN_IF_ERROR(Again(i, *work));
       } else {
-        CELER_RETURN_IF_ERROR(Layer(i, &calibration));
+        CELER_RETURN_IF_ERROR(Layer(i));
         if (work) CELER_RETURN_IF_ERROR(work->Save(i, parts_));
+        watch_.Lap("keep");
+        log::Info("layer {}: seconds to{}", i, watch_.text());
       }
       all.ints.merge(parts_.ints);
       all.blocks.merge(parts_.blocks);
@@ -56,15 +79,14 @@ class PartMaker {
 
  private:
   // A layer that is finished: the hidden states go through what it became.
-  Status Again(int64_t index, const WorkFolder& work, Calibration* calibration) {
+  Status Again(int64_t index, const WorkFolder& work) {
     CELER_RETURN_IF_ERROR(work.Load(index, plan_, &parts_));
-    LayerFloats layer = LayerFloats::Of(model_, index, pool_);
     const LayerWeights& weights = model_.weights().layers[static_cast<size_t>(index)];
     for (int p = 0; p < kProjections; ++p) {
       const std::string name(ViewOf(weights, static_cast<Projection>(p)).name);
-      LayerFloats::Matrix& m = layer.matrices[p];
+      LayerFloats::Matrix& m = layer_.matrices[p];
       if (const auto ints = parts_.ints.find(name); ints != parts_.ints.end())
-        Decode(ints->second, &m);
+        ints->second.Decode(m.values.data(), pool_);
       else if (const auto blocks = parts_.blocks.find(name); blocks != parts_.blocks.end())
         DecodeBlocks(plan_.Find(name)->target, blocks->second, &m);
       else if (const auto floats = parts_.floats.find(name); floats != parts_.floats.end())
@@ -74,16 +96,16 @@ class PartMaker {
     const auto take = [&](const std::string& name, std::vector<float>* to) {
       if (const auto found = parts_.floats.find(name); found != parts_.floats.end()) *to = found->second;
     };
-    take(names.attention_norm, &layer.attention_norm);
-    take(names.ffn_norm, &layer.ffn_norm);
-    take(names.v_bias, &layer.v_bias);
-    take(names.up_bias, &layer.up_bias);
-    return calibration->Advance(layer, index);
+    take(names.attention_norm, &layer_.attention_norm);
+    take(names.ffn_norm, &layer_.ffn_norm);
+    take(names.v_bias, &layer_.v_bias);
+    take(names.up_bias, &layer_.up_bias);
+    CELER_RETURN_IF_ERROR(worker_.Load(&layer_, index));
+    return worker_.Advance();
   }
 
-  Status Layer(int64_t index, Calibration* calibration) {
+  Status Layer(int64_t index) {
     const LayerWeights& weights = model_.weights().layers[static_cast<size_t>(index)];
-    LayerFloats layer = LayerFloats::Of(model_, index, pool_);
     std::array<Target, kProjections> targets;
     for (int p = 0; p < kProjections; ++p) {
       const std::string_view name = ViewOf(weights, static_cast<Projection>(p)).name;
@@ -91,86 +113,74 @@ class PartMaker {
       if (!planned) return Error::Unsupported(model_.path(), ": '", name, "' is not a tensor of its own");
       targets[static_cast<size_t>(p)] = planned->target;
     }
-    LayerStatistics statistics;
+    const bool smooth = method_ == Method::kSmooth,
+               awq = method_ == Method::kAwq || method_ == Method::kAwqGptq;
     LayerSamples samples;
-    CELER_RETURN_IF_ERROR(
-        calibration->Look(layer, index, [&](LayerInput input, const float* x, int64_t tokens, int64_t cols) {
-          statistics[static_cast<size_t>(input)].Add(x, tokens, cols, pool_);
-          if (method_ == Method::kSmooth)
-            samples[static_cast<size_t>(input)].Add(x, tokens, cols, calibration->tokens());
-        }));
-    if (method_ == Method::kSmooth) {
-      const auto alphas = FoldSmoothScales(model_.config(), targets, samples, &layer, &statistics, pool_);
-      log::Info("layer {}: alpha {:.1f} {:.1f} {:.1f} {:.1f}", index, alphas[0], alphas[1], alphas[2],
-                alphas[3]);
-      KeepVectors(index, layer);
-    } else if (method_ == Method::kAwq || method_ == Method::kAwqGptq) {
-      const auto alphas = FoldAwqScales(model_.config(), targets, &layer, &statistics, pool_);
+    CELER_RETURN_IF_ERROR(worker_.Load(&layer_, index));
+    CELER_RETURN_IF_ERROR(worker_.Look(smooth ? &samples : nullptr));
+    watch_.Lap("look");
+    if (smooth || awq) {
+      CELER_ASSIGN(LayerStatistics * statistics, worker_.Statistics());
+      const auto alphas =
+          smooth ? FoldSmoothScales(model_.config(), targets, samples, &layer_, statistics, pool_)
+                 : FoldAwqScales(model_.config(), targets, &layer_, statistics, pool_);
       log::Info("layer {}: alpha {:.2f} {:.2f} {:.2f} {:.2f}", index, alphas[0], alphas[1], alphas[2],
                 alphas[3]);
-      KeepVectors(index, layer);
+      CELER_RETURN_IF_ERROR(worker_.Load(&layer_, index));
+      KeepVectors(index);
+      watch_.Lap("scale");
     }
-    CELER_RETURN_IF_ERROR(Round(index, targets, statistics, &layer));
-    return calibration->Advance(layer, index);
+    CELER_RETURN_IF_ERROR(Round(index, targets));
+    watch_.Lap("round");
+    CELER_RETURN_IF_ERROR(worker_.Advance());
+    watch_.Lap("advance");
+    return {};
   }
 
-  void KeepVectors(int64_t index, const LayerFloats& layer) {
+  void KeepVectors(int64_t index) {
     const VectorNames names = NamesOf(gguf_, index);
-    parts_.floats[names.attention_norm] = layer.attention_norm;
-    parts_.floats[names.ffn_norm] = layer.ffn_norm;
-    if (!layer.v_bias.empty()) parts_.floats[names.v_bias] = layer.v_bias;
-    if (!layer.up_bias.empty()) parts_.floats[names.up_bias] = layer.up_bias;
+    parts_.floats[names.attention_norm] = layer_.attention_norm;
+    parts_.floats[names.ffn_norm] = layer_.ffn_norm;
+    if (!layer_.v_bias.empty()) parts_.floats[names.v_bias] = layer_.v_bias;
+    if (!layer_.up_bias.empty()) parts_.floats[names.up_bias] = layer_.up_bias;
   }
 
   // The layer's matrices become what they are after rounding.
-  Status Round(int64_t index, const std::array<Target, kProjections>& targets,
-               const LayerStatistics& statistics, LayerFloats* layer) {
+  Status Round(int64_t index, const std::array<Target, kProjections>& targets) {
     const LayerWeights& weights = model_.weights().layers[static_cast<size_t>(index)];
-    std::optional<GptqSolver> solver;
     for (int p = 0; p < kProjections; ++p) {
       const auto projection = static_cast<Projection>(p);
-      const Target& target = targets[static_cast<size_t>(p)];
-      const InputStatistics& input = statistics[static_cast<size_t>(InputOf(projection))];
-      const std::string name(ViewOf(weights, projection).name);
-      LayerFloats::Matrix& m = layer->matrices[p];
-      const bool first_of_input = p == 0 || InputOf(projection) != InputOf(static_cast<Projection>(p - 1));
-      if (first_of_input) solver.reset();
-      const bool folded = method_ != Method::kGptq;
-      if (target.kind == Target::Kind::kKeep) {
-        // Scales were folded into it: it is stored anew, in the type it has.
-        if (folded) CELER_RETURN_IF_ERROR(KeepFolded(name, m));
-        continue;
-      }
-      const std::vector<float> importance = input.MeanSquares();
-      if (target.kind == Target::Kind::kStored) {
-        Encode(name, target, importance.data(), &m);
-        continue;
-      }
-      if (target.kind == Target::Kind::kFp8) {
-        parts_.blocks[name] = Fp8Matrix::Of(m.values.data(), m.rows, m.cols, pool_).ToBytes();
-        DecodeBlocks(target, parts_.blocks[name], &m);
-        continue;
-      }
-      IntTensor ints;
-      if (method_ == Method::kGptq || method_ == Method::kAwqGptq) {
-        if (!solver) {
-          CELER_ASSIGN(solver, GptqSolver::Make(input, {}, name, pool_));
-        }
-        ints = solver->Quantize(m.values.data(), m.rows, target, pool_);
-      } else {
-        ints = RoundToNearest(m.values.data(), m.rows, m.cols, target, importance.data(), kGridCandidates,
-                              pool_);
-      }
-      Decode(ints, &m);
-      parts_.ints[name] = std::move(ints);
+      CELER_RETURN_IF_ERROR(RoundOne(projection, std::string(ViewOf(weights, projection).name),
+                                     targets[static_cast<size_t>(p)]));
     }
     return {};
   }
 
-  void Decode(const IntTensor& ints, LayerFloats::Matrix* m) {
-    pool_.ParallelFor(m->rows, 8, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) ints.DecodeRow(r, m->values.data() + r * m->cols);
-    });
+  Status RoundOne(Projection p, const std::string& name, const Target& target) {
+    LayerFloats::Matrix& m = layer_[p];
+    if (target.kind == Target::Kind::kKeep)  // with scales folded in it is stored anew, in the type it has
+      return method_ == Method::kGptq ? Status() : KeepFolded(name, m);
+    const bool gptq = method_ == Method::kGptq || method_ == Method::kAwqGptq;
+    if (target.kind == Target::Kind::kInt && gptq) {
+      CELER_ASSIGN(parts_.ints[name], worker_.Gptq(p, target, name));
+      return {};
+    }
+    if (target.kind == Target::Kind::kFp8) {
+      parts_.blocks[name] = Fp8Matrix::Of(m.values.data(), m.rows, m.cols, pool_).ToBytes();
+      DecodeBlocks(target, parts_.blocks[name], &m);
+    } else {
+      CELER_ASSIGN(const std::vector<float> importance, worker_.MeanSquares(InputOf(p)));
+      if (target.kind == Target::Kind::kStored) {
+        Encode(name, target, importance.data(), &m);
+      } else {
+        IntTensor& ints = parts_.ints[name];
+        ints = RoundToNearest(m.values.data(), m.rows, m.cols, target, importance.data(), kGridCandidates,
+                              pool_);
+        ints.Decode(m.values.data(), pool_);
+      }
+    }
+    worker_.Changed(p);
+    return {};
   }
 
   void DecodeBlocks(const Target& target, const std::vector<std::byte>& blocks, LayerFloats::Matrix* m) {
@@ -212,8 +222,11 @@ class PartMaker {
   bool gguf_;
   const QuantizePlan& plan_;
   Method method_;
+  LayerWorker& worker_;
   ThreadPool& pool_;
-  QuantizedParts parts_;  // of one layer
+  LayerFloats layer_;
+  QuantizedParts parts_;  // of that layer
+  LapWatch watch_;
 };
 
 // Stands for all that decides the parts: some of the weights, the text, the plan and the method.
@@ -240,12 +253,14 @@ std::string KeyOf(const Model& model, const QuantizePlan& plan, Method method, c
 
 Result<QuantizedParts> MakeParts(const Model& model, bool gguf, const QuantizePlan& plan, Method method,
                                  const CalibrationText& text, ThreadPool& pool,
-                                 const QuantizeProgress& progress, const std::filesystem::path& work) {
+                                 const QuantizeProgress& progress, const std::filesystem::path& work,
+                                 const Device& device) {
   std::optional<WorkFolder> folder;
   if (!work.empty()) {
     CELER_ASSIGN(folder, WorkFolder::Open(work, KeyOf(model, plan, method, text)));
   }
-  return PartMaker(model, gguf, plan, method, pool).Run(text, progress, folder ? &*folder : nullptr);
+  CELER_ASSIGN(const std::unique_ptr<LayerWorker> worker, MakeLayerWorker(device, model, text, pool));
+  return PartMaker(model, gguf, plan, method, *worker, pool).Run(progress, folder ? &*folder : nullptr);
 }
 
 Result<ImportanceMatrix> CollectImportance(const Model& model, const CalibrationText& text, ThreadPool& pool,
@@ -255,8 +270,10 @@ Result<ImportanceMatrix> CollectImportance(const Model& model, const Calibration
   out.chunks = calibration.windows();
   out.chunk_tokens = text.window;
   const int64_t layers = model.config().layers;
+  LayerFloats layer;
   for (int64_t i = 0; i < layers; ++i) {
-    const LayerFloats layer = LayerFloats::Of(model, i, pool);
+    layer.Read(model, i, pool);
+    model.DropPages();
     CELER_RETURN_IF_ERROR(
         calibration.Advance(layer, i, [&](LayerInput input, const float* x, int64_t tokens, int64_t cols) {
           const std::string prefix = fmt::format("blk.{}.", i);

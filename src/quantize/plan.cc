@@ -101,6 +101,10 @@ std::string MethodNames() {
   return out;
 }
 
+bool RunsOnGpu(Method method) {
+  return method == Method::kGptq || method == Method::kAwq || method == Method::kAwqGptq;
+}
+
 Status CheckMethod(Method method, const QuantizePlan& plan) {
   const auto any = [&](auto fits) { return std::any_of(plan.tensors.begin(), plan.tensors.end(), fits); };
   const bool ints = any([](const PlannedTensor& t) { return t.target.kind == Target::Kind::kInt; });

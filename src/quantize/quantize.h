@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "core/device.h"
 #include "core/result.h"
 #include "core/thread_pool.h"
 #include "io/tensor_record.h"
@@ -54,6 +55,7 @@ enum class Method : uint8_t { kRtn, kGptq, kAwq, kAwqGptq, kSmooth };
 Result<Method> ParseMethod(std::string_view text);  // "rtn", "gptq", "awq", "awq+gptq", "smoothquant"
 const char* Name(Method method);
 std::string MethodNames();  // for help and errors
+bool RunsOnGpu(Method method);
 // An error where a method has nothing to do: gptq without integers, smoothquant without w8a8.
 Status CheckMethod(Method method, const QuantizePlan& plan);
 
@@ -72,11 +74,13 @@ struct CalibrationText {
   int64_t window = 512;
 };
 
-// `progress` counts layers. With `work`, finished layers are kept in that folder (work_folder.h), and those
-// that are there already are taken from it; who has written the output removes it.
+// The heavy work runs on `device`. `progress` counts layers. With `work`, finished layers are kept in that
+// folder (work_folder.h), and those that are there already are taken from it; who has written the output
+// removes it.
 Result<QuantizedParts> MakeParts(const Model& model, bool gguf, const QuantizePlan& plan, Method method,
                                  const CalibrationText& text, ThreadPool& pool,
-                                 const QuantizeProgress& progress, const std::filesystem::path& work = {});
+                                 const QuantizeProgress& progress, const std::filesystem::path& work = {},
+                                 const Device& device = Device::Cpu());
 
 // The importance of all matrices of all layers, under their names in GGUF files.
 Result<ImportanceMatrix> CollectImportance(const Model& model, const CalibrationText& text, ThreadPool& pool,

@@ -1,4 +1,4 @@
-// The first half of budget.h: what each matrix costs when it is rounded.
+// The middle of budget.h: what each matrix costs when it is rounded.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -26,12 +26,12 @@ struct Stream {
 
 class Meter {
  public:
-  Meter(const Model& model, const QuantizePlan& plan, ThreadPool& pool)
-      : model_(model), plan_(plan), config_(model.config()), pool_(pool) {}
+  Meter(const Model& model, const QuantizePlan& plan, std::vector<TensorPrices> formats, ThreadPool& pool)
+      : model_(model), config_(model.config()), pool_(pool), prices_(std::move(formats)) {
+    for (size_t i = 0; i < prices_.size(); ++i) by_name_[plan.tensors[prices_[i].tensor].name] = i;
+  }
 
-  Result<std::vector<TensorPrices>> Run(const Recipe& recipe, std::span<const Target> among,
-                                        const CalibrationText& text, const QuantizeProgress& progress) {
-    CELER_RETURN_IF_ERROR(List(recipe, among));
+  Result<std::vector<TensorPrices>> Run(const CalibrationText& text, const QuantizeProgress& progress) {
     CELER_ASSIGN(Calibration calibration, Calibration::Make(model_, text.tokens, text.window, pool_));
     window_ = text.window;
     CELER_RETURN_IF_ERROR(Embedding(calibration, text));
@@ -44,38 +44,6 @@ class Meter {
   }
 
  private:
-  // Which matrices there are, and what they can become.
-  Status List(const Recipe& recipe, std::span<const Target> among) {
-    for (size_t i = 0; i < plan_.tensors.size(); ++i) {
-      const PlannedTensor& tensor = plan_.tensors[i];
-      if (tensor.place.part == Part::kVector || tensor.place.part == Part::kRouter) continue;
-      if (std::any_of(recipe.rules.begin(), recipe.rules.end(),
-                      [&](const Recipe::Rule& rule) { return MatchesPattern(rule.pattern, tensor.name); }))
-        continue;
-      const bool table = tensor.place.part == Part::kHead || tensor.place.part == Part::kEmbedding;
-      TensorPrices entry{i, {}};
-      for (const Target& target : among) {
-        if (!target.Fits(tensor.cols())) continue;
-        if (table && target.kind != Target::Kind::kStored) continue;  // a folder keeps them as they are
-        PlannedTensor as = tensor;
-        as.target = target;
-        entry.prices.push_back({target, as.bytes_after(), 0});
-      }
-      if (entry.prices.empty()) {
-        if (table || tensor.target.kind == Target::Kind::kKeep) continue;
-        return Error::Invalid("'", tensor.name, "' has ", tensor.cols(),
-                              " columns, which none of the formats to choose from divides; allow others with "
-                              "--among, or keep it: --tensor '",
-                              tensor.name, "=keep'");
-      }
-      std::stable_sort(entry.prices.begin(), entry.prices.end(),
-                       [](const FormatPrice& a, const FormatPrice& b) { return a.bytes < b.bytes; });
-      by_name_[tensor.name] = prices_.size();
-      prices_.push_back(std::move(entry));
-    }
-    return {};
-  }
-
   // The matrix rounded to the format that is measured, and every format's loss relative to that one's.
   // False: nothing is lost by any of them.
   bool RoundToReference(size_t price, LayerFloats::Matrix* m, const float* importance) {
@@ -255,7 +223,6 @@ class Meter {
   }
 
   const Model& model_;
-  const QuantizePlan& plan_;
   const DecoderConfig& config_;
   ThreadPool& pool_;
   int64_t window_ = 0;
@@ -267,10 +234,10 @@ class Meter {
 }  // namespace
 
 Result<std::vector<TensorPrices>> MeasureSensitivity(const Model& model, const QuantizePlan& plan,
-                                                     const Recipe& recipe, std::span<const Target> among,
+                                                     std::vector<TensorPrices> formats,
                                                      const CalibrationText& text, ThreadPool& pool,
                                                      const QuantizeProgress& progress) {
-  return Meter(model, plan, pool).Run(recipe, among, text, progress);
+  return Meter(model, plan, std::move(formats), pool).Run(text, progress);
 }
 
 }  // namespace celer

@@ -11,9 +11,9 @@
 namespace celer {
 namespace {
 
-constexpr DType kStoredTypes[] = {DType::kF32,  DType::kF16,  DType::kBf16, DType::kQ8_0, DType::kQ6_K,
-                                  DType::kQ5_K, DType::kQ5_1, DType::kQ5_0, DType::kQ4_K, DType::kQ4_1,
-                                  DType::kQ4_0, DType::kQ3_K, DType::kQ2_K};
+constexpr DType kStoredTypes[] = {DType::kF32,  DType::kF16,   DType::kBf16, DType::kQ8_0, DType::kQ6_K,
+                                  DType::kQ5_K, DType::kQ5_1,  DType::kQ5_0, DType::kQ4_K, DType::kQ4_1,
+                                  DType::kQ4_0, DType::kIq4Nl, DType::kQ3_K, DType::kQ2_K};
 
 // Layers at both ends, and every third between them: there errors hurt most.
 bool MoreBits(int64_t layer, int64_t layers) {

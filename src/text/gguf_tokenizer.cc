@@ -16,7 +16,7 @@ enum TokenType { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnu
 
 constexpr std::string_view kMetaspace = "\u2581";
 
-struct Table {
+struct GgufTable {
   std::vector<std::string_view> tokens;
   std::vector<int64_t> types;
   std::vector<float> scores;  // empty if there are none
@@ -35,8 +35,8 @@ Result<std::optional<int32_t>> ReadId(const GgufFile& file, std::string_view nam
   return std::optional<int32_t>(static_cast<int32_t>(*value));
 }
 
-Result<Table> ReadTable(const GgufFile& file) {
-  Table table;
+Result<GgufTable> ReadTable(const GgufFile& file) {
+  GgufTable table;
   auto tokens = file.GetStringArray("tokenizer.ggml.tokens");
   if (!tokens || tokens->empty())
     return Error::Corrupt(
@@ -73,7 +73,7 @@ bool IsSpecialType(int64_t type) {
 }
 
 // Fills everything that does not depend on the kind of model.
-Result<Pipeline::Parts> Common(const GgufFile& file, const Table& table, std::vector<bool>& never) {
+Result<Pipeline::Parts> Common(const GgufFile& file, const GgufTable& table, std::vector<bool>& never) {
   Pipeline::Parts parts;
   parts.vocabulary = std::make_unique<Vocabulary>();
   const auto count = static_cast<int32_t>(table.tokens.size());
@@ -118,7 +118,7 @@ void StripAfterPhi3Tokens(const GgufFile& file, Pipeline::Parts& parts) {
 }
 
 // "llama": SentencePiece's BPE, by scores.
-Result<std::unique_ptr<Tokenizer>> MakeLlama(const GgufFile& file, Table table) {
+Result<std::unique_ptr<Tokenizer>> MakeLlama(const GgufFile& file, GgufTable table) {
   const auto count = static_cast<int32_t>(table.tokens.size());
   if (table.scores.empty())
     return Error::Corrupt(file.source(), ": a 'llama' vocabulary without 'tokenizer.ggml.scores'");
@@ -143,7 +143,7 @@ Result<std::unique_ptr<Tokenizer>> MakeLlama(const GgufFile& file, Table table) 
 }
 
 // "gpt2": byte-level BPE by merges.
-Result<std::unique_ptr<Tokenizer>> MakeGpt2(const GgufFile& file, Table table) {
+Result<std::unique_ptr<Tokenizer>> MakeGpt2(const GgufFile& file, GgufTable table) {
   const auto lines = file.GetStringArray("tokenizer.ggml.merges");
   if (!lines)
     return Error::Corrupt(file.source(),
@@ -194,7 +194,7 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::FromGguf(const GgufFile& file) {
   if (*model != "llama" && *model != "gpt2")
     return Error::Unsupported(file.source(), ": a tokenizer of kind '", *model,
                               "'; 'llama' (SentencePiece BPE) and 'gpt2' (byte-level BPE) are supported");
-  CELER_ASSIGN(Table table, ReadTable(file));
+  CELER_ASSIGN(GgufTable table, ReadTable(file));
   return *model == "llama" ? MakeLlama(file, std::move(table)) : MakeGpt2(file, std::move(table));
 }
 

@@ -15,6 +15,7 @@ constexpr StoredForm kStoredForms[] = {
     {DType::kQ4_1, Format::kInt4, 32},    {DType::kQ5_0, Format::kInt8, 32},
     {DType::kQ2_K, Format::kInt4F32, 16}, {DType::kQ3_K, Format::kInt8, 16},
     {DType::kQ4_K, Format::kInt4F32, 32}, {DType::kQ6_K, Format::kInt8, 16},
+    {DType::kIq4Nl, Format::kInt8, 32},
 };
 
 DeviceMatrix Shaped(Format format, int64_t rows, int64_t cols, int64_t group) {

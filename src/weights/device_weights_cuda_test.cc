@@ -80,8 +80,9 @@ Result<Uploaded> Upload(const WeightView& view, const char* weights, HeadOrder o
 }
 
 TEST_F(DeviceWeightsTest, StoredFormatsAreTakenOverExactly) {
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBf16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1,
-                            DType::kQ4_K, DType::kQ5_0, DType::kQ2_K, DType::kQ3_K, DType::kQ6_K}) {
+  for (const DType dtype :
+       {DType::kF32, DType::kF16, DType::kBf16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ4_K,
+        DType::kQ5_0, DType::kIq4Nl, DType::kQ2_K, DType::kQ3_K, DType::kQ6_K}) {
     for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{5, 256}, {19, 768}, {64, 512}}) {
       SCOPED_TRACE(std::string(Name(dtype)) + " " + std::to_string(rows) + "x" + std::to_string(cols));
       const HostMatrix host = MakeHost(dtype, rows, cols, 3);

@@ -1,6 +1,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "formats/iq4_nl.h"
 #include "kernels/cuda/element.cuh"
 #include "weights/repack_cuda.h"
 
@@ -71,14 +72,22 @@ __device__ __forceinline__ Quantized Q6KElement(const uint8_t* data, int col) {
   return {(low | high << 4) - 32,
           HalfAt(block + 208) * static_cast<float>(static_cast<int8_t>(block[192 + g])), 0.0f};
 }
+__constant__ Iq4NlLevels kLevels = kIq4NlLevels;
+__device__ __forceinline__ Quantized Iq4NlElement(const uint8_t* data, int col) {
+  const uint8_t* block = data + col / 32 * 18;
+  return {kLevels.at[block[2 + col % 16] >> (col % 32 / 16 * 4) & 15], HalfAt(block), 0.0f};
+}
 // Types that become kInt8 without loss, in groups of this many columns; 0 for others.
 __host__ __device__ constexpr int ExactInt8Group(DType dtype) {
-  return dtype == DType::kQ5_0 ? 32 : dtype == DType::kQ3_K || dtype == DType::kQ6_K ? 16 : 0;
+  return dtype == DType::kQ5_0 || dtype == DType::kIq4Nl  ? 32
+         : dtype == DType::kQ3_K || dtype == DType::kQ6_K ? 16
+                                                          : 0;
 }
 __device__ __forceinline__ Quantized ExactInt8(DType dtype, const uint8_t* data, int col) {
-  return dtype == DType::kQ5_0   ? Q5Element(dtype, data, col)
-         : dtype == DType::kQ3_K ? Q3KElement(data, col)
-                                 : Q6KElement(data, col);
+  return dtype == DType::kQ5_0    ? Q5Element(dtype, data, col)
+         : dtype == DType::kIq4Nl ? Iq4NlElement(data, col)
+         : dtype == DType::kQ3_K  ? Q3KElement(data, col)
+                                  : Q6KElement(data, col);
 }
 
 // celer's own formats: what stands beside the values.
@@ -128,6 +137,8 @@ __device__ float SourceElement(const RepackArgs& a, int row, int col) {
     case DType::kQ5_1:
     case DType::kQ5_K:
       return Q5Element(a.dtype, data, col).Decoded();
+    case DType::kIq4Nl:
+      return Iq4NlElement(data, col).Decoded();
     case DType::kQ2_K:
       return Q2KElement(data, col).Decoded();
     case DType::kQ3_K:
@@ -372,6 +383,7 @@ bool CanRepack(DType dtype) {
     case DType::kQ5_0:
     case DType::kQ5_1:
     case DType::kQ5_K:
+    case DType::kIq4Nl:
     case DType::kQ2_K:
     case DType::kQ3_K:
     case DType::kQ6_K:

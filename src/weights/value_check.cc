@@ -9,6 +9,7 @@
 
 #include "formats/block_io.h"
 #include "formats/float16.h"
+#include "formats/iq4_nl.h"
 #include "formats/q2_k.h"
 #include "formats/q3_k.h"
 #include "formats/q4_0.h"
@@ -96,6 +97,8 @@ bool SurelyInRange(const WeightView& w, int64_t begin, int64_t end, const ValueR
       return BlocksInRange<BlockQ5_1, &BlockQ5_1::d, &BlockQ5_1::m>(data, n, most, 31 + 1);
     case DType::kQ8_0:
       return BlocksInRange<BlockQ8_0, &BlockQ8_0::d>(data, n, most, 128);
+    case DType::kIq4Nl:
+      return BlocksInRange<BlockIq4Nl, &BlockIq4Nl::d>(data, n, most, 127);
     case DType::kQ2_K:
       return BlocksInRange<BlockQ2_K, &BlockQ2_K::d, &BlockQ2_K::dmin>(data, n, most, 15 * 3 + 15);
     case DType::kQ3_K:

@@ -67,7 +67,7 @@ class ErrorsCase(unittest.TestCase):
                 (["--kv-memory", "40"], "--kv-memory 40: the unit is missing, write it like 24GiB"),
                 (["--kv-memory", "120%"], "--kv-memory '120%': a share is above 0 % and at most 100 %"),
                 (["--weights", "int3"], "--weights 'int3' is not one of stored, f32"),
-                (["--kv", "int2"], "--kv 'int2' is not one of f32, f16, bf16, int8, fp8"),
+                (["--kv", "int2"], "--kv 'int2' is not one of f32, f16, bf16, int8, fp8, int8-channel, int4"),
                 (["--contxt", "5"], "unknown flag '--contxt'; did you mean '--context'?")):
             with self.subTest(flags=flags):
                 self.refused("run", self.model, "x", *flags, says=says)

@@ -2,6 +2,7 @@
 """celer quantize from the outside: files that run, sentences for bad input, and nothing half-written."""
 import json
 import pathlib
+import shutil
 import struct
 import subprocess
 import sys
@@ -29,6 +30,17 @@ def tensors_of(folder):
     with open(folder / "model.safetensors", "rb") as file:
         size = struct.unpack("<Q", file.read(8))[0]
         return json.loads(file.read(size))
+
+
+def with_huge_norm(folder, out, name):
+    """A copy of a folder whose tensor `name` is 3e38 everywhere: activations behind it are not finite."""
+    shutil.copytree(folder, out)
+    data = bytearray((folder / "model.safetensors").read_bytes())
+    begin, end = tensors_of(folder)[name]["data_offsets"]
+    at = 8 + struct.unpack("<Q", data[:8])[0]
+    huge = struct.pack("<f", 3e38)
+    data[at + begin:at + end] = huge * ((end - begin) // 4)
+    (out / "model.safetensors").write_bytes(data)
 
 
 def decompress_with_package(folder):
@@ -73,13 +85,19 @@ def main():
 
         # GGUF: a plan, an importance matrix, a file that runs.
         plan = celer("quantize", gguf, "--explain", "--weights", "q4_0").stdout
-        check("q4_0" in plan and "as it is" in plan, f"--explain: {plan}")
+        for words in ("q4_0", "as it is", "before", "after", "error", "x as fast"):
+            check(words in " ".join(plan.split()), f"--explain says nothing of '{words}': {plan}")
         celer("quantize", gguf, "--imatrix-out", tmp / "i.gguf", "--calibration", text, *few)
         celer("quantize", gguf, "--imatrix-out", tmp / "i.dat", "--calibration", text, *few)
         for imatrix in ("i.gguf", "i.dat"):
             celer("quantize", gguf, "-o", tmp / "q.gguf", "--weights", "q4_1", "--imatrix", tmp / imatrix, "--force")
         celer("ppl", tmp / "q.gguf", text, "--window", "64", "--chunks", "1")
         celer("quantize", gguf, "-o", tmp / "awq.gguf", "--weights", "q4_0", "--method", "awq", "--calibration", text, *few)
+        celer("quantize", gguf, "-o", tmp / "nl.gguf", "--weights", "iq4_nl", "--imatrix", tmp / "i.gguf")
+        for kv in ("fp8", "int8-channel"):
+            celer("ppl", tmp / "nl.gguf", text, "--window", "64", "--chunks", "1", "--kv", kv)
+        said = celer("ppl", tmp / "nl.gguf", text, "--window", "64", "--chunks", "1", "--kv", "int4", code=2).stderr
+        check("heads of this model have 16; take --kv int8" in said, f"--kv int4: {said}")
         celer("ppl", tmp / "awq.gguf", text, "--window", "64", "--chunks", "1")
         said = celer("inspect", tmp / "q.gguf").stdout
         check("q4_1" in said.lower(), f"inspect: {said}")
@@ -130,6 +148,8 @@ def main():
         # Bad input: one sentence, and nothing new on the disk.
         short = tmp / "short.txt"
         short.write_text("too short")
+        loud = tmp / "loud"
+        with_huge_norm(folder, loud, "model.layers.1.post_attention_layernorm.weight")
         before = sorted(p.name for p in tmp.iterdir())
         out = tmp / "bad.gguf"
         for args, words in (
@@ -146,8 +166,14 @@ def main():
                 ([gguf, "-o", out, "--method", "awq", "--calibration", short], "longer text"),
                 ([folder, "-o", tmp / "bad", "--weights", "int4-g128"], "128"),
                 ([folder, "-o", tmp / "bad", "--weights", "q4_0"], "GGUF"),
+                ([loud, "-o", tmp / "bad", *gptq], "not finite"),
+                ([loud, "-o", tmp / "bad", "--weights", "w8a8", "--method", "smoothquant", *gptq[4:]], "not finite"),
+                ([folder, "-o", tmp / "bad", "--target-bpw", "4.6", "--calibration", text, "--among", "int4-g32"],
+                 "embed_tokens"),
                 ([gguf, "-o", out, "--method", "gptq", "--calibration", text], "int4"),
                 ([folder, "-o", tmp / "bad", "--weights", "int8", "--method", "smoothquant"], "w8a8"),
+                ([folder, "-o", tmp / "bad", "--weights", "int4-g32", "--method", "gptq", "--device", "cuda:99"], "CUDA"),
+                ([folder, "-o", tmp / "bad", "--weights", "int4-g32", "--device", "gpu"], "cuda"),
                 ([gguf, "-o", out, "--target-bpw", "1.5", "--calibration", text, *few], "--target-bpw 1.5"),
                 ([gguf, "-o", out, "--memory", "6GiB", "--target-bpw", "5"], "one of them"),
                 ([gguf, "-o", out, "--memory", "6GiB", "--weights", "q4_0"], "--weights"),

@@ -22,6 +22,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 # Where the f16 scales lie in a block: these get chosen values, everything else is random bytes.
 SCALES = {T.Q4_0: [0], T.Q4_1: [0, 2], T.Q5_0: [0], T.Q5_1: [0, 2], T.Q8_0: [0],
           T.Q2_K: [80, 82], T.Q3_K: [108], T.Q4_K: [0, 2], T.Q5_K: [0, 2], T.Q6_K: [208]}
+# Of a generator of its own, so that the files above stay as they are.
+LATER = {T.IQ4_NL: [0]}
 ENCODED = [T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q8_0, T.BF16, T.F16]
 # Ordinary, negative, zero, minus zero, largest, smallest normal, subnormals, infinity.
 EXTREMES = np.array([0x2e66, 0xb1c3, 0x0000, 0x8000, 0x7bff, 0xfbff, 0x0400, 0x0001, 0x83ff, 0x7c00], np.uint16)
@@ -31,7 +33,7 @@ def random_blocks(rng, qtype):
     elements, size = GGML_QUANT_SIZES[qtype]
     count = 24 if elements == 32 else 6
     blocks = rng.integers(0, 256, (count, size), dtype=np.uint8)
-    for k, at in enumerate(SCALES[qtype]):
+    for k, at in enumerate((SCALES | LATER)[qtype]):
         ordinary = rng.normal(0, 0.02, count).astype(np.float16).view(np.uint16)
         chosen = np.roll(EXTREMES, k)[:count // 2]
         ordinary[:len(chosen)] = chosen
@@ -47,18 +49,24 @@ def interesting_floats(rng):
     return np.stack(rows).astype(np.float32)
 
 
+def decoded(rng, qtype):
+    blocks = random_blocks(rng, qtype)
+    with np.errstate(all="ignore"):
+        floats = dequantize(blocks, qtype).astype(np.float32)
+    floats[np.isnan(floats)] = np.nan  # 0 * infinity: its bits differ between processors
+    return f"decode_{qtype.name.lower()}.bin", np.uint32(len(blocks)).tobytes() + blocks.tobytes() + floats.tobytes()
+
+
 def files():
     rng = np.random.default_rng(20240817)
     for qtype in SCALES:
-        blocks = random_blocks(rng, qtype)
-        with np.errstate(all="ignore"):
-            floats = dequantize(blocks, qtype).astype(np.float32)
-        floats[np.isnan(floats)] = np.nan  # 0 * infinity: its bits differ between processors
-        yield f"decode_{qtype.name.lower()}.bin", np.uint32(len(blocks)).tobytes() + blocks.tobytes() + floats.tobytes()
+        yield decoded(rng, qtype)
     floats = interesting_floats(rng)
     for qtype in ENCODED:
         encoded = np.ascontiguousarray(quantize(floats, qtype))
         yield f"encode_{qtype.name.lower()}.bin", np.uint32(floats.size).tobytes() + floats.tobytes() + encoded.tobytes()
+    for qtype in LATER:
+        yield decoded(np.random.default_rng(4), qtype)
 
 
 def main():

@@ -1,6 +1,7 @@
 #include "kernels/attention/attention.h"
 
 #include "core/check.h"
+#include "kernels/attention/cpu/attention_expand.h"
 #include "kernels/attention/cpu/attention_flash.h"
 
 namespace celer {
@@ -34,7 +35,9 @@ void Attention(const AttentionArgs& args) {
   static const AttentionFn run = Pick<AttentionFn>("attention", kAttention)->run;
   CELER_CHECK(args.q && args.out && args.pool);
   CELER_CHECK_EQ(args.heads % args.kv.kv_heads, 0);
-  if (args.batch.token_count() > 0) run(args);
+  if (args.batch.token_count() == 0) return;
+  if (NeedsExpansion(args.kv)) return ExpandedAttention(args, run);
+  run(args);
 }
 
 }  // namespace celer

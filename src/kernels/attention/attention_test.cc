@@ -22,6 +22,7 @@ constexpr DType kKvTypes[] = {DType::kF32, DType::kF16, DType::kBf16, DType::kI8
 struct Shape {
   int64_t heads, kv_heads, dim, window;
   DType dtype;
+  bool channel_keys = false;
 };
 struct Tokens {
   int64_t past, now;  // tokens already there, tokens in this batch
@@ -49,7 +50,8 @@ class Fixture {
            .kv_heads = shape.kv_heads,
            .block_size = size,
            .head_dim = shape.dim,
-           .run = shape.dim % 3 == 0 ? 1 : 4};
+           .run = shape.dim % 3 == 0 ? 1 : 4,
+           .channel_keys = shape.channel_keys};
     for (auto* bytes : {&k_, &v_})
       bytes->resize(static_cast<size_t>(kv_.Blocks() * kv_.BlockBytes()),
                     std::byte{0xff});  // NaN in each float type
@@ -204,6 +206,24 @@ void ExpectMatchesReference(const Shape& shape, const std::vector<Tokens>& chunk
     EXPECT_TRUE(testing::AllNear(out, expected, {.absolute = ToleranceOf(variant, shape.dtype)}))
         << variant.name << " " << Name(shape.dtype) << " dim " << shape.dim;
   }
+}
+
+// Types that no tile reads are decoded first. The reference reads row by row.
+TEST(Attention, TypesOfFewerBitsMatchTheReference) {
+  const std::vector<Shape> shapes = {
+      {6, 2, 64, 0, DType::kFp8E4M3},  {8, 1, 7, 21, DType::kFp8E4M3},  {4, 2, 80, 0, DType::kFp8E4M3},
+      {6, 2, 64, 0, DType::kQ4_1},     {3, 1, 96, 21, DType::kQ4_1},    {4, 4, 32, 0, DType::kQ4_1},
+      {6, 2, 64, 0, DType::kI8, true}, {8, 1, 7, 21, DType::kI8, true}, {4, 2, 80, 33, DType::kI8, true}};
+  for (const Shape& shape : shapes)
+    for (const std::vector<Tokens>& chunks :
+         {std::vector<Tokens>{{0, 37}}, {{100, 1}, {0, 5}, {15, 2}, {16, 1}}, {{200, 40}}}) {
+      std::vector<int64_t> lengths;
+      for (const Tokens& chunk : chunks) lengths.push_back(chunk.past + chunk.now);
+      const Fixture fixture(shape, lengths);
+      EXPECT_TRUE(testing::AllNear(fixture.Run(Attention, chunks), fixture.Run(reference::Attention, chunks),
+                                   {.absolute = 2e-5}))
+          << Name(shape.dtype) << " dim " << shape.dim << " window " << shape.window;
+    }
 }
 
 TEST(Attention, ReferenceByHand) {

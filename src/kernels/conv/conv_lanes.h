@@ -206,6 +206,26 @@ CELER_INLINE void TransformOut(Lanes::F m0, Lanes::F m1, Lanes::F m2, Lanes::F m
   o3 = S::Add(m5, S::Fma(S::Set(0.5f * kHalfRoot2), difference1, S::Mul(S::Set(2 * kRoot2), difference2)));
 }
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// p[i], p[4 + i], ..., p[28 + i] for i < 4, as four vectors.
+template <int kN>
+CELER_INLINE void LoadFourths(const float* p, __m256 (&v)[kN]) {
+  const auto rows = [&](int i) {  // numbers 4 i and 16 + 4 i and what follows
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p + 4 * i)), _mm_loadu_ps(p + 16 + 4 * i),
+                                1);
+  };
+  const __m256 r0 = rows(0), r1 = rows(1), r2 = rows(2), r3 = rows(3);
+  const __m256d a0 = _mm256_castps_pd(_mm256_unpacklo_ps(r0, r1)),
+                a2 = _mm256_castps_pd(_mm256_unpackhi_ps(r0, r1)),
+                b0 = _mm256_castps_pd(_mm256_unpacklo_ps(r2, r3)),
+                b2 = _mm256_castps_pd(_mm256_unpackhi_ps(r2, r3));
+  v[0] = _mm256_castpd_ps(_mm256_unpacklo_pd(a0, b0));
+  v[1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a0, b0));
+  v[2] = _mm256_castpd_ps(_mm256_unpacklo_pd(a2, b2));
+  v[3] = _mm256_castpd_ps(_mm256_unpackhi_pd(a2, b2));
+}
+#endif
+
 // Numbers p[0..5], p[4..9], p[8..13], ... to six vectors: reads 4 * kLanes + 4 of them.
 CELER_INLINE void LoadTiles(const Real* p, Lanes::F (&v)[6]) {
 #if defined(CELER_LANES_F16)
@@ -217,11 +237,27 @@ CELER_INLINE void LoadTiles(const Real* p, Lanes::F (&v)[6]) {
   v[0] = a.val[0], v[1] = a.val[1], v[2] = a.val[2], v[3] = a.val[3];
   v[4] = b.val[0], v[5] = b.val[1];
 #elif defined(__AVX512F__)
-  const __m512i index = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60);
-  for (int i = 0; i < 6; ++i) v[i] = _mm512_i32gather_ps(index, p + i, 4);
+  // By permutations of two registers: a gather takes its 16 numbers one by one.
+  const __m512i i01 = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
+  const __m512i i23 = _mm512_add_epi32(i01, _mm512_set1_epi32(2));
+  const __m512 a = _mm512_loadu_ps(p), b = _mm512_loadu_ps(p + 16), c = _mm512_loadu_ps(p + 32),
+               d = _mm512_loadu_ps(p + 48);
+  const __m512 ab01 = _mm512_permutex2var_ps(a, i01, b), ab23 = _mm512_permutex2var_ps(a, i23, b);
+  const __m512 cd01 = _mm512_permutex2var_ps(c, i01, d), cd23 = _mm512_permutex2var_ps(c, i23, d);
+  v[0] = _mm512_shuffle_f32x4(ab01, cd01, 0x44);
+  v[1] = _mm512_shuffle_f32x4(ab01, cd01, 0xee);
+  v[2] = _mm512_shuffle_f32x4(ab23, cd23, 0x44);
+  v[3] = _mm512_shuffle_f32x4(ab23, cd23, 0xee);
+  // The first numbers of the next tile.
+  const __m512i next0 = _mm512_castps_si512(_mm512_set1_ps(p[64])),
+                next1 = _mm512_castps_si512(_mm512_set1_ps(p[65]));
+  v[4] = _mm512_castsi512_ps(_mm512_alignr_epi32(next0, _mm512_castps_si512(v[0]), 1));
+  v[5] = _mm512_castsi512_ps(_mm512_alignr_epi32(next1, _mm512_castps_si512(v[1]), 1));
 #elif defined(__AVX2__)
-  const __m256i index = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
-  for (int i = 0; i < 6; ++i) v[i] = _mm256_i32gather_ps(p + i, index, 4);
+  LoadFourths(p, v);
+  __m256 next[4];
+  LoadFourths(p + 4, next);
+  v[4] = next[0], v[5] = next[1];
 #else
   for (int i = 0; i < 6; ++i) {
     Real lanes[Lanes::kLanes];
@@ -238,6 +274,34 @@ CELER_INLINE void StoreTiles(Real* p, Lanes::F a, Lanes::F b, Lanes::F c, Lanes:
                                     vreinterpretq_u16_f16(c), vreinterpretq_u16_f16(d)}});
 #elif defined(__aarch64__)
   vst4q_f32(p, float32x4x4_t{{a, b, c, d}});
+#elif defined(__AVX512F__)
+  const __m512 ab0 = _mm512_unpacklo_ps(a, b), ab2 = _mm512_unpackhi_ps(a, b);
+  const __m512 cd0 = _mm512_unpacklo_ps(c, d), cd2 = _mm512_unpackhi_ps(c, d);
+  // tN: tiles N, N + 4, N + 8, N + 12
+  const __m512 t0 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(ab0), _mm512_castps_pd(cd0)));
+  const __m512 t1 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(ab0), _mm512_castps_pd(cd0)));
+  const __m512 t2 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(ab2), _mm512_castps_pd(cd2)));
+  const __m512 t3 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(ab2), _mm512_castps_pd(cd2)));
+  const __m512 low01 = _mm512_shuffle_f32x4(t0, t1, 0x44), low23 = _mm512_shuffle_f32x4(t2, t3, 0x44);
+  const __m512 high01 = _mm512_shuffle_f32x4(t0, t1, 0xee), high23 = _mm512_shuffle_f32x4(t2, t3, 0xee);
+  _mm512_storeu_ps(p, _mm512_shuffle_f32x4(low01, low23, 0x88));
+  _mm512_storeu_ps(p + 16, _mm512_shuffle_f32x4(low01, low23, 0xdd));
+  _mm512_storeu_ps(p + 32, _mm512_shuffle_f32x4(high01, high23, 0x88));
+  _mm512_storeu_ps(p + 48, _mm512_shuffle_f32x4(high01, high23, 0xdd));
+#elif defined(__AVX2__)
+  const __m256d ab0 = _mm256_castps_pd(_mm256_unpacklo_ps(a, b)),
+                ab2 = _mm256_castps_pd(_mm256_unpackhi_ps(a, b));
+  const __m256d cd0 = _mm256_castps_pd(_mm256_unpacklo_ps(c, d)),
+                cd2 = _mm256_castps_pd(_mm256_unpackhi_ps(c, d));
+  // tN: tiles N and N + 4
+  const __m256 t0 = _mm256_castpd_ps(_mm256_unpacklo_pd(ab0, cd0)),
+               t1 = _mm256_castpd_ps(_mm256_unpackhi_pd(ab0, cd0)),
+               t2 = _mm256_castpd_ps(_mm256_unpacklo_pd(ab2, cd2)),
+               t3 = _mm256_castpd_ps(_mm256_unpackhi_pd(ab2, cd2));
+  _mm256_storeu_ps(p, _mm256_permute2f128_ps(t0, t1, 0x20));
+  _mm256_storeu_ps(p + 8, _mm256_permute2f128_ps(t2, t3, 0x20));
+  _mm256_storeu_ps(p + 16, _mm256_permute2f128_ps(t0, t1, 0x31));
+  _mm256_storeu_ps(p + 24, _mm256_permute2f128_ps(t2, t3, 0x31));
 #else
   Real lanes[4][Lanes::kLanes];
   Lanes::Store(lanes[0], a);
@@ -271,10 +335,13 @@ void RunWinogradInput(const BasicWinogradInput<Real>& w) {
         const int64_t last = Most(first, Least(Least(g.in_w - x, 4 * tiles + 2), kSpan));
         for (int64_t r = 0; r < 6; ++r) {
           Real* const to = patch + r * kSpan;
-          const bool row = y + r >= 0 && y + r < g.in_h;
-          for (int64_t i = 0; i < kSpan; ++i) to[i] = Real{};
-          if (row)
-            for (int64_t i = first; i < last; ++i) to[i] = plane[(y + r) * g.in_w + x + i];
+          if (y + r < 0 || y + r >= g.in_h) {
+            for (int64_t i = 0; i < kSpan; i += kL) StoreSome(to + i, S::Set(0.0f), Least(kL, kSpan - i));
+            continue;
+          }
+          for (int64_t i = 0; i < first; ++i) to[i] = Real{};
+          CopyColumns(plane + (y + r) * g.in_w + x + first, 1, false, to + first, last - first);
+          for (int64_t i = last; i < kSpan; ++i) to[i] = Real{};
         }
         from = patch;
         stride = kSpan;
@@ -287,7 +354,8 @@ void RunWinogradInput(const BasicWinogradInput<Real>& w) {
       }
       const int64_t at = t - w.tile, lane = at % kNr;
       Real* const to = w.to + at / kNr * w.panel + (w.channel + c) * kNr + lane;
-      const bool whole = tiles == kL && lane + kL <= kNr;
+      // What a vector puts behind its tiles is overwritten by those that come later, or nobody reads it.
+      const bool whole = lane + kL <= kNr;
 #pragma GCC unroll 6
       for (int i = 0; i < 6; ++i) {
         TransformIn(d[0][i], d[1][i], d[2][i], d[3][i], d[4][i], d[5][i]);
@@ -343,13 +411,16 @@ inline void RunWinogradOutput(const BasicWinogradOutput<Real>& w) {
         const int64_t at = plane + (y + r) * g.out_w + x;
         const Real* const sum = patch + r * kSpan;
         const Real* const add = w.add ? w.add + at : nullptr;
-        if (quick && n == kSpan) {
-#pragma GCC unroll 4
-          for (int i = 0; i < 4; ++i) {
-            S::F v = S::Load(sum + i * kL);
-            if (add) v = S::Add(v, S::Load(add + i * kL));
-            S::Store(w.out + at + i * kL, ClampTo(v, low, high));
-          }
+        if (quick) {
+          const auto finish = [&](S::F v, S::F more) {
+            return ClampTo(add ? S::Add(v, more) : v, low, high);
+          };
+          Real* const out = w.out + at;
+          int64_t i = 0;
+          for (; i + kL <= n; i += kL)
+            S::Store(out + i, finish(S::Load(sum + i), add ? S::Load(add + i) : bias));
+          if (i < n)
+            StoreSome(out + i, finish(S::Load(sum + i), add ? LoadSome(add + i, n - i) : bias), n - i);
         } else {
           FinishRow(w.f, sum, add, w.add_last, w.out + at, n);
         }

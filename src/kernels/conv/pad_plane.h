@@ -43,6 +43,19 @@ CELER_INLINE void CopyColumns(const Real* x, int64_t stride, bool may, Real* to,
       return;
     }
   }
+  if (stride == 1) {
+    StoreSome(to, LoadSome(x, n), n);
+    return;
+  }
+#if defined(__AVX2__)  // vectors with masks are quick here
+  if (stride == 2)
+    for (; i < n; i += kL) {
+      const int64_t some = Least(n - i, kL), reads = 2 * some - 1;
+      const S::F low = LoadSome(x + 2 * i, Least(reads, kL));
+      const S::F high = LoadSome(x + 2 * i + kL, Most(reads - kL, 0));
+      StoreSome(to + i, EverySecondOf(low, high), some);
+    }
+#endif
   for (; i < n; ++i) to[i] = x[i * stride];
 }
 

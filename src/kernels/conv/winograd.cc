@@ -34,6 +34,7 @@ struct Cut {
   bool together = false;  // all threads work at one block; else each at its own
   int64_t panel = 0;      // floats of one panel of tiles for one point
   int64_t point_stride = 0;
+  int64_t sums_stride = 0;                    // from one point to the next, at least `block`
   int64_t rows = 0;                           // output channels at once
   int64_t input_floats = 0, sums_floats = 0;  // of one block; of one thread
 };
@@ -44,22 +45,29 @@ Cut CutFor(const BasicConvPlan<T>& plan, int threads) {
   const int64_t nr = plan.kernels->gemm->nr;
   Cut cut;
   cut.tiles = DivideUp(s.out_h(), kWinogradOut) * DivideUp(s.out_w(), kWinogradOut);
-  const int64_t most = std::max(kStayFloats<T> / (kWinogradPoints * s.channels) / nr * nr, 2 * nr);
-  const int64_t blocks = DivideUp(cut.tiles, most);
-  cut.block = std::min(RoundUp(DivideUp(cut.tiles, blocks), nr), RoundUp(cut.tiles, nr));
-  cut.together = threads > 1 && DivideUp(cut.tiles, cut.block) * s.batch < 2 * threads;
+  const int64_t most = std::max(kStayFloats<T> / (kWinogradPoints * s.channels), 2 * nr);
+  int64_t blocks = DivideUp(cut.tiles, most);
+  // As many for each thread, if they are not too small.
+  if (blocks > 1 && cut.tiles / RoundUp(blocks, threads) >= nr) blocks = RoundUp(blocks, threads);
+  // Whole panels; but one or two tiles more cost little, and a block of the last few as much as any.
+  cut.block = DivideUp(cut.tiles, blocks);
+  if (cut.block % nr > 2) cut.block = RoundUp(cut.block, nr);
+  const int64_t tasks = DivideUp(cut.tiles, cut.block) * s.batch;
+  cut.together = threads > 1 && tasks < 2 * threads && tasks % threads != 0;
   cut.panel = s.channels * nr;
   // Not a power of two: the 36 points of a tile would fall on the same lines of the L1 cache.
-  cut.point_stride = cut.block / nr * cut.panel + kLine<T>;
+  cut.point_stride = DivideUp(cut.block, nr) * cut.panel + kLine<T>;
   cut.input_floats = RoundUp(cut.point_stride * kWinogradPoints + kPackSlack, kLine<T>);
+  cut.sums_stride = RoundUp(cut.block, kLine<T>);
   // More of them read the weights in longer stretches, but that pays only where the weights come again, from
   // the L2 cache: with a single block of tiles the sums should leave room in L1. Measured on Neoverse-V1.
   cut.rows = kRowUnit;
   if (blocks > 1)
-    cut.rows = std::clamp<int64_t>(kSumFloats<T> / (kWinogradPoints * cut.block) / kRowUnit, 1, 3) * kRowUnit;
+    cut.rows =
+        std::clamp<int64_t>(kSumFloats<T> / (kWinogradPoints * cut.sums_stride) / kRowUnit, 1, 3) * kRowUnit;
   // Every thread should have some.
   if (cut.together) cut.rows = std::min(cut.rows, RoundUp(DivideUp(s.out_channels, 2 * threads), kRowUnit));
-  cut.sums_floats = RoundUp(cut.rows * kWinogradPoints * cut.block + kMostLanes, kLine<T>);
+  cut.sums_floats = RoundUp(cut.rows * kWinogradPoints * cut.sums_stride + kMostLanes, kLine<T>);
   return cut;
 }
 
@@ -101,15 +109,15 @@ struct Job {
                     .a_panel = a_panel,
                     .b = input + point * cut.point_stride + k * gemm.nr,
                     .b_panel = cut.panel,
-                    .out = sums + point * cut.block,
-                    .out_stride = kWinogradPoints * cut.block,
+                    .out = sums + point * cut.sums_stride,
+                    .out_stride = kWinogradPoints * cut.sums_stride,
                     .accumulate = k > 0,
                     .finish = false});
     const int64_t plane = s.out_h() * s.out_w();
     const int64_t at = (image * s.out_channels + row) * plane;
     plan.kernels->winograd_output({.geometry = geometry,
                                    .sums = sums,
-                                   .sums_stride = cut.block,
+                                   .sums_stride = cut.sums_stride,
                                    .rows = rows,
                                    .tile = tile,
                                    .tiles = tiles,

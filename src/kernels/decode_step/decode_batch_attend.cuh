@@ -9,7 +9,8 @@ namespace celer::cuda::batch {
 // What the warps of an item leave for each other.
 template <int L>
 struct Room {
-  float m[kAttendWarps], l[kAttendWarps], own;  // own: the score of the token itself
+  float m[kAttendWarps], l[kAttendWarps];
+  float fresh[kTokens];  // the scores of this step's tokens, the token's own last
   float o[kAttendWarps][L * 8];
 };
 
@@ -18,8 +19,8 @@ __device__ __forceinline__ void HalfBarrier(int half) {
 }
 
 // `warp` is one of the half's. L lanes hold one key, 8 dimensions each. Keys and values of earlier tokens are
-// on their way before the query is there, and the next ones before these are done; the token's own come last.
-// `turn`: of the counters; `await_room`: until the sums there have been read.
+// on their way before the query is there, and the next ones before these are done; those of this step come
+// last. `turn`: of the counters; `await_room`: until the sums there have been read.
 template <Format F, int L, class RoomFree>
 __device__ __forceinline__ void AttendItem(const BatchParams& b, const Layer& layer, Memory<F>& memory,
                                            int token, int head, uint32_t turn, int half, int warp, int lane,
@@ -32,7 +33,7 @@ __device__ __forceinline__ void AttendItem(const BatchParams& b, const Layer& la
   const int sub = lane / L, dim = lane % L * 8, head_dim = b.head_dim,
             kv_head = head / (b.heads / b.kv_heads);
   const bool inside = dim < head_dim;
-  const int position = memory.position[token];
+  const int position = memory.position[token], old = memory.old[token];
   const int begin = layer.window > 0 ? max(0, position - static_cast<int>(layer.window) + 1) : 0;
   const int32_t* table = memory.table[token];
   const auto place = [&](int key) {
@@ -45,7 +46,7 @@ __device__ __forceinline__ void AttendItem(const BatchParams& b, const Layer& la
     for (int j = 0; j < kLoads; ++j) {
       const int key = base + j * kKeys + sub;
       to[j] = make_uint4(0, 0, 0, 0);
-      if (key < position && inside) to[j] = LoadKv(cache + place(key));
+      if (key < old && inside) to[j] = LoadKv(cache + place(key));
     }
   };
   const int first = begin + warp * kStep;
@@ -65,12 +66,12 @@ __device__ __forceinline__ void AttendItem(const BatchParams& b, const Layer& la
   }
 
   step::KeySums sums;
-  for (int base = first; base < position; base += kAttendWarps * kStep) {
+  for (int base = first; base < old; base += kAttendWarps * kStep) {
     float score[kLoads];
     step::ScoreKeys<__half>(q, k, score);
     load(layer.k_cache, base + kAttendWarps * kStep, k);
     step::JoinScores<L>(score);
-    step::WeighValues<__half, L>(score, base + sub, position, v, sums);
+    step::WeighValues<__half, L>(score, base + sub, old, v, sums);
     load(layer.v_cache, base + kAttendWarps * kStep, v);
   }
   step::JoinLanes<L>(sums);
@@ -80,27 +81,33 @@ __device__ __forceinline__ void AttendItem(const BatchParams& b, const Layer& la
 #pragma unroll
     for (int e = 0; e < 8; ++e) room.o[warp][dim + e] = sums.o[e];
   }
+  const int new_begin = max(begin, old), fresh = position + 1 - new_begin;
   if (warp == kAttendWarps - 1) {  // which has the fewest keys
     Await(b.qkv_done + b.heads + kv_head, wanted, lane);
-    float dot = 0;
-    if (inside) {
-      float f[8];
-      step::Unpack<__half>(LoadKv(layer.k_cache + place(position)), f);
+    for (int base = 0; base < fresh; base += kKeys) {
+      float dot = 0;
+      if (inside && base + sub < fresh) {
+        float f[8];
+        step::Unpack<__half>(LoadKv(layer.k_cache + place(new_begin + base + sub)), f);
 #pragma unroll
-      for (int e = 0; e < 8; ++e) dot += q[e] * f[e];
+        for (int e = 0; e < 8; ++e) dot += q[e] * f[e];
+      }
+#pragma unroll
+      for (int apart = 1; apart < L; apart *= 2) dot += __shfl_xor_sync(0xffffffffu, dot, apart);
+      if (lane % L == 0 && base + sub < fresh) room.fresh[base + sub] = dot;
     }
-#pragma unroll
-    for (int apart = 1; apart < L; apart *= 2) dot += __shfl_xor_sync(0xffffffffu, dot, apart);
-    if (lane == 0) room.own = dot;
   }
   Await(b.qkv_done + b.heads + b.kv_heads + kv_head, wanted, lane);
   HalfBarrier(half);
   const int at = warp * 32 + lane;
   if (at < head_dim) {
-    const int64_t own_at = place(position) - dim * 2 + at * 2;
-    const auto own_v =
-        static_cast<unsigned short>(__ldcg(reinterpret_cast<const unsigned short*>(layer.v_cache + own_at)));
-    float top = room.own, total = 0, sum = 0;
+    const auto value = [&](int i) {
+      const std::byte* from = layer.v_cache + place(new_begin + i) - dim * 2 + at * 2;
+      return __half2float(__ushort_as_half(__ldcg(reinterpret_cast<const unsigned short*>(from))));
+    };
+    const float own_v = value(fresh - 1);
+    float top = room.fresh[fresh - 1], total = 0, sum = 0;
+    for (int i = 0; i + 1 < fresh; ++i) top = fmaxf(top, room.fresh[i]);
 #pragma unroll
     for (int w = 0; w < kAttendWarps; ++w) top = fmaxf(top, room.m[w]);
 #pragma unroll
@@ -109,9 +116,14 @@ __device__ __forceinline__ void AttendItem(const BatchParams& b, const Layer& la
       total += room.l[w] * f;
       sum += room.o[w][at] * f;
     }
-    const float f = Exp2(room.own - top);
+    for (int i = 0; i + 1 < fresh; ++i) {
+      const float f = Exp2(room.fresh[i] - top);
+      total += f;
+      sum += value(i) * f;
+    }
+    const float f = Exp2(room.fresh[fresh - 1] - top);
     total += f;
-    sum += __half2float(__ushort_as_half(own_v)) * f;
+    sum += own_v * f;
     reinterpret_cast<__nv_bfloat16*>(b.attended)[PlaceOf<F>(token, head * head_dim + at)] =
         __float2bfloat16(__fdividef(sum, total));
   }

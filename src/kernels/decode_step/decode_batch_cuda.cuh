@@ -9,6 +9,8 @@
 // number of steps and the layer say what a complete one shows. Before a value of a layer is written, all
 // blocks have read that of the layer before: each step from product to product needs all of the last one.
 //
+// Several tokens may be of one sequence: then those behind see the keys and values of those before them.
+//
 // A norm: who produces x writes x times the next norm's weights, and the sums of squares of x by tile; who
 // multiplies with it divides by the root in its epilogue.
 #pragma once
@@ -161,7 +163,16 @@ __global__ void __launch_bounds__(kBlockThreads, 1) BatchKernel(const __grid_con
       const int row = here ? __ldcg(b.batch.sequence + lane) : 0;
       const int block =
           __ldcg(b.batch.block_table + static_cast<int64_t>(row) * b.batch.max_blocks + position / kKvBlock);
+      // Tokens of one sequence stand behind each other; the first of them says what is old.
+      int old = position;
+#pragma unroll
+      for (int other = 0; other < kTokens; ++other) {
+        const int its_row = __shfl_sync(kTokenLanes, row, other);
+        const int its_position = __shfl_sync(kTokenLanes, position, other);
+        if (here && other < b.batch.count && its_row == row) old = min(old, its_position);
+      }
       memory.position[lane] = position;
+      memory.old[lane] = old;
       memory.kv_row[lane] =
           (static_cast<int64_t>(block) * b.kv_heads * kKvBlock + position % kKvBlock) * b.head_dim;
     }

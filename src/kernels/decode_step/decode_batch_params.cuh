@@ -11,6 +11,7 @@ namespace celer::cuda::batch {
 using namespace matvec;  // the ring, tiles and instructions
 
 constexpr int kTokens = kMaxBatchTokens;
+constexpr uint32_t kTokenLanes = (1u << kTokens) - 1;
 constexpr int kFetcher = kWarps + 1, kLast = kWarps + 2;  // warps beside those that multiply and kProducer
 constexpr int kBlockThreads = (kWarps + 3) * 32;
 constexpr int kOps = 4;                  // of a layer: qkv, o, gate and up, down; attention before the second
@@ -74,6 +75,7 @@ struct Memory {
   uint64_t full[kStages], empty[kStages], x_full[kSlots], x_empty[kSlots], read[2];
   float norms[kTokens];
   int position[kTokens];
+  int old[kTokens];         // keys of earlier steps are those below
   int64_t kv_row[kTokens];  // of head 0, in elements
   int32_t table[kTokens][kMaxKeys / kKvBlock];
   Layer layers[1];  // layer_count

@@ -273,14 +273,20 @@ CELER_INLINE void FinishRow(const Pointwise& f, const Real* x, const Real* add, 
         S::Store(out + i + j * kL, v[j]);
       }
     }
-    for (; i < n; i += kL) {
-      const int64_t some = n - i < kL ? n - i : kL;
-      S::F v[1] = {LoadSome(x + i, some)};
-      if (add && !add_last) v[0] = S::Add(v[0], LoadSome(add + i, some));
+    for (; i + kL <= n; i += kL) {
+      S::F v[1] = {S::Load(x + i)};
+      if (add && !add_last) v[0] = S::Add(v[0], S::Load(add + i));
       apply(v);
-      if (add && add_last) v[0] = S::Add(v[0], LoadSome(add + i, some));
-      StoreSome(out + i, v[0], some);
+      if (add && add_last) v[0] = S::Add(v[0], S::Load(add + i));
+      S::Store(out + i, v[0]);
     }
+    if (i == n) return;
+    const int64_t some = n - i;
+    S::F v[1] = {LoadSome(x + i, some)};
+    if (add && !add_last) v[0] = S::Add(v[0], LoadSome(add + i, some));
+    apply(v);
+    if (add && add_last) v[0] = S::Add(v[0], LoadSome(add + i, some));
+    StoreSome(out + i, v[0], some);
   });
 }
 

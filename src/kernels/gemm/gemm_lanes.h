@@ -1,21 +1,14 @@
-// Packing and tiles for vectors of any width. A tile is kMr rows by 3 vectors of columns: its sums stay in
+// Tiles for vectors of any width. A tile is kMr rows by 3 vectors of columns: its sums stay in
 // registers, and each vector of b is used kMr times. See simd.h for why all of it is in an unnamed namespace.
 #pragma once
 
 #include "kernels/gemm/epilogue_lanes.h"
 #include "kernels/gemm/gemm_kernels.h"
-#include "kernels/gemm/strided_load.h"
+#include "kernels/gemm/pack_lanes.h"
 #include "kernels/lanes.h"
 
 namespace celer {
 namespace {
-
-constexpr int kTileVectors = 3;
-constexpr int kNr = kTileVectors * Lanes::kLanes;
-
-CELER_INLINE int64_t MinOf(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
 
 // ---- sums -------------------------------------------------------------------------------------------------
 
@@ -43,6 +36,82 @@ struct PlainSteps {
       }
       a += kMr;
       b += kNr;
+    }
+  }
+};
+
+// A vector that holds the rows of a panel, kMr of them or half as many.
+#if defined(__AVX512F__)
+struct RowLanes {
+  static constexpr int kLanes = 8;
+  using F = __m256;
+  static CELER_INLINE F Load(const float* p) { return _mm256_loadu_ps(p); }
+  static CELER_INLINE void Store(float* p, F v) { _mm256_storeu_ps(p, v); }
+  static CELER_INLINE F Set(float v) { return _mm256_set1_ps(v); }
+  static CELER_INLINE F Add(F a, F b) { return _mm256_add_ps(a, b); }
+  static CELER_INLINE F Fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+};
+#elif defined(__AVX2__)
+struct RowLanes {
+  static constexpr int kLanes = 4;
+  using F = __m128;
+  static CELER_INLINE F Load(const float* p) { return _mm_loadu_ps(p); }
+  static CELER_INLINE void Store(float* p, F v) { _mm_storeu_ps(p, v); }
+  static CELER_INLINE F Set(float v) { return _mm_set1_ps(v); }
+  static CELER_INLINE F Add(F a, F b) { return _mm_add_ps(a, b); }
+  static CELER_INLINE F Fma(F a, F b, F c) { return _mm_fmadd_ps(a, b, c); }
+};
+#else
+using RowLanes = Lanes;
+#endif
+
+// The same for the few columns at the end of a matrix (49 pixels are four panels of twelve and one column):
+// lanes are rows, so the work goes with the number of columns and not with the vector that holds them. What
+// the other lanes of `s` get is not kept.
+template <int kMr, int kCols>
+struct NarrowSteps {
+  static constexpr int kParts = kMr / RowLanes::kLanes;
+  static constexpr int kSets = kCols * kParts >= 8 ? 1 : kCols * kParts >= 4 ? 2 : 4;
+
+  static CELER_INLINE void Run(const Real* a, const Real* b, int64_t k, Sums<kMr, 1>& s) {
+    using R = RowLanes;
+    R::F sum[kSets][kCols][kParts];
+    for (int i = 0; i < kSets; ++i)
+      for (int c = 0; c < kCols; ++c)
+        for (int p = 0; p < kParts; ++p) sum[i][c][p] = R::Set(0.0f);
+    int64_t i = 0;
+    for (; i + kSets <= k; i += kSets)
+#pragma GCC unroll 4
+      for (int j = 0; j < kSets; ++j) Step(a + (i + j) * kMr, b + (i + j) * kNr, sum[j]);
+    for (; i < k; ++i) Step(a + i * kMr, b + i * kNr, sum[0]);
+    alignas(64) Real cols[kCols][kMr];
+    for (int c = 0; c < kCols; ++c)
+      for (int p = 0; p < kParts; ++p) {
+        for (int j = 1; j < kSets; ++j) sum[0][c][p] = R::Add(sum[0][c][p], sum[j][c][p]);
+        R::Store(cols[c] + p * R::kLanes, sum[0][c][p]);
+      }
+    for (int r = 0; r < kMr; ++r) {
+      if constexpr (kCols == 1) {
+        s.v[r][0] = Lanes::Set(cols[0][r]);
+      } else {
+        Real row[Lanes::kLanes] = {};
+        for (int c = 0; c < kCols; ++c) row[c] = cols[c][r];
+        s.v[r][0] = Lanes::Load(row);
+      }
+    }
+  }
+
+ private:
+  static CELER_INLINE void Step(const Real* a, const Real* b, RowLanes::F (&sum)[kCols][kParts]) {
+    using R = RowLanes;
+    R::F rows[kParts];
+#pragma GCC unroll 2
+    for (int p = 0; p < kParts; ++p) rows[p] = R::Load(a + p * R::kLanes);
+#pragma GCC unroll 4
+    for (int c = 0; c < kCols; ++c) {
+      const R::F factor = R::Set(b[c]);
+#pragma GCC unroll 2
+      for (int p = 0; p < kParts; ++p) sum[c][p] = R::Fma(rows[p], factor, sum[c][p]);
     }
   }
 };
@@ -166,6 +235,23 @@ struct TileTable {
   constexpr TileTable() { Fill<1>(); }
 };
 
+template <int kMr, int kCols>
+void NarrowTileOf(const TileJob& t) {
+  RunTile<kMr, 1, NarrowSteps<kMr, kCols>>(t);
+}
+
+// Tiles of one, two and four columns, of all rows of a panel; those that would gain nothing are left out.
+template <int kMr>
+struct NarrowTable {
+  static constexpr int64_t kMost = kMr / (2 * NarrowSteps<kMr, 1>::kParts);
+  TileFn at[5] = {};
+  constexpr NarrowTable() {
+    at[1] = NarrowTileOf<kMr, 1>;
+    at[2] = NarrowTileOf<kMr, 2>;
+    if constexpr (kMost >= 4) at[3] = at[4] = NarrowTileOf<kMr, 4>;
+  }
+};
+
 template <class T>
 CELER_INLINE void CopyNumbers(const T* from, T* to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = from[i];
@@ -208,6 +294,8 @@ CELER_INLINE void PrefetchPiece(const Real* p, int64_t n) {
 template <template <int, int, int> class Steps, int kMr>
 struct BlockOf {
   static constexpr TileTable<Steps, kMr> kTiles{};
+  static constexpr NarrowTable<kMr> kNarrow{};
+  static constexpr int64_t kLeastNarrow = 32;  // steps that pay for turning the sums around
 
   // Fills in what differs from tile to tile; the rest of `t` is the block's.
   static CELER_INLINE void Tile(const BasicGemmBlock<Real>& g, TileJob& t, int64_t i, int64_t j,
@@ -221,7 +309,8 @@ struct BlockOf {
     if (e.col_bias) t.epilogue.col_bias = e.col_bias + j;
     if (e.add) t.epilogue.add = e.add + i * e.add_stride + j;
     const int64_t vectors = (cols + Lanes::kLanes - 1) / Lanes::kLanes;
-    const TileFn run = kTiles.at[rows][vectors];
+    const bool narrow = cols <= kNarrow.kMost && rows == kMr && g.k >= kLeastNarrow;
+    const TileFn run = narrow ? kNarrow.at[cols] : kTiles.at[rows][vectors];
     // The output is needed when the sums are done, which is long enough to fetch it.
     for (int64_t r = 0; r < rows; ++r) {
       __builtin_prefetch(t.out + r * t.out_stride, 1);
@@ -266,140 +355,6 @@ struct BlockOf {
     }
   }
 };
-
-// ---- packing ----------------------------------------------------------------------------------------------
-
-template <int kWidth>
-void PackPanels(const BasicPackSource<Real>& from, int64_t lanes, int64_t k, Real* out, int64_t panel) {
-  using S = Lanes;
-  const int64_t full = lanes / kWidth, rest = lanes % kWidth;
-  if (from.lane_stride == 1 && kWidth % S::kLanes == 0) {
-    // Along the lanes, which lie side by side: the reads of one step are one stream.
-    for (int64_t i = 0; i < k; ++i) {
-      const Real* in = from.data + i * from.k_stride;
-      Real* to = out + i * kWidth;
-      // The prefetcher of the CPU starts anew in each of these short streams.
-      const int64_t ahead = i + 4 < k ? 4 * from.k_stride : 0;
-      for (int64_t p = 0; p < full; ++p, in += kWidth, to += panel) {
-        __builtin_prefetch(in + ahead);
-#pragma GCC unroll 8
-        for (int v = 0; v < kWidth / S::kLanes; ++v)
-          S::Store(to + v * S::kLanes, S::Load(in + v * S::kLanes));
-      }
-      if (rest)
-        for (int l = 0; l < kWidth; ++l) to[l] = l < rest ? in[l] : Real{};
-    }
-    return;
-  }
-  for (int64_t p = 0; p * kWidth < lanes; ++p) {
-    const Real* in = from.data + p * kWidth * from.lane_stride;
-    Real* to = out + p * panel;
-    const int64_t here = MinOf(kWidth, lanes - p * kWidth);
-    int64_t i = 0;
-    if (here == kWidth && from.k_stride == 1) {
-      for (; i + 4 <= k; i += 4)
-#pragma GCC unroll 12
-        for (int l = 0; l + 4 <= kWidth; l += 4)
-          Transpose4x4(in + l * from.lane_stride + i, from.lane_stride, to + i * kWidth + l, kWidth);
-    }
-    for (; i < k; ++i)
-      for (int l = 0; l < kWidth; ++l)
-        to[i * kWidth + l] = l < here ? in[l * from.lane_stride + i * from.k_stride] : Real{};
-  }
-}
-
-// Output pixels of one panel that lie in one row of the output.
-struct Im2colRun {
-  int64_t y, x;         // of the input under tap (0, 0) for the first of them; may be outside
-  int64_t count, lane;  // how many; where in the panel
-};
-
-// One run under one tap: row[x + i * stride] for i < count, 0 where that is outside [0, w).
-CELER_INLINE void GatherRun(const Real* row, int64_t x, int64_t stride, int64_t count, int64_t w, Real* to) {
-  for (int64_t i = 0; i < count; ++i, x += stride) to[i] = x >= 0 && x < w ? row[x] : Real{};
-}
-
-template <int kStride>
-CELER_INLINE Lanes::F LoadStrided(const Real* p) {
-  if constexpr (kStride == 1) return Lanes::Load(p);
-  return LoadEverySecond(p);
-}
-
-// The taps of one row of the kernel for a panel that is one run, all inside the input.
-template <int kStride>
-CELER_INLINE void CopyTaps(const Real* from, int64_t step, int64_t taps, Real* to) {
-  using S = Lanes;
-  for (int64_t i = 0; i < taps; ++i, from += step, to += kNr)
-#pragma GCC unroll 3
-    for (int v = 0; v < kTileVectors; ++v)
-      S::Store(to + v * S::kLanes, LoadStrided<kStride>(from + v * kStride * S::kLanes));
-}
-
-// A panel is written row after row, so a vector may spill over the end of a run or of a row: what follows is
-// written later. Only the last row of the last panel spills into the slack (kPackSlack).
-inline void PackIm2col(const Im2col& g, const Real* in, const Real* in_end, int64_t k_begin, int64_t k_end,
-                       int64_t n_begin, int64_t n_end, Real* out, int64_t panel) {
-  using S = Lanes;
-  const int64_t plane = g.in_h * g.in_w, s = g.stride_w;
-  for (int64_t n = n_begin; n < n_end; n += kNr, out += panel) {
-    Im2colRun runs[kNr];
-    int count = 0;
-    const int64_t last = MinOf(n + kNr, n_end);
-    for (int64_t at = n; at < last;) {
-      const int64_t oy = at / g.out_w, ox = at % g.out_w, here = MinOf(g.out_w - ox, last - at);
-      runs[count++] = {oy * g.stride_h - g.pad_top, ox * s - g.pad_left, here, at - n};
-      at += here;
-    }
-    const bool one_run = count == 1 && runs[0].count == kNr && (s == 1 || s == 2) && runs[0].x >= 0 &&
-                         runs[0].x + (kNr - 1) * s + (g.kernel_w - 1) * g.dilation_w < g.in_w;
-    int64_t c = k_begin / g.kernel_w / g.kernel_h, ky = k_begin / g.kernel_w % g.kernel_h;
-    int64_t kx = k_begin % g.kernel_w;
-    Real* to = out;
-    // One row of the kernel at a time, or what is left of it.
-    for (int64_t k = k_begin; k < k_end;) {
-      const int64_t taps = MinOf(g.kernel_w - kx, k_end - k);
-      const Real* const channel = in + c * plane;
-      const int64_t y0 = runs[0].y + ky * g.dilation_h;
-      const Real* const first = channel + y0 * g.in_w + runs[0].x + kx * g.dilation_w;
-      if (one_run && y0 >= 0 && y0 < g.in_h && first + (taps - 1) * g.dilation_w + kNr * s <= in_end) {
-        if (s == 1)
-          CopyTaps<1>(first, g.dilation_w, taps, to);
-        else
-          CopyTaps<2>(first, g.dilation_w, taps, to);
-        to += taps * kNr;
-      } else {
-        for (int64_t i = 0; i < taps; ++i, to += kNr) {
-          for (int r = 0; r < count; ++r) {
-            const Im2colRun& run = runs[r];
-            const int64_t y = run.y + ky * g.dilation_h, x = run.x + (kx + i) * g.dilation_w;
-            Real* const lane = to + run.lane;
-            if (y < 0 || y >= g.in_h) {
-              for (int64_t l = 0; l < run.count; l += S::kLanes) S::Store(lane + l, S::Set(0.0f));
-              continue;
-            }
-            const Real* const row = channel + y * g.in_w;
-            const int64_t vectors = (run.count + S::kLanes - 1) / S::kLanes;
-            const bool inside =
-                x >= 0 && x + (run.count - 1) * s < g.in_w && row + x + vectors * S::kLanes * s <= in_end;
-            if (inside && s == 1) {
-              for (int64_t v = 0; v < vectors; ++v)
-                S::Store(lane + v * S::kLanes, S::Load(row + x + v * S::kLanes));
-            } else if (inside && s == 2) {
-              for (int64_t v = 0; v < vectors; ++v)
-                S::Store(lane + v * S::kLanes, LoadEverySecond(row + x + 2 * v * S::kLanes));
-            } else {
-              GatherRun(row, x, s, run.count, g.in_w, lane);
-            }
-          }
-          for (int64_t l = last - n; l < kNr; ++l) to[l] = Real{};
-        }
-      }
-      k += taps;
-      kx = 0;
-      if (++ky == g.kernel_h) ky = 0, ++c;
-    }
-  }
-}
 
 }  // namespace
 }  // namespace celer

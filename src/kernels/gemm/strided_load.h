@@ -7,16 +7,24 @@
 namespace celer {
 namespace {
 
+#if defined(__AVX512F__)
+CELER_INLINE Simd::F EverySecondOf(Simd::F low, Simd::F high) {
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  return _mm512_permutex2var_ps(low, even, high);
+}
+#elif defined(__AVX2__)
+CELER_INLINE Simd::F EverySecondOf(Simd::F low, Simd::F high) {
+  const __m256 mixed = _mm256_shuffle_ps(low, high, 0x88);
+  return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(mixed), 0xd8));
+}
+#endif
+
 // p[0], p[2], p[4], ...: reads 2 * kLanes floats.
 CELER_INLINE Simd::F LoadEverySecond(const float* p) {
 #if defined(__aarch64__)
   return vld2q_f32(p).val[0];
-#elif defined(__AVX512F__)
-  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-  return _mm512_permutex2var_ps(_mm512_loadu_ps(p), even, _mm512_loadu_ps(p + 16));
 #elif defined(__AVX2__)
-  const __m256 mixed = _mm256_shuffle_ps(_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8), 0x88);
-  return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(mixed), 0xd8));
+  return EverySecondOf(Simd::Load(p), Simd::Load(p + Simd::kLanes));
 #else
   float lanes[Simd::kLanes];
   for (int i = 0; i < Simd::kLanes; ++i) lanes[i] = p[2 * i];

@@ -209,7 +209,7 @@ TEST(Matmul, EveryVariantMatchesDouble) {
     for (const Case c : {Case{1, 32, 1}, {5, 96, 2}, {7, 32, 3}, {33, 160, 4}, {64, 256, 5}, {3, 64, 19}}) {
       SCOPED_TRACE(::testing::Message() << c.rows << "x" << c.cols << ", " << c.tokens << " tokens");
       for (const DType dtype : {DType::kF32, DType::kF16, DType::kBf16, DType::kQ8_0, DType::kQ4_0,
-                                DType::kQ4_1, DType::kQ5_0, DType::kQ5_1}) {
+                                DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kIq4Nl}) {
         SCOPED_TRACE(Name(dtype));
         ExpectMatchesDouble(variant, MakeStored(dtype, c.rows, c.cols, 1).view, c.tokens, true);
       }

@@ -89,6 +89,9 @@ void Qkv(const QkvArgs& args) {
   constexpr int64_t kGrain = 8;
   constexpr int kThreads = 4;
   const int64_t heads = args.kv.kv_heads;
+  if (args.kv.channel_keys)  // the tokens of a block in their order
+    return args.pool->ParallelFor(heads, 1,
+                                  [&](int64_t begin, int64_t end) { Finish(args, 0, tokens, begin, end); });
   if (tokens <= kGrain && args.pool->size() <= kThreads)
     return args.pool->ParallelFor(heads, 1,
                                   [&](int64_t begin, int64_t end) { Finish(args, 0, tokens, begin, end); });

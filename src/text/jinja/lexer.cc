@@ -10,8 +10,6 @@
 namespace celer::jinja {
 namespace {
 
-constexpr auto kNpos = std::string_view::npos;
-
 bool IsDigit(char c) {
   return c >= '0' && c <= '9';
 }
@@ -80,7 +78,7 @@ class Lexer {
     at += 2;
     if (at < src_.size() && (src_[at] == '-' || src_[at] == '+')) ++at;
     at = SkipSpace(at);
-    if (!src_.substr(at).starts_with(name)) return kNpos;
+    if (!src_.substr(at).starts_with(name)) return std::string::npos;
     return SkipSpace(at + name.size());
   }
 
@@ -89,7 +87,7 @@ class Lexer {
     if (sign == '-') return Strip(text, StripSide::kRight);
     if (sign == '+' || is_variable) return text;
     const size_t newline = text.rfind('\n');
-    const size_t line_start = newline == kNpos ? 0 : newline + 1;
+    const size_t line_start = newline == std::string::npos ? 0 : newline + 1;
     if (line_start == 0 && !line_starting_) return text;
     const std::string_view tail = text.substr(line_start);
     if (!tail.empty() && Strip(tail, StripSide::kLeft).empty()) return text.substr(0, line_start);
@@ -112,7 +110,7 @@ class Lexer {
       if (rest[0] == '-') return SkipSpace(at + 1 + close.size());
       if (rest[0] == '+' && trim_newline) return at + 1 + close.size();
     }
-    return kNpos;
+    return std::string::npos;
   }
 
   void FinishTag(size_t end) {
@@ -124,7 +122,7 @@ class Lexer {
     size_t tag = pos_;
     while (true) {
       tag = src_.find('{', tag);
-      if (tag == kNpos || tag + 1 >= src_.size()) {
+      if (tag == std::string::npos || tag + 1 >= src_.size()) {
         EmitData(src_.substr(pos_));
         Advance(src_.size());
         return;
@@ -140,11 +138,11 @@ class Lexer {
     Advance(tag);
 
     if (type == '%') {
-      if (const size_t after = MatchRawTag(tag, "raw"); after != kNpos) {
-        size_t end = kNpos;
+      if (const size_t after = MatchRawTag(tag, "raw"); after != std::string::npos) {
+        size_t end = std::string::npos;
         if (src_.substr(after).starts_with("%}")) end = after + 2;
         if (src_.substr(after).starts_with("-%}")) end = SkipSpace(after + 3);
-        if (end != kNpos) {
+        if (end != std::string::npos) {
           FinishTag(end);
           LexRaw();
           return;
@@ -162,7 +160,7 @@ class Lexer {
 
   void LexComment() {
     for (size_t at = pos_; at < src_.size(); ++at) {
-      if (const size_t end = MatchTagEnd(at, "#}", true); end != kNpos) {
+      if (const size_t end = MatchTagEnd(at, "#}", true); end != std::string::npos) {
         FinishTag(end);
         return;
       }
@@ -171,11 +169,11 @@ class Lexer {
   }
 
   void LexRaw() {
-    for (size_t at = src_.find("{%", pos_); at != kNpos; at = src_.find("{%", at + 1)) {
+    for (size_t at = src_.find("{%", pos_); at != std::string::npos; at = src_.find("{%", at + 1)) {
       const size_t after = MatchRawTag(at, "endraw");
-      if (after == kNpos) continue;
+      if (after == std::string::npos) continue;
       const size_t end = MatchTagEnd(after, "%}", true);
-      if (end == kNpos) continue;
+      if (end == std::string::npos) continue;
       EmitData(CutBefore(src_.substr(pos_, at - pos_), at + 2 < src_.size() ? src_[at + 2] : ' ', false));
       FinishTag(end);
       return;
@@ -190,7 +188,7 @@ class Lexer {
       if (pos_ >= src_.size())
         Fail(block ? "a tag '{%' is not closed by '%}'" : "an expression '{{' is not closed by '}}'");
       if (open_brackets.empty()) {
-        if (const size_t end = MatchTagEnd(pos_, close, block); end != kNpos) {
+        if (const size_t end = MatchTagEnd(pos_, close, block); end != std::string::npos) {
           Emit(block ? TokenKind::kBlockEnd : TokenKind::kVarEnd, "");
           FinishTag(end);
           return;

@@ -12,8 +12,6 @@
 namespace celer::jinja {
 namespace {
 
-constexpr auto kNpos = std::string::npos;
-
 Value Same(Interpreter& in, const Value& self, std::string text) {
   return in.Text(std::move(text), self.string().markup);
 }
@@ -128,7 +126,7 @@ int64_t FindIn(Interpreter& in, const Value& self, const Args& args, const char*
   if (!ChoosePart(name, self, bound[1], bound[2], &part, &first)) return -1;
   in.budget().Charge(static_cast<int64_t>(part.size()) / 16);
   const size_t at = from_right ? RightFindText(part, needle) : FindText(part, needle);
-  return at == kNpos ? -1 : first + CountCodePoints(part.substr(0, at));
+  return at == std::string::npos ? -1 : first + CountCodePoints(part.substr(0, at));
 }
 
 template <bool from_right>
@@ -152,7 +150,9 @@ Value Count(Interpreter& in, const Value& self, const Args& args) {
   in.budget().Charge(static_cast<int64_t>(part.size()) / 16);
   if (needle.empty()) return Value::Integer(CountCodePoints(part) + 1);
   int64_t n = 0;
-  for (size_t at = FindText(part, needle); at != kNpos; at = FindText(part, needle, at + needle.size())) ++n;
+  for (size_t at = FindText(part, needle); at != std::string::npos;
+       at = FindText(part, needle, at + needle.size()))
+    ++n;
   return Value::Integer(n);
 }
 
@@ -203,7 +203,7 @@ Value Partition(Interpreter& in, const Value& self, const Args& args) {
   in.budget().Charge(static_cast<int64_t>(text.size()) / 16);
   const size_t at = from_right ? RightFindText(text, separator) : FindText(text, separator);
   std::string parts[3];
-  if (at == kNpos) {
+  if (at == std::string::npos) {
     parts[from_right ? 2 : 0] = text;
   } else {
     parts[0] = text.substr(0, at);
@@ -285,7 +285,7 @@ struct FormatRun {
         at = end;
       } else {
         const size_t close = field.find(']', at);
-        if (field[at] != '[' || close == kNpos)
+        if (field[at] != '[' || close == std::string::npos)
           throw TemplateError("format(): '" + field + "' is not a field");
         const std::string key = field.substr(at + 1, close - at - 1);
         const bool number = !key.empty() && key.size() < 18 &&

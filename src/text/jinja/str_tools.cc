@@ -10,7 +10,6 @@
 namespace celer::jinja {
 namespace {
 
-constexpr auto kNpos = std::string_view::npos;
 constexpr size_t kShortNeedle = 16;
 
 bool IsLineBreak(uint32_t c) {
@@ -20,18 +19,19 @@ bool IsLineBreak(uint32_t c) {
 }  // namespace
 
 size_t FindText(std::string_view text, std::string_view needle, size_t from) {
-  if (from > text.size()) return kNpos;
+  if (from > text.size()) return std::string::npos;
   if (needle.size() <= kShortNeedle) return text.find(needle, from);
-  if (needle.size() > text.size() - from) return kNpos;
+  if (needle.size() > text.size() - from) return std::string::npos;
   const void* found = memmem(text.data() + from, text.size() - from, needle.data(), needle.size());
-  return found == nullptr ? kNpos : static_cast<size_t>(static_cast<const char*>(found) - text.data());
+  return found == nullptr ? std::string::npos
+                          : static_cast<size_t>(static_cast<const char*>(found) - text.data());
 }
 
 size_t RightFindText(std::string_view text, std::string_view needle) {
   if (needle.size() <= kShortNeedle) return text.rfind(needle);
   const std::string backwards(text.rbegin(), text.rend());
   const size_t at = FindText(backwards, std::string(needle.rbegin(), needle.rend()));
-  return at == kNpos ? kNpos : text.size() - at - needle.size();
+  return at == std::string::npos ? std::string::npos : text.size() - at - needle.size();
 }
 
 std::vector<std::string_view> Split(std::string_view text, std::string_view separator, int64_t limit,
@@ -39,7 +39,7 @@ std::vector<std::string_view> Split(std::string_view text, std::string_view sepa
   std::vector<std::string_view> pieces;
   while (limit-- != 0) {
     const size_t at = FindText(text, separator);
-    if (at == kNpos) break;
+    if (at == std::string::npos) break;
     budget.Charge(1);
     pieces.push_back(text.substr(0, at));
     text.remove_prefix(at + separator.size());
@@ -149,7 +149,7 @@ std::string Replace(std::string_view text, std::string_view from, std::string_vi
   }
   while (limit-- != 0) {
     const size_t at = FindText(text, from);
-    if (at == kNpos) break;
+    if (at == std::string::npos) break;
     append(text.substr(0, at));
     append(to);
     text.remove_prefix(at + from.size());

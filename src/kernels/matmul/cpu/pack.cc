@@ -9,6 +9,7 @@
 #include "formats/block_io.h"
 #include "formats/float16.h"
 #include "formats/int4.h"
+#include "formats/iq4_nl.h"
 #include "formats/k_scales.h"
 #include "formats/q2_k.h"
 #include "formats/q3_k.h"
@@ -74,6 +75,7 @@ PackedFormat FormatOf(const WeightView& w) {
   switch (w.dtype) {
     case DType::kQ8_0:
     case DType::kQ5_0:
+    case DType::kIq4Nl:
       return PackedFormat::kByte;
     case DType::kQ5_1:
       return PackedFormat::kByteMin;
@@ -167,6 +169,15 @@ void Read(const std::byte* row, int64_t b, DType dtype, Block* out) {
       out->min = block.m;
       nibbles(block.qs, 0);
       return fifth_bits(block.qh);
+    }
+    case DType::kIq4Nl: {
+      const auto block = LoadBlock<BlockIq4Nl>(row, b);
+      out->scale = block.d;
+      for (int i = 0; i < 16; ++i) {
+        out->q[i] = kIq4NlLevels.at[block.qs[i] & 15];
+        out->q[i + 16] = kIq4NlLevels.at[block.qs[i] >> 4];
+      }
+      return;
     }
     default:
       CELER_CHECK(false);

@@ -90,7 +90,8 @@ int MoeJobTokens(const ExpertMatrices& gate_up, const ExpertMatrices& down, int 
 // The product with `gate_up` must directly follow LaunchMoeRoute, and the other one must directly follow it.
 cudaError_t LaunchMoeProduct(const MoeProductArgs& args, cudaStream_t stream);
 
-// The same products for many tokens: activations are bf16, sums f32. Jobs have kGroupedTokens slots at most.
+// The same products with activations of bf16 and sums of f32, for more tokens than a step has: each expert's
+// weights are read once for up to kGroupedTokens slots, which is what a job has at most.
 constexpr int kGroupedTokens = 64;
 
 struct MoeGroupedArgs {
@@ -100,6 +101,7 @@ struct MoeGroupedArgs {
   void* out = nullptr;  // gate and up: bf16, else f32 [slots, out_stride]; nothing is written beyond the rows
   int64_t out_stride = 0;
   DeviceActivation activation = DeviceActivation::kSilu;
+  int job_tokens = kGroupedTokens;  // of a job at most
   MoePlan plan;
   int tokens = 0;  // if not 0: there is no plan, one expert has this many tokens, which are their own slots
 };

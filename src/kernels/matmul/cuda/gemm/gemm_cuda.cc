@@ -5,14 +5,6 @@
 #include "core/cuda_status.h"
 
 namespace celer::cuda {
-namespace {
-
-Status BlasStatus(cublasStatus_t status, std::string_view what) {
-  if (status == CUBLAS_STATUS_SUCCESS) return {};
-  return Error::Device("cuBLASLt: ", what, ": ", CublasStatusName(status));
-}
-
-}  // namespace
 
 struct Gemm::State {
   const CublasLt* lt = nullptr;
@@ -49,7 +41,7 @@ Result<Gemm> Gemm::Create(int device) {
   auto state = std::make_unique<State>();
   CELER_ASSIGN(state->lt, CublasLt::Load());
   const CudaDeviceScope scope(device);
-  CELER_RETURN_IF_ERROR(BlasStatus(state->lt->Create(&state->handle), "starting"));
+  CELER_RETURN_IF_ERROR(CublasStatus(state->lt->Create(&state->handle), "starting"));
   CELER_ASSIGN(Allocator * allocator, CudaAllocator(device));
   CELER_ASSIGN(state->workspace, Buffer::Allocate(*allocator, kWorkspaceBytes));
   return Gemm(std::move(state));
@@ -60,30 +52,30 @@ Result<const Gemm::State::Plan*> Gemm::State::Find(const Shape& shape) {
   const auto& [type, rows, tokens, padded, f32_out, add, out_stride] = shape;
   Plan plan;
   CELER_RETURN_IF_ERROR(
-      BlasStatus(lt->MatmulDescCreate(&plan.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing a product"));
+      CublasStatus(lt->MatmulDescCreate(&plan.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing a product"));
   // Column-major, as cuBLAS sees memory: out^T [rows, tokens] = w [padded, rows]^T . x [padded, tokens].
   const cublasOperation_t transposed = CUBLAS_OP_T;
-  CELER_RETURN_IF_ERROR(BlasStatus(
+  CELER_RETURN_IF_ERROR(CublasStatus(
       lt->MatmulDescSetAttribute(plan.desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)),
       "transposing"));
   const cudaDataType_t element = type == Type::kFp8 ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
   // Sums stay in the tensor cores, which keep fewer bits of them. Not compared with the other way.
   if (type == Type::kFp8) {
     const int8_t fast = 1;
-    CELER_RETURN_IF_ERROR(BlasStatus(
+    CELER_RETURN_IF_ERROR(CublasStatus(
         lt->MatmulDescSetAttribute(plan.desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof(fast)),
         "asking for fast sums"));
   }
   const auto u = [](int64_t n) { return static_cast<uint64_t>(n); };
-  CELER_RETURN_IF_ERROR(
-      BlasStatus(lt->MatrixLayoutCreate(&plan.a, element, u(padded), u(rows), padded), "describing weights"));
-  CELER_RETURN_IF_ERROR(BlasStatus(lt->MatrixLayoutCreate(&plan.b, element, u(padded), u(tokens), padded),
-                                   "describing activations"));
-  CELER_RETURN_IF_ERROR(BlasStatus(
+  CELER_RETURN_IF_ERROR(CublasStatus(lt->MatrixLayoutCreate(&plan.a, element, u(padded), u(rows), padded),
+                                     "describing weights"));
+  CELER_RETURN_IF_ERROR(CublasStatus(lt->MatrixLayoutCreate(&plan.b, element, u(padded), u(tokens), padded),
+                                     "describing activations"));
+  CELER_RETURN_IF_ERROR(CublasStatus(
       lt->MatrixLayoutCreate(&plan.d, f32_out ? CUDA_R_32F : CUDA_R_16BF, u(rows), u(tokens), out_stride),
       "describing the output"));
   cublasLtMatmulPreference_t preference = nullptr;
-  CELER_RETURN_IF_ERROR(BlasStatus(lt->MatmulPreferenceCreate(&preference), "creating a preference"));
+  CELER_RETURN_IF_ERROR(CublasStatus(lt->MatmulPreferenceCreate(&preference), "creating a preference"));
   size_t bytes = kWorkspaceBytes;
   lt->MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes,
                                    sizeof(bytes));
@@ -92,7 +84,7 @@ Result<const Gemm::State::Plan*> Gemm::State::Find(const Shape& shape) {
   const cublasStatus_t status = lt->MatmulAlgoGetHeuristic(handle, plan.desc, plan.a, plan.b, plan.d, plan.d,
                                                            preference, 1, &found, &count);
   lt->MatmulPreferenceDestroy(preference);
-  CELER_RETURN_IF_ERROR(BlasStatus(status, "looking for an algorithm"));
+  CELER_RETURN_IF_ERROR(CublasStatus(status, "looking for an algorithm"));
   if (count == 0) return Error::Device("cuBLASLt has no algorithm for ", rows, " x ", tokens, " x ", padded);
   plan.algorithm = found.algo;
   return &plans.emplace(shape, plan).first->second;
@@ -101,7 +93,7 @@ Result<const Gemm::State::Plan*> Gemm::State::Find(const Shape& shape) {
 Status Gemm::Run(const Shape& shape, const void* w, const void* x, void* out, cudaStream_t stream) {
   CELER_ASSIGN(const State::Plan* plan, state_->Find(shape));
   const float one = 1, beta = shape.add ? 1.0f : 0.0f;
-  return BlasStatus(
+  return CublasStatus(
       state_->lt->Matmul(state_->handle, plan->desc, &one, w, plan->a, x, plan->b, &beta, out, plan->d, out,
                          plan->d, &plan->algorithm, state_->workspace.data(), kWorkspaceBytes, stream),
       "multiplying");

@@ -1,6 +1,7 @@
 // The host side of wgmma_cuda.cuh: whether it runs here, its tiles and memory, the launch.
 #include "kernels/matmul/cuda/wgmma/wgmma_cuda.h"
 
+#include "kernels/cuda/tensor_map.h"
 #include "kernels/matmul/cuda/wgmma/wgmma_cuda.cuh"
 
 namespace celer::cuda {
@@ -8,24 +9,13 @@ namespace wgmma {
 
 bool MakeMap(const void* data, int element_bytes, int64_t width, int64_t height, int box_width,
              int box_height, CUtensorMap* out) {
-  // The driver's own function; linking it would tie the program to machines that have a driver.
-  static const auto encode = [] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result = {};
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault,
-                                         &result) != cudaSuccess)
-      found = nullptr;
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
-  }();
-  if (!encode) return false;
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(width), static_cast<cuuint64_t>(height)};
-  const cuuint64_t pitch = static_cast<cuuint64_t>(width * element_bytes);
-  const cuuint32_t box[] = {static_cast<cuuint32_t>(box_width), static_cast<cuuint32_t>(box_height)};
-  const cuuint32_t steps[] = {1, 1};
-  return encode(out, element_bytes == 8 ? CU_TENSOR_MAP_DATA_TYPE_UINT64 : CU_TENSOR_MAP_DATA_TYPE_UINT32, 2,
-                const_cast<void*>(data), sizes, &pitch, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  return MakeTensorMap(data,
+                       {.element_bytes = element_bytes,
+                        .width = width,
+                        .height = height,
+                        .box_width = box_width,
+                        .box_height = box_height},
+                       out);
 }
 
 }  // namespace wgmma

@@ -1,0 +1,14 @@
+// From what was asked for to a device that is there.
+#pragma once
+
+#include "celer/options.h"
+#include "core/device.h"
+#include "core/result.h"
+
+namespace celer {
+
+// One sentence if it is not there, or if this build does not know such devices. "auto" is the first GPU, or
+// the CPU.
+Result<Device> FindDevice(const DeviceOptions& options);
+
+}  // namespace celer
