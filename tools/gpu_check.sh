@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# On a machine with a GPU: build, run every test, probe the CPU and the GPU, run the benches. One command, one log.
+# On a machine with a GPU: build, run every test, probe the CPU and the GPU, run the benches. One command, one log, and at its
+# end a table: celer, limit, ratio, best peer, ratio to it. Meant to end within 540 s on 16 cores and an H200.
 #   tools/gpu_check.sh [folder for the results]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -34,22 +35,41 @@ if command -v compute-sanitizer > /dev/null; then
   check src/models/celer_models_test 'MoeCudaRoute*:Shapes/MoeCuda.*/0:Shapes/MoeCuda.*/1:Shapes/MoeCuda.*/3:Shapes/MoeCuda.*/6'
   check src/models/celer_models_test 'DecodeChoice.TakesTheFirst*:Shapes/DecodeStep.*/1:Shapes/DecodeBatch.*/1'
   check src/kernels/celer_kernels_test 'CudaFp8.GateAndUp:CudaFp8.RowsOfWeights'
+  check src/quantize/celer_quantize_test 'CudaGptq.*:Quantize.CudaGoesOn*'
   check src/engine/celer_engine_test 'CudaSampler.SpecialLogits'
   check tests/celer_cuda_test 'CudaGolden.LogitsAgreeWithTheCpu'
   grep -c 'ERROR SUMMARY: 0 errors' "$out/sanitizer.txt" | sed 's/$/ programs without memory errors/'
 fi
-"$build/bench/celer_cuda_bench" --model llama-2-7b,llama-3.1-8b,llama-3.2-1b | tee "$out/cuda_decode.txt"
-"$build/bench/celer_cuda_bench" --weights bf16,int8,int4-g128 --prompt 512,2048 --tokens 2 --chunk 2048 | tee "$out/cuda_prefill.txt"
-# Under load: decode of many sequences at 512 tokens, then prompts and answers together.
-load() { "$build/bench/celer_cuda_bench" --model llama-3.1-8b --prompt 512 --tokens 40 --chunk 8192 --repeat 2 "$@"; }
+# A bench that fails is said and does not keep the next from running. Rows of `table` go to the table at the end.
+bench() { "$build/bench/celer_cuda_bench" "$@" || { echo "celer_cuda_bench $*: failed"; failed=1; }; }
+table() { bench --table "$out/cuda_table.md" "$@"; }
+rm -f "$out/cuda_table.md"
+bench --model llama-2-7b,llama-3.1-8b,llama-3.2-1b > "$out/cuda_decode.txt"; cat "$out/cuda_decode.txt"
+prompts=(--prompt 512,2048 --tokens 2 --chunk 2048)
 {
-  load --weights bf16 --batch 8,16,64,128,256
-  load --weights int8,int4-g128 --batch 16,64,128
-  load --weights int8 --fp8 --batch 16,64,128,256
-  "$build/bench/celer_cuda_bench" --model llama-3.1-8b --weights int8 --fp8 --prompt 512,2048 --tokens 2 --chunk 2048
-  "$build/bench/celer_cuda_bench" --model llama-2-7b --weights bf16 --prompt 512 --tokens 128 --batch 64 --chunk 4096 --repeat 2
-  "$build/bench/celer_cuda_bench" --model llama-3.1-8b --weights bf16 --prompt 512 --tokens 128 --batch 256 --chunk 4096 --repeat 2
-} | tee "$out/cuda_load.txt"
-"$build/bench/celer_cuda_bench" --model mixtral-8x7b,qwen3-30b-a3b --weights bf16,int8,int4-g128 --tokens 64 | tee "$out/cuda_moe.txt"
-"$build/bench/celer_cuda_bench" --model qwen3-30b-a3b --weights int4-g128 --tokens 32 --batch 2,4,8 | tee -a "$out/cuda_moe.txt"
+  bench --weights bf16,int8,int4-g128 "${prompts[@]}"
+  table --model llama-3.1-8b --weights bf16 "${prompts[@]}"
+  table --model llama-3.1-8b --weights int8 --fp8 "${prompts[@]}"
+} > "$out/cuda_prefill.txt"; cat "$out/cuda_prefill.txt"
+# Under load: decode of many sequences at 512 tokens. Most of the time goes into their prompts, so the larger ones run once
+# after the run that warms up, and their figure is the mean of its steps.
+load() { table --model llama-3.1-8b --prompt 512 --tokens 40 --chunk 8192 "$@"; }
+{
+  load --weights bf16 --batch 8,16,64 --repeat 2
+  load --weights bf16 --batch 128,256 --repeat 1
+  load --weights int8,int4-g128 --batch 16,64,128 --repeat 1
+  load --weights int8 --fp8 --batch 16,64 --repeat 2
+  load --weights int8 --fp8 --batch 128,256 --repeat 1
+  load --weights bf16 --batch 64 --repeat 1 --deterministic
+  table --model llama-3.1-8b --weights bf16 --prompt 4096 --tokens 24 --batch 64 --chunk 8192 --repeat 1
+  table --model qwen3-30b-a3b --weights bf16 --prompt 512 --tokens 32 --batch 1,16,64,128 --chunk 8192 --repeat 1
+  # Prompts and answers together: what counts is the last column but two.
+  bench --model llama-2-7b --weights bf16 --prompt 512 --tokens 128 --batch 64 --chunk 4096 --repeat 1
+  bench --model llama-3.1-8b --weights bf16 --prompt 512 --tokens 128 --batch 256 --chunk 4096 --repeat 1
+} > "$out/cuda_load.txt"; cat "$out/cuda_load.txt"
+{
+  bench --model mixtral-8x7b,qwen3-30b-a3b --weights bf16,int8,int4-g128 --tokens 64 --repeat 3
+  bench --model qwen3-30b-a3b --weights int4-g128 --tokens 32 --batch 2,4,8 --repeat 3
+} > "$out/cuda_moe.txt"; cat "$out/cuda_moe.txt"
+cat "$out/cuda_table.md" || failed=1
 exit "$failed"

@@ -259,7 +259,9 @@ int BenchCommand(const std::vector<std::string>& args) {
   app.add_flag("--ops", flags.ops, "where the time goes, operator by operator");
   flags.trace.AddTo(app);
   app.add_flag("--json", flags.json, "one JSON object with every sample");
-  app.add_option("--html", flags.html, "write a self-contained page with bars against the limits");
+  app.add_option("--html", flags.html,
+                 "write a self-contained page with bars against the limits and, with several --batch, "
+                 "throughput over batch size");
   AddServeFlags(app, &flags.serve);
 #if CELER_WITH_TEXT
   AddServerFlags(app, &flags.server);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cli/bench_batches.h"
 #include "cli/bench_report.h"
 #include "cli/limits_chart.h"
 #include "limits/quantity.h"
@@ -54,6 +55,7 @@ std::string BenchHtml(const BenchReport& report) {
   const Table speed = BenchTable(report);
   std::string body = fmt::format("<section><h2>{}</h2>\n{}</section>\n<section>{}</section>\n",
                                  XmlEscape(speed.title), SpeedBars(report), TableHtml(speed));
+  body += BatchCharts(report);
   if (report.plan.ops)
     for (const BenchResult& result : report.results) {
       const Table ops = OpsTable(report, result);

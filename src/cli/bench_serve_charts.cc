@@ -8,7 +8,7 @@ namespace celer::cli {
 namespace {
 
 constexpr const char* kMuted = "#52606d";
-constexpr double kWidth = 1000, kHeight = 240;  // of one chart with its axes
+constexpr double kWidth = 1000;  // of one chart with its axes
 constexpr size_t kMostPoints = 400;
 
 using Points = std::vector<std::pair<double, double>>;
@@ -33,24 +33,33 @@ double HighestOf(const std::vector<ChartLine>& lines) {
   return highest;
 }
 
-std::string LineChart(const std::string& id, const std::string& title, const std::string& unit, Axis x,
-                      double top, const std::vector<ChartLine>& lines) {
-  Chart chart(id, 70, 34, kWidth - 90, kHeight - 84, std::move(x), {.low = 0, .high = top, .label = unit},
-              title);
+std::string LineChart(const std::string& id, const std::string& title, Axis x, Axis y,
+                      const std::vector<ChartLine>& lines, double height) {
+  Chart chart(id, 70, 34, kWidth - 90, height - 84, std::move(x), std::move(y), title);
   double at = chart.right();
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) {  // names from the right
     chart.PageText(at, 24, line->name, Anchor::kEnd, kMuted);
     at -= 1.1 * TextWidth(line->name, 12) + 10;
     chart.PageLine(at - 22, 20, at, 20, line->stroke);
+    if (line->dots) chart.PageMark(at - 11, 20, Marker::kDot, line->stroke.color);
     at -= 40;
   }
-  for (const ChartLine& line : lines) chart.Curve(line.points, line.stroke);
+  for (const ChartLine& line : lines) {
+    chart.Curve(line.points, line.stroke);
+    if (!line.dots) continue;
+    for (const auto& [px, py] : line.points) chart.Mark(px, py, Marker::kDot, line.stroke.color);
+  }
   return fmt::format(
       "<svg width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
       "role=\"img\" "
       "aria-label=\"{2}\" font-family=\"system-ui, sans-serif\">\n<rect width=\"{0}\" height=\"{1}\" "
       "fill=\"#fff\"/>\n{3}</svg>\n",
-      kWidth, kHeight, XmlEscape(title), chart.Finish());
+      kWidth, height, XmlEscape(title), chart.Finish());
+}
+
+std::string LineChart(const std::string& id, const std::string& title, const std::string& unit, Axis x,
+                      double top, const std::vector<ChartLine>& lines) {
+  return LineChart(id, title, std::move(x), {.low = 0, .high = top, .label = unit}, lines);
 }
 
 std::string LatencyChart(const Replay& replay) {

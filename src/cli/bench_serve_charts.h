@@ -18,10 +18,14 @@ struct ChartLine {
   std::string name;
   std::vector<std::pair<double, double>> points;
   Stroke stroke;
+  bool dots = false;
 };
 
 double HighestOf(const std::vector<ChartLine>& lines);
-// From 0 to `top`, with the names of the lines above it.
+// With the names of the lines above it; lines with dots have one at each point.
+std::string LineChart(const std::string& id, const std::string& title, Axis x, Axis y,
+                      const std::vector<ChartLine>& lines, double height = 240);
+// From 0 to `top`.
 std::string LineChart(const std::string& id, const std::string& title, const std::string& unit, Axis x,
                       double top, const std::vector<ChartLine>& lines);
 // "" if nothing was served.

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cli/bench_batches.h"
 #include "cli/bench_ladder.h"
 #include "cli/bench_report.h"
 #include "limits/quantity.h"
@@ -104,6 +105,62 @@ TEST(BenchReport, OnAGpuTheRestIsGaps) {
   EXPECT_THAT(BenchText(report), HasSubstr("-36.4 %"));
   EXPECT_NEAR(BenchJson(report)["results"][1]["gaps_s"], 1.1 / 3 - 0.5, 1e-12);
   EXPECT_THAT(BenchHtml(report), HasSubstr(">gaps<"));
+}
+
+// Decodes of 8B in bf16 on the GPU whose peers are known.
+BenchReport OverBatches(std::vector<int64_t> batches, int64_t depth) {
+  BenchReport report = Report();
+  report.info.device = "cuda:0 (NVIDIA H200)";
+  report.info.shape = *FindModelPreset("llama-3.1-8b");
+  report.info.bytes_by_format = {{"bf16", 16'000'000'000}};
+  report.results.clear();
+  for (const int64_t batch : batches) {
+    BenchResult decode{.length = depth, .batch = batch, .steps = 10, .seconds = {0.5}};
+    decode.work = {.name = "step", .bytes = 1e8, .flops = {{"f32", 1e9}}};
+    report.results.push_back(decode);
+  }
+  return report;
+}
+
+size_t Count(const std::string& text, std::string_view what) {
+  size_t count = 0;
+  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
+  return count;
+}
+
+TEST(BatchCharts, CelerTheLimitAndThePeers) {
+  const std::string charts = BatchCharts(OverBatches({64, 1, 16}, 512));
+  EXPECT_EQ(Count(charts, "<svg"), 1u);
+  for (const char* name : {">celer<", ">limit<", "vLLM", "SGLang", "TensorRT-LLM", "aisimulate"})
+    EXPECT_THAT(charts, HasSubstr(name));
+  // Dots: three of celer's, those of three peers at 1, 8, 16 and 64 sequences, and one beside each name.
+  EXPECT_EQ(Count(charts, "<circle"), 3u + 3 * 4 + 4);
+  EXPECT_EQ(Count(BenchHtml(OverBatches({1, 16}, 512)), "Throughput over batch size"), 1u);
+}
+
+TEST(BatchCharts, PeersOnlyWhereEverythingMatches) {
+  const auto peers = [](const BenchReport& report) {
+    const std::string charts = BatchCharts(report);
+    EXPECT_EQ(Count(charts, "<svg"), 1u);
+    return Count(charts, "SGLang") > 0;
+  };
+  EXPECT_TRUE(peers(OverBatches({1, 16}, 512)));
+  EXPECT_FALSE(peers(OverBatches({1, 16}, 496)));
+  BenchReport report = OverBatches({1, 16}, 512);
+  report.info.device = "cuda:0 (NVIDIA H100)";
+  EXPECT_FALSE(peers(report));
+  report = OverBatches({1, 16}, 512);
+  report.info.shape = *FindModelPreset("llama-2-7b");
+  EXPECT_FALSE(peers(report));
+  report = OverBatches({1, 16}, 512);
+  report.info.bytes_by_format = {{"int4-g128", 4'000'000'000}};
+  EXPECT_FALSE(peers(report));
+  EXPECT_FALSE(peers(OverBatches({2, 4}, 512)));  // none of theirs lies in between
+}
+
+TEST(BatchCharts, NoneForOneBatchSize) {
+  EXPECT_EQ(BatchCharts(OverBatches({64}, 512)), "");
+  EXPECT_EQ(BatchCharts(Report()), "");
 }
 
 LadderReport Ladder() {

@@ -57,7 +57,7 @@ TEST(DType, BytesForRejectsWhatDoesNotFit) {
 }
 
 TEST(DTypeDeathTest, UnknownValueIsCaught) {
-  EXPECT_DEATH((void)Info(static_cast<DType>(200)), "200 vs 33");
+  EXPECT_DEATH((void)Info(static_cast<DType>(200)), "200 vs 34");
 }
 
 }  // namespace

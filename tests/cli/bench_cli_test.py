@@ -186,6 +186,19 @@ class Output(unittest.TestCase):
         self.assertEqual(page.bars, 2 + 2 * 9)  # two figures; eight operators and the rest for each
         self.assertNotIn("http", path.read_text())
 
+    def test_html_over_batch_sizes(self):
+        path = pathlib.Path(FOLDER.name) / "batches.html"
+        code, _, err = run("bench", dense(), "--prompt", 0, "--depth", "0,16", "--batch", "1,3", "--tokens", 2, "--repeat", 1,
+                           "--html", path)
+        self.assertEqual(code, 0, err)
+        page, text = Balanced(), path.read_text()
+        page.feed(text)
+        self.assertEqual((page.problems, page.open), ([], []))
+        self.assertEqual(text.count("<svg"), 2)  # a chart for each depth
+        self.assertIn(">celer<", text)
+        self.assertIn(">limit<", text)
+        self.assertNotIn("SGLang", text)  # nothing is known of it here
+
     def test_help_begins_with_an_example(self):
         code, out, _ = run("bench", "--help")
         self.assertEqual(code, 0)

@@ -401,7 +401,6 @@ TEST(Engine, BadOptionsAreRefusedInOneSentence) {
     return engine ? std::string() : engine.error().message();
   };
   EXPECT_NE(refused({.threads = -1}).find("-1"), std::string::npos);
-  EXPECT_NE(refused({.kv = KvType::kFp8}).find("fp8"), std::string::npos);
   EXPECT_NE(refused({.chunk = 0}).find("`chunk` 0"), std::string::npos);
   EXPECT_NE(refused({.context = 64, .kv_memory = {.bytes = 100}}).find("context of 64"), std::string::npos);
   EXPECT_NE(refused({.kv_memory = {.share = 1.5}}).find("`kv_memory`"), std::string::npos);

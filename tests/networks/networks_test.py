@@ -145,6 +145,13 @@ def beside_exact(celer, path, feeds, command, folder):
     return worst, exact.error(theirs, right)
 
 
+def worst_error(said):
+    """Over the outputs, as written and optimised, from the last table that `celer graph check` prints."""
+    rows = said[said.rfind("Largest error of each output"):].splitlines()[2:]
+    cells = [re.split(r"\s{2,}", row.strip()) for row in rows if row.startswith("  ")]
+    return max((float(cell) for row in cells for cell in row[3:5]), default=float("nan"))
+
+
 def check(celer, path, case, folder):
     """"equal", or what else it is, and what celer said then."""
     random = np.random.default_rng(7)
@@ -187,7 +194,8 @@ def main():
             continue
         found = [check(args.celer, path, case, folder) for case in NETWORKS[name]]
         worst = max((kind for kind, _ in found), key=list(counts).index)
-        print(f"{name}: {worst} at {len(found)} shapes", flush=True)
+        errors = [worst_error(said) for kind, said in found if kind == "equal"]
+        print(f"{name}: {worst} at {len(found)} shapes" + (f", errors up to {max(errors):.1e}" if errors else ""), flush=True)
         for kind, said in found:
             if kind != "equal":
                 print("    " + said.replace("\n", "\n    "), flush=True)

@@ -54,6 +54,44 @@ struct Cut {
   int64_t a_floats = 0, b_floats = 0;  // of the workspace of one thread; 0 for an operand that is packed
 };
 
+// Cuts the output so that threads end together: wide tiles make few blocks of columns, and seventeen of them
+// keep four threads busy as long as twenty. Of a few sizes of blocks of columns, and of cuts of the rows,
+// takes the one whose longest thread has least to do. The unit of cost is one tile.
+template <class T>
+void Balance(const BasicGemmArgs<T>& args, int threads, const BasicGemmKernels<T>& kernels, Cut* cut) {
+  const int64_t rows = DivideUp(args.m, kernels.mr), cols = DivideUp(args.n, kernels.nr);
+  const int64_t most = cut->n_block / kernels.nr;  // of these columns, as much as the cache holds
+  // Packing a panel of columns, which is done again for each cut of the rows; and taking a block.
+  const double pack = args.b.packed ? 0 : args.b.gather ? 2 : 0.7, taking = 0.5;
+  // The last panel has fewer columns.
+  const double missing = 1 - static_cast<double>(args.n - (cols - 1) * kernels.nr) / kernels.nr;
+  const auto longest = [&](int64_t wide, int64_t high) {
+    const int64_t n_blocks = DivideUp(cols, wide), m_blocks = DivideUp(rows, high) * args.batch;
+    const double line = static_cast<double>(high) + pack;
+    const double block = static_cast<double>(wide) * line + taking;
+    const double last = (static_cast<double>(cols - (n_blocks - 1) * wide) - missing) * line + taking;
+    // All but the last blocks of columns, then those, which begin where threads are free.
+    const int64_t full = (n_blocks - 1) * m_blocks, rounds = full / threads, over = full % threads;
+    const double even = static_cast<double>(rounds) * block;
+    const double end = even + static_cast<double>(DivideUp(m_blocks, threads - over)) * last;
+    const double mean = (static_cast<double>(full) * block + static_cast<double>(m_blocks) * last) / threads;
+    return over == 0 ? end : std::max(even + block, std::min(end, mean + last));
+  };
+  double best = 0;
+  int64_t best_wide = most, best_high = rows;
+  const int64_t rounds = DivideUp(cols, most * threads);
+  for (const int64_t wide :
+       {DivideUp(cols, rounds * threads), DivideUp(cols, (rounds + 1) * threads),
+        DivideUp(cols, (rounds + 2) * threads), std::min<int64_t>(most, 2), int64_t{1}, most})
+    for (const int64_t cuts : {1, 2, threads, 2 * threads, 4 * threads}) {
+      const int64_t high = DivideUp(rows, cuts);
+      const double cost = longest(wide, high);
+      if (best == 0 || cost < best) best = cost, best_wide = wide, best_high = high;
+    }
+  cut->n_block = best_wide * kernels.nr;
+  cut->m_block = best_high * kernels.mr;
+}
+
 template <class T>
 Cut CutFor(const BasicGemmArgs<T>& args, int threads, const BasicGemmKernels<T>& kernels) {
   Cut cut;
@@ -84,24 +122,22 @@ Cut CutFor(const BasicGemmArgs<T>& args, int threads, const BasicGemmKernels<T>&
 
   const auto tasks = [&] { return DivideUp(m_all, cut.m_block) * DivideUp(n_all, cut.n_block) * args.batch; };
   cut.serial = threads == 1 || static_cast<double>(args.m) * args.n * args.k * args.batch < kSerialWork;
-  const bool both = args.a.packed && args.b.packed;
-  const int64_t wanted = cut.serial ? 1 : threads * (both ? 8 : 3);
-  // Cut further what goes by, then what stays: the first repeats the packing of what stays, the second reads
-  // what goes by more often. Neither below a few tiles. If both are packed, rows of `a` are cut at no cost.
-  const auto split = [&](int64_t& block, int64_t all, int64_t unit, int64_t least) {
-    for (int64_t pieces = DivideUp(all, block) + 1; tasks() < wanted && block > least * unit; ++pieces)
-      block = std::max(RoundUp(DivideUp(all, pieces), unit), least * unit);
-  };
-  const int64_t few_columns = std::max<int64_t>(48 / kernels.nr, 1);
-  if (both) {
-    split(cut.m_block, m_all, kernels.mr, 1);
-    split(cut.n_block, n_all, kernels.nr, 1);
-  } else if (cut.a_stays) {
-    split(cut.m_block, m_all, kernels.mr, 4);
-    split(cut.n_block, n_all, kernels.nr, 2);
-  } else {
-    split(cut.n_block, n_all, kernels.nr, few_columns);
-    split(cut.m_block, m_all, kernels.mr, 2);
+  if (!cut.serial && args.a.packed) {
+    Balance(args, threads, kernels, &cut);
+  } else if (!cut.serial) {
+    // Cut further what goes by, then what stays: the first repeats the packing of what stays, the second
+    // reads what goes by more often. Neither below a few tiles.
+    const auto split = [&](int64_t& block, int64_t all, int64_t unit, int64_t least) {
+      for (int64_t pieces = DivideUp(all, block) + 1; tasks() < threads * 3 && block > least * unit; ++pieces)
+        block = std::max(RoundUp(DivideUp(all, pieces), unit), least * unit);
+    };
+    if (cut.a_stays) {
+      split(cut.m_block, m_all, kernels.mr, 4);
+      split(cut.n_block, n_all, kernels.nr, 2);
+    } else {
+      split(cut.n_block, n_all, kernels.nr, 4);
+      split(cut.m_block, m_all, kernels.mr, 2);
+    }
   }
   cut.tasks = tasks();
   if (!args.a.packed) cut.a_floats = RoundUp(cut.m_block * cut.k_block + kPackSlack, kLine<T>);
@@ -121,11 +157,9 @@ bool PacksAFirst(const BasicGemmArgs<T>& args) {
 // by all of them.
 constexpr int64_t kPackTogether = 8192;  // numbers that are worth the meeting of threads in between
 template <class T>
-bool PacksBFirst(const BasicGemmArgs<T>& args, int threads, const BasicGemmKernels<T>& kernels) {
-  if (!args.a.packed || args.b.packed || args.batch != 1 || threads == 1) return false;
-  if (args.n * args.k < kPackTogether) return false;
-  const Cut cut = CutFor(args, threads, kernels);
-  return !cut.serial && cut.m_block < args.m;
+bool PacksBFirst(const BasicGemmArgs<T>& args, const Cut& cut) {
+  return args.a.packed && args.b.gather && args.batch == 1 && !cut.serial && cut.m_block < args.m &&
+         args.n * args.k >= kPackTogether;
 }
 
 template <class T>
@@ -284,11 +318,12 @@ int64_t GemmWorkspaceFloats(const BasicGemmArgs<T>& args, int threads, const Bas
     first = GemmPackedAFloats(args.m, args.k, kernels);
     left.a = BasicGemmOperand<T>::Packed(reinterpret_cast<const T*>(&left));  // not read
   }
-  if (PacksBFirst(left, threads, kernels)) {
+  Cut cut = CutFor(left, threads, kernels);
+  if (PacksBFirst(left, cut)) {
     first += GemmPackedBFloats(args.k, args.n, kernels);
     left.b = BasicGemmOperand<T>::Packed(reinterpret_cast<const T*>(&left));  // not read
+    cut = CutFor(left, threads, kernels);
   }
-  const Cut cut = CutFor(left, threads, kernels);
   return first + (cut.a_floats + cut.b_floats) * threads;
 }
 
@@ -320,7 +355,8 @@ void Gemm(const BasicGemmArgs<T>& args, const BasicGemmKernels<T>& kernels) {
     left.workspace += GemmPackedAFloats(args.m, args.k, kernels);
     return Gemm(left, kernels);
   }
-  if (PacksBFirst(args, args.pool->size(), kernels)) {
+  const Cut cut = CutFor(args, args.pool->size(), kernels);
+  if (PacksBFirst(args, cut)) {
     CELER_CHECK(args.workspace != nullptr);
     // Along k, in pieces that start new lines of the cache.
     const int64_t grain = std::max<int64_t>(RoundUp(args.k / (3 * args.pool->size()), kLine<T>), kLine<T>);
@@ -333,7 +369,6 @@ void Gemm(const BasicGemmArgs<T>& args, const BasicGemmKernels<T>& kernels) {
     left.workspace += GemmPackedBFloats(args.k, args.n, kernels);
     return Gemm(left, kernels);
   }
-  const Cut cut = CutFor(args, args.pool->size(), kernels);
   CELER_CHECK(cut.a_floats + cut.b_floats == 0 || args.workspace != nullptr);
   const Job<T> job{args, kernels, cut};
   const int64_t scratch = cut.a_floats + cut.b_floats;
