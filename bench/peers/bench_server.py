@@ -194,9 +194,9 @@ def hold(args, model):
     try:
         pid = server.process.pid
         command = [args.celer, "bench", "--server", f"http://127.0.0.1:{server.port}", "--concurrency", args.hold, "--requests", args.hold,
-                   "--prompt-tokens", 4, "--output-tokens", args.context - 32, "--timeout", 36000, "--json",
+                   "--prompt-tokens", 1, "--output-tokens", args.context - 32, "--timeout", 36000, "--json",
                    # The server's deadline ends them, with what there is by then. On a slow machine first tokens take a while.
-                   "--body", json.dumps({"timeout": 2 * args.hold_seconds})]
+                   "--body", json.dumps({"timeout": 1.25 * args.hold_seconds})]
         loop = thread_seconds(pid)
         whole = json.loads(run(command))
         out = whole["result"]
