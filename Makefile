@@ -61,4 +61,4 @@ format: setup ## format all C++ and CUDA sources
 presubmit: test ## what CI runs
 
 clean: ## remove what was built
-	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-*.log
+	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-run $(BUILD)-*.log

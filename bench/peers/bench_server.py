@@ -123,12 +123,12 @@ def load(args, peer, streams, save=None):
     return out
 
 
-def batch(args, model, requests):
-    """`celer batch` on the same requests; loading is not counted, as it is not for a server."""
+def batch(args, model, requests, streams):
+    """`celer batch` on the same requests, as many at once; loading is not counted, as it is not for a server."""
     with tempfile.TemporaryDirectory() as folder:
         def once(file):
             command = [args.celer, "batch", model, file, "-o", f"{folder}/out-{file.stem}.jsonl", "--device", args.device, "--threads",
-                       args.threads, "--context", args.context]
+                       args.threads, "--context", args.context, "--window", streams]
             begin, before = time.monotonic(), os.times()
             run(command)
             after = os.times()
@@ -162,7 +162,7 @@ def compare(args, model, streams):
                 say(f"{streams} at once, run {i + 1} of {args.runs}: {peer.name}")
                 samples[peer.name].append(load(args, peer, streams, saved if peer is celer else None))
             say(f"{streams} at once, run {i + 1} of {args.runs}: celer batch")
-            samples["celer batch"].append(batch(args, model, saved))
+            samples["celer batch"].append(batch(args, model, saved, streams))
     middle = {name: statistics.median(speed(args, out) for out in runs) for name, runs in samples.items()}
     print(f"\n{streams} at once, {args.requests} requests of {args.prompt_tokens} tokens in and {args.output_tokens} out")
     print(f"{'':<18}{'tok/s':>9}{'+-':>6}{'celer is':>10}{'TTFT p50':>10}{'gap p50':>9}{'ready':>8}{'tokens':>8}{'failed':>8}")
@@ -192,9 +192,9 @@ def hold(args, model):
     try:
         pid = server.process.pid
         command = [args.celer, "bench", "--server", f"http://127.0.0.1:{server.port}", "--concurrency", args.hold, "--requests", args.hold,
-                   "--prompt-tokens", 16, "--output-tokens", args.context - 32, "--timeout", 36000, "--json",
-                   # The server's deadline ends them, with what there is by then.
-                   "--body", json.dumps({"timeout": 1.1 * args.hold_seconds})]
+                   "--prompt-tokens", 4, "--output-tokens", args.context - 32, "--timeout", 36000, "--json",
+                   # The server's deadline ends them, with what there is by then. On a slow machine first tokens take a while.
+                   "--body", json.dumps({"timeout": 2 * args.hold_seconds})]
         loop = thread_seconds(pid)
         whole = json.loads(run(command))
         out = whole["result"]

@@ -11,14 +11,12 @@
 namespace celer::cli {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr size_t kMaxConfigBytes = size_t{16} << 20;  // real ones have a few kilobytes
 
 // Reads fields and remembers the first that is wrong, so that a shape is filled in one go.
 class Fields {
  public:
-  Fields(const Json& object, const std::string& where) : object_(object), where_(where) {}
+  Fields(const nlohmann::json& object, const std::string& where) : object_(object), where_(where) {}
 
   bool Has(const char* key) const { return object_.contains(key) && !object_[key].is_null(); }
 
@@ -28,7 +26,7 @@ class Fields {
         Fail(Error::Corrupt(where_, ": '", key, "' is missing; is this the config of a Llama-like decoder?"));
       return fallback.value_or(1);
     }
-    const Json& value = object_[key];
+    const nlohmann::json& value = object_[key];
     if (!value.is_number_integer()) {
       Fail(Error::Corrupt(where_, ": '", key, "' is ", value.dump().substr(0, 40),
                           ", but must be a whole number"));
@@ -62,7 +60,7 @@ class Fields {
   }
 
  private:
-  const Json& object_;
+  const nlohmann::json& object_;
   const std::string& where_;
   std::optional<Error> error_;
 };
@@ -86,13 +84,13 @@ void RefuseUnmodelled(Fields& fields, const std::string& where, const std::strin
 
 }  // namespace
 
-Result<LlmShape> ParseConfigJson(std::string_view text, const std::string& where, const std::string& name) {
-  CELER_ASSIGN(const Json root, ParseJson(text, where));
+Result<LlmShape> ShapeOfConfig(std::string_view text, const std::string& where, const std::string& name) {
+  CELER_ASSIGN(const nlohmann::json root, ParseJson(text, where));
   if (!root.is_object()) return Error::Corrupt(where, ": must hold a JSON object");
   // Models that also see or hear keep the decoder's shape one level down.
   const bool nested =
       root.contains("text_config") && root["text_config"].is_object() && !root.contains("hidden_size");
-  const Json& object = nested ? root["text_config"] : root;
+  const nlohmann::json& object = nested ? root["text_config"] : root;
 
   Fields f(object, where);
   const std::string type = f.String("model_type");
@@ -132,7 +130,7 @@ Result<LlmShape> ShapeFromConfigJson(const std::filesystem::path& path) {
   std::filesystem::path named = std::filesystem::absolute(path, error);
   std::string name =
       named.filename() == "config.json" ? named.parent_path().filename().string() : named.stem().string();
-  return ParseConfigJson(text, path.string(), name.empty() ? "model" : name);
+  return ShapeOfConfig(text, path.string(), name.empty() ? "model" : name);
 }
 
 }  // namespace celer::cli

@@ -90,7 +90,8 @@ struct GraphSession::State {
 };
 
 GraphSession::GraphSession(const GraphModel& model, int threads)
-    : state_(std::make_unique<State>(model.program_, threads > 0 ? MakeSessionPool(threads) : nullptr)) {}
+    : state_(
+          std::make_unique<State>(model.program_, threads > 0 ? graph::MakeSessionPool(threads) : nullptr)) {}
 GraphSession::~GraphSession() = default;
 GraphSession::GraphSession(GraphSession&&) noexcept = default;
 GraphSession& GraphSession::operator=(GraphSession&&) noexcept = default;

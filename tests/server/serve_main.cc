@@ -1,5 +1,5 @@
-// celer with the two commands that the tests of the server need. A sanitizer compiles it in a third of the time that the
-// whole program takes; `celer serve` and `celer synth` are the program's own.
+// celer with the two commands that the tests of the server need. A sanitizer compiles it in a third of the
+// time that the whole program takes; `celer serve` and `celer synth` are the program's own.
 #include <algorithm>
 #include <string>
 #include <vector>

@@ -128,6 +128,8 @@ TEST(Conv, EveryWayOfEveryVariantMatchesDouble) {
       Square(16, 9, 9, 12, 1, 2, 0), Square(17, 7, 7, 19, 3, 1, 1), Square(5, 28, 28, 10, 3, 1, 1),
       Square(8, 16, 40, 16, 3, 1, 1), Square(2, 5, 3, 3, 3, 1, 0), Square(1, 1, 1, 1, 3, 1, 1),
       Square(6, 13, 50, 33, 3, 1, 2), Square(12, 15, 15, 18, 3, 1, 1, 3), Square(4, 8, 70, 2, 5, 1, 2),
+      // columns that threads pack together
+      Square(48, 7, 7, 64, 3, 1, 1), Square(40, 15, 14, 72, 3, 2, 1),
       // depthwise
       Square(9, 14, 14, 9, 3, 1, 1, 9), Square(5, 7, 7, 5, 3, 1, 1, 5), Square(4, 29, 31, 4, 3, 2, 1, 4),
       Square(3, 28, 28, 3, 5, 1, 2, 3), Square(3, 15, 33, 3, 5, 2, 2, 3), Square(2, 20, 20, 2, 7, 1, 3, 2),

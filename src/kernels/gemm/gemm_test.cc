@@ -149,6 +149,10 @@ TEST(Gemm, EveryVariantAtOddShapesMatchesDouble) {
         const int64_t k = 3 + m % 3 * 8 + n % 5;
         Check(kernels, {.m = m, .n = n, .k = k, .a = Form::kPacked, .row_bias = true, .add = true}, one);
       }
+    // A few columns behind whole panels, with and without enough steps to have tiles of their own.
+    for (const int64_t n : {25, 49, 50, 51, 52, 97})
+      for (const int64_t k : {31, 32, 45})
+        Check(kernels, {.m = 20, .n = n, .k = k, .a = Form::kPacked, .row_bias = true, .add = true}, three);
   });
 }
 
