@@ -143,8 +143,9 @@ class Search {
       CELER_ASSIGN(const Answers::Drop drop,
                    answers_->DropOf(std::move(inserted.network), *bounds_.max_drop));
       if (drop.percent > *bounds_.max_drop)
-        why = fmt::format("{}{:.2f} % of the {}", drop.at_least ? "at least " : "", drop.percent,
-                          answers_->labelled() ? "right answers were lost" : "answers changed");
+        why = fmt::format(
+            "{}{:.2f} {}", drop.at_least ? "at least " : "", drop.percent,
+            answers_->labelled() ? "points of right answers were lost" : "% of the answers changed");
     }
     if (!why.empty() || count > bounds_.worst)
       steps_.push_back(count == 0 ? fmt::format("with all layers as integers, {}", why)
