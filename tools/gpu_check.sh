@@ -35,6 +35,7 @@ if command -v compute-sanitizer > /dev/null; then
   check src/models/celer_models_test 'MoeCudaRoute*:Shapes/MoeCuda.*/0:Shapes/MoeCuda.*/1:Shapes/MoeCuda.*/3:Shapes/MoeCuda.*/6'
   check src/models/celer_models_test 'DecodeChoice.TakesTheFirst*:Shapes/DecodeStep.*/1:Shapes/DecodeBatch.*/1'
   check src/kernels/celer_kernels_test 'CudaFp8.GateAndUp:CudaFp8.RowsOfWeights'
+  check src/quantize/celer_quantize_test 'CudaGptq.*:Quantize.CudaGoesOn*'
   check src/engine/celer_engine_test 'CudaSampler.SpecialLogits'
   check tests/celer_cuda_test 'CudaGolden.LogitsAgreeWithTheCpu'
   grep -c 'ERROR SUMMARY: 0 errors' "$out/sanitizer.txt" | sed 's/$/ programs without memory errors/'

@@ -45,7 +45,7 @@ rm -rf "$folder/tree"
 mkdir "$folder/tree"
 git ls-files -z | tar -c --null -T - | tar -x -C "$folder/tree"
 # shellcheck disable=SC2086  # several flags in one variable
-images bud --isolation chroot --pull-never ${BUILDAH_FLAGS:-} -f "$folder/tree/deploy/Dockerfile" -t celer "$folder/tree" >>"$log" 2>&1 || fail "buildah bud"
+images bud --format docker --isolation chroot --pull-never ${BUILDAH_FLAGS:-} -f "$folder/tree/deploy/Dockerfile" -t celer "$folder/tree" >>"$log" 2>&1 || fail "buildah bud"
 phase_end "$(images images --format '{{.Size}}' localhost/celer)"
 
 phase_begin question
@@ -73,7 +73,7 @@ else
 fi
 # The chroot has this machine's network, and the image's HEALTHCHECK asks port 8000.
 ! (exec 3<>/dev/tcp/127.0.0.1/8000) 2>/dev/null || fail "port 8000 is taken"
-setsid "${images[@]}" run --isolation chroot "${mounts[@]}" "$container" -- celer serve "$model" --host 0.0.0.0 --kv-memory 64MiB \
+setsid "${images[@]}" run --isolation chroot "${mounts[@]}" "$container" -- celer serve "$model" --host 0.0.0.0 --context 1024 --kv-memory 64MiB \
   >>"$log" 2>&1 &
 server=$!
 for ((i = 0; i < 600; ++i)); do

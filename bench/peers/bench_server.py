@@ -108,11 +108,13 @@ def load(args, peer, streams, save=None):
     """One load on a fresh server: what the client saw, and what the server took."""
     server = peer.start()
     try:
+        def client(requests, prompt, output, *more):
+            return json.loads(run([args.celer, "bench", "--server", f"http://127.0.0.1:{server.port}", "--concurrency", streams, "--requests",
+                                   requests, "--prompt-tokens", prompt, "--output-tokens", output, "--timeout", 3600, "--json", "--body",
+                                   json.dumps(peer.body), *more]))["result"]
+        client(1, 1, 1)  # warms up; and the prompts by which the client counts tokens are known then
         before, loop = cpu_seconds(server.process.pid), thread_seconds(server.process.pid)
-        command = [args.celer, "bench", "--server", f"http://127.0.0.1:{server.port}", "--concurrency", streams, "--requests",
-                   args.requests, "--prompt-tokens", args.prompt_tokens, "--output-tokens", args.output_tokens, "--timeout", 3600,
-                   "--json", "--body", json.dumps(peer.body)]
-        out = json.loads(run([*command, *(["--save-requests", save] if save else [])]))["result"]
+        out = client(args.requests, args.prompt_tokens, args.output_tokens, *(["--save-requests", save] if save else []))
         out["server_cpu_s"] = cpu_seconds(server.process.pid) - before
         out["loop_cpu_s"] = thread_seconds(server.process.pid) - loop
         out |= {"ready_s": server.ready_s, "first_token_s": server.first_token_s}
@@ -123,12 +125,12 @@ def load(args, peer, streams, save=None):
     return out
 
 
-def batch(args, model, requests):
-    """`celer batch` on the same requests; loading is not counted, as it is not for a server."""
+def batch(args, model, requests, streams):
+    """`celer batch` on the same requests, as many at once; loading is not counted, as it is not for a server."""
     with tempfile.TemporaryDirectory() as folder:
         def once(file):
             command = [args.celer, "batch", model, file, "-o", f"{folder}/out-{file.stem}.jsonl", "--device", args.device, "--threads",
-                       args.threads, "--context", args.context]
+                       args.threads, "--context", args.context, "--window", streams]
             begin, before = time.monotonic(), os.times()
             run(command)
             after = os.times()
@@ -162,7 +164,7 @@ def compare(args, model, streams):
                 say(f"{streams} at once, run {i + 1} of {args.runs}: {peer.name}")
                 samples[peer.name].append(load(args, peer, streams, saved if peer is celer else None))
             say(f"{streams} at once, run {i + 1} of {args.runs}: celer batch")
-            samples["celer batch"].append(batch(args, model, saved))
+            samples["celer batch"].append(batch(args, model, saved, streams))
     middle = {name: statistics.median(speed(args, out) for out in runs) for name, runs in samples.items()}
     print(f"\n{streams} at once, {args.requests} requests of {args.prompt_tokens} tokens in and {args.output_tokens} out")
     print(f"{'':<18}{'tok/s':>9}{'+-':>6}{'celer is':>10}{'TTFT p50':>10}{'gap p50':>9}{'ready':>8}{'tokens':>8}{'failed':>8}")
@@ -192,9 +194,9 @@ def hold(args, model):
     try:
         pid = server.process.pid
         command = [args.celer, "bench", "--server", f"http://127.0.0.1:{server.port}", "--concurrency", args.hold, "--requests", args.hold,
-                   "--prompt-tokens", 16, "--output-tokens", args.context - 32, "--timeout", 36000, "--json",
-                   # The server's deadline ends them, with what there is by then.
-                   "--body", json.dumps({"timeout": 1.1 * args.hold_seconds})]
+                   "--prompt-tokens", 1, "--output-tokens", args.context - 32, "--timeout", 36000, "--json",
+                   # The server's deadline ends them, with what there is by then. On a slow machine first tokens take a while.
+                   "--body", json.dumps({"timeout": 1.25 * args.hold_seconds})]
         loop = thread_seconds(pid)
         whole = json.loads(run(command))
         out = whole["result"]

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "cli/bench_serve_charts.h"
@@ -13,7 +14,7 @@
 namespace celer::cli {
 namespace {
 
-using Points = std::vector<std::pair<double, double>>;
+using Speeds = std::map<double, double>;  // tokens per second by the number of sequences
 
 // Of other engines, within the batch sizes that were measured here.
 std::vector<ChartLine> PeerLines(const BenchReport& report, int64_t depth, double least, double most) {
@@ -24,37 +25,37 @@ std::vector<ChartLine> PeerLines(const BenchReport& report, int64_t depth, doubl
       peers.Find(report.info.device, report.info.shape, report.info.bytes_by_format);
   std::vector<ChartLine> lines;
   for (const auto& [key, name] : peers.engines) {
-    ChartLine line{.name = name,
-                   .points = {},
-                   .stroke = {kColours[lines.size() % std::size(kColours)], 1.5, "6 4"},
-                   .dots = true};
+    Speeds speeds;
     for (const PeerRow& row : rows) {
       const auto batch = static_cast<double>(row.batch);
       const auto speed = row.tokens_per_s.find(key);
       if (!row.prefill && row.prompt == depth && speed != row.tokens_per_s.end() && batch >= least &&
           batch <= most)
-        line.points.emplace_back(batch, speed->second);
+        speeds[batch] = speed->second;
     }
-    std::sort(line.points.begin(), line.points.end());
-    if (!line.points.empty()) lines.push_back(std::move(line));
+    if (speeds.empty()) continue;
+    lines.push_back({.name = name,
+                     .points = {speeds.begin(), speeds.end()},
+                     .stroke = {kColours[lines.size() % std::size(kColours)], 1.5, "6 4"},
+                     .dots = true});
   }
   return lines;
 }
 
 std::string ChartAt(const BenchReport& report, int64_t depth) {
-  ChartLine limit{.name = "limit", .points = {}, .stroke = {"#52606d", 1.5, "2 3"}};
-  ChartLine celer{.name = "celer", .points = {}, .stroke = {kFirstColour, 2.5}, .dots = true};
+  Speeds celer, limit;
   for (const BenchResult& r : report.results) {
     if (r.prefill || r.length != depth) continue;
     const auto batch = static_cast<double>(r.batch), tokens = static_cast<double>(r.tokens());
-    celer.points.emplace_back(batch, tokens / r.median());
-    limit.points.emplace_back(batch, tokens / LimitOf(r.work, report.machine).seconds());
+    celer[batch] = tokens / r.median();
+    limit[batch] = tokens / LimitOf(r.work, report.machine).seconds();
   }
-  if (celer.points.size() < 2) return "";
-  for (Points* points : {&celer.points, &limit.points}) std::sort(points->begin(), points->end());
-  const double least = celer.points.front().first, most = celer.points.back().first;
+  if (celer.size() < 2) return "";
+  const double least = celer.begin()->first, most = celer.rbegin()->first;
   const std::vector<ChartLine> peers = PeerLines(report, depth, least, most);
-  std::vector<ChartLine> lines = {limit, celer};
+  std::vector<ChartLine> lines = {
+      {.name = "limit", .points = {limit.begin(), limit.end()}, .stroke = {"#52606d", 1.5, "2 3"}},
+      {.name = "celer", .points = {celer.begin(), celer.end()}, .stroke = {kFirstColour, 2.5}, .dots = true}};
   lines.insert(lines.end(), peers.begin(), peers.end());
   double low = 1e300;
   for (const ChartLine& line : lines)

@@ -107,9 +107,7 @@ Result<GraphTimes> Measure(const std::shared_ptr<const graph::Program>& program,
 
 // Whether its products are those of bytes: the limit of such a network is that of byte products.
 bool IsInteger(const graph::Graph& graph) {
-  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const graph::Node& node) {
-    return node.op == "IntegerConv" || node.op == "IntegerMatMul";
-  });
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), MultipliesBytes);
 }
 
 Result<GraphBench> BenchGraph(BenchFlags flags) {

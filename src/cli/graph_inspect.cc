@@ -36,7 +36,8 @@ void Count(const graph::Graph& graph, Inspection* out) {
   }
 }
 
-// Inputs of the shapes that were asked for; what is still open is 1.
+}  // namespace
+
 Result<std::vector<graph::Data>> InputShapes(const graph::Graph& graph,
                                              const std::map<std::string, std::string>& given,
                                              std::vector<std::string>* assumed) {
@@ -64,6 +65,8 @@ Result<std::vector<graph::Data>> InputShapes(const graph::Graph& graph,
   }
   return out;
 }
+
+namespace {
 
 Result<Inspection> Look(const std::string& path, const std::vector<std::string>& shapes, bool optimize) {
   Inspection out;

@@ -31,6 +31,12 @@ struct Inspection {
   const graph::Network& network() const { return program ? program->network() : loaded; }
 };
 
+// Inputs of the shapes that were asked for, by name, or of the file; what is still open is 1, and told in
+// `assumed`. They have no data.
+Result<std::vector<graph::Data>> InputShapes(const graph::Graph& graph,
+                                             const std::map<std::string, std::string>& given,
+                                             std::vector<std::string>* assumed);
+
 // The operators with the most work first.
 std::vector<std::pair<std::string, OperatorShare>> Sorted(const Inspection& found);
 // Every node with its shape, its work and the least time that takes on this machine, if it was measured.

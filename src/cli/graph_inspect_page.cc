@@ -83,6 +83,7 @@ Table NodesTable(const Inspection& found) {
   }
   const auto machine = LoadOrMeasureThisMachine(false, Device::Cpu());
   const auto roof = machine ? RoofOf(*machine, "f32") : Result<Roof>(machine.error());
+  const auto bytes_roof = machine ? RoofOf(*machine, "int8") : Result<Roof>(machine.error());
   const graph::MemoryPlan& plan = *found.plan;
   const auto& nodes = found.program->main().nodes;
   for (size_t n = 0; n < nodes.size(); ++n) {
@@ -90,7 +91,8 @@ Table NodesTable(const Inspection& found) {
     const Work work = NodeWork(nodes[n], plan.nodes[n], plan.node_flops[n], plan.frame);
     const graph::ValueId made = node.outputs.empty() ? graph::kNoValue : node.outputs[0];
     const bool works = roof && work.bytes() > 0;
-    const RooflineLimit limit = works ? LimitOf(work, *roof) : RooflineLimit();
+    const RooflineLimit limit =
+        works ? LimitOf(work, bytes_roof && MultipliesBytes(node) ? *bytes_roof : *roof) : RooflineLimit();
     table.rows.push_back({node.name.empty() ? std::to_string(n) : Printable(node.name), Printable(node.op),
                           made == graph::kNoValue ? "" : FactsOf(found.program->graph(), &found).type(made),
                           fmt::format("{:.3f}", work.flops / 1e6), fmt::format("{:.3f}", work.bytes() / 1e6),

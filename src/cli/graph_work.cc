@@ -2,6 +2,10 @@
 
 namespace celer::cli {
 
+bool MultipliesBytes(const graph::Node& node) {
+  return node.op == "IntegerConv" || node.op == "IntegerMatMul" || node.op == "DynamicMatMul";
+}
+
 double TensorBytes(const graph::Data& data) {
   if (data.kind != graph::Data::Kind::kTensor) return 0;
   return static_cast<double>(

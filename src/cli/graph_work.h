@@ -8,6 +8,9 @@
 
 namespace celer::cli {
 
+// Whether what it multiplies are bytes: its arithmetic has the limit of int8.
+bool MultipliesBytes(const graph::Node& node);
+
 double TensorBytes(const graph::Data& data);  // 0 if it is none
 
 // What a node must move. Those that pick from a tensor read only what they give, and views and what was

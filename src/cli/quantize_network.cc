@@ -21,6 +21,7 @@
 #include "io/printable.h"
 #include "limits/quantity.h"
 #include "quantize/network/analyze.h"
+#include "quantize/network/fall_back.h"
 #include "quantize/network/network_recipe.h"
 #include "quantize/network/quantizer.h"
 #include "quantize/target.h"
@@ -182,9 +183,15 @@ class Command {
         alone_.push_back({.name = layer.name, .op = quantizer_->network().graph.nodes[layer.node].op});
     CELER_RETURN_IF_ERROR(ptq::Layerwise(*quantizer_, reference, &alone_, progress_));
     if (!bounds.any()) return {};
-    const ptq::Samples& drop = evaluation_.samples.count > 0 ? evaluation_.samples : calibration_;
+    std::optional<ptq::Answers> answers;
+    if (bounds.max_drop) {
+      const bool other = evaluation_.samples.count > 0;
+      const ptq::Truth truth = other && flags_.by_name ? evaluation_.class_by_name : ptq::Truth();
+      CELER_ASSIGN(answers, ptq::Answers::Make(quantizer_->original(),
+                                               other ? evaluation_.samples : calibration_, truth, progress_));
+    }
     CELER_ASSIGN(ptq::Dispatch dispatch, ptq::FallBack(*quantizer_, alone_, floats_, bounds, reference,
-                                                       drop.count > 0 ? drop : few, progress_));
+                                                       answers ? &*answers : nullptr, progress_));
     floats_ = std::move(dispatch.floats);
     for (const std::string& step : dispatch.steps) fmt::print("{}\n", step);
     return {};
@@ -278,7 +285,8 @@ void AddFlags(CLI::App& app, Flags* flags) {
                  "leave layers float, the worst first, until noise to signal at the outputs is at most this")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--max-drop", flags->max_drop,
-                 "likewise, until at most so many percent of the samples have another best class")
+                 "likewise, until at most so many percent of the samples have another best class; with "
+                 "--classes-by-name, until at most so many points of right answers are lost")
       ->check(CLI::Range(0.0, 100.0));
   app.add_option("--evaluate", flags->evaluate.paths,
                  "samples to compare the result with the float network on");

@@ -8,6 +8,7 @@
 #include "cli/bench_page.h"
 #include "cli/limits_chart.h"
 #include "cli/limits_figures.h"
+#include "cli/quantize_network_speed.h"
 #include "graph/passes/pass.h"
 #include "io/printable.h"
 #include "limits/quantity.h"
@@ -115,6 +116,7 @@ std::string ExplainNetwork(const ptq::NetworkQuantizer& quantizer, const ptq::Pl
   table.title = "Layers that become integers";
   table.header = {"layer", "operator", "with it", "weights", "lost of weights", "output"};
   int64_t saved = 0, passive = 0;
+  double lost_in_all = 0;
   for (const Layer& layer : plan.layers) {
     if (layer.kind == Layer::Kind::kPassive) {
       ++passive;
@@ -127,7 +129,9 @@ std::string ExplainNetwork(const ptq::NetworkQuantizer& quantizer, const ptq::Pl
       const ptq::Product product = *ptq::ProductOf(graph, graph.nodes[layer.node]);
       const graph::Constant& weight = *graph.value(product.weight).constant;
       weights = weight.shape.ToString();
-      lost = Number(WeightNoise(quantizer, layer));
+      const double noise = WeightNoise(quantizer, layer);
+      lost = Number(noise);
+      lost_in_all += noise;
       saved += static_cast<int64_t>(weight.bytes.size()) / 4 * 3;
     }
     table.rows.push_back({Shorter(layer.name), graph.nodes[layer.node].op,
@@ -141,6 +145,12 @@ std::string ExplainNetwork(const ptq::NetworkQuantizer& quantizer, const ptq::Pl
       "constants: {}, was {}\n",
       table.rows.size(), plan.candidates, passive, plan.values.size(), plan.roots.size(),
       FormatBytes(static_cast<double>(before - saved)), FormatBytes(static_cast<double>(before)));
+  out += PredictedSpeed(quantizer, plan);
+  out += fmt::format(
+      "expected error: noise to signal of about {:.1e} from rounding weights, if each layer hands on what "
+      "the "
+      "ones before it lost; activations add theirs, which samples tell: --calibrate with --report\n",
+      lost_in_all);
   for (const auto& [name, why] : floats) out += fmt::format("{} stays float: {}\n", Shorter(name), why);
   return out;
 }

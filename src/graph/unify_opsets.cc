@@ -6,6 +6,7 @@
 #include <span>
 
 #include "graph/operator_table.h"
+#include "graph/passes/pass.h"
 
 namespace celer::graph {
 namespace {
@@ -162,7 +163,13 @@ class Raiser {
   bool RewriteSoftmax(Node& node) {
     const auto& shape = graph_.value(node.inputs[0]).type.shape;
     const int64_t axis = node.Int("axis", 1);
-    const bool last = axis == -1 || (shape && axis == static_cast<int64_t>(shape->size()) - 1);
+    bool last = axis == -1 || (shape && axis == static_cast<int64_t>(shape->size()) - 1);
+    if (!last && !shape) {  // most files leave it to be found out
+      const SampleShapes shapes = SampleShapesOf(graph_);
+      const auto id = static_cast<size_t>(node.inputs[0]);
+      last = shapes.exact_ranks && id < shapes.of.size() && shapes.of[id] &&
+             axis == static_cast<int64_t>(shapes.of[id]->rank()) - 1;
+    }
     if (!last) return false;
     Drop(node, "axis");
     node.attributes.emplace_back("axis", int64_t{-1});

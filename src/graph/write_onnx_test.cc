@@ -177,6 +177,22 @@ TEST(UnifyOpsets, WhatMeansSomethingElseIsRefused) {
             "Softmax 's' of opset 11 means something else in opset 20, which other nodes need");
 }
 
+// Whose rank the file does not say, since another node makes it.
+TEST(UnifyOpsets, TheRankOfASoftmaxIsFoundOut) {
+  for (const bool last : {true, false}) {
+    Network network = One({.op = "Relu"}, 11, last ? F32({2, 3}) : F32({2, 3, 4}));
+    const std::string y = "soft", z = "z";
+    Graph& graph = network.graph;
+    const ValueId soft =
+        graph.AddNode({.op = "Softmax", .opset = 11, .inputs = {graph.outputs[0]}}, std::span(&y, 1))
+            .outputs[0];
+    graph.AddNode({.op = "Gelu", .opset = 20, .inputs = {soft}}, std::span(&z, 1));
+    graph.outputs = {graph.nodes[2].outputs[0]};
+    EXPECT_EQ(UnifyOpsets(&graph, 11).has_value(), last);
+    EXPECT_EQ(graph.nodes[1].Int("axis", 7), last ? -1 : 7);
+  }
+}
+
 // A softmax over the last dimension is the same in all opsets.
 TEST(UnifyOpsets, ASoftmaxOverTheLastDimensionStays) {
   Network network = One({.op = "Softmax"}, 11, F32({2, 3}));

@@ -173,7 +173,7 @@ def check_recipe_and_bounds(tmp, net, x):
     celer("quantize", net, "-o", tmp / "c.onnx", "--calibrate", tmp / "x.npy", "--max-error", bound, "--analyze", len(x))
     check(nsr(exact, run_ort(tmp / "c.onnx", x, plain=True)) < bound * 1.2, "--max-error does not hold")
     plan = celer("quantize", net, "--explain").stdout
-    check("Conv" in plan and "constants" in plan, f"--explain: {plan}")
+    check("Conv" in plan and "constants" in plan and "predicted speed" in plan and "expected error" in plan, f"--explain: {plan}")
 
 
 def check_other_inputs(tmp, net, x):

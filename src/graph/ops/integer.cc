@@ -205,7 +205,7 @@ constexpr Operator kRows[] = {
      1,
      {3, 4},
      kOne,
-     {DType::kF32},
+     {DType::kF32, DType::kU8, DType::kI8},
      InferDynamic,
      ReferenceDynamicMatMul,
      kPlain,

@@ -1,4 +1,5 @@
 // Products of bytes: weights packed once, and the kernels of src/kernels/integer.
+#include <algorithm>
 #include <cmath>
 
 #include "graph/ops/common.h"
@@ -93,44 +94,72 @@ struct DynamicState {
 
 DynamicState DynamicPlan(const OpInputs& c, const IntegerKernels& kernels) {
   DynamicState out;
-  out.plan = PlanIntegerConv(ProductShapeOf(c), false, kernels);
+  out.plan = PlanIntegerConv(ProductShapeOf(c), c.dtype(0) == DType::kI8, kernels);
   const ConvShape& s = out.plan.shape;
   out.sums_bytes = (s.in_w * s.out_channels * 4 + 63) / 64 * 64;
-  out.bytes_bytes = (s.in_w * s.channels + 63) / 64 * 64;
+  out.bytes_bytes = c.dtype(0) == DType::kF32 ? (s.in_w * s.channels + 63) / 64 * 64 : 0;
   return out;
 }
 
-// x as bytes with one scale and zero point, the sums of products, and reals again.
-void DynamicProduct(KernelContext& c, const DynamicState& state, std::byte* workspace) {
-  const ConvShape& s = state.plan.shape;
-  const float* const x = c.in(0).as<float>();
-  auto* const sums = reinterpret_cast<int32_t*>(workspace);
-  auto* const bytes = reinterpret_cast<uint8_t*>(workspace + state.sums_bytes);
-  const int64_t count = s.in_w * s.channels;
+struct Ends {
   float low = 0, high = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    low = x[i] < low ? x[i] : low;
-    high = x[i] > high ? x[i] : high;
+};
+// In lanes that know nothing of each other, so that they become vectors.
+Ends EndsOf(const float* x, int64_t n) {
+  constexpr int64_t kLanes = 16;
+  float low[kLanes] = {}, high[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (int64_t j = 0; j < kLanes; ++j) {
+      low[j] = x[i + j] < low[j] ? x[i + j] : low[j];
+      high[j] = x[i + j] > high[j] ? x[i + j] : high[j];
+    }
+  for (; i < n; ++i) {
+    low[0] = std::min(low[0], x[i]);
+    high[0] = std::max(high[0], x[i]);
   }
-  const float scale = (high - low) / 255.0f;
-  const float zero = scale == 0 ? 0 : std::clamp(std::nearbyint(-low / scale), 0.0f, 255.0f);
-  MapElements(c.pool, x, bytes, count, [=](float v) {
+  return {*std::min_element(low, low + kLanes), *std::max_element(high, high + kLanes)};
+}
+
+// Bytes with one scale and zero point.
+struct ByteMatrix {
+  const uint8_t* bytes = nullptr;
+  float scale = 1;
+  int32_t zero = 0;
+};
+// As they are, or made of reals.
+ByteMatrix BytesOf(KernelContext& c, int64_t count, uint8_t* room) {
+  if (c.dtype(0) != DType::kF32)
+    return {c.in(0).as<uint8_t>(), c.node.Float("x_scale", 1), static_cast<int32_t>(c.node.Int("x_zero", 0))};
+  const float* const x = c.in(0).as<float>();
+  const Ends ends = EndsOf(x, count);
+  const float scale = (ends.high - ends.low) / 255.0f;
+  const float zero = scale == 0 ? 0 : std::clamp(std::nearbyint(-ends.low / scale), 0.0f, 255.0f);
+  MapElements(c.pool, x, room, count, [=](float v) {
     const float q = scale == 0 ? zero : std::nearbyint(v / scale) + zero;
     return static_cast<uint8_t>(q > 0 ? std::min(q, 255.0f) : 0.0f);
   });
+  return {room, scale, static_cast<int32_t>(zero)};
+}
+
+// x as bytes, the sums of products, and reals again.
+void DynamicProduct(KernelContext& c, const DynamicState& state, std::byte* workspace) {
+  const ConvShape& s = state.plan.shape;
+  auto* const sums = reinterpret_cast<int32_t*>(workspace);
+  const ByteMatrix x =
+      BytesOf(c, s.in_w * s.channels, reinterpret_cast<uint8_t*>(workspace + state.sums_bytes));
   IntegerConv(state.plan, state.packed,
-              {.x = bytes,
+              {.x = x.bytes,
                .sums = sums,
                .workspace = workspace + state.sums_bytes + state.bytes_bytes,
                .pool = &c.pool});
   const float *const scales = c.in(2).as<float>(), *const bias = c.has(3) ? c.in(3).as<float>() : nullptr;
-  const auto offset = static_cast<int32_t>(zero);
   Parallel(c.pool, s.in_w, s.out_channels, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const int32_t* const from = sums + r * s.out_channels;
       float* const to = c.out(0).as<float>() + r * s.out_channels;
       for (int64_t n = 0; n < s.out_channels; ++n)
-        to[n] = static_cast<float>(from[n] - offset * state.packed.sums[n]) * (scale * scales[n]) +
+        to[n] = static_cast<float>(from[n] - x.zero * state.packed.sums[n]) * (x.scale * scales[n]) +
                 (bias ? bias[n] : 0.0f);
     }
   });
@@ -173,7 +202,10 @@ bool IntegersAreFaster(const ConvShape& s) {
   const bool winograd = s.groups == 1 && s.kernel_h == 3 && s.kernel_w == 3 && s.stride_h == 1 &&
                         s.stride_w == 1 && s.dilation_h == 1 && s.dilation_w == 1 && s.channels >= 16 &&
                         s.out_channels >= 16;
-  return bytes < macs / (winograd ? 2.25 * floats : floats) * 1.2;
+  // Floats must be made of the bytes around them, and turned to bytes again.
+  const double turning = rows * static_cast<double>(s.out_channels) / 2 +
+                         static_cast<double>(s.batch * s.in_h * s.in_w * s.channels) / 4;
+  return bytes < macs / (winograd ? 2.25 * floats : floats) * 1.2 + turning;
 }
 
 bool IntegerConvFits(const InferContext& c) {
@@ -206,7 +238,8 @@ bool DynamicMatMulFits(const InferContext& c) {
 }
 Prepared PrepareDynamicMatMul(const InferContext& c, int threads, PackCache& packs) {
   auto state = std::make_shared<DynamicState>(DynamicPlan(c, ChosenInteger()));
-  state->words = packs.Get(c.in(1).data, "dynamic", [&] { return PackDynamic(c, state->plan); });
+  state->words = packs.Get(c.in(1).data, state->plan.x_signed ? "dynamic signed" : "dynamic",
+                           [&] { return PackDynamic(c, state->plan); });
   state->packed = ViewOf(state->plan, *state->words, 0, false);
   const int64_t bytes =
       state->sums_bytes + state->bytes_bytes + IntegerConvWorkspaceBytes(state->plan, threads);

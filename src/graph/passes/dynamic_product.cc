@@ -1,5 +1,6 @@
-// A product whose left side is quantized as it comes: DynamicQuantizeLinear, MatMulInteger, a Cast, the
-// scales, and perhaps a bias are one operator.
+// Products of bytes whose result is real. Those whose left side is quantized as it comes:
+// DynamicQuantizeLinear, MatMulInteger, a Cast, the scales, and perhaps a bias are one operator. And those
+// between DequantizeLinear and an output, or an operator on reals.
 #include "graph/ops/fast.h"
 #include "graph/ops/integer.h"
 #include "graph/passes/quantization.h"
@@ -40,6 +41,51 @@ std::optional<std::vector<float>> ScalesFor(Rewriter& r, ValueId value, int64_t 
   if (out.size() == 1) out.assign(static_cast<size_t>(n), out[0]);
   if (static_cast<int64_t>(out.size()) != n) return std::nullopt;
   return out;
+}
+
+// The bias that is added to a value and to nothing else: [columns] reals, perhaps stored as integers. `last`
+// is the node that gives the sum.
+std::optional<std::vector<double>> AddedTo(Rewriter& r, ValueId value, int64_t columns, size_t* last) {
+  const auto add = OnlyReader(r, value, "Add");
+  if (!add) return std::nullopt;
+  const ValueId other = Other(r.node(*add), value);
+  const auto shape = r.SampleOf(other);
+  if (!shape || shape->rank() != 1 || (*shape)[0] != columns) return std::nullopt;
+  auto bias = RealsOf(r, other);
+  if (bias && static_cast<int64_t>(bias->size()) == columns) {
+    *last = *add;
+    return bias;
+  }
+  return std::nullopt;
+}
+
+bool MakeReal(Rewriter& r, size_t n, const std::function<void(std::string)>& explain) {
+  const Node node = r.node(n);
+  if (node.outputs.size() != 1) return false;
+  auto product = ByteProductOf(r, node);
+  if (!product || product->k > 32768) return false;  // sums fit 32 bits
+  std::optional<std::vector<double>> bias;
+  size_t last = n;
+  if (product->bias != kNoValue) {
+    bias = RealsOf(r, product->bias);
+    if (!bias || static_cast<int64_t>(bias->size()) != product->n) return false;
+  } else {
+    bias = AddedTo(r, node.outputs[0], product->n, &last);
+  }
+  explain(node.Label() + " works on bytes");
+  const std::vector<float> scales(product->w.scales.begin(), product->w.scales.end());
+  Node made{.op = "DynamicMatMul", .domain = std::string(kCelerDomain), .name = node.name, .opset = 1};
+  made.inputs = {product->x.bytes,
+                 AddBytes8(r, node.name + ".weight", DType::kI8, {product->n, product->k}, product->w.values),
+                 r.AddFloats(node.name + ".scales", {product->n}, scales)};
+  if (bias)
+    made.inputs.push_back(r.AddFloats(node.name + ".bias", {product->n}, {bias->begin(), bias->end()}));
+  made.attributes = {{"x_scale", static_cast<float>(product->x.q.scale)},
+                     {"x_zero", int64_t{product->x.q.zero}}};
+  made.outputs = r.node(last).outputs;
+  r.node(last) = std::move(made);
+  r.Recount();
+  return true;
 }
 
 bool Fuse(Rewriter& r, size_t n, const std::function<void(std::string)>& explain) {
@@ -90,6 +136,15 @@ bool Fuse(Rewriter& r, size_t n, const std::function<void(std::string)>& explain
 }
 
 }  // namespace
+
+int UseRealProducts(Rewriter& r, const std::function<void(std::string)>& explain) {
+  int changes = 0;
+  if (!r.integers_anyway() && !IntegersAreFast()) return 0;
+  for (size_t n = 0; n < r.nodes(); ++n)
+    if (!r.removed(n) && (r.node(n).op == "Gemm" || r.node(n).op == "MatMul"))
+      changes += MakeReal(r, n, explain) ? 1 : 0;
+  return changes;
+}
 
 int UseDynamicProducts(Rewriter& r, const std::function<void(std::string)>& explain) {
   int changes = 0;

@@ -5,7 +5,9 @@
 namespace celer::graph {
 namespace {
 
-// What is computed ahead stays in memory: no more than a little, or than it was computed from.
+// What is computed ahead stays in memory: no more than a little, or than it was computed from. Weights that
+// were stored as integers, and that use-integers left to floats, are the exception: unpacking them at every
+// run, and packing them for a kernel, would cost more than the product.
 constexpr int64_t kSmall = 1 << 20;
 
 }  // namespace
@@ -44,7 +46,8 @@ Result<int> FoldConstants(Rewriter& r, const std::function<void(std::string)>& e
       all &= types[i].set;
       if (types[i].set) bytes += *BytesFor(types[i].dtype, *types[i].shape.elements());
     }
-    if (!all || (bytes > kSmall && bytes > from)) continue;
+    const bool weights = node.op == "DequantizeLinear" && node.domain.empty();
+    if (!all || (bytes > kSmall && bytes > from && !weights)) continue;
     std::vector<Data> outputs(node.outputs.size());
     for (size_t i = 0; i < outputs.size(); ++i)
       if (node.outputs[i] != kNoValue) {

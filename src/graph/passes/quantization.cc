@@ -164,6 +164,31 @@ std::optional<std::vector<double>> RealsOf(Rewriter& r, ValueId value) {
   return out;
 }
 
+std::optional<ByteProduct> ByteProductOf(Rewriter& r, const Node& node) {
+  const bool gemm = node.op == "Gemm";
+  if ((!gemm && node.op != "MatMul") || !node.domain.empty()) return std::nullopt;
+  const bool transposed = gemm && node.Int("transB", 0) != 0;
+  if (gemm && (node.Float("alpha", 1) != 1 || node.Float("beta", 1) != 1 || node.Int("transA", 0) != 0))
+    return std::nullopt;
+  const auto x = DequantizedFrom(r, node.inputs[0]);
+  const auto shape = r.MadeBy(node.inputs[1], "DequantizeLinear") ? r.SampleOf(node.inputs[1]) : std::nullopt;
+  if (!x || !shape || shape->rank() != 2 || *shape->elements() == 0) return std::nullopt;
+  const int axis = transposed ? 0 : 1;
+  ByteProduct out{.x = *x, .w = {}, .k = (*shape)[1 - axis], .n = (*shape)[axis]};
+  auto w = WeightsFrom(r, node.inputs[1], axis, out.n);
+  if (!w) return std::nullopt;
+  out.w = std::move(*w);
+  if (!transposed) {
+    std::vector<int8_t> by_column(out.w.values.size());
+    for (int64_t i = 0; i < out.k; ++i)
+      for (int64_t j = 0; j < out.n; ++j)
+        by_column[static_cast<size_t>(j * out.k + i)] = out.w.values[static_cast<size_t>(i * out.n + j)];
+    out.w.values = std::move(by_column);
+  }
+  out.bias = gemm ? InputAt(node, 2) : kNoValue;
+  return out;
+}
+
 ValueId AddBytes8(Rewriter& r, std::string name, DType dtype, const std::vector<int64_t>& dims,
                   const std::vector<int8_t>& bytes) {
   auto copy = std::make_shared<std::vector<int8_t>>(bytes);

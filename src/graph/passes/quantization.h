@@ -46,6 +46,15 @@ std::optional<IntegerWeights> WeightsFrom(Rewriter& r, ValueId value, int axis, 
 // A constant that may be integers times a scale, as reals.
 std::optional<std::vector<double>> RealsOf(Rewriter& r, ValueId value);
 
+// A Gemm or MatMul of bytes with constant weights, by column: [n, k].
+struct ByteProduct {
+  Dequantized x;
+  IntegerWeights w;
+  int64_t k = 0, n = 0;
+  ValueId bias = kNoValue;
+};
+std::optional<ByteProduct> ByteProductOf(Rewriter& r, const Node& node);
+
 ValueId AddBytes8(Rewriter& r, std::string name, DType dtype, const std::vector<int64_t>& dims,
                   const std::vector<int8_t>& bytes);
 ValueId AddWhole(Rewriter& r, std::string name, const std::vector<int64_t>& dims,
@@ -66,6 +75,8 @@ struct TableOf {
 };
 std::optional<TableOf> FindTable(Rewriter& r, const Node& quantize);
 
+// Products of bytes whose result stays real; how many.
+int UseRealProducts(Rewriter& r, const std::function<void(std::string)>& explain);
 // Products whose left side is quantized as it comes; how many.
 int UseDynamicProducts(Rewriter& r, const std::function<void(std::string)>& explain);
 

@@ -180,39 +180,19 @@ bool UseConv(Rewriter& r, const Island& island) {
   return true;
 }
 
-// [k, n], or [n, k] if `transposed`; as [n, k].
-std::vector<int8_t> ByColumn(const IntegerWeights& w, bool transposed) {
-  if (transposed) return w.values;
-  const int64_t k = w.shape[0], n = w.shape[1];
-  std::vector<int8_t> out(w.values.size());
-  for (int64_t i = 0; i < k; ++i)
-    for (int64_t j = 0; j < n; ++j)
-      out[static_cast<size_t>(j * k + i)] = w.values[static_cast<size_t>(i * n + j)];
-  return out;
-}
-
 bool UseMatMul(Rewriter& r, const Island& island) {
-  const Node& node = island.core;
-  const bool gemm = node.op == "Gemm";
-  if (!gemm && node.op != "MatMul") return false;
-  const bool transposed = gemm && node.Int("transB", 0) != 0;
-  if (gemm && (node.Float("alpha", 1) != 1 || node.Float("beta", 1) != 1 || node.Int("transA", 0) != 0))
-    return false;
-  const auto x = DequantizedFrom(r, node.inputs[0]);
-  const auto shape = r.MadeBy(node.inputs[1], "DequantizeLinear") ? r.SampleOf(node.inputs[1]) : std::nullopt;
-  if (!x || !shape || shape->rank() != 2 || *shape->elements() == 0) return false;
-  const int axis = transposed ? 0 : 1;
-  const int64_t n = (*shape)[axis], k = (*shape)[1 - axis];
-  auto w = WeightsFrom(r, node.inputs[1], axis, n);
-  if (!w || (!r.integers_anyway() && !IntegersAreFast())) return false;
-  w->values = ByColumn(*w, transposed);
-  const auto ready = ReadyFor(r, island, ProductShape(1, k, n), x->q, *w, gemm ? InputAt(node, 2) : kNoValue);
+  auto product = ByteProductOf(r, island.core);
+  if (!product || (!r.integers_anyway() && !IntegersAreFast())) return false;
+  const auto ready =
+      ReadyFor(r, island, ProductShape(1, product->k, product->n), product->x.q, product->w, product->bias);
   if (!ready) return false;
   Node made{.op = "IntegerMatMul"};
-  made.inputs = {x->bytes, AddBytes8(r, node.name + ".weight", DType::kI8, {n, k}, w->values),
-                 ready->factors};
+  made.inputs = {
+      product->x.bytes,
+      AddBytes8(r, island.core.name + ".weight", DType::kI8, {product->n, product->k}, product->w.values),
+      ready->factors};
   if (ready->bias != kNoValue) made.inputs.push_back(ready->bias);
-  made.attributes = {{"x_zero", int64_t{x->q.zero}}};
+  made.attributes = {{"x_zero", int64_t{product->x.q.zero}}};
   Append(made.attributes, Ending(island));
   Become(r, island, std::move(made), false);
   return true;
@@ -425,7 +405,8 @@ Result<int> UseIntegers(Rewriter& r, const std::function<void(std::string)>& exp
     explain(label + " works on bytes");
     ++changes;
   }
-  return changes + UseDynamicProducts(r, explain);
+  if (changes > 0) CELER_RETURN_IF_ERROR(r.Finish());  // what was replaced is no product any more
+  return changes + UseRealProducts(r, explain) + UseDynamicProducts(r, explain);
 }
 
 }  // namespace celer::graph

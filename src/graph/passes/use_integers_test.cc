@@ -260,6 +260,32 @@ TEST(UseIntegers, OnlyWhereItIsFaster) {
   EXPECT_EQ(b.FiresWithin(0.01, false), 0);
 }
 
+TEST(UseIntegers, ProductsOfBytesThatStayReal) {
+  for (const Scale& in : {kIn, kSignedIn})
+    for (const char* const bias : {"", "gemm", "add"}) {
+      Quantized b({6, 40});
+      const bool gemm = *bias == 'g';
+      std::vector<ValueId> inputs = {
+          b.QDQ(b.x, in),
+          b.Weights(gemm ? std::vector<int64_t>{12, 40} : std::vector<int64_t>{40, 12}, gemm ? 0 : 1)};
+      if (gemm) inputs.push_back(b.Bias(12));
+      ValueId y = gemm ? b.Op("Gemm", inputs, {{"transB", int64_t{1}}}) : b.Op("MatMul", inputs);
+      if (*bias == 'a') y = b.Op("Add", {y, b.Bias(12)});
+      b.Out(y);
+      EXPECT_EQ(b.FiresWithin(1e-4, true, 1), 1);  // reals
+      EXPECT_EQ(b.Count("DynamicMatMul"), 1);
+      EXPECT_EQ(b.graph.nodes.size(), 2u);  // and what makes bytes of x
+    }
+}
+
+// Weights that integers are not used for are unpacked once, however large.
+TEST(UseIntegers, WeightsForFloatsAreUnpackedOnce) {
+  Quantized b({2, 600});
+  b.Out(b.Op("MatMul", {b.x, b.Weights({600, 600}, 1)}));  // 1.4 MB
+  EXPECT_EQ(b.FiresWithin(1e-5, true, 1), 0);
+  EXPECT_EQ(b.Count("DequantizeLinear"), 0);
+}
+
 TEST(UseIntegers, ProductsQuantizedAsTheyCome) {
   for (const bool biased : {false, true}) {
     Quantized b({6, 40});

@@ -1,11 +1,7 @@
 #include "quantize/network/analyze.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
-
-#include "io/printable.h"
 
 namespace celer::ptq {
 namespace {
@@ -199,50 +195,6 @@ Status Layerwise(const NetworkQuantizer& quantizer, const Reference& reference,
                                      static_cast<int64_t>(layers->size())));
   }
   return {};
-}
-
-Result<Dispatch> FallBack(const NetworkQuantizer& quantizer, const std::vector<LayerError>& layers,
-                          FloatLayers floats, const Bounds& bounds, const Reference& reference,
-                          const Samples& drop, const Progress& progress) {
-  std::vector<const LayerError*> worst;
-  for (const LayerError& layer : layers) worst.push_back(&layer);
-  std::stable_sort(worst.begin(), worst.end(), [](const LayerError* a, const LayerError* b) {
-    return a->layerwise.value_or(0) > b->layerwise.value_or(0);
-  });
-  Dispatch out{.floats = std::move(floats), .steps = {}, .scores = {}};
-  const auto total = static_cast<int64_t>(worst.size());
-  size_t next = 0;
-  const auto keep = [&](const std::string& why) {
-    const LayerError& layer = *worst[next++];
-    const std::string reason =
-        fmt::format("{}: alone it adds {:.2e} of noise to the outputs", why, layer.layerwise.value_or(0));
-    out.floats[layer.name] = reason;
-    out.steps.push_back(fmt::format("{} stays float, {}", Printable(layer.name), reason));
-  };
-  for (; next < worst.size() && next < static_cast<size_t>(bounds.worst);)
-    keep(fmt::format("one of the {} worst", bounds.worst));
-  while (true) {
-    const Plan plan = quantizer.PlanWithout(out.floats);
-    if (plan.empty())
-      return Error::Invalid("no bound holds: even with all ", total, " layers as they were, the outputs are ",
-                            fmt::format("{:.2e}", out.scores.nsr()), " apart; allow more");
-    CELER_ASSIGN(Inserted inserted, quantizer.Build(plan));
-    CELER_ASSIGN(out.scores, reference.Compare(inserted.network));
-    std::string why;
-    if (bounds.max_error && out.scores.nsr() > *bounds.max_error)
-      why = fmt::format("the error was {:.2e}", out.scores.nsr());
-    if (why.empty() && bounds.max_drop) {
-      CELER_ASSIGN(const Scores scores,
-                   Evaluate(quantizer.original(), std::move(inserted.network), drop, {}, {}));
-      if (scores.disagreement() > *bounds.max_drop)
-        why = fmt::format("{:.2f} % of the answers changed", scores.disagreement());
-    }
-    if (why.empty()) return out;
-    if (next == worst.size())
-      return Error::Invalid("no bound holds: with every layer left that can be, ", why, "; allow more");
-    keep(why);
-    if (progress) CELER_RETURN_IF_ERROR(progress("leaving layers float", static_cast<int64_t>(next), total));
-  }
 }
 
 }  // namespace celer::ptq

@@ -1,5 +1,4 @@
-// What rounding costs: the error of the whole network at every layer, the error of each layer alone, and
-// which layers to leave as they are until a bound holds.
+// What rounding costs: the error of the whole network at every layer, and the error of each layer alone.
 #pragma once
 
 #include <optional>
@@ -66,24 +65,5 @@ Result<std::vector<LayerError>> Graphwise(const NetworkQuantizer& quantizer, con
 // Fills `layerwise` of each.
 Status Layerwise(const NetworkQuantizer& quantizer, const Reference& reference,
                  std::vector<LayerError>* layers, const Progress& progress);
-
-struct Bounds {
-  int64_t worst = 0;                     // so many of the worst layers stay float anyway
-  std::optional<double> max_error = {};  // noise to signal at the outputs
-  std::optional<double> max_drop = {};   // percent of rows with another largest element
-  bool any() const { return worst > 0 || max_error || max_drop; }
-};
-
-struct Dispatch {
-  FloatLayers floats;
-  std::vector<std::string> steps;  // what was tried, a sentence each
-  Scores scores;                   // at the end
-};
-
-// Leaves layers float, the one with the largest layerwise error first, until the bounds hold. `drop` has the
-// samples that max_drop is measured on.
-Result<Dispatch> FallBack(const NetworkQuantizer& quantizer, const std::vector<LayerError>& layers,
-                          FloatLayers floats, const Bounds& bounds, const Reference& reference,
-                          const Samples& drop, const Progress& progress);
 
 }  // namespace celer::ptq

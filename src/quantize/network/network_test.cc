@@ -9,6 +9,7 @@
 #include "graph/write_onnx.h"
 #include "io/test_folder.h"
 #include "quantize/network/analyze.h"
+#include "quantize/network/fall_back.h"
 #include "quantize/network/network_recipe.h"
 #include "quantize/network/quantizer.h"
 
@@ -253,18 +254,102 @@ TEST(FallBack, LeavesTheWorstLayersFloatUntilTheBoundHolds) {
     EXPECT_LT(*layer.layerwise, 3 * all) << layer.name;
     worst = std::max(worst, *layer.layerwise);
   }
-  auto held = FallBack(*quantizer, *layers, {}, {.max_error = all / 2}, *reference, samples, {});
+  auto held = FallBack(*quantizer, *layers, {}, {.max_error = all / 2}, *reference, nullptr, {});
   ASSERT_TRUE(held) << held.error().message();
   EXPECT_LE(held->scores.nsr(), all / 2);
   EXPECT_GE(held->floats.size(), 1u);
-  EXPECT_EQ(held->steps.size(), held->floats.size());
-  auto two = FallBack(*quantizer, *layers, {}, {.worst = 2}, *reference, samples, {});
+  EXPECT_GE(held->steps.size(), held->floats.size());
+  auto two = FallBack(*quantizer, *layers, {}, {.worst = 2}, *reference, nullptr, {});
   ASSERT_TRUE(two);
   EXPECT_EQ(two->floats.size(), 2u);
   EXPECT_TRUE(std::any_of(layers->begin(), layers->end(), [&](const LayerError& layer) {
     return *layer.layerwise == worst && two->floats.contains(layer.name);
   }));
-  EXPECT_FALSE(FallBack(*quantizer, *layers, {}, {.max_error = 0}, *reference, samples, {}));
+  EXPECT_FALSE(FallBack(*quantizer, *layers, {}, {.max_error = 0}, *reference, nullptr, {}));
+}
+
+// Two classes, and samples on either side of the border, so near that rounding makes mistakes.
+struct NearTheBorder {
+  Build build{{1, 16}};
+  Samples samples;
+
+  NearTheBorder() {
+    const ValueId hidden =
+        build.Op("Relu", {build.Op("Gemm", {build.x, build.Floats({16, 8}), build.Floats({8})})});
+    build.Out(build.Op("Gemm", {hidden, build.Floats({8, 3}), build.Floats({3})}));
+    samples = RandomSamples({1, 16}, 400);
+  }
+};
+
+TEST(FallBack, UntilTooFewAnswersChange) {
+  NearTheBorder net;
+  auto quantizer = Open(net.build);
+  ASSERT_TRUE(quantizer && quantizer->Calibrate(net.samples, {}));
+  auto inserted = quantizer->Build(quantizer->PlanWithout({}));
+  ASSERT_TRUE(inserted);
+  const auto all = Evaluate(quantizer->original(), inserted->network, net.samples, {}, {});
+  ASSERT_TRUE(all);
+  ASSERT_GT(all->disagreement(), 0);
+  auto answers = Answers::Make(quantizer->original(), net.samples, {}, {});
+  ASSERT_TRUE(answers) << answers.error().message();
+  EXPECT_FALSE(answers->labelled());
+  const auto drop = answers->DropOf(inserted->network, 100);
+  ASSERT_TRUE(drop);
+  EXPECT_DOUBLE_EQ(drop->percent, all->disagreement());
+  EXPECT_FALSE(drop->at_least);
+  const auto stopped = answers->DropOf(inserted->network, all->disagreement() / 2);
+  ASSERT_TRUE(stopped);
+  EXPECT_GT(stopped->percent, all->disagreement() / 2);
+  EXPECT_LE(stopped->percent, all->disagreement());
+
+  auto few = net.samples;
+  few.count = 8;
+  auto reference = Reference::Make(quantizer->original(), few);
+  std::vector<LayerError> layers;
+  for (const Layer& layer : quantizer->PlanWithout({}).layers)
+    if (layer.kind != Layer::Kind::kPassive) layers.push_back({.name = layer.name, .op = ""});
+  ASSERT_EQ(layers.size(), 2u);
+  ASSERT_TRUE(Layerwise(*quantizer, *reference, &layers, {}));
+  // A bound that holds leaves nothing float; one that does not leaves one layer, and then it holds.
+  const auto none =
+      FallBack(*quantizer, layers, {}, {.max_drop = all->disagreement()}, *reference, &*answers, {});
+  ASSERT_TRUE(none) << none.error().message();
+  EXPECT_TRUE(none->floats.empty());
+  const auto worst = std::max_element(
+      layers.begin(), layers.end(), [](const auto& a, const auto& b) { return *a.layerwise < *b.layerwise; });
+  auto without = quantizer->Build(quantizer->PlanWithout({{worst->name, "a test"}}));
+  const double left = answers->DropOf(without->network, 100)->percent;
+  ASSERT_LT(left, all->disagreement());
+  const auto held = FallBack(*quantizer, layers, {}, {.max_drop = left}, *reference, &*answers, {});
+  ASSERT_TRUE(held) << held.error().message();
+  ASSERT_EQ(held->floats.size(), 1u);
+  EXPECT_TRUE(held->floats.contains(worst->name));
+  ASSERT_EQ(held->steps.size(), 3u);
+  EXPECT_NE(held->steps[0].find("with all layers as integers"), std::string::npos) << held->steps[0];
+  EXPECT_NE(held->steps[1].find("the bound holds"), std::string::npos) << held->steps[1];
+  EXPECT_NE(held->steps[2].find("stays float"), std::string::npos) << held->steps[2];
+}
+
+TEST(FallBack, RightAnswersCountWhereClassesAreKnown) {
+  NearTheBorder net;
+  auto quantizer = Open(net.build);
+  ASSERT_TRUE(quantizer && quantizer->Calibrate(net.samples, {}));
+  auto inserted = quantizer->Build(quantizer->PlanWithout({}));
+  // Every sample is said to be of class 1.
+  const Truth truth = [](int64_t) { return std::optional<int64_t>(1); };
+  const auto all = Evaluate(quantizer->original(), inserted->network, net.samples, truth, {});
+  auto answers = Answers::Make(quantizer->original(), net.samples, truth, {});
+  ASSERT_TRUE(all && answers);
+  EXPECT_TRUE(answers->labelled());
+  const auto drop = answers->DropOf(inserted->network, 100);
+  ASSERT_TRUE(drop);
+  EXPECT_DOUBLE_EQ(drop->percent, 100 * static_cast<double>(all->right_exact - all->right) / 400);
+  // Without scores there is nothing to lose.
+  Build flat({1, 16});
+  flat.Out(flat.Op("Gemm", {flat.x, flat.Floats({16, 1})}));
+  auto other = Open(flat);
+  ASSERT_TRUE(other);
+  EXPECT_FALSE(Answers::Make(other->original(), net.samples, {}, {}));
 }
 
 TEST(Recipe, GivesTheSameBytesWithoutSamples) {
