@@ -119,7 +119,9 @@ Plan Scheduler::Schedule() {
     const auto prompts = static_cast<int64_t>(running_.size() + waiting_.size()) - decoding;
     const int64_t others = std::max<int64_t>(prompts - 1, 0);
     const int64_t share = budget_.step * 4 * others / (4 * others + decoding);
-    budget = std::min(budget, std::max({budget_.mixed, decoding + 1, share}));
+    // One that comes while very many decode must not crawl.
+    const int64_t least = std::max<int64_t>(budget_.mixed / 4, 1);
+    budget = std::min(budget, std::max({budget_.mixed, decoding + least, share}));
   }
 
   for (size_t i = 0; i < running_.size() && budget > 0;) {

@@ -75,6 +75,23 @@ TEST(Scheduler, AnOlderPromptDoesNotHoldUpThoseThatDecode) {
   }
 }
 
+TEST(Scheduler, AmongVeryManyThatDecodeAPromptDoesNotCrawl) {
+  BlockManager blocks(100);
+  Scheduler scheduler(blocks, {.step = 64, .mixed = 16});
+  std::vector<std::unique_ptr<One>> decoding;
+  for (int i = 0; i < 20; ++i) {
+    decoding.push_back(std::make_unique<One>(i + 1, 3));
+    scheduler.Add(decoding.back()->sequence);
+  }
+  Commit(scheduler.Schedule());
+  One late(99, 50);
+  scheduler.Add(late.sequence);
+  const Plan plan = scheduler.Schedule();
+  ASSERT_EQ(plan.now.size(), 21u);
+  EXPECT_EQ(plan.now.back().sequence, late.sequence);
+  EXPECT_EQ(plan.now.back().tokens, 4) << "a quarter of a mixed step";
+}
+
 TEST(Scheduler, ManyPromptsGetTheirShareOfAStep) {
   BlockManager blocks(100);
   Scheduler scheduler(blocks, {.step = 64, .mixed = 8});
