@@ -16,7 +16,6 @@
 #include "graph/load_pnnx.h"
 #include "graph/passes/pass.h"
 #include "graph/profile.h"
-#include "graph/session_pool.h"
 #include "io/npy.h"
 
 namespace {
@@ -105,8 +104,8 @@ int main(int argc, char** argv) {
     if (auto passes = celer::graph::Optimize(&network->graph); !passes) return Fail(passes.error());
   auto program = celer::graph::Program::Make(std::move(*network));
   if (!program) return Fail(program.error());
-  const auto pool = celer::graph::MakeSessionPool(threads);
-  celer::graph::Session session(*program, *pool);
+  celer::ThreadPool pool({.threads = threads});
+  celer::graph::Session session(*program, pool);
   std::vector<Data> inputs;
   for (const auto id : (*program)->graph().inputs) {
     const auto found = arrays.find((*program)->graph().value(id).name);

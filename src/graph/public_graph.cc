@@ -10,7 +10,6 @@
 #include "graph/passes/pass.h"
 #include "graph/program.h"
 #include "graph/session.h"
-#include "graph/session_pool.h"
 #include "io/printable.h"
 
 namespace celer {
@@ -90,8 +89,9 @@ struct GraphSession::State {
 };
 
 GraphSession::GraphSession(const GraphModel& model, int threads)
-    : state_(
-          std::make_unique<State>(model.program_, threads > 0 ? graph::MakeSessionPool(threads) : nullptr)) {}
+    : state_(std::make_unique<State>(
+          model.program_,
+          threads > 0 ? std::make_unique<ThreadPool>(ThreadPool::Options{.threads = threads}) : nullptr)) {}
 GraphSession::~GraphSession() = default;
 GraphSession::GraphSession(GraphSession&&) noexcept = default;
 GraphSession& GraphSession::operator=(GraphSession&&) noexcept = default;
