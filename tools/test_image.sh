@@ -3,7 +3,7 @@
 # the steps in a chroot, and debian:12 is made here by mmdebstrap from the mirrors that apt knows. The image is built from
 # the files that git knows, so nothing that lies about here gets into it.
 #   tools/test_image.sh [folder]     keeps the base and the images in folder (.cache/image unless given); about 4 GB
-# Needs root, buildah and mmdebstrap. BUILDAH_FLAGS goes to `buildah bud`, e.g. "-v /root/.cache/ccache:/root/.cache/ccache".
+# Needs root, buildah and mmdebstrap. BUILDAH_FLAGS goes to `buildah bud`, e.g. a compiler cache as a volume.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/phases.sh
