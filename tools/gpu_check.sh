@@ -34,7 +34,7 @@ if command -v compute-sanitizer > /dev/null; then
   check src/kernels/celer_kernels_test 'CudaQkv*:CudaWgmmaJoin.QkvIs*:CudaWgmmaJoin.RowsInSixteenBits'
   check src/models/celer_models_test 'MoeCudaRoute*:Shapes/MoeCuda.*/0:Shapes/MoeCuda.*/1:Shapes/MoeCuda.*/3:Shapes/MoeCuda.*/6'
   check src/models/celer_models_test 'DecodeChoice.TakesTheFirst*:Shapes/DecodeStep.*/1:Shapes/DecodeBatch.*/1'
-  check src/kernels/celer_kernels_test 'CudaFp8.GateAndUp:CudaFp8.RowsOfWeights'
+  check src/kernels/celer_kernels_test 'CudaCodes.GateAndUp:CudaCodes.RowsOfWeights'
   check src/quantize/celer_quantize_test 'CudaGptq.*:Quantize.CudaGoesOn*'
   check src/engine/celer_engine_test 'CudaSampler.SpecialLogits'
   check tests/celer_cuda_test 'CudaGolden.LogitsAgreeWithTheCpu'
@@ -49,7 +49,7 @@ prompts=(--prompt 512,2048 --tokens 2 --chunk 2048)
 {
   bench --weights bf16,int8,int4-g128 "${prompts[@]}"
   table --model llama-3.1-8b --weights bf16 "${prompts[@]}"
-  table --model llama-3.1-8b --weights int8 --fp8 "${prompts[@]}"
+  table --model llama-3.1-8b --weights int8 --activations fp8 "${prompts[@]}"
 } > "$out/cuda_prefill.txt"; cat "$out/cuda_prefill.txt"
 # Under load: decode of many sequences at 512 tokens. Most of the time goes into their prompts, so the larger ones run once
 # after the run that warms up, and their figure is the mean of its steps.
@@ -58,8 +58,8 @@ load() { table --model llama-3.1-8b --prompt 512 --tokens 40 --chunk 8192 "$@"; 
   load --weights bf16 --batch 8,16,64 --repeat 2
   load --weights bf16 --batch 128,256 --repeat 1
   load --weights int8,int4-g128 --batch 16,64,128 --repeat 1
-  load --weights int8 --fp8 --batch 16,64 --repeat 2
-  load --weights int8 --fp8 --batch 128,256 --repeat 1
+  load --weights int8 --activations fp8 --batch 16,64 --repeat 2
+  load --weights int8 --activations fp8 --batch 128,256 --repeat 1
   load --weights bf16 --batch 64 --repeat 1 --deterministic
   table --model llama-3.1-8b --weights bf16 --prompt 4096 --tokens 24 --batch 64 --chunk 8192 --repeat 1
   table --model qwen3-30b-a3b --weights bf16 --prompt 512 --tokens 32 --batch 1,16,64,128 --chunk 8192 --repeat 1

@@ -24,7 +24,8 @@ struct Flags {
   std::vector<int64_t> prompts = {8}, batches = {1};
   int64_t tokens = 128, chunk = 512;
   int64_t mixed_chunk = -1;  // -1: chunk
-  bool deterministic = false, ops = false, no_rows = false, fp8 = false;
+  bool deterministic = false, ops = false, no_rows = false;
+  std::string activations = "16bit";
   int repeat = 5;
   double bandwidth = 4390;  // GB/s
   std::string device = "cuda", launch = Name(celer::EngineOptions().launch), table;
@@ -149,6 +150,7 @@ celer::Status BenchModel(const std::string& model, const std::string& weights, c
   CELER_ASSIGN(const celer::WeightOptions format, celer::WeightOptions::Parse(weights));
   CELER_ASSIGN(const celer::DeviceOptions device, celer::DeviceOptions::Parse(flags.device));
   CELER_ASSIGN(const celer::StepLaunch launch, celer::ParseStepLaunch(flags.launch));
+  CELER_ASSIGN(const celer::Activations activations, celer::ParseActivations(flags.activations));
   const celer::EngineOptions options{
       .model = "random:" + model,
       .weights = format,
@@ -161,7 +163,7 @@ celer::Status BenchModel(const std::string& model, const std::string& weights, c
       .prefix_cache = false,
       .deterministic = flags.deterministic,
       .row_copies = flags.no_rows ? celer::RowCopies::kOff : celer::RowCopies::kAuto,
-      .activations = flags.fp8 ? celer::Activations::kFp8 : celer::Activations::k16Bit};
+      .activations = activations};
   const auto loading = Clock::now();
   CELER_ASSIGN(const std::unique_ptr<celer::Engine> engine, celer::Engine::Load(options));
   fmt::print(stderr, "{} {}: ready in {:.2f} s\n", model, weights,
@@ -174,7 +176,7 @@ celer::Status BenchModel(const std::string& model, const std::string& weights, c
                                      .prompt = prompt,
                                      .batch = batch,
                                      .tokens = flags.tokens,
-                                     .fp8 = flags.fp8,
+                                     .activations = activations,
                                      .deterministic = flags.deterministic,
                                      .no_rows = flags.no_rows},
                                     flags));
@@ -207,7 +209,7 @@ int main(int argc, char** argv) {
   app.add_option("--chunk", flags.chunk, "tokens of one step at most");
   app.add_flag("--deterministic", flags.deterministic, "results that do not depend on the batch");
   app.add_flag("--ops", flags.ops, "the time of each operator of a decode step");
-  app.add_flag("--fp8", flags.fp8, "activations in fp8");
+  app.add_option("--activations", flags.activations, "16bit, fp8, int8");
   app.add_flag("--no-rows", flags.no_rows, "weights are not kept a second time for cuBLASLt");
   app.add_option("--mixed-chunk", flags.mixed_chunk,
                  "tokens of a step in which others wait for their next one; 0: what the limits model says");

@@ -27,7 +27,8 @@ void AddPeer(const celer::Engine& engine, const BenchWork& work, bool prefill, B
 
 std::string Title(const BenchWork& work, bool prefill) {
   std::string title = fmt::format("{} {}", work.model, work.weights);
-  if (work.fp8) title += ", activations fp8";
+  if (work.activations != celer::Activations::k16Bit)
+    title += fmt::format(", activations {}", Name(work.activations));
   if (work.deterministic) title += ", deterministic";
   if (work.no_rows) title += ", weights once";
   if (prefill) return title + ", prefill " + celer::FormatCount(work.prompt * work.batch);
@@ -57,7 +58,9 @@ Beside BesidePrefill(const celer::Engine& engine, const BenchWork& work, double 
   if (!machine) return beside;
   double seconds = 0;
   for (const celer::OperatorWork& op : engine.Work({.sequences = work.batch, .tokens = work.prompt})) {
-    const char* type = work.fp8 && op.name != "attention" ? "fp8" : "bf16";
+    const char* type = work.activations != celer::Activations::k16Bit && op.name != "attention"
+                           ? Name(work.activations)
+                           : "bf16";
     const auto peak = machine->flops.find(type);
     if (peak == machine->flops.end()) return beside;
     for (const auto& [stored, flops] : op.flops) seconds += flops / peak->second;

@@ -9,7 +9,8 @@
 struct BenchWork {
   std::string model, weights;
   int64_t prompt = 0, batch = 1, tokens = 0;  // tokens: new ones of each sequence
-  bool fp8 = false, deterministic = false, no_rows = false;
+  celer::Activations activations = celer::Activations::k16Bit;
+  bool deterministic = false, no_rows = false;
 };
 
 struct Beside {

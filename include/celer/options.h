@@ -74,11 +74,12 @@ const char* Name(RowCopies copies);
 // What the products of prompts and large batches read on a GPU, beside the weights.
 enum class Activations : uint8_t {
   k16Bit,
-  // fp8 (e4m3) with a scale for each token, and weights in fp8 with a scale for each row: faster, and less
+  // 8 bits with a scale for each token, and weights of 8 bits with a scale for each row: faster, and less
   // exact (docs/quantization.md). Steps of up to 8 sequences are not concerned.
-  kFp8,
+  kFp8,   // e4m3
+  kInt8,  // for models whose activations have no outliers, or whose scales were smoothed
 };
-Result<Activations> ParseActivations(std::string_view text);  // "16bit", "fp8"
+Result<Activations> ParseActivations(std::string_view text);  // "16bit", "fp8", "int8"
 const char* Name(Activations activations);
 
 // What becomes of a sequence whose blocks others need.

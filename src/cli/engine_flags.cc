@@ -71,11 +71,11 @@ void AddEngineFlags(CLI::App& app, std::string* model, EngineOptions* options) {
             "on a GPU, weights of 16 bits a second time, row by row, which makes prompts and large batches "
             "faster: auto (where that takes at most a fifth of its memory), on, off",
             Name(options->row_copies));
-  AddParsed(
-      app, "--activations", &options->activations, ParseActivations,
-      "on a GPU, what prompts and more than 8 sequences at once are computed with: 16bit, or fp8 with a "
-      "scale per token and weights in fp8, which is faster and less exact",
-      Name(options->activations));
+  AddParsed(app, "--activations", &options->activations, ParseActivations,
+            "on a GPU, what prompts and more than 8 sequences at once are computed with: 16bit, or fp8 or "
+            "int8 with a "
+            "scale per token and weights of the same kind, which is faster and less exact",
+            Name(options->activations));
   app.add_option("--threads", options->threads, "0: all that this process may use")->check(Between(0, 1024));
   app.add_flag_function(
          "--pack-cache",

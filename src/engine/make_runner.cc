@@ -100,8 +100,8 @@ Result<std::unique_ptr<Runner>> MakeCpuRunner(const EngineOptions& options, int6
   if (options.model.starts_with(kRandomPrefix))
     return Error::Unsupported(options.model,
                               ": weights are made up on a GPU only; write a file with celer synth instead");
-  if (options.activations == Activations::kFp8)
-    return Error::Unsupported("`activations` fp8 runs on CUDA only");
+  if (options.activations != Activations::k16Bit)
+    return Error::Unsupported("`activations` ", Name(options.activations), " runs on CUDA only");
   CELER_ASSIGN(
       Model model,
       Model::Load(options.model, {.weights = options.weights, .pack_cache = options.pack_cache}, *pool));

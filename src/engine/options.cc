@@ -20,7 +20,8 @@ constexpr Named<KvType> kKvTypes[] = {{KvType::kF32, "f32"},   {KvType::kF16, "f
                                       {KvType::kInt4, "int4"}};
 constexpr Named<RowCopies> kRowCopies[] = {
     {RowCopies::kAuto, "auto"}, {RowCopies::kOn, "on"}, {RowCopies::kOff, "off"}};
-constexpr Named<Activations> kActivations[] = {{Activations::k16Bit, "16bit"}, {Activations::kFp8, "fp8"}};
+constexpr Named<Activations> kActivations[] = {
+    {Activations::k16Bit, "16bit"}, {Activations::kFp8, "fp8"}, {Activations::kInt8, "int8"}};
 constexpr Named<StepLaunch> kLaunches[] = {
     {StepLaunch::kEager, "eager"}, {StepLaunch::kGraph, "graph"}, {StepLaunch::kFused, "fused"}};
 

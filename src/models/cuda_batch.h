@@ -27,13 +27,14 @@ class CudaBatch {
   // Of the batch that was sent last.
   int64_t longest() const { return longest_; }  // tokens of one sequence
   int64_t sequences() const { return sequences_; }
+  int64_t leading_singles() const { return leading_singles_; }  // sequences in front that have one token
 
  private:
   Status SendAll(const RaggedBatch& batch, UploadRing& ring);
 
   const CudaMemory* memory_ = nullptr;
   int64_t table_width_ = 0, context_ = 0;
-  int64_t longest_ = 0, sequences_ = 0;
+  int64_t longest_ = 0, sequences_ = 0, leading_singles_ = 0;
   std::vector<int32_t> seen_positions_, seen_table_;  // of a decode step
 };
 

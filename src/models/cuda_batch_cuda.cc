@@ -48,12 +48,13 @@ Status CudaBatch::SendAll(const RaggedBatch& batch, UploadRing& ring) {
              rows = static_cast<int64_t>(batch.logit_rows.size());
   const int64_t table_count = batch.seqs() * batch.max_blocks;
   sequences_ = batch.seqs();
-  longest_ = 0;
+  longest_ = leading_singles_ = 0;
   std::vector<int32_t> owner;
   owner.reserve(static_cast<size_t>(count));
   for (size_t s = 0; s + 1 < batch.seq_start.size(); ++s) {
     const int32_t tokens = batch.seq_start[s + 1] - batch.seq_start[s];
     longest_ = std::max<int64_t>(longest_, tokens);
+    if (tokens == 1 && leading_singles_ == static_cast<int64_t>(s)) ++leading_singles_;
     owner.insert(owner.end(), static_cast<size_t>(tokens), static_cast<int32_t>(s));
   }
   CELER_ASSIGN(std::byte * piece, ring.Begin((4 * count + 1 + rows + table_count) * 4));

@@ -179,9 +179,9 @@ Status CudaDecoder::Impl::PlanAndCheck(const WeightBytes& weight_bytes) {
 
 // Once the weights are there, whose formats decide.
 Status CudaDecoder::Impl::PlanRows() {
-  const bool fp8 = options.activations == Activations::kFp8;
-  const bool demanded = fp8 || options.row_copies == RowCopies::kOn;
-  if (fp8) CELER_RETURN_IF_ERROR(CudaModel::CheckFp8(model.config));
+  const bool codes = options.activations != Activations::k16Bit;
+  const bool demanded = codes || options.row_copies == RowCopies::kOn;
+  if (codes) CELER_RETURN_IF_ERROR(CudaModel::CheckCodes(model.config, options.activations));
   CudaRowFacts facts{.copies = options.row_copies,
                      .activations = options.activations,
                      .wgmma = shape.wgmma,
@@ -194,8 +194,11 @@ Status CudaDecoder::Impl::PlanRows() {
   CudaMemoryPlan with = plan;
   CudaShape wider = shape;
   wider.gemm = true;
-  (fp8 ? wider.fp8 : wider.rows) = true;
-  with.rows = fp8 ? CudaModel::Fp8Bytes(model.config) : CudaModel::RowBytes(model.config);
+  if (codes)
+    wider.codes = options.activations == Activations::kInt8 ? cuda::Code::kInt8 : cuda::Code::kFp8;
+  else
+    wider.rows = true;
+  with.rows = codes ? CudaModel::CodeBytes(model.config) : CudaModel::RowBytes(model.config);
   with.workspace = CudaWorkspace::Bytes(wider);
   constexpr int64_t kShare = 5;
   if (!demanded && with.rows > static_cast<int64_t>(total) / kShare) return {};
@@ -211,13 +214,14 @@ Status CudaDecoder::Impl::PlanRows() {
   const Result<int64_t> blocks = BlocksWithin(budget, with.room(), /*default_share=*/1, plan.kv_block_bytes);
   if (!blocks && demanded)
     return Error::OutOfMemory("cuda:", options.device, ": ", with.ToString(), "; leave out `",
-                              fp8 ? "activations" : "row_copies", "`");
+                              codes ? "activations" : "row_copies", "`");
   if (!blocks) return {};
   with.kv_blocks = *blocks;
   plan = with;
   shape = wider;
   log::Info("cuda:{}: weights are also kept as rows for cuBLASLt: {}", options.device, plan.ToString());
-  return fp8 ? model.KeepFp8Rows(options.device, nullptr) : model.KeepRows(options.device, nullptr);
+  return codes ? model.KeepCodes(options.device, *shape.codes, nullptr)
+               : model.KeepRows(options.device, nullptr);
 }
 
 void CudaDecoder::Impl::MakeGemm() {

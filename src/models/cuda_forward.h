@@ -46,7 +46,7 @@ class CudaForward {
   WgmmaStrategy wgmma_;
   JoinedStrategy joined_;
   std::unique_ptr<GemmStrategy> gemm_;
-  std::unique_ptr<Fp8Strategy> fp8_;
+  std::unique_ptr<CodesStrategy> codes_;
   LayerWatch watch_;
 };
 

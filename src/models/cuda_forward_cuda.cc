@@ -14,8 +14,8 @@ CudaForward::CudaForward(CudaOperators& op) : op_(op), fused_(op), matvec_(op), 
 
 Status CudaForward::Make(int device, std::optional<cuda::Gemm> gemm) {
   if (!gemm) return {};
-  if (op_.shape.fp8) {
-    fp8_ = std::make_unique<Fp8Strategy>(op_, std::move(*gemm));
+  if (op_.shape.codes) {
+    codes_ = std::make_unique<CodesStrategy>(op_, std::move(*gemm), *op_.shape.codes);
     return {};
   }
   CELER_ASSIGN(gemm_, GemmStrategy::Make(device, op_, std::move(*gemm)));
@@ -30,7 +30,7 @@ CudaFacts CudaForward::Facts(int count, int rows) const {
           .wgmma = op_.shape.wgmma,
           .gemm = gemm_ != nullptr,
           .rows = op_.shape.rows,
-          .fp8 = fp8_ != nullptr};
+          .codes = codes_ != nullptr};
 }
 
 CudaFacts CudaForward::BatchFacts(int count, int rows, int64_t most_keys) const {
@@ -54,8 +54,8 @@ LayerStrategy& CudaForward::Layerwise(ForwardStrategy strategy) {
       return joined_;
     case ForwardStrategy::kWgmma:
       return wgmma_;
-    case ForwardStrategy::kFp8:
-      return *fp8_;
+    case ForwardStrategy::kCodes:
+      return *codes_;
     case ForwardStrategy::kRows:
     case ForwardStrategy::kGemm:
       return *gemm_;

@@ -86,12 +86,13 @@ void GemmStrategy::Qkv(const DeviceLayer& w, const Batch& batch, int64_t layer) 
   ToBf16(m_.x, batch.count, c.hidden, w.q.padded, w.attention_norm);
   Multiply(w, kQkv, m_.x_bf16, batch.count, m_.qkv_rows, true, op_.shape.qkv_width(), false);
   w.sparse() ? Unpack(layer + 1, kQkv) : Unpack(layer, kGateUp);  // experts are not unpacked
-  op_.FinishQkvRows(w, batch, op_.UsesFlash(w, batch));
+  op_.FinishQkvRows(w, batch, op_.UsesNarrowQueries(w, batch));
 }
 
 void GemmStrategy::Attention(const DeviceLayer& w, const Batch& batch, int64_t layer) {
-  op_.Attention(w, batch, layer,
-                {.narrow_q = op_.UsesFlash(w, batch), .rows = Direct(w, batch) ? m_.x_bf16 : nullptr});
+  op_.Attention(
+      w, batch, layer,
+      {.narrow_q = op_.UsesNarrowQueries(w, batch), .rows = Direct(w, batch) ? m_.x_bf16 : nullptr});
 }
 
 void GemmStrategy::Output(const DeviceLayer& w, const Batch& batch) {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <optional>
 
-#include "kernels/matmul/cuda/gemm/fp8_cuda.h"
+#include "kernels/matmul/cuda/gemm/codes_cuda.h"
 #include "kernels/matmul/cuda/gemm/gemm_cuda.h"
 #include "models/cuda_operators.h"
 
@@ -80,10 +80,11 @@ class GemmStrategy : public LayerStrategy {
   size_t next_unpack_ = 0, next_multiply_ = 0;
 };
 
-// cuBLASLt with weights and activations in fp8.
-class Fp8Strategy : public LayerStrategy {
+// cuBLASLt with weights and activations of 8 bits.
+class CodesStrategy : public LayerStrategy {
  public:
-  Fp8Strategy(CudaOperators& op, cuda::Gemm gemm) : LayerStrategy(op), gemm_(std::move(gemm)) {}
+  CodesStrategy(CudaOperators& op, cuda::Gemm gemm, cuda::Code code)
+      : LayerStrategy(op), gemm_(std::move(gemm)), code_(code) {}
   void Begin() override;
   void Qkv(const DeviceLayer& w, const Batch& batch, int64_t layer) override;
   void Attention(const DeviceLayer& w, const Batch& batch, int64_t layer) override;
@@ -94,15 +95,16 @@ class Fp8Strategy : public LayerStrategy {
  private:
   using Part = DeviceLayer::Part;
   // What all products but down read, and what that one reads.
-  cuda::Fp8Rows Input() const;
-  cuda::Fp8Rows Mid() const;
-  // Sums of codes: f32, or bf16.
+  cuda::CodeRows Input() const;
+  cuda::CodeRows Mid() const;
+  // Sums of codes: f32, or bf16; int32 of integers.
   void Multiply(const DeviceLayer& w, Part part, int64_t rows, int64_t padded, const void* codes,
                 int64_t tokens, void* out, bool f32_out);
-  void ToFp8(float* x, int64_t cols, int padded, const cuda::Fp8Sums& sums, const float* norm, int64_t tokens,
-             const cuda::Fp8Rows& out);
+  void ToCodes(float* x, int64_t cols, int padded, const cuda::CodeSums& sums, const float* norm,
+               int64_t tokens, const cuda::CodeRows& out);
 
   cuda::Gemm gemm_;
+  cuda::Code code_;
   bool prepared_ = false;  // Input() holds what the next q, k and v read
 };
 

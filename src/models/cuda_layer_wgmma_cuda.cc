@@ -22,19 +22,19 @@ void WgmmaStrategy::Qkv(const DeviceLayer& w, const Batch& batch, int64_t) {
   cuda::WgmmaArgs args;
   args.tokens = batch.count;
   args.x = Activations(m_.x, c.hidden, w.q, w.attention_norm, qkv_width, batch.count);
-  const bool flash = op_.UsesFlash(w, batch);
+  const bool narrow_q = op_.UsesNarrowQueries(w, batch);
   // Rows that are rounded to 16 bits anyway.
-  const bool narrow = flash && cuda::FinishTakesNarrow(w.kv, static_cast<int>(c.rope.dim));
+  const bool narrow = narrow_q && cuda::FinishTakesNarrow(w.kv, static_cast<int>(c.rope.dim));
   args.out = m_.qkv_rows;
   args.out_stride = qkv_width;
   if (narrow) args.narrow_out = m_.qkv_rows, args.narrow_bf16 = w.kv.dtype == DType::kBf16;
   const DeviceMatrix* const projections[] = {&w.q, &w.k, &w.v};
   op_.MultiplyWgmma(projections, args);
-  op_.FinishQkvRows(w, batch, flash, narrow);
+  op_.FinishQkvRows(w, batch, narrow_q, narrow);
 }
 
 void WgmmaStrategy::Attention(const DeviceLayer& w, const Batch& batch, int64_t layer) {
-  AttentionForm form{.narrow_q = op_.UsesFlash(w, batch)};
+  AttentionForm form{.narrow_q = op_.UsesNarrowQueries(w, batch)};
   if (op_.AttentionWritesBf16(w, batch))
     form.wgmma = op_.WgmmaRows(m_.x_bf16, config().hidden, batch.count, w.o.padded);
   op_.Attention(w, batch, layer, form);

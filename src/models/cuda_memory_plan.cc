@@ -39,21 +39,21 @@ std::string CudaMemoryPlan::Remedy(std::span<const std::pair<std::string, int64_
 }
 
 Result<bool> WantsRows(const CudaRowFacts& facts) {
-  const bool fp8 = facts.activations == Activations::kFp8, on = facts.copies == RowCopies::kOn;
-  if (fp8 && (facts.deterministic || !facts.wgmma))
-    return Error::Unsupported(
-        "`activations` fp8 does not go with `deterministic`, and needs compute capability 9.0");
-  if (!fp8 && (facts.copies == RowCopies::kOff || !facts.wgmma || facts.deterministic || !facts.keepable)) {
+  const bool codes = facts.activations != Activations::k16Bit, on = facts.copies == RowCopies::kOn;
+  const std::string name = std::string("`activations` ") + CodeName(facts.activations);
+  if (codes && (facts.deterministic || !facts.wgmma))
+    return Error::Unsupported(name, " does not go with `deterministic`, and needs compute capability 9.0");
+  if (!codes && (facts.copies == RowCopies::kOff || !facts.wgmma || facts.deterministic || !facts.keepable)) {
     if (on)
       return Error::Unsupported(
           "`row_copies` on needs a dense model with weights of 16 bits, and not `deterministic`");
     return false;
   }
   if (facts.no_cublaslt.empty()) return true;
-  if (fp8 || on)
-    return Error::Unsupported(fp8 ? "`activations` fp8" : "`row_copies` on",
-                              " needs cuBLASLt, which does not run here (", facts.no_cublaslt,
-                              "); install it or leave `", fp8 ? "activations" : "row_copies", "` out");
+  if (codes || on)
+    return Error::Unsupported(codes ? name : "`row_copies` on", " needs cuBLASLt, which does not run here (",
+                              facts.no_cublaslt, "); install it or leave `",
+                              codes ? "activations" : "row_copies", "` out");
   return false;
 }
 

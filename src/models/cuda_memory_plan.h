@@ -28,6 +28,11 @@ struct CudaMemoryPlan {
                      int64_t narrow_kv_block_bytes) const;
 };
 
+// Of activations with 8 bits.
+inline const char* CodeName(Activations activations) {
+  return activations == Activations::kInt8 ? "int8" : "fp8";
+}
+
 // What decides whether weights are kept a second time as rows, which cuBLASLt reads.
 struct CudaRowFacts {
   RowCopies copies = RowCopies::kAuto;

@@ -78,6 +78,11 @@ TEST(WantsRows, WithoutCublasLt) {
             "`row_copies` on needs cuBLASLt, which does not run here (libcublasLt.so.13: cannot open); "
             "install it or leave `row_copies` out");
   for (const RowCopies copies : {RowCopies::kAuto, RowCopies::kOn, RowCopies::kOff}) {
+    const auto int8 = without(Rows(copies, Activations::kInt8));
+    ASSERT_FALSE(int8);
+    EXPECT_EQ(int8.error().message(),
+              "`activations` int8 needs cuBLASLt, which does not run here (libcublasLt.so.13: cannot open); "
+              "install it or leave `activations` out");
     const auto fp8 = without(Rows(copies, Activations::kFp8));
     ASSERT_FALSE(fp8);
     EXPECT_EQ(fp8.error().message(),

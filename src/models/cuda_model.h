@@ -7,9 +7,11 @@
 #include <optional>
 #include <vector>
 
+#include "celer/options.h"
 #include "core/buffer.h"
 #include "kernels/cuda/device_batch.h"
 #include "kernels/cuda/device_matrix.h"
+#include "kernels/matmul/cuda/gemm/codes_cuda.h"
 #include "kernels/moe/cuda/moe_cuda.h"
 #include "models/model.h"
 #include "models/step_work.h"
@@ -35,7 +37,7 @@ struct DeviceLayer {
   // where the model does not keep them (CudaModel::KeepRows).
   enum Part { kQkv, kOutput, kGateUp, kDown, kParts };
   std::array<const std::byte*, kParts> rows = {};
-  std::array<const float*, kParts> row_scales = {};  // where rows are fp8 instead
+  std::array<const float*, kParts> row_scales = {};  // where rows are codes instead
 };
 
 // Whether one kernel can take both.
@@ -67,10 +69,10 @@ struct CudaModel {
   bool CanKeepRows() const;
   static int64_t RowBytes(const DecoderConfig& config);
   Status KeepRows(int device, cudaStream_t stream);
-  // The same in fp8, with a scale for each row; one sentence if that cannot be.
-  static Status CheckFp8(const DecoderConfig& config);
-  static int64_t Fp8Bytes(const DecoderConfig& config);
-  Status KeepFp8Rows(int device, cudaStream_t stream);
+  // The same as codes of 8 bits, with a scale for each row; one sentence if that cannot be.
+  static Status CheckCodes(const DecoderConfig& config, Activations activations);
+  static int64_t CodeBytes(const DecoderConfig& config);
+  Status KeepCodes(int device, cuda::Code code, cudaStream_t stream);
 
   int64_t active_bytes() const;  // that a step of one sequence reads
   StepMatrices Matrices() const;

@@ -5,8 +5,9 @@
 
 #include "core/cuda_allocator.h"
 #include "core/cuda_status.h"
-#include "kernels/matmul/cuda/gemm/fp8_cuda.h"
+#include "kernels/matmul/cuda/gemm/codes_cuda.h"
 #include "kernels/matmul/cuda/gemm/gemm_cuda.h"
+#include "models/cuda_memory_plan.h"
 
 namespace celer {
 namespace {
@@ -219,26 +220,28 @@ Status CudaModel::KeepRows(int device, cudaStream_t stream) {
   return {};
 }
 
-Status CudaModel::CheckFp8(const DecoderConfig& c) {
+Status CudaModel::CheckCodes(const DecoderConfig& c, Activations activations) {
+  const char* const name = CodeName(activations);
   if (c.moe.experts > 0)
-    return Error::Unsupported("`activations` fp8 runs dense models; leave it out for a mixture of experts");
+    return Error::Unsupported("`activations` ", name,
+                              " runs dense models; leave it out for a mixture of experts");
   const int64_t q_width = c.heads * c.head_dim, qkv_width = q_width + 2 * c.kv_heads * c.head_dim;
   for (const int64_t n : {c.hidden, q_width, qkv_width, c.intermediate})
     if (n % 16 != 0)
-      return Error::Unsupported(
-          "`activations` fp8 needs widths that are multiples of 16, and this model has one of ", n);
-  if (std::max(c.hidden, c.intermediate) > cuda::kMaxFp8Columns)
-    return Error::Unsupported("`activations` fp8 takes up to ", cuda::kMaxFp8Columns,
+      return Error::Unsupported("`activations` ", name,
+                                " needs widths that are multiples of 16, and this model has one of ", n);
+  if (std::max(c.hidden, c.intermediate) > cuda::kMaxCodeColumns)
+    return Error::Unsupported("`activations` ", name, " takes up to ", cuda::kMaxCodeColumns,
                               " columns, and this model has ", std::max(c.hidden, c.intermediate));
   return {};
 }
 
-int64_t CudaModel::Fp8Bytes(const DecoderConfig& c) {
+int64_t CudaModel::CodeBytes(const DecoderConfig& c) {
   const int64_t rows = (c.heads + 2 * c.kv_heads) * c.head_dim + 2 * c.hidden + 2 * c.intermediate;
   return RowBytes(c) / 2 + c.layers * rows * 4;
 }
 
-Status CudaModel::KeepFp8Rows(int device, cudaStream_t stream) {
+Status CudaModel::KeepCodes(int device, cuda::Code code, cudaStream_t stream) {
   CELER_ASSIGN(Allocator * allocator, CudaAllocator(device));
   int64_t largest = 0;
   for (const auto& [part, m] : PartsOf(layers[0]))
@@ -246,15 +249,15 @@ Status CudaModel::KeepFp8Rows(int device, cudaStream_t stream) {
   CELER_ASSIGN(Buffer unpacked, Buffer::Allocate(*allocator, static_cast<size_t>(largest)));
   for (DeviceLayer& l : layers) {
     CELER_ASSIGN(Buffer buffer,
-                 Buffer::Allocate(*allocator, static_cast<size_t>(Fp8Bytes(config) / config.layers)));
+                 Buffer::Allocate(*allocator, static_cast<size_t>(CodeBytes(config) / config.layers)));
     std::byte* codes = buffer.data();
     float* scales = reinterpret_cast<float*>(codes + RowBytes(config) / 2 / config.layers);
     for (const auto& [part, m] : PartsOf(l)) {
       if (!l.rows[part]) l.rows[part] = codes, l.row_scales[part] = scales;
       CELER_RETURN_IF_ERROR(CudaStatus(cuda::LaunchUnpack(*m, unpacked.data(), stream), "unpacking weights"));
-      CELER_RETURN_IF_ERROR(
-          CudaStatus(cuda::LaunchQuantizeRows(unpacked.data(), m->rows, m->padded, {codes, scales}, stream),
-                     "quantizing weights"));
+      CELER_RETURN_IF_ERROR(CudaStatus(
+          cuda::LaunchQuantizeRows(code, unpacked.data(), m->rows, m->padded, {codes, scales}, stream),
+          "quantizing weights"));
       codes += int64_t{m->rows} * m->padded;
       scales += m->rows;
     }

@@ -29,6 +29,7 @@ struct AttentionForm {
 // Of a product's rows and tokens; none: it has been multiplied with them.
 struct ProductScales {
   const float *rows = nullptr, *tokens = nullptr;
+  bool integers = false;  // the sums are int32
 };
 
 struct CudaOperators {
@@ -74,6 +75,8 @@ struct CudaOperators {
   void Attention(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer,
                  const AttentionForm& form = {});
   bool UsesFlash(const DeviceLayer& w, const cuda::DeviceBatch& batch);
+  // Whether attention reads queries in 16 bits.
+  bool UsesNarrowQueries(const DeviceLayer& w, const cuda::DeviceBatch& batch);
   // Whether attention can write the activations of o.
   bool AttentionWritesBf16(const DeviceLayer& w, const cuda::DeviceBatch& batch);
 
@@ -95,6 +98,7 @@ struct CudaOperators {
   void Head(int rows, bool gather);
 
  private:
+  int SinglesApart() const;
   void MoeStep(const DeviceLayer& w, int count);
   void MoeGrouped(const DeviceLayer& w, int count, int job_tokens, const cuda::MoePlan& plan);
   void MoeJobs(const DeviceLayer& w, int job_tokens, const cuda::MoePlan& plan);

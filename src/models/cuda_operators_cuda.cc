@@ -100,6 +100,7 @@ void CudaOperators::FinishQkvRows(const DeviceLayer& w, const cuda::DeviceBatch&
   };
   finish.q = column(0), finish.k = column(q_width), finish.v = column(q_width + kv_width);
   finish.narrow_in = narrow_rows;
+  finish.integer_in = scales.integers;
   finish.q_stride = finish.kv_stride = qkv_width;
   finish.row_scales = scales.rows, finish.token_scales = scales.tokens;
   finish.q_out = memory.q;
@@ -120,6 +121,16 @@ bool CudaOperators::UsesFlash(const DeviceLayer& w, const cuda::DeviceBatch& bat
                                        .flash = !shape.exact && cuda::FlashAttentionRuns(w.kv)});
   if (!chosen) Check(Status(chosen.error()));
   return chosen && *chosen == AttentionStrategy::kFlash;
+}
+
+bool CudaOperators::UsesNarrowQueries(const DeviceLayer& w, const cuda::DeviceBatch& batch) {
+  return UsesFlash(w, batch) && SinglesApart() == 0;
+}
+
+// Single tokens beside a prompt: flash attention would spend 128 queries on each. Sequences that decode stand
+// in front of those that came later.
+int CudaOperators::SinglesApart() const {
+  return static_cast<int>(std::min<int64_t>(batch_state.leading_singles(), cuda::kAttentionTokens));
 }
 
 bool CudaOperators::AttentionWritesBf16(const DeviceLayer& w, const cuda::DeviceBatch& batch) {
@@ -148,13 +159,19 @@ void CudaOperators::Attention(const DeviceLayer& w, const cuda::DeviceBatch& bat
   args.wgmma = form.wgmma;
   args.rows = form.rows;
   args.rows_width = w.o.padded;
-  if (UsesFlash(w, batch))
-    return Check(cuda::LaunchFlashAttention({.base = args,
-                                             .seq_start = batch_state.seq_start(),
-                                             .sequences = static_cast<int>(batch_state.sequences()),
-                                             .longest = static_cast<int>(batch_state.longest())},
-                                            stream.get()));
-  Check(cuda::LaunchAttention(args, stream.get()));
+  if (!UsesFlash(w, batch)) return Check(cuda::LaunchAttention(args, stream.get()));
+  const int singles = SinglesApart();
+  if (singles > 0) {
+    cuda::DeviceAttentionArgs some = args;
+    some.batch.count = singles;
+    some.decode = true;
+    Check(cuda::LaunchAttention(some, stream.get()));
+  }
+  Check(cuda::LaunchFlashAttention({.base = args,
+                                    .seq_start = batch_state.seq_start() + singles,
+                                    .sequences = static_cast<int>(batch_state.sequences()) - singles,
+                                    .longest = static_cast<int>(batch_state.longest())},
+                                   stream.get()));
 }
 
 void CudaOperators::MultiplyWgmma(std::span<const DeviceMatrix* const> matrices, cuda::WgmmaArgs args) {

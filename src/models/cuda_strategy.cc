@@ -37,8 +37,8 @@ constexpr CudaStrategy kForward[] = {
      },
      [](const F& f) { return f.tokens <= kMatvecTokens; }},
     // cuBLASLt with codes of 8 bits.
-    {"fp8", "more than 8 tokens, where activations may be fp8", Isa::kSm90,
-     [](const F& f) { return f.fp8 && f.tokens > kMatvecTokens; }, kMany},
+    {"codes", "more than 8 tokens, where activations may have 8 bits", Isa::kSm90,
+     [](const F& f) { return f.codes && f.tokens > kMatvecTokens; }, kMany},
     // cuBLASLt with weights as they are.
     {"rows", "more than 24 tokens, with cuBLASLt and weights that are also kept row by row", Isa::kSm90,
      [](const F& f) { return f.gemm && f.rows && !f.steady && f.tokens > kRowsTokens; }, kMany},

@@ -33,7 +33,7 @@ struct CudaFacts {
   bool gemm = false;                         // cuBLASLt
   bool rows = false;                         // with weights that are kept in its order
   bool flash = false;                        // flash attention
-  bool fp8 = false;                          // cuBLASLt with weights and activations in fp8
+  bool codes = false;                        // cuBLASLt with weights and activations of 8 bits
   // A layer with experts.
   bool moe_step = false, moe_grouped = false;  // whether these kernels run its matrices
   bool shared_grouped = false;                 // and those of its shared expert
@@ -58,7 +58,7 @@ struct CudaStrategyTable {
 enum class ForwardStrategy : uint8_t {
   kDecodeStep,
   kDecodeBatch,
-  kFp8,
+  kCodes,
   kRows,
   kJoined,
   kWgmma,

@@ -64,10 +64,10 @@ TEST(CudaStrategy, RowsOfWeights) {
   EXPECT_EQ(Forward(steady), "wgmma");
 }
 
-TEST(CudaStrategy, Fp8) {
-  for (const auto& [tokens, name] : {std::pair{8, "decode_batch"}, {9, "fp8"}, {512, "fp8"}}) {
+TEST(CudaStrategy, Codes) {
+  for (const auto& [tokens, name] : {std::pair{8, "decode_batch"}, {9, "codes"}, {512, "codes"}}) {
     CudaFacts facts = H200(tokens, true);
-    facts.fp8 = true;
+    facts.codes = true;
     EXPECT_EQ(Forward(facts), name) << tokens;
   }
 }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <variant>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "core/buffer.h"
 #include "core/dtype.h"
 #include "core/result.h"
+#include "kernels/matmul/cuda/gemm/codes_cuda.h"
 #include "kernels/sample/sample_cuda.h"
 #include "models/decoder_config.h"
 
@@ -24,12 +26,12 @@ struct CudaShape {
   int64_t max_tokens = 0;  // of one batch
   int64_t context = 0;     // the longest sequence, a multiple of the KV's block
   DType kv = DType::kF16;
-  bool exact = false;  // products in f32 only
-  bool wgmma = false;  // warpgroup products
-  bool gemm = false;   // weights are unpacked for cuBLASLt,
-  bool rows = false;   // or kept in its order,
-  bool fp8 = false;    // or that in fp8
-  bool fused = false;  // a decode step may be one kernel
+  bool exact = false;               // products in f32 only
+  bool wgmma = false;               // warpgroup products
+  bool gemm = false;                // weights are unpacked for cuBLASLt,
+  bool rows = false;                // or kept in its order,
+  std::optional<cuda::Code> codes;  // or as codes of 8 bits
+  bool fused = false;               // a decode step may be one kernel
   bool deterministic = false;
   int64_t sequences = 64;  // of a decode step
 
@@ -65,7 +67,7 @@ struct CudaMemory {
   // cuBLASLt: two places for unpacked weights.
   std::byte *unpacked_a = nullptr, *unpacked_b = nullptr;
   std::byte* gate_up_bf16 = nullptr;
-  float* token_scales = nullptr;  // of activations in fp8: [2, tokens]
+  float* token_scales = nullptr;  // of activations in codes: [2, tokens]
   // Layers with experts: of each token, and of each token for each of its experts.
   float *router_logits = nullptr, *moe_x = nullptr, *shared_out = nullptr;
   float *moe_mid = nullptr, *moe_out = nullptr;

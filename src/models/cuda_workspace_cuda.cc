@@ -33,7 +33,7 @@ int64_t Bf16Bytes(const S& s, int64_t rows, int64_t cols) {
 
 // The largest of the products whose weights are unpacked, in bf16.
 int64_t UnpackedBytes(const S& s) {
-  if (!s.gemm || s.rows || s.fp8) return 0;
+  if (!s.gemm || s.rows || s.codes) return 0;
   const DecoderConfig& c = *s.config;
   return 2 * std::max({s.qkv_width() * Padded(c.hidden), c.hidden * Padded(s.q_width()),
                        2 * c.intermediate * Padded(c.hidden), c.hidden * Padded(c.intermediate)});
@@ -115,8 +115,10 @@ constexpr Row kRows[] = {
     {"unpacked weights", &M::unpacked_a, UnpackedBytes},
     {"unpacked weights, second", &M::unpacked_b, UnpackedBytes},
     {"gate and up in bf16", &M::gate_up_bf16,
-     [](const S& s) { return s.gemm ? 4 * s.max_tokens * s.config->intermediate : 0; }},
-    {"scales of tokens", &M::token_scales, [](const S& s) { return s.fp8 ? 8 * s.max_tokens : 0; }},
+     [](const S& s) {
+       return s.gemm ? (s.codes == cuda::Code::kInt8 ? 8 : 4) * s.max_tokens * s.config->intermediate : 0;
+     }},
+    {"scales of tokens", &M::token_scales, [](const S& s) { return s.codes ? 8 * s.max_tokens : 0; }},
     {"cuBLASLt",
      {},
      [](const S& s) { return s.gemm ? static_cast<int64_t>(cuda::Gemm::kWorkspaceBytes) : 0; }},

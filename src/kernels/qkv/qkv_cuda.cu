@@ -71,7 +71,9 @@ __global__ void __launch_bounds__(kWarps * 32) FinishKernel(const __grid_constan
     const float* scales = a.row_scales ? a.row_scales + which * dim : nullptr;
     const float of_token = scales ? __ldcg(a.token_scales + token) : 1;
     for (int i = lane; i < dim; i += 32) {
-      const float value = __ldcg(from + i) * (scales ? __ldg(scales + i) * of_token : 1) +
+      const float sum = __ldcg(from + i);
+      const float value = (a.integer_in ? static_cast<float>(__float_as_int(sum)) : sum) *
+                              (scales ? __ldg(scales + i) * of_token : 1) +
                           (bias ? __ldg(bias + index * dim + i) : 0.0f);
       head[i] = value;
       squares += value * value;
@@ -232,6 +234,9 @@ __global__ void __launch_bounds__(kManyWarps * 32)
         f[h] = Widen(a.kv.dtype, raw[n][h]);
       else
         f[h] = {{raw[n][h].x, raw[n][h].y, raw[n][h].z, raw[n][h].w}};
+      if (!kNarrowIn && a.integer_in)
+#pragma unroll
+        for (float& v : f[h].v) v = static_cast<float>(__float_as_int(v));
     }
     if (a.row_scales && exists) {
       const float* scales = a.row_scales + which * D + at;

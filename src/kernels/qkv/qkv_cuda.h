@@ -14,7 +14,8 @@ struct FinishQkvArgs {
   const void* q = nullptr;  // f32 [count, q_stride], heads * head_dim of them
   const void* k = nullptr;  // [count, kv_stride]
   const void* v = nullptr;
-  bool narrow_in = false;  // they have 16 bits, as narrow_q_out; where FinishTakesNarrow()
+  bool narrow_in = false;   // they have 16 bits, as narrow_q_out; where FinishTakesNarrow()
+  bool integer_in = false;  // or are int32
   int64_t q_stride = 0, kv_stride = 0;
   // If given, what the values are to be multiplied with first: scales of the rows of q, k and v, which follow
   // each other, and of the tokens.

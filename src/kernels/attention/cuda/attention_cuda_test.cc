@@ -123,7 +123,9 @@ void ExpectMatchesDouble(const Case& c, bool flash, Form form = Form::kF32) {
     cudaFree(q_bits);
     cudaFree(narrow_out);
   }
-  const double tolerance = flash ? 2e-2 : 2e-5;  // flash attention rounds queries and weights to 16 bits
+  // Flash attention rounds queries and weights to 16 bits. The mean of many values is small, and so are its
+  // errors.
+  const double tolerance = !flash ? 2e-5 : positions[0] >= 2000 ? 2e-3 : 2e-2;
   for (int t = 0; t<count; t += count> 200 ? 17 : 1)
     for (int h = 0; h < c.heads; ++h) {
       const int last = positions[static_cast<size_t>(t)],
@@ -205,6 +207,10 @@ TEST(CudaAttention, FlashMatchesDouble) {
       {9, 3, 48, 0, DType::kF16, {{17, 70}}},
       {6, 2, 80, 33, DType::kF16, {{100, 77}}},
       {2, 2, 96, 0, DType::kF16, {{0, 65}}},
+      {4, 1, 128, 0, DType::kF16, {{3000, 130}}},  // few queries, many keys: in parts
+      {8, 2, 64, 0, DType::kF16, {{5000, 200}, {10, 3}}},
+      {2, 1, 128, 1500, DType::kF16, {{4000, 129}}},
+      {1, 1, 64, 0, DType::kF16, {{2047, 65}}},
   };
   for (const DType dtype : {DType::kF16, DType::kBf16, DType::kI8, DType::kFp8E4M3})
     for (Case c : cases) {

@@ -7,7 +7,9 @@
 namespace celer::cuda {
 
 struct FlashAttentionArgs {
-  DeviceAttentionArgs base;            // splits and partial are not used, of tickets the first one
+  // splits are not used; without `partial` long sequences are not cut. Of tickets the first one, and two for
+  // each 128 queries of a head where there are few.
+  DeviceAttentionArgs base;
   const int32_t* seq_start = nullptr;  // [sequences + 1], on the device
   int sequences = 0;
   int longest = 0;  // tokens of one sequence in the batch, at most

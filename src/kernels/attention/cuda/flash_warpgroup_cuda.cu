@@ -4,6 +4,8 @@
 // Grid: persistent, one block per multiprocessor. A block draws one item after the other: 128 queries of one
 // head, 64 for each of two warpgroups. A third one brings tiles of 64 or 128 keys and their values into a
 // ring, and is ahead of the others across items. While one warpgroup is at its softmax, the other multiplies.
+// Where that would leave multiprocessors idle, an item has a part of the keys only; a warpgroup that ends
+// last puts the parts together, in their order.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -37,9 +39,14 @@ template <int D>
 constexpr int kTileKeys = D == 128 ? 64 : 128;
 template <int D>
 constexpr int kTileBytes = kTileKeys<D>* D * 2;  // of K or V: for each 64 dimensions, rows of 128 bytes
-// Tiles, then two barriers for each stage, two for each place, and the places.
+// Tiles, then two barriers for each stage, two for each place, the places, and a word for each warpgroup.
 template <int D>
-constexpr int kSharedBytes = 2 * kStages* kTileBytes<D> + 1024 + (kStages + kPlaces) * 16 + kPlaces * 4;
+constexpr int kSharedBytes = 2 * kStages* kTileBytes<D> + 1024 + (kStages + kPlaces) * 16 +
+                             (kPlaces + kGroups) * 4;
+constexpr int kLeastTiles = 8;  // of a part
+// A warpgroup's result of a part: for each thread its sums, then two rows' largest score and sum of weights.
+template <int D>
+constexpr int kPartFloats = 128 * (D / 2 + 4);
 
 template <class T>
 __device__ __forceinline__ uint32_t Pack(float low, float high) {
@@ -80,43 +87,57 @@ struct Turn {
   }
 };
 
+// What is launched: tiles of 128 queries in the longest sequence, and parts of an item at most.
+struct Plan {
+  int tiles, parts;
+};
+
 // 128 queries of a head. Late ones see most keys: they have the low numbers.
 struct Item {
-  int head, first_query;
+  int head, first_query, part;
   int begin, count;  // of the sequence's tokens in the batch
 };
-__device__ __forceinline__ Item FindItem(const FlashAttentionArgs& args, int number, int tiles) {
-  const int rest = number / args.base.heads, sequence = rest % args.sequences;
+__device__ __forceinline__ Item FindItem(const FlashAttentionArgs& args, int number, const Plan& plan) {
+  const int whole = number / plan.parts, rest = whole / args.base.heads, sequence = rest % args.sequences;
   Item item;
-  item.head = number % args.base.heads;
-  item.first_query = (tiles - 1 - rest / args.sequences) * kQueries;
+  item.head = whole % args.base.heads;
+  item.first_query = (plan.tiles - 1 - rest / args.sequences) * kQueries;
+  item.part = number % plan.parts;
   item.begin = __ldcg(args.seq_start + sequence);
   item.count = __ldcg(args.seq_start + sequence + 1) - item.begin;
   return item;
 }
-// What its queries see.
+// What its queries see of the keys of its part. It exists if part < parts.
 struct Keys {
-  int first, last;
+  int first, last, parts;
 };
 template <int D>
-__device__ __forceinline__ Keys FindKeys(const DeviceAttentionArgs& a, const Item& item) {
+__device__ __forceinline__ Keys FindKeys(const DeviceAttentionArgs& a, const Item& item, const Plan& plan) {
   const int32_t* positions = a.batch.positions + item.begin;
   constexpr int kTile = kTileKeys<D>;
-  return {a.window > 0 ? max(0, __ldcg(positions + item.first_query) - a.window + 1) / kTile * kTile : 0,
-          __ldcg(positions + min(item.first_query + kQueries, item.count) - 1)};
+  const int first =
+      a.window > 0 ? max(0, __ldcg(positions + item.first_query) - a.window + 1) / kTile * kTile : 0;
+  const int last = __ldcg(positions + min(item.first_query + kQueries, item.count) - 1);
+  if (plan.parts == 1) return {first, last, 1};
+  const int tiles = (last - first) / kTile + 1, most = max(1, min(plan.parts, tiles / kLeastTiles)),
+            each = (tiles + most - 1) / most;
+  const int from = first + item.part * each * kTile;
+  return {from, min(last, from + each * kTile - 1), (tiles + each - 1) / each};
 }
 
-// The next item that has queries; `end` or more: there is none. The last block to learn that makes the
-// counter ready for the next launch.
-[[maybe_unused]] __device__ __forceinline__ int Draw(const FlashAttentionArgs& args, int tiles, int end) {
+// The next item that has queries and keys; `end` or more: there is none. The last block to learn that makes
+// the counter ready for the next launch.
+template <int D>
+__device__ __forceinline__ int Draw(const FlashAttentionArgs& args, const Plan& plan, int end) {
   while (true) {
     const int number = atomicAdd(args.base.tickets, 1);
     if (number >= end) {
       if (number == end + static_cast<int>(gridDim.x) - 1) atomicExch(args.base.tickets, 0);
       return number;
     }
-    const Item item = FindItem(args, number, tiles);
-    if (item.first_query < item.count) return number;
+    const Item item = FindItem(args, number, plan);
+    if (item.first_query >= item.count) continue;
+    if (item.part == 0 || item.part < FindKeys<D>(args.base, item, plan).parts) return number;
   }
 }
 
@@ -173,16 +194,70 @@ __device__ __forceinline__ void LoadTiles(const DeviceAttentionArgs& a, const in
   announce();
 }
 
+// Where a warpgroup leaves its parts of an item, and what counts them.
+struct PartPlace {
+  float* floats;    // kPartFloats of the first part; the next one follows after those of both warpgroups
+  int32_t* ticket;  // zero; left zero
+  uint32_t word;    // of shared memory, for this warpgroup
+  int barrier;
+};
+// Of the parts of 64 queries: the warpgroup that ends last gets all of them, and true.
+template <int D>
+__device__ __forceinline__ bool JoinParts(const PartPlace& place, int parts, int part, float scale,
+                                          float (&o)[D / 2], float (&top)[2], float (&total)[2], int thread) {
+  constexpr int kApart = kGroups * kPartFloats<D>;
+  const auto sync = [&] { asm volatile("bar.sync %0, 128;" ::"r"(place.barrier) : "memory"); };
+  float* mine = place.floats + static_cast<int64_t>(part) * kApart;
+#pragma unroll
+  for (int i = 0; i < D / 2; ++i) __stcg(mine + i * 128 + thread, o[i]);
+  __stcg(reinterpret_cast<float4*>(mine + D / 2 * 128) + thread,
+         make_float4(top[0], total[0], top[1], total[1]));
+  __threadfence();
+  sync();
+  if (thread == 0) {
+    const bool last = atomicAdd(place.ticket, 1) == parts - 1;
+    if (last) *place.ticket = 0;
+    asm volatile("st.shared.s32 [%0], %1;" ::"r"(place.word), "r"(last ? 1 : 0) : "memory");
+  }
+  sync();
+  int last;
+  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(last) : "r"(place.word) : "memory");
+  if (!last) return false;
+  __threadfence();
+  const auto rows_of = [&](int p) {
+    return __ldcg(
+        reinterpret_cast<const float4*>(place.floats + static_cast<int64_t>(p) * kApart + D / 2 * 128) +
+        thread);
+  };
+  top[0] = top[1] = -INFINITY;
+  for (int p = 0; p < parts; ++p) {
+    const float4 rows = rows_of(p);
+    top[0] = fmaxf(top[0], rows.x), top[1] = fmaxf(top[1], rows.z);
+  }
+  total[0] = total[1] = 0;
+#pragma unroll
+  for (int i = 0; i < D / 2; ++i) o[i] = 0;
+  for (int p = 0; p < parts; ++p) {  // every row sees keys of the first part, so its largest is finite
+    const float4 rows = rows_of(p);
+    const float by[2] = {Exp2((rows.x - top[0]) * scale), Exp2((rows.z - top[1]) * scale)};
+    total[0] += rows.y * by[0], total[1] += rows.w * by[1];
+    const float* from = place.floats + static_cast<int64_t>(p) * kApart + thread;
+#pragma unroll
+    for (int i = 0; i < D / 2; ++i) o[i] = fmaf(__ldcg(from + i * 128), by[i / 2 % 2], o[i]);
+  }
+  return true;
+}
+
 // One warpgroup's 64 queries of an item. One long function: its sums stay in registers that running products
 // own, and nvcc 13.0 is known to get the order of such parts wrong (see kTileKeys).
 template <class T, int D>
-__device__ __forceinline__ void Attend(const DeviceAttentionArgs& a, const Item& item, uint32_t shared,
-                                       uint32_t barriers, int group, int warp, int lane, Turn& ring) {
+__device__ __forceinline__ void Attend(const DeviceAttentionArgs& a, const Item& item, const Keys& keys,
+                                       const PartPlace& place, uint32_t shared, uint32_t barriers, int group,
+                                       int warp, int lane, Turn& ring) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   constexpr int kKeys = kTileKeys<D>;
   const int g = lane / 4, t = lane % 4;
   const int32_t* positions = a.batch.positions + item.begin;
-  const Keys keys = FindKeys<D>(a, item);
   int row[2], position[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -298,6 +373,11 @@ __device__ __forceinline__ void Attend(const DeviceAttentionArgs& a, const Item&
   for (int i = 0; i < 2; ++i) {
     total[i] += __shfl_xor_sync(0xffffffffu, total[i], 1);
     total[i] += __shfl_xor_sync(0xffffffffu, total[i], 2);
+  }
+  if (keys.parts > 1 && !JoinParts<D>(place, keys.parts, item.part, scale, o, top, total, warp * 32 + lane))
+    return;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
     const float inverse = 1.0f / total[i];
     attention::StoreResult<D>(a, item.begin + row[i], item.head, D, t, row[i] < item.count, [&](int n) {
       return make_float2(o[n * 4 + 2 * i] * inverse, o[n * 4 + 2 * i + 1] * inverse);
@@ -306,17 +386,16 @@ __device__ __forceinline__ void Attend(const DeviceAttentionArgs& a, const Item&
 #endif
 }
 
-// `tiles`: of 128 queries in the longest sequence.
 template <class T, int D>
 __global__ void __launch_bounds__(kThreads, 1)
-    WarpgroupKernel(const __grid_constant__ FlashAttentionArgs args, int tiles) {
+    WarpgroupKernel(const __grid_constant__ FlashAttentionArgs args, const Plan plan) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ char raw[];
   LetNextStart();
   const DeviceAttentionArgs& a = args.base;
   const uint32_t shared = (matvec::SharedAddress(raw) + 1023) / 1024 * 1024;
   const uint32_t barriers = shared + 2 * kStages * kTileBytes<D>, place_barriers = barriers + kStages * 16,
-                 places = place_barriers + kPlaces * 16;
+                 places = place_barriers + kPlaces * 16, words = places + kPlaces * 4;
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages + kPlaces; ++i) {  // those of the places follow
       BarrierInit(Barrier(barriers, i, 0), i < kStages ? kLoaders : 1);
@@ -326,7 +405,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   WaitForPrevious();
-  const int end = tiles * args.sequences * a.heads;
+  const int end = plan.tiles * args.sequences * a.heads * plan.parts;
   const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   Turn ring, place;
   const auto number_there = [&] {
@@ -339,7 +418,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     while (true) {
       BarrierWait(Barrier(place_barriers, place.stage, 1), place.parity ^ 1);
       if (threadIdx.x % 128 == 0) {
-        asm volatile("st.shared.s32 [%0], %1;" ::"r"(places + place.stage * 4), "r"(Draw(args, tiles, end))
+        asm volatile("st.shared.s32 [%0], %1;" ::"r"(places + place.stage * 4), "r"(Draw<D>(args, plan, end))
                      : "memory");
         BarrierArrive(Barrier(place_barriers, place.stage, 0));
       }
@@ -347,11 +426,11 @@ __global__ void __launch_bounds__(kThreads, 1)
       const int number = number_there();
       place.Advance(kPlaces);
       if (number >= end) return;
-      const Item item = FindItem(args, number, tiles);
+      const Item item = FindItem(args, number, plan);
       const int32_t* table = a.batch.block_table +
                              static_cast<int64_t>(__ldcg(a.batch.sequence + item.begin)) * a.batch.max_blocks;
-      LoadTiles<D>(a, table, item.head / (a.heads / a.kv.kv_heads), FindKeys<D>(a, item), shared, barriers,
-                   threadIdx.x % 128, ring);
+      LoadTiles<D>(a, table, item.head / (a.heads / a.kv.kv_heads), FindKeys<D>(a, item, plan), shared,
+                   barriers, threadIdx.x % 128, ring);
     }
   }
   asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
@@ -362,7 +441,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (lane == 0) BarrierArrive(Barrier(place_barriers, place.stage, 1));
     place.Advance(kPlaces);
     if (number >= end) return;
-    Attend<T, D>(a, FindItem(args, number, tiles), shared, barriers, group, warp, lane, ring);
+    const Item item = FindItem(args, number, plan);
+    const int whole = number / plan.parts * kGroups + group;  // the first ticket counts items
+    const PartPlace part_place = {
+        a.partial + (static_cast<int64_t>(number - item.part) * kGroups + group) * kPartFloats<D>,
+        a.tickets + 1 + whole, words + group * 4, 2 + group};
+    Attend<T, D>(a, item, FindKeys<D>(a, item, plan), part_place, shared, barriers, group, warp, lane, ring);
   }
 #else
   __trap();
@@ -371,10 +455,16 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 template <class T, int D>
 cudaError_t LaunchShape(const FlashAttentionArgs& args, cudaStream_t stream) {
-  const int tiles = (args.longest + kQueries - 1) / kQueries;
-  const int blocks = std::min(Multiprocessors(), tiles * args.sequences * args.base.heads);
+  const DeviceAttentionArgs& a = args.base;
+  Plan plan{.tiles = (args.longest + kQueries - 1) / kQueries, .parts = 1};
+  const int items = plan.tiles * args.sequences * a.heads;
+  const int64_t room = AttentionPartialFloats(args.longest, a.heads, a.kv.kv_heads, a.kv.padded_dim);
+  if (a.partial)
+    plan.parts = static_cast<int>(std::clamp<int64_t>(
+        std::min<int64_t>(Multiprocessors(), room / (kGroups * kPartFloats<D>)) / items, 1, 16));
   return LaunchLarge<WarpgroupKernel<T, D>, kSharedBytes<D>>(
-      dim3(static_cast<unsigned>(blocks)), dim3(kThreads), kSharedBytes<D>, stream, args, tiles);
+      dim3(static_cast<unsigned>(std::min(Multiprocessors(), items * plan.parts))), dim3(kThreads),
+      kSharedBytes<D>, stream, args, plan);
 }
 
 }  // namespace

@@ -51,14 +51,22 @@ Result<const Gemm::State::Plan*> Gemm::State::Find(const Shape& shape) {
   if (const auto it = plans.find(shape); it != plans.end()) return &it->second;
   const auto& [type, rows, tokens, padded, f32_out, add, out_stride] = shape;
   Plan plan;
+  const bool integers = type == Type::kInt8;
   CELER_RETURN_IF_ERROR(
-      CublasStatus(lt->MatmulDescCreate(&plan.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing a product"));
+      CublasStatus(lt->MatmulDescCreate(&plan.desc, integers ? CUBLAS_COMPUTE_32I : CUBLAS_COMPUTE_32F,
+                                        integers ? CUDA_R_32I : CUDA_R_32F),
+                   "describing a product"));
   // Column-major, as cuBLAS sees memory: out^T [rows, tokens] = w [padded, rows]^T . x [padded, tokens].
   const cublasOperation_t transposed = CUBLAS_OP_T;
   CELER_RETURN_IF_ERROR(CublasStatus(
       lt->MatmulDescSetAttribute(plan.desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)),
       "transposing"));
-  const cudaDataType_t element = type == Type::kFp8 ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
+  const cudaDataType_t element = integers             ? CUDA_R_8I
+                                 : type == Type::kFp8 ? CUDA_R_8F_E4M3
+                                                      : CUDA_R_16BF,
+                       sum = integers  ? CUDA_R_32I
+                             : f32_out ? CUDA_R_32F
+                                       : CUDA_R_16BF;
   // Sums stay in the tensor cores, which keep fewer bits of them. Not compared with the other way.
   if (type == Type::kFp8) {
     const int8_t fast = 1;
@@ -71,9 +79,8 @@ Result<const Gemm::State::Plan*> Gemm::State::Find(const Shape& shape) {
                                      "describing weights"));
   CELER_RETURN_IF_ERROR(CublasStatus(lt->MatrixLayoutCreate(&plan.b, element, u(padded), u(tokens), padded),
                                      "describing activations"));
-  CELER_RETURN_IF_ERROR(CublasStatus(
-      lt->MatrixLayoutCreate(&plan.d, f32_out ? CUDA_R_32F : CUDA_R_16BF, u(rows), u(tokens), out_stride),
-      "describing the output"));
+  CELER_RETURN_IF_ERROR(CublasStatus(lt->MatrixLayoutCreate(&plan.d, sum, u(rows), u(tokens), out_stride),
+                                     "describing the output"));
   cublasLtMatmulPreference_t preference = nullptr;
   CELER_RETURN_IF_ERROR(CublasStatus(lt->MatmulPreferenceCreate(&preference), "creating a preference"));
   size_t bytes = kWorkspaceBytes;
@@ -93,8 +100,12 @@ Result<const Gemm::State::Plan*> Gemm::State::Find(const Shape& shape) {
 Status Gemm::Run(const Shape& shape, const void* w, const void* x, void* out, cudaStream_t stream) {
   CELER_ASSIGN(const State::Plan* plan, state_->Find(shape));
   const float one = 1, beta = shape.add ? 1.0f : 0.0f;
+  const int32_t whole_one = 1, whole_zero = 0;
+  const bool integers = shape.type == Type::kInt8;
+  const void *by = integers ? static_cast<const void*>(&whole_one) : &one,
+             *keep = integers ? static_cast<const void*>(&whole_zero) : &beta;
   return CublasStatus(
-      state_->lt->Matmul(state_->handle, plan->desc, &one, w, plan->a, x, plan->b, &beta, out, plan->d, out,
+      state_->lt->Matmul(state_->handle, plan->desc, by, w, plan->a, x, plan->b, keep, out, plan->d, out,
                          plan->d, &plan->algorithm, state_->workspace.data(), kWorkspaceBytes, stream),
       "multiplying");
 }

@@ -33,9 +33,9 @@ class Gemm {
   ~Gemm();
 
   // out [tokens, rows] (f32 or bf16, out_stride elements apart) = x [tokens, padded] . w [rows, padded]^T,
-  // added to what is there if `add`. Both are bf16, or e4m3 codes whose scales are the caller's affair; then
-  // rows are a multiple of 16.
-  enum class Type : uint8_t { kBf16, kFp8 };
+  // added to what is there if `add`. Both are bf16, or codes whose scales the caller applies; then rows are a
+  // multiple of 16. Sums of int8 are int32 and never added to anything.
+  enum class Type : uint8_t { kBf16, kFp8, kInt8 };
   struct Shape {
     Type type = Type::kBf16;
     int64_t rows = 0, tokens = 0, padded = 0;

@@ -91,5 +91,37 @@ TEST(CudaGemm, ActivatesGateTimesUp) {
     }
 }
 
+// Sums of integers are exact.
+TEST(CudaGemm, MultipliesIntegers) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
+  auto gemm = Gemm::Create(0);
+  if (!gemm) GTEST_SKIP() << gemm.error().message();
+  for (const int tokens : {9, 17, 300})
+    for (const int padded : {128, 4096}) {
+      constexpr int kRows = 48;
+      SCOPED_TRACE(std::to_string(padded) + " columns, tokens " + std::to_string(tokens));
+      const auto codes = [](int64_t count, uint32_t seed) {
+        std::vector<int8_t> out;
+        for (const float v : RandomFloats(count, seed, 127.0f)) out.push_back(static_cast<int8_t>(v));
+        return out;
+      };
+      const auto w = codes(int64_t{kRows} * padded, 1), x = codes(int64_t{tokens} * padded, 2);
+      const OnDevice<int8_t> dw(w), dx(x);
+      const OnDevice<int32_t> out(int64_t{tokens} * kRows);
+      const Status run = gemm->Run(
+          {.type = Gemm::Type::kInt8, .rows = kRows, .tokens = tokens, .padded = padded, .out_stride = kRows},
+          dw.get(), dx.get(), out.get(), nullptr);
+      ASSERT_TRUE(run) << run.error().message();
+      const auto got = out.Read();
+      for (int t = 0; t < tokens; ++t)
+        for (int r = 0; r < kRows; ++r) {
+          int32_t sum = 0;
+          for (int i = 0; i < padded; ++i)
+            sum += w[static_cast<size_t>(r * padded + i)] * x[static_cast<size_t>(t * padded + i)];
+          ASSERT_EQ(sum, got[static_cast<size_t>(t * kRows + r)]) << "token " << t << " row " << r;
+        }
+    }
+}
+
 }  // namespace
 }  // namespace celer::cuda

@@ -1,5 +1,5 @@
 // The kernels of fp8_cuda.h. A block has one row; its values stay in registers until their largest is known.
-#include "kernels/matmul/cuda/gemm/fp8_cuda.h"
+#include "kernels/matmul/cuda/gemm/codes_cuda.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
@@ -11,7 +11,8 @@
 namespace celer::cuda {
 namespace {
 
-constexpr float kLargest = 448;  // of e4m3
+template <Code C>
+constexpr float kLargest = C == Code::kFp8 ? 448 : 127;
 constexpr int kThreads = 512, kStep = kThreads * 8;
 
 struct Eight {
@@ -35,6 +36,19 @@ __device__ __forceinline__ Eight LoadBf16(const __nv_bfloat16* from) {
   return out;
 }
 
+template <Code C>
+__device__ __forceinline__ Eight LoadSums(const void* values, int64_t at) {
+  if constexpr (C == Code::kFp8) {
+    return LoadBf16(static_cast<const __nv_bfloat16*>(values) + at);
+  } else {
+    const int4* from = reinterpret_cast<const int4*>(static_cast<const int32_t*>(values) + at);
+    const int4 a = __ldcg(from), b = __ldcg(from + 1);
+    return {{static_cast<float>(a.x), static_cast<float>(a.y), static_cast<float>(a.z),
+             static_cast<float>(a.w), static_cast<float>(b.x), static_cast<float>(b.y),
+             static_cast<float>(b.z), static_cast<float>(b.w)}};
+  }
+}
+
 // Of all threads of the block, each with its own; `op` is associative. Twice in a kernel with different
 // rooms.
 template <class Op>
@@ -49,37 +63,53 @@ __device__ __forceinline__ float OfBlock(float value, float* room, const Op& op)
   return value;
 }
 
+// Four values, times the inverse of a row's scale, as codes.
+template <Code C>
+__device__ __forceinline__ uint32_t Encode(const float* v, float inverse) {
+  if constexpr (C == Code::kFp8) {
+    const auto two = [&](int i) -> uint32_t {
+      return __nv_cvt_float2_to_fp8x2(make_float2(v[i] * inverse, v[i + 1] * inverse), __NV_SATFINITE,
+                                      __NV_E4M3);
+    };
+    return two(0) | two(2) << 16;
+  } else {
+    uint32_t word = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int code = max(-127, min(127, __float2int_rn(v[i] * inverse)));
+      word |= (static_cast<uint32_t>(code) & 0xffu) << (i * 8);
+    }
+    return word;
+  }
+}
+
 // Registers of a thread: kKept times eight columns, kStep apart.
-template <int kKept>
+template <Code C, int kKept>
 __device__ __forceinline__ void StoreRow(const Eight (&kept)[kKept], int padded, int64_t row,
-                                         const Fp8Rows& out, float* room) {
+                                         const CodeRows& out, float* room) {
   float largest = 0;
 #pragma unroll
   for (int k = 0; k < kKept; ++k)
 #pragma unroll
     for (int i = 0; i < 8; ++i) largest = MaxOrNan(largest, fabsf(kept[k].v[i]));
   largest = OfBlock(largest, room, [](float a, float b) { return MaxOrNan(a, b); });
-  const float inverse = largest == 0 ? 0 : kLargest / largest;
-  if (threadIdx.x == 0) out.scales[row] = largest / kLargest;
+  // The inverse of a subnormal is infinite: nothing but zeros is left of such a row. What is not finite makes
+  // the scale so.
+  float inverse = largest == 0 ? 0 : kLargest<C> / largest;
+  if (isinf(inverse)) inverse = 0;
+  if (threadIdx.x == 0) out.scales[row] = largest / kLargest<C>;
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
     const int column = k * kStep + static_cast<int>(threadIdx.x) * 8;
     if (column >= padded) break;
-    uint32_t words[2] = {0, 0};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t two = __nv_cvt_float2_to_fp8x2(
-          make_float2(kept[k].v[2 * i] * inverse, kept[k].v[2 * i + 1] * inverse), __NV_SATFINITE, __NV_E4M3);
-      words[i / 2] |= two << (i % 2 * 16);
-    }
     *reinterpret_cast<uint2*>(static_cast<char*>(out.codes) + row * padded + column) =
-        make_uint2(words[0], words[1]);
+        make_uint2(Encode<C>(kept[k].v, inverse), Encode<C>(kept[k].v + 4, inverse));
   }
 }
 
-template <int kKept>
+template <Code C, int kKept>
 __global__ void __launch_bounds__(kThreads)
-    QuantizeKernel(const __nv_bfloat16* rows, int padded, const Fp8Rows out) {
+    QuantizeKernel(const __nv_bfloat16* rows, int padded, const CodeRows out) {
   __shared__ float room[kThreads / 32];
   Eight kept[kKept] = {};
 #pragma unroll
@@ -87,17 +117,17 @@ __global__ void __launch_bounds__(kThreads)
     const int column = k * kStep + static_cast<int>(threadIdx.x) * 8;
     if (column < padded) kept[k] = LoadBf16(rows + static_cast<int64_t>(blockIdx.x) * padded + column);
   }
-  StoreRow(kept, padded, blockIdx.x, out, room);
+  StoreRow<C>(kept, padded, blockIdx.x, out, room);
 }
 
-template <int kKept>
-__global__ void __launch_bounds__(kThreads) ToFp8Kernel(const __grid_constant__ ToFp8Args a) {
+template <Code C, int kKept>
+__global__ void __launch_bounds__(kThreads) ToCodesKernel(const __grid_constant__ ToCodesArgs a) {
   __shared__ float rooms[2][kThreads / 32];
   LetNextStart();
   WaitForPrevious();
   const int64_t token = blockIdx.x;
   float* row = a.x + token * a.cols;
-  const auto* sums = static_cast<const __nv_bfloat16*>(a.sums.values);
+  const void* sums = a.sums.values;
   const float of_token = sums ? __ldcg(a.sums.token_scales + token) : 0;
   Eight kept[kKept] = {};
   float squares = 0;
@@ -107,7 +137,7 @@ __global__ void __launch_bounds__(kThreads) ToFp8Kernel(const __grid_constant__ 
     if (column >= a.cols) break;
     kept[k] = LoadFloats(row + column);
     if (sums) {
-      const Eight more = LoadBf16(sums + token * a.cols + column),
+      const Eight more = LoadSums<C>(sums, token * a.cols + column),
                   by = LoadFloats(a.sums.row_scales + column);
 #pragma unroll
       for (int i = 0; i < 8; ++i) kept[k].v[i] += more.v[i] * (by.v[i] * of_token);
@@ -131,24 +161,25 @@ __global__ void __launch_bounds__(kThreads) ToFp8Kernel(const __grid_constant__ 
       for (int i = 0; i < 8; ++i) kept[k].v[i] *= scale * norm.v[i];
     }
   }
-  StoreRow(kept, a.padded, token, a.out, rooms[1]);
+  StoreRow<C>(kept, a.padded, token, a.out, rooms[1]);
 }
 
-template <int kKept>
-__global__ void __launch_bounds__(kThreads) ActivateKernel(const Fp8Sums gate_up, int cols, int padded,
-                                                           DeviceActivation activation, const Fp8Rows out) {
+template <Code C, int kKept>
+__global__ void __launch_bounds__(kThreads) ActivateKernel(const CodeSums gate_up, int cols, int padded,
+                                                           DeviceActivation activation, const CodeRows out) {
   __shared__ float room[kThreads / 32];
   LetNextStart();
   WaitForPrevious();
   const int64_t token = blockIdx.x;
-  const auto* gate = static_cast<const __nv_bfloat16*>(gate_up.values) + token * 2 * cols;
+  const int64_t gate = token * 2 * cols;
   const float of_token = __ldcg(gate_up.token_scales + token);
   Eight kept[kKept] = {};
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
     const int column = k * kStep + static_cast<int>(threadIdx.x) * 8;
     if (column >= cols) break;
-    const Eight g = LoadBf16(gate + column), u = LoadBf16(gate + cols + column);
+    const Eight g = LoadSums<C>(gate_up.values, gate + column),
+                u = LoadSums<C>(gate_up.values, gate + cols + column);
     const Eight by_g = LoadFloats(gate_up.row_scales + column),
                 by_u = LoadFloats(gate_up.row_scales + cols + column);
 #pragma unroll
@@ -156,43 +187,47 @@ __global__ void __launch_bounds__(kThreads) ActivateKernel(const Fp8Sums gate_up
       kept[k].v[i] =
           matvec::Activate(activation, g.v[i] * (by_g.v[i] * of_token)) * u.v[i] * (by_u.v[i] * of_token);
   }
-  StoreRow(kept, padded, token, out, room);
+  StoreRow<C>(kept, padded, token, out, room);
 }
 
-// Calls run.operator()<kKept>() with enough registers for the columns.
-template <class Run>
+// Calls run.operator()<C, kKept>() with enough registers for the columns.
+template <Code C, class Run>
 cudaError_t WithKept(int padded, const Run& run) {
-  if (padded > kMaxFp8Columns || padded % 8 != 0) return cudaErrorInvalidValue;
-  if (padded <= kStep) return run.template operator()<1>();
-  if (padded <= 2 * kStep) return run.template operator()<2>();
-  if (padded <= 4 * kStep) return run.template operator()<4>();
-  return run.template operator()<8>();
+  if (padded > kMaxCodeColumns || padded % 8 != 0) return cudaErrorInvalidValue;
+  if (padded <= kStep) return run.template operator()<C, 1>();
+  if (padded <= 2 * kStep) return run.template operator()<C, 2>();
+  if (padded <= 4 * kStep) return run.template operator()<C, 4>();
+  return run.template operator()<C, 8>();
+}
+template <class Run>
+cudaError_t WithCode(Code code, int padded, const Run& run) {
+  return code == Code::kFp8 ? WithKept<Code::kFp8>(padded, run) : WithKept<Code::kInt8>(padded, run);
 }
 
 }  // namespace
 
-cudaError_t LaunchQuantizeRows(const void* rows, int64_t count, int padded, const Fp8Rows& out,
+cudaError_t LaunchQuantizeRows(Code code, const void* rows, int64_t count, int padded, const CodeRows& out,
                                cudaStream_t stream) {
-  return WithKept(padded, [&]<int kKept>() {
-    QuantizeKernel<kKept><<<static_cast<unsigned>(count), kThreads, 0, stream>>>(
+  return WithCode(code, padded, [&]<Code C, int kKept>() {
+    QuantizeKernel<C, kKept><<<static_cast<unsigned>(count), kThreads, 0, stream>>>(
         static_cast<const __nv_bfloat16*>(rows), padded, out);
     return cudaGetLastError();
   });
 }
 
-cudaError_t LaunchToFp8(const ToFp8Args& args, cudaStream_t stream) {
+cudaError_t LaunchToCodes(const ToCodesArgs& args, cudaStream_t stream) {
   if (args.cols % 8 != 0) return cudaErrorInvalidValue;
-  return WithKept(args.padded, [&]<int kKept>() {
-    return Launch(ToFp8Kernel<kKept>, dim3(static_cast<unsigned>(args.tokens)), dim3(kThreads), 0, stream,
-                  args);
+  return WithCode(args.code, args.padded, [&]<Code C, int kKept>() {
+    return Launch(ToCodesKernel<C, kKept>, dim3(static_cast<unsigned>(args.tokens)), dim3(kThreads), 0,
+                  stream, args);
   });
 }
 
-cudaError_t LaunchActivateFp8(const Fp8Sums& gate_up, int64_t tokens, int cols, int padded,
-                              DeviceActivation activation, const Fp8Rows& out, cudaStream_t stream) {
+cudaError_t LaunchActivateCodes(Code code, const CodeSums& gate_up, int64_t tokens, int cols, int padded,
+                                DeviceActivation activation, const CodeRows& out, cudaStream_t stream) {
   if (cols % 8 != 0) return cudaErrorInvalidValue;
-  return WithKept(padded, [&]<int kKept>() {
-    return Launch(ActivateKernel<kKept>, dim3(static_cast<unsigned>(tokens)), dim3(kThreads), 0, stream,
+  return WithCode(code, padded, [&]<Code C, int kKept>() {
+    return Launch(ActivateKernel<C, kKept>, dim3(static_cast<unsigned>(tokens)), dim3(kThreads), 0, stream,
                   gate_up, cols, padded, activation, out);
   });
 }
