@@ -24,7 +24,7 @@ constexpr int kFasterBf16 = 16, kFasterInt8 = 16, kFasterInt4 = 16;
 
 template <int N>
 int SharedBytes(Format format, int layers) {
-  const size_t first = WithFormat(format, []<Format F>() -> size_t {
+  const size_t first = WithFormat(format, [&]<Format F>() -> size_t {
     if constexpr (HasDecodeStep(F)) return sizeof(Memory<F, N>);
     return 0;
   });

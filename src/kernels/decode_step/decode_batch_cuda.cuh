@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kBlockThreads<N>, 1) BatchKernel(const __grid_
         AttendItem<F, L, N>(b, memory.layers[layer], memory, item / b.heads, item % b.heads, turn, half,
                             warp % kAttendWarps, lane, await_room);
     } else {
-      const Items items(b);
+      const Items<N> items(b);
       const int half = warp / items.warps;
       for (int item = block + half * grid; item < items.count; item += kWarps / items.warps * grid)
         AttendGroup<F, L, N>(b, memory.layers[layer], memory, items, item, turn, half, warp % items.warps,

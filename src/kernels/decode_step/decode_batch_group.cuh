@@ -49,7 +49,9 @@ __device__ __forceinline__ void ItemBarrier(int half, int warps) {
   asm volatile("bar.sync %0, %1;" ::"r"(5 + half), "r"(warps * 32) : "memory");
 }
 
-// How heads become items, and how many of a block's warps take one.
+// How heads become items, and how many of a block's warps take one: that must not depend on how many tokens
+// there are, as the order of sums does on it.
+template <int N>
 struct Items {
   int group, parts, count;  // query heads of a KV head; items of them; all items
   int warps;
@@ -58,7 +60,7 @@ struct Items {
       : group(b.heads / b.kv_heads),
         parts((group + kItemHeads - 1) / kItemHeads),
         count(b.batch.count * b.kv_heads * parts),
-        warps(count <= static_cast<int>(gridDim.x) ? kWarps : kWarps / 2) {}
+        warps(N * b.kv_heads * parts <= static_cast<int>(gridDim.x) ? kWarps : kWarps / 2) {}
 };
 
 // `warp` is one of the item's. Lane 4g + t. Keys and values of earlier steps are on their way before the
@@ -66,8 +68,8 @@ struct Items {
 // have been read.
 template <Format F, int L, int N, class RoomFree>
 __device__ __forceinline__ void AttendGroup(const BatchParams& b, const Layer& layer, Memory<F, N>& memory,
-                                            const Items& items, int item, uint32_t turn, int half, int warp,
-                                            int lane, const RoomFree& await_room) {
+                                            const Items<N>& items, int item, uint32_t turn, int half,
+                                            int warp, int lane, const RoomFree& await_room) {
   using step::Exp2;
   using step::LoadKv;
   constexpr int D = L * 8, kTiles = D / 16, kKeys = 8;
