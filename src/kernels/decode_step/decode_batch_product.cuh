@@ -158,6 +158,8 @@ struct WarpProduct<Format::kInt4, G> {
 // Where the warps that multiply stand.
 struct Multiplier {
   RingPlace ring;
+  int stages =
+      0;         // that were used; 16 tokens have their place from it, which costs attention fewer registers
   int x_at = 0;  // chunks of activations before this product's
   int done = 0;  // batches
 
@@ -179,6 +181,12 @@ __device__ __forceinline__ void MultiplyAll(const Op& op, const R& run, Memory<F
   const int row_bytes = op.row_bytes, x_chunks = op.chunks, batches = run.batches();
   const bool stays = x_chunks <= kSlots;  // activations, for all batches
   int have = 0;                           // of their chunks
+  RingPlace place = state.ring;
+  if (N > 8) {
+    place.stage = state.stages % kStages<N>;
+    place.parity = static_cast<uint32_t>(state.stages / kStages<N>) & 1;
+    place.there = false;
+  }
   for (int batch = 0; batch < batches; ++batch) {
     const Sharing<N> share(run.Tiles(batch));
     const int tile = share.Tile(warp), part = share.Part(warp);
@@ -203,10 +211,10 @@ __device__ __forceinline__ void MultiplyAll(const Op& op, const R& run, Memory<F
     };
     WarpProduct<F, kEights<N>> product;
     for (int chunk = 0; chunk < chunks; ++chunk) {
-      const uint32_t stage = state.ring.stage, base = stage * kFullStage<F, N>;
-      if (!state.ring.there) BarrierWait(full + stage * 8, state.ring.parity);
-      state.ring.Advance(kStages<N>);
-      state.ring.there = BarrierPassed(full + state.ring.stage * 8, state.ring.parity);
+      const uint32_t stage = place.stage, base = stage * kFullStage<F, N>;
+      if (!place.there) BarrierWait(full + stage * 8, place.parity);
+      place.Advance(kStages<N>);
+      place.there = BarrierPassed(full + place.stage * 8, place.parity);
       const bool ends = chunk + 1 == chunks;
       if (!kBySpan) await_x(ends ? x_chunks : ((chunk + 1) * stage_cols + kChunk<N> - 1) / kChunk<N>);
       if (chunk == 0) product.Begin(scales + base);
@@ -235,6 +243,7 @@ __device__ __forceinline__ void MultiplyAll(const Op& op, const R& run, Memory<F
       if (!kBySpan && last) leave_x(ends ? x_chunks : (chunk + 1) * stage_cols / kChunk<N>);
     }
     if (last) state.x_at += x_chunks;
+    state.stages += chunks;
     const int parity = state.done & 1;
     if (state.done >= 2) BarrierWait(read + parity * 8, (state.done / 2 - 1) & 1);
     ++state.done;
@@ -245,6 +254,7 @@ __device__ __forceinline__ void MultiplyAll(const Op& op, const R& run, Memory<F
       memory.sums[parity][e][warp][lane] = make_float4(v[e][0], v[e][1], v[e][2], v[e][3]);
     ArriveFinishers<N>(2 + parity);
   }
+  if (N == 8) state.ring = place;
 }
 
 }  // namespace celer::cuda::batch
