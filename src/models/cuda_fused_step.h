@@ -24,7 +24,7 @@ class FusedStep {
   // likely tokens, too.
   bool HasHead(int count) const { return cuda::DecodeStepHasHead(Args(count)); }
   void RunStep(int count, const cuda::GreedyTarget* choice);
-  // Up to 8 sequences: the layers, behind an embedding that counts at BatchCounter().
+  // Up to 16 tokens: the layers, behind an embedding that counts at BatchCounter().
   uint32_t* BatchCounter(int count) const;
   void RunBatch(int count);
 
@@ -33,8 +33,7 @@ class FusedStep {
 
   CudaOperators& op_;
   std::vector<cuda::DecodeStepLayer> layers_;  // empty: neither kernel runs the model
-  int step_tokens_ = 0;                        // at once
-  bool batch_runs_ = false;
+  int step_tokens_ = 0, batch_tokens_ = 0;     // at once
 };
 
 }  // namespace celer

@@ -52,8 +52,8 @@ Status FusedStep::Prepare() {
   planned(cuda::DecodeStepBytes, "decode step");
   CELER_RETURN_IF_ERROR(
       CudaStatus(cuda::PrepareDecodeStep(Args(1), op_.memory.step), "preparing decode steps"));
-  batch_runs_ = cuda::DecodeBatchRuns(Args(1));
-  if (!batch_runs_) return {};
+  batch_tokens_ = cuda::DecodeBatchTokens(Args(1));
+  if (batch_tokens_ == 0) return {};
   planned(cuda::DecodeBatchBytes, "decode batch");
   return CudaStatus(cuda::PrepareDecodeBatch(Args(1), op_.memory.batch_step), "preparing decode steps");
 }
@@ -62,8 +62,8 @@ void FusedStep::Describe(CudaFacts* facts) const {
   if (!runs()) return;
   facts->step_tokens = step_tokens_;
   facts->step_keys = cuda::DecodeStepKeys(Args(1));
-  if (!batch_runs_) return;
-  facts->batch_tokens = cuda::kMaxBatchTokens;
+  if (batch_tokens_ == 0) return;
+  facts->batch_tokens = batch_tokens_;
   facts->batch_keys = cuda::DecodeBatchKeys();
 }
 

@@ -1,5 +1,6 @@
 #include "models/cuda_strategy.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include "core/device.h"
@@ -20,6 +21,11 @@ constexpr auto kAlways = [](const F&) { return true; };
 constexpr auto kDecode = [](const F& f) { return f.decode; };
 constexpr auto kMany = [](const F& f) { return f.tokens > kMatvecTokens; };
 
+// Of the batch kernel; more than 8 are fp8's where there is such.
+constexpr int64_t BatchTokens(const F& f) {
+  return f.fp8 ? std::min(f.batch_tokens, kMatvecTokens) : f.batch_tokens;
+}
+
 constexpr CudaStrategy kForward[] = {
     // The whole step in one kernel, products in f32.
     {"decode_step", "decode steps of up to 4 sequences, not too long, of a dense model without q and k norms",
@@ -29,13 +35,15 @@ constexpr CudaStrategy kForward[] = {
      },
      kDecode},
     // All layers in one kernel, products on the tensor cores.
-    {"decode_batch", "up to 8 tokens of such a model that are no decode step of decode_step, not too long",
+    {"decode_batch",
+     "up to 16 tokens (8 of a model with very many layers, or with activations in fp8) of such a model that "
+     "are no decode step of decode_step, not too long",
      Isa::kSm90,
      [](const F& f) {
        return !f.profiled && !f.steady && (!f.decode || f.tokens > f.step_tokens) &&
-              f.tokens <= f.batch_tokens && f.most_keys <= f.batch_keys;
+              f.tokens <= BatchTokens(f) && f.most_keys <= f.batch_keys;
      },
-     [](const F& f) { return f.tokens <= kMatvecTokens; }},
+     [](const F& f) { return f.tokens <= std::max(BatchTokens(f), kMatvecTokens); }},
     // cuBLASLt with codes of 8 bits.
     {"codes", "more than 8 tokens, where activations may have 8 bits", Isa::kSm90,
      [](const F& f) { return f.codes && f.tokens > kMatvecTokens; }, kMany},

@@ -17,7 +17,7 @@ CudaFacts H200(int64_t tokens, bool decode) {
           .logit_rows = decode ? tokens : 1,
           .step_tokens = 4,
           .step_keys = 1024,
-          .batch_tokens = 8,
+          .batch_tokens = 16,
           .batch_keys = 2048,
           .wgmma = true,
           .flash = true};
@@ -33,15 +33,27 @@ TEST(CudaStrategy, ADecodeStepByItsSequences) {
                                      {4, "decode_step"},
                                      {5, "decode_batch"},
                                      {8, "decode_batch"},
-                                     {9, "joined"},
+                                     {9, "decode_batch"},
+                                     {16, "decode_batch"},
+                                     {17, "joined"},
                                      {64, "joined"}})
     EXPECT_EQ(Forward(H200(tokens, true)), name) << tokens;
+}
+
+// Of a model with very many layers the batch kernel takes eight.
+TEST(CudaStrategy, ADecodeStepWithoutRoomForSixteen) {
+  for (const auto& [tokens, name] : {std::pair{4, "decode_step"}, {8, "decode_batch"}, {9, "joined"}}) {
+    CudaFacts facts = H200(tokens, true);
+    facts.batch_tokens = 8;
+    EXPECT_EQ(Forward(facts), name) << tokens;
+  }
 }
 
 TEST(CudaStrategy, APromptByItsTokens) {
   for (const auto& [tokens, name] : {std::pair{1, "decode_batch"},
                                      {8, "decode_batch"},
-                                     {9, "joined"},
+                                     {16, "decode_batch"},
+                                     {17, "joined"},
                                      {64, "joined"},
                                      {65, "wgmma"},
                                      {2048, "wgmma"}})
@@ -56,7 +68,7 @@ TEST(CudaStrategy, RowsOfWeights) {
     return facts;
   };
   for (const auto& [tokens, name] :
-       {std::pair{4, "decode_step"}, {8, "decode_batch"}, {24, "joined"}, {25, "rows"}, {512, "rows"}})
+       {std::pair{4, "decode_step"}, {16, "decode_batch"}, {24, "joined"}, {25, "rows"}, {512, "rows"}})
     EXPECT_EQ(Forward(with_rows(tokens, true)), name) << tokens;
   EXPECT_EQ(Forward(with_rows(2048, false)), "rows");
   CudaFacts steady = with_rows(2048, false);
@@ -111,7 +123,7 @@ TEST(CudaStrategy, AProfiledStepHasOperators) {
 }
 
 TEST(CudaStrategy, WithoutWarpgroupProducts) {
-  CudaFacts facts = H200(9, false);
+  CudaFacts facts = H200(17, false);
   facts.wgmma = false, facts.gemm = true;
   EXPECT_EQ(Forward(facts), "gemm");
   facts.tokens = 8, facts.batch_tokens = 0;
@@ -176,6 +188,8 @@ TEST(CudaStrategy, AForcedRowIsTakenOrRefused) {
   EXPECT_EQ(*internal::ChooseRow(ForwardStrategies(), H200(65, false), batch),
             size_t(ForwardStrategy::kWgmma));
   EXPECT_FALSE(internal::ChooseRow(ForwardStrategies(), H200(2, true), batch));
+  EXPECT_EQ(*internal::ChooseRow(ForwardStrategies(), H200(17, true), batch),
+            size_t(ForwardStrategy::kJoined));
   // And one of many tokens nothing about a few.
   const internal::ForceList gemm = {{"cuda_forward", "gemm"}};
   EXPECT_EQ(*internal::ChooseRow(ForwardStrategies(), H200(1, true), gemm),

@@ -150,16 +150,20 @@ TEST(DecodeStepCompany, ASequenceDoesNotSeeItsCompany) {
   }
 }
 
-// Five to eight tokens: one kernel whose activations are bf16, against products that keep 16 bits. Twelve
+// Five to sixteen tokens: one kernel whose activations are bf16, against products that keep 16 bits. Twelve
 // products in a row, each of activations that are off by 2^-9 at most: 2.3e-2 if all errors added up.
 class DecodeBatch : public ::testing::TestWithParam<Shape> {};
 
 TEST_P(DecodeBatch, IsNearOneKernelPerOperator) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
   for (const char* weights : {"bf16", "int8", "int4-g128"})
-    for (const std::vector<int>& prompts : {std::vector<int>{9, 500, 31, 255, 1},
-                                            {17, 16, 15, 600, 64, 2},
-                                            {250, 17, 600, 3, 99, 128, 48, 777}}) {
+    for (const std::vector<int>& prompts :
+         {std::vector<int>{9, 500, 31, 255, 1},
+          {17, 16, 15, 600, 64, 2},
+          {250, 17, 600, 3, 99, 128, 48, 777},
+          {1, 300, 15, 16, 17, 700, 33, 2, 140},
+          {64, 5, 511, 512, 513, 1, 90, 31, 32, 777, 20, 3},
+          {129, 3, 256, 40, 600, 1, 17, 90, 15, 777, 64, 200, 2, 31, 450, 8}}) {
       SCOPED_TRACE(::testing::Message() << weights << ", " << prompts.size() << " from " << prompts[0]);
       const std::vector<float> one = RunSteps(GetParam(), weights, prompts, 6, true);
       const std::vector<float> many = RunSteps(GetParam(), weights, prompts, 6, false);
@@ -182,12 +186,19 @@ TEST(DecodeBatchCompany, ASequenceDoesNotSeeItsCompany) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
   const Shape shape{1024, 2816, 16, 4, 128, 0, false};
   for (const char* weights : {"bf16", "int8", "int4-g128"}) {
-    const std::vector<float> five = RunSteps(shape, weights, {300, 20, 40, 513, 7}, 4, true);
-    const std::vector<float> eight = RunSteps(shape, weights, {300, 20, 40, 513, 7, 100, 90, 1}, 4, true);
-    ASSERT_EQ(five.size(), 4u * 5000);
-    for (size_t step = 0; step < 4; ++step)
-      for (size_t i = 0; i < 5000; ++i)
-        ASSERT_EQ(five[step * 5000 + i], eight[step * 8000 + i]) << weights << " step " << step << ", " << i;
+    const auto same = [&](const std::vector<int>& few, const std::vector<int>& many) {
+      const std::vector<float> a = RunSteps(shape, weights, few, 4, true);
+      const std::vector<float> b = RunSteps(shape, weights, many, 4, true);
+      const size_t in_a = few.size() * 1000, in_b = many.size() * 1000;
+      ASSERT_EQ(a.size(), 4 * in_a);
+      ASSERT_EQ(b.size(), 4 * in_b);
+      for (size_t step = 0; step < 4; ++step)
+        for (size_t i = 0; i < in_a; ++i)
+          ASSERT_EQ(a[step * in_a + i], b[step * in_b + i]) << weights << " step " << step << ", " << i;
+    };
+    same({300, 20, 40, 513, 7}, {300, 20, 40, 513, 7, 100, 90, 1});
+    same({300, 20, 40, 513, 7, 100, 90, 1, 60},
+         {300, 20, 40, 513, 7, 100, 90, 1, 60, 16, 333, 2, 50, 800, 31, 9});
   }
 }
 
@@ -219,7 +230,7 @@ std::vector<float> RunSeveral(const Shape& shape, const char* weights, const std
       }
       starts.push_back(static_cast<int32_t>(tokens.size()));
     }
-    const bool few = tokens.size() <= 8;
+    const bool few = tokens.size() <= 16;
     const auto status = decoder->Forward({.tokens = tokens,
                                           .positions = positions,
                                           .seq_start = starts,
@@ -244,7 +255,8 @@ TEST_P(DecodeBatch, TakesSeveralTokensOfASequence) {
   };
   for (const char* weights : {"bf16", "int8", "int4-g128"})
     for (const Case& c :
-         {Case{{500}, {5}}, Case{{13}, {8}}, Case{{300, 30}, {2, 6}}, Case{{77, 9, 600}, {3, 1, 3}}}) {
+         {Case{{500}, {5}}, Case{{13}, {8}}, Case{{300, 30}, {2, 6}}, Case{{77, 9, 600}, {3, 1, 3}},
+          Case{{250, 40, 600}, {5, 5, 5}}, Case{{300}, {16}}, Case{{90, 17, 31, 1, 500}, {1, 6, 1, 3, 1}}}) {
       SCOPED_TRACE(::testing::Message() << weights << ", " << c.counts[0] << " behind " << c.prompts[0]);
       const std::vector<float> one = RunSeveral(GetParam(), weights, c.prompts, c.counts, true);
       const std::vector<float> many = RunSeveral(GetParam(), weights, c.prompts, c.counts, false);
@@ -270,12 +282,14 @@ TEST(DecodeBatchCompany, TakesFourOfAWideModel) {
 TEST(DecodeBatchCompany, ComesAndGoes) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
   const Shape shape{1024, 2816, 16, 4, 128, 0, false};
-  const std::vector<int> prompts = {300, 20, 40, 513, 7, 100, 90, 1};
-  const std::vector<size_t> counts = {8, 8, 5, 6, 8, 4, 7, 7, 8};
-  const std::vector<float> one = RunCounts(shape, "bf16", prompts, counts, true);
-  const std::vector<float> many = RunCounts(shape, "bf16", prompts, counts, false);
-  ASSERT_EQ(one.size(), many.size());
-  EXPECT_LT(RowError(one, many), 2e-2);
+  const std::vector<int> prompts = {300, 20, 40, 513, 7, 100, 90, 1, 60, 16, 333, 2, 50, 800, 31, 9};
+  for (const std::vector<size_t>& counts :
+       {std::vector<size_t>{8, 8, 5, 6, 8, 4, 7, 7, 8}, {16, 9, 8, 12, 16, 16, 5, 9, 4, 16}}) {
+    const std::vector<float> one = RunCounts(shape, "bf16", prompts, counts, true);
+    const std::vector<float> many = RunCounts(shape, "bf16", prompts, counts, false);
+    ASSERT_EQ(one.size(), many.size());
+    EXPECT_LT(RowError(one, many), 2e-2);
+  }
 }
 
 }  // namespace

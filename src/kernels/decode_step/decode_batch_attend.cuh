@@ -7,10 +7,10 @@
 namespace celer::cuda::batch {
 
 // What the warps of an item leave for each other.
-template <int L>
+template <int L, int N>
 struct Room {
   float m[kAttendWarps], l[kAttendWarps];
-  float fresh[kTokens];  // the scores of this step's tokens, the token's own last
+  float fresh[N];  // the scores of this step's tokens, the token's own last
   float o[kAttendWarps][L * 8];
 };
 
@@ -21,15 +21,15 @@ __device__ __forceinline__ void HalfBarrier(int half) {
 // `warp` is one of the half's. L lanes hold one key, 8 dimensions each. Keys and values of earlier tokens are
 // on their way before the query is there, and the next ones before these are done; those of this step come
 // last. `turn`: of the counters; `await_room`: until the sums there have been read.
-template <Format F, int L, class RoomFree>
-__device__ __forceinline__ void AttendItem(const BatchParams& b, const Layer& layer, Memory<F>& memory,
+template <Format F, int L, int N, class RoomFree>
+__device__ __forceinline__ void AttendItem(const BatchParams& b, const Layer& layer, Memory<F, N>& memory,
                                            int token, int head, uint32_t turn, int half, int warp, int lane,
                                            const RoomFree& await_room) {
   using step::Exp2;
   using step::LoadKv;
   constexpr int kKeys = 32 / L, kLoads = step::kKeyLoads, kStep = kKeys * kLoads;
-  static_assert(sizeof(Room<L>) <= sizeof(memory.sums[0]));
-  auto& room = *reinterpret_cast<Room<L>*>(memory.sums[half]);
+  static_assert(sizeof(Room<L, N>) <= sizeof(memory.sums[0]));
+  auto& room = *reinterpret_cast<Room<L, N>*>(memory.sums[half]);
   const int sub = lane / L, dim = lane % L * 8, head_dim = b.head_dim,
             kv_head = head / (b.heads / b.kv_heads);
   const bool inside = dim < head_dim;
@@ -53,7 +53,7 @@ __device__ __forceinline__ void AttendItem(const BatchParams& b, const Layer& la
   load(layer.k_cache, first, k);
   load(layer.v_cache, first, v);
 
-  const uint32_t wanted = turn * static_cast<uint32_t>(head_dim / 16);
+  const uint32_t wanted = turn * static_cast<uint32_t>(head_dim / 16 * kEights<N>);
   Await(b.qkv_done + head, wanted, lane);
   float q[8] = {};
   if (inside) {
@@ -124,12 +124,12 @@ __device__ __forceinline__ void AttendItem(const BatchParams& b, const Layer& la
     const float f = Exp2(room.fresh[fresh - 1] - top);
     total += f;
     sum += own_v * f;
-    reinterpret_cast<__nv_bfloat16*>(b.attended)[PlaceOf<F>(token, head * head_dim + at)] =
+    reinterpret_cast<__nv_bfloat16*>(b.attended)[PlaceOf<F, N>(token, head * head_dim + at)] =
         __float2bfloat16(__fdividef(sum, total));
   }
   HalfBarrier(half);
   if (warp == 0 && lane == 0) {
-    const int begin_chunk = head * head_dim / kChunk, end_chunk = ((head + 1) * head_dim - 1) / kChunk;
+    const int begin_chunk = head * head_dim / kChunk<N>, end_chunk = ((head + 1) * head_dim - 1) / kChunk<N>;
     for (int chunk = begin_chunk; chunk <= end_chunk; ++chunk) Signal(b.attended_done + chunk);
   }
 }

@@ -12,28 +12,45 @@ namespace celer::cuda {
 namespace batch {
 
 // LaunchBatch(), compiled in one file per format with HasDecodeStep(): decode_batch_format_cuda.cu.in.
-template <Format F>
+template <Format F, int N>
 cudaError_t LaunchFormat(const BatchParams& b, const float* norm, int shared_bytes, cudaStream_t stream);
 
 namespace {
 
 constexpr int64_t kAlign = 256;
 
+// Up to how many tokens this kernel is faster than one per product.
+constexpr int kFasterBf16 = 16, kFasterInt8 = 16, kFasterInt4 = 16;
+
+template <int N>
 int SharedBytes(Format format, int layers) {
-  const size_t first = WithFormat(format, []<Format F>() -> size_t {
-    if constexpr (HasDecodeStep(F)) return sizeof(Memory<F>);
+  const size_t first = WithFormat(format, [&]<Format F>() -> size_t {
+    if constexpr (HasDecodeStep(F)) return sizeof(Memory<F, N>);
     return 0;
   });
   return static_cast<int>(first + static_cast<size_t>(layers - 1) * sizeof(Layer));
 }
 
-// How the step's own memory is divided, and the parameters that point into it.
+// How the memory of an instance's steps is divided, and the parameters that point into it.
 struct Plan {
   BatchParams params;
   int64_t layers_at, steps_at, counters_at, total;
   int64_t counters;  // of one number of tokens
 };
 
+// How many numbers of tokens an instance is for: that of 16 leaves those up to 8 to the other one.
+constexpr int kCounts = 8;
+
+// 16 tokens: as few batches as there can be, all of them of about the same size.
+void DivideWide(int tiles, int grid, int most, Op* op) {
+  const int each = tiles / grid, more = tiles % grid, largest = each + (more > 0 ? 1 : 0);
+  const int batches = std::max((largest + most - 1) / most, 1);
+  op->size = (largest + batches - 1) / batches;
+  op->rounds = batches - 1;
+  op->each = each - op->rounds * op->size, op->more = more;
+}
+
+template <int N>
 Plan MakePlan(const DecodeStepArgs& args, std::byte* memory) {
   const DecodeStepLayer& first = args.layers[0];
   const DeviceKv& kv = first.qkv.kv;
@@ -56,15 +73,15 @@ Plan MakePlan(const DecodeStepArgs& args, std::byte* memory) {
     at += (bytes + kAlign - 1) / kAlign * kAlign;
     return begin;
   };
-  const auto chunks = [](int64_t cols) { return (cols + kChunk - 1) / kChunk; };
+  const auto chunks = [](int64_t cols) { return (cols + kChunk<N> - 1) / kChunk<N>; };
   plan.layers_at = take(b.layer_count * static_cast<int64_t>(sizeof(Layer)));
-  plan.steps_at = take(kTokens * 4);
+  plan.steps_at = take(kCounts * 4);
   const int64_t of_hidden = chunks(b.hidden), of_heads = chunks(int64_t{b.heads} * b.head_dim),
                 of_inter = chunks(b.inter), of_qkv = b.heads + 2 * b.kv_heads;
   plan.counters = 2 * of_hidden + of_heads + of_inter + of_qkv;
-  plan.counters_at = take(plan.counters * kTokens * 4);
+  plan.counters_at = take(plan.counters * kCounts * 4);
   b.layers = reinterpret_cast<const Layer*>(memory + plan.layers_at);
-  const int which = std::clamp(count, 1, kTokens) - 1;
+  const int which = std::clamp(count - (N - kCounts), 1, kCounts) - 1;
   b.step = reinterpret_cast<const uint32_t*>(memory + plan.steps_at) + which;
   auto* counter = reinterpret_cast<uint32_t*>(memory + plan.counters_at) + which * plan.counters;
   b.in_done = counter;
@@ -73,25 +90,30 @@ Plan MakePlan(const DecodeStepArgs& args, std::byte* memory) {
   b.mid_done = b.attended_done + of_heads;
   b.qkv_done = b.mid_done + of_inter;
 
-  const auto rows = [&](const DeviceMatrix& by) { return memory + take(int64_t{by.padded} * kTokens * 2); };
+  const auto rows = [&](const DeviceMatrix& by) { return memory + take(int64_t{by.padded} * N * 2); };
   const auto floats = [&](int64_t n) { return reinterpret_cast<float*>(memory + take(n * 4)); };
   b.in_rows = rows(first.qkv.a);
   b.attended = rows(first.o.a);
   b.x_rows = rows(first.gate_up.a);
   b.mid_rows = rows(first.down.a);
-  b.squares = floats(int64_t{b.hidden} / 16 * kTokens);
-  b.in_squares = floats(int64_t{b.hidden} / 16 * kTokens);
-  b.q = floats(int64_t{b.heads} * b.head_dim * kTokens);
-  b.residual = floats(int64_t{b.hidden} * kTokens);
+  b.squares = floats(int64_t{b.hidden} / 16 * N);
+  b.in_squares = floats(int64_t{b.hidden} / 16 * N);
+  b.q = floats(int64_t{b.heads} * b.head_dim * N);
+  b.residual = floats(int64_t{b.hidden} * N);
   plan.total = at;
 
   int turn = 0;
   const auto set = [&](int i, const MatvecArgs& of, int tiles, const std::byte* x, uint32_t* ready,
                        int unit) {
     Op& op = b.op[i];
-    Params divided = {};
-    Divide(tiles, grid, &divided);
-    op.rounds = divided.rounds, op.each = divided.each, op.more = divided.more;
+    if constexpr (N == 8) {
+      Params divided = {};
+      Divide(tiles, grid, &divided);
+      op.rounds = divided.rounds, op.each = divided.each, op.more = divided.more;
+      op.size = kBatch;
+    } else {
+      DivideWide(tiles, grid, i == 2 ? kMostTiles<N> : kBatch, &op);
+    }
     op.turn = turn;
     turn = (turn + tiles % grid) % grid;
     op.row_bytes = static_cast<int>(of.a.row_bytes);
@@ -108,11 +130,20 @@ Plan MakePlan(const DecodeStepArgs& args, std::byte* memory) {
   return plan;
 }
 
+// The plans of both instances lie behind each other.
+int64_t BytesFor8(const DecodeStepArgs& args) {
+  return MakePlan<8>(args, nullptr).total;
+}
+Plan PlanFor(const DecodeStepArgs& args, void* memory) {
+  auto* base = static_cast<std::byte*>(memory);
+  return args.batch.count <= 8 ? MakePlan<8>(args, base) : MakePlan<16>(args, base + BytesFor8(args));
+}
+
 }  // namespace
 }  // namespace batch
 
-bool DecodeBatchRuns(const DecodeStepArgs& args) {
-  if (args.layers.empty()) return false;
+int DecodeBatchTokens(const DecodeStepArgs& args) {
+  if (args.layers.empty()) return 0;
   const DecodeStepLayer& first = args.layers[0];
   const DeviceMatrix& q = first.qkv.a;
   const DeviceKv& kv = first.qkv.kv;
@@ -121,11 +152,16 @@ bool DecodeBatchRuns(const DecodeStepArgs& args) {
   for (const DecodeStepLayer& layer : args.layers)
     for (const DeviceMatrix* m : {&layer.qkv.a, &layer.qkv.b, &layer.qkv.c, &layer.o.a, &layer.gate_up.a,
                                   &layer.gate_up.b, &layer.down.a})
-      if (m->format != q.format || m->group != q.group || m->rows % 8 != 0) return false;
-  return format && first.o.a.rows % 16 == 0 && q.cols == first.o.a.rows && kv.dtype == DType::kF16 &&
-         kv.head_dim <= 128 && kv.padded_dim == kv.head_dim && CanFuseRope(kv.head_dim, first.qkv.rope_dim) &&
-         !first.o.a_bias && !first.down.a_bias &&
-         batch::SharedBytes(q.format, static_cast<int>(args.layers.size())) <= kMaxSharedBytes;
+      if (m->format != q.format || m->group != q.group || m->rows % 8 != 0) return 0;
+  const bool runs = format && first.o.a.rows % 16 == 0 && q.cols == first.o.a.rows &&
+                    kv.dtype == DType::kF16 && kv.head_dim <= 128 && kv.padded_dim == kv.head_dim &&
+                    CanFuseRope(kv.head_dim, first.qkv.rope_dim) && !first.o.a_bias && !first.down.a_bias;
+  const int layers = static_cast<int>(args.layers.size());
+  if (!runs || batch::SharedBytes<8>(q.format, layers) > kMaxSharedBytes) return 0;
+  if (batch::SharedBytes<16>(q.format, layers) > kMaxSharedBytes) return 8;
+  return q.format == Format::kInt4   ? batch::kFasterInt4
+         : q.format == Format::kInt8 ? batch::kFasterInt8
+                                     : batch::kFasterBf16;
 }
 
 int DecodeBatchKeys() {
@@ -133,15 +169,14 @@ int DecodeBatchKeys() {
 }
 
 size_t DecodeBatchBytes(const DecodeStepArgs& args) {
-  return static_cast<size_t>(batch::MakePlan(args, nullptr).total);
+  return static_cast<size_t>(batch::BytesFor8(args) + batch::MakePlan<16>(args, nullptr).total);
 }
 
 cudaError_t PrepareDecodeBatch(const DecodeStepArgs& args, void* memory) {
   using namespace batch;
   std::byte* base = static_cast<std::byte*>(memory);
-  const Plan plan = MakePlan(args, base);
   // Counters begin at 0, and columns that no tile writes are 0.
-  const cudaError_t cleared = cudaMemset(memory, 0, static_cast<size_t>(plan.total));
+  const cudaError_t cleared = cudaMemset(memory, 0, DecodeBatchBytes(args));
   if (cleared != cudaSuccess) return cleared;
   std::vector<Layer> table;
   for (size_t i = 0; i < args.layers.size(); ++i) {
@@ -156,23 +191,30 @@ cudaError_t PrepareDecodeBatch(const DecodeStepArgs& args, void* memory) {
     to.k_cache = from.qkv.kv.k, to.v_cache = from.qkv.kv.v;
     to.window = from.window;
   }
-  return cudaMemcpy(base + plan.layers_at, table.data(), table.size() * sizeof(Layer),
-                    cudaMemcpyHostToDevice);
+  for (const int64_t at :
+       {MakePlan<8>(args, nullptr).layers_at, BytesFor8(args) + MakePlan<16>(args, nullptr).layers_at}) {
+    const cudaError_t copied =
+        cudaMemcpy(base + at, table.data(), table.size() * sizeof(Layer), cudaMemcpyHostToDevice);
+    if (copied != cudaSuccess) return copied;
+  }
+  return cudaSuccess;
 }
 
 uint32_t* DecodeBatchCounter(const DecodeStepArgs& args, void* memory) {
-  return const_cast<uint32_t*>(batch::MakePlan(args, static_cast<std::byte*>(memory)).params.step);
+  return const_cast<uint32_t*>(batch::PlanFor(args, memory).params.step);
 }
 
 cudaError_t LaunchDecodeBatch(const DecodeStepArgs& args, void* memory, cudaStream_t stream) {
   using namespace batch;
   if (args.batch.count < 1 || args.batch.count > kMaxBatchTokens) return cudaErrorInvalidValue;
-  const BatchParams b = MakePlan(args, static_cast<std::byte*>(memory)).params;
+  const BatchParams b = PlanFor(args, memory).params;
   const Format format = args.layers[0].qkv.a.format;
   const float* norm = args.layers[0].qkv.norm;
-  const int shared = SharedBytes(format, b.layer_count);
   return WithFormat(format, [&]<Format F>() {
-    if constexpr (HasDecodeStep(F)) return LaunchFormat<F>(b, norm, shared, stream);
+    if constexpr (HasDecodeStep(F))
+      return args.batch.count <= 8
+                 ? LaunchFormat<F, 8>(b, norm, SharedBytes<8>(format, b.layer_count), stream)
+                 : LaunchFormat<F, 16>(b, norm, SharedBytes<16>(format, b.layer_count), stream);
     return cudaErrorInvalidValue;
   });
 }

@@ -1,12 +1,14 @@
-// The kernel behind decode_batch_cuda.h, one instance per weight format and shape of heads.
+// The kernel behind decode_batch_cuda.h, one instance per weight format, shape of heads and N, the number of
+// tokens that it has room for: 8 or 16.
 //
 // Grid: one block per multiprocessor, all resident at once. Sixteen warps multiply and attend; one fills the
-// ring of weights, one fetches activations, one finishes tiles. Tiles, batches of them and the ring are those
-// of matvec_cuda.cuh; a product of 16 rows has eight columns, one to a token.
+// ring of weights, one fetches activations, one for each eight tokens finishes tiles. Tiles, batches of them
+// and the ring are those of matvec_cuda.cuh, but 16 tokens take larger batches; a product of 16 rows has
+// eight columns, one to a token.
 //
-// Activations: [padded / 32][8 tokens][32] bf16, the order of eight rows of weights, in chunks of 512 columns
-// (8 KB). Each chunk has a counter of the tiles (or heads) that went into it; counters never go back, the
-// number of steps and the layer say what a complete one shows. Before a value of a layer is written, all
+// Activations: [padded / 32][N tokens][32] bf16, the order of eight rows of weights, in chunks of 4096 / N
+// columns (8 KB). Each chunk has a counter of the tiles (or heads) that went into it; counters never go back,
+// the number of steps and the layer say what a complete one shows. Before a value of a layer is written, all
 // blocks have read that of the layer before: each step from product to product needs all of the last one.
 //
 // Several tokens may be of one sequence: then those behind see the keys and values of those before them.
@@ -18,21 +20,22 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/decode_step/decode_batch_attend.cuh"
 #include "kernels/decode_step/decode_batch_finish.cuh"
+#include "kernels/decode_step/decode_batch_group.cuh"
 #include "kernels/decode_step/decode_batch_product.cuh"
 #include "kernels/matmul/cuda/matvec/matvec_cuda.cuh"
 
 namespace celer::cuda::batch {
 
 // The ring. By one warp: lane 2i + h copies half h of tile i.
-template <Format F>
-__device__ __forceinline__ void Fill(const BatchParams& b, const Layer& layer, int i, const Run& run,
-                                     Memory<F>& memory, int lane, Filling& filling, uint64_t policy) {
+template <Format F, int N, class R>
+__device__ __forceinline__ void Fill(const BatchParams& b, const Layer& layer, int i, const R& run,
+                                     Memory<F, N>& memory, int lane, Filling& filling, uint64_t policy) {
   const uint32_t ring = SharedAddress(memory.ring), full = SharedAddress(memory.full),
                  empty = SharedAddress(memory.empty);
   const int row_bytes = b.op[i].row_bytes, groups = F == Format::kInt4 ? b.op[i].padded / 128 : 1;
   constexpr int kGroupBytes = 8 * ScaleBytesOf(F);  // scales of eight rows
   for (int batch = 0; batch < run.batches(); ++batch) {
-    const Share share(run.Tiles(batch));
+    const Sharing<N> share(run.Tiles(batch));
     const std::byte *data = nullptr, *scales = nullptr;
     if (lane / 2 < share.tiles) {
       const Where where = Find(b, i, run.Begin(batch) + lane / 2);
@@ -51,11 +54,11 @@ __device__ __forceinline__ void Fill(const BatchParams& b, const Layer& layer, i
       RingPlace& next = filling.next;
       if (filling.under_way == kUnderWay) {
         BarrierWait(full + filling.oldest.stage * 8, filling.oldest.parity);
-        filling.oldest.Advance(kStages);
+        filling.oldest.Advance(kStages<N>);
       } else {
         ++filling.under_way;
       }
-      const uint32_t bar = full + next.stage * 8, base = ring + next.stage * kFullStage<F>;
+      const uint32_t bar = full + next.stage * 8, base = ring + next.stage * kFullStage<F, N>;
       BarrierWait(empty + next.stage * 8, next.parity);
       if (lane == 0) BarrierExpect(bar, static_cast<uint32_t>((bytes + scale_bytes) * 2 * share.tiles));
       __syncwarp();
@@ -65,12 +68,13 @@ __device__ __forceinline__ void Fill(const BatchParams& b, const Layer& layer, i
           BulkCopy(base + scales_to, scales + static_cast<int64_t>(chunk) * chunk_groups * kGroupBytes,
                    scale_bytes, bar, policy);
       }
-      next.Advance(kStages);
+      next.Advance(kStages<N>);
     }
   }
 }
 
 // Activations. By one warp: a lane to a chunk. `at` counts chunks; they use the slots in turn.
+template <int N>
 __device__ __forceinline__ void Fetch(const BatchParams& b, int i, uint32_t turn, int passes, uint32_t slots,
                                       uint32_t full, uint32_t empty, int lane, int& at) {
   const Op& op = b.op[i];
@@ -78,60 +82,71 @@ __device__ __forceinline__ void Fetch(const BatchParams& b, int i, uint32_t turn
     for (int chunk = 0; chunk < op.chunks;) {
       const int mine = chunk + lane;
       const bool here =
-          lane < kSlots && mine < op.chunks && Reached(op.ready + mine, WritersOf(b, i, mine) * turn);
+          lane < kSlots && mine < op.chunks && Reached(op.ready + mine, WritersOf<N>(b, i, mine) * turn);
       const int ready = __ffs(static_cast<int>(~__ballot_sync(0xffffffffu, here))) - 1;
-      if (lane < ready) {
-        const uint32_t slot = static_cast<uint32_t>(at + lane) % kSlots;
-        BarrierWait(empty + slot * 8, (static_cast<uint32_t>(at + lane) / kSlots & 1) ^ 1);
+      const auto copy = [&](uint32_t slot) {
         asm volatile("fence.proxy.async;" ::: "memory");
-        const auto bytes =
-            static_cast<uint32_t>(min(kSlotBytes, op.padded * kTokens * 2 - mine * kSlotBytes));
+        const auto bytes = static_cast<uint32_t>(min(kSlotBytes, op.padded * N * 2 - mine * kSlotBytes));
         BarrierExpect(full + slot * 8, bytes);
         BulkCopyKeep(slots + slot * kSlotBytes, op.x + static_cast<int64_t>(mine) * kSlotBytes, bytes,
                      full + slot * 8);
+      };
+      if constexpr (N == 8) {
+        if (lane < ready) {
+          const uint32_t slot = static_cast<uint32_t>(at + lane) % kSlots;
+          BarrierWait(empty + slot * 8, (static_cast<uint32_t>(at + lane) / kSlots & 1) ^ 1);
+          copy(slot);
+        }
+      } else {
+        // One by one: lanes that wait together go on together, when the last slot is empty.
+        for (int n = 0; n < ready; ++n) {
+          const uint32_t slot = static_cast<uint32_t>(at + n) % kSlots;
+          BarrierWait(empty + slot * 8, (static_cast<uint32_t>(at + n) / kSlots & 1) ^ 1);
+          if (lane == n) copy(slot);
+        }
       }
       __syncwarp();
       at += ready, chunk += ready;
     }
 }
 
-// What down leaves for qkv, of the embeddings. Grid: hidden / 16; a block has 16 columns of 8 tokens.
-template <Format F>
+// What down leaves for qkv, of the embeddings. Grid: hidden / 16; a block has 16 columns of N tokens.
+template <Format F, int N>
 __global__ void BeginKernel(const __grid_constant__ BatchParams b, const float* norm) {
   const int token = threadIdx.x / 16, col = blockIdx.x * 16 + threadIdx.x % 16;
   const float weight = __ldg(norm + col);
   WaitForPrevious();
   LetNextStart();
   const float v = token < b.batch.count ? __ldcg(b.x + static_cast<int64_t>(token) * b.hidden + col) : 0;
-  reinterpret_cast<__nv_bfloat16*>(b.in_rows)[PlaceOf<F>(token, col)] = __float2bfloat16(v * weight);
+  reinterpret_cast<__nv_bfloat16*>(b.in_rows)[PlaceOf<F, N>(token, col)] = __float2bfloat16(v * weight);
   float squares = v * v;
   for (int apart = 1; apart < 16; apart *= 2) squares += __shfl_xor_sync(0xffffffffu, squares, apart);
-  if (threadIdx.x % 16 == 0) b.in_squares[blockIdx.x * kTokens + token] = squares;
+  if (threadIdx.x % 16 == 0) b.in_squares[blockIdx.x * N + token] = squares;
   __syncthreads();
-  if (threadIdx.x == 0) Signal(b.in_done + col / kChunk);
+  if (threadIdx.x < kEights<N>) Signal(b.in_done + col / kChunk<N>);  // as many as finish a tile
 }
 
-template <Format F, int L>
-__global__ void __launch_bounds__(kBlockThreads, 1) BatchKernel(const __grid_constant__ BatchParams b) {
+template <Format F, int L, int N>
+__global__ void __launch_bounds__(kBlockThreads<N>, 1) BatchKernel(const __grid_constant__ BatchParams b) {
   extern __shared__ __align__(128) char raw[];
-  auto& memory = *reinterpret_cast<Memory<F>*>(raw);
+  auto& memory = *reinterpret_cast<Memory<F, N>*>(raw);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i)
+    for (int i = 0; i < kStages<N>; ++i)
       BarrierInit(SharedAddress(&memory.full[i]), 1), BarrierInit(SharedAddress(&memory.empty[i]), kWarps);
     for (int i = 0; i < kSlots; ++i)
       BarrierInit(SharedAddress(&memory.x_full[i]), 1),
           BarrierInit(SharedAddress(&memory.x_empty[i]), kWarps);
-    for (int i = 0; i < 2; ++i) BarrierInit(SharedAddress(&memory.read[i]), 1);
+    for (int i = 0; i < 2; ++i) BarrierInit(SharedAddress(&memory.read[i]), kEights<N>);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   const int words = b.layer_count * static_cast<int>(sizeof(Layer) / 16);
-  for (int i = threadIdx.x; i < words; i += kBlockThreads)
+  for (int i = threadIdx.x; i < words; i += kBlockThreads<N>)
     reinterpret_cast<uint4*>(memory.layers)[i] = __ldg(reinterpret_cast<const uint4*>(b.layers) + i);
   __syncthreads();
   LetNextStart();
   const auto run_of = [&](int layer, int i) {
-    return RunOf(b.op[i], (b.op[i].turn + layer * b.turn_step) % static_cast<int>(gridDim.x));
+    return RunOf<N>(b.op[i], (b.op[i].turn + layer * b.turn_step) % static_cast<int>(gridDim.x));
   };
 
   if (warp == kProducer) {  // needs nothing of what came before
@@ -139,7 +154,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1) BatchKernel(const __grid_con
     const uint64_t policy = StreamOncePolicy();
     for (int layer = 0; layer < b.layer_count; ++layer)
       for (int i = 0; i < kOps; ++i)
-        Fill<F>(b, memory.layers[layer], i, run_of(layer, i), memory, lane, filling, policy);
+        Fill<F, N>(b, memory.layers[layer], i, run_of(layer, i), memory, lane, filling, policy);
     return;
   }
   WaitForPrevious();
@@ -150,14 +165,16 @@ __global__ void __launch_bounds__(kBlockThreads, 1) BatchKernel(const __grid_con
     for (int layer = 0; layer < b.layer_count; ++layer)
       for (int i = 0; i < kOps; ++i) {
         const int batches = run_of(layer, i).batches();
-        Fetch(b, i, first_turn + static_cast<uint32_t>(layer),
-              b.op[i].chunks <= kSlots ? min(batches, 1) : batches, SharedAddress(memory.x),
-              SharedAddress(memory.x_full), SharedAddress(memory.x_empty), lane, at);
+        Fetch<N>(b, i, first_turn + static_cast<uint32_t>(layer),
+                 b.op[i].chunks <= kSlots ? min(batches, 1) : batches, SharedAddress(memory.x),
+                 SharedAddress(memory.x_full), SharedAddress(memory.x_empty), lane, at);
       }
     return;
   }
-  if (warp == kLast) {
-    if (lane < kTokens) {
+  if (warp >= kLast) {
+    const int first = N == 8 ? 0 : (warp - kLast) * 8;  // of this warp's tokens
+    if (first == 0 && lane < N) {
+      constexpr uint32_t kTokenLanes = (1u << N) - 1;
       const bool here = lane < b.batch.count;
       const int position = here ? __ldcg(b.batch.positions + lane) : 0;
       const int row = here ? __ldcg(b.batch.sequence + lane) : 0;
@@ -166,7 +183,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1) BatchKernel(const __grid_con
       // Tokens of one sequence stand behind each other; the first of them says what is old.
       int old = position;
 #pragma unroll
-      for (int other = 0; other < kTokens; ++other) {
+      for (int other = 0; other < N; ++other) {
         const int its_row = __shfl_sync(kTokenLanes, row, other);
         const int its_position = __shfl_sync(kTokenLanes, position, other);
         if (here && other < b.batch.count && its_row == row) old = min(old, its_position);
@@ -177,50 +194,65 @@ __global__ void __launch_bounds__(kBlockThreads, 1) BatchKernel(const __grid_con
           (static_cast<int64_t>(block) * b.kv_heads * kKvBlock + position % kKvBlock) * b.head_dim;
     }
     __syncwarp();
-    ArrivePair(4);
+    if (first == 0)
+      ArriveFinishers<N>(4);
+    else
+      SyncFinishers<N>(4);
     int parity = 0;
     for (int layer = 0; layer < b.layer_count; ++layer)
       for (int i = 0; i < kOps; ++i)
         FinishAll(b, memory.layers[layer], layer, i, run_of(layer, i),
-                  first_turn + static_cast<uint32_t>(layer), memory, lane, parity);
+                  first_turn + static_cast<uint32_t>(layer), memory, first, lane, parity);
     return;
   }
   {
-    const int token = warp % kTokens;
+    const int token = warp % N;
     if (token < b.batch.count) {
       const int blocks = __ldcg(b.batch.positions + token) / kKvBlock + 1;
       const int32_t* from =
           b.batch.block_table + static_cast<int64_t>(__ldcg(b.batch.sequence + token)) * b.batch.max_blocks;
-      for (int i = warp / kTokens * 32 + lane; i < blocks; i += kWarps / kTokens * 32)
+      for (int i = warp / N * 32 + lane; i < blocks; i += kWarps / N * 32)
         memory.table[token][i] = __ldcg(from + i);
     }
   }
-  SyncPair(4);  // with all of them, and the finisher
+  SyncFinishers<N>(4);  // with all of them
   Multiplier state;
-  const int half = warp / kAttendWarps, items = b.batch.count * b.heads;
+  const auto await_room = [&] { state.AwaitRead(SharedAddress(memory.read)); };
+  const auto attend = [&](int layer) {
+    const int grid = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
+    const uint32_t turn = first_turn + static_cast<uint32_t>(layer);
+    if constexpr (N == 8) {
+      const int half = warp / kAttendWarps, items = b.batch.count * b.heads;
+      for (int item = block + half * grid; item < items; item += 2 * grid)
+        AttendItem<F, L, N>(b, memory.layers[layer], memory, item / b.heads, item % b.heads, turn, half,
+                            warp % kAttendWarps, lane, await_room);
+    } else {
+      const Items<N> items(b);
+      const int half = warp / items.warps;
+      for (int item = block + half * grid; item < items.count; item += kWarps / items.warps * grid)
+        AttendGroup<F, L, N>(b, memory.layers[layer], memory, items, item, turn, half, warp % items.warps,
+                             lane, await_room);
+    }
+  };
   for (int layer = 0; layer < b.layer_count; ++layer)
     for (int i = 0; i < kOps; ++i) {
       if (i == 1) {
-        for (int item = static_cast<int>(blockIdx.x) + half * static_cast<int>(gridDim.x); item < items;
-             item += 2 * static_cast<int>(gridDim.x))
-          AttendItem<F, L>(b, memory.layers[layer], memory, item / b.heads, item % b.heads,
-                           first_turn + static_cast<uint32_t>(layer), half, warp % kAttendWarps, lane,
-                           [&] { state.AwaitRead(SharedAddress(memory.read)); });
+        attend(layer);
         ConsumerBarrier();  // the rooms are free for sums again
       }
-      MultiplyAll<F>(b.op[i], run_of(layer, i), memory, warp, lane, state);
+      MultiplyAll<F, N>(b.op[i], run_of(layer, i), memory, warp, lane, state);
     }
 }
 
 // What comes before the kernel of all layers, and that.
-template <Format F>
+template <Format F, int N>
 cudaError_t LaunchBatch(const BatchParams& b, const float* norm, int shared_bytes, cudaStream_t stream) {
-  const cudaError_t begun = Launch(BeginKernel<F>, dim3(static_cast<unsigned>(b.hidden / 16)),
-                                   dim3(16 * kTokens), 0, stream, b, norm);
+  const cudaError_t begun =
+      Launch(BeginKernel<F, N>, dim3(static_cast<unsigned>(b.hidden / 16)), dim3(16 * N), 0, stream, b, norm);
   if (begun != cudaSuccess) return begun;
-  const dim3 grid(static_cast<unsigned>(Multiprocessors())), block(kBlockThreads);
-  return b.head_dim <= 64 ? LaunchLarge<BatchKernel<F, 8>>(grid, block, shared_bytes, stream, b)
-                          : LaunchLarge<BatchKernel<F, 16>>(grid, block, shared_bytes, stream, b);
+  const dim3 grid(static_cast<unsigned>(Multiprocessors())), block(kBlockThreads<N>);
+  return b.head_dim <= 64 ? LaunchLarge<BatchKernel<F, 8, N>>(grid, block, shared_bytes, stream, b)
+                          : LaunchLarge<BatchKernel<F, 16, N>>(grid, block, shared_bytes, stream, b);
 }
 
 }  // namespace celer::cuda::batch

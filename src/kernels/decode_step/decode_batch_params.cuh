@@ -10,27 +10,34 @@ namespace celer::cuda::batch {
 
 using namespace matvec;  // the ring, tiles and instructions
 
-constexpr int kTokens = kMaxBatchTokens;
-constexpr uint32_t kTokenLanes = (1u << kTokens) - 1;
+// N is the number of tokens that an instance has room for: 8 or 16.
 constexpr int kFetcher = kWarps + 1, kLast = kWarps + 2;  // warps beside those that multiply and kProducer
-constexpr int kBlockThreads = (kWarps + 3) * 32;
-constexpr int kOps = 4;                  // of a layer: qkv, o, gate and up, down; attention before the second
-constexpr int kChunk = 512, kSlots = 8;  // columns of activations in a slot, and slots
-constexpr int kSlotBytes = kChunk * kTokens * 2;
-constexpr int kStages = 4;
-constexpr int kUnderWay = 2;              // stages; three are 1 % slower
-constexpr int kAttendWarps = kWarps / 2;  // two items at once
-constexpr int kMaxKeys = 2048;            // of a sequence
+template <int N>
+constexpr int kEights = N / 8;  // of tokens: a product has eight columns, a finishing warp eight tokens
+template <int N>
+constexpr int kBlockThreads = (kWarps + 2 + kEights<N>)*32;
+constexpr int kOps = 4;  // of a layer: qkv, o, gate and up, down; attention before the second
+template <int N>
+constexpr int kChunk = 4096 / N;  // columns of activations in a slot
+constexpr int kSlots = 8, kSlotBytes = 8192;
+template <int N>
+constexpr int kStages = N == 8 ? 4 : 3;
+constexpr int kUnderWay = 2;  // stages; three of eight tokens are 1 % slower
+template <int N>
+constexpr int kMostTiles = N == 8 ? kBatch : 8;  // at once, of gate and up; of others kBatch
+constexpr int kAttendWarps = kWarps / 2;         // two items at once
+constexpr int kMaxKeys = 2048;                   // of a sequence
 
 // Weights, then scales: of int4 one to 128 columns, of int8 one to a row.
-template <Format F>
+template <Format F, int N>
 constexpr int kFullStage = kStageBytes + (F == Format::kInt4   ? kWarps * kSpans * 16 * ScaleBytesOf(F)
-                                          : F == Format::kInt8 ? kBatch * 16 * ScaleBytesOf(F)
+                                          : F == Format::kInt8 ? kMostTiles<N> * 16 * ScaleBytesOf(F)
                                                                : 0);
 
 // What an operator is in all layers.
 struct Op {
   int rounds, each, more, turn;   // as in Params; `turn` of layer 0
+  int size;                       // tiles of a batch in the rounds
   int row_bytes, padded, chunks;  // of weights; columns and chunks of activations
   int cols, unit;                 // of x: its columns, and how many of them come at a time
   const std::byte* x;             // activations
@@ -56,10 +63,10 @@ struct BatchParams {
   DeviceBatch batch;
   std::byte *attended, *x_rows, *mid_rows, *in_rows;  // activations: of o, gate and up, down, qkv
   uint32_t *qkv_done, *attended_done, *x_done, *mid_done, *in_done;
-  float *squares, *in_squares;  // [hidden / 16, 8]: of x behind o, and behind down
-  float* q;                     // [8, heads * head_dim]
+  float *squares, *in_squares;  // [hidden / 16, N]: of x behind o, and behind down
+  float* q;                     // [N, heads * head_dim]
   float* x;                     // [tokens, hidden], in and out
-  float* residual;              // [hidden, 8]
+  float* residual;              // [hidden, N]
   int hidden, inter, heads, kv_heads, head_dim, rope_dim;
   const float *rope_cos, *rope_sin;
   DeviceActivation activation;
@@ -67,17 +74,17 @@ struct BatchParams {
 };
 
 // Shared memory.
-template <Format F>
+template <Format F, int N>
 struct Memory {
-  char ring[kStages][kFullStage<F>];
+  char ring[kStages<N>][kFullStage<F, N>];
   char x[kSlots][kSlotBytes];
-  float4 sums[2][kWarps][32];  // of two batches in turn; attention has its Rooms there
-  uint64_t full[kStages], empty[kStages], x_full[kSlots], x_empty[kSlots], read[2];
-  float norms[kTokens];
-  int position[kTokens];
-  int old[kTokens];         // keys of earlier steps are those below
-  int64_t kv_row[kTokens];  // of head 0, in elements
-  int32_t table[kTokens][kMaxKeys / kKvBlock];
+  float4 sums[2][kEights<N>][kWarps][32];  // of two batches in turn; attention has its Rooms there
+  uint64_t full[kStages<N>], empty[kStages<N>], x_full[kSlots], x_empty[kSlots], read[2];
+  float norms[N];
+  int position[N];
+  int old[N];         // keys of earlier steps are those below
+  int64_t kv_row[N];  // of head 0, in elements
+  int32_t table[N][kMaxKeys / kKvBlock];
   Layer layers[1];  // layer_count
 };
 
@@ -101,24 +108,76 @@ __device__ __forceinline__ void Await(const uint32_t* counter, uint32_t wanted, 
     }
   __syncwarp();
 }
-// Tiles, or heads of tokens, that go into a chunk of an operator's x.
+// What signals that it went into a chunk of an operator's x: of a tile each finishing warp, or heads of
+// tokens.
+template <int N>
 __device__ __forceinline__ uint32_t WritersOf(const BatchParams& b, int i, int chunk) {
   const Op& op = b.op[i];
-  const int begin = chunk * kChunk, end = min(begin + kChunk, op.cols);
+  const int begin = chunk * kChunk<N>, end = min(begin + kChunk<N>, op.cols);
   const int writers = (end - 1) / op.unit - begin / op.unit + 1;
-  return static_cast<uint32_t>(i == 1 ? writers * b.batch.count : writers);
+  return static_cast<uint32_t>(i == 1 ? writers * b.batch.count : writers * kEights<N>);
+}
+
+// SyncPair() and ArrivePair(), with all warps that finish.
+template <int N>
+__device__ __forceinline__ void SyncFinishers(int id) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"((kWarps + kEights<N>)*32) : "memory");
+}
+template <int N>
+__device__ __forceinline__ void ArriveFinishers(int id) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"((kWarps + kEights<N>)*32) : "memory");
 }
 
 // ---- tiles
 
-__device__ __forceinline__ Run RunOf(const Op& op, int turn) {
+// A block's tiles where N is 16: batches of Op::size, then one of what is left.
+struct WideRun {
+  int rounds, size, first, stride;
+  int last, last_tiles;
+
+  __device__ __forceinline__ int batches() const { return rounds + min(last_tiles, 1); }
+  __device__ __forceinline__ int Begin(int i) const { return i < rounds ? first + i * stride : last; }
+  __device__ __forceinline__ int Tiles(int i) const { return i < rounds ? size : last_tiles; }
+};
+
+template <int N>
+__device__ __forceinline__ auto RunOf(const Op& op, int turn) {
   const int grid = static_cast<int>(gridDim.x);
   int block = static_cast<int>(blockIdx.x) - turn;
   if (block < 0) block += grid;
-  const int stride = grid * kBatch;
-  return {op.rounds, static_cast<int>(blockIdx.x) * kBatch, stride,
-          op.rounds * stride + block * op.each + min(block, op.more), op.each + (block < op.more ? 1 : 0)};
+  const int size = N == 8 ? kBatch : op.size, stride = grid * size,
+            first = static_cast<int>(blockIdx.x) * size,
+            last = op.rounds * stride + block * op.each + min(block, op.more),
+            last_tiles = op.each + (block < op.more ? 1 : 0);
+  if constexpr (N == 8)
+    return Run{op.rounds, first, stride, last, last_tiles};
+  else
+    return WideRun{op.rounds, size, first, stride, last, last_tiles};
 }
+
+// How the warps share a batch of tiles: those of four in Share's way, up to eight with as many warps for each
+// as there are.
+template <int N>
+struct Sharing : Share {
+  using Share::Share;
+  __device__ __forceinline__ int Times(int n) const { return n << log2_split; }  // split
+  __device__ __forceinline__ int Tile(int warp) const { return warp >> log2_split; }
+  __device__ __forceinline__ int Part(int warp) const { return warp & (split - 1); }
+};
+template <>
+struct Sharing<16> {
+  int tiles, split;
+
+  __device__ __forceinline__ explicit Sharing(int n) : tiles(n), split(kWarps / n) {}
+  __device__ __forceinline__ int Times(int n) const { return n * split; }
+  __device__ __forceinline__ int Tile(int warp) const { return warp / split; }  // `tiles` or more: none
+  __device__ __forceinline__ int Part(int warp) const { return warp % split; }
+  __device__ __forceinline__ int chunk_bytes() const { return split << 7; }
+  __device__ __forceinline__ int tile_bytes() const { return split * kSpans * 1024; }
+  __device__ __forceinline__ int chunks(int row_bytes) const {
+    return (row_bytes + chunk_bytes() - 1) / chunk_bytes();
+  }
+};
 
 // The two halves of a tile.
 struct Where {
@@ -158,14 +217,14 @@ __device__ __forceinline__ int WordOf(int c) {
   return F == Format::kInt4 ? c & 3 : F == Format::kInt8 ? (c & 1) | (c & 4) >> 1 : c >> 1;
 }
 // In words of two columns.
-template <Format F>
+template <Format F, int N>
 __device__ __forceinline__ int64_t PairOf(int token, int col) {
-  return (static_cast<int64_t>(col / 32) * kTokens + token) * 16 + col % 32 / 8 * 4 + WordOf<F>(col % 8);
+  return (static_cast<int64_t>(col / 32) * N + token) * 16 + col % 32 / 8 * 4 + WordOf<F>(col % 8);
 }
 // In elements.
-template <Format F>
+template <Format F, int N>
 __device__ __forceinline__ int64_t PlaceOf(int token, int col) {
-  return 2 * PairOf<F>(token, col & ~kNeighbour<F>) + ((col & kNeighbour<F>) != 0);
+  return 2 * PairOf<F, N>(token, col & ~kNeighbour<F>) + ((col & kNeighbour<F>) != 0);
 }
 
 }  // namespace celer::cuda::batch
