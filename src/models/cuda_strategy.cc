@@ -23,7 +23,7 @@ constexpr auto kMany = [](const F& f) { return f.tokens > kMatvecTokens; };
 
 // Of the batch kernel; more than 8 are fp8's where there is such.
 constexpr int64_t BatchTokens(const F& f) {
-  return f.fp8 ? std::min(f.batch_tokens, kMatvecTokens) : f.batch_tokens;
+  return f.codes ? std::min(f.batch_tokens, kMatvecTokens) : f.batch_tokens;
 }
 
 constexpr CudaStrategy kForward[] = {
