@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cuda_fp16.h>
+
+#include "kernels/cuda/fp8.cuh"
 #include "kernels/matmul/cuda/matvec/matvec_tiles.cuh"
 
 namespace celer::cuda::matvec {
@@ -10,7 +12,7 @@ namespace celer::cuda::matvec {
 template <Format F, int NT>
 struct Accumulator {
   float c[2][NT][4];  // float formats: two chains, so that products need not wait for each other
-  float sum[NT][2];   // integer formats
+  float sum[NT][2];   // with the weights' scales: integer formats, fp8 in groups
 
   __device__ __forceinline__ void Clear() {
 #pragma unroll
@@ -23,8 +25,10 @@ struct Accumulator {
   // The two parts of a token are neighbours: columns 2t and 2t + 1.
   __device__ __forceinline__ float2 Get(int n) const {
     if constexpr (IsInteger(F)) return make_float2(sum[n][0], sum[n][1]);
-    return make_float2((c[0][n][0] + c[1][n][0]) + (c[0][n][1] + c[1][n][1]),
-                       (c[0][n][2] + c[1][n][2]) + (c[0][n][3] + c[1][n][3]));
+    const float2 out = make_float2((c[0][n][0] + c[1][n][0]) + (c[0][n][1] + c[1][n][1]),
+                                   (c[0][n][2] + c[1][n][2]) + (c[0][n][3] + c[1][n][3]));
+    if constexpr (!HasScales(F)) return out;
+    return make_float2(out.x + sum[n][0], out.y + sum[n][1]);  // one of them is zero
   }
 };
 
@@ -82,7 +86,7 @@ __device__ __forceinline__ float2 LoadScale(uint32_t from) {
 }
 
 // A lane's part of one warp's 64 bytes of each of the 16 rows of a tile: `wa` of the first eight rows, `wb`
-// of the others. The three functions below multiply them with the activations at `col`, the first of their
+// of the others. The four functions below multiply them with the activations at `col`, the first of their
 // columns.
 
 // Weights of floats, as one, two or three bf16.
@@ -136,6 +140,48 @@ __device__ __forceinline__ void MultiplyFloats(Accumulator<F, NT>& acc, const Pl
         MmaBf16(acc.c[1][n], low_a[2], low_b[2], low_a[3], low_b[3], x.z, x.w);
       }
     }
+  }
+}
+
+// fp8. `scales` is where the lane's first row has the scale of the group of `col`, the second row's is
+// scale_half behind it; scale_half == 0: rows have one scale, which is not applied here.
+template <int NT>
+__device__ __forceinline__ void MultiplyFp8(Accumulator<Format::kFp8, NT>& acc, const Places<NT>& at,
+                                            const uint4& wa, const uint4& wb, uint32_t scales, int scale_half,
+                                            int group_shift, int col) {
+  uint32_t a[8], b[8];  // pairs of 2 x 8 columns
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    a[i] = fp8::PairOf(Word(wa, i / 2), i % 2);
+    b[i] = fp8::PairOf(Word(wb, i / 2), i % 2);
+  }
+  const uint32_t off = col * 2;
+#pragma unroll
+  for (int n = 0; n < NT; ++n) {
+    const uint4 x0 = Load16If(at.x[n], off), x1 = Load16If(at.x[n], off + 64);
+    if (scale_half == 0) {
+      MmaBf16(acc.c[0][n], a[0], b[0], a[1], b[1], x0.x, x0.y);
+      MmaBf16(acc.c[1][n], a[2], b[2], a[3], b[3], x0.z, x0.w);
+      MmaBf16(acc.c[0][n], a[4], b[4], a[5], b[5], x1.x, x1.y);
+      MmaBf16(acc.c[1][n], a[6], b[6], a[7], b[7], x1.z, x1.w);
+      continue;
+    }
+    float c[2][4] = {};
+    const auto add = [&](uint32_t from) {
+      const float sa = LoadFloat(from), sb = LoadFloat(from + scale_half);
+      acc.sum[n][0] = fmaf((c[0][0] + c[1][0]) + (c[0][1] + c[1][1]), sa, acc.sum[n][0]);
+      acc.sum[n][1] = fmaf((c[0][2] + c[1][2]) + (c[0][3] + c[1][3]), sb, acc.sum[n][1]);
+    };
+    MmaBf16(c[0], a[0], b[0], a[1], b[1], x0.x, x0.y);
+    MmaBf16(c[1], a[2], b[2], a[3], b[3], x0.z, x0.w);
+    if (group_shift == 5) {  // the next 32 columns have a scale of their own
+      add(scales);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) c[0][i] = c[1][i] = 0;
+    }
+    MmaBf16(c[0], a[4], b[4], a[5], b[5], x1.x, x1.y);
+    MmaBf16(c[1], a[6], b[6], a[7], b[7], x1.z, x1.w);
+    add(scales + (32 >> group_shift) * 32);
   }
 }
 
@@ -235,7 +281,9 @@ __device__ __forceinline__ void Multiply(Accumulator<F, NT>& acc, const Places<N
                                          int half_bytes, uint32_t scales, int scale_half, int group_shift,
                                          int col) {
   const uint4 wa = Load16(weights), wb = Load16(weights + half_bytes);
-  if constexpr (!IsInteger(F))
+  if constexpr (F == Format::kFp8)
+    MultiplyFp8<NT>(acc, at, wa, wb, scales, scale_half, group_shift, col);
+  else if constexpr (!IsInteger(F))
     MultiplyFloats<F, NT>(acc, at, wa, wb, col);
   else if constexpr (kPairs<F, S>)
     MultiplyOneGroup<F, NT>(acc, at, wa, wb, scales, scale_half, col);
