@@ -26,12 +26,12 @@ struct CudaShape {
   int64_t max_tokens = 0;  // of one batch
   int64_t context = 0;     // the longest sequence, a multiple of the KV's block
   DType kv = DType::kF16;
-  bool exact = false;               // products in f32 only
-  bool wgmma = false;               // warpgroup products
-  bool gemm = false;                // weights are unpacked for cuBLASLt,
-  bool rows = false;                // or kept in its order,
-  std::optional<cuda::Code> codes;  // or as codes of 8 bits
-  bool fused = false;               // a decode step may be one kernel
+  bool exact = false;                    // products in f32 only
+  bool wgmma = false;                    // warpgroup products
+  bool gemm = false;                     // weights are unpacked for cuBLASLt,
+  bool rows = false;                     // or kept in its order,
+  std::optional<cuda::Code> codes = {};  // or as codes of 8 bits
+  bool fused = false;                    // a decode step may be one kernel
   bool deterministic = false;
   int64_t sequences = 64;  // of a decode step
 

@@ -46,7 +46,7 @@ struct Slice {
   int sequence, past, count;
 };
 // Logits of the last token of each.
-std::vector<float> Run(const DecoderWithKv& decoder, const std::vector<Slice>& slices) {
+std::vector<float> LogitsOf(const DecoderWithKv& decoder, const std::vector<Slice>& slices) {
   std::vector<int32_t> table, tokens, positions, starts = {0}, rows;
   for (const Slice& s : slices) {
     for (int i = 0; i < s.count; ++i) {
@@ -75,7 +75,7 @@ std::vector<float> Run(const DecoderWithKv& decoder, const std::vector<Slice>& s
 std::vector<float> PromptLogits(const char* weights, Products products, int first, int second) {
   const auto decoder = MakeDecoder(weights, products, 2);
   if (!decoder) return {};
-  return Run(decoder, {{0, 0, first}, {1, 0, second}});
+  return LogitsOf(decoder, {{0, 0, first}, {1, 0, second}});
 }
 
 // Both have bf16 weights and activations, rounded in other places: six times a layer, by 2^-8 at most.
@@ -148,15 +148,15 @@ TEST(CudaPromptProducts, SingleTokensBesideAPrompt) {
       const auto together = MakeDecoder("bf16", products, 4), apart = MakeDecoder("bf16", products, 4);
       if (!together || !apart) return;
       const std::vector<Slice> past = {{0, 0, 400}, {1, 0, 33}, {2, 0, 1}};
-      Run(together, past);
-      Run(apart, past);
+      LogitsOf(together, past);
+      LogitsOf(apart, past);
       std::vector<Slice> singles = {{0, 400, 1}, {1, 33, 1}, {2, 1, 1}};
       for (int at = 0; at + piece <= 450; at += piece) {
         std::vector<Slice> all = singles;
         all.push_back({3, at, piece});
-        const std::vector<float> got = Run(together, all);
-        std::vector<float> wanted = Run(apart, singles);
-        const std::vector<float> prompt = Run(apart, {{3, at, piece}});
+        const std::vector<float> got = LogitsOf(together, all);
+        std::vector<float> wanted = LogitsOf(apart, singles);
+        const std::vector<float> prompt = LogitsOf(apart, {{3, at, piece}});
         wanted.insert(wanted.end(), prompt.begin(), prompt.end());
         ExpectClose(got, wanted);
         for (Slice& s : singles) ++s.past;

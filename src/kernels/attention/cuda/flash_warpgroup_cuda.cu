@@ -43,7 +43,7 @@ constexpr int kTileBytes = kTileKeys<D>* D * 2;  // of K or V: for each 64 dimen
 template <int D>
 constexpr int kSharedBytes = 2 * kStages* kTileBytes<D> + 1024 + (kStages + kPlaces) * 16 +
                              (kPlaces + kGroups) * 4;
-constexpr int kLeastTiles = 8;  // of a part
+[[maybe_unused]] constexpr int kLeastTiles = 8;  // of a part
 // A warpgroup's result of a part: for each thread its sums, then two rows' largest score and sum of weights.
 template <int D>
 constexpr int kPartFloats = 128 * (D / 2 + 4);
@@ -82,7 +82,7 @@ struct Turn {
   int stage = 0;
   uint32_t parity = 0;
 
-  __device__ __forceinline__ void Advance(int stages) {
+  [[maybe_unused]] __device__ __forceinline__ void Advance(int stages) {
     if (++stage == stages) stage = 0, parity ^= 1;
   }
 };
@@ -97,7 +97,8 @@ struct Item {
   int head, first_query, part;
   int begin, count;  // of the sequence's tokens in the batch
 };
-__device__ __forceinline__ Item FindItem(const FlashAttentionArgs& args, int number, const Plan& plan) {
+[[maybe_unused]] __device__ __forceinline__ Item FindItem(const FlashAttentionArgs& args, int number,
+                                                          const Plan& plan) {
   const int whole = number / plan.parts, rest = whole / args.base.heads, sequence = rest % args.sequences;
   Item item;
   item.head = whole % args.base.heads;
