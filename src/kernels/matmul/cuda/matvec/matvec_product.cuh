@@ -12,7 +12,7 @@ namespace celer::cuda::matvec {
 template <Format F, int NT>
 struct Accumulator {
   float c[2][NT][4];  // float formats: two chains, so that products need not wait for each other
-  float sum[NT][2];   // with the weights' scales: integer formats, fp8 in groups
+  float sum[NT][2];   // integer formats, and fp8 in groups: with the weights' scales
 
   __device__ __forceinline__ void Clear() {
 #pragma unroll
@@ -149,39 +149,32 @@ template <int NT>
 __device__ __forceinline__ void MultiplyFp8(Accumulator<Format::kFp8, NT>& acc, const Places<NT>& at,
                                             const uint4& wa, const uint4& wb, uint32_t scales, int scale_half,
                                             int group_shift, int col) {
-  uint32_t a[8], b[8];  // pairs of 2 x 8 columns
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    a[i] = fp8::PairOf(Word(wa, i / 2), i % 2);
-    b[i] = fp8::PairOf(Word(wb, i / 2), i % 2);
-  }
-  const uint32_t off = col * 2;
+  for (int j = 0; j < 2; ++j) {  // 32 columns
+    uint32_t a[4], b[4];
 #pragma unroll
-  for (int n = 0; n < NT; ++n) {
-    const uint4 x0 = Load16If(at.x[n], off), x1 = Load16If(at.x[n], off + 64);
-    if (scale_half == 0) {
-      MmaBf16(acc.c[0][n], a[0], b[0], a[1], b[1], x0.x, x0.y);
-      MmaBf16(acc.c[1][n], a[2], b[2], a[3], b[3], x0.z, x0.w);
-      MmaBf16(acc.c[0][n], a[4], b[4], a[5], b[5], x1.x, x1.y);
-      MmaBf16(acc.c[1][n], a[6], b[6], a[7], b[7], x1.z, x1.w);
-      continue;
+    for (int i = 0; i < 4; ++i) {
+      a[i] = fp8::PairOf(Word(wa, j * 2 + i / 2), i % 2);
+      b[i] = fp8::PairOf(Word(wb, j * 2 + i / 2), i % 2);
     }
-    float c[2][4] = {};
-    const auto add = [&](uint32_t from) {
-      const float sa = LoadFloat(from), sb = LoadFloat(from + scale_half);
-      acc.sum[n][0] = fmaf((c[0][0] + c[1][0]) + (c[0][1] + c[1][1]), sa, acc.sum[n][0]);
-      acc.sum[n][1] = fmaf((c[0][2] + c[1][2]) + (c[0][3] + c[1][3]), sb, acc.sum[n][1]);
-    };
-    MmaBf16(c[0], a[0], b[0], a[1], b[1], x0.x, x0.y);
-    MmaBf16(c[1], a[2], b[2], a[3], b[3], x0.z, x0.w);
-    if (group_shift == 5) {  // the next 32 columns have a scale of their own
-      add(scales);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) c[0][i] = c[1][i] = 0;
+    for (int n = 0; n < NT; ++n) {
+      const uint4 x = Load16If(at.x[n], col * 2 + j * 64);
+      MmaBf16(acc.c[0][n], a[0], b[0], a[1], b[1], x.x, x.y);
+      MmaBf16(acc.c[1][n], a[2], b[2], a[3], b[3], x.z, x.w);
     }
-    MmaBf16(c[0], a[4], b[4], a[5], b[5], x1.x, x1.y);
-    MmaBf16(c[1], a[6], b[6], a[7], b[7], x1.z, x1.w);
-    add(scales + (32 >> group_shift) * 32);
+    if (scale_half == 0 || (j == 0 && group_shift > 5)) continue;
+    const uint32_t from = scales + (j * 32 >> group_shift) * 32;
+    const float sa = LoadFloat(from), sb = LoadFloat(from + scale_half);
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+      acc.sum[n][0] =
+          fmaf((acc.c[0][n][0] + acc.c[1][n][0]) + (acc.c[0][n][1] + acc.c[1][n][1]), sa, acc.sum[n][0]);
+      acc.sum[n][1] =
+          fmaf((acc.c[0][n][2] + acc.c[1][n][2]) + (acc.c[0][n][3] + acc.c[1][n][3]), sb, acc.sum[n][1]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) acc.c[0][n][i] = acc.c[1][n][i] = 0;
+    }
   }
 }
 
