@@ -202,7 +202,7 @@ int main(int argc, char** argv) {
   Flags flags;
   CLI::App app{"decode and prefill of random models on a GPU"};
   app.add_option("--model", flags.models, "shapes, as `celer limits --model` knows them")->delimiter(',');
-  app.add_option("--weights", flags.weights, "bf16, f16, int8[-gN], int4[-gN]")->delimiter(',');
+  app.add_option("--weights", flags.weights, "bf16, f16, int8[-gN], int4[-gN], fp8[-gN]")->delimiter(',');
   app.add_option("--prompt", flags.prompts, "prompt tokens")->delimiter(',');
   app.add_option("--batch", flags.batches, "sequences at once")->delimiter(',');
   app.add_option("--tokens", flags.tokens, "new tokens per sequence");

@@ -107,7 +107,7 @@ int main(int argc, char** argv) {
   Flags flags;
   CLI::App app{"steps that check guessed tokens beside steps that decode one"};
   app.add_option("--model", flags.models, "shapes, as `celer limits --model` knows them")->delimiter(',');
-  app.add_option("--weights", flags.weights, "bf16, f16, int8[-gN], int4[-gN]")->delimiter(',');
+  app.add_option("--weights", flags.weights, "bf16, f16, int8[-gN], int4[-gN], fp8[-gN]")->delimiter(',');
   app.add_option("--tokens", flags.tokens, "tokens of the steps that check")->delimiter(',');
   app.add_option("--prompt", flags.prompt, "tokens before them");
   app.add_option("--repeat", flags.repeat, "steps of each kind; the median counts");

@@ -12,14 +12,16 @@ namespace celer {
 
 class StepTrace;
 
-// The format that weights are held in: as the file stores them, or converted while they are loaded.
-enum class WeightFormat : uint8_t { kAsStored, kF32, kF16, kBf16, kInt8, kInt4 };
+// The format that weights are held in: as the file stores them, or converted while they are loaded. kFp8
+// (e4m3) runs on CUDA only.
+enum class WeightFormat : uint8_t { kAsStored, kF32, kF16, kBf16, kInt8, kInt4, kFp8 };
 
 struct WeightOptions {
   WeightFormat format = WeightFormat::kAsStored;
-  int64_t group = 0;  // columns that share a scale: 32, 64 or 128; int8: 0 = a whole row; int4: 0 = 32
+  // Columns that share a scale: 32, 64 or 128; int8 and fp8: 0 = a whole row; int4: 0 = 32.
+  int64_t group = 0;
 
-  // "stored", "f32", "f16", "bf16", "int8", "int8-g64", "int4", "int4-g128"
+  // "stored", "f32", "f16", "bf16", "int8", "int8-g64", "int4", "int4-g128", "fp8"
   static Result<WeightOptions> Parse(std::string_view text);
   std::string ToString() const;
 };

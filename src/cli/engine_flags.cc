@@ -22,7 +22,7 @@ void AddEngineFlags(CLI::App& app, std::string* model, EngineOptions* options) {
                  "a pulled name (smollm2), a GGUF file, a Hugging Face folder or a llama2.c .bin")
       ->required();
   AddParsed(app, "--weights", &options->weights, WeightOptions::Parse,
-            "stored, or convert while loading: f32, f16, bf16, int8[-gN], int4[-gN]",
+            "stored, or convert while loading: f32, f16, bf16, int8[-gN], int4[-gN]; on CUDA also fp8[-gN]",
             options->weights.ToString());
   AddParsed(
       app, "--kv", &options->kv, ParseKvType,

@@ -102,6 +102,9 @@ Result<std::unique_ptr<Runner>> MakeCpuRunner(const EngineOptions& options, int6
                               ": weights are made up on a GPU only; write a file with celer synth instead");
   if (options.activations != Activations::k16Bit)
     return Error::Unsupported("`activations` ", Name(options.activations), " runs on CUDA only");
+  if (options.weights.format == WeightFormat::kFp8)
+    return Error::Unsupported("`weights` ", options.weights.ToString(),
+                              " runs on CUDA only; int8 takes as many bits on the CPU");
   CELER_ASSIGN(
       Model model,
       Model::Load(options.model, {.weights = options.weights, .pack_cache = options.pack_cache}, *pool));
@@ -150,7 +153,7 @@ Result<std::unique_ptr<Runner>> MakeCudaRunner(const EngineOptions& options, int
     CELER_RETURN_IF_ERROR(ready(config));
     CELER_ASSIGN(decoder, CudaDecoder::Random(config, cuda));
   } else {
-    CELER_ASSIGN(const Model host, Model::Load(options.model, {.pack = false}, pool));
+    CELER_ASSIGN(const Model host, Model::Load(options.model, {.pack = false, .keep_fp8 = true}, pool));
     CELER_RETURN_IF_ERROR(ready(host.config()));
     CELER_ASSIGN(decoder, CudaDecoder::Make(host, cuda));
   }

@@ -1,7 +1,11 @@
 #include "formats/weight_format.h"
 
+#include <cmath>
+
 #include "core/check.h"
 #include "formats/decode.h"
+#include "formats/fit.h"
+#include "formats/float8.h"
 #include "formats/int4.h"
 #include "formats/int8.h"
 
@@ -23,10 +27,26 @@ void DecodeInt4(const std::byte* values, const void* scales, int64_t cols, int64
                 static_cast<const Int4Group*>(scales), out);
 }
 
+void EncodeFp8(const float* row, int64_t cols, int64_t group, std::byte* values, void* scales) {
+  for (int64_t first = 0; first < cols; first += group) {
+    const float largest = AbsMax(row + first, group);
+    float inverse = largest > 0 ? kFp8Largest / largest : 0.0f;
+    if (std::isinf(inverse)) inverse = 0;  // of a subnormal number
+    static_cast<float*>(scales)[first / group] = largest / kFp8Largest;
+    for (int64_t i = first; i < first + group; ++i)
+      values[i] = static_cast<std::byte>(FloatToFp8E4M3(row[i] * inverse));
+  }
+}
+void DecodeFp8(const std::byte* values, const void* scales, int64_t cols, int64_t group, float* out) {
+  for (int64_t i = 0; i < cols; ++i)
+    out[i] = Fp8E4M3ToFloat(static_cast<uint8_t>(values[i])) * static_cast<const float*>(scales)[i / group];
+}
+
 constexpr int64_t kRowOrGroups[] = {0, 32, 64, 128}, kGroups[] = {32, 64, 128};
 
 constexpr WeightKindInfo kKinds[] = {
     {WeightKind::kInt8, "int8", 8, ScaleType::kF32, kRowOrGroups, kAnyFinite, EncodeInt8, DecodeInt8},
+    {WeightKind::kFp8, "fp8", 8, ScaleType::kF32, kRowOrGroups, kFp8Range, EncodeFp8, DecodeFp8},
     {WeightKind::kInt4, "int4", 4, ScaleType::kF16Min, kGroups, kInt4Range, EncodeInt4, DecodeInt4},
 };
 

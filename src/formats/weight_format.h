@@ -16,8 +16,9 @@
 namespace celer {
 
 // kStored: rows of a plain or GGUF block type, exactly as they lie in a file.
-// The others are celer's own, made while loading; see formats/int8.h and formats/int4.h.
-enum class WeightKind : uint8_t { kStored, kInt8, kInt4 };
+// The others are celer's own, made while loading; see formats/int8.h and formats/int4.h. kFp8 is e4m3 values
+// under scales laid out as kInt8's; only a GPU multiplies with it.
+enum class WeightKind : uint8_t { kStored, kInt8, kInt4, kFp8 };
 
 // What the values of a group share.
 enum class ScaleType : uint8_t {
@@ -38,6 +39,9 @@ constexpr ValueRange kAnyFinite = {};
 constexpr ValueRange kHalfRange = {65504.0f, "f16"};
 constexpr ValueRange kInt4Range = {65504.0f, "int4"};  // scales and minima are f16
 constexpr ValueRange kBf16Range = {0x1.fep127f, "bf16"};
+// 2^120 times a scale must be a finite number (kernels/cuda/fp8.cuh).
+constexpr float kFp8Largest = 448, kFp8MostScale = 128;
+constexpr ValueRange kFp8Range = {kFp8Largest * kFp8MostScale, "fp8"};
 
 // One of celer's own formats.
 struct WeightKindInfo {

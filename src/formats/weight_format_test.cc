@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -25,6 +26,12 @@ TEST(WeightFormat, NamesAndSizes) {
   EXPECT_EQ(int4.ScaleBytes(128), 8);
   EXPECT_FALSE(int4.Fits(96));
   EXPECT_NE(int8, (WeightFormatSpec{.kind = WeightKind::kInt8, .group = 32}));
+  const WeightFormatSpec fp8{.kind = WeightKind::kFp8, .group = 128};
+  EXPECT_EQ(fp8.Name(), "fp8-g128");
+  EXPECT_EQ(fp8.RowBytes(256), 256);
+  EXPECT_EQ(fp8.ScaleBytes(256), 8);
+  EXPECT_FALSE(fp8.Fits(192));
+  EXPECT_NE(fp8, (WeightFormatSpec{.kind = WeightKind::kInt8, .group = 128}));
   // The group of a stored type and the type of one of celer's own mean nothing.
   EXPECT_EQ(q4, (WeightFormatSpec{.dtype = DType::kQ4_1, .group = 32}));
   EXPECT_EQ(int8, (WeightFormatSpec{.kind = WeightKind::kInt8, .dtype = DType::kBf16}));
@@ -44,9 +51,27 @@ TEST(WeightFormat, RowsComeBackAsFarAsTheBitsGo) {
     std::vector<float> scales(static_cast<size_t>(format.ScaleBytes(kCols)) / 4);
     format.Encode(row.data(), kCols, values.data(), scales.data());
     format.Decode(values.data(), scales.data(), kCols, back.data());
-    const double step = format.kind == WeightKind::kInt4 ? 2.0 / 15 : 1.0 / 127;
+    const double step = format.kind == WeightKind::kInt4  ? 2.0 / 15
+                        : format.kind == WeightKind::kFp8 ? 32.0 / 448
+                                                          : 1.0 / 127;
     for (size_t i = 0; i < row.size(); ++i) ASSERT_NEAR(row[i], back[i], 0.52 * step) << format.Name();
   }
+}
+
+TEST(WeightFormat, Fp8RoundsToTheNearestCodeUnderTheLargest) {
+  const WeightFormatSpec format{.kind = WeightKind::kFp8, .group = 32};
+  std::vector<float> row(64), back(64), scales(2);
+  for (size_t i = 0; i < row.size(); ++i) row[i] = std::ldexp(1.0f, -static_cast<int>(i % 32));
+  row[32] = 0x1p-140f;  // a scale whose inverse is no number
+  for (size_t i = 33; i < 64; ++i) row[i] = 0;
+  std::vector<std::byte> values(64);
+  format.Encode(row.data(), 64, values.data(), scales.data());
+  format.Decode(values.data(), scales.data(), 64, back.data());
+  EXPECT_EQ(scales[0], 1.0f / 448);
+  EXPECT_EQ(values[0], std::byte{0x7e});
+  for (size_t i = 0; i < 32; ++i)  // three bits behind the first one, steps of 2^-9 at least
+    EXPECT_NEAR(back[i], row[i], std::max(row[i] / 16, 0x1p-10f / 448) * 1.0001f) << i;
+  for (size_t i = 32; i < 64; ++i) EXPECT_EQ(back[i], 0) << i;
 }
 
 }  // namespace

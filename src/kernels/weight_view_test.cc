@@ -98,8 +98,9 @@ std::vector<Case> Cases() {
     out.push_back({WeightFormatSpec::Stored(dtype), 577, 35, false});
   }
   for (const int64_t group : {32, 64, 128})
-    for (const WeightKind kind : {WeightKind::kInt8, WeightKind::kInt4})
+    for (const WeightKind kind : {WeightKind::kInt8, WeightKind::kInt4, WeightKind::kFp8})
       out.push_back({{.kind = kind, .group = group}, 5 * group, 3 * group});
+  out.push_back({{.kind = WeightKind::kFp8}, 101, 37, false});
   out.push_back({{.kind = WeightKind::kInt8}, 256, 96, false});
   out.push_back({{.kind = WeightKind::kInt8}, 101, 37, false});
   return out;

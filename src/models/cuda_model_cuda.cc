@@ -254,10 +254,17 @@ Status CudaModel::KeepCodes(int device, cuda::Code code, cudaStream_t stream) {
     float* scales = reinterpret_cast<float*>(codes + RowBytes(config) / 2 / config.layers);
     for (const auto& [part, m] : PartsOf(l)) {
       if (!l.rows[part]) l.rows[part] = codes, l.row_scales[part] = scales;
-      CELER_RETURN_IF_ERROR(CudaStatus(cuda::LaunchUnpack(*m, unpacked.data(), stream), "unpacking weights"));
-      CELER_RETURN_IF_ERROR(CudaStatus(
-          cuda::LaunchQuantizeRows(code, unpacked.data(), m->rows, m->padded, {codes, scales}, stream),
-          "quantizing weights"));
+      const cuda::Format same = code == cuda::Code::kFp8 ? cuda::Format::kFp8 : cuda::Format::kInt8;
+      if (m->format == same && cuda::HasRowCodes(*m)) {
+        CELER_RETURN_IF_ERROR(
+            CudaStatus(cuda::LaunchUnpackCodes(*m, codes, scales, stream), "unpacking weights"));
+      } else {
+        CELER_RETURN_IF_ERROR(
+            CudaStatus(cuda::LaunchUnpack(*m, unpacked.data(), stream), "unpacking weights"));
+        CELER_RETURN_IF_ERROR(CudaStatus(
+            cuda::LaunchQuantizeRows(code, unpacked.data(), m->rows, m->padded, {codes, scales}, stream),
+            "quantizing weights"));
+      }
       codes += int64_t{m->rows} * m->padded;
       scales += m->rows;
     }

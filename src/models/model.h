@@ -47,6 +47,8 @@ struct DecoderWeights {
 struct LoadOptions {
   WeightOptions weights = {};
   bool pack = true;  // for the matmul variant in use; without it weights stay as they lie in the file
+  // Matrices that a file holds in fp8 stay so, for devices that multiply with it; else they become floats.
+  bool keep_fp8 = false;
   std::filesystem::path pack_cache = {};  // a folder to keep packed weights in; empty: they are not kept
 };
 

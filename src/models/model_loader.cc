@@ -101,7 +101,7 @@ Result<DecoderConfig> HfConfig(const std::filesystem::path& config_path) {
 }
 
 // The tensors of a Hugging Face folder; quantized ones under the names that they have without it.
-Result<std::unique_ptr<TensorSource>> HfSource(const std::filesystem::path& path) {
+Result<std::unique_ptr<TensorSource>> HfSource(const std::filesystem::path& path, bool keep_fp8) {
   CELER_ASSIGN(SafetensorsModel model, SafetensorsModel::Open(path));
   std::unique_ptr<TensorSource> source = MakeSource(std::move(model), path);
   const std::filesystem::path config_path = path / "config.json";
@@ -109,21 +109,22 @@ Result<std::unique_ptr<TensorSource>> HfSource(const std::filesystem::path& path
   CELER_ASSIGN(const JsonFields fields, JsonFields::Of(json, config_path.string()));
   const nlohmann::json* config = fields.Find(published::kConfigKey);
   if (!config || config->empty()) return source;
-  CELER_ASSIGN(std::unique_ptr<published::PublishedSource> coded,
-               published::PublishedSource::Open(std::move(source), *config, published::Where(config_path)));
+  CELER_ASSIGN(
+      std::unique_ptr<published::PublishedSource> coded,
+      published::PublishedSource::Open(std::move(source), *config, published::Where(config_path), keep_fp8));
   log::Info("{}: {}", path.string(), coded->scheme());
   for (const std::string& line : coded->Warnings()) log::Warning("{}", line);
   for (const std::string& line : coded->Notes()) log::Info("{}", line);
   return std::unique_ptr<TensorSource>(std::move(coded));
 }
 
-Result<Opened> Open(const std::filesystem::path& path) {
+Result<Opened> Open(const std::filesystem::path& path, bool keep_fp8) {
   CELER_ASSIGN(const FileKind kind, DetectFile(path));
   Opened opened;
   switch (kind) {
     case FileKind::kHfDirectory: {
       CELER_ASSIGN(opened.config, HfConfig(path / "config.json"));
-      CELER_ASSIGN(opened.source, HfSource(path));
+      CELER_ASSIGN(opened.source, HfSource(path, keep_fp8));
       return opened;
     }
     case FileKind::kGguf: {
@@ -327,7 +328,7 @@ std::string ResolveTiedHead(const TensorSource& source, DecoderConfig* config) {
 }  // namespace
 
 Result<Model> Model::Load(const std::filesystem::path& path, const LoadOptions& options, ThreadPool& pool) {
-  CELER_ASSIGN(Opened opened, Open(path));
+  CELER_ASSIGN(Opened opened, Open(path, options.keep_fp8));
   Model model;
   model.config_ = std::move(opened.config);
   model.source_ = std::move(opened.source);
@@ -358,7 +359,7 @@ Result<Model> Model::Load(const std::filesystem::path& path, const LoadOptions& 
 Result<DecoderConfig> LoadDecoderConfig(const std::filesystem::path& path) {
   if (path.filename() == "config.json") return HfConfig(path);
   if (std::filesystem::is_directory(path)) return HfConfig(path / "config.json");
-  CELER_ASSIGN(const Opened opened, Open(path));
+  CELER_ASSIGN(const Opened opened, Open(path, /*keep_fp8=*/false));
   return opened.config;
 }
 

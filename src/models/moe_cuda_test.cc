@@ -25,16 +25,28 @@ using testing::OnDevice;
 
 struct HostMatrix {
   std::vector<std::byte> bytes;
+  std::vector<float> scales;
   WeightView view;
 };
-HostMatrix MakeHost(DType dtype, int64_t rows, int64_t cols, uint32_t seed) {
+HostMatrix MakeHost(const WeightFormatSpec& format, int64_t rows, int64_t cols, uint32_t seed) {
   HostMatrix m;
   const auto values = RandomFloats(rows * cols, seed, 2.0f / std::sqrt(static_cast<float>(cols)));
-  const int64_t row_bytes = *BytesFor(dtype, cols);
+  const int64_t row_bytes = format.RowBytes(cols), groups = format.GroupsPerRow(cols);
   m.bytes.resize(static_cast<size_t>(rows * row_bytes));
+  m.scales.resize(static_cast<size_t>(rows * groups));
   for (int64_t r = 0; r < rows; ++r)
-    EncodeRow(dtype, values.data() + r * cols, cols, m.bytes.data() + r * row_bytes);
-  m.view = {.dtype = dtype, .rows = rows, .cols = cols, .data = m.bytes.data(), .row_bytes = row_bytes};
+    format.Encode(values.data() + r * cols, cols, m.bytes.data() + r * row_bytes,
+                  m.scales.data() + r * groups);
+  m.view = {.kind = format.kind,
+            .dtype = format.dtype,
+            .rows = rows,
+            .cols = cols,
+            .data = m.bytes.data(),
+            .row_bytes = row_bytes,
+            .scales = m.scales.data(),
+            .group = format.stored()    ? 0
+                     : format.group > 0 ? format.group
+                                        : cols};
   return m;
 }
 
@@ -49,7 +61,7 @@ std::vector<double> Product(const WeightView& w, const std::vector<double>& x) {
 }
 
 struct Shape {
-  DType dtype;
+  WeightFormatSpec format;
   int experts, top, hidden, intermediate, tokens;
   bool normalize, shared;
 };
@@ -59,9 +71,9 @@ class Layer {
   explicit Layer(const Shape& s) : s_(s) {
     for (int e = 0; e < s.experts; ++e) {
       const auto seed = static_cast<uint32_t>(10 * e);
-      gate_.push_back(MakeHost(s.dtype, s.intermediate, s.hidden, seed + 1));
-      up_.push_back(MakeHost(s.dtype, s.intermediate, s.hidden, seed + 2));
-      down_.push_back(MakeHost(s.dtype, s.hidden, s.intermediate, seed + 3));
+      gate_.push_back(MakeHost(s.format, s.intermediate, s.hidden, seed + 1));
+      up_.push_back(MakeHost(s.format, s.intermediate, s.hidden, seed + 2));
+      down_.push_back(MakeHost(s.format, s.hidden, s.intermediate, seed + 3));
     }
     norm_ = RandomFloats(s.hidden, 77, 1.0f);
   }
@@ -283,7 +295,7 @@ TEST_P(MoeCuda, InOneKernelEqualsDoubleAloneAndInCompany) {
   Layer layer(s);
   const Status uploaded = layer.Upload();
   ASSERT_TRUE(uploaded) << uploaded.error().message();
-  EXPECT_EQ(layer.CanStep(), s.dtype != DType::kF32 && s.hidden % 4 == 0);
+  EXPECT_EQ(layer.CanStep(), s.format != WeightFormatSpec::Stored(DType::kF32) && s.hidden % 4 == 0);
   if (!layer.CanStep()) GTEST_SKIP() << "not for f32 weights, nor for rows that are no whole fours";
   const auto x = RandomFloats(int64_t{s.tokens} * s.hidden, 5, 3.0f);
   const auto router = RandomFloats(int64_t{s.experts + (s.shared ? 1 : 0)} * s.hidden, 6, 1.0f);
@@ -347,20 +359,30 @@ TEST_P(MoeCuda, GroupedIsNearDouble) {
   }
 }
 
-constexpr DType kBf16 = DType::kBf16;
+constexpr WeightFormatSpec Of(DType dtype) {
+  return WeightFormatSpec::Stored(dtype);
+}
+constexpr WeightFormatSpec Fp8(int64_t group) {
+  return {.kind = WeightKind::kFp8, .group = group};
+}
+constexpr WeightFormatSpec kBf16 = Of(DType::kBf16);
 INSTANTIATE_TEST_SUITE_P(Shapes, MoeCuda,
                          ::testing::Values(Shape{kBf16, 4, 2, 18, 16, 1, true, false},
                                            Shape{kBf16, 3, 1, 64, 24, 5, false, true},
                                            Shape{kBf16, 8, 2, 512, 1000, 8, true, false},
                                            Shape{kBf16, 64, 8, 320, 96, 7, true, false},
                                            Shape{kBf16, 64, 8, 256, 96, 65, false, true},
-                                           Shape{DType::kF32, 6, 3, 18, 10, 3, true, false},
-                                           Shape{DType::kF16, 5, 5, 130, 77, 13, false, false},
-                                           Shape{DType::kQ8_0, 9, 4, 288, 160, 8, true, false},
-                                           Shape{DType::kQ4_0, 16, 3, 320, 448, 4, true, true},
-                                           Shape{DType::kQ4_K, 7, 2, 512, 256, 6, true, false},
-                                           Shape{DType::kQ6_K, 7, 7, 256, 768, 2, true, false},
-                                           Shape{DType::kQ2_K, 4, 1, 256, 256, 9, true, false},
+                                           Shape{Of(DType::kF32), 6, 3, 18, 10, 3, true, false},
+                                           Shape{Of(DType::kF16), 5, 5, 130, 77, 13, false, false},
+                                           Shape{Of(DType::kQ8_0), 9, 4, 288, 160, 8, true, false},
+                                           Shape{Of(DType::kQ4_0), 16, 3, 320, 448, 4, true, true},
+                                           Shape{Of(DType::kQ4_K), 7, 2, 512, 256, 6, true, false},
+                                           Shape{Of(DType::kQ6_K), 7, 7, 256, 768, 2, true, false},
+                                           Shape{Of(DType::kQ2_K), 4, 1, 256, 256, 9, true, false},
+                                           Shape{Fp8(0), 9, 4, 292, 160, 8, true, false},
+                                           Shape{Fp8(32), 5, 2, 96, 160, 5, true, true},
+                                           Shape{Fp8(128), 16, 3, 256, 384, 13, true, false},
+                                           Shape{Fp8(128), 16, 8, 2048, 768, 8, true, false},
                                            Shape{kBf16, 4, 2, 512, 14336, 8, true, false}));
 
 TEST(MoeCudaRouter, EqualsDoubleAloneAndInCompany) {

@@ -92,7 +92,8 @@ void ExpectClose(const std::vector<float>& got, const std::vector<float>& wanted
 
 TEST(CudaPromptProducts, AgreeWithUnpackedWeights) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
-  for (const char* weights : {"bf16", "int8", "int8-g32", "int4-g32", "int4-g64", "int4-g128"})
+  for (const char* weights :
+       {"bf16", "int8", "int8-g32", "int4-g32", "int4-g64", "int4-g128", "fp8", "fp8-g128"})
     for (const auto& [first, second] : {std::pair(9, 5), {100, 31}, {300, 1}, {256, 512}}) {
       SCOPED_TRACE(::testing::Message() << weights << ", " << first << " and " << second << " tokens");
       ExpectClose(PromptLogits(weights, Products::kWgmma, first, second),
@@ -115,7 +116,7 @@ TEST(CudaPromptProducts, RowsAgreeWithUnpackedWeights) {
 // more: 0.16 at most was seen.
 TEST(CudaPromptProducts, Fp8IsNear) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
-  for (const char* weights : {"bf16", "int8", "int4-g64"})
+  for (const char* weights : {"bf16", "int8", "int4-g64", "fp8", "fp8-g128"})
     for (const auto& [first, second] : {std::pair(9, 5), {100, 31}, {256, 512}}) {
       SCOPED_TRACE(::testing::Message() << weights << ", " << first << " and " << second << " tokens");
       const std::vector<float> got = PromptLogits(weights, Products::kFp8, first, second);

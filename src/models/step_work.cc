@@ -60,6 +60,7 @@ Attended CountAttended(const StepShape& s, int64_t window) {
 }  // namespace
 
 const char* ComputeType(const WeightView& w) {
+  if (w.kind == WeightView::Kind::kFp8) return "f32";
   if (w.kind != WeightView::Kind::kStored || IsBlockQuantized(w.dtype)) return "int8";
   return w.dtype == DType::kBf16 ? "bf16" : "f32";
 }

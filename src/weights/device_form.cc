@@ -41,7 +41,10 @@ DeviceMatrix DeviceForm(const WeightFormatSpec& format, int64_t rows, int64_t co
   // activations. A file's own int8 can have others.
   const int64_t group = format.group;
   if (group != 0 && group != 32 && group != 64 && group != 128) return Shaped(Format::kF32, rows, cols, 0);
-  return Shaped(format.kind == WeightKind::kInt4 ? Format::kInt4 : Format::kInt8, rows, cols, group);
+  return Shaped(format.kind == WeightKind::kInt4  ? Format::kInt4
+                : format.kind == WeightKind::kFp8 ? Format::kFp8
+                                                  : Format::kInt8,
+                rows, cols, group);
 }
 
 DeviceMatrix DeviceForm(const WeightPlan& plan, const WeightView& stored, WeightRole otherwise) {
@@ -57,6 +60,8 @@ ValueRange RangeOf(Format format) {
       return kInt4Range;
     case Format::kBf16:
       return kBf16Range;
+    case Format::kFp8:
+      return kFp8Range;
     case Format::kF32:
     case Format::kInt8:
     case Format::kInt4F32:
@@ -75,6 +80,8 @@ std::string FormatName(const DeviceMatrix& m) {
       return "bf16";
     case Format::kInt8:
       return m.group > 0 ? "int8-g" + std::to_string(m.group) : "int8";
+    case Format::kFp8:
+      return m.group > 0 ? "fp8-g" + std::to_string(m.group) : "fp8";
     case Format::kInt4:
       return "int4-g" + std::to_string(m.group);
     case Format::kInt4F32:

@@ -163,6 +163,7 @@ Status DeviceWeights::Fill(const MatrixSource& source, const DeviceMatrix& targe
     args.dtype = decode                                 ? DType::kF32
                  : host.kind == WeightView::Kind::kInt8 ? DType::kI8
                  : host.kind == WeightView::Kind::kInt4 ? DType::kU4
+                 : host.kind == WeightView::Kind::kFp8  ? DType::kFp8E4M3
                                                         : host.dtype;
     args.source = s.device.data();
     args.source_row_bytes = row_bytes;

@@ -9,11 +9,13 @@
 
 #include "core/cuda_allocator.h"
 #include "core/device.h"
+#include "formats/bfloat16.h"
 #include "formats/decode.h"
 #include "formats/int4.h"
 #include "formats/int8.h"
 #include "kernels/cuda/on_device.h"
 #include "kernels/embed/embed_cuda.h"
+#include "kernels/matmul/cuda/gemm/gemm_cuda.h"
 #include "kernels/matmul/cuda/matvec/matvec_cuda.h"
 #include "kernels/matmul/cuda/wgmma/wgmma_cuda.h"
 #include "kernels/test_util.h"
@@ -101,38 +103,137 @@ TEST_F(DeviceWeightsTest, StoredFormatsAreTakenOverExactly) {
   }
 }
 
-// Files that others quantized come as celer's own formats.
+// One of celer's own formats, as a file that others quantized comes.
+HostMatrix MakeOwn(const WeightFormatSpec& format, int64_t rows, int64_t cols, uint32_t seed) {
+  const int64_t row_bytes = format.RowBytes(cols), scale_bytes = format.ScaleBytes(cols);
+  const auto values = RandomFloats(rows * cols, seed, 0.1f);
+  HostMatrix host;
+  host.bytes.resize(static_cast<size_t>(rows * row_bytes));
+  host.scales.resize(static_cast<size_t>(rows * scale_bytes / 4));
+  auto* scales = reinterpret_cast<std::byte*>(host.scales.data());
+  for (int64_t r = 0; r < rows; ++r)
+    format.Encode(values.data() + r * cols, cols, host.bytes.data() + r * row_bytes,
+                  scales + r * scale_bytes);
+  host.view = {.kind = format.kind,
+               .rows = rows,
+               .cols = cols,
+               .data = host.bytes.data(),
+               .row_bytes = row_bytes,
+               .scales = scales,
+               .group = format.group > 0 ? format.group : cols,
+               .name = "w"};
+  return host;
+}
+
 TEST_F(DeviceWeightsTest, OwnFormatsAreTakenOverExactly) {
   for (const WeightFormatSpec format : {WeightFormatSpec{.kind = WeightKind::kInt4, .group = 32},
                                         {.kind = WeightKind::kInt4, .group = 64},
                                         {.kind = WeightKind::kInt4, .group = 128},
                                         {.kind = WeightKind::kInt8},
-                                        {.kind = WeightKind::kInt8, .group = 64}}) {
+                                        {.kind = WeightKind::kInt8, .group = 64},
+                                        {.kind = WeightKind::kFp8},
+                                        {.kind = WeightKind::kFp8, .group = 32},
+                                        {.kind = WeightKind::kFp8, .group = 64},
+                                        {.kind = WeightKind::kFp8, .group = 128}}) {
     SCOPED_TRACE(format.Name());
-    const int64_t rows = 19, cols = 768, row_bytes = format.RowBytes(cols),
-                  scale_bytes = format.ScaleBytes(cols);
-    const auto values = RandomFloats(rows * cols, 5, 0.1f);
-    HostMatrix host;
-    host.bytes.resize(static_cast<size_t>(rows * row_bytes));
-    host.scales.resize(static_cast<size_t>(rows * scale_bytes / 4));
-    auto* scales = reinterpret_cast<std::byte*>(host.scales.data());
-    for (int64_t r = 0; r < rows; ++r)
-      format.Encode(values.data() + r * cols, cols, host.bytes.data() + r * row_bytes,
-                    scales + r * scale_bytes);
-    const WeightView view{.kind = format.kind,
-                          .rows = rows,
-                          .cols = cols,
-                          .data = host.bytes.data(),
-                          .row_bytes = row_bytes,
-                          .scales = scales,
-                          .group = format.group > 0 ? format.group : cols,
-                          .name = "w"};
-    auto uploaded = Upload(view, "stored");
+    const HostMatrix host = MakeOwn(format, 19, 768, 5);
+    auto uploaded = Upload(host.view, "stored");
     ASSERT_TRUE(uploaded) << uploaded.error().message();
     EXPECT_EQ(FormatName(uploaded->matrix), format.Name());
-    const auto expected = Decoded(view), got = ReadBack(uploaded->matrix);
+    const auto expected = Decoded(host.view), got = ReadBack(uploaded->matrix);
     for (size_t i = 0; i < expected.size(); ++i)
       ASSERT_NEAR(expected[i], got[i], format.kind == WeightKind::kInt4 ? 1e-7 : 0) << i;
+  }
+}
+
+// All 254 numbers that fp8 has, one to a column, through every kernel that reads them: an activation that is
+// one in a single column takes out that column.
+TEST_F(DeviceWeightsTest, EveryFp8CodeIsItsValue) {
+  constexpr int kRows = 16, kCols = 256, kTokens = kCols;
+  std::vector<float> ones(size_t{kTokens} * kCols, 0);
+  for (size_t i = 0; i < kTokens; ++i) ones[i * kCols + i] = 1;
+  const OnDevice<float> x(ones);
+  OnDevice<float> partial(WgmmaPartialFloats());
+  OnDevice<int32_t> tickets(std::vector<int32_t>(static_cast<size_t>(WgmmaTickets()), 0));
+  for (const int64_t group : {0, 32, 64, 128}) {
+    const WeightFormatSpec format{.kind = WeightKind::kFp8, .group = group};
+    SCOPED_TRACE(format.Name());
+    HostMatrix host = MakeOwn(format, kRows, kCols, 5);
+    for (int r = 0; r < kRows; ++r)
+      for (int c = 0; c < kCols; ++c) {
+        const auto code = static_cast<uint8_t>(c + 37 * r);
+        host.bytes[static_cast<size_t>(r * kCols + c)] = std::byte{(code & 0x7f) == 0x7f ? uint8_t{0} : code};
+      }
+    for (size_t i = 0; i < host.scales.size(); ++i)  // the largest there is in the first row
+      host.scales[i] =
+          static_cast<int64_t>(i) < format.GroupsPerRow(kCols) ? 128.0f : 0.013f * static_cast<float>(i);
+    auto uploaded = Upload(host.view, "stored");
+    ASSERT_TRUE(uploaded) << uploaded.error().message();
+    const DeviceMatrix& m = uploaded->matrix;
+    const auto w = Decoded(host.view);
+    EXPECT_EQ(w, ReadBack(m));
+
+    const OnDevice<uint16_t> unpacked(int64_t{kRows} * m.padded);
+    ASSERT_EQ(cudaSuccess, LaunchUnpack(m, unpacked.get(), nullptr));
+    const auto bf16 = unpacked.Read();
+    for (size_t i = 0; i < w.size(); ++i)
+      ASSERT_EQ(Bf16ToFloat(bf16[i]), Bf16ToFloat(FloatToBf16(w[i]))) << i;
+
+    EXPECT_EQ(HasRowCodes(m), group == 0);
+    if (HasRowCodes(m)) {
+      const OnDevice<std::byte> codes(int64_t{kRows} * m.padded);
+      const OnDevice<float> scales(kRows);
+      ASSERT_EQ(cudaSuccess, LaunchUnpackCodes(m, codes.get(), scales.get(), nullptr));
+      EXPECT_EQ(codes.Read(), host.bytes);
+      EXPECT_EQ(scales.Read(), host.scales);
+    }
+
+    for (const int tokens : {3, 8}) {
+      const OnDevice<float> out(int64_t{tokens} * kRows);
+      for (int first = 0; first + tokens <= kTokens; first += tokens) {
+        MatvecArgs args;
+        args.a = m;
+        args.x = x.get() + int64_t{first} * kCols;
+        args.x_stride = kCols;
+        args.tokens = tokens;
+        args.out = out.get();
+        args.out_stride = kRows;
+        ASSERT_EQ(cudaSuccess, LaunchMatvec(args, nullptr));
+        const auto got = out.Read();
+        for (int t = 0; t < tokens; ++t)
+          for (int r = 0; r < kRows; ++r)
+            ASSERT_EQ(w[static_cast<size_t>(r * kCols + first + t)], got[static_cast<size_t>(t * kRows + r)])
+                << "column " << first + t << " row " << r;
+      }
+    }
+    if (!WgmmaRuns()) continue;
+    for (const auto& [tokens, tile] : {std::pair{8, 16}, {16, 16}, {64, 64}, {256, 128}, {256, 256}}) {
+      const OnDevice<std::byte> memory(WgmmaActivations::Bytes(tokens, tile, m.padded));
+      const OnDevice<float> out(int64_t{tokens} * kRows);
+      for (int first = 0; first + tokens <= kTokens; first += tokens) {
+        WgmmaArgs args;
+        args.w[0] = m;
+        args.x = {memory.get(), tile, m.padded, tokens <= kMaxMatvecTokens ? 2 : 1};
+        args.tokens = tokens;
+        args.out = out.get();
+        args.out_stride = kRows;
+        args.partial = partial.get();
+        args.tickets = tickets.get();
+        ASSERT_EQ(cudaSuccess, LaunchWgmmaActivations(x.get() + int64_t{first} * kCols, nullptr, tokens,
+                                                      kCols, nullptr, 0, args.x, nullptr));
+        ASSERT_EQ(cudaSuccess, LaunchWgmma(args, nullptr));
+        const auto got = out.Read();
+        for (int t = 0; t < tokens; ++t)
+          for (int r = 0; r < kRows; ++r) {
+            const float expected = w[static_cast<size_t>(r * kCols + first + t)];
+            // A scale to a row is applied to the sum; others become a part of weights of 8 bits, or 16 for up
+            // to eight tokens.
+            const float step = group == 0 ? 0.0f : tokens <= kMaxMatvecTokens ? 0x1p-16f : 0x1.02p-8f;
+            ASSERT_NEAR(expected, got[static_cast<size_t>(t * kRows + r)], std::abs(expected) * step)
+                << "column " << first + t << " row " << r << " tokens " << tokens << " tile " << tile;
+          }
+      }
+    }
   }
 }
 
@@ -152,6 +253,34 @@ TEST_F(DeviceWeightsTest, SlicesOfColumnsAreTakenOverExactly) {
             << i;
     }
   }
+}
+
+TEST_F(DeviceWeightsTest, SlicesOfFp8AreTakenOverExactly) {
+  for (const int64_t group : {0, 128}) {
+    const HostMatrix host = MakeOwn({.kind = WeightKind::kFp8, .group = group}, 19, 768, 3);
+    for (const auto& [begin, count] : {std::pair<int64_t, int64_t>{0, 256}, {256, 512}}) {
+      const WeightView slice = *host.view.SliceColumns(begin, count)->SliceRows(3, 13);
+      auto uploaded = Upload(slice, "stored");
+      ASSERT_TRUE(uploaded) << uploaded.error().message();
+      EXPECT_EQ(uploaded->matrix.format, Format::kFp8);
+      EXPECT_EQ(Decoded(slice), ReadBack(uploaded->matrix));
+    }
+  }
+}
+
+// --weights with a file of fp8.
+TEST_F(DeviceWeightsTest, Fp8BecomesOtherFormats) {
+  const HostMatrix host = MakeOwn({.kind = WeightKind::kFp8, .group = 128}, 19, 768, 3);
+  const auto values = Decoded(host.view);
+  for (const auto& [weights, step] : {std::pair{"f32", 0.0}, {"bf16", 1.0 / 256}, {"fp8", 0.0}}) {
+    SCOPED_TRACE(weights);
+    auto uploaded = Upload(host.view, weights);
+    ASSERT_TRUE(uploaded) << uploaded.error().message();
+    EXPECT_TRUE(celer::testing::AllNear(ReadBack(uploaded->matrix), values, {.relative = step}));
+  }
+  auto int8 = Upload(host.view, "int8-g32");
+  ASSERT_TRUE(int8) << int8.error().message();
+  EXPECT_TRUE(celer::testing::AllNear(ReadBack(int8->matrix), values, {.absolute = 0.1 / 127 / 2 * 1.01}));
 }
 
 TEST_F(DeviceWeightsTest, OthersAreRoundedToHalf) {
@@ -202,6 +331,28 @@ TEST_F(DeviceWeightsTest, QuantizedAsOnTheCpu) {
   }
 }
 
+TEST_F(DeviceWeightsTest, Fp8IsRoundedAsOnTheCpu) {
+  constexpr int64_t kRows = 21, kCols = 384;
+  const HostMatrix host = MakeHost(DType::kBf16, kRows, kCols, 5);
+  const auto original = Decoded(host.view);
+  for (const int64_t group : {0, 32, 64, 128}) {
+    const WeightFormatSpec format{.kind = WeightKind::kFp8, .group = group};
+    SCOPED_TRACE(format.Name());
+    auto uploaded = Upload(host.view, format.Name().c_str());
+    ASSERT_TRUE(uploaded) << uploaded.error().message();
+    EXPECT_EQ(FormatName(uploaded->matrix), format.Name());
+    const auto got = ReadBack(uploaded->matrix);
+    std::vector<std::byte> codes(kCols);
+    std::vector<float> scales(static_cast<size_t>(format.GroupsPerRow(kCols))), row(kCols);
+    for (int64_t r = 0; r < kRows; ++r) {
+      format.Encode(original.data() + r * kCols, kCols, codes.data(), scales.data());
+      format.Decode(codes.data(), scales.data(), kCols, row.data());
+      for (int64_t c = 0; c < kCols; ++c)
+        ASSERT_EQ(row[static_cast<size_t>(c)], got[static_cast<size_t>(r * kCols + c)]) << r << " " << c;
+    }
+  }
+}
+
 TEST_F(DeviceWeightsTest, InterleavedPairsBecomeHalves) {
   const HostMatrix host = MakeHost(DType::kF32, 20, 32, 6);  // two heads of 10, six of which rotate
   auto uploaded = Upload(host.view, "stored", {.head_dim = 10, .rope_dim = 6});
@@ -222,15 +373,19 @@ struct ProductCase {
 
 TEST_F(DeviceWeightsTest, ProductsAgreeWithDouble) {
   const ProductCase cases[] = {
-      {"stored", DType::kF32, 33, 20},       {"stored", DType::kF16, 100, 576},
-      {"stored", DType::kBf16, 7, 18},       {"stored", DType::kBf16, 300, 1536},
-      {"int8", DType::kBf16, 70, 1000},      {"int8-g32", DType::kBf16, 70, 960},
-      {"int8-g128", DType::kBf16, 48, 4096}, {"int4-g32", DType::kBf16, 70, 2528},
-      {"int4-g64", DType::kBf16, 23, 1600},  {"int4-g128", DType::kBf16, 4096, 4096},
-      {"stored", DType::kQ4_K, 40, 2816},    {"stored", DType::kQ8_0, 40, 11008},
-      {"stored", DType::kBf16, 2048, 11008}, {"stored", DType::kQ6_K, 40, 2816},
-      {"stored", DType::kQ3_K, 19, 11008},   {"stored", DType::kQ2_K, 40, 768},
-      {"stored", DType::kQ5_0, 33, 224},     {"stored", DType::kQ2_K, 2048, 11008},
+      {"stored", DType::kF32, 33, 20},         {"stored", DType::kF16, 100, 576},
+      {"stored", DType::kBf16, 7, 18},         {"stored", DType::kBf16, 300, 1536},
+      {"int8", DType::kBf16, 70, 1000},        {"int8-g32", DType::kBf16, 70, 960},
+      {"int8-g128", DType::kBf16, 48, 4096},   {"int4-g32", DType::kBf16, 70, 2528},
+      {"int4-g64", DType::kBf16, 23, 1600},    {"int4-g128", DType::kBf16, 4096, 4096},
+      {"stored", DType::kQ4_K, 40, 2816},      {"stored", DType::kQ8_0, 40, 11008},
+      {"stored", DType::kBf16, 2048, 11008},   {"stored", DType::kQ6_K, 40, 2816},
+      {"stored", DType::kQ3_K, 19, 11008},     {"stored", DType::kQ2_K, 40, 768},
+      {"stored", DType::kQ5_0, 33, 224},       {"stored", DType::kQ2_K, 2048, 11008},
+      {"fp8", DType::kBf16, 70, 1000},         {"fp8", DType::kBf16, 7, 18},
+      {"fp8-g32", DType::kBf16, 70, 2528},     {"fp8-g64", DType::kBf16, 23, 1600},
+      {"fp8-g128", DType::kBf16, 48, 4096},    {"fp8", DType::kBf16, 2048, 11008},
+      {"fp8-g128", DType::kBf16, 2100, 11008},
   };
   for (const ProductCase& c : cases) {
     const HostMatrix host = MakeHost(c.stored, c.rows, c.cols, 7);
@@ -347,7 +502,9 @@ TEST_F(DeviceWeightsTest, WideProductsAgreeWithDouble) {
       {"int4-g32", DType::kBf16, 70, 2528},    {"int4-g64", DType::kBf16, 23, 1600},
       {"int4-g128", DType::kBf16, 2048, 4096}, {"stored", DType::kQ4_K, 40, 2816},
       {"stored", DType::kQ8_0, 40, 11008},     {"stored", DType::kQ6_K, 40, 2816},
-      {"stored", DType::kQ2_K, 70, 768},
+      {"stored", DType::kQ2_K, 70, 768},       {"fp8", DType::kBf16, 70, 1000},
+      {"fp8", DType::kBf16, 2048, 4096},       {"fp8-g32", DType::kBf16, 70, 960},
+      {"fp8-g64", DType::kBf16, 23, 1600},     {"fp8-g128", DType::kBf16, 1048, 4096},
   };
   OnDevice<float> partial(WgmmaPartialFloats());
   OnDevice<int32_t> tickets(std::vector<int32_t>(static_cast<size_t>(WgmmaTickets()), 0));
@@ -510,7 +667,7 @@ TEST_F(DeviceWeightsTest, StagingIsBounded) {
 
 TEST_F(DeviceWeightsTest, WhatIsNotFiniteOrCannotBeHeldIsRefused) {
   for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16, DType::kQ8_0, DType::kQ5_1})
-    for (const char* weights : {"stored", "bf16", "f16", "int8", "int4-g32"}) {
+    for (const char* weights : {"stored", "bf16", "f16", "int8", "int4-g32", "fp8", "fp8-g128"}) {
       SCOPED_TRACE(std::string(Name(dtype)) + " as " + weights);
       HostMatrix host = MakeHost(dtype, 19, 512, 6);
       host.view.name = "blk.0.w";
@@ -539,6 +696,15 @@ TEST_F(DeviceWeightsTest, WhatIsNotFiniteOrCannotBeHeldIsRefused) {
     ASSERT_FALSE(refused) << weights;
     EXPECT_NE(refused.error().message().find("holds at most 65504"), std::string::npos);
   }
+  const auto refused = Upload(host.view, "fp8");
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message().find("fp8 holds at most 57344"), std::string::npos);
+  HostMatrix fp8 = MakeOwn({.kind = WeightKind::kFp8, .group = 128}, 19, 256, 3);
+  fp8.bytes[17 * 256 + 5] = std::byte{0xff};
+  const auto nan = Upload(fp8.view, "stored");
+  ASSERT_FALSE(nan);
+  EXPECT_NE(nan.error().message().find("nan at row 17, column 5"), std::string::npos)
+      << nan.error().message();
 }
 
 }  // namespace

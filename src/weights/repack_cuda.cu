@@ -1,5 +1,6 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include "formats/iq4_nl.h"
 #include "kernels/cuda/element.cuh"
@@ -109,6 +110,9 @@ __device__ float SourceElement(const RepackArgs& a, int row, int col) {
       return __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(data)[col]);
     case DType::kI8:
       return static_cast<float>(static_cast<int8_t>(data[col])) *
+             static_cast<const float*>(a.source_scales)[SourceGroup(a, row, col)];
+    case DType::kFp8E4M3:
+      return __half2float(__half(__nv_cvt_fp8_to_halfraw(data[col], __NV_E4M3))) *
              static_cast<const float*>(a.source_scales)[SourceGroup(a, row, col)];
     case DType::kU4: {
       const float2 p = Int4Params(a, row, col);
@@ -221,11 +225,34 @@ __device__ float2 FitAffine(const RepackArgs& a, int row, int first, int n) {
 __device__ __forceinline__ void PutInt8(const RepackArgs& a, int row, int col, int q) {
   *Target(a, row, Int8Offset(col)) = static_cast<std::byte>(q);
 }
+__device__ __forceinline__ void PutFp8(const RepackArgs& a, int row, int col, int code) {
+  *Target(a, row, Fp8Offset(col)) = static_cast<std::byte>(code);
+}
 __device__ __forceinline__ void PutInt4(const RepackArgs& a, int row, int col, int even, int odd) {
   *Target(a, row, Int4Offset(col) / 2) = static_cast<std::byte>(even | odd << 4);
 }
 __device__ __forceinline__ int RoundTo(float value, float low, float high) {
   return static_cast<int>(roundf(fminf(fmaxf(value, low), high)));
+}
+
+// The scale under which values of up to `most` fit a format of 8 bits, and its inverse, which is 0 where it
+// would not be finite.
+struct ByteScale {
+  float scale, inverse;
+
+  __device__ __forceinline__ ByteScale(Format format, float most) {
+    const float largest = format == Format::kFp8 ? 448.0f : 127.0f;
+    scale = most / largest;
+    inverse = most > 0 ? largest / most : 0.0f;
+    if (format == Format::kFp8 && isinf(inverse)) inverse = 0;
+  }
+};
+// Puts a value, times such an inverse.
+__device__ __forceinline__ void PutRounded(const RepackArgs& a, int row, int col, float value) {
+  if (a.target.format == Format::kFp8)
+    PutFp8(a, row, col, __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3));
+  else
+    PutInt8(a, row, col, RoundTo(value, -127, 127));
 }
 
 // Grid: any; one thread per group of a row.
@@ -238,25 +265,29 @@ __global__ void GroupKernel(const __grid_constant__ RepackArgs a) {
   const uint8_t* data = reinterpret_cast<const uint8_t*>(a.source) + from * a.source_row_bytes;
   const int64_t at = ScaleIndex(a.target, to, g);
   std::byte* scales = const_cast<std::byte*>(a.target.scales);
-  if (a.target.format == Format::kInt8) {
+  if (BitsOf(a.target.format) == 8) {
+    const bool fp8 = a.target.format == Format::kFp8;
     float scale;
-    if (a.dtype == DType::kQ8_0 && n == 32) {
+    if (fp8 && a.dtype == DType::kFp8E4M3 && n == a.source_group) {
+      scale = static_cast<const float*>(a.source_scales)[SourceGroup(a, from, first)];
+      for (int i = 0; i < n; ++i) PutFp8(a, to, first + i, data[first + i]);
+    } else if (!fp8 && a.dtype == DType::kQ8_0 && n == 32) {
       const uint8_t* block = data + g * 34;
       scale = HalfAt(block);
       for (int i = 0; i < n; ++i) PutInt8(a, to, first + i, static_cast<int8_t>(block[2 + i]));
-    } else if (ExactInt8Group(a.dtype) == n) {
+    } else if (!fp8 && ExactInt8Group(a.dtype) == n) {
       scale = ExactInt8(a.dtype, data, first).scale;
       for (int i = 0; i < n; ++i) PutInt8(a, to, first + i, ExactInt8(a.dtype, data, first + i).value);
-    } else if (a.dtype == DType::kI8 && n == a.source_group) {
+    } else if (!fp8 && a.dtype == DType::kI8 && n == a.source_group) {
       scale = static_cast<const float*>(a.source_scales)[SourceGroup(a, from, first)];
       for (int i = 0; i < n; ++i) PutInt8(a, to, first + i, static_cast<int8_t>(data[first + i]));
     } else {
       float most = 0;
       for (int i = 0; i < n; ++i) most = fmaxf(most, fabsf(SourceElement(a, from, first + i)));
-      scale = most / 127.0f;
-      const float inverse = most > 0 ? 127.0f / most : 0.0f;
+      const ByteScale by(a.target.format, most);
+      scale = by.scale;
       for (int i = 0; i < n; ++i)
-        PutInt8(a, to, first + i, RoundTo(SourceElement(a, from, first + i) * inverse, -127, 127));
+        PutRounded(a, to, first + i, SourceElement(a, from, first + i) * by.inverse);
     }
     reinterpret_cast<float*>(scales)[at] = scale;
     return;
@@ -307,7 +338,8 @@ __global__ void GroupKernel(const __grid_constant__ RepackArgs a) {
 // Grid: rows; one scale per output channel.
 __global__ void ChannelKernel(const __grid_constant__ RepackArgs a) {
   const int r = blockIdx.x, from = SourceRow(a, r), to = a.first_row + r;
-  const bool exact = a.dtype == DType::kI8 && a.source_group == a.target.cols;
+  const bool fp8 = a.target.format == Format::kFp8;
+  const bool exact = a.dtype == (fp8 ? DType::kFp8E4M3 : DType::kI8) && a.source_group == a.target.cols;
   __shared__ float parts[8];
   float most = 0;
   for (int i = threadIdx.x; i < a.target.cols; i += blockDim.x)
@@ -316,15 +348,21 @@ __global__ void ChannelKernel(const __grid_constant__ RepackArgs a) {
   if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = most;
   __syncthreads();
   for (int i = 0; i < 8; ++i) most = fmaxf(most, parts[i]);
-  const float inverse = most > 0 ? 127.0f / most : 0.0f;
+  const ByteScale by(a.target.format, most);
   for (int i = threadIdx.x; i < a.target.cols; i += blockDim.x) {
-    const int q = exact ? static_cast<int8_t>(a.source[from * a.source_row_bytes + i])
-                        : RoundTo(SourceElement(a, from, i) * inverse, -127, 127);
-    PutInt8(a, to, i, q);
+    if (!exact) {
+      PutRounded(a, to, i, SourceElement(a, from, i) * by.inverse);
+      continue;
+    }
+    const int code = static_cast<int>(a.source[from * a.source_row_bytes + i]);
+    if (fp8)
+      PutFp8(a, to, i, code);
+    else
+      PutInt8(a, to, i, code);
   }
   if (threadIdx.x == 0)
     reinterpret_cast<float*>(const_cast<std::byte*>(a.target.scales))[to] =
-        exact ? static_cast<const float*>(a.source_scales)[from] : most / 127.0f;
+        exact ? static_cast<const float*>(a.source_scales)[from] : by.scale;
 }
 
 __device__ __forceinline__ uint32_t Hash(uint32_t x) {
@@ -355,11 +393,13 @@ __global__ void RandomKernel(const __grid_constant__ DeviceMatrix m, int64_t wor
       const __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
       value = reinterpret_cast<const uint32_t&>(pair);
     }
+    if (m.format == Format::kFp8) value &= 0xbfbfbfbfu;  // below 2, and never NaN
     reinterpret_cast<uint32_t*>(const_cast<std::byte*>(m.data))[i] = value;
   }
   std::byte* to = const_cast<std::byte*>(m.scales);
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < scales; i += step) {
     if (m.format == Format::kInt8) reinterpret_cast<float*>(to)[i] = size / 128;
+    if (m.format == Format::kFp8) reinterpret_cast<float*>(to)[i] = size;
     if (m.format == Format::kInt4)
       reinterpret_cast<__half2*>(to)[i] = __floats2half2_rn(size / 8, -size * 15 / 16);
     if (m.format == Format::kInt4F32)

@@ -44,6 +44,11 @@ bool FloatsInRange(const void* data, int64_t n, float most) {
   return WordsInRange<uint32_t>(static_cast<const std::byte*>(data), n, std::bit_cast<uint32_t>(most));
 }
 
+// Of e4m3, whose only numbers that are none have all bits but the sign set.
+bool NoFp8Nan(const std::byte* data, int64_t n) {
+  return WordsInRange<uint8_t>(data, n, 0x7e);
+}
+
 // `reach`: a value is at most that many times the larger of a block's f16 numbers.
 template <class Block, auto... kHalves>
 bool BlocksInRange(const std::byte* data, int64_t elements, float most, float reach) {
@@ -76,6 +81,9 @@ bool SurelyInRange(const WeightView& w, int64_t begin, int64_t end, const ValueR
   }
   if (w.kind == WeightView::Kind::kInt8)
     return FloatsInRange(w.RowScales(begin), (end - begin) * w.groups_per_row(), range.most / 128);
+  if (w.kind == WeightView::Kind::kFp8)
+    return FloatsInRange(w.RowScales(begin), (end - begin) * w.groups_per_row(), range.most / kFp8Largest) &&
+           NoFp8Nan(w.Row(begin), (end - begin) * w.cols);
   if (w.kind != WeightView::Kind::kStored) return false;
   const std::byte* data = w.Row(begin);
   const int64_t n = (end - begin) * w.cols;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "formats/decode.h"
@@ -95,6 +96,34 @@ TEST(ValueCheck, FindsWhatIsNotFiniteInEveryFormat) {
         }
     EXPECT_TRUE(CheckValues(m.view, kAnyFinite, Pool()));
   }
+}
+
+TEST(ValueCheck, FindsWhatIsNotFiniteInFp8) {
+  const int64_t rows = 37, cols = 256;
+  std::vector<std::byte> codes(static_cast<size_t>(rows * cols));
+  for (size_t i = 0; i < codes.size(); ++i) {  // all numbers there are
+    const auto code = static_cast<uint8_t>(i);
+    codes[i] = std::byte{(code & 0x7f) == 0x7f ? uint8_t{0} : code};
+  }
+  std::vector<float> scales(static_cast<size_t>(rows) * 2, 0.01f);
+  const WeightView w{.kind = WeightKind::kFp8,
+                     .rows = rows,
+                     .cols = cols,
+                     .data = codes.data(),
+                     .row_bytes = cols,
+                     .scales = scales.data(),
+                     .group = 128,
+                     .name = "w"};
+  ASSERT_TRUE(SurelyInRange(w, 0, rows, kFp8Range));
+  for (const std::byte nan : {std::byte{0x7f}, std::byte{0xff}}) {
+    const std::byte before = std::exchange(codes[3 * cols + 130], nan);
+    EXPECT_THAT(CheckValues(w, kFp8Range, Pool()).error().message(), HasSubstr("nan at row 3, column 130"));
+    codes[3 * cols + 130] = before;
+  }
+  scales[9] = kInf;
+  EXPECT_THAT(CheckValues(w, kFp8Range, Pool()).error().message(), HasSubstr("at row 4, column 128"));
+  scales[9] = 200;  // a kernel takes scales of up to 128
+  EXPECT_THAT(CheckValues(w, kFp8Range, Pool()).error().message(), HasSubstr("fp8 holds at most 57344"));
 }
 
 TEST(ValueCheck, LargeScalesAreLookedAtClosely) {

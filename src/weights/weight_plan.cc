@@ -25,6 +25,7 @@ constexpr Wish kWishes[] = {
     {WeightFormat::kBf16, WeightFormatSpec::Stored(DType::kBf16)},
     {WeightFormat::kInt8, WeightFormatSpec{.kind = WeightKind::kInt8}},
     {WeightFormat::kInt4, WeightFormatSpec{.kind = WeightKind::kInt4}},
+    {WeightFormat::kFp8, WeightFormatSpec{.kind = WeightKind::kFp8}},
 };
 
 const Wish& Find(WeightFormat format) {
@@ -86,7 +87,7 @@ Result<WeightOptions> WeightOptions::Parse(std::string_view text) {
   if (grouped)
     for (const int64_t group : found->becomes->info().groups) known |= group > 0 && group == options.group;
   if (!number || !known)
-    return Error::Invalid("`weights` '", text, "': groups are -g32, -g64 or -g128, of int8 and int4");
+    return Error::Invalid("`weights` '", text, "': groups are -g32, -g64 or -g128, of int8, int4 and fp8");
   return options;
 }
 
@@ -122,10 +123,12 @@ WeightFormatSpec PlanFormat(const WeightOptions& options, const WeightFormatSpec
   if (role == WeightRole::kRouter && options.format != WeightFormat::kF32) return stored;
   WeightFormatSpec out = *wish.becomes;
   if (out.stored()) return out;
+  if (out.kind == WeightKind::kFp8 && stored.kind == out.kind && options.group == 0) return stored;
   out.group = options.group > 0 ? options.group : out.info().groups[0];
   const bool vocabulary = role == WeightRole::kVocabulary || role == WeightRole::kTable;
   if (vocabulary && out.info().bits < 8) out.kind = WeightKind::kInt8;
-  return out.Fits(cols) ? out : WeightFormatSpec{.kind = WeightKind::kInt8};
+  if (out.Fits(cols)) return out;
+  return {.kind = out.kind == WeightKind::kFp8 ? WeightKind::kFp8 : WeightKind::kInt8};
 }
 
 int64_t PlannedWeight::bytes() const {

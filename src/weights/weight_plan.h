@@ -32,7 +32,9 @@ std::string_view Name(WeightRole role);  // "projection"
 //  - The vocabulary, which is more sensitive than projections, is int8 where those are int4: with the same
 //    groups, because these cost it 3 to 12 % and one scale to a row would lose a bit of precision.
 //  - A router is small and decides much: it keeps the values of the file.
-//  - Where groups do not divide the columns, int8 has one scale to a row, and takes the place of int4.
+//  - Where groups do not divide the columns, int8 and fp8 have one scale to a row, and int8 takes the place
+//    of int4.
+//  - fp8 of a file keeps its groups where fp8 is asked for.
 WeightFormatSpec PlanFormat(const WeightOptions& options, const WeightFormatSpec& stored, int64_t cols,
                             WeightRole role);
 

@@ -68,14 +68,16 @@ TEST(WeightOptions, Parse) {
   EXPECT_EQ(WeightOptions::Parse("int4")->group, 32);
   EXPECT_EQ(WeightOptions::Parse("int4-g128")->group, 128);
   EXPECT_EQ(WeightOptions::Parse("int8")->group, 0);
-  for (const char* good : {"stored", "f32", "f16", "bf16", "int8", "int8-g64", "int4", "int4-g128"})
+  for (const char* good :
+       {"stored", "f32", "f16", "bf16", "int8", "int8-g64", "int4", "int4-g128", "fp8", "fp8-g128"})
     EXPECT_EQ(WeightOptions::Parse(good)->ToString(), good);
   EXPECT_EQ(WeightOptions::Parse("int4-g32")->ToString(), "int4");
   for (const char* bad : {"", "int", "int4-g", "int4-g0", "int8-g0", "int4-g31", "f32-g32", "stored-g32",
                           "int8-g32x", "int4-g-32"})
     EXPECT_FALSE(WeightOptions::Parse(bad)) << bad;
   EXPECT_EQ(WeightOptions::Parse("int5").error().message(),
-            "`weights` 'int5' is not one of stored, f32, f16, bf16, int8, int8-gN, int4, int4-gN");
+            "`weights` 'int5' is not one of stored, f32, f16, bf16, int8, int8-gN, int4, int4-gN, fp8, "
+            "fp8-gN");
 }
 
 TEST(WeightPlan, TheRule) {
@@ -91,6 +93,14 @@ TEST(WeightPlan, TheRule) {
   EXPECT_EQ(FormatOf(int4, "shared_gate"), "f32");
   const WeightPlan int8 = source.Plan("int8");
   for (const char* name : {"q", "o", "head", "embedding", "experts"}) EXPECT_EQ(FormatOf(int8, name), "int8");
+  const WeightPlan fp8 = source.Plan("fp8-g128");
+  for (const char* name : {"q", "head", "embedding", "experts"}) EXPECT_EQ(FormatOf(fp8, name), "fp8-g128");
+  EXPECT_EQ(FormatOf(fp8, "o"), "fp8") << "96 columns";
+  EXPECT_EQ(FormatOf(fp8, "router"), "f32");
+  // What is fp8 in the file is not rounded once more.
+  const WeightFormatSpec blocks{.kind = WeightKind::kFp8, .group = 128};
+  EXPECT_EQ(PlanFormat(*WeightOptions::Parse("fp8"), blocks, 256, WeightRole::kProjection), blocks);
+  EXPECT_EQ(PlanFormat(*WeightOptions::Parse("fp8-g64"), blocks, 256, WeightRole::kProjection).group, 64);
   const WeightPlan stored = source.Plan("stored");
   for (const char* name : {"q", "o", "head", "embedding", "experts"})
     EXPECT_EQ(FormatOf(stored, name), "bf16");
@@ -101,8 +111,8 @@ TEST(WeightPlan, TheRule) {
 // What both devices make of every matrix, by the code that they run while loading.
 TEST(WeightPlan, BothDevicesObeyIt) {
   for (const DType dtype : {DType::kBf16, DType::kF32, DType::kF16, DType::kQ8_0})
-    for (const char* weights :
-         {"stored", "f32", "f16", "bf16", "int8", "int8-g32", "int8-g128", "int4", "int4-g64", "int4-g128"}) {
+    for (const char* weights : {"stored", "f32", "f16", "bf16", "int8", "int8-g32", "int8-g128", "int4",
+                                "int4-g64", "int4-g128", "fp8", "fp8-g128"}) {
       SCOPED_TRACE(std::string(Name(dtype)) + " as " + weights);
       const ModelSource source(dtype);
       const WeightPlan plan = source.Plan(weights);

@@ -131,7 +131,8 @@ TEST_P(CudaDeterministic, CompanyChunksCachePreemptionChangeNoBit) {
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaDeterministic,
                          testing::Values(Case{"models/llama3", ""}, Case{"models/llama3", "int8"},
-                                         Case{"models/qwen2", "int4-g32"}, Case{"gguf/fused-q4_0.gguf", ""}));
+                                         Case{"models/llama3", "fp8"}, Case{"models/qwen2", "int4-g32"},
+                                         Case{"gguf/fused-q4_0.gguf", ""}));
 
 TEST(CudaDeterministicRefusals, MixturesOfExperts) {
   NEEDS_CUDA();

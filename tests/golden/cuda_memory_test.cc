@@ -51,7 +51,7 @@ TEST(CudaMemory, IsAsPlannedAtEveryMomentOfLoading) {
     const File file(shape);
     auto host = Model::Load(file.path(), {.pack = false}, Pool());
     ASSERT_TRUE(host) << host.error().message();
-    for (const char* weights : {"stored", "int8", "int4-g128"})
+    for (const char* weights : {"stored", "int8", "int4-g128", "fp8"})
       for (const bool exact : {false, true}) {
         SCOPED_TRACE(std::string(shape.experts > 0 ? "sparse " : "dense ") + weights);
         auto pool = CudaPool(0);

@@ -148,7 +148,7 @@ TEST(CudaGolden, PublishedCheckpointsAgreeWithTransformers) {
     const TensorRecord* record = file->Find("prompt_logits");
     std::vector<float> expected(record->bytes.size() / sizeof(float));
     std::memcpy(expected.data(), record->bytes.data(), record->bytes.size());
-    auto host = Model::Load(folder.string(), {.pack = false}, Pool());
+    auto host = Model::Load(folder.string(), {.pack = false, .keep_fp8 = true}, Pool());
     ASSERT_TRUE(host) << host.error().message();
     const std::vector<int32_t> prompt = (*golden)["prompt"];
     const auto table = Blocks(0, 16);
@@ -159,9 +159,37 @@ TEST(CudaGolden, PublishedCheckpointsAgreeWithTransformers) {
     ASSERT_TRUE(got) << got.error().message();
     ASSERT_EQ(got->size(), expected.size());
     EXPECT_LE(WorstRelative(*got, expected), 1e-2);  // keys and values are f16, activations have 16 bits
+    const auto fast = OnGpu(*host, false);
+    ASSERT_TRUE(fast);
+    const auto quick = RunLogits(*fast, {&slice, 1});
+    ASSERT_TRUE(quick) << quick.error().message();
+    EXPECT_LE(WorstRelative(*quick, expected), 0.1);
     ++compared;
   }
   EXPECT_GE(compared, 20);
+}
+
+// Codes and scales, and no more.
+TEST(CudaGolden, PublishedFp8TakesWhatTheFileTakes) {
+  NEEDS_GPU();
+  for (const char* name : {"fp8-row", "fp8-block", "ct-fp8-dynamic", "ct-fp8-block"}) {
+    SCOPED_TRACE(name);
+    auto host = Model::Load(kGolden / "quantized" / name, {.pack = false, .keep_fp8 = true}, Pool());
+    ASSERT_TRUE(host) << host.error().message();
+    auto decoder = CudaDecoder::Make(*host, {.context = 256, .max_tokens = 256});
+    ASSERT_TRUE(decoder) << decoder.error().message();
+    int64_t codes = 0;
+    for (const auto& [format, bytes] : (*decoder)->bytes_by_format()) {
+      EXPECT_TRUE(format.starts_with("fp8") || format == "bf16") << format;  // the embedding
+      if (format.starts_with("fp8")) codes += bytes;
+    }
+    int64_t elements = 0;
+    for (const LayerWeights& l : host->weights().layers)
+      for (const WeightView* w : {&l.q, &l.k, &l.v, &l.o, &l.dense.gate, &l.dense.up, &l.dense.down})
+        elements += w->rows * ((w->cols + 127) / 128 * 128);  // rows are padded there
+    EXPECT_GT(codes, elements);
+    EXPECT_LT(codes, elements * 11 / 10);
+  }
 }
 
 TEST(CudaGolden, HiddenStatesAgreeWithTheCpu) {
@@ -299,7 +327,7 @@ TEST(CudaGolden, CompanyChangesNothing) {
 // company changes nothing. Prompts of one token, so that no step has more tokens than there are sequences.
 TEST(CudaGolden, AnyNumberOfSequencesUpToEightGivesTheSameTokens) {
   NEEDS_GPU();
-  for (const char* weights : {"bf16", "int8", "int4-g128"}) {
+  for (const char* weights : {"bf16", "int8", "int4-g128", "fp8", "fp8-g128"}) {
     SCOPED_TRACE(weights);
     const auto run = [&](int copies) {
       std::map<int64_t, std::vector<int32_t>> out;

@@ -71,5 +71,12 @@ TEST(Quantized, OtherFormatsOnRequest) {
   }
 }
 
+TEST(Quantized, Fp8WeightsAreForCuda) {
+  const auto runner =
+      MakeRunner({.model = (kQuantized / "fp8-row").string(), .weights = *WeightOptions::Parse("fp8")});
+  ASSERT_FALSE(runner);
+  EXPECT_EQ(runner.error().message(), "`weights` fp8 runs on CUDA only; int8 takes as many bits on the CPU");
+}
+
 }  // namespace
 }  // namespace celer

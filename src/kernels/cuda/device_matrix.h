@@ -15,6 +15,7 @@ namespace celer::cuda {
 // columns of eight rows is contiguous. Within a row:
 //   kF32, kF16, kBf16   plain order
 //   kInt8   within each 64 columns, the 8-byte unit (j, t) lies at t * 2 + j, j of 2 runs of 32 columns
+//   kFp8    as kInt8, with the middle two of every four bytes exchanged: columns 0, 2, 1, 3 (fp8.cuh)
 //   kInt4   within each 128 columns, the 4-byte word (j, t) lies at t * 4 + j, j of 4 runs of 32 columns;
 //           element 2i of a word in the low nibble of byte i
 // With that, the 16 bytes of a lane belong to 2 (or 4) products of 32 columns, each inside one group of a
@@ -27,7 +28,7 @@ struct DeviceMatrix {
   const std::byte* data = nullptr;
   int64_t row_bytes = 0;  // a multiple of 64
   // What a scale is: formats.h. group > 0: [ceil(rows / 8), padded / group, 8], so that the scales of eight
-  // rows of a tile lie together; group = 0 (kInt8 only): [rows], one per output channel.
+  // rows of a tile lie together; group = 0 (kInt8 and kFp8): [rows], one per output channel.
   const std::byte* scales = nullptr;
   int group = 0;
 

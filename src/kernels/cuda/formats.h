@@ -14,12 +14,14 @@
 namespace celer::cuda {
 
 // X(name, bits of a weight, bytes of a scale, whether a decode step is one kernel: decode_step/)
-// A scale is: Int8, float; Int4, {f16 scale, f16 min}; Int4F32, {float scale, float min}.
+// Fp8 is e4m3. A scale is: Int8 and Fp8, float; Int4, {f16 scale, f16 min}; Int4F32, {float scale, float
+// min}.
 #define CELER_CUDA_FORMATS(X) \
   X(F32, 32, 0, false)        \
   X(F16, 16, 0, false)        \
   X(Bf16, 16, 0, true)        \
   X(Int8, 8, 4, true)         \
+  X(Fp8, 8, 4, false)         \
   X(Int4, 4, 4, true)         \
   X(Int4F32, 4, 8, false)
 
@@ -78,6 +80,9 @@ constexpr int ScaleBytesOf(Format format) {
   return 0;
 }
 #undef CELER_CASE
+constexpr bool HasScales(Format format) {
+  return ScaleBytesOf(format) > 0;
+}
 #define CELER_CASE(name, bits, scale_bytes, has_decode_step) \
   case Format::k##name:                                      \
     return has_decode_step;

@@ -51,6 +51,10 @@ void Matrix::Floats(int64_t row, float* out) const {
   }
 }
 
+void Matrix::Codes(int64_t, std::byte*, float*) const {
+  CELER_CHECK(false);
+}
+
 Status Matrix::CheckScales(const std::string&) const {
   return {};
 }
@@ -65,10 +69,19 @@ Error Matrix::BadScale(const std::string& path, std::string_view part, int64_t r
                         ", which is not a finite number; the file is damaged: fetch or write it again");
 }
 
-Status Matrix::Settle(const std::string& path) {
+Status Matrix::Settle(const std::string& path, bool keep_fp8) {
   if (group == 0) {
     CELER_RETURN_IF_ERROR(CheckScales(path));
     format = WeightFormatSpec::Stored(floats);
+    if (fp8_group == 0) return {};
+    const bool rows_alike = fp8_group >= cols;
+    const int64_t own = rows_alike ? 0 : OwnGroup(fp8_group, cols);
+    if (!rows_alike && own == 0) {
+      note = "its groups are no multiple of 32 columns";
+    } else if (keep_fp8) {
+      format = {.kind = WeightKind::kFp8, .group = own};
+      note.clear();
+    }
     return {};
   }
   Allowed allowed;
@@ -106,12 +119,21 @@ Status Matrix::Settle(const std::string& path) {
 }
 
 void Matrix::Row(int64_t row, std::byte* values, void* scales) const {
+  if (format.kind == WeightKind::kFp8) return Fp8Row(row, values, static_cast<float*>(scales));
   if (!format.stored()) return GridRow(row, values, scales);
   if (format.dtype == DType::kF32 && reinterpret_cast<uintptr_t>(values) % alignof(float) == 0)
     return Floats(row, reinterpret_cast<float*>(values));
   std::vector<float> out(static_cast<size_t>(cols));
   Floats(row, out.data());
   EncodeRow(format.dtype, out.data(), cols, values);
+}
+
+void Matrix::Fp8Row(int64_t row, std::byte* values, float* scales) const {
+  std::vector<float> file_scales(static_cast<size_t>((cols + fp8_group - 1) / fp8_group));
+  Codes(row, values, file_scales.data());
+  const int64_t own = format.group > 0 ? format.group : cols;
+  for (int64_t first = 0; first < cols; first += own)
+    scales[first / own] = file_scales[static_cast<size_t>(first / fp8_group)];
 }
 
 void Matrix::GridRow(int64_t row, std::byte* values, void* scales) const {

@@ -22,6 +22,8 @@ class Matrix : public CodedTensor {
   // Of a grid in act-order: the group of each column. Else empty: column c is in group c / group.
   std::vector<int32_t> order = {};
   DType floats = DType::kF32;
+  // Of floats that are fp8 numbers times a scale: the columns that share one. Else 0.
+  int64_t fp8_group = 0;
 
   int64_t groups() const { return (cols + group - 1) / group; }
 
@@ -30,13 +32,16 @@ class Matrix : public CodedTensor {
   virtual void Groups(int64_t row, float* scales, int16_t* zeros) const;
   // One row of anything, as the writer's own package would decode it in f32.
   virtual void Floats(int64_t row, float* out) const;
+  // One row of fp8: cols codes; a scale for each fp8_group of them, the last of which may be smaller.
+  virtual void Codes(int64_t row, std::byte* codes, float* scales) const;
   // Of floats: one sentence about the first scale that is no finite number. `path` is the file.
   virtual Status CheckScales(const std::string& path) const;
 
   void Row(int64_t row, std::byte* values, void* scales) const final;
 
-  // Sets `format` and `note`. An error: a scale is not a finite number.
-  Status Settle(const std::string& path);
+  // Sets `format` and `note`; fp8 stays fp8 if `keep_fp8`, else it becomes floats. An error: a scale is not a
+  // finite number.
+  Status Settle(const std::string& path, bool keep_fp8);
 
  protected:
   Error BadScale(const std::string& path, std::string_view part, int64_t row, int64_t group_index,
@@ -44,6 +49,7 @@ class Matrix : public CodedTensor {
 
  private:
   void GridRow(int64_t row, std::byte* values, void* scales) const;
+  void Fp8Row(int64_t row, std::byte* values, float* scales) const;
 };
 
 using Matrices = std::vector<std::unique_ptr<Matrix>>;

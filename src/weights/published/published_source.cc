@@ -48,7 +48,7 @@ std::string Where(const std::filesystem::path& config_path) {
 
 Result<std::unique_ptr<PublishedSource>> PublishedSource::Open(std::unique_ptr<TensorSource> file,
                                                                const nlohmann::json& config,
-                                                               const std::string& where) {
+                                                               const std::string& where, bool keep_fp8) {
   CELER_ASSIGN(const JsonFields fields, JsonFields::Of(config, where));
   CELER_ASSIGN(const Family* family, FindFamily(fields));
   std::unique_ptr<PublishedSource> out(new PublishedSource);
@@ -60,7 +60,7 @@ Result<std::unique_ptr<PublishedSource>> PublishedSource::Open(std::unique_ptr<T
                           ", and the tensors hold no such weights");
   std::unordered_set<std::string_view> parts;
   for (const auto& matrix : out->matrices_) {
-    CELER_RETURN_IF_ERROR(matrix->Settle(out->path()));
+    CELER_RETURN_IF_ERROR(matrix->Settle(out->path(), keep_fp8));
     for (const TensorRecord* part : matrix->parts) parts.insert(part->name);
     const Shape shape = matrix->count > 1 ? Shape{matrix->count, matrix->rows, matrix->cols}
                                           : Shape{matrix->rows, matrix->cols};

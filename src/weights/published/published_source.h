@@ -23,10 +23,11 @@ std::string Where(const std::filesystem::path& config_path);  // "config.json: '
 
 class PublishedSource final : public TensorSource {
  public:
-  // `config` is the quantization_config; `where` is what error sentences call it.
+  // `config` is the quantization_config; `where` is what error sentences call it. `keep_fp8`: as in
+  // Matrix::Settle().
   static Result<std::unique_ptr<PublishedSource>> Open(std::unique_ptr<TensorSource> file,
-                                                       const nlohmann::json& config,
-                                                       const std::string& where);
+                                                       const nlohmann::json& config, const std::string& where,
+                                                       bool keep_fp8 = false);
 
   const TensorRecord* Find(std::string_view name) const override { return table_.Find(name); }
   const std::vector<TensorRecord>& tensors() const override { return table_.records(); }

@@ -96,9 +96,9 @@ class Edited final : public TensorSource {
   json config;
 };
 
-Result<std::unique_ptr<PublishedSource>> Open(std::unique_ptr<Edited> edited) {
+Result<std::unique_ptr<PublishedSource>> Open(std::unique_ptr<Edited> edited, bool keep_fp8 = false) {
   const json config = edited->config;
-  return PublishedSource::Open(std::move(edited), config, "config.json: 'quantization_config'");
+  return PublishedSource::Open(std::move(edited), config, "config.json: 'quantization_config'", keep_fp8);
 }
 
 // What opening says after `edit`; "accepted" if nothing.
@@ -132,7 +132,9 @@ void ExpectGolden(const PublishedSource& source, const std::string& name, const 
     SCOPED_TRACE(tensor);
     const CodedTensor* coded = source.Coded(tensor);
     ASSERT_NE(coded, nullptr);
-    EXPECT_EQ(coded->format.Name(), golden["held"][tensor].get<std::string>());
+    if (coded->format.kind != WeightKind::kFp8) {
+      EXPECT_EQ(coded->format.Name(), golden["held"][tensor].get<std::string>());
+    }
     std::vector<WeightView> views;
     if (coded->count > 1) {
       auto stack = store.Stack(tensor, coded->count, coded->rows, coded->cols);
@@ -216,6 +218,53 @@ TEST(Published, PowersOfTwoKeepFp8InBf16) {
   const auto source = Open(std::move(edited));
   ASSERT_TRUE(source) << source.error().message();
   EXPECT_EQ((*source)->Coded(name)->format.Name(), "bf16");
+}
+
+// As a device that multiplies with fp8 gets it: the file's own codes and scales.
+TEST(Published, Fp8StaysFp8WhereItIsAskedFor) {
+  for (const char* name : {"fp8-row", "fp8-block", "ct-fp8-dynamic", "ct-fp8-block"}) {
+    SCOPED_TRACE(name);
+    const auto source = Open(std::make_unique<Edited>(name), true);
+    ASSERT_TRUE(source) << source.error().message();
+    EXPECT_THAT((*source)->Notes(), IsEmpty());
+    ExpectGolden(**source, name, nullptr);
+    const bool blocks = std::string_view(name).ends_with("block");
+    for (const auto& matrix : (*source)->matrices())  // 128 columns are one block
+      EXPECT_EQ(matrix->format.Name(), blocks && matrix->cols > 128 ? "fp8-g128" : "fp8") << matrix->name;
+  }
+  // Other files do not change.
+  const auto other = Open(std::make_unique<Edited>("bnb-nf4"), true);
+  ASSERT_TRUE(other) << other.error().message();
+  ExpectGolden(**other, "bnb-nf4", nullptr);
+}
+
+TEST(Published, Fp8ThatCudaCannotHoldBecomesFloats) {
+  const std::string name = "model.layers.0.mlp.down_proj.weight";
+  const auto opened = [&](const auto& edit) {
+    auto edited = std::make_unique<Edited>("fp8-block");
+    edit(*edited);
+    const auto source = Open(std::move(edited), true);
+    if (!source) return source.error().message();
+    const CodedTensor* coded = (*source)->Coded(name);
+    return coded->format.Name() + ": " + coded->note;
+  };
+  EXPECT_EQ(opened([](Edited&) {}), "fp8-g128: ");
+  EXPECT_EQ(opened([&](Edited& e) { e.Put<uint16_t>(name + "_scale_inv", 1, 0x4380); }),  // 256 in bf16
+            "f32: one of its scales is beyond 128");
+  // Blocks of 128 x 24: eleven in a row of 256, the last one with 16 columns.
+  EXPECT_EQ(opened([&](Edited& e) {
+              for (const TensorRecord& record : std::vector(e.tensors()))
+                if (record.name.ends_with("_scale_inv")) {
+                  const TensorRecord& of = *e.Find(record.name.substr(0, record.name.size() - 10));
+                  const int64_t lines = (of.shape[0] + 127) / 128, each = (of.shape[1] + 23) / 24;
+                  std::vector<std::byte> ones(static_cast<size_t>(lines * each * 2));
+                  for (size_t i = 0; i < ones.size(); i += 2)
+                    ones[i] = std::byte{0x9a}, ones[i + 1] = std::byte{0x3f};
+                  e.Set(record.name, DType::kBf16, {lines, each}, ones);
+                }
+              e.config["weight_block_size"] = {128, 24};
+            }),
+            "f32: its groups are no multiple of 32 columns");
 }
 
 TEST(Published, OlderActOrderOfCompressedTensors) {

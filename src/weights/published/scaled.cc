@@ -3,6 +3,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 
 #include "formats/float8.h"
 #include "io/printable.h"
@@ -23,18 +24,26 @@ class Fp8Matrix final : public Matrix {
     cols = values.shape[1];
     parts = {&values, scales.record};
     // Four significant bits times the scale's; a power of two of usual size leaves bf16's eight enough.
-    bool exact = true;
+    bool exact = true, small = true;
     ForEachScale([&](int64_t, int64_t, float scale) {
       const float size = std::fabs(scale);
+      small &= size <= kFp8MostScale;
       exact &= SignificantBits(scale) <= 4 && (scale == 0 || (size > 0x1p-100f && size < 0x1p100f));
     });
     floats = exact ? DType::kBf16 : DType::kF32;
-    note = "its values are fp8 numbers, which no integers hold";
+    // Larger ones no model has; those that are no numbers are refused.
+    if (small) fp8_group = scales.block_cols;
+    note = small ? "only CUDA multiplies with fp8 numbers" : "one of its scales is beyond 128";
   }
 
   void Floats(int64_t row, float* out) const override {
     for (int64_t c = 0; c < cols; ++c)
       out[c] = Fp8E4M3ToFloat(At<uint8_t>(values_, row * cols + c)) * scales_.At(row, c / scales_.block_cols);
+  }
+
+  void Codes(int64_t row, std::byte* codes, float* scales) const override {
+    std::memcpy(codes, values_.bytes.data() + row * cols, static_cast<size_t>(cols));
+    for (int64_t g = 0; g * scales_.block_cols < cols; ++g) scales[g] = scales_.At(row, g);
   }
 
   Status CheckScales(const std::string& path) const override {

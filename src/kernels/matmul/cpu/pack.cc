@@ -72,6 +72,7 @@ PackedFormat FormatOf(const WeightView& w) {
   if (w.kind == WeightView::Kind::kInt8)
     return w.group == w.cols ? PackedFormat::kByteRow : PackedFormat::kByteWide;
   if (w.kind == WeightView::Kind::kInt4) return PackedFormat::kNibbleMin;
+  if (w.kind != WeightView::Kind::kStored) return PackedFormat::kNone;
   switch (w.dtype) {
     case DType::kQ8_0:
     case DType::kQ5_0:

@@ -135,7 +135,7 @@ __device__ __forceinline__ void FillGrouped(const GroupedParams& p, uint32_t sha
       for (int box = 0; box < 2; ++box) {
         BoxCopyOf(base + box * kBoxEights * S::kEightBytes, &p.weights[box], step * (S::kEightBytes / 8),
                   eight[box], item.expert, full, policy);
-        if constexpr (matvec::IsInteger(F)) {
+        if constexpr (HasScales(F)) {
           if (p.scale_bytes > 0)
             BoxCopyOf(base + p.scale_offset + box * kBoxEights * p.scale_bytes, &p.scales[box],
                       (step * S::kCols >> p.group_shift) * (8 * ScaleBytesOf(F) / 4), eight[box], item.expert,
@@ -184,7 +184,7 @@ __device__ __forceinline__ void GatherGrouped(const GroupedParams& p, uint32_t s
 }
 
 // A lane's eight columns of a row, of the 32 that begin at 32 * sub. `words` has what the lane reads of the
-// eight rows: those columns, or for integers all of the stage. kFine: wgmma::HasFineScales().
+// eight rows: those columns, or for 8 and 4 bits all of the stage. kFine: wgmma::HasFineScales().
 template <Format F, bool kFine>
 __device__ __forceinline__ void EightToBf16(const GroupedParams& p, const uint4& words, int sub,
                                             uint32_t scales, int lane, uint32_t (&out)[4]) {
@@ -207,6 +207,16 @@ __device__ __forceinline__ void EightToBf16(const GroupedParams& p, const uint4&
       const uint32_t word = matvec::Word(words, sub * 2 + i / 2);
       out[i] = kFine ? wgmma::PairFromInt8(word ^ 0x80808080u, i % 2, scale, 32896.0f * scale)
                      : wgmma::PairBits(wgmma::PairOfInt8(word, i % 2));
+    }
+  } else if constexpr (F == Format::kFp8) {
+    if constexpr (kFine) {
+      const fp8::Scale scale(matvec::LoadFloat(at));
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        out[i] = fp8::ScaledPair(matvec::Word(words, sub * 2 + i / 2), i % 2, scale);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) out[i] = fp8::PairOf(matvec::Word(words, sub * 2 + i / 2), i % 2);
     }
   } else {
     const uint32_t word = matvec::Word(words, sub);
@@ -262,7 +272,7 @@ template <Format F, bool GateUp, bool kFine, int N>
 __device__ __forceinline__ void MultiplyItem(const GroupedParams& p, uint32_t shared, int warp, int lane,
                                              const GroupedItem& item, RingPlace& ring) {
   using S = GroupedStage<F>;
-  constexpr bool kInteger = matvec::IsInteger(F);
+  constexpr bool kSmall = BitsOf(F) <= 8;  // a lane reads all columns of a stage at once
   const MoeGroupedArgs& a = p.a;
   const DeviceMatrix& m = a.w.first;
   const int g = lane / 4, t = lane % 4, steps = m.padded / S::kCols;
@@ -271,7 +281,7 @@ __device__ __forceinline__ void MultiplyItem(const GroupedParams& p, uint32_t sh
     return GateUp ? half * kBoxEights + warp * 2 + i : warp * 4 + i * 2 + half;
   };
   float channel[2][2] = {{1, 1}, {1, 1}};
-  if constexpr (F == Format::kInt8 && !kFine) {
+  if constexpr (BitsOf(F) == 8 && !kFine) {
 #pragma unroll
     for (int i = 0; i < 2; ++i)
 #pragma unroll
@@ -298,8 +308,8 @@ __device__ __forceinline__ void MultiplyItem(const GroupedParams& p, uint32_t sh
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int eight = eight_of(i, half);
-          if (sub == 0 || !kInteger)
-            words[i][half] = Load16(base + eight * S::kEightBytes + (kInteger ? 0 : sub * 512) + lane * 16);
+          if (sub == 0 || !kSmall)
+            words[i][half] = Load16(base + eight * S::kEightBytes + (kSmall ? 0 : sub * 512) + lane * 16);
           EightToBf16<F, kFine>(p, words[i][half], sub,
                                 base + p.scale_offset + eight * p.scale_bytes + g * ScaleBytesOf(F), lane,
                                 f[i][half]);
@@ -318,7 +328,7 @@ __device__ __forceinline__ void MultiplyItem(const GroupedParams& p, uint32_t sh
     if (lane == 0) matvec::BarrierArrive(full + 8);
     ring.Advance(p.stages);
   }
-  if constexpr (F == Format::kInt8 && !kFine) {
+  if constexpr (BitsOf(F) == 8 && !kFine) {
 #pragma unroll
     for (int i = 0; i < 2; ++i)
 #pragma unroll
@@ -432,7 +442,7 @@ cudaError_t LaunchGrouped(const MoeGroupedArgs& args, cudaStream_t stream) {
   p.a = args;
   const int bytes = ArrangeGrouped<F>(&p);
   if (bytes == 0) return cudaErrorInvalidValue;
-  if constexpr (matvec::IsInteger(F))
+  if constexpr (HasScales(F))
     if (wgmma::HasFineScales(args.w.first)) return LaunchGroupedAs<F, true>(p, bytes, stream);
   return LaunchGroupedAs<F, false>(p, bytes, stream);
 }

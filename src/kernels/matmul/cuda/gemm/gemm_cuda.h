@@ -17,6 +17,11 @@ namespace celer::cuda {
 
 // out: bf16 [rows, padded].
 cudaError_t LaunchUnpack(const DeviceMatrix& matrix, void* out, cudaStream_t stream);
+// Of kInt8 and kFp8 with a scale to a row: codes [rows, padded], scales [rows], as they are.
+constexpr bool HasRowCodes(const DeviceMatrix& m) {
+  return BitsOf(m.format) == 8 && m.group == 0;
+}
+cudaError_t LaunchUnpackCodes(const DeviceMatrix& matrix, void* codes, float* scales, cudaStream_t stream);
 // x f32 [tokens, cols] -> out bf16 [tokens, padded], zero beyond cols; with an RMS norm in front if `norm` is
 // given.
 cudaError_t LaunchToBf16(const float* x, int64_t tokens, int cols, int padded, const float* norm, float eps,

@@ -2,6 +2,7 @@
 #include <cuda_bf16.h>
 
 #include "kernels/cuda/element.cuh"
+#include "kernels/cuda/fp8.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/matmul/cuda/gemm/gemm_cuda.h"
 #include "kernels/matmul/cuda/matvec/matvec_cuda.cuh"
@@ -41,16 +42,22 @@ __global__ void UnpackKernel(const __grid_constant__ DeviceMatrix m, uint4* out)
     reinterpret_cast<uint2*>(to)[block * 4 + t] =
         make_uint2(PackBf16(__uint_as_float(v.x), __uint_as_float(v.y)),
                    PackBf16(__uint_as_float(v.z), __uint_as_float(v.w)));
-  } else if constexpr (F == Format::kInt8) {
-    const float* scales = reinterpret_cast<const float*>(m.scales);
+  } else if constexpr (BitsOf(F) == 8) {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const int col = static_cast<int>(block) * 64 + j * 32 + t * 8;
-      const float scale = m.group > 0 ? scales[ScaleIndex(m, row, col / m.group)] : scales[row];
+      const float scale = FloatScale(m, row, col);
       float f[8];
 #pragma unroll
-      for (int i = 0; i < 8; ++i)
-        f[i] = static_cast<float>(static_cast<int8_t>(words[2 * j + i / 4] >> (i % 4 * 8))) * scale;
+      for (int i = 0; i < 8; ++i) {
+        const uint32_t word = words[2 * j + i / 4];
+        if constexpr (F == Format::kInt8) {
+          f[i] = static_cast<float>(static_cast<int8_t>(word >> (i % 4 * 8))) * scale;
+        } else {
+          const float2 pair = matvec::UnpackBf16(fp8::PairOf(word, i % 4 / 2));
+          f[i] = (i % 2 == 0 ? pair.x : pair.y) * scale;
+        }
+      }
       to[col / 8] = Pack8(f);
     }
   } else {
@@ -66,6 +73,24 @@ __global__ void UnpackKernel(const __grid_constant__ DeviceMatrix m, uint4* out)
       to[col / 8] = Pack8(f);
     }
   }
+}
+
+// Grid: as UnpackKernel.
+__global__ void UnpackCodesKernel(const __grid_constant__ DeviceMatrix m, uint2* codes, float* scales) {
+  const int lane = threadIdx.x % 32, t = lane % 4;
+  const int64_t block = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+  const int row = blockIdx.y * 8 + lane / 4;
+  if (block * 64 >= m.row_bytes || row >= m.rows) return;
+  const uint4 v = __ldcs(reinterpret_cast<const uint4*>(
+                             m.data + static_cast<int64_t>(blockIdx.y) * 8 * m.row_bytes + block * 512) +
+                         lane);
+  const auto plain = [&](uint32_t word) {
+    return m.format == Format::kFp8 ? __byte_perm(word, 0, 0x3120) : word;
+  };
+  uint2* to = codes + static_cast<int64_t>(row) * (m.padded / 8) + block * 8 + t;
+  to[0] = make_uint2(plain(v.x), plain(v.y));
+  to[4] = make_uint2(plain(v.z), plain(v.w));
+  if (block == 0 && t == 0) scales[row] = reinterpret_cast<const float*>(m.scales)[row];
 }
 
 // Grid: tokens. A thread takes eight columns at a time; those of the first kKept times stay in registers
@@ -162,10 +187,14 @@ __global__ void ActivateBf16Kernel(const __nv_bfloat16* gate_up, int cols, int p
   out[(static_cast<int64_t>(blockIdx.y) * padded + i) / 8] = Pack8(v);
 }
 
+// Blocks of 256 threads.
+dim3 UnpackGrid(const DeviceMatrix& m) {
+  return dim3(static_cast<unsigned>((m.row_bytes / 64 + 7) / 8), static_cast<unsigned>((m.rows + 7) / 8));
+}
+
 template <Format F>
 cudaError_t UnpackAs(const DeviceMatrix& m, void* out, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>((m.row_bytes / 64 + 7) / 8), static_cast<unsigned>((m.rows + 7) / 8));
-  UnpackKernel<F><<<grid, 256, 0, stream>>>(m, static_cast<uint4*>(out));
+  UnpackKernel<F><<<UnpackGrid(m), 256, 0, stream>>>(m, static_cast<uint4*>(out));
   return cudaGetLastError();
 }
 
@@ -173,6 +202,12 @@ cudaError_t UnpackAs(const DeviceMatrix& m, void* out, cudaStream_t stream) {
 
 cudaError_t LaunchUnpack(const DeviceMatrix& m, void* out, cudaStream_t stream) {
   return WithFormat(m.format, [&]<Format F>() { return UnpackAs<F>(m, out, stream); });
+}
+
+cudaError_t LaunchUnpackCodes(const DeviceMatrix& m, void* codes, float* scales, cudaStream_t stream) {
+  if (!HasRowCodes(m)) return cudaErrorInvalidValue;
+  UnpackCodesKernel<<<UnpackGrid(m), 256, 0, stream>>>(m, static_cast<uint2*>(codes), scales);
+  return cudaGetLastError();
 }
 
 cudaError_t LaunchToBf16(const float* x, int64_t tokens, int cols, int padded, const float* norm, float eps,

@@ -22,14 +22,13 @@ constexpr int RoundUp(int n, int to) {
 }  // namespace
 
 int Layout(const DeviceMatrix& m, int tokens, int least, Params* p) {
-  const bool integer = IsInteger(m.format);
+  const bool integer = IsInteger(m.format);  // activations
   const int tiles_of_four = tokens <= 4 ? 1 : 2;
   // All warps' columns of a stage, 16 rows of each.
   const int warp_cols = kSpans * 64 * 8 / BitsOf(m.format);
   const int scale_bytes = m.group > 0
                               ? std::max(kWarps * warp_cols / m.group, 1) * 16 * ScaleBytesOf(m.format)
-                          : integer ? 2 * kBatch * 8 * ScaleBytesOf(m.format)
-                                    : 0;
+                              : 2 * kBatch * 8 * ScaleBytesOf(m.format);
   p->stage_bytes = kStageBytes + RoundUp(scale_bytes, 128);
   p->group_shift = m.group == 16 ? 4 : m.group == 32 ? 5 : m.group == 64 ? 6 : 7;
   p->plane_bytes = tokens * m.padded * (integer ? 1 : 2) + kPlanePad;
@@ -79,7 +78,8 @@ bool MatvecFits(Format format, int padded_cols, int tokens) {
   m.format = format;
   m.padded = padded_cols;
   m.row_bytes = static_cast<int64_t>(padded_cols) * BitsOf(format) / 8;
-  m.group = format == Format::kInt4 ? 32 : matvec::IsInteger(format) ? 16 : 0;  // the smallest there is
+  // The smallest there is.
+  m.group = format == Format::kInt4 || format == Format::kFp8 ? 32 : HasScales(format) ? 16 : 0;
   matvec::Params p = {};
   return matvec::Layout(m, tokens, 0, &p) + matvec::kFewestStages * p.stage_bytes <= matvec::kSharedLimit;
 }

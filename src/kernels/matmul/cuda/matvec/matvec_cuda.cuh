@@ -65,7 +65,7 @@ __device__ __forceinline__ void MultiplyTiles(const P& p, char* memory, uint32_t
         if (!ring.there) BarrierWait(full, ring.parity);
         ring.Advance(stages);
         ring.there = BarrierPassed(barriers + ring.stage * 16, ring.parity);
-        if (F == Format::kInt8 && !scaled && chunk == 0) {
+        if ((F == Format::kInt8 || F == Format::kFp8) && !scaled && chunk == 0) {
           const uint32_t from = base + kStageBytes + slot * 64 + lane / 4 * 4;
           channel[0] = LoadFloat(from), channel[1] = LoadFloat(from + 32);
         }
@@ -137,6 +137,8 @@ constexpr auto GroupShifts() {
     return std::integer_sequence<int, 7, 0>();
   else if constexpr (F == Format::kInt4F32)
     return std::integer_sequence<int, 4, 5>();
+  else if constexpr (F == Format::kFp8)
+    return std::integer_sequence<int, 0>();
   else
     return std::integer_sequence<int, 7>();
 }

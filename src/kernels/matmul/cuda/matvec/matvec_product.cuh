@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cuda_fp16.h>
+
+#include "kernels/cuda/fp8.cuh"
 #include "kernels/matmul/cuda/matvec/matvec_tiles.cuh"
 
 namespace celer::cuda::matvec {
@@ -10,7 +12,7 @@ namespace celer::cuda::matvec {
 template <Format F, int NT>
 struct Accumulator {
   float c[2][NT][4];  // float formats: two chains, so that products need not wait for each other
-  float sum[NT][2];   // integer formats
+  float sum[NT][2];   // integer formats, and fp8 in groups: with the weights' scales
 
   __device__ __forceinline__ void Clear() {
 #pragma unroll
@@ -23,8 +25,10 @@ struct Accumulator {
   // The two parts of a token are neighbours: columns 2t and 2t + 1.
   __device__ __forceinline__ float2 Get(int n) const {
     if constexpr (IsInteger(F)) return make_float2(sum[n][0], sum[n][1]);
-    return make_float2((c[0][n][0] + c[1][n][0]) + (c[0][n][1] + c[1][n][1]),
-                       (c[0][n][2] + c[1][n][2]) + (c[0][n][3] + c[1][n][3]));
+    const float2 out = make_float2((c[0][n][0] + c[1][n][0]) + (c[0][n][1] + c[1][n][1]),
+                                   (c[0][n][2] + c[1][n][2]) + (c[0][n][3] + c[1][n][3]));
+    if constexpr (!HasScales(F)) return out;
+    return make_float2(out.x + sum[n][0], out.y + sum[n][1]);  // one of them is zero
   }
 };
 
@@ -82,7 +86,7 @@ __device__ __forceinline__ float2 LoadScale(uint32_t from) {
 }
 
 // A lane's part of one warp's 64 bytes of each of the 16 rows of a tile: `wa` of the first eight rows, `wb`
-// of the others. The three functions below multiply them with the activations at `col`, the first of their
+// of the others. The four functions below multiply them with the activations at `col`, the first of their
 // columns.
 
 // Weights of floats, as one, two or three bf16.
@@ -135,6 +139,43 @@ __device__ __forceinline__ void MultiplyFloats(Accumulator<F, NT>& acc, const Pl
         MmaBf16(acc.c[0][n], low_a[0], low_b[0], low_a[1], low_b[1], x.x, x.y);
         MmaBf16(acc.c[1][n], low_a[2], low_b[2], low_a[3], low_b[3], x.z, x.w);
       }
+    }
+  }
+}
+
+// fp8. `scales` is where the lane's first row has the scale of the group of `col`, the second row's is
+// scale_half behind it; scale_half == 0: rows have one scale, which is not applied here.
+template <int NT>
+__device__ __forceinline__ void MultiplyFp8(Accumulator<Format::kFp8, NT>& acc, const Places<NT>& at,
+                                            const uint4& wa, const uint4& wb, uint32_t scales, int scale_half,
+                                            int group_shift, int col) {
+  // Eight tokens are two chains already, and registers are few.
+  constexpr int kOther = NT == 1 ? 1 : 0;
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {  // 32 columns
+    uint32_t a[4], b[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      a[i] = fp8::PairOf(Word(wa, j * 2 + i / 2), i % 2);
+      b[i] = fp8::PairOf(Word(wb, j * 2 + i / 2), i % 2);
+    }
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+      const uint4 x = Load16If(at.x[n], col * 2 + j * 64);
+      MmaBf16(acc.c[0][n], a[0], b[0], a[1], b[1], x.x, x.y);
+      MmaBf16(acc.c[kOther][n], a[2], b[2], a[3], b[3], x.z, x.w);
+    }
+    if (scale_half == 0 || (j == 0 && group_shift > 5)) continue;
+    const uint32_t from = scales + (j * 32 >> group_shift) * 32;
+    const float sa = LoadFloat(from), sb = LoadFloat(from + scale_half);
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+      acc.sum[n][0] =
+          fmaf((acc.c[0][n][0] + acc.c[1][n][0]) + (acc.c[0][n][1] + acc.c[1][n][1]), sa, acc.sum[n][0]);
+      acc.sum[n][1] =
+          fmaf((acc.c[0][n][2] + acc.c[1][n][2]) + (acc.c[0][n][3] + acc.c[1][n][3]), sb, acc.sum[n][1]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) acc.c[0][n][i] = acc.c[1][n][i] = 0;
     }
   }
 }
@@ -235,7 +276,9 @@ __device__ __forceinline__ void Multiply(Accumulator<F, NT>& acc, const Places<N
                                          int half_bytes, uint32_t scales, int scale_half, int group_shift,
                                          int col) {
   const uint4 wa = Load16(weights), wb = Load16(weights + half_bytes);
-  if constexpr (!IsInteger(F))
+  if constexpr (F == Format::kFp8)
+    MultiplyFp8<NT>(acc, at, wa, wb, scales, scale_half, group_shift, col);
+  else if constexpr (!IsInteger(F))
     MultiplyFloats<F, NT>(acc, at, wa, wb, col);
   else if constexpr (kPairs<F, S>)
     MultiplyOneGroup<F, NT>(acc, at, wa, wb, scales, scale_half, col);

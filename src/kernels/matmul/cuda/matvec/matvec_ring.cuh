@@ -30,7 +30,7 @@ struct Filling {
 template <Format F, class P>
 __device__ __forceinline__ void Produce(const P& p, uint32_t shared, int lane, Filling& filling) {
   const uint64_t policy = StreamOncePolicy();
-  const bool grouped = IsInteger(F) && p.a.a.group > 0;
+  const bool grouped = HasScales(F) && p.a.a.group > 0;
   // One group to a row is what a scale per output channel comes to; it travels with the first chunk.
   const int row_bytes = static_cast<int>(p.a.a.row_bytes),
             groups = grouped ? p.a.a.padded >> p.group_shift : 1;
@@ -47,7 +47,7 @@ __device__ __forceinline__ void Produce(const P& p, uint32_t shared, int lane, F
       if (h.valid > 0) {
         const DeviceMatrix& m = *h.matrix;
         data = m.data + h.row * m.row_bytes;
-        if (IsInteger(F))
+        if (HasScales(F))
           scales = m.scales + static_cast<int64_t>(h.row / 8) * groups * (8 * ScaleBytesOf(F));
       }
     }
@@ -59,7 +59,7 @@ __device__ __forceinline__ void Produce(const P& p, uint32_t shared, int lane, F
     for (int chunk = 0; chunk < chunks; ++chunk) {
       const int bytes = 8 * min(chunk_bytes, row_bytes - chunk * chunk_bytes);
       const int scale_bytes =
-          IsInteger(F) ? max(0, min(chunk_groups, groups - chunk * chunk_groups)) * 8 * ScaleBytesOf(F) : 0;
+          HasScales(F) ? max(0, min(chunk_groups, groups - chunk * chunk_groups)) * 8 * ScaleBytesOf(F) : 0;
       RingPlace& ring = filling.next;
       const uint32_t full = barriers + ring.stage * 16, base = shared + ring.stage * stage_bytes;
       if (filling.under_way == in_flight) {

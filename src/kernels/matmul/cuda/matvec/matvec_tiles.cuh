@@ -35,6 +35,7 @@ struct alignas(16) Params {
   int plane_bytes;
 };
 
+// Whether activations become integers for it, too. Of the other formats they are two bf16.
 constexpr bool IsInteger(Format f) {
   return f == Format::kInt8 || f == Format::kInt4 || f == Format::kInt4F32;
 }

@@ -29,7 +29,7 @@ __device__ __forceinline__ void MultiplyPiece(const Params& p, uint32_t shared, 
                                               const Piece& piece, RingPlace& ring, Sums<N>& sums) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   constexpr int kCols = kStageCols<F, N>, kSteps = kUnitCols<F> / 16, kUnits = kCols / kUnitCols<F>;
-  constexpr int kParts = kWeightParts<F, N>;
+  constexpr int kParts = kWeightParts<F, N, kFine>;
   // Weights of the products that run, and of those that are made ready.
   constexpr int kSets = N < 256 && kParts == 1 ? 3 : 2;
   uint32_t sets[kSets][kParts][kSteps][4];
@@ -197,7 +197,7 @@ cudaError_t LaunchShape(const WgmmaArgs& args, cudaStream_t stream) {
 
 template <Format F, int N>
 cudaError_t LaunchTile(const WgmmaArgs& args, cudaStream_t stream) {
-  if constexpr (matvec::IsInteger(F) && kWeightParts<F, N> == 1)
+  if constexpr (HasScales(F) && (kWeightParts<F, N, true> == 1 || F == Format::kFp8))
     if (HasFineScales(args.w[0])) return LaunchShape<F, N, true>(args, stream);
   return LaunchShape<F, N, false>(args, stream);
 }

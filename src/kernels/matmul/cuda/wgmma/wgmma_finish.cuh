@@ -46,7 +46,7 @@ __device__ __forceinline__ int RowOf(const Params& p, const Rows& rows, int pair
 template <Format F>
 __device__ __forceinline__ float2 RowScales(const Params& p, int tile, int pair, int lane) {
   float out[2] = {1, 1};
-  if (F == Format::kInt8 && p.scale_bytes == 0) {
+  if (BitsOf(F) == 8 && p.scale_bytes == 0) {
     const Rows rows = FindRows(p, tile / p.token_tiles);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

@@ -38,7 +38,7 @@ static_assert(kWgmmaRows == kGroups * 64);
 constexpr int StageCols(Format f, int n) {
   return f == Format::kF32                         ? 32
          : f == Format::kF16 || f == Format::kBf16 ? 64
-         : f == Format::kInt8 && n == 256          ? 64
+         : BitsOf(f) == 8 && n == 256              ? 64
                                                    : 128;
 }
 template <Format F, int N>
@@ -192,7 +192,7 @@ __device__ __forceinline__ void ProduceWeights(const Params& p, uint32_t shared)
       for (int half = 0; half < 2; ++half) {
         BoxCopy(base + half * (kE / 2) * kWeightBytes, &p.weights[rows.matrix[half]],
                 chunk * (kWeightBytes / 8), rows.eight[half], full, policy);
-        if constexpr (matvec::IsInteger(F)) {
+        if constexpr (HasScales(F)) {
           if (p.scale_bytes > 0)
             BoxCopy(base + p.scale_offset + half * (kE / 2) * p.scale_bytes, &p.scales[rows.matrix[half]],
                     (chunk * kCols >> p.group_shift) * (8 * ScaleBytesOf(F) / 4), rows.eight[half], full,

@@ -4,18 +4,20 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "kernels/cuda/fp8.cuh"
 #include "kernels/matmul/cuda/wgmma/wgmma_ring.cuh"
 
 namespace celer::cuda::wgmma {
 
-// Up to eight tokens have 16 bits of activations and of weights: two bf16 of each.
-template <Format F, int N>
-constexpr int kWeightParts = N == 16 && F != Format::kBf16 ? 2 : 1;
+// Up to eight tokens have 16 bits of activations and of weights: two bf16 of each, where one does not hold
+// them. kFine: HasFineScales().
+template <Format F, int N, bool kFine>
+constexpr int kWeightParts = N == 16 && F != Format::kBf16 && (F != Format::kFp8 || kFine) ? 2 : 1;
 
 // Whether a unit's columns of one row have scales of their own, more than one. Products of up to eight tokens
-// take them as they come.
+// take them as they come, but for those of fp8.
 inline bool HasFineScales(const DeviceMatrix& m) {
-  return m.format == Format::kInt8 ? m.group > 0 : m.group < 64;
+  return BitsOf(m.format) == 8 ? m.group > 0 : m.group < 64;
 }
 
 // The values of eight columns of a row, from the word(s) that hold them.
@@ -44,13 +46,9 @@ __device__ __forceinline__ uint32_t PairFromInt8(uint32_t biased, int i, float s
   return PackBf16(v[0], v[1]);
 }
 // Two neighbours at once, in bf16, where 0x43 in the upper byte makes 128 plus the lower seven bits of it.
-using Pair = __nv_bfloat162;
-__device__ __forceinline__ Pair AsPair(uint32_t bits) {
-  return reinterpret_cast<const Pair&>(bits);
-}
-__device__ __forceinline__ uint32_t PairBits(const Pair& pair) {
-  return reinterpret_cast<const uint32_t&>(pair);
-}
+using fp8::AsPair;
+using fp8::Pair;
+using fp8::PairBits;
 // Bytes 2i and 2i + 1 of a word: 128 plus the lower seven bits, less 128 or, if the upper bit is set, 256.
 __device__ __forceinline__ Pair PairOfInt8(uint32_t w, int i) {
   const uint32_t bytes = __byte_perm(w, 0x43434343u, i == 0 ? 0x4140 : 0x4342);
@@ -89,7 +87,7 @@ __device__ __forceinline__ LanePlaces<F, N> FindLanePlaces(const Params& p, int 
 template <Format F, int N, bool kFine>
 __device__ __forceinline__ void LoadUnit(const Params& p, uint32_t stage, const LanePlaces<F, N>& places,
                                          int unit, int lane,
-                                         uint32_t (&a)[kWeightParts<F, N>][kUnitCols<F> / 16][4]) {
+                                         uint32_t (&a)[kWeightParts<F, N, kFine>][kUnitCols<F> / 16][4]) {
   const auto place = [&](int part, int block, int half,
                          int i) -> uint32_t& {  // pair i of a lane's 32 columns
     return a[part][block * 2 + i / 2][half + i % 2 * 2];
@@ -99,7 +97,7 @@ __device__ __forceinline__ void LoadUnit(const Params& p, uint32_t stage, const 
     for (int i = 0; i < 4; ++i) {
       const uint32_t pair = PackBf16(v[2 * i], v[2 * i + 1]);
       place(0, block, half, i) = pair;
-      if constexpr (kWeightParts<F, N> == 2) {
+      if constexpr (kWeightParts<F, N, kFine> == 2) {
         const float2 kept = matvec::UnpackBf16(pair);
         place(1, block, half, i) = PackBf16(v[2 * i] - kept.x, v[2 * i + 1] - kept.y);
       }
@@ -136,7 +134,7 @@ __device__ __forceinline__ void LoadUnit(const Params& p, uint32_t stage, const 
       const uint4 words = Load16(base + unit * 512);
 #pragma unroll
       for (int block = 0; block < 2; ++block) {
-        constexpr bool kPairs = kWeightParts<F, N> == 1;
+        constexpr bool kPairs = kWeightParts<F, N, kFine> == 1;
         float scale = 1;
         if (kPairs ? kFine : p.scale_bytes > 0)
           scale = matvec::LoadFloat(scales + places.blocks[unit][block]);
@@ -154,13 +152,38 @@ __device__ __forceinline__ void LoadUnit(const Params& p, uint32_t stage, const 
           put(block, half, v);
         }
       }
+    } else if constexpr (F == Format::kFp8) {
+      const uint4 words = Load16(base + unit * 512);
+#pragma unroll
+      for (int block = 0; block < 2; ++block) {
+        if constexpr (!kFine) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            place(0, block, half, i) = fp8::PairOf(matvec::Word(words, block * 2 + i / 2), i % 2);
+        } else if constexpr (kWeightParts<F, N, kFine> == 1) {
+          const fp8::Scale scale(matvec::LoadFloat(scales + places.blocks[unit][block]));
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            place(0, block, half, i) = fp8::ScaledPair(matvec::Word(words, block * 2 + i / 2), i % 2, scale);
+        } else {
+          const float scale = matvec::LoadFloat(scales + places.blocks[unit][block]);
+          float v[8];
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const float2 pair =
+                matvec::UnpackBf16(fp8::PairOf(matvec::Word(words, block * 2 + i / 2), i % 2));
+            v[2 * i] = pair.x * scale, v[2 * i + 1] = pair.y * scale;
+          }
+          put(block, half, v);
+        }
+      }
     } else {  // the unit's half of the 16 bytes
       uint32_t w[2];
       asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
                    : "=r"(w[0]), "=r"(w[1])
                    : "r"(base + unit / 2 * 512 + unit % 2 * 8));
       // Groups that fill a unit are celer's own; their scales are bf16 numbers (formats/int4.h).
-      constexpr bool kPairs = kWeightParts<F, N> == 1 && !kFine;
+      constexpr bool kPairs = kWeightParts<F, N, kFine> == 1 && !kFine;
       float2 scale;
       Pair factor, offset;
 #pragma unroll
