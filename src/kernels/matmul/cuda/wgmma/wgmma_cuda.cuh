@@ -197,7 +197,7 @@ cudaError_t LaunchShape(const WgmmaArgs& args, cudaStream_t stream) {
 
 template <Format F, int N>
 cudaError_t LaunchTile(const WgmmaArgs& args, cudaStream_t stream) {
-  if constexpr (HasScales(F) && (kWeightParts<F, N, true> == 1 || F == Format::kFp8))
+  if constexpr (HasScales(F) && (kWeightParts<F, N, true> == 1 || kHeldByBf16<F, false>))
     if (HasFineScales(args.w[0])) return LaunchShape<F, N, true>(args, stream);
   return LaunchShape<F, N, false>(args, stream);
 }

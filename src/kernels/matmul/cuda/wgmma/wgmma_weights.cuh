@@ -9,10 +9,12 @@
 
 namespace celer::cuda::wgmma {
 
-// Up to eight tokens have 16 bits of activations and of weights: two bf16 of each, where one does not hold
-// them. kFine: HasFineScales().
+// Whether a bf16 holds a weight, but for the scale of its row. kFine: HasFineScales().
+template <Format F, bool kFine>
+constexpr bool kHeldByBf16 = F == Format::kBf16 || ((F == Format::kFp8 || F == Format::kInt8) && !kFine);
+// Up to eight tokens have 16 bits of activations and of weights: two bf16 of each, where one does not hold them.
 template <Format F, int N, bool kFine>
-constexpr int kWeightParts = N == 16 && F != Format::kBf16 && (F != Format::kFp8 || kFine) ? 2 : 1;
+constexpr int kWeightParts = N == 16 && !kHeldByBf16<F, kFine> ? 2 : 1;
 
 // Whether a unit's columns of one row have scales of their own, more than one. Products of up to eight tokens
 // take them as they come, but for those of fp8.
