@@ -149,8 +149,6 @@ template <int NT>
 __device__ __forceinline__ void MultiplyFp8(Accumulator<Format::kFp8, NT>& acc, const Places<NT>& at,
                                             const uint4& wa, const uint4& wb, uint32_t scales, int scale_half,
                                             int group_shift, int col) {
-  // Eight tokens are two chains already, and registers are few.
-  constexpr int kOther = NT == 1 ? 1 : 0;
 #pragma unroll
   for (int j = 0; j < 2; ++j) {  // 32 columns
     uint32_t a[4], b[4];
@@ -163,7 +161,7 @@ __device__ __forceinline__ void MultiplyFp8(Accumulator<Format::kFp8, NT>& acc, 
     for (int n = 0; n < NT; ++n) {
       const uint4 x = Load16If(at.x[n], col * 2 + j * 64);
       MmaBf16(acc.c[0][n], a[0], b[0], a[1], b[1], x.x, x.y);
-      MmaBf16(acc.c[kOther][n], a[2], b[2], a[3], b[3], x.z, x.w);
+      MmaBf16(acc.c[1][n], a[2], b[2], a[3], b[3], x.z, x.w);
     }
     if (scale_half == 0 || (j == 0 && group_shift > 5)) continue;
     const uint32_t from = scales + (j * 32 >> group_shift) * 32;
