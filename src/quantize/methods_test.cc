@@ -185,6 +185,11 @@ TEST_F(Quantize, MethodsWithNothingToDoAreRefused) {
   EXPECT_FALSE(CheckMethod(Method::kGptq, *kept));
   EXPECT_FALSE(CheckMethod(Method::kSmooth, *ints));
   EXPECT_TRUE(CheckMethod(Method::kGptq, *ints));
+  for (const auto& [weights, can] : {std::pair{"q5_1", true}, {"iq4_nl", false}}) {
+    const auto blocks =
+        MakePlan(source->tensors(), 2, true, RecipeOf(weights, {"model.embed_tokens.weight=keep"}), "model");
+    EXPECT_EQ(static_cast<bool>(CheckMethod(Method::kGptq, *blocks)), can) << weights;
+  }
   EXPECT_TRUE(CheckMethod(Method::kRtn, *kept));
 }
 
