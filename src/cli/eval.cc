@@ -1,5 +1,5 @@
 // celer eval MODEL [TEXT]: how far each choice of kernels, weights and KV is from exact arithmetic on the
-// stored weights.
+// stored weights, and how far other files are: forms of the same model that were quantized.
 //
 // Kernels are picked once per process, so each choice is measured in a child of its own. The first child
 // computes exactly and leaves its log-probabilities in a temporary file that has no name; the others compare
@@ -11,10 +11,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "cli/bench_report.h"
@@ -42,7 +44,7 @@ constexpr const char* kExact = "exact";
 struct Flags {
   ModelFlags model;
   std::string file;
-  std::vector<std::string> kernels, weights, kv;
+  std::vector<std::string> kernels, weights, kv, others;
   int64_t window = 512;
   int64_t windows = 16;
   bool json = false;
@@ -54,6 +56,7 @@ struct Choice {
   std::string kernels;  // a variant of matmul, kDefault or kExact
   std::string weights;
   std::string kv;
+  std::string other = {};  // a file of --also; empty: the model itself
 };
 
 // ---- a child's work ----
@@ -85,9 +88,11 @@ class RowFile {
   int fd_;
 };
 
+// `vocab`: of the rows in `base`; 0: there are none yet, and this choice makes them.
 Result<Json> Measure(Flags flags, const Choice& choice, const std::string& text, const std::string& progress,
-                     RowFile base) {
-  const bool exact = choice.kernels == kExact;
+                     RowFile base, int64_t vocab) {
+  const bool exact = choice.kernels == kExact, first = vocab == 0;
+  if (!choice.other.empty()) flags.model.model = choice.other;
   EngineOptions& engine = flags.model.options.engine;
   if (exact) {
     ForceVariants(kExactVariants);
@@ -100,6 +105,9 @@ Result<Json> Measure(Flags flags, const Choice& choice, const std::string& text,
   engine.sequences = 1;
   engine.context = flags.window;
   CELER_ASSIGN(TextModel model, flags.model.Load());
+  if (!first && model.engine->info().vocab != vocab)
+    return Error::Invalid("--also ", choice.other, ": has a vocabulary of ", model.engine->info().vocab,
+                          ", and the model one of ", vocab, "; they cannot be compared");
   CELER_ASSIGN(const TextWindows cut,
                TextWindows::Cut(model.prompter, text, flags.file.empty() ? "the built-in text" : flags.file,
                                 flags.window, /*stride=*/0, flags.windows));
@@ -118,9 +126,9 @@ Result<Json> Measure(Flags flags, const Choice& choice, const std::string& text,
       row.assign(logits.begin(), logits.end());
       CELER_CHECK(LogSoftmax(row));  // the engine refuses logits that are not finite
       surprise -= row[static_cast<size_t>(window[static_cast<size_t>(i)])];
-      kept = exact ? base.Append(row) : base.Read(rows, reference);
+      kept = first ? base.Append(row) : base.Read(rows, reference);
       ++rows;
-      if (!exact) divergence.Add(Compare(reference, row));
+      if (!first) divergence.Add(Compare(reference, row));
     };
     CELER_RETURN_IF_ERROR(model.engine->VisitLogits(window, cut.First(w), visit));
     if (!kept) return kept.error();
@@ -142,8 +150,10 @@ Result<Json> Measure(Flags flags, const Choice& choice, const std::string& text,
               {"device", model.engine->info().device},
               {"perplexity", std::exp(surprise / static_cast<double>(rows))},
               {"tokens", rows},
-              {"windows", windows}};
-  if (!exact) {
+              {"windows", windows},
+              {"vocab", model.engine->info().vocab}};
+  if (!choice.other.empty()) out["file"] = choice.other;
+  if (!first) {
     out["kl_mean"] = divergence.Mean();
     out["kl_p99"] = divergence.Percentile(99);
     out["kl_max"] = divergence.Max();
@@ -207,6 +217,12 @@ std::vector<std::string> OtherKernels() {
 std::vector<Choice> Choices(const Flags& flags, const std::vector<std::string>& other_kernels) {
   const bool cuda = flags.model.options.engine.device != DeviceOptions();
   std::vector<Choice> out = {{kExact, "stored", "f32"}};
+  // Exact arithmetic shows what the weights lose, the defaults what is lost in all.
+  for (const std::string& other : flags.others) {
+    out.push_back({kExact, "stored", "f32", other});
+    out.push_back({kDefault, "stored", "f16", other});
+  }
+  if (!flags.others.empty() && flags.kernels.empty() && flags.weights.empty() && flags.kv.empty()) return out;
   if (flags.kernels.empty() && flags.weights.empty() && flags.kv.empty()) {
     out.push_back({kDefault, "stored", "f16"});
     if (!cuda)
@@ -248,21 +264,26 @@ Table MakeTable(const std::vector<Json>& results) {
   Table table{.header = {"kernels", "weights", "KV", "B/token", "perplexity", "%", "KL mean", "p99", "max",
                          "top 1", "top 5"}};
   const auto exact = results[0]["perplexity"].get<double>();
+  const bool files =
+      std::any_of(results.begin(), results.end(), [](const Json& r) { return r.contains("file"); });
+  if (files) table.header.insert(table.header.begin(), "file");
   for (const Json& r : results) {
     const auto text = [&](const char* key) { return r[key].get<std::string>(); };
     const auto perplexity = r["perplexity"].get<double>();
     std::vector<std::string> row = {text("kernels"), text("weights"), text("kv"),
                                     std::to_string(r["kv_bytes_per_token"].get<int64_t>()),
                                     fmt::format("{:.4f}", perplexity)};
-    if (!r.contains("kl_mean")) {
-      row.resize(table.header.size());
-    } else {
+    if (r.contains("kl_mean")) {
       row.push_back(fmt::format("{:+.2f}", 100 * (perplexity / exact - 1)));
       for (const char* key : {"kl_mean", "kl_p99", "kl_max"})
         row.push_back(fmt::format("{:.2g}", r[key].get<double>()));
       for (const char* key : {"same_top1", "shared_top5"})
         row.push_back(fmt::format("{:.1f}", 100 * r[key].get<double>()));
     }
+    if (files)
+      row.insert(row.begin(),
+                 r.contains("file") ? std::filesystem::path(text("file")).filename().string() : "");
+    row.resize(table.header.size());
     table.rows.push_back(std::move(row));
   }
   table.notes.push_back(
@@ -301,10 +322,13 @@ Result<int> Run(Flags& flags) {
   std::vector<Json> results;
   for (size_t i = 0; i < choices.size(); ++i) {
     const Choice& c = choices[i];
-    const std::string progress = fmt::format("[{}/{}] {} kernels, {} weights, {} KV:", i + 1, choices.size(),
-                                             c.kernels, c.weights, c.kv);
+    const std::string progress =
+        fmt::format("[{}/{}] {}{}{} kernels, {} weights, {} KV:", i + 1, choices.size(), c.other,
+                    c.other.empty() ? "" : ", ", c.kernels, c.weights, c.kv);
     if (!isatty(STDERR_FILENO)) Say("{}\n", progress);
-    Result<Json> made = InChild([&] { return Measure(flags, c, text, progress, RowFile(fileno(file))); });
+    const int64_t vocab = i == 0 ? 0 : results[0]["vocab"].get<int64_t>();
+    Result<Json> made =
+        InChild([&] { return Measure(flags, c, text, progress, RowFile(fileno(file)), vocab); });
     if (!made) return made.error();
     results.push_back(*std::move(made));
   }
@@ -344,6 +368,13 @@ int EvalCommand(const std::vector<std::string>& args) {
                   "celer eval smollm2 --kv f16,int8");
   app.add_option("MODEL", flags.model.model, "a model's name, file or folder")->required();
   app.add_option("TEXT", flags.file, "a text file (default: a chapter that is built in)");
+  app.add_option("--also", flags.others,
+                 "other forms of this model, such as what celer quantize wrote: each compared with the exact "
+                 "model, in exact arithmetic and as it runs")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("FILE,...")
+      ->default_str("");
   app.add_option("--kernels", flags.kernels,
                  "variants of matmul to compare (celer kernels lists them), or default")
       ->delimiter(',')

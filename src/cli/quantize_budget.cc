@@ -7,6 +7,7 @@
 
 #include "cli/command.h"
 #include "cli/output.h"
+#include "core/log.h"
 #include "core/thread_pool.h"
 #include "io/json.h"
 #include "limits/quantity.h"
@@ -66,6 +67,10 @@ Status FitToBudget(const Model& model, const Budget& budget, std::vector<TensorP
   for (const TensorPrices& entry : prices) {
     const Target& target = plan->tensors[entry.tensor].target;
     ++counts[target.kind == Target::Kind::kKeep ? "as it is" : target.Name()];
+    std::string losses;
+    for (const FormatPrice& price : entry.prices)
+      losses += fmt::format(" {} {:.2e}", price.target.Name(), price.loss);
+    log::Info("{}: {}; expected divergence with{}", plan->tensors[entry.tensor].name, target.Name(), losses);
   }
   std::string names;
   for (const auto& [name, count] : counts)

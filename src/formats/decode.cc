@@ -54,6 +54,9 @@ struct Codec {
   void (*decode)(const std::byte* in, int64_t blocks, float* out);
   // nullptr: only read
   void (*encode)(const float* in, int64_t blocks, std::byte* out, const float* importance);
+  // nullptr: its levels are not evenly spaced
+  void (*set_codes)(const uint8_t* codes, int64_t blocks, std::byte* out) = nullptr;
+  BlockGrid grid = {};
 };
 
 constexpr Codec kCodecs[] = {
@@ -68,17 +71,17 @@ constexpr Codec kCodecs[] = {
     {DType::kI32, DecodePlain<int32_t, Cast<int32_t>>, nullptr},
     {DType::kI64, DecodePlain<int64_t, Cast<int64_t>>, nullptr},
     {DType::kBool, DecodePlain<uint8_t, FromBool>, nullptr},
-    {DType::kQ4_0, DecodeQ4_0, EncodeQ4_0},
-    {DType::kQ4_1, DecodeQ4_1, EncodeQ4_1},
-    {DType::kQ5_0, DecodeQ5_0, EncodeQ5_0},
-    {DType::kQ5_1, DecodeQ5_1, EncodeQ5_1},
-    {DType::kQ8_0, DecodeQ8_0, EncodeQ8_0},
+    {DType::kQ4_0, DecodeQ4_0, EncodeQ4_0, SetCodesQ4_0, {32, 15}},
+    {DType::kQ4_1, DecodeQ4_1, EncodeQ4_1, SetCodesQ4_1, {32, 15}},
+    {DType::kQ5_0, DecodeQ5_0, EncodeQ5_0, SetCodesQ5_0, {32, 31}},
+    {DType::kQ5_1, DecodeQ5_1, EncodeQ5_1, SetCodesQ5_1, {32, 31}},
+    {DType::kQ8_0, DecodeQ8_0, EncodeQ8_0, SetCodesQ8_0, {32, 254}},
     {DType::kIq4Nl, DecodeIq4Nl, EncodeIq4Nl},
-    {DType::kQ2_K, DecodeQ2_K, EncodeQ2_K},
-    {DType::kQ3_K, DecodeQ3_K, EncodeQ3_K},
-    {DType::kQ4_K, DecodeQ4_K, EncodeQ4_K},
-    {DType::kQ5_K, DecodeQ5_K, EncodeQ5_K},
-    {DType::kQ6_K, DecodeQ6_K, EncodeQ6_K},
+    {DType::kQ2_K, DecodeQ2_K, EncodeQ2_K, SetCodesQ2_K, {16, 3}},
+    {DType::kQ3_K, DecodeQ3_K, EncodeQ3_K, SetCodesQ3_K, {16, 7}},
+    {DType::kQ4_K, DecodeQ4_K, EncodeQ4_K, SetCodesQ4_K, {32, 15}},
+    {DType::kQ5_K, DecodeQ5_K, EncodeQ5_K, SetCodesQ5_K, {32, 31}},
+    {DType::kQ6_K, DecodeQ6_K, EncodeQ6_K, SetCodesQ6_K, {16, 63}},
 };
 
 const Codec* FindCodec(DType dtype) {
@@ -110,6 +113,18 @@ void EncodeRow(DType dtype, const float* row, int64_t cols, std::byte* out, cons
   CELER_CHECK(codec != nullptr && codec->encode != nullptr);
   CELER_CHECK_EQ(cols % Info(dtype).block, 0);
   codec->encode(row, cols / Info(dtype).block, out, importance);
+}
+
+BlockGrid GridOf(DType dtype) {
+  const Codec* codec = FindCodec(dtype);
+  return codec ? codec->grid : BlockGrid{};
+}
+
+void SetCodes(DType dtype, const uint8_t* codes, int64_t cols, std::byte* row) {
+  const Codec* codec = FindCodec(dtype);
+  CELER_CHECK(codec != nullptr && codec->set_codes != nullptr);
+  CELER_CHECK_EQ(cols % Info(dtype).block, 0);
+  codec->set_codes(codes, cols / Info(dtype).block, row);
 }
 
 }  // namespace celer

@@ -23,4 +23,14 @@ void DecodeRow(DType dtype, const std::byte* row, int64_t cols, float* out);
 void EncodeRow(DType dtype, const float* row, int64_t cols, std::byte* out,
                const float* importance = nullptr);
 
+// How the weights of a GGUF block lie: `group` columns share a scale and an offset, and a weight is scale * q
+// + offset with a code q in 0..levels. No levels: the format has no such grid (IQ4_NL, floats).
+struct BlockGrid {
+  int group = 0, levels = 0;
+};
+BlockGrid GridOf(DType dtype);
+
+// Replaces the codes of an encoded row, which keeps its scales and offsets.
+void SetCodes(DType dtype, const uint8_t* codes, int64_t cols, std::byte* row);
+
 }  // namespace celer

@@ -163,5 +163,49 @@ TEST(Decode, PartOfABlockIsAMistake) {
   EXPECT_DEATH(DecodeRow(DType::kQ4_0, bytes, 33, out), "cols % ");
 }
 
+// A row's own codes give the row again, and others the levels of its groups.
+TEST(SetCodes, KeepsScalesAndOffsets) {
+  constexpr int64_t kCols = 512;
+  const std::vector<float> x = Normal(kCols, 0.02f, 31);
+  std::mt19937 random(32);
+  for (const DType dtype : kBlocks) {
+    const BlockGrid grid = GridOf(dtype);
+    if (dtype == DType::kIq4Nl) {
+      EXPECT_EQ(grid.levels, 0);
+      continue;
+    }
+    ASSERT_GT(grid.levels, 0) << Name(dtype);
+    std::vector<std::byte> row(static_cast<size_t>(*BytesFor(dtype, kCols)));
+    std::vector<float> own(kCols), low(kCols), high(kCols), other(kCols);
+    EncodeRow(dtype, x.data(), kCols, row.data());
+    DecodeRow(dtype, row.data(), kCols, own.data());
+    const auto decode = [&](const std::vector<uint8_t>& codes, std::vector<float>* out) {
+      std::vector<std::byte> bytes = row;
+      SetCodes(dtype, codes.data(), kCols, bytes.data());
+      DecodeRow(dtype, bytes.data(), kCols, out->data());
+      return bytes;
+    };
+    decode(std::vector<uint8_t>(kCols, 0), &low);
+    decode(std::vector<uint8_t>(kCols, static_cast<uint8_t>(grid.levels)), &high);
+    std::vector<uint8_t> same(kCols), any(kCols);
+    for (size_t i = 0; i < kCols; ++i) {
+      const size_t group = i - i % static_cast<size_t>(grid.group);
+      EXPECT_EQ(low[i], low[group]) << Name(dtype);
+      EXPECT_EQ(high[i], high[group]) << Name(dtype);
+      ASSERT_NE(high[i], low[i]) << Name(dtype);
+      const float step = (high[i] - low[i]) / static_cast<float>(grid.levels);
+      same[i] = static_cast<uint8_t>(std::lround((own[i] - low[i]) / step));
+      any[i] = static_cast<uint8_t>(random() % static_cast<uint32_t>(grid.levels + 1));
+    }
+    EXPECT_EQ(decode(same, &other), row) << Name(dtype);
+    decode(any, &other);
+    for (size_t i = 0; i < kCols; ++i) {
+      const float step = (high[i] - low[i]) / static_cast<float>(grid.levels);
+      EXPECT_NEAR(other[i], low[i] + step * static_cast<float>(any[i]), 1e-3f * std::fabs(step))
+          << Name(dtype);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace celer

@@ -6,6 +6,19 @@
 
 namespace celer {
 
+namespace {
+
+void Pack(const uint8_t* codes, BlockQ2_K* block) {
+  std::memset(block->qs, 0, sizeof(block->qs));
+  for (int g = 0; g < 16; ++g) {
+    uint8_t* qs = block->qs + 32 * (g / 8) + 16 * (g % 2);
+    const int shift = 2 * (g / 2 % 4);
+    for (int i = 0; i < 16; ++i) qs[i] = static_cast<uint8_t>(qs[i] | codes[16 * g + i] << shift);
+  }
+}
+
+}  // namespace
+
 void DecodeQ2_K(const std::byte* in, int64_t blocks, float* out) {
   for (int64_t b = 0; b < blocks; ++b, out += BlockQ2_K::kElements) {
     const auto block = LoadBlock<BlockQ2_K>(in, b);
@@ -28,12 +41,16 @@ void EncodeQ2_K(const float* in, int64_t blocks, std::byte* out, const float* im
     BlockQ2_K block = {};
     block.d = from.d;
     block.dmin = from.dmin;
-    for (int g = 0; g < 16; ++g) {
-      block.scales[g] = static_cast<uint8_t>(from.scale[g] | from.min[g] << 4);
-      uint8_t* qs = block.qs + 32 * (g / 8) + 16 * (g % 2);
-      const int shift = 2 * (g / 2 % 4);
-      for (int i = 0; i < 16; ++i) qs[i] = static_cast<uint8_t>(qs[i] | from.q[16 * g + i] << shift);
-    }
+    for (int g = 0; g < 16; ++g) block.scales[g] = static_cast<uint8_t>(from.scale[g] | from.min[g] << 4);
+    Pack(from.q, &block);
+    StoreBlock(block, b, out);
+  }
+}
+
+void SetCodesQ2_K(const uint8_t* codes, int64_t blocks, std::byte* out) {
+  for (int64_t b = 0; b < blocks; ++b, codes += BlockQ2_K::kElements) {
+    auto block = LoadBlock<BlockQ2_K>(out, b);
+    Pack(codes, &block);
     StoreBlock(block, b, out);
   }
 }

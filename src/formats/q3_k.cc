@@ -6,6 +6,25 @@
 
 namespace celer {
 
+namespace {
+
+void Pack(const uint8_t* codes, BlockQ3_K* block) {
+  std::memset(block->qs, 0, sizeof(block->qs));
+  std::memset(block->hmask, 0, sizeof(block->hmask));
+  for (int g = 0; g < 16; ++g) {
+    uint8_t* qs = block->qs + 32 * (g / 8) + 16 * (g % 2);
+    uint8_t* mask = block->hmask + 16 * (g % 2);
+    const int shift = 2 * (g / 2 % 4);
+    for (int i = 0; i < 16; ++i) {
+      const int q = codes[16 * g + i];
+      qs[i] = static_cast<uint8_t>(qs[i] | (q & 3) << shift);
+      mask[i] = static_cast<uint8_t>(mask[i] | (q >> 2) << (g / 2));
+    }
+  }
+}
+
+}  // namespace
+
 void DecodeQ3_K(const std::byte* in, int64_t blocks, float* out) {
   for (int64_t b = 0; b < blocks; ++b, out += BlockQ3_K::kElements) {
     const auto block = LoadBlock<BlockQ3_K>(in, b);
@@ -35,15 +54,18 @@ void EncodeQ3_K(const float* in, int64_t blocks, std::byte* out, const float* im
       const int code = from.scale[g] + 32;
       block.scales[g % 8] = static_cast<uint8_t>(block.scales[g % 8] | (code & 15) << (4 * (g / 8)));
       block.scales[8 + g % 4] = static_cast<uint8_t>(block.scales[8 + g % 4] | (code >> 4) << (2 * (g / 4)));
-      uint8_t* qs = block.qs + 32 * (g / 8) + 16 * (g % 2);
-      uint8_t* mask = block.hmask + 16 * (g % 2);
-      const int shift = 2 * (g / 2 % 4);
-      for (int i = 0; i < 16; ++i) {
-        const int q = from.q[16 * g + i] + 4;
-        qs[i] = static_cast<uint8_t>(qs[i] | (q & 3) << shift);
-        mask[i] = static_cast<uint8_t>(mask[i] | (q >> 2) << (g / 2));
-      }
     }
+    uint8_t codes[BlockQ3_K::kElements];
+    for (int i = 0; i < BlockQ3_K::kElements; ++i) codes[i] = static_cast<uint8_t>(from.q[i] + 4);
+    Pack(codes, &block);
+    StoreBlock(block, b, out);
+  }
+}
+
+void SetCodesQ3_K(const uint8_t* codes, int64_t blocks, std::byte* out) {
+  for (int64_t b = 0; b < blocks; ++b, codes += BlockQ3_K::kElements) {
+    auto block = LoadBlock<BlockQ3_K>(out, b);
+    Pack(codes, &block);
     StoreBlock(block, b, out);
   }
 }

@@ -18,5 +18,7 @@ static_assert(sizeof(BlockQ3_K) == 110);
 // `blocks` blocks, one after another, at any address.
 void DecodeQ3_K(const std::byte* in, int64_t blocks, float* out);
 void EncodeQ3_K(const float* in, int64_t blocks, std::byte* out, const float* importance = nullptr);
+// Other integers for blocks that keep their scales: of all elements, 0..7.
+void SetCodesQ3_K(const uint8_t* codes, int64_t blocks, std::byte* out);
 
 }  // namespace celer

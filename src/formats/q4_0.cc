@@ -8,6 +8,14 @@
 
 namespace celer {
 
+namespace {
+
+void Pack(const uint8_t* codes, BlockQ4_0* block) {
+  for (int j = 0; j < 16; ++j) block->qs[j] = static_cast<uint8_t>(codes[j] | codes[j + 16] << 4);
+}
+
+}  // namespace
+
 void DecodeQ4_0(const std::byte* in, int64_t blocks, float* out) {
   for (int64_t b = 0; b < blocks; ++b, out += BlockQ4_0::kElements) {
     const auto block = LoadBlock<BlockQ4_0>(in, b);
@@ -32,11 +40,18 @@ void EncodeQ4_0(const float* in, int64_t blocks, std::byte* out, const float* im
     const float inverse = ReciprocalOrZero(d);
     BlockQ4_0 block;
     block.d = FloatToF16(d);
-    for (int j = 0; j < 16; ++j) {
-      const int low = TruncateClamped(in[j] * inverse + 8.5f, 0, 15);
-      const int high = TruncateClamped(in[j + 16] * inverse + 8.5f, 0, 15);
-      block.qs[j] = static_cast<uint8_t>(low | high << 4);
-    }
+    uint8_t codes[BlockQ4_0::kElements];
+    for (int j = 0; j < BlockQ4_0::kElements; ++j)
+      codes[j] = static_cast<uint8_t>(TruncateClamped(in[j] * inverse + 8.5f, 0, 15));
+    Pack(codes, &block);
+    StoreBlock(block, b, out);
+  }
+}
+
+void SetCodesQ4_0(const uint8_t* codes, int64_t blocks, std::byte* out) {
+  for (int64_t b = 0; b < blocks; ++b, codes += BlockQ4_0::kElements) {
+    auto block = LoadBlock<BlockQ4_0>(out, b);
+    Pack(codes, &block);
     StoreBlock(block, b, out);
   }
 }

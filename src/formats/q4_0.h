@@ -16,5 +16,7 @@ static_assert(sizeof(BlockQ4_0) == 18);
 // `blocks` blocks, one after another, at any address.
 void DecodeQ4_0(const std::byte* in, int64_t blocks, float* out);
 void EncodeQ4_0(const float* in, int64_t blocks, std::byte* out, const float* importance = nullptr);
+// Other integers for blocks that keep their scales: of all elements, 0..15.
+void SetCodesQ4_0(const uint8_t* codes, int64_t blocks, std::byte* out);
 
 }  // namespace celer

@@ -8,6 +8,14 @@
 
 namespace celer {
 
+namespace {
+
+void Pack(const uint8_t* codes, BlockQ4_1* block) {
+  for (int j = 0; j < 16; ++j) block->qs[j] = static_cast<uint8_t>(codes[j] | codes[j + 16] << 4);
+}
+
+}  // namespace
+
 void DecodeQ4_1(const std::byte* in, int64_t blocks, float* out) {
   for (int64_t b = 0; b < blocks; ++b, out += BlockQ4_1::kElements) {
     const auto block = LoadBlock<BlockQ4_1>(in, b);
@@ -33,11 +41,18 @@ void EncodeQ4_1(const float* in, int64_t blocks, std::byte* out, const float* im
     const float inverse = ReciprocalOrZero(d);
     block.d = FloatToF16(d);
     block.m = FloatToF16(min);
-    for (int j = 0; j < 16; ++j) {
-      const int low = TruncateClamped((in[j] - min) * inverse + 0.5f, 0, 15);
-      const int high = TruncateClamped((in[j + 16] - min) * inverse + 0.5f, 0, 15);
-      block.qs[j] = static_cast<uint8_t>(low | high << 4);
-    }
+    uint8_t codes[BlockQ4_1::kElements];
+    for (int j = 0; j < BlockQ4_1::kElements; ++j)
+      codes[j] = static_cast<uint8_t>(TruncateClamped((in[j] - min) * inverse + 0.5f, 0, 15));
+    Pack(codes, &block);
+    StoreBlock(block, b, out);
+  }
+}
+
+void SetCodesQ4_1(const uint8_t* codes, int64_t blocks, std::byte* out) {
+  for (int64_t b = 0; b < blocks; ++b, codes += BlockQ4_1::kElements) {
+    auto block = LoadBlock<BlockQ4_1>(out, b);
+    Pack(codes, &block);
     StoreBlock(block, b, out);
   }
 }

@@ -17,5 +17,7 @@ static_assert(sizeof(BlockQ4_1) == 20);
 // `blocks` blocks, one after another, at any address.
 void DecodeQ4_1(const std::byte* in, int64_t blocks, float* out);
 void EncodeQ4_1(const float* in, int64_t blocks, std::byte* out, const float* importance = nullptr);
+// Other integers for blocks that keep their scales: of all elements, 0..15.
+void SetCodesQ4_1(const uint8_t* codes, int64_t blocks, std::byte* out);
 
 }  // namespace celer

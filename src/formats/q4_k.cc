@@ -7,6 +7,18 @@
 
 namespace celer {
 
+namespace {
+
+void Pack(const uint8_t* codes, BlockQ4_K* block) {
+  std::memset(block->qs, 0, sizeof(block->qs));
+  for (int g = 0; g < 8; ++g) {
+    uint8_t* qs = block->qs + 32 * (g / 2);
+    for (int i = 0; i < 32; ++i) qs[i] = static_cast<uint8_t>(qs[i] | codes[32 * g + i] << (4 * (g % 2)));
+  }
+}
+
+}  // namespace
+
 void DecodeQ4_K(const std::byte* in, int64_t blocks, float* out) {
   for (int64_t b = 0; b < blocks; ++b, out += BlockQ4_K::kElements) {
     const auto block = LoadBlock<BlockQ4_K>(in, b);
@@ -31,10 +43,15 @@ void EncodeQ4_K(const float* in, int64_t blocks, std::byte* out, const float* im
     block.d = from.d;
     block.dmin = from.dmin;
     PackKScales(from.scale, from.min, block.scales);
-    for (int g = 0; g < 8; ++g) {
-      uint8_t* qs = block.qs + 32 * (g / 2);
-      for (int i = 0; i < 32; ++i) qs[i] = static_cast<uint8_t>(qs[i] | from.q[32 * g + i] << (4 * (g % 2)));
-    }
+    Pack(from.q, &block);
+    StoreBlock(block, b, out);
+  }
+}
+
+void SetCodesQ4_K(const uint8_t* codes, int64_t blocks, std::byte* out) {
+  for (int64_t b = 0; b < blocks; ++b, codes += BlockQ4_K::kElements) {
+    auto block = LoadBlock<BlockQ4_K>(out, b);
+    Pack(codes, &block);
     StoreBlock(block, b, out);
   }
 }

@@ -18,5 +18,7 @@ static_assert(sizeof(BlockQ4_K) == 144);
 // `blocks` blocks, one after another, at any address.
 void DecodeQ4_K(const std::byte* in, int64_t blocks, float* out);
 void EncodeQ4_K(const float* in, int64_t blocks, std::byte* out, const float* importance = nullptr);
+// Other integers for blocks that keep their scales: of all elements, 0..15.
+void SetCodesQ4_K(const uint8_t* codes, int64_t blocks, std::byte* out);
 
 }  // namespace celer

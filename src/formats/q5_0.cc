@@ -8,6 +8,20 @@
 
 namespace celer {
 
+namespace {
+
+void Pack(const uint8_t* codes, BlockQ5_0* block) {
+  uint32_t fifth = 0;
+  for (int j = 0; j < 16; ++j) {
+    const uint32_t low = codes[j], high = codes[j + 16];
+    block->qs[j] = static_cast<uint8_t>((low & 15) | (high & 15) << 4);
+    fifth |= (low >> 4) << j | (high >> 4) << (j + 16);
+  }
+  std::memcpy(block->qh, &fifth, sizeof(fifth));
+}
+
+}  // namespace
+
 void DecodeQ5_0(const std::byte* in, int64_t blocks, float* out) {
   for (int64_t b = 0; b < blocks; ++b, out += BlockQ5_0::kElements) {
     const auto block = LoadBlock<BlockQ5_0>(in, b);
@@ -35,14 +49,18 @@ void EncodeQ5_0(const float* in, int64_t blocks, std::byte* out, const float* im
     const float inverse = ReciprocalOrZero(d);
     BlockQ5_0 block;
     block.d = FloatToF16(d);
-    uint32_t fifth = 0;
-    for (int j = 0; j < 16; ++j) {
-      const int low = TruncateClamped(in[j] * inverse + 16.5f, 0, 31);
-      const int high = TruncateClamped(in[j + 16] * inverse + 16.5f, 0, 31);
-      block.qs[j] = static_cast<uint8_t>((low & 15) | (high & 15) << 4);
-      fifth |= static_cast<uint32_t>(low >> 4) << j | static_cast<uint32_t>(high >> 4) << (j + 16);
-    }
-    std::memcpy(block.qh, &fifth, sizeof(fifth));
+    uint8_t codes[BlockQ5_0::kElements];
+    for (int j = 0; j < BlockQ5_0::kElements; ++j)
+      codes[j] = static_cast<uint8_t>(TruncateClamped(in[j] * inverse + 16.5f, 0, 31));
+    Pack(codes, &block);
+    StoreBlock(block, b, out);
+  }
+}
+
+void SetCodesQ5_0(const uint8_t* codes, int64_t blocks, std::byte* out) {
+  for (int64_t b = 0; b < blocks; ++b, codes += BlockQ5_0::kElements) {
+    auto block = LoadBlock<BlockQ5_0>(out, b);
+    Pack(codes, &block);
     StoreBlock(block, b, out);
   }
 }

@@ -18,5 +18,7 @@ static_assert(sizeof(BlockQ5_1) == 24);
 // `blocks` blocks, one after another, at any address.
 void DecodeQ5_1(const std::byte* in, int64_t blocks, float* out);
 void EncodeQ5_1(const float* in, int64_t blocks, std::byte* out, const float* importance = nullptr);
+// Other integers for blocks that keep their scales: of all elements, 0..31.
+void SetCodesQ5_1(const uint8_t* codes, int64_t blocks, std::byte* out);
 
 }  // namespace celer

@@ -7,6 +7,23 @@
 
 namespace celer {
 
+namespace {
+
+void Pack(const uint8_t* codes, BlockQ5_K* block) {
+  std::memset(block->qs, 0, sizeof(block->qs));
+  std::memset(block->qh, 0, sizeof(block->qh));
+  for (int g = 0; g < 8; ++g) {
+    uint8_t* qs = block->qs + 32 * (g / 2);
+    for (int i = 0; i < 32; ++i) {
+      const int q = codes[32 * g + i];
+      qs[i] = static_cast<uint8_t>(qs[i] | (q & 15) << (4 * (g % 2)));
+      block->qh[i] = static_cast<uint8_t>(block->qh[i] | (q >> 4) << g);
+    }
+  }
+}
+
+}  // namespace
+
 void DecodeQ5_K(const std::byte* in, int64_t blocks, float* out) {
   for (int64_t b = 0; b < blocks; ++b, out += BlockQ5_K::kElements) {
     const auto block = LoadBlock<BlockQ5_K>(in, b);
@@ -34,14 +51,15 @@ void EncodeQ5_K(const float* in, int64_t blocks, std::byte* out, const float* im
     block.d = from.d;
     block.dmin = from.dmin;
     PackKScales(from.scale, from.min, block.scales);
-    for (int g = 0; g < 8; ++g) {
-      uint8_t* qs = block.qs + 32 * (g / 2);
-      for (int i = 0; i < 32; ++i) {
-        const int q = from.q[32 * g + i];
-        qs[i] = static_cast<uint8_t>(qs[i] | (q & 15) << (4 * (g % 2)));
-        block.qh[i] = static_cast<uint8_t>(block.qh[i] | (q >> 4) << g);
-      }
-    }
+    Pack(from.q, &block);
+    StoreBlock(block, b, out);
+  }
+}
+
+void SetCodesQ5_K(const uint8_t* codes, int64_t blocks, std::byte* out) {
+  for (int64_t b = 0; b < blocks; ++b, codes += BlockQ5_K::kElements) {
+    auto block = LoadBlock<BlockQ5_K>(out, b);
+    Pack(codes, &block);
     StoreBlock(block, b, out);
   }
 }

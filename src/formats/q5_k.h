@@ -19,5 +19,7 @@ static_assert(sizeof(BlockQ5_K) == 176);
 // `blocks` blocks, one after another, at any address.
 void DecodeQ5_K(const std::byte* in, int64_t blocks, float* out);
 void EncodeQ5_K(const float* in, int64_t blocks, std::byte* out, const float* importance = nullptr);
+// Other integers for blocks that keep their scales: of all elements, 0..31.
+void SetCodesQ5_K(const uint8_t* codes, int64_t blocks, std::byte* out);
 
 }  // namespace celer

@@ -6,6 +6,26 @@
 
 namespace celer {
 
+namespace {
+
+void Pack(const uint8_t* codes, BlockQ6_K* block) {
+  std::memset(block->ql, 0, sizeof(block->ql));
+  std::memset(block->qh, 0, sizeof(block->qh));
+  for (int g = 0; g < 16; ++g) {
+    uint8_t* ql = block->ql + 64 * (g / 8) + 16 * (g % 4);
+    uint8_t* qh = block->qh + 32 * (g / 8) + 16 * (g % 2);
+    const int low_shift = 4 * (g / 4 % 2);
+    const int high_shift = 2 * (g / 2 % 4);
+    for (int i = 0; i < 16; ++i) {
+      const int q = codes[16 * g + i];
+      ql[i] = static_cast<uint8_t>(ql[i] | (q & 15) << low_shift);
+      qh[i] = static_cast<uint8_t>(qh[i] | (q >> 4) << high_shift);
+    }
+  }
+}
+
+}  // namespace
+
 void DecodeQ6_K(const std::byte* in, int64_t blocks, float* out) {
   for (int64_t b = 0; b < blocks; ++b, out += BlockQ6_K::kElements) {
     const auto block = LoadBlock<BlockQ6_K>(in, b);
@@ -30,18 +50,18 @@ void EncodeQ6_K(const float* in, int64_t blocks, std::byte* out, const float* im
         QuantizeKSymmetric(in, importance ? importance + b * BlockQ6_K::kElements : nullptr, 32, 128);
     BlockQ6_K block = {};
     block.d = from.d;
-    for (int g = 0; g < 16; ++g) {
-      block.scales[g] = from.scale[g];
-      uint8_t* ql = block.ql + 64 * (g / 8) + 16 * (g % 4);
-      uint8_t* qh = block.qh + 32 * (g / 8) + 16 * (g % 2);
-      const int low_shift = 4 * (g / 4 % 2);
-      const int high_shift = 2 * (g / 2 % 4);
-      for (int i = 0; i < 16; ++i) {
-        const int q = from.q[16 * g + i] + 32;
-        ql[i] = static_cast<uint8_t>(ql[i] | (q & 15) << low_shift);
-        qh[i] = static_cast<uint8_t>(qh[i] | (q >> 4) << high_shift);
-      }
-    }
+    for (int g = 0; g < 16; ++g) block.scales[g] = from.scale[g];
+    uint8_t codes[BlockQ6_K::kElements];
+    for (int i = 0; i < BlockQ6_K::kElements; ++i) codes[i] = static_cast<uint8_t>(from.q[i] + 32);
+    Pack(codes, &block);
+    StoreBlock(block, b, out);
+  }
+}
+
+void SetCodesQ6_K(const uint8_t* codes, int64_t blocks, std::byte* out) {
+  for (int64_t b = 0; b < blocks; ++b, codes += BlockQ6_K::kElements) {
+    auto block = LoadBlock<BlockQ6_K>(out, b);
+    Pack(codes, &block);
     StoreBlock(block, b, out);
   }
 }

@@ -6,6 +6,14 @@
 
 namespace celer {
 
+namespace {
+
+void Pack(const uint8_t* codes, BlockQ8_0* block) {
+  for (int j = 0; j < BlockQ8_0::kElements; ++j) block->qs[j] = static_cast<int8_t>(codes[j] - 127);
+}
+
+}  // namespace
+
 void DecodeQ8_0(const std::byte* in, int64_t blocks, float* out) {
   for (int64_t b = 0; b < blocks; ++b, out += BlockQ8_0::kElements) {
     const auto block = LoadBlock<BlockQ8_0>(in, b);
@@ -22,6 +30,14 @@ void EncodeQ8_0(const float* in, int64_t blocks, std::byte* out, const float* /*
     block.d = FloatToF16(d);
     for (int j = 0; j < BlockQ8_0::kElements; ++j)
       block.qs[j] = static_cast<int8_t>(RoundClamped(in[j] * inverse, -127, 127));
+    StoreBlock(block, b, out);
+  }
+}
+
+void SetCodesQ8_0(const uint8_t* codes, int64_t blocks, std::byte* out) {
+  for (int64_t b = 0; b < blocks; ++b, codes += BlockQ8_0::kElements) {
+    auto block = LoadBlock<BlockQ8_0>(out, b);
+    Pack(codes, &block);
     StoreBlock(block, b, out);
   }
 }

@@ -17,5 +17,7 @@ static_assert(sizeof(BlockQ8_0) == 34);
 void DecodeQ8_0(const std::byte* in, int64_t blocks, float* out);
 // Fine enough without importance, which is not looked at.
 void EncodeQ8_0(const float* in, int64_t blocks, std::byte* out, const float* importance = nullptr);
+// Other integers for blocks that keep their scales: of all elements, 0..254, q + 127.
+void SetCodesQ8_0(const uint8_t* codes, int64_t blocks, std::byte* out);
 
 }  // namespace celer

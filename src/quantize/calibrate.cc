@@ -87,6 +87,25 @@ void EmbedTokens(const Model& model, std::span<const int32_t> tokens, float* out
   });
 }
 
+InputStatistics HeadStatistics(const Model& model, std::span<const float> states, ThreadPool& pool) {
+  constexpr int64_t kAtOnce = 512;
+  const int64_t hidden = model.config().hidden, tokens = static_cast<int64_t>(states.size()) / hidden;
+  InputStatistics out;
+  AlignedVector<float> normed(static_cast<size_t>(kAtOnce * hidden));
+  for (int64_t t = 0; t < tokens; t += kAtOnce) {
+    const int64_t count = std::min(kAtOnce, tokens - t);
+    RmsNorm({.x = states.data() + t * hidden,
+             .weight = model.weights().norm,
+             .eps = model.config().norm_eps,
+             .rows = count,
+             .cols = hidden,
+             .out = normed.data(),
+             .pool = &pool});
+    out.Add(normed.data(), count, hidden, pool);
+  }
+  return out;
+}
+
 Error NotFinite(int64_t layer, int64_t window) {
   return Error::Invalid("layer ", layer, " gives values that are not finite for window ", window,
                         " of the calibration text; the model or the text is broken");

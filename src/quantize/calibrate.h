@@ -14,6 +14,7 @@
 #include "core/thread_pool.h"
 #include "models/model.h"
 #include "models/rope.h"
+#include "quantize/matrix.h"
 
 namespace celer {
 
@@ -55,6 +56,9 @@ struct LayerFloats {
 Status CheckCalibration(const Model& model, std::span<const int32_t> tokens, int64_t window);
 // Rows of the embedding, [tokens, hidden].
 void EmbedTokens(const Model& model, std::span<const int32_t> tokens, float* out, ThreadPool& pool);
+
+// The sums over what the head reads: hidden states behind the last layer [tokens, hidden], normed.
+InputStatistics HeadStatistics(const Model& model, std::span<const float> states, ThreadPool& pool);
 
 // What is said of hidden states behind a layer that cannot be computed with.
 Error NotFinite(int64_t layer, int64_t window);

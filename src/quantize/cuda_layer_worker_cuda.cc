@@ -15,7 +15,7 @@ class CudaLayerWorker final : public LayerWorker {
     const CudaDeviceScope scope(device);
     CELER_ASSIGN(Allocator * memory, CudaAllocator(device));
     CELER_ASSIGN(cuda::GemmF32 gemm, cuda::GemmF32::Create(device));
-    std::unique_ptr<CudaLayerWorker> out(new CudaLayerWorker(device, *memory, std::move(gemm)));
+    std::unique_ptr<CudaLayerWorker> out(new CudaLayerWorker(device, model, *memory, std::move(gemm), pool));
     CELER_ASSIGN(out->windows_, CudaWindows::Make(model, text, out->gemm_, *memory, pool));
     return std::unique_ptr<LayerWorker>(std::move(out));
   }
@@ -76,15 +76,41 @@ class CudaLayerWorker final : public LayerWorker {
     return gptq_.Quantize(&on_gpu_.matrices[static_cast<size_t>(p)], target);
   }
 
+  Result<std::vector<std::byte>> GptqBlocks(Projection p, DType dtype, const std::string& name) override {
+    const LayerInput input = InputOf(p);
+    if (solver_input_ != input) {
+      solver_.reset();  // before the next one takes as much memory
+      solver_input_.reset();
+      CELER_ASSIGN(const LayerStatistics* statistics, Statistics());
+      CELER_ASSIGN(solver_, GptqSolver::Make((*statistics)[static_cast<size_t>(input)], {}, name, pool_));
+      solver_input_ = input;
+    }
+    const LayerFloats::Matrix& m = (*layer_)[p];
+    return solver_->QuantizeBlocks(m.values.data(), m.rows, dtype, pool_);
+  }
+
   Status Advance() override {
     const CudaDeviceScope scope(device_);
+    solver_.reset();
+    solver_input_.reset();
     CELER_RETURN_IF_ERROR(UploadAll());
     return windows_->Advance(on_gpu_, index_);
   }
 
+  Result<InputStatistics> LookAtHead() override {
+    const CudaDeviceScope scope(device_);
+    CELER_ASSIGN(const AlignedVector<float> states, windows_->States());
+    return HeadStatistics(model_, states, pool_);
+  }
+
  private:
-  CudaLayerWorker(int device, Allocator& memory, cuda::GemmF32 gemm)
-      : device_(device), memory_(memory), gemm_(std::move(gemm)), gptq_(gemm_, memory) {}
+  CudaLayerWorker(int device, const Model& model, Allocator& memory, cuda::GemmF32 gemm, ThreadPool& pool)
+      : device_(device),
+        model_(model),
+        memory_(memory),
+        pool_(pool),
+        gemm_(std::move(gemm)),
+        gptq_(gemm_, memory) {}
 
   Status Upload(Projection p) {
     bool& stale = stale_[static_cast<size_t>(p)];
@@ -100,7 +126,9 @@ class CudaLayerWorker final : public LayerWorker {
   }
 
   int device_;
+  const Model& model_;
   Allocator& memory_;
+  ThreadPool& pool_;
   cuda::GemmF32 gemm_;
   std::unique_ptr<CudaWindows> windows_;
   CudaGptq gptq_;
@@ -112,6 +140,8 @@ class CudaLayerWorker final : public LayerWorker {
   std::array<CudaGram, kLayerInputs> grams_;
   std::optional<LayerStatistics> statistics_;  // grams_ in host memory; they count if they are there
   std::optional<LayerInput> prepared_;         // what gptq_ holds
+  std::optional<GptqSolver> solver_;           // of GptqBlocks()
+  std::optional<LayerInput> solver_input_;
 };
 
 }  // namespace

@@ -55,6 +55,8 @@ class CudaWindows {
   // The hidden states become those behind the layer. An error if they are not finite.
   Status Advance(const CudaLayer& layer, int64_t index);
 
+  Result<AlignedVector<float>> States() const;  // [tokens(), hidden]
+
  private:
   CudaWindows(const DecoderConfig& config, cuda::GemmF32& gemm, Allocator& memory)
       : config_(config), gemm_(gemm), memory_(memory) {}

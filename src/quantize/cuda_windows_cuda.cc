@@ -244,6 +244,12 @@ Status CudaWindows::AttendPart(int64_t index, int64_t window, int64_t g, int64_t
                    kStream);
 }
 
+Result<AlignedVector<float>> CudaWindows::States() const {
+  AlignedVector<float> out(static_cast<size_t>(tokens() * config_.hidden));
+  CELER_RETURN_IF_ERROR(x_.Download(out));
+  return out;
+}
+
 Status CudaWindows::AddTo(CudaGram* gram, const float* x) {
   const int64_t cols = gram->cols;
   for (int64_t first = 0; first < cols; first += kStrip) {

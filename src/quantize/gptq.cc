@@ -4,6 +4,9 @@
 #include <cmath>
 #include <numeric>
 
+#include "formats/block_io.h"
+#include "formats/decode.h"
+
 namespace celer {
 namespace {
 
@@ -29,6 +32,76 @@ void Update(const float* errors, const float* u, int64_t ld, int64_t count, floa
     }
   for (int j = 0; j < kN; ++j) std::copy_n(sum[j], kRows, w + j * kRows);
 }
+
+// What the columns of kRows rows from `first` on are rounded to. Fit() makes the grids of row first + r,
+// Round() gives the level that a value of it becomes, Finish() stores the row. State is a thread's own.
+struct IntGrids {
+  struct State {};
+
+  State Start() const { return {}; }
+  void Fit(State*, int64_t first, int64_t r, const float* row) const {
+    out->FitRow(first + r, row, importance, kGridCandidates);
+  }
+  float Round(State*, int64_t first, int64_t r, int64_t column, float value) const {
+    const IntGrid grid = out->grid(first + r, column / out->group());
+    const int q = RoundToGrid(value, grid, out->levels());
+    out->Set(first + r, column, q);
+    return static_cast<float>(q - grid.zero) * grid.scale;
+  }
+  void Finish(State*, int64_t, int64_t) const {}
+
+  IntTensor* out;
+  const float* importance;
+};
+
+// Scales and offsets are those that the encoder fits by importance.
+struct BlockGrids {
+  struct State {
+    std::vector<float> scale, offset, inverse;  // [groups, kRows]
+    std::vector<uint8_t> codes;                 // [kRows, cols]
+    std::vector<float> low, high;               // [cols]
+  };
+
+  State Start() const {
+    const auto groups = static_cast<size_t>(cols / grid.group * kRows), n = static_cast<size_t>(cols);
+    return {std::vector<float>(groups),      std::vector<float>(groups), std::vector<float>(groups),
+            std::vector<uint8_t>(kRows * n), std::vector<float>(n),      std::vector<float>(n)};
+  }
+  // The grid is what the lowest and the highest codes decode to.
+  void Fit(State* state, int64_t first, int64_t r, const float* row) const {
+    std::byte* const bytes = out + (first + r) * row_bytes;
+    uint8_t* const codes = state->codes.data() + r * cols;
+    EncodeRow(dtype, row, cols, bytes, importance);
+    std::fill_n(codes, cols, uint8_t{0});
+    SetCodes(dtype, codes, cols, bytes);
+    DecodeRow(dtype, bytes, cols, state->low.data());
+    std::fill_n(codes, cols, static_cast<uint8_t>(grid.levels));
+    SetCodes(dtype, codes, cols, bytes);
+    DecodeRow(dtype, bytes, cols, state->high.data());
+    for (int64_t g = 0; g < cols / grid.group; ++g) {
+      const auto at = static_cast<size_t>(g * kRows + r), column = static_cast<size_t>(g * grid.group);
+      state->offset[at] = state->low[column];
+      state->scale[at] = (state->high[column] - state->low[column]) / static_cast<float>(grid.levels);
+      state->inverse[at] = ReciprocalOrZero(state->scale[at]);
+    }
+  }
+  float Round(State* state, int64_t /*first*/, int64_t r, int64_t column, float value) const {
+    const auto at = static_cast<size_t>(column / grid.group * kRows + r);
+    const float offset = state->offset[at];
+    const int q = RoundClamped((value - offset) * state->inverse[at], 0, grid.levels);
+    state->codes[static_cast<size_t>(r * cols + column)] = static_cast<uint8_t>(q);
+    return state->scale[at] * static_cast<float>(q) + offset;
+  }
+  void Finish(State* state, int64_t first, int64_t r) const {
+    SetCodes(dtype, state->codes.data() + r * cols, cols, out + (first + r) * row_bytes);
+  }
+
+  DType dtype;
+  BlockGrid grid;
+  int64_t cols, row_bytes;
+  const float* importance;
+  std::byte* out;
+};
 
 }  // namespace
 
@@ -88,18 +161,18 @@ Result<GptqSolver> GptqSolver::Make(const InputStatistics& input, const GptqOpti
   return out;
 }
 
-IntTensor GptqSolver::Quantize(const float* w, int64_t rows, const Target& target, ThreadPool& pool) const {
-  IntTensor out(target, rows, cols_);
-  const int64_t n = cols_, group = out.group();
-  const int levels = out.levels();
+template <class Grids>
+void GptqSolver::Round(const float* w, int64_t rows, ThreadPool& pool, const Grids& grids) const {
+  const int64_t n = cols_;
   pool.ParallelForDynamic((rows + kRows - 1) / kRows, 1, [&](int64_t begin, int64_t end) {
     Rows work{std::vector<float>(static_cast<size_t>(n * kRows)),
               std::vector<float>(static_cast<size_t>(kBlock * kRows))};
+    auto state = grids.Start();
     for (int64_t piece = begin; piece < end; ++piece) {
       const int64_t first = piece * kRows, count = std::min<int64_t>(kRows, rows - first);
       for (int64_t r = 0; r < count; ++r) {
         const float* row = w + (first + r) * n;
-        out.FitRow(first + r, row, importance_.data(), kGridCandidates);
+        grids.Fit(&state, first, r, row);
         for (int64_t i = 0; i < n; ++i)
           work.w[static_cast<size_t>(i * kRows + r)] = row[order_[static_cast<size_t>(i)]];
       }
@@ -110,12 +183,8 @@ IntTensor GptqSolver::Quantize(const float* w, int64_t rows, const Target& targe
           float* const error = work.errors.data() + (i - b) * kRows;
           const int64_t at = order_[static_cast<size_t>(i)];
           const float inverse = 1.0f / u_[static_cast<size_t>(i * n + i)];
-          for (int64_t r = 0; r < count; ++r) {
-            const IntGrid grid = out.grid(first + r, at / group);
-            const int q = RoundToGrid(column[r], grid, levels);
-            out.Set(first + r, at, q);
-            error[r] = (column[r] - static_cast<float>(q - grid.zero) * grid.scale) * inverse;
-          }
+          for (int64_t r = 0; r < count; ++r)
+            error[r] = (column[r] - grids.Round(&state, first, r, at, column[r])) * inverse;
           const float* const u = u_.data() + i * n;
           for (int64_t j = i + 1; j < b_end; ++j)
             for (int r = 0; r < kRows; ++r) work.w[static_cast<size_t>(j * kRows + r)] -= error[r] * u[j];
@@ -126,8 +195,22 @@ IntTensor GptqSolver::Quantize(const float* w, int64_t rows, const Target& targe
         for (; j < n; ++j)
           Update<1>(work.errors.data(), u_.data() + b * n + j, n, b_end - b, work.w.data() + j * kRows);
       }
+      for (int64_t r = 0; r < count; ++r) grids.Finish(&state, first, r);
     }
   });
+}
+
+IntTensor GptqSolver::Quantize(const float* w, int64_t rows, const Target& target, ThreadPool& pool) const {
+  IntTensor out(target, rows, cols_);
+  Round(w, rows, pool, IntGrids{&out, importance_.data()});
+  return out;
+}
+
+std::vector<std::byte> GptqSolver::QuantizeBlocks(const float* w, int64_t rows, DType dtype,
+                                                  ThreadPool& pool) const {
+  const int64_t row_bytes = *BytesFor(dtype, cols_);
+  std::vector<std::byte> out(static_cast<size_t>(rows * row_bytes));
+  Round(w, rows, pool, BlockGrids{dtype, GridOf(dtype), cols_, row_bytes, importance_.data(), out.data()});
   return out;
 }
 

@@ -43,8 +43,13 @@ class GptqSolver {
 
   // w is [rows, cols of the input].
   IntTensor Quantize(const float* w, int64_t rows, const Target& target, ThreadPool& pool) const;
+  // The same to GGUF blocks with a grid (GridOf()), as rows of bytes.
+  std::vector<std::byte> QuantizeBlocks(const float* w, int64_t rows, DType dtype, ThreadPool& pool) const;
 
  private:
+  template <class Grids>
+  void Round(const float* w, int64_t rows, ThreadPool& pool, const Grids& grids) const;
+
   int64_t cols_ = 0;
   std::vector<int32_t> order_;     // which column comes i-th
   std::vector<float> importance_;  // mean squares of the input, in the order of the file

@@ -38,9 +38,15 @@ class LayerWorker {
 
   // Rounds a matrix. Advance() then uses what it became; the layer's own copy of it is undefined.
   virtual Result<IntTensor> Gptq(Projection p, const Target& target, const std::string& name) = 0;
+  // What the matrix becomes as GGUF blocks with a grid, row by row. The layer stays as it is: who decodes the
+  // blocks into it says so. Always on the CPU.
+  virtual Result<std::vector<std::byte>> GptqBlocks(Projection p, DType dtype, const std::string& name) = 0;
 
   // The hidden states become those behind the layer.
   virtual Status Advance() = 0;
+
+  // Behind the last layer: the sums over what the head reads.
+  virtual Result<InputStatistics> LookAtHead() = 0;
 };
 
 // A GPU does what RunsOnGpu() says. An error if it is not there, or too small.

@@ -1,12 +1,14 @@
 // w8a8 with smoothquant, fp8, and runs that go on where they were stopped.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <random>
 
 #include "formats/bfloat16.h"
 #include "formats/float8.h"
+#include "io/gguf.h"
 #include "io/safetensors.h"
 #include "quantize/fp8_matrix.h"
 #include "quantize/smooth_quant.h"
@@ -178,6 +180,28 @@ TEST_F(Quantize, AStoppedRunGoesOnAndGivesTheSame) {
   }
 }
 
+TEST_F(Quantize, GptqOfAGgufRoundsEveryMatrixAndTheHead) {
+  const fs::path path = Gguf(), out = folder_ / "out.gguf";
+  const Model model = Load(path);
+  const auto source = GgufFile::Open(path);
+  const auto plan = MakePlan(source->tensors(), 2, true, RecipeOf("q5_1"), "model");
+  ASSERT_TRUE(plan) << plan.error().message();
+  const auto parts = MakeParts(model, true, *plan, Method::kGptq, this->Text(4), pool_, {});
+  ASSERT_TRUE(parts) << parts.error().message();
+  EXPECT_EQ(parts->blocks.size(), 15u);  // seven of each layer and the head
+  ASSERT_TRUE(WriteQuantizedGguf(path, *plan, out, {.parts = &*parts}, pool_));
+  const auto after = GgufFile::Open(out);
+  ASSERT_TRUE(after) << after.error().message();
+  for (const auto& [name, blocks] : parts->blocks) {
+    const TensorRecord* tensor = after->Find(name);
+    ASSERT_TRUE(tensor) << name;
+    EXPECT_TRUE(std::equal(blocks.begin(), blocks.end(), tensor->bytes.begin(), tensor->bytes.end())) << name;
+    const double error = RelativeError(ValuesOf(*source->Find(name)), ValuesOf(*tensor));
+    EXPECT_GT(error, 0) << name;
+    EXPECT_LT(error, 0.1) << name;
+  }
+}
+
 TEST_F(Quantize, MethodsWithNothingToDoAreRefused) {
   const auto source = SafetensorsModel::Open(Folder());
   const auto kept = MakePlan(source->tensors(), 2, true, RecipeOf("f16"), "model");
@@ -185,6 +209,11 @@ TEST_F(Quantize, MethodsWithNothingToDoAreRefused) {
   EXPECT_FALSE(CheckMethod(Method::kGptq, *kept));
   EXPECT_FALSE(CheckMethod(Method::kSmooth, *ints));
   EXPECT_TRUE(CheckMethod(Method::kGptq, *ints));
+  for (const auto& [weights, can] : {std::pair{"q5_1", true}, {"iq4_nl", false}}) {
+    const auto blocks =
+        MakePlan(source->tensors(), 2, true, RecipeOf(weights, {"model.embed_tokens.weight=keep"}), "model");
+    EXPECT_EQ(static_cast<bool>(CheckMethod(Method::kGptq, *blocks)), can) << weights;
+  }
   EXPECT_TRUE(CheckMethod(Method::kRtn, *kept));
 }
 

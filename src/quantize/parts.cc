@@ -1,13 +1,16 @@
 // The methods that look at a calibration text, layer by layer.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "core/log.h"
 #include "formats/decode.h"
 #include "quantize/awq.h"
 #include "quantize/calibrate.h"
 #include "quantize/fp8_matrix.h"
+#include "quantize/gptq.h"
 #include "quantize/layer_worker.h"
 #include "quantize/quantize.h"
 #include "quantize/smooth_quant.h"
@@ -74,6 +77,7 @@ class PartMaker {
       all.floats.merge(parts_.floats);
       if (progress && i >= finished) CELER_RETURN_IF_ERROR(progress(i + 1, layers));
     }
+    CELER_RETURN_IF_ERROR(Head(&all));
     return all;
   }
 
@@ -137,6 +141,43 @@ class PartMaker {
     return {};
   }
 
+  // The head, where it becomes GGUF blocks. Its rows are many: some at a time.
+  Status Head(QuantizedParts* all) {
+    constexpr int64_t kAtOnce = 4096;
+    const WeightView& view = model_.weights().head;
+    const PlannedTensor* planned = plan_.Find(view.name);
+    if (!planned || planned->target.kind != Target::Kind::kStored) return {};
+    const DType dtype = planned->target.dtype;
+    if (!IsBlockQuantized(dtype)) return {};
+    CELER_ASSIGN(const InputStatistics input, worker_.LookAtHead());
+    const std::vector<float> importance = input.MeanSquares();
+    std::optional<GptqSolver> solver;
+    if (UsesGptq() && GridOf(dtype).levels > 0) {
+      CELER_ASSIGN(solver, GptqSolver::Make(input, {}, planned->name, pool_));
+    }
+    const int64_t bytes = *BytesFor(dtype, view.cols);
+    std::vector<std::byte>& out = all->blocks[planned->name];
+    out.resize(static_cast<size_t>(view.rows * bytes));
+    AlignedVector<float> values;
+    for (int64_t row = 0; row < view.rows; row += kAtOnce) {
+      const int64_t count = std::min(kAtOnce, view.rows - row);
+      values.resize(static_cast<size_t>(count * view.cols));
+      pool_.ParallelFor(count, 16, [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r) DecodeWeightRow(view, row + r, values.data() + r * view.cols);
+      });
+      if (solver) {
+        const std::vector<std::byte> part = solver->QuantizeBlocks(values.data(), count, dtype, pool_);
+        std::copy(part.begin(), part.end(), out.begin() + row * bytes);
+      } else {
+        EncodeRows(dtype, values.data(), count, view.cols, importance.data(), out.data() + row * bytes);
+      }
+    }
+    model_.DropPages();
+    return {};
+  }
+
+  bool UsesGptq() const { return method_ == Method::kGptq || method_ == Method::kAwqGptq; }
+
   void KeepVectors(int64_t index) {
     const VectorNames names = NamesOf(gguf_, index);
     parts_.floats[names.attention_norm] = layer_.attention_norm;
@@ -160,18 +201,23 @@ class PartMaker {
     LayerFloats::Matrix& m = layer_[p];
     if (target.kind == Target::Kind::kKeep)  // with scales folded in it is stored anew, in the type it has
       return method_ == Method::kGptq ? Status() : KeepFolded(name, m);
-    const bool gptq = method_ == Method::kGptq || method_ == Method::kAwqGptq;
-    if (target.kind == Target::Kind::kInt && gptq) {
+    if (target.kind == Target::Kind::kInt && UsesGptq()) {
       CELER_ASSIGN(parts_.ints[name], worker_.Gptq(p, target, name));
       return {};
     }
-    if (target.kind == Target::Kind::kFp8) {
+    if (target.kind == Target::Kind::kStored && UsesGptq() && GridOf(target.dtype).levels > 0) {
+      CELER_ASSIGN(parts_.blocks[name], worker_.GptqBlocks(p, target.dtype, name));
+      DecodeBlocks(target, parts_.blocks[name], &m);
+    } else if (target.kind == Target::Kind::kFp8) {
       parts_.blocks[name] = Fp8Matrix::Of(m.values.data(), m.rows, m.cols, pool_).ToBytes();
       DecodeBlocks(target, parts_.blocks[name], &m);
     } else {
       CELER_ASSIGN(const std::vector<float> importance, worker_.MeanSquares(InputOf(p)));
       if (target.kind == Target::Kind::kStored) {
-        Encode(name, target, importance.data(), &m);
+        std::vector<std::byte>& blocks = parts_.blocks[name];
+        blocks.resize(static_cast<size_t>(m.rows * *BytesFor(target.dtype, m.cols)));
+        EncodeRows(target.dtype, m.values.data(), m.rows, m.cols, importance.data(), blocks.data());
+        DecodeBlocks(target, blocks, &m);
       } else {
         IntTensor& ints = parts_.ints[name];
         ints = RoundToNearest(m.values.data(), m.rows, m.cols, target, importance.data(), kGridCandidates,
@@ -205,17 +251,12 @@ class PartMaker {
     return {};
   }
 
-  void Encode(const std::string& name, const Target& target, const float* importance,
-              LayerFloats::Matrix* m) {
-    const DType dtype = target.dtype;
-    const int64_t bytes = *BytesFor(dtype, m->cols);
-    std::vector<std::byte>& out = parts_.blocks[name];
-    out.resize(static_cast<size_t>(m->rows * bytes));
-    pool_.ParallelForDynamic(m->rows, 16, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r)
-        EncodeRow(dtype, m->values.data() + r * m->cols, m->cols, out.data() + r * bytes, importance);
+  void EncodeRows(DType dtype, const float* w, int64_t rows, int64_t cols, const float* importance,
+                  std::byte* out) {
+    const int64_t bytes = *BytesFor(dtype, cols);
+    pool_.ParallelForDynamic(rows, 16, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) EncodeRow(dtype, w + r * cols, cols, out + r * bytes, importance);
     });
-    DecodeBlocks(target, out, m);
   }
 
   const Model& model_;
@@ -231,7 +272,7 @@ class PartMaker {
 
 // Stands for all that decides the parts: some of the weights, the text, the plan and the method.
 std::string KeyOf(const Model& model, const QuantizePlan& plan, Method method, const CalibrationText& text) {
-  constexpr int kVersion = 1;  // counts changes of the methods
+  constexpr int kVersion = 2;  // counts changes of the methods
   uint64_t hash = 0xcbf29ce484222325;
   const auto add = [&](std::span<const std::byte> bytes) {
     for (const std::byte byte : bytes) hash = (hash ^ static_cast<uint8_t>(byte)) * 0x100000001b3;
@@ -290,6 +331,14 @@ Result<ImportanceMatrix> CollectImportance(const Model& model, const Calibration
           }
         }));
     if (progress) CELER_RETURN_IF_ERROR(progress(i + 1, layers));
+  }
+  const int64_t hidden = model.config().hidden;
+  if (!model.config().tied_embeddings) {
+    const std::vector<float> squares = HeadStatistics(model, calibration.states(), pool).MeanSquares();
+    ImportanceMatrix::Entry& head = out.Get("output.weight");
+    head.counts = {static_cast<float>(calibration.tokens())};
+    head.sums.resize(static_cast<size_t>(hidden));
+    for (size_t c = 0; c < head.sums.size(); ++c) head.sums[c] = squares[c] * head.counts[0];
   }
   return out;
 }

@@ -107,13 +107,15 @@ bool RunsOnGpu(Method method) {
 
 Status CheckMethod(Method method, const QuantizePlan& plan) {
   const auto any = [&](auto fits) { return std::any_of(plan.tensors.begin(), plan.tensors.end(), fits); };
-  const bool ints = any([](const PlannedTensor& t) { return t.target.kind == Target::Kind::kInt; });
+  const bool grids = any([](const PlannedTensor& t) {
+    return t.target.kind == Target::Kind::kInt ||
+           (t.target.kind == Target::Kind::kStored && GridOf(t.target.dtype).levels > 0);
+  });
   const bool inputs = any([](const PlannedTensor& t) { return t.target.int8_inputs; });
-  if ((method == Method::kGptq || method == Method::kAwqGptq) && !ints)
-    return Error::Invalid(
-        "--method ", Name(method),
-        ": rounds to integers, and nothing becomes int4 or int8 here; take --method awq, or "
-        "rtn with --calibration");
+  if ((method == Method::kGptq || method == Method::kAwqGptq) && !grids)
+    return Error::Invalid("--method ", Name(method),
+                          ": rounds to integers, and nothing becomes int4, int8 or such blocks of GGUF here; "
+                          "take --method awq, or rtn with --calibration");
   if (method == Method::kSmooth && !inputs)
     return Error::Invalid("--method smoothquant: is for activations of eight bits; give --weights w8a8");
   return {};

@@ -146,18 +146,18 @@ InputStatistics Correlated(int64_t cols, int64_t tokens, std::vector<float>* x, 
   return stats;
 }
 
-// Mean square of (W - Q) x.
-double OutputError(const std::vector<float>& w, const IntTensor& q, const std::vector<float>& x) {
-  const int64_t rows = q.rows(), cols = q.cols(), tokens = static_cast<int64_t>(x.size()) / cols;
-  std::vector<float> row(static_cast<size_t>(cols));
+// Sum of squares of (W - Q) x, of matrices with `cols` columns.
+double OutputError(const std::vector<float>& w, const std::vector<float>& q, int64_t cols,
+                   const std::vector<float>& x) {
+  const int64_t rows = static_cast<int64_t>(w.size()) / cols, tokens = static_cast<int64_t>(x.size()) / cols;
   double error = 0;
   for (int64_t r = 0; r < rows; ++r) {
-    q.DecodeRow(r, row.data());
     for (int64_t t = 0; t < tokens; ++t) {
       double sum = 0;
-      for (int64_t c = 0; c < cols; ++c)
-        sum += static_cast<double>(w[static_cast<size_t>(r * cols + c)] - row[static_cast<size_t>(c)]) *
-               x[static_cast<size_t>(t * cols + c)];
+      for (int64_t c = 0; c < cols; ++c) {
+        const auto at = static_cast<size_t>(r * cols + c);
+        sum += static_cast<double>(w[at] - q[at]) * x[static_cast<size_t>(t * cols + c)];
+      }
       error += sum * sum;
     }
   }
@@ -174,12 +174,39 @@ TEST(Gptq, HalvesTheErrorOfTheProduct) {
   std::vector<float> w(kRows * kCols);
   for (float& value : w) value = normal(random);
   const Target target = Target::Parse("int4-g64").value();
-  const IntTensor plain = RoundToNearest(w.data(), kRows, kCols, target, nullptr, 0, pool);
-  const double before = OutputError(w, plain, x);
+  std::vector<float> rounded(w.size());
+  RoundToNearest(w.data(), kRows, kCols, target, nullptr, 0, pool).Decode(rounded.data(), pool);
+  const double before = OutputError(w, rounded, kCols, x);
   for (const bool act_order : {false, true}) {
     const auto solver = GptqSolver::Make(stats, {.act_order = act_order}, "w", pool);
     ASSERT_TRUE(solver);
-    EXPECT_LT(OutputError(w, solver->Quantize(w.data(), kRows, target, pool), x), 0.5 * before);
+    solver->Quantize(w.data(), kRows, target, pool).Decode(rounded.data(), pool);
+    EXPECT_LT(OutputError(w, rounded, kCols, x), 0.5 * before);
+  }
+}
+
+// In each of them beside the encoder that knows the same inputs, but not how they correlate.
+TEST(Gptq, HalvesTheErrorOfTheProductInGgufBlocks) {
+  ThreadPool pool({.threads = 2});
+  constexpr int64_t kCols = 256, kRows = 20;
+  std::vector<float> x;
+  const InputStatistics stats = Correlated(kCols, 1000, &x, pool);
+  const std::vector<float> importance = stats.MeanSquares();
+  const auto solver = GptqSolver::Make(stats, {}, "w", pool);
+  ASSERT_TRUE(solver);
+  std::mt19937 random(2);
+  std::normal_distribution<float> normal;
+  std::vector<float> w(kRows * kCols), rounded(w.size());
+  for (float& value : w) value = normal(random);
+  std::fill_n(w.begin() + 5 * kCols, kCols, 0.0f);  // a row of zeros
+  for (const DType dtype : {DType::kQ2_K, DType::kQ3_K, DType::kQ4_0, DType::kQ4_1, DType::kQ4_K,
+                            DType::kQ5_0, DType::kQ5_1, DType::kQ5_K, DType::kQ6_K, DType::kQ8_0}) {
+    RoundTrip(w.data(), kRows, kCols, Target::Stored(dtype), importance.data(), 0, rounded.data(), pool);
+    const double before = OutputError(w, rounded, kCols, x);
+    const std::vector<std::byte> blocks = solver->QuantizeBlocks(w.data(), kRows, dtype, pool);
+    ASSERT_EQ(static_cast<int64_t>(blocks.size()), kRows * *BytesFor(dtype, kCols));
+    DecodeRow(dtype, blocks.data(), kRows * kCols, rounded.data());
+    EXPECT_LT(OutputError(w, rounded, kCols, x), 0.5 * before) << Name(dtype);
   }
 }
 
