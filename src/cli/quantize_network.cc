@@ -1,5 +1,5 @@
-// celer quantize NET.onnx -o OUT.onnx: a network of 8-bit integers in QDQ form. docs/quantization.md
-// explains.
+// celer quantize NET.onnx -o OUT.onnx: a network of 8-bit integers in QDQ form, or with products that round
+// their inputs as they come (--dynamic). docs/quantization.md explains.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -42,6 +42,7 @@ struct Flags {
   int64_t analyze = 8, rows = 12;
   bool per_tensor = false, no_bias_correction = false, report = false, layerwise = false, explain = false,
        force = false, by_name = false;
+  std::vector<std::string> static_only;  // flags that were given and mean nothing with --dynamic
 };
 
 ptq::Progress ShowProgress() {
@@ -53,7 +54,22 @@ ptq::Progress ShowProgress() {
   };
 }
 
+// Flags about samples that ranges come from, about ranges, and about what ranges allow.
+constexpr const char* kStaticOnly[] = {
+    "--calibrate",        "--every",       "--samples",           "--method",
+    "--percentile",       "--activations", "--power-of-two",      "--align-add",
+    "--quantize-outputs", "--equalize",    "--no-bias-correction"};
+
+Status CheckDynamic(const Flags& flags) {
+  if (flags.static_only.empty()) return {};
+  return Error::Invalid(
+      flags.static_only[0],
+      " does not go with --dynamic: activations are rounded as they come, by the range that "
+      "each has, and no samples or ranges are used");
+}
+
 Status CheckFlags(const Flags& flags, const fs::path& model) {
+  if (flags.options.dynamic) CELER_RETURN_IF_ERROR(CheckDynamic(flags));
   if (flags.output.empty()) {
     if (!flags.explain) return Error::Invalid("give -o OUT.onnx, or --explain to see the plan");
     return {};
@@ -67,10 +83,10 @@ Status CheckFlags(const Flags& flags, const fs::path& model) {
     return Error::Invalid("--output ", flags.output, ": is the network itself; give another name");
   if (fs::exists(out, error) && !flags.force)
     return Error::Invalid(flags.output, ": is there already; give --force to replace it");
-  if (!flags.explain && flags.calibrate.paths.empty() && flags.recipe.empty())
+  if (!flags.explain && !flags.options.dynamic && flags.calibrate.paths.empty() && flags.recipe.empty())
     return Error::Invalid(
-        "give --calibrate with pictures, arrays or a folder of them: ranges of values come "
-        "from samples; or --recipe with a file of --recipe-out");
+        "give --calibrate with pictures, arrays or a folder of them: ranges of values come from samples; or "
+        "--dynamic, which needs none and rounds products alone; or --recipe with a file of --recipe-out");
   return {};
 }
 
@@ -134,7 +150,10 @@ class Command {
     ptq::NetworkOptions options = flags_.options;
     if (!flags_.recipe.empty()) {
       CELER_ASSIGN(recipe_, ptq::NetworkRecipe::Read(flags_.recipe));
+      if (flags_.options.dynamic && !recipe_->options.dynamic)
+        return Error::Invalid("--dynamic: ", flags_.recipe, " is a recipe for a network with ranges");
       options = recipe_->options;
+      if (options.dynamic) CELER_RETURN_IF_ERROR(CheckDynamic(flags_));
       floats_ = recipe_->floats;
     }
     CELER_ASSIGN(quantizer_, ptq::NetworkQuantizer::Open(std::move(network), options));
@@ -146,7 +165,7 @@ class Command {
       CELER_ASSIGN(SampleSet set, OpenSamples(ports_, flags_.calibrate, flags_.picture, "--calibrate"));
       calibration_ = std::move(set.samples);
       CELER_RETURN_IF_ERROR(quantizer_->Calibrate(calibration_, progress_));
-    } else {
+    } else if (!quantizer_->options().dynamic) {
       CELER_ASSIGN(ptq::Calibration known, recipe_->For(*quantizer_));
       CELER_RETURN_IF_ERROR(quantizer_->Use(std::move(known)));
     }
@@ -160,7 +179,9 @@ class Command {
   Result<ptq::Samples> Few() const {
     const ptq::Samples& from = calibration_.count > 0 ? calibration_ : evaluation_.samples;
     if (from.count == 0)
-      return Error::Invalid("errors are measured on samples; give --calibrate or --evaluate");
+      return Error::Invalid("errors are measured on samples; give ",
+                            quantizer_->options().dynamic ? "--evaluate" : "--calibrate or --evaluate",
+                            " with arrays or pictures");
     ptq::Samples out = from;
     out.count = std::min(from.count, flags_.analyze);
     const auto at = [all = from.count, few = out.count](int64_t i) { return i * all / few; };
@@ -249,6 +270,8 @@ void AddFlags(CLI::App& app, Flags* flags) {
   app.add_option("NETWORK", flags->model, "an ONNX file, NAME.param of PNNX, or the name of a pulled network")
       ->required();
   app.add_option("-o,--output", flags->output, "the ONNX file to write");
+  app.add_flag("--dynamic", flags->options.dynamic,
+               "Gemm and MatMul with constant weights round their inputs as they come; needs no samples");
   app.add_option("--calibrate", flags->calibrate.paths,
                  "samples that ranges are taken from: pictures, .npy or .npz arrays, folders of them");
   app.add_option("--every", flags->calibrate.every, "calibrate with one sample of so many")
@@ -318,6 +341,8 @@ int QuantizeNetworkCommand(const std::vector<std::string>& args) {
   if (const auto stop = Parse(app, args)) return *stop;
   flags.options.per_channel = !flags.per_tensor;
   flags.options.correct_bias = !flags.no_bias_correction;
+  for (const char* const name : kStaticOnly)
+    if (app.get_option(name)->count() > 0) flags.static_only.emplace_back(name);
   const InterruptGuard guard;
   if (const Status status = Command(flags).Run(); !status) {
     const int code = Fail(status.error());

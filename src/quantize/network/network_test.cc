@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <set>
 
 #include "graph/passes/build_graph.h"
 #include "graph/write_onnx.h"
@@ -403,6 +404,26 @@ TEST(NetworkQuantizer, RefusesWhatItCannotDo) {
   EXPECT_FALSE(quantizer->Calibrate(RandomSamples({1, 4, 9, 8, 1}, 2), {}));
 }
 
+// Before opset 13 Softmax needs a known rank to be written in a newer one, which the file tells of the value
+// that is rounded.
+TEST(NetworkQuantizer, RoundedValuesKeepTheirTypes) {
+  Build b({2, 3, 16});
+  const ValueId scores = b.Op("MatMul", {b.Op("Squeeze", {b.x}, {}, 11), b.Floats({16, 12})});
+  b.graph.value(scores).type = {.dtype = DType::kF32, .shape = std::vector<graph::Dim>(3)};
+  b.Out(b.Op("Softmax", {scores}, {{"axis", int64_t{2}}}, 12));
+  auto quantizer = Open(b);
+  ASSERT_TRUE(quantizer && quantizer->Calibrate(RandomSamples({2, 3, 16}, 2), {}));
+  auto built = quantizer->Build(quantizer->PlanWithout({}));
+  ASSERT_TRUE(built) << built.error().message();
+  const graph::Node& softmax = built->network.graph.nodes.back();
+  ASSERT_EQ(softmax.op, "Softmax");
+  EXPECT_NE(softmax.inputs[0], scores);
+  const auto& type = built->network.graph.value(softmax.inputs[0]).type;
+  ASSERT_TRUE(type.shape.has_value());
+  EXPECT_EQ(type.shape->size(), 3u);
+  EXPECT_TRUE(graph::ToOnnx(built->network));
+}
+
 TEST(NetworkQuantizer, MatMulGemmAndSplit) {
   Build b({2, 3, 16});
   const ValueId sum = b.Op("Add", {b.Op("MatMul", {b.x, b.Floats({16, 12})}), b.Floats({12})});
@@ -420,6 +441,95 @@ TEST(NetworkQuantizer, MatMulGemmAndSplit) {
   ASSERT_TRUE(scores) << scores.error().message();
   EXPECT_EQ(scores->outputs.size(), 2u);
   EXPECT_LT(scores->nsr(), 0.01);
+}
+
+// Four products of which one is too narrow, two read one value, and two share their weights.
+struct ProductNet {
+  Build build{{2, 3, 40}};
+  ValueId first, second;
+
+  ProductNet() {
+    Build& b = build;
+    const ValueId weight = b.Floats({40, 32});
+    first = b.Op("Add", {b.Floats({32}), b.Op("MatMul", {b.x, weight})});
+    second = b.Op("MatMul", {b.Op("Tanh", {b.x}), weight});
+    const ValueId third = b.Op("MatMul", {b.x, b.Floats({40, 32})});
+    const ValueId sum = b.Op("Relu", {b.Op("Add", {b.Op("Add", {first, second}), third})});
+    const ValueId flat = b.Op("Reshape", {sum, b.Ints({6, 32})});
+    b.Out(b.Op("Gemm", {flat, b.Floats({24, 32}), b.Floats({24})}, {{"transB", int64_t{1}}}));
+    b.Out(b.Op("Gemm", {flat, b.Floats({32, 7})}));
+  }
+};
+
+TEST(Dynamic, RoundsProductsAsTheyCome) {
+  ProductNet net;
+  const Samples samples = RandomSamples({2, 3, 40}, 4);
+  double error[2];
+  for (const bool per_channel : {false, true}) {
+    NetworkOptions options;
+    options.dynamic = true;
+    options.per_channel = per_channel;
+    auto quantizer = Open(net.build, options);
+    ASSERT_TRUE(quantizer) << quantizer.error().message();
+    const Plan plan = quantizer->PlanWithout({});
+    ASSERT_EQ(plan.layers.size(), 4u);
+    EXPECT_EQ(plan.candidates, 4);
+    EXPECT_TRUE(plan.values.empty());
+    EXPECT_EQ(plan.layers[0].followers.size(), 1u);
+    auto built = quantizer->Build(plan);
+    ASSERT_TRUE(built) << built.error().message();
+    int rounded = 0, products = 0, gemms = 0;
+    std::set<ValueId> weights;
+    for (const graph::Node& node : built->network.graph.nodes) {
+      rounded += node.op == "DynamicQuantizeLinear" ? 1 : 0;
+      gemms += node.op == "Gemm" ? 1 : 0;
+      if (node.op != "MatMulInteger") continue;
+      ++products;
+      weights.insert(node.inputs[1]);
+      EXPECT_EQ(built->network.graph.value(node.inputs[3]).constant->shape.rank(), per_channel ? 1 : 0);
+    }
+    EXPECT_EQ(products, 4);
+    EXPECT_EQ(rounded, 3);
+    EXPECT_EQ(weights.size(), 3u);
+    EXPECT_EQ(gemms, 1);
+    auto scores = Evaluate(quantizer->original(), built->network, samples, {}, {});
+    ASSERT_TRUE(scores) << scores.error().message();
+    error[per_channel] = scores->nsr();
+    EXPECT_LT(scores->nsr(), 0.001);
+    EXPECT_GT(scores->nsr(), 1e-9);
+    // A layer that stays float is what it was.
+    auto less = quantizer->Build(quantizer->PlanWithout({{plan.layers[1].name, "a test"}}));
+    ASSERT_TRUE(less);
+    EXPECT_LT(Evaluate(quantizer->original(), less->network, samples, {}, {})->nsr(), scores->nsr());
+    auto alone = quantizer->Build(quantizer->PlanOnly(plan.layers[3].name));
+    ASSERT_TRUE(alone);
+    EXPECT_LT(Evaluate(quantizer->original(), alone->network, samples, {}, {})->nsr(), scores->nsr());
+  }
+  EXPECT_LT(error[true], 1.1 * error[false]);  // columns of one size gain nothing
+}
+
+TEST(Dynamic, RecipeGivesTheSameBytes) {
+  ProductNet net;
+  const TestFolder folder;
+  NetworkOptions options;
+  options.dynamic = true;
+  options.per_channel = false;
+  auto quantizer = Open(net.build, options);
+  ASSERT_TRUE(quantizer);
+  const FloatLayers floats = {{quantizer->PlanWithout({}).layers[0].name, "a test"}};
+  const auto path = folder.path() / "recipe.json";
+  std::ofstream(path) << NetworkRecipe::Of(*quantizer, floats).ToJson();
+  auto recipe = NetworkRecipe::Read(path);
+  ASSERT_TRUE(recipe) << recipe.error().message();
+  EXPECT_TRUE(recipe->options.dynamic);
+  auto again = Open(net.build, recipe->options);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(*graph::ToOnnx(quantizer->Build(quantizer->PlanWithout(floats))->network),
+            *graph::ToOnnx(again->Build(again->PlanWithout(recipe->floats))->network));
+  SmallNet convolutions;
+  auto refused = Open(convolutions.build, options);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message().find("no Gemm or MatMul"), std::string::npos);
 }
 
 }  // namespace

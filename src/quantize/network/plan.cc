@@ -99,7 +99,9 @@ class Planner {
     Layer layer;
     layer.node = n;
     layer.name = facts_.names[n];
-    const bool product = ProductOf(graph_, node).has_value();
+    const bool product =
+        (options_.dynamic ? DynamicProductOf(graph_, node) : ProductOf(graph_, node)).has_value();
+    if (options_.dynamic && !product) return;
     if (product)
       layer.kind = Layer::Kind::kProduct;
     else if (IsElementwise(node))
@@ -135,16 +137,16 @@ class Planner {
       return;
     }
     const bool sums = layer.kind == Layer::Kind::kProduct || last->op == "Add";
-    bool cut = false;
+    bool cut = options_.dynamic && last->op != "MatMul";  // behind a dynamic product only its bias
     while (sums && !cut) {
       const ValueId out = last->outputs[0];
       const auto& readers = facts_.readers[static_cast<size_t>(out)];
       if (readers.size() != 1 || facts_.kept[static_cast<size_t>(out)]) break;
       const Node& next = graph_.nodes[readers[0]];
       const bool bias = last->op == "MatMul" && IsBias(next, out);
-      if (!bias && !(IsCut(graph_, next) && next.inputs[0] == out)) break;
+      if (!bias && (options_.dynamic || !IsCut(graph_, next) || next.inputs[0] != out)) break;
       if (!facts_.is_float[static_cast<size_t>(next.outputs[0])]) break;
-      cut = !bias;
+      cut = !bias || options_.dynamic;
       layer.followers.push_back(readers[0]);
       last = &next;
     }
@@ -170,6 +172,11 @@ class Planner {
     if (layer.kind == Layer::Kind::kPassive && !layer.quantize_output) return;
     done_[layer.node] = true;
     for (const size_t follower : layer.followers) done_[follower] = true;
+    if (options_.dynamic) {
+      layer.quantize_output = false;
+      plan_.layers.push_back(std::move(layer));
+      return;
+    }
     for (const size_t i : layer.data) Quantize(node.inputs[i]);
     if (layer.quantize_output)
       for (const ValueId out : layer.outputs) {

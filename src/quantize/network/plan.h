@@ -54,6 +54,8 @@ struct PlanOptions {
   std::string only = {};              // one layer alone
   bool align_add = false;             // the inputs of an Add share a grid
   bool quantize_outputs = false;      // outputs of the network, too
+  // Gemm and MatMul alone, which round their inputs as they come: no value gets a quantizer.
+  bool dynamic = false;
 };
 
 // What is known of every value of a prepared network before it runs.
@@ -82,6 +84,8 @@ struct Product {
 };
 // Nothing if the node is no product that integers can do.
 std::optional<Product> ProductOf(const graph::Graph& graph, const graph::Node& node);
+// As above, for a product that rounds its input as it comes.
+std::optional<Product> DynamicProductOf(const graph::Graph& graph, const graph::Node& node);
 ChannelLayout LayoutOf(const graph::Constant& weight, const Product& product, bool per_channel);
 
 }  // namespace celer::ptq
