@@ -31,6 +31,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int64_t kChecked = 64;  // samples of --evaluate that --max-error is checked on: outputs are kept
+
 struct Flags {
   std::string model, output, recipe, recipe_out, html;
   SampleFlags calibrate, evaluate;
@@ -182,8 +184,12 @@ class Command {
       return Error::Invalid("errors are measured on samples; give ",
                             quantizer_->options().dynamic ? "--evaluate" : "--calibrate or --evaluate",
                             " with arrays or pictures");
+    return Spread(from, flags_.analyze);
+  }
+
+  static ptq::Samples Spread(const ptq::Samples& from, int64_t most) {
     ptq::Samples out = from;
-    out.count = std::min(from.count, flags_.analyze);
+    out.count = std::min(from.count, most);
     const auto at = [all = from.count, few = out.count](int64_t i) { return i * all / few; };
     out.get = [at, get = from.get](int64_t i) { return get(at(i)); };
     out.name = [at, name = from.name](int64_t i) { return name(at(i)); };
@@ -198,12 +204,13 @@ class Command {
     if (!bounds.any() && !flags_.layerwise) return {};
     CELER_ASSIGN(const ptq::Samples few, Few());
     CELER_ASSIGN(const ptq::Reference reference, ptq::Reference::Make(quantizer_->original(), few));
-    const ptq::Plan plan = quantizer_->PlanWithout(floats_);
-    for (const ptq::Layer& layer : plan.layers)
-      if (layer.kind != ptq::Layer::Kind::kPassive)
-        alone_.push_back({.name = layer.name, .op = quantizer_->network().graph.nodes[layer.node].op});
-    CELER_RETURN_IF_ERROR(ptq::Layerwise(*quantizer_, reference, &alone_, progress_));
-    if (!bounds.any()) return {};
+    // Errors of layers need few samples; a bound should hold on more.
+    std::optional<ptq::Reference> more;
+    if (bounds.any() && evaluation_.samples.count > 0) {
+      CELER_ASSIGN(more,
+                   ptq::Reference::Make(quantizer_->original(),
+                                        Spread(evaluation_.samples, std::max(flags_.analyze, kChecked))));
+    }
     std::optional<ptq::Answers> answers;
     if (bounds.max_drop) {
       const bool other = evaluation_.samples.count > 0;
@@ -211,8 +218,23 @@ class Command {
       CELER_ASSIGN(answers, ptq::Answers::Make(quantizer_->original(),
                                                other ? evaluation_.samples : calibration_, truth, progress_));
     }
-    CELER_ASSIGN(ptq::Dispatch dispatch, ptq::FallBack(*quantizer_, alone_, floats_, bounds, reference,
-                                                       answers ? &*answers : nullptr, progress_));
+    const auto fall_back = [&] {
+      return ptq::FallBack(*quantizer_, alone_, floats_, bounds, more ? *more : reference,
+                           answers ? &*answers : nullptr, progress_);
+    };
+    // Without single layers there is nothing to leave: whether the bounds hold as it is.
+    if (bounds.worst == 0 && bounds.any() && !flags_.layerwise) {
+      const auto holds = fall_back();
+      if (holds) return {};
+      if (holds.error().code() != Error::Code::kInvalid) return holds.error();
+    }
+    const ptq::Plan plan = quantizer_->PlanWithout(floats_);
+    for (const ptq::Layer& layer : plan.layers)
+      if (layer.kind != ptq::Layer::Kind::kPassive)
+        alone_.push_back({.name = layer.name, .op = quantizer_->network().graph.nodes[layer.node].op});
+    CELER_RETURN_IF_ERROR(ptq::Layerwise(*quantizer_, reference, &alone_, progress_));
+    if (!bounds.any()) return {};
+    CELER_ASSIGN(ptq::Dispatch dispatch, fall_back());
     floats_ = std::move(dispatch.floats);
     for (const std::string& step : dispatch.steps) fmt::print("{}\n", step);
     return {};

@@ -28,8 +28,11 @@ class Inserter {
     for (const Layer& layer : plan_.layers) {
       // Captures of subgraphs and outputs of the network keep what was there.
       for (const size_t i : layer.data) {
-        ValueId& input = graph().nodes[layer.node].inputs[i];
-        input = out_.rounded.at(input);
+        const ValueId from = before_.nodes[layer.node].inputs[i], to = out_.rounded.at(from);
+        graph().nodes[layer.node].inputs[i] = to;
+        for (const size_t follower : layer.followers)  // x * sigmoid(x) reads x twice
+          std::replace(graph().nodes[follower].inputs.begin(), graph().nodes[follower].inputs.end(), from,
+                       to);
       }
       if (layer.kind == Layer::Kind::kProduct) RoundProduct(layer);
     }
