@@ -28,13 +28,17 @@ def parse():
     parser.add_argument("celer", type=pathlib.Path)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--runs", type=int, default=40)
+    parser.add_argument("--cpu-time", action="store_true", help="CPU time instead of wall time, for one thread on a busy machine")
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--hidden", type=int, default=384)
     parser.add_argument("--heads", type=int, default=12)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--net", type=pathlib.Path)
     parser.add_argument("--input", action="append", default=[], metavar="NAME=FILE.npy")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.cpu_time and args.threads != 1:
+        parser.error("--cpu-time goes with --threads 1: threads that wait use CPU time too")
+    return args
 
 
 def nsr(exact, other):
@@ -67,7 +71,7 @@ def main():
                    "ORT float": [*peer, net], "ORT, its file": [*peer, theirs], "ORT, its file per channel": [*peer, channel],
                    "ORT, celer's file": [*peer, ours]}
         outputs = {who: folder / f"{i}.npz" for i, who in enumerate(runners)}
-        running = {who: bench_graphs.Runtime([*command, *flags, "--output", outputs[who]], folder / "log", "ms")
+        running = {who: bench_graphs.Runtime([*command, *flags, "--output", outputs[who]], folder / "log", "cpu_ms" if args.cpu_time else "ms")
                    for who, command in runners.items()}
         for turn in range(args.runs + 3):
             for runtime in running.values():
