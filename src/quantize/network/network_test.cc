@@ -443,6 +443,45 @@ TEST(NetworkQuantizer, MatMulGemmAndSplit) {
   EXPECT_LT(scores->nsr(), 0.01);
 }
 
+// x * clip(x + 3, 0, 6) / 6 with a factor and a term behind it: one layer, rounded before and behind, and a
+// table when it runs. A gate by another value is a layer of its own, and so is what cuts a product's sums.
+TEST(NetworkPlan, AFunctionOfOneValueIsOneLayer) {
+  Build b(kDims);
+  const ValueId conv = b.Op("Conv", {b.x, b.Floats({8, 4, 1, 1})});
+  const ValueId gate = b.Op("Clip", {b.Op("Add", {conv, b.Scalar(3)}), b.Scalar(0), b.Scalar(6)});
+  const ValueId swish = b.Op("Div", {b.Op("Mul", {conv, gate}), b.Scalar(6)});
+  const ValueId scaled = b.Op("Add", {b.Op("Mul", {swish, b.Scalar(1.5f)}), b.Scalar(0.25f)});
+  const ValueId cut = b.Op("Relu", {b.Op("Conv", {scaled, b.Floats({8, 8, 1, 1})})});
+  const ValueId gated = b.Op("Mul", {cut, b.Op("Sigmoid", {b.Op("Conv", {cut, b.Floats({8, 8, 1, 1})})})});
+  b.Out(b.Op("Conv", {gated, b.Floats({5, 8, 1, 1})}));
+  auto quantizer = Open(b);
+  ASSERT_TRUE(quantizer) << quantizer.error().message();
+  const Plan plan = quantizer->PlanWithout({});
+  std::vector<size_t> sizes;  // of elementwise layers
+  for (const Layer& layer : plan.layers)
+    if (layer.kind == Layer::Kind::kElementwise) sizes.push_back(1 + layer.followers.size());
+  EXPECT_EQ(sizes, (std::vector<size_t>{4, 1, 1}));  // factor and term went into the next convolution
+  EXPECT_EQ(plan.candidates, 7);
+  // Left float, nothing of it is rounded.
+  for (const Layer& layer : plan.layers) {
+    if (layer.followers.size() != 3) continue;
+    EXPECT_EQ(quantizer->PlanWithout({{layer.name, "a test"}}).layers.size(), plan.layers.size() - 1);
+  }
+  const Samples samples = RandomSamples(kDims, 3);
+  ASSERT_TRUE(quantizer->Calibrate(samples, {}));
+  auto built = quantizer->Build(plan);
+  ASSERT_TRUE(built) << built.error().message();
+  EXPECT_LT(Evaluate(quantizer->original(), built->network, samples, {}, {})->nsr(), 0.01);
+  ASSERT_TRUE(graph::Optimize(&built->network.graph, {.integers_anyway = true}));
+  int tables = 0, divisions = 0;
+  for (const graph::Node& node : built->network.graph.nodes) {
+    tables += node.op == "Table" ? 1 : 0;
+    divisions += node.op == "Div" ? 1 : 0;
+  }
+  EXPECT_EQ(tables, 2);
+  EXPECT_EQ(divisions, 0);
+}
+
 // Four products of which one is too narrow, two read one value, and two share their weights.
 struct ProductNet {
   Build build{{2, 3, 40}};
