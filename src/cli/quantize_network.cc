@@ -1,5 +1,5 @@
-// celer quantize NET.onnx -o OUT.onnx: a network of 8-bit integers in QDQ form. docs/quantization.md
-// explains.
+// celer quantize NET.onnx -o OUT.onnx: a network of 8-bit integers in QDQ form, or with products that round
+// their inputs as they come (--dynamic). docs/quantization.md explains.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -31,6 +31,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int64_t kChecked = 64;  // samples of --evaluate that --max-error is checked on: outputs are kept
+
 struct Flags {
   std::string model, output, recipe, recipe_out, html;
   SampleFlags calibrate, evaluate;
@@ -42,6 +44,7 @@ struct Flags {
   int64_t analyze = 8, rows = 12;
   bool per_tensor = false, no_bias_correction = false, report = false, layerwise = false, explain = false,
        force = false, by_name = false;
+  std::vector<std::string> static_only;  // flags that were given and mean nothing with --dynamic
 };
 
 ptq::Progress ShowProgress() {
@@ -53,7 +56,22 @@ ptq::Progress ShowProgress() {
   };
 }
 
+// Flags about samples that ranges come from, about ranges, and about what ranges allow.
+constexpr const char* kStaticOnly[] = {
+    "--calibrate",        "--every",       "--samples",           "--method",
+    "--percentile",       "--activations", "--power-of-two",      "--align-add",
+    "--quantize-outputs", "--equalize",    "--no-bias-correction"};
+
+Status CheckDynamic(const Flags& flags) {
+  if (flags.static_only.empty()) return {};
+  return Error::Invalid(
+      flags.static_only[0],
+      " does not go with --dynamic: activations are rounded as they come, by the range that "
+      "each has, and no samples or ranges are used");
+}
+
 Status CheckFlags(const Flags& flags, const fs::path& model) {
+  if (flags.options.dynamic) CELER_RETURN_IF_ERROR(CheckDynamic(flags));
   if (flags.output.empty()) {
     if (!flags.explain) return Error::Invalid("give -o OUT.onnx, or --explain to see the plan");
     return {};
@@ -67,10 +85,10 @@ Status CheckFlags(const Flags& flags, const fs::path& model) {
     return Error::Invalid("--output ", flags.output, ": is the network itself; give another name");
   if (fs::exists(out, error) && !flags.force)
     return Error::Invalid(flags.output, ": is there already; give --force to replace it");
-  if (!flags.explain && flags.calibrate.paths.empty() && flags.recipe.empty())
+  if (!flags.explain && !flags.options.dynamic && flags.calibrate.paths.empty() && flags.recipe.empty())
     return Error::Invalid(
-        "give --calibrate with pictures, arrays or a folder of them: ranges of values come "
-        "from samples; or --recipe with a file of --recipe-out");
+        "give --calibrate with pictures, arrays or a folder of them: ranges of values come from samples; or "
+        "--dynamic, which needs none and rounds products alone; or --recipe with a file of --recipe-out");
   return {};
 }
 
@@ -134,7 +152,10 @@ class Command {
     ptq::NetworkOptions options = flags_.options;
     if (!flags_.recipe.empty()) {
       CELER_ASSIGN(recipe_, ptq::NetworkRecipe::Read(flags_.recipe));
+      if (flags_.options.dynamic && !recipe_->options.dynamic)
+        return Error::Invalid("--dynamic: ", flags_.recipe, " is a recipe for a network with ranges");
       options = recipe_->options;
+      if (options.dynamic) CELER_RETURN_IF_ERROR(CheckDynamic(flags_));
       floats_ = recipe_->floats;
     }
     CELER_ASSIGN(quantizer_, ptq::NetworkQuantizer::Open(std::move(network), options));
@@ -146,7 +167,7 @@ class Command {
       CELER_ASSIGN(SampleSet set, OpenSamples(ports_, flags_.calibrate, flags_.picture, "--calibrate"));
       calibration_ = std::move(set.samples);
       CELER_RETURN_IF_ERROR(quantizer_->Calibrate(calibration_, progress_));
-    } else {
+    } else if (!quantizer_->options().dynamic) {
       CELER_ASSIGN(ptq::Calibration known, recipe_->For(*quantizer_));
       CELER_RETURN_IF_ERROR(quantizer_->Use(std::move(known)));
     }
@@ -160,9 +181,15 @@ class Command {
   Result<ptq::Samples> Few() const {
     const ptq::Samples& from = calibration_.count > 0 ? calibration_ : evaluation_.samples;
     if (from.count == 0)
-      return Error::Invalid("errors are measured on samples; give --calibrate or --evaluate");
+      return Error::Invalid("errors are measured on samples; give ",
+                            quantizer_->options().dynamic ? "--evaluate" : "--calibrate or --evaluate",
+                            " with arrays or pictures");
+    return Spread(from, flags_.analyze);
+  }
+
+  static ptq::Samples Spread(const ptq::Samples& from, int64_t most) {
     ptq::Samples out = from;
-    out.count = std::min(from.count, flags_.analyze);
+    out.count = std::min(from.count, most);
     const auto at = [all = from.count, few = out.count](int64_t i) { return i * all / few; };
     out.get = [at, get = from.get](int64_t i) { return get(at(i)); };
     out.name = [at, name = from.name](int64_t i) { return name(at(i)); };
@@ -177,12 +204,13 @@ class Command {
     if (!bounds.any() && !flags_.layerwise) return {};
     CELER_ASSIGN(const ptq::Samples few, Few());
     CELER_ASSIGN(const ptq::Reference reference, ptq::Reference::Make(quantizer_->original(), few));
-    const ptq::Plan plan = quantizer_->PlanWithout(floats_);
-    for (const ptq::Layer& layer : plan.layers)
-      if (layer.kind != ptq::Layer::Kind::kPassive)
-        alone_.push_back({.name = layer.name, .op = quantizer_->network().graph.nodes[layer.node].op});
-    CELER_RETURN_IF_ERROR(ptq::Layerwise(*quantizer_, reference, &alone_, progress_));
-    if (!bounds.any()) return {};
+    // Errors of layers need few samples; a bound should hold on more.
+    std::optional<ptq::Reference> more;
+    if (bounds.any() && evaluation_.samples.count > 0) {
+      CELER_ASSIGN(more,
+                   ptq::Reference::Make(quantizer_->original(),
+                                        Spread(evaluation_.samples, std::max(flags_.analyze, kChecked))));
+    }
     std::optional<ptq::Answers> answers;
     if (bounds.max_drop) {
       const bool other = evaluation_.samples.count > 0;
@@ -190,8 +218,23 @@ class Command {
       CELER_ASSIGN(answers, ptq::Answers::Make(quantizer_->original(),
                                                other ? evaluation_.samples : calibration_, truth, progress_));
     }
-    CELER_ASSIGN(ptq::Dispatch dispatch, ptq::FallBack(*quantizer_, alone_, floats_, bounds, reference,
-                                                       answers ? &*answers : nullptr, progress_));
+    const auto fall_back = [&] {
+      return ptq::FallBack(*quantizer_, alone_, floats_, bounds, more ? *more : reference,
+                           answers ? &*answers : nullptr, progress_);
+    };
+    // Without single layers there is nothing to leave: whether the bounds hold as it is.
+    if (bounds.worst == 0 && bounds.any() && !flags_.layerwise) {
+      const auto holds = fall_back();
+      if (holds) return {};
+      if (holds.error().code() != Error::Code::kInvalid) return holds.error();
+    }
+    const ptq::Plan plan = quantizer_->PlanWithout(floats_);
+    for (const ptq::Layer& layer : plan.layers)
+      if (layer.kind != ptq::Layer::Kind::kPassive)
+        alone_.push_back({.name = layer.name, .op = quantizer_->network().graph.nodes[layer.node].op});
+    CELER_RETURN_IF_ERROR(ptq::Layerwise(*quantizer_, reference, &alone_, progress_));
+    if (!bounds.any()) return {};
+    CELER_ASSIGN(ptq::Dispatch dispatch, fall_back());
     floats_ = std::move(dispatch.floats);
     for (const std::string& step : dispatch.steps) fmt::print("{}\n", step);
     return {};
@@ -249,6 +292,8 @@ void AddFlags(CLI::App& app, Flags* flags) {
   app.add_option("NETWORK", flags->model, "an ONNX file, NAME.param of PNNX, or the name of a pulled network")
       ->required();
   app.add_option("-o,--output", flags->output, "the ONNX file to write");
+  app.add_flag("--dynamic", flags->options.dynamic,
+               "Gemm and MatMul with constant weights round their inputs as they come; needs no samples");
   app.add_option("--calibrate", flags->calibrate.paths,
                  "samples that ranges are taken from: pictures, .npy or .npz arrays, folders of them");
   app.add_option("--every", flags->calibrate.every, "calibrate with one sample of so many")
@@ -318,6 +363,8 @@ int QuantizeNetworkCommand(const std::vector<std::string>& args) {
   if (const auto stop = Parse(app, args)) return *stop;
   flags.options.per_channel = !flags.per_tensor;
   flags.options.correct_bias = !flags.no_bias_correction;
+  for (const char* const name : kStaticOnly)
+    if (app.get_option(name)->count() > 0) flags.static_only.emplace_back(name);
   const InterruptGuard guard;
   if (const Status status = Command(flags).Run(); !status) {
     const int code = Fail(status.error());

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "cli/bench_page.h"
 #include "cli/limits_chart.h"
@@ -44,7 +45,9 @@ double WeightNoise(const ptq::NetworkQuantizer& quantizer, const Layer& layer) {
   const std::vector<float> numbers = graph::FloatsOf(weight);
   const ptq::ChannelLayout layout = ptq::LayoutOf(weight, product, quantizer.options().per_channel);
   const ptq::RoundedWeights rounded =
-      ptq::RoundWeights(numbers, layout, quantizer.options().range.power_of_two, {});
+      quantizer.options().dynamic
+          ? ptq::FitWeights(numbers, layout)
+          : ptq::RoundWeights(numbers, layout, quantizer.options().range.power_of_two, {});
   std::vector<float> back;
   for (size_t i = 0; i < numbers.size(); ++i)
     back.push_back(static_cast<float>(rounded.q[i]) *
@@ -117,6 +120,8 @@ std::string ExplainNetwork(const ptq::NetworkQuantizer& quantizer, const ptq::Pl
   table.header = {"layer", "operator", "with it", "weights", "lost of weights", "output"};
   int64_t saved = 0, passive = 0;
   double lost_in_all = 0;
+  const bool dynamic = quantizer.options().dynamic;
+  std::set<graph::ValueId> inputs;
   for (const Layer& layer : plan.layers) {
     if (layer.kind == Layer::Kind::kPassive) {
       ++passive;
@@ -132,6 +137,7 @@ std::string ExplainNetwork(const ptq::NetworkQuantizer& quantizer, const ptq::Pl
       const double noise = WeightNoise(quantizer, layer);
       lost = Number(noise);
       lost_in_all += noise;
+      inputs.insert(graph.nodes[layer.node].inputs[0]);
       saved += static_cast<int64_t>(weight.bytes.size()) / 4 * 3;
     }
     table.rows.push_back({Shorter(layer.name), graph.nodes[layer.node].op,
@@ -140,17 +146,20 @@ std::string ExplainNetwork(const ptq::NetworkQuantizer& quantizer, const ptq::Pl
   }
   const int64_t before = ConstantBytes(graph);
   std::string out = TableText(table).substr(1);
-  out += fmt::format(
-      "\n{} of {} layers; {} operators pass integers on unchanged; {} values are rounded, on {} grids\n"
-      "constants: {}, was {}\n",
-      table.rows.size(), plan.candidates, passive, plan.values.size(), plan.roots.size(),
-      FormatBytes(static_cast<double>(before - saved)), FormatBytes(static_cast<double>(before)));
+  if (dynamic)
+    out += fmt::format("\n{} of {} layers; {} inputs of theirs are rounded as they come\n", table.rows.size(),
+                       plan.candidates, inputs.size());
+  else
+    out += fmt::format(
+        "\n{} of {} layers; {} operators pass integers on unchanged; {} values are rounded, on {} grids\n",
+        table.rows.size(), plan.candidates, passive, plan.values.size(), plan.roots.size());
+  out += fmt::format("constants: {}, was {}\n", FormatBytes(static_cast<double>(before - saved)),
+                     FormatBytes(static_cast<double>(before)));
   out += PredictedSpeed(quantizer, plan);
   out += fmt::format(
       "expected error: noise to signal of about {:.1e} from rounding weights, if each layer hands on what "
-      "the "
-      "ones before it lost; activations add theirs, which samples tell: --calibrate with --report\n",
-      lost_in_all);
+      "the ones before it lost; activations add theirs, which samples tell: {} with --report\n",
+      lost_in_all, dynamic ? "--evaluate" : "--calibrate");
   for (const auto& [name, why] : floats) out += fmt::format("{} stays float: {}\n", Shorter(name), why);
   return out;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "cli/graph_inspect.h"
@@ -31,10 +32,14 @@ Result<Speed> Predict(const ptq::NetworkQuantizer& quantizer, const ptq::Plan& p
   // By what they make. What follows a product in one kernel costs nothing, before and after.
   const graph::Graph& graph = quantizer.network().graph;
   std::set<graph::ValueId> integers, followers, reals;
+  std::map<graph::ValueId, double> weights;  // bytes, of dynamic products
   for (const ptq::Layer& layer : plan.layers) {
     integers.insert(graph.nodes[layer.node].outputs[0]);
     for (const size_t node : layer.followers) followers.insert(graph.nodes[node].outputs[0]);
     if (!layer.quantize_output) reals.insert(graph.nodes[layer.node].outputs[0]);
+    if (quantizer.options().dynamic)
+      weights[graph.nodes[layer.node].outputs[0]] =
+          static_cast<double>(graph.value(graph.nodes[layer.node].inputs[1]).constant->bytes.size());
   }
   const auto& nodes = program->main().nodes;
   for (size_t n = 0; n < nodes.size(); ++n) {
@@ -48,7 +53,10 @@ Result<Speed> Predict(const ptq::NetworkQuantizer& quantizer, const ptq::Plan& p
       out.after += seconds;
       continue;
     }
-    work.read_bytes /= 4;
+    if (const auto weight = weights.find(node.outputs[0]); weight != weights.end())
+      work.read_bytes -= weight->second * 3 / 4;  // x is read as reals
+    else
+      work.read_bytes /= 4;
     if (!reals.contains(node.outputs[0])) work.write_bytes /= 4;
     out.after += LimitOf(work, bytes).seconds();
   }

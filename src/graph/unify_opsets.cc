@@ -1,6 +1,7 @@
 #include "graph/unify_opsets.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
@@ -79,7 +80,9 @@ class Raiser {
                                   opset_, ", which other nodes need");
       node.opset = opset_;
     }
-    return {};
+    if (added_.empty()) return {};
+    std::move(added_.begin(), added_.end(), std::back_inserter(graph_.nodes));
+    return graph_.Sort();
   }
 
  private:
@@ -170,14 +173,36 @@ class Raiser {
       last = shapes.exact_ranks && id < shapes.of.size() && shapes.of[id] &&
              axis == static_cast<int64_t>(shapes.of[id]->rank()) - 1;
     }
-    if (!last) return false;
     Drop(node, "axis");
     node.attributes.emplace_back("axis", int64_t{-1});
+    if (!last) FlattenAround(node, axis);
     return true;
+  }
+
+  // As the old meaning has it: all dimensions from the axis on become one, and are themselves again behind
+  // it.
+  void FlattenAround(Node& node, int64_t axis) {
+    const ValueId x = node.inputs[0], y = node.outputs[0];
+    const ValueId shape = graph_.AddValue(NameFor(node, "shape")),
+                  flat = graph_.AddValue(NameFor(node, "flat")),
+                  scores = graph_.AddValue(NameFor(node, "scores"));
+    const auto add = [&](const char* op, std::vector<ValueId> inputs, ValueId output) -> Node& {
+      return added_.emplace_back(Node{.op = op,
+                                      .name = NameFor(node, op),
+                                      .opset = opset_,
+                                      .inputs = std::move(inputs),
+                                      .outputs = {output}});
+    };
+    add("Shape", {x}, shape);
+    add("Flatten", {x}, flat).attributes.emplace_back("axis", axis);
+    add("Reshape", {scores, shape}, y);
+    node.inputs[0] = flat;
+    node.outputs[0] = scores;
   }
 
   Graph& graph_;
   const int opset_;
+  std::vector<Node> added_;
 };
 
 void FindOpset(const Graph& graph, int* opset) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "graph/load_pnnx.h"
+#include "graph/passes/build_graph.h"
 #include "graph/passes/pass.h"
 #include "graph/program.h"
 #include "graph/session.h"
@@ -13,7 +14,7 @@
 namespace celer::graph {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 const std::filesystem::path kRoot = CELER_SOURCE_DIR;
 
@@ -168,13 +169,13 @@ TEST(UnifyOpsets, AttributesThatBecameInputsAreMoved) {
 }
 
 TEST(UnifyOpsets, WhatMeansSomethingElseIsRefused) {
-  Network network = One({.op = "Softmax", .name = "s"}, 11, F32({2, 3, 4}));
+  Network network = One({.op = "Resize", .name = "s"}, 10, F32({2, 3, 4}));
   const std::string z = "z";
   network.graph.AddNode({.op = "Gelu", .opset = 20, .inputs = {network.graph.outputs[0]}}, std::span(&z, 1));
-  const auto opset = UnifyOpsets(&network.graph, 11);
+  const auto opset = UnifyOpsets(&network.graph, 10);
   ASSERT_FALSE(opset);
   EXPECT_EQ(opset.error().message(),
-            "Softmax 's' of opset 11 means something else in opset 20, which other nodes need");
+            "Resize 's' of opset 10 means something else in opset 20, which other nodes need");
 }
 
 // Whose rank the file does not say, since another node makes it.
@@ -188,8 +189,27 @@ TEST(UnifyOpsets, TheRankOfASoftmaxIsFoundOut) {
             .outputs[0];
     graph.AddNode({.op = "Gelu", .opset = 20, .inputs = {soft}}, std::span(&z, 1));
     graph.outputs = {graph.nodes[2].outputs[0]};
-    EXPECT_EQ(UnifyOpsets(&graph, 11).has_value(), last);
-    EXPECT_EQ(graph.nodes[1].Int("axis", 7), last ? -1 : 7);
+    EXPECT_EQ(*UnifyOpsets(&graph, 11), 20);
+    EXPECT_EQ(graph.nodes.size(), last ? 3u : 6u);
+  }
+}
+
+// Over several dimensions at once, as before opset 13.
+TEST(UnifyOpsets, ASoftmaxOverSeveralDimensionsMeansTheSame) {
+  testing::Build b({2, 3, 4, 5});
+  for (const int64_t axis : {int64_t{1}, int64_t{2}, int64_t{-2}})
+    b.Out(b.Op("Softmax", {b.x}, {{"axis", axis}}, 11));
+  b.Out(b.Op("Gelu", {b.x}, {}, 20));
+  ASSERT_TRUE(b.graph.Sort());
+  const auto before = b.Run();
+  EXPECT_EQ(*UnifyOpsets(&b.graph, 11), 20);
+  EXPECT_TRUE(Verify(b.graph));
+  EXPECT_EQ(b.Count("Flatten"), 3);
+  const auto after = b.Run();
+  ASSERT_EQ(before.size(), after.size());
+  for (size_t i = 0; i < before.size(); ++i) {
+    ASSERT_EQ(before[i].size(), after[i].size());
+    for (size_t k = 0; k < before[i].size(); ++k) EXPECT_NEAR(before[i][k], after[i][k], 1e-6);
   }
 }
 

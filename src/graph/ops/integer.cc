@@ -68,7 +68,15 @@ Status InferDynamic(InferContext& c) {
     return Error::Invalid("weights of ", Name(c.dtype(1)), " with scales of ", c.shape(2).ToString());
   if (c.has(3) && (c.dtype(3) != DType::kF32 || c.elements(3) != n))
     return Error::Invalid("a bias of ", c.shape(3).ToString(), " for ", n, " columns");
-  return c.Set(0, DType::kF32, dims);
+  if (c.has(5) != c.has(6) ||
+      (c.has(5) && (c.dtype(0) != DType::kU8 || c.dtype(5) != DType::kF32 || c.elements(5) != 1 ||
+                    c.dtype(6) != DType::kU8 || c.elements(6) != 1)))
+    return Error::Invalid("x of ", Name(c.dtype(0)), " with a scale and a zero of its own");
+  if (!c.has(4)) return c.Set(0, DType::kF32, dims);
+  if (c.dtype(4) != DType::kF32) return Error::Invalid("what is added is ", Name(c.dtype(4)));
+  CELER_ASSIGN(const Shape product, MakeShape(dims));
+  CELER_ASSIGN(const Shape together, Broadcast(std::vector<Shape>{product, c.shape(4)}));
+  return c.Set(0, DType::kF32, together);
 }
 
 // ---- element by element -----------------------------------------------------------------------------------
@@ -203,7 +211,7 @@ constexpr unsigned kPlain = Operator::kPlain, kInPlace = Operator::kInPlace;
 constexpr Operator kRows[] = {
     {"DynamicMatMul",
      1,
-     {3, 4},
+     {3, 7},
      kOne,
      {DType::kF32, DType::kU8, DType::kI8},
      InferDynamic,

@@ -11,9 +11,10 @@
 //   IntegerMaxPool      x [n, h, w, c]; attributes of MaxPool
 //   IntegerAveragePool  x [n, h, w, c]; attributes of AveragePool, or `global` 1; x_zero, factor, keepdims
 //   Table               x, u8 [256]
-//   DynamicMatMul       x f32 [..., k], weights i8 [n, k], scales f32 [n], bias f32 [n] or none: x is
-//   quantized as
-//                       DynamicQuantizeLinear does it
+//   DynamicMatMul       x [..., k], weights i8 [n, k], scales f32 [n], bias f32 [n] or none, what is added to
+//                       the result or none; `activation` as a fused MatMul has it. x is f32 and quantized as
+//                       DynamicQuantizeLinear does it; or bytes, whose scale and zero are the attributes
+//                       x_scale and x_zero, or two more inputs
 //
 // `factors` are i32 [3, n]: multiplier, left, right of each channel; the attribute `factor` is one such
 // triple. All but DynamicMatMul have y_signed, and those with factors zero, low and high.
@@ -26,6 +27,8 @@
 namespace celer::graph {
 
 ByteRange RangeOf(const Node& node);
+// Of x [..., k] and weights [n, k].
+ConvShape ProductShapeOf(const OpInputs& c);
 Result<ConvShape> IntegerConvShapeOf(const Node& node, const Shape& x, const Shape& w);
 
 // Whether this machine does more products of bytes at a time than of floats.
@@ -59,6 +62,11 @@ Status ReferenceDynamicMatMul(KernelContext& c);
 bool QuantizeFits(const InferContext& c);
 Status RunQuantize(KernelContext& c);
 inline constexpr FastKernel kFastQuantize[] = {{"vectors", QuantizeFits, RunQuantize}};
+// x as bytes by one scale and zero point: a division of floats, halves to even, and 0 for what is no number.
+void QuantizeBytes(const float* x, float scale, int zero, uint8_t* out, int64_t n);
+bool DynamicQuantizeFits(const InferContext& c);
+Status RunDynamicQuantize(KernelContext& c);
+inline constexpr FastKernel kFastDynamicQuantize[] = {{"vectors", DynamicQuantizeFits, RunDynamicQuantize}};
 bool DequantizeFits(const InferContext& c);
 Status RunDequantize(KernelContext& c);
 inline constexpr FastKernel kFastDequantize[] = {{"vectors", DequantizeFits, RunDequantize}};

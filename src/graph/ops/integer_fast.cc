@@ -1,7 +1,4 @@
 // Products of bytes: weights packed once, and the kernels of src/kernels/integer.
-#include <algorithm>
-#include <cmath>
-
 #include "graph/ops/common.h"
 #include "graph/ops/integer.h"
 #include "graph/ops/window.h"
@@ -76,110 +73,17 @@ Status Reference(KernelContext& c, const ConvShape& shape) {
   return RunShape(c, plan, ViewOf(plan, words, ZeroOf(c), true), workspace.data());
 }
 
-ConvShape ProductShapeOf(const OpInputs& c) {
-  const Shape& x = c.shape(0);
-  const int64_t k = x[x.rank() - 1];
-  return ProductShape(k > 0 ? c.elements(0) / k : 0, k, c.shape(1)[0]);
-}
-
-// ---- quantized as it comes
-// ----------------------------------------------------------------------------------
-
-struct DynamicState {
-  IntegerConvPlan plan;
-  PackCache::Packed words;
-  PackedIntegerConv packed;
-  int64_t sums_bytes = 0, bytes_bytes = 0;
-};
-
-DynamicState DynamicPlan(const OpInputs& c, const IntegerKernels& kernels) {
-  DynamicState out;
-  out.plan = PlanIntegerConv(ProductShapeOf(c), c.dtype(0) == DType::kI8, kernels);
-  const ConvShape& s = out.plan.shape;
-  out.sums_bytes = (s.in_w * s.out_channels * 4 + 63) / 64 * 64;
-  out.bytes_bytes = c.dtype(0) == DType::kF32 ? (s.in_w * s.channels + 63) / 64 * 64 : 0;
-  return out;
-}
-
-struct Ends {
-  float low = 0, high = 0;
-};
-// In lanes that know nothing of each other, so that they become vectors.
-Ends EndsOf(const float* x, int64_t n) {
-  constexpr int64_t kLanes = 16;
-  float low[kLanes] = {}, high[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes)
-    for (int64_t j = 0; j < kLanes; ++j) {
-      low[j] = x[i + j] < low[j] ? x[i + j] : low[j];
-      high[j] = x[i + j] > high[j] ? x[i + j] : high[j];
-    }
-  for (; i < n; ++i) {
-    low[0] = std::min(low[0], x[i]);
-    high[0] = std::max(high[0], x[i]);
-  }
-  return {*std::min_element(low, low + kLanes), *std::max_element(high, high + kLanes)};
-}
-
-// Bytes with one scale and zero point.
-struct ByteMatrix {
-  const uint8_t* bytes = nullptr;
-  float scale = 1;
-  int32_t zero = 0;
-};
-// As they are, or made of reals.
-ByteMatrix BytesOf(KernelContext& c, int64_t count, uint8_t* room) {
-  if (c.dtype(0) != DType::kF32)
-    return {c.in(0).as<uint8_t>(), c.node.Float("x_scale", 1), static_cast<int32_t>(c.node.Int("x_zero", 0))};
-  const float* const x = c.in(0).as<float>();
-  const Ends ends = EndsOf(x, count);
-  const float scale = (ends.high - ends.low) / 255.0f;
-  const float zero = scale == 0 ? 0 : std::clamp(std::nearbyint(-ends.low / scale), 0.0f, 255.0f);
-  MapElements(c.pool, x, room, count, [=](float v) {
-    const float q = scale == 0 ? zero : std::nearbyint(v / scale) + zero;
-    return static_cast<uint8_t>(q > 0 ? std::min(q, 255.0f) : 0.0f);
-  });
-  return {room, scale, static_cast<int32_t>(zero)};
-}
-
-// x as bytes, the sums of products, and reals again.
-void DynamicProduct(KernelContext& c, const DynamicState& state, std::byte* workspace) {
-  const ConvShape& s = state.plan.shape;
-  auto* const sums = reinterpret_cast<int32_t*>(workspace);
-  const ByteMatrix x =
-      BytesOf(c, s.in_w * s.channels, reinterpret_cast<uint8_t*>(workspace + state.sums_bytes));
-  IntegerConv(state.plan, state.packed,
-              {.x = x.bytes,
-               .sums = sums,
-               .workspace = workspace + state.sums_bytes + state.bytes_bytes,
-               .pool = &c.pool});
-  const float *const scales = c.in(2).as<float>(), *const bias = c.has(3) ? c.in(3).as<float>() : nullptr;
-  Parallel(c.pool, s.in_w, s.out_channels, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const int32_t* const from = sums + r * s.out_channels;
-      float* const to = c.out(0).as<float>() + r * s.out_channels;
-      for (int64_t n = 0; n < s.out_channels; ++n)
-        to[n] = static_cast<float>(from[n] - x.zero * state.packed.sums[n]) * (x.scale * scales[n]) +
-                (bias ? bias[n] : 0.0f);
-    }
-  });
-}
-
-Words PackDynamic(const OpInputs& c, const IntegerConvPlan& plan) {
-  Words words(static_cast<size_t>(PackedIntegerWords(plan)));
-  PackIntegerConv(plan, {.weights = c.in(1).as<int8_t>(), .factors = {}},
-                  reinterpret_cast<int32_t*>(words.data()));
-  return words;
-}
-
-}  // namespace
-
-namespace {
 // That a core does per cycle: two instructions of 256 bits on one hand, of 512 on the other.
 double FloatProducts() {
   return RunsHere(Isa::kAvx512) ? 32 : 16;
 }
 }  // namespace
+
+ConvShape ProductShapeOf(const OpInputs& c) {
+  const Shape& x = c.shape(0);
+  const int64_t k = x[x.rank() - 1];
+  return ProductShape(k > 0 ? c.elements(0) / k : 0, k, c.shape(1)[0]);
+}
 
 bool IntegersAreFast() {
   return ChosenInteger().byte_products > FloatProducts();
@@ -231,33 +135,6 @@ Prepared PrepareIntegerMatMul(const InferContext& c, int threads, PackCache& pac
 }
 Status ReferenceIntegerMatMul(KernelContext& c) {
   return Reference(c, ProductShapeOf(c));
-}
-
-bool DynamicMatMulFits(const InferContext& c) {
-  return c.known(1) && c.elements(0) > 0 && c.elements(1) > 0;
-}
-Prepared PrepareDynamicMatMul(const InferContext& c, int threads, PackCache& packs) {
-  auto state = std::make_shared<DynamicState>(DynamicPlan(c, ChosenInteger()));
-  state->words = packs.Get(c.in(1).data, state->plan.x_signed ? "dynamic signed" : "dynamic",
-                           [&] { return PackDynamic(c, state->plan); });
-  state->packed = ViewOf(state->plan, *state->words, 0, false);
-  const int64_t bytes =
-      state->sums_bytes + state->bytes_bytes + IntegerConvWorkspaceBytes(state->plan, threads);
-  return {std::move(state), bytes};
-}
-Status RunDynamicMatMul(KernelContext& c) {
-  DynamicProduct(c, *static_cast<const DynamicState*>(c.state), c.workspace);
-  return {};
-}
-Status ReferenceDynamicMatMul(KernelContext& c) {
-  if (c.out_elements(0) == 0) return {};
-  DynamicState state = DynamicPlan(c, kIntegerPortable);
-  const Words words = PackDynamic(c, state.plan);
-  state.packed = ViewOf(state.plan, words, 0, false);
-  AlignedVector<std::byte> workspace(static_cast<size_t>(
-      state.sums_bytes + state.bytes_bytes + IntegerConvWorkspaceBytes(state.plan, c.pool.size())));
-  DynamicProduct(c, state, workspace.data());
-  return {};
 }
 
 }  // namespace celer::graph

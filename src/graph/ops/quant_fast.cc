@@ -1,4 +1,8 @@
 // Quantizing to bytes and back with one scale: what stands at the borders of integer operators.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 #include "graph/ops/common.h"
 #include "graph/ops/integer.h"
 
@@ -20,21 +24,40 @@ int ZeroOf(const OpInputs& c, DType bytes) {
 }
 
 // As the reference has it: a division of floats, halves to even, and 0 for what is no number. Adding 1.5 *
-// 2^23 leaves whole numbers, rounded so.
-template <class T>
-void ToBytes(const float* x, float scale, int zero, T* out, int64_t n) {
-  constexpr float kWhole = 12582912.0f;
+// 2^23 leaves whole numbers, rounded so. True if some number is within 1e-4 of the middle between two.
+template <class T, class Scaled>
+bool RoundTo(const float* x, const Scaled& scaled, int zero, T* out, int64_t n) {
+  constexpr float kWhole = 12582912.0f, kNear = 0.4999f;
   const float low = static_cast<float>(std::numeric_limits<T>::min() - zero),
               high = static_cast<float>(std::numeric_limits<T>::max() - zero);
   const float none = static_cast<float>(-zero);
+  int near = 0;
   for (int64_t i = 0; i < n; ++i) {
-    const float y = x[i] / scale;
+    const float y = scaled(x[i]);
     // Selections alone, so that it becomes vectors.
-    float whole = y < low ? low : y;
-    whole = whole > high ? high : whole;
-    whole = (whole + kWhole) - kWhole;
+    float cut = y < low ? low : y;
+    cut = cut > high ? high : cut;
+    float whole = (cut + kWhole) - kWhole;
+    near |= static_cast<int>(whole - cut > kNear) | static_cast<int>(cut - whole > kNear);
     whole = y == y ? whole : none;
     out[i] = static_cast<T>(static_cast<int>(whole) + zero);
+  }
+  return near != 0;
+}
+
+// Numbers of steps are at most 255 and a product with the inverse is within 2^-22 of the quotient, relative
+// to it: both round alike but near a middle, and there the division decides.
+template <class T>
+void ToBytes(const float* x, float scale, int zero, T* out, int64_t n) {
+  constexpr int64_t kPiece = 64;
+  const float inverse = 1 / scale;
+  const bool divide = !(std::abs(scale) > 1e-30f && std::abs(inverse) > 1e-30f);
+  for (int64_t i = 0; i < n; i += kPiece) {
+    const int64_t count = std::min(kPiece, n - i);
+    if (divide || RoundTo(
+                      x + i, [=](float v) { return v * inverse; }, zero, out + i, count))
+      RoundTo(
+          x + i, [=](float v) { return v / scale; }, zero, out + i, count);
   }
 }
 
@@ -60,6 +83,10 @@ Status RunQuantize(KernelContext& c) {
       ToBytes(x + begin, scale, zero, c.out(0).as<uint8_t>() + begin, end - begin);
   });
   return {};
+}
+
+void QuantizeBytes(const float* x, float scale, int zero, uint8_t* out, int64_t n) {
+  ToBytes(x, scale, zero, out, n);
 }
 
 bool DequantizeFits(const InferContext& c) {

@@ -98,7 +98,9 @@ bool Fuse(Rewriter& r, size_t n, const std::function<void(std::string)>& explain
       dynamic->outputs[2] != product.inputs[2] ||
       !IsZero(r, product.inputs.size() > 3 ? product.inputs[3] : kNoValue))
     return false;
-  const ValueId x = dynamic->inputs[0], x_scale = dynamic->outputs[1];
+  const ValueId x = dynamic->inputs[0], bytes = dynamic->outputs[0], x_scale = dynamic->outputs[1],
+                x_zero = dynamic->outputs[2];
+  const bool shared = r.Readers(bytes) > 1;  // x becomes bytes once for all that read them
   const auto cast = OnlyReader(r, product.outputs[0], "Cast");
   if (!cast || r.node(*cast).Int("to", 0) != 1) return false;
   const ValueId reals = r.node(*cast).outputs[0];
@@ -119,16 +121,18 @@ bool Fuse(Rewriter& r, size_t n, const std::function<void(std::string)>& explain
       last = *add;
     }
   }
-  explain(product.Label() + " quantizes its input itself");
+  explain(product.Label() + (shared ? " works on bytes" : " quantizes its input itself"));
   std::vector<int8_t> by_column(static_cast<size_t>(k * columns));
   for (int64_t i = 0; i < k; ++i)
     for (int64_t j = 0; j < columns; ++j)
       by_column[static_cast<size_t>(j * k + i)] =
           static_cast<int8_t>(w->bytes[static_cast<size_t>(i * columns + j)]);
   Node made{.op = "DynamicMatMul", .domain = std::string(kCelerDomain), .name = product.name, .opset = 1};
-  made.inputs = {x, AddBytes8(r, product.name + ".weight", DType::kI8, {columns, k}, by_column),
+  made.inputs = {shared ? bytes : x,
+                 AddBytes8(r, product.name + ".weight", DType::kI8, {columns, k}, by_column),
                  r.AddFloats(product.name + ".scales", {columns}, *each)};
-  if (bias != kNoValue) made.inputs.push_back(bias);
+  if (bias != kNoValue || shared) made.inputs.push_back(bias);
+  if (shared) made.inputs.insert(made.inputs.end(), {kNoValue, x_scale, x_zero});
   made.outputs = r.node(last).outputs;
   r.node(last) = std::move(made);
   r.Recount();

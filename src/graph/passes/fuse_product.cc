@@ -6,18 +6,32 @@
 namespace celer::graph {
 namespace {
 
-// A product with a constant f32 matrix, whose result nobody else reads, without a function yet.
+// A product of bytes, quantized as they come or before, whose result is real.
+bool IsDynamic(const Node& node) {
+  return node.domain == kCelerDomain && node.op == "DynamicMatMul";
+}
+
+// A product with a constant matrix, whose result nobody else reads, without a function yet.
 Node* ProductFor(Rewriter& r, ValueId value) {
   const int maker = r.MakerOf(value);
   if (maker < 0 || r.Readers(value) != 1) return nullptr;
   Node& node = r.node(static_cast<size_t>(maker));
-  return IsConstantProduct(r, node) && node.Text("activation", "").empty() ? &node : nullptr;
+  const bool fits = IsConstantProduct(r, node) || (IsDynamic(node) && r.ConstantOf(node.inputs[1]));
+  return fits && node.Text("activation", "").empty() ? &node : nullptr;
+}
+
+// Where a product has its bias; what is added to it comes behind.
+size_t BiasPlace(const Node& product) {
+  return IsDynamic(product) ? 3 : 2;
+}
+bool Has(const Node& product, size_t place) {
+  return place < product.inputs.size() && product.inputs[place] != kNoValue;
 }
 
 // One number per column: [n], or [1, ..., n].
 bool IsBias(Rewriter& r, const Node& product, ValueId value) {
   const Constant *const bias = r.ConstantOf(value), *const weights = r.ConstantOf(product.inputs[1]);
-  const int64_t n = weights->shape[product.Int("transB", 0) != 0 ? 0 : 1];
+  const int64_t n = weights->shape[IsDynamic(product) || product.Int("transB", 0) != 0 ? 0 : 1];
   return bias && bias->dtype == DType::kF32 && bias->shape.rank() == 1 && bias->shape[0] == n;
 }
 
@@ -26,14 +40,15 @@ bool FuseAdd(Rewriter& r, size_t n, const std::function<void(std::string)>& expl
     const ValueId x = r.node(n).inputs[i], other = r.node(n).inputs[1 - i];
     Node* const product = ProductFor(r, x);
     if (!product || other == x) continue;
-    const bool has_bias = product->inputs.size() > 2 && product->inputs[2] != kNoValue;
-    const bool bias = !has_bias && product->inputs.size() < 4 && IsBias(r, *product, other);
-    const bool residual = !bias && product->inputs.size() < 4 && r.LikelySameShape(x, other);
-    if (!bias && !residual) continue;
+    const size_t place = BiasPlace(*product);
+    if (Has(*product, place + 1)) continue;  // what comes behind a residual is not a bias
+    const bool bias = !Has(*product, place) && IsBias(r, *product, other);
+    if (!bias && !r.LikelySameShape(x, other)) continue;
     explain(r.node(n).Label() + " is added by " + product->Label());
-    MakeProduct(*product);
-    product->inputs.resize(bias ? 3 : 4, kNoValue);
-    product->inputs[bias ? 2 : 3] = other;
+    if (!IsDynamic(*product)) MakeProduct(*product);
+    const size_t at = bias ? place : place + 1;
+    if (product->inputs.size() <= at) product->inputs.resize(at + 1, kNoValue);
+    product->inputs[at] = other;
     TakeOver(r, *product, r.node(n));
     return true;
   }
@@ -54,7 +69,7 @@ Result<int> FuseProduct(Rewriter& r, const std::function<void(std::string)>& exp
     Node* const product = activation ? ProductFor(r, r.node(n).inputs[0]) : nullptr;
     if (!product) continue;
     explain(r.node(n).Label() + " is done by " + product->Label());
-    MakeProduct(*product);
+    if (!IsDynamic(*product)) MakeProduct(*product);
     SetActivation(*product, *activation);
     TakeOver(r, *product, r.node(n));
     ++changes;

@@ -308,5 +308,63 @@ TEST(UseIntegers, ProductsQuantizedAsTheyCome) {
   }
 }
 
+// x as bytes, quantized as they come, by products with i8 weights of [k, n] and scales per column or one.
+struct Dynamic : Quantized {
+  using Quantized::Quantized;
+  std::vector<ValueId> made;
+
+  void Round() {
+    const std::string names[] = {"bytes", "scale", "zero"};
+    made =
+        graph.AddNode({.op = "DynamicQuantizeLinear", .name = "dynamic", .opset = 11, .inputs = {x}}, names)
+            .outputs;
+  }
+  ValueId Product(int64_t k, int64_t n, bool per_column) {
+    std::vector<int8_t> w;
+    for (int64_t i = 0; i < k * n; ++i) w.push_back(static_cast<int8_t>(i * 37 % 255 - 127));
+    std::vector<float> scales;
+    for (int64_t i = 0; i < n; ++i) scales.push_back(0.0003f * static_cast<float>(1 + i % 5));
+    const std::vector<int64_t> of = per_column ? std::vector<int64_t>{n} : std::vector<int64_t>{};
+    if (!per_column) scales.resize(1);
+    const ValueId zero = Constant(DType::kI8, of, std::vector<int8_t>(scales.size(), 0));
+    const ValueId sums = Op("MatMulInteger", {made[0], Constant(DType::kI8, {k, n}, w), made[2], zero});
+    return Op("Mul", {Op("Cast", {sums}, {{"to", int64_t{1}}}),
+                      Op("Mul", {made[1], Constant(DType::kF32, of, scales)})});
+  }
+};
+
+TEST(UseIntegers, ProductsThatReadOneValueShareItsBytes) {
+  Dynamic b({6, 40});
+  b.Round();
+  b.Out(b.Product(40, 24, true));
+  b.Out(b.Op("Add", {b.Product(40, 20, false), b.Floats({20})}));
+  EXPECT_EQ(b.FiresWithin(1e-4, true, 1), 2);
+  EXPECT_EQ(b.Count("DynamicMatMul"), 2);
+  EXPECT_EQ(b.Count("DynamicQuantizeLinear"), 1);
+  EXPECT_EQ(b.graph.nodes.size(), 3u);
+}
+
+TEST(UseIntegers, DynamicProductsAddAndApplyFunctions) {
+  for (const bool shared : {false, true}) {
+    Dynamic b({2, 30, 40});  // more rows than one block has
+    b.Round();
+    const ValueId bias = b.Op("Add", {b.Floats({48}), b.Product(40, 48, true)});
+    b.Out(b.Op("Gelu", {bias}, {}, 20));
+    const ValueId other = b.Op("Tanh", {b.Op("Concat", {b.x, b.x}, {{"axis", int64_t{2}}})});
+    if (shared) b.Out(b.Op("Relu", {b.Op("Add", {b.Product(40, 80, false), other})}));
+    EXPECT_EQ(b.FiresWithin(1e-4, true, 1), shared ? 2 : 1);
+    EXPECT_EQ(b.Count("DynamicMatMul"), shared ? 2 : 1);
+    EXPECT_EQ(b.Count("Gelu") + b.Count("Relu") + b.Count("Add") + b.Count("MatMulInteger"), 0);
+  }
+}
+
+// What is added may be larger than the product, which is known only when it runs.
+TEST(UseIntegers, ADynamicProductThatIsRepeatedByWhatIsAdded) {
+  Dynamic b({1, 40});
+  b.Round();
+  b.Out(b.Op("Add", {b.Product(40, 16, true), b.Floats({5, 16})}));
+  EXPECT_EQ(b.FiresWithin(1e-4, true, 1), 1);
+}
+
 }  // namespace
 }  // namespace celer::graph

@@ -177,6 +177,10 @@ void RunProduct(const IntegerConvPlan& plan, const PackedIntegerConv& packed, co
       tile.sums = args.sums ? args.sums + at : nullptr;
       plan.kernels->tile(tile);
     }
+    if (args.finish) {
+      const int64_t column = panel * cols;
+      (*args.finish)({row, tile.rows, column, std::min(cut.panel_block * cols, p.n - column)});
+    }
   };
   if (cut.serial || cut.tasks == 1) {
     for (int64_t i = 0; i < cut.tasks; ++i) task(i, args.workspace);
@@ -405,6 +409,7 @@ int64_t IntegerConvWorkspaceBytes(const IntegerConvPlan& plan, int threads) {
 void IntegerConv(const IntegerConvPlan& plan, const PackedIntegerConv& packed, const IntegerConvArgs& args) {
   CELER_CHECK(args.x && args.pool && (args.out || (args.sums && !plan.depthwise())));
   CELER_CHECK(!args.out || packed.multiplier);
+  CELER_CHECK(!args.finish || (args.sums && plan.shape.groups == 1));
   if (plan.depthwise()) return RunDepthwise(plan, packed, args);
   RunProduct(plan, packed, args);
 }

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -78,6 +79,12 @@ struct IntegerConvArgs {
   ByteRange range = {};
   uint8_t* out = nullptr;   // [batch, out_h, out_w, out_channels], or none:
   int32_t* sums = nullptr;  // likewise
+  // Called for each block of sums of a product without groups when it is there, while it is in the cache, on
+  // the thread that made it.
+  struct Block {
+    int64_t row = 0, rows = 0, column = 0, columns = 0;
+  };
+  const std::function<void(const Block&)>* finish = nullptr;
   std::byte* workspace = nullptr;
   ThreadPool* pool = nullptr;
 };

@@ -126,6 +126,22 @@ void Check(const Case& c, const IntegerKernels& kernels, ThreadPool& pool) {
   EXPECT_EQ(raw.back(), 77);
   raw.pop_back();
   EXPECT_EQ(raw, sums);
+  if (plan.shape.groups != 1) return;
+  // Each sum is in one block, and is there when that is finished.
+  const int64_t columns = plan.shape.out_channels;
+  std::vector<int32_t> finished(sums.size(), 0);
+  const std::function<void(const IntegerConvArgs::Block&)> finish = [&](const IntegerConvArgs::Block& block) {
+    for (int64_t r = block.row; r < block.row + block.rows; ++r)
+      for (int64_t n = block.column; n < block.column + block.columns; ++n) {
+        const auto at = static_cast<size_t>(r * columns + n);
+        finished[at] += raw[at] == sums[at] ? 1 : 100;
+      }
+  };
+  std::fill(raw.begin(), raw.end(), 77);
+  IntegerConv(
+      plan, plain,
+      {.x = x.data(), .sums = raw.data(), .finish = &finish, .workspace = workspace.data(), .pool = &pool});
+  EXPECT_EQ(finished, std::vector<int32_t>(sums.size(), 1));
 }
 
 std::vector<Case> Cases() {

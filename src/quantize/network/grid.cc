@@ -87,4 +87,46 @@ RoundedWeights RoundWeights(std::span<const float> weights, const ChannelLayout&
   return out;
 }
 
+RoundedWeights FitWeights(std::span<const float> weights, const ChannelLayout& layout) {
+  constexpr float kParts[] = {0.97f, 0.94f, 0.91f, 0.88f, 0.85f, 0.82f,
+                              0.79f, 0.75f, 0.7f,  0.65f, 0.6f,  0.5f};
+  RoundedWeights out = RoundWeights(weights, layout, false, {});
+  const auto count = static_cast<int64_t>(weights.size());
+  const auto errors = [&](const std::vector<float>& scale) {
+    std::vector<float> inverse;
+    for (const float one : scale) inverse.push_back(1 / one);
+    // In squared steps, of one row of the layout at a time, whose channels lie side by side.
+    std::vector<double> sum(scale.size(), 0.0);
+    std::vector<float> row(scale.size());
+    for (int64_t begin = 0; begin < count; begin += layout.channels * layout.inner) {
+      std::fill(row.begin(), row.end(), 0.0f);
+      const float* w = weights.data() + begin;
+      for (size_t c = 0; c < scale.size(); ++c)
+        for (int64_t i = 0; i < layout.inner; ++i, ++w) {
+          const float steps = *w * inverse[c];
+          const float miss = std::clamp(std::nearbyint(steps), -127.0f, 127.0f) - steps;
+          row[c] += miss * miss;
+        }
+      for (size_t c = 0; c < scale.size(); ++c) sum[c] += double{row[c]};
+    }
+    for (size_t c = 0; c < scale.size(); ++c) sum[c] *= double{scale[c]} * double{scale[c]};
+    return sum;
+  };
+  const std::vector<float> widest = out.scale;
+  std::vector<double> best = errors(widest);
+  for (const float part : kParts) {
+    std::vector<float> scale = widest;
+    for (float& one : scale) one *= part;
+    const std::vector<double> now = errors(scale);
+    for (size_t c = 0; c < scale.size(); ++c)
+      if (now[c] < best[c]) best[c] = now[c], out.scale[c] = scale[c];
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    const float scale = out.scale[static_cast<size_t>(layout.channel(i))];
+    out.q[static_cast<size_t>(i)] = static_cast<int8_t>(
+        std::clamp(std::nearbyint(weights[static_cast<size_t>(i)] / scale), -127.0f, 127.0f));
+  }
+  return out;
+}
+
 }  // namespace celer::ptq

@@ -53,5 +53,7 @@ struct RoundedWeights {
 // `least_scale`, by channel or empty: below it a bias would not fit into 32 bits.
 RoundedWeights RoundWeights(std::span<const float> weights, const ChannelLayout& layout, bool power_of_two,
                             std::span<const double> least_scale);
+// With the scale of each channel, at most what spans its largest weight, for which sum (w - w')^2 is least.
+RoundedWeights FitWeights(std::span<const float> weights, const ChannelLayout& layout);
 
 }  // namespace celer::ptq

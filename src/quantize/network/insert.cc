@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 
 #include "graph/passes/pass.h"
+#include "quantize/network/make_constant.h"
 
 namespace celer::ptq {
 namespace {
@@ -14,13 +14,6 @@ using graph::Graph;
 using graph::Node;
 
 constexpr int kOpset = 13;  // the first in which weights may have a scale per channel
-
-template <class T>
-Constant MakeConstant(DType dtype, const Shape& shape, std::vector<T> numbers) {
-  auto copy = std::make_shared<std::vector<T>>(std::move(numbers));
-  const auto bytes = std::as_bytes(std::span<const T>(*copy));
-  return {dtype, shape, bytes, std::move(copy)};
-}
 
 class Inserter {
  public:
@@ -35,8 +28,11 @@ class Inserter {
     for (const Layer& layer : plan_.layers) {
       // Captures of subgraphs and outputs of the network keep what was there.
       for (const size_t i : layer.data) {
-        ValueId& input = graph().nodes[layer.node].inputs[i];
-        input = out_.rounded.at(input);
+        const ValueId from = before_.nodes[layer.node].inputs[i], to = out_.rounded.at(from);
+        graph().nodes[layer.node].inputs[i] = to;
+        for (const size_t follower : layer.followers)  // x * sigmoid(x) reads x twice
+          std::replace(graph().nodes[follower].inputs.begin(), graph().nodes[follower].inputs.end(), from,
+                       to);
       }
       if (layer.kind == Layer::Kind::kProduct) RoundProduct(layer);
     }
@@ -74,8 +70,12 @@ class Inserter {
                   zero = ZeroPoint(name + "_zero_point", grid);
     const ValueId whole =
         AddNode("QuantizeLinear", {id, scale, zero}, name + "_QuantizeLinear", name + "_quantized");
-    out_.rounded[id] =
+    const ValueId rounded =
         AddNode("DequantizeLinear", {whole, scale, zero}, name + "_DequantizeLinear", name + "_dequantized");
+    out_.rounded[id] = rounded;
+    // What the file says about shapes holds for these, too: writing newer opsets needs some.
+    graph().value(whole).type = graph().value(rounded).type = graph().value(id).type;
+    graph().value(whole).type.dtype = grid.dtype;
   }
 
   // A constant of integers with its scales; the value that readers see.

@@ -36,6 +36,7 @@ Result<NetworkOptions> ReadOptions(const JsonFields& fields) {
   CELER_ASSIGN(out.correct_bias, fields.GetBool("correct_bias", true));
   CELER_ASSIGN(out.align_add, fields.GetBool("align_add", false));
   CELER_ASSIGN(out.quantize_outputs, fields.GetBool("quantize_outputs", false));
+  CELER_ASSIGN(out.dynamic, fields.GetBool("dynamic", false));
   return out;
 }
 
@@ -96,6 +97,7 @@ std::string NetworkRecipe::ToJson() const {
   out["correct_bias"] = options.correct_bias;
   out["align_add"] = options.align_add;
   out["quantize_outputs"] = options.quantize_outputs;
+  if (options.dynamic) out["dynamic"] = true;
   out["float"] = floats.empty() ? json::object() : json(floats);
   out["ranges"] = json::object();
   for (const auto& [name, range] : ranges) out["ranges"][name] = {range.low, range.high};

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <set>
 
 #include "graph/passes/build_graph.h"
 #include "graph/write_onnx.h"
@@ -403,6 +404,26 @@ TEST(NetworkQuantizer, RefusesWhatItCannotDo) {
   EXPECT_FALSE(quantizer->Calibrate(RandomSamples({1, 4, 9, 8, 1}, 2), {}));
 }
 
+// Before opset 13 Softmax needs a known rank to be written in a newer one, which the file tells of the value
+// that is rounded.
+TEST(NetworkQuantizer, RoundedValuesKeepTheirTypes) {
+  Build b({2, 3, 16});
+  const ValueId scores = b.Op("MatMul", {b.Op("Squeeze", {b.x}, {}, 11), b.Floats({16, 12})});
+  b.graph.value(scores).type = {.dtype = DType::kF32, .shape = std::vector<graph::Dim>(3)};
+  b.Out(b.Op("Softmax", {scores}, {{"axis", int64_t{2}}}, 12));
+  auto quantizer = Open(b);
+  ASSERT_TRUE(quantizer && quantizer->Calibrate(RandomSamples({2, 3, 16}, 2), {}));
+  auto built = quantizer->Build(quantizer->PlanWithout({}));
+  ASSERT_TRUE(built) << built.error().message();
+  const graph::Node& softmax = built->network.graph.nodes.back();
+  ASSERT_EQ(softmax.op, "Softmax");
+  EXPECT_NE(softmax.inputs[0], scores);
+  const auto& type = built->network.graph.value(softmax.inputs[0]).type;
+  ASSERT_TRUE(type.shape.has_value());
+  EXPECT_EQ(type.shape->size(), 3u);
+  EXPECT_TRUE(graph::ToOnnx(built->network));
+}
+
 TEST(NetworkQuantizer, MatMulGemmAndSplit) {
   Build b({2, 3, 16});
   const ValueId sum = b.Op("Add", {b.Op("MatMul", {b.x, b.Floats({16, 12})}), b.Floats({12})});
@@ -420,6 +441,134 @@ TEST(NetworkQuantizer, MatMulGemmAndSplit) {
   ASSERT_TRUE(scores) << scores.error().message();
   EXPECT_EQ(scores->outputs.size(), 2u);
   EXPECT_LT(scores->nsr(), 0.01);
+}
+
+// x * clip(x + 3, 0, 6) / 6 with a factor and a term behind it: one layer, rounded before and behind, and a
+// table when it runs. A gate by another value is a layer of its own, and so is what cuts a product's sums.
+TEST(NetworkPlan, AFunctionOfOneValueIsOneLayer) {
+  Build b(kDims);
+  const ValueId conv = b.Op("Conv", {b.x, b.Floats({8, 4, 1, 1})});
+  const ValueId gate = b.Op("Clip", {b.Op("Add", {conv, b.Scalar(3)}), b.Scalar(0), b.Scalar(6)});
+  const ValueId swish = b.Op("Div", {b.Op("Mul", {conv, gate}), b.Scalar(6)});
+  const ValueId scaled = b.Op("Add", {b.Op("Mul", {swish, b.Scalar(1.5f)}), b.Scalar(0.25f)});
+  const ValueId cut = b.Op("Relu", {b.Op("Conv", {scaled, b.Floats({8, 8, 1, 1})})});
+  const ValueId gated = b.Op("Mul", {cut, b.Op("Sigmoid", {b.Op("Conv", {cut, b.Floats({8, 8, 1, 1})})})});
+  b.Out(b.Op("Conv", {gated, b.Floats({5, 8, 1, 1})}));
+  auto quantizer = Open(b);
+  ASSERT_TRUE(quantizer) << quantizer.error().message();
+  const Plan plan = quantizer->PlanWithout({});
+  std::vector<size_t> sizes;  // of elementwise layers
+  for (const Layer& layer : plan.layers)
+    if (layer.kind == Layer::Kind::kElementwise) sizes.push_back(1 + layer.followers.size());
+  EXPECT_EQ(sizes, (std::vector<size_t>{4, 1, 1}));  // factor and term went into the next convolution
+  EXPECT_EQ(plan.candidates, 7);
+  // Left float, nothing of it is rounded.
+  for (const Layer& layer : plan.layers) {
+    if (layer.followers.size() != 3) continue;
+    EXPECT_EQ(quantizer->PlanWithout({{layer.name, "a test"}}).layers.size(), plan.layers.size() - 1);
+  }
+  const Samples samples = RandomSamples(kDims, 3);
+  ASSERT_TRUE(quantizer->Calibrate(samples, {}));
+  auto built = quantizer->Build(plan);
+  ASSERT_TRUE(built) << built.error().message();
+  EXPECT_LT(Evaluate(quantizer->original(), built->network, samples, {}, {})->nsr(), 0.01);
+  ASSERT_TRUE(graph::Optimize(&built->network.graph, {.integers_anyway = true}));
+  int tables = 0, divisions = 0;
+  for (const graph::Node& node : built->network.graph.nodes) {
+    tables += node.op == "Table" ? 1 : 0;
+    divisions += node.op == "Div" ? 1 : 0;
+  }
+  EXPECT_EQ(tables, 2);
+  EXPECT_EQ(divisions, 0);
+}
+
+// Four products of which one is too narrow, two read one value, and two share their weights.
+struct ProductNet {
+  Build build{{2, 3, 40}};
+  ValueId first, second;
+
+  ProductNet() {
+    Build& b = build;
+    const ValueId weight = b.Floats({40, 32});
+    first = b.Op("Add", {b.Floats({32}), b.Op("MatMul", {b.x, weight})});
+    second = b.Op("MatMul", {b.Op("Tanh", {b.x}), weight});
+    const ValueId third = b.Op("MatMul", {b.x, b.Floats({40, 32})});
+    const ValueId sum = b.Op("Relu", {b.Op("Add", {b.Op("Add", {first, second}), third})});
+    const ValueId flat = b.Op("Reshape", {sum, b.Ints({6, 32})});
+    b.Out(b.Op("Gemm", {flat, b.Floats({24, 32}), b.Floats({24})}, {{"transB", int64_t{1}}}));
+    b.Out(b.Op("Gemm", {flat, b.Floats({32, 7})}));
+  }
+};
+
+TEST(Dynamic, RoundsProductsAsTheyCome) {
+  ProductNet net;
+  const Samples samples = RandomSamples({2, 3, 40}, 4);
+  double error[2];
+  for (const bool per_channel : {false, true}) {
+    NetworkOptions options;
+    options.dynamic = true;
+    options.per_channel = per_channel;
+    auto quantizer = Open(net.build, options);
+    ASSERT_TRUE(quantizer) << quantizer.error().message();
+    const Plan plan = quantizer->PlanWithout({});
+    ASSERT_EQ(plan.layers.size(), 4u);
+    EXPECT_EQ(plan.candidates, 4);
+    EXPECT_TRUE(plan.values.empty());
+    EXPECT_EQ(plan.layers[0].followers.size(), 1u);
+    auto built = quantizer->Build(plan);
+    ASSERT_TRUE(built) << built.error().message();
+    int rounded = 0, products = 0, gemms = 0;
+    std::set<ValueId> weights;
+    for (const graph::Node& node : built->network.graph.nodes) {
+      rounded += node.op == "DynamicQuantizeLinear" ? 1 : 0;
+      gemms += node.op == "Gemm" ? 1 : 0;
+      if (node.op != "MatMulInteger") continue;
+      ++products;
+      weights.insert(node.inputs[1]);
+      EXPECT_EQ(built->network.graph.value(node.inputs[3]).constant->shape.rank(), per_channel ? 1 : 0);
+    }
+    EXPECT_EQ(products, 4);
+    EXPECT_EQ(rounded, 3);
+    EXPECT_EQ(weights.size(), 3u);
+    EXPECT_EQ(gemms, 1);
+    auto scores = Evaluate(quantizer->original(), built->network, samples, {}, {});
+    ASSERT_TRUE(scores) << scores.error().message();
+    error[per_channel] = scores->nsr();
+    EXPECT_LT(scores->nsr(), 0.001);
+    EXPECT_GT(scores->nsr(), 1e-9);
+    // A layer that stays float is what it was.
+    auto less = quantizer->Build(quantizer->PlanWithout({{plan.layers[1].name, "a test"}}));
+    ASSERT_TRUE(less);
+    EXPECT_LT(Evaluate(quantizer->original(), less->network, samples, {}, {})->nsr(), scores->nsr());
+    auto alone = quantizer->Build(quantizer->PlanOnly(plan.layers[3].name));
+    ASSERT_TRUE(alone);
+    EXPECT_LT(Evaluate(quantizer->original(), alone->network, samples, {}, {})->nsr(), scores->nsr());
+  }
+  EXPECT_LT(error[true], 1.1 * error[false]);  // columns of one size gain nothing
+}
+
+TEST(Dynamic, RecipeGivesTheSameBytes) {
+  ProductNet net;
+  const TestFolder folder;
+  NetworkOptions options;
+  options.dynamic = true;
+  options.per_channel = false;
+  auto quantizer = Open(net.build, options);
+  ASSERT_TRUE(quantizer);
+  const FloatLayers floats = {{quantizer->PlanWithout({}).layers[0].name, "a test"}};
+  const auto path = folder.path() / "recipe.json";
+  std::ofstream(path) << NetworkRecipe::Of(*quantizer, floats).ToJson();
+  auto recipe = NetworkRecipe::Read(path);
+  ASSERT_TRUE(recipe) << recipe.error().message();
+  EXPECT_TRUE(recipe->options.dynamic);
+  auto again = Open(net.build, recipe->options);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(*graph::ToOnnx(quantizer->Build(quantizer->PlanWithout(floats))->network),
+            *graph::ToOnnx(again->Build(again->PlanWithout(recipe->floats))->network));
+  SmallNet convolutions;
+  auto refused = Open(convolutions.build, options);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message().find("no Gemm or MatMul"), std::string::npos);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "graph/passes/pass.h"
+#include "quantize/network/functions.h"
 
 namespace celer::ptq {
 namespace {
@@ -55,9 +56,9 @@ bool IsPassive(const Graph& graph, const Node& node) {
 
 // Which inputs are activations. Empty: not all of them are f32.
 std::vector<size_t> DataInputs(const Graph& graph, const ValueFacts& facts, const Node& node) {
-  const size_t most = IsOneOf(node, {"Concat"})              ? node.inputs.size()
-                      : IsOneOf(node, {"Add", "Sub", "Mul"}) ? 2
-                                                             : 1;
+  const size_t most = IsOneOf(node, {"Concat"})                     ? node.inputs.size()
+                      : IsOneOf(node, {"Add", "Sub", "Mul", "Div"}) ? 2
+                                                                    : 1;
   std::vector<size_t> out;
   for (size_t i = 0; i < std::min(most, node.inputs.size()); ++i) {
     const ValueId id = node.inputs[i];
@@ -79,6 +80,11 @@ class Planner {
     integer_.assign(graph.values.size(), false);
     passive_made_.assign(graph.values.size(), false);
     done_.assign(graph.nodes.size(), false);
+    function_.assign(graph.nodes.size(), nullptr);
+    if (options.dynamic) return;
+    functions_ = FunctionsIn(graph, facts);
+    for (const Function& function : functions_)
+      for (const size_t n : function.nodes) function_[n] = &function;
   }
 
   Plan Make() {
@@ -96,13 +102,16 @@ class Planner {
 
   void Visit(size_t n) {
     const Node& node = graph_.nodes[n];
+    if (function_[n] && function_[n]->nodes[0] != n) return;  // it went with the first
     Layer layer;
     layer.node = n;
     layer.name = facts_.names[n];
-    const bool product = ProductOf(graph_, node).has_value();
+    const bool product =
+        (options_.dynamic ? DynamicProductOf(graph_, node) : ProductOf(graph_, node)).has_value();
+    if (options_.dynamic && !product) return;
     if (product)
       layer.kind = Layer::Kind::kProduct;
-    else if (IsElementwise(node))
+    else if (function_[n] || IsElementwise(node))
       layer.kind = Layer::Kind::kElementwise;
     else if (IsPassive(graph_, node))
       layer.kind = Layer::Kind::kPassive;
@@ -128,6 +137,11 @@ class Planner {
   // Takes in what the same kernel does.
   void Follow(Layer& layer) {
     const Node* last = &graph_.nodes[layer.node];
+    if (const Function* const function = function_[layer.node]) {
+      layer.followers.assign(function->nodes.begin() + 1, function->nodes.end());
+      layer.outputs = {graph_.nodes[function->nodes.back()].outputs[0]};
+      return;
+    }
     if (layer.kind == Layer::Kind::kPassive) {
       const bool many = last->op == "Split";
       for (size_t i = 0; i < (many ? last->outputs.size() : 1); ++i)
@@ -135,16 +149,16 @@ class Planner {
       return;
     }
     const bool sums = layer.kind == Layer::Kind::kProduct || last->op == "Add";
-    bool cut = false;
+    bool cut = options_.dynamic && last->op != "MatMul";  // behind a dynamic product only its bias
     while (sums && !cut) {
       const ValueId out = last->outputs[0];
       const auto& readers = facts_.readers[static_cast<size_t>(out)];
       if (readers.size() != 1 || facts_.kept[static_cast<size_t>(out)]) break;
       const Node& next = graph_.nodes[readers[0]];
       const bool bias = last->op == "MatMul" && IsBias(next, out);
-      if (!bias && !(IsCut(graph_, next) && next.inputs[0] == out)) break;
+      if (!bias && (options_.dynamic || !IsCut(graph_, next) || next.inputs[0] != out)) break;
       if (!facts_.is_float[static_cast<size_t>(next.outputs[0])]) break;
-      cut = !bias;
+      cut = !bias || options_.dynamic;
       layer.followers.push_back(readers[0]);
       last = &next;
     }
@@ -170,6 +184,11 @@ class Planner {
     if (layer.kind == Layer::Kind::kPassive && !layer.quantize_output) return;
     done_[layer.node] = true;
     for (const size_t follower : layer.followers) done_[follower] = true;
+    if (options_.dynamic) {
+      layer.quantize_output = false;
+      plan_.layers.push_back(std::move(layer));
+      return;
+    }
     for (const size_t i : layer.data) Quantize(node.inputs[i]);
     if (layer.quantize_output)
       for (const ValueId out : layer.outputs) {
@@ -216,6 +235,8 @@ class Planner {
   std::vector<size_t> parent_;
   std::vector<bool> integer_, passive_made_, done_;
   std::set<ValueId> quantized_;
+  std::vector<Function> functions_;
+  std::vector<const Function*> function_;  // by node: that it is part of
 };
 
 }  // namespace

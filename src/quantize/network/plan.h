@@ -3,7 +3,8 @@
 // Three kinds of operators take part:
 //   products      Conv, ConvTranspose, Gemm, MatMul with constant weights. A Relu or Clip behind one, or the
 //                 bias behind a MatMul, is done by the same kernel: the value between them gets no quantizer.
-//   elementwise   Add, Mul, Sigmoid and the like, between values that are integers anyway.
+//   elementwise   Add, Mul, Sigmoid and the like, between values that are integers anyway. Several that make
+//                 up a function of one value are one (functions.h).
 //   passive       operators that only move, pick or cut values: Reshape, MaxPool, Concat, Relu. What they
 //   give
 //                 lies on the grid of what they take (joint fixpoint), so that integers pass unchanged.
@@ -54,6 +55,8 @@ struct PlanOptions {
   std::string only = {};              // one layer alone
   bool align_add = false;             // the inputs of an Add share a grid
   bool quantize_outputs = false;      // outputs of the network, too
+  // Gemm and MatMul alone, which round their inputs as they come: no value gets a quantizer.
+  bool dynamic = false;
 };
 
 // What is known of every value of a prepared network before it runs.
@@ -82,6 +85,8 @@ struct Product {
 };
 // Nothing if the node is no product that integers can do.
 std::optional<Product> ProductOf(const graph::Graph& graph, const graph::Node& node);
+// As above, for a product that rounds its input as it comes.
+std::optional<Product> DynamicProductOf(const graph::Graph& graph, const graph::Node& node);
 ChannelLayout LayoutOf(const graph::Constant& weight, const Product& product, bool per_channel);
 
 }  // namespace celer::ptq

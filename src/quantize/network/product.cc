@@ -63,6 +63,17 @@ std::optional<Product> ProductOf(const Graph& graph, const Node& node) {
   return out;
 }
 
+std::optional<Product> DynamicProductOf(const Graph& graph, const Node& node) {
+  // Fewer columns take less time than rounding the input for them; longer sums may leave 32 bits.
+  constexpr int64_t kLeastColumns = 16, kMostTerms = 32768;
+  if (node.op != "Gemm" && node.op != "MatMul") return std::nullopt;
+  auto out = ProductOf(graph, node);
+  if (!out || out->outputs < kLeastColumns) return std::nullopt;
+  const Shape& weight = graph.value(out->weight).constant->shape;
+  if (weight[1 - out->axis] > kMostTerms) return std::nullopt;
+  return out;
+}
+
 ChannelLayout LayoutOf(const Constant& weight, const Product& product, bool per_channel) {
   ChannelLayout out;
   const Shape& shape = weight.shape;

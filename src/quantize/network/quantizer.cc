@@ -21,8 +21,9 @@ Result<NetworkQuantizer> NetworkQuantizer::Open(graph::Network network, const Ne
   out.network_ = out.original_;
   out.facts_ = FactsOf(out.network_.graph);
   if (out.PlanWithout({}).empty())
-    return Error::Invalid(source,
-                          ": has nothing to quantize: no Conv, Gemm or MatMul with constant f32 weights");
+    return Error::Invalid(source, ": has nothing to quantize: no ", options.dynamic ? "" : "Conv, ",
+                          "Gemm or MatMul with constant f32 weights",
+                          options.dynamic ? " and at least 16 columns" : "");
   return out;
 }
 
@@ -51,7 +52,9 @@ Status NetworkQuantizer::Equalize(const ChannelPeaks& peaks) {
 }
 
 PlanOptions NetworkQuantizer::BasePlan() const {
-  return {.align_add = options_.align_add, .quantize_outputs = options_.quantize_outputs};
+  return {.align_add = options_.align_add,
+          .quantize_outputs = options_.quantize_outputs,
+          .dynamic = options_.dynamic};
 }
 
 Plan NetworkQuantizer::PlanWithout(const FloatLayers& floats) const {
@@ -83,6 +86,7 @@ Result<Grids> NetworkQuantizer::GridsFor(const Plan& plan) const {
 }
 
 Result<Inserted> NetworkQuantizer::Build(const Plan& plan) const {
+  if (options_.dynamic) return InsertDynamic(network_, plan, options_.per_channel);
   CELER_ASSIGN(const Grids grids, GridsFor(plan));
   return InsertQuantizers(network_, plan, grids,
                           {.per_channel = options_.per_channel,

@@ -5,7 +5,7 @@
 //      values may be rounded.
 //   2. Calibrate: samples pass, the network is equalized if that is asked for, ranges are chosen. Or a recipe
 //      brings what samples would tell.
-//   3. Build: any choice of layers as integers, in QDQ form.
+//   3. Build: any choice of layers as integers, in QDQ form; dynamic ones need no second step.
 #pragma once
 
 #include <map>
@@ -14,6 +14,7 @@
 #include "core/result.h"
 #include "graph/load_onnx.h"
 #include "quantize/network/calibrate.h"
+#include "quantize/network/dynamic.h"
 #include "quantize/network/equalize.h"
 #include "quantize/network/insert.h"
 #include "quantize/network/observer.h"
@@ -29,6 +30,8 @@ struct NetworkOptions {
   bool correct_bias = true;       // biases take back what rounding the weights adds on average
   bool align_add = false;         // see PlanOptions
   bool quantize_outputs = false;  // see PlanOptions
+  // Products round their inputs as they come: no ranges, no samples. Of the others only per_channel counts.
+  bool dynamic = false;
 };
 
 using FloatLayers = std::map<std::string, std::string>;  // name: why it stays float

@@ -1,0 +1,16 @@
+// Products that round their inputs as they come, by the range that each has: no samples, no ranges in the
+// file. For transformers, whose activations differ much from input to input.
+#pragma once
+
+#include "core/result.h"
+#include "quantize/network/insert.h"
+#include "quantize/network/plan.h"
+
+namespace celer::ptq {
+
+// Each product of the plan becomes DynamicQuantizeLinear, MatMulInteger, Cast and Mul, as ONNX Runtime's
+// quantize_dynamic writes it; a Gemm's bias is an Add behind them. Products that read the same value share
+// its bytes, those with the same weights share them. Ids of the values that were there stay.
+Result<Inserted> InsertDynamic(const graph::Network& network, const Plan& plan, bool per_channel);
+
+}  // namespace celer::ptq

@@ -1,0 +1,20 @@
+// Functions of one value that a network writes out as several operators: x * clip(x + 3, 0, 6) / 6, or
+// x * sigmoid(x). Bytes have 256 of them, so that an integer kernel looks them up
+// (graph/passes/find_table.cc): what lies inside is never rounded.
+#pragma once
+
+#include <vector>
+
+#include "quantize/network/plan.h"
+
+namespace celer::ptq {
+
+struct Function {
+  ValueId from = kNoValue;    // the one value that is not constant
+  std::vector<size_t> nodes;  // in the order of the graph; the last one gives the result
+};
+
+// All that have more than one node. None reads a node of another one's inside.
+std::vector<Function> FunctionsIn(const graph::Graph& graph, const ValueFacts& facts);
+
+}  // namespace celer::ptq
