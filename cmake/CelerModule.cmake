@@ -108,6 +108,7 @@ function(celer_module name)
     add_executable(celer_${name}_test ${tests})
     celer_compile_settings(celer_${name}_test PRIVATE)
     target_compile_definitions(celer_${name}_test PRIVATE CELER_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+    target_compile_options(celer_${name}_test PRIVATE $<$<CONFIG:Release>:-O1>)  # compiled once, run once
     target_link_libraries(celer_${name}_test PRIVATE celer_${name} GTest::gtest_main GTest::gmock)
     gtest_discover_tests(celer_${name}_test DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 TEST_PREFIX ${name}.
                          PROPERTIES TIMEOUT 300)

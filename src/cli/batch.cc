@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Flags {
+struct BatchFlags {
   ModelFlags model;
   SamplingFlags sampling;
   std::string in, out, errors;
@@ -38,7 +38,7 @@ int64_t DefaultWindow(const DeviceOptions& device) {
   return cpu ? 32 : 256;
 }
 
-Status CheckApart(const Flags& flags) {
+Status CheckApart(const BatchFlags& flags) {
   const std::pair<const char*, fs::path> files[] = {
       {"IN", flags.in}, {"--out", flags.out}, {"--errors", flags.errors}};
   for (size_t i = 0; i < std::size(files); ++i)
@@ -52,7 +52,7 @@ Status CheckApart(const Flags& flags) {
   return {};
 }
 
-Result<BatchFiles> OpenFiles(const Flags& flags) {
+Result<BatchFiles> OpenFiles(const BatchFlags& flags) {
   CELER_RETURN_IF_ERROR(CheckApart(flags));
   CELER_ASSIGN(LinesFile in, LinesFile::Open(flags.in));
   LineSet answered, refused;
@@ -71,7 +71,7 @@ Result<BatchFiles> OpenFiles(const Flags& flags) {
                     std::move(refused)};
 }
 
-nlohmann::ordered_json SummaryJson(const BatchOutcome& o, const Flags& flags) {
+nlohmann::ordered_json SummaryJson(const BatchOutcome& o, const BatchFlags& flags) {
   const double seconds = std::max(o.seconds, 1e-9);
   nlohmann::ordered_json json = {
       {"requests", o.requests},
@@ -91,7 +91,7 @@ nlohmann::ordered_json SummaryJson(const BatchOutcome& o, const Flags& flags) {
   return json;
 }
 
-std::string SummaryText(const BatchOutcome& o, const Flags& flags) {
+std::string SummaryText(const BatchOutcome& o, const BatchFlags& flags) {
   std::string text = fmt::format("{} requests answered", FormatCount(o.requests));
   if (o.requests_before > 0) text += fmt::format(" and {} before", FormatCount(o.requests_before));
   if (o.refused + o.refused_before > 0)
@@ -105,7 +105,7 @@ std::string SummaryText(const BatchOutcome& o, const Flags& flags) {
   return text;
 }
 
-Result<int> Run(Flags& flags) {
+Result<int> Run(BatchFlags& flags) {
   CELER_ASSIGN(BatchFiles files, OpenFiles(flags));
   CELER_RETURN_IF_ERROR(flags.trace.Open(&flags.model.options.engine));
   CELER_ASSIGN(TextModel model, flags.model.Load());
@@ -141,7 +141,7 @@ Result<int> Run(Flags& flags) {
 }  // namespace
 
 int BatchCommand(const std::vector<std::string>& args) {
-  Flags flags;
+  BatchFlags flags;
   CommandLine app("batch", "answers to a file of requests",
                   "celer batch smollm2 requests.jsonl -o answers.jsonl");
   flags.model.AddTo(app);

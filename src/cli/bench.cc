@@ -25,7 +25,7 @@
 namespace celer::cli {
 namespace {
 
-struct Flags {
+struct BenchFlags {
   std::string model, html, ladder;
   EngineOptions engine;
   TraceFlag trace;
@@ -54,7 +54,7 @@ Result<std::vector<int64_t>> Counts(const std::vector<std::string>& texts, int64
   return values;
 }
 
-Result<BenchPlan> MakePlan(const Flags& flags, int64_t model_positions) {
+Result<BenchPlan> MakePlan(const BenchFlags& flags, int64_t model_positions) {
   BenchPlan plan;
   plan.ops = flags.ops;
   if (!flags.tokens.empty()) {
@@ -92,7 +92,7 @@ Status CheckWritable(const std::string& path) {
   return {};
 }
 
-Result<int> Print(const Flags& flags, const auto& report, auto html, auto json, auto text) {
+Result<int> Print(const BenchFlags& flags, const auto& report, auto html, auto json, auto text) {
   // Files first: an answer followed by an error would look like success.
   if (!flags.html.empty()) CELER_RETURN_IF_ERROR(WriteFile(flags.html, html(report)));
   if (flags.json)
@@ -102,7 +102,7 @@ Result<int> Print(const Flags& flags, const auto& report, auto html, auto json, 
   return kOk;
 }
 
-Result<int> Run(Flags& flags) {
+Result<int> Run(BenchFlags& flags) {
   constexpr std::string_view kRandom = "random:";
   DecoderConfig config;
   if (flags.model.starts_with(kRandom)) {  // a preset's shape with weights made up on the GPU
@@ -141,12 +141,12 @@ Result<int> Run(Flags& flags) {
   return Print(flags, report, BenchHtml, BenchJson, BenchText);
 }
 
-Result<int64_t> RepeatOf(const Flags& flags) {
+Result<int64_t> RepeatOf(const BenchFlags& flags) {
   if (flags.repeat.empty()) return BenchPlan().repeat;
   return ParseCount(flags.repeat, 10000, "--repeat");
 }
 
-Result<int> RunSample(const Flags& flags) {
+Result<int> RunSample(const BenchFlags& flags) {
   CELER_ASSIGN(const int64_t repeat, RepeatOf(flags));
   const SampleReport report = MeasureSampling(repeat);
   if (flags.json)
@@ -156,7 +156,7 @@ Result<int> RunSample(const Flags& flags) {
   return int{kOk};
 }
 
-Result<int> RunLadder(const Flags& flags) {
+Result<int> RunLadder(const BenchFlags& flags) {
   CELER_ASSIGN(const int64_t repeat, RepeatOf(flags));
   CELER_RETURN_IF_ERROR(CheckWritable(flags.html));
   const StatusLine line;
@@ -168,7 +168,7 @@ Result<int> RunLadder(const Flags& flags) {
   return Print(flags, report, LadderHtml, LadderJson, LadderText);
 }
 
-Result<int> RunServing(const Flags& flags) {
+Result<int> RunServing(const BenchFlags& flags) {
   CELER_RETURN_IF_ERROR(CheckWritable(flags.html));
   const StatusLine line;
   CELER_ASSIGN(const ServeReport report, RunServe(flags.serve, flags.model, flags.engine,
@@ -177,7 +177,7 @@ Result<int> RunServing(const Flags& flags) {
 }
 
 #if CELER_WITH_TEXT
-Result<int> RunOnServer(const Flags& flags) {
+Result<int> RunOnServer(const BenchFlags& flags) {
   CELER_RETURN_IF_ERROR(CheckWritable(flags.html));
   const StatusLine line;
   CELER_ASSIGN(const ServerReport report, RunServer(flags.server, flags.serve, flags.model,
@@ -188,7 +188,7 @@ Result<int> RunOnServer(const Flags& flags) {
 #endif
 
 // A flag that was given without an effect on what is measured, as a sentence.
-Status CheckFlags(const CLI::App& app, const Flags& flags) {
+Status CheckFlags(const CLI::App& app, const BenchFlags& flags) {
   const auto given = [&](std::string_view name) {
     const CLI::Option* option = app.get_option_no_throw(std::string(name));
     return option != nullptr && option->count() > 0;
@@ -230,7 +230,7 @@ Status CheckFlags(const CLI::App& app, const Flags& flags) {
 }  // namespace
 
 int BenchCommand(const std::vector<std::string>& args) {
-  Flags flags;
+  BenchFlags flags;
   CommandLine app("bench", "how fast a model runs here, and how near the limit that is",
                   "celer bench smollm2 --prompt 256,1024 --depth 0,4096 --ops");
   AddEngineFlags(app, &flags.model, &flags.engine);

@@ -41,7 +41,7 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kDefault = "default";
 constexpr const char* kExact = "exact";
 
-struct Flags {
+struct EvalFlags {
   ModelFlags model;
   std::string file;
   std::vector<std::string> kernels, weights, kv, others;
@@ -89,8 +89,8 @@ class RowFile {
 };
 
 // `vocab`: of the rows in `base`; 0: there are none yet, and this choice makes them.
-Result<Json> Measure(Flags flags, const Choice& choice, const std::string& text, const std::string& progress,
-                     RowFile base, int64_t vocab) {
+Result<Json> Measure(EvalFlags flags, const Choice& choice, const std::string& text,
+                     const std::string& progress, RowFile base, int64_t vocab) {
   const bool exact = choice.kernels == kExact, first = vocab == 0;
   if (!choice.other.empty()) flags.model.model = choice.other;
   EngineOptions& engine = flags.model.options.engine;
@@ -214,7 +214,7 @@ std::vector<std::string> OtherKernels() {
 }
 
 // The exact one first. Without lists: the defaults, and everything else once. With lists: each with each.
-std::vector<Choice> Choices(const Flags& flags, const std::vector<std::string>& other_kernels) {
+std::vector<Choice> Choices(const EvalFlags& flags, const std::vector<std::string>& other_kernels) {
   const bool cuda = flags.model.options.engine.device != DeviceOptions();
   std::vector<Choice> out = {{kExact, "stored", "f32"}};
   // Exact arithmetic shows what the weights lose, the defaults what is lost in all.
@@ -242,7 +242,7 @@ std::vector<Choice> Choices(const Flags& flags, const std::vector<std::string>& 
   return out;
 }
 
-Status CheckKernels(const Flags& flags) {
+Status CheckKernels(const EvalFlags& flags) {
   for (const std::string& name : flags.kernels) {
     if (name == kDefault) continue;
     std::string here = kDefault;
@@ -296,7 +296,7 @@ Table MakeTable(const std::vector<Json>& results) {
   return table;
 }
 
-Result<int> Run(Flags& flags) {
+Result<int> Run(EvalFlags& flags) {
   if (flags.window < 4) return Error::Invalid("--window ", flags.window, ": expected 4 or more");
   if (flags.windows < 0) return Error::Invalid("--windows ", flags.windows, ": expected 0 (all) or more");
   // Before the exact rows are computed, which takes a while. In a child: where the parent has asked CUDA
@@ -363,7 +363,7 @@ Result<int> Run(Flags& flags) {
 }  // namespace
 
 int EvalCommand(const std::vector<std::string>& args) {
-  Flags flags;
+  EvalFlags flags;
   CommandLine app("eval", "how far from exact arithmetic a model runs here",
                   "celer eval smollm2 --kv f16,int8");
   app.add_option("MODEL", flags.model.model, "a model's name, file or folder")->required();

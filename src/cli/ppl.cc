@@ -17,7 +17,7 @@
 namespace celer::cli {
 namespace {
 
-struct Flags {
+struct PplFlags {
   ModelFlags model;
   std::string file;
   int64_t window = 512;
@@ -46,7 +46,7 @@ struct Average {
   }
 };
 
-Result<int> Run(Flags& flags) {
+Result<int> Run(PplFlags& flags) {
   if (flags.window < 4) return Error::Invalid("--window ", flags.window, ": expected 4 or more");
   if (flags.stride < 0 || flags.stride >= flags.window)
     return Error::Invalid("--stride ", flags.stride, ": expected 1 to ", flags.window - 1,
@@ -101,7 +101,7 @@ Result<int> Run(Flags& flags) {
 }  // namespace
 
 int PplCommand(const std::vector<std::string>& args) {
-  Flags flags;
+  PplFlags flags;
   CommandLine app("ppl", "perplexity of a model on a text", "celer ppl smollm2 wiki.test.raw --window 512");
   flags.model.AddTo(app);
   app.add_option("FILE", flags.file, "a text file")->required();

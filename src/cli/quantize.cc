@@ -30,7 +30,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Flags {
+struct QuantizeFlags {
   std::string model, output, weights, recipe, method = "rtn", imatrix, imatrix_out, memory, recipe_out;
   std::vector<std::string> tensors, among;
   TextChoice text;
@@ -66,7 +66,7 @@ Result<Source> OpenSource(const std::string& name) {
   return source;
 }
 
-Result<Recipe> MakeRecipe(const Flags& flags, bool gguf) {
+Result<Recipe> MakeRecipe(const QuantizeFlags& flags, bool gguf) {
   Recipe recipe;
   // With a budget, formats are chosen later, and fewer columns will do.
   const bool budget = flags.target_bpw > 0 || !flags.memory.empty();
@@ -81,7 +81,7 @@ Result<Recipe> MakeRecipe(const Flags& flags, bool gguf) {
 }
 
 // A GGUF file becomes a GGUF file, a folder a folder.
-Status CheckContainer(const Flags& flags, const Source& source) {
+Status CheckContainer(const QuantizeFlags& flags, const Source& source) {
   if ((fs::path(flags.output).extension() == ".gguf") == source.gguf) return {};
   return Error::Unsupported(
       flags.output, ": ", source.path.string(),
@@ -89,7 +89,7 @@ Status CheckContainer(const Flags& flags, const Source& source) {
                   : " is a folder, which becomes another one: give a name without .gguf");
 }
 
-Status CheckOutput(const Flags& flags, const Source& source, const QuantizePlan& plan) {
+Status CheckOutput(const QuantizeFlags& flags, const Source& source, const QuantizePlan& plan) {
   const fs::path out(flags.output);
   const bool gguf = source.gguf;
   if (gguf && plan.has_ints() && !flags.dequantized)
@@ -111,7 +111,7 @@ Result<Model> LoadForCalibration(const Source& source) {
 }
 
 // --target-bpw and --memory: the plan's formats are chosen by what they cost.
-Status FitBudget(const Flags& flags, const Source& source, const Recipe& recipe, QuantizePlan* plan) {
+Status FitBudget(const QuantizeFlags& flags, const Source& source, const Recipe& recipe, QuantizePlan* plan) {
   CELER_ASSIGN(const std::optional<Budget> budget, ParseBudget(flags.target_bpw, flags.memory));
   if (!budget) {
     if (!flags.among.empty()) return Error::Invalid("--among goes with --target-bpw or --memory");
@@ -127,7 +127,7 @@ Status FitBudget(const Flags& flags, const Source& source, const Recipe& recipe,
   return FitToBudget(model, *budget, std::move(formats), flags.text, plan);
 }
 
-Status CollectTo(const Flags& flags, const Source& source) {
+Status CollectTo(const QuantizeFlags& flags, const Source& source) {
   CELER_ASSIGN(const CalibrationText text, ReadCalibration(flags.text, source.path.string()));
   CELER_ASSIGN(const Model model, LoadForCalibration(source));
   CELER_ASSIGN(ImportanceMatrix importance,
@@ -140,7 +140,7 @@ Status CollectTo(const Flags& flags, const Source& source) {
 }
 
 // Where calibration runs. "auto" is a GPU only for what it can do.
-Result<Device> DeviceFor(const Flags& flags, Method method) {
+Result<Device> DeviceFor(const QuantizeFlags& flags, Method method) {
   if (flags.device == DeviceOptions::Auto() && !RunsOnGpu(method)) return Device::Cpu();
   CELER_ASSIGN(const Device device, FindDevice(flags.device));
   if (!device.is_cpu() && !RunsOnGpu(method))
@@ -156,7 +156,7 @@ double PeakBytes() {
   return static_cast<double>(usage.ru_maxrss) * 1024;
 }
 
-Status Quantize(const Flags& flags, const Source& source, const QuantizePlan& plan, Method method,
+Status Quantize(const QuantizeFlags& flags, const Source& source, const QuantizePlan& plan, Method method,
                 const Device& device) {
   const auto start = std::chrono::steady_clock::now();
   ThreadPool& pool = DefaultThreadPool();
@@ -203,7 +203,7 @@ Status Quantize(const Flags& flags, const Source& source, const QuantizePlan& pl
   return {};
 }
 
-Status Run(const Flags& flags) {
+Status Run(const QuantizeFlags& flags) {
   if (flags.verbose) log::SetLevel(log::Level::kInfo);
   if (flags.output.empty() && flags.imatrix_out.empty() && !flags.explain)
     return Error::Invalid("give -o OUT, --imatrix-out FILE or --explain");
@@ -235,7 +235,7 @@ Status Run(const Flags& flags) {
 
 int QuantizeCommand(const std::vector<std::string>& args) {
   if (IsNetworkToQuantize(args)) return QuantizeNetworkCommand(args);
-  Flags flags;
+  QuantizeFlags flags;
   CommandLine app("quantize", "write a smaller form of a model",
                   "celer quantize m.gguf -o q4.gguf --weights q4_k_m --calibration t.txt");
   app.add_option("MODEL", flags.model, "a GGUF file, a Hugging Face folder, or the name of a pulled model")

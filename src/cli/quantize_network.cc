@@ -33,7 +33,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kChecked = 64;  // samples of --evaluate that --max-error is checked on: outputs are kept
 
-struct Flags {
+struct QuantizeNetworkFlags {
   std::string model, output, recipe, recipe_out, html;
   SampleFlags calibrate, evaluate;
   PictureFlags picture;
@@ -56,13 +56,13 @@ ptq::Progress ShowProgress() {
   };
 }
 
-// Flags about samples that ranges come from, about ranges, and about what ranges allow.
+// QuantizeNetworkFlags about samples that ranges come from, about ranges, and about what ranges allow.
 constexpr const char* kStaticOnly[] = {
     "--calibrate",        "--every",       "--samples",           "--method",
     "--percentile",       "--activations", "--power-of-two",      "--align-add",
     "--quantize-outputs", "--equalize",    "--no-bias-correction"};
 
-Status CheckDynamic(const Flags& flags) {
+Status CheckDynamic(const QuantizeNetworkFlags& flags) {
   if (flags.static_only.empty()) return {};
   return Error::Invalid(
       flags.static_only[0],
@@ -70,7 +70,7 @@ Status CheckDynamic(const Flags& flags) {
       "each has, and no samples or ranges are used");
 }
 
-Status CheckFlags(const Flags& flags, const fs::path& model) {
+Status CheckFlags(const QuantizeNetworkFlags& flags, const fs::path& model) {
   if (flags.options.dynamic) CELER_RETURN_IF_ERROR(CheckDynamic(flags));
   if (flags.output.empty()) {
     if (!flags.explain) return Error::Invalid("give -o OUT.onnx, or --explain to see the plan");
@@ -93,7 +93,8 @@ Status CheckFlags(const Flags& flags, const fs::path& model) {
 }
 
 // Layers whose names fit a pattern that was given.
-Status KeepPatterns(const Flags& flags, const ptq::NetworkQuantizer& quantizer, ptq::FloatLayers* floats) {
+Status KeepPatterns(const QuantizeNetworkFlags& flags, const ptq::NetworkQuantizer& quantizer,
+                    ptq::FloatLayers* floats) {
   const ptq::Plan plan = quantizer.PlanWithout({});
   for (const std::string& pattern : flags.keep) {
     bool fits = false;
@@ -110,7 +111,7 @@ Status KeepPatterns(const Flags& flags, const ptq::NetworkQuantizer& quantizer, 
 
 class Command {
  public:
-  explicit Command(const Flags& flags) : flags_(flags) {}
+  explicit Command(const QuantizeNetworkFlags& flags) : flags_(flags) {}
 
   Status Run() {
     const auto start = std::chrono::steady_clock::now();
@@ -276,7 +277,7 @@ class Command {
     return {};
   }
 
-  const Flags& flags_;
+  const QuantizeNetworkFlags& flags_;
   ptq::Progress progress_ = ShowProgress();
   std::vector<GraphPort> ports_;
   std::optional<ptq::NetworkRecipe> recipe_;
@@ -288,7 +289,7 @@ class Command {
   NetworkReport report_;
 };
 
-void AddFlags(CLI::App& app, Flags* flags) {
+void AddFlags(CLI::App& app, QuantizeNetworkFlags* flags) {
   app.add_option("NETWORK", flags->model, "an ONNX file, NAME.param of PNNX, or the name of a pulled network")
       ->required();
   app.add_option("-o,--output", flags->output, "the ONNX file to write");
@@ -356,7 +357,7 @@ void AddFlags(CLI::App& app, Flags* flags) {
 }  // namespace
 
 int QuantizeNetworkCommand(const std::vector<std::string>& args) {
-  Flags flags;
+  QuantizeNetworkFlags flags;
   CommandLine app("quantize", "write a network with 8-bit integers, as ONNX with quantizers",
                   "celer quantize net.onnx -o net-int8.onnx --calibrate pictures/ --method mse");
   AddFlags(app, &flags);

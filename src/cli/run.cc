@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kMaxPromptBytes = size_t{64} << 20;
 
-struct Flags {
+struct RunFlags {
   ModelFlags model;
   SamplingFlags sampling;
   std::optional<std::string> prompt;  // "" is a prompt too: the model begins by itself
@@ -29,7 +29,7 @@ struct Flags {
   bool raw = false, json = false, ignore_end = false, quiet = false;
 };
 
-Result<std::string> ReadPrompt(const Flags& flags) {
+Result<std::string> ReadPrompt(const RunFlags& flags) {
   if (!flags.file.empty()) {
     if (flags.prompt) return Error::Invalid("give a prompt or --file, not both");
     return ReadTextFile(flags.file, kMaxPromptBytes);
@@ -55,7 +55,7 @@ nlohmann::ordered_json LogprobsJson(const TextResult& result, const Prompter& pr
   return out;
 }
 
-Result<int> Run(Flags& flags) {
+Result<int> Run(RunFlags& flags) {
   CELER_ASSIGN(const std::string prompt, ReadPrompt(flags));
   CELER_RETURN_IF_ERROR(flags.trace.Open(&flags.model.options.engine));
   CELER_ASSIGN(TextModel model, flags.model.Load());
@@ -106,7 +106,7 @@ Result<int> Run(Flags& flags) {
 }  // namespace
 
 int RunCommand(const std::vector<std::string>& args) {
-  Flags flags;
+  RunFlags flags;
   CommandLine app("run", "one answer from a model", "celer run smollm2 \"Why is the sky blue?\"");
   flags.model.AddTo(app);
   flags.model.AddChatTo(app);

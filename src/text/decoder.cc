@@ -5,6 +5,7 @@
 
 #include "core/utf8.h"
 #include "text/byte_level.h"
+#include "text/metaspace.h"
 #include "text/normalizer.h"
 
 namespace celer {
@@ -14,7 +15,6 @@ using nlohmann::json;
 using Sink = std::unique_ptr<TokenSink>;
 
 constexpr int kMaxDepth = 16;
-constexpr std::string_view kMetaspace = "\u2581";
 
 class Stage : public TokenSink {
  public:

@@ -6,6 +6,7 @@
 #include "io/gguf.h"
 #include "io/printable.h"
 #include "text/gguf_pre.h"
+#include "text/metaspace.h"
 #include "text/pipeline.h"
 
 namespace celer {
@@ -13,8 +14,6 @@ namespace {
 
 // tokenizer.ggml.token_type
 enum TokenType { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
-
-constexpr std::string_view kMetaspace = "\u2581";
 
 struct GgufTable {
   std::vector<std::string_view> tokens;

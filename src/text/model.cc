@@ -2,6 +2,7 @@
 
 #include "core/check.h"
 #include "text/byte_level.h"
+#include "text/metaspace.h"
 
 namespace celer {
 
@@ -26,7 +27,6 @@ void Vocabulary::Replace(std::string token, int32_t id) {
 }
 
 bool JoinsWords(std::string_view token) {
-  constexpr std::string_view kMetaspace = "\u2581";
   bool after_other = false;
   while (!token.empty()) {
     const bool meta = token.starts_with(kMetaspace);

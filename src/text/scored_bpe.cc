@@ -3,12 +3,11 @@
 
 #include "core/utf8.h"
 #include "text/flat_map.h"
+#include "text/metaspace.h"
 #include "text/model.h"
 
 namespace celer {
 namespace {
-
-constexpr std::string_view kMetaspace = "\u2581";
 
 class ScoredBpe : public Model {
  public:

@@ -4,13 +4,13 @@
 #include <cstring>
 
 #include "io/printable.h"
+#include "text/metaspace.h"
 #include "text/tokenizer_json.h"
 
 namespace celer {
 namespace {
 
 constexpr size_t kMaxModel = size_t{256} << 20;
-constexpr std::string_view kMetaspace = "\u2581";
 
 // What we must know of the protobuf message besides what the library tells.
 struct ModelFacts {
