@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kVocabs[] = {32'000, 49'152, 128'256, 256'000};
 constexpr size_t kRows = 4;  // in turn: a row was just written by the step before, so it is in the cache
-constexpr int kTokens = 64;  // of one repetition
+constexpr int kSampledTokens = 64;  // of one repetition
 
 struct Setting {
   const char* name;
@@ -71,7 +71,7 @@ uint64_t ReadOnce(std::span<const float> row) {
   return sum;
 }
 
-// The mean of kTokens calls, in time of this thread: what else runs on the machine does not count.
+// The mean of kSampledTokens calls, in time of this thread: what else runs on the machine does not count.
 double TimeOf(const auto& once) {
   const auto now = [] {
     timespec t = {};
@@ -79,8 +79,8 @@ double TimeOf(const auto& once) {
     return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
   };
   const double start = now();
-  for (int i = 0; i < kTokens; ++i) once(static_cast<size_t>(i) % kRows);
-  return (now() - start) / kTokens;
+  for (int i = 0; i < kSampledTokens; ++i) once(static_cast<size_t>(i) % kRows);
+  return (now() - start) / kSampledTokens;
 }
 
 }  // namespace
@@ -131,12 +131,12 @@ std::string SampleText(const SampleReport& report) {
                   "tokens share the probability. read once: the time to read the logits, from the cache they "
                   "were written "
                   "to; ratio: of it to the measured time, 1 is the limit.",
-                  report.repeat, kTokens));
+                  report.repeat, kSampledTokens));
   return TableText(table);
 }
 
 nlohmann::ordered_json SampleJson(const SampleReport& report) {
-  nlohmann::ordered_json json = {{"repeat", report.repeat}, {"tokens", kTokens}};
+  nlohmann::ordered_json json = {{"repeat", report.repeat}, {"tokens", kSampledTokens}};
   json["results"] = nlohmann::ordered_json::array();
   for (const SampleResult& r : report.results)
     json["results"].push_back({{"vocab", r.vocab},

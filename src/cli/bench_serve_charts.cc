@@ -7,7 +7,6 @@
 namespace celer::cli {
 namespace {
 
-constexpr const char* kMuted = "#52606d";
 constexpr double kWidth = 1000;  // of one chart with its axes
 constexpr size_t kMostPoints = 400;
 

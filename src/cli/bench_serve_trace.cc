@@ -12,6 +12,7 @@
 
 #include "cli/gzip.h"
 #include "core/escape.h"
+#include "core/split_mix.h"
 #include "io/json.h"
 #include "limits/quantity.h"
 
@@ -23,13 +24,6 @@ constexpr int64_t kMaxTokens = int64_t{1} << 24;
 constexpr int64_t kMaxLine = 16 << 20;
 constexpr double kMooncakeBlock = 512;
 constexpr std::string_view kAzureHeader = "TIMESTAMP,ContextTokens,GeneratedTokens";
-
-uint64_t Mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
 
 std::string Shown(std::string_view text) {
   constexpr size_t kMost = 40;
@@ -154,7 +148,8 @@ Trace PoissonTrace(double rate, int64_t count, int64_t prompt, int64_t output, u
   for (int64_t i = 0; i < count; ++i) {
     trace.requests.push_back({.arrival_s = now, .prompt = prompt, .output = output});
     const double uniform =
-        static_cast<double>(Mix(Mix(seed) + static_cast<uint64_t>(i)) >> 11) * 0x1p-53;  // below 1
+        static_cast<double>(SplitMix64(SplitMix64(seed) + static_cast<uint64_t>(i)) >> 11) *
+        0x1p-53;  // below 1
     now += -std::log1p(-uniform) / rate;
   }
   return trace;
@@ -182,18 +177,18 @@ std::vector<int32_t> PromptOf(const Trace& trace, size_t i, int64_t vocab) {
   std::vector<int32_t> tokens(static_cast<size_t>(request.prompt));
   const auto fill = [&](int64_t from, int64_t to, uint64_t text) {
     for (int64_t at = from; at < to; ++at)
-      tokens[static_cast<size_t>(at)] =
-          static_cast<int32_t>(Mix(text + static_cast<uint64_t>(at - from)) % static_cast<uint64_t>(vocab));
+      tokens[static_cast<size_t>(at)] = static_cast<int32_t>(
+          SplitMix64(text + static_cast<uint64_t>(at - from)) % static_cast<uint64_t>(vocab));
   };
   // What no hash covers is this request's own.
   int64_t covered = 0;
   for (size_t k = 0; k < request.hashes.size(); ++k) {
     const int64_t end =
         std::min(request.prompt, static_cast<int64_t>(static_cast<double>(k + 1) * trace.block_tokens));
-    fill(covered, end, Mix(static_cast<uint64_t>(request.hashes[k])));
+    fill(covered, end, SplitMix64(static_cast<uint64_t>(request.hashes[k])));
     covered = std::max(covered, end);
   }
-  fill(covered, request.prompt, Mix(~static_cast<uint64_t>(i)));
+  fill(covered, request.prompt, SplitMix64(~static_cast<uint64_t>(i)));
   return tokens;
 }
 
@@ -233,7 +228,7 @@ std::vector<int64_t> SharedTokens(const Trace& trace, int64_t vocab, int64_t blo
     prefixes.clear();
     uint64_t hash = 0;
     for (int64_t at = 0; at < count; ++at) {
-      hash = Mix(hash ^ Mix(static_cast<uint64_t>(tokens[static_cast<size_t>(at)])));
+      hash = SplitMix64(hash ^ SplitMix64(static_cast<uint64_t>(tokens[static_cast<size_t>(at)])));
       if ((at + 1) % block == 0) prefixes.push_back(hash);
     }
     int64_t found = 0;
@@ -245,7 +240,7 @@ std::vector<int64_t> SharedTokens(const Trace& trace, int64_t vocab, int64_t blo
     // The answer is nobody else's, but it takes room.
     if (capacity > 0)
       for (int64_t at = (count / block + 1) * block; at <= count + trace.requests[i].output; at += block)
-        cache.Use(Mix(hash + static_cast<uint64_t>(at)));
+        cache.Use(SplitMix64(hash + static_cast<uint64_t>(at)));
     // A block is of no use without those before it: they go last.
     for (auto prefix = prefixes.rbegin(); prefix != prefixes.rend(); ++prefix) cache.Use(*prefix);
   }

@@ -13,8 +13,6 @@
 namespace celer::cli {
 namespace {
 
-constexpr const char* kInk = "#1f2933";
-constexpr const char* kMuted = "#52606d";
 // Told apart by people with any colour vision (Okabe and Ito).
 constexpr const char* kColors[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                    "#b8860b", "#56b4e9", "#5b4b8a"};

@@ -11,10 +11,8 @@
 namespace celer::cli {
 namespace {
 
-constexpr const char* kInk = "#1f2933";
 constexpr const char* kGrid = "#e4e8ec";
 constexpr const char* kFrame = "#9aa5b1";
-constexpr const char* kMuted = "#52606d";
 constexpr double kLabelSize = 12;
 
 std::string StrokeAttributes(const Stroke& stroke) {

@@ -8,6 +8,10 @@
 
 namespace celer::cli {
 
+// Colours of words, and of those that matter less.
+inline constexpr const char* kInk = "#1f2933";
+inline constexpr const char* kMuted = "#52606d";
+
 std::string XmlEscape(std::string_view text);
 
 struct Axis {

@@ -14,8 +14,6 @@
 namespace celer::cli {
 namespace {
 
-constexpr const char* kInk = "#1f2933";
-constexpr const char* kMuted = "#52606d";
 constexpr const char* kRead = "#1f6fb2";
 constexpr const char* kReadOnce = "#7fb3dc";
 constexpr const char* kExact = "#c8442b";

@@ -94,7 +94,7 @@ std::vector<char*> Pointers(std::vector<std::string>& texts) {
   return pointers;
 }
 
-int ExitCode(int status) {
+int ExitCodeOf(int status) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
@@ -185,7 +185,7 @@ Result<SubprocessResult> RunProgram(const std::vector<std::string>& argv, const 
   captures.push_back({std::move(err.read), &result.errors, true});
   if (!Follow(pid, captures, options, &status, &result.given_up))
     return Error::Io(argv[0], ": wrote more than ", kMaxOutput >> 20, " MiB and was stopped");
-  result.exit_code = ExitCode(status);
+  result.exit_code = ExitCodeOf(status);
   return result;
 }
 

@@ -5,17 +5,10 @@
 #include <limits>
 
 #include "core/result.h"
+#include "core/split_mix.h"
 
 namespace celer {
 namespace {
-
-// SplitMix64: a good hash of (seed, step), so that step n needs no state of step n - 1.
-uint64_t Mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
 
 // How far from the largest logit tokens are first looked for, in units of the temperature. At a language
 // model's temperature some hundred tokens are nearer, and they hold nearly everything.
@@ -138,7 +131,8 @@ Sampler::Sampler(SamplingParams params, std::span<const int32_t> prompt) : param
 
 double Sampler::Uniform(Purpose purpose) const {
   constexpr uint64_t kApart = 0xd1342543de82ef95u;
-  const uint64_t bits = Mix(Mix(params_.seed) ^ step_ ^ (static_cast<uint64_t>(purpose) * kApart));
+  const uint64_t bits =
+      SplitMix64(SplitMix64(params_.seed) ^ step_ ^ (static_cast<uint64_t>(purpose) * kApart));
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 

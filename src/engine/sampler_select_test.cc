@@ -10,6 +10,7 @@
 #include <numeric>
 #include <random>
 
+#include "core/split_mix.h"
 #include "engine/sampler.h"
 
 namespace celer {
@@ -94,13 +95,7 @@ std::vector<Kept> Reference(const std::vector<float>& logits, const SamplingPara
 
 // The hash of sampler.cc: what step 0 of this seed draws.
 double UniformOf(uint64_t seed) {
-  const auto mix = [](uint64_t x) {
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-  };
-  return static_cast<double>(mix(mix(seed)) >> 11) * 0x1p-53;
+  return static_cast<double>(SplitMix64(SplitMix64(seed)) >> 11) * 0x1p-53;
 }
 
 std::vector<float> RandomLogits(std::mt19937& random, size_t vocab, int shape) {

@@ -6,17 +6,10 @@
 #include <unordered_set>
 
 #include "core/check.h"
+#include "core/split_mix.h"
 
 namespace celer {
 namespace {
-
-// SplitMix64.
-uint64_t Mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
 
 // Above that a row of logits is not made for a token that is the largest anyhow.
 constexpr int64_t kSmallVocab = 4096;
@@ -28,15 +21,15 @@ bool TakesLargest(const SamplingParams& params) {
 }  // namespace
 
 uint64_t HashModel::Start() const {
-  return Mix(seed);
+  return SplitMix64(seed);
 }
 
 uint64_t HashModel::Extend(uint64_t prefix, int32_t token) {
-  return Mix(prefix ^ Mix(static_cast<uint64_t>(token)));
+  return SplitMix64(prefix ^ SplitMix64(static_cast<uint64_t>(token)));
 }
 
 int32_t HashModel::Largest(uint64_t prefix) const {
-  return static_cast<int32_t>(Mix(prefix) % static_cast<uint64_t>(vocab));
+  return static_cast<int32_t>(SplitMix64(prefix) % static_cast<uint64_t>(vocab));
 }
 
 void HashModel::Logits(uint64_t prefix, std::span<float> row) const {
@@ -50,7 +43,7 @@ void HashModel::Logits(uint64_t prefix, std::span<float> row) const {
 
 void HashModel::Hidden(uint64_t prefix, std::span<float> row) const {
   for (size_t i = 0; i < row.size(); ++i)
-    row[i] = static_cast<float>(Mix(prefix + i) >> 40) * (2 * 0x1p-24f) - 1;
+    row[i] = static_cast<float>(SplitMix64(prefix + i) >> 40) * (2 * 0x1p-24f) - 1;
 }
 
 uint64_t HashModel::HashOf(std::span<const int32_t> tokens) const {
