@@ -12,7 +12,8 @@ namespace celer::cuda::wgmma {
 // Whether a bf16 holds a weight, but for the scale of its row. kFine: HasFineScales().
 template <Format F, bool kFine>
 constexpr bool kHeldByBf16 = F == Format::kBf16 || ((F == Format::kFp8 || F == Format::kInt8) && !kFine);
-// Up to eight tokens have 16 bits of activations and of weights: two bf16 of each, where one does not hold them.
+// Up to eight tokens have 16 bits of activations and of weights: two bf16 of each, where one does not hold
+// them.
 template <Format F, int N, bool kFine>
 constexpr int kWeightParts = N == 16 && !kHeldByBf16<F, kFine> ? 2 : 1;
 
