@@ -170,7 +170,7 @@ def main():
                 ([loud, "-o", tmp / "bad", "--weights", "w8a8", "--method", "smoothquant", *gptq[4:]], "not finite"),
                 ([folder, "-o", tmp / "bad", "--target-bpw", "4.6", "--calibration", text, "--among", "int4-g32"],
                  "embed_tokens"),
-                ([gguf, "-o", out, "--method", "gptq", "--calibration", text], "int4"),
+                ([gguf, "-o", out, "--weights", "f16", "--method", "gptq", "--calibration", text], "int4"),
                 ([folder, "-o", tmp / "bad", "--weights", "int8", "--method", "smoothquant"], "w8a8"),
                 ([folder, "-o", tmp / "bad", "--weights", "int4-g32", "--method", "gptq", "--device", "cuda:99"], "CUDA"),
                 ([folder, "-o", tmp / "bad", "--weights", "int4-g32", "--device", "gpu"], "cuda"),
