@@ -73,8 +73,7 @@ void AddEngineFlags(CLI::App& app, std::string* model, EngineOptions* options) {
             Name(options->row_copies));
   AddParsed(app, "--activations", &options->activations, ParseActivations,
             "on a GPU, what prompts and more than 8 sequences at once are computed with: 16bit, or fp8 or "
-            "int8 with a "
-            "scale per token and weights of the same kind, which is faster and less exact",
+            "int8 with a scale per token and weights of the same kind, which is faster and less exact",
             Name(options->activations));
   app.add_option("--threads", options->threads, "0: all that this process may use")->check(Between(0, 1024));
   app.add_flag_function(

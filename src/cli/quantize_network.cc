@@ -56,7 +56,7 @@ ptq::Progress ShowProgress() {
   };
 }
 
-// QuantizeNetworkFlags about samples that ranges come from, about ranges, and about what ranges allow.
+// Flags about samples that ranges come from, about ranges, and about what ranges allow.
 constexpr const char* kStaticOnly[] = {
     "--calibrate",        "--every",       "--samples",           "--method",
     "--percentile",       "--activations", "--power-of-two",      "--align-add",

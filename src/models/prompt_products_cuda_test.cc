@@ -125,8 +125,8 @@ TEST(CudaPromptProducts, Fp8IsNear) {
     }
 }
 
-// Of values without outliers a code's error is about 1 % of their size, as much for weights: twelve products
-// in a row give sqrt(24) times that.
+// Of values without outliers a code's error is about 1 % of their size, as much for weights: twelve
+// products in a row give sqrt(24) times that, and the bound is twice as much.
 TEST(CudaPromptProducts, Int8IsNear) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
   for (const char* weights : {"bf16", "int8", "int4-g64"})
