@@ -48,11 +48,7 @@ void EncodeQ2_K(const float* in, int64_t blocks, std::byte* out, const float* im
 }
 
 void SetCodesQ2_K(const uint8_t* codes, int64_t blocks, std::byte* out) {
-  for (int64_t b = 0; b < blocks; ++b, codes += BlockQ2_K::kElements) {
-    auto block = LoadBlock<BlockQ2_K>(out, b);
-    Pack(codes, &block);
-    StoreBlock(block, b, out);
-  }
+  ReplaceCodes<BlockQ2_K>(codes, blocks, out, Pack);
 }
 
 }  // namespace celer

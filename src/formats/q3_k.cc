@@ -63,11 +63,7 @@ void EncodeQ3_K(const float* in, int64_t blocks, std::byte* out, const float* im
 }
 
 void SetCodesQ3_K(const uint8_t* codes, int64_t blocks, std::byte* out) {
-  for (int64_t b = 0; b < blocks; ++b, codes += BlockQ3_K::kElements) {
-    auto block = LoadBlock<BlockQ3_K>(out, b);
-    Pack(codes, &block);
-    StoreBlock(block, b, out);
-  }
+  ReplaceCodes<BlockQ3_K>(codes, blocks, out, Pack);
 }
 
 }  // namespace celer

@@ -11,7 +11,7 @@ namespace celer {
 namespace {
 
 void Pack(const uint8_t* codes, BlockQ4_1* block) {
-  for (int j = 0; j < 16; ++j) block->qs[j] = static_cast<uint8_t>(codes[j] | codes[j + 16] << 4);
+  PackNibbles(codes, block->qs);
 }
 
 }  // namespace
@@ -50,11 +50,7 @@ void EncodeQ4_1(const float* in, int64_t blocks, std::byte* out, const float* im
 }
 
 void SetCodesQ4_1(const uint8_t* codes, int64_t blocks, std::byte* out) {
-  for (int64_t b = 0; b < blocks; ++b, codes += BlockQ4_1::kElements) {
-    auto block = LoadBlock<BlockQ4_1>(out, b);
-    Pack(codes, &block);
-    StoreBlock(block, b, out);
-  }
+  ReplaceCodes<BlockQ4_1>(codes, blocks, out, Pack);
 }
 
 }  // namespace celer

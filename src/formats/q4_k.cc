@@ -49,11 +49,7 @@ void EncodeQ4_K(const float* in, int64_t blocks, std::byte* out, const float* im
 }
 
 void SetCodesQ4_K(const uint8_t* codes, int64_t blocks, std::byte* out) {
-  for (int64_t b = 0; b < blocks; ++b, codes += BlockQ4_K::kElements) {
-    auto block = LoadBlock<BlockQ4_K>(out, b);
-    Pack(codes, &block);
-    StoreBlock(block, b, out);
-  }
+  ReplaceCodes<BlockQ4_K>(codes, blocks, out, Pack);
 }
 
 }  // namespace celer

@@ -11,13 +11,7 @@ namespace celer {
 namespace {
 
 void Pack(const uint8_t* codes, BlockQ5_1* block) {
-  uint32_t fifth = 0;
-  for (int j = 0; j < 16; ++j) {
-    const uint32_t low = codes[j], high = codes[j + 16];
-    block->qs[j] = static_cast<uint8_t>((low & 15) | (high & 15) << 4);
-    fifth |= (low >> 4) << j | (high >> 4) << (j + 16);
-  }
-  std::memcpy(block->qh, &fifth, sizeof(fifth));
+  PackFives(codes, block->qs, block->qh);
 }
 
 }  // namespace
@@ -60,11 +54,7 @@ void EncodeQ5_1(const float* in, int64_t blocks, std::byte* out, const float* im
 }
 
 void SetCodesQ5_1(const uint8_t* codes, int64_t blocks, std::byte* out) {
-  for (int64_t b = 0; b < blocks; ++b, codes += BlockQ5_1::kElements) {
-    auto block = LoadBlock<BlockQ5_1>(out, b);
-    Pack(codes, &block);
-    StoreBlock(block, b, out);
-  }
+  ReplaceCodes<BlockQ5_1>(codes, blocks, out, Pack);
 }
 
 }  // namespace celer

@@ -57,11 +57,7 @@ void EncodeQ5_K(const float* in, int64_t blocks, std::byte* out, const float* im
 }
 
 void SetCodesQ5_K(const uint8_t* codes, int64_t blocks, std::byte* out) {
-  for (int64_t b = 0; b < blocks; ++b, codes += BlockQ5_K::kElements) {
-    auto block = LoadBlock<BlockQ5_K>(out, b);
-    Pack(codes, &block);
-    StoreBlock(block, b, out);
-  }
+  ReplaceCodes<BlockQ5_K>(codes, blocks, out, Pack);
 }
 
 }  // namespace celer

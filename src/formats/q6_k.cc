@@ -59,11 +59,7 @@ void EncodeQ6_K(const float* in, int64_t blocks, std::byte* out, const float* im
 }
 
 void SetCodesQ6_K(const uint8_t* codes, int64_t blocks, std::byte* out) {
-  for (int64_t b = 0; b < blocks; ++b, codes += BlockQ6_K::kElements) {
-    auto block = LoadBlock<BlockQ6_K>(out, b);
-    Pack(codes, &block);
-    StoreBlock(block, b, out);
-  }
+  ReplaceCodes<BlockQ6_K>(codes, blocks, out, Pack);
 }
 
 }  // namespace celer

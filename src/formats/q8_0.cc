@@ -35,11 +35,7 @@ void EncodeQ8_0(const float* in, int64_t blocks, std::byte* out, const float* /*
 }
 
 void SetCodesQ8_0(const uint8_t* codes, int64_t blocks, std::byte* out) {
-  for (int64_t b = 0; b < blocks; ++b, codes += BlockQ8_0::kElements) {
-    auto block = LoadBlock<BlockQ8_0>(out, b);
-    Pack(codes, &block);
-    StoreBlock(block, b, out);
-  }
+  ReplaceCodes<BlockQ8_0>(codes, blocks, out, Pack);
 }
 
 }  // namespace celer
