@@ -8,6 +8,8 @@ import subprocess
 import sys
 import tempfile
 
+import refusals
+
 CELER = sys.argv[1]
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "networks"))
 failures = []
@@ -169,9 +171,8 @@ def check_bad_input(tmp, net):
     onnx.save(conv, tmp / "conv.onnx")
     np.save(tmp / "image.npy", np.ones((2, 3, 8, 8), np.float32))
     celer("quantize", tmp / "conv.onnx", "-o", tmp / "conv8.onnx", "--calibrate", tmp / "image.npy", "--recipe-out", tmp / "static.json")
-    before = sorted(p.name for p in tmp.iterdir())
     out = tmp / "bad.onnx"
-    for args, words in (
+    failures.extend(refusals.complaints(CELER, "quantize", (
             ([net, "--dynamic", "-o", out, "--calibrate", tmp / "x.npz"], "--calibrate does not go with --dynamic"),
             ([net, "--dynamic", "-o", out, "--method", "kl"], "--method does not go with --dynamic"),
             ([net, "--dynamic", "-o", out, "--activations", "i8"], "--activations does not go with --dynamic"),
@@ -183,12 +184,7 @@ def check_bad_input(tmp, net):
             ([net, "--dynamic", "-o", out, "--report"], "give --evaluate"),
             ([net, "--dynamic", "-o", out, "--max-error", "0.1"], "give --evaluate"),
             ([net, "--dynamic", "-o", out, "--float", "*"], "every layer stays float"),
-            ([net, "-o", out], "--dynamic")):
-        done = subprocess.run([CELER, "quantize", *map(str, args)], capture_output=True, text=True, timeout=600)
-        check(done.returncode not in (0, 134, 139), f"quantize {args}: exit code {done.returncode}")
-        check(done.stderr.startswith("error:") and words in done.stderr, f"quantize {args}: {done.stderr}")
-        check(len(done.stderr.strip().splitlines()) == 1, f"quantize {args}: more than a sentence: {done.stderr}")
-    check(before == sorted(p.name for p in tmp.iterdir()), "a failed run left files behind")
+            ([net, "-o", out], "--dynamic")), tmp))
 
 
 def main():

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import tempfile
 
+import refusals
+
 CELER = sys.argv[1]
 failures = []
 
@@ -206,9 +208,8 @@ def check_bad_input(tmp, net, x):
     relu.ir_version = 8
     onnx.save(relu, tmp / "relu.onnx")
     (tmp / "other.json").write_text("{}")
-    before = sorted(p.name for p in tmp.iterdir())
     out, good = tmp / "bad.onnx", ["--calibrate", tmp / "x.npy"]
-    for args, words in (
+    failures.extend(refusals.complaints(CELER, "quantize", (
             ([net, "-o", out], "--calibrate"),
             ([net, *good], "-o OUT.onnx"),
             ([net, "-o", net, *good], "the network itself"),
@@ -225,12 +226,7 @@ def check_bad_input(tmp, net, x):
             ([net, "-o", out, *good, "--float", "nobody"], "fits no layer"),
             ([net, "-o", out, *good, "--max-error", "0"], "no bound holds"),
             ([net, "-o", out, "--recipe", tmp / "other.json"], "recipe"),
-            ([tmp / "nothing.onnx", "-o", out, *good], "nothing.onnx")):
-        done = subprocess.run([CELER, "quantize", *map(str, args)], capture_output=True, text=True, timeout=600)
-        check(done.returncode not in (0, 134, 139), f"quantize {args}: exit code {done.returncode}")
-        check(done.stderr.startswith("error:") and words in done.stderr, f"quantize {args}: {done.stderr}")
-        check(len(done.stderr.strip().splitlines()) == 1, f"quantize {args}: more than a sentence: {done.stderr}")
-    check(before == sorted(p.name for p in tmp.iterdir()), "a failed run left files behind")
+            ([tmp / "nothing.onnx", "-o", out, *good], "nothing.onnx")), tmp))
 
 
 def main():
