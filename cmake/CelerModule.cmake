@@ -1,8 +1,10 @@
-# celer_module(NAME DEPS module... LINK target... [TEXT_ONLY regex] [TOGETHER regex] [WITHOUT regex])
+# celer_module(NAME DEPS module... LINK target... [TEXT_ONLY regex] [WITHOUT regex]
+#              [TOGETHER regex] [TESTS_TOGETHER regex] [ALONE regex])
 #
 # Files whose path matches TOGETHER are compiled in groups, because they all read and instantiate the same large
 # templates: a whole build is quicker. Names in their anonymous namespaces must differ. Files with flags of their own (an
-# ISA suffix) are always compiled alone.
+# ISA suffix) are always compiled alone, and so are those that match ALONE. TESTS_TOGETHER says
+# the same of tests.
 # Files whose path matches TEXT_ONLY are left out of a build with CELER_TEXT=OFF, those that match WITHOUT always.
 # One folder under src/ is one static library celer_NAME. Files find their place by name:
 #   x.cc                      the library, built with baseline flags
@@ -56,8 +58,26 @@ function(celer_compile_settings target scope)
   endif()
 endfunction()
 
+# Some tests of limits take more than five minutes under a sanitizer.
+set(CELER_TEST_SECONDS 300)
+if(CELER_SANITIZE)
+  set(CELER_TEST_SECONDS 1800)
+endif()
+
+function(celer_compile_together target sources together alone)
+  if(NOT CELER_UNITY OR NOT together)
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 5)
+  foreach(file ${sources})
+    if(NOT file MATCHES "${together}" OR (alone AND file MATCHES "${alone}"))
+      set_source_files_properties(${file} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    endif()
+  endforeach()
+endfunction()
+
 function(celer_module name)
-  cmake_parse_arguments(ARG "" "TEXT_ONLY;TOGETHER;WITHOUT" "DEPS;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "TEXT_ONLY;TOGETHER;ALONE;WITHOUT;TESTS_TOGETHER" "DEPS;LINK" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cc)
   file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS *.cu)
   if(ARG_TEXT_ONLY AND NOT CELER_TEXT)
@@ -93,11 +113,7 @@ function(celer_module name)
     add_library(celer_${name} STATIC ${sources})
     celer_compile_settings(celer_${name} PUBLIC)
     target_link_libraries(celer_${name} PUBLIC ${ARG_DEPS} ${ARG_LINK})
-    if(CELER_UNITY AND ARG_TOGETHER)
-      set_target_properties(celer_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 5)
-      list(FILTER sources EXCLUDE REGEX "${ARG_TOGETHER}")
-      set_source_files_properties(${sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-    endif()
+    celer_compile_together(celer_${name} "${sources}" "${ARG_TOGETHER}" "${ARG_ALONE}")
   else()
     add_library(celer_${name} INTERFACE)
     celer_compile_settings(celer_${name} INTERFACE)
@@ -112,8 +128,9 @@ function(celer_module name)
     target_compile_options(celer_${name}_test PRIVATE
                            $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1;-Wno-alloc-size-larger-than>)
     target_link_libraries(celer_${name}_test PRIVATE celer_${name} GTest::gtest_main GTest::gmock)
+    celer_compile_together(celer_${name}_test "${tests}" "${ARG_TESTS_TOGETHER}" "${ARG_ALONE}")
     gtest_discover_tests(celer_${name}_test DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 TEST_PREFIX ${name}.
-                         PROPERTIES TIMEOUT 300)
+                         PROPERTIES TIMEOUT ${CELER_TEST_SECONDS})
   endif()
   if(CELER_BENCHES AND benches)
     add_executable(celer_${name}_bench ${benches})

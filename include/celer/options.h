@@ -79,7 +79,7 @@ enum class Activations : uint8_t {
   // 8 bits with a scale for each token, and weights of 8 bits with a scale for each row: faster, and less
   // exact (docs/quantization.md). Steps of up to 8 sequences are not concerned.
   kFp8,   // e4m3
-  kInt8,  // for models whose activations have no outliers, or whose scales were smoothed
+  kInt8,  // rounded after a rotation of every 64 columns, which spreads outliers; weights are, too
 };
 Result<Activations> ParseActivations(std::string_view text);  // "16bit", "fp8", "int8"
 const char* Name(Activations activations);

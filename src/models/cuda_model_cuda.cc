@@ -254,8 +254,7 @@ Status CudaModel::KeepCodes(int device, cuda::Code code, cudaStream_t stream) {
     float* scales = reinterpret_cast<float*>(codes + RowBytes(config) / 2 / config.layers);
     for (const auto& [part, m] : PartsOf(l)) {
       if (!l.rows[part]) l.rows[part] = codes, l.row_scales[part] = scales;
-      const cuda::Format same = code == cuda::Code::kFp8 ? cuda::Format::kFp8 : cuda::Format::kInt8;
-      if (m->format == same && cuda::HasRowCodes(*m)) {
+      if (code == cuda::Code::kFp8 && cuda::HasRowCodes(*m)) {
         CELER_RETURN_IF_ERROR(
             CudaStatus(cuda::LaunchUnpackCodes(*m, codes, scales, stream), "unpacking weights"));
       } else {

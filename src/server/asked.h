@@ -11,6 +11,12 @@
 
 namespace celer::server {
 
+// A field that is there and not null, or nullptr.
+inline const Json* Field(const Json& object, const char* name) {
+  const auto it = object.find(name);
+  return it == object.end() || it->is_null() ? nullptr : &*it;
+}
+
 enum Endpoint : unsigned {
   kChat = 1,
   kCompletions = 2,

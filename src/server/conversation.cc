@@ -12,11 +12,6 @@ std::string At(const char* list, size_t i) {
   return std::string(list) + "[" + std::to_string(i) + "]";
 }
 
-const Json* Field(const Json& object, const char* name) {
-  const auto it = object.find(name);
-  return it == object.end() || it->is_null() ? nullptr : &*it;
-}
-
 // A string, or parts of text; parts are joined by line breaks.
 Refusal ReadText(const Json& content, const std::string& where, std::string* out) {
   if (content.is_string()) {

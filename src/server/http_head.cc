@@ -1,14 +1,6 @@
 #include "server/http_head.h"
 
 namespace celer::server {
-namespace {
-
-std::string_view View(boost::beast::string_view text) {
-  return {text.data(), text.size()};
-}
-
-}  // namespace
-
 std::string LowerCase(std::string_view text) {
   std::string out(text);
   for (char& c : out)

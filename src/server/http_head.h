@@ -10,6 +10,10 @@
 
 namespace celer::server {
 
+inline std::string_view View(boost::beast::string_view text) {
+  return {text.data(), text.size()};
+}
+
 std::string LowerCase(std::string_view text);  // of ASCII letters
 
 // Fills in path, query and headers. "", or what is wrong with the head: then the end of its body is not sure,

@@ -33,10 +33,6 @@ constexpr size_t kMaxPipelined = 64 << 10;  // read ahead while a request is ans
 constexpr size_t kMaxDiscarded = 32 << 20;  // of a body that was refused
 constexpr auto kLinger = std::chrono::seconds(5);
 
-std::string_view View(beast::string_view text) {
-  return {text.data(), text.size()};
-}
-
 // "Sun, 06 Nov 1994 08:49:37 GMT", made once a second.
 const std::string& DateHeader() {
   static std::time_t last = 0;

@@ -23,11 +23,6 @@ Refusal CheckFields(const Json& object, std::string_view where,
   return {};
 }
 
-const Json* Field(const Json& object, const char* name) {
-  const auto it = object.find(name);
-  return it == object.end() || it->is_null() ? nullptr : &*it;
-}
-
 Refusal SetSchema(const Json& schema, std::string_view where, Asked& a) {
   if (!schema.is_object() && !schema.is_boolean()) return Bad(where, schema, "a JSON schema");
   a.constraint = {.kind = Constraint::Kind::kJsonSchema, .text = schema.dump()};

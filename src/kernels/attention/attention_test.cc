@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <map>
 
 #include "kernels/kv_row.h"
 #include "kernels/test_util.h"
@@ -33,6 +34,12 @@ struct Data {
   std::vector<float> q, k, v;
 };
 using Alter = std::function<void(Data&)>;
+
+// The tests below run some ten thousand times; threads are made once.
+ThreadPool& PoolOf(int threads) {
+  static std::map<int, ThreadPool> pools;
+  return pools.try_emplace(threads, ThreadPool::Options{.threads = threads}).first->second;
+}
 
 // Sequences whose KV blocks lie scattered in a pool; what no token has written is NaN.
 class Fixture {
@@ -98,7 +105,7 @@ class Fixture {
       }
     }
     std::vector<float> out(q.size(), 12345.0f);
-    ThreadPool pool({.threads = threads});
+    ThreadPool& pool = PoolOf(threads);
     run({.batch = {tokens, positions, starts, table, max_blocks_, {}},
          .kv = kv_,
          .q = q.data(),

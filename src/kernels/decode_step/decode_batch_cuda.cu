@@ -121,6 +121,7 @@ Plan MakePlan(const DecodeStepArgs& args, std::byte* memory) {
     op.cols = of.a.cols, op.unit = unit;
     op.chunks = static_cast<int>(chunks(of.a.padded));
     op.x = x, op.ready = ready;
+    op.base = kBase;
   };
   set(0, first.qkv, (b.heads + 2 * b.kv_heads) * b.head_dim / 16, b.in_rows, b.in_done, 16);
   set(1, first.o, b.hidden / 16, b.attended, b.attended_done, b.head_dim);

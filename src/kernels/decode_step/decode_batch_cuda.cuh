@@ -2,14 +2,14 @@
 // tokens that it has room for: 8 or 16.
 //
 // Grid: one block per multiprocessor, all resident at once. Sixteen warps multiply and attend; one fills the
-// ring of weights, one fetches activations, one for each eight tokens finishes tiles. Tiles, batches of them
-// and the ring are those of matvec_cuda.cuh, but 16 tokens take larger batches; a product of 16 rows has
-// eight columns, one to a token.
+// ring of weights, one fetches activations, one finishes tiles; of 16 tokens it adds up norms, and those that
+// multiply finish. Tiles, batches of them and the ring are those of matvec_cuda.cuh, but 16 tokens take
+// larger batches.
 //
-// Activations: [padded / 32][N tokens][32] bf16, the order of eight rows of weights, in chunks of 4096 / N
-// columns (8 KB). Each chunk has a counter of the tiles (or heads) that went into it; counters never go back,
-// the number of steps and the layer say what a complete one shows. Before a value of a layer is written, all
-// blocks have read that of the layer before: each step from product to product needs all of the last one.
+// Activations: bf16, 32 columns of N tokens after the other (PairOf), in chunks of 4096 / N columns (8 KB).
+// Each chunk has a counter of the tiles (or heads) that went into it; counters never go back, the number of
+// steps and the layer say what a complete one shows. Before a value of a layer is written, all blocks have
+// read that of the layer before: each step from product to product needs all of the last one.
 //
 // Several tokens may be of one sequence: then those behind see the keys and values of those before them.
 //
@@ -81,11 +81,11 @@ __device__ __forceinline__ void Fetch(const BatchParams& b, int i, uint32_t turn
   for (int pass = 0; pass < passes; ++pass)
     for (int chunk = 0; chunk < op.chunks;) {
       const int mine = chunk + lane;
-      const bool here =
-          lane < kSlots && mine < op.chunks && Reached(op.ready + mine, WritersOf<N>(b, i, mine) * turn);
+      const bool here = lane < kSlots && mine < op.chunks &&
+                        (pass > 0 || Reached(op.ready + mine, WritersOf<N>(b, i, mine) * turn));
       const int ready = __ffs(static_cast<int>(~__ballot_sync(0xffffffffu, here))) - 1;
+      if (pass == 0 && lane < ready) asm volatile("fence.proxy.async;" ::: "memory");
       const auto copy = [&](uint32_t slot) {
-        asm volatile("fence.proxy.async;" ::: "memory");
         const auto bytes = static_cast<uint32_t>(min(kSlotBytes, op.padded * N * 2 - mine * kSlotBytes));
         BarrierExpect(full + slot * 8, bytes);
         BulkCopyKeep(slots + slot * kSlotBytes, op.x + static_cast<int64_t>(mine) * kSlotBytes, bytes,
@@ -126,29 +126,138 @@ __global__ void BeginKernel(const __grid_constant__ BatchParams b, const float* 
   if (threadIdx.x < kEights<N>) Signal(b.in_done + col / kChunk<N>);  // as many as finish a tile
 }
 
+// What all warps need of the batch: by one warp.
+template <Format F, int N>
+__device__ __forceinline__ void LoadBatch(const BatchParams& b, Memory<F, N>& memory, int lane) {
+  if (lane >= N) return;
+  constexpr uint32_t kTokenLanes = (1u << N) - 1;
+  const bool here = lane < b.batch.count;
+  const int position = here ? __ldcg(b.batch.positions + lane) : 0;
+  const int row = here ? __ldcg(b.batch.sequence + lane) : 0;
+  const int block =
+      __ldcg(b.batch.block_table + static_cast<int64_t>(row) * b.batch.max_blocks + position / kKvBlock);
+  // Tokens of one sequence stand behind each other; the first of them says what is old.
+  int old = position;
+#pragma unroll
+  for (int other = 0; other < N; ++other) {
+    const int its_row = __shfl_sync(kTokenLanes, row, other);
+    const int its_position = __shfl_sync(kTokenLanes, position, other);
+    if (here && other < b.batch.count && its_row == row) old = min(old, its_position);
+  }
+  memory.position[lane] = position;
+  memory.old[lane] = old;
+  memory.kv_row[lane] =
+      (static_cast<int64_t>(block) * b.kv_heads * kKvBlock + position % kKvBlock) * b.head_dim;
+}
+// The block tables: by the warps that multiply.
+template <Format F, int N>
+__device__ __forceinline__ void LoadTables(const BatchParams& b, Memory<F, N>& memory, int warp, int lane) {
+  const int token = warp % N;
+  if (token >= b.batch.count) return;
+  const int blocks = __ldcg(b.batch.positions + token) / kKvBlock + 1;
+  const int32_t* from =
+      b.batch.block_table + static_cast<int64_t>(__ldcg(b.batch.sequence + token)) * b.batch.max_blocks;
+  for (int i = warp / N * 32 + lane; i < blocks; i += kWarps / N * 32)
+    memory.table[token][i] = __ldcg(from + i);
+}
+
+template <Format F, int N>
+__device__ __forceinline__ void InitBarriers(Memory<F, N>& memory) {
+  const auto init = [](uint64_t& bar, int count) { BarrierInit(SharedAddress(&bar), count); };
+  for (int i = 0; i < kStages<N>; ++i) init(memory.full[i], 1), init(memory.empty[i], kWarps);
+  for (int i = 0; i < kSlots; ++i) init(memory.x_full[i], 1), init(memory.x_empty[i], kWarps);
+  for (int i = 0; i < 2; ++i) init(memory.read[i], 1);
+  init(memory.normed, 1);
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// The products and the attention of eight tokens: a warp of its own finishes batches while the next one is
+// multiplied.
+template <Format F, int L>
+struct EightTokens {
+  static constexpr int N = 8;
+  const BatchParams& b;
+  Memory<F, N>& memory;
+  uint32_t first_turn;
+  int warp, lane;
+  Multiplier state;
+
+  __device__ __forceinline__ void Attend(int layer) {
+    // Until the sums of the last two batches have been read.
+    const auto await_room = [&] {
+      for (int i = max(state.done - 2, 0); i < state.done; ++i)
+        BarrierWait(SharedAddress(&memory.read[i & 1]), i / 2 & 1);
+    };
+    const int grid = static_cast<int>(gridDim.x), half = warp / kAttendWarps, items = b.batch.count * b.heads;
+    for (int item = static_cast<int>(blockIdx.x) + half * grid; item < items; item += 2 * grid)
+      AttendItem<F, L, N>(b, memory.layers[layer], memory, item / b.heads, item % b.heads,
+                          first_turn + static_cast<uint32_t>(layer), half, warp % kAttendWarps, lane,
+                          await_room);
+    ConsumerBarrier();  // the rooms are free for sums again
+  }
+  __device__ __forceinline__ void Multiply(int, int i, const Run& run) {
+    MultiplyAll<F, N>(b.op[i], run, memory, warp, lane, state, [&](int, const Values<N>& v) {
+      const int turn = state.done & 1;
+      if (state.done >= 2) BarrierWait(SharedAddress(&memory.read[turn]), (state.done / 2 - 1) & 1);
+      StoreSums<N>(memory.sums[turn], warp, lane, v);
+      ArrivePair(2 + turn);
+    });
+  }
+};
+
+// Those of sixteen tokens: the warps that multiplied a batch finish it, one tile of eight tokens each. One
+// warp alone took 2.2 us for each of those, one after the other, and for the last batch of an operator
+// everyone waits.
+template <Format F, int L>
+struct SixteenTokens {
+  static constexpr int N = 16;
+  const BatchParams& b;
+  Memory<F, N>& memory;
+  uint32_t first_turn;
+  int warp, lane;
+  Multiplier state;
+  int normed = 0;  // operators with a norm
+
+  __device__ __forceinline__ void Attend(int layer) {
+    // Until the sums of qkv have been read; keys are on their way before.
+    bool waited = false;
+    const auto await_room = [&] {
+      if (!waited) ConsumerBarrier();
+      waited = true;
+    };
+    const Items<N> items(b);
+    const int grid = static_cast<int>(gridDim.x), half = warp / items.warps;
+    for (int item = static_cast<int>(blockIdx.x) + half * grid; item < items.count;
+         item += kWarps / items.warps * grid)
+      AttendGroup<F, L, N>(b, memory.layers[layer], memory, items, item,
+                           first_turn + static_cast<uint32_t>(layer), half, warp % items.warps, lane,
+                           await_room);
+    await_room();
+    ConsumerBarrier();  // the rooms are free for sums again
+  }
+  __device__ __forceinline__ void Multiply(int layer, int i, const WideRun& run) {
+    MultiplyAll<F, N>(b.op[i], run, memory, warp, lane, state, [&](int batch, const Values<N>& v) {
+      FinishMine<F>(b, memory.layers[layer], layer, i, run, batch, first_turn + static_cast<uint32_t>(layer),
+                    memory, warp, lane, state.done & 1, normed, v);
+    });
+    if (i % 2 == 0 && run.batches() > 0) ++normed;
+  }
+};
+
 template <Format F, int L, int N>
-__global__ void __launch_bounds__(kBlockThreads<N>, 1) BatchKernel(const __grid_constant__ BatchParams b) {
+__global__ void __launch_bounds__(kBlockThreads, 1) BatchKernel(const __grid_constant__ BatchParams b) {
   extern __shared__ __align__(128) char raw[];
   auto& memory = *reinterpret_cast<Memory<F, N>*>(raw);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages<N>; ++i)
-      BarrierInit(SharedAddress(&memory.full[i]), 1), BarrierInit(SharedAddress(&memory.empty[i]), kWarps);
-    for (int i = 0; i < kSlots; ++i)
-      BarrierInit(SharedAddress(&memory.x_full[i]), 1),
-          BarrierInit(SharedAddress(&memory.x_empty[i]), kWarps);
-    for (int i = 0; i < 2; ++i) BarrierInit(SharedAddress(&memory.read[i]), kEights<N>);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
+  if (threadIdx.x == 0) InitBarriers(memory);
   const int words = b.layer_count * static_cast<int>(sizeof(Layer) / 16);
-  for (int i = threadIdx.x; i < words; i += kBlockThreads<N>)
+  for (int i = threadIdx.x; i < words; i += kBlockThreads)
     reinterpret_cast<uint4*>(memory.layers)[i] = __ldg(reinterpret_cast<const uint4*>(b.layers) + i);
   __syncthreads();
   LetNextStart();
   const auto run_of = [&](int layer, int i) {
     return RunOf<N>(b.op[i], (b.op[i].turn + layer * b.turn_step) % static_cast<int>(gridDim.x));
   };
-
   if (warp == kProducer) {  // needs nothing of what came before
     Filling filling;
     const uint64_t policy = StreamOncePolicy();
@@ -171,76 +280,30 @@ __global__ void __launch_bounds__(kBlockThreads<N>, 1) BatchKernel(const __grid_
       }
     return;
   }
-  if (warp >= kLast) {
-    const int first = N == 8 ? 0 : (warp - kLast) * 8;  // of this warp's tokens
-    if (first == 0 && lane < N) {
-      constexpr uint32_t kTokenLanes = (1u << N) - 1;
-      const bool here = lane < b.batch.count;
-      const int position = here ? __ldcg(b.batch.positions + lane) : 0;
-      const int row = here ? __ldcg(b.batch.sequence + lane) : 0;
-      const int block =
-          __ldcg(b.batch.block_table + static_cast<int64_t>(row) * b.batch.max_blocks + position / kKvBlock);
-      // Tokens of one sequence stand behind each other; the first of them says what is old.
-      int old = position;
-#pragma unroll
-      for (int other = 0; other < N; ++other) {
-        const int its_row = __shfl_sync(kTokenLanes, row, other);
-        const int its_position = __shfl_sync(kTokenLanes, position, other);
-        if (here && other < b.batch.count && its_row == row) old = min(old, its_position);
-      }
-      memory.position[lane] = position;
-      memory.old[lane] = old;
-      memory.kv_row[lane] =
-          (static_cast<int64_t>(block) * b.kv_heads * kKvBlock + position % kKvBlock) * b.head_dim;
-    }
+  if (warp == kLast) {
+    LoadBatch(b, memory, lane);
     __syncwarp();
-    if (first == 0)
-      ArriveFinishers<N>(4);
-    else
-      SyncFinishers<N>(4);
-    int parity = 0;
+    ArrivePair(4);
+    int done = 0;
     for (int layer = 0; layer < b.layer_count; ++layer)
-      for (int i = 0; i < kOps; ++i)
-        FinishAll(b, memory.layers[layer], layer, i, run_of(layer, i),
-                  first_turn + static_cast<uint32_t>(layer), memory, first, lane, parity);
+      for (int i = 0; i < kOps; ++i) {
+        const uint32_t turn = first_turn + static_cast<uint32_t>(layer);
+        if constexpr (N == 8) {
+          FinishAll<F>(b, memory.layers[layer], layer, i, run_of(layer, i), turn, memory, lane, done);
+        } else if (i % 2 == 0 && run_of(layer, i).batches() > 0) {
+          LoadSquares(b, i, turn, memory, lane);
+          if (lane == 0) BarrierArrive(SharedAddress(&memory.normed));
+        }
+      }
     return;
   }
-  {
-    const int token = warp % N;
-    if (token < b.batch.count) {
-      const int blocks = __ldcg(b.batch.positions + token) / kKvBlock + 1;
-      const int32_t* from =
-          b.batch.block_table + static_cast<int64_t>(__ldcg(b.batch.sequence + token)) * b.batch.max_blocks;
-      for (int i = warp / N * 32 + lane; i < blocks; i += kWarps / N * 32)
-        memory.table[token][i] = __ldcg(from + i);
-    }
-  }
-  SyncFinishers<N>(4);  // with all of them
-  Multiplier state;
-  const auto await_room = [&] { state.AwaitRead(SharedAddress(memory.read)); };
-  const auto attend = [&](int layer) {
-    const int grid = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
-    const uint32_t turn = first_turn + static_cast<uint32_t>(layer);
-    if constexpr (N == 8) {
-      const int half = warp / kAttendWarps, items = b.batch.count * b.heads;
-      for (int item = block + half * grid; item < items; item += 2 * grid)
-        AttendItem<F, L, N>(b, memory.layers[layer], memory, item / b.heads, item % b.heads, turn, half,
-                            warp % kAttendWarps, lane, await_room);
-    } else {
-      const Items<N> items(b);
-      const int half = warp / items.warps;
-      for (int item = block + half * grid; item < items.count; item += kWarps / items.warps * grid)
-        AttendGroup<F, L, N>(b, memory.layers[layer], memory, items, item, turn, half, warp % items.warps,
-                             lane, await_room);
-    }
-  };
+  LoadTables(b, memory, warp, lane);
+  SyncPair(4);
+  std::conditional_t<N == 8, EightTokens<F, L>, SixteenTokens<F, L>> work{b, memory, first_turn, warp, lane};
   for (int layer = 0; layer < b.layer_count; ++layer)
     for (int i = 0; i < kOps; ++i) {
-      if (i == 1) {
-        attend(layer);
-        ConsumerBarrier();  // the rooms are free for sums again
-      }
-      MultiplyAll<F, N>(b.op[i], run_of(layer, i), memory, warp, lane, state);
+      if (i == 1) work.Attend(layer);
+      work.Multiply(layer, i, run_of(layer, i));
     }
 }
 
@@ -250,7 +313,7 @@ cudaError_t LaunchBatch(const BatchParams& b, const float* norm, int shared_byte
   const cudaError_t begun =
       Launch(BeginKernel<F, N>, dim3(static_cast<unsigned>(b.hidden / 16)), dim3(16 * N), 0, stream, b, norm);
   if (begun != cudaSuccess) return begun;
-  const dim3 grid(static_cast<unsigned>(Multiprocessors())), block(kBlockThreads<N>);
+  const dim3 grid(static_cast<unsigned>(Multiprocessors())), block(kBlockThreads);
   return b.head_dim <= 64 ? LaunchLarge<BatchKernel<F, 8, N>>(grid, block, shared_bytes, stream, b)
                           : LaunchLarge<BatchKernel<F, 16, N>>(grid, block, shared_bytes, stream, b);
 }

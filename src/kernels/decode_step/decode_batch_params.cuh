@@ -12,11 +12,10 @@ using namespace matvec;  // the ring, tiles and instructions
 
 // N is the number of tokens that an instance has room for: 8 or 16.
 constexpr int kFetcher = kWarps + 1, kLast = kWarps + 2;  // warps beside those that multiply and kProducer
+constexpr int kBlockThreads = (kWarps + 3) * 32;
 template <int N>
-constexpr int kEights = N / 8;  // of tokens: a product has eight columns, a finishing warp eight tokens
-template <int N>
-constexpr int kBlockThreads = (kWarps + 2 + kEights<N>)*32;
-constexpr int kOps = 4;  // of a layer: qkv, o, gate and up, down; attention before the second
+constexpr int kEights = N / 8;  // of tokens
+constexpr int kOps = 4;         // of a layer: qkv, o, gate and up, down; attention before the second
 template <int N>
 constexpr int kChunk = 4096 / N;  // columns of activations in a slot
 constexpr int kSlots = 8, kSlotBytes = 8192;
@@ -42,7 +41,12 @@ struct Op {
   int cols, unit;                 // of x: its columns, and how many of them come at a time
   const std::byte* x;             // activations
   uint32_t* ready;                // [chunks]
+  uint32_t base;                  // kBase, for integer weights
 };
+
+// In bf16, 0x43 in the upper byte makes 128 plus the lower seven bits. It comes to the kernel as a parameter:
+// an instruction takes one constant, and the compiler must not know that this is one.
+constexpr uint32_t kBase = 0x43004300u;
 
 enum Matrix { kQ, kK, kV, kO, kGate, kUp, kDown, kMatrices };
 
@@ -79,8 +83,8 @@ struct Memory {
   char ring[kStages<N>][kFullStage<F, N>];
   char x[kSlots][kSlotBytes];
   float4 sums[2][kEights<N>][kWarps][32];  // of two batches in turn; attention has its Rooms there
-  uint64_t full[kStages<N>], empty[kStages<N>], x_full[kSlots], x_empty[kSlots], read[2];
-  float norms[N];
+  uint64_t full[kStages<N>], empty[kStages<N>], x_full[kSlots], x_empty[kSlots], read[2], normed;
+  alignas(16) float norms[N];  // sums of squares
   int position[N];
   int old[N];         // keys of earlier steps are those below
   int64_t kv_row[N];  // of head 0, in elements
@@ -116,16 +120,6 @@ __device__ __forceinline__ uint32_t WritersOf(const BatchParams& b, int i, int c
   const int begin = chunk * kChunk<N>, end = min(begin + kChunk<N>, op.cols);
   const int writers = (end - 1) / op.unit - begin / op.unit + 1;
   return static_cast<uint32_t>(i == 1 ? writers * b.batch.count : writers * kEights<N>);
-}
-
-// SyncPair() and ArrivePair(), with all warps that finish.
-template <int N>
-__device__ __forceinline__ void SyncFinishers(int id) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"((kWarps + kEights<N>)*32) : "memory");
-}
-template <int N>
-__device__ __forceinline__ void ArriveFinishers(int id) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"((kWarps + kEights<N>)*32) : "memory");
 }
 
 // ---- tiles
@@ -216,10 +210,15 @@ template <Format F>
 __device__ __forceinline__ int WordOf(int c) {
   return F == Format::kInt4 ? c & 3 : F == Format::kInt8 ? (c & 1) | (c & 4) >> 1 : c >> 1;
 }
-// In words of two columns.
+// In words of two columns. Eight tokens: of each 32 columns [token][eight of columns][word]. Sixteen: [half
+// of the words][token % 8][eight of columns][word % 2][token / 8], so that a lane's four words are those that
+// a product takes.
 template <Format F, int N>
 __device__ __forceinline__ int64_t PairOf(int token, int col) {
-  return (static_cast<int64_t>(col / 32) * N + token) * 16 + col % 32 / 8 * 4 + WordOf<F>(col % 8);
+  const int eight = col % 32 / 8, word = WordOf<F>(col % 8);
+  const int64_t block = static_cast<int64_t>(col / 32) * (N * 16);
+  if constexpr (N == 8) return block + (token * 4 + eight) * 4 + word;
+  return block + word / 2 * 128 + (token % 8 * 4 + eight) * 4 + word % 2 * 2 + token / 8;
 }
 // In elements.
 template <Format F, int N>

@@ -1,4 +1,10 @@
-// The products of decode_batch_cuda.cuh: 16 rows by G times eight tokens, with bf16 activations.
+// The products of decode_batch_cuda.cuh, with bf16 activations.
+//
+// Eight tokens are the columns of an instruction, 16 rows of weights its rows. Sixteen tokens are its rows
+// and eight rows of weights its columns: so a lane's 16 bytes of activations (PairOf) are one factor as they
+// are, and two words of its weights the other.
+//
+// Integer weights are bound by instructions, so a span has few beside its products.
 #pragma once
 
 #include "kernels/decode_step/decode_batch_params.cuh"
@@ -6,255 +12,300 @@
 
 namespace celer::cuda::batch {
 
-// Four values of a warp's product, by eights of tokens: rows g and g + 8, tokens 2t and 2t + 1.
-template <int G>
-using Values = float[G][4];
+// A lane's sums. Eight tokens: [0][2 half + token % 2] of row g of each half, tokens 2t and 2t + 1. Sixteen:
+// [half][2 (token / 8) + row % 2] of rows 2t and 2t + 1, tokens g and g + 8.
+template <int N>
+using Values = float[kEights<N>][4];
 
-// An integer n below 128 is the bf16 128 + n without its 128: one instruction makes two of them out of a
-// word, and what is too much goes out with the sum of the activations, which is a product with ones: of eight
-// tokens in the place of weights, of sixteen in that of activations, with tokens for rows.
-constexpr uint32_t kNibbles = 0x000f000fu, kBase = 0x43004300u, kOnes = 0x3f803f80u;
-
-// Adds half of a lane's columns to the sums.
-template <int G>
-__device__ __forceinline__ void AddUp(float (&sum)[4], const uint4 (&x)[G], int half) {
-  const auto word = [&](int e, int i) { return Word(x[e], 2 * half + i); };
-  if constexpr (G == 1)
-    MmaBf16(sum, kOnes, kOnes, kOnes, kOnes, word(0, 0), word(0, 1));
-  else
-    MmaBf16(sum, word(0, 0), word(1, 0), word(0, 1), word(1, 1), kOnes, kOnes);
+// Adds the product of 16 rows of weights and 16 columns of activations to the sums: `a` and `b` are two words
+// of each half of the rows.
+__device__ __forceinline__ void MultiplyUnit(Values<8>& c, const uint2& x, uint32_t a0, uint32_t a1,
+                                             uint32_t b0, uint32_t b1) {
+  MmaBf16(c[0], a0, b0, a1, b1, x.x, x.y);
 }
-// Those of tokens 2t and 2t + 1 of each eight.
-template <int G>
-__device__ __forceinline__ void SumsOf(const float (&sum)[4], float (&out)[G][2]) {
-  if constexpr (G == 1) {
-    out[0][0] = sum[0], out[0][1] = sum[1];
-  } else {  // a lane has those of tokens g and g + 8, in all columns
-    const int from = static_cast<int>(threadIdx.x) % 4 * 8;
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      out[0][j] = __shfl_sync(0xffffffffu, sum[0], from + j * 4);
-      out[1][j] = __shfl_sync(0xffffffffu, sum[2], from + j * 4);
-    }
+__device__ __forceinline__ void MultiplyUnit(Values<16>& c, const uint4& x, uint32_t a0, uint32_t a1,
+                                             uint32_t b0, uint32_t b1) {
+  MmaBf16(c[0], x.x, x.y, x.z, x.w, a0, a1);
+  MmaBf16(c[1], x.x, x.y, x.z, x.w, b0, b1);
+}
+
+// A lane's activations of 32 columns, and the 16 of them that a product takes.
+template <int N>
+struct Columns;
+template <>
+struct Columns<8> {
+  uint4 v;
+
+  __device__ __forceinline__ explicit Columns(uint32_t from) : v(Load16(from)) {}
+  __device__ __forceinline__ uint2 operator[](int unit) const {
+    return unit == 0 ? make_uint2(v.x, v.y) : make_uint2(v.z, v.w);
   }
+};
+template <>
+struct Columns<16> {
+  uint4 v[2];
+
+  __device__ __forceinline__ explicit Columns(uint32_t from) : v{Load16(from), Load16(from + 512)} {}
+  __device__ __forceinline__ const uint4& operator[](int unit) const { return v[unit]; }
+};
+
+// The half of the rows that a sum is of.
+template <int N>
+__device__ __forceinline__ int HalfOf(int h, int i) {
+  return N == 8 ? i / 2 : h;
 }
 
-template <Format F, int G>
+// Below: `base` is Op's. Begin() comes with the first stage. Add() takes a span's weights, `wa` of the first
+// eight rows, `wb` of the others, and `x`, where this lane's activations are. `scales` are those of a lane's
+// first row in the first half, `half` bytes before those of the second half.
+template <Format F, int N>
 struct WarpProduct;
 
-template <int G>
-struct WarpProduct<Format::kBf16, G> {
-  float c[G][2][4] = {};  // two chains
+template <int N>
+struct WarpProduct<Format::kBf16, N> {
+  Values<N> c[2] = {};  // two chains
 
-  // `x_at(j, e)`: this lane's 16 bytes of the j-th 32 columns, of eight tokens.
-  template <class X>
-  __device__ __forceinline__ void Add(const uint4& wa, const uint4& wb, const X& x_at, uint32_t, int) {
-#pragma unroll
-    for (int e = 0; e < G; ++e) {
-      const uint4 x = x_at(0, e);
-      MmaBf16(c[e][0], wa.x, wb.x, wa.y, wb.y, x.x, x.y);
-      MmaBf16(c[e][1], wa.z, wb.z, wa.w, wb.w, x.z, x.w);
-    }
-  }
+  __device__ __forceinline__ explicit WarpProduct(uint32_t) {}
   __device__ __forceinline__ void Begin(uint32_t) {}
-  __device__ __forceinline__ void Get(Values<G>& out) const {
+  __device__ __forceinline__ void Add(const uint4& wa, const uint4& wb, uint32_t x, uint32_t, int) {
+    const Columns<N> columns(x);
+    MultiplyUnit(c[0], columns[0], wa.x, wa.y, wb.x, wb.y);
+    MultiplyUnit(c[1], columns[1], wa.z, wa.w, wb.z, wb.w);
+  }
+  __device__ __forceinline__ void Get(Values<N>& out) const {
 #pragma unroll
-    for (int e = 0; e < G; ++e)
+    for (int h = 0; h < kEights<N>; ++h)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) out[e][i] = c[e][0][i] + c[e][1][i];
+      for (int i = 0; i < 4; ++i) out[h][i] = c[0][h][i] + c[1][h][i];
   }
 };
 
-// One scale to a row. A byte is 16 high + low - 128, both nibbles without a sign.
-template <int G>
-struct WarpProduct<Format::kInt8, G> {
-  float high[G][4] = {}, low[G][4] = {}, sum[4] = {}, channel[2];
+// One scale to a row.
+template <int N>
+struct WarpProduct<Format::kInt8, N> {
+  Values<N> c[2] = {};  // two chains
+  float channel[2][2];  // [half][row % 2]; of eight tokens only row g
+  uint32_t base;
 
-  // With the first stage: `scales` are those of row g.
+  __device__ __forceinline__ explicit WarpProduct(uint32_t base) : base(base) {}
+
   __device__ __forceinline__ void Begin(uint32_t scales) {
-    channel[0] = LoadFloat(scales), channel[1] = LoadFloat(scales + 32);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      channel[h][0] = LoadFloat(scales + h * 32);
+      if constexpr (N == 16) channel[h][1] = LoadFloat(scales + h * 32 + 4);
+    }
   }
-  template <class X>
-  __device__ __forceinline__ void Add(const uint4& wa, const uint4& wb, const X& x_at, uint32_t, int) {
-    const auto lower = [](uint32_t w) { return (w & kNibbles) | kBase; };
-    const auto upper = [](uint32_t w) { return (w & kNibbles) ^ (kBase | 0x00080008u); };
+  // Bytes 0 and 2 of a word: 128 plus the lower seven bits, less 128 or, if the upper bit is set, 256.
+  __device__ __forceinline__ uint32_t Pair(uint32_t w) const {
+    const uint32_t low = (w & 0x007f007fu) | base, high = (w & 0x00800080u) | base;
+    const __nv_bfloat162 v =
+        __hsub2(reinterpret_cast<const __nv_bfloat162&>(low), reinterpret_cast<const __nv_bfloat162&>(high));
+    return reinterpret_cast<const uint32_t&>(v);
+  }
+  __device__ __forceinline__ void Add(const uint4& wa, const uint4& wb, uint32_t x, uint32_t, int) {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      uint4 x[G];
-#pragma unroll
-      for (int e = 0; e < G; ++e) x[e] = x_at(j, e);
+      const Columns<N> columns(x + j * (N * 64));
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
         const uint32_t a = Word(wa, 2 * j + n), b = Word(wb, 2 * j + n);
-#pragma unroll
-        for (int e = 0; e < G; ++e) {
-          const uint32_t b0 = Word(x[e], 2 * n), b1 = Word(x[e], 2 * n + 1);
-          MmaBf16(low[e], lower(a), lower(b), lower(a >> 8), lower(b >> 8), b0, b1);
-          MmaBf16(high[e], upper(a >> 4), upper(b >> 4), upper(a >> 12), upper(b >> 12), b0, b1);
-        }
-        AddUp(sum, x, n);
+        MultiplyUnit(c[n], columns[n], Pair(a), Pair(a >> 8), Pair(b), Pair(b >> 8));
       }
     }
   }
-  __device__ __forceinline__ void Get(Values<G>& out) const {
-    float sums[G][2];
-    SumsOf(sum, sums);
+  __device__ __forceinline__ void Get(Values<N>& out) const {
 #pragma unroll
-    for (int e = 0; e < G; ++e)
+    for (int h = 0; h < kEights<N>; ++h)
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        out[e][i] = channel[i / 2] *
-                    fmaf(sums[e][i % 2], -(16.0f * 128 + 128 + 128), fmaf(high[e][i], 16.0f, low[e][i]));
+        out[h][i] = (c[0][h][i] + c[1][h][i]) * channel[HalfOf<N>(h, i)][N == 8 ? 0 : i % 2];
   }
 };
 
-// Groups of 128 columns with scale and minimum.
-template <int G>
-struct WarpProduct<Format::kInt4, G> {
-  Values<G> total = {};
+// Groups of 128 columns with scale and minimum. A nibble is 128 too large; that and the minimum take the sum
+// of the activations, which is a product with ones.
+template <int N>
+struct WarpProduct<Format::kInt4, N> {
+  Values<N> total = {};
+  uint32_t base;
 
+  __device__ __forceinline__ explicit WarpProduct(uint32_t base) : base(base) {}
   __device__ __forceinline__ void Begin(uint32_t) {}
-  template <class X>
-  __device__ __forceinline__ void Add(const uint4& wa, const uint4& wb, const X& x_at, uint32_t scales,
-                                      int scale_half) {
-    const float2 pa = LoadScale<Format::kInt4>(scales), pb = LoadScale<Format::kInt4>(scales + scale_half);
-    float c[G][2][4] = {}, sum[2][4] = {};
+  __device__ __forceinline__ void Add(const uint4& wa, const uint4& wb, uint32_t x, uint32_t scales,
+                                      int half) {
+    constexpr uint32_t kNibbles = 0x000f000fu, kOnes = 0x3f803f80u;
+    const auto nibbles = [&](uint32_t w) { return (w & kNibbles) | base; };
+    Values<N> c[2] = {};  // two chains
+    float sum[2][4] = {};
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      uint4 x[G];
+      const Columns<N> columns(x + j * (N * 64));
 #pragma unroll
-      for (int e = 0; e < G; ++e) x[e] = x_at(j, e);
-      const uint32_t a = Word(wa, j), b = Word(wb, j);
-      const auto nibbles = [](uint32_t w) { return (w & kNibbles) | kBase; };
-#pragma unroll
-      for (int e = 0; e < G; ++e) {
-        MmaBf16(c[e][0], nibbles(a), nibbles(b), nibbles(a >> 4), nibbles(b >> 4), x[e].x, x[e].y);
-        MmaBf16(c[e][1], nibbles(a >> 8), nibbles(b >> 8), nibbles(a >> 12), nibbles(b >> 12), x[e].z,
-                x[e].w);
+      for (int n = 0; n < 2; ++n) {
+        const uint32_t a = Word(wa, j) >> 8 * n, b = Word(wb, j) >> 8 * n;
+        MultiplyUnit(c[n], columns[n], nibbles(a), nibbles(a >> 4), nibbles(b), nibbles(b >> 4));
+        if constexpr (N == 8)
+          MmaBf16(sum[n], kOnes, kOnes, kOnes, kOnes, columns[n].x, columns[n].y);
+        else
+          MmaBf16(sum[n], columns[n].x, columns[n].y, columns[n].z, columns[n].w, kOnes, kOnes);
       }
-      AddUp(sum[0], x, 0);
-      AddUp(sum[1], x, 1);
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) sum[0][i] += sum[1][i];
-    float sums[G][2];
-    SumsOf(sum[0], sums);
+    for (int h = 0; h < 2; ++h)
 #pragma unroll
-    for (int e = 0; e < G; ++e)
+      for (int row = 0; row < (N == 8 ? 1 : 2); ++row) {
+        const float2 p = LoadScale<Format::kInt4>(scales + h * half + row * 4);
+        const float least = p.y - 128 * p.x;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float2 p = i < 2 ? pa : pb;
-        total[e][i] = fmaf(p.x, c[e][0][i] + c[e][1][i], fmaf(p.y - 128 * p.x, sums[e][i % 2], total[e][i]));
+        for (int j = 0; j < 2; ++j) {  // tokens
+          const int e = N == 8 ? 0 : h, i = N == 8 ? 2 * h + j : 2 * j + row;
+          const int s = N == 8 ? j : 2 * j;
+          total[e][i] = fmaf(p.x, c[0][e][i] + c[1][e][i], fmaf(least, sum[0][s] + sum[1][s], total[e][i]));
+        }
       }
   }
-  __device__ __forceinline__ void Get(Values<G>& out) const {
+  __device__ __forceinline__ void Get(Values<N>& out) const {
 #pragma unroll
-    for (int e = 0; e < G; ++e)
+    for (int h = 0; h < kEights<N>; ++h)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) out[e][i] = total[e][i];
+      for (int i = 0; i < 4; ++i) out[h][i] = total[h][i];
   }
 };
+
+// Sums of a batch, by eights of tokens.
+template <int N>
+using BatchSums = float4[kEights<N>][kWarps][32];
+
+template <int N>
+__device__ __forceinline__ void StoreSums(BatchSums<N>& sums, int warp, int lane, const Values<N>& v) {
+#pragma unroll
+  for (int e = 0; e < kEights<N>; ++e)
+    sums[e][warp][lane] = N == 8 ? make_float4(v[0][0], v[0][1], v[0][2], v[0][3])
+                                 : make_float4(v[0][2 * e], v[0][2 * e + 1], v[kEights<N> - 1][2 * e],
+                                               v[kEights<N> - 1][2 * e + 1]);
+}
+// A tile's, of the warps from `first` on: for rows g and g + 8, and tokens 2t and 2t + 1 of an eight.
+template <int N>
+__device__ __forceinline__ float4 LoadSums(const float4 (&sums)[kWarps][32], int first, int count, int lane) {
+  float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll 4
+  for (int w = first; w < first + count; ++w) {
+    const float4 part = sums[w][lane];
+    sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
+  }
+  if constexpr (N == 8) return sum;
+  // Lane 4g + t has token g, rows 2t and 2t + 1 of each half.
+  const int g = lane / 4, t = lane % 4;
+  const auto take = [&](float even, float odd, int token) {
+    const int from = token * 4 + g / 2;
+    const float a = __shfl_sync(0xffffffffu, even, from), b = __shfl_sync(0xffffffffu, odd, from);
+    return g % 2 == 0 ? a : b;
+  };
+  return make_float4(take(sum.x, sum.y, 2 * t), take(sum.x, sum.y, 2 * t + 1), take(sum.z, sum.w, 2 * t),
+                     take(sum.z, sum.w, 2 * t + 1));
+}
+
+// By one lane of a whole warp.
+__device__ __forceinline__ void ArriveOnce(uint32_t bar) {
+  asm volatile(
+      "{\n.reg .pred chosen;\n"
+      "elect.sync _|chosen, 0xffffffff;\n"
+      "@chosen mbarrier.arrive.shared.b64 _, [%0];\n}" ::"r"(bar)
+      : "memory");
+}
 
 // Where the warps that multiply stand.
 struct Multiplier {
-  RingPlace ring;
-  int stages =
-      0;         // that were used; 16 tokens have their place from it, which costs attention fewer registers
-  int x_at = 0;  // chunks of activations before this product's
-  int done = 0;  // batches
-
-  // Until the sums of the last two batches have been read.
-  __device__ __forceinline__ void AwaitRead(uint32_t read) const {
-    for (int i = max(done - 2, 0); i < done; ++i) BarrierWait(read + (i & 1) * 8, i / 2 & 1);
-  }
+  int stages = 0;  // of the ring that were used
+  int x_at = 0;    // chunks of activations before this product's
+  int done = 0;    // batches
 };
 
-template <Format F, int N, class R>
+// A block's tiles of one operator. `hand_over` takes a batch's number and this warp's sums of it.
+template <Format F, int N, class R, class HandOver>
 __device__ __forceinline__ void MultiplyAll(const Op& op, const R& run, Memory<F, N>& memory, int warp,
-                                            int lane, Multiplier& state) {
-  // Columns of a stage that 16 tokens have room for are waited for, and left, span by span.
-  constexpr bool kBySpan = N > 8;
-  const uint32_t ring = SharedAddress(memory.ring), slots = SharedAddress(memory.x);
+                                            int lane, Multiplier& state, const HandOver& hand_over) {
+  constexpr uint32_t kSpanBytes = kWarpCols<F> * N * 2;  // of activations
+  static_assert(kSlotBytes % kSpanBytes == 0);
+  // Of a lane's rows: the first is row g of eight tokens, row 2t of sixteen.
+  const int scales_of_lane = (N == 8 ? lane / 4 : lane % 4 * 2) * 4;
+  static_assert(F == Format::kBf16 || ScaleBytesOf(F) == 4);
+  const uint32_t ring = SharedAddress(memory.ring), x_lane = SharedAddress(memory.x) + lane * 16;
   const uint32_t full = SharedAddress(memory.full), empty = SharedAddress(memory.empty);
   const uint32_t x_full = SharedAddress(memory.x_full), x_empty = SharedAddress(memory.x_empty);
-  const uint32_t read = SharedAddress(memory.read);
-  const int row_bytes = op.row_bytes, x_chunks = op.chunks, batches = run.batches();
+  const auto x_chunks = static_cast<uint32_t>(op.chunks),
+             x_bytes = static_cast<uint32_t>(op.row_bytes) / 64 * kSpanBytes;
   const bool stays = x_chunks <= kSlots;  // activations, for all batches
-  int have = 0;                           // of their chunks
-  RingPlace place = state.ring;
-  if (N > 8) {
-    place.stage = state.stages % kStages<N>;
-    place.parity = static_cast<uint32_t>(state.stages / kStages<N>) & 1;
-    place.there = false;
-  }
+  const int batches = run.batches();
+  int stage = state.stages % kStages<N>;
+  uint32_t parity = static_cast<uint32_t>(state.stages / kStages<N>) & 1;
   for (int batch = 0; batch < batches; ++batch) {
     const Sharing<N> share(run.Tiles(batch));
     const int tile = share.Tile(warp), part = share.Part(warp);
-    const int half_bytes = share.tile_bytes() / 2, chunks = share.chunks(row_bytes), blocks = row_bytes / 64;
-    const int stage_cols = share.split * kSpans * kWarpCols<F>, span_cols = share.split * kWarpCols<F>;
+    const bool works = N == 8 || tile < share.tiles;  // else it waits where the others do
+    const int half_bytes = share.tile_bytes() / 2, chunks = share.chunks(op.row_bytes);
     const uint32_t weights = ring + tile * share.tile_bytes() + part * 512 + lane * 16;
-    // int4: of this warp's group, [tile half, groups of the stage, 8 rows]; int8: [tile half, 8 rows]
-    const int half_scales = F == Format::kInt4 ? share.split * kSpans * 8 * ScaleBytesOf(F) : 32;
-    const uint32_t scales = ring + kStageBytes + 2 * tile * half_scales + lane / 4 * 4;
+    // int4: [tile half, groups of the stage, 8 rows]; int8: [tile half, 8 rows]
+    const int half_scales = F == Format::kInt4 ? share.split * kSpans * 32 : 32;
+    const uint32_t scales =
+        ring + kStageBytes + 2 * tile * half_scales + scales_of_lane + (F == Format::kInt4 ? part * 32 : 0);
     const bool last = !stays || batch + 1 == batches;
-    if (!stays) have = 0;
-    int freed = 0, block = N > 8 && tile >= share.tiles ? blocks : part;
-    const auto await_x = [&](int until) {
-      for (; have < until; ++have) {
-        const auto at = static_cast<uint32_t>(state.x_at + have);
-        BarrierWait(x_full + at % kSlots * 8, at / kSlots & 1);
-      }
+    const uint32_t first = state.x_at;                                // chunk
+    const uint32_t step = share.Times(static_cast<int>(kSpanBytes));  // from span to span, in activations
+    uint32_t x = part * kSpanBytes;                                   // where the next span's begin
+    uint32_t have = ~0u, freed = 0;  // chunks: the last one that is there, the first one not left
+    const auto await_x = [&](uint32_t chunk) {
+      BarrierWait(x_full + (first + chunk) % kSlots * 8, (first + chunk) / kSlots & 1);
     };
-    const auto leave_x = [&](int gone) {
-      for (; freed < gone; ++freed)
-        if (lane == 0) BarrierArrive(x_empty + static_cast<uint32_t>(state.x_at + freed) % kSlots * 8);
+    const auto leave_x = [&] {
+      ArriveOnce(x_empty + (first + freed) % kSlots * 8);
+      ++freed;
     };
-    WarpProduct<F, kEights<N>> product;
+    WarpProduct<F, N> product(op.base);
     for (int chunk = 0; chunk < chunks; ++chunk) {
-      const uint32_t stage = place.stage, base = stage * kFullStage<F, N>;
-      if (!place.there) BarrierWait(full + stage * 8, place.parity);
-      place.Advance(kStages<N>);
-      place.there = BarrierPassed(full + place.stage * 8, place.parity);
-      const bool ends = chunk + 1 == chunks;
-      if (!kBySpan) await_x(ends ? x_chunks : ((chunk + 1) * stage_cols + kChunk<N> - 1) / kChunk<N>);
+      const uint32_t base = stage * kFullStage<F, N>;
+      BarrierWait(full + stage * 8, parity);
       if (chunk == 0) product.Begin(scales + base);
 #pragma unroll
-      for (int j = 0; j < kSpans; ++j, block += share.split) {
-        const int span_end = chunk * stage_cols + (j + 1) * span_cols;  // in columns
-        if (kBySpan) await_x(min(x_chunks, (span_end + kChunk<N> - 1) / kChunk<N>));
-        if (block < blocks) {
-          const uint32_t from = weights + base + share.Times(j) * 512;
-          // A span's 32, 64 or 128 columns are in one chunk.
-          constexpr int kBlocks = kWarpCols<F> / 32, kInChunk = kChunk<N> / kWarpCols<F>;
-          const uint32_t x_slot = static_cast<uint32_t>(state.x_at + block / kInChunk) % kSlots;
-          const uint32_t x_from =
-              slots + x_slot * kSlotBytes + block % kInChunk * (kBlocks * N * 64) + lane * 16;
-          const auto x = [&](int n, int eight) { return Load16(x_from + n * (N * 64) + eight * 512); };
-          product.Add(Load16(from), Load16(from + half_bytes), x,
-                      scales + base + (share.Times(j) + part) * 32, half_scales);
+      for (int j = 0; j < kSpans; ++j) {
+        if (x < x_bytes) {
+          if (x / kSlotBytes != have) await_x(have = x / kSlotBytes);
+          if (works) {
+            const uint32_t from = weights + base + share.Times(j * 512);
+            product.Add(Load16(from), Load16(from + half_bytes),
+                        x_lane + ((first * kSlotBytes + x) & (kSlots * kSlotBytes - 1)),
+                        scales + base + share.Times(j * 32), half_scales);
+          }
         }
-        if (kBySpan && last) {
+        x += step;
+        // What this warp is done with, but nothing that is not there yet: the slot may still count those who
+        // leave what was there before.
+        const uint32_t gone = min(x / kSlotBytes, have + 1);
+        if (last && freed < gone) {
           __syncwarp();
-          leave_x(ends && j + 1 == kSpans ? x_chunks : min(x_chunks, span_end / kChunk<N>));
+#pragma unroll 1
+          while (freed < gone) leave_x();
         }
       }
       __syncwarp();
-      if (lane == 0) BarrierArrive(empty + stage * 8);
-      if (!kBySpan && last) leave_x(ends ? x_chunks : (chunk + 1) * stage_cols / kChunk<N>);
+      ArriveOnce(empty + stage * 8);
+      if (++stage == kStages<N>) stage = 0, parity ^= 1;
     }
-    if (last) state.x_at += x_chunks;
+    if (last) {
+#pragma unroll 1
+      while (freed < x_chunks) {
+        await_x(freed);
+        leave_x();
+      }
+      state.x_at += op.chunks;
+    }
     state.stages += chunks;
-    const int parity = state.done & 1;
-    if (state.done >= 2) BarrierWait(read + parity * 8, (state.done / 2 - 1) & 1);
-    ++state.done;
-    Values<kEights<N>> v;
+    Values<N> v;
     product.Get(v);
-#pragma unroll
-    for (int e = 0; e < kEights<N>; ++e)
-      memory.sums[parity][e][warp][lane] = make_float4(v[e][0], v[e][1], v[e][2], v[e][3]);
-    ArriveFinishers<N>(2 + parity);
+    hand_over(batch, v);
+    ++state.done;
   }
-  if (N == 8) state.ring = place;
 }
 
 }  // namespace celer::cuda::batch

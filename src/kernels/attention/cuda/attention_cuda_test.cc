@@ -1,6 +1,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/device.h"
@@ -75,6 +76,7 @@ void ExpectMatchesDouble(const Case& c, bool flash, Form form = Form::kF32) {
   a.heads = c.heads;
   a.scale = 1.0f / std::sqrt(static_cast<float>(c.dim));
   a.window = c.window;
+  a.decode = std::ranges::all_of(c.sequences, [](const auto& s) { return s.second <= 1; });
   a.out = Upload(out);
   a.splits = AttentionSplits(c.heads, c.kv_heads);
   a.partial = Upload(
@@ -168,6 +170,10 @@ TEST(CudaAttention, MatchesDouble) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
   std::vector<std::pair<int, int>> ragged;  // 64 sequences of every length
   for (int i = 0; i < 64; ++i) ragged.emplace_back(i * i % 777, 1);
+  std::vector<std::pair<int, int>> many;  // of one to twelve KV blocks
+  for (int i = 0; i < 200; ++i) many.emplace_back(i * i * 7 % 190, 1);
+  std::vector<std::pair<int, int>> some_long;  // some in splits, between others that are not
+  for (int i = 0; i < 64; ++i) some_long.emplace_back(i % 20 == 7 ? 1200 + 40 * i : i * 5 % 120, 1);
   const Case cases[] = {
       {1, 1, 64, 0, DType::kF16, {{0, 1}}},
       {9, 3, 64, 0, DType::kF16, {{30, 1}, {0, 0}, {0, 5}, {700, 1}}},
@@ -183,6 +189,14 @@ TEST(CudaAttention, MatchesDouble) {
       {2, 1, 128, 0, DType::kF16, {{32767, 1}}},
       {9, 3, 64, 0, DType::kF16, ragged},
       {6, 6, 128, 100, DType::kF16, ragged},
+      // More units of work than run at once.
+      {16, 8, 64, 0, DType::kF16, many},
+      {28, 4, 128, 0, DType::kF16, many},
+      {6, 6, 128, 40, DType::kF16, many},
+      {16, 4, 256, 0, DType::kF16, many},
+      {24, 4, 256, 50, DType::kF16, many},
+      {12, 12, 64, 0, DType::kF16, some_long},
+      {12, 12, 64, 1500, DType::kF16, some_long},
       {4, 2, 64, 0, DType::kF16, {{40, 90}}},  // more tokens than one launch takes
   };
   for (const DType dtype : {DType::kF16, DType::kBf16, DType::kI8, DType::kFp8E4M3})

@@ -13,15 +13,12 @@
 
 #include <type_traits>
 
-#include "kernels/attention/cuda/attention_cuda.h"
+#include "kernels/attention/cuda/attention_plan.cuh"
 #include "kernels/cuda/formats.h"
 #include "kernels/cuda/launch.cuh"
 
 namespace celer::cuda::attention {
 
-constexpr int kWarps = 2;
-constexpr int kThreads = kWarps * 32;
-constexpr int kMostSplits = 64;
 // Bytes of a warp's blocks in shared memory, about: four blocks of threads run at once, or two with a deep
 // ring.
 constexpr int kStageLimit = 24 * 1024;
@@ -148,30 +145,18 @@ __device__ __forceinline__ void LoadWords(Words<1>& p, uint32_t from) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(p.w[0]) : "r"(from));
 }
 
-// ---- which keys
+// ---- results of a unit
 
-struct Span {
-  int first, position;  // keys, both included
-  int first_block, blocks, per_split, active;
-};
-// Splits depend on the sequence's own length, and on what LeastBlocks() makes of the batch.
-__device__ __forceinline__ Span KeysOf(const DeviceAttentionArgs& a, int token, int splits) {
-  Span s;
-  s.position = __ldcg(a.batch.positions + token);
-  s.first = a.window > 0 ? max(0, s.position - a.window + 1) : 0;
-  s.first_block = s.first / kKvBlock;
-  s.blocks = s.position / kKvBlock + 1 - s.first_block;
-  const int most = max(a.least_blocks, (s.blocks + splits - 1) / splits);
-  const int count = (s.blocks + most - 1) / most;  // of equal size
-  s.per_split = (s.blocks + count - 1) / count;
-  s.active = (s.blocks + s.per_split - 1) / s.per_split;
-  return s;
-}
-
+// Beside the blocks of keys and values. The warps' sums are in the ring, where no block is at that time.
 struct Shared {
   float m[kWarps][8], l[kWarps][8];
+  int sums_at[kWarps];  // bytes from where the rings begin
   float weight[8][kMostSplits];
   bool last;
+
+  __device__ __forceinline__ float* Sums(char* rings, int warp) const {
+    return reinterpret_cast<float*>(rings + sums_at[warp]);
+  }
 };
 
 // D: 64, 128 or 256, at least head_dim. kMany: 5 to 8 queries, whose two parts are multiplied one after the
@@ -204,46 +189,48 @@ struct Worker {
   static constexpr int kFit = (kDeep ? 2 : 1) * kStageLimit / kStageBytes;
   static constexpr int kStages = kFit < 2 ? 2 : kFit > 8 ? 8 : kFit;
   static constexpr int kWarpBytes = kStages * kStageBytes, kRingBytes = kWarps * kWarpBytes;
+  static_assert(kStageBytes >= (kMany ? 8 : 4) * D * 4, "sums take the place of a block");
 
   uint32_t q[kQParts][kSections * kSteps][2];
   float o[D / 16][4];
   float m[2], l[2];  // of this lane's two columns
 
-  __device__ __forceinline__ void Start(const DeviceAttentionArgs& a, int token, int first_head, int count,
-                                        int lane) {
+  __device__ __forceinline__ void Start(const DeviceAttentionArgs& a, const Unit& u, int lane) {
     const int g = lane / 4, t = lane % 4;
     const float scale = a.scale * 1.4426950408889634f;
     const int query = kMany ? g : g % 4;
-    const float* from = a.q + (static_cast<int64_t>(token) * a.heads + first_head + query) * a.kv.head_dim;
-    const bool whole = a.kv.head_dim % 4 == 0;
+    const float* from =
+        a.q + (static_cast<int64_t>(u.token) * a.heads + u.first_head + query) * a.kv.head_dim;
+    const int dims = query < u.queries ? a.kv.head_dim : 0;
+    // All loads come first, so that they take the time of one.
+    constexpr int kFours = kSections * kSteps;
+    const auto dim_of = [&](int i) { return (i / kSteps * 4 + t) * kElements + i % kSteps * 4; };
+    float of_q[kFours][4] = {};
+    if (a.kv.head_dim % 4 == 0) {
 #pragma unroll
-    for (int s = 0; s < kSections; ++s)
-#pragma unroll
-      for (int i = 0; i < kSteps; ++i) {
-        const int dim = s * 4 * kElements + t * kElements + i * 4;
-        float of_q[4] = {0, 0, 0, 0};
-        if (query < count) {
-          if (whole) {
-            if (dim < a.kv.head_dim) {
-              const float4 four = __ldcg(reinterpret_cast<const float4*>(from + dim));
-              of_q[0] = four.x, of_q[1] = four.y, of_q[2] = four.z, of_q[3] = four.w;
-            }
-          } else {
-#pragma unroll
-            for (int e = 0; e < 4; ++e)
-              if (dim + e < a.kv.head_dim) of_q[e] = __ldcg(from + dim + e);
-          }
+      for (int i = 0; i < kFours; ++i)
+        if (dim_of(i) < dims) {
+          const float4 four = __ldcg(reinterpret_cast<const float4*>(from + dim_of(i)));
+          of_q[i][0] = four.x, of_q[i][1] = four.y, of_q[i][2] = four.z, of_q[i][3] = four.w;
         }
+    } else {
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const float low = of_q[2 * h] * scale, high = of_q[2 * h + 1] * scale;
-          const uint32_t top = PackFactors<F>(low, high), rest = PackRest<F>(low, high, top);
-          if constexpr (kMany) {
-            q[0][s * kSteps + i][h] = top;
-            q[1][s * kSteps + i][h] = rest;
-          } else {
-            q[0][s * kSteps + i][h] = g < 4 ? top : rest;
-          }
+      for (int i = 0; i < kFours; ++i)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          if (dim_of(i) + e < dims) of_q[i][e] = __ldcg(from + dim_of(i) + e);
+    }
+#pragma unroll
+    for (int i = 0; i < kFours; ++i)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float low = of_q[i][2 * h] * scale, high = of_q[i][2 * h + 1] * scale;
+        const uint32_t top = PackFactors<F>(low, high), rest = PackRest<F>(low, high, top);
+        if constexpr (kMany) {
+          q[0][i][h] = top;
+          q[1][i][h] = rest;
+        } else {
+          q[0][i][h] = g < 4 ? top : rest;
         }
       }
 #pragma unroll
@@ -256,17 +243,20 @@ struct Worker {
   // the end of a row comes its last vector, which meets zeros in q, or makes dimensions that are never read.
   static __device__ __forceinline__ void Copy(uint32_t to, const std::byte* k, const std::byte* v,
                                               int row_bytes, int lane) {
-    const int vector = lane % kVectors, from = min(vector * 16, row_bytes - 16);
+    const int vector = lane % kVectors;
+    const int64_t from = lane / kVectors * row_bytes + min(vector * 16, row_bytes - 16);
     constexpr int kRowsAtOnce = 32 / kVectors;
+    const std::byte* next = k + from;
 #pragma unroll
-    for (int first = 0; first < kKvBlock; first += kRowsAtOnce) {
+    for (int first = 0; first < kKvBlock; first += kRowsAtOnce, next += kRowsAtOnce * row_bytes) {
       const int row = first + lane / kVectors;
-      AsyncCopy<16>(to + row * kRowBytes + (vector ^ MoveK(row)) * 16, k + row * row_bytes + from);
+      AsyncCopy<16>(to + row * kRowBytes + (vector ^ MoveK(row)) * 16, next);
     }
+    next = v + from;
 #pragma unroll
-    for (int first = 0; first < kKvBlock; first += kRowsAtOnce) {
+    for (int first = 0; first < kKvBlock; first += kRowsAtOnce, next += kRowsAtOnce * row_bytes) {
       const int row = first + lane / kVectors;
-      AsyncCopy<16>(to + kVAt + row * kRowBytes + (vector ^ MoveV(row)) * 16, v + row * row_bytes + from);
+      AsyncCopy<16>(to + kVAt + row * kRowBytes + (vector ^ MoveV(row)) * 16, next);
     }
     if constexpr (kScaled)
       if (lane < 8)
@@ -419,8 +409,11 @@ struct Worker {
   }
 
   // To shared memory, by warp: sums of the lanes that hold other keys, and of the two parts.
-  __device__ __forceinline__ void Write(Shared& shared, float* sums, int warp, int lane, int count) {
+  __device__ __forceinline__ void Write(Shared& shared, char* rings, int sums_at, int warp, int lane,
+                                        int count) {
     const int g = lane / 4, t = lane % 4;
+    float* sums = reinterpret_cast<float*>(rings + sums_at);
+    if (lane == 0) shared.sums_at[warp] = sums_at;
 #pragma unroll
     for (int i = 0; i < 2; ++i)
 #pragma unroll
@@ -459,29 +452,28 @@ __device__ __forceinline__ void StoreResult(const DeviceAttentionArgs& a, int to
 }
 
 // Of a sequence that is split: the block that ends last puts the splits together, in their order. `partial`
-// is where they are, slot_floats apart; `memory` may be overwritten.
-template <class Sync>
-__device__ __forceinline__ void JoinSplits(const DeviceAttentionArgs& a, int at_once, int column, int columns,
-                                           int token, const Span& span, int thread, int first_head, int count,
-                                           int padded, float* partial, int slot_floats, char* memory,
-                                           Shared& shared, const Sync& sync) {
+// is where they are, slot_floats apart; the warps' sums are overwritten.
+__device__ __forceinline__ void JoinSplits(const DeviceAttentionArgs& a, const Bunches& b, const Unit& u,
+                                           int thread, const float* partial, int slot_floats, char* rings,
+                                           Shared& shared) {
   const int warp = thread / 32, lane = thread % 32;
+  const int padded = a.kv.padded_dim, active = u.span.active;
   __threadfence();
-  sync();
+  __syncthreads();
   if (thread == 0) {
-    int32_t* ticket = a.tickets + token * columns + column;
-    shared.last = atomicAdd(ticket, 1) == span.active - 1;
+    int32_t* ticket = a.tickets + u.token * b.columns + u.column;
+    shared.last = atomicAdd(ticket, 1) == active - 1;
     if (shared.last) *ticket = 0;
   }
-  sync();
+  __syncthreads();
   if (!shared.last) return;
   __threadfence();
-  for (int i = warp; i < count; i += kWarps) {
+  for (int i = warp; i < u.queries; i += kWarps) {
     float m[kMostSplits / 32], l[kMostSplits / 32], top = -INFINITY, total = 0;
 #pragma unroll
     for (int j = 0; j < kMostSplits / 32; ++j) {
       m[j] = -INFINITY, l[j] = 0;
-      if (lane + 32 * j < span.active) {
+      if (lane + 32 * j < active) {
         const float2 two =
             __ldcg(reinterpret_cast<const float2*>(partial + (lane + 32 * j) * slot_floats + 4 * i));
         m[j] = two.x, l[j] = two.y;
@@ -500,14 +492,13 @@ __device__ __forceinline__ void JoinSplits(const DeviceAttentionArgs& a, int at_
 #pragma unroll
     for (int j = 0; j < kMostSplits / 32; ++j) shared.weight[i][lane + 32 * j] = m[j] / total;
   }
-  sync();
+  __syncthreads();
   // Four dimensions a thread, a share of the splits for each warp.
-  const int items = count * padded / 4, share = (span.active + kWarps - 1) / kWarps;
-  float* sums = reinterpret_cast<float*>(memory);  // [kWarps, count * padded]
+  const int items = u.queries * padded / 4, share = (active + kWarps - 1) / kWarps;
   for (int n = thread; n < items * kWarps; n += kThreads) {
-    const int from = n / items * share, item = n % items, i = item * 4 / padded;
-    const float4* at_item = reinterpret_cast<const float4*>(partial + 4 * at_once) + item;
-    const int until = min(from + share, span.active);
+    const int v = n / items, from = v * share, item = n % items, i = item * 4 / padded;
+    const float4* at_item = reinterpret_cast<const float4*>(partial + 4 * b.at_once) + item;
+    const int until = min(from + share, active);
     float4 sum = make_float4(0, 0, 0, 0);
     constexpr int kAtOnce = 16;  // one trip to L2 for all of them
     for (int s = from; s < until; s += kAtOnce) {
@@ -522,81 +513,30 @@ __device__ __forceinline__ void JoinSplits(const DeviceAttentionArgs& a, int at_
         sum.x += o[j].x * f, sum.y += o[j].y * f, sum.z += o[j].z * f, sum.w += o[j].w * f;
       }
     }
-    reinterpret_cast<float4*>(sums)[n] = sum;
+    reinterpret_cast<float4*>(shared.Sums(rings, v))[item] = sum;
   }
-  sync();
-  for (int n = thread; n < count * padded; n += kThreads) {
+  __syncthreads();
+  for (int n = thread; n < u.queries * padded; n += kThreads) {
     const int i = n / padded, e = n % padded;
     float sum = 0;
 #pragma unroll
-    for (int v = 0; v < kWarps; ++v) sum += sums[v * count * padded + n];
-    StoreResult(a, token, first_head + i, e, sum);
+    for (int v = 0; v < kWarps; ++v) sum += shared.Sums(rings, v)[n];
+    StoreResult(a, u.token, u.first_head + i, e, sum);
   }
 }
 
-// `column` of `columns`: kv head and bunch of query heads; `sync` is a barrier of the threads; `memory`
-// has Worker::kRingBytes.
-template <class T, int D, bool kMany, bool kDeep, class Sync>
-__device__ __forceinline__ void Attend(const DeviceAttentionArgs& a, int at_once, int column, int columns,
-                                       int split, int splits, int token, const Span& span, int thread,
-                                       char* memory, Shared& shared, const Sync& sync) {
-  using W = Worker<T, D, kMany, kDeep>;
-  const int group = a.heads / a.kv.kv_heads, batches = columns / a.kv.kv_heads;
-  const int kv_head = column / batches;
-  const int first_head = kv_head * group + column % batches * at_once;
-  const int count = min(at_once, (kv_head + 1) * group - first_head);
-  const int warp = thread / 32, lane = thread % 32;
-
-  const int begin = span.first_block + split * span.per_split;
-  const int end = min(begin + span.per_split, span.first_block + span.blocks);
-  const int mine = (end - begin - warp + kWarps - 1) / kWarps;  // blocks, one warp after the other
-  const int32_t* table = a.batch.block_table +
-                         static_cast<int64_t>(__ldcg(a.batch.sequence + token)) * a.batch.max_blocks + begin +
-                         warp;
-  const int row_bytes = a.kv.row_bytes();
-  const int64_t block_bytes = a.kv.block_bytes(), head_at = static_cast<int64_t>(kv_head) * a.kv.head_bytes();
-
-  const uint32_t ring = static_cast<uint32_t>(__cvta_generic_to_shared(memory)) + warp * W::kWarpBytes;
-  // Block numbers come 32 at a time, one per lane.
-  int ids = 0;
-  const auto copy = [&](int i) {
-    if (i < mine) {
-      if (i % 32 == 0) ids = i + lane < mine ? __ldcg(table + (i + lane) * kWarps) : 0;
-      const int64_t from = head_at + __shfl_sync(0xffffffffu, ids, i % 32) * block_bytes;
-      W::Copy(ring + i % W::kStages * W::kStageBytes, a.kv.k + from, a.kv.v + from, row_bytes, lane);
-    }
-    CommitCopies();
-  };
-  // The kernel in front writes q, and this token's own key and value.
-  const int first_blocks = min(mine, W::kStages - 1);
-  if (!a.decode || begin + warp + (first_blocks - 1) * kWarps >= span.position / kKvBlock) WaitForPrevious();
-  for (int i = 0; i + 1 < W::kStages; ++i) copy(i);
-  WaitForPrevious();
-  W w;
-  w.Start(a, token, first_head, count, lane);
-  for (int i = 0; i < mine; ++i) {
-    AwaitCopies<W::kStages - 2>();
-    __syncwarp();              // all lanes have their part of this block, and are done with the one before,
-    copy(i + W::kStages - 1);  // whose place is taken now
-    const uint32_t stage = ring + i % W::kStages * W::kStageBytes;
-    const int first_key = (begin + warp + i * kWarps) * kKvBlock;
-    float s[4];
-    w.MultiplyK(stage, lane, s);
-    uint32_t p[W::kQParts][2];
-    w.Weigh(stage, s, first_key, span, lane, p);
-    w.MultiplyV(stage, lane, p, first_key, span);
-  }
-  // Results take the place of what this warp has read.
-  const auto sums_of = [&](int v) { return reinterpret_cast<float*>(memory + v * W::kWarpBytes); };
-  __syncwarp();
-  w.Write(shared, sums_of(warp), warp, lane, count);
-  sync();
-
+// What the warps have written, together, to the result or to the splits. When it ends, other threads may
+// still be reading.
+template <int D>
+__device__ __forceinline__ void Finish(const DeviceAttentionArgs& a, const Bunches& b, const Unit& u,
+                                       int thread, char* rings, Shared& shared) {
   const int padded = a.kv.padded_dim;
+  const bool whole = u.span.active == 1;
   // A split's part: the largest score and the sum of weights of each query, then its weighted sums.
-  const int slot_floats = at_once * (padded + 4);
-  float* partial = a.partial + (static_cast<int64_t>(token) * columns + column) * splits * slot_floats;
-  for (int n = thread; n < count * padded; n += kThreads) {
+  const int slot_floats = b.at_once * (padded + 4);
+  float* partial =
+      a.partial + (static_cast<int64_t>(u.token) * b.columns + u.column) * a.splits * slot_floats;
+  for (int n = thread; n < u.queries * padded; n += kThreads) {
     const int i = n / padded, e = n % padded;
     float top = -INFINITY, l = 0, o = 0;
 #pragma unroll
@@ -605,20 +545,17 @@ __device__ __forceinline__ void Attend(const DeviceAttentionArgs& a, int at_once
     for (int v = 0; v < kWarps; ++v) {
       const float f = shared.m[v][i] == -INFINITY ? 0 : exp2f(shared.m[v][i] - top);
       l += shared.l[v][i] * f;
-      o += sums_of(v)[i * D + e] * f;
+      o += shared.Sums(rings, v)[i * D + e] * f;
     }
-    if (span.active == 1) {
-      StoreResult(a, token, first_head + i, e, o / l);
+    if (whole) {
+      StoreResult(a, u.token, u.first_head + i, e, o / l);
     } else {
-      float* to = partial + split * slot_floats;
-      to[4 * at_once + n] = o;
+      float* to = partial + u.split * slot_floats;
+      to[4 * b.at_once + n] = o;
       if (e == 0) to[4 * i] = top, to[4 * i + 1] = l;
     }
   }
-  if (span.active == 1) return;
-
-  JoinSplits(a, at_once, column, columns, token, span, thread, first_head, count, padded, partial,
-             slot_floats, memory, shared, sync);
+  if (!whole) JoinSplits(a, b, u, thread, partial, slot_floats, rings, shared);
 }
 
 }  // namespace celer::cuda::attention

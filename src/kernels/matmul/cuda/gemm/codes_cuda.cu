@@ -1,4 +1,5 @@
-// The kernels of fp8_cuda.h. A block has one row; its values stay in registers until their largest is known.
+// The kernels of codes_cuda.h. A block has one row; its values stay in registers until their largest is
+// known.
 #include "kernels/matmul/cuda/gemm/codes_cuda.h"
 
 #include <cuda_bf16.h>
@@ -83,10 +84,38 @@ __device__ __forceinline__ uint32_t Encode(const float* v, float inverse) {
   }
 }
 
+// Of integers, what is rounded is every 64 columns times Hadamard's matrix, which eight neighbouring threads
+// hold.
+template <Code C>
+__device__ __forceinline__ void Rotate(Eight& columns) {
+  if constexpr (C == Code::kInt8) {
+#pragma unroll
+    for (int apart = 1; apart < 8; apart *= 2)
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        if (i & apart) continue;
+        const float a = columns.v[i], b = columns.v[i + apart];
+        columns.v[i] = a + b, columns.v[i + apart] = a - b;
+      }
+#pragma unroll
+    for (int apart = 1; apart < kRotated / 8; apart *= 2) {
+      const float sign = threadIdx.x & apart ? -1 : 1;
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        columns.v[i] = fmaf(sign, columns.v[i], __shfl_xor_sync(0xffffffffu, columns.v[i], apart));
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) columns.v[i] *= 0.125f;
+  }
+}
+static_assert(kRotated == 64);  // the square root of it is 1 / 0.125
+
 // Registers of a thread: kKept times eight columns, kStep apart.
 template <Code C, int kKept>
-__device__ __forceinline__ void StoreRow(const Eight (&kept)[kKept], int padded, int64_t row,
-                                         const CodeRows& out, float* room) {
+__device__ __forceinline__ void StoreRow(Eight (&kept)[kKept], int padded, int64_t row, const CodeRows& out,
+                                         float* room) {
+#pragma unroll
+  for (int k = 0; k < kKept; ++k) Rotate<C>(kept[k]);
   float largest = 0;
 #pragma unroll
   for (int k = 0; k < kKept; ++k)
@@ -193,7 +222,7 @@ __global__ void __launch_bounds__(kThreads) ActivateKernel(const CodeSums gate_u
 // Calls run.operator()<C, kKept>() with enough registers for the columns.
 template <Code C, class Run>
 cudaError_t WithKept(int padded, const Run& run) {
-  if (padded > kMaxCodeColumns || padded % 8 != 0) return cudaErrorInvalidValue;
+  if (padded > kMaxCodeColumns || padded % kRotated != 0) return cudaErrorInvalidValue;
   if (padded <= kStep) return run.template operator()<C, 1>();
   if (padded <= 2 * kStep) return run.template operator()<C, 2>();
   if (padded <= 4 * kStep) return run.template operator()<C, 4>();

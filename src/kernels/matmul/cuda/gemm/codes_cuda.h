@@ -1,6 +1,11 @@
 // Rows of 8-bit codes for products by cuBLASLt, and what stands between those products. A row of weights and
 // a token's activations have one scale each; the products are made of the codes alone, and whoever reads
 // their sums multiplies with both scales.
+//
+// Integers have one step for a whole row, and a few columns of activations are many times larger than the
+// others. So both factors are multiplied with an orthogonal matrix before they are rounded, every 64 columns
+// with Hadamard's: a large column is spread over 64, and the product stays the same. fp8 has a step for each
+// value.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,6 +17,7 @@
 namespace celer::cuda {
 
 enum class Code : uint8_t { kFp8, kInt8 };  // e4m3, or integers from -127 to 127
+constexpr int kRotated = 64;                // columns of integers, together
 
 // Sums of codes, with the scales of the weights' rows and of the tokens.
 struct CodeSums {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <optional>
 
@@ -23,14 +24,27 @@ double FromE4M3(uint8_t code) {
   return (code & 0x80) != 0 ? -value : value;
 }
 
+// Every 64 columns times Hadamard's matrix: element (i, j) has the sign of how many bits i and j share.
+std::vector<double> Rotated(const std::vector<double>& row) {
+  std::vector<double> out(row.size());
+  for (size_t i = 0; i < row.size(); ++i)
+    for (size_t j = 0; j < 64; ++j) {
+      const double v = row[i / 64 * 64 + j] / 8;
+      out[i] += std::popcount(i % 64 & j) % 2 == 0 ? v : -v;
+    }
+  return out;
+}
+
 // Codes times their scale are the values: to half a unit in the last of four bits, or of the smallest codes,
-// in fp8, and to half a step in int8.
-void ExpectRow(Code code, const std::vector<double>& wanted, const uint8_t* codes, int padded, float scale) {
+// in fp8, and to half a step in int8, which holds them rotated.
+void ExpectRow(Code code, std::vector<double> wanted, const uint8_t* codes, int padded, float scale) {
+  wanted.resize(static_cast<size_t>(padded));
+  if (code == Code::kInt8) wanted = Rotated(wanted);
   double largest = 0;
   for (const double v : wanted) largest = std::max(largest, std::abs(v));
   EXPECT_NEAR(scale, largest / (code == Code::kFp8 ? 448 : 127), largest * 1e-5);
   for (int i = 0; i < padded; ++i) {
-    const double e = i < static_cast<int>(wanted.size()) ? wanted[static_cast<size_t>(i)] : 0;
+    const double e = wanted[static_cast<size_t>(i)];
     if (code == Code::kFp8)
       ASSERT_NEAR(e, FromE4M3(codes[i]) * scale, std::abs(e) / 15.9 + scale / 1023 + largest * 1e-5) << i;
     else

@@ -17,9 +17,9 @@ namespace celer::cuda {
 
 // out: bf16 [rows, padded].
 cudaError_t LaunchUnpack(const DeviceMatrix& matrix, void* out, cudaStream_t stream);
-// Of kInt8 and kFp8 with a scale to a row: codes [rows, padded], scales [rows], as they are.
+// Of kFp8 with a scale to a row: codes [rows, padded], scales [rows], as they are.
 constexpr bool HasRowCodes(const DeviceMatrix& m) {
-  return BitsOf(m.format) == 8 && m.group == 0;
+  return m.format == Format::kFp8 && m.group == 0;
 }
 cudaError_t LaunchUnpackCodes(const DeviceMatrix& matrix, void* codes, float* scales, cudaStream_t stream);
 // x f32 [tokens, cols] -> out bf16 [tokens, padded], zero beyond cols; with an RMS norm in front if `norm` is

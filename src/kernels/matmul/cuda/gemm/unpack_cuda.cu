@@ -84,9 +84,7 @@ __global__ void UnpackCodesKernel(const __grid_constant__ DeviceMatrix m, uint2*
   const uint4 v = __ldcs(reinterpret_cast<const uint4*>(
                              m.data + static_cast<int64_t>(blockIdx.y) * 8 * m.row_bytes + block * 512) +
                          lane);
-  const auto plain = [&](uint32_t word) {
-    return m.format == Format::kFp8 ? __byte_perm(word, 0, 0x3120) : word;
-  };
+  const auto plain = [&](uint32_t word) { return __byte_perm(word, 0, 0x3120); };
   uint2* to = codes + static_cast<int64_t>(row) * (m.padded / 8) + block * 8 + t;
   to[0] = make_uint2(plain(v.x), plain(v.y));
   to[4] = make_uint2(plain(v.z), plain(v.w));
