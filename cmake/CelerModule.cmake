@@ -76,6 +76,16 @@ function(celer_compile_together target sources together alone)
   endforeach()
 endfunction()
 
+function(celer_test_program target sources)
+  add_executable(${target} ${sources})
+  celer_compile_settings(${target} PRIVATE)
+  target_compile_definitions(${target} PRIVATE CELER_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  # Compiled once, run once. At -O1 g++ 12 does not see which sizes cannot be.
+  target_compile_options(${target} PRIVATE
+                         $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1;-Wno-alloc-size-larger-than>)
+  target_link_libraries(${target} PRIVATE GTest::gtest_main GTest::gmock)
+endfunction()
+
 function(celer_module name)
   cmake_parse_arguments(ARG "" "TEXT_ONLY;TOGETHER;ALONE;WITHOUT;TESTS_TOGETHER" "DEPS;LINK" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cc)
@@ -121,13 +131,8 @@ function(celer_module name)
   endif()
 
   if(CELER_TESTS AND tests)
-    add_executable(celer_${name}_test ${tests})
-    celer_compile_settings(celer_${name}_test PRIVATE)
-    target_compile_definitions(celer_${name}_test PRIVATE CELER_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-    # Compiled once, run once. At -O1 g++ 12 does not see which sizes cannot be.
-    target_compile_options(celer_${name}_test PRIVATE
-                           $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1;-Wno-alloc-size-larger-than>)
-    target_link_libraries(celer_${name}_test PRIVATE celer_${name} GTest::gtest_main GTest::gmock)
+    celer_test_program(celer_${name}_test "${tests}")
+    target_link_libraries(celer_${name}_test PRIVATE celer_${name})
     celer_compile_together(celer_${name}_test "${tests}" "${ARG_TESTS_TOGETHER}" "${ARG_ALONE}")
     gtest_discover_tests(celer_${name}_test DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 TEST_PREFIX ${name}.
                          PROPERTIES TIMEOUT ${CELER_TEST_SECONDS})

@@ -5,8 +5,8 @@
 #   tools/test_sanitizers.sh --asan   only the first
 #   tools/test_sanitizers.sh --tsan   only the second
 #   tools/test_sanitizers.sh --server only the last, and the tests of what it stands on with TSan
-#   tools/test_sanitizers.sh --ci     what fits into CI: the parsers' fuzz corpora and the modules that need no other
-#                                     with ASan and UBSan, the thread pool with TSan
+#   tools/test_sanitizers.sh --ci     what fits into CI: readers of files, templates and requests on their fuzz corpora, and
+#                                     the modules that need no other, with ASan and UBSan; the thread pool with TSan
 # Builds go to BUILD-asan and BUILD-tsan; BUILD is "build" unless set. REQUESTS says how many hostile requests there are.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,6 +17,7 @@ part="${1:-}"
 # Names of GoogleTest begin with a capital letter. The Python tests, which do not, run the program as a user does, and some
 # compare its speed or its memory.
 asan_modules=(core limits io text formats kernels weights models graph engine quantize server cli page golden)
+fuzz_targets=(celer_fuzz)
 asan_tests="^(fuzz\.|($(IFS='|'; echo "${asan_modules[*]}")|golden_default)\.[A-Z])"
 tsan_modules=(core io text engine server golden)
 # Tests with threads: the pool, the engine and its thread, and what says in its name that several threads use it.
@@ -24,7 +25,9 @@ tsan_tests='^(core\.(ThreadPool|FunctionRef|CachingPool|CpuAllocator|Log)|engine
 case "$part" in
   --ci)
     asan_modules=(core io formats)
-    asan_tests='^(fuzz\.|(core|io|formats)\.[A-Z])'
+    # Networks and published weights run what they read: their fuzz targets need the kernels and every operator.
+    fuzz_targets=(celer_fuzz_io celer_fuzz_text celer_fuzz_server)
+    asan_tests='^(fuzz\.(io|text|server)\.|(core|io|formats)\.[A-Z])'
     tsan_modules=(core)
     ;;
   --server)
@@ -86,7 +89,7 @@ if [ "$part" = --server ]; then
   exit
 fi
 if [ "$part" != --tsan ]; then
-  build asan celer_fuzz "${asan_targets[@]}"
+  build asan "${fuzz_targets[@]}" "${asan_targets[@]}"
   check asan "$asan_tests"
   leaks "$build-asan"
 fi

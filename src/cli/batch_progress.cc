@@ -12,8 +12,8 @@
 namespace celer::cli {
 namespace {
 
-constexpr std::chrono::milliseconds kRedraw{250};
-constexpr std::chrono::seconds kPlainLine{10};
+constexpr std::chrono::milliseconds kBatchRedraw{250};
+constexpr std::chrono::seconds kBatchPlainLine{10};
 constexpr double kRecentSeconds = 10;
 
 }  // namespace
@@ -53,8 +53,8 @@ BatchProgressLine::~BatchProgressLine() {
 }
 
 bool BatchProgressLine::Due() const {
-  return !quiet_ &&
-         Clock::now() - last_ >= (terminal_ ? Clock::duration(kRedraw) : Clock::duration(kPlainLine));
+  return !quiet_ && Clock::now() - last_ >=
+                        (terminal_ ? Clock::duration(kBatchRedraw) : Clock::duration(kBatchPlainLine));
 }
 
 double BatchProgressLine::seconds() const {

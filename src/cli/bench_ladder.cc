@@ -24,14 +24,14 @@ constexpr LadderStep kSteps[] = {
 };
 constexpr int64_t kPrompt = 8, kTokens = 128;  // as gpt-fast is measured
 
-double Speed(const LadderRung& rung) {
+double RungSpeed(const LadderRung& rung) {
   return static_cast<double>(rung.result.tokens()) / rung.result.median();
 }
 double Limit(const LadderReport& report, const LadderRung& rung) {
   return static_cast<double>(rung.result.tokens()) / LimitOf(rung.result.work, report.machine).seconds();
 }
 
-std::vector<std::pair<std::string, std::string>> Facts(const LadderReport& r) {
+std::vector<std::pair<std::string, std::string>> LadderFacts(const LadderReport& r) {
   return {{"model", fmt::format("{} with random weights; KV in f16", r.model)},
           {"machine", fmt::format("{}: {}, {} read ({})", r.device, r.machine.name,
                                   FormatBandwidth(r.machine.read_bytes_per_s), r.machine.source)},
@@ -79,12 +79,12 @@ Table LadderTable(const LadderReport& report) {
   table.title = "Decode, step by step";
   table.header = {"step", "tok/s", "min..max", "x the first", "weights", "limit tok/s", "ratio"};
   for (const LadderRung& rung : report.rungs) {
-    const double speed = Speed(rung), limit = Limit(report, rung);
+    const double speed = RungSpeed(rung), limit = Limit(report, rung);
     const auto tokens = static_cast<double>(rung.result.tokens());
     table.rows.push_back(
         {rung.step.name, fmt::format("{:.1f}", speed),
          fmt::format("{:.1f}..{:.1f}", tokens / rung.result.slowest(), tokens / rung.result.fastest()),
-         fmt::format("{:.2f}", speed / Speed(report.rungs.front())),
+         fmt::format("{:.2f}", speed / RungSpeed(report.rungs.front())),
          FormatBytes(static_cast<double>(rung.weight_bytes)), fmt::format("{:.1f}", limit),
          fmt::format("{:.2f}", speed / limit)});
   }
@@ -96,7 +96,7 @@ Table LadderTable(const LadderReport& report) {
 
 std::string LadderText(const LadderReport& report) {
   std::string out;
-  for (const auto& [name, value] : Facts(report)) out += FactLine(name, value, OutputWidth());
+  for (const auto& [name, value] : LadderFacts(report)) out += FactLine(name, value, OutputWidth());
   return out + TableText(LadderTable(report));
 }
 
@@ -115,11 +115,11 @@ Json LadderJson(const LadderReport& r) {
                              {"weights", rung.step.weights.ToString()},
                              {"launch", Name(rung.step.launch)},
                              {"seconds", rung.result.seconds},
-                             {"tokens_per_s", Speed(rung)},
+                             {"tokens_per_s", RungSpeed(rung)},
                              {"weight_bytes", rung.weight_bytes},
                              {"bytes", rung.result.work.bytes},
                              {"limit_tokens_per_s", Limit(r, rung)},
-                             {"ratio", Speed(rung) / Limit(r, rung)}});
+                             {"ratio", RungSpeed(rung) / Limit(r, rung)}});
   return json;
 }
 
@@ -128,7 +128,7 @@ std::string LadderHtml(const LadderReport& report) {
   for (const LadderRung& rung : report.rungs) longest = std::max(longest, Limit(report, rung));
   std::string bars = "<div class=\"bars\">\n";
   for (const LadderRung& rung : report.rungs) {
-    const double limit = Limit(report, rung), speed = Speed(rung);
+    const double limit = Limit(report, rung), speed = RungSpeed(rung);
     const auto tokens = static_cast<double>(rung.result.tokens());
     bars += SpeedBar(rung.step.name, limit / longest, tokens / rung.result.slowest() / limit, speed / limit,
                      tokens / rung.result.fastest() / limit,
@@ -136,7 +136,7 @@ std::string LadderHtml(const LadderReport& report) {
   }
   const Table table = LadderTable(report);
   return BenchPage(
-      "Ladder of " + report.model, fmt::format("{}, step by step", report.model), Facts(report),
+      "Ladder of " + report.model, fmt::format("{}, step by step", report.model), LadderFacts(report),
       fmt::format("<section><h2>{}</h2>\n{}</div>\n<p>A track is the step's own limit, its bar the "
                   "median, the mark the spread from the slowest to the fastest "
                   "repetition.</p></section>\n<section>{}</section>\n",

@@ -17,7 +17,7 @@
 namespace celer::cli {
 namespace {
 
-constexpr int64_t kMaxTokens = int64_t{1} << 24;
+constexpr int64_t kMaxServeTokens = int64_t{1} << 24;
 constexpr int64_t kMaxRequests = 10'000'000;
 
 constexpr std::string_view kServeOnly[] = {
@@ -44,13 +44,13 @@ int64_t ContextFor(const Trace& trace, int64_t asked, int64_t model_positions) {
   return std::min(longest, model_positions);
 }
 
-struct Target {
+struct PlayedOn {
   Engine& engine;
   ReplayClock& clock;
   const StepCost& cost;
 };
 
-Result<ServeRun> Play(const Target& on, const ServeReport& report, const char* what,
+Result<ServeRun> Play(const PlayedOn& on, const ServeReport& report, const char* what,
                       const std::function<void(const std::string&)>& progress) {
   ServeRun run;
   const auto all = report.trace.requests.size();
@@ -171,8 +171,8 @@ Result<Trace> TraceOf(const ServeFlags& flags, TraceScale* scale) {
     CELER_ASSIGN(Trace trace, ReadTrace(flags.trace));
     return Scaled(std::move(trace), *scale);
   }
-  CELER_ASSIGN(const int64_t prompt, CountOr(flags.prompt_tokens, 256, kMaxTokens, "--prompt-tokens"));
-  CELER_ASSIGN(const int64_t output, CountOr(flags.output_tokens, 64, kMaxTokens, "--output-tokens"));
+  CELER_ASSIGN(const int64_t prompt, CountOr(flags.prompt_tokens, 256, kMaxServeTokens, "--prompt-tokens"));
+  CELER_ASSIGN(const int64_t output, CountOr(flags.output_tokens, 64, kMaxServeTokens, "--output-tokens"));
   uint64_t seed = 0;
   const char* const end = flags.seed.data() + flags.seed.size();
   if (const auto read = std::from_chars(flags.seed.data(), end, seed);

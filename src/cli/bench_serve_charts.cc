@@ -7,7 +7,7 @@
 namespace celer::cli {
 namespace {
 
-constexpr double kWidth = 1000;  // of one chart with its axes
+constexpr double kChartWidth = 1000;  // of one chart with its axes
 constexpr size_t kMostPoints = 400;
 
 using Points = std::vector<std::pair<double, double>>;
@@ -34,7 +34,7 @@ double HighestOf(const std::vector<ChartLine>& lines) {
 
 std::string LineChart(const std::string& id, const std::string& title, Axis x, Axis y,
                       const std::vector<ChartLine>& lines, double height) {
-  Chart chart(id, 70, 34, kWidth - 90, height - 84, std::move(x), std::move(y), title);
+  Chart chart(id, 70, 34, kChartWidth - 90, height - 84, std::move(x), std::move(y), title);
   double at = chart.right();
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) {  // names from the right
     chart.PageText(at, 24, line->name, Anchor::kEnd, kMuted);
@@ -53,7 +53,7 @@ std::string LineChart(const std::string& id, const std::string& title, Axis x, A
       "role=\"img\" "
       "aria-label=\"{2}\" font-family=\"system-ui, sans-serif\">\n<rect width=\"{0}\" height=\"{1}\" "
       "fill=\"#fff\"/>\n{3}</svg>\n",
-      kWidth, height, XmlEscape(title), chart.Finish());
+      kChartWidth, height, XmlEscape(title), chart.Finish());
 }
 
 std::string LineChart(const std::string& id, const std::string& title, const std::string& unit, Axis x,

@@ -20,12 +20,12 @@ namespace celer::cli {
 namespace {
 
 constexpr size_t kMaxBytes = size_t{1} << 30;
-constexpr int64_t kMaxTokens = int64_t{1} << 24;
+constexpr int64_t kMaxTraceTokens = int64_t{1} << 24;
 constexpr int64_t kMaxLine = 16 << 20;
 constexpr double kMooncakeBlock = 512;
 constexpr std::string_view kAzureHeader = "TIMESTAMP,ContextTokens,GeneratedTokens";
 
-std::string Shown(std::string_view text) {
+std::string ShownLine(std::string_view text) {
   constexpr size_t kMost = 40;
   return Escaped(text.substr(0, kMost)) + (text.size() > kMost ? "..." : "");
 }
@@ -66,15 +66,15 @@ Result<TraceRequest> ParseAzure(std::string_view line, const std::string& where)
   TraceRequest request;
   const size_t first = line.find(','), second = line.find(',', first + 1);
   if (first == line.npos || second == line.npos || line.find(',', second + 1) != line.npos)
-    return Error::Corrupt(where, ": '", Shown(line), "' is not ", kAzureHeader);
+    return Error::Corrupt(where, ": '", ShownLine(line), "' is not ", kAzureHeader);
   const std::optional<double> time = ReadTime(line.substr(0, first));
   if (!time)
-    return Error::Corrupt(where, ": TIMESTAMP is '", Shown(line.substr(0, first)),
+    return Error::Corrupt(where, ": TIMESTAMP is '", ShownLine(line.substr(0, first)),
                           "', expected one like 2023-11-16 18:17:03.9799600");
   request.arrival_s = *time;
   const auto tokens = [&](const char* name, std::string_view text, int64_t* into) -> Status {
-    if (ReadNumber(text, into) && *into >= 1 && *into <= kMaxTokens) return {};
-    return Error::Corrupt(where, ": ", name, " is '", Shown(text), "', expected 1 to ", kMaxTokens);
+    if (ReadNumber(text, into) && *into >= 1 && *into <= kMaxTraceTokens) return {};
+    return Error::Corrupt(where, ": ", name, " is '", ShownLine(text), "', expected 1 to ", kMaxTraceTokens);
   };
   CELER_RETURN_IF_ERROR(tokens("ContextTokens", line.substr(first + 1, second - first - 1), &request.prompt));
   CELER_RETURN_IF_ERROR(tokens("GeneratedTokens", line.substr(second + 1), &request.output));
@@ -90,8 +90,8 @@ Result<TraceRequest> ParseMooncake(std::string_view line, const std::string& whe
   if (!(milliseconds >= 0 && milliseconds <= kLongest))
     return Error::Corrupt(where, ": 'timestamp' is ", milliseconds, ", expected milliseconds from 0 on");
   request.arrival_s = milliseconds / 1e3;
-  CELER_ASSIGN(request.prompt, fields.GetInt("input_length", 1, kMaxTokens));
-  CELER_ASSIGN(request.output, fields.GetInt("output_length", 1, kMaxTokens));
+  CELER_ASSIGN(request.prompt, fields.GetInt("input_length", 1, kMaxTraceTokens));
+  CELER_ASSIGN(request.output, fields.GetInt("output_length", 1, kMaxTraceTokens));
   if (!fields.Has("hash_ids")) return request;
   CELER_ASSIGN(request.hashes, fields.GetInts("hash_ids"));
   const auto blocks = static_cast<size_t>(std::ceil(static_cast<double>(request.prompt) / kMooncakeBlock));
@@ -102,7 +102,7 @@ Result<TraceRequest> ParseMooncake(std::string_view line, const std::string& whe
 }
 
 int64_t ScaledCount(int64_t tokens, double scale) {
-  return std::clamp<int64_t>(std::llround(static_cast<double>(tokens) * scale), 1, kMaxTokens);
+  return std::clamp<int64_t>(std::llround(static_cast<double>(tokens) * scale), 1, kMaxTraceTokens);
 }
 
 }  // namespace
@@ -126,7 +126,7 @@ Result<Trace> ParseTrace(std::string_view text, const std::string& source) {
     if (!csv) {
       csv = !line.starts_with('{');
       if (*csv && line != kAzureHeader)
-        return Error::Corrupt(where, ": '", Shown(line), "' begins neither a CSV of ", kAzureHeader,
+        return Error::Corrupt(where, ": '", ShownLine(line), "' begins neither a CSV of ", kAzureHeader,
                               " nor JSON lines with timestamp, input_length and output_length");
       if (*csv) continue;
     }

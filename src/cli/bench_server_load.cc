@@ -105,10 +105,10 @@ class AnswerReader {
   uint64_t checksum_ = 0;
 };
 
-class Player {
+class LoadPlayer {
  public:
-  Player(const HttpClientOptions& server, const Trace& trace, const LoadShape& shape,
-         const RequestMaker& maker, const std::function<void(int64_t)>& progress)
+  LoadPlayer(const HttpClientOptions& server, const Trace& trace, const LoadShape& shape,
+             const RequestMaker& maker, const std::function<void(int64_t)>& progress)
       : target_(server.url.base + maker.path()),
         trace_(trace),
         prompts_(maker.InWords(trace)),
@@ -298,7 +298,7 @@ Result<ServerRun> PlayAgainstServer(const HttpClientOptions& server, const Trace
                                     const LoadShape& shape, const RequestMaker& maker,
                                     const std::function<void(int64_t)>& progress) {
   CELER_CHECK(!shape.closed || shape.concurrency > 0);
-  return Player(server, trace, shape, maker, progress).Run(server);
+  return LoadPlayer(server, trace, shape, maker, progress).Run(server);
 }
 
 }  // namespace celer::cli

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kParts = 200;  // of the run over time
+constexpr int kRunParts = 200;  // of the run over time
 constexpr const char* kNote =
     "Seen by the client, from the time a request arrives by the trace or, in a closed loop, is sent. A gap "
     "is "
@@ -29,11 +29,11 @@ struct LoadPart {
 std::vector<LoadPart> Timeline(const ServerReport& report) {
   const double end = report.metrics.seconds;
   if (end <= 0) return {};
-  std::vector<LoadPart> parts(kParts);
-  const double width = end / kParts;
-  for (int i = 0; i < kParts; ++i) parts[static_cast<size_t>(i)].at_s = (i + 0.5) * width;
+  std::vector<LoadPart> parts(kRunParts);
+  const double width = end / kRunParts;
+  for (int i = 0; i < kRunParts; ++i) parts[static_cast<size_t>(i)].at_s = (i + 0.5) * width;
   const auto part_at = [&](double seconds) {
-    return static_cast<size_t>(std::clamp(static_cast<int>(seconds / width), 0, kParts - 1));
+    return static_cast<size_t>(std::clamp(static_cast<int>(seconds / width), 0, kRunParts - 1));
   };
   for (const double at : report.run.token_s) parts[part_at(at)].pieces_per_s += 1 / width;
   for (const ReplayedRequest& r : report.run.replay.requests)

@@ -13,7 +13,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-BenchReport Report() {
+BenchReport SomeBenchReport() {
   BenchReport report;
   report.model = "tiny <&> model";
   report.machine = {.name = "m",
@@ -34,7 +34,7 @@ BenchReport Report() {
 }
 
 TEST(BenchResult, MedianAndSpread) {
-  const BenchReport report = Report();
+  const BenchReport report = SomeBenchReport();
   EXPECT_DOUBLE_EQ(report.results[0].median(), 1.5);
   EXPECT_DOUBLE_EQ(report.results[1].median(), 0.4);
   EXPECT_DOUBLE_EQ(report.results[1].fastest(), 0.2);
@@ -55,7 +55,7 @@ TEST(BenchPlan, PositionsOfTheLongestSequence) {
 }
 
 TEST(BenchReport, RatioIsLimitByTime) {
-  const BenchReport report = Report();
+  const BenchReport report = SomeBenchReport();
   const Against decode = Compare(report.results[1].work, 0.4, report.machine);
   EXPECT_DOUBLE_EQ(decode.ratio, 0.25);
   EXPECT_EQ(decode.bound_by, "memory");
@@ -67,7 +67,7 @@ TEST(BenchReport, RatioIsLimitByTime) {
 }
 
 TEST(BenchReport, TextSaysTokensPerSecondAndTheRest) {
-  const std::string text = BenchText(Report());
+  const std::string text = BenchText(SomeBenchReport());
   EXPECT_THAT(text, HasSubstr("decode at 4,096"));
   EXPECT_THAT(text, HasSubstr("200"));        // 80 tokens in 0.4 s
   EXPECT_THAT(text, HasSubstr("160..400"));   // slowest and fastest
@@ -77,7 +77,7 @@ TEST(BenchReport, TextSaysTokensPerSecondAndTheRest) {
 }
 
 TEST(BenchReport, JsonKeepsEverySample) {
-  const nlohmann::ordered_json json = BenchJson(Report());
+  const nlohmann::ordered_json json = BenchJson(SomeBenchReport());
   const auto& decode = json["results"][1];
   EXPECT_EQ(decode["seconds"], (std::vector<double>{0.5, 0.2, 0.4}));
   EXPECT_DOUBLE_EQ(decode["limit_tokens_per_s"], 800);
@@ -89,7 +89,7 @@ TEST(BenchReport, JsonKeepsEverySample) {
 }
 
 TEST(BenchReport, HtmlEscapesAndDrawsEveryFigure) {
-  const std::string html = BenchHtml(Report());
+  const std::string html = BenchHtml(SomeBenchReport());
   EXPECT_THAT(html, HasSubstr("tiny &lt;&amp;&gt; model"));
   EXPECT_THAT(html, Not(HasSubstr("<&>")));
   EXPECT_THAT(html, HasSubstr("prefers-color-scheme: dark"));
@@ -98,7 +98,7 @@ TEST(BenchReport, HtmlEscapesAndDrawsEveryFigure) {
 }
 
 TEST(BenchReport, OnAGpuTheRestIsGaps) {
-  BenchReport report = Report();
+  BenchReport report = SomeBenchReport();
   report.info.device = "cuda:0 (some GPU)";
   report.results[1].ops[0].seconds = 0.4;  // operators by themselves may take longer than the step
   EXPECT_THAT(BenchText(report), HasSubstr("\n  gaps "));
@@ -109,7 +109,7 @@ TEST(BenchReport, OnAGpuTheRestIsGaps) {
 
 // Decodes of 8B in bf16 on the GPU whose peers are known.
 BenchReport OverBatches(std::vector<int64_t> batches, int64_t depth) {
-  BenchReport report = Report();
+  BenchReport report = SomeBenchReport();
   report.info.device = "cuda:0 (NVIDIA H200)";
   report.info.shape = *FindModelPreset("llama-3.1-8b");
   report.info.bytes_by_format = {{"bf16", 16'000'000'000}};
@@ -160,7 +160,7 @@ TEST(BatchCharts, PeersOnlyWhereEverythingMatches) {
 
 TEST(BatchCharts, NoneForOneBatchSize) {
   EXPECT_EQ(BatchCharts(OverBatches({64}, 512)), "");
-  EXPECT_EQ(BatchCharts(Report()), "");
+  EXPECT_EQ(BatchCharts(SomeBenchReport()), "");
 }
 
 LadderReport Ladder() {

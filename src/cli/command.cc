@@ -133,8 +133,8 @@ Status CheckGivenOnce(const CLI::App& app) {
 }
 
 bool IsOnOrOff(std::string_view word) {
-  constexpr std::string_view kWords[] = {"0", "1", "true", "false", "on", "off", "yes", "no"};
-  return std::find(std::begin(kWords), std::end(kWords), word) != std::end(kWords);
+  constexpr std::string_view kSwitchWords[] = {"0", "1", "true", "false", "on", "off", "yes", "no"};
+  return std::find(std::begin(kSwitchWords), std::end(kSwitchWords), word) != std::end(kSwitchWords);
 }
 
 // What becomes of a switch with another word, `--raw=maybe` or in its variable, depends on the version of

@@ -39,7 +39,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kDefault = "default";
-constexpr const char* kExact = "exact";
+constexpr const char* kExactKernels = "exact";
 
 struct EvalFlags {
   ModelFlags model;
@@ -53,7 +53,7 @@ struct EvalFlags {
 };
 
 struct Choice {
-  std::string kernels;  // a variant of matmul, kDefault or kExact
+  std::string kernels;  // a variant of matmul, kDefault or kExactKernels
   std::string weights;
   std::string kv;
   std::string other = {};  // a file of --also; empty: the model itself
@@ -91,7 +91,7 @@ class RowFile {
 // `vocab`: of the rows in `base`; 0: there are none yet, and this choice makes them.
 Result<Json> Measure(EvalFlags flags, const Choice& choice, const std::string& text,
                      const std::string& progress, RowFile base, int64_t vocab) {
-  const bool exact = choice.kernels == kExact, first = vocab == 0;
+  const bool exact = choice.kernels == kExactKernels, first = vocab == 0;
   if (!choice.other.empty()) flags.model.model = choice.other;
   EngineOptions& engine = flags.model.options.engine;
   if (exact) {
@@ -141,7 +141,7 @@ Result<Json> Measure(EvalFlags flags, const Choice& choice, const std::string& t
           return variant.name;
     return std::string("?");
   }();
-  Json out = {{"kernels", exact                              ? kExact
+  Json out = {{"kernels", exact                              ? kExactKernels
                           : engine.device == DeviceOptions() ? matmul
                                                              : "cuda"},
               {"weights", choice.weights},
@@ -216,10 +216,10 @@ std::vector<std::string> OtherKernels() {
 // The exact one first. Without lists: the defaults, and everything else once. With lists: each with each.
 std::vector<Choice> Choices(const EvalFlags& flags, const std::vector<std::string>& other_kernels) {
   const bool cuda = flags.model.options.engine.device != DeviceOptions();
-  std::vector<Choice> out = {{kExact, "stored", "f32"}};
+  std::vector<Choice> out = {{kExactKernels, "stored", "f32"}};
   // Exact arithmetic shows what the weights lose, the defaults what is lost in all.
   for (const std::string& other : flags.others) {
-    out.push_back({kExact, "stored", "f32", other});
+    out.push_back({kExactKernels, "stored", "f32", other});
     out.push_back({kDefault, "stored", "f16", other});
   }
   if (!flags.others.empty() && flags.kernels.empty() && flags.weights.empty() && flags.kv.empty()) return out;

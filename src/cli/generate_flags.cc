@@ -17,7 +17,7 @@
 namespace celer::cli {
 namespace {
 
-constexpr int64_t kMaxTokens = 1'000'000'000;
+constexpr int64_t kMaxGenerated = 1'000'000'000;
 
 // All of the text, and not nothing.
 template <class T>
@@ -61,7 +61,8 @@ Result<TextModel> ModelFlags::Load() {
 }
 
 void SamplingFlags::AddTo(CLI::App& app) {
-  app.add_option("-n,--max-tokens", max_tokens, "tokens to generate at most")->check(Between(1, kMaxTokens));
+  app.add_option("-n,--max-tokens", max_tokens, "tokens to generate at most")
+      ->check(Between(1, kMaxGenerated));
   app.add_option("--temperature", temperature,
                  "0: always the most likely token (default: the model's own, else 0)");
   app.add_option("--top-k", top_k, "keep the k most likely tokens (0: all)")

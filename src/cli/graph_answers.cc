@@ -17,8 +17,8 @@ namespace {
 
 constexpr size_t kMostBoxes = 300;
 // Told apart by people with any colour vision (Okabe and Ito).
-constexpr Color kColors[] = {{0, 114, 178}, {213, 94, 0},   {0, 158, 115}, {204, 121, 167},
-                             {230, 159, 0}, {86, 180, 233}, {240, 228, 66}};
+constexpr Color kBoxColors[] = {{0, 114, 178}, {213, 94, 0},   {0, 158, 115}, {204, 121, 167},
+                                {230, 159, 0}, {86, 180, 233}, {240, 228, 66}};
 
 float Area(const Detection& box) {
   return std::max(0.0f, box.right - box.left) * std::max(0.0f, box.bottom - box.top);
@@ -167,7 +167,7 @@ Status DrawBoxes(const Placed& placed, std::vector<Detection>* boxes, const std:
   for (size_t i = boxes->size(); i-- > 0;) {
     const Detection& box = (*boxes)[i];
     DrawBox(&picture, box.left, box.top, box.right, box.bottom,
-            kColors[static_cast<size_t>(box.label) % std::size(kColors)],
+            kBoxColors[static_cast<size_t>(box.label) % std::size(kBoxColors)],
             fmt::format("{} {:.2f}", LabelOf(labels, box.label), box.score));
   }
   return WritePng(picture, path);

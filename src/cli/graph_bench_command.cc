@@ -27,7 +27,7 @@
 namespace celer::cli {
 namespace {
 
-struct BenchFlags {
+struct GraphBenchFlags {
   std::string model, html, precision = "f32";
   InputFlags input;
   std::vector<int> threads;
@@ -52,7 +52,7 @@ Work WholeOf(const graph::Graph& graph, const graph::MemoryPlan& plan) {
 }
 
 Result<GraphTimes> Measure(const std::shared_ptr<const graph::Program>& program, const Inputs& inputs,
-                           const BenchFlags& flags, int threads, double* activation_bytes) {
+                           const GraphBenchFlags& flags, int threads, double* activation_bytes) {
   ThreadPool pool(ThreadPool::Options{.threads = threads});
   graph::Session session(program, pool);
   const graph::Graph& graph = program->graph();
@@ -110,7 +110,7 @@ bool IsInteger(const graph::Graph& graph) {
   return std::any_of(graph.nodes.begin(), graph.nodes.end(), MultipliesBytes);
 }
 
-Result<GraphBench> BenchGraph(BenchFlags flags) {
+Result<GraphBench> BenchGraph(GraphBenchFlags flags) {
   CELER_ASSIGN(const auto path, ResolveModelPath(flags.model));
   CELER_ASSIGN(graph::Network network, graph::LoadNetwork(path));
   if (const Status supported = graph::CheckSupported(network.graph); !supported)
@@ -157,7 +157,7 @@ Result<GraphBench> BenchGraph(BenchFlags flags) {
 int GraphBenchCommand(const std::vector<std::string>& args) {
   CommandLine app("graph bench", "how long a network takes, beside the least it could take",
                   "celer graph bench model.onnx --shape x=1,3,224,224 --threads 1,2 --html speed.html");
-  BenchFlags flags;
+  GraphBenchFlags flags;
   app.add_option("MODEL", flags.model, "an ONNX file, NAME.param of PNNX, or a name from celer pull --list")
       ->required();
   AddInputFlags(app, &flags.input);

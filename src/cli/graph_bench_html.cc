@@ -14,10 +14,10 @@ namespace celer::cli {
 namespace {
 
 // Told apart by people with any colour vision (Okabe and Ito).
-constexpr const char* kColors[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
-                                   "#b8860b", "#56b4e9", "#5b4b8a"};
+constexpr const char* kClassColors[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                        "#b8860b", "#56b4e9", "#5b4b8a"};
 constexpr const char* kOther = "#9aa5b1";
-constexpr double kWidth = 900;
+constexpr double kRooflineWidth = 900;
 
 // A depthwise convolution is bound by memory where a full one is not: they get colours of their own.
 std::string Kind(const NodeTime& node) {
@@ -34,7 +34,7 @@ std::map<std::string, const char*> ColorsOf(const GraphTimes& times) {
   std::sort(order.begin(), order.end());
   std::map<std::string, const char*> out;
   for (size_t i = 0; i < order.size(); ++i)
-    out[order[i].second] = i < std::size(kColors) ? kColors[i] : kOther;
+    out[order[i].second] = i < std::size(kClassColors) ? kClassColors[i] : kOther;
   return out;
 }
 
@@ -61,8 +61,8 @@ Figure Roofline(const GraphTimes& times, size_t index) {
       "well it computes; right of it, for arithmetic. A point on the line cannot be faster; one above it "
       "took "
       "values from a cache, or needs fewer multiplications than the plain sum.";
-  figure.width = kWidth, figure.height = 560;
-  Chart chart(fmt::format("roofline{}", index), 80, 40, kWidth - 110, 400,
+  figure.width = kRooflineWidth, figure.height = 560;
+  Chart chart(fmt::format("roofline{}", index), 80, 40, kRooflineWidth - 110, 400,
               {.low = low / 2, .high = high * 2, .log = true, .label = "FLOP per byte moved"},
               {.low = slowest / 2, .high = fastest * 3, .log = true, .label = "FLOP/s"}, figure.title);
   chart.VerticalLine(ridge, {"#9aa5b1", 1, "3 4"});

@@ -24,7 +24,7 @@
 namespace celer::cli {
 namespace {
 
-struct CheckFlags {
+struct GraphCheckFlags {
   std::string model, python, precision = "f32";
   InputFlags input;
   std::vector<std::string> disable;
@@ -48,7 +48,7 @@ struct Outcome {
 };
 
 Result<Outcome> RunAndCompare(graph::Network network, const Inputs& inputs, const ReferenceRun& reference,
-                              const CheckFlags& flags) {
+                              const GraphCheckFlags& flags) {
   CELER_ASSIGN(const auto program, graph::Program::Make(std::move(network)));
   std::optional<ThreadPool> own;
   if (flags.threads > 0) own.emplace(ThreadPool::Options{.threads = flags.threads});
@@ -136,7 +136,7 @@ Result<std::optional<Difference>> OwnSpread(const ReferenceRun& reference, const
 }
 
 // Prints, and says whether all outputs are equal.
-Result<bool> CheckGraph(const CheckFlags& flags) {
+Result<bool> CheckGraph(const GraphCheckFlags& flags) {
   CELER_ASSIGN(const TemporaryFolder folder, TemporaryFolder::Make());
   CELER_ASSIGN(std::filesystem::path file, ResolveModelPath(flags.model));
   CELER_ASSIGN(graph::Network network, graph::LoadNetwork(file));
@@ -213,7 +213,7 @@ Result<bool> CheckGraph(const CheckFlags& flags) {
 int GraphCheckCommand(const std::vector<std::string>& args) {
   CommandLine app("graph check", "compare a network's values with those of ONNX Runtime",
                   "celer graph check model.onnx --against-ort --shape x=1,3,320,320");
-  CheckFlags flags;
+  GraphCheckFlags flags;
   app.add_option("MODEL", flags.model, "an ONNX file, NAME.param of PNNX, or a name from celer pull --list")
       ->required();
   app.add_flag("--against-ort", flags.against_ort, "with ONNX Runtime, the one reference there is");

@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // How a picture becomes an input.
-struct Target {
+struct PictureTarget {
   int64_t height = 0, width = 0, channels = 3;
   bool channels_last = false;
   std::vector<int64_t> shape = {};
@@ -43,12 +43,12 @@ std::string PortText(const GraphPort& port) {
   return fmt::format("{}[{}]", port.dtype, fmt::join(dims, ", "));
 }
 
-Result<Target> TargetFor(const GraphPort& port, const PictureFlags& flags, const Picture& picture) {
+Result<PictureTarget> TargetFor(const GraphPort& port, const PictureFlags& flags, const Picture& picture) {
   const std::string what = "--input " + Printable(port.name);
   if (port.shape.size() != 4 && port.shape.size() != 3)
     return Error::Invalid(what, ": a picture needs an input of 3 or 4 dimensions, and this one is ",
                           PortText(port), "; give an .npy file");
-  Target out;
+  PictureTarget out;
   const size_t at = port.shape.size() - 3;  // behind the batch
   const auto is_channels = [&](size_t i) { return port.shape[i] == 3 || port.shape[i] == 1; };
   if (flags.layout == "auto")
@@ -90,7 +90,7 @@ Result<Target> TargetFor(const GraphPort& port, const PictureFlags& flags, const
 }
 
 // The picture in the size of the input; what letterboxing leaves open is grey.
-Picture Fitted(const PictureFlags& flags, const Target& target, Placed* placed) {
+Picture Fitted(const PictureFlags& flags, const PictureTarget& target, Placed* placed) {
   const Picture& from = placed->picture;
   const auto width = static_cast<int>(target.width), height = static_cast<int>(target.height);
   placed->width = width, placed->height = height;
@@ -127,7 +127,7 @@ Result<std::array<double, 3>> PerChannel(const std::vector<double>& given, const
 }
 
 Result<NpyArray> FromPicture(const GraphPort& port, const PictureFlags& flags, Placed* placed) {
-  CELER_ASSIGN(const Target target, TargetFor(port, flags, placed->picture));
+  CELER_ASSIGN(const PictureTarget target, TargetFor(port, flags, placed->picture));
   const Picture fitted = Fitted(flags, target, placed);
   CELER_ASSIGN(const auto mean, PerChannel(flags.mean, "--mean", 0));
   CELER_ASSIGN(const auto std, PerChannel(flags.std, "--std", 1));

@@ -26,12 +26,12 @@ DrawingFacts FactsOf(const graph::Graph& graph, const Inspection* found) {
           [plan](size_t node) { return plan ? plan->node_flops[node] : -1.0; }};
 }
 
-struct Shown {
+struct ShownGraph {
   std::string title;
   const graph::Graph* graph;
 };
 
-void Collect(const graph::Graph& graph, const std::string& title, std::vector<Shown>* out) {
+void Collect(const graph::Graph& graph, const std::string& title, std::vector<ShownGraph>* out) {
   out->push_back({title, &graph});
   for (const graph::Node& node : graph.nodes)
     for (const auto& [key, value] : node.attributes)
@@ -39,7 +39,7 @@ void Collect(const graph::Graph& graph, const std::string& title, std::vector<Sh
         Collect(**inner, Printable(key) + " of " + node.Label(), out);
 }
 
-std::vector<std::pair<std::string, std::string>> Facts(const Inspection& found) {
+std::vector<std::pair<std::string, std::string>> GraphFacts(const Inspection& found) {
   const graph::Network& network = found.network();
   std::vector<std::pair<std::string, std::string>> facts = {
       {"format", fmt::format("{}, opset {}{}", network.format, network.opset,
@@ -63,7 +63,7 @@ std::vector<std::pair<std::string, std::string>> Facts(const Inspection& found) 
   return facts;
 }
 
-constexpr const char* kStyle =
+constexpr const char* kDrawingStyle =
     "<style>main{max-width:none}.drawing{overflow:auto;max-height:92vh;border-radius:6px}.drawing "
     "svg{display:block;"
     "max-width:none}.nodes td{vertical-align:top}.nodes i{color:var(--muted);font-style:normal}"
@@ -111,10 +111,10 @@ std::string InspectionSvg(const std::string& path, const Inspection& found) {
 }
 
 std::string InspectionHtml(const std::string& path, const Inspection& found) {
-  std::vector<Shown> pictures;
+  std::vector<ShownGraph> pictures;
   const graph::Graph& main = found.network().graph;
   Collect(main, "The graph", &pictures);
-  std::string body = kStyle;
+  std::string body = kDrawingStyle;
   for (size_t i = 0; i < pictures.size(); ++i) {
     const graph::Graph& graph = *pictures[i].graph;
     const DrawingFacts facts = FactsOf(graph, &graph == &main ? &found : nullptr);
@@ -130,7 +130,7 @@ std::string InspectionHtml(const std::string& path, const Inspection& found) {
     body += fmt::format("<section><h2>{}: nodes</h2>\n{}</section>\n", XmlEscape(pictures[i].title),
                         NodesHtml(graph, facts, fmt::format("g{}", i)));
   }
-  return BenchPage("Graph of " + path, path, Facts(found), body);
+  return BenchPage("Graph of " + path, path, GraphFacts(found), body);
 }
 
 }  // namespace celer::cli

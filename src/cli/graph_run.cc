@@ -18,7 +18,7 @@
 namespace celer::cli {
 namespace {
 
-struct RunFlags {
+struct GraphRunFlags {
   std::string model, output, labels, boxes, precision = "f32";
   InputFlags input;
   DetectFlags detect;
@@ -59,7 +59,7 @@ void PrintClasses(const std::vector<float>& scores, int count, const std::vector
                labels.empty() ? "" : "  " + LabelOf(labels, one.index));
 }
 
-Status PrintBoxes(const RunFlags& flags, const Inputs& inputs, const std::vector<GraphPort>& ports,
+Status PrintBoxes(const GraphRunFlags& flags, const Inputs& inputs, const std::vector<GraphPort>& ports,
                   const std::vector<GraphTensor>& outputs, const std::vector<std::string>& labels) {
   if (!inputs.picture)
     return Error::Invalid("--boxes ", flags.boxes, ": no input is a picture that they could be drawn on");
@@ -72,7 +72,7 @@ Status PrintBoxes(const RunFlags& flags, const Inputs& inputs, const std::vector
   return {};
 }
 
-Status RunGraph(const RunFlags& flags) {
+Status RunGraph(const GraphRunFlags& flags) {
   CELER_ASSIGN(const std::vector<std::string> labels, ReadLabels(flags.labels));
   CELER_ASSIGN(const auto path, ResolveModelPath(flags.model));
   CELER_ASSIGN(const GraphModel model,
@@ -111,7 +111,7 @@ int GraphRunCommand(const std::vector<std::string>& args) {
   CommandLine app("graph run", "run a network on arrays and pictures",
                   "celer graph run model.onnx --input image=cat.jpg --mean 0.485,0.456,0.406 --std "
                   "0.229,0.224,0.225 --labels names.txt");
-  RunFlags flags;
+  GraphRunFlags flags;
   app.add_option("MODEL", flags.model, "an ONNX file, NAME.param of PNNX, or a name from celer pull --list")
       ->required();
   AddInputFlags(app, &flags.input);

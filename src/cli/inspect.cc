@@ -244,29 +244,29 @@ Result<Contents> Inspect(const fs::path& path) {
   return contents;
 }
 
-struct Share {
+struct TypeShare {
   int64_t tensors = 0;
   int64_t parameters = 0;
   int64_t bytes = 0;
 };
 
 // Most bytes first.
-std::vector<std::pair<std::string, Share>> ByType(const std::vector<Tensor>& tensors) {
-  std::map<std::string, Share> shares;
+std::vector<std::pair<std::string, TypeShare>> ByType(const std::vector<Tensor>& tensors) {
+  std::map<std::string, TypeShare> shares;
   for (const Tensor& tensor : tensors) {
-    Share& share = shares[tensor.type];
+    TypeShare& share = shares[tensor.type];
     ++share.tensors;
     share.parameters += IsParameter(tensor) ? tensor.shape.elements().value_or(0) : 0;
     share.bytes += tensor.bytes;
   }
-  std::vector<std::pair<std::string, Share>> sorted(shares.begin(), shares.end());
+  std::vector<std::pair<std::string, TypeShare>> sorted(shares.begin(), shares.end());
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
   return sorted;
 }
 
-Share Total(const std::vector<std::pair<std::string, Share>>& types) {
-  Share total;
+TypeShare Total(const std::vector<std::pair<std::string, TypeShare>>& types) {
+  TypeShare total;
   for (const auto& [type, share] : types) {
     total.tensors += share.tensors;
     total.parameters += share.parameters;
@@ -277,7 +277,7 @@ Share Total(const std::vector<std::pair<std::string, Share>>& types) {
 
 void PrintJson(const std::string& path, const Contents& contents, bool with_tensors) {
   const auto types = ByType(contents.tensors);
-  const Share total = Total(types);
+  const TypeShare total = Total(types);
   Json out;
   out["path"] = path;
   out["kind"] = contents.kind;
@@ -314,7 +314,7 @@ void PrintJson(const std::string& path, const Contents& contents, bool with_tens
 
 void PrintText(const std::string& path, const Contents& contents, bool with_tensors) {
   const auto types = ByType(contents.tensors);
-  const Share total = Total(types);
+  const TypeShare total = Total(types);
   fmt::print("{}\n", path);
   fmt::print("  {:<14} {}{}\n", "kind", contents.kind, contents.detail.empty() ? "" : ", " + contents.detail);
   if (!contents.architecture.empty()) fmt::print("  {:<14} {}\n", "architecture", contents.architecture);

@@ -20,11 +20,12 @@ constexpr const char* kExact = "#c8442b";
 constexpr const char* kRough = "#e39a3b";
 constexpr const char* kBand = "#fdf3e7";
 // Told apart by people with any colour vision (Okabe and Ito).
-constexpr const char* kColors[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
-                                   "#b8860b", "#56b4e9", "#5b4b8a", "#444444"};
+constexpr const char* kLineColors[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                       "#b8860b", "#56b4e9", "#5b4b8a", "#444444"};
 
-constexpr double kWidth = 700;  // drawn as it is on a narrow page, so that every letter can be read there
-constexpr size_t kMaxLines = std::size(kColors);
+constexpr double kFigureWidth =
+    700;  // drawn as it is on a narrow page, so that every letter can be read there
+constexpr size_t kMaxLines = std::size(kLineColors);
 
 using Points = std::vector<std::pair<double, double>>;
 
@@ -107,8 +108,8 @@ double LegendHeight(size_t entries) {
 std::string Legend(double x, double y, const std::vector<std::pair<Stroke, std::string>>& entries) {
   std::string out;
   for (size_t i = 0; i < entries.size(); ++i)
-    out += LegendEntry(x + (i % 2 == 0 ? 0 : (kWidth - x) / 2), y + kLegendRow * static_cast<double>(i / 2),
-                       entries[i].first, entries[i].second);
+    out += LegendEntry(x + (i % 2 == 0 ? 0 : (kFigureWidth - x) / 2),
+                       y + kLegendRow * static_cast<double>(i / 2), entries[i].first, entries[i].second);
   return out;
 }
 
@@ -163,7 +164,7 @@ Figure PrefillFigure(const LimitsRequest& r) {
 
   const int columns = int(std::min<size_t>(2, widths.size()));
   const int rows = int((widths.size() + size_t(columns) - 1) / size_t(columns));
-  const double cell = (kWidth - 20) / columns, plot_height = 230, cell_height = plot_height + 84;
+  const double cell = (kFigureWidth - 20) / columns, plot_height = 230, cell_height = plot_height + 84;
   const std::vector<std::pair<Stroke, std::string>> legend = {
       {{kRead, 2.5, ""}, "read weights and KV"},
       {{kReadOnce, 2, "2 4"}, "read, KV once (tiled attention)"},
@@ -177,7 +178,7 @@ Figure PrefillFigure(const LimitsRequest& r) {
       "the first turning "
       "point a longer prompt is free; above it, splitting the prompt into chunks of that length costs "
       "nothing.";
-  figure.width = kWidth;
+  figure.width = kFigureWidth;
   figure.height = above + rows * cell_height + 10;
   figure.body =
       Heading(figure.title,
@@ -238,12 +239,12 @@ Figure DecodeFigure(const LimitsRequest& r) {
       "A line starts at B, the time to read the weights, and rises by one millisecond every W tokens of "
       "context. It is dotted "
       "where the KV cache no longer fits into memory.";
-  figure.width = kWidth;
+  figure.width = kFigureWidth;
   const double plot = 320;
   figure.height = kHeading + plot + 60 + LegendHeight(setups.size()) + 10;
   figure.body =
       Heading(figure.title, Where(r) + ": the least time of one step; dotted where the cache no longer fits");
-  Chart chart("decode", 74, kHeading, kWidth - 74 - 96, plot,
+  Chart chart("decode", 74, kHeading, kFigureWidth - 74 - 96, plot,
               {.low = 0, .high = longest, .label = "tokens of context per sequence"},
               {.low = 0, .high = 1.08 * high, .label = "ms per step"}, "");
   struct End {
@@ -267,8 +268,8 @@ Figure DecodeFigure(const LimitsRequest& r) {
         outside.emplace_back(n, ms);
       }
     }
-    chart.Curve(inside, {kColors[i], 2.5});
-    chart.Curve(outside, {kColors[i], 2, "1.5 5"});
+    chart.Curve(inside, {kLineColors[i], 2.5});
+    chart.Curve(outside, {kLineColors[i], 2, "1.5 5"});
     ends.push_back(
         {chart.PixelY(1e3 * DecodeLimit(r.shape, r.machine, setup, int64_t(longest)).seconds()), i});
   }
@@ -281,7 +282,7 @@ Figure DecodeFigure(const LimitsRequest& r) {
     const LlmSetup& setup = setups[ends[i].index];
     const DecodeForm form = DecodeWB(r.shape, r.machine, setup);
     const auto capacity = KvCapacityTokens(r.shape, r.machine, setup);
-    const char* color = kColors[ends[i].index];
+    const char* color = kLineColors[ends[i].index];
     chart.PageLine(chart.right() + 2, ends[i].y, chart.right() + 18, labels[i], {color, 1});
     chart.PageText(chart.right() + 22, labels[i] + 4, SetupName(setup), Anchor::kStart, color, 12);
     legend.push_back(
@@ -326,7 +327,7 @@ void DrawOperators(Chart& chart, const TwoPasses& passes, const Roof& roof) {
     // Where several coincide, the earlier ones are drawn smaller and on top, so that every colour shows.
     for (size_t i = ops.size(); i-- > 0;) {
       const double x = ops[i].work.intensity();
-      chart.Mark(x, AttainableFlops(x, roof), marker, kColors[i], size + larger * double(i));
+      chart.Mark(x, AttainableFlops(x, roof), marker, kLineColors[i], size + larger * double(i));
     }
   };
   mark(passes.prefill, Marker::kSquare, 5, 1.2);  // its larger markers below
@@ -353,7 +354,7 @@ void DrawOperatorTable(Chart& chart, double top, const TwoPasses& passes, const 
   double totals[2] = {0, 0};
   for (size_t i = 0; i < passes.decode.size(); ++i) {
     y += 22;
-    chart.PageMark(x0 + 4, y - 4, Marker::kDot, kColors[i], 5);
+    chart.PageMark(x0 + 4, y - 4, Marker::kDot, kLineColors[i], 5);
     chart.PageText(columns[0], y, passes.decode[i].name, Anchor::kStart, kInk, 13);
     const NamedWork* ops[] = {&passes.decode[i], &passes.prefill[i]};
     for (int phase = 0; phase < 2; ++phase) {
@@ -404,14 +405,14 @@ Figure RooflineFigure(const LimitsRequest& r) {
       "An operator left of the ridge waits for memory, right of it for arithmetic. Points lie on the roof: "
       "this is the best that "
       "is possible, before any kernel is written.";
-  figure.width = kWidth;
+  figure.width = kFigureWidth;
   const double plot = 360, table_top = kHeading + 20 + plot + 66;
   figure.height = table_top + 130 + 22 * double(passes.decode.size());
   figure.body = Heading(
       figure.title, fmt::format("{}, {}: round in decode at a context of {}, square in prefill of {} tokens",
                                 Where(r), SetupName(setup), FormatCount(context), FormatCount(prompt)));
   Chart chart(
-      "roofline", 74, kHeading + 20, kWidth - 74 - 24, plot,
+      "roofline", 74, kHeading + 20, kFigureWidth - 74 - 24, plot,
       {.low = low, .high = high, .log = true, .label = "FLOP per byte moved"},
       {.low = AttainableFlops(low, roof) / 2, .high = roof.flops_per_s * 8, .log = true, .label = "FLOP/s"},
       "");

@@ -6,10 +6,10 @@
 namespace celer::cli {
 namespace {
 
-constexpr const char* kFont = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
+constexpr const char* kReportFont = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
 
 // Light on purpose, also in a dark browser: the figures are drawn on white.
-constexpr const char* kStyle = R"(
+constexpr const char* kReportStyle = R"(
 :root { color-scheme: light; }
 body { font: 15px/1.5 system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif; color: #1f2933;
   background: #f5f7fa; margin: 0; }
@@ -36,7 +36,7 @@ std::string SvgOpen(double width, double height) {
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
       "font-family=\"{2}\">\n"
       "<rect width=\"{0}\" height=\"{1}\" fill=\"#fff\"/>\n",
-      width, height, kFont);
+      width, height, kReportFont);
 }
 
 }  // namespace
@@ -63,7 +63,7 @@ std::string LimitsHtml(const LimitsRequest& request) {
       "content=\"width=device-width\">\n"
       "<title>Limits of {0}</title>\n<style>{1}</style></head>\n<body><main>\n<h1>The limits of "
       "{0}</h1>\n<section><dl>\n",
-      XmlEscape(title), kStyle);
+      XmlEscape(title), kReportStyle);
   for (const auto& [name, value] : LimitsFacts(request))
     out += fmt::format("<dt>{}</dt><dd>{}</dd>\n", XmlEscape(name), XmlEscape(value));
   out += "</dl></section>\n";

@@ -10,8 +10,8 @@
 namespace celer::cli {
 namespace {
 
-constexpr int64_t kMaxTokens = int64_t(1) << 30;
-constexpr int64_t kMaxBatch = 1'000'000;
+constexpr int64_t kMaxPositions = int64_t(1) << 30;
+constexpr int64_t kMaxSequences = 1'000'000;
 constexpr size_t kMaxItems = 16;  // of one list; a table with more is no longer read
 
 Status CheckLength(const std::vector<std::string>& list, const char* flag) {
@@ -36,7 +36,7 @@ Result<std::vector<int64_t>> Lengths(std::vector<std::string> texts, const char*
   CELER_RETURN_IF_ERROR(CheckLength(texts, flag));
   std::vector<int64_t> lengths;
   for (const std::string& text : texts) {
-    CELER_ASSIGN(const int64_t value, ParseCount(text, kMaxTokens, flag));
+    CELER_ASSIGN(const int64_t value, ParseCount(text, kMaxPositions, flag));
     lengths.push_back(value);
   }
   std::sort(lengths.begin(), lengths.end());
@@ -61,7 +61,7 @@ Result<LimitsRequest> MakeLimitsRequest(const LimitsOptions& o) {
   CELER_ASSIGN(const std::vector<double> kvs, Bits(o.kv_bits, "--kv-bits"));
   CELER_ASSIGN(r.prompts, Lengths(o.prompts, "--prompt", {"128", "1024"}));
   CELER_ASSIGN(r.contexts, Lengths(o.contexts, "--context", {"1024", "4096", "16384"}));
-  CELER_ASSIGN(const int64_t batch, ParseCount(o.batch, kMaxBatch, "--batch"));
+  CELER_ASSIGN(const int64_t batch, ParseCount(o.batch, kMaxSequences, "--batch"));
 
   std::vector<std::pair<double, double>> pairs = {{16, 16}, {8, 16}, {4, 16}, {6, 16}, {4, 8}};
   if (!weights.empty() || !kvs.empty()) {

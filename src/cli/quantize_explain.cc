@@ -45,7 +45,7 @@ Status AddError(const PlannedTensor& tensor, const TensorRecord& record, const s
 }
 
 // "410 tokens/s" if this many bytes are read for each.
-std::string Speed(const Machine& machine, int64_t bytes) {
+std::string SpeedText(const Machine& machine, int64_t bytes) {
   return fmt::format("{:.0f}", machine.read_bytes_per_s / static_cast<double>(std::max<int64_t>(bytes, 1)));
 }
 
@@ -90,7 +90,7 @@ Result<std::string> ExplainPlan(const QuantizePlan& plan, std::span<const Tensor
       static_cast<double>(read_before) / static_cast<double>(std::max<int64_t>(read_after, 1))));
   if (const auto machine = LoadOrMeasureThisMachine(false))
     table.notes.push_back(fmt::format("decode limit here, one sequence: {} tokens/s, was {}; {}",
-                                      Speed(*machine, read_after), Speed(*machine, read_before),
+                                      SpeedText(*machine, read_after), SpeedText(*machine, read_before),
                                       machine->source));
   else
     table.notes.push_back("tokens per second are not predicted: run celer probe once");

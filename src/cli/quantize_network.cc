@@ -70,7 +70,7 @@ Status CheckDynamic(const QuantizeNetworkFlags& flags) {
       "each has, and no samples or ranges are used");
 }
 
-Status CheckFlags(const QuantizeNetworkFlags& flags, const fs::path& model) {
+Status CheckNetworkFlags(const QuantizeNetworkFlags& flags, const fs::path& model) {
   if (flags.options.dynamic) CELER_RETURN_IF_ERROR(CheckDynamic(flags));
   if (flags.output.empty()) {
     if (!flags.explain) return Error::Invalid("give -o OUT.onnx, or --explain to see the plan");
@@ -145,7 +145,7 @@ class Command {
  private:
   Status Open() {
     CELER_ASSIGN(const fs::path path, ResolveModelPath(flags_.model));
-    CELER_RETURN_IF_ERROR(CheckFlags(flags_, path));
+    CELER_RETURN_IF_ERROR(CheckNetworkFlags(flags_, path));
     report_.path = path.filename().string();
     CELER_ASSIGN(graph::Network network, graph::LoadNetwork(path));
     for (const graph::ValueId id : network.graph.inputs)

@@ -16,15 +16,16 @@
 namespace celer::cli {
 namespace {
 
-struct Speed {
+struct ExpectedSpeed {
   double before = 0, after = 0;  // seconds
   std::vector<std::string> assumed;
 };
 
-Result<Speed> Predict(const ptq::NetworkQuantizer& quantizer, const ptq::Plan& plan, const Machine& machine) {
+Result<ExpectedSpeed> Predict(const ptq::NetworkQuantizer& quantizer, const ptq::Plan& plan,
+                              const Machine& machine) {
   CELER_ASSIGN(const Roof floats, RoofOf(machine, "f32"));
   CELER_ASSIGN(const Roof bytes, RoofOf(machine, "int8"));
-  Speed out;
+  ExpectedSpeed out;
   CELER_ASSIGN(const auto program, graph::Program::Make(quantizer.network()));
   CELER_ASSIGN(std::vector<graph::Data> inputs, InputShapes(program->graph(), {}, &out.assumed));
   CELER_ASSIGN(const graph::MemoryPlan memory,

@@ -26,7 +26,7 @@ struct Arrays {
   int64_t samples = 1;
 };
 
-struct Item {
+struct SampleItem {
   fs::path path;
   std::shared_ptr<const Arrays> arrays;  // null: a picture
   int64_t index = 0;
@@ -140,7 +140,7 @@ Result<std::vector<fs::path>> Files(const std::vector<std::string>& paths, const
   return out;
 }
 
-std::string NameOf(const Item& item) {
+std::string NameOf(const SampleItem& item) {
   return item.path.string() +
          (item.arrays && item.arrays->samples > 1 ? ", sample " + std::to_string(item.index) : "");
 }
@@ -150,7 +150,7 @@ std::string NameOf(const Item& item) {
 Result<SampleSet> OpenSamples(const std::vector<GraphPort>& ports, const SampleFlags& flags,
                               const PictureFlags& picture, const std::string& flag) {
   CELER_ASSIGN(const std::vector<fs::path> files, Files(flags.paths, flag));
-  auto items = std::make_shared<std::vector<Item>>();
+  auto items = std::make_shared<std::vector<SampleItem>>();
   int64_t seen = 0;
   const auto full = [&] { return flags.most > 0 && static_cast<int64_t>(items->size()) >= flags.most; };
   for (const fs::path& path : files) {
@@ -169,7 +169,7 @@ Result<SampleSet> OpenSamples(const std::vector<GraphPort>& ports, const SampleF
   SampleSet out;
   out.samples.count = static_cast<int64_t>(items->size());
   out.samples.get = [items, ports, picture](int64_t index) -> Result<std::vector<NpyArray>> {
-    const Item& item = (*items)[static_cast<size_t>(index)];
+    const SampleItem& item = (*items)[static_cast<size_t>(index)];
     if (item.arrays) return ReadArrays(*item.arrays, item.index);
     std::vector<NpyArray> arrays(1);
     auto array = PictureInput(ports[0], picture, item.path);

@@ -22,9 +22,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-volatile std::sig_atomic_t g_interrupted = 0;
-void OnInterrupt(int) {
-  g_interrupted = 1;
+volatile std::sig_atomic_t g_synth_interrupted = 0;
+void OnSynthInterrupt(int) {
+  g_synth_interrupted = 1;
 }
 
 constexpr const char* kFormats =
@@ -107,7 +107,7 @@ Status Synthesize(const SynthModel& model, const fs::path& out, bool gguf) {
   const SynthProgress progress = [&](int64_t done, int64_t total) -> Status {
     if (!line) line.emplace("writing", total);
     line->Update(done);
-    if (g_interrupted) return Error::Cancelled(out.string(), ": interrupted, nothing is kept");
+    if (g_synth_interrupted) return Error::Cancelled(out.string(), ": interrupted, nothing is kept");
     return {};
   };
   auto& pool = DefaultThreadPool();
@@ -158,8 +158,8 @@ int SynthCommand(const std::vector<std::string>& args) {
   if (!model) return Fail(model.error());
   if (const auto status = ClearOutput(path, gguf, force); !status) return Fail(status.error());
 
-  std::signal(SIGINT, OnInterrupt);
-  std::signal(SIGTERM, OnInterrupt);
+  std::signal(SIGINT, OnSynthInterrupt);
+  std::signal(SIGTERM, OnSynthInterrupt);
   const auto start = std::chrono::steady_clock::now();
   const Status status = Synthesize(*model, path, gguf);
   std::signal(SIGINT, SIG_DFL);

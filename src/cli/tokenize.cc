@@ -49,7 +49,7 @@ Result<std::vector<int32_t>> ParseIds(const std::string& text) {
 }
 
 // What a terminal can show: control characters and bad UTF-8 are escaped.
-std::string Shown(std::string_view piece) {
+std::string ShownPiece(std::string_view piece) {
   return JsonText(json(std::string(piece)));
 }
 
@@ -112,7 +112,8 @@ int RunBatch(const Tokenizer& tokenizer, const std::string& path) {
 void PrintIds(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, bool as_json) {
   if (!as_json) {
     for (const int32_t id : ids)
-      fmt::print("{:>8}  {}{}\n", id, Shown(tokenizer.Piece(id)), tokenizer.IsSpecial(id) ? "  special" : "");
+      fmt::print("{:>8}  {}{}\n", id, ShownPiece(tokenizer.Piece(id)),
+                 tokenizer.IsSpecial(id) ? "  special" : "");
     fmt::print("{} tokens\n", ids.size());
     return;
   }

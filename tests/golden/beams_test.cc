@@ -2,25 +2,15 @@
 // made the cases.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <map>
-#include <string_view>
 
 #include "celer/engine.h"
+#include "golden.h"
 #include "io/json.h"
 
 namespace celer {
 namespace {
-
-const std::filesystem::path kGolden = std::filesystem::path(CELER_SOURCE_DIR) / "tests/golden";
-
-// Like the reference, the portable kernels multiply in float. Faster ones may prefer another text where two
-// are nearly as likely.
-bool Exact() {
-  const char* const force = std::getenv("CELER_FORCE");
-  return force != nullptr && std::string_view(force) == "matmul:portable";
-}
 
 TEST(Beams, AreThoseOfTransformers) {
   if (!Exact()) GTEST_SKIP() << "for the portable kernels";

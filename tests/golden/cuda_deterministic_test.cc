@@ -97,7 +97,7 @@ struct Case {
   const char* model;
   const char* weights;
 };
-class CudaDeterministic : public testing::TestWithParam<Case> {};
+class CudaDeterministic : public ::testing::TestWithParam<Case> {};
 
 TEST_P(CudaDeterministic, CompanyChunksCachePreemptionChangeNoBit) {
   NEEDS_CUDA();
@@ -130,9 +130,9 @@ TEST_P(CudaDeterministic, CompanyChunksCachePreemptionChangeNoBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaDeterministic,
-                         testing::Values(Case{"models/llama3", ""}, Case{"models/llama3", "int8"},
-                                         Case{"models/llama3", "fp8"}, Case{"models/qwen2", "int4-g32"},
-                                         Case{"gguf/fused-q4_0.gguf", ""}));
+                         ::testing::Values(Case{"models/llama3", ""}, Case{"models/llama3", "int8"},
+                                           Case{"models/llama3", "fp8"}, Case{"models/qwen2", "int4-g32"},
+                                           Case{"gguf/fused-q4_0.gguf", ""}));
 
 TEST(CudaDeterministicRefusals, MixturesOfExperts) {
   NEEDS_CUDA();

@@ -15,6 +15,7 @@
 #include "engine/cuda_runner.h"
 #include "engine/make_runner.h"
 #include "engine/run_logits.h"
+#include "golden.h"
 #include "io/json.h"
 #include "io/safetensors.h"
 #include "kernels/test_util.h"
@@ -25,7 +26,6 @@ namespace {
 
 using testing::WorstRelative;
 namespace fs = std::filesystem;
-const fs::path kGolden = fs::path(CELER_SOURCE_DIR) / "tests/golden";
 [[maybe_unused]] const int kExact = setenv("CELER_FORCE", "matmul:portable,attention:portable", 1);
 
 struct GoldenModel {

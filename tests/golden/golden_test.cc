@@ -14,6 +14,7 @@
 #include "celer/engine.h"
 #include "engine/make_runner.h"
 #include "engine/run_logits.h"
+#include "golden.h"
 #include "io/json.h"
 #include "io/safetensors.h"
 #include "kernels/test_util.h"
@@ -25,14 +26,6 @@ namespace {
 
 using testing::WorstRelative;
 namespace fs = std::filesystem;
-const fs::path kGolden = fs::path(CELER_SOURCE_DIR) / "tests/golden";
-
-// The reference multiplies in float. With CELER_FORCE=matmul:portable so do these tests; without it they run
-// the kernels that a user gets, some of which make activations int8 or bf16.
-bool Exact() {
-  const char* const force = std::getenv("CELER_FORCE");
-  return force != nullptr && std::string_view(force) == "matmul:portable";
-}
 
 // Relative to the largest logit. Exact: as far as f32 arithmetic in another order goes. Else a sanity bound:
 // a tiny model's few columns average nothing out. matmul_test.cc bounds each product, fused_test.cc a model
@@ -87,7 +80,7 @@ std::vector<Golden> AllModels() {
 }
 
 // A runner with an f32 KV cache, so that nothing but the order of additions differs from the reference.
-std::unique_ptr<Runner> MakeRunner(const fs::path& model, const char* weights = "stored") {
+std::unique_ptr<Runner> LoadRunner(const fs::path& model, const char* weights = "stored") {
   auto runner = celer::MakeRunner({.model = model.string(),
                                    .weights = *WeightOptions::Parse(weights),
                                    .kv = KvType::kF32,
@@ -132,7 +125,7 @@ TEST(Golden, ThereAreModelsOfEveryFamily) {
 TEST(Golden, LogitsAgreeWithTransformers) {
   for (const Golden& golden : AllModels()) {
     SCOPED_TRACE(golden.name);
-    auto runner = MakeRunner(golden.model);
+    auto runner = LoadRunner(golden.model);
     ASSERT_TRUE(runner);
     const auto logits = RunWhole(*runner, golden.prompt);
     ASSERT_EQ(logits.size(), golden.logits.size());
@@ -172,7 +165,7 @@ TEST(Golden, TheEngineChoosesTheLargestLogit) {
     while ((*engine)->HasWork())
       for (const TokenEvent& event : (*engine)->Step()) tokens.push_back(event.token);
     ASSERT_EQ(tokens.size(), golden.prompt.size() + 40);
-    auto runner = MakeRunner(golden.model);
+    auto runner = LoadRunner(golden.model);
     ASSERT_TRUE(runner);
     const auto table = Blocks(0, 16);
     const auto vocab = static_cast<size_t>(runner->info().config.vocab);
@@ -194,7 +187,7 @@ TEST(Golden, TheEngineChoosesTheLargestLogit) {
 TEST(Golden, AnyChunkingGivesTheSameBits) {
   for (const Golden& golden : AllModels()) {
     SCOPED_TRACE(golden.name);
-    auto runner = MakeRunner(golden.model);
+    auto runner = LoadRunner(golden.model);
     ASSERT_TRUE(runner);
     std::vector<int32_t> tokens = golden.prompt;
     tokens.insert(tokens.end(), golden.greedy.begin(), golden.greedy.begin() + 40);
@@ -221,7 +214,7 @@ TEST(Golden, AnyChunkingGivesTheSameBits) {
 TEST(Golden, AnyCompanyGivesTheSameBits) {
   for (const Golden& golden : AllModels()) {
     SCOPED_TRACE(golden.name);
-    auto runner = MakeRunner(golden.model);
+    auto runner = LoadRunner(golden.model);
     ASSERT_TRUE(runner);
     const auto alone = RunWhole(*runner, golden.prompt);
     ASSERT_TRUE(testing::AllFinite(alone));
@@ -275,7 +268,7 @@ TEST(Golden, QuantizedWhileLoadingStaysNear) {
                                                   {"int8", 0.1}, {"int8-g32", 0.1}, {"int4", 0.6}};
   for (const auto& [weights, bound] : cases) {
     SCOPED_TRACE(weights);
-    auto runner = MakeRunner(golden.model, weights);
+    auto runner = LoadRunner(golden.model, weights);
     ASSERT_TRUE(runner);
     const double worst = WorstRelative(RunWhole(*runner, golden.prompt), golden.logits);
     EXPECT_LE(worst, Exact() ? bound : std::max(bound, LogitTolerance()));

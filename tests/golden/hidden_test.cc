@@ -4,13 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <string_view>
 
 #include "celer/engine.h"
 #include "engine/make_runner.h"
+#include "golden.h"
 #include "io/json.h"
 #include "io/safetensors.h"
 #include "kernels/test_util.h"
@@ -20,18 +19,12 @@ namespace {
 
 using testing::WorstRelative;
 namespace fs = std::filesystem;
-const fs::path kGolden = fs::path(CELER_SOURCE_DIR) / "tests/golden";
 
-// As in golden_test.cc: f32 sums in another order, or kernels that round activations.
-bool Exact() {
-  const char* const force = std::getenv("CELER_FORCE");
-  return force != nullptr && std::string_view(force) == "matmul:portable";
-}
 double Tolerance() {
   return Exact() ? 1e-4 : 0.1;
 }
 
-struct Golden {
+struct GoldenHidden {
   std::string name;
   fs::path model;
   std::vector<int32_t> prompt = {};
@@ -39,13 +32,13 @@ struct Golden {
   size_t width = 0;
 };
 
-std::vector<Golden> All() {
-  std::vector<Golden> all;
+std::vector<GoldenHidden> All() {
+  std::vector<GoldenHidden> all;
   auto file = SafetensorsFile::Open(kGolden / "hidden.safetensors");
   EXPECT_TRUE(file) << file.error().message();
   if (!file) return all;
   for (const auto& entry : fs::directory_iterator(kGolden / "models")) {
-    Golden golden{.name = entry.path().filename(), .model = entry.path()};
+    GoldenHidden golden{.name = entry.path().filename(), .model = entry.path()};
     const auto json = ReadJsonFile(entry.path() / "golden.json");
     EXPECT_TRUE(json) << json.error().message();
     golden.prompt = (*json)["prompt"].get<std::vector<int32_t>>();
@@ -61,7 +54,7 @@ std::vector<Golden> All() {
 }
 
 TEST(Hidden, EveryRowIsThatOfTransformers) {
-  for (const Golden& golden : All()) {
+  for (const GoldenHidden& golden : All()) {
     SCOPED_TRACE(golden.name);
     auto runner = MakeRunner({.model = golden.model.string(), .kv = KvType::kF32, .sequences = 2});
     ASSERT_TRUE(runner) << runner.error().message();
@@ -89,7 +82,7 @@ TEST(Hidden, EveryRowIsThatOfTransformers) {
 }
 
 TEST(Hidden, EmbeddingsAreTheirMeanAndTheirLast) {
-  for (const Golden& golden : All()) {
+  for (const GoldenHidden& golden : All()) {
     SCOPED_TRACE(golden.name);
     auto engine = Engine::Load({.model = golden.model.string(), .kv = KvType::kF32, .chunk = 7});
     ASSERT_TRUE(engine) << engine.error().message();

@@ -12,7 +12,7 @@
 namespace celer {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr int32_t kBad = OverflowingModel::kToken;
 
@@ -53,7 +53,7 @@ std::map<int64_t, Outcome> Drain(Engine& engine) {
   return out;
 }
 
-class NotFinite : public testing::TestWithParam<const char*> {
+class NotFinite : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     if (on_gpu() && CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
@@ -188,9 +188,9 @@ TEST_P(NotFinite, ScoreIsAnError) {
 
 INSTANTIATE_TEST_SUITE_P(Devices, NotFinite,
 #if CELER_WITH_CUDA
-                         testing::Values("cpu", "cuda"),
+                         ::testing::Values("cpu", "cuda"),
 #else
-                         testing::Values("cpu"),
+                         ::testing::Values("cpu"),
 #endif
                          [](const auto& device) { return std::string(device.param); });
 

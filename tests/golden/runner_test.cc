@@ -14,7 +14,7 @@ namespace {
 
 const std::string kModel = std::string(CELER_SOURCE_DIR) + "/tests/golden/models/llama3";
 
-class RunnerTest : public testing::TestWithParam<DeviceOptions> {
+class RunnerTest : public ::testing::TestWithParam<DeviceOptions> {
  protected:
   void SetUp() override {
     if (GetParam().kind == DeviceOptions::Kind::kCuda && CudaDeviceCount() == 0)
@@ -195,7 +195,7 @@ TEST_P(RunnerTest, BlocksMoveInOrderWithTheSteps) {
   EXPECT_EQ(output->choices.at(0).token, expected[1]);
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, RunnerTest, testing::Values(DeviceOptions(), DeviceOptions::Cuda()),
+INSTANTIATE_TEST_SUITE_P(Devices, RunnerTest, ::testing::Values(DeviceOptions(), DeviceOptions::Cuda()),
                          [](const auto& device) {
                            return std::string(device.param == DeviceOptions() ? "Cpu" : "Cuda");
                          });
