@@ -11,12 +11,11 @@ TEST(Utf8, EveryScalarRoundTrips) {
     std::string text;
     Append(c, text);
     const CodePoint decoded = Decode(text);
-    ASSERT_TRUE(decoded.valid) << std::hex << static_cast<uint32_t>(c);
-    ASSERT_EQ(decoded.value, c);
-    ASSERT_EQ(decoded.length, text.size());
+    ASSERT_TRUE(decoded.valid && decoded.value == c && decoded.length == text.size())
+        << std::hex << static_cast<uint32_t>(c);
     for (size_t cut = 1; cut < text.size(); ++cut) {
       const CodePoint part = Decode(std::string_view(text).substr(0, cut));
-      ASSERT_TRUE(!part.valid && part.cut && part.length == cut);
+      if (part.valid || !part.cut || part.length != cut) FAIL() << std::hex << static_cast<uint32_t>(c);
     }
   }
 }

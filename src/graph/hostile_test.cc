@@ -17,16 +17,16 @@ namespace celer::graph {
 namespace {
 
 using Attributes = std::vector<std::pair<std::string, Attribute>>;
-using Ints = std::vector<int64_t>;
+using Int64s = std::vector<int64_t>;
 
 // One node on an input x of f32[1, 2, 4, 4], and constants.
 struct Lie {
   const char* name;
   const char* op;
   Attributes attributes;
-  std::vector<std::pair<Ints, Ints>> constants;  // shape and numbers, i64
+  std::vector<std::pair<Int64s, Int64s>> constants;  // shape and numbers, i64
   const char* says;
-  Ints shape = {1, 2, 4, 4};
+  Int64s shape = {1, 2, 4, 4};
   int opset = 17;
   bool float_constants = false;
 };
@@ -35,13 +35,13 @@ void PrintTo(const Lie& lie, std::ostream* out) {
   *out << lie.name;
 }
 
-Constant Numbers(const Ints& shape, const Ints& numbers, bool floats) {
+Constant ConstantOf(const Int64s& shape, const Int64s& numbers, bool floats) {
   if (floats) {
     auto copy = std::make_shared<std::vector<float>>(numbers.begin(), numbers.end());
     const auto bytes = std::as_bytes(std::span<const float>(*copy));
     return {DType::kF32, Shape(std::span<const int64_t>(shape)), bytes, std::move(copy)};
   }
-  auto copy = std::make_shared<Ints>(numbers);
+  auto copy = std::make_shared<Int64s>(numbers);
   const auto bytes = std::as_bytes(std::span<const int64_t>(*copy));
   return {DType::kI64, Shape(std::span<const int64_t>(shape)), bytes, std::move(copy)};
 }
@@ -57,7 +57,7 @@ Network Make(const Lie& lie) {
   for (size_t i = 0; i < lie.constants.size(); ++i)
     node.inputs.push_back(
         graph.AddConstant("c" + std::to_string(i),
-                          Numbers(lie.constants[i].first, lie.constants[i].second, lie.float_constants)));
+                          ConstantOf(lie.constants[i].first, lie.constants[i].second, lie.float_constants)));
   const std::string output = "y";
   graph.AddNode(std::move(node), std::span(&output, 1));
   graph.outputs.push_back(graph.nodes[0].outputs[0]);
@@ -65,7 +65,7 @@ Network Make(const Lie& lie) {
 }
 
 // "" if it ran.
-std::string Refusal(Network network, const Ints& shape) {
+std::string Refusal(Network network, const Int64s& shape) {
   auto program = Program::Make(std::move(network));
   if (!program) return program.error().message();
   Session session(*program);
@@ -84,10 +84,10 @@ const Lie kLies[] = {
     {"softmax_axis_is_the_rank", "Softmax", {{"axis", int64_t{4}}}, {}, "axis"},
     {"transpose_of_an_axis_twice",
      "Transpose",
-     {{"perm", Ints{0, 1, 1, 3}}},
+     {{"perm", Int64s{0, 1, 1, 3}}},
      {},
      "the axis 1 is given twice"},
-    {"transpose_of_too_few", "Transpose", {{"perm", Ints{0, 1}}}, {}, "perm"},
+    {"transpose_of_too_few", "Transpose", {{"perm", Int64s{0, 1}}}, {}, "perm"},
     {"reshape_to_more_elements", "Reshape", {}, {{{2}, {5, 7}}}, "elements"},
     {"reshape_that_overflows", "Reshape", {}, {{{2}, {int64_t{1} << 62, 8}}}, "elements"},
     {"reshape_with_two_unknowns", "Reshape", {}, {{{2}, {-1, -1}}}, "leaves two dimensions open"},
@@ -103,20 +103,20 @@ const Lie kLies[] = {
     {"pad_to_less_than_nothing", "Pad", {}, {{{8}, {0, 0, -9, 0, 0, 0, 0, 0}}}, "Pad"},
     {"pad_with_too_few_numbers", "Pad", {}, {{{2}, {1, 1}}}, "pads"},
     {"pool_without_a_kernel", "MaxPool", {}, {}, "a window of 0 dimensions"},
-    {"pool_of_nothing", "MaxPool", {{"kernel_shape", Ints{0, 0}}}, {}, "a window of 0 on a dimension of 4"},
+    {"pool_of_nothing", "MaxPool", {{"kernel_shape", Int64s{0, 0}}}, {}, "a window of 0 on a dimension of 4"},
     {"pool_that_stands_still",
      "AveragePool",
-     {{"kernel_shape", Ints{2, 2}}, {"strides", Ints{0, 1}}},
+     {{"kernel_shape", Int64s{2, 2}}, {"strides", Int64s{0, 1}}},
      {},
      "stride"},
     {"pool_larger_than_its_input",
      "MaxPool",
-     {{"kernel_shape", Ints{9, 9}}},
+     {{"kernel_shape", Int64s{9, 9}}},
      {},
      "a window of 9 does not fit 4 elements"},
     {"pool_with_negative_pads",
      "MaxPool",
-     {{"kernel_shape", Ints{2, 2}}, {"pads", Ints{-1, 0, 0, 0}}},
+     {{"kernel_shape", Int64s{2, 2}}, {"pads", Int64s{-1, 0, 0, 0}}},
      {},
      "pad"},
     {"conv_of_other_channels",
@@ -145,7 +145,7 @@ const Lie kLies[] = {
      true},
     {"conv_that_stands_still",
      "Conv",
-     {{"strides", Ints{0, 0}}},
+     {{"strides", Int64s{0, 0}}},
      {{{1, 2, 1, 1}, {1, 1}}},
      "stride",
      {1, 2, 4, 4},
@@ -161,7 +161,7 @@ const Lie kLies[] = {
      true},
     {"conv_that_says_another_kernel",
      "Conv",
-     {{"kernel_shape", Ints{3, 3}}},
+     {{"kernel_shape", Int64s{3, 3}}},
      {{{1, 2, 1, 1}, {1, 1}}},
      "kernel",
      {1, 2, 4, 4},
@@ -169,7 +169,7 @@ const Lie kLies[] = {
      true},
     {"conv_with_a_huge_dilation",
      "Conv",
-     {{"dilations", Ints{int64_t{1} << 62, 1}}, {"kernel_shape", Ints{2, 1}}},
+     {{"dilations", Int64s{int64_t{1} << 62, 1}}, {"kernel_shape", Int64s{2, 1}}},
      {{{1, 2, 2, 1}, {1, 1, 1, 1}}},
      "",
      {1, 2, 4, 4},

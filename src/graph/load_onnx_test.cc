@@ -26,7 +26,7 @@ std::string Int(int field, uint64_t value) {
 std::string Bytes(int field, const std::string& bytes) {
   return Varint(static_cast<uint64_t>(field) << 3 | 2) + Varint(bytes.size()) + bytes;
 }
-std::string Floats(std::initializer_list<float> values) {
+std::string FloatBytes(std::initializer_list<float> values) {
   return {reinterpret_cast<const char*>(values.begin()), values.size() * sizeof(float)};
 }
 std::string Tensor(const std::string& name, std::initializer_list<int64_t> dims, int type,
@@ -40,7 +40,7 @@ std::string Value(const std::string& name, std::initializer_list<int64_t> dims) 
   for (const int64_t dim : dims) shape += Bytes(1, Int(1, static_cast<uint64_t>(dim)));
   return Bytes(1, name) + Bytes(2, Bytes(1, Int(1, 1) + Bytes(2, shape)));
 }
-std::string Node(const std::string& op, std::initializer_list<std::string> in, const std::string& out) {
+std::string NodeBytes(const std::string& op, std::initializer_list<std::string> in, const std::string& out) {
   std::string text;
   for (const std::string& name : in) text += Bytes(1, name);
   return text + Bytes(2, out) + Bytes(4, op);
@@ -50,7 +50,7 @@ std::string Model(const std::string& graph, uint64_t opset = 17) {
 }
 // y = x + w, with w as `tensor` has it
 std::string Sum(const std::string& tensor) {
-  return Model(Bytes(1, Node("Add", {"x", "w"}, "y")) + Bytes(5, tensor) + Bytes(11, Value("x", {2})) +
+  return Model(Bytes(1, NodeBytes("Add", {"x", "w"}, "y")) + Bytes(5, tensor) + Bytes(11, Value("x", {2})) +
                Bytes(12, Value("y", {2})));
 }
 std::string Message(const std::string& bytes) {
@@ -59,7 +59,7 @@ std::string Message(const std::string& bytes) {
 }
 
 TEST(LoadOnnx, RunsASum) {
-  for (const std::string& data : {Bytes(9, Floats({10, 20})), Bytes(4, Floats({10, 20}))}) {
+  for (const std::string& data : {Bytes(9, FloatBytes({10, 20})), Bytes(4, FloatBytes({10, 20}))}) {
     const std::string bytes = Sum(Tensor("w", {2}, 1, data));
     auto network = LoadOnnx(std::as_bytes(std::span(bytes)), "m.onnx");
     ASSERT_TRUE(network) << network.error().message();
@@ -79,8 +79,8 @@ TEST(LoadOnnx, RunsASum) {
 TEST(LoadOnnx, WeightsThatLieAreRefused) {
   EXPECT_THAT(Message(Sum(Tensor("w", {2}, 1, Bytes(9, "abc")))),
               HasSubstr("tensor 'w': 3 bytes of data, but [2] of FLOAT are 8"));
-  EXPECT_THAT(Message(Sum(Tensor("w", {3}, 1, Bytes(4, Floats({1}))))), HasSubstr("1 elements, but [3]"));
-  EXPECT_THAT(Message(Sum(Tensor("w", {1 << 30}, 1, Bytes(4, Floats({1}))))),
+  EXPECT_THAT(Message(Sum(Tensor("w", {3}, 1, Bytes(4, FloatBytes({1}))))), HasSubstr("1 elements, but [3]"));
+  EXPECT_THAT(Message(Sum(Tensor("w", {1 << 30}, 1, Bytes(4, FloatBytes({1}))))),
               HasSubstr("fewer elements than the"));
   EXPECT_THAT(Message(Sum(Tensor("w", {-2}, 1, ""))), HasSubstr("a dimension of -2"));
   EXPECT_THAT(Message(Sum(Tensor("w", {1L << 40, 1L << 40}, 1, ""))), HasSubstr("too many elements"));
@@ -92,7 +92,7 @@ TEST(LoadOnnx, WeightsThatLieAreRefused) {
 TEST(LoadOnnx, BrokenFilesAreOneSentence) {
   EXPECT_THAT(Message("not a model at all"), HasSubstr("m.onnx: "));
   EXPECT_THAT(Message(""), HasSubstr("holds no graph"));
-  const std::string whole = Sum(Tensor("w", {2}, 1, Bytes(9, Floats({1, 2}))));
+  const std::string whole = Sum(Tensor("w", {2}, 1, Bytes(9, FloatBytes({1, 2}))));
   for (size_t size = 0; size < whole.size(); ++size)
     EXPECT_EQ(Message(whole.substr(0, size)).find('\n'), std::string::npos);
   std::string deep;
@@ -102,14 +102,14 @@ TEST(LoadOnnx, BrokenFilesAreOneSentence) {
 
 TEST(LoadOnnx, GraphsThatLieAreRefused) {
   const std::string in = Bytes(11, Value("x", {2})), out = Bytes(12, Value("y", {2}));
-  EXPECT_THAT(Message(Model(Bytes(1, Node("Relu", {"z"}, "y")) + in + out)),
+  EXPECT_THAT(Message(Model(Bytes(1, NodeBytes("Relu", {"z"}, "y")) + in + out)),
               HasSubstr("Relu reads 'z', which nothing makes"));
-  EXPECT_THAT(Message(Model(Bytes(1, Node("Add", {"x", "y"}, "y")) + in + out)), HasSubstr("cycle"));
-  EXPECT_THAT(
-      Message(Model(Bytes(1, Node("Relu", {"x"}, "y")) + Bytes(1, Node("Neg", {"x"}, "y")) + in + out)),
-      HasSubstr("'y' is made twice"));
+  EXPECT_THAT(Message(Model(Bytes(1, NodeBytes("Add", {"x", "y"}, "y")) + in + out)), HasSubstr("cycle"));
+  EXPECT_THAT(Message(Model(Bytes(1, NodeBytes("Relu", {"x"}, "y")) + Bytes(1, NodeBytes("Neg", {"x"}, "y")) +
+                            in + out)),
+              HasSubstr("'y' is made twice"));
   EXPECT_THAT(Message(Model(in + out)), HasSubstr("the output 'y' is made by nothing"));
-  EXPECT_THAT(Message(Model(Bytes(1, Node("Relu", {"x"}, "y")) + in + out, 99)),
+  EXPECT_THAT(Message(Model(Bytes(1, NodeBytes("Relu", {"x"}, "y")) + in + out, 99)),
               HasSubstr("opset 99; up to"));
 }
 
@@ -121,13 +121,13 @@ std::string Function(const std::string& body) {
 TEST(LoadOnnx, FunctionsAreExpanded) {
   const std::string call = Bytes(7, "own"), in = Bytes(11, Value("x", {2})), out = Bytes(12, Value("y", {2}));
   const std::string graph =
-      Bytes(1, Node("f", {"x"}, "t") + call) + Bytes(1, Node("f", {"t"}, "y") + call) + in + out;
-  const std::string bytes =
-      Model(graph) + Function(Bytes(7, Node("Neg", {"a"}, "n")) + Bytes(7, Node("Relu", {"n"}, "b")));
+      Bytes(1, NodeBytes("f", {"x"}, "t") + call) + Bytes(1, NodeBytes("f", {"t"}, "y") + call) + in + out;
+  const std::string bytes = Model(graph) + Function(Bytes(7, NodeBytes("Neg", {"a"}, "n")) +
+                                                    Bytes(7, NodeBytes("Relu", {"n"}, "b")));
   const auto network = LoadOnnx(std::as_bytes(std::span(bytes)), "m.onnx");
   ASSERT_TRUE(network) << network.error().message();
   EXPECT_EQ(network->graph.nodes.size(), 4u);
-  EXPECT_THAT(Message(Model(graph) + Function(Bytes(7, Node("f", {"a"}, "b") + call))),
+  EXPECT_THAT(Message(Model(graph) + Function(Bytes(7, NodeBytes("f", {"a"}, "b") + call))),
               HasSubstr("perhaps itself"));
 }
 
@@ -137,7 +137,7 @@ std::string Entry(const std::string& key, const std::string& value) {
 TEST(LoadOnnx, ExternalDataStaysInTheFolder) {
   TestFolder folder;
   folder.Write("secret.bin", "12345678");
-  folder.Write("model/w.bin", "xxxx" + Floats({10, 20}));
+  folder.Write("model/w.bin", "xxxx" + FloatBytes({10, 20}));
   const auto load = [&](const std::string& entries) {
     return LoadOnnx(folder.Write("model/m.onnx", Sum(Tensor("w", {2}, 1, entries + Int(14, 1)))));
   };

@@ -21,7 +21,7 @@ namespace {
 
 const std::filesystem::path kNetworks = std::filesystem::path(CELER_SOURCE_DIR) / "tests/golden/networks";
 
-std::vector<double> Numbers(DType dtype, const std::byte* bytes, int64_t count) {
+std::vector<double> Doubles(DType dtype, const std::byte* bytes, int64_t count) {
   std::vector<double> out;
   for (int64_t i = 0; i < count; ++i) {
     if (dtype == DType::kF32) {
@@ -60,8 +60,8 @@ void ExpectGolden(Network network, const std::string& name) {
                            record->shape.dims().end()))
         << "output " << i;
     const int64_t count = *got.shape.elements();
-    const auto a = Numbers(got.dtype, static_cast<const std::byte*>(got.data), count),
-               b = Numbers(record->dtype, record->bytes.data(), count);
+    const auto a = Doubles(got.dtype, static_cast<const std::byte*>(got.data), count),
+               b = Doubles(record->dtype, record->bytes.data(), count);
     double scale = 1e-6, worst = 0;
     for (const double value : b) scale = std::max(scale, std::abs(value));
     for (size_t k = 0; k < a.size(); ++k) worst = std::max(worst, std::abs(a[k] - b[k]));
@@ -188,7 +188,7 @@ TEST(PnnxExpression, EveryFunctionGivesWhatPyTorchGives) {
     EXPECT_EQ(std::vector<int64_t>(got.shape.dims().begin(), got.shape.dims().end()),
               expected["shape"].get<std::vector<int64_t>>());
     EXPECT_EQ(Name(got.dtype), expected["type"].get<std::string>());
-    const auto numbers = Numbers(got.dtype, static_cast<const std::byte*>(got.data), *got.shape.elements());
+    const auto numbers = Doubles(got.dtype, static_cast<const std::byte*>(got.data), *got.shape.elements());
     ASSERT_EQ(numbers.size(), expected["values"].size());
     for (size_t i = 0; i < numbers.size(); ++i) {
       const double want = expected["values"][i];

@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 
 const std::filesystem::path kRoot = CELER_SOURCE_DIR;
 
-Constant Floats(const std::vector<int64_t>& shape, const std::vector<float>& numbers) {
+Constant FloatConstant(const std::vector<int64_t>& shape, const std::vector<float>& numbers) {
   auto copy = std::make_shared<std::vector<float>>(numbers);
   const auto bytes = std::as_bytes(std::span<const float>(*copy));
   return {DType::kF32, Shape(std::span<const int64_t>(shape)), bytes, std::move(copy)};
@@ -94,7 +94,7 @@ TEST(WriteOnnx, LargeWeightsGoIntoASecondFile) {
   Network network = One({.op = "Add"}, 17, F32({256}));
   std::vector<float> numbers(256);
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i);
-  network.graph.nodes[0].inputs.push_back(network.graph.AddConstant("w", Floats({256}, numbers)));
+  network.graph.nodes[0].inputs.push_back(network.graph.AddConstant("w", FloatConstant({256}, numbers)));
   const auto path = folder.path() / "m.onnx";
   ASSERT_TRUE(WriteOnnx(network, path, {.external_above = 100}));
   EXPECT_EQ(std::filesystem::file_size(folder.path() / "m.onnx.data"), 1024u);

@@ -19,7 +19,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-Result<GgufFile> Parse(const std::string& bytes) {
+Result<GgufFile> ParseGguf(const std::string& bytes) {
   return GgufFile::FromBytes(std::as_bytes(std::span(bytes)), "m.gguf");
 }
 
@@ -30,7 +30,7 @@ TEST(Gguf, TensorsOutermostFirst) {
     raw.tensors = {RawTensor("w", {64, 3}, 2, 128), RawTensor("norm", {5}, 0, 0)};  // Q4_0 [3, 64], F32 [5]
     raw.data_bytes = 128 + 3 * 36;
     const std::string bytes = raw.Make();
-    const auto file = Parse(bytes);
+    const auto file = ParseGguf(bytes);
     ASSERT_TRUE(file) << file.error().message();
     EXPECT_EQ(file->version(), static_cast<int>(version));
     ASSERT_EQ(file->tensors().size(), 2u);
@@ -73,7 +73,7 @@ TEST(Gguf, EveryMetadataType) {
   const std::string inner = Raw<uint32_t>(0) + Raw<uint64_t>(2) + "xy";
   add("nested", GgufType::kArray, Raw<uint32_t>(9) + Raw<uint64_t>(2) + inner + inner);
   const std::string bytes = raw.Make();
-  auto parsed = Parse(bytes);
+  auto parsed = ParseGguf(bytes);
   ASSERT_TRUE(parsed) << parsed.error().message();
   const GgufFile file = std::move(*parsed);
 

@@ -53,13 +53,13 @@ struct Model {
   }
 };
 
-Result<Llama2cFile> Parse(const std::string& bytes) {
+Result<Llama2cFile> ParseLlama2c(const std::string& bytes) {
   return Llama2cFile::FromBytes(std::as_bytes(std::span(bytes)), "m.bin");
 }
 
-std::string ErrorOf(const Model& model) {
+std::string Llama2cErrorOf(const Model& model) {
   const std::string bytes = model.Make();
-  const auto file = Parse(bytes);
+  const auto file = ParseLlama2c(bytes);
   return file ? "accepted" : file.error().message();
 }
 
@@ -72,7 +72,7 @@ float FirstOf(const TensorRecord* tensor) {
 TEST(Llama2c, Legacy) {
   Model model;
   std::string bytes = model.Make();
-  auto file = Parse(bytes);
+  auto file = ParseLlama2c(bytes);
   ASSERT_TRUE(file) << file.error().message();
   EXPECT_EQ(file->config().dim, 8);
   EXPECT_EQ(file->config().kv_dim(), 4);
@@ -90,7 +90,7 @@ TEST(Llama2c, Legacy) {
   model.shared = false;
   model.header[5] = -10;
   bytes = model.Make();
-  file = Parse(bytes);
+  file = ParseLlama2c(bytes);
   ASSERT_TRUE(file) << file.error().message();
   EXPECT_FALSE(file->config().shared_classifier);
   EXPECT_EQ(file->config().vocab_size, 10);
@@ -102,7 +102,7 @@ TEST(Llama2c, Version1) {
   Model model;
   model.version = 1;
   const std::string bytes = model.Make();
-  const auto file = Parse(bytes);
+  const auto file = ParseLlama2c(bytes);
   ASSERT_TRUE(file) << file.error().message();
   EXPECT_EQ(file->config().version, 1);
   EXPECT_EQ(FirstOf(file->Find("model.layers.0.input_layernorm.weight")), 0);
@@ -117,7 +117,7 @@ TEST(Llama2c, Version2) {
   model.shared = false;
   model.shared_byte = 0;
   const std::string bytes = model.Make();
-  const auto file = Parse(bytes);
+  const auto file = ParseLlama2c(bytes);
   ASSERT_TRUE(file) << file.error().message();
   EXPECT_EQ(file->config().group_size, 4);
   const TensorRecord* values = file->Find("model.embed_tokens.weight");
@@ -137,12 +137,12 @@ TEST(Llama2c, TheLengthMustFit) {
   for (const int version : {0, 1, 2}) {
     Model model;
     model.version = version;
-    ASSERT_EQ(ErrorOf(model), "accepted") << version;
+    ASSERT_EQ(Llama2cErrorOf(model), "accepted") << version;
     model.tail = "x";
-    EXPECT_THAT(ErrorOf(model), HasSubstr("1 bytes too many")) << version;
+    EXPECT_THAT(Llama2cErrorOf(model), HasSubstr("1 bytes too many")) << version;
     const std::string bytes = Model{.version = version}.Make();
     for (size_t length = 0; length < bytes.size(); ++length)
-      ASSERT_FALSE(Parse(bytes.substr(0, length))) << length;
+      ASSERT_FALSE(ParseLlama2c(bytes.substr(0, length))) << length;
   }
 }
 
@@ -154,7 +154,7 @@ TEST(Llama2c, LyingHeaders) {
         const std::string good = Model{.version = version}.Make();
         std::string bytes = good;
         std::memcpy(bytes.data() + (version ? 8 : 0) + 4 * field, &value, 4);
-        const auto file = Parse(bytes);
+        const auto file = ParseLlama2c(bytes);
         if (version != 0 && field == 6 && value > 0) continue;  // the length decides nothing there
         ASSERT_FALSE(file) << names[field] << " " << value << " version " << version;
         if (value == 0) {
@@ -170,20 +170,20 @@ TEST(Llama2c, LyingFlags) {
   model.version = 2;
   for (const int32_t group : {0, -4, 3, 16, INT32_MIN}) {
     model.group = group;
-    EXPECT_THAT(ErrorOf(model), HasSubstr("'group_size' is " + std::to_string(group)));
+    EXPECT_THAT(Llama2cErrorOf(model), HasSubstr("'group_size' is " + std::to_string(group)));
   }
   model.group = 4;
   model.shared_byte = 2;
-  EXPECT_THAT(ErrorOf(model), HasSubstr("'shared_classifier' is 2"));
+  EXPECT_THAT(Llama2cErrorOf(model), HasSubstr("'shared_classifier' is 2"));
   std::string bytes = Model{.version = 1}.Make();
   bytes[4] = 9;
-  EXPECT_THAT(Parse(bytes).error().message(), HasSubstr("version 9"));
+  EXPECT_THAT(ParseLlama2c(bytes).error().message(), HasSubstr("version 9"));
   // Everything at its largest: sizes that wrap around in 32 and in 64 bits.
   bytes = Raw<uint32_t>(0x616b3432) + Raw<int32_t>(1);
   for (const int32_t field : {INT32_MAX - 1, INT32_MAX, 4096, 1, 1, INT32_MAX, INT32_MAX})
     bytes += Raw(field);
   bytes.resize(300);
-  EXPECT_FALSE(Parse(bytes));
+  EXPECT_FALSE(ParseLlama2c(bytes));
 }
 
 TEST(Llama2c, ReadsStories260K) {

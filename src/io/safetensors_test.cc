@@ -25,12 +25,12 @@ std::string WithHeader(std::string_view header, size_t data_bytes) {
   return out;
 }
 
-Result<SafetensorsFile> Parse(const std::string& bytes) {
+Result<SafetensorsFile> ParseSafetensors(const std::string& bytes) {
   return SafetensorsFile::FromBytes(std::as_bytes(std::span(bytes)), "m.safetensors");
 }
 
-std::string ErrorOf(const std::string& bytes) {
-  const auto file = Parse(bytes);
+std::string SafetensorsErrorOf(const std::string& bytes) {
+  const auto file = ParseSafetensors(bytes);
   return file ? "accepted" : file.error().message();
 }
 
@@ -40,7 +40,7 @@ TEST(Safetensors, ReadsTensorsAndMetadata) {
       R"("a":{"shape":[2,1],"data_offsets":[0,8],"dtype":"F32"},"none":{"dtype":"I64","shape":[0,5],"data_offsets":[8,8]},)"
       R"("scalar":{"dtype":"BF16","shape":[],"data_offsets":[14,16]}}   )",
       16);
-  const auto file = Parse(bytes);
+  const auto file = ParseSafetensors(bytes);
   ASSERT_TRUE(file) << file.error().message();
   ASSERT_EQ(file->tensors().size(), 4u);
   EXPECT_EQ(file->tensors()[0].name, "a");  // in the order of the bytes
@@ -68,23 +68,23 @@ TEST(Safetensors, EveryType) {
     const std::string header = std::string(R"({"x":{"dtype":")") + name +
                                R"(","shape":[3],"data_offsets":[0,)" + std::to_string(3 * size) + "]}}";
     const std::string bytes = WithHeader(header, static_cast<size_t>(3 * size));
-    const auto file = Parse(bytes);
+    const auto file = ParseSafetensors(bytes);
     ASSERT_TRUE(file) << file.error().message();
     EXPECT_EQ(SafetensorsTypeName(file->tensors()[0].dtype), name);
   }
-  EXPECT_THAT(ErrorOf(WithHeader(R"({"x":{"dtype":"C64","shape":[1],"data_offsets":[0,8]}})", 8)),
+  EXPECT_THAT(SafetensorsErrorOf(WithHeader(R"({"x":{"dtype":"C64","shape":[1],"data_offsets":[0,8]}})", 8)),
               HasSubstr("tensor 'x' has the type 'C64', which is not supported"));
 }
 
 TEST(Safetensors, LyingHeadersAreRefused) {
-  EXPECT_THAT(ErrorOf(""), HasSubstr("too few"));
-  EXPECT_THAT(ErrorOf("1234567"), HasSubstr("too few"));
-  EXPECT_THAT(ErrorOf(std::string(8, '\xff')), HasSubstr("claims 18446744073709551615 bytes"));
-  EXPECT_THAT(ErrorOf(WithHeader("{}", 0).substr(0, 9)), HasSubstr("claims 2 bytes"));
+  EXPECT_THAT(SafetensorsErrorOf(""), HasSubstr("too few"));
+  EXPECT_THAT(SafetensorsErrorOf("1234567"), HasSubstr("too few"));
+  EXPECT_THAT(SafetensorsErrorOf(std::string(8, '\xff')), HasSubstr("claims 18446744073709551615 bytes"));
+  EXPECT_THAT(SafetensorsErrorOf(WithHeader("{}", 0).substr(0, 9)), HasSubstr("claims 2 bytes"));
   for (const char* header :
        {"", "[]", "{", "{}x", "nul", "{\"a\":1}", "{\"a\":[]}", "{\"a\":\"s\"}", "\xff", "{\"\xff\":1}"})
-    EXPECT_NE(ErrorOf(WithHeader(header, 0)), "accepted") << header;
-  EXPECT_EQ(ErrorOf(WithHeader("{}", 0)), "accepted");  // no tensors at all is a valid file
+    EXPECT_NE(SafetensorsErrorOf(WithHeader(header, 0)), "accepted") << header;
+  EXPECT_EQ(SafetensorsErrorOf(WithHeader("{}", 0)), "accepted");  // no tensors at all is a valid file
 }
 
 struct BadTensor {
@@ -125,29 +125,35 @@ TEST(Safetensors, LyingTensorsAreRefused) {
   };
   for (const BadTensor& bad : cases) {
     const std::string header = std::string("{\"t\":{") + bad.body + "}}";
-    EXPECT_THAT(ErrorOf(WithHeader(header, 8)), HasSubstr(bad.says)) << bad.body;
-    EXPECT_THAT(ErrorOf(WithHeader(header, 8)), HasSubstr("m.safetensors: ")) << bad.body;
+    EXPECT_THAT(SafetensorsErrorOf(WithHeader(header, 8)), HasSubstr(bad.says)) << bad.body;
+    EXPECT_THAT(SafetensorsErrorOf(WithHeader(header, 8)), HasSubstr("m.safetensors: ")) << bad.body;
   }
 }
 
 TEST(Safetensors, OverlapsTwinsAndNestingAreRefused) {
   const std::string one = R"({"dtype":"U8","shape":[4],"data_offsets":[0,4]})";
-  EXPECT_THAT(ErrorOf(WithHeader("{\"a\":" + one + ",\"a\":" + one + "}", 4)), HasSubstr("'a' comes twice"));
-  EXPECT_THAT(ErrorOf(WithHeader("{\"a\":" + one + ",\"b\":" + one + "}", 4)),
+  EXPECT_THAT(SafetensorsErrorOf(WithHeader("{\"a\":" + one + ",\"a\":" + one + "}", 4)),
+              HasSubstr("'a' comes twice"));
+  EXPECT_THAT(SafetensorsErrorOf(WithHeader("{\"a\":" + one + ",\"b\":" + one + "}", 4)),
               HasSubstr("inside the tensor before"));
-  EXPECT_THAT(
-      ErrorOf(WithHeader("{\"a\":" + one + R"(,"b":{"dtype":"U8","shape":[4],"data_offsets":[3,7]}})", 7)),
-      HasSubstr("inside the tensor before"));
-  EXPECT_THAT(ErrorOf(WithHeader(R"({"__metadata__":{"a":"1","a":"2"}})", 0)), HasSubstr("'a' twice"));
-  EXPECT_THAT(ErrorOf(WithHeader(R"({"__metadata__":{},"__metadata__":{}})", 0)), HasSubstr("comes twice"));
-  EXPECT_THAT(ErrorOf(WithHeader(R"({"__metadata__":{"a":{"b":"c"}}})", 0)), HasSubstr("an object"));
-  EXPECT_THAT(ErrorOf(WithHeader(R"({"__metadata__":{"a":1}})", 0)), HasSubstr("'a' in the header is 1"));
-  EXPECT_NE(ErrorOf(WithHeader("{\"a\":" + std::string(1'000'000, '[') + "}", 0)), "accepted");
+  EXPECT_THAT(SafetensorsErrorOf(WithHeader(
+                  "{\"a\":" + one + R"(,"b":{"dtype":"U8","shape":[4],"data_offsets":[3,7]}})", 7)),
+              HasSubstr("inside the tensor before"));
+  EXPECT_THAT(SafetensorsErrorOf(WithHeader(R"({"__metadata__":{"a":"1","a":"2"}})", 0)),
+              HasSubstr("'a' twice"));
+  EXPECT_THAT(SafetensorsErrorOf(WithHeader(R"({"__metadata__":{},"__metadata__":{}})", 0)),
+              HasSubstr("comes twice"));
+  EXPECT_THAT(SafetensorsErrorOf(WithHeader(R"({"__metadata__":{"a":{"b":"c"}}})", 0)),
+              HasSubstr("an object"));
+  EXPECT_THAT(SafetensorsErrorOf(WithHeader(R"({"__metadata__":{"a":1}})", 0)),
+              HasSubstr("'a' in the header is 1"));
+  EXPECT_NE(SafetensorsErrorOf(WithHeader("{\"a\":" + std::string(1'000'000, '[') + "}", 0)), "accepted");
   std::string deep;
   for (int i = 0; i < 200'000; ++i) deep += "{\"a\":";
-  EXPECT_NE(ErrorOf(WithHeader(deep, 0)), "accepted");
+  EXPECT_NE(SafetensorsErrorOf(WithHeader(deep, 0)), "accepted");
   // A name cannot write to the terminal or fill it.
-  const std::string evil = ErrorOf(WithHeader("{\"\\u001b[2J" + std::string(5000, 'x') + "\":{}}", 0));
+  const std::string evil =
+      SafetensorsErrorOf(WithHeader("{\"\\u001b[2J" + std::string(5000, 'x') + "\":{}}", 0));
   EXPECT_THAT(evil, HasSubstr("\\x1b[2Jxxx"));
   EXPECT_LT(evil.size(), 300u);
 }
@@ -156,9 +162,9 @@ TEST(Safetensors, EveryTruncationIsRefused) {
   const std::string bytes = WithHeader(
       R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})",
       12);
-  ASSERT_EQ(ErrorOf(bytes), "accepted");
+  ASSERT_EQ(SafetensorsErrorOf(bytes), "accepted");
   for (size_t length = 0; length < bytes.size(); ++length)
-    ASSERT_NE(ErrorOf(bytes.substr(0, length)), "accepted") << length;
+    ASSERT_NE(SafetensorsErrorOf(bytes.substr(0, length)), "accepted") << length;
 }
 
 TEST(Safetensors, WritesWhatItReads) {

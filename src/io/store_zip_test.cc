@@ -19,7 +19,7 @@ std::string ReadFile(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
 }
-Result<StoreZip> Parse(const std::string& text) {
+Result<StoreZip> ParseZip(const std::string& text) {
   return StoreZip::Parse(std::as_bytes(std::span(text)), "weights.bin");
 }
 
@@ -51,7 +51,7 @@ TEST_F(StoreZipTest, ReadsWhatItWrites) {
 
 TEST_F(StoreZipTest, EveryTruncationIsRefused) {
   const std::string whole = Write();
-  for (size_t size = 0; size < whole.size(); ++size) EXPECT_FALSE(Parse(whole.substr(0, size))) << size;
+  for (size_t size = 0; size < whole.size(); ++size) EXPECT_FALSE(ParseZip(whole.substr(0, size))) << size;
 }
 
 TEST_F(StoreZipTest, EveryChangedByteIsReadOrRefused) {
@@ -60,7 +60,7 @@ TEST_F(StoreZipTest, EveryChangedByteIsReadOrRefused) {
     for (const char value : {'\0', '\x7f', '\xff'}) {
       std::string changed = whole;
       changed[i] = value;
-      const auto zip = Parse(changed);
+      const auto zip = ParseZip(changed);
       if (!zip) continue;
       for (const auto& entry : zip->entries())
         for (const std::byte b : entry.bytes) EXPECT_GE(static_cast<int>(b), 0);
@@ -72,13 +72,13 @@ TEST_F(StoreZipTest, CompressedAndEncryptedAreRefusedByName) {
   const size_t central = whole.find("PK\1\2");
   std::string changed = whole;
   changed[central + 10] = 8;
-  auto zip = Parse(changed);
+  auto zip = ParseZip(changed);
   ASSERT_FALSE(zip);
   EXPECT_EQ(zip.error().message(),
             "weights.bin: 'conv.weight' is compressed; write the archive without compression or encryption");
   changed = whole;
   changed[central + 8] = 1;
-  zip = Parse(changed);
+  zip = ParseZip(changed);
   ASSERT_FALSE(zip);
   EXPECT_NE(zip.error().message().find("encrypted"), std::string::npos);
 }

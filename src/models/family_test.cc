@@ -20,7 +20,7 @@ using testing::IsEmpty;
 using Scaling = RopeConfig::Scaling;
 
 // A small model of the type, with these fields changed.
-json Config(const std::string& model_type, const json& changes = json::object()) {
+json ConfigJson(const std::string& model_type, const json& changes = json::object()) {
   json config = {{"model_type", model_type},
                  {"hidden_size", 32},
                  {"intermediate_size", 48},
@@ -92,65 +92,69 @@ TEST(HfConfig, MissingKeysTakeTheDefaultsOfTheClass) {
   // null is not the same as missing.
   EXPECT_EQ(Read({{"model_type", "mistral"}}).sliding_window, 4096);
   EXPECT_EQ(Read({{"model_type", "mistral"}, {"sliding_window", nullptr}}).sliding_window, 0);
-  EXPECT_EQ(Read(Config("qwen2", {{"num_key_value_heads", nullptr}})).kv_heads, 4);
-  EXPECT_EQ(Refusal(Config("qwen3", {{"head_dim", nullptr}})),
+  EXPECT_EQ(Read(ConfigJson("qwen2", {{"num_key_value_heads", nullptr}})).kv_heads, 4);
+  EXPECT_EQ(Refusal(ConfigJson("qwen3", {{"head_dim", nullptr}})),
             "config.json: 'head_dim' is null, expected an integer");
 }
 
 TEST(HfConfig, WindowsAreThoseOfTheClass) {
   const json window = {{"use_sliding_window", true}, {"sliding_window", 5}, {"max_window_layers", 2}};
-  EXPECT_THAT(Windows(Read(Config("qwen2", window))), ElementsAre(0, 0, 5, 5));
-  EXPECT_THAT(Windows(Read(Config("qwen3", window))), ElementsAre(0, 0, 5, 5));
-  EXPECT_THAT(Windows(Read(Config("qwen2_moe", window))), ElementsAre(5, 0, 0, 0));
-  EXPECT_THAT(Windows(Read(Config("qwen3_moe", window))), ElementsAre(5, 5, 5, 5));
+  EXPECT_THAT(Windows(Read(ConfigJson("qwen2", window))), ElementsAre(0, 0, 5, 5));
+  EXPECT_THAT(Windows(Read(ConfigJson("qwen3", window))), ElementsAre(0, 0, 5, 5));
+  EXPECT_THAT(Windows(Read(ConfigJson("qwen2_moe", window))), ElementsAre(5, 0, 0, 0));
+  EXPECT_THAT(Windows(Read(ConfigJson("qwen3_moe", window))), ElementsAre(5, 5, 5, 5));
   // max_window_layers is 28 when it is missing.
-  EXPECT_THAT(Windows(Read(Config("qwen2", {{"use_sliding_window", true}, {"sliding_window", 5}}))),
+  EXPECT_THAT(Windows(Read(ConfigJson("qwen2", {{"use_sliding_window", true}, {"sliding_window", 5}}))),
               ElementsAre(0, 0, 0, 0));
-  EXPECT_THAT(Windows(Read(Config("qwen2", {{"sliding_window", 5}, {"max_window_layers", 0}}))),
+  EXPECT_THAT(Windows(Read(ConfigJson("qwen2", {{"sliding_window", 5}, {"max_window_layers", 0}}))),
               ElementsAre(0, 0, 0, 0));
-  EXPECT_THAT(Refusal(Config("qwen2_moe", {{"use_sliding_window", true}, {"sliding_window", nullptr}})),
+  EXPECT_THAT(Refusal(ConfigJson("qwen2_moe", {{"use_sliding_window", true}, {"sliding_window", nullptr}})),
               HasSubstr("'sliding_window' is null"));
-  EXPECT_THAT(Refusal(Config("mistral", {{"sliding_window", 0}})), HasSubstr("'sliding_window' is 0"));
+  EXPECT_THAT(Refusal(ConfigJson("mistral", {{"sliding_window", 0}})), HasSubstr("'sliding_window' is 0"));
 }
 
 TEST(HfConfig, LayerTypesAreHonoured) {
   const json types = {"sliding_attention", "full_attention", "sliding_attention", "full_attention"};
   const json window = {{"use_sliding_window", true}, {"sliding_window", 5}, {"layer_types", types}};
   for (const char* type : {"qwen2", "qwen3", "qwen2_moe"})
-    EXPECT_THAT(Windows(Read(Config(type, window))), ElementsAre(5, 0, 5, 0)) << type;
-  EXPECT_THAT(Windows(Read(Config("mistral", {{"sliding_window", 5}, {"layer_types", types}}))),
+    EXPECT_THAT(Windows(Read(ConfigJson(type, window))), ElementsAre(5, 0, 5, 0)) << type;
+  EXPECT_THAT(Windows(Read(ConfigJson("mistral", {{"sliding_window", 5}, {"layer_types", types}}))),
               ElementsAre(5, 0, 5, 0));
-  EXPECT_THAT(Refusal(Config("mistral", {{"sliding_window", nullptr}, {"layer_types", types}})),
+  EXPECT_THAT(Refusal(ConfigJson("mistral", {{"sliding_window", nullptr}, {"layer_types", types}})),
               HasSubstr("layer 0 has a sliding window"));
   // These windows are the same in all layers.
-  EXPECT_THAT(Refusal(Config("qwen3_moe", window)), HasSubstr("'layer_types' says that layer 1 has full"));
-  EXPECT_THAT(Refusal(Config("llama", {{"layer_types", types}})), HasSubstr("layer 0 has a sliding window"));
+  EXPECT_THAT(Refusal(ConfigJson("qwen3_moe", window)),
+              HasSubstr("'layer_types' says that layer 1 has full"));
+  EXPECT_THAT(Refusal(ConfigJson("llama", {{"layer_types", types}})),
+              HasSubstr("layer 0 has a sliding window"));
   const json full(4, "full_attention");
-  EXPECT_EQ(Refusal(Config("llama", {{"layer_types", full}})), "accepted");
-  EXPECT_THAT(Refusal(Config("qwen2", {{"layer_types", types}})), HasSubstr("says that there is none"));
-  EXPECT_THAT(Refusal(Config("qwen2", {{"layer_types", {"full_attention"}}})),
+  EXPECT_EQ(Refusal(ConfigJson("llama", {{"layer_types", full}})), "accepted");
+  EXPECT_THAT(Refusal(ConfigJson("qwen2", {{"layer_types", types}})), HasSubstr("says that there is none"));
+  EXPECT_THAT(Refusal(ConfigJson("qwen2", {{"layer_types", {"full_attention"}}})),
               HasSubstr("one for each layer"));
-  EXPECT_THAT(Refusal(Config("qwen2", {{"layer_types", json(4, "linear_attention")}})),
+  EXPECT_THAT(Refusal(ConfigJson("qwen2", {{"layer_types", json(4, "linear_attention")}})),
               HasSubstr("'layer_types' names \"linear_attention\""));
 }
 
 TEST(HfConfig, BiasesEitherWay) {
-  EXPECT_TRUE(Read(Config("llama", {{"attention_bias", true}})).o_bias);
-  EXPECT_TRUE(Read(Config("llama", {{"attention_bias", true}})).qkv_bias);
-  EXPECT_TRUE(Read(Config("llama", {{"mlp_bias", true}})).mlp_bias);
-  EXPECT_FALSE(Read(Config("llama")).qkv_bias);
-  EXPECT_TRUE(Read(Config("qwen3", {{"attention_bias", true}})).o_bias);
-  EXPECT_TRUE(Read(Config("qwen2_moe")).qkv_bias);
-  EXPECT_FALSE(Read(Config("qwen2_moe", {{"qkv_bias", false}})).qkv_bias);
-  EXPECT_FALSE(Read(Config("qwen2")).o_bias);
+  EXPECT_TRUE(Read(ConfigJson("llama", {{"attention_bias", true}})).o_bias);
+  EXPECT_TRUE(Read(ConfigJson("llama", {{"attention_bias", true}})).qkv_bias);
+  EXPECT_TRUE(Read(ConfigJson("llama", {{"mlp_bias", true}})).mlp_bias);
+  EXPECT_FALSE(Read(ConfigJson("llama")).qkv_bias);
+  EXPECT_TRUE(Read(ConfigJson("qwen3", {{"attention_bias", true}})).o_bias);
+  EXPECT_TRUE(Read(ConfigJson("qwen2_moe")).qkv_bias);
+  EXPECT_FALSE(Read(ConfigJson("qwen2_moe", {{"qkv_bias", false}})).qkv_bias);
+  EXPECT_FALSE(Read(ConfigJson("qwen2")).o_bias);
   // The GPU has neither.
-  EXPECT_THAT(CheckRunsOnGpu(Read(Config("llama", {{"mlp_bias", true}})), 16).error().message(),
+  EXPECT_THAT(CheckRunsOnGpu(Read(ConfigJson("llama", {{"mlp_bias", true}})), 16).error().message(),
               HasSubstr("use `device` cpu"));
-  EXPECT_TRUE(CheckRunsOnGpu(Read(Config("qwen2")), 128));
+  EXPECT_TRUE(CheckRunsOnGpu(Read(ConfigJson("qwen2")), 128));
 }
 
 TEST(HfConfig, RopeScalingNeedsItsFields) {
-  const auto refusal = [](const json& rope) { return Refusal(Config("llama", {{"rope_scaling", rope}})); };
+  const auto refusal = [](const json& rope) {
+    return Refusal(ConfigJson("llama", {{"rope_scaling", rope}}));
+  };
   EXPECT_EQ(refusal({{"type", "linear"}}), "config.json: 'rope_scaling': 'factor' is missing");
   EXPECT_EQ(refusal({{"rope_type", "yarn"}}), "config.json: 'rope_scaling': 'factor' is missing");
   EXPECT_EQ(refusal({{"rope_type", "dynamic"}}), "config.json: 'rope_scaling': 'factor' is missing");
@@ -166,7 +170,8 @@ TEST(HfConfig, RopeScalingNeedsItsFields) {
   EXPECT_THAT(refusal({{"rope_type", "su"}}), HasSubstr("rope scaling 'su' is not supported"));
   EXPECT_THAT(refusal({{"full_attention", {{"rope_type", "default"}}}}),
               HasSubstr("parameters of some layers"));
-  EXPECT_THAT(Refusal(Config("llama", {{"partial_rotary_factor", 0.5}})), HasSubstr("rotate whole heads"));
+  EXPECT_THAT(Refusal(ConfigJson("llama", {{"partial_rotary_factor", 0.5}})),
+              HasSubstr("rotate whole heads"));
 }
 
 TEST(HfConfig, YarnInFull) {
@@ -175,7 +180,7 @@ TEST(HfConfig, YarnInFull) {
     yarn.update(more);
     json changes = {{"rope_scaling", yarn}};
     changes.update(top);
-    return Read(Config("qwen2", changes)).rope;
+    return Read(ConfigJson("qwen2", changes)).rope;
   };
   EXPECT_NEAR(rope(json::object()).attention_factor, 1.138629, 1e-6);
   EXPECT_NEAR(rope({{"mscale", 1.0}, {"mscale_all_dim", 0.5}}).attention_factor, 1.064822, 1e-6);
@@ -191,17 +196,17 @@ TEST(HfConfig, YarnInFull) {
 
 TEST(HfConfig, DynamicAndLongRope) {
   const DecoderConfig dynamic =
-      Read(Config("llama", {{"rope_scaling", {{"type", "dynamic"}, {"factor", 2}}}}));
+      Read(ConfigJson("llama", {{"rope_scaling", {{"type", "dynamic"}, {"factor", 2}}}}));
   EXPECT_EQ(dynamic.rope.scaling, Scaling::kDynamic);
   EXPECT_EQ(dynamic.rope.original_positions, 128);
   EXPECT_EQ(dynamic.max_positions, 256);
   EXPECT_TRUE(CheckRunsOnGpu(dynamic, 128));
   EXPECT_THAT(CheckRunsOnGpu(dynamic, 129).error().message(), HasSubstr("use `context` 128 or `device` cpu"));
-  const DecoderConfig longrope = Read(Config("llama", {{"rope_parameters",
-                                                        {{"rope_type", "longrope"},
-                                                         {"short_factor", json(4, 1.0)},
-                                                         {"long_factor", json(4, 2.0)},
-                                                         {"original_max_position_embeddings", 16}}}}));
+  const DecoderConfig longrope = Read(ConfigJson("llama", {{"rope_parameters",
+                                                            {{"rope_type", "longrope"},
+                                                             {"short_factor", json(4, 1.0)},
+                                                             {"long_factor", json(4, 2.0)},
+                                                             {"original_max_position_embeddings", 16}}}}));
   EXPECT_EQ(longrope.rope.scaling, Scaling::kLongRope);
   EXPECT_NEAR(longrope.rope.attention_factor, std::sqrt(1 + std::log(8.0) / std::log(16.0)), 1e-12);
   EXPECT_EQ(longrope.max_positions, 128);
@@ -211,58 +216,63 @@ TEST(HfConfig, OldNameOfRopeWinsOverTheNewOne) {
   const json both = {{"rope_scaling", {{"type", "linear"}, {"factor", 2}}},
                      {"rope_parameters", {{"rope_type", "linear"}, {"factor", 8}, {"rope_theta", 5}}},
                      {"rope_theta", 700}};
-  const RopeConfig rope = Read(Config("llama", both)).rope;
+  const RopeConfig rope = Read(ConfigJson("llama", both)).rope;
   EXPECT_EQ(rope.factor, 2);
   EXPECT_EQ(rope.theta, 700);
 }
 
 TEST(HfConfig, UnknownKeysAreNamed) {
   const DecoderConfig config =
-      Read(Config("llama", {{"next_years_scale", 2.5}, {"use_cache", true}, {"nothing", nullptr}}));
+      Read(ConfigJson("llama", {{"next_years_scale", 2.5}, {"use_cache", true}, {"nothing", nullptr}}));
   EXPECT_THAT(config.warnings,
               ElementsAre(HasSubstr("'next_years_scale' is 2.5, a key that is not known here")));
-  EXPECT_THAT(Read(Config("qwen2", {{"mlp_bias", true}})).warnings,
+  EXPECT_THAT(Read(ConfigJson("qwen2", {{"mlp_bias", true}})).warnings,
               ElementsAre(HasSubstr("'mlp_bias' is true, which models of the type 'qwen2' do not use")));
-  EXPECT_THAT(Read(Config("llama", {{"auto_map", {{"AutoModel", "x.py"}}}})).warnings,
+  EXPECT_THAT(Read(ConfigJson("llama", {{"auto_map", {{"AutoModel", "x.py"}}}})).warnings,
               ElementsAre(HasSubstr("code of the model's own")));
-  EXPECT_THAT(Read(Config("llama", {{"rope_scaling", {{"type", "linear"}, {"factor", 2}, {"beta_fast", 2}}}}))
-                  .warnings,
-              ElementsAre(HasSubstr("'beta_fast' is 2, which the rope type 'linear' does not use")));
+  EXPECT_THAT(
+      Read(ConfigJson("llama", {{"rope_scaling", {{"type", "linear"}, {"factor", 2}, {"beta_fast", 2}}}}))
+          .warnings,
+      ElementsAre(HasSubstr("'beta_fast' is 2, which the rope type 'linear' does not use")));
   // What published files of these families have says nothing.
   EXPECT_THAT(
-      Read(Config("llama", {{"pretraining_tp", 1}, {"rope_interleaved", false}, {"is_llama_config", true}}))
+      Read(ConfigJson("llama",
+                      {{"pretraining_tp", 1}, {"rope_interleaved", false}, {"is_llama_config", true}}))
           .warnings,
       IsEmpty());
   EXPECT_THAT(
-      Read(Config("qwen2", {{"use_mrope", false}, {"use_sliding_window", false}, {"sliding_window", 4096}}))
+      Read(ConfigJson("qwen2",
+                      {{"use_mrope", false}, {"use_sliding_window", false}, {"sliding_window", 4096}}))
           .warnings,
       IsEmpty());
-  EXPECT_THAT(Read(Config("qwen3_moe", {{"max_window_layers", 48}, {"use_sliding_window", false}})).warnings,
-              IsEmpty());
+  EXPECT_THAT(
+      Read(ConfigJson("qwen3_moe", {{"max_window_layers", 48}, {"use_sliding_window", false}})).warnings,
+      IsEmpty());
 }
 
 TEST(HfConfig, KeysThatChangeTheResultAreRefused) {
-  EXPECT_EQ(Refusal(Config("llama", {{"final_logit_softcapping", 30.0}})),
+  EXPECT_EQ(Refusal(ConfigJson("llama", {{"final_logit_softcapping", 30.0}})),
             "config.json: 'final_logit_softcapping' is 30.0, which is not implemented for models of the type "
             "'llama'");
-  EXPECT_THAT(Refusal(Config("qwen2", {{"is_causal", false}})), HasSubstr("'is_causal' is false"));
-  EXPECT_THAT(Refusal(Config("llama", {{"per_layer_config", {{"0", {{"head_dim", 4}}}}}})),
+  EXPECT_THAT(Refusal(ConfigJson("qwen2", {{"is_causal", false}})), HasSubstr("'is_causal' is false"));
+  EXPECT_THAT(Refusal(ConfigJson("llama", {{"per_layer_config", {{"0", {{"head_dim", 4}}}}}})),
               HasSubstr("'per_layer_config'"));
-  EXPECT_THAT(Refusal(Config("llama", {{"sliding_window", 4}})), HasSubstr("'sliding_window' is 4"));
+  EXPECT_THAT(Refusal(ConfigJson("llama", {{"sliding_window", 4}})), HasSubstr("'sliding_window' is 4"));
   for (const json& neutral : {json{{"final_logit_softcapping", nullptr}}, json{{"is_causal", true}},
                               json{{"logit_scale", 1.0}}, json{{"pruned_heads", json::object()}}})
-    EXPECT_EQ(Refusal(Config("llama", neutral)), "accepted") << neutral;
+    EXPECT_EQ(Refusal(ConfigJson("llama", neutral)), "accepted") << neutral;
 }
 
 TEST(HfConfig, QuantizationIsNamed) {
   const json gptq = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 128}};
-  EXPECT_EQ(Refusal(Config("llama", {{"quantization_config", gptq}})), "accepted");
-  EXPECT_THAT(Refusal(Config("llama", {{"quantization_config", {{"quant_method", "hqq"}, {"bits", 4}}}})),
+  EXPECT_EQ(Refusal(ConfigJson("llama", {{"quantization_config", gptq}})), "accepted");
+  EXPECT_THAT(Refusal(ConfigJson("llama", {{"quantization_config", {{"quant_method", "hqq"}, {"bits", 4}}}})),
               HasSubstr("'quantization_config': weights quantized with 'hqq' are not read"));
-  EXPECT_THAT(Refusal(Config("llama", {{"quantization_config", {{"quant_method", "gptq"}, {"bits", 5}}}})),
-              HasSubstr("'bits' is 5"));
-  EXPECT_THAT(Refusal(Config("llama", {{"quantization_config", 3}})), HasSubstr("'quantization_config'"));
-  EXPECT_EQ(Refusal(Config("llama", {{"quantization_config", nullptr}})), "accepted");
+  EXPECT_THAT(
+      Refusal(ConfigJson("llama", {{"quantization_config", {{"quant_method", "gptq"}, {"bits", 5}}}})),
+      HasSubstr("'bits' is 5"));
+  EXPECT_THAT(Refusal(ConfigJson("llama", {{"quantization_config", 3}})), HasSubstr("'quantization_config'"));
+  EXPECT_EQ(Refusal(ConfigJson("llama", {{"quantization_config", nullptr}})), "accepted");
 }
 
 // ---- GGUF ----
@@ -302,7 +312,7 @@ struct Gguf {
   }
 };
 
-Gguf Small() {
+Gguf SmallGguf() {
   Gguf gguf;
   gguf.Int("block_count", 3)
       .Int("context_length", 128)
@@ -313,13 +323,13 @@ Gguf Small() {
 }
 
 TEST(GgufConfig, ValuesOfTheWrongKindAreErrors) {
-  EXPECT_EQ(Small().Refusal(), "accepted");
-  EXPECT_EQ(Small().String("rope.freq_base", "1e6").Refusal(),
+  EXPECT_EQ(SmallGguf().Refusal(), "accepted");
+  EXPECT_EQ(SmallGguf().String("rope.freq_base", "1e6").Refusal(),
             "m.gguf: metadata key 'llama.rope.freq_base' is 1e6 (str), expected a number");
-  EXPECT_THAT(Small().Ints("rope.freq_base", {1, 2}).Refusal(),
+  EXPECT_THAT(SmallGguf().Ints("rope.freq_base", {1, 2}).Refusal(),
               HasSubstr("'llama.rope.freq_base' is [1, 2] (u32[2])"));
-  EXPECT_THAT(Small().Float("attention.key_length", 8.5f).Refusal(), HasSubstr("expected an integer"));
-  EXPECT_THAT(Small().Int("rope.scaling.type", 2).Refusal(), HasSubstr("expected a string"));
+  EXPECT_THAT(SmallGguf().Float("attention.key_length", 8.5f).Refusal(), HasSubstr("expected an integer"));
+  EXPECT_THAT(SmallGguf().Int("rope.scaling.type", 2).Refusal(), HasSubstr("expected a string"));
   Gguf bare;
   bare.Int("block_count", 3)
       .Int("context_length", 128)
@@ -330,19 +340,19 @@ TEST(GgufConfig, ValuesOfTheWrongKindAreErrors) {
 }
 
 TEST(GgufConfig, NumbersPerLayer) {
-  const auto same = Small().Ints("attention.head_count_kv", {2, 2, 2}).Read();
+  const auto same = SmallGguf().Ints("attention.head_count_kv", {2, 2, 2}).Read();
   ASSERT_TRUE(same) << same.error().message();
   EXPECT_EQ(same->kv_heads, 2);
   EXPECT_EQ(
-      Small().Ints("attention.head_count_kv", {2, 4, 2}).Refusal(),
+      SmallGguf().Ints("attention.head_count_kv", {2, 4, 2}).Refusal(),
       "m.gguf: metadata key 'llama.attention.head_count_kv' is 2 in some layers and 4 in others; only models "
       "with the same in all layers are supported");
-  EXPECT_THAT(Small().Ints("attention.head_count_kv", {2, 2}).Refusal(),
+  EXPECT_THAT(SmallGguf().Ints("attention.head_count_kv", {2, 2}).Refusal(),
               HasSubstr("one for each of 3 layers"));
 }
 
 TEST(GgufConfig, RopeScaling) {
-  auto yarn = Small()
+  auto yarn = SmallGguf()
                   .String("rope.scaling.type", "yarn")
                   .Float("rope.scaling.factor", 4)
                   .Int("rope.scaling.original_context_length", 32)
@@ -355,7 +365,7 @@ TEST(GgufConfig, RopeScaling) {
   EXPECT_EQ(yarn->rope.beta_slow, 2);
   EXPECT_NEAR(yarn->rope.attention_factor, 0.5 * 1.138629, 1e-6);  // multiplies what YaRN derives
   EXPECT_THAT(yarn->warnings, IsEmpty());
-  auto deepseek = Small()
+  auto deepseek = SmallGguf()
                       .String("rope.scaling.type", "yarn")
                       .Float("rope.scaling.factor", 4)
                       .Float("rope.scaling.yarn_log_multiplier", 0.5f)
@@ -363,17 +373,18 @@ TEST(GgufConfig, RopeScaling) {
   ASSERT_TRUE(deepseek) << deepseek.error().message();
   EXPECT_NEAR(deepseek->rope.attention_factor, 1.064822, 1e-6);
   // A factor without a type means linear.
-  auto linear = Small().Float("rope.scaling.factor", 2).Read();
+  auto linear = SmallGguf().Float("rope.scaling.factor", 2).Read();
   ASSERT_TRUE(linear) << linear.error().message();
   EXPECT_EQ(linear->rope.scaling, Scaling::kLinear);
   EXPECT_EQ(linear->rope.factor, 2);
-  EXPECT_EQ(Small().String("rope.scaling.type", "yarn").Refusal(),
+  EXPECT_EQ(SmallGguf().String("rope.scaling.type", "yarn").Refusal(),
             "m.gguf: metadata key 'llama.rope.scaling.factor' is missing");
-  EXPECT_THAT(Small().String("rope.scaling.type", "longrope").Refusal(),
+  EXPECT_THAT(SmallGguf().String("rope.scaling.type", "longrope").Refusal(),
               HasSubstr("tensor 'rope_factors_short.weight' is missing"));
-  EXPECT_THAT(Small().String("rope.scaling.type", "ntk").Refusal(),
+  EXPECT_THAT(SmallGguf().String("rope.scaling.type", "ntk").Refusal(),
               HasSubstr("rope scaling 'ntk' is not supported"));
-  EXPECT_THAT(Small().Float("rope.scaling.yarn_ext_factor", 0.3f).Refusal(), HasSubstr("is not implemented"));
+  EXPECT_THAT(SmallGguf().Float("rope.scaling.yarn_ext_factor", 0.3f).Refusal(),
+              HasSubstr("is not implemented"));
 }
 
 TEST(GgufConfig, BiasesOfQwen2AreNotOptional) {
@@ -388,21 +399,21 @@ TEST(GgufConfig, BiasesOfQwen2AreNotOptional) {
   const auto config = gguf.Read();
   ASSERT_TRUE(config) << config.error().message();
   EXPECT_TRUE(config->qkv_bias);
-  EXPECT_FALSE(Small().Read()->qkv_bias);
+  EXPECT_FALSE(SmallGguf().Read()->qkv_bias);
 }
 
 TEST(GgufConfig, KeysThatAreNotKnown) {
-  auto odd = Small().Float("next_years_scale", 2.5f).Int("vocab_size", 2).Read();
+  auto odd = SmallGguf().Float("next_years_scale", 2.5f).Int("vocab_size", 2).Read();
   ASSERT_TRUE(odd) << odd.error().message();
   EXPECT_THAT(
       odd->warnings,
       ElementsAre(HasSubstr("metadata key 'llama.next_years_scale' is 2.5, a key that is not known")));
-  EXPECT_EQ(Small().Float("final_logit_softcapping", 30).Refusal(),
+  EXPECT_EQ(SmallGguf().Float("final_logit_softcapping", 30).Refusal(),
             "m.gguf: metadata key 'llama.final_logit_softcapping' is 30, which is not implemented for the "
             "architecture 'llama'");
-  EXPECT_EQ(Small().Float("logit_scale", 1).Refusal(), "accepted");
-  EXPECT_EQ(Small().Add("attention.causal", GgufType::kBool, Raw<uint8_t>(1)).Refusal(), "accepted");
-  EXPECT_THAT(Small().Add("attention.causal", GgufType::kBool, Raw<uint8_t>(0)).Refusal(),
+  EXPECT_EQ(SmallGguf().Float("logit_scale", 1).Refusal(), "accepted");
+  EXPECT_EQ(SmallGguf().Add("attention.causal", GgufType::kBool, Raw<uint8_t>(1)).Refusal(), "accepted");
+  EXPECT_THAT(SmallGguf().Add("attention.causal", GgufType::kBool, Raw<uint8_t>(0)).Refusal(),
               HasSubstr("attention.causal"));
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 using Scaling = RopeConfig::Scaling;
 
-RopeConfig Config(Scaling scaling, int64_t dim, double factor, double original) {
+RopeConfig RopeOf(Scaling scaling, int64_t dim, double factor, double original) {
   RopeConfig rope;
   rope.dim = dim;
   rope.scaling = scaling;
@@ -30,7 +30,7 @@ void ExpectFrequencies(std::span<const float> got, std::initializer_list<double>
 }
 
 TEST(Rope, YarnRampWithAndWithoutWholeDimensions) {
-  RopeConfig yarn = Config(Scaling::kYarn, 12, 4, 512);
+  RopeConfig yarn = RopeOf(Scaling::kYarn, 12, 4, 512);
   ExpectFrequencies(RopeTable(yarn).frequencies(),
                     {1.0, 0.1615826, 0.02320794, 0.0025, 0.0005386086, 0.0001160397});
   yarn.truncate = false;
@@ -44,7 +44,7 @@ TEST(Rope, YarnRampWithAndWithoutWholeDimensions) {
 }
 
 TEST(Rope, DynamicGrowsWithTheSequence) {
-  const RopeTable table(Config(Scaling::kDynamic, 8, 2, 64));
+  const RopeTable table(RopeOf(Scaling::kDynamic, 8, 2, 64));
   ExpectFrequencies(table.frequencies(), {1.0, 0.1, 0.01, 0.001});
   const int32_t positions[] = {1, 1, 1}, lengths[] = {64, 100, 20};
   std::vector<float> cos(12), sin(12);
@@ -56,7 +56,7 @@ TEST(Rope, DynamicGrowsWithTheSequence) {
 }
 
 TEST(Rope, LongRopeTakesTheLongFactorsBeyondTheOriginalPositions) {
-  RopeConfig rope = Config(Scaling::kLongRope, 8, 4, 16);
+  RopeConfig rope = RopeOf(Scaling::kLongRope, 8, 4, 16);
   rope.short_factors = {1, 1.5f, 2, 2.5f};
   rope.long_factors = {1, 2, 4, 8};
   rope.attention_factor = 1.224745;
@@ -71,7 +71,7 @@ TEST(Rope, LongRopeTakesTheLongFactorsBeyondTheOriginalPositions) {
 }
 
 TEST(Rope, Llama3KeepsShortWavelengthsAndStretchesLongOnes) {
-  RopeConfig rope = Config(Scaling::kLlama3, 8, 8, 32);
+  RopeConfig rope = RopeOf(Scaling::kLlama3, 8, 8, 32);
   ExpectFrequencies(RopeTable(rope).frequencies(), {1.0, 0.0125, 0.00125, 0.000125});
 }
 

@@ -17,7 +17,7 @@ WeightView Matrix(int64_t rows, int64_t cols, DType dtype) {
   return {.dtype = dtype, .rows = rows, .cols = cols, .data = &unread, .row_bytes = *BytesFor(dtype, cols)};
 }
 
-DecoderConfig Config() {
+DecoderConfig StepConfig() {
   DecoderConfig c;
   c.layers = kLayers;
   c.hidden = kHidden;
@@ -68,7 +68,7 @@ TEST(StepWork, AgreesWithTheFormulas) {
     double bits;
   } formats[] = {{DType::kBf16, 16}, {DType::kQ8_0, 8.5}, {DType::kF32, 32}};
   for (const auto& [dtype, bits] : formats) {
-    const DecoderConfig config = Config();
+    const DecoderConfig config = StepConfig();
     const DecoderWeights weights = Weights(dtype);
     const LlmShape shape = ToLlmShape(config, "test");
     const double embedding_row = static_cast<double>(weights.embedding.row_bytes);
@@ -93,10 +93,10 @@ TEST(StepWork, AgreesWithTheFormulas) {
 }
 
 TEST(StepWork, NamesTheArithmetic) {
-  const auto step = CountStep(Config(), MatricesOf(Weights(DType::kQ4_0)), kKvBytes, {});
+  const auto step = CountStep(StepConfig(), MatricesOf(Weights(DType::kQ4_0)), kKvBytes, {});
   EXPECT_EQ(Find(step, "qkv").flops.begin()->first, "int8");
   EXPECT_EQ(Find(step, "attention").flops.begin()->first, "auto");
-  EXPECT_EQ(Find(CountStep(Config(), MatricesOf(Weights(DType::kQ4_0)), 2 * kKvBytes, {}), "attention")
+  EXPECT_EQ(Find(CountStep(StepConfig(), MatricesOf(Weights(DType::kQ4_0)), 2 * kKvBytes, {}), "attention")
                 .flops.begin()
                 ->first,
             "f32");
@@ -110,7 +110,7 @@ TEST(StepWork, NamesTheArithmetic) {
 }
 
 TEST(StepWork, AWindowBoundsWhatIsRead) {
-  DecoderConfig config = Config();
+  DecoderConfig config = StepConfig();
   config.sliding_window = 10;
   const DecoderWeights weights = Weights(DType::kBf16);
   const auto bytes = [&](int64_t tokens, int64_t position) {
@@ -125,7 +125,7 @@ TEST(StepWork, AWindowBoundsWhatIsRead) {
 }
 
 TEST(StepWork, ExpertsAreReadAsFarAsTheyAreNeeded) {
-  DecoderConfig config = Config();
+  DecoderConfig config = StepConfig();
   config.moe = {
       .experts = 4, .per_token = 1, .intermediate = 96, .sparse_layer = std::vector<bool>(kLayers, true)};
   DecoderWeights weights = Weights(DType::kQ8_0);

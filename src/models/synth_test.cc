@@ -35,7 +35,7 @@ class Synth : public testing::Test {
 };
 
 // The preset's traits at the smallest size; heads * head_dim differs from hidden.
-LlmShape Small(const std::string& preset, int64_t unit = 32) {
+LlmShape SmallShape(const std::string& preset, int64_t unit = 32) {
   LlmShape shape = FindModelPreset(preset).value();
   shape.layers = 2;
   shape.hidden = unit;
@@ -89,7 +89,7 @@ TEST_F(Synth, ConfigOfEveryPresetHasItsShape) {
 // The loader takes every tensor of every family in both containers, and misses none.
 TEST_F(Synth, EveryFamilyLoadsFromBothContainers) {
   for (const char* preset : kOfEachFamily) {
-    const SynthModel model = Make(Small(preset), DType::kF16);
+    const SynthModel model = Make(SmallShape(preset), DType::kF16);
     const fs::path gguf = folder_ / (std::string(preset) + ".gguf"), hf = folder_ / preset;
     const auto wrote = WriteSynthGguf(model, gguf, pool_);
     ASSERT_TRUE(wrote) << wrote.error().message();
@@ -111,7 +111,7 @@ TEST_F(Synth, EveryFamilyLoadsFromBothContainers) {
 // only.
 TEST_F(Synth, ContainersHoldTheSameValues) {
   for (const char* preset : {"llama-2-7b", "mixtral-8x7b", "qwen1.5-moe-a2.7b"}) {
-    const SynthModel model = Make(Small(preset), DType::kF32);
+    const SynthModel model = Make(SmallShape(preset), DType::kF32);
     ASSERT_TRUE(WriteSynthGguf(model, folder_ / "m.gguf", pool_));
     ASSERT_TRUE(WriteSynthHf(model, folder_ / "m", pool_));
     const auto gguf = GgufFile::Open(folder_ / "m.gguf");
@@ -139,7 +139,7 @@ TEST_F(Synth, ContainersHoldTheSameValues) {
 }
 
 TEST_F(Synth, LabelledInItsMetadata) {
-  const SynthModel model = Make(Small("qwen3-0.6b"), DType::kBf16, 99);
+  const SynthModel model = Make(SmallShape("qwen3-0.6b"), DType::kBf16, 99);
   ASSERT_TRUE(WriteSynthGguf(model, folder_ / "m.gguf", pool_));
   ASSERT_TRUE(WriteSynthHf(model, folder_ / "m", pool_));
   const auto gguf = GgufFile::Open(folder_ / "m.gguf");
@@ -154,7 +154,7 @@ TEST_F(Synth, LabelledInItsMetadata) {
 }
 
 TEST_F(Synth, ValuesAreBellShapedAndRowsDiffer) {
-  LlmShape shape = Small("llama-2-7b");
+  LlmShape shape = SmallShape("llama-2-7b");
   shape.hidden = 1024;
   shape.vocab = 3000;
   shape.layers = 1;
@@ -203,7 +203,7 @@ TEST_F(Synth, SameSeedSameFileEverywhere) {
       {"qwen2.5-0.5b", DType::kQ6_K, ""},
   };
   for (Case c : cases) {
-    const LlmShape shape = Small(c.preset, c.dtype == DType::kQ6_K ? 1024 : 32);
+    const LlmShape shape = SmallShape(c.preset, c.dtype == DType::kQ6_K ? 1024 : 32);
     for (const int threads : {1, 3}) {
       ThreadPool pool({.threads = threads});
       ASSERT_TRUE(WriteSynthGguf(Make(shape, c.dtype), folder_ / "m.gguf", pool));
@@ -217,7 +217,7 @@ TEST_F(Synth, SameSeedSameFileEverywhere) {
 }
 
 TEST_F(Synth, ShardsAndIndex) {
-  const SynthModel model = Make(Small("llama-2-7b"), DType::kF16);
+  const SynthModel model = Make(SmallShape("llama-2-7b"), DType::kF16);
   ASSERT_TRUE(WriteSynthHf(model, folder_ / "one", pool_));
   ASSERT_TRUE(WriteSynthHf(model, folder_ / "many", pool_, {}, 30'000));
   EXPECT_FALSE(fs::exists(folder_ / "many" / "model.safetensors"));
@@ -240,22 +240,22 @@ TEST_F(Synth, RefusesWhatCannotBe) {
             "smollm2-135m: 'token_embd.weight' has rows of 576 elements, and q4_k needs a multiple of 256; "
             "take q4_0, "
             "q5_0 or q8_0");
-  LlmShape odd = Small("llama-2-7b");
+  LlmShape odd = SmallShape("llama-2-7b");
   odd.hidden = 33;
   EXPECT_NE(message(MakeSynthModel(odd, DType::kQ8_0, 0)).find("rows of 33 elements"), std::string::npos);
   EXPECT_TRUE(MakeSynthModel(odd, DType::kF16, 0));
-  LlmShape tiny = Small("llama-2-7b");
+  LlmShape tiny = SmallShape("llama-2-7b");
   tiny.vocab = 256;
   EXPECT_NE(message(MakeSynthModel(tiny, DType::kF16, 0)).find("vocabulary of 256"), std::string::npos);
   tiny.vocab = 0;
   EXPECT_FALSE(MakeSynthModel(tiny, DType::kF16, 0));
-  const SynthModel blocks = Make(Small("llama-2-7b"), DType::kQ4_0);
+  const SynthModel blocks = Make(SmallShape("llama-2-7b"), DType::kQ4_0);
   EXPECT_NE(message(WriteSynthHf(blocks, folder_ / "x", pool_)).find("GGUF files only"), std::string::npos);
   EXPECT_FALSE(fs::exists(folder_ / "x"));
 }
 
 TEST_F(Synth, StoppedWorkLeavesNothing) {
-  const SynthModel model = Make(Small("llama-2-7b"), DType::kF16);
+  const SynthModel model = Make(SmallShape("llama-2-7b"), DType::kF16);
   const auto stop = [](int64_t, int64_t) -> Status { return Error::Cancelled("enough"); };
   const auto status = WriteSynthGguf(model, folder_ / "m.gguf", pool_, stop);
   ASSERT_FALSE(status);

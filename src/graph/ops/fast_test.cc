@@ -10,7 +10,7 @@
 namespace celer::graph {
 namespace {
 
-class Numbers {
+class RandomNumbers {
  public:
   Data Of(const std::vector<int64_t>& dims) {
     Data out = *NewTensor(DType::kF32, Shape(std::span<const int64_t>(dims)));
@@ -87,7 +87,7 @@ TEST_P(RecurrentKernel, IsWhatTheReferenceGives) {
   Node node{.op = p.op, .opset = 14, .attributes = {{"hidden_size", p.hidden}, {"direction", p.direction}}};
   node.attributes.emplace_back("layout", p.layout);
   if (p.op == "GRU") node.attributes.emplace_back("linear_before_reset", p.reset_after);
-  Numbers numbers;
+  RandomNumbers numbers;
   const auto state = [&] {
     return p.layout ? numbers.Of({p.batch, directions, p.hidden})
                     : numbers.Of({directions, p.batch, p.hidden});
@@ -121,7 +121,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, RecurrentKernel,
                                                        false}));
 
 TEST(RecurrentKernels, WhatHasNoFastKernelIsLeftToTheReference) {
-  Numbers numbers;
+  RandomNumbers numbers;
   std::vector<Data> inputs = {numbers.Of({2, 1, 3}), numbers.Of({1, 16, 3}), numbers.Of({1, 16, 4})};
   Node node{.op = "LSTM", .opset = 14, .attributes = {{"hidden_size", int64_t{4}}}};
   EXPECT_EQ(RunNode(node, inputs, 3, true).kernel, "gemm");
@@ -141,7 +141,7 @@ TEST(Reduce, RangesOfAxesLeaveTheOtherAxesAlone) {
     std::vector<int64_t> dims, axes;
     std::string kernel;
   };
-  Numbers numbers;
+  RandomNumbers numbers;
   for (const Case& p : {Case{{2, 3, 4}, {2}, "rows"},
                         {{2, 3, 4}, {1}, "rows"},
                         {{2, 3, 4}, {0, 2}, "reference"},  // 3 lies between
