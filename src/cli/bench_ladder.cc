@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr LadderStep kSteps[] = {
+constexpr LadderStep kLadder[] = {
     {"kernels launched one by one, the host waits for each token", {WeightFormat::kBf16}, StepLaunch::kEager},
     {"one captured graph, the next step queued ahead", {WeightFormat::kBf16}, StepLaunch::kGraph},
     {"all layers in one kernel", {WeightFormat::kBf16}, StepLaunch::kFused},
@@ -43,7 +43,7 @@ std::vector<std::pair<std::string, std::string>> LadderFacts(const LadderReport&
 }  // namespace
 
 std::span<const LadderStep> LadderSteps() {
-  return kSteps;
+  return kLadder;
 }
 
 Result<LadderReport> MeasureLadder(const std::string& preset, const DeviceOptions& device, int64_t repeat,
@@ -56,7 +56,7 @@ Result<LadderReport> MeasureLadder(const std::string& preset, const DeviceOption
                               "; celer limits --model ", preset, " shows what to expect of one");
   LadderReport report{.model = preset, .device = {}, .machine = {}, .plan = {}, .rungs = {}};
   report.plan = {.prompts = {}, .depths = {kPrompt}, .batches = {1}, .tokens = kTokens, .repeat = repeat};
-  for (const LadderStep& step : kSteps) {
+  for (const LadderStep& step : kLadder) {
     EngineOptions options{
         .model = "random:" + preset, .weights = step.weights, .device = device, .launch = step.launch};
     options.context = report.plan.positions();

@@ -32,10 +32,6 @@ double PerSecond(int64_t count, const ServeMetrics& metrics) {
   return metrics.seconds > 0 ? static_cast<double>(count) / metrics.seconds : 0;
 }
 
-std::string Percent(double share) {
-  return fmt::format("{:.1f} %", 100 * share);
-}
-
 std::string Plural(int64_t count, const char* singular) {
   return fmt::format("{} {}{}", FormatCount(count), singular, count == 1 ? "" : "s");
 }

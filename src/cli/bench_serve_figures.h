@@ -14,7 +14,6 @@ namespace celer::cli {
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
 double PerSecond(int64_t count, const ServeMetrics& metrics);
-std::string Percent(double share);                        // "12.5 %"
 std::string Plural(int64_t count, const char* singular);  // "1 step", "1,200 steps"
 
 // "conv.csv: 100 requests over 31.0 s, prompts of ...".

@@ -11,13 +11,11 @@
 namespace celer::cli {
 namespace {
 
-using nlohmann::json;
-
 // The message of an error in OpenAI's form, or the beginning of whatever it is.
 std::string ErrorMessage(const std::string& body) {
-  const json parsed = json::parse(body, nullptr, false);
+  const nlohmann::json parsed = nlohmann::json::parse(body, nullptr, false);
   if (parsed.is_object() && parsed.contains("error")) {
-    const json& error = parsed["error"];
+    const nlohmann::json& error = parsed["error"];
     if (error.is_object() && error.contains("message") && error["message"].is_string())
       return error["message"].get<std::string>();
     if (error.is_string()) return error.get<std::string>();
@@ -26,12 +24,12 @@ std::string ErrorMessage(const std::string& body) {
   return body.substr(0, kMost);
 }
 
-int64_t CountIn(const json& object, const char* name) {
+int64_t CountIn(const nlohmann::json& object, const char* name) {
   const auto it = object.find(name);
   return it != object.end() && it->is_number_integer() ? it->get<int64_t>() : -1;
 }
 
-std::string_view TextIn(const json& object, const char* name) {
+std::string_view TextIn(const nlohmann::json& object, const char* name) {
   const auto it = object.find(name);
   if (it == object.end() || !it->is_string()) return {};
   return it->get_ref<const std::string&>();
@@ -46,7 +44,7 @@ class AnswerReader {
       ended_ = true;
       return false;
     }
-    const json chunk = json::parse(data, nullptr, false);
+    const nlohmann::json chunk = nlohmann::json::parse(data, nullptr, false);
     if (!chunk.is_object()) {
       error_ = "a piece of the stream is no JSON object: " + std::string(data.substr(0, 100));
       return false;
@@ -69,7 +67,7 @@ class AnswerReader {
   uint64_t checksum() const { return checksum_; }
 
  private:
-  void TakeUsage(const json& usage) {
+  void TakeUsage(const nlohmann::json& usage) {
     prompt_tokens_ = CountIn(usage, "prompt_tokens");
     answer_tokens_ = CountIn(usage, "completion_tokens");
     if (const auto details = usage.find("prompt_tokens_details");
@@ -77,7 +75,7 @@ class AnswerReader {
       cached_tokens_ = CountIn(*details, "cached_tokens");
   }
 
-  bool TakeChoice(const json& choice) {
+  bool TakeChoice(const nlohmann::json& choice) {
     if (!choice.is_object()) return false;
     bool piece = AddText(TextIn(choice, "text"));
     if (const auto delta = choice.find("delta"); delta != choice.end() && delta->is_object()) {
@@ -264,7 +262,7 @@ Result<int64_t> PromptTokens(const HttpClientOptions& server, const Trace& trace
   const std::string where = server.url.Origin() + target;
   if (answer.status != 200)
     return Error::Io(where, ": HTTP ", answer.status, ": ", ErrorMessage(answer.body));
-  CELER_ASSIGN(const json body, ParseJson(answer.body, where));
+  CELER_ASSIGN(const nlohmann::json body, ParseJson(answer.body, where));
   if (!body.is_object() || !body.contains("usage") || !body["usage"].is_object()) return 0;
   return std::max<int64_t>(0, CountIn(body["usage"], "prompt_tokens"));
 }
@@ -277,7 +275,7 @@ Status Prepare(const HttpClientOptions& server, RequestMaker* maker) {
     CELER_ASSIGN(const HttpAnswer answer, Fetch(server, "GET", target, ""));
     if (answer.status != 200)
       return Error::Io(where, ": HTTP ", answer.status, ": ", ErrorMessage(answer.body));
-    CELER_ASSIGN(const json body, ParseJson(answer.body, where));
+    CELER_ASSIGN(const nlohmann::json body, ParseJson(answer.body, where));
     if (!body.is_object() || !body.contains("data") || !body["data"].is_array() || body["data"].empty() ||
         TextIn(body["data"][0], "id").empty())
       return Error::Io(where, ": names no model; give MODEL");

@@ -8,19 +8,19 @@
 namespace celer::cli {
 namespace {
 
-constexpr size_t kTop = 5;
+constexpr size_t kTopFive = 5;
 
 // The indices of the largest values, largest first; of equal ones the first.
-std::array<size_t, kTop> TopFive(std::span<const float> values) {
-  std::array<size_t, kTop> top;
+std::array<size_t, kTopFive> TopFive(std::span<const float> values) {
+  std::array<size_t, kTopFive> top;
   size_t held = 0;
   for (size_t i = 0; i < values.size(); ++i) {
-    if (held == kTop && !(values[i] > values[top[kTop - 1]])) continue;
-    size_t at = held < kTop ? held++ : kTop - 1;
+    if (held == kTopFive && !(values[i] > values[top[kTopFive - 1]])) continue;
+    size_t at = held < kTopFive ? held++ : kTopFive - 1;
     for (; at > 0 && values[i] > values[top[at - 1]]; --at) top[at] = top[at - 1];
     top[at] = i;
   }
-  for (; held < kTop; ++held) top[held] = values.size();  // a vocabulary of fewer than five
+  for (; held < kTopFive; ++held) top[held] = values.size();  // a vocabulary of fewer than five
   return top;
 }
 
@@ -81,7 +81,7 @@ double Divergence::SameTop() const {
 }
 
 double Divergence::SharedTop5() const {
-  return static_cast<double>(shared_top5) / static_cast<double>(kTop * values.size());
+  return static_cast<double>(shared_top5) / static_cast<double>(kTopFive * values.size());
 }
 
 }  // namespace celer::cli

@@ -9,9 +9,6 @@
 namespace celer::cli {
 namespace {
 
-std::string Percent(double share) {
-  return fmt::format("{:.1f} %", 100 * share);
-}
 std::string Ratio(double limit, double seconds) {
   return limit > 0 && seconds > 0 ? fmt::format("{:.2f}", limit / seconds) : "";
 }

@@ -10,7 +10,7 @@
 namespace celer::cli {
 namespace {
 
-std::string Rate(double per_second) {
+std::string RateText(double per_second) {
   return per_second >= 1000 ? FormatCount(Floor(per_second + 0.5)) : FormatNumber(per_second);
 }
 
@@ -61,7 +61,7 @@ Table PrefillTable(const LimitsRequest& r) {
       table.rows.push_back(
           {SetupName(setup), FormatCount(prompt), FormatSeconds(exact.weight_s), FormatSeconds(exact.kv_s),
            FormatSeconds(rough.compute_s), FormatSeconds(exact.compute_s), FormatSeconds(exact.seconds()),
-           FormatSeconds(floor.seconds()), Rate(double(r.batch()) * double(prompt) / floor.seconds()),
+           FormatSeconds(floor.seconds()), RateText(double(r.batch()) * double(prompt) / floor.seconds()),
            fits ? std::string(BoundText(floor.bound())) : "does not fit"});
     }
   table.notes = {
@@ -118,7 +118,7 @@ Table DecodeTable(const LimitsRequest& r) {
       }
       const PhaseLimit step = DecodeLimit(r.shape, r.machine, setup, context);
       row.push_back(FormatSeconds(step.seconds()));
-      row.push_back(Rate(TokensPerSecond(step, setup)));
+      row.push_back(RateText(TokensPerSecond(step, setup)));
       if (bounds.empty() || step.bound() != last)
         bounds += (bounds.empty() ? "" : ", then ") + std::string(BoundText(step.bound()));
       last = step.bound();
@@ -149,7 +149,7 @@ Table EffectsTable(const LimitsRequest& r) {
     table.rows.push_back(
         {name, FormatBytes(WeightBytes(shape, setup), r.units),
          FormatBytes(KvBytesPerToken(shape, setup), r.units),
-         Capacity(KvCapacityTokens(shape, r.machine, setup)), FormatSeconds(step.seconds()), Rate(rate),
+         Capacity(KvCapacityTokens(shape, r.machine, setup)), FormatSeconds(step.seconds()), RateText(rate),
          Times(rate / base) + ", " +
              (Fits(with, shape, setup, context) ? std::string(BoundText(step.bound())) : "does not fit")});
   };

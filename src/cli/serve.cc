@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kMillion = 1'000'000;
 
-struct ServerFlags {
+struct ServeCommandFlags {
   ModelFlags model;
   server::ServerOptions server;
   std::string key_file;
@@ -31,7 +31,7 @@ std::chrono::milliseconds Milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
-Result<int> Run(ServerFlags& flags) {
+Result<int> Run(ServeCommandFlags& flags) {
   server::ServerOptions& options = flags.server;
   if (flags.model.verbose > 0)
     log::SetLevel(flags.model.verbose > 1 ? log::Level::kDebug : log::Level::kInfo);
@@ -79,7 +79,7 @@ Result<int> Run(ServerFlags& flags) {
 }  // namespace
 
 int ServeCommand(const std::vector<std::string>& args) {
-  ServerFlags flags;
+  ServeCommandFlags flags;
   server::HttpOptions& http = flags.server.http;
   server::ServiceOptions& service = flags.server.service;
   CommandLine app("serve", "answer over HTTP, as OpenAI's API does", "celer serve smollm2 --port 8000");

@@ -159,4 +159,8 @@ std::string TableHtml(const Table& table) {
   return out;
 }
 
+std::string Percent(double share) {
+  return fmt::format("{:.1f} %", 100 * share);
+}
+
 }  // namespace celer::cli

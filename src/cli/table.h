@@ -23,4 +23,6 @@ struct Table {
 std::string TableText(const Table& table, bool with_notes = true, int width = OutputWidth());
 std::string TableHtml(const Table& table);  // without the title
 
+std::string Percent(double share);  // "12.5 %"
+
 }  // namespace celer::cli

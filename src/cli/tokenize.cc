@@ -18,7 +18,6 @@
 namespace celer::cli {
 namespace {
 
-using nlohmann::json;
 namespace fs = std::filesystem;
 
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
@@ -50,7 +49,7 @@ Result<std::vector<int32_t>> ParseIds(const std::string& text) {
 
 // What a terminal can show: control characters and bad UTF-8 are escaped.
 std::string ShownPiece(std::string_view piece) {
-  return JsonText(json(std::string(piece)));
+  return JsonText(nlohmann::json(std::string(piece)));
 }
 
 Result<std::string> FromHex(const std::string& hex) {
@@ -62,14 +61,14 @@ Result<std::string> FromHex(const std::string& hex) {
   return out;
 }
 
-Result<json> RunLine(const Tokenizer& tokenizer, const std::string& line) {
-  const json request = json::parse(line, nullptr, false);
+Result<nlohmann::json> RunLine(const Tokenizer& tokenizer, const std::string& line) {
+  const nlohmann::json request = nlohmann::json::parse(line, nullptr, false);
   if (!request.is_object()) return Error::Invalid("is not a JSON object");
   const auto flag = [&](const char* key) { return !request.contains(key) || request[key] != false; };
   if (request.contains("ids")) {
     std::vector<int32_t> ids;
     if (!request["ids"].is_array()) return Error::Invalid("'ids' is not a list");
-    for (const json& id : request["ids"]) {
+    for (const nlohmann::json& id : request["ids"]) {
       if (!id.is_number_integer() || id < 0 || id > INT32_MAX)
         return Error::Invalid("'ids' has ", JsonText(id), ", not a token id");
       ids.push_back(id.get<int32_t>());
@@ -78,7 +77,7 @@ Result<json> RunLine(const Tokenizer& tokenizer, const std::string& line) {
     std::string streamed;
     for (const int32_t id : ids) streamed += stream.Push(id);
     streamed += stream.Finish();
-    return json{{"text", tokenizer.Decode(ids, flag("skip_special"))}, {"streamed", streamed}};
+    return nlohmann::json{{"text", tokenizer.Decode(ids, flag("skip_special"))}, {"streamed", streamed}};
   }
   std::string text;
   if (request.contains("hex") && request["hex"].is_string()) {
@@ -88,7 +87,7 @@ Result<json> RunLine(const Tokenizer& tokenizer, const std::string& line) {
   } else {
     return Error::Invalid("has none of 'text', 'hex' and 'ids'");
   }
-  return json{{"ids", tokenizer.Encode(text, {flag("add_special"), flag("parse_special")})}};
+  return nlohmann::json{{"ids", tokenizer.Encode(text, {flag("add_special"), flag("parse_special")})}};
 }
 
 int RunBatch(const Tokenizer& tokenizer, const std::string& path) {
@@ -117,9 +116,10 @@ void PrintIds(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, bool 
     fmt::print("{} tokens\n", ids.size());
     return;
   }
-  json pieces = json::array();
+  nlohmann::json pieces = nlohmann::json::array();
   for (const int32_t id : ids) pieces.push_back(utf8::ToValid(tokenizer.Piece(id)));
-  fmt::print("{}\n", JsonText(json::object({{"ids", ids}, {"pieces", pieces}, {"count", ids.size()}})));
+  fmt::print("{}\n",
+             JsonText(nlohmann::json::object({{"ids", ids}, {"pieces", pieces}, {"count", ids.size()}})));
 }
 
 }  // namespace
@@ -160,7 +160,8 @@ int TokenizeCommand(const std::vector<std::string>& args) {
         return Fail(Error::Invalid("--decode: there is no token ", id, "; the vocabulary has ",
                                    (*tokenizer)->vocab_size(), " tokens"));
     const std::string decoded = (*tokenizer)->Decode(*ids, !no_special);
-    as_json ? fmt::print("{}\n", JsonText(json::object({{"text", decoded}}))) : fmt::print("{}\n", decoded);
+    as_json ? fmt::print("{}\n", JsonText(nlohmann::json::object({{"text", decoded}})))
+            : fmt::print("{}\n", decoded);
     return kOk;
   }
   if (file_option->count()) {

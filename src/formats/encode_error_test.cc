@@ -10,7 +10,7 @@
 namespace celer {
 namespace {
 
-constexpr int64_t kRows = 64, kCols = 1536;
+constexpr int64_t kMeasuredRows = 64, kMeasuredCols = 1536;
 
 struct Case {
   DType dtype;
@@ -22,14 +22,14 @@ constexpr Case kCases[] = {{DType::kQ2_K, 8.79e-2}, {DType::kQ3_K, 2.28e-2}, {DT
                            {DType::kQ5_K, 1.30e-3}, {DType::kQ6_K, 3.14e-4}, {DType::kIq4Nl, 5.83e-3}};
 
 double ErrorOf(DType dtype, const std::vector<float>& x, const float* importance, const float* counted) {
-  std::vector<std::byte> row(static_cast<size_t>(*BytesFor(dtype, kCols)));
-  std::vector<float> decoded(static_cast<size_t>(kCols));
+  std::vector<std::byte> row(static_cast<size_t>(*BytesFor(dtype, kMeasuredCols)));
+  std::vector<float> decoded(static_cast<size_t>(kMeasuredCols));
   double error = 0, power = 0;
-  for (int64_t r = 0; r < kRows; ++r) {
-    EncodeRow(dtype, x.data() + r * kCols, kCols, row.data(), importance);
-    DecodeRow(dtype, row.data(), kCols, decoded.data());
-    for (int64_t c = 0; c < kCols; ++c) {
-      const double value = x[static_cast<size_t>(r * kCols + c)];
+  for (int64_t r = 0; r < kMeasuredRows; ++r) {
+    EncodeRow(dtype, x.data() + r * kMeasuredCols, kMeasuredCols, row.data(), importance);
+    DecodeRow(dtype, row.data(), kMeasuredCols, decoded.data());
+    for (int64_t c = 0; c < kMeasuredCols; ++c) {
+      const double value = x[static_cast<size_t>(r * kMeasuredCols + c)];
       const double weight = counted ? counted[c] : 1, miss = value - decoded[static_cast<size_t>(c)];
       error += weight * miss * miss;
       power += weight * value * value;
@@ -41,7 +41,8 @@ double ErrorOf(DType dtype, const std::vector<float>& x, const float* importance
 TEST(EncodeError, IsNoLargerThanLlamaCpps) {
   std::mt19937 random(4);
   std::normal_distribution<float> normal(0.0f, 0.02f);
-  std::vector<float> x(static_cast<size_t>(kRows * kCols)), importance(static_cast<size_t>(kCols));
+  std::vector<float> x(static_cast<size_t>(kMeasuredRows * kMeasuredCols)),
+      importance(static_cast<size_t>(kMeasuredCols));
   for (float& value : x) value = normal(random);
   for (float& value : importance) value = std::exp(75.0f * normal(random));
   for (const Case& c : kCases) {

@@ -83,17 +83,17 @@ std::string Advice(const std::string& domain, const std::string& op, const Missi
 }
 
 std::string TypeNames(DTypeSet types) {
-  struct Group {
+  struct TypeGroup {
     const char* name;
     DTypeSet types;
   };
-  constexpr Group kGroups[] = {
+  constexpr TypeGroup kGroups[] = {
       {"any", kAnyType},       {"numbers", kNumbers},      {"floats", kFloats},
       {"integers", kIntegers}, {"signed", kSigned},        {"unsigned", kUnsigned},
       {"bool", kBools},        {"fp8, fp4", kSmallFloats}, {"4 and 2 bits", kSmallInts}};
   std::string out;
   DTypeSet left = types;
-  for (const Group& group : kGroups) {
+  for (const TypeGroup& group : kGroups) {
     if ((left | group.types) == left && !(group.types == DTypeSet{})) {
       out += (out.empty() ? "" : ", ") + std::string(group.name);
       DTypeSet rest;

@@ -276,10 +276,10 @@ TEST(SynthTokenizer, BytesFillersEnd) {
   EXPECT_EQ(tokens[256], "<t256>");
   EXPECT_EQ(tokens[299], "<|endoftext|>");
   EXPECT_EQ(std::set<std::string>(tokens.begin(), tokens.end()).size(), 300u);
-  const nlohmann::json json = SynthTokenizerJson(300);
-  EXPECT_EQ(json["model"]["vocab"].size(), 300u);
-  EXPECT_EQ(json["model"]["vocab"]["<t257>"], 257);
-  EXPECT_EQ(json["added_tokens"][0]["id"], 299);
+  const nlohmann::json tokenizer = SynthTokenizerJson(300);
+  EXPECT_EQ(tokenizer["model"]["vocab"].size(), 300u);
+  EXPECT_EQ(tokenizer["model"]["vocab"]["<t257>"], 257);
+  EXPECT_EQ(tokenizer["added_tokens"][0]["id"], 299);
 }
 
 }  // namespace

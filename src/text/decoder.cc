@@ -14,7 +14,7 @@ namespace {
 using nlohmann::json;
 using Sink = std::unique_ptr<TokenSink>;
 
-constexpr int kMaxDepth = 16;
+constexpr int kMaxDecoderDepth = 16;
 
 class Stage : public TokenSink {
  public:
@@ -298,7 +298,8 @@ Result<Decoder> Decoder::Parse(const json& spec, const std::string& where) {
 
 // `fused`: what reaches this step is one token in parts, because an earlier step joined all.
 Status Decoder::ParseStep(const json& spec, const std::string& where, bool& fused, int depth) {
-  if (depth > kMaxDepth) return Error::Corrupt(where, ": the decoder is nested deeper than ", kMaxDepth);
+  if (depth > kMaxDecoderDepth)
+    return Error::Corrupt(where, ": the decoder is nested deeper than ", kMaxDecoderDepth);
   CELER_ASSIGN(const JsonFields fields, JsonFields::Of(spec, where + ": 'decoder'"));
   CELER_ASSIGN(const std::string type, fields.GetString("type"));
   const auto need_whole_tokens = [&] {

@@ -8,7 +8,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMaxDepth = 16;
+constexpr int kMaxNormalizerDepth = 16;
 
 // Combining marks as of Unicode 9, which is what StripAccents knows in the Hugging Face package.
 constexpr char kMarks[] =
@@ -96,9 +96,9 @@ class ByteLevelNormalizer : public Normalizer {
   void Apply(Stretch& s, RegexBudget&) const override { s.text = ByteLevelEncode(s.text); }
 };
 
-class Sequence : public Normalizer {
+class NormalizerSequence : public Normalizer {
  public:
-  explicit Sequence(std::vector<std::unique_ptr<Normalizer>> steps) : steps_(std::move(steps)) {}
+  explicit NormalizerSequence(std::vector<std::unique_ptr<Normalizer>> steps) : steps_(std::move(steps)) {}
   void Apply(Stretch& s, RegexBudget& budget) const override {
     for (const auto& step : steps_) step->Apply(s, budget);
   }
@@ -159,13 +159,14 @@ std::unique_ptr<Normalizer> MakeReplace(std::string from, std::string to) {
   return std::make_unique<ReplaceText>(std::move(from), std::move(to));
 }
 std::unique_ptr<Normalizer> MakeSequence(std::vector<std::unique_ptr<Normalizer>> steps) {
-  return std::make_unique<Sequence>(std::move(steps));
+  return std::make_unique<NormalizerSequence>(std::move(steps));
 }
 
 Result<std::unique_ptr<Normalizer>> ParseNormalizer(const json& spec, const std::string& where, int depth) {
   using Made = std::unique_ptr<Normalizer>;
   if (spec.is_null()) return Made();
-  if (depth > kMaxDepth) return Error::Corrupt(where, ": the normalizer is nested deeper than ", kMaxDepth);
+  if (depth > kMaxNormalizerDepth)
+    return Error::Corrupt(where, ": the normalizer is nested deeper than ", kMaxNormalizerDepth);
   CELER_ASSIGN(const JsonFields fields, JsonFields::Of(spec, where + ": 'normalizer'"));
   CELER_ASSIGN(const std::string type, fields.GetString("type"));
   if (type == "NFC") return Made(new Unicode(unicode::Form::kNfc));

@@ -13,7 +13,7 @@ namespace {
 using nlohmann::json;
 using Made = std::unique_ptr<PreTokenizer>;
 
-constexpr int kMaxDepth = 16;
+constexpr int kMaxPreTokenizerDepth = 16;
 constexpr char kGpt2Regex[] = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 // Punctuation as of Unicode 8, and numbers as of Unicode 17: what the Hugging Face package has for these
 // steps.
@@ -160,9 +160,9 @@ class Metaspace : public PreTokenizer {
   std::optional<Split> split_;
 };
 
-class Sequence : public PreTokenizer {
+class PreTokenizerSequence : public PreTokenizer {
  public:
-  explicit Sequence(std::vector<Made> steps) : steps_(std::move(steps)) {}
+  explicit PreTokenizerSequence(std::vector<Made> steps) : steps_(std::move(steps)) {}
   void Apply(Pieces& pieces, RegexBudget& budget) const override {
     for (const Made& step : steps_) step->Apply(pieces, budget);
   }
@@ -240,13 +240,13 @@ Result<Made> MakeSplits(const std::vector<std::string>& regexes, bool byte_level
     steps.push_back(std::move(step));
   }
   if (byte_level) steps.push_back(std::make_unique<ByteLevel>(false, std::nullopt));
-  return Made(new Sequence(std::move(steps)));
+  return Made(new PreTokenizerSequence(std::move(steps)));
 }
 
 Result<Made> ParsePreTokenizer(const json& spec, const std::string& where, int depth) {
   if (spec.is_null()) return Made();
-  if (depth > kMaxDepth)
-    return Error::Corrupt(where, ": the pre_tokenizer is nested deeper than ", kMaxDepth);
+  if (depth > kMaxPreTokenizerDepth)
+    return Error::Corrupt(where, ": the pre_tokenizer is nested deeper than ", kMaxPreTokenizerDepth);
   CELER_ASSIGN(const JsonFields fields, JsonFields::Of(spec, where + ": 'pre_tokenizer'"));
   CELER_ASSIGN(const std::string type, fields.GetString("type"));
   if (type == "ByteLevel") return ParseByteLevel(fields);
@@ -277,7 +277,7 @@ Result<Made> ParsePreTokenizer(const json& spec, const std::string& where, int d
     CELER_ASSIGN(Made punctuation, MakePunctuation(SplitBehavior::kIsolated));
     steps.push_back(std::move(space));
     steps.push_back(std::move(punctuation));
-    return Made(new Sequence(std::move(steps)));
+    return Made(new PreTokenizerSequence(std::move(steps)));
   }
   if (type == "CharDelimiterSplit") {
     CELER_ASSIGN(const std::string delimiter, fields.GetString("delimiter"));
@@ -291,7 +291,7 @@ Result<Made> ParsePreTokenizer(const json& spec, const std::string& where, int d
       CELER_ASSIGN(Made made, ParsePreTokenizer(step, where, depth + 1));
       if (made) steps.push_back(std::move(made));
     }
-    return Made(new Sequence(std::move(steps)));
+    return Made(new PreTokenizerSequence(std::move(steps)));
   }
   return Error::Unsupported(
       where, ": pre_tokenizer '", type,

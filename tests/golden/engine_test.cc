@@ -6,14 +6,13 @@
 #include <map>
 
 #include "celer/engine.h"
+#include "golden.h"
 
 namespace celer {
 namespace {
 
-const std::string kModel = std::string(CELER_SOURCE_DIR) + "/tests/golden/models/llama3";
-
 std::unique_ptr<Engine> MustLoad(EngineOptions options = {}) {
-  options.model = kModel;
+  options.model = kGoldenModel;
   auto engine = Engine::Load(options);
   if (!engine) ADD_FAILURE() << engine.error().message();
   return engine ? std::move(*engine) : nullptr;
@@ -396,7 +395,7 @@ TEST(Engine, BadRequestsAreRefusedInOneSentence) {
 
 TEST(Engine, BadOptionsAreRefusedInOneSentence) {
   const auto refused = [](EngineOptions options) {
-    if (options.model.empty()) options.model = kModel;
+    if (options.model.empty()) options.model = kGoldenModel;
     auto engine = Engine::Load(options);
     return engine ? std::string() : engine.error().message();
   };

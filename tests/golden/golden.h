@@ -3,11 +3,14 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <string>
 #include <string_view>
 
 namespace celer {
 
 inline const std::filesystem::path kGolden = std::filesystem::path(CELER_SOURCE_DIR) / "tests/golden";
+inline const std::string kGoldenModel =
+    (kGolden / "models/llama3").string();  // for tests of what is around a model
 
 // The reference multiplies in float. With CELER_FORCE=matmul:portable so do these tests; without it they run
 // the kernels that a user gets, some of which make activations int8 or bf16, and may prefer another text

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 constexpr int32_t kBad = OverflowingModel::kToken;
 
-std::unique_ptr<Engine> MustLoad(EngineOptions options) {
+std::unique_ptr<Engine> LoadEngine(EngineOptions options) {
   auto engine = Engine::Load(options);
   if (!engine) ADD_FAILURE() << engine.error().message();
   return engine ? std::move(*engine) : nullptr;
@@ -38,7 +38,7 @@ struct Outcome {
   std::string error;
   bool operator==(const Outcome&) const = default;
 };
-std::map<int64_t, Outcome> Drain(Engine& engine) {
+std::map<int64_t, Outcome> Outcomes(Engine& engine) {
   std::map<int64_t, Outcome> out;
   for (int step = 0; engine.HasWork() && step < 1000; ++step)
     for (const TokenEvent& event : engine.Step()) {
@@ -78,7 +78,7 @@ TEST_P(NotFinite, EndsOneRequestAndNoOther) {
     for (const char* weights : {"stored", "bf16", "int8", "int8-g32"}) {
       if (std::string_view(kv) != "f16" && std::string_view(weights) != "stored") continue;
       SCOPED_TRACE(std::string(kv) + ", " + weights);
-      auto engine = MustLoad(Options(kv, weights)), alone = MustLoad(Options(kv, weights));
+      auto engine = LoadEngine(Options(kv, weights)), alone = LoadEngine(Options(kv, weights));
       std::map<int64_t, Outcome> expected;
       for (int i = 0; i < 4; ++i) {
         Request request = Ask(i, 20 + i, i == 2 ? 1.0f : 0.0f);
@@ -89,10 +89,10 @@ TEST_P(NotFinite, EndsOneRequestAndNoOther) {
         if (bad) continue;
         auto other = alone->Submit(request);
         ASSERT_TRUE(other);
-        expected[*id] = Drain(*alone)[*other];
+        expected[*id] = Outcomes(*alone)[*other];
         EXPECT_EQ(expected[*id].tokens.size(), 20u);
       }
-      auto got = Drain(*engine);
+      auto got = Outcomes(*engine);
       EXPECT_EQ(got[2].finish, FinishReason::kError);
       EXPECT_TRUE(got[2].tokens.empty());
       EXPECT_THAT(got[2].error, HasSubstr("the model's logits after 21 tokens are not finite"));
@@ -110,7 +110,7 @@ TEST_P(NotFinite, EndsOneRequestAndNoOther) {
         auto other = alone->Submit(Ask(i, 60));
         ASSERT_TRUE(id);
         ASSERT_TRUE(other);
-        EXPECT_EQ(Drain(*engine)[*id], Drain(*alone)[*other]);
+        EXPECT_EQ(Outcomes(*engine)[*id], Outcomes(*alone)[*other]);
       }
     }
 }
@@ -118,14 +118,14 @@ TEST_P(NotFinite, EndsOneRequestAndNoOther) {
 TEST_P(NotFinite, WhileDecoding) {
   for (const char* launch : {"eager", "graph", "fused"})
     for (const float temperature : {0.0f, 1.0f}) {
-      auto engine = MustLoad(Options("f16", "stored", launch));
+      auto engine = LoadEngine(Options("f16", "stored", launch));
       Request request = Ask(1, 20, temperature), other = Ask(2, 20);
       request.sampling.logit_bias = {
           {kBad, 1e6f}};  // the first token that is chosen is the one that overflows
       auto id = engine->Submit(request), other_id = engine->Submit(other);
       ASSERT_TRUE(id);
       ASSERT_TRUE(other_id);
-      auto all = Drain(*engine);
+      auto all = Outcomes(*engine);
       const Outcome got = all[*id];
       EXPECT_EQ(got.finish, FinishReason::kError);
       EXPECT_EQ(got.tokens, std::vector<int32_t>{kBad});
@@ -134,7 +134,7 @@ TEST_P(NotFinite, WhileDecoding) {
       EXPECT_EQ(stats.kv_blocks_used, 0);
       auto again = engine->Submit(other);
       ASSERT_TRUE(again);
-      EXPECT_EQ(Drain(*engine)[*again].tokens, all[*other_id].tokens);
+      EXPECT_EQ(Outcomes(*engine)[*again].tokens, all[*other_id].tokens);
       EXPECT_STREQ(Name(got.finish), "error");
       EXPECT_EQ(all[*other_id].finish, FinishReason::kLength);
       EXPECT_EQ(all[*other_id].tokens.size(), 20u);
@@ -145,31 +145,31 @@ TEST_P(NotFinite, WhileDecoding) {
 TEST_P(NotFinite, WithoutSampling) {
   for (const char* launch : {"eager", "graph", "fused"})
     for (const int length : {1, 20}) {
-      auto engine = MustLoad(Options("f16", "bf16", launch));
+      auto engine = LoadEngine(Options("f16", "bf16", launch));
       Request request = Ask(1, length);
       request.sampling = {};
       request.prompt.back() = kBad;
       auto id = engine->Submit(request);
       ASSERT_TRUE(id);
-      EXPECT_EQ(Drain(*engine)[*id].finish, FinishReason::kError);
+      EXPECT_EQ(Outcomes(*engine)[*id].finish, FinishReason::kError);
     }
 }
 
 TEST_P(NotFinite, VerboseNamesTheLayer) {
-  auto engine = MustLoad(Options("f16"));
+  auto engine = LoadEngine(Options("f16"));
   Request request = Ask(1, 40);
   request.prompt[30] = kBad;
   log::SetLevel(log::Level::kInfo);
   auto id = engine->Submit(request);
   ASSERT_TRUE(id);
-  const Outcome got = Drain(*engine)[*id];
+  const Outcome got = Outcomes(*engine)[*id];
   log::SetLevel(log::Level::kWarning);
   EXPECT_EQ(got.finish, FinishReason::kError);
   EXPECT_THAT(got.error, HasSubstr("the first such values come from layer 0 of 2 at position 30"));
 }
 
 TEST_P(NotFinite, ScoreIsAnError) {
-  auto engine = MustLoad(Options("f16")), fresh = MustLoad(Options("f16"));
+  auto engine = LoadEngine(Options("f16")), fresh = LoadEngine(Options("f16"));
   std::vector<int32_t> tokens = Ask(4, 60).prompt;
   const auto good = fresh->Score(tokens, 1);
   ASSERT_TRUE(good);

@@ -8,11 +8,10 @@
 #include "core/device.h"
 #include "engine/make_runner.h"
 #include "engine/run_logits.h"
+#include "golden.h"
 
 namespace celer {
 namespace {
-
-const std::string kModel = std::string(CELER_SOURCE_DIR) + "/tests/golden/models/llama3";
 
 class RunnerTest : public ::testing::TestWithParam<DeviceOptions> {
  protected:
@@ -21,7 +20,7 @@ class RunnerTest : public ::testing::TestWithParam<DeviceOptions> {
       GTEST_SKIP() << "no CUDA device";
   }
   static std::unique_ptr<Runner> Make() {
-    auto runner = MakeRunner({.model = kModel, .device = GetParam(), .context = 128, .sequences = 4},
+    auto runner = MakeRunner({.model = kGoldenModel, .device = GetParam(), .context = 128, .sequences = 4},
                              /*kv_host_blocks=*/8);
     if (!runner) ADD_FAILURE() << runner.error().message();
     return runner ? std::move(*runner) : nullptr;
