@@ -123,9 +123,11 @@ struct PowersOfTwo {
 PowersOfTwo ScalesFor(float32x4_t largest) {
   constexpr int32_t kOne = 127 << 23, kSmallest = kOne - (100 << 23), kMantissa = (1 << 23) - 1;
   const uint32x4_t usable = vcltq_f32(largest, vdupq_n_f32(0x1p90f));
-  const int32x4_t above = vreinterpretq_s32_f32(vmulq_n_f32(largest, 1.0f / 127));
-  const int32x4_t bits = vmaxq_s32(
-      vbicq_s32(vaddq_s32(above, vdupq_n_s32(kMantissa)), vdupq_n_s32(kMantissa)), vdupq_n_s32(kSmallest));
+  // Unsigned, where the bits of a NaN may overflow.
+  const uint32x4_t above = vreinterpretq_u32_f32(vmulq_n_f32(largest, 1.0f / 127)),
+                   mantissa = vdupq_n_u32(kMantissa);
+  const int32x4_t bits = vmaxq_s32(vreinterpretq_s32_u32(vbicq_u32(vaddq_u32(above, mantissa), mantissa)),
+                                   vdupq_n_s32(kSmallest));
   const float32x4_t scale =
       vbslq_f32(usable, vreinterpretq_f32_s32(bits), vdupq_n_f32(std::numeric_limits<float>::quiet_NaN()));
   const uint32x4_t inverse = vandq_u32(usable, vreinterpretq_u32_s32(vsubq_s32(vdupq_n_s32(2 * kOne), bits)));
