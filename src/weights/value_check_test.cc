@@ -79,8 +79,9 @@ TEST(ValueCheck, FindsWhatIsNotFiniteInEveryFormat) {
         for (const float bad : {kNan, kInf, -kInf}) {
           std::byte* at = m.bytes.data() + row * m.view.row_bytes + m.view.row_bytes -
                           static_cast<int64_t>(block_bytes) + static_cast<int64_t>(half);
+          const size_t bytes = dtype == DType::kF32 ? 4 : 2;
           std::byte before[4];
-          std::memcpy(before, at, 4);
+          std::memcpy(before, at, bytes);
           const uint32_t bits = std::bit_cast<uint32_t>(bad);
           const uint16_t f16 = std::isnan(bad) ? 0x7e01 : bad > 0 ? 0x7c00 : 0xfc00;
           const auto bf16 = static_cast<uint16_t>(bits >> 16);
@@ -89,7 +90,7 @@ TEST(ValueCheck, FindsWhatIsNotFiniteInEveryFormat) {
           else
             std::memcpy(at, dtype == DType::kBf16 ? &bf16 : &f16, 2);
           const Status status = CheckValues(m.view, kAnyFinite, Pool());
-          std::memcpy(at, before, dtype == DType::kF32 ? 4 : 2);
+          std::memcpy(at, before, bytes);
           ASSERT_FALSE(status) << bad << " in row " << row;
           EXPECT_THAT(status.error().message(), HasSubstr("tensor 'w' holds "));
           EXPECT_THAT(status.error().message(), HasSubstr(" at row " + std::to_string(row) + ", column "));
