@@ -27,7 +27,7 @@ class RunnerTest : public ::testing::TestWithParam<DeviceOptions> {
   }
 };
 
-std::vector<int32_t> Blocks(int32_t first, size_t count) {
+std::vector<int32_t> BlocksFrom(int32_t first, size_t count) {
   std::vector<int32_t> blocks(count);
   std::iota(blocks.begin(), blocks.end(), first);
   return blocks;
@@ -85,9 +85,9 @@ TEST_P(RunnerTest, AStepQueuedAheadGivesTheSameTokens) {
   auto runner = Make();
   ASSERT_TRUE(runner);
   for (const SamplingParams& params : {SamplingParams(), Warm()}) {
-    const Text text(1, {3, 5, 7, 11}, Blocks(0, 4), params);
+    const Text text(1, {3, 5, 7, 11}, BlocksFrom(0, 4), params);
     const std::vector<int32_t> expected = Generate(*runner, text, 12);
-    Text ahead(2, {3, 5, 7, 11}, Blocks(8, 4), params);
+    Text ahead(2, {3, 5, 7, 11}, BlocksFrom(8, 4), params);
     constexpr int32_t kUnknown[] = {Slice::kChosenBefore};
     const Slice first = ahead.From(0);
     ASSERT_TRUE(runner->Queue({&first, 1}));
@@ -112,8 +112,8 @@ TEST_P(RunnerTest, AStepQueuedAheadGivesTheSameTokens) {
 TEST_P(RunnerTest, LogitsAndChoicesOfOneStepStayApart) {
   auto runner = Make();
   ASSERT_TRUE(runner);
-  Text sampled(1, {3, 5, 7, 11}, Blocks(0, 1)), last(2, {2, 4, 6}, Blocks(1, 1)),
-      all(3, {9, 8}, Blocks(2, 1)), none(4, {1, 2, 3}, Blocks(3, 1));
+  Text sampled(1, {3, 5, 7, 11}, BlocksFrom(0, 1)), last(2, {2, 4, 6}, BlocksFrom(1, 1)),
+      all(3, {9, 8}, BlocksFrom(2, 1)), none(4, {1, 2, 3}, BlocksFrom(3, 1));
   const auto with = [](Text& text, Slice::Rows rows) {
     Slice slice = text.From(0);
     slice.rows = rows;
@@ -129,9 +129,9 @@ TEST_P(RunnerTest, LogitsAndChoicesOfOneStepStayApart) {
   ASSERT_EQ(output->choices.size(), 1u);
   ASSERT_EQ(output->logits.size(), 3 * vocab);
   const std::vector<float> got(output->logits.begin(), output->logits.end());
-  EXPECT_EQ(output->choices[0].token, Generate(*runner, Text(5, {3, 5, 7, 11}, Blocks(4, 1)), 1)[0]);
+  EXPECT_EQ(output->choices[0].token, Generate(*runner, Text(5, {3, 5, 7, 11}, BlocksFrom(4, 1)), 1)[0]);
   // As many tokens as before: a GPU takes other kernels, which round differently, for fewer.
-  Text filler(6, {1, 2, 3, 4, 5, 6, 7}, Blocks(5, 1));
+  Text filler(6, {1, 2, 3, 4, 5, 6, 7}, BlocksFrom(5, 1));
   const Slice apart[] = {with(last, Slice::Rows::kLast), with(all, Slice::Rows::kAll),
                          with(filler, Slice::Rows::kNone)};
   const auto expected = RunLogits(*runner, apart);
@@ -154,7 +154,7 @@ TEST_P(RunnerTest, CopiedAndSwappedBlocksHoldTheSameKeysAndValues) {
     EXPECT_TRUE(logits);
     return logits ? *logits : std::vector<float>();
   };
-  const auto table = Blocks(0, 3);
+  const auto table = BlocksFrom(0, 3);
   const Slice prompt{.tokens = tokens, .block_table = table, .rows = Slice::Rows::kNone};
   ASSERT_TRUE(RunLogits(*runner, {&prompt, 1}));
   const auto expected = next(table);
@@ -174,10 +174,10 @@ TEST_P(RunnerTest, CopiedAndSwappedBlocksHoldTheSameKeysAndValues) {
 TEST_P(RunnerTest, BlocksMoveInOrderWithTheSteps) {
   auto runner = Make();
   ASSERT_TRUE(runner);
-  const Text text(1, {3, 5, 7, 11}, Blocks(0, 1));
+  const Text text(1, {3, 5, 7, 11}, BlocksFrom(0, 1));
   const std::vector<int32_t> expected = Generate(*runner, text, 2);
   // The copy is asked for while the step that writes the block waits.
-  Text first(2, {3, 5, 7, 11}, Blocks(2, 1));
+  Text first(2, {3, 5, 7, 11}, BlocksFrom(2, 1));
   const Slice prompt = first.From(0);
   ASSERT_TRUE(runner->Queue({&prompt, 1}));
   const BlockCopy copy[] = {{2, 3}};
