@@ -3,8 +3,7 @@
 #
 # Files whose path matches TOGETHER are compiled in groups, because they all read and instantiate the same large
 # templates: a whole build is quicker. Names in their anonymous namespaces must differ. Files with flags of their own (an
-# ISA suffix) are always compiled alone, and so are those that match ALONE. TESTS_TOGETHER says
-# the same of tests.
+# ISA suffix) are always compiled alone, and so are those that match ALONE. TESTS_TOGETHER says the same of tests.
 # Files whose path matches TEXT_ONLY are left out of a build with CELER_TEXT=OFF, those that match WITHOUT always.
 # One folder under src/ is one static library celer_NAME. Files find their place by name:
 #   x.cc                      the library, built with baseline flags
@@ -58,7 +57,7 @@ function(celer_compile_settings target scope)
   endif()
 endfunction()
 
-# Some tests of limits take more than five minutes under a sanitizer.
+# A sanitizer slows some tests ten times and more.
 set(CELER_TEST_SECONDS 300)
 if(CELER_SANITIZE)
   set(CELER_TEST_SECONDS 1800)
