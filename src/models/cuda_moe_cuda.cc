@@ -24,6 +24,7 @@ void CudaOperators::Moe(const DeviceLayer& w, int count) {
   const int job_tokens = grouped ? std::min(count, cuda::kGroupedTokens)
                                  : cuda::MoeJobTokens(w.expert_gate_up, w.expert_down, count);
   const cuda::MoePlan plan = cuda::MoePlan::In(memory.moe_plan, shape.max_tokens, c.moe.per_token);
+  const DeviceMatrix& gate_up = w.expert_gate_up.first;
   Check(cuda::LaunchMoeRouter({.x = memory.x,
                                .norm = w.ffn_norm,
                                .eps = c.norm_eps,
@@ -45,9 +46,11 @@ void CudaOperators::Moe(const DeviceLayer& w, int count) {
                               .eps = c.norm_eps,
                               .hidden = hidden,
                               .normed = memory.moe_x,
+                              .normed_bf16 = grouped ? memory.moe_x_bf16 : nullptr,
+                              .bf16_width = grouped ? gate_up.padded : 0,
                               .plan = plan},
                              stream.get()));
-  grouped ? MoeGrouped(w, count, job_tokens, plan) : MoeJobs(w, job_tokens, plan);
+  grouped ? MoeGrouped(w, job_tokens, plan) : MoeJobs(w, job_tokens, plan);
   if (w.down) SharedExpert(w, count);
   Check(cuda::LaunchMoeCombine({.out = memory.moe_out,
                                 .tokens = count,
@@ -86,8 +89,7 @@ void CudaOperators::MoeStep(const DeviceLayer& w, int count) {
   Check(cuda::LaunchMoeStep(args, w.expert_gate_up, w.expert_down, stream.get()));
 }
 
-void CudaOperators::MoeGrouped(const DeviceLayer& w, int count, int job_tokens, const cuda::MoePlan& plan) {
-  MoeInputToBf16(w.expert_gate_up.first, count);
+void CudaOperators::MoeGrouped(const DeviceLayer& w, int job_tokens, const cuda::MoePlan& plan) {
   cuda::MoeGroupedArgs product{.w = w.expert_gate_up,
                                .gate_up = true,
                                .x = memory.moe_x_bf16,
@@ -122,11 +124,6 @@ void CudaOperators::MoeJobs(const DeviceLayer& w, int job_tokens, const cuda::Mo
   Check(cuda::LaunchMoeProduct(product, stream.get()));
 }
 
-void CudaOperators::MoeInputToBf16(const DeviceMatrix& by, int count) {
-  Check(cuda::LaunchToBf16(memory.moe_x, count, static_cast<int>(config().hidden), by.padded, nullptr, 0,
-                           memory.moe_x_bf16, stream.get()));
-}
-
 // Of all tokens: a mixture of one expert, if there are many.
 void CudaOperators::SharedExpert(const DeviceLayer& w, int count) {
   const auto chosen =
@@ -143,7 +140,8 @@ void CudaOperators::SharedExpert(const DeviceLayer& w, int count) {
                      .out_stride = config().hidden},
                     count);
   }
-  MoeInputToBf16(w.gate, count);
+  Check(cuda::LaunchToBf16(memory.x, count, static_cast<int>(config().hidden), w.gate.padded, w.ffn_norm,
+                           config().norm_eps, memory.moe_x_bf16, stream.get()));
   cuda::MoeGroupedArgs product{.w = {.first = w.gate, .up = w.up},
                                .gate_up = true,
                                .x = memory.moe_x_bf16,

@@ -100,9 +100,8 @@ struct CudaOperators {
  private:
   int SinglesApart() const;
   void MoeStep(const DeviceLayer& w, int count);
-  void MoeGrouped(const DeviceLayer& w, int count, int job_tokens, const cuda::MoePlan& plan);
+  void MoeGrouped(const DeviceLayer& w, int job_tokens, const cuda::MoePlan& plan);
   void MoeJobs(const DeviceLayer& w, int job_tokens, const cuda::MoePlan& plan);
-  void MoeInputToBf16(const DeviceMatrix& by, int count);
   void SharedExpert(const DeviceLayer& w, int count);
   void HeadByWgmma(int rows, const int32_t* of);
 };

@@ -10,7 +10,6 @@
 #include "core/device.h"
 #include "formats/decode.h"
 #include "kernels/cuda/on_device.h"
-#include "kernels/matmul/cuda/gemm/gemm_cuda.h"
 #include "kernels/moe/cuda/moe_cuda.h"
 #include "kernels/moe/moe.h"
 #include "kernels/test_util.h"
@@ -116,6 +115,9 @@ class Layer {
     const MoePlan plan = MoePlan::In(memory.get(), tokens, s_.top);
     const int job_tokens = grouped ? kGroupedTokens : MoeJobTokens(gate_up_, down_matrices_, tokens);
     EXPECT_GE(job_tokens, 1);
+    const int64_t mid_stride = down_matrices_.first.padded;
+    OnDevice<std::byte> x_bf16(2 * int64_t{tokens} * gate_up_.first.padded),
+        mid_bf16(2 * int64_t{tokens} * s_.top * mid_stride, 0);
     EXPECT_EQ(cudaSuccess, LaunchMoeRoute({.logits = device_logits.get(),
                                            .tokens = tokens,
                                            .experts = s_.experts,
@@ -127,14 +129,11 @@ class Layer {
                                            .eps = 1e-5f,
                                            .hidden = s_.hidden,
                                            .normed = normed.get(),
+                                           .normed_bf16 = grouped ? x_bf16.get() : nullptr,
+                                           .bf16_width = grouped ? gate_up_.first.padded : 0,
                                            .plan = plan},
                                           nullptr));
-    const int64_t mid_stride = down_matrices_.first.padded;
-    OnDevice<std::byte> x_bf16(2 * int64_t{tokens} * gate_up_.first.padded),
-        mid_bf16(2 * int64_t{tokens} * s_.top * mid_stride, 0);
     if (grouped) {
-      EXPECT_EQ(cudaSuccess, LaunchToBf16(normed.get(), tokens, s_.hidden, gate_up_.first.padded, nullptr, 0,
-                                          x_bf16.get(), nullptr));
       MoeGroupedArgs product{.w = gate_up_,
                              .gate_up = true,
                              .x = x_bf16.get(),

@@ -196,8 +196,15 @@ __global__ void __launch_bounds__(kManyWarps * 32)
   constexpr int kLanes = D / 8, kBeside = 32 / kLanes, kHalf = D / 2;
   using Raw = std::conditional_t<kNarrowIn, uint2, float4>;
   LetNextStart();
-  WaitForPrevious();
   const int token = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, at = lane % kLanes * 4;
+  // Of q and k; they come from memory while the kernel in front ends.
+  Four norms[2][2];
+#pragma unroll
+  for (int part = 0; part < 2; ++part)
+    if (const float* norm = part == 0 ? a.q_norm : a.k_norm)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) norms[part][h] = LoadFour(norm + h * kHalf + at);
+  WaitForPrevious();
   const int first = (blockIdx.x * kManyWarps + warp) * kHeadsPerWarp * kBeside + lane / kLanes;
   const int all = a.heads + 2 * a.kv.kv_heads;
   const auto part_of = [&](int which) {
@@ -256,9 +263,10 @@ __global__ void __launch_bounds__(kManyWarps * 32)
       for (int apart = kLanes / 2; apart > 0; apart /= 2)
         squares += __shfl_xor_sync(0xffffffffu, squares, apart);
       const float scale = 1.0f / sqrtf(squares / static_cast<float>(D) + a.eps);
-      if (const float* norm = part == 0 ? a.q_norm : part == 1 ? a.k_norm : nullptr) {
+      if (part == 0 ? a.q_norm : part == 1 ? a.k_norm : nullptr) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) f[i / 4].v[i % 4] *= scale * __ldg(norm + i / 4 * kHalf + at + i % 4);
+        for (int i = 0; i < 8; ++i)
+          f[i / 4].v[i % 4] *= scale * (part == 0 ? norms[0] : norms[1])[i / 4].v[i % 4];
       }
     }
     if (part < 2) {

@@ -14,11 +14,11 @@ constexpr int kSplitTokens = AttentionTokens(/*steady=*/true);
 constexpr int kSteadyBlocks = 32;
 
 // The splits of a sequence have to be joined through memory, so where there is enough work sequences are
-// split later. Up to four tokens are one kind of batch, five to eight another.
+// split later.
 int LeastBlocks(int tokens, int columns) {
-  if (FewUnits(tokens, columns)) return 8;
-  const int work = (tokens <= 4 ? 1 : std::max(tokens, 8)) * columns;
-  return work < 256 ? 32 : work < 1024 ? 64 : 128;
+  const int units = UnitsOf(tokens, columns);
+  if (FewUnits(tokens, columns)) return tokens <= 4 ? 8 : units <= 64 ? 16 : 64;
+  return units < 256 ? 32 : units < 1024 ? 64 : 128;
 }
 
 cudaError_t LaunchSome(const DeviceAttentionArgs& a, const Bunches& b, cudaStream_t stream) {

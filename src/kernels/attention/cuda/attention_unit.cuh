@@ -439,22 +439,47 @@ struct Worker {
   }
 };
 
+// Four neighbouring values from dimension `at` on, a multiple of four; the last ones may lie behind the head.
 __device__ __forceinline__ void StoreResult(const DeviceAttentionArgs& a, int token, int head, int at,
-                                            float value) {
-  if (at >= a.kv.head_dim) return;
+                                            const float4& four) {
   const int column = head * a.kv.head_dim + at;
-  if (a.wgmma.data)
-    a.wgmma.Store(token, column, value);
-  else if (a.rows)
-    static_cast<__nv_bfloat16*>(a.rows)[token * a.rows_width + column] = __float2bfloat16(value);
-  else
-    a.out[static_cast<int64_t>(token) * a.heads * a.kv.head_dim + column] = value;
+  const int64_t row = static_cast<int64_t>(token) * a.heads * a.kv.head_dim;
+  if (a.kv.head_dim % 4 == 0) {
+    if (at >= a.kv.head_dim) return;
+    if (a.wgmma.data) {
+      a.wgmma.StoreTwo(token, column, make_float2(four.x, four.y));
+      a.wgmma.StoreTwo(token, column + 2, make_float2(four.z, four.w));
+    } else if (a.rows) {
+      auto* to = static_cast<__nv_bfloat16*>(a.rows) + token * a.rows_width + column;
+      reinterpret_cast<__nv_bfloat162*>(to)[0] = __floats2bfloat162_rn(four.x, four.y);
+      reinterpret_cast<__nv_bfloat162*>(to)[1] = __floats2bfloat162_rn(four.z, four.w);
+    } else {
+      *reinterpret_cast<float4*>(a.out + row + column) = four;
+    }
+    return;
+  }
+  const float values[] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (at + i >= a.kv.head_dim) return;
+    if (a.wgmma.data)
+      a.wgmma.Store(token, column + i, values[i]);
+    else if (a.rows)
+      static_cast<__nv_bfloat16*>(a.rows)[token * a.rows_width + column + i] = __float2bfloat16(values[i]);
+    else
+      a.out[row + column + i] = values[i];
+  }
 }
 
+// The results of a unit in fours: those that a thread has at once, kThreads apart.
+template <int D, bool kMany>
+constexpr int kFoursAtOnce = std::clamp((kMany ? 8 : 4) * D / 4 / kThreads, 1, 4);
+
 // Of a sequence that is split: the block that ends last puts the splits together, in their order. `partial`
-// is where they are, slot_floats apart; the warps' sums are overwritten.
+// is where they are, slot_floats apart. What counts is how often it has to wait for L2.
+template <int D, bool kMany>
 __device__ __forceinline__ void JoinSplits(const DeviceAttentionArgs& a, const Bunches& b, const Unit& u,
-                                           int thread, const float* partial, int slot_floats, char* rings,
+                                           int thread, const float* partial, int slot_floats,
                                            Shared& shared) {
   const int warp = thread / 32, lane = thread % 32;
   const int padded = a.kv.padded_dim, active = u.span.active;
@@ -468,66 +493,73 @@ __device__ __forceinline__ void JoinSplits(const DeviceAttentionArgs& a, const B
   __syncthreads();
   if (!shared.last) return;
   __threadfence();
-  for (int i = warp; i < u.queries; i += kWarps) {
-    float m[kMostSplits / 32], l[kMostSplits / 32], top = -INFINITY, total = 0;
+  constexpr int kQueries = (kMany ? 8 : 4) / kWarps, kRuns = kMostSplits / 32;  // of a warp; of its lanes
+  float2 top_and_sum[kQueries][kRuns];
 #pragma unroll
-    for (int j = 0; j < kMostSplits / 32; ++j) {
-      m[j] = -INFINITY, l[j] = 0;
-      if (lane + 32 * j < active) {
-        const float2 two =
-            __ldcg(reinterpret_cast<const float2*>(partial + (lane + 32 * j) * slot_floats + 4 * i));
-        m[j] = two.x, l[j] = two.y;
-      }
-      top = fmaxf(top, m[j]);
+  for (int q = 0; q < kQueries; ++q)
+#pragma unroll
+    for (int j = 0; j < kRuns; ++j) {
+      const int i = warp + q * kWarps, s = lane + 32 * j;
+      top_and_sum[q][j] = make_float2(-INFINITY, 0);
+      if (i < u.queries && s < active)
+        top_and_sum[q][j] = __ldcg(reinterpret_cast<const float2*>(partial + s * slot_floats + 4 * i));
     }
+#pragma unroll
+  for (int q = 0; q < kQueries; ++q) {
+    float top = -INFINITY, total = 0, weight[kRuns];
+#pragma unroll
+    for (int j = 0; j < kRuns; ++j) top = fmaxf(top, top_and_sum[q][j].x);
 #pragma unroll
     for (int apart = 16; apart > 0; apart /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, apart));
 #pragma unroll
-    for (int j = 0; j < kMostSplits / 32; ++j) {
-      m[j] = m[j] == -INFINITY ? 0 : exp2f(m[j] - top);
-      total += l[j] * m[j];
+    for (int j = 0; j < kRuns; ++j) {
+      weight[j] = top_and_sum[q][j].x == -INFINITY ? 0 : exp2f(top_and_sum[q][j].x - top);
+      total += top_and_sum[q][j].y * weight[j];
     }
 #pragma unroll
     for (int apart = 16; apart > 0; apart /= 2) total += __shfl_xor_sync(0xffffffffu, total, apart);
 #pragma unroll
-    for (int j = 0; j < kMostSplits / 32; ++j) shared.weight[i][lane + 32 * j] = m[j] / total;
+    for (int j = 0; j < kRuns; ++j) shared.weight[warp + q * kWarps][lane + 32 * j] = weight[j] / total;
   }
   __syncthreads();
-  // Four dimensions a thread, a share of the splits for each warp.
-  const int items = u.queries * padded / 4, share = (active + kWarps - 1) / kWarps;
-  for (int n = thread; n < items * kWarps; n += kThreads) {
-    const int v = n / items, from = v * share, item = n % items, i = item * 4 / padded;
-    const float4* at_item = reinterpret_cast<const float4*>(partial + 4 * b.at_once) + item;
-    const int until = min(from + share, active);
-    float4 sum = make_float4(0, 0, 0, 0);
-    constexpr int kAtOnce = 16;  // one trip to L2 for all of them
-    for (int s = from; s < until; s += kAtOnce) {
-      float4 o[kAtOnce];
+  constexpr int kFours = kFoursAtOnce<D, kMany>, kAtOnce = 16 / kFours;  // splits
+  const int fours = u.queries * padded / 4;
+  for (int first = thread; first < fours; first += kThreads * kFours) {
+    float4 sum[kFours] = {};
+    for (int s = 0; s < active; s += kAtOnce) {
+      float4 o[kFours][kAtOnce];
 #pragma unroll
-      for (int j = 0; j < kAtOnce; ++j)
-        if (s + j < until) o[j] = __ldcg(at_item + (s + j) * (slot_floats / 4));
+      for (int n = 0; n < kFours; ++n)
 #pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        if (s + j >= until) break;
-        const float f = shared.weight[i][s + j];
-        sum.x += o[j].x * f, sum.y += o[j].y * f, sum.z += o[j].z * f, sum.w += o[j].w * f;
+        for (int j = 0; j < kAtOnce; ++j)
+          if (first + n * kThreads < fours && s + j < active)
+            o[n][j] =
+                __ldcg(reinterpret_cast<const float4*>(partial + (s + j) * slot_floats + 4 * b.at_once) +
+                       first + n * kThreads);
+#pragma unroll
+      for (int n = 0; n < kFours; ++n) {
+        if (first + n * kThreads >= fours) break;
+        const float* weights = shared.weight[(first + n * kThreads) * 4 / padded] + s;
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) {
+          if (s + j >= active) break;
+          const float f = weights[j];
+          sum[n].x += o[n][j].x * f, sum[n].y += o[n][j].y * f;
+          sum[n].z += o[n][j].z * f, sum[n].w += o[n][j].w * f;
+        }
       }
     }
-    reinterpret_cast<float4*>(shared.Sums(rings, v))[item] = sum;
-  }
-  __syncthreads();
-  for (int n = thread; n < u.queries * padded; n += kThreads) {
-    const int i = n / padded, e = n % padded;
-    float sum = 0;
 #pragma unroll
-    for (int v = 0; v < kWarps; ++v) sum += shared.Sums(rings, v)[n];
-    StoreResult(a, u.token, u.first_head + i, e, sum);
+    for (int n = 0; n < kFours; ++n) {
+      const int at = (first + n * kThreads) * 4;
+      if (at < fours * 4) StoreResult(a, u.token, u.first_head + at / padded, at % padded, sum[n]);
+    }
   }
 }
 
 // What the warps have written, together, to the result or to the splits. When it ends, other threads may
 // still be reading.
-template <int D>
+template <int D, bool kMany>
 __device__ __forceinline__ void Finish(const DeviceAttentionArgs& a, const Bunches& b, const Unit& u,
                                        int thread, char* rings, Shared& shared) {
   const int padded = a.kv.padded_dim;
@@ -536,26 +568,29 @@ __device__ __forceinline__ void Finish(const DeviceAttentionArgs& a, const Bunch
   const int slot_floats = b.at_once * (padded + 4);
   float* partial =
       a.partial + (static_cast<int64_t>(u.token) * b.columns + u.column) * a.splits * slot_floats;
-  for (int n = thread; n < u.queries * padded; n += kThreads) {
-    const int i = n / padded, e = n % padded;
-    float top = -INFINITY, l = 0, o = 0;
+#pragma unroll kFoursAtOnce < D, kMany>
+  for (int at = thread * 4; at < u.queries * padded; at += kThreads * 4) {
+    const int i = at / padded, e = at % padded;
+    float top = -INFINITY, l = 0;
+    float4 o = make_float4(0, 0, 0, 0);
 #pragma unroll
     for (int v = 0; v < kWarps; ++v) top = fmaxf(top, shared.m[v][i]);
 #pragma unroll
     for (int v = 0; v < kWarps; ++v) {
       const float f = shared.m[v][i] == -INFINITY ? 0 : exp2f(shared.m[v][i] - top);
+      const float4 part = *reinterpret_cast<const float4*>(shared.Sums(rings, v) + i * D + e);
       l += shared.l[v][i] * f;
-      o += shared.Sums(rings, v)[i * D + e] * f;
+      o.x += part.x * f, o.y += part.y * f, o.z += part.z * f, o.w += part.w * f;
     }
     if (whole) {
-      StoreResult(a, u.token, u.first_head + i, e, o / l);
+      StoreResult(a, u.token, u.first_head + i, e, make_float4(o.x / l, o.y / l, o.z / l, o.w / l));
     } else {
       float* to = partial + u.split * slot_floats;
-      to[4 * b.at_once + n] = o;
+      *reinterpret_cast<float4*>(to + 4 * b.at_once + at) = o;
       if (e == 0) to[4 * i] = top, to[4 * i + 1] = l;
     }
   }
-  if (!whole) JoinSplits(a, b, u, thread, partial, slot_floats, rings, shared);
+  if (!whole) JoinSplits<D, kMany>(a, b, u, thread, partial, slot_floats, shared);
 }
 
 }  // namespace celer::cuda::attention

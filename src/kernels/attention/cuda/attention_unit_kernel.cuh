@@ -13,8 +13,12 @@ namespace celer::cuda::attention {
 constexpr bool FewColumns(int columns) {
   return columns < 16;
 }
-constexpr bool FewUnits(int tokens, int columns) {
-  return tokens <= 4 && FewColumns(columns);
+// Units without splits. Up to four tokens are one kind of batch, five to eight another.
+constexpr int UnitsOf(int tokens, int columns) {
+  return (tokens <= 4 ? 1 : std::max(tokens, 8)) * columns;
+}
+inline bool FewUnits(int tokens, int columns) {
+  return FewColumns(columns) && UnitsOf(tokens, columns) <= 2 * Multiprocessors();
 }
 
 // The KV blocks of one warp on their way into its ring: those of all units of its block of threads, one after
@@ -155,7 +159,7 @@ __global__ void __launch_bounds__(kThreads, kDeep ? 2 : 4)
     __syncwarp();  // all lanes are done with the block whose place the sums take
     w.Write(shared, rings, feed.place(), warp, lane, u.queries);
     __syncthreads();
-    Finish<D>(a, b, u, thread, rings, shared);
+    Finish<D, kMany>(a, b, u, thread, rings, shared);
     unit += gridDim.x;
     if (unit >= units) return;
     u = plan.Find(a, b, unit, lane);

@@ -64,7 +64,11 @@ struct MoeRouteArgs {
   const float* norm = nullptr;
   float eps = 1e-5f;
   int hidden = 0;
-  float* normed = nullptr;  // [tokens, hidden], written
+  // Written, x under the norm: f32 [tokens, hidden], or if it is given bf16 [tokens, bf16_width], zero beyond
+  // `hidden`.
+  float* normed = nullptr;
+  void* normed_bf16 = nullptr;
+  int bf16_width = 0;
   MoePlan plan;
 };
 cudaError_t LaunchMoeRoute(const MoeRouteArgs& args, cudaStream_t stream);

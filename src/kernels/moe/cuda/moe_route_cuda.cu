@@ -1,7 +1,10 @@
 // The router, the routes, and the sum of what the experts made.
+#include <cuda_bf16.h>
+
 #include <algorithm>
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/matmul/cuda/matvec/matvec_ptx.cuh"
 #include "kernels/moe/cuda/moe_choice.cuh"
 #include "kernels/moe/cuda/moe_cuda.h"
 
@@ -10,31 +13,65 @@ namespace {
 
 constexpr int kRouteThreads = 256, kRouteWarps = kRouteThreads / 32;
 
+// Four columns of a row. kFours: rows are whole fours; else the last of them may be fewer, and zeros follow.
+template <bool kFours>
+__device__ __forceinline__ float4 LoadFour(const float* row, int column, int columns) {
+  if constexpr (kFours) return __ldcg(reinterpret_cast<const float4*>(row + column));
+  const auto at = [&](int i) { return column + i < columns ? __ldcg(row + column + i) : 0.0f; };
+  return make_float4(at(0), at(1), at(2), at(3));
+}
+template <bool kFours>
+__device__ __forceinline__ void StoreFour(float* row, int column, int columns, const float4& four) {
+  if constexpr (kFours) {
+    *reinterpret_cast<float4*>(row + column) = four;
+  } else {
+    const float values[] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (column + i < columns) row[column + i] = values[i];
+  }
+}
+__device__ __forceinline__ float SquaresOf(const float4& v) {
+  return (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
+}
+
 // Grid: (T tokens each, runs of experts); a warp takes one expert after the other.
-template <int T>
+template <int T, bool kFours>
 __global__ void __launch_bounds__(kRouteThreads) RouterKernel(const __grid_constant__ MoeRouterArgs a) {
+  constexpr int kWarpsOfRow = kRouteWarps / T;
   extern __shared__ __align__(16) float rows[];  // [T, hidden], under the norm's weights
-  __shared__ float sums[T][kRouteWarps];
+  __shared__ float sums[T][kWarpsOfRow];
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const int first = blockIdx.x * T, count = min(T, a.tokens - first);
   LetNextStart();
+  // Weights are on their way while the kernel in front ends.
+  const auto fetch = [&](const float* row) {
+    for (int i = lane * 32; i < a.hidden; i += 1024) matvec::PrefetchLine(row + i);
+  };
+  fetch(a.norm);
+  const int first_expert = blockIdx.y * kRouteWarps + warp;
+  if (first_expert < a.experts) fetch(a.router + static_cast<int64_t>(first_expert) * a.hidden);
   WaitForPrevious();
-  for (int t = 0; t < T; ++t) {
+  {
+    const int t = warp / kWarpsOfRow, part = warp % kWarpsOfRow;
+    const float* x = a.x + static_cast<int64_t>(first + min(t, count - 1)) * a.hidden;
     float squares = 0;
-    for (int i = thread; i < a.hidden; i += kRouteThreads) {
-      const float v = t < count ? __ldcg(a.x + static_cast<int64_t>(first + t) * a.hidden + i) : 0.0f;
-      squares += v * v;
-      rows[t * a.hidden + i] = v * __ldg(a.norm + i);
+#pragma unroll 8
+    for (int i = (part * 32 + lane) * 4; i < a.hidden; i += kWarpsOfRow * 128) {
+      const float4 v = LoadFour<kFours>(x, i, a.hidden), by = LoadFour<kFours>(a.norm, i, a.hidden);
+      squares += SquaresOf(v);
+      StoreFour<kFours>(rows + t * a.hidden, i, a.hidden,
+                        make_float4(v.x * by.x, v.y * by.y, v.z * by.z, v.w * by.w));
     }
     squares = WarpSum(squares);
-    if (lane == 0) sums[t][warp] = squares;
+    if (lane == 0) sums[t][part] = squares;
   }
   __syncthreads();
   for (int e = blockIdx.y * kRouteWarps + warp; e < a.experts; e += gridDim.y * kRouteWarps) {
     const float* w = a.router + static_cast<int64_t>(e) * a.hidden;
     float dot[T] = {};
-    if (a.hidden % 4 == 0) {
-#pragma unroll 4
+    if constexpr (kFours) {
+#pragma unroll 8
       for (int i = lane * 4; i < a.hidden; i += 128) {
         const float4 f = __ldg(reinterpret_cast<const float4*>(w + i));
 #pragma unroll
@@ -53,7 +90,7 @@ __global__ void __launch_bounds__(kRouteThreads) RouterKernel(const __grid_const
       dot[t] = WarpSum(dot[t]);
       float squares = 0;
 #pragma unroll
-      for (int i = 0; i < kRouteWarps; ++i) squares += sums[t][i];
+      for (int i = 0; i < kWarpsOfRow; ++i) squares += sums[t][i];
       const float scale = 1.0f / sqrtf(squares / static_cast<float>(a.hidden) + a.eps);
       if (lane == 0 && t < count) a.logits[static_cast<int64_t>(first + t) * a.experts + e] = dot[t] * scale;
     }
@@ -83,7 +120,16 @@ __device__ void MakeJobs(const MoeRouteArgs& a, int* count, int* begin) {
   const int pairs = a.tokens * a.top, thread = threadIdx.x;
   for (int e = thread; e < a.experts; e += kRouteThreads) count[e] = 0;
   __syncthreads();
-  for (int p = thread; p < pairs; p += kRouteThreads)
+  // Of the first pairs of a thread: the expert, and which of its slots; the others are read again.
+  constexpr int kKept = 4;
+  int expert[kKept], place[kKept];
+#pragma unroll
+  for (int i = 0; i < kKept; ++i)
+    if (const int p = thread + i * kRouteThreads; p < pairs) expert[i] = __ldcg(a.plan.expert + p);
+#pragma unroll
+  for (int i = 0; i < kKept; ++i)
+    if (thread + i * kRouteThreads < pairs) place[i] = atomicAdd(count + expert[i], 1);
+  for (int p = thread + kKept * kRouteThreads; p < pairs; p += kRouteThreads)
     a.plan.slot[p] = atomicAdd(count + __ldcg(a.plan.expert + p), 1);
   __syncthreads();
   // Runs of experts per thread, then what the threads in front have.
@@ -104,14 +150,29 @@ __device__ void MakeJobs(const MoeRouteArgs& a, int* count, int* begin) {
     slot += count[e];
   }
   __syncthreads();
-  for (int p = thread; p < pairs; p += kRouteThreads) {
-    const int to = begin[__ldcg(a.plan.expert + p)] + a.plan.slot[p];
+  const auto put = [&](int p, int to) {
     a.plan.slot[p] = to;
     a.plan.row[to] = p / a.top;
-  }
+  };
+#pragma unroll
+  for (int i = 0; i < kKept; ++i)
+    if (const int p = thread + i * kRouteThreads; p < pairs) put(p, begin[expert[i]] + place[i]);
+  for (int p = thread + kKept * kRouteThreads; p < pairs; p += kRouteThreads)
+    put(p, begin[__ldcg(a.plan.expert + p)] + a.plan.slot[p]);
+}
+
+template <bool kFours>
+__device__ __forceinline__ void StoreNormed(const MoeRouteArgs& a, int token, int column,
+                                            const float4& four) {
+  if (!a.normed_bf16)
+    return StoreFour<kFours>(a.normed + static_cast<int64_t>(token) * a.hidden, column, a.hidden, four);
+  auto* to = static_cast<__nv_bfloat16*>(a.normed_bf16) + static_cast<int64_t>(token) * a.bf16_width + column;
+  *reinterpret_cast<uint2*>(to) =
+      make_uint2(matvec::PackBf16(four.x, four.y), matvec::PackBf16(four.z, four.w));
 }
 
 // Grid: tokens. The block that is last makes the jobs.
+template <bool kFours>
 __global__ void __launch_bounds__(kRouteThreads) RouteKernel(const __grid_constant__ MoeRouteArgs a) {
   extern __shared__ float memory[];  // [2, experts]
   __shared__ float sums[kRouteWarps];
@@ -119,29 +180,47 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(const __grid_consta
   const int token = blockIdx.x, thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   LetNextStart();
   WaitForPrevious();
+  const float* x = a.x + static_cast<int64_t>(token) * a.hidden;
+  constexpr int kKept = 2;  // fours of columns that stay in registers between the passes
+  constexpr int kApart = kRouteThreads * 4;
+  float4 kept[kKept];
+#pragma unroll
+  for (int i = 0; i < kKept; ++i)
+    if (const int column = thread * 4 + i * kApart; column < a.hidden)
+      kept[i] = LoadFour<kFours>(x, column, a.hidden);
   for (int e = thread; e < a.experts; e += kRouteThreads)
     memory[e] = __ldcg(a.logits +
                        static_cast<int64_t>(token) * (a.logits_stride > 0 ? a.logits_stride : a.experts) + e);
-  const float* x = a.x + static_cast<int64_t>(token) * a.hidden;
   float squares = 0;
-  for (int i = thread; i < a.hidden; i += kRouteThreads) {
-    const float v = __ldcg(x + i);
-    squares += v * v;
-  }
+#pragma unroll
+  for (int i = 0; i < kKept; ++i)
+    if (thread * 4 + i * kApart < a.hidden) squares += SquaresOf(kept[i]);
+  for (int column = thread * 4 + kKept * kApart; column < a.hidden; column += kApart)
+    squares += SquaresOf(LoadFour<kFours>(x, column, a.hidden));
   squares = WarpSum(squares);
   if (lane == 0) sums[warp] = squares;
   __syncthreads();
-  if (warp == 0) {
-    ChooseExperts(memory, a.experts, a.top, a.normalize, lane, a.plan.expert + token * a.top,
-                  a.plan.weight + token * a.top);
-  }
   float total = 0;
 #pragma unroll
   for (int i = 0; i < kRouteWarps; ++i) total += sums[i];
   const float scale = 1.0f / sqrtf(total / static_cast<float>(a.hidden) + a.eps);
-  float* normed = a.normed + static_cast<int64_t>(token) * a.hidden;
-  for (int i = thread; i < a.hidden; i += kRouteThreads)
-    normed[i] = __ldcg(x + i) * scale * __ldg(a.norm + i);
+  const auto store = [&](int column, const float4& v) {
+    const float4 by = LoadFour<kFours>(a.norm, column, a.hidden);
+    StoreNormed<kFours>(
+        a, token, column,
+        make_float4(v.x * scale * by.x, v.y * scale * by.y, v.z * scale * by.z, v.w * scale * by.w));
+  };
+#pragma unroll
+  for (int i = 0; i < kKept; ++i)
+    if (const int column = thread * 4 + i * kApart; column < a.hidden) store(column, kept[i]);
+  for (int column = thread * 4 + kKept * kApart; column < a.hidden; column += kApart)
+    store(column, LoadFour<kFours>(x, column, a.hidden));
+  for (int column = (a.hidden + 3) / 4 * 4 + thread * 4; column < a.bf16_width; column += kApart)
+    StoreNormed<kFours>(a, token, column, make_float4(0, 0, 0, 0));
+  if (warp == 0) {
+    ChooseExperts(memory, a.experts, a.top, a.normalize, lane, a.plan.expert + token * a.top,
+                  a.plan.weight + token * a.top);
+  }
   __threadfence();
   __syncthreads();
   if (thread == 0) last = atomicAdd(a.plan.counts + 1, 1) == static_cast<int>(gridDim.x) - 1;
@@ -160,10 +239,22 @@ __global__ void CombineKernel(const __grid_constant__ MoeCombineArgs a) {
   if (i >= a.hidden) return;
   const int64_t at = static_cast<int64_t>(token) * a.hidden + i;
   float sum = __ldcg(a.x + at);
-  for (int k = 0; k < a.top; ++k) {  // in the order of the CPU
-    const int p = token * a.top + k;
-    sum += __ldcg(a.plan.weight + p) *
-           __ldcg(a.out + static_cast<int64_t>(__ldcg(a.plan.slot + p)) * a.hidden + i);
+  constexpr int kAtOnce = 8;  // experts whose values are on their way together
+  for (int first = 0; first < a.top; first += kAtOnce) {
+    float weight[kAtOnce], value[kAtOnce];
+    int slot[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k)
+      if (first + k < a.top) {
+        slot[k] = __ldcg(a.plan.slot + token * a.top + first + k);
+        weight[k] = __ldcg(a.plan.weight + token * a.top + first + k);
+      }
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k)
+      if (first + k < a.top) value[k] = __ldcg(a.out + static_cast<int64_t>(slot[k]) * a.hidden + i);
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k)  // in the order of the CPU
+      if (first + k < a.top) sum += weight[k] * value[k];
   }
   if (a.shared) {
     const float gate =
@@ -199,8 +290,11 @@ cudaError_t LaunchMoeRouter(const MoeRouterArgs& args, cudaStream_t stream) {
     const unsigned runs = static_cast<unsigned>((args.experts + kRouteWarps - 1) / kRouteWarps);
     // With many tokens each block takes more experts, so that x is not read too often.
     const dim3 grid(groups, std::min(runs, std::max(1u, 512 / groups)));
-    return LaunchLarge<RouterKernel<kTokens>, kRoom>(grid, dim3(kRouteThreads),
-                                                     static_cast<int>(kTokens * row_bytes), stream, args);
+    const int bytes = static_cast<int>(kTokens * row_bytes);
+    const dim3 block(kRouteThreads);
+    return args.hidden % 4 == 0
+               ? LaunchLarge<RouterKernel<kTokens, true>, kRoom>(grid, block, bytes, stream, args)
+               : LaunchLarge<RouterKernel<kTokens, false>, kRoom>(grid, block, bytes, stream, args);
   };
   // A token's logits do not depend on the others, as long as there are eight at most.
   if (args.tokens <= kMaxMatvecTokens || 2 * row_bytes > kRoom) return launch.operator()<1>();
@@ -211,9 +305,11 @@ cudaError_t LaunchMoeRouter(const MoeRouterArgs& args, cudaStream_t stream) {
 
 cudaError_t LaunchMoeRoute(const MoeRouteArgs& args, cudaStream_t stream) {
   if (args.tokens < 1 || args.experts < 1 || args.experts > kMaxExperts || args.top < 1 ||
-      args.top > std::min(args.experts, kMaxTopExperts) || args.job_tokens < 1)
+      args.top > std::min(args.experts, kMaxTopExperts) || args.job_tokens < 1 ||
+      (args.normed_bf16 && (args.bf16_width % 4 != 0 || args.bf16_width < args.hidden)))
     return cudaErrorInvalidValue;
-  return Launch(RouteKernel, dim3(static_cast<unsigned>(args.tokens)), dim3(kRouteThreads),
+  return Launch(args.hidden % 4 == 0 ? RouteKernel<true> : RouteKernel<false>,
+                dim3(static_cast<unsigned>(args.tokens)), dim3(kRouteThreads),
                 static_cast<size_t>(args.experts) * 8, stream, args);
 }
 

@@ -191,8 +191,11 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
   UnitParams* const slots = reinterpret_cast<UnitParams*>(memory + f.part[0].slot_offset);  // [2][kSlots]
   StepPlan& plan = *reinterpret_cast<StepPlan*>(memory + f.plan_offset);
   int32_t* const rows = a.rows + static_cast<int64_t>(blockIdx.x) * kMaxStepPairs;
-  if (thread < a.hidden / 32 && static_cast<int>(blockIdx.x) < a.routed)  // lines of 128 bytes
-    PrefetchLine(a.router + static_cast<int64_t>(blockIdx.x) * a.hidden + thread * 32);
+  if (thread < a.hidden / 32) {  // lines of 128 bytes
+    PrefetchLine(a.norm + thread * 32);
+    if (static_cast<int>(blockIdx.x) < a.routed)
+      PrefetchLine(a.router + static_cast<int64_t>(blockIdx.x) * a.hidden + thread * 32);
+  }
   InitBarriers(f.part[0].p.stages, shared + f.part[0].p.barrier_offset);
   LetNextStart();
   if (warp < 2 * kSlots) CopyParams(slots + warp, f.part[warp / kSlots].p, lane);

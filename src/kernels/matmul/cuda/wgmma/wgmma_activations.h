@@ -27,16 +27,30 @@ struct WgmmaActivations {
 #ifdef __CUDACC__
   // One value; for results that come one by one.
   __device__ __forceinline__ void Store(int token, int column, float value) const {
-    const int at = token * parts;
-    __nv_bfloat16* to =
-        static_cast<__nv_bfloat16*>(data) +
-        ((static_cast<int64_t>(at / tile) * (padded / 8) + column / 32 * 4 + column % 8 / 2) * tile +
-         at % tile) *
-            8 +
-        column % 32 / 8 * 2 + column % 2;
+    __nv_bfloat16* to = At(token, column);
     const __nv_bfloat16 part = __float2bfloat16(value);
     to[0] = part;
     if (parts == 2) to[8] = __float2bfloat16(value - __bfloat162float(part));
+  }
+  // Columns `column`, which is even, and the next one.
+  __device__ __forceinline__ void StoreTwo(int token, int column, float2 values) const {
+    auto* to = reinterpret_cast<__nv_bfloat162*>(At(token, column));
+    const __nv_bfloat162 part = __float22bfloat162_rn(values);
+    to[0] = part;
+    if (parts == 2) {
+      const float2 kept = __bfloat1622float2(part);
+      to[4] = __floats2bfloat162_rn(values.x - kept.x, values.y - kept.y);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ __nv_bfloat16* At(int token, int column) const {
+    const int at = token * parts;
+    return static_cast<__nv_bfloat16*>(data) +
+           ((static_cast<int64_t>(at / tile) * (padded / 8) + column / 32 * 4 + column % 8 / 2) * tile +
+            at % tile) *
+               8 +
+           column % 32 / 8 * 2 + column % 2;
   }
 #endif
 };
