@@ -17,7 +17,9 @@ constexpr int kMaxGroups = 4, kMaxUnits = 16, kMaxTriples = (kMaxGroups * kPairs
 
 // A job of one format, whose columns are taken in chunks: their weights (of a job's row groups) and
 // activations (of 8 tokens) stay in the L1 cache together. Their factors become floats once for all tokens.
-// The last three row pairs are filled up with whatever is there.
+// Where many units meet them, values become bytes behind the factors, so that all that a loop reads lies
+// together and is unpacked once; for few units nibbles are read as they are packed. The last three row pairs
+// are filled up with whatever is there.
 template <class Format>
 class WideTile {
  public:
@@ -32,59 +34,87 @@ class WideTile {
 
   bool Fits() const {
     // Bytes that meet few units are better streamed (StreamBytes).
-    constexpr int kLeast = Values::kUnsigned ? 1 : 6;
+    constexpr int kLeast = Values::kUnsigned ? 1 : kManyUnits;
     return units_ >= kLeast && units_ <= kMaxUnits && job_.groups <= kMaxGroups && job_.span == kBlockCols;
   }
   // How many tokens are done: a few may be left over.
   int Run() const {
-    for (int64_t first = 0; first < blocks_; first += kChunk) {
-      const int64_t count = blocks_ - first < kChunk ? blocks_ - first : kChunk;
-      for (int g = 0; g < job_.groups; ++g)
-        WriteFactors(g, job_.w + g * job_.group_bytes + first * kPacked, count);
-      for (int u = 0; u < units_; ++u) {
-        FetchShare(u, first + count, count);
-        for (int i = 0; i < triples_; ++i) Multiply(u, i, first, count);
-      }
-    }
-    return job_.tokens < units_ * kXUnitTokens ? job_.tokens : units_ * kXUnitTokens;
+    if constexpr (Values::kUnsigned)
+      if (units_ < kManyUnits) return RunAs<true>();
+    return RunAs<false>();
   }
 
  private:
+  static constexpr int kManyUnits = 6;
   static constexpr int kChunk = Format::kHasMin ? 24 : 32;  // blocks
   static constexpr int kPacked = Format::kHeader + Values::kBytes;
-  static constexpr int kFactors = Format::kHasMin ? 24 : 12;  // floats, of three row pairs
+  // Of a block of three row pairs.
+  static constexpr int kFactorBytes = Format::kHasMin ? 96 : 48, kValueBytes = 4 * 48;
+  template <bool kAsPacked>
+  static constexpr int kBlockBytes = kFactorBytes + (kAsPacked ? 0 : kValueBytes);
 
   struct Scratch {
-    alignas(64) float factors[kMaxTriples][kChunk][kFactors];
+    alignas(64) uint8_t blocks[kMaxTriples * kChunk * kBlockBytes<false>];
     float32x4_t sums[kMaxUnits][kMaxTriples][3][4];
   };
   static Scratch& Room() {
     static thread_local Scratch scratch;
     return scratch;
   }
+  // Where the blocks of a triple begin.
+  template <bool kAsPacked>
+  uint8_t* BlocksOf(int triple) const {
+    return scratch_.blocks + triple * kChunk * kBlockBytes<kAsPacked>;
+  }
 
-  void WriteFactors(int group, const uint8_t* from, int64_t count) const {
-    float* to[kPairs];
+  template <bool kAsPacked>
+  int RunAs() const {
+    for (int64_t first = 0; first < blocks_; first += kChunk) {
+      const int64_t count = blocks_ - first < kChunk ? blocks_ - first : kChunk;
+      for (int g = 0; g < job_.groups; ++g)
+        WriteBlocks<kAsPacked>(g, job_.w + g * job_.group_bytes + first * kPacked, count);
+      for (int u = 0; u < units_; ++u) {
+        FetchShare(u, first + count, count);
+        for (int i = 0; i < triples_; ++i) Multiply<kAsPacked>(u, i, first, count);
+      }
+    }
+    return job_.tokens < units_ * kXUnitTokens ? job_.tokens : units_ * kXUnitTokens;
+  }
+
+  template <bool kAsPacked>
+  void WriteBlocks(int group, const uint8_t* from, int64_t count) const {
+    uint8_t* to[kPairs];
     CELER_UNROLL for (int p = 0; p < kPairs; ++p) {
       const int at = group * kPairs + p;
-      to[p] = scratch_.factors[at / 3][0] + at % 3 * 4;
+      to[p] = BlocksOf<kAsPacked>(at / 3) + at % 3 * 16;
     }
     const auto put = [&](const F32x8& v, int at) {
       float32x4_t each[kPairs];
       TwiceEach<kPairs>(v, 0, each);
-      CELER_UNROLL for (int p = 0; p < kPairs; ++p) vst1q_f32(to[p] + at, each[p]);
+      CELER_UNROLL for (int p = 0; p < kPairs; ++p) vst1q_f32(reinterpret_cast<float*>(to[p] + at), each[p]);
     };
     for (int64_t b = 0; b < count; ++b, from += kPacked) {
       put(Format::Scales(from), 0);
-      if constexpr (Format::kHasMin) put(Format::Mins(from), 12);
-      for (int i = 0; i < kPacked; i += 64) __builtin_prefetch(from + i);  // its values
-      CELER_UNROLL for (int p = 0; p < kPairs; ++p) to[p] += kFactors;
+      if constexpr (Format::kHasMin) put(Format::Mins(from), 48);
+      if constexpr (kAsPacked) {
+        for (int i = 0; i < kPacked; i += 64) __builtin_prefetch(from + i);  // its values
+      } else {
+        CELER_UNROLL for (int part = 0; part < Values::kParts; ++part)
+            CELER_UNROLL for (int p = 0; p < kPairs; ++p) {
+          int8x16_t values[Values::kSteps];
+          Values::Load(from + Format::kHeader, part, p, values);
+          CELER_UNROLL for (int s = 0; s < Values::kSteps; ++s) vst1q_u8(
+              to[p] + kFactorBytes + (part * Values::kSteps + s) * 48, vreinterpretq_u8_s8(values[s]));
+        }
+      }
+      CELER_UNROLL for (int p = 0; p < kPairs; ++p) to[p] += kBlockBytes<kAsPacked>;
     }
   }
 
   // What comes next of these groups, from block `next` on, or of the next job's, is fetched while these meet
-  // their tokens, a share with each unit.
-  void FetchShare(int unit, int64_t next, int64_t count) const {
+  // their tokens, a share with each unit. Inlined by force: g++ takes a function that only prefetches for one
+  // without effect, and drops the call.
+  [[gnu::always_inline]] inline void FetchShare(int unit, int64_t next, int64_t count) const {
     const uint8_t* const soon = next < blocks_ ? job_.w + next * kPacked
                                 : job_.ahead   ? job_.ahead
                                                : job_.w + job_.groups * job_.group_bytes;
@@ -93,22 +123,28 @@ class WideTile {
         __builtin_prefetch(soon + g * job_.group_bytes + at, 0, 2);
   }
 
+  template <bool kAsPacked>
   void Multiply(int unit, int triple, int64_t first, int64_t count) const {
     const auto activations = [&](int u) {
       return reinterpret_cast<const XPairBlock*>(job_.x + u * job_.x_bytes) + first * 4;
     };
-    RowTriple w{.values = {}, .factors = scratch_.factors[triple][0]};
-    CELER_UNROLL for (int p = 0; p < 3; ++p) {
-      const int pair = 3 * triple + p < pairs_ ? 3 * triple + p : 0;
-      w.values[p] =
-          job_.w + pair / kPairs * job_.group_bytes + first * kPacked + Format::kHeader + pair % kPairs * 16;
-    }
     float32x4_t(&sum)[3][4] = scratch_.sums[unit][triple];
     if (first == 0)
       CELER_UNROLL for (int p = 0; p < 3; ++p) CELER_UNROLL for (int t = 0; t < 4; ++t) sum[p][t] =
           vdupq_n_f32(0);
     const XPairBlock* const soon = activations(unit + 1 < units_ ? unit + 1 : unit) + triple % 4;
-    TripleTimes<Values::kUnsigned, Format::kExtra>(w, activations(unit), count, soon, sum);
+    const uint8_t* const blocks = BlocksOf<kAsPacked>(triple);
+    if constexpr (kAsPacked) {
+      RowTriple w{.values = {}, .factors = blocks};
+      CELER_UNROLL for (int p = 0; p < 3; ++p) {
+        const int pair = 3 * triple + p < pairs_ ? 3 * triple + p : 0;
+        w.values[p] = job_.w + pair / kPairs * job_.group_bytes + first * kPacked + Format::kHeader +
+                      pair % kPairs * 16;
+      }
+      NibblesTimes<Format::kExtra>(w, activations(unit), count, soon, sum);
+    } else {
+      BytesTimes<Values::kUnsigned, Format::kExtra>(blocks, activations(unit), count, soon, sum);
+    }
     if (first + count == blocks_) Store(sum, unit, triple);
   }
 
