@@ -297,8 +297,9 @@ void Service::PrepareJob(const std::shared_ptr<Exchange>& exchange, Next next) {
   };
   // Runs `work` on a worker's thread and `then` on the loop's, unless the work ends in an answer.
   const auto step = [this, exchange, form](std::function<Refusal()> work, std::function<void()> then) {
-    workers_->Post([this, exchange, form, work = std::move(work), then = std::move(then),
-                    alive = std::weak_ptr<int>(alive_)]() mutable {
+    // `exchange` here is const, and a plain copy of it would be: it could not be moved from.
+    workers_->Post([this, exchange = std::shared_ptr<Exchange>(exchange), form, work = std::move(work),
+                    then = std::move(then), alive = std::weak_ptr<int>(alive_)]() mutable {
       auto refusal = std::make_shared<Refusal>();
       try {
         *refusal = work();
