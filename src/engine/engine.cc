@@ -23,8 +23,9 @@ constexpr int64_t kPromptStep = 32;  // a step of so many tokens tells what a pr
 
 }  // namespace
 
-Sequence::Sequence(int64_t id_, const Request& request, int answer)
+Sequence::Sequence(int64_t id_, const Request& request, int answer_)
     : id(id_),
+      answer(answer_),
       tokens(request.prompt),
       prompt_count(static_cast<int64_t>(request.prompt.size())),
       sampler(
@@ -35,8 +36,6 @@ Sequence::Sequence(int64_t id_, const Request& request, int answer)
             return params;
           }(),
           request.prompt) {
-  order.answer = answer;
-  order.priority = request.priority;
   sampler.Forbid(request.stop_tokens, request.min_tokens);
   if (request.mask) sampler.set_mask(request.mask->Clone());
 }
@@ -134,12 +133,12 @@ Result<int64_t> Engine::Impl::Submit(Request request, Scoring* scoring) {
   }
   auto group = std::make_unique<Group>();
   group->id = id;
+  group->order = {.priority = request.priority, .arrival = id};
   group->answers = group->open = std::max(request.n, request.best_of);
   group->holds_back = request.best_of > request.n || request.beam.width > 0;
   if (request.beam.width > 0) group->beams = std::make_unique<Beams>(request);
   auto sequence = std::make_unique<Sequence>(next_sequence++, request, 0);
   sequence->group = group.get();
-  sequence->order.arrival = id;
   sequence->scoring = scoring;
   if (request.prompt_logprobs >= 0 && prompt > 1) {
     group->prompt_scoring = std::make_unique<Scoring>(
@@ -171,7 +170,7 @@ bool Engine::HasWork() const {
 
 std::vector<TokenEvent> Engine::Step() {
   StepTrace::Step traced(impl_->trace);
-  impl_->EndThoseTooLate();
+  impl_->ExpireDeadlines(Impl::Clock::now());
   std::vector<TokenEvent> events = std::exchange(impl_->told, {});
   if (impl_->fault || !impl_->scheduler.HasWork()) {
     traced.Idle(events);
@@ -187,6 +186,7 @@ std::vector<TokenEvent> Engine::Step() {
   for (const Scheduled& part : plan.now)
     if (Group& group = *part.sequence->group; group.begun == Impl::Clock::time_point()) group.begun = begin;
   const int64_t rows = Speculator::RowsOf(plan.now);
+  if (plan.never_fits) impl_->Refuse(*plan.never_fits, &events);
   const Result<StepOutput> output = impl_->Run(plan);
   traced.Ran();
   if (output)
@@ -203,8 +203,8 @@ std::vector<TokenEvent> Engine::Step() {
   return events;
 }
 
-void Engine::Impl::EndThoseTooLate() {
-  while (!deadlines.empty() && deadlines.begin()->first <= Clock::now()) {
+void Engine::Impl::ExpireDeadlines(Clock::time_point now) {
+  while (!deadlines.empty() && deadlines.begin()->first <= now) {
     const auto group = groups.find(deadlines.begin()->second);
     deadlines.erase(deadlines.begin());
     if (group != groups.end()) EndGroup(*group->second, FinishReason::kDeadline, "", &told);
@@ -276,7 +276,7 @@ Result<StepOutput> Engine::Impl::Run(const Plan& plan) {
   const auto queued = std::exchange(ahead, {});
   if (queued.empty()) {
     CELER_RETURN_IF_ERROR(Move(plan.moves));
-    if (plan.now.empty()) return StepOutput();  // beams that came back, and go on together
+    if (plan.now.empty()) return StepOutput();  // beams that came back, and go on together in the next
     CELER_RETURN_IF_ERROR(runner->Queue(slices));
   }
   if (meter) meter->Count(slices, &counts);
