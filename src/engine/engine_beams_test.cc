@@ -158,12 +158,16 @@ TEST(EngineBeams, SmallStepsAreEnough) {
   EXPECT_GT(recomputations, 0);
 }
 
-// A search of low priority among clients of high priority who always have something to ask.
-class Starved : public testing::TestWithParam<Preemption> {};
+// Searches of low priority among clients of high priority who always have something to ask. A long answer
+// takes the beams' blocks one after the other. Beams that aged on their own came back before the answer that
+// was running, and the others stayed behind it, which ended the process.
+class Starved : public testing::TestWithParam<std::tuple<Preemption, int>> {};
 
 TEST_P(Starved, BeamsAgeAsOne) {
-  const Pool pool{.blocks = 24, .host_blocks = 24};
-  auto engine = MakeEngine(pool, {.chunk = 32, .mixed_chunk = 8, .preemption = GetParam()});
+  const auto [preemption, clients] = GetParam();
+  const int64_t blocks = clients == 1 ? 16 : 24;
+  auto engine = MakeEngine({.blocks = blocks, .host_blocks = 24},
+                           {.chunk = 32, .mixed_chunk = 8, .preemption = preemption});
   EngineOfRunner::SetPatience(*engine, 100);
   std::vector<Request> searches;
   for (int i = 0; i < 3; ++i) {
@@ -175,9 +179,9 @@ TEST_P(Starved, BeamsAgeAsOne) {
   std::set<int64_t> urgent;
   int32_t next = 0;
   for (int step = 0; texts.size() < 12 && step < 20000 && !HasFailure(); ++step) {
-    while (urgent.size() < 12) {
+    while (std::ssize(urgent) < clients) {
       Request request{.prompt = std::vector<int32_t>(static_cast<size_t>(10 + next % 30), next % 600),
-                      .max_tokens = 20 + next % 20};
+                      .max_tokens = clients == 1 ? 160 : 20 + next % 20};
       ++next;
       const auto id = engine->Submit(request);
       ASSERT_TRUE(id);
@@ -195,9 +199,13 @@ TEST_P(Starved, BeamsAgeAsOne) {
   auto large = MakeEngine({});
   EXPECT_EQ(texts, RunAll(*large, searches));
 }
-INSTANTIATE_TEST_SUITE_P(Ways, Starved, testing::Values(Preemption::kSwap, Preemption::kRecompute),
+INSTANTIATE_TEST_SUITE_P(Ways, Starved,
+                         testing::Combine(testing::Values(Preemption::kSwap, Preemption::kRecompute),
+                                          testing::Values(1, 12)),
                          [](const auto& test) {
-                           return test.param == Preemption::kSwap ? "Swap" : "Recompute";
+                           return std::string(std::get<0>(test.param) == Preemption::kSwap ? "Swap"
+                                                                                           : "Recompute") +
+                                  std::to_string(std::get<1>(test.param));
                          });
 
 // They run alone in a step. Those who come later, and go first, must not keep them from it.
