@@ -170,13 +170,15 @@ void RunEngine(uint32_t seed, Seen* seen) {
   };
   int idle = 0;
   const auto next = [&](int step) {
-    EngineOfRunner::ExpireDeadlines(*engine, hour + std::chrono::seconds(step));
     const EngineStats before = engine->stats();
+    EngineOfRunner::ExpireDeadlines(*engine, hour + std::chrono::seconds(step));
     ASSERT_NO_FATAL_FAILURE(Read(engine->Step(), &got));
     ASSERT_FALSE(engine->fault()) << engine->fault()->message();
     ASSERT_EQ(EngineOfRunner::FindFlaw(*engine), "") << "step " << step;
     // Beams that come back from host memory do so in a step that computes nothing. Nobody else idles.
-    const bool idles = before.running + before.waiting > 0 && engine->stats().steps == before.steps;
+    const EngineStats after = engine->stats();
+    const bool idles = before.running + before.waiting > 0 && after.steps == before.steps;
+    if (after.finished > before.finished) idle = 0;
     idle = idles ? idle + 1 : 0;
     ASSERT_LT(idle, 2) << "step " << step << ": nobody goes on";
   };
@@ -199,6 +201,7 @@ void RunEngine(uint32_t seed, Seen* seen) {
       const int64_t id = alive[static_cast<size_t>(requests.Below(static_cast<int>(alive.size())))];
       engine->Cancel(id);
       cancelled[id] = true;
+      idle = 0;  // it may have been the one that came back
     }
     if (requests.Below(200) == 0) {  // a text that is scored meanwhile
       std::vector<int32_t> text(static_cast<size_t>(2 + requests.Below(static_cast<int>(context) - 2)));
@@ -207,6 +210,7 @@ void RunEngine(uint32_t seed, Seen* seen) {
       const auto scores = engine->Score(text, first), reference = unbounded->Score(text, first);
       ASSERT_TRUE(scores) << scores.error().message();
       EXPECT_EQ(*scores, *reference);
+      idle = 0;
     }
     ASSERT_NO_FATAL_FAILURE(next(step));
     std::erase_if(alive, settle);

@@ -172,6 +172,12 @@ void Scheduler::NoteProgress(const Plan& plan) {
   }
 }
 
+int64_t Scheduler::CountDecoding() const {
+  int64_t tokens = 0;
+  for (size_t i = 0; i < running_.size(); i += UnitSize(i)) tokens += Decodes(*running_[i]);
+  return tokens;
+}
+
 int64_t Scheduler::StepBudget(int64_t decoding) const {
   if (decoding == 0 || budget_.mixed == 0) return budget_.step;
   // Where many prompts wait at once, they get their share of a whole step. Four that decode count as one: a
@@ -232,8 +238,7 @@ Plan Scheduler::Schedule() {
   ++step_;
   AgeWaiting();
   Plan plan;
-  int64_t decoding = 0;
-  for (size_t i = 0; i < running_.size(); i += UnitSize(i)) decoding += Decodes(*running_[i]);
+  const int64_t decoding = CountDecoding();
   int64_t budget = StepBudget(decoding);
   RunUnits(&budget, decoding, &plan);
   if (!plan.never_fits) EnterWaiting(budget, &plan);
@@ -262,7 +267,11 @@ void Scheduler::RunUnits(int64_t* budget, int64_t decoding, Plan* plan) {
     if (!fits) {  // the last unit itself does not fit: it waits for the others to finish
       if (i == 0) plan->never_fits = first.group;
       Preempt(i, plan);
-      return;
+      if (i == 0 || !plan->now.empty()) return;
+      // Those before it kept tokens of the step free for it.
+      decoding = CountDecoding();
+      i = 0;
+      continue;
     }
     for (const Scheduled& part : parts) *budget -= part.tokens;
     plan->now.insert(plan->now.end(), parts.begin(), parts.end());

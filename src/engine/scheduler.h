@@ -80,6 +80,7 @@ class Scheduler {
   // How many sequences the unit has that begins at running_[i], and where the last one begins.
   size_t UnitSize(size_t i) const;
   size_t LastUnit() const;
+  int64_t CountDecoding() const;  // tokens
   int64_t StepBudget(int64_t decoding) const;
   // What the unit at running_[i] may compute now, if `budget` tokens are left of which others need
   // `reserved`. `alone`: nobody is in the step yet.

@@ -130,9 +130,11 @@ void Run(Bytes bytes) {
       }
       case 3:
         clients.engine->Cancel(1 + bytes.Below(kMostRequests));
+        clients.idle = 0;
         break;
       case 4:
         EngineOfRunner::ExpireDeadlines(*clients.engine, later + std::chrono::seconds(++deadlines));
+        clients.idle = 0;
         break;
       default:
         for (int i = 0; i < command && clients.engine->HasWork(); ++i) clients.Step();
