@@ -7,9 +7,7 @@
 namespace celer {
 
 BlockManager::BlockManager(int64_t blocks, int64_t host_blocks)
-    : total_(blocks), free_(blocks), host_blocks_(host_blocks) {
-  for (int64_t i = host_blocks - 1; i >= 0; --i) free_host_.push_back(static_cast<int32_t>(i));
-}
+    : total_(blocks), free_(blocks), host_blocks_(host_blocks) {}
 
 void BlockManager::Unlink(int32_t block) {
   Block& b = At(block);
@@ -142,8 +140,10 @@ void BlockManager::Forget(const BlockTable& table) {
 
 BlockTable BlockManager::TakeHost(int64_t count) {
   if (count > free_host_blocks()) return {};
-  BlockTable out(free_host_.end() - count, free_host_.end());
-  free_host_.resize(free_host_.size() - static_cast<size_t>(count));
+  const int64_t again = std::min(count, std::ssize(free_host_));
+  BlockTable out(free_host_.end() - again, free_host_.end());
+  free_host_.resize(free_host_.size() - static_cast<size_t>(again));
+  while (std::ssize(out) < count) out.push_back(static_cast<int32_t>(used_host_++));
   return out;
 }
 

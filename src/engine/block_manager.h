@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <vector>
 
@@ -29,7 +30,7 @@ class BlockManager {
   int64_t blocks() const { return total_; }
   int64_t free_blocks() const { return free_; }  // those that the cache knows among them
   int64_t host_blocks() const { return host_blocks_; }
-  int64_t free_host_blocks() const { return static_cast<int64_t>(free_host_.size()); }
+  int64_t free_host_blocks() const { return std::ssize(free_host_) + host_blocks_ - used_host_; }
   int64_t evictions() const { return evictions_; }
   int64_t cached_free_blocks() const { return cached_free_; }
   int users(int32_t block) const { return blocks_[static_cast<size_t>(block)].users; }
@@ -89,7 +90,8 @@ class BlockManager {
   int64_t free_, cached_free_ = 0;
   PrefixCache cache_;
   int64_t host_blocks_;
-  std::vector<int32_t> free_host_;
+  int64_t used_host_ = 0;           // that were ever taken, from 0 on
+  std::vector<int32_t> free_host_;  // of those
   int64_t evictions_ = 0;
 };
 

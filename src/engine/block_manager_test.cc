@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
 #include <numeric>
 
 namespace celer {
@@ -120,6 +122,21 @@ TEST(BlockManager, ABlockThatOthersMayFindIsCopiedByAll) {
   EXPECT_EQ(moves.size(), 2u);
   EXPECT_EQ(blocks.free_blocks(), 2);
   EXPECT_EQ(blocks.cached_free_blocks(), 1);
+}
+
+// As many as a flag may ask for: they cost what is used of them.
+TEST(BlockManager, HostBlocksAreCountedBeforeTheyAreUsed) {
+  constexpr int64_t kMany = std::numeric_limits<int32_t>::max();
+  BlockManager blocks(1, kMany);
+  BlockTable a = blocks.TakeHost(3), b = blocks.TakeHost(2);
+  EXPECT_EQ(blocks.free_host_blocks(), kMany - 5);
+  EXPECT_TRUE(blocks.TakeHost(kMany).empty());
+  blocks.GiveHost(&a);
+  BlockTable c = blocks.TakeHost(4);
+  std::vector<int32_t> all = c;
+  all.insert(all.end(), b.begin(), b.end());
+  std::sort(all.begin(), all.end());
+  EXPECT_EQ(all, Count(0, 6)) << "those that were given back are taken first";
 }
 
 TEST(PrefixCache, FindsWhatBeginsAlikeAndNothingElse) {
