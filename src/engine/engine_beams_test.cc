@@ -244,6 +244,25 @@ TEST(EngineBeams, EndWhileTheyAreSwappedOut) {
   EXPECT_FALSE(engine->HasWork());
 }
 
+// A pool that is smaller than the context, which no loaded model has. Whoever outgrows it ends alone.
+TEST(EngineBeams, WhatOutgrowsTheKvIsRefusedAndOthersGoOn) {
+  auto engine = MakeEngine({.blocks = 3, .context = 256});
+  const auto grows = engine->Submit({.prompt = {1, 2, 3}, .max_tokens = 100});
+  const auto fits = engine->Submit({.prompt = {4, 5, 6}, .max_tokens = 30});
+  const auto too_long = engine->Submit({.prompt = std::vector<int32_t>(60, 7), .max_tokens = 1});
+  ASSERT_TRUE(grows && fits && too_long);
+  EXPECT_FALSE(engine->Score(std::vector<int32_t>(60, 8), 1));
+  std::map<int64_t, TokenEvent> ends;
+  for (int step = 0; engine->HasWork() && step < 1000; ++step)
+    for (const TokenEvent& event : engine->Step())
+      if (event.last) ends[event.request] = event;
+  EXPECT_EQ(ends[*grows].finish, FinishReason::kRefused);
+  EXPECT_NE(ends[*grows].error.find("the 3 blocks of 16 tokens"), std::string::npos) << ends[*grows].error;
+  EXPECT_EQ(ends[*too_long].finish, FinishReason::kRefused);
+  EXPECT_EQ(ends[*fits].finish, FinishReason::kLength);
+  EXPECT_EQ(engine->stats().kv_blocks_used, 0);
+}
+
 // The logits of the last beam are not finite from its tenth position on. Remembers what is cleared.
 class PoisonedBeam : public SimulatedRunner {
  public:
