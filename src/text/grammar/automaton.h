@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/result.h"
@@ -57,6 +58,8 @@ class Automaton {
   // The fewest bytes with which the rule can end.
   uint32_t Distance(uint32_t state) const { return states_[state].distance; }
   uint32_t max_depth() const { return max_depth_; }
+  // The name of the rule that a state belongs to, for errors.
+  const std::string& RuleOf(uint32_t state) const;
   size_t bytes() const;
 
  private:
@@ -80,6 +83,7 @@ class Automaton {
   std::vector<State> states_;
   std::vector<Repeat> repeats_;  // by state
   std::vector<Call> calls_;
+  std::vector<std::pair<uint32_t, std::string>> rules_;  // first state and name, in order
   size_t classes_ = 0;
   std::array<uint8_t, 256> class_of_ = {};
   std::vector<int32_t> rows_;  // relative to the state: copies of one piece share their rows
