@@ -161,7 +161,10 @@ Result<int64_t> Engine::Impl::Submit(Request request, Scoring* scoring) {
   if (trace && !scoring) trace->Submitted(id, prompt, group->request.max_tokens);
   scheduler.Add(sequence.get());
   group->sequences.push_back(std::move(sequence));
-  groups[id] = std::move(group);
+  Group& added = *(groups[id] = std::move(group));
+  // Its first mask is ready when the prompt is, unless that is short.
+  if (const Status prepared = PrepareMask(*added.sequences[0]); !prepared)
+    EndGroup(added, FinishReason::kConstraint, prepared.error().message(), &told);
   return id;
 }
 
@@ -177,6 +180,7 @@ std::vector<TokenEvent> Engine::Step() {
     traced.Idle(events);
     return events;
   }
+  impl_->PrepareMasks(&events);
   if (const Status proposed = impl_->Propose(); !proposed) {
     impl_->Stop(proposed.error(), &events);
     return events;
@@ -193,6 +197,7 @@ std::vector<TokenEvent> Engine::Step() {
     impl_->Commit(plan.now, *output, &events);
   else
     impl_->Stop(output.error(), &events);
+  if (plan.now.empty()) impl_->WaitForMask();
   const Impl::Clock::time_point end = Impl::Clock::now();
   if (impl_->speculator) impl_->speculator->Ran(rows, std::chrono::duration<double>(end - begin).count());
   impl_->counts.busy_seconds +=
@@ -339,7 +344,7 @@ Status Engine::Impl::QueueNext(std::span<const Scheduled> scheduled, std::vector
       !runner->RunsAhead(slices))
     return {};
   for (const auto& [sequence, tokens] : scheduled)
-    if (sequence->output_count() + 1 >= sequence->group->request.max_tokens ||
+    if (sequence->sampler.has_mask() || sequence->output_count() + 1 >= sequence->group->request.max_tokens ||
         (!sequence->group->forked && sequence->group->answers > 1))
       return {};
   std::vector<BlockMove> moves;

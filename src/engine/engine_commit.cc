@@ -21,6 +21,8 @@ const char* Name(FinishReason reason) {
       return "deadline";
     case FinishReason::kRefused:
       return "refused";
+    case FinishReason::kConstraint:
+      return "constraint";
     case FinishReason::kError:
       return "error";
   }

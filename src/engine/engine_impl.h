@@ -81,6 +81,12 @@ struct Engine::Impl {
   // Runs the tokens once more, to find the first layer whose output is not finite.
   std::string FindFault(std::span<const int32_t> tokens, std::span<const int32_t> block_table);
 
+  // --- engine_masks.cc ---
+  // Before each step: which of the running sequences can choose a token in it.
+  void PrepareMasks(std::vector<TokenEvent>* events);
+  Status PrepareMask(Sequence& sequence);
+  void WaitForMask();  // for a moment, when there is nothing else to do
+
   // --- engine_speculate.cc ---
   Status Propose();
   // Verifies the guess of a sequence with the logits after its last token and after each guessed one. False:
@@ -109,6 +115,12 @@ struct Engine::Impl {
   std::optional<Error> fault;
   std::optional<Clock::time_point> busy_since;  // the end of the last step, if more was to be done then
   int64_t next_id = 1, next_sequence = 1;
+  std::vector<std::pair<int64_t, int64_t>> mask_jobs;  // groups and sequences whose masks are being prepared
+  // Steps of some nanoseconds, for masks on this thread between two steps. Those that are cached take a few
+  // thousand.
+  static constexpr uint64_t kMaskWorkPerStep = 300'000;
+  uint64_t mask_work = kMaskWorkPerStep;  // what is left of it
+  MaskWorkers mask_workers;
 };
 
 }  // namespace celer

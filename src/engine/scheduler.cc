@@ -16,10 +16,12 @@ bool InStep(const Sequence& sequence) {
   return sequence.group && sequence.group->beams && sequence.pending() == 1;
 }
 
-// What a sequence may compute without the others: a beam stops before its last token.
+// What a sequence may compute by itself: a beam stops before its last token, and so does one whose token mask
+// is not ready.
 int64_t AloneTokens(const Sequence& sequence) {
   const bool beam = sequence.group && sequence.group->beams && sequence.output_count() > 0;
-  return beam ? sequence.pending() - 1 : sequence.step_tokens();
+  if (!beam && !sequence.sampler.awaits_mask()) return sequence.step_tokens();
+  return std::min(sequence.step_tokens(), sequence.pending() - 1);
 }
 
 }  // namespace
@@ -135,6 +137,7 @@ Plan Scheduler::Schedule() {
     int64_t tokens = first.step_tokens();
     if (first.decodes()) {
       decoding -= static_cast<int64_t>(count);
+      if (first.sampler.awaits_mask()) tokens = 0;
       if (count == 1) tokens = std::min(tokens, std::max<int64_t>(budget - decoding, 1));
     } else {
       tokens = std::min(tokens, budget - decoding);

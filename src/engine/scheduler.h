@@ -49,7 +49,8 @@ class Scheduler {
   void Remove(Sequence* sequence);
   bool HasWork() const { return !waiting_.empty() || !running_.empty(); }
 
-  // Never without slices while there is work: the engine refuses what cannot fit at all.
+  // Without slices only while all that could run waits for token masks: the engine refuses what cannot fit at
+  // all.
   Plan Schedule();
 
   std::span<Sequence* const> running_sequences() const { return running_; }

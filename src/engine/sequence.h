@@ -11,6 +11,7 @@
 #include "celer/engine.h"
 #include "engine/beams.h"
 #include "engine/block_manager.h"
+#include "engine/mask_workers.h"
 #include "engine/sampler.h"
 
 namespace celer {
@@ -58,7 +59,9 @@ struct Sequence {
   bool running = false;
   bool ended = false;
   Sampler sampler;
-  Scoring* scoring = nullptr;  // of the whole text, or of its prompt
+  std::shared_ptr<MaskWorkers::Job> mask_job;  // its mask is being prepared beside the engine's thread
+  uint64_t mask_work = 0, last_mask_work = 0;  // steps of all its masks, and of the last one
+  Scoring* scoring = nullptr;                  // of the whole text, or of its prompt
 
   // Of answers that are held back until it is known which are the best.
   std::vector<TokenEvent> held;

@@ -87,19 +87,20 @@ int64_t Speculator::MostFor(const Sequence& sequence) const {
   return std::min<int64_t>(options_.depth, sequence.group->request.max_tokens - sequence.output_count() - 1);
 }
 
-Status Speculator::Propose(std::span<Sequence* const> running, int64_t free_blocks, bool queued) {
+Status Speculator::Propose(std::span<Sequence* const> running, int64_t free_blocks, bool queued,
+                           uint64_t* mask_work) {
   wants_next_ = false;
   std::vector<Sequence*> able;
   int64_t decoding = 0;
   for (Sequence* const sequence : running) {
     sequence->guess.clear();
-    if (!sequence->decodes()) continue;
+    if (!sequence->decodes() || sequence->sampler.awaits_mask()) continue;
     ++decoding;
     if (!sequence->group->beams && !sequence->only_scored() && MostFor(*sequence) > 0)
       able.push_back(sequence);
   }
   if (able.empty()) return {};
-  CELER_RETURN_IF_ERROR(draft_ ? Draft(able, decoding, queued) : Lookup(able, decoding, queued));
+  CELER_RETURN_IF_ERROR(draft_ ? Draft(able, decoding, queued, mask_work) : Lookup(able, decoding, queued));
   if (options_.always) return {};
   // Nobody is to lose its blocks to a guess: each sequence can still take the next one.
   int64_t room = free_blocks - std::ssize(running);
@@ -151,7 +152,8 @@ double Speculator::DraftSeconds(int64_t sequences) const {
   return measured > 0 ? measured : times_.Of(sequences) * draft_share_;
 }
 
-Status Speculator::Draft(std::span<Sequence* const> sequences, int64_t decoding, bool queued) {
+Status Speculator::Draft(std::span<Sequence* const> sequences, int64_t decoding, bool queued,
+                         uint64_t* mask_work) {
   std::vector<GuessOffer> offers, hopeful;
   for (const Sequence* sequence : sequences) {
     State& state = StateOf(*sequence);
@@ -185,7 +187,7 @@ Status Speculator::Draft(std::span<Sequence* const> sequences, int64_t decoding,
     return {};
   }
   if (wanted.empty()) return {};
-  CELER_RETURN_IF_ERROR(draft_->Guess(wanted, options_.same_tokens));
+  CELER_RETURN_IF_ERROR(draft_->Guess(wanted, options_.same_tokens, mask_work));
   for (const DraftModel::Wanted& one : wanted) {
     State& state = StateOf(*one.sequence);
     state.guess = one.sequence->guess;

@@ -40,7 +40,8 @@ class Speculator {
 
   // Fills Sequence::guess of those that decode. `free_blocks`: of the KV. `queued`: the next step was queued
   // before, so it has no guesses; if one would pay, the step after it should not be queued so.
-  Status Propose(std::span<Sequence* const> running, int64_t free_blocks, bool queued);
+  // `mask_work`: steps that token masks of guesses may take; what is spent is subtracted.
+  Status Propose(std::span<Sequence* const> running, int64_t free_blocks, bool queued, uint64_t* mask_work);
   bool wants_next() const { return wants_next_; }
   // What guess[i] was drawn from; null: it is to be compared with the token that is drawn without it.
   const Distribution* DrawnFrom(const Sequence& sequence, size_t i) const;
@@ -68,7 +69,7 @@ class Speculator {
   double RateOf(const State& state, int length) const;
   int64_t MostFor(const Sequence& sequence) const;
   Status Lookup(std::span<Sequence* const> sequences, int64_t decoding, bool queued);
-  Status Draft(std::span<Sequence* const> sequences, int64_t decoding, bool queued);
+  Status Draft(std::span<Sequence* const> sequences, int64_t decoding, bool queued, uint64_t* mask_work);
   double DraftSeconds(int64_t sequences) const;
 
   Options options_;

@@ -61,6 +61,9 @@ bool Generation::OnEvent(size_t prompt, const TokenEvent& event, bool device_fai
     case FinishReason::kRefused:
       Fail({.status = 400, .message = event.error, .code = "context_length_exceeded"});
       return true;
+    case FinishReason::kConstraint:
+      Fail({.status = 400, .message = event.error, .code = "grammar_too_complex"});
+      return true;
     case FinishReason::kError:
       Fail({.status = device_failed ? 503 : 500,
             .message = device_failed ? "the device failed; this server takes no more requests" : event.error,

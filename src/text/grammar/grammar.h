@@ -33,9 +33,9 @@ class Walker;
 struct GrammarLimits {
   size_t max_source_bytes = size_t{1} << 20;
   uint32_t max_states = 200'000;
-  uint64_t max_steps = 20'000'000;      // a second or so
-  uint32_t max_depth = 256;             // rules waiting for another to end, while an answer is written
-  uint64_t max_mask_steps = 5'000'000;  // of masks made beforehand; the others are made when first needed
+  uint64_t max_steps = 20'000'000;        // a second or so
+  uint32_t max_depth = 256;               // rules waiting for another to end, while an answer is written
+  uint64_t max_mask_steps = 5'000'000;    // of masks made beforehand; the others are made when first needed
   uint64_t max_token_steps = 16'000'000;  // of one token: its acceptance and the mask after it
   size_t max_cache_bytes = size_t{32} << 20;  // of masks; the least recently used ones go
 };

@@ -56,11 +56,12 @@ void WalkTrieFrom(uint32_t state, const Automaton& automaton, Walker& walker, co
   found.counted = repeat.chain != kNoChain;
   std::vector<uint16_t> copies(table.longest() + 1, 0);  // by depth
   std::vector<char> inside(table.longest() + 1, true);   // by depth: the repetition has not been left
+  // The effort is kept in a register as long as the walker does not add to it.
+  uint64_t steps = 0, most = effort.limit - std::min(effort.limit, effort.spent);
   for (uint32_t i = 0; i < end;) {
     const TokenTable::Node& node = nodes[i];
     const uint32_t to = automaton.Next(at[node.depth - size_t{1}], node.byte);
-    ++effort.spent;
-    if (effort.exceeded()) return;
+    if (++steps > most) return effort.Exceed();
     if (to == Automaton::kDead) {
       i = node.end;
       continue;
@@ -94,6 +95,8 @@ void WalkTrieFrom(uint32_t state, const Automaton& automaton, Walker& walker, co
       if (!automaton.TakesBytes(to)) next = node.end;
     } else {
       WalkTrie(walker, table, i + 1, node.end, node.depth, found, effort);
+      if (effort.exceeded()) return;
+      most = effort.limit - effort.spent;
       *height = std::max(*height, walker.height());
       next = node.end;
     }
@@ -103,6 +106,7 @@ void WalkTrieFrom(uint32_t state, const Automaton& automaton, Walker& walker, co
     }
     i = next;
   }
+  effort.spent += steps;
 }
 
 Scratch& ThreadScratch() {

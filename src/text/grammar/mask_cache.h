@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "text/grammar/automaton.h"
-#include "text/grammar/token_table.h"
 #include "text/grammar/stack.h"
+#include "text/grammar/token_table.h"
 
 namespace celer::grammar {
 

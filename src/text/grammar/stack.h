@@ -17,9 +17,9 @@ struct Item {
 // ambiguous text that differ only below the top share what they have in common (a graph-structured stack),
 // and equal sets have one index, so that readings that have come to the same place are one.
 struct Frame {
-  uint32_t to;      // the state to go on with
-  uint32_t parent;  // the frame below, or kBottom
-  uint32_t depth;   // frames from the bottom to this one
+  uint32_t to;               // the state to go on with
+  uint32_t parent;           // the frame below, or kBottom
+  uint32_t depth;            // frames from the bottom to this one
   uint32_t other = kBottom;  // the next alternative, whose `to` is larger
   bool operator==(const Frame&) const = default;
 };

@@ -6,7 +6,8 @@ namespace {
 constexpr size_t kLinear = 24;  // up to here a search through the items is quicker than a table
 // Bounds of the memory of a walk. Both are far beyond what a grammar that anyone writes needs.
 constexpr size_t kMaxItems = 16384, kMaxFrames = size_t{1} << 20;
-constexpr size_t kFewBuckets = 64, kMergedSlots = 1024;
+constexpr size_t kFewFrames = 16;  // likewise for frames
+constexpr size_t kMergedSlots = 1024;
 
 uint64_t Mix(uint64_t a, uint64_t b) {
   const uint64_t x = (a * 0x9E3779B97F4A7C15u) ^ (b + 0x7F4A7C15u) * 0xD1342543DE82EF95u;
@@ -22,9 +23,8 @@ size_t BucketOf(const Frame& frame, size_t buckets) {
 void Walker::Reset(std::span<const Frame> frames) {
   items_.clear();
   frames_.assign(frames.begin(), frames.end());
-  size_t buckets = kFewBuckets;
-  while (buckets < frames.size()) buckets *= 2;
-  LinkFrames(buckets);
+  bucket_.clear();
+  before_.clear();
   items_end_.assign(1, 0);
   frames_end_.assign(1, frames_.size());
   ended_.assign(1, false);
@@ -54,6 +54,7 @@ void Walker::LinkFrames(size_t buckets) {
 }
 
 void Walker::TruncateFrames(size_t count) {
+  if (bucket_.empty()) frames_.resize(std::min(count, frames_.size()));
   while (frames_.size() > count) {
     bucket_[BucketOf(frames_.back(), bucket_.size())] = before_.back();
     frames_.pop_back();
@@ -63,17 +64,24 @@ void Walker::TruncateFrames(size_t count) {
 
 uint32_t Walker::Intern(uint32_t to, uint32_t parent, uint32_t other) {
   const Frame frame{to, parent, Depth(parent) + 1, other};
-  uint32_t* last = &bucket_[BucketOf(frame, bucket_.size())];
-  for (uint32_t i = *last; i != kBottom; i = before_[i])
+  const auto index = static_cast<uint32_t>(frames_.size());
+  if (bucket_.empty() && frames_.size() <= kFewFrames) {
+    const auto at = std::find(frames_.begin(), frames_.end(), frame);
+    if (at != frames_.end()) return static_cast<uint32_t>(at - frames_.begin());
+    frames_.push_back(frame);
+    return index;
+  }
+  if (frames_.size() >= 2 * bucket_.size()) {
+    size_t buckets = 4 * kFewFrames;
+    while (buckets < 2 * frames_.size()) buckets *= 2;
+    LinkFrames(buckets);
+  }
+  uint32_t& last = bucket_[BucketOf(frame, bucket_.size())];
+  for (uint32_t i = last; i != kBottom; i = before_[i])
     if (frames_[i] == frame) return i;
   if (frames_.size() >= kMaxFrames) effort_.Exceed();
-  if (frames_.size() >= 2 * bucket_.size()) {
-    LinkFrames(4 * bucket_.size());
-    last = &bucket_[BucketOf(frame, bucket_.size())];
-  }
-  const auto index = static_cast<uint32_t>(frames_.size());
-  before_.push_back(*last);
-  *last = index;
+  before_.push_back(last);
+  last = index;
   frames_.push_back(frame);
   return index;
 }
@@ -98,8 +106,8 @@ uint32_t Walker::UnionOf(uint32_t a, uint32_t b) {
     const bool in_x = x != kBottom && (y == kBottom || frames_[x].to <= frames_[y].to);
     const bool in_y = y != kBottom && (x == kBottom || frames_[y].to <= frames_[x].to);
     const uint32_t to = frames_[in_x ? x : y].to;
-    const uint32_t parent = in_x && in_y ? UnionOf(frames_[x].parent, frames_[y].parent)
-                                         : frames_[in_x ? x : y].parent;
+    const uint32_t parent =
+        in_x && in_y ? UnionOf(frames_[x].parent, frames_[y].parent) : frames_[in_x ? x : y].parent;
     all.emplace_back(to, parent);
     if (in_x) x = frames_[x].other;
     if (in_y) y = frames_[y].other;

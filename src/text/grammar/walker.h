@@ -81,8 +81,8 @@ class Walker {
   std::vector<size_t> frames_end_;  // by level
   std::vector<char> ended_;         // by level
   std::vector<Frame> frames_;
-  // Finds equal frames: the last frame of each bucket, and for each frame the one before it in its bucket.
-  // Frames come and go in order, so the last one is always the first of its bucket.
+  // Finds equal frames, once they are many: the last frame of each bucket, and for each frame the one before
+  // it in its bucket. Frames come and go in order, so the last one is always the first of its bucket.
   std::vector<uint32_t> bucket_, before_;
   // Finds the items of the level under construction, once they are many. Slots of older epochs are free.
   std::vector<Slot> table_;
