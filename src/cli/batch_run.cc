@@ -290,8 +290,6 @@ Status BatchWorker::Finish(Job& job) {
       return {};  // by Ctrl-C: it is left for the next time
     case FinishReason::kRefused:
       return Refuse(job.line, {"context_length_exceeded", WithFlags(answer.error()), 400});
-    case FinishReason::kConstraint:
-      return Refuse(job.line, {"grammar_too_complex", WithFlags(answer.error()), 400});
     default:
       // A device that failed has nothing to do with the line.
       if (thread_.fault()) return *thread_.fault();

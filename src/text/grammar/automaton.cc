@@ -211,8 +211,9 @@ Status Automaton::FindNeeds(const std::vector<Dfa>& dfas, const std::vector<uint
     // Later states usually come later in the text, so going backwards settles most in one pass.
     for (bool changed = true; changed;) {
       changed = false;
-      if (!budget.Spend(states.size())) return budget.TooManySteps();
+      uint64_t edges = 0;
       for (size_t i = states.size(); i-- > 0;) {
+        edges += states[i].edges.size() + states[i].calls.size();
         State& state = states_[offset[rule] + i];
         uint32_t need = state.need, distance = state.distance;
         for (const DfaEdge& edge : states[i].edges) {
@@ -233,6 +234,7 @@ Status Automaton::FindNeeds(const std::vector<Dfa>& dfas, const std::vector<uint
           changed = true;
         }
       }
+      if (!budget.Spend(states.size() + edges / 8)) return budget.TooManySteps();
     }
     const State& after = states_[offset[rule]];
     if (after.need == before.need && after.distance == before.distance) continue;
