@@ -36,6 +36,9 @@ class Automaton {
     const int32_t step = rows_[size_t{states_[state].row} * classes_ + class_of_[byte]];
     return step == kNoStep ? kDead : state + static_cast<uint32_t>(step);
   }
+  // Bytes of one class lead to the same states everywhere.
+  size_t classes() const { return classes_; }
+  size_t ClassOf(uint8_t byte) const { return class_of_[byte]; }
   std::span<const Call> Calls(uint32_t state) const {
     return {calls_.data() + states_[state].first_call, states_[state].call_count};
   }

@@ -144,7 +144,8 @@ GrammarState::GrammarState(Grammar::Pointer grammar) : grammar_(std::move(gramma
   Effort effort{grammar_->limits().max_token_steps};
   Walker walker(grammar_->compiled_->automaton, effort);
   walker.Reset({});
-  walker.AddClosed({grammar_->compiled_->automaton.start(), kBottom});
+  const Item start{grammar_->compiled_->automaton.start(), kBottom};
+  walker.StartClosed({&start, 1});
   Take(walker, 0);
 }
 
@@ -230,7 +231,7 @@ GrammarState::Step GrammarState::Walk(std::string_view bytes, Effort& effort) {
   if (bytes.empty()) return Step::kTaken;
   Walker walker(grammar_->compiled_->automaton, effort);
   walker.Reset(frames_);
-  for (const Item& item : items_) walker.AddAlone(item);
+  walker.Start(items_);
   for (size_t i = 0; i < bytes.size(); ++i)
     if (!walker.Step(i, static_cast<uint8_t>(bytes[i])))
       return effort.exceeded() ? Step::kExceeded : Step::kBarred;
@@ -294,7 +295,7 @@ std::string GrammarState::ShortestEnd() const {
     Effort effort{grammar_->limits().max_token_steps};
     Walker walker(automaton, effort);
     walker.Reset(at.frames_);
-    for (const Item& item : at.items_) walker.AddAlone(item);
+    walker.Start(at.items_);
     uint64_t best = ~uint64_t{0};
     int best_byte = -1;
     for (int byte = 0; byte < 256; ++byte) {

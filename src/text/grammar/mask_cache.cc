@@ -84,8 +84,8 @@ void WalkTrieFrom(uint32_t state, const Automaton& automaton, Walker& walker, co
     const bool pops = [&] {
       if (automaton.IsPlain(to)) return false;
       if (automaton.Calls(to).empty()) return true;
-      walker.Reset({});
-      walker.AddClosed({to, kBottom});
+      const Item item{to, kBottom};
+      walker.StartClosed({&item, 1});
       return walker.Ended(0);
     }();
     if (pops && node.end > i + 1) found.pops->push_back(i);
@@ -180,6 +180,7 @@ MaskCache::LocalPointer MaskCache::ComputeLocal(uint32_t state, Effort& effort) 
   Walker walker(automaton_, effort);
   Found found{scratch.ids, &scratch.pops};
   auto local = std::make_shared<Local>();
+  walker.Reset({});
   WalkTrieFrom(state, automaton_, walker, *table_, found, &local->height, effort);
   effort.spent += table_->mask_words();
   if (effort.exceeded()) return nullptr;
@@ -307,12 +308,16 @@ MaskCache::InContextPointer MaskCache::FindInContext(const Item& item, std::span
   Scratch& scratch = ThreadScratch();
   Walker walker(automaton_, effort);
   walker.Reset(frames);
+  std::vector<Item> after;
   for (uint32_t frame = item.frame; frame != kBottom; frame = frames[frame].other)
-    walker.AddClosed({frames[frame].to, frames[frame].parent});
+    after.push_back({frames[frame].to, frames[frame].parent});
+  walker.StartClosed(after);
   const auto nodes = table_->nodes();
   Found found{scratch.ids, nullptr};
-  for (const uint32_t pop : local.pops)
+  for (const uint32_t pop : local.pops) {
     WalkTrie(walker, *table_, pop + 1, nodes[pop].end, nodes[pop].depth, found, effort);
+    if (effort.exceeded()) return nullptr;
+  }
   effort.spent += scratch.ids.size();
   if (effort.exceeded()) return nullptr;
   auto context = std::make_shared<InContext>();
@@ -336,7 +341,7 @@ bool MaskCache::AddDirectly(const Item& item, std::span<const Frame> frames, std
   Scratch& scratch = ThreadScratch();
   Walker walker(automaton_, effort);
   walker.Reset(frames);
-  walker.AddAlone(item);
+  walker.Start({&item, 1});
   Found found{scratch.ids, nullptr};
   WalkTrie(walker, *table_, 0, table_->node_count(), 0, found, effort);
   for (const int32_t id : scratch.ids) bits[id / 32] |= uint32_t{1} << id % 32;

@@ -1,11 +1,17 @@
 #include "text/grammar/walker.h"
 
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
 namespace celer::grammar {
 namespace {
 
 constexpr size_t kLinear = 24;  // up to here a search through the items is quicker than a table
-// Bounds of the memory of a walk. Both are far beyond what a grammar that anyone writes needs.
-constexpr size_t kMaxItems = 16384, kMaxFrames = size_t{1} << 20;
+// Bounds of the memory of a walk, some 16 MiB each. All are far beyond what a grammar that anyone writes
+// needs.
+constexpr size_t kMaxItems = 16384, kMaxFrames = size_t{1} << 20, kMaxPool = size_t{1} << 21;
+constexpr size_t kMaxSteps = size_t{1} << 22;
 constexpr size_t kFewFrames = 16;  // likewise for frames
 constexpr size_t kMergedSlots = 1024;
 
@@ -21,26 +27,128 @@ size_t BucketOf(const Frame& frame, size_t buckets) {
 }  // namespace
 
 void Walker::Reset(std::span<const Frame> frames) {
-  items_.clear();
+  levels_.clear();
   frames_.assign(frames.begin(), frames.end());
   bucket_.clear();
   before_.clear();
-  items_end_.assign(1, 0);
-  frames_end_.assign(1, frames_.size());
-  ended_.assign(1, false);
+  pool_.clear();
+  sets_.clear();
+  set_by_hash_.clear();
+  closed_.clear();
+  next_.clear();
   lowest_ = ~uint32_t{0};
   height_ = 0;
-  BeginLevel(0);
 }
 
-void Walker::BeginLevel(size_t first) {
-  level_first_ = first;
+Walker::Level& Walker::At(size_t level) {
+  if (levels_.size() <= level) levels_.resize(level + 1);
+  return levels_[level];
+}
+
+void Walker::Start(std::span<const Item> items) {
+  if (items.size() == 1) {
+    At(0) = {kSingle, items[0]};
+    return;
+  }
+  Begin();
+  items_.assign(items.begin(), items.end());
+  At(0) = {InternSet(), {}};
+}
+
+void Walker::StartClosed(std::span<const Item> items) {
+  if (items.size() == 1) {
+    At(0) = {SetAfter(items[0]), {}};
+    return;
+  }
+  Begin();
+  for (const Item& item : items) Append(item);
+  Close();
+  At(0) = {InternSet(), {}};
+}
+
+uint32_t Walker::SetAfter(Item item) {
+  const auto [at, is_new] = closed_.try_emplace(uint64_t{item.state} << 32 | item.frame, kNoSet);
+  if (is_new) {
+    Begin();
+    Append(item);
+    Close();
+    at->second = InternSet();
+  }
+  return at->second;
+}
+
+bool Walker::Step(size_t level, uint8_t byte) {
+  const Level from = levels_[level];
+  ++effort_.spent;
+  if (from.set != kSingle) return StepSet(level, from.set, byte);
+  // By far the most frequent case, in strings and names.
+  const uint32_t to = automaton_.Next(from.single.state, byte);
+  if (to == Automaton::kDead) return false;
+  const uint32_t height = Depth(from.single.frame) + automaton_.Need(to);
+  height_ = std::max(height_, height);
+  // An item that could not end within the stack would lead nowhere.
+  if (height > automaton_.max_depth() || effort_.exceeded()) return false;
+  const Item item{to, from.single.frame};
+  if (automaton_.IsPlain(to)) {
+    At(level + 1) = {kSingle, item};
+    return true;
+  }
+  const uint32_t set = SetAfter(item);
+  At(level + 1) = {set, {}};
+  return set != kNoSet && !effort_.exceeded();
+}
+
+bool Walker::StepSet(size_t level, uint32_t from, uint8_t byte) {
+  if (from == kNoSet) return false;
+  const size_t classes = automaton_.classes();
+  const size_t place = from * classes + automaton_.ClassOf(byte);
+  if (next_.size() <= place) next_.resize(sets_.size() * classes, kUnknown);
+  if (next_[place] == kUnknown) {
+    Begin();
+    const Set set = sets_[from];
+    effort_.spent += set.count;
+    for (size_t i = set.begin; i < set.begin + set.count; ++i) {
+      const Item item = pool_[i];
+      const uint32_t to = automaton_.Next(item.state, byte);
+      if (to != Automaton::kDead) Append({to, item.frame});
+    }
+    Close();
+    next_[place] = InternSet();
+  }
+  At(level + 1) = {next_[place], {}};
+  return next_[place] != kNoSet && !effort_.exceeded();
+}
+
+void Walker::Begin() {
+  items_.clear();
   closed_with_.clear();
-  if (++epoch_ == 0) {  // all slots look new again
+  ends_ = false;
+  if (++epoch_ == 0) {  // all slots would look new again
     table_.assign(table_.size(), {});
     epoch_ = 1;
   }
   in_table_ = 0;
+}
+
+uint32_t Walker::InternSet() {
+  if (items_.empty() && !ends_) return kNoSet;
+  std::sort(items_.begin(), items_.end(), [](const Item& a, const Item& b) {
+    return std::tie(a.state, a.frame) < std::tie(b.state, b.frame);
+  });
+  uint64_t hash = ends_ ? 1 : 0;
+  for (const Item& item : items_) hash = Mix(hash, uint64_t{item.state} << 32 | item.frame);
+  const auto [first, last] = set_by_hash_.equal_range(hash);
+  for (auto it = first; it != last; ++it) {
+    const Set& set = sets_[it->second];
+    if (set.ended == ends_ && std::ranges::equal(items_, std::span(pool_).subspan(set.begin, set.count)))
+      return it->second;
+  }
+  const auto index = static_cast<uint32_t>(sets_.size());
+  if (pool_.size() >= kMaxPool || sets_.size() * automaton_.classes() >= kMaxSteps) effort_.Exceed();
+  sets_.push_back({pool_.size(), static_cast<uint32_t>(items_.size()), ends_});
+  pool_.insert(pool_.end(), items_.begin(), items_.end());
+  set_by_hash_.emplace(hash, index);
+  return index;
 }
 
 void Walker::LinkFrames(size_t buckets) {
@@ -50,15 +158,6 @@ void Walker::LinkFrames(size_t buckets) {
     uint32_t& last = bucket_[BucketOf(frames_[i], buckets)];
     before_[i] = last;
     last = static_cast<uint32_t>(i);
-  }
-}
-
-void Walker::TruncateFrames(size_t count) {
-  if (bucket_.empty()) frames_.resize(std::min(count, frames_.size()));
-  while (frames_.size() > count) {
-    bucket_[BucketOf(frames_.back(), bucket_.size())] = before_.back();
-    frames_.pop_back();
-    before_.pop_back();
   }
 }
 
@@ -118,56 +217,10 @@ uint32_t Walker::UnionOf(uint32_t a, uint32_t b) {
   return both;
 }
 
-void Walker::AddClosed(Item item) {
-  ends_ = ended_[0];
-  closed_with_.clear();
-  Append(item);
-  Close();
-  items_end_[0] = items_.size();
-  frames_end_[0] = frames_.size();
-  ended_[0] = ends_;
-}
-
-bool Walker::Step(size_t level, uint8_t byte) {
-  const size_t begin = level == 0 ? 0 : items_end_[level - 1], end = items_end_[level];
-  items_.resize(end);
-  TruncateFrames(frames_end_[level]);
-  if (items_end_.size() <= level + 1) {
-    items_end_.resize(level + 2);
-    frames_end_.resize(level + 2);
-    ended_.resize(level + 2);
-  }
-  ends_ = false;
-  effort_.spent += end - begin;
-  BeginLevel(end);
-  if (end - begin == 1) {
-    // By far the most frequent case, in strings and names.
-    const Item item = items_[begin];
-    const uint32_t to = automaton_.Next(item.state, byte);
-    if (to != Automaton::kDead) {
-      const uint32_t height = Depth(item.frame) + automaton_.Need(to);
-      height_ = std::max(height_, height);
-      if (height <= automaton_.max_depth()) items_.push_back({to, item.frame});
-      if (!automaton_.IsPlain(to)) Close();
-    }
-  } else {
-    for (size_t i = begin; i < end; ++i) {
-      const Item item = items_[i];
-      const uint32_t to = automaton_.Next(item.state, byte);
-      if (to != Automaton::kDead) Append({to, item.frame});
-    }
-    Close();
-  }
-  items_end_[level + 1] = items_.size();
-  frames_end_[level + 1] = frames_.size();
-  ended_[level + 1] = ends_;
-  return !effort_.exceeded() && (items_.size() > end || ends_);
-}
-
 void Walker::FillTable() {
-  const size_t count = items_.size() - level_first_;
+  const size_t count = items_.size();
   if (4 * count > table_.size()) table_.assign(8 * count, {});
-  for (size_t i = level_first_; i < items_.size(); ++i) {
+  for (size_t i = 0; i < items_.size(); ++i) {
     size_t at = Mix(items_[i].state, Depth(items_[i].frame)) % table_.size();
     while (table_[at].epoch == epoch_) at = (at + 1) % table_.size();
     table_[at] = {epoch_, static_cast<uint32_t>(i)};
@@ -177,9 +230,9 @@ void Walker::FillTable() {
 
 size_t Walker::FindItem(uint32_t state, uint32_t depth) {
   const auto is = [&](const Item& item) { return item.state == state && Depth(item.frame) == depth; };
-  const size_t count = items_.size() - level_first_;
+  const size_t count = items_.size();
   if (count <= kLinear) {
-    const auto at = std::find_if(items_.begin() + static_cast<ptrdiff_t>(level_first_), items_.end(), is);
+    const auto at = std::find_if(items_.begin(), items_.end(), is);
     return static_cast<size_t>(at - items_.begin());
   }
   if (in_table_ < count || 2 * count > table_.size()) FillTable();
@@ -199,28 +252,27 @@ void Walker::Append(Item item) {
   ++effort_.spent;
   const size_t at = FindItem(item.state, depth);
   if (at == items_.size()) {
-    if (at - level_first_ >= kMaxItems) effort_.Exceed();
+    if (at >= kMaxItems) effort_.Exceed();
     items_.push_back(item);
     return;
   }
   if (items_[at].frame == item.frame) return;
   items_[at].frame = Union(items_[at].frame, item.frame);
-  const size_t place = at - level_first_;
-  if (place < closed_with_.size() && closed_with_[place] != items_[at].frame) again_.push_back(at);
+  if (at < closed_with_.size() && closed_with_[at] != items_[at].frame) again_.push_back(at);
 }
 
-// Adds what follows from the level's items without a byte: calls push, ends of rules pop.
+// Adds what follows from the items without a byte: calls push, ends of rules pop.
 void Walker::Close() {
   again_.clear();
   while (!effort_.exceeded()) {
-    const size_t next = level_first_ + closed_with_.size();
+    const size_t next = closed_with_.size();
     if (next < items_.size()) {
       closed_with_.push_back(items_[next].frame);
       CloseItem(next);
     } else if (!again_.empty()) {
       const size_t index = again_.back();
       again_.pop_back();
-      uint32_t& closed_with = closed_with_[index - level_first_];
+      uint32_t& closed_with = closed_with_[index];
       if (closed_with == items_[index].frame) continue;
       closed_with = items_[index].frame;
       CloseItem(index);
