@@ -41,8 +41,8 @@ struct SamplingParams {
 // One sentence if a value is out of range, not finite, or names a token outside the vocabulary.
 Status Validate(const SamplingParams& params, int64_t vocab);
 
-// Which tokens may come next in an answer: a grammar's way into the sampler. Each mask is used by one thread
-// at a time: the engine's, or the one that prepares it.
+// Which tokens may come next in an answer: a grammar's way into the sampler. One thread at a time uses a
+// mask; those of different answers are used at once, so what they share must be constant or locked.
 class TokenMask {
  public:
   virtual ~TokenMask() = default;
