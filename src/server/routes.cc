@@ -24,6 +24,8 @@ std::span<const Service::Route> Service::Routes() {
       {"GET", "/v1/responses/", &Service::StoredResponse, 0, false, "an answer that was kept"},
       {"DELETE", "/v1/responses/", &Service::DeleteResponse, 0, false, "forget an answer"},
       {"POST", "/v1/messages", &Service::Generate, kMessages, false, "an answer, in Anthropic's form"},
+      {"POST", "/v1/messages/count_tokens", &Service::CountTokensRoute, kCountTokens, false,
+       "how many tokens a conversation has, in Anthropic's form"},
       {"POST", "/v1/embeddings", &Service::Generate, kEmbeddings, false, "texts as vectors of length 1"},
       {"GET", "/v1/models", &Service::Models, 0, false, "what is served"},
       {"GET", "/v1/models/", &Service::OneModel, 0, false, "one of them"},
@@ -91,6 +93,8 @@ void Service::MetricsRoute(const std::shared_ptr<Exchange>& exchange) {
 void Service::LoadRoute(const std::shared_ptr<Exchange>& exchange) {
   const EngineStats stats = engine_ ? engine_->stats() : EngineStats();
   exchange->Send(JsonResponse({{"server_load", generations_.size()},
+                               {"preparing", jobs_},
+                               {"body_bytes", server_ ? server_->body_bytes() : 0},
                                {"waiting", waiting_},
                                {"waiting_tokens", waiting_tokens_},
                                {"running", stats.running},
@@ -238,6 +242,14 @@ void Service::SendTokens(const std::shared_ptr<Exchange>& exchange, const std::s
       json["token_strs"].push_back(job->model->prompter.Decode({&token, 1}, false));
   }
   exchange->Send(JsonResponse(json));
+}
+
+void Service::CountTokensRoute(const std::shared_ptr<Exchange>& exchange) {
+  PrepareJob(exchange, &Service::SendCount);
+}
+
+void Service::SendCount(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job) {
+  exchange->Send(JsonResponse({{"input_tokens", job->prepared.requests[0].prompt.size()}}));
 }
 
 void Service::DetokenizeRoute(const std::shared_ptr<Exchange>& exchange) {
