@@ -74,7 +74,7 @@ TEST(AnswerParts, CallsAsJsonAndInBrackets) {
 
 TEST(AnswerParts, ACallThatIsCutIsACallAsFarAsItGoes) {
   const PartsOptions tags{.tools = ToolStyle::kTags};
-  const std::string call = "Well.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": \"a}";
+  const std::string call = "Well.<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": \"a}";
   Expect(call, tags, {"", "Well.", "f{\"x\": \"a}..."}, true);
   Expect(call, tags, {"", call, ""}, false);  // the model itself ended here: no call after all
   Expect("<tool_call>{\"name\": \"f\", \"arguments\": {}", tags, {"", "", "f{};"}, true);

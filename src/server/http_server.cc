@@ -310,7 +310,8 @@ void Session::FailedRead(ErrorCode error) {
 void Session::OnHead(ErrorCode error) {
   if (state_ != State::kHead) return;
   logged_ = {};
-  if (error) return FailedRead(error);
+  // A body that is too large by its Content-Length comes with a head like any other.
+  if (error && error != http::error::body_limit) return FailedRead(error);
   const auto& head = parser_->get();
   logged_.method = std::string(View(head.method_string()));
   logged_.peer = peer_;
@@ -318,6 +319,7 @@ void Session::OnHead(ErrorCode error) {
   const std::string wrong = CheckHead(head, &logged_);
   const std::string_view given = logged_.Header("x-request-id");
   logged_.id = IsDecentId(given) ? std::string(given) : NewId("req-");
+  if (error) return FailedRead(error);
   head_only_ = logged_.method == "HEAD";
   keep_alive_ = parser_->keep_alive();
   chunked_ = head.version() == 11;

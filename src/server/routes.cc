@@ -70,14 +70,14 @@ void Service::Health(const std::shared_ptr<Exchange>& exchange) {
   if (why)
     return exchange->Send(
         ApiError{.status = 503, .message = why, .code = "not_ready", .retry_after = 1}.ToResponse(
-            ApiForm::kOpenAi));
+            FormOf(exchange->request())));
   exchange->Send(JsonResponse({{"status", "ok"}}));
 }
 
 void Service::Live(const std::shared_ptr<Exchange>& exchange) {
   if (state_ == State::kFaulted || exit_code_ != 0)
     return exchange->Send(
-        ApiError{.status = 503, .message = "the device failed"}.ToResponse(ApiForm::kOpenAi));
+        ApiError{.status = 503, .message = "the device failed"}.ToResponse(FormOf(exchange->request())));
   exchange->Send(JsonResponse({{"status", "live"}}));
 }
 
@@ -140,7 +140,7 @@ void Service::ServerInfo(const std::shared_ptr<Exchange>& exchange) {
 
 void Service::ModelInfo(const std::shared_ptr<Exchange>& exchange) {
   if (const auto refusal = CheckReady(); refusal && !model_)
-    return exchange->Send(refusal->ToResponse(ApiForm::kOpenAi));
+    return exchange->Send(refusal->ToResponse(FormOf(exchange->request())));
   const Engine::Info& info = model_->info;
   Json formats = Json::object();
   for (const auto& [format, bytes] : info.bytes_by_format) formats[format] = bytes;
@@ -163,7 +163,7 @@ void Service::ModelInfo(const std::shared_ptr<Exchange>& exchange) {
 // As vLLM has it; with it clients such as lm-eval can do without a tokenizer of their own.
 void Service::TokenizerInfo(const std::shared_ptr<Exchange>& exchange) {
   if (const auto refusal = CheckReady(); refusal && !model_)
-    return exchange->Send(refusal->ToResponse(ApiForm::kOpenAi));
+    return exchange->Send(refusal->ToResponse(FormOf(exchange->request())));
   const Prompter& prompter = model_->prompter;
   const auto text = [&](std::optional<int32_t> id) {
     return id ? Json(prompter.Decode({&*id, 1}, false)) : Json();
@@ -187,7 +187,7 @@ Json Service::ModelJson() const {
 
 void Service::Models(const std::shared_ptr<Exchange>& exchange) {
   if (const auto refusal = CheckReady(); refusal && !model_)
-    return exchange->Send(refusal->ToResponse(ApiForm::kOpenAi));
+    return exchange->Send(refusal->ToResponse(FormOf(exchange->request())));
   Json data = Json::array({ModelJson()});
   for (const std::string& alias : model_->aliases) {
     data.push_back(ModelJson());
@@ -198,11 +198,11 @@ void Service::Models(const std::shared_ptr<Exchange>& exchange) {
 
 void Service::OneModel(const std::shared_ptr<Exchange>& exchange) {
   if (const auto refusal = CheckReady(); refusal && !model_)
-    return exchange->Send(refusal->ToResponse(ApiForm::kOpenAi));
+    return exchange->Send(refusal->ToResponse(FormOf(exchange->request())));
   Asked asked;
   asked.model = exchange->request().path.substr(std::string_view("/v1/models/").size());
   if (const auto refusal = CheckModel(*model_, asked))
-    return exchange->Send(refusal->ToResponse(ApiForm::kOpenAi));
+    return exchange->Send(refusal->ToResponse(FormOf(exchange->request())));
   Json json = ModelJson();
   json["id"] = asked.model;
   exchange->Send(JsonResponse(json));
@@ -217,14 +217,14 @@ void Service::StoredResponse(const std::shared_ptr<Exchange>& exchange) {
   if (const auto* entry = responses_.Find(id)) return exchange->Send({.body = entry->body});
   exchange->Send(ApiError{.status = 404,
                           .message = "there is no response " + Quoted(id) + "; it may have been forgotten"}
-                     .ToResponse(ApiForm::kOpenAi));
+                     .ToResponse(FormOf(exchange->request())));
 }
 
 void Service::DeleteResponse(const std::shared_ptr<Exchange>& exchange) {
   const std::string id = exchange->request().path.substr(std::string_view("/v1/responses/").size());
   if (!responses_.Remove(id))
     return exchange->Send(ApiError{.status = 404, .message = "there is no response " + Quoted(id)}.ToResponse(
-        ApiForm::kOpenAi));
+        FormOf(exchange->request())));
   exchange->Send(JsonResponse({{"id", id}, {"object", "response"}, {"deleted", true}}));
 }
 
@@ -261,14 +261,14 @@ void Service::SendText(const std::shared_ptr<Exchange>& exchange, const std::sha
   if (!tokens)
     return exchange->Send(
         ApiError{.message = "tokens is missing, expected an array of token ids", .param = "tokens"}
-            .ToResponse(ApiForm::kOpenAi));
+            .ToResponse(FormOf(exchange->request())));
   for (const int32_t token : *tokens)
     if (token >= job->model->info.vocab)
       return exchange->Send(ApiError{.message = "tokens names token " + std::to_string(token) +
                                                 ", but the model has " +
                                                 std::to_string(job->model->info.vocab) + " tokens",
                                      .param = "tokens"}
-                                .ToResponse(ApiForm::kOpenAi));
+                                .ToResponse(FormOf(exchange->request())));
   // vLLM keeps control tokens in the text unless it is told otherwise.
   exchange->Send(JsonResponse({{"prompt", job->model->prompter.Decode(*tokens, job->asked.skip_special)}}));
 }

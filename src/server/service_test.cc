@@ -228,6 +228,7 @@ TEST_F(ServiceTest, AFaultIsForgottenOnceTheModelIsLoadedAgain) {
 }
 
 TEST_F(ServiceTest, RequestsThatHearOfAFaultLateHearOfAFault) {
+  testing::internal::CaptureStderr();  // the log has that sentence, too
   FakeStepper::long_fault = 2;
   Start(/*reload=*/true);
   std::vector<asio::ip::tcp::socket> all;
@@ -247,6 +248,7 @@ TEST_F(ServiceTest, RequestsThatHearOfAFaultLateHearOfAFault) {
   FakeStepper::long_fault = 0;
   while (loads_ < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   Stop();
+  testing::internal::GetCapturedStderr();
 }
 
 TEST_F(ServiceTest, ARequestThatIsSubmittedAfterAFaultHearsOfIt) {
