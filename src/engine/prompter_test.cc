@@ -268,8 +268,9 @@ TEST(Prompter, TheLastMessageIsContinued) {
       messages[1] = {{"role", "assistant"}, {"content", said}};
       const std::string prompt = text(prompter, messages, true);
       EXPECT_TRUE(prompt.ends_with(said)) << style.name << ": " << prompt;
-      if (style.name == std::string("chatml") || style.name == std::string("llama3"))
+      if (style.name == std::string("chatml") || style.name == std::string("llama3")) {
         EXPECT_EQ(prompt, before + said);
+      }
       // A template that trims has no blank at the end, and others keep it.
       messages[1]["content"] = said + " \n";
       const std::string longer = text(prompter, messages, true);
