@@ -175,8 +175,10 @@ void Service::TokenizerInfo(const std::shared_ptr<Exchange>& exchange) {
                     {"chat_template", prompter.has_chat_template() ? Json(model_->chat_template) : Json()}}));
 }
 
-Json Service::ModelJson() const {
-  return {{"id", model_->name},
+Json Service::ModelJson(const std::string& name, ApiForm form) const {
+  if (form == ApiForm::kAnthropic)
+    return {{"type", "model"}, {"id", name}, {"display_name", name}, {"created_at", "1970-01-01T00:00:00Z"}};
+  return {{"id", name},
           {"object", "model"},
           {"created", 0},
           {"owned_by", "celer"},
@@ -188,12 +190,16 @@ Json Service::ModelJson() const {
 void Service::Models(const std::shared_ptr<Exchange>& exchange) {
   if (const auto refusal = CheckReady(); refusal && !model_)
     return exchange->Send(refusal->ToResponse(FormOf(exchange->request())));
-  Json data = Json::array({ModelJson()});
-  for (const std::string& alias : model_->aliases) {
-    data.push_back(ModelJson());
-    data.back()["id"] = alias;
-  }
-  exchange->Send(JsonResponse({{"object", "list"}, {"data", data}}));
+  const ApiForm form = FormOf(exchange->request());
+  Json data = Json::array({ModelJson(model_->name, form)});
+  for (const std::string& alias : model_->aliases) data.push_back(ModelJson(alias, form));
+  Json json = {{"object", "list"}, {"data", data}};
+  if (form == ApiForm::kAnthropic)
+    json = {{"data", data},
+            {"has_more", false},
+            {"first_id", data.front()["id"]},
+            {"last_id", data.back()["id"]}};
+  exchange->Send(JsonResponse(json));
 }
 
 void Service::OneModel(const std::shared_ptr<Exchange>& exchange) {
@@ -203,9 +209,7 @@ void Service::OneModel(const std::shared_ptr<Exchange>& exchange) {
   asked.model = exchange->request().path.substr(std::string_view("/v1/models/").size());
   if (const auto refusal = CheckModel(*model_, asked))
     return exchange->Send(refusal->ToResponse(FormOf(exchange->request())));
-  Json json = ModelJson();
-  json["id"] = asked.model;
-  exchange->Send(JsonResponse(json));
+  exchange->Send(JsonResponse(ModelJson(asked.model, FormOf(exchange->request()))));
 }
 
 void Service::OpenApi(const std::shared_ptr<Exchange>& exchange) {

@@ -139,7 +139,7 @@ class Service {
   void Tick();
   void StopIfDrained();
   Metrics::Now Now() const;
-  Json ModelJson() const;
+  Json ModelJson(const std::string& name, ApiForm form) const;
 
   EventLoop& loop_;
   const ServiceOptions options_;

@@ -46,13 +46,16 @@ class FakeStepper : public EngineThread::Stepper {
   std::vector<TokenEvent> Step() override {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     std::vector<TokenEvent> events;
-    if (*broken_) fault_ = Error::Device("the fan fell off", std::string(size_t{long_fault} << 20, '.'));
+    if (*broken_) fault_ = Error::Device("the fan fell off", std::string(size_t{long_fault} << 10, '.'));
+    // The first hears of it here, and the thread tells the others.
+    if (fault_ && !left_.empty())
+      return {{.request = left_.begin()->first,
+               .finish = FinishReason::kError,
+               .last = true,
+               .error = fault_->message()}};
     for (auto it = left_.begin(); it != left_.end();) {
       TokenEvent event{.request = it->first, .token = 0};
-      if (fault_) {
-        event = {
-            .request = it->first, .finish = FinishReason::kError, .last = true, .error = "the fan fell off"};
-      } else if (it->second < 0) {
+      if (it->second < 0) {
         event = {.request = it->first, .finish = FinishReason::kCancelled, .last = true};
       } else if (--it->second == 0) {
         event.finish = FinishReason::kLength;
@@ -229,10 +232,10 @@ TEST_F(ServiceTest, AFaultIsForgottenOnceTheModelIsLoadedAgain) {
 
 TEST_F(ServiceTest, RequestsThatHearOfAFaultLateHearOfAFault) {
   testing::internal::CaptureStderr();  // the log has that sentence, too
-  FakeStepper::long_fault = 2;
+  FakeStepper::long_fault = 512;
   Start(/*reload=*/true);
   std::vector<asio::ip::tcp::socket> all;
-  constexpr int kRequests = 24;
+  constexpr int kRequests = 120;
   for (int i = 0; i < kRequests; ++i) {
     all.push_back(Connect());
     asio::write(all.back(), asio::buffer(Completion(R"({"prompt": "hi", "max_tokens": 90000})")));

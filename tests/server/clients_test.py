@@ -223,6 +223,8 @@ class ClientsCase(ServerCase):
         with self.assertRaises(anthropic.NotFoundError) as refused:
             client.messages.create(**{**ask, "model": "other"})
         self.assertEqual(refused.exception.body["error"]["type"], "not_found_error")
+        self.assertEqual([(model.id, model.display_name, model.type) for model in client.models.list()], [("tiny", "tiny", "model")])
+        self.assertEqual(client.models.retrieve("tiny").type, "model")
         with self.assertRaises(anthropic.NotFoundError) as refused:
             client.models.retrieve("other")
         self.assertEqual(refused.exception.body["type"], "error")
