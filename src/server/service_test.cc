@@ -320,6 +320,11 @@ TEST_F(ServiceTest, ErrorsHaveTheFormOfTheApiThatIsAsked) {
        {Post("/v1/completions", "{"), Post("/v1/completions", std::string(2000, 'x')),
         Post("/v1/nothing", "{}"), Post("/tokenize", "{}")})
     EXPECT_THAT(Ask(request), HasSubstr(R"({"error":{"message":)")) << request;
+  EXPECT_THAT(Ask("GET /v1/models HTTP/1.1\r\nHost: localhost\r\nanthropic-version: 2023-06-01\r\n"
+                  "Connection: close\r\n\r\n"),
+              HasSubstr(R"({"data":[{"type":"model","id":"letters","display_name":"letters",)"));
+  EXPECT_THAT(Ask("GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"),
+              HasSubstr(R"({"object":"list","data":[{"id":"letters","object":"model",)"));
   Stop();
 }
 
