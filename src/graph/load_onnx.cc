@@ -66,7 +66,8 @@ class Loader {
 
   Result<Constant> ToConstant(const OnnxTensor& tensor) {
     CELER_ASSIGN(const OnnxElements elements, file_->Read(tensor));
-    Constant out{elements.dtype, elements.shape, elements.bytes, elements.owned};
+    CELER_ASSIGN(const Shape shape, MakeShape(elements.shape.dims()));
+    Constant out{elements.dtype, shape, elements.bytes, elements.owned};
     if (!out.owner) out.owner = file_;
     return out;
   }
@@ -291,11 +292,11 @@ class Loader {
       } else if (named.name == "value_float") {
         value.constant = Copy(DType::kF32, Shape{}, &attribute->f, 1);
       } else if (named.name == "value_ints") {
-        value.constant = Copy(DType::kI64, Shape{static_cast<int64_t>(attribute->ints.size())},
-                              attribute->ints.data(), attribute->ints.size());
+        value.constant = Copy(DType::kI64, ListShape(attribute->ints.size()), attribute->ints.data(),
+                              attribute->ints.size());
       } else if (named.name == "value_floats") {
-        value.constant = Copy(DType::kF32, Shape{static_cast<int64_t>(attribute->floats.size())},
-                              attribute->floats.data(), attribute->floats.size());
+        value.constant = Copy(DType::kF32, ListShape(attribute->floats.size()), attribute->floats.data(),
+                              attribute->floats.size());
       } else {
         return Error::Unsupported(file_->source(), ": the Constant '", Printable(from.outputs[0]),
                                   "' is given by '", Printable(named.name),

@@ -205,14 +205,14 @@ ValueId Rewriter::AddFloats(std::string name, const std::vector<int64_t>& dims,
                             const std::vector<float>& numbers) {
   auto copy = std::make_shared<std::vector<float>>(numbers);
   const auto bytes = std::as_bytes(std::span<const float>(*copy));
+  // shape: of numbers that are in memory
   return AddConstant(std::move(name), {DType::kF32, Shape(dims), bytes, std::move(copy)});
 }
 
 ValueId Rewriter::AddInts(std::string name, const std::vector<int64_t>& numbers) {
   auto copy = std::make_shared<std::vector<int64_t>>(numbers);
   const auto bytes = std::as_bytes(std::span<const int64_t>(*copy));
-  return AddConstant(std::move(name),
-                     {DType::kI64, Shape({static_cast<int64_t>(numbers.size())}), bytes, std::move(copy)});
+  return AddConstant(std::move(name), {DType::kI64, ListShape(numbers.size()), bytes, std::move(copy)});
 }
 
 Node& Rewriter::Add(Node one, const std::string& output) {
