@@ -46,13 +46,14 @@ def faults(path):
 
 
 def main():
+    root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT
     found = 0
-    for path in sorted((ROOT / "src" / "graph").rglob("*")):
+    for path in sorted((root / "src" / "graph").rglob("*")):
         if path.suffix not in (".cc", ".h") or path.name.endswith(TESTS):
             continue
         for row, line in faults(path):
             found += 1
-            print(f"{path.relative_to(ROOT)}:{row}: {line}")
+            print(f"{path.relative_to(root)}:{row}: {line}")
     if found:
         print("a Shape of run-time numbers aborts when they are wrong: use MakeShape, PartOf, ListShape or HasDims")
         return 1

@@ -5,10 +5,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include "graph/fuzz_network.h"
 #include "graph/fuzz_nodes.h"
@@ -20,6 +23,10 @@ namespace {
 uint64_t NumberFrom(const char* variable, uint64_t otherwise) {
   const char* const text = std::getenv(variable);
   return text ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+std::string FullName(const Operator& op) {
+  return (op.domain.empty() ? "" : std::string(op.domain) + ".") + std::string(op.name);
 }
 
 // A node that never ends is named before the program does.
@@ -63,7 +70,7 @@ class HostileNodes : public testing::TestWithParam<const Operator*> {};
 
 TEST_P(HostileNodes, EndSoonWithAResult) {
   const Operator& op = *GetParam();
-  const std::string name = (op.domain.empty() ? "" : std::string(op.domain) + ".") + std::string(op.name);
+  const std::string name = FullName(op);
   const SmallTensors small;
   Watch watch;
   const uint64_t from = NumberFrom("CELER_HOSTILE_FROM", 0), count = NumberFrom("CELER_HOSTILE_NODES", 60);
@@ -82,10 +89,21 @@ TEST_P(HostileNodes, EndSoonWithAResult) {
   }
 }
 
+TEST(HostileNodesCorpus, HasEveryOperator) {
+  const std::filesystem::path folder =
+      std::filesystem::path(CELER_SOURCE_DIR) / "tests/fuzz/corpus/operators";
+  for (const Operator* op : Operators())
+    EXPECT_TRUE(std::filesystem::exists(folder / FullName(*op)))
+        << FullName(*op) << " has no seed for the fuzz target; run tests/fuzz/make_operators.py";
+}
+
 INSTANTIATE_TEST_SUITE_P(All, HostileNodes, testing::ValuesIn(Operators().begin(), Operators().end()),
                          [](const auto& test) {
-                           const Operator& op = *test.param;
-                           return std::string(op.domain) + std::string(op.name) + std::to_string(op.since);
+                           std::string name = FullName(*test.param) + std::to_string(test.param->since);
+                           std::replace_if(
+                               name.begin(), name.end(), [](unsigned char ch) { return !std::isalnum(ch); },
+                               '_');
+                           return name;
                          });
 
 }  // namespace
