@@ -11,6 +11,10 @@ Status CheckInputs(const Operator& op, const InferContext& context) {
     return Error::Corrupt("it has ", in, " inputs");
   if (out < op.outputs.least || (op.outputs.most >= 0 && out > op.outputs.most))
     return Error::Corrupt("it has ", out, " outputs");
+  // One of many that is left out: only a Loop may carry nothing.
+  for (size_t i = 0; i < context.inputs(); ++i)
+    if (op.inputs.most < 0 && op.name != "Loop" && !context.given(i))
+      return Error::Invalid("its input ", i, " is not given");
   if (!(op.traits & (Operator::kSequences | Operator::kControl | Operator::kAnyKind)))
     for (size_t i = 0; i < context.inputs(); ++i) {
       const bool needed = i < static_cast<size_t>(op.inputs.least);

@@ -115,7 +115,10 @@ class FuzzNodes {
     Node node{.op = std::string(op_.name), .domain = std::string(op_.domain), .name = "node", .opset = opset};
     Specs();
     for (const Spec& spec : specs_) node.inputs.push_back(Input(spec));
-    while (!node.inputs.empty() && node.inputs.back() == kNoValue) node.inputs.pop_back();
+    if (choices_.OneIn(16) && !node.inputs.empty())
+      node.inputs[choices_.Below(node.inputs.size())] = kNoValue;
+    while (!choices_.OneIn(8) && !node.inputs.empty() && node.inputs.back() == kNoValue)
+      node.inputs.pop_back();
     for (const std::string_view text : FuzzSplit(form_.attributes, ' '))
       if (!text.empty()) AddAttribute(node, text);
     std::vector<std::string> names;
@@ -125,6 +128,12 @@ class FuzzNodes {
     const std::vector<ValueId> made = network_.graph.AddNode(std::move(node), names).outputs;
     network_.graph.outputs = made;
     if (choices_.OneIn(4)) Follow(made[0]);
+    if (choices_.OneIn(16)) {  // an output that nobody reads, and that has no name
+      std::vector<ValueId>& outputs_of = network_.graph.nodes.back().outputs;
+      ValueId& gone = outputs_of[choices_.Below(outputs_of.size())];
+      std::erase(network_.graph.outputs, gone);
+      gone = kNoValue;
+    }
     return std::move(network_);
   }
 

@@ -142,7 +142,7 @@ class Planner {
         groups_.push_back({.bytes = size, .first = at, .last = last});
       }
     }
-    if (compiled.op->traits & Operator::kJoin) Join(node, infer);
+    if ((compiled.op->traits & Operator::kJoin) && node.outputs[0] != kNoValue) Join(node, infer);
     return {};
   }
 

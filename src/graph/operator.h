@@ -77,6 +77,8 @@ class OpInputs {
   bool has(size_t i) const {
     return i < inputs_.size() && inputs_[i] && inputs_[i]->kind != Data::Kind::kNone;
   }
+  // There is a value, which may still hold nothing: an optional.
+  bool given(size_t i) const { return i < inputs_.size() && inputs_[i]; }
   const Data& data(size_t i) const { return *inputs_[i]; }
   const TensorView& in(size_t i) const { return inputs_[i]->tensor; }
   const Shape& shape(size_t i) const { return in(i).shape; }

@@ -162,7 +162,7 @@ Result<std::optional<std::vector<SliceRange>>> SliceRanges(const OpInputs& c) {
   if (c.inputs() > 1) {
     for (size_t i = 1; i < c.inputs(); ++i)
       if (c.has(i) && !c.known(i)) return Out();
-    if (!c.has(2)) return Error::Invalid("its ends are not given");
+    if (!c.has(1) || !c.has(2)) return Error::Invalid("its starts or its ends are not given");
     starts = *c.ints(1);
     ends = *c.ints(2);
     if (c.has(3)) axes = *c.ints(3);

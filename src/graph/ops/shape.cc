@@ -27,7 +27,7 @@ Status Identity(KernelContext& c) {
 
 Status InferReshape(InferContext& c) {
   std::vector<int64_t> dims;
-  if (c.inputs() > 1) {
+  if (c.has(1)) {
     const auto given = c.ints(1);
     if (!given) return {};
     dims = *given;

@@ -177,6 +177,7 @@ bool Rewriter::LikelySameShape(ValueId a, ValueId b) const {
 }
 
 void Rewriter::Replace(ValueId from, ValueId to) {
+  if (from == kNoValue) return;  // an output that nobody wants; inputs that are left out stay so
   for (Node& one : graph_.nodes) {
     for (ValueId& id : one.inputs)
       if (id == from) id = to;
