@@ -34,6 +34,10 @@ Status InferOutputs(const Operator& op, InferContext& context) {
 }
 
 Status RunKernel(const Operator& op, KernelFn kernel, KernelContext& context) {
+  // A pass may meet what Program::Make would have completed.
+  const std::vector<ValueId>& outputs = context.node.outputs;
+  for (size_t i = 0; i < outputs.size() && static_cast<int>(i) < op.outputs.least; ++i)
+    if (outputs[i] == kNoValue && !context.wants(i)) return Error::Invalid("its output ", i, " has no name");
   bool complete = !(op.traits & (Operator::kControl | Operator::kSequences | Operator::kAnyKind));
   bool made = false;
   for (size_t i = 0; i < context.outputs(); ++i) {

@@ -95,7 +95,8 @@ inline void FuzzFill(const TensorView& tensor, FuzzChoices& choices) {
         tensor.as<T>()[i] = static_cast<T>(choices.Int());
     }
   });
-  for (int64_t i = 0; !plain && i < n; ++i) tensor.as<uint8_t>()[i] = static_cast<uint8_t>(choices.Below(16));
+  const int64_t bytes = plain ? 0 : *BytesFor(tensor.dtype, n);
+  for (int64_t i = 0; i < bytes; ++i) tensor.as<uint8_t>()[i] = static_cast<uint8_t>(choices.Below(16));
 }
 
 // Makes a network of one node, a form at a time.
@@ -139,15 +140,15 @@ class FuzzNodes {
 
  private:
   struct Spec {
-    char kind;
-    bool given;
-    std::vector<int64_t> dims;
-    std::vector<double> numbers;
+    char kind = 'T';
+    bool given = true;
+    std::vector<int64_t> dims = {};
+    std::vector<double> numbers = {};
   };
 
   void Specs() {
     for (std::string_view text : FuzzSplit(form_.inputs, ' ')) {
-      Spec spec{.given = true};
+      Spec spec;
       if (text.front() == '?') {
         spec.given = !choices_.OneIn(2);
         text.remove_prefix(1);
@@ -179,7 +180,10 @@ class FuzzNodes {
   }
 
   DType TypeOf(char kind) {
-    if (choices_.OneIn(40)) return static_cast<DType>(choices_.Below(static_cast<size_t>(DType::kU2) + 1));
+    if (choices_.OneIn(40)) {
+      const auto any = static_cast<DType>(choices_.Below(static_cast<size_t>(DType::kU2) + 1));
+      if (kAnyType.Has(any)) return any;
+    }
     switch (kind) {
       case 'f':
         return DType::kF32;

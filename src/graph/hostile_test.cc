@@ -72,7 +72,7 @@ std::string Refusal(Network network, const Int64s& shape) {
   if (!program) return program.error().message();
   Session session(*program);
   Data x = *NewTensor(DType::kF32, Shape(std::span<const int64_t>(shape)));
-  std::memset(x.tensor.data, 0, static_cast<size_t>(*x.tensor.shape.elements()) * 4);
+  std::fill_n(x.tensor.as<float>(), *x.tensor.shape.elements(), 0.0f);
   const auto out = session.Run({x});
   return out ? "" : out.error().message();
 }

@@ -303,7 +303,7 @@ Status ConcatFromSequence(KernelContext& c) {
   }
   return {};
 }
-constexpr int64_t kMostItems = 1 << 24;  // each costs memory, whatever its size
+constexpr int64_t kMostItems = 1 << 17;  // each costs memory, whatever its size
 Status SplitToSequence(KernelContext& c) {
   const TensorView& in = c.in(0);
   CELER_ASSIGN(const int axis, CheckAxis(c.node.Int("axis", 0), in.shape.rank()));

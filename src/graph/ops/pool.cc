@@ -156,7 +156,7 @@ Status GlobalAverage(KernelContext& c) {
 Status GlobalMax(KernelContext& c) {
   return Global(c, [](const auto* x, int64_t n) {
     double best = -std::numeric_limits<double>::infinity();
-    for (int64_t i = 0; i < n; ++i) best = std::max(best, static_cast<double>(Wide(x[i])));
+    for (int64_t i = 0; i < n; ++i) best = Larger(best, static_cast<double>(Wide(x[i])));
     return best;
   });
 }

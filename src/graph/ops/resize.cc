@@ -49,7 +49,9 @@ double Place(const ResizeRules& rules, int64_t i, int64_t in, int64_t out, doubl
   if (rules.place == "align_corners") return out == 1 ? 0 : x * (n - 1) / static_cast<double>(out - 1);
   if (rules.place == "pytorch_half_pixel") return out > 1 ? (x + 0.5) / scale - 0.5 : 0;
   if (rules.place == "half_pixel_symmetric") {
-    const double adjustment = static_cast<double>(out) / m, centre = n / 2,
+    // A length that is whole but for rounding is whole: else places fall just below those of the input.
+    const double whole = static_cast<double>(out);
+    const double adjustment = std::abs(m - whole) < 1e-6 * whole ? 1 : whole / m, centre = n / 2,
                  offset = centre * (1 - adjustment);
     return offset + (x + 0.5) / scale - 0.5;
   }

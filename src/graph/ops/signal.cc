@@ -83,6 +83,20 @@ Status DftOp(KernelContext& c) {
   return {};
 }
 
+// About five additions or multiplications for each of n log n pairs, and three transforms where the length is
+// no power of two.
+double TransformFlops(int64_t length, double count) {
+  const auto n = static_cast<double>(length);
+  return count * 15 * n * std::log2(std::max(n, 2.0));
+}
+double DftFlops(const InferContext& c) {
+  const auto t = TransformOf(c);
+  if (!t || !*t) return 0;
+  const Shape& x = c.shape(0);
+  return TransformFlops((*t)->length, static_cast<double>(Product(x, 0, (*t)->axis)) *
+                                          static_cast<double>(Product(x, (*t)->axis + 1, x.rank() - 1)));
+}
+
 // signal [batch, length, 1 or 2], step, window, frame length
 struct Frames {
   int64_t step, length, count, out;
@@ -138,6 +152,12 @@ Status Stft(KernelContext& c) {
     });
   });
   return {};
+}
+
+double StftFlops(const InferContext& c) {
+  const auto f = FramesOf(c);
+  if (!f || !*f) return 0;
+  return TransformFlops((*f)->length, static_cast<double>(c.shape(0)[0]) * static_cast<double>((*f)->count));
 }
 
 Status InferWindow(InferContext& c) {
@@ -222,11 +242,11 @@ constexpr Arity kOne = {1, 1};
 constexpr DTypeSet kSizes = {DType::kI32, DType::kI64};
 constexpr Operator kRows[] = {
     {"BlackmanWindow", 17, kOne, kOne, kSizes, InferWindow, Blackman},
-    {"DFT", 17, {1, 3}, kOne, kFloats, InferDft, DftOp},
+    {"DFT", 17, {1, 3}, kOne, kFloats, InferDft, DftOp, Operator::kPlain, DftFlops},
     {"HammingWindow", 17, kOne, kOne, kSizes, InferWindow, Hamming},
     {"HannWindow", 17, kOne, kOne, kSizes, InferWindow, Hann},
     {"MelWeightMatrix", 17, {5, 5}, kOne, kSizes, InferMel, Mel},
-    {"STFT", 17, {2, 4}, kOne, kFloats, InferStft, Stft},
+    {"STFT", 17, {2, 4}, kOne, kFloats, InferStft, Stft, Operator::kPlain, StftFlops},
 };
 
 }  // namespace

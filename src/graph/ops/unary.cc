@@ -181,9 +181,7 @@ Status Clip(KernelContext& c) {
     if (c.has(1)) low = Wide(*c.in(1).as<T>());
     if (c.has(2)) high = Wide(*c.in(2).as<T>());
     MapElements(c.pool, c.in(0).as<T>(), c.out(0).as<T>(), c.elements(0), [=](T v) {
-      const W x = Wide(v);
-      const W raised = x < low ? low : x;
-      return static_cast<T>(raised > high ? high : raised);
+      return static_cast<T>(Smaller(Larger(Wide(v), low), high));  // NaN if x or a bound is
     });
   });
   return {};
