@@ -215,7 +215,7 @@ const Lie kLies[] = {
      "DepthToSpace",
      {{"blocksize", int64_t{1} << 20}},
      {},
-     "its other dimensions are too large",
+     "too many elements",
      {1, 0, int64_t{1} << 20, 1}},
     {"space_to_depth_of_nothing_to_petabytes",
      "SpaceToDepth",
@@ -269,7 +269,7 @@ const Lie kLies[] = {
      {{"batch_axis", INT64_MAX}, {"time_axis", INT64_MIN}},
      {{{2}, {1, 1}}},
      "batch_axis"},
-    {"split_that_adds_up_by_wrapping", "Split", {}, {{{1}, {INT64_MIN}}}, "a piece of"},
+    {"split_that_adds_up_by_wrapping", "Split", {}, {{{1}, {INT64_MIN}}}, "do not make up axis"},
     {"einsum_of_nothing", "Einsum", {{"equation", std::string("ij,->")}}, {}, "has 2 terms for 1 inputs"},
 };
 

@@ -108,7 +108,8 @@ Status InferSplit(InferContext& c) {
   int64_t sum = 0;
   for (const int64_t size : *sizes) {
     if (size < 0 || size > c.shape(0)[axis])
-      return Error::Invalid("a piece of ", size, " of axis ", axis, " of ", c.shape(0).ToString());
+      return Error::Invalid("its pieces, one of them of ", size, ", do not make up axis ", axis, " of ",
+                            c.shape(0).ToString());
     sum += size;
   }
   if (sizes->size() != c.outputs() || sum != c.shape(0)[axis])
