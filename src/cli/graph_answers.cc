@@ -170,7 +170,7 @@ Status DrawBoxes(const Placed& placed, std::vector<Detection>* boxes, const std:
             kBoxColors[static_cast<size_t>(box.label) % std::size(kBoxColors)],
             fmt::format("{} {:.2f}", LabelOf(labels, box.label), box.score));
   }
-  return WritePng(picture, path);
+  return WritePicture(picture, path);
 }
 
 }  // namespace celer::cli

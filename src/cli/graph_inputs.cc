@@ -181,6 +181,16 @@ bool StoreAs(NpyArray* array, size_t i, double value) {
   });
 }
 
+double LoadFrom(const NpyArray& array, size_t i) {
+  double out = 0;
+  graph::DispatchOr(array.dtype, graph::PlainTypes{}, [&]<class T>() {
+    T element;
+    std::memcpy(&element, &array.bytes[i * sizeof(T)], sizeof(T));
+    out = static_cast<double>(static_cast<graph::Compute<T>>(element));
+  });
+  return out;
+}
+
 Result<NpyArray> Empty(const GraphPort& port, const std::vector<int64_t>& dims) {
   NpyArray out;
   const auto dtype = ParseDType(port.dtype.empty() ? "f32" : port.dtype);
@@ -248,6 +258,25 @@ std::vector<std::string> WithNames(const std::vector<std::string>& given,
 }
 
 }  // namespace
+
+Result<NpyArray> AsFloatsOf(const GraphPort& port, NpyArray array, const std::string& source) {
+  const auto wanted = ParseDType(port.dtype);
+  const auto is_float = [](DType dtype) {
+    return dtype == DType::kF64 || dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBf16;
+  };
+  if (!wanted || *wanted == array.dtype || !is_float(*wanted) || !is_float(array.dtype)) return array;
+  NpyArray out{*wanted, array.shape, {}};
+  const auto count = static_cast<size_t>(*array.shape.elements());
+  out.bytes.resize(count * static_cast<size_t>(*BytesFor(*wanted, 1)));
+  for (size_t i = 0; i < count; ++i) {
+    const double value = LoadFrom(array, i);
+    StoreAs(&out, i, value);
+    if (std::isfinite(value) && !std::isfinite(LoadFrom(out, i)))
+      return Error::Invalid(source, ": element ", i, " is ", fmt::format("{:g}", value),
+                            ", too large for the ", port.dtype, " of the input '", Printable(port.name), "'");
+  }
+  return out;
+}
 
 Result<NpyArray> PictureInput(const GraphPort& port, const PictureFlags& flags, const fs::path& path) {
   Placed placed;
@@ -319,7 +348,8 @@ Result<Inputs> ReadInputs(const std::vector<GraphPort>& ports, const InputFlags&
       CELER_ASSIGN(out.arrays[port.name], FromPicture(port, flags.picture, &placed));
       if (!out.picture) out.picture = std::move(placed);
     } else {
-      CELER_ASSIGN(out.arrays[port.name], ReadNpy(file->second));
+      CELER_ASSIGN(NpyArray array, ReadNpy(file->second));
+      CELER_ASSIGN(out.arrays[port.name], AsFloatsOf(port, std::move(array), file->second));
     }
   }
   return out;

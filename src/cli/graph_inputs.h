@@ -52,6 +52,10 @@ struct Inputs {
 // 0 or 1, the same for the same seed; else they are an error.
 Result<Inputs> ReadInputs(const std::vector<GraphPort>& ports, const InputFlags& flags, bool make_up);
 
+// An array of floats as the floats that the input wants: NumPy makes f64 unless it is told otherwise. An
+// error about a number that those do not hold. Other types stay, and are for the network to refuse.
+Result<NpyArray> AsFloatsOf(const GraphPort& port, NpyArray array, const std::string& source);
+
 // A picture from a file as this input wants it.
 Result<NpyArray> PictureInput(const GraphPort& port, const PictureFlags& flags,
                               const std::filesystem::path& path);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 
 #include "celer/graph.h"
 #include "cli/command.h"
@@ -11,6 +12,7 @@
 #include "cli/graph_inputs.h"
 #include "cli/model_path.h"
 #include "cli/output.h"
+#include "cli/picture_output.h"
 #include "core/dtype.h"
 #include "io/npy.h"
 #include "io/printable.h"
@@ -30,8 +32,20 @@ std::string ShapeText(const std::vector<int64_t>& dims) {
   return fmt::format("[{}]", fmt::join(dims, ", "));
 }
 
+// The name says what is written; nothing is written under a name of something else.
+Status CheckOutputName(const std::string& path) {
+  const std::string suffix = std::filesystem::path(path).extension().string();
+  if (path.empty() || suffix.empty() || suffix == ".npz" || suffix == ".npy" || IsWritablePicture(path))
+    return {};
+  return Error::Invalid("--output ", Printable(path),
+                        LooksLikePicture(path) ? ": pictures are written as .png, .jpg, .bmp or .tga"
+                                               : ": give a name that ends with .npz or .npy, or with .png or "
+                                                 ".jpg for a picture");
+}
+
 Status WriteOutputs(const std::string& path, const std::vector<GraphPort>& ports,
-                    const std::vector<GraphTensor>& outputs) {
+                    const std::vector<GraphTensor>& outputs, const PictureFlags& picture) {
+  if (IsWritablePicture(path)) return WriteOutputPicture(path, ports, outputs, picture);
   std::vector<std::vector<float>> widened(outputs.size());
   std::vector<NpzEntry> entries;
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -73,6 +87,7 @@ Status PrintBoxes(const GraphRunFlags& flags, const Inputs& inputs, const std::v
 }
 
 Status RunGraph(const GraphRunFlags& flags) {
+  CELER_RETURN_IF_ERROR(CheckOutputName(flags.output));
   CELER_ASSIGN(const std::vector<std::string> labels, ReadLabels(flags.labels));
   CELER_ASSIGN(const auto path, ResolveModelPath(flags.model));
   CELER_ASSIGN(const GraphModel model,
@@ -102,7 +117,8 @@ Status RunGraph(const GraphRunFlags& flags) {
     CELER_RETURN_IF_ERROR(PrintBoxes(flags, inputs, model.outputs(), outputs, labels));
   Say("{:.2f} ms{}\n", times[times.size() / 2] * 1e3,
       flags.repeat > 1 ? fmt::format(", median of {}", flags.repeat) : "");
-  return flags.output.empty() ? Status() : WriteOutputs(flags.output, model.outputs(), outputs);
+  return flags.output.empty() ? Status()
+                              : WriteOutputs(flags.output, model.outputs(), outputs, flags.input.picture);
 }
 
 }  // namespace
@@ -115,14 +131,16 @@ int GraphRunCommand(const std::vector<std::string>& args) {
   app.add_option("MODEL", flags.model, "an ONNX file, NAME.param of PNNX, or a name from celer pull --list")
       ->required();
   AddInputFlags(app, &flags.input);
-  app.add_option("--output", flags.output,
-                 "write the outputs by name to this .npz, or a single one to an .npy");
+  app.add_option(
+      "--output", flags.output,
+      "write the outputs by name to this .npz, a single one to an .npy, or one that is a picture or a "
+      "map of classes to a .png or .jpg");
   app.add_option("--labels", flags.labels, "a file with the name of one class per line");
   app.add_option("--top", flags.top, "so many classes, the best first")
       ->check(Between(1, 1000))
       ->capture_default_str();
   app.add_option("--boxes", flags.boxes,
-                 "draw what a YOLO head found onto the picture, and write it to this PNG");
+                 "draw what a YOLO head found onto the picture, and write it to this .png or .jpg");
   app.add_option("--head", flags.detect.head, "of --boxes: auto, yolov5 or yolov8")
       ->check(CLI::IsMember({"auto", "yolov5", "yolov8"}))
       ->capture_default_str();

@@ -96,8 +96,8 @@ Result<NpyView> ViewNpy(std::span<const std::byte> bytes, const std::string& sou
   if (!type)
     return Error::Unsupported(source, ": elements of ", Printable(*descr),
                               "; little-endian numbers and booleans are read");
-  if (*order != "False")
-    return Error::Unsupported(source, ": is in Fortran order; save numpy.ascontiguousarray(x)");
+  if (*order != "False" && *order != "True")
+    return Error::Corrupt(source, ": its header is not one that NumPy writes");
   std::vector<int64_t> dims;
   int64_t number = -1;
   for (const char c : *shape) {
@@ -113,6 +113,7 @@ Result<NpyView> ViewNpy(std::span<const std::byte> bytes, const std::string& sou
   if (number >= 0) dims.push_back(number);
   if (dims.size() > Shape::kMaxRank) return Error::Unsupported(source, ": has ", dims.size(), " dimensions");
   out.dtype = type->dtype;
+  out.fortran = *order == "True" && dims.size() > 1;
   out.shape = Shape(std::span<const int64_t>(dims));
   const auto elements = out.shape.elements();
   const auto size = elements ? BytesFor(out.dtype, *elements) : std::nullopt;
@@ -124,9 +125,36 @@ Result<NpyView> ViewNpy(std::span<const std::byte> bytes, const std::string& sou
   return out;
 }
 
+NpyArray RowMajor(const NpyView& view) {
+  NpyArray out{view.dtype, view.shape, {}};
+  if (!view.fortran) {
+    out.bytes.assign(view.bytes.begin(), view.bytes.end());
+    return out;
+  }
+  out.bytes.resize(view.bytes.size());
+  const auto size = static_cast<size_t>(*BytesFor(view.dtype, 1));
+  const auto rank = static_cast<size_t>(view.shape.rank());
+  std::vector<size_t> index(rank), stride(rank);  // of the file, in elements
+  for (size_t d = 0, step = 1; d < rank; ++d) {
+    stride[d] = step;
+    step *= static_cast<size_t>(view.shape[static_cast<int>(d)]);
+  }
+  size_t from = 0;
+  for (size_t to = 0; to < out.bytes.size(); to += size) {
+    std::memcpy(&out.bytes[to], &view.bytes[from * size], size);
+    for (size_t d = rank; d-- > 0;) {  // the next index, the last dimension first
+      from += stride[d];
+      if (++index[d] < static_cast<size_t>(view.shape[static_cast<int>(d)])) break;
+      from -= index[d] * stride[d];
+      index[d] = 0;
+    }
+  }
+  return out;
+}
+
 Result<NpyArray> ParseNpy(std::span<const std::byte> bytes, const std::string& source) {
   CELER_ASSIGN(const NpyView view, ViewNpy(bytes, source));
-  return NpyArray{view.dtype, view.shape, {view.bytes.begin(), view.bytes.end()}};
+  return RowMajor(view);
 }
 
 Result<NpyArray> ReadNpy(const std::filesystem::path& path) {

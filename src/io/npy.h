@@ -20,7 +20,7 @@ struct NpyArray {
   std::vector<std::byte> bytes;  // row-major
 };
 
-// Little-endian arrays of numbers and booleans, in C order.
+// Little-endian arrays of numbers and booleans. Those in Fortran order are put into C order.
 Result<NpyArray> ReadNpy(const std::filesystem::path& path);
 Result<NpyArray> ParseNpy(std::span<const std::byte> bytes, const std::string& source);
 
@@ -29,8 +29,10 @@ struct NpyView {
   DType dtype = DType::kF32;
   Shape shape;
   std::span<const std::byte> bytes;
+  bool fortran = false;  // the first dimension is the innermost one; RowMajor() turns it round
 };
 Result<NpyView> ViewNpy(std::span<const std::byte> bytes, const std::string& source);
+NpyArray RowMajor(const NpyView& view);  // a copy in C order
 
 struct NpzEntry {
   std::string name;  // without .npy

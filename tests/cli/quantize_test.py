@@ -2,6 +2,7 @@
 """celer quantize from the outside: files that run, sentences for bad input, and nothing half-written."""
 import json
 import pathlib
+import random
 import shutil
 import struct
 import subprocess
@@ -152,6 +153,14 @@ def main():
         celer("ppl", tmp / "rtn8", text, "--window", "64", "--chunks", "1", "--tokenizer", gguf)
         done = celer("quantize", tmp / "q.gguf", "-o", tmp / "q8.gguf", "--weights", "q4_0")
         check("quantized already (q" in done.stderr, f"q4_1 to q4_0: {done.stderr}")
+
+        # Noise is no text to learn from.
+        noise = tmp / "noise.txt"
+        noise.write_bytes(random.Random(1).randbytes(20000))
+        said = celer("quantize", gguf, "--imatrix-out", tmp / "n.gguf", "--calibration", noise, *few).stderr
+        check("looks like noise" in said and "100.1 % of its size" in said, f"noise: {said}")
+        said = celer("quantize", gguf, "--imatrix-out", tmp / "n.gguf", "--calibration", text, *few).stderr
+        check("noise" not in said and "over and over" not in said, f"text: {said}")
 
         # Somebody else's folder that has the name of a work folder stays.
         (tmp / "mine.work").mkdir()
