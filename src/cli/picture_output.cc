@@ -52,7 +52,7 @@ Result<PixelLayout> LayoutOf(const GraphTensor& tensor, const std::string& name,
     out.height = dims[0], out.width = dims[1];
   } else if (dims.size() == 3) {
     // Colours are few; of classes, those are the channels that make the picture square, or the fewer ones.
-    const bool by_colours = IsColourCount(dims[0]) != IsColourCount(dims[2]);
+    const bool by_colours = IsColourCount(dims[0]) != IsColourCount(dims[2]) && dims[1] > 1;
     const bool last = by_colours           ? IsColourCount(dims[2])
                       : dims[1] == dims[2] ? false
                       : dims[0] == dims[1] ? true
@@ -65,7 +65,7 @@ Result<PixelLayout> LayoutOf(const GraphTensor& tensor, const std::string& name,
     return NoPicture(tensor, name, "that has [1, C, H, W], [C, H, W], [H, W, C] or [H, W]");
   }
   if (out.channels < 1 || out.height < 1 || out.width < 1) return NoPicture(tensor, name, "it has no pixels");
-  if (out.height == 1 && out.width == 1) return NoPicture(tensor, name, "it has one pixel");
+  if (out.height == 1 || out.width == 1) return NoPicture(tensor, name, "it is a row of values");
   return out;
 }
 

@@ -155,14 +155,13 @@ TEST(OutputPicture, FloatsAreColoursInEitherRange) {
 }
 
 TEST(OutputPicture, BytesMasksAndClasses) {
-  const uint8_t rgba[] = {1, 2, 3, 4, 5, 6, 7, 8};
-  PictureFlags channels_last;
-  channels_last.layout = "nhwc";
-  const auto last = PixelsOf(TensorOf("u8", {1, 1, 2, 4}, rgba, 8), "y", channels_last);
+  const uint8_t rgba[] = {1,  2,  3,  4,  5, 6, 7, 8, 9,   10,  11,  12,
+                          13, 14, 15, 16, 0, 0, 0, 0, 255, 255, 255, 255};
+  const auto last = PixelsOf(TensorOf("u8", {1, 2, 3, 4}, rgba, 24), "y", {});
   ASSERT_TRUE(last) << last.error().message();
   EXPECT_EQ(last->channels, 4);
-  EXPECT_EQ(last->width, 2);
-  EXPECT_EQ(last->bytes, std::vector<uint8_t>(rgba, rgba + 8));
+  EXPECT_EQ(last->width, 3);
+  EXPECT_EQ(last->bytes, std::vector<uint8_t>(rgba, rgba + 24));
   const int64_t classes[] = {0, 1, 2, 15};
   const auto map = PixelsOf(TensorOf("i64", {1, 2, 2}, classes, 32), "y", {});
   ASSERT_TRUE(map) << map.error().message();
@@ -178,14 +177,15 @@ TEST(OutputPicture, WhatIsNoneIsRefusedWithItsFigure) {
   const float values[] = {-4, 1, 2, 3, 700, 0, 0, 0, 0, 0, 0, 0};
   for (const auto& [shape, says] : {std::pair{std::vector<int64_t>{1, 3, 2, 2}, "from -4 to 700"},
                                     {{12}, "[H, W]"},
-                                    {{1, 12, 1, 1}, "one pixel"},
-                                    {{2, 3, 1, 2}, "[H, W]"}}) {
+                                    {{1, 12, 1, 1}, "a row of values"},
+                                    {{2, 3, 1, 2}, "[H, W]"},
+                                    {{1, 12}, "a row of values"}}) {
     const auto pixels = PixelsOf(TensorOf("f32", shape, values, 48), "y", {});
     ASSERT_FALSE(pixels);
     EXPECT_NE(pixels.error().message().find(says), std::string::npos) << pixels.error().message();
   }
-  const float nan[] = {0, std::nanf("")};
-  EXPECT_FALSE(PixelsOf(TensorOf("f32", {1, 2}, nan, 8), "y", {}));
+  const float nan[] = {0, 0, 0, std::nanf("")};
+  EXPECT_FALSE(PixelsOf(TensorOf("f32", {2, 2}, nan, 16), "y", {}));
 }
 
 TEST(NpyInput, FortranOrderAndDoublesAreTaken) {
