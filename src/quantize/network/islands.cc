@@ -23,8 +23,18 @@ std::optional<double> ElementsOf(const graph::SampleShapes& shapes, ValueId id) 
   return elements ? std::optional(static_cast<double>(*elements)) : std::nullopt;
 }
 
-// Multiply-adds of a product: each weight meets every place of the output, or of the input where that is
-// what windows step over.
+bool FitsWinograd(const Node& node, const Product& product, const graph::Constant& weight) {
+  if (node.op != "Conv" || product.groups != 1 || weight.shape.rank() != 4 || weight.shape[2] != 3 ||
+      weight.shape[3] != 3)
+    return false;
+  for (const char* const name : {"strides", "dilations"})
+    for (const int64_t step : node.Ints(name))
+      if (step != 1) return false;
+  return true;
+}
+
+// Multiply-adds of a product that floats would need: each weight meets every place of the output, or of the
+// input where that is what windows step over.
 std::optional<double> ProductsOf(const Graph& graph, const graph::SampleShapes& shapes, const Node& node) {
   const auto product = ProductOf(graph, node);
   if (!product || product->outputs < 1) return std::nullopt;
@@ -34,7 +44,8 @@ std::optional<double> ProductsOf(const Graph& graph, const graph::SampleShapes& 
   const auto elements = ElementsOf(shapes, transposed ? node.inputs[0] : node.outputs[0]);
   const auto channels = static_cast<double>(transposed ? weight.shape[0] : product->outputs);
   if (!weights || !elements || channels < 1) return std::nullopt;
-  return static_cast<double>(*weights) * (*elements / channels);
+  const double all = static_cast<double>(*weights) * (*elements / channels);
+  return FitsWinograd(node, *product, weight) ? all / kWinogradSaves : all;
 }
 
 struct IslandSums {

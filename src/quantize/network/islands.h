@@ -10,8 +10,11 @@ namespace celer::ptq {
 
 // Multiply-adds for each value that is converted, from which on integers pay. Converting a value costs about
 // five bytes of traffic and a change of layout, some 2 cycles; a product saves 1/32 cycle as an integer (32
-// instead of 16 in a cycle). Measured on convolutions of one by one to three by three: docs/quantization.md.
+// instead of 16 in a cycle). docs/quantization.md has what was measured.
 inline constexpr double kProductsPerConversion = 64;
+// Float convolutions of three by three with step 1 need so many times fewer products by Winograd's algorithm,
+// which integers cannot use.
+inline constexpr double kWinogradSaves = 2.25;
 
 // The products of every island that does not pay, with the reason. An island is what quantized values join;
 // sizes that the network leaves open are taken as samples, and where they are not known an island pays.
