@@ -133,6 +133,7 @@ Result<int> Run(BatchFlags& flags) {
   if (!flags.quiet && !flags.json) Say("{}\n", Wrap(SummaryText(outcome, flags), MessageWidth(), 0));
   if (outcome.failure || outcome.interrupted) Say("not all was done; the same command goes on from here\n");
   if (outcome.failure) return *outcome.failure;
+  for (AppendedLines* file : {&files.out, &files.errors}) file->Keep();
   if (!traced) return traced.error();
   if (outcome.interrupted) return int{kInterrupted};
   return int{outcome.refused + outcome.refused_before > 0 ? kPartly : kOk};

@@ -4,7 +4,6 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 
 #include "cli/command.h"
 #include "cli/commands.h"
@@ -12,6 +11,7 @@
 #include "cli/interrupt.h"
 #include "cli/line_reader.h"
 #include "cli/output.h"
+#include "io/atomic_file.h"
 #include "io/json.h"
 #include "limits/measured_machine.h"
 
@@ -119,15 +119,12 @@ class Chat {
       else
         Answer();
     } else if (name == "/save") {
-      std::ofstream out(rest);
-      out << JsonText(SavedJson(), 2) << "\n";
-      out.close();
       if (rest.empty())
         Say("give a file name, as in /save talk.json\n");
-      else if (out)
+      else if (const Status saved = WriteWholeFile(rest, JsonText(SavedJson(), 2) + "\n"); saved)
         Say("saved {} messages to '{}'\n", messages_.size(), rest);
       else
-        Say("could not write to '{}'\n", rest);
+        Say("{}\n", saved.error().message());
     } else {
       Say("unknown command '{}'; /help lists them\n", name);
     }

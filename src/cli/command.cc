@@ -3,18 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
 #include <iterator>
 #include <string_view>
 
 #include "cli/output.h"
 #include "core/escape.h"
 #include "core/suggest.h"
+#include "io/atomic_file.h"
 
 namespace celer::cli {
 namespace {
@@ -194,11 +192,7 @@ CLI::Validator Between(int64_t low, int64_t high) {
 }
 
 Status WriteFile(const std::string& path, const std::string& content) {
-  std::ofstream file(path, std::ios::binary);
-  if (!file) return Error::Io(path, ": cannot be opened for writing: ", std::strerror(errno));
-  file << content;
-  file.close();
-  if (!file) return Error::Device(path, ": cannot be written: ", std::strerror(errno));
+  CELER_RETURN_IF_ERROR(WriteWholeFile(path, content));
   Say("wrote {}\n", path);
   return {};
 }

@@ -87,11 +87,6 @@ Result<TemporaryFolder> TemporaryFolder::Make() {
   return TemporaryFolder(name);
 }
 
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code error;
-  if (!path_.empty()) fs::remove_all(path_, error);
-}
-
 Result<ReferencePython> FindReference(const std::string& asked) {
   std::vector<std::string> programs;
   if (!asked.empty()) {
@@ -126,9 +121,7 @@ Result<ReferenceRun> ReferenceRun::Run(const ReferencePython& python, const fs::
   }
   const fs::path given = folder / "inputs.npz", extra = folder / "extra.pb", made = folder / "outputs.npz";
   CELER_RETURN_IF_ERROR(WriteNpz(given, entries));
-  CELER_ASSIGN(AtomicFile appended, AtomicFile::Create(extra));
-  CELER_RETURN_IF_ERROR(appended.Write(ExtraOutputs(values)));
-  CELER_RETURN_IF_ERROR(appended.Commit());
+  CELER_RETURN_IF_ERROR(WriteWholeFile(extra, ExtraOutputs(values)));
   CELER_ASSIGN(const SubprocessResult result,
                RunProgram({python.program, "-c", kScript, model.string(), extra.string(), given.string(),
                            JsonText(Json(input_names)), made.string()},

@@ -9,6 +9,7 @@
 
 #include "cli/graph_inputs.h"
 #include "core/result.h"
+#include "io/atomic_file.h"
 #include "io/store_zip.h"
 
 namespace celer::cli {
@@ -17,15 +18,12 @@ namespace celer::cli {
 class TemporaryFolder {
  public:
   static Result<TemporaryFolder> Make();
-  TemporaryFolder(TemporaryFolder&& other) noexcept : path_(std::exchange(other.path_, {})) {}
-  TemporaryFolder& operator=(TemporaryFolder&&) = delete;
-  ~TemporaryFolder();
 
-  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& path() const { return folder_.path(); }
 
  private:
-  explicit TemporaryFolder(std::filesystem::path path) : path_(std::move(path)) {}
-  std::filesystem::path path_;
+  explicit TemporaryFolder(std::filesystem::path path) : folder_(std::move(path)) {}
+  PartialPath folder_;
 };
 
 struct ReferencePython {

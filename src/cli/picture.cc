@@ -84,9 +84,7 @@ Status WritePng(const Picture& picture, const std::filesystem::path& path) {
   if (!stbi_write_png_to_func(take, &png, picture.width, picture.height, 3, picture.rgb.data(),
                               picture.width * 3))
     return Error::Io(path.string(), ": the picture cannot be written as PNG");
-  CELER_ASSIGN(AtomicFile file, AtomicFile::Create(path));
-  CELER_RETURN_IF_ERROR(file.Write(png));
-  return file.Commit();
+  return WriteWholeFile(path, png);
 }
 
 #else

@@ -343,8 +343,12 @@ Status WriteOnnx(const Network& network, const std::filesystem::path& path, cons
   data += ".data";
   Writer writer(outside ? data.filename().string() : std::string());
   CELER_ASSIGN(const std::string bytes, Make(writer, network));
-  if (outside) CELER_RETURN_IF_ERROR(WriteWeights(writer, data));
   CELER_ASSIGN(AtomicFile file, AtomicFile::Create(path));
+  if (outside && !file.whole())
+    return Error::Invalid(path.string(),
+                          ": the weights are too large for one file, and a pipe or device has "
+                          "no second one beside it; give the name of a file");
+  if (outside) CELER_RETURN_IF_ERROR(WriteWeights(writer, data));
   CELER_RETURN_IF_ERROR(file.Write(bytes));
   return file.Commit();
 }

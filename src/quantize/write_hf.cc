@@ -10,8 +10,6 @@
 //   NAME_scale       bf16  [rows, groups]
 //   NAME_zero_point  int32 [rows * bits / 32, groups], packed along the rows; only if asymmetric
 //   NAME_shape       int64 [2]
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <set>
@@ -109,9 +107,7 @@ Json ConfigJson(const QuantizePlan& plan, bool tied) {
 }
 
 Status WriteText(const fs::path& path, const std::string& text) {
-  CELER_ASSIGN(AtomicFile file, AtomicFile::Create(path));
-  CELER_RETURN_IF_ERROR(file.Write(text));
-  return file.Commit();
+  return WriteWholeFile(path, text);
 }
 
 // Tokenizer, chat template and their like: all but the weights and what is written anew.
@@ -288,37 +284,6 @@ class FolderWriter {
   int64_t done_ = 0;
 };
 
-// A folder that is removed again unless it gets its name.
-class PartialFolder {
- public:
-  explicit PartialFolder(fs::path target)
-      : target_(std::move(target)), path_(target_.string() + ".partial-" + std::to_string(getpid())) {}
-  ~PartialFolder() {
-    std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
-  }
-  PartialFolder(const PartialFolder&) = delete;
-  PartialFolder& operator=(const PartialFolder&) = delete;
-
-  const fs::path& path() const { return path_; }
-  Status Make() {
-    std::error_code error;
-    fs::remove_all(path_, error);
-    fs::create_directories(path_, error);
-    return error ? Status(Error::Io(path_.string(), ": cannot be made: ", error.message())) : Status();
-  }
-  Status Commit() {
-    std::error_code error;
-    fs::rename(path_, target_, error);
-    if (error) return Error::Io(target_.string(), ": cannot be put in its place: ", error.message());
-    path_.clear();
-    return {};
-  }
-
- private:
-  fs::path target_, path_;
-};
-
 }  // namespace
 
 Status WriteQuantizedHf(const fs::path& model, const QuantizePlan& plan, const fs::path& out,
@@ -333,8 +298,7 @@ Status WriteQuantizedHf(const fs::path& model, const QuantizePlan& plan, const f
   const bool tied = config.value("tie_word_embeddings", false);
   if (plan.has_ints() && !options.dequantized) config["quantization_config"] = ConfigJson(plan, tied);
   CELER_RETURN_IF_ERROR(CheckFreeSpace(out, plan.bytes_after(), kNoSpace));
-  PartialFolder folder(out);
-  CELER_RETURN_IF_ERROR(folder.Make());
+  CELER_ASSIGN(AtomicFolder folder, AtomicFolder::Create(out));
   CELER_RETURN_IF_ERROR(CopyRest(model, folder.path()));
   CELER_RETURN_IF_ERROR(WriteText(folder.path() / "config.json", JsonText(config, 2) + "\n"));
   CELER_RETURN_IF_ERROR(FolderWriter(source, model.string(), plan, options, pool).Write(folder.path()));
