@@ -63,7 +63,7 @@ ThreadPool::ThreadPool(const Options& options) : spin_(options.spin) {
   size_ = options.threads;
   if (size_ == 0) {
     const auto threads = ThreadsFromEnvironment();
-    if (!threads) log::Warning("{}; using {} threads", threads.error().message(), UsableCpus());
+    if (!threads) log::WarningOnce("{}; using {} threads", threads.error().message(), UsableCpus());
     size_ = threads ? *threads : UsableCpus();
   }
   crowded_ = size_ > UsableCpus();
@@ -109,7 +109,7 @@ bool ThreadPool::SpinUntil(const Ready& ready) const {
 }
 
 void ThreadPool::Work(int thread, int cpu) {
-  if (cpu >= 0 && !PinThisThread(cpu)) log::Warning("thread {} cannot be pinned to CPU {}", thread, cpu);
+  if (cpu >= 0 && !PinThisThread(cpu)) log::WarningOnce("thread {} cannot be pinned to CPU {}", thread, cpu);
   t_inside_run = true;  // all that ever runs here is part of a run
   uint32_t seen = 0;
   for (;;) {

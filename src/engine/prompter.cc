@@ -59,7 +59,7 @@ Status LoadTemplate(const std::string& file, Prompter::State* state) {
   auto compiled = ChatTemplate::Compile(source);
   if (!compiled && !file.empty()) return compiled.error().WithContext(file);
   if (!compiled) {
-    log::Warning("the model's chat template is left out: {}", compiled.error().message());
+    log::WarningOnce("the model's chat template is left out: {}", compiled.error().message());
     return {};
   }
   state->chat_template = std::move(*compiled);

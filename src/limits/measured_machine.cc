@@ -276,8 +276,8 @@ Result<Measured> LoadOrMeasure(Device device, const MeasureOptions& options) {
   std::erase_if(cache.devices, is_wanted);
   cache.devices.push_back(measured.probe);
   if (const Status saved = WriteFile(file, internal::PrintMachineCache(cache)); !saved)
-    log::Warning("{}; the result is not kept (set CELER_CACHE to a folder that can be written)",
-                 saved.error().message());
+    log::WarningOnce("{}; the result is not kept (set CELER_CACHE to a folder that can be written)",
+                     saved.error().message());
   else
     measured.cache_file = file;
   return measured;

@@ -113,7 +113,7 @@ Result<std::unique_ptr<TensorSource>> HfSource(const std::filesystem::path& path
       std::unique_ptr<published::PublishedSource> coded,
       published::PublishedSource::Open(std::move(source), *config, published::Where(config_path), keep_fp8));
   log::Info("{}: {}", path.string(), coded->scheme());
-  for (const std::string& line : coded->Warnings()) log::Warning("{}", line);
+  for (const std::string& line : coded->Warnings()) log::WarningOnce("{}", line);
   for (const std::string& line : coded->Notes()) log::Info("{}", line);
   return std::unique_ptr<TensorSource>(std::move(coded));
 }
@@ -334,7 +334,7 @@ Result<Model> Model::Load(const std::filesystem::path& path, const LoadOptions& 
   model.source_ = std::move(opened.source);
   const std::string embedding =
       opened.gguf ? kGgufNames.embedding : ResolveTiedHead(*model.source_, &model.config_);
-  for (const std::string& warning : model.config_.warnings) log::Warning("{}", warning);
+  for (const std::string& warning : model.config_.warnings) log::WarningOnce("{}", warning);
   WeightPlan plan =
       WeightPlan::Make(options.weights, *model.source_, RolesOf(model.config_, opened.gguf, embedding));
   for (const std::string& line : plan.Lines()) log::Info("{}", line);

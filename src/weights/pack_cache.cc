@@ -164,7 +164,7 @@ PackCache::PackCache(fs::path folder, std::string key, ThreadPool& pool)
     if (status.error().code() == Error::Code::kUnsupported)
       log::Info("{}; weights are packed again", status.error().message());
     else
-      log::Warning("{}; weights are packed again and the file is replaced", status.error().message());
+      log::WarningOnce("{}; weights are packed again and the file is replaced", status.error().message());
   } else {
     log::Info("{}: {} packed matrices are mapped", path_.string(), entries_.size());
   }
