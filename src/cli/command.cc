@@ -153,12 +153,21 @@ Status CheckSwitches(const CLI::App& app, const std::vector<std::string>& args) 
   return {};
 }
 
+// In as many lines as it takes, which a shell takes for one.
+std::string ExampleText(const std::string& example) {
+  constexpr std::string_view kStart = "  example: ";
+  std::string text(kStart);
+  for (const char c : Wrap(example, OutputWidth() - 2, 4, static_cast<int>(kStart.size())))
+    text += c == '\n' ? " \\\n" : std::string(1, c);
+  return text + "\n";
+}
+
 }  // namespace
 
 CommandLine::CommandLine(const std::string& name, const std::string& summary, const std::string& example)
     : CLI::App("", name) {
-  formatter(
-      std::make_shared<HelpFormatter>(fmt::format("celer {} - {}\n  example: {}\n", name, summary, example)));
+  formatter(std::make_shared<HelpFormatter>(
+      Wrap(fmt::format("celer {} - {}", name, summary), OutputWidth(), 2) + "\n" + ExampleText(example)));
   option_defaults()->always_capture_default();
 }
 

@@ -12,7 +12,7 @@ namespace celer {
 namespace {
 
 constexpr int64_t kPieceFloats = int64_t{4} << 20;  // values that are converted at once
-constexpr std::string_view kNoSpace = "; give -o a place with more room";
+constexpr std::string_view kNoSpace = "give -o a place with more room";
 
 // What the new file says itself, and how a split one is numbered.
 bool IsReplaced(std::string_view key) {

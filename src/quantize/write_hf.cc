@@ -29,7 +29,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kNoSpace = "; give -o a place with more room";
+constexpr std::string_view kNoSpace = "give -o a place with more room";
 
 // "model.layers.0.mlp.up_proj" of "model.layers.0.mlp.up_proj.weight".
 std::string ModuleOf(const std::string& name) {

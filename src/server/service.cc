@@ -232,7 +232,10 @@ void Service::Log(const HttpRequest& request, const HttpHandlers::Done& done) {
                  {"method", request.method}, {"path", request.path.substr(0, 256)},
                  {"status", done.status},    {"ms", std::round(done.seconds * 1e5) / 100},
                  {"bytes", done.bytes}};
-    for (const auto& [name, value] : done.facts) json[name] = value;
+    for (const auto& [name, value] : done.facts) {  // text in our own words; numbers are to be numbers here
+      const Json number = Json::parse(value, nullptr, false);
+      json[name] = number.is_number() ? number : Json(value);
+    }
     if (!done.note.empty()) json["note"] = done.note;
     line = JsonText(json);
   } else {

@@ -266,8 +266,8 @@ class BadLines(BatchCase):
         other.write_text("mine\n")
         for flags, says in ((["-o", other], "line 1 was not written by celer batch; choose another file"),
                             (["-o", self.input], "IN and --out are the same file"),
-                            (["-o", self.work / "no" / "such"], "cannot be opened for writing"),
-                            (["-o", self.work], "cannot be opened for writing"),
+                            (["-o", self.work / "no" / "such"], "cannot be written"),
+                            (["-o", self.work], "is a folder, expected the name of a file"),
                             (["-o", self.out, "--errors", self.out], "--out and --errors are the same file")):
             with self.subTest(says=says):
                 result = subprocess.run([CELER, "batch", self.model, self.input, *flags], text=True, capture_output=True,

@@ -202,6 +202,14 @@ class ImpatientCase(ServerCase):
 class LifeCase(ServerCase):
     flags = ["--cors-origin", "https://page.example", "--max-queue", "2", "--log-format", "json"]
 
+    def test_numbers_in_the_json_log_are_numbers(self):
+        self.server.post("/v1/chat/completions", ASK)
+        self.server.until(r'"answer_tokens"')
+        lines = [json.loads(line) for line in self.server.log().splitlines() if '"answer_tokens"' in line]
+        for name in ("status", "ms", "bytes", "prompt_tokens", "cached_tokens", "answer_tokens"):
+            self.assertIsInstance(lines[0][name], (int, float), name)
+        self.assertIsInstance(lines[0]["finish"], str)
+
     def test_a_client_that_leaves_cancels(self):
         body = {**LONG, "n": 16, "temperature": 1}
         for stream in (True, False):
