@@ -166,6 +166,9 @@ class Engine {
     std::map<std::string, int64_t> bytes_by_format;
     int threads = 0;
     std::string device;  // "cpu", "cuda:0 (NVIDIA H200)"
+    // Speed with a draft model's guesses over that of plain decoding, as predicted before anything was
+    // measured; 0: there is no draft.
+    double predicted_gain = 0;
   };
   const Info& info() const;
 

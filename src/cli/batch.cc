@@ -125,7 +125,7 @@ Result<int> Run(BatchFlags& flags) {
       server::MakeServedModel(std::move(name), model.prompter, info, flags.model.options.chat_template));
   if (const auto machine = MachineOf(info, /*allow_measure=*/false)) model.engine->SetMachine(*machine);
 
-  const InterruptGuard guard;
+  const InterruptGuard guard(InterruptGuard::Mode::kDrain);
   EngineThread thread(std::move(model.engine));
   const BatchOutcome outcome = RunBatch(thread, served, files, settings);
   const Status traced = flags.trace.Close();
@@ -135,7 +135,7 @@ Result<int> Run(BatchFlags& flags) {
   if (outcome.failure) return *outcome.failure;
   for (AppendedLines* file : {&files.out, &files.errors}) file->Keep();
   if (!traced) return traced.error();
-  if (outcome.interrupted) return int{kInterrupted};
+  if (outcome.interrupted) return InterruptGuard::ExitCode();
   return int{outcome.refused + outcome.refused_before > 0 ? kPartly : kOk};
 }
 

@@ -25,6 +25,7 @@
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/generate_flags.h"
+#include "cli/interrupt.h"
 #include "cli/operators.h"
 #include "cli/output.h"
 #include "cli/progress.h"
@@ -32,6 +33,7 @@
 #include "cli/text_windows.h"
 #include "core/check.h"
 #include "core/device.h"
+#include "core/log.h"
 #include "core/variant.h"
 #include "io/atomic_file.h"
 #include "io/json.h"
@@ -179,10 +181,12 @@ Result<Json> InChild(const Work& work) {
   if (child == 0) {
     close(ends[0]);
     prctl(PR_SET_PDEATHSIG, SIGKILL);  // nobody would read the result
+    ForgetSignals();
     const Result<Json> made = work();
-    const Json answer =
+    Json answer =
         made ? Json{{"made", *made}}
              : Json{{"error", made.error().message()}, {"code", static_cast<int>(made.error().code())}};
+    answer["warnings"] = log::Seen();
     const std::string text = JsonText(answer);
     const bool sent = write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size());
     _exit(sent ? kOk : kFailed);
@@ -202,6 +206,8 @@ Result<Json> InChild(const Work& work) {
   if (answer.is_discarded())
     return Error::Device("a measurement ended early (",
                          WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "no result", ")");
+  for (const Json& warning : answer["warnings"])
+    (void)log::IsNew(warning.get<std::string>());  // said by the child
   if (!answer.contains("error")) return answer["made"];
   return Error(static_cast<Error::Code>(answer["code"].get<int>()), answer["error"].get<std::string>());
 }
@@ -320,7 +326,8 @@ Result<int> Run(EvalFlags& flags) {
   if (!flags.html.empty()) CELER_RETURN_IF_ERROR(CheckWritable(flags.html));
   std::optional<AtomicFile> rows;
   if (kept) {
-    CELER_ASSIGN(rows, AtomicFile::Create(flags.exact_rows));
+    CELER_ASSIGN(AtomicFile made, AtomicFile::Create(flags.exact_rows));
+    rows.emplace(std::move(made));
     if (!rows->whole())
       return Error::Invalid("--exact-rows ", flags.exact_rows, ": must be a regular file, to be read again");
   }

@@ -145,7 +145,7 @@ class LineReader::Editor {
       sigaction(SIGCONT, &action, &resume_);
       sigset_t inside;
       sigemptyset(&inside);
-      for (const int signal : {SIGINT, SIGWINCH, SIGCONT}) sigaddset(&inside, signal);
+      for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGWINCH, SIGCONT}) sigaddset(&inside, signal);
       sigprocmask(SIG_BLOCK, &inside, outside);
     }
     ~ChangeGuard() {

@@ -178,6 +178,7 @@ Status Quantize(const QuantizeFlags& flags, const Source& source, const Quantize
     } else {
       std::error_code ignored;
       const bool resumed = fs::exists(work, ignored);
+      InterruptGuard::Note(InterruptedText(work.string()));
       Result<QuantizedParts> made = MakeParts(model, source.gguf, plan, method, text, pool,
                                               Progress(flags.method, true, work.string()), work, device);
       if (!made) {  // what was stopped can go on; what is broken would break again
@@ -287,7 +288,7 @@ int QuantizeCommand(const std::vector<std::string>& args) {
   if (const auto stop = Parse(app, args)) return *stop;
   if (const Status status = Run(flags); !status) {
     const int code = Fail(status.error());
-    return status.error().code() == Error::Code::kCancelled ? kInterrupted : code;
+    return status.error().code() == Error::Code::kCancelled ? InterruptGuard::ExitCode() : code;
   }
   return kOk;
 }

@@ -369,7 +369,7 @@ int QuantizeNetworkCommand(const std::vector<std::string>& args) {
   const InterruptGuard guard;
   if (const Status status = Command(flags).Run(); !status) {
     const int code = Fail(status.error());
-    return status.error().code() == Error::Code::kCancelled ? kInterrupted : code;
+    return status.error().code() == Error::Code::kCancelled ? InterruptGuard::ExitCode() : code;
   }
   return kOk;
 }

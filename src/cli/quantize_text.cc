@@ -43,6 +43,12 @@ Result<CalibrationText> ReadCalibration(const TextChoice& choice, const std::str
   return out;
 }
 
+std::string InterruptedText(const std::string& kept) {
+  return kept.empty() ? "interrupted; nothing is kept"
+                      : "interrupted; finished layers are kept in " + kept +
+                            ", and the same command goes on from there";
+}
+
 QuantizeProgress Progress(const std::string& label, bool layers, const std::string& kept) {
   struct State {
     std::optional<ProgressLine> bytes;
@@ -52,10 +58,7 @@ QuantizeProgress Progress(const std::string& label, bool layers, const std::stri
   };
   const auto state = std::make_shared<State>();
   return [=](int64_t done, int64_t total) -> Status {
-    if (InterruptGuard::Pending())
-      return Error::Cancelled(kept.empty() ? "interrupted; nothing is kept"
-                                           : "interrupted; finished layers are kept in " + kept +
-                                                 ", and the same command goes on from there");
+    if (InterruptGuard::Pending()) return Error::Cancelled(InterruptedText(kept));
     if (layers) {
       if (!state->before) state->before = done - 1;
       const double spent =

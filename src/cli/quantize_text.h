@@ -17,8 +17,10 @@ struct TextChoice {
 // Windows spread over the whole text, as tokens of the model.
 Result<CalibrationText> ReadCalibration(const TextChoice& choice, const std::string& model);
 
-// Layers or bytes done, as a line with the time that is left; ends the work when asked to. `kept`: a folder
-// that finished layers stay in.
+// What a user is told who stops the work. `kept`: a folder that finished layers stay in.
+std::string InterruptedText(const std::string& kept);
+
+// Layers or bytes done, as a line with the time that is left; ends the work when asked to.
 QuantizeProgress Progress(const std::string& label, bool layers, const std::string& kept = "");
 
 }  // namespace celer::cli

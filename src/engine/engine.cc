@@ -82,7 +82,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
 std::unique_ptr<Engine> EngineOfRunner::Make(std::unique_ptr<Runner> runner, const EngineOptions& options,
                                              std::unique_ptr<Speculator> speculator) {
   if (!speculator && options.speculation.kind == Speculation::Kind::kLookup)
-    speculator = std::make_unique<Speculator>(Speculator::Options{.depth = options.speculation.depth});
+    speculator = std::make_unique<Speculator>(Speculator::OptionsFor(options));
   auto impl = std::make_unique<Engine::Impl>(std::move(runner), options, std::move(speculator));
   const Runner::Info& device = impl->runner->info();
   const DecoderConfig& config = device.config;
@@ -96,7 +96,8 @@ std::unique_ptr<Engine> EngineOfRunner::Make(std::unique_ptr<Runner> runner, con
                 .kv_bytes_per_token = device.kv_bytes_per_token,
                 .bytes_by_format = device.bytes_by_format,
                 .threads = device.threads,
-                .device = device.device};
+                .device = device.device,
+                .predicted_gain = impl->speculator ? impl->speculator->predicted_gain() : 0};
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 

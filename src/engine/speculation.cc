@@ -1,8 +1,12 @@
 #include "engine/speculation.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <string>
 
 #include "core/check.h"
+#include "core/log.h"
 
 namespace celer {
 namespace {
@@ -15,6 +19,7 @@ constexpr double kHopefulRate = 0.95;
 // Of a text, and of all of them.
 constexpr double kWindow = 24, kWeight = 6, kLongWindow = 400, kShortWeight = 4;
 constexpr int64_t kProbeDepth = 3;
+constexpr int kAlwaysDepth = 4;
 
 size_t BucketOf(int length) {
   return length == 0 ? 0 : static_cast<size_t>(length - LookupIndex::kLeast);
@@ -39,8 +44,14 @@ Result<std::unique_ptr<Speculator>> Speculator::Load(const EngineOptions& option
   if (wanted.kind == Speculation::Kind::kDraft) {
     CELER_ASSIGN(draft, DraftModel::Load(options));
   }
-  return std::make_unique<Speculator>(Options{.depth = wanted.depth, .same_tokens = options.deterministic},
-                                      std::move(draft));
+  return std::make_unique<Speculator>(OptionsFor(options), std::move(draft));
+}
+
+Speculator::Options Speculator::OptionsFor(const EngineOptions& options) {
+  const Speculation& wanted = options.speculation;
+  return {.depth = wanted.always && wanted.depth == 0 ? kAlwaysDepth : wanted.depth,
+          .same_tokens = options.deterministic,
+          .always = wanted.always};
 }
 
 Status Speculator::SetTarget(const Runner::Info& target) {
@@ -52,6 +63,19 @@ Status Speculator::SetTarget(const Runner::Info& target) {
                           "; give a draft of the same family, or self:int4");
   if (target.weight_bytes > 0)
     draft_share_ = static_cast<double>(draft.weight_bytes) / static_cast<double>(target.weight_bytes);
+  predicted_gain_ = PredictGain({kDraftRate, options_.depth}, draft_share_);
+  const std::string prediction = fmt::format(
+      "the draft reads {:.0f} % of what the model reads, so with {:.0f} % of its guesses right decoding is "
+      "predicted to "
+      "run at {:.2f} times its plain speed",
+      100 * draft_share_, 100 * kDraftRate, predicted_gain_);
+  if (options_.always || predicted_gain_ >= kClearlyFaster)
+    log::Info("speculation: {}", prediction);
+  else
+    log::WarningOnce(
+        "speculation: {}; it decodes without guesses unless steps turn out cheaper. A smaller draft, or "
+        "--speculate lookup, may pay; --speculate-always guesses all the same",
+        prediction);
   return {};
 }
 

@@ -31,12 +31,16 @@ class Speculator {
     bool same_tokens = false;
     bool always = false;  // guesses as deep as it can whether it pays or not
   };
+  static Options OptionsFor(const EngineOptions& options);
   // With `draft` it guesses, else the text itself does.
   explicit Speculator(const Options& options, std::unique_ptr<DraftModel> draft = nullptr);
   // What the engine's options ask for; none if they ask for nothing.
   static Result<std::unique_ptr<Speculator>> Load(const EngineOptions& options);
-  // What it guesses for. An error if the draft has another vocabulary.
+  // What it guesses for. An error if the draft has another vocabulary. Says so if guesses are not expected to
+  // pay.
   Status SetTarget(const Runner::Info& target);
+  // Of a draft model, before anything is measured; else 0.
+  double predicted_gain() const { return predicted_gain_; }
 
   // Fills Sequence::guess of those that decode. `free_blocks`: of the KV. `queued`: the next step was queued
   // before, so it has no guesses; if one would pay, the step after it should not be queued so.
@@ -74,6 +78,7 @@ class Speculator {
   Options options_;
   std::unique_ptr<DraftModel> draft_;
   double draft_share_ = 1;  // of what the large model reads
+  double predicted_gain_ = 0;
   StepTimes times_;
   std::vector<Acceptance> acceptance_;  // of all texts
   std::unordered_map<int64_t, State> states_;

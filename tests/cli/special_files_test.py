@@ -234,8 +234,10 @@ class FullDisks(Case):
             result = self.run_celer(*command, "--html", page, code=2)
             self.assertIn(f"{page}: cannot be written: No such file", result.stderr)
             self.assertEqual(result.stdout, "")
-            self.run_celer(*command, "--html", self.folder / "page.html", code=1, preexec_fn=file_limit(1000))
             self.assertEqual(self.names(), [])
+        bench = ["bench", self.model, "--device", "cpu", "--prompt", "4", "--tokens", "2", "--repeat", "1"]
+        self.run_celer(*bench, "--html", self.folder / "page.html", code=1, preexec_fn=file_limit(1000))
+        self.assertEqual(self.names(), [])
 
 
 if __name__ == "__main__":
