@@ -136,7 +136,7 @@ Result<GraphBench> BenchGraph(GraphBenchFlags flags) {
   CELER_ASSIGN(const auto program, graph::Program::Make(std::move(network)));
   std::vector<GraphPort> ports;
   for (const graph::ValueId id : program->graph().inputs)
-    ports.push_back(graph::PortOf(program->graph().value(id)));
+    ports.push_back(graph::PortOf(program->graph(), id));
   CELER_ASSIGN(const Inputs inputs, ReadInputs(ports, flags.input, true));
   for (const GraphPort& port : ports) {
     const NpyArray& array = inputs.arrays.at(port.name);

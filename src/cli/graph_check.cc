@@ -150,12 +150,13 @@ Result<bool> CheckGraph(const GraphCheckFlags& flags) {
   std::vector<GraphPort> ports;
   std::vector<std::string> names;
   for (const graph::ValueId id : network.graph.inputs) {
-    ports.push_back(graph::PortOf(network.graph.value(id)));
+    ports.push_back(graph::PortOf(network.graph, id));
     names.push_back(ports.back().name);
   }
   CELER_ASSIGN(const Inputs inputs, ReadInputs(ports, flags.input, true));
   CELER_ASSIGN(const ReferenceRun reference,
-               ReferenceRun::Run(python, file, names, inputs, InnerValues(network.graph), folder.path()));
+               ReferenceRun::Run(python, file, names, inputs, InnerValues(network.graph), network.graph,
+                                 folder.path()));
   fmt::print("{}", FactLine("reference",
                             fmt::format("ONNX Runtime {}{}", python.version,
                                         converted ? ", on the network as ONNX" : ""),

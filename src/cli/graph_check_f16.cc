@@ -91,8 +91,7 @@ Result<bool> CheckF16(const PrecisionCheck& check) {
   graph::Network lowered = network;
   CELER_ASSIGN(const graph::PassReport report, graph::LowerToF16(&lowered.graph));
   std::vector<GraphPort> ports;
-  for (const graph::ValueId id : network.graph.inputs)
-    ports.push_back(graph::PortOf(network.graph.value(id)));
+  for (const graph::ValueId id : network.graph.inputs) ports.push_back(graph::PortOf(network.graph, id));
   std::vector<std::string> names;
   for (const graph::ValueId id : network.graph.outputs) names.push_back(network.graph.value(id).name);
   CELER_ASSIGN(const Inputs inputs, ReadInputs(ports, check.input, true));

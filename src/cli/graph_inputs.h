@@ -44,6 +44,8 @@ struct Placed {
 
 struct Inputs {
   std::map<std::string, NpyArray> arrays;
+  std::map<std::string, std::vector<std::string>>
+      texts;                           // of inputs of strings, whose arrays hold their places
   std::optional<Placed> picture;       // the first one
   std::vector<std::string> by_chance;  // inputs that were made up
 };

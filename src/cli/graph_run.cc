@@ -33,10 +33,13 @@ std::string ShapeText(const std::vector<int64_t>& dims) {
 Status WriteOutputs(const std::string& path, const std::vector<GraphPort>& ports,
                     const std::vector<GraphTensor>& outputs) {
   std::vector<std::vector<float>> widened(outputs.size());
+  std::vector<std::vector<std::byte>> characters(outputs.size());
   std::vector<NpzEntry> entries;
   for (size_t i = 0; i < outputs.size(); ++i) {
     NpzEntry entry{ports[i].name, *ParseDType(outputs[i].dtype),
                    Shape(std::span<const int64_t>(outputs[i].shape)), outputs[i].bytes};
+    if (ports[i].texts)
+      entry = TextEntry(entry.name, entry.shape, TextsOf(outputs[i], ports[i]), &characters[i]);
     if (entry.dtype == DType::kBf16) {  // which NumPy does not have
       CELER_ASSIGN(widened[i], FloatsOf(outputs[i], ports[i].name));
       entry.dtype = DType::kF32;
@@ -57,6 +60,32 @@ void PrintClasses(const std::vector<float>& scores, int count, const std::vector
   for (const Class& one : BestClasses(scores, count))
     fmt::print("  {:6.2f} %  {}{}\n", 100 * one.probability, one.index,
                labels.empty() ? "" : "  " + LabelOf(labels, one.index));
+}
+
+constexpr int64_t kRowsShown = 10;
+
+// Rows of a classifier: what each was found to be.
+void PrintTexts(const std::vector<std::string>& texts) {
+  for (size_t i = 0; i < texts.size() && i < kRowsShown; ++i) fmt::print("  {}\n", Printable(texts[i]));
+  if (texts.size() > kRowsShown) fmt::print("  and {} more\n", texts.size() - kRowsShown);
+}
+// [rows, classes] with names of the classes: the best of each row.
+void PrintRows(const GraphTensor& tensor, const GraphPort& port, int top) {
+  const auto scores = FloatsOf(tensor, port.name);
+  const auto columns = static_cast<int64_t>(port.classes.size());
+  if (!scores || tensor.shape.size() != 2 || tensor.shape[1] != columns || columns == 0) return;
+  for (int64_t r = 0; r < tensor.shape[0] && r < kRowsShown; ++r) {
+    std::vector<std::pair<float, int64_t>> row;
+    for (int64_t k = 0; k < columns; ++k)
+      row.emplace_back((*scores)[static_cast<size_t>(r * columns + k)], k);
+    std::stable_sort(row.begin(), row.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+    std::string line;
+    for (size_t k = 0; k < row.size() && k < static_cast<size_t>(top); ++k)
+      line += fmt::format("  {} {:.4f}", Printable(port.classes[static_cast<size_t>(row[k].second)]),
+                          row[k].first);
+    fmt::print("{}\n", line);
+  }
+  if (tensor.shape[0] > kRowsShown) fmt::print("  and {} more\n", tensor.shape[0] - kRowsShown);
 }
 
 Status PrintBoxes(const GraphRunFlags& flags, const Inputs& inputs, const std::vector<GraphPort>& ports,
@@ -91,8 +120,11 @@ Status RunGraph(const GraphRunFlags& flags) {
   }
   std::sort(times.begin(), times.end());
   for (size_t i = 0; i < outputs.size(); ++i) {
-    fmt::print("{}  {}{}\n", Printable(model.outputs()[i].name), outputs[i].dtype,
+    const GraphPort& port = model.outputs()[i];
+    fmt::print("{}  {}{}\n", Printable(port.name), port.texts ? "string" : outputs[i].dtype,
                ShapeText(outputs[i].shape));
+    if (port.texts) PrintTexts(TextsOf(outputs[i], port));
+    if (!port.classes.empty()) PrintRows(outputs[i], port, flags.top);
     // A row of scores for a picture, or for whatever names are given, is an answer.
     if ((inputs.picture || !labels.empty()) && flags.boxes.empty() && IsOneRow(outputs[i]))
       if (const auto scores = FloatsOf(outputs[i], model.outputs()[i].name); scores)

@@ -149,7 +149,7 @@ class Command {
     report_.path = path.filename().string();
     CELER_ASSIGN(graph::Network network, graph::LoadNetwork(path));
     for (const graph::ValueId id : network.graph.inputs)
-      ports_.push_back(graph::PortOf(network.graph.value(id)));
+      ports_.push_back(graph::PortOf(network.graph, id));
     ptq::NetworkOptions options = flags_.options;
     if (!flags_.recipe.empty()) {
       CELER_ASSIGN(recipe_, ptq::NetworkRecipe::Read(flags_.recipe));

@@ -34,7 +34,8 @@ constexpr Remedy kRemedies[] = {
     {"String", "do text work before the network"},
     {"RegexFullMatch", "do text work before the network"},
     {"TfIdfVectorizer", "do text work before the network"},
-    {"LabelEncoder", "do text work before the network"},
+    {"DictVectorizer", "export the model with a dense array as its input, not dictionaries"},
+    {"CastMap", "export the model with a dense array as its input, not dictionaries"},
     {"ImageDecoder", "decode images before the network"},
     {"Gradient", "export the network for inference, not training"},
     {"Adam", "export the network for inference, not training"},
@@ -75,6 +76,9 @@ std::string Advice(const std::string& domain, const std::string& op, const Missi
     return "known from opset " + std::to_string(first) + " on; convert the model with onnx.version_converter";
   for (const Remedy& remedy : kRemedies)
     if (op.starts_with(remedy.begins)) return std::string(remedy.advice);
+  // Blocked layouts for the CPU that the file was made on.
+  if (domain == "com.microsoft.nchwc")
+    return "ONNX Runtime made the file for one CPU; save it at ORT_ENABLE_EXTENDED, or give the original";
   if (!WithoutAlias(domain).empty())
     return "of the domain " + Printable(domain) + "; export without it, or with its operators as functions";
   const auto near = Nearest(op, names);

@@ -16,11 +16,15 @@ namespace celer {
 
 namespace graph {
 
-GraphPort PortOf(const Value& value) {
+GraphPort PortOf(const Graph& graph, ValueId id) {
+  const Value& value = graph.value(id);
   GraphPort port;
   port.name = value.name;
   if (value.type.dtype) port.dtype = Name(*value.type.dtype);
   port.is_tensor = value.type.kind == ValueType::Kind::kTensor;
+  if (value.type.text)
+    port.texts = graph.texts ? graph.texts : std::make_shared<const std::vector<std::string>>();
+  if (value.type.classes) port.classes = *value.type.classes;
   if (value.type.shape)
     for (const Dim& dim : *value.type.shape) {
       port.shape.push_back(dim.size);
@@ -72,8 +76,8 @@ Result<GraphModel> GraphModel::Load(const std::filesystem::path& path, const Gra
   GraphModel out;
   CELER_ASSIGN(out.program_, graph::Program::Make(std::move(network)));
   const graph::Graph& graph = out.program_->graph();
-  for (const graph::ValueId id : graph.inputs) out.inputs_.push_back(graph::PortOf(graph.value(id)));
-  for (const graph::ValueId id : graph.outputs) out.outputs_.push_back(graph::PortOf(graph.value(id)));
+  for (const graph::ValueId id : graph.inputs) out.inputs_.push_back(graph::PortOf(graph, id));
+  for (const graph::ValueId id : graph.outputs) out.outputs_.push_back(graph::PortOf(graph, id));
   for (const graph::Value& value : graph.values)
     if (value.constant) out.parameters_ += *value.constant->shape.elements();
   return out;

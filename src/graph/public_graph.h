@@ -6,6 +6,6 @@
 
 namespace celer::graph {
 
-GraphPort PortOf(const Value& value);
+GraphPort PortOf(const Graph& graph, ValueId id);
 
 }  // namespace celer::graph

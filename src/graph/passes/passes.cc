@@ -10,6 +10,8 @@ namespace celer::graph {
 namespace {
 
 constexpr Pass kPasses[] = {
+    {"expand-qlinear", "write QLinearConv and QLinearMatMul as use-integers knows them", ExpandQLinear,
+     false},
     {"use-integers", "compute with bytes between DequantizeLinear and QuantizeLinear, where that is faster",
      UseIntegers, false},
     {"fold-constants", "compute ahead what depends on constants alone", FoldConstants},
