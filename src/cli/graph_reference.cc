@@ -129,16 +129,17 @@ Result<ReferencePython> FindReference(const std::string& asked) {
 
 Result<ReferenceRun> ReferenceRun::Run(const ReferencePython& python, const fs::path& model,
                                        const std::vector<std::string>& input_names, const Inputs& inputs,
-                                       const std::vector<std::string>& values, const graph::Graph& graph,
-                                       const fs::path& folder) {
+                                       const std::vector<std::string>& values,
+                                       const std::vector<GraphPort>& outputs, const fs::path& folder) {
   std::vector<NpzEntry> entries;
   std::vector<std::vector<std::byte>> characters(input_names.size() + 1);
   Json classes = Json::object();
-  for (const graph::ValueId id : graph.outputs)
-    if (const auto& names = graph.value(id).type.classes) classes[graph.value(id).name] = *names;
-  if (graph.texts)
-    entries.push_back(TextEntry("texts", Shape{static_cast<int64_t>(graph.texts->size())}, *graph.texts,
-                                &characters.back()));
+  for (const GraphPort& port : outputs) {
+    if (!port.classes.empty()) classes[port.name] = port.classes;
+    if (port.texts && entries.empty())  // one list for all
+      entries.push_back(TextEntry("texts", Shape{static_cast<int64_t>(port.texts->size())}, *port.texts,
+                                  &characters.back()));
+  }
   for (size_t i = 0; i < input_names.size(); ++i) {
     const NpyArray& array = inputs.arrays.at(input_names[i]);
     if (const auto texts = inputs.texts.find(input_names[i]); texts != inputs.texts.end()) {

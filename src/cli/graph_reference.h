@@ -43,8 +43,8 @@ class ReferenceRun {
   // has them in `graph`.
   static Result<ReferenceRun> Run(const ReferencePython& python, const std::filesystem::path& model,
                                   const std::vector<std::string>& input_names, const Inputs& inputs,
-                                  const std::vector<std::string>& values, const graph::Graph& graph,
-                                  const std::filesystem::path& folder);
+                                  const std::vector<std::string>& values,
+                                  const std::vector<GraphPort>& outputs, const std::filesystem::path& folder);
 
   // Nullopt if there is no such value, or it is no array.
   Result<std::optional<NpyArray>> Find(const std::string& name) const;

@@ -148,8 +148,7 @@ class Command {
     CELER_RETURN_IF_ERROR(CheckNetworkFlags(flags_, path));
     report_.path = path.filename().string();
     CELER_ASSIGN(graph::Network network, graph::LoadNetwork(path));
-    for (const graph::ValueId id : network.graph.inputs)
-      ports_.push_back(graph::PortOf(network.graph, id));
+    ports_ = graph::InputPorts(network);
     ptq::NetworkOptions options = flags_.options;
     if (!flags_.recipe.empty()) {
       CELER_ASSIGN(recipe_, ptq::NetworkRecipe::Read(flags_.recipe));

@@ -7,7 +7,7 @@
 namespace celer::graph {
 
 std::string ToString(const ValueType& type) {
-  std::string out = type.text ? "string" : type.dtype ? std::string(Name(*type.dtype)) : "?";
+  std::string out = type.dtype ? std::string(Name(*type.dtype)) : "?";
   if (type.shape) {
     out += "[";
     for (size_t i = 0; i < type.shape->size(); ++i) {
@@ -77,7 +77,7 @@ ValueId Graph::AddInput(std::string value_name, ValueType type) {
 }
 
 ValueId Graph::AddConstant(std::string value_name, Constant constant) {
-  ValueType type{.dtype = constant.dtype, .shape = std::vector<Dim>(), .text = constant.text};
+  ValueType type{.dtype = constant.dtype, .shape = std::vector<Dim>()};
   for (const int64_t dim : constant.shape.dims()) type.shape->push_back({dim, {}});
   const ValueId id = AddValue(std::move(value_name), std::move(type));
   value(id).constant = std::move(constant);

@@ -39,10 +39,6 @@ struct ValueType {
   std::optional<DType> dtype = {};             // of the tensor, or of the tensors inside
   std::optional<std::vector<Dim>> shape = {};  // nullopt: not even the rank is known
   bool of_sequence = false;                    // of an optional: it holds a sequence
-  // Strings: elements are i64, places in Graph::texts; -1 is a string that the network does not name.
-  bool text = false;
-  // What the columns of a classifier's scores are called; null if the file does not say.
-  std::shared_ptr<const std::vector<std::string>> classes = {};
 };
 std::string ToString(const ValueType& type);  // "f32[N, 3, 224, 224]"
 
@@ -52,7 +48,6 @@ struct Constant {
   Shape shape;
   std::span<const std::byte> bytes;
   std::shared_ptr<const void> owner;
-  bool text = false;  // elements are places in Graph::texts
 
   TensorView view() const {
     return TensorView::Contiguous(const_cast<std::byte*>(bytes.data()), dtype, Device::Cpu(), shape);
@@ -108,9 +103,6 @@ class Graph {
   std::vector<Node> nodes;
   std::vector<ValueId> inputs, outputs;
   std::vector<Capture> captures;  // of a subgraph
-  // Every string that the network names: labels of classes, categories, constants. A tensor of strings is one
-  // of places in this list, so that operators that only move or compare elements need not know of it.
-  std::shared_ptr<const std::vector<std::string>> texts;
 
   ValueId AddValue(std::string value_name, ValueType type = {});
   ValueId AddInput(std::string value_name, ValueType type);

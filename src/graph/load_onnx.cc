@@ -60,7 +60,7 @@ class Loader {
     CELER_RETURN_IF_ERROR(LoadGraph(model_.graph, scope, true));
     CELER_RETURN_IF_ERROR(out.graph.Sort());
     CELER_RETURN_IF_ERROR(Verify(out.graph));
-    CELER_RETURN_IF_ERROR(ResolveTexts(&out.graph, &texts_));
+    CELER_ASSIGN(out.texts, ResolveTexts(&out.graph, &texts_));
     CELER_RETURN_IF_ERROR(ExpandMicrosoft(&out.graph));
     CELER_RETURN_IF_ERROR(Verify(out.graph));
     out.file_bytes = file_->file_bytes();
@@ -91,9 +91,7 @@ class Loader {
     if (static_cast<int64_t>(ids.size()) != *shape->elements())
       return Error::Corrupt(file_->source(), ": ", where(), ": ", ids.size(), " strings for ",
                             shape->ToString());
-    Constant out = Copy(DType::kI64, *shape, ids.data(), ids.size());
-    out.text = true;
-    return out;
+    return texts_.Mark(Copy(DType::kI64, *shape, ids.data(), ids.size()));
   }
 
   Result<ValueType> ToType(const OnnxType& type, std::string_view name, bool is_input) {
@@ -116,8 +114,7 @@ class Loader {
                                 "; tensors and sequences of them are supported");
     if (tensor->kind != K::kTensor) return out;
     if (tensor->data_type == kOnnxString) {
-      out.dtype = DType::kI64;
-      out.text = true;
+      out.dtype = DType::kI64;  // places in the list of strings
     } else if (tensor->data_type != 0) {
       out.dtype = OnnxDType(tensor->data_type);
       if (!out.dtype)
@@ -131,6 +128,10 @@ class Loader {
             {dim.symbol.empty() && dim.value >= 0 ? dim.value : -1, std::string(dim.symbol)});
     }
     return out;
+  }
+
+  static bool HoldsStrings(const OnnxType& type) {
+    return type.data_type == kOnnxString || (!type.element.empty() && HoldsStrings(type.element[0]));
   }
 
   // kNoValue for a name that is nowhere.
@@ -170,8 +171,14 @@ class Loader {
                               "' is an input of a subgraph and a weight in it");
       }
       CELER_ASSIGN(ValueType type, ToType(input.type, input.name, true));
-      CELER_RETURN_IF_ERROR(
-          Define(scope, input.name, graph.AddInput(std::string(input.name), std::move(type))));
+      const ValueId id = graph.AddInput(std::string(input.name), std::move(type));
+      if (HoldsStrings(input.type)) {
+        if (!top || input.type.kind != OnnxType::Kind::kTensor)
+          return Error::Unsupported(file_->source(), ": '", Printable(input.name),
+                                    "' holds strings, and is no plain input of the network");
+        texts_.MarkInput(id);
+      }
+      CELER_RETURN_IF_ERROR(Define(scope, input.name, id));
     }
     CELER_RETURN_IF_ERROR(DefineOutputs(from.nodes, scope));
     for (const auto* list : {&from.values, &from.outputs})
@@ -329,13 +336,12 @@ class Loader {
                               attribute->floats.data(), attribute->floats.size());
       } else if (named.name == "value_string") {
         const int64_t id = texts_.Id(attribute->s);
-        value.constant = Copy(DType::kI64, Shape{}, &id, 1);
-        value.constant->text = true;
+        value.constant = texts_.Mark(Copy(DType::kI64, Shape{}, &id, 1));
       } else if (named.name == "value_strings") {
         std::vector<int64_t> ids;
         for (const std::string_view text : attribute->strings) ids.push_back(texts_.Id(text));
-        value.constant = Copy(DType::kI64, Shape{static_cast<int64_t>(ids.size())}, ids.data(), ids.size());
-        value.constant->text = true;
+        value.constant =
+            texts_.Mark(Copy(DType::kI64, Shape{static_cast<int64_t>(ids.size())}, ids.data(), ids.size()));
       } else {
         return Error::Unsupported(file_->source(), ": the Constant '", Printable(from.outputs[0]),
                                   "' is given by '", Printable(named.name),
@@ -345,7 +351,7 @@ class Loader {
     if (!value.constant)
       return Error::Corrupt(file_->source(), ": the Constant '", Printable(from.outputs[0]),
                             "' has no value");
-    value.type = {.dtype = value.constant->dtype, .shape = std::vector<Dim>(), .text = value.constant->text};
+    value.type = {.dtype = value.constant->dtype, .shape = std::vector<Dim>()};
     for (const int64_t dim : value.constant->shape.dims()) value.type.shape->push_back({dim, {}});
     return {};
   }

@@ -44,7 +44,7 @@ constexpr Mover kMovers[] = {
     {"Where", 1, 2},
 };
 // Operators that read strings and give something else.
-constexpr std::string_view kReaders[] = {"Equal", "LabelEncoder", "OneHotEncoder", "Shape", "Size"};
+constexpr std::string_view kReaders[] = {"LabelEncoder", "OneHotEncoder", "Shape", "Size"};
 
 bool IsMl(const Node& node) {
   return node.domain == "ai.onnx.ml";
@@ -53,15 +53,35 @@ bool IsMl(const Node& node) {
 class TextResolver {
  public:
   TextResolver(Graph& graph, Texts& texts) : graph_(graph), texts_(texts) {
-    for (Value& value : graph_.values)
-      if (value.constant && value.constant->text) value.type.text = true;
+    const size_t values = graph_.values.size();
+    text_.assign(values, false);
+    open_.assign(values, false);
+    classes_.resize(values);
+    for (size_t v = 0; v < values; ++v)
+      text_[v] = graph_.values[v].constant && texts_.Holds(*graph_.values[v].constant);
+  }
+  // Of the whole network, not of a subgraph.
+  void MarkInputs() {
+    for (const ValueId id : graph_.inputs)
+      if (texts_.IsInput(id)) text_[static_cast<size_t>(id)] = open_[static_cast<size_t>(id)] = true;
+  }
+  TextPorts Ports() {
+    TextPorts out;
+    for (const ValueId id : graph_.inputs) out.inputs.push_back(IsText(id));
+    for (const ValueId id : graph_.outputs) {
+      out.outputs.push_back(IsText(id));
+      out.classes.push_back(classes_[static_cast<size_t>(id)]);
+    }
+    if (!texts_.all().empty() || std::find(out.inputs.begin(), out.inputs.end(), true) != out.inputs.end())
+      out.all = std::make_shared<const std::vector<std::string>>(texts_.all());
+    return out;
   }
 
   Status All() {
     for (Node& node : graph_.nodes) {
       for (const auto& subgraph : node.Subgraphs()) {
         for (const Capture& capture : subgraph->captures)
-          if (graph_.value(capture.outer).type.text) return Refused(node, "a subgraph reads strings");
+          if (IsText(capture.outer)) return Refused(node, "a subgraph reads strings");
         CELER_RETURN_IF_ERROR(TextResolver(*subgraph, texts_).All());
       }
       if (IsMl(node)) CELER_RETURN_IF_ERROR(ResolveAttributes(node));
@@ -80,12 +100,11 @@ class TextResolver {
                               "; strings can be moved, compared and looked up: do other text work before the "
                               "network");
   }
-  bool IsText(ValueId id) const { return id != kNoValue && graph_.value(id).type.text; }
+  bool IsText(ValueId id) const { return id != kNoValue && text_[static_cast<size_t>(id)]; }
   void MarkOutput(const Node& node, size_t i) {
     if (i >= node.outputs.size() || node.outputs[i] == kNoValue) return;
-    ValueType& type = graph_.value(node.outputs[i]).type;
-    type.text = true;
-    type.dtype = DType::kI64;
+    text_[static_cast<size_t>(node.outputs[i])] = true;
+    graph_.value(node.outputs[i]).type.dtype = DType::kI64;
   }
 
   std::vector<int64_t> IdsOf(const std::vector<std::string>& texts) {
@@ -144,7 +163,7 @@ class TextResolver {
     }
     const auto* const tensor = node.Get<Constant>("values_tensor");
     const std::vector<std::string> values = node.Texts("values_strings");
-    if (values.empty() && !(tensor && tensor->text)) return;
+    if (values.empty() && !(tensor && texts_.Holds(*tensor))) return;
     if (!values.empty()) {
       Put(node, "values_int64s", IdsOf(values));
       Drop(node, "values_strings");
@@ -159,13 +178,13 @@ class TextResolver {
         node.outputs[0] == kNoValue)
       return Error::Corrupt(node.Label(), " has ", node.inputs.size(), " inputs and ", node.outputs.size(),
                             " outputs; it takes and gives one");
-    auto names = std::make_shared<std::vector<std::string>>(node.Texts("classlabels_strings"));
-    if (names->empty())
-      for (const int64_t label : node.Ints("classlabels_int64s")) names->push_back(std::to_string(label));
+    std::vector<std::string>& names = classes_[static_cast<size_t>(node.outputs[0])];
+    names = node.Texts("classlabels_strings");
+    if (names.empty())
+      for (const int64_t label : node.Ints("classlabels_int64s")) names.push_back(std::to_string(label));
     ValueType& type = graph_.value(node.outputs[0]).type;
     type = {};
     type.dtype = graph_.value(node.inputs[0]).type.dtype;
-    type.classes = std::move(names);
     node = {.op = "Identity", .name = node.name, .opset = 13, .inputs = node.inputs, .outputs = node.outputs};
     return {};
   }
@@ -184,6 +203,11 @@ class TextResolver {
       node.attributes.clear();
     }
     if (std::find(std::begin(kReaders), std::end(kReaders), node.op) != std::end(kReaders)) return {};
+    if (node.op == "Equal") {
+      if (std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) { return IsOpen(id); }))
+        return Refused(node, "it compares strings that come in with each other");
+      return {};
+    }
     for (const Mover& mover : kMovers) {
       if (mover.op != node.op) continue;
       bool all = true, any = false;
@@ -194,22 +218,33 @@ class TextResolver {
       // Indices of a scatter are integers among strings.
       const bool scatter = node.op.starts_with("Scatter");
       if (!any || (!all && !scatter)) return Refused(node, "it mixes strings with something else");
-      for (size_t i = 0; i < node.outputs.size(); ++i) MarkOutput(node, i);
+      const bool open =
+          std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) { return IsOpen(id); });
+      for (size_t i = 0; i < node.outputs.size(); ++i) {
+        MarkOutput(node, i);
+        if (node.outputs[i] != kNoValue) open_[static_cast<size_t>(node.outputs[i])] = open;
+      }
       return {};
     }
     return Refused(node, "it computes with strings");
   }
 
+  bool IsOpen(ValueId id) const { return id != kNoValue && open_[static_cast<size_t>(id)]; }
+
   Graph& graph_;
   Texts& texts_;
+  // By value: holds strings; and may hold some that the network does not name, which are all one here.
+  std::vector<bool> text_, open_;
+  std::vector<std::vector<std::string>> classes_;  // by value: names of columns
 };
 
 }  // namespace
 
-Status ResolveTexts(Graph* graph, Texts* texts) {
-  CELER_RETURN_IF_ERROR(TextResolver(*graph, *texts).All());
-  if (!texts->all().empty()) graph->texts = std::make_shared<const std::vector<std::string>>(texts->all());
-  return {};
+Result<TextPorts> ResolveTexts(Graph* graph, Texts* texts) {
+  TextResolver resolver(*graph, *texts);
+  resolver.MarkInputs();
+  CELER_RETURN_IF_ERROR(resolver.All());
+  return resolver.Ports();
 }
 
 }  // namespace celer::graph

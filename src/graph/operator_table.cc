@@ -5,15 +5,22 @@
 #include <tuple>
 
 #include "core/suggest.h"
-#include "graph/ops/families.h"
+#include "graph/microsoft/expansion.h"
+#include "graph/ops/other_domains.h"
 #include "io/printable.h"
 
 namespace celer::graph {
 namespace {
 
+std::vector<Family> AllFamilies() {
+  std::vector<Family> out(std::begin(kFamilies), std::end(kFamilies));
+  out.insert(out.end(), std::begin(kOtherFamilies), std::end(kOtherFamilies));
+  return out;
+}
+
 std::vector<const Operator*> Gather() {
   std::vector<const Operator*> out;
-  for (const Family& family : kFamilies)
+  for (const Family& family : AllFamilies())
     for (const Operator& op : family.rows()) out.push_back(&op);
   std::stable_sort(out.begin(), out.end(), [](const Operator* a, const Operator* b) {
     return std::tie(a->domain, a->name, a->since) < std::tie(b->domain, b->name, b->since);
@@ -187,7 +194,7 @@ std::string OperatorsMarkdown() {
       " are read. Types: of the first input; *numbers* are floats (f32, f64, f16, bf16) and\nintegers of 8 "
       "to 64 "
       "bits. Kernels: what runs beside the reference.\n\n";
-  for (const Family& family : kFamilies) {
+  for (const Family& family : AllFamilies()) {
     out += "## " + std::string(family.title) +
            "\n\n| operator | opset | inputs | outputs | types | fast kernels |\n"
            "|---|---|---|---|---|---|\n";
@@ -201,7 +208,18 @@ std::string OperatorsMarkdown() {
     }
     out += "\n";
   }
-  size_t names = 0;
+  out +=
+      "## Operators of com.microsoft, as operators of ONNX\n\n"
+      "What ONNX Runtime's optimizer and quantizer write. A network is loaded with the operators in their "
+      "place "
+      "that they were\nmade of, which passes then fuse (`src/graph/microsoft`); so is LayerNormalization "
+      "below opset "
+      "17.\n\n";
+  size_t expanded = 0;
+  for (const std::string_view name : MicrosoftOperators())
+    out += (expanded++ > 0 ? ", " : "") + std::string(name);
+  out += "\n\n";
+  size_t names = expanded;
   const auto all = Operators();
   for (size_t i = 0; i < all.size(); ++i)
     names += i == 0 || all[i]->name != all[i - 1]->name || all[i]->domain != all[i - 1]->domain;

@@ -305,10 +305,10 @@ int64_t WeightBytes(const Graph& graph) {
 
 Result<std::string> Make(Writer& writer, const Network& network) {
   // Strings were replaced by places in a list when the network was loaded.
-  for (const Value& value : network.graph.values)
-    if (value.type.text)
-      return Error::Unsupported("the value '", Printable(value.name),
-                                "' holds strings; networks with them run, and are not written");
+  if (network.texts.all)
+    return Error::Unsupported("the network names strings ('",
+                              Printable(network.texts.all->empty() ? "" : network.texts.all->front()),
+                              "'); such networks run, and are not written");
   Network copy = network;
   // Subgraphs are shared by copies of a node, and are changed below.
   const auto own = [](Graph& graph, const auto& again) -> void {

@@ -155,9 +155,7 @@ ValueId Expansion::Float(double number, ValueId like) {
 }
 
 ValueId Expansion::SizeOf(ValueId value, int64_t axis) {
-  Attributes attributes{{"start", axis}};
-  if (axis != -1) attributes.emplace_back("end", axis + 1);
-  return Add("Shape", {value}, std::move(attributes));
+  return Add("Shape", {value}, {{"start", axis}, {"end", axis + 1}});
 }
 ValueId Expansion::ScalarSizeOf(ValueId value, int64_t axis) {
   return Add("Squeeze", {SizeOf(value, axis), Ints({0})});

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -59,7 +60,7 @@ class Expansion {
   ValueId Int(int64_t number);                 // a scalar
   ValueId Float(double number, ValueId like);  // a scalar of that value's type
   ValueId AddConstant(Constant constant);
-  ValueId SizeOf(ValueId value, int64_t axis);  // a list of one
+  ValueId SizeOf(ValueId value, int64_t axis);  // a list of one; the axis counts from the front
   ValueId ScalarSizeOf(ValueId value, int64_t axis);
   ValueId Transpose(ValueId value, std::vector<int64_t> order);
   // Output i of the node is this value.
@@ -108,6 +109,9 @@ ValueId Activate(Expansion& e, ValueId x, std::string_view name, std::optional<f
 // QLinearConv and QLinearMatMul as operators between DequantizeLinear and QuantizeLinear.
 void ExpandQLinearConv(Expansion& e);
 void ExpandQLinearMatMul(Expansion& e);
+
+// The pass that rewrites those two of ONNX itself.
+Result<int> ExpandQLinear(Rewriter& r, const std::function<void(std::string)>& explain);
 
 // What Attention and QAttention share: from [batch, tokens, q + k + v] on.
 struct PackedAttention {

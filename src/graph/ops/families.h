@@ -35,11 +35,6 @@ std::span<const Operator> LossOperators();
 std::span<const Operator> SignalOperators();
 std::span<const Operator> EinsumOperators();
 std::span<const Operator> RandomOperators();
-std::span<const Operator> TreeOperators();
-std::span<const Operator> LinearModelOperators();
-std::span<const Operator> EncodeOperators();
-std::span<const Operator> NBitsOperators();
-std::span<const Operator> GroupQueryOperators();
 
 inline constexpr Family kFamilies[] = {
     {"Elementwise, one input", UnaryOperators},
@@ -64,11 +59,6 @@ inline constexpr Family kFamilies[] = {
     {"Signals", SignalOperators},
     {"Einstein sums", EinsumOperators},
     {"Random numbers", RandomOperators},
-    {"Packed weights", NBitsOperators},
-    {"Attention with a cache", GroupQueryOperators},
-    {"Trees", TreeOperators},
-    {"Linear models, support vectors, features", LinearModelOperators},
-    {"Categories and columns", EncodeOperators},
 };
 
 }  // namespace celer::graph

@@ -13,7 +13,7 @@
 #include "formats/int4.h"
 #include "graph/ops/cast.h"
 #include "graph/ops/common.h"
-#include "graph/ops/families.h"
+#include "graph/ops/other_domains.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/matmul/matmul.h"
 

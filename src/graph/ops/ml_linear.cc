@@ -3,8 +3,8 @@
 #include <limits>
 
 #include "graph/ops/common.h"
-#include "graph/ops/families.h"
 #include "graph/ops/ml.h"
+#include "graph/ops/other_domains.h"
 
 namespace celer::graph {
 namespace {

@@ -2,9 +2,9 @@
 #include <algorithm>
 
 #include "graph/ops/common.h"
-#include "graph/ops/families.h"
 #include "graph/ops/ml.h"
 #include "graph/ops/ml_forest.h"
+#include "graph/ops/other_domains.h"
 
 namespace celer::graph {
 namespace {

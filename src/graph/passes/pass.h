@@ -118,7 +118,6 @@ Result<PassReport> LowerToF16(Graph* graph);
 Result<int> ToF16(Rewriter& r, const std::function<void(std::string)>& explain);
 
 // One per file.
-Result<int> ExpandQLinear(Rewriter& r, const std::function<void(std::string)>& explain);
 Result<int> FoldConstants(Rewriter& r, const std::function<void(std::string)>& explain);
 Result<int> RemoveIdentities(Rewriter& r, const std::function<void(std::string)>& explain);
 Result<int> MergeEqual(Rewriter& r, const std::function<void(std::string)>& explain);

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "core/suggest.h"
+#include "graph/microsoft/expansion.h"
 #include "graph/operator_table.h"
 #include "graph/passes/pass.h"
 
