@@ -10,6 +10,7 @@ import argparse
 import pathlib
 
 import numpy as np
+import onnx.helper
 import onnxruntime as ort
 from onnx import load_model_from_string
 from skl2onnx import convert_sklearn, update_registered_converter
@@ -29,10 +30,16 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import (Binarizer, KBinsDiscretizer, MaxAbsScaler, MinMaxScaler, Normalizer, OneHotEncoder,
                                    OrdinalEncoder, PolynomialFeatures, RobustScaler, StandardScaler)
-from sklearn.svm import SVC, SVR, LinearSVC
+from sklearn.svm import SVC, SVR
 from sklearn.tree import DecisionTreeClassifier
 
 OPSETS = {"": 17, "ai.onnx.ml": 3}
+
+# Newer protobuf does not take the booleans that skl2onnx gives for integers (HistGradientBoosting).
+make_attribute = onnx.helper.make_attribute
+onnx.helper.make_attribute = lambda key, value, *rest, **more: make_attribute(
+    key, [int(v) for v in value] if isinstance(value, list) and any(isinstance(v, (bool, np.bool_)) for v in value) else value,
+    *rest, **more)
 
 
 def learned():
@@ -64,7 +71,6 @@ def learned():
     yield "ridge", make_pipeline(MaxAbsScaler(), PolynomialFeatures(2), Ridge()).fit(reals[:, :4], sugar.target), reals[:, :4]
     yield "svc_three", make_pipeline(StandardScaler(), SVC(random_state=0)).fit(three[::3], names[::3]), three
     yield "svc_two", make_pipeline(StandardScaler(), SVC(kernel="poly")).fit(two[::9], cancer.target[::9]), two
-    yield "linear_svc", make_pipeline(StandardScaler(), LinearSVC(random_state=0)).fit(three, names), three
     yield "svr", make_pipeline(StandardScaler(), SVR(C=10)).fit(reals[::9], sugar.target[::9]), reals
     yield "naive_bayes", GaussianNB().fit(three, names), three
     yield "neighbors", KNeighborsClassifier(3).fit(three[::5], iris.target[::5]), three

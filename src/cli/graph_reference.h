@@ -39,8 +39,8 @@ class ReferenceRun {
  public:
   // `values` are names of values inside the network that are wanted too. If ONNX Runtime cannot give them,
   // note() says why, and only the outputs are there. It does not optimise: each node is computed by itself. A
-  // second run does, for the outputs alone. Strings, and maps of a classifier's scores, are given as celer
-  // has them in `graph`.
+  // second run does, for the outputs alone. Strings, and maps of a classifier's scores, are given as in
+  // `outputs`.
   static Result<ReferenceRun> Run(const ReferencePython& python, const std::filesystem::path& model,
                                   const std::vector<std::string>& input_names, const Inputs& inputs,
                                   const std::vector<std::string>& values,
