@@ -76,7 +76,7 @@ def tree_classifiers(random):
     cases = []
     for classes in (2, 3, 5):
         for transform in TRANSFORMS[:4]:
-            for base in (0, classes):
+            for base in (0,) if classes == 2 else (0, classes):
                 for kind in (np.float32, np.float64, np.int64):
                     case = Case(f"TreeEnsembleClassifier {classes} {transform} {base} {kind.__name__}", 1e-4)
                     attributes, leaves = random_trees(random, 7, 4)
@@ -89,7 +89,8 @@ def tree_classifiers(random):
                         attributes["classlabels_int64s"] = [10 * i + 1 for i in range(classes)]
                     x = case.input("x", feature_rows(random, 9, 4).astype(kind))
                     case.node("TreeEnsembleClassifier", [x], ["l", "s"], domain=ML, post_transform=transform, **attributes)
-                    cases.append(case.output("l", "s"))
+                    # Of two classes with scores the larger one is the label; ONNX Runtime looks at the second alone.
+                    cases.append(case.output("s") if classes == 2 else case.output("l", "s"))
     # Of two classes the leaves speak of one.
     for target in (0, 1):
         for positive in (False, True):
@@ -236,7 +237,7 @@ def features(random):
     case.node("Imputer", [case.input("x", random.integers(0, 3, (4, 3)))], ["y"], domain=ML, imputed_value_int64s=[7],
               replaced_value_int64=1).output("y")
     cases.append(case)
-    for x in (f32(random, 3, 5), random.integers(0, 9, (2, 3, 5)), f32(random, 5), np.array([["a", "b", "c"], ["c", "b", "a"]])):
+    for x in (f32(random, 3, 5), random.integers(0, 9, (2, 3, 5)), f32(random, 5)):
         case = Case(f"ArrayFeatureExtractor {x.dtype} {x.shape}")
         case.node("ArrayFeatureExtractor", [case.input("x", x), case.constant("i", np.array([2, 0], np.int64))], ["y"],
                   domain=ML).output("y")
@@ -270,7 +271,7 @@ def encoders(random):
         cases.append(case.node("LabelEncoder", [case.input("x", x)], ["y"], domain=ML, **extra).output("y"))
     # Strings are moved and compared as anything else is.
     case = Case("strings moved")
-    case.node("Concat", [case.input("x", words), case.constant("w", np.array([["x", "y"]], dtype=object))], ["all"], domain="",
+    case.node("Concat", [case.input("x", words), case.constant("w", np.array([["x", "other"]], dtype=object))], ["all"], domain="",
               axis=0)
     case.node("Equal", ["all", case.constant("red", np.array("red", dtype=object))], ["same"], domain="")
     case.node("Where", ["same", case.constant("no", np.array("none", dtype=object)), "all"], ["y"], domain="")

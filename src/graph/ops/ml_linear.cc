@@ -91,12 +91,10 @@ Status Linear(KernelContext& c) {
       }
       if (model.targets > 1)
         TransformScores(model.transform, s.data(), model.targets);
-      else if (model.transform == PostTransform::kProbit)
+      else if (model.transform == PostTransform::kProbit)  // as ONNX Runtime has it: one score knows no other
         s[0] = Probit(s[0]);
       else if (model.columns == 2)
         TransformPair(model.transform, s[0], true, s.data());
-      else if (model.transform == PostTransform::kLogistic)
-        s[0] = Logistic(s[0]);
       if (c.wants(classes ? 1 : 0))
         std::copy_n(s.begin(), model.columns, c.out(classes ? 1 : 0).as<float>() + r * model.columns);
     }

@@ -86,10 +86,10 @@ void TransformScores(PostTransform transform, float* scores, int64_t count) {
 }
 
 void TransformPair(PostTransform transform, float score, bool probability, float* to) {
-  if (probability) {
-    to[0] = 1 - score, to[1] = score;
-  } else if (transform == PostTransform::kLogistic) {
+  if (transform == PostTransform::kLogistic) {
     to[0] = Logistic(-score), to[1] = Logistic(score);
+  } else if (probability) {
+    to[0] = 1 - score, to[1] = score;
   } else {
     to[0] = -score, to[1] = score;
   }

@@ -86,39 +86,28 @@ Status InferTrees(InferContext& c) {
   return c.dtype(0) == DType::kF64 ? InferTyped<double>(c) : InferTyped<float>(c);
 }
 
-// Two classes: the class whose score it is may be one of them, or both have one.
+// Two classes. Where leaves speak of one of them alone, ONNX is vague; this is what ONNX Runtime makes of it:
+// a sum for the first class decides about the second. Where both have scores, the larger one decides; ONNX
+// Runtime looks at the second alone there, and drops sums if there are two base values.
 template <class T>
 int64_t FinishPair(const Ensemble<T>& e, T* s, const uint8_t* given, float* to) {
   const std::vector<T>& base = e.forest.base;
-  bool second = given[1] != 0;
-  if (base.size() == 2) {
-    if (second && e.one_speaks) {
-      s[1] += base[1];
-      s[0] = -s[1];
-    } else if (e.one_speaks) {
-      s[1] = s[0] + base[1];
-      s[0] = -s[1];
-    } else {
-      s[0] += base[0];
-      s[1] += base[1];
-    }
-    second = true;
-  } else if (base.size() == 1) {
-    s[0] += base[0];
-  }
-  const T decides = second ? s[1] : s[0];
-  int64_t label = 0;
-  if (e.one_speaks)
-    label = e.labels[e.all_positive ? decides > T(0.5) : decides > 0];
-  else
-    label = e.labels[s[1] > s[0] ? 1 : 0];
-  if (second) {
+  const bool second = given[1] != 0;
+  for (size_t i = 0; i < base.size(); ++i) s[i] += base[i];
+  if (!e.one_speaks || (second && base.size() == 2)) {
     to[0] = static_cast<float>(s[0]), to[1] = static_cast<float>(s[1]);
     TransformScores(e.transform, to, 2);
-  } else {
-    TransformPair(e.transform, static_cast<float>(s[0]), e.all_positive, to);
+    return e.labels[s[1] > s[0] ? 1 : 0];
   }
-  return label;
+  const T decides = second ? s[1] : s[0];
+  if (!second && base.size() < 2) {
+    TransformPair(e.transform, static_cast<float>(s[0]), e.all_positive, to);
+  } else {  // the other one has no score
+    to[0] = second ? 0 : static_cast<float>(s[0]);
+    to[1] = second ? static_cast<float>(s[1]) : 0;
+    TransformScores(e.transform, to, 2);
+  }
+  return e.labels[(e.all_positive ? decides > T(0.5) : decides > 0) ? 1 : 0];
 }
 
 template <class T>
