@@ -42,7 +42,8 @@ ValueId HiddenKeys(Expansion& e, const Mask& mask, ValueId total, ValueId like) 
   }
   // Ends of the sequences, and perhaps their beginnings behind them.
   const Expansion::Attributes i64{{"to", int64_t{7}}};
-  const ValueId batch = e.SizeOf(mask.batch_from, 0), none = e.Add("ConstantOfShape", {batch});
+  const ValueId batch = e.SizeOf(mask.batch_from, 0),
+                none = e.Add("Cast", {e.Add("ConstantOfShape", {batch})}, i64);
   const ValueId given = e.Add("Concat", {e.Add("Cast", {mask.keys}, i64), none}, {{"axis", int64_t{0}}});
   const auto column = [&](ValueId begin, ValueId end) {
     return e.Add("Unsqueeze", {e.Add("Slice", {given, begin, end}), e.Ints({1})});
@@ -64,11 +65,11 @@ ValueId Future(Expansion& e, ValueId q, ValueId total, ValueId like) {
 }
 
 // 1 / sqrt(width) unless the node says otherwise. `width` may be known only to a run.
-ValueId Scaled(Expansion& e, ValueId scores, ValueId q, std::optional<int64_t> width) {
+ValueId Scaled(Expansion& e, ValueId scores, ValueId q, ValueId like, std::optional<int64_t> width) {
   const float given = e.node().Float("scale", 0);
-  if (given != 0) return e.Add("Mul", {scores, e.Float(given, q)});
+  if (given != 0) return e.Add("Mul", {scores, e.Float(given, like)});
   if (width && *width > 0)
-    return e.Add("Mul", {scores, e.Float(1 / std::sqrt(static_cast<double>(*width)), q)});
+    return e.Add("Mul", {scores, e.Float(1 / std::sqrt(static_cast<double>(*width)), like)});
   const ValueId size = e.Add("Cast", {e.ScalarSizeOf(q, 3)}, {{"to", int64_t{1}}});
   return e.Add("Div", {scores, e.Add("CastLike", {e.Add("Sqrt", {size}), q})});
 }
@@ -76,7 +77,7 @@ ValueId Scaled(Expansion& e, ValueId scores, ValueId q, std::optional<int64_t> w
 // [batch, tokens, heads · width]
 ValueId Attend(Expansion& e, const Heads& h, const Mask& mask, std::optional<int64_t> width, ValueId like) {
   ValueId scores = e.Add("MatMul", {h.q, e.Transpose(h.k, {0, 1, 3, 2})});
-  scores = Scaled(e, scores, like, width);
+  scores = Scaled(e, scores, h.q, like, width);
   const ValueId total = mask.keys != kNoValue || mask.causal ? e.ScalarSizeOf(h.k, 2) : kNoValue;
   ValueId added = HiddenKeys(e, mask, total, like);
   const auto join = [&](ValueId more) {

@@ -226,7 +226,7 @@ Status GroupQuery(KernelContext& c) {
 constexpr Operator kRows[] = {
     {"GroupQueryAttention",
      1,
-     {7, 16},
+     {1, 16},
      {1, 4},
      kFloats,
      InferGroups,
