@@ -16,8 +16,14 @@ bool IsOneNumber(const Graph& graph, const Node& node, size_t i) {
   const Constant* const constant = InputConstant(graph, node, i);
   return constant && constant->shape.elements() == 1;
 }
+bool IsF32Scale(const Graph& graph, const Node& node, size_t i) {
+  const Constant* const constant = InputConstant(graph, node, i);
+  return constant && constant->dtype == DType::kF32;
+}
 // x and y have one scale each, constant as their zero points are.
 bool HasPlainEnds(const Graph& graph, const Node& node) {
+  for (const size_t scale : {size_t{1}, size_t{4}, size_t{6}})
+    if (!IsF32Scale(graph, node, scale)) return false;
   return node.inputs.size() >= 8 && IsOneNumber(graph, node, 1) && IsOneNumber(graph, node, 2) &&
          IsOneNumber(graph, node, 6) && IsOneNumber(graph, node, 7) && node.outputs.size() == 1;
 }
