@@ -142,6 +142,7 @@ Result<std::vector<int32_t>> EncodeChat(const Prompter& prompter, ChatJson chat)
   ChatTemplate::Options options;
   options.add_generation_prompt = chat.add_generation_prompt;
   options.extra = std::move(chat.variables);
+  options.fit_reasoning = true;  // clients send reasoning_content, whatever the template calls it
   if (const auto bos = tokenizer.bos_id()) options.bos_token = tokenizer.Piece(*bos);
   if (const auto eos = tokenizer.eos_id()) options.eos_token = tokenizer.Piece(*eos);
   CELER_ASSIGN(const std::string text, state.chat_template->Render(chat.messages, chat.tools, options));
