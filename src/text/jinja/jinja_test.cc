@@ -192,7 +192,7 @@ TEST(Jinja, ErrorsNameTheLineAndTheCause) {
        {"{% if false %}{{ 1|nofilter }}{% endif %}ok", "ok"},
        {"{{ 'a' + 1 }}", "ERROR chat template line 1: '+' is not defined between str and int"},
        {"{{ l.append(1) }}",
-        "ERROR chat template line 1: the method 'append' of a list is not allowed in a template"},
+        "ERROR chat template line 1: SecurityError: access to attribute 'append' of a list is unsafe"},
        {"{% set d.x = 1 %}",
         "ERROR chat template line 1: cannot set 'd.x': only attributes of a namespace() can be set"},
        {"{{ 1 // 0 }}", "ERROR chat template line 1: division by zero"},
