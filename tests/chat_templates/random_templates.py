@@ -159,7 +159,7 @@ class Maker:
         if kind == 17:
             return tag("macro n(a)") + "<{{ a }}" + r.choice(["", "{{ caller(a) }}", "{{ varargs }}{{ kwargs }}"]) + ">" + tag("endmacro") + tag("autoescape " + r.choice(["true", "false", "yes"])) + r.choice(["{{ n(html) }}", "{{ n(html|safe) ~ html }}", tag("call(v) n(html)") + "{{ v }}" + body() + tag("endcall"), "{{ n('<')|upper }}", "{{ [n('<'), '>']|join('&') }}", "{{ n(html, '<', b='>') }}"]) + tag("set cap" + r.choice(["", "|upper", "|length", "|replace('<', '{')"])) + "<&>{{ html }}" + tag("endset") + "{{ cap }}{{ cap is escaped }}" + tag("filter " + r.choice(["upper", "escape", "length", "replace('<', '>')", "striptags", "wordwrap(5)"])) + "<b>{{ html }}</b>" + tag("endfilter") + tag("endautoescape")
         if kind == 18:
-            return tag("if " + r.choice(["no", "no", "yes"])) + tag(r.choice(["include 'x'", "include 'x' ignore missing", "include ['a', 'b'] without context", "import 'x' as y", "from 'x' import a, b as c", "from 'x' import a with context", "include", "from 'x' import _a"])) + tag("endif") + body()
+            return tag("if " + r.choice(["no", "no", "yes"])) + tag(r.choice(["include 'x'", "include 'x' ignore missing", "include ['a', 'b']", "import 'x' as y", "from 'x' import a, b as c", "from 'x' import a with context", "include", "from 'x' import _a"])) + tag("endif") + body()
         if kind == 19:
             return tag("for x in %s recursive" % r.choice(["nested.list", "[{'n': '<'}]"])) + "{{ loop.index ~ loop.depth0 ~ x.n }}" + tag("if loop.depth < 3") + "({{ loop([{'n': html}, {'n': 2}]) }})" + tag("endif") + body() + tag("else") + "E" + tag("endfor")
         if kind == 0:

@@ -269,8 +269,8 @@ TEST(Jinja, RarerFilters) {
        {"{{ 'abcdefgh ij'|wordwrap(4, false) }}|{{ 'abcdefgh ij'|wordwrap(4, wrapstring='/') }}",
         "abcdefgh\nij|abcd/efgh/ij"},
        {"{{ 1|filesizeformat }} {{ 1500|filesizeformat }} {{ 2048|filesizeformat(true) }} "
-        "{{ '1e24'|filesizeformat }} {{ 999|filesizeformat }}",
-        "1 Byte 1.5 kB 2.0 KiB 1.0 YB 999 Bytes"},
+        "{{ '1e24'|filesizeformat }} {{ -0.5|filesizeformat }}",
+        "1 Byte 1.5 kB 2.0 KiB 1.0 YB 0 Bytes"},
        {"<a{{ {'b': '\"', 'c': none, 'd': 1}|xmlattr }}>", "<a b=\"&#34;\" d=\"1\">"},
        {"{{ {'b c': 1}|xmlattr }}",
         "ERROR chat template line 1: xmlattr: 'b c' is not the name of an attribute"},

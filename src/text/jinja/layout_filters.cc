@@ -356,8 +356,9 @@ Value FileSizeFormat(Interpreter& in, const Value& v, const Args& args) {
   const Int base = binary ? 1024 : 1000;
   if (*size == 1) return in.Text("1 Byte");
   if (*size < static_cast<double>(base)) {
+    // Adding 0 takes the sign off a -0, as int() does.
     if (std::isinf(*size)) throw TemplateError("filesizeformat needs a finite number");
-    return in.Text(FormatSpec(Value::Float(std::trunc(*size)), ".0f", in.budget()) + " Bytes");
+    return in.Text(FormatSpec(Value::Float(std::trunc(*size) + 0.0), ".0f", in.budget()) + " Bytes");
   }
   constexpr std::string_view kPrefixes = "kMGTPEZY";
   Int unit = base * base;
