@@ -6,7 +6,7 @@ ARGS ?=
 export JOBS CMAKE_FLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build celer run test test-sanitizers test-clients test-networks test-image bench bench-peers format presubmit install dist clean
+.PHONY: help setup build celer run test test-sanitizers test-clients test-networks test-image bench bench-peers format tidy presubmit install dist clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -58,7 +58,10 @@ dist: build ## a .tar.gz and .debs in build/dist
 format: setup ## format all C++ and CUDA sources
 	@tools/format.sh
 
+tidy: setup ## clang-tidy on every file (about an hour on 2 cores); make test checks the files that changed
+	@BUILD=$(BUILD) tools/tidy.sh --all
+
 presubmit: test ## what CI runs
 
 clean: ## remove what was built
-	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-run $(BUILD)-*.log
+	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-run $(BUILD)-tidy $(BUILD)-*.log

@@ -53,7 +53,7 @@ def main():
     print("};\n")
     print("struct CaseRun { uint32_t first, last; uint32_t step; int32_t delta; };")
     print("struct CaseSpecial { uint32_t from; const char* to; };")
-    for name, method in (("Upper", str.upper), ("Lower", str.lower), ("Title", str.title)):
+    for name, method in (("Upper", str.upper), ("Lower", str.lower), ("Title", str.title), ("Fold", str.casefold)):
         simple, special = {}, {}
         for cp in range(0x80, 0x110000):
             if 0xD800 <= cp < 0xE000:

@@ -5,8 +5,9 @@
 #   tools/test_sanitizers.sh --asan   only the first
 #   tools/test_sanitizers.sh --tsan   only the second
 #   tools/test_sanitizers.sh --server only the last, and the tests of what it stands on with TSan
-#   tools/test_sanitizers.sh --ci     what fits into CI: readers of files, templates and requests on their fuzz corpora, and
-#                                     the modules that need no other, with ASan and UBSan; the thread pool with TSan
+#   tools/test_sanitizers.sh --ci     what fits into CI: all fuzz corpora, and the modules that handle input (files, networks,
+#                                     requests, the quantizer), with ASan and UBSan; the thread pool with TSan. Kernels,
+#                                     weights and models are taken as BUILD compiled them.
 # Builds go to BUILD-asan and BUILD-tsan; BUILD is "build" unless set. REQUESTS says how many hostile requests there are.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,6 +18,7 @@ part="${1:-}"
 # Names of GoogleTest begin with a capital letter. The Python tests, which do not, run the program as a user does, and some
 # compare its speed or its memory.
 asan_modules=(core limits io text formats kernels weights models graph engine quantize server cli page golden)
+asan_flags=()
 fuzz_targets=(celer_fuzz)
 fuzz_tests='^fuzz\.'
 asan_tests="^($(IFS='|'; echo "${asan_modules[*]}")|golden_default)\.[A-Z]"
@@ -25,11 +27,9 @@ tsan_modules=(core io text engine server golden)
 tsan_tests='^(core\.(ThreadPool|FunctionRef|CachingPool|CpuAllocator|Log)|engine\.[A-Z]|server\.[A-Z]|golden_default\.(Engine|Golden\.Any)|.*Threads)'
 case "$part" in
   --ci)
-    asan_modules=(core io formats)
-    # Networks and published weights run what they read: their fuzz targets need the kernels and every operator.
-    fuzz_targets=(celer_fuzz_io celer_fuzz_text celer_fuzz_server)
-    fuzz_tests='^fuzz\.(io|text|server)\.'
-    asan_tests='^(core|io|formats)\.[A-Z]'
+    asan_modules=(core io formats graph engine quantize)
+    asan_tests="^($(IFS='|'; echo "${asan_modules[*]}"))\.[A-Z]"
+    asan_flags=(-DCELER_CUDA=TOOLKIT "-DCELER_PREBUILT=$(realpath "$build")")
     tsan_modules=(core)
     ;;
   --server)
@@ -54,8 +54,9 @@ programs() {  # module...: their test programs
   printf 'celer_%s_test\n' "$@"
 }
 build() {  # preset, target...
-  local folder="$build-$1"
-  cmake --preset "$1" -B "$folder" > "$folder-configure.log" 2>&1 || { cat "$folder-configure.log"; exit 1; }
+  local folder="$build-$1" flags=(-DCELER_CUDA=OFF -DCELER_PREBUILT=)
+  [ "$1" = asan ] && flags+=("${asan_flags[@]}")
+  cmake --preset "$1" -B "$folder" "${flags[@]}" > "$folder-configure.log" 2>&1 || { cat "$folder-configure.log"; exit 1; }
   shift
   cmake --build "$folder" --target "$@" -j "$jobs" > "$folder-build.log" 2>&1 || { tail -n 40 "$folder-build.log"; exit 1; }
 }

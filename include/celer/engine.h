@@ -41,11 +41,21 @@ struct SamplingParams {
 // One sentence if a value is out of range, not finite, or names a token outside the vocabulary.
 Status Validate(const SamplingParams& params, int64_t vocab);
 
-// Which tokens may come next in an answer: a grammar's way into the sampler. Called on the engine's thread.
+// Which tokens may come next in an answer: a grammar's way into the sampler. One thread at a time uses a
+// mask; those of different answers are used at once, so what they share must be constant or locked.
 class TokenMask {
  public:
   virtual ~TokenMask() = default;
   virtual std::unique_ptr<TokenMask> Clone() const = 0;  // each answer of a request has its own
+  // Does the work that Allow() needs next. The engine first asks with a small limit on its own thread. If
+  // that is not enough, it asks again with kAnyWork on another thread, and the answer takes no part in steps
+  // until then, so that no other answer waits. An error ends the request with kConstraint.
+  static constexpr uint64_t kAnyWork = ~uint64_t{0};
+  struct Prepared {
+    bool ready = true;  // false: it takes more than max_work
+    uint64_t work = 0;  // in steps of some nanoseconds
+  };
+  virtual Result<Prepared> Prepare([[maybe_unused]] uint64_t max_work) { return Prepared{}; }
   // Sets bit t % 32 of bits[t / 32] for each token t that may come next; all are clear before. If none is
   // set, the answer ends with kStop.
   virtual void Allow(std::span<uint32_t> bits) = 0;
@@ -85,9 +95,10 @@ struct Request {
   Pooling pooling = Pooling::kNone;
 };
 
-// kRefused: it can never fit into the KV. kError: the model's logits were not finite, and other requests go
-// on; or the device failed, and all requests end so. The event says in a sentence what happened.
-enum class FinishReason { kNone, kStop, kLength, kCancelled, kDeadline, kRefused, kError };
+// kRefused: it can never fit into the KV. kConstraint: its mask cannot be made (TokenMask::Prepare). kError:
+// the model's logits were not finite, and other requests go on; or the device failed, and all requests end
+// so. The event says in a sentence what happened.
+enum class FinishReason { kNone, kStop, kLength, kCancelled, kDeadline, kRefused, kConstraint, kError };
 const char* Name(FinishReason reason);
 
 struct TokenLogprob {
@@ -116,7 +127,7 @@ struct TokenEvent {
   // With the last token of an answer that was chosen among several: the figure they were compared by.
   double score = 0;
   std::vector<float> embedding = {};  // [hidden], not normalised; with Request::pooling
-  std::string error = {};             // with kRefused and kError
+  std::string error = {};             // with kRefused, kConstraint and kError
 };
 
 // Counts since the engine was made, and how it stands now.
@@ -135,6 +146,7 @@ struct EngineStats {
   int64_t copied_blocks = 0;              // shared ones, before they were written
   int64_t looked_up_tokens = 0;           // of the requests begun: prompt tokens looked for in the KV
   int64_t drafted_tokens = 0, accepted_tokens = 0;
+  int64_t deferred_masks = 0;                    // token masks that were prepared beside the engine's thread
   std::vector<int64_t> accepted = {};            // [i]: verified drafts of which i tokens were accepted
   std::array<int64_t, 24> steps_by_tokens = {};  // [i]: steps of up to 2^i tokens and more than half of that
   // What the steps had to read and compute by the limits model, the time that takes on the machine that
@@ -166,6 +178,9 @@ class Engine {
     std::map<std::string, int64_t> bytes_by_format;
     int threads = 0;
     std::string device;  // "cpu", "cuda:0 (NVIDIA H200)"
+    // Speed with a draft model's guesses over that of plain decoding, as predicted before anything was
+    // measured; 0: there is no draft.
+    double predicted_gain = 0;
   };
   const Info& info() const;
 

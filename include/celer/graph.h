@@ -40,6 +40,11 @@ struct GraphPort {
   std::vector<int64_t> shape;
   std::vector<std::string> dim_names;
   bool is_tensor = true;  // false: a sequence or an optional, which this interface does not pass
+  // Of strings: elements are i64, places in this list; -1 stands for any string that is not in it. Null:
+  // numbers.
+  std::shared_ptr<const std::vector<std::string>> texts = {};
+  // Of a classifier's scores, [rows, classes]: what the columns are called (ONNX's ZipMap). Empty: not said.
+  std::vector<std::string> classes = {};
 };
 
 // What a float network computes in. kF16: values between operators and the arithmetic of convolutions and

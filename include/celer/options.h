@@ -100,7 +100,8 @@ struct Speculation {
   } kind = Kind::kNone;
   // A model with the same vocabulary, or "self:int4": the same one in a smaller weight format.
   std::string draft = {};
-  int depth = 0;  // tokens guessed at once, at most; 0: what pays
+  int depth = 0;        // tokens guessed at once, at most; 0: what pays
+  bool always = false;  // guess also where it makes decoding slower; depth 0 is then 4
 
   static Result<Speculation> Parse(std::string_view text);  // "off", "lookup", "self:int4", a model's path
   std::string ToString() const;

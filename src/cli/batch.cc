@@ -125,7 +125,7 @@ Result<int> Run(BatchFlags& flags) {
       server::MakeServedModel(std::move(name), model.prompter, info, flags.model.options.chat_template));
   if (const auto machine = MachineOf(info, /*allow_measure=*/false)) model.engine->SetMachine(*machine);
 
-  const InterruptGuard guard;
+  const InterruptGuard guard(InterruptGuard::Mode::kDrain);
   EngineThread thread(std::move(model.engine));
   const BatchOutcome outcome = RunBatch(thread, served, files, settings);
   const Status traced = flags.trace.Close();
@@ -133,8 +133,9 @@ Result<int> Run(BatchFlags& flags) {
   if (!flags.quiet && !flags.json) Say("{}\n", Wrap(SummaryText(outcome, flags), MessageWidth(), 0));
   if (outcome.failure || outcome.interrupted) Say("not all was done; the same command goes on from here\n");
   if (outcome.failure) return *outcome.failure;
+  for (AppendedLines* file : {&files.out, &files.errors}) file->Keep();
   if (!traced) return traced.error();
-  if (outcome.interrupted) return int{kInterrupted};
+  if (outcome.interrupted) return InterruptGuard::ExitCode();
   return int{outcome.refused + outcome.refused_before > 0 ? kPartly : kOk};
 }
 

@@ -71,7 +71,8 @@ void BatchAnswer::Push(size_t request, TokenEvent event) {
   choice.text += delta.text;
   if (delta.token) {
     ++new_tokens_;
-    if (logprobs_) {
+    // A token that ends the answer is not part of it.
+    if (logprobs_ && delta.token->finish != FinishReason::kStop) {
       choice.tokens.push_back(*std::move(delta.token));
       choice.text_offsets.push_back(choice.characters);
     }

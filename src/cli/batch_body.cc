@@ -34,7 +34,7 @@ Refusal ReadBody(BodyKind kind, nlohmann::ordered_json body, const BodyDefaults&
   if (kind == BodyKind::kSimple) body.erase("id");
   if (auto refusal = EndpointOf(kind, body, &asked)) return refusal;
   if (auto refusal = server::ReadParams(body, &asked, nullptr)) return refusal;
-  if (!asked.skip_special) return server::NotSupported("skip_special_tokens: false", "in a batch");
+  if (!asked.skip_special) return server::NotSupported("skip_special_tokens", "in a batch", "false");
   server::Prepared prepared;
   if (auto refusal = server::Prepare(model, nullptr, asked, &prepared)) {
     if (refusal->code == "context_length_exceeded" && model.info.context < model.info.max_positions)

@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "cli/batch_line.h"
+#include "io/atomic_file.h"
 #include "io/sha256.h"
 
 namespace celer::cli {
@@ -113,17 +114,16 @@ bool LineSet::Has(std::string_view key, int64_t number) const {
 
 Result<AppendedLines> AppendedLines::Open(const std::filesystem::path& path, bool restart, bool by_key,
                                           LineSet* done) {
-  FileDescriptor file(::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0644));
-  if (file.get() < 0) return IoError(path, "cannot be opened for writing");
-  struct stat info = {};
-  if (::fstat(file.get(), &info) != 0) return IoError(path, "cannot be examined");
-  if (!S_ISREG(info.st_mode))
-    return Error::Invalid(path.string(), ": is no regular file, so a batch could not be resumed from it");
+  std::error_code ignored;
+  const bool made = !std::filesystem::exists(path, ignored);
+  CELER_ASSIGN(const int fd, OpenToAppend(path));
+  FileDescriptor file(fd);
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0)
     return errno == EWOULDBLOCK
                ? Error::Invalid(path.string(), ": another celer batch is writing to it; wait for its end")
                : IoError(path, "cannot be locked");
   AppendedLines lines(path, std::move(file));
+  lines.made_ = made;
   if (restart && ::ftruncate(lines.file_.get(), 0) != 0) return IoError(path, "cannot be emptied");
   CELER_RETURN_IF_ERROR(lines.Recover(by_key, done));
   return lines;
@@ -150,11 +150,22 @@ Status AppendedLines::Recover(bool by_key, LineSet* done) {
   }
 }
 
+AppendedLines::~AppendedLines() {
+  struct stat info = {};
+  if (made_ && file_.get() >= 0 && !path_.empty() && ::fstat(file_.get(), &info) == 0 && info.st_size == 0)
+    ::unlink(path_.c_str());
+}
+
 Status AppendedLines::Append(std::string_view line) {
+  const off_t end = ::lseek(file_.get(), 0, SEEK_END);
   while (!line.empty()) {
     const ssize_t done = ::write(file_.get(), line.data(), line.size());
     if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return WriteError(path_);
+    if (done <= 0) {
+      const Error failed = WriteError(path_);
+      if (end >= 0 && ::ftruncate(file_.get(), end) != 0) errno = 0;  // a torn line is repaired when resuming
+      return failed;
+    }
     line.remove_prefix(static_cast<size_t>(done));
   }
   ++lines_;

@@ -85,8 +85,14 @@ class AppendedLines {
   static Result<AppendedLines> Open(const std::filesystem::path& path, bool restart, bool by_key,
                                     LineSet* done);
 
-  Status Append(std::string_view line);  // with its newline
-  Status Sync();                         // to the disk
+  AppendedLines(AppendedLines&&) = default;
+  AppendedLines& operator=(AppendedLines&&) = default;
+  ~AppendedLines();  // removes a file that this process made and wrote nothing to, unless it is kept
+
+  // With its newline, or nothing of it.
+  Status Append(std::string_view line);
+  void Keep() { made_ = false; }  // also if it is empty
+  Status Sync();                  // to the disk
   int64_t lines() const { return lines_; }
   int64_t repaired_bytes() const { return repaired_; }  // of a torn line that was cut off
   const std::filesystem::path& path() const { return path_; }
@@ -99,6 +105,7 @@ class AppendedLines {
   std::filesystem::path path_;
   FileDescriptor file_;
   int64_t lines_ = 0, repaired_ = 0;
+  bool made_ = false;
 };
 
 }  // namespace celer::cli

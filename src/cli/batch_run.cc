@@ -324,7 +324,7 @@ void BatchWorker::Settle(const BatchLine& line) {
 void BatchWorker::HandleInterrupt() {
   if (!InterruptGuard::Pending()) return;
   InterruptGuard::Clear();
-  ++interrupts_;
+  interrupts_ += InterruptGuard::Terminated() ? 2 : 1;  // who sends SIGTERM will not wait for long
   if (interrupts_ > 1) return;
   {
     const std::lock_guard lock(mutex_);

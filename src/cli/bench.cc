@@ -2,10 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <span>
 
 #include "cli/bench_ladder.h"
@@ -18,6 +15,7 @@
 #include "cli/engine_flags.h"
 #include "cli/progress.h"
 #include "cli/trace_flag.h"
+#include "io/atomic_file.h"
 #include "io/json.h"
 #include "limits/quantity.h"
 #include "models/model.h"
@@ -86,10 +84,8 @@ Result<BenchPlan> MakePlan(const BenchFlags& flags, int64_t model_positions) {
 }
 
 // Said at once, not after minutes of measuring.
-Status CheckWritable(const std::string& path) {
-  if (!path.empty() && !std::ofstream(path, std::ios::app))
-    return Error::Io(path, ": cannot be opened for writing: ", std::strerror(errno));
-  return {};
+Status CheckPage(const BenchFlags& flags) {
+  return flags.html.empty() ? Status() : CheckWritable(flags.html);
 }
 
 Result<int> Print(const BenchFlags& flags, const auto& report, auto html, auto json, auto text) {
@@ -123,7 +119,7 @@ Result<int> Run(BenchFlags& flags) {
   flags.engine.sequences = report.plan.max_batch();
   flags.engine.chunk = std::max(flags.engine.chunk, report.plan.max_batch());  // a step is the whole batch
 
-  CELER_RETURN_IF_ERROR(CheckWritable(flags.html));
+  CELER_RETURN_IF_ERROR(CheckPage(flags));
   CELER_RETURN_IF_ERROR(flags.trace.Open(&flags.engine));
   const StatusLine line;
   CELER_ASSIGN(Bench bench,
@@ -158,7 +154,7 @@ Result<int> RunSample(const BenchFlags& flags) {
 
 Result<int> RunLadder(const BenchFlags& flags) {
   CELER_ASSIGN(const int64_t repeat, RepeatOf(flags));
-  CELER_RETURN_IF_ERROR(CheckWritable(flags.html));
+  CELER_RETURN_IF_ERROR(CheckPage(flags));
   const StatusLine line;
   const DeviceOptions device =
       flags.engine.device == DeviceOptions::Auto() ? DeviceOptions::Cuda() : flags.engine.device;
@@ -169,7 +165,7 @@ Result<int> RunLadder(const BenchFlags& flags) {
 }
 
 Result<int> RunServing(const BenchFlags& flags) {
-  CELER_RETURN_IF_ERROR(CheckWritable(flags.html));
+  CELER_RETURN_IF_ERROR(CheckPage(flags));
   const StatusLine line;
   CELER_ASSIGN(const ServeReport report, RunServe(flags.serve, flags.model, flags.engine,
                                                   [&](const std::string& text) { line.Show(text); }));
@@ -178,7 +174,7 @@ Result<int> RunServing(const BenchFlags& flags) {
 
 #if CELER_WITH_TEXT
 Result<int> RunOnServer(const BenchFlags& flags) {
-  CELER_RETURN_IF_ERROR(CheckWritable(flags.html));
+  CELER_RETURN_IF_ERROR(CheckPage(flags));
   const StatusLine line;
   CELER_ASSIGN(const ServerReport report, RunServer(flags.server, flags.serve, flags.model,
                                                     [&](const std::string& text) { line.Show(text); }));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -203,7 +204,8 @@ Result<SimulatedEngine> MakeSimulatedEngine(const CostedModel& model, const Mach
                                    room, kKvShare, block);
   if (!blocks) return blocks.error().WithContext(machine.name);
   runner.info.kv_blocks = *blocks;
-  runner.info.kv_host_blocks = options.kv_host_memory / block;
+  runner.info.kv_host_blocks =
+      std::min<int64_t>(options.kv_host_memory / block, std::numeric_limits<int32_t>::max());
   runner.info.context = options.context;
   runner.info.kv_bytes_per_token = model.kv_bytes_per_token;
   runner.info.device = "simulated " + machine.name;
@@ -259,6 +261,9 @@ Result<std::vector<MeasuredStep>> MeasureSteps(Engine& engine, const EngineOptio
     CELER_ASSIGN(MeasuredStep step, MeasureDecode(engine, batch, depth, &random));
     steps.push_back(std::move(step));
   }
+  if (steps.empty())
+    return Error::Invalid("a `context` of ", info.context, " tokens and a `chunk` of ", options.chunk,
+                          " leave no step to be timed; the smallest has a prompt of 8 tokens");
   return steps;
 }
 

@@ -6,6 +6,7 @@
 #include <zlib.h>
 
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <set>
 
@@ -440,6 +441,19 @@ TEST(Simulate, AModelMustFitIntoTheMachine) {
   const double left = machine->memory_bytes - 2 * 8.03e9;
   EXPECT_NEAR(static_cast<double>(made->engine->info().kv_tokens), 0.9 * left / 131072, 100);
   EXPECT_THAT(Message(LoadCostedModel("no-such-model", {})), HasSubstr("no-such-model"));
+}
+
+TEST(Simulate, FlagsOfAnySizeAreAnswered) {
+  const auto machine = FindMachinePreset("rtx4090");
+  const auto model = LoadCostedModel("llama-3.1-8b", {});
+  ASSERT_TRUE(machine && model);
+  const auto host = MakeSimulatedEngine(
+      *model, *machine, {}, {.context = 64, .kv_host_memory = std::numeric_limits<int64_t>::max()});
+  ASSERT_TRUE(host) << host.error().message();
+  EXPECT_EQ(host->engine->stats().kv_host_blocks, std::numeric_limits<int32_t>::max());
+  const auto made = MakeSimulatedEngine(*model, *machine, {}, {.context = 8});
+  ASSERT_TRUE(made) << made.error().message();
+  EXPECT_THAT(Message(MeasureSteps(*made->engine, {.chunk = 4})), HasSubstr("leave no step to be timed"));
 }
 
 // --- the report ------------------------------------------------------------------------------------------

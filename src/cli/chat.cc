@@ -4,7 +4,6 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 
 #include "cli/command.h"
 #include "cli/commands.h"
@@ -12,6 +11,7 @@
 #include "cli/interrupt.h"
 #include "cli/line_reader.h"
 #include "cli/output.h"
+#include "io/atomic_file.h"
 #include "io/json.h"
 #include "limits/measured_machine.h"
 
@@ -47,12 +47,13 @@ class Chat {
   }
 
   int Loop() {
-    const InterruptGuard guard;
+    const InterruptGuard guard(InterruptGuard::Mode::kAnswer);
     if (reader_.terminal()) Say("/help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves\n");
     bool warned = false;  // the first Ctrl-C at the prompt warns, the second leaves
     while (true) {
       std::string line;
       const LineReader::Outcome outcome = Ask(&line);
+      if (Terminated()) return InterruptGuard::ExitCode();
       InterruptGuard::Clear();
       if (outcome == LineReader::Outcome::kEnd) break;
       if (outcome == LineReader::Outcome::kInterrupted) {
@@ -73,6 +74,7 @@ class Chat {
         messages_.push_back({"user", line});
         Answer();
       }
+      if (Terminated()) return InterruptGuard::ExitCode();
       if (std::ferror(stdout)) return kOk;  // nobody reads the answers; main() says so
     }
     if (reader_.terminal()) Say("\n");
@@ -80,6 +82,8 @@ class Chat {
   }
 
  private:
+  static bool Terminated() { return InterruptGuard::Pending() && InterruptGuard::Terminated(); }
+
   // A question may go over several lines.
   LineReader::Outcome Ask(std::string* line) {
     for (bool more = true; more;) {
@@ -119,15 +123,12 @@ class Chat {
       else
         Answer();
     } else if (name == "/save") {
-      std::ofstream out(rest);
-      out << JsonText(SavedJson(), 2) << "\n";
-      out.close();
       if (rest.empty())
         Say("give a file name, as in /save talk.json\n");
-      else if (out)
+      else if (const Status saved = WriteWholeFile(rest, JsonText(SavedJson(), 2) + "\n"); saved)
         Say("saved {} messages to '{}'\n", messages_.size(), rest);
       else
-        Say("could not write to '{}'\n", rest);
+        Say("{}\n", saved.error().message());
     } else {
       Say("unknown command '{}'; /help lists them\n", name);
     }
@@ -148,7 +149,7 @@ class Chat {
       messages_.pop_back();  // the question that could not be answered
       return;
     }
-    InterruptGuard::Clear();
+    if (!Terminated()) InterruptGuard::Clear();
     messages_.push_back({"assistant", result->text});
     if (!WriteOut("\n")) return;
     SaySpeed(*result, *model_.engine, result->finish == FinishReason::kCancelled ? ", stopped" : "");
@@ -158,7 +159,8 @@ class Chat {
     CELER_ASSIGN(TextRequest request, MakeRequest(sampling_, model_));
     CELER_ASSIGN(request.prompt, model_.prompter.EncodeChat(messages_));
     return celer::Generate(
-        model_, request, [](std::string_view text) { return WriteOut(text) && !InterruptGuard::Pending(); });
+        model_, request, [](std::string_view text) { return WriteOut(text); },
+        [] { return !InterruptGuard::Pending(); });
   }
 
   LineReader reader_;

@@ -3,18 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
 #include <iterator>
 #include <string_view>
 
 #include "cli/output.h"
 #include "core/escape.h"
 #include "core/suggest.h"
+#include "io/atomic_file.h"
 
 namespace celer::cli {
 namespace {
@@ -155,12 +153,21 @@ Status CheckSwitches(const CLI::App& app, const std::vector<std::string>& args) 
   return {};
 }
 
+// In as many lines as it takes, which a shell takes for one.
+std::string ExampleText(const std::string& example) {
+  constexpr std::string_view kStart = "  example: ";
+  std::string text(kStart);
+  for (const char c : Wrap(example, OutputWidth() - 2, 4, static_cast<int>(kStart.size())))
+    text += c == '\n' ? " \\\n" : std::string(1, c);
+  return text + "\n";
+}
+
 }  // namespace
 
 CommandLine::CommandLine(const std::string& name, const std::string& summary, const std::string& example)
     : CLI::App("", name) {
-  formatter(
-      std::make_shared<HelpFormatter>(fmt::format("celer {} - {}\n  example: {}\n", name, summary, example)));
+  formatter(std::make_shared<HelpFormatter>(
+      Wrap(fmt::format("celer {} - {}", name, summary), OutputWidth(), 2) + "\n" + ExampleText(example)));
   option_defaults()->always_capture_default();
 }
 
@@ -194,11 +201,7 @@ CLI::Validator Between(int64_t low, int64_t high) {
 }
 
 Status WriteFile(const std::string& path, const std::string& content) {
-  std::ofstream file(path, std::ios::binary);
-  if (!file) return Error::Io(path, ": cannot be opened for writing: ", std::strerror(errno));
-  file << content;
-  file.close();
-  if (!file) return Error::Device(path, ": cannot be written: ", std::strerror(errno));
+  CELER_RETURN_IF_ERROR(WriteWholeFile(path, content));
   Say("wrote {}\n", path);
   return {};
 }

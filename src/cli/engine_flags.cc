@@ -52,6 +52,8 @@ void AddEngineFlags(CLI::App& app, std::string* model, EngineOptions* options) {
   app.add_option("--draft-depth", options->speculation.depth,
                  "with --speculate: tokens guessed at once, at most (0: what pays)")
       ->check(Between(0, 15));
+  app.add_flag("--speculate-always", options->speculation.always,
+               "with --speculate: guess also where that is predicted or measured to be slower");
   app.add_option("--chunk", options->chunk, "prompt tokens computed in one step")->check(Between(1, 65536));
   app.add_option(
          "--mixed-chunk", options->mixed_chunk,
@@ -92,6 +94,8 @@ void AddEngineFlags(CLI::App& app, std::string* model, EngineOptions* options) {
 Status ResolveModels(const std::string& model, EngineOptions* options) {
   CELER_ASSIGN(const std::filesystem::path path, ResolveModelPath(model));
   options->model = path.string();
+  if (options->speculation.always && options->speculation.kind == Speculation::Kind::kNone)
+    return Error::Invalid("--speculate-always needs --speculate, which says what guesses come from");
   std::string& draft = options->speculation.draft;
   if (draft.empty() || draft.starts_with("self:")) return {};
   CELER_ASSIGN(const std::filesystem::path draft_path, ResolveModelPath(draft));

@@ -17,12 +17,15 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/bench_report.h"
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/generate_flags.h"
+#include "cli/interrupt.h"
 #include "cli/operators.h"
 #include "cli/output.h"
 #include "cli/progress.h"
@@ -30,7 +33,9 @@
 #include "cli/text_windows.h"
 #include "core/check.h"
 #include "core/device.h"
+#include "core/log.h"
 #include "core/variant.h"
+#include "io/atomic_file.h"
 #include "io/json.h"
 
 namespace celer::cli {
@@ -176,10 +181,12 @@ Result<Json> InChild(const Work& work) {
   if (child == 0) {
     close(ends[0]);
     prctl(PR_SET_PDEATHSIG, SIGKILL);  // nobody would read the result
+    ForgetSignals();
     const Result<Json> made = work();
-    const Json answer =
+    Json answer =
         made ? Json{{"made", *made}}
              : Json{{"error", made.error().message()}, {"code", static_cast<int>(made.error().code())}};
+    answer["warnings"] = log::Seen();
     const std::string text = JsonText(answer);
     const bool sent = write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size());
     _exit(sent ? kOk : kFailed);
@@ -199,6 +206,8 @@ Result<Json> InChild(const Work& work) {
   if (answer.is_discarded())
     return Error::Device("a measurement ended early (",
                          WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "no result", ")");
+  for (const Json& warning : answer["warnings"])
+    (void)log::IsNew(warning.get<std::string>());  // said by the child
   if (!answer.contains("error")) return answer["made"];
   return Error(static_cast<Error::Code>(answer["code"].get<int>()), answer["error"].get<std::string>());
 }
@@ -314,10 +323,17 @@ Result<int> Run(EvalFlags& flags) {
     CELER_ASSIGN(text, ReadTextFile(flags.file, size_t{1} << 30));
   }
   const bool kept = !flags.exact_rows.empty();
-  std::FILE* const file = kept ? std::fopen(flags.exact_rows.c_str(), "w+b") : std::tmpfile();
-  if (file == nullptr)
-    return Error::Io(kept ? flags.exact_rows : "a temporary file",
-                     ": cannot be made: ", std::strerror(errno));
+  if (!flags.html.empty()) CELER_RETURN_IF_ERROR(CheckWritable(flags.html));
+  std::optional<AtomicFile> rows;
+  if (kept) {
+    CELER_ASSIGN(AtomicFile made, AtomicFile::Create(flags.exact_rows));
+    rows.emplace(std::move(made));
+    if (!rows->whole())
+      return Error::Invalid("--exact-rows ", flags.exact_rows, ": must be a regular file, to be read again");
+  }
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> scratch(kept ? nullptr : std::tmpfile(), std::fclose);
+  if (!kept && !scratch) return Error::Io("a temporary file: cannot be made: ", std::strerror(errno));
+  const int row_file = kept ? rows->descriptor() : fileno(scratch.get());
   const std::vector<Choice> choices = Choices(flags, here["kernels"].get<std::vector<std::string>>());
   std::vector<Json> results;
   for (size_t i = 0; i < choices.size(); ++i) {
@@ -327,12 +343,11 @@ Result<int> Run(EvalFlags& flags) {
                     c.other.empty() ? "" : ", ", c.kernels, c.weights, c.kv);
     if (!isatty(STDERR_FILENO)) Say("{}\n", progress);
     const int64_t vocab = i == 0 ? 0 : results[0]["vocab"].get<int64_t>();
-    Result<Json> made =
-        InChild([&] { return Measure(flags, c, text, progress, RowFile(fileno(file)), vocab); });
+    Result<Json> made = InChild([&] { return Measure(flags, c, text, progress, RowFile(row_file), vocab); });
     if (!made) return made.error();
     results.push_back(*std::move(made));
   }
-  std::fclose(file);
+  if (rows) CELER_RETURN_IF_ERROR(rows->Commit());
 
   const auto exact = results[0]["perplexity"].get<double>();
   for (Json& r : results) r["perplexity_change"] = r["perplexity"].get<double>() / exact - 1;

@@ -168,7 +168,15 @@ std::string SpeedLine(const TextResult& result, const Engine& engine) {
   return line;
 }
 
-nlohmann::ordered_json SpeedJson(const TextResult& result, const Engine& engine) {
+std::string NoGuesses(const TextResult& result, const Speculation& speculation) {
+  if (speculation.kind == Speculation::Kind::kNone || result.drafted_tokens > 0) return "";
+  return speculation.kind == Speculation::Kind::kLookup
+             ? ", no guesses were made: nothing in the text stood before, or they would not pay"
+             : ", no guesses were made: they would not pay";
+}
+
+nlohmann::ordered_json SpeedJson(const TextResult& result, const Engine& engine,
+                                 const Speculation& speculation) {
   const Speed speed = MeasureSpeed(result, engine);
   nlohmann::ordered_json json = {
       {"prompt_tokens", result.prompt_tokens},       {"reused_tokens", result.reused_tokens},
@@ -180,10 +188,11 @@ nlohmann::ordered_json SpeedJson(const TextResult& result, const Engine& engine)
   json["ratio_to_limit"] = speed.decode_limit_per_s
                                ? nlohmann::ordered_json(speed.decode_per_s / *speed.decode_limit_per_s)
                                : nullptr;
-  if (result.drafted_tokens > 0) {
+  if (speculation.kind != Speculation::Kind::kNone) {
     json["steps"] = result.steps;
     json["drafted_tokens"] = result.drafted_tokens;
     json["accepted_tokens"] = result.accepted_tokens;
+    if (engine.info().predicted_gain > 0) json["predicted_gain"] = engine.info().predicted_gain;
   }
   return json;
 }

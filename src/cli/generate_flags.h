@@ -52,6 +52,10 @@ Speed MeasureSpeed(const TextResult& result, const Engine& engine);
 std::string SpeedLine(const TextResult& result, const Engine& engine);
 // In brackets on stderr, with `more` at its end.
 void SaySpeed(const TextResult& result, const Engine& engine, std::string_view more = "");
-nlohmann::ordered_json SpeedJson(const TextResult& result, const Engine& engine);
+// With `speculation`, how many tokens were guessed and how many of them were right, also if none were.
+nlohmann::ordered_json SpeedJson(const TextResult& result, const Engine& engine,
+                                 const Speculation& speculation);
+// For SaySpeed(): ", no guesses were made" where some were asked for; else nothing.
+std::string NoGuesses(const TextResult& result, const Speculation& speculation);
 
 }  // namespace celer::cli

@@ -84,8 +84,12 @@ int GraphCommand(const std::vector<std::string>& args) {
     fmt::print(
         "celer graph - networks out of ONNX and PNNX files\n  example: celer graph run model.onnx --input "
         "x=x.npy\n\n");
-    for (const Subcommand& sub : kSubcommands) fmt::print("  {:<10} {}\n", sub.name, sub.summary);
-    fmt::print("\nceler graph COMMAND --help tells more. run, bench and check take --precision f16.\n");
+    constexpr int kColumn = 13;
+    for (const Subcommand& sub : kSubcommands)
+      fmt::print("  {:<10} {}\n", sub.name, Wrap(sub.summary, OutputWidth(), kColumn, kColumn));
+    fmt::print("\n{}\n",
+               Wrap("celer graph COMMAND --help tells more. run, bench and check take --precision f16.",
+                    OutputWidth(), 0));
     return kOk;
   }
   std::vector<std::string> names;

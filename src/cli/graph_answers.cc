@@ -90,6 +90,17 @@ Result<std::vector<float>> FloatsOf(const GraphTensor& tensor, const std::string
   return out;
 }
 
+std::vector<std::string> TextsOf(const GraphTensor& tensor, const GraphPort& port) {
+  std::vector<std::string> out;
+  for (size_t at = 0; at + sizeof(int64_t) <= tensor.bytes.size(); at += sizeof(int64_t)) {
+    int64_t place = 0;
+    std::memcpy(&place, tensor.bytes.data() + at, sizeof(place));
+    const bool known = place >= 0 && place < static_cast<int64_t>(port.texts->size());
+    out.push_back(known ? (*port.texts)[static_cast<size_t>(place)] : "?");
+  }
+  return out;
+}
+
 bool IsOneRow(const GraphTensor& tensor) {
   int64_t elements = 1;
   for (const int64_t dim : tensor.shape) elements *= dim;
@@ -170,7 +181,7 @@ Status DrawBoxes(const Placed& placed, std::vector<Detection>* boxes, const std:
             kBoxColors[static_cast<size_t>(box.label) % std::size(kBoxColors)],
             fmt::format("{} {:.2f}", LabelOf(labels, box.label), box.score));
   }
-  return WritePng(picture, path);
+  return WritePicture(picture, path);
 }
 
 }  // namespace celer::cli

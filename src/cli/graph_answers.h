@@ -17,6 +17,9 @@ Result<std::vector<std::string>> ReadLabels(const std::string& path);
 // The numbers of an output of floats (f32, f16, bf16, f64).
 Result<std::vector<float>> FloatsOf(const GraphTensor& tensor, const std::string& name);
 
+// The strings of an output of them. One that the network does not name is "?".
+std::vector<std::string> TextsOf(const GraphTensor& tensor, const GraphPort& port);
+
 struct Class {
   int64_t index = 0;
   float probability = 0;

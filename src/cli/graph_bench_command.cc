@@ -133,10 +133,8 @@ Result<GraphBench> BenchGraph(GraphBenchFlags flags) {
   out.network =
       fmt::format("{}, opset {}, {} nodes, {} parameters in {}", network.format, network.opset,
                   network.graph.nodes.size(), FormatParams(parameters), FormatBytes(out.weight_bytes));
+  const std::vector<GraphPort> ports = graph::InputPorts(network);
   CELER_ASSIGN(const auto program, graph::Program::Make(std::move(network)));
-  std::vector<GraphPort> ports;
-  for (const graph::ValueId id : program->graph().inputs)
-    ports.push_back(graph::PortOf(program->graph().value(id)));
   CELER_ASSIGN(const Inputs inputs, ReadInputs(ports, flags.input, true));
   for (const GraphPort& port : ports) {
     const NpyArray& array = inputs.arrays.at(port.name);

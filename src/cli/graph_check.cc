@@ -147,15 +147,13 @@ Result<bool> CheckGraph(const GraphCheckFlags& flags) {
     CELER_RETURN_IF_ERROR(graph::WriteOnnx(network, file));
     CELER_ASSIGN(network, graph::LoadOnnx(file));
   }
-  std::vector<GraphPort> ports;
+  const std::vector<GraphPort> ports = graph::InputPorts(network);
   std::vector<std::string> names;
-  for (const graph::ValueId id : network.graph.inputs) {
-    ports.push_back(graph::PortOf(network.graph.value(id)));
-    names.push_back(ports.back().name);
-  }
+  for (const GraphPort& port : ports) names.push_back(port.name);
   CELER_ASSIGN(const Inputs inputs, ReadInputs(ports, flags.input, true));
   CELER_ASSIGN(const ReferenceRun reference,
-               ReferenceRun::Run(python, file, names, inputs, InnerValues(network.graph), folder.path()));
+               ReferenceRun::Run(python, file, names, inputs, InnerValues(network.graph),
+                                 graph::OutputPorts(network), folder.path()));
   fmt::print("{}", FactLine("reference",
                             fmt::format("ONNX Runtime {}{}", python.version,
                                         converted ? ", on the network as ONNX" : ""),

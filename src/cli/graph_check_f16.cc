@@ -90,9 +90,7 @@ Result<bool> CheckF16(const PrecisionCheck& check) {
   if (const auto passes = graph::Optimize(&network.graph); !passes) return passes.error();
   graph::Network lowered = network;
   CELER_ASSIGN(const graph::PassReport report, graph::LowerToF16(&lowered.graph));
-  std::vector<GraphPort> ports;
-  for (const graph::ValueId id : network.graph.inputs)
-    ports.push_back(graph::PortOf(network.graph.value(id)));
+  const std::vector<GraphPort> ports = graph::InputPorts(network);
   std::vector<std::string> names;
   for (const graph::ValueId id : network.graph.outputs) names.push_back(network.graph.value(id).name);
   CELER_ASSIGN(const Inputs inputs, ReadInputs(ports, check.input, true));

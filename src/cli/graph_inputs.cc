@@ -40,7 +40,7 @@ std::string PortText(const GraphPort& port) {
     dims.push_back(port.shape[i] >= 0          ? std::to_string(port.shape[i])
                    : port.dim_names[i].empty() ? "?"
                                                : Printable(port.dim_names[i]));
-  return fmt::format("{}[{}]", port.dtype, fmt::join(dims, ", "));
+  return fmt::format("{}[{}]", port.texts ? "string" : port.dtype, fmt::join(dims, ", "));
 }
 
 Result<PictureTarget> TargetFor(const GraphPort& port, const PictureFlags& flags, const Picture& picture) {
@@ -173,12 +173,33 @@ std::optional<std::vector<double>> Numbers(const std::string& text) {
   return text.ends_with(',') ? std::nullopt : std::optional(out);
 }
 
+// "Paris,Rome": strings instead of a file.
+std::vector<std::string> Words(const std::string& text) {
+  std::vector<std::string> out(1);
+  for (const char c : text)
+    if (c == ',')
+      out.emplace_back();
+    else
+      out.back() += c;
+  return out;
+}
+
 // False for an element type that this does not write.
 bool StoreAs(NpyArray* array, size_t i, double value) {
   return graph::DispatchOr(array->dtype, graph::PlainTypes{}, [&]<class T>() {
     const auto number = static_cast<T>(static_cast<graph::Compute<T>>(value));
     std::memcpy(&array->bytes[i * sizeof(T)], &number, sizeof(T));
   });
+}
+
+double LoadFrom(const NpyArray& array, size_t i) {
+  double out = 0;
+  graph::DispatchOr(array.dtype, graph::PlainTypes{}, [&]<class T>() {
+    T element;
+    std::memcpy(&element, &array.bytes[i * sizeof(T)], sizeof(T));
+    out = static_cast<double>(static_cast<graph::Compute<T>>(element));
+  });
+  return out;
 }
 
 Result<NpyArray> Empty(const GraphPort& port, const std::vector<int64_t>& dims) {
@@ -219,6 +240,32 @@ Result<NpyArray> FromNumbers(const GraphPort& port, const std::vector<double>& n
   return out;
 }
 
+// Strings by their places in the list of those that the network names.
+Result<NpyArray> FromTexts(const GraphPort& port, const std::string& given, std::vector<std::string>* texts) {
+  std::vector<double> places;
+  Shape shape;
+  const bool file = fs::exists(given);
+  if (file) {
+    CELER_ASSIGN(NpyTexts read, ReadNpyTexts(given));
+    *texts = std::move(read.texts);
+    shape = read.shape;
+  } else {
+    *texts = Words(given);
+  }
+  for (const std::string& text : *texts) {
+    const auto found = std::find(port.texts->begin(), port.texts->end(), text);
+    places.push_back(found == port.texts->end() ? -1 : static_cast<double>(found - port.texts->begin()));
+  }
+  if (!file) {
+    CELER_ASSIGN(NpyArray out, FromNumbers(port, places));
+    texts->resize(static_cast<size_t>(*out.shape.elements()), texts->front());
+    return out;
+  }
+  CELER_ASSIGN(NpyArray out, Empty(port, {shape.dims().begin(), shape.dims().end()}));
+  for (size_t i = 0; i < places.size(); ++i) StoreAs(&out, i, places[i]);
+  return out;
+}
+
 Result<NpyArray> ByChance(const GraphPort& port, const std::string* shape, std::mt19937_64& random) {
   std::vector<int64_t> dims = port.shape;
   for (int64_t& dim : dims) dim = dim < 0 ? 1 : dim;
@@ -249,6 +296,25 @@ std::vector<std::string> WithNames(const std::vector<std::string>& given,
 
 }  // namespace
 
+Result<NpyArray> AsFloatsOf(const GraphPort& port, NpyArray array, const std::string& source) {
+  const auto wanted = ParseDType(port.dtype);
+  const auto is_float = [](DType dtype) {
+    return dtype == DType::kF64 || dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBf16;
+  };
+  if (!wanted || *wanted == array.dtype || !is_float(*wanted) || !is_float(array.dtype)) return array;
+  NpyArray out{*wanted, array.shape, {}};
+  const auto count = static_cast<size_t>(*array.shape.elements());
+  out.bytes.resize(count * static_cast<size_t>(*BytesFor(*wanted, 1)));
+  for (size_t i = 0; i < count; ++i) {
+    const double value = LoadFrom(array, i);
+    StoreAs(&out, i, value);
+    if (std::isfinite(value) && !std::isfinite(LoadFrom(out, i)))
+      return Error::Invalid(source, ": element ", i, " is ", fmt::format("{:g}", value),
+                            ", too large for the ", port.dtype, " of the input '", Printable(port.name), "'");
+  }
+  return out;
+}
+
 Result<NpyArray> PictureInput(const GraphPort& port, const PictureFlags& flags, const fs::path& path) {
   Placed placed;
   CELER_ASSIGN(placed.picture, ReadPicture(path));
@@ -258,7 +324,8 @@ Result<NpyArray> PictureInput(const GraphPort& port, const PictureFlags& flags, 
 void AddInputFlags(CLI::App& app, InputFlags* flags) {
   app.add_option(
          "--input", flags->inputs,
-         "NAME=FILE, once per input: an .npy array, a picture (JPEG, PNG, ...), or numbers as in sr=16000")
+         "NAME=FILE, once per input: an .npy array, a picture (JPEG, PNG, ...), or numbers or words as in "
+         "sr=16000 or city=Rome,Paris")
       ->allow_extra_args(false);
   AddPictureFlags(app, &flags->picture);
 }
@@ -306,10 +373,16 @@ Result<Inputs> ReadInputs(const std::vector<GraphPort>& ports, const InputFlags&
         return Error::Invalid("the input '", Printable(port.name), "' is not given; add --input ",
                               Printable(port.name), "=FILE, an .npy array of ", PortText(port),
                               " or a picture");
+      if (port.texts)
+        return Error::Invalid("the input '", Printable(port.name), "' is ", PortText(port),
+                              ", and strings are not made up; add --input ", Printable(port.name),
+                              "=WORD,WORD");
       const auto shape = shapes.find(port.name);
       CELER_ASSIGN(out.arrays[port.name],
                    ByChance(port, shape == shapes.end() ? nullptr : &shape->second, random));
       out.by_chance.push_back(port.name);
+    } else if (port.texts) {
+      CELER_ASSIGN(out.arrays[port.name], FromTexts(port, file->second, &out.texts[port.name]));
     } else if (const auto numbers = Numbers(file->second); numbers && !fs::exists(file->second)) {
       CELER_ASSIGN(out.arrays[port.name], FromNumbers(port, *numbers));
     } else if (LooksLikePicture(file->second)) {
@@ -319,7 +392,8 @@ Result<Inputs> ReadInputs(const std::vector<GraphPort>& ports, const InputFlags&
       CELER_ASSIGN(out.arrays[port.name], FromPicture(port, flags.picture, &placed));
       if (!out.picture) out.picture = std::move(placed);
     } else {
-      CELER_ASSIGN(out.arrays[port.name], ReadNpy(file->second));
+      CELER_ASSIGN(NpyArray array, ReadNpy(file->second));
+      CELER_ASSIGN(out.arrays[port.name], AsFloatsOf(port, std::move(array), file->second));
     }
   }
   return out;

@@ -44,6 +44,8 @@ struct Placed {
 
 struct Inputs {
   std::map<std::string, NpyArray> arrays;
+  std::map<std::string, std::vector<std::string>>
+      texts;                           // of inputs of strings, whose arrays hold their places
   std::optional<Placed> picture;       // the first one
   std::vector<std::string> by_chance;  // inputs that were made up
 };
@@ -51,6 +53,10 @@ struct Inputs {
 // Every input of the network. `make_up`: those that are not given are random, floats from 0 to 1 and integers
 // 0 or 1, the same for the same seed; else they are an error.
 Result<Inputs> ReadInputs(const std::vector<GraphPort>& ports, const InputFlags& flags, bool make_up);
+
+// An array of floats as the floats that the input wants: NumPy makes f64 unless it is told otherwise. An
+// error about a number that those do not hold. Other types stay, and are for the network to refuse.
+Result<NpyArray> AsFloatsOf(const GraphPort& port, NpyArray array, const std::string& source);
 
 // A picture from a file as this input wants it.
 Result<NpyArray> PictureInput(const GraphPort& port, const PictureFlags& flags,

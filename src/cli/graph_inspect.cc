@@ -167,10 +167,16 @@ void PrintText(const std::string& path, const Inspection& found) {
   line("size", FormatBytes(static_cast<double>(network.file_bytes)));
   line("parameters", fmt::format("{} in {}", FormatParams(static_cast<double>(found.parameters)),
                                  FormatBytes(static_cast<double>(found.parameter_bytes))));
-  for (const graph::ValueId id : network.graph.inputs)
-    line("input", Printable(network.graph.value(id).name) + "  " + ToString(network.graph.value(id).type));
-  for (const graph::ValueId id : network.graph.outputs)
-    line("output", Printable(network.graph.value(id).name) + "  " + ToString(network.graph.value(id).type));
+  const auto ports = [&](const char* name, const std::vector<graph::ValueId>& ids,
+                         const std::vector<bool>& text) {
+    for (size_t i = 0; i < ids.size(); ++i) {
+      std::string type = ToString(network.graph.value(ids[i]).type);
+      if (i < text.size() && text[i] && type.starts_with("i64")) type.replace(0, 3, "string");
+      line(name, Printable(network.graph.value(ids[i]).name) + "  " + type);
+    }
+  };
+  ports("input", network.graph.inputs, network.texts.inputs);
+  ports("output", network.graph.outputs, network.texts.outputs);
   if (found.plan) {
     line("flops", fmt::format("{:.3f} G", found.plan->flops / 1e9));
     line("activations", fmt::format("{} ({} are alive at once, {} without sharing)",

@@ -19,19 +19,22 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-// Arguments: model, what is appended to it, inputs.npz, the names of the inputs as JSON, outputs.npz.
+// Arguments: model, what is appended to it, inputs.npz, the names of the inputs as JSON, outputs.npz, and as
+// JSON the columns of outputs that are maps. Strings become their places in the array "texts" of inputs.npz.
 // Repeated fields of two protobuf messages in one file join, so appended outputs are the graph's, too.
 constexpr const char* kScript = R"(
 import json, os, sys
 import numpy as np
 import onnxruntime as ort
-model, extra, inputs, names, outputs = sys.argv[1:6]
+model, extra, inputs, names, outputs, classes = sys.argv[1:7]
+classes = json.loads(classes)
 options = ort.SessionOptions()
 options.log_severity_level = 4
 options.add_session_config_entry("session.model_external_initializers_file_folder_path",
                                  os.path.dirname(os.path.abspath(model)))
 with np.load(inputs) as arrays:
     feeds = {name: arrays[str(i)] for i, name in enumerate(json.loads(names))}
+    places = {text: i for i, text in enumerate(arrays["texts"].tolist())} if "texts" in arrays else {}
 with open(model, "rb") as file:
     data = file.read()
 with open(extra, "rb") as file:
@@ -57,7 +60,15 @@ try:
     again = run(data, optimized)
 except Exception:
     again = [], []
+def numbers(name, result):
+    if isinstance(result, np.ndarray) and result.dtype.kind in "OU":
+        return np.array([places.get(t, -1) for t in result.ravel()], np.int64).reshape(result.shape)
+    if isinstance(result, list) and name in classes:
+        rows = [{str(k): v for k, v in row.items()} for row in result]
+        return np.array([[row[k] for k in classes[name]] for row in rows], np.float32)
+    return result
 def arrays(wanted, results):
+    results = [numbers(n, r) for n, r in zip(wanted, results)]
     return [(n, r) for n, r in zip(wanted, results) if isinstance(r, np.ndarray) and r.dtype.kind in "fiub"]
 kept, again = arrays(wanted, results), arrays(*again)
 np.savez(outputs, **{str(i): np.ascontiguousarray(r).reshape(r.shape) for i, (_, r) in enumerate(kept + again)})
@@ -87,11 +98,6 @@ Result<TemporaryFolder> TemporaryFolder::Make() {
   return TemporaryFolder(name);
 }
 
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code error;
-  if (!path_.empty()) fs::remove_all(path_, error);
-}
-
 Result<ReferencePython> FindReference(const std::string& asked) {
   std::vector<std::string> programs;
   if (!asked.empty()) {
@@ -118,20 +124,31 @@ Result<ReferencePython> FindReference(const std::string& asked) {
 
 Result<ReferenceRun> ReferenceRun::Run(const ReferencePython& python, const fs::path& model,
                                        const std::vector<std::string>& input_names, const Inputs& inputs,
-                                       const std::vector<std::string>& values, const fs::path& folder) {
+                                       const std::vector<std::string>& values,
+                                       const std::vector<GraphPort>& outputs, const fs::path& folder) {
   std::vector<NpzEntry> entries;
+  std::vector<std::vector<std::byte>> characters(input_names.size() + 1);
+  Json classes = Json::object();
+  for (const GraphPort& port : outputs) {
+    if (!port.classes.empty()) classes[port.name] = port.classes;
+    if (port.texts && entries.empty())  // one list for all
+      entries.push_back(TextEntry("texts", Shape{static_cast<int64_t>(port.texts->size())}, *port.texts,
+                                  &characters.back()));
+  }
   for (size_t i = 0; i < input_names.size(); ++i) {
     const NpyArray& array = inputs.arrays.at(input_names[i]);
+    if (const auto texts = inputs.texts.find(input_names[i]); texts != inputs.texts.end()) {
+      entries.push_back(TextEntry(std::to_string(i), array.shape, texts->second, &characters[i]));
+      continue;
+    }
     entries.push_back({std::to_string(i), array.dtype, array.shape, array.bytes});
   }
   const fs::path given = folder / "inputs.npz", extra = folder / "extra.pb", made = folder / "outputs.npz";
   CELER_RETURN_IF_ERROR(WriteNpz(given, entries));
-  CELER_ASSIGN(AtomicFile appended, AtomicFile::Create(extra));
-  CELER_RETURN_IF_ERROR(appended.Write(ExtraOutputs(values)));
-  CELER_RETURN_IF_ERROR(appended.Commit());
+  CELER_RETURN_IF_ERROR(WriteWholeFile(extra, ExtraOutputs(values)));
   CELER_ASSIGN(const SubprocessResult result,
                RunProgram({python.program, "-c", kScript, model.string(), extra.string(), given.string(),
-                           JsonText(Json(input_names)), made.string()},
+                           JsonText(Json(input_names)), made.string(), JsonText(classes)},
                           {.capture_output = true, .capture_errors = true}));
   if (result.exit_code != 0)
     return Error::Unsupported(model.string(),

@@ -9,6 +9,7 @@
 
 #include "cli/graph_inputs.h"
 #include "core/result.h"
+#include "io/atomic_file.h"
 #include "io/store_zip.h"
 
 namespace celer::cli {
@@ -17,15 +18,12 @@ namespace celer::cli {
 class TemporaryFolder {
  public:
   static Result<TemporaryFolder> Make();
-  TemporaryFolder(TemporaryFolder&& other) noexcept : path_(std::exchange(other.path_, {})) {}
-  TemporaryFolder& operator=(TemporaryFolder&&) = delete;
-  ~TemporaryFolder();
 
-  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& path() const { return folder_.path(); }
 
  private:
-  explicit TemporaryFolder(std::filesystem::path path) : path_(std::move(path)) {}
-  std::filesystem::path path_;
+  explicit TemporaryFolder(std::filesystem::path path) : folder_(std::move(path)) {}
+  PartialPath folder_;
 };
 
 struct ReferencePython {
@@ -39,11 +37,12 @@ class ReferenceRun {
  public:
   // `values` are names of values inside the network that are wanted too. If ONNX Runtime cannot give them,
   // note() says why, and only the outputs are there. It does not optimise: each node is computed by itself. A
-  // second run does, for the outputs alone.
+  // second run does, for the outputs alone. Strings, and maps of a classifier's scores, are given as in
+  // `outputs`.
   static Result<ReferenceRun> Run(const ReferencePython& python, const std::filesystem::path& model,
                                   const std::vector<std::string>& input_names, const Inputs& inputs,
                                   const std::vector<std::string>& values,
-                                  const std::filesystem::path& folder);
+                                  const std::vector<GraphPort>& outputs, const std::filesystem::path& folder);
 
   // Nullopt if there is no such value, or it is no array.
   Result<std::optional<NpyArray>> Find(const std::string& name) const;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 
 #include "celer/graph.h"
 #include "cli/command.h"
@@ -11,6 +12,7 @@
 #include "cli/graph_inputs.h"
 #include "cli/model_path.h"
 #include "cli/output.h"
+#include "cli/picture_output.h"
 #include "core/dtype.h"
 #include "io/npy.h"
 #include "io/printable.h"
@@ -30,13 +32,28 @@ std::string ShapeText(const std::vector<int64_t>& dims) {
   return fmt::format("[{}]", fmt::join(dims, ", "));
 }
 
+// The name says what is written; nothing is written under a name of something else.
+Status CheckOutputName(const std::string& path) {
+  const std::string suffix = std::filesystem::path(path).extension().string();
+  if (path.empty() || suffix.empty() || suffix == ".npz" || suffix == ".npy" || IsWritablePicture(path))
+    return {};
+  return Error::Invalid("--output ", Printable(path),
+                        LooksLikePicture(path) ? ": pictures are written as .png, .jpg, .bmp or .tga"
+                                               : ": give a name that ends with .npz or .npy, or with .png or "
+                                                 ".jpg for a picture");
+}
+
 Status WriteOutputs(const std::string& path, const std::vector<GraphPort>& ports,
-                    const std::vector<GraphTensor>& outputs) {
+                    const std::vector<GraphTensor>& outputs, const PictureFlags& picture) {
+  if (IsWritablePicture(path)) return WriteOutputPicture(path, ports, outputs, picture);
   std::vector<std::vector<float>> widened(outputs.size());
+  std::vector<std::vector<std::byte>> characters(outputs.size());
   std::vector<NpzEntry> entries;
   for (size_t i = 0; i < outputs.size(); ++i) {
     NpzEntry entry{ports[i].name, *ParseDType(outputs[i].dtype),
                    Shape(std::span<const int64_t>(outputs[i].shape)), outputs[i].bytes};
+    if (ports[i].texts)
+      entry = TextEntry(entry.name, entry.shape, TextsOf(outputs[i], ports[i]), &characters[i]);
     if (entry.dtype == DType::kBf16) {  // which NumPy does not have
       CELER_ASSIGN(widened[i], FloatsOf(outputs[i], ports[i].name));
       entry.dtype = DType::kF32;
@@ -59,6 +76,32 @@ void PrintClasses(const std::vector<float>& scores, int count, const std::vector
                labels.empty() ? "" : "  " + LabelOf(labels, one.index));
 }
 
+constexpr int64_t kRowsShown = 10;
+
+// Rows of a classifier: what each was found to be.
+void PrintTexts(const std::vector<std::string>& texts) {
+  for (size_t i = 0; i < texts.size() && i < kRowsShown; ++i) fmt::print("  {}\n", Printable(texts[i]));
+  if (texts.size() > kRowsShown) fmt::print("  and {} more\n", texts.size() - kRowsShown);
+}
+// [rows, classes] with names of the classes: the best of each row.
+void PrintRows(const GraphTensor& tensor, const GraphPort& port, int top) {
+  const auto scores = FloatsOf(tensor, port.name);
+  const auto columns = static_cast<int64_t>(port.classes.size());
+  if (!scores || tensor.shape.size() != 2 || tensor.shape[1] != columns || columns == 0) return;
+  for (int64_t r = 0; r < tensor.shape[0] && r < kRowsShown; ++r) {
+    std::vector<std::pair<float, int64_t>> row;
+    for (int64_t k = 0; k < columns; ++k)
+      row.emplace_back((*scores)[static_cast<size_t>(r * columns + k)], k);
+    std::stable_sort(row.begin(), row.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+    std::string line;
+    for (size_t k = 0; k < row.size() && k < static_cast<size_t>(top); ++k)
+      line += fmt::format("  {} {:.4f}", Printable(port.classes[static_cast<size_t>(row[k].second)]),
+                          row[k].first);
+    fmt::print("{}\n", line);
+  }
+  if (tensor.shape[0] > kRowsShown) fmt::print("  and {} more\n", tensor.shape[0] - kRowsShown);
+}
+
 Status PrintBoxes(const GraphRunFlags& flags, const Inputs& inputs, const std::vector<GraphPort>& ports,
                   const std::vector<GraphTensor>& outputs, const std::vector<std::string>& labels) {
   if (!inputs.picture)
@@ -73,6 +116,7 @@ Status PrintBoxes(const GraphRunFlags& flags, const Inputs& inputs, const std::v
 }
 
 Status RunGraph(const GraphRunFlags& flags) {
+  CELER_RETURN_IF_ERROR(CheckOutputName(flags.output));
   CELER_ASSIGN(const std::vector<std::string> labels, ReadLabels(flags.labels));
   CELER_ASSIGN(const auto path, ResolveModelPath(flags.model));
   CELER_ASSIGN(const GraphModel model,
@@ -91,8 +135,11 @@ Status RunGraph(const GraphRunFlags& flags) {
   }
   std::sort(times.begin(), times.end());
   for (size_t i = 0; i < outputs.size(); ++i) {
-    fmt::print("{}  {}{}\n", Printable(model.outputs()[i].name), outputs[i].dtype,
+    const GraphPort& port = model.outputs()[i];
+    fmt::print("{}  {}{}\n", Printable(port.name), port.texts ? "string" : outputs[i].dtype,
                ShapeText(outputs[i].shape));
+    if (port.texts) PrintTexts(TextsOf(outputs[i], port));
+    if (!port.classes.empty()) PrintRows(outputs[i], port, flags.top);
     // A row of scores for a picture, or for whatever names are given, is an answer.
     if ((inputs.picture || !labels.empty()) && flags.boxes.empty() && IsOneRow(outputs[i]))
       if (const auto scores = FloatsOf(outputs[i], model.outputs()[i].name); scores)
@@ -102,7 +149,8 @@ Status RunGraph(const GraphRunFlags& flags) {
     CELER_RETURN_IF_ERROR(PrintBoxes(flags, inputs, model.outputs(), outputs, labels));
   Say("{:.2f} ms{}\n", times[times.size() / 2] * 1e3,
       flags.repeat > 1 ? fmt::format(", median of {}", flags.repeat) : "");
-  return flags.output.empty() ? Status() : WriteOutputs(flags.output, model.outputs(), outputs);
+  return flags.output.empty() ? Status()
+                              : WriteOutputs(flags.output, model.outputs(), outputs, flags.input.picture);
 }
 
 }  // namespace
@@ -115,14 +163,16 @@ int GraphRunCommand(const std::vector<std::string>& args) {
   app.add_option("MODEL", flags.model, "an ONNX file, NAME.param of PNNX, or a name from celer pull --list")
       ->required();
   AddInputFlags(app, &flags.input);
-  app.add_option("--output", flags.output,
-                 "write the outputs by name to this .npz, or a single one to an .npy");
+  app.add_option(
+      "--output", flags.output,
+      "write the outputs by name to this .npz, a single one to an .npy, or one that is a picture or a "
+      "map of classes to a .png or .jpg");
   app.add_option("--labels", flags.labels, "a file with the name of one class per line");
   app.add_option("--top", flags.top, "so many classes, the best first")
       ->check(Between(1, 1000))
       ->capture_default_str();
   app.add_option("--boxes", flags.boxes,
-                 "draw what a YOLO head found onto the picture, and write it to this PNG");
+                 "draw what a YOLO head found onto the picture, and write it to this .png or .jpg");
   app.add_option("--head", flags.detect.head, "of --boxes: auto, yolov5 or yolov8")
       ->check(CLI::IsMember({"auto", "yolov5", "yolov8"}))
       ->capture_default_str();

@@ -1,18 +1,40 @@
-// Ctrl-C as a question that a loop can ask, so that it stops an answer and not the program.
+// SIGINT (Ctrl-C), SIGTERM and SIGHUP. Each ends the command at once, whatever it is doing: half-written
+// files are removed, and the exit code is 128 and the signal's number, 130 or 143. A loop that has something
+// better to do takes an InterruptGuard and asks it.
 #pragma once
+
+#include <string>
 
 namespace celer::cli {
 
-// While it lives, SIGINT only sets a flag, and a blocked read returns early.
+// First thing in main(). A thread of its own waits for signals, since a handler may do next to nothing.
+void HandleSignals();
+
+// In a child after fork(), which has no such thread: signals end it as they end any program.
+void ForgetSignals();
+
+// While it lives, a signal sets a flag, and a blocked read returns early.
 class InterruptGuard {
  public:
-  InterruptGuard();
+  enum class Mode {
+    kFinish,  // the command ends soon: after two seconds, or at the second signal, it is ended
+    kDrain,   // it may take its time; a signal that comes before the last one was seen ends it
+    kAnswer,  // Ctrl-C is about a part of the work and never ends the command; other signals as in kFinish
+  };
+  explicit InterruptGuard(Mode mode = Mode::kFinish);
   ~InterruptGuard();
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
   static bool Pending();
   static void Clear();
+
+  // Said instead of "interrupted" if the command is ended while this guard lives: what is kept, say.
+  static void Note(std::string text);
+
+  // Of the last signal: whether it was another one than Ctrl-C, and the exit code for it.
+  static bool Terminated();
+  static int ExitCode();
 };
 
 }  // namespace celer::cli

@@ -1,10 +1,12 @@
 #include "cli/limits_model.h"
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
 
+#include "core/log.h"
 #include "core/result.h"
 #include "io/json.h"
 
@@ -69,6 +71,17 @@ bool IsOneOf(const std::string& value, std::initializer_list<const char*> list) 
   return std::any_of(list.begin(), list.end(), [&](const char* item) { return value == item; });
 }
 
+// Decoders whose every layer is attention over all tokens (or a window of them) with grouped heads, and a
+// gated MLP or the same number of experts: what the formulas count. State-space, linear and latent attention,
+// encoders and cross attention are none of these.
+constexpr const char* kModelled[] = {"cohere",        "cohere2", "ernie4_5",  "gemma",           "gemma2",
+                                     "gemma3_text",   "glm",     "glm4",      "gpt_oss",         "granite",
+                                     "granitemoe",    "helium",  "llama",     "ministral",       "mistral",
+                                     "mixtral",       "olmo",    "olmo2",     "olmo3",           "olmoe",
+                                     "phi3",          "phimoe",  "qwen2",     "qwen2_5_vl_text", "qwen2_moe",
+                                     "qwen2_vl_text", "qwen3",   "qwen3_moe", "qwen3_vl_text",   "seed_oss",
+                                     "smollm3",       "stablelm"};
+
 // What the formulas do not model is refused rather than answered wrongly.
 void RefuseUnmodelled(Fields& fields, const std::string& where, const std::string& type) {
   if (IsOneOf(type, {"gpt2", "gpt_neox", "gptj", "gpt_bigcode", "phi", "starcoder2", "falcon", "opt", "bloom",
@@ -80,6 +93,24 @@ void RefuseUnmodelled(Fields& fields, const std::string& where, const std::strin
         Error::Unsupported(where, ": 'kv_lora_rank' means latent attention, whose KV cache is not modelled"));
   if (fields.Int("first_k_dense_replace", 0) > 0 || fields.Int("decoder_sparse_step", 1) > 1)
     fields.Fail(Error::Unsupported(where, ": layers with and without experts in one model are not modelled"));
+  if (type.empty() || std::find(std::begin(kModelled), std::end(kModelled), type) != std::end(kModelled))
+    return;
+  std::string known;
+  for (const char* name : kModelled) known += (known.empty() ? "" : ", ") + std::string(name);
+  fields.Fail(Error::Unsupported(where, ": model_type '", type,
+                                 "' is not one that the formulas are known to hold for; they are for ",
+                                 known));
+}
+
+// Figures that are right for most of the model and too high for the rest.
+void WarnOfWindow(const nlohmann::json& object, const std::string& where) {
+  const auto window = object.find("sliding_window");
+  if (window == object.end() || !window->is_number_integer()) return;
+  if (const auto used = object.find("use_sliding_window"); used != object.end() && *used == false) return;
+  log::WarningOnce(
+      "{}: 'sliding_window' is {}: layers that look back no further keep and read less KV than these figures "
+      "say",
+      where, window->dump());
 }
 
 }  // namespace
@@ -94,7 +125,10 @@ Result<LlmShape> ShapeOfConfig(std::string_view text, const std::string& where, 
 
   Fields f(object, where);
   const std::string type = f.String("model_type");
+  if (type.empty())
+    log::WarningOnce("{}: has no 'model_type'; the figures are those of a decoder like Llama's", where);
   RefuseUnmodelled(f, where, type);
+  WarnOfWindow(object, where);
   LlmShape s;
   s.name = name;
   s.layers = f.Int("num_hidden_layers");

@@ -1,6 +1,5 @@
 #include "cli/line_reader.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -22,6 +21,7 @@
 
 #include "cli/interrupt.h"
 #include "cli/output.h"
+#include "io/atomic_file.h"
 #include "io/json.h"
 
 namespace celer::cli {
@@ -32,15 +32,6 @@ namespace fs = std::filesystem;
 constexpr size_t kHistoryLines = 1000;
 constexpr size_t kMaxHistoryBytes = size_t{16} << 20;
 constexpr mode_t kOwnerOnly = 0600;
-
-bool WriteAll(const fs::path& path, int flags, const std::string& text) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | flags, kOwnerOnly);
-  if (fd < 0) return false;
-  // One write, so that lines of two conversations do not mix.
-  const bool written = ::fchmod(fd, kOwnerOnly) == 0 &&
-                       ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  return ::close(fd) == 0 && written;
-}
 
 }  // namespace
 
@@ -59,10 +50,7 @@ std::vector<std::string> LoadHistory(const fs::path& path) {
   if (cut_down) {
     std::string kept;
     for (const std::string& line : lines) kept += line + "\n";
-    fs::path fresh = path;
-    fresh += ".new";
-    std::error_code ignored;
-    if (WriteAll(fresh, O_TRUNC, kept)) fs::rename(fresh, path, ignored);
+    (void)WriteWholeFile(path, kept);  // with the permissions that it has; the next time will do as well
   }
   return lines;
 }
@@ -70,7 +58,13 @@ std::vector<std::string> LoadHistory(const fs::path& path) {
 void AppendHistory(const fs::path& path, const std::string& line) {
   std::error_code ignored;
   fs::create_directories(path.parent_path(), ignored);
-  WriteAll(path, O_APPEND, line + "\n");
+  const std::string text = line + "\n";
+  const auto fd = OpenToAppend(path, kOwnerOnly);
+  if (!fd) return;
+  // One write, so that lines of two conversations do not mix. A lost line is no reason to stop a
+  // conversation.
+  if (::fchmod(*fd, kOwnerOnly) == 0 && ::write(*fd, text.data(), text.size()) < 0) errno = 0;
+  ::close(*fd);
 }
 
 #if CELER_WITH_EDITLINE
@@ -151,7 +145,7 @@ class LineReader::Editor {
       sigaction(SIGCONT, &action, &resume_);
       sigset_t inside;
       sigemptyset(&inside);
-      for (const int signal : {SIGINT, SIGWINCH, SIGCONT}) sigaddset(&inside, signal);
+      for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGWINCH, SIGCONT}) sigaddset(&inside, signal);
       sigprocmask(SIG_BLOCK, &inside, outside);
     }
     ~ChangeGuard() {

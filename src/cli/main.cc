@@ -10,6 +10,7 @@
 #include "celer/version.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
+#include "cli/interrupt.h"
 #include "cli/operators.h"
 #include "cli/output.h"
 #include "core/suggest.h"
@@ -94,6 +95,7 @@ int Main(const std::vector<std::string>& args) {
 int main(int argc, char** argv) {
   using namespace celer::cli;
   PrepareStreams();
+  HandleSignals();
   celer::ReportMappingFaults(kFailed);
   int code = kFailed;
   try {

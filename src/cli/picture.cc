@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <string_view>
+#include <utility>
 
 #include "io/atomic_file.h"
 #include "io/mapped_file.h"
@@ -44,20 +46,152 @@
 
 namespace celer::cli {
 
-bool LooksLikePicture(const std::filesystem::path& path) {
+namespace {
+
+bool HasSuffix(const std::filesystem::path& path, std::initializer_list<std::string_view> known) {
   std::string suffix = path.extension().string();
   for (char& c : suffix) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  for (const char* known : {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tga", ".ppm", ".pgm", ".pnm"})
-    if (suffix == known) return true;
-  return false;
+  return std::find(known.begin(), known.end(), suffix) != known.end();
+}
+
+}  // namespace
+
+bool IsReadablePicture(const std::filesystem::path& path) {
+  return HasSuffix(path, {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tga", ".ppm", ".pgm", ".pnm"});
+}
+
+bool LooksLikePicture(const std::filesystem::path& path) {
+  return IsReadablePicture(path) ||
+         HasSuffix(path, {".webp", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl", ".jp2", ".psd"});
+}
+
+bool IsWritablePicture(const std::filesystem::path& path) {
+  return HasSuffix(path, {".png", ".jpg", ".jpeg", ".bmp", ".tga"});
 }
 
 #if CELER_WITH_STB
+
+namespace {
+
+constexpr int kMostPixelsAcross = STBI_MAX_DIMENSIONS;
+constexpr int64_t kMostPixels = int64_t{1} << 28;
+
+std::string_view TextOf(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// What a file is by its first bytes, among those that stb does not read.
+const char* UnreadableKind(std::string_view data) {
+  using namespace std::string_view_literals;
+  const std::string_view brand = data.size() >= 12 ? data.substr(8, 4) : std::string_view();
+  if (data.starts_with("RIFF"sv) && brand == "WEBP"sv) return "WebP";
+  if (data.starts_with("II*\0"sv) || data.starts_with("MM\0*"sv)) return "TIFF";
+  if (data.size() >= 12 && data.substr(4, 4) == "ftyp"sv) {
+    if (brand == "avif"sv || brand == "avis"sv) return "AVIF";
+    if (brand == "heic"sv || brand == "heix"sv || brand == "hevc"sv || brand == "mif1"sv || brand == "msf1"sv)
+      return "HEIC";
+  }
+  if (data.starts_with("\xff\x0a"sv) || data.starts_with("\0\0\0\x0cJXL "sv)) return "JPEG XL";
+  if (data.starts_with("\0\0\0\x0cjP  "sv)) return "JPEG 2000";
+  if (data.starts_with("%PDF"sv)) return "PDF";
+  return nullptr;
+}
+
+uint32_t BigEndian(std::string_view data, size_t at, int bytes) {
+  uint32_t out = 0;
+  for (int i = 0; i < bytes; ++i) out = out << 8 | static_cast<uint8_t>(data[at + static_cast<size_t>(i)]);
+  return out;
+}
+
+// Of PNG, whose size stb does not tell if it is too large for it.
+struct PngSize {
+  uint32_t width = 0, height = 0;
+};
+PngSize SizeOfPng(std::string_view data) {
+  using namespace std::string_view_literals;
+  if (!data.starts_with("\x89PNG\r\n\x1a\n"sv) || data.size() < 24 || data.substr(12, 4) != "IHDR"sv)
+    return {};
+  return {BigEndian(data, 16, 4), BigEndian(data, 20, 4)};
+}
+
+Error TooLarge(const std::filesystem::path& path, int64_t width, int64_t height) {
+  return Error::Unsupported(path.string(), ": a picture of ", width, " x ", height, " pixels; at most ",
+                            kMostPixelsAcross, " in a direction and ", kMostPixels,
+                            " in all are read: make it smaller first");
+}
+
+// Tag 0x0112 of the first directory in the TIFF inside a JPEG's APP1 segment: 1 to 8, and 1 if there is none.
+int OrientationIn(std::string_view tiff) {
+  const bool little = tiff.starts_with("II");
+  if (tiff.size() < 8 || (!little && !tiff.starts_with("MM"))) return 1;
+  const auto number = [&](size_t at, int bytes) {
+    uint32_t out = 0;
+    for (int i = 0; i < bytes; ++i) {
+      const auto byte = static_cast<uint8_t>(tiff[at + static_cast<size_t>(little ? bytes - 1 - i : i)]);
+      out = out << 8 | byte;
+    }
+    return out;
+  };
+  const size_t directory = number(4, 4);
+  if (directory > tiff.size() || tiff.size() - directory < 2) return 1;
+  const size_t entries = number(directory, 2);
+  for (size_t i = 0; i < entries; ++i) {
+    const size_t at = directory + 2 + i * 12;
+    if (at + 12 > tiff.size()) return 1;
+    if (number(at, 2) != 0x0112) continue;
+    const uint32_t value = number(at + 8, 2);
+    return number(at + 2, 2) == 3 && value >= 1 && value <= 8 ? static_cast<int>(value) : 1;
+  }
+  return 1;
+}
+
+int ExifOrientation(std::string_view data) {
+  using namespace std::string_view_literals;
+  if (!data.starts_with("\xff\xd8"sv)) return 1;
+  constexpr uint8_t kApp1 = 0xe1, kScan = 0xda, kEnd = 0xd9;
+  for (size_t at = 2; at + 4 <= data.size();) {
+    const auto marker = static_cast<uint8_t>(data[at + 1]);
+    if (static_cast<uint8_t>(data[at]) != 0xff || marker == kScan || marker == kEnd) return 1;
+    const size_t length = BigEndian(data, at + 2, 2);
+    if (length < 2 || length > data.size() - at - 2) return 1;
+    const std::string_view segment = data.substr(at + 4, length - 2);
+    if (marker == kApp1 && segment.starts_with("Exif\0\0"sv)) return OrientationIn(segment.substr(6));
+    at += 2 + length;
+  }
+  return 1;
+}
+
+// As it is meant to be looked at: EXIF says how the camera was held.
+Picture Turned(Picture from, int orientation) {
+  if (orientation <= 1) return from;
+  const int w = from.width, h = from.height;
+  const bool swapped = orientation >= 5;
+  Picture out{swapped ? h : w, swapped ? w : h};
+  out.rgb.resize(from.rgb.size());
+  for (int y = 0; y < out.height; ++y)
+    for (int x = 0; x < out.width; ++x) {
+      int from_x = swapped ? y : x, from_y = swapped ? x : y;
+      if (orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8)
+        from_x = w - 1 - from_x;
+      if (orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7)
+        from_y = h - 1 - from_y;
+      std::memcpy(out.at(x, y), from.at(from_x, from_y), 3);
+    }
+  return out;
+}
+
+}  // namespace
 
 Result<Picture> ReadPicture(const std::filesystem::path& path) {
   CELER_ASSIGN(const MappedFile file, MappedFile::Open(path));
   if (file.bytes().size() > static_cast<size_t>(1) << 30)
     return Error::Unsupported(path.string(), ": a picture of more than 1 GiB");
+  const std::string_view content = TextOf(file.bytes());
+  if (const char* const kind = UnreadableKind(content))
+    return Error::Unsupported(path.string(), ": is a ", kind,
+                              " file, which is not read; convert it to PNG or JPEG first");
+  if (const PngSize png = SizeOfPng(content); png.width > kMostPixelsAcross || png.height > kMostPixelsAcross)
+    return TooLarge(path, png.width, png.height);
   int width = 0, height = 0, channels = 0;
   const auto* const data = reinterpret_cast<const stbi_uc*>(file.bytes().data());
   const auto size = static_cast<int>(file.bytes().size());
@@ -65,28 +199,37 @@ Result<Picture> ReadPicture(const std::filesystem::path& path) {
   if (!stbi_info_from_memory(data, size, &width, &height, &channels))
     return Error::Corrupt(path.string(), ": not a picture that can be read (", stbi_failure_reason(),
                           "); JPEG, PNG, BMP, GIF, TGA and PNM are known");
-  if (static_cast<int64_t>(width) * height > int64_t{1} << 28)
-    return Error::Unsupported(path.string(), ": a picture of ", width, " x ", height,
-                              " pixels; make it smaller first");
+  if (static_cast<int64_t>(width) * height > kMostPixels) return TooLarge(path, width, height);
   const std::unique_ptr<stbi_uc, void (*)(void*)> pixels(
       stbi_load_from_memory(data, size, &width, &height, &channels, 3), stbi_image_free);
   if (!pixels) return Error::Corrupt(path.string(), ": the picture is damaged (", stbi_failure_reason(), ")");
   Picture out{width, height};
   out.rgb.assign(pixels.get(), pixels.get() + static_cast<size_t>(width) * static_cast<size_t>(height) * 3);
-  return out;
+  return Turned(std::move(out), ExifOrientation(content));
 }
 
-Status WritePng(const Picture& picture, const std::filesystem::path& path) {
-  std::string png;
+Status WritePixels(const PixelRows& pixels, const std::filesystem::path& path) {
+  const bool jpeg = HasSuffix(path, {".jpg", ".jpeg"}), tga = HasSuffix(path, {".tga"});
+  const int64_t across = jpeg || tga ? 65535 : kMostPixels;  // sizes of two bytes
+  if (pixels.width < 1 || pixels.height < 1 || pixels.width > across || pixels.height > across ||
+      pixels.width > kMostPixels / pixels.height)
+    return Error::Unsupported(path.string(), ": a picture of ", pixels.width, " x ", pixels.height,
+                              " pixels cannot be written there; write an .npy");
+  const auto width = static_cast<int>(pixels.width), height = static_cast<int>(pixels.height);
+  std::string out;
   const auto take = [](void* to, void* data, int size) {
     static_cast<std::string*>(to)->append(static_cast<const char*>(data), static_cast<size_t>(size));
   };
-  if (!stbi_write_png_to_func(take, &png, picture.width, picture.height, 3, picture.rgb.data(),
-                              picture.width * 3))
-    return Error::Io(path.string(), ": the picture cannot be written as PNG");
-  CELER_ASSIGN(AtomicFile file, AtomicFile::Create(path));
-  CELER_RETURN_IF_ERROR(file.Write(png));
-  return file.Commit();
+  constexpr int kJpegQuality = 95;
+  const int n = pixels.channels;
+  const uint8_t* const data = pixels.bytes.data();
+  const int done = jpeg  ? stbi_write_jpg_to_func(take, &out, width, height, n, data, kJpegQuality)
+                   : tga ? stbi_write_tga_to_func(take, &out, width, height, n, data)
+                   : HasSuffix(path, {".bmp"})
+                       ? stbi_write_bmp_to_func(take, &out, width, height, n, data)
+                       : stbi_write_png_to_func(take, &out, width, height, n, data, width * n);
+  if (!done) return Error::Io(path.string(), ": the picture cannot be written");
+  return WriteWholeFile(path, out);
 }
 
 #else
@@ -102,11 +245,15 @@ Error NoPictures() {
 Result<Picture> ReadPicture(const std::filesystem::path&) {
   return NoPictures();
 }
-Status WritePng(const Picture&, const std::filesystem::path&) {
+Status WritePixels(const PixelRows&, const std::filesystem::path&) {
   return NoPictures();
 }
 
 #endif
+
+Status WritePicture(const Picture& picture, const std::filesystem::path& path) {
+  return WritePixels({picture.width, picture.height, 3, picture.rgb}, path);
+}
 
 namespace {
 

@@ -80,7 +80,7 @@ Result<int> Run(PplFlags& flags) {
       fmt::print(stderr, "\r{}/{} windows, perplexity {:.4f}  ", done + 1, windows, average.perplexity());
   }
   fmt::print(stderr, "\n");
-  if (average.count == 0) return int{kInterrupted};
+  if (average.count == 0) return InterruptGuard::ExitCode();
   if (flags.json) {
     const nlohmann::ordered_json json = {{"perplexity", average.perplexity()},
                                          {"error", average.error()},
@@ -95,7 +95,7 @@ Result<int> Run(PplFlags& flags) {
                average.perplexity(), average.error(), average.count, done, flags.window,
                flags.stride > 0 ? fmt::format("stride {}", flags.stride) : "llama.cpp's method");
   }
-  return int{done < windows ? kInterrupted : kOk};
+  return done < windows ? InterruptGuard::ExitCode() : int{kOk};
 }
 
 }  // namespace

@@ -20,18 +20,20 @@ namespace {
 namespace fs = std::filesystem;
 
 int List() {
-  const auto models = ModelsFolder();
-  if (!models) return Fail(models.error());
+  const auto models = ModelsFolder();  // a list needs none
   for (const CatalogEntry& entry : Catalog()) {
     std::error_code error;
-    const bool here = fs::exists(*models / entry.file, error);
+    const bool here = models && fs::exists(*models / entry.file, error);
     fmt::print("{:<19} {:<36} {:>8}  {}{}\n", entry.name, entry.summary,
                FormatBytes(static_cast<double>(entry.bytes)), entry.licence, here ? "  (here)" : "");
   }
   fmt::print("{:<19} {}\n", "hf:org/name",
              Wrap("any supported model of the Hugging Face hub; hf:org/name/file.gguf for one file",
                   OutputWidth(), 20, 20));
-  Say("kept in {}\n", models->string());
+  if (models)
+    Say("kept in {}\n", models->string());
+  else
+    Say("nothing can be kept yet: {}\n", models.error().message());
   return kOk;
 }
 

@@ -223,9 +223,7 @@ Result<fs::path> FetchAll(const HubName& name, const fs::path& folder, const Fet
 
   const bool one_file = files.size() == 1 && files[0].path.ends_with(".gguf");
   if (name.file.empty()) {
-    CELER_ASSIGN(AtomicFile done, AtomicFile::Create(folder / kDone));
-    CELER_RETURN_IF_ERROR(done.Write((one_file ? files[0].path : ".") + "\n"));
-    CELER_RETURN_IF_ERROR(done.Commit());
+    CELER_RETURN_IF_ERROR(WriteWholeFile(folder / kDone, (one_file ? files[0].path : ".") + "\n"));
   }
   return one_file || !name.file.empty() ? folder / files[0].path : folder;
 }

@@ -1,6 +1,5 @@
 #include "cli/pull_store.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -42,9 +41,7 @@ std::string TrustedStamp(const fs::path& path) {
 }
 
 Status WriteStamp(const fs::path& path, const std::string& sha256) {
-  CELER_ASSIGN(AtomicFile file, AtomicFile::Create(StampPath(path)));
-  CELER_RETURN_IF_ERROR(file.Write(sha256 + "  " + path.filename().string() + "\n"));
-  return file.Commit();
+  return WriteWholeFile(StampPath(path), sha256 + "  " + path.filename().string() + "\n");
 }
 
 Result<std::string> HashWithProgress(const fs::path& path, int64_t bytes) {
@@ -91,8 +88,7 @@ Status AcceptPart(const ExpectedFile& expected) {
     fs::remove(part, error);
     return Error::Corrupt(expected.path.string(), ": what was fetched ", fault, "; it has been deleted");
   }
-  fs::rename(part, expected.path, error);
-  if (error) return Error::Io(expected.path.string(), ": cannot be written: ", error.message());
+  CELER_RETURN_IF_ERROR(ReplaceFile(part, expected.path));
   if (!expected.sha256.empty()) CELER_RETURN_IF_ERROR(WriteStamp(expected.path, expected.sha256));
   return {};
 }
@@ -112,8 +108,7 @@ Status CheckSpace(const fs::path& path, int64_t bytes) {
 
 Result<FetchLock> FetchLock::Take(const fs::path& path) {
   for (bool said = false;;) {
-    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (fd < 0) return Error::Io(path.string(), ": cannot be written: ", std::strerror(errno));
+    CELER_ASSIGN(const int fd, OpenToAppend(path));
     FetchLock lock(fd);
     if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK) return lock;  // a file system without locks: go on without one

@@ -6,7 +6,9 @@
 
 #include <chrono>
 #include <filesystem>
+#include <memory>
 #include <optional>
+#include <set>
 #include <system_error>
 
 #include "cli/command.h"
@@ -21,8 +23,6 @@
 #include "core/log.h"
 #include "engine/find_device.h"
 #include "io/detect.h"
-#include "io/gguf.h"
-#include "io/safetensors.h"
 #include "limits/quantity.h"
 
 namespace celer::cli {
@@ -44,9 +44,7 @@ struct Source {
   fs::path path;
   bool gguf = false;
   DecoderConfig config;
-  std::optional<GgufFile> gguf_file;
-  std::optional<SafetensorsModel> folder;
-  const std::vector<TensorRecord>& tensors() const { return gguf ? gguf_file->tensors() : folder->tensors(); }
+  std::unique_ptr<TensorSource> tensors;
 };
 
 Result<Source> OpenSource(const std::string& name) {
@@ -58,11 +56,7 @@ Result<Source> OpenSource(const std::string& name) {
                               " file; a GGUF file or a Hugging Face folder can be quantized");
   source.gguf = kind == FileKind::kGguf;
   CELER_ASSIGN(source.config, LoadDecoderConfig(source.path));
-  if (source.gguf) {
-    CELER_ASSIGN(source.gguf_file, GgufFile::Open(source.path));
-  } else {
-    CELER_ASSIGN(source.folder, SafetensorsModel::Open(source.path));
-  }
+  CELER_ASSIGN(source.tensors, OpenForQuantize(source.path));
   return source;
 }
 
@@ -104,6 +98,43 @@ Status CheckOutput(const QuantizeFlags& flags, const Source& source, const Quant
     return Error::Invalid(flags.output, ": is there already; ",
                           gguf ? "give --force to replace it" : "remove it or give another name");
   return {};
+}
+
+// A copy under another name is not what was asked for.
+Status CheckChanges(const Source& source, const QuantizePlan& plan) {
+  if (plan.changes_anything()) return {};
+  std::set<std::string> types;
+  for (const PlannedTensor& tensor : plan.tensors)
+    if (tensor.place.part != Part::kVector) types.insert(std::string(Name(tensor.dtype)));
+  return Error::Invalid(
+      source.path.string(), ": nothing would change: its matrices (",
+      fmt::format("{}", fmt::join(types, ", ")),
+      ") are in the formats that were asked for, or are kept; give other --weights, or copy "
+      "the model");
+}
+
+// Rounded values that are rounded again lose twice.
+void WarnOfRequantizing(const Source& source, const QuantizePlan& plan) {
+  std::set<std::string> from;
+  std::vector<std::string> decoded;
+  int64_t count = 0;
+  for (const PlannedTensor& tensor : plan.tensors) {
+    if (tensor.requantized()) {
+      ++count;
+      from.insert(tensor.scheme.empty() ? std::string(Name(tensor.dtype)) : tensor.scheme);
+    } else if (!tensor.scheme.empty()) {
+      decoded.push_back(fmt::format("'{}' becomes {}", tensor.name, tensor.target.Name()));
+    }
+  }
+  if (count > 0)
+    log::Warning(
+        "{}: {} of {} tensors are quantized already ({}): what that lost stays lost, and rounding again "
+        "loses "
+        "more; quantize the original weights if you have them",
+        source.path.string(), count, plan.tensors.size(), fmt::join(from, ", "));
+  if (!decoded.empty())
+    log::Info("{}: quantized tensors that are decoded and no more: {}", source.path.string(),
+              fmt::join(decoded, ", "));
 }
 
 Result<Model> LoadForCalibration(const Source& source) {
@@ -178,10 +209,11 @@ Status Quantize(const QuantizeFlags& flags, const Source& source, const Quantize
     } else {
       std::error_code ignored;
       const bool resumed = fs::exists(work, ignored);
-      Result<QuantizedParts> made = MakeParts(model, source.gguf, plan, method, text, pool,
-                                              Progress(flags.method, true, work.string()), work, device);
+      InterruptGuard::Note(InterruptedText(work.string()));
+      Result<QuantizedParts> made = MakeParts(model, source.gguf, plan, method, text, pool, work,
+                                              Progress(flags.method, true, work.string()), device);
       if (!made) {  // what was stopped can go on; what is broken would break again
-        if (!resumed && made.error().code() != Error::Code::kCancelled) fs::remove_all(work, ignored);
+        if (!resumed && made.error().code() != Error::Code::kCancelled) RemoveWorkFolder(work);
         return made.error();
       }
       parts = *std::move(made);
@@ -192,8 +224,7 @@ Status Quantize(const QuantizeFlags& flags, const Source& source, const Quantize
   CELER_RETURN_IF_ERROR(source.gguf ? WriteQuantizedGguf(source.path, plan, flags.output, options, pool)
                                     : WriteQuantizedHf(source.path, plan, flags.output, options, pool));
   options.progress = {};
-  std::error_code ignored;
-  fs::remove_all(work, ignored);
+  if (parts) RemoveWorkFolder(work);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   Say("{}: {}, was {}; {:.2f} bits per weight; {} in {}, with {} of memory at most\n", flags.output,
       FormatBytes(static_cast<double>(plan.bytes_after())),
@@ -215,15 +246,17 @@ Status Run(const QuantizeFlags& flags) {
   CELER_ASSIGN(const Source source, OpenSource(flags.model));
   if (!flags.output.empty()) CELER_RETURN_IF_ERROR(CheckContainer(flags, source));
   CELER_ASSIGN(const Recipe recipe, MakeRecipe(flags, source.gguf));
-  CELER_ASSIGN(QuantizePlan plan, MakePlan(source.tensors(), source.config.layers,
-                                           source.config.tied_embeddings, recipe, source.path.string()));
+  CELER_ASSIGN(QuantizePlan plan,
+               MakePlan(*source.tensors, source.config.layers, source.config.tied_embeddings, recipe));
   if (!flags.output.empty()) CELER_RETURN_IF_ERROR(CheckOutput(flags, source, plan));
   const InterruptGuard guard;
   CELER_RETURN_IF_ERROR(FitBudget(flags, source, recipe, &plan));
   CELER_RETURN_IF_ERROR(CheckMethod(method, plan));
+  if (!flags.output.empty() && !flags.explain) CELER_RETURN_IF_ERROR(CheckChanges(source, plan));
+  if (!flags.output.empty() || flags.explain) WarnOfRequantizing(source, plan);
   if (!flags.recipe_out.empty()) CELER_RETURN_IF_ERROR(WriteRecipe(plan, flags.recipe_out));
   if (flags.explain) {
-    CELER_ASSIGN(const std::string text, ExplainPlan(plan, source.tensors(), source.path.string()));
+    CELER_ASSIGN(const std::string text, ExplainPlan(plan, *source.tensors));
     fmt::print("{}", text);
     return {};
   }
@@ -287,7 +320,7 @@ int QuantizeCommand(const std::vector<std::string>& args) {
   if (const auto stop = Parse(app, args)) return *stop;
   if (const Status status = Run(flags); !status) {
     const int code = Fail(status.error());
-    return status.error().code() == Error::Code::kCancelled ? kInterrupted : code;
+    return status.error().code() == Error::Code::kCancelled ? InterruptGuard::ExitCode() : code;
   }
   return kOk;
 }

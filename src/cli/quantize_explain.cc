@@ -23,13 +23,14 @@ struct Sum {
 };
 
 // Rounds some rows of a tensor, spread over it, and adds up what is lost.
-Status AddError(const PlannedTensor& tensor, const TensorRecord& record, const std::string& path, Sum* sum) {
+Status AddError(const PlannedTensor& tensor, const TensorRecord& record, const TensorSource& source,
+                Sum* sum) {
   ThreadPool& pool = DefaultThreadPool();
   const int64_t cols = tensor.cols(), rows = std::min(kSampledRows, tensor.rows());
   std::vector<float> values(static_cast<size_t>(rows * cols)), rounded(values.size());
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t from = r * tensor.rows() / rows;
-    CELER_RETURN_IF_ERROR(ReadRows(record, path, from, from + 1, values.data() + r * cols, pool));
+    CELER_RETURN_IF_ERROR(ReadRows(source, record, from, from + 1, values.data() + r * cols, pool));
   }
   RoundTrip(values.data(), rows, cols, tensor.target, nullptr, 0, rounded.data(), pool);
   double error = 0, power = 0;
@@ -51,8 +52,7 @@ std::string SpeedText(const Machine& machine, int64_t bytes) {
 
 }  // namespace
 
-Result<std::string> ExplainPlan(const QuantizePlan& plan, std::span<const TensorRecord> tensors,
-                                const std::string& path) {
+Result<std::string> ExplainPlan(const QuantizePlan& plan, const TensorSource& source) {
   std::map<std::string, Sum> sums;
   int64_t read_before = 0, read_after = 0;  // an embedding that is only looked up is not read as a whole
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
@@ -63,7 +63,8 @@ Result<std::string> ExplainPlan(const QuantizePlan& plan, std::span<const Tensor
     sum.weights += tensor.rows() * tensor.cols();
     sum.before += tensor.bytes_before();
     sum.after += tensor.bytes_after();
-    if (!keep && tensor.rows() > 0) CELER_RETURN_IF_ERROR(AddError(tensor, tensors[i], path, &sum));
+    if (!keep && tensor.rows() > 0)
+      CELER_RETURN_IF_ERROR(AddError(tensor, source.tensors()[i], source, &sum));
     if (tensor.place.part != Part::kEmbedding) {
       read_before += tensor.bytes_before();
       read_after += tensor.bytes_after();

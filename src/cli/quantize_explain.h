@@ -1,7 +1,6 @@
 // What celer quantize --explain prints.
 #pragma once
 
-#include <span>
 #include <string>
 
 #include "core/result.h"
@@ -11,7 +10,6 @@ namespace celer::cli {
 
 // Bytes before and after for each format, what rounding a sample of the rows costs, and how fast decoding can
 // be on this machine at best.
-Result<std::string> ExplainPlan(const QuantizePlan& plan, std::span<const TensorRecord> tensors,
-                                const std::string& path);
+Result<std::string> ExplainPlan(const QuantizePlan& plan, const TensorSource& source);
 
 }  // namespace celer::cli

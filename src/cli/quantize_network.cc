@@ -15,6 +15,7 @@
 #include "cli/quantize_network.h"
 #include "cli/quantize_network_report.h"
 #include "cli/quantize_samples.h"
+#include "core/log.h"
 #include "graph/load_pnnx.h"
 #include "graph/public_graph.h"
 #include "graph/write_onnx.h"
@@ -22,6 +23,7 @@
 #include "limits/quantity.h"
 #include "quantize/network/analyze.h"
 #include "quantize/network/fall_back.h"
+#include "quantize/network/islands.h"
 #include "quantize/network/network_recipe.h"
 #include "quantize/network/quantizer.h"
 #include "quantize/target.h"
@@ -43,7 +45,7 @@ struct QuantizeNetworkFlags {
   double max_error = -1, max_drop = -1;
   int64_t analyze = 8, rows = 12;
   bool per_tensor = false, no_bias_correction = false, report = false, layerwise = false, explain = false,
-       force = false, by_name = false;
+       force = false, by_name = false, islands = false;
   std::vector<std::string> static_only;  // flags that were given and mean nothing with --dynamic
 };
 
@@ -58,9 +60,9 @@ ptq::Progress ShowProgress() {
 
 // Flags about samples that ranges come from, about ranges, and about what ranges allow.
 constexpr const char* kStaticOnly[] = {
-    "--calibrate",        "--every",       "--samples",           "--method",
-    "--percentile",       "--activations", "--power-of-two",      "--align-add",
-    "--quantize-outputs", "--equalize",    "--no-bias-correction"};
+    "--calibrate",          "--every",        "--samples",   "--method",           "--percentile",
+    "--activations",        "--power-of-two", "--align-add", "--quantize-outputs", "--equalize",
+    "--no-bias-correction", "--islands"};
 
 Status CheckDynamic(const QuantizeNetworkFlags& flags) {
   if (flags.static_only.empty()) return {};
@@ -116,6 +118,7 @@ class Command {
   Status Run() {
     const auto start = std::chrono::steady_clock::now();
     CELER_RETURN_IF_ERROR(Open());
+    LeaveIslands();
     if (flags_.explain) {
       fmt::print("{}", ExplainNetwork(*quantizer_, quantizer_->PlanWithout(floats_), floats_));
       return {};
@@ -148,8 +151,7 @@ class Command {
     CELER_RETURN_IF_ERROR(CheckNetworkFlags(flags_, path));
     report_.path = path.filename().string();
     CELER_ASSIGN(graph::Network network, graph::LoadNetwork(path));
-    for (const graph::ValueId id : network.graph.inputs)
-      ports_.push_back(graph::PortOf(network.graph.value(id)));
+    ports_ = graph::InputPorts(network);
     ptq::NetworkOptions options = flags_.options;
     if (!flags_.recipe.empty()) {
       CELER_ASSIGN(recipe_, ptq::NetworkRecipe::Read(flags_.recipe));
@@ -163,11 +165,33 @@ class Command {
     return KeepPatterns(flags_, *quantizer_, &floats_);
   }
 
+  // Layers that would be slower as integers stay float, unless --islands or a recipe decides.
+  void LeaveIslands() {
+    if (flags_.islands || recipe_ || quantizer_->options().dynamic) return;
+    const ptq::Plan plan = quantizer_->PlanWithout(floats_);
+    const ptq::FloatLayers islands = ptq::FindIslands(quantizer_->network().graph, plan);
+    if (islands.empty()) return;
+    ptq::FloatLayers floats = floats_;
+    floats.insert(islands.begin(), islands.end());
+    if (quantizer_->PlanWithout(floats).empty()) {
+      log::Warning("{}: no layer is faster as integers ({}); they are quantized because nothing else is left",
+                   report_.path, islands.begin()->second);
+      return;
+    }
+    floats_ = std::move(floats);
+    Say("{} {} float: {}{}; --islands quantizes {} too\n", Printable(islands.begin()->first),
+        islands.size() == 1 ? "stays" : fmt::format("and {} more stay", islands.size() - 1),
+        islands.begin()->second, islands.size() == 1 ? "" : " (the first of them)",
+        islands.size() == 1 ? "it" : "them");
+  }
+
   Status Calibrate() {
     if (!flags_.calibrate.paths.empty()) {
       CELER_ASSIGN(SampleSet set, OpenSamples(ports_, flags_.calibrate, flags_.picture, "--calibrate"));
       calibration_ = std::move(set.samples);
-      CELER_RETURN_IF_ERROR(quantizer_->Calibrate(calibration_, progress_));
+      RangeWatch watch(ports_);
+      CELER_RETURN_IF_ERROR(quantizer_->Calibrate(watch.Watched(calibration_), progress_));
+      for (const std::string& line : watch.Warnings("--calibrate")) log::Warning("{}", line);
     } else if (!quantizer_->options().dynamic) {
       CELER_ASSIGN(ptq::Calibration known, recipe_->For(*quantizer_));
       CELER_RETURN_IF_ERROR(quantizer_->Use(std::move(known)));
@@ -325,6 +349,8 @@ void AddFlags(CLI::App& app, QuantizeNetworkFlags* flags) {
   app.add_option("--float", flags->keep,
                  "layers that stay float: a name, a pattern such as 'head.*', an operator")
       ->allow_extra_args(false);
+  app.add_flag("--islands", flags->islands,
+               "quantize layers between float operators even where converting costs more than integers save");
   app.add_option("--auto", flags->bounds.worst, "leave so many of the worst layers float")
       ->check(Between(0, 1 << 20));
   app.add_option("--max-error", flags->max_error,
@@ -369,7 +395,7 @@ int QuantizeNetworkCommand(const std::vector<std::string>& args) {
   const InterruptGuard guard;
   if (const Status status = Command(flags).Run(); !status) {
     const int code = Fail(status.error());
-    return status.error().code() == Error::Code::kCancelled ? kInterrupted : code;
+    return status.error().code() == Error::Code::kCancelled ? InterruptGuard::ExitCode() : code;
   }
   return kOk;
 }

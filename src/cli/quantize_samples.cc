@@ -1,10 +1,15 @@
 #include "cli/quantize_samples.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
+#include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 
+#include "graph/ops/elements.h"
 #include "io/mapped_file.h"
 #include "io/printable.h"
 #include "io/store_zip.h"
@@ -24,6 +29,7 @@ struct Arrays {
   };
   std::vector<Part> parts = {};
   int64_t samples = 1;
+  std::deque<NpyArray> turned = {};  // what the file has in Fortran order; parts point there
 };
 
 struct SampleItem {
@@ -81,6 +87,11 @@ Result<std::shared_ptr<const Arrays>> OpenArrays(const fs::path& path, const std
       views.push_back(view);
     }
   }
+  for (NpyView& view : views) {
+    if (!view.fortran) continue;
+    out->turned.push_back(RowMajor(view));
+    view = {view.dtype, view.shape, out->turned.back().bytes};
+  }
   for (size_t i = 0; i < views.size(); ++i) {
     CELER_ASSIGN(const auto split, Split(views[i], ports[i], where));
     if (i > 0 && split.second != out->samples)
@@ -130,7 +141,7 @@ Result<std::vector<fs::path>> Files(const std::vector<std::string>& paths, const
     }
     std::vector<fs::path> inside;
     for (const auto& entry : fs::directory_iterator(path, error))
-      if (IsArray(entry.path()) || LooksLikePicture(entry.path())) inside.push_back(entry.path());
+      if (IsArray(entry.path()) || IsReadablePicture(entry.path())) inside.push_back(entry.path());
     if (inside.empty())
       return Error::Invalid(flag, " ", Printable(word),
                             ": the folder has no pictures and no .npy or .npz files");
@@ -170,7 +181,13 @@ Result<SampleSet> OpenSamples(const std::vector<GraphPort>& ports, const SampleF
   out.samples.count = static_cast<int64_t>(items->size());
   out.samples.get = [items, ports, picture](int64_t index) -> Result<std::vector<NpyArray>> {
     const SampleItem& item = (*items)[static_cast<size_t>(index)];
-    if (item.arrays) return ReadArrays(*item.arrays, item.index);
+    if (item.arrays) {
+      std::vector<NpyArray> read = ReadArrays(*item.arrays, item.index);
+      for (size_t i = 0; i < read.size(); ++i) {
+        CELER_ASSIGN(read[i], AsFloatsOf(ports[i], std::move(read[i]), item.path.string()));
+      }
+      return read;
+    }
     std::vector<NpyArray> arrays(1);
     auto array = PictureInput(ports[0], picture, item.path);
     if (!array) return array.error().WithContext(item.path.string());
@@ -184,6 +201,56 @@ Result<SampleSet> OpenSamples(const std::vector<GraphPort>& ports, const SampleF
     const auto [end, error] = std::from_chars(stem.data(), stem.data() + stem.size(), number);
     return error == std::errc() ? std::optional(number) : std::nullopt;
   };
+  return out;
+}
+
+RangeWatch::RangeWatch(std::vector<GraphPort> ports) : ports_(std::move(ports)), seen_(ports_.size()) {}
+
+ptq::Samples RangeWatch::Watched(const ptq::Samples& samples) {
+  ptq::Samples out = samples;
+  out.get = [this, get = samples.get](int64_t index) -> Result<std::vector<NpyArray>> {
+    CELER_ASSIGN(std::vector<NpyArray> arrays, get(index));
+    if (done_.insert(index).second) Add(arrays);
+    return arrays;
+  };
+  return out;
+}
+
+void RangeWatch::Add(const std::vector<NpyArray>& arrays) {
+  for (size_t i = 0; i < std::min(arrays.size(), seen_.size()); ++i) {
+    const NpyArray& array = arrays[i];
+    if (array.shape.elements().value_or(0) < 2) continue;  // a number is what it is
+    double low = std::numeric_limits<double>::infinity(), high = -low;
+    const bool known = graph::DispatchOr(array.dtype, graph::PlainTypes{}, [&]<class T>() {
+      for (size_t at = 0; at + sizeof(T) <= array.bytes.size(); at += sizeof(T)) {
+        T element;
+        std::memcpy(&element, &array.bytes[at], sizeof(T));
+        const auto value = static_cast<double>(static_cast<graph::Compute<T>>(element));
+        low = std::min(low, value), high = std::max(high, value);
+      }
+    });
+    if (!known) continue;
+    Seen& seen = seen_[i];
+    seen.low = std::min(seen.low, low), seen.high = std::max(seen.high, high);
+    ++seen.samples;
+    seen.constant += low >= high ? 1 : 0;
+    seen.whole_numbers =
+        array.dtype == DType::kI64 || array.dtype == DType::kI32 || array.dtype == DType::kBool;
+  }
+}
+
+std::vector<std::string> RangeWatch::Warnings(const std::string& flag) const {
+  std::vector<std::string> out;
+  for (size_t i = 0; i < seen_.size(); ++i) {
+    const Seen& seen = seen_[i];
+    if (seen.samples == 0 || 2 * seen.constant < seen.samples || (seen.whole_numbers && seen_.size() > 1))
+      continue;
+    out.push_back(
+        fmt::format("{}: the input '{}' is one value everywhere in {} of {} samples (range {:g} to {:g}); "
+                    "ranges that come "
+                    "from them do not fit real inputs: give samples of the kind that the network will see",
+                    flag, Printable(ports_[i].name), seen.constant, seen.samples, seen.low, seen.high));
+  }
   return out;
 }
 

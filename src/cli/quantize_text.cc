@@ -1,6 +1,7 @@
 #include "cli/quantize_text.h"
 
 #include <fmt/format.h>
+#include <zlib.h>
 
 #include <chrono>
 #include <memory>
@@ -11,10 +12,42 @@
 #include "cli/interrupt.h"
 #include "cli/output.h"
 #include "cli/progress.h"
+#include "core/log.h"
 #include "io/json.h"
 #include "limits/quantity.h"
 
 namespace celer::cli {
+
+double PackedShare(std::string_view text) {
+  constexpr size_t kPieces = 16, kPiece = size_t{1} << 16;
+  std::string sample;
+  if (text.size() <= kPieces * kPiece) {
+    sample = text;
+  } else {  // spread over the whole
+    for (size_t i = 0; i < kPieces; ++i)
+      sample += text.substr(i * ((text.size() - kPiece) / (kPieces - 1)), kPiece);
+  }
+  if (sample.size() < 1024) return 1;
+  uLongf packed = compressBound(static_cast<uLong>(sample.size()));
+  std::vector<Bytef> out(packed);
+  if (compress(out.data(), &packed, reinterpret_cast<const Bytef*>(sample.data()),
+               static_cast<uLong>(sample.size())) != Z_OK)
+    return 1;
+  return static_cast<double>(packed) / static_cast<double>(sample.size());
+}
+
+std::string DoubtAbout(std::string_view text, int64_t tokens) {
+  constexpr double kMost = 0.72, kLeast = 0.01;
+  if (text.size() < 1024) return {};
+  const double share = PackedShare(text);
+  const std::string figures =
+      fmt::format("packs to {:.1f} % of its size, {:.2f} tokens to a byte", 100 * share,
+                  static_cast<double>(tokens) / static_cast<double>(text.size()));
+  if (share > kMost)
+    return fmt::format("looks like noise, not like text: {}, where texts pack to 20 to 60 %", figures);
+  if (share < kLeast) return fmt::format("says the same over and over: {}", figures);
+  return {};
+}
 
 Result<CalibrationText> ReadCalibration(const TextChoice& choice, const std::string& model) {
   std::string text = kEvalText;
@@ -28,6 +61,8 @@ Result<CalibrationText> ReadCalibration(const TextChoice& choice, const std::str
   if (tokens < choice.window)
     return Error::Invalid(name, ": has ", tokens, " tokens, fewer than one window of ", choice.window,
                           "; give a longer text or a smaller --window");
+  if (const std::string doubt = DoubtAbout(text, tokens); !doubt.empty())
+    log::Warning("{}: {}; what is learned from it does not fit what the model will see", name, doubt);
   const int64_t windows = tokens / choice.window;
   if (windows < choice.samples)
     Say("{}: has {} windows of {} tokens, fewer than --samples {}; all are used\n", name, windows,
@@ -43,6 +78,12 @@ Result<CalibrationText> ReadCalibration(const TextChoice& choice, const std::str
   return out;
 }
 
+std::string InterruptedText(const std::string& kept) {
+  return kept.empty() ? "interrupted; nothing is kept"
+                      : "interrupted; finished layers are kept in " + kept +
+                            ", and the same command goes on from there";
+}
+
 QuantizeProgress Progress(const std::string& label, bool layers, const std::string& kept) {
   struct State {
     std::optional<ProgressLine> bytes;
@@ -52,10 +93,7 @@ QuantizeProgress Progress(const std::string& label, bool layers, const std::stri
   };
   const auto state = std::make_shared<State>();
   return [=](int64_t done, int64_t total) -> Status {
-    if (InterruptGuard::Pending())
-      return Error::Cancelled(kept.empty() ? "interrupted; nothing is kept"
-                                           : "interrupted; finished layers are kept in " + kept +
-                                                 ", and the same command goes on from there");
+    if (InterruptGuard::Pending()) return Error::Cancelled(InterruptedText(kept));
     if (layers) {
       if (!state->before) state->before = done - 1;
       const double spent =

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "core/result.h"
 #include "quantize/quantize.h"
@@ -14,11 +15,19 @@ struct TextChoice {
   int64_t samples = 32, window = 512;
 };
 
+// To how much of its size zlib packs a text, of about a MiB of it; 1 for less than a KiB, which says little.
+// Texts of any language come to 0.2 to 0.6, base64 to 0.76, and noise to 1.
+double PackedShare(std::string_view text);
+// What speaks against learning from this text, with the figure that shows it; empty: nothing does.
+std::string DoubtAbout(std::string_view text, int64_t tokens);
+
 // Windows spread over the whole text, as tokens of the model.
 Result<CalibrationText> ReadCalibration(const TextChoice& choice, const std::string& model);
 
-// Layers or bytes done, as a line with the time that is left; ends the work when asked to. `kept`: a folder
-// that finished layers stay in.
+// What a user is told who stops the work. `kept`: a folder that finished layers stay in.
+std::string InterruptedText(const std::string& kept);
+
+// Layers or bytes done, as a line with the time that is left; ends the work when asked to.
 QuantizeProgress Progress(const std::string& label, bool layers, const std::string& kept = "");
 
 }  // namespace celer::cli

@@ -29,16 +29,27 @@ struct RunFlags {
   bool raw = false, json = false, ignore_end = false, quiet = false;
 };
 
+Result<std::string> ReadStandardInput() {
+  std::string text;
+  for (char buffer[65536]; std::cin.read(buffer, sizeof buffer) || std::cin.gcount() > 0;) {
+    text.append(buffer, static_cast<size_t>(std::cin.gcount()));
+    if (text.size() > kMaxPromptBytes)
+      return Error::Invalid("the prompt on standard input has more than ", kMaxPromptBytes, " bytes");
+  }
+  return text;
+}
+
 Result<std::string> ReadPrompt(const RunFlags& flags) {
   if (!flags.file.empty()) {
     if (flags.prompt) return Error::Invalid("give a prompt or --file, not both");
-    return ReadTextFile(flags.file, kMaxPromptBytes);
+    if (flags.file != "-") return ReadTextFile(flags.file, kMaxPromptBytes);
+    return ReadStandardInput();
   }
   if (flags.prompt && *flags.prompt != "-") return *flags.prompt;
   if (!flags.prompt && isatty(STDIN_FILENO))
     return Error::Invalid(
         "no prompt; give one as in: celer run smollm2 \"Why is the sky blue?\", or pipe it in");
-  return std::string(std::istreambuf_iterator<char>(std::cin), {});
+  return ReadStandardInput();
 }
 
 nlohmann::ordered_json LogprobsJson(const TextResult& result, const Prompter& prompter) {
@@ -81,10 +92,11 @@ Result<int> Run(RunFlags& flags) {
   const InterruptGuard guard;
   const bool stream = !flags.json;
   bool shown = false;
-  const auto generated = Generate(model, request, [&](std::string_view text) {
+  const auto show = [&](std::string_view text) {
     shown |= stream;
-    return (!stream || WriteOut(text)) && !InterruptGuard::Pending();
-  });
+    return !stream || WriteOut(text);
+  };
+  const auto generated = Generate(model, request, show, [] { return !InterruptGuard::Pending(); });
   if (!generated && shown) WriteOut("\n");  // the error begins a line
   CELER_ASSIGN(const TextResult result, generated);
   if (flags.json) {
@@ -92,15 +104,16 @@ Result<int> Run(RunFlags& flags) {
         {"text", result.text}, {"finish_reason", Name(result.finish)}, {"seed", request.sampling.seed}};
     json["tokens"] = nlohmann::ordered_json::array();
     for (const TokenEvent& event : result.tokens) json["tokens"].push_back(event.token);
-    json["usage"] = SpeedJson(result, *model.engine);
+    json["usage"] = SpeedJson(result, *model.engine, flags.model.options.engine.speculation);
     if (flags.sampling.logprobs >= 0) json["logprobs"] = LogprobsJson(result, model.prompter);
     fmt::print("{}\n", JsonText(json, 2));
   } else {
     const bool ended = !result.text.empty() && result.text.back() == '\n';
-    if (WriteOut(ended ? "" : "\n") && !flags.quiet) SaySpeed(result, *model.engine);
+    if (WriteOut(ended ? "" : "\n") && !flags.quiet)
+      SaySpeed(result, *model.engine, NoGuesses(result, flags.model.options.engine.speculation));
   }
   CELER_RETURN_IF_ERROR(flags.trace.Close());
-  return InterruptGuard::Pending() ? kInterrupted : kOk;
+  return InterruptGuard::Pending() ? InterruptGuard::ExitCode() : int{kOk};
 }
 
 }  // namespace
@@ -111,7 +124,7 @@ int RunCommand(const std::vector<std::string>& args) {
   flags.model.AddTo(app);
   flags.model.AddChatTo(app);
   app.add_option("PROMPT", flags.prompt, "what to ask; '-' or none: standard input");
-  app.add_option("--file", flags.file, "take the prompt from a file");
+  app.add_option("--file", flags.file, "take the prompt from a file; '-': standard input");
   app.add_option("--system", flags.system, "system message");
   app.add_flag("--raw", flags.raw, "continue the text as it is, without the chat template");
   app.add_flag("--ignore-end", flags.ignore_end, "go on past the model's end of turn");

@@ -65,9 +65,9 @@ Result<int> Run(ServeCommandFlags& flags) {
   }
   options.on_listening = [&](const std::string& url) {
     Say("listening on {}; loading {}\n", url, flags.model.model);
-    if (options.http.host != "127.0.0.1" && options.http.host != "::1" && options.http.host != "localhost" &&
-        flags.key_file.empty())
-      log::Warning("everybody who reaches {} may ask; --api-key-file FILE changes that", options.http.host);
+    const std::string& host = options.http.host;
+    if (!host.starts_with("127.") && host != "::1" && host != "localhost" && flags.key_file.empty())
+      log::Warning("anyone who can reach {} can use this server; set --api-key-file", host);
   };
   options.on_ready = [&](const Engine::Info& info) {
     Say("ready: {} on {}, sequences of up to {} tokens, KV for {} tokens\n", options.names[0], info.device,
@@ -106,7 +106,14 @@ int ServeCommand(const std::vector<std::string>& args) {
   app.add_option("--api-key-file", flags.key_file, "a file with a key per line; only who has one may ask");
   app.add_option("--tls-cert", http.tls_cert, "certificate chain in PEM form");
   app.add_option("--tls-key", http.tls_key, "its private key");
-  app.add_option("--cors-origin", service.cors_origins, "a web page's origin that may ask; '*': all")
+  app.add_option("--cors-origin,--cors", service.cors_origins,
+                 "a web page's origin that may ask, such as https://chat.example.com; '*': all")
+      ->allow_extra_args(false);
+  app.add_option(
+         "--allowed-hosts", service.allowed_hosts,
+         "names besides localhost and --host that clients may reach a server without keys by, such as a "
+         "proxy's: a,b or '*' for any (default on other than loopback addresses)")
+      ->delimiter(',')
       ->allow_extra_args(false);
   app.add_option("--metrics-prefix", service.metrics_prefix,
                  "of /metrics; 'vllm:' suits existing dashboards");
@@ -123,6 +130,12 @@ int ServeCommand(const std::vector<std::string>& args) {
   app.add_option("--max-connections", http.max_connections, "open at once")->check(Between(1, kMillion));
   app.add_option("--max-body", http.max_body_bytes, "bytes of a request")
       ->check(Between(1024, int64_t{1} << 30));
+  app.add_option("--max-body-memory", http.max_body_memory,
+                 "bytes of all requests in flight, at least --max-body; others get 429")
+      ->check(Between(1024, int64_t{1} << 40));
+  app.add_option("--max-jobs", service.max_jobs,
+                 "requests that are read, rendered and tokenized at once; others get 429")
+      ->check(Between(1, kMillion));
   app.add_option("--max-header", http.max_header_bytes, "bytes of a request's head")
       ->check(Between(1024, 1 << 20));
   app.add_option("--max-unsent", http.max_unsent_bytes, "bytes that a slow reader may leave waiting")
@@ -149,6 +162,12 @@ int ServeCommand(const std::vector<std::string>& args) {
   if (const auto stop = Parse(app, args)) return *stop;
   if (http.tls_cert.empty() != http.tls_key.empty())
     return Fail(Error::Invalid("TLS needs both --tls-cert and --tls-key"));
+  for (const std::string& name : service.allowed_hosts)
+    if (const std::string wrong = server::WrongHostName(name); !wrong.empty())
+      return Fail(Error::Invalid(wrong));
+  for (const std::string& origin : service.cors_origins)
+    if (const std::string wrong = server::WrongOrigin(origin); !wrong.empty())
+      return Fail(Error::Invalid(wrong));
   const auto code = Run(flags);
   return code ? *code : Fail(code.error());
 }

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -10,6 +9,7 @@
 
 #include "cli/command.h"
 #include "cli/commands.h"
+#include "cli/interrupt.h"
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "core/thread_pool.h"
@@ -21,11 +21,6 @@ namespace celer::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-volatile std::sig_atomic_t g_synth_interrupted = 0;
-void OnSynthInterrupt(int) {
-  g_synth_interrupted = 1;
-}
 
 constexpr const char* kFormats =
     "f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl, q2_k, q3_k, q4_k, q5_k, q6_k";
@@ -107,7 +102,7 @@ Status Synthesize(const SynthModel& model, const fs::path& out, bool gguf) {
   const SynthProgress progress = [&](int64_t done, int64_t total) -> Status {
     if (!line) line.emplace("writing", total);
     line->Update(done);
-    if (g_synth_interrupted) return Error::Cancelled(out.string(), ": interrupted, nothing is kept");
+    if (InterruptGuard::Pending()) return Error::Cancelled(out.string(), ": interrupted, nothing is kept");
     return {};
   };
   auto& pool = DefaultThreadPool();
@@ -158,15 +153,12 @@ int SynthCommand(const std::vector<std::string>& args) {
   if (!model) return Fail(model.error());
   if (const auto status = ClearOutput(path, gguf, force); !status) return Fail(status.error());
 
-  std::signal(SIGINT, OnSynthInterrupt);
-  std::signal(SIGTERM, OnSynthInterrupt);
+  const InterruptGuard guard;
   const auto start = std::chrono::steady_clock::now();
   const Status status = Synthesize(*model, path, gguf);
-  std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
   if (!status) {
     const int code = Fail(status.error());
-    return status.error().code() == Error::Code::kCancelled ? kInterrupted : code;
+    return status.error().code() == Error::Code::kCancelled ? InterruptGuard::ExitCode() : code;
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const auto bytes = static_cast<double>(BytesOf(path));

@@ -3,6 +3,10 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <mutex>
+#include <set>
+#include <string>
+
 #include "core/escape.h"
 
 namespace celer::log {
@@ -33,6 +37,15 @@ spdlog::logger& Logger() {
   return *logger;
 }
 
+struct SeenMessages {
+  std::mutex mutex;
+  std::set<std::string, std::less<>> texts;
+};
+SeenMessages& AllSeen() {
+  static auto* const seen = new SeenMessages;
+  return *seen;
+}
+
 }  // namespace
 
 void SetLevel(Level level) {
@@ -40,6 +53,19 @@ void SetLevel(Level level) {
 }
 bool Enabled(Level level) {
   return Logger().should_log(ToSpdlog(level));
+}
+bool IsNew(std::string_view message) {
+  constexpr size_t kMost = 1000;  // a server may open many files
+  SeenMessages& seen = AllSeen();
+  const std::lock_guard lock(seen.mutex);
+  if (seen.texts.contains(message)) return false;
+  if (seen.texts.size() < kMost) seen.texts.emplace(message);
+  return true;
+}
+std::vector<std::string> Seen() {
+  SeenMessages& seen = AllSeen();
+  const std::lock_guard lock(seen.mutex);
+  return {seen.texts.begin(), seen.texts.end()};
 }
 void Write(Level level, std::string_view message) {
   Logger().log(ToSpdlog(level), Escaped(message));  // names from files may be in it

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <exception>
 #include <limits>
 #include <string_view>
 
@@ -63,7 +64,7 @@ ThreadPool::ThreadPool(const Options& options) : spin_(options.spin) {
   size_ = options.threads;
   if (size_ == 0) {
     const auto threads = ThreadsFromEnvironment();
-    if (!threads) log::Warning("{}; using {} threads", threads.error().message(), UsableCpus());
+    if (!threads) log::WarningOnce("{}; using {} threads", threads.error().message(), UsableCpus());
     size_ = threads ? *threads : UsableCpus();
   }
   crowded_ = size_ > UsableCpus();
@@ -109,7 +110,7 @@ bool ThreadPool::SpinUntil(const Ready& ready) const {
 }
 
 void ThreadPool::Work(int thread, int cpu) {
-  if (cpu >= 0 && !PinThisThread(cpu)) log::Warning("thread {} cannot be pinned to CPU {}", thread, cpu);
+  if (cpu >= 0 && !PinThisThread(cpu)) log::WarningOnce("thread {} cannot be pinned to CPU {}", thread, cpu);
   t_inside_run = true;  // all that ever runs here is part of a run
   uint32_t seen = 0;
   for (;;) {
@@ -131,7 +132,7 @@ void ThreadPool::Work(int thread, int cpu) {
   }
 }
 
-void ThreadPool::Run(FunctionRef<void(int)> fn) noexcept {
+void ThreadPool::Run(FunctionRef<void(int)> fn) {
   if (t_inside_run) {
     for (int t = 0; t < size_; ++t) fn(t);
     return;
@@ -139,19 +140,32 @@ void ThreadPool::Run(FunctionRef<void(int)> fn) noexcept {
   const InsideRunScope inside;
   if (size_ == 1) return fn(0);
   const std::lock_guard lock(callers_);
-  task_ = &fn;
+  // A worker has nobody to throw to: the first exception waits here for the caller.
+  std::exception_ptr failure;
+  std::atomic<bool> failed{false};
+  const auto guarded = [&](int thread) {
+    try {
+      fn(thread);
+    } catch (...) {
+      if (!failed.exchange(true, std::memory_order_relaxed)) failure = std::current_exception();
+    }
+  };
+  const FunctionRef<void(int)> task(guarded);
+  task_ = &task;
   running_.store(static_cast<uint32_t>(size_ - 1), std::memory_order_relaxed);
   epoch_.fetch_add(1, std::memory_order_seq_cst);
   if (parked_workers_.load(std::memory_order_seq_cst) > 0) FutexWake(epoch_, kWakeFan);
-  fn(0);
+  guarded(0);
   const auto finished = [&] { return running_.load(std::memory_order_acquire) == 0; };
-  if (SpinUntil(finished)) return;
-  parked_caller_.store(true, std::memory_order_seq_cst);
-  for (uint32_t left; (left = running_.load(std::memory_order_seq_cst)) != 0;) FutexWait(running_, left);
-  parked_caller_.store(false, std::memory_order_relaxed);
+  if (!SpinUntil(finished)) {
+    parked_caller_.store(true, std::memory_order_seq_cst);
+    for (uint32_t left; (left = running_.load(std::memory_order_seq_cst)) != 0;) FutexWait(running_, left);
+    parked_caller_.store(false, std::memory_order_relaxed);
+  }
+  if (failure) std::rethrow_exception(failure);
 }
 
-void ThreadPool::ParallelFor(int64_t n, int64_t grain, FunctionRef<void(int64_t, int64_t)> fn) noexcept {
+void ThreadPool::ParallelFor(int64_t n, int64_t grain, FunctionRef<void(int64_t, int64_t)> fn) {
   CELER_CHECK_GE(grain, 1);
   if (n <= 0) return;
   if (n <= grain || size_ == 1 || t_inside_run) return fn(0, n);
@@ -167,8 +181,7 @@ void ThreadPool::ParallelFor(int64_t n, int64_t grain, FunctionRef<void(int64_t,
   });
 }
 
-void ThreadPool::ParallelForDynamic(int64_t n, int64_t grain,
-                                    FunctionRef<void(int64_t, int64_t)> fn) noexcept {
+void ThreadPool::ParallelForDynamic(int64_t n, int64_t grain, FunctionRef<void(int64_t, int64_t)> fn) {
   CELER_CHECK_GE(grain, 1);
   if (n <= 0) return;
   if (n <= grain || size_ == 1 || t_inside_run) return fn(0, n);

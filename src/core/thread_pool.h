@@ -36,17 +36,17 @@ class ThreadPool {
   // Calls fn(t) once for every t in [0, size()), fn(0) on the calling thread, and returns when all are done.
   // Callers from several threads take turns. From inside a run (of this pool or another) the calls are made
   // one after the other on the calling thread; so fn(t) must not wait for another fn(u) if runs may nest.
-  // fn must not throw.
-  void Run(FunctionRef<void(int thread)> fn) noexcept;
+  // What fn throws (std::bad_alloc, in practice) is thrown again here when all are done; the first, if
+  // several do.
+  void Run(FunctionRef<void(int thread)> fn);
 
   // Calls fn(begin, end) for pieces that cover [0, n) once. Pieces start at multiples of `grain`; work of
   // up to one grain runs on the caller alone.
   // Static: at most one piece per thread, the same for the same n; for work that costs the same everywhere.
-  void ParallelFor(int64_t n, int64_t grain, FunctionRef<void(int64_t begin, int64_t end)> fn) noexcept;
+  void ParallelFor(int64_t n, int64_t grain, FunctionRef<void(int64_t begin, int64_t end)> fn);
   // Dynamic: pieces of one grain, taken by whichever thread is free; for work of uneven cost, or cores of
   // uneven speed.
-  void ParallelForDynamic(int64_t n, int64_t grain,
-                          FunctionRef<void(int64_t begin, int64_t end)> fn) noexcept;
+  void ParallelForDynamic(int64_t n, int64_t grain, FunctionRef<void(int64_t begin, int64_t end)> fn);
 
   // True on a thread that is inside a run of any pool: runs started here are not parallel.
   static bool InsideRun();

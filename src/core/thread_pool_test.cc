@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <new>
 #include <numeric>
 #include <set>
 #include <string>
@@ -143,6 +144,25 @@ TEST(ThreadPool, NestedRunsHappenInline) {
   EXPECT_EQ(inner.load(), 3 * (3 + 2));
   EXPECT_EQ(loop.load(), 3 * 20);
   EXPECT_FALSE(ThreadPool::InsideRun());
+}
+
+// A worker that runs out of memory ends no program: the caller hears of it, and the pool works on.
+TEST(ThreadPool, WhatAThreadThrowsReachesTheCaller) {
+  for (const int threads : {1, 4}) {
+    ThreadPool pool(ThreadPool::Options{.threads = threads});
+    for (int thrower = 0; thrower < threads; ++thrower)
+      EXPECT_THROW(pool.Run([&](int thread) {
+        if (thread == thrower) throw std::bad_alloc();
+      }),
+                   std::bad_alloc);
+    EXPECT_THROW(pool.ParallelFor(1000, 1, [](int64_t, int64_t) { throw std::bad_alloc(); }), std::bad_alloc);
+    EXPECT_THROW(pool.ParallelForDynamic(1000, 1, [](int64_t, int64_t) { throw std::bad_alloc(); }),
+                 std::bad_alloc);
+    EXPECT_FALSE(ThreadPool::InsideRun());
+    std::atomic<int> ran{0};
+    pool.Run([&](int) { ++ran; });
+    EXPECT_EQ(ran, threads);
+  }
 }
 
 TEST(ThreadPool, CallersTakeTurns) {

@@ -212,8 +212,8 @@ int PickIndex(std::string_view op, std::span<const Candidate> table, Device::Kin
       if (table[i].name != variant_name || DeviceKind(table[i].isa) != kind) continue;
       if (RunsHere(table[i].isa)) return static_cast<int>(i);
       if (warn)
-        log::Warning("CELER_FORCE: {} cannot run here: {}; the best that can is used",
-                     Quoted(op_name, variant_name), WhyNotHere(table[i].isa));
+        log::WarningOnce("CELER_FORCE: {} cannot run here: {}; the best that can is used",
+                         Quoted(op_name, variant_name), WhyNotHere(table[i].isa));
     }
   }
   for (size_t i = 0; i < table.size(); ++i)
@@ -228,7 +228,7 @@ ForceList& CurrentForce() {
     const char* text = std::getenv("CELER_FORCE");
     Result<ForceList> parsed = ParseForce(text == nullptr ? "" : text);
     if (parsed) return *std::move(parsed);
-    log::Warning("{}; it is ignored", parsed.error().message());
+    log::WarningOnce("{}; it is ignored", parsed.error().message());
     return ForceList{};
   }();
   return list;

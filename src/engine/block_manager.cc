@@ -7,9 +7,7 @@
 namespace celer {
 
 BlockManager::BlockManager(int64_t blocks, int64_t host_blocks)
-    : total_(blocks), free_(blocks), host_blocks_(host_blocks) {
-  for (int64_t i = host_blocks - 1; i >= 0; --i) free_host_.push_back(static_cast<int32_t>(i));
-}
+    : total_(blocks), free_(blocks), host_blocks_(host_blocks) {}
 
 void BlockManager::Unlink(int32_t block) {
   Block& b = At(block);
@@ -22,7 +20,7 @@ void BlockManager::Unlink(int32_t block) {
 
 int32_t BlockManager::Take() {
   CELER_CHECK_GT(free_, 0);
-  // Those that nobody finds anything in, those that were never taken, and then the others.
+  // Uncached free blocks first, then never-used ones, then evict the least recently used.
   if ((first_ == kEnd || cache_.Holds(first_)) && static_cast<int64_t>(blocks_.size()) < total_) {
     blocks_.emplace_back().users = 1;
     --free_;
@@ -59,27 +57,41 @@ void BlockManager::Drop(int32_t block) {
   }
 }
 
-int64_t BlockManager::Missing(const BlockTable& table, int64_t first, int64_t end) const {
-  const auto have = static_cast<int64_t>(table.size()), need = KvBlocksFor(end);
-  int64_t missing = std::max<int64_t>(need - have, 0);
-  for (int64_t i = first / kKvBlockTokens; i < std::min(have, need); ++i)
-    missing += Writable(table[static_cast<size_t>(i)]) ? 0 : 1;
+int64_t BlockManager::Missing(std::span<const Write> writes) const {
+  int64_t missing = 0;
+  std::vector<int32_t> shared;  // once for each table that writes to it
+  for (const auto& [table, first, end] : writes) {
+    const auto have = static_cast<int64_t>(table->size()), need = KvBlocksFor(end);
+    missing += std::max<int64_t>(need - have, 0);
+    for (int64_t i = first / kKvBlockTokens; i < std::min(have, need); ++i)
+      if (const int32_t block = (*table)[static_cast<size_t>(i)]; !Writable(block)) shared.push_back(block);
+  }
+  std::sort(shared.begin(), shared.end());
+  for (size_t i = 0; i < shared.size();) {
+    const int32_t block = shared[i];
+    int writers = 0;
+    for (; i < shared.size() && shared[i] == block; ++i) ++writers;
+    // Once the others have their copies, the last of its users writes in place.
+    missing += writers == users(block) && !cache_.Holds(block) ? writers - 1 : writers;
+  }
   return missing;
 }
 
-bool BlockManager::Prepare(BlockTable* table, int64_t first, int64_t end, std::vector<BlockMove>* moves) {
-  if (Missing(*table, first, end) > free_) return false;
-  const int64_t need = KvBlocksFor(end);
-  for (auto i = static_cast<size_t>(first / kKvBlockTokens);
-       i < std::min(table->size(), static_cast<size_t>(need)); ++i) {
-    int32_t& block = (*table)[i];
-    if (Writable(block)) continue;
-    const int32_t fresh = Take();
-    moves->push_back({BlockMove::Kind::kCopy, {block, fresh}});
-    Drop(block);
-    block = fresh;
+bool BlockManager::Prepare(std::span<const Write> writes, std::vector<BlockMove>* moves) {
+  if (Missing(writes) > free_) return false;
+  for (const auto& [table, first, end] : writes) {
+    const int64_t need = KvBlocksFor(end);
+    for (auto i = static_cast<size_t>(first / kKvBlockTokens);
+         i < std::min(table->size(), static_cast<size_t>(need)); ++i) {
+      int32_t& block = (*table)[i];
+      if (Writable(block)) continue;
+      const int32_t fresh = Take();
+      moves->push_back({BlockMove::Kind::kCopy, {block, fresh}});
+      Drop(block);
+      block = fresh;
+    }
+    while (static_cast<int64_t>(table->size()) < need) table->push_back(Take());
   }
-  while (static_cast<int64_t>(table->size()) < need) table->push_back(Take());
   return true;
 }
 
@@ -91,9 +103,11 @@ void BlockManager::Shrink(BlockTable* table, int64_t tokens) {
   }
 }
 
-BlockTable BlockManager::Share(const BlockTable& table) {
-  for (const int32_t block : table) Use(block);
-  return table;
+BlockTable BlockManager::Share(const BlockTable& table, size_t blocks) {
+  CELER_CHECK_LE(blocks, table.size());
+  BlockTable shared(table.begin(), table.begin() + static_cast<int64_t>(blocks));
+  for (const int32_t block : shared) Use(block);
+  return shared;
 }
 
 void BlockManager::Attach(BlockTable* table, std::span<const int32_t> tokens, PrefixCache::Content* content) {
@@ -126,8 +140,10 @@ void BlockManager::Forget(const BlockTable& table) {
 
 BlockTable BlockManager::TakeHost(int64_t count) {
   if (count > free_host_blocks()) return {};
-  BlockTable out(free_host_.end() - count, free_host_.end());
-  free_host_.resize(free_host_.size() - static_cast<size_t>(count));
+  const int64_t again = std::min(count, std::ssize(free_host_));
+  BlockTable out(free_host_.end() - again, free_host_.end());
+  free_host_.resize(free_host_.size() - static_cast<size_t>(again));
+  while (std::ssize(out) < count) out.push_back(static_cast<int32_t>(used_host_++));
   return out;
 }
 

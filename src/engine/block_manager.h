@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <vector>
 
@@ -29,21 +30,33 @@ class BlockManager {
   int64_t blocks() const { return total_; }
   int64_t free_blocks() const { return free_; }  // those that the cache knows among them
   int64_t host_blocks() const { return host_blocks_; }
-  int64_t free_host_blocks() const { return static_cast<int64_t>(free_host_.size()); }
+  int64_t free_host_blocks() const { return std::ssize(free_host_) + host_blocks_ - used_host_; }
   int64_t evictions() const { return evictions_; }
   int64_t cached_free_blocks() const { return cached_free_; }
   int users(int32_t block) const { return blocks_[static_cast<size_t>(block)].users; }
   const PrefixCache& cache() const { return cache_; }
   PrefixCache& cache() { return cache_; }
 
-  // Blocks that Prepare() with the same arguments would take.
-  int64_t Missing(const BlockTable& table, int64_t first, int64_t end) const;
-  // Makes positions [first, end) of the table writable: adds blocks, and puts fresh ones in the place of
-  // shared ones, which `moves` copies. False, and no change, if there are too few.
-  bool Prepare(BlockTable* table, int64_t first, int64_t end, std::vector<BlockMove>* moves);
+  // Positions [first, end) of a table, which a step writes.
+  struct Write {
+    BlockTable* table;
+    int64_t first, end;
+  };
+  // Blocks that Prepare() with the same writes takes, exactly. Of the tables that share a block and all write
+  // to it, the last one keeps it: W beams that share their last block take W - 1, not W.
+  int64_t Missing(std::span<const Write> writes) const;
+  // Makes these positions writable: adds blocks, and puts fresh ones in the place of shared ones, which
+  // `moves` copies (copy-on-write). All of them or, if there are too few blocks, none: false, and no change.
+  bool Prepare(std::span<const Write> writes, std::vector<BlockMove>* moves);
+  bool Prepare(BlockTable* table, int64_t first, int64_t end, std::vector<BlockMove>* moves) {
+    const Write write{table, first, end};
+    return Prepare({&write, 1}, moves);
+  }
   // Gives back the blocks behind the first `tokens`.
   void Shrink(BlockTable* table, int64_t tokens);
-  BlockTable Share(const BlockTable& table);
+  // A table of its first `blocks` blocks, which both use from then on.
+  BlockTable Share(const BlockTable& table, size_t blocks);
+  BlockTable Share(const BlockTable& table) { return Share(table, table.size()); }
 
   // Adds blocks of the cache to an empty table, for as many of the leading full blocks of `tokens` as it
   // knows behind `content`, which becomes the name of the whole.
@@ -77,7 +90,8 @@ class BlockManager {
   int64_t free_, cached_free_ = 0;
   PrefixCache cache_;
   int64_t host_blocks_;
-  std::vector<int32_t> free_host_;
+  int64_t used_host_ = 0;           // that were ever taken, from 0 on
+  std::vector<int32_t> free_host_;  // of those
   int64_t evictions_ = 0;
 };
 

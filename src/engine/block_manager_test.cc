@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
 #include <numeric>
 
 namespace celer {
@@ -65,7 +67,8 @@ TEST(BlockManager, ASharedBlockIsCopiedBeforeItIsWritten) {
   BlockTable b = blocks.Share(a);
   EXPECT_EQ(blocks.free_blocks(), 2);
   std::vector<BlockMove> moves;
-  EXPECT_EQ(blocks.Missing(b, 24, 25), 1);
+  const BlockManager::Write write{&b, 24, 25};
+  EXPECT_EQ(blocks.Missing({&write, 1}), 1);
   ASSERT_TRUE(blocks.Prepare(&b, 24, 25, &moves));
   ASSERT_EQ(moves.size(), 1u);
   EXPECT_EQ(moves[0].blocks.from, a[1]);
@@ -78,6 +81,62 @@ TEST(BlockManager, ASharedBlockIsCopiedBeforeItIsWritten) {
   blocks.Shrink(&a, 0);
   blocks.Shrink(&b, 0);
   EXPECT_EQ(blocks.free_blocks(), 4);
+}
+
+// Beams that share their last block and all write to it: the last one needs no copy.
+TEST(BlockManager, ThoseWhoWriteTogetherTakeOneCopyLessThanTheyAre) {
+  BlockManager blocks(5);
+  BlockTable a;
+  ASSERT_TRUE(Grow(blocks, &a, 24));
+  BlockTable b = blocks.Share(a), c = blocks.Share(a);
+  std::vector<BlockManager::Write> writes = {{&a, 24, 25}, {&b, 24, 25}};
+  EXPECT_EQ(blocks.Missing(writes), 2) << "c still reads what they share";
+  writes.push_back({&c, 24, 25});
+  EXPECT_EQ(blocks.Missing(writes), 2);
+  const int32_t shared = a[1];
+  BlockTable other;
+  ASSERT_TRUE(Grow(blocks, &other, 32));
+  std::vector<BlockMove> moves;
+  EXPECT_FALSE(blocks.Prepare(writes, &moves));
+  EXPECT_TRUE(moves.empty() && a == b && b == c) << "all of it or nothing";
+  blocks.Shrink(&other, 16);
+  ASSERT_TRUE(blocks.Prepare(writes, &moves));
+  EXPECT_EQ(blocks.free_blocks(), 0);
+  EXPECT_EQ(moves.size(), 2u);
+  EXPECT_EQ(c[1], shared);
+  EXPECT_TRUE(a[0] == b[0] && b[0] == c[0] && a[1] != b[1] && a[1] != c[1] && b[1] != c[1]);
+}
+
+TEST(BlockManager, ABlockThatOthersMayFindIsCopiedByAll) {
+  BlockManager blocks(4);
+  BlockTable a;
+  const std::vector<int32_t> tokens = Count(0, 16);
+  const auto root = blocks.cache().TakeRoot("");
+  ASSERT_TRUE(Grow(blocks, &a, 16));
+  Publish(blocks, a, tokens, root);
+  BlockTable b = blocks.Share(a);
+  const std::vector<BlockManager::Write> writes = {{&a, 15, 16}, {&b, 15, 16}};
+  EXPECT_EQ(blocks.Missing(writes), 2);
+  std::vector<BlockMove> moves;
+  ASSERT_TRUE(blocks.Prepare(writes, &moves));
+  EXPECT_EQ(moves.size(), 2u);
+  EXPECT_EQ(blocks.free_blocks(), 2);
+  EXPECT_EQ(blocks.cached_free_blocks(), 1);
+}
+
+// As many as a flag may ask for: they cost what is used of them.
+TEST(BlockManager, HostBlocksAreCountedBeforeTheyAreUsed) {
+  constexpr int64_t kMany = std::numeric_limits<int32_t>::max();
+  BlockManager blocks(1, kMany);
+  BlockTable a = blocks.TakeHost(3), b = blocks.TakeHost(2);
+  EXPECT_EQ(blocks.free_host_blocks(), kMany - 5);
+  EXPECT_TRUE(blocks.TakeHost(kMany).empty());
+  blocks.GiveHost(&a);
+  BlockTable c = blocks.TakeHost(4);
+  std::vector<int32_t> all = c;
+  all.insert(all.end(), b.begin(), b.end());
+  std::sort(all.begin(), all.end());
+  EXPECT_EQ(all, Count(0, 6)) << "those that were given back are taken first";
 }
 
 TEST(PrefixCache, FindsWhatBeginsAlikeAndNothingElse) {

@@ -76,17 +76,24 @@ Status CheckRequest(const Request& request, const Engine::Info& info, bool score
   return {};
 }
 
+int64_t MostBlocks(const Request& request) {
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  // The last token of an answer is not appended to the KV, so the first one needs no beams.
+  if (request.max_tokens < 2) return KvBlocksFor(prompt);
+  const int64_t common = prompt / kKvBlockTokens, all = KvBlocksFor(prompt + request.max_tokens - 1);
+  return common + std::max(request.beam.width, 1) * (all - common);
+}
+
 std::string NeverFits(const Request& request, const Engine::Info& info) {
-  // Beams go on only together. Each may come to need blocks of its own for all of its text.
+  // Answers that draw on their own need not all be in the KV at once, and the context is no longer than it.
   if (request.beam.width < 1) return "";
-  const int64_t tokens = static_cast<int64_t>(request.prompt.size()) + request.max_tokens;
-  const int64_t need = KvBlocksFor(tokens) * request.beam.width, have = info.kv_tokens / kKvBlockTokens;
+  const int64_t need = MostBlocks(request), have = info.kv_tokens / kKvBlockTokens;
   if (need <= have) return "";
   return fmt::format(
       "{} beams of up to {} tokens need {} blocks of {} tokens, and the KV has {}; lower the beam width or "
-      "max "
-      "tokens, or raise `kv_memory`",
-      request.beam.width, tokens, need, kKvBlockTokens, have);
+      "max tokens, or raise `kv_memory`",
+      request.beam.width, static_cast<int64_t>(request.prompt.size()) + request.max_tokens, need,
+      kKvBlockTokens, have);
 }
 
 }  // namespace celer

@@ -79,30 +79,22 @@ std::vector<Sampler::Choice> CpuRunner::Sample(const Queued& step) {
   struct Draw {
     const Queued::Part* part;
     std::span<const float> logits;
-    bool bounded;
   };
   const auto vocab = static_cast<size_t>(info_.config.vocab);
   std::vector<Draw> draws;
   size_t row = 0;
   for (const Queued::Part& part : step.parts) {
-    if (part.sampler)
-      draws.push_back({&part, {logits_.data() + row * vocab, vocab}, part.sampler->IsBounded()});
+    if (part.sampler) draws.push_back({&part, {logits_.data() + row * vocab, vocab}});
     row += static_cast<size_t>(part.rows);
   }
   std::vector<Sampler::Choice> choices(draws.size());
-  // Masks may be anybody's code and share what they know: such tokens are drawn one after the other.
-  const auto sample = [&](size_t i, bool bounded) {
-    const Draw& draw = draws[i];
-    if (draw.bounded == bounded) choices[i] = draw.part->sampler->Next(draw.logits);
-  };
+  // Masks are applied here as well: the rows of many bounded answers would otherwise hold up everybody.
   pool_->ParallelForDynamic(std::ssize(draws), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) sample(static_cast<size_t>(i), false);
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
+      choices[i] = draws[i].part->sampler->Next(draws[i].logits);
   });
   chosen_.clear();
-  for (size_t i = 0; i < draws.size(); ++i) {
-    sample(i, true);
-    chosen_[draws[i].part->sequence] = choices[i].token;
-  }
+  for (size_t i = 0; i < draws.size(); ++i) chosen_[draws[i].part->sequence] = choices[i].token;
   return choices;
 }
 

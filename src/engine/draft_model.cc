@@ -95,7 +95,7 @@ Result<bool> DraftModel::Prepare(const Part& part) {
   return true;
 }
 
-Status DraftModel::Guess(std::span<const Wanted> wanted, bool same_tokens) {
+Status DraftModel::Guess(std::span<const Wanted> wanted, bool same_tokens, uint64_t* mask_work) {
   std::vector<Part> parts;
   int64_t budget = kReadAtOnce;
   for (const Wanted& one : wanted) {
@@ -113,7 +113,7 @@ Status DraftModel::Guess(std::span<const Wanted> wanted, bool same_tokens) {
   const std::vector<Part> begun = parts;
   Status status;
   while (!parts.empty() && status) {
-    status = Step(parts, same_tokens);
+    status = Step(parts, same_tokens, mask_work);
     std::erase_if(parts, [](const Part& part) {
       const State& state = *part.state;
       // Those that have not read their text go on another time.
@@ -129,7 +129,7 @@ Status DraftModel::Guess(std::span<const Wanted> wanted, bool same_tokens) {
   return status;
 }
 
-Status DraftModel::Step(std::span<const Part> parts, bool same_tokens) {
+Status DraftModel::Step(std::span<const Part> parts, bool same_tokens, uint64_t* mask_work) {
   const Clock::time_point begin = Clock::now();
   std::vector<int32_t> last(parts.size());
   std::vector<Slice> slices;
@@ -157,7 +157,7 @@ Status DraftModel::Step(std::span<const Part> parts, bool same_tokens) {
   for (size_t i = 0; i < parts.size(); ++i) {
     parts[i].state->computed += parts[i].tokens;
     if (slices[i].rows == Slice::Rows::kLast)
-      Draw(parts[i], output.logits.subspan(vocab * row++, vocab), same_tokens);
+      Draw(parts[i], output.logits.subspan(vocab * row++, vocab), same_tokens, mask_work);
   }
   // Steps that read a text are of another kind.
   if (rows <= 2 * std::ssize(parts))
@@ -165,11 +165,12 @@ Status DraftModel::Step(std::span<const Part> parts, bool same_tokens) {
   return {};
 }
 
-void DraftModel::Draw(const Part& part, std::span<const float> row, bool same_tokens) {
+void DraftModel::Draw(const Part& part, std::span<const float> row, bool same_tokens, uint64_t* mask_work) {
   Sampler& sampler = part.wanted.sequence->sampler;
   State& state = *part.state;
   state.failed = !LogitsAreFinite(row);
   if (state.failed) return;
+  if (const Result<bool> ready = sampler.PrepareMask(mask_work); !ready || !*ready) return;
   if (same_tokens || sampler.params().temperature == 0) {
     const int32_t token = sampler.Next(row).token;
     if (token >= 0) state.guess.push_back(token);

@@ -31,7 +31,8 @@ class DraftModel {
     Sequence* sequence;
     int64_t depth;
   };
-  Status Guess(std::span<const Wanted> wanted, bool same_tokens);
+  // A guess ends where the next token's mask takes more than `mask_work` steps; what is spent is subtracted.
+  Status Guess(std::span<const Wanted> wanted, bool same_tokens, uint64_t* mask_work);
   const Distribution* DrawnFrom(const Sequence& sequence, size_t i) const;
   void Forget(const Sequence& sequence);
 
@@ -63,8 +64,8 @@ class DraftModel {
   // Room for the parts of the text that it has not read, and for the guesses.
   Result<bool> Prepare(const Part& part);
   // Runs their next tokens and draws one more for each that has read its whole text.
-  Status Step(std::span<const Part> parts, bool same_tokens);
-  void Draw(const Part& part, std::span<const float> row, bool same_tokens);
+  Status Step(std::span<const Part> parts, bool same_tokens, uint64_t* mask_work);
+  void Draw(const Part& part, std::span<const float> row, bool same_tokens, uint64_t* mask_work);
   void Publish(const Sequence& sequence, State* state);
 
   std::unique_ptr<Runner> runner_;

@@ -23,8 +23,9 @@ constexpr int64_t kPromptStep = 32;  // a step of so many tokens tells what a pr
 
 }  // namespace
 
-Sequence::Sequence(int64_t id_, const Request& request, int answer)
+Sequence::Sequence(int64_t id_, const Request& request, int answer_)
     : id(id_),
+      answer(answer_),
       tokens(request.prompt),
       prompt_count(static_cast<int64_t>(request.prompt.size())),
       sampler(
@@ -35,8 +36,6 @@ Sequence::Sequence(int64_t id_, const Request& request, int answer)
             return params;
           }(),
           request.prompt) {
-  order.answer = answer;
-  order.priority = request.priority;
   sampler.Forbid(request.stop_tokens, request.min_tokens);
   if (request.mask) sampler.set_mask(request.mask->Clone());
 }
@@ -82,7 +81,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
 std::unique_ptr<Engine> EngineOfRunner::Make(std::unique_ptr<Runner> runner, const EngineOptions& options,
                                              std::unique_ptr<Speculator> speculator) {
   if (!speculator && options.speculation.kind == Speculation::Kind::kLookup)
-    speculator = std::make_unique<Speculator>(Speculator::Options{.depth = options.speculation.depth});
+    speculator = std::make_unique<Speculator>(Speculator::OptionsFor(options));
   auto impl = std::make_unique<Engine::Impl>(std::move(runner), options, std::move(speculator));
   const Runner::Info& device = impl->runner->info();
   const DecoderConfig& config = device.config;
@@ -96,7 +95,8 @@ std::unique_ptr<Engine> EngineOfRunner::Make(std::unique_ptr<Runner> runner, con
                 .kv_bytes_per_token = device.kv_bytes_per_token,
                 .bytes_by_format = device.bytes_by_format,
                 .threads = device.threads,
-                .device = device.device};
+                .device = device.device,
+                .predicted_gain = impl->speculator ? impl->speculator->predicted_gain() : 0};
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
@@ -134,12 +134,12 @@ Result<int64_t> Engine::Impl::Submit(Request request, Scoring* scoring) {
   }
   auto group = std::make_unique<Group>();
   group->id = id;
+  group->order = {.priority = request.priority, .arrival = id};
   group->answers = group->open = std::max(request.n, request.best_of);
   group->holds_back = request.best_of > request.n || request.beam.width > 0;
   if (request.beam.width > 0) group->beams = std::make_unique<Beams>(request);
   auto sequence = std::make_unique<Sequence>(next_sequence++, request, 0);
   sequence->group = group.get();
-  sequence->order.arrival = id;
   sequence->scoring = scoring;
   if (request.prompt_logprobs >= 0 && prompt > 1) {
     group->prompt_scoring = std::make_unique<Scoring>(
@@ -161,7 +161,10 @@ Result<int64_t> Engine::Impl::Submit(Request request, Scoring* scoring) {
   if (trace && !scoring) trace->Submitted(id, prompt, group->request.max_tokens);
   scheduler.Add(sequence.get());
   group->sequences.push_back(std::move(sequence));
-  groups[id] = std::move(group);
+  Group& added = *(groups[id] = std::move(group));
+  // Its first mask is ready when the prompt is, unless that is short.
+  if (const Status prepared = PrepareMask(*added.sequences[0]); !prepared)
+    EndGroup(added, FinishReason::kConstraint, prepared.error().message(), &told);
   return id;
 }
 
@@ -171,12 +174,13 @@ bool Engine::HasWork() const {
 
 std::vector<TokenEvent> Engine::Step() {
   StepTrace::Step traced(impl_->trace);
-  impl_->EndThoseTooLate();
+  impl_->ExpireDeadlines(Impl::Clock::now());
   std::vector<TokenEvent> events = std::exchange(impl_->told, {});
   if (impl_->fault || !impl_->scheduler.HasWork()) {
     traced.Idle(events);
     return events;
   }
+  impl_->PrepareMasks(&events);
   if (const Status proposed = impl_->Propose(); !proposed) {
     impl_->Stop(proposed.error(), &events);
     return events;
@@ -187,12 +191,14 @@ std::vector<TokenEvent> Engine::Step() {
   for (const Scheduled& part : plan.now)
     if (Group& group = *part.sequence->group; group.begun == Impl::Clock::time_point()) group.begun = begin;
   const int64_t rows = Speculator::RowsOf(plan.now);
+  if (plan.never_fits) impl_->Refuse(*plan.never_fits, &events);
   const Result<StepOutput> output = impl_->Run(plan);
   traced.Ran();
   if (output)
     impl_->Commit(plan.now, *output, &events);
   else
     impl_->Stop(output.error(), &events);
+  if (plan.now.empty()) impl_->WaitForMask();
   const Impl::Clock::time_point end = Impl::Clock::now();
   if (impl_->speculator) impl_->speculator->Ran(rows, std::chrono::duration<double>(end - begin).count());
   impl_->counts.busy_seconds +=
@@ -203,8 +209,8 @@ std::vector<TokenEvent> Engine::Step() {
   return events;
 }
 
-void Engine::Impl::EndThoseTooLate() {
-  while (!deadlines.empty() && deadlines.begin()->first <= Clock::now()) {
+void Engine::Impl::ExpireDeadlines(Clock::time_point now) {
+  while (!deadlines.empty() && deadlines.begin()->first <= now) {
     const auto group = groups.find(deadlines.begin()->second);
     deadlines.erase(deadlines.begin());
     if (group != groups.end()) EndGroup(*group->second, FinishReason::kDeadline, "", &told);
@@ -276,7 +282,7 @@ Result<StepOutput> Engine::Impl::Run(const Plan& plan) {
   const auto queued = std::exchange(ahead, {});
   if (queued.empty()) {
     CELER_RETURN_IF_ERROR(Move(plan.moves));
-    if (plan.now.empty()) return StepOutput();  // beams that came back, and go on together
+    if (plan.now.empty()) return StepOutput();  // beams that came back, and go on together in the next
     CELER_RETURN_IF_ERROR(runner->Queue(slices));
   }
   if (meter) meter->Count(slices, &counts);
@@ -339,7 +345,7 @@ Status Engine::Impl::QueueNext(std::span<const Scheduled> scheduled, std::vector
       !runner->RunsAhead(slices))
     return {};
   for (const auto& [sequence, tokens] : scheduled)
-    if (sequence->output_count() + 1 >= sequence->group->request.max_tokens ||
+    if (sequence->sampler.has_mask() || sequence->output_count() + 1 >= sequence->group->request.max_tokens ||
         (!sequence->group->forked && sequence->group->answers > 1))
       return {};
   std::vector<BlockMove> moves;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "core/check.h"
 #include "core/log.h"
@@ -21,6 +22,8 @@ const char* Name(FinishReason reason) {
       return "deadline";
     case FinishReason::kRefused:
       return "refused";
+    case FinishReason::kConstraint:
+      return "constraint";
     case FinishReason::kError:
       return "error";
   }
@@ -68,7 +71,7 @@ void Engine::Impl::Commit(std::span<const Scheduled> scheduled, const StepOutput
     Publish(*sequence);
     if (sequence->pending() > 0 || sequence->only_scored()) continue;
     if (group.beams) {
-      // All beams of the request stand side by side.
+      // The scheduler runs the beams of a request together, side by side.
       const size_t beams = group.sequences.size();
       for (size_t b = 1; b < beams; ++b) {
         Sequence* const other = scheduled[++i].sequence;
@@ -78,12 +81,12 @@ void Engine::Impl::Commit(std::span<const Scheduled> scheduled, const StepOutput
       }
       const auto rows = output.logits.subspan(row * vocab, beams * vocab);
       row += beams;
-      bool finite = true;
-      for (size_t b = 0; b < beams; ++b) finite = finite && LogitsAreFinite(rows.subspan(b * vocab, vocab));
-      if (finite)
+      size_t finite = 0;
+      while (finite < beams && LogitsAreFinite(rows.subspan(finite * vocab, vocab))) ++finite;
+      if (finite == beams)
         CommitBeams(group, rows, events);
       else
-        failed.push_back(sequence);
+        failed.push_back(group.sequences[finite].get());
       continue;
     }
     const Sampler::Choice& chosen = output.choices[choice++];
@@ -151,9 +154,8 @@ void Engine::Impl::Fork(Sequence& first) {
   for (int answer = 1; answer < group.answers; ++answer) {
     auto sequence = std::make_unique<Sequence>(next_sequence++, group.request, answer);
     sequence->group = &group;
-    sequence->order.arrival = group.id;
-    sequence->order.priority = first.order.priority;
     sequence->computed = first.prompt_count - 1;
+    sequence->reached = first.reached;
     sequence->block_table = blocks.Share(first.block_table);
     blocks.Shrink(&sequence->block_table, sequence->prompt_count);
     sequence->root = sequence->content = first.root;
@@ -165,7 +167,7 @@ void Engine::Impl::Fork(Sequence& first) {
 void Engine::Impl::Tell(Sequence& sequence, TokenEvent event, std::vector<TokenEvent>* events) {
   Group& group = *sequence.group;
   event.request = group.id;
-  event.answer = sequence.order.answer;
+  event.answer = sequence.answer;
   if (group.holds_back) {
     sequence.held.push_back(std::move(event));
     return;
@@ -266,9 +268,8 @@ void Engine::Impl::CommitBeams(Group& group, std::span<const float> logits, std:
     auto sequence =
         std::make_unique<Sequence>(next_sequence++, group.request, static_cast<int>(group.sequences.size()));
     sequence->group = &group;
-    sequence->order.arrival = group.id;
-    sequence->order.priority = first.order.priority;
     sequence->root = first.root;
+    sequence->reached = first.reached;
     scheduler.AddRunning(sequence.get());
     group.sequences.push_back(std::move(sequence));
   }
@@ -331,7 +332,7 @@ void Engine::Impl::EndGroup(Group& group, FinishReason reason, const std::string
   if (group.holds_back || !group.forked)
     for (int i = 0; i < group.request.n; ++i) open.push_back(i);
   else
-    for (const auto& sequence : group.sequences) open.push_back(sequence->order.answer);
+    for (const auto& sequence : group.sequences) open.push_back(sequence->answer);
   const bool silent = !group.sequences.empty() && group.sequences[0]->only_scored();
   for (const int answer : open)
     if (!silent)
@@ -362,6 +363,18 @@ void Engine::Impl::Forget(Group& group) {
   groups.erase(group.id);
 }
 
+// Requests that cannot fit are refused before they begin (NeverFits). This one was let in by mistake.
+void Engine::Impl::Refuse(Group& group, std::vector<TokenEvent>* events) {
+  const std::string why = fmt::format(
+      "the request came to need more than the {} blocks of {} tokens that the KV has; lower n, the beam "
+      "width "
+      "or max tokens, or raise `kv_memory`",
+      blocks.blocks(), kKvBlockTokens);
+  log::Warning("request {}: {}", group.id, why);
+  if (group.sequences[0]->only_scored()) group.sequences[0]->scoring->error = Error::OutOfMemory(why);
+  EndGroup(group, FinishReason::kRefused, why, events);
+}
+
 void Engine::Impl::Stop(const Error& error, std::vector<TokenEvent>* events) {
   fault = error;
   DropAhead();
@@ -382,12 +395,16 @@ Error Engine::Impl::ExplainFault(Sequence& sequence, int64_t count) {
       log::Enabled(log::Level::kInfo)
           ? FindFault(run, sequence.block_table)
           : "`verbose` names the layer, and `kv` f32 or `weights` f32 may hold what a smaller type cannot";
-  blocks.Forget(sequence.block_table);
   // Attention multiplies what lies behind a sequence's end in its last block with zero, and zero times NaN is
-  // NaN. Blocks that others share are theirs to clear.
+  // NaN. All beams and answers end with this one. Blocks that other requests share are theirs to clear.
+  std::map<int32_t, int> users;
+  for (const auto& one : sequence.group->sequences) {
+    blocks.Forget(one->block_table);
+    for (const int32_t block : one->block_table) ++users[block];
+  }
   std::vector<int32_t> own;
-  for (const int32_t block : sequence.block_table)
-    if (blocks.users(block) == 1) own.push_back(block);
+  for (const auto& [block, tables] : users)
+    if (blocks.users(block) == tables) own.push_back(block);
   if (const Status cleared = runner->ClearBlocks(own); !cleared)
     log::Warning("{}", cleared.error().message());
   return Error::NotFinite("the model's logits after ", count,

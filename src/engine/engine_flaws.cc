@@ -13,6 +13,9 @@ std::string EngineOfRunner::FindFlaw(const Engine& engine) {
   int64_t running = 0, waiting = 0;
   for (const auto& [id, group] : impl.groups) {
     if (group->sequences.empty()) return fmt::format("request {} has no sequence left and is still here", id);
+    for (const auto& sequence : group->sequences)
+      if (group->together() && sequence->running != group->sequences[0]->running)
+        return fmt::format("some beams of request {} run and some wait", id);
     for (const auto& sequence : group->sequences) {
       const Sequence& s = *sequence;
       (s.running ? running : waiting) += 1;
@@ -23,7 +26,10 @@ std::string EngineOfRunner::FindFlaw(const Engine& engine) {
         return fmt::format("sequence {} has {} blocks for {} computed tokens", s.id, blocks, s.computed);
       if (!s.running && blocks > 0)
         return fmt::format("sequence {} waits, and holds {} blocks", s.id, blocks);
-      if (!s.running && s.computed > 0 && static_cast<int64_t>(s.host_table.size()) < KvBlocksFor(s.computed))
+      const bool is_first = &s == group->sequences[0].get();
+      const int64_t elsewhere = group->together() && !is_first ? group->common_blocks : 0;
+      if (!s.running && s.computed > 0 &&
+          elsewhere + static_cast<int64_t>(s.host_table.size()) < KvBlocksFor(s.computed))
         return fmt::format("sequence {} waits with {} tokens computed that are nowhere", s.id, s.computed);
       if (s.computed > s.count() || s.published * kKvBlockTokens > s.computed)
         return fmt::format("sequence {}: {} tokens, {} computed, {} blocks published", s.id, s.count(),
@@ -33,6 +39,13 @@ std::string EngineOfRunner::FindFlaw(const Engine& engine) {
   if (running != impl.scheduler.running() || waiting != impl.scheduler.waiting())
     return fmt::format("{} sequences run and {} wait, the scheduler has {} and {}", running, waiting,
                        impl.scheduler.running(), impl.scheduler.waiting());
+  // A request's sequences stand side by side in the order, which is the one in which they run.
+  const auto order = [](const Sequence* s) { return std::pair(s->group->order, s->answer); };
+  const auto in_order = impl.scheduler.running_sequences();
+  for (size_t i = 1; i < in_order.size(); ++i)
+    if (order(in_order[i - 1]) >= order(in_order[i]))
+      return fmt::format("sequence {} runs before {}, which goes first", in_order[i - 1]->id,
+                         in_order[i]->id);
   for (const auto& [block, count] : users)
     if (impl.blocks.users(block) != count)
       return fmt::format("block {} is in {} tables and counts {}", block, count, impl.blocks.users(block));
@@ -45,6 +58,14 @@ std::string EngineOfRunner::FindFlaw(const Engine& engine) {
   if (host_used != static_cast<int64_t>(host_users.size()))
     return fmt::format("{} host blocks are in tables and {} count as used", host_users.size(), host_used);
   return "";
+}
+
+void EngineOfRunner::SetPatience(Engine& engine, int64_t steps) {
+  engine.impl_->scheduler.set_patience(steps);
+}
+
+void EngineOfRunner::ExpireDeadlines(Engine& engine, std::chrono::steady_clock::time_point now) {
+  engine.impl_->ExpireDeadlines(now);
 }
 
 }  // namespace celer

@@ -30,7 +30,7 @@ struct Engine::Impl {
   Result<int64_t> Submit(Request request, Scoring* scoring);
   // What is cached for a prompt is of use to those with the same salt and the same rotation.
   std::string CacheSalt(const Request& request) const;
-  void EndThoseTooLate();
+  void ExpireDeadlines(Clock::time_point now);
 
   // The step that was queued ahead, as far as its sequences still go on, or else a new one. Those who came in
   // the meantime join the step after it.
@@ -70,16 +70,23 @@ struct Engine::Impl {
   void TellBeams(Group& group, std::vector<TokenEvent>* events);
   // All open answers end for the same reason.
   void EndGroup(Group& group, FinishReason reason, const std::string& error, std::vector<TokenEvent>* events);
-  void Release(Sequence& sequence);               // its blocks
-  void Keep(std::unique_ptr<Sequence> sequence);  // in `ended`, if need be
-  void Forget(Group& group);                      // and what it had
+  void Refuse(Group& group, std::vector<TokenEvent>* events);  // it never fits
+  void Release(Sequence& sequence);                            // its blocks
+  void Keep(std::unique_ptr<Sequence> sequence);               // in `ended`, if need be
+  void Forget(Group& group);                                   // and what it had
   // The device failed: every request ends, and no other is taken.
   void Stop(const Error& error, std::vector<TokenEvent>* events);
-  // Why the logits after the first `count` tokens of this sequence are not finite. Its blocks are cleared,
-  // and nobody finds them any more.
+  // Why the logits after the first `count` tokens of this sequence are not finite. The blocks of its request
+  // are cleared, and nobody finds them any more.
   Error ExplainFault(Sequence& sequence, int64_t count);
   // Runs the tokens once more, to find the first layer whose output is not finite.
   std::string FindFault(std::span<const int32_t> tokens, std::span<const int32_t> block_table);
+
+  // --- engine_masks.cc ---
+  // Before each step: which of the running sequences can choose a token in it.
+  void PrepareMasks(std::vector<TokenEvent>* events);
+  Status PrepareMask(Sequence& sequence);
+  void WaitForMask();  // for a moment, when there is nothing else to do
 
   // --- engine_speculate.cc ---
   Status Propose();
@@ -109,6 +116,12 @@ struct Engine::Impl {
   std::optional<Error> fault;
   std::optional<Clock::time_point> busy_since;  // the end of the last step, if more was to be done then
   int64_t next_id = 1, next_sequence = 1;
+  std::vector<std::pair<int64_t, int64_t>> mask_jobs;  // groups and sequences whose masks are being prepared
+  // Steps of some nanoseconds, for masks on this thread between two steps. Those that are cached take a few
+  // thousand.
+  static constexpr uint64_t kMaskWorkPerStep = 300'000;
+  uint64_t mask_work = kMaskWorkPerStep;  // what is left of it
+  MaskWorkers mask_workers;
 };
 
 }  // namespace celer

@@ -1,6 +1,7 @@
 // An engine on a runner of one's own: for tests, and for devices that are not real.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -18,6 +19,10 @@ struct EngineOfRunner {
 
   // For tests: what is wrong with the bookkeeping of blocks and sequences between two steps; "": nothing.
   static std::string FindFlaw(const Engine& engine);
+  // For tests: after so many steps without progress a request is starved; and deadlines pass as if it were
+  // `now`.
+  static void SetPatience(Engine& engine, int64_t steps);
+  static void ExpireDeadlines(Engine& engine, std::chrono::steady_clock::time_point now);
 };
 
 }  // namespace celer

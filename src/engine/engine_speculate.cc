@@ -7,7 +7,7 @@ namespace celer {
 
 Status Engine::Impl::Propose() {
   if (!speculator) return {};
-  return speculator->Propose(scheduler.running_sequences(), blocks.free_blocks(), !ahead.empty());
+  return speculator->Propose(scheduler.running_sequences(), blocks.free_blocks(), !ahead.empty(), &mask_work);
 }
 
 bool Engine::Impl::CommitGuess(Sequence& sequence, int64_t tokens, std::span<const float> logits,
@@ -16,9 +16,12 @@ bool Engine::Impl::CommitGuess(Sequence& sequence, int64_t tokens, std::span<con
   const auto guessed = static_cast<size_t>(tokens - 1);
   const std::vector<int32_t> guess = std::move(sequence.guess);
   sequence.guess.clear();
-  size_t right = 0;
+  size_t right = 0, verified = 0;
   bool goes_on = true, finite = true;
   for (size_t i = 0; i <= guessed && goes_on && right == i; ++i) {
+    // A mask that is not ready: the rest is left to the steps after it.
+    if (i > 0 && (!PrepareMask(sequence) || sequence.sampler.awaits_mask())) break;
+    ++verified;
     const auto row = logits.subspan(i * vocab, vocab);
     const Distribution* const q = i < guessed ? speculator->DrawnFrom(sequence, i) : nullptr;
     const Sampler::Choice choice =
@@ -40,7 +43,7 @@ bool Engine::Impl::CommitGuess(Sequence& sequence, int64_t tokens, std::span<con
 
   // What lies behind a sequence's end is multiplied with zero, and zero times NaN is NaN. If a wrong guess
   // left such, the last block is computed again.
-  for (size_t i = right + 1; i <= guessed && finite; ++i)
+  for (size_t i = verified; i <= guessed && finite; ++i)
     finite = LogitsAreFinite(logits.subspan(i * vocab, vocab));
   if (!finite) {
     sequence.computed -= sequence.computed % kKvBlockTokens;

@@ -2,6 +2,7 @@
 #include "engine/make_runner.h"
 
 #include <algorithm>
+#include <limits>
 #include <string_view>
 
 #include "core/cpu_allocator.h"
@@ -84,7 +85,9 @@ KvFormat FormatOf(KvType type) {
 }
 
 int64_t HostBlocks(const EngineOptions& options, const DecoderConfig& config, int64_t at_least) {
-  return std::max(at_least, options.kv_host_memory / KvBlockBytes(config, FormatOf(options.kv)));
+  const int64_t blocks =
+      std::max(at_least, options.kv_host_memory / KvBlockBytes(config, FormatOf(options.kv)));
+  return std::min<int64_t>(blocks, std::numeric_limits<int32_t>::max());  // tables number them in 32 bits
 }
 
 // What is free once the weights, of which a part may not have been read from the file yet, are in memory.

@@ -59,7 +59,7 @@ Status LoadTemplate(const std::string& file, Prompter::State* state) {
   auto compiled = ChatTemplate::Compile(source);
   if (!compiled && !file.empty()) return compiled.error().WithContext(file);
   if (!compiled) {
-    log::Warning("the model's chat template is left out: {}", compiled.error().message());
+    log::WarningOnce("the model's chat template is left out: {}", compiled.error().message());
     return {};
   }
   state->chat_template = std::move(*compiled);
@@ -90,6 +90,21 @@ Result<Json> ParseJson(std::string_view text, const char* what) {
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return Error::Invalid("the ", what, " are not valid JSON");
   return json;
+}
+
+// Stands behind a message that is to be continued: a noncharacter, which no mark of SpecialHider's is, and a
+// blank, which tells whether the template trims what it is given.
+constexpr std::string_view kContinueTag = "\U0010FFFE ";
+
+// The text up to the tag, as transformers' continue_final_message has it.
+Result<std::string> CutAtContinueTag(std::string text) {
+  const size_t at = text.rfind(kContinueTag.substr(0, kContinueTag.size() - 1));
+  if (at == std::string::npos)
+    return Error::Invalid("the chat template does not show the last message, so it cannot be continued");
+  const bool trims = !std::string_view(text).substr(at).starts_with(kContinueTag);
+  text.resize(at);
+  if (trims) text.resize(text.find_last_not_of(" \t\r\n") + 1);
+  return text;
 }
 
 }  // namespace
@@ -139,12 +154,22 @@ Result<std::vector<int32_t>> EncodeChat(const Prompter& prompter, ChatJson chat)
     CELER_RETURN_IF_ERROR(CheckNormalized(chat.tools, tokenizer));
     CELER_RETURN_IF_ERROR(CheckNormalized(chat.variables, tokenizer));
   }
+  const bool continues = chat.continue_final_message && !chat.messages.empty();
+  if (continues) {
+    Json& content = chat.messages.back()["content"];
+    if (!content.is_string()) return Error::Invalid("the last message has no text that could be continued");
+    content.get_ref<std::string&>() += kContinueTag;
+  }
   ChatTemplate::Options options;
-  options.add_generation_prompt = chat.add_generation_prompt;
+  options.add_generation_prompt = chat.add_generation_prompt && !continues;
   options.extra = std::move(chat.variables);
+  options.fit_reasoning = true;  // clients send reasoning_content, whatever the template calls it
   if (const auto bos = tokenizer.bos_id()) options.bos_token = tokenizer.Piece(*bos);
   if (const auto eos = tokenizer.eos_id()) options.eos_token = tokenizer.Piece(*eos);
-  CELER_ASSIGN(const std::string text, state.chat_template->Render(chat.messages, chat.tools, options));
+  CELER_ASSIGN(std::string text, state.chat_template->Render(chat.messages, chat.tools, options));
+  if (continues) {
+    CELER_ASSIGN(text, CutAtContinueTag(std::move(text)));
+  }
   const SpecialHider::Revealed prompt = hider.Reveal(text);
   // The template writes its own BOS, so none is added.
   return tokenizer.Encode(prompt.text, {.add_special = false, .parse_special = true, .plain = prompt.plain});

@@ -29,6 +29,9 @@ struct ChatJson {
   nlohmann::ordered_json tools = nullptr;      // an array, or null
   nlohmann::ordered_json variables = nullptr;  // an object, or null
   bool add_generation_prompt = true;
+  // The prompt ends within the last message, whose content the answer goes on with. Without a generation
+  // prompt then.
+  bool continue_final_message = false;
 };
 Result<std::vector<int32_t>> EncodeChat(const Prompter& prompter, ChatJson chat);
 

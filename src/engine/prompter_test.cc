@@ -253,6 +253,41 @@ TEST(Prompter, OtherCharactersThatNormalizeToASpecialTokenAreRefused) {
   EXPECT_TRUE(Encode(prompter, User("Hello")));
 }
 
+TEST(Prompter, TheLastMessageIsContinued) {
+  const auto text = [](const Prompter& prompter, const Json& messages, bool continues) {
+    const auto ids = EncodeChat(prompter, {.messages = messages, .continue_final_message = continues});
+    return ids ? prompter.Decode(*ids, false) : ids.error().message();
+  };
+  for (const Style& style : Styles()) {
+    const TestFolder folder;
+    const Prompter prompter = MakePrompter(folder, style.special, style.source);
+    Json messages = User("Why?");
+    const std::string before = text(prompter, messages, false);
+    // Also where the template's own words or a control token have the same letters.
+    for (const std::string said : {"Because", "end", "s", "<|im_end|", style.special[1].c_str()}) {
+      messages[1] = {{"role", "assistant"}, {"content", said}};
+      const std::string prompt = text(prompter, messages, true);
+      EXPECT_TRUE(prompt.ends_with(said)) << style.name << ": " << prompt;
+      if (style.name == std::string("chatml") || style.name == std::string("llama3")) {
+        EXPECT_EQ(prompt, before + said);
+      }
+      // A template that trims has no blank at the end, and others keep it.
+      messages[1]["content"] = said + " \n";
+      const std::string longer = text(prompter, messages, true);
+      EXPECT_TRUE(longer == prompt || longer == prompt + " \n") << style.name << ": " << longer;
+    }
+    ExpectNoMore(prompter, messages, messages, "as before");
+  }
+  const TestFolder folder;
+  const Prompter silent = MakePrompter(folder, {"<s>", "</s>"}, "{{ messages[0].content }}");
+  Json messages = User("Why?");
+  messages[1] = {{"role", "assistant"}, {"content", "Because"}};
+  EXPECT_EQ(text(silent, messages, true),
+            "the chat template does not show the last message, so it cannot be continued");
+  messages[1]["content"] = nullptr;
+  EXPECT_EQ(text(silent, messages, true), "the last message has no text that could be continued");
+}
+
 TEST(Prompter, MessagesAsStructsAndAsJsonAreTheSame) {
   const TestFolder folder;
   const Style style = Styles()[0];

@@ -260,7 +260,10 @@ double Sampler::KeepTopP(double weight) {
 
 void Sampler::Accept(int32_t token) {
   ++step_;
-  if (TokenMask* const mask = mask_.get()) mask->Accept(token);
+  if (TokenMask* const mask = mask_.get()) {
+    mask->Accept(token);
+    mask_ready_ = false;
+  }
   if (HasPenalties()) ++output_counts_[token];
   if (on_trial_) trial_.push_back(token);
 }
@@ -268,6 +271,7 @@ void Sampler::Accept(int32_t token) {
 void Sampler::Mark() {
   on_trial_ = true;
   mask_before_ = mask_;
+  mask_ready_before_ = mask_ready_;
 }
 
 void Sampler::Rewind() {
@@ -278,6 +282,15 @@ void Sampler::Rewind() {
   trial_.clear();
   on_trial_ = false;
   mask_ = std::move(mask_before_);
+  mask_ready_ = mask_ready_before_;
+}
+
+Result<bool> Sampler::PrepareMask(uint64_t* work) {
+  if (!awaits_mask()) return true;
+  CELER_ASSIGN(const TokenMask::Prepared prepared, mask_.get()->Prepare(*work));
+  *work -= std::min(*work, prepared.work);
+  mask_ready_ = prepared.ready;
+  return mask_ready_;
 }
 
 void Sampler::Forbid(std::vector<int32_t> tokens, int64_t steps) {

@@ -16,7 +16,7 @@ namespace celer {
 // A copy of a sampler has a mask of its own.
 class MaskOfItsOwn {
  public:
-  explicit MaskOfItsOwn(std::unique_ptr<TokenMask> mask = nullptr) : mask_(std::move(mask)) {}
+  explicit MaskOfItsOwn(std::shared_ptr<TokenMask> mask = nullptr) : mask_(std::move(mask)) {}
   MaskOfItsOwn(const MaskOfItsOwn& other) : mask_(other.mask_ ? other.mask_->Clone() : nullptr) {}
   MaskOfItsOwn(MaskOfItsOwn&&) noexcept = default;
   MaskOfItsOwn& operator=(MaskOfItsOwn other) noexcept {
@@ -24,9 +24,10 @@ class MaskOfItsOwn {
     return *this;
   }
   TokenMask* get() const { return mask_.get(); }
+  const std::shared_ptr<TokenMask>& shared() const { return mask_; }
 
  private:
-  std::unique_ptr<TokenMask> mask_;
+  std::shared_ptr<TokenMask> mask_;  // also of the thread that prepares it
 };
 
 // What a token may be drawn from, in the order of tokens. The probabilities add up to 1.
@@ -64,7 +65,20 @@ class Sampler {
 
   // None of these can be chosen in the first `steps` steps.
   void Forbid(std::vector<int32_t> tokens, int64_t steps);
+
+  // --- The mask, whose work may take long (TokenMask::Prepare). ---
+
   void set_mask(std::unique_ptr<TokenMask> mask) { mask_ = MaskOfItsOwn(std::move(mask)); }
+  bool has_mask() const { return mask_.get() != nullptr; }
+  // The next token can be chosen, but not at once.
+  bool awaits_mask() const { return has_mask() && !mask_ready_; }
+  // Prepares it, if that takes no more than `*work` steps, and subtracts what was spent. True: it is ready,
+  // or there is none.
+  Result<bool> PrepareMask(uint64_t* work);
+  // To a thread that prepares it. The sampler chooses nothing until MaskIsReady() is called.
+  std::shared_ptr<TokenMask> LendMask() const { return mask_.shared(); }
+  void MaskIsReady() { mask_ready_ = true; }
+
   // Whether some tokens cannot be chosen in the next step. Only Next() knows which.
   bool IsBounded() const {
     return mask_.get() || !params_.allowed_tokens.empty() || (static_cast<int64_t>(step_) < forbidden_steps_);
@@ -101,6 +115,7 @@ class Sampler {
   std::vector<int32_t> forbidden_;
   int64_t forbidden_steps_ = 0;
   MaskOfItsOwn mask_;
+  bool mask_ready_ = false;
   std::vector<uint32_t> bits_;
   std::unordered_map<int32_t, int64_t> prompt_counts_;
   std::unordered_map<int32_t, int64_t> output_counts_;
@@ -108,6 +123,7 @@ class Sampler {
   std::vector<int32_t> trial_;  // accepted after Mark()
   bool on_trial_ = false;
   MaskOfItsOwn mask_before_;
+  bool mask_ready_before_ = false;
   std::vector<float> scratch_;
   LogitRow row_;
   std::vector<Candidate> candidates_;

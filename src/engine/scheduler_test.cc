@@ -18,7 +18,7 @@ struct One {
     group.sequences.push_back(std::make_unique<Sequence>(id, group.request, 0));
     sequence = group.sequences[0].get();
     sequence->group = &group;
-    sequence->order.arrival = id;
+    group.order = {.priority = priority, .arrival = id};
   }
   Group group;
   Sequence* sequence;

@@ -2,15 +2,16 @@
 #pragma once
 
 #include <algorithm>
+#include <compare>
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <tuple>
 #include <vector>
 
 #include "celer/engine.h"
 #include "engine/beams.h"
 #include "engine/block_manager.h"
+#include "engine/mask_workers.h"
 #include "engine/sampler.h"
 
 namespace celer {
@@ -32,33 +33,28 @@ struct Sequence {
   // Rows of logits that a slice of a scored text has at most.
   static constexpr int64_t kScoredRows = 64;
 
-  // Who goes first.
-  struct Order {
-    int priority = 0;
-    int64_t arrival = 0;
-    int answer = 0;
-    auto Key() const { return std::tuple(priority, arrival, answer); }
-  };
-
-  Sequence(int64_t id_, const Request& request, int answer);
+  Sequence(int64_t id_, const Request& request, int answer_);
 
   int64_t id;
   Group* group = nullptr;
-  Order order;
+  int answer;                   // of its group, or which beam it is
   std::vector<int32_t> tokens;  // prompt and output
   int64_t prompt_count;
-  int64_t computed = 0;           // leading tokens whose keys and values are in the KV
-  std::vector<int32_t> guess;     // tokens that may follow, to be verified in the next step
-  BlockTable block_table;         // in the pool
-  BlockTable host_table;          // swapped out: the blocks of the computed tokens
+  int64_t computed = 0;        // leading tokens whose keys and values are in the KV
+  std::vector<int32_t> guess;  // tokens that may follow, to be verified in the next step
+  BlockTable block_table;      // in the pool
+  BlockTable
+      host_table;  // swapped out: the blocks of the computed tokens behind those that beams have in common
   PrefixCache::Content root = 0;  // 0: it neither uses the prefix cache nor is found in it
   PrefixCache::Content content = 0;
-  int64_t published = 0;    // leading blocks that `content` names
-  int64_t waits_since = 0;  // step of the scheduler
+  int64_t published = 0;  // leading blocks that `content` names
+  int64_t reached = 0;    // the most that `computed` was: what is computed again is no progress
   bool running = false;
   bool ended = false;
   Sampler sampler;
-  Scoring* scoring = nullptr;  // of the whole text, or of its prompt
+  std::shared_ptr<MaskWorkers::Job> mask_job;  // its mask is being prepared beside the engine's thread
+  uint64_t mask_work = 0, last_mask_work = 0;  // steps of all its masks, and of the last one
+  Scoring* scoring = nullptr;                  // of the whole text, or of its prompt
 
   // Of answers that are held back until it is known which are the best.
   std::vector<TokenEvent> held;
@@ -83,9 +79,17 @@ struct Sequence {
   }
 };
 
-// A request.
+// A request. It is what the scheduler orders: its sequences never stand apart in that order.
 struct Group {
+  // Who goes first. No two groups are equal.
+  struct Order {
+    int priority = 0;
+    int64_t arrival = 0;
+    auto operator<=>(const Order&) const = default;
+  };
+
   int64_t id = 0;
+  Order order;
   Request request;
   std::vector<std::unique_ptr<Sequence>> sequences;  // those that are worked on
   int answers = 1;                                   // of which `request.n` are told
@@ -103,6 +107,16 @@ struct Group {
   bool told = false;                                 // an event was sent
   bool counted = false;                              // in the engine's statistics
   PrefixCache::Content root = 0;                     // of its sequences, once they have ended
+
+  // --- the scheduler's ---
+  int64_t advanced_at = 0;  // the step that last computed something new for it
+  // Of beams that were preempted: the leading blocks that all of them have in common. The first beam computes
+  // them again or has them in its host table, and the others share them when they come back.
+  int64_t common_blocks = 0;
+
+  // Beams are in the pool together or not at all: each step chooses among all of them. The answers of other
+  // requests draw on their own, so that they need not all fit at once.
+  bool together() const { return beams && sequences[0]->output_count() > 0; }
 };
 
 }  // namespace celer

@@ -1,6 +1,7 @@
 #include "engine/simulated_runner.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <unordered_set>
@@ -55,9 +56,16 @@ uint64_t HashModel::HashOf(std::span<const int32_t> tokens) const {
 }
 
 SimulatedRunner::Slots::Slots(int64_t blocks) {
-  const auto count = static_cast<size_t>(std::max<int64_t>(1, blocks) * kKvBlockTokens);
-  slots_.reset(static_cast<Slot*>(std::calloc(count, sizeof(Slot))));
-  CELER_CHECK(slots_ != nullptr);
+  const size_t bytes = static_cast<size_t>(std::max<int64_t>(1, blocks) * kKvBlockTokens) * sizeof(Slot);
+  // More than this machine's memory may be asked for, as long as it is not used.
+  void* const mapped =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  CELER_CHECK(mapped != MAP_FAILED);
+  slots_ = {static_cast<Slot*>(mapped), Unmap{bytes}};
+}
+
+void SimulatedRunner::Slots::Unmap::operator()(Slot* slots) const {
+  munmap(slots, bytes);
 }
 
 std::span<SimulatedRunner::Slot> SimulatedRunner::Slots::Block(int32_t block) {

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -93,10 +92,11 @@ class SimulatedRunner : public Runner {
     std::span<Slot> Block(int32_t block);
 
    private:
-    struct Free {
-      void operator()(Slot* slots) const { std::free(slots); }
+    struct Unmap {
+      void operator()(Slot* slots) const;
+      size_t bytes;
     };
-    std::unique_ptr<Slot, Free> slots_;
+    std::unique_ptr<Slot, Unmap> slots_{nullptr, Unmap{0}};
   };
   // A slice, with what it needs of the spans in the step's own vectors.
   struct Part {

@@ -1,8 +1,12 @@
 #include "engine/speculation.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <string>
 
 #include "core/check.h"
+#include "core/log.h"
 
 namespace celer {
 namespace {
@@ -15,6 +19,7 @@ constexpr double kHopefulRate = 0.95;
 // Of a text, and of all of them.
 constexpr double kWindow = 24, kWeight = 6, kLongWindow = 400, kShortWeight = 4;
 constexpr int64_t kProbeDepth = 3;
+constexpr int kAlwaysDepth = 4;
 
 size_t BucketOf(int length) {
   return length == 0 ? 0 : static_cast<size_t>(length - LookupIndex::kLeast);
@@ -39,8 +44,14 @@ Result<std::unique_ptr<Speculator>> Speculator::Load(const EngineOptions& option
   if (wanted.kind == Speculation::Kind::kDraft) {
     CELER_ASSIGN(draft, DraftModel::Load(options));
   }
-  return std::make_unique<Speculator>(Options{.depth = wanted.depth, .same_tokens = options.deterministic},
-                                      std::move(draft));
+  return std::make_unique<Speculator>(OptionsFor(options), std::move(draft));
+}
+
+Speculator::Options Speculator::OptionsFor(const EngineOptions& options) {
+  const Speculation& wanted = options.speculation;
+  return {.depth = wanted.always && wanted.depth == 0 ? kAlwaysDepth : wanted.depth,
+          .same_tokens = options.deterministic,
+          .always = wanted.always};
 }
 
 Status Speculator::SetTarget(const Runner::Info& target) {
@@ -52,6 +63,19 @@ Status Speculator::SetTarget(const Runner::Info& target) {
                           "; give a draft of the same family, or self:int4");
   if (target.weight_bytes > 0)
     draft_share_ = static_cast<double>(draft.weight_bytes) / static_cast<double>(target.weight_bytes);
+  predicted_gain_ = PredictGain({kDraftRate, options_.depth}, draft_share_);
+  const std::string prediction = fmt::format(
+      "the draft reads {:.0f} % of what the model reads, so with {:.0f} % of its guesses right decoding is "
+      "predicted to "
+      "run at {:.2f} times its plain speed",
+      100 * draft_share_, 100 * kDraftRate, predicted_gain_);
+  if (options_.always || predicted_gain_ >= kClearlyFaster)
+    log::Info("speculation: {}", prediction);
+  else
+    log::WarningOnce(
+        "speculation: {}; it decodes without guesses unless steps turn out cheaper. A smaller draft, or "
+        "--speculate lookup, may pay; --speculate-always guesses all the same",
+        prediction);
   return {};
 }
 
@@ -87,19 +111,20 @@ int64_t Speculator::MostFor(const Sequence& sequence) const {
   return std::min<int64_t>(options_.depth, sequence.group->request.max_tokens - sequence.output_count() - 1);
 }
 
-Status Speculator::Propose(std::span<Sequence* const> running, int64_t free_blocks, bool queued) {
+Status Speculator::Propose(std::span<Sequence* const> running, int64_t free_blocks, bool queued,
+                           uint64_t* mask_work) {
   wants_next_ = false;
   std::vector<Sequence*> able;
   int64_t decoding = 0;
   for (Sequence* const sequence : running) {
     sequence->guess.clear();
-    if (!sequence->decodes()) continue;
+    if (!sequence->decodes() || sequence->sampler.awaits_mask()) continue;
     ++decoding;
     if (!sequence->group->beams && !sequence->only_scored() && MostFor(*sequence) > 0)
       able.push_back(sequence);
   }
   if (able.empty()) return {};
-  CELER_RETURN_IF_ERROR(draft_ ? Draft(able, decoding, queued) : Lookup(able, decoding, queued));
+  CELER_RETURN_IF_ERROR(draft_ ? Draft(able, decoding, queued, mask_work) : Lookup(able, decoding, queued));
   if (options_.always) return {};
   // Nobody is to lose its blocks to a guess: each sequence can still take the next one.
   int64_t room = free_blocks - std::ssize(running);
@@ -151,7 +176,8 @@ double Speculator::DraftSeconds(int64_t sequences) const {
   return measured > 0 ? measured : times_.Of(sequences) * draft_share_;
 }
 
-Status Speculator::Draft(std::span<Sequence* const> sequences, int64_t decoding, bool queued) {
+Status Speculator::Draft(std::span<Sequence* const> sequences, int64_t decoding, bool queued,
+                         uint64_t* mask_work) {
   std::vector<GuessOffer> offers, hopeful;
   for (const Sequence* sequence : sequences) {
     State& state = StateOf(*sequence);
@@ -185,7 +211,7 @@ Status Speculator::Draft(std::span<Sequence* const> sequences, int64_t decoding,
     return {};
   }
   if (wanted.empty()) return {};
-  CELER_RETURN_IF_ERROR(draft_->Guess(wanted, options_.same_tokens));
+  CELER_RETURN_IF_ERROR(draft_->Guess(wanted, options_.same_tokens, mask_work));
   for (const DraftModel::Wanted& one : wanted) {
     State& state = StateOf(*one.sequence);
     state.guess = one.sequence->guess;

@@ -31,16 +31,21 @@ class Speculator {
     bool same_tokens = false;
     bool always = false;  // guesses as deep as it can whether it pays or not
   };
+  static Options OptionsFor(const EngineOptions& options);
   // With `draft` it guesses, else the text itself does.
   explicit Speculator(const Options& options, std::unique_ptr<DraftModel> draft = nullptr);
   // What the engine's options ask for; none if they ask for nothing.
   static Result<std::unique_ptr<Speculator>> Load(const EngineOptions& options);
-  // What it guesses for. An error if the draft has another vocabulary.
+  // What it guesses for. An error if the draft has another vocabulary. Says so if guesses are not expected to
+  // pay.
   Status SetTarget(const Runner::Info& target);
+  // Of a draft model, before anything is measured; else 0.
+  double predicted_gain() const { return predicted_gain_; }
 
   // Fills Sequence::guess of those that decode. `free_blocks`: of the KV. `queued`: the next step was queued
   // before, so it has no guesses; if one would pay, the step after it should not be queued so.
-  Status Propose(std::span<Sequence* const> running, int64_t free_blocks, bool queued);
+  // `mask_work`: steps that token masks of guesses may take; what is spent is subtracted.
+  Status Propose(std::span<Sequence* const> running, int64_t free_blocks, bool queued, uint64_t* mask_work);
   bool wants_next() const { return wants_next_; }
   // What guess[i] was drawn from; null: it is to be compared with the token that is drawn without it.
   const Distribution* DrawnFrom(const Sequence& sequence, size_t i) const;
@@ -68,12 +73,13 @@ class Speculator {
   double RateOf(const State& state, int length) const;
   int64_t MostFor(const Sequence& sequence) const;
   Status Lookup(std::span<Sequence* const> sequences, int64_t decoding, bool queued);
-  Status Draft(std::span<Sequence* const> sequences, int64_t decoding, bool queued);
+  Status Draft(std::span<Sequence* const> sequences, int64_t decoding, bool queued, uint64_t* mask_work);
   double DraftSeconds(int64_t sequences) const;
 
   Options options_;
   std::unique_ptr<DraftModel> draft_;
   double draft_share_ = 1;  // of what the large model reads
+  double predicted_gain_ = 0;
   StepTimes times_;
   std::vector<Acceptance> acceptance_;  // of all texts
   std::unordered_map<int64_t, State> states_;

@@ -12,7 +12,6 @@ constexpr int64_t kSure = 4;        // measurements
 constexpr int64_t kForget = 100;    // steps
 constexpr double kRowShare = 0.25;  // of a step, that one more row takes, where nothing else is known
 constexpr double kHope = 0.6;
-constexpr double kClearly = 1.04;
 constexpr int64_t kMostRows = 512;  // guesses of one step, of all sequences
 
 // Kernels work on rows in fours or more, so nothing is lost by leaving out the sizes between; and those that
@@ -81,7 +80,7 @@ std::vector<int64_t> BestDepths(std::span<const GuessOffer> offers, int64_t deco
   for (size_t i = 0; i < offers.size(); ++i)
     if (offers[i].most > 0) next.emplace(offers[i].rate, i);
   const auto sequences = static_cast<double>(decoding);
-  double tokens = sequences, best = kClearly * sequences / plain;
+  double tokens = sequences, best = kClearlyFaster * sequences / plain;
   std::vector<size_t> taken;
   size_t best_taken = 0;
   std::vector<int64_t> so_far(offers.size(), 0);
@@ -108,7 +107,7 @@ int64_t BestDepth(std::span<const GuessOffer> offers, int64_t decoding, const St
   if (plain <= 0) return 0;
   int64_t most = 0, rows = decoding, depth = 0;
   for (const GuessOffer& offer : offers) most = std::max(most, offer.most);
-  double tokens = static_cast<double>(decoding), best = kClearly * tokens / plain;
+  double tokens = static_cast<double>(decoding), best = kClearlyFaster * tokens / plain;
   for (int64_t d = 1; d <= most; ++d) {
     for (const GuessOffer& offer : offers)
       if (offer.most >= d) {
@@ -123,6 +122,17 @@ int64_t BestDepth(std::span<const GuessOffer> offers, int64_t decoding, const St
     }
   }
   return depth;
+}
+
+double PredictGain(const GuessOffer& offer, double draft_share) {
+  StepTimes times;
+  times.Add(1, 1);  // the unit is a plain step
+  double best = 0, tokens = 1;
+  for (int64_t d = 1; d <= offer.most; ++d) {
+    tokens += std::pow(offer.rate, static_cast<double>(d));
+    best = std::max(best, tokens / (times.Of(1 + d) + static_cast<double>(d) * draft_share));
+  }
+  return best;
 }
 
 }  // namespace celer

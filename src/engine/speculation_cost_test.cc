@@ -83,5 +83,16 @@ TEST(BestDepths, GoToThoseWhoseGuessesAreRight) {
   EXPECT_EQ(BestDepths(offers, 4, StepTimes()), std::vector<int64_t>(4, 0)) << "nothing is known yet";
 }
 
+TEST(PredictGain, FallsWithWhatTheDraftReads) {
+  const GuessOffer offer{0.75, 15};
+  EXPECT_NEAR(PredictGain(offer, 0.53), 1.75 / 1.78, 1e-9)
+      << "int8 of 16 bits: one guess, a quarter step more";
+  EXPECT_LT(PredictGain(offer, 0.53), kClearlyFaster);
+  EXPECT_GT(PredictGain(offer, 0.28), kClearlyFaster) << "int4 of 16 bits";
+  EXPECT_GT(PredictGain(offer, 0.05), PredictGain(offer, 0.28));
+  EXPECT_LT(PredictGain(offer, 1), 0.8) << "a draft as large as the model";
+  EXPECT_EQ(PredictGain({0.75, 0}, 0.1), 0);
+}
+
 }  // namespace
 }  // namespace celer

@@ -1,6 +1,5 @@
 #include "engine/step_trace.h"
 
-#include <fcntl.h>
 #include <fmt/compile.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -11,6 +10,7 @@
 #include <iterator>
 
 #include "celer/version.h"
+#include "io/atomic_file.h"
 
 namespace celer {
 namespace {
@@ -39,15 +39,19 @@ void AppendMicroseconds(int64_t ns, std::string& out) {
 }  // namespace
 
 Result<std::unique_ptr<StepTrace>> StepTrace::Create(const std::filesystem::path& path, int64_t max_bytes) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return Error::Io(path.string(), ": cannot be opened for writing: ", std::strerror(errno));
-  std::unique_ptr<StepTrace> trace(new StepTrace(path, fd, max_bytes));
-  CELER_RETURN_IF_ERROR(trace->Flush());
+  CELER_ASSIGN(AtomicFile file, AtomicFile::Create(path));
+  std::unique_ptr<StepTrace> trace(new StepTrace(path, max_bytes));
+  trace->seekable_ = file.whole();
+  CELER_RETURN_IF_ERROR(file.Write(trace->buffer_));
+  if (trace->seekable_) CELER_RETURN_IF_ERROR(file.Write(kEnd));
+  CELER_ASSIGN(trace->fd_, file.CommitAndKeepOpen());
+  trace->written_ = static_cast<int64_t>(trace->buffer_.size());
+  trace->buffer_.clear();
   return trace;
 }
 
-StepTrace::StepTrace(std::filesystem::path path, int fd, int64_t max_bytes)
-    : path_(std::move(path)), fd_(fd), max_bytes_(max_bytes), zero_(Clock::now()), flushed_(zero_) {
+StepTrace::StepTrace(std::filesystem::path path, int64_t max_bytes)
+    : path_(std::move(path)), max_bytes_(max_bytes), zero_(Clock::now()), flushed_(zero_) {
   buffer_.reserve(2 * kFlushBytes);
   // The first event has no comma in front of it.
   buffer_ = fmt::format(
@@ -71,7 +75,8 @@ Status StepTrace::Close() {
       max_bytes_ += 1024;  // room for the note
       Event("the trace was full: events were left out", 'i', Clock::now(), note);
     }
-    (void)Flush();
+    if (const Status flushed = Flush(); flushed && !seekable_)
+      if (const Status ended = WriteAt(written_, kEnd); !ended) failed_ = ended.error();
     if (::close(fd_) != 0 && !failed_)
       failed_ = Error::Device(path_.string(), ": cannot be written: ", std::strerror(errno));
     fd_ = -1;
@@ -80,20 +85,28 @@ Status StepTrace::Close() {
   return {};
 }
 
+Status StepTrace::WriteAt(int64_t at, std::string_view text) {
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t now = seekable_ ? ::pwrite(fd_, text.data() + done, text.size() - done,
+                                             static_cast<off_t>(at + static_cast<int64_t>(done)))
+                                  : ::write(fd_, text.data() + done, text.size() - done);
+    if (now < 0 && errno == EINTR) continue;
+    if (now <= 0) return Error::Device(path_.string(), ": cannot be written: ", std::strerror(errno));
+    done += static_cast<size_t>(now);
+  }
+  return {};
+}
+
 // The new events take the place of the bracket, and a new one follows them in the same write.
 Status StepTrace::Flush() {
   if (failed_ || fd_ < 0) return failed_ ? Status(*failed_) : Status();
   const size_t bytes = buffer_.size();
-  buffer_ += kEnd;
-  for (size_t done = 0; done < buffer_.size();) {
-    const ssize_t now = ::pwrite(fd_, buffer_.data() + done, buffer_.size() - done,
-                                 static_cast<off_t>(written_ + static_cast<int64_t>(done)));
-    if (now < 0 && errno == EINTR) continue;
-    if (now <= 0) {
-      failed_ = Error::Device(path_.string(), ": cannot be written: ", std::strerror(errno));
-      return *failed_;
-    }
-    done += static_cast<size_t>(now);
+  if (seekable_) buffer_ += kEnd;
+  if (const Status written = WriteAt(written_, buffer_); !written) {
+    failed_ = written.error();
+    // On a full disk the events so far stay readable: there was room for their bracket before.
+    if (seekable_ && ::ftruncate(fd_, static_cast<off_t>(written_)) == 0) (void)WriteAt(written_, kEnd);
+    return *failed_;
   }
   written_ += static_cast<int64_t>(bytes);
   buffer_.clear();

@@ -30,7 +30,8 @@ class StepTrace {
   // Perfetto reads about as much. Operators, the bulk of it, end at half of that, so that the steps go on.
   static constexpr int64_t kMaxBytes = int64_t{1} << 30;
 
-  // Writes the file at once, so that a path that cannot be written is known.
+  // Writes the file at once, so that a path that cannot be written is known. What was there is replaced when
+  // that has succeeded. A pipe or a device gets the closing bracket at the end alone.
   static Result<std::unique_ptr<StepTrace>> Create(const std::filesystem::path& path,
                                                    int64_t max_bytes = kMaxBytes);
   ~StepTrace();  // Close(), without its error
@@ -102,7 +103,8 @@ class StepTrace {
     int64_t tokens = 0;
   };
 
-  StepTrace(std::filesystem::path path, int fd, int64_t max_bytes);
+  StepTrace(std::filesystem::path path, int64_t max_bytes);
+  Status WriteAt(int64_t at, std::string_view text);
   void Add(const Step& step, Clock::time_point end, const EngineStats& stats,
            const std::vector<TokenEvent>& events);
   void Add(const Moves& moves);
@@ -121,7 +123,8 @@ class StepTrace {
   Status Flush();
 
   std::filesystem::path path_;
-  int fd_;
+  int fd_ = -1;
+  bool seekable_ = true;  // a file, whose closing bracket can be overwritten
   int64_t max_bytes_;
   Clock::time_point zero_, flushed_;
   std::string buffer_;

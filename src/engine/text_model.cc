@@ -24,7 +24,8 @@ Result<TextModel> TextModel::Load(const TextModelOptions& options) {
 }
 
 Result<TextResult> Generate(TextModel& model, const TextRequest& request,
-                            const std::function<bool(std::string_view)>& on_text) {
+                            const std::function<bool(std::string_view)>& on_text,
+                            const std::function<bool()>& go_on) {
   Engine& engine = *model.engine;
   CELER_CHECK(!engine.HasWork());
   TextResult result;
@@ -40,6 +41,11 @@ Result<TextResult> Generate(TextModel& model, const TextRequest& request,
   bool wanted = true;
   const EngineStats before = engine.stats();
   while (engine.HasWork()) {
+    if (wanted && go_on && !go_on()) {
+      wanted = false;
+      if (stream.finish() == FinishReason::kNone) result.finish = FinishReason::kCancelled;
+      engine.Cancel(id);
+    }
     result.steps += result.tokens.empty() ? 0 : 1;
     for (TokenEvent& event : engine.Step()) {
       CELER_CHECK_EQ(event.request, id);

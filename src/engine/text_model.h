@@ -52,8 +52,9 @@ struct TextResult {
 
 // One answer from an engine that has nothing else to do: it steps the engine itself and would take the events
 // of others. Whoever shares an engine uses an EngineThread and a TextStream. Streams text to on_text, which
-// returns false to stop.
+// returns false to stop. So does `go_on`, which is asked before every step, also those of the prompt.
 Result<TextResult> Generate(TextModel& model, const TextRequest& request,
-                            const std::function<bool(std::string_view)>& on_text);
+                            const std::function<bool(std::string_view)>& on_text,
+                            const std::function<bool()>& go_on = {});
 
 }  // namespace celer

@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <new>
 #include <ostream>
 
+#include "graph/call_operator.h"
 #include "graph/load_onnx.h"
 #include "graph/passes/pass.h"
 #include "graph/program.h"
@@ -70,7 +72,7 @@ std::string Refusal(Network network, const Int64s& shape) {
   if (!program) return program.error().message();
   Session session(*program);
   Data x = *NewTensor(DType::kF32, Shape(std::span<const int64_t>(shape)));
-  std::memset(x.tensor.data, 0, static_cast<size_t>(*x.tensor.shape.elements()) * 4);
+  std::fill_n(x.tensor.as<float>(), *x.tensor.shape.elements(), 0.0f);
   const auto out = session.Run({x});
   return out ? "" : out.error().message();
 }
@@ -208,6 +210,66 @@ const Lie kLies[] = {
     {"flatten_behind_the_end", "Flatten", {{"axis", int64_t{5}}}, {}, "axis"},
     {"one_input_too_few", "Conv", {}, {}, "inputs"},
     {"operator_nobody_knows", "FancyOp", {}, {}, "FancyOp"},
+    {"affine_grid_of_minus_one", "AffineGrid", {}, {{{4}, {-1, 1, 2, 2}}}, "theta", {1, 2, 3}, 20},
+    {"depth_to_space_of_nothing_to_petabytes",
+     "DepthToSpace",
+     {{"blocksize", int64_t{1} << 20}},
+     {},
+     "too many elements",
+     {1, 0, int64_t{1} << 20, 1}},
+    {"space_to_depth_of_nothing_to_petabytes",
+     "SpaceToDepth",
+     {{"blocksize", int64_t{1} << 20}},
+     {},
+     "too many elements",
+     {1, int64_t{1} << 20, 0, 0}},
+    {"deform_conv_in_groups_of_nothing",
+     "DeformConv",
+     {{"offset_group", int64_t{1} << 62}},
+     {{{2, 0, 1, 1}, {}}, {{1, 0, 4, 4}, {}}},
+     "an offset_group of",
+     {1, 0, 4, 4},
+     19,
+     true},
+    {"conv_in_groups_of_nothing",
+     "Conv",
+     {{"group", int64_t{1} << 62}},
+     {{{0, 0, 1, 1}, {}}},
+     "a group of",
+     {1, 0, 4, 4},
+     17,
+     true},
+    {"attention_of_too_many_heads_of_nothing",
+     "Attention",
+     {{"q_num_heads", int64_t{1} << 61}, {"kv_num_heads", int64_t{1} << 61}},
+     {{{1, 3, 0}, {}}, {{1, 3, 0}, {}}},
+     "heads for queries of",
+     {1, 3, 0},
+     23,
+     true},
+    {"rotary_embedding_of_too_many_heads_of_nothing",
+     "RotaryEmbedding",
+     {{"num_heads", int64_t{1} << 61}},
+     {{{1, 3, 0}, {}}, {{1, 3, 0}, {}}},
+     "heads for",
+     {1, 3, 0},
+     23,
+     true},
+    {"group_norm_in_groups_of_nothing",
+     "GroupNormalization",
+     {{"num_groups", int64_t{1} << 62}},
+     {{{0}, {}}, {{0}, {}}},
+     "groups of 0 channels",
+     {2, 0, 4},
+     21,
+     true},
+    {"pad_by_the_least_number", "Pad", {}, {{{8}, {INT64_MIN, 0, 0, 0, 0, 0, 0, 0}}}, "a pad of"},
+    {"reverse_axes_that_add_up",
+     "ReverseSequence",
+     {{"batch_axis", INT64_MAX}, {"time_axis", INT64_MIN}},
+     {{{2}, {1, 1}}},
+     "batch_axis"},
+    {"split_that_adds_up_by_wrapping", "Split", {}, {{{1}, {INT64_MIN}}}, "do not make up axis"},
     {"einsum_of_nothing", "Einsum", {{"equation", std::string("ij,->")}}, {}, "has 2 terms for 1 inputs"},
 };
 
@@ -240,6 +302,49 @@ TEST_P(Hostile, IsWrittenAndReadAgain) {
   auto again = LoadOnnx(std::as_bytes(std::span(*bytes)), "again.onnx");
   ASSERT_TRUE(again) << again.error().message();
   EXPECT_NE(Refusal(std::move(*again), lie.shape), "");
+}
+
+// An empty tensor takes no memory: nothing else bounds the dimensions that kernels loop over.
+TEST(HostileShapes, EmptyTensorsWithHugeDimensionsAreRefused) {
+  for (const Int64s& dims : {Int64s{1, 0, int64_t{1} << 43, 1}, Int64s{0, INT64_MAX, INT64_MAX}}) {
+    const auto shape = MakeShape(dims);
+    ASSERT_FALSE(shape);
+    EXPECT_THAT(shape.error().message(), testing::HasSubstr("too"));
+  }
+  EXPECT_TRUE(MakeShape({0, 3, 4096, 4096}));
+  EXPECT_TRUE(HasDims(Shape{2, 3}, {2, 3}));
+  EXPECT_FALSE(HasDims(Shape{2, 3}, {2, -3}));
+  const Lie relu{
+      .name = "relu", .op = "Relu", .attributes = {}, .constants = {}, .says = "", .shape = {0, 1}};
+  Network network = Make(relu);
+  network.graph.value(network.graph.inputs[0]).type.shape.reset();
+  EXPECT_THAT(Refusal(std::move(network), {0, int64_t{1} << 43}), testing::HasSubstr("too large"));
+}
+
+constexpr Operator kThrows = {.name = "Throws", .types = kAnyType};
+
+Status ThrowOnEveryThread(KernelContext& c) {
+  c.pool.ParallelFor(1000, 1, [](int64_t, int64_t) { throw std::bad_alloc(); });
+  return {};
+}
+
+TEST(CallOperator, MemoryThatCannotBeHadIsAnError) {
+  ThreadPool pool(ThreadPool::Options{.threads = 3});
+  const Node node{.op = "Throws"};
+  std::vector<Data> out = {*NewTensor(DType::kF32, Shape{2})};
+  KernelContext context(node, {}, out, pool, nullptr);
+  const Status status = RunKernel(kThrows, ThrowOnEveryThread, context);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code(), Error::Code::kOutOfMemory);
+  EXPECT_THAT(status.error().message(), testing::HasSubstr("memory"));
+}
+
+TEST(CallOperator, KernelsThatHaveNothingToWriteAreNotCalled) {
+  ThreadPool pool(ThreadPool::Options{.threads = 1});
+  const Node node{.op = "Throws"};
+  std::vector<Data> out = {*NewTensor(DType::kF32, Shape{0, 7})};
+  KernelContext context(node, {}, out, pool, nullptr);
+  EXPECT_TRUE(RunKernel(kThrows, ThrowOnEveryThread, context));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Hostile, testing::ValuesIn(kLies),

@@ -6,6 +6,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "graph/load_texts.h"
+#include "graph/microsoft/expansion.h"
 #include "graph/operator_table.h"
 #include "io/onnx.h"
 #include "io/printable.h"
@@ -16,6 +18,9 @@ namespace {
 // Functions may call functions: a small file could expand without end.
 constexpr size_t kMaxNodes = 1'000'000;
 constexpr int kMaxCalls = 16;
+
+constexpr int32_t kOnnxString = 8;       // TensorProto.DataType
+constexpr uint32_t kOnnxStringData = 6;  // the field of TensorProto
 
 using Names = std::unordered_map<std::string_view, ValueId>;
 
@@ -55,6 +60,9 @@ class Loader {
     CELER_RETURN_IF_ERROR(LoadGraph(model_.graph, scope, true));
     CELER_RETURN_IF_ERROR(out.graph.Sort());
     CELER_RETURN_IF_ERROR(Verify(out.graph));
+    CELER_ASSIGN(out.texts, ResolveTexts(&out.graph, &texts_));
+    CELER_RETURN_IF_ERROR(ExpandMicrosoft(&out.graph));
+    CELER_RETURN_IF_ERROR(Verify(out.graph));
     out.file_bytes = file_->file_bytes();
     return out;
   }
@@ -65,13 +73,29 @@ class Loader {
   }
 
   Result<Constant> ToConstant(const OnnxTensor& tensor) {
+    if (tensor.data_type == kOnnxString) return ToTexts(tensor);
     CELER_ASSIGN(const OnnxElements elements, file_->Read(tensor));
-    Constant out{elements.dtype, elements.shape, elements.bytes, elements.owned};
+    CELER_ASSIGN(const Shape shape, MakeShape(elements.shape.dims()));
+    Constant out{elements.dtype, shape, elements.bytes, elements.owned};
     if (!out.owner) out.owner = file_;
     return out;
   }
 
-  Result<ValueType> ToType(const OnnxType& type, std::string_view name) {
+  Result<Constant> ToTexts(const OnnxTensor& tensor) {
+    const auto where = [&] { return "tensor '" + Printable(tensor.name) + "'"; };
+    auto shape = MakeShape(tensor.dims);
+    if (!shape) return shape.error().WithContext(where());
+    std::vector<int64_t> ids;
+    for (const WireField& field : tensor.typed)
+      if (field.number == kOnnxStringData && field.kind == WireField::Kind::kBytes)
+        ids.push_back(texts_.Id(field.text()));
+    if (static_cast<int64_t>(ids.size()) != *shape->elements())
+      return Error::Corrupt(file_->source(), ": ", where(), ": ", ids.size(), " strings for ",
+                            shape->ToString());
+    return texts_.Mark(Copy(DType::kI64, *shape, ids.data(), ids.size()));
+  }
+
+  Result<ValueType> ToType(const OnnxType& type, std::string_view name, bool is_input) {
     ValueType out;
     const OnnxType* tensor = &type;
     using K = OnnxType::Kind;
@@ -83,12 +107,16 @@ class Loader {
         if (!tensor->element.empty()) tensor = &tensor->element[0];
       }
     }
+    // Of maps, a ZipMap makes scores with names of their columns; nothing else makes them.
+    if (tensor->kind == K::kMap && !is_input) return ValueType{};
     if (tensor->kind == K::kMap || tensor->kind == K::kSparse)
       return Error::Unsupported("the value '", Printable(name), "' is a ",
                                 tensor->kind == K::kMap ? "map" : "sparse tensor",
                                 "; tensors and sequences of them are supported");
     if (tensor->kind != K::kTensor) return out;
-    if (tensor->data_type != 0) {
+    if (tensor->data_type == kOnnxString) {
+      out.dtype = DType::kI64;  // places in the list of strings
+    } else if (tensor->data_type != 0) {
       out.dtype = OnnxDType(tensor->data_type);
       if (!out.dtype)
         return Error::Unsupported("the value '", Printable(name), "' holds ", OnnxTypeName(tensor->data_type),
@@ -101,6 +129,10 @@ class Loader {
             {dim.symbol.empty() && dim.value >= 0 ? dim.value : -1, std::string(dim.symbol)});
     }
     return out;
+  }
+
+  static bool HoldsStrings(const OnnxType& type) {
+    return type.data_type == kOnnxString || (!type.element.empty() && HoldsStrings(type.element[0]));
   }
 
   // kNoValue for a name that is nowhere.
@@ -139,16 +171,22 @@ class Loader {
         return Error::Corrupt(file_->source(), ": '", Printable(input.name),
                               "' is an input of a subgraph and a weight in it");
       }
-      CELER_ASSIGN(ValueType type, ToType(input.type, input.name));
-      CELER_RETURN_IF_ERROR(
-          Define(scope, input.name, graph.AddInput(std::string(input.name), std::move(type))));
+      CELER_ASSIGN(ValueType type, ToType(input.type, input.name, true));
+      const ValueId id = graph.AddInput(std::string(input.name), std::move(type));
+      if (HoldsStrings(input.type)) {
+        if (!top || input.type.kind != OnnxType::Kind::kTensor)
+          return Error::Unsupported(file_->source(), ": '", Printable(input.name),
+                                    "' holds strings, and is no plain input of the network");
+        texts_.MarkInput(id);
+      }
+      CELER_RETURN_IF_ERROR(Define(scope, input.name, id));
     }
     CELER_RETURN_IF_ERROR(DefineOutputs(from.nodes, scope));
     for (const auto* list : {&from.values, &from.outputs})
       for (const OnnxValue& value : *list) {
         const auto found = scope.names.find(value.name);
         if (found == scope.names.end() || graph.value(found->second).constant) continue;
-        CELER_ASSIGN(ValueType type, ToType(value.type, value.name));
+        CELER_ASSIGN(ValueType type, ToType(value.type, value.name, false));
         if (type.dtype || type.kind != ValueType::Kind::kTensor)
           graph.value(found->second).type = std::move(type);
       }
@@ -257,7 +295,8 @@ class Loader {
         return {};
       case T::kTensor: {
         if (from->tensors.empty()) break;
-        if (!OnnxDType(from->tensors[0].data_type)) return {};  // its operator will be refused
+        if (!OnnxDType(from->tensors[0].data_type) && from->tensors[0].data_type != kOnnxString)
+          return {};  // its operator will be refused
         CELER_ASSIGN(Constant constant, ToConstant(from->tensors[0]));
         put(std::move(constant));
         return {};
@@ -291,11 +330,18 @@ class Loader {
       } else if (named.name == "value_float") {
         value.constant = Copy(DType::kF32, Shape{}, &attribute->f, 1);
       } else if (named.name == "value_ints") {
-        value.constant = Copy(DType::kI64, Shape{static_cast<int64_t>(attribute->ints.size())},
-                              attribute->ints.data(), attribute->ints.size());
+        value.constant = Copy(DType::kI64, ListShape(attribute->ints.size()), attribute->ints.data(),
+                              attribute->ints.size());
       } else if (named.name == "value_floats") {
-        value.constant = Copy(DType::kF32, Shape{static_cast<int64_t>(attribute->floats.size())},
-                              attribute->floats.data(), attribute->floats.size());
+        value.constant = Copy(DType::kF32, ListShape(attribute->floats.size()), attribute->floats.data(),
+                              attribute->floats.size());
+      } else if (named.name == "value_string") {
+        const int64_t id = texts_.Id(attribute->s);
+        value.constant = texts_.Mark(Copy(DType::kI64, Shape{}, &id, 1));
+      } else if (named.name == "value_strings") {
+        std::vector<int64_t> ids;
+        for (const std::string_view text : attribute->strings) ids.push_back(texts_.Id(text));
+        value.constant = texts_.Mark(Copy(DType::kI64, ListShape(ids.size()), ids.data(), ids.size()));
       } else {
         return Error::Unsupported(file_->source(), ": the Constant '", Printable(from.outputs[0]),
                                   "' is given by '", Printable(named.name),
@@ -355,6 +401,7 @@ class Loader {
 
   std::shared_ptr<OnnxFile> file_;
   const OnnxModel& model_;
+  Texts texts_;
   size_t nodes_ = 0;
 };
 

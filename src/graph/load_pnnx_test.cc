@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <map>
 
 #include "graph/passes/pass.h"
 #include "graph/pnnx/expression.h"
@@ -14,6 +15,7 @@
 #include "graph/write_onnx.h"
 #include "io/json.h"
 #include "io/safetensors.h"
+#include "io/store_zip.h"
 #include "io/test_folder.h"
 
 namespace celer::graph {
@@ -217,6 +219,115 @@ TEST(PnnxExpression, SaysWhatIsWrongAndWhere) {
   EXPECT_EQ(error("add(1,2)3"), "'add(1,2)3': expected the end at 8");
   EXPECT_NE(error(std::string(1000, '[')).find("nested deeper than 200"), std::string::npos);
   EXPECT_NE(error(""), "");
+}
+
+// Numbers that follow from a seed; written down with a network and used by the test.
+std::vector<float> SomeNumbers(size_t count, int seed) {
+  std::vector<float> out;
+  for (size_t i = 0; i < count; ++i)
+    out.push_back(static_cast<float>((static_cast<int>(i) * 37 + seed * 11) % 23 - 11) / 10);
+  return out;
+}
+
+Result<Network> PnnxNetwork(std::string_view text, const std::map<std::string, std::vector<float>>& weights) {
+  if (weights.empty()) {
+    CELER_ASSIGN(const PnnxFile file, ParsePnnx(text, nullptr, "n.param"));
+    return ToNetwork(file);
+  }
+  const TestFolder folder;
+  std::vector<std::pair<std::string, std::span<const std::byte>>> entries;
+  for (const auto& [name, numbers] : weights) entries.emplace_back(name, std::as_bytes(std::span(numbers)));
+  CELER_RETURN_IF_ERROR(WriteStoreZip(folder / "n.bin", entries));
+  CELER_ASSIGN(const StoreZip zip, StoreZip::Open(folder / "n.bin"));
+  CELER_ASSIGN(const PnnxFile file, ParsePnnx(text, &zip, "n.param"));
+  return ToNetwork(file);
+}
+
+std::vector<float> RunNetwork(Result<Network> network, std::vector<float> x, const Shape& shape) {
+  EXPECT_TRUE(network) << network.error().message();
+  if (!network) return {};
+  auto program = Program::Make(std::move(*network));
+  EXPECT_TRUE(program) << program.error().message();
+  if (!program) return {};
+  Session session(*program);
+  auto outputs = session.Run({Data::Of(TensorView::Contiguous(x.data(), DType::kF32, Device::Cpu(), shape))});
+  EXPECT_TRUE(outputs) << outputs.error().message();
+  if (!outputs) return {};
+  const TensorView& y = (*outputs)[0].tensor;
+  return {y.as<float>(), y.as<float>() + *y.shape.elements()};
+}
+
+// What the converter makes of a Swin transformer's windows: two inputs, and the second is no key but the mask
+// [windows * heads, queries, keys] with the relative position bias.
+TEST(PnnxFile, AttentionTakesItsMaskByName) {
+  constexpr int64_t kWindows = 2, kTokens = 3, kHeads = 2, kWidth = 4, kHead = kWidth / kHeads;
+  const std::vector<float> in_weight = SomeNumbers(3 * kWidth * kWidth, 1),
+                           in_bias = SomeNumbers(3 * kWidth, 2), out_weight = SomeNumbers(kWidth * kWidth, 3),
+                           out_bias = SomeNumbers(kWidth, 4),
+                           mask = SomeNumbers(kWindows * kHeads * kTokens * kTokens, 5),
+                           x = SomeNumbers(kWindows * kTokens * kWidth, 6);
+  const auto got = RunNetwork(
+      PnnxNetwork(
+          "7767517\n"
+          "4 3\n"
+          "pnnx.Input in0 0 1 0 #0=(2,3,4)f32\n"
+          "pnnx.Attribute bias 0 1 1 @data=(4,3,3)f32 #1=(4,3,3)f32\n"
+          "nn.MultiheadAttention att 2 1 0 1 2 add_bias_kv=False add_zero_attn=False batch_first=True "
+          "bias=True embed_dim=4 kdim=4 num_heads=2 vdim=4 @in_proj_bias=(12)f32 "
+          "@in_proj_weight=(12,4)f32 @out_proj.bias=(4)f32 @out_proj.weight=(4,4)f32 $attn_mask=1 "
+          "#0=(2,3,4)f32 #1=(4,3,3)f32 #2=(2,3,4)f32\n"
+          "pnnx.Output out0 1 0 2 #2=(2,3,4)f32\n",
+          {{"bias.data", mask},
+           {"att.in_proj_bias", in_bias},
+           {"att.in_proj_weight", in_weight},
+           {"att.out_proj.bias", out_bias},
+           {"att.out_proj.weight", out_weight}}),
+      x, Shape{2, 3, 4});
+  ASSERT_EQ(got.size(), x.size());
+  // part 0, 1, 2: queries, keys, values
+  const auto projected = [&](int64_t part, int64_t window, int64_t token, int64_t i) {
+    const int64_t row = part * kWidth + i;
+    double sum = in_bias[static_cast<size_t>(row)];
+    for (int64_t j = 0; j < kWidth; ++j)
+      sum += static_cast<double>(in_weight[static_cast<size_t>(row * kWidth + j)]) *
+             x[static_cast<size_t>((window * kTokens + token) * kWidth + j)];
+    return sum;
+  };
+  for (int64_t w = 0; w < kWindows; ++w)
+    for (int64_t t = 0; t < kTokens; ++t) {
+      double joined[kWidth] = {};
+      for (int64_t h = 0; h < kHeads; ++h) {
+        double p[kTokens], total = 0;
+        for (int64_t s = 0; s < kTokens; ++s) {
+          double score = 0;
+          for (int64_t i = 0; i < kHead; ++i)
+            score += projected(0, w, t, h * kHead + i) * projected(1, w, s, h * kHead + i);
+          const int64_t at = ((w * kHeads + h) * kTokens + t) * kTokens + s;
+          total += p[s] = std::exp(score / std::sqrt(double{kHead}) + mask[static_cast<size_t>(at)]);
+        }
+        for (int64_t s = 0; s < kTokens; ++s)
+          for (int64_t i = 0; i < kHead; ++i)
+            joined[h * kHead + i] += p[s] / total * projected(2, w, s, h * kHead + i);
+      }
+      for (int64_t i = 0; i < kWidth; ++i) {
+        double want = out_bias[static_cast<size_t>(i)];
+        for (int64_t j = 0; j < kWidth; ++j)
+          want += joined[j] * out_weight[static_cast<size_t>(i * kWidth + j)];
+        EXPECT_NEAR(got[static_cast<size_t>((w * kTokens + t) * kWidth + i)], want, 1e-5);
+      }
+    }
+}
+
+TEST(PnnxFile, ChannelShuffleLetsGroupsTakeTurns) {
+  const auto got =
+      RunNetwork(PnnxNetwork("7767517\n"
+                             "3 2\n"
+                             "pnnx.Input in0 0 1 0 #0=(1,6,1,2)f32\n"
+                             "nn.ChannelShuffle s 1 1 0 1 groups=3 #0=(1,6,1,2)f32 #1=(1,6,1,2)f32\n"
+                             "pnnx.Output out0 1 0 1 #1=(1,6,1,2)f32\n",
+                             {}),
+                 {0, 1, 10, 11, 20, 21, 30, 31, 40, 41, 50, 51}, Shape{1, 6, 1, 2});
+  EXPECT_EQ(got, (std::vector<float>{0, 1, 20, 21, 40, 41, 10, 11, 30, 31, 50, 51}));
 }
 
 TEST(PnnxFile, LyingFilesAreRefusedInOneSentence) {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "core/cpu_allocator.h"
 #include "core/safe_math.h"
+#include "graph/call_operator.h"
 
 namespace celer::graph {
 namespace {
@@ -53,7 +53,7 @@ class Planner {
       ready_[id] = true;
     }
     for (size_t n = 0; n < graph_.nodes.size(); ++n)
-      if (const Status status = PlanNode(n); !status)
+      if (const Status status = WithoutThrowing([&] { return PlanNode(n); }); !status)
         return status.error().WithContext(graph_.nodes[n].node->Label());
     for (size_t n = 0; n < graph_.nodes.size(); ++n)
       if (plan_.nodes[n].how == PlannedNode::How::kDynamic)
@@ -78,17 +78,16 @@ class Planner {
     }
     std::vector<InferContext::Output> types(node.outputs.size());
     InferContext infer(node, in, types);
-    CELER_RETURN_IF_ERROR(CheckInputs(*compiled.op, infer));
-    CELER_RETURN_IF_ERROR(compiled.op->infer(infer));
+    CELER_RETURN_IF_ERROR(InferOutputs(*compiled.op, infer));
     int64_t bytes = 0;
     for (size_t i = 0; i < types.size(); ++i) {
       if (node.outputs[i] == kNoValue) continue;
       if (!types[i].set) return {};
       bytes += *BytesFor(types[i].dtype, *types[i].shape.elements());
     }
-    if (static_cast<uint64_t>(bytes) > TotalHostBytes())  // before anything is made for it
-      return Error::OutOfMemory(node.Label(), " gives ", bytes, " bytes; this machine has ", TotalHostBytes(),
-                                " in all; give it smaller inputs");
+    if (static_cast<uint64_t>(bytes) > MostTensorBytes())  // before anything is made for it
+      return Error::OutOfMemory(node.Label(), " gives ", bytes, " bytes; this machine has ",
+                                MostTensorBytes(), " in all; give it smaller inputs");
     known = known || (compiled.op->traits & Operator::kShapeOnly);
     if (known && bytes <= kFoldBytes && !(compiled.op->traits & Operator::kRandom))
       return Fold(compiled, in, types, planned);
@@ -143,7 +142,7 @@ class Planner {
         groups_.push_back({.bytes = size, .first = at, .last = last});
       }
     }
-    if (compiled.op->traits & Operator::kJoin) Join(node, infer);
+    if ((compiled.op->traits & Operator::kJoin) && node.outputs[0] != kNoValue) Join(node, infer);
     return {};
   }
 
@@ -246,7 +245,7 @@ class Planner {
         CELER_ASSIGN(out[i], NewTensor(types[i].dtype, types[i].shape));
       }
     KernelContext run(node, in, out, pool_, nullptr);
-    CELER_RETURN_IF_ERROR(compiled.op->reference(run));
+    CELER_RETURN_IF_ERROR(RunKernel(*compiled.op, compiled.op->reference, run));
     for (size_t i = 0; i < out.size(); ++i) {
       if (node.outputs[i] == kNoValue) continue;
       const auto id = static_cast<size_t>(node.outputs[i]);
@@ -317,20 +316,6 @@ int64_t PlaceBlocks(std::vector<Block>& blocks) {
                   index);
   }
   return total;
-}
-
-Status CheckInputs(const Operator& op, const OpInputs& inputs) {
-  if (!(op.traits & (Operator::kSequences | Operator::kControl | Operator::kAnyKind)))
-    for (size_t i = 0; i < inputs.inputs(); ++i) {
-      const bool needed = i < static_cast<size_t>(op.inputs.least);
-      if (needed && !inputs.has(i)) return Error::Invalid("its input ", i, " holds nothing");
-      if (inputs.has(i) && inputs.data(i).kind != Data::Kind::kTensor)
-        return Error::Invalid("its input ", i, " is a sequence; it takes tensors");
-    }
-  if (inputs.has(0) && inputs.data(0).kind == Data::Kind::kTensor && !op.types.Has(inputs.dtype(0)))
-    return Error::Unsupported("its input is ", Name(inputs.dtype(0)),
-                              ", a type for which it has no kernel; docs/operators.md lists them");
-  return {};
 }
 
 const FastKernel* ChooseKernel(const Operator& op, const InferContext& context) {

@@ -55,8 +55,6 @@ struct Block {
 };
 int64_t PlaceBlocks(std::vector<Block>& blocks);
 
-// What every run of a node checks first: element type and kinds of the inputs.
-Status CheckInputs(const Operator& op, const OpInputs& inputs);
 // The first fast kernel that fits; none: the reference serves it.
 const FastKernel* ChooseKernel(const Operator& op, const InferContext& context);
 

@@ -41,10 +41,25 @@ struct Data {
 };
 
 // A shape out of numbers that may come from a file: an error when one is negative, when there are more than
-// Shape::kMaxRank, or when the elements cannot be counted.
+// Shape::kMaxRank, or when the elements cannot be counted. The constructors of Shape abort instead, so
+// tools/check_shapes.py keeps them out of this module. An empty tensor takes no memory that would bound its
+// other dimensions, and loops run over them: they have a bound of their own.
 Result<Shape> MakeShape(std::span<const int64_t> dims);
+inline Result<Shape> MakeShape(std::initializer_list<int64_t> dims) {
+  return MakeShape(std::span(dims.begin(), dims.size()));
+}
+// Dimensions [begin, end) of a shape.
+Shape PartOf(const Shape& shape, int begin, int end);
+// A list of things that are in memory.
+Shape ListShape(size_t n);
+// Whether a shape has just these dimensions, which may be any numbers.
+bool HasDims(const Shape& shape, std::initializer_list<int64_t> dims);
 
-// A new dense tensor on the heap; its elements are undefined.
+// What one tensor, and all outputs of one node together, may take: this machine's memory, or what a test
+// sets.
+uint64_t& MostTensorBytes();
+
+// A new dense tensor on the heap; its elements are undefined. An error when this machine cannot have as much.
 Result<Data> NewTensor(DType dtype, const Shape& shape);
 
 // The elements of an integer tensor of any width.
@@ -62,6 +77,8 @@ class OpInputs {
   bool has(size_t i) const {
     return i < inputs_.size() && inputs_[i] && inputs_[i]->kind != Data::Kind::kNone;
   }
+  // There is a value, which may still hold nothing: an optional.
+  bool given(size_t i) const { return i < inputs_.size() && inputs_[i]; }
   const Data& data(size_t i) const { return *inputs_[i]; }
   const TensorView& in(size_t i) const { return inputs_[i]->tensor; }
   const Shape& shape(size_t i) const { return in(i).shape; }
@@ -93,6 +110,9 @@ class InferContext : public OpInputs {
 
   size_t outputs() const { return outputs_.size(); }
   Status Set(size_t i, DType dtype, std::span<const int64_t> dims);
+  Status Set(size_t i, DType dtype, std::initializer_list<int64_t> dims) {
+    return Set(i, dtype, std::span(dims.begin(), dims.size()));
+  }
   Status Set(size_t i, DType dtype, const Shape& shape) { return Set(i, dtype, shape.dims()); }
   const Output& output(size_t i) const { return outputs_[i]; }
 

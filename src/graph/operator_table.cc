@@ -5,15 +5,22 @@
 #include <tuple>
 
 #include "core/suggest.h"
-#include "graph/ops/families.h"
+#include "graph/microsoft/expansion.h"
+#include "graph/ops/other_domains.h"
 #include "io/printable.h"
 
 namespace celer::graph {
 namespace {
 
+std::vector<Family> AllFamilies() {
+  std::vector<Family> out(std::begin(kFamilies), std::end(kFamilies));
+  out.insert(out.end(), std::begin(kOtherFamilies), std::end(kOtherFamilies));
+  return out;
+}
+
 std::vector<const Operator*> Gather() {
   std::vector<const Operator*> out;
-  for (const Family& family : kFamilies)
+  for (const Family& family : AllFamilies())
     for (const Operator& op : family.rows()) out.push_back(&op);
   std::stable_sort(out.begin(), out.end(), [](const Operator* a, const Operator* b) {
     return std::tie(a->domain, a->name, a->since) < std::tie(b->domain, b->name, b->since);
@@ -34,7 +41,8 @@ constexpr Remedy kRemedies[] = {
     {"String", "do text work before the network"},
     {"RegexFullMatch", "do text work before the network"},
     {"TfIdfVectorizer", "do text work before the network"},
-    {"LabelEncoder", "do text work before the network"},
+    {"DictVectorizer", "export the model with a dense array as its input, not dictionaries"},
+    {"CastMap", "export the model with a dense array as its input, not dictionaries"},
     {"ImageDecoder", "decode images before the network"},
     {"Gradient", "export the network for inference, not training"},
     {"Adam", "export the network for inference, not training"},
@@ -75,6 +83,9 @@ std::string Advice(const std::string& domain, const std::string& op, const Missi
     return "known from opset " + std::to_string(first) + " on; convert the model with onnx.version_converter";
   for (const Remedy& remedy : kRemedies)
     if (op.starts_with(remedy.begins)) return std::string(remedy.advice);
+  // Blocked layouts for the CPU that the file was made on.
+  if (domain == "com.microsoft.nchwc")
+    return "ONNX Runtime made the file for one CPU; save it at ORT_ENABLE_EXTENDED, or give the original";
   if (!WithoutAlias(domain).empty())
     return "of the domain " + Printable(domain) + "; export without it, or with its operators as functions";
   const auto near = Nearest(op, names);
@@ -183,7 +194,7 @@ std::string OperatorsMarkdown() {
       " are read. Types: of the first input; *numbers* are floats (f32, f64, f16, bf16) and\nintegers of 8 "
       "to 64 "
       "bits. Kernels: what runs beside the reference.\n\n";
-  for (const Family& family : kFamilies) {
+  for (const Family& family : AllFamilies()) {
     out += "## " + std::string(family.title) +
            "\n\n| operator | opset | inputs | outputs | types | fast kernels |\n"
            "|---|---|---|---|---|---|\n";
@@ -197,7 +208,18 @@ std::string OperatorsMarkdown() {
     }
     out += "\n";
   }
-  size_t names = 0;
+  out +=
+      "## Operators of com.microsoft, as operators of ONNX\n\n"
+      "What ONNX Runtime's optimizer and quantizer write. A network is loaded with the operators in their "
+      "place "
+      "that they were\nmade of, which passes then fuse (`src/graph/microsoft`); so is LayerNormalization "
+      "below opset "
+      "17.\n\n";
+  size_t expanded = 0;
+  for (const std::string_view name : MicrosoftOperators())
+    out += (expanded++ > 0 ? ", " : "") + std::string(name);
+  out += "\n\n";
+  size_t names = expanded;
   const auto all = Operators();
   for (size_t i = 0; i < all.size(); ++i)
     names += i == 0 || all[i]->name != all[i - 1]->name || all[i]->domain != all[i - 1]->domain;

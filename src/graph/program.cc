@@ -3,6 +3,21 @@
 #include "graph/operator_table.h"
 
 namespace celer::graph {
+namespace {
+
+// A file may leave out the name of an output that its operator always makes. Kernels write it all the same,
+// so it gets a value.
+void AddMissingOutputs(Graph* graph) {
+  for (Node& node : graph->nodes) {
+    const Operator* const op = FindOperator(node);
+    for (size_t i = 0; op && i < node.outputs.size() && static_cast<int>(i) < op->outputs.least; ++i)
+      if (node.outputs[i] == kNoValue) node.outputs[i] = graph->AddValue("");
+    for (const auto& subgraph : node.Subgraphs()) AddMissingOutputs(subgraph.get());
+  }
+}
+
+}  // namespace
+
 Result<std::shared_ptr<const Program>> Program::Make(Network network) {
   std::shared_ptr<Program> program(new Program);
   program->network_ = std::move(network);
@@ -10,6 +25,7 @@ Result<std::shared_ptr<const Program>> Program::Make(Network network) {
     return program->network_.source.empty() ? error : error.WithContext(program->network_.source);
   };
   if (const Status status = CheckSupported(program->graph()); !status) return about_file(status.error());
+  AddMissingOutputs(&program->network_.graph);
   if (const Status status = program->Compile(program->graph()); !status) return about_file(status.error());
   return std::shared_ptr<const Program>(std::move(program));
 }

@@ -16,17 +16,42 @@ namespace celer {
 
 namespace graph {
 
-GraphPort PortOf(const Value& value) {
+namespace {
+
+GraphPort PortOf(const Value& value, bool text, const TextPorts& texts) {
   GraphPort port;
   port.name = value.name;
   if (value.type.dtype) port.dtype = Name(*value.type.dtype);
   port.is_tensor = value.type.kind == ValueType::Kind::kTensor;
+  if (text) port.texts = texts.all;
   if (value.type.shape)
     for (const Dim& dim : *value.type.shape) {
       port.shape.push_back(dim.size);
       port.dim_names.push_back(dim.symbol);
     }
   return port;
+}
+
+}  // namespace
+
+std::vector<GraphPort> InputPorts(const Network& network) {
+  std::vector<GraphPort> out;
+  const std::vector<bool>& text = network.texts.inputs;
+  for (const ValueId id : network.graph.inputs)
+    out.push_back(
+        PortOf(network.graph.value(id), out.size() < text.size() && text[out.size()], network.texts));
+  return out;
+}
+
+std::vector<GraphPort> OutputPorts(const Network& network) {
+  std::vector<GraphPort> out;
+  const std::vector<bool>& text = network.texts.outputs;
+  for (const ValueId id : network.graph.outputs) {
+    const size_t at = out.size();
+    out.push_back(PortOf(network.graph.value(id), at < text.size() && text[at], network.texts));
+    if (at < network.texts.classes.size()) out.back().classes = network.texts.classes[at];
+  }
+  return out;
 }
 
 }  // namespace graph
@@ -70,10 +95,10 @@ Result<GraphModel> GraphModel::Load(const std::filesystem::path& path, const Gra
   if (options.precision == GraphPrecision::kF16)
     if (const auto lowered = graph::LowerToF16(&network.graph); !lowered) return lowered.error();
   GraphModel out;
+  out.inputs_ = graph::InputPorts(network);
+  out.outputs_ = graph::OutputPorts(network);
   CELER_ASSIGN(out.program_, graph::Program::Make(std::move(network)));
   const graph::Graph& graph = out.program_->graph();
-  for (const graph::ValueId id : graph.inputs) out.inputs_.push_back(graph::PortOf(graph.value(id)));
-  for (const graph::ValueId id : graph.outputs) out.outputs_.push_back(graph::PortOf(graph.value(id)));
   for (const graph::Value& value : graph.values)
     if (value.constant) out.parameters_ += *value.constant->shape.elements();
   return out;

@@ -2,10 +2,11 @@
 #pragma once
 
 #include "celer/graph.h"
-#include "graph/ir.h"
+#include "graph/load_onnx.h"
 
 namespace celer::graph {
 
-GraphPort PortOf(const Value& value);
+std::vector<GraphPort> InputPorts(const Network& network);
+std::vector<GraphPort> OutputPorts(const Network& network);
 
 }  // namespace celer::graph

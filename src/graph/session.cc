@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/allocator.h"
+#include "graph/call_operator.h"
 #include "io/printable.h"
 
 namespace celer::graph {
@@ -37,8 +38,7 @@ class Frame final : public SubgraphRunner {
       in.push_back(id == kNoValue ? nullptr : &values_[static_cast<size_t>(id)]);
     std::vector<InferContext::Output> types(node.outputs.size());
     InferContext infer(node, in, types);
-    CELER_RETURN_IF_ERROR(CheckInputs(*compiled.op, infer));
-    CELER_RETURN_IF_ERROR(compiled.op->infer(infer));
+    CELER_RETURN_IF_ERROR(InferOutputs(*compiled.op, infer));
     std::vector<Data> out(node.outputs.size());
     if ((compiled.op->traits & Operator::kView) && types[0].set && in[0]->owner) {
       out[0] = *in[0];
@@ -58,7 +58,7 @@ class Frame final : public SubgraphRunner {
       AlignedVector<std::byte> workspace(static_cast<size_t>(prepared.workspace_bytes));
       run.state = prepared.state.get();
       run.workspace = workspace.data();
-      CELER_RETURN_IF_ERROR(fast ? fast->run(run) : compiled.op->reference(run));
+      CELER_RETURN_IF_ERROR(RunKernel(*compiled.op, fast ? fast->run : compiled.op->reference, run));
     }
     for (size_t i = 0; i < out.size(); ++i)
       if (node.outputs[i] != kNoValue) values_[static_cast<size_t>(node.outputs[i])] = std::move(out[i]);
@@ -119,6 +119,7 @@ Status CheckInput(const Value& value, const Data& data) {
   if (value.type.dtype && *value.type.dtype != data.tensor.dtype)
     return Error::Invalid(where, " is ", Name(*value.type.dtype), ", and ", Name(data.tensor.dtype),
                           " is given");
+  CELER_RETURN_IF_ERROR(MakeShape(data.tensor.shape.dims()));
   if (!value.type.shape) return {};
   const std::vector<Dim>& dims = *value.type.shape;
   bool fits = static_cast<size_t>(data.tensor.shape.rank()) == dims.size();
@@ -212,11 +213,11 @@ Result<std::vector<Data>> Session::Run(std::vector<Data> inputs) {
         KernelContext run(node, in, out, pool_, &frame);
         run.state = planned.prepared.state.get();
         if (planned.workspace >= 0) run.workspace = arena_.data() + planned.workspace;
-        status = planned.kernel(run);
+        status = RunKernel(*compiled.op, planned.kernel, run);
         break;
       }
       case PlannedNode::How::kDynamic:
-        status = frame.RunNode(compiled);
+        status = WithoutThrowing([&] { return frame.RunNode(compiled); });
         break;
     }
     if (!status) return status.error().WithContext(node.Label());

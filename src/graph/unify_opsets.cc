@@ -92,7 +92,7 @@ class Raiser {
   ValueId Ints(const Node& node, std::string_view key, const std::vector<int64_t>& numbers, bool scalar) {
     auto copy = std::make_shared<std::vector<int64_t>>(numbers);
     const auto bytes = std::as_bytes(std::span<const int64_t>(*copy));
-    const Shape shape = scalar ? Shape{} : Shape{static_cast<int64_t>(copy->size())};
+    const Shape shape = scalar ? Shape{} : ListShape(copy->size());
     return graph_.AddConstant(NameFor(node, key), {DType::kI64, shape, bytes, std::move(copy)});
   }
   std::string NameFor(const Node& node, std::string_view key) const {

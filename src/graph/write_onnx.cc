@@ -304,6 +304,11 @@ int64_t WeightBytes(const Graph& graph) {
 }
 
 Result<std::string> Make(Writer& writer, const Network& network) {
+  // Strings were replaced by places in a list when the network was loaded.
+  if (network.texts.all)
+    return Error::Unsupported("the network names strings ('",
+                              Printable(network.texts.all->empty() ? "" : network.texts.all->front()),
+                              "'); such networks run, and are not written");
   Network copy = network;
   // Subgraphs are shared by copies of a node, and are changed below.
   const auto own = [](Graph& graph, const auto& again) -> void {
@@ -343,8 +348,12 @@ Status WriteOnnx(const Network& network, const std::filesystem::path& path, cons
   data += ".data";
   Writer writer(outside ? data.filename().string() : std::string());
   CELER_ASSIGN(const std::string bytes, Make(writer, network));
-  if (outside) CELER_RETURN_IF_ERROR(WriteWeights(writer, data));
   CELER_ASSIGN(AtomicFile file, AtomicFile::Create(path));
+  if (outside && !file.whole())
+    return Error::Invalid(path.string(),
+                          ": the weights are too large for one file, and a pipe or device has "
+                          "no second one beside it; give the name of a file");
+  if (outside) CELER_RETURN_IF_ERROR(WriteWeights(writer, data));
   CELER_RETURN_IF_ERROR(file.Write(bytes));
   return file.Commit();
 }

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "io/ordered_json.h"
+#include "io/printable.h"
 
 namespace celer {
 namespace {
@@ -40,6 +41,36 @@ std::string Short(const nlohmann::json& value) {
   return text;
 }
 
+// Where the parser stops at a number that no double can hold. It takes everything else.
+template <class Json>
+struct NumberFinder : nlohmann::json_sax<Json> {
+  using typename nlohmann::json_sax<Json>::binary_t;
+  using typename nlohmann::json_sax<Json>::number_float_t;
+  using typename nlohmann::json_sax<Json>::number_integer_t;
+  using typename nlohmann::json_sax<Json>::number_unsigned_t;
+  using typename nlohmann::json_sax<Json>::string_t;
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(size_t) override { return true; }
+  bool key(string_t&) override { return true; }
+  bool end_object() override { return true; }
+  bool start_array(size_t) override { return true; }
+  bool end_array() override { return true; }
+  bool parse_error(size_t position, const std::string& last_token,
+                   const nlohmann::detail::exception&) override {
+    byte = position;
+    token = last_token;
+    return false;
+  }
+  size_t byte = 0;
+  std::string token;
+};
+
 template <class Json>
 Result<Json> Parse(std::string_view text, std::string_view source, const JsonLimits& limits) {
   if (text.size() > limits.max_bytes)
@@ -52,8 +83,11 @@ Result<Json> Parse(std::string_view text, std::string_view source, const JsonLim
     return Json::parse(text.begin(), text.end());
   } catch (const typename Json::parse_error& error) {
     return Error::Corrupt(source, ": not valid JSON at byte ", error.byte);
-  } catch (const typename Json::exception& error) {
-    return Error::Corrupt(source, ": not valid JSON: ", error.what());
+  } catch (const typename Json::exception&) {
+    NumberFinder<Json> found;
+    Json::sax_parse(text.begin(), text.end(), &found);
+    return Error::Corrupt(source, ": the number ", Printable(found.token, 40), " at byte ", found.byte,
+                          " is too large, expected one that fits 64 bits");
   }
 }
 

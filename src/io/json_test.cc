@@ -41,6 +41,8 @@ TEST(Json, BadTextIsOneSentence) {
     EXPECT_THAT(json.error().message(), HasSubstr("f.json: not valid JSON")) << text;
     EXPECT_THAT(json.error().message(), testing::Not(HasSubstr("\n")));
   }
+  EXPECT_EQ(ParseJson("[1, -1e999]", "f.json").error().message(),
+            "f.json: the number -1e999 at byte 10 is too large, expected one that fits 64 bits");
   const TestFolder folder;
   EXPECT_EQ(ReadJsonFile(folder / "none.json").error().code(), Error::Code::kNotFound);
   EXPECT_FALSE(ReadJsonFile(folder.path()));

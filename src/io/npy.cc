@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "core/safe_math.h"
+#include "core/utf8.h"
 #include "io/atomic_file.h"
 #include "io/mapped_file.h"
 #include "io/printable.h"
@@ -34,10 +35,10 @@ std::optional<std::string_view> NpyField(std::string_view header, std::string_vi
 }
 
 Result<std::string> NpyHeader(const NpzEntry& entry) {
-  const char* descr = nullptr;
+  std::string descr = entry.descr;
   for (const NpyType& type : kNpyTypes)
-    if (type.dtype == entry.dtype) descr = type.descr;
-  if (!descr)
+    if (entry.descr.empty() && type.dtype == entry.dtype) descr = type.descr;
+  if (descr.empty())
     return Error::Unsupported("NumPy has no type for ", Name(entry.dtype), " of '", Printable(entry.name),
                               "'");
   std::string dict = std::string("{'descr': '") + descr + "', 'fortran_order': False, 'shape': (";
@@ -74,7 +75,16 @@ void NpyAppend(std::string& out, T value) {
 
 }  // namespace
 
-Result<NpyView> ViewNpy(std::span<const std::byte> bytes, const std::string& source) {
+namespace {
+
+// The header, and what is behind it.
+struct NpyParts {
+  std::string descr;  // with its quotes
+  Shape shape;
+  std::span<const std::byte> data;
+  bool fortran = false;  // the first dimension varies fastest
+};
+Result<NpyParts> SplitNpy(std::span<const std::byte> bytes, const std::string& source) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (!text.starts_with(kNpyMagic) || text.size() < 12)
     return Error::Corrupt(source, ": is not a .npy file; numpy.save() makes one");
@@ -89,15 +99,8 @@ Result<NpyView> ViewNpy(std::span<const std::byte> bytes, const std::string& sou
              shape = NpyField(header, "shape");
   if (!descr || !order || !shape || shape->empty() || (*shape)[0] != '(')
     return Error::Corrupt(source, ": its header is not one that NumPy writes");
-  NpyView out;
-  const NpyType* type = nullptr;
-  for (const NpyType& row : kNpyTypes)
-    if (*descr == "'" + std::string(row.descr) + "'") type = &row;
-  if (!type)
-    return Error::Unsupported(source, ": elements of ", Printable(*descr),
-                              "; little-endian numbers and booleans are read");
-  if (*order != "False")
-    return Error::Unsupported(source, ": is in Fortran order; save numpy.ascontiguousarray(x)");
+  if (*order != "False" && *order != "True")
+    return Error::Corrupt(source, ": its header is not one that NumPy writes");
   std::vector<int64_t> dims;
   int64_t number = -1;
   for (const char c : *shape) {
@@ -112,21 +115,121 @@ Result<NpyView> ViewNpy(std::span<const std::byte> bytes, const std::string& sou
   }
   if (number >= 0) dims.push_back(number);
   if (dims.size() > Shape::kMaxRank) return Error::Unsupported(source, ": has ", dims.size(), " dimensions");
+  return NpyParts{std::string(*descr), Shape(std::span<const int64_t>(dims)), bytes.subspan(begin + length),
+                  *order == "True" && dims.size() > 1};
+}
+
+}  // namespace
+
+Result<NpyView> ViewNpy(std::span<const std::byte> bytes, const std::string& source) {
+  CELER_ASSIGN(const NpyParts parts, SplitNpy(bytes, source));
+  NpyView out;
+  const NpyType* type = nullptr;
+  for (const NpyType& row : kNpyTypes)
+    if (parts.descr == "'" + std::string(row.descr) + "'") type = &row;
+  if (!type)
+    return Error::Unsupported(source, ": elements of ", Printable(parts.descr),
+                              "; little-endian numbers and booleans are read");
   out.dtype = type->dtype;
-  out.shape = Shape(std::span<const int64_t>(dims));
+  out.shape = parts.shape;
+  out.fortran = parts.fortran;
   const auto elements = out.shape.elements();
   const auto size = elements ? BytesFor(out.dtype, *elements) : std::nullopt;
-  const std::span<const std::byte> data = bytes.subspan(begin + length);
-  if (!size || static_cast<size_t>(*size) != data.size())
-    return Error::Corrupt(source, ": ", data.size(), " bytes of data for ", out.shape.ToString(), " of ",
-                          Name(out.dtype));
-  out.bytes = data;
+  if (!size || static_cast<size_t>(*size) != parts.data.size())
+    return Error::Corrupt(source, ": ", parts.data.size(), " bytes of data for ", out.shape.ToString(),
+                          " of ", Name(out.dtype));
+  out.bytes = parts.data;
+  return out;
+}
+
+Result<NpyTexts> ReadNpyTexts(const std::filesystem::path& path) {
+  CELER_ASSIGN(const MappedFile file, MappedFile::Open(path));
+  CELER_ASSIGN(const NpyParts parts, SplitNpy(file.bytes(), path.string()));
+  if (parts.fortran)
+    return Error::Unsupported(path.string(), ": strings in Fortran order; save numpy.ascontiguousarray(x)");
+  // 'U' has four bytes for each character, 'S' one; what is shorter than the longest ends with zeros.
+  const bool wide = parts.descr.starts_with("'<U");
+  int64_t length = 0;
+  bool digits = parts.descr.size() > 4 && parts.descr.size() < 13;
+  for (size_t i = 3; digits && i + 1 < parts.descr.size(); ++i) {
+    digits = parts.descr[i] >= '0' && parts.descr[i] <= '9';
+    length = length * 10 + (parts.descr[i] - '0');
+  }
+  if ((!wide && !parts.descr.starts_with("'|S")) || !digits)
+    return Error::Unsupported(path.string(), ": elements of ", Printable(parts.descr),
+                              "; strings are expected, as numpy.array(['a', 'b']) has them");
+  const auto elements = parts.shape.elements();
+  const auto size = elements ? CheckedMul(*elements, length * (wide ? 4 : 1)) : std::nullopt;
+  if (!size || static_cast<size_t>(*size) != parts.data.size())
+    return Error::Corrupt(path.string(), ": ", parts.data.size(), " bytes of data for ",
+                          parts.shape.ToString(), " of ", Printable(parts.descr));
+  NpyTexts out{parts.shape, std::vector<std::string>(static_cast<size_t>(*elements))};
+  const std::byte* at = parts.data.data();
+  for (std::string& text : out.texts) {
+    for (int64_t i = 0; i < length; ++i) {
+      uint32_t point = static_cast<uint8_t>(*at);
+      if (wide) std::memcpy(&point, at, 4);
+      at += wide ? 4 : 1;
+      if (point == 0) continue;
+      if (wide)
+        utf8::Append(point > 0x10FFFF || (point >= 0xD800 && point < 0xE000) ? 0xFFFD : point, text);
+      else
+        text += static_cast<char>(point);
+    }
+  }
+  return out;
+}
+
+NpzEntry TextEntry(std::string name, const Shape& shape, std::span<const std::string> texts,
+                   std::vector<std::byte>* storage) {
+  std::vector<std::vector<uint32_t>> points;
+  size_t longest = 1;
+  for (const std::string& text : texts) {
+    std::vector<uint32_t>& one = points.emplace_back();
+    for (size_t at = 0; at < text.size();) {
+      const utf8::CodePoint next = utf8::Decode(std::string_view(text).substr(at));
+      one.push_back(static_cast<uint32_t>(next.value));
+      at += next.length;
+    }
+    longest = std::max(longest, one.size());
+  }
+  storage->assign(texts.size() * longest * 4, std::byte{0});
+  for (size_t i = 0; i < points.size(); ++i)
+    if (!points[i].empty())
+      std::memcpy(storage->data() + i * longest * 4, points[i].data(), points[i].size() * 4);
+  return {std::move(name), DType::kU32, shape, *storage, "<U" + std::to_string(longest)};
+}
+
+NpyArray RowMajor(const NpyView& view) {
+  NpyArray out{view.dtype, view.shape, {}};
+  if (!view.fortran) {
+    out.bytes.assign(view.bytes.begin(), view.bytes.end());
+    return out;
+  }
+  out.bytes.resize(view.bytes.size());
+  const auto size = static_cast<size_t>(*BytesFor(view.dtype, 1));
+  const auto rank = static_cast<size_t>(view.shape.rank());
+  std::vector<size_t> index(rank), stride(rank);  // of the file, in elements
+  for (size_t d = 0, step = 1; d < rank; ++d) {
+    stride[d] = step;
+    step *= static_cast<size_t>(view.shape[static_cast<int>(d)]);
+  }
+  size_t from = 0;
+  for (size_t to = 0; to < out.bytes.size(); to += size) {
+    std::memcpy(&out.bytes[to], &view.bytes[from * size], size);
+    for (size_t d = rank; d-- > 0;) {  // the next index, the last dimension first
+      from += stride[d];
+      if (++index[d] < static_cast<size_t>(view.shape[static_cast<int>(d)])) break;
+      from -= index[d] * stride[d];
+      index[d] = 0;
+    }
+  }
   return out;
 }
 
 Result<NpyArray> ParseNpy(std::span<const std::byte> bytes, const std::string& source) {
   CELER_ASSIGN(const NpyView view, ViewNpy(bytes, source));
-  return NpyArray{view.dtype, view.shape, {view.bytes.begin(), view.bytes.end()}};
+  return RowMajor(view);
 }
 
 Result<NpyArray> ReadNpy(const std::filesystem::path& path) {

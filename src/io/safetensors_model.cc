@@ -74,9 +74,9 @@ Result<SafetensorsModel> SafetensorsModel::Open(const fs::path& path) {
       model.tensors_.Add(record);
     }
     if (model.extra_.size() > extra_before)
-      log::Warning("{}: {} tensors are not in the index and are ignored, the first is '{}'",
-                   shard_path.string(), model.extra_.size() - extra_before,
-                   Printable(model.extra_[extra_before]));
+      log::WarningOnce("{}: {} tensors are not in the index and are ignored, the first is '{}'",
+                       shard_path.string(), model.extra_.size() - extra_before,
+                       Printable(model.extra_[extra_before]));
     model.files_.push_back(std::move(file));
   }
   return model;

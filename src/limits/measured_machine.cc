@@ -1,7 +1,6 @@
 #include "limits/measured_machine.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <cstdlib>
@@ -12,6 +11,7 @@
 
 #include "core/cpu_features.h"
 #include "core/log.h"
+#include "io/atomic_file.h"
 
 namespace celer {
 namespace {
@@ -163,24 +163,11 @@ Result<std::string> ReadFile(const fs::path& path) {
   return text;
 }
 
-// Beside the target first, then renamed over it, so that no reader ever sees half a file.
 Status WriteFile(const fs::path& path, const std::string& text) {
   std::error_code error;
   fs::create_directories(path.parent_path(), error);
   if (error) return Error::Io(path.parent_path().string(), ": ", error.message());
-  const fs::path draft = path.string() + fmt::format(".{}.tmp", getpid());
-  std::ofstream out(draft, std::ios::binary | std::ios::trunc);
-  out << text;
-  out.close();
-  if (!out) {
-    fs::remove(draft, error);
-    return Error::Io(draft.string(), ": cannot be written");
-  }
-  fs::rename(draft, path, error);
-  if (!error) return {};
-  const Status failed = Error::Io(path.string(), ": ", error.message());
-  fs::remove(draft, error);
-  return failed;
+  return WriteWholeFile(path, text);
 }
 
 bool ProbeIsForced() {
@@ -289,8 +276,8 @@ Result<Measured> LoadOrMeasure(Device device, const MeasureOptions& options) {
   std::erase_if(cache.devices, is_wanted);
   cache.devices.push_back(measured.probe);
   if (const Status saved = WriteFile(file, internal::PrintMachineCache(cache)); !saved)
-    log::Warning("{}; the result is not kept (set CELER_CACHE to a folder that can be written)",
-                 saved.error().message());
+    log::WarningOnce("{}; the result is not kept (set CELER_CACHE to a folder that can be written)",
+                     saved.error().message());
   else
     measured.cache_file = file;
   return measured;

@@ -100,22 +100,14 @@ Result<DecoderConfig> HfConfig(const std::filesystem::path& config_path) {
   return ConfigFromHf(json, config_path.string());
 }
 
-// The tensors of a Hugging Face folder; quantized ones under the names that they have without it.
 Result<std::unique_ptr<TensorSource>> HfSource(const std::filesystem::path& path, bool keep_fp8) {
-  CELER_ASSIGN(SafetensorsModel model, SafetensorsModel::Open(path));
-  std::unique_ptr<TensorSource> source = MakeSource(std::move(model), path);
-  const std::filesystem::path config_path = path / "config.json";
-  CELER_ASSIGN(const nlohmann::json json, ReadJsonFile(config_path));
-  CELER_ASSIGN(const JsonFields fields, JsonFields::Of(json, config_path.string()));
-  const nlohmann::json* config = fields.Find(published::kConfigKey);
-  if (!config || config->empty()) return source;
-  CELER_ASSIGN(
-      std::unique_ptr<published::PublishedSource> coded,
-      published::PublishedSource::Open(std::move(source), *config, published::Where(config_path), keep_fp8));
-  log::Info("{}: {}", path.string(), coded->scheme());
-  for (const std::string& line : coded->Warnings()) log::Warning("{}", line);
-  for (const std::string& line : coded->Notes()) log::Info("{}", line);
-  return std::unique_ptr<TensorSource>(std::move(coded));
+  CELER_ASSIGN(std::unique_ptr<TensorSource> source, published::OpenFolder(path, keep_fp8));
+  if (const auto* coded = dynamic_cast<const published::PublishedSource*>(source.get())) {
+    log::Info("{}: {}", path.string(), coded->scheme());
+    for (const std::string& line : coded->Warnings()) log::WarningOnce("{}", line);
+    for (const std::string& line : coded->Notes()) log::Info("{}", line);
+  }
+  return source;
 }
 
 Result<Opened> Open(const std::filesystem::path& path, bool keep_fp8) {
@@ -334,7 +326,7 @@ Result<Model> Model::Load(const std::filesystem::path& path, const LoadOptions& 
   model.source_ = std::move(opened.source);
   const std::string embedding =
       opened.gguf ? kGgufNames.embedding : ResolveTiedHead(*model.source_, &model.config_);
-  for (const std::string& warning : model.config_.warnings) log::Warning("{}", warning);
+  for (const std::string& warning : model.config_.warnings) log::WarningOnce("{}", warning);
   WeightPlan plan =
       WeightPlan::Make(options.weights, *model.source_, RolesOf(model.config_, opened.gguf, embedding));
   for (const std::string& line : plan.Lines()) log::Info("{}", line);

@@ -61,9 +61,7 @@ std::vector<Shard> Split(const std::vector<SynthTensor>& tensors, int64_t shard_
 
 template <class Json>
 Status WriteJson(const fs::path& path, const Json& json, int indent) {
-  CELER_ASSIGN(AtomicFile file, AtomicFile::Create(path));
-  CELER_RETURN_IF_ERROR(file.Write(json.dump(indent) + "\n"));
-  return file.Commit();
+  return WriteWholeFile(path, json.dump(indent) + "\n");
 }
 
 Status WriteIndex(const fs::path& path, const std::vector<Shard>& shards) {

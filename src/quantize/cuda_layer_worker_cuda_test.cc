@@ -1,4 +1,5 @@
 // Calibration on a GPU against the CPU's, over the tiny models of every family.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@ namespace celer {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::LoadAll;
 using testing::Quantize;
 using testing::RecipeOf;
 
@@ -95,7 +97,7 @@ TEST_F(Quantize, CudaLayersSeeWhatTheCpuSees) {
   }
 }
 
-double ShareOfOtherCodes(const QuantizedParts& got, const QuantizedParts& expected) {
+double ShareOfOtherCodes(const LayerParts& got, const LayerParts& expected) {
   int64_t differ = 0, all = 0;
   for (const auto& [name, ints] : expected.ints) {
     const IntTensor& other = got.ints.at(name);
@@ -122,14 +124,14 @@ TEST_F(Quantize, CudaGivesTheCodesOfTheCpu) {
         MakePlan(source->tensors(), 2, true,
                  RecipeOf(weights, {"*v_proj.weight=bf16", "*layers.1*o_proj.weight=int8"}), "model");
     ASSERT_TRUE(plan) << plan.error().message();
-    const auto cpu = MakeParts(model, false, *plan, method, text, pool_, {});
-    const auto gpu = MakeParts(model, false, *plan, method, text, pool_, {}, {}, Device::Cuda(0));
-    ASSERT_TRUE(cpu) << cpu.error().message();
-    ASSERT_TRUE(gpu) << gpu.error().message();
-    ASSERT_EQ(gpu->ints.size(), cpu->ints.size());
-    EXPECT_EQ(gpu->blocks.size(), cpu->blocks.size());
-    EXPECT_EQ(gpu->floats.size(), cpu->floats.size());
-    EXPECT_LE(ShareOfOtherCodes(*gpu, *cpu), allowed);
+    const fs::path work = folder_ / fmt::format("{}-{}", Name(method), weights);
+    const LayerParts cpu = LoadAll(MakeParts(model, false, *plan, method, text, pool_, work / "cpu"), *plan);
+    const LayerParts gpu = LoadAll(
+        MakeParts(model, false, *plan, method, text, pool_, work / "gpu", {}, Device::Cuda(0)), *plan);
+    ASSERT_EQ(gpu.ints.size(), cpu.ints.size());
+    EXPECT_EQ(gpu.blocks.size(), cpu.blocks.size());
+    EXPECT_EQ(gpu.floats.size(), cpu.floats.size());
+    EXPECT_LE(ShareOfOtherCodes(gpu, cpu), allowed);
   }
 }
 
@@ -143,13 +145,14 @@ TEST_F(Quantize, CudaGoesOnWhereItWasStopped) {
   const auto plan = MakePlan(source->tensors(), 2, true, RecipeOf("int4-g64"), "model");
   ASSERT_TRUE(plan);
   const Device gpu = Device::Cuda(0);
-  const auto whole = MakeParts(model, false, *plan, Method::kGptq, text, pool_, {}, {}, gpu);
-  ASSERT_TRUE(whole) << whole.error().message();
+  const LayerParts whole = LoadAll(
+      MakeParts(model, false, *plan, Method::kGptq, text, pool_, folder_ / "whole.work", {}, gpu), *plan);
   const auto stop = [](int64_t, int64_t) { return Status(Error::Cancelled("stop")); };
-  ASSERT_FALSE(MakeParts(model, false, *plan, Method::kGptq, text, pool_, stop, work, gpu));
-  const auto rest = MakeParts(model, false, *plan, Method::kGptq, text, pool_, {}, work, gpu);
-  ASSERT_TRUE(rest) << rest.error().message();
-  EXPECT_EQ(ShareOfOtherCodes(*rest, *whole), 0);
+  ASSERT_FALSE(MakeParts(model, false, *plan, Method::kGptq, text, pool_, work, stop, gpu));
+  const LayerParts rest =
+      LoadAll(MakeParts(model, false, *plan, Method::kGptq, text, pool_, work, {}, gpu), *plan);
+  ASSERT_EQ(rest.ints.size(), whole.ints.size());
+  EXPECT_EQ(ShareOfOtherCodes(rest, whole), 0);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ namespace celer {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::LoadAll;
 using testing::Quantize;
 using testing::RecipeOf;
 using testing::RelativeError;
@@ -147,36 +148,39 @@ TEST_F(Quantize, AStoppedRunGoesOnAndGivesTheSame) {
     const auto plan = MakePlan(source->tensors(), 2, true, RecipeOf(weights), "model");
     ASSERT_TRUE(plan);
     ASSERT_TRUE(CheckMethod(method, *plan));
-    const auto whole = MakeParts(model, false, *plan, method, text, pool_, {});
-    ASSERT_TRUE(whole) << whole.error().message();
-    const auto stopped = MakeParts(
-        model, false, *plan, method, text, pool_,
-        [](int64_t done, int64_t) { return done == 1 ? Status(Error::Cancelled("stop")) : Status(); }, work);
+    const fs::path whole_work = folder_ / (std::string(Name(method)) + "-whole.work");
+    const auto whole_parts = MakeParts(model, false, *plan, method, text, pool_, whole_work);
+    const LayerParts whole = LoadAll(whole_parts, *plan);
+    const auto stopped = MakeParts(model, false, *plan, method, text, pool_, work, [](int64_t done, int64_t) {
+      return done == 1 ? Status(Error::Cancelled("stop")) : Status();
+    });
     ASSERT_FALSE(stopped);
     EXPECT_TRUE(fs::exists(work));
     // Another text is another run.
-    const auto other = MakeParts(model, false, *plan, method, this->Text(3), pool_, {}, work);
+    const auto other = MakeParts(model, false, *plan, method, this->Text(3), pool_, work);
     ASSERT_FALSE(other);
     EXPECT_NE(other.error().message().find("out.work"), std::string::npos);
     std::vector<int64_t> seen;
-    const auto rest = MakeParts(
-        model, false, *plan, method, text, pool_,
-        [&](int64_t done, int64_t) {
-          seen.push_back(done);
-          return Status();
-        },
-        work);
-    ASSERT_TRUE(rest) << rest.error().message();
+    const auto note = [&](int64_t done, int64_t) {
+      seen.push_back(done);
+      return Status();
+    };
+    const LayerParts rest = LoadAll(MakeParts(model, false, *plan, method, text, pool_, work, note), *plan);
     EXPECT_EQ(seen, std::vector<int64_t>{2});  // the first layer was there
-    EXPECT_EQ(rest->floats, whole->floats);
-    EXPECT_EQ(rest->blocks, whole->blocks);
-    ASSERT_EQ(rest->ints.size(), whole->ints.size());
-    for (const auto& [name, ints] : whole->ints) {
-      EXPECT_EQ(rest->ints.at(name).words(), ints.words()) << Name(method) << " " << name;
-      EXPECT_EQ(rest->ints.at(name).scales(), ints.scales()) << Name(method) << " " << name;
-      EXPECT_EQ(rest->ints.at(name).zeros(), ints.zeros()) << Name(method) << " " << name;
+    EXPECT_EQ(rest.floats, whole.floats);
+    EXPECT_EQ(rest.blocks, whole.blocks);
+    ASSERT_EQ(rest.ints.size(), whole.ints.size());
+    for (const auto& [name, ints] : whole.ints) {
+      EXPECT_EQ(rest.ints.at(name).words(), ints.words()) << Name(method) << " " << name;
+      EXPECT_EQ(rest.ints.at(name).scales(), ints.scales()) << Name(method) << " " << name;
+      EXPECT_EQ(rest.ints.at(name).zeros(), ints.zeros()) << Name(method) << " " << name;
     }
-    fs::remove_all(work);
+    // Once more: no layer is left to do.
+    seen.clear();
+    ASSERT_TRUE(MakeParts(model, false, *plan, method, text, pool_, work, note));
+    EXPECT_TRUE(seen.empty());
+    RemoveWorkFolder(work);
+    EXPECT_FALSE(fs::exists(work));
   }
 }
 
@@ -186,13 +190,13 @@ TEST_F(Quantize, GptqOfAGgufRoundsEveryMatrixAndTheHead) {
   const auto source = GgufFile::Open(path);
   const auto plan = MakePlan(source->tensors(), 2, true, RecipeOf("q5_1"), "model");
   ASSERT_TRUE(plan) << plan.error().message();
-  const auto parts = MakeParts(model, true, *plan, Method::kGptq, this->Text(4), pool_, {});
-  ASSERT_TRUE(parts) << parts.error().message();
-  EXPECT_EQ(parts->blocks.size(), 15u);  // seven of each layer and the head
+  const auto parts = MakeParts(model, true, *plan, Method::kGptq, this->Text(4), pool_, folder_ / "out.work");
+  const LayerParts made = LoadAll(parts, *plan);
+  EXPECT_EQ(made.blocks.size(), 15u);  // seven of each layer and the head
   ASSERT_TRUE(WriteQuantizedGguf(path, *plan, out, {.parts = &*parts}, pool_));
   const auto after = GgufFile::Open(out);
   ASSERT_TRUE(after) << after.error().message();
-  for (const auto& [name, blocks] : parts->blocks) {
+  for (const auto& [name, blocks] : made.blocks) {
     const TensorRecord* tensor = after->Find(name);
     ASSERT_TRUE(tensor) << name;
     EXPECT_TRUE(std::equal(blocks.begin(), blocks.end(), tensor->bytes.begin(), tensor->bytes.end())) << name;

@@ -14,6 +14,7 @@
 #include "quantize/layer_worker.h"
 #include "quantize/quantize.h"
 #include "quantize/smooth_quant.h"
+#include "quantize/source_hash.h"
 #include "quantize/work_folder.h"
 
 namespace celer {
@@ -56,8 +57,9 @@ class PartMaker {
       : model_(model), gguf_(gguf), plan_(plan), method_(method), worker_(worker), pool_(pool) {}
 
   Result<QuantizedParts> Run(const QuantizeProgress& progress, WorkFolder* work) {
-    const int64_t layers = model_.config().layers, finished = work ? work->finished() : 0;
-    QuantizedParts all;
+    const int64_t layers = model_.config().layers, finished = work->finished();
+    // All is there: only the output is still to be written.
+    if (finished >= layers && (work->has_head() || !HeadBlocks())) return work->Parts(plan_);
     for (int64_t i = 0; i < layers; ++i) {
       parts_ = {};
       watch_ = {};
@@ -66,25 +68,23 @@ class PartMaker {
       watch_.Lap("read");
       if (i < finished) {
         CELER_RETURN_IF_ERROR(Again(i, *work));
-      } else {
-        CELER_RETURN_IF_ERROR(Layer(i));
-        if (work) CELER_RETURN_IF_ERROR(work->Save(i, parts_));
-        watch_.Lap("keep");
-        log::Info("layer {}: seconds to{}", i, watch_.text());
+        continue;
       }
-      all.ints.merge(parts_.ints);
-      all.blocks.merge(parts_.blocks);
-      all.floats.merge(parts_.floats);
-      if (progress && i >= finished) CELER_RETURN_IF_ERROR(progress(i + 1, layers));
+      CELER_RETURN_IF_ERROR(Layer(i));
+      CELER_RETURN_IF_ERROR(work->Save(i, parts_));
+      watch_.Lap("keep");
+      log::Info("layer {}: seconds to{}", i, watch_.text());
+      parts_ = {};  // from here on it is in its file
+      if (progress) CELER_RETURN_IF_ERROR(progress(i + 1, layers));
     }
-    CELER_RETURN_IF_ERROR(Head(&all));
-    return all;
+    CELER_RETURN_IF_ERROR(Head(work));
+    return work->Parts(plan_);
   }
 
  private:
   // A layer that is finished: the hidden states go through what it became.
   Status Again(int64_t index, const WorkFolder& work) {
-    CELER_RETURN_IF_ERROR(work.Load(index, plan_, &parts_));
+    CELER_ASSIGN(parts_, work.Load(index, plan_));
     const LayerWeights& weights = model_.weights().layers[static_cast<size_t>(index)];
     for (int p = 0; p < kProjections; ++p) {
       const std::string name(ViewOf(weights, static_cast<Projection>(p)).name);
@@ -141,14 +141,21 @@ class PartMaker {
     return {};
   }
 
-  // The head, where it becomes GGUF blocks. Its rows are many: some at a time.
-  Status Head(QuantizedParts* all) {
+  // The head, if it becomes GGUF blocks.
+  const PlannedTensor* HeadBlocks() const {
+    const PlannedTensor* planned = plan_.Find(model_.weights().head.name);
+    const bool blocks =
+        planned && planned->target.kind == Target::Kind::kStored && IsBlockQuantized(planned->target.dtype);
+    return blocks ? planned : nullptr;
+  }
+
+  // Its rows are many: some at a time.
+  Status Head(WorkFolder* work) {
     constexpr int64_t kAtOnce = 4096;
     const WeightView& view = model_.weights().head;
-    const PlannedTensor* planned = plan_.Find(view.name);
-    if (!planned || planned->target.kind != Target::Kind::kStored) return {};
+    const PlannedTensor* planned = HeadBlocks();
+    if (!planned) return {};
     const DType dtype = planned->target.dtype;
-    if (!IsBlockQuantized(dtype)) return {};
     CELER_ASSIGN(const InputStatistics input, worker_.LookAtHead());
     const std::vector<float> importance = input.MeanSquares();
     std::optional<GptqSolver> solver;
@@ -156,22 +163,26 @@ class PartMaker {
       CELER_ASSIGN(solver, GptqSolver::Make(input, {}, planned->name, pool_));
     }
     const int64_t bytes = *BytesFor(dtype, view.cols);
-    std::vector<std::byte>& out = all->blocks[planned->name];
-    out.resize(static_cast<size_t>(view.rows * bytes));
     AlignedVector<float> values;
-    for (int64_t row = 0; row < view.rows; row += kAtOnce) {
-      const int64_t count = std::min(kAtOnce, view.rows - row);
-      values.resize(static_cast<size_t>(count * view.cols));
-      pool_.ParallelFor(count, 16, [&](int64_t begin, int64_t end) {
-        for (int64_t r = begin; r < end; ++r) DecodeWeightRow(view, row + r, values.data() + r * view.cols);
-      });
-      if (solver) {
-        const std::vector<std::byte> part = solver->QuantizeBlocks(values.data(), count, dtype, pool_);
-        std::copy(part.begin(), part.end(), out.begin() + row * bytes);
-      } else {
-        EncodeRows(dtype, values.data(), count, view.cols, importance.data(), out.data() + row * bytes);
+    std::vector<std::byte> out;
+    const auto fill = [&](const TensorSpec&, const TensorSink& sink) -> Status {
+      for (int64_t row = 0; row < view.rows; row += kAtOnce) {
+        const int64_t count = std::min(kAtOnce, view.rows - row);
+        values.resize(static_cast<size_t>(count * view.cols));
+        pool_.ParallelFor(count, 16, [&](int64_t begin, int64_t end) {
+          for (int64_t r = begin; r < end; ++r) DecodeWeightRow(view, row + r, values.data() + r * view.cols);
+        });
+        if (solver) {
+          out = solver->QuantizeBlocks(values.data(), count, dtype, pool_);
+        } else {
+          out.resize(static_cast<size_t>(count * bytes));
+          EncodeRows(dtype, values.data(), count, view.cols, importance.data(), out.data());
+        }
+        CELER_RETURN_IF_ERROR(sink(out));
       }
-    }
+      return {};
+    };
+    CELER_RETURN_IF_ERROR(work->SaveHead(*planned, fill));
     model_.DropPages();
     return {};
   }
@@ -266,42 +277,20 @@ class PartMaker {
   LayerWorker& worker_;
   ThreadPool& pool_;
   LayerFloats layer_;
-  QuantizedParts parts_;  // of that layer
+  LayerParts parts_;  // of that layer
   LapWatch watch_;
 };
-
-// Stands for all that decides the parts: some of the weights, the text, the plan and the method.
-std::string KeyOf(const Model& model, const QuantizePlan& plan, Method method, const CalibrationText& text) {
-  constexpr int kVersion = 2;  // counts changes of the methods
-  uint64_t hash = 0xcbf29ce484222325;
-  const auto add = [&](std::span<const std::byte> bytes) {
-    for (const std::byte byte : bytes) hash = (hash ^ static_cast<uint8_t>(byte)) * 0x100000001b3;
-  };
-  for (const LayerWeights& layer : model.weights().layers)
-    for (int p = 0; p < kProjections; ++p) {
-      const WeightView& view = ViewOf(layer, static_cast<Projection>(p));
-      add({view.Row(view.rows / 2), static_cast<size_t>(view.row_bytes)});
-    }
-  for (const PlannedTensor& tensor : plan.tensors) {
-    const std::string what = tensor.name + tensor.shape.ToString() + tensor.target.Name();
-    add(std::as_bytes(std::span(what)));
-  }
-  add(std::as_bytes(std::span(text.tokens)));
-  return fmt::format("{} {} {} {:016x}", kVersion, Name(method), text.window, hash);
-}
 
 }  // namespace
 
 Result<QuantizedParts> MakeParts(const Model& model, bool gguf, const QuantizePlan& plan, Method method,
                                  const CalibrationText& text, ThreadPool& pool,
-                                 const QuantizeProgress& progress, const std::filesystem::path& work,
+                                 const std::filesystem::path& work, const QuantizeProgress& progress,
                                  const Device& device) {
-  std::optional<WorkFolder> folder;
-  if (!work.empty()) {
-    CELER_ASSIGN(folder, WorkFolder::Open(work, KeyOf(model, plan, method, text)));
-  }
+  CELER_ASSIGN(const std::string key, PartsKey(model.path(), plan, method, text, device, pool));
+  CELER_ASSIGN(WorkFolder folder, WorkFolder::Open(work, key));
   CELER_ASSIGN(const std::unique_ptr<LayerWorker> worker, MakeLayerWorker(device, model, text, pool));
-  return PartMaker(model, gguf, plan, method, *worker, pool).Run(progress, folder ? &*folder : nullptr);
+  return PartMaker(model, gguf, plan, method, *worker, pool).Run(progress, &folder);
 }
 
 Result<ImportanceMatrix> CollectImportance(const Model& model, const CalibrationText& text, ThreadPool& pool,

@@ -1,8 +1,8 @@
 // From a model file to a smaller one: celer quantize without its flags.
 //
 //   1. MakePlan: what each tensor becomes, by the recipe. Nothing is read but the file's table.
-//   2. MakeParts: the matrices of all layers with the help of a calibration text, one layer at a time. Only
-//      for methods that calibrate.
+//   2. MakeParts: the matrices of all layers with the help of a calibration text, one layer at a time, each
+//      to a file of its own. Only for methods that calibrate.
 //   3. WriteModel: all tensors into a file of the same container, which appears by rename at the end.
 #pragma once
 
@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,11 +18,12 @@
 #include "core/device.h"
 #include "core/result.h"
 #include "core/thread_pool.h"
-#include "io/tensor_record.h"
+#include "io/safetensors.h"
 #include "models/model.h"
 #include "quantize/imatrix.h"
 #include "quantize/int_tensor.h"
 #include "quantize/target.h"
+#include "weights/tensor_source.h"
 
 namespace celer {
 
@@ -31,7 +33,13 @@ struct PlannedTensor {
   Shape shape;
   TensorPlace place;
   Target target;
+  // Of a tensor that the file holds in a code of its own (CodedTensor): "gptq int4-g128", and its bytes
+  // there.
+  std::string scheme = {};
+  int64_t coded_bytes = 0;
 
+  // Whether values that are rounded to a grid already are rounded to another one.
+  bool requantized() const;
   int64_t cols() const { return shape.rank() == 0 ? 1 : shape[shape.rank() - 1]; }
   int64_t rows() const { return cols() == 0 ? 0 : *shape.elements() / cols(); }
   int64_t bytes_before() const;
@@ -44,10 +52,18 @@ struct QuantizePlan {
   int64_t bytes_after() const;
   double bits_per_weight() const;  // over the tensors with two dimensions or more
   bool has_ints() const;           // asks for a folder of compressed-tensors
+  bool changes_anything() const;   // else the output is a copy
   const PlannedTensor* Find(std::string_view name) const;
 };
 
-// An error where a tensor cannot be had in the format that was asked for.
+// A GGUF file or a folder; of the latter, matrices that it holds quantized are under their names without
+// quantization, and can be decoded.
+Result<std::unique_ptr<TensorSource>> OpenForQuantize(const std::filesystem::path& path);
+
+// An error where a tensor cannot be had in the format that was asked for. A matrix in a code of its own that
+// the recipe keeps becomes the plain type that holds its values exactly.
+Result<QuantizePlan> MakePlan(const TensorSource& source, int64_t layers, bool tied, const Recipe& recipe);
+// The same of tensors that all are what their types say.
 Result<QuantizePlan> MakePlan(std::span<const TensorRecord> tensors, int64_t layers, bool tied,
                               const Recipe& recipe, const std::string& path);
 
@@ -61,12 +77,34 @@ Status CheckMethod(Method method, const QuantizePlan& plan);
 
 using QuantizeProgress = std::function<Status(int64_t done, int64_t total)>;
 
-// What calibration made: it takes the place of the file's values.
-struct QuantizedParts {
+// What calibration made of one layer: it takes the place of the file's values.
+struct LayerParts {
   std::map<std::string, IntTensor, std::less<>> ints;
   // In the tensor's Target::dtype, or what Fp8Matrix::ToBytes() gives.
   std::map<std::string, std::vector<std::byte>, std::less<>> blocks;
   std::map<std::string, std::vector<float>, std::less<>> floats;  // norms and biases with scales folded in
+};
+
+// The same of the whole model. It stays in the files of the work folder, one to a layer, which are mapped:
+// who writes the output has one tensor in memory at a time. The files outlive this object.
+class QuantizedParts {
+ public:
+  // nullptr: that tensor is not of this kind, or was not changed.
+  const TensorRecord* Blocks(std::string_view name) const;
+  const TensorRecord* Floats(std::string_view name) const;  // f32
+  bool HasInts(std::string_view name) const;
+  Result<IntTensor> Ints(const PlannedTensor& tensor) const;
+  void DropPages(const TensorRecord& part) const;  // done with it
+
+  // Everything at once, in memory: for tests of small models.
+  Result<LayerParts> LoadAll(const QuantizePlan& plan) const;
+
+ private:
+  friend class WorkFolder;
+  const TensorRecord* Find(std::string_view kind, std::string_view name) const;
+
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, size_t, std::less<>> file_of_;  // of each part, by its name in the file
 };
 
 struct CalibrationText {
@@ -74,13 +112,16 @@ struct CalibrationText {
   int64_t window = 512;
 };
 
-// The heavy work runs on `device`. `progress` counts layers. With `work`, finished layers are kept in that
-// folder (work_folder.h), and those that are there already are taken from it; who has written the output
-// removes it.
+// The heavy work runs on `device`. `progress` counts layers. Finished layers are written to the folder `work`
+// (work_folder.h), and those that an earlier run of the same kind left there are taken from it; who has
+// written the output removes it. At most one layer is in memory.
 Result<QuantizedParts> MakeParts(const Model& model, bool gguf, const QuantizePlan& plan, Method method,
                                  const CalibrationText& text, ThreadPool& pool,
-                                 const QuantizeProgress& progress, const std::filesystem::path& work = {},
+                                 const std::filesystem::path& work, const QuantizeProgress& progress = {},
                                  const Device& device = Device::Cpu());
+
+// The files that MakeParts() left there, and the folder if nothing else is in it.
+void RemoveWorkFolder(const std::filesystem::path& work);
 
 // The importance of all matrices of all layers, under their names in GGUF files.
 Result<ImportanceMatrix> CollectImportance(const Model& model, const CalibrationText& text, ThreadPool& pool,
@@ -100,7 +141,7 @@ Status WriteQuantizedHf(const std::filesystem::path& model, const QuantizePlan& 
                         const std::filesystem::path& out, const WriteOptions& options, ThreadPool& pool);
 
 // A tensor's rows as floats, [begin, end) of them, checked to be finite. `out` holds (end - begin) * cols.
-Status ReadRows(const TensorRecord& tensor, const std::string& path, int64_t begin, int64_t end, float* out,
-                ThreadPool& pool);
+Status ReadRows(const TensorSource& source, const TensorRecord& tensor, int64_t begin, int64_t end,
+                float* out, ThreadPool& pool);
 
 }  // namespace celer

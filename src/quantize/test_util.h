@@ -63,6 +63,17 @@ class Quantize : public ::testing::Test {
   ThreadPool pool_{{.threads = 2}};
 };
 
+// All that calibration made, for comparing; empty after a failure, which is reported.
+inline LayerParts LoadAll(const Result<QuantizedParts>& parts, const QuantizePlan& plan) {
+  if (!parts) {
+    ADD_FAILURE() << parts.error().message();
+    return {};
+  }
+  auto all = parts->LoadAll(plan);
+  EXPECT_TRUE(all) << all.error().message();
+  return all ? *std::move(all) : LayerParts();
+}
+
 inline Recipe RecipeOf(const std::string& weights, std::vector<std::string> rules = {}) {
   Recipe recipe;
   recipe.weights = weights;

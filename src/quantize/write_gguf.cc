@@ -1,6 +1,7 @@
 // A GGUF file with the same metadata and other tensors.
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "formats/decode.h"
 #include "io/disk_space.h"
@@ -12,7 +13,7 @@ namespace celer {
 namespace {
 
 constexpr int64_t kPieceFloats = int64_t{4} << 20;  // values that are converted at once
-constexpr std::string_view kNoSpace = "; give -o a place with more room";
+constexpr std::string_view kNoSpace = "give -o a place with more room";
 
 // What the new file says itself, and how a split one is numbered.
 bool IsReplaced(std::string_view key) {
@@ -37,7 +38,7 @@ std::optional<DType> MostOf(const QuantizePlan& plan, bool dequantized) {
 
 class Filler {
  public:
-  Filler(const GgufFile& file, const QuantizePlan& plan, const WriteOptions& options, int64_t total,
+  Filler(const TensorSource& file, const QuantizePlan& plan, const WriteOptions& options, int64_t total,
          ThreadPool& pool)
       : file_(file), plan_(plan), options_(options), total_(total), pool_(pool) {}
 
@@ -45,10 +46,17 @@ class Filler {
     const PlannedTensor& tensor = *plan_.Find(spec.name);
     const TensorRecord& record = *file_.Find(spec.name);
     if (const auto* parts = options_.parts) {
-      if (const auto it = parts->floats.find(spec.name); it != parts->floats.end())
-        return Floats(spec, it->second, sink);
-      if (const auto it = parts->blocks.find(spec.name); it != parts->blocks.end())
-        return Blocks(tensor, spec, it->second, sink);
+      if (const TensorRecord* made = parts->Floats(spec.name)) {
+        std::vector<float> values(made->bytes.size() / sizeof(float));
+        std::memcpy(values.data(), made->bytes.data(), made->bytes.size());
+        parts->DropPages(*made);
+        return Floats(spec, values, sink);
+      }
+      if (const TensorRecord* made = parts->Blocks(spec.name)) {
+        CELER_RETURN_IF_ERROR(Blocks(tensor, made->bytes, sink));
+        parts->DropPages(*made);
+        return {};
+      }
     }
     if (tensor.target.kind == Target::Kind::kKeep) {
       CELER_RETURN_IF_ERROR(sink(record.bytes));
@@ -67,15 +75,23 @@ class Filler {
     return Done(static_cast<int64_t>(out.size()));
   }
 
-  Status Blocks(const PlannedTensor& tensor, const TensorSpec& spec, const std::vector<std::byte>& blocks,
-                const TensorSink& sink) {
+  // As they are, or as f32.
+  Status Blocks(const PlannedTensor& tensor, std::span<const std::byte> blocks, const TensorSink& sink) {
     if (!options_.dequantized) {
       CELER_RETURN_IF_ERROR(sink(blocks));
       return Done(static_cast<int64_t>(blocks.size()));
     }
-    std::vector<float> values(static_cast<size_t>(*spec.shape.elements()));
-    DecodeRow(tensor.target.dtype, blocks.data(), static_cast<int64_t>(values.size()), values.data());
-    return Floats(spec, values, sink);
+    const int64_t cols = tensor.cols(), rows = tensor.rows(), bytes = *BytesFor(tensor.target.dtype, cols);
+    const int64_t at_once = std::clamp<int64_t>(kPieceFloats / cols, 1, rows);
+    std::vector<float> values(static_cast<size_t>(at_once * cols));
+    for (int64_t row = 0; row < rows; row += at_once) {
+      const int64_t count = std::min(at_once, rows - row);
+      DecodeRow(tensor.target.dtype, blocks.data() + row * bytes, count * cols, values.data());
+      const auto out = std::as_bytes(std::span(values).first(static_cast<size_t>(count * cols)));
+      CELER_RETURN_IF_ERROR(sink(out));
+      CELER_RETURN_IF_ERROR(Done(static_cast<int64_t>(out.size())));
+    }
+    return {};
   }
 
   // Row by row through floats; experts of one tensor have an importance each.
@@ -96,7 +112,7 @@ class Filler {
       const float* weights = importance.empty() ? nullptr : importance.data();
       for (int64_t row = 0; row < rows; row += at_once) {
         const int64_t count = std::min(at_once, rows - row), first = m * rows + row;
-        CELER_RETURN_IF_ERROR(ReadRows(record, file_.source(), first, first + count, values.data(), pool_));
+        CELER_RETURN_IF_ERROR(ReadRows(file_, record, first, first + count, values.data(), pool_));
         pool_.ParallelForDynamic(count, 16, [&](int64_t begin, int64_t end) {
           std::vector<std::byte> block(static_cast<size_t>(target_bytes));
           for (int64_t r = begin; r < end; ++r) {
@@ -120,7 +136,7 @@ class Filler {
     return options_.progress ? options_.progress(std::min(done_, total_), total_) : Status();
   }
 
-  const GgufFile& file_;
+  const TensorSource& file_;
   const QuantizePlan& plan_;
   const WriteOptions& options_;
   int64_t total_, done_ = 0;
@@ -131,7 +147,9 @@ class Filler {
 
 Status WriteQuantizedGguf(const std::filesystem::path& model, const QuantizePlan& plan,
                           const std::filesystem::path& out, const WriteOptions& options, ThreadPool& pool) {
-  CELER_ASSIGN(const GgufFile file, GgufFile::Open(model));
+  CELER_ASSIGN(GgufFile opened, GgufFile::Open(model));
+  const FileTensorSource<GgufFile> source(std::move(opened), model.string());
+  const GgufFile& file = source.file();
   GgufWriter writer(file.alignment());
   for (const GgufValue& value : file.metadata())
     if (!IsReplaced(value.key)) writer.Copy(value);
@@ -155,7 +173,7 @@ Status WriteQuantizedGguf(const std::filesystem::path& model, const QuantizePlan
   }
   const int64_t bytes = writer.FileBytes();
   CELER_RETURN_IF_ERROR(CheckFreeSpace(out, bytes, kNoSpace));
-  Filler filler(file, plan, options, bytes, pool);
+  Filler filler(source, plan, options, bytes, pool);
   return writer.Write(
       out, [&](const TensorSpec& spec, const TensorSink& sink) { return filler.Fill(spec, sink); });
 }

@@ -10,8 +10,6 @@
 //   NAME_scale       bf16  [rows, groups]
 //   NAME_zero_point  int32 [rows * bits / 32, groups], packed along the rows; only if asymmetric
 //   NAME_shape       int64 [2]
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <set>
@@ -24,6 +22,7 @@
 #include "io/safetensors.h"
 #include "quantize/fp8_matrix.h"
 #include "quantize/quantize.h"
+#include "quantize/source_hash.h"
 
 namespace celer {
 namespace {
@@ -31,7 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kNoSpace = "; give -o a place with more room";
+constexpr std::string_view kNoSpace = "give -o a place with more room";
 
 // "model.layers.0.mlp.up_proj" of "model.layers.0.mlp.up_proj.weight".
 std::string ModuleOf(const std::string& name) {
@@ -109,33 +108,24 @@ Json ConfigJson(const QuantizePlan& plan, bool tied) {
 }
 
 Status WriteText(const fs::path& path, const std::string& text) {
-  CELER_ASSIGN(AtomicFile file, AtomicFile::Create(path));
-  CELER_RETURN_IF_ERROR(file.Write(text));
-  return file.Commit();
+  return WriteWholeFile(path, text);
 }
 
-// Tokenizer, chat template and their like: all but the weights and what is written anew.
 Status CopyRest(const fs::path& from, const fs::path& to) {
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(from, error)) {
-    const std::string name = entry.path().filename().string();
-    const std::string ending = entry.path().extension().string();
-    if (!entry.is_regular_file(error) || name == "config.json" || name.ends_with(".safetensors.index.json") ||
-        ending == ".safetensors" || ending == ".bin" || ending == ".pt" || ending == ".pth" ||
-        ending == ".gguf" || name.starts_with("."))
-      continue;
-    fs::copy_file(entry.path(), to / name, error);
-    if (error) return Error::Io((to / name).string(), ": cannot be written: ", error.message());
+  CELER_ASSIGN(const std::vector<fs::path> files, FilesBesideWeights(from));
+  for (const fs::path& file : files) {
+    std::error_code error;
+    fs::copy_file(file, to / file.filename(), error);
+    if (error) return Error::Io((to / file.filename()).string(), ": cannot be written: ", error.message());
   }
-  if (error) return Error::Io(from.string(), ": cannot be listed: ", error.message());
   return {};
 }
 
 class FolderWriter {
  public:
-  FolderWriter(const SafetensorsModel& model, const std::string& path, const QuantizePlan& plan,
-               const WriteOptions& options, ThreadPool& pool)
-      : model_(model), path_(path), plan_(plan), options_(options), pool_(pool) {}
+  FolderWriter(const TensorSource& model, const QuantizePlan& plan, const WriteOptions& options,
+               ThreadPool& pool)
+      : model_(model), plan_(plan), options_(options), pool_(pool) {}
 
   Status Write(const fs::path& folder) {
     std::vector<TensorSpec> specs;
@@ -145,9 +135,7 @@ class FolderWriter {
   }
 
  private:
-  bool IsReplaced(const std::string& name) const {
-    return options_.parts && options_.parts->floats.contains(name);
-  }
+  bool IsReplaced(const std::string& name) const { return options_.parts && options_.parts->Floats(name); }
 
   void Specs(const PlannedTensor& tensor, std::vector<TensorSpec>* out) {
     const auto add = [&](const std::string& name, DType dtype, Shape shape) {
@@ -179,8 +167,12 @@ class FolderWriter {
       last_ = tensor.name;
       CELER_RETURN_IF_ERROR(options_.progress(done_, plan_.bytes_before()));
     }
-    if (IsReplaced(tensor.name))
-      return sink(std::as_bytes(std::span(options_.parts->floats.find(tensor.name)->second)));
+    if (IsReplaced(tensor.name)) {
+      const TensorRecord& made = *options_.parts->Floats(tensor.name);
+      CELER_RETURN_IF_ERROR(sink(made.bytes));
+      options_.parts->DropPages(made);
+      return {};
+    }
     if (tensor.target.kind == Target::Kind::kKeep) {
       CELER_RETURN_IF_ERROR(sink(record.bytes));
       model_.DropPages(record);
@@ -201,13 +193,15 @@ class FolderWriter {
 
   // From calibration, or rounded now; the four tensors of a weight follow each other.
   Result<const IntTensor*> Ints(const PlannedTensor& tensor, const TensorRecord& record) {
-    if (options_.parts)
-      if (const auto it = options_.parts->ints.find(tensor.name); it != options_.parts->ints.end())
-        return &it->second;
     if (rounded_name_ == tensor.name) return &rounded_;
+    if (options_.parts && options_.parts->HasInts(tensor.name)) {
+      CELER_ASSIGN(rounded_, options_.parts->Ints(tensor));
+      rounded_name_ = tensor.name;
+      return &rounded_;
+    }
     const int64_t rows = tensor.rows(), cols = tensor.cols();
     std::vector<float> values(static_cast<size_t>(rows * cols)), importance;
-    CELER_RETURN_IF_ERROR(ReadRows(record, path_, 0, rows, values.data(), pool_));
+    CELER_RETURN_IF_ERROR(ReadRows(model_, record, 0, rows, values.data(), pool_));
     if (options_.importance) {
       CELER_ASSIGN(importance, options_.importance->For(tensor.name, 0, 1, cols));
     }
@@ -225,15 +219,13 @@ class FolderWriter {
     const int64_t rows = tensor.rows(), cols = tensor.cols();
     if (fp8_name_ != tensor.name) {
       fp8_name_ = tensor.name;
-      const std::vector<std::byte>* made = nullptr;
-      if (options_.parts)
-        if (const auto it = options_.parts->blocks.find(tensor.name); it != options_.parts->blocks.end())
-          made = &it->second;
+      const TensorRecord* made = options_.parts ? options_.parts->Blocks(tensor.name) : nullptr;
       if (made) {
-        fp8_ = Fp8Matrix::FromBytes(rows, cols, *made);
+        fp8_ = Fp8Matrix::FromBytes(rows, cols, made->bytes);
+        options_.parts->DropPages(*made);
       } else {
         std::vector<float> values(static_cast<size_t>(rows * cols));
-        CELER_RETURN_IF_ERROR(ReadRows(record, path_, 0, rows, values.data(), pool_));
+        CELER_RETURN_IF_ERROR(ReadRows(model_, record, 0, rows, values.data(), pool_));
         fp8_ = Fp8Matrix::Of(values.data(), rows, cols, pool_);
         model_.DropPages(record);
       }
@@ -259,25 +251,34 @@ class FolderWriter {
     return {};
   }
 
-  // To f32, f16 or bf16.
+  // To f32, f16 or bf16: what calibration made, or the file's values.
   Status Convert(const PlannedTensor& tensor, const TensorRecord& record, const TensorSink& sink) {
     const int64_t cols = tensor.cols();
+    const DType dtype = tensor.target.dtype;
+    const TensorRecord* made = options_.parts ? options_.parts->Blocks(tensor.name) : nullptr;
     std::vector<float> row(static_cast<size_t>(cols));
-    const DType to = options_.dequantized ? DType::kF32 : tensor.target.dtype;
-    std::vector<std::byte> out(static_cast<size_t>(*BytesFor(to, cols)));
-    std::vector<std::byte> rounded(static_cast<size_t>(*BytesFor(tensor.target.dtype, cols)));
+    std::vector<std::byte> rounded(static_cast<size_t>(*BytesFor(dtype, cols)));
     for (int64_t r = 0; r < tensor.rows(); ++r) {
-      CELER_RETURN_IF_ERROR(ReadRows(record, path_, r, r + 1, row.data(), pool_));
-      EncodeRow(tensor.target.dtype, row.data(), cols, rounded.data());
-      if (options_.dequantized) DecodeRow(tensor.target.dtype, rounded.data(), cols, row.data());
-      EncodeRow(to, row.data(), cols, out.data());
-      CELER_RETURN_IF_ERROR(sink(out));
+      if (made) {
+        std::copy_n(made->bytes.data() + r * static_cast<int64_t>(rounded.size()), rounded.size(),
+                    rounded.data());
+      } else {
+        CELER_RETURN_IF_ERROR(ReadRows(model_, record, r, r + 1, row.data(), pool_));
+        EncodeRow(dtype, row.data(), cols, rounded.data());
+      }
+      if (options_.dequantized) {
+        DecodeRow(dtype, rounded.data(), cols, row.data());
+        CELER_RETURN_IF_ERROR(sink(std::as_bytes(std::span(row))));
+      } else {
+        CELER_RETURN_IF_ERROR(sink(rounded));
+      }
     }
+    if (made) options_.parts->DropPages(*made);
+    model_.DropPages(record);
     return {};
   }
 
-  const SafetensorsModel& model_;
-  std::string path_;
+  const TensorSource& model_;
   const QuantizePlan& plan_;
   const WriteOptions& options_;
   ThreadPool& pool_;
@@ -288,37 +289,6 @@ class FolderWriter {
   int64_t done_ = 0;
 };
 
-// A folder that is removed again unless it gets its name.
-class PartialFolder {
- public:
-  explicit PartialFolder(fs::path target)
-      : target_(std::move(target)), path_(target_.string() + ".partial-" + std::to_string(getpid())) {}
-  ~PartialFolder() {
-    std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
-  }
-  PartialFolder(const PartialFolder&) = delete;
-  PartialFolder& operator=(const PartialFolder&) = delete;
-
-  const fs::path& path() const { return path_; }
-  Status Make() {
-    std::error_code error;
-    fs::remove_all(path_, error);
-    fs::create_directories(path_, error);
-    return error ? Status(Error::Io(path_.string(), ": cannot be made: ", error.message())) : Status();
-  }
-  Status Commit() {
-    std::error_code error;
-    fs::rename(path_, target_, error);
-    if (error) return Error::Io(target_.string(), ": cannot be put in its place: ", error.message());
-    path_.clear();
-    return {};
-  }
-
- private:
-  fs::path target_, path_;
-};
-
 }  // namespace
 
 Status WriteQuantizedHf(const fs::path& model, const QuantizePlan& plan, const fs::path& out,
@@ -327,17 +297,17 @@ Status WriteQuantizedHf(const fs::path& model, const QuantizePlan& plan, const f
     if (tensor.target.kind == Target::Kind::kStored && IsBlockQuantized(tensor.target.dtype))
       return Error::Invalid("'", tensor.name, "' as ", Name(tensor.target.dtype),
                             ": only a GGUF file holds such blocks; take int4 or int8 for a folder");
-  CELER_ASSIGN(const SafetensorsModel source, SafetensorsModel::Open(model));
+  CELER_ASSIGN(const std::unique_ptr<TensorSource> source, OpenForQuantize(model));
   CELER_ASSIGN(const nlohmann::json parsed, ReadJsonFile(model / "config.json"));
   Json config = Json(parsed);
   const bool tied = config.value("tie_word_embeddings", false);
+  config.erase("quantization_config");  // of weights that are decoded here
   if (plan.has_ints() && !options.dequantized) config["quantization_config"] = ConfigJson(plan, tied);
   CELER_RETURN_IF_ERROR(CheckFreeSpace(out, plan.bytes_after(), kNoSpace));
-  PartialFolder folder(out);
-  CELER_RETURN_IF_ERROR(folder.Make());
+  CELER_ASSIGN(AtomicFolder folder, AtomicFolder::Create(out));
   CELER_RETURN_IF_ERROR(CopyRest(model, folder.path()));
   CELER_RETURN_IF_ERROR(WriteText(folder.path() / "config.json", JsonText(config, 2) + "\n"));
-  CELER_RETURN_IF_ERROR(FolderWriter(source, model.string(), plan, options, pool).Write(folder.path()));
+  CELER_RETURN_IF_ERROR(FolderWriter(*source, plan, options, pool).Write(folder.path()));
   return folder.Commit();
 }
 

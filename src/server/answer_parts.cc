@@ -9,6 +9,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr JsonLimits kCallLimits{.max_bytes = size_t{1} << 20, .max_depth = 64};
 constexpr std::string_view kThink = "<think>", kThinkEnd = "</think>";
 constexpr std::string_view kCallTag = "<tool_call>", kCallEnd = "</tool_call>", kBracketTag = "[TOOL_CALLS]";
 
@@ -36,7 +37,89 @@ bool ReadCall(const Json& json, Part* part) {
   return true;
 }
 
+// Where the object or array ends that `text` begins with: behind its last bracket, or npos if it is cut.
+size_t EndOfJson(std::string_view text) {
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\')
+        ++i;
+      else if (c == '"')
+        in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      ++depth;
+    } else if ((c == '}' || c == ']') && --depth <= 0) {
+      return i + 1;
+    }
+  }
+  return std::string_view::npos;
+}
+
+void SkipSpace(std::string_view* text) {
+  while (!text->empty() && IsSpace(text->front())) text->remove_prefix(1);
+}
+
+bool Skip(std::string_view what, std::string_view* text) {
+  SkipSpace(text);
+  if (!text->starts_with(what)) return false;
+  text->remove_prefix(what.size());
+  return true;
+}
+
+// {"name": "f", "arguments": {"x": 1 -- a call whose text has no end. False unless its name is complete.
+bool ReadCutCall(std::string_view text, Part* part) {
+  if (!Skip("{", &text) || !Skip("\"name\"", &text) || !Skip(":", &text) || !Skip("\"", &text)) return false;
+  size_t end = 0;
+  while (end < text.size() && text[end] != '"') end += text[end] == '\\' ? 2 : 1;
+  if (end >= text.size()) return false;
+  const Json name = Json::parse("\"" + std::string(text.substr(0, end + 1)), nullptr, false);
+  if (!name.is_string()) return false;
+  *part = {.kind = Part::Kind::kCall, .name = name.get<std::string>(), .cut = true};
+  text.remove_prefix(end + 1);
+  if (!Skip(",", &text) || !(Skip("\"arguments\"", &text) || Skip("\"parameters\"", &text)) ||
+      !Skip(":", &text))
+    return true;  // none yet
+  SkipSpace(&text);
+  if (const size_t whole = EndOfJson(text); whole != std::string_view::npos) {
+    text = text.substr(0, whole);
+    part->cut = false;  // only what stands around them is missing
+  }
+  part->text = text;
+  return true;
+}
+
 }  // namespace
+
+nlohmann::ordered_json ObjectSoFar(std::string_view text) {
+  // Where the text could be cut and closed again, and what closes it there.
+  size_t good = 0;
+  std::string open, good_open;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\')
+        ++i;
+      else if (c == '"')
+        in_string = false;
+      continue;
+    }
+    in_string = c == '"';
+    if (c == '{' || c == '[') open.insert(open.begin(), c == '{' ? '}' : ']');
+    if (std::ssize(open) > kCallLimits.max_depth) break;
+    if ((c == '}' || c == ']') && !open.empty()) open.erase(open.begin());
+    const bool after = c == '{' || c == '[' || c == '}' || c == ']';
+    if (!after && c != ',') continue;
+    good = i + (after ? 1 : 0);
+    good_open = open;
+  }
+  auto json = ParseOrderedJson(std::string(text.substr(0, good)) + good_open, "a call", kCallLimits);
+  return json && json->is_object() ? std::move(*json) : Json::object();
+}
 
 ToolStyle ToolStyleOf(std::string_view chat_template) {
   const auto has = [&](std::string_view text) { return chat_template.find(text) != std::string_view::npos; };
@@ -51,7 +134,7 @@ bool HasReasoning(std::string_view chat_template) {
   return chat_template.find(kThinkEnd) != std::string_view::npos;
 }
 
-AnswerParts::AnswerParts(PartsOptions options) : options_(options) {
+AnswerParts::AnswerParts(PartsOptions options) : options_(std::move(options)) {
   if (options_.reasoning && options_.starts_in_reasoning) {
     where_ = Where::kReasoning;
     trim_ = true;
@@ -67,9 +150,15 @@ std::vector<Part> AnswerParts::Push(std::string_view text) {
   return out;
 }
 
-std::vector<Part> AnswerParts::Finish() {
+std::vector<Part> AnswerParts::Finish(bool cut) {
   std::vector<Part> out;
+  cut_ = cut;
+  // What a grammar allows before a call is complete is a part of that call.
+  const bool before_call = where_ == Where::kContent || where_ == Where::kStart;
+  if (options_.must_call && cut && before_call && held_.find('{') == std::string::npos) held_.clear();
   Advance(true, &out);
+  if (cut && options_.must_call && where_ != Where::kReasoning && !called_ && !options_.only_tool.empty())
+    EmitCall({.kind = Part::Kind::kCall, .name = options_.only_tool, .cut = true}, &out);
   return out;
 }
 
@@ -87,15 +176,52 @@ void AnswerParts::Emit(Part::Kind kind, std::string_view text, std::vector<Part>
 }
 
 bool AnswerParts::EmitCalls(std::string_view text, std::vector<Part>* out) {
-  const auto parsed = ParseOrderedJson(text, "a call", {.max_bytes = size_t{1} << 20, .max_depth = 64});
+  const auto parsed = ParseOrderedJson(text, "a call", kCallLimits);
   if (!parsed) return false;
   std::vector<Part> calls;
   const Json list = parsed->is_array() ? *parsed : Json::array({*parsed});
   for (const Json& one : list)
     if (!ReadCall(one, &calls.emplace_back())) return false;
   if (calls.empty()) return false;
+  for (Part& call : calls) EmitCall(std::move(call), out);
+  return true;
+}
+
+void AnswerParts::EmitCall(Part call, std::vector<Part>* out) {
+  if (called_ && !options_.parallel) return;
   called_ = true;
-  out->insert(out->end(), calls.begin(), calls.end());
+  out->push_back(std::move(call));
+}
+
+// Calls of which the last is cut. True if there is nothing left to be said as text.
+bool AnswerParts::EmitCutCalls(std::string_view text, std::vector<Part>* out) {
+  if (!cut_) return false;
+  SkipSpace(&text);
+  if (options_.tools == ToolStyle::kBracket) Skip("[", &text);
+  std::vector<Part> calls;
+  while (SkipSpace(&text), !text.empty()) {
+    const size_t end = EndOfJson(text);
+    Part& call = calls.emplace_back();
+    const bool whole = end != std::string_view::npos;
+    bool read = false;
+    if (whole) {
+      const auto json = ParseOrderedJson(text.substr(0, end), "a call", kCallLimits);
+      read = json && ReadCall(*json, &call);
+    } else {
+      read = ReadCutCall(text, &call);
+    }
+    // An answer in JSON may have a name, too.
+    if (!options_.must_call && options_.tools == ToolStyle::kJson) read = read && !call.text.empty();
+    if (!read) {
+      calls.pop_back();
+      if (!options_.must_call) return false;
+      break;
+    }
+    text = whole ? text.substr(end) : std::string_view();
+    Skip(",", &text);
+  }
+  if (calls.empty() && !options_.must_call) return false;
+  for (Part& call : calls) EmitCall(std::move(call), out);
   return true;
 }
 
@@ -168,7 +294,7 @@ void AnswerParts::Advance(bool last, std::vector<Part>* out) {
         const bool ended = end != std::string::npos;
         held_.erase(0, ended ? end + kCallEnd.size() : held_.size());
         where_ = Where::kContent;
-        if (EmitCalls(json, out)) {
+        if (EmitCalls(json, out) || (!ended && EmitCutCalls(json, out))) {
           trim_ = true;
         } else {  // no call after all: it stays what the model said
           Emit(Part::Kind::kContent, std::string(kCallTag) + json + (ended ? std::string(kCallEnd) : ""),
@@ -179,7 +305,7 @@ void AnswerParts::Advance(bool last, std::vector<Part>* out) {
       }
       case Where::kWhole:
         if (!last) return;
-        if (!EmitCalls(held_, out))
+        if (!EmitCalls(held_, out) && !EmitCutCalls(held_, out))
           Emit(Part::Kind::kContent,
                (options_.tools == ToolStyle::kBracket ? std::string(kBracketTag) : "") + held_, out);
         held_.clear();

@@ -2,6 +2,7 @@
 // answer, because a whole answer is the sum of its stream.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,12 +23,16 @@ struct Part {
   enum class Kind { kReasoning, kContent, kCall } kind = Kind::kContent;
   std::string text = {};  // of a call: its arguments, as JSON
   std::string name = {};  // of a call
+  bool cut = false;       // a call whose arguments have no end
 };
 
 struct PartsOptions {
   ToolStyle tools = ToolStyle::kNone;  // kNone: calls are text like any other
   bool reasoning = false;              // look for <think>
   bool starts_in_reasoning = false;    // the prompt ends with <think>
+  bool parallel = true;                // else only the first call counts
+  bool must_call = false;              // a grammar lets nothing but calls through
+  std::string only_tool = {};          // with must_call: the only one that it can be
 };
 
 class AnswerParts {
@@ -36,7 +41,9 @@ class AnswerParts {
 
   // Parts that are complete, or of which more can be said now. Holds back what may yet become a tag.
   std::vector<Part> Push(std::string_view text);
-  std::vector<Part> Finish();
+  // `cut`: the answer was ended by a limit or a stop string. A call that it ends within is given as far as it
+  // goes, instead of as text.
+  std::vector<Part> Finish(bool cut = false);
 
  private:
   enum class Where { kStart, kReasoning, kContent, kCall, kWhole };
@@ -44,6 +51,8 @@ class AnswerParts {
   void Advance(bool last, std::vector<Part>* out);
   void Emit(Part::Kind kind, std::string_view text, std::vector<Part>* out);
   bool EmitCalls(std::string_view json, std::vector<Part>* out);
+  bool EmitCutCalls(std::string_view json, std::vector<Part>* out);
+  void EmitCall(Part call, std::vector<Part>* out);
   // Text up to `tag`: true once it is there and taken. What cannot be its beginning is emitted.
   bool Until(std::string_view tag, Part::Kind kind, bool last, std::vector<Part>* out);
 
@@ -52,6 +61,10 @@ class AnswerParts {
   std::string held_;
   bool trim_ = false;  // white space at the beginning of the part is not part of it
   bool called_ = false;
+  bool cut_ = false;
 };
+
+// The JSON object that `text` is, or as much of it as is complete: {"a": 1, "b": [2, 3 -> {"a": 1, "b": [2]}.
+nlohmann::ordered_json ObjectSoFar(std::string_view text);
 
 }  // namespace celer::server

@@ -13,6 +13,7 @@ struct Types {
 constexpr Types kTypes[] = {
     {400, "invalid_request_error", "invalid_request_error"},
     {401, "authentication_error", "authentication_error"},
+    {403, "permission_error", "permission_error"},
     {404, "not_found_error", "not_found_error"},
     {413, "invalid_request_error", "request_too_large"},
     {429, "rate_limit_error", "rate_limit_error"},
@@ -24,7 +25,7 @@ constexpr Types kTypes[] = {
 const Types& TypesOf(int status) {
   for (const Types& types : kTypes)
     if (types.status == status) return types;
-  return status < 500 ? kTypes[0] : kTypes[5];
+  return TypesOf(status < 500 ? 400 : 500);
 }
 
 Json StringOrNull(const std::string& text) {
@@ -41,7 +42,7 @@ Json ApiError::ToJson(ApiForm form) const {
            {{"message", message},
             {"type", types.openai},
             {"param", StringOrNull(param)},
-            {"code", code.empty() ? Json(status) : Json(code)}}}};
+            {"code", StringOrNull(code)}}}};
 }
 
 HttpResponse ApiError::ToResponse(ApiForm form) const {
@@ -53,6 +54,8 @@ HttpResponse ApiError::ToResponse(ApiForm form) const {
 ApiError FromError(const Error& error, std::string param) {
   const bool ours = error.code() == Error::Code::kDevice || error.code() == Error::Code::kIo ||
                     error.code() == Error::Code::kNotFinite || error.code() == Error::Code::kOutOfMemory;
+  if (error.code() == Error::Code::kCancelled)
+    return {.status = 503, .message = error.message(), .code = "shutting_down", .retry_after = 1};
   return {.status = ours ? 500 : 400, .message = error.message(), .param = std::move(param)};
 }
 
@@ -61,10 +64,11 @@ ApiError Bad(std::string_view field, const Json& value, std::string_view expecte
           .param = std::string(field)};
 }
 
-ApiError NotSupported(std::string_view field, std::string_view why) {
-  return {.message = "'" + Printable(field, 80) + "' is not supported" + (why.empty() ? "" : ": ") +
-                     std::string(why),
-          .param = Printable(field, 80),
+ApiError NotSupported(std::string_view field, std::string_view why, std::string_view value) {
+  const std::string name = Printable(field, 80);
+  return {.message = "'" + name + (value.empty() ? "" : ": " + std::string(value)) + "' is not supported" +
+                     (why.empty() ? "" : ": ") + std::string(why),
+          .param = name,
           .code = "unsupported_parameter"};
 }
 

@@ -18,8 +18,8 @@ struct ApiError {
   int status = 400;
   std::string message;
   std::string param = {};  // the field at fault
-  std::string code = {};
-  int retry_after = 0;  // seconds; 0: no such header
+  std::string code = {};   // for programs; "": none
+  int retry_after = 0;     // seconds; 0: no such header
 
   Json ToJson(ApiForm form) const;
   HttpResponse ToResponse(ApiForm form) const;
@@ -32,7 +32,8 @@ ApiError FromError(const Error& error, std::string param = {});
 
 // "FIELD is VALUE, expected ..."
 ApiError Bad(std::string_view field, const Json& value, std::string_view expected);
-ApiError NotSupported(std::string_view field, std::string_view why);
+// `value`: which one is not, if others are.
+ApiError NotSupported(std::string_view field, std::string_view why, std::string_view value = {});
 
 // Escaped and no longer than fits into a sentence.
 std::string Quoted(const Json& value);

@@ -7,8 +7,19 @@
 
 #include "core/check.h"
 #include "io/json.h"
+#include "server/http_head.h"
 
 namespace celer::server {
+namespace {
+
+std::string_view Trimmed(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\r\n\v\f";
+  const size_t first = text.find_first_not_of(kBlanks);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
+}
+
+}  // namespace
 
 ApiKeys::Hash ApiKeys::HashOf(std::string_view key) {
   Hash hash{};
@@ -21,9 +32,8 @@ Result<ApiKeys> ApiKeys::Load(const std::filesystem::path& file) {
   ApiKeys keys;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    while (!line.empty() && (line.back() == ' ' || line.back() == '\r' || line.back() == '\t'))
-      line.pop_back();
-    if (!line.empty() && line[0] != '#') keys.hashes_.push_back(HashOf(line));
+    const std::string_view key = Trimmed(line);
+    if (!key.empty() && key[0] != '#') keys.hashes_.push_back(HashOf(key));
   }
   if (keys.hashes_.empty()) return Error::Invalid(file.string(), ": no key in it; write one per line");
   return keys;
@@ -32,9 +42,10 @@ Result<ApiKeys> ApiKeys::Load(const std::filesystem::path& file) {
 bool ApiKeys::Allows(const HttpRequest& request) const {
   if (!Required()) return true;
   std::string_view key = request.Header("x-api-key");
-  constexpr std::string_view kBearer = "Bearer ";
-  if (const std::string_view given = request.Header("authorization"); given.starts_with(kBearer))
-    key = given.substr(kBearer.size());
+  constexpr std::string_view kBearer = "bearer ";  // the name of a scheme is case-insensitive
+  const std::string_view given = request.Header("authorization");
+  if (LowerCase(given.substr(0, kBearer.size())) == kBearer) key = given.substr(kBearer.size());
+  key = Trimmed(key);
   // Equal lengths and all keys, always: the time says neither which key nor how much of it was right.
   const Hash hash = HashOf(key);
   int allowed = 0;

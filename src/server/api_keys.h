@@ -14,7 +14,8 @@ namespace celer::server {
 class ApiKeys {
  public:
   ApiKeys() = default;  // everybody may
-  // Empty lines and lines that begin with # are left out. An error if no key is left.
+  // Blanks around a key do not belong to it. Empty lines and lines that begin with # are left out. An error
+  // if no key is left.
   static Result<ApiKeys> Load(const std::filesystem::path& file);
 
   bool Required() const { return !hashes_.empty(); }

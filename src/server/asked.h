@@ -25,7 +25,11 @@ enum Endpoint : unsigned {
   kTokenize = 16,
   kDetokenize = 32,
   kEmbeddings = 64,
+  kCountTokens = 128,
 };
+constexpr bool IsAnthropic(Endpoint endpoint) {
+  return endpoint == kMessages || endpoint == kCountTokens;
+}
 constexpr unsigned kNotInBatch = 1u << 16;  // of a parameter that celer batch cannot obey
 
 // How the numbers of an embedding are written.
@@ -61,6 +65,7 @@ struct Asked {
   bool parallel_tool_calls = true;
   Json template_variables = nullptr;
   bool add_generation_prompt = true;
+  bool continue_final_message = false;
   std::optional<bool> add_special_tokens = {};
   int64_t truncate_prompt = 0;                      // to its last so many tokens; -1: to what fits
   std::optional<std::vector<int32_t>> tokens = {};  // of /detokenize
@@ -68,6 +73,7 @@ struct Asked {
   // The answer. `request` is complete but for its prompt, seed, stop tokens and mask.
   Request request = {};
   std::optional<int64_t> max_tokens = {};
+  const char* max_tokens_param = "max_tokens";  // who gave it
   std::optional<uint64_t> seed = {};
   std::vector<std::string> stop = {};
   std::vector<int32_t> stop_token_ids = {};

@@ -275,6 +275,17 @@ Refusal ReadAnthropic(const Asked& asked, Conversation* out) {
     if (!Field(message, "content")) return Bad(at + ".content", Json(), "a string or an array of blocks");
     if (auto refusal = ReadBlocks(message, at, &out->messages)) return refusal;
   }
+  // An assistant's turn at the end is the beginning of the answer, which goes on from there.
+  if (!out->messages.empty() && out->messages.back()["role"] == "assistant") {
+    if (out->messages.back().contains("tool_calls"))
+      return ApiError{
+          .message = "messages ends with a tool_use, expected its tool_result in the next message",
+          .param = "messages"};
+    out->continues = out->messages.back()["content"] != "";
+    if (!out->continues) out->messages.erase(out->messages.size() - 1);
+  }
+  if (out->messages.empty())
+    return ApiError{.message = "messages has no message with a content", .param = "messages"};
   if (asked.tools.is_array() && !asked.tools.empty()) {
     out->tools = Json::array();
     for (size_t i = 0; i < asked.tools.size(); ++i) {
@@ -297,52 +308,107 @@ Refusal ReadConversation(const Asked& asked, const Json& before, Conversation* o
   Refusal refusal;
   if (asked.endpoint == kResponses)
     refusal = ReadResponses(asked, before, out);
-  else if (asked.endpoint == kMessages)
+  else if (IsAnthropic(asked.endpoint))
     refusal = ReadAnthropic(asked, out);
   else
     refusal = ReadChat(asked, out);
   if (!out->tools.is_null() && out->tools.empty()) out->tools = nullptr;
-  return refusal;
+  if (refusal || !asked.continue_final_message) return refusal;
+  if (out->messages.back()["role"] != "assistant" || out->messages.back().contains("tool_calls"))
+    return ApiError{
+        .message = "continue_final_message needs a last message of the assistant's, without calls",
+        .param = "continue_final_message"};
+  out->continues = true;
+  return {};
 }
+
+namespace {
+
+// {"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}; in /v1/responses the inner
+// fields stand beside `type`.
+Refusal ReadAllowedTools(const Json& choice, ToolChoice* out) {
+  const Json* inner = Field(choice, "allowed_tools");
+  const std::string at = inner ? "tool_choice.allowed_tools" : "tool_choice";
+  if (!inner) inner = &choice;
+  if (!inner->is_object()) return Bad(at, *inner, "an object with mode and tools");
+  const Json *mode = Field(*inner, "mode"), *tools = Field(*inner, "tools");
+  if (!mode || (*mode != "auto" && *mode != "required"))
+    return Bad(at + ".mode", mode ? *mode : Json(), "auto or required");
+  if (!tools || !tools->is_array() || tools->empty())
+    return Bad(at + ".tools", tools ? *tools : Json(), "an array of functions");
+  out->kind = *mode == "required" ? ToolChoice::Kind::kRequired : ToolChoice::Kind::kAuto;
+  for (const Json& tool : *tools) {
+    const Json* function = tool.is_object() ? Field(tool, "function") : nullptr;
+    const Json* name = function && function->is_object() ? Field(*function, "name")
+                       : tool.is_object()                ? Field(tool, "name")
+                                                         : nullptr;
+    if (!name || !name->is_string())
+      return Bad(at + ".tools", tool, "objects with type: function and a name");
+    out->only.push_back(name->get<std::string>());
+  }
+  return {};
+}
+
+Refusal ReadChoiceObject(const Asked& asked, const Json& choice, ToolChoice* out) {
+  using Kind = ToolChoice::Kind;
+  const Json* type = Field(choice, "type");
+  if (IsAnthropic(asked.endpoint))
+    if (const Json* one = Field(choice, "disable_parallel_tool_use")) {
+      if (!one->is_boolean()) return Bad("tool_choice.disable_parallel_tool_use", *one, "true or false");
+      out->parallel = !one->get<bool>();
+    }
+  if (IsAnthropic(asked.endpoint) && type && (*type == "auto" || *type == "none" || *type == "any")) {
+    out->kind = *type == "none" ? Kind::kNone : *type == "any" ? Kind::kRequired : Kind::kAuto;
+    return {};
+  }
+  if (!IsAnthropic(asked.endpoint) && type && *type == "allowed_tools") return ReadAllowedTools(choice, out);
+  const Json* function = Field(choice, "function");
+  const Json* given = function && function->is_object() ? Field(*function, "name") : Field(choice, "name");
+  if (!given || !given->is_string())
+    return Bad("tool_choice", choice, "none, auto, required, a function's name or allowed_tools");
+  out->kind = Kind::kNamed;
+  out->name = given->get<std::string>();
+  return {};
+}
+
+bool HasTool(const Json& tools, const std::string& name) {
+  return std::any_of(tools.begin(), tools.end(),
+                     [&](const Json& tool) { return tool["function"]["name"] == name; });
+}
+
+}  // namespace
 
 Refusal ReadToolChoice(const Asked& asked, const Json& tools, ToolChoice* out) {
   using Kind = ToolChoice::Kind;
   out->kind = tools.is_null() ? Kind::kNone : Kind::kAuto;
+  out->parallel = asked.parallel_tool_calls;
   const Json& choice = asked.tool_choice;
   if (choice.is_null()) return {};
-  Json name;
   if (choice == "none") {
     out->kind = Kind::kNone;
   } else if (choice == "required") {
     out->kind = Kind::kRequired;
   } else if (choice.is_object()) {
-    const Json* type = Field(choice, "type");
-    if (asked.endpoint == kMessages && type && (*type == "auto" || *type == "none" || *type == "any")) {
-      out->kind = *type == "none" ? Kind::kNone : *type == "any" ? Kind::kRequired : Kind::kAuto;
-    } else {
-      const Json* function = Field(choice, "function");
-      const Json* given =
-          function && function->is_object() ? Field(*function, "name") : Field(choice, "name");
-      if (!given || !given->is_string())
-        return Bad("tool_choice", choice, "none, auto, required or a function's name");
-      out->kind = Kind::kNamed;
-      out->name = given->get<std::string>();
-    }
+    if (auto refusal = ReadChoiceObject(asked, choice, out)) return refusal;
   } else if (choice != "auto") {
     return Bad("tool_choice", choice, "none, auto, required or a function's name");
   }
   if (out->kind == Kind::kNone) return {};
-  if (tools.is_null())
-    return out->kind == Kind::kAuto
-               ? Refusal()
-               : ApiError{.message = "tool_choice asks for a call, but there are no tools",
-                          .param = "tool_choice"};
-  if (out->kind != Kind::kNamed) return {};
-  for (const Json& tool : tools)
-    if (tool["function"]["name"] == out->name) return {};
-  return ApiError{
-      .message = "tool_choice names '" + Printable(out->name, 60) + "', which is not one of the tools",
-      .param = "tool_choice"};
+  if (tools.is_null()) {
+    const bool may_do_without = out->kind == Kind::kAuto && out->only.empty();
+    out->kind = Kind::kNone;
+    return may_do_without ? Refusal()
+                          : ApiError{.message = "tool_choice asks for a call, but there are no tools",
+                                     .param = "tool_choice"};
+  }
+  std::vector<std::string> names = out->only;
+  if (out->kind == Kind::kNamed) names.push_back(out->name);
+  for (const std::string& name : names)
+    if (!HasTool(tools, name))
+      return ApiError{
+          .message = "tool_choice names '" + Printable(name, 60) + "', which is not one of the tools",
+          .param = "tool_choice"};
+  return {};
 }
 
 }  // namespace celer::server

@@ -12,6 +12,7 @@ namespace celer::server {
 struct Conversation {
   Json messages = Json::array();  // [{role, content, tool_calls?, ...}], content is a string
   Json tools = nullptr;           // [{type: function, function: {...}}], or null
+  bool continues = false;         // the answer goes on with the last message, which is the assistant's
 };
 
 // `before`: the messages of the response that this one goes on from.
@@ -20,7 +21,9 @@ Refusal ReadConversation(const Asked& asked, const Json& before, Conversation* o
 // Which calls an answer may, must or must not have.
 struct ToolChoice {
   enum class Kind { kNone, kAuto, kRequired, kNamed } kind = Kind::kNone;
-  std::string name = {};  // with kNamed
+  std::string name = {};               // with kNamed
+  std::vector<std::string> only = {};  // no other may be called; empty: all may
+  bool parallel = true;                // more than one call in an answer
 };
 Refusal ReadToolChoice(const Asked& asked, const Json& tools, ToolChoice* out);
 

@@ -5,8 +5,12 @@
 namespace celer::server {
 
 const char* Answer::FinishName() const {
-  if (!calls.empty() && finish == FinishReason::kStop) return "tool_calls";
+  if (MadeCalls()) return "tool_calls";
   return finish == FinishReason::kStop ? "stop" : "length";
+}
+
+bool Answer::MadeCalls() const {
+  return !calls.empty() && calls.back().complete && finish == FinishReason::kStop;
 }
 
 Json Answer::StopReason() const {
@@ -49,6 +53,7 @@ std::unique_ptr<Format> MakeFormat(Endpoint endpoint) {
       return MakeEmbeddingFormat();
     case kTokenize:
     case kDetokenize:
+    case kCountTokens:
       break;
   }
   CELER_CHECK(false);
@@ -82,6 +87,11 @@ Json TokenBytes(const Told& told, int32_t token) {
   for (const char c : told.model.prompter.tokenizer().Piece(token))
     bytes.push_back(static_cast<unsigned char>(c));
   return bytes;
+}
+
+bool TellsLogprob(const Told& told, const TokenEvent& event) {
+  // lm-eval asks for a prompt's log-probabilities with echo and takes the last one for the answer's.
+  return event.finish != FinishReason::kStop || told.asked.include_stop || told.asked.echo;
 }
 
 Json ChatLogprob(const Told& told, const TokenEvent& event) {

@@ -21,6 +21,7 @@ struct Answer {
 
   struct Call {
     std::string id, name, arguments;
+    bool complete = true;  // else the answer ended within the arguments, which are no JSON yet
   };
 
   int index;
@@ -35,6 +36,7 @@ struct Answer {
   int32_t stop_token = TokenEvent::kNoToken;  // one of stop_token_ids that ended it
   double score = 0;
 
+  bool MadeCalls() const;          // and ended with the last of them
   const char* FinishName() const;  // OpenAI's: stop, length, tool_calls
   Json StopReason() const;         // vLLM's: the stop string, the stop token, or null
 };
@@ -98,6 +100,8 @@ void EventFrame(const char* event, const Json& json, std::string* out);
 // A token's text as it is told with log-probabilities, and its bytes.
 std::string TokenText(const Told& told, int32_t token);
 Json TokenBytes(const Told& told, int32_t token);
+// Whether a token's log-probability is told. A token that ends the answer is not part of it.
+bool TellsLogprob(const Told& told, const TokenEvent& event);
 Json ChatLogprob(const Told& told, const TokenEvent& event);
 Json PromptLogprobs(const Told& told, size_t prompt);  // vLLM's
 

@@ -27,7 +27,8 @@ class ChatFormat : public Format {
       Json choice = {{"index", answer.index}, {"message", std::move(message)}, {"logprobs", nullptr}};
       if (told.asked.logprobs) {
         Json content = Json::array();
-        for (const TokenEvent& event : answer.events) content.push_back(ChatLogprob(told, event));
+        for (const TokenEvent& event : answer.events)
+          if (TellsLogprob(told, event)) content.push_back(ChatLogprob(told, event));
         choice["logprobs"] = {{"content", std::move(content)}, {"refusal", nullptr}};
       }
       choice["finish_reason"] = answer.FinishName();
@@ -96,7 +97,7 @@ class ChatFormat : public Format {
              bool finished, std::string* out) {
     *out += "data: " + head_ + "{\"index\":" + std::to_string(answer.index) + ",\"delta\":" + delta +
             ",\"logprobs\":";
-    if (event && told.asked.logprobs)
+    if (event && told.asked.logprobs && TellsLogprob(told, *event))
       *out += "{\"content\":[" + Dump(ChatLogprob(told, *event)) + "],\"refusal\":null}";
     else
       *out += "null";

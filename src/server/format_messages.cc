@@ -20,7 +20,7 @@ class MessagesFormat : public Format {
       content.push_back({{"type", "tool_use"},
                          {"id", call.id},
                          {"name", call.name},
-                         {"input", Json::parse(call.arguments, nullptr, false)}});
+                         {"input", ObjectSoFar(call.arguments)}});
     Json body = Body(told, std::move(content));
     body["stop_reason"] = StopReason(answer);
     body["stop_sequence"] = StopSequence(answer);
@@ -82,7 +82,7 @@ class MessagesFormat : public Format {
             {"content", std::move(content)}};
   }
   static const char* StopReason(const Answer& answer) {
-    if (!answer.calls.empty()) return "tool_use";
+    if (answer.MadeCalls()) return "tool_use";
     if (!answer.decoder.stop_string().empty()) return "stop_sequence";
     return answer.finish == FinishReason::kStop ? "end_turn" : "max_tokens";
   }

@@ -116,6 +116,9 @@ class ResponsesFormat : public Format {
             {"total_tokens", prompt + answer}};
   }
 
+  static const char* CallStatus(const Answer::Call& call) {
+    return call.complete ? "completed" : "incomplete";
+  }
   static Json TextPart(const std::string& text) {
     return {
         {"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
@@ -147,7 +150,7 @@ class ResponsesFormat : public Format {
     if (!answer.content.empty() || answer.calls.empty())
       output.push_back(MessageItem(NewId("msg_"), "completed", Json::array({TextPart(answer.content)})));
     for (const Answer::Call& call : answer.calls)
-      output.push_back(CallItem(NewId("fc_"), call, "completed", call.arguments));
+      output.push_back(CallItem(NewId("fc_"), call, CallStatus(call), call.arguments));
     return output;
   }
 
@@ -208,7 +211,7 @@ class ResponsesFormat : public Format {
     Frame("response.function_call_arguments.done",
           {{"item_id", item}, {"output_index", index_}, {"name", call.name}, {"arguments", call.arguments}},
           out);
-    items_.push_back(CallItem(item, call, "completed", call.arguments));
+    items_.push_back(CallItem(item, call, CallStatus(call), call.arguments));
     Frame("response.output_item.done", {{"output_index", index_++}, {"item", items_.back()}}, out);
   }
 

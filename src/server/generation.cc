@@ -46,7 +46,7 @@ Generation::Generation(int64_t number, std::shared_ptr<Job> from, std::shared_pt
   last_.resize(told.answers.size());
 }
 
-bool Generation::OnEvent(size_t prompt, const TokenEvent& event, bool device_failed) {
+bool Generation::OnEvent(size_t prompt, const TokenEvent& event) {
   if (!prompt_seen_[prompt]) {
     prompt_seen_[prompt] = true;
     told.cached_tokens += event.cached_tokens;
@@ -61,10 +61,11 @@ bool Generation::OnEvent(size_t prompt, const TokenEvent& event, bool device_fai
     case FinishReason::kRefused:
       Fail({.status = 400, .message = event.error, .code = "context_length_exceeded"});
       return true;
+    case FinishReason::kConstraint:
+      Fail({.status = 400, .message = event.error, .code = "grammar_too_complex"});
+      return true;
     case FinishReason::kError:
-      Fail({.status = device_failed ? 503 : 500,
-            .message = device_failed ? "the device failed; this server takes no more requests" : event.error,
-            .code = device_failed ? "device_fault" : "not_finite"});
+      Fail({.status = 500, .message = event.error, .code = "not_finite"});
       return true;
     case FinishReason::kCancelled:
       // Our own cancellations never get here: whoever cancels has dropped the generation.
@@ -139,8 +140,10 @@ void Generation::Deliver(Answer& answer, const TokenEvent& event) {
   delta.finished = answer.finish != FinishReason::kNone;
   if (asked.endpoint != kCompletions) {
     delta.parts = answer.splitter.Push(delta.text);
+    // Whoever ended it, the model did not.
+    const bool cut = answer.finish != FinishReason::kStop || !answer.decoder.stop_string().empty();
     if (delta.finished)
-      for (Part& part : answer.splitter.Finish()) {
+      for (Part& part : answer.splitter.Finish(cut)) {
         if (!delta.parts.empty() && delta.parts.back().kind == part.kind && part.kind != Part::Kind::kCall)
           delta.parts.back().text += part.text;
         else
@@ -148,7 +151,7 @@ void Generation::Deliver(Answer& answer, const TokenEvent& event) {
       }
     for (const Part& part : delta.parts) {
       if (part.kind == Part::Kind::kCall)
-        answer.calls.push_back({NewId("call_"), part.name, part.text});
+        answer.calls.push_back({NewId("call_"), part.name, part.text, !part.cut});
       else
         (part.kind == Part::Kind::kContent ? answer.content : answer.reasoning) += part.text;
     }

@@ -13,6 +13,7 @@ namespace celer::server {
 
 // A body that was read and made into tokens. Shared, because a job on a worker's thread makes it.
 struct Job {
+  std::string body = {};  // as it came, until it is read
   Asked asked = {};
   Prepared prepared = {};
   std::shared_ptr<const ServedModel> model = {};
@@ -25,7 +26,7 @@ class Generation {
   Generation(int64_t id, std::shared_ptr<Job> job, std::shared_ptr<Exchange> exchange);
 
   // What the engine said about prompt `prompt`. True once the generation has ended, well or not.
-  bool OnEvent(size_t prompt, const TokenEvent& event, bool device_failed);
+  bool OnEvent(size_t prompt, const TokenEvent& event);
   // Ends it with an error: as a status if nothing was sent yet, else as a frame.
   void Fail(const ApiError& error);
   void Ping(Clock::time_point now, std::chrono::nanoseconds interval);
@@ -34,6 +35,7 @@ class Generation {
   const int64_t id;
   const std::shared_ptr<Job> job;
   const std::shared_ptr<Exchange> exchange;
+  int64_t engine = 0;  // which of those that were loaded runs it
   std::vector<EngineThread::Ticket> tickets;
   Told told;
   std::string body;  // as it was sent, if it was not streamed

@@ -51,6 +51,8 @@ class Exchange {
  public:
   virtual ~Exchange() = default;
   const HttpRequest& request() const { return request_; }
+  // The body, which request() does not have any more.
+  std::string TakeBody() { return std::exchange(request_.body, {}); }
 
   virtual void Send(HttpResponse response) = 0;
   // A stream: head, pieces, end. Pieces that the client does not fetch wait; when there are too many the
@@ -58,7 +60,7 @@ class Exchange {
   virtual void Begin(HttpResponse head) = 0;
   virtual void Write(std::string_view piece) = 0;
   virtual void End() = 0;
-  virtual bool gone() const = 0;
+  virtual bool gone() const = 0;  // from any thread
   // Called once if the client leaves, or reads too slowly, before the answer is complete.
   virtual void OnGone(std::function<void()> handle) = 0;
 

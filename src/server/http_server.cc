@@ -15,6 +15,7 @@
 #include <set>
 
 #include "core/log.h"
+#include "server/body_lease.h"
 #include "server/http_head.h"
 
 namespace celer::server {
@@ -66,6 +67,7 @@ struct HttpServer::Impl : std::enable_shared_from_this<HttpServer::Impl> {
   asio::steady_timer retry;
   std::optional<ssl::context> tls;
   std::set<Session*> sessions;
+  std::shared_ptr<std::atomic<int64_t>> body_bytes = std::make_shared<std::atomic<int64_t>>(0);
 };
 
 namespace {
@@ -80,6 +82,7 @@ class Session : public std::enable_shared_from_this<Session> {
         lowest_(lowest),
         peer_(std::move(peer)),
         buffer_(static_cast<size_t>(server_->options.max_header_bytes) + kMaxPipelined + kReadBytes),
+        lease_(server_->body_bytes),
         read_timer_(server_->io),
         write_timer_(server_->io) {
     server_->sessions.insert(this);
@@ -106,7 +109,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   virtual void ReadSome(asio::mutable_buffer into) = 0;  // then OnRead()
   virtual void ReadHead() = 0;                           // then OnHead()
-  virtual void ReadBody() = 0;                           // then OnBody()
+  virtual void ReadBody() = 0;                           // some of it, then OnBody()
   virtual void WriteAll(asio::const_buffer from) = 0;    // then OnWritten()
   virtual void EndSending() = 0;
 
@@ -123,6 +126,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::string peer_;
   beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
+  BodyLease lease_;  // of what the parser holds
   std::string sending_;
 
  private:
@@ -132,6 +136,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void StartHead();
   void FailedRead(ErrorCode error);
   void Refuse(int status, const std::string& message);
+  bool RefuseBody(int64_t more);
   void Head(const HttpResponse& response, bool stream);
   void Queue(std::string_view data);
   void Flush();
@@ -161,7 +166,8 @@ class Session : public std::enable_shared_from_this<Session> {
 
 class SessionExchange : public Exchange {
  public:
-  SessionExchange(std::weak_ptr<Session> session, HttpRequest request) : session_(std::move(session)) {
+  SessionExchange(std::weak_ptr<Session> session, HttpRequest request, BodyLease lease)
+      : session_(std::move(session)), lease_(std::move(lease)) {
     request_ = std::move(request);
   }
   ~SessionExchange() override {
@@ -199,8 +205,10 @@ class SessionExchange : public Exchange {
 
  private:
   std::weak_ptr<Session> session_;
+  BodyLease lease_;
   std::function<void()> on_gone_;
-  bool complete_ = false, gone_ = false;
+  bool complete_ = false;
+  std::atomic<bool> gone_ = false;
 };
 
 void Session::Arm(asio::steady_timer& timer, std::chrono::milliseconds limit, void (Session::*late)()) {
@@ -302,7 +310,8 @@ void Session::FailedRead(ErrorCode error) {
 void Session::OnHead(ErrorCode error) {
   if (state_ != State::kHead) return;
   logged_ = {};
-  if (error) return FailedRead(error);
+  // A body that is too large by its Content-Length comes with a head like any other.
+  if (error && error != http::error::body_limit) return FailedRead(error);
   const auto& head = parser_->get();
   logged_.method = std::string(View(head.method_string()));
   logged_.peer = peer_;
@@ -310,6 +319,7 @@ void Session::OnHead(ErrorCode error) {
   const std::string wrong = CheckHead(head, &logged_);
   const std::string_view given = logged_.Header("x-request-id");
   logged_.id = IsDecentId(given) ? std::string(given) : NewId("req-");
+  if (error) return FailedRead(error);
   head_only_ = logged_.method == "HEAD";
   keep_alive_ = parser_->keep_alive();
   chunked_ = head.version() == 11;
@@ -321,22 +331,44 @@ void Session::OnHead(ErrorCode error) {
     Disarm(read_timer_);
     return Send(std::move(*answer));
   }
+  if (parser_->content_length() && RefuseBody(static_cast<int64_t>(*parser_->content_length()))) return;
   state_ = State::kBody;
   if (!parser_->is_done() && LowerCase(logged_.Header("expect")) == "100-continue")
     Queue("HTTP/1.1 100 Continue\r\n\r\n");
   if (parser_->is_done()) return OnBody({});
+  parser_->eager(true);
   Arm(read_timer_, server_->options.body_timeout, &Session::LateHead);
   ReadBody();
+}
+
+// Whether there is no room for that many bytes more; then it was said.
+bool Session::RefuseBody(int64_t more) {
+  const int64_t most = std::max(server_->options.max_body_memory, server_->options.max_body_bytes);
+  const int64_t held = *server_->body_bytes;
+  if (held + more <= most) return false;
+  Refuse(429,
+         fmt::format("the requests in flight hold {} bytes, {} are held at once; try again later, or raise "
+                     "--max-body-memory",
+                     held, most));
+  return true;
 }
 
 void Session::OnBody(ErrorCode error) {
   if (state_ != State::kBody) return;
   if (error) return FailedRead(error);
+  lease_.Resize(static_cast<int64_t>(parser_->get().body().size()));
+  if (RefuseBody(0)) {
+    lease_.Resize(0);
+    parser_.reset();
+    return;
+  }
+  if (!parser_->is_done()) return ReadBody();
   state_ = State::kAnswering;
   Disarm(read_timer_);
   HttpRequest request = logged_;
   request.body = std::move(parser_->get().body());
-  const auto exchange = std::make_shared<SessionExchange>(weak_from_this(), std::move(request));
+  const auto exchange =
+      std::make_shared<SessionExchange>(weak_from_this(), std::move(request), std::move(lease_));
   exchange_ = exchange;
   complete_ = begun_ = false;
   if (buffer_.size() < kMaxPipelined) Read();  // how a client that leaves is noticed
@@ -351,7 +383,7 @@ void Session::Refuse(int status, const std::string& message) {
     logged_.peer = peer_;
     logged_.arrived = Clock::now();
   }
-  HttpResponse response = server_->handlers.refuse(status, message);
+  HttpResponse response = server_->handlers.refuse(logged_, status, message);
   response.close = true;
   Send(std::move(response));
 }
@@ -518,8 +550,8 @@ class SessionOf : public Session {
                             [this, self = Self()](ErrorCode error, size_t) { OnHead(error); });
   }
   void ReadBody() override {
-    http::async_read(*stream_, buffer_, *parser_,
-                     [this, self = Self()](ErrorCode error, size_t) { OnBody(error); });
+    http::async_read_some(*stream_, buffer_, *parser_,
+                          [this, self = Self()](ErrorCode error, size_t) { OnBody(error); });
   }
   void WriteAll(asio::const_buffer from) override {
     asio::async_write(*stream_, from, [this, self = Self()](ErrorCode error, size_t) { OnWritten(error); });
@@ -590,11 +622,15 @@ void HttpServer::Impl::Accept() {
     ErrorCode ignored;
     socket.set_option(tcp::no_delay(true), ignored);
     if (static_cast<int64_t>(sessions.size()) >= options.max_connections) {
-      constexpr std::string_view kFull =
-          "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: "
-          "close\r\n\r\n";
+      const HttpResponse full = handlers.refuse(
+          {}, 503,
+          fmt::format("{} connections are open already (--max-connections)", options.max_connections));
+      const std::string text = fmt::format(
+          "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Type: {}\r\nContent-Length: {}\r\n"
+          "Connection: close\r\n\r\n{}",
+          full.content_type, full.body.size(), full.body);
       socket.non_blocking(true, ignored);
-      if (!tls) socket.write_some(asio::buffer(kFull.data(), kFull.size()), ignored);
+      if (!tls) socket.write_some(asio::buffer(text), ignored);
     } else {
       std::string peer = PeerName(socket);
       if (tls)
@@ -626,6 +662,19 @@ std::string HttpServer::url() const {
   const std::string address = at.address().to_string();
   return fmt::format("{}://{}:{}", impl_->tls ? "https" : "http",
                      at.address().is_v6() ? "[" + address + "]" : address, at.port());
+}
+const std::string& HttpServer::host() const {
+  return impl_->options.host;
+}
+bool HttpServer::loopback() const {
+  ErrorCode error;
+  const auto address = impl_->acceptor.local_endpoint(error).address();
+  if (address.is_v6() && address.to_v6().is_v4_mapped())
+    return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback();
+  return address.is_loopback();
+}
+int64_t HttpServer::body_bytes() const {
+  return *impl_->body_bytes;
 }
 int64_t HttpServer::connections() const {
   return static_cast<int64_t>(impl_->sessions.size());

@@ -24,7 +24,8 @@ struct HttpOptions {
   int64_t max_header_bytes = 32 << 10;
   int64_t max_body_bytes = 8 << 20;
   int64_t max_connections = 1024;
-  int64_t max_unsent_bytes = 1 << 20;                // of a stream that the client does not fetch
+  int64_t max_body_memory = 256 << 20;  // of all requests that are read or answered; at least max_body_bytes
+  int64_t max_unsent_bytes = 1 << 20;   // of a stream that the client does not fetch
   std::chrono::milliseconds header_timeout{10'000};  // for a whole head, from its first byte
   std::chrono::milliseconds body_timeout{60'000};
   std::chrono::milliseconds idle_timeout{75'000};  // between requests
@@ -35,8 +36,9 @@ struct HttpHandlers {
   // With the head, before the body is read: an answer here ends the request.
   std::function<std::optional<HttpResponse>(const HttpRequest&)> check;
   std::function<void(std::shared_ptr<Exchange>)> handle;
-  // The answer to a request that is no HTTP, too large or too slow.
-  std::function<HttpResponse(int status, const std::string& message)> refuse;
+  // The answer to a request that is no HTTP, too large, too slow or one too many. Of the request, what was
+  // read by then.
+  std::function<HttpResponse(const HttpRequest&, int status, const std::string& message)> refuse;
   // Every answer passes here before it is sent.
   std::function<void(const HttpRequest&, HttpResponse*)> finish;
   struct Done {
@@ -56,8 +58,11 @@ class HttpServer {
                                                     HttpHandlers handlers);
   ~HttpServer();
 
-  std::string url() const;  // "http://127.0.0.1:8000"
+  std::string url() const;          // "http://127.0.0.1:8000"
+  const std::string& host() const;  // as it was asked for
+  bool loopback() const;            // only this machine can reach it
   int64_t connections() const;
+  int64_t body_bytes() const;  // of requests that are read or answered
   void StopAccepting();
   void CloseIdle();  // connections that wait for a request
   bool HasUnsent() const;

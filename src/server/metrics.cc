@@ -99,6 +99,7 @@ Metrics::Metrics()
       prefill_time(kRequest),
       decode_time(kRequest) {
   for (const char* reason : {"stop", "length", "abort", "error"}) finished[reason] = 0;
+  for (const char* reason : {"queue", "tokens", "ttft", "jobs", "bytes"}) rejected[reason] = 0;
 }
 
 LimitShare LimitShare::Between(const EngineStats& before, const EngineStats& now) {
@@ -178,6 +179,12 @@ std::string Metrics::Print(const std::string& prefix, const Now& now) const {
 
   p.Gauge("healthy", now.healthy ? 1 : 0, "1 if /health says 200.");
   p.Gauge("open_connections", static_cast<double>(now.connections), "Connections of clients.");
+  p.Gauge("requests_preparing", static_cast<double>(now.jobs),
+          "Requests being read, rendered and tokenized.");
+  p.Gauge("request_body_bytes", static_cast<double>(now.body_bytes), "Bytes of the requests in flight.");
+  p.Type("requests_rejected_total", "counter", "Requests that got 429, by reason.");
+  for (const auto& [reason, count] : rejected)
+    p.Value("requests_rejected_total", static_cast<double>(count), "reason=\"" + reason + "\"");
   p.Gauge("tokens_per_second", limit.tokens_per_s, "Tokens computed per second with work.");
   p.Gauge("bytes_per_second", limit.bytes_per_s, "Weights and KV that had to be read, per second with work.");
   p.Gauge("flops_per_second", limit.flops_per_s, "Arithmetic that had to be done, per second with work.");

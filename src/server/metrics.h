@@ -48,6 +48,7 @@ struct Metrics {
       inference_time, prefill_time, decode_time;
   std::map<std::string, int64_t> finished;                       // by reason
   std::map<std::pair<std::string, int>, int64_t> http_requests;  // by route and status
+  std::map<std::string, int64_t> rejected;                       // with 429, by reason
   LimitShare limit;
 
   struct Now {
@@ -55,7 +56,7 @@ struct Metrics {
     EngineStats engine;
     Engine::Info info;
     bool prefix_cache = true;
-    int64_t connections = 0;
+    int64_t connections = 0, body_bytes = 0, jobs = 0;
     bool healthy = false;
   };
   std::string Print(const std::string& prefix, const Now& now) const;

@@ -58,6 +58,7 @@ Json Body(unsigned endpoint) {
   if (endpoint == kCompletions) required = {"prompt"};
   if (endpoint == kResponses) required = {"input"};
   if (endpoint == kMessages) required = {"messages", "max_tokens"};
+  if (endpoint == kCountTokens) required = {"messages"};
   if (endpoint == kDetokenize) required = {"tokens"};
   if (endpoint == kEmbeddings) required = {"input"};
   Json properties = Json::object();
@@ -98,8 +99,10 @@ std::string OpenApiText(bool needs_key) {
         {"200", {{"description", "the answer"}, {"content", content}}},
         {"400", error("the request is wrong; `param` names the field")},
         {"401", error("the key is missing or wrong")},
+        {"403", error("a web page that may not ask; see --cors-origin and --allowed-hosts")},
         {"404", error("there is no such model, response or path")},
         {"413", error("the body is too large")},
+        {"415", error("the body is not declared as application/json")},
         {"429", error("too many requests wait; Retry-After says when to come back")},
         {"503", error("the model is being loaded, the server shuts down, or the device failed")},
         {"504", error("the request's time was over")}};
@@ -123,7 +126,7 @@ std::string OpenApiText(bool needs_key) {
                           {{"message", {{"type", "string"}}},
                            {"type", {{"type", "string"}}},
                            {"param", string_or_null},
-                           {"code", {{"type", Json::array({"string", "integer", "null"})}}}}},
+                           {"code", string_or_null}}},
                          {"required", Json::array({"message", "type"})}}}}}}}}},
                  {"securitySchemes", {{"key", {{"type", "http"}, {"scheme", "bearer"}}}}}}}};
   return Dump(json);

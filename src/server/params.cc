@@ -123,6 +123,8 @@ const char* PathOf(Endpoint endpoint) {
       return "/detokenize";
     case kEmbeddings:
       return "/v1/embeddings";
+    case kCountTokens:
+      return "/v1/messages/count_tokens";
   }
   return "";
 }

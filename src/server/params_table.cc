@@ -11,7 +11,8 @@ namespace celer::server {
 namespace {
 
 constexpr double kAnyLength = kMany;
-constexpr unsigned kOpenAi = kChat | kCompletions | kResponses, kGenerate = kOpenAi | kMessages;
+constexpr unsigned kOpenAi = kChat | kCompletions | kResponses, kGenerate = kOpenAi | kMessages,
+                   kAnthropicApi = kMessages | kCountTokens;
 constexpr unsigned kTalk = kChat | kResponses | kMessages;
 
 // Only the names in `known` may be in the object.
@@ -181,7 +182,7 @@ Refusal SetTemplateVariables(const Json& value, Asked& a) {
 
 Refusal OnlyFalse(const Json& value, const char* name, const char* why) {
   if (value == false) return {};
-  return NotSupported(std::string(name) + ": true", why);
+  return NotSupported(name, why, "true");
 }
 
 Refusal SetEarlyStopping(const Json& value, Asked& a) {
@@ -196,7 +197,7 @@ Refusal SetEarlyStopping(const Json& value, Asked& a) {
 
 Refusal OnlyTrue(const Json& value, const char* name) {
   if (value == true) return {};
-  return NotSupported(std::string(name) + ": false", "");
+  return NotSupported(name, "", "false");
 }
 
 // An object that turns something off: {"type": "disabled"}.
@@ -204,6 +205,14 @@ Refusal SetThinking(const Json& value, Asked&) {
   const Json* type = Field(value, "type");
   if (type && *type == "disabled") return {};
   return NotSupported("thinking", "use chat_template_kwargs with the model's own switch");
+}
+
+// Of two names the newer one counts, wherever it stands.
+Refusal SetMaxTokens(const Json& value, const char* name, Asked& a) {
+  if (a.max_tokens && std::string_view(name) == "max_tokens") return {};
+  a.max_tokens = value.get<int64_t>();
+  a.max_tokens_param = name;
+  return {};
 }
 
 Refusal SetStop(const Json& value, const char* name, Asked& a) {
@@ -227,9 +236,9 @@ Refusal SetStop(const Json& value, const char* name, Asked& a) {
 
 constexpr Param kParams[] = {
     // What is asked.
-    {"model", Kind::kString, 0, 4096, kGenerate | kTokenize | kDetokenize | kEmbeddings,
+    {"model", Kind::kString, 0, 4096, kGenerate | kTokenize | kDetokenize | kEmbeddings | kCountTokens,
      "the model; /v1/models lists what is served", SET(a.model = v)},
-    {"messages", Kind::kArray, 1, kAnyLength, kChat | kMessages | kTokenize, "the conversation",
+    {"messages", Kind::kArray, 1, kAnyLength, kChat | kAnthropicApi | kTokenize, "the conversation",
      SET(a.messages = v)},
     {"prompt", Kind::kAny, 0, 0, kCompletions | kTokenize,
      "a text, several, token ids, or several arrays of token ids", ASK(SetPrompt(v, "prompt", a))},
@@ -243,13 +252,14 @@ constexpr Param kParams[] = {
     {"dimensions", Kind::kInt, 1, 1'000'000, kEmbeddings, "keep the first so many numbers, normalised again",
      SET(a.dimensions = v)},
     {"instructions", Kind::kString, 0, kAnyLength, kResponses, "the system message", SET(a.system = v)},
-    {"system", Kind::kAny, 0, 0, kMessages, "the system message: a text, or text blocks", SET(a.system = v)},
+    {"system", Kind::kAny, 0, 0, kAnthropicApi, "the system message: a text, or text blocks",
+     SET(a.system = v)},
     {"previous_response_id", Kind::kString, 0, 256, kResponses, "go on from that answer",
      SET(a.previous_response_id = v)},
-    {"tools", Kind::kArray, 0, 1024, kTalk | kTokenize | kNotInBatch, "functions that the model may call",
-     SET(a.tools = v)},
-    {"tool_choice", Kind::kAny, 0, 0, kTalk | kNotInBatch, "none, auto, required, or one function's name",
-     SET(a.tool_choice = v)},
+    {"tools", Kind::kArray, 0, 1024, kTalk | kTokenize | kCountTokens | kNotInBatch,
+     "functions that the model may call", SET(a.tools = v)},
+    {"tool_choice", Kind::kAny, 0, 0, kTalk | kCountTokens | kNotInBatch,
+     "none, auto, required, one function's name, or allowed_tools", SET(a.tool_choice = v)},
     {"parallel_tool_calls", Kind::kBool, 0, 0, kChat | kResponses, "more than one call in an answer",
      SET(a.parallel_tool_calls = v)},
     {"tokens", Kind::kIds, 0, kAnyLength, kDetokenize, "token ids",
@@ -258,15 +268,15 @@ constexpr Param kParams[] = {
      SET(a.token_strings = v)},
 
     // How the prompt is made.
-    {"chat_template_kwargs", Kind::kObject, 0, 100, kTalk | kTokenize, "more variables for the chat template",
-     ASK(SetTemplateVariables(v, a))},
+    {"chat_template_kwargs", Kind::kObject, 0, 100, kTalk | kTokenize | kCountTokens,
+     "more variables for the chat template", ASK(SetTemplateVariables(v, a))},
     {"reasoning_effort", Kind::kString, 0, 32, kChat, "a variable of the chat template, where it has one",
      SET(if (a.template_variables.is_null()) a.template_variables = Json::object();
          a.template_variables["reasoning_effort"] = v)},
     {"add_generation_prompt", Kind::kBool, 0, 0, kChat | kTokenize,
      "end the prompt with the beginning of the answer", SET(a.add_generation_prompt = v)},
-    {"continue_final_message", Kind::kBool, 0, 0, kChat | kTokenize, "",
-     ASK(OnlyFalse(v, "continue_final_message", ""))},
+    {"continue_final_message", Kind::kBool, 0, 0, kChat | kTokenize,
+     "the answer goes on with the last message, which is the assistant's", SET(a.continue_final_message = v)},
     {"add_special_tokens", Kind::kBool, 0, 0, kChat | kCompletions | kTokenize | kEmbeddings,
      "begin a text with the tokens that the tokenizer adds", SET(a.add_special_tokens = v)},
     {"truncate_prompt_tokens", Kind::kInt, -1, kMany, kChat | kCompletions | kEmbeddings,
@@ -338,11 +348,11 @@ constexpr Param kParams[] = {
 
     // When the answer ends.
     {"max_tokens", Kind::kInt, 0, kMany, kChat | kCompletions | kMessages, "tokens of the answer at most",
-     SET(a.max_tokens = v)},
-    {"max_completion_tokens", Kind::kInt, 1, kMany, kChat, "the newer name of max_tokens",
-     SET(a.max_tokens = v)},
+     ASK(SetMaxTokens(v, "max_tokens", a))},
+    {"max_completion_tokens", Kind::kInt, 1, kMany, kChat, "the newer name of max_tokens, which it overrules",
+     ASK(SetMaxTokens(v, "max_completion_tokens", a))},
     {"max_output_tokens", Kind::kInt, 1, kMany, kResponses, "tokens of the answer at most",
-     SET(a.max_tokens = v)},
+     ASK(SetMaxTokens(v, "max_output_tokens", a))},
     {"min_tokens", Kind::kInt, 0, kMany, kGenerate, "before that many nothing ends the answer",
      SET(a.request.min_tokens = v)},
     {"stop", Kind::kStrings, 0, 32, kOpenAi, "strings that end the answer", ASK(SetStop(v, "stop", a))},
@@ -415,7 +425,7 @@ constexpr Param kParams[] = {
     {"include", Kind::kArray, 0, 64, kResponses, "only an empty list",
      SET(if (!v.empty()) return NotSupported("include", "nothing more can be included"))},
     {"background", Kind::kBool, 0, 0, kResponses, "only false", ASK(OnlyFalse(v, "background", ""))},
-    {"thinking", Kind::kObject, 0, 8, kMessages, "only disabled", ASK(SetThinking(v, a))},
+    {"thinking", Kind::kObject, 0, 8, kAnthropicApi, "only disabled", ASK(SetThinking(v, a))},
     {"verbosity", Kind::kString, 0, 0, kChat, "", nullptr},
     {"prediction", Kind::kObject, 0, 0, kChat, "", nullptr},
     {"audio", Kind::kObject, 0, 0, kChat, "answers are text", nullptr},

@@ -27,6 +27,15 @@ Refusal TokenizeChat(const ServedModel& model, Asked& asked, const Json& before,
                         "--chat-template FILE"};
   if (auto refusal = ReadConversation(asked, before, &out->conversation)) return refusal;
   if (auto refusal = ReadToolChoice(asked, out->conversation.tools, &out->tool_choice)) return refusal;
+  // Of allowed tools the model hears, of others it does not: nothing else keeps it from calling them.
+  if (const auto& only = out->tool_choice.only; !only.empty()) {
+    Json tools = Json::array();
+    for (Json& tool : out->conversation.tools)
+      if (std::any_of(only.begin(), only.end(),
+                      [&](const std::string& name) { return tool["function"]["name"] == name; }))
+        tools.push_back(std::move(tool));
+    out->conversation.tools = std::move(tools);
+  }
   const bool with_tools = out->tool_choice.kind != ToolChoice::Kind::kNone;
   if (with_tools && model.tool_style == ToolStyle::kNone)
     return ApiError{.message = "the model's chat template has no tools",
@@ -41,7 +50,8 @@ Refusal TokenizeChat(const ServedModel& model, Asked& asked, const Json& before,
   ChatJson chat{.messages = out->conversation.messages,
                 .tools = with_tools ? out->conversation.tools : Json(),
                 .variables = asked.template_variables,
-                .add_generation_prompt = asked.add_generation_prompt};
+                .add_generation_prompt = asked.add_generation_prompt,
+                .continue_final_message = out->conversation.continues};
   auto tokens = EncodeChat(model.prompter, std::move(chat));
   if (!tokens) return FromError(tokens.error(), asked.endpoint == kResponses ? "input" : "messages");
   out->requests.emplace_back().prompt = std::move(*tokens);
@@ -70,7 +80,7 @@ Refusal MakeMask(const ServedModel& model, const Asked& asked, const Prepared& p
   std::shared_ptr<const TokenMask> form;
   Refusal refusal = must_call
                         ? model.grammars->MakeToolMask(choice, prepared.conversation.tools, model.tool_style,
-                                                       asked.parallel_tool_calls, after_thought, &form)
+                                                       choice.parallel, after_thought, &form)
                         : model.grammars->MakeMask(asked.constraint, after_thought, &form);
   if (refusal) return refusal;
   std::shared_ptr<const TokenMask> words;
@@ -78,6 +88,16 @@ Refusal MakeMask(const ServedModel& model, const Asked& asked, const Prepared& p
     words = MakeBadWordsMask(model.prompter.tokenizer(), asked.bad_words, model.info.vocab);
   *mask = Both(std::move(form), std::move(words));
   return {};
+}
+
+// What calls an answer is split into.
+void SetCalls(const ToolChoice& choice, const Json& tools, PartsOptions* parts) {
+  using Kind = ToolChoice::Kind;
+  parts->parallel = choice.parallel;
+  parts->must_call = choice.kind == Kind::kRequired || choice.kind == Kind::kNamed;
+  if (choice.kind == Kind::kNamed) parts->only_tool = choice.name;
+  if (choice.kind == Kind::kRequired && tools.size() == 1)
+    parts->only_tool = tools[0]["function"]["name"].get<std::string>();
 }
 
 Refusal CheckLengths(const ServedModel& model, const Asked& asked, Request* request) {
@@ -98,7 +118,7 @@ Refusal CheckLengths(const ServedModel& model, const Asked& asked, Request* requ
     return ApiError{.message = "the prompt has " + std::to_string(prompt) +
                                " tokens and the answer may have " + std::to_string(*asked.max_tokens) +
                                ", but the context holds " + std::to_string(context),
-                    .param = "max_tokens",
+                    .param = asked.max_tokens_param,
                     .code = "context_length_exceeded"};
   const int64_t if_missing = asked.endpoint == kCompletions ? std::min<int64_t>(16, left) : left;
   request->max_tokens = std::max<int64_t>(1, asked.max_tokens.value_or(if_missing));
@@ -244,6 +264,7 @@ Refusal Prepare(const ServedModel& model, const Json& before, Asked& asked, Prep
     out->parts.tools = out->tool_choice.kind == ToolChoice::Kind::kNone ? ToolStyle::kNone : model.tool_style;
     out->parts.reasoning = model.reasoning && asked.separate_reasoning;
     out->parts.starts_in_reasoning = EndsInThought(model, out->requests[0].prompt);
+    SetCalls(out->tool_choice, out->conversation.tools, &out->parts);
     // The tags of calls may be control tokens.
     if (out->parts.tools == ToolStyle::kBracket) asked.skip_special = false;
   }

@@ -24,6 +24,8 @@ std::span<const Service::Route> Service::Routes() {
       {"GET", "/v1/responses/", &Service::StoredResponse, 0, false, "an answer that was kept"},
       {"DELETE", "/v1/responses/", &Service::DeleteResponse, 0, false, "forget an answer"},
       {"POST", "/v1/messages", &Service::Generate, kMessages, false, "an answer, in Anthropic's form"},
+      {"POST", "/v1/messages/count_tokens", &Service::CountTokensRoute, kCountTokens, false,
+       "how many tokens a conversation has, in Anthropic's form"},
       {"POST", "/v1/embeddings", &Service::Generate, kEmbeddings, false, "texts as vectors of length 1"},
       {"GET", "/v1/models", &Service::Models, 0, false, "what is served"},
       {"GET", "/v1/models/", &Service::OneModel, 0, false, "one of them"},
@@ -68,14 +70,14 @@ void Service::Health(const std::shared_ptr<Exchange>& exchange) {
   if (why)
     return exchange->Send(
         ApiError{.status = 503, .message = why, .code = "not_ready", .retry_after = 1}.ToResponse(
-            ApiForm::kOpenAi));
+            FormOf(exchange->request())));
   exchange->Send(JsonResponse({{"status", "ok"}}));
 }
 
 void Service::Live(const std::shared_ptr<Exchange>& exchange) {
   if (state_ == State::kFaulted || exit_code_ != 0)
     return exchange->Send(
-        ApiError{.status = 503, .message = "the device failed"}.ToResponse(ApiForm::kOpenAi));
+        ApiError{.status = 503, .message = "the device failed"}.ToResponse(FormOf(exchange->request())));
   exchange->Send(JsonResponse({{"status", "live"}}));
 }
 
@@ -91,6 +93,8 @@ void Service::MetricsRoute(const std::shared_ptr<Exchange>& exchange) {
 void Service::LoadRoute(const std::shared_ptr<Exchange>& exchange) {
   const EngineStats stats = engine_ ? engine_->stats() : EngineStats();
   exchange->Send(JsonResponse({{"server_load", generations_.size()},
+                               {"preparing", jobs_},
+                               {"body_bytes", server_ ? server_->body_bytes() : 0},
                                {"waiting", waiting_},
                                {"waiting_tokens", waiting_tokens_},
                                {"running", stats.running},
@@ -136,7 +140,7 @@ void Service::ServerInfo(const std::shared_ptr<Exchange>& exchange) {
 
 void Service::ModelInfo(const std::shared_ptr<Exchange>& exchange) {
   if (const auto refusal = CheckReady(); refusal && !model_)
-    return exchange->Send(refusal->ToResponse(ApiForm::kOpenAi));
+    return exchange->Send(refusal->ToResponse(FormOf(exchange->request())));
   const Engine::Info& info = model_->info;
   Json formats = Json::object();
   for (const auto& [format, bytes] : info.bytes_by_format) formats[format] = bytes;
@@ -159,7 +163,7 @@ void Service::ModelInfo(const std::shared_ptr<Exchange>& exchange) {
 // As vLLM has it; with it clients such as lm-eval can do without a tokenizer of their own.
 void Service::TokenizerInfo(const std::shared_ptr<Exchange>& exchange) {
   if (const auto refusal = CheckReady(); refusal && !model_)
-    return exchange->Send(refusal->ToResponse(ApiForm::kOpenAi));
+    return exchange->Send(refusal->ToResponse(FormOf(exchange->request())));
   const Prompter& prompter = model_->prompter;
   const auto text = [&](std::optional<int32_t> id) {
     return id ? Json(prompter.Decode({&*id, 1}, false)) : Json();
@@ -171,8 +175,10 @@ void Service::TokenizerInfo(const std::shared_ptr<Exchange>& exchange) {
                     {"chat_template", prompter.has_chat_template() ? Json(model_->chat_template) : Json()}}));
 }
 
-Json Service::ModelJson() const {
-  return {{"id", model_->name},
+Json Service::ModelJson(const std::string& name, ApiForm form) const {
+  if (form == ApiForm::kAnthropic)
+    return {{"type", "model"}, {"id", name}, {"display_name", name}, {"created_at", "1970-01-01T00:00:00Z"}};
+  return {{"id", name},
           {"object", "model"},
           {"created", 0},
           {"owned_by", "celer"},
@@ -183,25 +189,27 @@ Json Service::ModelJson() const {
 
 void Service::Models(const std::shared_ptr<Exchange>& exchange) {
   if (const auto refusal = CheckReady(); refusal && !model_)
-    return exchange->Send(refusal->ToResponse(ApiForm::kOpenAi));
-  Json data = Json::array({ModelJson()});
-  for (const std::string& alias : model_->aliases) {
-    data.push_back(ModelJson());
-    data.back()["id"] = alias;
-  }
-  exchange->Send(JsonResponse({{"object", "list"}, {"data", data}}));
+    return exchange->Send(refusal->ToResponse(FormOf(exchange->request())));
+  const ApiForm form = FormOf(exchange->request());
+  Json data = Json::array({ModelJson(model_->name, form)});
+  for (const std::string& alias : model_->aliases) data.push_back(ModelJson(alias, form));
+  Json json = {{"object", "list"}, {"data", data}};
+  if (form == ApiForm::kAnthropic)
+    json = {{"data", data},
+            {"has_more", false},
+            {"first_id", data.front()["id"]},
+            {"last_id", data.back()["id"]}};
+  exchange->Send(JsonResponse(json));
 }
 
 void Service::OneModel(const std::shared_ptr<Exchange>& exchange) {
   if (const auto refusal = CheckReady(); refusal && !model_)
-    return exchange->Send(refusal->ToResponse(ApiForm::kOpenAi));
+    return exchange->Send(refusal->ToResponse(FormOf(exchange->request())));
   Asked asked;
   asked.model = exchange->request().path.substr(std::string_view("/v1/models/").size());
   if (const auto refusal = CheckModel(*model_, asked))
-    return exchange->Send(refusal->ToResponse(ApiForm::kOpenAi));
-  Json json = ModelJson();
-  json["id"] = asked.model;
-  exchange->Send(JsonResponse(json));
+    return exchange->Send(refusal->ToResponse(FormOf(exchange->request())));
+  exchange->Send(JsonResponse(ModelJson(asked.model, FormOf(exchange->request()))));
 }
 
 void Service::OpenApi(const std::shared_ptr<Exchange>& exchange) {
@@ -213,14 +221,14 @@ void Service::StoredResponse(const std::shared_ptr<Exchange>& exchange) {
   if (const auto* entry = responses_.Find(id)) return exchange->Send({.body = entry->body});
   exchange->Send(ApiError{.status = 404,
                           .message = "there is no response " + Quoted(id) + "; it may have been forgotten"}
-                     .ToResponse(ApiForm::kOpenAi));
+                     .ToResponse(FormOf(exchange->request())));
 }
 
 void Service::DeleteResponse(const std::shared_ptr<Exchange>& exchange) {
   const std::string id = exchange->request().path.substr(std::string_view("/v1/responses/").size());
   if (!responses_.Remove(id))
     return exchange->Send(ApiError{.status = 404, .message = "there is no response " + Quoted(id)}.ToResponse(
-        ApiForm::kOpenAi));
+        FormOf(exchange->request())));
   exchange->Send(JsonResponse({{"id", id}, {"object", "response"}, {"deleted", true}}));
 }
 
@@ -240,6 +248,14 @@ void Service::SendTokens(const std::shared_ptr<Exchange>& exchange, const std::s
   exchange->Send(JsonResponse(json));
 }
 
+void Service::CountTokensRoute(const std::shared_ptr<Exchange>& exchange) {
+  PrepareJob(exchange, &Service::SendCount);
+}
+
+void Service::SendCount(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job) {
+  exchange->Send(JsonResponse({{"input_tokens", job->prepared.requests[0].prompt.size()}}));
+}
+
 void Service::DetokenizeRoute(const std::shared_ptr<Exchange>& exchange) {
   PrepareJob(exchange, &Service::SendText);
 }
@@ -249,14 +265,14 @@ void Service::SendText(const std::shared_ptr<Exchange>& exchange, const std::sha
   if (!tokens)
     return exchange->Send(
         ApiError{.message = "tokens is missing, expected an array of token ids", .param = "tokens"}
-            .ToResponse(ApiForm::kOpenAi));
+            .ToResponse(FormOf(exchange->request())));
   for (const int32_t token : *tokens)
     if (token >= job->model->info.vocab)
       return exchange->Send(ApiError{.message = "tokens names token " + std::to_string(token) +
                                                 ", but the model has " +
                                                 std::to_string(job->model->info.vocab) + " tokens",
                                      .param = "tokens"}
-                                .ToResponse(ApiForm::kOpenAi));
+                                .ToResponse(FormOf(exchange->request())));
   // vLLM keeps control tokens in the text unless it is told otherwise.
   exchange->Send(JsonResponse({{"prompt", job->model->prompter.Decode(*tokens, job->asked.skip_special)}}));
 }

@@ -2,8 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <unistd.h>
 
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "server/api_keys.h"
 #include "server/format.h"
 #include "server/http_head.h"
 #include "server/metrics.h"
@@ -82,6 +87,65 @@ TEST(Params, ValuesArriveAndNullIsMissing) {
   EXPECT_EQ(asked.seed, UINT64_MAX);
   EXPECT_EQ(asked.stop, std::vector<std::string>{"x"});
   EXPECT_EQ(asked.request.n, 1);
+}
+
+TEST(Params, TheNewerNameOfMaxTokensCounts) {
+  for (const char* body :
+       {R"({"max_tokens": 5, "max_completion_tokens": 7})",
+        R"({"max_completion_tokens": 7, "max_tokens": 5})", R"({"max_completion_tokens": 7})"}) {
+    Asked asked;
+    EXPECT_FALSE(Read(body, &asked));
+    EXPECT_EQ(asked.max_tokens, 7) << body;
+    EXPECT_STREQ(asked.max_tokens_param, "max_completion_tokens") << body;
+  }
+  Asked asked;
+  EXPECT_EQ(Read(R"({"max_tokens": -5, "max_completion_tokens": 7})", &asked)->param, "max_tokens");
+}
+
+TEST(Params, ARefusalNamesTheParameter) {
+  Asked asked;
+  const Refusal refusal = Read(R"({"store": true})", &asked);
+  EXPECT_EQ(refusal->param, "store");
+  EXPECT_THAT(refusal->message, HasSubstr("'store: true' is not supported"));
+  EXPECT_EQ(Read(R"({"stream_reasoning": false})", &asked)->param, "stream_reasoning");
+}
+
+TEST(Params, ANumberThatIsTooLargeIsNamedWithItsPlace) {
+  Asked asked;
+  const Refusal refusal = Read(R"({"temperature": 1e999})", &asked);
+  EXPECT_EQ(refusal->message,
+            "the body: the number 1e999 at byte 21 is too large, expected one that fits 64 bits");
+}
+
+TEST(ApiError, CodesAreStringsOrNull) {
+  const Json none = ApiError{.message = "x"}.ToJson(ApiForm::kOpenAi)["error"];
+  EXPECT_TRUE(none["code"].is_null());
+  EXPECT_TRUE(none["param"].is_null());
+  EXPECT_EQ(none["type"], "invalid_request_error");
+  const ApiError named{.status = 403, .message = "x", .param = "p", .code = "c"};
+  EXPECT_EQ(named.ToJson(ApiForm::kOpenAi)["error"]["code"], "c");
+  EXPECT_EQ(named.ToJson(ApiForm::kAnthropic)["error"]["type"], "permission_error");
+  EXPECT_EQ((ApiError{.status = 502, .message = "x"}.ToJson(ApiForm::kOpenAi)["error"]["type"]),
+            "server_error");
+}
+
+TEST(ApiKeys, SchemeAndBlanks) {
+  const auto file = std::filesystem::temp_directory_path() / ("celer_keys_test_" + std::to_string(getpid()));
+  std::ofstream(file) << "# keys\n  first key\t \r\n\tsecond\n   # no key\n \n";
+  const auto keys = ApiKeys::Load(file);
+  std::filesystem::remove(file);
+  ASSERT_TRUE(keys);
+  const auto allows = [&](const char* name, const char* value) {
+    HttpRequest request;
+    request.headers = {{name, value}};
+    return keys->Allows(request);
+  };
+  for (const char* good : {"Bearer second", "bearer second", "BEARER  second ", "Bearer first key"})
+    EXPECT_TRUE(allows("authorization", good)) << good;
+  EXPECT_TRUE(allows("x-api-key", "first key"));
+  for (const char* bad :
+       {"Bearer", "Bearer ", "Basic second", "second", "Bearersecond", "Bearer # no key", "Bearer secon"})
+    EXPECT_FALSE(allows("authorization", bad)) << bad;
 }
 
 TEST(Params, TheSameNameMeansDifferentThingsElsewhere) {

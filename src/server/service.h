@@ -19,6 +19,7 @@
 #include "server/generation.h"
 #include "server/http_server.h"
 #include "server/metrics.h"
+#include "server/origin_guard.h"
 #include "server/response_store.h"
 
 namespace celer::server {
@@ -35,7 +36,9 @@ struct ServiceOptions {
   std::string metrics_prefix = "celer:";
   bool lenient = false;
   ApiKeys keys = {};
-  std::vector<std::string> cors_origins = {};  // "*": all
+  std::vector<std::string> cors_origins = {}, allowed_hosts = {};  // as in OriginGuardOptions
+  // What may be read, rendered and tokenized at once, before it is known whether it is admitted.
+  int64_t max_jobs = 1024;
   // What may wait for its first token before others are told to come back later.
   int64_t max_queue = 1024;
   int64_t max_queue_tokens = 0;                   // 0: eight times what the KV holds
@@ -56,7 +59,7 @@ class Service {
   ~Service();
 
   HttpHandlers Handlers();
-  void UseServer(HttpServer* server) { server_ = server; }
+  void UseServer(HttpServer* server);
   // Loads on a thread of its own; `ready` hears how it went.
   void Load(std::function<void(const Status&)> ready);
   void Drain();                                              // then ends the loop
@@ -103,10 +106,12 @@ class Service {
   void StoredResponse(const std::shared_ptr<Exchange>& exchange);
   void DeleteResponse(const std::shared_ptr<Exchange>& exchange);
   void TokenizeRoute(const std::shared_ptr<Exchange>& exchange);
+  void CountTokensRoute(const std::shared_ptr<Exchange>& exchange);
   void DetokenizeRoute(const std::shared_ptr<Exchange>& exchange);
   void Generate(const std::shared_ptr<Exchange>& exchange);
   void Page(const std::shared_ptr<Exchange>& exchange);
   void SendTokens(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job);
+  void SendCount(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job);
   void SendText(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job);
 
   std::optional<HttpResponse> Check(const HttpRequest& request) const;
@@ -115,6 +120,7 @@ class Service {
   void Log(const HttpRequest& request, const HttpHandlers::Done& done);
   static const Route* FindRoute(const HttpRequest& request, bool* other_method);
   static ApiForm FormOf(const HttpRequest& request);
+  std::optional<HttpResponse> CheckKey(const HttpRequest& request) const;
   const char* NotReady() const;  // why no request can be taken; null if it can
   Refusal CheckReady() const;
 
@@ -122,18 +128,23 @@ class Service {
   using Next = void (Service::*)(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job);
   void PrepareJob(const std::shared_ptr<Exchange>& exchange, Next next);
   void StartGeneration(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job);
-  Refusal Admit(const Job& job) const;
+  Refusal CheckRoom(bool generates);  // before a request is prepared
+  Refusal CheckQueue();
+  Refusal Admit(const Job& job);
+  // 429, counted under `reason`; `seconds`: when it may be otherwise.
+  Refusal TooMany(const char* reason, const std::string& what, double seconds);
   void TakeEvents();
   void End(Generation& generation);  // counts it and lets it go
   void Faulted();
   void Tick();
   void StopIfDrained();
   Metrics::Now Now() const;
-  Json ModelJson() const;
+  Json ModelJson(const std::string& name, ApiForm form) const;
 
   EventLoop& loop_;
   const ServiceOptions options_;
   const ModelLoader loader_;
+  OriginGuard guard_;
   HttpServer* server_ = nullptr;
   State state_ = State::kLoading;
   int exit_code_ = 0;
@@ -141,6 +152,7 @@ class Service {
   std::shared_ptr<const ServedModel> model_;
   std::optional<Machine> machine_;
   std::unique_ptr<EngineThread> engine_;
+  int64_t engines_ = 0;  // that were loaded; engine_ is the last, if it did not fail
   std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
   std::map<int64_t, std::shared_ptr<Generation>> generations_;
   int64_t next_generation_ = 1;

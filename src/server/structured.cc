@@ -1,14 +1,21 @@
 #include "server/structured.h"
 
+#include <algorithm>
 #include <functional>
+#include <optional>
+#include <thread>
 #include <vector>
+
+#include "core/thread_priority.h"
+#include "server/token_masks.h"
 
 namespace celer::server {
 namespace {
 
-constexpr size_t kMaxKept = 64;
+constexpr size_t kMaxKept = 64, kMaxKeptBytes = size_t{256} << 20;
 constexpr std::string_view kThoughtEnd = "</think>";
 
+// Prepare() does all the work: Accept() notes the token, and Allow() copies the bits.
 class GrammarMask : public TokenMask {
  public:
   GrammarMask(Grammar::Pointer grammar, bool after_thought)
@@ -16,16 +23,32 @@ class GrammarMask : public TokenMask {
 
   std::unique_ptr<TokenMask> Clone() const override { return std::make_unique<GrammarMask>(*this); }
 
+  Result<Prepared> Prepare(uint64_t max_work) override {
+    if (thinking_ || ready_) return Prepared{};
+    const uint64_t limit = state_.grammar().limits().max_token_steps;
+    grammar::Effort effort{std::min(max_work, limit)};
+    const auto exceeded = [&]() -> Result<Prepared> {
+      if (max_work < limit) return Prepared{.ready = false, .work = max_work};
+      return state_.TooMuchWork();
+    };
+    for (; !accepted_.empty(); accepted_.erase(accepted_.begin()))
+      if (state_.Accept(accepted_.front(), effort) == GrammarState::Step::kExceeded) return exceeded();
+    bits_.resize(state_.grammar().table().mask_words());
+    ready_ = state_.Mask(bits_, effort);
+    if (!ready_) return exceeded();
+    return Prepared{.work = effort.spent};
+  }
+
   void Allow(std::span<uint32_t> bits) override {
-    if (!thinking_) return state_.Mask(bits);
-    const int tokens = state_.grammar().table().vocab_size();
-    for (int token = 0; token < tokens; ++token)
-      bits[static_cast<size_t>(token / 32)] |= uint32_t{1} << (token % 32);
+    if (thinking_) return AllowFirst(state_.grammar().table().vocab_size(), bits);
+    if (const Result<Prepared> prepared = Prepare(kAnyWork); prepared)
+      std::copy_n(bits_.begin(), std::min(bits_.size(), bits.size()), bits.begin());
   }
 
   void Accept(int32_t token) override {
     if (!thinking_) {
-      state_.Accept(token);
+      accepted_.push_back(token);
+      ready_ = false;
       return;
     }
     tail_ += state_.grammar().table().Bytes(token);
@@ -42,6 +65,9 @@ class GrammarMask : public TokenMask {
 
  private:
   GrammarState state_;
+  std::vector<int32_t> accepted_;  // that state_ has not taken yet
+  std::vector<uint32_t> bits_;     // of the tokens that may come next, if they are ready
+  bool ready_ = false;
   bool thinking_;
   std::string tail_;
 };
@@ -52,6 +78,13 @@ class BothMasks : public TokenMask {
       : one_(std::move(one)), other_(std::move(other)) {}
   std::unique_ptr<TokenMask> Clone() const override {
     return std::make_unique<BothMasks>(one_->Clone(), other_->Clone());
+  }
+  Result<Prepared> Prepare(uint64_t max_work) override {
+    CELER_ASSIGN(Prepared one, one_->Prepare(max_work));
+    if (!one.ready) return one;
+    CELER_ASSIGN(Prepared other, other_->Prepare(max_work - std::min(max_work, one.work)));
+    other.work += one.work;
+    return other;
   }
   void Allow(std::span<uint32_t> bits) override {
     std::vector<uint32_t> more(bits.size());
@@ -127,12 +160,24 @@ Result<Grammar::Pointer> Grammars::Find(const std::string& key,
         return it->grammar;
       }
   }
-  auto compiled = compile();  // takes long: others must not wait
-  if (!compiled) return compiled;
+  // Takes long: others must not wait, and the engine's threads go first.
+  std::optional<Result<Grammar::Pointer>> compiled;
+  std::thread([&] {
+    LowerThreadPriority();
+    compiled = compile();
+  }).join();
+  if (!*compiled) return *compiled;
   const std::lock_guard lock(mutex_);
-  kept_.push_front({key, *compiled});
-  if (kept_.size() > kMaxKept) kept_.pop_back();
-  return compiled;
+  kept_.push_front({key, **compiled});
+  // Masks are added to a grammar while it is used.
+  size_t bytes = 0;
+  auto it = kept_.begin();
+  for (size_t count = 0; it != kept_.end() && count < kMaxKept; ++it, ++count) {
+    bytes += it->grammar->bytes() + it->key.size();
+    if (bytes > kMaxKeptBytes && count > 0) break;
+  }
+  kept_.erase(it, kept_.end());
+  return *compiled;
 }
 
 Refusal Grammars::MakeMask(const Constraint& constraint, bool after_thought,

@@ -18,8 +18,7 @@ class BadWordsMask : public TokenMask {
   std::unique_ptr<TokenMask> Clone() const override { return std::make_unique<BadWordsMask>(*this); }
 
   void Allow(std::span<uint32_t> bits) override {
-    for (int64_t token = 0; token < vocab_; ++token)
-      bits[static_cast<size_t>(token / 32)] |= uint32_t{1} << (token % 32);
+    AllowFirst(vocab_, bits);
     for (const auto& word : *words_) {
       const size_t before = word.size() - 1;
       if (before <= last_.size() &&
@@ -41,6 +40,12 @@ class BadWordsMask : public TokenMask {
 };
 
 }  // namespace
+
+void AllowFirst(int64_t tokens, std::span<uint32_t> bits) {
+  const auto whole = static_cast<size_t>(tokens / 32);
+  std::fill_n(bits.begin(), whole, ~uint32_t{0});
+  if (tokens % 32 != 0) bits[whole] |= (uint32_t{1} << (tokens % 32)) - 1;
+}
 
 std::shared_ptr<const TokenMask> MakeBadWordsMask(const Tokenizer& tokenizer,
                                                   std::span<const std::string> words, int64_t vocab) {

@@ -53,31 +53,29 @@ Value FromJson(const Json& json, Budget& budget, int depth = 1) {
   }
 }
 
-// A message's reasoning comes under three names, and templates read two of them; as transformers does, both
-// are set.
-Value FromMessage(const Json& message, Budget& budget) {
-  const Json* reasoning = nullptr;
-  for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
-    const auto at = message.find(name);
-    if (at == message.end() || at->is_null()) continue;
-    reasoning = &*at;
-    break;
-  }
-  if (reasoning == nullptr) return FromJson(message, budget, 2);
-  const Value thought = FromJson(*reasoning, budget, 3);
-  auto dict = jinja::NewDict();
-  dict->Set(MakeString(budget, "thinking"), thought, budget);
-  for (const auto& [key, value] : message.items())
-    dict->Set(MakeString(budget, CheckedText(key)), FromJson(value, budget, 3), budget);
-  dict->Set(MakeString(budget, "reasoning_content"), thought, budget);
-  return FinishDict(budget, std::move(dict));
-}
+constexpr const char* kReasoningNames[] = {"reasoning_content", "thinking", "reasoning"};
 
-Value FromMessages(const Json& messages, Budget& budget) {
-  std::vector<Value> items;
-  items.reserve(messages.size());
-  for (const Json& message : messages) items.push_back(FromMessage(message, budget));
-  return MakeList(budget, std::move(items));
+// The messages with thoughts under the name that the template reads; null when they are right as they are.
+Json FitReasoning(const Json& messages, const jinja::Template& program) {
+  const char* wanted = nullptr;
+  for (const char* name : kReasoningNames)
+    if (wanted == nullptr && program.fields.contains(name)) wanted = name;
+  if (wanted == nullptr) return nullptr;
+  Json fitted;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const Json* thought = nullptr;
+    bool readable = false;
+    for (const char* name : kReasoningNames) {
+      const auto at = messages[i].find(name);
+      if (at == messages[i].end() || at->is_null()) continue;
+      if (thought == nullptr) thought = &*at;
+      readable |= program.fields.contains(name);
+    }
+    if (thought == nullptr || readable) continue;
+    if (fitted.is_null()) fitted = messages;
+    fitted[i][wanted] = *thought;
+  }
+  return fitted;
 }
 
 Error ToError(const TemplateError& error) {
@@ -112,25 +110,36 @@ Result<std::string> ChatTemplate::Render(const Json& messages, const Json& tools
   if (!options.extra.is_null() && !options.extra.is_object())
     return Error::Invalid("the extra template variables must be an object, not ", options.extra.type_name());
   try {
-    jinja::Interpreter interpreter(*program_, options.limits,
-                                   options.now ? *options.now : std::time(nullptr));
-    Budget inputs(options.limits);  // a long conversation does not count against the template
-    if (!options.bos_token.empty())
-      interpreter.SetVariable("bos_token", MakeString(inputs, CheckedText(options.bos_token)));
-    if (!options.eos_token.empty())
-      interpreter.SetVariable("eos_token", MakeString(inputs, CheckedText(options.eos_token)));
-    interpreter.SetVariable("documents", Value::None());
-    for (const auto& [name, value] : options.extra.items())
-      interpreter.SetVariable(name, FromJson(value, inputs));
-    interpreter.SetVariable("messages", FromMessages(messages, inputs));
-    interpreter.SetVariable("tools", FromJson(tools, inputs));
-    interpreter.SetVariable("add_generation_prompt", Value::Bool(options.add_generation_prompt));
-    return interpreter.Render();
+    if (const Json fitted = options.fit_reasoning ? FitReasoning(messages, *program_) : Json();
+        !fitted.is_null()) {
+      try {
+        return RenderOnce(fitted, tools, options);
+      } catch (const TemplateError& error) {
+        if (!error.raised) throw;  // it has no place for a thought there
+      }
+    }
+    return RenderOnce(messages, tools, options);
   } catch (const TemplateError& error) {
     return ToError(error);
   } catch (const std::exception& error) {
     return Error::OutOfMemory("chat template: ", error.what());
   }
+}
+
+std::string ChatTemplate::RenderOnce(const Json& messages, const Json& tools, const Options& options) const {
+  jinja::Interpreter interpreter(*program_, options.limits, options.now ? *options.now : std::time(nullptr));
+  Budget inputs(options.limits);  // a long conversation does not count against the template
+  if (!options.bos_token.empty())
+    interpreter.SetVariable("bos_token", MakeString(inputs, CheckedText(options.bos_token)));
+  if (!options.eos_token.empty())
+    interpreter.SetVariable("eos_token", MakeString(inputs, CheckedText(options.eos_token)));
+  interpreter.SetVariable("documents", Value::None());
+  for (const auto& [name, value] : options.extra.items())
+    interpreter.SetVariable(name, FromJson(value, inputs));
+  interpreter.SetVariable("messages", FromJson(messages, inputs));
+  interpreter.SetVariable("tools", FromJson(tools, inputs));
+  interpreter.SetVariable("add_generation_prompt", Value::Bool(options.add_generation_prompt));
+  return interpreter.Render();
 }
 
 }  // namespace celer

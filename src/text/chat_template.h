@@ -30,6 +30,11 @@ class ChatTemplate {  // immutable; threads may share one
     std::string bos_token, eos_token;  // empty: the model has none, and the variable is undefined
     nlohmann::ordered_json extra;      // an object of more variables, such as enable_thinking or documents
     std::optional<std::time_t> now;    // for strftime_now(); the current time if not given
+    // A message's thoughts have three names: reasoning_content, thinking, reasoning. By default a template
+    // sees the names that the caller gave, as everything else. If set, thoughts under a name that the
+    // template does not read are also given under the one that it reads; where it refuses them, it gets the
+    // messages as they are.
+    bool fit_reasoning = false;
     jinja::Limits limits;
   };
   // `messages`: an array of objects with role and content. `tools`: an array of JSON schemas, or null.
@@ -37,6 +42,8 @@ class ChatTemplate {  // immutable; threads may share one
                              const Options& options) const;
 
  private:
+  std::string RenderOnce(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools,
+                         const Options& options) const;  // throws TemplateError
   explicit ChatTemplate(std::shared_ptr<const jinja::Template> program) : program_(std::move(program)) {}
 
   std::shared_ptr<const jinja::Template> program_;

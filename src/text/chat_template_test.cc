@@ -54,12 +54,36 @@ TEST(ChatTemplate, VariablesAreAsInTransformers) {
             "True</s> [{}] [1] False 2025");
 }
 
-TEST(ChatTemplate, ReasoningIsFoundUnderItsOtherNames) {
-  const auto program =
-      ChatTemplate::Compile("{{ messages[0].reasoning_content }}|{{ messages[0].thinking }}");
+TEST(ChatTemplate, MessagesAreRenderedAsGiven) {
+  const auto program = ChatTemplate::Compile("{{ messages[0]|tojson }}");
   ASSERT_TRUE(program);
-  const Json messages = Json::parse(R"([{"role": "assistant", "content": "", "reasoning": "hm"}])");
-  EXPECT_EQ(*program->Render(messages, nullptr, {}), "hm|hm");
+  for (const char* name : {"reasoning", "reasoning_content", "thinking"}) {
+    const Json messages = Json::array({{{"role", "assistant"}, {name, "hm"}, {"content", ""}}});
+    EXPECT_EQ(*program->Render(messages, nullptr, {}),
+              std::string(R"({"role": "assistant", ")") + name + R"(": "hm", "content": ""})");
+  }
+}
+
+// Clients send reasoning_content; some templates call it thinking.
+TEST(ChatTemplate, ReasoningUnderTheNameThatTheTemplateReads) {
+  ChatTemplate::Options fit;
+  fit.fit_reasoning = true;
+  const Json messages = Json::parse(R"([{"role": "assistant", "content": "c", "reasoning_content": "hm"}])");
+  const auto text = [&](const char* source, const ChatTemplate::Options& options) {
+    return *ChatTemplate::Compile(source)->Render(messages, nullptr, options);
+  };
+  EXPECT_EQ(text("{{ messages[0].thinking }}", fit), "hm");
+  EXPECT_EQ(text("{{ messages[0]['reasoning'] }}", fit), "hm");
+  EXPECT_EQ(text("{{ messages[0].thinking }}", {}), "");
+  // It reads the name that was given, so nothing is added.
+  EXPECT_EQ(text("{{ messages[0].thinking is defined }}{{ messages[0].reasoning_content }}", fit), "Falsehm");
+  // A variable of that name is not a field.
+  EXPECT_EQ(text("{% if thinking %}{% endif %}{{ messages[0]|length }}", fit), "3");
+  // Where the template refuses a thought, it gets the message as it is.
+  EXPECT_EQ(text("{% if messages[0].thinking and messages[0].content %}{{ raise_exception('no') }}{% endif %}"
+                 "{{ messages[0].content }}",
+                 fit),
+            "c");
 }
 
 TEST(ChatTemplate, BadRequestsAreRefused) {

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <optional>
+#include <utility>
 
 #include "core/utf8.h"
 #include "text/byte_level.h"
@@ -220,17 +221,120 @@ std::string StripToken(std::string token, const std::string& content, size_t sta
   return token.substr(begin, end - begin);
 }
 
+// English punctuation and contractions without the space that cutting put before them.
+std::string CleanUp(std::string text) {
+  constexpr std::pair<std::string_view, std::string_view> kReplacements[] = {
+      {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
+      {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+  for (const auto& [from, to] : kReplacements) text = ReplaceAll(text, from, to);
+  return text;
+}
+
+// A space before every token but the first, or the prefix of those inside a word off.
+class WordPieceStep : public DecoderStep {
+ public:
+  WordPieceStep(std::string prefix, bool clean_up) : prefix_(std::move(prefix)), clean_up_(clean_up) {}
+
+  Sink Open(Sink next) const override {
+    struct Run : Stage {
+      Run(Sink sink, const WordPieceStep& s) : Stage(std::move(sink)), step(s) {}
+      void Push(std::string token) override {
+        if (!std::exchange(first, false)) return next_->Push(step.Piece(std::move(token)));
+        next_->Push(step.clean_up_ ? CleanUp(std::move(token)) : std::move(token));
+      }
+      const WordPieceStep& step;
+      bool first = true;
+    };
+    return std::make_unique<Run>(std::move(next), *this);
+  }
+  std::string Piece(std::string token) const override {
+    if (token.starts_with(prefix_))
+      token.erase(0, prefix_.size());
+    else
+      token.insert(0, " ");
+    return clean_up_ ? CleanUp(std::move(token)) : token;
+  }
+
+ private:
+  std::string prefix_;
+  bool clean_up_;
+};
+
+// Speech: a token that comes several times in a row is one, the padding between two of them goes.
+class CtcStep : public DecoderStep {
+ public:
+  CtcStep(std::string pad, std::string delimiter, bool clean_up)
+      : pad_(std::move(pad)), delimiter_(std::move(delimiter)), clean_up_(clean_up) {}
+
+  Sink Open(Sink next) const override {
+    struct Run : Stage {
+      Run(Sink sink, const CtcStep& s) : Stage(std::move(sink)), step(s) {}
+      void Push(std::string token) override {
+        if (previous == token) return;
+        previous = token;
+        std::string text = step.Piece(std::move(token));
+        if (!text.empty()) next_->Push(std::move(text));
+      }
+      const CtcStep& step;
+      std::optional<std::string> previous;
+    };
+    return std::make_unique<Run>(std::move(next), *this);
+  }
+  std::string Piece(std::string token) const override {
+    token = ReplaceAll(token, pad_, "");
+    return clean_up_ ? ReplaceAll(CleanUp(std::move(token)), delimiter_, " ") : token;
+  }
+
+ private:
+  std::string pad_, delimiter_;
+  bool clean_up_;
+};
+
+// The suffix of a word's last token is the space after it, but not at the end.
+class SuffixStep : public DecoderStep {
+ public:
+  explicit SuffixStep(std::string suffix) : suffix_(std::move(suffix)) {}
+
+  Sink Open(Sink next) const override {
+    struct Run : Stage {
+      Run(Sink sink, const SuffixStep& s) : Stage(std::move(sink)), step(s) {}
+      void Push(std::string token) override {
+        if (held) next_->Push(step.Piece(*std::move(held)));
+        held = std::move(token);
+      }
+      void Finish() override {
+        if (held) next_->Push(ReplaceAll(*held, step.suffix_, ""));
+        next_->Finish();
+      }
+      const SuffixStep& step;
+      std::optional<std::string> held;
+    };
+    return std::make_unique<Run>(std::move(next), *this);
+  }
+  std::string Piece(std::string token) const override { return ReplaceAll(token, suffix_, " "); }
+
+ private:
+  std::string suffix_;
+};
+
 // SentencePiece as the library decodes it: bytes join across tokens, each bad byte is one U+FFFD. While there
 // is no text yet, a piece loses one leading space mark; the first such loss is the last unless all are to go.
 // A space that comes as a byte token is text, and stays.
 class SentencePieceStep : public DecoderStep {
  public:
-  explicit SentencePieceStep(size_t leading_spaces_dropped) : leading_(leading_spaces_dropped) {}
+  SentencePieceStep(size_t leading_spaces_dropped, std::string unknown, std::string unknown_text)
+      : leading_(leading_spaces_dropped),
+        unknown_(std::move(unknown)),
+        unknown_text_(std::move(unknown_text)) {}
 
   Sink Open(Sink next) const override {
     struct Run : Stage {
       Run(Sink sink, const SentencePieceStep& s) : Stage(std::move(sink)), step(s), to_drop(s.leading_) {}
       void Push(std::string token) override {
+        if (!step.unknown_.empty() && token == step.unknown_) {
+          to_drop = 0;
+          return Give(step.unknown_text_);
+        }
         const size_t mark = token.starts_with(kMetaspace) ? kMetaspace.size()
                             : token.starts_with(' ')      ? 1
                                                           : 0;
@@ -239,8 +343,11 @@ class SentencePieceStep : public DecoderStep {
           --to_drop;
         }
         if (!token.empty()) to_drop = 0;
+        Give(step.Piece(std::move(token)));
+      }
+      void Give(const std::string& bytes) {
         std::string out;
-        joiner.Push(step.Piece(std::move(token)), out);
+        joiner.Push(bytes, out);
         if (!out.empty()) next_->Push(std::move(out));
       }
       void Finish() override {
@@ -262,6 +369,7 @@ class SentencePieceStep : public DecoderStep {
 
  private:
   size_t leading_;
+  std::string unknown_, unknown_text_;
 };
 
 }  // namespace
@@ -272,9 +380,10 @@ Decoder Decoder::ByteLevel() {
   return decoder;
 }
 
-Decoder Decoder::SentencePiece(size_t leading_spaces_dropped) {
+Decoder Decoder::SentencePiece(size_t leading_spaces_dropped, std::string unknown, std::string unknown_text) {
   Decoder decoder;
-  decoder.Add(std::make_unique<SentencePieceStep>(leading_spaces_dropped));
+  decoder.Add(std::make_unique<SentencePieceStep>(leading_spaces_dropped, std::move(unknown),
+                                                  std::move(unknown_text)));
   return decoder;
 }
 
@@ -364,10 +473,35 @@ Status Decoder::ParseStep(const json& spec, const std::string& where, bool& fuse
           [=](std::string token) { return StripToken(std::move(token), content, start, stop); }));
     return {};
   }
-  return Error::Unsupported(
-      where, ": decoder '", type,
-      "' is not supported (ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip and "
-      "Sequence are)");
+  return ParseWordStep(fields, type, where, fused);
+}
+
+// Decoders of models that cut a text into words.
+Status Decoder::ParseWordStep(const JsonFields& fields, const std::string& type, const std::string& where,
+                              bool fused) {
+  if (fused) Add(std::make_unique<Collect>());
+  if (type == "WordPiece") {
+    CELER_ASSIGN(std::string prefix, fields.GetString("prefix", "##"));
+    CELER_ASSIGN(const bool clean_up, fields.GetBool("cleanup", true));
+    Add(std::make_unique<WordPieceStep>(std::move(prefix), clean_up));
+    return {};
+  }
+  if (type == "CTC") {
+    CELER_ASSIGN(std::string pad, fields.GetString("pad_token", "<pad>"));
+    CELER_ASSIGN(std::string delimiter, fields.GetString("word_delimiter_token", "|"));
+    CELER_ASSIGN(const bool clean_up, fields.GetBool("cleanup", true));
+    Add(std::make_unique<CtcStep>(std::move(pad), std::move(delimiter), clean_up));
+    return {};
+  }
+  if (type == "BPEDecoder") {
+    CELER_ASSIGN(std::string suffix, fields.GetString("suffix", "</w>"));
+    Add(std::make_unique<SuffixStep>(std::move(suffix)));
+    return {};
+  }
+  return Error::Unsupported(where, ": decoder '", type,
+                            "' is not supported (ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip, "
+                            "WordPiece, CTC, BPEDecoder "
+                            "and Sequence are)");
 }
 
 }  // namespace celer

@@ -35,14 +35,17 @@ class Decoder {
   // GPT-2's byte alphabet; a token that is not written in it stands for itself.
   static Decoder ByteLevel();
   // SentencePiece: U+2581 is a space, <0xNN> a byte; up to this many leading spaces are dropped. Bytes that
-  // are not UTF-8 become one U+FFFD each.
-  static Decoder SentencePiece(size_t leading_spaces_dropped);
+  // are not UTF-8 become one U+FFFD each. The token `unknown` becomes `unknown_text`.
+  static Decoder SentencePiece(size_t leading_spaces_dropped, std::string unknown = {},
+                               std::string unknown_text = {});
 
   std::unique_ptr<TokenSink> Open(std::unique_ptr<TokenSink> last) const;
   std::string Piece(std::string token) const;
 
  private:
   Status ParseStep(const nlohmann::json& json, const std::string& where, bool& fused, int depth);
+  Status ParseWordStep(const JsonFields& fields, const std::string& type, const std::string& where,
+                       bool fused);
   void Add(std::unique_ptr<DecoderStep> step) { steps_.push_back(std::move(step)); }
 
   std::vector<std::unique_ptr<DecoderStep>> steps_;

@@ -166,13 +166,13 @@ Result<std::unique_ptr<Tokenizer>> MakeGpt2(const GgufFile& file, GgufTable tabl
   if (!known) {
     known = FindGgufPre("default");
     if (pre.empty())
-      log::Warning(
+      log::WarningOnce(
           "{}: does not say how text is split ('tokenizer.ggml.pre'); the default is used, and tokens may "
           "differ "
           "from the model's own",
           file.source());
     else
-      log::Warning(
+      log::WarningOnce(
           "{}: pre-tokenizer '{}' is not known; the default is used, and tokens may differ from the model's "
           "own",
           file.source(), pre);

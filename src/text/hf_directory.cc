@@ -140,7 +140,7 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::FromHfDirectory(const fs::path& pa
     auto made = TokenizerFromJson(root, config, json_path.string());
     if (made || made.error().code() != Error::Code::kUnsupported || !is_directory || !IsFile(model_path))
       return made;
-    log::Warning("{}; tokenizer.model is used instead", made.error().message());
+    log::WarningOnce("{}; tokenizer.model is used instead", made.error().message());
   }
   if (IsFile(model_path)) return TokenizerFromSentencePiece(model_path, config);
   return Error::NotFound(

@@ -1,4 +1,4 @@
-// The step that turns one piece of text into token ids: BPE by merges, BPE by scores, or unigram.
+// The step that turns one piece of text into token ids: BPE by merges, BPE by scores, unigram, or words.
 #pragma once
 
 #include <cstdint>
@@ -82,10 +82,29 @@ std::unique_ptr<Model> MakeScoredBpe(const Vocabulary& vocabulary, std::vector<f
                                      const std::vector<bool>& never, std::vector<int32_t> byte_ids,
                                      const ScoredBpeOptions& options);
 
-// ---- Unigram: the most probable segmentation.
+// ---- Whole words. A word that is no token is the unknown one, or vanishes where there is none.
+std::unique_ptr<Model> MakeWordLevel(const Vocabulary& vocabulary, const std::vector<bool>& never,
+                                     std::optional<int32_t> unk_id);
+
+// ---- WordPiece (BERT): a word is cut into the longest tokens from its start; if that fails, or the word is
+// too long, all of it is unknown.
+struct WordPieceOptions {
+  std::optional<int32_t> unk_id;
+  std::string continuing_subword_prefix = "##";  // of every token but the first of a word
+  size_t max_characters = 100;
+};
+std::unique_ptr<Model> MakeWordPiece(const Vocabulary& vocabulary, const std::vector<bool>& never,
+                                     const WordPieceOptions& options);
+
+// ---- Unigram: the most probable segmentation. Of segmentations with the same probability the rounding of
+// their sums decides, so each kind of file is counted as its own library counts.
 struct UnigramOptions {
   std::optional<int32_t> unk_id;
   bool byte_fallback = false;
+  // tokenizer.model: sums are rounded to float, and an unknown character is never part of a token. Else
+  // (tokenizer.json): sums in double, and neighbouring unknown characters that spell a token become it.
+  bool as_sentencepiece = false;
+  std::optional<double> worst_score = {};  // unknown characters score below it; by default of all tokens
 };
 std::unique_ptr<Model> MakeUnigram(const Vocabulary& vocabulary, std::vector<double> scores,
                                    const std::vector<bool>& never, const UnigramOptions& options);

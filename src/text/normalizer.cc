@@ -174,6 +174,9 @@ Result<std::unique_ptr<Normalizer>> ParseNormalizer(const json& spec, const std:
   if (type == "NFKC") return Made(new Unicode(unicode::Form::kNfkc));
   if (type == "NFKD") return Made(new Unicode(unicode::Form::kNfkd));
   if (type == "Lowercase") return Made(new Lowercase());
+  if (type == "BertNormalizer") return ParseBertNormalizer(fields);
+  if (type == "Nmt") return MakeNmtNormalizer();
+  if (type == "Precompiled") return ParsePrecompiledNormalizer(fields);
   if (type == "ByteLevel") return Made(new ByteLevelNormalizer());
   if (type == "Strip") {
     CELER_ASSIGN(const bool left, fields.GetBool("strip_left", true));
@@ -212,8 +215,8 @@ Result<std::unique_ptr<Normalizer>> ParseNormalizer(const json& spec, const std:
   }
   return Error::Unsupported(
       where, ": normalizer '", type,
-      "' is not supported (NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Prepend, "
-      "Replace, ByteLevel and Sequence are)");
+      "' is not supported (NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Prepend, Replace, "
+      "BertNormalizer, Nmt, Precompiled, ByteLevel and Sequence are)");
 }
 
 }  // namespace celer

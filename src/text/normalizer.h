@@ -40,6 +40,10 @@ std::string ReplaceAll(std::string_view text, std::string_view from, std::string
 // only_first: only before a stretch that begins the whole input.
 std::unique_ptr<Normalizer> MakePrepend(std::string prefix, bool only_first = false);
 std::unique_ptr<Normalizer> MakeReplace(std::string from, std::string to);
+// Those of bert_normalizer.cc.
+Result<std::unique_ptr<Normalizer>> ParseBertNormalizer(const JsonFields& fields);
+Result<std::unique_ptr<Normalizer>> ParsePrecompiledNormalizer(const JsonFields& fields);
+std::unique_ptr<Normalizer> MakeNmtNormalizer();
 std::unique_ptr<Normalizer> MakeSequence(std::vector<std::unique_ptr<Normalizer>> steps);
 
 }  // namespace celer

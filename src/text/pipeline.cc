@@ -110,7 +110,8 @@ class Pipeline::Stream : public DecodeStream {
 
   void Push(int32_t id, std::string& out) override {
     const auto token = tokenizer_.Token(id);
-    if (!token || (skip_special_ && tokenizer_.IsSpecial(id))) return;
+    const bool shown = tokenizer_.parts_.unknown_is_text && id == tokenizer_.unk_id();
+    if (!token || (skip_special_ && tokenizer_.IsSpecial(id) && !shown)) return;
     last_->out = &out;
     chain_->Push(tokenizer_.parts_.verbatim[id] ? ByteLevelEncode(*token) : std::string(*token));
   }

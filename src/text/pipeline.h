@@ -27,6 +27,7 @@ class Pipeline : public Tokenizer {
     Decoder decoder;
     std::vector<int32_t> prefix, suffix;  // BOS and EOS: what add_special puts around the text
     bool raw_bytes = false;               // the model takes text that is not UTF-8
+    bool unknown_is_text = false;         // the unknown token is special, but decodes to text of its own
     // By id, may be short: tokens that stand for themselves though the decoder expects GPT-2's alphabet
     // (GGUF: control and user-defined ones).
     std::vector<bool> verbatim;

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "core/utf8.h"
+#include "text/bert_tables.h"
 #include "text/byte_level.h"
 #include "text/normalizer.h"
 
@@ -160,6 +161,69 @@ class Metaspace : public PreTokenizer {
   std::optional<Split> split_;
 };
 
+// Runs of one script. The Japanese ones count as Han; spaces and unassigned characters belong to any script,
+// and those before the first script are lost, as in the original.
+class UnicodeScripts : public PreTokenizer {
+ public:
+  void Apply(Pieces& pieces, RegexBudget&) const override {
+    std::vector<Pieces::Range> out;
+    for (const Pieces::Range& range : pieces.ranges) {
+      const std::string_view text = pieces.Get(range);
+      int last = kAny;
+      size_t begin = text.size();
+      const auto cut = [&](size_t end) {
+        if (begin < end)
+          out.push_back({range.begin + begin, range.begin + end, range.at_start && begin == 0});
+        begin = end;
+      };
+      for (size_t at = 0; at < text.size();) {
+        const utf8::CodePoint c = utf8::Decode(text.substr(at));
+        if (const int script = ScriptOf(c.value); script != kAny) {
+          if (last == kAny)
+            begin = at;
+          else if (script != last)
+            cut(at);
+          last = script;
+        }
+        at += c.length;
+      }
+      cut(text.size());
+    }
+    pieces.ranges = std::move(out);
+  }
+
+ private:
+  static constexpr int kAny = 0;
+  static int ScriptOf(char32_t c) {
+    const auto* after =
+        std::upper_bound(std::begin(kScripts), std::end(kScripts), static_cast<uint32_t>(c),
+                         [](uint32_t v, const ScriptRange& range) { return v < range.first; });
+    return after != std::begin(kScripts) && c <= std::prev(after)->last ? std::prev(after)->script : kAny;
+  }
+};
+
+class FixedLength : public PreTokenizer {
+ public:
+  explicit FixedLength(int64_t length) : length_(length) {}
+  void Apply(Pieces& pieces, RegexBudget&) const override {
+    std::vector<Pieces::Range> out;
+    for (const Pieces::Range& range : pieces.ranges) {
+      const std::string_view text = pieces.Get(range);
+      int64_t characters = 0;
+      for (size_t at = 0; at < text.size(); ++at) {
+        if (utf8::IsContinuation(text[at])) continue;
+        if (characters++ % length_ != 0) continue;
+        if (at != 0) out.back().end = range.begin + at;
+        out.push_back({range.begin + at, range.end, range.at_start && at == 0});
+      }
+    }
+    pieces.ranges = std::move(out);
+  }
+
+ private:
+  int64_t length_;
+};
+
 class PreTokenizerSequence : public PreTokenizer {
  public:
   explicit PreTokenizerSequence(std::vector<Made> steps) : steps_(std::move(steps)) {}
@@ -283,6 +347,11 @@ Result<Made> ParsePreTokenizer(const json& spec, const std::string& where, int d
     CELER_ASSIGN(const std::string delimiter, fields.GetString("delimiter"));
     return MakeSplitStep(EscapeRegex(delimiter), SplitBehavior::kRemoved);
   }
+  if (type == "UnicodeScripts") return Made(new UnicodeScripts());
+  if (type == "FixedLength") {
+    CELER_ASSIGN(const int64_t length, fields.GetInt("length", 1, INT32_MAX, 5));
+    return Made(new FixedLength(length));
+  }
   if (type == "Sequence") {
     const json* list = fields.Find("pretokenizers");
     if (!list || !list->is_array()) return Error::Corrupt(fields.where(), ": 'pretokenizers' is not a list");
@@ -296,7 +365,7 @@ Result<Made> ParsePreTokenizer(const json& spec, const std::string& where, int d
   return Error::Unsupported(
       where, ": pre_tokenizer '", type,
       "' is not supported (ByteLevel, Metaspace, Split, Digits, Punctuation, Whitespace, "
-      "WhitespaceSplit, BertPreTokenizer, CharDelimiterSplit and Sequence are)");
+      "WhitespaceSplit, BertPreTokenizer, CharDelimiterSplit, UnicodeScripts, FixedLength and Sequence are)");
 }
 
 }  // namespace celer

@@ -26,7 +26,7 @@ std::string PcreMessage(int code) {
 
 void RegexBudget::MarkSpent() {
   if (!spent_)
-    log::Warning(
+    log::WarningOnce(
         "tokenizer: a regular expression of the pre-tokenizer ran into its limits; the rest of this text is "
         "split "
         "less finely");

@@ -1,9 +1,13 @@
 // tokenizer.model, through the SentencePiece library.
 #include <sentencepiece_processor.h>
 
+#include <algorithm>
+#include <cfloat>
 #include <cstring>
 
 #include "io/printable.h"
+#include "text/byte_level.h"
+#include "text/chars_map.h"
 #include "text/metaspace.h"
 #include "text/tokenizer_json.h"
 
@@ -16,6 +20,9 @@ constexpr size_t kMaxModel = size_t{256} << 20;
 struct ModelFacts {
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = true;
+  uint64_t model_type = 1;  // unigram
+  std::string unknown_text = " \u2047 ";
+  std::vector<bool> user_defined;  // by id
 };
 
 // Reads protobuf fields; just enough to walk the message.
@@ -79,41 +86,43 @@ class Wire {
   std::string_view bytes_;
 };
 
-// The library follows the offsets of this table (a double-array trie over units of 32 bits, then the texts it
-// leads to) without looking at its bounds, so that is done here for every place it can get to.
-bool CharsMapIsSound(std::string_view map) {
-  if (map.empty()) return true;
-  uint32_t trie_bytes;
-  if (map.size() < sizeof trie_bytes) return false;
-  std::memcpy(&trie_bytes, map.data(), sizeof trie_bytes);
-  map.remove_prefix(sizeof trie_bytes);
-  if (trie_bytes % 4 != 0 || trie_bytes < 1024 || trie_bytes >= map.size() || map.back() != '\0')
-    return false;
-  const size_t units = trie_bytes / 4, texts = map.size() - trie_bytes;
-  for (size_t i = 0; i < units; ++i) {
-    uint32_t unit;
-    std::memcpy(&unit, map.data() + i * 4, 4);
-    if (unit >> 31) {  // a leaf: where its text starts
-      if ((unit & 0x7FFFFFFFu) >= texts) return false;
-      continue;
-    }
-    const size_t offset = size_t{unit >> 10} << ((unit & 0x200u) >> 6);
-    if (((i ^ offset) | 0xFF) >= units) return false;
+Status ExamineTrainer(std::string_view bytes, const std::string& where, ModelFacts& facts) {
+  constexpr uint32_t kModelType = 3, kUnknownText = 44;  // of TrainerSpec
+  for (Wire spec(bytes); !spec.done();) {
+    const auto part = spec.Next();
+    if (!part) return Error::Corrupt(where, ": is not a SentencePiece model");
+    if (part->number == kModelType) facts.model_type = part->varint;
+    if (part->number == kUnknownText) facts.unknown_text = part->bytes;
   }
-  return true;
+  return {};
+}
+
+Status ExaminePiece(std::string_view bytes, const std::string& where, ModelFacts& facts) {
+  constexpr uint32_t kType = 3, kUserDefined = 4;  // of ModelProto.SentencePiece
+  uint64_t type = 1;
+  for (Wire piece(bytes); !piece.done();) {
+    const auto part = piece.Next();
+    if (!part) return Error::Corrupt(where, ": is not a SentencePiece model");
+    if (part->number == kType) type = part->varint;
+  }
+  facts.user_defined.push_back(type == kUserDefined);
+  return {};
 }
 
 Result<ModelFacts> Examine(std::string_view bytes, const std::string& where) {
   ModelFacts facts;
-  constexpr uint32_t kNormalizer = 3, kDenormalizer = 5;                               // of ModelProto
+  constexpr uint32_t kPiece = 1, kTrainer = 2, kNormalizer = 3, kDenormalizer = 5;     // of ModelProto
   constexpr uint32_t kCharsMap = 2, kAddDummyPrefix = 3, kRemoveExtraWhitespaces = 4;  // of NormalizerSpec
   for (Wire model(bytes); !model.done();) {
     const auto field = model.Next();
     if (!field) return Error::Corrupt(where, ": is not a SentencePiece model");
+    if (field->number == kPiece) CELER_RETURN_IF_ERROR(ExaminePiece(field->bytes, where, facts));
+    if (field->number == kTrainer) CELER_RETURN_IF_ERROR(ExamineTrainer(field->bytes, where, facts));
     if (field->number != kNormalizer && field->number != kDenormalizer) continue;
     for (Wire spec(field->bytes); !spec.done();) {
       const auto part = spec.Next();
       if (!part) return Error::Corrupt(where, ": is not a SentencePiece model");
+      // The library follows the offsets of this table without looking at its bounds.
       if (part->number == kCharsMap && !CharsMapIsSound(part->bytes))
         return Error::Corrupt(where, ": the normalization table leads out of itself");
       if (field->number != kNormalizer) continue;
@@ -138,6 +147,61 @@ class SentencePieceModel : public Model {
  private:
   std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_;
 };
+
+// The library normalizes, and our own search segments: among segmentations of one probability, versions 0.1
+// and 0.2 of the library choose differently, and the later ones are what models are used with.
+class NormalizedUnigram : public Model {
+ public:
+  NormalizedUnigram(std::unique_ptr<sentencepiece::SentencePieceProcessor> processor,
+                    std::unique_ptr<Model> unigram)
+      : processor_(std::move(processor)), unigram_(std::move(unigram)) {}
+
+  void Tokenize(std::string_view piece, std::vector<int32_t>& out) const override {
+    const auto encoded = processor_->EncodeAsImmutableProto({piece.data(), piece.size()});
+    std::string normalized;
+    for (size_t i = 0; i < encoded.pieces_size(); ++i) {
+      const auto part = encoded.pieces(static_cast<int>(i));
+      const auto byte =
+          processor_->IsByte(static_cast<int>(part.id())) ? ParseByteToken(part.piece()) : std::nullopt;
+      if (byte)
+        normalized.push_back(static_cast<char>(*byte));
+      else
+        normalized += part.piece();
+    }
+    if (!normalized.empty()) unigram_->Tokenize(normalized, out);
+  }
+
+ private:
+  std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_;
+  std::unique_ptr<Model> unigram_;
+};
+
+std::unique_ptr<Model> MakeModel(std::unique_ptr<sentencepiece::SentencePieceProcessor> processor,
+                                 const ModelFacts& facts, const Vocabulary& vocabulary) {
+  constexpr uint64_t kUnigram = 1;
+  const int size = processor->GetPieceSize();
+  if (facts.model_type != kUnigram || facts.user_defined.size() != static_cast<size_t>(size))
+    return std::make_unique<SentencePieceModel>(std::move(processor));
+  std::vector<double> scores(size);
+  std::vector<bool> never(size);
+  UnigramOptions options{.unk_id = processor->unk_id(), .as_sentencepiece = true};
+  float worst = FLT_MAX, best = FLT_MIN;  // of the normal pieces, from these values, as the library has it
+  for (int id = 0; id < size; ++id) {
+    const bool reserved = processor->IsControl(id) || processor->IsUnknown(id) || processor->IsByte(id);
+    options.byte_fallback |= processor->IsByte(id);
+    never[id] = reserved || processor->IsUnused(id);
+    scores[id] = processor->GetScore(id);
+    if (never[id] || facts.user_defined[id]) continue;
+    worst = std::min(worst, processor->GetScore(id));
+    best = std::max(best, processor->GetScore(id));
+  }
+  for (int id = 0; id < size; ++id)  // a bonus, so that it is always chosen
+    if (facts.user_defined[id])
+      scores[id] = static_cast<float>(static_cast<float>(processor->IdToPiece(id).size()) * best - 0.1);
+  options.worst_score = worst;
+  auto unigram = MakeUnigram(vocabulary, std::move(scores), never, options);
+  return std::make_unique<NormalizedUnigram>(std::move(processor), std::move(unigram));
+}
 
 }  // namespace
 
@@ -194,11 +258,15 @@ Result<std::unique_ptr<Tokenizer>> TokenizerFromSentencePiece(const std::filesys
   if (config.add_eos.value_or(false) && parts.info.eos) parts.suffix = {*parts.info.eos};
   if (!legacy && facts.add_dummy_prefix && config.add_prefix_space.value_or(true))
     parts.normalizer = MakePrepend(std::string(kMetaspace), true);
-  parts.decoder = Decoder::SentencePiece(facts.remove_extra_whitespaces ? SIZE_MAX
-                                         : facts.add_dummy_prefix       ? 1
-                                                                        : 0);
+  parts.decoder = Decoder::SentencePiece(
+      facts.remove_extra_whitespaces ? SIZE_MAX
+      : facts.add_dummy_prefix       ? 1
+                                     : 0,
+      parts.info.unk == processor->unk_id() ? processor->IdToPiece(processor->unk_id()) : std::string(),
+      facts.unknown_text);
+  parts.unknown_is_text = parts.info.unk == processor->unk_id();
   parts.raw_bytes = true;
-  parts.model = std::make_unique<SentencePieceModel>(std::move(processor));
+  parts.model = MakeModel(std::move(processor), facts, *parts.vocabulary);
   return Pipeline::Make(std::move(parts));
 }
 

@@ -106,6 +106,49 @@ TEST_F(SentencePiece, AddedTokensOfTheConfig) {
               HasSubstr("99999999"));
 }
 
+// A run of one character has many segmentations of nearly the same probability: the rounding of their sums
+// decides. Sums that are compared in double, as the library's version 0.1 does, give another one here.
+TEST_F(SentencePiece, UnigramTiesAreDecidedInFloat) {
+  constexpr int kUserDefined = 4;
+  const auto model = [&](float one, float two, float three) {
+    return Piece("<unk>", 0, kUnknown) + Piece("<s>", 0, kControl) + Piece("</s>", 0, kControl) +
+           Piece("a", one, kNormal) + Piece("aa", two, kNormal) + Piece("aaa", three, kNormal) +
+           Piece("\u2581", -1, kNormal) + Piece("word", 0, kUserDefined) + Bytes(2, Int(3, 1)) +
+           Bytes(3, Int(3, 0) + Int(4, 0) + Int(5, 1));
+  };
+  const float one = -4.1f, two = -8.2f, three = -12.3f;
+  auto t = Load(model(one, two, three));
+  ASSERT_TRUE(t) << t.error().message();
+  const std::string text(60, 'a');
+  const Ids got = (*t)->Encode(text, {.add_special = false});
+  // The same search, with sums in float.
+  std::vector<float> best(text.size() + 1, 0);
+  std::vector<size_t> from(text.size() + 1, SIZE_MAX);
+  for (size_t at = 0; at < text.size(); ++at)
+    for (size_t n = 1; n <= 3 && at + n <= text.size(); ++n) {
+      const float sum = (n == 1 ? one : n == 2 ? two : three) + best[at];
+      if (from[at + n] != SIZE_MAX && !(sum > best[at + n])) continue;
+      best[at + n] = sum;
+      from[at + n] = at;
+    }
+  Ids want;
+  for (size_t end = text.size(); end > 0; end = from[end])
+    want.insert(want.begin(), static_cast<int32_t>(2 + end - from[end]));
+  EXPECT_EQ(got, want);
+  EXPECT_EQ((*t)->Encode("aworda", {.add_special = false}), (Ids{3, 7, 3}));
+  EXPECT_EQ((*t)->Encode("a\u20AC\u20ACa", {.add_special = false}), (Ids{3, 0, 3}));
+}
+
+TEST_F(SentencePiece, TheUnknownTokenDecodesToItsSurface) {
+  auto t = Load(Model());
+  ASSERT_TRUE(t);
+  EXPECT_EQ((*t)->Decode(Ids{1, 0, 260, 0, 2}), " \u2047  ab \u2047 ");
+  EXPECT_EQ((*t)->Decode(Ids{3 + 0xE2, 0}), "\uFFFD \u2047 ");
+  auto other = Load(Model() + Bytes(2, Bytes(44, "?")));  // unk_surface
+  ASSERT_TRUE(other);
+  EXPECT_EQ((*other)->Decode(Ids{260, 0}), "ab?");
+}
+
 TEST_F(SentencePiece, HostileFiles) {
   for (const std::string& bytes : {std::string("nonsense"), std::string("\xFF\xFF\xFF"),
                                    Bytes(1, "x").substr(0, 2), std::string("\x0A\xFF\xFF\xFF\xFF\x7F", 6)}) {

@@ -81,6 +81,29 @@ Result<std::unique_ptr<Model>> ReadBpe(const JsonFields& fields, const std::stri
   return MakeBpe(vocabulary, merges, never, options, where);
 }
 
+// The two models of words. Files from before 2020 do not say which they have.
+std::string WordModelType(const JsonFields& model) {
+  if (model.Has("max_input_chars_per_word")) return "WordPiece";
+  return model.Has("unk_token") ? "WordLevel" : "";
+}
+
+Result<std::unique_ptr<Model>> ReadWordModel(const JsonFields& fields, const std::string& type,
+                                             const std::string& where, const std::vector<bool>& never,
+                                             const Vocabulary& vocabulary, std::optional<int32_t>& unk) {
+  CELER_ASSIGN(const std::string unk_token,
+               fields.GetString("unk_token", type == "WordLevel" ? "<unk>" : "[UNK]"));
+  unk = vocabulary.Find(unk_token);
+  if (!unk)
+    log::Warning("{}: the unknown token '{}' is not in the vocabulary; words that are not in it vanish",
+                 where, Printable(unk_token));
+  if (type == "WordLevel") return MakeWordLevel(vocabulary, never, unk);
+  WordPieceOptions options{.unk_id = unk};
+  CELER_ASSIGN(options.continuing_subword_prefix, fields.GetString("continuing_subword_prefix", "##"));
+  CELER_ASSIGN(const int64_t most, fields.GetInt("max_input_chars_per_word", 0, INT32_MAX, 100));
+  options.max_characters = static_cast<size_t>(most);
+  return MakeWordPiece(vocabulary, never, options);
+}
+
 // [["token", score], ...]; the place in the list is the id.
 Status ReadUnigramVocabulary(const json& vocab, const std::string& where, Vocabulary& out,
                              std::vector<double>& scores) {
@@ -223,20 +246,21 @@ Result<std::unique_ptr<Tokenizer>> TokenizerFromJson(const json& root, const HfT
   };
   CELER_ASSIGN(const JsonFields model, top.GetObject("model"));
   CELER_ASSIGN(std::string type, model.GetString("type", ""));
-  if (type.empty()) type = model.Has("merges") ? "BPE" : model.Has("unk_id") ? "Unigram" : "";  // old files
+  if (type.empty())  // old files
+    type = model.Has("merges") ? "BPE" : model.Has("unk_id") ? "Unigram" : WordModelType(model);
   const json* vocab = model.Find("vocab");
   if (!vocab) return Error::Corrupt(where, ": the model has no 'vocab'");
 
   Pipeline::Parts parts;
   parts.vocabulary = std::make_unique<Vocabulary>();
   std::vector<double> scores;
-  if (type == "BPE")
+  if (type == "BPE" || type == "WordPiece" || type == "WordLevel")
     CELER_RETURN_IF_ERROR(ReadVocabulary(*vocab, where, *parts.vocabulary));
   else if (type == "Unigram")
     CELER_RETURN_IF_ERROR(ReadUnigramVocabulary(*vocab, where, *parts.vocabulary, scores));
   else
     return Error::Unsupported(where, ": a tokenizer model of type '", type,
-                              "'; BPE and Unigram are supported");
+                              "'; BPE, Unigram, WordPiece and WordLevel are supported");
 
   CELER_RETURN_IF_ERROR(
       ReadAddedTokens(*part("added_tokens"), config, where, *parts.vocabulary, parts.added));
@@ -249,6 +273,8 @@ Result<std::unique_ptr<Tokenizer>> TokenizerFromJson(const json& root, const HfT
     CELER_ASSIGN(parts.model, ReadBpe(model, where, never, *parts.vocabulary));
     CELER_ASSIGN(const std::string unk_token, model.GetString("unk_token", ""));
     if (!unk_token.empty()) unk = parts.vocabulary->Find(unk_token);
+  } else if (type != "Unigram") {
+    CELER_ASSIGN(parts.model, ReadWordModel(model, type, where, never, *parts.vocabulary, unk));
   } else {
     UnigramOptions options;
     if (model.Has("unk_id")) {

@@ -255,7 +255,7 @@ TEST(TokenizerJson, HostileFiles) {
   EXPECT_THAT(Failure(with("/model/merges", {"t h", "x"})), HasSubstr("merge 1"));
   EXPECT_THAT(Failure(with("/model/merges", {"a zz"})), HasSubstr("'zz' is not in the vocabulary"));
   EXPECT_THAT(Failure(with("/model/merges", json::array({json::array({"a", 1})}))), HasSubstr("merge 0"));
-  EXPECT_THAT(Failure(with("/model/type", "WordPiece")), HasSubstr("WordPiece"));
+  EXPECT_THAT(Failure(with("/model/type", "WordGuess")), HasSubstr("WordGuess"));
   EXPECT_THAT(Failure(with("/added_tokens/0/id", 99999999)), HasSubstr("99999999"));
   EXPECT_THAT(Failure(with("/added_tokens/0/content", 7)), HasSubstr("content"));
   EXPECT_THAT(Failure(with("/post_processor/special_tokens", json::object())), HasSubstr("<|end|>"));
@@ -264,9 +264,9 @@ TEST(TokenizerJson, HostileFiles) {
   EXPECT_THAT(Failure(with("/pre_tokenizer",
                            {{"type", "Split"}, {"pattern", {{"Regex", "("}}}, {"behavior", "Isolated"}})),
               HasSubstr("regular expression"));
-  EXPECT_THAT(Failure(with("/pre_tokenizer", {{"type", "UnicodeScripts"}})), HasSubstr("UnicodeScripts"));
-  EXPECT_THAT(Failure(with("/normalizer", {{"type", "Precompiled"}})), HasSubstr("Precompiled"));
-  EXPECT_THAT(Failure(with("/decoder", {{"type", "WordPiece"}})), HasSubstr("WordPiece"));
+  EXPECT_THAT(Failure(with("/pre_tokenizer", {{"type", "Moons"}})), HasSubstr("Moons"));
+  EXPECT_THAT(Failure(with("/normalizer", {{"type", "Precompiled"}})), HasSubstr("precompiled_charsmap"));
+  EXPECT_THAT(Failure(with("/decoder", {{"type", "WordGuess"}})), HasSubstr("WordGuess"));
   json deep = nullptr;
   for (int i = 0; i < 30; ++i) deep = {{"type", "Sequence"}, {"normalizers", json::array({deep})}};
   EXPECT_THAT(Failure(with("/normalizer", deep)), HasSubstr("nested"));
@@ -373,6 +373,79 @@ TEST_F(Directory, Errors) {
   Write("tokenizer_config.json", "[]");
   EXPECT_THAT(message(), HasSubstr("tokenizer_config.json"));
   EXPECT_FALSE(Tokenizer::FromHfDirectory(path_ / "missing"));
+}
+
+json WordSpec(const std::string& type, json vocab) {
+  return {{"added_tokens", {{{"id", 0}, {"content", "[UNK]"}, {"special", true}}}},
+          {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
+          {"model", {{"type", type}, {"unk_token", "[UNK]"}, {"vocab", std::move(vocab)}}}};
+}
+
+TEST(TokenizerJson, WordLevel) {
+  json spec = WordSpec("WordLevel", {{"[UNK]", 0}, {"the", 1}, {"cat", 2}, {",", 3}});
+  const auto t = Make(spec);
+  EXPECT_EQ(t->Encode("the cat, thecat [UNK]"), (Ids{1, 2, 3, 0, 0}));
+  EXPECT_EQ(t->Decode(Ids{1, 2, 3}), "the cat ,");
+  EXPECT_EQ(t->unk_id(), 0);
+  spec["pre_tokenizer"] = {{"type", "WhitespaceSplit"}};  // so that the name of a special token is one word
+  EXPECT_EQ(Make(spec)->Encode("the [UNK]x", {.parse_special = false}), (Ids{1, 0}));
+  spec["model"]["unk_token"] = "missing";  // closed vocabulary: what is not in it vanishes
+  EXPECT_EQ(Make(spec)->Encode("the dog cat"), (Ids{1, 2}));
+  spec["model"].erase("type");
+  EXPECT_EQ(Make(spec)->Encode("cat"), Ids{2});
+}
+
+TEST(TokenizerJson, WordPiece) {
+  json spec =
+      WordSpec("WordPiece", {{"[UNK]", 0}, {"un", 1}, {"##aff", 2}, {"##able", 3}, {"##a", 4}, {"!", 5}});
+  spec["model"]["max_input_chars_per_word"] = 10;
+  spec["model"]["continuing_subword_prefix"] = "##";
+  spec["decoder"] = {{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}};
+  spec["normalizer"] = {{"type", "BertNormalizer"}};
+  const auto t = Make(spec);
+  EXPECT_EQ(t->Encode("UN\u00E0ffable! una unx unaffaaaaaaa"), (Ids{1, 2, 3, 5, 1, 4, 0, 0}));
+  EXPECT_EQ(t->Decode(Ids{1, 2, 3, 5, 1}), "unaffable! un");
+}
+
+TEST(TokenizerJson, StepsOfWordModels) {
+  const auto encode = [](json pre, const std::string& text, json normalizer = nullptr) {
+    json spec = WordSpec("WordLevel",
+                         {{"[UNK]", 0}, {"a", 1}, {"bc", 2}, {"\u0430", 3}, {"\u65E5\u3042", 4}, {"abc", 5}});
+    spec["pre_tokenizer"] = std::move(pre);
+    spec["normalizer"] = std::move(normalizer);
+    return Make(spec)->Encode(text);
+  };
+  // Han and Hiragana are one script; a space before the first script is lost.
+  EXPECT_EQ(encode({{"type", "UnicodeScripts"}}, " a\u0430\u65E5\u3042"), (Ids{1, 3, 4}));
+  EXPECT_EQ(encode({{"type", "FixedLength"}, {"length", 3}}, "abca"), (Ids{5, 1}));
+  EXPECT_EQ(encode({{"type", "CharDelimiterSplit"}, {"delimiter", "-"}}, "a-bc"), (Ids{1, 2}));
+  EXPECT_EQ(encode({{"type", "WhitespaceSplit"}}, "a\u200Bbc\x01", {{"type", "Nmt"}}), (Ids{1, 2}));
+  EXPECT_EQ(encode({{"type", "WhitespaceSplit"}}, "A\u00ADB\u0327C\t\u65E5", {{"type", "BertNormalizer"}}),
+            (Ids{5, 0}));
+  EXPECT_THAT(Failure({{"pre_tokenizer", {{"type", "FixedLength"}, {"length", 0}}},
+                       {"model", {{"type", "WordLevel"}, {"vocab", {{"a", 0}}}}}}),
+              HasSubstr("length"));
+  for (const char* map : {"!", "AAAA", "AAQAAAAA"}) {
+    json spec = WordSpec("WordLevel", {{"a", 1}});
+    spec["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", map}};
+    EXPECT_THAT(Failure(spec), HasSubstr("precompiled_charsmap")) << map;
+  }
+}
+
+TEST(TokenizerJson, DecodersOfWordModels) {
+  const auto decode = [](json decoder, const Ids& ids) {
+    json spec = WordSpec(
+        "WordLevel", {{"[UNK]", 0}, {"h", 1}, {"e", 2}, {"<pad>", 3}, {"|", 4}, {"lo</w>", 5}, {"n't", 6}});
+    spec["decoder"] = std::move(decoder);
+    return Make(spec)->Decode(ids);
+  };
+  EXPECT_EQ(
+      decode({{"type", "CTC"}, {"pad_token", "<pad>"}, {"word_delimiter_token", "|"}, {"cleanup", true}},
+             {1, 1, 2, 3, 2, 4, 4, 1}),
+      "hee h");
+  EXPECT_EQ(decode({{"type", "BPEDecoder"}, {"suffix", "</w>"}}, {1, 5, 1, 5}), "hlo hlo");
+  EXPECT_EQ(decode({{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}}, {1, 6}), "hn't");
+  EXPECT_EQ(decode({{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", false}}, {1, 6}), "h n't");
 }
 
 }  // namespace

@@ -24,24 +24,37 @@ class Unigram : public Model {
       first = false;
       if (!never_[id]) trie_.Insert(vocabulary.Get(id), id);
     }
-    unknown_score_ = worst - kUnknownPenalty;
+    worst = options.worst_score.value_or(worst);
+    unknown_score_ = options.as_sentencepiece
+                         ? static_cast<float>(worst) - static_cast<float>(kUnknownPenalty)
+                         : worst - kUnknownPenalty;
     if (options.byte_fallback) byte_ids_ = FindByteTokens(vocabulary);
   }
 
   void Tokenize(std::string_view piece, std::vector<int32_t>& out) const override {
+    if (options_.as_sentencepiece)
+      Search<float>(piece, out);
+    else
+      Search<double>(piece, out);
+  }
+
+ private:
+  template <class Score>
+  void Search(std::string_view piece, std::vector<int32_t>& out) const {
     struct Best {  // of all segmentations that end here
-      double score = 0;
+      Score score = 0;
       size_t start = SIZE_MAX;
       int32_t id = -1;  // -1: unknown
     };
     std::vector<Best> best(piece.size() + 1);
     for (size_t at = 0; at < piece.size();) {
-      const double so_far = best[at].score;
+      const Score so_far = best[at].score;
       const size_t length = utf8::Decode(piece.substr(at)).length;
       bool single = false;
-      const auto offer = [&](size_t end, double score, int32_t id) {
+      const auto offer = [&](size_t end, double token_score, int32_t id) {
         Best& node = best[end];
-        if (node.start == SIZE_MAX || so_far + score > node.score) node = {so_far + score, at, id};
+        const Score score = static_cast<Score>(token_score) + so_far;
+        if (node.start == SIZE_MAX || score > node.score) node = {score, at, id};
       };
       trie_.ForEachPrefix(piece.substr(at), [&](size_t size, int32_t id) {
         offer(at + size, scores_[id], id);
@@ -72,10 +85,9 @@ class Unigram : public Model {
         Unknown(piece.substr(spans[i].first, spans[i].second - spans[i].first), out);
   }
 
- private:
   void Unknown(std::string_view text, std::vector<int32_t>& out) const {
     // Fused unknowns can spell a token, which then is what they become.
-    if (const auto id = vocabulary_.Find(text); id && !never_[*id]) {
+    if (const auto id = vocabulary_.Find(text); id && !never_[*id] && !options_.as_sentencepiece) {
       out.push_back(*id);
       return;
     }

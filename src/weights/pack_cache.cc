@@ -1,10 +1,6 @@
 #include "weights/pack_cache.h"
 
 #include <sys/stat.h>
-#if CELER_WITH_XXHASH
-#define XXH_INLINE_ALL  // a header is all that is needed
-#include <xxhash.h>
-#endif
 
 #include <algorithm>
 #include <cstring>
@@ -14,6 +10,7 @@
 #include "core/log.h"
 #include "core/safe_math.h"
 #include "io/atomic_file.h"
+#include "io/content_hash.h"
 #include "io/disk_space.h"
 #include "io/sha256.h"
 
@@ -23,19 +20,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "CELERPAK";
-#if CELER_WITH_XXHASH
-constexpr uint32_t kVersion = 2;
-uint64_t Hash(std::span<const std::byte> bytes) {
-  return XXH3_64bits(bytes.data(), bytes.size());
+// The files of one kind of checksum are of another version to the other.
+uint32_t FileVersion() {
+  return ContentHashIsXxh3() ? 2 : 3;
 }
-#else  // slow; the files of one kind are of another version to the other
-constexpr uint32_t kVersion = 3;
-uint64_t Hash(std::span<const std::byte> bytes) {
-  Sha256 sum;
-  sum.Update(bytes);
-  return std::stoull(sum.Finish().substr(0, 16), nullptr, 16);
-}
-#endif
 constexpr size_t kAlign = 64, kDigest = 64;
 constexpr size_t kPage = 4096, kStride = size_t{1} << 20;  // of the content that enters the key
 
@@ -97,16 +85,9 @@ bool AllZero(std::span<const std::byte> bytes) {
 }
 
 uint64_t Checksum(const PackCache::Entries& entries, ThreadPool& pool) {
-  constexpr size_t kPiece = size_t{1} << 20;
-  std::vector<std::span<const std::byte>> pieces;
-  for (const auto& [name, bytes] : entries)
-    for (size_t at = 0; at < bytes.size(); at += kPiece)
-      pieces.push_back(bytes.subspan(at, std::min(kPiece, bytes.size() - at)));
-  std::vector<uint64_t> sums(pieces.size());
-  pool.ParallelForDynamic(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {
-    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) sums[i] = Hash(pieces[i]);
-  });
-  return Hash(std::as_bytes(std::span(sums)));
+  std::vector<std::span<const std::byte>> values;
+  for (const auto& [name, bytes] : entries) values.push_back(bytes);
+  return ContentHash(values, pool);
 }
 
 // Everything in front of the values.
@@ -125,7 +106,7 @@ std::string Directory(const std::string& key, const PackCache::Entries& entries,
   }
   *file_bytes = offset;
   std::string out(kMagic);
-  Put(out, kVersion);
+  Put(out, FileVersion());
   Put(out, static_cast<uint32_t>(entries.size()));
   Put(out, static_cast<uint64_t>(offset));
   Put(out, checksum);
@@ -182,7 +163,7 @@ Status PackCache::Map() {
   uint64_t file_bytes = 0, checksum = 0;
   if (!reader.Text(kMagic.size(), &text) || text != kMagic) return wrong("it begins with something else");
   if (!reader.Get(&version)) return wrong("it ends after a few bytes");
-  if (version != kVersion)
+  if (version != FileVersion())
     return Error::Unsupported(path_.string(), ": was written by another version of celer");
   if (!reader.Get(&count) || !reader.Get(&file_bytes) || !reader.Get(&checksum) || file_bytes != all.size())
     return wrong("its size is not the one it had");

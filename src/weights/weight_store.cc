@@ -219,7 +219,7 @@ Status WeightStore::InFile(const Status& status) const {
 void WeightStore::KeepPacked() {
   if (!cache_ || !cache_lacks_) return;
   if (const Status status = cache_->Write(packed_); !status)
-    log::Warning("{}; packed weights are not kept", status.error().message());
+    log::WarningOnce("{}; packed weights are not kept", status.error().message());
   else
     log::Info("{}: written for the next start", cache_->path().string());
 }

@@ -129,6 +129,12 @@ CONVERSATIONS = [
     ("thoughts", dict(messages=_THOUGHTS)),
     ("no thinking", dict(messages=_THOUGHTS, extra={"enable_thinking": False, "thinking": False})),
     ("thinking", dict(messages=[system("s")] + _THOUGHTS, extra={"enable_thinking": True, "thinking": True})),
+    ("thoughts with a call", dict(messages=[
+        user("How warm?"), dict(assistant("Let me see.", reasoning_content="A tool knows."), tool_calls=[call("get_current_temperature", _PARIS)]),
+        tool("22.0"), assistant("22 °C.", reasoning_content="It said 22.0.")], tools=[WEATHER])),
+    ("thoughts under other names", dict(messages=[
+        user("Is 91 prime?"), assistant("No.", thinking="7 × 13"), user("And 97?"), assistant("Yes.", reasoning="not by 2, 3, 5, 7"), user("Sure?"),
+        dict(assistant("", thinking="ask"), tool_calls=[call("get_current_temperature", _PARIS)]), tool("22.0")], tools=[WEATHER])),
     ("text parts", dict(messages=[
         user([{"type": "text", "text": "part one "}, {"type": "text", "text": "part two"}]),
         assistant([{"type": "text", "text": "ok"}]), user("and?")])),

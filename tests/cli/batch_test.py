@@ -119,7 +119,7 @@ class Formats(BatchCase):
             {"prompt": "One two", "max_tokens": 20, "logit_bias": {str(first): -100}},
             {"prompt": "One two", "max_tokens": 20, "stop": [stop]},
             {"prompt": "One two", "max_tokens": 20, "logprobs": 2},
-            {"prompt": "One two", "max_tokens": 20, "stop_token_ids": [plain["tokens"][2]]},
+            {"prompt": "One two", "max_tokens": 20, "stop_token_ids": [plain["tokens"][2]], "logprobs": 1},
             {"prompt": "One two", "max_tokens": 20, "temperature": 1.5, "seed": 3},
             {"prompt": "One two", "max_tokens": 20, "temperature": 1.5, "seed": 3, "id": "again"},
             {"prompt": "One two", "max_tokens": 20, "temperature": 1.5},
@@ -135,6 +135,7 @@ class Formats(BatchCase):
         self.assertEqual(answers[2]["finish_reason"], "stop")
         self.assertLess(answers[2]["usage"]["completion_tokens"], 20)
         self.assertEqual((answers[4]["finish_reason"], answers[4]["usage"]["completion_tokens"]), ("stop", 3))
+        self.assertEqual([t["token"] for t in answers[4]["logprobs"]], [t["token"] for t in answers[3]["logprobs"][:2]])  # not its end
         self.assertEqual(answers[5]["text"], answers[6]["text"])
         self.assertNotEqual(answers[5]["text"], answers[7]["text"])
         self.assertEqual(answers[8]["text"], plain["text"])
@@ -266,8 +267,8 @@ class BadLines(BatchCase):
         other.write_text("mine\n")
         for flags, says in ((["-o", other], "line 1 was not written by celer batch; choose another file"),
                             (["-o", self.input], "IN and --out are the same file"),
-                            (["-o", self.work / "no" / "such"], "cannot be opened for writing"),
-                            (["-o", self.work], "cannot be opened for writing"),
+                            (["-o", self.work / "no" / "such"], "cannot be written"),
+                            (["-o", self.work], "is a folder, expected the name of a file"),
                             (["-o", self.out, "--errors", self.out], "--out and --errors are the same file")):
             with self.subTest(says=says):
                 result = subprocess.run([CELER, "batch", self.model, self.input, *flags], text=True, capture_output=True,

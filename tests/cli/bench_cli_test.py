@@ -230,7 +230,7 @@ class Output(unittest.TestCase):
                 ([dense(), "--weights", "q9"], "q9"),
                 ([dense(), "--threads", "-2"], "--threads"),
                 ([dense(), "--opps"], "did you mean '--ops'"),
-                ([dense(), *self.FEW, "--html", "/no/such/folder/x.html"], "cannot be opened"),
+                ([dense(), *self.FEW, "--html", "/no/such/folder/x.html"], "cannot be written"),
         ):
             code, out, err = run("bench", *args)
             self.assertEqual((code, out), (2, ""), (args, err))

@@ -151,7 +151,7 @@ class ErrorsCase(unittest.TestCase):
         self.refused("ppl", self.model, self.file("few.txt", b"few"), says="give a longer text or a smaller --window")
         self.refused("limits", "--model", self.file("bad.json", b"{"), says="not valid JSON at byte")
         self.refused("limits", "--model", "llama-2-7b", "--machine", "h200", "--html", "/no/such/folder/x.html",
-                     says="cannot be opened for writing: No such file or directory")
+                     says="cannot be written: No such file or directory")
 
     @unittest.skipUnless(os.geteuid() or shutil.which("setpriv"), "root reads every file, and setpriv is not here")
     def test_what_may_not_be_read(self):

@@ -114,6 +114,10 @@ class Run(GraphCase):
         # The only input needs no name, and the only output fits an .npy.
         self.ok("run", NETWORKS / "resnet.onnx", "--input", path, "--output", self.folder / "o.npy")
         np.testing.assert_allclose(np.load(self.folder / "o.npy"), y, atol=1e-5 * np.abs(y).max())
+        # What NumPy makes by itself: f64, and Fortran order of a transposed array.
+        for array in (x.astype(np.float64), np.asfortranarray(x), np.asfortranarray(x.astype(np.float64))):
+            self.ok("run", NETWORKS / "resnet.onnx", "--input", self.save("other.npy", array), "--output", self.folder / "p.npy")
+            np.testing.assert_array_equal(np.load(self.folder / "p.npy"), np.load(self.folder / "o.npy"))
         self.refused("run", NETWORKS / "resnet.onnx", "--input", f"{name}x={path}", says=f"did you mean '{name}'?")
         self.refused("run", NETWORKS / "resnet.onnx", says=f"the input '{name}' is not given; add --input {name}=FILE")
         self.refused("run", NETWORKS / "resnet.onnx", "--input", f"{name}={self.folder}/none.npy", says="none.npy")
@@ -121,8 +125,8 @@ class Run(GraphCase):
     def test_arrays_that_do_not_fit(self):
         name = self.inputs("resnet.onnx")[0]["name"]
         x, _ = self.golden("resnet")
-        for array, says in ((x.astype(np.float64), "is f32, and f64 is given"), (x[0], "is given"),
-                            (x[:, :2], "is given")):
+        for array, says in ((x.astype(np.int32), "is f32, and i32 is given"), (x[0], "is given"), (x[:, :2], "is given"),
+                            (x.astype(np.float64) + 1e300, "too large for the f32")):
             self.refused("run", NETWORKS / "resnet.onnx", "--input", f"{name}={self.save('b.npy', array)}", says=says)
         (self.folder / "short.npy").write_bytes(self.save("w.npy", x).read_bytes()[:-5])
         self.refused("run", NETWORKS / "resnet.onnx", "--input", f"{name}={self.folder}/short.npy", says="short.npy")
@@ -173,6 +177,46 @@ class Run(GraphCase):
         words = self.inputs("minilm.onnx")[0]["name"]
         self.refused("run", NETWORKS / "minilm.onnx", "--input", f"{words}={self.folder}/p.png",
                      says="a picture needs an input of 3 or 4 dimensions")
+
+    def test_outputs_as_pictures(self):
+        import onnx
+        from onnx import TensorProto, helper
+        path = self.folder / "same.onnx"
+        graph = helper.make_graph(
+            [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("ArgMax", ["x"], ["best"], axis=1, keepdims=1)], "same",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, "c", "h", "w"])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, "c", "h", "w"]),
+             helper.make_tensor_value_info("best", TensorProto.INT64, [1, 1, "h", "w"])])
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+        pixels = np.random.default_rng(5).integers(0, 256, (6, 9, 3))
+        png(self.folder / "in.png", pixels)
+        for scale in ("1", str(1 / 255)):
+            out = self.ok("run", path, "--input", f"x={self.folder}/in.png", "--scale", scale, "--output", self.folder / "out.png")
+            self.assertIn("the output 'y' as a picture of 9 x 6 pixels", out.stderr)
+            np.testing.assert_array_equal(read_png(self.folder / "out.png"), pixels)
+        self.ok("run", path, "--input", f"x={self.folder}/in.png", "--output", self.folder / "out.jpg")
+        self.assertEqual((self.folder / "out.jpg").read_bytes()[:3], b"\xff\xd8\xff")
+        # Values of no picture: the map of the classes is one.
+        scores = np.zeros((1, 3, 2, 2), np.float32)
+        scores[0, 1, 0, 0], scores[0, 2, 1, 1] = 900, 900
+        self.ok("run", path, "--input", self.save("scores.npy", scores), "--output", self.folder / "map.png")
+        self.assertEqual(read_png(self.folder / "map.png").tolist(), [[[128, 0, 0], [0, 0, 0]], [[0, 0, 0], [0, 128, 0]]])
+        for name, says in (("o.gif", "pictures are written as .png"), ("o.txt", "ends with .npz or .npy"), ("o.webp", ".png")):
+            self.refused("run", path, "--input", f"x={self.folder}/in.png", "--output", self.folder / name, says=says)
+        row, _ = self.golden("resnet")
+        result = self.run_celer("run", NETWORKS / "resnet.onnx", "--input", self.save("row.npy", row), "--output",
+                                self.folder / "row.png")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("which is no picture", result.stderr)
+        self.assertFalse((self.folder / "row.png").exists())
+
+    def test_pictures_of_other_kinds_are_named(self):
+        name = self.inputs("resnet.onnx")[0]["name"]
+        for file, data, says in (("a.webp", b"RIFF\x24\0\0\0WEBPVP8 ", "is a WebP file"), ("a.tiff", b"II*\0\x08\0\0\0", "is a TIFF file"),
+                                 ("a.png", b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR" + struct.pack(">II", 60000, 50000) + b"\x08\2\0\0\0",
+                                  "a picture of 60000 x 50000 pixels")):
+            (self.folder / file).write_bytes(data)
+            self.refused("run", NETWORKS / "resnet.onnx", "--input", f"{name}={self.folder / file}", says=says)
 
     def detector(self, columns):
         """A network that gives the same boxes for every picture."""

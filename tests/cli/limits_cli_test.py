@@ -171,7 +171,7 @@ class Errors(unittest.TestCase):
             (["--tflops", "1e400"], "too large"),
             (["--units", "metric"], "must be si or binary"),
             (["--compute", "int4"], "--compute 'int4'"),
-            (["--svg", "/no/such/folder/a.svg"], "cannot be opened for writing"),
+            (["--svg", "/no/such/folder/a.svg"], "cannot be written"),
             (["--modle", "x"], "did you mean '--model'?"),
             (["stray"], "unexpected argument 'stray'"),
         ]:

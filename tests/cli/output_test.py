@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """How every command treats its streams: output_test.py CELER. Nothing is lost silently, lines fit, help is true."""
+import json
 import os
 import pathlib
 import re
@@ -95,10 +96,12 @@ class WriteErrors(OutputCase):
         run.stderr.close()
 
     def test_files(self):
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
         for flag in ("--html", "--svg"):
-            result = self.run_celer("limits", "--model", "llama-2-7b", "--machine", "h200", flag, "/dev/full", code=1)
+            page = self.folder / "full.page"
+            result = self.run_celer("limits", "--model", "llama-2-7b", "--machine", "h200", flag, page, code=1, preexec_fn=limit)
             self.assertEqual(result.stdout, "")
-            self.assertEqual(result.stderr, "error: /dev/full: cannot be written: No space left on device\n")
+            self.assertEqual(result.stderr, f"error: {page}: cannot be written: File too large\n")
         limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
         for out in ("full.gguf", "full"):
             result = self.run_celer("synth", "llama-2-7b", "--weights", "f16", "-o", self.folder / out, *SHAPE, code=1,
@@ -127,7 +130,23 @@ class Help(OutputCase):
             self.assertIn(says, self.run_celer(*line, code=2).stderr)
 
 
+class Input(OutputCase):
+    def test_a_prompt_from_standard_input(self):
+        flags = ["--device", "cpu", "-n", "4", "--json", "--raw", "--temperature", "0"]
+        tokens = [json.loads(self.run_celer("run", self.model, *line, *flags, input="hello").stdout)["tokens"]
+                  for line in (["hello"], ["-"], ["--file", "-"], [])]
+        self.assertEqual(tokens, tokens[:1] * 4)
+
+
 class Width(OutputCase):
+    def test_every_help_fits_into_eighty_columns(self):
+        graph = ["inspect", "run", "bench", "check", "optimize", "operators"]
+        for line in ([], *[[c] for c in COMMANDS], ["batch"], ["serve"], ["graph"], *[["graph", g] for g in graph],
+                     ["quantize", "net.onnx"]):
+            with self.subTest(line=line):
+                for row in self.run_celer(*line, "--help").stdout.splitlines():
+                    self.assertLessEqual(len(row), 80, row)
+
     # A path or a word longer than the line cannot be broken.
     def check(self, text, width, line):
         for row in text.splitlines():

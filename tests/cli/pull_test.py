@@ -75,6 +75,11 @@ class Names(PullCase):
         env = {"CELER_CACHE": "", "XDG_CACHE_HOME": "", "HOME": str(home)}
         self.expect(self.run_pull("--list", **env), 0, str(home / ".cache/celer/models"))
         self.expect(self.run_pull("--list", CELER_CACHE="", XDG_CACHE_HOME="/x"), 0, "/x/celer/models")
+        nowhere = {"CELER_CACHE": "", "XDG_CACHE_HOME": "", "HOME": ""}
+        result = self.run_pull("--list", **nowhere)
+        self.expect(result, 0, "set CELER_CACHE to a folder")
+        self.assertIn("smollm2", result.stdout)
+        self.expect(self.run_pull("smollm2", **nowhere), 2, "set CELER_CACHE to a folder")
         (self.folder / "file").write_text("")
         self.expect(self.run_pull("smollm2", CELER_CACHE=str(self.folder / "file")), 2, "set CELER_CACHE")
 

@@ -195,6 +195,43 @@ def check_other_inputs(tmp, net, x):
     check(done.returncode == 0 or "stb" in done.stderr, f"a picture: {done.stderr}")
 
 
+def check_islands(tmp):
+    """A small convolution between operators that stay float is left float, and is quantized when that is asked for."""
+    rng = np.random.default_rng(1)
+    weights = [numpy_helper.from_array(rng.normal(size=s).astype(np.float32), n)
+               for n, s in (("a.w", (8, 3, 1, 1)), ("b.w", (64, 8, 5, 5)))]
+    nodes = [helper.make_node("Softmax", ["x"], ["s"], axis=1), helper.make_node("Conv", ["s", "a.w"], ["a"], name="small"),
+             helper.make_node("Softmax", ["a"], ["t"], axis=1), helper.make_node("Conv", ["t", "b.w"], ["b"], name="large"),
+             helper.make_node("Softmax", ["b"], ["y"], axis=1)]
+    model = helper.make_model(helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 16, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 64, 12, 12])], weights), opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    onnx.save(model, tmp / "islands.onnx")
+
+    def rounded(flags):
+        done = celer("quantize", tmp / "islands.onnx", "-o", tmp / "out.onnx", "--calibrate", tmp / "x.npy", "--force", *flags)
+        made = {o: n.op_type for n in onnx.load(tmp / "out.onnx").graph.node for o in n.output}
+        convs = [n for n in onnx.load(tmp / "out.onnx").graph.node if n.op_type == "Conv"]
+        return {n.name for n in convs if made.get(n.input[0]) == "DequantizeLinear"}, done.stderr
+
+    names, said = rounded([])
+    check(names == {"large"}, f"islands: {names} are integers")
+    check("small stays float: between float operators" in said and "--islands" in said, f"islands: {said}")
+    names, said = rounded(["--islands"])
+    check(names == {"small", "large"}, f"--islands: {names} are integers")
+    said = celer("quantize", tmp / "islands.onnx", "--explain").stdout
+    check("small stays float: between float operators" in said, f"--explain: {said}")
+
+
+def check_constant_samples(tmp, net):
+    np.save(tmp / "zeros.npy", np.zeros((4, 3, 16, 16), np.float32))
+    said = celer("quantize", net, "-o", tmp / "zeros.onnx", "--calibrate", tmp / "zeros.npy").stderr
+    check("one value everywhere in 4 of 4 samples (range 0 to 0)" in said, f"samples of zeros: {said}")
+    said = celer("quantize", net, "-o", tmp / "fine.onnx", "--calibrate", tmp / "x.npy").stderr
+    check("everywhere" not in said, f"samples that differ: {said}")
+
+
 def check_bad_input(tmp, net, x):
     nan = x.copy()
     nan[1, 0, 0, 0] = np.nan
@@ -246,6 +283,8 @@ def main():
         make_network(old, opset=11)
         celer("quantize", old, "-o", tmp / "old8.onnx", "--calibrate", tmp / "x.npy")
         run_ort(tmp / "old8.onnx", x[:1], plain=False)
+        check_islands(tmp)
+        check_constant_samples(tmp, net)
         check_bad_input(tmp, net, x)
     for failure in failures:
         print(failure)

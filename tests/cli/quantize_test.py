@@ -2,6 +2,7 @@
 """celer quantize from the outside: files that run, sentences for bad input, and nothing half-written."""
 import json
 import pathlib
+import random
 import shutil
 import struct
 import subprocess
@@ -145,6 +146,28 @@ def main():
         said = run_bad([folder, "-o", tmp / "other", *gptq])
         check("other.work" in said, f"another run's work: {said}")
 
+        # A folder that is quantized already: done again from its decoded weights, and said to lose.
+        done = celer("quantize", tmp / "rtn", "-o", tmp / "rtn8", "--weights", "int8")
+        check("quantized already" in done.stderr and "loses more" in done.stderr, f"int4 to int8: {done.stderr}")
+        check(tensors_of(tmp / "rtn8")["model.layers.0.mlp.up_proj.weight_packed"]["shape"] == [128, 16], "int4 to int8: tensors")
+        celer("ppl", tmp / "rtn8", text, "--window", "64", "--chunks", "1", "--tokenizer", gguf)
+        done = celer("quantize", tmp / "q.gguf", "-o", tmp / "q8.gguf", "--weights", "q4_0")
+        check("quantized already (q" in done.stderr, f"q4_1 to q4_0: {done.stderr}")
+
+        # Noise is no text to learn from.
+        noise = tmp / "noise.txt"
+        noise.write_bytes(random.Random(1).randbytes(20000))
+        said = celer("quantize", gguf, "--imatrix-out", tmp / "n.gguf", "--calibration", noise, *few).stderr
+        check("looks like noise" in said and "100.1 % of its size" in said, f"noise: {said}")
+        said = celer("quantize", gguf, "--imatrix-out", tmp / "n.gguf", "--calibration", text, *few).stderr
+        check("noise" not in said and "over and over" not in said, f"text: {said}")
+
+        # Somebody else's folder that has the name of a work folder stays.
+        (tmp / "mine.work").mkdir()
+        (tmp / "mine.work" / "notes.txt").write_text("mine")
+        celer("quantize", folder, "-o", tmp / "mine", "--weights", "int4-g32")
+        check((tmp / "mine.work" / "notes.txt").exists(), "a folder of somebody else was removed")
+
         # Bad input: one sentence, and nothing new on the disk.
         short = tmp / "short.txt"
         short.write_text("too short")
@@ -179,6 +202,8 @@ def main():
                 ([gguf, "-o", out, "--memory", "6GiB", "--weights", "q4_0"], "--weights"),
                 ([gguf, "-o", out, "--among", "q4_0"], "--among"),
                 ([gguf, "-o", out, "--memory", "6GiB", "--among", "int4"], "GGUF"),
+                ([tmp / "q8.gguf", "-o", out, "--weights", "q4_0"], "nothing would change"),
+                ([folder, "-o", tmp / "bad", "--weights", "f32"], "nothing would change"),
                 ([gguf], "-o OUT")):
             said = run_bad(args)
             check(words in said and said.count("\n") <= 4, f"quantize {args}: {said}")

@@ -106,7 +106,7 @@ class Trace(unittest.TestCase):
         result = subprocess.run([CELER, "run", self.model, "x", "--trace", self.folder / "no" / "trace.json"], text=True,
                                 capture_output=True, timeout=60)
         self.assertEqual(result.returncode, 2)
-        self.assertRegex(result.stderr, r"\Aerror: .*trace.json: cannot be opened for writing: [^\n]+\n\Z")
+        self.assertRegex(result.stderr, r"\Aerror: .*trace.json: cannot be written: [^\n]+\n\Z")
 
 
 if __name__ == "__main__":

@@ -54,8 +54,25 @@ Result<Data> ToData(celer::OnnxFile& reader, const celer::OnnxTensor& tensor) {
   return out;
 }
 
+// Strings as the network has them: their places in its list.
+Result<Data> ToPlaces(const celer::OnnxTensor& tensor, const celer::graph::TextPorts& texts) {
+  constexpr uint32_t kStringData = 6;
+  CELER_ASSIGN(const auto shape, celer::graph::MakeShape(tensor.dims));
+  CELER_ASSIGN(Data out, celer::graph::NewTensor(DType::kI64, shape));
+  int64_t* at = out.tensor.as<int64_t>();
+  for (const auto& field : tensor.typed) {
+    if (field.number != kStringData || at == out.tensor.as<int64_t>() + *shape.elements()) continue;
+    *at = -1;
+    for (size_t i = 0; texts.all && i < texts.all->size(); ++i)
+      if ((*texts.all)[i] == field.text()) *at = static_cast<int64_t>(i);
+    ++at;
+  }
+  return out;
+}
+
 // The file does not say what it holds; the graph does.
-Result<Data> ReadValue(const fs::path& path, const celer::graph::ValueType& type, celer::OnnxFile& reader) {
+Result<Data> ReadValue(const fs::path& path, const celer::graph::ValueType& type, celer::OnnxFile& reader,
+                       const celer::graph::TextPorts& texts = {}, bool text = false) {
   std::error_code ignored;
   std::vector<std::byte> bytes(fs::file_size(path, ignored));
   std::ifstream(path, std::ios::binary)
@@ -63,6 +80,7 @@ Result<Data> ReadValue(const fs::path& path, const celer::graph::ValueType& type
   using K = celer::graph::ValueType::Kind;
   if (type.kind == K::kTensor) {
     CELER_ASSIGN(const auto tensor, celer::ParseOnnxTensor(bytes, path.string()));
+    if (text) return ToPlaces(tensor, texts);
     return ToData(reader, tensor);
   }
   bool is_sequence = true;
@@ -108,7 +126,8 @@ Status Compare(const Data& got, const Data& want, bool only_shapes) {
   return {};
 }
 
-Status RunSet(celer::graph::Session& session, const fs::path& folder, bool only_shapes) {
+Status RunSet(celer::graph::Session& session, const celer::graph::TextPorts& texts, const fs::path& folder,
+              bool only_shapes) {
   const celer::graph::Graph& graph = session.program().graph();
   // A model whose bytes are empty stands in for the reader of loose tensors.
   static const std::byte kEmptyGraph[] = {std::byte{0x3a}, std::byte{0}};
@@ -116,13 +135,14 @@ Status RunSet(celer::graph::Session& session, const fs::path& folder, bool only_
   std::vector<Data> inputs;
   for (size_t i = 0; i < graph.inputs.size(); ++i) {
     CELER_ASSIGN(Data value, ReadValue(folder / fmt::format("input_{}.pb", i),
-                                       graph.value(graph.inputs[i]).type, reader));
+                                       graph.value(graph.inputs[i]).type, reader, texts, texts.inputs[i]));
     inputs.push_back(std::move(value));
   }
   CELER_ASSIGN(const auto outputs, session.Run(std::move(inputs)));
   for (size_t i = 0; i < outputs.size(); ++i) {
     const fs::path path = folder / fmt::format("output_{}.pb", i);
-    CELER_ASSIGN(const Data want, ReadValue(path, graph.value(graph.outputs[i]).type, reader));
+    CELER_ASSIGN(const Data want,
+                 ReadValue(path, graph.value(graph.outputs[i]).type, reader, texts, texts.outputs[i]));
     if (const Status same = Compare(outputs[i], want, only_shapes); !same)
       return same.error().WithContext(fmt::format("output {}", i));
   }
@@ -131,6 +151,7 @@ Status RunSet(celer::graph::Session& session, const fs::path& folder, bool only_
 
 Status RunCase(const fs::path& folder, bool only_shapes) {
   CELER_ASSIGN(auto network, celer::graph::LoadOnnx(folder / "model.onnx"));
+  const celer::graph::TextPorts texts = network.texts;
   CELER_ASSIGN(auto program, celer::graph::Program::Make(std::move(network)));
   celer::graph::Session session(program);
   int sets = 0;
@@ -138,8 +159,8 @@ Status RunCase(const fs::path& folder, bool only_shapes) {
     const fs::path set = folder / fmt::format("test_data_set_{}", sets);
     if (!fs::exists(set)) break;
     // Twice: the second run finds the plan and the memory of the first.
-    CELER_RETURN_IF_ERROR(RunSet(session, set, only_shapes));
-    CELER_RETURN_IF_ERROR(RunSet(session, set, only_shapes));
+    CELER_RETURN_IF_ERROR(RunSet(session, texts, set, only_shapes));
+    CELER_RETURN_IF_ERROR(RunSet(session, texts, set, only_shapes));
   }
   if (sets == 0) return Error::Invalid("no data");
   return {};

@@ -268,6 +268,33 @@ def make_published():
         w__weight__quant_state__bitsandbytes__BNBnf4=("U8", [len(state)], state)))
 
 
+def make_scheduler():
+    """The layout is that of src/engine/scheduler_fuzz.cc: an engine, then commands."""
+    def engine(blocks, host=0, ahead=0, chunk=32, mixed=0, cache=True, preemption=2, guess=0, patience=100):
+        return bytes([1, blocks - 5, host, ahead, chunk - 1, mixed, 0 if cache else 1, preemption, guess, patience - 1])
+
+    def beams(width, prompt, tokens, priority=0, family=0, deadline=None):
+        head = [0 if deadline is None else 2, family, prompt - 1, tokens - 1, priority, 0, 3, width - 1, width - 1, 0]
+        return bytes(head + ([] if deadline is None else [deadline]))
+
+    def answers(n, prompt, tokens, priority=0, family=0):
+        return bytes([0, family, prompt - 1, tokens - 1, priority, 0, 0, n - 1, 0])
+
+    steps, cancel, expire = bytes([15]), lambda request: bytes([3, request - 1]), bytes([4])
+    put("scheduler", "beams_16_in_18.bin", engine(18) + beams(16, 2, 14))
+    put("scheduler", "beams_8_in_10.bin", engine(10, cache=False) + beams(8, 2, 14))
+    put("scheduler", "two_searches.bin", engine(20, host=20, preemption=1) + beams(4, 30, 40) + beams(4, 31, 30, family=1) + steps * 4)
+    put("scheduler", "computed_again.bin", engine(13, chunk=3, cache=False) + beams(4, 20, 24) + answers(3, 30, 40) + steps * 6)
+    put("scheduler", "ahead.bin", engine(12, ahead=1, mixed=4) + answers(4, 16, 30) + beams(3, 16, 30) + steps * 3 + cancel(2))
+    put("scheduler", "guesses.bin", engine(14, guess=7, host=8) + answers(2, 33, 39) + beams(3, 33, 20) + steps * 5)
+    put("scheduler", "deadlines.bin", engine(9, host=9, preemption=1) + (beams(2, 20, 40, deadline=1) + steps) * 4 + expire * 6)
+    # Low priority among long answers of high priority, which come again and again.
+    put("scheduler", "starved.bin", engine(12, patience=40) + beams(4, 20, 30, priority=2) + steps +
+        (answers(1, 20, 50, family=1) + steps * 4) * 8)
+    put("scheduler", "starved_swapped.bin", engine(12, patience=20, host=20, preemption=1) + beams(4, 20, 30, priority=2) + steps +
+        (answers(2, 12, 60, family=2) + steps * 3) * 8)
+
+
 if __name__ == "__main__":
     make_gguf()
     make_gguf_split()
@@ -277,3 +304,4 @@ if __name__ == "__main__":
     make_pnnx_param()
     make_pnnx_expression()
     make_published()
+    make_scheduler()

@@ -110,8 +110,8 @@ NETWORKS = {
 }
 
 
-# What celer has no operator for: it must say so, by this name.
-REFUSED = {"ddddocr-old": "DynamicQuantizeLSTM"}
+# Where ONNX Runtime rounds more than celer does: how far apart they may be, and why.
+ROUNDED = {"ddddocr-old": (2e-2, "ONNX Runtime rounds what its LSTM reads to 8 bits, and celer does not")}
 
 
 def pull(celer, name, fetch):
@@ -156,7 +156,7 @@ def worst_error(said):
     return max((float(cell) for row in cells for cell in row[3:5]), default=float("nan"))
 
 
-def check(celer, path, case, folder, refused_for):
+def check(celer, path, case, folder, rounded):
     """"equal", or what else it is, and what celer said then."""
     random = np.random.default_rng(7)
     feeds = {name: make(random) for name, make in case.items()}
@@ -166,10 +166,10 @@ def check(celer, path, case, folder, refused_for):
         command += ["--input", f"{name}={folder / f'{i}.npy'}"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=1200, env={**os.environ, "COLUMNS": "200"})
     said = (result.stdout + result.stderr).strip()
-    if refused_for and result.returncode != 0 and refused_for in said:
-        return "refused", f"celer has no {refused_for}"
     if result.returncode == 0:
         return "equal", said
+    if rounded and worst_error(said) <= rounded[0]:
+        return "rounded", f"{worst_error(said):.1e}: {rounded[1]}"
     if re.search(r"magnifies\s+rounding", said):
         return "unsteady", said
     errors = beside_exact(celer, path, feeds, command, folder)
@@ -190,7 +190,7 @@ def main():
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(NETWORKS)}")
     names = args.names or (list(NETWORKS) if args.all else QUICK)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="celer_networks_"))
-    counts = {"equal": 0, "unsteady": 0, "nearer": 0, "refused": 0, "WRONG": 0}
+    counts = {"equal": 0, "unsteady": 0, "nearer": 0, "rounded": 0, "WRONG": 0}
     skipped = 0
     for name in names:
         path, why = pull(args.celer, name, args.fetch)
@@ -198,7 +198,7 @@ def main():
             print(f"{name}: skipped, {why}", flush=True)
             skipped += 1
             continue
-        found = [check(args.celer, path, case, folder, REFUSED.get(name)) for case in NETWORKS[name]]
+        found = [check(args.celer, path, case, folder, ROUNDED.get(name)) for case in NETWORKS[name]]
         worst = max((kind for kind, _ in found), key=list(counts).index)
         errors = [worst_error(said) for kind, said in found if kind == "equal"]
         print(f"{name}: {worst} at {len(found)} shapes" + (f", errors up to {max(errors):.1e}" if errors else ""), flush=True)
@@ -208,7 +208,7 @@ def main():
         counts[worst] += 1
     shutil.rmtree(folder, True)
     print(f"{counts['equal']} networks equal to ONNX Runtime {onnxruntime.__version__}, {counts['unsteady']} where it is as far "
-          f"from itself, {counts['nearer']} where celer is nearer to f64, {counts['refused']} refused, {counts['WRONG']} wrong, {skipped} skipped")
+          f"from itself, {counts['nearer']} where celer is nearer to f64, {counts['rounded']} where it rounds more, {counts['WRONG']} wrong, {skipped} skipped")
     return 1 if counts["WRONG"] else 0 if sum(counts.values()) else 77
 
 

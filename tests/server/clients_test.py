@@ -220,6 +220,40 @@ class ClientsCase(ServerCase):
         with self.assertRaises(anthropic.BadRequestError) as refused:
             client.messages.create(**{**ask, "max_tokens": 0})
         self.assertEqual(refused.exception.body["type"], "error")
+        with self.assertRaises(anthropic.NotFoundError) as refused:
+            client.messages.create(**{**ask, "model": "other"})
+        self.assertEqual(refused.exception.body["error"]["type"], "not_found_error")
+        self.assertEqual([(model.id, model.display_name, model.type) for model in client.models.list()], [("tiny", "tiny", "model")])
+        self.assertEqual(client.models.retrieve("tiny").type, "model")
+        with self.assertRaises(anthropic.NotFoundError) as refused:
+            client.models.retrieve("other")
+        self.assertEqual(refused.exception.body["type"], "error")
+
+    def test_anthropic_counts_tokens(self):
+        client = anthropic.Anthropic(base_url=self.server.url, api_key="none", max_retries=0)
+        ask = {"model": "tiny", "system": "Be brief.", "messages": ASK}
+        usage = client.messages.create(**ask, max_tokens=1, extra_body={"cache_salt": "counts"}).usage
+        self.assertEqual(client.messages.count_tokens(**ask).input_tokens, usage.input_tokens + usage.cache_read_input_tokens)
+        with self.assertRaises(anthropic.BadRequestError):
+            client.messages.count_tokens(**ask, extra_body={"max_tokens": 1})
+
+    def test_a_turn_of_the_assistant_is_continued(self):
+        """The prompt ends with what the assistant said already, without the end of its turn."""
+        said = [*ASK, {"role": "assistant", "content": "Because light"}]
+        started = self.server.post("/tokenize", {"messages": ASK})[1]["tokens"]
+        prompt = self.server.post("/detokenize", {"tokens": started, "skip_special_tokens": False})[1]["prompt"] + "Because light"
+        self.assertEqual(self.server.post("/detokenize", {"tokens": self.server.post("/tokenize", {
+            "messages": said, "continue_final_message": True})[1]["tokens"], "skip_special_tokens": False})[1]["prompt"], prompt)
+        expected = self.complete(prompt=prompt, max_tokens=12, extra_body={"add_special_tokens": False}).choices[0].text
+        client = anthropic.Anthropic(base_url=self.server.url, api_key="none", max_retries=0)
+        ask = {"model": "tiny", "max_tokens": 12, "messages": said, "extra_body": {"temperature": 0}}
+        self.assertEqual(client.messages.create(**ask).content[0].text, expected)
+        with client.messages.stream(**ask) as stream:
+            self.assertEqual("".join(stream.text_stream), expected)
+        chat = self.chat(messages=said, extra_body={"continue_final_message": True, "add_generation_prompt": False})
+        self.assertEqual(chat.choices[0].message.content, expected)
+        self.assertEqual(client.messages.count_tokens(model="tiny", messages=said).input_tokens,
+                         client.messages.create(**ask).usage.input_tokens + client.messages.create(**ask).usage.cache_read_input_tokens)
 
     def test_errors_of_the_client(self):
         for error, kwargs in ((openai.BadRequestError, {"temperature": -1}), (openai.NotFoundError, {"model": "other"}),
@@ -228,6 +262,35 @@ class ClientsCase(ServerCase):
             with self.subTest(kwargs=kwargs), self.assertRaises(error) as raised:
                 self.chat(**kwargs)
             self.assertIsNotNone(raised.exception.body["message"])
+            self.assertIsInstance(raised.exception.code, (str, type(None)))
+        with self.assertRaises(openai.BadRequestError) as raised:
+            self.chat(store=True)
+        self.assertEqual((raised.exception.param, raised.exception.code), ("store", "unsupported_parameter"))
+
+    def test_the_newer_limit_counts(self):
+        for order in (("max_tokens", "max_completion_tokens"), ("max_completion_tokens", "max_tokens")):
+            limits = {"max_tokens": 3, "max_completion_tokens": 5}
+            body = {"messages": ASK, "temperature": 0, "ignore_eos": True, **{name: limits[name] for name in order}}
+            self.assertEqual(self.server.post("/v1/chat/completions", body)[1]["usage"]["completion_tokens"], 5)
+
+    def test_a_token_that_ends_the_answer_is_not_told(self):
+        whole = self.chat(logprobs=True, extra_body={"return_token_ids": True}).choices[0]
+        last = whole.token_ids[5]
+        end = {"stop_token_ids": [last], "return_token_ids": True}
+        first = whole.token_ids.index(last)
+        for kwargs in ({}, {"include_stop_str_in_output": True}):
+            cut = self.chat(logprobs=True, extra_body={**end, **kwargs}).choices[0]
+            told = first + 1 if kwargs else first
+            self.assertEqual(cut.finish_reason, "stop")
+            self.assertEqual([e.token for e in cut.logprobs.content], [e.token for e in whole.logprobs.content[:told]])
+            self.assertEqual(cut.token_ids, whole.token_ids[:first + 1])
+            streamed = [e.token for chunk in self.chat(logprobs=True, stream=True, extra_body={**end, **kwargs})
+                        for e in (chunk.choices[0].logprobs.content if chunk.choices[0].logprobs else [])]
+            self.assertEqual(streamed, [e.token for e in cut.logprobs.content])
+        text = self.complete(logprobs=1, extra_body={"return_token_ids": True}).choices[0]
+        last = text.token_ids[4]
+        cut = self.complete(logprobs=1, extra_body={"stop_token_ids": [last]}).choices[0]
+        self.assertEqual(cut.logprobs.tokens, text.logprobs.tokens[:text.token_ids.index(last)])
 
     def test_ids_of_requests(self):
         answer = self.client.chat.completions.with_raw_response.create(model="tiny", messages=ASK, max_tokens=1,

@@ -12,7 +12,7 @@ import threading
 import time
 import unittest
 
-from serving import ServerCase
+from serving import JSON, ServerCase
 
 ASK = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, "temperature": 0}
 CHAT, COMPLETE = "/v1/chat/completions", "/v1/completions"
@@ -26,6 +26,7 @@ class ErrorsCase(ServerCase):
             self.assertEqual(got, status, answer)
             error = answer["error"]
             self.assertEqual(set(error), {"message", "type", "param", "code"})
+            self.assertIsInstance(error["code"], (str, type(None)))
             self.assertIn(says, error["message"])
             if param:
                 self.assertEqual(error["param"], param)
@@ -89,6 +90,10 @@ class ErrorsCase(ServerCase):
                 ({"prompt": "x", "n": 2, "best_of": 1}, "at least n, which is 2")):
             self.refused(COMPLETE, body, 400, None, says)
         self.refused("/v1/responses", {"input": 5}, 400, "input")
+        self.refused(CHAT, {**ASK, "store": True}, 400, "store", "'store: true' is not supported")
+        self.refused(CHAT, {**ASK, "continue_final_message": True}, 400, "continue_final_message")
+        self.refused(CHAT, {**ASK, "max_completion_tokens": 10**7}, 400, "max_completion_tokens", "the context holds 2048")
+        self.refused("/v1/responses", {"input": "x", "max_output_tokens": 10**7}, 400, "max_output_tokens")
         self.refused("/v1/nothing", {}, 404, None, "there is no '/v1/nothing' here")
         self.refused("/health", {}, 405, None, "does not take POST")
         self.assertEqual(self.server.request("PUT", "/v1/responses/x")[1]["Allow"], "OPTIONS, GET, DELETE")
@@ -96,11 +101,52 @@ class ErrorsCase(ServerCase):
     def test_bodies_that_are_no_json(self):
         for body, says in ((b"", "not valid JSON"), (b"{", "not valid JSON"), (b"[]", "expected an object"), (b"null", "expected an object"),
                            (b'{"temperature": NaN}', "not valid JSON"), (b'{"temperature": Infinity}', "not valid JSON"),
-                           (b'{"temperature": 1e999}', "not valid JSON"), (b'{"prompt": "\xff"}', "not valid JSON"),
+                           (b'{"temperature": 1e999}', "the body: the number 1e999 at byte 21 is too large"), (b'{"prompt": "\xff"}', "not valid JSON"),
                            (b"[" * 100000, "nested"), (b'{"a":' * 1000 + b"1" + b"}" * 1000, "nested"),
                            (b"{" + b",".join(b'"k%d":1' % i for i in range(3000)) + b"}", "more than 1024 fields"),
                            (b'{"prompt": "\\ud800"}', "not valid JSON")):
             self.refused(COMPLETE, body, 400, None, says)
+
+    def test_pages_of_other_origins(self):
+        """What a browser would send for a page that is not this server's own."""
+        ask = json.dumps(ASK)
+        for method, path, body, headers, status, says in (
+                ("POST", CHAT, ask, {"Host": "evil.example"}, 403, "--allowed-hosts evil.example"),  # DNS rebinding
+                ("GET", "/v1/models", None, {"Host": f"evil.example:{self.server.port}"}, 403, "--allowed-hosts evil.example"),
+                ("GET", "/", None, {"Host": "evil.example"}, 403, "--allowed-hosts"),
+                ("POST", CHAT, ask, {"Origin": "https://evil.example"}, 403, "--cors-origin https://evil.example"),
+                ("POST", CHAT, ask, {"Origin": "null"}, 403, "--cors-origin"),
+                ("GET", "/v1/models", None, {"Origin": "http://localhost:1"}, 403, "--cors-origin"),
+                ("POST", CHAT, ask, {"Content-Type": "text/plain"}, 415, "expected application/json"),  # fetch with no-cors
+                ("POST", "/tokenize", ask, {"Content-Type": "multipart/form-data"}, 415, "expected application/json"),
+                ("POST", "/v1/embeddings", ask, {"Content-Type": "application/x-www-form-urlencoded"}, 415, "with curl -d, add -H")):
+            got, _, answer = self.server.request(method, path, body, headers)
+            self.assertEqual(got, status, (path, headers))
+            self.assertIn(says, json.loads(answer)["error"]["message"])
+        status, headers, _ = self.server.request("OPTIONS", CHAT, headers={"Origin": "https://evil.example"})
+        self.assertEqual(status, 403)
+        self.assertNotIn("Access-Control-Allow-Origin", headers)
+        for headers in ({"Host": "localhost"}, {"Host": f"LOCALHOST:{self.server.port}"}, {"Host": "[::1]:1"},
+                        {"Origin": self.server.url}, {"Content-Type": "application/json; charset=utf-8"}):
+            self.assertEqual(self.server.request("POST", CHAT, ask, headers)[0], 200, headers)
+        self.assertEqual(self.server.request("GET", "/health", headers={"Host": "balancer"})[0], 200)
+
+    def test_errors_of_anthropics_routes(self):
+        asked = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+        for method, path, body, headers, status, kind in (
+                ("POST", "/v1/messages", {}, {}, 400, "invalid_request_error"),
+                ("POST", "/v1/messages", {**asked, "model": "other"}, {}, 404, "not_found_error"),
+                ("POST", "/v1/messages/nothing", {}, {}, 404, "not_found_error"),
+                ("GET", "/v1/messages", None, {}, 405, "invalid_request_error"),
+                ("POST", "/v1/messages/count_tokens", {"messages": 5}, {}, 400, "invalid_request_error"),
+                ("POST", "/v1/messages/count_tokens", asked, {}, 400, "invalid_request_error"),  # it has no max_tokens
+                ("POST", "/v1/messages", b"x" * (9 << 20), {}, 413, "request_too_large"),
+                ("POST", "/v1/messages", asked, {"Origin": "null"}, 403, "permission_error"),
+                ("GET", "/v1/models/other", None, {"anthropic-version": "2023-06-01"}, 404, "not_found_error"),
+                ("GET", "/v1/nothing", None, {"anthropic-version": "2023-06-01"}, 404, "not_found_error")):
+            got, _, answer = self.server.request(method, path, body, headers)
+            answer = json.loads(answer)
+            self.assertEqual((got, answer["type"], answer["error"]["type"]), (status, "error", kind), (path, answer))
 
     def test_too_large(self):
         status, headers, body = self.server.request("POST", COMPLETE, b"x" * (9 << 20))
@@ -172,7 +218,8 @@ class ErrorsCase(ServerCase):
                      "request_prompt_tokens_bucket", "iteration_tokens_total_count", "inter_token_latency_seconds_sum",
                      "request_time_per_output_token_seconds_count", "e2e_request_latency_seconds_bucket",
                      "request_inference_time_seconds_sum", "gpu_cache_usage_perc", "gpu_prefix_cache_hit_rate",
-                     "gpu_prefix_cache_hits_total", "bytes_per_second", "http_requests_total"):
+                     "gpu_prefix_cache_hits_total", "bytes_per_second", "http_requests_total", "requests_preparing",
+                     "request_body_bytes", "requests_rejected_total"):
             self.assertIn("\nceler:" + name + "{", text)
         self.assertRegex(text, r'cache_config_info\{[^}]*block_size="16",num_gpu_blocks="\d+"')
 
@@ -185,13 +232,15 @@ class ImpatientCase(ServerCase):
         slow = self.server.socket()
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         body = json.dumps({**LONG, "n": 8, "logprobs": 20}).encode()
-        slow.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        slow.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                     b"Content-Length: %d\r\n\r\n" % len(body) + body)
         self.server.until(r"reads too slowly", 120)
         self.server.idle()
         slow.close()
 
     def test_slow_senders(self):
-        for data in (b"GET /health HT", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"):
+        for data in (b"GET /health HT", b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                     b"Content-Length: 100\r\n\r\n{"):
             with self.server.socket() as slow:
                 slow.sendall(data)
                 self.assertIn(b" 408 ", slow.recv(4096))
@@ -202,6 +251,14 @@ class ImpatientCase(ServerCase):
 class LifeCase(ServerCase):
     flags = ["--cors-origin", "https://page.example", "--max-queue", "2", "--log-format", "json"]
 
+    def test_numbers_in_the_json_log_are_numbers(self):
+        self.server.post("/v1/chat/completions", ASK)
+        self.server.until(r'"answer_tokens"')
+        lines = [json.loads(line) for line in self.server.log().splitlines() if '"answer_tokens"' in line]
+        for name in ("status", "ms", "bytes", "prompt_tokens", "cached_tokens", "answer_tokens"):
+            self.assertIsInstance(lines[0][name], (int, float), name)
+        self.assertIsInstance(lines[0]["finish"], str)
+
     def test_a_client_that_leaves_cancels(self):
         body = {**LONG, "n": 16, "temperature": 1}
         for stream in (True, False):
@@ -209,7 +266,7 @@ class LifeCase(ServerCase):
             for _ in range(50):  # a very quick answer may come to its end before it is seen
                 connection = http.client.HTTPConnection(self.server.host, self.server.port, timeout=60)
                 self.addCleanup(connection.close)
-                connection.request("POST", COMPLETE, json.dumps({**body, "stream": stream}))
+                connection.request("POST", COMPLETE, json.dumps({**body, "stream": stream}), JSON)
                 seen = False
                 while not seen and self.server.metric("celer:request_success_total") == left:
                     seen = self.server.get("/load")[1]["kv_blocks_used"] > 0
@@ -225,8 +282,8 @@ class LifeCase(ServerCase):
     def test_keep_alive_and_pipelining(self):
         with self.server.socket() as one:
             body = json.dumps({**ASK}).encode()
-            post = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-            get = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
+            post = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+            get = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
             one.sendall(post + get + post + get + get.replace(b"1.1\r\n", b"1.1\r\nConnection: close\r\n", 1))
             data = b""
             while part := one.recv(65536):
@@ -249,7 +306,7 @@ class LifeCase(ServerCase):
         self.assertGreater(int(headers["Content-Length"]), 0)
         with self.server.socket() as polite:
             body = json.dumps(ASK).encode()
-            polite.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+            polite.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
                            % len(body))
             self.assertEqual(polite.recv(4096), b"HTTP/1.1 100 Continue\r\n\r\n")
             polite.sendall(body)
@@ -260,6 +317,8 @@ class LifeCase(ServerCase):
         self.assertEqual(headers["Access-Control-Allow-Origin"], "https://page.example")
         _, headers, _ = self.server.request("GET", "/version", headers={"Origin": "https://evil.example"})
         self.assertNotIn("Access-Control-Allow-Origin", headers)
+        plain = {"Origin": "https://page.example", "Content-Type": "text/plain"}
+        self.assertEqual(self.server.request("POST", CHAT, ASK, plain)[0], 200)  # who may ask may do so in any form
         status, headers, _ = self.server.request("OPTIONS", CHAT, headers={"Origin": "https://page.example"})
         self.assertEqual(status, 204)
         self.assertIn("POST", headers["Access-Control-Allow-Methods"])
@@ -296,8 +355,11 @@ class LifeCase(ServerCase):
 class StartAndEndCase(ServerCase):
     def test_loading_keys_and_prefix(self):
         keys = self.folder / "keys"
-        keys.write_text("# keys\nsecret-1\n\nsecret-2\n")
+        keys.write_text("# keys\n  secret-1\t\n\nsecret-2\n")
         server = self.start("--api-key-file", keys, "--metrics-prefix", "vllm:")
+        foreign = {"Host": "chat.example", "Origin": "https://evil.example", "Content-Type": "text/plain"}
+        self.assertEqual(server.request("POST", CHAT, ASK, foreign)[0], 401)  # the key is all that is asked for
+        self.assertEqual(server.request("POST", CHAT, ASK, {**foreign, "Authorization": "bearer secret-1"})[0], 200)
         for path in ("/v1/models", "/metrics", "/version", "/load", "/server_info", "/openapi.json", "/nothing"):
             self.assertEqual(server.request("GET", path)[0], 401, path)
         self.assertEqual(server.request("POST", CHAT, ASK)[0], 401)
@@ -321,13 +383,13 @@ class StartAndEndCase(ServerCase):
         connection = http.client.HTTPSConnection(server.host, server.port, context=context, timeout=120)
         self.addCleanup(connection.close)
         for _ in range(3):
-            connection.request("POST", CHAT, json.dumps({**ASK, "stream": True}))
+            connection.request("POST", CHAT, json.dumps({**ASK, "stream": True}), JSON)
             response = connection.getresponse()
             self.assertEqual(response.status, 200)
             self.assertTrue(response.read().endswith(b"data: [DONE]\n\n"))
         connection.close()
         with server.socket() as plain:
-            plain.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            plain.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             self.assertNotIn(b"200 OK", plain.recv(4096))
         self.assertEqual(server.stop()[0], 0)
 
@@ -335,7 +397,7 @@ class StartAndEndCase(ServerCase):
         server = self.start("--drain-limit", "120")
         connection = http.client.HTTPConnection(server.host, server.port, timeout=60)
         self.addCleanup(connection.close)
-        connection.request("POST", COMPLETE, json.dumps({**LONG, "max_tokens": 400}))
+        connection.request("POST", COMPLETE, json.dumps({**LONG, "max_tokens": 400}), JSON)
         response = connection.getresponse()
         response.read(10)
         server.process.send_signal(signal.SIGTERM)
@@ -352,7 +414,7 @@ class StartAndEndCase(ServerCase):
         late = self.start("--drain-limit", "0.2")
         connection = http.client.HTTPConnection(late.host, late.port, timeout=60)
         self.addCleanup(connection.close)
-        connection.request("POST", COMPLETE, json.dumps({**LONG, "n": 16, "temperature": 1}))
+        connection.request("POST", COMPLETE, json.dumps({**LONG, "n": 16, "temperature": 1}), JSON)
         response = connection.getresponse()
         response.read(10)
         late.process.send_signal(signal.SIGTERM)
@@ -360,6 +422,41 @@ class StartAndEndCase(ServerCase):
         self.assertIn(b'"code":"shutting_down"', rest)
         self.assertTrue(rest.endswith(b"data: [DONE]\n\n"))
         self.assertEqual(late.process.wait(120), 0)
+
+    def test_names_of_the_server(self):
+        server = self.start("--allowed-hosts", "Chat.example,b.example", "--cors", "*")
+        for host, status in (("chat.example", 200), ("b.example:8000", 200), ("localhost", 200), ("evil.example", 403)):
+            self.assertEqual(server.request("POST", CHAT, ASK, {"Host": host, "Origin": "https://any.example"})[0], status, host)
+        server.stop()
+        server = self.start("--allowed-hosts", "*")
+        self.assertEqual(server.request("POST", CHAT, ASK, {"Host": "evil.example"})[0], 200)
+        self.assertEqual(server.request("POST", CHAT, ASK, {"Host": "evil.example", "Origin": "https://page.example"})[0], 403)
+        server.stop()
+        server = self.start("--host", "0.0.0.0")
+        self.assertIn("anyone who can reach 0.0.0.0 can use this server; set --api-key-file", server.log())
+        self.assertEqual(server.request("POST", CHAT, ASK, {"Host": "gpu7.lan:8000"})[0], 200)
+        self.assertEqual(server.request("POST", CHAT, ASK, {"Host": "gpu7.lan:8000", "Origin": "http://gpu8.lan"})[0], 403)
+        server.stop()
+
+    def test_bodies_in_flight(self):
+        server = self.start("--max-body-memory", "8388608", "--body-timeout", "600")
+        held = [server.socket() for _ in range(2)]
+        head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 8000000\r\n\r\n"
+        held[0].sendall(head % COMPLETE.encode() + b" " * 7_000_000)
+        while server.get("/load")[1]["body_bytes"] < 7_000_000:
+            time.sleep(0.01)
+        held[1].sendall(head % b"/v1/messages")  # it would not fit any more
+        answer = held[1].recv(4096)
+        self.assertIn(b" 429 ", answer)
+        self.assertIn(b"\r\nRetry-After: 1\r\n", answer)
+        self.assertIn(b'{"type":"error","error":{"type":"rate_limit_error"', answer)
+        self.assertEqual(server.post(CHAT, ASK)[0], 200)  # a small one does
+        for one in held:
+            one.close()
+        while server.get("/load")[1]["body_bytes"] > 0:
+            time.sleep(0.01)
+        self.assertEqual(server.metric("celer:requests_rejected_total"), 1)
+        server.stop()
 
     def test_lenient(self):
         server = self.start("--lenient")
@@ -376,6 +473,8 @@ class StartAndEndCase(ServerCase):
                                   (["--tls-cert", "x"], 2, "TLS needs both --tls-cert and --tls-key"),
                                   (["--api-key-file", "/nothing/here"], 2, "/nothing/here: no such file"),
                                   (["--port", "70000"], 2, "--port '70000': expected a whole number from 0 to 65535"),
+                                  (["--allowed-hosts", "https://a.example"], 2, "--allowed-hosts 'https://a.example': expected a host name"),
+                                  (["--cors-origin", "a.example"], 2, "--cors-origin 'a.example': expected the origin of a page"),
                                   (["--host", "no.such.host.invalid"], 2, "host 'no.such.host.invalid' is not an address")):
             result = subprocess.run([ServerCase.celer, "serve", self.model, "--device", "cpu", "--kv-memory", "32MiB", *flags],
                                     capture_output=True, text=True, timeout=300)

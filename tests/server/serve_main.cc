@@ -6,12 +6,14 @@
 
 #include "cli/commands.h"
 #include "cli/exit_code.h"
+#include "cli/interrupt.h"
 #include "cli/output.h"
 #include "io/mapping_faults.h"
 
 int main(int argc, char** argv) {
   using namespace celer::cli;
   PrepareStreams();
+  HandleSignals();
   celer::ReportMappingFaults(kFailed);
   const std::string command = argc > 1 ? argv[1] : "";
   const std::vector<std::string> args(argv + std::min(argc, 2), argv + argc);

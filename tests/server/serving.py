@@ -13,6 +13,7 @@ import unittest
 
 TEMPLATES = pathlib.Path(__file__).resolve().parent.parent / "chat_templates"
 SLOW = 10 if "CELER_SANITIZED" in os.environ else 1  # sanitizers take their time
+JSON = {"Content-Type": "application/json"}
 SHAPE = ["--layers", "2", "--hidden", "64", "--intermediate", "96", "--vocab", "600", "--heads", "4", "--kv-heads", "2",
          "--head-dim", "32"]
 
@@ -75,7 +76,7 @@ class Server:
         connection = http.client.HTTPConnection(self.host, self.port, timeout=SLOW * timeout)
         try:
             data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
-            connection.request(method, path, data, headers or {})
+            connection.request(method, path, data, {**({} if data is None else JSON), **(headers or {})})
             response = connection.getresponse()
             return response.status, dict(response.headers), response.read()
         finally:

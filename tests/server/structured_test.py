@@ -105,6 +105,67 @@ class StructuredCase(ServerCase):
         self.assertEqual(message["stop_reason"], "tool_use")
         jsonschema.validate(message["content"][0]["input"], WEATHER)
 
+    def test_a_required_call_that_is_cut(self):
+        """A call as far as it goes, never its text."""
+        named = {"type": "function", "function": {"name": "weather"}}
+        seen = set()
+        for limit in (1, 8, 20, 30, 36, 40, 45, 50):
+            for choice in ("required", named):
+                ask = {"tools": TOOLS, "tool_choice": choice, "seed": 3, "max_tokens": limit}
+                whole = self.chat(**ask).choices[0]
+                if whole.finish_reason == "tool_calls":
+                    continue
+                calls = [(call.function.name, call.function.arguments) for call in whole.message.tool_calls or []]
+                self.assertEqual((whole.finish_reason, whole.message.content or ""), ("length", ""))
+                if choice == named:
+                    self.assertEqual([name for name, _ in calls], ["weather"])
+                seen |= {arguments for _, arguments in calls}
+                streamed, text, finish = [], "", None
+                for chunk in self.chat(**ask, stream=True):
+                    streamed += [(c.function.name, c.function.arguments) for c in chunk.choices[0].delta.tool_calls or []]
+                    text += chunk.choices[0].delta.content or ""
+                    finish = chunk.choices[0].finish_reason or finish
+                self.assertEqual((streamed, text, finish), (calls, "", "length"))
+        self.assertTrue(any(arguments.startswith("{") and not arguments.endswith("}") for arguments in seen), seen)
+        tools = [{"name": "weather", "input_schema": WEATHER}]
+        for limit in (1, 20, 45, 50):
+            status, message = self.server.post("/v1/messages", {"max_tokens": limit, "messages": ASK, "tools": tools, "seed": 3,
+                                                                "tool_choice": {"type": "any"}})
+            self.assertEqual(status, 200, message)
+            self.assertEqual([(block["type"], block["name"]) for block in message["content"]], [("tool_use", "weather")])
+            self.assertIsInstance(message["content"][0]["input"], dict)
+            self.assertEqual(message["stop_reason"], "max_tokens")
+        answer = self.client.responses.create(model="tiny", input="x", tool_choice="required", max_output_tokens=45,
+                                              tools=[{"type": "function", **TOOLS[0]["function"]}])
+        self.assertEqual((answer.status, [(item.type, item.status) for item in answer.output]), ("incomplete", [("function_call", "incomplete")]))
+
+    def test_one_call_at_a_time(self):
+        tools = [{"name": "weather", "input_schema": WEATHER}, {"name": "stop", "input_schema": {"type": "object", "properties": {}}}]
+        ask = {"max_tokens": 300, "messages": ASK, "tools": tools}
+        counts = {False: [], True: []}
+        for seed in range(6):
+            for off in counts:
+                choice = {"type": "any", "disable_parallel_tool_use": off}
+                status, message = self.server.post("/v1/messages", {**ask, "seed": seed, "tool_choice": choice})
+                self.assertEqual(status, 200, message)
+                counts[off].append(sum(block["type"] == "tool_use" for block in message["content"]))
+        self.assertEqual(counts[True], [1] * 6)
+        self.assertGreater(max(counts[False]), 1)  # else nothing was tried
+
+    def test_allowed_tools(self):
+        for seed in range(4):
+            choice = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "stop"}}]}}
+            whole = self.chat(tools=TOOLS, tool_choice=choice, seed=seed, parallel_tool_calls=False).choices[0]
+            self.assertEqual([call.function.name for call in whole.message.tool_calls], ["stop"])
+            answer = self.client.responses.create(
+                model="tiny", input="x", parallel_tool_calls=False, tools=[{"type": "function", **tool["function"]} for tool in TOOLS],
+                tool_choice={"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "weather"}]})
+            self.assertEqual([item.name for item in answer.output], ["weather"])
+        choice["allowed_tools"]["tools"][0]["function"]["name"] = "other"
+        with self.assertRaises(openai.BadRequestError) as refused:
+            self.chat(tools=TOOLS, tool_choice=choice)
+        self.assertEqual(refused.exception.param, "tool_choice")
+
     def test_a_conversation_with_calls(self):
         call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo", "days": 2}'}}
         messages = [*ASK, {"role": "assistant", "content": None, "tool_calls": [call]},

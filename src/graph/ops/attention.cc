@@ -38,6 +38,10 @@ Result<Heads> HeadsOf(const OpInputs& c) {
   h.kv_heads = h.flat ? c.node.Int("kv_num_heads", 0) : k[1];
   if (h.q_heads < 1 || h.kv_heads < 1 || h.q_heads % h.kv_heads != 0)
     return Error::Invalid(h.q_heads, " heads of queries for ", h.kv_heads, " of keys");
+  // Without elements any number of heads would divide them.
+  if (h.flat && (h.q_heads > std::max<int64_t>(q[2], 1) || h.kv_heads > std::max<int64_t>(k[2], 1)))
+    return Error::Invalid(h.q_heads, " and ", h.kv_heads, " heads for queries of ", q.ToString(),
+                          " and keys of ", k.ToString());
   h.q_tokens = h.flat ? q[1] : q[2];
   h.new_tokens = h.flat ? k[1] : k[2];
   h.width = h.flat ? q[2] / h.q_heads : q[3];
@@ -50,15 +54,15 @@ Result<Heads> HeadsOf(const OpInputs& c) {
     return Error::Invalid("queries of ", q.ToString(), ", keys of ", k.ToString(), " and values of ",
                           v.ToString());
   h.past = c.has(4) && c.shape(4).rank() == 4 ? c.shape(4)[2] : 0;
-  if (c.has(4) != c.has(5) || (c.has(4) && (!(c.shape(4) == Shape{h.batch, h.kv_heads, h.past, h.width}) ||
-                                            !(c.shape(5) == Shape{h.batch, h.kv_heads, h.past, h.v_width}))))
+  if (c.has(4) != c.has(5) || (c.has(4) && (!HasDims(c.shape(4), {h.batch, h.kv_heads, h.past, h.width}) ||
+                                            !HasDims(c.shape(5), {h.batch, h.kv_heads, h.past, h.v_width}))))
     return Error::Invalid("past keys and values do not fit ", k.ToString());
   h.tokens = h.past + h.new_tokens;
   if (c.has(3)) {
     std::vector<int64_t> dims = Dims(c.shape(3));
     if (dims.empty() || dims.back() > h.tokens) return Error::Invalid("a mask of ", c.shape(3).ToString());
     if (dims.back() < h.tokens) dims.back() = h.tokens;
-    const Shape all{h.batch, h.q_heads, h.q_tokens, h.tokens};
+    CELER_ASSIGN(const Shape all, MakeShape({h.batch, h.q_heads, h.q_tokens, h.tokens}));
     CELER_ASSIGN(const Shape mask, MakeShape(dims));
     CELER_ASSIGN(const Shape together, Broadcast(std::vector<Shape>{mask, all}));
     if (!(together == all))
@@ -72,11 +76,12 @@ Result<Heads> HeadsOf(const OpInputs& c) {
 }
 Status InferAttention(InferContext& c) {
   CELER_ASSIGN(const Heads h, HeadsOf(c));
-  CELER_RETURN_IF_ERROR(h.flat ? c.Set(0, c.dtype(0), Shape{h.batch, h.q_tokens, h.q_heads * h.v_width})
-                               : c.Set(0, c.dtype(0), Shape{h.batch, h.q_heads, h.q_tokens, h.v_width}));
-  CELER_RETURN_IF_ERROR(c.Set(1, c.dtype(1), Shape{h.batch, h.kv_heads, h.tokens, h.width}));
-  CELER_RETURN_IF_ERROR(c.Set(2, c.dtype(2), Shape{h.batch, h.kv_heads, h.tokens, h.v_width}));
-  return c.Set(3, c.dtype(0), Shape{h.batch, h.q_heads, h.q_tokens, h.tokens});
+  CELER_RETURN_IF_ERROR(MakeShape({h.batch, h.q_heads, h.q_tokens, h.v_width}));
+  CELER_RETURN_IF_ERROR(h.flat ? c.Set(0, c.dtype(0), {h.batch, h.q_tokens, h.q_heads * h.v_width})
+                               : c.Set(0, c.dtype(0), {h.batch, h.q_heads, h.q_tokens, h.v_width}));
+  CELER_RETURN_IF_ERROR(c.Set(1, c.dtype(1), {h.batch, h.kv_heads, h.tokens, h.width}));
+  CELER_RETURN_IF_ERROR(c.Set(2, c.dtype(2), {h.batch, h.kv_heads, h.tokens, h.v_width}));
+  return c.Set(3, c.dtype(0), {h.batch, h.q_heads, h.q_tokens, h.tokens});
 }
 Status Attention(KernelContext& c) {
   CELER_ASSIGN(const Heads h, HeadsOf(c));
@@ -200,7 +205,7 @@ Result<Rotation> RotationOf(const OpInputs& c) {
   r.batch = x[0];
   r.heads = r.flat ? c.node.Int("num_heads", 0) : x[1];
   r.tokens = r.flat ? x[1] : x[2];
-  if (r.heads < 1 || (r.flat && x[2] % r.heads != 0))
+  if (r.heads < 1 || (r.flat && (x[2] % r.heads != 0 || r.heads > std::max<int64_t>(x[2], 1))))
     return Error::Invalid(r.heads, " heads for ", x.ToString());
   r.width = r.flat ? x[2] / r.heads : x[3];
   r.rotated = c.node.Int("rotary_embedding_dim", 0);

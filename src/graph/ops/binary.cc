@@ -19,7 +19,7 @@ Result<Shape> SecondShape(const OpInputs& c) {
   if (axis + b.rank() > a.rank()) return Error::Invalid("axis ", axis, " leaves no room for ", b.ToString());
   std::vector<int64_t> dims = Dims(b);
   dims.resize(static_cast<size_t>(a.rank() - axis), 1);
-  return Shape(std::span<const int64_t>(dims));
+  return MakeShape(dims);
 }
 
 Status InferTwo(InferContext& c, DType dtype) {
@@ -58,21 +58,12 @@ Status Compare(KernelContext& c) {
   return {};
 }
 
-// Integers wrap around, as they do in numpy.
-template <class T>
-using Wrap = std::conditional_t<std::is_integral_v<T>, uint64_t, T>;
-constexpr auto kAdd = [](auto x, auto y) {
-  using T = decltype(x);
-  return static_cast<T>(static_cast<Wrap<T>>(x) + static_cast<Wrap<T>>(y));
-};
+constexpr auto kAdd = [](auto x, auto y) { return WrapAdd(x, y); };
 constexpr auto kSub = [](auto x, auto y) {
   using T = decltype(x);
   return static_cast<T>(static_cast<Wrap<T>>(x) - static_cast<Wrap<T>>(y));
 };
-constexpr auto kMul = [](auto x, auto y) {
-  using T = decltype(x);
-  return static_cast<T>(static_cast<Wrap<T>>(x) * static_cast<Wrap<T>>(y));
-};
+constexpr auto kMul = [](auto x, auto y) { return WrapMul(x, y); };
 // A division by zero gives 0 for integers; the processor's trap must not end the program.
 constexpr auto kDiv = [](auto x, auto y) {
   using T = decltype(x);
@@ -85,8 +76,8 @@ constexpr auto kDiv = [](auto x, auto y) {
     return x / y;
   }
 };
-constexpr auto kLargest = [](auto x, auto y) { return x != x ? x : y != y ? y : x > y ? x : y; };
-constexpr auto kSmallest = [](auto x, auto y) { return x != x ? x : y != y ? y : x < y ? x : y; };
+constexpr auto kLargest = [](auto x, auto y) { return Larger(x, y); };
+constexpr auto kSmallest = [](auto x, auto y) { return Smaller(x, y); };
 constexpr auto kAnd = [](bool x, bool y) { return x && y; };
 constexpr auto kOr = [](bool x, bool y) { return x || y; };
 constexpr auto kXor = [](bool x, bool y) { return x != y; };
@@ -125,7 +116,7 @@ constexpr auto kPower = [](auto x, auto y) {
   using X = decltype(x);
   using Y = decltype(y);
   if constexpr (std::is_integral_v<X> && std::is_integral_v<Y>) {
-    if (y < 0) return static_cast<X>(std::pow(static_cast<double>(x), static_cast<double>(y)));
+    if (y < 0) return ConvertTo<X>(std::pow(static_cast<double>(x), static_cast<double>(y)));
     uint64_t out = 1, factor = static_cast<uint64_t>(x);
     for (auto e = static_cast<uint64_t>(y); e > 0; e >>= 1, factor *= factor)
       if (e & 1) out *= factor;
@@ -215,8 +206,8 @@ Status PRelu(KernelContext& c) {
       slope.shape[0] != 1 && (c.node.opset < 7 || slope.shape[0] != c.shape(0)[c.shape(0).rank() - 1])) {
     std::vector<int64_t> dims(static_cast<size_t>(c.shape(0).rank() - 1), 1);
     dims[0] = slope.shape[0];
-    slope =
-        TensorView::Contiguous(slope.data, slope.dtype, Device::Cpu(), Shape(std::span<const int64_t>(dims)));
+    CELER_ASSIGN(const Shape along, MakeShape(dims));
+    slope = TensorView::Contiguous(slope.data, slope.dtype, Device::Cpu(), along);
   }
   CELER_ASSIGN(const Shape together, Broadcast(std::vector<Shape>{c.shape(0), slope.shape}));
   if (!(together == c.shape(0)))

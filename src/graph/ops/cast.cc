@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "graph/ops/common.h"
 #include "graph/ops/families.h"
@@ -13,25 +12,6 @@
 
 namespace celer::graph {
 namespace {
-
-// What C++ leaves undefined is settled: NaN gives 0, and a float beyond an integer's range gives the nearest
-// end.
-template <class From, class To>
-To Converted(From value) {
-  if constexpr (std::is_same_v<To, bool>) {
-    return value != From{0};
-  } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
-    if (value != value) return 0;
-    const double x = static_cast<double>(value);
-    constexpr double low = static_cast<double>(std::numeric_limits<To>::min());
-    constexpr double high = static_cast<double>(std::numeric_limits<To>::max());
-    if (x <= low) return std::numeric_limits<To>::min();
-    if (x >= high) return std::numeric_limits<To>::max();
-    return static_cast<To>(value);
-  } else {
-    return static_cast<To>(value);
-  }
-}
 
 Status InferCast(InferContext& c) {
   CELER_ASSIGN(const DType dtype, TypeAttribute(c.node, "to", c.dtype(0)));
@@ -118,7 +98,7 @@ void CastElements(ThreadPool& pool, const TensorView& from, const TensorView& to
         if constexpr (kIsHalf<To>)
           return To(static_cast<float>(Wide(x)));
         else
-          return Converted<Compute<From>, To>(Wide(x));
+          return ConvertTo<To>(Wide(x));
       });
     });
     if (!plain_too)
@@ -136,7 +116,7 @@ void CastElements(ThreadPool& pool, const TensorView& from, const TensorView& to
       if constexpr (kIsHalf<To>)
         return To(value);
       else
-        return Converted<float, To>(value);
+        return ConvertTo<To>(value);
     });
   });
   if (!to_plain)

@@ -303,6 +303,7 @@ Status ConcatFromSequence(KernelContext& c) {
   }
   return {};
 }
+constexpr int64_t kMostItems = 1 << 17;  // each costs memory, whatever its size
 Status SplitToSequence(KernelContext& c) {
   const TensorView& in = c.in(0);
   CELER_ASSIGN(const int axis, CheckAxis(c.node.Int("axis", 0), in.shape.rank()));
@@ -313,17 +314,21 @@ Status SplitToSequence(KernelContext& c) {
     const std::vector<int64_t> given = *c.ints(1);
     if (c.shape(1).rank() == 0) {
       if (given.empty() || given[0] < 1) return Error::Invalid("pieces of ", given.empty() ? 0 : given[0]);
-      for (int64_t at = 0; at < n; at += given[0]) parts.push_back(std::min(given[0], n - at));
+      if (n / given[0] > kMostItems) return Error::Invalid(n / given[0], " pieces; at most ", kMostItems);
+      for (int64_t at = 0; at < n; at += std::min(given[0], n - at))
+        parts.push_back(std::min(given[0], n - at));
     } else {
       parts = given;
     }
   } else {
+    if (n > kMostItems) return Error::Invalid(n, " pieces; at most ", kMostItems);
     parts.assign(static_cast<size_t>(n), 1);
     drop = c.node.Int("keepdims", 1) == 0;
   }
   int64_t sum = 0;
   for (const int64_t part : parts) {
-    if (part < 0 || part > n) return Error::Invalid("a piece of ", part);
+    if (part < 0 || part > n - sum)
+      return Error::Invalid("a piece of ", part, " after ", sum, " of an axis of ", n);
     sum += part;
   }
   if (sum != n) return Error::Invalid("pieces of ", sum, " in all for an axis of ", n);

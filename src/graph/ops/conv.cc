@@ -19,7 +19,8 @@ Result<Window> CheckConv(const Node& node, const Shape& x, const Shape& w, bool 
   if (x.rank() < 3 || w.rank() != x.rank())
     return Error::Invalid("an input of ", x.ToString(), " and weights of ", w.ToString());
   const int64_t group = node.Int("group", 1);
-  if (group < 1) return Error::Invalid("a group of ", group);
+  // Without channels any number of groups would divide them.
+  if (group < 1 || group > std::max<int64_t>(x[1], 1)) return Error::Invalid("a group of ", group);
   const std::vector<int64_t> kernel = node.Ints("kernel_shape");
   if (!kernel.empty() && kernel != KernelDims(w))
     return Error::Invalid("kernel_shape is not that of the weights ", w.ToString());
@@ -242,8 +243,7 @@ Status QLinearConv(KernelContext& c) {
               for (size_t i = 0; i < row.size(); ++i) {
                 const double x =
                     std::nearbyint((static_cast<double>(row[i]) + (bias ? bias[oc] : 0)) * scale) + y_zero;
-                c.out(0).as<Y>()[at + static_cast<int64_t>(i)] = static_cast<Y>(
-                    std::clamp<double>(x, std::numeric_limits<Y>::min(), std::numeric_limits<Y>::max()));
+                c.out(0).as<Y>()[at + static_cast<int64_t>(i)] = ConvertTo<Y>(x);
               }
             });
       });
@@ -259,9 +259,12 @@ Status InferDeformConv(InferContext& c) {
   for (size_t i = 1; i < c.inputs(); ++i) CELER_RETURN_IF_ERROR(CheckSameType(c, i));
   CELER_ASSIGN(const Window w, CheckConv(c.node, c.shape(0), c.shape(1), false));
   const int64_t groups = c.node.Int("offset_group", 1);
-  if (groups < 1 || c.shape(0)[1] % groups != 0) return Error::Invalid("an offset_group of ", groups);
-  const Shape offset{c.shape(0)[0], groups * w.kernel_size() * 2, w.out[1], w.out[2]};
-  const Shape mask{c.shape(0)[0], groups * w.kernel_size(), w.out[1], w.out[2]};
+  if (groups < 1 || groups > std::max<int64_t>(c.shape(0)[1], 1) || c.shape(0)[1] % groups != 0)
+    return Error::Invalid("an offset_group of ", groups);
+  CELER_ASSIGN([[maybe_unused]] const Shape taps, MakeShape({groups, w.kernel_size(), 2}));
+  CELER_ASSIGN(const Shape offset,
+               MakeShape({c.shape(0)[0], groups * w.kernel_size() * 2, w.out[1], w.out[2]}));
+  CELER_ASSIGN(const Shape mask, MakeShape({c.shape(0)[0], groups * w.kernel_size(), w.out[1], w.out[2]}));
   if (!(c.shape(2) == offset) || (c.has(4) && !(c.shape(4) == mask)) ||
       (c.has(3) && c.elements(3) != c.shape(1)[0]))
     return Error::Invalid("offsets of ", c.shape(2).ToString(), " where ", offset.ToString(), " are needed");
@@ -329,6 +332,7 @@ Result<std::optional<Window>> ImageWindow(const OpInputs& c) {
   dims.insert(dims.end(), image->begin(), image->end());
   CELER_ASSIGN(const Shape shape, MakeShape(dims));
   CELER_ASSIGN(const Window w, SlidingWindow(c.node, shape, *block));
+  for (const auto& sizes : {w.kernel, w.out}) CELER_RETURN_IF_ERROR(MakeShape(sizes));
   if (c.shape(0)[1] % w.kernel_size() != 0 || c.shape(0)[2] != w.out_size())
     return Error::Invalid("blocks of ", c.shape(0).ToString(), " do not make up the image ",
                           shape.ToString());

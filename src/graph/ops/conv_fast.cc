@@ -18,6 +18,7 @@ struct State {
 Result<ConvShape> ShapeOf(const Node& node, const Shape& x, const Shape& w) {
   const std::vector<int64_t> kernel(w.dims().begin() + 2, w.dims().end());
   CELER_ASSIGN(const Window window, SlidingWindow(node, x, kernel));
+  if (!window.Modest()) return Error::Unsupported("pads, strides or dilations far beyond the image");
   return ConvShape{.batch = x[0],
                    .channels = x[1],
                    .in_h = window.in[1],
@@ -79,6 +80,12 @@ Status Run(KernelContext& c) {
   return {};
 }
 
+// Of a transposed convolution.
+Result<Window> WindowOf(const InferContext& c) {
+  const Shape& w = c.shape(1);
+  return TransposedWindow(c.node, c.shape(0), w.dims().subspan(2));
+}
+
 struct TransposedState {
   TransposedConvShape shape;
   PackCache::Packed weights;
@@ -112,13 +119,12 @@ bool ConvTransposeFits(const InferContext& c) {
   const int rank = c.shape(0).rank();
   return c.dtype(0) == DType::kF32 && (rank == 3 || rank == 4) && c.known(1) && c.elements(0) > 0 &&
          c.elements(1) > 0 && (!c.has(2) || c.dtype(2) == DType::kF32) && c.output(0).set &&
-         *c.output(0).shape.elements() > 0;
+         *c.output(0).shape.elements() > 0 && WindowOf(c)->Modest();
 }
 
 Prepared PrepareConvTranspose(const InferContext& c, int threads, PackCache& packs) {
   const Shape &x = c.shape(0), &w = c.shape(1);
-  const std::vector<int64_t> kernel(w.dims().begin() + 2, w.dims().end());
-  const Window window = *TransposedWindow(c.node, x, kernel);
+  const Window window = *WindowOf(c);
   const int64_t groups = c.node.Int("group", 1);
   const TransposedConvShape shape{.batch = x[0],
                                   .channels = x[1],

@@ -59,7 +59,7 @@ struct ByteMatrix {
 ByteMatrix Quantized(const float* x, int64_t count, uint8_t* room, ThreadPool& pool) {
   const Ends ends = EndsOf(x, count, pool);
   const float scale = (ends.high - ends.low) / 255.0f;
-  const float zero = scale == 0 ? 0 : std::clamp(std::nearbyint(-ends.low / scale), 0.0f, 255.0f);
+  const float zero = DynamicZero(ends.low, scale);
   const ByteMatrix out{room, scale, static_cast<int32_t>(zero)};
   if (scale == 0) {  // as the reference has it
     std::memset(room, out.zero, static_cast<size_t>(count));
@@ -156,6 +156,11 @@ void RunProduct(const KernelContext& c, const State& state, std::byte* workspace
 }
 
 }  // namespace
+
+float DynamicZero(float low, float scale) {
+  const float zero = std::nearbyint(-low / scale);
+  return zero == zero ? std::clamp(zero, 0.0f, 255.0f) : 0;
+}
 
 bool DynamicQuantizeFits(const InferContext& c) {
   return c.outputs() > 0;

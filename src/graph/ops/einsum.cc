@@ -3,6 +3,7 @@
 
 #include "graph/ops/common.h"
 #include "graph/ops/families.h"
+#include "io/printable.h"
 
 namespace celer::graph {
 namespace {
@@ -26,6 +27,10 @@ Result<Sum> Parse(const OpInputs& c) {
   std::string text;
   for (const char ch : c.node.Text("equation", ""))
     if (ch != ' ') text += ch;
+  for (const char ch : text)
+    if (!std::isalpha(static_cast<unsigned char>(ch)) &&
+        std::string_view(",.->").find(ch) == std::string::npos)
+      return Error::Invalid("'", Printable(text), "' is no equation");
   const size_t arrow = text.find("->");
   const std::string left = text.substr(0, arrow);
   std::vector<std::string> terms(1);
@@ -86,6 +91,11 @@ Result<Sum> Parse(const OpInputs& c) {
 }
 Status InferEinsum(InferContext& c) {
   CELER_ASSIGN(const Sum sum, Parse(c));
+  // All products can be counted.
+  int64_t products = 1;
+  for (const auto& [ch, n] : sum.size)
+    if (__builtin_mul_overflow(products, std::max<int64_t>(n, 1), &products))
+      return Error::Invalid("its equation has too many products");
   std::vector<int64_t> dims;
   for (const char ch : sum.output) dims.push_back(sum.size.at(ch));
   return c.Set(0, c.dtype(0), dims);
@@ -126,8 +136,8 @@ Status Einsum(KernelContext& c) {
                  for (int64_t s = 0; s < inner; ++s) {
                    W product = 1;
                    for (size_t i = 0; i < at.size(); ++i)
-                     product = static_cast<W>(product * Wide(c.in(i).as<T>()[at[i]]));
-                   total = static_cast<W>(total + product);
+                     product = WrapMul<W>(product, Wide(c.in(i).as<T>()[at[i]]));
+                   total = WrapAdd<W>(total, product);
                    for (size_t k = letters.size(); k-- > kept;) {
                      for (size_t i = 0; i < at.size(); ++i) at[i] += stride[i][k];
                      if (++index[k] < size[k]) break;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "core/dtype.h"
@@ -35,6 +36,45 @@ using Compute = std::conditional_t<kIsHalf<T>, float, T>;
 template <class T>
 Compute<T> Wide(T value) {
   return static_cast<Compute<T>>(value);
+}
+
+// What C++ leaves undefined is settled: NaN gives 0, and a float beyond an integer's range gives the nearest
+// end.
+template <class To, class From>
+To ConvertTo(From value) {
+  if constexpr (std::is_same_v<To, bool>) {
+    return value != From{0};
+  } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
+    if (value != value) return 0;
+    const double x = static_cast<double>(value);
+    constexpr double low = static_cast<double>(std::numeric_limits<To>::min());
+    constexpr double high = static_cast<double>(std::numeric_limits<To>::max());
+    if (x <= low) return std::numeric_limits<To>::min();
+    if (x >= high) return std::numeric_limits<To>::max();
+    return static_cast<To>(value);
+  } else {
+    return static_cast<To>(value);
+  }
+}
+
+// Integers wrap around, as they do in numpy: signed overflow is not left to the compiler.
+template <class T>
+using Wrap = std::conditional_t<std::is_integral_v<T>, uint64_t, T>;
+template <class T>
+T WrapAdd(T x, T y) {
+  return static_cast<T>(static_cast<Wrap<T>>(x) + static_cast<Wrap<T>>(y));
+}
+template <class T>
+T WrapMul(T x, T y) {
+  return static_cast<T>(static_cast<Wrap<T>>(x) * static_cast<Wrap<T>>(y));
+}
+template <class T>
+T Larger(T x, T y) {  // NaN if one is
+  return x != x ? x : y != y ? y : x > y ? x : y;
+}
+template <class T>
+T Smaller(T x, T y) {
+  return x != x ? x : y != y ? y : x < y ? x : y;
 }
 
 template <class... T>

@@ -37,6 +37,8 @@ std::optional<Pointwise> ClipOf(const OpInputs& c) {
     if (!c.known(i) || c.elements(i) != 1) return std::nullopt;
     (i == 1 ? f.a : f.b) = static_cast<float>(ReadScalar(c.in(i)));
   }
+  // A bound that is no number makes everything NaN; the kernels would take it for none.
+  if (f.a != f.a || f.b != f.b) return std::nullopt;
   return f;
 }
 

@@ -138,7 +138,7 @@ Status InferAttention(InferContext& c) {
   std::vector<int64_t> dims = Dims(q);
   if (c.has(3)) {
     dims[static_cast<size_t>(rank - 1)] = k[rank - 1];
-    const Shape scores((std::span<const int64_t>(dims)));
+    CELER_ASSIGN(const Shape scores, MakeShape(dims));
     CELER_ASSIGN(const Shape together, Broadcast(std::vector<Shape>{scores, c.shape(3)}));
     if (!(together == scores))
       return Error::Invalid("a mask of ", c.shape(3).ToString(), " for scores of ", scores.ToString());
@@ -154,7 +154,8 @@ Status FusedAttention(KernelContext& c) {
   const float scale = c.node.Float("scale", 1);
   std::vector<int64_t> dims = Dims(q);
   dims[static_cast<size_t>(rank - 1)] = keys;
-  CELER_ASSIGN(const Data mask, NewTensor(DType::kF32, Shape(std::span<const int64_t>(dims))));
+  CELER_ASSIGN(const Shape scores, MakeShape(dims));
+  CELER_ASSIGN(const Data mask, NewTensor(DType::kF32, scores));
   if (c.has(3))
     Repeat(c.pool, c.in(3), mask.tensor);
   else

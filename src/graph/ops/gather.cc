@@ -133,10 +133,10 @@ Status Scatter(KernelContext& c, const std::vector<int64_t>& at, size_t updates,
         T& to = c.out(0).as<T>()[at[i] + j];
         using W = Compute<T>;
         const W a = Wide(to), b = Wide(c.in(updates).as<T>()[static_cast<int64_t>(i) * run + j]);
-        to = static_cast<T>(how == Combine::kAdd   ? static_cast<W>(a + b)
-                            : how == Combine::kMul ? static_cast<W>(a * b)
-                            : how == Combine::kMax ? std::max(a, b)
-                                                   : std::min(a, b));
+        to = static_cast<T>(how == Combine::kAdd   ? WrapAdd<W>(a, b)
+                            : how == Combine::kMul ? WrapMul<W>(a, b)
+                            : how == Combine::kMax ? Larger<W>(a, b)
+                                                   : Smaller<W>(a, b));
       }
   });
   return known ? Status() : Error::Unsupported("a reduction of ", Name(c.dtype(0)));
@@ -240,15 +240,15 @@ Status TensorScatter(KernelContext& c) {
   const std::vector<int64_t> starts =
       c.has(2) ? ReadInts(c.in(2)) : std::vector<int64_t>(static_cast<size_t>(cache[0]), 0);
   const size_t size = ElementBytes(c.dtype(0));
+  for (const int64_t start : starts)
+    if (start < 0 || (!circular && start > cache[axis] - update[axis]))
+      return Error::Invalid("the index ", start, " for ", update[axis], " rows is outside of ", cache[axis]);
   if (c.elements(0) > 0) std::memcpy(c.out(0).data, c.in(0).data, static_cast<size_t>(c.elements(0)) * size);
   const int64_t outer = Product(cache, 1, axis), run = Product(cache, axis + 1, cache.rank());
   for (int64_t b = 0; b < cache[0]; ++b)
     for (int64_t o = 0; o < outer; ++o)
       for (int64_t i = 0; i < update[axis]; ++i) {
-        int64_t to = starts[static_cast<size_t>(b)] + i;
-        if (circular && to >= 0) to %= cache[axis];
-        if (to < 0 || to >= cache[axis])
-          return Error::Invalid("the index ", to, " is outside of ", cache[axis]);
+        const int64_t to = (starts[static_cast<size_t>(b)] % cache[axis] + i) % cache[axis];
         if (run > 0)
           std::memcpy(c.out(0).data + static_cast<size_t>(((b * outer + o) * cache[axis] + to) * run) * size,
                       c.in(1).data + static_cast<size_t>(((b * outer + o) * update[axis] + i) * run) * size,
@@ -298,7 +298,7 @@ Status InferCompress(InferContext& c) {
 }
 Status Compress(KernelContext& c) {
   const bool flat = !c.node.Find("axis");
-  const Shape shape = flat ? Shape{c.elements(0)} : c.shape(0);
+  CELER_ASSIGN(const Shape shape, flat ? MakeShape({c.elements(0)}) : MakeShape(c.shape(0).dims()));
   CELER_ASSIGN(const int axis, CheckAxis(c.node.Int("axis", 0), shape.rank()));
   std::vector<int64_t> kept;
   for (int64_t i = 0; i < std::min(c.elements(1), shape[axis]); ++i)
@@ -385,10 +385,12 @@ Status TopK(KernelContext& c) {
 // y, indices of the first of each, where each element went, counts
 Status Unique(KernelContext& c) {
   const bool flat = !c.node.Find("axis"), sorted = c.node.Int("sorted", 1) != 0;
-  const Shape shape = flat ? Shape{c.elements(0)} : c.shape(0);
+  CELER_ASSIGN(const Shape shape, flat ? MakeShape({c.elements(0)}) : MakeShape(c.shape(0).dims()));
   CELER_ASSIGN(const int axis, CheckAxis(c.node.Int("axis", 0), shape.rank()));
   const int64_t n = shape[axis], outer = Product(shape, 0, axis),
                 inner = Product(shape, axis + 1, shape.rank());
+  if (n > 0 && c.elements(0) == 0)
+    return Error::Invalid("the slices of ", shape.ToString(), " along axis ", axis, " have no elements");
   Status status;
   DispatchOr(c.dtype(0), PlainTypes{}, [&]<class T>() {
     const T* const x = c.in(0).as<T>();

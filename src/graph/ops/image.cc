@@ -61,7 +61,8 @@ Status GridSample(KernelContext& c) {
             const auto m = static_cast<double>(size[s]);
             double place = corners ? (g + 1) / 2 * (m - 1) : ((g + 1) * m - 1) / 2;
             if (nearest) place = std::nearbyint(place);
-            if (padding == "border") place = std::clamp(place, 0.0, m - 1);
+            // A cubic sample is of 16 elements around its place; each is brought inside on its own.
+            if (padding == "border" && !cubic) place = std::clamp(place, 0.0, m - 1);
             if (padding == "reflection" && !cubic)
               place = std::clamp(corners ? Reflected(place, 0, m - 1) : Reflected(place, -0.5, m - 0.5), 0.0,
                                  m - 1);
@@ -126,7 +127,7 @@ Status InferAffineGrid(InferContext& c) {
   const auto size = c.ints(1);
   if (!size) return {};
   const auto dims = static_cast<int64_t>(size->size()) - 2;
-  if (dims < 2 || dims > 3 || !(c.shape(0) == Shape{(*size)[0], dims, dims + 1}))
+  if (dims < 2 || dims > 3 || !HasDims(c.shape(0), {(*size)[0], dims, dims + 1}))
     return Error::Invalid("theta of ", c.shape(0).ToString(), " for ", dims, " dimensions");
   std::vector<int64_t> out = {(*size)[0]};
   out.insert(out.end(), size->begin() + 2, size->end());
@@ -172,7 +173,7 @@ Status InferRoiAlign(InferContext& c) {
       c.elements(2) != c.shape(1)[0] || c.dtype(2) != DType::kI64 || c.dtype(1) != c.dtype(0))
     return Error::Invalid("boxes of ", c.shape(1).ToString(), " on ", c.shape(0).ToString());
   if (h < 1 || w < 1 || h > 65536 || w > 65536) return Error::Invalid("an output of ", h, " by ", w);
-  return c.Set(0, c.dtype(0), Shape{c.shape(1)[0], c.shape(0)[1], h, w});
+  return c.Set(0, c.dtype(0), {c.shape(1)[0], c.shape(0)[1], h, w});
 }
 Status RoiAlign(KernelContext& c) {
   const Shape& x = c.shape(0);
@@ -184,6 +185,7 @@ Status RoiAlign(KernelContext& c) {
                                 c.node.opset < 16 ? "output_half_pixel" : "half_pixel") == "half_pixel";
   const double offset = half ? 0.5 : 0;
   if (ratio < 0 || ratio > 1024) return Error::Invalid("a sampling_ratio of ", ratio);
+  if (height * width == 0) return Error::Invalid("there is nothing to sample in ", x.ToString());
   for (int64_t k = 0; k < c.elements(2); ++k)
     if (const int64_t image = c.in(2).as<int64_t>()[k]; image < 0 || image >= x[0])
       return Error::Invalid("a box on image ", image, " of ", x[0]);
@@ -200,7 +202,7 @@ Status RoiAlign(KernelContext& c) {
         }
         const double bin_h = box_h / static_cast<double>(out_h), bin_w = box_w / static_cast<double>(out_w);
         const auto grid = [&](double bin) {
-          return ratio > 0 ? ratio : static_cast<int64_t>(std::clamp(std::ceil(bin), 0.0, 4096.0));
+          return ratio > 0 ? ratio : std::clamp<int64_t>(ConvertTo<int64_t>(std::ceil(bin)), 0, 4096);
         };
         const int64_t grid_h = grid(bin_h), grid_w = grid(bin_w);
         for (int64_t ch = 0; ch < x[1]; ++ch) {
@@ -271,7 +273,7 @@ Status Nms(KernelContext& c) {
     float y0, x0, y1, x1;
   };
   std::vector<int64_t> chosen;
-  for (int64_t image = 0; image < n; ++image) {
+  for (int64_t image = 0; image < n && k > 0; ++image) {
     std::vector<Box> boxes;
     for (int64_t i = 0; i < k; ++i) {
       const float* const b = c.in(0).as<float>() + (image * k + i) * 4;

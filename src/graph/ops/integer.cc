@@ -20,15 +20,44 @@ Multiplier FactorOf(const Node& node) {
   return {static_cast<int32_t>(factor[0]), static_cast<int32_t>(factor[1]), static_cast<int32_t>(factor[2])};
 }
 
+bool IsMultiplier(int64_t multiplier, int64_t left, int64_t right) {
+  return multiplier >= 0 && multiplier <= INT32_MAX && left >= 0 && left <= kMostLeft && right >= 1 &&
+         right <= 31;
+}
+
+// Kernels shift by these numbers and trust them; a file may say anything.
+Status CheckNumbers(const Node& node) {
+  struct Limits {
+    const char* key;
+    int64_t low, high;
+  };
+  constexpr int64_t kFactor = 32767, kStart = int64_t{1} << 30;
+  constexpr Limits kLimits[] = {
+      {"zero", -128, 255},        {"low", -128, 255},    {"high", -128, 255},      {"x_zero", -128, 255},
+      {"a_zero", -128, 255},      {"b_zero", -128, 255}, {"a_factor", 0, kFactor}, {"b_factor", 0, kFactor},
+      {"start", -kStart, kStart}, {"shift", 1, 30}};
+  for (const Limits& limits : kLimits)
+    if (const int64_t number = node.Int(limits.key, limits.high); number < limits.low || number > limits.high)
+      return Error::Invalid(limits.key, " is ", number, "; it may be ", limits.low, " to ", limits.high);
+  const ByteRange range = RangeOf(node);
+  if (range.low > range.high) return Error::Invalid("low is ", range.low, " and high ", range.high);
+  const std::vector<int64_t> factor = node.Ints("factor");
+  if (!factor.empty() && (factor.size() != 3 || !IsMultiplier(factor[0], factor[1], factor[2])))
+    return Error::Invalid("its factor is no multiplier and two shifts");
+  return {};
+}
+
 // The shape of an image as operators with the channels in front have it.
-Shape ChannelsSecond(const Shape& x) {
-  return Shape({x[0], x[3], x[1], x[2]});
+Result<Shape> ChannelsSecond(const Shape& x) {
+  return MakeShape({x[0], x[3], x[1], x[2]});
 }
 
 Status CheckProduct(const InferContext& c, int64_t n) {
   if (c.dtype(1) != DType::kI8) return Error::Invalid("weights of ", Name(c.dtype(1)));
   if (c.dtype(2) != DType::kI32 || c.shape(2).rank() != 2 || c.shape(2)[0] != 3 || c.shape(2)[1] != n)
     return Error::Invalid("factors of ", c.shape(2).ToString(), " for ", n, " channels");
+  if (c.known(2)) CELER_RETURN_IF_ERROR(CheckFactors(c.in(2)));
+  CELER_RETURN_IF_ERROR(CheckNumbers(c.node));
   if (c.has(3) && (c.dtype(3) != DType::kI32 || c.elements(3) != n))
     return Error::Invalid("a bias of ", c.shape(3).ToString(), " for ", n, " channels");
   return {};
@@ -63,6 +92,7 @@ double MatMulFlops(const InferContext& c) {
 }
 Status InferDynamic(InferContext& c) {
   CELER_ASSIGN(const std::vector<int64_t> dims, ProductDims(c));
+  CELER_RETURN_IF_ERROR(CheckNumbers(c.node));
   const int64_t n = c.shape(1)[0];
   if (c.dtype(1) != DType::kI8 || c.dtype(2) != DType::kF32 || c.elements(2) != n)
     return Error::Invalid("weights of ", Name(c.dtype(1)), " with scales of ", c.shape(2).ToString());
@@ -83,6 +113,7 @@ Status InferDynamic(InferContext& c) {
 
 Status InferPair(InferContext& c) {
   if (!kBytes.Has(c.dtype(1))) return Error::Invalid("its second input is ", Name(c.dtype(1)));
+  CELER_RETURN_IF_ERROR(CheckNumbers(c.node));
   CELER_ASSIGN(const Shape shape, Broadcast(std::vector<Shape>{c.shape(0), c.shape(1)}));
   return c.Set(0, OutputType(c.node), shape);
 }
@@ -160,7 +191,8 @@ Status Table(KernelContext& c) {
 
 Result<BytePool> PoolOf(const OpInputs& c) {
   if (c.shape(0).rank() != 4) return Error::Invalid("an image of ", c.shape(0).ToString());
-  const Shape x = ChannelsSecond(c.shape(0));
+  CELER_RETURN_IF_ERROR(CheckNumbers(c.node));
+  CELER_ASSIGN(const Shape x, ChannelsSecond(c.shape(0)));
   BytePool p{
       .x_signed = c.dtype(0) == DType::kI8, .batch = x[0], .in_h = x[2], .in_w = x[3], .channels = x[1]};
   if (c.node.Int("global", 0) != 0) {
@@ -169,6 +201,7 @@ Result<BytePool> PoolOf(const OpInputs& c) {
     return p;
   }
   CELER_ASSIGN(const Window w, SlidingWindow(c.node, x, c.node.Ints("kernel_shape")));
+  if (!w.Modest()) return Error::Unsupported("a window far beyond an image of ", c.shape(0).ToString());
   p.kernel_h = w.kernel[1], p.kernel_w = w.kernel[2];
   p.stride_h = w.stride[1], p.stride_w = w.stride[2];
   p.dilation_h = w.dilation[1], p.dilation_w = w.dilation[2];
@@ -272,17 +305,32 @@ ByteRange RangeOf(const Node& node) {
           static_cast<int32_t>(node.Int("high", is_signed ? 127 : 255))};
 }
 
+Status CheckFactors(const TensorView& factors) {
+  const int64_t n = factors.shape[1];
+  const int32_t* const rows = factors.as<int32_t>();
+  for (int64_t i = 0; i < n; ++i)
+    if (!IsMultiplier(rows[i], rows[n + i], rows[2 * n + i]))
+      return Error::Invalid("the factor of channel ", i, " is ", rows[i], " shifted by ", rows[n + i],
+                            " and ", rows[2 * n + i], ": no multiplier and two shifts");
+  return {};
+}
+
 Result<ConvShape> IntegerConvShapeOf(const Node& node, const Shape& x, const Shape& w) {
   if (x.rank() != 4 || w.rank() != 4)
     return Error::Invalid("images of ", x.ToString(), " with weights of ", w.ToString());
   const std::vector<int64_t> kernel(w.dims().begin() + 2, w.dims().end());
-  CELER_ASSIGN(const Window window, SlidingWindow(node, ChannelsSecond(x), kernel));
+  CELER_ASSIGN(const Shape image, ChannelsSecond(x));
+  CELER_ASSIGN(const Window window, SlidingWindow(node, image, kernel));
+  const int64_t groups = node.Int("group", 1);
+  if (groups < 1 || groups > x[3] || x[3] % groups != 0 || !window.Modest())
+    return Error::Invalid("images of ", x.ToString(), " with weights of ", w.ToString(), " in ", groups,
+                          " groups, or pads far beyond them");
   const ConvShape s{.batch = x[0],
                     .channels = x[3],
                     .in_h = x[1],
                     .in_w = x[2],
                     .out_channels = w[0],
-                    .groups = node.Int("group", 1),
+                    .groups = groups,
                     .kernel_h = window.kernel[1],
                     .kernel_w = window.kernel[2],
                     .stride_h = window.stride[1],

@@ -27,6 +27,8 @@
 namespace celer::graph {
 
 ByteRange RangeOf(const Node& node);
+// An error unless every channel's factor is a multiplier and shifts that kernels can do.
+Status CheckFactors(const TensorView& factors);
 // Of x [..., k] and weights [n, k].
 ConvShape ProductShapeOf(const OpInputs& c);
 Result<ConvShape> IntegerConvShapeOf(const Node& node, const Shape& x, const Shape& w);
@@ -64,6 +66,8 @@ Status RunQuantize(KernelContext& c);
 inline constexpr FastKernel kFastQuantize[] = {{"vectors", QuantizeFits, RunQuantize}};
 // x as bytes by one scale and zero point: a division of floats, halves to even, and 0 for what is no number.
 void QuantizeBytes(const float* x, float scale, int zero, uint8_t* out, int64_t n);
+// The zero point of DynamicQuantizeLinear for numbers from `low` up; 0 where they are not finite.
+float DynamicZero(float low, float scale);
 bool DynamicQuantizeFits(const InferContext& c);
 Status RunDynamicQuantize(KernelContext& c);
 inline constexpr FastKernel kFastDynamicQuantize[] = {{"vectors", DynamicQuantizeFits, RunDynamicQuantize}};

@@ -67,6 +67,7 @@ Status RunShape(KernelContext& c, const IntegerConvPlan& plan, const PackedInteg
 
 Status Reference(KernelContext& c, const ConvShape& shape) {
   if (c.out_elements(0) == 0) return {};
+  CELER_RETURN_IF_ERROR(CheckFactors(c.in(2)));
   const IntegerConvPlan plan = PlanIntegerConv(shape, c.dtype(0) == DType::kI8, kIntegerPortable);
   AlignedVector<std::byte> workspace(static_cast<size_t>(IntegerConvWorkspaceBytes(plan, c.pool.size())));
   const Words words = Pack(c, plan);

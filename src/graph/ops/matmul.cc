@@ -18,15 +18,18 @@ struct Product2 {
 Result<Product2> ProductOf(Shape a, Shape b) {
   if (a.rank() == 0 || b.rank() == 0) return Error::Invalid("a product of scalars");
   const bool row = a.rank() == 1, column = b.rank() == 1;
-  if (row) a = Shape{1, a[0]};
-  if (column) b = Shape{b[0], 1};
+  if (row) {
+    CELER_ASSIGN(a, MakeShape({1, a[0]}));
+  }
+  if (column) {
+    CELER_ASSIGN(b, MakeShape({b[0], 1}));
+  }
   Product2 p{a, b, {}, a[a.rank() - 2], a[a.rank() - 1], b[b.rank() - 1], {}};
   if (b[b.rank() - 2] != p.k)
     return Error::Invalid("the shapes ", a.ToString(), " and ", b.ToString(), " do not multiply: ", p.k,
                           " against ", b[b.rank() - 2]);
   CELER_ASSIGN(p.batch,
-               Broadcast(std::vector<Shape>{Shape(a.dims().first(static_cast<size_t>(a.rank() - 2))),
-                                            Shape(b.dims().first(static_cast<size_t>(b.rank() - 2)))}));
+               Broadcast(std::vector<Shape>{PartOf(a, 0, a.rank() - 2), PartOf(b, 0, b.rank() - 2)}));
   p.out = Dims(p.batch);
   if (!row) p.out.push_back(p.m);
   if (!column) p.out.push_back(p.n);
@@ -44,7 +47,10 @@ void MultiplyInto(ThreadPool& pool, const A* a, const B* b, Out* out, int64_t m,
       for (int64_t j = 0; j < k; ++j) {
         const auto x = load.a(a[i * k + j], i);
         const B* const y = b + j * n;
-        for (int64_t l = 0; l < n; ++l) row[static_cast<size_t>(l)] += x * load.b(y[l], l);
+        for (int64_t l = 0; l < n; ++l) {
+          Compute<Out>& sum = row[static_cast<size_t>(l)];
+          sum = WrapAdd<Compute<Out>>(sum, WrapMul(x, load.b(y[l], l)));
+        }
       }
       for (int64_t l = 0; l < n; ++l) out[i * n + l] = static_cast<Out>(row[static_cast<size_t>(l)]);
     }
@@ -59,7 +65,7 @@ struct PlainLoad {
 // Calls fn(index into a's matrices, into b's, into the output's) for each product of the batch.
 template <class Fn>
 void EachProduct(ThreadPool& pool, const Product2& p, const Fn& fn) {
-  const auto lead = [](const Shape& s) { return Shape(s.dims().first(static_cast<size_t>(s.rank() - 2))); };
+  const auto lead = [](const Shape& s) { return PartOf(s, 0, s.rank() - 2); };
   const int64_t count = *p.batch.elements();
   std::vector<std::array<int64_t, 2>> at(static_cast<size_t>(count));
   const auto walk = MakeWalk<2>(p.batch, {lead(p.a), lead(p.b)});
@@ -104,12 +110,21 @@ Status InferGemm(InferContext& c) {
                 n = c.shape(1)[tb ? 0 : 1];
   if (k != k2) return Error::Invalid("rows of ", k, " against columns of ", k2);
   if (c.has(2)) {
-    CELER_ASSIGN(const Shape together, Broadcast(std::vector<Shape>{c.shape(2), Shape{m, n}}));
-    if (!(together == Shape{m, n}))
+    CELER_ASSIGN(const Shape product, MakeShape({m, n}));
+    CELER_ASSIGN(const Shape together, Broadcast(std::vector<Shape>{c.shape(2), product}));
+    if (!(together == product))
       return Error::Invalid("its third input ", c.shape(2).ToString(), " does not broadcast to ",
-                            Shape{m, n}.ToString());
+                            product.ToString());
   }
-  return c.Set(0, c.dtype(0), Shape{m, n});
+  return c.Set(0, c.dtype(0), {m, n});
+}
+// Integers are scaled exactly where the factor is 1.
+template <class W>
+W Scaled(float factor, W x) {
+  if constexpr (std::is_integral_v<W>)
+    return factor == 1 ? x : ConvertTo<W>(static_cast<double>(factor) * static_cast<double>(x));
+  else
+    return static_cast<W>(factor * x);
 }
 Status Gemm(KernelContext& c) {
   const bool ta = c.node.Int("transA", 0), tb = c.node.Int("transB", 0);
@@ -127,7 +142,7 @@ Status Gemm(KernelContext& c) {
                                 const std::array<int64_t, 1>& step) {
                               for (int64_t i = 0; i < count; ++i)
                                 start[static_cast<size_t>(o + i)] =
-                                    static_cast<W>(beta * Wide(c.in(2).as<T>()[at[0] + i * step[0]]));
+                                    Scaled<W>(beta, Wide(c.in(2).as<T>()[at[0] + i * step[0]]));
                             });
                Parallel(c.pool, m, k * n, [&](int64_t begin, int64_t end) {
                  std::vector<W> row(static_cast<size_t>(n));
@@ -137,19 +152,22 @@ Status Gemm(KernelContext& c) {
                      for (int64_t l = 0; l < n; ++l) {
                        W total = 0;
                        for (int64_t j = 0; j < k; ++j)
-                         total += Wide(a[ta ? j * m + i : i * k + j]) * Wide(b[l * k + j]);
+                         total = WrapAdd<W>(
+                             total, WrapMul<W>(Wide(a[ta ? j * m + i : i * k + j]), Wide(b[l * k + j])));
                        row[static_cast<size_t>(l)] = total;
                      }
                    } else {
                      for (int64_t j = 0; j < k; ++j) {
                        const W x = Wide(a[ta ? j * m + i : i * k + j]);
-                       for (int64_t l = 0; l < n; ++l) row[static_cast<size_t>(l)] += x * Wide(b[j * n + l]);
+                       for (int64_t l = 0; l < n; ++l)
+                         row[static_cast<size_t>(l)] =
+                             WrapAdd<W>(row[static_cast<size_t>(l)], WrapMul<W>(x, Wide(b[j * n + l])));
                      }
                    }
                    for (int64_t l = 0; l < n; ++l)
                      c.out(0).as<T>()[i * n + l] =
-                         static_cast<T>(static_cast<W>(alpha * row[static_cast<size_t>(l)]) +
-                                        start[static_cast<size_t>(i * n + l)]);
+                         static_cast<T>(WrapAdd<W>(Scaled<W>(alpha, row[static_cast<size_t>(l)]),
+                                                   start[static_cast<size_t>(i * n + l)]));
                  }
                });
              });
@@ -239,8 +257,7 @@ Status QLinearMatMul(KernelContext& c) {
           for (int64_t i = 0; i < p.m; ++i)
             for (int64_t j = 0; j < p.n; ++j) {
               const double x = sums[static_cast<size_t>(i * p.n + j)] * scale(1, i) * scale(4, j) / y_scale;
-              out[i * p.n + j] = static_cast<Y>(std::clamp<double>(
-                  std::nearbyint(x) + zero, std::numeric_limits<Y>::min(), std::numeric_limits<Y>::max()));
+              out[i * p.n + j] = ConvertTo<Y>(std::nearbyint(x) + zero);
             }
         });
       });

@@ -106,7 +106,12 @@ Status InferSplit(InferContext& c) {
   CELER_ASSIGN(const auto sizes, SplitSizes(c, c.outputs(), c.shape(0)[axis]));
   if (!sizes) return {};
   int64_t sum = 0;
-  for (const int64_t size : *sizes) sum += size;
+  for (const int64_t size : *sizes) {
+    if (size < 0 || size > c.shape(0)[axis])
+      return Error::Invalid("its pieces, one of them of ", size, ", do not make up axis ", axis, " of ",
+                            c.shape(0).ToString());
+    sum += size;
+  }
   if (sizes->size() != c.outputs() || sum != c.shape(0)[axis])
     return Error::Invalid("its ", sizes->size(), " pieces of ", sum, " in all do not make up axis ", axis,
                           " of ", c.shape(0).ToString(), " in ", c.outputs(), " outputs");
@@ -158,7 +163,7 @@ Result<std::optional<std::vector<SliceRange>>> SliceRanges(const OpInputs& c) {
   if (c.inputs() > 1) {
     for (size_t i = 1; i < c.inputs(); ++i)
       if (c.has(i) && !c.known(i)) return Out();
-    if (!c.has(2)) return Error::Invalid("its ends are not given");
+    if (!c.has(1) || !c.has(2)) return Error::Invalid("its starts or its ends are not given");
     starts = *c.ints(1);
     ends = *c.ints(2);
     if (c.has(3)) axes = *c.ints(3);
@@ -190,8 +195,9 @@ Result<std::optional<std::vector<SliceRange>>> SliceRanges(const OpInputs& c) {
       start = std::clamp<int64_t>(start, 0, n);
       end = std::clamp<int64_t>(end, 0, n);
       count = end > start ? (end - start - 1) / step + 1 : 0;
-    } else {
-      start = std::clamp<int64_t>(start, -1, n - 1);
+    } else if (n > 0) {
+      // A start before the first element is the first element, as ONNX has it; numpy takes nothing then.
+      start = std::clamp<int64_t>(start, 0, n - 1);
       end = std::clamp<int64_t>(end, -1, n - 1);
       const int64_t back = step == INT64_MIN ? INT64_MAX : -step;
       count = start > end ? (start - end - 1) / back + 1 : 0;
@@ -260,8 +266,8 @@ Result<std::optional<Pads>> GivenPads(const OpInputs& c) {
   Pads out{std::vector<int64_t>(static_cast<size_t>(rank)), std::vector<int64_t>(static_cast<size_t>(rank))};
   for (size_t i = 0; i < axes.size(); ++i) {
     constexpr int64_t kMost = int64_t{1} << 40;
-    if (std::abs(pads[i]) > kMost || std::abs(pads[i + axes.size()]) > kMost)
-      return Error::Invalid("a pad of ", pads[i], " and ", pads[i + axes.size()]);
+    for (const int64_t pad : {pads[i], pads[i + axes.size()]})
+      if (pad < -kMost || pad > kMost) return Error::Invalid("a pad of ", pad);
     out.before[static_cast<size_t>(axes[i])] = pads[i];
     out.after[static_cast<size_t>(axes[i])] = pads[i + axes.size()];
   }
@@ -386,7 +392,9 @@ Status InferDepthToSpace(InferContext& c) {
   const int64_t b = c.node.Int("blocksize", 0);
   if (in.rank() != 4 || b <= 0 || b > 1 << 20 || in[1] % (b * b) != 0)
     return Error::Invalid("blocks of ", b, " do not fit ", in.ToString());
-  return c.Set(0, c.dtype(0), Shape{in[0], in[1] / (b * b), in[2] * b, in[3] * b});
+  CELER_RETURN_IF_ERROR(MakeShape({in[2], b}));
+  CELER_RETURN_IF_ERROR(MakeShape({in[3], b}));
+  return c.Set(0, c.dtype(0), {in[0], in[1] / (b * b), in[2] * b, in[3] * b});
 }
 Status DepthToSpace(KernelContext& c) {
   const Shape& in = c.shape(0);
@@ -406,7 +414,8 @@ Status InferSpaceToDepth(InferContext& c) {
   const int64_t b = c.node.Int("blocksize", 0);
   if (in.rank() != 4 || b <= 0 || b > 1 << 20 || in[2] % b != 0 || in[3] % b != 0)
     return Error::Invalid("blocks of ", b, " do not fit ", in.ToString());
-  return c.Set(0, c.dtype(0), Shape{in[0], in[1] * b * b, in[2] / b, in[3] / b});
+  CELER_RETURN_IF_ERROR(MakeShape({in[1], b, b}));
+  return c.Set(0, c.dtype(0), {in[0], in[1] * b * b, in[2] / b, in[3] / b});
 }
 Status SpaceToDepth(KernelContext& c) {
   const Shape& in = c.shape(0);
@@ -419,7 +428,7 @@ Status SpaceToDepth(KernelContext& c) {
 
 Status InferReverse(InferContext& c) {
   const int64_t batch = c.node.Int("batch_axis", 1), time = c.node.Int("time_axis", 0);
-  if (c.shape(0).rank() < 2 || batch + time != 1 || batch * time != 0)
+  if (c.shape(0).rank() < 2 || (batch != 0 && batch != 1) || time != 1 - batch)
     return Error::Invalid("batch_axis ", batch, " and time_axis ", time, " of ", c.shape(0).ToString());
   if (c.shape(1).rank() != 1 || c.shape(1)[0] != c.shape(0)[static_cast<int>(batch)])
     return Error::Invalid("lengths of ", c.shape(1).ToString(), " for ", c.shape(0).ToString());

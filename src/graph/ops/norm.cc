@@ -124,15 +124,15 @@ Status LayerNorm(KernelContext& c) {
   const double eps = c.node.Float("epsilon", 1e-5f);
   const int64_t rows = Product(in, 0, axis), n = Product(in, axis, in.rank());
   // Usually one number per element of a row; where it varies over rows, too, one per element of the tensor.
-  const Shape row_shape(in.dims().subspan(static_cast<size_t>(axis)));
+  const Shape row_shape = PartOf(in, axis, in.rank());
   const auto spread = [&](size_t i) {
     if (!c.has(i)) return std::vector<double>();
     bool within = true;
     for (int d = 0; d < c.shape(i).rank() - row_shape.rank(); ++d) within = within && c.shape(i)[d] == 1;
     if (!within) return Repeated(c.pool, c.in(i), in);
     TensorView view = c.in(i);
-    const auto rank = static_cast<size_t>(std::min(view.shape.rank(), row_shape.rank()));
-    view.shape = Shape(view.shape.dims().last(rank));
+    const int rank = view.shape.rank();
+    view.shape = PartOf(view.shape, rank - std::min(rank, row_shape.rank()), rank);
     return Repeated(c.pool, view, row_shape);
   };
   const std::vector<double> scale = spread(1), bias = spread(2);
@@ -187,7 +187,7 @@ Status InferChannels(InferContext& c) {
   if (c.shape(0).rank() < 3)
     return Error::Invalid("an input of ", c.shape(0).ToString(), " has no channels and places");
   const int64_t groups = c.node.Int("num_groups", c.shape(0)[1]);
-  if (groups < 1 || c.shape(0)[1] % groups != 0)
+  if (groups < 1 || groups > std::max<int64_t>(c.shape(0)[1], 1) || c.shape(0)[1] % groups != 0)
     return Error::Invalid(groups, " groups of ", c.shape(0)[1], " channels");
   for (size_t i = 1; i < 3; ++i)
     if (!kFloats.Has(c.dtype(i)) ||
@@ -221,7 +221,7 @@ Status MeanVariance(KernelContext& c) {
     count *= in[axis];
     kept[static_cast<size_t>(axis)] = 1;
   }
-  const Shape small((std::span<const int64_t>(kept)));
+  CELER_ASSIGN(const Shape small, MakeShape(kept));
   const auto cells = static_cast<size_t>(*small.elements());
   const auto walk = MakeWalk<1>(in, {small});
   ThreadPool one(ThreadPool::Options{.threads = 1});
@@ -297,8 +297,8 @@ Status Lrn(KernelContext& c) {
       for (int64_t r = begin; r < end; ++r) {
         const int64_t n = r / channels, ch = r % channels;
         std::fill(sums.begin(), sums.end(), 0.0);
-        const int64_t first = std::max<int64_t>(0, ch - (size - 1) / 2),
-                      last = std::min(channels - 1, ch + (size - 1) - (size - 1) / 2);
+        const int64_t behind = (size - 1) / 2, ahead = std::min(size - 1 - behind, channels);
+        const int64_t first = std::max<int64_t>(0, ch - behind), last = std::min(channels - 1, ch + ahead);
         for (int64_t k = first; k <= last; ++k)
           for (int64_t i = 0; i < inner; ++i) {
             const double v = Wide(c.in(0).as<T>()[(n * channels + k) * inner + i]);

@@ -36,19 +36,27 @@ void EachWindow(KernelContext& c, const Window& w, const Fn& fn) {
     }
   });
 }
+// Along one dimension: the place under tap 0 of a window, and the taps [first, last) that lie in [0, size).
+// Taps over the pads are not walked: a file may ask for any number of them.
+struct TapRange {
+  int64_t start, first, last;
+};
+TapRange TapsInside(const Window& w, size_t dim, int64_t at, int64_t size) {
+  const int64_t start = at * w.stride[dim] - w.before[dim], step = w.dilation[dim];
+  const int64_t first = start < 0 ? (-start + step - 1) / step : 0;
+  const int64_t last = start < size ? std::min(w.kernel[dim], (size - 1 - start) / step + 1) : 0;
+  return {start, first, last};
+}
 // Calls fn(offset in the plane) for every element of the input under a window.
 template <class Fn>
 void EachTap(const Window& w, int64_t od, int64_t oh, int64_t ow, const Fn& fn) {
-  for (int64_t kd = 0; kd < w.kernel[0]; ++kd) {
-    const int64_t id = od * w.stride[0] + kd * w.dilation[0] - w.before[0];
-    if (id < 0 || id >= w.in[0]) continue;
-    for (int64_t kh = 0; kh < w.kernel[1]; ++kh) {
-      const int64_t ih = oh * w.stride[1] + kh * w.dilation[1] - w.before[1];
-      if (ih < 0 || ih >= w.in[1]) continue;
-      for (int64_t kw = 0; kw < w.kernel[2]; ++kw) {
-        const int64_t iw = ow * w.stride[2] + kw * w.dilation[2] - w.before[2];
-        if (iw >= 0 && iw < w.in[2]) fn((id * w.in[1] + ih) * w.in[2] + iw);
-      }
+  const TapRange d = TapsInside(w, 0, od, w.in[0]), h = TapsInside(w, 1, oh, w.in[1]),
+                 x = TapsInside(w, 2, ow, w.in[2]);
+  for (int64_t kd = d.first; kd < d.last; ++kd) {
+    const int64_t id = d.start + kd * w.dilation[0];
+    for (int64_t kh = h.first; kh < h.last; ++kh) {
+      const int64_t line = (id * w.in[1] + h.start + kh * w.dilation[1]) * w.in[2];
+      for (int64_t kw = x.first; kw < x.last; ++kw) fn(line + x.start + kw * w.dilation[2]);
     }
   }
 }
@@ -83,14 +91,10 @@ Status MaxPool(KernelContext& c) {
 }
 
 // The places of a window, pads included where they count, but not what lies beyond them.
-int64_t PaddedCount(const Window& w, const std::array<int64_t, 3>& at) {
-  int64_t count = 1;
-  for (size_t i = 0; i < 3; ++i) {
-    int64_t inside = 0;
-    for (int64_t k = 0; k < w.kernel[i]; ++k)
-      inside += at[i] * w.stride[i] + k * w.dilation[i] - w.before[i] < w.in[i] + w.after[i];
-    count *= inside;
-  }
+double PaddedCount(const Window& w, const std::array<int64_t, 3>& at) {
+  double count = 1;
+  for (size_t i = 0; i < 3; ++i)
+    count *= static_cast<double>(TapsInside(w, i, at[i], w.in[i] + w.after[i]).last);
   return count;
 }
 Status AveragePool(KernelContext& c) {
@@ -99,7 +103,7 @@ Status AveragePool(KernelContext& c) {
   DispatchOr(c.dtype(0), FloatTypes{}, [&]<class T>() {
     EachWindow<T>(c, w, [&](int64_t o, int64_t, const T* x, int64_t od, int64_t oh, int64_t ow) {
       Compute<T> sum = 0;
-      int64_t count = 0;
+      double count = 0;
       EachTap(w, od, oh, ow, [&](int64_t at) {
         sum += Wide(x[at]);
         ++count;
@@ -152,7 +156,7 @@ Status GlobalAverage(KernelContext& c) {
 Status GlobalMax(KernelContext& c) {
   return Global(c, [](const auto* x, int64_t n) {
     double best = -std::numeric_limits<double>::infinity();
-    for (int64_t i = 0; i < n; ++i) best = std::max(best, static_cast<double>(Wide(x[i])));
+    for (int64_t i = 0; i < n; ++i) best = Larger(best, static_cast<double>(Wide(x[i])));
     return best;
   });
 }
@@ -188,6 +192,7 @@ Status MaxUnpool(KernelContext& c) {
     return Error::Invalid("output_shape has another rank");
   DispatchOr(c.dtype(0), FloatTypes{},
              [&]<class T>() { std::fill_n(c.out(0).as<T>(), c.out_elements(0), static_cast<T>(0.0f)); });
+  CELER_RETURN_IF_ERROR(MakeShape(inferred));
   const int64_t total = Product(inferred, 0, inferred.size());
   Status status;
   DispatchOr(c.dtype(0), FloatTypes{}, [&]<class T>() {
@@ -213,9 +218,12 @@ Status MaxUnpool(KernelContext& c) {
 }
 
 double PoolFlops(const InferContext& c) {
+  // A window takes no more than there is.
+  double taps = 1;
   const std::vector<int64_t> kernel = c.node.Ints("kernel_shape");
-  return static_cast<double>(*c.output(0).shape.elements()) *
-         static_cast<double>(Product(kernel, 0, kernel.size()));
+  for (size_t i = 0; i < kernel.size(); ++i)
+    taps *= static_cast<double>(std::min(kernel[i], c.shape(0)[static_cast<int>(i) + 2]));
+  return static_cast<double>(*c.output(0).shape.elements()) * taps;
 }
 
 constexpr Arity kOne = {1, 1};

@@ -44,7 +44,7 @@ Result<Scaling> ScalingOf(const OpInputs& c) {
   if (!fits || scale[axis] < 1) return Error::Invalid("scales of ", scale.ToString(), " for ", x.ToString());
   out.block = c.node.Int("block_size", 0);
   if (out.block == 0) out.block = (x[axis] + scale[axis] - 1) / scale[axis];
-  if (out.block < 1 || (x[axis] + out.block - 1) / out.block > scale[axis])
+  if (out.block < 1 || (x[axis] > 0 && (x[axis] - 1) / out.block >= scale[axis]))
     return Error::Invalid("blocks of ", out.block, " with scales of ", scale.ToString(), " for ",
                           x.ToString());
   out.scales = scale[axis];
@@ -123,6 +123,8 @@ Status Quantize(KernelContext& c) {
 
 Status InferDequantize(InferContext& c) {
   CELER_ASSIGN([[maybe_unused]] const Scaling scaling, ScalingOf(c));
+  if (c.has(2) && c.dtype(2) != c.dtype(0))
+    return Error::Invalid("a zero point of ", Name(c.dtype(2)), " for ", Name(c.dtype(0)));
   CELER_ASSIGN(const DType dtype, TypeAttribute(c.node, "output_dtype", c.dtype(1)));
   if (!kFloats.Has(dtype)) return Error::Unsupported("dequantizing to ", Name(dtype));
   return c.Set(0, dtype, c.shape(0));
@@ -155,7 +157,7 @@ Status DynamicQuantize(KernelContext& c) {
     high = std::max(high, x[i]);
   }
   const float scale = (high - low) / 255.0f;
-  const float zero = scale == 0 ? 0 : std::clamp(std::nearbyint(-low / scale), 0.0f, 255.0f);
+  const float zero = DynamicZero(low, scale);
   if (c.wants(1)) *c.out(1).as<float>() = scale;
   if (c.wants(2)) *c.out(2).as<uint8_t>() = static_cast<uint8_t>(zero);
   if (c.wants(0))

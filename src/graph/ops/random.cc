@@ -12,7 +12,7 @@ namespace {
 
 std::mt19937_64 Generator(const Node& node) {
   const float seed = node.Float("seed", 1);
-  return std::mt19937_64(static_cast<uint64_t>(std::isfinite(seed) ? std::abs(seed) * 65536.0f : 0.0f));
+  return std::mt19937_64(ConvertTo<uint64_t>(std::isfinite(seed) ? std::abs(seed) * 65536.0 : 0.0));
 }
 Status CheckFloat(DType dtype) {
   return kFloats.Has(dtype) ? Status() : Error::Unsupported("random numbers of ", Name(dtype));
@@ -37,7 +37,8 @@ void Fill(const TensorView& out, const Draw& draw) {
 Status Uniform(KernelContext& c) {
   std::mt19937_64 generator = Generator(c.node);
   const float low = c.node.Float("low", 0), high = c.node.Float("high", 1);
-  if (!(low < high)) return Error::Invalid("numbers between ", low, " and ", high);
+  if (!(low < high) || !std::isfinite(low) || !std::isfinite(high))
+    return Error::Invalid("numbers between ", low, " and ", high);
   std::uniform_real_distribution<double> draw(low, high);
   Fill(c.out(0), [&] { return draw(generator); });
   return {};
@@ -52,6 +53,7 @@ Status Normal(KernelContext& c) {
 }
 Status InferBernoulli(InferContext& c) {
   CELER_ASSIGN(const DType dtype, TypeAttribute(c.node, "dtype", c.dtype(0)));
+  if (!(kNumbers | kBools).Has(dtype)) return Error::Unsupported("random numbers of ", Name(dtype));
   return c.Set(0, dtype, c.shape(0));
 }
 Status Bernoulli(KernelContext& c) {

@@ -100,16 +100,19 @@ Status Reduce(KernelContext& c, Types types, const Start& start, const Step& ste
     status = EachRow<T>(c, [&](const T* x, int64_t n) {
       S total = static_cast<S>(start);
       for (int64_t i = 0; i < n; ++i) total = step(total, static_cast<S>(Wide(x[i])));
-      return static_cast<T>(static_cast<Compute<T>>(finish(total, n)));
+      return static_cast<T>(ConvertTo<Compute<T>>(finish(total, n)));
     });
   });
   return status;
 }
 
 constexpr auto kTotal = [](auto total, int64_t) { return total; };
-constexpr auto kPlus = [](auto total, auto x) { return total + x; };
-constexpr auto kSquares = [](auto total, auto x) { return total + x * x; };
-constexpr auto kMagnitudes = [](auto total, auto x) { return total + (x < 0 ? -x : x); };
+constexpr auto kPlus = [](auto total, auto x) { return WrapAdd(total, x); };
+constexpr auto kSquares = [](auto total, auto x) { return WrapAdd(total, WrapMul(x, x)); };
+constexpr auto kMagnitudes = [](auto total, auto x) {
+  using S = decltype(x);
+  return WrapAdd(total, x < 0 ? WrapMul(x, static_cast<S>(-1)) : x);
+};
 
 Status ReduceSum(KernelContext& c) {
   return Reduce(c, NumberTypes{}, 0, kPlus, kTotal);
@@ -125,15 +128,7 @@ Status ReduceMean(KernelContext& c) {
 }
 Status ReduceProd(KernelContext& c) {
   return Reduce(
-      c, NumberTypes{}, 1,
-      [](auto total, auto x) {
-        using S = decltype(total);
-        if constexpr (std::is_integral_v<S>)
-          return static_cast<S>(static_cast<uint64_t>(total) * static_cast<uint64_t>(x));
-        else
-          return total * x;
-      },
-      kTotal);
+      c, NumberTypes{}, 1, [](auto total, auto x) { return WrapMul(total, x); }, kTotal);
 }
 Status ReduceL1(KernelContext& c) {
   return Reduce(c, NumberTypes{}, 0, kMagnitudes, kTotal);
@@ -157,7 +152,7 @@ Status ReduceLogSumExp(KernelContext& c) {
       for (int64_t i = 0; i < n; ++i) most = std::max(most, static_cast<double>(Wide(x[i])));
       const double shift = std::isfinite(most) ? most : 0;
       for (int64_t i = 0; i < n; ++i) total += std::exp(static_cast<double>(Wide(x[i])) - shift);
-      return static_cast<T>(static_cast<Compute<T>>(std::log(total) + shift));
+      return static_cast<T>(ConvertTo<Compute<T>>(std::log(total) + shift));
     });
   });
   return status;
@@ -237,10 +232,7 @@ Status Running(KernelContext& c) {
           const int64_t i = (reverse ? a.n - 1 - k : k) * a.inner;
           const auto v = Wide(x[i]);
           if (exclusive) y[i] = static_cast<T>(total);
-          if constexpr (kProduct)
-            total = static_cast<Compute<T>>(total * v);
-          else
-            total = static_cast<Compute<T>>(total + v);
+          total = kProduct ? WrapMul<Compute<T>>(total, v) : WrapAdd<Compute<T>>(total, v);
           if (!exclusive) y[i] = static_cast<T>(total);
         }
       }

@@ -1,8 +1,10 @@
 // Resize and Upsample: one dimension after the other, or planes at once where that is all there is to do.
 #include "graph/ops/resize.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "graph/ops/common.h"
 #include "graph/ops/fast.h"
@@ -40,13 +42,16 @@ ResizeRules RulesOf(const Node& node) {
 // Where place `i` of the output lies in the input.
 double Place(const ResizeRules& rules, int64_t i, int64_t in, int64_t out, double scale, double begin,
              double end) {
-  // With scales the length of the output is not always whole; places are those of the exact one.
+  // With scales the exact length m of the output is not always whole. Corners are those of the output that
+  // there is, as torch and ONNX Runtime have it; ONNX's own reference takes the exact length there too.
   const auto x = static_cast<double>(i), n = static_cast<double>(in), m = n * scale;
   if (rules.place == "asymmetric") return x / scale;
-  if (rules.place == "align_corners") return out == 1 || m == 1 ? 0 : x * (n - 1) / (m - 1);
+  if (rules.place == "align_corners") return out == 1 ? 0 : x * (n - 1) / static_cast<double>(out - 1);
   if (rules.place == "pytorch_half_pixel") return out > 1 ? (x + 0.5) / scale - 0.5 : 0;
   if (rules.place == "half_pixel_symmetric") {
-    const double adjustment = static_cast<double>(out) / m, centre = n / 2,
+    // A length that is whole but for rounding is whole: else places fall just below those of the input.
+    const double whole = static_cast<double>(out);
+    const double adjustment = std::abs(m - whole) < 1e-6 * whole ? 1 : whole / m, centre = n / 2,
                  offset = centre * (1 - adjustment);
     return offset + (x + 0.5) / scale - 0.5;
   }
@@ -54,6 +59,10 @@ double Place(const ResizeRules& rules, int64_t i, int64_t in, int64_t out, doubl
     return out > 1 ? begin * (n - 1) + x * (end - begin) * (n - 1) / (static_cast<double>(out) - 1)
                    : 0.5 * (begin + end) * (n - 1);
   return (x + 0.5) / scale - 0.5;
+}
+
+int64_t Clamped(double at, int64_t in) {
+  return std::clamp<int64_t>(ConvertTo<int64_t>(at), 0, in - 1);
 }
 
 Taps MakeTaps(const ResizeRules& rules, int64_t in, int64_t out, double scale, double begin, double end) {
@@ -67,8 +76,7 @@ Taps MakeTaps(const ResizeRules& rules, int64_t in, int64_t out, double scale, d
       if (rules.nearest == "round_prefer_floor") at = std::ceil(x - 0.5);
       if (rules.nearest == "round_prefer_ceil") at = std::floor(x + 0.5);
       const bool outside = crop && (x < 0 || x > static_cast<double>(in - 1));
-      taps.index.push_back(outside ? -1
-                                   : static_cast<int64_t>(std::clamp(at, 0.0, static_cast<double>(in - 1))));
+      taps.index.push_back(outside ? -1 : Clamped(at, in));
       taps.weight.push_back(1);
     }
     return taps;
@@ -90,8 +98,7 @@ Taps MakeTaps(const ResizeRules& rules, int64_t in, int64_t out, double scale, d
       double w = cubic ? CubicWeight(d, rules.cubic) : std::max(0.0, 1 - std::abs(d));
       const bool beyond = at < 0 || at > static_cast<double>(in - 1);
       if (beyond && rules.exclude_outside) w = 0;  // otherwise the border is repeated
-      taps.index.push_back(outside ? -1
-                                   : static_cast<int64_t>(std::clamp(at, 0.0, static_cast<double>(in - 1))));
+      taps.index.push_back(outside ? -1 : Clamped(at, in));
       taps.weight.push_back(w);
       sum += w;
     }
@@ -151,7 +158,7 @@ Result<std::optional<ResizePlan>> PlanResize(const OpInputs& c) {
       if (!(scales[i] > 0 && scales[i] < 1e9)) return Error::Invalid("a scale of ", scales[i]);
       plan.scales[d] = scales[i];
       const double region = RulesOf(c.node).place == "tf_crop_and_resize" ? plan.end[d] - plan.begin[d] : 1;
-      plan.dims[d] = static_cast<int64_t>(std::floor(static_cast<double>(plan.dims[d]) * region * scales[i]));
+      plan.dims[d] = ConvertTo<int64_t>(std::floor(static_cast<double>(plan.dims[d]) * region * scales[i]));
     }
     return std::optional(std::move(plan));
   }
@@ -173,7 +180,7 @@ Result<std::optional<ResizePlan>> PlanResize(const OpInputs& c) {
       plan.dims[d] = (*sizes)[i];
       plan.scales[d] = n > 0 ? static_cast<double>((*sizes)[i]) / n : 1;
     } else {
-      plan.dims[d] = static_cast<int64_t>(std::nearbyint(n * common));
+      plan.dims[d] = ConvertTo<int64_t>(std::nearbyint(n * common));
       plan.scales[d] = common;
     }
   }
@@ -259,7 +266,11 @@ Status Resize(KernelContext& c) {
         std::vector<bool> outside;
         std::vector<int64_t> dims = Dims(in);
         std::vector<std::vector<int64_t>> gone(rank);
-        for (size_t d = 0; d < rank; ++d) {
+        // Those that shrink first: what lies between is then never larger than the input or the output.
+        std::vector<size_t> order(rank);
+        std::iota(order.begin(), order.end(), size_t{0});
+        std::stable_partition(order.begin(), order.end(), [&](size_t d) { return plan->dims[d] < dims[d]; });
+        for (const size_t d : order) {
           const int64_t n = dims[d], m = plan->dims[d];
           if (n == m && plan->scales[d] == 1 && !(crop && (plan->begin[d] != 0 || plan->end[d] != 1)))
             continue;
@@ -293,8 +304,7 @@ Status Resize(KernelContext& c) {
             rest /= dims[d];
           }
           if constexpr (std::is_integral_v<T>)
-            c.out(0).as<T>()[i] = static_cast<T>(std::clamp<double>(
-                std::nearbyint(value), std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
+            c.out(0).as<T>()[i] = ConvertTo<T>(std::nearbyint(value));
           else
             c.out(0).as<T>()[i] = static_cast<T>(value);
         }
@@ -311,8 +321,10 @@ bool PlanesFit(const InferContext& c, DType dtype) {
       rules.exclude_outside || rules.mode == "cubic" || rules.place == "tf_crop_and_resize")
     return false;
   const auto plan = PlanResize(c);
+  constexpr int64_t kMost = int64_t{1} << 24;  // the axes' tables are made when a run is planned
   return plan && *plan && (*plan)->scales[0] == 1 && (*plan)->scales[1] == 1 && (*plan)->dims[2] > 0 &&
-         (*plan)->dims[3] > 0;
+         (*plan)->dims[3] > 0 && (*plan)->dims[2] <= kMost && (*plan)->dims[3] <= kMost &&
+         c.shape(0)[2] <= kMost && c.shape(0)[3] <= kMost;
 }
 
 template <class T>

@@ -28,14 +28,15 @@ Result<Recurrent> Parse(const OpInputs& c, int gates, std::vector<std::string> u
   r.batch = x[r.batch_first ? 0 : 1];
   r.input = x[2];
   r.hidden = rw[2];
-  if (!(w == Shape{r.directions, gates * r.hidden, r.input}) ||
-      !(rw == Shape{r.directions, gates * r.hidden, r.hidden}))
+  if (!HasDims(w, {r.directions, gates * r.hidden, r.input}) ||
+      !HasDims(rw, {r.directions, gates * r.hidden, r.hidden}))
     return Error::Invalid("weights of ", w.ToString(), " and ", rw.ToString(), " for an input of ",
                           x.ToString(), " and ", r.directions, " directions");
   for (size_t i = 1; i < c.inputs(); ++i)
     if (c.has(i) && i != 4 && c.dtype(i) != c.dtype(0))
       return Error::Invalid("its input ", i, " is ", Name(c.dtype(i)));
-  if (c.has(3) && !(c.shape(3) == Shape{r.directions, 2 * gates * r.hidden}))
+  CELER_RETURN_IF_ERROR(MakeShape({r.directions, r.steps, r.batch, r.hidden}));
+  if (c.has(3) && !HasDims(c.shape(3), {r.directions, 2 * gates * r.hidden}))
     return Error::Invalid("a bias of ", c.shape(3).ToString());
   if (c.has(4) && (c.elements(4) != r.batch || !kIntegers.Has(c.dtype(4))))
     return Error::Invalid("lengths of ", c.shape(4).ToString());
@@ -77,10 +78,12 @@ namespace {
 
 Status Infer(InferContext& c) {
   CELER_ASSIGN(const Recurrent r, RecurrentOf(c));
-  const Shape all = r.batch_first ? Shape{r.batch, r.steps, r.directions, r.hidden}
-                                  : Shape{r.steps, r.directions, r.batch, r.hidden};
-  const Shape last =
-      r.batch_first ? Shape{r.batch, r.directions, r.hidden} : Shape{r.directions, r.batch, r.hidden};
+  using Four = std::array<int64_t, 4>;
+  using Three = std::array<int64_t, 3>;
+  const Four all = r.batch_first ? Four{r.batch, r.steps, r.directions, r.hidden}
+                                 : Four{r.steps, r.directions, r.batch, r.hidden};
+  const Three last =
+      r.batch_first ? Three{r.batch, r.directions, r.hidden} : Three{r.directions, r.batch, r.hidden};
   CELER_RETURN_IF_ERROR(c.Set(0, c.dtype(0), all));
   CELER_RETURN_IF_ERROR(c.Set(1, c.dtype(0), last));
   return c.Set(2, c.dtype(0), last);
@@ -102,7 +105,8 @@ void Run(KernelContext& c, const Recurrent& r, bool has_cell, const Step& step) 
                            c0 = has_cell ? AsFloats(c, c.pool, 6) : std::vector<float>();
   const std::vector<int64_t> lengths = c.has(4) ? ReadInts(c.in(4)) : std::vector<int64_t>();
   const int64_t width = r.gates * r.hidden;
-  std::vector<float> all(static_cast<size_t>(r.steps * r.directions * r.batch * r.hidden), 0),
+  std::vector<float> all(c.wants(0) ? static_cast<size_t>(r.steps * r.directions * r.batch * r.hidden) : 0,
+                         0),
       last_h(static_cast<size_t>(r.directions * r.batch * r.hidden), 0), last_c = last_h;
   c.pool.ParallelFor(r.directions * r.batch, 1, [&](int64_t begin, int64_t end) {
     std::vector<float> gates(static_cast<size_t>(width)), h(static_cast<size_t>(r.hidden)),
@@ -127,6 +131,7 @@ void Run(KernelContext& c, const Recurrent& r, bool has_cell, const Step& step) 
           gates[static_cast<size_t>(g)] = sum;
         }
         step(d, gates, h, cell);
+        if (all.empty()) continue;
         float* const to = all.data() + (r.batch_first ? (b * r.steps + t) * r.directions + d
                                                       : (t * r.directions + d) * r.batch + b) *
                                            r.hidden;

@@ -38,6 +38,13 @@ struct SumState {
   float factor;
 };
 
+// Of images, without places, and with a window that is not far beyond the image.
+bool IsPlainPool(const InferContext& c) {
+  if (c.shape(0).rank() > 4 || Wants(c, 1)) return false;
+  const auto window = SlidingWindow(c.node, c.shape(0), c.node.Ints("kernel_shape"));
+  return window && window->Modest();
+}
+
 PoolShape PoolShapeOf(const Node& node, const Shape& x, const Window& w) {
   return {.kind = node.op == "MaxPool" ? PoolKind::kMax : PoolKind::kAverage,
           .planes = x[0] * x[1],
@@ -61,7 +68,7 @@ PoolShape PoolShapeOf(const Node& node, const Shape& x, const Window& w) {
 }  // namespace
 
 bool PoolFits(const InferContext& c) {
-  return IsF32(c) && c.shape(0).rank() <= 4 && !Wants(c, 1);
+  return IsF32(c) && IsPlainPool(c);
 }
 Prepared PreparePool(const InferContext& c, int threads, PackCache&) {
   const auto window = SlidingWindow(c.node, c.shape(0), c.node.Ints("kernel_shape"));
@@ -78,7 +85,7 @@ Status RunPool(KernelContext& c) {
 }
 
 bool MaxPoolF16Fits(const InferContext& c) {
-  return IsF16(c) && c.node.op == "MaxPool" && c.shape(0).rank() <= 4 && !Wants(c, 1);
+  return IsF16(c) && c.node.op == "MaxPool" && IsPlainPool(c);
 }
 Status RunPoolF16(KernelContext& c) {
   Pool(*static_cast<const PoolShape*>(c.state),

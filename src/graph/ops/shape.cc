@@ -27,7 +27,7 @@ Status Identity(KernelContext& c) {
 
 Status InferReshape(InferContext& c) {
   std::vector<int64_t> dims;
-  if (c.inputs() > 1) {
+  if (c.has(1)) {
     const auto given = c.ints(1);
     if (!given) return {};
     dims = *given;
@@ -120,7 +120,7 @@ std::pair<int, int> ShapeRange(const OpInputs& c) {
 }
 Status InferShape(InferContext& c) {
   const auto [start, end] = ShapeRange(c);
-  return c.Set(0, DType::kI64, Shape{end - start});
+  return c.Set(0, DType::kI64, {int64_t{end} - start});
 }
 Status ShapeOf(KernelContext& c) {
   const auto [start, end] = ShapeRange(c);
@@ -177,14 +177,14 @@ Status InferRange(InferContext& c) {
     return Error::Invalid("a range from ", start, " to ", limit, " in steps of ", step, " has no end");
   const double count = std::max(0.0, std::ceil((limit - start) / step));
   if (count > 1e12) return Error::Invalid("a range of ", count, " elements");
-  return c.Set(0, c.dtype(0), Shape{static_cast<int64_t>(count)});
+  return c.Set(0, c.dtype(0), {static_cast<int64_t>(count)});
 }
 Status Range(KernelContext& c) {
   DispatchOr(c.dtype(0), NumberTypes{}, [&]<class T>() {
     using W = Compute<T>;
     const W start = Wide(*c.in(0).as<T>()), step = Wide(*c.in(2).as<T>());
     for (int64_t i = 0; i < c.out_elements(0); ++i)
-      c.out(0).as<T>()[i] = static_cast<T>(static_cast<W>(start + static_cast<W>(i) * step));
+      c.out(0).as<T>()[i] = static_cast<T>(WrapAdd<W>(start, WrapMul<W>(static_cast<W>(i), step)));
   });
   return {};
 }
@@ -193,6 +193,7 @@ Status InferEyeLike(InferContext& c) {
   if (c.shape(0).rank() != 2)
     return Error::Invalid("its input has ", c.shape(0).rank(), " dimensions, not 2");
   CELER_ASSIGN(const DType dtype, TypeAttribute(c.node, "dtype", c.dtype(0)));
+  if (!(kNumbers | kBools).Has(dtype)) return Error::Unsupported("a matrix of ", Name(dtype));
   return c.Set(0, dtype, c.shape(0));
 }
 Status EyeLike(KernelContext& c) {

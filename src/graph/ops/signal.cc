@@ -5,6 +5,7 @@
 #include "graph/ops/cast.h"
 #include "graph/ops/common.h"
 #include "graph/ops/families.h"
+#include "graph/ops/fourier.h"
 
 namespace celer::graph {
 namespace {
@@ -48,39 +49,16 @@ Status InferDft(InferContext& c) {
     return Error::Invalid("half a spectrum must be complex");
   return c.Set(0, c.dtype(0), dims);
 }
-// One transform of `length` numbers (re, im) in place of `x`; n² steps, with exact angles.
-void Dft(const std::vector<double>& x, int64_t length, int64_t out, bool inverse, std::vector<double>& y) {
-  std::vector<double> cosine(static_cast<size_t>(length)), sine(static_cast<size_t>(length));
-  for (int64_t i = 0; i < length; ++i) {
-    const double angle =
-        2 * std::numbers::pi * static_cast<double>(i) / static_cast<double>(length) * (inverse ? 1 : -1);
-    cosine[static_cast<size_t>(i)] = std::cos(angle);
-    sine[static_cast<size_t>(i)] = std::sin(angle);
-  }
-  const double scale = inverse ? 1 / static_cast<double>(length) : 1;
-  for (int64_t k = 0; k < out; ++k) {
-    double re = 0, im = 0;
-    int64_t turn = 0;
-    for (int64_t i = 0; i < length; ++i) {
-      const auto at = static_cast<size_t>(turn), s = static_cast<size_t>(2 * i);
-      re += x[s] * cosine[at] - x[s + 1] * sine[at];
-      im += x[s] * sine[at] + x[s + 1] * cosine[at];
-      turn += k;
-      if (turn >= length) turn -= length;
-    }
-    y[static_cast<size_t>(2 * k)] = re * scale;
-    y[static_cast<size_t>(2 * k + 1)] = im * scale;
-  }
-}
 Status DftOp(KernelContext& c) {
   CELER_ASSIGN(const auto found, TransformOf(c));
   const Transform t = *found;
   const Shape& x = c.shape(0);
   const int64_t parts = x[x.rank() - 1], out_parts = c.out(0).shape[x.rank() - 1], n = x[t.axis],
                 outer = Product(x, 0, t.axis), inner = Product(x, t.axis + 1, x.rank() - 1);
+  const Fourier fourier(t.length, t.inverse);
   DispatchOr(c.dtype(0), FloatTypes{}, [&]<class T>() {
-    Parallel(c.pool, outer * inner, t.length * t.out, [&](int64_t begin, int64_t end) {
-      std::vector<double> in(static_cast<size_t>(2 * t.length)), out(static_cast<size_t>(2 * t.out));
+    Parallel(c.pool, outer * inner, t.length * 64, [&](int64_t begin, int64_t end) {
+      std::vector<double> in(static_cast<size_t>(2 * t.length)), out(static_cast<size_t>(2 * t.length));
       for (int64_t r = begin; r < end; ++r) {
         const int64_t o = r / inner, j = r % inner;
         const auto read = [&](int64_t i, int64_t part) {
@@ -94,7 +72,7 @@ Status DftOp(KernelContext& c) {
           in[static_cast<size_t>(2 * i)] = read(from, 0);
           in[static_cast<size_t>(2 * i + 1)] = mirrored ? -read(from, 1) : read(from, 1);
         }
-        Dft(in, t.length, t.out, t.inverse, out);
+        fourier.Transform(in, out);
         for (int64_t k = 0; k < t.out; ++k)
           for (int64_t part = 0; part < out_parts; ++part)
             c.out(0).as<T>()[((o * t.out + k) * inner + j) * out_parts + part] =
@@ -103,6 +81,20 @@ Status DftOp(KernelContext& c) {
     });
   });
   return {};
+}
+
+// About five additions or multiplications for each of n log n pairs, and three transforms where the length is
+// no power of two.
+double TransformFlops(int64_t length, double count) {
+  const auto n = static_cast<double>(length);
+  return count * 15 * n * std::log2(std::max(n, 2.0));
+}
+double DftFlops(const InferContext& c) {
+  const auto t = TransformOf(c);
+  if (!t || !*t) return 0;
+  const Shape& x = c.shape(0);
+  return TransformFlops((*t)->length, static_cast<double>(Product(x, 0, (*t)->axis)) *
+                                          static_cast<double>(Product(x, (*t)->axis + 1, x.rank() - 1)));
 }
 
 // signal [batch, length, 1 or 2], step, window, frame length
@@ -131,16 +123,17 @@ Result<std::optional<Frames>> FramesOf(const OpInputs& c) {
 Status InferStft(InferContext& c) {
   CELER_ASSIGN(const auto f, FramesOf(c));
   if (!f) return {};
-  return c.Set(0, c.dtype(0), Shape{c.shape(0)[0], f->count, f->out, 2});
+  return c.Set(0, c.dtype(0), {c.shape(0)[0], f->count, f->out, 2});
 }
 Status Stft(KernelContext& c) {
   CELER_ASSIGN(const auto found, FramesOf(c));
   const Frames f = *found;
   const Shape& x = c.shape(0);
   const int64_t parts = x.rank() == 3 ? x[2] : 1;
+  const Fourier fourier(f.length, false);
   DispatchOr(c.dtype(0), FloatTypes{}, [&]<class T>() {
-    Parallel(c.pool, x[0] * f.count, f.length * f.out, [&](int64_t begin, int64_t end) {
-      std::vector<double> in(static_cast<size_t>(2 * f.length)), out(static_cast<size_t>(2 * f.out));
+    Parallel(c.pool, x[0] * f.count, f.length * 64, [&](int64_t begin, int64_t end) {
+      std::vector<double> in(static_cast<size_t>(2 * f.length)), out(static_cast<size_t>(2 * f.length));
       for (int64_t r = begin; r < end; ++r) {
         const int64_t b = r / f.count, first = r % f.count * f.step;
         for (int64_t i = 0; i < f.length; ++i)
@@ -151,7 +144,7 @@ Status Stft(KernelContext& c) {
             if (c.has(2)) v *= static_cast<double>(Wide(c.in(2).as<T>()[i]));
             in[static_cast<size_t>(2 * i + part)] = v;
           }
-        Dft(in, f.length, f.out, false, out);
+        fourier.Transform(in, out);
         for (int64_t k = 0; k < 2 * f.out; ++k)
           c.out(0).as<T>()[r * 2 * f.out + k] =
               static_cast<T>(static_cast<Compute<T>>(out[static_cast<size_t>(k)]));
@@ -159,6 +152,12 @@ Status Stft(KernelContext& c) {
     });
   });
   return {};
+}
+
+double StftFlops(const InferContext& c) {
+  const auto f = FramesOf(c);
+  if (!f || !*f) return 0;
+  return TransformFlops((*f)->length, static_cast<double>(c.shape(0)[0]) * static_cast<double>((*f)->count));
 }
 
 Status InferWindow(InferContext& c) {
@@ -201,7 +200,8 @@ Status InferMel(InferContext& c) {
   if (!(bins >= 1 && bins < 1e6 && length >= 1 && length < 1e7))
     return Error::Invalid(bins, " bins of a transform of ", length);
   CELER_ASSIGN(const DType dtype, TypeAttribute(c.node, "output_datatype", DType::kF32));
-  return c.Set(0, dtype, Shape{static_cast<int64_t>(length) / 2 + 1, static_cast<int64_t>(bins)});
+  if (!kFloats.Has(dtype)) return Error::Unsupported("filters of ", Name(dtype));
+  return c.Set(0, dtype, {static_cast<int64_t>(length) / 2 + 1, static_cast<int64_t>(bins)});
 }
 Status Mel(KernelContext& c) {
   const auto bins = static_cast<int64_t>(ReadScalar(c.in(0))),
@@ -242,11 +242,11 @@ constexpr Arity kOne = {1, 1};
 constexpr DTypeSet kSizes = {DType::kI32, DType::kI64};
 constexpr Operator kRows[] = {
     {"BlackmanWindow", 17, kOne, kOne, kSizes, InferWindow, Blackman},
-    {"DFT", 17, {1, 3}, kOne, kFloats, InferDft, DftOp},
+    {"DFT", 17, {1, 3}, kOne, kFloats, InferDft, DftOp, Operator::kPlain, DftFlops},
     {"HammingWindow", 17, kOne, kOne, kSizes, InferWindow, Hamming},
     {"HannWindow", 17, kOne, kOne, kSizes, InferWindow, Hann},
     {"MelWeightMatrix", 17, {5, 5}, kOne, kSizes, InferMel, Mel},
-    {"STFT", 17, {2, 4}, kOne, kFloats, InferStft, Stft},
+    {"STFT", 17, {2, 4}, kOne, kFloats, InferStft, Stft, Operator::kPlain, StftFlops},
 };
 
 }  // namespace

@@ -99,6 +99,7 @@ Status Celu(KernelContext& c) {
   const float alpha = c.node.Float("alpha", 1);
   return Map(c, FloatTypes{}, [=](auto x) {
     using T = decltype(x);
+    if (x != x) return x;
     return std::max(T{0}, x) + std::min(T{0}, static_cast<T>(alpha * std::expm1(x / alpha)));
   });
 }
@@ -136,7 +137,7 @@ Status Shrink(KernelContext& c) {
   return Map(c, NumberTypes{}, [=](auto x) {
     using T = decltype(x);
     const double v = static_cast<double>(x);
-    return static_cast<T>(v < -lambd ? v + bias : v > lambd ? v - bias : 0);
+    return ConvertTo<T>(v < -lambd ? v + bias : v > lambd ? v - bias : 0);
   });
 }
 Status Gelu(KernelContext& c) {
@@ -174,15 +175,13 @@ Status Clip(KernelContext& c) {
       high = std::numeric_limits<W>::infinity();
     }
     if (c.node.opset < 11) {
-      low = static_cast<W>(c.node.Float("min", std::numeric_limits<float>::lowest()));
-      high = static_cast<W>(c.node.Float("max", std::numeric_limits<float>::max()));
+      low = ConvertTo<W>(c.node.Float("min", std::numeric_limits<float>::lowest()));
+      high = ConvertTo<W>(c.node.Float("max", std::numeric_limits<float>::max()));
     }
     if (c.has(1)) low = Wide(*c.in(1).as<T>());
     if (c.has(2)) high = Wide(*c.in(2).as<T>());
     MapElements(c.pool, c.in(0).as<T>(), c.out(0).as<T>(), c.elements(0), [=](T v) {
-      const W x = Wide(v);
-      const W raised = x < low ? low : x;
-      return static_cast<T>(raised > high ? high : raised);
+      return static_cast<T>(Smaller(Larger(Wide(v), low), high));  // NaN if x or a bound is
     });
   });
   return {};

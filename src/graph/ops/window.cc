@@ -53,6 +53,15 @@ Result<Window> Begin(const Node& node, const Shape& input, std::span<const int64
 
 }  // namespace
 
+bool Window::Modest() const {
+  for (size_t i = 0; i < 3; ++i) {
+    const int64_t most = 4096 + 2 * in[i];
+    if ((kernel[i] - 1) * dilation[i] > most || stride[i] > most || before[i] > most || after[i] > most)
+      return false;
+  }
+  return true;
+}
+
 Result<Window> SlidingWindow(const Node& node, const Shape& input, std::span<const int64_t> kernel) {
   CELER_ASSIGN(Window w, Begin(node, input, kernel));
   const std::string mode = node.Text("auto_pad", "NOTSET");

@@ -21,6 +21,8 @@ struct Window {
   int64_t in_size() const { return in[0] * in[1] * in[2]; }
   int64_t out_size() const { return out[0] * out[1] * out[2]; }
   int64_t kernel_size() const { return kernel[0] * kernel[1] * kernel[2]; }
+  // Places and pads are of the order of the input: a kernel may lay out the padded input in memory.
+  bool Modest() const;
 };
 
 // Reads strides, pads, dilations, auto_pad and ceil_mode; `kernel` are the spatial dimensions of the window.

@@ -1,4 +1,5 @@
 #include "core/thread_pool.h"
+#include "graph/call_operator.h"
 #include "graph/operator_table.h"
 #include "graph/passes/pass.h"
 
@@ -38,7 +39,7 @@ Result<int> FoldConstants(Rewriter& r, const std::function<void(std::string)>& e
       inputs.push_back(node.inputs[i] == kNoValue ? nullptr : &data[i]);
     std::vector<InferContext::Output> types(node.outputs.size());
     InferContext infer(node, inputs, types);
-    if (!op->infer || !op->infer(infer)) continue;  // its error belongs to a run
+    if (!InferOutputs(*op, infer)) continue;  // its error belongs to a run
     int64_t bytes = 0;
     bool all = true;
     for (size_t i = 0; i < types.size(); ++i) {
@@ -54,7 +55,7 @@ Result<int> FoldConstants(Rewriter& r, const std::function<void(std::string)>& e
         CELER_ASSIGN(outputs[i], NewTensor(types[i].dtype, types[i].shape));
       }
     KernelContext run(node, inputs, outputs, pool, nullptr);
-    if (!op->reference(run)) continue;
+    if (!RunKernel(*op, op->reference, run)) continue;
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (node.outputs[i] == kNoValue) continue;
       const TensorView& view = outputs[i].tensor;

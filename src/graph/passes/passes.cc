@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "core/suggest.h"
+#include "graph/microsoft/expansion.h"
 #include "graph/operator_table.h"
 #include "graph/passes/pass.h"
 
@@ -10,6 +11,8 @@ namespace celer::graph {
 namespace {
 
 constexpr Pass kPasses[] = {
+    {"expand-qlinear", "write QLinearConv and QLinearMatMul as use-integers knows them", ExpandQLinear,
+     false},
     {"use-integers", "compute with bytes between DequantizeLinear and QuantizeLinear, where that is faster",
      UseIntegers, false},
     {"fold-constants", "compute ahead what depends on constants alone", FoldConstants},
@@ -177,6 +180,7 @@ bool Rewriter::LikelySameShape(ValueId a, ValueId b) const {
 }
 
 void Rewriter::Replace(ValueId from, ValueId to) {
+  if (from == kNoValue) return;  // an output that nobody wants; inputs that are left out stay so
   for (Node& one : graph_.nodes) {
     for (ValueId& id : one.inputs)
       if (id == from) id = to;
@@ -205,14 +209,14 @@ ValueId Rewriter::AddFloats(std::string name, const std::vector<int64_t>& dims,
                             const std::vector<float>& numbers) {
   auto copy = std::make_shared<std::vector<float>>(numbers);
   const auto bytes = std::as_bytes(std::span<const float>(*copy));
+  // shape: of numbers that are in memory
   return AddConstant(std::move(name), {DType::kF32, Shape(dims), bytes, std::move(copy)});
 }
 
 ValueId Rewriter::AddInts(std::string name, const std::vector<int64_t>& numbers) {
   auto copy = std::make_shared<std::vector<int64_t>>(numbers);
   const auto bytes = std::as_bytes(std::span<const int64_t>(*copy));
-  return AddConstant(std::move(name),
-                     {DType::kI64, Shape({static_cast<int64_t>(numbers.size())}), bytes, std::move(copy)});
+  return AddConstant(std::move(name), {DType::kI64, ListShape(numbers.size()), bytes, std::move(copy)});
 }
 
 Node& Rewriter::Add(Node one, const std::string& output) {

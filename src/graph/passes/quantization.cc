@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "graph/call_operator.h"
 #include "graph/operator_table.h"
 #include "graph/ops/elements.h"
 #include "graph/ops/fast.h"
@@ -29,12 +30,12 @@ std::optional<Data> ConstantData(Rewriter& r, ValueId value) {
   const Operator* const op = FindOperator(*node);
   std::vector<InferContext::Output> types(1);
   InferContext infer(*node, inputs, types);
-  if (!op || !op->infer(infer) || !types[0].set) return std::nullopt;
+  if (!op || !InferOutputs(*op, infer) || !types[0].set) return std::nullopt;
   auto made = NewTensor(types[0].dtype, types[0].shape);
   if (!made) return std::nullopt;
   std::vector<Data> out = {*made};
   KernelContext run(*node, inputs, out, DefaultThreadPool(), nullptr);
-  if (!op->reference(run)) return std::nullopt;
+  if (!RunKernel(*op, op->reference, run)) return std::nullopt;
   return out[0];
 }
 
@@ -193,6 +194,7 @@ ValueId AddBytes8(Rewriter& r, std::string name, DType dtype, const std::vector<
                   const std::vector<int8_t>& bytes) {
   auto copy = std::make_shared<std::vector<int8_t>>(bytes);
   const auto view = std::as_bytes(std::span<const int8_t>(*copy));
+  // shape: of numbers that are in memory
   return r.AddConstant(std::move(name), {dtype, Shape(dims), view, std::move(copy)});
 }
 
@@ -200,6 +202,7 @@ ValueId AddWhole(Rewriter& r, std::string name, const std::vector<int64_t>& dims
                  const std::vector<int32_t>& numbers) {
   auto copy = std::make_shared<std::vector<int32_t>>(numbers);
   const auto view = std::as_bytes(std::span<const int32_t>(*copy));
+  // shape: of numbers that are in memory
   return r.AddConstant(std::move(name), {DType::kI32, Shape(dims), view, std::move(copy)});
 }
 

@@ -15,6 +15,7 @@ bool SameShape(const ValueType& a, const ValueType& b) {
 
 bool ChangesNothing(Rewriter& r, const Node& node) {
   if (!node.domain.empty() || node.inputs.empty() || node.inputs[0] == kNoValue) return false;
+  if (node.outputs.empty() || node.outputs[0] == kNoValue) return false;  // dead, and has no type
   const std::string& op = node.op;
   const ValueType &in = r.graph().value(node.inputs[0]).type, &out = r.graph().value(node.outputs[0]).type;
   if (op == "Identity") return true;

@@ -2,7 +2,7 @@
 #include <map>
 
 #include "core/thread_pool.h"
-#include "graph/memory_plan.h"
+#include "graph/call_operator.h"
 #include "graph/operator_table.h"
 #include "graph/passes/pass.h"
 
@@ -82,7 +82,7 @@ class Walker {
     }
     std::vector<InferContext::Output> types(node.outputs.size());
     InferContext infer(node, in, types);
-    if (!CheckInputs(*op, infer) || !op->infer(infer)) return;
+    if (!InferOutputs(*op, infer)) return;
     int64_t bytes = 0;
     for (size_t i = 0; i < types.size(); ++i) {
       if (node.outputs[i] == kNoValue) continue;
@@ -107,7 +107,7 @@ class Walker {
     }
     ThreadPool one(ThreadPool::Options{.threads = 1});
     KernelContext run(node, in, out, one, nullptr);
-    if (!op.reference(run)) return;
+    if (!RunKernel(op, op.reference, run)) return;
     for (size_t i = 0; i < out.size(); ++i)
       if (node.outputs[i] != kNoValue) data_[static_cast<size_t>(node.outputs[i])] = std::move(out[i]);
   }

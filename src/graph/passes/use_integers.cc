@@ -147,7 +147,7 @@ bool UseConv(Rewriter& r, const Island& island) {
   auto w = WeightsFrom(r, conv.inputs[1], 0, (*shape)[0]);
   if (!w) return false;
   const int64_t groups = conv.Int("group", 1);
-  if (groups < 1 || (*shape)[0] % groups != 0) return false;
+  if (groups < 1 || groups > (*shape)[0] || (*shape)[0] % groups != 0) return false;
   ConvShape product{.channels = (*shape)[1] * groups,
                     .in_h = (*shape)[2],
                     .in_w = (*shape)[3],
@@ -160,8 +160,8 @@ bool UseConv(Rewriter& r, const Island& island) {
     // The image's size decides little; where it is not known, one window stands for it.
     const auto image = r.SampleOf(conv.inputs[0]);
     if (image && image->rank() == 4) {
-      const auto real =
-          IntegerConvShapeOf(conv, Shape({(*image)[0], (*image)[2], (*image)[3], (*image)[1]}), *shape);
+      const auto last = MakeShape({(*image)[0], (*image)[2], (*image)[3], (*image)[1]});
+      const auto real = last ? IntegerConvShapeOf(conv, *last, *shape) : last.error();
       if (!real) return false;
       product = *real;
     }

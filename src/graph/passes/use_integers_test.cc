@@ -88,7 +88,9 @@ class Quantized : public Build {
         EXPECT_GT(different, before[i].size() / 4) << "a test of nothing";
       }
     }
-    return reports->front().changes;
+    const auto report = std::find_if(reports->begin(), reports->end(),
+                                     [](const PassReport& one) { return one.name == "use-integers"; });
+    return report == reports->end() ? -1 : report->changes;
   }
 
  private:

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "graph/operator.h"
+
 namespace celer::graph {
 namespace {
 
@@ -31,11 +33,11 @@ int64_t OnnxNumber(DType type) {
   }
 }
 
-Constant MakeConstant(DType dtype, const std::vector<int64_t>& dims, const void* data, size_t bytes) {
+Constant MakeConstant(DType dtype, const Shape& shape, const void* data, size_t bytes) {
   auto copy = std::make_shared<std::vector<uint64_t>>((bytes + 7) / 8 + 1);
   if (bytes > 0) std::memcpy(copy->data(), data, bytes);
   const std::span<const std::byte> view(reinterpret_cast<const std::byte*>(copy->data()), bytes);
-  return {dtype, Shape(dims), view, std::move(copy)};
+  return {dtype, shape, view, std::move(copy)};
 }
 
 }  // namespace
@@ -147,11 +149,14 @@ DType Lowering::TypeOf(ValueId value) const {
 }
 
 int64_t Lowering::Axis(int64_t axis, ValueId value) {
-  if (axis >= 0) return axis;
   const auto rank = Rank(value);
-  if (!rank)
+  if (axis < 0 && !rank)
     return Fail("it counts dimension ", axis, " from the end, and the file does not give its input's shape");
-  return axis + *rank;
+  if (axis < -Shape::kMaxRank || axis >= Shape::kMaxRank || (axis < 0 && axis + *rank < 0)) {
+    Fail("its dimension ", axis, " is none of its input");
+    return 0;
+  }
+  return axis < 0 ? axis + *rank : axis;
 }
 
 ValueId Lowering::Node(std::string_view name, std::initializer_list<ValueId> inputs, Attributes attributes,
@@ -187,8 +192,8 @@ ValueId Lowering::AddConstant(Constant constant) {
 }
 
 ValueId Lowering::Constants(const std::vector<int64_t>& numbers) {
-  return AddConstant(MakeConstant(DType::kI64, {static_cast<int64_t>(numbers.size())}, numbers.data(),
-                                  numbers.size() * sizeof(int64_t)));
+  return AddConstant(
+      MakeConstant(DType::kI64, ListShape(numbers.size()), numbers.data(), numbers.size() * sizeof(int64_t)));
 }
 
 ValueId Lowering::ConstantInt(int64_t number) {

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "core/safe_math.h"
+#include "graph/operator.h"
 #include "io/atomic_file.h"
 #include "io/mapped_file.h"
 #include "io/printable.h"
@@ -236,8 +237,8 @@ class Parser {
       elements = *product;
       dims.push_back(dim.size);
     }
-    if (dims.size() > static_cast<size_t>(Shape::kMaxRank))
-      return Bad("the weight '", Printable(key), "' has ", dims.size(), " dimensions");
+    const auto shape = MakeShape(dims);
+    if (!shape) return Bad("the weight '", Printable(key), "': ", shape.error().message());
     const std::string entry_name = op->name + "." + key;
     const StoreZip::Entry* const entry = weights_ ? weights_->Find(entry_name) : nullptr;
     if (!entry)
@@ -247,7 +248,7 @@ class Parser {
     if (!bytes || static_cast<uint64_t>(*bytes) != entry->bytes.size())
       return Bad("'", Printable(entry_name), "' has ", entry->bytes.size(), " bytes, but ", Printable(text),
                  " takes ", bytes ? *bytes : -1);
-    Constant constant{*type->dtype, Shape(dims), entry->bytes, weights_->file()};
+    Constant constant{*type->dtype, *shape, entry->bytes, weights_->file()};
     if (reinterpret_cast<uintptr_t>(entry->bytes.data()) % 8 != 0) {  // the archive aligns nothing
       auto copy = std::make_shared<std::vector<uint64_t>>((entry->bytes.size() + 7) / 8);
       std::memcpy(copy->data(), entry->bytes.data(), entry->bytes.size());

@@ -134,9 +134,25 @@ void Attention(L& l) {
   }
   l.Output(0, Attend(l, q, k, v, mask, l.Bool("is_causal", false), scale));
 }
+constexpr int64_t kMostWidth = 1 << 24;
+
+// A mask of nn.MultiheadAttention as Attend wants it: [queries, keys], or [batch, heads, queries, keys] where
+// the file has [batch * heads, queries, keys]; and true for what is seen, where the file has what is not.
+ValueId HeadMask(L& l, ValueId mask, int64_t heads) {
+  const auto rank = l.Rank(mask);
+  if (!rank || (*rank != 2 && *rank != 3)) return l.Fail("its mask has neither two nor three dimensions");
+  const DType type = l.TypeOf(mask);
+  if (type == DType::kBool) mask = l.Node("Not", {mask}, {}, type);
+  if (*rank == 2) return mask;
+  const ValueId rows =
+      l.Node("Slice", {l.ShapeOf(mask), l.Constants({1}), l.Constants({3})}, {}, DType::kI64);
+  const ValueId shape =
+      l.Node("Concat", {l.Constants({-1, heads}), rows}, {{"axis", int64_t{0}}}, DType::kI64);
+  return l.Node("Reshape", {mask, shape}, {}, type);
+}
 void MultiheadAttention(L& l) {
   const int64_t heads = l.Int("num_heads", 1), width = l.Int("embed_dim", 0);
-  if (heads < 1 || width < 1 || width % heads != 0) {
+  if (heads < 1 || width < 1 || width > kMostWidth || width % heads != 0) {
     l.Fail("embed_dim ", width, " is not divided by num_heads ", heads);
     return;
   }
@@ -146,10 +162,22 @@ void MultiheadAttention(L& l) {
     l.Fail("only one matrix for queries, keys and values, without added rows, is known");
     return;
   }
+  if (l.HasArgument("key_padding_mask")) {
+    l.Fail("a key_padding_mask is not known; add it to attn_mask");
+    return;
+  }
+  // One input stands for queries, keys and values, a second one for keys and values; the mask is by its name.
+  ValueId mask = l.HasArgument("attn_mask") ? l.Argument("attn_mask", 3) : kNoValue;
+  std::vector<ValueId> given;
+  for (size_t i = 0; i < l.inputs(); ++i)
+    if (const ValueId x = l.Input(i); x != mask) given.push_back(x);
+  if (given.empty() || given.size() > 3) {
+    l.Fail("it has ", given.size(), " inputs beside the mask");
+    return;
+  }
   std::vector<ValueId> in;
-  const size_t given = l.inputs() >= 3 ? 3 : l.inputs();
   for (size_t i = 0; i < 3; ++i) {
-    ValueId x = l.Input(given == 3 ? i : given == 2 ? std::min<size_t>(i, 1) : 0);
+    ValueId x = given[std::min(i, given.size() - 1)];
     if (!batch_first) x = l.Node("Transpose", {x}, {{"perm", std::vector<int64_t>{1, 0, 2}}});
     const auto slice = [&](ValueId from) {
       const auto at = static_cast<int64_t>(i) * width;
@@ -163,7 +191,7 @@ void MultiheadAttention(L& l) {
     l.graph().value(x).type.shape = std::vector<Dim>(4);
     in.push_back(x);
   }
-  const ValueId mask = l.HasArgument("attn_mask") ? l.Argument("attn_mask", 3) : kNoValue;
+  if (mask != kNoValue) mask = HeadMask(l, mask, heads);
   ValueId y = Attend(l, in[0], in[1], in[2], mask, false, 1 / std::sqrt(static_cast<double>(width / heads)));
   y = l.Node("Transpose", {y}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
   y = l.Node("Reshape", {y, l.Constants({0, 0, width})});

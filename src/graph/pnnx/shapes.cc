@@ -131,7 +131,13 @@ void Split(L& l) {
   std::vector<int64_t> sizes = l.Ints(key), ends;
   if (sizes.size() == 1) sizes.resize(l.op().outputs.size(), sizes[0]);
   int64_t end = 0;
-  for (size_t i = 0; i + 1 < sizes.size(); ++i) ends.push_back(end += sizes[i]);
+  for (size_t i = 0; i + 1 < sizes.size(); ++i) {
+    if (sizes[i] < 0 || sizes[i] > kToTheEnd - end) {
+      l.Fail("a piece of ", sizes[i]);
+      return;
+    }
+    ends.push_back(end += sizes[i]);
+  }
   Pieces(l, l.Int("dim", 0), ends);
 }
 void TensorSplit(L& l) {
@@ -176,7 +182,7 @@ void Slice(L& l) {
     for (size_t i = 0; i < axes.size(); ++i) {
       if (selects[i] == kNotSelected) continue;
       starts[i] = selects[i];
-      ends[i] = selects[i] == -1 ? kToTheEnd : selects[i] + 1;
+      ends[i] = selects[i] == -1 || selects[i] == kToTheEnd ? kToTheEnd : selects[i] + 1;
       gone.push_back(axes[i]);
     }
     x = l.Node("Slice", {x, l.Constants(starts), l.Constants(ends), l.Constants(axes), l.Constants(steps)});
@@ -266,6 +272,20 @@ void PixelShuffle(L& l) {
   l.Output(0, l.Node("DepthToSpace", {FirstInput(l)},
                      {{"blocksize", l.Int("upscale_factor", 1)}, {"mode", std::string("CRD")}}));
 }
+// [n, groups * k, ...] becomes [n, k * groups, ...]: the groups' channels take turns.
+void ChannelShuffle(L& l) {
+  const ValueId x = FirstInput(l), shape = l.ShapeOf(x);
+  const int64_t groups = l.Int("groups", 1);
+  if (groups < 1) l.Fail("groups is ", groups);
+  const ValueId places = l.Node(
+      "ReduceProd", {l.Node("Slice", {shape, l.Constants({2}), l.Constants({kToTheEnd})}, {}, DType::kI64)},
+      {{"keepdims", int64_t{1}}}, DType::kI64);
+  const ValueId apart =
+      l.Node("Concat", {l.Constants({0, groups, -1}), places}, {{"axis", int64_t{0}}}, DType::kI64);
+  const ValueId turned =
+      l.Node("Transpose", {l.Node("Reshape", {x, apart})}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
+  l.Output(0, l.Node("Reshape", {turned, shape}));
+}
 void Roll(L& l) {
   ValueId x = FirstInput(l);
   const std::vector<int64_t> shifts = l.Ints("shifts"), axes = l.Ints("dims");
@@ -275,7 +295,9 @@ void Roll(L& l) {
     const auto part = [&](int64_t from, int64_t to) {
       return l.Node("Slice", {x, l.Constants({from}), l.Constants({to}), l.Constants({axes[i]})});
     };
-    if (shifts[i] != 0)
+    if (shifts[i] < -kToTheEnd)
+      l.Fail("a shift of ", shifts[i]);
+    else if (shifts[i] != 0)
       x = l.Node("Concat", {part(-shifts[i], kToTheEnd), part(0, -shifts[i])}, {{"axis", axes[i]}});
   }
   l.Output(0, x);
@@ -330,6 +352,9 @@ constexpr PnnxRow kRows[] = {
     {"F.upsample_bilinear", Resize},
     {"nn.PixelShuffle", PixelShuffle},
     {"F.pixel_shuffle", PixelShuffle},
+    {"nn.ChannelShuffle", ChannelShuffle},
+    {"F.channel_shuffle", ChannelShuffle},
+    {"torch.channel_shuffle", ChannelShuffle},
     {"torch.roll", Roll},
 };
 

@@ -39,9 +39,9 @@ float Combine(Binary op, float a, float b) {
     case Binary::kDiv:
       return a / b;
     case Binary::kMax:
-      return a > b ? a : b;
+      return a > b || a != a ? a : b;
     case Binary::kMin:
-      return a < b ? a : b;
+      return a < b || a != a ? a : b;
   }
   return 0;
 }

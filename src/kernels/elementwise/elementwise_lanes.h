@@ -37,6 +37,28 @@ CELER_INLINE void BinaryAs(Op op, F f, const float* a, int a_step, const float* 
   }
 }
 
+// NaN stays, whichever side it is on, as in ONNX and torch. Arm's own maximum does that; x86 gives its second
+// operand where either is NaN, so that only a NaN of the first one is lost.
+CELER_INLINE Simd::F MaxOrNan(Simd::F x, Simd::F y) {
+  using S = Simd;
+#if defined(__ARM_NEON)
+  return S::Max(x, y);
+#else
+  // Beyond what is less than infinity x is infinity or NaN, and so is the sum.
+  const S::F most = S::Max(x, y);
+  return S::IfLess(x, S::Set(__builtin_inff()), most, S::Add(x, most));
+#endif
+}
+CELER_INLINE Simd::F MinOrNan(Simd::F x, Simd::F y) {
+  using S = Simd;
+#if defined(__ARM_NEON)
+  return S::Min(x, y);
+#else
+  const S::F least = S::Min(x, y);
+  return S::IfLess(S::Set(-__builtin_inff()), x, least, S::Add(x, least));
+#endif
+}
+
 inline void BinaryLanes(Binary kind, const Pointwise& f, const float* a, int a_step, const float* b,
                         int b_step, float* out, int64_t n) {
   using S = Simd;
@@ -61,9 +83,9 @@ inline void BinaryLanes(Binary kind, const Pointwise& f, const float* a, int a_s
     case Binary::kDiv:
       return with([](S::F x, S::F y) { return S::Div(x, y); });
     case Binary::kMax:
-      return with([](S::F x, S::F y) { return S::Max(x, y); });
+      return with([](S::F x, S::F y) { return MaxOrNan(x, y); });
     case Binary::kMin:
-      return with([](S::F x, S::F y) { return S::Min(x, y); });
+      return with([](S::F x, S::F y) { return MinOrNan(x, y); });
   }
 }
 

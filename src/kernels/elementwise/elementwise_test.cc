@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/gemm/pointwise_reference.h"
 #include "kernels/test_util.h"
@@ -126,6 +128,26 @@ TEST(Elementwise, BinaryWithBroadcasting) {
           for (int64_t i = 0; i < n; ++i) expected.push_back(a[i * a_step] - b[i * b_step]);
           EXPECT_EQ(out, expected);
         }
+  });
+}
+
+TEST(Elementwise, MaxAndMinKeepNaN) {
+  const float nan = std::nanf(""), inf = std::numeric_limits<float>::infinity();
+  const std::vector<float> special = {nan, inf, -inf, 0, 1, -2};
+  std::vector<float> a, b;
+  for (const float x : special)
+    for (const float y : special) a.push_back(x), b.push_back(y);
+  ForEveryVariant([&](const ElementwiseKernels& kernels) {
+    for (const Binary op : {Binary::kMax, Binary::kMin}) {
+      std::vector<float> out(a.size());
+      kernels.binary(op, {}, a.data(), 1, b.data(), 1, out.data(), static_cast<int64_t>(a.size()));
+      for (size_t i = 0; i < a.size(); ++i) {
+        if (std::isnan(a[i]) || std::isnan(b[i]))
+          EXPECT_TRUE(std::isnan(out[i])) << a[i] << " and " << b[i];
+        else
+          EXPECT_EQ(out[i], op == Binary::kMax ? std::max(a[i], b[i]) : std::min(a[i], b[i]));
+      }
+    }
   });
 }
 

@@ -134,6 +134,7 @@ Result<Automaton> Automaton::Make(const RuleSet& rules, RuleId root, uint32_t ma
   std::array<bool, 257> cut = {};
   for (size_t rule = 0; rule < dfas.size(); ++rule) {
     offset[rule] = count;
+    if (!dfas[rule].states.empty()) out.rules_.emplace_back(count, rules.name(static_cast<RuleId>(rule)));
     count += static_cast<uint32_t>(dfas[rule].states.size());
     for (const DfaState& state : dfas[rule].states)
       for (const DfaEdge& edge : state.edges) cut[edge.low] = cut[edge.high + 1u] = true;
@@ -210,8 +211,9 @@ Status Automaton::FindNeeds(const std::vector<Dfa>& dfas, const std::vector<uint
     // Later states usually come later in the text, so going backwards settles most in one pass.
     for (bool changed = true; changed;) {
       changed = false;
-      if (!budget.Spend(states.size())) return budget.TooManySteps();
+      uint64_t edges = 0;
       for (size_t i = states.size(); i-- > 0;) {
+        edges += states[i].edges.size() + states[i].calls.size();
         State& state = states_[offset[rule] + i];
         uint32_t need = state.need, distance = state.distance;
         for (const DfaEdge& edge : states[i].edges) {
@@ -232,6 +234,7 @@ Status Automaton::FindNeeds(const std::vector<Dfa>& dfas, const std::vector<uint
           changed = true;
         }
       }
+      if (!budget.Spend(states.size() + edges / 8)) return budget.TooManySteps();
     }
     const State& after = states_[offset[rule]];
     if (after.need == before.need && after.distance == before.distance) continue;
@@ -245,6 +248,12 @@ Status Automaton::FindNeeds(const std::vector<Dfa>& dfas, const std::vector<uint
     return Error::Unsupported("rule '", Printable(rules.name(root)), "' nests ", states_[offset[root]].need,
                               " rules deep at least, at most ", max_depth_, " are supported");
   return {};
+}
+
+const std::string& Automaton::RuleOf(uint32_t state) const {
+  const auto next = std::upper_bound(rules_.begin(), rules_.end(), state,
+                                     [](uint32_t s, const auto& rule) { return s < rule.first; });
+  return std::prev(next)->second;
 }
 
 size_t Automaton::bytes() const {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/result.h"
@@ -35,6 +36,9 @@ class Automaton {
     const int32_t step = rows_[size_t{states_[state].row} * classes_ + class_of_[byte]];
     return step == kNoStep ? kDead : state + static_cast<uint32_t>(step);
   }
+  // Bytes of one class lead to the same states everywhere.
+  size_t classes() const { return classes_; }
+  size_t ClassOf(uint8_t byte) const { return class_of_[byte]; }
   std::span<const Call> Calls(uint32_t state) const {
     return {calls_.data() + states_[state].first_call, states_[state].call_count};
   }
@@ -57,6 +61,8 @@ class Automaton {
   // The fewest bytes with which the rule can end.
   uint32_t Distance(uint32_t state) const { return states_[state].distance; }
   uint32_t max_depth() const { return max_depth_; }
+  // The name of the rule that a state belongs to, for errors.
+  const std::string& RuleOf(uint32_t state) const;
   size_t bytes() const;
 
  private:
@@ -80,6 +86,7 @@ class Automaton {
   std::vector<State> states_;
   std::vector<Repeat> repeats_;  // by state
   std::vector<Call> calls_;
+  std::vector<std::pair<uint32_t, std::string>> rules_;  // first state and name, in order
   size_t classes_ = 0;
   std::array<uint8_t, 256> class_of_ = {};
   std::vector<int32_t> rows_;  // relative to the state: copies of one piece share their rows

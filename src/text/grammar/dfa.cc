@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <utility>
 
 #include "core/check.h"
 
@@ -398,6 +399,8 @@ class Subsets {
       for (const NfaEdge& edge : bytes)
         if (edge.low <= cuts[c] && cuts[c] <= edge.high) set.push_back(edge.to);
       steps_ += bytes.size();
+      // One state may have as many edges as the grammar has bytes.
+      if (!budget_.Spend(std::exchange(steps_, 0))) return budget_.TooManySteps();
       if (set.empty()) continue;
       std::sort(set.begin(), set.end());
       set.erase(std::unique(set.begin(), set.end()), set.end());
@@ -530,8 +533,9 @@ Result<Dfa> CombineDfas(const Dfa& a, const Dfa& b, Combine how, Budget& budget)
   intern(0, b.states.empty() ? kNone : 0);
   for (uint32_t i = 0; i < pairs.size(); ++i) {
     if (pairs.size() > budget.max_states()) return budget.TooManyStates();
-    if (!budget.Spend(16)) return budget.TooManySteps();
     const auto [x, y] = pairs[i];
+    const uint64_t compared = a.states[x].edges.size() * (y == kNone ? 0 : b.states[y].edges.size());
+    if (!budget.Spend(16 + compared / 16)) return budget.TooManySteps();
     for (const DfaEdge& edge : a.states[x].edges) {
       uint32_t low = edge.low;
       const auto add = [&](uint32_t high, uint32_t other) {
@@ -541,7 +545,8 @@ Result<Dfa> CombineDfas(const Dfa& a, const Dfa& b, Combine how, Budget& budget)
       };
       if (y != kNone)
         for (const DfaEdge& with : b.states[y].edges) {
-          if (with.high < low || with.low > edge.high) continue;
+          if (with.low > edge.high) break;
+          if (with.high < low) continue;
           if (with.low > low) {
             add(with.low - 1u, kNone);
             low = with.low;

@@ -19,19 +19,18 @@ namespace celer {
 namespace grammar {
 
 struct Compiled {
-  Compiled(Automaton made, std::shared_ptr<const TokenTable> table, const GrammarLimits& limits)
-      : automaton(std::move(made)), masks(automaton, std::move(table), limits.max_cache_bytes) {
+  Compiled(Automaton made, std::shared_ptr<const TokenTable> table, const GrammarLimits& limits_)
+      : limits(limits_),
+        automaton(std::move(made)),
+        masks(automaton, std::move(table), limits.max_cache_bytes) {
     masks.Precompute(limits.max_mask_steps);
   }
+  GrammarLimits limits;
   Automaton automaton;
   MaskCache masks;
 };
 
 namespace {
-
-// Readings of a text that one answer follows. A mask follows at most 512 for each of its items, so a token
-// that it allows is still there when all items take it together.
-constexpr size_t kMaxItems = 512, kMaxItemsInToken = 16384;
 
 Status CheckSize(std::string_view what, size_t bytes, const GrammarLimits& limits) {
   if (bytes <= limits.max_source_bytes) return {};
@@ -48,6 +47,7 @@ Budget BudgetOf(const GrammarLimits& limits, const TokenTable& table) {
 
 using grammar::Automaton;
 using grammar::Budget;
+using grammar::Effort;
 using grammar::Frame;
 using grammar::Item;
 using grammar::kBottom;
@@ -65,6 +65,9 @@ size_t Grammar::states() const {
 }
 size_t Grammar::bytes() const {
   return compiled_->automaton.bytes() + compiled_->masks.bytes();
+}
+const GrammarLimits& Grammar::limits() const {
+  return compiled_->limits;
 }
 
 Result<Grammar::Pointer> Grammar::Make(const RuleSet& rules, uint32_t root, Table table,
@@ -136,10 +139,13 @@ Result<Grammar::Pointer> Grammar::FromTriggers(std::span<const TriggeredPart> pa
   return Make(rules, root, std::move(table), limits, budget);
 }
 
+// The start is closed without a byte, so that its work is bounded by the calls of the grammar.
 GrammarState::GrammarState(Grammar::Pointer grammar) : grammar_(std::move(grammar)) {
-  Walker walker(grammar_->compiled_->automaton, grammar::kMaxItems);
+  Effort effort{grammar_->limits().max_token_steps};
+  Walker walker(grammar_->compiled_->automaton, effort);
   walker.Reset({});
-  walker.AddClosed({grammar_->compiled_->automaton.start(), kBottom});
+  const Item start{grammar_->compiled_->automaton.start(), kBottom};
+  walker.StartClosed({&start, 1});
   Take(walker, 0);
 }
 
@@ -152,71 +158,116 @@ GrammarState::~GrammarState() = default;
 // Keeps the places of one level, with the frames that they use.
 void GrammarState::Take(const Walker& walker, size_t level) {
   std::vector<Item> items;
-  for (const Item& item : walker.Items(level)) {
-    if (items.size() == grammar::kMaxItems) break;
-    // The others have passed on what they are for.
+  // The others have passed on what they are for.
+  for (const Item& item : walker.Items(level))
     if (grammar_->compiled_->automaton.TakesBytes(item.state)) items.push_back(item);
-  }
-  std::vector<uint32_t> used;
-  for (const Item& item : items)
-    for (uint32_t frame = item.frame; frame != kBottom; frame = walker.frame(frame).parent)
-      used.push_back(frame);
-  std::sort(used.begin(), used.end());
-  used.erase(std::unique(used.begin(), used.end()), used.end());
-  // A frame lies behind its parent, so parents have their new place first. Equal frames become one.
-  std::vector<uint32_t> place(used.size());
-  const auto new_place = [&](uint32_t frame) {
-    if (frame == kBottom) return kBottom;
-    return place[static_cast<size_t>(std::lower_bound(used.begin(), used.end(), frame) - used.begin())];
+  // A frame lies behind its parent and its next alternative, so one pass from the last to the first finds all
+  // that are used, and one from the first to the last gives them their new places.
+  std::vector<uint32_t> place(walker.frame_count(), kBottom);
+  constexpr uint32_t kUsed = 0;
+  const auto use = [&](uint32_t frame) {
+    if (frame != kBottom) place[frame] = kUsed;
   };
+  for (const Item& item : items) use(item.frame);
+  for (size_t i = place.size(); i-- > 0;) {
+    if (place[i] == kBottom) continue;
+    use(walker.frame(static_cast<uint32_t>(i)).parent);
+    use(walker.frame(static_cast<uint32_t>(i)).other);
+  }
+  const auto new_place = [&](uint32_t frame) { return frame == kBottom ? kBottom : place[frame]; };
   std::vector<Frame> frames;
-  for (size_t i = 0; i < used.size(); ++i) {
-    Frame frame = walker.frame(used[i]);
+  for (size_t i = 0; i < place.size(); ++i) {
+    if (place[i] == kBottom) continue;
+    Frame frame = walker.frame(static_cast<uint32_t>(i));
     frame.parent = new_place(frame.parent);
-    const auto at = std::find(frames.begin(), frames.end(), frame);
-    place[i] = static_cast<uint32_t>(at - frames.begin());
-    if (at == frames.end()) frames.push_back(frame);
+    frame.other = new_place(frame.other);
+    place[i] = static_cast<uint32_t>(frames.size());
+    frames.push_back(frame);
   }
-  items_.clear();
-  for (const Item& item : items) {
-    const Item kept{item.state, new_place(item.frame)};
-    if (std::find(items_.begin(), items_.end(), kept) == items_.end()) items_.push_back(kept);
-  }
+  for (Item& item : items) item.frame = new_place(item.frame);
+  items_ = std::move(items);
   frames_ = std::move(frames);
   may_end_ = walker.Ended(level);
 }
 
-void GrammarState::Mask(std::span<uint32_t> bits) const {
+bool GrammarState::Mask(std::span<uint32_t> bits, Effort& effort) const {
   const TokenTable& table = grammar_->table();
   CELER_CHECK(bits.size() >= table.mask_words());
   std::fill(bits.begin(), bits.end(), 0);
   if (!ended_)
-    for (const Item& item : items_) grammar_->compiled_->masks.AddTokens(item, frames_, bits);
+    for (const Item& item : items_)
+      if (!grammar_->compiled_->masks.AddTokens(item, frames_, bits, effort)) {
+        std::fill(bits.begin(), bits.end(), 0);
+        return false;
+      }
   if (may_end_ || ended_)
     for (const int32_t id : table.end_tokens()) bits[id / 32] |= uint32_t{1} << id % 32;
+  return true;
+}
+
+void GrammarState::Mask(std::span<uint32_t> bits) const {
+  Effort effort{grammar_->limits().max_token_steps};
+  Mask(bits, effort);
+}
+
+GrammarState::Step GrammarState::Accept(int32_t token, Effort& effort) {
+  const TokenTable& table = grammar_->table();
+  if (table.IsEnd(token)) {
+    if (!may_end_ && !ended_) return Step::kBarred;
+    ended_ = true;
+    return Step::kTaken;
+  }
+  const std::string_view bytes = table.Bytes(token);
+  return bytes.empty() ? Step::kBarred : Walk(bytes, effort);
 }
 
 bool GrammarState::Accept(int32_t token) {
-  const TokenTable& table = grammar_->table();
-  if (table.IsEnd(token)) {
-    if (!may_end_ && !ended_) return false;
-    ended_ = true;
-    return true;
-  }
-  const std::string_view bytes = table.Bytes(token);
-  return !bytes.empty() && AcceptBytes(bytes);
+  Effort effort{grammar_->limits().max_token_steps};
+  return Accept(token, effort) == Step::kTaken;
 }
 
+GrammarState::Step GrammarState::Walk(std::string_view bytes, Effort& effort) {
+  if (ended_) return Step::kBarred;
+  if (bytes.empty()) return Step::kTaken;
+  Walker walker(grammar_->compiled_->automaton, effort);
+  walker.Reset(frames_);
+  walker.Start(items_);
+  for (size_t i = 0; i < bytes.size(); ++i)
+    if (!walker.Step(i, static_cast<uint8_t>(bytes[i])))
+      return effort.exceeded() ? Step::kExceeded : Step::kBarred;
+  Take(walker, bytes.size());
+  return Step::kTaken;
+}
+
+// In pieces, so that a long text has the effort of each of its tokens and no more places than one.
 bool GrammarState::AcceptBytes(std::string_view bytes) {
   if (ended_) return false;
-  if (bytes.empty()) return true;
-  Walker walker(grammar_->compiled_->automaton, grammar::kMaxItemsInToken);
-  walker.Reset(frames_);
-  for (const Item& item : items_) walker.AddAlone(item);
-  for (size_t i = 0; i < bytes.size(); ++i)
-    if (!walker.Step(i, static_cast<uint8_t>(bytes[i]))) return false;
-  Take(walker, bytes.size());
+  constexpr size_t kPiece = 64;
+  GrammarState at = *this;
+  for (size_t begin = 0; begin < bytes.size(); begin += kPiece) {
+    Effort effort{grammar_->limits().max_token_steps};
+    if (at.Walk(bytes.substr(begin, kPiece), effort) != Step::kTaken) return false;
+  }
+  *this = std::move(at);
   return true;
+}
+
+Error GrammarState::TooMuchWork() const {
+  const Automaton& automaton = grammar_->compiled_->automaton;
+  std::string rules;
+  std::vector<std::string_view> named;
+  for (const Item& item : items_) {
+    const std::string_view name = automaton.RuleOf(item.state);
+    if (named.size() == 3 || std::find(named.begin(), named.end(), name) != named.end()) continue;
+    rules += (named.empty() ? "'" : ", '") + Printable(name) + "'";
+    named.push_back(name);
+  }
+  return Error::Unsupported("the grammar is too ambiguous: within ", named.size() > 1 ? "rules " : "rule ",
+                            rules, " the tokens that may come next take more than ",
+                            grammar_->limits().max_token_steps, " steps to find (it has ", automaton.size(),
+                            " states, and ", items_.size(),
+                            " places fit the text so far); let alternatives begin differently, and nest "
+                            "optional and repeated parts less");
 }
 
 bool GrammarState::must_end() const {
@@ -227,23 +278,30 @@ std::string GrammarState::ShortestEnd() const {
   const Automaton& automaton = grammar_->compiled_->automaton;
   GrammarState at = *this;
   std::string out;
-  // The way that is left of an item: that of its rule, and that of every frame below.
+  // The way that is left of an item: that of its rule, and that of the best frames below.
+  std::vector<uint64_t> below;  // by frame, as far as they are known
   const auto distance = [&](const Walker& walker, const Item& item) {
-    uint64_t sum = automaton.Distance(item.state);
-    for (uint32_t frame = item.frame; frame != kBottom; frame = walker.frame(frame).parent)
-      sum += automaton.Distance(walker.frame(frame).to);
-    return sum;
+    // Parents and alternatives lie before a frame.
+    for (size_t i = below.size(); i < walker.frame_count(); ++i) {
+      const Frame& frame = walker.frame(static_cast<uint32_t>(i));
+      uint64_t least = automaton.Distance(frame.to) + (frame.parent == kBottom ? 0 : below[frame.parent]);
+      if (frame.other != kBottom) least = std::min(least, below[frame.other]);
+      below.push_back(least);
+    }
+    return automaton.Distance(item.state) + (item.frame == kBottom ? 0 : below[item.frame]);
   };
   // The bound is there for answers near the limit of the stack, where the shortest way may be barred.
   while (!at.may_end_ && !at.ended_ && out.size() < (size_t{1} << 20)) {
-    Walker walker(automaton, grammar::kMaxItems);
+    Effort effort{grammar_->limits().max_token_steps};
+    Walker walker(automaton, effort);
     walker.Reset(at.frames_);
-    for (const Item& item : at.items_) walker.AddAlone(item);
+    walker.Start(at.items_);
     uint64_t best = ~uint64_t{0};
     int best_byte = -1;
     for (int byte = 0; byte < 256; ++byte) {
       if (!walker.Step(0, static_cast<uint8_t>(byte))) continue;
       uint64_t left = walker.Ended(1) ? 0 : ~uint64_t{0} - 1;
+      below.clear();
       for (const Item& item : walker.Items(1)) left = std::min(left, distance(walker, item));
       if (left >= best) continue;
       best = left;

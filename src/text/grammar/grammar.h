@@ -33,10 +33,11 @@ class Walker;
 struct GrammarLimits {
   size_t max_source_bytes = size_t{1} << 20;
   uint32_t max_states = 200'000;
-  uint64_t max_steps = 20'000'000;      // a second or so
-  uint32_t max_depth = 256;             // rules waiting for another to end, while an answer is written
-  uint64_t max_mask_steps = 5'000'000;  // of masks made beforehand; the others are made when first needed
-  size_t max_cache_bytes = size_t{64} << 20;
+  uint64_t max_steps = 20'000'000;        // a second or so
+  uint32_t max_depth = 256;               // rules waiting for another to end, while an answer is written
+  uint64_t max_mask_steps = 5'000'000;    // of masks made beforehand; the others are made when first needed
+  uint64_t max_token_steps = 16'000'000;  // of one token: its acceptance and the mask after it
+  size_t max_cache_bytes = size_t{32} << 20;  // of masks; the least recently used ones go
 };
 
 // White space between the parts of JSON.
@@ -98,6 +99,7 @@ class Grammar {
   const TokenTable& table() const;
   size_t states() const;
   size_t bytes() const;  // tables and masks held now
+  const GrammarLimits& limits() const;
 
  private:
   friend class GrammarState;
@@ -121,20 +123,26 @@ class GrammarState {
 
   // Sets bit id % 32 of bits[id / 32] for every token that may come next, and clears all others. The end
   // tokens are among them when the text may end here. `bits` has at least table().mask_words() words; a model
-  // whose vocabulary is padded may give more.
-  void Mask(std::span<uint32_t> bits) const;
-  // False, and no change, if the token may not come here.
-  bool Accept(int32_t token);
+  // whose vocabulary is padded may give more. False, and no bit set: it takes more than the effort allows.
+  bool Mask(std::span<uint32_t> bits, grammar::Effort& effort) const;
+  void Mask(std::span<uint32_t> bits) const;  // within GrammarLimits::max_token_steps
+  // No change unless the token is taken.
+  enum class Step : uint8_t { kTaken, kBarred, kExceeded };
+  Step Accept(int32_t token, grammar::Effort& effort);
+  bool Accept(int32_t token);  // within GrammarLimits::max_token_steps; false: barred or exceeded
   // The same for text that was written by somebody else, such as the beginning of the answer.
   bool AcceptBytes(std::string_view bytes);
   bool may_end() const { return may_end_; }
   // Nothing but the end may follow; also after an end token.
   bool must_end() const;
+  // What to tell whoever gave the grammar, when its limit is exceeded here.
+  Error TooMuchWork() const;
   // A shortest text that brings the answer to its end, for one that is cut short; "" where it may end.
   std::string ShortestEnd() const;
   const Grammar& grammar() const { return *grammar_; }
 
  private:
+  Step Walk(std::string_view bytes, grammar::Effort& effort);
   void Take(const grammar::Walker& walker, size_t level);
 
   Grammar::Pointer grammar_;

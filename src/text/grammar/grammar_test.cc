@@ -14,6 +14,7 @@
 namespace celer {
 namespace {
 
+using testing::AllOf;
 using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -380,12 +381,161 @@ TEST(Gbnf, LimitsHold) {
   EXPECT_THAT(GbnfRefusal(chain), HasSubstr("too long"));
   EXPECT_THAT(GbnfRefusal("root ::= " + std::string(5000, '(')), HasSubstr("too deeply"));
   EXPECT_THAT(GbnfRefusal("root ::= \"a\"" + std::string(5000, '?')), HasSubstr("too many repetitions"));
-  // Readings of a text grow with its length; the first of them are kept.
+  // Readings of a text grow with its length.
   GrammarState state(Gbnf("root ::= a*\na ::= \"x\" b? \"x\"\nb ::= \"x\" b | a \"x\" | a a"));
   for (int i = 0; i < 40; ++i) {
     ASSERT_TRUE(state.AcceptBytes("x")) << i;
     EXPECT_THAT(Allowed(state), Contains('x'));
   }
+}
+
+// Nested ambiguity: every blank may belong to four rules, and words may be cut anywhere.
+constexpr const char* kAmbiguous = R"(root ::= (a | b | c | d)* "7"
+a ::= [a-z]+ (" " a)?
+b ::= [a-z ]+ c?
+c ::= " "? [a-z]+ (" " [a-z]+)*
+d ::= (a | b | c)+ "," d?)";
+
+// Every byte, and words of up to nine letters, half of them behind a blank.
+std::shared_ptr<const TokenTable> Words(int count) {
+  std::mt19937 random(3);
+  std::vector<std::string> bytes;
+  for (int byte = 0; byte < 256; ++byte) bytes.emplace_back(1, static_cast<char>(byte));
+  bytes.emplace_back("<end>");
+  while (static_cast<int>(bytes.size()) < count) {
+    std::string word = random() % 2 ? " " : "";
+    for (unsigned i = 0, length = 2 + random() % 8; i < length; ++i)
+      word += static_cast<char>('a' + random() % 26);
+    bytes.push_back(word);
+  }
+  return TokenTable::FromBytes(std::move(bytes), {256});
+}
+
+// The work of random answers: the most of one token's, and of all.
+struct Work {
+  uint64_t most = 0, all = 0;
+};
+Work WorkOf(const Grammar::Pointer& grammar, int tokens) {
+  std::mt19937 random(5);
+  std::vector<uint32_t> bits(grammar->table().mask_words());
+  GrammarState state(grammar);
+  Work work;
+  for (int i = 0; i < tokens; ++i) {
+    grammar::Effort effort{grammar->limits().max_token_steps};
+    EXPECT_TRUE(state.Mask(bits, effort));
+    std::vector<int32_t> allowed;
+    for (int32_t id = 0; id < grammar->table().vocab_size(); ++id)
+      if (bits[id / 32] >> id % 32 & 1 && !grammar->table().IsEnd(id) && id != '7') allowed.push_back(id);
+    if (allowed.empty()) break;
+    EXPECT_EQ(state.Accept(allowed[random() % allowed.size()], effort), GrammarState::Step::kTaken);
+    work.most = std::max(work.most, effort.spent);
+    work.all += effort.spent;
+  }
+  return work;
+}
+
+TEST(Gbnf, AmbiguityCostsNoMoreThanTheStatesOfTheGrammar) {
+  const auto table = Words(4000);
+  const uint64_t nodes = table->node_count();
+  const auto grammar = Grammar::FromGbnf(kAmbiguous, table);
+  ASSERT_TRUE(grammar);
+  // A plain repetition visits every node of the trie once. Each reading of its own would be thousands of
+  // times as much here.
+  const Work work = WorkOf(*grammar, 60);
+  EXPECT_LT(work.most, 60 * nodes);
+  // Masks that were made once are there.
+  EXPECT_LT(work.all, 200 * nodes);
+  // Stacks that differ below the top are one: 2^40 of them after 40 bytes.
+  const auto stacks = Grammar::FromGbnf("root ::= \"a\" root \"b\" | \"a\" root \"c\" | \"x\"", table);
+  ASSERT_TRUE(stacks);
+  GrammarState state(*stacks);
+  for (int i = 0; i < 40; ++i) {
+    grammar::Effort effort{2000};
+    EXPECT_EQ(state.Accept('a', effort), GrammarState::Step::kTaken) << i;
+  }
+  EXPECT_TRUE(state.AcceptBytes("x"));
+  for (int i = 0; i < 40; ++i) {
+    EXPECT_FALSE(state.may_end());
+    EXPECT_THAT(Allowed(state), AllOf(Contains('b'), Contains('c'), Not(Contains('a'))));
+    EXPECT_TRUE(state.AcceptBytes(i % 3 ? "b" : "c"));
+  }
+  EXPECT_TRUE(state.must_end());
+}
+
+TEST(Gbnf, MergedReadingsAreExact) {
+  // The same texts without ambiguity.
+  const auto plain = Gbnf("root ::= ([a-z] | \" \" | \",\")* \"7\"");
+  const auto ambiguous = Gbnf(kAmbiguous);
+  std::mt19937 random(7);
+  const std::string letters = "ab ,7";
+  int both = 0;
+  for (int i = 0; i < 400; ++i) {
+    std::string text;
+    for (unsigned k = 0, length = random() % 12; k < length; ++k) text += letters[random() % 4];
+    text += "7";
+    const bool accepted = Accepts(ambiguous, text);
+    both += accepted;
+    EXPECT_TRUE(Accepts(plain, text));
+    // A comma ends a `d`, so one stands behind something.
+    EXPECT_EQ(accepted, text[0] != ',' && text.find(",,") == std::string::npos) << text;
+  }
+  EXPECT_GT(both, 50);
+  for (uint32_t seed = 0; seed < 3; ++seed) Sample(ambiguous, seed, 12);
+  const char* const grammars[] = {
+      "root ::= s+\ns ::= \"a\" s? \"b\"? | \"a\" s \"c\" | \"(\" s s? \")\"",
+      "root ::= x x x \"!\"\nx ::= \"a\"* y?\ny ::= \"a\" x \"b\"?",
+      "root ::= e\ne ::= t (\"+\" e)? | t \"+\" e\nt ::= \"1\"+ | \"(\" e \")\" | \"(\" t \")\"",
+  };
+  for (const char* text : grammars)
+    for (uint32_t seed = 0; seed < 3; ++seed) Sample(Gbnf(text), seed, 15);
+}
+
+TEST(Gbnf, TooMuchWorkIsRefusedWithItsRule) {
+  const auto grammar = Grammar::FromGbnf(kAmbiguous, Words(4000), {.max_token_steps = 1000});
+  ASSERT_TRUE(grammar);
+  GrammarState state(*grammar);
+  ASSERT_TRUE(state.AcceptBytes("a b"));
+  std::vector<uint32_t> bits((*grammar)->table().mask_words(), ~0u);
+  grammar::Effort effort{1000};
+  // Made beforehand or not, the masks of so few steps are not there for all places after some tokens.
+  bool refused = false;
+  for (int i = 0; i < 20 && !refused; ++i) {
+    effort = {50};
+    refused = !state.Mask(bits, effort);
+    state.AcceptBytes(" b");
+  }
+  ASSERT_TRUE(refused);
+  EXPECT_LE(effort.spent, 2000u);
+  EXPECT_TRUE(std::all_of(bits.begin(), bits.end(), [](uint32_t word) { return word == 0; }));
+  const std::string message = state.TooMuchWork().message();
+  EXPECT_THAT(message, HasSubstr("rules '"));
+  EXPECT_THAT(message, HasSubstr("more than 1000 steps"));
+  EXPECT_THAT(message, HasSubstr("let alternatives begin differently"));
+}
+
+TEST(GrammarState, MasksHeldAreBounded) {
+  const auto table = Words(4000);
+  const char* const schema =
+      R"({"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"},
+      "tags": {"type": "array", "items": {"type": "string", "maxLength": 9}}}, "required": ["name", "age", "tags"]})";
+  const auto ample = Grammar::FromJsonSchema(schema, table);
+  const auto scarce = Grammar::FromJsonSchema(schema, table, {}, {.max_cache_bytes = 4096});
+  ASSERT_TRUE(ample && scarce);
+  std::mt19937 random(1);
+  for (int answer = 0; answer < 3; ++answer) {
+    GrammarState one(*ample), other(*scarce);
+    for (int i = 0; i < 60 && !one.must_end(); ++i) {
+      const std::vector<int32_t> allowed = Allowed(one);
+      ASSERT_EQ(allowed, Allowed(other));
+      const int32_t token = allowed[random() % allowed.size()];
+      ASSERT_TRUE(one.Accept(token) && other.Accept(token));
+    }
+  }
+  // The tables, and one mask more than the bound allows.
+  const auto tables = Grammar::FromJsonSchema(schema, table, {}, {.max_mask_steps = 0});
+  ASSERT_TRUE(tables);
+  EXPECT_LE((*scarce)->bytes(), (*tables)->bytes() + 4096 + 64 * 1024);
+  EXPECT_GT((*ample)->bytes(), (*scarce)->bytes());
 }
 
 TEST(Gbnf, Syntax) {

@@ -7,15 +7,16 @@
 #pragma once
 
 #include <cstdint>
+#include <list>
 #include <memory>
-#include <shared_mutex>
+#include <mutex>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
 #include "text/grammar/automaton.h"
+#include "text/grammar/stack.h"
 #include "text/grammar/token_table.h"
-#include "text/grammar/walker.h"
 
 namespace celer::grammar {
 
@@ -27,6 +28,7 @@ class TokenSet {
   bool is_large() const { return !words_.empty(); }
   void AddTo(std::span<uint32_t> bits) const;
   size_t bytes() const { return ids_.size() * sizeof(int32_t) + words_.size() * sizeof(uint32_t); }
+  uint64_t steps() const { return ids_.size() + words_.size() / 8; }  // of AddTo()
 
  private:
   std::vector<int32_t> ids_;
@@ -40,8 +42,10 @@ class MaskCache {
 
   // Computes the masks of states by themselves, until that many steps are spent.
   void Precompute(uint64_t max_steps);
-  // Adds the tokens that the item allows. `frames` are those of its answer.
-  void AddTokens(const Item& item, std::span<const Frame> frames, std::span<uint32_t> bits) const;
+  // Adds the tokens that the item allows. `frames` are those of its answer. False: that would take more than
+  // the effort allows; some tokens are missing.
+  bool AddTokens(const Item& item, std::span<const Frame> frames, std::span<uint32_t> bits,
+                 Effort& effort) const;
 
   const TokenTable& table() const { return *table_; }
   size_t bytes() const;
@@ -66,26 +70,47 @@ class MaskCache {
   };
   using LocalPointer = std::shared_ptr<const Local>;
   using InContextPointer = std::shared_ptr<const InContext>;
+  // The state, and the classes of the frames that matter.
+  using Key = std::vector<uint32_t>;
   struct KeyHash {
-    size_t operator()(const std::vector<uint32_t>& key) const;
+    size_t operator()(const Key& key) const;
   };
-  // By the number of frames that matter; few numbers occur for one state.
-  using ByDepth = std::unordered_map<std::vector<uint32_t>, InContextPointer, KeyHash>;
+  struct Entry {
+    Key key;
+    uint32_t count;  // of frames that matter; 0: a mask by itself
+    LocalPointer local;
+    InContextPointer context;
+    size_t bytes;
+  };
+  using Entries = std::list<Entry>;
 
-  LocalPointer ComputeLocal(uint32_t state, uint64_t* steps) const;
+  // Null: beyond the effort.
+  LocalPointer ComputeLocal(uint32_t state, Effort& effort) const;
   LocalPointer WithFewerCopies(const Local& base, uint32_t copies_left) const;
-  void MakeRoom() const;
-  LocalPointer FindLocal(uint32_t state) const;
-  InContextPointer FindInContext(const Item& item, std::span<const Frame> frames, const Local& local) const;
-  void AddDirectly(const Item& item, std::span<const Frame> frames, std::span<uint32_t> bits) const;
+  LocalPointer FindLocal(uint32_t state, Effort& effort) const;
+  InContextPointer FindInContext(const Item& item, std::span<const Frame> frames, const Local& local,
+                                 Effort& effort) const;
+  // False: too long to be kept.
+  bool AppendKey(uint32_t frame, uint32_t count, std::span<const Frame> frames, Key* key) const;
+  bool AddDirectly(const Item& item, std::span<const Frame> frames, std::span<uint32_t> bits,
+                   Effort& effort) const;
+  // With the lock held.
+  void Insert(Entry entry) const;
+  void EvictLeastRecentlyUsed() const;
 
   const Automaton& automaton_;
   std::shared_ptr<const TokenTable> table_;
   size_t max_bytes_;
-  mutable std::shared_mutex mutex_;
-  mutable std::unordered_map<uint32_t, LocalPointer> locals_;
-  mutable std::unordered_map<uint32_t, std::vector<uint32_t>> depths_;  // of the keys in contexts_, by state
-  mutable ByDepth contexts_;
+  mutable std::mutex mutex_;
+  mutable Entries entries_;  // the last used first. Masks in use stay alive with their users
+  mutable std::unordered_map<uint32_t, Entries::iterator> locals_;
+  mutable std::unordered_map<Key, Entries::iterator, KeyHash> contexts_;
+  // By state: how many frames matter in the keys of contexts_, and in how many of them. Few numbers occur for
+  // one state.
+  struct Depth {
+    uint32_t count, keys;
+  };
+  mutable std::unordered_map<uint32_t, std::vector<Depth>> depths_;
   mutable size_t bytes_ = 0;
 };
 

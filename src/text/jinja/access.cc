@@ -5,13 +5,81 @@
 #include "text/jinja/unicode.h"
 
 namespace celer::jinja {
+namespace {
+
+// What jinja2's sandbox hides. A name that Python's object has gives a value whose use is a SecurityError;
+// another is looked up as a key, or is an attribute of something undefined, which is an error at once. Only
+// for these two does the difference show.
+constexpr std::string_view kOfEveryObject[] = {
+    "__class__",   "__delattr__", "__dir__",           "__doc__",          "__eq__",
+    "__format__",  "__ge__",      "__getattribute__",  "__getstate__",     "__gt__",
+    "__hash__",    "__init__",    "__init_subclass__", "__le__",           "__lt__",
+    "__ne__",      "__new__",     "__reduce__",        "__reduce_ex__",    "__repr__",
+    "__setattr__", "__sizeof__",  "__str__",           "__subclasshook__", "__getitem__",
+    "__iter__",    "__len__"};
+constexpr std::string_view kOfDict[] = {"__class_getitem__", "__contains__", "__delitem__",
+                                        "__ior__",           "__or__",       "__reversed__",
+                                        "__ror__",           "__setitem__"};
+constexpr std::string_view kOfUndefined[] = {"__add__",
+                                             "__aiter__",
+                                             "__bool__",
+                                             "__call__",
+                                             "__complex__",
+                                             "__div__",
+                                             "__float__",
+                                             "__floordiv__",
+                                             "__getattr__",
+                                             "__int__",
+                                             "__mod__",
+                                             "__module__",
+                                             "__mul__",
+                                             "__neg__",
+                                             "__pos__",
+                                             "__pow__",
+                                             "__radd__",
+                                             "__rdiv__",
+                                             "__rfloordiv__",
+                                             "__rmod__",
+                                             "__rmul__",
+                                             "__rpow__",
+                                             "__rsub__",
+                                             "__rtruediv__",
+                                             "__slots__",
+                                             "__sub__",
+                                             "__truediv__",
+                                             "_fail_with_undefined_error",
+                                             "_undefined_exception",
+                                             "_undefined_hint",
+                                             "_undefined_message",
+                                             "_undefined_name",
+                                             "_undefined_obj"};
+
+template <size_t n>
+bool IsAmong(std::string_view name, const std::string_view (&names)[n]) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+bool IsHidden(Kind kind, std::string_view name) {
+  if (!name.starts_with('_')) return false;
+  if (IsAmong(name, kOfEveryObject)) return true;
+  if (kind == Kind::kDict) return IsAmong(name, kOfDict);
+  if (kind == Kind::kUndefined) return IsAmong(name, kOfUndefined);
+  return name.starts_with("__") && name.ends_with("__");
+}
+
+Value Hidden(const Value& object, const std::string& name) {
+  return Value::Undefined("SecurityError: access to attribute '" + name + "' of a " + TypeName(object) +
+                          " is unsafe");
+}
+
+}  // namespace
 
 Value Interpreter::Attribute(const Value& object, const std::string& name) {
   budget_.Charge(1);
   bool forbidden = false;
   switch (object.kind()) {
     case Kind::kUndefined:
-      if (name.starts_with("__") && name.ends_with("__")) break;
+      if (IsHidden(object.kind(), name)) return Hidden(object, name);
       throw TemplateError(object.undefined_reason());
     case Kind::kLoop:
       return LoopAttribute(object, name);
@@ -41,6 +109,21 @@ Value Interpreter::Attribute(const Value& object, const std::string& name) {
       if (object.sequence().group && (name == "grouper" || name == "list"))
         return object.sequence().items[name == "list" ? 1 : 0];
       break;
+    case Kind::kRange:
+      if (name == "start") return Value::Integer(object.sequence().start);
+      if (name == "stop") return Value::Integer(object.sequence().stop);
+      if (name == "step") return Value::Integer(object.sequence().step);
+      break;
+    case Kind::kBool:
+    case Kind::kInt:
+      if (name == "real" || name == "numerator") return Value::Integer(object.integer());
+      if (name == "imag") return Value::Integer(0);
+      if (name == "denominator") return Value::Integer(1);
+      break;
+    case Kind::kFloat:
+      if (name == "real") return object;
+      if (name == "imag") return Value::Float(0);
+      break;
     case Kind::kFunction:
       if (object.object<FunctionObject>().name == "dict" && name == "fromkeys")
         return MakeFunction(budget_, name, FindMethod(Kind::kDict, name, &forbidden), object);
@@ -50,12 +133,16 @@ Value Interpreter::Attribute(const Value& object, const std::string& name) {
   }
   if (FilterFn method = FindMethod(object.kind(), name, &forbidden))
     return MakeFunction(budget_, name, method, object);
-  if (forbidden)
-    return Value::Undefined("the method '" + name + "' of a " + TypeName(object) +
-                            " is not allowed in a template");
+  if (forbidden || IsHidden(object.kind(), name)) return Hidden(object, name);
   if (object.Is(Kind::kDict))
     if (const Value* value = object.dict().Find(name)) return *value;
   return Value::Undefined("a value of type " + TypeName(object) + " has no attribute '" + name + "'");
+}
+
+bool Interpreter::HasAttribute(const Value& object, const std::string& name) {
+  if (!object.Is(Kind::kDict)) return true;  // only a dict's keys could be taken for attributes
+  bool forbidden = false;
+  return FindMethod(Kind::kDict, name, &forbidden) != nullptr || forbidden || IsHidden(Kind::kDict, name);
 }
 
 Value Interpreter::Item(const Value& object, const Value& key) {

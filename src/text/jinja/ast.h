@@ -4,6 +4,8 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -45,6 +47,9 @@ enum class ExprKind : uint8_t {
   kTest,       // child is text(arguments)
 };
 
+// What `autoescape` is where a piece of the template stands: known, or only at run time.
+enum class Autoescape : uint8_t { kOff, kOn, kVolatile };
+
 enum class Op : uint8_t {
   kAdd,
   kSub,
@@ -73,8 +78,9 @@ struct Expr {
   ExprKind kind = ExprKind::kConst;
   int line = 0;
   int depth = 1;
-  int name = -1;     // kName, kNsRef: index into Template::names
-  std::string text;  // attribute, filter, test
+  int name = -1;                             // kName, kNsRef: index into Template::names
+  Autoescape autoescape = Autoescape::kOff;  // kConcat, kFilter of a block
+  std::string text;                          // attribute, filter, test
   Value constant;
   std::vector<ExprPtr> children;
   std::vector<Op> ops;
@@ -97,7 +103,10 @@ enum class StmtKind : uint8_t {
   kCallBlock,    // value (a call), macro
   kFilterBlock,  // value (a filter chain), body
   kWith,         // bindings, body
-  kScope,        // body, in a scope of its own: generation and block tags
+  kScope,        // body, in a scope of its own: the generation tag
+  kBlock,        // text (its name), body; recursive: it sees the scope around it
+  kAutoescape,   // value, body
+  kLoad,         // text: the tag; needs another template, and there is none
   kBreak,
   kContinue,
 };
@@ -114,6 +123,7 @@ struct MacroDef {
 struct Stmt {
   StmtKind kind = StmtKind::kData;
   int line = 0;
+  Autoescape autoescape = Autoescape::kOff;  // kOutput, kFor
   std::string text;
   ExprPtr target, value, filter;
   bool recursive = false;
@@ -129,6 +139,8 @@ enum WellKnownName { kNameLoop, kNameCaller, kNameKwargs, kNameVarargs, kWellKno
 struct Template {
   Body body;
   std::vector<std::string> names;
+  std::unordered_map<std::string, const Stmt*> blocks;
+  std::unordered_set<std::string> fields;  // names after a dot, and strings: what it may read of a message
 };
 
 }  // namespace celer::jinja

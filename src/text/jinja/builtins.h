@@ -2,6 +2,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -50,5 +51,6 @@ std::vector<const Value*> Bind(const char* function, const Args& args,
 int64_t IntArg(const char* function, const Value* value, int64_t fallback);
 const std::string& StringArg(const char* function, const Value* value);
 bool BoolArg(const Value* value, bool fallback);
+std::optional<double> ParseFloat(std::string_view source);  // as Python's float()
 
 }  // namespace celer::jinja

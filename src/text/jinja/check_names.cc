@@ -1,13 +1,11 @@
-#include <algorithm>
-
 #include "text/jinja/parser.h"
 
 namespace celer::jinja {
 namespace {
 
-// Filters of Jinja that no chat template needs. Using one is an error, but only once it is reached.
-constexpr std::string_view kUnsupportedFilters[] = {"filesizeformat", "pprint",   "random", "striptags",
-                                                    "urlize",         "wordwrap", "xmlattr"};
+// The one filter of Jinja that is left out: a prompt must not depend on chance. Using it is an error, but
+// only once it is reached.
+constexpr std::string_view kRandom = "random";
 
 // `soft`: inside an if, up to the next block with a scope of its own.
 class NameChecker {
@@ -20,8 +18,7 @@ class NameChecker {
   void Check(const ExprPtr& pointer, bool soft) {
     if (!pointer) return;
     const Expr& e = *pointer;
-    if (!soft && e.kind == ExprKind::kFilter && e.filter == nullptr &&
-        std::ranges::find(kUnsupportedFilters, e.text) == std::end(kUnsupportedFilters))
+    if (!soft && e.kind == ExprKind::kFilter && e.filter == nullptr && e.text != kRandom)
       throw TemplateError("there is no filter '" + e.text + "'", e.line);
     if (!soft && e.kind == ExprKind::kTest && e.test == nullptr)
       throw TemplateError("there is no test '" + e.text + "'", e.line);

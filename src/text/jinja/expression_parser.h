@@ -86,6 +86,7 @@ class ExpressionParser {
     auto e = std::make_unique<Expr>();
     e->kind = kind;
     e->line = Current().line;
+    e->autoescape = autoescape_;
     return e;
   }
   void Adopt(Expr& parent, ExprPtr child) const {
@@ -140,6 +141,7 @@ class ExpressionParser {
   const std::vector<Token> tokens_;
   size_t at_ = 0;
   int depth_ = 0;
+  Autoescape autoescape_ = Autoescape::kOff;
   std::vector<MacroDef*> open_macros_;  // those whose body is being parsed
   std::vector<std::string> names_;
   std::unordered_map<std::string, int> ids_;

@@ -1,4 +1,5 @@
-// Filters on strings and numbers, and the table of all filters. Those on lists are in list_filters.cc.
+// Filters on strings and numbers, and the table of all filters. Those on lists are in list_filters.cc, those
+// on HTML in markup_filters.cc, those that break lines in layout_filters.cc.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -7,7 +8,9 @@
 #include "text/jinja/builtins.h"
 #include "text/jinja/format.h"
 #include "text/jinja/interpreter.h"
+#include "text/jinja/layout_filters.h"
 #include "text/jinja/list_filters.h"
+#include "text/jinja/markup_filters.h"
 #include "text/jinja/str_tools.h"
 #include "text/jinja/unicode.h"
 
@@ -59,8 +62,15 @@ Value Title(Interpreter& in, const Value& v, const Args& args) {
 Value ReplaceFilter(Interpreter& in, const Value& v, const Args& args) {
   const auto bound = Bind("replace", args, {"old", "new", "count"}, 2);
   const bool all = bound[2] == nullptr || bound[2]->Is(Kind::kNone);
-  return in.Text(Replace(in.Str(v), in.Str(*bound[0]), in.Str(*bound[1]),
-                         all ? -1 : IntArg("replace", bound[2], -1), in.budget()));
+  const int64_t count = all ? -1 : IntArg("replace", bound[2], -1);
+  if (!in.autoescape())
+    return in.Text(Replace(in.Str(v), in.Str(*bound[0]), in.Str(*bound[1]), count, in.budget()));
+  const auto is_markup = [](const Value& value) { return value.Is(Kind::kString) && value.string().markup; };
+  const bool markup = is_markup(v) || is_markup(*bound[0]) || is_markup(*bound[1]);
+  const bool escape = is_markup(*bound[0]) || (is_markup(*bound[1]) && !is_markup(v));
+  return in.Text(Replace(escape ? in.Escaped(v) : in.Str(v), in.Str(*bound[0]),
+                         markup ? in.Escaped(*bound[1]) : in.Str(*bound[1]), count, in.budget()),
+                 markup);
 }
 
 Value StringFilter(Interpreter& in, const Value& v, const Args& args) {
@@ -136,7 +146,8 @@ Value Truncate(Interpreter& in, const Value& v, const Args& args) {
   const std::string& text = StringArg("truncate", &v);
   std::string cut = text.substr(0, ByteOffset(text, keep));
   if (!BoolArg(bound[1], false)) cut = cut.substr(0, cut.rfind(' '));
-  return in.Text(cut + end);
+  const bool markup = v.string().markup;
+  return in.Math(Op::kAdd, in.Text(std::move(cut), markup), bound[2] != nullptr ? *bound[2] : in.Text(end));
 }
 
 Value WordCount(Interpreter& in, const Value& v, const Args& args) {
@@ -234,6 +245,8 @@ std::string NumberText(
   return out;
 }
 
+}  // namespace
+
 std::optional<double> ParseFloat(std::string_view source) {
   std::string text = NumberText(source);
   std::string lower = ToLower(text);
@@ -253,6 +266,8 @@ std::optional<double> ParseFloat(std::string_view source) {
   }
   return negative ? -d : d;
 }
+
+namespace {
 
 std::optional<Int> ParseInt(std::string_view source, int64_t base) {
   std::string text = ToLower(NumberText(source));
@@ -372,11 +387,7 @@ Value Default(Interpreter& in, const Value& v, const Args& args) {
 Value Attr(Interpreter& in, const Value& v, const Args& args) {
   const auto bound = Bind("attr", args, {"name"}, 1);
   const std::string& name = StringArg("attr", bound[0]);
-  if (v.Is(Kind::kDict)) {  // attributes only, never keys
-    bool forbidden = false;
-    if (FindMethod(Kind::kDict, name, &forbidden) == nullptr)
-      return Value::Undefined("a dict has no attribute '" + name + "'");
-  }
+  if (!in.HasAttribute(v, name)) return Value::Undefined("a dict has no attribute '" + name + "'");
   return in.Attribute(v, name);
 }
 
@@ -418,7 +429,10 @@ FilterFn FindFilter(std::string_view name) {
       {"wordcount", WordCount},
   };
   const auto found = kFilters.find(name);
-  return found == kFilters.end() ? FindListFilter(name) : found->second;
+  if (found != kFilters.end()) return found->second;
+  if (const FilterFn filter = FindListFilter(name)) return filter;
+  if (const FilterFn filter = FindMarkupFilter(name)) return filter;
+  return FindLayoutFilter(name);
 }
 
 }  // namespace celer::jinja

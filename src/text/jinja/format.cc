@@ -359,6 +359,22 @@ std::string ToRepr(const Value& value, Budget& budget) {
   return printer.Take();
 }
 
+std::string ToAscii(const Value& value, Budget& budget) {
+  std::string out;
+  const std::string repr = ToRepr(value, budget);
+  for (size_t i = 0, n; i < repr.size(); i += n) {
+    const uint32_t c = DecodeAt(repr, i, &n);
+    if (c < 0x80) {
+      out.push_back(static_cast<char>(c));
+      continue;
+    }
+    out += c < 0x100 ? "\\x" : c < 0x10000 ? "\\u" : "\\U";
+    AppendHex(out, c, c < 0x100 ? 2 : c < 0x10000 ? 4 : 8);
+  }
+  budget.ChargeString(static_cast<int64_t>(out.size()));
+  return out;
+}
+
 std::string ToStr(const Value& value, Budget& budget) {
   if (value.Is(Kind::kString)) return value.text();
   if (value.Is(Kind::kUndefined)) return "";

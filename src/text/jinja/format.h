@@ -12,6 +12,7 @@ std::string IntText(Int value);
 std::string FloatRepr(double value);  // shortest digits that read back the same
 std::string ToStr(const Value& value, Budget& budget);
 std::string ToRepr(const Value& value, Budget& budget);
+std::string ToAscii(const Value& value, Budget& budget);  // ascii(): repr() with escapes beyond ASCII
 
 // json.dumps(); the fields are its arguments. An empty `indent` with `pretty` still breaks lines.
 struct JsonStyle {
@@ -26,8 +27,8 @@ std::string ToJson(const Value& value, const JsonStyle& style, Budget& budget);
 
 std::string EscapeHtml(std::string_view text, Budget& budget);  // as markupsafe: & < > ' "
 
-// format % arguments (a tuple, a dict for %(name)s, or one value).
-std::string PercentFormat(const std::string& format, const Value& arguments, Budget& budget);
+// format % arguments (a tuple, a dict for %(name)s, or one value). `markup`: what is put in is escaped.
+std::string PercentFormat(const std::string& format, const Value& arguments, bool markup, Budget& budget);
 // format(value, spec): the part after the colon in '{:>8.3f}'.
 std::string FormatSpec(const Value& value, const std::string& spec, Budget& budget);
 

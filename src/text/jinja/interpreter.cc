@@ -12,10 +12,13 @@ Interpreter::Interpreter(const Template& source, const Limits& limits, std::time
       budget_(limits),
       now_(now),
       context_(source.names.size()),
-      scope_(std::make_shared<Scope>(nullptr)) {
-  for (size_t i = 0; i < source.names.size(); ++i)
+      scope_(std::make_shared<Scope>(nullptr)),
+      root_(scope_) {
+  for (size_t i = 0; i < source.names.size(); ++i) {
     if (FilterFn global = FindGlobal(source.names[i]))
       context_[i] = MakeFunction(budget_, source.names[i], global, Value::None());
+    if (source.names[i] == "self") root_->Set(static_cast<int>(i), SelfReference());
+  }
 }
 
 Interpreter::~Interpreter() {
@@ -45,6 +48,17 @@ std::string Interpreter::Str(const Value& value) {
 }
 std::string Interpreter::Repr(const Value& value) {
   return ToRepr(value, budget_);
+}
+
+std::string Interpreter::Escaped(const Value& value) {
+  if (value.Is(Kind::kString) && value.string().markup) return value.text();
+  return EscapeHtml(Str(value), budget_);
+}
+
+void Interpreter::WriteRaw(const Value& value) {
+  if (!value.Is(Kind::kString))
+    throw TemplateError("a call or filter block must give a string, not " + TypeName(value));
+  Write(value.text());
 }
 
 void Interpreter::Write(std::string_view text) {
@@ -84,7 +98,9 @@ Interpreter::Flow Interpreter::ExecStmt(const Stmt& s) {
       break;
     case StmtKind::kOutput: {
       const Value value = Eval(*s.value);
-      if (value.Is(Kind::kString)) {
+      if (EscapesAt(s.autoescape)) {
+        Write(Escaped(value));
+      } else if (value.Is(Kind::kString)) {
         Write(value.text());
       } else {
         Write(Str(value));
@@ -105,15 +121,9 @@ Interpreter::Flow Interpreter::ExecStmt(const Stmt& s) {
     }
     case StmtKind::kSetBlock: {
       auto inner = std::make_shared<Scope>(scope_);
-      Value text = Text(Capture(s.body, inner));
-      if (s.value) {
-        const Value* saved = std::exchange(block_text_, &text);
-        auto outer = std::exchange(scope_, inner);
-        Value filtered = Eval(*s.value);
-        scope_ = std::move(outer);
-        block_text_ = saved;
-        text = std::move(filtered);
-      }
+      Value text = Text(Capture(s.body, inner), autoescape_);
+      if (s.value) text = FilterBlockText(*s.value, text, inner);
+      if (autoescape_ && !(text.Is(Kind::kString) && text.string().markup)) text = Text(Str(text), true);
       CheckTarget(*s.target);
       Assign(*s.target, std::move(text));
       break;
@@ -123,17 +133,13 @@ Interpreter::Flow Interpreter::ExecStmt(const Stmt& s) {
       break;
     case StmtKind::kCallBlock: {
       const Value caller = NewMacro(*s.macro);
-      Write(Str(EvalCall(*s.value, &caller)));
+      WriteRaw(EvalCall(*s.value, &caller));
       break;
     }
     case StmtKind::kFilterBlock: {
       auto inner = std::make_shared<Scope>(scope_);
       const Value text = Text(Capture(s.body, inner));
-      const Value* saved = std::exchange(block_text_, &text);
-      auto outer = std::exchange(scope_, inner);
-      Write(Str(Eval(*s.value)));
-      scope_ = std::move(outer);
-      block_text_ = saved;
+      WriteRaw(FilterBlockText(*s.value, text, inner));
       break;
     }
     case StmtKind::kWith: {
@@ -152,12 +158,58 @@ Interpreter::Flow Interpreter::ExecStmt(const Stmt& s) {
     case StmtKind::kScope:
       Write(Capture(s.body, std::make_shared<Scope>(scope_)));
       break;
+    case StmtKind::kBlock:
+      Write(RenderBlock(s, s.recursive ? scope_ : root_));
+      break;
+    case StmtKind::kAutoescape:
+      return ExecAutoescape(s);
+    case StmtKind::kLoad:
+      throw TemplateError("the tag '" + s.text + "' needs another template, and a chat template has none");
     case StmtKind::kBreak:
       return Flow::kBreak;
     case StmtKind::kContinue:
       return Flow::kContinue;
   }
   return Flow::kNext;
+}
+
+Interpreter::Flow Interpreter::ExecAutoescape(const Stmt& s) {
+  auto outer = std::exchange(scope_, std::make_shared<Scope>(scope_));
+  const bool around = std::exchange(autoescape_, Truthy(Eval(*s.value)));
+  const Flow flow = Exec(s.body);
+  scope_ = std::move(outer);
+  if (flow == Flow::kNext) autoescape_ = around;  // Jinja's break and continue skip this too
+  return flow;
+}
+
+Value Interpreter::FilterBlockText(const Expr& filters, const Value& text, std::shared_ptr<Scope> scope) {
+  const Value* saved = std::exchange(block_text_, &text);
+  auto outer = std::exchange(scope_, std::move(scope));
+  Value filtered = Eval(filters);
+  scope_ = std::move(outer);
+  block_text_ = saved;
+  return filtered;
+}
+
+std::string Interpreter::RenderBlock(const Stmt& block, std::shared_ptr<Scope> around) {
+  Nested nested(*this);
+  return Capture(block.body, std::make_shared<Scope>(std::move(around)));
+}
+
+Value Interpreter::CallBlock(Interpreter& in, const Value& name, const Args& args) {
+  Bind("a block", args, {}, 0);
+  const Stmt& block = *in.source_.blocks.at(name.text());
+  if (block.kind == StmtKind::kLoad) throw TemplateError("the block '" + name.text() + "' is not filled");
+  return in.Text(in.RenderBlock(block, in.root_), in.autoescape_);
+}
+
+// `self`: the blocks of the template, as functions.
+Value Interpreter::SelfReference() {
+  Value self = NewNamespace();
+  for (const auto& [name, block] : source_.blocks)
+    self.name_space().attributes.Set(Text(name), MakeFunction(budget_, name, &CallBlock, Text(name)),
+                                     budget_);
+  return self;
 }
 
 void Interpreter::CheckTarget(const Expr& target) {
@@ -276,12 +328,8 @@ Value Interpreter::EvalNode(const Expr& e) {
     }
     case ExprKind::kCall:
       return EvalCall(e, nullptr);
-    case ExprKind::kFilter: {
-      const Value input = e.children[0] ? Eval(*e.children[0]) : *block_text_;
-      if (e.filter == nullptr)
-        throw TemplateError("the filter '" + e.text + "' does not exist or is not supported");
-      return e.filter(*this, input, EvalArguments(e.arguments.get()));
-    }
+    case ExprKind::kFilter:
+      return EvalFilter(e);
     case ExprKind::kTest: {
       const Value input = Eval(*e.children[0]);
       if (e.test == nullptr) throw TemplateError("there is no test '" + e.text + "'");
@@ -340,15 +388,32 @@ Value Interpreter::EvalCompare(const Expr& e) {
   return Value::Bool(true);
 }
 
+Value Interpreter::EvalFilter(const Expr& e) {
+  const Value input = e.children[0]             ? Eval(*e.children[0])
+                      : EscapesAt(e.autoescape) ? Text(block_text_->text(), true)
+                                                : *block_text_;
+  if (e.filter == nullptr)
+    throw TemplateError(e.text == "random" ? "the filter 'random' is not supported: a prompt must not depend "
+                                             "on chance"
+                                           : "there is no filter '" + e.text + "'");
+  return e.filter(*this, input, EvalArguments(e.arguments.get()));
+}
+
 Value Interpreter::EvalConcat(const Expr& e) {
-  std::string text;
+  std::vector<Value> values;
+  bool markup = false;  // known to escape, and one of the pieces is markup: the others are escaped
   for (const ExprPtr& child : e.children) {
-    const Value value = Eval(*child);
-    const std::string& piece = value.Is(Kind::kString) ? value.text() : Str(value);
+    values.push_back(Eval(*child));
+    markup |=
+        e.autoescape == Autoescape::kOn && values.back().Is(Kind::kString) && values.back().string().markup;
+  }
+  std::string text;
+  for (const Value& value : values) {
+    const std::string& piece = markup ? Escaped(value) : value.Is(Kind::kString) ? value.text() : Str(value);
     budget_.CheckString(static_cast<int64_t>(text.size() + piece.size()));
     text += piece;
   }
-  return Text(std::move(text));
+  return Text(std::move(text), markup);
 }
 
 Args Interpreter::EvalArguments(const CallArguments* arguments) {

@@ -50,6 +50,7 @@ class Interpreter {
   Budget& budget() { return budget_; }
   std::time_t now() const { return now_; }
   Value Attribute(const Value& object, const std::string& name);
+  bool HasAttribute(const Value& object, const std::string& name);  // not counting the keys of a dict
   Value Item(const Value& object, const Value& key);
   Value AttributePath(const Value& object, const Value& path);  // "a.b.0", as the attribute= of filters
   Value Call(const Value& callee, const Args& args);
@@ -60,6 +61,8 @@ class Interpreter {
   Value Text(std::string text, bool markup = false) { return MakeString(budget_, std::move(text), markup); }
   std::string Str(const Value& value);
   std::string Repr(const Value& value);
+  bool autoescape() const { return autoescape_; }  // whether filters give and respect markup
+  std::string Escaped(const Value& value);         // as HTML, unless it is markup already
 
   // Operators (operators.cc).
   Value Math(Op op, const Value& a, const Value& b);
@@ -78,6 +81,7 @@ class Interpreter {
   Value EvalMath(const Expr& e);
   Value EvalCompare(const Expr& e);
   Value EvalConcat(const Expr& e);
+  Value EvalFilter(const Expr& e);
   Value EvalCall(const Expr& e, const Value* caller);
   Args EvalArguments(const CallArguments* arguments);
   Value Lookup(int name);
@@ -85,6 +89,11 @@ class Interpreter {
   Flow Exec(const Body& body);
   Flow ExecStmt(const Stmt& s);
   Flow ExecFor(const Stmt& s);
+  Flow ExecAutoescape(const Stmt& s);
+  Value FilterBlockText(const Expr& filters, const Value& text, std::shared_ptr<Scope> scope);
+  std::string RenderBlock(const Stmt& block, std::shared_ptr<Scope> around);
+  static Value CallBlock(Interpreter& in, const Value& name, const Args& args);
+  Value SelfReference();
   // The loop over one iterable; recursive loops come back here.
   Flow RunLoop(const Stmt& s, const Value& iterable, std::shared_ptr<Scope> outer, int depth0);
   std::optional<Value> PullItem(LoopObject& loop);
@@ -97,6 +106,10 @@ class Interpreter {
   void CheckTarget(const Expr& target);
   void Assign(const Expr& target, Value value);
   void Write(std::string_view text);
+  void WriteRaw(const Value& value);  // of a block tag: what is not text is an error
+  bool EscapesAt(Autoescape place) const {
+    return place == Autoescape::kOn || (place == Autoescape::kVolatile && autoescape_);
+  }
   Value NewMacro(const MacroDef& definition);
   Value CallMacro(const Value& macro, const Args& args);
 
@@ -105,6 +118,8 @@ class Interpreter {
   const std::time_t now_;
   std::vector<std::optional<Value>> context_;  // by name
   std::shared_ptr<Scope> scope_;
+  const std::shared_ptr<Scope> root_;  // what a block sees
+  bool autoescape_ = false;
   std::string out_;
   const Value* block_text_ = nullptr;  // what a filter without an operand applies to
   int depth_ = 0;

@@ -182,24 +182,31 @@ TEST(Jinja, WhitespaceControl) {
 }
 
 TEST(Jinja, ErrorsNameTheLineAndTheCause) {
-  Check({{"a\n\n{{ nope.x }}", "ERROR chat template line 3: 'nope' is undefined"},
-         {"{{ raise_exception('no system role') }}",
-          "ERROR chat template line 1 rejects this conversation: no system role"},
-         {"{% if x %}", "ERROR chat template line 1: the template ends before '{% endif %}'"},
-         {"x\n{{ 1 +\n}}", "ERROR chat template line 3: unexpected '}}'"},
-         {"{{ 1|nofilter }}", "ERROR chat template line 1: there is no filter 'nofilter'"},
-         {"{% if false %}{{ 1|nofilter }}{% endif %}ok", "ok"},
-         {"{{ 'a' + 1 }}", "ERROR chat template line 1: '+' is not defined between str and int"},
-         {"{{ l.append(1) }}",
-          "ERROR chat template line 1: the method 'append' of a list is not allowed in a template"},
-         {"{% set d.x = 1 %}",
-          "ERROR chat template line 1: cannot set 'd.x': only attributes of a namespace() can be set"},
-         {"{{ 1 // 0 }}", "ERROR chat template line 1: division by zero"},
-         {"{% break %}", "ERROR chat template line 1: 'break' stands outside of a loop"},
-         {"{% include 'x' %}",
-          "ERROR chat template line 1: the tag 'include' is not supported in a chat template"},
-         {"{# never closed", "ERROR chat template line 1: a comment '{#' is not closed by '#}'"},
-         {"{{ 'never closed }}", "ERROR chat template line 1: a string is not closed"}});
+  Check(
+      {{"a\n\n{{ nope.x }}", "ERROR chat template line 3: 'nope' is undefined"},
+       {"{{ raise_exception('no system role') }}",
+        "ERROR chat template line 1 rejects this conversation: no system role"},
+       {"{% if x %}", "ERROR chat template line 1: the template ends before '{% endif %}'"},
+       {"x\n{{ 1 +\n}}", "ERROR chat template line 3: unexpected '}}'"},
+       {"{{ 1|nofilter }}", "ERROR chat template line 1: there is no filter 'nofilter'"},
+       {"{% if false %}{{ 1|nofilter }}{% endif %}ok", "ok"},
+       {"{{ 'a' + 1 }}", "ERROR chat template line 1: '+' is not defined between str and int"},
+       {"{{ l.append(1) }}",
+        "ERROR chat template line 1: SecurityError: access to attribute 'append' of a list is unsafe"},
+       {"{% set d.x = 1 %}",
+        "ERROR chat template line 1: cannot set 'd.x': only attributes of a namespace() can be set"},
+       {"{{ 1 // 0 }}", "ERROR chat template line 1: division by zero"},
+       {"{% break %}", "ERROR chat template line 1: 'break' stands outside of a loop"},
+       {"{% if false %}{% include 'x' ignore missing %}{% endif %}{% if no %}{% from 'x' import a %}{% endif "
+        "%}",
+        ""},
+       {"{% include 'x' %}",
+        "ERROR chat template line 1: the tag 'include' needs another template, and a chat template has none"},
+       {"{{ l|random }}",
+        "ERROR chat template line 1: the filter 'random' is not supported: a prompt must not depend on "
+        "chance"},
+       {"{# never closed", "ERROR chat template line 1: a comment '{#' is not closed by '#}'"},
+       {"{{ 'never closed }}", "ERROR chat template line 1: a string is not closed"}});
 }
 
 TEST(Jinja, NothingOfTheHostIsReachable) {
@@ -213,6 +220,77 @@ TEST(Jinja, NothingOfTheHostIsReachable) {
     EXPECT_TRUE(!text || text->find("class") == std::string::npos)
         << source << " gives " << (text ? *text : "");
   }
+}
+
+// As jinja2's ImmutableSandboxedEnvironment: the name alone is undefined, its use is refused.
+TEST(Jinja, DunderAccessIsASecurityError) {
+  Check(
+      {{"[{{ s.__class__ }}{{ s['__class__'] }}{{ s|attr('__class__') }}{{ d.__len__ }}{{ nope.__class__ }}]",
+        "[]"},
+       {"{{ {'__class__': 5}.__class__ }}{{ {'__class__': 5}['__class__'] }}{{ {'__foo__': 5}.__foo__ }}",
+        "55"},
+       {"{{ s.__class__ is defined }}{{ people|map(attribute='__class__')|list }}",
+        "False[Undefined, Undefined]"}});
+  for (const char* source :
+       {"{{ s.__class__.__mro__ }}", "{{ s['__class__']['__mro__'] }}", "{{ s.__class__() }}",
+        "{{ s.__len__() }}", "{{ l.append(1) }}", "{{ d.__class__.x }}", "{{ (s|attr('__class__')).mro() }}",
+        "{{ people|map(attribute='__class__.__mro__')|list }}", "{{ s.__class__ + 'a' }}",
+        "{{ '{0.__class__.__mro__}'.format(s) }}"})
+    EXPECT_NE(Text(source).find("SecurityError: access to attribute '"), std::string::npos) << source;
+  EXPECT_EQ(Text("{{ nope.__foo__ }}"), "ERROR chat template line 1: 'nope' is undefined");
+}
+
+TEST(Jinja, BlocksAndAutoescape) {
+  Check(
+      {{"{% set q = 1 %}{% for x in l %}{% block b scoped %}{{ x }}{% endblock b %}{% endfor %}", "312"},
+       {"{% set q = 1 %}{% for x in l %}{% block b %}{{ x }}{{ q }}{% set q = 5 %}{% endblock %}{% endfor %}",
+        "111"},
+       {"{% block b %}<{{ i }}>{% endblock %}{{ self.b()|upper }}{{ self.c is defined }}", "<7><7>False"},
+       {"{% block b %}{% endblock %}{% block b %}{% endblock %}",
+        "ERROR chat template line 1: the block 'b' is defined twice"},
+       {"{% autoescape true %}{{ '<' }}{{ '<'|safe }}{{ '<' ~ '>'|safe }}{% endautoescape %}{{ '<' }}",
+        "&lt;<&lt;><"},
+       {"{% autoescape yes %}{{ ['<', '>'|safe]|join('&') }}{{ '<'|replace('<', '>') }}{% endautoescape %}",
+        "&lt;&amp;>&gt;"},
+       {"{% macro m(a) %}<{{ a }}>{% endmacro %}{% autoescape true %}{{ m('<') }}{% set c %}<{% endset %}{{ "
+        "c }}"
+        "{% filter upper %}<a{% endfilter %}{% endautoescape %}",
+        "<<><<A"},
+       {"{{ ('<%s>'|safe) % '&' }} {{ '{}<'|safe|replace('<', '>') }} {{ ('{}'|safe).format('<') }}",
+        "<&amp;> {}> &lt;"},
+       {"{% filter length %}abc{% endfilter %}",
+        "ERROR chat template line 1: a call or filter block must give a string, not int"}});
+}
+
+TEST(Jinja, RarerFilters) {
+  Check(
+      {{"{{ '<p>A &amp;  B &copy; &#x41; &notit;</p><!-- x > -->'|striptags }}", "A & B \u00a9 A \u00acit;"},
+       {"{{ 'a well-known thing--or two'|wordwrap(8) }}", "a well-\nknown\nthing--\nor two"},
+       {"{{ 'abcdefgh ij'|wordwrap(4, false) }}|{{ 'abcdefgh ij'|wordwrap(4, wrapstring='/') }}",
+        "abcdefgh\nij|abcd/efgh/ij"},
+       {"{{ 1|filesizeformat }} {{ 1500|filesizeformat }} {{ 2048|filesizeformat(true) }} "
+        "{{ '1e24'|filesizeformat }} {{ -0.5|filesizeformat }}",
+        "1 Byte 1.5 kB 2.0 KiB 1.0 YB 0 Bytes"},
+       {"<a{{ {'b': '\"', 'c': none, 'd': 1}|xmlattr }}>", "<a b=\"&#34;\" d=\"1\">"},
+       {"{{ {'b c': 1}|xmlattr }}",
+        "ERROR chat template line 1: xmlattr: 'b c' is not the name of an attribute"},
+       {"{{ 'see (www.x.org), a@b.cd'|urlize(4) }}",
+        "see (<a href=\"https://www.x.org\" rel=\"noopener\">www....</a>), "
+        "<a href=\"mailto:a@b.cd\">a@b.cd</a>"},
+       {"{{ {'b': ['x' * 40, 'y' * 40], 'a': 1}|pprint }}",
+        "{'a': 1,\n 'b': ['xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx',\n"
+        "       'yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy']}"},
+       {"{{ 'Stra\u00dfe \u0130'.casefold() }} {{ '%a' % 'é' }} {{ (7).bit_length() }} {{ i.real }}",
+        "strasse i\u0307 '\\xe9' 3 7"}});
+}
+
+TEST(Jinja, StrftimeTakesTheFlagsOfTheCLibrary) {
+  auto program = ChatTemplate::Compile(
+      "{{ strftime_now('%-d %B %Y|%_m|%^b|%03d|%f%z%Z%-z|%%') }}|{{ strftime_now('%9999d')|length }}");
+  ASSERT_TRUE(program);
+  ChatTemplate::Options options;
+  options.now = 1735905600;  // 2025-01-03 12:00 UTC
+  EXPECT_EQ(*program->Render(Json::array(), nullptr, options), "3 January 2025| 1|JAN|003|000000|%|0");
 }
 
 // Each would take forever, or all memory, if it were not stopped.
@@ -278,6 +356,15 @@ TEST(Jinja, TemplateBombsAreStopped) {
       "{{ ('a ' * 5 * 10**6).split()|length }}",
       "{{ ('a' * 10**7)|list|length }}",
       "{{ strftime_now('%c' * 10**7) }}",
+      "{% block b %}{{ self.b() }}{{ self.b() }}{% endblock %}",
+      "{% for x in range(99999) %}{{ ('a-' * 10**6)|wordwrap(1) }}{{ ('-' * 10**6)|wordwrap(3) }}{% endfor "
+      "%}",
+      "{% for x in range(99999) %}{{ ('<a' * 10**6)|striptags }}{{ ('&a' * 10**6)|striptags }}{% endfor %}",
+      "{% for x in range(99999) %}{{ ('(' * 10**6 ~ ')' * 10**6)|urlize }}{{ ('www.' * 10**5)|urlize }}{% "
+      "endfor %}",
+      "{% set ns = namespace(s=['x']) %}{% for a in range(60) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ "
+      "ns.s|pprint }}",
+      "{% for x in range(99999) %}{{ ('word ' * 10**6)|pprint }}{{ (('a' * 10**6)|safe) % () }}{% endfor %}",
   };
   jinja::Limits limits;
   limits.steps = 3'000'000;  // less than by default, to save time

@@ -67,16 +67,26 @@ Value Items(Interpreter& in, const Value& v, const Args& args) {
 
 Value Join(Interpreter& in, const Value& v, const Args& args) {
   const auto bound = Bind("join", args, {"d", "attribute"}, 0);
-  const std::string separator = bound[0] != nullptr ? in.Str(*bound[0]) : "";
+  const auto is_markup = [&](const Value& value) {
+    return in.autoescape() && value.Is(Kind::kString) && value.string().markup;
+  };
+  bool markup = bound[0] != nullptr && is_markup(*bound[0]);  // then what is not is escaped
+  std::vector<Value> pieces;
+  for (const Value& item : in.Items(v)) {
+    pieces.push_back(in.AttributePath(item, OrNone(bound[1])));
+    markup |= is_markup(pieces.back());
+  }
+  const auto show = [&](const Value& value) { return markup ? in.Escaped(value) : in.Str(value); };
+  const std::string separator = bound[0] != nullptr ? show(*bound[0]) : "";
   std::string out;
   bool first = true;
-  for (const Value& item : in.Items(v)) {
-    const std::string text = in.Str(in.AttributePath(item, OrNone(bound[1])));
+  for (const Value& piece : pieces) {
+    const std::string text = show(piece);
     in.budget().CheckString(static_cast<int64_t>(out.size() + text.size() + separator.size()));
     if (!std::exchange(first, false)) out += separator;
     out += text;
   }
-  return in.Text(std::move(out));
+  return in.Text(std::move(out), markup);
 }
 
 Value Reverse(Interpreter& in, const Value& v, const Args& args) {

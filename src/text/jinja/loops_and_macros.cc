@@ -195,7 +195,7 @@ Value Interpreter::CallMacro(const Value& value, const Args& args) {
   }
   std::string text = Capture(def.body, scope);
   scope_ = std::move(saved);
-  return Text(std::move(text));
+  return Text(std::move(text), autoescape_);
 }
 
 Value Interpreter::Call(const Value& callee, const Args& args) {
@@ -214,7 +214,7 @@ Value Interpreter::Call(const Value& callee, const Args& args) {
         throw TemplateError("loop() takes one argument");
       std::string saved = std::exchange(out_, {});
       RunLoop(*loop.stmt, args.positional[0], loop.outer, loop.depth0 + 1);
-      return Text(std::exchange(out_, std::move(saved)));
+      return Text(std::exchange(out_, std::move(saved)), EscapesAt(loop.stmt->autoescape));
     }
     case Kind::kJoiner: {
       auto& joiner = callee.object<JoinerObject>();

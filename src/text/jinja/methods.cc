@@ -4,6 +4,7 @@
 #include <ctime>
 #include <unordered_map>
 
+#include "core/utf8.h"
 #include "text/jinja/builtins.h"
 #include "text/jinja/interpreter.h"
 
@@ -88,6 +89,18 @@ Value IsInteger(Interpreter&, const Value& self, const Args& args) {
   Bind("is_integer", args, {}, 0);
   const double d = self.AsDouble();
   return Value::Bool(std::isfinite(d) && d == std::floor(d));
+}
+
+Value Whole(Interpreter&, const Value& self, const Args& args) {
+  Bind("conjugate", args, {}, 0);
+  return Value::Integer(self.integer());
+}
+
+Value BitLength(Interpreter&, const Value& self, const Args& args) {
+  Bind("bit_length", args, {}, 0);
+  int bits = 0;
+  for (Int rest = self.integer(); rest != 0; rest /= 2) ++bits;
+  return Value::Integer(bits);
 }
 
 // --- cycler ---
@@ -202,31 +215,41 @@ Value RaiseException(Interpreter& in, const Value&, const Args& args) {
   throw error;
 }
 
-// %f (microseconds) is 0, and %z and %Z are empty: the time has whole seconds and no zone, as in the
-// original.
+// As datetime.strftime(): %f (microseconds) is 0, and %z and %Z are empty, because the time has whole seconds
+// and no zone; the rest, with its flags and widths, is the C library's.
 Value StrftimeNow(Interpreter& in, const Value&, const Args& args) {
   const auto bound = Bind("strftime_now", args, {"format"}, 1);
-  const std::string& format = StringArg("strftime_now", bound[0]);
+  const std::string& given = StringArg("strftime_now", bound[0]);
+  if (given.find('\0') != std::string::npos)
+    throw TemplateError("strftime_now(): the format has a NUL in it");
   std::tm local{};
   const std::time_t now = in.now();
   if (localtime_r(&now, &local) == nullptr) throw TemplateError("strftime_now(): the time is out of range");
-  std::string out;
-  for (size_t i = 0; i < format.size(); ++i) {
-    if (format[i] != '%' || i + 1 == format.size()) {
-      out.push_back(format[i]);
-      continue;
+  local.tm_isdst = -1;  // no zone, so that a %z or %Z with a flag is empty too
+  local.tm_zone = "";
+  std::string format;
+  for (size_t i = 0; i < given.size(); ++i) {
+    const char next = given[i] == '%' && i + 1 < given.size() ? given[i + 1] : '\0';
+    if (next == 'f') format += "000000";
+    if (next == '%') format += "%%";
+    if (next == '%' || next == 'f' || next == 'z' || next == 'Z') {
+      ++i;
+    } else {
+      format.push_back(given[i]);
     }
-    const char directive[] = {'%', format[++i], '\0'};
-    if (directive[1] == 'f') out += "000000";
-    if (std::string_view("aAbBcdHIjmMpSUwWxXyY%GuVDFTRehnrtClkPsg").find(directive[1]) ==
-        std::string_view::npos) {
-      if (std::string_view("fzZ").find(directive[1]) == std::string_view::npos) out += directive;
-      continue;
-    }
-    char buffer[128];
-    out.append(buffer, std::strftime(buffer, sizeof buffer, directive, &local));
-    in.budget().CheckString(static_cast<int64_t>(out.size()));
   }
+  if (format.empty()) return in.Text("");
+  // Python's bound on what a format may grow to: beyond it, the text is empty.
+  const size_t most = std::max<size_t>(1024, 256 * format.size());
+  std::string out;
+  for (size_t size = 1024;; size *= 2) {
+    in.budget().ChargeString(static_cast<int64_t>(size));
+    out.resize(size);
+    const size_t written = std::strftime(out.data(), out.size(), format.c_str(), &local);
+    out.resize(written);
+    if (written > 0 || size >= most) break;
+  }
+  if (!utf8::IsValid(out)) throw TemplateError("strftime_now(): the format makes no text");
   return in.Text(std::move(out));
 }
 
@@ -245,7 +268,7 @@ FilterFn FindMethod(Kind kind, std::string_view name, bool* forbidden) {
     const auto found = table.find(name);
     return found == table.end() ? nullptr : found->second;
   };
-  *forbidden = name.starts_with("__") && name.ends_with("__") && kind != Kind::kDict;
+  *forbidden = false;
   switch (kind) {
     case Kind::kString:
       return FindStringMethod(name);
@@ -253,13 +276,16 @@ FilterFn FindMethod(Kind kind, std::string_view name, bool* forbidden) {
       *forbidden = std::ranges::find(kChangeDict, name) != std::end(kChangeDict);
       return find(kDict);
     case Kind::kList:
-      *forbidden |= std::ranges::find(kChangeList, name) != std::end(kChangeList);
+      *forbidden = std::ranges::find(kChangeList, name) != std::end(kChangeList);
       return name == "copy" ? Copy : find(kSequence);
     case Kind::kTuple:
     case Kind::kRange:
       return find(kSequence);
     case Kind::kFloat:
-      return name == "is_integer" ? IsInteger : nullptr;
+      return name == "is_integer" ? IsInteger : name == "conjugate" ? Copy : nullptr;
+    case Kind::kBool:
+    case Kind::kInt:
+      return name == "bit_length" ? BitLength : name == "conjugate" ? Whole : nullptr;
     case Kind::kCycler:
       return name == "next" ? CyclerNext : name == "reset" ? CyclerReset : nullptr;
     default:

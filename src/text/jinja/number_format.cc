@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kMaxPrecision = 500;
 
-bool IsDigit(char c) {
+bool IsAsciiDigit(char c) {
   return c >= '0' && c <= '9';
 }
 
@@ -171,9 +171,9 @@ std::string FormatNumber(const Value& value, NumberStyle style, Budget& budget) 
 
 // Parses an unsigned number at `at`; -1 when there is none.
 int64_t ParseCount(const std::string& text, size_t& at) {
-  if (at >= text.size() || !IsDigit(text[at])) return -1;
+  if (at >= text.size() || !IsAsciiDigit(text[at])) return -1;
   int64_t n = 0;
-  while (at < text.size() && IsDigit(text[at])) {
+  while (at < text.size() && IsAsciiDigit(text[at])) {
     n = n * 10 + (text[at++] - '0');
     if (n > (int64_t{1} << 31)) throw TemplateError("a number in a format is too large");
   }
@@ -223,8 +223,8 @@ std::string Truncate(const std::string& text, int64_t precision) {
 // One run over a '%' format.
 class Percent {
  public:
-  Percent(const std::string& format, const Value& arguments, Budget& budget)
-      : format_(format), arguments_(arguments), budget_(budget) {}
+  Percent(const std::string& format, const Value& arguments, bool markup, Budget& budget)
+      : format_(format), arguments_(arguments), markup_(markup), budget_(budget) {}
 
   std::string Run() {
     std::string out;
@@ -305,12 +305,16 @@ class Percent {
     budget_.ChargeString(style.width);
     switch (type) {
       case 's':
-        return Pad(Truncate(ToStr(value, budget_), style.precision), style, '>', 0, budget_);
+        return Pad(Truncate(Shown(value), style.precision), style, '>', 0, budget_);
       case 'r':
-      case 'a':
-        return Pad(Truncate(ToRepr(value, budget_), style.precision), style, '>', 0, budget_);
+      case 'a': {
+        const std::string text = type == 'r' ? ToRepr(value, budget_) : ToAscii(value, budget_);
+        return Pad(Truncate(markup_ ? EscapeHtml(text, budget_) : text, style.precision), style, '>', 0,
+                   budget_);
+      }
       case 'c': {
         std::string text;
+        if (markup_) throw TemplateError("'%c' is not for markup");
         if (value.Is(Kind::kString) && value.string().length == 1) {
           text = value.text();
         } else if (value.IsIntegral() && value.integer() >= 0 && value.integer() <= 0x10ffff &&
@@ -328,6 +332,7 @@ class Percent {
       case 'x':
       case 'X': {
         const bool decimal = type == 'd' || type == 'i' || type == 'u';
+        if (markup_ && !decimal) throw TemplateError(std::string("'%") + type + "' is not for markup");
         Value number = value;
         if (decimal && value.Is(Kind::kFloat)) {
           if (!std::isfinite(value.AsDouble()) || std::fabs(value.AsDouble()) > 1e37)
@@ -374,8 +379,14 @@ class Percent {
     }
   }
 
+  std::string Shown(const Value& value) {
+    const bool as_it_is = !markup_ || (value.Is(Kind::kString) && value.string().markup);
+    return as_it_is ? ToStr(value, budget_) : EscapeHtml(ToStr(value, budget_), budget_);
+  }
+
   const std::string& format_;
   const Value& arguments_;
+  const bool markup_;
   Budget& budget_;
   size_t at_ = 0;
   size_t used_ = 0;
@@ -383,8 +394,8 @@ class Percent {
 
 }  // namespace
 
-std::string PercentFormat(const std::string& format, const Value& arguments, Budget& budget) {
-  return Percent(format, arguments, budget).Run();
+std::string PercentFormat(const std::string& format, const Value& arguments, bool markup, Budget& budget) {
+  return Percent(format, arguments, markup, budget).Run();
 }
 
 std::string FormatSpec(const Value& value, const std::string& spec, Budget& budget) {

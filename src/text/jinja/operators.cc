@@ -142,7 +142,7 @@ Value Interpreter::Negate(const Value& a) {
 
 Value Interpreter::Math(Op op, const Value& a, const Value& b) {
   if (op == Op::kMod && a.Is(Kind::kString))
-    return Text(PercentFormat(a.text(), b, budget_), a.string().markup);
+    return Text(PercentFormat(a.text(), b, a.string().markup, budget_), a.string().markup);
   for (const Value* side : {&a, &b})
     if (side->Is(Kind::kUndefined)) throw TemplateError(side->undefined_reason());
   if (a.IsNumber() && b.IsNumber()) {

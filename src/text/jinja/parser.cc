@@ -17,6 +17,11 @@ class Parser : ExpressionParser {
     auto result = std::make_shared<Template>();
     result->body = ParseBody({});
     result->names = std::move(names_);
+    result->blocks = std::move(blocks_);
+    for (size_t i = 0; i < tokens_.size(); ++i)
+      if (tokens_[i].kind == TokenKind::kString ||
+          (tokens_[i].kind == TokenKind::kName && i > 0 && tokens_[i - 1].IsOp(".")))
+        result->fields.insert(tokens_[i].text);
     return result;
   }
 
@@ -62,10 +67,11 @@ class Parser : ExpressionParser {
     return body;
   }
 
-  static std::unique_ptr<Stmt> NewStmt(StmtKind kind, int line) {
+  std::unique_ptr<Stmt> NewStmt(StmtKind kind, int line) const {
     auto s = std::make_unique<Stmt>();
     s->kind = kind;
     s->line = line;
+    s->autoescape = autoescape_;
     return s;
   }
 
@@ -108,9 +114,12 @@ class Parser : ExpressionParser {
     } else if (tag == "break" || tag == "continue") {
       if (loop_depth_ == 0) Fail("'" + tag + "' stands outside of a loop");
       body.push_back(NewStmt(tag == "break" ? StmtKind::kBreak : StmtKind::kContinue, line));
-    } else if (tag == "include" || tag == "import" || tag == "from" || tag == "extends" || tag == "block" ||
-               tag == "autoescape") {
-      Fail("the tag '" + tag + "' is not supported in a chat template");
+    } else if (tag == "block") {
+      body.push_back(ParseNamedBlock(line));
+    } else if (tag == "autoescape") {
+      body.push_back(ParseAutoescape(line));
+    } else if (tag == "include" || tag == "import" || tag == "from" || tag == "extends") {
+      body.push_back(ParseLoad(line, tag));
     } else {
       Fail("unknown tag '" + tag + "'");
     }
@@ -211,6 +220,67 @@ class Parser : ExpressionParser {
     return s;
   }
 
+  // Nothing inherits from a chat template, so a block is rendered where it stands.
+  std::unique_ptr<Stmt> ParseNamedBlock(int line) {
+    auto s = NewStmt(StmtKind::kBlock, line);
+    s->text = ExpectName();
+    s->recursive = SkipName("scoped");  // the words stand in any order
+    if (SkipName("required")) {
+      s->kind = StmtKind::kLoad;  // another template must fill it
+      s->recursive |= SkipName("scoped");
+    }
+    if (IsOp("-")) Fail("the name of a block must not have a '-'");
+    if (!blocks_.emplace(s->text, s.get()).second) Fail("the block '" + s->text + "' is defined twice");
+    const int loops = std::exchange(loop_depth_, 0);
+    const Autoescape around = std::exchange(autoescape_, Autoescape::kOff);  // as Jinja compiles a block
+    s->body = ParseBlockTo("endblock");
+    SkipName(s->text);
+    autoescape_ = around;
+    loop_depth_ = loops;
+    return s;
+  }
+
+  std::unique_ptr<Stmt> ParseAutoescape(int line) {
+    auto s = NewStmt(StmtKind::kAutoescape, line);
+    s->value = ParseExpression();
+    const Autoescape around = autoescape_;
+    if (s->value->kind != ExprKind::kConst) {
+      autoescape_ = Autoescape::kVolatile;
+    } else if (around != Autoescape::kVolatile) {
+      autoescape_ = Truthy(s->value->constant) ? Autoescape::kOn : Autoescape::kOff;
+    }
+    s->body = ParseBlockTo("endautoescape");
+    autoescape_ = around;
+    return s;
+  }
+
+  // Right or wrong is settled here; there is nothing to load from, so it is an error once it is reached.
+  std::unique_ptr<Stmt> ParseLoad(int line, const std::string& tag) {
+    auto s = NewStmt(StmtKind::kLoad, line);
+    s->text = tag;
+    s->value = ParseExpression();
+    if (tag == "include" && IsName("ignore") && Look().IsName("missing")) {
+      Next();
+      Next();
+    }
+    if (tag == "import") {
+      if (!SkipName("as")) Fail("expected 'as', got " + Describe(Current()));
+      ExpectName();
+    }
+    if (tag == "from") {
+      if (!SkipName("import")) Fail("expected 'import', got " + Describe(Current()));
+      do {
+        if (ExpectName().starts_with('_')) Fail("names with an underscore at their start cannot be imported");
+        if (SkipName("as")) ExpectName();
+      } while (SkipOp(",") && Is(TokenKind::kName) && !Look().IsName("context"));
+    }
+    if (tag != "extends" && (IsName("with") || IsName("without")) && Look().IsName("context")) {
+      Next();
+      Next();
+    }
+    return s;
+  }
+
   std::unique_ptr<Stmt> ParseWith(int line) {
     auto s = NewStmt(StmtKind::kWith, line);
     while (!Is(TokenKind::kBlockEnd)) {
@@ -224,6 +294,7 @@ class Parser : ExpressionParser {
   }
 
   int loop_depth_ = 0;
+  std::unordered_map<std::string, const Stmt*> blocks_;
 };
 
 }  // namespace

@@ -158,20 +158,23 @@ Value Count(Interpreter& in, const Value& self, const Args& args) {
 
 Value ReplaceMethod(Interpreter& in, const Value& self, const Args& args) {
   const auto bound = Bind("replace", args, {"old", "new", "count"}, 2);
+  const std::string with = self.string().markup ? in.Escaped(*bound[1]) : StringArg("replace", bound[1]);
   return Same(in, self,
-              Replace(self.text(), StringArg("replace", bound[0]), StringArg("replace", bound[1]),
-                      IntArg("replace", bound[2], -1), in.budget()));
+              Replace(self.text(), StringArg("replace", bound[0]), with, IntArg("replace", bound[2], -1),
+                      in.budget()));
 }
 
-Value Join(Interpreter& in, const Value& self, const Args& args) {
+Value JoinMethod(Interpreter& in, const Value& self, const Args& args) {
   const auto bound = Bind("join", args, {"iterable"}, 1);
   std::string out;
   bool first = true;
   for (const Value& item : in.Items(*bound[0])) {
-    if (!item.Is(Kind::kString)) throw TemplateError("join() needs strings, not " + TypeName(item));
-    in.budget().CheckString(static_cast<int64_t>(out.size() + item.text().size() + self.text().size()));
+    if (!item.Is(Kind::kString) && !self.string().markup)
+      throw TemplateError("join() needs strings, not " + TypeName(item));
+    const std::string& piece = self.string().markup ? in.Escaped(item) : item.text();
+    in.budget().CheckString(static_cast<int64_t>(out.size() + piece.size() + self.text().size()));
     if (!std::exchange(first, false)) out += self.text();
-    out += item.text();
+    out += piece;
   }
   return Same(in, self, std::move(out));
 }
@@ -179,7 +182,8 @@ Value Join(Interpreter& in, const Value& self, const Args& args) {
 template <char align>
 Value Justify(Interpreter& in, const Value& self, const Args& args) {
   const auto bound = Bind("a method of str", args, {"width", "fillchar"}, 1);
-  const std::string fill = bound[1] == nullptr ? " " : StringArg("fillchar", bound[1]);
+  std::string fill = bound[1] == nullptr ? " " : StringArg("fillchar", bound[1]);
+  if (self.string().markup && bound[1] != nullptr) fill = in.Escaped(*bound[1]);
   if (CountCodePoints(fill) != 1) throw TemplateError("the fill character must be one character");
   return Same(in, self, JustifyText(self.text(), IntArg("width", bound[0], 0), fill, align, in.budget()));
 }
@@ -253,6 +257,7 @@ Value ExpandTabs(Interpreter& in, const Value& self, const Args& args) {
 struct FormatRun {
   Interpreter& in;
   const Args& args;
+  const bool markup;  // what is put in is escaped
   int64_t next_auto = 0;
   bool used_auto = false, used_numbers = false;
 
@@ -338,20 +343,26 @@ struct FormatRun {
     if (at < inside.size() && inside[at] == '!') {
       if (at + 1 >= inside.size()) throw TemplateError("format(): a conversion is missing after '!'");
       const char conversion = inside[at + 1];
-      if (conversion != 'r' && conversion != 's')
-        throw TemplateError("format(): the conversion after '!' must be r or s");
-      value = in.Text(conversion == 'r' ? in.Repr(value) : in.Str(value));
+      if (conversion != 'r' && conversion != 's' && conversion != 'a')
+        throw TemplateError("format(): the conversion after '!' must be r, s or a");
+      value = in.Text(conversion == 's'   ? in.Str(value)
+                      : conversion == 'r' ? in.Repr(value)
+                                          : ToAscii(value, in.budget()));
       at += 2;
       if (at < inside.size() && inside[at] != ':')
         throw TemplateError("format(): expected ':' after the conversion");
     }
     const std::string spec = at < inside.size() ? Run(inside.substr(at + 1), depth - 1) : "";
-    return FormatSpec(value, spec, in.budget());
+    if (!markup) return FormatSpec(value, spec, in.budget());
+    if (!value.Is(Kind::kString) || !value.string().markup)
+      return EscapeHtml(FormatSpec(value, spec, in.budget()), in.budget());
+    if (!spec.empty()) throw TemplateError("format(): markup takes no format specification");
+    return value.text();
   }
 };
 
-Value Format(Interpreter& in, const Value& self, const Args& args) {
-  FormatRun run{in, args};
+Value FormatMethod(Interpreter& in, const Value& self, const Args& args) {
+  FormatRun run{in, args, self.string().markup};
   return Same(in, self, run.Run(self.text(), 2));
 }
 
@@ -361,7 +372,7 @@ Value FormatMap(Interpreter& in, const Value& self, const Args& args) {
   Args named;
   for (const auto& [key, value] : bound[0]->dict().entries)
     if (key.Is(Kind::kString)) named.keyword.emplace_back(key.text(), value);
-  FormatRun run{in, named};
+  FormatRun run{in, named, self.string().markup};
   return Same(in, self, run.Run(self.text(), 2));
 }
 
@@ -430,6 +441,7 @@ FilterFn FindStringMethod(std::string_view name) {
       {"lower", CaseMethod<ToLower>},
       {"title", CaseMethod<TitleCase>},
       {"capitalize", CaseMethod<Capitalize>},
+      {"casefold", CaseMethod<CaseFold>},
       {"swapcase", CaseMethod<SwapCase>},
       {"split", SplitLeft},
       {"rsplit", SplitRight},
@@ -442,7 +454,7 @@ FilterFn FindStringMethod(std::string_view name) {
       {"rindex", Index<true>},
       {"count", Count},
       {"replace", ReplaceMethod},
-      {"join", Join},
+      {"join", JoinMethod},
       {"ljust", Justify<'<'>},
       {"rjust", Justify<'>'>},
       {"center", Justify<'^'>},
@@ -452,7 +464,7 @@ FilterFn FindStringMethod(std::string_view name) {
       {"removeprefix", RemovePrefix},
       {"removesuffix", RemoveSuffix},
       {"expandtabs", ExpandTabs},
-      {"format", Format},
+      {"format", FormatMethod},
       {"format_map", FormatMap},
       {"isspace", AllOf<kCharSpace>},
       {"isprintable", AllOf<kCharPrintable>},

@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint32_t kCodePointMask = (1u << 21) - 1;
 
-enum class CaseKind { kUpper, kLower, kTitle };
+enum class CaseKind { kUpper, kLower, kTitle, kFold };
 
 template <size_t R, size_t S>
 void AppendMapped(std::string& out, uint32_t c, const CaseRun (&runs)[R], const CaseSpecial (&specials)[S]) {
@@ -33,7 +33,7 @@ void AppendCase(std::string& out, uint32_t c, CaseKind kind) {
   if (c < 0x80) {
     const bool lower = c >= 'a' && c <= 'z';
     const bool upper = c >= 'A' && c <= 'Z';
-    if (kind == CaseKind::kLower ? upper : lower) c ^= 0x20;
+    if (kind == CaseKind::kLower || kind == CaseKind::kFold ? upper : lower) c ^= 0x20;
     out.push_back(static_cast<char>(c));
     return;
   }
@@ -46,6 +46,9 @@ void AppendCase(std::string& out, uint32_t c, CaseKind kind) {
       break;
     case CaseKind::kTitle:
       AppendMapped(out, c, kTitleRuns, kTitleSpecials);
+      break;
+    case CaseKind::kFold:
+      AppendMapped(out, c, kFoldRuns, kFoldSpecials);
       break;
   }
 }
@@ -96,6 +99,10 @@ std::string ToUpper(std::string_view text) {
 
 std::string ToLower(std::string_view text) {
   return MapCase(text, [](uint32_t) { return CaseKind::kLower; });
+}
+
+std::string CaseFold(std::string_view text) {
+  return MapCase(text, [](uint32_t) { return CaseKind::kFold; });
 }
 
 std::string SwapCase(std::string_view text) {

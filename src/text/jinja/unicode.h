@@ -37,6 +37,7 @@ size_t ByteOffset(std::string_view text, int64_t index);
 
 std::string ToUpper(std::string_view text);
 std::string ToLower(std::string_view text);
+std::string CaseFold(std::string_view text);
 std::string SwapCase(std::string_view text);
 std::string Capitalize(std::string_view text);  // first character title case, the rest lower
 std::string TitleCase(std::string_view text);   // str.title(): every run of cased characters

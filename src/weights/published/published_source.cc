@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "io/printable.h"
+#include "io/safetensors.h"
 #include "weights/published/family.h"
 
 namespace celer::published {
@@ -99,6 +100,20 @@ std::vector<std::string> PublishedSource::Notes() const {
                           : fmt::format("{} is held as {}, the same numbers, because {}", m.scheme,
                                         m.format.Name(), m.note);
   });
+}
+
+Result<std::unique_ptr<TensorSource>> OpenFolder(const std::filesystem::path& path, bool keep_fp8) {
+  CELER_ASSIGN(SafetensorsModel model, SafetensorsModel::Open(path));
+  std::unique_ptr<TensorSource> source =
+      std::make_unique<FileTensorSource<SafetensorsModel>>(std::move(model), path.string());
+  const std::filesystem::path config_path = path / "config.json";
+  CELER_ASSIGN(const nlohmann::json json, ReadJsonFile(config_path));
+  CELER_ASSIGN(const JsonFields fields, JsonFields::Of(json, config_path.string()));
+  const nlohmann::json* config = fields.Find(kConfigKey);
+  if (!config || config->empty()) return source;
+  CELER_ASSIGN(std::unique_ptr<PublishedSource> coded,
+               PublishedSource::Open(std::move(source), *config, Where(config_path), keep_fp8));
+  return std::unique_ptr<TensorSource>(std::move(coded));
 }
 
 }  // namespace celer::published

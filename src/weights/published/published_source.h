@@ -51,4 +51,8 @@ class PublishedSource final : public TensorSource {
   TensorTable table_;
 };
 
+// The tensors of a Hugging Face folder; quantized ones under the names that they have without quantization.
+// Says nothing in the log.
+Result<std::unique_ptr<TensorSource>> OpenFolder(const std::filesystem::path& path, bool keep_fp8 = false);
+
 }  // namespace celer::published
