@@ -1,11 +1,13 @@
 #include "io/json.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <fstream>
 #include <system_error>
 
+#include "io/json_scan.h"
 #include "io/ordered_json.h"
 #include "io/printable.h"
 
@@ -16,22 +18,11 @@ namespace {
 // work.
 int MaxDepth(std::string_view text) {
   int depth = 0, deepest = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\')
-        ++i;
-      else if (c == '"')
-        in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      deepest = std::max(deepest, ++depth);
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
+  ForEachOutsideStrings(text, [&](size_t, char c) {
+    if (c == '{' || c == '[') deepest = std::max(deepest, ++depth);
+    if (c == '}' || c == ']') --depth;
+    return true;
+  });
   return deepest;
 }
 

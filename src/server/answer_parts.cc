@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "io/json_scan.h"
 #include "io/ordered_json.h"
 
 namespace celer::server {
@@ -40,23 +41,13 @@ bool ReadCall(const Json& json, Part* part) {
 // Where the object or array ends that `text` begins with: behind its last bracket, or npos if it is cut.
 size_t EndOfJson(std::string_view text) {
   int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\')
-        ++i;
-      else if (c == '"')
-        in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      ++depth;
-    } else if ((c == '}' || c == ']') && --depth <= 0) {
-      return i + 1;
-    }
-  }
-  return std::string_view::npos;
+  size_t end = std::string_view::npos;
+  ForEachOutsideStrings(text, [&](size_t i, char c) {
+    if (c == '{' || c == '[') ++depth;
+    if ((c == '}' || c == ']') && --depth <= 0) end = i + 1;
+    return end == std::string_view::npos;
+  });
+  return end;
 }
 
 void SkipSpace(std::string_view* text) {
@@ -98,25 +89,16 @@ nlohmann::ordered_json ObjectSoFar(std::string_view text) {
   // Where the text could be cut and closed again, and what closes it there.
   size_t good = 0;
   std::string open, good_open;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\')
-        ++i;
-      else if (c == '"')
-        in_string = false;
-      continue;
-    }
-    in_string = c == '"';
+  ForEachOutsideStrings(text, [&](size_t i, char c) {
     if (c == '{' || c == '[') open.insert(open.begin(), c == '{' ? '}' : ']');
-    if (std::ssize(open) > kCallLimits.max_depth) break;
+    if (std::ssize(open) > kCallLimits.max_depth) return false;
     if ((c == '}' || c == ']') && !open.empty()) open.erase(open.begin());
     const bool after = c == '{' || c == '[' || c == '}' || c == ']';
-    if (!after && c != ',') continue;
+    if (!after && c != ',') return true;
     good = i + (after ? 1 : 0);
     good_open = open;
-  }
+    return true;
+  });
   auto json = ParseOrderedJson(std::string(text.substr(0, good)) + good_open, "a call", kCallLimits);
   return json && json->is_object() ? std::move(*json) : Json::object();
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/suggest.h"
+#include "io/json_scan.h"
 #include "io/ordered_json.h"
 #include "io/printable.h"
 
@@ -83,26 +84,14 @@ bool Fits(const Json& value, const Param& p) {
 bool HasLargeObject(std::string_view text) {
   constexpr int kMaxFields = 1024;
   std::vector<int> open = {0};
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\')
-        ++i;
-      else if (c == '"')
-        in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      open.push_back(0);
-    } else if (c == '}' || c == ']') {
-      if (open.size() > 1) open.pop_back();
-    } else if (c == ':' && ++open.back() > kMaxFields) {
-      return true;
-    }
-    if (open.size() > 128) return false;  // too deep: the parser says so
-  }
-  return false;
+  bool large = false;
+  ForEachOutsideStrings(text, [&](size_t, char c) {
+    if (c == '{' || c == '[') open.push_back(0);
+    if ((c == '}' || c == ']') && open.size() > 1) open.pop_back();
+    large = c == ':' && ++open.back() > kMaxFields;
+    return !large && open.size() <= 128;  // too deep: the parser says so
+  });
+  return large;
 }
 
 }  // namespace

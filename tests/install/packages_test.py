@@ -96,7 +96,7 @@ class Packages(unittest.TestCase):
         cls.model, cls.knows = model()
         cls.root, cls.why_not = bare_system()
         if cls.root:
-            shutil.copy(cls.model, cls.root / "root/model.gguf")
+            shutil.copy(cls.model, cls.root / "srv/model.gguf")
         else:
             print(f"no bare Debian 12 here ({cls.why_not}); the packages are unpacked on this system instead", flush=True)
 
@@ -113,7 +113,7 @@ class Packages(unittest.TestCase):
         if self.root:
             run("tar", "-xzf", self.tar, "-C", self.root / "opt")
             celer = only(self.root / "opt/celer-*/bin/celer")
-            self.ask(*inside(self.root), "/" + str(celer.relative_to(self.root)), model="/root/model.gguf", env=CHROOT_ENV)
+            self.ask(*inside(self.root), "/" + str(celer.relative_to(self.root)), model="/srv/model.gguf", env=CHROOT_ENV)
         else:
             run("tar", "-xzf", self.tar, "-C", SCRATCH)
             celer = only(SCRATCH / "celer-*/bin/celer")
@@ -128,10 +128,10 @@ class Packages(unittest.TestCase):
 
     def test_package_installs(self):
         if self.root:
-            shutil.copy(self.deb, self.root / "root/celer.deb")
+            shutil.copy(self.deb, self.root / "srv/celer.deb")
             chroot = inside(self.root)
-            run(*chroot, "apt-get", "install", "-y", "--no-install-recommends", "/root/celer.deb", env=CHROOT_ENV)
-            self.ask(*chroot, "/usr/bin/celer", model="/root/model.gguf", env=CHROOT_ENV)
+            run(*chroot, "apt-get", "install", "-y", "--no-install-recommends", "/srv/celer.deb", env=CHROOT_ENV)
+            self.ask(*chroot, "/usr/bin/celer", model="/srv/model.gguf", env=CHROOT_ENV)
             run(*chroot, "apt-get", "purge", "-y", "celer", env=CHROOT_ENV)
             self.assertFalse((self.root / "usr/bin/celer").exists())
         else:
