@@ -28,8 +28,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/check.h"
-#include "core/variant.h"
+#include "base/check.h"
+#include "device/variant.h"
 #include "kernels/matmul/cpu/packed.h"
 
 namespace celer {

@@ -11,8 +11,8 @@
 #include <set>
 #include <vector>
 
+#include "base/result.h"
 #include "celer/engine.h"
-#include "core/result.h"
 #include "cuda_table.h"
 
 namespace {

@@ -10,8 +10,8 @@
 #include <numeric>
 #include <vector>
 
+#include "base/result.h"
 #include "celer/options.h"
-#include "core/result.h"
 #include "engine/make_runner.h"
 #include "engine/runner.h"
 

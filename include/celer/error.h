@@ -1,5 +1,5 @@
 // Errors as values. Bad input comes back as a Result whose message names the file, the field, the value and
-// what to do; a programmer's mistake aborts (core/check.h). The names follow std::expected, which is C++23.
+// what to do; a programmer's mistake aborts (base/check.h). The names follow std::expected, which is C++23.
 #pragma once
 
 #include <optional>

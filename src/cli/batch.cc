@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "base/device.h"
 #include "cli/batch_run.h"
 #include "cli/command.h"
 #include "cli/commands.h"
@@ -12,7 +13,6 @@
 #include "cli/interrupt.h"
 #include "cli/output.h"
 #include "cli/trace_flag.h"
-#include "core/device.h"
 #include "io/json.h"
 #include "limits/quantity.h"
 

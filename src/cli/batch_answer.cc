@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <ctime>
 
+#include "base/check.h"
+#include "base/utf8.h"
 #include "celer/version.h"
-#include "core/check.h"
-#include "core/utf8.h"
 #include "text/tokenizer.h"
 
 namespace celer::cli {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "celer/engine.h"
-#include "core/result.h"
 #include "server/prepare.h"
 
 namespace celer::cli {

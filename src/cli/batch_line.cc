@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "base/escape.h"
 #include "cli/command.h"
-#include "core/escape.h"
 #include "io/json.h"
 #include "io/sha256.h"
 

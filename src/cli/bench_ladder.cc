@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
+#include "base/device.h"
 #include "cli/bench_report.h"
 #include "cli/engine_flags.h"
 #include "cli/limits_chart.h"
-#include "core/device.h"
 #include "limits/quantity.h"
 
 namespace celer::cli {

@@ -6,8 +6,8 @@
 #include <chrono>
 #include <numeric>
 
-#include "core/check.h"
-#include "core/result.h"
+#include "base/check.h"
+#include "base/result.h"
 #include "kernels/kv_block.h"
 #include "limits/quantity.h"
 #include "limits/roofline.h"

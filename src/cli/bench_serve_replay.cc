@@ -6,8 +6,8 @@
 #include <thread>
 #include <unordered_map>
 
-#include "core/check.h"
-#include "core/result.h"
+#include "base/check.h"
+#include "base/result.h"
 
 namespace celer::cli {
 namespace {

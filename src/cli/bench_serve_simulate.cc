@@ -11,7 +11,7 @@
 
 #include "cli/bench_serve_replay.h"
 #include "cli/model_path.h"
-#include "core/thread_pool.h"
+#include "device/thread_pool.h"
 #include "engine/engine_of_runner.h"
 #include "limits/quantity.h"
 #include "models/kv_budget.h"

@@ -10,9 +10,9 @@
 #include <optional>
 #include <unordered_map>
 
+#include "base/escape.h"
+#include "base/split_mix.h"
 #include "cli/gzip.h"
-#include "core/escape.h"
-#include "core/split_mix.h"
 #include "io/json.h"
 #include "limits/quantity.h"
 

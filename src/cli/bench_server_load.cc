@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <ctime>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "io/json.h"
 
 namespace celer::cli {

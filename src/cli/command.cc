@@ -9,9 +9,9 @@
 #include <iterator>
 #include <string_view>
 
+#include "base/escape.h"
+#include "base/suggest.h"
 #include "cli/output.h"
-#include "core/escape.h"
-#include "core/suggest.h"
 #include "io/atomic_file.h"
 
 namespace celer::cli {

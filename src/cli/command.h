@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/result.h"
 #include "cli/exit_code.h"
-#include "core/result.h"
 
 namespace celer::cli {
 

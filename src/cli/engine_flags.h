@@ -3,10 +3,10 @@
 
 #include <string>
 
+#include "base/device.h"
 #include "celer/engine.h"
 #include "celer/limits.h"
 #include "cli/command.h"
-#include "core/device.h"
 
 namespace celer::cli {
 

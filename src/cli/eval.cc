@@ -21,6 +21,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/check.h"
+#include "base/device.h"
+#include "base/log.h"
 #include "cli/bench_report.h"
 #include "cli/command.h"
 #include "cli/commands.h"
@@ -31,10 +34,7 @@
 #include "cli/progress.h"
 #include "cli/table.h"
 #include "cli/text_windows.h"
-#include "core/check.h"
-#include "core/device.h"
-#include "core/log.h"
-#include "core/variant.h"
+#include "device/variant.h"
 #include "io/atomic_file.h"
 #include "io/json.h"
 

@@ -2,8 +2,8 @@
 #include <array>
 #include <cmath>
 
+#include "base/check.h"
 #include "cli/eval.h"
-#include "core/check.h"
 
 namespace celer::cli {
 namespace {

@@ -1,7 +1,7 @@
 // How a command ends. Apart from command.h, whose CLI11 takes a compiler seconds to read.
 #pragma once
 
-#include "core/result.h"
+#include "base/result.h"
 
 namespace celer::cli {
 

@@ -7,11 +7,11 @@
 #include <random>
 #include <string_view>
 
+#include "base/log.h"
 #include "cli/engine_flags.h"
 #include "cli/output.h"
-#include "core/allocator.h"
-#include "core/cpu_features.h"
-#include "core/log.h"
+#include "device/allocator.h"
+#include "device/cpu_features.h"
 #include "limits/roofline.h"
 
 namespace celer::cli {

@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/suggest.h"
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/output.h"
-#include "core/suggest.h"
 #include "graph/operator_table.h"
 #include "io/printable.h"
 

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "celer/graph.h"
 #include "cli/graph_inputs.h"
-#include "core/result.h"
 
 namespace celer::cli {
 

@@ -3,8 +3,8 @@
 
 #include <string>
 
+#include "base/result.h"
 #include "cli/graph_inputs.h"
-#include "core/result.h"
 
 namespace celer::cli {
 

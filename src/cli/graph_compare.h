@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "core/tensor_view.h"
+#include "base/tensor_view.h"
 #include "io/npy.h"
 
 namespace celer::cli {

@@ -10,7 +10,7 @@
 #include "cli/model_path.h"
 #include "cli/output.h"
 #include "cli/table.h"
-#include "core/thread_pool.h"
+#include "device/thread_pool.h"
 #include "graph/load_pnnx.h"
 #include "graph/operator_table.h"
 #include "graph/passes/pass.h"

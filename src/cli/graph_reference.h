@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/result.h"
 #include "cli/graph_inputs.h"
-#include "core/result.h"
 #include "io/atomic_file.h"
 #include "io/store_zip.h"
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <filesystem>
 
+#include "base/dtype.h"
 #include "celer/graph.h"
 #include "cli/command.h"
 #include "cli/graph.h"
@@ -13,7 +14,6 @@
 #include "cli/model_path.h"
 #include "cli/output.h"
 #include "cli/picture_output.h"
-#include "core/dtype.h"
 #include "io/npy.h"
 #include "io/printable.h"
 

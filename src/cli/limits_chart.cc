@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/html.h"
 #include "cli/output.h"
-#include "core/html.h"
 
 namespace celer::cli {
 namespace {

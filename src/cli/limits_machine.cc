@@ -1,6 +1,6 @@
 #include "cli/limits_machine.h"
 
-#include "core/result.h"
+#include "base/result.h"
 #include "limits/measured_machine.h"
 #include "limits/quantity.h"
 

@@ -6,8 +6,8 @@
 #include <optional>
 #include <system_error>
 
-#include "core/log.h"
-#include "core/result.h"
+#include "base/log.h"
+#include "base/result.h"
 #include "io/json.h"
 
 namespace celer::cli {

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "base/result.h"
+#include "base/suggest.h"
 #include "cli/resolve_model.h"
-#include "core/result.h"
-#include "core/suggest.h"
 #include "limits/quantity.h"
 
 namespace celer::cli {

@@ -7,14 +7,14 @@
 #include <string_view>
 #include <vector>
 
+#include "base/suggest.h"
 #include "celer/version.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/interrupt.h"
 #include "cli/operators.h"
 #include "cli/output.h"
-#include "core/suggest.h"
-#include "core/variant.h"
+#include "device/variant.h"
 #include "io/mapping_faults.h"
 
 namespace celer::cli {

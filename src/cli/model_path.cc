@@ -2,9 +2,9 @@
 
 #include <system_error>
 
+#include "base/suggest.h"
 #include "cli/pull_catalog.h"
 #include "cli/pull_hf.h"
-#include "core/suggest.h"
 
 namespace celer::cli {
 

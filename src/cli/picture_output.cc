@@ -10,8 +10,8 @@
 #include <optional>
 #include <span>
 
+#include "base/dtype.h"
 #include "cli/output.h"
-#include "core/dtype.h"
 #include "graph/ops/elements.h"
 #include "io/printable.h"
 

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "celer/graph.h"
 #include "cli/graph_inputs.h"
 #include "cli/picture.h"
-#include "core/result.h"
 
 namespace celer::cli {
 

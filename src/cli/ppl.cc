@@ -11,7 +11,7 @@
 #include "cli/interrupt.h"
 #include "cli/output.h"
 #include "cli/text_windows.h"
-#include "core/variant.h"
+#include "device/variant.h"
 #include "io/json.h"
 
 namespace celer::cli {

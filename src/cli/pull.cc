@@ -5,13 +5,13 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "base/suggest.h"
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/pull_catalog.h"
 #include "cli/pull_hf.h"
 #include "cli/pull_pip.h"
-#include "core/suggest.h"
 #include "limits/quantity.h"
 
 namespace celer::cli {

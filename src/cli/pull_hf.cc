@@ -7,10 +7,10 @@
 #include <cstdlib>
 #include <system_error>
 
+#include "base/escape.h"
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/subprocess.h"
-#include "core/escape.h"
 #include "io/atomic_file.h"
 #include "io/json.h"
 #include "io/printable.h"

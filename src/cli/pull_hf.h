@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/result.h"
 #include "cli/pull_catalog.h"
 #include "cli/pull_store.h"
-#include "core/result.h"
 
 namespace celer::cli {
 

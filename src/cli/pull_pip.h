@@ -3,9 +3,9 @@
 
 #include <filesystem>
 
+#include "base/result.h"
 #include "cli/pull_catalog.h"
 #include "cli/pull_store.h"
-#include "core/result.h"
 
 namespace celer::cli {
 

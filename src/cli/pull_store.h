@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string>
 
-#include "core/result.h"
+#include "base/result.h"
 
 namespace celer::cli {
 

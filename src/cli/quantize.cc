@@ -11,6 +11,7 @@
 #include <set>
 #include <system_error>
 
+#include "base/log.h"
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
@@ -20,7 +21,6 @@
 #include "cli/quantize_explain.h"
 #include "cli/quantize_network.h"
 #include "cli/quantize_text.h"
-#include "core/log.h"
 #include "engine/find_device.h"
 #include "io/detect.h"
 #include "limits/quantity.h"

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <map>
 
+#include "base/log.h"
 #include "cli/command.h"
 #include "cli/output.h"
-#include "core/log.h"
-#include "core/thread_pool.h"
+#include "device/thread_pool.h"
 #include "io/json.h"
 #include "limits/quantity.h"
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "cli/quantize_text.h"
-#include "core/result.h"
 #include "quantize/budget.h"
 
 namespace celer::cli {

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "cli/table.h"
-#include "core/thread_pool.h"
+#include "device/thread_pool.h"
 #include "limits/measured_machine.h"
 #include "limits/quantity.h"
 #include "quantize/fold.h"

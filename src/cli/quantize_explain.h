@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "quantize/quantize.h"
 
 namespace celer::cli {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <filesystem>
 
+#include "base/log.h"
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/graph_inputs.h"
@@ -15,7 +16,6 @@
 #include "cli/quantize_network.h"
 #include "cli/quantize_network_report.h"
 #include "cli/quantize_samples.h"
-#include "core/log.h"
 #include "graph/load_pnnx.h"
 #include "graph/public_graph.h"
 #include "graph/write_onnx.h"

@@ -8,7 +8,7 @@
 
 #include "cli/graph_inspect.h"
 #include "cli/graph_work.h"
-#include "core/thread_pool.h"
+#include "device/thread_pool.h"
 #include "limits/measured_machine.h"
 #include "limits/quantity.h"
 #include "limits/roofline.h"

@@ -7,12 +7,12 @@
 #include <memory>
 #include <optional>
 
+#include "base/log.h"
 #include "celer/text.h"
 #include "cli/eval.h"
 #include "cli/interrupt.h"
 #include "cli/output.h"
 #include "cli/progress.h"
-#include "core/log.h"
 #include "io/json.h"
 #include "limits/quantity.h"
 

@@ -3,9 +3,9 @@
 #include <filesystem>
 #include <system_error>
 
+#include "base/result.h"
 #include "cli/limits_model.h"
 #include "cli/model_path.h"
-#include "core/result.h"
 #include "models/decoder_config.h"
 #include "models/model.h"
 

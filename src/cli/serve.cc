@@ -4,12 +4,12 @@
 #include <filesystem>
 #include <limits>
 
+#include "base/log.h"
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/generate_flags.h"
 #include "cli/model_path.h"
 #include "cli/output.h"
-#include "core/log.h"
 
 namespace celer::cli {
 namespace {

@@ -13,7 +13,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "core/check.h"
+#include "base/check.h"
 
 extern char** environ;
 

@@ -12,7 +12,7 @@
 #include "cli/interrupt.h"
 #include "cli/output.h"
 #include "cli/progress.h"
-#include "core/thread_pool.h"
+#include "device/thread_pool.h"
 #include "formats/decode.h"
 #include "limits/quantity.h"
 #include "models/synth.h"

@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/utf8.h"
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/model_path.h"
-#include "core/utf8.h"
 #include "io/json.h"
 #include "text/load_tokenizer.h"
 #include "text/tokenizer.h"

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "engine/beams.h"
 #include "engine/sampler.h"
 #include "kernels/kv_block.h"

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "core/buffer.h"
-#include "core/result.h"
+#include "base/result.h"
+#include "device/buffer.h"
 #include "engine/sampler.h"
 #include "kernels/sample/sample_cuda.h"
 #include "models/cuda_decoder.h"

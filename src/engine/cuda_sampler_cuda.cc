@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "core/check.h"
-#include "core/cuda_allocator.h"
-#include "core/cuda_status.h"
+#include "base/check.h"
+#include "device/cuda_allocator.h"
+#include "device/cuda_status.h"
 #include "kernels/sample/greedy_cuda.h"
 
 namespace celer {

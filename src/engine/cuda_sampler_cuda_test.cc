@@ -7,7 +7,7 @@
 #include <map>
 #include <random>
 
-#include "core/device.h"
+#include "base/device.h"
 #include "engine/sampler.h"
 #include "kernels/cuda/on_device.h"
 #include "kernels/sample/sample_cuda.h"

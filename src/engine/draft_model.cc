@@ -4,8 +4,8 @@
 #include <chrono>
 #include <string_view>
 
-#include "core/check.h"
-#include "core/log.h"
+#include "base/check.h"
+#include "base/log.h"
 #include "engine/make_runner.h"
 
 namespace celer {

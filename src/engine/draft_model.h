@@ -7,8 +7,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/result.h"
 #include "celer/options.h"
-#include "core/result.h"
 #include "engine/block_manager.h"
 #include "engine/runner.h"
 #include "engine/sequence.h"

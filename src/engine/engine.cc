@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "engine/check_request.h"
 #include "engine/engine_impl.h"
 #include "engine/engine_of_runner.h"

@@ -2,7 +2,7 @@
 // slices, samplers and events.
 #include <benchmark/benchmark.h>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "engine/engine_of_runner.h"
 #include "engine/runner.h"
 

@@ -2,8 +2,8 @@
 #include <cmath>
 #include <map>
 
-#include "core/check.h"
-#include "core/log.h"
+#include "base/check.h"
+#include "base/log.h"
 #include "engine/engine_impl.h"
 
 namespace celer {

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <thread>
 
-#include "core/split_mix.h"
+#include "base/split_mix.h"
 #include "engine/engine_of_runner.h"
 #include "engine/simulated_runner.h"
 

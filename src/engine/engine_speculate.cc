@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "core/log.h"
+#include "base/log.h"
 #include "engine/engine_impl.h"
 
 namespace celer {

@@ -8,8 +8,8 @@
 #include <utility>
 #include <variant>
 
-#include "core/check.h"
-#include "core/result.h"
+#include "base/check.h"
+#include "base/result.h"
 #include "engine/check_request.h"
 
 namespace celer {

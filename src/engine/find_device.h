@@ -1,9 +1,9 @@
 // From what was asked for to a device that is there.
 #pragma once
 
+#include "base/device.h"
+#include "base/result.h"
 #include "celer/options.h"
-#include "core/device.h"
-#include "core/result.h"
 
 namespace celer {
 

@@ -2,9 +2,9 @@
 
 #include <cstring>
 
-#include "core/check.h"
-#include "core/cpu_allocator.h"
-#include "core/safe_math.h"
+#include "base/check.h"
+#include "base/safe_math.h"
+#include "device/cpu_allocator.h"
 
 namespace celer {
 namespace {

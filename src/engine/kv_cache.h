@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
-#include "core/buffer.h"
-#include "core/dtype.h"
-#include "core/result.h"
+#include "base/dtype.h"
+#include "base/result.h"
+#include "device/buffer.h"
 #include "kernels/batch.h"
 #include "models/decoder_config.h"
 

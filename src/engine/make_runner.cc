@@ -5,10 +5,10 @@
 #include <limits>
 #include <string_view>
 
-#include "core/cpu_allocator.h"
-#include "core/device.h"
-#include "core/log.h"
-#include "core/thread_pool.h"
+#include "base/device.h"
+#include "base/log.h"
+#include "device/cpu_allocator.h"
+#include "device/thread_pool.h"
 #include "engine/cpu_runner.h"
 #include "engine/find_device.h"
 #include "models/kv_budget.h"

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/result.h"
 #include "celer/options.h"
-#include "core/result.h"
 #include "engine/runner.h"
 
 namespace celer {

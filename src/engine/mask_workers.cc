@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/thread_priority.h"
+#include "device/thread_priority.h"
 
 namespace celer {
 

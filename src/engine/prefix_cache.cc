@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <random>
 
-#include "core/check.h"
+#include "base/check.h"
 
 namespace celer {
 

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <set>
 
-#include "core/log.h"
+#include "base/log.h"
 #include "io/json.h"
 #include "text/load_tokenizer.h"
 

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 #include "io/json.h"
 #include "io/test_folder.h"
 

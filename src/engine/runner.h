@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "celer/limits.h"
-#include "core/result.h"
 #include "engine/sampler.h"
 #include "kernels/kv_block.h"
 #include "models/decoder_config.h"

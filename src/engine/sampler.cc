@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "core/result.h"
-#include "core/split_mix.h"
+#include "base/result.h"
+#include "base/split_mix.h"
 
 namespace celer {
 namespace {

@@ -10,7 +10,7 @@
 #include <numeric>
 #include <random>
 
-#include "core/split_mix.h"
+#include "base/split_mix.h"
 #include "engine/sampler.h"
 
 namespace celer {

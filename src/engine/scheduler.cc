@@ -4,7 +4,7 @@
 #include <limits>
 #include <span>
 
-#include "core/check.h"
+#include "base/check.h"
 
 namespace celer {
 namespace {

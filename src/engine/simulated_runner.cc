@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "core/check.h"
-#include "core/split_mix.h"
+#include "base/check.h"
+#include "base/split_mix.h"
 
 namespace celer {
 namespace {

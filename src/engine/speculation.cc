@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <string>
 
-#include "core/check.h"
-#include "core/log.h"
+#include "base/check.h"
+#include "base/log.h"
 
 namespace celer {
 namespace {

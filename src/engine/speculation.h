@@ -11,8 +11,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/result.h"
 #include "celer/options.h"
-#include "core/result.h"
 #include "engine/draft_model.h"
 #include "engine/lookup_index.h"
 #include "engine/scheduler.h"

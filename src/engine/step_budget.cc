@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/device.h"
+#include "base/device.h"
 #include "limits/measured_machine.h"
 #include "limits/roofline.h"
 

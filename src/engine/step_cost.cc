@@ -7,7 +7,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "limits/roofline.h"
 #include "models/op_profile.h"
 

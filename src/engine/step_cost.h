@@ -11,8 +11,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/result.h"
 #include "celer/limits.h"
-#include "core/result.h"
 #include "models/decoder_config.h"
 #include "models/step_work.h"
 #include "weights/weight_plan.h"

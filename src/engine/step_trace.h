@@ -16,8 +16,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/result.h"
 #include "celer/engine.h"
-#include "core/result.h"
 #include "models/op_profile.h"
 
 namespace celer {

@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-#include "core/check.h"
+#include "base/check.h"
 
 namespace celer {
 namespace {

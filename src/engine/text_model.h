@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/result.h"
 #include "celer/engine.h"
 #include "celer/text.h"
-#include "core/result.h"
 
 namespace celer {
 

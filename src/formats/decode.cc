@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "formats/bfloat16.h"
 #include "formats/float16.h"
 #include "formats/float8.h"

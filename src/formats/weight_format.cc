@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "formats/decode.h"
 #include "formats/fit.h"
 #include "formats/float8.h"

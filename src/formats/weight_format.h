@@ -1,5 +1,5 @@
 // What a weight matrix is made of: the one description that names, sizes and ranges come from, on the CPU and
-// on a GPU. A file's own types are described by core/dtype.h; celer's own formats by a row each in
+// on a GPU. A file's own types are described by base/dtype.h; celer's own formats by a row each in
 // weight_format.cc, so that a new one is a row, an encode and a decode.
 #pragma once
 
@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/dtype.h"
+#include "base/dtype.h"
 
 namespace celer {
 

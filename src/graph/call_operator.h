@@ -3,7 +3,7 @@
 // had becomes an error, on whichever thread it was asked for.
 #pragma once
 
-#include "core/function_ref.h"
+#include "base/function_ref.h"
 #include "graph/operator.h"
 
 namespace celer::graph {

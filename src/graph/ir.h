@@ -15,10 +15,10 @@
 #include <variant>
 #include <vector>
 
-#include "core/dtype.h"
-#include "core/result.h"
-#include "core/shape.h"
-#include "core/tensor_view.h"
+#include "base/dtype.h"
+#include "base/result.h"
+#include "base/shape.h"
+#include "base/tensor_view.h"
 
 namespace celer::graph {
 

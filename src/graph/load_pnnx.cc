@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "core/suggest.h"
+#include "base/suggest.h"
 #include "graph/pnnx/lowering.h"
 #include "io/printable.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "graph/load_onnx.h"
 #include "graph/pnnx/pnnx_file.h"
 

@@ -9,7 +9,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "graph/ir.h"
 #include "graph/load_onnx.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "core/safe_math.h"
+#include "base/safe_math.h"
 #include "graph/call_operator.h"
 
 namespace celer::graph {

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/result.h"
-#include "core/thread_pool.h"
+#include "base/result.h"
+#include "device/thread_pool.h"
 #include "graph/program.h"
 
 namespace celer::graph {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/allocator.h"
-#include "core/buffer.h"
-#include "core/cpu_allocator.h"
-#include "core/safe_math.h"
+#include "base/safe_math.h"
+#include "device/allocator.h"
+#include "device/buffer.h"
+#include "device/cpu_allocator.h"
 #include "graph/ops/elements.h"
 
 namespace celer::graph {

@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/aligned_vector.h"
-#include "core/result.h"
-#include "core/tensor_view.h"
-#include "core/thread_pool.h"
+#include "base/result.h"
+#include "base/tensor_view.h"
+#include "device/aligned_vector.h"
+#include "device/thread_pool.h"
 #include "graph/ir.h"
 
 namespace celer::graph {

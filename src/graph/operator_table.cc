@@ -4,7 +4,7 @@
 #include <map>
 #include <tuple>
 
-#include "core/suggest.h"
+#include "base/suggest.h"
 #include "graph/microsoft/expansion.h"
 #include "graph/ops/other_domains.h"
 #include "io/printable.h"

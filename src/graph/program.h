@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "graph/ir.h"
 #include "graph/load_onnx.h"
 #include "graph/operator.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/suggest.h"
-#include "core/thread_pool.h"
+#include "base/suggest.h"
+#include "device/thread_pool.h"
 #include "graph/load_pnnx.h"
 #include "graph/operator_table.h"
 #include "graph/passes/pass.h"

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "core/allocator.h"
+#include "device/allocator.h"
 #include "graph/call_operator.h"
 #include "io/printable.h"
 

@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "core/buffer.h"
-#include "core/thread_pool.h"
+#include "device/buffer.h"
+#include "device/thread_pool.h"
 #include "graph/memory_plan.h"
 #include "graph/program.h"
 

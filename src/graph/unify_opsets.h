@@ -1,7 +1,7 @@
 // One opset for all nodes, as an ONNX file has it.
 #pragma once
 
-#include "core/result.h"
+#include "base/result.h"
 #include "graph/ir.h"
 
 namespace celer::graph {

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "graph/load_onnx.h"
 
 namespace celer::graph {

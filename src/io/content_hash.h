@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <span>
 
-#include "core/thread_pool.h"
+#include "device/thread_pool.h"
 
 namespace celer {
 

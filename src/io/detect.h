@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string_view>
 
-#include "core/result.h"
+#include "base/result.h"
 
 namespace celer {
 

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <limits>
 
-#include "core/safe_math.h"
+#include "base/safe_math.h"
 #include "io/printable.h"
 
 namespace celer {

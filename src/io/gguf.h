@@ -13,7 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "io/mapped_file.h"
 #include "io/tensor_table.h"
 

@@ -2,8 +2,8 @@
 
 #include <bit>
 
-#include "core/check.h"
-#include "core/safe_math.h"
+#include "base/check.h"
+#include "base/safe_math.h"
 #include "io/atomic_file.h"
 #include "io/tensor_stream.h"
 

@@ -17,7 +17,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "io/gguf.h"
 #include "io/tensor_record.h"
 

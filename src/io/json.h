@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/escape.h"
-#include "core/result.h"
+#include "base/escape.h"
+#include "base/result.h"
 
 namespace celer {
 
@@ -25,7 +25,7 @@ Result<nlohmann::json> ParseJson(std::string_view text, std::string_view source,
 Result<nlohmann::json> ReadJsonFile(const std::filesystem::path& path, const JsonLimits& limits = {});
 
 // As text, on one line or with this indent. What is not UTF-8 becomes U+FFFD: nothing is thrown. A terminal
-// can show it (core/escape.h).
+// can show it (base/escape.h).
 template <class Json>  // nlohmann::json or ordered_json
 std::string JsonText(const Json& value, int indent = -1) {
   return EscapedJson(value.dump(indent, ' ', false, Json::error_handler_t::replace));

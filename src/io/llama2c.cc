@@ -3,7 +3,7 @@
 #include <bit>
 #include <cstring>
 
-#include "core/safe_math.h"
+#include "base/safe_math.h"
 
 namespace celer {
 namespace {

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "io/mapped_file.h"
 #include "io/tensor_table.h"
 

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <optional>
 
-#include "core/safe_math.h"
-#include "core/utf8.h"
+#include "base/safe_math.h"
+#include "base/utf8.h"
 #include "io/atomic_file.h"
 #include "io/mapped_file.h"
 #include "io/printable.h"

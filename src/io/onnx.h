@@ -13,9 +13,9 @@
 #include <string_view>
 #include <vector>
 
-#include "core/dtype.h"
-#include "core/result.h"
-#include "core/shape.h"
+#include "base/dtype.h"
+#include "base/result.h"
+#include "base/shape.h"
 #include "io/mapped_file.h"
 #include "io/onnx_wire.h"
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/safe_math.h"
+#include "base/safe_math.h"
 #include "io/contained_path.h"
 #include "io/onnx.h"
 #include "io/printable.h"

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "io/json.h"
 
 namespace celer {

@@ -1,6 +1,6 @@
 #include "io/printable.h"
 
-#include "core/escape.h"
+#include "base/escape.h"
 
 namespace celer {
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "core/safe_math.h"
+#include "base/safe_math.h"
 #include "io/printable.h"
 
 namespace celer {

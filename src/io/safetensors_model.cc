@@ -3,7 +3,7 @@
 #include <set>
 #include <system_error>
 
-#include "core/log.h"
+#include "base/log.h"
 #include "io/contained_path.h"
 #include "io/json.h"
 #include "io/printable.h"

@@ -1,7 +1,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "core/safe_math.h"
+#include "base/safe_math.h"
 #include "io/atomic_file.h"
 #include "io/json.h"
 #include "io/safetensors.h"

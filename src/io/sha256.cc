@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include "core/check.h"
+#include "base/check.h"
 
 namespace celer {
 

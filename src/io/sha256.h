@@ -9,7 +9,7 @@
 #include <span>
 #include <string>
 
-#include "core/result.h"
+#include "base/result.h"
 
 struct evp_md_ctx_st;  // OpenSSL's EVP_MD_CTX; its headers stay out of ours
 

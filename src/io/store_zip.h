@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "io/mapped_file.h"
 
 namespace celer {

@@ -6,9 +6,9 @@
 #include <span>
 #include <string>
 
-#include "core/dtype.h"
-#include "core/result.h"
-#include "core/shape.h"
+#include "base/dtype.h"
+#include "base/result.h"
+#include "base/shape.h"
 
 namespace celer {
 

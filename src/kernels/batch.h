@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "core/dtype.h"
+#include "base/dtype.h"
 #include "kernels/kv_block.h"
 
 namespace celer {

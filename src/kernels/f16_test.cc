@@ -7,7 +7,7 @@
 #include <cmath>
 #include <string>
 
-#include "core/aligned_vector.h"
+#include "device/aligned_vector.h"
 #include "kernels/conv/conv.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm.h"

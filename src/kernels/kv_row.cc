@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "core/variant.h"
+#include "device/variant.h"
 #include "formats/bfloat16.h"
 #include "formats/decode.h"
 #include "formats/float16.h"

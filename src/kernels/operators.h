@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "core/variant.h"
+#include "device/variant.h"
 
 namespace celer {
 

@@ -1,6 +1,6 @@
 #include "kernels/weight_view.h"
 
-#include "core/check.h"
+#include "base/check.h"
 #include "kernels/matmul/matmul.h"
 
 namespace celer {

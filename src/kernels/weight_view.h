@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include "core/dtype.h"
-#include "core/result.h"
+#include "base/dtype.h"
+#include "base/result.h"
 #include "formats/weight_format.h"
 
 namespace celer {

@@ -4,9 +4,9 @@
 #include <limits>
 #include <sstream>
 
+#include "base/check.h"
+#include "base/result.h"
 #include "celer/limits.h"
-#include "core/check.h"
-#include "core/result.h"
 
 namespace celer {
 namespace {

@@ -1,8 +1,8 @@
 // Data-sheet machines. Arithmetic peaks are dense (never "with sparsity"), accumulate in f32 where the sheet
 // tells the two apart, and are per device. Memory of GPUs is in GiB whatever the sheet calls it: drivers
 // report it so.
+#include "base/suggest.h"
 #include "celer/limits.h"
-#include "core/suggest.h"
 
 namespace celer {
 namespace {

@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
-#include "core/cpu_features.h"
-#include "core/log.h"
+#include "base/log.h"
+#include "device/cpu_features.h"
 #include "io/atomic_file.h"
 
 namespace celer {

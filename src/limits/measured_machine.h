@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "base/device.h"
+#include "base/result.h"
 #include "celer/limits.h"
-#include "core/device.h"
-#include "core/result.h"
 #include "limits/probe.h"
 
 namespace celer {

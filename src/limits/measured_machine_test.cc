@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "core/cpu_features.h"
+#include "device/cpu_features.h"
 
 namespace celer {
 namespace {

@@ -2,8 +2,8 @@
 // the parameter counts of the published checkpoints.
 #include <array>
 
+#include "base/suggest.h"
 #include "celer/limits.h"
-#include "core/suggest.h"
 
 namespace celer {
 namespace {

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "core/check.h"
-#include "core/result.h"
+#include "base/check.h"
+#include "base/result.h"
 
 namespace celer {
 namespace {

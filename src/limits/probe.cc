@@ -12,11 +12,11 @@
 #include <system_error>
 #include <thread>
 
-#include "core/check.h"
-#include "core/cpu_features.h"
-#include "core/log.h"
-#include "core/safe_math.h"
-#include "core/thread_pool.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/safe_math.h"
+#include "device/cpu_features.h"
+#include "device/thread_pool.h"
 #include "limits/probe_variants.h"
 
 namespace celer {

@@ -6,10 +6,10 @@
 #include <string_view>
 #include <vector>
 
+#include "base/device.h"
+#include "base/result.h"
 #include "celer/limits.h"
-#include "core/device.h"
-#include "core/result.h"
-#include "core/variant.h"
+#include "device/variant.h"
 
 namespace celer {
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <chrono>
 
-#include "core/cuda_status.h"
-#include "core/safe_math.h"
+#include "base/safe_math.h"
+#include "device/cuda_status.h"
 #include "limits/probe.h"
 #include "limits/probe_gemm_cuda.h"
 #include "limits/probe_timer_cuda.h"

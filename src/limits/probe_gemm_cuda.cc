@@ -9,9 +9,9 @@
 #include <memory>
 #include <optional>
 
-#include "core/cublaslt_cuda.h"
-#include "core/cuda_status.h"
-#include "core/log.h"
+#include "base/log.h"
+#include "device/cublaslt_cuda.h"
+#include "device/cuda_status.h"
 #include "limits/probe_cuda.h"
 
 namespace celer::probe {

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "limits/probe.h"
 #include "limits/probe_timer_cuda.h"
 

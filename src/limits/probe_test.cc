@@ -11,7 +11,7 @@
 #include <set>
 #include <string>
 
-#include "core/cpu_features.h"
+#include "device/cpu_features.h"
 #include "limits/probe_variants.h"
 
 namespace celer {

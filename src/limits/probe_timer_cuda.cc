@@ -2,7 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "core/cuda_status.h"
+#include "device/cuda_status.h"
 
 namespace celer::probe {
 

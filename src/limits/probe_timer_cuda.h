@@ -4,8 +4,8 @@
 #include <functional>
 #include <vector>
 
-#include "core/result.h"
-#include "core/stream.h"
+#include "base/result.h"
+#include "device/stream.h"
 
 namespace celer::probe {
 

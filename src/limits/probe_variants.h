@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "core/variant.h"
+#include "device/variant.h"
 #include "limits/probe_kernels.h"
 
 namespace celer::probe {

@@ -7,7 +7,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "core/result.h"
+#include "base/result.h"
 
 namespace celer {
 namespace {

@@ -1,6 +1,6 @@
 #include "limits/work.h"
 
-#include "core/check.h"
+#include "base/check.h"
 
 namespace celer {
 namespace {

@@ -2,7 +2,7 @@
 // that is unknown gives a warning, so that a field added next year is noticed.
 #pragma once
 
-#include "core/result.h"
+#include "base/result.h"
 #include "io/json.h"
 #include "models/decoder_config.h"
 #include "models/gguf_reader.h"

@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "core/aligned_vector.h"
-#include "core/thread_pool.h"
+#include "device/aligned_vector.h"
+#include "device/thread_pool.h"
 #include "kernels/batch.h"
 #include "models/layer_watch.h"
 #include "models/model.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "kernels/batch.h"
 #include "kernels/cuda/device_batch.h"
 #include "models/cuda_upload.h"

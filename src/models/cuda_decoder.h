@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/dtype.h"
+#include "base/result.h"
 #include "celer/options.h"
-#include "core/dtype.h"
-#include "core/result.h"
-#include "core/stream.h"
+#include "device/stream.h"
 #include "kernels/batch.h"
 #include "models/cuda_memory_plan.h"
 #include "models/kv_budget.h"

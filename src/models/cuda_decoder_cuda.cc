@@ -4,10 +4,10 @@
 #include <functional>
 #include <optional>
 
-#include "core/cuda_allocator.h"
-#include "core/cuda_status.h"
-#include "core/gpu_turns.h"
-#include "core/log.h"
+#include "base/log.h"
+#include "device/cuda_allocator.h"
+#include "device/cuda_status.h"
+#include "device/gpu_turns.h"
 #include "models/cuda_batch.h"
 #include "models/cuda_forward.h"
 #include "models/cuda_graphs.h"

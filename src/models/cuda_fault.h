@@ -4,8 +4,8 @@
 #include <optional>
 #include <utility>
 
-#include "core/cuda_status.h"
-#include "core/result.h"
+#include "base/result.h"
+#include "device/cuda_status.h"
 
 namespace celer {
 

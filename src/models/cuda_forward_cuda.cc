@@ -1,6 +1,6 @@
 #include "models/cuda_forward.h"
 
-#include "core/check.h"
+#include "base/check.h"
 #include "kernels/embed/embed_cuda.h"
 
 namespace celer {

@@ -6,9 +6,9 @@
 #include <array>
 #include <cstdint>
 
-#include "core/function_ref.h"
-#include "core/result.h"
-#include "core/stream.h"
+#include "base/function_ref.h"
+#include "base/result.h"
+#include "device/stream.h"
 #include "models/cuda_strategy.h"
 
 namespace celer {

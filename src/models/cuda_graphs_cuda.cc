@@ -1,6 +1,6 @@
 #include "models/cuda_graphs.h"
 
-#include "core/cuda_status.h"
+#include "device/cuda_status.h"
 
 namespace celer {
 

@@ -7,10 +7,10 @@
 #include <span>
 #include <vector>
 
-#include "core/buffer.h"
-#include "core/dtype.h"
-#include "core/result.h"
-#include "core/stream.h"
+#include "base/dtype.h"
+#include "base/result.h"
+#include "device/buffer.h"
+#include "device/stream.h"
 #include "kernels/cuda/device_batch.h"
 #include "kernels/kv_block.h"
 #include "models/decoder_config.h"

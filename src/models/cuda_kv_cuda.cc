@@ -2,8 +2,8 @@
 
 #include <limits>
 
-#include "core/cuda_allocator.h"
-#include "core/cuda_status.h"
+#include "device/cuda_allocator.h"
+#include "device/cuda_status.h"
 #include "kernels/kv_blocks/kv_blocks_cuda.h"
 
 namespace celer {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/device.h"
+#include "base/device.h"
 
 namespace celer {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "core/stream.h"
+#include "device/stream.h"
 #include "models/cuda_fault.h"
 #include "models/op_profile.h"
 

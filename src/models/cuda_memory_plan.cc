@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/allocator.h"
+#include "device/allocator.h"
 #include "kernels/kv_block.h"
 
 namespace celer {

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "base/result.h"
 #include "celer/options.h"
-#include "core/result.h"
 
 namespace celer {
 

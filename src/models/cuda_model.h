@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "celer/options.h"
-#include "core/buffer.h"
+#include "device/buffer.h"
 #include "kernels/cuda/device_batch.h"
 #include "kernels/cuda/device_matrix.h"
 #include "kernels/matmul/cuda/gemm/codes_cuda.h"

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "core/cuda_allocator.h"
-#include "core/cuda_status.h"
+#include "device/cuda_allocator.h"
+#include "device/cuda_status.h"
 #include "kernels/matmul/cuda/gemm/codes_cuda.h"
 #include "kernels/matmul/cuda/gemm/gemm_cuda.h"
 #include "models/cuda_memory_plan.h"

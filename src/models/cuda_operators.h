@@ -4,7 +4,7 @@
 
 #include <span>
 
-#include "core/stream.h"
+#include "device/stream.h"
 #include "kernels/attention/cuda/attention_cuda.h"
 #include "kernels/matmul/cuda/matvec/matvec_cuda.h"
 #include "kernels/matmul/cuda/wgmma/wgmma_cuda.h"

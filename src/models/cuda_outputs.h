@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
-#include "core/buffer.h"
-#include "core/result.h"
-#include "core/stream.h"
+#include "base/result.h"
+#include "device/buffer.h"
+#include "device/stream.h"
 #include "kernels/sample/greedy_cuda.h"
 #include "kernels/sample/sample_cuda.h"
 #include "models/cuda_workspace.h"

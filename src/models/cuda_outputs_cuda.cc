@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/cuda_allocator.h"
-#include "core/cuda_status.h"
+#include "device/cuda_allocator.h"
+#include "device/cuda_status.h"
 #include "kernels/rms_norm/rms_norm.h"
 
 namespace celer {

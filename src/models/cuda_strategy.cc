@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "core/device.h"
+#include "base/device.h"
 
 namespace celer {
 namespace {

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/result.h"
-#include "core/variant.h"
+#include "base/result.h"
+#include "device/variant.h"
 
 namespace celer {
 
@@ -92,7 +92,7 @@ std::vector<OperatorInfo> CudaStrategyOperators();
 
 namespace internal {
 
-// Row of the table, as ChooseForward() and the others do it; `force` as in core/variant.h.
+// Row of the table, as ChooseForward() and the others do it; `force` as in device/variant.h.
 Result<size_t> ChooseRow(const CudaStrategyTable& table, const CudaFacts& facts, const ForceList& force);
 std::vector<OperatorInfo> DescribeCudaStrategies(const ForceList& force);
 

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <optional>
 
-#include "core/buffer.h"
-#include "core/result.h"
-#include "core/stream.h"
+#include "base/result.h"
+#include "device/buffer.h"
+#include "device/stream.h"
 
 namespace celer {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/cuda_allocator.h"
-#include "core/cuda_status.h"
+#include "device/cuda_allocator.h"
+#include "device/cuda_status.h"
 
 namespace celer {
 

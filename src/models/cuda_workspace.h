@@ -11,9 +11,9 @@
 #include <variant>
 #include <vector>
 
-#include "core/buffer.h"
-#include "core/dtype.h"
-#include "core/result.h"
+#include "base/dtype.h"
+#include "base/result.h"
+#include "device/buffer.h"
 #include "kernels/matmul/cuda/gemm/codes_cuda.h"
 #include "kernels/sample/sample_cuda.h"
 #include "models/decoder_config.h"

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "core/cuda_allocator.h"
-#include "core/cuda_status.h"
+#include "device/cuda_allocator.h"
+#include "device/cuda_status.h"
 #include "kernels/attention/cuda/attention_cuda.h"
 #include "kernels/decode_step/decode_batch_cuda.h"
 #include "kernels/decode_step/decode_step_cuda.h"

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "core/cuda_status.h"
-#include "core/device.h"
+#include "base/device.h"
+#include "device/cuda_status.h"
 #include "models/cuda_workspace.h"
 
 namespace celer {

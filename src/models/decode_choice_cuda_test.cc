@@ -9,8 +9,8 @@
 #include <optional>
 #include <vector>
 
-#include "core/check.h"
-#include "core/device.h"
+#include "base/check.h"
+#include "base/device.h"
 #include "formats/decode.h"
 #include "kernels/cuda/on_device.h"
 #include "kernels/decode_step/decode_step_cuda.h"

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "celer/limits.h"
-#include "core/result.h"
 #include "kernels/gate_up/gate_up.h"
 #include "kernels/qkv/qkv.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/suggest.h"
+#include "base/suggest.h"
 #include "models/config_keys.h"
 #include "models/families/families.h"
 #include "models/gguf_reader.h"

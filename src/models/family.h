@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "io/gguf.h"
 #include "io/json.h"
 #include "models/decoder_config.h"

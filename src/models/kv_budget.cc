@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/allocator.h"
-#include "core/safe_math.h"
+#include "base/safe_math.h"
+#include "device/allocator.h"
 #include "kernels/kv_block.h"
 
 namespace celer {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/result.h"
+#include "base/result.h"
 
 namespace celer {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "core/result.h"
-#include "core/thread_pool.h"
+#include "base/result.h"
+#include "device/thread_pool.h"
 #include "kernels/moe/moe.h"
 #include "kernels/weight_view.h"
 #include "models/decoder_config.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/log.h"
+#include "base/log.h"
 #include "formats/decode.h"
 #include "io/detect.h"
 #include "io/gguf.h"

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <random>
 
-#include "core/device.h"
+#include "base/device.h"
 #include "formats/decode.h"
 #include "kernels/cuda/on_device.h"
 #include "kernels/moe/cuda/moe_cuda.h"

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <vector>
 
-#include "core/device.h"
+#include "base/device.h"
 #include "kernels/test_util.h"
 #include "models/cuda_decoder_test_util.h"
 

@@ -1,7 +1,7 @@
 // How a file says that positions rotate.
 #pragma once
 
-#include "core/result.h"
+#include "base/result.h"
 #include "io/json.h"
 #include "models/decoder_config.h"
 #include "models/gguf_reader.h"

@@ -4,8 +4,8 @@
 #include <array>
 #include <optional>
 
-#include "core/check.h"
-#include "core/dtype.h"
+#include "base/check.h"
+#include "base/dtype.h"
 #include "models/op_profile.h"
 
 namespace celer {

@@ -11,10 +11,10 @@
 #include <string_view>
 #include <vector>
 
+#include "base/dtype.h"
+#include "base/result.h"
 #include "celer/limits.h"
-#include "core/dtype.h"
-#include "core/result.h"
-#include "core/thread_pool.h"
+#include "device/thread_pool.h"
 #include "io/tensor_record.h"
 #include "models/decoder_config.h"
 #include "models/family.h"

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "models/synth.h"
 
 namespace celer {

@@ -1,6 +1,6 @@
 #include "models/synth_tokenizer.h"
 
-#include "core/check.h"
+#include "base/check.h"
 #include "models/synth.h"
 
 namespace celer {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/thread_pool.h"
+#include "device/thread_pool.h"
 #include "models/synth.h"
 
 namespace celer {

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/device.h"
+#include "base/device.h"
 #include "models/cuda_decoder_test_util.h"
 
 namespace celer {

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "core/result.h"
-#include "core/thread_pool.h"
+#include "base/result.h"
+#include "device/thread_pool.h"
 #include "models/model.h"
 #include "quantize/quantize.h"
 #include "quantize/target.h"

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <optional>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "kernels/activation/activation.h"
 #include "kernels/attention/attention.h"
 #include "kernels/kv_row.h"

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "core/aligned_vector.h"
-#include "core/result.h"
-#include "core/thread_pool.h"
+#include "base/result.h"
+#include "device/aligned_vector.h"
+#include "device/thread_pool.h"
 #include "models/model.h"
 #include "models/rope.h"
 #include "quantize/matrix.h"

@@ -5,8 +5,8 @@
 
 #include <cmath>
 
-#include "core/cuda_allocator.h"
-#include "core/device.h"
+#include "base/device.h"
+#include "device/cuda_allocator.h"
 #include "formats/bfloat16.h"
 #include "kernels/cuda/on_device.h"
 #include "kernels/gptq/gptq_cuda.h"

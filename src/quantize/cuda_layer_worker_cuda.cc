@@ -1,6 +1,6 @@
 #include <optional>
 
-#include "core/cuda_allocator.h"
+#include "device/cuda_allocator.h"
 #include "quantize/cuda_gptq.h"
 #include "quantize/cuda_windows.h"
 #include "quantize/layer_worker.h"

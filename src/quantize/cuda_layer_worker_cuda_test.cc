@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/device.h"
+#include "base/device.h"
 #include "io/safetensors.h"
 #include "kernels/test_util.h"
 #include "quantize/layer_worker.h"

@@ -5,9 +5,9 @@
 #include <span>
 #include <vector>
 
-#include "core/allocator.h"
-#include "core/buffer.h"
-#include "core/cuda_status.h"
+#include "device/allocator.h"
+#include "device/buffer.h"
+#include "device/cuda_status.h"
 
 namespace celer {
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/thread_pool.h"
+#include "device/thread_pool.h"
 #include "kernels/matmul/cuda/gemm/gemm_f32_cuda.h"
 #include "models/model.h"
 #include "quantize/calibrate.h"

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "formats/bfloat16.h"
 #include "formats/fit.h"
 #include "formats/float8.h"

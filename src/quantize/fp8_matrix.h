@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "core/thread_pool.h"
+#include "device/thread_pool.h"
 
 namespace celer {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "formats/bfloat16.h"
 #include "formats/block_io.h"
 #include "formats/fit.h"

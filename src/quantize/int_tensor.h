@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/thread_pool.h"
+#include "device/thread_pool.h"
 #include "quantize/target.h"
 
 namespace celer {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "core/device.h"
-#include "core/result.h"
-#include "core/thread_pool.h"
+#include "base/device.h"
+#include "base/result.h"
+#include "device/thread_pool.h"
 #include "models/model.h"
 #include "quantize/calibrate.h"
 #include "quantize/fold.h"

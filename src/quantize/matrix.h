@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "core/aligned_vector.h"
-#include "core/thread_pool.h"
+#include "device/aligned_vector.h"
+#include "device/thread_pool.h"
 #include "kernels/gemm/gemm.h"
 
 namespace celer {

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <optional>
 
-#include "core/log.h"
+#include "base/log.h"
 #include "formats/decode.h"
 #include "quantize/awq.h"
 #include "quantize/calibrate.h"

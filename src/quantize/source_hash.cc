@@ -6,8 +6,8 @@
 #include <chrono>
 #include <system_error>
 
+#include "base/log.h"
 #include "celer/version.h"
-#include "core/log.h"
 #include "io/content_hash.h"
 #include "io/gguf.h"
 #include "io/mapped_file.h"

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "core/device.h"
-#include "core/result.h"
-#include "core/thread_pool.h"
+#include "base/device.h"
+#include "base/result.h"
+#include "device/thread_pool.h"
 #include "quantize/quantize.h"
 
 namespace celer {

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "core/dtype.h"
-#include "core/result.h"
-#include "core/shape.h"
+#include "base/dtype.h"
+#include "base/result.h"
+#include "base/shape.h"
 
 namespace celer {
 

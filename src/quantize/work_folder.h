@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <string>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "quantize/quantize.h"
 
 namespace celer {

@@ -5,7 +5,7 @@
 
 #include <sstream>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "io/json.h"
 #include "server/http_head.h"
 

@@ -1,6 +1,6 @@
 #include "server/format.h"
 
-#include "core/check.h"
+#include "base/check.h"
 
 namespace celer::server {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "core/check.h"
+#include "base/check.h"
 
 namespace celer::server {
 namespace {

@@ -14,7 +14,7 @@
 #include <ctime>
 #include <set>
 
-#include "core/log.h"
+#include "base/log.h"
 #include "server/body_lease.h"
 #include "server/http_head.h"
 

@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "server/http.h"
 
 namespace celer::server {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/suggest.h"
+#include "base/suggest.h"
 #include "io/json_scan.h"
 #include "io/ordered_json.h"
 #include "io/printable.h"

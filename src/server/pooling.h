@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <string>
 
+#include "base/result.h"
 #include "celer/engine.h"
-#include "core/result.h"
 
 namespace celer::server {
 

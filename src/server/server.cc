@@ -2,7 +2,7 @@
 
 #include <sys/resource.h>
 
-#include "core/device.h"
+#include "base/device.h"
 #include "limits/measured_machine.h"
 
 namespace celer::server {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "engine/text_model.h"
 #include "server/http_server.h"
 #include "server/service.h"

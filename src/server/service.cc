@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <ctime>
 
-#include "core/log.h"
+#include "base/log.h"
 #include "server/page/page.h"
 #include "server/params.h"
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/log.h"
+#include "base/log.h"
 #include "server/params.h"
 #include "server/service.h"
 

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/thread_priority.h"
+#include "device/thread_priority.h"
 #include "server/token_masks.h"
 
 namespace celer::server {

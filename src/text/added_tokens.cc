@@ -1,6 +1,6 @@
 #include "text/added_tokens.h"
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 
 namespace celer {
 

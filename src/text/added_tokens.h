@@ -11,8 +11,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/result.h"
-#include "core/utf8.h"
+#include "base/result.h"
+#include "base/utf8.h"
 #include "text/normalizer.h"
 #include "text/regex.h"
 #include "text/tokenizer.h"

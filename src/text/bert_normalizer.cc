@@ -1,7 +1,7 @@
 // Normalizers that go through the characters of a text: BERT's, Nmt, and SentencePiece's precompiled table.
 #include <algorithm>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 #include "text/bert_tables.h"
 #include "text/chars_map.h"
 #include "text/normalizer.h"

@@ -2,8 +2,8 @@
 #include <array>
 #include <queue>
 
-#include "core/log.h"
-#include "core/utf8.h"
+#include "base/log.h"
+#include "base/utf8.h"
 #include "io/printable.h"
 #include "text/flat_map.h"
 #include "text/model.h"

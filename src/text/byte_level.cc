@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 
 namespace celer {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 
 namespace celer {
 namespace {

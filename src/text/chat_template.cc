@@ -2,7 +2,7 @@
 
 #include <exception>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 #include "text/jinja/interpreter.h"
 #include "text/jinja/parser.h"
 #include "text/jinja/unicode.h"

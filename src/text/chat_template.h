@@ -11,7 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "text/jinja/limits.h"
 
 namespace celer {

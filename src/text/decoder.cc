@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 #include "text/byte_level.h"
 #include "text/metaspace.h"
 #include "text/normalizer.h"

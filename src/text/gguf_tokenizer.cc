@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "core/log.h"
+#include "base/log.h"
 #include "io/gguf.h"
 #include "io/printable.h"
 #include "text/gguf_pre.h"

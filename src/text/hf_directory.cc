@@ -1,7 +1,7 @@
 // A Hugging Face directory: which files are there, and what the small ones say.
 #include <algorithm>
 
-#include "core/log.h"
+#include "base/log.h"
 #include "io/printable.h"
 #include "text/tokenizer_json.h"
 

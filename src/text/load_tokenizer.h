@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "text/tokenizer.h"
 
 namespace celer {

@@ -1,6 +1,6 @@
 #include "text/model.h"
 
-#include "core/check.h"
+#include "base/check.h"
 #include "text/byte_level.h"
 #include "text/metaspace.h"
 

@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/result.h"
+#include "base/result.h"
 
 namespace celer {
 

@@ -1,6 +1,6 @@
 #include "text/normalizer.h"
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 #include "text/byte_level.h"
 
 namespace celer {

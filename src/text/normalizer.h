@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "io/json.h"
 #include "text/regex.h"
 #include "text/unicode.h"

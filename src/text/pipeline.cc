@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "core/check.h"
-#include "core/utf8.h"
+#include "base/check.h"
+#include "base/utf8.h"
 #include "text/byte_level.h"
 
 namespace celer {

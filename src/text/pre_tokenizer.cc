@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 #include "text/bert_tables.h"
 #include "text/byte_level.h"
 #include "text/normalizer.h"

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "io/json.h"
 #include "text/regex.h"
 

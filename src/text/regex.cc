@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "core/log.h"
-#include "core/utf8.h"
+#include "base/log.h"
+#include "base/utf8.h"
 #include "io/printable.h"
 
 namespace celer {

@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 
 namespace celer {
 namespace {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 #include "text/regex.h"
 #include "text/unicode_tables.h"
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <queue>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 #include "text/flat_map.h"
 #include "text/metaspace.h"
 #include "text/model.h"

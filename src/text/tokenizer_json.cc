@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "core/log.h"
+#include "base/log.h"
 #include "io/printable.h"
 
 namespace celer {

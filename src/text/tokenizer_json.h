@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "io/json.h"
 #include "text/added_tokens.h"
 #include "text/pipeline.h"

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <thread>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 #include "text/byte_level.h"
 
 namespace celer {

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 #include "text/unicode_tables.h"
 
 namespace celer::unicode {

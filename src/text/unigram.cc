@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 #include "text/model.h"
 #include "text/trie.h"
 

@@ -2,7 +2,7 @@
 // start.
 #include <algorithm>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 #include "text/model.h"
 #include "text/trie.h"
 

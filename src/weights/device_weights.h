@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/buffer.h"
-#include "core/result.h"
-#include "core/stream.h"
+#include "base/result.h"
+#include "device/buffer.h"
+#include "device/stream.h"
 #include "kernels/cuda/device_matrix.h"
 #include "kernels/weight_view.h"
 #include "weights/device_form.h"

@@ -6,9 +6,9 @@
 #include <thread>
 #include <utility>
 
-#include "core/cuda_allocator.h"
-#include "core/cuda_status.h"
-#include "core/log.h"
+#include "base/log.h"
+#include "device/cuda_allocator.h"
+#include "device/cuda_status.h"
 #include "weights/device_weights.h"
 #include "weights/repack_cuda.h"
 #include "weights/value_check.h"

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <random>
 
-#include "core/cuda_allocator.h"
-#include "core/device.h"
+#include "base/device.h"
+#include "device/cuda_allocator.h"
 #include "formats/bfloat16.h"
 #include "formats/decode.h"
 #include "formats/int4.h"

@@ -7,8 +7,8 @@
 #include <system_error>
 #include <vector>
 
-#include "core/log.h"
-#include "core/safe_math.h"
+#include "base/log.h"
+#include "base/safe_math.h"
 #include "io/atomic_file.h"
 #include "io/content_hash.h"
 #include "io/disk_space.h"

@@ -20,8 +20,8 @@
 #include <string>
 #include <string_view>
 
-#include "core/result.h"
-#include "core/thread_pool.h"
+#include "base/result.h"
+#include "device/thread_pool.h"
 #include "io/mapped_file.h"
 #include "weights/tensor_source.h"
 

@@ -3,7 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "core/dtype.h"
+#include "base/dtype.h"
 #include "kernels/cuda/device_matrix.h"
 
 namespace celer::cuda {

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string_view>
 
-#include "core/result.h"
-#include "core/thread_pool.h"
+#include "base/result.h"
+#include "device/thread_pool.h"
 #include "formats/weight_format.h"
 #include "kernels/weight_view.h"
 

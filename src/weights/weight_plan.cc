@@ -7,7 +7,7 @@
 #include <optional>
 #include <tuple>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "io/printable.h"
 
 namespace celer {

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/result.h"
 #include "celer/options.h"
-#include "core/result.h"
 #include "formats/weight_format.h"
 #include "io/tensor_record.h"
 #include "weights/tensor_source.h"

@@ -4,10 +4,10 @@
 #include <atomic>
 #include <utility>
 
-#include "core/check.h"
-#include "core/cpu_features.h"
-#include "core/log.h"
-#include "core/safe_math.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/safe_math.h"
+#include "device/cpu_features.h"
 #include "formats/decode.h"
 #include "io/printable.h"
 #include "kernels/matmul/cpu/packed.h"

@@ -13,11 +13,11 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/result.h"
 #include "celer/options.h"
-#include "core/allocator.h"
-#include "core/buffer.h"
-#include "core/result.h"
-#include "core/thread_pool.h"
+#include "device/allocator.h"
+#include "device/buffer.h"
+#include "device/thread_pool.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/weight_view.h"
 #include "weights/pack_cache.h"

@@ -9,7 +9,7 @@
 #include <iostream>
 #include <string>
 
-#include "core/log.h"
+#include "base/log.h"
 #include "engine/make_runner.h"
 #include "engine/run_logits.h"
 #include "io/json.h"

@@ -3,8 +3,8 @@
 
 #include <map>
 
+#include "base/device.h"
 #include "celer/engine.h"
-#include "core/device.h"
 
 namespace celer {
 namespace {

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <filesystem>
 
+#include "base/device.h"
 #include "celer/engine.h"
-#include "core/device.h"
 #include "engine/cuda_runner.h"
 #include "engine/make_runner.h"
 #include "engine/run_logits.h"

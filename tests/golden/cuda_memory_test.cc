@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "core/cuda_allocator.h"
-#include "core/device.h"
+#include "base/device.h"
+#include "device/cuda_allocator.h"
 #include "models/cuda_decoder.h"
 #include "models/synth.h"
 

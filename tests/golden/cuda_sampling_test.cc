@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <map>
 
+#include "base/device.h"
 #include "celer/engine.h"
-#include "core/device.h"
 
 namespace celer {
 namespace {

@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/device.h"
 #include "celer/engine.h"
-#include "core/device.h"
 #include "engine/cuda_runner.h"
 #include "engine/make_runner.h"
 #include "engine/run_logits.h"

@@ -8,8 +8,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/device.h"
 #include "celer/engine.h"
-#include "core/device.h"
 #include "io/json.h"
 #include "kernels/test_util.h"
 

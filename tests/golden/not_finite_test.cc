@@ -4,9 +4,9 @@
 
 #include <map>
 
+#include "base/device.h"
+#include "base/log.h"
 #include "celer/engine.h"
-#include "core/device.h"
-#include "core/log.h"
 #include "overflowing_model.h"
 
 namespace celer {

@@ -5,7 +5,7 @@
 
 #include <numeric>
 
-#include "core/device.h"
+#include "base/device.h"
 #include "engine/make_runner.h"
 #include "engine/run_logits.h"
 #include "golden.h"

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "graph/ir.h"
 #include "graph/passes/pass.h"
 

@@ -1,8 +1,8 @@
 // Changing the type of elements.
 #pragma once
 
-#include "core/tensor_view.h"
-#include "core/thread_pool.h"
+#include "base/tensor_view.h"
+#include "device/thread_pool.h"
 #include "graph/ir.h"
 
 namespace celer::graph {

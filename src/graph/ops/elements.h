@@ -5,7 +5,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "core/dtype.h"
+#include "base/dtype.h"
 #include "formats/bfloat16.h"
 #include "formats/float16.h"
 

@@ -8,7 +8,7 @@
 //   order w = (value - zero) · scale, zero 2^(bits - 1) if none is given
 #include <cmath>
 
-#include "core/aligned_vector.h"
+#include "device/aligned_vector.h"
 #include "formats/float16.h"
 #include "formats/int4.h"
 #include "graph/ops/cast.h"

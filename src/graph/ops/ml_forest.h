@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "core/aligned_vector.h"
+#include "device/aligned_vector.h"
 #include "graph/operator.h"
 
 namespace celer::graph {

@@ -1,7 +1,7 @@
 // Operators over rows: softmax, norms, sums; and pools, whose global forms are sums too.
 #include <cmath>
 
-#include "core/aligned_vector.h"
+#include "device/aligned_vector.h"
 #include "graph/ops/common.h"
 #include "graph/ops/fast.h"
 #include "graph/ops/reduce.h"

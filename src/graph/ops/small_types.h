@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "core/dtype.h"
-#include "core/tensor_view.h"
+#include "base/dtype.h"
+#include "base/tensor_view.h"
 
 namespace celer::graph {
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstring>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "graph/ops/common.h"
 #include "kernels/elementwise/elementwise.h"
 

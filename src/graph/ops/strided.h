@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <span>
 
-#include "core/dtype.h"
-#include "core/thread_pool.h"
+#include "base/dtype.h"
+#include "device/thread_pool.h"
 
 namespace celer::graph {
 

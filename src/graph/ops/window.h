@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "graph/ir.h"
 
 namespace celer::graph {

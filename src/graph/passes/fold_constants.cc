@@ -1,4 +1,4 @@
-#include "core/thread_pool.h"
+#include "device/thread_pool.h"
 #include "graph/call_operator.h"
 #include "graph/operator_table.h"
 #include "graph/passes/pass.h"

@@ -2,7 +2,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "core/suggest.h"
+#include "base/suggest.h"
 #include "graph/microsoft/expansion.h"
 #include "graph/operator_table.h"
 #include "graph/passes/pass.h"

@@ -1,7 +1,7 @@
 // Shapes of all values, by inference with sizes that stand for those a file leaves open.
 #include <map>
 
-#include "core/thread_pool.h"
+#include "device/thread_pool.h"
 #include "graph/call_operator.h"
 #include "graph/operator_table.h"
 #include "graph/passes/pass.h"

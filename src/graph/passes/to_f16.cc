@@ -9,8 +9,8 @@
 #include <chrono>
 #include <cmath>
 
-#include "core/cpu_features.h"
-#include "core/variant.h"
+#include "device/cpu_features.h"
+#include "device/variant.h"
 #include "formats/float16.h"
 #include "graph/ops/fast.h"
 #include "graph/passes/fusing.h"

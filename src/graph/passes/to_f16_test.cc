@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "core/variant.h"
+#include "device/variant.h"
 #include "graph/ops/fast.h"
 #include "graph/passes/build_graph.h"
 

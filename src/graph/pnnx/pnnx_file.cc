@@ -6,7 +6,7 @@
 #include <charconv>
 #include <cstring>
 
-#include "core/safe_math.h"
+#include "base/safe_math.h"
 #include "graph/operator.h"
 #include "io/atomic_file.h"
 #include "io/mapped_file.h"

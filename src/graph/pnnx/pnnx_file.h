@@ -12,7 +12,7 @@
 #include <variant>
 #include <vector>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "graph/ir.h"
 #include "io/store_zip.h"
 

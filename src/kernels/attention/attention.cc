@@ -1,6 +1,6 @@
 #include "kernels/attention/attention.h"
 
-#include "core/check.h"
+#include "base/check.h"
 #include "kernels/attention/cpu/attention_expand.h"
 #include "kernels/attention/cpu/attention_flash.h"
 

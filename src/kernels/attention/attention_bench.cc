@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "core/allocator.h"
-#include "core/buffer.h"
-#include "core/cpu_features.h"
+#include "device/allocator.h"
+#include "device/buffer.h"
+#include "device/cpu_features.h"
 #include "kernels/attention/attention.h"
 #include "kernels/kv_row.h"
 #include "limits/measured_machine.h"

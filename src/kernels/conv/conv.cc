@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "kernels/conv/winograd.h"
 #include "kernels/gemm/gemm.h"
 

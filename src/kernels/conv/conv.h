@@ -21,8 +21,8 @@
 #include <optional>
 #include <span>
 
-#include "core/thread_pool.h"
-#include "core/variant.h"
+#include "device/thread_pool.h"
+#include "device/variant.h"
 #include "kernels/conv/conv_kernels.h"
 #include "kernels/gemm/epilogue.h"
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <string>
 
-#include "core/aligned_vector.h"
+#include "device/aligned_vector.h"
 #include "kernels/gemm/pointwise_reference.h"
 #include "kernels/test_util.h"
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "kernels/gemm/pointwise_reference.h"
 
 namespace celer {

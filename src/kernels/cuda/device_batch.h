@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/dtype.h"
+#include "base/dtype.h"
 #include "kernels/kv_block.h"
 
 namespace celer::cuda {

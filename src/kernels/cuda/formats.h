@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "core/dtype.h"
+#include "base/dtype.h"
 
 namespace celer::cuda {
 

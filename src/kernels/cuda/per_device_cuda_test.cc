@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/device.h"
+#include "base/device.h"
 #include "kernels/cuda/on_device.h"
 #include "kernels/cuda/per_device.h"
 #include "kernels/matmul/cuda/matvec/matvec_cuda.h"

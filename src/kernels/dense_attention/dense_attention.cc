@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/rows/rows.h"

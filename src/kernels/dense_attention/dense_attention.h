@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "core/thread_pool.h"
+#include "device/thread_pool.h"
 #include "kernels/gemm/gemm_kernels.h"
 
 namespace celer {

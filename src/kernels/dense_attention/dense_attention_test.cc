@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/aligned_vector.h"
+#include "device/aligned_vector.h"
 #include "kernels/test_util.h"
 
 namespace celer {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <span>
 
-#include "core/thread_pool.h"
-#include "core/variant.h"
+#include "device/thread_pool.h"
+#include "device/variant.h"
 #include "kernels/elementwise/elementwise_kernels.h"
 #include "kernels/f16.h"
 

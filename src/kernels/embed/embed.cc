@@ -1,6 +1,6 @@
 #include "kernels/embed/embed.h"
 
-#include "core/check.h"
+#include "base/check.h"
 
 namespace celer {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "core/thread_pool.h"
+#include "device/thread_pool.h"
 #include "kernels/weight_view.h"
 
 namespace celer {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/thread_pool.h"
+#include "device/thread_pool.h"
 #include "kernels/activation/activation.h"
 #include "kernels/weight_view.h"
 

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <type_traits>
 
-#include "core/check.h"
+#include "base/check.h"
 
 namespace celer {
 namespace {

@@ -17,8 +17,8 @@
 #include <cstdint>
 #include <span>
 
-#include "core/thread_pool.h"
-#include "core/variant.h"
+#include "device/thread_pool.h"
+#include "device/variant.h"
 #include "kernels/gemm/gemm_kernels.h"
 
 namespace celer {

@@ -8,7 +8,7 @@
 #include <chrono>
 #include <string>
 
-#include "core/aligned_vector.h"
+#include "device/aligned_vector.h"
 #include "limits/measured_machine.h"
 #include "limits/roofline.h"
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "core/buffer.h"
-#include "core/cuda_status.h"
+#include "device/buffer.h"
+#include "device/cuda_status.h"
 #include "kernels/gptq/gptq_cuda.h"
 
 namespace celer::cuda {

@@ -6,8 +6,8 @@
 
 #include <cstdint>
 
-#include "core/allocator.h"
-#include "core/result.h"
+#include "base/result.h"
+#include "device/allocator.h"
 #include "kernels/matmul/cuda/gemm/gemm_f32_cuda.h"
 
 namespace celer::cuda {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/check.h"
+#include "base/check.h"
 
 namespace celer {
 namespace {

@@ -18,9 +18,9 @@
 #include <span>
 #include <vector>
 
-#include "core/aligned_vector.h"
-#include "core/thread_pool.h"
-#include "core/variant.h"
+#include "device/aligned_vector.h"
+#include "device/thread_pool.h"
+#include "device/variant.h"
 #include "kernels/conv/conv.h"
 #include "kernels/integer/integer_kernels.h"
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "core/thread_pool.h"
+#include "device/thread_pool.h"
 #include "kernels/integer/requantize.h"
 
 namespace celer {

@@ -1,6 +1,6 @@
 #include "kernels/matmul/matmul.h"
 
-#include "core/check.h"
+#include "base/check.h"
 
 namespace celer {
 namespace {

@@ -10,9 +10,9 @@
 #include <span>
 #include <string_view>
 
-#include "core/function_ref.h"
-#include "core/thread_pool.h"
-#include "core/variant.h"
+#include "base/function_ref.h"
+#include "device/thread_pool.h"
+#include "device/variant.h"
 #include "kernels/weight_view.h"
 
 namespace celer {

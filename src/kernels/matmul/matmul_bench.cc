@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/cpu_features.h"
+#include "device/cpu_features.h"
 #include "formats/decode.h"
 #include "kernels/matmul/matmul.h"
 #include "limits/measured_machine.h"

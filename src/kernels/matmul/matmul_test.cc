@@ -10,7 +10,7 @@
 #include <span>
 #include <string_view>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "formats/decode.h"
 #include "formats/int4.h"
 #include "formats/int8.h"

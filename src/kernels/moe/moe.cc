@@ -5,8 +5,8 @@
 #include <limits>
 #include <numeric>
 
-#include "core/aligned_vector.h"
-#include "core/check.h"
+#include "base/check.h"
+#include "device/aligned_vector.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/vec.h"

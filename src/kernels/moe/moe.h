@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "core/thread_pool.h"
+#include "device/thread_pool.h"
 #include "kernels/gate_up/gate_up.h"
 #include "kernels/weight_view.h"
 

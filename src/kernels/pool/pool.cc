@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cmath>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "kernels/conv/padded_layout.h"
 #include "kernels/gemm/pointwise_reference.h"
 

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "core/aligned_vector.h"
+#include "device/aligned_vector.h"
 #include "kernels/conv/padded_layout.h"
 #include "kernels/test_util.h"
 

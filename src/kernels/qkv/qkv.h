@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "core/thread_pool.h"
+#include "device/thread_pool.h"
 #include "kernels/batch.h"
 #include "kernels/rope/rotate.h"
 #include "kernels/weight_view.h"

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "core/device.h"
+#include "base/device.h"
 #include "formats/bfloat16.h"
 #include "formats/float16.h"
 #include "kernels/cuda/on_device.h"

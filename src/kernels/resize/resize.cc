@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "formats/float16.h"
 
 namespace celer {

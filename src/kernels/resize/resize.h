@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/thread_pool.h"
+#include "device/thread_pool.h"
 #include "kernels/f16.h"
 
 namespace celer {

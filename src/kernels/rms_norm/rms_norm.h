@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/thread_pool.h"
+#include "device/thread_pool.h"
 
 namespace celer {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "core/variant.h"
+#include "device/variant.h"
 #include "kernels/rope/rope_layout.h"
 
 namespace celer {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "kernels/elementwise/elementwise.h"
 
 namespace celer {

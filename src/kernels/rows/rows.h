@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <span>
 
-#include "core/thread_pool.h"
-#include "core/variant.h"
+#include "device/thread_pool.h"
+#include "device/variant.h"
 #include "kernels/f16.h"
 #include "kernels/rows/rows_kernels.h"
 

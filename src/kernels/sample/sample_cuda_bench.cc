@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/device.h"
+#include "base/device.h"
 #include "kernels/sample/sample_cuda.h"
 
 namespace celer::cuda {

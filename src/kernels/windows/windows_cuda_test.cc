@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/device.h"
+#include "base/device.h"
 #include "kernels/activation/activation.h"
 #include "kernels/cuda/on_device.h"
 #include "kernels/rms_norm/rms_norm.h"

@@ -4,7 +4,7 @@
 #include <map>
 #include <vector>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "quantize/network/equalize.h"
 #include "quantize/network/insert.h"
 #include "quantize/network/observer.h"

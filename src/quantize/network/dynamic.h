@@ -2,7 +2,7 @@
 // file. For transformers, whose activations differ much from input to input.
 #pragma once
 
-#include "core/result.h"
+#include "base/result.h"
 #include "quantize/network/insert.h"
 #include "quantize/network/plan.h"
 

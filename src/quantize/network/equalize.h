@@ -5,7 +5,7 @@
 #include <map>
 #include <vector>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "graph/load_onnx.h"
 
 namespace celer::ptq {

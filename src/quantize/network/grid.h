@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/dtype.h"
-#include "core/result.h"
+#include "base/dtype.h"
+#include "base/result.h"
 
 namespace celer::ptq {
 

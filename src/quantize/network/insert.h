@@ -4,7 +4,7 @@
 #include <map>
 #include <vector>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "graph/load_onnx.h"
 #include "quantize/network/plan.h"
 

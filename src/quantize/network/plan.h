@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "graph/ir.h"
 #include "graph/load_onnx.h"
 #include "quantize/network/grid.h"

@@ -11,7 +11,7 @@
 #include <map>
 #include <string>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "graph/load_onnx.h"
 #include "quantize/network/calibrate.h"
 #include "quantize/network/dynamic.h"

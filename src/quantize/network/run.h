@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "graph/program.h"
 #include "graph/session.h"
 #include "io/npy.h"

@@ -4,7 +4,7 @@
 #include <map>
 #include <unordered_map>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "io/printable.h"
 
 namespace celer::grammar {

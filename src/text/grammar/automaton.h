@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "text/grammar/dfa.h"
 #include "text/grammar/expression.h"
 

@@ -4,7 +4,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "core/check.h"
+#include "base/check.h"
 
 namespace celer::grammar {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "text/grammar/dfa.h"
 
 namespace celer::grammar {

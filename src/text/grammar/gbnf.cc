@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 #include "io/printable.h"
 
 namespace celer::grammar {

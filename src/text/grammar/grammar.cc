@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "io/printable.h"
 #include "text/grammar/automaton.h"
 #include "text/grammar/expression.h"

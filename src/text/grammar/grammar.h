@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "text/grammar/stack.h"
 #include "text/grammar/token_table.h"
 

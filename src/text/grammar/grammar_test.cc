@@ -8,7 +8,7 @@
 #include <random>
 #include <thread>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 #include "text/grammar/grammar_test_tokens.h"
 
 namespace celer {

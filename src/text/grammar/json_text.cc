@@ -5,7 +5,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 #include "text/grammar/dfa.h"
 
 namespace celer::grammar {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <mutex>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "text/grammar/walker.h"
 
 namespace celer::grammar {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 #include "io/printable.h"
 #include "text/grammar/json_text.h"
 

@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "text/grammar/dfa.h"
 #include "text/grammar/expression.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <deque>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 #include "io/printable.h"
 #include "text/grammar/dfa.h"
 #include "text/grammar/regex.h"

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "text/grammar/json_text.h"
 
 namespace celer::grammar {

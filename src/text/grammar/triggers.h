@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "text/grammar/expression.h"
 #include "text/grammar/grammar.h"
 

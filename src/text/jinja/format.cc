@@ -4,7 +4,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "core/html.h"
+#include "base/html.h"
 #include "text/jinja/builtins.h"
 #include "text/jinja/unicode.h"
 

@@ -4,7 +4,7 @@
 #include <cctype>
 #include <charconv>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 #include "text/jinja/unicode.h"
 
 namespace celer::jinja {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <set>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 #include "text/jinja/builtins.h"
 #include "text/jinja/format.h"
 #include "text/jinja/html_entities.h"

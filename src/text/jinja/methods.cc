@@ -4,7 +4,7 @@
 #include <ctime>
 #include <unordered_map>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 #include "text/jinja/builtins.h"
 #include "text/jinja/interpreter.h"
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 #include "text/jinja/builtins.h"
 #include "text/jinja/format.h"
 #include "text/jinja/unicode.h"

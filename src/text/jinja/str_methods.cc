@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 #include "text/jinja/builtins.h"
 #include "text/jinja/format.h"
 #include "text/jinja/interpreter.h"

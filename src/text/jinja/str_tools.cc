@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 #include "text/jinja/unicode.h"
 
 namespace celer::jinja {

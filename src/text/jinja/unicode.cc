@@ -4,7 +4,7 @@
 #include <iterator>
 #include <utility>
 
-#include "core/utf8.h"
+#include "base/utf8.h"
 #include "text/jinja/unicode_tables.h"
 
 namespace celer::jinja {

@@ -29,7 +29,7 @@ inline bool IsWord(uint32_t c) {  // \w of a regular expression
   return c == '_' || (CharClass(c) & (kCharAlpha | kCharNumeric)) != 0;
 }
 
-// The functions below expect valid UTF-8; core/utf8.h finds what is not.
+// The functions below expect valid UTF-8; base/utf8.h finds what is not.
 uint32_t DecodeAt(std::string_view text, size_t offset, size_t* length);
 int64_t CountCodePoints(std::string_view text);
 // Byte offset of the code point with this index; text.size() when the index is at or past the end.

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "io/json.h"
 #include "weights/published/matrix.h"
 #include "weights/tensor_source.h"

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "formats/decode.h"
 #include "formats/float16.h"
 #include "formats/int4.h"

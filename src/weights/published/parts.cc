@@ -4,7 +4,7 @@
 #include <limits>
 #include <utility>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "formats/decode.h"
 #include "formats/float16.h"
 #include "io/printable.h"

@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "io/json.h"
 #include "io/printable.h"
 #include "io/tensor_record.h"

@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/result.h"
+#include "base/result.h"
 #include "io/json.h"
 #include "io/tensor_table.h"
 #include "weights/published/matrix.h"

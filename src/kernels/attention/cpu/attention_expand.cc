@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "core/aligned_vector.h"
+#include "device/aligned_vector.h"
 #include "kernels/kv_row.h"
 
 namespace celer {

@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "kernels/simd.h"
 
 namespace celer {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/device.h"
+#include "base/device.h"
 #include "formats/bfloat16.h"
 #include "formats/decode.h"
 #include "formats/float16.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "kernels/matmul/cpu/outliers.h"
 #include "kernels/rms_norm/rms_norm.h"
 

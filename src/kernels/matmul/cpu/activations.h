@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "core/aligned_vector.h"
+#include "device/aligned_vector.h"
 #include "kernels/matmul/cpu/column.h"
 #include "kernels/matmul/cpu/tiles.h"
 #include "kernels/matmul/matmul.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/variant.h"
+#include "device/variant.h"
 #include "formats/decode.h"
 #include "kernels/test_util.h"
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "formats/block_io.h"
 #include "formats/float16.h"
 #include "formats/int4.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "core/aligned_vector.h"
+#include "device/aligned_vector.h"
 #include "kernels/matmul/cpu/outliers.h"
 
 namespace celer {

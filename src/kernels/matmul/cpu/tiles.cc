@@ -7,8 +7,8 @@
 #include <chrono>
 #include <vector>
 
-#include "core/aligned_vector.h"
-#include "core/check.h"
+#include "base/check.h"
+#include "device/aligned_vector.h"
 #include "kernels/matmul/cpu/activations.h"
 #include "kernels/matmul/cpu/pack.h"
 #include "kernels/matmul/cpu/tile_products.h"

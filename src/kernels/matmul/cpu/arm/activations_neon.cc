@@ -8,7 +8,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "core/check.h"
+#include "base/check.h"
 #include "formats/bfloat16.h"
 #include "kernels/simd.h"
 

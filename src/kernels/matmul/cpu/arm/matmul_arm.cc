@@ -1,6 +1,6 @@
 // The aarch64 variants of matmul: which tile kernel serves which format.
 #if defined(__aarch64__)
-#include "core/variant.h"
+#include "device/variant.h"
 #include "kernels/matmul/cpu/arm/activations_neon.h"
 #include "kernels/matmul/cpu/arm/tile_arm.h"
 #include "kernels/matmul/cpu/tiles.h"

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <optional>
 
-#include "core/device.h"
+#include "base/device.h"
 #include "formats/bfloat16.h"
 #include "kernels/cuda/on_device.h"
 #include "kernels/test_util.h"

@@ -1,8 +1,8 @@
 #include "kernels/matmul/cuda/gemm/gemm_cuda.h"
 
-#include "core/cublaslt_cuda.h"
-#include "core/cuda_allocator.h"
-#include "core/cuda_status.h"
+#include "device/cublaslt_cuda.h"
+#include "device/cuda_allocator.h"
+#include "device/cuda_status.h"
 
 namespace celer::cuda {
 

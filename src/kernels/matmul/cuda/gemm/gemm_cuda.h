@@ -8,8 +8,8 @@
 #include <map>
 #include <memory>
 
-#include "core/buffer.h"
-#include "core/result.h"
+#include "base/result.h"
+#include "device/buffer.h"
 #include "kernels/cuda/device_matrix.h"
 #include "kernels/matmul/cuda/matvec/matvec_cuda.h"
 

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "core/device.h"
+#include "base/device.h"
 #include "formats/bfloat16.h"
 #include "kernels/cuda/on_device.h"
 #include "kernels/matmul/cuda/wgmma/wgmma_cuda.h"

@@ -4,10 +4,10 @@
 #include <compare>
 #include <map>
 
-#include "core/buffer.h"
-#include "core/cublaslt_cuda.h"
-#include "core/cuda_allocator.h"
-#include "core/cuda_status.h"
+#include "device/buffer.h"
+#include "device/cublaslt_cuda.h"
+#include "device/cuda_allocator.h"
+#include "device/cuda_status.h"
 
 namespace celer::cuda {
 namespace {

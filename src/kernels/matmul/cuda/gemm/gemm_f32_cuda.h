@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "core/result.h"
+#include "base/result.h"
 
 namespace celer::cuda {
 

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "core/device.h"
+#include "base/device.h"
 #include "kernels/cuda/on_device.h"
 #include "kernels/test_util.h"
 

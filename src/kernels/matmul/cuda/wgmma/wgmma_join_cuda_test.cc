@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/device.h"
+#include "base/device.h"
 #include "formats/bfloat16.h"
 #include "formats/decode.h"
 #include "formats/float16.h"
