@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that under src/ only io/atomic_file.cc writes, makes or renames files.
+"""Checks that under src/ only io/file/atomic_file.cc writes, makes or renames files.
 
 What a user names as an output may be a device, a pipe or a link, and a disk may be full: that is decided in one place.
 Tests may write as they like. So may what has no name: std::tmpfile().
@@ -10,7 +10,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
-WRITER = "src/io/atomic_file.cc"
+WRITER = "src/io/file/atomic_file.cc"
 FORBIDDEN = [
     (re.compile(r"\b(?:ofstream|fstream)\b(?!>)"), "a stream that writes"),
     (re.compile(r"\bfopen\((?![^\n]*,\s*\"rb?\"\))"), "fopen() to write"),
@@ -36,7 +36,7 @@ def violations(root):
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             for pattern, what in FORBIDDEN:
                 if pattern.search(without_comment(line)):
-                    yield f"{name}:{number}: {what}; use AtomicFile, WriteWholeFile or OpenToAppend of io/atomic_file.h"
+                    yield f"{name}:{number}: {what}; use AtomicFile, WriteWholeFile or OpenToAppend of io/file/atomic_file.h"
 
 
 def main():

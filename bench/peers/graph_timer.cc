@@ -16,7 +16,7 @@
 #include "graph/load_pnnx.h"
 #include "graph/passes/pass.h"
 #include "graph/profile.h"
-#include "io/npy.h"
+#include "io/npy/npy.h"
 
 namespace {
 

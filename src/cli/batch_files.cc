@@ -12,8 +12,8 @@
 #include <limits>
 
 #include "cli/batch_line.h"
-#include "io/atomic_file.h"
-#include "io/sha256.h"
+#include "io/file/atomic_file.h"
+#include "io/file/sha256.h"
 
 namespace celer::cli {
 namespace {

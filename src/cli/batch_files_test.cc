@@ -7,7 +7,7 @@
 #include <iterator>
 
 #include "cli/batch_line.h"
-#include "io/test_folder.h"
+#include "io/file/test_folder.h"
 
 namespace celer::cli {
 namespace {

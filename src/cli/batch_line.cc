@@ -4,8 +4,8 @@
 
 #include "base/escape.h"
 #include "cli/command.h"
-#include "io/json.h"
-#include "io/sha256.h"
+#include "io/file/sha256.h"
+#include "io/json/json.h"
 
 namespace celer::cli {
 namespace {

@@ -12,7 +12,7 @@
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/output.h"
-#include "io/json.h"
+#include "io/json/json.h"
 #include "limits/quantity.h"
 
 namespace celer::cli {

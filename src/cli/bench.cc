@@ -15,8 +15,8 @@
 #include "cli/engine_flags.h"
 #include "cli/progress.h"
 #include "cli/trace_flag.h"
-#include "io/atomic_file.h"
-#include "io/json.h"
+#include "io/file/atomic_file.h"
+#include "io/json/json.h"
 #include "limits/quantity.h"
 #include "models/model.h"
 

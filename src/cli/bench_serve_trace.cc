@@ -13,7 +13,7 @@
 #include "base/escape.h"
 #include "base/split_mix.h"
 #include "cli/gzip.h"
-#include "io/json.h"
+#include "io/json/json.h"
 #include "limits/quantity.h"
 
 namespace celer::cli {

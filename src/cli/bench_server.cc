@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
-#include "io/json.h"
+#include "io/json/json.h"
 #include "limits/quantity.h"
 
 namespace celer::cli {

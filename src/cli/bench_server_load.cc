@@ -6,7 +6,7 @@
 #include <ctime>
 
 #include "base/check.h"
-#include "io/json.h"
+#include "io/json/json.h"
 
 namespace celer::cli {
 namespace {

@@ -11,8 +11,8 @@
 #include "cli/interrupt.h"
 #include "cli/line_reader.h"
 #include "cli/output.h"
-#include "io/atomic_file.h"
-#include "io/json.h"
+#include "io/file/atomic_file.h"
+#include "io/json/json.h"
 #include "limits/measured_machine.h"
 
 namespace celer::cli {

@@ -12,7 +12,7 @@
 #include "base/escape.h"
 #include "base/suggest.h"
 #include "cli/output.h"
-#include "io/atomic_file.h"
+#include "io/file/atomic_file.h"
 
 namespace celer::cli {
 namespace {

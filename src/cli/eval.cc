@@ -35,8 +35,8 @@
 #include "cli/table.h"
 #include "cli/text_windows.h"
 #include "device/variant.h"
-#include "io/atomic_file.h"
-#include "io/json.h"
+#include "io/file/atomic_file.h"
+#include "io/json/json.h"
 
 namespace celer::cli {
 namespace {

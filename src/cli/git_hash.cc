@@ -6,7 +6,7 @@
 #include <array>
 #include <memory>
 
-#include "io/json.h"
+#include "io/json/json.h"
 
 namespace celer::cli {
 

@@ -11,7 +11,7 @@
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "graph/operator_table.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer::cli {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "formats/bfloat16.h"
 #include "formats/float16.h"
-#include "io/mapped_file.h"
-#include "io/printable.h"
+#include "io/file/mapped_file.h"
+#include "io/file/printable.h"
 
 namespace celer::cli {
 namespace {

@@ -19,8 +19,8 @@
 #include "graph/program.h"
 #include "graph/public_graph.h"
 #include "graph/session.h"
-#include "io/json.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
+#include "io/json/json.h"
 #include "limits/measured_machine.h"
 #include "limits/quantity.h"
 

@@ -19,7 +19,7 @@
 #include "graph/public_graph.h"
 #include "graph/session.h"
 #include "graph/write_onnx.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer::cli {
 namespace {

@@ -16,7 +16,7 @@
 #include "graph/program.h"
 #include "graph/public_graph.h"
 #include "graph/session.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer::cli {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/tensor_view.h"
-#include "io/npy.h"
+#include "io/npy/npy.h"
 
 namespace celer::cli {
 

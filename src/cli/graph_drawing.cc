@@ -9,7 +9,7 @@
 #include "cli/graph_words.h"
 #include "cli/limits_chart.h"
 #include "cli/output.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 #include "limits/quantity.h"
 
 namespace celer::cli {

@@ -13,7 +13,7 @@
 #include "cli/command.h"
 #include "cli/graph.h"
 #include "graph/ops/elements.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer::cli {
 namespace {

@@ -10,7 +10,7 @@
 #include "celer/graph.h"
 #include "cli/picture.h"
 #include "graph/operator.h"
-#include "io/npy.h"
+#include "io/npy/npy.h"
 
 namespace CLI {
 class App;

@@ -14,8 +14,8 @@
 #include "graph/load_pnnx.h"
 #include "graph/operator_table.h"
 #include "graph/passes/pass.h"
-#include "io/json.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
+#include "io/json/json.h"
 #include "limits/quantity.h"
 
 namespace celer::cli {

@@ -5,7 +5,7 @@
 #include "cli/graph_inspect.h"
 #include "cli/graph_work.h"
 #include "cli/limits_chart.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 #include "limits/measured_machine.h"
 #include "limits/quantity.h"
 #include "limits/roofline.h"

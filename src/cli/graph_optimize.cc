@@ -11,7 +11,7 @@
 #include "graph/load_pnnx.h"
 #include "graph/passes/pass.h"
 #include "graph/write_onnx.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 #include "limits/quantity.h"
 
 namespace celer::cli {

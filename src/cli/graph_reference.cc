@@ -8,10 +8,10 @@
 #include <optional>
 
 #include "cli/subprocess.h"
-#include "io/atomic_file.h"
-#include "io/json.h"
-#include "io/onnx_wire.h"
-#include "io/printable.h"
+#include "io/file/atomic_file.h"
+#include "io/file/printable.h"
+#include "io/json/json.h"
+#include "io/onnx/onnx_wire.h"
 
 namespace celer::cli {
 namespace {

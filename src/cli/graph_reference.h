@@ -9,8 +9,8 @@
 
 #include "base/result.h"
 #include "cli/graph_inputs.h"
-#include "io/atomic_file.h"
-#include "io/store_zip.h"
+#include "io/file/atomic_file.h"
+#include "io/npy/store_zip.h"
 
 namespace celer::cli {
 

@@ -14,8 +14,8 @@
 #include "cli/model_path.h"
 #include "cli/output.h"
 #include "cli/picture_output.h"
-#include "io/npy.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
+#include "io/npy/npy.h"
 
 namespace celer::cli {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "cli/output.h"
 #include "graph/operator.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer::cli {
 namespace {

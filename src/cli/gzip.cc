@@ -6,7 +6,7 @@
 #include <array>
 #include <limits>
 
-#include "io/json.h"
+#include "io/json/json.h"
 
 namespace celer::cli {
 

@@ -7,7 +7,7 @@
 
 #include "cli/command.h"
 #include "cli/commands.h"
-#include "io/test_folder.h"
+#include "io/file/test_folder.h"
 
 namespace celer::cli {
 namespace {

@@ -15,7 +15,7 @@
 #include <thread>
 #include <utility>
 
-#include "io/atomic_file.h"
+#include "io/file/atomic_file.h"
 
 namespace celer::cli {
 namespace {

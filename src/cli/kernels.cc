@@ -12,7 +12,7 @@
 #include "cli/table.h"
 #include "device/cpu_features.h"
 #include "device/variant.h"
-#include "io/json.h"
+#include "io/json/json.h"
 #include "kernels/operators.h"
 #include "limits/probe.h"
 #include "models/cuda_strategy.h"

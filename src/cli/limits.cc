@@ -11,7 +11,7 @@
 #include "cli/limits_options.h"
 #include "cli/limits_report.h"
 #include "cli/table.h"
-#include "io/json.h"
+#include "io/json/json.h"
 #include "limits/quantity.h"
 
 namespace celer::cli {

@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 #include "base/result.h"
-#include "io/json.h"
+#include "io/json/json.h"
 
 namespace celer::cli {
 namespace {

@@ -21,8 +21,8 @@
 
 #include "cli/interrupt.h"
 #include "cli/output.h"
-#include "io/atomic_file.h"
-#include "io/json.h"
+#include "io/file/atomic_file.h"
+#include "io/json/json.h"
 
 namespace celer::cli {
 namespace {

@@ -15,7 +15,7 @@
 #include "cli/operators.h"
 #include "cli/output.h"
 #include "device/variant.h"
-#include "io/mapping_faults.h"
+#include "io/file/mapping_faults.h"
 
 namespace celer::cli {
 namespace {

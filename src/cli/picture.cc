@@ -9,8 +9,8 @@
 #include <string_view>
 #include <utility>
 
-#include "io/atomic_file.h"
-#include "io/mapped_file.h"
+#include "io/file/atomic_file.h"
+#include "io/file/mapped_file.h"
 
 #if CELER_WITH_STB
 #pragma GCC diagnostic push

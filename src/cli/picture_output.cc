@@ -13,7 +13,7 @@
 #include "base/dtype.h"
 #include "cli/output.h"
 #include "graph/ops/elements.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer::cli {
 namespace {

@@ -8,8 +8,8 @@
 #include <fstream>
 
 #include "cli/picture_output.h"
-#include "io/npy.h"
-#include "io/test_folder.h"
+#include "io/file/test_folder.h"
+#include "io/npy/npy.h"
 
 namespace celer::cli {
 namespace {

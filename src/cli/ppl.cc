@@ -12,7 +12,7 @@
 #include "cli/output.h"
 #include "cli/text_windows.h"
 #include "device/variant.h"
-#include "io/json.h"
+#include "io/json/json.h"
 
 namespace celer::cli {
 namespace {

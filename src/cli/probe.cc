@@ -14,7 +14,7 @@
 #include "cli/table.h"
 #include "device/cpu_features.h"
 #include "device/variant.h"
-#include "io/json.h"
+#include "io/json/json.h"
 #include "limits/measured_machine.h"
 #include "limits/quantity.h"
 

@@ -11,9 +11,9 @@
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/subprocess.h"
-#include "io/atomic_file.h"
-#include "io/json.h"
-#include "io/printable.h"
+#include "io/file/atomic_file.h"
+#include "io/file/printable.h"
+#include "io/json/json.h"
 #include "limits/quantity.h"
 
 namespace celer::cli {

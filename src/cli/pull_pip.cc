@@ -13,7 +13,7 @@
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/subprocess.h"
-#include "io/atomic_file.h"
+#include "io/file/atomic_file.h"
 #include "limits/quantity.h"
 
 namespace celer::cli {

@@ -14,10 +14,10 @@
 #include "cli/git_hash.h"
 #include "cli/output.h"
 #include "cli/progress.h"
-#include "io/atomic_file.h"
-#include "io/disk_space.h"
-#include "io/json.h"
-#include "io/sha256.h"
+#include "io/file/atomic_file.h"
+#include "io/file/disk_space.h"
+#include "io/file/sha256.h"
+#include "io/json/json.h"
 
 namespace celer::cli {
 namespace {

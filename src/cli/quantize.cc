@@ -22,7 +22,7 @@
 #include "cli/quantize_network.h"
 #include "cli/quantize_text.h"
 #include "engine/find_device.h"
-#include "io/detect.h"
+#include "io/file/detect.h"
 #include "limits/quantity.h"
 
 namespace celer::cli {

@@ -9,7 +9,7 @@
 #include "cli/command.h"
 #include "cli/output.h"
 #include "device/thread_pool.h"
-#include "io/json.h"
+#include "io/json/json.h"
 #include "limits/quantity.h"
 
 namespace celer::cli {

@@ -19,7 +19,7 @@
 #include "graph/load_pnnx.h"
 #include "graph/public_graph.h"
 #include "graph/write_onnx.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 #include "limits/quantity.h"
 #include "quantize/network/analyze.h"
 #include "quantize/network/fall_back.h"

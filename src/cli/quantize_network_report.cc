@@ -11,7 +11,7 @@
 #include "cli/limits_figures.h"
 #include "cli/quantize_network_speed.h"
 #include "graph/passes/pass.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 #include "limits/quantity.h"
 
 namespace celer::cli {

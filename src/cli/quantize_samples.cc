@@ -10,9 +10,9 @@
 #include <memory>
 
 #include "graph/ops/elements.h"
-#include "io/mapped_file.h"
-#include "io/printable.h"
-#include "io/store_zip.h"
+#include "io/file/mapped_file.h"
+#include "io/file/printable.h"
+#include "io/npy/store_zip.h"
 
 namespace celer::cli {
 namespace {

@@ -13,7 +13,7 @@
 #include "cli/interrupt.h"
 #include "cli/output.h"
 #include "cli/trace_flag.h"
-#include "io/json.h"
+#include "io/json/json.h"
 
 namespace celer::cli {
 namespace {

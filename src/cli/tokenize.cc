@@ -11,7 +11,7 @@
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/model_path.h"
-#include "io/json.h"
+#include "io/json/json.h"
 #include "text/load_tokenizer.h"
 #include "text/tokenizer.h"
 

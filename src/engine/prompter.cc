@@ -4,7 +4,7 @@
 #include <set>
 
 #include "base/log.h"
-#include "io/json.h"
+#include "io/json/json.h"
 #include "text/load_tokenizer.h"
 
 namespace celer {

@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/utf8.h"
-#include "io/json.h"
-#include "io/test_folder.h"
+#include "io/file/test_folder.h"
+#include "io/json/json.h"
 
 namespace celer {
 namespace {

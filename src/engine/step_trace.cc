@@ -10,7 +10,7 @@
 #include <iterator>
 
 #include "celer/version.h"
-#include "io/atomic_file.h"
+#include "io/file/atomic_file.h"
 
 namespace celer {
 namespace {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "io/test_folder.h"
+#include "io/file/test_folder.h"
 
 namespace celer {
 namespace {

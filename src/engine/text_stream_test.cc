@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "celer/text.h"
-#include "io/test_folder.h"
+#include "io/file/test_folder.h"
 
 namespace celer {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer::graph {
 

@@ -9,8 +9,8 @@
 #include "graph/load_texts.h"
 #include "graph/microsoft/expansion.h"
 #include "graph/operator_table.h"
-#include "io/onnx.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
+#include "io/onnx/onnx.h"
 
 namespace celer::graph {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "base/suggest.h"
 #include "graph/pnnx/lowering.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer::graph {
 namespace {

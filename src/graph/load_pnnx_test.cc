@@ -13,10 +13,10 @@
 #include "graph/program.h"
 #include "graph/session.h"
 #include "graph/write_onnx.h"
-#include "io/json.h"
-#include "io/safetensors.h"
-#include "io/store_zip.h"
-#include "io/test_folder.h"
+#include "io/file/test_folder.h"
+#include "io/json/json.h"
+#include "io/npy/store_zip.h"
+#include "io/safetensors/safetensors.h"
 
 namespace celer::graph {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer::graph {
 

@@ -7,7 +7,7 @@
 #include "base/suggest.h"
 #include "graph/microsoft/expansion.h"
 #include "graph/ops/other_domains.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer::graph {
 namespace {

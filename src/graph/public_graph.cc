@@ -10,7 +10,7 @@
 #include "graph/passes/pass.h"
 #include "graph/program.h"
 #include "graph/session.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer {
 

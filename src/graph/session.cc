@@ -6,7 +6,7 @@
 
 #include "device/allocator.h"
 #include "graph/call_operator.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer::graph {
 namespace {

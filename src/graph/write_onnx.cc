@@ -9,10 +9,10 @@
 
 #include "graph/ops/fast.h"
 #include "graph/unify_opsets.h"
-#include "io/atomic_file.h"
-#include "io/onnx.h"
-#include "io/onnx_wire.h"
-#include "io/printable.h"
+#include "io/file/atomic_file.h"
+#include "io/file/printable.h"
+#include "io/onnx/onnx.h"
+#include "io/onnx/onnx_wire.h"
 
 namespace celer::graph {
 namespace {

@@ -9,7 +9,7 @@
 #include "graph/program.h"
 #include "graph/session.h"
 #include "graph/unify_opsets.h"
-#include "io/test_folder.h"
+#include "io/file/test_folder.h"
 
 namespace celer::graph {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "base/log.h"
 #include "device/cpu_features.h"
-#include "io/atomic_file.h"
+#include "io/file/atomic_file.h"
 
 namespace celer {
 namespace {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string_view>
 
-#include "io/printable.h"
+#include "io/file/printable.h"
 #include "weights/published/family.h"
 #include "weights/published/published_source.h"
 

@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "io/gguf.h"
-#include "io/json.h"
+#include "io/gguf/gguf.h"
+#include "io/json/json.h"
 #include "models/decoder_config.h"
 
 namespace celer {

@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-#include "io/gguf_test_bytes.h"
+#include "io/gguf/gguf_test_bytes.h"
 #include "models/rope.h"
 
 namespace celer {

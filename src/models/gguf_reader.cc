@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer {
 

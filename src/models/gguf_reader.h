@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "io/gguf.h"
+#include "io/gguf/gguf.h"
 
 namespace celer {
 

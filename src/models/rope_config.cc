@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/result.h"
-#include "io/json.h"
+#include "io/json/json.h"
 #include "models/decoder_config.h"
 #include "models/gguf_reader.h"
 

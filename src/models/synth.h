@@ -15,7 +15,7 @@
 #include "base/result.h"
 #include "celer/limits.h"
 #include "device/thread_pool.h"
-#include "io/tensor_record.h"
+#include "io/file/tensor_record.h"
 #include "models/decoder_config.h"
 #include "models/family.h"
 

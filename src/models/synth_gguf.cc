@@ -1,8 +1,8 @@
 // A synthetic model as one GGUF file.
 #include <unordered_map>
 
-#include "io/disk_space.h"
-#include "io/gguf_writer.h"
+#include "io/file/disk_space.h"
+#include "io/gguf/gguf_writer.h"
 #include "models/synth.h"
 #include "models/synth_tokenizer.h"
 #include "models/synth_values.h"

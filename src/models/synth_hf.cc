@@ -4,10 +4,10 @@
 #include <system_error>
 #include <unordered_map>
 
-#include "io/atomic_file.h"
-#include "io/disk_space.h"
-#include "io/safetensors.h"
-#include "io/tensor_stream.h"
+#include "io/file/atomic_file.h"
+#include "io/file/disk_space.h"
+#include "io/file/tensor_stream.h"
+#include "io/safetensors/safetensors.h"
 #include "models/synth.h"
 #include "models/synth_tokenizer.h"
 #include "models/synth_values.h"

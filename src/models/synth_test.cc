@@ -10,9 +10,9 @@
 #include <string>
 
 #include "formats/decode.h"
-#include "io/gguf.h"
-#include "io/safetensors.h"
-#include "io/sha256.h"
+#include "io/file/sha256.h"
+#include "io/gguf/gguf.h"
+#include "io/safetensors/safetensors.h"
 #include "models/model.h"
 #include "models/synth_tokenizer.h"
 #include "models/synth_values.h"

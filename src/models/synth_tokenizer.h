@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "io/gguf_writer.h"
+#include "io/gguf/gguf_writer.h"
 
 namespace celer {
 

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "io/gguf.h"
-#include "io/safetensors.h"
+#include "io/gguf/gguf.h"
+#include "io/safetensors/safetensors.h"
 #include "quantize/test_util.h"
 
 namespace celer {

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "base/device.h"
-#include "io/safetensors.h"
+#include "io/safetensors/safetensors.h"
 #include "kernels/test_util.h"
 #include "quantize/layer_worker.h"
 #include "quantize/test_util.h"

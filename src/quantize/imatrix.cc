@@ -3,10 +3,10 @@
 #include <cmath>
 #include <cstring>
 
-#include "io/atomic_file.h"
-#include "io/gguf.h"
-#include "io/gguf_writer.h"
-#include "io/mapped_file.h"
+#include "io/file/atomic_file.h"
+#include "io/file/mapped_file.h"
+#include "io/gguf/gguf.h"
+#include "io/gguf/gguf_writer.h"
 
 namespace celer {
 namespace {

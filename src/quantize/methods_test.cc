@@ -8,8 +8,8 @@
 
 #include "formats/bfloat16.h"
 #include "formats/float8.h"
-#include "io/gguf.h"
-#include "io/safetensors.h"
+#include "io/gguf/gguf.h"
+#include "io/safetensors/safetensors.h"
 #include "quantize/fp8_matrix.h"
 #include "quantize/smooth_quant.h"
 #include "quantize/test_util.h"

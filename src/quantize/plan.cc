@@ -6,7 +6,7 @@
 #include <system_error>
 
 #include "formats/decode.h"
-#include "io/gguf.h"
+#include "io/gguf/gguf.h"
 #include "weights/published/published_source.h"
 
 namespace celer {

@@ -18,7 +18,7 @@
 #include "base/device.h"
 #include "base/result.h"
 #include "device/thread_pool.h"
-#include "io/safetensors.h"
+#include "io/safetensors/safetensors.h"
 #include "models/model.h"
 #include "quantize/imatrix.h"
 #include "quantize/int_tensor.h"

@@ -7,8 +7,8 @@
 #include <random>
 
 #include "formats/decode.h"
-#include "io/gguf.h"
-#include "io/safetensors.h"
+#include "io/gguf/gguf.h"
+#include "io/safetensors/safetensors.h"
 #include "models/cpu_decoder.h"
 #include "quantize/awq.h"
 #include "quantize/calibrate.h"

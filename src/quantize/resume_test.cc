@@ -5,9 +5,9 @@
 #include <cstring>
 #include <fstream>
 
-#include "io/gguf.h"
-#include "io/json.h"
-#include "io/safetensors.h"
+#include "io/gguf/gguf.h"
+#include "io/json/json.h"
+#include "io/safetensors/safetensors.h"
 #include "quantize/source_hash.h"
 #include "quantize/test_util.h"
 

@@ -8,11 +8,11 @@
 
 #include "base/log.h"
 #include "celer/version.h"
-#include "io/content_hash.h"
-#include "io/gguf.h"
-#include "io/mapped_file.h"
-#include "io/safetensors.h"
-#include "io/sha256.h"
+#include "io/file/content_hash.h"
+#include "io/file/mapped_file.h"
+#include "io/file/sha256.h"
+#include "io/gguf/gguf.h"
+#include "io/safetensors/safetensors.h"
 
 namespace celer {
 namespace {

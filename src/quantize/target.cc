@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "formats/decode.h"
-#include "io/gguf.h"
-#include "io/json.h"
+#include "io/gguf/gguf.h"
+#include "io/json/json.h"
 
 namespace celer {
 namespace {

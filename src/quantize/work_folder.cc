@@ -5,7 +5,7 @@
 #include <cstring>
 #include <system_error>
 
-#include "io/safetensors.h"
+#include "io/safetensors/safetensors.h"
 
 namespace celer {
 namespace {

@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include "formats/decode.h"
-#include "io/disk_space.h"
-#include "io/gguf.h"
-#include "io/gguf_writer.h"
+#include "io/file/disk_space.h"
+#include "io/gguf/gguf.h"
+#include "io/gguf/gguf_writer.h"
 #include "quantize/quantize.h"
 
 namespace celer {

@@ -16,10 +16,10 @@
 #include <system_error>
 
 #include "formats/decode.h"
-#include "io/atomic_file.h"
-#include "io/disk_space.h"
-#include "io/json.h"
-#include "io/safetensors.h"
+#include "io/file/atomic_file.h"
+#include "io/file/disk_space.h"
+#include "io/json/json.h"
+#include "io/safetensors/safetensors.h"
 #include "quantize/fp8_matrix.h"
 #include "quantize/quantize.h"
 #include "quantize/source_hash.h"

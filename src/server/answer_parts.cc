@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "io/json_scan.h"
-#include "io/ordered_json.h"
+#include "io/json/json_scan.h"
+#include "io/json/ordered_json.h"
 
 namespace celer::server {
 namespace {

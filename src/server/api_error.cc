@@ -1,6 +1,6 @@
 #include "server/api_error.h"
 
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer::server {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "io/json.h"
+#include "io/json/json.h"
 #include "server/http.h"
 
 namespace celer::server {

@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "base/check.h"
-#include "io/json.h"
+#include "io/json/json.h"
 #include "server/http_head.h"
 
 namespace celer::server {

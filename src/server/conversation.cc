@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "io/ordered_json.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
+#include "io/json/ordered_json.h"
 
 namespace celer::server {
 namespace {

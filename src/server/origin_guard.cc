@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "io/printable.h"
+#include "io/file/printable.h"
 #include "server/http_head.h"
 
 namespace celer::server {

@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "base/suggest.h"
-#include "io/json_scan.h"
-#include "io/ordered_json.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
+#include "io/json/json_scan.h"
+#include "io/json/ordered_json.h"
 
 namespace celer::server {
 namespace {

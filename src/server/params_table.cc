@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "io/printable.h"
+#include "io/file/printable.h"
 #include "server/params.h"
 
 namespace celer::server {

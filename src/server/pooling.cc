@@ -2,10 +2,10 @@
 
 #include <optional>
 
-#include "io/contained_path.h"
-#include "io/gguf.h"
-#include "io/json.h"
-#include "io/printable.h"
+#include "io/file/contained_path.h"
+#include "io/file/printable.h"
+#include "io/gguf/gguf.h"
+#include "io/json/json.h"
 
 namespace celer::server {
 namespace {

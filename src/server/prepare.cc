@@ -4,8 +4,8 @@
 #include <random>
 
 #include "engine/prompter.h"
-#include "io/json.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
+#include "io/json/json.h"
 #include "server/token_masks.h"
 
 namespace celer::server {

@@ -4,7 +4,7 @@
 
 #include "base/log.h"
 #include "base/utf8.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 #include "text/flat_map.h"
 #include "text/model.h"
 

@@ -3,8 +3,8 @@
 #include <cctype>
 
 #include "base/log.h"
-#include "io/gguf.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
+#include "io/gguf/gguf.h"
 #include "text/gguf_pre.h"
 #include "text/metaspace.h"
 #include "text/pipeline.h"

@@ -7,8 +7,8 @@
 #include <functional>
 #include <sstream>
 
-#include "io/gguf.h"
-#include "io/gguf_writer.h"
+#include "io/gguf/gguf.h"
+#include "io/gguf/gguf_writer.h"
 #include "text/byte_level.h"
 #include "text/gguf_pre.h"
 #include "text/regex.h"

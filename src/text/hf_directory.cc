@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 #include "text/tokenizer_json.h"
 
 namespace celer {

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "io/mapped_file.h"
+#include "io/file/mapped_file.h"
 #include "text/byte_level.h"
 #include "text/pipeline.h"
 

@@ -3,8 +3,8 @@
 #include <string>
 #include <system_error>
 
-#include "io/detect.h"
-#include "io/gguf.h"
+#include "io/file/detect.h"
+#include "io/gguf/gguf.h"
 
 namespace celer {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "io/json.h"
+#include "io/json/json.h"
 #include "text/regex.h"
 
 namespace celer {

@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "base/utf8.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer {
 namespace {

@@ -5,7 +5,7 @@
 #include <cfloat>
 #include <cstring>
 
-#include "io/printable.h"
+#include "io/file/printable.h"
 #include "text/byte_level.h"
 #include "text/chars_map.h"
 #include "text/metaspace.h"

@@ -4,7 +4,7 @@
 #include <unordered_set>
 
 #include "base/log.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer {
 namespace {

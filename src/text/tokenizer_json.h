@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "io/json.h"
+#include "io/json/json.h"
 #include "text/added_tokens.h"
 #include "text/pipeline.h"
 #include "text/tokenizer.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "formats/weight_format.h"
-#include "io/tensor_record.h"
+#include "io/file/tensor_record.h"
 
 namespace celer {
 

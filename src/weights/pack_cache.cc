@@ -9,10 +9,10 @@
 
 #include "base/log.h"
 #include "base/safe_math.h"
-#include "io/atomic_file.h"
-#include "io/content_hash.h"
-#include "io/disk_space.h"
-#include "io/sha256.h"
+#include "io/file/atomic_file.h"
+#include "io/file/content_hash.h"
+#include "io/file/disk_space.h"
+#include "io/file/sha256.h"
 
 namespace celer {
 namespace {

@@ -22,7 +22,7 @@
 
 #include "base/result.h"
 #include "device/thread_pool.h"
-#include "io/mapped_file.h"
+#include "io/file/mapped_file.h"
 #include "weights/tensor_source.h"
 
 namespace celer {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "formats/decode.h"
-#include "io/test_folder.h"
+#include "io/file/test_folder.h"
 #include "kernels/matmul/matmul.h"
 #include "weights/weight_store.h"
 

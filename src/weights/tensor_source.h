@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "io/tensor_record.h"
+#include "io/file/tensor_record.h"
 #include "weights/coded_tensor.h"
 
 namespace celer {

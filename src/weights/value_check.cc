@@ -20,7 +20,7 @@
 #include "formats/q5_k.h"
 #include "formats/q6_k.h"
 #include "formats/q8_0.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer {
 namespace {

@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "base/check.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer {
 namespace {

@@ -13,7 +13,7 @@
 #include "base/result.h"
 #include "celer/options.h"
 #include "formats/weight_format.h"
-#include "io/tensor_record.h"
+#include "io/file/tensor_record.h"
 #include "weights/tensor_source.h"
 
 namespace celer {

@@ -9,7 +9,7 @@
 #include "base/safe_math.h"
 #include "device/cpu_features.h"
 #include "formats/decode.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 #include "kernels/matmul/cpu/packed.h"
 #include "kernels/matmul/matmul.h"
 #include "weights/value_check.h"

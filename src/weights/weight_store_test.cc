@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "formats/decode.h"
-#include "io/safetensors.h"
+#include "io/safetensors/safetensors.h"
 #include "kernels/matmul/matmul.h"
 
 namespace celer {

@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "engine/make_runner.h"
 #include "engine/run_logits.h"
-#include "io/json.h"
+#include "io/json/json.h"
 #include "models/model.h"
 #include "text/load_tokenizer.h"
 

@@ -21,8 +21,8 @@
 #include "graph/ops/small_types.h"
 #include "graph/program.h"
 #include "graph/session.h"
-#include "io/mapped_file.h"
-#include "io/onnx.h"
+#include "io/file/mapped_file.h"
+#include "io/onnx/onnx.h"
 
 namespace {
 

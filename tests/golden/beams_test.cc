@@ -7,7 +7,7 @@
 
 #include "celer/engine.h"
 #include "golden.h"
-#include "io/json.h"
+#include "io/json/json.h"
 
 namespace celer {
 namespace {

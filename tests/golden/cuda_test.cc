@@ -16,8 +16,8 @@
 #include "engine/make_runner.h"
 #include "engine/run_logits.h"
 #include "golden.h"
-#include "io/json.h"
-#include "io/safetensors.h"
+#include "io/json/json.h"
+#include "io/safetensors/safetensors.h"
 #include "kernels/test_util.h"
 #include "models/cuda_decoder.h"
 

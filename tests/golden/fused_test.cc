@@ -10,7 +10,7 @@
 
 #include "base/device.h"
 #include "celer/engine.h"
-#include "io/json.h"
+#include "io/json/json.h"
 #include "kernels/test_util.h"
 
 namespace celer {

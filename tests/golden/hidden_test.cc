@@ -10,8 +10,8 @@
 #include "celer/engine.h"
 #include "engine/make_runner.h"
 #include "golden.h"
-#include "io/json.h"
-#include "io/safetensors.h"
+#include "io/json/json.h"
+#include "io/safetensors/safetensors.h"
 #include "kernels/test_util.h"
 
 namespace celer {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "formats/decode.h"
-#include "io/safetensors.h"
-#include "io/test_folder.h"
+#include "io/file/test_folder.h"
+#include "io/safetensors/safetensors.h"
 
 namespace celer {
 

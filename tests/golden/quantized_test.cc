@@ -13,8 +13,8 @@
 #include "celer/engine.h"
 #include "engine/make_runner.h"
 #include "engine/run_logits.h"
-#include "io/json.h"
-#include "io/safetensors.h"
+#include "io/json/json.h"
+#include "io/safetensors/safetensors.h"
 #include "kernels/test_util.h"
 
 namespace celer {

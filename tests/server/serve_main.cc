@@ -8,7 +8,7 @@
 #include "cli/exit_code.h"
 #include "cli/interrupt.h"
 #include "cli/output.h"
-#include "io/mapping_faults.h"
+#include "io/file/mapping_faults.h"
 
 int main(int argc, char** argv) {
   using namespace celer::cli;

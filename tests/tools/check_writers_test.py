@@ -33,7 +33,7 @@ class CheckWriters(unittest.TestCase):
                 self.assertEqual(check("src/cli/a.cc", line), [])
 
     def test_the_one_place_and_tests_may_write(self):
-        for name in ("src/io/atomic_file.cc", "src/io/x_test.cc", "src/io/test_folder.h", "tools/x.cc"):
+        for name in ("src/io/file/atomic_file.cc", "src/io/x_test.cc", "src/io/file/test_folder.h", "tools/x.cc"):
             with self.subTest(name=name):
                 self.assertEqual(check(name, "std::ofstream out(path);"), [])
 

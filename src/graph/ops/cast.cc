@@ -7,7 +7,7 @@
 #include "graph/ops/common.h"
 #include "graph/ops/families.h"
 #include "graph/ops/small_types.h"
-#include "io/onnx.h"
+#include "io/onnx/onnx.h"
 #include "kernels/f16.h"
 
 namespace celer::graph {

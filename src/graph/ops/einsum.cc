@@ -3,7 +3,7 @@
 
 #include "graph/ops/common.h"
 #include "graph/ops/families.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer::graph {
 namespace {

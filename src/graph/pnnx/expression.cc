@@ -4,7 +4,7 @@
 
 #include <charconv>
 
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer::graph {
 namespace {

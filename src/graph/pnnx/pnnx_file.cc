@@ -8,9 +8,9 @@
 
 #include "base/safe_math.h"
 #include "graph/operator.h"
-#include "io/atomic_file.h"
-#include "io/mapped_file.h"
-#include "io/printable.h"
+#include "io/file/atomic_file.h"
+#include "io/file/mapped_file.h"
+#include "io/file/printable.h"
 
 namespace celer::graph {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "base/result.h"
 #include "graph/ir.h"
-#include "io/store_zip.h"
+#include "io/npy/store_zip.h"
 
 namespace celer::graph {
 

@@ -2,7 +2,7 @@
 // mixtures of experts.
 #include <algorithm>
 
-#include "io/printable.h"
+#include "io/file/printable.h"
 #include "models/families/families.h"
 
 namespace celer::families {

@@ -1,6 +1,6 @@
 #include "quantize/network/calibrate.h"
 
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer::ptq {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer::ptq {
 namespace {

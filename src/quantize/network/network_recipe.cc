@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "io/json.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
+#include "io/json/json.h"
 
 namespace celer::ptq {
 namespace {

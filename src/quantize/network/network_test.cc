@@ -8,7 +8,7 @@
 
 #include "graph/passes/build_graph.h"
 #include "graph/write_onnx.h"
-#include "io/test_folder.h"
+#include "io/file/test_folder.h"
 #include "quantize/network/analyze.h"
 #include "quantize/network/fall_back.h"
 #include "quantize/network/network_recipe.h"

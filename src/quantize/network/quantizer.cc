@@ -2,7 +2,7 @@
 
 #include "graph/operator_table.h"
 #include "graph/passes/pass.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer::ptq {
 

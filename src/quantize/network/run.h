@@ -10,7 +10,7 @@
 #include "base/result.h"
 #include "graph/program.h"
 #include "graph/session.h"
-#include "io/npy.h"
+#include "io/npy/npy.h"
 
 namespace celer::ptq {
 

@@ -5,7 +5,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer::grammar {
 namespace {

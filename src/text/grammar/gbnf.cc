@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/utf8.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer::grammar {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 #include "text/grammar/automaton.h"
 #include "text/grammar/expression.h"
 #include "text/grammar/gbnf.h"

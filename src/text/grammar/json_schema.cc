@@ -5,8 +5,8 @@
 #include <map>
 #include <utility>
 
-#include "io/json.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
+#include "io/json/json.h"
 #include "text/grammar/dfa.h"
 #include "text/grammar/json_text.h"
 #include "text/grammar/regex.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/utf8.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 #include "text/grammar/json_text.h"
 
 namespace celer::grammar {

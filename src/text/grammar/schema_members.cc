@@ -5,7 +5,7 @@
 #include <deque>
 
 #include "base/utf8.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 #include "text/grammar/dfa.h"
 #include "text/grammar/regex.h"
 #include "text/grammar/string_formats.h"

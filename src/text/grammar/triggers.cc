@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "io/printable.h"
+#include "io/file/printable.h"
 #include "text/grammar/json_schema.h"
 
 namespace celer::grammar {

@@ -9,7 +9,7 @@
 // Output j of eight stands in the four bits number kPlace[j].
 #include <array>
 
-#include "io/printable.h"
+#include "io/file/printable.h"
 #include "weights/published/family.h"
 #include "weights/published/parts.h"
 

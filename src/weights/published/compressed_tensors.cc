@@ -13,7 +13,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "io/printable.h"
+#include "io/file/printable.h"
 #include "weights/published/family.h"
 #include "weights/published/scaled.h"
 

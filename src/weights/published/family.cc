@@ -1,6 +1,6 @@
 #include "weights/published/family.h"
 
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer::published {
 namespace {

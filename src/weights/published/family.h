@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "io/json.h"
+#include "io/json/json.h"
 #include "weights/published/matrix.h"
 #include "weights/tensor_source.h"
 

@@ -5,7 +5,7 @@
 //   E8M0 or f32 X.weight_scale      [1], [N] or [N, 1]              one in all, or one to a row
 //
 //   w = value * scale, also where the scale is called an inverse.
-#include "io/printable.h"
+#include "io/file/printable.h"
 #include "weights/published/family.h"
 #include "weights/published/scaled.h"
 

@@ -10,7 +10,7 @@
 // Three bits go on from one word into the next.
 #include <utility>
 
-#include "io/printable.h"
+#include "io/file/printable.h"
 #include "weights/published/family.h"
 #include "weights/published/parts.h"
 

@@ -7,7 +7,7 @@
 #include "formats/decode.h"
 #include "formats/float16.h"
 #include "formats/int4.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer::published {
 namespace {

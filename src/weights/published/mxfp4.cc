@@ -2,7 +2,7 @@
 //
 //   X_blocks  uint8 [E, N, K / 32, 16]  fp4 E2M1, two to a byte, the even column in the low half
 //   X_scales  uint8 [E, N, K / 32]      2^(value - 127) to 32 columns
-#include "io/printable.h"
+#include "io/file/printable.h"
 #include "weights/published/family.h"
 #include "weights/published/scaled.h"
 

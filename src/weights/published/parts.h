@@ -12,9 +12,9 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "io/json.h"
-#include "io/printable.h"
-#include "io/tensor_record.h"
+#include "io/file/printable.h"
+#include "io/file/tensor_record.h"
+#include "io/json/json.h"
 #include "weights/published/matrix.h"
 #include "weights/tensor_source.h"
 

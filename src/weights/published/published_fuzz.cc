@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "io/safetensors.h"
+#include "io/safetensors/safetensors.h"
 #include "weights/published/published_source.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

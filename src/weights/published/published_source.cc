@@ -6,8 +6,8 @@
 #include <unordered_set>
 #include <utility>
 
-#include "io/printable.h"
-#include "io/safetensors.h"
+#include "io/file/printable.h"
+#include "io/safetensors/safetensors.h"
 #include "weights/published/family.h"
 
 namespace celer::published {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/result.h"
-#include "io/json.h"
-#include "io/tensor_table.h"
+#include "io/file/tensor_table.h"
+#include "io/json/json.h"
 #include "weights/published/matrix.h"
 #include "weights/tensor_source.h"
 

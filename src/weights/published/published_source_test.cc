@@ -12,8 +12,8 @@
 #include <limits>
 #include <map>
 
-#include "io/safetensors.h"
-#include "io/sha256.h"
+#include "io/file/sha256.h"
+#include "io/safetensors/safetensors.h"
 #include "weights/weight_store.h"
 
 namespace celer::published {

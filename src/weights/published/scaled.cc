@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "formats/float8.h"
-#include "io/printable.h"
+#include "io/file/printable.h"
 
 namespace celer::published {
 namespace {

@@ -1,0 +1,45 @@
+// Zip archives whose entries are stored as they are, so that a mapped file is read in place. This is how PNNX
+// keeps its weights. Zip64 included; compressed or encrypted entries are refused.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "io/file/mapped_file.h"
+
+namespace celer {
+
+class StoreZip {
+ public:
+  static Result<StoreZip> Open(const std::filesystem::path& path);
+  // `bytes` outlive the result.
+  static Result<StoreZip> Parse(std::span<const std::byte> bytes, const std::string& source);
+
+  struct Entry {
+    std::string name;
+    std::span<const std::byte> bytes;
+  };
+  const std::vector<Entry>& entries() const { return entries_; }
+  const Entry* Find(std::string_view name) const;
+  // Keeps the entries' bytes alive; null after Parse().
+  const std::shared_ptr<const MappedFile>& file() const { return file_; }
+
+ private:
+  std::vector<Entry> entries_;
+  std::unordered_map<std::string_view, size_t> by_name_;
+  std::shared_ptr<const MappedFile> file_;
+};
+
+// Writes such an archive. It appears under its name when it is complete.
+Status WriteStoreZip(const std::filesystem::path& path,
+                     std::span<const std::pair<std::string, std::span<const std::byte>>> entries);
+
+}  // namespace celer
