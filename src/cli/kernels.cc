@@ -14,7 +14,7 @@
 #include "device/variant.h"
 #include "io/json/json.h"
 #include "kernels/operators.h"
-#include "limits/probe.h"
+#include "limits/probe/probe.h"
 #include "models/cuda_strategy.h"
 
 namespace celer::cli {

@@ -9,7 +9,7 @@
 #include "base/device.h"
 #include "base/result.h"
 #include "celer/limits.h"
-#include "limits/probe.h"
+#include "limits/probe/probe.h"
 
 namespace celer {
 

@@ -1,6 +1,6 @@
 #include <immintrin.h>
 
-#include "limits/probe_kernels.h"
+#include "limits/probe/probe_kernels.h"
 
 // Two accumulator tiles (0, 1) and two operand tiles (2, 3), each 16 rows of 64 bytes. A tile product takes
 // 16 cycles, and the next one on the same accumulator need not wait for its answer. More accumulators are

@@ -1,6 +1,6 @@
 #include <immintrin.h>
 
-#include "limits/probe_kernels.h"
+#include "limits/probe/probe_kernels.h"
 
 namespace celer::probe {
 

@@ -1,6 +1,6 @@
 #include <arm_neon.h>
 
-#include "limits/probe_kernels.h"
+#include "limits/probe/probe_kernels.h"
 
 namespace celer::probe {
 

@@ -2,7 +2,7 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
-#include "limits/probe_cuda.h"
+#include "limits/probe/probe_cuda.h"
 
 namespace celer::probe {
 namespace {

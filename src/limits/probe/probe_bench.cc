@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-#include "limits/probe_variants.h"
+#include "limits/probe/probe_variants.h"
 
 namespace celer {
 namespace {

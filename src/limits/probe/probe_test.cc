@@ -1,4 +1,4 @@
-#include "limits/probe.h"
+#include "limits/probe/probe.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include <string>
 
 #include "device/cpu_features.h"
-#include "limits/probe_variants.h"
+#include "limits/probe/probe_variants.h"
 
 namespace celer {
 namespace {

@@ -1,4 +1,4 @@
-#include "limits/probe_gemm_cuda.h"
+#include "limits/probe/probe_gemm_cuda.h"
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "device/cublaslt_cuda.h"
 #include "device/cuda_status.h"
-#include "limits/probe_cuda.h"
+#include "limits/probe/probe_cuda.h"
 
 namespace celer::probe {
 namespace {

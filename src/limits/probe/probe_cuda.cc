@@ -1,4 +1,4 @@
-#include "limits/probe_cuda.h"
+#include "limits/probe/probe_cuda.h"
 
 #include <fmt/format.h>
 
@@ -7,9 +7,9 @@
 
 #include "base/safe_math.h"
 #include "device/cuda_status.h"
-#include "limits/probe.h"
-#include "limits/probe_gemm_cuda.h"
-#include "limits/probe_timer_cuda.h"
+#include "limits/probe/probe.h"
+#include "limits/probe/probe_gemm_cuda.h"
+#include "limits/probe/probe_timer_cuda.h"
 
 namespace celer {
 namespace {

@@ -1,7 +1,7 @@
 // Probe loops for any CPU, in the compiler's vector extension.
 #include <cstring>
 
-#include "limits/probe_kernels.h"
+#include "limits/probe/probe_kernels.h"
 
 namespace celer::probe {
 namespace {

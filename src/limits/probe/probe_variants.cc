@@ -1,6 +1,6 @@
-#include "limits/probe_variants.h"
+#include "limits/probe/probe_variants.h"
 
-#include "limits/probe.h"
+#include "limits/probe/probe.h"
 
 namespace celer {
 namespace probe {

@@ -1,4 +1,4 @@
-#include "limits/probe.h"
+#include "limits/probe/probe.h"
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -17,7 +17,7 @@
 #include "base/safe_math.h"
 #include "device/cpu_features.h"
 #include "device/thread_pool.h"
-#include "limits/probe_variants.h"
+#include "limits/probe/probe_variants.h"
 
 namespace celer {
 namespace internal {

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "base/result.h"
-#include "limits/probe.h"
-#include "limits/probe_timer_cuda.h"
+#include "limits/probe/probe.h"
+#include "limits/probe/probe_timer_cuda.h"
 
 namespace celer::probe {
 

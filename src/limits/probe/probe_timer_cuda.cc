@@ -1,4 +1,4 @@
-#include "limits/probe_timer_cuda.h"
+#include "limits/probe/probe_timer_cuda.h"
 
 #include <cuda_runtime_api.h>
 

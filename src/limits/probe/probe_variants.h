@@ -4,7 +4,7 @@
 #include <span>
 
 #include "device/variant.h"
-#include "limits/probe_kernels.h"
+#include "limits/probe/probe_kernels.h"
 
 namespace celer::probe {
 
