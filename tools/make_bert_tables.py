@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes src/text/bert_tables.h: how the Hugging Face `tokenizers` package sorts characters, found by asking it.
+"""Writes src/text/tokenizer/bert_tables.h: how the Hugging Face `tokenizers` package sorts characters, found by asking it.
 
-Usage: pip install tokenizers && python3 tools/make_bert_tables.py > src/text/bert_tables.h
+Usage: pip install tokenizers && python3 tools/make_bert_tables.py > src/text/tokenizer/bert_tables.h
 
 Its BertNormalizer and UnicodeScripts have tables of their own, of older versions of Unicode.
 """

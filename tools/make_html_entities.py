@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes src/text/jinja/html_entities.h: what Python's html.unescape() knows.
+"""Writes src/text/template/jinja/html_entities.h: what Python's html.unescape() knows.
 
-Usage: python3 tools/make_html_entities.py > src/text/jinja/html_entities.h
+Usage: python3 tools/make_html_entities.py > src/text/template/jinja/html_entities.h
 """
 import html
 import html.entities

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes src/text/jinja/unicode_tables.h: what Python's str methods know about characters.
+"""Writes src/text/template/jinja/unicode_tables.h: what Python's str methods know about characters.
 
-Usage: python3 tools/make_python_char_tables.py > src/text/jinja/unicode_tables.h
+Usage: python3 tools/make_python_char_tables.py > src/text/template/jinja/unicode_tables.h
 """
 import sys
 import unicodedata

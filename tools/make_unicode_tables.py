@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes src/text/unicode_tables.cc. Needs Python 3.11 (Unicode 14) and unicodedata2 16.0.
+"""Writes src/text/unicode/unicode_tables.cc. Needs Python 3.11 (Unicode 14) and unicodedata2 16.0.
 
-    pip install unicodedata2==16.0.0 && python3 tools/make_unicode_tables.py > src/text/unicode_tables.cc
+    pip install unicodedata2==16.0.0 && python3 tools/make_unicode_tables.py > src/text/unicode/unicode_tables.cc
 
 Tokenizers must split and normalize as the Hugging Face `tokenizers` package does, which uses three versions
 of Unicode: 9.0 for normalization, 16.0 for the categories in regular expressions, and Rust's own for lower case.
@@ -64,7 +64,7 @@ def decomposed(form):
     return index, text
 
 
-print("// Written by tools/make_unicode_tables.py; do not edit.\n#include \"text/unicode_tables.h\"\n")
+print("// Written by tools/make_unicode_tables.py; do not edit.\n#include \"text/unicode/unicode_tables.h\"\n")
 print("// clang-format off\nnamespace celer::unicode {\n")
 table("CombiningClass kCombiningClasses[]",
       [f"{{0x{a:x},0x{b:x},{v}}}" for a, b, v in

@@ -71,7 +71,7 @@ class Prompter {
   const std::vector<int32_t>& end_tokens() const;  // Request::stop_tokens of a chat
   std::optional<int32_t> bos() const;
 
-  const Tokenizer& tokenizer() const;  // src/text/tokenizer.h
+  const Tokenizer& tokenizer() const;  // src/text/tokenizer/tokenizer.h
 
   struct State;  // src/engine/prompter.h
   const State& state() const { return *state_; }

@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/utf8.h"
 #include "celer/version.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace celer::cli {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "text/flat_map.h"
+#include "text/tokenizer/model/flat_map.h"
 
 namespace celer::cli {
 

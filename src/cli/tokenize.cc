@@ -12,8 +12,8 @@
 #include "cli/commands.h"
 #include "cli/model_path.h"
 #include "io/json/json.h"
-#include "text/load_tokenizer.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/load_tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace celer::cli {
 namespace {

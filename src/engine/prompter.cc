@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "io/json/json.h"
-#include "text/load_tokenizer.h"
+#include "text/tokenizer/load_tokenizer.h"
 
 namespace celer {
 namespace {

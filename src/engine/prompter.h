@@ -9,8 +9,8 @@
 
 #include "celer/text.h"
 #include "engine/prompter_hide.h"
-#include "text/chat_template.h"
-#include "text/tokenizer.h"
+#include "text/template/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace celer {
 

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "base/result.h"
-#include "text/tokenizer.h"
-#include "text/trie.h"
+#include "text/tokenizer/model/trie.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace celer {
 

@@ -8,7 +8,7 @@
 
 #include "celer/text.h"
 #include "engine/stop_matcher.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace celer::server {
 

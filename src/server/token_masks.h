@@ -6,7 +6,7 @@
 #include <string>
 
 #include "celer/engine.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace celer::server {
 

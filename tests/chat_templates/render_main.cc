@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "text/chat_template.h"
+#include "text/template/chat_template.h"
 
 namespace {
 

@@ -14,7 +14,7 @@
 #include "engine/run_logits.h"
 #include "io/json/json.h"
 #include "models/model.h"
-#include "text/load_tokenizer.h"
+#include "text/tokenizer/load_tokenizer.h"
 
 namespace celer {
 namespace {

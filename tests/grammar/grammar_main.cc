@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "text/grammar/grammar.h"
-#include "text/load_tokenizer.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/load_tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "text/grammar/grammar.h"
-#include "text/load_tokenizer.h"
+#include "text/tokenizer/load_tokenizer.h"
 
 namespace celer {
 namespace {
