@@ -1,5 +1,5 @@
-// Finds the order of instructions of CELER_NIBBLES (kernels/matmul/cpu/arm/nibble_streams_i8mm.h) on the core
-// it runs on, and prints the macros.
+// Finds the order of instructions of CELER_NIBBLES (kernels/llm/matmul/cpu/arm/nibble_streams_i8mm.h) on the
+// core it runs on, and prints the macros.
 //
 // How to use it: on a new Arm core, or after a change of what the loop computes, build it (`ninja
 // celer_nibble_order`, in a build with tests), leave the machine alone, and run
@@ -30,7 +30,7 @@
 
 #include "base/check.h"
 #include "device/variant.h"
-#include "kernels/matmul/cpu/packed.h"
+#include "kernels/llm/matmul/cpu/packed.h"
 
 namespace celer {
 namespace {

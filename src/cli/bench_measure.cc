@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/result.h"
-#include "kernels/kv_block.h"
+#include "kernels/llm/kv_block.h"
 #include "limits/quantity.h"
 #include "limits/roofline.h"
 

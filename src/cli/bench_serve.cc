@@ -10,7 +10,7 @@
 #include "cli/engine_flags.h"
 #include "cli/limits_machine.h"
 #include "cli/model_path.h"
-#include "kernels/kv_block.h"
+#include "kernels/llm/kv_block.h"
 #include "limits/quantity.h"
 #include "models/model.h"
 

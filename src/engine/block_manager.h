@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/prefix_cache.h"
-#include "kernels/kv_block.h"
+#include "kernels/llm/kv_block.h"
 
 namespace celer {
 

@@ -7,7 +7,7 @@
 #include "base/result.h"
 #include "engine/beams.h"
 #include "engine/sampler.h"
-#include "kernels/kv_block.h"
+#include "kernels/llm/kv_block.h"
 
 namespace celer {
 namespace {

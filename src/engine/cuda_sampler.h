@@ -9,7 +9,7 @@
 #include "base/result.h"
 #include "device/buffer.h"
 #include "engine/sampler.h"
-#include "kernels/sample/sample_cuda.h"
+#include "kernels/llm/sample/sample_cuda.h"
 #include "models/cuda_decoder.h"
 
 namespace celer {

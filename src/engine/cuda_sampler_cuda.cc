@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "device/cuda_allocator.h"
 #include "device/cuda_status.h"
-#include "kernels/sample/greedy_cuda.h"
+#include "kernels/llm/sample/greedy_cuda.h"
 
 namespace celer {
 

@@ -9,8 +9,8 @@
 
 #include "base/device.h"
 #include "engine/sampler.h"
-#include "kernels/cuda/on_device.h"
-#include "kernels/sample/sample_cuda.h"
+#include "kernels/llm/sample/sample_cuda.h"
+#include "kernels/shared/cuda/on_device.h"
 
 namespace celer {
 namespace {

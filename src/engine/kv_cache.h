@@ -9,7 +9,7 @@
 #include "base/dtype.h"
 #include "base/result.h"
 #include "device/buffer.h"
-#include "kernels/batch.h"
+#include "kernels/llm/batch.h"
 #include "models/decoder_config.h"
 
 namespace celer {

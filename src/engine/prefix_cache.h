@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "kernels/kv_block.h"
+#include "kernels/llm/kv_block.h"
 
 namespace celer {
 

@@ -12,7 +12,7 @@
 #include "base/result.h"
 #include "celer/limits.h"
 #include "engine/sampler.h"
-#include "kernels/kv_block.h"
+#include "kernels/llm/kv_block.h"
 #include "models/decoder_config.h"
 #include "models/layer_watch.h"
 #include "models/op_profile.h"

@@ -5,7 +5,7 @@
 #include <functional>
 #include <limits>
 
-#include "kernels/simd.h"
+#include "kernels/shared/simd.h"
 
 namespace celer {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/runner.h"
-#include "kernels/batch.h"
+#include "kernels/llm/batch.h"
 
 namespace celer {
 

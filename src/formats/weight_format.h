@@ -39,7 +39,7 @@ constexpr ValueRange kAnyFinite = {};
 constexpr ValueRange kHalfRange = {65504.0f, "f16"};
 constexpr ValueRange kInt4Range = {65504.0f, "int4"};  // scales and minima are f16
 constexpr ValueRange kBf16Range = {0x1.fep127f, "bf16"};
-// 2^120 times a scale must be a finite number (kernels/cuda/fp8.cuh).
+// 2^120 times a scale must be a finite number (kernels/shared/cuda/fp8.cuh).
 constexpr float kFp8Largest = 448, kFp8MostScale = 128;
 constexpr ValueRange kFp8Range = {kFp8Largest * kFp8MostScale, "fp8"};
 

@@ -1,15 +1,15 @@
 #include "kernels/operators.h"
 
-#include "kernels/activation/activation.h"
-#include "kernels/attention/attention.h"
-#include "kernels/conv/conv.h"
-#include "kernels/elementwise/elementwise.h"
-#include "kernels/gemm/gemm.h"
-#include "kernels/integer/integer_conv.h"
-#include "kernels/matmul/matmul.h"
-#include "kernels/pool/pool.h"
-#include "kernels/rope/rotate.h"
-#include "kernels/rows/rows.h"
+#include "kernels/llm/attention/attention.h"
+#include "kernels/llm/matmul/matmul.h"
+#include "kernels/llm/rope/rotate.h"
+#include "kernels/network/conv/conv.h"
+#include "kernels/network/elementwise/elementwise.h"
+#include "kernels/network/integer/integer_conv.h"
+#include "kernels/network/pool/pool.h"
+#include "kernels/network/rows/rows.h"
+#include "kernels/shared/activation/activation.h"
+#include "kernels/shared/gemm/gemm.h"
 
 namespace celer {
 

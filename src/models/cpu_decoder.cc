@@ -4,14 +4,14 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/attention/attention.h"
-#include "kernels/embed/embed.h"
-#include "kernels/gate_up/gate_up.h"
-#include "kernels/logits/logits.h"
-#include "kernels/matmul/matmul.h"
-#include "kernels/moe/moe.h"
-#include "kernels/qkv/qkv.h"
-#include "kernels/rms_norm/rms_norm.h"
+#include "kernels/llm/attention/attention.h"
+#include "kernels/llm/embed/embed.h"
+#include "kernels/llm/gate_up/gate_up.h"
+#include "kernels/llm/logits/logits.h"
+#include "kernels/llm/matmul/matmul.h"
+#include "kernels/llm/moe/moe.h"
+#include "kernels/llm/qkv/qkv.h"
+#include "kernels/llm/rms_norm/rms_norm.h"
 
 namespace celer {
 

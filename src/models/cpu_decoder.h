@@ -9,7 +9,7 @@
 
 #include "device/aligned_vector.h"
 #include "device/thread_pool.h"
-#include "kernels/batch.h"
+#include "kernels/llm/batch.h"
 #include "models/layer_watch.h"
 #include "models/model.h"
 #include "models/op_profile.h"

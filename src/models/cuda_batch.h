@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/result.h"
-#include "kernels/batch.h"
-#include "kernels/cuda/device_batch.h"
+#include "kernels/llm/batch.h"
+#include "kernels/shared/cuda/device_batch.h"
 #include "models/cuda_upload.h"
 #include "models/cuda_workspace.h"
 

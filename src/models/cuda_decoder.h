@@ -15,7 +15,7 @@
 #include "base/result.h"
 #include "celer/options.h"
 #include "device/stream.h"
-#include "kernels/batch.h"
+#include "kernels/llm/batch.h"
 #include "models/cuda_memory_plan.h"
 #include "models/kv_budget.h"
 #include "models/layer_watch.h"

@@ -1,7 +1,7 @@
 #include "models/cuda_forward.h"
 
 #include "base/check.h"
-#include "kernels/embed/embed_cuda.h"
+#include "kernels/llm/embed/embed_cuda.h"
 
 namespace celer {
 

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "kernels/decode_step/decode_batch_cuda.h"
-#include "kernels/decode_step/decode_step_cuda.h"
+#include "kernels/llm/decode_step/decode_batch_cuda.h"
+#include "kernels/llm/decode_step/decode_step_cuda.h"
 #include "models/cuda_operators.h"
 
 namespace celer {

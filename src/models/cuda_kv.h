@@ -11,8 +11,8 @@
 #include "base/result.h"
 #include "device/buffer.h"
 #include "device/stream.h"
-#include "kernels/cuda/device_batch.h"
-#include "kernels/kv_block.h"
+#include "kernels/llm/kv_block.h"
+#include "kernels/shared/cuda/device_batch.h"
 #include "models/decoder_config.h"
 
 namespace celer {

@@ -4,7 +4,7 @@
 
 #include "device/cuda_allocator.h"
 #include "device/cuda_status.h"
-#include "kernels/kv_blocks/kv_blocks_cuda.h"
+#include "kernels/llm/kv_blocks/kv_blocks_cuda.h"
 
 namespace celer {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/gate_up/gate_up_cuda.h"
+#include "kernels/llm/gate_up/gate_up_cuda.h"
 #include "models/cuda_layer_strategy.h"
 
 namespace celer {

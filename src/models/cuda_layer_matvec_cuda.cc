@@ -1,4 +1,4 @@
-#include "kernels/qkv/qkv_cuda.h"
+#include "kernels/llm/qkv/qkv_cuda.h"
 #include "models/cuda_layer_strategy.h"
 
 namespace celer {

@@ -6,8 +6,8 @@
 #include <memory>
 #include <optional>
 
-#include "kernels/matmul/cuda/gemm/codes_cuda.h"
-#include "kernels/matmul/cuda/gemm/gemm_cuda.h"
+#include "kernels/llm/matmul/cuda/gemm/codes_cuda.h"
+#include "kernels/llm/matmul/cuda/gemm/gemm_cuda.h"
 #include "models/cuda_operators.h"
 
 namespace celer {

@@ -1,5 +1,5 @@
-#include "kernels/gate_up/gate_up_cuda.h"
-#include "kernels/qkv/qkv_cuda.h"
+#include "kernels/llm/gate_up/gate_up_cuda.h"
+#include "kernels/llm/qkv/qkv_cuda.h"
 #include "models/cuda_layer_strategy.h"
 
 namespace celer {

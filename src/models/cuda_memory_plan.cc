@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "device/allocator.h"
-#include "kernels/kv_block.h"
+#include "kernels/llm/kv_block.h"
 
 namespace celer {
 

@@ -5,8 +5,8 @@
 
 #include "device/cuda_allocator.h"
 #include "device/cuda_status.h"
-#include "kernels/matmul/cuda/gemm/codes_cuda.h"
-#include "kernels/matmul/cuda/gemm/gemm_cuda.h"
+#include "kernels/llm/matmul/cuda/gemm/codes_cuda.h"
+#include "kernels/llm/matmul/cuda/gemm/gemm_cuda.h"
 #include "models/cuda_memory_plan.h"
 
 namespace celer {

@@ -1,8 +1,8 @@
 // Layers with experts: their part of the forward pass.
 #include <algorithm>
 
-#include "kernels/matmul/cuda/gemm/gemm_cuda.h"
-#include "kernels/moe/cuda/moe_cuda.h"
+#include "kernels/llm/matmul/cuda/gemm/gemm_cuda.h"
+#include "kernels/llm/moe/cuda/moe_cuda.h"
 #include "models/cuda_operators.h"
 
 namespace celer {

@@ -5,9 +5,9 @@
 #include <span>
 
 #include "device/stream.h"
-#include "kernels/attention/cuda/attention_cuda.h"
-#include "kernels/matmul/cuda/matvec/matvec_cuda.h"
-#include "kernels/matmul/cuda/wgmma/wgmma_cuda.h"
+#include "kernels/llm/attention/cuda/attention_cuda.h"
+#include "kernels/llm/matmul/cuda/matvec/matvec_cuda.h"
+#include "kernels/llm/matmul/cuda/wgmma/wgmma_cuda.h"
 #include "models/cuda_batch.h"
 #include "models/cuda_fault.h"
 #include "models/cuda_marks.h"

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <utility>
 
-#include "kernels/attention/cuda/flash_attention_cuda.h"
-#include "kernels/gate_up/gate_up_cuda.h"
-#include "kernels/qkv/qkv_cuda.h"
+#include "kernels/llm/attention/cuda/flash_attention_cuda.h"
+#include "kernels/llm/gate_up/gate_up_cuda.h"
+#include "kernels/llm/qkv/qkv_cuda.h"
 
 namespace celer {
 

@@ -9,8 +9,8 @@
 #include "base/result.h"
 #include "device/buffer.h"
 #include "device/stream.h"
-#include "kernels/sample/greedy_cuda.h"
-#include "kernels/sample/sample_cuda.h"
+#include "kernels/llm/sample/greedy_cuda.h"
+#include "kernels/llm/sample/sample_cuda.h"
 #include "models/cuda_workspace.h"
 
 namespace celer {

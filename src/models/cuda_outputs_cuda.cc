@@ -5,7 +5,7 @@
 
 #include "device/cuda_allocator.h"
 #include "device/cuda_status.h"
-#include "kernels/rms_norm/rms_norm.h"
+#include "kernels/llm/rms_norm/rms_norm.h"
 
 namespace celer {
 

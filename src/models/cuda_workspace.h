@@ -14,8 +14,8 @@
 #include "base/dtype.h"
 #include "base/result.h"
 #include "device/buffer.h"
-#include "kernels/matmul/cuda/gemm/codes_cuda.h"
-#include "kernels/sample/sample_cuda.h"
+#include "kernels/llm/matmul/cuda/gemm/codes_cuda.h"
+#include "kernels/llm/sample/sample_cuda.h"
 #include "models/decoder_config.h"
 
 namespace celer {

@@ -4,12 +4,12 @@
 
 #include "device/cuda_allocator.h"
 #include "device/cuda_status.h"
-#include "kernels/attention/cuda/attention_cuda.h"
-#include "kernels/decode_step/decode_batch_cuda.h"
-#include "kernels/decode_step/decode_step_cuda.h"
-#include "kernels/matmul/cuda/gemm/gemm_cuda.h"
-#include "kernels/matmul/cuda/wgmma/wgmma_cuda.h"
-#include "kernels/moe/cuda/moe_cuda.h"
+#include "kernels/llm/attention/cuda/attention_cuda.h"
+#include "kernels/llm/decode_step/decode_batch_cuda.h"
+#include "kernels/llm/decode_step/decode_step_cuda.h"
+#include "kernels/llm/matmul/cuda/gemm/gemm_cuda.h"
+#include "kernels/llm/matmul/cuda/wgmma/wgmma_cuda.h"
+#include "kernels/llm/moe/cuda/moe_cuda.h"
 #include "models/cuda_kv.h"
 #include "models/rope.h"
 

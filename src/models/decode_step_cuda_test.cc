@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/device.h"
-#include "kernels/test_util.h"
+#include "kernels/shared/test_util.h"
 #include "models/cuda_decoder_test_util.h"
 
 namespace celer {

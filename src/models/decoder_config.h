@@ -8,8 +8,8 @@
 
 #include "base/result.h"
 #include "celer/limits.h"
-#include "kernels/gate_up/gate_up.h"
-#include "kernels/qkv/qkv.h"
+#include "kernels/llm/gate_up/gate_up.h"
+#include "kernels/llm/qkv/qkv.h"
 
 namespace celer {
 

@@ -5,7 +5,7 @@
 
 #include "base/safe_math.h"
 #include "device/allocator.h"
-#include "kernels/kv_block.h"
+#include "kernels/llm/kv_block.h"
 
 namespace celer {
 namespace {

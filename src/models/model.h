@@ -11,8 +11,8 @@
 
 #include "base/result.h"
 #include "device/thread_pool.h"
-#include "kernels/moe/moe.h"
-#include "kernels/weight_view.h"
+#include "kernels/llm/moe/moe.h"
+#include "kernels/llm/weight_view.h"
 #include "models/decoder_config.h"
 #include "weights/tensor_source.h"
 #include "weights/weight_store.h"

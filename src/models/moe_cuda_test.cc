@@ -9,10 +9,10 @@
 
 #include "base/device.h"
 #include "formats/decode.h"
-#include "kernels/cuda/on_device.h"
-#include "kernels/moe/cuda/moe_cuda.h"
-#include "kernels/moe/moe.h"
-#include "kernels/test_util.h"
+#include "kernels/llm/moe/cuda/moe_cuda.h"
+#include "kernels/llm/moe/moe.h"
+#include "kernels/shared/cuda/on_device.h"
+#include "kernels/shared/test_util.h"
 #include "weights/device_weights.h"
 
 namespace celer::cuda {

@@ -6,11 +6,11 @@
 #include <optional>
 
 #include "base/check.h"
-#include "kernels/activation/activation.h"
-#include "kernels/attention/attention.h"
-#include "kernels/kv_row.h"
-#include "kernels/rms_norm/rms_norm.h"
-#include "kernels/rope/rotate.h"
+#include "kernels/llm/attention/attention.h"
+#include "kernels/llm/kv_row.h"
+#include "kernels/llm/rms_norm/rms_norm.h"
+#include "kernels/llm/rope/rotate.h"
+#include "kernels/shared/activation/activation.h"
 #include "quantize/matrix.h"
 
 namespace celer {

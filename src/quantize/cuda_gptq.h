@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/matmul/cuda/gemm/gemm_f32_cuda.h"
+#include "kernels/llm/matmul/cuda/gemm/gemm_f32_cuda.h"
 #include "quantize/cuda_memory.h"
 #include "quantize/cuda_windows.h"
 #include "quantize/gptq.h"

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "kernels/gptq/gptq_cuda.h"
-#include "kernels/gptq/inverse_cholesky_cuda.h"
+#include "kernels/calibration/gptq/gptq_cuda.h"
+#include "kernels/calibration/gptq/inverse_cholesky_cuda.h"
 
 namespace celer {
 namespace {

@@ -8,10 +8,10 @@
 #include "base/device.h"
 #include "device/cuda_allocator.h"
 #include "formats/bfloat16.h"
-#include "kernels/cuda/on_device.h"
-#include "kernels/gptq/gptq_cuda.h"
-#include "kernels/gptq/inverse_cholesky_cuda.h"
-#include "kernels/test_util.h"
+#include "kernels/calibration/gptq/gptq_cuda.h"
+#include "kernels/calibration/gptq/inverse_cholesky_cuda.h"
+#include "kernels/shared/cuda/on_device.h"
+#include "kernels/shared/test_util.h"
 
 namespace celer {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "base/device.h"
 #include "io/safetensors/safetensors.h"
-#include "kernels/test_util.h"
+#include "kernels/shared/test_util.h"
 #include "quantize/layer_worker.h"
 #include "quantize/test_util.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "device/thread_pool.h"
-#include "kernels/matmul/cuda/gemm/gemm_f32_cuda.h"
+#include "kernels/llm/matmul/cuda/gemm/gemm_f32_cuda.h"
 #include "models/model.h"
 #include "quantize/calibrate.h"
 #include "quantize/cuda_memory.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "kernels/windows/windows_cuda.h"
+#include "kernels/calibration/window_layer/window_layer_cuda.h"
 #include "models/rope.h"
 
 namespace celer {

@@ -7,7 +7,7 @@
 
 #include "device/aligned_vector.h"
 #include "device/thread_pool.h"
-#include "kernels/gemm/gemm.h"
+#include "kernels/shared/gemm/gemm.h"
 
 namespace celer {
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <optional>
 
-#include "kernels/rms_norm/rms_norm.h"
+#include "kernels/llm/rms_norm/rms_norm.h"
 #include "quantize/budget.h"
 #include "quantize/calibrate.h"
 #include "quantize/fold.h"

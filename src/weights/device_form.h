@@ -6,8 +6,8 @@
 #include <string>
 
 #include "formats/weight_format.h"
-#include "kernels/cuda/device_matrix.h"
-#include "kernels/weight_view.h"
+#include "kernels/llm/weight_view.h"
+#include "kernels/shared/cuda/device_matrix.h"
 #include "weights/weight_plan.h"
 
 namespace celer::cuda {

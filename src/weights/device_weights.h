@@ -13,8 +13,8 @@
 #include "base/result.h"
 #include "device/buffer.h"
 #include "device/stream.h"
-#include "kernels/cuda/device_matrix.h"
-#include "kernels/weight_view.h"
+#include "kernels/llm/weight_view.h"
+#include "kernels/shared/cuda/device_matrix.h"
 #include "weights/device_form.h"
 #include "weights/weight_plan.h"
 

@@ -13,12 +13,12 @@
 #include "formats/decode.h"
 #include "formats/int4.h"
 #include "formats/int8.h"
-#include "kernels/cuda/on_device.h"
-#include "kernels/embed/embed_cuda.h"
-#include "kernels/matmul/cuda/gemm/gemm_cuda.h"
-#include "kernels/matmul/cuda/matvec/matvec_cuda.h"
-#include "kernels/matmul/cuda/wgmma/wgmma_cuda.h"
-#include "kernels/test_util.h"
+#include "kernels/llm/embed/embed_cuda.h"
+#include "kernels/llm/matmul/cuda/gemm/gemm_cuda.h"
+#include "kernels/llm/matmul/cuda/matvec/matvec_cuda.h"
+#include "kernels/llm/matmul/cuda/wgmma/wgmma_cuda.h"
+#include "kernels/shared/cuda/on_device.h"
+#include "kernels/shared/test_util.h"
 #include "weights/device_weights.h"
 
 namespace celer::cuda {

@@ -11,7 +11,7 @@
 
 #include "formats/decode.h"
 #include "io/file/test_folder.h"
-#include "kernels/matmul/matmul.h"
+#include "kernels/llm/matmul/matmul.h"
 #include "weights/weight_store.h"
 
 namespace celer {

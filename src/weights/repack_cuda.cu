@@ -3,7 +3,7 @@
 #include <cuda_fp8.h>
 
 #include "formats/iq4_nl.h"
-#include "kernels/cuda/element.cuh"
+#include "kernels/shared/cuda/element.cuh"
 #include "weights/repack_cuda.h"
 
 namespace celer::cuda {

@@ -4,7 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include "base/dtype.h"
-#include "kernels/cuda/device_matrix.h"
+#include "kernels/shared/cuda/device_matrix.h"
 
 namespace celer::cuda {
 

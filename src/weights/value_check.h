@@ -8,7 +8,7 @@
 #include "base/result.h"
 #include "device/thread_pool.h"
 #include "formats/weight_format.h"
-#include "kernels/weight_view.h"
+#include "kernels/llm/weight_view.h"
 
 namespace celer {
 

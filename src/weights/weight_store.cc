@@ -10,8 +10,8 @@
 #include "device/cpu_features.h"
 #include "formats/decode.h"
 #include "io/file/printable.h"
-#include "kernels/matmul/cpu/packed.h"
-#include "kernels/matmul/matmul.h"
+#include "kernels/llm/matmul/cpu/packed.h"
+#include "kernels/llm/matmul/matmul.h"
 #include "weights/value_check.h"
 
 namespace celer {

@@ -9,7 +9,7 @@
 
 #include "formats/decode.h"
 #include "io/safetensors/safetensors.h"
-#include "kernels/matmul/matmul.h"
+#include "kernels/llm/matmul/matmul.h"
 
 namespace celer {
 namespace {

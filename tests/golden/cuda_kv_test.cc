@@ -10,7 +10,7 @@
 #include "engine/cuda_runner.h"
 #include "engine/make_runner.h"
 #include "engine/run_logits.h"
-#include "kernels/test_util.h"
+#include "kernels/shared/test_util.h"
 #include "models/cuda_decoder.h"
 
 namespace celer {

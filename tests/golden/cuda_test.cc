@@ -18,7 +18,7 @@
 #include "golden.h"
 #include "io/json/json.h"
 #include "io/safetensors/safetensors.h"
-#include "kernels/test_util.h"
+#include "kernels/shared/test_util.h"
 #include "models/cuda_decoder.h"
 
 namespace celer {

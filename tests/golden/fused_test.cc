@@ -11,7 +11,7 @@
 #include "base/device.h"
 #include "celer/engine.h"
 #include "io/json/json.h"
-#include "kernels/test_util.h"
+#include "kernels/shared/test_util.h"
 
 namespace celer {
 namespace {

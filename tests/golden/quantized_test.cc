@@ -15,7 +15,7 @@
 #include "engine/run_logits.h"
 #include "io/json/json.h"
 #include "io/safetensors/safetensors.h"
-#include "kernels/test_util.h"
+#include "kernels/shared/test_util.h"
 
 namespace celer {
 namespace {

@@ -8,7 +8,7 @@
 #include "graph/ops/families.h"
 #include "graph/ops/small_types.h"
 #include "io/onnx/onnx.h"
-#include "kernels/f16.h"
+#include "kernels/shared/f16.h"
 
 namespace celer::graph {
 namespace {

@@ -1,8 +1,8 @@
 #include "graph/ops/common.h"
 #include "graph/ops/fast.h"
 #include "graph/ops/window.h"
-#include "kernels/conv/conv.h"
-#include "kernels/conv/transposed.h"
+#include "kernels/network/conv/conv.h"
+#include "kernels/network/conv/transposed.h"
 
 namespace celer::graph {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "graph/ops/common.h"
 #include "graph/ops/integer.h"
-#include "kernels/elementwise/elementwise.h"
+#include "kernels/network/elementwise/elementwise.h"
 
 namespace celer::graph {
 namespace {

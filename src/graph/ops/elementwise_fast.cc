@@ -1,5 +1,5 @@
 // Elementwise operators on vectors: functions of one tensor, and of two with broadcasting.
-#include "kernels/elementwise/elementwise.h"
+#include "kernels/network/elementwise/elementwise.h"
 
 #include <limits>
 

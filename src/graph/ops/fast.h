@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "graph/operator.h"
-#include "kernels/gemm/epilogue.h"
+#include "kernels/shared/gemm/epilogue.h"
 
 namespace celer::graph {
 

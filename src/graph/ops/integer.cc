@@ -3,7 +3,7 @@
 #include "graph/ops/common.h"
 #include "graph/ops/families.h"
 #include "graph/ops/window.h"
-#include "kernels/integer/integer_pool.h"
+#include "kernels/network/integer/integer_pool.h"
 
 namespace celer::graph {
 namespace {

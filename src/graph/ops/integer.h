@@ -1,6 +1,6 @@
 // Operators of whole numbers, which the pass use-integers makes: bytes in and bytes out, images with their
-// channels last. What an integer operator computes is written down in kernels/integer/requantize.h, to the
-// last bit.
+// channels last. What an integer operator computes is written down in kernels/network/integer/requantize.h,
+// to the last bit.
 //
 //   IntegerConv         x [n, h, w, c], weights i8 [out, c / groups, kh, kw], factors, bias i32 or none;
 //   attributes of
@@ -22,7 +22,7 @@
 
 #include "graph/operator.h"
 #include "graph/ops/fast.h"
-#include "kernels/integer/integer_conv.h"
+#include "kernels/network/integer/integer_conv.h"
 
 namespace celer::graph {
 

@@ -1,7 +1,7 @@
 #include "graph/ops/common.h"
 #include "graph/ops/fast.h"
-#include "kernels/dense_attention/dense_attention.h"
-#include "kernels/gemm/gemm.h"
+#include "kernels/network/dense_attention/dense_attention.h"
+#include "kernels/shared/gemm/gemm.h"
 
 namespace celer::graph {
 namespace {

@@ -14,8 +14,8 @@
 #include "graph/ops/cast.h"
 #include "graph/ops/common.h"
 #include "graph/ops/other_domains.h"
-#include "kernels/gemm/gemm.h"
-#include "kernels/matmul/matmul.h"
+#include "kernels/llm/matmul/matmul.h"
+#include "kernels/shared/gemm/gemm.h"
 
 namespace celer::graph {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "graph/ops/common.h"
 #include "graph/ops/fast.h"
-#include "kernels/resize/resize.h"
+#include "kernels/network/resize/resize.h"
 
 namespace celer::graph {
 namespace {

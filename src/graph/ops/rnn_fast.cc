@@ -4,8 +4,8 @@
 #include "graph/ops/common.h"
 #include "graph/ops/fast.h"
 #include "graph/ops/rnn.h"
-#include "kernels/elementwise/elementwise.h"
-#include "kernels/gemm/gemm.h"
+#include "kernels/network/elementwise/elementwise.h"
+#include "kernels/shared/gemm/gemm.h"
 
 namespace celer::graph {
 namespace {

@@ -6,9 +6,9 @@
 #include "graph/ops/fast.h"
 #include "graph/ops/reduce.h"
 #include "graph/ops/window.h"
-#include "kernels/elementwise/elementwise.h"
-#include "kernels/pool/pool.h"
-#include "kernels/rows/rows.h"
+#include "kernels/network/elementwise/elementwise.h"
+#include "kernels/network/pool/pool.h"
+#include "kernels/network/rows/rows.h"
 
 namespace celer::graph {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "graph/ops/common.h"
-#include "kernels/elementwise/elementwise.h"
+#include "kernels/network/elementwise/elementwise.h"
 
 namespace celer::graph {
 namespace {

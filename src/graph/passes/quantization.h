@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "graph/passes/pass.h"
-#include "kernels/integer/integer_conv.h"
+#include "kernels/network/integer/integer_conv.h"
 
 namespace celer::graph {
 

@@ -1,9 +1,0 @@
-#include "kernels/activation/activation_lanes.h"
-
-namespace celer::x86 {
-
-void ActivateMulAvx512(Activation kind, const float* gate, const float* up, float* out, int64_t n) {
-  ActivateMulLanes(kind, gate, up, out, n);
-}
-
-}  // namespace celer::x86

@@ -1,9 +1,0 @@
-#include "kernels/attention/cpu/attention_float.h"
-
-namespace celer {
-
-void x86::AttendTileAvx2(const AttentionTile& tile) {
-  AttendTileFloat(tile);
-}
-
-}  // namespace celer

@@ -1,8 +1,0 @@
-#include "kernels/elementwise/elementwise_lanes.h"
-
-namespace celer {
-
-const ElementwiseKernels kElementwisePortable = {
-    .unary = UnaryLanes, .binary = BinaryLanes, .transpose = TransposeLanes};
-
-}  // namespace celer

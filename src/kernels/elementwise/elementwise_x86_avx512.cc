@@ -1,8 +1,0 @@
-#include "kernels/elementwise/elementwise_lanes.h"
-
-namespace celer {
-
-const ElementwiseKernels kElementwiseX86Avx512 = {
-    .unary = UnaryLanes, .binary = BinaryLanes, .transpose = TransposeLanes};
-
-}  // namespace celer

@@ -1,0 +1,22 @@
+// Tiles over f16 and int8 KV whose products of f16 are added up in f32: no conversion of keys and values, and
+// nothing is rounded but queries and weights, to f16.
+#include "kernels/llm/attention/cpu/attention_lanes.h"
+
+namespace celer {
+namespace {
+
+template <PackFrom kFrom>
+void Attend(const AttentionTile& tile) {
+  if (tile.group > 4) return LanesTile<LongLoops<8>, kFrom>(tile).Run();
+  LanesTile<LongLoops<4>, kFrom>(tile).Run();
+}
+
+}  // namespace
+
+void arm::AttendTileFhm(const AttentionTile& tile) {
+  if (tile.kind == KvKind::kF16) return Attend<PackFrom::kNothing>(tile);
+  if (tile.kind == KvKind::kI8) return Attend<PackFrom::kInt8>(tile);
+  AttendTileNeon(tile);
+}
+
+}  // namespace celer

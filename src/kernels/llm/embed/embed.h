@@ -1,0 +1,21 @@
+// x[t] = table[tokens[t]] as floats.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "device/thread_pool.h"
+#include "kernels/llm/weight_view.h"
+
+namespace celer {
+
+struct EmbedArgs {
+  std::span<const int32_t> tokens;
+  WeightView table;      // [vocab, hidden]
+  float* out = nullptr;  // [tokens, hidden]
+  ThreadPool* pool = nullptr;
+};
+
+void Embed(const EmbedArgs& args);  // CHECKs that every token is in the vocabulary
+
+}  // namespace celer

@@ -1,0 +1,19 @@
+// Rows of the embedding table as f32, on the GPU.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/shared/cuda/device_matrix.h"
+
+namespace celer::cuda {
+
+struct EmbedArgs {
+  const int32_t* tokens = nullptr;  // [count]
+  int count = 0;
+  DeviceMatrix table;
+  float* out = nullptr;      // [count, cols]
+  uint32_t* step = nullptr;  // increased by one, or null: decode_batch_cuda.h tells its steps apart by it
+};
+cudaError_t LaunchEmbed(const EmbedArgs& args, cudaStream_t stream);
+
+}  // namespace celer::cuda

@@ -1,0 +1,27 @@
+// norm + gate and up projections + activation: act(gate(x)) * up(x).
+#pragma once
+
+#include <cstdint>
+
+#include "device/thread_pool.h"
+#include "kernels/llm/weight_view.h"
+#include "kernels/shared/activation/activation.h"
+
+namespace celer {
+
+struct GateUpArgs {
+  const float* x = nullptr;  // [tokens, hidden]
+  int64_t tokens = 0;
+  const float* norm = nullptr;  // [hidden]; none when x is normed already (experts share one norm)
+  float eps = 1e-5f;
+  WeightView gate, up;                                   // [intermediate, hidden] each
+  const float *gate_bias = nullptr, *up_bias = nullptr;  // [intermediate], both or none
+  Activation activation = Activation::kSilu;
+  float* up_out = nullptr;  // scratch [tokens, intermediate]
+  float* out = nullptr;     // [tokens, intermediate]
+  ThreadPool* pool = nullptr;
+};
+
+void GateUp(const GateUpArgs& args);
+
+}  // namespace celer

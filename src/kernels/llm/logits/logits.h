@@ -1,0 +1,24 @@
+// final norm + output head, only for the rows that are asked for.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "device/thread_pool.h"
+#include "kernels/llm/weight_view.h"
+
+namespace celer {
+
+struct LogitsArgs {
+  const float* x = nullptr;       // [tokens, hidden]
+  std::span<const int32_t> rows;  // which tokens
+  const float* norm = nullptr;    // [hidden]
+  float eps = 1e-5f;
+  WeightView head;       // [vocab, hidden]
+  float* out = nullptr;  // [rows, vocab]
+  ThreadPool* pool = nullptr;
+};
+
+void Logits(const LogitsArgs& args);
+
+}  // namespace celer

@@ -1,0 +1,99 @@
+// The ring of weights in shared memory, and the warp that fills it.
+#pragma once
+
+#include "kernels/llm/matmul/cuda/matvec/matvec_tiles.cuh"
+
+namespace celer::cuda::matvec {
+
+// Where a role stands in the ring. The parity is what it waits for: 0 for those who empty it, 1 for the one
+// who fills.
+struct RingPlace {
+  int stage = 0;
+  uint32_t parity = 0;
+  bool there = false;  // what it waits for, as far as it knows
+
+  __device__ __forceinline__ void Advance(int stages) {
+    if (++stage == stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// The one who fills: what comes next, and the oldest stage that is still under way.
+struct Filling {
+  RingPlace next = {0, 1}, oldest;
+  int under_way = 0;
+};
+
+// By one warp: lane 2i + h copies half h of tile i.
+template <Format F, class P>
+__device__ __forceinline__ void Produce(const P& p, uint32_t shared, int lane, Filling& filling) {
+  const uint64_t policy = StreamOncePolicy();
+  const bool grouped = HasScales(F) && p.a.a.group > 0;
+  // One group to a row is what a scale per output channel comes to; it travels with the first chunk.
+  const int row_bytes = static_cast<int>(p.a.a.row_bytes),
+            groups = grouped ? p.a.a.padded >> p.group_shift : 1;
+  const int stages = p.stages, stage_bytes = p.stage_bytes, in_flight = p.in_flight;
+  const uint32_t barriers = shared + p.barrier_offset;
+  const auto run = TilesOf(p);
+  for (int batch = 0; batch < run.batches(); ++batch) {
+    const Share share(run.Tiles(batch));
+    const int first = run.Begin(batch);
+    const int tile = lane / 2, half = lane % 2;
+    const std::byte *data = nullptr, *scales = nullptr;
+    if (tile < share.tiles) {
+      const Half h = Locate(p, first + tile).half[half];
+      if (h.valid > 0) {
+        const DeviceMatrix& m = *h.matrix;
+        data = m.data + h.row * m.row_bytes;
+        if (HasScales(F))
+          scales = m.scales + static_cast<int64_t>(h.row / 8) * groups * (8 * ScaleBytesOf(F));
+      }
+    }
+    const int halves = __popc(__ballot_sync(0xffffffffu, data != nullptr));
+    const int chunk_bytes = share.chunk_bytes(), chunks = share.chunks(row_bytes);
+    const int chunk_groups = grouped ? chunk_bytes * 8 / BitsOf(F) >> p.group_shift : 1;
+    const uint32_t to = lane * (share.tile_bytes() / 2);
+    const uint32_t scales_to = kStageBytes + lane * chunk_groups * (8 * ScaleBytesOf(F));
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      const int bytes = 8 * min(chunk_bytes, row_bytes - chunk * chunk_bytes);
+      const int scale_bytes =
+          HasScales(F) ? max(0, min(chunk_groups, groups - chunk * chunk_groups)) * 8 * ScaleBytesOf(F) : 0;
+      RingPlace& ring = filling.next;
+      const uint32_t full = barriers + ring.stage * 16, base = shared + ring.stage * stage_bytes;
+      if (filling.under_way == in_flight) {
+        BarrierWait(barriers + filling.oldest.stage * 16, filling.oldest.parity);
+        filling.oldest.Advance(stages);
+      } else {
+        ++filling.under_way;
+      }
+      BarrierWait(full + 8, ring.parity);
+      if (lane == 0) BarrierExpect(full, static_cast<uint32_t>((bytes + scale_bytes) * halves));
+      __syncwarp();
+      if (data) {
+        BulkCopy(base + to, data + static_cast<int64_t>(chunk) * chunk_bytes * 8, bytes, full, policy);
+        if (scale_bytes > 0)
+          BulkCopy(base + scales_to,
+                   scales + static_cast<int64_t>(chunk) * chunk_groups * 8 * ScaleBytesOf(F), scale_bytes,
+                   full, policy);
+      }
+      ring.Advance(stages);
+    }
+  }
+}
+
+// A pair for each stage, full and empty; behind all that can be, one for each buffer of sums: read.
+__device__ __forceinline__ void InitBarriers(int stages, uint32_t barriers) {
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 2; ++i) BarrierInit(barriers + kMaxStages * 16 + i * 8, 1);
+    for (int i = 0; i < stages; ++i) {
+      BarrierInit(barriers + i * 16, 1);
+      BarrierInit(barriers + i * 16 + 8, kWarps);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+}
+
+}  // namespace celer::cuda::matvec

@@ -1,0 +1,62 @@
+// The host side of wgmma_cuda.cuh: whether it runs here, its tiles and memory, the launch.
+#include "kernels/llm/matmul/cuda/wgmma/wgmma_cuda.h"
+
+#include "kernels/llm/matmul/cuda/wgmma/wgmma_cuda.cuh"
+#include "kernels/shared/cuda/tensor_map.h"
+
+namespace celer::cuda {
+namespace wgmma {
+
+bool MakeMap(const void* data, int element_bytes, int64_t width, int64_t height, int box_width,
+             int box_height, CUtensorMap* out) {
+  return MakeTensorMap(data,
+                       {.element_bytes = element_bytes,
+                        .width = width,
+                        .height = height,
+                        .box_width = box_width,
+                        .box_height = box_height},
+                       out);
+}
+
+}  // namespace wgmma
+
+bool WgmmaRuns() {
+  static PerDevice<bool> runs;
+  return runs.Get([] {
+    const int device = CurrentDevice();
+    int major = 0, minor = 0;
+    return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess &&
+           major == 9 && minor == 0;
+  });
+}
+
+bool WgmmaQkvRuns(const DeviceKv& kv, int rope_dim) {
+  return (kv.head_dim == 64 || kv.head_dim == 128) && rope_dim == kv.head_dim && kv.dtype != DType::kI8;
+}
+
+int64_t WgmmaPartialFloats() {
+  return int64_t{2} * Multiprocessors() * wgmma::kMaxAccumulators * wgmma::kMultipliers;
+}
+int64_t WgmmaTickets() {
+  return wgmma::kTickets;
+}
+
+int WgmmaTile(int64_t rows, int64_t tokens) {
+  for (const int tile : {16, 32, 64, 128})
+    if (tokens <= tile) return tile;
+  // 256 is the faster tile where it does not leave multiprocessors idle.
+  const int64_t blocks = Multiprocessors();
+  const auto use = [&](int64_t tile) {
+    const int64_t tiles = (rows + 127) / 128 * ((tokens + tile - 1) / tile);
+    return static_cast<double>(rows * tokens) /
+           static_cast<double>((tiles + blocks - 1) / blocks * blocks * 128 * tile);
+  };
+  return use(256) >= 0.94 * use(128) ? 256 : 128;
+}
+
+cudaError_t LaunchWgmma(const WgmmaArgs& args, cudaStream_t stream) {
+  return WithFormat(args.w[0].format, [&]<Format F>() { return wgmma::LaunchFormat<F>(args, stream); });
+}
+
+}  // namespace celer::cuda

@@ -1,0 +1,102 @@
+#include "kernels/llm/qkv/qkv.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "kernels/llm/kv_row.h"
+#include "kernels/llm/matmul/matmul.h"
+#include "kernels/llm/rms_norm/rms_norm.h"
+
+namespace celer {
+namespace {
+
+// qk-norm and rope on some heads of one token.
+void FinishHeads(const QkvArgs& args, float* heads, int64_t count, const float* norm, int64_t token) {
+  const int64_t dim = args.kv.head_dim;
+  if (norm) RmsNorm({.x = heads, .weight = norm, .eps = args.eps, .rows = count, .cols = dim, .out = heads});
+  const int64_t table = token * (args.rope_dim / 2);
+  RotateHeads(heads, count, dim, args.rope_cos + table, args.rope_sin + table, args.rope_dim, args.layout);
+}
+
+void Append(const QkvArgs& args, int64_t seq, int64_t token, int64_t head_begin, int64_t head_end) {
+  const int64_t dim = args.kv.head_dim;
+  const int64_t position = args.batch.positions[static_cast<size_t>(token)];
+  const int64_t block =
+      args.batch
+          .block_table[static_cast<size_t>(seq * args.batch.max_blocks + position / args.kv.block_size)];
+  const int64_t slot = position % args.kv.block_size;
+  for (int64_t h = head_begin; h < head_end; ++h) {
+    StoreKvRow(args.kv, args.kv.k, block, h, slot, args.k_out + token * args.k.rows + h * dim);
+    StoreKvRow(args.kv, args.kv.v, block, h, slot, args.v_out + token * args.v.rows + h * dim);
+  }
+}
+
+// Asks for the first keys and values of a sequence, with which attention to it begins: those that follow are
+// asked for while it works.
+void FetchFirstKeys(const QkvArgs& args, int64_t seq, int64_t token, int64_t head_begin, int64_t head_end) {
+  constexpr int64_t kKeys = 64, kLine = 64;
+  const KvLayerView& kv = args.kv;
+  const int64_t keys = std::min<int64_t>(args.batch.positions[static_cast<size_t>(token)] + 1, kKeys);
+  for (int64_t h = head_begin; h < head_end; ++h)
+    for (int64_t key = 0; key < keys; key += kv.block_size) {
+      const int64_t block =
+          args.batch.block_table[static_cast<size_t>(seq * args.batch.max_blocks + key / kv.block_size)];
+      const int64_t at = kv.RowOffset(block, h, 0),
+                    bytes = std::min(keys - key, kv.block_size) * kv.RowBytes();
+      for (int64_t i = 0; i < bytes; i += kLine) {
+        __builtin_prefetch(kv.k + at + i);
+        __builtin_prefetch(kv.v + at + i);
+      }
+    }
+  asm volatile("");  // else g++ takes this for a function without effect and removes the call
+}
+
+// What is left to do for the tokens of [begin, end), for some kv heads and their queries.
+void Finish(const QkvArgs& args, int64_t begin, int64_t end, int64_t head_begin, int64_t head_end) {
+  const int64_t dim = args.kv.head_dim, group = args.heads / args.kv.kv_heads, heads = head_end - head_begin;
+  int64_t seq = 0;
+  for (int64_t t = begin; t < end; ++t) {
+    while (args.batch.seq_start[static_cast<size_t>(seq + 1)] <= t) ++seq;
+    if (end - begin == 1) FetchFirstKeys(args, seq, t, head_begin, head_end);
+    FinishHeads(args, args.q_out + t * args.q.rows + head_begin * group * dim, heads * group, args.q_norm, t);
+    FinishHeads(args, args.k_out + t * args.k.rows + head_begin * dim, heads, args.k_norm, t);
+    Append(args, seq, t, head_begin, head_end);
+  }
+}
+
+}  // namespace
+
+void Qkv(const QkvArgs& args) {
+  const int64_t tokens = args.batch.token_count();
+  const int64_t dim = args.kv.head_dim;
+  CELER_CHECK_EQ(args.q.rows, args.heads * dim);
+  CELER_CHECK_EQ(args.k.rows, args.kv.kv_heads * dim);
+  CELER_CHECK_LE(args.rope_dim, dim);
+
+  const MatmulOutput outputs[] = {
+      {.w = args.q, .bias = args.q_bias, .out = args.q_out, .out_stride = args.q.rows},
+      {.w = args.k, .bias = args.k_bias, .out = args.k_out, .out_stride = args.k.rows},
+      {.w = args.v, .bias = args.v_bias, .out = args.v_out, .out_stride = args.v.rows}};
+  Matmul({.x = args.x,
+          .tokens = tokens,
+          .norm = args.norm,
+          .eps = args.eps,
+          .outputs = outputs,
+          .pool = args.pool});
+
+  // Few tokens on few threads: each takes some heads, mostly those whose rows it has just computed. More
+  // threads would take longer to join than one does for all.
+  constexpr int64_t kGrain = 8;
+  constexpr int kThreads = 4;
+  const int64_t heads = args.kv.kv_heads;
+  if (args.kv.channel_keys)  // the tokens of a block in their order
+    return args.pool->ParallelFor(heads, 1,
+                                  [&](int64_t begin, int64_t end) { Finish(args, 0, tokens, begin, end); });
+  if (tokens <= kGrain && args.pool->size() <= kThreads)
+    return args.pool->ParallelFor(heads, 1,
+                                  [&](int64_t begin, int64_t end) { Finish(args, 0, tokens, begin, end); });
+  args.pool->ParallelFor(tokens, kGrain,
+                         [&](int64_t begin, int64_t end) { Finish(args, begin, end, 0, heads); });
+}
+
+}  // namespace celer

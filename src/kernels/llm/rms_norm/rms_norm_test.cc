@@ -1,0 +1,57 @@
+#include "kernels/llm/rms_norm/rms_norm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/shared/test_util.h"
+
+namespace celer {
+namespace {
+
+TEST(RmsNorm, MatchesDouble) {
+  ThreadPool pool({.threads = 3});
+  for (const auto& [rows, cols] :
+       {std::pair<int64_t, int64_t>{1, 1}, {3, 7}, {2, 64}, {5, 33}, {1, 4097}, {70, 576}}) {
+    const auto x = testing::RandomFloats(rows * cols, 1, 3.0f), weight = testing::RandomFloats(cols, 2);
+    std::vector<float> out(x.size()), alone(x.size());
+    RmsNorm({.x = x.data(),
+             .weight = weight.data(),
+             .eps = 1e-5f,
+             .rows = rows,
+             .cols = cols,
+             .out = out.data(),
+             .pool = &pool});
+    std::vector<double> expected;
+    for (int64_t r = 0; r < rows; ++r) {
+      double squares = 0;
+      for (int64_t c = 0; c < cols; ++c) squares += std::pow(double{x[static_cast<size_t>(r * cols + c)]}, 2);
+      const double scale = 1 / std::sqrt(squares / static_cast<double>(cols) + 1e-5);
+      for (int64_t c = 0; c < cols; ++c)
+        expected.push_back(x[static_cast<size_t>(r * cols + c)] * scale * weight[static_cast<size_t>(c)]);
+      RmsNorm({.x = x.data() + r * cols,
+               .weight = weight.data(),
+               .eps = 1e-5f,
+               .rows = 1,
+               .cols = cols,
+               .out = alone.data() + r * cols});
+    }
+    // The sum's relative error halves under the root; SumTolerance bounds it far above what happens.
+    EXPECT_TRUE(testing::AllNear(out, expected,
+                                 [&](size_t i) { return testing::SumTolerance(8, std::abs(expected[i])); }))
+        << rows << "x" << cols;
+    EXPECT_EQ(alone, out) << "a row must not depend on its company";
+  }
+}
+
+TEST(RmsNorm, InPlace) {
+  auto x = testing::RandomFloats(100, 1);
+  const auto weight = testing::RandomFloats(100, 2);
+  std::vector<float> out(100);
+  RmsNorm({.x = x.data(), .weight = weight.data(), .rows = 1, .cols = 100, .out = out.data()});
+  RmsNorm({.x = x.data(), .weight = weight.data(), .rows = 1, .cols = 100, .out = x.data()});
+  EXPECT_EQ(x, out);
+}
+
+}  // namespace
+}  // namespace celer

@@ -1,8 +1,0 @@
-#include "kernels/matmul/cpu/x86/many_tokens_x86.h"
-#include "kernels/matmul/cpu/x86/tile_x86.h"
-
-namespace celer::x86 {
-
-CELER_X86_DEFINE_TILES(Avx2, AnyTokens)
-
-}  // namespace celer::x86

@@ -1,7 +1,0 @@
-#include "kernels/pool/pool_lanes.h"
-
-namespace celer {
-
-const PoolKernels kPoolPortable = {.plane = PoolLanes};
-
-}  // namespace celer

@@ -1,7 +1,0 @@
-#include "kernels/pool/pool_lanes.h"
-
-namespace celer {
-
-const PoolKernels kPoolX86Avx2 = {.plane = PoolLanes};
-
-}  // namespace celer

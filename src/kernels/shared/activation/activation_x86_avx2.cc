@@ -1,0 +1,9 @@
+#include "kernels/shared/activation/activation_lanes.h"
+
+namespace celer::x86 {
+
+void ActivateMulAvx2(Activation kind, const float* gate, const float* up, float* out, int64_t n) {
+  ActivateMulLanes(kind, gate, up, out, n);
+}
+
+}  // namespace celer::x86
