@@ -18,7 +18,7 @@
 #include "io/file/atomic_file.h"
 #include "io/json/json.h"
 #include "limits/quantity.h"
-#include "models/model.h"
+#include "models/load/model.h"
 
 namespace celer::cli {
 namespace {

@@ -12,7 +12,7 @@
 #include "cli/model_path.h"
 #include "kernels/llm/kv_block.h"
 #include "limits/quantity.h"
-#include "models/model.h"
+#include "models/load/model.h"
 
 namespace celer::cli {
 namespace {

@@ -15,7 +15,7 @@
 #include "engine/engine_of_runner.h"
 #include "limits/quantity.h"
 #include "models/kv_budget.h"
-#include "models/model.h"
+#include "models/load/model.h"
 
 namespace celer::cli {
 namespace {

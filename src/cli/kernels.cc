@@ -15,7 +15,7 @@
 #include "io/json/json.h"
 #include "kernels/operators.h"
 #include "limits/probe/probe.h"
-#include "models/cuda_strategy.h"
+#include "models/cuda/strategy.h"
 
 namespace celer::cli {
 namespace {

@@ -6,8 +6,8 @@
 #include "base/result.h"
 #include "cli/limits_model.h"
 #include "cli/model_path.h"
-#include "models/decoder_config.h"
-#include "models/model.h"
+#include "models/config/decoder_config.h"
+#include "models/load/model.h"
 
 namespace celer::cli {
 namespace {

@@ -15,7 +15,7 @@
 #include "device/thread_pool.h"
 #include "formats/decode.h"
 #include "limits/quantity.h"
-#include "models/synth.h"
+#include "models/synth/synth.h"
 
 namespace celer::cli {
 namespace {

@@ -11,7 +11,7 @@
 #include "engine/kv_cache.h"
 #include "engine/runner.h"
 #include "engine/step_batch.h"
-#include "models/cpu_decoder.h"
+#include "models/cpu/cpu_decoder.h"
 
 namespace celer {
 

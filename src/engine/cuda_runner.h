@@ -15,8 +15,8 @@
 #include "engine/cuda_sampler.h"
 #include "engine/runner.h"
 #include "engine/step_batch.h"
-#include "models/cuda_decoder.h"
-#include "models/cuda_kv.h"
+#include "models/cuda/decoder.h"
+#include "models/cuda/memory/kv.h"
 
 namespace celer {
 

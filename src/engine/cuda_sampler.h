@@ -10,7 +10,7 @@
 #include "device/buffer.h"
 #include "engine/sampler.h"
 #include "kernels/llm/sample/sample_cuda.h"
-#include "models/cuda_decoder.h"
+#include "models/cuda/decoder.h"
 
 namespace celer {
 

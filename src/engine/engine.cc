@@ -9,7 +9,7 @@
 #include "engine/engine_of_runner.h"
 #include "engine/make_runner.h"
 #include "engine/step_budget.h"
-#include "models/decoder_config.h"
+#include "models/config/decoder_config.h"
 
 namespace celer {
 namespace {

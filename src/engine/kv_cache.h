@@ -10,7 +10,7 @@
 #include "base/result.h"
 #include "device/buffer.h"
 #include "kernels/llm/batch.h"
-#include "models/decoder_config.h"
+#include "models/config/decoder_config.h"
 
 namespace celer {
 

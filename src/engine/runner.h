@@ -13,7 +13,7 @@
 #include "celer/limits.h"
 #include "engine/sampler.h"
 #include "kernels/llm/kv_block.h"
-#include "models/decoder_config.h"
+#include "models/config/decoder_config.h"
 #include "models/layer_watch.h"
 #include "models/op_profile.h"
 

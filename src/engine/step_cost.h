@@ -13,7 +13,7 @@
 
 #include "base/result.h"
 #include "celer/limits.h"
-#include "models/decoder_config.h"
+#include "models/config/decoder_config.h"
 #include "models/step_work.h"
 #include "weights/weight_plan.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "celer/limits.h"
-#include "models/model.h"
+#include "models/load/model.h"
 
 namespace celer {
 

@@ -7,7 +7,7 @@
 
 #include <array>
 
-#include "models/decoder_config.h"
+#include "models/config/decoder_config.h"
 #include "quantize/calibrate.h"
 #include "quantize/fold.h"
 #include "quantize/target.h"

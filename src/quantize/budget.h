@@ -17,7 +17,7 @@
 
 #include "base/result.h"
 #include "device/thread_pool.h"
-#include "models/model.h"
+#include "models/load/model.h"
 #include "quantize/quantize.h"
 #include "quantize/target.h"
 

@@ -12,8 +12,8 @@
 #include "base/result.h"
 #include "device/aligned_vector.h"
 #include "device/thread_pool.h"
-#include "models/model.h"
-#include "models/rope.h"
+#include "models/cpu/rope.h"
+#include "models/load/model.h"
 #include "quantize/matrix.h"
 
 namespace celer {

@@ -9,7 +9,7 @@
 
 #include "device/thread_pool.h"
 #include "kernels/llm/matmul/cuda/gemm/gemm_f32_cuda.h"
-#include "models/model.h"
+#include "models/load/model.h"
 #include "quantize/calibrate.h"
 #include "quantize/cuda_memory.h"
 #include "quantize/fold.h"

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "kernels/calibration/window_layer/window_layer_cuda.h"
-#include "models/rope.h"
+#include "models/cpu/rope.h"
 
 namespace celer {
 namespace {

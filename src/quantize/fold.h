@@ -9,7 +9,7 @@
 #include <array>
 #include <vector>
 
-#include "models/decoder_config.h"
+#include "models/config/decoder_config.h"
 #include "quantize/calibrate.h"
 #include "quantize/matrix.h"
 #include "quantize/target.h"

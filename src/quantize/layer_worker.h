@@ -10,7 +10,7 @@
 #include "base/device.h"
 #include "base/result.h"
 #include "device/thread_pool.h"
-#include "models/model.h"
+#include "models/load/model.h"
 #include "quantize/calibrate.h"
 #include "quantize/fold.h"
 #include "quantize/int_tensor.h"

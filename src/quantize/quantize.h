@@ -19,7 +19,7 @@
 #include "base/result.h"
 #include "device/thread_pool.h"
 #include "io/safetensors/safetensors.h"
-#include "models/model.h"
+#include "models/load/model.h"
 #include "quantize/imatrix.h"
 #include "quantize/int_tensor.h"
 #include "quantize/target.h"

@@ -9,7 +9,7 @@
 #include "formats/decode.h"
 #include "io/gguf/gguf.h"
 #include "io/safetensors/safetensors.h"
-#include "models/cpu_decoder.h"
+#include "models/cpu/cpu_decoder.h"
 #include "quantize/awq.h"
 #include "quantize/calibrate.h"
 #include "quantize/gptq.h"

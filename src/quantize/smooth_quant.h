@@ -8,7 +8,7 @@
 
 #include <array>
 
-#include "models/decoder_config.h"
+#include "models/config/decoder_config.h"
 #include "quantize/calibrate.h"
 #include "quantize/fold.h"
 

@@ -11,7 +11,7 @@
 
 #include "formats/decode.h"
 #include "io/file/test_folder.h"
-#include "models/synth.h"
+#include "models/synth/synth.h"
 #include "quantize/quantize.h"
 
 namespace celer::testing {

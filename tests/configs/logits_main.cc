@@ -13,7 +13,7 @@
 #include "engine/make_runner.h"
 #include "engine/run_logits.h"
 #include "io/json/json.h"
-#include "models/model.h"
+#include "models/load/model.h"
 #include "text/tokenizer/load_tokenizer.h"
 
 namespace celer {

@@ -11,7 +11,7 @@
 #include "engine/make_runner.h"
 #include "engine/run_logits.h"
 #include "kernels/shared/test_util.h"
-#include "models/cuda_decoder.h"
+#include "models/cuda/decoder.h"
 
 namespace celer {
 namespace {

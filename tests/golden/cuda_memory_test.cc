@@ -6,8 +6,8 @@
 
 #include "base/device.h"
 #include "device/cuda_allocator.h"
-#include "models/cuda_decoder.h"
-#include "models/synth.h"
+#include "models/cuda/decoder.h"
+#include "models/synth/synth.h"
 
 namespace celer {
 namespace {

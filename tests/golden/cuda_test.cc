@@ -19,7 +19,7 @@
 #include "io/json/json.h"
 #include "io/safetensors/safetensors.h"
 #include "kernels/shared/test_util.h"
-#include "models/cuda_decoder.h"
+#include "models/cuda/decoder.h"
 
 namespace celer {
 namespace {

@@ -18,8 +18,8 @@
 #include "io/json/json.h"
 #include "io/safetensors/safetensors.h"
 #include "kernels/shared/test_util.h"
-#include "models/family.h"
-#include "models/model.h"
+#include "models/config/family.h"
+#include "models/load/model.h"
 
 namespace celer {
 namespace {

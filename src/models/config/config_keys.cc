@@ -1,0 +1,334 @@
+#include "models/config/config_keys.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <string_view>
+
+#include "io/file/printable.h"
+#include "weights/published/family.h"
+#include "weights/published/published_source.h"
+
+namespace celer {
+namespace {
+
+// Words between spaces.
+using Words = std::string_view;
+
+bool Holds(Words words, std::string_view word) {
+  while (!words.empty()) {
+    const size_t end = std::min(words.find(' '), words.size());
+    if (words.substr(0, end) == word) return true;
+    words.remove_prefix(std::min(end + 1, words.size()));
+  }
+  return false;
+}
+
+// ---- Keys of config.json ----
+
+// Read for every family.
+constexpr Words kUsed =
+    "model_type vocab_size hidden_size intermediate_size hidden_act num_hidden_layers "
+    "head_dim num_attention_heads rms_norm_eps num_key_value_heads rope_theta "
+    "max_position_embeddings rope_scaling original_max_position_embeddings rope_parameters "
+    "partial_rotary_factor layer_types tie_word_embeddings ";
+
+// Read for some families, with the values that mean nothing to the others. Other values give a warning there:
+// transformers ignores them, and biases that a file holds and nobody asks for are refused with their tensors.
+struct FamilyKey {
+  std::string_view key;
+  Words families;
+  Words neutral;         // as JSON; null is always neutral
+  bool refused = false;  // not ignored by the others: transformers' cache, for one, cuts itself to any window
+};
+
+constexpr FamilyKey kFamilyKeys[] = {
+    {"attention_bias", "llama qwen3 qwen3_moe", "false"},
+    {"mlp_bias", "llama", "false"},
+    {"qkv_bias", "qwen2_moe", ""},
+    {"sliding_window", "mistral mixtral qwen2 qwen3 qwen2_moe qwen3_moe", "", true},
+    {"use_sliding_window", "qwen2 qwen3 qwen2_moe qwen3_moe", "false"},
+    {"max_window_layers", "qwen2 qwen3 qwen2_moe", ""},
+    {"num_local_experts", "mixtral qwen3_moe", "0"},
+    {"num_experts", "mixtral qwen2_moe qwen3_moe", "0"},
+    {"num_experts_per_tok", "mixtral qwen2_moe qwen3_moe", "0"},
+    {"moe_intermediate_size", "qwen2_moe qwen3_moe", "0"},
+    {"shared_expert_intermediate_size", "qwen2_moe", "0"},
+    {"decoder_sparse_step", "qwen2_moe qwen3_moe", "1"},
+    {"mlp_only_layers", "qwen2_moe qwen3_moe", "[]"},
+    {"norm_topk_prob", "qwen2_moe qwen3_moe", ""},
+};
+
+// These say nothing about what logits a text has.
+constexpr Words kHarmless =
+    // Where it comes from and how it was made.
+    "_name_or_path name_or_path _commit_hash architectures transformers_version torch_dtype "
+    "dtype tokenizer_class initializer_range pretraining_tp is_llama_config celer_synthetic "
+    "transformers.js_config unsloth_fixed unsloth_version model_max_length "
+    "max_sequence_length seq_length is_decoder tie_encoder_decoder finetuning_task "
+    "task_specific_params prefix "
+    // Training.
+    "attention_dropout hidden_dropout attn_pdrop embd_pdrop resid_pdrop resid_dropout "
+    "dropout classifier_dropout layerdrop gradient_checkpointing router_aux_loss_coef "
+    "router_jitter_noise output_router_logits use_bfloat16 problem_type id2label label2id "
+    "num_labels "
+    // How a framework runs it, and what it gives back.
+    "use_cache return_dict use_return_dict output_attentions output_hidden_states "
+    "torchscript tf_legacy_loss chunk_size_feed_forward keys_to_ignore_at_inference "
+    "attn_implementation _attn_implementation _attn_implementation_autoset "
+    "_attn_implementation_internal experts_implementation _experts_implementation "
+    "_experts_implementation_internal _flash_attn_2_enabled use_flash_attn "
+    "use_flash_attention tie_last_hidden_states base_model_tp_plan base_model_pp_plan "
+    "base_model_ep_plan ep_size tp_size "
+    // Tokens, which the tokenizer and generation_config.json know.
+    "bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id cls_token_id "
+    "mask_token_id decoder_start_token_id forced_bos_token_id forced_eos_token_id "
+    // Sampling, which requests know.
+    "assistant_confidence_threshold assistant_lookbehind bad_words_ids begin_suppress_tokens "
+    "diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size "
+    "encoder_repetition_penalty epsilon_cutoff eta_cutoff exponential_decay_length_penalty "
+    "length_penalty max_length max_new_tokens min_length no_repeat_ngram_size "
+    "num_assistant_tokens num_assistant_tokens_schedule num_beam_groups num_beams "
+    "num_return_sequences output_scores remove_invalid_values repetition_penalty "
+    "return_dict_in_generate suppress_tokens target_lookbehind temperature top_k top_p "
+    "typical_p ";
+
+// Known to change the result in the models that have them, and not implemented here: refused unless the value
+// changes nothing. null is always neutral, and so is an empty list or object.
+struct RefusedKey {
+  std::string_view key;
+  Words neutral;
+};
+
+constexpr RefusedKey kRefused[] = {
+    // Attention.
+    {"is_causal", "true"},
+    {"use_bidirectional_attention", "false"},
+    {"is_encoder_decoder", "false"},
+    {"add_cross_attention", "false"},
+    {"cross_attention_hidden_size", ""},
+    {"attn_logit_softcapping", "0"},
+    {"query_pre_attn_scalar", ""},
+    {"attention_multiplier", ""},
+    {"attention_chunk_size", ""},
+    {"attn_temperature_tuning", "false 0"},
+    {"attention_sinks", "false 0"},
+    {"sliding_window_pattern", "0"},
+    {"clip_qkv", ""},
+    {"qk_layernorm", "false"},
+    {"use_qk_norm", "false"},
+    {"pruned_heads", ""},
+    {"per_layer_config", ""},
+    {"q_lora_rank", ""},
+    {"kv_lora_rank", ""},
+    {"qk_rope_head_dim", ""},
+    {"qk_nope_head_dim", ""},
+    {"v_head_dim", ""},
+    // Positions.
+    {"alibi", "false"},
+    {"position_embedding_type", "\"rope\" \"rotary\""},
+    {"rope_interleaved", "false"},
+    {"use_mrope", "false"},
+    {"rotary_pct", "1"},
+    {"rotary_percentage", "1"},
+    {"rotary_emb_fraction", "1"},
+    {"rope_local_base_freq", ""},
+    {"no_rope_layers", ""},
+    {"no_rope_layer_interval", "0"},
+    // Scales and caps.
+    {"final_logit_softcapping", "0"},
+    {"logit_scale", "1"},
+    {"logits_scaling", "1"},
+    {"embedding_multiplier", "1"},
+    {"residual_multiplier", "1"},
+    {"scale_emb", "1"},
+    {"scale_depth", ""},
+    {"dim_model_base", ""},
+    {"normalize_embedding", "false"},
+    // Feed-forward layers and experts.
+    {"hidden_activation", ""},
+    {"swiglu_limit", ""},
+    {"mlp_layer_types", ""},
+    {"n_routed_experts", "0"},
+    {"n_shared_experts", "0"},
+    {"routed_scaling_factor", "1"},
+    {"first_k_dense_replace", "0"},
+    {"n_group", "0 1"},
+    {"topk_group", "0 1"},
+    {"scoring_func", "\"softmax\""},
+    {"num_nextn_predict_layers", "0"},
+    // Biases that no family here has.
+    {"bias", "false"},
+    {"use_bias", "false"},
+    {"lm_head_bias", "false"},
+    // MLX's own way to say that weights are quantized.
+    {"quantization", ""},
+};
+
+// The value as JSON with whole numbers as such: 1.0 is 1.
+bool Neutral(const nlohmann::json& value, Words neutral) {
+  if (value.is_null() || ((value.is_array() || value.is_object()) && value.empty())) return true;
+  std::string text = JsonText(value);
+  if (value.is_number_float() && std::abs(value.get<double>()) < 1e15 &&
+      value.get<double>() == std::floor(value.get<double>()))
+    text = std::to_string(static_cast<int64_t>(value.get<double>()));
+  return Holds(neutral, text);
+}
+
+std::string Short(const nlohmann::json& value) {
+  return Printable(JsonText(value), 60);
+}
+
+Error NotImplemented(const JsonFields& json, const std::string& key, const nlohmann::json& value,
+                     const DecoderConfig& config) {
+  return Error::Unsupported(json.where(), ": '", key, "' is ", Short(value),
+                            ", which is not implemented for models of the type '", config.architecture, "'");
+}
+
+// ---- Keys of GGUF, behind the name of the architecture ----
+
+constexpr Words kGgufUsed =
+    "block_count context_length embedding_length feed_forward_length attention.head_count "
+    "attention.head_count_kv attention.key_length attention.value_length "
+    "attention.layer_norm_rms_epsilon attention.sliding_window rope.dimension_count "
+    "rope.freq_base rope.scale_linear rope.scaling.type rope.scaling.factor "
+    "rope.scaling.attn_factor rope.scaling.original_context_length "
+    "rope.scaling.yarn_log_multiplier rope.scaling.yarn_beta_fast "
+    "rope.scaling.yarn_beta_slow expert_count expert_used_count expert_feed_forward_length "
+    "expert_shared_feed_forward_length ";
+
+constexpr Words kGgufHarmless =
+    "vocab_size "                    // the embedding has it
+    "tensor_data_layout "            // the only one there is, for this container
+    "rope.scaling.finetuned "        // how it was trained
+    "attention.layer_norm_epsilon "  // of another kind of norm
+    "leading_dense_block_count "     // the tensors say which layers have experts
+    "interleave_moe_layer_step "
+    "expert_shared_count "  // the tensors say it
+    "decoder_start_token_id "
+    "embedding_length_out "  // of pooled embeddings
+    "pooling_type ";
+
+struct RefusedGgufKey {
+  std::string_view key;
+  Words neutral;  // numbers; false is 0 and true is 1
+};
+
+constexpr RefusedGgufKey kGgufRefused[] = {
+    {"use_parallel_residual", "0"},
+    {"logit_scale", "0 1"},
+    {"residual_scale", "0 1"},
+    {"embedding_scale", "0 1"},
+    {"attn_logit_softcapping", "0"},
+    {"final_logit_softcapping", "0"},
+    {"router_logit_softcapping", "0"},
+    {"nextn_predict_layers", "0"},
+    {"swin_norm", "0"},
+    {"expert_group_count", "0 1"},
+    {"expert_group_used_count", "0 1"},
+    {"expert_weights_scale", "0 1"},
+    {"expert_gating_func", "0 1"},  // 1: softmax
+    {"attention.causal", "1"},
+    {"attention.scale", "0"},
+    {"attention.output_scale", "0 1"},
+    {"attention.clamp_kqv", "0"},
+    {"attention.max_alibi_bias", "0"},
+    {"attention.sliding_window_pattern", ""},
+    {"attention.temperature_length", "0"},
+    {"attention.temperature_scale", "0"},
+    {"attention.shared_kv_layers", "0"},
+    {"attention.q_lora_rank", "0"},
+    {"attention.kv_lora_rank", "0"},
+    {"attention.key_length_mla", "0"},
+    {"attention.value_length_mla", "0"},
+    {"attention.key_length_swa", ""},
+    {"attention.value_length_swa", ""},
+    {"rope.dimension_count_swa", ""},
+    {"rope.freq_base_swa", ""},
+    {"rope.dimension_sections", ""},
+    {"rope.scaling.alpha", "0 1"},
+    {"rope.scaling.yarn_attn_factor", "1"},
+};
+
+// llama.cpp's switch between YaRN and plain interpolation; negative: as the type of scaling says.
+bool NeutralExtFactor(double value, const RopeConfig& rope) {
+  return value < 0 || value == (rope.scaling == RopeConfig::Scaling::kYarn ? 1 : 0);
+}
+
+}  // namespace
+
+Status CheckHfKeys(const JsonFields& json, DecoderConfig* config) {
+  if (const auto* quantized = json.Find(published::kConfigKey); quantized && !Neutral(*quantized, {})) {
+    CELER_ASSIGN(const JsonFields fields, JsonFields::Of(*quantized, published::Where(json.where())));
+    CELER_RETURN_IF_ERROR(published::Describe(fields));
+  }
+  for (const auto& [key, value] : json.json().items()) {
+    if (Holds(kUsed, key) || Holds(kHarmless, key) || key == published::kConfigKey) continue;
+
+    const auto of_family = std::find_if(std::begin(kFamilyKeys), std::end(kFamilyKeys),
+                                        [&](const auto& row) { return row.key == key; });
+    if (of_family != std::end(kFamilyKeys)) {
+      if (Holds(of_family->families, config->family) || Neutral(value, of_family->neutral)) continue;
+      // What a model without windows says about their layers.
+      if (key == "max_window_layers" && config->sliding_window == 0) continue;
+      if (of_family->refused) return NotImplemented(json, key, value, *config);
+      config->warnings.push_back(
+          fmt::format("{}: '{}' is {}, which models of the type '{}' do not use; it is ignored", json.where(),
+                      key, Short(value), config->architecture));
+      continue;
+    }
+    const auto refused = std::find_if(std::begin(kRefused), std::end(kRefused),
+                                      [&](const auto& row) { return row.key == key; });
+    if (refused != std::end(kRefused)) {
+      if (Neutral(value, refused->neutral)) continue;
+      return NotImplemented(json, key, value, *config);
+    }
+    if (key == "auto_map") {
+      config->warnings.push_back(fmt::format(
+          "{}: 'auto_map' names code of the model's own, which is not run; the model runs as a plain '{}'",
+          json.where(), config->architecture));
+      continue;
+    }
+    if (value.is_null()) continue;
+    config->warnings.push_back(fmt::format("{}: '{}' is {}, a key that is not known here; it is ignored",
+                                           json.where(), Printable(key, 60), Short(value)));
+  }
+  return {};
+}
+
+Status CheckGgufKeys(const GgufReader& reader, DecoderConfig* config) {
+  const std::string prefix = reader.architecture() + ".";
+  for (const GgufValue& value : reader.file().metadata()) {
+    if (!value.key.starts_with(prefix)) continue;
+    const std::string_view key = value.key.substr(prefix.size());
+    if (Holds(kGgufUsed, key) || Holds(kGgufHarmless, key)) continue;
+
+    std::optional<double> number = reader.file().GetFloat(value.key);
+    if (const auto flag = reader.file().GetBool(value.key)) number = *flag ? 1 : 0;
+    const std::string text = Printable(value.ToText(4), 60);
+    const auto refused = std::find_if(std::begin(kGgufRefused), std::end(kGgufRefused),
+                                      [&](const auto& row) { return row.key == key; });
+    bool known = refused != std::end(kGgufRefused), neutral = false;
+    if (known) neutral = number && Holds(refused->neutral, fmt::format("{}", *number));
+    if (key == "rope.scaling.yarn_ext_factor") {
+      known = true;
+      neutral = number && NeutralExtFactor(*number, config->rope);
+    } else if (key == "expert_weights_norm") {
+      known = true;
+      neutral = number && (*number != 0) == config->moe.normalize_top;
+    }
+    if (neutral) continue;
+    if (known)
+      return Error::Unsupported(reader.path(), ": metadata key '", Printable(value.key, 80), "' is ", text,
+                                ", which is not implemented for the architecture '", config->architecture,
+                                "'");
+    config->warnings.push_back(
+        fmt::format("{}: metadata key '{}' is {}, a key that is not known here; it is ignored", reader.path(),
+                    Printable(value.key, 80), text));
+  }
+  return {};
+}
+
+}  // namespace celer

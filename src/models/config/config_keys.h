@@ -1,0 +1,18 @@
+// What becomes of each key of a configuration. A key is read, or known to change nothing, or refused; one
+// that is unknown gives a warning, so that a field added next year is noticed.
+#pragma once
+
+#include "base/result.h"
+#include "io/json/json.h"
+#include "models/config/decoder_config.h"
+#include "models/load/gguf_reader.h"
+
+namespace celer {
+
+// Of a config.json of config->family. An error for what changes the result and is not implemented, else
+// warnings in config->warnings.
+Status CheckHfKeys(const JsonFields& json, DecoderConfig* config);
+// The same for the metadata of an architecture in a GGUF file: "llama.*".
+Status CheckGgufKeys(const GgufReader& reader, DecoderConfig* config);
+
+}  // namespace celer

@@ -1,0 +1,163 @@
+#include "models/config/decoder_config.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace celer {
+namespace {
+
+// Far above any model there is, far below what overflows 64 bits when two or three are multiplied.
+constexpr int64_t kMaxLayers = 4096;
+constexpr int64_t kMaxWidth = int64_t{1} << 20;
+constexpr int64_t kMaxVocab = int64_t{1} << 24;
+constexpr int64_t kMaxPositions = int64_t{1} << 30;
+
+Status ValidateFactors(const std::vector<float>& factors, const char* name, int64_t count,
+                       const std::string& path) {
+  if (static_cast<int64_t>(factors.size()) != count)
+    return Error::Corrupt(path, ": ", factors.size(), " ", name, ", expected ", count);
+  for (const float factor : factors)
+    if (!std::isfinite(factor) || factor <= 0)
+      return Error::Corrupt(path, ": one of the ", name, " is ", factor, ", expected a positive number");
+  return {};
+}
+
+Status ValidateScaling(const RopeConfig& rope, const std::string& path) {
+  using Scaling = RopeConfig::Scaling;
+  struct Positive {
+    const char* name;
+    double value;
+    bool used;
+  };
+  const bool yarn = rope.scaling == Scaling::kYarn, llama3 = rope.scaling == Scaling::kLlama3;
+  const Positive numbers[] = {
+      {"rope scaling factor", rope.factor, true},
+      {"low frequency factor of rope scaling", rope.low_freq_factor, llama3},
+      {"high frequency factor of rope scaling", rope.high_freq_factor, llama3},
+      {"beta_fast of rope scaling", rope.beta_fast, yarn},
+      {"beta_slow of rope scaling", rope.beta_slow, yarn},
+  };
+  for (const Positive& number : numbers)
+    if (number.used && !(std::isfinite(number.value) && number.value > 0))
+      return Error::Corrupt(path, ": ", number.name, " is ", number.value, ", expected a positive number");
+  const bool extended = rope.scaling != Scaling::kNone && rope.scaling != Scaling::kLinear;
+  if (extended && !(std::isfinite(rope.original_positions) && rope.original_positions >= 1))
+    return Error::Corrupt(path, ": rope scaling names ", rope.original_positions,
+                          " original positions, expected 1 or more");
+  if (!std::isfinite(rope.attention_factor) || rope.attention_factor < 0)
+    return Error::Corrupt(path, ": attention factor of rope scaling is ", rope.attention_factor,
+                          ", expected 0 or more");
+  if (llama3 && rope.low_freq_factor == rope.high_freq_factor)
+    return Error::Corrupt(path, ": low and high frequency factor of rope scaling are both ",
+                          rope.low_freq_factor, ", expected two numbers");
+  if (yarn && rope.theta == 1)
+    return Error::Corrupt(path, ": rope theta is 1, which rope scaling 'yarn' cannot extend");
+  if (rope.scaling == Scaling::kDynamic && rope.dim <= 2)
+    return Error::Corrupt(path, ": ", rope.dim,
+                          " rotated dimensions, which rope scaling 'dynamic' cannot extend");
+  if (rope.scaling == Scaling::kLongRope) {
+    CELER_RETURN_IF_ERROR(ValidateFactors(rope.short_factors, "short rope factors", rope.dim / 2, path));
+    CELER_RETURN_IF_ERROR(ValidateFactors(rope.long_factors, "long rope factors", rope.dim / 2, path));
+  }
+  if (rope.freq_factors.empty()) return {};
+  return ValidateFactors(rope.freq_factors, "rope frequency factors", rope.dim / 2, path);
+}
+
+}  // namespace
+
+Status Validate(const DecoderConfig& c, const std::string& path) {
+  struct Range {
+    const char* name;
+    int64_t value, min, max;
+  };
+  const bool dense = c.moe.experts == 0;
+  const Range bounds[] = {
+      {"number of layers", c.layers, 1, kMaxLayers},
+      {"hidden size", c.hidden, 1, kMaxWidth},
+      {"intermediate size", c.intermediate, dense ? 1 : 0, kMaxWidth},
+      {"number of heads", c.heads, 1, kMaxWidth},
+      {"number of kv heads", c.kv_heads, 1, c.heads},
+      {"head size", c.head_dim, 2, 4096},
+      {"rotated dimensions", c.rope.dim, 2, c.head_dim},
+      {"vocabulary size", c.vocab, 1, kMaxVocab},
+      {"maximum position", c.max_positions, 1, kMaxPositions},
+      {"sliding window", c.sliding_window, 0, kMaxPositions},
+      {"number of experts", c.moe.experts, 0, 65536},
+      {"experts per token", c.moe.per_token, dense ? 0 : 1, std::max<int64_t>(c.moe.experts, 0)},
+      {"expert intermediate size", c.moe.intermediate, dense ? 0 : 1, kMaxWidth},
+      {"shared expert intermediate size", c.moe.shared_intermediate, 0, kMaxWidth},
+  };
+  for (const Range& bound : bounds)
+    if (bound.value < bound.min || bound.value > bound.max)
+      return Error::Corrupt(path, ": ", bound.name, " is ", bound.value, ", expected ", bound.min, " to ",
+                            bound.max);
+  if (c.heads % c.kv_heads != 0)
+    return Error::Corrupt(path, ": ", c.heads, " heads cannot share ", c.kv_heads, " kv heads evenly");
+  if (c.rope.dim % 2 != 0)
+    return Error::Corrupt(path, ": ", c.rope.dim, " rotated dimensions, expected an even number");
+  if (!std::isfinite(c.norm_eps) || c.norm_eps < 0 || c.norm_eps > 1)
+    return Error::Corrupt(path, ": norm epsilon is ", c.norm_eps, ", expected 0 to 1");
+  if (!std::isfinite(c.rope.theta) || c.rope.theta <= 0)
+    return Error::Corrupt(path, ": rope theta is ", c.rope.theta, ", expected a positive number");
+  CELER_RETURN_IF_ERROR(ValidateScaling(c.rope, path));
+  if (c.sliding_window > 0 && static_cast<int64_t>(c.windowed_layer.size()) != c.layers)
+    return Error::Corrupt(path, ": a sliding window is named for ", c.windowed_layer.size(), " of ", c.layers,
+                          " layers");
+  return {};
+}
+
+Status CheckRunsOnGpu(const DecoderConfig& config, int64_t context) {
+  if (config.o_bias || config.mlp_bias)
+    return Error::Unsupported("the model has a bias on ",
+                              config.o_bias ? "the output of its attention" : "its feed-forward layers",
+                              ", which does not run on the GPU; use `device` cpu");
+  const auto original = static_cast<int64_t>(config.rope.original_positions);
+  if (config.rope.ByLength() && context > original)
+    return Error::Unsupported("the model's rope scaling depends on the length of a sequence beyond ",
+                              original, " positions, which does not run on the GPU; use `context` ", original,
+                              " or `device` cpu");
+  return {};
+}
+
+DecoderConfig FromLlmShape(const LlmShape& shape) {
+  DecoderConfig c;
+  c.family = c.architecture = "llama";
+  c.layers = shape.layers;
+  c.hidden = shape.hidden;
+  c.intermediate = shape.intermediate;
+  c.heads = shape.heads;
+  c.kv_heads = shape.kv_heads;
+  c.head_dim = c.rope.dim = shape.head_dim;
+  c.vocab = shape.vocab;
+  c.max_positions = 131072;
+  c.qkv_bias = shape.qkv_bias;
+  c.qk_norm = shape.qk_norm;
+  c.tied_embeddings = shape.tied_embeddings;
+  c.moe.experts = shape.experts;
+  c.moe.per_token = shape.experts_per_token;
+  c.moe.intermediate = shape.experts > 0 ? shape.intermediate : 0;
+  c.moe.shared_intermediate = shape.shared_intermediate;
+  if (shape.experts > 0) c.moe.sparse_layer.assign(static_cast<size_t>(shape.layers), true);
+  return c;
+}
+
+LlmShape ToLlmShape(const DecoderConfig& c, const std::string& name) {
+  LlmShape shape;
+  shape.name = name;
+  shape.layers = c.layers;
+  shape.hidden = c.hidden;
+  shape.intermediate = c.moe.experts > 0 ? c.moe.intermediate : c.intermediate;
+  shape.vocab = c.vocab;
+  shape.heads = c.heads;
+  shape.kv_heads = c.kv_heads;
+  shape.head_dim = c.head_dim;
+  shape.qkv_bias = c.qkv_bias;
+  shape.qk_norm = c.qk_norm;
+  shape.tied_embeddings = c.tied_embeddings;
+  shape.experts = c.moe.experts;
+  shape.experts_per_token = c.moe.per_token;
+  shape.shared_intermediate = c.moe.shared_intermediate;
+  return shape;
+}
+
+}  // namespace celer

@@ -1,0 +1,38 @@
+// Mistral 7B (all layers share one sliding window) and Mixtral (the same with experts). Their GGUF files call
+// themselves "llama".
+#include "models/config/families/families.h"
+
+namespace celer::families {
+
+namespace {
+
+// In every layer; null means none.
+Status Window(const JsonFields& json, int64_t if_missing, DecoderConfig* config) {
+  CELER_ASSIGN(config->sliding_window, HfInt(json, "sliding_window", 1, int64_t{1} << 30, if_missing, 0));
+  config->windowed_layer.assign(static_cast<size_t>(config->layers), true);
+  return {};
+}
+
+}  // namespace
+
+// transformers takes one with "layer_types" for a Ministral, which differs in nothing else.
+Status MistralFromHf(const JsonFields& json, DecoderConfig* config) {
+  CELER_RETURN_IF_ERROR(Window(json, 4096, config));
+  if (json.Has("layer_types")) {
+    CELER_ASSIGN(config->windowed_layer, WindowedByType(json, config->layers));
+  }
+  return {};
+}
+
+Status MixtralFromHf(const JsonFields& json, DecoderConfig* config) {
+  CELER_RETURN_IF_ERROR(Window(json, 0, config));
+  const char* experts = json.json().contains("num_experts") ? "num_experts" : "num_local_experts";
+  CELER_ASSIGN(config->moe.experts, HfInt(json, experts, 1, 65536, 8));
+  CELER_ASSIGN(config->moe.per_token, HfInt(json, "num_experts_per_tok", 1, config->moe.experts, 2));
+  config->moe.intermediate = config->intermediate;
+  config->moe.normalize_top = true;
+  config->moe.sparse_layer.assign(static_cast<size_t>(config->layers), true);
+  return {};
+}
+
+}  // namespace celer::families

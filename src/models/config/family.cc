@@ -1,0 +1,258 @@
+#include "models/config/family.h"
+
+#include <algorithm>
+
+#include "base/suggest.h"
+#include "models/config/config_keys.h"
+#include "models/config/families/families.h"
+#include "models/config/rope_config.h"
+#include "models/load/gguf_reader.h"
+
+namespace celer {
+namespace {
+
+constexpr int64_t kAny = int64_t{1} << 30;  // Validate() knows the true bounds
+
+constexpr ExpertNames kMixtralExperts = {"block_sparse_moe.gate.weight",
+                                         "block_sparse_moe.experts.",
+                                         ".w1.weight",
+                                         ".w3.weight",
+                                         ".w2.weight",
+                                         nullptr,
+                                         nullptr};
+constexpr ExpertNames kQwen2Experts = {"mlp.gate.weight",
+                                       "mlp.experts.",
+                                       ".gate_proj.weight",
+                                       ".up_proj.weight",
+                                       ".down_proj.weight",
+                                       "mlp.shared_expert",
+                                       "mlp.shared_expert_gate.weight"};
+constexpr ExpertNames kQwen3Experts = {
+    "mlp.gate.weight", "mlp.experts.", ".gate_proj.weight", ".up_proj.weight", ".down_proj.weight",
+    nullptr,           nullptr};
+
+// In the order of HfDefaults.
+constexpr Family kFamilies[] = {
+    {"llama",
+     "llama",
+     "llama",
+     "Llama 2/3/3.1/3.2, TinyLlama, SmolLM2",
+     {32000, 4096, 11008, 32, 32, 0, 0, 2048, 1e-6, 1e4},
+     families::LlamaFromHf,
+     families::LlamaFromGguf,
+     {}},
+    {"mistral",
+     "mistral",
+     nullptr,
+     "Mistral 7B",
+     {32000, 4096, 14336, 32, 32, 8, 0, 131072, 1e-6, 1e4},
+     families::MistralFromHf,
+     nullptr,
+     {}},
+    {"mixtral",
+     "mixtral",
+     nullptr,
+     "Mixtral 8x7B",
+     {32000, 4096, 14336, 32, 32, 8, 0, 131072, 1e-5, 1e6},
+     families::MixtralFromHf,
+     nullptr,
+     kMixtralExperts},
+    {"qwen2",
+     "qwen2",
+     "qwen2",
+     "Qwen1.5, Qwen2, Qwen2.5",
+     {151936, 4096, 22016, 32, 32, 32, 0, 32768, 1e-6, 1e4},
+     families::Qwen2FromHf,
+     families::Qwen2FromGguf,
+     {}},
+    {"qwen3",
+     "qwen3",
+     "qwen3",
+     "Qwen3",
+     {151936, 4096, 22016, 32, 32, 32, 128, 32768, 1e-6, 1e4},
+     families::Qwen3FromHf,
+     families::Qwen3FromGguf,
+     {}},
+    {"qwen2_moe",
+     "qwen2_moe",
+     "qwen2moe",
+     "Qwen1.5-MoE, Qwen2-57B-A14B",
+     {151936, 2048, 5632, 24, 16, 16, 0, 32768, 1e-6, 1e4},
+     families::Qwen2MoeFromHf,
+     families::Qwen2MoeFromGguf,
+     kQwen2Experts},
+    {"qwen3_moe",
+     "qwen3_moe",
+     "qwen3moe",
+     "Qwen3-30B-A3B",
+     {151936, 2048, 6144, 24, 32, 4, 0, 32768, 1e-6, 1e4},
+     families::Qwen3MoeFromHf,
+     families::Qwen3MoeFromGguf,
+     kQwen3Experts},
+};
+
+Status ReadActivation(const std::string& name, const std::string& path, DecoderConfig* config) {
+  if (name == "silu" || name == "swish")
+    config->activation = Activation::kSilu;
+  else if (name == "gelu")
+    config->activation = Activation::kGelu;
+  else if (name == "gelu_pytorch_tanh" || name == "gelu_new")
+    config->activation = Activation::kGeluTanh;
+  else if (name == "relu")
+    config->activation = Activation::kRelu;
+  else
+    return Error::Unsupported(path, ": activation '", name,
+                              "'; silu, gelu, gelu_pytorch_tanh and relu are supported");
+  return {};
+}
+
+// "layer_types" of a family whose layers are what its other keys say: it must say the same.
+Status CheckLayerTypes(const JsonFields& json, const DecoderConfig& config) {
+  if (!json.Has("layer_types")) return {};
+  CELER_ASSIGN(const std::vector<bool> windowed, families::WindowedByType(json, config.layers));
+  for (int64_t i = 0; i < config.layers; ++i)
+    if (windowed[static_cast<size_t>(i)] != (config.Window(i) > 0))
+      return Error::Unsupported(json.where(), ": 'layer_types' says that layer ", i, " has ",
+                                config.Window(i) > 0 ? "full attention" : "a sliding window",
+                                ", which models of the type '", config.architecture, "' do not have");
+  return {};
+}
+
+}  // namespace
+
+std::span<const Family> Families() {
+  return kFamilies;
+}
+
+const Family* FindFamily(std::string_view name) {
+  for (const Family& family : kFamilies)
+    if (name == family.name) return &family;
+  return nullptr;
+}
+
+std::string SupportedFamilies() {
+  std::string out;
+  for (const Family& family : kFamilies)
+    out += (out.empty() ? "" : ", ") + std::string(family.name) + " (" + family.examples + ")";
+  return out;
+}
+
+Result<int64_t> HfInt(const JsonFields& json, const char* key, int64_t min, int64_t max, int64_t if_missing,
+                      std::optional<int64_t> if_null) {
+  if (!json.json().contains(key)) return if_missing;
+  if (json.Has(key)) return json.GetInt(key, min, max);
+  if (!if_null) return Error::Corrupt(json.where(), ": '", key, "' is null, expected an integer");
+  return *if_null;
+}
+
+Result<DecoderConfig> ConfigFromHf(const nlohmann::json& json, const std::string& path) {
+  CELER_ASSIGN(const JsonFields fields, JsonFields::Of(json, path));
+  CELER_ASSIGN(const std::string model_type, fields.GetString("model_type"));
+  const Family* family = nullptr;
+  for (const Family& row : kFamilies)
+    if (model_type == row.model_type) family = &row;
+  if (!family)
+    return Error::Unsupported(path, ": architecture '", model_type, "' is not supported; supported are ",
+                              SupportedFamilies());
+
+  DecoderConfig config;
+  config.family = family->name;
+  config.architecture = model_type;
+  const HfDefaults& defaults = family->defaults;
+  CELER_ASSIGN(config.layers, HfInt(fields, "num_hidden_layers", 1, 4096, defaults.layers));
+  CELER_ASSIGN(config.hidden, HfInt(fields, "hidden_size", 1, kAny, defaults.hidden));
+  CELER_ASSIGN(config.intermediate, HfInt(fields, "intermediate_size", 1, kAny, defaults.intermediate));
+  CELER_ASSIGN(config.heads, HfInt(fields, "num_attention_heads", 1, kAny, defaults.heads));
+  CELER_ASSIGN(config.kv_heads,
+               HfInt(fields, "num_key_value_heads", 1, kAny,
+                     defaults.kv_heads > 0 ? defaults.kv_heads : config.heads, config.heads));
+  const int64_t even = std::max<int64_t>(1, config.hidden / config.heads);
+  CELER_ASSIGN(config.head_dim,
+               HfInt(fields, "head_dim", 1, kAny, defaults.head_dim > 0 ? defaults.head_dim : even,
+                     defaults.head_dim > 0 ? std::nullopt : std::optional(even)));
+  CELER_ASSIGN(config.vocab, HfInt(fields, "vocab_size", 1, kAny, defaults.vocab));
+  CELER_ASSIGN(config.max_positions,
+               HfInt(fields, "max_position_embeddings", 1, kAny, defaults.max_positions));
+  CELER_ASSIGN(const double eps, fields.GetDouble("rms_norm_eps", defaults.norm_eps));
+  config.norm_eps = static_cast<float>(eps);
+  CELER_ASSIGN(config.tied_embeddings, fields.GetBool("tie_word_embeddings", false));
+  CELER_ASSIGN(const std::string activation, fields.GetString("hidden_act", "silu"));
+  CELER_RETURN_IF_ERROR(ReadActivation(activation, path, &config));
+  CELER_RETURN_IF_ERROR(ReadHfRope(fields, defaults.rope_theta, &config));
+  CELER_RETURN_IF_ERROR(family->from_hf(fields, &config));
+  if (config.sliding_window == 0) config.windowed_layer.clear();
+  CELER_RETURN_IF_ERROR(CheckLayerTypes(fields, config));
+  CELER_RETURN_IF_ERROR(CheckHfKeys(fields, &config));
+  CELER_RETURN_IF_ERROR(Validate(config, path));
+  return config;
+}
+
+Result<DecoderConfig> ConfigFromGguf(const GgufFile& file, const std::string& path) {
+  const auto arch = file.GetString("general.architecture");
+  if (!arch) return Error::Corrupt(path, ": metadata key 'general.architecture' is missing");
+  const Family* family = nullptr;
+  for (const Family& row : kFamilies)
+    if (row.gguf && *arch == row.gguf) family = &row;
+  if (!family)
+    return Error::Unsupported(path, ": architecture '", *arch, "' is not supported; supported are ",
+                              SupportedFamilies());
+
+  const GgufReader reader(file, path, std::string(*arch));
+  DecoderConfig config;
+  config.family = family->name;
+  config.architecture = *arch;
+  CELER_ASSIGN(config.layers, reader.Int("block_count"));
+  CELER_ASSIGN(config.hidden, reader.Int("embedding_length"));
+  if (config.layers < 1 || config.layers > 4096)
+    return Error::Corrupt(path, ": number of layers is ", config.layers, ", expected 1 to 4096");
+  CELER_ASSIGN(config.intermediate, reader.SameInAllLayers("feed_forward_length", config.layers));
+  CELER_ASSIGN(config.heads, reader.SameInAllLayers("attention.head_count", config.layers));
+  if (config.heads < 1)
+    return Error::Corrupt(path, ": ", config.layers, " layers with ", config.heads, " heads");
+  config.kv_heads = config.heads;
+  if (reader.Has("attention.head_count_kv")) {
+    CELER_ASSIGN(config.kv_heads, reader.SameInAllLayers("attention.head_count_kv", config.layers));
+  }
+  CELER_ASSIGN(config.head_dim, reader.Int("attention.key_length", config.hidden / config.heads));
+  CELER_ASSIGN(const int64_t value_dim, reader.Int("attention.value_length", config.hidden / config.heads));
+  if (value_dim != config.head_dim)
+    return Error::Unsupported(path, ": keys of ", config.head_dim, " and values of ", value_dim,
+                              " elements; they must be equal");
+  CELER_ASSIGN(config.max_positions, reader.Int("context_length"));
+  CELER_ASSIGN(const double eps, reader.Float("attention.layer_norm_rms_epsilon"));
+  config.norm_eps = static_cast<float>(eps);
+
+  const TensorRecord* embedding = file.Find("token_embd.weight");
+  if (!embedding)
+    return Error::Corrupt(path,
+                          ": tensor 'token_embd.weight' is missing; does the file hold a vocabulary only?");
+  config.vocab = embedding->shape[0];
+  config.tied_embeddings = file.Find("output.weight") == nullptr;
+
+  CELER_RETURN_IF_ERROR(ReadGgufRope(reader, &config));
+  CELER_ASSIGN(config.sliding_window, reader.Int("attention.sliding_window", 0));
+  config.windowed_layer.assign(static_cast<size_t>(config.layers), true);
+  // Whether there are biases, the tensors say.
+  config.qkv_bias = file.Find("blk.0.attn_q.bias") != nullptr;
+  config.o_bias = file.Find("blk.0.attn_output.bias") != nullptr;
+  config.mlp_bias = file.Find("blk.0.ffn_gate.bias") != nullptr;
+
+  CELER_ASSIGN(config.moe.experts, reader.Int("expert_count", 0));
+  if (config.moe.experts > 0) {
+    CELER_ASSIGN(config.moe.per_token, reader.Int("expert_used_count"));
+    CELER_ASSIGN(config.moe.intermediate, reader.Int("expert_feed_forward_length", config.intermediate));
+    for (int64_t i = 0; i < config.layers; ++i)
+      config.moe.sparse_layer.push_back(file.Find("blk." + std::to_string(i) + ".ffn_gate_inp.weight") !=
+                                        nullptr);
+    if (const TensorRecord* shared = file.Find("blk.0.ffn_gate_shexp.weight")) {
+      CELER_ASSIGN(config.moe.shared_intermediate,
+                   reader.Int("expert_shared_feed_forward_length", shared->shape[0]));
+    }
+  }
+  CELER_RETURN_IF_ERROR(family->from_gguf(file, &config));
+  CELER_RETURN_IF_ERROR(CheckGgufKeys(reader, &config));
+  CELER_RETURN_IF_ERROR(Validate(config, path));
+  return config;
+}
+
+}  // namespace celer

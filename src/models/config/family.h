@@ -1,0 +1,60 @@
+// The families of models that are understood: one small file under families/ and one row in family.cc each.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "io/gguf/gguf.h"
+#include "io/json/json.h"
+#include "models/config/decoder_config.h"
+
+namespace celer {
+
+// How a family names the parts of its experts in Hugging Face files, below "model.layers.N.".
+struct ExpertNames {
+  const char* router;   // "mlp.gate.weight"
+  const char* experts;  // "mlp.experts."
+  const char* gate;     // ".gate_proj.weight"
+  const char* up;
+  const char* down;
+  const char* shared;       // "mlp.shared_expert", or nullptr
+  const char* shared_gate;  // "mlp.shared_expert_gate.weight", or nullptr
+};
+
+// What the family's class in transformers takes for a key that config.json does not have.
+struct HfDefaults {
+  int64_t vocab, hidden, intermediate, layers, heads;
+  int64_t kv_heads;  // 0: as many as heads
+  int64_t head_dim;  // 0: hidden / heads
+  int64_t max_positions;
+  double norm_eps, rope_theta;
+};
+
+struct Family {
+  const char* name;        // celer's name
+  const char* model_type;  // config.json's "model_type"
+  const char* gguf;        // GGUF's general.architecture, nullptr if it has none of its own
+  const char* examples;    // for people
+  HfDefaults defaults;
+  // What this family adds to the fields that all share. The common fields are filled in already.
+  Status (*from_hf)(const JsonFields& json, DecoderConfig* config);
+  Status (*from_gguf)(const GgufFile& file, DecoderConfig* config);
+  ExpertNames experts;  // of Hugging Face files; unused by dense families
+};
+
+std::span<const Family> Families();
+const Family* FindFamily(std::string_view name);
+std::string SupportedFamilies();  // "llama (Llama 2/3, ...), qwen2 (...)"
+
+// A number that the class in transformers has a default for. null is not the same as missing: it gives
+// `if_null`, or an error when there is no such value.
+Result<int64_t> HfInt(const JsonFields& json, const char* key, int64_t min, int64_t max, int64_t if_missing,
+                      std::optional<int64_t> if_null = std::nullopt);
+
+Result<DecoderConfig> ConfigFromHf(const nlohmann::json& json, const std::string& path);
+Result<DecoderConfig> ConfigFromGguf(const GgufFile& file, const std::string& path);
+
+}  // namespace celer

@@ -1,0 +1,244 @@
+#include "models/config/rope_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "io/file/printable.h"
+
+namespace celer {
+namespace {
+
+using Scaling = RopeConfig::Scaling;
+
+struct ScalingName {
+  const char* name;
+  Scaling scaling;
+};
+constexpr ScalingName kHfScalings[] = {
+    {"default", Scaling::kNone}, {"linear", Scaling::kLinear},   {"llama3", Scaling::kLlama3},
+    {"yarn", Scaling::kYarn},    {"dynamic", Scaling::kDynamic}, {"longrope", Scaling::kLongRope},
+};
+constexpr ScalingName kGgufScalings[] = {
+    {"none", Scaling::kNone},
+    {"linear", Scaling::kLinear},
+    {"yarn", Scaling::kYarn},
+    {"longrope", Scaling::kLongRope},
+};
+
+Result<Scaling> FindScaling(std::span<const ScalingName> names, const std::string& name,
+                            const std::string& where) {
+  std::string known;
+  for (const ScalingName& row : names) {
+    if (name == row.name) return row.scaling;
+    known += (known.empty() ? "" : ", ") + std::string(row.name);
+  }
+  return Error::Unsupported(where, ": rope scaling '", Printable(name, 40),
+                            "' is not supported; supported are ", known);
+}
+
+// What the paper suggests: attention grows a little sharper as the context grows.
+double YarnScale(double factor, double mscale) {
+  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+}
+
+Result<std::vector<float>> Floats(const JsonFields& json, const char* key) {
+  const nlohmann::json* value = json.Find(key);
+  if (!value) return Error::Corrupt(json.where(), ": '", key, "' is missing");
+  std::vector<float> out;
+  bool good = value->is_array();
+  for (const nlohmann::json& item : good ? *value : nlohmann::json::array()) {
+    good = good && item.is_number();
+    if (good) out.push_back(item.get<float>());
+  }
+  if (!good)
+    return Error::Corrupt(json.where(), ": '", key, "' is ", Printable(JsonText(*value), 60),
+                          ", expected a list of numbers");
+  return out;
+}
+
+// Keys of the object that this kind of scaling does not use: transformers ignores them with a warning, too.
+void WarnOfUnusedKeys(const JsonFields& fields, const std::string& kind, Scaling scaling,
+                      DecoderConfig* config) {
+  struct Use {
+    const char* key;
+    std::initializer_list<Scaling> by;
+  };
+  const Use uses[] = {
+      {"factor", {Scaling::kLinear, Scaling::kLlama3, Scaling::kYarn, Scaling::kDynamic, Scaling::kLongRope}},
+      {"original_max_position_embeddings", {Scaling::kLlama3, Scaling::kYarn, Scaling::kLongRope}},
+      {"low_freq_factor", {Scaling::kLlama3}},
+      {"high_freq_factor", {Scaling::kLlama3}},
+      {"attention_factor", {Scaling::kYarn, Scaling::kLongRope}},
+      {"beta_fast", {Scaling::kYarn}},
+      {"beta_slow", {Scaling::kYarn}},
+      {"mscale", {Scaling::kYarn}},
+      {"mscale_all_dim", {Scaling::kYarn}},
+      {"truncate", {Scaling::kYarn}},
+      {"short_factor", {Scaling::kLongRope}},
+      {"long_factor", {Scaling::kLongRope}},
+  };
+  for (const auto& [key, value] : fields.json().items()) {
+    if (key == "type" || key == "rope_type" || key == "rope_theta" || key == "partial_rotary_factor" ||
+        value.is_null())
+      continue;
+    const auto use =
+        std::find_if(std::begin(uses), std::end(uses), [&](const Use& row) { return row.key == key; });
+    if (use != std::end(uses) && std::find(use->by.begin(), use->by.end(), scaling) != use->by.end())
+      continue;
+    config->warnings.push_back(
+        fmt::format("{}: '{}' is {}, which the rope type '{}' does not use; it is ignored", fields.where(),
+                    Printable(key, 60), Printable(JsonText(value), 60), Printable(kind, 40)));
+  }
+}
+
+Status ReadYarn(const JsonFields& fields, double max_positions, RopeConfig* rope) {
+  // null, which newer files allow, means the ratio of the two lengths.
+  if (!fields.json().contains("factor")) return Error::Corrupt(fields.where(), ": 'factor' is missing");
+  CELER_ASSIGN(rope->factor, fields.GetDouble("factor", max_positions / rope->original_positions));
+  // Zero means the default.
+  CELER_ASSIGN(const double fast, fields.GetDouble("beta_fast", 0));
+  CELER_ASSIGN(const double slow, fields.GetDouble("beta_slow", 0));
+  if (fast != 0) rope->beta_fast = fast;
+  if (slow != 0) rope->beta_slow = slow;
+  CELER_ASSIGN(rope->truncate, fields.GetBool("truncate", !fields.json().contains("truncate")));
+  CELER_ASSIGN(const double mscale, fields.GetDouble("mscale", 0));
+  CELER_ASSIGN(const double mscale_all_dim, fields.GetDouble("mscale_all_dim", 0));
+  const double derived = mscale != 0 && mscale_all_dim != 0
+                             ? YarnScale(rope->factor, mscale) / YarnScale(rope->factor, mscale_all_dim)
+                             : YarnScale(rope->factor, 1);
+  CELER_ASSIGN(rope->attention_factor, fields.GetDouble("attention_factor", derived));
+  return {};
+}
+
+Status ReadLongRope(const JsonFields& fields, double max_positions, RopeConfig* rope) {
+  CELER_ASSIGN(rope->short_factors, Floats(fields, "short_factor"));
+  CELER_ASSIGN(rope->long_factors, Floats(fields, "long_factor"));
+  CELER_ASSIGN(rope->factor, fields.GetDouble("factor", max_positions / rope->original_positions));
+  const double derived =
+      rope->factor <= 1 ? 1.0 : std::sqrt(1 + std::log(rope->factor) / std::log(rope->original_positions));
+  CELER_ASSIGN(rope->attention_factor, fields.GetDouble("attention_factor", derived));
+  return {};
+}
+
+Result<std::vector<float>> FactorsTensor(const GgufReader& reader, const char* name) {
+  const TensorRecord* record = reader.file().Find(name);
+  if (!record)
+    return Error::Corrupt(reader.path(), ": tensor '", name,
+                          "' is missing, which rope scaling 'longrope' needs");
+  if (record->dtype != DType::kF32 || record->shape.rank() != 1)
+    return Error::Corrupt(reader.path(), ": tensor '", name, "' has type ", Name(record->dtype),
+                          " and shape ", record->shape.ToString(), ", expected f32 and one dimension");
+  std::vector<float> out(static_cast<size_t>(record->shape[0]));
+  std::memcpy(out.data(), record->bytes.data(), record->bytes.size());
+  return out;
+}
+
+}  // namespace
+
+Status ReadHfRope(const JsonFields& json, double default_theta, DecoderConfig* config) {
+  RopeConfig& rope = config->rope;
+  rope.dim = config->head_dim;
+  CELER_ASSIGN(rope.theta, json.GetDouble("rope_theta", default_theta));
+  const auto max_positions = static_cast<double>(config->max_positions);
+
+  // The older name wins where a file has both, as in transformers.
+  const nlohmann::json* scaling = json.Find("rope_scaling");
+  const bool old = scaling && !(scaling->is_object() && scaling->empty());
+  const char* key = old ? "rope_scaling" : "rope_parameters";
+  CELER_ASSIGN(const double partial, json.GetDouble("partial_rotary_factor", 1.0));
+  double rotated = partial;
+  if (json.Has(key)) {
+    CELER_ASSIGN(const JsonFields fields, json.GetObject(key));
+    for (const auto& [name, value] : fields.json().items())
+      if (value.is_object())
+        return Error::Unsupported(
+            fields.where(), ": '", Printable(name, 60),
+            "' holds parameters of some layers; only the same rope in all layers is supported");
+    CELER_ASSIGN(const std::string old_kind, fields.GetString("type", "default"));
+    CELER_ASSIGN(const std::string kind, fields.GetString("rope_type", old_kind));
+    CELER_ASSIGN(rope.scaling, FindScaling(kHfScalings, kind, fields.where()));
+    CELER_ASSIGN(rope.theta, fields.GetDouble("rope_theta", rope.theta));
+    CELER_ASSIGN(rotated, fields.GetDouble("partial_rotary_factor", partial));
+
+    // A top-level field wins over the object's, as in transformers.
+    CELER_ASSIGN(const double inner, fields.GetDouble("original_max_position_embeddings", max_positions));
+    CELER_ASSIGN(rope.original_positions, json.GetDouble("original_max_position_embeddings", inner));
+    switch (rope.scaling) {
+      case Scaling::kNone:
+        rope.original_positions = 0;
+        break;
+      case Scaling::kLinear: {
+        CELER_ASSIGN(rope.factor, fields.GetDouble("factor"));
+        rope.original_positions = 0;
+        break;
+      }
+      case Scaling::kLlama3: {
+        CELER_ASSIGN(rope.factor, fields.GetDouble("factor"));
+        CELER_ASSIGN(rope.low_freq_factor, fields.GetDouble("low_freq_factor"));
+        CELER_ASSIGN(rope.high_freq_factor, fields.GetDouble("high_freq_factor"));
+        break;
+      }
+      case Scaling::kYarn:
+        CELER_RETURN_IF_ERROR(ReadYarn(fields, max_positions, &rope));
+        break;
+      case Scaling::kDynamic: {
+        CELER_ASSIGN(rope.factor, fields.GetDouble("factor"));
+        // The file's positions are those of the training; what lies beyond is the point of this kind.
+        rope.original_positions = max_positions;
+        config->max_positions = static_cast<int64_t>(
+            std::clamp(max_positions * rope.factor, max_positions, std::max(max_positions, 0x1p30)));
+        break;
+      }
+      case Scaling::kLongRope:
+        CELER_RETURN_IF_ERROR(ReadLongRope(fields, max_positions, &rope));
+        break;
+    }
+    WarnOfUnusedKeys(fields, kind, rope.scaling, config);
+  }
+  if (rotated != 1)
+    return Error::Unsupported(json.where(), ": 'partial_rotary_factor' is ", rotated,
+                              ", which models of the type '", config->architecture,
+                              "' do not have: they rotate whole heads");
+  return {};
+}
+
+Status ReadGgufRope(const GgufReader& reader, DecoderConfig* config) {
+  RopeConfig& rope = config->rope;
+  CELER_ASSIGN(rope.theta, reader.Float("rope.freq_base", 10000));
+  CELER_ASSIGN(rope.dim, reader.Int("rope.dimension_count", config->head_dim));
+  // A factor without a type means linear, as in llama.cpp. The second name is an older one.
+  const std::string factor_key = !reader.Has("rope.scaling.factor") && reader.Has("rope.scale_linear")
+                                     ? "rope.scale_linear"
+                                     : "rope.scaling.factor";
+  CELER_ASSIGN(const std::string kind,
+               reader.String("rope.scaling.type", reader.Has(factor_key) ? "linear" : "none"));
+  CELER_ASSIGN(rope.scaling, FindScaling(kGgufScalings, kind, reader.path()));
+  const auto max_positions = static_cast<double>(config->max_positions);
+  CELER_ASSIGN(const double attention, reader.Float("rope.scaling.attn_factor", 1));
+  rope.attention_factor = attention;
+  if (rope.scaling == Scaling::kLinear || rope.scaling == Scaling::kYarn) {
+    CELER_ASSIGN(rope.factor, reader.Float(factor_key));
+    if (rope.factor == 0) rope.factor = 1;  // as llama.cpp reads it
+  }
+  if (rope.scaling == Scaling::kYarn || rope.scaling == Scaling::kLongRope) {
+    CELER_ASSIGN(rope.original_positions,
+                 reader.Float("rope.scaling.original_context_length", max_positions));
+  }
+  if (rope.scaling == Scaling::kLongRope) {
+    CELER_ASSIGN(rope.short_factors, FactorsTensor(reader, kGgufShortFactors));
+    CELER_ASSIGN(rope.long_factors, FactorsTensor(reader, kGgufLongFactors));
+  }
+  if (rope.scaling == Scaling::kYarn) {
+    CELER_ASSIGN(rope.beta_fast, reader.Float("rope.scaling.yarn_beta_fast", rope.beta_fast));
+    CELER_ASSIGN(rope.beta_slow, reader.Float("rope.scaling.yarn_beta_slow", rope.beta_slow));
+    CELER_ASSIGN(const double mscale_all_dim, reader.Float("rope.scaling.yarn_log_multiplier", 0));
+    rope.attention_factor *= YarnScale(rope.factor, 1);
+    if (mscale_all_dim != 0) rope.attention_factor /= YarnScale(rope.factor, mscale_all_dim);
+  }
+  return {};
+}
+
+}  // namespace celer

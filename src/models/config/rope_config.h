@@ -1,0 +1,19 @@
+// How a file says that positions rotate.
+#pragma once
+
+#include "base/result.h"
+#include "io/json/json.h"
+#include "models/config/decoder_config.h"
+#include "models/load/gguf_reader.h"
+
+namespace celer {
+
+// "rope_theta" and "rope_scaling", or both in one object "rope_parameters" as newer files have it. Needs
+// head_dim and max_positions.
+Status ReadHfRope(const JsonFields& json, double default_theta, DecoderConfig* config);
+// "llama.rope.*", and the factors of longrope, which stand in tensors.
+constexpr const char* kGgufShortFactors = "rope_factors_short.weight";
+constexpr const char* kGgufLongFactors = "rope_factors_long.weight";
+Status ReadGgufRope(const GgufReader& reader, DecoderConfig* config);
+
+}  // namespace celer

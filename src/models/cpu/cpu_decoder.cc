@@ -1,0 +1,211 @@
+#include "models/cpu/cpu_decoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/llm/attention/attention.h"
+#include "kernels/llm/embed/embed.h"
+#include "kernels/llm/gate_up/gate_up.h"
+#include "kernels/llm/logits/logits.h"
+#include "kernels/llm/matmul/matmul.h"
+#include "kernels/llm/moe/moe.h"
+#include "kernels/llm/qkv/qkv.h"
+#include "kernels/llm/rms_norm/rms_norm.h"
+
+namespace celer {
+
+CpuDecoder::CpuDecoder(const Model& model, ThreadPool& pool)
+    : model_(model),
+      config_(model.config()),
+      weights_(model.weights()),
+      pool_(&pool),
+      rope_(model.config().rope) {}
+
+void CpuDecoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> kv, float* logits,
+                         const HiddenRows& hidden) {
+  const int64_t tokens = batch.token_count();
+  EnsureWorkspace(tokens);
+  OpClock clock(profile_);
+  clock.Begin(Op::kEmbed);
+  Embed(batch);
+  Watch(-1, tokens);
+  for (int64_t i = 0; i < config_.layers; ++i) {
+    const LayerWeights& w = weights_.layers[static_cast<size_t>(i)];
+    const KvLayerView& layer_kv = kv[static_cast<size_t>(i)];
+    clock.Begin(Op::kQkv);
+    Qkv(w, batch, layer_kv);
+    clock.Begin(Op::kAttention);
+    Attention(batch, layer_kv, config_.Window(i));
+    clock.Begin(Op::kOutput);
+    Output(w, tokens);
+    if (config_.IsSparse(i)) {
+      clock.Begin(Op::kMoe);
+      Moe(w, tokens);
+    } else {
+      clock.Begin(Op::kGateUp);
+      GateUp(w, tokens);
+      clock.Begin(Op::kDown);
+      Down(w, tokens);
+    }
+    Watch(i, tokens);
+  }
+  clock.End();
+  if (!hidden.tokens.empty()) Hidden(hidden);
+  if (batch.logit_rows.empty()) return;
+  clock.Begin(Op::kLogits);
+  Logits(batch, logits);
+}
+
+void CpuDecoder::Embed(const RaggedBatch& batch) {
+  celer::Embed({.tokens = batch.tokens, .table = weights_.embedding, .out = work_.x.data(), .pool = pool_});
+  rope_.Fill(batch.positions, RopeLengths(batch), work_.cos.data(), work_.sin.data());
+}
+
+void CpuDecoder::Qkv(const LayerWeights& w, const RaggedBatch& batch, const KvLayerView& kv) {
+  const DecoderConfig& c = config_;
+  celer::Qkv({.batch = batch,
+              .x = work_.x.data(),
+              .norm = w.attention_norm,
+              .eps = c.norm_eps,
+              .q = w.q,
+              .k = w.k,
+              .v = w.v,
+              .q_bias = w.q_bias,
+              .k_bias = w.k_bias,
+              .v_bias = w.v_bias,
+              .q_norm = w.q_norm,
+              .k_norm = w.k_norm,
+              .layout = c.rope.layout,
+              .rope_cos = work_.cos.data(),
+              .rope_sin = work_.sin.data(),
+              .rope_dim = c.rope.dim,
+              .heads = c.heads,
+              .kv = kv,
+              .k_out = work_.k.data(),
+              .v_out = work_.v.data(),
+              .q_out = work_.q.data(),
+              .pool = pool_});
+}
+
+void CpuDecoder::Attention(const RaggedBatch& batch, const KvLayerView& kv, int64_t window) {
+  celer::Attention({.batch = batch,
+                    .kv = kv,
+                    .q = work_.q.data(),
+                    .heads = config_.heads,
+                    .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+                    .window = window,
+                    .out = work_.attention.data(),
+                    .pool = pool_});
+}
+
+void CpuDecoder::Output(const LayerWeights& w, int64_t tokens) {
+  float* x = work_.x.data();
+  Matmul({.x = work_.attention.data(), .tokens = tokens, .pool = pool_},
+         {.w = w.o, .bias = w.o_bias, .residual = x, .out = x, .out_stride = config_.hidden});
+}
+
+void CpuDecoder::GateUp(const LayerWeights& w, int64_t tokens) {
+  celer::GateUp({.x = work_.x.data(),
+                 .tokens = tokens,
+                 .norm = w.ffn_norm,
+                 .eps = config_.norm_eps,
+                 .gate = w.dense.gate,
+                 .up = w.dense.up,
+                 .gate_bias = w.gate_bias,
+                 .up_bias = w.up_bias,
+                 .activation = config_.activation,
+                 .up_out = work_.up.data(),
+                 .out = work_.mid.data(),
+                 .pool = pool_});
+}
+
+void CpuDecoder::Down(const LayerWeights& w, int64_t tokens) {
+  float* x = work_.x.data();
+  Matmul({.x = work_.mid.data(), .tokens = tokens, .pool = pool_},
+         {.w = w.dense.down, .bias = w.down_bias, .residual = x, .out = x, .out_stride = config_.hidden});
+}
+
+void CpuDecoder::Moe(const LayerWeights& w, int64_t tokens) {
+  const MoeConfig& moe = config_.moe;
+  celer::Moe({.x = work_.x.data(),
+              .tokens = tokens,
+              .norm = w.ffn_norm,
+              .eps = config_.norm_eps,
+              .router = w.router,
+              .experts = w.experts,
+              .experts_per_token = moe.per_token,
+              .normalize_top = moe.normalize_top,
+              .shared = moe.shared_intermediate > 0 ? &w.shared : nullptr,
+              .shared_gate = w.shared_gate,
+              .activation = config_.activation,
+              .pool = pool_});
+}
+
+void CpuDecoder::Logits(const RaggedBatch& batch, float* logits) {
+  const DecoderConfig& c = config_;
+  const float* x = work_.x.data();
+  celer::Logits({.x = x,
+                 .rows = batch.logit_rows,
+                 .norm = weights_.norm,
+                 .eps = c.norm_eps,
+                 .head = weights_.head,
+                 .out = logits,
+                 .pool = pool_});
+  // Products with integers need not keep a NaN, and numbers whose squares overflow are zeros to a norm: such
+  // rows are not left to them.
+  for (size_t r = 0; r < batch.logit_rows.size(); ++r) {
+    if (!(InverseRms(x + batch.logit_rows[r] * c.hidden, c.hidden, c.norm_eps) > 0))
+      std::fill_n(logits + static_cast<int64_t>(r) * c.vocab, c.vocab,
+                  std::numeric_limits<float>::quiet_NaN());
+  }
+}
+
+void CpuDecoder::Hidden(const HiddenRows& rows) {
+  const int64_t width = config_.hidden;
+  pool_->ParallelFor(std::ssize(rows.tokens), /*grain=*/8, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* const x = work_.x.data() + rows.tokens[static_cast<size_t>(r)] * width;
+      const float scale = InverseRms(x, width, config_.norm_eps);
+      float* const out = rows.out + r * width;
+      if (scale > 0)
+        ScaleByWeight(x, scale, weights_.norm, width, out);
+      else
+        std::fill_n(out, width, std::numeric_limits<float>::quiet_NaN());
+    }
+  });
+}
+
+void CpuDecoder::Watch(int64_t layer, int64_t tokens) const {
+  if (watch_) watch_(layer, {work_.x.data(), static_cast<size_t>(tokens * config_.hidden)});
+}
+
+void CpuDecoder::EnsureWorkspace(int64_t tokens) {
+  const auto grow = [](AlignedVector<float>& v, int64_t n) {
+    if (static_cast<int64_t>(v.size()) < n) v.resize(static_cast<size_t>(n));
+  };
+  const DecoderConfig& c = config_;
+  grow(work_.x, tokens * c.hidden);
+  for (auto* v : {&work_.q, &work_.attention}) grow(*v, tokens * c.heads * c.head_dim);
+  for (auto* v : {&work_.k, &work_.v}) grow(*v, tokens * c.kv_heads * c.head_dim);
+  for (auto* v : {&work_.up, &work_.mid}) grow(*v, tokens * c.intermediate);
+  for (auto* v : {&work_.cos, &work_.sin}) grow(*v, tokens * c.rope.dim / 2);
+}
+
+std::span<const int32_t> CpuDecoder::RopeLengths(const RaggedBatch& batch) {
+  if (!config_.rope.ByLength()) return {};
+  std::vector<int32_t>& out = work_.lengths;
+  out.clear();
+  for (int64_t s = 0; s < batch.seqs(); ++s) {
+    const auto begin = batch.seq_start[static_cast<size_t>(s)],
+               end = batch.seq_start[static_cast<size_t>(s) + 1];
+    for (int32_t t = begin; t < end; ++t) {
+      const int32_t last = batch.positions[static_cast<size_t>(batch.prompt_lengths.empty() ? end - 1 : t)];
+      const int32_t prompt = batch.prompt_lengths.empty() ? 0 : batch.prompt_lengths[static_cast<size_t>(s)];
+      out.push_back(std::max(last + 1, prompt));
+    }
+  }
+  return out;
+}
+
+}  // namespace celer

@@ -1,0 +1,78 @@
+// The forward pass on a CPU, for all Llama-like families: the coarse operators of a layer, over a ragged
+// batch and a paged KV.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "device/aligned_vector.h"
+#include "device/thread_pool.h"
+#include "kernels/llm/batch.h"
+#include "models/cpu/rope.h"
+#include "models/layer_watch.h"
+#include "models/load/model.h"
+#include "models/op_profile.h"
+
+namespace celer {
+
+class CpuDecoder {
+ public:
+  // Both must outlive it.
+  CpuDecoder(const Model& model, ThreadPool& pool);
+
+  const Model& model() const { return model_; }
+
+  // Runs the batch: appends its keys and values to `kv` (one view per layer) and writes the logits of
+  // batch.logit_rows to logits[rows, vocab]. All logits of a row are NaN if the last layer's output,
+  // or the sum of its squares, is not finite.
+  void Forward(const RaggedBatch& batch, std::span<const KvLayerView> kv, float* logits) {
+    Forward(batch, kv, logits, {});
+  }
+  // And the last norm's output of some tokens, NaN likewise.
+  struct HiddenRows {
+    std::span<const int32_t> tokens = {};  // indices into batch.tokens
+    float* out = nullptr;                  // [rows, hidden]
+  };
+  void Forward(const RaggedBatch& batch, std::span<const KvLayerView> kv, float* logits,
+               const HiddenRows& hidden);
+
+  // Adds up each operator's time there, until set to nullptr again.
+  void set_profile(OpProfile* profile) { profile_ = profile; }
+  // To find out what went wrong; empty ends it.
+  void set_watch(LayerWatch watch) { watch_ = std::move(watch); }
+
+ private:
+  // The operators of layer `w`, on the workspace.
+  void Embed(const RaggedBatch& batch);
+  void Qkv(const LayerWeights& w, const RaggedBatch& batch, const KvLayerView& kv);
+  void Attention(const RaggedBatch& batch, const KvLayerView& kv, int64_t window);
+  void Output(const LayerWeights& w, int64_t tokens);
+  void GateUp(const LayerWeights& w, int64_t tokens);
+  void Down(const LayerWeights& w, int64_t tokens);
+  void Moe(const LayerWeights& w, int64_t tokens);
+  void Logits(const RaggedBatch& batch, float* logits);
+  void Hidden(const HiddenRows& rows);
+
+  void EnsureWorkspace(int64_t tokens);
+  void Watch(int64_t layer, int64_t tokens) const;
+  // How long the sequence of each token is taken to be; empty when nothing depends on it.
+  std::span<const int32_t> RopeLengths(const RaggedBatch& batch);
+
+  const Model& model_;
+  const DecoderConfig& config_;
+  const DecoderWeights& weights_;
+  ThreadPool* pool_;
+  RopeTable rope_;
+  OpProfile* profile_ = nullptr;
+  LayerWatch watch_;
+
+  // Scratch for the largest batch seen so far.
+  struct Workspace {
+    AlignedVector<float> x, q, k, v, attention, up, mid, cos, sin;
+    std::vector<int32_t> lengths;
+  } work_;
+};
+
+}  // namespace celer

@@ -1,0 +1,458 @@
+#include "models/cuda/decoder.h"
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+
+#include "base/log.h"
+#include "device/cuda_allocator.h"
+#include "device/cuda_status.h"
+#include "device/gpu_turns.h"
+#include "models/cuda/batch.h"
+#include "models/cuda/forward.h"
+#include "models/cuda/graphs.h"
+#include "models/cuda/memory/kv.h"
+#include "models/cuda/memory/upload.h"
+#include "models/cuda/memory/workspace.h"
+#include "models/cuda/model.h"
+#include "models/cuda/operators.h"
+#include "models/cuda/outputs.h"
+#include "models/step_work.h"
+
+namespace celer {
+namespace {
+
+// Of one sequence, when the batch is done.
+int64_t MostKeys(const RaggedBatch& batch) {
+  return batch.positions.empty() ? 0 : *std::max_element(batch.positions.begin(), batch.positions.end()) + 1;
+}
+
+}  // namespace
+
+// Joins the parts; each has a file of its own.
+struct CudaDecoder::Impl {
+  using WeightBytes = std::function<int64_t(const cuda::DeviceWeights&)>;
+
+  Impl(const DecoderConfig& config, const CudaDecoderOptions& asked)
+      : options(asked), marks(asked.device, fault) {
+    model.config = config;
+  }
+  ~Impl() {
+    if (stream) (void)stream->Synchronize();
+  }
+
+  Status Start();
+  Status PlanAndCheck(const WeightBytes& weight_bytes);
+  Status PlanRows();
+  void MakeGemm();
+  Status Allocate();
+  Status CheckBatch(const RaggedBatch& batch) const;
+  Status QueueDecode(ForwardStrategy strategy, int count, bool sampled, bool captured);
+
+  CudaDecoderOptions options;
+  std::string device_name;
+  CudaMemoryPlan plan;
+  CudaModel model;
+  CudaShape shape;
+  CudaFault fault;
+  std::optional<Stream> stream;
+  std::unique_ptr<GpuTurns> turns;  // of the stream
+  CudaMarks marks;
+  CudaWorkspace workspace;
+  CudaOutputs outputs;
+  std::optional<UploadRing> uploads;
+  CudaBatch batch;
+  std::optional<CudaOperators> operators;
+  std::optional<cuda::Gemm> gemm;  // until forward has it
+  std::string no_gemm;             // why there is none
+  std::optional<CudaForward> forward;
+  DecodeGraphs graphs;
+  bool has_kv = false;
+  int64_t last_rows = 0, last_tokens = 0;
+};
+
+CudaDecoder::CudaDecoder(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+CudaDecoder::~CudaDecoder() = default;
+
+Result<std::unique_ptr<CudaDecoder>> CudaDecoder::Make(const Model& host, const CudaDecoderOptions& options) {
+  const CudaDeviceScope scope(options.device);
+  auto impl = std::make_unique<Impl>(host.config(), options);
+  CELER_RETURN_IF_ERROR(impl->Start());
+  impl->model.weights->Obey(host.plan().With(options.weights));
+  CELER_RETURN_IF_ERROR(impl->PlanAndCheck(
+      [&](const cuda::DeviceWeights& store) { return CudaModel::PlannedBytes(host, store); }));
+  if (const Status loaded = impl->model.Load(host); !loaded)
+    return loaded.error().message().starts_with("tensor '") ? loaded.error().WithContext(host.path())
+                                                            : loaded.error();
+  CELER_RETURN_IF_ERROR(impl->PlanRows());
+  CELER_RETURN_IF_ERROR(impl->Allocate());
+  return std::unique_ptr<CudaDecoder>(new CudaDecoder(std::move(impl)));
+}
+
+Result<std::unique_ptr<CudaDecoder>> CudaDecoder::Random(const DecoderConfig& config,
+                                                         const CudaDecoderOptions& options) {
+  const CudaDeviceScope scope(options.device);
+  auto impl = std::make_unique<Impl>(config, options);
+  CELER_RETURN_IF_ERROR(impl->Start());
+  CELER_RETURN_IF_ERROR(impl->PlanAndCheck(
+      [&](const cuda::DeviceWeights& store) { return CudaModel::PlannedBytes(config, store); }));
+  CELER_RETURN_IF_ERROR(impl->model.LoadRandom());
+  CELER_RETURN_IF_ERROR(impl->PlanRows());
+  CELER_RETURN_IF_ERROR(impl->Allocate());
+  return std::unique_ptr<CudaDecoder>(new CudaDecoder(std::move(impl)));
+}
+
+Status CudaDecoder::Impl::Start() {
+  const DecoderConfig& config = model.config;
+  cudaDeviceProp properties;
+  CELER_RETURN_IF_ERROR(
+      CudaStatus(cudaGetDeviceProperties(&properties, options.device), "asking what the GPU is"));
+  device_name = properties.name;
+  CELER_RETURN_IF_ERROR(CheckCapability(options.device, device_name, properties.major, properties.minor));
+  if (options.kv != DType::kF16 && options.kv != DType::kBf16 && options.kv != DType::kI8 &&
+      options.kv != DType::kFp8E4M3)
+    return Error::Unsupported("keys and values on the GPU are f16, bf16, int8 or fp8, not ",
+                              Name(options.kv));
+  CELER_RETURN_IF_ERROR(CudaModel::CheckMoe(config));
+  CELER_RETURN_IF_ERROR(CheckRunsOnGpu(config, options.context));
+  if (DeviceKvShape(config, options.kv).padded_dim > 256)
+    return Error::Unsupported("heads of ", config.head_dim,
+                              " do not run on the GPU (256 at most); use `device` cpu");
+  const bool wgmma = cuda::WgmmaRuns() && options.wgmma && !options.exact && ForceAllowsWgmma();
+  shape = {.config = &config,
+           .max_tokens = options.max_tokens,
+           .context = KvBlocksFor(options.context) * kKvBlockTokens,
+           .kv = options.kv,
+           .exact = options.exact,
+           .wgmma = wgmma,
+           .gemm = !options.exact && !wgmma,
+           .fused = options.launch == StepLaunch::kFused && !options.deterministic,
+           .deterministic = options.deterministic,
+           .sequences = std::clamp<int64_t>(options.sequences, 1, std::min(kMaxDecode, options.max_tokens))};
+  if (options.deterministic && !wgmma)
+    return Error::Unsupported(
+        "`deterministic` needs a GPU with warpgroup products (compute capability 9.0); use `device` cpu");
+  if (options.deterministic && config.moe.experts > 0)
+    return Error::Unsupported(
+        "`deterministic` does not run mixtures of experts on a GPU; use `device` cpu, where it always holds");
+  CELER_ASSIGN(Stream made, Stream::Create(options.device, true));
+  stream.emplace(std::move(made));
+  CELER_ASSIGN(turns, GpuTurns::Join(options.device, *stream));
+  uploads.emplace(options.device, *stream);
+  CELER_ASSIGN(cuda::DeviceWeights store, cuda::DeviceWeights::Create(options.device, options.weights));
+  model.weights.emplace(std::move(store));
+  return {};
+}
+
+// `weight_bytes`: what the model's matrices take in a store.
+Status CudaDecoder::Impl::PlanAndCheck(const WeightBytes& weight_bytes) {
+  plan.weights = weight_bytes(*model.weights);
+  plan.kv_block_bytes = DeviceKvBlockBytes(model.config, options.kv);
+  plan.workspace = CudaWorkspace::Bytes(shape);
+  plan.staging = 2 * cuda::DeviceWeights::kStagingBytes;
+  // What earlier models of this process left in the pool is free, too.
+  CELER_ASSIGN(CachingPool * pool, CudaPool(options.device));
+  pool->Trim();
+  size_t free = 0, total = 0;
+  CELER_RETURN_IF_ERROR(CudaStatus(cudaMemGetInfo(&free, &total), "asking for the free GPU memory"));
+  plan.free = static_cast<int64_t>(free);
+  constexpr int64_t kLeastMargin = int64_t{512} << 20;
+  plan.margin = std::max(kLeastMargin, static_cast<int64_t>(total) / 50);
+  KvBudget budget = options.kv_budget;
+  budget.context = shape.context;
+  const Result<int64_t> blocks = BlocksWithin(budget, plan.room(), /*default_share=*/1, plan.kv_block_bytes);
+  plan.kv_blocks = blocks ? *blocks : KvBlocksFor(shape.context);
+  log::Info("cuda:{}: {}; {} tokens of KV would fit", options.device, plan.ToString(),
+            std::max<int64_t>(0, plan.room()) / std::max<int64_t>(1, plan.kv_block_bytes) * kKvBlockTokens);
+  if (blocks) return {};
+  if (plan.kv() <= plan.room())  // it is the budget that is too small or too large
+    return Error::OutOfMemory("cuda:", options.device, ": ", blocks.error().message());
+  std::vector<std::pair<std::string, int64_t>> lighter;
+  for (const char* name : {"int8", "int4"}) {
+    CELER_ASSIGN(const WeightOptions format, WeightOptions::Parse(name));
+    CELER_ASSIGN(const cuda::DeviceWeights store, cuda::DeviceWeights::Create(options.device, format));
+    lighter.emplace_back(name, weight_bytes(store));
+  }
+  return Error::OutOfMemory("cuda:", options.device, ": ", plan.ToString(), "; ",
+                            plan.Remedy(lighter, DeviceKvBlockBytes(model.config, DType::kI8)));
+}
+
+// Once the weights are there, whose formats decide.
+Status CudaDecoder::Impl::PlanRows() {
+  const bool codes = options.activations != Activations::k16Bit;
+  const bool demanded = codes || options.row_copies == RowCopies::kOn;
+  if (codes) CELER_RETURN_IF_ERROR(CudaModel::CheckCodes(model.config, options.activations));
+  CudaRowFacts facts{.copies = options.row_copies,
+                     .activations = options.activations,
+                     .wgmma = shape.wgmma,
+                     .deterministic = shape.deterministic,
+                     .keepable = model.CanKeepRows()};
+  CELER_ASSIGN(const bool wanted, WantsRows(facts));
+  if (!wanted) return {};
+  size_t free = 0, total = 0;
+  CELER_RETURN_IF_ERROR(CudaStatus(cudaMemGetInfo(&free, &total), "asking for the free GPU memory"));
+  CudaMemoryPlan with = plan;
+  CudaShape wider = shape;
+  wider.gemm = true;
+  if (codes)
+    wider.codes = options.activations == Activations::kInt8 ? cuda::Code::kInt8 : cuda::Code::kFp8;
+  else
+    wider.rows = true;
+  with.rows = codes ? CudaModel::CodeBytes(model.config) : CudaModel::RowBytes(model.config);
+  with.workspace = CudaWorkspace::Bytes(wider);
+  constexpr int64_t kShare = 5;
+  if (!demanded && with.rows > static_cast<int64_t>(total) / kShare) return {};
+  MakeGemm();
+  facts.no_cublaslt = no_gemm;
+  CELER_ASSIGN(const bool possible, WantsRows(facts));
+  if (!possible) {
+    log::Info("cuda:{}: weights are not kept as rows: {}", options.device, no_gemm);
+    return {};
+  }
+  KvBudget budget = options.kv_budget;
+  budget.context = shape.context;
+  const Result<int64_t> blocks = BlocksWithin(budget, with.room(), /*default_share=*/1, plan.kv_block_bytes);
+  if (!blocks && demanded)
+    return Error::OutOfMemory("cuda:", options.device, ": ", with.ToString(), "; leave out `",
+                              codes ? "activations" : "row_copies", "`");
+  if (!blocks) return {};
+  with.kv_blocks = *blocks;
+  plan = with;
+  shape = wider;
+  log::Info("cuda:{}: weights are also kept as rows for cuBLASLt: {}", options.device, plan.ToString());
+  return codes ? model.KeepCodes(options.device, *shape.codes, nullptr)
+               : model.KeepRows(options.device, nullptr);
+}
+
+void CudaDecoder::Impl::MakeGemm() {
+  if (gemm || !no_gemm.empty()) return;
+  if (auto made = cuda::Gemm::Create(options.device))
+    gemm.emplace(std::move(*made));
+  else
+    no_gemm = made.error().message();
+}
+
+Status CudaDecoder::Impl::Allocate() {
+  CELER_RETURN_IF_ERROR(workspace.Allocate(options.device, shape));
+  CELER_RETURN_IF_ERROR(outputs.Make(options.device, shape));
+  const CudaMemory& memory = workspace.memory();
+  batch.Use(memory, shape);
+  operators.emplace(CudaOperators{.model = model,
+                                  .shape = shape,
+                                  .memory = memory,
+                                  .batch_state = batch,
+                                  .stream = *stream,
+                                  .fault = fault,
+                                  .marks = marks});
+  if (shape.gemm) MakeGemm();
+  if (shape.gemm && !gemm)
+    log::Info("{}; prompts are computed {} tokens at a time", no_gemm, kMaxMatvecTokens);
+  if (!shape.gemm) gemm.reset();  // there was no room for rows
+  forward.emplace(*operators);
+  CELER_RETURN_IF_ERROR(forward->Make(options.device, std::move(gemm)));
+  // Clearing and copying went to the default stream, which the decoder's own does not wait for, and both
+  // return before they are done. Not for the whole device: another decoder may be capturing a graph.
+  return CudaStatus(cudaStreamSynchronize(nullptr), "getting the GPU ready");
+}
+
+Status CudaDecoder::UseKv(const CudaKv& kv) {
+  Impl& d = *impl_;
+  const CudaDeviceScope scope(d.options.device);
+  if (d.has_kv) return Error::Invalid("UseKv() was called before");
+  const cuda::DeviceKv shape = DeviceKvShape(d.model.config, d.options.kv);
+  std::vector<DeviceLayer>& layers = d.model.layers;
+  if (kv.layers().size() != layers.size() || kv.layers()[0].dtype != shape.dtype ||
+      kv.layers()[0].block_bytes() != shape.block_bytes())
+    return Error::Invalid("keys and values of another model");
+  for (size_t i = 0; i < layers.size(); ++i) layers[i].kv = kv.layers()[i];
+  d.has_kv = true;
+  CELER_RETURN_IF_ERROR(d.forward->UseKv());
+  // What it copied went to the default stream.
+  return CudaStatus(cudaStreamSynchronize(nullptr), "getting the GPU ready");
+}
+
+Status CudaDecoder::Impl::CheckBatch(const RaggedBatch& asked) const {
+  if (!has_kv) return Error::Invalid("a batch before UseKv(): there are no keys and values yet");
+  return batch.Check(asked);
+}
+
+Status CudaDecoder::Forward(const RaggedBatch& batch) {
+  Impl& d = *impl_;
+  const CudaDeviceScope scope(d.options.device);
+  const int64_t count = batch.token_count(), rows = static_cast<int64_t>(batch.logit_rows.size());
+  if (count > d.options.max_tokens || rows > max_logit_rows())
+    return Error::Invalid("a batch of ", count, " tokens and ", rows,
+                          " rows of logits; the GPU was set up for ", d.options.max_tokens, " and ",
+                          max_logit_rows());
+  CELER_RETURN_IF_ERROR(d.CheckBatch(batch));
+  CELER_ASSIGN(
+      const ForwardStrategy strategy,
+      ChooseForward(d.forward->BatchFacts(static_cast<int>(count), static_cast<int>(rows), MostKeys(batch))));
+  CELER_RETURN_IF_ERROR(d.batch.Send(batch, *d.uploads));
+  CELER_ASSIGN(const GpuTurns::Turn turn, d.turns->Take());
+  d.marks.Begin(*d.stream, /*captured=*/false);
+  d.forward->Run(strategy, static_cast<int>(count), static_cast<int>(rows));
+  d.marks.Mark(Op::kLogits);  // where they end
+  d.last_rows = rows;
+  d.last_tokens = count;
+  CELER_RETURN_IF_ERROR(d.fault.Take("running the model on the GPU"));
+  return d.marks.Take();
+}
+
+Result<std::span<const float>> CudaDecoder::Logits() {
+  const CudaDeviceScope scope(impl_->options.device);
+  return impl_->outputs.Logits(impl_->workspace.memory(), impl_->last_rows, *impl_->stream);
+}
+
+Result<std::span<const float>> CudaDecoder::Hidden() {
+  const Impl& d = *impl_;
+  const CudaDeviceScope scope(d.options.device);
+  const DecoderConfig& config = d.model.config;
+  return impl_->outputs.Hidden(d.workspace.memory(), d.last_tokens,
+                               {.weight = d.model.norm, .hidden = config.hidden, .eps = config.norm_eps},
+                               *d.stream);
+}
+
+// The step, often a single kernel, with the choice of the tokens at its end.
+Status CudaDecoder::Impl::QueueDecode(ForwardStrategy strategy, int count, bool sampled, bool captured) {
+  const CudaMemory& memory = workspace.memory();
+  const cuda::GreedyTarget choice = outputs.Greedy(memory);
+  marks.Begin(*stream, captured);
+  if (!forward->RunStep(strategy, count, sampled ? nullptr : &choice)) {
+    marks.Mark(Op::kSampling);
+    fault.Check(sampled ? cuda::LaunchSample(outputs.Sampled(memory, count), stream->get())
+                        : cuda::LaunchGreedy({.logits = memory.logits,
+                                              .rows = count,
+                                              .vocab = static_cast<int>(model.config.vocab),
+                                              .best = memory.greedy_best,
+                                              .tickets = memory.greedy_tickets,
+                                              .to = choice},
+                                             stream->get()));
+  }
+  marks.Mark(Op::kSampling);  // where it ends
+  return fault.Take("queueing a decode step");
+}
+
+Status CudaDecoder::Decode(const RaggedBatch& batch, Choose choose) {
+  Impl& d = *impl_;
+  const CudaDeviceScope scope(d.options.device);
+  const auto count = static_cast<int64_t>(batch.positions.size());
+  if (count < 1 || count > max_decode())
+    return Error::Invalid("a decode step of ", count, " sequences; 1 to ", max_decode(), " are possible");
+  if (batch.seqs() != count || batch.seq_start[0] != 0 || batch.seq_start.back() != count)
+    return Error::Invalid("a decode step has one token of each sequence, not ", count, " tokens of ",
+                          batch.seqs(), " sequences");
+  CELER_RETURN_IF_ERROR(d.CheckBatch(batch));
+  const bool sampled = choose == Choose::kSampled;
+  const int rows = static_cast<int>(count);
+  CELER_ASSIGN(const ForwardStrategy strategy, ChooseForward(d.forward->StepFacts(rows, MostKeys(batch))));
+  CELER_RETURN_IF_ERROR(d.batch.SendStep(batch, *d.uploads));
+  d.last_rows = count;
+  CELER_ASSIGN(const GpuTurns::Turn turn, d.turns->Take());
+  const auto queue = [&] { return d.QueueDecode(strategy, rows, sampled, /*captured=*/true); };
+  if (d.marks.on())  // a graph of its own, with the events inside
+    CELER_RETURN_IF_ERROR(DecodeGraphs::LaunchOnce(*d.stream, queue));
+  // Larger steps take so long that the host is ahead of them without a graph.
+  else if (d.options.launch == StepLaunch::kEager || count > DecodeGraphs::kMaxSequences)
+    CELER_RETURN_IF_ERROR(d.QueueDecode(strategy, rows, sampled, /*captured=*/false));
+  else
+    CELER_RETURN_IF_ERROR(
+        d.graphs.Launch({.strategy = strategy, .sampled = sampled, .sequences = rows}, *d.stream, queue));
+  CELER_RETURN_IF_ERROR(d.outputs.StepDone(batch.positions[0]).Record(*d.stream));
+  return d.marks.Take();
+}
+
+Status CudaDecoder::ChosenTokens(std::span<const int32_t> positions, std::span<int32_t> tokens) {
+  CudaOutputs& outputs = impl_->outputs;
+  CELER_RETURN_IF_ERROR(outputs.StepDone(positions[0]).Synchronize());
+  for (size_t i = 0; i < positions.size(); ++i)
+    tokens[i] = outputs.StepToken(static_cast<int64_t>(i), positions[i]);
+  return {};
+}
+
+const cuda::SampleLogprobs& CudaDecoder::ChosenLogprobs(int64_t row, int64_t position) const {
+  return impl_->outputs.StepLogprobs(row, position);
+}
+
+Status CudaDecoder::SetSampling(std::span<const cuda::SampleRow> rows) {
+  return Upload(impl_->workspace.memory().sample_rows, rows.data(), static_cast<int64_t>(rows.size_bytes()));
+}
+
+Status CudaDecoder::Upload(void* to, const void* from, int64_t bytes) {
+  const CudaDeviceScope scope(impl_->options.device);
+  return impl_->uploads->Upload(to, from, bytes);
+}
+
+Status CudaDecoder::Sample(std::span<int32_t> tokens) {
+  Impl& d = *impl_;
+  const CudaDeviceScope scope(d.options.device);
+  d.marks.Begin(*d.stream, /*captured=*/false);
+  d.marks.Mark(Op::kSampling);
+  d.fault.Check(cuda::LaunchSample(d.outputs.SampledRows(d.workspace.memory(), static_cast<int>(d.last_rows)),
+                                   d.stream->get()));
+  d.marks.Mark(Op::kSampling);
+  CELER_RETURN_IF_ERROR(d.fault.Take("sampling on the GPU"));
+  CELER_RETURN_IF_ERROR(d.stream->Synchronize());
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = d.outputs.RowToken(static_cast<int64_t>(i));
+  return d.marks.Take();
+}
+
+const cuda::SampleLogprobs& CudaDecoder::SampledLogprobs(int64_t row) const {
+  return impl_->outputs.RowLogprobs(row);
+}
+
+const DecoderConfig& CudaDecoder::config() const {
+  return impl_->model.config;
+}
+int64_t CudaDecoder::active_bytes() const {
+  return impl_->model.active_bytes();
+}
+int64_t CudaDecoder::device_bytes() const {
+  return impl_->model.weights->device_bytes();
+}
+int64_t CudaDecoder::peak_load_bytes() const {
+  return impl_->model.weights->peak_bytes();
+}
+const CudaMemoryPlan& CudaDecoder::plan() const {
+  return impl_->plan;
+}
+int64_t CudaDecoder::buffer_bytes() const {
+  return impl_->workspace.allocated();
+}
+const std::map<std::string, int64_t>& CudaDecoder::bytes_by_format() const {
+  return impl_->model.weights->bytes_by_format();
+}
+const std::string& CudaDecoder::device_name() const {
+  return impl_->device_name;
+}
+int CudaDecoder::device() const {
+  return impl_->options.device;
+}
+int64_t CudaDecoder::max_logit_rows() const {
+  return impl_->shape.logit_rows();
+}
+int64_t CudaDecoder::max_decode() const {
+  return impl_->shape.sequences;
+}
+bool CudaDecoder::decodes_in_one_kernel() const {
+  return impl_->forward->decodes_in_one_kernel();
+}
+cudaStream_t CudaDecoder::stream() const {
+  return impl_->stream->get();
+}
+void CudaDecoder::set_profile(OpProfile* profile) {
+  impl_->marks.set_profile(profile);
+}
+std::vector<OperatorWork> CudaDecoder::Work(const StepShape& shape) const {
+  const CudaModel& model = impl_->model;
+  return CountStep(model.config, model.Matrices(),
+                   DeviceKvBlockBytes(model.config, impl_->options.kv) / kKvBlockTokens, shape);
+}
+void CudaDecoder::set_watch(LayerWatch watch) {
+  impl_->forward->set_watch(std::move(watch));
+}
+Status CudaDecoder::Synchronize() {
+  return impl_->stream->Synchronize();
+}
+
+}  // namespace celer

@@ -1,0 +1,53 @@
+// The forward pass on a GPU: embedding, layers and logits of the batch that CudaBatch sent, by the strategy
+// that cuda_strategy.h chooses for it.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+
+#include "models/cuda/fused_step.h"
+#include "models/cuda/layer/layer_strategy.h"
+#include "models/layer_watch.h"
+
+namespace celer {
+
+class CudaForward {
+ public:
+  explicit CudaForward(CudaOperators& op);
+  // `gemm`: where weights are unpacked for it.
+  Status Make(int device, std::optional<cuda::Gemm> gemm);
+  Status UseKv() { return fused_.Prepare(); }  // once the layers have theirs
+
+  bool decodes_in_one_kernel() const { return fused_.runs(); }
+  void set_watch(LayerWatch watch) { watch_ = std::move(watch); }
+
+  // What decides about a batch, and about a decode step. Its longest sequence has `most_keys` in the end.
+  CudaFacts BatchFacts(int count, int rows, int64_t most_keys) const;
+  CudaFacts StepFacts(int count, int64_t most_keys) const;
+
+  // A batch with logits for the tokens that were asked for. `strategy` is one that fits.
+  void Run(ForwardStrategy strategy, int count, int rows);
+  // A decode step, all of whose tokens have logits. With `choice` it may choose the most likely tokens
+  // itself; returns whether it did.
+  bool RunStep(ForwardStrategy strategy, int count, const cuda::GreedyTarget* choice);
+
+ private:
+  CudaFacts Facts(int count, int rows) const;
+  void EmbedAndLayers(ForwardStrategy strategy, int count);
+  void Embed(int count, uint32_t* step = nullptr);
+  void Layers(LayerStrategy& by, int count);
+  void Watch(int64_t layer, int count);
+  LayerStrategy& Layerwise(ForwardStrategy strategy);
+
+  CudaOperators& op_;
+  FusedStep fused_;
+  MatvecStrategy matvec_;
+  WgmmaStrategy wgmma_;
+  JoinedStrategy joined_;
+  std::unique_ptr<GemmStrategy> gemm_;
+  std::unique_ptr<CodesStrategy> codes_;
+  LayerWatch watch_;
+};
+
+}  // namespace celer

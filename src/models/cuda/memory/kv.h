@@ -1,0 +1,60 @@
+// Keys and values on a GPU: one pool of blocks that the sequences of an engine share, and blocks of host
+// memory that it can be swapped out to.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/result.h"
+#include "device/buffer.h"
+#include "device/stream.h"
+#include "kernels/llm/kv_block.h"
+#include "kernels/shared/cuda/device_batch.h"
+#include "models/config/decoder_config.h"
+
+namespace celer {
+
+// A layer's keys and values, without memory.
+cuda::DeviceKv DeviceKvShape(const DecoderConfig& config, DType dtype);
+// What one block takes, of all layers.
+int64_t DeviceKvBlockBytes(const DecoderConfig& config, DType dtype);
+
+class CudaKv {
+ public:
+  // Zeros. `host_blocks` may be 0: then there is nothing to swap to.
+  static Result<std::unique_ptr<CudaKv>> Make(int device, const DecoderConfig& config, DType dtype,
+                                              int64_t blocks, int64_t host_blocks);
+  // Nothing that was queued may still use it: the decoder is gone by then.
+  ~CudaKv() = default;
+  CudaKv(const CudaKv&) = delete;
+  CudaKv& operator=(const CudaKv&) = delete;
+
+  int64_t blocks() const { return blocks_; }
+  int64_t host_blocks() const { return host_blocks_; }
+  int64_t device_bytes() const { return static_cast<int64_t>(memory_.size()); }
+  std::span<const cuda::DeviceKv> layers() const { return layers_; }
+
+  // Each is queued on `stream` and handles its blocks in no order: no block is written twice, or read in one
+  // pair and written in another.
+  Status Copy(std::span<const BlockCopy> copies, cudaStream_t stream);
+  Status SwapOut(std::span<const BlockCopy> copies, cudaStream_t stream);  // to host blocks
+  Status SwapIn(std::span<const BlockCopy> copies, cudaStream_t stream);   // from host blocks
+  Status Clear(std::span<const int32_t> blocks, cudaStream_t stream);      // zeros
+
+ private:
+  CudaKv() = default;
+
+  enum class Place { kNone, kDevice, kHost };
+  Status Move(std::span<const BlockCopy> copies, Place from, Place to, const char* what, cudaStream_t stream);
+
+  int device_ = 0;
+  int64_t blocks_ = 0, host_blocks_ = 0;
+  int64_t part_bytes_ = 0, host_part_bytes_ = 0;
+  Buffer memory_, host_;  // [layers, k and v, bytes of a part], where a part is [blocks, bytes of a block]
+  std::vector<cuda::DeviceKv> layers_;
+};
+
+}  // namespace celer

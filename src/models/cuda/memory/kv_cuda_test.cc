@@ -1,0 +1,135 @@
+// Blocks of keys and values copied, swapped and cleared on a GPU, over all layers.
+#include "models/cuda/memory/kv.h"
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/device.h"
+
+namespace celer {
+namespace {
+
+constexpr int kBlocks = 700;  // more pairs than one launch takes
+constexpr int kHostBlocks = 300;
+
+DecoderConfig Config() {
+  return FromLlmShape({.name = "test",
+                       .layers = 3,
+                       .hidden = 64,
+                       .intermediate = 64,
+                       .vocab = 10,
+                       .heads = 2,
+                       .kv_heads = 1,
+                       .head_dim = 24});
+}
+
+class CudaKvBlocks : public ::testing::TestWithParam<DType> {
+ protected:
+  void SetUp() override {
+    if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
+    auto made = CudaKv::Make(0, Config(), GetParam(), kBlocks, kHostBlocks);
+    ASSERT_TRUE(made) << made.error().message();
+    kv_ = std::move(*made);
+    ASSERT_EQ(kv_->layers().size(), 3u);
+    EXPECT_GE(kv_->device_bytes(), kBlocks * DeviceKvBlockBytes(Config(), GetParam()));
+    for (const cuda::DeviceKv& layer : kv_->layers())
+      for (std::byte* part : {layer.k, layer.v}) {
+        EXPECT_EQ(Read(part), std::vector<std::byte>(PartBytes())) << "zeros at first";
+        std::vector<std::byte> values(PartBytes());
+        for (size_t i = 0; i < values.size(); ++i)
+          values[i] = static_cast<std::byte>((i / BlockBytes() * 7 + i * 13 + parts_.size() * 31) % 251 + 1);
+        ASSERT_EQ(cudaSuccess, cudaMemcpy(part, values.data(), values.size(), cudaMemcpyHostToDevice));
+        parts_.push_back(std::move(values));
+      }
+  }
+
+  size_t BlockBytes() const { return static_cast<size_t>(kv_->layers()[0].block_bytes()); }
+  size_t PartBytes() const { return kBlocks * BlockBytes(); }
+  std::vector<std::byte> Read(const std::byte* part) const {
+    std::vector<std::byte> out(PartBytes());
+    EXPECT_EQ(cudaSuccess, cudaDeviceSynchronize());
+    EXPECT_EQ(cudaSuccess, cudaMemcpy(out.data(), part, out.size(), cudaMemcpyDeviceToHost));
+    return out;
+  }
+  // What the pool should hold: part by part, as the test changes it.
+  void Expect() const {
+    size_t i = 0;
+    for (const cuda::DeviceKv& layer : kv_->layers())
+      for (const std::byte* part : {layer.k, layer.v}) EXPECT_TRUE(Read(part) == parts_[i++]) << i;
+  }
+  std::span<std::byte> Block(size_t part, int block) {
+    return std::span(parts_[part]).subspan(static_cast<size_t>(block) * BlockBytes(), BlockBytes());
+  }
+
+  std::unique_ptr<CudaKv> kv_;
+  std::vector<std::vector<std::byte>> parts_;
+};
+
+TEST_P(CudaKvBlocks, Copy) {
+  std::vector<BlockCopy> copies;
+  for (int32_t i = 0; i < kBlocks / 2; ++i)
+    copies.push_back({2 * i, (2 * i + 101) % kBlocks});  // even to odd
+  ASSERT_TRUE(kv_->Copy(copies, nullptr));
+  for (size_t part = 0; part < parts_.size(); ++part)
+    for (const BlockCopy& copy : copies) {
+      const auto from = Block(part, copy.from);
+      std::copy(from.begin(), from.end(), Block(part, copy.to).begin());
+    }
+  Expect();
+  EXPECT_TRUE(kv_->Copy({}, nullptr));
+}
+
+TEST_P(CudaKvBlocks, SwapOutAndInElsewhere) {
+  std::vector<BlockCopy> out, in;
+  for (int32_t i = 0; i < kHostBlocks; ++i) {
+    out.push_back({i, kHostBlocks - 1 - i});
+    in.push_back({kHostBlocks - 1 - i, kBlocks - 1 - i});
+  }
+  const auto before = parts_;
+  ASSERT_TRUE(kv_->SwapOut(out, nullptr));
+  std::vector<int32_t> freed;
+  for (const BlockCopy& copy : out) freed.push_back(copy.from);
+  ASSERT_TRUE(kv_->Clear(freed, nullptr));
+  ASSERT_TRUE(kv_->SwapIn(in, nullptr));
+  for (size_t part = 0; part < parts_.size(); ++part) {
+    for (const int32_t block : freed) std::ranges::fill(Block(part, block), std::byte{});
+    for (int32_t i = 0; i < kHostBlocks; ++i)
+      std::copy_n(before[part].begin() + static_cast<int64_t>(i) * static_cast<int64_t>(BlockBytes()),
+                  BlockBytes(), Block(part, kBlocks - 1 - i).begin());
+  }
+  Expect();
+}
+
+TEST_P(CudaKvBlocks, ClearTouchesNothingElse) {
+  const std::vector<int32_t> blocks = {0, 17, kBlocks - 1};
+  ASSERT_TRUE(kv_->Clear(blocks, nullptr));
+  for (size_t part = 0; part < parts_.size(); ++part)
+    for (const int32_t block : blocks) std::ranges::fill(Block(part, block), std::byte{});
+  Expect();
+}
+
+TEST_P(CudaKvBlocks, RefusesBlocksThatAreNotThere) {
+  for (const BlockCopy& bad : {BlockCopy{0, kBlocks}, {kBlocks, 0}, {-1, 0}, {0, -1}})
+    EXPECT_FALSE(kv_->Copy({&bad, 1}, nullptr));
+  const BlockCopy no_room{0, kHostBlocks};
+  EXPECT_FALSE(kv_->SwapOut({&no_room, 1}, nullptr));
+  const BlockCopy not_there{kHostBlocks, 0};
+  EXPECT_FALSE(kv_->SwapIn({&not_there, 1}, nullptr));
+  const int32_t beyond = kBlocks;
+  EXPECT_FALSE(kv_->Clear({&beyond, 1}, nullptr));
+  Expect();
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, CudaKvBlocks,
+                         ::testing::Values(DType::kF16, DType::kBf16, DType::kI8, DType::kFp8E4M3));
+
+TEST(CudaKv, RefusesAPoolOfNothing) {
+  EXPECT_FALSE(CudaKv::Make(0, Config(), DType::kF16, 0, 0));
+  EXPECT_FALSE(CudaKv::Make(0, Config(), DType::kF16, 1, -1));
+}
+
+}  // namespace
+}  // namespace celer

@@ -1,0 +1,108 @@
+// The memory on a GPU that a decoder needs beside its weights and the KV. One table says what there is and
+// how large it is; the memory plan adds it up and the allocation follows it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/result.h"
+#include "device/buffer.h"
+#include "kernels/llm/matmul/cuda/gemm/codes_cuda.h"
+#include "kernels/llm/sample/sample_cuda.h"
+#include "models/config/decoder_config.h"
+
+namespace celer {
+
+// What the sizes depend on.
+struct CudaShape {
+  const DecoderConfig* config = nullptr;
+  int64_t max_tokens = 0;  // of one batch
+  int64_t context = 0;     // the longest sequence, a multiple of the KV's block
+  DType kv = DType::kF16;
+  bool exact = false;                    // products in f32 only
+  bool wgmma = false;                    // warpgroup products
+  bool gemm = false;                     // weights are unpacked for cuBLASLt,
+  bool rows = false;                     // or kept in its order,
+  std::optional<cuda::Code> codes = {};  // or as codes of 8 bits
+  bool fused = false;                    // a decode step may be one kernel
+  bool deterministic = false;
+  int64_t sequences = 64;  // of a decode step
+
+  int64_t q_width() const { return config->heads * config->head_dim; }
+  int64_t kv_width() const { return config->kv_heads * config->head_dim; }
+  int64_t qkv_width() const { return q_width() + 2 * kv_width(); }
+  int64_t table_width() const;                                              // blocks of the longest sequence
+  int64_t logit_rows() const { return std::max<int64_t>(256, sequences); }  // of one batch
+  // The widest layer that runs as a dense one.
+  int64_t ffn_width() const { return std::max(config->intermediate, config->moe.shared_intermediate); }
+};
+
+// Zeros at first. Null where the model or the options need none.
+struct CudaMemory {
+  // The batch.
+  int32_t *tokens = nullptr, *positions = nullptr, *sequence = nullptr, *logit_rows = nullptr;  // [tokens]
+  int32_t* seq_start = nullptr;                    // [sequences + 1]
+  int32_t* table = nullptr;                        // [sequences, blocks of the longest]
+  float *rope_cos = nullptr, *rope_sin = nullptr;  // [context, rope dim / 2]
+  // Activations [tokens, ...].
+  float *x = nullptr, *q = nullptr, *k = nullptr, *v = nullptr, *attention = nullptr, *mid = nullptr,
+        *up = nullptr;
+  float* qkv_rows = nullptr;
+  float* logits = nullptr;   // [logit_rows(), vocab]
+  float* partial = nullptr;  // of attention
+  int32_t* attention_tickets = nullptr;
+  std::byte *x_bf16 = nullptr, *mid_bf16 = nullptr;  // activations in bf16, in whatever order a product wants
+  // Warpgroup products.
+  float* wgmma_partial = nullptr;
+  int32_t* wgmma_tickets = nullptr;
+  std::byte* attention_bf16 = nullptr;  // up to kWgmmaJoined tokens
+  float* wgmma_squares = nullptr;
+  // cuBLASLt: two places for unpacked weights.
+  std::byte *unpacked_a = nullptr, *unpacked_b = nullptr;
+  std::byte* gate_up_bf16 = nullptr;
+  float* token_scales = nullptr;  // of activations in codes: [2, tokens]
+  // Layers with experts: of each token, and of each token for each of its experts.
+  float *router_logits = nullptr, *moe_x = nullptr, *shared_out = nullptr;
+  float *moe_mid = nullptr, *moe_out = nullptr;
+  std::byte *moe_x_bf16 = nullptr, *moe_mid_bf16 = nullptr, *shared_mid_bf16 = nullptr;
+  std::byte *moe_plan = nullptr, *moe_step = nullptr;
+  // Decode steps in one kernel.
+  std::byte *step = nullptr, *batch_step = nullptr;
+  // Choosing tokens.
+  int32_t* greedy_tickets = nullptr;
+  uint64_t* greedy_best = nullptr;
+  cuda::SampleRow* sample_rows = nullptr;  // [logit_rows()]
+};
+
+class CudaWorkspace {
+ public:
+  using Field =
+      std::variant<std::monostate, float * CudaMemory::*, int32_t * CudaMemory::*, uint64_t * CudaMemory::*,
+                   std::byte * CudaMemory::*, cuda::SampleRow * CudaMemory::*>;
+  struct Row {
+    const char* name;
+    Field field;                           // none: others take it, the plan counts it
+    int64_t (*bytes)(const CudaShape& s);  // 0: not needed
+  };
+  static std::span<const Row> Rows();
+  static int64_t Bytes(const CudaShape& shape);  // of all rows
+
+  // On the default stream, which has to be waited for.
+  Status Allocate(int device, const CudaShape& shape);
+
+  const CudaMemory& memory() const { return memory_; }
+  int64_t allocated() const;
+
+ private:
+  CudaMemory memory_;
+  std::vector<Buffer> buffers_;
+};
+
+}  // namespace celer

@@ -1,0 +1,162 @@
+// Layers with experts: their part of the forward pass.
+#include <algorithm>
+
+#include "kernels/llm/matmul/cuda/gemm/gemm_cuda.h"
+#include "kernels/llm/moe/cuda/moe_cuda.h"
+#include "models/cuda/operators.h"
+
+namespace celer {
+
+// The experts' matrices are read as far as tokens were sent to them. A few tokens take one kernel; more are
+// multiplied as bf16, all tokens of an expert together; experts of f32 have the products of a decode step.
+void CudaOperators::Moe(const DeviceLayer& w, int count) {
+  const DecoderConfig& c = config();
+  const int experts = static_cast<int>(c.moe.experts), top = static_cast<int>(c.moe.per_token),
+            hidden = static_cast<int>(c.hidden), routed = experts + (w.shared_gate ? 1 : 0);
+  const auto chosen =
+      ChooseMoe({.tokens = count,
+                 .moe_step = cuda::MoeStepRuns(w.expert_gate_up, w.expert_down, experts, top, hidden),
+                 .moe_grouped =
+                     memory.moe_x_bf16 && cuda::MoeGroupedRuns(w.expert_gate_up.first, w.expert_down.first)});
+  if (!chosen) return Check(Status(chosen.error()));
+  if (*chosen == MoeStrategy::kStep) return MoeStep(w, count);
+  const bool grouped = *chosen == MoeStrategy::kGrouped;
+  const int job_tokens = grouped ? std::min(count, cuda::kGroupedTokens)
+                                 : cuda::MoeJobTokens(w.expert_gate_up, w.expert_down, count);
+  const cuda::MoePlan plan = cuda::MoePlan::In(memory.moe_plan, shape.max_tokens, c.moe.per_token);
+  const DeviceMatrix& gate_up = w.expert_gate_up.first;
+  Check(cuda::LaunchMoeRouter({.x = memory.x,
+                               .norm = w.ffn_norm,
+                               .eps = c.norm_eps,
+                               .router = w.router,
+                               .tokens = count,
+                               .experts = routed,
+                               .hidden = hidden,
+                               .logits = memory.router_logits},
+                              stream.get()));
+  Check(cuda::LaunchMoeRoute({.logits = memory.router_logits,
+                              .logits_stride = routed,
+                              .tokens = count,
+                              .experts = experts,
+                              .top = top,
+                              .normalize = c.moe.normalize_top,
+                              .job_tokens = job_tokens,
+                              .x = memory.x,
+                              .norm = w.ffn_norm,
+                              .eps = c.norm_eps,
+                              .hidden = hidden,
+                              .normed = memory.moe_x,
+                              .normed_bf16 = grouped ? memory.moe_x_bf16 : nullptr,
+                              .bf16_width = grouped ? gate_up.padded : 0,
+                              .plan = plan},
+                             stream.get()));
+  grouped ? MoeGrouped(w, job_tokens, plan) : MoeJobs(w, job_tokens, plan);
+  if (w.down) SharedExpert(w, count);
+  Check(cuda::LaunchMoeCombine({.out = memory.moe_out,
+                                .tokens = count,
+                                .top = top,
+                                .hidden = hidden,
+                                .plan = plan,
+                                .shared = w.down ? memory.shared_out : nullptr,
+                                .shared_gate = w.shared_gate ? memory.router_logits + experts : nullptr,
+                                .shared_gate_stride = routed,
+                                .x = memory.x},
+                               stream.get()));
+}
+
+// All of it in one kernel.
+void CudaOperators::MoeStep(const DeviceLayer& w, int count) {
+  const DecoderConfig& c = config();
+  const int experts = static_cast<int>(c.moe.experts);
+  if (w.down) SharedExpert(w, count);
+  cuda::MoeStepArgs args{.norm = w.ffn_norm,
+                         .eps = c.norm_eps,
+                         .router = w.router,
+                         .tokens = count,
+                         .hidden = static_cast<int>(c.hidden),
+                         .experts = experts,
+                         .routed = experts + (w.shared_gate ? 1 : 0),
+                         .top = static_cast<int>(c.moe.per_token),
+                         .normalize = c.moe.normalize_top,
+                         .activation = activation(),
+                         .shared = w.down ? memory.shared_out : nullptr,
+                         .x = memory.x,
+                         .logits = memory.router_logits,
+                         .normed = memory.moe_x,
+                         .mid = memory.moe_mid,
+                         .out = memory.moe_out};
+  cuda::MoeStepMemory::In(memory.moe_step, &args);
+  Check(cuda::LaunchMoeStep(args, w.expert_gate_up, w.expert_down, stream.get()));
+}
+
+void CudaOperators::MoeGrouped(const DeviceLayer& w, int job_tokens, const cuda::MoePlan& plan) {
+  cuda::MoeGroupedArgs product{.w = w.expert_gate_up,
+                               .gate_up = true,
+                               .x = memory.moe_x_bf16,
+                               .out = memory.moe_mid_bf16,
+                               .out_stride = w.expert_down.first.padded,
+                               .activation = activation(),
+                               .job_tokens = job_tokens,
+                               .plan = plan};
+  Check(cuda::LaunchMoeGrouped(product, stream.get()));
+  product.w = w.expert_down;
+  product.gate_up = false;
+  product.x = memory.moe_mid_bf16;
+  product.out = memory.moe_out;
+  product.out_stride = config().hidden;
+  Check(cuda::LaunchMoeGrouped(product, stream.get()));
+}
+
+void CudaOperators::MoeJobs(const DeviceLayer& w, int job_tokens, const cuda::MoePlan& plan) {
+  cuda::MoeProductArgs product{.w = w.expert_gate_up,
+                               .gate_up = true,
+                               .x = memory.moe_x,
+                               .out = memory.moe_mid,
+                               .activation = activation(),
+                               .top = static_cast<int>(config().moe.per_token),
+                               .job_tokens = job_tokens,
+                               .plan = plan};
+  Check(cuda::LaunchMoeProduct(product, stream.get()));
+  product.w = w.expert_down;
+  product.gate_up = false;
+  product.x = memory.moe_mid;
+  product.out = memory.moe_out;
+  Check(cuda::LaunchMoeProduct(product, stream.get()));
+}
+
+// Of all tokens: a mixture of one expert, if there are many.
+void CudaOperators::SharedExpert(const DeviceLayer& w, int count) {
+  const auto chosen =
+      ChooseSharedExpert({.tokens = count,
+                          .shared_grouped = memory.shared_mid_bf16 && SameForm(w.gate, w.up) &&
+                                            cuda::MoeGroupedRuns(w.gate, w.down)});
+  if (!chosen) return Check(Status(chosen.error()));
+  if (*chosen == SharedExpertStrategy::kDense) {
+    GateUpByMatvec(w, count);
+    return Multiply({.a = &w.down,
+                     .x = memory.mid,
+                     .x_stride = w.gate.rows,
+                     .out = memory.shared_out,
+                     .out_stride = config().hidden},
+                    count);
+  }
+  Check(cuda::LaunchToBf16(memory.x, count, static_cast<int>(config().hidden), w.gate.padded, w.ffn_norm,
+                           config().norm_eps, memory.moe_x_bf16, stream.get()));
+  cuda::MoeGroupedArgs product{.w = {.first = w.gate, .up = w.up},
+                               .gate_up = true,
+                               .x = memory.moe_x_bf16,
+                               .out = memory.shared_mid_bf16,
+                               .out_stride = w.down.padded,
+                               .activation = activation(),
+                               .plan = {},
+                               .tokens = count};
+  Check(cuda::LaunchMoeGrouped(product, stream.get()));
+  product.w = {.first = w.down, .up = {}};
+  product.gate_up = false;
+  product.x = memory.shared_mid_bf16;
+  product.out = memory.shared_out;
+  product.out_stride = config().hidden;
+  Check(cuda::LaunchMoeGrouped(product, stream.get()));
+}
+
+}  // namespace celer

@@ -1,0 +1,109 @@
+// What the strategies of the forward pass have in common: where things are, and the operators that more than
+// one of them uses.
+#pragma once
+
+#include <span>
+
+#include "device/stream.h"
+#include "kernels/llm/attention/cuda/attention_cuda.h"
+#include "kernels/llm/matmul/cuda/matvec/matvec_cuda.h"
+#include "kernels/llm/matmul/cuda/wgmma/wgmma_cuda.h"
+#include "models/cuda/batch.h"
+#include "models/cuda/fault.h"
+#include "models/cuda/marks.h"
+#include "models/cuda/memory/workspace.h"
+#include "models/cuda/model.h"
+#include "models/cuda/strategy.h"
+
+namespace celer {
+
+using cuda::kMaxMatvecTokens;
+
+// What attention reads and writes other than f32: as in DeviceAttentionArgs.
+struct AttentionForm {
+  bool narrow_q = false;  // in q's place
+  cuda::WgmmaActivations wgmma = {};
+  void* rows = nullptr;
+};
+
+// Of a product's rows and tokens; none: it has been multiplied with them.
+struct ProductScales {
+  const float *rows = nullptr, *tokens = nullptr;
+  bool integers = false;  // the sums are int32
+};
+
+struct CudaOperators {
+  const CudaModel& model;
+  const CudaShape& shape;
+  const CudaMemory& memory;
+  const CudaBatch& batch_state;
+  const Stream& stream;
+  CudaFault& fault;
+  CudaMarks& marks;
+  // Up to kWgmmaJoined tokens: whether x_bf16 holds the activations of the next product, but for the division
+  // by their norm. A product sets it, the next one takes it.
+  bool wgmma_prepared = false;
+
+  const DecoderConfig& config() const { return model.config; }
+  cuda::DeviceActivation activation() const {
+    return static_cast<cuda::DeviceActivation>(config().activation);
+  }
+  void Check(cudaError_t code) { fault.Check(code); }
+  void Check(const Status& status) { fault.Check(status); }
+
+  // A product in f32, a few tokens at a time.
+  struct Product {
+    const DeviceMatrix* a = nullptr;
+    const float* x = nullptr;
+    int64_t x_stride = 0;
+    const int32_t* rows = nullptr;
+    const float* norm = nullptr;
+    const float* bias = nullptr;
+    const float* residual = nullptr;
+    float* out = nullptr;
+    int64_t out_stride = 0;
+  };
+  void Multiply(const Product& p, int count);
+  void GateUpByMatvec(const DeviceLayer& w, int count);
+  cuda::MatvecArgs QkvArgs(const DeviceLayer& w, const cuda::DeviceBatch& batch) const;
+  cuda::MatvecArgs GateUpArgs(const DeviceLayer& w, int count) const;
+
+  // q, k and v from the rows of their common product.
+  void FinishQkvRows(const DeviceLayer& w, const cuda::DeviceBatch& batch, bool narrow_q = false,
+                     bool narrow_rows = false, const ProductScales& scales = {});
+
+  void Attention(const DeviceLayer& w, const cuda::DeviceBatch& batch, int64_t layer,
+                 const AttentionForm& form = {});
+  bool UsesFlash(const DeviceLayer& w, const cuda::DeviceBatch& batch);
+  // Whether attention reads queries in 16 bits.
+  bool UsesNarrowQueries(const DeviceLayer& w, const cuda::DeviceBatch& batch);
+  // Whether attention can write the activations of o.
+  bool AttentionWritesBf16(const DeviceLayer& w, const cuda::DeviceBatch& batch);
+
+  // Warpgroup products of the same activations; matrices that differ in form go one by one.
+  void MultiplyWgmma(std::span<const DeviceMatrix* const> matrices, cuda::WgmmaArgs args);
+  // Up to eight tokens keep 16 bits of their activations.
+  cuda::WgmmaActivations WgmmaRows(std::byte* to, int64_t rows, int64_t count, int padded) const {
+    // Tiles of 16 multiply otherwise than all larger ones.
+    if (shape.deterministic) return {to, std::max(32, cuda::WgmmaTile(rows, count)), padded, 1, true};
+    if (count <= kMaxMatvecTokens) return {to, 16, padded, 2};
+    return {to, cuda::WgmmaTile(rows, count), padded, 1};
+  }
+  // For a product of x under a norm: with what the product in front prepared, or with activations made here.
+  cuda::WgmmaArgs NormedArgs(int count, const DeviceMatrix& m, const float* by);
+
+  // The layer's experts, added to x.
+  void Moe(const DeviceLayer& w, int count);
+  // `rows` rows of logits: of the tokens that logit_rows names (`gather`), or of the first ones.
+  void Head(int rows, bool gather);
+
+ private:
+  int SinglesApart() const;
+  void MoeStep(const DeviceLayer& w, int count);
+  void MoeGrouped(const DeviceLayer& w, int job_tokens, const cuda::MoePlan& plan);
+  void MoeJobs(const DeviceLayer& w, int job_tokens, const cuda::MoePlan& plan);
+  void SharedExpert(const DeviceLayer& w, int count);
+  void HeadByWgmma(int rows, const int32_t* of);
+};
+
+}  // namespace celer

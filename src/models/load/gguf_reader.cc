@@ -1,0 +1,64 @@
+#include "models/load/gguf_reader.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "io/file/printable.h"
+
+namespace celer {
+
+Error GgufReader::Missing(const std::string& key) const {
+  return Error::Corrupt(path_, ": metadata key '", Whole(key), "' is missing");
+}
+
+Error GgufReader::WrongKind(const std::string& key, const char* expected) const {
+  const GgufValue* value = file_.FindValue(Whole(key));
+  return Error::Corrupt(path_, ": metadata key '", Whole(key), "' is ", Printable(value->ToText(4), 60), " (",
+                        value->TypeName(), "), expected ", expected);
+}
+
+Result<int64_t> GgufReader::Int(const std::string& key) const {
+  if (!Has(key)) return Missing(key);
+  const auto value = file_.GetInt(Whole(key));
+  if (!value) return WrongKind(key, "an integer");
+  return *value;
+}
+
+Result<int64_t> GgufReader::Int(const std::string& key, int64_t if_missing) const {
+  if (!Has(key)) return if_missing;
+  return Int(key);
+}
+
+Result<double> GgufReader::Float(const std::string& key) const {
+  if (!Has(key)) return Missing(key);
+  const auto value = file_.GetFloat(Whole(key));
+  if (!value || !std::isfinite(*value)) return WrongKind(key, "a number");
+  return *value;
+}
+
+Result<double> GgufReader::Float(const std::string& key, double if_missing) const {
+  if (!Has(key)) return if_missing;
+  return Float(key);
+}
+
+Result<std::string> GgufReader::String(const std::string& key, std::string if_missing) const {
+  if (!Has(key)) return if_missing;
+  const auto value = file_.GetString(Whole(key));
+  if (!value) return WrongKind(key, "a string");
+  return std::string(*value);
+}
+
+Result<int64_t> GgufReader::SameInAllLayers(const std::string& key, int64_t layers) const {
+  const GgufValue* value = file_.FindValue(Whole(key));
+  if (!value || value->type != GgufType::kArray) return Int(key);
+  const auto numbers = file_.GetIntArray(Whole(key));
+  if (!numbers || static_cast<int64_t>(numbers->size()) != layers)
+    return WrongKind(key, ("an integer, or one for each of " + std::to_string(layers) + " layers").c_str());
+  const auto [low, high] = std::minmax_element(numbers->begin(), numbers->end());
+  if (*low != *high)
+    return Error::Unsupported(path_, ": metadata key '", Whole(key), "' is ", *low, " in some layers and ",
+                              *high, " in others; only models with the same in all layers are supported");
+  return *low;
+}
+
+}  // namespace celer

@@ -1,0 +1,86 @@
+// A model as data: its configuration and its weights by name. It owns the file they come from and what was
+// converted on the way, and runs nothing; cpu_decoder.h and cuda_decoder.h do that.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "device/thread_pool.h"
+#include "kernels/llm/moe/moe.h"
+#include "kernels/llm/weight_view.h"
+#include "models/config/decoder_config.h"
+#include "weights/tensor_source.h"
+#include "weights/weight_store.h"
+
+namespace celer {
+
+struct LayerWeights {
+  const float* attention_norm = nullptr;
+  WeightView q, k, v, o;
+  const float* q_bias = nullptr;
+  const float* k_bias = nullptr;
+  const float* v_bias = nullptr;
+  const float* o_bias = nullptr;
+  const float* q_norm = nullptr;
+  const float* k_norm = nullptr;
+  const float* ffn_norm = nullptr;
+  ExpertWeights dense;  // of a dense layer
+  const float *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;
+  WeightView router;  // of a sparse one
+  std::vector<ExpertWeights> experts;
+  ExpertWeights shared;  // empty if there is none
+  WeightView shared_gate;
+};
+
+struct DecoderWeights {
+  WeightView embedding;
+  std::vector<LayerWeights> layers;
+  const float* norm = nullptr;
+  WeightView head;
+};
+
+struct LoadOptions {
+  WeightOptions weights = {};
+  bool pack = true;  // for the matmul variant in use; without it weights stay as they lie in the file
+  // Matrices that a file holds in fp8 stay so, for devices that multiply with it; else they become floats.
+  bool keep_fp8 = false;
+  std::filesystem::path pack_cache = {};  // a folder to keep packed weights in; empty: they are not kept
+};
+
+class Model {
+ public:
+  // A Hugging Face folder, a GGUF file or a llama2.c checkpoint. The pool is needed for loading alone.
+  static Result<Model> Load(const std::filesystem::path& path, const LoadOptions& options, ThreadPool& pool);
+
+  const DecoderConfig& config() const { return config_; }
+  const DecoderWeights& weights() const { return weights_; }
+  const std::string& path() const { return source_->path(); }
+
+  // What one decode step must read of the weights, all experts of a mixture counted as far as one token uses
+  // them.
+  int64_t active_bytes() const;
+  const std::map<std::string, int64_t>& bytes_by_format() const { return store_->bytes_by_format(); }
+  int64_t owned_bytes() const { return store_->owned_bytes(); }
+  const WeightPlan& plan() const { return store_->plan(); }  // of LoadOptions::weights, packed or not
+
+  // What was read of the mapped file leaves memory, and is read again when it is wanted again.
+  void DropPages() const;
+
+ private:
+  Model() = default;
+
+  DecoderConfig config_;
+  std::unique_ptr<TensorSource> source_;  // keeps the mapping that weights_ point into
+  std::unique_ptr<WeightStore> store_;    // keeps what was converted
+  DecoderWeights weights_;
+};
+
+// The configuration alone, of anything Model::Load takes or a bare config.json; reads no weights.
+Result<DecoderConfig> LoadDecoderConfig(const std::filesystem::path& path);
+
+}  // namespace celer
