@@ -12,8 +12,8 @@
 
 #include "base/result.h"
 #include "celer/options.h"
-#include "engine/make_runner.h"
-#include "engine/runner.h"
+#include "engine/runners/make_runner.h"
+#include "engine/runners/runner.h"
 
 namespace {
 

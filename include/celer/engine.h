@@ -214,7 +214,7 @@ class Engine {
   std::vector<OperatorTime> Profile() const;
 
  private:
-  friend struct EngineOfRunner;  // src/engine/engine_of_runner.h
+  friend struct EngineOfRunner;  // src/engine/loop/engine_of_runner.h
   struct Impl;
   explicit Engine(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

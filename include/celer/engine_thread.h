@@ -72,7 +72,7 @@ class EngineThread {
   const Engine::Info& info() const;
   EngineStats stats() const;  // after the last step
 
-  class Stepper;  // src/engine/engine_thread.h
+  class Stepper;  // src/engine/loop/engine_thread.h
   explicit EngineThread(std::unique_ptr<Stepper> stepper);
 
  private:

@@ -131,7 +131,7 @@ struct EngineOptions {
   bool deterministic = false;
   RowCopies row_copies = RowCopies::kAuto;
   Activations activations = Activations::k16Bit;
-  StepTrace* trace = nullptr;  // src/engine/step_trace.h; it outlives the engine
+  StepTrace* trace = nullptr;  // src/engine/loop/step_trace.h; it outlives the engine
 };
 
 }  // namespace celer

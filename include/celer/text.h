@@ -73,7 +73,7 @@ class Prompter {
 
   const Tokenizer& tokenizer() const;  // src/text/tokenizer/tokenizer.h
 
-  struct State;  // src/engine/prompter.h
+  struct State;  // src/engine/text/prompter.h
   const State& state() const { return *state_; }
 
  private:

@@ -8,7 +8,7 @@
 #include <random>
 #include <span>
 
-#include "engine/sampler.h"
+#include "engine/sample/sampler.h"
 
 namespace celer::cli {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "celer/engine.h"
 #include "cli/bench_serve_trace.h"
-#include "engine/simulated_runner.h"
-#include "engine/step_cost.h"
+#include "engine/cost/step_cost.h"
+#include "engine/runners/simulated_runner.h"
 #include "limits/roofline.h"
 
 namespace celer::cli {

@@ -12,7 +12,7 @@
 #include "cli/bench_serve_replay.h"
 #include "cli/model_path.h"
 #include "device/thread_pool.h"
-#include "engine/engine_of_runner.h"
+#include "engine/loop/engine_of_runner.h"
 #include "limits/quantity.h"
 #include "models/kv_budget.h"
 #include "models/load/model.h"

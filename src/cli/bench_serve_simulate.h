@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "celer/engine.h"
-#include "engine/simulated_runner.h"
-#include "engine/step_cost.h"
+#include "engine/cost/step_cost.h"
+#include "engine/runners/simulated_runner.h"
 
 namespace celer::cli {
 

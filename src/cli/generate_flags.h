@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cli/command.h"
-#include "engine/text_model.h"
+#include "engine/text/text_model.h"
 
 namespace celer::cli {
 

@@ -21,7 +21,7 @@
 #include "cli/quantize_explain.h"
 #include "cli/quantize_network.h"
 #include "cli/quantize_text.h"
-#include "engine/find_device.h"
+#include "engine/runners/find_device.h"
 #include "io/file/detect.h"
 #include "limits/quantity.h"
 

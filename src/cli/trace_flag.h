@@ -6,7 +6,7 @@
 
 #include "celer/engine.h"
 #include "cli/command.h"
-#include "engine/step_trace.h"
+#include "engine/loop/step_trace.h"
 
 namespace celer::cli {
 

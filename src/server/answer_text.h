@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "celer/text.h"
-#include "engine/stop_matcher.h"
+#include "engine/sample/stop_matcher.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace celer::server {

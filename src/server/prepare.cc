@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <random>
 
-#include "engine/prompter.h"
+#include "engine/text/prompter.h"
 #include "io/file/printable.h"
 #include "io/json/json.h"
 #include "server/token_masks.h"

@@ -1,6 +1,6 @@
 // The table of routes, and the handlers of the small ones.
 #include "celer/version.h"
-#include "engine/prompter.h"
+#include "engine/text/prompter.h"
 #include "server/openapi.h"
 #include "server/page/page.h"
 #include "server/service.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "engine/text_model.h"
+#include "engine/text/text_model.h"
 #include "server/http_server.h"
 #include "server/service.h"
 

@@ -12,7 +12,7 @@
 #include <fstream>
 #include <thread>
 
-#include "engine/engine_thread.h"
+#include "engine/loop/engine_thread.h"
 
 namespace celer::server {
 namespace {

@@ -10,8 +10,8 @@
 #include <string>
 
 #include "base/log.h"
-#include "engine/make_runner.h"
-#include "engine/run_logits.h"
+#include "engine/runners/make_runner.h"
+#include "engine/runners/run_logits.h"
 #include "io/json/json.h"
 #include "models/load/model.h"
 #include "text/tokenizer/load_tokenizer.h"

@@ -269,7 +269,7 @@ def make_published():
 
 
 def make_scheduler():
-    """The layout is that of src/engine/scheduler_fuzz.cc: an engine, then commands."""
+    """The layout is that of src/engine/loop/scheduler_fuzz.cc: an engine, then commands."""
     def engine(blocks, host=0, ahead=0, chunk=32, mixed=0, cache=True, preemption=2, guess=0, patience=100):
         return bytes([1, blocks - 5, host, ahead, chunk - 1, mixed, 0 if cache else 1, preemption, guess, patience - 1])
 

@@ -7,9 +7,9 @@
 
 #include "base/device.h"
 #include "celer/engine.h"
-#include "engine/cuda_runner.h"
-#include "engine/make_runner.h"
-#include "engine/run_logits.h"
+#include "engine/runners/cuda_runner.h"
+#include "engine/runners/make_runner.h"
+#include "engine/runners/run_logits.h"
 #include "kernels/shared/test_util.h"
 #include "models/cuda/decoder.h"
 

@@ -12,9 +12,9 @@
 
 #include "base/device.h"
 #include "celer/engine.h"
-#include "engine/cuda_runner.h"
-#include "engine/make_runner.h"
-#include "engine/run_logits.h"
+#include "engine/runners/cuda_runner.h"
+#include "engine/runners/make_runner.h"
+#include "engine/runners/run_logits.h"
 #include "golden.h"
 #include "io/json/json.h"
 #include "io/safetensors/safetensors.h"

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "celer/engine.h"
-#include "engine/make_runner.h"
-#include "engine/run_logits.h"
+#include "engine/runners/make_runner.h"
+#include "engine/runners/run_logits.h"
 #include "golden.h"
 #include "io/json/json.h"
 #include "io/safetensors/safetensors.h"

@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "celer/engine.h"
-#include "engine/make_runner.h"
+#include "engine/runners/make_runner.h"
 #include "golden.h"
 #include "io/json/json.h"
 #include "io/safetensors/safetensors.h"

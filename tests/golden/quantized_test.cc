@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "celer/engine.h"
-#include "engine/make_runner.h"
-#include "engine/run_logits.h"
+#include "engine/runners/make_runner.h"
+#include "engine/runners/run_logits.h"
 #include "io/json/json.h"
 #include "io/safetensors/safetensors.h"
 #include "kernels/shared/test_util.h"

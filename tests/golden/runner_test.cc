@@ -1,13 +1,13 @@
 // What every Runner promises, on tiny models: steps in order, steps queued ahead, blocks copied and swapped.
-#include "engine/runner.h"
+#include "engine/runners/runner.h"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 
 #include "base/device.h"
-#include "engine/make_runner.h"
-#include "engine/run_logits.h"
+#include "engine/runners/make_runner.h"
+#include "engine/runners/run_logits.h"
 #include "golden.h"
 
 namespace celer {

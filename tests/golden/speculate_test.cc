@@ -5,8 +5,8 @@
 #include <map>
 
 #include "celer/engine.h"
-#include "engine/engine_of_runner.h"
-#include "engine/make_runner.h"
+#include "engine/loop/engine_of_runner.h"
+#include "engine/runners/make_runner.h"
 
 namespace celer {
 namespace {

@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "engine/make_runner.h"
-#include "engine/run_logits.h"
+#include "engine/runners/make_runner.h"
+#include "engine/runners/run_logits.h"
 #if CELER_WITH_TEXT
-#include "engine/text_model.h"
+#include "engine/text/text_model.h"
 #endif
 
 namespace celer {

@@ -1,0 +1,261 @@
+#include "engine/cost/step_cost.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+
+#include "base/check.h"
+#include "limits/roofline.h"
+#include "models/op_profile.h"
+
+namespace celer {
+namespace {
+
+OperatorWork Times(OperatorWork work, double bytes, double flops) {
+  work.bytes *= bytes;
+  for (auto& [type, count] : work.flops) count *= flops;
+  return work;
+}
+
+OperatorWork TakeOut(std::vector<OperatorWork>& work, Op op) {
+  const auto it = std::find_if(work.begin(), work.end(), [&](const auto& w) { return w.name == Name(op); });
+  if (it == work.end()) return {.name = Name(op)};
+  OperatorWork found = std::move(*it);
+  work.erase(it);
+  return found;
+}
+
+double OperatorSeconds(const RooflineLimit& limit, const Efficiency& e) {
+  const double read = limit.memory_s / e.read, compute = limit.compute_s / e.arithmetic;
+  return std::max(read, compute) + (1 - e.overlap) * std::min(read, compute);
+}
+
+}  // namespace
+
+AttendedKeys CountAttendedKeys(const SliceShape& s, int64_t window) {
+  const int64_t end = s.position + s.tokens;
+  // The queries that see everything before them, then those that see a whole window.
+  const int64_t open = window == 0 ? s.tokens : std::clamp<int64_t>(window - s.position, 0, s.tokens);
+  const auto n = static_cast<double>(open);
+  return {n * static_cast<double>(s.position) + n * (n + 1) / 2 +
+              static_cast<double>(s.tokens - open) * static_cast<double>(window),
+          static_cast<double>(end - (window == 0 ? 0 : std::max<int64_t>(0, s.position + 1 - window)))};
+}
+
+StepCost::StepCost(const DecoderConfig& config, Count count)
+    : count_(std::move(count)), layers_(config.layers) {
+  for (int64_t i = 0; i < config.layers; ++i) ++layers_by_window_[config.Window(i)];
+  std::vector<OperatorWork> one = count_({.sequences = 1, .tokens = 1, .position = 0});
+  logits_ = TakeOut(one, Op::kLogits);
+  attention_ = TakeOut(one, Op::kAttention);
+}
+
+const std::vector<OperatorWork>& StepCost::Dense(int64_t tokens) const {
+  const auto [it, is_new] = dense_.try_emplace(tokens);
+  if (is_new) {
+    it->second = count_({.sequences = 1, .tokens = tokens, .position = 0});
+    TakeOut(it->second, Op::kLogits);
+    TakeOut(it->second, Op::kAttention);
+  }
+  return it->second;
+}
+
+OperatorWork StepCost::Logits(int64_t rows) const {
+  return Times(logits_, rows > 0 ? 1 : 0, static_cast<double>(rows));
+}
+
+OperatorWork StepCost::Attention(std::span<const SliceShape> slices) const {
+  AttendedKeys sum;
+  for (const auto& [window, layers] : layers_by_window_)
+    for (const SliceShape& slice : slices) {
+      const AttendedKeys one = CountAttendedKeys(slice, window);
+      sum.pairs += static_cast<double>(layers) * one.pairs;
+      sum.keys += static_cast<double>(layers) * one.keys;
+    }
+  const auto layers = static_cast<double>(layers_);
+  return Times(attention_, sum.keys / layers, sum.pairs / layers);
+}
+
+OperatorWork StepCost::DecodeAttention(const SliceShape& tokens) const {
+  double pairs = 0;
+  for (const auto& [window, layers] : layers_by_window_)
+    pairs += static_cast<double>(layers) * CountAttendedKeys(tokens, window).pairs;
+  pairs /= static_cast<double>(layers_);
+  return Times(attention_, pairs, pairs);
+}
+
+std::vector<OperatorWork> StepCost::Work(std::span<const SliceShape> slices) const {
+  int64_t tokens = 0, rows = 0;
+  for (const SliceShape& slice : slices) {
+    tokens += slice.tokens;
+    rows += slice.rows;
+  }
+  std::vector<OperatorWork> work = Dense(tokens);
+  work.push_back(Attention(slices));
+  work.push_back(Logits(rows));
+  return work;
+}
+
+StepMatrices MatricesOf(const LlmShape& s, const WeightOptions& weights) {
+  const auto matrix = [&](int64_t rows, int64_t cols, WeightRole role = WeightRole::kProjection) {
+    if (rows == 0 || cols == 0) return MatrixSize{};
+    const WeightFormatSpec format = PlanFormat(weights, WeightFormatSpec::Stored(DType::kBf16), cols, role);
+    const int64_t row = format.RowBytes(cols) + format.ScaleBytes(cols);
+    const bool wide = format.stored() && format.dtype == DType::kF32;
+    return MatrixSize{.rows = rows, .cols = cols, .bytes = rows * row, .compute = wide ? "f32" : "auto"};
+  };
+  const auto expert = [&](int64_t columns) {
+    return StepMatrices::Expert{.gate = matrix(columns, s.hidden),
+                                .up = matrix(columns, s.hidden),
+                                .down = matrix(s.hidden, columns)};
+  };
+  StepMatrices::Layer layer;
+  layer.qkv = {matrix(s.heads * s.head_dim, s.hidden), matrix(s.kv_heads * s.head_dim, s.hidden),
+               matrix(s.kv_heads * s.head_dim, s.hidden)};
+  layer.output = matrix(s.hidden, s.heads * s.head_dim);
+  if (s.experts > 0) {
+    layer.experts.assign(static_cast<size_t>(s.experts), expert(s.intermediate));
+    layer.router = matrix(s.experts, s.hidden, WeightRole::kRouter);
+    layer.shared = expert(s.shared_intermediate);
+  } else {
+    layer.dense = expert(s.intermediate);
+  }
+  StepMatrices all;
+  all.head = matrix(s.vocab, s.hidden, WeightRole::kVocabulary);
+  all.embedding_row_bytes = 2 * s.hidden;
+  all.layers.assign(static_cast<size_t>(s.layers), layer);
+  return all;
+}
+
+int64_t BytesOf(const StepMatrices& matrices) {
+  const auto expert = [](const StepMatrices::Expert& e) { return e.gate.bytes + e.up.bytes + e.down.bytes; };
+  int64_t sum = matrices.head.bytes;
+  for (const StepMatrices::Layer& layer : matrices.layers) {
+    for (const MatrixSize& m : layer.qkv) sum += m.bytes;
+    for (const StepMatrices::Expert& e : layer.experts) sum += expert(e);
+    sum += layer.output.bytes + layer.router.bytes + layer.shared_gate.bytes + expert(layer.dense) +
+           expert(layer.shared);
+  }
+  return sum;
+}
+
+Result<Efficiency> Efficiency::Parse(std::string_view text) {
+  Efficiency e;
+  const auto wrong = [&](std::string_view part, const char* expected) {
+    return Error::Invalid("efficiency '", part, "': expected ", expected,
+                          ", as in read=0.8,arithmetic=0.6,overlap=0.5,step=100us,row=0us");
+  };
+  while (!text.empty()) {
+    const std::string_view part = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(part.size() + 1, text.size()));
+    const size_t equals = part.find('=');
+    if (equals == part.npos) return wrong(part, "a name and a value");
+    const std::string_view name = part.substr(0, equals), value = part.substr(equals + 1);
+    double number = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+    const std::string_view unit = value.substr(static_cast<size_t>(end - value.data()));
+    if (error != std::errc() || !std::isfinite(number) || number < 0)
+      return wrong(part, "a number from 0 on");
+    if (name == "step" || name == "row") {
+      constexpr double kLongest = 10;
+      const double scale = unit == "us" ? 1e-6 : unit == "ms" ? 1e-3 : unit == "s" ? 1 : 0;
+      if (scale == 0 || number * scale > kLongest) return wrong(part, "us, ms or s, at most 10s");
+      (name == "step" ? e.step_s : e.row_s) = number * scale;
+      continue;
+    }
+    if (!unit.empty() || number > 1) return wrong(part, "a share from 0 to 1");
+    if (name == "overlap")
+      e.overlap = number;
+    else if (name != "read" && name != "arithmetic")
+      return wrong(part, "read, arithmetic, overlap, step or row");
+    else if (number == 0)
+      return wrong(part, "more than 0");
+    else
+      (name == "read" ? e.read : e.arithmetic) = number;
+  }
+  return e;
+}
+
+std::string Efficiency::ToString() const {
+  return fmt::format("read={:.3g},arithmetic={:.3g},overlap={:.3g},step={:.3g}us,row={:.3g}us", read,
+                     arithmetic, overlap, 1e6 * step_s, 1e6 * row_s);
+}
+
+StepTime::StepTime(StepCost cost, Machine machine, Efficiency efficiency)
+    : cost_(std::move(cost)), machine_(std::move(machine)), efficiency_(efficiency) {}
+
+double StepTime::Operator(const OperatorWork& work) const {
+  return OperatorSeconds(LimitOf(work, machine_), efficiency_);
+}
+
+double StepTime::Seconds(std::span<const SliceShape> slices) const {
+  int64_t tokens = 0, rows = 0;
+  for (const SliceShape& slice : slices) {
+    tokens += slice.tokens;
+    rows += slice.rows;
+  }
+  const auto [dense, is_new] = dense_s_.try_emplace(tokens);
+  if (is_new)
+    for (const OperatorWork& work : cost_.Dense(tokens)) dense->second += Operator(work);
+  return efficiency_.step_s + dense->second + Operator(cost_.Attention(slices)) +
+         Operator(cost_.Logits(rows)) + static_cast<double>(rows) * efficiency_.row_s;
+}
+
+Efficiency FitEfficiency(const StepCost& cost, const Machine& machine, std::span<const MeasuredStep> steps) {
+  CELER_CHECK(!steps.empty());
+  struct Sample {
+    std::vector<RooflineLimit> limits;
+    double rows = 0, seconds = 0;
+  };
+  std::vector<Sample> samples;
+  for (const MeasuredStep& step : steps) {
+    Sample sample{.limits = {}, .seconds = step.seconds};
+    for (const OperatorWork& work : cost.Work(step.slices)) sample.limits.push_back(LimitOf(work, machine));
+    for (const SliceShape& slice : step.slices) sample.rows += static_cast<double>(slice.rows);
+    samples.push_back(std::move(sample));
+  }
+  const auto error = [&](const Efficiency& e) {
+    double sum = 0;
+    for (const Sample& s : samples) {
+      double seconds = e.step_s + s.rows * e.row_s;
+      for (const RooflineLimit& limit : s.limits) seconds += OperatorSeconds(limit, e);
+      sum += std::pow(std::log(seconds / s.seconds), 2);
+    }
+    return sum;
+  };
+
+  // Five numbers and a smooth error: one after the other, in smaller and smaller steps.
+  struct Knob {
+    double Efficiency::*value;
+    double low, high;
+  };
+  constexpr std::array<Knob, 5> kKnobs = {{{&Efficiency::read, 0.01, 1},
+                                           {&Efficiency::arithmetic, 0.01, 1},
+                                           {&Efficiency::overlap, 0, 1},
+                                           {&Efficiency::step_s, 0, 0.1},
+                                           {&Efficiency::row_s, 0, 0.01}}};
+  Efficiency best;
+  double least = error(best);
+  for (double step = 0.5; step > 1e-3;) {
+    bool better = false;
+    for (const Knob& knob : kKnobs)
+      for (const double direction : {-1.0, 1.0}) {
+        Efficiency tried = best;
+        double& value = tried.*knob.value;
+        // Relative, with a little to leave zero by.
+        value = std::clamp(value + direction * step * (value + 1e-3 * knob.high), knob.low, knob.high);
+        if (const double now = error(tried); now < least) {
+          least = now;
+          best = tried;
+          better = true;
+        }
+      }
+    if (!better) step /= 2;
+  }
+  return best;
+}
+
+}  // namespace celer

@@ -1,0 +1,239 @@
+// Who has which block, and who finds which.
+#include "engine/kv/block_manager.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+namespace celer {
+namespace {
+
+std::vector<int32_t> Count(int first, int count) {
+  std::vector<int32_t> out(static_cast<size_t>(count));
+  std::iota(out.begin(), out.end(), first);
+  return out;
+}
+
+bool Grow(BlockManager& blocks, BlockTable* table, int64_t tokens) {
+  std::vector<BlockMove> moves;
+  const bool grown =
+      blocks.Prepare(table, static_cast<int64_t>(table->size()) * kKvBlockTokens, tokens, &moves);
+  EXPECT_TRUE(moves.empty());
+  return grown;
+}
+
+// As after a sequence has computed these tokens.
+PrefixCache::Content Publish(BlockManager& blocks, const BlockTable& table, std::span<const int32_t> tokens,
+                             PrefixCache::Content content) {
+  for (size_t i = 0; (i + 1) * kKvBlockTokens <= tokens.size(); ++i)
+    content =
+        blocks.cache().Insert(content, tokens.subspan(i * kKvBlockTokens).first<kKvBlockTokens>(), table[i]);
+  return content;
+}
+
+TEST(BlockManager, GrowsShrinksAndRefuses) {
+  BlockManager blocks(4);
+  BlockTable a, b;
+  EXPECT_TRUE(Grow(blocks, &a, 17));
+  EXPECT_EQ(a.size(), 2u);
+  EXPECT_TRUE(Grow(blocks, &a, 32));  // fits already
+  EXPECT_EQ(a.size(), 2u);
+  EXPECT_FALSE(Grow(blocks, &b, 33));
+  EXPECT_TRUE(b.empty());
+  EXPECT_TRUE(Grow(blocks, &b, 32));
+  EXPECT_EQ(blocks.free_blocks(), 0);
+  blocks.Shrink(&a, 16);
+  EXPECT_EQ(blocks.free_blocks(), 1);
+  blocks.Shrink(&a, 0);
+  blocks.Shrink(&b, 0);
+  EXPECT_EQ(blocks.free_blocks(), 4);
+}
+
+TEST(BlockManagerDeathTest, ABlockIsGivenBackOnce) {
+  BlockManager blocks(2);
+  BlockTable a;
+  ASSERT_TRUE(Grow(blocks, &a, 16));
+  BlockTable copy = a;
+  blocks.Shrink(&a, 0);
+  EXPECT_DEATH(blocks.Shrink(&copy, 0), "users");
+}
+
+TEST(BlockManager, ASharedBlockIsCopiedBeforeItIsWritten) {
+  BlockManager blocks(4);
+  BlockTable a;
+  ASSERT_TRUE(Grow(blocks, &a, 24));
+  BlockTable b = blocks.Share(a);
+  EXPECT_EQ(blocks.free_blocks(), 2);
+  std::vector<BlockMove> moves;
+  const BlockManager::Write write{&b, 24, 25};
+  EXPECT_EQ(blocks.Missing({&write, 1}), 1);
+  ASSERT_TRUE(blocks.Prepare(&b, 24, 25, &moves));
+  ASSERT_EQ(moves.size(), 1u);
+  EXPECT_EQ(moves[0].blocks.from, a[1]);
+  EXPECT_EQ(moves[0].blocks.to, b[1]);
+  EXPECT_EQ(a[0], b[0]);
+  EXPECT_NE(a[1], b[1]);
+  moves.clear();
+  ASSERT_TRUE(blocks.Prepare(&a, 24, 25, &moves));  // the only one by now
+  EXPECT_TRUE(moves.empty());
+  blocks.Shrink(&a, 0);
+  blocks.Shrink(&b, 0);
+  EXPECT_EQ(blocks.free_blocks(), 4);
+}
+
+// Beams that share their last block and all write to it: the last one needs no copy.
+TEST(BlockManager, ThoseWhoWriteTogetherTakeOneCopyLessThanTheyAre) {
+  BlockManager blocks(5);
+  BlockTable a;
+  ASSERT_TRUE(Grow(blocks, &a, 24));
+  BlockTable b = blocks.Share(a), c = blocks.Share(a);
+  std::vector<BlockManager::Write> writes = {{&a, 24, 25}, {&b, 24, 25}};
+  EXPECT_EQ(blocks.Missing(writes), 2) << "c still reads what they share";
+  writes.push_back({&c, 24, 25});
+  EXPECT_EQ(blocks.Missing(writes), 2);
+  const int32_t shared = a[1];
+  BlockTable other;
+  ASSERT_TRUE(Grow(blocks, &other, 32));
+  std::vector<BlockMove> moves;
+  EXPECT_FALSE(blocks.Prepare(writes, &moves));
+  EXPECT_TRUE(moves.empty() && a == b && b == c) << "all of it or nothing";
+  blocks.Shrink(&other, 16);
+  ASSERT_TRUE(blocks.Prepare(writes, &moves));
+  EXPECT_EQ(blocks.free_blocks(), 0);
+  EXPECT_EQ(moves.size(), 2u);
+  EXPECT_EQ(c[1], shared);
+  EXPECT_TRUE(a[0] == b[0] && b[0] == c[0] && a[1] != b[1] && a[1] != c[1] && b[1] != c[1]);
+}
+
+TEST(BlockManager, ABlockThatOthersMayFindIsCopiedByAll) {
+  BlockManager blocks(4);
+  BlockTable a;
+  const std::vector<int32_t> tokens = Count(0, 16);
+  const auto root = blocks.cache().TakeRoot("");
+  ASSERT_TRUE(Grow(blocks, &a, 16));
+  Publish(blocks, a, tokens, root);
+  BlockTable b = blocks.Share(a);
+  const std::vector<BlockManager::Write> writes = {{&a, 15, 16}, {&b, 15, 16}};
+  EXPECT_EQ(blocks.Missing(writes), 2);
+  std::vector<BlockMove> moves;
+  ASSERT_TRUE(blocks.Prepare(writes, &moves));
+  EXPECT_EQ(moves.size(), 2u);
+  EXPECT_EQ(blocks.free_blocks(), 2);
+  EXPECT_EQ(blocks.cached_free_blocks(), 1);
+}
+
+// As many as a flag may ask for: they cost what is used of them.
+TEST(BlockManager, HostBlocksAreCountedBeforeTheyAreUsed) {
+  constexpr int64_t kMany = std::numeric_limits<int32_t>::max();
+  BlockManager blocks(1, kMany);
+  BlockTable a = blocks.TakeHost(3), b = blocks.TakeHost(2);
+  EXPECT_EQ(blocks.free_host_blocks(), kMany - 5);
+  EXPECT_TRUE(blocks.TakeHost(kMany).empty());
+  blocks.GiveHost(&a);
+  BlockTable c = blocks.TakeHost(4);
+  std::vector<int32_t> all = c;
+  all.insert(all.end(), b.begin(), b.end());
+  std::sort(all.begin(), all.end());
+  EXPECT_EQ(all, Count(0, 6)) << "those that were given back are taken first";
+}
+
+TEST(PrefixCache, FindsWhatBeginsAlikeAndNothingElse) {
+  BlockManager blocks(8);
+  const auto root = blocks.cache().TakeRoot(""), salted = blocks.cache().TakeRoot("someone else");
+  const std::vector<int32_t> tokens = Count(0, 40);
+  BlockTable a;
+  ASSERT_TRUE(Grow(blocks, &a, 40));
+  Publish(blocks, a, tokens, root);
+  blocks.Shrink(&a, 0);
+  EXPECT_EQ(blocks.cached_free_blocks(), 2);
+
+  EXPECT_EQ(blocks.CountCached(tokens, root), 2);
+  EXPECT_EQ(blocks.CountCached(tokens, salted), 0);
+  EXPECT_EQ(blocks.CountCached(std::span(tokens).first(31), root), 1);
+  std::vector<int32_t> other = tokens;
+  other[3] = 99;  // the second block is the same, and stands behind something else
+  EXPECT_EQ(blocks.CountCached(other, root), 0);
+  other = tokens;
+  other[20] = 99;
+  EXPECT_EQ(blocks.CountCached(other, root), 1);
+
+  BlockTable b;
+  auto content = root;
+  blocks.Attach(&b, tokens, &content);
+  EXPECT_EQ(b.size(), 2u);
+  EXPECT_EQ(blocks.free_blocks(), 6);
+  std::vector<BlockMove> moves;
+  ASSERT_TRUE(blocks.Prepare(&b, 31, 33, &moves)) << "what others may find is not written to";
+  EXPECT_EQ(moves.size(), 1u);
+  EXPECT_EQ(b.size(), 3u);
+  blocks.Shrink(&b, 0);
+  EXPECT_EQ(blocks.CountCached(tokens, root), 2);
+}
+
+TEST(PrefixCache, TheLeastRecentlyUsedGoesFirstAndOfAChainTheLastBlock) {
+  BlockManager blocks(4);
+  const auto root = blocks.cache().TakeRoot("");
+  const auto first = Count(0, 32), second = Count(100, 32);
+  for (const auto& tokens : {first, second}) {
+    BlockTable table;
+    ASSERT_TRUE(Grow(blocks, &table, 32));
+    Publish(blocks, table, tokens, root);
+    blocks.Shrink(&table, 0);
+  }
+  EXPECT_EQ(blocks.cached_free_blocks(), 4);
+  {  // used again
+    BlockTable table;
+    auto content = root;
+    blocks.Attach(&table, first, &content);
+    blocks.Shrink(&table, 0);
+  }
+  BlockTable table;
+  ASSERT_TRUE(Grow(blocks, &table, 16));
+  EXPECT_EQ(blocks.evictions(), 1);
+  EXPECT_EQ(blocks.CountCached(first, root), 2);
+  EXPECT_EQ(blocks.CountCached(second, root), 1);
+  ASSERT_TRUE(Grow(blocks, &table, 48));
+  EXPECT_EQ(blocks.CountCached(first, root), 1);
+  EXPECT_EQ(blocks.CountCached(second, root), 0);
+}
+
+TEST(PrefixCache, TheSameContentInTwoBlocksIsKnownOnce) {
+  BlockManager blocks(4);
+  const auto root = blocks.cache().TakeRoot("");
+  const auto tokens = Count(0, 16);
+  BlockTable a, b;
+  ASSERT_TRUE(Grow(blocks, &a, 16) && Grow(blocks, &b, 16));
+  const auto first = Publish(blocks, a, tokens, root);
+  EXPECT_EQ(Publish(blocks, b, tokens, root), first);
+  EXPECT_EQ(blocks.cache().size(), 1);
+  blocks.Forget(a);
+  EXPECT_EQ(blocks.CountCached(tokens, root), 0);
+  // A block that is known by a name whose beginning is gone gets another one.
+  Publish(blocks, b, tokens, root);
+  const auto longer = Count(0, 32);
+  ASSERT_TRUE(Grow(blocks, &b, 32));
+  Publish(blocks, b, longer, root);
+  blocks.Forget({b[0]});
+  Publish(blocks, b, longer, root);
+  EXPECT_EQ(blocks.CountCached(longer, root), 2);
+  EXPECT_EQ(blocks.cache().size(), 2);
+}
+
+TEST(PrefixCache, SaltsAreForgottenWithTheirLastBlock) {
+  BlockManager blocks(2);
+  const auto root = blocks.cache().TakeRoot("salt");
+  const auto tokens = Count(0, 16);
+  BlockTable table;
+  ASSERT_TRUE(Grow(blocks, &table, 16));
+  Publish(blocks, table, tokens, root);
+  blocks.cache().DropRoot(root);
+  EXPECT_EQ(blocks.cache().TakeRoot("salt"), root) << "a block still stands behind it";
+  blocks.cache().DropRoot(root);
+  blocks.Forget(table);
+  EXPECT_NE(blocks.cache().TakeRoot("salt"), root);
+}
+
+}  // namespace
+}  // namespace celer

@@ -1,0 +1,79 @@
+#include "engine/kv/prefix_cache.h"
+
+#include <algorithm>
+#include <random>
+
+#include "base/check.h"
+
+namespace celer {
+
+PrefixCache::PrefixCache() : seed_(uint64_t{std::random_device()()} << 32 | 1) {}
+
+PrefixCache::Content PrefixCache::TakeRoot(std::string_view salt) {
+  const auto [it, fresh] = root_of_.try_emplace(std::string(salt), next_);
+  if (fresh) {
+    roots_[next_] = {std::string(salt), 0};
+    ++next_;
+  }
+  ++roots_[it->second].users;
+  return it->second;
+}
+
+void PrefixCache::DropRoot(Content root) {
+  CELER_CHECK(roots_.contains(root));
+  LeaveRoot(root);
+}
+
+void PrefixCache::LeaveRoot(Content root) {
+  const auto it = roots_.find(root);
+  if (it == roots_.end() || --it->second.users > 0) return;
+  root_of_.erase(it->second.salt);
+  roots_.erase(it);
+}
+
+uint64_t PrefixCache::HashOf(Content before, BlockTokens tokens) const {
+  uint64_t hash = seed_ ^ static_cast<uint64_t>(before);
+  for (const int32_t token : tokens) {
+    hash = (hash ^ static_cast<uint32_t>(token)) * 0xbf58476d1ce4e5b9u;
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+
+PrefixCache::Found PrefixCache::Find(Content before, BlockTokens tokens) const {
+  const auto [first, last] = by_hash_.equal_range(HashOf(before, tokens));
+  for (auto it = first; it != last; ++it) {
+    const Entry& entry = entries_[static_cast<size_t>(it->second)];
+    if (entry.before == before && std::equal(tokens.begin(), tokens.end(), entry.tokens))
+      return {it->second, entry.content};
+  }
+  return {};
+}
+
+PrefixCache::Content PrefixCache::Insert(Content before, BlockTokens tokens, int32_t block) {
+  if (const Found found = Find(before, tokens); found.block != kNone) return found.content;
+  // It may be known by a name whose beginning is not known any more.
+  Erase(block);
+  if (entries_.size() <= static_cast<size_t>(block)) entries_.resize(static_cast<size_t>(block) + 1);
+  Entry& entry = entries_[static_cast<size_t>(block)];
+  entry = {.content = next_++, .before = before, .hash = HashOf(before, tokens)};
+  std::copy(tokens.begin(), tokens.end(), entry.tokens);
+  by_hash_.emplace(entry.hash, block);
+  if (const auto root = roots_.find(before); root != roots_.end()) ++root->second.users;
+  ++size_;
+  return entry.content;
+}
+
+void PrefixCache::Erase(int32_t block) {
+  if (!Holds(block)) return;
+  Entry& entry = entries_[static_cast<size_t>(block)];
+  const auto [first, last] = by_hash_.equal_range(entry.hash);
+  const auto it = std::find_if(first, last, [block](const auto& row) { return row.second == block; });
+  CELER_CHECK(it != last);
+  by_hash_.erase(it);
+  LeaveRoot(entry.before);
+  entry = {};
+  --size_;
+}
+
+}  // namespace celer

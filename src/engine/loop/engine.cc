@@ -1,0 +1,443 @@
+#include "celer/engine.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/check.h"
+#include "engine/cost/step_budget.h"
+#include "engine/loop/check_request.h"
+#include "engine/loop/engine_impl.h"
+#include "engine/loop/engine_of_runner.h"
+#include "engine/runners/make_runner.h"
+#include "models/config/decoder_config.h"
+
+namespace celer {
+namespace {
+
+// What a slice says of a token that the step before it chooses.
+constexpr int32_t kNotKnownYet[] = {Slice::kChosenBefore};
+// Copying blocks to the host and back: less than what memories and buses do, so that swapping is chosen where
+// it is worth it.
+constexpr double kSwapBytesPerSecond = 4e9;
+constexpr int64_t kPromptStep = 32;  // a step of so many tokens tells what a prompt's token costs
+
+}  // namespace
+
+Sequence::Sequence(int64_t id_, const Request& request, int answer_)
+    : id(id_),
+      answer(answer_),
+      tokens(request.prompt),
+      prompt_count(static_cast<int64_t>(request.prompt.size())),
+      sampler(
+          [&] {
+            SamplingParams params = request.sampling;
+            params.seed += static_cast<uint64_t>(answer);
+            if (request.best_of > request.n) params.logprobs = std::max(params.logprobs, 0);
+            return params;
+          }(),
+          request.prompt) {
+  sampler.Forbid(request.stop_tokens, request.min_tokens);
+  if (request.mask) sampler.set_mask(request.mask->Clone());
+}
+
+Engine::Impl::Impl(std::unique_ptr<Runner> runner_, const EngineOptions& options,
+                   std::unique_ptr<Speculator> speculator_)
+    : runner(std::move(runner_)),
+      blocks(runner->info().kv_blocks, runner->info().kv_host_blocks),
+      scheduler(blocks, {.step = options.chunk, .mixed = options.mixed_chunk}, options.preemption,
+                [this](int64_t tokens) {
+                  const double bytes = 2.0 * static_cast<double>(tokens * info.kv_bytes_per_token);
+                  return bytes / kSwapBytesPerSecond < token_seconds * static_cast<double>(tokens);
+                }),
+      speculator(std::move(speculator_)),
+      prefix_cache(options.prefix_cache),
+      trace(options.trace) {
+  if (runner->info().config.layers > 0) meter.emplace(*runner);
+  // A GPU's operators cannot be timed without holding it up.
+  if (!trace || runner->info().device != "cpu") return;
+  profile.spans = trace->operators();
+  runner->set_profile(&profile);
+}
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() = default;
+const Engine::Info& Engine::info() const {
+  return impl_->info;
+}
+const std::optional<Error>& Engine::fault() const {
+  return impl_->fault;
+}
+
+Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
+  // A draft model first: the KV of the other may take all the memory that is left.
+  CELER_ASSIGN(std::unique_ptr<Speculator> speculator, Speculator::Load(options));
+  CELER_ASSIGN(std::unique_ptr<Runner> runner, MakeRunner(options));
+  if (speculator) CELER_RETURN_IF_ERROR(speculator->SetTarget(runner->info()));
+  EngineOptions chosen = options;
+  if (chosen.mixed_chunk == 0) chosen.mixed_chunk = MixedChunk(*runner, options.chunk);
+  return EngineOfRunner::Make(std::move(runner), chosen, std::move(speculator));
+}
+
+std::unique_ptr<Engine> EngineOfRunner::Make(std::unique_ptr<Runner> runner, const EngineOptions& options,
+                                             std::unique_ptr<Speculator> speculator) {
+  if (!speculator && options.speculation.kind == Speculation::Kind::kLookup)
+    speculator = std::make_unique<Speculator>(Speculator::OptionsFor(options));
+  auto impl = std::make_unique<Engine::Impl>(std::move(runner), options, std::move(speculator));
+  const Runner::Info& device = impl->runner->info();
+  const DecoderConfig& config = device.config;
+  impl->info = {.architecture = config.architecture,
+                .vocab = config.vocab,
+                .context = device.context,
+                .kv_tokens = device.kv_blocks * kKvBlockTokens,
+                .max_positions = config.max_positions,
+                .shape = ToLlmShape(config, options.model),
+                .weight_bytes = device.weight_bytes,
+                .kv_bytes_per_token = device.kv_bytes_per_token,
+                .bytes_by_format = device.bytes_by_format,
+                .threads = device.threads,
+                .device = device.device,
+                .predicted_gain = impl->speculator ? impl->speculator->predicted_gain() : 0};
+  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+Result<int64_t> Engine::Submit(Request request) {
+  return impl_->Submit(std::move(request), nullptr);
+}
+
+std::string Engine::Impl::CacheSalt(const Request& request) const {
+  const RopeConfig& rope = runner->info().config.rope;
+  const auto length = static_cast<int64_t>(request.prompt.size());
+  if (!rope.ByLength() || static_cast<double>(length) <= rope.original_positions) return request.cache_salt;
+  const bool exact = rope.scaling == RopeConfig::Scaling::kDynamic;
+  return request.cache_salt + '\0' + (exact ? std::to_string(length) : "long");
+}
+
+Result<int64_t> Engine::Impl::Submit(Request request, Scoring* scoring) {
+  if (fault) return *fault;
+  CELER_RETURN_IF_ERROR(CheckRequest(request, info, scoring != nullptr));
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  // The last token is never appended to the KV, so one position more than the context holds can be generated.
+  request.max_tokens = std::min(request.max_tokens, info.context - prompt + 1);
+  request.min_tokens = std::min(request.min_tokens, request.max_tokens);
+
+  const int64_t id = next_id++;
+  ++counts.requests;
+  if (std::string why = NeverFits(request, info); !why.empty()) {
+    ++counts.finished;
+    for (int i = 0; i < request.n; ++i)
+      told.push_back({.request = id,
+                      .answer = i,
+                      .finish = FinishReason::kRefused,
+                      .last = i == request.n - 1,
+                      .error = why});
+    return id;
+  }
+  auto group = std::make_unique<Group>();
+  group->id = id;
+  group->order = {.priority = request.priority, .arrival = id};
+  group->answers = group->open = std::max(request.n, request.best_of);
+  group->holds_back = request.best_of > request.n || request.beam.width > 0;
+  if (request.beam.width > 0) group->beams = std::make_unique<Beams>(request);
+  auto sequence = std::make_unique<Sequence>(next_sequence++, request, 0);
+  sequence->group = group.get();
+  sequence->scoring = scoring;
+  if (request.prompt_logprobs >= 0 && prompt > 1) {
+    group->prompt_scoring = std::make_unique<Scoring>(
+        Scoring{.visit =
+                    [group = group.get(), alternatives = request.prompt_logprobs](
+                        int64_t i, std::span<const float> row) {
+                      group->prompt_scores.push_back(
+                          LogprobsOf(row, group->request.prompt[static_cast<size_t>(i)], alternatives));
+                    },
+                .only = false});
+    sequence->scoring = group->prompt_scoring.get();
+  }
+  // Rows that somebody wants to see are computed, whether they were before or not.
+  const bool all_rows = sequence->scoring || request.pooling == Pooling::kMean;
+  if (prefix_cache && !all_rows)
+    sequence->root = sequence->content = blocks.cache().TakeRoot(CacheSalt(request));
+  if (request.deadline) deadlines.emplace(*request.deadline, id);
+  group->request = std::move(request);
+  if (trace && !scoring) trace->Submitted(id, prompt, group->request.max_tokens);
+  scheduler.Add(sequence.get());
+  group->sequences.push_back(std::move(sequence));
+  Group& added = *(groups[id] = std::move(group));
+  // Its first mask is ready when the prompt is, unless that is short.
+  if (const Status prepared = PrepareMask(*added.sequences[0]); !prepared)
+    EndGroup(added, FinishReason::kConstraint, prepared.error().message(), &told);
+  return id;
+}
+
+bool Engine::HasWork() const {
+  return (!impl_->fault && impl_->scheduler.HasWork()) || !impl_->told.empty();
+}
+
+std::vector<TokenEvent> Engine::Step() {
+  StepTrace::Step traced(impl_->trace);
+  impl_->ExpireDeadlines(Impl::Clock::now());
+  std::vector<TokenEvent> events = std::exchange(impl_->told, {});
+  if (impl_->fault || !impl_->scheduler.HasWork()) {
+    traced.Idle(events);
+    return events;
+  }
+  impl_->PrepareMasks(&events);
+  if (const Status proposed = impl_->Propose(); !proposed) {
+    impl_->Stop(proposed.error(), &events);
+    return events;
+  }
+  const Plan plan = impl_->NextPlan();
+  traced.Scheduled();
+  const Impl::Clock::time_point begin = Impl::Clock::now();
+  for (const Scheduled& part : plan.now)
+    if (Group& group = *part.sequence->group; group.begun == Impl::Clock::time_point()) group.begun = begin;
+  const int64_t rows = Speculator::RowsOf(plan.now);
+  if (plan.never_fits) impl_->Refuse(*plan.never_fits, &events);
+  const Result<StepOutput> output = impl_->Run(plan);
+  traced.Ran();
+  if (output)
+    impl_->Commit(plan.now, *output, &events);
+  else
+    impl_->Stop(output.error(), &events);
+  if (plan.now.empty()) impl_->WaitForMask();
+  const Impl::Clock::time_point end = Impl::Clock::now();
+  if (impl_->speculator) impl_->speculator->Ran(rows, std::chrono::duration<double>(end - begin).count());
+  impl_->counts.busy_seconds +=
+      std::chrono::duration<double>(end - impl_->busy_since.value_or(begin)).count();
+  impl_->busy_since.reset();
+  if (impl_->scheduler.HasWork()) impl_->busy_since = end;
+  if (traced.on()) traced.Committed(stats(), events);
+  return events;
+}
+
+void Engine::Impl::ExpireDeadlines(Clock::time_point now) {
+  while (!deadlines.empty() && deadlines.begin()->first <= now) {
+    const auto group = groups.find(deadlines.begin()->second);
+    deadlines.erase(deadlines.begin());
+    if (group != groups.end()) EndGroup(*group->second, FinishReason::kDeadline, "", &told);
+  }
+}
+
+std::vector<Slice> Engine::Impl::SlicesOf(std::span<const Scheduled> scheduled) {
+  std::vector<Slice> slices;
+  slices.reserve(scheduled.size());
+  size_t guessed = 0;
+  for (const auto& [sequence, tokens] : scheduled)
+    guessed += tokens > sequence->pending() ? static_cast<size_t>(tokens) : 0;
+  with_guesses.clear();
+  with_guesses.reserve(guessed);  // the slices point into it
+  for (const auto& [sequence, tokens] : scheduled) {
+    const bool complete = tokens == sequence->pending();  // else a prompt goes on in the next step
+    const bool guesses = tokens > sequence->pending();
+    std::span<const int32_t> run;
+    if (guesses) {
+      with_guesses.push_back(sequence->tokens.back());
+      with_guesses.insert(with_guesses.end(), sequence->guess.begin(), sequence->guess.begin() + tokens - 1);
+      run = std::span(with_guesses).last(static_cast<size_t>(tokens));
+    } else {
+      run = std::span(sequence->tokens)
+                .subspan(static_cast<size_t>(sequence->computed), static_cast<size_t>(tokens));
+    }
+    Slice slice{.sequence = sequence->id,
+                .tokens = run,
+                .position = sequence->computed,
+                .block_table = sequence->block_table,
+                .rows = Slice::Rows::kNone,
+                .prompt_length = sequence->prompt_count,
+                .history = sequence->tokens};
+    const Pooling pooling = sequence->group->request.pooling;
+    if (guesses || sequence->scores_rows()) {
+      slice.rows = Slice::Rows::kAll;
+    } else if (pooling == Pooling::kMean) {
+      slice.rows = Slice::Rows::kHidden;
+    } else if (pooling == Pooling::kLast) {
+      if (complete) slice.rows = Slice::Rows::kLastHidden;
+    } else if (complete && sequence->group->beams) {
+      slice.rows = Slice::Rows::kLast;
+    } else if (complete && !sequence->only_scored()) {
+      slice.rows = Slice::Rows::kSample;
+      slice.sampler = &sequence->sampler;
+    }
+    slices.push_back(slice);
+  }
+  return slices;
+}
+
+Plan Engine::Impl::NextPlan() {
+  Plan plan;
+  for (const auto& [sequence, position] : ahead)
+    if (!sequence->ended && sequence->computed == position) plan.now.push_back({sequence, 1});
+  if (!plan.now.empty()) return plan;
+  DropAhead();
+  return scheduler.Schedule();
+}
+
+void Engine::Impl::DropAhead() {
+  runner->DropQueued();
+  ahead.clear();
+  ended.clear();
+}
+
+Result<StepOutput> Engine::Impl::Run(const Plan& plan) {
+  std::vector<Slice> slices = SlicesOf(plan.now);
+  const auto queued = std::exchange(ahead, {});
+  if (queued.empty()) {
+    CELER_RETURN_IF_ERROR(Move(plan.moves));
+    if (plan.now.empty()) return StepOutput();  // beams that came back, and go on together in the next
+    CELER_RETURN_IF_ERROR(runner->Queue(slices));
+  }
+  if (meter) meter->Count(slices, &counts);
+  CELER_RETURN_IF_ERROR(QueueNext(plan.now, std::move(slices)));
+  const Clock::time_point begin = Clock::now();
+  Result<StepOutput> output = runner->Take();
+  ended.clear();
+  // What was chosen for those that had ended is of no use.
+  if (output && queued.size() > plan.now.size()) {
+    std::vector<Sampler::Choice> choices;
+    for (size_t i = 0, next = 0; i < queued.size() && next < plan.now.size(); ++i)
+      if (queued[i].first == plan.now[next].sequence) {
+        choices.push_back(std::move(output->choices[i]));
+        ++next;
+      }
+    output->choices = std::move(choices);
+  }
+  int64_t tokens = 0;
+  for (const Scheduled& part : plan.now) tokens += part.tokens;
+  ++counts.steps;
+  counts.computed_tokens += tokens;
+  const auto bucket = static_cast<size_t>(std::bit_width(static_cast<uint64_t>(tokens - 1)));
+  ++counts.steps_by_tokens[std::min(bucket, counts.steps_by_tokens.size() - 1)];
+  if (tokens >= kPromptStep)
+    token_seconds = std::chrono::duration<double>(Clock::now() - begin).count() / static_cast<double>(tokens);
+  return output;
+}
+
+// In the order of the list. Those that one call does at once must not depend on each other.
+Status Engine::Impl::Move(std::span<const BlockMove> moves) {
+  std::vector<BlockCopy> now;
+  for (size_t i = 0; i < moves.size();) {
+    const BlockMove::Kind kind = moves[i].kind;
+    now.clear();
+    const auto depends = [&](const BlockCopy& next) {
+      return kind == BlockMove::Kind::kCopy &&
+             std::any_of(now.begin(), now.end(), [&](const BlockCopy& done) {
+               return done.from == next.to || done.to == next.from || done.to == next.to;
+             });
+    };
+    for (; i < moves.size() && moves[i].kind == kind && !depends(moves[i].blocks); ++i)
+      now.push_back(moves[i].blocks);
+    if (kind == BlockMove::Kind::kCopy) counts.copied_blocks += static_cast<int64_t>(now.size());
+    const StepTrace::Moves traced(trace,
+                                  kind == BlockMove::Kind::kCopy      ? "copy blocks"
+                                  : kind == BlockMove::Kind::kSwapOut ? "swap out"
+                                                                      : "swap in",
+                                  now.size());
+    CELER_RETURN_IF_ERROR(kind == BlockMove::Kind::kCopy      ? runner->CopyBlocks(now)
+                          : kind == BlockMove::Kind::kSwapOut ? runner->SwapOut(now)
+                                                              : runner->SwapIn(now));
+  }
+  return {};
+}
+
+// If this step decodes and the next one is to be of the same sequences, the device need not wait for the host
+// to see the tokens. What it computes for a sequence that turns out to have ended is thrown away.
+Status Engine::Impl::QueueNext(std::span<const Scheduled> scheduled, std::vector<Slice> slices) {
+  if (scheduler.waiting() > 0 || profiling || (speculator && speculator->wants_next()) ||
+      !runner->RunsAhead(slices))
+    return {};
+  for (const auto& [sequence, tokens] : scheduled)
+    if (sequence->sampler.has_mask() || sequence->output_count() + 1 >= sequence->group->request.max_tokens ||
+        (!sequence->group->forked && sequence->group->answers > 1))
+      return {};
+  std::vector<BlockMove> moves;
+  for (size_t i = 0; i < scheduled.size(); ++i) {
+    Sequence& sequence = *scheduled[i].sequence;
+    if (!blocks.Prepare(&sequence.block_table, sequence.computed + 1, sequence.computed + 2, &moves))
+      return {};
+    CELER_CHECK(moves.empty());  // the block in front of it was made its own for this step
+    slices[i].tokens = kNotKnownYet;
+    slices[i].position = sequence.computed + 1;
+    slices[i].block_table = sequence.block_table;
+  }
+  CELER_RETURN_IF_ERROR(runner->Queue(slices));
+  for (const auto& [sequence, tokens] : scheduled) ahead.emplace_back(sequence, sequence->computed + 1);
+  return {};
+}
+
+void Engine::Cancel(int64_t request) {
+  const auto group = impl_->groups.find(request);
+  if (group != impl_->groups.end())
+    impl_->EndGroup(*group->second, FinishReason::kCancelled, "", &impl_->told);
+}
+
+EngineStats Engine::stats() const {
+  EngineStats stats = impl_->counts;
+  const BlockManager& blocks = impl_->blocks;
+  stats.running = impl_->scheduler.running();
+  stats.waiting = impl_->scheduler.waiting();
+  stats.swapped = impl_->scheduler.swapped();
+  stats.kv_blocks = blocks.blocks();
+  stats.kv_blocks_used = blocks.blocks() - blocks.free_blocks();
+  stats.kv_blocks_cached = blocks.cached_free_blocks();
+  stats.kv_host_blocks = blocks.host_blocks();
+  stats.kv_host_blocks_used = blocks.host_blocks() - blocks.free_host_blocks();
+  stats.evictions = blocks.evictions();
+  stats.swaps = impl_->scheduler.swaps();
+  stats.recomputations = impl_->scheduler.recomputations();
+  return stats;
+}
+
+void Engine::SetMachine(const Machine& machine) {
+  if (impl_->meter) impl_->meter->set_machine(machine);
+}
+
+Result<std::vector<float>> Engine::Score(std::span<const int32_t> tokens, int64_t first) {
+  std::vector<float> out;
+  CELER_RETURN_IF_ERROR(VisitLogits(tokens, first, [&](int64_t i, std::span<const float> logits) {
+    const auto token = static_cast<size_t>(tokens[static_cast<size_t>(i)]);
+    out.push_back(static_cast<float>(logits[token] - LogSumExp(logits)));
+  }));
+  return out;
+}
+
+Status Engine::VisitLogits(std::span<const int32_t> tokens, int64_t first, const LogitsVisitor& visit) {
+  const auto count = static_cast<int64_t>(tokens.size());
+  if (first < 1 || first > count)
+    return Error::Invalid("scoring from position ", first, " of ", count, " tokens");
+  Request request;
+  request.prompt.assign(tokens.begin(), tokens.end());
+  if (first == count) return CheckRequest(request, impl_->info, true);  // no logits are asked for
+  Scoring scoring{.first = first, .visit = visit, .visited = first - 1};
+  CELER_RETURN_IF_ERROR(impl_->Submit(std::move(request), &scoring));
+  std::vector<TokenEvent> others;
+  while (!scoring.done && !scoring.error)
+    for (TokenEvent& event : Step()) others.push_back(std::move(event));
+  impl_->told.insert(impl_->told.end(), others.begin(), others.end());
+  if (scoring.error) return *scoring.error;
+  return {};
+}
+
+std::vector<OperatorWork> Engine::Work(const StepShape& shape) const {
+  return impl_->runner->Work(shape);
+}
+
+void Engine::StartProfile() {
+  impl_->DropAhead();
+  impl_->profile.ops = {};
+  impl_->profiling = true;
+  impl_->runner->set_profile(&impl_->profile);
+}
+
+void Engine::StopProfile() {
+  impl_->profiling = false;
+  impl_->runner->set_profile(impl_->profile.spans ? &impl_->profile : nullptr);
+}
+
+std::vector<OperatorTime> Engine::Profile() const {
+  std::vector<OperatorTime> times;
+  for (size_t i = 0; i < kOpCount; ++i)
+    if (const OpProfile::Entry& entry = impl_->profile.ops[i]; entry.calls > 0)
+      times.push_back({Name(static_cast<Op>(i)), entry.calls, entry.seconds});
+  return times;
+}
+
+}  // namespace celer

@@ -1,0 +1,445 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "engine/loop/engine_impl.h"
+
+namespace celer {
+
+const char* Name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kNone:
+      return "none";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
+    case FinishReason::kDeadline:
+      return "deadline";
+    case FinishReason::kRefused:
+      return "refused";
+    case FinishReason::kConstraint:
+      return "constraint";
+    case FinishReason::kError:
+      return "error";
+  }
+  return "none";
+}
+
+void Engine::Impl::Commit(std::span<const Scheduled> scheduled, const StepOutput& output,
+                          std::vector<TokenEvent>* events) {
+  const auto vocab = static_cast<size_t>(info.vocab);
+  std::vector<Sequence*> failed;  // they come last: looking for a fault ends the logits of this step
+  size_t choice = 0, row = 0, hidden_row = 0;
+  events->reserve(events->size() + scheduled.size());
+  for (size_t i = 0; i < scheduled.size(); ++i) {
+    Sequence* const sequence = scheduled[i].sequence;
+    const int64_t tokens = scheduled[i].tokens;
+    Group& group = *sequence->group;
+    if (!group.counted) {
+      group.counted = true;
+      counts.prompt_tokens += sequence->prompt_count;
+      counts.cached_tokens += group.cached;
+      if (sequence->root != 0) counts.looked_up_tokens += sequence->prompt_count;
+    }
+    if (sequence->scores_rows()) {
+      const auto rows = output.logits.subspan(row * vocab, static_cast<size_t>(tokens) * vocab);
+      if (!CommitScores(*sequence, tokens, rows)) failed.push_back(sequence);
+      row += static_cast<size_t>(tokens);
+      continue;
+    }
+    if (group.request.pooling != Pooling::kNone) {
+      const bool mean = group.request.pooling == Pooling::kMean;
+      const auto hidden = static_cast<size_t>(runner->info().config.hidden);
+      const auto count = static_cast<size_t>(mean ? tokens : tokens == sequence->pending() ? 1 : 0);
+      const auto rows = output.hidden.subspan(hidden_row * hidden, count * hidden);
+      hidden_row += count;
+      if (!CommitHidden(*sequence, tokens, rows, events)) failed.push_back(sequence);
+      continue;
+    }
+    if (tokens > sequence->pending()) {
+      const auto rows = output.logits.subspan(row * vocab, static_cast<size_t>(tokens) * vocab);
+      if (!CommitGuess(*sequence, tokens, rows, events)) failed.push_back(sequence);
+      row += static_cast<size_t>(tokens);
+      continue;
+    }
+    sequence->computed += tokens;
+    Publish(*sequence);
+    if (sequence->pending() > 0 || sequence->only_scored()) continue;
+    if (group.beams) {
+      // The scheduler runs the beams of a request together, side by side.
+      const size_t beams = group.sequences.size();
+      for (size_t b = 1; b < beams; ++b) {
+        Sequence* const other = scheduled[++i].sequence;
+        CELER_CHECK(other->group == &group);
+        other->computed += 1;
+        Publish(*other);
+      }
+      const auto rows = output.logits.subspan(row * vocab, beams * vocab);
+      row += beams;
+      size_t finite = 0;
+      while (finite < beams && LogitsAreFinite(rows.subspan(finite * vocab, vocab))) ++finite;
+      if (finite == beams)
+        CommitBeams(group, rows, events);
+      else
+        failed.push_back(group.sequences[finite].get());
+      continue;
+    }
+    const Sampler::Choice& chosen = output.choices[choice++];
+    if (chosen.token == Sampler::kNoToken)
+      failed.push_back(sequence);
+    else
+      CommitChoice(*sequence, chosen, events);
+  }
+  for (size_t i = 0; i < failed.size(); ++i) {
+    Sequence* const sequence = failed[i];
+    Group& group = *sequence->group;
+    Scoring* const scoring = sequence->scoring;
+    const Error error =
+        ExplainFault(*sequence, sequence->scores_rows() ? scoring->visited + 1 : sequence->computed);
+    if (sequence->only_scored()) scoring->error = error;
+    // Other answers to the same prompt are not finite either.
+    failed.erase(std::remove_if(failed.begin() + static_cast<int64_t>(i) + 1, failed.end(),
+                                [&](const Sequence* other) { return other->group == &group; }),
+                 failed.end());
+    EndGroup(group, FinishReason::kError, error.message(), events);
+  }
+}
+
+void Engine::Impl::Publish(Sequence& sequence) {
+  if (sequence.root == 0) return;
+  for (; (sequence.published + 1) * kKvBlockTokens <= sequence.computed; ++sequence.published) {
+    const auto tokens = std::span(sequence.tokens)
+                            .subspan(static_cast<size_t>(sequence.published) * kKvBlockTokens)
+                            .first<kKvBlockTokens>();
+    sequence.content = blocks.cache().Insert(sequence.content, tokens,
+                                             sequence.block_table[static_cast<size_t>(sequence.published)]);
+  }
+}
+
+bool Engine::Impl::CommitChoice(Sequence& sequence, const Sampler::Choice& choice,
+                                std::vector<TokenEvent>* events) {
+  Group& group = *sequence.group;
+  if (group.answers > 1 && !group.forked) Fork(sequence);
+  TokenEvent event;
+  if (choice.token == Sampler::kNoneAllowed) {
+    event.finish = FinishReason::kStop;
+  } else {
+    sequence.tokens.push_back(choice.token);
+    sequence.logprobs += double{choice.logprob};
+    ++counts.generated_tokens;
+    event.token = choice.token;
+    event.logprob = choice.logprob;
+    if (!choice.top.empty()) event.top = choice.top;
+    const auto& stops = group.request.stop_tokens;
+    if (std::find(stops.begin(), stops.end(), choice.token) != stops.end())
+      event.finish = FinishReason::kStop;
+    else if (sequence.output_count() >= group.request.max_tokens)
+      event.finish = FinishReason::kLength;
+  }
+  const bool ends = event.finish != FinishReason::kNone;
+  Tell(sequence, std::move(event), events);
+  if (ends) EndAnswer(sequence, events);
+  return !ends;
+}
+
+// They share the prompt's blocks. Each computes the prompt's last token once more, to draw its own first one.
+void Engine::Impl::Fork(Sequence& first) {
+  Group& group = *first.group;
+  group.forked = true;
+  for (int answer = 1; answer < group.answers; ++answer) {
+    auto sequence = std::make_unique<Sequence>(next_sequence++, group.request, answer);
+    sequence->group = &group;
+    sequence->computed = first.prompt_count - 1;
+    sequence->reached = first.reached;
+    sequence->block_table = blocks.Share(first.block_table);
+    blocks.Shrink(&sequence->block_table, sequence->prompt_count);
+    sequence->root = sequence->content = first.root;
+    scheduler.AddRunning(sequence.get());
+    group.sequences.push_back(std::move(sequence));
+  }
+}
+
+void Engine::Impl::Tell(Sequence& sequence, TokenEvent event, std::vector<TokenEvent>* events) {
+  Group& group = *sequence.group;
+  event.request = group.id;
+  event.answer = sequence.answer;
+  if (group.holds_back) {
+    sequence.held.push_back(std::move(event));
+    return;
+  }
+  event.last = event.finish != FinishReason::kNone && group.open == 1;
+  Send(group, std::move(event), events);
+}
+
+void Engine::Impl::Send(Group& group, TokenEvent event, std::vector<TokenEvent>* events) {
+  if (!group.told) {
+    group.told = true;
+    event.cached_tokens = std::max<int64_t>(group.cached, 0);
+    event.begun = group.begun;
+    event.prompt = std::move(group.prompt_scores);
+  }
+  events->push_back(std::move(event));
+}
+
+void Engine::Impl::Release(Sequence& sequence) {
+  sequence.ended = true;
+  scheduler.Remove(&sequence);
+  if (speculator) speculator->Forget(sequence);
+  blocks.Shrink(&sequence.block_table, 0);
+  blocks.GiveHost(&sequence.host_table);
+}
+
+void Engine::Impl::Keep(std::unique_ptr<Sequence> sequence) {
+  if (sequence && !ahead.empty()) ended.push_back(std::move(sequence));
+}
+
+void Engine::Impl::EndAnswer(Sequence& sequence, std::vector<TokenEvent>* events) {
+  Group& group = *sequence.group;
+  Release(sequence);
+  const auto it = std::find_if(group.sequences.begin(), group.sequences.end(),
+                               [&](const auto& one) { return one.get() == &sequence; });
+  group.root = sequence.root;
+  if (group.holds_back)
+    group.ended.push_back(std::move(*it));
+  else
+    Keep(std::move(*it));
+  group.sequences.erase(it);
+  if (--group.open > 0) return;
+  if (group.holds_back) TellBest(group, events);
+  Forget(group);
+}
+
+void Engine::Impl::TellBest(Group& group, std::vector<TokenEvent>* events) {
+  const auto score = [](const auto& sequence) {
+    return sequence->logprobs / static_cast<double>(std::max<int64_t>(sequence->output_count(), 1));
+  };
+  std::stable_sort(group.ended.begin(), group.ended.end(),
+                   [&](const auto& a, const auto& b) { return score(a) > score(b); });
+  const int wanted = group.request.n;
+  for (int rank = 0; rank < wanted; ++rank) {
+    const auto& sequence = group.ended[static_cast<size_t>(rank)];
+    for (TokenEvent& event : sequence->held) {
+      event.answer = rank;
+      if (group.request.sampling.logprobs < 0) event.logprob = 0;
+      if (event.finish != FinishReason::kNone) {
+        event.score = score(sequence);
+        event.last = rank == wanted - 1;
+      }
+      Send(group, std::move(event), events);
+    }
+  }
+}
+
+void Engine::Impl::CommitBeams(Group& group, std::span<const float> logits, std::vector<TokenEvent>* events) {
+  const std::vector<Beams::Next> next = group.beams->Advance(logits, info.vocab);
+  counts.generated_tokens += static_cast<int64_t>(next.size());
+  if (next.empty()) {
+    TellBeams(group, events);
+    group.root = group.sequences[0]->root;
+    for (const auto& sequence : group.sequences) Release(*sequence);
+    Forget(group);
+    return;
+  }
+  struct State {
+    std::vector<int32_t> tokens;
+    BlockTable table;
+    int64_t computed, published;
+    PrefixCache::Content content;
+  };
+  std::vector<State> states;
+  for (const auto& [parent, token] : next) {
+    const Sequence& from = *group.sequences[static_cast<size_t>(parent)];
+    states.push_back(
+        {from.tokens, blocks.Share(from.block_table), from.computed, from.published, from.content});
+    states.back().tokens.push_back(token);
+  }
+  for (const auto& sequence : group.sequences) blocks.Shrink(&sequence->block_table, 0);
+  while (group.sequences.size() > next.size()) {
+    scheduler.Remove(group.sequences.back().get());
+    group.sequences.pop_back();
+  }
+  while (group.sequences.size() < next.size()) {
+    const Sequence& first = *group.sequences[0];
+    auto sequence =
+        std::make_unique<Sequence>(next_sequence++, group.request, static_cast<int>(group.sequences.size()));
+    sequence->group = &group;
+    sequence->root = first.root;
+    sequence->reached = first.reached;
+    scheduler.AddRunning(sequence.get());
+    group.sequences.push_back(std::move(sequence));
+  }
+  for (size_t i = 0; i < states.size(); ++i) {
+    Sequence& sequence = *group.sequences[i];
+    sequence.tokens = std::move(states[i].tokens);
+    sequence.block_table = std::move(states[i].table);
+    sequence.computed = states[i].computed;
+    sequence.published = states[i].published;
+    sequence.content = states[i].content;
+  }
+}
+
+void Engine::Impl::TellBeams(Group& group, std::vector<TokenEvent>* events) {
+  const std::vector<Beams::Text>& texts = group.beams->ended();
+  const int wanted = group.request.n;
+  for (int rank = 0; rank < wanted; ++rank) {
+    TokenEvent event{.request = group.id, .answer = rank};
+    const bool known = rank < static_cast<int>(texts.size());  // else fewer texts ended than were asked for
+    const size_t count = known ? texts[static_cast<size_t>(rank)].tokens.size() : 1;
+    for (size_t i = 0; i < count; ++i) {
+      const bool end = i + 1 == count;
+      if (known) {
+        const Beams::Text& text = texts[static_cast<size_t>(rank)];
+        event.token = text.tokens[i];
+        if (group.request.sampling.logprobs >= 0) event.logprob = text.logprobs[i];
+        if (end) event.score = double{text.score};
+        if (end) event.finish = text.stopped ? FinishReason::kStop : FinishReason::kLength;
+      } else {
+        event.finish = FinishReason::kStop;
+      }
+      event.last = end && rank == wanted - 1;
+      Send(group, event, events);
+    }
+  }
+}
+
+bool Engine::Impl::CommitScores(Sequence& sequence, int64_t tokens, std::span<const float> logits) {
+  Scoring& scoring = *sequence.scoring;
+  const auto vocab = static_cast<size_t>(info.vocab);
+  for (int64_t i = 0; i < tokens; ++i) {
+    const int64_t predicted = sequence.computed + i + 1;
+    if (predicted <= scoring.visited) continue;
+    const auto row = logits.subspan(static_cast<size_t>(i) * vocab, vocab);
+    if (!LogitsAreFinite(row)) return false;
+    scoring.visit(predicted, row);
+    scoring.visited = predicted;
+  }
+  sequence.computed += tokens;
+  if (sequence.pending() > 0 || !scoring.only) return true;
+  scoring.done = true;
+  Release(sequence);
+  Forget(*sequence.group);
+  return true;
+}
+
+void Engine::Impl::EndGroup(Group& group, FinishReason reason, const std::string& error,
+                            std::vector<TokenEvent>* events) {
+  std::vector<int> open;
+  if (group.holds_back || !group.forked)
+    for (int i = 0; i < group.request.n; ++i) open.push_back(i);
+  else
+    for (const auto& sequence : group.sequences) open.push_back(sequence->answer);
+  const bool silent = !group.sequences.empty() && group.sequences[0]->only_scored();
+  for (const int answer : open)
+    if (!silent)
+      Send(group,
+           {.request = group.id,
+            .answer = answer,
+            .finish = reason,
+            .last = answer == open.back(),
+            .error = error},
+           events);
+  for (const auto& sequence : group.sequences) {
+    group.root = sequence->root;
+    Release(*sequence);
+  }
+  Forget(group);
+}
+
+void Engine::Impl::Forget(Group& group) {
+  if (group.root != 0) blocks.cache().DropRoot(group.root);
+  if (group.request.deadline) {
+    const auto [first, last] = deadlines.equal_range(*group.request.deadline);
+    const auto it = std::find_if(first, last, [&](const auto& row) { return row.second == group.id; });
+    if (it != last) deadlines.erase(it);
+  }
+  ++counts.finished;
+  for (auto* of : {&group.sequences, &group.ended})
+    for (auto& sequence : *of) Keep(std::move(sequence));
+  groups.erase(group.id);
+}
+
+// Requests that cannot fit are refused before they begin (NeverFits). This one was let in by mistake.
+void Engine::Impl::Refuse(Group& group, std::vector<TokenEvent>* events) {
+  const std::string why = fmt::format(
+      "the request came to need more than the {} blocks of {} tokens that the KV has; lower n, the beam "
+      "width "
+      "or max tokens, or raise `kv_memory`",
+      blocks.blocks(), kKvBlockTokens);
+  log::Warning("request {}: {}", group.id, why);
+  if (group.sequences[0]->only_scored()) group.sequences[0]->scoring->error = Error::OutOfMemory(why);
+  EndGroup(group, FinishReason::kRefused, why, events);
+}
+
+void Engine::Impl::Stop(const Error& error, std::vector<TokenEvent>* events) {
+  fault = error;
+  DropAhead();
+  std::vector<int64_t> ids;
+  for (const auto& [id, group] : groups) ids.push_back(id);
+  std::sort(ids.begin(), ids.end());
+  for (const int64_t id : ids) {
+    Group& group = *groups[id];
+    if (!group.sequences.empty() && group.sequences[0]->only_scored())
+      group.sequences[0]->scoring->error = error;
+    EndGroup(group, FinishReason::kError, error.message(), events);
+  }
+}
+
+Error Engine::Impl::ExplainFault(Sequence& sequence, int64_t count) {
+  const std::span<const int32_t> run = std::span(sequence.tokens).first(static_cast<size_t>(count));
+  const std::string more =
+      log::Enabled(log::Level::kInfo)
+          ? FindFault(run, sequence.block_table)
+          : "`verbose` names the layer, and `kv` f32 or `weights` f32 may hold what a smaller type cannot";
+  // Attention multiplies what lies behind a sequence's end in its last block with zero, and zero times NaN is
+  // NaN. All beams and answers end with this one. Blocks that other requests share are theirs to clear.
+  std::map<int32_t, int> users;
+  for (const auto& one : sequence.group->sequences) {
+    blocks.Forget(one->block_table);
+    for (const int32_t block : one->block_table) ++users[block];
+  }
+  std::vector<int32_t> own;
+  for (const auto& [block, tables] : users)
+    if (blocks.users(block) == tables) own.push_back(block);
+  if (const Status cleared = runner->ClearBlocks(own); !cleared)
+    log::Warning("{}", cleared.error().message());
+  return Error::NotFinite("the model's logits after ", count,
+                          " tokens are not finite, so there is no next one; ", more);
+}
+
+// Writes again what is in the blocks already.
+std::string Engine::Impl::FindFault(std::span<const int32_t> tokens, std::span<const int32_t> block_table) {
+  constexpr int64_t kAtOnce = 16;
+  const auto count = static_cast<int64_t>(tokens.size());
+  DropAhead();
+  std::string found;
+  for (int64_t begin = 0; begin < count && found.empty(); begin += kAtOnce) {
+    const int64_t now = std::min(kAtOnce, count - begin);
+    runner->set_watch([&](int64_t layer, std::span<const float> x) {
+      if (!found.empty()) return;
+      const auto bad = std::find_if_not(x.begin(), x.end(), [](float v) { return std::isfinite(v); });
+      if (bad == x.end()) return;
+      const int64_t position = begin + (bad - x.begin()) * now / static_cast<int64_t>(x.size());
+      found = fmt::format(
+          "the first such values come from {} at position {}",
+          layer < 0 ? "the embedding" : fmt::format("layer {} of {}", layer, info.shape.layers), position);
+    });
+    const Slice slice{.tokens = tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(now)),
+                      .position = begin,
+                      .block_table = block_table,
+                      .rows = Slice::Rows::kLast};
+    const Status queued = runner->Queue({&slice, 1});
+    const Result<StepOutput> output = queued ? runner->Take() : queued.error();
+    runner->set_watch({});
+    if (!output) return "looking for the layer failed: " + output.error().message();
+    if (found.empty() && !LogitsAreFinite(output->logits))
+      found = fmt::format("all layers are finite at position {}, the output head is not", begin + now - 1);
+  }
+  return found.empty() ? "run once more they are finite, so that no layer can be named" : found;
+}
+
+}  // namespace celer

@@ -1,0 +1,127 @@
+// The inside of an Engine (celer/engine.h). engine.cc takes requests and runs steps; engine_commit.cc does
+// what follows from a step's output.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "celer/engine.h"
+#include "engine/cost/work_meter.h"
+#include "engine/kv/block_manager.h"
+#include "engine/loop/scheduler.h"
+#include "engine/loop/sequence.h"
+#include "engine/loop/step_trace.h"
+#include "engine/runners/runner.h"
+#include "engine/speculate/speculation.h"
+
+namespace celer {
+
+struct Engine::Impl {
+  using Clock = std::chrono::steady_clock;
+
+  Impl(std::unique_ptr<Runner> runner_, const EngineOptions& options,
+       std::unique_ptr<Speculator> speculator_);
+
+  Result<int64_t> Submit(Request request, Scoring* scoring);
+  // What is cached for a prompt is of use to those with the same salt and the same rotation.
+  std::string CacheSalt(const Request& request) const;
+  void ExpireDeadlines(Clock::time_point now);
+
+  // The step that was queued ahead, as far as its sequences still go on, or else a new one. Those who came in
+  // the meantime join the step after it.
+  Plan NextPlan();
+  // Moves blocks, queues the step, unless it was queued ahead, and the one after it, if that is certain;
+  // takes the step.
+  Result<StepOutput> Run(const Plan& plan);
+  void DropAhead();
+  Status Move(std::span<const BlockMove> moves);
+  std::vector<Slice> SlicesOf(std::span<const Scheduled> scheduled);
+  Status QueueNext(std::span<const Scheduled> scheduled, std::vector<Slice> slices);
+
+  // --- engine_commit.cc ---
+  void Commit(std::span<const Scheduled> scheduled, const StepOutput& output,
+              std::vector<TokenEvent>* events);
+  // False: the answer has ended, and the sequence with it.
+  bool CommitChoice(Sequence& sequence, const Sampler::Choice& choice, std::vector<TokenEvent>* events);
+  void CommitBeams(Group& group, std::span<const float> logits, std::vector<TokenEvent>* events);
+  // False: one of the rows is not finite.
+  bool CommitScores(Sequence& sequence, int64_t tokens, std::span<const float> logits);
+  // --- engine_embed.cc ---
+  // Takes the hidden states of the slice's rows, and tells what they come to once the prompt has been read.
+  // False: one of them is not finite.
+  bool CommitHidden(Sequence& sequence, int64_t tokens, std::span<const float> rows,
+                    std::vector<TokenEvent>* events);
+
+  // --- engine_commit.cc ---
+  // The full blocks of what is computed can be found from now on.
+  void Publish(Sequence& sequence);
+  // The other answers begin, now that the prompt is computed.
+  void Fork(Sequence& first);
+  // Adds what belongs to a request's first event, and sends the event or holds it back.
+  void Tell(Sequence& sequence, TokenEvent event, std::vector<TokenEvent>* events);
+  void Send(Group& group, TokenEvent event, std::vector<TokenEvent>* events);
+  void EndAnswer(Sequence& sequence, std::vector<TokenEvent>* events);
+  void TellBest(Group& group, std::vector<TokenEvent>* events);
+  void TellBeams(Group& group, std::vector<TokenEvent>* events);
+  // All open answers end for the same reason.
+  void EndGroup(Group& group, FinishReason reason, const std::string& error, std::vector<TokenEvent>* events);
+  void Refuse(Group& group, std::vector<TokenEvent>* events);  // it never fits
+  void Release(Sequence& sequence);                            // its blocks
+  void Keep(std::unique_ptr<Sequence> sequence);               // in `ended`, if need be
+  void Forget(Group& group);                                   // and what it had
+  // The device failed: every request ends, and no other is taken.
+  void Stop(const Error& error, std::vector<TokenEvent>* events);
+  // Why the logits after the first `count` tokens of this sequence are not finite. The blocks of its request
+  // are cleared, and nobody finds them any more.
+  Error ExplainFault(Sequence& sequence, int64_t count);
+  // Runs the tokens once more, to find the first layer whose output is not finite.
+  std::string FindFault(std::span<const int32_t> tokens, std::span<const int32_t> block_table);
+
+  // --- engine_masks.cc ---
+  // Before each step: which of the running sequences can choose a token in it.
+  void PrepareMasks(std::vector<TokenEvent>* events);
+  Status PrepareMask(Sequence& sequence);
+  void WaitForMask();  // for a moment, when there is nothing else to do
+
+  // --- engine_speculate.cc ---
+  Status Propose();
+  // Verifies the guess of a sequence with the logits after its last token and after each guessed one. False:
+  // they are not finite where they are needed.
+  bool CommitGuess(Sequence& sequence, int64_t tokens, std::span<const float> logits,
+                   std::vector<TokenEvent>* events);
+
+  std::unique_ptr<Runner> runner;
+  std::optional<WorkMeter> meter;  // none: the runner's model has no layers to count
+  BlockManager blocks;
+  Scheduler scheduler;
+  std::unique_ptr<Speculator> speculator;  // may be none
+  std::vector<int32_t> with_guesses;       // tokens of slices, until they are queued
+  bool prefix_cache;
+  std::unordered_map<int64_t, std::unique_ptr<Group>> groups;
+  std::multimap<Clock::time_point, int64_t> deadlines;
+  std::vector<std::pair<Sequence*, int64_t>> ahead;  // with its position, of a step queued ahead
+  std::vector<std::unique_ptr<Sequence>> ended;      // that step's, which the runner still knows
+  std::vector<TokenEvent> told;                      // by the next Step()
+  Info info;
+  EngineStats counts;
+  double token_seconds = 0;  // of prompts, lately: for the price of computing again
+  OpProfile profile;
+  bool profiling = false;
+  StepTrace* trace;  // may be null
+  std::optional<Error> fault;
+  std::optional<Clock::time_point> busy_since;  // the end of the last step, if more was to be done then
+  int64_t next_id = 1, next_sequence = 1;
+  std::vector<std::pair<int64_t, int64_t>> mask_jobs;  // groups and sequences whose masks are being prepared
+  // Steps of some nanoseconds, for masks on this thread between two steps. Those that are cached take a few
+  // thousand.
+  static constexpr uint64_t kMaskWorkPerStep = 300'000;
+  uint64_t mask_work = kMaskWorkPerStep;  // what is left of it
+  MaskWorkers mask_workers;
+};
+
+}  // namespace celer

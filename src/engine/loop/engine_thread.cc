@@ -1,0 +1,323 @@
+#include "engine/loop/engine_thread.h"
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <variant>
+
+#include "base/check.h"
+#include "base/result.h"
+#include "engine/loop/check_request.h"
+
+namespace celer {
+namespace {
+
+class EngineStepper : public EngineThread::Stepper {
+ public:
+  explicit EngineStepper(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
+  const Engine::Info& info() const override { return engine_->info(); }
+  Status Check(const Request& request) const override { return CheckRequest(request, engine_->info()); }
+  Result<int64_t> Submit(Request request) override { return engine_->Submit(std::move(request)); }
+  void Cancel(int64_t request) override { engine_->Cancel(request); }
+  bool HasWork() const override { return engine_->HasWork(); }
+  std::vector<TokenEvent> Step() override { return engine_->Step(); }
+  std::optional<Error> fault() const override { return engine_->fault(); }
+  EngineStats stats() const override { return engine_->stats(); }
+  Engine* engine() override { return engine_.get(); }
+
+ private:
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace
+
+// Written by the engine's thread, read by the ticket's.
+struct EngineThread::Ticket::Mailbox {
+  Mailbox(int64_t ticket, OnEvent callback, std::weak_ptr<State> thread)
+      : id(ticket), on_event(std::move(callback)), state(std::move(thread)) {}
+
+  void Deliver(TokenEvent event) {
+    const bool last = event.last;
+    event.request = id;
+    if (on_event) {
+      on_event(std::move(event));
+      if (!last) return;
+    }
+    const std::lock_guard lock(mutex);
+    if (!on_event) events.push_back(std::move(event));
+    finished |= last;
+    // Notified under the lock: the reader may end as soon as it has the lock, and this with it.
+    arrived.notify_all();
+  }
+
+  const int64_t id;
+  const OnEvent on_event;
+  const std::weak_ptr<State> state;  // the EngineThread may be gone before the ticket
+
+  mutable std::mutex mutex;
+  std::condition_variable arrived;
+  std::deque<TokenEvent> events;
+  bool finished = false;
+};
+
+struct EngineThread::State {
+  using Mailbox = Ticket::Mailbox;
+
+  struct SubmitMail {
+    Request request;
+    std::shared_ptr<Mailbox> mailbox;
+  };
+  struct CancelMail {
+    int64_t ticket;
+  };
+  struct RunMail {
+    const std::function<void(Engine&)>* work;
+    bool* ran;
+    bool* done;
+  };
+  using Mail = std::variant<SubmitMail, CancelMail, RunMail>;
+
+  explicit State(std::unique_ptr<Stepper> from)
+      : stepper(std::move(from)), info(stepper->info()), stats(stepper->stats()) {}
+
+  void Loop();
+  void Handle(SubmitMail mail);
+  void Handle(CancelMail mail);
+  void Handle(RunMail mail);
+  void Deliver(TokenEvent event);
+  void FinishAll(FinishReason reason, const std::string& error);
+
+  // Of the engine's thread alone.
+  std::unique_ptr<Stepper> stepper;
+  std::map<int64_t, std::shared_ptr<Mailbox>> running;  // by the engine's id
+  std::map<int64_t, int64_t> engine_ids;                // by the ticket's id
+
+  const Engine::Info& info;
+  std::thread thread;
+  std::thread::id thread_id;  // stays when the thread is gone
+  std::mutex stopping;        // one Stop() at a time
+
+  mutable std::mutex mutex;  // of all below
+  std::condition_variable wake;
+  std::condition_variable ran;  // a RunMail is done
+  std::deque<Mail> inbox;
+  std::optional<Ending> ending;
+  std::optional<Error> fault;
+  EngineStats stats;
+  bool ended = false;  // the thread takes no more mail
+  int64_t next_ticket = 1;
+};
+
+// ---- the engine's thread ----
+
+void EngineThread::State::Loop() {
+  while (true) {
+    std::deque<Mail> mail;
+    {
+      std::unique_lock lock(mutex);
+      wake.wait(lock, [&] { return !inbox.empty() || ending || stepper->HasWork(); });
+      // Nothing is accepted once `ending` is set.
+      if (ending && (*ending == Ending::kCancel || (inbox.empty() && !stepper->HasWork()))) break;
+      mail.swap(inbox);
+    }
+    for (Mail& one : mail) std::visit([&](auto& m) { Handle(std::move(m)); }, one);
+    if (!stepper->HasWork()) continue;
+    std::vector<TokenEvent> events = stepper->Step();
+    const std::optional<Error> broken = stepper->fault();
+    {  // known before anybody hears of it
+      EngineStats now = stepper->stats();
+      const std::lock_guard lock(mutex);
+      stats = std::move(now);
+      fault = broken;
+    }
+    for (TokenEvent& event : events) {
+      if (broken && event.finish == FinishReason::kCancelled) {
+        event.finish = FinishReason::kError;
+        event.error = broken->message();
+      }
+      Deliver(std::move(event));
+    }
+    if (broken) break;
+  }
+  std::deque<Mail> left;
+  std::string error;
+  {
+    const std::lock_guard lock(mutex);
+    ended = true;
+    left.swap(inbox);
+    if (fault) error = fault->message();
+  }
+  const FinishReason reason = error.empty() ? FinishReason::kCancelled : FinishReason::kError;
+  FinishAll(reason, error);
+  for (Mail& one : left) {
+    if (auto* submit = std::get_if<SubmitMail>(&one))
+      submit->mailbox->Deliver({.finish = reason, .last = true, .error = error});
+    else if (auto* run = std::get_if<RunMail>(&one)) {
+      const std::lock_guard lock(mutex);
+      *run->done = true;
+      ran.notify_all();
+    }
+  }
+}
+
+void EngineThread::State::Handle(SubmitMail mail) {
+  const Result<int64_t> id = stepper->Submit(std::move(mail.request));
+  if (!id)
+    return mail.mailbox->Deliver(
+        {.finish = FinishReason::kError, .last = true, .error = id.error().message()});
+  engine_ids[mail.mailbox->id] = *id;
+  running[*id] = std::move(mail.mailbox);
+}
+
+void EngineThread::State::Handle(CancelMail mail) {
+  // A request that is finished is not there any more.
+  if (const auto it = engine_ids.find(mail.ticket); it != engine_ids.end()) stepper->Cancel(it->second);
+}
+
+void EngineThread::State::Handle(RunMail mail) {
+  if (Engine* engine = stepper->engine()) (*mail.work)(*engine);
+  const std::lock_guard lock(mutex);
+  *mail.ran = *mail.done = true;
+  ran.notify_all();
+}
+
+void EngineThread::State::Deliver(TokenEvent event) {
+  const auto it = running.find(event.request);
+  CELER_CHECK(it != running.end());
+  const std::shared_ptr<Mailbox> mailbox = it->second;
+  if (event.last) {
+    engine_ids.erase(mailbox->id);
+    running.erase(it);
+  }
+  mailbox->Deliver(std::move(event));
+}
+
+void EngineThread::State::FinishAll(FinishReason reason, const std::string& error) {
+  engine_ids.clear();
+  for (const auto& [id, mailbox] : std::exchange(running, {}))
+    mailbox->Deliver({.finish = reason, .last = true, .error = error});
+}
+
+// ---- everybody else's ----
+
+EngineThread::EngineThread(std::unique_ptr<Engine> engine)
+    : EngineThread(std::unique_ptr<Stepper>(std::make_unique<EngineStepper>(std::move(engine)))) {}
+
+EngineThread::EngineThread(std::unique_ptr<Stepper> stepper)
+    : state_(std::make_shared<State>(std::move(stepper))) {
+  state_->thread = std::thread([state = state_.get()] { state->Loop(); });
+  state_->thread_id = state_->thread.get_id();
+}
+
+EngineThread::~EngineThread() {
+  Stop(Ending::kCancel);
+}
+
+void EngineThread::Stop(Ending ending) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    // A drain that takes too long can be cut short by a cancel.
+    if (!state_->ending || ending == Ending::kCancel) state_->ending = ending;
+    state_->wake.notify_all();
+  }
+  const std::lock_guard lock(state_->stopping);
+  if (state_->thread.joinable()) state_->thread.join();
+}
+
+Result<EngineThread::Ticket> EngineThread::Submit(Request request) {
+  return Submit(std::move(request), nullptr);
+}
+
+Result<EngineThread::Ticket> EngineThread::Submit(Request request, OnEvent on_event) {
+  CELER_RETURN_IF_ERROR(state_->stepper->Check(request));
+  const std::lock_guard lock(state_->mutex);
+  if (state_->fault) return *state_->fault;
+  if (state_->ending || state_->ended) return Error::Cancelled("the engine's thread was stopped");
+  auto mailbox = std::make_shared<Ticket::Mailbox>(state_->next_ticket++, std::move(on_event), state_);
+  state_->inbox.push_back(State::SubmitMail{std::move(request), mailbox});
+  state_->wake.notify_all();
+  return Ticket(std::move(mailbox));
+}
+
+Status EngineThread::Run(const std::function<void(Engine&)>& work) {
+  CELER_CHECK(std::this_thread::get_id() != state_->thread_id);  // it would wait for itself
+  bool ran = false, done = false;
+  std::unique_lock lock(state_->mutex);
+  if (state_->fault) return *state_->fault;
+  if (state_->ending || state_->ended) return Error::Cancelled("the engine's thread was stopped");
+  state_->inbox.push_back(State::RunMail{&work, &ran, &done});
+  state_->wake.notify_all();
+  state_->ran.wait(lock, [&] { return done; });
+  if (ran) return {};
+  if (state_->fault) return *state_->fault;
+  return Error::Cancelled("the engine's thread was stopped");
+}
+
+std::optional<Error> EngineThread::fault() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->fault;
+}
+
+EngineStats EngineThread::stats() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->stats;
+}
+
+const Engine::Info& EngineThread::info() const {
+  return state_->info;
+}
+
+EngineThread::Ticket::Ticket(std::shared_ptr<Mailbox> mailbox) : mailbox_(std::move(mailbox)) {}
+EngineThread::Ticket::Ticket(Ticket&&) noexcept = default;
+EngineThread::Ticket& EngineThread::Ticket::operator=(Ticket&& other) noexcept {
+  if (this != &other) {
+    if (mailbox_) Cancel();
+    mailbox_ = std::move(other.mailbox_);
+  }
+  return *this;
+}
+EngineThread::Ticket::~Ticket() {
+  if (mailbox_) Cancel();
+}
+
+int64_t EngineThread::Ticket::id() const {
+  return mailbox_->id;
+}
+
+std::optional<TokenEvent> EngineThread::Ticket::Next() {
+  std::unique_lock lock(mailbox_->mutex);
+  mailbox_->arrived.wait(lock, [&] { return !mailbox_->events.empty() || mailbox_->finished; });
+  if (mailbox_->events.empty()) return std::nullopt;
+  TokenEvent event = std::move(mailbox_->events.front());
+  mailbox_->events.pop_front();
+  return event;
+}
+
+std::optional<TokenEvent> EngineThread::Ticket::Next(std::chrono::nanoseconds timeout) {
+  std::unique_lock lock(mailbox_->mutex);
+  mailbox_->arrived.wait_for(lock, timeout, [&] { return !mailbox_->events.empty() || mailbox_->finished; });
+  if (mailbox_->events.empty()) return std::nullopt;
+  TokenEvent event = std::move(mailbox_->events.front());
+  mailbox_->events.pop_front();
+  return event;
+}
+
+void EngineThread::Ticket::Cancel() {
+  if (finished()) return;
+  const std::shared_ptr<State> state = mailbox_->state.lock();
+  if (!state) return;
+  const std::lock_guard lock(state->mutex);
+  if (state->ended) return;
+  state->inbox.push_back(State::CancelMail{mailbox_->id});
+  state->wake.notify_all();
+}
+
+bool EngineThread::Ticket::finished() const {
+  const std::lock_guard lock(mailbox_->mutex);
+  return mailbox_->finished;
+}
+
+}  // namespace celer

@@ -1,0 +1,42 @@
+#include "engine/loop/step_batch.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace celer {
+
+StepBatch::StepBatch(std::span<const Slice> slices) : seq_start_{0} {
+  for (const Slice& slice : slices)
+    max_blocks_ = std::max(max_blocks_, static_cast<int64_t>(slice.block_table.size()));
+  block_table_.assign(slices.size() * static_cast<size_t>(max_blocks_), 0);
+  for (size_t s = 0; s < slices.size(); ++s) {
+    const Slice& slice = slices[s];
+    const int64_t count = slice.count(), first_row = count - slice.row_count(),
+                  first_hidden = count - slice.hidden_count();
+    CELER_CHECK_GE(static_cast<int64_t>(slice.block_table.size()) * kKvBlockTokens, slice.position + count);
+    for (int64_t i = 0; i < count; ++i) {
+      if (i >= first_row) logit_rows_.push_back(static_cast<int32_t>(tokens_.size()));
+      if (i >= first_hidden) hidden_rows_.push_back(static_cast<int32_t>(tokens_.size()));
+      tokens_.push_back(slice.tokens[static_cast<size_t>(i)]);
+      positions_.push_back(static_cast<int32_t>(slice.position + i));
+    }
+    seq_start_.push_back(static_cast<int32_t>(tokens_.size()));
+    prompt_lengths_.push_back(
+        static_cast<int32_t>(slice.prompt_length > 0 ? slice.prompt_length : slice.position + count));
+    std::copy(slice.block_table.begin(), slice.block_table.end(),
+              block_table_.begin() + static_cast<int64_t>(s) * max_blocks_);
+  }
+}
+
+RaggedBatch StepBatch::View() const {
+  return {.tokens = tokens_,
+          .positions = positions_,
+          .seq_start = seq_start_,
+          .block_table = block_table_,
+          .max_blocks = max_blocks_,
+          .logit_rows = logit_rows_,
+          .prompt_lengths = prompt_lengths_};
+}
+
+}  // namespace celer

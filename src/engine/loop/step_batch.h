@@ -1,0 +1,31 @@
+// The slices of a step as one ragged batch, for every device.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/runners/runner.h"
+#include "kernels/llm/batch.h"
+
+namespace celer {
+
+// Holds copies: the slices' spans may end.
+class StepBatch {
+ public:
+  StepBatch() = default;
+  explicit StepBatch(std::span<const Slice> slices);
+
+  RaggedBatch View() const;
+  int64_t token_count() const { return static_cast<int64_t>(tokens_.size()); }
+  int64_t rows() const { return static_cast<int64_t>(logit_rows_.size()); }
+  std::span<const int32_t> hidden_rows() const { return hidden_rows_; }  // tokens whose states are wanted
+  std::span<int32_t> tokens() { return tokens_; }
+
+ private:
+  std::vector<int32_t> tokens_, positions_, seq_start_, block_table_, logit_rows_, prompt_lengths_,
+      hidden_rows_;
+  int64_t max_blocks_ = 0;
+};
+
+}  // namespace celer

@@ -1,0 +1,137 @@
+#include "engine/runners/cpu_runner.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "models/step_work.h"
+
+namespace celer {
+
+CpuRunner::CpuRunner(std::unique_ptr<ThreadPool> pool, Model model, KvCache kv, KvFormat kv_format,
+                     int64_t context)
+    : pool_(std::move(pool)),
+      model_(std::make_unique<Model>(std::move(model))),
+      decoder_(*model_, *pool_),
+      kv_(std::move(kv)) {
+  info_ = {.config = model_->config(),
+           .device = "cpu",
+           .threads = pool_->size(),
+           .context = context,
+           .weight_bytes = model_->active_bytes(),
+           .bytes_by_format = model_->bytes_by_format(),
+           .kv_bytes_per_token = KvBytesPerToken(model_->config(), kv_format),
+           .kv_blocks = kv_.blocks(),
+           .kv_host_blocks = kv_.host_blocks()};
+}
+
+Status CpuRunner::Queue(std::span<const Slice> slices) {
+  Queued step{.batch = StepBatch(slices), .parts = {}, .after = {}};
+  int64_t token = 0;
+  for (const Slice& slice : slices) {
+    CELER_CHECK_EQ(slice.rows == Slice::Rows::kSample, slice.sampler != nullptr);
+    step.parts.push_back({slice.sequence, token, slice.row_count(), slice.sampler});
+    token += slice.count();
+  }
+  queued_.push_back(std::move(step));
+  return {};
+}
+
+Result<StepOutput> CpuRunner::Take() {
+  CELER_CHECK(!queued_.empty());
+  Queued step = std::move(queued_.front());
+  queued_.pop_front();
+  for (const Queued::Part& part : step.parts)
+    if (int32_t& token = step.batch.tokens()[static_cast<size_t>(part.first_token)];
+        token == Slice::kChosenBefore) {
+      const auto chosen = chosen_.find(part.sequence);
+      CELER_CHECK(chosen != chosen_.end());
+      token = chosen->second;
+    }
+  const auto vocab = static_cast<size_t>(info_.config.vocab);
+  const size_t needed = static_cast<size_t>(step.batch.rows()) * vocab;
+  if (logits_.size() < needed) logits_.resize(needed);
+  const size_t hidden = step.batch.hidden_rows().size() * static_cast<size_t>(info_.config.hidden);
+  if (hidden_.size() < hidden) hidden_.resize(hidden);
+  decoder_.Forward(step.batch.View(), kv_.layers(), logits_.data(),
+                   {.tokens = step.batch.hidden_rows(), .out = hidden_.data()});
+
+  StepOutput output;
+  OpClock clock(profile_);
+  clock.Begin(Op::kSampling);
+  output.choices = Sample(step);
+  size_t row = 0, kept = 0;
+  for (const Queued::Part& part : step.parts) {
+    float* const rows = logits_.data() + row * vocab;
+    row += static_cast<size_t>(part.rows);
+    if (part.sampler || part.rows == 0) continue;
+    // Those that were asked for stand together.
+    const size_t count = static_cast<size_t>(part.rows) * vocab;
+    if (rows != logits_.data() + kept) std::copy(rows, rows + count, logits_.data() + kept);
+    kept += count;
+  }
+  output.logits = {logits_.data(), kept};
+  output.hidden = {hidden_.data(), hidden};
+  for (const auto& operation : step.after) operation();
+  return output;
+}
+
+std::vector<Sampler::Choice> CpuRunner::Sample(const Queued& step) {
+  struct Draw {
+    const Queued::Part* part;
+    std::span<const float> logits;
+  };
+  const auto vocab = static_cast<size_t>(info_.config.vocab);
+  std::vector<Draw> draws;
+  size_t row = 0;
+  for (const Queued::Part& part : step.parts) {
+    if (part.sampler) draws.push_back({&part, {logits_.data() + row * vocab, vocab}});
+    row += static_cast<size_t>(part.rows);
+  }
+  std::vector<Sampler::Choice> choices(draws.size());
+  // Masks are applied here as well: the rows of many bounded answers would otherwise hold up everybody.
+  pool_->ParallelForDynamic(std::ssize(draws), 1, [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
+      choices[i] = draws[i].part->sampler->Next(draws[i].logits);
+  });
+  chosen_.clear();
+  for (size_t i = 0; i < draws.size(); ++i) chosen_[draws[i].part->sequence] = choices[i].token;
+  return choices;
+}
+
+void CpuRunner::DropQueued() {
+  for (const Queued& step : queued_)
+    for (const auto& operation : step.after) operation();
+  queued_.clear();
+}
+
+Status CpuRunner::InOrder(std::function<void()> block_operation) {
+  if (queued_.empty())
+    block_operation();
+  else
+    queued_.back().after.push_back(std::move(block_operation));
+  return {};
+}
+
+Status CpuRunner::CopyBlocks(std::span<const BlockCopy> copies) {
+  return InOrder([this, list = std::vector(copies.begin(), copies.end())] { kv_.Copy(list); });
+}
+Status CpuRunner::SwapOut(std::span<const BlockCopy> copies) {
+  return InOrder([this, list = std::vector(copies.begin(), copies.end())] { kv_.SwapOut(list); });
+}
+Status CpuRunner::SwapIn(std::span<const BlockCopy> copies) {
+  return InOrder([this, list = std::vector(copies.begin(), copies.end())] { kv_.SwapIn(list); });
+}
+Status CpuRunner::ClearBlocks(std::span<const int32_t> blocks) {
+  return InOrder([this, list = std::vector(blocks.begin(), blocks.end())] { kv_.Clear(list); });
+}
+
+std::vector<OperatorWork> CpuRunner::Work(const StepShape& shape) const {
+  return CountStep(model_->config(), MatricesOf(model_->weights()), info_.kv_bytes_per_token, shape);
+}
+
+void CpuRunner::set_profile(OpProfile* profile) {
+  profile_ = profile;
+  decoder_.set_profile(profile);
+}
+
+}  // namespace celer

@@ -1,0 +1,63 @@
+// Runs a model on this machine's cores. A step runs when it is taken.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "engine/kv/kv_cache.h"
+#include "engine/loop/step_batch.h"
+#include "engine/runners/runner.h"
+#include "models/cpu/cpu_decoder.h"
+
+namespace celer {
+
+class CpuRunner : public Runner {
+ public:
+  // `context` is the longest sequence that will be asked for; the KV must have room for it.
+  CpuRunner(std::unique_ptr<ThreadPool> pool, Model model, KvCache kv, KvFormat kv_format, int64_t context);
+
+  const Info& info() const override { return info_; }
+  Status Queue(std::span<const Slice> slices) override;
+  Result<StepOutput> Take() override;
+  void DropQueued() override;
+  bool RunsAhead(std::span<const Slice>) const override { return false; }
+
+  Status CopyBlocks(std::span<const BlockCopy> copies) override;
+  Status SwapOut(std::span<const BlockCopy> copies) override;
+  Status SwapIn(std::span<const BlockCopy> copies) override;
+  Status ClearBlocks(std::span<const int32_t> blocks) override;
+
+  std::vector<OperatorWork> Work(const StepShape& shape) const override;
+  void set_profile(OpProfile* profile) override;
+  void set_watch(LayerWatch watch) override { decoder_.set_watch(std::move(watch)); }
+
+ private:
+  struct Queued {
+    // What becomes of a slice's rows.
+    struct Part {
+      int64_t sequence, first_token, rows;
+      Sampler* sampler;  // none: they are logits that were asked for
+    };
+    StepBatch batch;
+    std::vector<Part> parts;
+    std::vector<std::function<void()>> after;  // what is done to blocks once it has run
+  };
+  std::vector<Sampler::Choice> Sample(const Queued& step);  // one for each part that has a sampler
+  Status InOrder(std::function<void()> block_operation);
+
+  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<Model> model_;
+  CpuDecoder decoder_;
+  KvCache kv_;
+  Info info_;
+  OpProfile* profile_ = nullptr;
+  std::deque<Queued> queued_;
+  std::unordered_map<int64_t, int32_t> chosen_;  // by the step taken last
+  std::vector<float> logits_, hidden_;
+};
+
+}  // namespace celer

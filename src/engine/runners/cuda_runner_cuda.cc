@@ -1,0 +1,237 @@
+#include "engine/runners/cuda_runner.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "engine/kv/kv_cache.h"
+
+namespace celer {
+
+Result<std::unique_ptr<CudaRunner>> CudaRunner::Make(std::unique_ptr<CudaDecoder> decoder,
+                                                     const CudaDecoderOptions& options, int64_t host_blocks,
+                                                     int threads) {
+  const DecoderConfig& config = decoder->config();
+  const CudaMemoryPlan& plan = decoder->plan();
+  CELER_ASSIGN(std::unique_ptr<CudaKv> kv,
+               CudaKv::Make(options.device, config, options.kv, plan.kv_blocks, host_blocks));
+  CELER_RETURN_IF_ERROR(decoder->UseKv(*kv));
+  Info info{.config = config,
+            .device = Device::Cuda(options.device).ToString() + " (" + decoder->device_name() + ")",
+            .threads = threads,
+            .context = options.context,
+            .weight_bytes = decoder->active_bytes(),
+            .bytes_by_format = decoder->bytes_by_format(),
+            .kv_bytes_per_token = KvBytesPerToken(config, options.kv),
+            .kv_blocks = kv->blocks(),
+            .kv_host_blocks = kv->host_blocks()};
+  std::unique_ptr<CudaRunner> runner(
+      new CudaRunner(std::move(decoder), std::move(kv), options.launch != StepLaunch::kEager));
+  runner->info_ = std::move(info);
+  return runner;
+}
+
+// One token of each sequence, of which the GPU chooses the next.
+bool CudaRunner::IsDecode(std::span<const Slice> slices) const {
+  return static_cast<int64_t>(slices.size()) <= decoder_->max_decode() &&
+         std::all_of(slices.begin(), slices.end(), [&](const Slice& slice) {
+           return slice.rows == Slice::Rows::kSample && slice.count() == 1 && !slice.sampler->IsBounded() &&
+                  CudaSampler::CanSample(slice.sampler->params(), info_.config.vocab);
+         });
+}
+
+bool CudaRunner::RunsAhead(std::span<const Slice> slices) const {
+  return queues_ahead_ && IsDecode(slices);
+}
+
+std::vector<CudaSampler::Row> CudaRunner::SamplerRows(std::span<const Slice> slices) const {
+  std::vector<CudaSampler::Row> rows;
+  for (const Slice& slice : slices)
+    if (slice.rows == Slice::Rows::kSample)
+      rows.push_back({.id = slice.sequence,
+                      .params = &slice.sampler->params(),
+                      .tokens = slice.history,
+                      .prompt = slice.prompt_length,
+                      .position = slice.position + slice.count() - 1});
+  return rows;
+}
+
+Status CudaRunner::Queue(std::span<const Slice> slices) {
+  Queued step;
+  for (const Slice& slice : slices) {
+    CELER_CHECK_EQ(slice.rows == Slice::Rows::kSample, slice.sampler != nullptr);
+    if (slice.sampler)
+      step.sampled.push_back({slice.sequence, slice.position + slice.count() - 1, slice.sampler});
+  }
+  step.decode = IsDecode(slices);
+  CELER_RETURN_IF_ERROR(step.decode ? QueueDecode(slices) : RunBatches(slices, &step));
+  queued_.push_back(std::move(step));
+  return {};
+}
+
+Status CudaRunner::QueueDecode(std::span<const Slice> slices) {
+  const auto unknown = [](const Slice& slice) { return slice.tokens[0] == Slice::kChosenBefore; };
+  std::vector<int64_t> sequences;
+  for (const Slice& slice : slices) sequences.push_back(slice.sequence);
+  const bool goes_on = std::all_of(slices.begin(), slices.end(), unknown) && sequences == decoding_;
+  StepBatch batch(slices);
+  if (!goes_on && std::any_of(slices.begin(), slices.end(), unknown)) {
+    if (!queued_.empty()) CELER_RETURN_IF_ERROR(Complete(&queued_.back()));
+    for (size_t i = 0; i < slices.size(); ++i)
+      if (unknown(slices[i])) {
+        const auto chosen = chosen_.find(slices[i].sequence);
+        CELER_CHECK(chosen != chosen_.end());
+        batch.tokens()[i] = chosen->second;
+      }
+  }
+  bool most_likely = true;
+  for (const Slice& slice : slices) most_likely = most_likely && IsPlainGreedy(slice.sampler->params());
+  if (!most_likely) CELER_RETURN_IF_ERROR(sampler_.Prepare(SamplerRows(slices)));
+  RaggedBatch view = batch.View();
+  if (goes_on) view.tokens = {};
+  view.logit_rows = {};
+  decoding_ = std::move(sequences);
+  return decoder_->Decode(view,
+                          most_likely ? CudaDecoder::Choose::kMostLikely : CudaDecoder::Choose::kSampled);
+}
+
+// As many slices at once as the decoder has rows of logits for.
+Status CudaRunner::RunBatches(std::span<const Slice> slices, Queued* step) {
+  decoding_.clear();
+  if (!queued_.empty()) {
+    CELER_RETURN_IF_ERROR(Complete(&queued_.back()));
+    Queued& before = queued_.back();
+    if (before.logits.empty()) before.logits.assign(before.output.logits.begin(), before.output.logits.end());
+  }
+  const bool on_device = std::all_of(slices.begin(), slices.end(), [&](const Slice& slice) {
+    return !slice.sampler || (!slice.sampler->IsBounded() &&
+                              CudaSampler::CanSample(slice.sampler->params(), info_.config.vocab));
+  });
+  for (size_t first = 0; first < slices.size();) {
+    int64_t rows = slices[first].row_count();
+    size_t last = first + 1;
+    while (last < slices.size() && rows + slices[last].row_count() <= decoder_->max_logit_rows())
+      rows += slices[last++].row_count();
+    const auto now = slices.subspan(first, last - first);
+    StepBatch batch(now);
+    int64_t token = 0;
+    for (const Slice& slice : now) {
+      if (slice.tokens[0] == Slice::kChosenBefore)
+        batch.tokens()[static_cast<size_t>(token)] = chosen_.at(slice.sequence);
+      token += slice.count();
+    }
+    CELER_RETURN_IF_ERROR(decoder_->Forward(batch.View()));
+    if (!batch.hidden_rows().empty()) CELER_RETURN_IF_ERROR(TakeHidden(now, step));
+    CELER_RETURN_IF_ERROR(FinishBatch(now, on_device, now.size() == slices.size(), step));
+    first = last;
+  }
+  step->done = true;
+  chosen_.clear();
+  for (size_t i = 0; i < step->sampled.size(); ++i)
+    chosen_[step->sampled[i].sequence] = step->output.choices[i].token;
+  return {};
+}
+
+Status CudaRunner::TakeHidden(std::span<const Slice> slices, Queued* step) {
+  CELER_ASSIGN(const std::span<const float> rows, decoder_->Hidden());
+  const int64_t width = info_.config.hidden;
+  int64_t end = 0;
+  for (const Slice& slice : slices) {
+    end += slice.count();
+    const auto mine = rows.subspan(static_cast<size_t>((end - slice.hidden_count()) * width),
+                                   static_cast<size_t>(slice.hidden_count() * width));
+    step->hidden.insert(step->hidden.end(), mine.begin(), mine.end());
+  }
+  return {};
+}
+
+// Its tokens are chosen and its logits are here. `only`: it is the whole step.
+Status CudaRunner::FinishBatch(std::span<const Slice> slices, bool on_device, bool only, Queued* step) {
+  int64_t rows = 0;
+  bool all_sampled = true, none_sampled = true;
+  for (const Slice& slice : slices) {
+    rows += slice.row_count();
+    all_sampled = all_sampled && (slice.sampler || slice.row_count() == 0);
+    none_sampled = none_sampled && !slice.sampler;
+  }
+  if (rows == 0) return {};
+  if (all_sampled && on_device) {
+    const std::vector<CudaSampler::Row> sampled = SamplerRows(slices);
+    CELER_RETURN_IF_ERROR(sampler_.Prepare(sampled));
+    std::vector<int32_t> chosen(sampled.size());
+    CELER_RETURN_IF_ERROR(decoder_->Sample(chosen));
+    for (size_t i = 0; i < sampled.size(); ++i)
+      step->output.choices.push_back(CudaSampler::ToChoice(
+          chosen[i], *sampled[i].params, decoder_->SampledLogprobs(static_cast<int64_t>(i))));
+    size_t i = 0;
+    for (const Slice& slice : slices)
+      if (slice.sampler) {
+        if (chosen[i] != Sampler::kNoToken) slice.sampler->Accept(chosen[i]);
+        ++i;
+      }
+    return {};
+  }
+  CELER_ASSIGN(const std::span<const float> logits, decoder_->Logits());
+  if (only && none_sampled) {
+    step->output.logits = logits;
+    return {};
+  }
+  const auto vocab = static_cast<size_t>(info_.config.vocab);
+  size_t row = 0;
+  for (const Slice& slice : slices) {
+    const auto mine = logits.subspan(row * vocab, static_cast<size_t>(slice.row_count()) * vocab);
+    row += static_cast<size_t>(slice.row_count());
+    if (slice.sampler)
+      step->output.choices.push_back(slice.sampler->Next(mine));
+    else
+      step->logits.insert(step->logits.end(), mine.begin(), mine.end());
+  }
+  return {};
+}
+
+Status CudaRunner::Complete(Queued* step) {
+  if (step->done) return {};
+  std::vector<int32_t> positions, tokens(step->sampled.size());
+  for (const Queued::Row& row : step->sampled) positions.push_back(static_cast<int32_t>(row.position));
+  CELER_RETURN_IF_ERROR(decoder_->ChosenTokens(positions, tokens));
+  chosen_.clear();
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const auto& [sequence, position, sampler] = step->sampled[i];
+    step->output.choices.push_back(CudaSampler::ToChoice(
+        tokens[i], sampler->params(), decoder_->ChosenLogprobs(static_cast<int64_t>(i), position)));
+    if (tokens[i] != Sampler::kNoToken) sampler->Accept(tokens[i]);
+    chosen_[sequence] = tokens[i];
+  }
+  step->done = true;
+  return {};
+}
+
+Result<StepOutput> CudaRunner::Take() {
+  CELER_CHECK(!queued_.empty());
+  CELER_RETURN_IF_ERROR(Complete(&queued_.front()));
+  StepOutput output = std::move(queued_.front().output);
+  taken_logits_ = std::move(queued_.front().logits);
+  if (!taken_logits_.empty()) output.logits = taken_logits_;
+  taken_hidden_ = std::move(queued_.front().hidden);
+  output.hidden = taken_hidden_;
+  queued_.pop_front();
+  return output;
+}
+
+Status CudaRunner::CopyBlocks(std::span<const BlockCopy> copies) {
+  return kv_->Copy(copies, decoder_->stream());
+}
+Status CudaRunner::SwapOut(std::span<const BlockCopy> copies) {
+  return kv_->SwapOut(copies, decoder_->stream());
+}
+Status CudaRunner::SwapIn(std::span<const BlockCopy> copies) {
+  return kv_->SwapIn(copies, decoder_->stream());
+}
+Status CudaRunner::ClearBlocks(std::span<const int32_t> blocks) {
+  return kv_->Clear(blocks, decoder_->stream());
+}
+
+void CudaRunner::set_profile(OpProfile* profile) {
+  decoder_->set_profile(profile);
+}
+
+}  // namespace celer

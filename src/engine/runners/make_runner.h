@@ -1,0 +1,17 @@
+// From options to the device that runs the model.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/result.h"
+#include "celer/options.h"
+#include "engine/runners/runner.h"
+
+namespace celer {
+
+// Loads the model where the options say, with its KV. `kv_host_blocks` is the room for blocks that are
+// swapped out.
+Result<std::unique_ptr<Runner>> MakeRunner(const EngineOptions& options, int64_t kv_host_blocks = 0);
+
+}  // namespace celer

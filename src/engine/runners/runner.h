@@ -1,0 +1,107 @@
+// A device that runs a model. The engine hands it steps and takes their outputs, and knows nothing else about
+// where the model lives: a CPU, a GPU, or several of them behind one Runner.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "celer/limits.h"
+#include "engine/sample/sampler.h"
+#include "kernels/llm/kv_block.h"
+#include "models/config/decoder_config.h"
+#include "models/layer_watch.h"
+#include "models/op_profile.h"
+
+namespace celer {
+
+// Consecutive tokens of one sequence: the part of a prompt, or the last token of a text that goes on.
+struct Slice {
+  // Stands for the token that the step queued before this one chooses for the same sequence.
+  static constexpr int32_t kChosenBefore = -1;
+  enum class Rows : uint8_t {
+    kNone,        // a prompt that goes on in a later step
+    kSample,      // a token is chosen after the last one, by `sampler`
+    kLast,        // the logits after the last one
+    kAll,         // the logits after each one
+    kHidden,      // the hidden state of each one, after the last norm
+    kLastHidden,  // of the last one
+  };
+
+  int64_t sequence = 0;
+  std::span<const int32_t> tokens = {};
+  int64_t position = 0;                       // of the first of them
+  std::span<const int32_t> block_table = {};  // blocks for all positions up to the last of them
+  Rows rows = Rows::kSample;
+  // Rope scaling that depends on the length of a text takes it to be this long from its first token on. 0: up
+  // to the last token here.
+  int64_t prompt_length = 0;
+  // With kSample. Take() lets it accept the token.
+  Sampler* sampler = nullptr;
+  std::span<const int32_t> history = {};  // prompt and output as far as they are known; penalties count them
+
+  int64_t count() const { return static_cast<int64_t>(tokens.size()); }
+  // Tokens whose logits are needed, and whose hidden states are: always the last ones.
+  int64_t row_count() const {
+    return rows == Rows::kSample || rows == Rows::kLast ? 1 : rows == Rows::kAll ? count() : 0;
+  }
+  int64_t hidden_count() const { return rows == Rows::kHidden ? count() : rows == Rows::kLastHidden ? 1 : 0; }
+};
+
+struct StepOutput {
+  std::vector<Sampler::Choice> choices;  // of the slices with kSample, in their order
+  // [rows, vocab] of the slices with kLast and kAll, in their order. Valid until the next call.
+  std::span<const float> logits;
+  // [rows, hidden] of the slices with kHidden and kLastHidden, likewise. All numbers of a row are NaN if the
+  // last layer's output is not finite.
+  std::span<const float> hidden;
+};
+
+class Runner {
+ public:
+  virtual ~Runner() = default;
+
+  struct Info {
+    DecoderConfig config;
+    std::string device;  // "cpu", "cuda:0 (NVIDIA H200)"
+    int threads = 0;
+    int64_t context = 0;       // tokens of the longest sequence
+    int64_t weight_bytes = 0;  // read by one decode step
+    std::map<std::string, int64_t> bytes_by_format;
+    int64_t kv_bytes_per_token = 0;
+    int64_t kv_blocks = 0;       // of the pool
+    int64_t kv_host_blocks = 0;  // where Swap() puts them
+  };
+  virtual const Info& info() const = 0;
+
+  // Queues a step. It may be queued before the one in front of it is taken: its slices then say kChosenBefore
+  // for tokens that nobody knows yet. Only the samplers must stay until it is taken or dropped.
+  virtual Status Queue(std::span<const Slice> slices) = 0;
+  // Waits for the step queued first among those not taken.
+  virtual Result<StepOutput> Take() = 0;
+  // Forgets steps that were queued and not taken. Their keys and values may still be written, before those of
+  // any step queued later.
+  virtual void DropQueued() = 0;
+  // Whether the device can go on to the step after this one without waiting for the host, so that it pays to
+  // queue it before this one is taken.
+  virtual bool RunsAhead(std::span<const Slice> slices) const = 0;
+
+  // Blocks of the pool, in order with the steps.
+  virtual Status CopyBlocks(std::span<const BlockCopy> copies) = 0;
+  virtual Status SwapOut(std::span<const BlockCopy> copies) = 0;    // from the pool to host blocks
+  virtual Status SwapIn(std::span<const BlockCopy> copies) = 0;     // from host blocks to the pool
+  virtual Status ClearBlocks(std::span<const int32_t> blocks) = 0;  // zeros
+
+  // What a step of this shape must read and compute at least, for the operators that the model has.
+  virtual std::vector<OperatorWork> Work(const StepShape& shape) const = 0;
+  // Adds up each operator's time there, until set to nullptr again. No step may be queued.
+  virtual void set_profile(OpProfile* profile) = 0;
+  // Sees every layer of the steps from now on; empty ends it.
+  virtual void set_watch(LayerWatch watch) = 0;
+};
+
+}  // namespace celer
