@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Keeps the aborting constructors of Shape out of the graph runtime, whose sizes come from files: MakeShape, PartOf,
-ListShape and HasDims (src/graph/operator.h) are for numbers that are known only at run time.
+ListShape and HasDims (src/graph/ir/operator.h) are for numbers that are known only at run time.
 
 Literal dimensions are allowed. Anything else needs `// shape: why it cannot be wrong` on its line or the one before."""
 import pathlib

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "graph/load_pnnx.h"
+#include "graph/load/load_pnnx.h"
 #include "graph/passes/pass.h"
-#include "graph/profile.h"
+#include "graph/run/profile.h"
 #include "io/npy/npy.h"
 
 namespace {

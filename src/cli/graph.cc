@@ -10,7 +10,7 @@
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/output.h"
-#include "graph/operator_table.h"
+#include "graph/ir/operator_table.h"
 #include "io/file/printable.h"
 
 namespace celer::cli {

@@ -13,12 +13,12 @@
 #include "cli/model_path.h"
 #include "cli/output.h"
 #include "cli/table.h"
-#include "graph/load_pnnx.h"
+#include "graph/load/load_pnnx.h"
+#include "graph/load/write_onnx.h"
 #include "graph/passes/pass.h"
-#include "graph/program.h"
-#include "graph/public_graph.h"
-#include "graph/session.h"
-#include "graph/write_onnx.h"
+#include "graph/run/program.h"
+#include "graph/run/public_graph.h"
+#include "graph/run/session.h"
 #include "io/file/printable.h"
 
 namespace celer::cli {

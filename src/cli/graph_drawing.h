@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cli/table.h"
-#include "graph/ir.h"
+#include "graph/ir/ir.h"
 
 namespace celer::cli {
 

@@ -9,7 +9,7 @@
 
 #include "celer/graph.h"
 #include "cli/picture.h"
-#include "graph/operator.h"
+#include "graph/ir/operator.h"
 #include "io/npy/npy.h"
 
 namespace CLI {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "cli/table.h"
-#include "graph/memory_plan.h"
-#include "graph/program.h"
+#include "graph/run/memory_plan.h"
+#include "graph/run/program.h"
 
 namespace celer::cli {
 

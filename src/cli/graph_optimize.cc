@@ -8,9 +8,9 @@
 #include "cli/model_path.h"
 #include "cli/output.h"
 #include "cli/table.h"
-#include "graph/load_pnnx.h"
+#include "graph/load/load_pnnx.h"
+#include "graph/load/write_onnx.h"
 #include "graph/passes/pass.h"
-#include "graph/write_onnx.h"
 #include "io/file/printable.h"
 #include "limits/quantity.h"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "cli/output.h"
-#include "graph/operator.h"
+#include "graph/ir/operator.h"
 #include "io/file/printable.h"
 
 namespace celer::cli {

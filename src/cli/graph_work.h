@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "graph/memory_plan.h"
+#include "graph/run/memory_plan.h"
 #include "limits/work.h"
 
 namespace celer::cli {

@@ -17,10 +17,10 @@
 #include <string>
 #include <vector>
 
-#include "graph/load_onnx.h"
-#include "graph/ops/small_types.h"
-#include "graph/program.h"
-#include "graph/session.h"
+#include "graph/load/load_onnx.h"
+#include "graph/ops/quant/small_types.h"
+#include "graph/run/program.h"
+#include "graph/run/session.h"
 #include "io/file/mapped_file.h"
 #include "io/onnx/onnx.h"
 

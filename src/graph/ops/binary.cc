@@ -5,7 +5,7 @@
 #include "graph/ops/cast.h"
 #include "graph/ops/common.h"
 #include "graph/ops/families.h"
-#include "graph/ops/fast.h"
+#include "graph/ops/fast/fast.h"
 
 namespace celer::graph {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "graph/ops/common.h"
 #include "graph/ops/families.h"
-#include "graph/ops/small_types.h"
+#include "graph/ops/quant/small_types.h"
 #include "io/onnx/onnx.h"
 #include "kernels/shared/f16.h"
 

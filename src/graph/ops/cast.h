@@ -3,7 +3,7 @@
 
 #include "base/tensor_view.h"
 #include "device/thread_pool.h"
-#include "graph/ir.h"
+#include "graph/ir/ir.h"
 
 namespace celer::graph {
 

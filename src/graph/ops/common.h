@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "graph/operator.h"
+#include "graph/ir/operator.h"
 #include "graph/ops/elements.h"
 
 namespace celer::graph {

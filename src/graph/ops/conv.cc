@@ -4,7 +4,7 @@
 
 #include "graph/ops/common.h"
 #include "graph/ops/families.h"
-#include "graph/ops/fast.h"
+#include "graph/ops/fast/fast.h"
 #include "graph/ops/window.h"
 
 namespace celer::graph {

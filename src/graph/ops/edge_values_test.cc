@@ -8,8 +8,8 @@
 #include <numbers>
 
 #include "graph/ops/fourier.h"
-#include "graph/program.h"
-#include "graph/session.h"
+#include "graph/run/program.h"
+#include "graph/run/session.h"
 
 namespace celer::graph {
 namespace {

@@ -4,7 +4,7 @@
 #include <span>
 #include <string_view>
 
-#include "graph/operator.h"
+#include "graph/ir/operator.h"
 
 namespace celer::graph {
 

@@ -1,11 +1,11 @@
 // Operators that passes make of several nodes, in their plain form: the nodes one after the other.
 #include <cmath>
 
-#include "graph/operator_table.h"
+#include "graph/ir/operator_table.h"
 #include "graph/ops/cast.h"
 #include "graph/ops/common.h"
 #include "graph/ops/families.h"
-#include "graph/ops/fast.h"
+#include "graph/ops/fast/fast.h"
 
 namespace celer::graph {
 namespace {

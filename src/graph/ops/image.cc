@@ -4,7 +4,7 @@
 
 #include "graph/ops/common.h"
 #include "graph/ops/families.h"
-#include "graph/ops/fast.h"
+#include "graph/ops/fast/fast.h"
 #include "graph/ops/resize.h"
 
 namespace celer::graph {

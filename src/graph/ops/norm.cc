@@ -3,7 +3,7 @@
 
 #include "graph/ops/common.h"
 #include "graph/ops/families.h"
-#include "graph/ops/fast.h"
+#include "graph/ops/fast/fast.h"
 
 namespace celer::graph {
 namespace {

@@ -1,5 +1,5 @@
 // The families of operators of other domains than ONNX's own: one file each, and one row here. Most of
-// com.microsoft never gets here: it is expanded when a network is loaded (graph/microsoft/expansion.h).
+// com.microsoft never gets here: it is expanded when a network is loaded (graph/load/microsoft/expansion.h).
 #pragma once
 
 #include "graph/ops/families.h"

@@ -5,7 +5,7 @@
 
 #include "graph/ops/common.h"
 #include "graph/ops/families.h"
-#include "graph/ops/fast.h"
+#include "graph/ops/fast/fast.h"
 #include "graph/ops/reduce.h"
 #include "graph/ops/strided.h"
 

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "graph/operator.h"
+#include "graph/ir/operator.h"
 
 namespace celer::graph {
 

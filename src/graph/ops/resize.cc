@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "graph/ops/common.h"
-#include "graph/ops/fast.h"
+#include "graph/ops/fast/fast.h"
 #include "kernels/network/resize/resize.h"
 
 namespace celer::graph {

@@ -1,7 +1,7 @@
 // Resize and Upsample; their rows stand in image.cc.
 #pragma once
 
-#include "graph/operator.h"
+#include "graph/ir/operator.h"
 
 namespace celer::graph {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "graph/operator.h"
+#include "graph/ir/operator.h"
 
 namespace celer::graph {
 

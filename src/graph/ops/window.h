@@ -7,7 +7,7 @@
 #include <span>
 
 #include "base/result.h"
-#include "graph/ir.h"
+#include "graph/ir/ir.h"
 
 namespace celer::graph {
 

@@ -7,8 +7,8 @@
 #include <random>
 
 #include "graph/passes/pass.h"
-#include "graph/program.h"
-#include "graph/session.h"
+#include "graph/run/program.h"
+#include "graph/run/session.h"
 
 namespace celer::graph::testing {
 

@@ -1,4 +1,4 @@
-#include "graph/operator.h"
+#include "graph/ir/operator.h"
 #include "graph/passes/pass.h"
 
 namespace celer::graph {

@@ -1,8 +1,8 @@
 // Products of bytes whose result is real. Those whose left side is quantized as it comes:
 // DynamicQuantizeLinear, MatMulInteger, a Cast, the scales, and perhaps a bias are one operator. And those
 // between DequantizeLinear and an output, or an operator on reals.
-#include "graph/ops/fast.h"
-#include "graph/ops/integer.h"
+#include "graph/ops/fast/fast.h"
+#include "graph/ops/quant/integer.h"
 #include "graph/passes/quantization.h"
 
 namespace celer::graph {

@@ -1,7 +1,7 @@
 // QLinearConv and QLinearMatMul as operators on reals between DequantizeLinear and QuantizeLinear, the form
 // that use-integers knows. Files that ONNX Runtime quantized in its older way (QOperator) then run as those
 // of its newer one (QDQ).
-#include "graph/microsoft/expansion.h"
+#include "graph/load/microsoft/expansion.h"
 #include "graph/passes/pass.h"
 
 namespace celer::graph {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "graph/passes/quantization.h"
-#include "graph/program.h"
-#include "graph/session.h"
+#include "graph/run/program.h"
+#include "graph/run/session.h"
 
 namespace celer::graph {
 namespace {

@@ -1,5 +1,5 @@
 // A convolution adds, and applies a function, while its sums are still in registers.
-#include "graph/ops/fast.h"
+#include "graph/ops/fast/fast.h"
 #include "graph/passes/fusing.h"
 
 namespace celer::graph {

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "graph/operator.h"
+#include "graph/ir/operator.h"
 #include "graph/passes/pass.h"
 
 namespace celer::graph {

@@ -1,6 +1,6 @@
 // A product with constant weights adds its bias and a residual, and applies a function, while its sums are
 // still in registers.
-#include "graph/ops/fast.h"
+#include "graph/ops/fast/fast.h"
 #include "graph/passes/fusing.h"
 
 namespace celer::graph {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "graph/ops/fast.h"
+#include "graph/ops/fast/fast.h"
 
 namespace celer::graph {
 

@@ -2,7 +2,7 @@
 // and does not fire where it must not.
 #include <cmath>
 
-#include "graph/operator.h"
+#include "graph/ir/operator.h"
 #include "graph/passes/build_graph.h"
 
 namespace celer::graph {

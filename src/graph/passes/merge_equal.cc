@@ -3,7 +3,7 @@
 #include <bit>
 #include <map>
 
-#include "graph/operator_table.h"
+#include "graph/ir/operator_table.h"
 #include "graph/passes/pass.h"
 
 namespace celer::graph {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "graph/ir.h"
+#include "graph/ir/ir.h"
 
 namespace celer::graph {
 

@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "base/suggest.h"
-#include "graph/microsoft/expansion.h"
-#include "graph/operator_table.h"
+#include "graph/ir/operator_table.h"
+#include "graph/load/microsoft/expansion.h"
 #include "graph/passes/pass.h"
 
 namespace celer::graph {

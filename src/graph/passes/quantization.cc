@@ -3,10 +3,10 @@
 #include <cmath>
 #include <cstring>
 
-#include "graph/call_operator.h"
-#include "graph/operator_table.h"
+#include "graph/ir/call_operator.h"
+#include "graph/ir/operator_table.h"
 #include "graph/ops/elements.h"
-#include "graph/ops/fast.h"
+#include "graph/ops/fast/fast.h"
 
 namespace celer::graph {
 namespace {

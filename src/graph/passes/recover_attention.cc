@@ -1,6 +1,6 @@
 // softmax(q k * scale + mask) v, of which exporters make up to six nodes. As one operator its scores stay in
 // the cache.
-#include "graph/ops/fast.h"
+#include "graph/ops/fast/fast.h"
 #include "graph/passes/fusing.h"
 
 namespace celer::graph {

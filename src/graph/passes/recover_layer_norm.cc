@@ -1,7 +1,7 @@
 // Layer normalization as exporters write it: d = x - mean(x); d / sqrt(mean(d^2) + eps) * scale + shift.
 #include <algorithm>
 
-#include "graph/operator.h"
+#include "graph/ir/operator.h"
 #include "graph/passes/pass.h"
 
 namespace celer::graph {

@@ -2,8 +2,8 @@
 #include <map>
 
 #include "device/thread_pool.h"
-#include "graph/call_operator.h"
-#include "graph/operator_table.h"
+#include "graph/ir/call_operator.h"
+#include "graph/ir/operator_table.h"
 #include "graph/passes/pass.h"
 
 namespace celer::graph {

@@ -12,7 +12,7 @@
 #include "device/cpu_features.h"
 #include "device/variant.h"
 #include "formats/float16.h"
-#include "graph/ops/fast.h"
+#include "graph/ops/fast/fast.h"
 #include "graph/passes/fusing.h"
 
 namespace celer::graph {

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "device/variant.h"
-#include "graph/ops/fast.h"
+#include "graph/ops/fast/fast.h"
 #include "graph/passes/build_graph.h"
 
 namespace celer::graph {

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <span>
 
-#include "graph/ops/fast.h"
-#include "graph/ops/integer.h"
+#include "graph/ops/fast/fast.h"
+#include "graph/ops/quant/integer.h"
 #include "graph/ops/window.h"
 #include "graph/passes/fusing.h"
 #include "graph/passes/quantization.h"

@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "graph/ops/fast.h"
-#include "graph/ops/integer.h"
+#include "graph/ops/fast/fast.h"
+#include "graph/ops/quant/integer.h"
 #include "graph/passes/build_graph.h"
 
 namespace celer::graph {

@@ -1,6 +1,6 @@
 // ONNX files as they are written: the messages of onnx.proto that inference needs, read by our own wire
 // reader. Names and weights are views into the mapped file; what a message means is the graph loader's
-// business (src/graph/load_onnx.h).
+// business (src/graph/load/load_onnx.h).
 #pragma once
 
 #include <cstddef>

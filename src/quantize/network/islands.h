@@ -2,7 +2,7 @@
 // turned back into reals, and with few products between the two that costs more time than integers save.
 #pragma once
 
-#include "graph/ir.h"
+#include "graph/ir/ir.h"
 #include "quantize/network/plan.h"
 #include "quantize/network/quantizer.h"
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "graph/ir.h"
+#include "graph/ir/ir.h"
 
 namespace celer::ptq {
 

@@ -6,8 +6,8 @@
 #include <fstream>
 #include <set>
 
+#include "graph/load/write_onnx.h"
 #include "graph/passes/build_graph.h"
-#include "graph/write_onnx.h"
 #include "io/file/test_folder.h"
 #include "quantize/network/analyze.h"
 #include "quantize/network/fall_back.h"

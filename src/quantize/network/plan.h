@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "base/result.h"
-#include "graph/ir.h"
-#include "graph/load_onnx.h"
+#include "graph/ir/ir.h"
+#include "graph/load/load_onnx.h"
 #include "quantize/network/grid.h"
 
 namespace celer::ptq {

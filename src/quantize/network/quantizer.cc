@@ -1,6 +1,6 @@
 #include "quantize/network/quantizer.h"
 
-#include "graph/operator_table.h"
+#include "graph/ir/operator_table.h"
 #include "graph/passes/pass.h"
 #include "io/file/printable.h"
 

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "graph/load_onnx.h"
+#include "graph/load/load_onnx.h"
 #include "quantize/network/calibrate.h"
 #include "quantize/network/dynamic.h"
 #include "quantize/network/equalize.h"

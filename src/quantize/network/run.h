@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/result.h"
-#include "graph/program.h"
-#include "graph/session.h"
+#include "graph/run/program.h"
+#include "graph/run/session.h"
 #include "io/npy/npy.h"
 
 namespace celer::ptq {
