@@ -1,5 +1,5 @@
 // celer quantize MODEL -o OUT: a smaller model file. docs/quantization.md explains the methods.
-#include "quantize/quantize.h"
+#include "quantize/llm/quantize.h"
 
 #include <fmt/format.h>
 #include <sys/resource.h>

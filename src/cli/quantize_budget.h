@@ -7,7 +7,7 @@
 
 #include "base/result.h"
 #include "cli/quantize_text.h"
-#include "quantize/budget.h"
+#include "quantize/llm/budget.h"
 
 namespace celer::cli {
 

@@ -10,7 +10,7 @@
 #include "device/thread_pool.h"
 #include "limits/measured_machine.h"
 #include "limits/quantity.h"
-#include "quantize/fold.h"
+#include "quantize/llm/fold.h"
 
 namespace celer::cli {
 namespace {

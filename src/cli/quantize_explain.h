@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "quantize/quantize.h"
+#include "quantize/llm/quantize.h"
 
 namespace celer::cli {
 

@@ -21,12 +21,12 @@
 #include "graph/run/public_graph.h"
 #include "io/file/printable.h"
 #include "limits/quantity.h"
+#include "quantize/llm/target.h"
 #include "quantize/network/analyze.h"
 #include "quantize/network/fall_back.h"
 #include "quantize/network/islands.h"
 #include "quantize/network/network_recipe.h"
 #include "quantize/network/quantizer.h"
-#include "quantize/target.h"
 
 namespace celer::cli {
 namespace {

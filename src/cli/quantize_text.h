@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "quantize/quantize.h"
+#include "quantize/llm/quantize.h"
 
 namespace celer::cli {
 

@@ -1,4 +1,5 @@
-// With quantize/make_layer_worker.cc, the only file above the kernels that knows whether CUDA was built in.
+// With quantize/llm/layer/make_layer_worker.cc, the only file above the kernels that knows whether CUDA was
+// built in.
 #include "engine/runners/make_runner.h"
 
 #include <algorithm>

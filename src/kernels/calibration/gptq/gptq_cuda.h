@@ -1,5 +1,5 @@
 // GPTQ on a GPU: grids, the order of columns, the factor of the Hessian, and the loop over columns.
-// quantize/gptq.h says what is computed; here are its heavy parts over matrices in the GPU's memory.
+// quantize/llm/gptq.h says what is computed; here are its heavy parts over matrices in the GPU's memory.
 #pragma once
 
 #include <cuda_runtime_api.h>
