@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "server/params.h"
+#include "server/api/params.h"
 
 namespace celer::cli {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "base/result.h"
 #include "celer/engine.h"
-#include "server/prepare.h"
+#include "server/api/prepare.h"
 
 namespace celer::cli {
 
@@ -32,7 +32,7 @@ struct BatchBody {
   std::string model = {};  // as the body has it
 };
 
-// Refuses by name what a batch cannot do; src/server/params_table.cc has all parameters. `seed` is the
+// Refuses by name what a batch cannot do; src/server/api/params_table.cc has all parameters. `seed` is the
 // request's if the body has none.
 server::Refusal ReadBody(BodyKind kind, nlohmann::ordered_json body, const BodyDefaults& defaults,
                          uint64_t seed, const server::ServedModel& model, BatchBody* out);

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "server/event_loop.h"
+#include "server/http/event_loop.h"
 
 namespace celer::cli {
 

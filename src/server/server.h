@@ -7,8 +7,8 @@
 
 #include "base/result.h"
 #include "engine/text/text_model.h"
-#include "server/http_server.h"
-#include "server/service.h"
+#include "server/http/http_server.h"
+#include "server/service/service.h"
 
 namespace celer::server {
 

@@ -1,0 +1,57 @@
+#include "server/api/api_keys.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+
+#include <sstream>
+
+#include "base/check.h"
+#include "io/json/json.h"
+#include "server/http/http_head.h"
+
+namespace celer::server {
+namespace {
+
+std::string_view Trimmed(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\r\n\v\f";
+  const size_t first = text.find_first_not_of(kBlanks);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
+}
+
+}  // namespace
+
+ApiKeys::Hash ApiKeys::HashOf(std::string_view key) {
+  Hash hash{};
+  CELER_CHECK_EQ(EVP_Digest(key.data(), key.size(), hash.data(), nullptr, EVP_sha256(), nullptr), 1);
+  return hash;
+}
+
+Result<ApiKeys> ApiKeys::Load(const std::filesystem::path& file) {
+  CELER_ASSIGN(const std::string text, ReadTextFile(file, size_t{1} << 20));
+  ApiKeys keys;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::string_view key = Trimmed(line);
+    if (!key.empty() && key[0] != '#') keys.hashes_.push_back(HashOf(key));
+  }
+  if (keys.hashes_.empty()) return Error::Invalid(file.string(), ": no key in it; write one per line");
+  return keys;
+}
+
+bool ApiKeys::Allows(const HttpRequest& request) const {
+  if (!Required()) return true;
+  std::string_view key = request.Header("x-api-key");
+  constexpr std::string_view kBearer = "bearer ";  // the name of a scheme is case-insensitive
+  const std::string_view given = request.Header("authorization");
+  if (LowerCase(given.substr(0, kBearer.size())) == kBearer) key = given.substr(kBearer.size());
+  key = Trimmed(key);
+  // Equal lengths and all keys, always: the time says neither which key nor how much of it was right.
+  const Hash hash = HashOf(key);
+  int allowed = 0;
+  for (const Hash& known : hashes_)
+    allowed |= CRYPTO_memcmp(hash.data(), known.data(), hash.size()) == 0 ? 1 : 0;
+  return allowed != 0;
+}
+
+}  // namespace celer::server

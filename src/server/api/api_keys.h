@@ -1,0 +1,31 @@
+// Who may ask: keys from a file, one per line, compared in a time that tells nothing about them.
+#pragma once
+
+#include <array>
+#include <filesystem>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "server/http/http.h"
+
+namespace celer::server {
+
+class ApiKeys {
+ public:
+  ApiKeys() = default;  // everybody may
+  // Blanks around a key do not belong to it. Empty lines and lines that begin with # are left out. An error
+  // if no key is left.
+  static Result<ApiKeys> Load(const std::filesystem::path& file);
+
+  bool Required() const { return !hashes_.empty(); }
+  // "Authorization: Bearer KEY", or "x-api-key: KEY" as Anthropic's clients send it.
+  bool Allows(const HttpRequest& request) const;
+
+ private:
+  using Hash = std::array<unsigned char, 32>;
+  static Hash HashOf(std::string_view key);
+  std::vector<Hash> hashes_;
+};
+
+}  // namespace celer::server

@@ -1,0 +1,104 @@
+// What a client asks for, read from the body of its request and checked, before any text is made into tokens.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "celer/engine.h"
+#include "server/api/api_error.h"
+
+namespace celer::server {
+
+// A field that is there and not null, or nullptr.
+inline const Json* Field(const Json& object, const char* name) {
+  const auto it = object.find(name);
+  return it == object.end() || it->is_null() ? nullptr : &*it;
+}
+
+enum Endpoint : unsigned {
+  kChat = 1,
+  kCompletions = 2,
+  kResponses = 4,
+  kMessages = 8,
+  kTokenize = 16,
+  kDetokenize = 32,
+  kEmbeddings = 64,
+  kCountTokens = 128,
+};
+constexpr bool IsAnthropic(Endpoint endpoint) {
+  return endpoint == kMessages || endpoint == kCountTokens;
+}
+constexpr unsigned kNotInBatch = 1u << 16;  // of a parameter that celer batch cannot obey
+
+// How the numbers of an embedding are written.
+enum class Encoding { kFloat, kBase64 };
+
+// A prompt of /v1/completions, or an input of /v1/embeddings: text, or token ids.
+struct PromptInput {
+  std::string text = {};
+  std::vector<int32_t> ids = {};
+  bool is_text = true;
+};
+
+// What an answer has to look like.
+struct Constraint {
+  enum class Kind { kNone, kJsonObject, kJsonSchema, kRegex, kChoice, kGrammar } kind = Kind::kNone;
+  std::string text = {};  // the schema as JSON, the regular expression, the grammar
+  std::vector<std::string> choices = {};
+  std::string param = "structured_outputs";  // who asked for it
+};
+
+struct Asked {
+  Endpoint endpoint = kChat;
+  bool in_batch = false;  // a line of a file, answered as a whole
+  std::string model = {};
+
+  // The prompt.
+  Json messages = nullptr;  // of the endpoint's form
+  Json input = nullptr;     // of /v1/responses
+  Json system = nullptr;    // of /v1/messages; `instructions` of /v1/responses
+  std::vector<PromptInput> prompts = {};
+  Json tools = nullptr;
+  Json tool_choice = nullptr;
+  bool parallel_tool_calls = true;
+  Json template_variables = nullptr;
+  bool add_generation_prompt = true;
+  bool continue_final_message = false;
+  std::optional<bool> add_special_tokens = {};
+  int64_t truncate_prompt = 0;                      // to its last so many tokens; -1: to what fits
+  std::optional<std::vector<int32_t>> tokens = {};  // of /detokenize
+
+  // The answer. `request` is complete but for its prompt, seed, stop tokens and mask.
+  Request request = {};
+  std::optional<int64_t> max_tokens = {};
+  const char* max_tokens_param = "max_tokens";  // who gave it
+  std::optional<uint64_t> seed = {};
+  std::vector<std::string> stop = {};
+  std::vector<int32_t> stop_token_ids = {};
+  std::vector<std::string> bad_words = {};
+  bool include_stop = false, ignore_eos = false, skip_special = true;
+  bool beam = false;
+  Constraint constraint = {};
+  std::optional<double> timeout = {};  // seconds
+
+  // What is told about it.
+  bool stream = false, include_usage = false, usage_in_every_chunk = false;
+  bool echo = false;
+  bool logprobs = false;  // of chat
+  int top_logprobs = 0;
+  bool tokens_as_ids = false, return_token_ids = false;
+  std::string request_id = {};
+  std::string previous_response_id = {};
+  bool store = true;
+  Json metadata = nullptr;
+  bool token_strings = false;  // of /tokenize
+  bool separate_reasoning = true;
+
+  // Of /v1/embeddings.
+  Encoding encoding = Encoding::kFloat;
+  int64_t dimensions = 0;  // 0: all
+};
+
+}  // namespace celer::server

@@ -1,0 +1,309 @@
+#include "server/api/prepare.h"
+
+#include <algorithm>
+#include <random>
+
+#include "engine/text/prompter.h"
+#include "io/file/printable.h"
+#include "io/json/json.h"
+#include "server/api/token_masks.h"
+
+namespace celer::server {
+namespace {
+
+Refusal CheckIds(const std::vector<int32_t>& ids, const ServedModel& model, const char* param) {
+  for (const int32_t id : ids)
+    if (id < 0 || id >= model.info.vocab)
+      return ApiError{.message = std::string(param) + " names token " + std::to_string(id) +
+                                 ", but the model has " + std::to_string(model.info.vocab) + " tokens",
+                      .param = param};
+  return {};
+}
+
+Refusal TokenizeChat(const ServedModel& model, Asked& asked, const Json& before, Prepared* out) {
+  if (!model.prompter.has_chat_template())
+    return ApiError{.message =
+                        "the model has no chat template; use /v1/completions, or give one with "
+                        "--chat-template FILE"};
+  if (auto refusal = ReadConversation(asked, before, &out->conversation)) return refusal;
+  if (auto refusal = ReadToolChoice(asked, out->conversation.tools, &out->tool_choice)) return refusal;
+  // Of allowed tools the model hears, of others it does not: nothing else keeps it from calling them.
+  if (const auto& only = out->tool_choice.only; !only.empty()) {
+    Json tools = Json::array();
+    for (Json& tool : out->conversation.tools)
+      if (std::any_of(only.begin(), only.end(),
+                      [&](const std::string& name) { return tool["function"]["name"] == name; }))
+        tools.push_back(std::move(tool));
+    out->conversation.tools = std::move(tools);
+  }
+  const bool with_tools = out->tool_choice.kind != ToolChoice::Kind::kNone;
+  if (with_tools && model.tool_style == ToolStyle::kNone)
+    return ApiError{.message = "the model's chat template has no tools",
+                    .param = "tools",
+                    .code = "unsupported_parameter"};
+  if (asked.template_variables.is_object() && asked.template_variables.contains("reasoning_effort") &&
+      model.chat_template.find("reasoning_effort") == std::string::npos)
+    return ApiError{
+        .message = "'reasoning_effort' is not supported: the model's chat template has no such variable",
+        .param = "reasoning_effort",
+        .code = "unsupported_parameter"};
+  ChatJson chat{.messages = out->conversation.messages,
+                .tools = with_tools ? out->conversation.tools : Json(),
+                .variables = asked.template_variables,
+                .add_generation_prompt = asked.add_generation_prompt,
+                .continue_final_message = out->conversation.continues};
+  auto tokens = EncodeChat(model.prompter, std::move(chat));
+  if (!tokens) return FromError(tokens.error(), asked.endpoint == kResponses ? "input" : "messages");
+  out->requests.emplace_back().prompt = std::move(*tokens);
+  return {};
+}
+
+// Whether the prompt leaves the answer inside a thought.
+bool EndsInThought(const ServedModel& model, const std::vector<int32_t>& prompt) {
+  const size_t tail = std::min<size_t>(prompt.size(), 8);
+  std::string text = model.prompter.Decode({prompt.data() + prompt.size() - tail, tail}, false);
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
+  return text.ends_with("<think>");
+}
+
+// What of the vocabulary an answer may use.
+Refusal MakeMask(const ServedModel& model, const Asked& asked, const Prepared& prepared,
+                 std::shared_ptr<const TokenMask>* mask) {
+  using Kind = ToolChoice::Kind;
+  const bool after_thought =
+      asked.endpoint != kCompletions && model.reasoning && prepared.parts.starts_in_reasoning;
+  const ToolChoice& choice = prepared.tool_choice;
+  const bool must_call = choice.kind == Kind::kRequired || choice.kind == Kind::kNamed;
+  if (must_call && asked.constraint.kind != Constraint::Kind::kNone)
+    return ApiError{.message = "an answer cannot be a call, as tool_choice asks, and have a form of its own",
+                    .param = "tool_choice"};
+  std::shared_ptr<const TokenMask> form;
+  Refusal refusal = must_call
+                        ? model.grammars->MakeToolMask(choice, prepared.conversation.tools, model.tool_style,
+                                                       choice.parallel, after_thought, &form)
+                        : model.grammars->MakeMask(asked.constraint, after_thought, &form);
+  if (refusal) return refusal;
+  std::shared_ptr<const TokenMask> words;
+  if (!asked.bad_words.empty())
+    words = MakeBadWordsMask(model.prompter.tokenizer(), asked.bad_words, model.info.vocab);
+  *mask = Both(std::move(form), std::move(words));
+  return {};
+}
+
+// What calls an answer is split into.
+void SetCalls(const ToolChoice& choice, const Json& tools, PartsOptions* parts) {
+  using Kind = ToolChoice::Kind;
+  parts->parallel = choice.parallel;
+  parts->must_call = choice.kind == Kind::kRequired || choice.kind == Kind::kNamed;
+  if (choice.kind == Kind::kNamed) parts->only_tool = choice.name;
+  if (choice.kind == Kind::kRequired && tools.size() == 1)
+    parts->only_tool = tools[0]["function"]["name"].get<std::string>();
+}
+
+Refusal CheckLengths(const ServedModel& model, const Asked& asked, Request* request) {
+  const auto context = model.info.context;
+  const auto prompt = static_cast<int64_t>(request->prompt.size());
+  const char* param = asked.endpoint == kCompletions ? "prompt"
+                      : asked.endpoint == kResponses ? "input"
+                                                     : "messages";
+  if (prompt == 0) return ApiError{.message = "the prompt has no tokens", .param = param};
+  if (prompt >= context)
+    return ApiError{.message = "the prompt has " + std::to_string(prompt) + " tokens, and the context of " +
+                               std::to_string(context) + " tokens has room for " +
+                               std::to_string(context - 1) + " and an answer",
+                    .param = param,
+                    .code = "context_length_exceeded"};
+  const int64_t left = context - prompt;
+  if (asked.max_tokens.value_or(0) > left)
+    return ApiError{.message = "the prompt has " + std::to_string(prompt) +
+                               " tokens and the answer may have " + std::to_string(*asked.max_tokens) +
+                               ", but the context holds " + std::to_string(context),
+                    .param = asked.max_tokens_param,
+                    .code = "context_length_exceeded"};
+  const int64_t if_missing = asked.endpoint == kCompletions ? std::min<int64_t>(16, left) : left;
+  request->max_tokens = std::max<int64_t>(1, asked.max_tokens.value_or(if_missing));
+  if (request->min_tokens > request->max_tokens)
+    return ApiError{.message = "min_tokens is " + std::to_string(request->min_tokens) +
+                               ", but the answer may have " + std::to_string(request->max_tokens) + " tokens",
+                    .param = "min_tokens"};
+  return {};
+}
+
+// To its last tokens, if that is asked for; `room`: as many as fit.
+void Truncate(const Asked& asked, int64_t room, std::vector<int32_t>* prompt) {
+  if (asked.truncate_prompt == 0) return;
+  const int64_t keep = std::max<int64_t>(1, asked.truncate_prompt < 0 ? room : asked.truncate_prompt);
+  if (std::ssize(*prompt) > keep) prompt->erase(prompt->begin(), prompt->end() - keep);
+}
+
+}  // namespace
+
+bool ServedModel::Answers(std::string_view asked_name) const {
+  return asked_name.empty() || asked_name == name ||
+         std::find(aliases.begin(), aliases.end(), asked_name) != aliases.end();
+}
+
+Result<ServedModel> MakeServedModel(std::string name, const Prompter& prompter, const Engine::Info& info,
+                                    const std::string& chat_template) {
+  ServedModel model{
+      .name = std::move(name), .aliases = {}, .prompter = prompter, .info = info, .chat_template = {}};
+  if (prompter.has_chat_template()) {
+    model.chat_template = prompter.tokenizer().chat_template();
+    if (!chat_template.empty()) {
+      CELER_ASSIGN(model.chat_template, ReadTextFile(chat_template, size_t{4} << 20));
+    }
+  }
+  model.grammars = std::make_shared<Grammars>(prompter);
+  model.tool_style = ToolStyleOf(model.chat_template);
+  model.reasoning = HasReasoning(model.chat_template);
+  return model;
+}
+
+SamplingParams DefaultSampling(const ServedModel& model) {
+  if (model.model_defaults) return model.prompter.default_sampling();
+  SamplingParams sampling;
+  sampling.temperature = 1;
+  return sampling;
+}
+
+Refusal CheckModel(const ServedModel& model, const Asked& asked) {
+  if (model.Answers(asked.model)) return {};
+  return ApiError{.status = 404,
+                  .message = "the model '" + Printable(asked.model, 100) + "' is not served here; '" +
+                             model.name + "' is",
+                  .param = "model",
+                  .code = "model_not_found"};
+}
+
+Refusal Tokenize(const ServedModel& model, Asked& asked, const Json& before, Prepared* out) {
+  const bool text = asked.endpoint == kCompletions || asked.endpoint == kEmbeddings ||
+                    (asked.endpoint == kTokenize && asked.messages.is_null());
+  if (text) {
+    const char* const param = asked.endpoint == kEmbeddings ? "input" : "prompt";
+    if (asked.prompts.empty())
+      return ApiError{.message = std::string(param) + " is missing, expected a string or token ids",
+                      .param = param};
+    for (PromptInput& input : asked.prompts) {
+      Request& request = out->requests.emplace_back();
+      if (input.is_text) {
+        request.prompt = model.prompter.tokenizer().Encode(
+            input.text, {.add_special = asked.add_special_tokens.value_or(true), .parse_special = true});
+        // A line of a batch may begin from nothing, as celer run does.
+        if (request.prompt.empty() && asked.in_batch && model.prompter.bos())
+          request.prompt = {*model.prompter.bos()};
+      } else {
+        if (auto refusal = CheckIds(input.ids, model, param)) return refusal;
+        request.prompt = std::move(input.ids);
+      }
+      if (asked.echo)
+        out->prompt_texts.push_back(input.is_text ? input.text : model.prompter.Decode(request.prompt));
+    }
+    return {};
+  }
+  return TokenizeChat(model, asked, before, out);
+}
+
+Refusal Prepare(const ServedModel& model, const Json& before, Asked& asked, Prepared* out) {
+  Request& common = asked.request;
+  if (asked.top_logprobs > 0 && asked.endpoint == kChat && !asked.logprobs)
+    return ApiError{.message = "top_logprobs needs logprobs: true", .param = "top_logprobs"};
+  if (asked.logprobs || (asked.endpoint == kResponses && asked.top_logprobs > 0))
+    common.sampling.logprobs = asked.top_logprobs;
+  if (common.best_of != 0 && common.best_of < common.n)
+    return ApiError{.message = "best_of is " + std::to_string(common.best_of) +
+                               ", expected at least n, which is " + std::to_string(common.n),
+                    .param = "best_of"};
+  if (common.best_of > common.n && asked.stream)
+    return ApiError{
+        .message = "best_of above n cannot be streamed: which answers are best is known at the end",
+        .param = "best_of"};
+  if (asked.beam || common.beam.width > 0) {
+    const char* const param = asked.beam ? "use_beam_search" : "beam_width";
+    if (asked.stream)
+      return ApiError{.message = "beam search cannot be streamed: its texts are known at the end",
+                      .param = param};
+    if (common.beam.width == 0) {
+      common.beam.width = std::max(common.n, common.best_of);
+      common.best_of = 0;
+    }
+    if (common.n > common.beam.width)
+      return ApiError{.message = "n is " + std::to_string(common.n) + ", but there are " +
+                                 std::to_string(common.beam.width) + " beams",
+                      .param = "n"};
+  }
+  if (asked.max_tokens == 0) {
+    if (!asked.echo)
+      return ApiError{.message = "max_tokens is 0, expected a whole number from 1 on", .param = "max_tokens"};
+    out->drop_answer = true;
+  }
+  if (asked.echo && asked.stream && common.sampling.logprobs >= 0)
+    return ApiError{.message = "echo with logprobs cannot be streamed", .param = "echo"};
+  if (asked.echo && common.sampling.logprobs >= 0)
+    common.prompt_logprobs = std::max(common.prompt_logprobs, common.sampling.logprobs);
+  if (asked.stream && common.prompt_logprobs >= 0)
+    return ApiError{.message = "prompt_logprobs cannot be streamed", .param = "prompt_logprobs"};
+  if (asked.endpoint == kMessages && !asked.max_tokens)
+    return ApiError{.message = "max_tokens is missing, expected a whole number", .param = "max_tokens"};
+  if (auto refusal = CheckIds(asked.stop_token_ids, model, "stop_token_ids")) return refusal;
+  if (auto refusal = CheckIds(common.sampling.allowed_tokens, model, "allowed_token_ids")) return refusal;
+  if (const auto valid = Validate(common.sampling, model.info.vocab); !valid) return FromError(valid.error());
+  if (auto refusal = Tokenize(model, asked, before, out)) return refusal;
+  constexpr int kMaxAnswers = 1024;
+  const size_t answers = out->requests.size() * static_cast<size_t>(std::max(common.n, common.best_of));
+  if (answers > kMaxAnswers)
+    return ApiError{.message = std::to_string(answers) + " answers are asked for at once, at most " +
+                               std::to_string(kMaxAnswers) + " are given",
+                    .param = "n"};
+
+  common.sampling.seed = asked.seed ? *asked.seed : std::random_device{}();
+  common.stop_tokens = asked.stop_token_ids;
+  if (!asked.ignore_eos)
+    common.stop_tokens.insert(common.stop_tokens.end(), model.prompter.end_tokens().begin(),
+                              model.prompter.end_tokens().end());
+  if (asked.endpoint != kCompletions) {
+    out->parts.tools = out->tool_choice.kind == ToolChoice::Kind::kNone ? ToolStyle::kNone : model.tool_style;
+    out->parts.reasoning = model.reasoning && asked.separate_reasoning;
+    out->parts.starts_in_reasoning = EndsInThought(model, out->requests[0].prompt);
+    SetCalls(out->tool_choice, out->conversation.tools, &out->parts);
+    // The tags of calls may be control tokens.
+    if (out->parts.tools == ToolStyle::kBracket) asked.skip_special = false;
+  }
+  if (auto refusal = MakeMask(model, asked, *out, &common.mask)) return refusal;
+  for (Request& request : out->requests) {
+    std::vector<int32_t> prompt = std::move(request.prompt);
+    Truncate(asked, model.info.context - std::max<int64_t>(1, asked.max_tokens.value_or(1)), &prompt);
+    request = common;
+    request.prompt = std::move(prompt);
+    if (auto refusal = CheckLengths(model, asked, &request)) return refusal;
+  }
+  return {};
+}
+
+Refusal PrepareEmbeddings(const ServedModel& model, Asked& asked, Prepared* out) {
+  if (!model.pooling.problem.empty())
+    return ApiError{.message = model.pooling.problem, .code = "unsupported_endpoint"};
+  if (asked.dimensions > model.info.shape.hidden)
+    return ApiError{.message = "dimensions is " + std::to_string(asked.dimensions) +
+                               ", but the model's embeddings have " +
+                               std::to_string(model.info.shape.hidden) + " numbers",
+                    .param = "dimensions"};
+  if (auto refusal = Tokenize(model, asked, nullptr, out)) return refusal;
+  asked.request.pooling = model.pooling.pooling;
+  for (Request& request : out->requests) {
+    std::vector<int32_t> prompt = std::move(request.prompt);
+    Truncate(asked, model.info.context, &prompt);
+    if (prompt.empty())
+      return ApiError{.message = "an input has no tokens, so that there is nothing to embed",
+                      .param = "input"};
+    if (std::ssize(prompt) > model.info.context)
+      return ApiError{.message = "an input has " + std::to_string(prompt.size()) +
+                                 " tokens, and the context holds " + std::to_string(model.info.context),
+                      .param = "input",
+                      .code = "context_length_exceeded"};
+    request = asked.request;
+    request.prompt = std::move(prompt);
+  }
+  return {};
+}
+
+}  // namespace celer::server

@@ -1,0 +1,59 @@
+// From what a client asks for to requests of the engine: templates, tokens, checks against the model. Runs on
+// a worker's thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "celer/engine.h"
+#include "celer/text.h"
+#include "server/api/answer_parts.h"
+#include "server/api/asked.h"
+#include "server/api/conversation.h"
+#include "server/api/pooling.h"
+#include "server/api/structured.h"
+
+namespace celer::server {
+
+// What requests are prepared for. Immutable.
+struct ServedModel {
+  std::string name;                  // as clients call it
+  std::vector<std::string> aliases;  // that work, too
+  Prompter prompter;
+  Engine::Info info;
+  std::string chat_template;
+  std::shared_ptr<Grammars> grammars = {};
+  ToolStyle tool_style = ToolStyle::kNone;
+  bool reasoning = false;
+  bool model_defaults = false;  // sampling defaults of the model's folder, not OpenAI's
+  bool prefix_cache = true;
+  PoolingChoice pooling = {};
+
+  bool Answers(std::string_view asked_name) const;
+};
+
+// `chat_template`: a file to use instead of the model's own, or "".
+Result<ServedModel> MakeServedModel(std::string name, const Prompter& prompter, const Engine::Info& info,
+                                    const std::string& chat_template);
+
+struct Prepared {
+  std::vector<Request> requests = {};          // one per prompt
+  std::vector<std::string> prompt_texts = {};  // of each, if they are told: echo
+  Conversation conversation = {};
+  ToolChoice tool_choice = {};
+  PartsOptions parts = {};
+  bool drop_answer = false;  // max_tokens 0: only the prompt is told of
+};
+
+// Sampling as it is when a request says nothing.
+SamplingParams DefaultSampling(const ServedModel& model);
+
+Refusal CheckModel(const ServedModel& model, const Asked& asked);
+// `before`: as in ReadConversation().
+Refusal Prepare(const ServedModel& model, const Json& before, Asked& asked, Prepared* out);
+Refusal PrepareEmbeddings(const ServedModel& model, Asked& asked, Prepared* out);
+// Tokens of one prompt of /v1/completions or /tokenize, or of a conversation.
+Refusal Tokenize(const ServedModel& model, Asked& asked, const Json& before, Prepared* out);
+
+}  // namespace celer::server

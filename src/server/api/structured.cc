@@ -1,0 +1,223 @@
+#include "server/api/structured.h"
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "device/thread_priority.h"
+#include "server/api/token_masks.h"
+
+namespace celer::server {
+namespace {
+
+constexpr size_t kMaxKept = 64, kMaxKeptBytes = size_t{256} << 20;
+constexpr std::string_view kThoughtEnd = "</think>";
+
+// Prepare() does all the work: Accept() notes the token, and Allow() copies the bits.
+class GrammarMask : public TokenMask {
+ public:
+  GrammarMask(Grammar::Pointer grammar, bool after_thought)
+      : state_(std::move(grammar)), thinking_(after_thought) {}
+
+  std::unique_ptr<TokenMask> Clone() const override { return std::make_unique<GrammarMask>(*this); }
+
+  Result<Prepared> Prepare(uint64_t max_work) override {
+    if (thinking_ || ready_) return Prepared{};
+    const uint64_t limit = state_.grammar().limits().max_token_steps;
+    grammar::Effort effort{std::min(max_work, limit)};
+    const auto exceeded = [&]() -> Result<Prepared> {
+      if (max_work < limit) return Prepared{.ready = false, .work = max_work};
+      return state_.TooMuchWork();
+    };
+    for (; !accepted_.empty(); accepted_.erase(accepted_.begin()))
+      if (state_.Accept(accepted_.front(), effort) == GrammarState::Step::kExceeded) return exceeded();
+    bits_.resize(state_.grammar().table().mask_words());
+    ready_ = state_.Mask(bits_, effort);
+    if (!ready_) return exceeded();
+    return Prepared{.work = effort.spent};
+  }
+
+  void Allow(std::span<uint32_t> bits) override {
+    if (thinking_) return AllowFirst(state_.grammar().table().vocab_size(), bits);
+    if (const Result<Prepared> prepared = Prepare(kAnyWork); prepared)
+      std::copy_n(bits_.begin(), std::min(bits_.size(), bits.size()), bits.begin());
+  }
+
+  void Accept(int32_t token) override {
+    if (!thinking_) {
+      accepted_.push_back(token);
+      ready_ = false;
+      return;
+    }
+    tail_ += state_.grammar().table().Bytes(token);
+    const size_t end = tail_.find(kThoughtEnd);
+    if (end == std::string::npos) {
+      if (tail_.size() > 256) tail_.erase(0, tail_.size() - kThoughtEnd.size());
+      return;
+    }
+    thinking_ = false;
+    // White space stands between the thought and the answer; other text that came with the tag is the
+    // answer's.
+    state_.AcceptBytes(std::string_view(tail_).substr(end + kThoughtEnd.size()));
+  }
+
+ private:
+  GrammarState state_;
+  std::vector<int32_t> accepted_;  // that state_ has not taken yet
+  std::vector<uint32_t> bits_;     // of the tokens that may come next, if they are ready
+  bool ready_ = false;
+  bool thinking_;
+  std::string tail_;
+};
+
+class BothMasks : public TokenMask {
+ public:
+  BothMasks(std::unique_ptr<TokenMask> one, std::unique_ptr<TokenMask> other)
+      : one_(std::move(one)), other_(std::move(other)) {}
+  std::unique_ptr<TokenMask> Clone() const override {
+    return std::make_unique<BothMasks>(one_->Clone(), other_->Clone());
+  }
+  Result<Prepared> Prepare(uint64_t max_work) override {
+    CELER_ASSIGN(Prepared one, one_->Prepare(max_work));
+    if (!one.ready) return one;
+    CELER_ASSIGN(Prepared other, other_->Prepare(max_work - std::min(max_work, one.work)));
+    other.work += one.work;
+    return other;
+  }
+  void Allow(std::span<uint32_t> bits) override {
+    std::vector<uint32_t> more(bits.size());
+    one_->Allow(bits);
+    other_->Allow(more);
+    for (size_t i = 0; i < bits.size(); ++i) bits[i] &= more[i];
+  }
+  void Accept(int32_t token) override {
+    one_->Accept(token);
+    other_->Accept(token);
+  }
+
+ private:
+  std::unique_ptr<TokenMask> one_, other_;
+};
+
+Result<Grammar::Pointer> Compile(const Constraint& constraint, const Grammar::Table& table) {
+  switch (constraint.kind) {
+    case Constraint::Kind::kJsonObject:
+      return Grammar::FromJsonObject(table);
+    case Constraint::Kind::kJsonSchema:
+      return Grammar::FromJsonSchema(constraint.text, table);
+    case Constraint::Kind::kRegex:
+      return Grammar::FromRegex(constraint.text, table);
+    case Constraint::Kind::kChoice:
+      return Grammar::FromChoice(constraint.choices, table);
+    case Constraint::Kind::kGrammar:
+      return Grammar::FromGbnf(constraint.text, table);
+    case Constraint::Kind::kNone:
+      break;
+  }
+  return Error::Invalid("nothing to compile");
+}
+
+// How a call of one tool is written.
+TriggeredPart PartOf(const Json& tool, ToolStyle style) {
+  const Json& function = tool["function"];
+  const std::string name = Json(function["name"]).dump();
+  TriggeredPart part;
+  if (const auto it = function.find("parameters"); it != function.end() && it->is_object() && !it->empty())
+    part.schema = it->dump();
+  switch (style) {
+    case ToolStyle::kTags:
+      part.begin = "<tool_call>\n{\"name\": " + name + ", \"arguments\": ";
+      part.end = "}\n</tool_call>";
+      break;
+    case ToolStyle::kBracket:
+      part.begin = "[TOOL_CALLS][{\"name\": " + name + ", \"arguments\": ";
+      part.end = "}]";
+      break;
+    default:
+      part.begin = "{\"name\": " + name + ", \"parameters\": ";
+      part.end = "}";
+  }
+  return part;
+}
+
+}  // namespace
+
+Grammar::Table Grammars::Table() {
+  const std::lock_guard lock(mutex_);
+  if (!table_) table_ = TokenTable::FromTokenizer(prompter_.tokenizer(), prompter_.end_tokens());
+  return table_;
+}
+
+Result<Grammar::Pointer> Grammars::Find(const std::string& key,
+                                        const std::function<Result<Grammar::Pointer>()>& compile) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto it = kept_.begin(); it != kept_.end(); ++it)
+      if (it->key == key) {
+        kept_.splice(kept_.begin(), kept_, it);
+        return it->grammar;
+      }
+  }
+  // Takes long: others must not wait, and the engine's threads go first.
+  std::optional<Result<Grammar::Pointer>> compiled;
+  std::thread([&] {
+    LowerThreadPriority();
+    compiled = compile();
+  }).join();
+  if (!*compiled) return *compiled;
+  const std::lock_guard lock(mutex_);
+  kept_.push_front({key, **compiled});
+  // Masks are added to a grammar while it is used.
+  size_t bytes = 0;
+  auto it = kept_.begin();
+  for (size_t count = 0; it != kept_.end() && count < kMaxKept; ++it, ++count) {
+    bytes += it->grammar->bytes() + it->key.size();
+    if (bytes > kMaxKeptBytes && count > 0) break;
+  }
+  kept_.erase(it, kept_.end());
+  return *compiled;
+}
+
+Refusal Grammars::MakeMask(const Constraint& constraint, bool after_thought,
+                           std::shared_ptr<const TokenMask>* mask) {
+  if (constraint.kind == Constraint::Kind::kNone) return {};
+  std::string key = std::to_string(static_cast<int>(constraint.kind)) + constraint.text;
+  for (const std::string& choice : constraint.choices)
+    key += "\n" + std::to_string(choice.size()) + ":" + choice;
+  const auto grammar = Find(key, [&] { return Compile(constraint, Table()); });
+  if (!grammar) return ApiError{.message = grammar.error().message(), .param = constraint.param};
+  *mask = std::make_shared<GrammarMask>(*grammar, after_thought);
+  return {};
+}
+
+Refusal Grammars::MakeToolMask(const ToolChoice& choice, const Json& tools, ToolStyle style, bool parallel,
+                               bool after_thought, std::shared_ptr<const TokenMask>* mask) {
+  std::vector<TriggeredPart> parts;
+  std::string key = "tools";
+  for (const Json& tool : tools) {
+    if (choice.kind == ToolChoice::Kind::kNamed && tool["function"]["name"] != choice.name) continue;
+    parts.push_back(PartOf(tool, style));
+    key += "\n" + parts.back().begin + parts.back().schema;
+  }
+  TriggerOptions options;
+  options.free_text = false;
+  options.at_least_one = true;
+  options.several = parallel && style == ToolStyle::kTags && choice.kind != ToolChoice::Kind::kNamed;
+  options.between = "\n";
+  key += options.several ? "+" : "";
+  const auto grammar = Find(key, [&] { return Grammar::FromTriggers(parts, options, Table()); });
+  if (!grammar) return ApiError{.message = grammar.error().message(), .param = "tools"};
+  *mask = std::make_shared<GrammarMask>(*grammar, after_thought);
+  return {};
+}
+
+std::shared_ptr<const TokenMask> Both(std::shared_ptr<const TokenMask> one,
+                                      std::shared_ptr<const TokenMask> other) {
+  if (!one) return other;
+  if (!other) return one;
+  return std::make_shared<BothMasks>(one->Clone(), other->Clone());
+}
+
+}  // namespace celer::server

@@ -1,0 +1,127 @@
+#include "server/formats/format.h"
+
+#include "base/check.h"
+
+namespace celer::server {
+
+const char* Answer::FinishName() const {
+  if (MadeCalls()) return "tool_calls";
+  return finish == FinishReason::kStop ? "stop" : "length";
+}
+
+bool Answer::MadeCalls() const {
+  return !calls.empty() && calls.back().complete && finish == FinishReason::kStop;
+}
+
+Json Answer::StopReason() const {
+  if (finish == FinishReason::kDeadline) return "deadline";
+  if (!decoder.stop_string().empty()) return decoder.stop_string();
+  return stop_token == TokenEvent::kNoToken ? Json(nullptr) : Json(stop_token);
+}
+
+int64_t Told::PromptTokens() const {
+  int64_t sum = 0;
+  for (const Request& request : prepared.requests) sum += static_cast<int64_t>(request.prompt.size());
+  return sum;
+}
+
+int64_t Told::AnswerTokens() const {
+  int64_t sum = 0;
+  for (const Answer& answer : answers) sum += answer.tokens;
+  return sum;
+}
+
+Json Told::Usage() const {
+  const int64_t prompt = PromptTokens(), answer = AnswerTokens();
+  return {{"prompt_tokens", prompt},
+          {"completion_tokens", answer},
+          {"total_tokens", prompt + answer},
+          {"prompt_tokens_details", {{"cached_tokens", cached_tokens}}}};
+}
+
+std::unique_ptr<Format> MakeFormat(Endpoint endpoint) {
+  switch (endpoint) {
+    case kChat:
+      return MakeChatFormat();
+    case kCompletions:
+      return MakeCompletionFormat();
+    case kResponses:
+      return MakeResponsesFormat();
+    case kMessages:
+      return MakeMessagesFormat();
+    case kEmbeddings:
+      return MakeEmbeddingFormat();
+    case kTokenize:
+    case kDetokenize:
+    case kCountTokens:
+      break;
+  }
+  CELER_CHECK(false);
+  return nullptr;
+}
+
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+void DataFrame(const Json& json, std::string* out) {
+  *out += "data: ";
+  *out += Dump(json);
+  *out += "\n\n";
+}
+
+void EventFrame(const char* event, const Json& json, std::string* out) {
+  *out += "event: ";
+  *out += event;
+  *out += '\n';
+  DataFrame(json, out);
+}
+
+std::string TokenText(const Told& told, int32_t token) {
+  if (told.asked.tokens_as_ids) return "token_id:" + std::to_string(token);
+  return told.model.prompter.Decode({&token, 1}, false);
+}
+
+Json TokenBytes(const Told& told, int32_t token) {
+  Json bytes = Json::array();
+  for (const char c : told.model.prompter.tokenizer().Piece(token))
+    bytes.push_back(static_cast<unsigned char>(c));
+  return bytes;
+}
+
+bool TellsLogprob(const Told& told, const TokenEvent& event) {
+  // lm-eval asks for a prompt's log-probabilities with echo and takes the last one for the answer's.
+  return event.finish != FinishReason::kStop || told.asked.include_stop || told.asked.echo;
+}
+
+Json ChatLogprob(const Told& told, const TokenEvent& event) {
+  const auto one = [&](int32_t token, float logprob) -> Json {
+    return {{"token", TokenText(told, token)}, {"logprob", logprob}, {"bytes", TokenBytes(told, token)}};
+  };
+  Json json = one(event.token, event.logprob);
+  json["top_logprobs"] = Json::array();
+  for (const TokenLogprob& top : event.top) json["top_logprobs"].push_back(one(top.token, top.logprob));
+  return json;
+}
+
+Json PromptLogprobs(const Told& told, size_t prompt) {
+  const std::vector<int32_t>& ids = told.prepared.requests[prompt].prompt;
+  Json list = Json::array({nullptr});
+  for (size_t i = 0; i < told.prompt_logprobs[prompt].size(); ++i) {
+    const TokenEvent::PromptToken& token = told.prompt_logprobs[prompt][i];
+    Json entry = Json::object();
+    const auto add = [&](int32_t id, float logprob) {
+      entry[std::to_string(id)] = {{"logprob", logprob},
+                                   {"decoded_token", told.model.prompter.Decode({&id, 1}, false)}};
+    };
+    add(ids[i + 1], token.logprob);
+    for (size_t rank = 0; rank < token.top.size(); ++rank) {
+      add(token.top[rank].token, token.top[rank].logprob);
+      entry[std::to_string(token.top[rank].token)]["rank"] = rank + 1;
+    }
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
+}  // namespace celer::server

@@ -1,0 +1,108 @@
+// How an endpoint says an answer: as one JSON object, or as the frames of a stream.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/api/answer_parts.h"
+#include "server/api/answer_text.h"
+#include "server/api/asked.h"
+#include "server/api/prepare.h"
+
+namespace celer::server {
+
+// One of a request's answers, so far.
+struct Answer {
+  Answer(int at, const Prompter& prompter, AnswerTextOptions text_options, PartsOptions parts_options)
+      : index(at), decoder(prompter, std::move(text_options)), splitter(parts_options) {}
+
+  struct Call {
+    std::string id, name, arguments;
+    bool complete = true;  // else the answer ended within the arguments, which are no JSON yet
+  };
+
+  int index;
+  AnswerText decoder;
+  AnswerParts splitter;
+  std::string text;                // all of it
+  std::string reasoning, content;  // and what it means
+  std::vector<Call> calls;
+  int64_t tokens = 0;
+  std::vector<TokenEvent> events;  // if their log-probabilities or ids are told
+  FinishReason finish = FinishReason::kNone;
+  int32_t stop_token = TokenEvent::kNoToken;  // one of stop_token_ids that ended it
+  double score = 0;
+
+  bool MadeCalls() const;          // and ended with the last of them
+  const char* FinishName() const;  // OpenAI's: stop, length, tool_calls
+  Json StopReason() const;         // vLLM's: the stop string, the stop token, or null
+};
+
+// What one event adds to one answer.
+struct AnswerDelta {
+  std::string text = {};
+  std::vector<Part> parts = {};
+  const TokenEvent* event = nullptr;  // with a token
+  bool finished = false;
+};
+
+// All that a format needs to know of a request.
+struct Told {
+  const ServedModel& model;
+  const Asked& asked;
+  const Prepared& prepared;
+  std::string id = {};               // "chatcmpl-..."
+  int64_t created = 0;               // seconds since 1970
+  std::vector<Answer> answers = {};  // of the first prompt, then of the second, ...
+  std::vector<std::vector<TokenEvent::PromptToken>> prompt_logprobs = {};  // per prompt
+  int64_t cached_tokens = 0;
+  std::vector<std::string> embeddings = {};  // of each prompt, as JSON; of /v1/embeddings
+
+  int64_t PromptTokens() const;
+  int64_t AnswerTokens() const;
+  Json Usage() const;  // OpenAI's
+  int answers_per_prompt() const { return asked.request.n; }
+};
+
+std::string Dump(const Json& json);  // on one line; what is not UTF-8 becomes U+FFFD
+
+class Format {
+ public:
+  virtual ~Format() = default;
+  virtual const char* id_prefix() const = 0;
+  virtual Json Whole(const Told& told) = 0;
+  virtual std::string Text(const Told& told) { return Dump(Whole(told)); }  // of an answer that is no stream
+  // The frames of a stream. Start() comes with the first event.
+  virtual void Start(const Told& told, std::string* out) = 0;
+  virtual void Delta(const Told& told, const Answer& answer, const AnswerDelta& delta, std::string* out) = 0;
+  virtual void Finish(const Told& told, std::string* out) = 0;
+  virtual void Fail(const Told& told, const ApiError& error, std::string* out) = 0;
+  virtual const char* Ping() const { return ": ping\n\n"; }
+};
+
+std::unique_ptr<Format> MakeChatFormat();
+std::unique_ptr<Format> MakeCompletionFormat();
+std::unique_ptr<Format> MakeResponsesFormat();
+std::unique_ptr<Format> MakeMessagesFormat();
+std::unique_ptr<Format> MakeEmbeddingFormat();
+std::unique_ptr<Format> MakeFormat(Endpoint endpoint);
+
+// Cuts a vector to its first `dimensions` numbers (0: all) and makes its length 1. False: it has none.
+bool NormaliseEmbedding(std::vector<float>* values, int64_t dimensions);
+std::string EmbeddingText(std::span<const float> values, Encoding encoding);  // as JSON
+
+void DataFrame(const Json& json, std::string* out);  // data: {...}
+void EventFrame(const char* event, const Json& json, std::string* out);
+
+// A token's text as it is told with log-probabilities, and its bytes.
+std::string TokenText(const Told& told, int32_t token);
+Json TokenBytes(const Told& told, int32_t token);
+// Whether a token's log-probability is told. A token that ends the answer is not part of it.
+bool TellsLogprob(const Told& told, const TokenEvent& event);
+Json ChatLogprob(const Told& told, const TokenEvent& event);
+Json PromptLogprobs(const Told& told, size_t prompt);  // vLLM's
+
+}  // namespace celer::server

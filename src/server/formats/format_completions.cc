@@ -1,0 +1,168 @@
+// /v1/completions
+#include <map>
+
+#include "server/formats/format.h"
+
+namespace celer::server {
+namespace {
+
+int64_t CodePoints(std::string_view text) {
+  int64_t count = 0;
+  for (const char c : text) count += (static_cast<unsigned char>(c) & 0xc0) != 0x80 ? 1 : 0;
+  return count;
+}
+
+// {tokens, token_logprobs, top_logprobs, text_offset}
+class Logprobs {
+ public:
+  Logprobs(const Told& told, int64_t offset) : told_(told), offset_(offset) {}
+
+  void Add(int32_t token, const float* logprob, const std::vector<TokenLogprob>& top) {
+    const std::string text = TokenText(told_, token);
+    tokens_.push_back(text);
+    offsets_.push_back(offset_);
+    offset_ += CodePoints(text);
+    token_logprobs_.push_back(logprob ? Json(*logprob) : Json(nullptr));
+    if (!logprob) {  // the first token of a prompt follows nothing
+      top_.push_back(nullptr);
+      return;
+    }
+    Json alternatives = Json::object();
+    for (const TokenLogprob& one : top) alternatives[TokenText(told_, one.token)] = one.logprob;
+    alternatives[text] = *logprob;
+    top_.push_back(std::move(alternatives));
+  }
+
+  Json Take() {
+    return {{"text_offset", std::move(offsets_)},
+            {"token_logprobs", std::move(token_logprobs_)},
+            {"tokens", std::move(tokens_)},
+            {"top_logprobs", std::move(top_)}};
+  }
+
+ private:
+  const Told& told_;
+  int64_t offset_;
+  Json tokens_ = Json::array(), token_logprobs_ = Json::array(), top_ = Json::array(),
+       offsets_ = Json::array();
+};
+
+class CompletionFormat : public Format {
+ public:
+  const char* id_prefix() const override { return "cmpl-"; }
+
+  Json Whole(const Told& told) override {
+    Json choices = Json::array();
+    for (const Answer& answer : told.answers) {
+      const size_t prompt = static_cast<size_t>(answer.index / told.answers_per_prompt());
+      const bool keep = !told.prepared.drop_answer;
+      Json choice = {
+          {"index", answer.index},
+          {"text", (told.asked.echo ? told.prepared.prompt_texts[prompt] : "") + (keep ? answer.text : "")},
+          {"logprobs", nullptr}};
+      if (told.asked.request.sampling.logprobs >= 0) {
+        Logprobs logprobs(told, 0);
+        if (told.asked.echo) AddPrompt(told, prompt, &logprobs);
+        if (keep)
+          for (const TokenEvent& event : answer.events)
+            if (TellsLogprob(told, event)) logprobs.Add(event.token, &event.logprob, event.top);
+        choice["logprobs"] = logprobs.Take();
+      }
+      choice["finish_reason"] = answer.FinishName();
+      choice["stop_reason"] = answer.StopReason();
+      if (told.asked.request.prompt_logprobs >= 0 && !told.asked.echo)
+        choice["prompt_logprobs"] = PromptLogprobs(told, prompt);
+      if (told.asked.return_token_ids) {
+        choice["prompt_token_ids"] = told.prepared.requests[prompt].prompt;
+        choice["token_ids"] = Json::array();
+        for (const TokenEvent& event : answer.events) choice["token_ids"].push_back(event.token);
+      }
+      choices.push_back(std::move(choice));
+    }
+    Json body = Head(told);
+    body["choices"] = std::move(choices);
+    body["usage"] = told.Usage();
+    return body;
+  }
+
+  void Start(const Told& told, std::string* out) override {
+    head_ = Dump(Head(told));
+    head_.pop_back();
+    head_ += ",\"choices\":[";
+    if (!told.asked.echo) return;
+    for (const Answer& answer : told.answers) {
+      const size_t prompt = static_cast<size_t>(answer.index / told.answers_per_prompt());
+      Chunk(told, answer, told.prepared.prompt_texts[prompt], nullptr, false, out);
+    }
+  }
+
+  void Delta(const Told& told, const Answer& answer, const AnswerDelta& delta, std::string* out) override {
+    const bool tells_token =
+        delta.event && (told.asked.request.sampling.logprobs >= 0 || told.asked.return_token_ids);
+    const bool keep = !told.prepared.drop_answer;
+    if ((delta.text.empty() || !keep) && !delta.finished && !tells_token) return;
+    Chunk(told, answer, keep ? delta.text : "", keep ? delta.event : nullptr, delta.finished, out);
+  }
+
+  void Finish(const Told& told, std::string* out) override {
+    if (told.asked.include_usage) *out += "data: " + head_ + "],\"usage\":" + Dump(told.Usage()) + "}\n\n";
+    *out += "data: [DONE]\n\n";
+  }
+
+  void Fail(const Told&, const ApiError& error, std::string* out) override {
+    DataFrame(error.ToJson(ApiForm::kOpenAi), out);
+    *out += "data: [DONE]\n\n";
+  }
+
+ private:
+  static Json Head(const Told& told) {
+    return {{"id", told.id},
+            {"object", "text_completion"},
+            {"created", told.created},
+            {"model", told.model.name}};
+  }
+
+  static void AddPrompt(const Told& told, size_t prompt, Logprobs* logprobs) {
+    const std::vector<int32_t>& ids = told.prepared.requests[prompt].prompt;
+    const auto& known = told.prompt_logprobs[prompt];
+    logprobs->Add(ids[0], nullptr, {});
+    for (size_t i = 0; i < known.size() && i + 1 < ids.size(); ++i)
+      logprobs->Add(ids[i + 1], &known[i].logprob, known[i].top);
+  }
+
+  void Chunk(const Told& told, const Answer& answer, const std::string& text, const TokenEvent* event,
+             bool finished, std::string* out) {
+    *out += "data: " + head_ + "{\"index\":" + std::to_string(answer.index) + ",\"text\":" + Dump(text) +
+            ",\"logprobs\":";
+    if (event && told.asked.request.sampling.logprobs >= 0 && TellsLogprob(told, *event)) {
+      int64_t& offset = offsets_[answer.index];
+      Logprobs logprobs(told, offset);
+      logprobs.Add(event->token, &event->logprob, event->top);
+      offset += CodePoints(TokenText(told, event->token));
+      *out += Dump(logprobs.Take());
+    } else {
+      *out += "null";
+    }
+    if (event && told.asked.return_token_ids) *out += ",\"token_ids\":[" + std::to_string(event->token) + "]";
+    *out += ",\"finish_reason\":";
+    if (finished)
+      *out += "\"" + std::string(answer.FinishName()) + "\",\"stop_reason\":" + Dump(answer.StopReason());
+    else
+      *out += "null";
+    *out += "}]";
+    if (told.asked.include_usage)
+      *out += told.asked.usage_in_every_chunk ? ",\"usage\":" + Dump(told.Usage()) : ",\"usage\":null";
+    *out += "}\n\n";
+  }
+
+  std::string head_;
+  std::map<int, int64_t> offsets_;
+};
+
+}  // namespace
+
+std::unique_ptr<Format> MakeCompletionFormat() {
+  return std::make_unique<CompletionFormat>();
+}
+
+}  // namespace celer::server

@@ -1,0 +1,73 @@
+// /v1/embeddings
+#include <fmt/format.h>
+#include <openssl/evp.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "server/formats/format.h"
+
+namespace celer::server {
+namespace {
+
+class EmbeddingFormat : public Format {
+ public:
+  const char* id_prefix() const override { return "embd-"; }
+
+  std::string Text(const Told& told) override {
+    std::string text = "{\"object\":\"list\",\"data\":[";
+    for (size_t i = 0; i < told.embeddings.size(); ++i)
+      text += fmt::format("{}{{\"object\":\"embedding\",\"index\":{},\"embedding\":{}}}", i > 0 ? "," : "", i,
+                          told.embeddings[i]);
+    const int64_t tokens = told.PromptTokens();
+    const Json usage = {{"prompt_tokens", tokens},
+                        {"total_tokens", tokens},
+                        {"prompt_tokens_details", {{"cached_tokens", told.cached_tokens}}}};
+    text += "],\"model\":" + Dump(told.model.name) + ",\"usage\":" + Dump(usage) + "}";
+    return text;
+  }
+
+  // It is never a stream.
+  Json Whole(const Told&) override { return nullptr; }
+  void Start(const Told&, std::string*) override {}
+  void Delta(const Told&, const Answer&, const AnswerDelta&, std::string*) override {}
+  void Finish(const Told&, std::string*) override {}
+  void Fail(const Told&, const ApiError&, std::string*) override {}
+};
+
+std::string Base64(std::span<const float> values) {
+  static_assert(std::endian::native == std::endian::little, "base64 has the low byte first");
+  const auto bytes = static_cast<int>(values.size_bytes());
+  std::string out(4 * (values.size_bytes() + 2) / 3 + 4, '\0');
+  const int length = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(out.data()),
+                                     reinterpret_cast<const unsigned char*>(values.data()), bytes);
+  out.resize(static_cast<size_t>(length));
+  return out;
+}
+
+}  // namespace
+
+bool NormaliseEmbedding(std::vector<float>* values, int64_t dimensions) {
+  if (dimensions > 0) values->resize(static_cast<size_t>(dimensions));
+  double squares = 0;
+  for (const float value : *values) squares += double{value} * double{value};
+  const double length = std::sqrt(squares);
+  if (!(length > 0) || !std::isfinite(length)) return false;
+  for (float& value : *values) value = static_cast<float>(double{value} / length);
+  return true;
+}
+
+std::string EmbeddingText(std::span<const float> values, Encoding encoding) {
+  if (encoding == Encoding::kBase64) return "\"" + Base64(values) + "\"";
+  std::string text = "[";
+  for (const float value : values)
+    fmt::format_to(std::back_inserter(text), "{}{}", text.size() > 1 ? "," : "", value);
+  return text + "]";
+}
+
+std::unique_ptr<Format> MakeEmbeddingFormat() {
+  return std::make_unique<EmbeddingFormat>();
+}
+
+}  // namespace celer::server

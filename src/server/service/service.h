@@ -1,0 +1,172 @@
+// The API: which routes there are, who may ask, what is admitted, and what becomes of requests when the
+// engine is loaded, drained or broken. Everything but the worker's jobs happens on the loop's thread.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "celer/engine_thread.h"
+#include "celer/limits.h"
+#include "server/api/api_keys.h"
+#include "server/http/http_server.h"
+#include "server/http/origin_guard.h"
+#include "server/service/generation.h"
+#include "server/service/metrics.h"
+#include "server/service/response_store.h"
+
+namespace celer::server {
+
+struct LoadedModel {
+  std::shared_ptr<const ServedModel> model;
+  std::unique_ptr<EngineThread> engine;
+  std::optional<Machine> machine;  // what it can do at best, if it was measured
+};
+using ModelLoader = std::function<Result<LoadedModel>()>;
+
+struct ServiceOptions {
+  std::string model_path = {};  // told in /server_info
+  std::string metrics_prefix = "celer:";
+  bool lenient = false;
+  ApiKeys keys = {};
+  std::vector<std::string> cors_origins = {}, allowed_hosts = {};  // as in OriginGuardOptions
+  // What may be read, rendered and tokenized at once, before it is known whether it is admitted.
+  int64_t max_jobs = 1024;
+  // What may wait for its first token before others are told to come back later.
+  int64_t max_queue = 1024;
+  int64_t max_queue_tokens = 0;                   // 0: eight times what the KV holds
+  double max_ttft = 0;                            // seconds, predicted; 0: any
+  double max_seconds = 0;                         // of a request; 0: any
+  std::chrono::milliseconds drain_grace{0};       // accept requests that long after a signal
+  std::chrono::milliseconds drain_limit{45'000};  // then let those that run go on for so long
+  std::chrono::milliseconds ping_interval{15'000};
+  bool reload_on_fault = false;
+  int workers = 2;
+  size_t max_responses = 1000, max_response_bytes = size_t{64} << 20;
+  bool log_requests = true, log_json = false, log_probes = false;
+};
+
+class Service {
+ public:
+  Service(EventLoop& loop, ServiceOptions options, ModelLoader loader);
+  ~Service();
+
+  HttpHandlers Handlers();
+  void UseServer(HttpServer* server);
+  // Loads on a thread of its own; `ready` hears how it went.
+  void Load(std::function<void(const Status&)> ready);
+  void Drain();                                              // then ends the loop
+  const ServedModel* model() const { return model_.get(); }  // null until it is loaded
+  // How the process should end: 0, or 1 after a fault.
+  int exit_code() const { return exit_code_; }
+
+  struct Route {
+    const char* method;
+    const char* path;  // ends with '/': all that begin with it
+    void (Service::*handle)(const std::shared_ptr<Exchange>& exchange);
+    unsigned endpoint;  // of Params(), or 0
+    bool open;          // needs no key
+    const char* help;
+  };
+  static std::span<const Route> Routes();
+
+ private:
+  enum class State { kLoading, kReady, kDraining, kFaulted };
+  // Where the engine's thread leaves its events for the loop.
+  struct Inbox {
+    struct Item {
+      int64_t generation;
+      size_t prompt;
+      TokenEvent event;
+    };
+    std::mutex mutex;
+    std::vector<Item> items;
+    bool posted = false;
+  };
+
+  // Handlers of routes (routes.cc).
+  void Health(const std::shared_ptr<Exchange>& exchange);
+  void Live(const std::shared_ptr<Exchange>& exchange);
+  void VersionRoute(const std::shared_ptr<Exchange>& exchange);
+  void MetricsRoute(const std::shared_ptr<Exchange>& exchange);
+  void LoadRoute(const std::shared_ptr<Exchange>& exchange);
+  void ServerInfo(const std::shared_ptr<Exchange>& exchange);
+  void ModelInfo(const std::shared_ptr<Exchange>& exchange);
+  void TokenizerInfo(const std::shared_ptr<Exchange>& exchange);
+  void Models(const std::shared_ptr<Exchange>& exchange);
+  void OneModel(const std::shared_ptr<Exchange>& exchange);
+  void OpenApi(const std::shared_ptr<Exchange>& exchange);
+  void StoredResponse(const std::shared_ptr<Exchange>& exchange);
+  void DeleteResponse(const std::shared_ptr<Exchange>& exchange);
+  void TokenizeRoute(const std::shared_ptr<Exchange>& exchange);
+  void CountTokensRoute(const std::shared_ptr<Exchange>& exchange);
+  void DetokenizeRoute(const std::shared_ptr<Exchange>& exchange);
+  void Generate(const std::shared_ptr<Exchange>& exchange);
+  void Page(const std::shared_ptr<Exchange>& exchange);
+  void SendTokens(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job);
+  void SendCount(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job);
+  void SendText(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job);
+
+  std::optional<HttpResponse> Check(const HttpRequest& request) const;
+  void Handle(const std::shared_ptr<Exchange>& exchange);
+  void FinishHeaders(const HttpRequest& request, HttpResponse* response) const;
+  void Log(const HttpRequest& request, const HttpHandlers::Done& done);
+  static const Route* FindRoute(const HttpRequest& request, bool* other_method);
+  static ApiForm FormOf(const HttpRequest& request);
+  std::optional<HttpResponse> CheckKey(const HttpRequest& request) const;
+  const char* NotReady() const;  // why no request can be taken; null if it can
+  Refusal CheckReady() const;
+
+  // Reads and prepares the body on a worker's thread, then goes on with `next` on the loop's.
+  using Next = void (Service::*)(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job);
+  void PrepareJob(const std::shared_ptr<Exchange>& exchange, Next next);
+  void StartGeneration(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job);
+  Refusal CheckRoom(bool generates);  // before a request is prepared
+  Refusal CheckQueue();
+  Refusal Admit(const Job& job);
+  // 429, counted under `reason`; `seconds`: when it may be otherwise.
+  Refusal TooMany(const char* reason, const std::string& what, double seconds);
+  void TakeEvents();
+  void End(Generation& generation);  // counts it and lets it go
+  void Faulted();
+  void Tick();
+  void StopIfDrained();
+  Metrics::Now Now() const;
+  Json ModelJson(const std::string& name, ApiForm form) const;
+
+  EventLoop& loop_;
+  const ServiceOptions options_;
+  const ModelLoader loader_;
+  OriginGuard guard_;
+  HttpServer* server_ = nullptr;
+  State state_ = State::kLoading;
+  int exit_code_ = 0;
+  std::thread loading_;
+  std::shared_ptr<const ServedModel> model_;
+  std::optional<Machine> machine_;
+  std::unique_ptr<EngineThread> engine_;
+  int64_t engines_ = 0;  // that were loaded; engine_ is the last, if it did not fail
+  std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
+  std::map<int64_t, std::shared_ptr<Generation>> generations_;
+  int64_t next_generation_ = 1;
+  bool warned_of_pooling_ = false;
+  int64_t jobs_ = 0;                          // with a worker
+  int64_t waiting_ = 0, waiting_tokens_ = 0;  // generations without a first token, and their prompts
+  ResponseStore responses_;
+  Metrics metrics_;
+  EngineStats last_stats_;
+  Clock::time_point started_ = Clock::now(), drain_end_;
+  double tokens_per_second_ = 0;  // of late
+  std::unique_ptr<EventLoop::Timer> tick_, drain_timer_;
+  std::shared_ptr<int> alive_ = std::make_shared<int>(0);
+  std::unique_ptr<WorkerPool> workers_;  // last: its jobs use what is above
+};
+
+}  // namespace celer::server

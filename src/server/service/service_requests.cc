@@ -1,0 +1,317 @@
+// Requests for the engine: read and prepared by workers, admitted, and followed until they end.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/log.h"
+#include "server/api/params.h"
+#include "server/service/service.h"
+
+namespace celer::server {
+namespace {
+
+double Seconds(Clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+// From parameters to requests of the engine.
+Refusal PrepareRead(Job& job) {
+  Asked& asked = job.asked;
+  switch (asked.endpoint) {
+    case kDetokenize:
+      return {};
+    case kTokenize:
+    case kCountTokens:
+      return Tokenize(*job.model, asked, job.before, &job.prepared);
+    case kEmbeddings:
+      return PrepareEmbeddings(*job.model, asked, &job.prepared);
+    default:
+      return Prepare(*job.model, job.before, asked, &job.prepared);
+  }
+}
+
+// From the body to parameters and, unless an earlier conversation is needed, on: what is parsed takes a
+// multiple of the body's memory, so it should not wait for a worker a second time.
+Refusal ReadJob(Job& job, bool lenient) {
+  Json json;
+  if (auto refusal = ParseBody(job.body, &json)) return refusal;
+  job.body = {};
+  job.body.shrink_to_fit();
+  if (auto refusal = ReadParams(json, &job.asked, lenient ? &job.ignored : nullptr)) return refusal;
+  json = nullptr;
+  if (auto refusal = CheckModel(*job.model, job.asked)) return refusal;
+  return job.asked.previous_response_id.empty() ? PrepareRead(job) : Refusal();
+}
+
+ApiError DeviceFault(bool reloads) {
+  return {.status = 503,
+          .message = reloads ? "the device failed; the model is being loaded again"
+                             : "the device failed; this server takes no more requests",
+          .code = "device_fault",
+          .retry_after = reloads ? 1 : 0};
+}
+
+}  // namespace
+
+Refusal Service::CheckRoom(bool generates) {
+  if (auto refusal = CheckReady()) return refusal;
+  if (jobs_ >= options_.max_jobs)
+    return TooMany("jobs", fmt::format("{} of {} are being prepared (--max-jobs)", jobs_, options_.max_jobs),
+                   1);
+  // What would be refused in any case is not prepared first.
+  return generates ? CheckQueue() : Refusal();
+}
+
+void Service::PrepareJob(const std::shared_ptr<Exchange>& exchange, Next next) {
+  const ApiForm form = FormOf(exchange->request());
+  if (const auto refusal = CheckRoom(next == &Service::StartGeneration)) {
+    exchange->note = refusal->message;
+    return exchange->Send(refusal->ToResponse(form));
+  }
+  bool ignored = false;
+  const auto job = std::make_shared<Job>();
+  job->body = exchange->TakeBody();
+  job->model = model_;
+  job->asked.endpoint = static_cast<Endpoint>(FindRoute(exchange->request(), &ignored)->endpoint);
+  job->asked.request.sampling = DefaultSampling(*model_);
+  ++jobs_;
+  // Runs `work` on a worker's thread and `then` on the loop's, unless the work ends in an answer.
+  const auto step = [this, exchange, form](std::function<Refusal()> work, std::function<void()> then) {
+    // `exchange` here is const, and a plain copy of it would be: it could not be moved from.
+    workers_->Post([this, exchange = std::shared_ptr<Exchange>(exchange), form, work = std::move(work),
+                    then = std::move(then), alive = std::weak_ptr<int>(alive_)]() mutable {
+      auto refusal = std::make_shared<Refusal>();
+      try {
+        if (!exchange->gone()) *refusal = work();
+      } catch (const std::exception& error) {
+        log::Warning("request {}: {}", exchange->request().id, error.what());
+        *refusal = ApiError{.status = 500, .message = "the request failed; the server's log knows more"};
+      }
+      work = nullptr;
+      // The exchange is the loop's: it must not end here.
+      loop_.Post([this, exchange = std::move(exchange), form, refusal, then = std::move(then), alive] {
+        if (alive.expired()) return;
+        if (!*refusal && !exchange->gone()) return then();
+        --jobs_;
+        if (*refusal) exchange->note = (*refusal)->message;
+        if (*refusal) exchange->Send((*refusal)->ToResponse(form));
+      });
+    });
+  };
+  const auto finish = [this, exchange, job, next] {
+    --jobs_;
+    (this->*next)(exchange, job);
+  };
+  const bool lenient = options_.lenient;
+  step([job, lenient] { return ReadJob(*job, lenient); },
+       [this, exchange, form, job, step, finish] {
+         const std::string& id = job->asked.previous_response_id;
+         if (id.empty()) return finish();
+         // The conversation to go on from is the loop's.
+         const ResponseStore::Entry* entry = responses_.Find(id);
+         if (!entry) {
+           --jobs_;
+           return exchange->Send(
+               ApiError{.status = 404,
+                        .message = "there is no response " + Quoted(id) + "; it may have been forgotten",
+                        .param = "previous_response_id",
+                        .code = "previous_response_not_found"}
+                   .ToResponse(form));
+         }
+         job->before = entry->messages;
+         step([job] { return PrepareRead(*job); }, finish);
+       });
+}
+
+void Service::Generate(const std::shared_ptr<Exchange>& exchange) {
+  PrepareJob(exchange, &Service::StartGeneration);
+}
+
+Refusal Service::TooMany(const char* reason, const std::string& what, double seconds) {
+  ++metrics_.rejected[reason];
+  return ApiError{.status = 429,
+                  .message = "too many requests: " + what,
+                  .code = "queue_full",
+                  .retry_after = std::clamp(static_cast<int>(std::ceil(seconds)), 1, 60)};
+}
+
+Refusal Service::CheckQueue() {
+  if (waiting_ < options_.max_queue) return {};
+  return TooMany("queue", fmt::format("{} of {} wait (--max-queue)", waiting_, options_.max_queue),
+                 tokens_per_second_ > 0 ? static_cast<double>(waiting_tokens_) / tokens_per_second_ : 0);
+}
+
+Refusal Service::Admit(const Job& job) {
+  if (auto refusal = CheckQueue()) return refusal;
+  int64_t tokens = 0;
+  for (const Request& request : job.prepared.requests) tokens += static_cast<int64_t>(request.prompt.size());
+  const double ahead = static_cast<double>(waiting_tokens_ + tokens);
+  const double predicted = tokens_per_second_ > 0 ? ahead / tokens_per_second_ : 0;
+  const int64_t max_tokens =
+      options_.max_queue_tokens > 0 ? options_.max_queue_tokens : 8 * model_->info.kv_tokens;
+  if (waiting_ > 0 && waiting_tokens_ + tokens > max_tokens)
+    return TooMany(
+        "tokens", fmt::format("{} prompt tokens and {} more of {} wait", waiting_tokens_, tokens, max_tokens),
+        predicted);
+  if (options_.max_ttft > 0 && predicted > options_.max_ttft && waiting_ > 0)
+    return TooMany("ttft",
+                   fmt::format("the first token would come in {:.1f} s, and {:.1f} s is the limit", predicted,
+                               options_.max_ttft),
+                   predicted);
+  return {};
+}
+
+void Service::StartGeneration(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job) {
+  const ApiForm form = FormOf(exchange->request());
+  Refusal refusal = CheckReady();
+  if (!refusal) refusal = Admit(*job);
+  if (refusal) {
+    exchange->note = refusal->message;
+    return exchange->Send(refusal->ToResponse(form));
+  }
+  if (job->asked.endpoint == kEmbeddings && !model_->pooling.meant && !warned_of_pooling_) {
+    warned_of_pooling_ = true;
+    log::Warning("{} is not made for embeddings: what it gives is the {} of its hidden states", model_->name,
+                 model_->pooling.pooling == Pooling::kMean ? "mean" : "last");
+  }
+  const auto generation = std::make_shared<Generation>(next_generation_++, job, exchange);
+  generation->submitted = Clock::now();
+  generation->engine = engines_;
+  double seconds = options_.max_seconds;
+  if (job->asked.timeout)
+    seconds = seconds > 0 ? std::min(seconds, *job->asked.timeout) : *job->asked.timeout;
+  for (size_t prompt = 0; prompt < job->prepared.requests.size(); ++prompt) {
+    Request request = job->prepared.requests[prompt];
+    if (seconds > 0)
+      request.deadline =
+          Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    auto ticket = engine_->Submit(std::move(request),
+                                  [this, inbox = inbox_, id = generation->id, prompt](TokenEvent event) {
+                                    const std::lock_guard lock(inbox->mutex);
+                                    inbox->items.push_back({id, prompt, std::move(event)});
+                                    if (inbox->posted) return;
+                                    inbox->posted = true;
+                                    loop_.Post([this] { TakeEvents(); });
+                                  });
+    if (!ticket) {
+      generation->Cancel();
+      exchange->note = ticket.error().message();
+      const bool fault = engine_->fault().has_value();
+      exchange->Send(
+          (fault ? DeviceFault(options_.reload_on_fault) : FromError(ticket.error())).ToResponse(form));
+      if (fault) Faulted();
+      return;
+    }
+    generation->tickets.push_back(std::move(*ticket));
+  }
+  ++waiting_;
+  waiting_tokens_ += generation->told.PromptTokens();
+  generations_[generation->id] = generation;
+  exchange->OnGone([this, id = generation->id] {
+    const auto it = generations_.find(id);
+    if (it == generations_.end()) return;
+    it->second->Cancel();
+    End(*it->second);
+  });
+}
+
+void Service::TakeEvents() {
+  std::vector<Inbox::Item> items;
+  {
+    const std::lock_guard lock(inbox_->mutex);
+    items.swap(inbox_->items);
+    inbox_->posted = false;
+  }
+  bool failed = false;
+  for (Inbox::Item& item : items) {
+    const auto it = generations_.find(item.generation);
+    if (it == generations_.end()) continue;  // its client left
+    const std::shared_ptr<Generation> generation = it->second;
+    const bool began = generation->began();
+    // An engine goes away only after a fault, so that is what its last events tell, also when they are read
+    // while another one is loaded or runs.
+    const bool left_behind = !engine_ || generation->engine != engines_;
+    const bool ends =
+        item.event.finish == FinishReason::kError || item.event.finish == FinishReason::kCancelled;
+    const bool fault = ends && (left_behind || engine_->fault());
+    failed |= fault && !left_behind;
+    bool ended = true;
+    try {
+      if (fault)
+        generation->Fail(DeviceFault(options_.reload_on_fault));
+      else
+        ended = generation->OnEvent(item.prompt, item.event);
+    } catch (const std::exception& error) {
+      log::Warning("request {}: {}", generation->exchange->request().id, error.what());
+      generation->Fail({.status = 500, .message = "the request failed; the server's log knows more"});
+      generation->Cancel();
+    }
+    if (!began && generation->began()) {
+      --waiting_;
+      waiting_tokens_ -= generation->told.PromptTokens();
+      metrics_.ttft.Observe(Seconds(generation->first_token - generation->exchange->request().arrived));
+    }
+    for (const double gap : generation->gaps) metrics_.inter_token.Observe(gap);
+    generation->gaps.clear();
+    if (ended) End(*generation);
+  }
+  if (failed) Faulted();
+}
+
+void Service::End(Generation& generation) {
+  const auto it = generations_.find(generation.id);
+  if (it == generations_.end()) return;
+  const std::shared_ptr<Generation> keep = it->second;
+  generations_.erase(it);
+  const Told& told = generation.told;
+  const int64_t prompt = told.PromptTokens(), answer = told.AnswerTokens();
+  if (!generation.began()) {
+    --waiting_;
+    waiting_tokens_ -= prompt;
+  }
+  ++metrics_.finished[generation.outcome];
+  metrics_.prompt_tokens.Observe(static_cast<double>(prompt));
+  metrics_.generation_tokens.Observe(static_cast<double>(answer));
+  Exchange& exchange = *generation.exchange;
+  exchange.facts.emplace_back("prompt_tokens", std::to_string(prompt));
+  exchange.facts.emplace_back("cached_tokens", std::to_string(told.cached_tokens));
+  exchange.facts.emplace_back("answer_tokens", std::to_string(answer));
+  exchange.facts.emplace_back("finish", generation.outcome);
+  const bool has_begun = generation.begun != Clock::time_point();
+  const Clock::time_point begun = has_begun ? generation.begun : generation.submitted;
+  if (has_begun) metrics_.queue_time.Observe(Seconds(begun - generation.submitted));
+  if (generation.began()) {
+    const double rest = Seconds(generation.last_token - generation.first_token);
+    exchange.facts.emplace_back(
+        "ttft_ms", fmt::format("{:.2f}", 1e3 * Seconds(generation.first_token - exchange.request().arrived)));
+    metrics_.prefill_time.Observe(Seconds(generation.first_token - begun));
+    metrics_.decode_time.Observe(rest);
+    metrics_.inference_time.Observe(Seconds(generation.last_token - begun));
+    metrics_.e2e.Observe(Seconds(generation.last_token - exchange.request().arrived));
+    const auto answers = static_cast<int64_t>(told.answers.size());
+    if (answer > answers)
+      metrics_.per_output_token.Observe(rest * static_cast<double>(answers) /
+                                        static_cast<double>(answer - answers));
+  } else if (generation.embedded != Clock::time_point()) {
+    metrics_.prefill_time.Observe(Seconds(generation.embedded - begun));
+    metrics_.inference_time.Observe(Seconds(generation.embedded - begun));
+    metrics_.e2e.Observe(Seconds(generation.embedded - exchange.request().arrived));
+  }
+  if (!generation.body.empty() && told.asked.endpoint == kResponses && told.asked.store) {
+    Json messages = Json::array();
+    for (const Json& message : told.prepared.conversation.messages) messages.push_back(message);
+    if (told.asked.system.is_string() && !messages.empty()) messages.erase(messages.begin());
+    const Answer& said = told.answers[0];
+    Json reply = {{"role", "assistant"}, {"content", said.content}};
+    for (const Answer::Call& call : said.calls)
+      reply["tool_calls"].push_back(
+          {{"id", call.id},
+           {"type", "function"},
+           {"function", {{"name", call.name}, {"arguments", ObjectSoFar(call.arguments)}}}});
+    messages.push_back(std::move(reply));
+    responses_.Add({.id = told.id, .messages = std::move(messages), .body = generation.body});
+  }
+}
+
+}  // namespace celer::server
