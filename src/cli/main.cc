@@ -9,13 +9,13 @@
 
 #include "base/suggest.h"
 #include "celer/version.h"
-#include "cli/commands.h"
-#include "cli/exit_code.h"
-#include "cli/interrupt.h"
-#include "cli/operators.h"
-#include "cli/output.h"
+#include "cli/shared/commands.h"
+#include "cli/shared/interrupt.h"
+#include "cli/shared/operators.h"
 #include "device/variant.h"
 #include "io/file/mapping_faults.h"
+#include "report/exit_code.h"
+#include "report/output.h"
 
 namespace celer::cli {
 namespace {

@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
-#include "cli/commands.h"
-#include "cli/exit_code.h"
-#include "cli/interrupt.h"
-#include "cli/output.h"
+#include "cli/shared/commands.h"
+#include "cli/shared/interrupt.h"
 #include "io/file/mapping_faults.h"
+#include "report/exit_code.h"
+#include "report/output.h"
 
 int main(int argc, char** argv) {
   using namespace celer::cli;

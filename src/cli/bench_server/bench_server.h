@@ -1,0 +1,49 @@
+// celer bench --server URL: a server under load, celer's or any other of OpenAI's API.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "cli/bench_serve/bench_serve.h"
+#include "cli/shared/command.h"
+#include "loadtest/figures.h"
+#include "loadtest/http/load.h"
+
+namespace celer::cli {
+
+struct ServerFlags {
+  std::string url, concurrency, token_ids, api_key, body, save, timeout;
+  std::string api = "completions";
+  bool insecure = false;
+
+  bool wanted() const { return !url.empty(); }
+};
+
+void AddServerFlags(CLI::App& app, ServerFlags* flags);
+// All that have an effect with --server, and those that have none without it.
+std::span<const std::string_view> FlagsOfServer();
+std::span<const std::string_view> ServerOnlyFlags();
+
+struct ServerReport {
+  std::string url, model;
+  RequestMaker maker;
+  LoadShape shape;
+  Trace trace;
+  TraceScale scale;
+  ServeTarget target;
+  ServerRun run;
+  ServeMetrics metrics;
+};
+
+// Checks what can be checked, then plays the load. `model` may be empty: the first that the server names.
+Result<ServerReport> RunServer(const ServerFlags& flags, const ServeFlags& load, const std::string& model,
+                               const std::function<void(const std::string&)>& progress);
+
+std::string ServerText(const ServerReport& report);
+nlohmann::ordered_json ServerJson(const ServerReport& report);
+std::string ServerHtml(const ServerReport& report);
+
+}  // namespace celer::cli

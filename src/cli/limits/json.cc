@@ -1,0 +1,146 @@
+#include <cmath>
+
+#include "cli/limits/report.h"
+#include "limits/quantity.h"
+
+namespace celer::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json OrNull(const std::optional<int64_t>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+// Two whole numbers, rounded down, or null when reading always binds. When arithmetic binds forever there is
+// no second number but null.
+Json PointsJson(const std::optional<TurningPoints>& points) {
+  if (!points) return nullptr;
+  Json both = Json::array({Floor(points->first), nullptr});
+  if (std::isfinite(points->second)) both[1] = Floor(points->second);
+  return both;
+}
+
+Json ShapeJson(const LlmShape& s) {
+  return {{"name", s.name},
+          {"layers", s.layers},
+          {"hidden", s.hidden},
+          {"intermediate", s.intermediate},
+          {"vocab", s.vocab},
+          {"heads", s.heads},
+          {"kv_heads", s.kv_heads},
+          {"head_dim", s.head_dim},
+          {"qkv_bias", s.qkv_bias},
+          {"qk_norm", s.qk_norm},
+          {"tied_embeddings", s.tied_embeddings},
+          {"experts", s.experts},
+          {"experts_per_token", s.experts_per_token},
+          {"shared_intermediate", s.shared_intermediate}};
+}
+
+Json PrefillJson(const LimitsRequest& r) {
+  Json turning = Json::object(), latency = Json::object();
+  for (const LlmSetup& setup : r.setups) {
+    turning[SetupName(setup)] = {
+        {"rough", PointsJson(PrefillTurningPoints(r.shape, r.machine, setup, HeadRows::kRough))},
+        {"exact", PointsJson(PrefillTurningPoints(r.shape, r.machine, setup, HeadRows::kExact))}};
+    Json rows = Json::array();
+    for (const int64_t prompt : r.prompts) {
+      const PhaseLimit rough = PrefillLimit(r.shape, r.machine, setup, prompt, HeadRows::kRough);
+      const PhaseLimit exact = PrefillLimit(r.shape, r.machine, setup, prompt);
+      const PhaseLimit floor =
+          PrefillLimit(r.shape, r.machine, setup, prompt, HeadRows::kExact, KvReads::kOnce);
+      rows.push_back({{"prompt", prompt},
+                      {"read_weights_ms", 1e3 * exact.weight_s},
+                      {"read_kv_ms", 1e3 * exact.kv_s},
+                      {"read_kv_once_ms", 1e3 * floor.kv_s},
+                      {"read_ms", 1e3 * exact.read_s()},
+                      {"compute_rough_ms", 1e3 * rough.compute_s},
+                      {"compute_exact_ms", 1e3 * exact.compute_s},
+                      {"first_token_rough_ms", 1e3 * rough.seconds()},
+                      {"first_token_ms", 1e3 * exact.seconds()},
+                      {"bound_by", BoundText(exact.bound())},
+                      {"floor_ms", 1e3 * floor.seconds()},
+                      {"floor_bound_by", BoundText(floor.bound())},
+                      {"floor_tokens_per_s", double(r.batch()) * double(prompt) / floor.seconds()},
+                      {"fits", Fits(r, r.shape, setup, prompt)}});
+    }
+    latency[SetupName(setup)] = rows;
+  }
+  return {{"turning_points", turning}, {"latency", latency}};
+}
+
+Json DecodeJson(const LimitsRequest& r, const LlmShape& shape) {
+  Json decode = Json::object();
+  for (const LlmSetup& setup : r.setups) {
+    const DecodeForm form = DecodeWB(shape, r.machine, setup);
+    Json steps = Json::array();
+    for (const int64_t context : r.contexts) {
+      const PhaseLimit step = DecodeLimit(shape, r.machine, setup, context);
+      const auto batch = DecodeTurningBatch(shape, r.machine, setup, context);
+      steps.push_back({{"context", context},
+                       {"read_weights_ms", 1e3 * step.weight_s},
+                       {"read_kv_ms", 1e3 * step.kv_s},
+                       {"compute_ms", 1e3 * step.compute_s},
+                       {"latency_ms", 1e3 * step.seconds()},
+                       {"tokens_per_s", TokensPerSecond(step, setup)},
+                       {"bound_by", BoundText(step.bound())},
+                       {"compute_bound_from_batch", batch ? Json(Floor(std::ceil(*batch))) : Json(nullptr)},
+                       {"fits", Fits(r, shape, setup, context)}});
+    }
+    decode[SetupName(setup)] = {{"W", form.w_tokens_per_ms}, {"B_ms", form.b_ms}, {"steps", steps}};
+  }
+  return decode;
+}
+
+}  // namespace
+
+Json LimitsJson(const LimitsRequest& r) {
+  const LlmParams p = CountParams(r.shape);
+  Json out;
+  out["units"] = r.units == Units::kSi ? "si" : "binary";
+  out["batch"] = r.batch();
+  out["model"] = ShapeJson(r.shape);
+  out["machine"] = {{"name", r.machine.name},
+                    {"source", r.machine.source},
+                    {"memory_bytes", r.machine.memory_bytes},
+                    {"read_bytes_per_s", r.machine.read_bytes_per_s},
+                    {"flops", r.machine.flops}};
+  out["params"] = {{"layers", p.layers},
+                   {"lm_head", p.lm_head},
+                   {"active", p.active},
+                   {"total", p.total},
+                   {"layers_active", p.layers_active},
+                   {"embedding", p.embedding},
+                   {"resident", p.resident},
+                   {"norms", p.norms}};
+  Json capacity = Json::object(), with_embedding = Json::object(), kv_bytes = Json::object(),
+       peak = Json::object();
+  for (const LlmSetup& setup : r.setups) {
+    const std::string name = SetupName(setup);
+    capacity[name] = OrNull(KvCapacityTokens(r.shape, r.machine, setup));
+    with_embedding[name] = OrNull(KvCapacityTokens(r.shape, r.machine, setup, true));
+    kv_bytes[name] = KvBytesPerToken(r.shape, setup);
+    peak[name] = *PeakFlops(r.machine, setup);
+  }
+  out["compute_flops_per_s"] = peak;
+  out["kv"] = {{"params_per_token", KvParamsPerToken(r.shape)},
+               {"bytes_per_token", kv_bytes},
+               {"capacity_tokens", capacity},
+               {"capacity_tokens_with_embedding", with_embedding}};
+  out["prefill"] = PrefillJson(r);
+  out["decode"] = DecodeJson(r, r.shape);
+  if (const auto other = OtherGrouping(r.shape)) {
+    Json other_capacity = Json::object();
+    for (const LlmSetup& setup : r.setups)
+      other_capacity[SetupName(setup)] = OrNull(KvCapacityTokens(*other, r.machine, setup));
+    out["other_grouping"] = {{"kv_heads", other->kv_heads},
+                             {"params_active", CountParams(*other).active},
+                             {"kv_params_per_token", KvParamsPerToken(*other)},
+                             {"capacity_tokens", other_capacity},
+                             {"decode", DecodeJson(r, *other)}};
+  }
+  return out;
+}
+
+}  // namespace celer::cli

@@ -1,0 +1,26 @@
+// The flags of `celer limits` as text, and their meaning.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/limits/machine.h"
+#include "cli/limits/report.h"
+
+namespace celer::cli {
+
+struct LimitsOptions {
+  std::string model;
+  MachineFlags machine;
+  std::vector<std::string> weight_bits, kv_bits, prompts, contexts;  // empty = defaults
+  std::string batch = "1";
+  std::string compute = "auto";
+  std::string units = "si";
+  std::string svg, html;
+  bool json = false, brief = false, list = false;
+};
+
+// Everything checked: what comes back can be computed without further errors.
+Result<LimitsRequest> MakeLimitsRequest(const LimitsOptions& options);
+
+}  // namespace celer::cli

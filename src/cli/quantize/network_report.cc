@@ -1,0 +1,217 @@
+#include "cli/quantize/network_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "cli/limits/figures.h"
+#include "cli/quantize/network_speed.h"
+#include "graph/passes/pass.h"
+#include "io/file/printable.h"
+#include "limits/quantity.h"
+#include "report/chart.h"
+#include "report/page.h"
+
+namespace celer::cli {
+namespace {
+
+using ptq::Layer;
+using ptq::LayerError;
+
+// Worst first: by what a layer does alone, where that is known.
+std::vector<const LayerError*> Ordered(const std::vector<LayerError>& layers) {
+  std::vector<const LayerError*> out;
+  for (const LayerError& layer : layers) out.push_back(&layer);
+  const auto badness = [](const LayerError* layer) {
+    return layer->layerwise ? *layer->layerwise : layer->graphwise.nsr();
+  };
+  std::stable_sort(out.begin(), out.end(),
+                   [&](const LayerError* a, const LayerError* b) { return badness(a) > badness(b); });
+  return out;
+}
+
+std::string Shorter(const std::string& name, size_t most = 40) {
+  const std::string shown = Printable(name);
+  return shown.size() <= most ? shown : "..." + shown.substr(shown.size() - most + 3);
+}
+
+// Weights rounded alone: how much of their power is lost.
+double WeightNoise(const ptq::NetworkQuantizer& quantizer, const Layer& layer) {
+  const graph::Graph& graph = quantizer.network().graph;
+  const ptq::Product product = *ptq::ProductOf(graph, graph.nodes[layer.node]);
+  const graph::Constant& weight = *graph.value(product.weight).constant;
+  const std::vector<float> numbers = graph::FloatsOf(weight);
+  const ptq::ChannelLayout layout = ptq::LayoutOf(weight, product, quantizer.options().per_channel);
+  const ptq::RoundedWeights rounded =
+      quantizer.options().dynamic
+          ? ptq::FitWeights(numbers, layout)
+          : ptq::RoundWeights(numbers, layout, quantizer.options().range.power_of_two, {});
+  std::vector<float> back;
+  for (size_t i = 0; i < numbers.size(); ++i)
+    back.push_back(static_cast<float>(rounded.q[i]) *
+                   rounded.scale[static_cast<size_t>(layout.channel(static_cast<int64_t>(i)))]);
+  ptq::Noise noise;
+  noise.Add(numbers, back);
+  return noise.nsr();
+}
+
+Figure ErrorFigure(const NetworkReport& report) {
+  Figure figure;
+  figure.title = "Noise to signal, layer by layer";
+  figure.caption =
+      "In the order of the network. Dots: at the layer's output while all layers are rounded, so that errors "
+      "of earlier layers are in it. Squares: at the network's outputs while this layer alone is rounded; the "
+      "highest squares are the layers to leave float first.";
+  figure.width = 900, figure.height = 520;
+  double low = 1, high = 1e-12;
+  const auto widen = [&](double y) {
+    if (y > 0) low = std::min(low, y), high = std::max(high, y);
+  };
+  for (const LayerError& layer : report.layers) {
+    widen(layer.graphwise.nsr());
+    widen(layer.layerwise.value_or(0));
+  }
+  if (low > high) low = 1e-6, high = 1;
+  const auto count = static_cast<double>(report.layers.size());
+  Chart chart("errors", 80, 40, figure.width - 110, 380, {.low = 0, .high = count + 1, .label = "layer"},
+              {.low = low / 2, .high = high * 2, .log = true, .label = "noise / signal"}, figure.title);
+  for (size_t i = 0; i < report.layers.size(); ++i) {
+    const LayerError& layer = report.layers[i];
+    const double x = static_cast<double>(i) + 1;
+    if (layer.graphwise.nsr() > 0) chart.Mark(x, layer.graphwise.nsr(), Marker::kDot, "#0072b2", 4);
+    if (layer.layerwise && *layer.layerwise > 0)
+      chart.Mark(x, *layer.layerwise, Marker::kSquare, "#d55e00", 4);
+  }
+  const auto worst = Ordered(report.layers);
+  for (size_t i = 0; i < worst.size() && i < 5; ++i) {
+    const double y = worst[i]->layerwise ? *worst[i]->layerwise : worst[i]->graphwise.nsr();
+    if (y > 0)
+      chart.PointLabel(static_cast<double>(worst[i] - report.layers.data()) + 1, y,
+                       Shorter(worst[i]->name, 30), Chart::Side::kAbove, "#1f2933");
+  }
+  figure.body = chart.Finish();
+  return figure;
+}
+
+std::string Number(double value) {
+  return fmt::format("{:.2e}", value);
+}
+
+}  // namespace
+
+int64_t ConstantBytes(const graph::Graph& graph) {
+  int64_t bytes = 0;
+  std::vector<bool> used(graph.values.size(), false);
+  for (const graph::Node& node : graph.nodes)
+    for (const graph::ValueId id : graph.Reads(node)) used[static_cast<size_t>(id)] = true;
+  for (size_t v = 0; v < graph.values.size(); ++v)
+    if (used[v] && graph.values[v].constant)
+      bytes += static_cast<int64_t>(graph.values[v].constant->bytes.size());
+  return bytes;
+}
+
+std::string ExplainNetwork(const ptq::NetworkQuantizer& quantizer, const ptq::Plan& plan,
+                           const ptq::FloatLayers& floats) {
+  const graph::Graph& graph = quantizer.network().graph;
+  Table table;
+  table.title = "Layers that become integers";
+  table.header = {"layer", "operator", "with it", "weights", "lost of weights", "output"};
+  int64_t saved = 0, passive = 0;
+  double lost_in_all = 0;
+  const bool dynamic = quantizer.options().dynamic;
+  std::set<graph::ValueId> inputs;
+  for (const Layer& layer : plan.layers) {
+    if (layer.kind == Layer::Kind::kPassive) {
+      ++passive;
+      continue;
+    }
+    std::vector<std::string> with;
+    for (const size_t node : layer.followers) with.push_back(graph.nodes[node].op);
+    std::string weights = "-", lost = "-";
+    if (layer.kind == Layer::Kind::kProduct) {
+      const ptq::Product product = *ptq::ProductOf(graph, graph.nodes[layer.node]);
+      const graph::Constant& weight = *graph.value(product.weight).constant;
+      weights = weight.shape.ToString();
+      const double noise = WeightNoise(quantizer, layer);
+      lost = Number(noise);
+      lost_in_all += noise;
+      inputs.insert(graph.nodes[layer.node].inputs[0]);
+      saved += static_cast<int64_t>(weight.bytes.size()) / 4 * 3;
+    }
+    table.rows.push_back({Shorter(layer.name), graph.nodes[layer.node].op,
+                          with.empty() ? "-" : fmt::format("{}", fmt::join(with, ", ")), weights, lost,
+                          layer.quantize_output ? Name(quantizer.options().range.type) : "f32"});
+  }
+  const int64_t before = ConstantBytes(graph);
+  std::string out = TableText(table).substr(1);
+  if (dynamic)
+    out += fmt::format("\n{} of {} layers; {} inputs of theirs are rounded as they come\n", table.rows.size(),
+                       plan.candidates, inputs.size());
+  else
+    out += fmt::format(
+        "\n{} of {} layers; {} operators pass integers on unchanged; {} values are rounded, on {} grids\n",
+        table.rows.size(), plan.candidates, passive, plan.values.size(), plan.roots.size());
+  out += fmt::format("constants: {}, was {}\n", FormatBytes(static_cast<double>(before - saved)),
+                     FormatBytes(static_cast<double>(before)));
+  out += PredictedSpeed(quantizer, plan);
+  out += fmt::format(
+      "expected error: noise to signal of about {:.1e} from rounding weights, if each layer hands on what "
+      "the ones before it lost; activations add theirs, which samples tell: {} with --report\n",
+      lost_in_all, dynamic ? "--evaluate" : "--calibrate");
+  for (const auto& [name, why] : floats) out += fmt::format("{} stays float: {}\n", Shorter(name), why);
+  return out;
+}
+
+Table LayerTable(const NetworkReport& report, size_t most) {
+  Table table;
+  const auto ordered = Ordered(report.layers);
+  const bool alone = !report.layers.empty() && report.layers[0].layerwise.has_value();
+  table.title = ordered.size() > most ? fmt::format("The {} worst of {} layers", most, ordered.size())
+                                      : std::string("Layers, the worst first");
+  table.header = {"layer", "operator", "SNR", "cosine", "MSE"};
+  if (alone) table.header.push_back("alone, at the outputs");
+  for (size_t i = 0; i < ordered.size() && i < most; ++i) {
+    const LayerError& layer = *ordered[i];
+    table.rows.push_back({Shorter(layer.name), layer.op, fmt::format("{:.1f} dB", layer.graphwise.snr_db()),
+                          fmt::format("{:.5f}", layer.graphwise.cosine()), Number(layer.graphwise.mse())});
+    if (alone) table.rows.back().push_back(Number(layer.layerwise.value_or(0)));
+  }
+  table.notes = {"SNR, cosine and MSE are at the layer's output with all layers rounded."};
+  if (alone)
+    table.notes.push_back("Alone: noise to signal at the network's outputs with only this layer rounded.");
+  return table;
+}
+
+std::string ScoresText(const ptq::Scores& scores, int64_t samples) {
+  std::string out =
+      fmt::format("{} sample{}: noise to signal {:.4f}", samples, samples == 1 ? "" : "s", scores.nsr());
+  double cosine = 1;
+  for (const ptq::Noise& output : scores.outputs) cosine = std::min(cosine, output.cosine());
+  out += fmt::format(", cosine {:.5f}", cosine);
+  if (scores.rows > 0) out += fmt::format(", the same best class in {:.2f} %", 100 - scores.disagreement());
+  if (scores.labelled > 0)
+    out +=
+        fmt::format("; right: {:.2f} %, float {:.2f} %",
+                    100.0 * static_cast<double>(scores.right) / static_cast<double>(scores.labelled),
+                    100.0 * static_cast<double>(scores.right_exact) / static_cast<double>(scores.labelled));
+  return out;
+}
+
+std::string NetworkReportHtml(const NetworkReport& report) {
+  std::vector<std::pair<std::string, std::string>> facts = {
+      {"constants", fmt::format("{}, was {}", FormatBytes(static_cast<double>(report.bytes_after)),
+                                FormatBytes(static_cast<double>(report.bytes_before)))}};
+  if (report.scores) facts.emplace_back("outputs", ScoresText(*report.scores, report.samples));
+  if (report.evaluated)
+    facts.emplace_back("evaluated", ScoresText(*report.evaluated, report.evaluated_samples));
+  for (const auto& [name, why] : report.floats) facts.emplace_back("float", Printable(name) + ": " + why);
+  const Figure figure = ErrorFigure(report);
+  std::string body = "<section>" + FigureSvg(figure) + "<p>" + XmlEscape(figure.caption) + "</p></section>\n";
+  const Table table = LayerTable(report, report.layers.size());
+  body += fmt::format("<section><h2>{}</h2>\n{}</section>\n", XmlEscape(table.title), TableHtml(table));
+  return BenchPage("Rounding of " + report.path, "What rounding costs " + report.path, facts, body);
+}
+
+}  // namespace celer::cli

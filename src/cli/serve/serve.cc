@@ -1,0 +1,175 @@
+// celer serve MODEL: an OpenAI-compatible server.
+#include "server/server.h"
+
+#include <filesystem>
+#include <limits>
+
+#include "base/log.h"
+#include "cli/shared/command.h"
+#include "cli/shared/commands.h"
+#include "cli/text/generate_flags.h"
+#include "hub/model_path.h"
+#include "report/output.h"
+
+namespace celer::cli {
+namespace {
+
+constexpr int64_t kMillion = 1'000'000;
+
+struct ServeCommandFlags {
+  ModelFlags model;
+  server::ServerOptions server;
+  std::string key_file;
+  int64_t port = 8000;
+  double header_timeout = 10, body_timeout = 60, idle_timeout = 75, write_timeout = 30, drain_grace = 0,
+         drain_limit = 45, ping = 15;
+  std::string log_format = "text", on_fault = "exit";
+  bool quiet = false;
+};
+
+std::chrono::milliseconds Milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+Result<int> Run(ServeCommandFlags& flags) {
+  server::ServerOptions& options = flags.server;
+  if (flags.model.verbose > 0)
+    log::SetLevel(flags.model.verbose > 1 ? log::Level::kDebug : log::Level::kInfo);
+  CELER_ASSIGN(const std::filesystem::path path, ResolveModelPath(flags.model.model));
+  flags.model.options.engine.model = path.string();
+  flags.model.options.engine.sequences = 0;
+  options.model = flags.model.options;
+  options.service.model_path = flags.model.model;
+  if (options.names.empty()) {
+    // A folder's or a file's name; a pulled model is called as it was pulled.
+    const std::filesystem::path given = flags.model.model;
+    options.names.push_back(given.extension() == ".gguf" || given.extension() == ".bin"
+                                ? given.stem().string()
+                            : given.has_filename() ? given.filename().string()
+                                                   : given.parent_path().filename().string());
+  }
+  options.http.port = static_cast<uint16_t>(flags.port);
+  options.http.header_timeout = Milliseconds(flags.header_timeout);
+  options.http.body_timeout = Milliseconds(flags.body_timeout);
+  options.http.idle_timeout = Milliseconds(flags.idle_timeout);
+  options.http.write_timeout = Milliseconds(flags.write_timeout);
+  options.service.drain_grace = Milliseconds(flags.drain_grace);
+  options.service.drain_limit = Milliseconds(flags.drain_limit);
+  options.service.ping_interval = Milliseconds(flags.ping);
+  options.service.log_json = flags.log_format == "json";
+  options.service.log_requests = !flags.quiet;
+  options.service.log_probes = flags.model.verbose > 0;
+  options.service.reload_on_fault = flags.on_fault == "reload";
+  if (!flags.key_file.empty()) {
+    CELER_ASSIGN(options.service.keys, server::ApiKeys::Load(flags.key_file));
+  }
+  options.on_listening = [&](const std::string& url) {
+    Say("listening on {}; loading {}\n", url, flags.model.model);
+    const std::string& host = options.http.host;
+    if (!host.starts_with("127.") && host != "::1" && host != "localhost" && flags.key_file.empty())
+      log::Warning("anyone who can reach {} can use this server; set --api-key-file", host);
+  };
+  options.on_ready = [&](const Engine::Info& info) {
+    Say("ready: {} on {}, sequences of up to {} tokens, KV for {} tokens\n", options.names[0], info.device,
+        info.context, info.kv_tokens);
+  };
+  return server::Serve(options);
+}
+
+}  // namespace
+
+int ServeCommand(const std::vector<std::string>& args) {
+  ServeCommandFlags flags;
+  server::HttpOptions& http = flags.server.http;
+  server::ServiceOptions& service = flags.server.service;
+  CommandLine app("serve", "answer over HTTP, as OpenAI's API does", "celer serve smollm2 --port 8000");
+  flags.model.AddTo(app);
+  flags.model.AddChatTo(app);
+  const CLI::Range seconds(0.001, 86400.0);
+  app.add_option("--host", http.host, "address to listen on; 0.0.0.0: all of this machine's");
+  app.add_option("--port", flags.port, "0: any that is free")->check(Between(0, 65535));
+  app.add_option("--served-model-name", flags.server.names,
+                 "what clients call the model; more than one can be given");
+  app.add_flag("--model-defaults", flags.server.model_defaults,
+               "sampling defaults from the model's generation_config.json instead of OpenAI's");
+  app.add_option_function<std::string>(
+         "--pooling",
+         [&flags](const std::string& text) {
+           flags.server.pooling = text == "mean" ? Pooling::kMean : Pooling::kLast;
+         },
+         "of /v1/embeddings: mean of all tokens, or the last one's (default: what the model's folder says, "
+         "else mean)")
+      ->check(CLI::IsMember({"mean", "last"}));
+  app.add_flag(
+      "--lenient", service.lenient,
+      "leave out parameters that are not supported, and name them in a header, instead of refusing them");
+  app.add_option("--api-key-file", flags.key_file, "a file with a key per line; only who has one may ask");
+  app.add_option("--tls-cert", http.tls_cert, "certificate chain in PEM form");
+  app.add_option("--tls-key", http.tls_key, "its private key");
+  app.add_option("--cors-origin,--cors", service.cors_origins,
+                 "a web page's origin that may ask, such as https://chat.example.com; '*': all")
+      ->allow_extra_args(false);
+  app.add_option(
+         "--allowed-hosts", service.allowed_hosts,
+         "names besides localhost and --host that clients may reach a server without keys by, such as a "
+         "proxy's: a,b or '*' for any (default on other than loopback addresses)")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  app.add_option("--metrics-prefix", service.metrics_prefix,
+                 "of /metrics; 'vllm:' suits existing dashboards");
+  app.add_option("--max-queue", service.max_queue,
+                 "requests that may wait for their first token; others get 429")
+      ->check(Between(1, kMillion));
+  app.add_option("--max-queue-tokens", service.max_queue_tokens,
+                 "prompt tokens that may wait (0: eight times what the KV holds)")
+      ->check(Between(0, std::numeric_limits<int64_t>::max()));
+  app.add_option("--max-ttft", service.max_ttft, "seconds to the first token, as predicted; 0: any")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--max-seconds", service.max_seconds, "of one request; 0: any")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--max-connections", http.max_connections, "open at once")->check(Between(1, kMillion));
+  app.add_option("--max-body", http.max_body_bytes, "bytes of a request")
+      ->check(Between(1024, int64_t{1} << 30));
+  app.add_option("--max-body-memory", http.max_body_memory,
+                 "bytes of all requests in flight, at least --max-body; others get 429")
+      ->check(Between(1024, int64_t{1} << 40));
+  app.add_option("--max-jobs", service.max_jobs,
+                 "requests that are read, rendered and tokenized at once; others get 429")
+      ->check(Between(1, kMillion));
+  app.add_option("--max-header", http.max_header_bytes, "bytes of a request's head")
+      ->check(Between(1024, 1 << 20));
+  app.add_option("--max-unsent", http.max_unsent_bytes, "bytes that a slow reader may leave waiting")
+      ->check(Between(1024, int64_t{1} << 30));
+  app.add_option("--header-timeout", flags.header_timeout, "seconds for a request's head")->check(seconds);
+  app.add_option("--body-timeout", flags.body_timeout, "seconds for its body")->check(seconds);
+  app.add_option("--idle-timeout", flags.idle_timeout, "seconds between requests")->check(seconds);
+  app.add_option("--write-timeout", flags.write_timeout, "seconds that a client may take nothing")
+      ->check(seconds);
+  app.add_option("--ping", flags.ping, "seconds after which a silent stream says that it lives")
+      ->check(seconds);
+  app.add_option("--drain-grace", flags.drain_grace,
+                 "seconds after SIGTERM in which requests are still taken while /health says 503")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--drain-limit", flags.drain_limit, "seconds that running requests have after that")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--on-fault", flags.on_fault, "of the device: exit with status 1, or reload the model")
+      ->check(CLI::IsMember({"exit", "reload"}));
+  app.add_option("--workers", service.workers, "threads for JSON, templates and tokens")
+      ->check(Between(1, 64));
+  app.add_option("--max-responses", service.max_responses, "answers kept for previous_response_id");
+  app.add_option("--log-format", flags.log_format, "text or json")->check(CLI::IsMember({"text", "json"}));
+  app.add_flag("-q,--quiet", flags.quiet, "no line per request");
+  if (const auto stop = Parse(app, args)) return *stop;
+  if (http.tls_cert.empty() != http.tls_key.empty())
+    return Fail(Error::Invalid("TLS needs both --tls-cert and --tls-key"));
+  for (const std::string& name : service.allowed_hosts)
+    if (const std::string wrong = server::WrongHostName(name); !wrong.empty())
+      return Fail(Error::Invalid(wrong));
+  for (const std::string& origin : service.cors_origins)
+    if (const std::string wrong = server::WrongOrigin(origin); !wrong.empty())
+      return Fail(Error::Invalid(wrong));
+  const auto code = Run(flags);
+  return code ? *code : Fail(code.error());
+}
+
+}  // namespace celer::cli

@@ -1,0 +1,115 @@
+#include "cli/shared/engine_flags.h"
+
+#include <filesystem>
+
+#include "hub/model_path.h"
+#include "limits/measured_machine.h"
+#include "limits/quantity.h"
+
+namespace celer::cli {
+namespace {
+
+Result<int64_t> ParseHostMemory(std::string_view text) {
+  const auto bytes = ParseBytes(std::string(text), Units::kSi, "`kv_host_memory`");
+  if (!bytes) return bytes.error();
+  return static_cast<int64_t>(*bytes);
+}
+
+}  // namespace
+
+void AddEngineFlags(CLI::App& app, std::string* model, EngineOptions* options) {
+  app.add_option("MODEL", *model,
+                 "a pulled name (smollm2), a GGUF file, a Hugging Face folder or a llama2.c .bin")
+      ->required();
+  AddParsed(app, "--weights", &options->weights, WeightOptions::Parse,
+            "stored, or convert while loading: f32, f16, bf16, int8[-gN], int4[-gN]; on CUDA also fp8[-gN]",
+            options->weights.ToString());
+  AddParsed(
+      app, "--kv", &options->kv, ParseKvType,
+      "type of keys and values: f16, bf16, int8 with a scale per head and token, fp8; on the CPU also f32, "
+      "int8-channel (a scale to 16 values, of keys by channel) and int4 (a scale and a minimum to 32: the "
+      "smallest, and the least exact)",
+      Name(options->kv));
+  AddParsed(
+      app, "--kv-memory", &options->kv_memory, KvMemory::Parse,
+      "what keys and values may take, of all sequences together: 40GiB, or 80% of what is free once the "
+      "weights are loaded (default: what the sequences need, or what is left)",
+      "");
+  options->device = DeviceOptions::Auto();
+  AddParsed(app, "--device", &options->device, DeviceOptions::Parse,
+            "cpu, cuda, cuda:N, or auto: cuda if there is one", options->device.ToString());
+  app.add_option_function<std::string>(
+         "--speculate",
+         [options](const std::string& text) {
+           const auto wanted = Speculation::Parse(text);
+           if (!wanted) throw CLI::ValidationError(WithFlags(wanted.error().message()));
+           options->speculation.kind = wanted->kind;
+           options->speculation.draft = wanted->draft;
+         },
+         "guess tokens and verify several in one step: off, lookup (what followed the last tokens before), "
+         "self:int4 (the same model at fewer bits) or a smaller MODEL with the same vocabulary")
+      ->default_str(options->speculation.ToString());
+  app.add_option("--draft-depth", options->speculation.depth,
+                 "with --speculate: tokens guessed at once, at most (0: what pays)")
+      ->check(Between(0, 15));
+  app.add_flag("--speculate-always", options->speculation.always,
+               "with --speculate: guess also where that is predicted or measured to be slower");
+  app.add_option("--chunk", options->chunk, "prompt tokens computed in one step")->check(Between(1, 65536));
+  app.add_option(
+         "--mixed-chunk", options->mixed_chunk,
+         "likewise, while others wait for their next token (default: where arithmetic begins to bind)")
+      ->check(Between(1, 65536));
+  AddParsed(
+      app, "--kv-host-memory", &options->kv_host_memory, ParseHostMemory,
+      "host memory for sequences that are swapped out when the KV is full, such as 8GiB (default: none, "
+      "they are computed again)",
+      "");
+  app.add_flag_callback(
+      "--no-prefix-cache", [options] { options->prefix_cache = false; },
+      "compute every prompt from its beginning, also where an earlier one began alike");
+  app.add_flag("--deterministic", options->deterministic,
+               "tokens do not depend on what else runs (always so on a CPU)");
+  AddParsed(app, "--row-copies", &options->row_copies, ParseRowCopies,
+            "on a GPU, weights of 16 bits a second time, row by row, which makes prompts and large batches "
+            "faster: auto (where that takes at most a fifth of its memory), on, off",
+            Name(options->row_copies));
+  AddParsed(app, "--activations", &options->activations, ParseActivations,
+            "on a GPU, what prompts and more than 8 sequences at once are computed with: 16bit, or fp8 or "
+            "int8 with a scale per token and weights of the same kind, which is faster and less exact",
+            Name(options->activations));
+  app.add_option("--threads", options->threads, "0: all that this process may use")->check(Between(0, 1024));
+  app.add_flag_function(
+         "--pack-cache",
+         [options](int64_t wanted) {
+           const std::filesystem::path cache = DefaultCacheDir();
+           if (wanted > 0 && cache.empty())
+             throw CLI::ValidationError("--pack-cache: set CELER_CACHE to a folder");
+           options->pack_cache = wanted > 0 ? cache / "packed" : std::filesystem::path();
+         },
+         "keep weights as packed for this CPU in the cache folder and map them at the next start; off by "
+         "default: it takes as much disk as the model again")
+      ->envname("CELER_PACK_CACHE");
+}
+
+Status ResolveModels(const std::string& model, EngineOptions* options) {
+  CELER_ASSIGN(const std::filesystem::path path, ResolveModelPath(model));
+  options->model = path.string();
+  if (options->speculation.always && options->speculation.kind == Speculation::Kind::kNone)
+    return Error::Invalid("--speculate-always needs --speculate, which says what guesses come from");
+  std::string& draft = options->speculation.draft;
+  if (draft.empty() || draft.starts_with("self:")) return {};
+  CELER_ASSIGN(const std::filesystem::path draft_path, ResolveModelPath(draft));
+  draft = draft_path.string();
+  return {};
+}
+
+Device DeviceOf(const Engine::Info& info) {
+  const auto device = Device::Parse(std::string_view(info.device).substr(0, info.device.find(' ')));
+  return device ? *device : Device::Cpu();
+}
+
+Result<Machine> MachineOf(const Engine::Info& info, bool allow_measure) {
+  return LoadOrMeasureThisMachine(allow_measure, DeviceOf(info), info.threads);
+}
+
+}  // namespace celer::cli

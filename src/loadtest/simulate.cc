@@ -1,0 +1,277 @@
+#include "loadtest/simulate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "device/thread_pool.h"
+#include "engine/loop/engine_of_runner.h"
+#include "hub/model_path.h"
+#include "limits/quantity.h"
+#include "loadtest/replay.h"
+#include "models/kv_budget.h"
+#include "models/load/model.h"
+
+namespace celer::cli {
+namespace {
+
+constexpr double kKvShare = 0.9;
+// Between a device and its host, where the machine does not say: a PCIe 4 slot of 16 lanes.
+constexpr double kLinkBytesPerS = 25e9;
+
+double KvBits(KvType type, int64_t head_dim) {
+  switch (type) {
+    case KvType::kF32:
+      return 32;
+    case KvType::kF16:
+    case KvType::kBf16:
+      return 16;
+    case KvType::kInt8:
+      return 8 + 32.0 / static_cast<double>(head_dim);  // a scale per head and token
+    case KvType::kFp8:
+      return 8;
+    case KvType::kInt8Channel:
+      return 9;  // a bf16 scale to 16 values
+    case KvType::kInt4:
+      return 5;  // a scale and a minimum to 32 values
+  }
+  return 16;
+}
+
+SliceShape ShapeOf(const Slice& slice) {
+  return {.position = slice.position, .tokens = slice.count(), .rows = slice.row_count()};
+}
+
+SimulatedEngine Make(SimulatedRunner::Options options, const StepCost& cost, const Machine& machine,
+                     const Efficiency& efficiency, const EngineOptions& engine_options) {
+  options.verify = false;
+  options.step_seconds = [time = StepTime(cost, machine, efficiency),
+                          shapes = std::vector<SliceShape>()](std::span<const Slice> slices) mutable {
+    shapes.clear();
+    for (const Slice& slice : slices) shapes.push_back(ShapeOf(slice));
+    return time.Seconds(shapes);
+  };
+  const double block = static_cast<double>(options.info.kv_bytes_per_token * kKvBlockTokens);
+  const double copy = machine.copy_bytes_per_s > 0 ? machine.copy_bytes_per_s : machine.read_bytes_per_s;
+  options.copy_block_s = 2 * block / (copy * efficiency.read);  // read and written
+  options.swap_block_s = block / std::min(kLinkBytesPerS, copy / 2);
+  auto runner = std::make_unique<SimulatedRunner>(std::move(options));
+  SimulatedEngine made{.engine = nullptr, .runner = runner.get()};
+  made.engine = EngineOfRunner::Make(std::move(runner), engine_options);
+  return made;
+}
+
+SimulatedRunner::Options RunnerOptions(const DecoderConfig& config, StepCost::Count count) {
+  SimulatedRunner::Options options;
+  options.model.vocab = config.vocab;
+  options.info.config = config;
+  options.work = std::move(count);
+  return options;
+}
+
+// The tokens of what an engine computes next do not matter for its speed, but no two prompts may be alike.
+std::vector<int32_t> RandomTokens(int64_t count, int64_t vocab, uint64_t* state) {
+  std::vector<int32_t> tokens(static_cast<size_t>(count));
+  for (int32_t& token : tokens) {
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    token = static_cast<int32_t>((*state >> 33) % static_cast<uint64_t>(vocab));
+  }
+  return tokens;
+}
+
+double TimeStep(Engine& engine, std::vector<TokenEvent>* events) {
+  const auto start = std::chrono::steady_clock::now();
+  *events = engine.Step();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+Status CheckEvents(const Engine& engine, const std::vector<TokenEvent>& events) {
+  if (engine.fault()) return *engine.fault();
+  for (const TokenEvent& event : events)
+    if (event.finish == FinishReason::kError || event.finish == FinishReason::kRefused)
+      return Error::Device("measuring a step: ", event.error);
+  return {};
+}
+
+Status Drain(Engine& engine) {
+  while (engine.HasWork()) {
+    std::vector<TokenEvent> events = engine.Step();
+    CELER_RETURN_IF_ERROR(CheckEvents(engine, events));
+  }
+  return {};
+}
+
+// A prompt that is one step.
+Result<MeasuredStep> MeasurePrefill(Engine& engine, int64_t prompt, uint64_t* random) {
+  constexpr int kRepeat = 5;
+  std::vector<double> seconds;
+  for (int i = 0; i < kRepeat; ++i) {
+    CELER_RETURN_IF_ERROR(
+        engine.Submit({.prompt = RandomTokens(prompt, engine.info().vocab, random), .max_tokens = 1}));
+    std::vector<TokenEvent> events;
+    double sum = 0;
+    while (engine.HasWork()) {
+      sum += TimeStep(engine, &events);
+      CELER_RETURN_IF_ERROR(CheckEvents(engine, events));
+    }
+    seconds.push_back(sum);
+  }
+  return MeasuredStep{.slices = {{.position = 0, .tokens = prompt}}, .seconds = Percentile(seconds, 0.5)};
+}
+
+// Answers of `batch` sequences at about `depth`.
+Result<MeasuredStep> MeasureDecode(Engine& engine, int64_t batch, int64_t depth, uint64_t* random) {
+  constexpr int64_t kSteps = 12;
+  std::map<int64_t, int64_t> tokens;  // that came, by request
+  for (int64_t i = 0; i < batch; ++i) {
+    CELER_ASSIGN(const int64_t id, engine.Submit({.prompt = RandomTokens(depth, engine.info().vocab, random),
+                                                  .max_tokens = engine.info().context - depth}));
+    tokens[id] = 0;
+  }
+  std::vector<TokenEvent> events;
+  const auto step = [&]() -> Result<double> {
+    const double seconds = TimeStep(engine, &events);
+    CELER_RETURN_IF_ERROR(CheckEvents(engine, events));
+    for (const TokenEvent& event : events) tokens[event.request] += event.token != TokenEvent::kNoToken;
+    return seconds;
+  };
+  const auto began = [](const auto& entry) { return entry.second > 1; };
+  while (engine.HasWork() && !std::all_of(tokens.begin(), tokens.end(), began)) {
+    CELER_RETURN_IF_ERROR(step());
+  }
+  MeasuredStep measured;
+  for (const auto& [id, count] : tokens)
+    measured.slices.push_back({.position = depth + count + kSteps / 2 - 1});
+  std::vector<double> seconds;
+  for (int64_t i = 0; i < kSteps && engine.HasWork(); ++i) {
+    CELER_ASSIGN(const double one, step());
+    seconds.push_back(one);
+  }
+  measured.seconds = Percentile(seconds, 0.5);
+  for (const auto& [id, count] : tokens) engine.Cancel(id);
+  CELER_RETURN_IF_ERROR(Drain(engine));
+  return measured;
+}
+
+}  // namespace
+
+Result<CostedModel> LoadCostedModel(const std::string& model, const EngineOptions& options) {
+  DecoderConfig config;
+  auto matrices = std::make_shared<StepMatrices>();
+  if (const auto preset = FindModelPreset(model)) {
+    config = FromLlmShape(*preset);
+    *matrices = MatricesOf(*preset, options.weights);
+  } else {
+    const auto path = ResolveModelPath(model);
+    if (!path) return path.error().WithContext(model + " is no name of celer limits --list, and as a file");
+    ThreadPool pool;
+    CELER_ASSIGN(const Model loaded,
+                 Model::Load(*path, {.weights = options.weights, .pack = false, .pack_cache = {}}, pool));
+    config = loaded.config();
+    *matrices = MatricesOf(loaded.weights());
+  }
+  const LlmShape shape = ToLlmShape(config, model);
+  const auto kv = static_cast<int64_t>(std::llround(
+      KvBytesPerToken(shape, LlmSetup{.kv_bits = KvBits(options.kv, shape.head_dim), .compute = {}})));
+  const int64_t embedding = config.tied_embeddings ? 0 : config.vocab * matrices->embedding_row_bytes;
+  return CostedModel{
+      .config = config,
+      .cost = StepCost(
+          config, [config, matrices, kv](const StepShape& s) { return CountStep(config, *matrices, kv, s); }),
+      .resident_bytes = BytesOf(*matrices) + embedding,
+      .kv_bytes_per_token = kv};
+}
+
+Result<SimulatedEngine> MakeSimulatedEngine(const CostedModel& model, const Machine& machine,
+                                            const Efficiency& efficiency, const EngineOptions& options) {
+  SimulatedRunner::Options runner =
+      RunnerOptions(model.config, [cost = model.cost](const StepShape& s) { return cost.OfShape(s); });
+  const int64_t block = model.kv_bytes_per_token * kKvBlockTokens;
+  const auto room = static_cast<int64_t>(machine.memory_bytes) - model.resident_bytes;
+  if (room <= 0)
+    return Error::OutOfMemory("the weights take ", FormatBytes(static_cast<double>(model.resident_bytes)),
+                              " and ", machine.name, " has ", FormatBytes(machine.memory_bytes),
+                              "; try --weights int8 or int4, or another machine");
+  const auto blocks = BlocksWithin({.bytes = options.kv_memory.bytes,
+                                    .share = options.kv_memory.share,
+                                    .context = options.context,
+                                    .sequences = options.sequences},
+                                   room, kKvShare, block);
+  if (!blocks) return blocks.error().WithContext(machine.name);
+  runner.info.kv_blocks = *blocks;
+  runner.info.kv_host_blocks =
+      std::min<int64_t>(options.kv_host_memory / block, std::numeric_limits<int32_t>::max());
+  runner.info.context = options.context;
+  runner.info.kv_bytes_per_token = model.kv_bytes_per_token;
+  runner.info.device = "simulated " + machine.name;
+  double weights = model.cost.Logits(1).bytes;
+  for (const OperatorWork& work : model.cost.Dense(1)) weights += work.bytes;
+  runner.info.weight_bytes = static_cast<int64_t>(weights);
+  return Make(std::move(runner), model.cost, machine, efficiency, options);
+}
+
+SimulatedEngine SimulateEngine(const Engine& engine, const DecoderConfig& config, const Machine& machine,
+                               const Efficiency& efficiency, const EngineOptions& options) {
+  const Engine::Info& info = engine.info();
+  const auto count = [&engine](const StepShape& s) { return engine.Work(s); };
+  SimulatedRunner::Options runner = RunnerOptions(config, count);
+  runner.info.kv_blocks = info.kv_tokens / kKvBlockTokens;
+  runner.info.kv_host_blocks = engine.stats().kv_host_blocks;
+  runner.info.context = info.context;
+  runner.info.kv_bytes_per_token = info.kv_bytes_per_token;
+  runner.info.weight_bytes = info.weight_bytes;
+  runner.info.bytes_by_format = info.bytes_by_format;
+  runner.info.threads = info.threads;
+  runner.info.device = "simulated " + info.device;
+  return Make(std::move(runner), StepCost(config, count), machine, efficiency, options);
+}
+
+Status WarmUp(Engine& engine) {
+  uint64_t random = 0;
+  const int64_t prompt = std::min<int64_t>(16, engine.info().context - 1);
+  CELER_RETURN_IF_ERROR(MeasurePrefill(engine, prompt, &random));
+  return {};
+}
+
+Result<std::vector<MeasuredStep>> MeasureSteps(Engine& engine, const EngineOptions& options) {
+  const Engine::Info& info = engine.info();
+  uint64_t random = 1;
+  std::vector<MeasuredStep> steps;
+  constexpr int64_t kSpare = 64;  // tokens that a measured answer may have
+  for (const int64_t prompt : {8, 32, 128, 512}) {
+    if (prompt > std::min(options.chunk, info.context - 1)) continue;
+    CELER_ASSIGN(MeasuredStep step, MeasurePrefill(engine, prompt, &random));
+    steps.push_back(std::move(step));
+  }
+  for (const auto& [batch, depth] : {std::pair<int64_t, int64_t>{1, 16},
+                                     {1, 1024},
+                                     {2, 16},
+                                     {4, 16},
+                                     {4, 512},
+                                     {8, 16},
+                                     {16, 16},
+                                     {16, 256}}) {
+    if (depth + kSpare > info.context || batch * (depth + kSpare) > info.kv_tokens || batch > options.chunk)
+      continue;
+    CELER_ASSIGN(MeasuredStep step, MeasureDecode(engine, batch, depth, &random));
+    steps.push_back(std::move(step));
+  }
+  if (steps.empty())
+    return Error::Invalid("a `context` of ", info.context, " tokens and a `chunk` of ", options.chunk,
+                          " leave no step to be timed; the smallest has a prompt of 8 tokens");
+  return steps;
+}
+
+std::vector<double> FitErrors(const StepTime& time, const std::vector<MeasuredStep>& steps) {
+  std::vector<double> errors;
+  for (const MeasuredStep& step : steps)
+    errors.push_back(std::abs(time.Seconds(step.slices) / step.seconds - 1));
+  return errors;
+}
+
+}  // namespace celer::cli
