@@ -1,11 +1,7 @@
-# celer_module(NAME DEPS module... LINK target... [TEXT_ONLY regex] [WITHOUT regex]
-#              [TOGETHER regex] [TESTS_TOGETHER regex] [ALONE regex])
+# celer_module(NAME DEPS module... LINK target... [UNITY folder...] [UNITY_TESTS folder...]
+#              [ALONE file...] [WITHOUT folder...])
 #
-# Files whose path matches TOGETHER are compiled in groups, because they all read and instantiate the same large
-# templates: a whole build is quicker. Names in their anonymous namespaces must differ. Files with flags of their own (an
-# ISA suffix) are always compiled alone, and so are those that match ALONE. TESTS_TOGETHER says the same of tests.
-# Files whose path matches TEXT_ONLY are left out of a build with CELER_TEXT=OFF, those that match WITHOUT always.
-# One folder under src/ is one static library celer_NAME. Files find their place by name:
+# One room under src/ is one static library celer_NAME. Files find their place by name:
 #   x.cc                      the library, built with baseline flags
 #   x_arm_dotprod.cc, ...     only on aarch64, with the flags of that suffix (x86 likewise)
 #   x_cuda.cc, x_cuda.cu, ... only with CUDA
@@ -14,6 +10,11 @@
 #   x_fuzz.cc                 a fuzz target (see tests/fuzz)
 # A file with an ISA suffix must not include headers with inline functions that baseline files use too
 # (<vector>, <string>, ...): the linker keeps one copy of those, and it may be the one for the newer CPU.
+#
+# Folders of UNITY are compiled in groups of 8 files, because their files all read and instantiate the same large
+# templates: a whole build is quicker. "." is the room itself, "*" every folder. UNITY_TESTS says the same of tests. Files
+# whose names in anonymous namespaces meet those of a neighbour are in ALONE; files with flags of their own are always
+# compiled alone. Folders of WITHOUT are left out of this build.
 
 # Kernels are written in the order they should run in. GCC's scheduling before register allocation interleaves
 # their unrolled parts until registers spill.
@@ -60,14 +61,25 @@ endfunction()
 # The longest test takes 31 s under the address sanitizer.
 set(CELER_TEST_SECONDS 300)
 
-function(celer_compile_together target sources together alone)
-  if(NOT CELER_UNITY OR NOT together)
+# celer_unity(TARGET "source..." "folder..." "file..."): see UNITY and ALONE above.
+function(celer_unity target sources folders alone)
+  if(NOT CELER_UNITY OR NOT folders)
     return()
   endif()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
   foreach(file ${sources})
-    if(NOT file MATCHES "${together}" OR (alone AND file MATCHES "${alone}"))
-      set_source_files_properties(${file} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    get_filename_component(folder ${file} DIRECTORY)
+    file(RELATIVE_PATH folder ${CMAKE_CURRENT_SOURCE_DIR} ${folder}/)
+    string(REGEX REPLACE "/$" "" folder "${folder}")
+    if(NOT folder)
+      set(folder .)
+    endif()
+    file(RELATIVE_PATH name ${CMAKE_CURRENT_SOURCE_DIR} ${file})
+    if((folder IN_LIST folders OR "*" IN_LIST folders) AND NOT name IN_LIST alone)
+      string(MAKE_C_IDENTIFIER "${target}/${folder}" group)
+      math(EXPR count_${group} "0${count_${group}} + 1")
+      math(EXPR number "(${count_${group}} - 1) / 8")
+      set_source_files_properties(${file} PROPERTIES UNITY_GROUP ${group}_${number})
     endif()
   endforeach()
 endfunction()
@@ -85,7 +97,7 @@ endfunction()
 # A module of CELER_PREBUILT_MODULES is not compiled: its library comes from the build folder CELER_PREBUILT, and it has no
 # tests here. CI compiles only what it looks at with sanitizers; kernels take longer to compile than all of that.
 function(celer_prebuilt_module name)
-  cmake_parse_arguments(ARG "" "TEXT_ONLY;TOGETHER;ALONE;WITHOUT;TESTS_TOGETHER" "DEPS;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "DEPS;LINK;UNITY;UNITY_TESTS;ALONE;WITHOUT" ${ARGN})
   file(RELATIVE_PATH folder ${CMAKE_BINARY_DIR} ${CMAKE_CURRENT_BINARY_DIR})
   set(archive ${CELER_PREBUILT}/${folder}/libceler_${name}.a)
   if(NOT EXISTS ${archive})
@@ -103,15 +115,12 @@ function(celer_module name)
     celer_prebuilt_module(${name} ${ARGN})
     return()
   endif()
-  cmake_parse_arguments(ARG "" "TEXT_ONLY;TOGETHER;ALONE;WITHOUT;TESTS_TOGETHER" "DEPS;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "DEPS;LINK;UNITY;UNITY_TESTS;ALONE;WITHOUT" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cc)
   file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS *.cu)
-  if(ARG_TEXT_ONLY AND NOT CELER_TEXT)
-    list(FILTER sources EXCLUDE REGEX "${ARG_TEXT_ONLY}")
-  endif()
-  if(ARG_WITHOUT)
-    list(FILTER sources EXCLUDE REGEX "${ARG_WITHOUT}")
-  endif()
+  foreach(folder ${ARG_WITHOUT})
+    list(FILTER sources EXCLUDE REGEX "^${CMAKE_CURRENT_SOURCE_DIR}/${folder}/")
+  endforeach()
   set(tests ${sources})
   set(benches ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
@@ -139,7 +148,7 @@ function(celer_module name)
     add_library(celer_${name} STATIC ${sources})
     celer_compile_settings(celer_${name} PUBLIC)
     target_link_libraries(celer_${name} PUBLIC ${ARG_DEPS} ${ARG_LINK})
-    celer_compile_together(celer_${name} "${sources}" "${ARG_TOGETHER}" "${ARG_ALONE}")
+    celer_unity(celer_${name} "${sources}" "${ARG_UNITY}" "${ARG_ALONE}")
   else()
     add_library(celer_${name} INTERFACE)
     celer_compile_settings(celer_${name} INTERFACE)
@@ -149,7 +158,7 @@ function(celer_module name)
   if(CELER_TESTS AND tests)
     celer_test_program(celer_${name}_test "${tests}")
     target_link_libraries(celer_${name}_test PRIVATE celer_${name})
-    celer_compile_together(celer_${name}_test "${tests}" "${ARG_TESTS_TOGETHER}" "${ARG_ALONE}")
+    celer_unity(celer_${name}_test "${tests}" "${ARG_UNITY_TESTS}" "${ARG_ALONE}")
     gtest_discover_tests(celer_${name}_test DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 TEST_PREFIX ${name}.
                          PROPERTIES TIMEOUT ${CELER_TEST_SECONDS})
   endif()

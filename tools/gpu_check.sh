@@ -21,7 +21,7 @@ export CELER_CACHE="$out/cache"
 "$build/celer" probe --json --device all > "$out/probe.json"
 "$build/celer" limits --model llama-2-7b --machine this | tee "$out/limits.txt"
 "$build/celer" kernels | tee "$out/kernels.txt"
-"$build/src/core/celer_core_bench" --benchmark_min_time=0.2 | tee "$out/core_bench.txt"
+"$build/src/device/celer_device_bench" --benchmark_min_time=0.2 | tee "$out/device_bench.txt"
 # The small kernel tests under the memory checker (the large ones would take hours in it), then decode and prefill
 # against the limit.
 if command -v compute-sanitizer > /dev/null; then
@@ -35,7 +35,7 @@ if command -v compute-sanitizer > /dev/null; then
   check src/models/celer_models_test 'MoeCudaRoute*:Shapes/MoeCuda.*/0:Shapes/MoeCuda.*/1:Shapes/MoeCuda.*/3:Shapes/MoeCuda.*/6'
   check src/models/celer_models_test 'DecodeChoice.TakesTheFirst*:Shapes/DecodeStep.*/1:Shapes/DecodeBatch.*/1'
   check src/kernels/celer_kernels_test 'CudaCodes.GateAndUp:CudaCodes.RowsOfWeights'
-  check src/quantize/celer_quantize_test 'CudaGptq.*:Quantize.CudaGoesOn*'
+  check src/quantize/llm/celer_quantize_llm_test 'CudaGptq.*:Quantize.CudaGoesOn*'
   check src/engine/celer_engine_test 'CudaSampler.SpecialLogits'
   check tests/celer_cuda_test 'CudaGolden.LogitsAgreeWithTheCpu'
   grep -c 'ERROR SUMMARY: 0 errors' "$out/sanitizer.txt" | sed 's/$/ programs without memory errors/'

@@ -17,23 +17,24 @@ part="${1:-}"
 
 # Names of GoogleTest begin with a capital letter. The Python tests, which do not, run the program as a user does, and some
 # compare its speed or its memory.
-asan_modules=(core limits io text formats kernels weights models graph engine quantize server cli page golden)
+asan_modules=(base device io limits text formats kernels weights models graph engine quantize_llm quantize_network report hub server loadtest cli
+              page golden)
 asan_flags=()
 fuzz_targets=(celer_fuzz)
 fuzz_tests='^fuzz\.'
 asan_tests="^($(IFS='|'; echo "${asan_modules[*]}")|golden_default)\.[A-Z]"
-tsan_modules=(core io text engine server golden)
+tsan_modules=(base device io text engine server golden)
 # Tests with threads: the pool, the engine and its thread, and what says in its name that several threads use it.
-tsan_tests='^(core\.(ThreadPool|FunctionRef|CachingPool|CpuAllocator|Log)|engine\.[A-Z]|server\.[A-Z]|golden_default\.(Engine|Golden\.Any)|.*Threads)'
+tsan_tests='^(base\.(FunctionRef|Log)|device\.(ThreadPool|CachingPool|CpuAllocator)|engine\.[A-Z]|server\.[A-Z]|golden_default\.(Engine|Golden\.Any)|.*Threads)'
 case "$part" in
   --ci)
-    asan_modules=(core io formats graph engine quantize)
+    asan_modules=(base device io formats graph engine quantize_llm quantize_network)
     asan_tests="^($(IFS='|'; echo "${asan_modules[*]}"))\.[A-Z]"
     asan_flags=(-DCELER_CUDA=TOOLKIT "-DCELER_PREBUILT=$(realpath "$build")")
-    tsan_modules=(core)
+    tsan_modules=(base device)
     ;;
   --server)
-    tsan_modules=(core engine server)
+    tsan_modules=(device engine server)
     ;;
   '' | --asan | --tsan) ;;
   *)
@@ -90,7 +91,7 @@ if [ "$part" = --server ]; then
   build asan celer_serve
   serve "$build-asan"
   build tsan celer_serve "${tsan_targets[@]}"
-  check tsan '^(core\.ThreadPool|engine\.[A-Z]|server\.[A-Z])'
+  check tsan '^(device\.ThreadPool|engine\.[A-Z]|server\.[A-Z])'
   serve "$build-tsan"
   exit
 fi
