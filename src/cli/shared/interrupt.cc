@@ -81,8 +81,9 @@ void OnSignal(int signal) {
   }
 }
 
-// With a guard, a read at the prompt returns early. Without one it goes on: else a command would take the
-// signal for the end of its input, and might come to its own end before it is ended.
+// With a guard of kDrain or kAnswer a blocked read returns early (EINTR). Else it is restarted: a command would
+// take the signal for the end of its input or for a failed write, and might come to its own end before it is
+// ended.
 void Handle(int signal, int flags) {
   struct sigaction action = {};
   action.sa_handler = OnSignal;
@@ -134,7 +135,7 @@ InterruptGuard::InterruptGuard(Mode mode) {
   HandleSignals();
   g_pending = 0;
   g_mode = static_cast<int>(mode);
-  HandleAgain(0);
+  HandleAgain(mode == Mode::kFinish ? SA_RESTART : 0);
 }
 
 InterruptGuard::~InterruptGuard() {

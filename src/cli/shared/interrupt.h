@@ -13,7 +13,7 @@ void HandleSignals();
 // In a child after fork(), which has no such thread: signals end it as they end any program.
 void ForgetSignals();
 
-// While it lives, a signal sets a flag, and a blocked read returns early.
+// While it lives, a signal sets a flag; with kDrain and kAnswer a blocked read returns early, too.
 class InterruptGuard {
  public:
   enum class Mode {

@@ -212,7 +212,8 @@ std::string OperatorsMarkdown() {
       "## Operators of com.microsoft, as operators of ONNX\n\n"
       "What ONNX Runtime's optimizer and quantizer write. A network is loaded with the operators in their "
       "place "
-      "that they were\nmade of, which passes then fuse (`src/graph/microsoft`); so is LayerNormalization "
+      "that they were\nmade of, which passes then fuse (`src/graph/load/microsoft`); so is "
+      "LayerNormalization "
       "below opset "
       "17.\n\n";
   size_t expanded = 0;

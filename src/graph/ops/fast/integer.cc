@@ -1,4 +1,4 @@
-// Products of bytes: weights packed once, and the kernels of src/kernels/integer.
+// Products of bytes: weights packed once, and the kernels of src/kernels/network/integer.
 #include "graph/ops/quant/integer.h"
 #include "graph/ops/common.h"
 #include "graph/ops/window.h"

@@ -1,5 +1,5 @@
 // softmax(q . k^T * scale) . v for every token of a ragged batch, over the paged KV, causal, with an optional
-// sliding window. Keys and values of the batch's own tokens are already in the KV (kernels/qkv puts them
+// sliding window. Keys and values of the batch's own tokens are already in the KV (kernels/llm/qkv puts them
 // there).
 //
 // A token's result depends on its own query and on the keys and values it sees alone, bit for bit: not on the

@@ -1,5 +1,5 @@
 // softmax(scale q k + mask) v for f32 tensors of any layout: the attention of encoders, where all keys and
-// values are there at once (kernels/attention serves decoders with paged keys).
+// values are there at once (kernels/llm/attention serves decoders with paged keys).
 //
 // Keys and values are packed once per head; then blocks of queries run one after the other, their scores
 // staying in the cache. Elements of the output do not depend on the number of threads.
