@@ -6,7 +6,7 @@ ARGS ?=
 export JOBS CMAKE_FLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build celer run test test-sanitizers test-clients test-networks test-image bench bench-peers format tidy presubmit install dist clean
+.PHONY: help setup build celer run test test-quick test-sanitizers test-clients test-networks test-image bench bench-peers format tidy presubmit install dist clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -28,6 +28,9 @@ build: setup ## build celer, the library, the tests and the benches
 
 test: build ## everything CI checks: layers, format, unit tests, golden tables, command line, packages
 	@tools/presubmit $(BUILD)
+
+test-quick: build ## what a change needs while it is made: the checks and the tests that are not long (minutes)
+	@tools/presubmit --quick $(BUILD)
 
 test-sanitizers: setup ## every unit test under ASan and UBSan, everything with threads under TSan, the server under both (over an hour on 2 cores)
 	@BUILD=$(BUILD) JOBS=$(JOBS) tools/test_sanitizers.sh

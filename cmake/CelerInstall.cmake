@@ -79,13 +79,15 @@ install(SCRIPT cmake/CelerBundledLicences.cmake COMPONENT bundled EXCLUDE_FROM_A
 set(CPACK_GENERATOR TGZ DEB)
 set(CPACK_PROJECT_CONFIG_FILE ${CMAKE_SOURCE_DIR}/cmake/CelerPackage.cmake)
 set(CPACK_PACKAGE_NAME celer)
+set(CPACK_PACKAGE_VERSION ${CELER_VERSION})
+string(REPLACE "-" "~" CPACK_DEBIAN_PACKAGE_VERSION ${CELER_VERSION})  # before the release in dpkg's order
 set(CPACK_PACKAGE_VENDOR "the celer developers")
 set(CPACK_PACKAGE_CONTACT "the celer developers")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "inference engine that runs as close to the hardware's limit as physics allows")
 set(CPACK_RESOURCE_FILE_LICENSE ${CMAKE_SOURCE_DIR}/LICENSE)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_THREADS 0)
-string(TOLOWER celer-${PROJECT_VERSION}-linux-${CMAKE_SYSTEM_PROCESSOR} CPACK_PACKAGE_FILE_NAME)
+string(TOLOWER celer-${CELER_VERSION}-linux-${CMAKE_SYSTEM_PROCESSOR} CPACK_PACKAGE_FILE_NAME)
 set(CPACK_ARCHIVE_COMPONENT_INSTALL ON)
 set(CPACK_COMPONENTS_ALL runtime dev bundled)
 

@@ -1,4 +1,4 @@
-// The version of the library, "0.1.0": what `celer --version` prints and find_package(celer) compares.
+// The version of the library, "0.3.0-dev": what `celer --version` prints. find_package(celer) compares its numbers.
 #pragma once
 
 #include <string_view>

@@ -3,7 +3,7 @@
 namespace celer {
 
 std::string_view Version() {
-  return CELER_VERSION;  // of project() in CMakeLists.txt
+  return CELER_VERSION;  // of the CMakeLists.txt at the top
 }
 
 }  // namespace celer
