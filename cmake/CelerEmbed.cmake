@@ -1,5 +1,5 @@
 # celer_embed(NAME NAMESPACE n HEADER h TYPE t FUNCTION f FILES file...): a static library celer_NAME with the bytes of some
-# files that a browser asks for. HEADER declares in NAMESPACE a struct TYPE { path, content_type, etag, body } of
+# files, each aligned to 8 bytes. HEADER declares in NAMESPACE a struct TYPE { path, content_type, etag, body } of
 # std::string_view, and FUNCTION, which returns a std::span over them. index.html has the path "/".
 # The same file, run as a script (cmake -P), writes the C++ source at build time.
 
@@ -9,7 +9,10 @@ if(CMAKE_SCRIPT_MODE_FILE)
   set(type_js "text/javascript; charset=utf-8")
   set(type_svg "image/svg+xml")
   set(type_json "application/json")
+  set(type_bin "application/octet-stream")
   set(rows "")
+  set(contents "")
+  set(names "")
   foreach(file ${FILES})
     cmake_path(GET file FILENAME name)
     cmake_path(GET file EXTENSION LAST_ONLY extension)
@@ -29,12 +32,15 @@ if(CMAKE_SCRIPT_MODE_FILE)
     string(REGEX REPLACE "(..)" "\\\\x\\1" bytes "${bytes}")
     string(REPEAT "...." 40 line)
     string(REGEX REPLACE "(${line})" "\\1\"\n     \"" bytes "${bytes}")
-    string(APPEND rows "    {\"${path}\", \"${type_${extension}}\", \"\\\"${hash}\\\"\",\n"
-           "     std::string_view(\n     \"${bytes}\",\n     ${size})},\n")
+    list(LENGTH names index)
+    list(APPEND names ${name})
+    # Aligned, so that a file of numbers can be read in place.
+    string(APPEND contents "alignas(8) constexpr char kBytes${index}[] =\n     \"${bytes}\";\n")
+    string(APPEND rows "    {\"${path}\", \"${type_${extension}}\", \"\\\"${hash}\\\"\", {kBytes${index}, ${size}}},\n")
   endforeach()
-  file(WRITE ${OUTPUT} "// Written by CelerEmbed.cmake.\n#include \"${HEADER}\"\n\nnamespace ${NAMESPACE} {\n\n"
-       "std::span<const ${TYPE}> ${FUNCTION}() {\n  static constexpr ${TYPE} kFiles[] = {\n${rows}  };\n  return kFiles;\n}\n\n"
-       "}  // namespace ${NAMESPACE}\n")
+  file(WRITE ${OUTPUT} "// Written by CelerEmbed.cmake.\n#include \"${HEADER}\"\n\nnamespace ${NAMESPACE} {\nnamespace {\n\n"
+       "${contents}constexpr ${TYPE} kFiles[] = {\n${rows}};\n\n}  // namespace\n\n"
+       "std::span<const ${TYPE}> ${FUNCTION}() {\n  return kFiles;\n}\n\n}  // namespace ${NAMESPACE}\n")
   return()
 endif()
 

@@ -25,15 +25,14 @@ constexpr std::string_view kHex = "0-9a-fA-F";
 
 std::string CategorySet(std::string_view category) {  // "L" or "Lu"
   std::string out = "\\p{" + std::string(category) + "}";
-  for (size_t i = 0; i < unicode::kNewCategoryCount; ++i) {
-    const unicode::NewCategory& entry = unicode::kNewCategories[i];
-    if (!std::string_view(entry.category).starts_with(category)) continue;
+  for (const unicode::CharRange& entry : unicode::BuiltInTables().new_categories) {
+    const char letters[] = {static_cast<char>(entry.value), static_cast<char>(entry.value >> 8)};
+    if (!std::string_view(letters, 2).starts_with(category)) continue;
     char buffer[40];
     if (entry.first == entry.last)
-      std::snprintf(buffer, sizeof buffer, "\\x{%x}", static_cast<unsigned>(entry.first));
+      std::snprintf(buffer, sizeof buffer, "\\x{%x}", entry.first);
     else
-      std::snprintf(buffer, sizeof buffer, "\\x{%x}-\\x{%x}", static_cast<unsigned>(entry.first),
-                    static_cast<unsigned>(entry.last));
+      std::snprintf(buffer, sizeof buffer, "\\x{%x}-\\x{%x}", entry.first, entry.last);
     out += buffer;
   }
   return out;

@@ -1,21 +1,22 @@
 // Normalizers that go through the characters of a text: BERT's, Nmt, and SentencePiece's precompiled table.
 #include <algorithm>
+#include <span>
 
 #include "base/utf8.h"
-#include "text/tokenizer/bert_tables.h"
 #include "text/tokenizer/chars_map.h"
 #include "text/tokenizer/normalizer.h"
+#include "text/unicode/unicode_tables.h"
 
 namespace celer {
 namespace {
 
 using MadeNormalizer = std::unique_ptr<Normalizer>;
 
-template <size_t n>
-bool InRanges(char32_t c, const CharRange (&ranges)[n]) {
-  const auto* after = std::upper_bound(std::begin(ranges), std::end(ranges), static_cast<uint32_t>(c),
-                                       [](uint32_t v, const CharRange& range) { return v < range.first; });
-  return after != std::begin(ranges) && c <= std::prev(after)->last;
+struct CharBlock {
+  char32_t first, last;
+};
+bool InBlocks(char32_t c, std::span<const CharBlock> blocks) {
+  return std::ranges::any_of(blocks, [c](CharBlock block) { return block.first <= c && c <= block.last; });
 }
 
 // f(code point, its bytes, out) appends what becomes of each character.
@@ -34,10 +35,10 @@ void MapCharacters(Stretch& s, F&& f) {
 }
 
 bool IsChinese(char32_t c) {
-  constexpr CharRange kBlocks[] = {{0x3400, 0x4dbf},   {0x4e00, 0x9fff},   {0xf900, 0xfaff},
+  constexpr CharBlock kBlocks[] = {{0x3400, 0x4dbf},   {0x4e00, 0x9fff},   {0xf900, 0xfaff},
                                    {0x20000, 0x2a6df}, {0x2a700, 0x2b73f}, {0x2b740, 0x2b81f},
                                    {0x2b920, 0x2ceaf}, {0x2f800, 0x2fa1f}};
-  return InRanges(c, kBlocks);
+  return InBlocks(c, kBlocks);
 }
 
 struct BertOptions {
@@ -51,7 +52,7 @@ class BertNormalizer : public Normalizer {
   void Apply(Stretch& s, RegexBudget&) const override {
     if (options_.clean_text)
       MapCharacters(s, [](char32_t c, std::string_view bytes, std::string& out) {
-        if (c == 0 || c == 0xfffd || InRanges(c, kBertControls)) return;
+        if (c == 0 || c == 0xfffd || unicode::FindRange(unicode::BuiltInTables().bert_controls, c)) return;
         out += utf8::IsSpace(c) ? " " : bytes;
       });
     if (options_.handle_chinese_chars)
@@ -62,7 +63,7 @@ class BertNormalizer : public Normalizer {
     if (options_.strip_accents) {
       s.text = unicode::Normalize(s.text, unicode::Form::kNfd);
       MapCharacters(s, [](char32_t c, std::string_view bytes, std::string& out) {
-        if (!InRanges(c, kBertMarks)) out += bytes;
+        if (!unicode::FindRange(unicode::BuiltInTables().bert_marks, c)) out += bytes;
       });
     }
     if (options_.lowercase) s.text = unicode::ToLower(s.text);
@@ -75,12 +76,12 @@ class BertNormalizer : public Normalizer {
 class NmtNormalizer : public Normalizer {
  public:
   void Apply(Stretch& s, RegexBudget&) const override {
-    constexpr CharRange kRemoved[] = {{0x1, 0x8},   {0xb, 0xb},   {0xe, 0x1f},
+    constexpr CharBlock kRemoved[] = {{0x1, 0x8},   {0xb, 0xb},   {0xe, 0x1f},
                                       {0x7f, 0x7f}, {0x8f, 0x8f}, {0x9f, 0x9f}};
-    constexpr CharRange kSpaces[] = {{0x9, 0xa},       {0xc, 0xd},       {0x1680, 0x1680}, {0x200b, 0x200f},
+    constexpr CharBlock kSpaces[] = {{0x9, 0xa},       {0xc, 0xd},       {0x1680, 0x1680}, {0x200b, 0x200f},
                                      {0x2028, 0x2029}, {0x2581, 0x2581}, {0xfeff, 0xfeff}, {0xfffd, 0xfffd}};
     MapCharacters(s, [&](char32_t c, std::string_view bytes, std::string& out) {
-      if (!InRanges(c, kRemoved)) out += InRanges(c, kSpaces) ? " " : bytes;
+      if (!InBlocks(c, kRemoved)) out += InBlocks(c, kSpaces) ? " " : bytes;
     });
   }
 };

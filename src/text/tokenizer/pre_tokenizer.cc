@@ -4,9 +4,9 @@
 #include <optional>
 
 #include "base/utf8.h"
-#include "text/tokenizer/bert_tables.h"
 #include "text/tokenizer/byte_level.h"
 #include "text/tokenizer/normalizer.h"
+#include "text/unicode/unicode_tables.h"
 
 namespace celer {
 namespace {
@@ -195,10 +195,8 @@ class UnicodeScripts : public PreTokenizer {
  private:
   static constexpr int kAny = 0;
   static int ScriptOf(char32_t c) {
-    const auto* after =
-        std::upper_bound(std::begin(kScripts), std::end(kScripts), static_cast<uint32_t>(c),
-                         [](uint32_t v, const ScriptRange& range) { return v < range.first; });
-    return after != std::begin(kScripts) && c <= std::prev(after)->last ? std::prev(after)->script : kAny;
+    const unicode::CharRange* range = unicode::FindRange(unicode::BuiltInTables().scripts, c);
+    return range == nullptr ? kAny : static_cast<int>(range->value);
   }
 };
 

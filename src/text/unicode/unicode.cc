@@ -19,20 +19,8 @@ constexpr char32_t kFirstNotNfcStable = 0x300;
 
 uint8_t ClassOf(char32_t c) {
   if (c < 0x300) return 0;
-  const auto* end = kCombiningClasses + kCombiningClassCount;
-  const auto* it =
-      std::upper_bound(kCombiningClasses, end, c,
-                       [](char32_t value, const CombiningClass& entry) { return value < entry.first; });
-  if (it == kCombiningClasses) return 0;
-  --it;
-  return c <= it->last ? it->value : 0;
-}
-
-std::span<const char32_t> Find(const Decomposition* table, size_t count, const char32_t* text, char32_t c) {
-  const auto* it = std::lower_bound(
-      table, table + count, c, [](const Decomposition& entry, char32_t value) { return entry.from < value; });
-  if (it == table + count || it->from != c) return {};
-  return {text + it->offset, it->length};
+  const CharRange* range = FindRange(BuiltInTables().combining_classes, c);
+  return range == nullptr ? 0 : static_cast<uint8_t>(range->value);
 }
 
 char32_t Compose(char32_t a, char32_t b) {
@@ -41,12 +29,9 @@ char32_t Compose(char32_t a, char32_t b) {
   if (a >= kSBase && a < kSBase + kSCount && (a - kSBase) % kTCount == 0 && b > kTBase &&
       b < kTBase + kTCount)
     return a + (b - kTBase);
-  const auto* end = kCompositions + kCompositionCount;
-  const auto* it = std::lower_bound(kCompositions, end, std::pair(a, b),
-                                    [](const Composition& entry, const std::pair<char32_t, char32_t>& key) {
-                                      return std::pair(entry.a, entry.b) < key;
-                                    });
-  return it != end && it->a == a && it->b == b ? it->composed : 0;
+  const Composition* at = BuiltInTables().compositions.FindFirst(
+      a, [a, b](const Composition& entry) { return entry.a < a || (entry.a == a && entry.b < b); });
+  return at != nullptr && at->a == a && at->b == b ? at->composed : 0;
 }
 
 struct Symbol {
@@ -63,9 +48,10 @@ void Decompose(char32_t c, bool compatible, std::vector<Symbol>& out) {
     return;
   }
   if (c >= 0xA0) {
+    const Tables& tables = BuiltInTables();
     std::span<const char32_t> parts;
-    if (compatible) parts = Find(kCompatible, kCompatibleCount, kCompatibleText, c);
-    if (parts.empty()) parts = Find(kCanonical, kCanonicalCount, kCanonicalText, c);
+    if (compatible) parts = tables.Find(tables.compatible, c);
+    if (parts.empty()) parts = tables.Find(tables.canonical, c);
     if (!parts.empty()) {
       for (const char32_t part : parts) out.push_back({part, ClassOf(part)});
       return;
@@ -154,10 +140,7 @@ std::string ToLower(std::string_view text) {
     } else if (c.value == 0x130) {  // capital I with a dot: the only one that becomes two
       out += "i\u0307";
     } else {
-      const auto* end = kLower + kLowerCount;
-      const auto* it = std::lower_bound(
-          kLower, end, c.value, [](const Lower& entry, char32_t value) { return entry.from < value; });
-      utf8::Append(it != end && it->from == c.value ? it->to : c.value, out);
+      utf8::Append(MapCase(BuiltInTables().lower, c.value), out);
     }
   }
   return out;

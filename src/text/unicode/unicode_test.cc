@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <string>
+#include <vector>
+
+#include "text/unicode/unicode_tables.h"
 
 namespace celer::unicode {
 namespace {
@@ -44,6 +48,42 @@ TEST(ToLower, EachCharacterByItself) {
   EXPECT_EQ(ToLower("ABC\u00C4\u0416\u03A3"), "abc\u00E4\u0436\u03C3");
   EXPECT_EQ(ToLower("\u0130"), "i\u0307");
   EXPECT_EQ(ToLower("\u1C89"), "\u1C8A");  // new in Unicode 16
+}
+
+TEST(Tables, KnowEveryTable) {
+  const Tables& tables = BuiltInTables();
+  EXPECT_EQ(FindRange(tables.combining_classes, 0x301)->value, 230u);
+  EXPECT_EQ(FindRange(tables.combining_classes, 'a'), nullptr);
+  EXPECT_EQ(FindRange(tables.combining_classes, 0x10FFFF), nullptr);
+  EXPECT_NE(FindRange(tables.bert_marks, 0x301), nullptr);
+  EXPECT_NE(FindRange(tables.bert_controls, 0x10FFFD), nullptr);
+  EXPECT_NE(FindRange(tables.scripts, 'a')->value, FindRange(tables.scripts, 0x44F)->value);
+  EXPECT_EQ(MapCase(tables.lower, 0xC4), 0xE4u);
+  EXPECT_EQ(MapCase(tables.lower, 0xE4), 0xE4u);
+  EXPECT_EQ(MapCase(tables.lower_case.runs, 0x1C89), 0x1C89u);  // Python 3.11 does not know it yet
+  EXPECT_EQ(tables.Find(tables.upper_case.specials, 0xDF).size(), 2u);
+  EXPECT_EQ(tables.html_entities.size(), 2231u);
+}
+
+TEST(Tables, RefuseADamagedFile) {
+  const std::string_view file = TableFiles().front().body;
+  std::vector<uint32_t> copy(file.size() / 4 + 1);
+  char* const bytes = reinterpret_cast<char*>(copy.data());
+  const auto read = [&](size_t size) { return ReadTables({bytes, size}); };
+  const auto damaged = [&](size_t at) {
+    std::memcpy(bytes, file.data(), file.size());
+    bytes[at] = static_cast<char>(bytes[at] + 1);
+    return read(file.size());
+  };
+  std::memcpy(bytes, file.data(), file.size());
+  EXPECT_EQ(read(file.size()).text.size(), BuiltInTables().text.size());
+  EXPECT_DEATH(read(0), "header_");
+  EXPECT_DEATH(read(100), "tables");
+  EXPECT_DEATH(read(file.size() - 4), "records");
+  EXPECT_DEATH(damaged(0), "celerUCD");
+  EXPECT_DEATH(damaged(8), "format");
+  EXPECT_DEATH(damaged(12), "tables");
+  EXPECT_DEATH(damaged(80 + 8), "record_bytes");
 }
 
 }  // namespace

@@ -3,31 +3,43 @@
 
 #include <algorithm>
 #include <set>
+#include <span>
 
 #include "base/utf8.h"
 #include "text/regex/regex.h"
 #include "text/template/jinja/builtins.h"
 #include "text/template/jinja/format.h"
-#include "text/template/jinja/html_entities.h"
 #include "text/template/jinja/interpreter.h"
 #include "text/template/jinja/str_tools.h"
 #include "text/template/jinja/unicode.h"
+#include "text/unicode/unicode_tables.h"
 
 namespace celer::jinja {
 namespace {
 
-const std::string_view* FindEntity(std::string_view name) {
-  const auto* at = std::lower_bound(std::begin(kHtmlEntities), std::end(kHtmlEntities), name,
-                                    [](const HtmlEntity& e, std::string_view n) { return e.name < n; });
-  return at != std::end(kHtmlEntities) && at->name == name ? &at->text : nullptr;
+std::string ToUtf8(std::span<const char32_t> code_points) {
+  std::string out;
+  for (const char32_t c : code_points) utf8::Append(c, out);
+  return out;
+}
+
+// Empty if there is no such reference.
+std::string FindEntity(std::string_view name) {
+  const unicode::Tables& tables = unicode::BuiltInTables();
+  const auto name_of = [&](const unicode::HtmlEntity& e) {
+    return std::string_view(tables.html_names.data() + e.name_offset, e.name_length);
+  };
+  const auto at = std::ranges::lower_bound(tables.html_entities, name, {}, name_of);
+  if (at == tables.html_entities.end() || name_of(*at) != name) return "";
+  return ToUtf8(tables.Text(at->text_offset, at->text_length));
 }
 
 // The character of &#number;
 std::string NumberedCharacter(uint32_t number) {
-  for (const HtmlNumber& special : kHtmlNumbers)
-    if (special.number == number) return std::string(special.text);
+  const unicode::Tables& tables = unicode::BuiltInTables();
+  if (const auto special = tables.Find(tables.html_numbers, number); !special.empty()) return ToUtf8(special);
   if ((number >= 0xd800 && number < 0xe000) || number > 0x10ffff) return "\xef\xbf\xbd";
-  if (std::ranges::find(kHtmlNoCharacter, number) != std::end(kHtmlNoCharacter)) return "";
+  if (unicode::FindRange(tables.html_no_character, number) != nullptr) return "";
   std::string text;
   utf8::Append(number, text);
   return text;
@@ -61,10 +73,8 @@ size_t ReadNamedReference(std::string_view rest, std::string* out) {
   if (end == 0) return 0;
   if (end < rest.size() && rest[end] == ';') ++end;
   for (size_t length = end; length > 1; --length) {  // the longest known beginning
-    const std::string_view* text = FindEntity(rest.substr(0, length));
-    if (text == nullptr) continue;
-    *out = *text;
-    return length;
+    *out = FindEntity(rest.substr(0, length));
+    if (!out->empty()) return length;
   }
   return 0;
 }

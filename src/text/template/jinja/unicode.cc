@@ -5,29 +5,12 @@
 #include <utility>
 
 #include "base/utf8.h"
-#include "text/template/jinja/unicode_tables.h"
+#include "text/unicode/unicode_tables.h"
 
 namespace celer::jinja {
 namespace {
 
-constexpr uint32_t kCodePointMask = (1u << 21) - 1;
-
 enum class CaseKind { kUpper, kLower, kTitle, kFold };
-
-template <size_t R, size_t S>
-void AppendMapped(std::string& out, uint32_t c, const CaseRun (&runs)[R], const CaseSpecial (&specials)[S]) {
-  auto special = std::lower_bound(std::begin(specials), std::end(specials), c,
-                                  [](const CaseSpecial& s, uint32_t v) { return s.from < v; });
-  if (special != std::end(specials) && special->from == c) {
-    out += special->to;
-    return;
-  }
-  auto run = std::lower_bound(std::begin(runs), std::end(runs), c,
-                              [](const CaseRun& r, uint32_t v) { return r.last < v; });
-  if (run != std::end(runs) && run->first <= c && (c - run->first) % run->step == 0)
-    c = static_cast<uint32_t>(static_cast<int32_t>(c) + run->delta);
-  utf8::Append(c, out);
-}
 
 void AppendCase(std::string& out, uint32_t c, CaseKind kind) {
   if (c < 0x80) {
@@ -37,20 +20,14 @@ void AppendCase(std::string& out, uint32_t c, CaseKind kind) {
     out.push_back(static_cast<char>(c));
     return;
   }
-  switch (kind) {
-    case CaseKind::kUpper:
-      AppendMapped(out, c, kUpperRuns, kUpperSpecials);
-      break;
-    case CaseKind::kLower:
-      AppendMapped(out, c, kLowerRuns, kLowerSpecials);
-      break;
-    case CaseKind::kTitle:
-      AppendMapped(out, c, kTitleRuns, kTitleSpecials);
-      break;
-    case CaseKind::kFold:
-      AppendMapped(out, c, kFoldRuns, kFoldSpecials);
-      break;
-  }
+  const unicode::Tables& tables = unicode::BuiltInTables();
+  const unicode::CaseTable& table = kind == CaseKind::kUpper   ? tables.upper_case
+                                    : kind == CaseKind::kLower ? tables.lower_case
+                                    : kind == CaseKind::kTitle ? tables.title_case
+                                                               : tables.fold_case;
+  const auto special = tables.Find(table.specials, c);
+  for (const char32_t part : special) utf8::Append(part, out);
+  if (special.empty()) utf8::Append(unicode::MapCase(table.runs, c), out);
 }
 
 template <class Chooser>  // (code point) -> CaseKind
@@ -67,9 +44,9 @@ std::string MapCase(std::string_view text, Chooser choose) {
 }  // namespace
 
 uint32_t CharClass(uint32_t code_point) {
-  auto after = std::upper_bound(std::begin(kCharClasses), std::end(kCharClasses), code_point,
-                                [](uint32_t v, uint32_t entry) { return v < (entry & kCodePointMask); });
-  return *std::prev(after) >> 21;
+  const unicode::CharClass* found = unicode::BuiltInTables().char_classes.FindFirst(
+      code_point, [code_point](const unicode::CharClass& entry) { return entry.last() < code_point; });
+  return found == nullptr ? 0 : found->flags();
 }
 
 uint32_t DecodeAt(std::string_view text, size_t offset, size_t* length) {

@@ -9,7 +9,7 @@
 
 namespace celer::jinja {
 
-enum CharFlag : uint32_t {  // the order is fixed by tools/make_python_char_tables.py
+enum CharFlag : uint32_t {  // the order is fixed by tools/make_unicode_tables.py
   kCharSpace = 1,
   kCharPrintable = 2,
   kCharAlpha = 4,
