@@ -315,9 +315,10 @@ Status Resize(KernelContext& c) {
 
 namespace {
 
-bool PlanesFit(const InferContext& c, DType dtype) {
+template <class T>
+bool PlanesFit(const InferContext& c) {
   const ResizeRules rules = RulesOf(c.node);
-  if (c.dtype(0) != dtype || c.shape(0).rank() != 4 || c.elements(0) == 0 || rules.antialias ||
+  if (c.dtype(0) != kDTypeOf<T> || c.shape(0).rank() != 4 || c.elements(0) == 0 || rules.antialias ||
       rules.exclude_outside || rules.mode == "cubic" || rules.place == "tf_crop_and_resize")
     return false;
   const auto plan = PlanResize(c);
@@ -335,15 +336,6 @@ Status RunPlanes(KernelContext& c) {
   return {};
 }
 
-}  // namespace
-
-bool ResizeFits(const InferContext& c) {
-  return PlanesFit(c, DType::kF32);
-}
-bool ResizeF16Fits(const InferContext& c) {
-  return PlanesFit(c, DType::kF16);
-}
-
 Prepared PrepareResize(const InferContext& c, int, PackCache&) {
   const ResizePlan plan = **PlanResize(c);
   ResizeRules rules = RulesOf(c.node);
@@ -354,11 +346,9 @@ Prepared PrepareResize(const InferContext& c, int, PackCache&) {
   return {std::make_shared<PlanesState>(PlanesState{axis(2), axis(3)}), 0};
 }
 
-Status RunResize(KernelContext& c) {
-  return RunPlanes<float>(c);
-}
-Status RunResizeF16(KernelContext& c) {
-  return RunPlanes<F16>(c);
-}
+}  // namespace
+
+constexpr FastKernel kFastResize[] = {{"planes", PlanesFit<float>, RunPlanes<float>, PrepareResize},
+                                      {"planes f16", PlanesFit<F16>, RunPlanes<F16>, PrepareResize}};
 
 }  // namespace celer::graph

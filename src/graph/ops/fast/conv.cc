@@ -8,7 +8,7 @@ namespace celer::graph {
 namespace {
 
 template <class T>
-struct State {
+struct ConvState {
   BasicConvPlan<T> plan;
   PackCache::Packed weights;
   Pointwise f;
@@ -37,7 +37,11 @@ Result<ConvShape> ShapeOf(const Node& node, const Shape& x, const Shape& w) {
                    .pad_right = window.after[2]};
 }
 
-bool Fits(const InferContext& c) {
+// f16: with weights of f32, as the pass to f16 leaves them. A file whose convolutions are f16 throughout does
+// not ask for sums in f16, and does not get them.
+template <class T>
+bool ConvFits(const InferContext& c) {
+  if (c.dtype(0) != kDTypeOf<T> || (std::is_same_v<T, F16> && c.dtype(1) != DType::kF32)) return false;
   const int rank = c.shape(0).rank();
   if (rank < 3 || rank > 4 || !c.known(1) || (c.has(2) && c.dtype(2) != DType::kF32)) return false;
   if (c.elements(0) == 0 || c.elements(1) == 0) return false;
@@ -50,7 +54,7 @@ bool Fits(const InferContext& c) {
 
 // The packed weights of either type lie in memory of the cache, which counts in floats.
 template <class T>
-Prepared Prepare(const InferContext& c, int threads, PackCache& packs) {
+Prepared PrepareConv(const InferContext& c, int threads, PackCache& packs) {
   const BasicConvPlan<T> plan = PlanConv<T>(*ShapeOf(c.node, c.shape(0), c.shape(1)));
   const auto pack = [&] {
     constexpr int64_t kPer = sizeof(float) / sizeof(T);
@@ -61,14 +65,14 @@ Prepared Prepare(const InferContext& c, int threads, PackCache& packs) {
   const std::string how = std::string("conv ") + plan.kernels->name + " " +
                           std::to_string(static_cast<int>(plan.way)) + " " +
                           std::to_string(plan.shape.groups);
-  auto state =
-      std::make_shared<State<T>>(State<T>{plan, packs.Get(c.in(1).data, how, pack), ActivationOf(c.node)});
+  auto state = std::make_shared<ConvState<T>>(
+      ConvState<T>{plan, packs.Get(c.in(1).data, how, pack), ActivationOf(c.node)});
   return {std::move(state), ConvWorkspaceFloats(plan, threads) * static_cast<int64_t>(sizeof(T))};
 }
 
 template <class T>
-Status Run(KernelContext& c) {
-  const auto& state = *static_cast<const State<T>*>(c.state);
+Status RunConv(KernelContext& c) {
+  const auto& state = *static_cast<const ConvState<T>*>(c.state);
   celer::Conv(state.plan, BasicConvArgs<T>{.in = c.in(0).as<T>(),
                                            .weights = reinterpret_cast<const T*>(state.weights->data()),
                                            .bias = c.has(2) ? c.in(2).as<float>() : nullptr,
@@ -90,30 +94,6 @@ struct TransposedState {
   TransposedConvShape shape;
   PackCache::Packed weights;
 };
-
-}  // namespace
-
-bool ConvFits(const InferContext& c) {
-  return c.dtype(0) == DType::kF32 && Fits(c);
-}
-Prepared PrepareConv(const InferContext& c, int threads, PackCache& packs) {
-  return Prepare<float>(c, threads, packs);
-}
-Status RunConv(KernelContext& c) {
-  return Run<float>(c);
-}
-
-// With weights of f32, as the pass to f16 leaves them. A file whose convolutions are f16 throughout does not
-// ask for sums in f16, and does not get them.
-bool ConvF16Fits(const InferContext& c) {
-  return c.dtype(0) == DType::kF16 && c.dtype(1) == DType::kF32 && Fits(c);
-}
-Prepared PrepareConvF16(const InferContext& c, int threads, PackCache& packs) {
-  return Prepare<F16>(c, threads, packs);
-}
-Status RunConvF16(KernelContext& c) {
-  return Run<F16>(c);
-}
 
 bool ConvTransposeFits(const InferContext& c) {
   const int rank = c.shape(0).rank();
@@ -162,5 +142,12 @@ Status RunConvTranspose(KernelContext& c) {
                                .pool = &c.pool});
   return {};
 }
+
+}  // namespace
+
+constexpr FastKernel kFastConv[] = {{"conv", ConvFits<float>, RunConv<float>, PrepareConv<float>, 3},
+                                    {"conv f16", ConvFits<F16>, RunConv<F16>, PrepareConv<F16>, 3}};
+constexpr FastKernel kFastConvTranspose[] = {
+    {"product", ConvTransposeFits, RunConvTranspose, PrepareConvTranspose}};
 
 }  // namespace celer::graph

@@ -162,6 +162,8 @@ float DynamicZero(float low, float scale) {
   return zero == zero ? std::clamp(zero, 0.0f, 255.0f) : 0;
 }
 
+namespace {
+
 bool DynamicQuantizeFits(const InferContext& c) {
   return c.outputs() > 0;
 }
@@ -193,6 +195,12 @@ Status RunDynamicMatMul(KernelContext& c) {
   RunProduct(c, state, c.workspace, c.has(4) ? c.in(4).as<float>() : nullptr, state.f, c.out(0).as<float>());
   return {};
 }
+}  // namespace
+
+constexpr FastKernel kFastDynamicQuantize[] = {{"vectors", DynamicQuantizeFits, RunDynamicQuantize}};
+constexpr FastKernel kFastDynamicMatMul[] = {
+    {"bytes", DynamicMatMulFits, RunDynamicMatMul, PrepareDynamicMatMul}};
+
 Status ReferenceDynamicMatMul(KernelContext& c) {
   if (c.out_elements(0) == 0) return {};
   std::vector<int64_t> dims = Dims(c.shape(0));

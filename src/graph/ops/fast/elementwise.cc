@@ -42,13 +42,19 @@ std::optional<Pointwise> ClipOf(const OpInputs& c) {
   return f;
 }
 
-bool PairFits(const InferContext& c, DType dtype) {
-  return c.inputs() == 2 && c.dtype(0) == dtype && c.dtype(1) == dtype && BinaryOf(c.node) &&
+template <class T>
+bool BinaryFits(const InferContext& c) {
+  return c.inputs() == 2 && c.dtype(0) == kDTypeOf<T> && c.dtype(1) == kDTypeOf<T> && BinaryOf(c.node) &&
          c.node.opset >= 7 && c.output(0).set && *c.output(0).shape.elements() > 0;
 }
 
+Prepared PrepareBinary(const InferContext& c, int, PackCache&) {
+  return {std::make_shared<PairState>(
+              PairState{*BinaryOf(c.node), MakeWalk<2>(c.output(0).shape, {c.shape(0), c.shape(1)})}),
+          0};
+}
 template <class T>
-Status RunPair(KernelContext& c) {
+Status RunBinary(KernelContext& c) {
   const auto& state = *static_cast<const PairState*>(c.state);
   const T *const a = c.in(0).as<T>(), *const b = c.in(1).as<T>();
   T* const out = c.out(0).as<T>();
@@ -56,6 +62,36 @@ Status RunPair(KernelContext& c) {
              [&](int64_t o, const std::array<int64_t, 2>& at, int64_t n, const std::array<int64_t, 2>& step) {
                BinaryRow(state.op, {}, a + at[0], step[0], b + at[1], step[1], out + o, n);
              });
+  return {};
+}
+
+template <class T>
+bool UnaryFits(const InferContext& c) {
+  return c.dtype(0) == kDTypeOf<T> && PointwiseOf(c).has_value();
+}
+Prepared PrepareUnary(const InferContext& c, int, PackCache&) {
+  return {std::make_shared<Pointwise>(*PointwiseOf(c)), 0};
+}
+template <class T>
+Status RunUnary(KernelContext& c) {
+  ApplyPointwise(*static_cast<const Pointwise*>(c.state), c.in(0).as<T>(), c.out(0).as<T>(), c.elements(0),
+                 c.pool);
+  return {};
+}
+
+bool SquareFits(const InferContext& c) {
+  return c.dtype(0) == DType::kF32 && c.known(1) && c.elements(1) == 1 && ReadScalar(c.in(1)) == 2 &&
+         c.output(0).set && c.output(0).shape == c.shape(0) && c.elements(0) > 0;
+}
+Status RunSquare(KernelContext& c) {
+  const float* const x = c.in(0).as<float>();
+  ApplyBinary({.op = Binary::kMul,
+               .a = {.data = x},
+               .b = {.data = x},
+               .rows = 1,
+               .cols = c.elements(0),
+               .out = c.out(0).as<float>(),
+               .pool = &c.pool});
   return {};
 }
 
@@ -110,59 +146,10 @@ void FinishFused(const KernelContext& c, const TensorView& y, size_t add) {
   if (f.kind != K::kNone) ApplyPointwise(f, out, out, n, c.pool);
 }
 
-bool UnaryFits(const InferContext& c) {
-  return c.dtype(0) == DType::kF32 && PointwiseOf(c).has_value();
-}
-Prepared PrepareUnary(const InferContext& c, int, PackCache&) {
-  return {std::make_shared<Pointwise>(*PointwiseOf(c)), 0};
-}
-Status RunUnary(KernelContext& c) {
-  ApplyPointwise(*static_cast<const Pointwise*>(c.state), c.in(0).as<float>(), c.out(0).as<float>(),
-                 c.elements(0), c.pool);
-  return {};
-}
-
-bool UnaryF16Fits(const InferContext& c) {
-  return c.dtype(0) == DType::kF16 && PointwiseOf(c).has_value();
-}
-Status RunUnaryF16(KernelContext& c) {
-  ApplyPointwise(*static_cast<const Pointwise*>(c.state), c.in(0).as<F16>(), c.out(0).as<F16>(),
-                 c.elements(0), c.pool);
-  return {};
-}
-
-bool BinaryFits(const InferContext& c) {
-  return PairFits(c, DType::kF32);
-}
-bool BinaryF16Fits(const InferContext& c) {
-  return PairFits(c, DType::kF16);
-}
-Prepared PrepareBinary(const InferContext& c, int, PackCache&) {
-  return {std::make_shared<PairState>(
-              PairState{*BinaryOf(c.node), MakeWalk<2>(c.output(0).shape, {c.shape(0), c.shape(1)})}),
-          0};
-}
-Status RunBinary(KernelContext& c) {
-  return RunPair<float>(c);
-}
-Status RunBinaryF16(KernelContext& c) {
-  return RunPair<F16>(c);
-}
-
-bool SquareFits(const InferContext& c) {
-  return c.dtype(0) == DType::kF32 && c.known(1) && c.elements(1) == 1 && ReadScalar(c.in(1)) == 2 &&
-         c.output(0).set && c.output(0).shape == c.shape(0) && c.elements(0) > 0;
-}
-Status RunSquare(KernelContext& c) {
-  const float* const x = c.in(0).as<float>();
-  ApplyBinary({.op = Binary::kMul,
-               .a = {.data = x},
-               .b = {.data = x},
-               .rows = 1,
-               .cols = c.elements(0),
-               .out = c.out(0).as<float>(),
-               .pool = &c.pool});
-  return {};
-}
+constexpr FastKernel kFastUnary[] = {{"vectors", UnaryFits<float>, RunUnary<float>, PrepareUnary},
+                                     {"vectors f16", UnaryFits<F16>, RunUnary<F16>, PrepareUnary}};
+constexpr FastKernel kFastBinary[] = {{"vectors", BinaryFits<float>, RunBinary<float>, PrepareBinary},
+                                      {"vectors f16", BinaryFits<F16>, RunBinary<F16>, PrepareBinary}};
+constexpr FastKernel kFastPow[] = {{"square", SquareFits, RunSquare}};
 
 }  // namespace celer::graph

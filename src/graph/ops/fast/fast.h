@@ -1,7 +1,8 @@
-// Operators whose usual cases have kernels of their own (src/kernels): f32, shapes known.
+// Operators whose usual cases have kernels of their own (src/kernels): f32 or f16, shapes known.
 #pragma once
 
 #include <optional>
+#include <type_traits>
 
 #include "graph/ir/operator.h"
 #include "kernels/shared/gemm/epilogue.h"
@@ -29,114 +30,14 @@ Result<Shape> MatMulOutputShape(const OpInputs& c);
 // y = f(y + add), in place, where `add` broadcasts to y.
 void FinishFused(const KernelContext& c, const TensorView& y, size_t add);
 
-bool ConvFits(const InferContext& c);
-Prepared PrepareConv(const InferContext& c, int threads, PackCache& packs);
-Status RunConv(KernelContext& c);
-bool ConvF16Fits(const InferContext& c);
-Prepared PrepareConvF16(const InferContext& c, int threads, PackCache& packs);
-Status RunConvF16(KernelContext& c);
-inline constexpr FastKernel kFastConv[] = {{"conv", ConvFits, RunConv, PrepareConv, 3},
-                                           {"conv f16", ConvF16Fits, RunConvF16, PrepareConvF16, 3}};
+// f32 and f16 are what fast kernels of reals know.
+template <class T>
+inline constexpr DType kDTypeOf = std::is_same_v<T, float> ? DType::kF32 : DType::kF16;
 
-bool ConvTransposeFits(const InferContext& c);
-Prepared PrepareConvTranspose(const InferContext& c, int threads, PackCache& packs);
-Status RunConvTranspose(KernelContext& c);
-inline constexpr FastKernel kFastConvTranspose[] = {
-    {"product", ConvTransposeFits, RunConvTranspose, PrepareConvTranspose}};
-
-bool MatMulFits(const InferContext& c);
-Prepared PrepareMatMul(const InferContext& c, int threads, PackCache& packs);
-Status RunMatMul(KernelContext& c);
-inline constexpr FastKernel kFastMatMul[] = {{"gemm", MatMulFits, RunMatMul, PrepareMatMul}};
-
-bool FusedMatMulFits(const InferContext& c);
-Prepared PrepareFusedMatMul(const InferContext& c, int threads, PackCache& packs);
-Status RunFusedMatMul(KernelContext& c);
-bool FusedMatMulF16Fits(const InferContext& c);
-Prepared PrepareFusedMatMulF16(const InferContext& c, int threads, PackCache& packs);
-Status RunFusedMatMulF16(KernelContext& c);
-inline constexpr FastKernel kFastFusedMatMul[] = {
-    {"gemm", FusedMatMulFits, RunFusedMatMul, PrepareFusedMatMul, 3},
-    {"gemm f16", FusedMatMulF16Fits, RunFusedMatMulF16, PrepareFusedMatMulF16, 3}};
-
-bool AttentionFits(const InferContext& c);
-Prepared PrepareAttention(const InferContext& c, int threads, PackCache& packs);
-Status RunAttention(KernelContext& c);
-inline constexpr FastKernel kFastAttention[] = {{"blocks", AttentionFits, RunAttention, PrepareAttention}};
-
-bool GemmFits(const InferContext& c);
-Prepared PrepareGemm(const InferContext& c, int threads, PackCache& packs);
-Status RunGemm(KernelContext& c);
-inline constexpr FastKernel kFastGemm[] = {{"gemm", GemmFits, RunGemm, PrepareGemm}};
-
-bool UnaryFits(const InferContext& c);
-Prepared PrepareUnary(const InferContext& c, int threads, PackCache& packs);
-Status RunUnary(KernelContext& c);
-bool UnaryF16Fits(const InferContext& c);
-Status RunUnaryF16(KernelContext& c);
-inline constexpr FastKernel kFastUnary[] = {{"vectors", UnaryFits, RunUnary, PrepareUnary},
-                                            {"vectors f16", UnaryF16Fits, RunUnaryF16, PrepareUnary}};
-
-bool BinaryFits(const InferContext& c);
-Prepared PrepareBinary(const InferContext& c, int threads, PackCache& packs);
-Status RunBinary(KernelContext& c);
-bool BinaryF16Fits(const InferContext& c);
-Status RunBinaryF16(KernelContext& c);
-inline constexpr FastKernel kFastBinary[] = {{"vectors", BinaryFits, RunBinary, PrepareBinary},
-                                             {"vectors f16", BinaryF16Fits, RunBinaryF16, PrepareBinary}};
-
-bool SquareFits(const InferContext& c);
-Status RunSquare(KernelContext& c);
-inline constexpr FastKernel kFastPow[] = {{"square", SquareFits, RunSquare}};
-
-bool PoolFits(const InferContext& c);
-Prepared PreparePool(const InferContext& c, int threads, PackCache& packs);
-Status RunPool(KernelContext& c);
-bool MaxPoolF16Fits(const InferContext& c);
-Status RunPoolF16(KernelContext& c);
-inline constexpr FastKernel kFastPool[] = {{"planes", PoolFits, RunPool, PreparePool},
-                                           {"planes f16", MaxPoolF16Fits, RunPoolF16, PreparePool}};
-
-bool GlobalAverageFits(const InferContext& c);
-Status RunGlobalAverage(KernelContext& c);
-bool GlobalAverageF16Fits(const InferContext& c);
-Status RunGlobalAverageF16(KernelContext& c);
-inline constexpr FastKernel kFastGlobalAverage[] = {{"rows", GlobalAverageFits, RunGlobalAverage},
-                                                    {"rows f16", GlobalAverageF16Fits, RunGlobalAverageF16}};
-
-bool SoftmaxFits(const InferContext& c);
-Status RunSoftmax(KernelContext& c);
-inline constexpr FastKernel kFastSoftmax[] = {{"rows", SoftmaxFits, RunSoftmax}};
-
-bool LayerNormFits(const InferContext& c);
-Status RunLayerNorm(KernelContext& c);
-inline constexpr FastKernel kFastLayerNorm[] = {{"rows", LayerNormFits, RunLayerNorm, nullptr, 0}};
-
-bool GroupNormFits(const InferContext& c);
-Status RunGroupNorm(KernelContext& c);
-inline constexpr FastKernel kFastGroupNorm[] = {{"rows", GroupNormFits, RunGroupNorm, nullptr, 0}};
-
-bool BatchNormFits(const InferContext& c);
-Prepared PrepareBatchNorm(const InferContext& c, int threads, PackCache& packs);
-Status RunBatchNorm(KernelContext& c);
-inline constexpr FastKernel kFastBatchNorm[] = {{"rows", BatchNormFits, RunBatchNorm, PrepareBatchNorm}};
-
-bool SumFits(const InferContext& c);
-Prepared PrepareSum(const InferContext& c, int threads, PackCache& packs);
-Status RunSum(KernelContext& c);
-inline constexpr FastKernel kFastSum[] = {{"rows", SumFits, RunSum, PrepareSum}};
-
-bool RecurrentFits(const InferContext& c);
-Prepared PrepareRecurrent(const InferContext& c, int threads, PackCache& packs);
-Status RunRecurrent(KernelContext& c);
-inline constexpr FastKernel kFastRecurrent[] = {{"gemm", RecurrentFits, RunRecurrent, PrepareRecurrent}};
-
-bool ResizeFits(const InferContext& c);
-Prepared PrepareResize(const InferContext& c, int threads, PackCache& packs);
-Status RunResize(KernelContext& c);
-bool ResizeF16Fits(const InferContext& c);
-Status RunResizeF16(KernelContext& c);
-inline constexpr FastKernel kFastResize[] = {{"planes", ResizeFits, RunResize, PrepareResize},
-                                             {"planes f16", ResizeF16Fits, RunResizeF16, PrepareResize}};
+// For the operators' tables; each list is defined beside its functions.
+extern const FastKernel kFastConv[2], kFastConvTranspose[1], kFastMatMul[1], kFastFusedMatMul[2],
+    kFastAttention[1], kFastGemm[1], kFastUnary[2], kFastBinary[2], kFastPow[1], kFastPool[2],
+    kFastGlobalAverage[2], kFastSoftmax[1], kFastLayerNorm[1], kFastGroupNorm[1], kFastBatchNorm[1],
+    kFastSum[1], kFastRecurrent[1], kFastResize[2];
 
 }  // namespace celer::graph

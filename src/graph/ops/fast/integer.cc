@@ -113,6 +113,8 @@ bool IntegersAreFaster(const ConvShape& s) {
   return bytes < macs / (winograd ? 2.25 * floats : floats) * 1.2 + turning;
 }
 
+namespace {
+
 bool IntegerConvFits(const InferContext& c) {
   return c.known(1) && c.known(2) && (!c.has(3) || c.known(3)) && *c.output(0).shape.elements() > 0;
 }
@@ -123,16 +125,22 @@ Status RunIntegerConv(KernelContext& c) {
   const auto& state = *static_cast<const State*>(c.state);
   return RunShape(c, state.plan, state.packed, c.workspace);
 }
-Status ReferenceIntegerConv(KernelContext& c) {
-  CELER_ASSIGN(const ConvShape shape, IntegerConvShapeOf(c.node, c.shape(0), c.shape(1)));
-  return Reference(c, shape);
-}
 
 bool IntegerMatMulFits(const InferContext& c) {
   return IntegerConvFits(c) && c.elements(0) > 0;
 }
 Prepared PrepareIntegerMatMul(const InferContext& c, int threads, PackCache& packs) {
   return PrepareShape(c, ProductShapeOf(c), threads, packs);
+}
+}  // namespace
+
+constexpr FastKernel kFastIntegerConv[] = {{"bytes", IntegerConvFits, RunIntegerConv, PrepareIntegerConv}};
+constexpr FastKernel kFastIntegerMatMul[] = {
+    {"bytes", IntegerMatMulFits, RunIntegerConv, PrepareIntegerMatMul}};
+
+Status ReferenceIntegerConv(KernelContext& c) {
+  CELER_ASSIGN(const ConvShape shape, IntegerConvShapeOf(c.node, c.shape(0), c.shape(1)));
+  return Reference(c, shape);
 }
 Status ReferenceIntegerMatMul(KernelContext& c) {
   return Reference(c, ProductShapeOf(c));

@@ -7,13 +7,13 @@ namespace celer::graph {
 namespace {
 
 template <class T>
-struct State {
+struct GemmState {
   BasicGemmArgs<T> args;  // without the run's pointers
   PackCache::Packed b;
 };
 
 // Batches that lie at equal distances: those of b are all there, or one.
-template <class T = float>
+template <class T>
 std::optional<BasicGemmArgs<T>> MatMulArgs(const InferContext& c) {
   const Shape &a = c.shape(0), &b = c.shape(1);
   if (a.rank() < 2 || b.rank() < 2 || c.elements(0) == 0 || c.elements(1) == 0) return std::nullopt;
@@ -35,7 +35,7 @@ std::optional<BasicGemmArgs<T>> MatMulArgs(const InferContext& c) {
   return args;
 }
 
-template <class T = float>
+template <class T>
 std::optional<BasicGemmArgs<T>> GemmArgsOf(const InferContext& c) {
   if (c.shape(0).rank() != 2 || c.elements(0) == 0 || c.elements(1) == 0) return std::nullopt;
   const bool ta = c.node.Int("transA", 0) != 0, tb = c.node.Int("transB", 0) != 0;
@@ -54,7 +54,7 @@ std::optional<BasicGemmArgs<T>> GemmArgsOf(const InferContext& c) {
 }
 
 // With a bias per column, and an addend that is like the result.
-template <class T = float>
+template <class T>
 std::optional<BasicGemmArgs<T>> FusedArgs(const InferContext& c) {
   auto args = c.node.Int("transB", 0) != 0 ? GemmArgsOf<T>(c) : MatMulArgs<T>(c);
   if (!args || (c.has(2) && (c.dtype(2) != DType::kF32 || c.elements(2) != args->n))) return std::nullopt;
@@ -92,8 +92,8 @@ PackCache::Packed PackB(const InferContext& c, const BasicGemmArgs<T>& args, Pac
 }
 
 template <class T>
-Prepared Prepare(const InferContext& c, BasicGemmArgs<T> args, int threads, PackCache& packs) {
-  auto state = std::make_shared<State<T>>();
+Prepared PrepareProduct(const InferContext& c, BasicGemmArgs<T> args, int threads, PackCache& packs) {
+  auto state = std::make_shared<GemmState<T>>();
   if (c.known(1) && args.batch == 1) {
     state->b = PackB(c, args, packs);
     args.b = BasicGemmOperand<T>::Packed(reinterpret_cast<const T*>(state->b->data()));
@@ -103,10 +103,10 @@ Prepared Prepare(const InferContext& c, BasicGemmArgs<T> args, int threads, Pack
   return {std::move(state), workspace};
 }
 
-// Inputs by number; 0: there is none.
-template <class T = float>
-Status Run(KernelContext& c, size_t bias, size_t add) {
-  const auto& state = *static_cast<const State<T>*>(c.state);
+// `bias` and `add` are inputs; 0: there is none.
+template <class T, size_t bias, size_t add>
+Status RunProduct(KernelContext& c) {
+  const auto& state = *static_cast<const GemmState<T>*>(c.state);
   BasicGemmArgs<T> args = state.args;
   args.a.data = c.in(0).as<T>();
   if (!args.b.packed) args.b.data = c.in(1).as<T>();
@@ -150,49 +150,31 @@ DenseAttentionArgs AttentionArgs(const InferContext& c) {
   return args;
 }
 
-}  // namespace
-
 bool MatMulFits(const InferContext& c) {
-  return c.dtype(0) == DType::kF32 && MatMulArgs(c).has_value();
+  return c.dtype(0) == DType::kF32 && MatMulArgs<float>(c).has_value();
 }
 Prepared PrepareMatMul(const InferContext& c, int threads, PackCache& packs) {
-  return Prepare(c, *MatMulArgs(c), threads, packs);
-}
-Status RunMatMul(KernelContext& c) {
-  return Run(c, 0, 0);
+  return PrepareProduct(c, *MatMulArgs<float>(c), threads, packs);
 }
 
 bool GemmFits(const InferContext& c) {
-  return c.dtype(0) == DType::kF32 && GemmArgsOf(c).has_value();
+  return c.dtype(0) == DType::kF32 && GemmArgsOf<float>(c).has_value();
 }
 Prepared PrepareGemm(const InferContext& c, int threads, PackCache& packs) {
-  return Prepare(c, *GemmArgsOf(c), threads, packs);
-}
-Status RunGemm(KernelContext& c) {
-  return Run(c, 2, 0);
+  return PrepareProduct(c, *GemmArgsOf<float>(c), threads, packs);
 }
 
+// f16: as for convolutions, the weights are f32, and constant.
+template <class T>
 bool FusedMatMulFits(const InferContext& c) {
-  return c.dtype(0) == DType::kF32 && FusedArgs(c).has_value();
+  constexpr bool kF16 = std::is_same_v<T, F16>;
+  if (c.dtype(0) != kDTypeOf<T> || (kF16 && (c.dtype(1) != DType::kF32 || !c.known(1)))) return false;
+  const auto args = FusedArgs<T>(c);
+  return args && (!kF16 || args->batch == 1);
 }
+template <class T>
 Prepared PrepareFusedMatMul(const InferContext& c, int threads, PackCache& packs) {
-  return Prepare(c, *FusedArgs(c), threads, packs);
-}
-Status RunFusedMatMul(KernelContext& c) {
-  return Run(c, 2, 3);
-}
-
-// As for convolutions: the weights are f32, and constant.
-bool FusedMatMulF16Fits(const InferContext& c) {
-  if (c.dtype(0) != DType::kF16 || c.dtype(1) != DType::kF32 || !c.known(1)) return false;
-  const auto args = FusedArgs<F16>(c);
-  return args && args->batch == 1;
-}
-Prepared PrepareFusedMatMulF16(const InferContext& c, int threads, PackCache& packs) {
-  return Prepare(c, *FusedArgs<F16>(c), threads, packs);
-}
-Status RunFusedMatMulF16(KernelContext& c) {
-  return Run<F16>(c, 2, 3);
+  return PrepareProduct(c, *FusedArgs<T>(c), threads, packs);
 }
 
 bool AttentionFits(const InferContext& c) {
@@ -215,5 +197,14 @@ Status RunAttention(KernelContext& c) {
   DenseAttention(args);
   return {};
 }
+
+}  // namespace
+
+constexpr FastKernel kFastMatMul[] = {{"gemm", MatMulFits, RunProduct<float, 0, 0>, PrepareMatMul}};
+constexpr FastKernel kFastGemm[] = {{"gemm", GemmFits, RunProduct<float, 2, 0>, PrepareGemm}};
+constexpr FastKernel kFastFusedMatMul[] = {
+    {"gemm", FusedMatMulFits<float>, RunProduct<float, 2, 3>, PrepareFusedMatMul<float>, 3},
+    {"gemm f16", FusedMatMulFits<F16>, RunProduct<F16, 2, 3>, PrepareFusedMatMul<F16>, 3}};
+constexpr FastKernel kFastAttention[] = {{"blocks", AttentionFits, RunAttention, PrepareAttention}};
 
 }  // namespace celer::graph

@@ -66,8 +66,6 @@ void FromBytes(const T* x, float scale, int zero, float* out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(x[i] - zero) * scale;
 }
 
-}  // namespace
-
 bool QuantizeFits(const InferContext& c) {
   return c.dtype(0) == DType::kF32 && OneScale(c) && IsBytes(c.output(0).dtype);
 }
@@ -85,10 +83,6 @@ Status RunQuantize(KernelContext& c) {
   return {};
 }
 
-void QuantizeBytes(const float* x, float scale, int zero, uint8_t* out, int64_t n) {
-  ToBytes(x, scale, zero, out, n);
-}
-
 bool DequantizeFits(const InferContext& c) {
   return IsBytes(c.dtype(0)) && OneScale(c) && c.output(0).dtype == DType::kF32;
 }
@@ -103,6 +97,15 @@ Status RunDequantize(KernelContext& c) {
       FromBytes(c.in(0).as<uint8_t>() + begin, scale, zero, out, end - begin);
   });
   return {};
+}
+
+}  // namespace
+
+constexpr FastKernel kFastQuantize[] = {{"vectors", QuantizeFits, RunQuantize}};
+constexpr FastKernel kFastDequantize[] = {{"vectors", DequantizeFits, RunDequantize}};
+
+void QuantizeBytes(const float* x, float scale, int zero, uint8_t* out, int64_t n) {
+  ToBytes(x, scale, zero, out, n);
 }
 
 }  // namespace celer::graph

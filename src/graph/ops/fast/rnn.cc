@@ -217,8 +217,6 @@ class Runner {
   float* const work_;  // first W x, [steps, batch, gates * hidden]
 };
 
-}  // namespace
-
 bool RecurrentFits(const InferContext& c) {
   if (c.dtype(0) != DType::kF32 || !c.known(1) || !c.known(2) || (c.has(3) && !c.known(3)) || c.has(4) ||
       c.has(7))
@@ -257,5 +255,9 @@ Status RunRecurrent(KernelContext& c) {
   Runner(c, *static_cast<const State*>(c.state)).Run();
   return {};
 }
+
+}  // namespace
+
+constexpr FastKernel kFastRecurrent[] = {{"gemm", RecurrentFits, RunRecurrent, PrepareRecurrent}};
 
 }  // namespace celer::graph

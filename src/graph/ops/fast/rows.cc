@@ -13,11 +13,9 @@
 namespace celer::graph {
 namespace {
 
-bool IsF32(const InferContext& c) {
-  return c.dtype(0) == DType::kF32 && c.elements(0) > 0;
-}
-bool IsF16(const InferContext& c) {
-  return c.dtype(0) == DType::kF16 && c.elements(0) > 0;
+template <class T>
+bool Is(const InferContext& c) {
+  return c.dtype(0) == kDTypeOf<T> && c.elements(0) > 0;
 }
 bool Wants(const InferContext& c, size_t output) {
   return output < c.node.outputs.size() && c.node.outputs[output] != kNoValue;
@@ -65,10 +63,9 @@ PoolShape PoolShapeOf(const Node& node, const Shape& x, const Window& w) {
           .count_border = node.Int("count_include_pad", 0) != 0};
 }
 
-}  // namespace
-
+template <class T>
 bool PoolFits(const InferContext& c) {
-  return IsF32(c) && IsPlainPool(c);
+  return Is<T>(c) && (std::is_same_v<T, float> || c.node.op == "MaxPool") && IsPlainPool(c);
 }
 Prepared PreparePool(const InferContext& c, int threads, PackCache&) {
   const auto window = SlidingWindow(c.node, c.shape(0), c.node.Ints("kernel_shape"));
@@ -76,47 +73,23 @@ Prepared PreparePool(const InferContext& c, int threads, PackCache&) {
   const int64_t floats = PoolWorkspaceFloats(*shape, threads);
   return {std::move(shape), floats * static_cast<int64_t>(sizeof(float))};
 }
+template <class T>
 Status RunPool(KernelContext& c) {
-  Pool(*static_cast<const PoolShape*>(c.state), PoolArgs{.in = c.in(0).as<float>(),
-                                                         .out = c.out(0).as<float>(),
-                                                         .workspace = reinterpret_cast<float*>(c.workspace),
-                                                         .pool = &c.pool});
-  return {};
-}
-
-bool MaxPoolF16Fits(const InferContext& c) {
-  return IsF16(c) && c.node.op == "MaxPool" && IsPlainPool(c);
-}
-Status RunPoolF16(KernelContext& c) {
   Pool(*static_cast<const PoolShape*>(c.state),
-       BasicPoolArgs<F16>{.in = c.in(0).as<F16>(),
-                          .out = c.out(0).as<F16>(),
-                          .workspace = reinterpret_cast<float*>(c.workspace),
-                          .pool = &c.pool});
+       BasicPoolArgs<T>{.in = c.in(0).as<T>(),
+                        .out = c.out(0).as<T>(),
+                        .workspace = reinterpret_cast<float*>(c.workspace),
+                        .pool = &c.pool});
   return {};
 }
 
-bool GlobalAverageFits(const InferContext& c) {
-  return IsF32(c);
-}
+template <class T>
 Status RunGlobalAverage(KernelContext& c) {
   const int64_t rows = c.out_elements(0);
-  MeanOfRows(c.in(0).as<float>(), c.out(0).as<float>(), rows, c.elements(0) / rows, c.pool);
+  MeanOfRows(c.in(0).as<T>(), c.out(0).as<T>(), rows, c.elements(0) / rows, c.pool);
   return {};
 }
 
-bool GlobalAverageF16Fits(const InferContext& c) {
-  return IsF16(c);
-}
-Status RunGlobalAverageF16(KernelContext& c) {
-  const int64_t rows = c.out_elements(0);
-  MeanOfRows(c.in(0).as<F16>(), c.out(0).as<F16>(), rows, c.elements(0) / rows, c.pool);
-  return {};
-}
-
-bool SoftmaxFits(const InferContext& c) {
-  return IsF32(c);
-}
 Status RunSoftmax(KernelContext& c) {
   CELER_ASSIGN(const Around a, SoftmaxAround(c));
   if (a.inner == 1)
@@ -127,7 +100,7 @@ Status RunSoftmax(KernelContext& c) {
 }
 
 bool LayerNormFits(const InferContext& c) {
-  if (!IsF32(c) || Wants(c, 1) || Wants(c, 2)) return false;
+  if (!Is<float>(c) || Wants(c, 1) || Wants(c, 2)) return false;
   const auto axis = CheckAxis(c.node.Int("axis", -1), c.shape(0).rank());
   const int64_t cols = Product(c.shape(0), *axis, c.shape(0).rank());
   for (size_t i = 1; i < c.inputs(); ++i)
@@ -149,7 +122,7 @@ Status RunLayerNorm(KernelContext& c) {
 }
 
 bool GroupNormFits(const InferContext& c) {
-  return IsF32(c) && c.dtype(1) == DType::kF32 && c.dtype(2) == DType::kF32 &&
+  return Is<float>(c) && c.dtype(1) == DType::kF32 && c.dtype(2) == DType::kF32 &&
          c.elements(1) == c.shape(0)[1] && c.elements(2) == c.shape(0)[1];
 }
 Status RunGroupNorm(KernelContext& c) {
@@ -173,7 +146,7 @@ Status RunGroupNorm(KernelContext& c) {
 }
 
 bool BatchNormFits(const InferContext& c) {
-  if (!IsF32(c) || c.shape(0).rank() < 2 || c.node.Int("training_mode", 0) != 0) return false;
+  if (!Is<float>(c) || c.shape(0).rank() < 2 || c.node.Int("training_mode", 0) != 0) return false;
   for (size_t i = 1; i < 5; ++i)
     if (!c.known(i) || c.dtype(i) != DType::kF32) return false;
   return true;
@@ -204,7 +177,7 @@ Status RunBatchNorm(KernelContext& c) {
 }
 
 bool SumFits(const InferContext& c) {
-  return IsF32(c) && ReducedRange(c).has_value();
+  return Is<float>(c) && ReducedRange(c).has_value();
 }
 Prepared PrepareSum(const InferContext& c, int, PackCache&) {
   const Around a = *ReducedRange(c);
@@ -219,5 +192,17 @@ Status RunSum(KernelContext& c) {
     SumColumns(c.in(0).as<float>(), factor, c.out(0).as<float>(), a.outer, a.n, a.inner, c.pool);
   return {};
 }
+
+}  // namespace
+
+constexpr FastKernel kFastPool[] = {{"planes", PoolFits<float>, RunPool<float>, PreparePool},
+                                    {"planes f16", PoolFits<F16>, RunPool<F16>, PreparePool}};
+constexpr FastKernel kFastGlobalAverage[] = {{"rows", Is<float>, RunGlobalAverage<float>},
+                                             {"rows f16", Is<F16>, RunGlobalAverage<F16>}};
+constexpr FastKernel kFastSoftmax[] = {{"rows", Is<float>, RunSoftmax}};
+constexpr FastKernel kFastLayerNorm[] = {{"rows", LayerNormFits, RunLayerNorm, nullptr, 0}};
+constexpr FastKernel kFastGroupNorm[] = {{"rows", GroupNormFits, RunGroupNorm, nullptr, 0}};
+constexpr FastKernel kFastBatchNorm[] = {{"rows", BatchNormFits, RunBatchNorm, PrepareBatchNorm}};
+constexpr FastKernel kFastSum[] = {{"rows", SumFits, RunSum, PrepareSum}};
 
 }  // namespace celer::graph

@@ -39,40 +39,17 @@ bool IntegersAreFast();
 // written, and what Winograd's algorithm saves floats.
 bool IntegersAreFaster(const ConvShape& shape);
 
-bool IntegerConvFits(const InferContext& c);
-Prepared PrepareIntegerConv(const InferContext& c, int threads, PackCache& packs);
-Status RunIntegerConv(KernelContext& c);
-inline constexpr FastKernel kFastIntegerConv[] = {
-    {"bytes", IntegerConvFits, RunIntegerConv, PrepareIntegerConv}};
-
-bool IntegerMatMulFits(const InferContext& c);
-Prepared PrepareIntegerMatMul(const InferContext& c, int threads, PackCache& packs);
-inline constexpr FastKernel kFastIntegerMatMul[] = {
-    {"bytes", IntegerMatMulFits, RunIntegerConv, PrepareIntegerMatMul}};
-
-bool DynamicMatMulFits(const InferContext& c);
-Prepared PrepareDynamicMatMul(const InferContext& c, int threads, PackCache& packs);
-Status RunDynamicMatMul(KernelContext& c);
-inline constexpr FastKernel kFastDynamicMatMul[] = {
-    {"bytes", DynamicMatMulFits, RunDynamicMatMul, PrepareDynamicMatMul}};
+extern const FastKernel kFastIntegerConv[1], kFastIntegerMatMul[1], kFastDynamicMatMul[1], kFastQuantize[1],
+    kFastDynamicQuantize[1], kFastDequantize[1];
 
 // The references: the same by the portable kernels.
 Status ReferenceIntegerConv(KernelContext& c);
 Status ReferenceIntegerMatMul(KernelContext& c);
 Status ReferenceDynamicMatMul(KernelContext& c);
 
-bool QuantizeFits(const InferContext& c);
-Status RunQuantize(KernelContext& c);
-inline constexpr FastKernel kFastQuantize[] = {{"vectors", QuantizeFits, RunQuantize}};
 // x as bytes by one scale and zero point: a division of floats, halves to even, and 0 for what is no number.
 void QuantizeBytes(const float* x, float scale, int zero, uint8_t* out, int64_t n);
 // The zero point of DynamicQuantizeLinear for numbers from `low` up; 0 where they are not finite.
 float DynamicZero(float low, float scale);
-bool DynamicQuantizeFits(const InferContext& c);
-Status RunDynamicQuantize(KernelContext& c);
-inline constexpr FastKernel kFastDynamicQuantize[] = {{"vectors", DynamicQuantizeFits, RunDynamicQuantize}};
-bool DequantizeFits(const InferContext& c);
-Status RunDequantize(KernelContext& c);
-inline constexpr FastKernel kFastDequantize[] = {{"vectors", DequantizeFits, RunDequantize}};
 
 }  // namespace celer::graph
