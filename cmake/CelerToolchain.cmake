@@ -88,7 +88,7 @@ find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)  # hashes of files
-find_package(ZLIB REQUIRED)  # traces that are packed
+find_package(ZLIB REQUIRED)  # traces that are packed, checksums of archives
 # The checksum of packed weights; without it a slower one is used.
 find_path(CELER_XXHASH_INCLUDE xxhash.h)
 if(NOT CELER_XXHASH_INCLUDE)

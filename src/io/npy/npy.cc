@@ -1,6 +1,5 @@
 #include "io/npy/npy.h"
 
-#include <array>
 #include <cstring>
 #include <optional>
 
@@ -9,6 +8,7 @@
 #include "io/file/atomic_file.h"
 #include "io/file/mapped_file.h"
 #include "io/file/printable.h"
+#include "io/npy/store_zip.h"
 
 namespace celer {
 namespace {
@@ -52,30 +52,6 @@ Result<std::string> NpyHeader(const NpzEntry& entry) {
   return std::string(kNpyMagic) + std::string("\1\0", 2) + static_cast<char>(size & 255) +
          static_cast<char>(size >> 8) + dict;
 }
-
-uint32_t NpyCrc32(uint32_t crc, std::span<const std::byte> bytes) {
-  static const auto table = [] {
-    std::array<uint32_t, 256> out{};
-    for (uint32_t i = 0; i < 256; ++i) {
-      uint32_t c = i;
-      for (int k = 0; k < 8; ++k) c = c & 1 ? 0xEDB88320u ^ (c >> 1) : c >> 1;
-      out[i] = c;
-    }
-    return out;
-  }();
-  crc = ~crc;
-  for (const std::byte b : bytes) crc = table[(crc ^ static_cast<uint32_t>(b)) & 255] ^ (crc >> 8);
-  return ~crc;
-}
-
-template <class T>
-void NpyAppend(std::string& out, T value) {
-  out.append(reinterpret_cast<const char*>(&value), sizeof value);
-}
-
-}  // namespace
-
-namespace {
 
 // The header, and what is behind it.
 struct NpyParts {
@@ -248,52 +224,35 @@ Status WriteNpy(const std::filesystem::path& path, const NpzEntry& entry) {
 // Sizes beyond 4 GiB would need zip64; such outputs are refused rather than written wrongly.
 Status WriteNpz(const std::filesystem::path& path, std::span<const NpzEntry> entries) {
   CELER_ASSIGN(AtomicFile file, AtomicFile::Create(path));
-  std::string directory;
+  ZipFields directory;
   uint64_t offset = 0;
   for (const NpzEntry& entry : entries) {
     CELER_ASSIGN(const std::string header, NpyHeader(entry));
     const uint64_t size = header.size() + entry.bytes.size();
     if (offset + size > 0xFFFF0000u)
       return Error::Unsupported(path.string(), ": an .npz of more than 4 GiB; write fewer outputs");
-    const uint32_t crc = NpyCrc32(NpyCrc32(0, std::as_bytes(std::span(header))), entry.bytes);
+    const uint32_t crc = ZipCrc32(ZipCrc32(0, std::as_bytes(std::span(header))), entry.bytes);
     const std::string name = entry.name + ".npy";
-    std::string common;
-    NpyAppend<uint16_t>(common, 20);          // version needed
-    NpyAppend<uint16_t>(common, 0x800);       // names are UTF-8
-    NpyAppend<uint16_t>(common, 0);           // stored
-    NpyAppend<uint32_t>(common, 0x00210000);  // 1980-01-01: the same file for the same data
-    NpyAppend<uint32_t>(common, crc);
-    NpyAppend<uint32_t>(common, static_cast<uint32_t>(size));
-    NpyAppend<uint32_t>(common, static_cast<uint32_t>(size));
-    NpyAppend<uint16_t>(common, static_cast<uint16_t>(name.size()));
-    NpyAppend<uint16_t>(common, 0);
-    std::string local;
-    NpyAppend<uint32_t>(local, 0x04034b50);
-    local += common + name;
-    NpyAppend<uint32_t>(directory, 0x02014b50);
-    NpyAppend<uint16_t>(directory, 20);
-    directory += common;
-    NpyAppend<uint16_t>(directory, 0);
-    NpyAppend<uint16_t>(directory, 0);
-    NpyAppend<uint16_t>(directory, 0);
-    NpyAppend<uint32_t>(directory, 0);
-    NpyAppend<uint32_t>(directory, static_cast<uint32_t>(offset));
-    directory += name;
+    ZipFields common;
+    common
+        .U16(20)           // version needed
+        .U16(0x800)        // names are UTF-8
+        .U16(0)            // stored
+        .U32(0x00210000);  // 1980-01-01: the same file for the same data
+    common.U32(crc).U32(size).U32(size).U16(name.size()).U16(0);
+    const std::string local = ZipFields().U32(0x04034b50).out + common.out + name;
+    directory.U32(0x02014b50).U16(20);
+    directory.out += common.out;
+    directory.U16(0).U16(0).U16(0).U32(0).U32(offset);
+    directory.out += name;
     CELER_RETURN_IF_ERROR(file.Write(std::string_view(local)));
     CELER_RETURN_IF_ERROR(file.Write(std::string_view(header)));
     CELER_RETURN_IF_ERROR(file.Write(entry.bytes));
     offset += local.size() + size;
   }
-  std::string end;
-  NpyAppend<uint32_t>(end, 0x06054b50);
-  NpyAppend<uint32_t>(end, 0);
-  NpyAppend<uint16_t>(end, static_cast<uint16_t>(entries.size()));
-  NpyAppend<uint16_t>(end, static_cast<uint16_t>(entries.size()));
-  NpyAppend<uint32_t>(end, static_cast<uint32_t>(directory.size()));
-  NpyAppend<uint32_t>(end, static_cast<uint32_t>(offset));
-  NpyAppend<uint16_t>(end, 0);
-  CELER_RETURN_IF_ERROR(file.Write(std::string_view(directory)));
-  CELER_RETURN_IF_ERROR(file.Write(std::string_view(end)));
+  const uint64_t size = directory.out.size();
+  directory.U32(0x06054b50).U32(0).U16(entries.size()).U16(entries.size()).U32(size).U32(offset).U16(0);
+  CELER_RETURN_IF_ERROR(file.Write(std::string_view(directory.out)));
   return file.Commit();
 }
 

@@ -1,6 +1,7 @@
 #include "io/npy/store_zip.h"
 
-#include <array>
+#include <zlib.h>
+
 #include <cstdint>
 #include <cstring>
 #include <optional>
@@ -90,37 +91,12 @@ bool ReadField64(const Bytes& in, uint64_t at, uint64_t size, std::initializer_l
   return false;
 }
 
-uint32_t Crc32(std::span<const std::byte> bytes) {
-  static const auto table = [] {
-    std::array<uint32_t, 256> out{};
-    for (uint32_t i = 0; i < 256; ++i) {
-      uint32_t value = i;
-      for (int bit = 0; bit < 8; ++bit) value = value >> 1 ^ ((value & 1) != 0 ? 0xedb88320u : 0);
-      out[i] = value;
-    }
-    return out;
-  }();
-  uint32_t crc = ~0u;
-  for (const std::byte b : bytes) crc = crc >> 8 ^ table[(crc ^ static_cast<uint32_t>(b)) & 0xff];
-  return ~crc;
-}
-
-class Writer {
- public:
-  template <class T>
-  Writer& Put(T value) {
-    const size_t at = out.size();
-    out.resize(at + sizeof(T));
-    std::memcpy(out.data() + at, &value, sizeof(T));
-    return *this;
-  }
-  Writer& U16(uint64_t value) { return Put(static_cast<uint16_t>(value)); }
-  Writer& U32(uint64_t value) { return Put(static_cast<uint32_t>(value)); }
-  Writer& U64(uint64_t value) { return Put(value); }
-  std::string out;
-};
-
 }  // namespace
+
+uint32_t ZipCrc32(uint32_t before, std::span<const std::byte> bytes) {
+  if (bytes.empty()) return before;  // zlib would start anew for a null pointer
+  return static_cast<uint32_t>(crc32_z(before, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+}
 
 Result<StoreZip> StoreZip::Open(const std::filesystem::path& path) {
   CELER_ASSIGN(MappedFile mapped, MappedFile::Open(path));
@@ -184,13 +160,13 @@ const StoreZip::Entry* StoreZip::Find(std::string_view name) const {
 Status WriteStoreZip(const std::filesystem::path& path,
                      std::span<const std::pair<std::string, std::span<const std::byte>>> entries) {
   CELER_ASSIGN(AtomicFile file, AtomicFile::Create(path));
-  Writer directory;
+  ZipFields directory;
   uint64_t at = 0;
   for (const auto& [name, bytes] : entries) {
     if (name.size() > 0xffff)
       return Error::Invalid("an archive's entry has a name of ", name.size(), " bytes");
-    const uint32_t crc = Crc32(bytes);
-    Writer local;
+    const uint32_t crc = ZipCrc32(0, bytes);
+    ZipFields local;
     local.U32(kLocal).U16(45).U16(0).U16(0).U16(0).U16(0).U32(crc).U32(kIn64).U32(kIn64);
     local.U16(name.size()).U16(20);
     local.out += name;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <span>
@@ -41,5 +42,22 @@ class StoreZip {
 // Writes such an archive. It appears under its name when it is complete.
 Status WriteStoreZip(const std::filesystem::path& path,
                      std::span<const std::pair<std::string, std::span<const std::byte>>> entries);
+
+// Little-endian numbers one after the other, as the archive's headers have them.
+struct ZipFields {
+  template <class T>
+  ZipFields& Put(T value) {
+    out.append(reinterpret_cast<const char*>(&value), sizeof value);
+    return *this;
+  }
+  ZipFields& U16(uint64_t value) { return Put(static_cast<uint16_t>(value)); }
+  ZipFields& U32(uint64_t value) { return Put(static_cast<uint32_t>(value)); }
+  ZipFields& U64(uint64_t value) { return Put(value); }
+
+  std::string out;
+};
+
+// The checksum of an entry; 0 at first, then that of what came before.
+uint32_t ZipCrc32(uint32_t before, std::span<const std::byte> bytes);
 
 }  // namespace celer

@@ -83,5 +83,13 @@ TEST_F(StoreZipTest, CompressedAndEncryptedAreRefusedByName) {
   EXPECT_NE(zip.error().message().find("encrypted"), std::string::npos);
 }
 
+TEST(ZipCrc32, GoesOnWhereItStopped) {
+  const std::string text = "123456789";
+  const auto bytes = std::as_bytes(std::span(text));
+  EXPECT_EQ(ZipCrc32(0, bytes), 0xCBF43926u);
+  EXPECT_EQ(ZipCrc32(ZipCrc32(0, bytes.first(4)), bytes.subspan(4)), 0xCBF43926u);
+  EXPECT_EQ(ZipCrc32(ZipCrc32(0, bytes), {}), 0xCBF43926u);
+}
+
 }  // namespace
 }  // namespace celer

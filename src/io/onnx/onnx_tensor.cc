@@ -72,12 +72,6 @@ void OnnxUnpack(Bytes packed, int bits, bool is_signed, std::span<std::byte> out
   }
 }
 
-template <class T>
-void OnnxPut(uint64_t value, std::byte* to) {
-  const auto narrow = static_cast<T>(value);
-  std::memcpy(to, &narrow, sizeof narrow);
-}
-
 // What a tensor's type and dimensions ask for.
 struct OnnxWanted {
   std::string where;  // for errors
@@ -148,17 +142,21 @@ OnnxElements ElementsOfRaw(Bytes raw, const OnnxWanted& wanted) {
   return out;
 }
 
-void OnnxPutElement(uint64_t value, DType dtype, size_t bytes, std::byte* to) {
-  if (dtype == DType::kBool)
-    OnnxPut<uint8_t>(value != 0, to);
-  else if (bytes == 1)
-    OnnxPut<uint8_t>(value, to);
-  else if (bytes == 2)
-    OnnxPut<uint16_t>(value, to);
-  else if (bytes == 4)
-    OnnxPut<uint32_t>(value, to);
-  else
-    OnnxPut<uint64_t>(value, to);
+// The low bytes of a number. Copies of a size that the compiler knows are quick.
+void PutLowBytes(uint64_t value, size_t bytes, std::byte* to) {
+  switch (bytes) {
+    case 1:
+      std::memcpy(to, &value, 1);
+      break;
+    case 2:
+      std::memcpy(to, &value, 2);
+      break;
+    case 4:
+      std::memcpy(to, &value, 4);
+      break;
+    default:
+      std::memcpy(to, &value, 8);
+  }
 }
 
 // Lists of numbers. int32_data holds the bits of the smaller types; those below a byte are packed as in raw
@@ -177,8 +175,8 @@ Result<OnnxElements> ElementsOfLists(std::span<const WireField> lists, const Onn
   std::byte* const first = wanted.below_byte() ? packed.data() : out.owned.get();
   size_t at = 0;
   const auto put = [&](uint64_t value) {
-    if (at < expected)
-      OnnxPutElement(value, wanted.dtype, wanted.element_bytes, first + at * wanted.element_bytes);
+    if (wanted.dtype == DType::kBool) value = value != 0;
+    if (at < expected) PutLowBytes(value, wanted.element_bytes, first + at * wanted.element_bytes);
     ++at;
   };
   for (const WireField& field : lists) {

@@ -18,38 +18,32 @@ std::optional<WireField> WireReader::Next() {
   const auto key = Varint();
   if (!key || *key >> 3 == 0 || *key >> 32 != 0) return std::nullopt;
   WireField field{.number = static_cast<uint32_t>(*key >> 3)};
+  std::optional<uint64_t> value;
   switch (*key & 7) {
-    case 0: {
-      const auto value = Varint();
-      if (!value) return std::nullopt;
-      field.value = *value;
-      return field;
-    }
-    case 1: {
-      const auto value = Fixed<uint64_t>();
-      if (!value) return std::nullopt;
+    case 0:
+      value = Varint();
+      break;
+    case 1:
       field.kind = WireField::Kind::kFixed64;
-      field.value = *value;
-      return field;
-    }
-    case 2: {
-      const auto length = Varint();
-      if (!length || *length > rest_.size()) return std::nullopt;
+      value = Fixed<uint64_t>();
+      break;
+    case 2:
       field.kind = WireField::Kind::kBytes;
-      field.bytes = rest_.first(static_cast<size_t>(*length));
-      rest_ = rest_.subspan(static_cast<size_t>(*length));
+      value = Varint();
+      if (!value || *value > rest_.size()) return std::nullopt;
+      field.bytes = rest_.first(static_cast<size_t>(*value));
+      rest_ = rest_.subspan(field.bytes.size());
       return field;
-    }
-    case 5: {
-      const auto value = Fixed<uint32_t>();
-      if (!value) return std::nullopt;
+    case 5:
       field.kind = WireField::Kind::kFixed32;
-      field.value = *value;
-      return field;
-    }
+      value = Fixed<uint32_t>();
+      break;
     default:
-      return std::nullopt;
+      break;
   }
+  if (!value) return std::nullopt;
+  field.value = *value;
+  return field;
 }
 
 void WireWriter::Varint(uint64_t value) {
