@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 
 namespace celer {
@@ -50,12 +51,16 @@ enum class DType : uint8_t {
 };
 
 struct DTypeInfo {
+  DType dtype;
   std::string_view name;
   int block;        // elements that are stored together; 1 for plain types
   int block_bytes;  // bytes of one such block
+  // Its numbers in a GGUF file, of a tensor and in general.file_type; -1: it has none.
+  int gguf_type = -1, gguf_file_type = -1;
 };
 
 const DTypeInfo& Info(DType dtype);
+std::span<const DTypeInfo> DTypes();  // all, in the order of the enum
 inline std::string_view Name(DType dtype) {
   return Info(dtype).name;
 }

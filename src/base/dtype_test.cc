@@ -8,12 +8,10 @@
 namespace celer {
 namespace {
 
-constexpr int kTypes = static_cast<int>(DType::kIq4Nl) + 1;
-
 TEST(DType, NamesParseBackInAnyCase) {
-  for (int i = 0; i < kTypes; ++i) {
-    const auto dtype = static_cast<DType>(i);
-    std::string upper(Name(dtype));
+  for (const DTypeInfo& info : DTypes()) {
+    const DType dtype = info.dtype;
+    std::string upper(info.name);
     EXPECT_EQ(ParseDType(upper), dtype);
     for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
     EXPECT_EQ(ParseDType(upper), dtype) << upper;

@@ -1,9 +1,12 @@
+// What the structs of the block formats are made of.
 // Blocks are read and written through memcpy: rows of a mapped file may start at any address.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+
+#include "base/dtype.h"
 
 namespace celer {
 
@@ -19,26 +22,13 @@ void StoreBlock(const Block& block, int64_t index, std::byte* out) {
   std::memcpy(out + index * static_cast<int64_t>(sizeof(Block)), &block, sizeof(Block));
 }
 
-// Other codes for blocks that keep what else they hold: pack(codes, &block) puts a block's codes into it.
-template <class Block, class Pack>
-void ReplaceCodes(const uint8_t* codes, int64_t blocks, std::byte* out, const Pack& pack) {
-  for (int64_t b = 0; b < blocks; ++b, codes += Block::kElements) {
-    auto block = LoadBlock<Block>(out, b);
-    pack(codes, &block);
-    StoreBlock(block, b, out);
-  }
+// `bits` bits of a word, from bit `shift` on. `value` fits them.
+constexpr int GetBits(int word, int shift, int bits) {
+  return word >> shift & ((1 << bits) - 1);
 }
-
-// 32 codes of four bits: element j in the lower half of byte j, j + 16 in the upper.
-inline void PackNibbles(const uint8_t* codes, uint8_t (&qs)[16]) {
-  for (int j = 0; j < 16; ++j) qs[j] = static_cast<uint8_t>((codes[j] & 15) | (codes[j + 16] & 15) << 4);
-}
-// 32 codes of five bits: the fifth ones apart, bit j of a word for element j.
-inline void PackFives(const uint8_t* codes, uint8_t (&qs)[16], uint8_t (&qh)[4]) {
-  PackNibbles(codes, qs);
-  uint32_t fifth = 0;
-  for (int j = 0; j < 32; ++j) fifth |= static_cast<uint32_t>(codes[j] >> 4) << j;
-  std::memcpy(qh, &fifth, sizeof(fifth));
+template <class Word>
+constexpr void SetBits(Word* word, int shift, int bits, int value) {
+  *word = static_cast<Word>((*word & ~(((1 << bits) - 1) << shift)) | value << shift);
 }
 
 // Towards zero, after clamping; NaN becomes `low`. No branches, so that loops over it become vectors.

@@ -1,12 +1,17 @@
-// Rows of any weight format to float and back: the one place that knows which file decodes which DType.
+// Rows of any weight format to float and back.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "base/dtype.h"
 
 namespace celer {
+
+// What matrices of a GGUF file are written in, best first: f32, f16, bf16, then the block formats.
+std::span<const DType> WeightTypes();
+std::span<const DType> BlockTypes();
 
 // True for f32, f16, bf16, f64, fp8, integers, bool and all GGUF blocks: everything a file can hold.
 bool CanDecode(DType dtype);

@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "formats/blocks.h"
+#include "formats/codec.h"
+#include "formats/float16.h"
+
 namespace celer {
 namespace {
-
-constexpr DType kBlocks[] = {DType::kQ4_0, DType::kQ4_1,  DType::kQ5_0, DType::kQ5_1,
-                             DType::kQ8_0, DType::kIq4Nl, DType::kQ2_K, DType::kQ3_K,
-                             DType::kQ4_K, DType::kQ5_K,  DType::kQ6_K};
 
 std::vector<float> Normal(size_t n, float sigma, uint32_t seed) {
   std::mt19937 random(seed);
@@ -36,8 +36,49 @@ std::vector<float> RoundTrip(DType dtype, const std::vector<float>& row) {
 TEST(Decode, EveryTypeOfAFileDecodes) {
   for (int i = 0; i <= static_cast<int>(DType::kQ6_K); ++i)
     EXPECT_TRUE(CanDecode(static_cast<DType>(i))) << Name(static_cast<DType>(i));
-  for (const DType dtype : kBlocks) EXPECT_TRUE(CanEncode(dtype)) << Name(dtype);
+  for (const DType dtype : BlockTypes()) EXPECT_TRUE(CanEncode(dtype)) << Name(dtype);
   EXPECT_FALSE(CanEncode(DType::kI64));
+}
+
+template <class... Block>
+void ExpectFactsOf(BlockList<Block...>) {
+  const auto expect = [](const DTypeInfo& info, int elements, size_t bytes) {
+    EXPECT_EQ(info.block, elements) << info.name;
+    EXPECT_EQ(static_cast<size_t>(info.block_bytes), bytes) << info.name;
+    EXPECT_GE(info.gguf_type, 0) << info.name;
+    EXPECT_GE(info.gguf_file_type, 0) << info.name;
+  };
+  (expect(Info(Block::kDType), Block::kElements, sizeof(Block)), ...);
+}
+TEST(Codec, StructsAreWhatTheTableOfTypesSays) {
+  ExpectFactsOf(GgufBlocks{});
+}
+
+// The integers that products use, against the floats of a row; and how far these reach.
+TEST(Codec, UnpackedBlocksAreTheDecodedOnes) {
+  for (const DType dtype : BlockTypes()) {
+    const Codec& codec = *FindBlockCodec(dtype);
+    const int elements = Info(dtype).block;
+    const auto row = Normal(static_cast<size_t>(elements) * 3, 0.05f, 7);
+    std::vector<std::byte> bytes(static_cast<size_t>(*BytesFor(dtype, elements * 3)));
+    EncodeRow(dtype, row.data(), elements * 3, bytes.data());
+    std::vector<float> decoded(row.size());
+    DecodeRow(dtype, bytes.data(), elements * 3, decoded.data());
+    for (int b = 0; b < 3; ++b) {
+      UnpackedBlock block = {};
+      codec.unpack(bytes.data(), b, &block);
+      const float d = F16ToFloat(block.scale), m = F16ToFloat(block.min);
+      const float largest = F16ToFloat(codec.largest_scale(bytes.data() + b * Info(dtype).block_bytes, 1));
+      EXPECT_EQ(largest, std::max(std::fabs(d), std::fabs(m))) << Name(dtype);
+      for (int i = 0; i < elements; ++i) {
+        const float scale = codec.subs > 0 ? d * block.sub_scale[i / codec.group] : d;
+        const float min = codec.subs > 0 ? -m * block.sub_min[i / codec.group] : m;
+        const float value = decoded[static_cast<size_t>(b * elements + i)];
+        ASSERT_NEAR(value, scale * block.value[i] + min, 1e-6) << Name(dtype) << " element " << i;
+        ASSERT_LE(std::fabs(value), largest * static_cast<float>(codec.reach)) << Name(dtype);
+      }
+    }
+  }
 }
 
 TEST(Decode, PlainTypesAtAnyAddress) {
@@ -146,7 +187,7 @@ TEST(Encode, ErrorFallsWithBits) {
 TEST(Encode, ZerosStayZeroAndOddInputIsSafe) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  for (const DType dtype : kBlocks) {
+  for (const DType dtype : BlockTypes()) {
     for (const float x : RoundTrip(dtype, std::vector<float>(512, 0.0f))) ASSERT_EQ(x, 0.0f) << Name(dtype);
     for (const float bad : {kInf, -kInf, kNan, 3e38f, 1e-42f}) {  // defined, whatever comes out
       auto row = Normal(512, 1.0f, 6);
@@ -168,13 +209,9 @@ TEST(SetCodes, KeepsScalesAndOffsets) {
   constexpr int64_t kCols = 512;
   const std::vector<float> x = Normal(kCols, 0.02f, 31);
   std::mt19937 random(32);
-  for (const DType dtype : kBlocks) {
+  for (const DType dtype : BlockTypes()) {
     const BlockGrid grid = GridOf(dtype);
-    if (dtype == DType::kIq4Nl) {
-      EXPECT_EQ(grid.levels, 0);
-      continue;
-    }
-    ASSERT_GT(grid.levels, 0) << Name(dtype);
+    if (grid.levels == 0) continue;  // not evenly spaced
     std::vector<std::byte> row(static_cast<size_t>(*BytesFor(dtype, kCols)));
     std::vector<float> own(kCols), low(kCols), high(kCols), other(kCols);
     EncodeRow(dtype, x.data(), kCols, row.data());

@@ -61,9 +61,7 @@ TEST(EncodeError, OddImportanceDoesNoHarm) {
     x[i] = std::sin(static_cast<float>(i));
     wild[i] = i % 2 ? 1e20f : 1e-20f;
   }
-  for (const DType dtype :
-       {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0, DType::kIq4Nl, DType::kQ2_K,
-        DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K})
+  for (const DType dtype : BlockTypes())
     for (const auto& importance : {zeros, wild}) {
       std::vector<std::byte> row(static_cast<size_t>(*BytesFor(dtype, 256)));
       EncodeRow(dtype, x.data(), 256, row.data(), importance.data());

@@ -51,10 +51,7 @@ TEST_P(Golden, DecodesBitForBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryBlock, Golden,
-                         testing::Values(DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
-                                         DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K,
-                                         DType::kIq4Nl),
+INSTANTIATE_TEST_SUITE_P(EveryBlock, Golden, testing::ValuesIn(BlockTypes().begin(), BlockTypes().end()),
                          [](const auto& test) { return std::string(Name(test.param)); });
 
 class GoldenEncode : public testing::TestWithParam<DType> {};

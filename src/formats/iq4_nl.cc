@@ -4,7 +4,6 @@
 #include <cstring>
 #include <initializer_list>
 
-#include "formats/block_io.h"
 #include "formats/float16.h"
 
 namespace celer {
@@ -32,8 +31,8 @@ struct Edges {
 constexpr Edges kEdges = [] {
   Edges out = {};
   for (int i = 0; i < 15; ++i) {
-    out.edge[i] = 0.5f * static_cast<float>(kIq4NlLevels.at[i] + kIq4NlLevels.at[i + 1]);
-    out.distance[i] = static_cast<float>(kIq4NlLevels.at[i + 1] - kIq4NlLevels.at[i]);
+    out.edge[i] = 0.5f * static_cast<float>(BlockIq4Nl::Level(i) + BlockIq4Nl::Level(i + 1));
+    out.distance[i] = static_cast<float>(BlockIq4Nl::Level(i + 1) - BlockIq4Nl::Level(i));
   }
   return out;
 }();
@@ -62,7 +61,7 @@ Fit Refine(const float* x, float inverse, const float* importance) {
   Vec product = {}, square = {};
   for (int i = 0; i < kN; i += 4) {
     const Vec value = Load(x + i), scaled = value * inverse;
-    Vec level = Vec{} + static_cast<float>(kIq4NlLevels.at[0]);
+    Vec level = Vec{} + static_cast<float>(BlockIq4Nl::Level(0));
     for (int e = 0; e < 15; ++e) level += scaled > kEdges.edge[e] ? Vec{} + kEdges.distance[e] : Vec{};
     const Vec weighted = level * Load(importance + i);
     product += weighted * value;
@@ -91,26 +90,11 @@ float FitScale(const float* x, const float* importance) {
 
 }  // namespace
 
-void DecodeIq4Nl(const std::byte* in, int64_t blocks, float* out) {
-  for (int64_t b = 0; b < blocks; ++b, out += kN) {
-    const auto block = LoadBlock<BlockIq4Nl>(in, b);
-    const float d = F16ToFloat(block.d);
-    for (int j = 0; j < 16; ++j) {
-      out[j] = d * static_cast<float>(kIq4NlLevels.at[block.qs[j] & 15]);
-      out[j + 16] = d * static_cast<float>(kIq4NlLevels.at[block.qs[j] >> 4]);
-    }
-  }
-}
-
-void EncodeIq4Nl(const float* in, int64_t blocks, std::byte* out, const float* importance) {
-  for (int64_t b = 0; b < blocks; ++b, in += kN) {
-    BlockIq4Nl block = {};
-    block.d = FloatToF16(FitScale(in, importance ? importance + b * kN : kEqual.at));
-    const float inverse = ReciprocalOrZero(F16ToFloat(block.d));
-    for (int j = 0; j < 16; ++j)
-      block.qs[j] = static_cast<uint8_t>(Nearest(in[j] * inverse) | Nearest(in[j + 16] * inverse) << 4);
-    StoreBlock(block, b, out);
-  }
+void BlockIq4Nl::Encode(const float* x, const float* importance) {
+  d = FloatToF16(FitScale(x, importance ? importance : kEqual.at));
+  const float inverse = ReciprocalOrZero(F16ToFloat(d));
+  for (int j = 0; j < 16; ++j)
+    qs[j] = static_cast<uint8_t>(Nearest(x[j] * inverse) | Nearest(x[j + 16] * inverse) << 4);
 }
 
 }  // namespace celer

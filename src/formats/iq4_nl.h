@@ -2,26 +2,24 @@
 // together near zero, where most weights are.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
+#include "formats/block_io.h"
 
 namespace celer {
 
 struct BlockIq4Nl {
-  static constexpr int kElements = 32;
+  static constexpr DType kDType = DType::kIq4Nl;
+  static constexpr int kElements = 32, kGroup = 32, kBits = 8, kLevels = 0;
   uint16_t d;      // f16 scale
   uint8_t qs[16];  // element j in the low nibble, j + 16 in the high one
+
+  static constexpr int Level(int q) {
+    // As text, because a GPU cannot index a constant array of the host:
+    // -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113
+    return static_cast<int8_t>("\x81\x98\xad\xbf\xcf\xdd\xea\xf6\x01\x0d\x19\x26\x35\x45\x59\x71"[q]);
+  }
+  constexpr int Value(int run, int j) const { return Level(GetBits(qs[j], 4 * run, 4)); }
+  void Encode(const float* x, const float* importance);
 };
 static_assert(sizeof(BlockIq4Nl) == 18);
-
-struct Iq4NlLevels {  // a struct, so that a GPU's constant memory can be a copy
-  int8_t at[16];
-};
-inline constexpr Iq4NlLevels kIq4NlLevels = {
-    {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}};
-
-// `blocks` blocks, one after another, at any address.
-void DecodeIq4Nl(const std::byte* in, int64_t blocks, float* out);
-void EncodeIq4Nl(const float* in, int64_t blocks, std::byte* out, const float* importance = nullptr);
 
 }  // namespace celer

@@ -1,23 +1,28 @@
 // GGUF Q5_0: 32 elements in 22 bytes, 5.5 bits each. w = d * (q - 16)
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
+#include "formats/block_io.h"
 
 namespace celer {
 
 struct BlockQ5_0 {
-  static constexpr int kElements = 32;
+  static constexpr DType kDType = DType::kQ5_0;
+  static constexpr int kElements = 32, kGroup = 32, kBits = 5, kLevels = 31;
   uint16_t d;      // f16 scale
-  uint8_t qh[4];   // bit j is the fifth bit of element j (little-endian)
+  uint16_t qh[2];  // bit j of word r is the fifth bit of element 16r + j
   uint8_t qs[16];  // element j in the low nibble, j + 16 in the high one
+
+  constexpr int FifthBit(int i) const {  // of one word, which loops keep
+    return static_cast<int>((qh[0] | uint32_t{qh[1]} << 16) >> i & 1) << 4;
+  }
+  constexpr int Value(int run, int j) const {
+    return (GetBits(qs[j], 4 * run, 4) | FifthBit(16 * run + j)) - 16;
+  }
+  constexpr void Put(int run, int j, int value) {
+    SetBits(&qs[j], 4 * run, 4, (value + 16) & 15);
+    SetBits(&qh[run], j, 1, (value + 16) >> 4);
+  }
 };
 static_assert(sizeof(BlockQ5_0) == 22);
-
-// `blocks` blocks, one after another, at any address.
-void DecodeQ5_0(const std::byte* in, int64_t blocks, float* out);
-void EncodeQ5_0(const float* in, int64_t blocks, std::byte* out, const float* importance = nullptr);
-// Other integers for blocks that keep their scales: of all elements, 0..31.
-void SetCodesQ5_0(const uint8_t* codes, int64_t blocks, std::byte* out);
 
 }  // namespace celer

@@ -1,25 +1,33 @@
 // GGUF Q5_K: 256 elements in 176 bytes, 5.5 bits each. w = d * scale * q - dmin * min
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
+#include "formats/block_io.h"
+#include "formats/k_scales.h"
 
 namespace celer {
 
 struct BlockQ5_K {
-  static constexpr int kElements = 256;
-  uint16_t d;          // f16 scale of the scales
-  uint16_t dmin;       // f16 scale of the minima
-  uint8_t scales[12];  // 8 scales and 8 minima of 6 bits (k_scales.h)
-  uint8_t qh[32];      // bit b of byte i is the fifth bit of element 32b + i
-  uint8_t qs[128];     // byte 32p + i holds element 64p + i (low nibble) and 64p + 32 + i (high)
+  static constexpr DType kDType = DType::kQ5_K, kNarrow = DType::kQ5_1;
+  static constexpr int kElements = 256, kGroup = 32, kBits = 5, kLevels = 31, kTop = 63;
+  uint16_t d;       // f16 scale of the scales
+  uint16_t dmin;    // f16 scale of the minima
+  KScales scales;   // 8 scales and 8 minima of 6 bits
+  uint8_t qh[32];   // bit b of byte i is the fifth bit of element 32b + i
+  uint8_t qs[128];  // byte 32p + i holds element 64p + i (low nibble) and 64p + 32 + i (high)
+
+  constexpr int Value(int run, int j) const {
+    const int low = GetBits(qs[32 * (run / 4) + 16 * (run % 2) + j], 4 * (run / 2 % 2), 4);
+    return low | GetBits(qh[16 * (run % 2) + j], run / 2, 1) << 4;
+  }
+  constexpr void Put(int run, int j, int value) {
+    SetBits(&qs[32 * (run / 4) + 16 * (run % 2) + j], 4 * (run / 2 % 2), 4, value & 15);
+    SetBits(&qh[16 * (run % 2) + j], run / 2, 1, value >> 4);
+  }
+  constexpr int Scale(int group) const { return scales.Scale(group); }
+  constexpr int Min(int group) const { return scales.Min(group); }
+  constexpr void PutScale(int group, int scale) { scales.PutScale(group, scale); }
+  constexpr void PutMin(int group, int min) { scales.PutMin(group, min); }
 };
 static_assert(sizeof(BlockQ5_K) == 176);
-
-// `blocks` blocks, one after another, at any address.
-void DecodeQ5_K(const std::byte* in, int64_t blocks, float* out);
-void EncodeQ5_K(const float* in, int64_t blocks, std::byte* out, const float* importance = nullptr);
-// Other integers for blocks that keep their scales: of all elements, 0..31.
-void SetCodesQ5_K(const uint8_t* codes, int64_t blocks, std::byte* out);
 
 }  // namespace celer

@@ -1,22 +1,9 @@
 #include "weights/device_form.h"
 
+#include "formats/codec.h"
+
 namespace celer::cuda {
 namespace {
-
-// What becomes of a file's types; any other is held as f16.
-struct StoredForm {
-  DType dtype;
-  Format format;
-  int group;
-};
-constexpr StoredForm kStoredForms[] = {
-    {DType::kF32, Format::kF32, 0},       {DType::kBf16, Format::kBf16, 0},
-    {DType::kQ8_0, Format::kInt8, 32},    {DType::kQ4_0, Format::kInt4, 32},
-    {DType::kQ4_1, Format::kInt4, 32},    {DType::kQ5_0, Format::kInt8, 32},
-    {DType::kQ2_K, Format::kInt4F32, 16}, {DType::kQ3_K, Format::kInt8, 16},
-    {DType::kQ4_K, Format::kInt4F32, 32}, {DType::kQ6_K, Format::kInt8, 16},
-    {DType::kIq4Nl, Format::kInt8, 32},
-};
 
 DeviceMatrix Shaped(Format format, int64_t rows, int64_t cols, int64_t group) {
   DeviceMatrix m;
@@ -33,9 +20,11 @@ DeviceMatrix Shaped(Format format, int64_t rows, int64_t cols, int64_t group) {
 
 DeviceMatrix DeviceForm(const WeightFormatSpec& format, int64_t rows, int64_t cols) {
   if (format.stored()) {
-    for (const StoredForm& form : kStoredForms)
-      if (form.dtype == format.dtype) return Shaped(form.format, rows, cols, form.group);
-    return Shaped(Format::kF16, rows, cols, 0);
+    if (format.dtype == DType::kF32) return Shaped(Format::kF32, rows, cols, 0);
+    if (format.dtype == DType::kBf16) return Shaped(Format::kBf16, rows, cols, 0);
+    const Codec* codec = FindBlockCodec(format.dtype);
+    const Format held = codec ? FormatOfBlocks(codec->bits, codec->has_min, codec->subs > 0) : Format::kF16;
+    return Shaped(held, rows, cols, HasScales(held) ? codec->group : 0);
   }
   // Products take 32 columns at a time, and groups do not cross the 128 that share a scale of the
   // activations. A file's own int8 can have others.

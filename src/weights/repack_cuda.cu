@@ -2,93 +2,39 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
-#include "formats/iq4_nl.h"
+#include "formats/blocks.h"
 #include "kernels/shared/cuda/element.cuh"
 #include "weights/repack_cuda.h"
 
 namespace celer::cuda {
 namespace {
 
-__device__ __forceinline__ float HalfAt(const uint8_t* p) {  // blocks are 2-byte aligned
-  return __half2float(*reinterpret_cast<const __half*>(p));
+__device__ __forceinline__ float Half(uint16_t bits) {
+  return __half2float(__ushort_as_half(bits));
 }
 
-// The 6-bit scales and minima of Q4_K; see formats/k_scales.h.
-__device__ __forceinline__ float2 Q4KGroup(const uint8_t* block, int g) {
-  const uint8_t* s = block + 4;
-  const int scale = g < 4 ? s[g] & 63 : (s[g + 4] & 15) | (s[g - 4] >> 6) << 4;
-  const int min = g < 4 ? s[g + 4] & 63 : s[g + 4] >> 4 | (s[g] >> 6) << 4;
-  return make_float2(HalfAt(block) * static_cast<float>(scale),
-                     -(HalfAt(block + 2) * static_cast<float>(min)));
-}
-__device__ __forceinline__ int Q4KValue(const uint8_t* block, int i) {
-  return block[16 + 32 * (i / 64) + i % 32] >> (i / 32 % 2 * 4) & 15;
-}
-
-// The other GGUF blocks, all as scale * integer + minimum; `i` is the element's place in its block.
+// An element of a GGUF block: scale * value + min.
 struct Quantized {
   int value;
   float scale, min;
-  __device__ __forceinline__ float Decoded() const { return scale * static_cast<float>(value) + min; }
 };
-__device__ __forceinline__ int FifthBit(const uint8_t* bits, int i) {
-  return (bits[i / 8] >> (i % 8) & 1) << 4;
+template <class Block>
+__device__ __forceinline__ Quantized BlockElement(const uint8_t* row, int col) {  // rows are 2-byte aligned
+  const Block& block = reinterpret_cast<const Block*>(row)[col / Block::kElements];
+  const int i = col % Block::kElements, g = i / Block::kGroup;
+  Quantized out{block.Value(i / 16, i % 16), Half(block.d), 0.0f};
+  if constexpr (kIsSuper<Block>) out.scale *= static_cast<float>(block.Scale(g));
+  if constexpr (requires { block.m; }) out.min = Half(block.m);
+  if constexpr (requires { block.dmin; }) out.min = -(Half(block.dmin) * static_cast<float>(block.Min(g)));
+  return out;
 }
-__device__ __forceinline__ Quantized Q5Element(DType dtype, const uint8_t* data, int col) {
-  if (dtype == DType::kQ5_K) {
-    const uint8_t* block = data + col / 256 * 176;
-    const int i = col % 256, g = i / 32;
-    const float2 p = Q4KGroup(block, g);
-    const int low = block[48 + 32 * (g / 2) + i % 32] >> (g % 2 * 4) & 15;
-    return {low | (block[16 + i % 32] >> g & 1) << 4, p.x, p.y};
-  }
-  const int i = col % 32, min_bytes = dtype == DType::kQ5_1 ? 2 : 0;
-  const uint8_t* block = data + col / 32 * (22 + min_bytes);
-  const uint8_t* bits = block + 2 + min_bytes;
-  const int q = (bits[4 + i % 16] >> (i / 16 * 4) & 15) | FifthBit(bits, i);
-  return dtype == DType::kQ5_1 ? Quantized{q, HalfAt(block), HalfAt(block + 2)}
-                               : Quantized{q - 16, HalfAt(block), 0.0f};
-}
-__device__ __forceinline__ Quantized Q2KElement(const uint8_t* data, int col) {
-  const uint8_t* block = data + col / 256 * 84;
-  const int i = col % 256, g = i / 16, packed = block[g];
-  const int q = block[16 + 32 * (g / 8) + i % 32] >> (2 * (g / 2 % 4)) & 3;
-  return {q, HalfAt(block + 80) * static_cast<float>(packed & 15),
-          -(HalfAt(block + 82) * static_cast<float>(packed >> 4))};
-}
-__device__ __forceinline__ Quantized Q3KElement(const uint8_t* data, int col) {
-  const uint8_t* block = data + col / 256 * 110;
-  const uint8_t* scales = block + 96;
-  const int i = col % 256, g = i / 16;
-  const int low = scales[g % 8] >> (4 * (g / 8)) & 15, high = scales[8 + g % 4] >> (2 * (g / 4)) & 3;
-  const int q =
-      (block[32 + 32 * (g / 8) + i % 32] >> (2 * (g / 2 % 4)) & 3) - ((block[i % 32] >> (g / 2) & 1) ? 0 : 4);
-  return {q, HalfAt(block + 108) * static_cast<float>((low | high << 4) - 32), 0.0f};
-}
-__device__ __forceinline__ Quantized Q6KElement(const uint8_t* data, int col) {
-  const uint8_t* block = data + col / 256 * 210;
-  const int i = col % 256, half = i / 128, g = i / 16;
-  const int low = block[64 * half + i % 64] >> (i % 128 / 64 * 4) & 15;
-  const int high = block[128 + 32 * half + i % 32] >> (i % 128 / 32 * 2) & 3;
-  return {(low | high << 4) - 32,
-          HalfAt(block + 208) * static_cast<float>(static_cast<int8_t>(block[192 + g])), 0.0f};
-}
-__constant__ Iq4NlLevels kLevels = kIq4NlLevels;
-__device__ __forceinline__ Quantized Iq4NlElement(const uint8_t* data, int col) {
-  const uint8_t* block = data + col / 32 * 18;
-  return {kLevels.at[block[2 + col % 16] >> (col % 32 / 16 * 4) & 15], HalfAt(block), 0.0f};
-}
-// Types that become kInt8 without loss, in groups of this many columns; 0 for others.
-__host__ __device__ constexpr int ExactInt8Group(DType dtype) {
-  return dtype == DType::kQ5_0 || dtype == DType::kIq4Nl  ? 32
-         : dtype == DType::kQ3_K || dtype == DType::kQ6_K ? 16
-                                                          : 0;
-}
-__device__ __forceinline__ Quantized ExactInt8(DType dtype, const uint8_t* data, int col) {
-  return dtype == DType::kQ5_0    ? Q5Element(dtype, data, col)
-         : dtype == DType::kIq4Nl ? Iq4NlElement(data, col)
-         : dtype == DType::kQ3_K  ? Q3KElement(data, col)
-                                  : Q6KElement(data, col);
+
+// Of the block format `dtype`; false if it is none.
+template <class... Block>
+__device__ __forceinline__ bool DecodeElement(BlockList<Block...>, DType dtype, const uint8_t* row, int col,
+                                              float* out) {
+  const auto decode = [&](const Quantized& e) { *out = e.scale * static_cast<float>(e.value) + e.min; };
+  return ((dtype == Block::kDType && (decode(BlockElement<Block>(row, col)), true)) || ...);
 }
 
 // celer's own formats: what stands beside the values.
@@ -118,39 +64,11 @@ __device__ float SourceElement(const RepackArgs& a, int row, int col) {
       const float2 p = Int4Params(a, row, col);
       return p.x * static_cast<float>(data[col / 2] >> (col % 2 * 4) & 15) + p.y;
     }
-    case DType::kQ8_0: {
-      const uint8_t* block = data + col / 32 * 34;
-      return HalfAt(block) * static_cast<float>(static_cast<int8_t>(block[2 + col % 32]));
+    default: {
+      float out = 0;
+      DecodeElement(GgufBlocks{}, a.dtype, data, col, &out);
+      return out;
     }
-    case DType::kQ4_0: {
-      const uint8_t* block = data + col / 32 * 18;
-      const int q = block[2 + col % 16] >> (col % 32 / 16 * 4) & 15;
-      return HalfAt(block) * static_cast<float>(q - 8);
-    }
-    case DType::kQ4_1: {
-      const uint8_t* block = data + col / 32 * 20;
-      const int q = block[4 + col % 16] >> (col % 32 / 16 * 4) & 15;
-      return HalfAt(block) * static_cast<float>(q) + HalfAt(block + 2);
-    }
-    case DType::kQ4_K: {
-      const uint8_t* block = data + col / 256 * 144;
-      const float2 p = Q4KGroup(block, col % 256 / 32);
-      return p.x * static_cast<float>(Q4KValue(block, col % 256)) + p.y;
-    }
-    case DType::kQ5_0:
-    case DType::kQ5_1:
-    case DType::kQ5_K:
-      return Q5Element(a.dtype, data, col).Decoded();
-    case DType::kIq4Nl:
-      return Iq4NlElement(data, col).Decoded();
-    case DType::kQ2_K:
-      return Q2KElement(data, col).Decoded();
-    case DType::kQ3_K:
-      return Q3KElement(data, col).Decoded();
-    case DType::kQ6_K:
-      return Q6KElement(data, col).Decoded();
-    default:
-      return 0;
   }
 }
 
@@ -255,6 +173,34 @@ __device__ __forceinline__ void PutRounded(const RepackArgs& a, int row, int col
     PutInt8(a, row, col, RoundTo(value, -127, 127));
 }
 
+// Takes over a group of blocks whose groups and bits are the target's, and gives its scale and minimum.
+template <class Block>
+__device__ __forceinline__ bool CopyGroup(const RepackArgs& a, const uint8_t* data, int to, int first,
+                                          float2* p) {
+  constexpr Format kExact = FormatOfBlocks(Block::kBits, kHasMin<Block>, kIsSuper<Block>);
+  constexpr int kBits = BitsOf(kExact), kN = Block::kGroup;
+  if (kBits > 8 || a.dtype != Block::kDType || a.target.group != kN || BitsOf(a.target.format) != kBits ||
+      a.target.format == Format::kFp8)
+    return false;
+  const Quantized any = BlockElement<Block>(data, first);
+  *p = make_float2(any.scale, any.min);
+  if constexpr (kBits == 8) {
+    for (int i = 0; i < kN; ++i) PutInt8(a, to, first + i, BlockElement<Block>(data, first + i).value);
+  } else {
+    constexpr int kLowest = kHasMin<Block> ? 0 : -kMostValue<Block>;  // becomes 0
+    if constexpr (kLowest != 0) p->y = static_cast<float>(kLowest) * any.scale;
+    for (int i = 0; i < kN; i += 2)
+      PutInt4(a, to, first + i, BlockElement<Block>(data, first + i).value - kLowest,
+              BlockElement<Block>(data, first + i + 1).value - kLowest);
+  }
+  return true;
+}
+template <class... Block>
+__device__ __forceinline__ bool CopyGroup(BlockList<Block...>, const RepackArgs& a, const uint8_t* data,
+                                          int to, int first, float2* p) {
+  return (CopyGroup<Block>(a, data, to, first, p) || ...);
+}
+
 // Grid: any; one thread per group of a row.
 __global__ void GroupKernel(const __grid_constant__ RepackArgs a) {
   const int groups = a.target.cols / a.target.group;
@@ -268,16 +214,11 @@ __global__ void GroupKernel(const __grid_constant__ RepackArgs a) {
   if (BitsOf(a.target.format) == 8) {
     const bool fp8 = a.target.format == Format::kFp8;
     float scale;
-    if (fp8 && a.dtype == DType::kFp8E4M3 && n == a.source_group) {
+    if (float2 p; CopyGroup(GgufBlocks{}, a, data, to, first, &p)) {
+      scale = p.x;
+    } else if (fp8 && a.dtype == DType::kFp8E4M3 && n == a.source_group) {
       scale = static_cast<const float*>(a.source_scales)[SourceGroup(a, from, first)];
       for (int i = 0; i < n; ++i) PutFp8(a, to, first + i, data[first + i]);
-    } else if (!fp8 && a.dtype == DType::kQ8_0 && n == 32) {
-      const uint8_t* block = data + g * 34;
-      scale = HalfAt(block);
-      for (int i = 0; i < n; ++i) PutInt8(a, to, first + i, static_cast<int8_t>(block[2 + i]));
-    } else if (!fp8 && ExactInt8Group(a.dtype) == n) {
-      scale = ExactInt8(a.dtype, data, first).scale;
-      for (int i = 0; i < n; ++i) PutInt8(a, to, first + i, ExactInt8(a.dtype, data, first + i).value);
     } else if (!fp8 && a.dtype == DType::kI8 && n == a.source_group) {
       scale = static_cast<const float*>(a.source_scales)[SourceGroup(a, from, first)];
       for (int i = 0; i < n; ++i) PutInt8(a, to, first + i, static_cast<int8_t>(data[first + i]));
@@ -293,30 +234,14 @@ __global__ void GroupKernel(const __grid_constant__ RepackArgs a) {
     return;
   }
   float2 p;
-  if (n == 32 && (a.dtype == DType::kQ4_0 || a.dtype == DType::kQ4_1 || a.dtype == DType::kQ4_K)) {
-    const auto value = [&](int i) -> int {
-      if (a.dtype == DType::kQ4_K) return Q4KValue(data + first / 256 * 144, first % 256 + i);
-      const uint8_t* qs = a.dtype == DType::kQ4_0 ? data + g * 18 + 2 : data + g * 20 + 4;
-      return qs[i % 16] >> (i / 16 * 4) & 15;
-    };
-    for (int i = 0; i < n; i += 2) PutInt4(a, to, first + i, value(i), value(i + 1));
-    if (a.dtype == DType::kQ4_K)
-      p = Q4KGroup(data + first / 256 * 144, first % 256 / 32);
-    else if (a.dtype == DType::kQ4_0)
-      p = make_float2(HalfAt(data + g * 18), -8.0f * HalfAt(data + g * 18));
-    else
-      p = make_float2(HalfAt(data + g * 20), HalfAt(data + g * 20 + 2));
+  if (CopyGroup(GgufBlocks{}, a, data, to, first, &p)) {
+    // its scale and minimum are in p
   } else if (a.dtype == DType::kU4 && n == a.source_group) {
     for (int i = 0; i < n; i += 2) {
       const uint8_t pair = data[(first + i) / 2];
       PutInt4(a, to, first + i, pair & 15, pair >> 4);
     }
     p = Int4Params(a, from, first);
-  } else if (n == 16 && a.dtype == DType::kQ2_K) {
-    for (int i = 0; i < n; i += 2)
-      PutInt4(a, to, first + i, Q2KElement(data, first + i).value, Q2KElement(data, first + i + 1).value);
-    const Quantized any = Q2KElement(data, first);
-    p = make_float2(any.scale, any.min);
   } else {
     const float2 fit = FitAffine(a, from, first, n);
     const auto finite_half = [](float value) {
@@ -407,6 +332,11 @@ __global__ void RandomKernel(const __grid_constant__ DeviceMatrix m, int64_t wor
   }
 }
 
+template <class... Block>
+bool Contains(BlockList<Block...>, DType dtype) {
+  return ((dtype == Block::kDType) || ...);
+}
+
 }  // namespace
 
 bool CanRepack(DType dtype) {
@@ -416,20 +346,9 @@ bool CanRepack(DType dtype) {
     case DType::kBf16:
     case DType::kI8:
     case DType::kU4:
-    case DType::kQ8_0:
-    case DType::kQ4_0:
-    case DType::kQ4_1:
-    case DType::kQ4_K:
-    case DType::kQ5_0:
-    case DType::kQ5_1:
-    case DType::kQ5_K:
-    case DType::kIq4Nl:
-    case DType::kQ2_K:
-    case DType::kQ3_K:
-    case DType::kQ6_K:
       return true;
     default:
-      return false;
+      return Contains(GgufBlocks{}, dtype);
   }
 }
 

@@ -7,19 +7,8 @@
 #include <cstring>
 #include <vector>
 
-#include "formats/block_io.h"
+#include "formats/codec.h"
 #include "formats/float16.h"
-#include "formats/iq4_nl.h"
-#include "formats/q2_k.h"
-#include "formats/q3_k.h"
-#include "formats/q4_0.h"
-#include "formats/q4_1.h"
-#include "formats/q4_k.h"
-#include "formats/q5_0.h"
-#include "formats/q5_1.h"
-#include "formats/q5_k.h"
-#include "formats/q6_k.h"
-#include "formats/q8_0.h"
 #include "io/file/printable.h"
 
 namespace celer {
@@ -49,18 +38,11 @@ bool NoFp8Nan(const std::byte* data, int64_t n) {
   return WordsInRange<uint8_t>(data, n, 0x7e);
 }
 
-// `reach`: a value is at most that many times the larger of a block's f16 numbers.
-template <class Block, auto... kHalves>
-bool BlocksInRange(const std::byte* data, int64_t elements, float most, float reach) {
+bool BlocksInRange(const Codec& codec, const std::byte* data, int64_t elements, float most) {
   // One step less than rounding gives, in case it went up.
-  const auto half = static_cast<uint16_t>(
-      most / reach >= 65504.0f ? kLargestHalf : std::max(1, static_cast<int>(FloatToF16(most / reach))) - 1);
-  uint32_t over = 0;
-  for (int64_t b = 0; b < elements / Block::kElements; ++b) {
-    const auto block = LoadBlock<Block>(data, b);
-    ((over |= static_cast<uint32_t>((block.*kHalves & 0x7fff) > half)), ...);
-  }
-  return over == 0;
+  const float scale = most / static_cast<float>(codec.reach);
+  const int half = scale >= 65504.0f ? kLargestHalf : std::max(1, static_cast<int>(FloatToF16(scale))) - 1;
+  return codec.largest_scale(data, elements / Info(codec.dtype).block) <= half;
 }
 
 }  // namespace
@@ -95,30 +77,9 @@ bool SurelyInRange(const WeightView& w, int64_t begin, int64_t end, const ValueR
       return WordsInRange<uint16_t>(data, n, kLargestHalf);
     case DType::kBf16:
       return WordsInRange<uint16_t>(data, n, static_cast<uint16_t>(std::bit_cast<uint32_t>(most) >> 16));
-    case DType::kQ4_0:
-      return BlocksInRange<BlockQ4_0, &BlockQ4_0::d>(data, n, most, 8);
-    case DType::kQ4_1:
-      return BlocksInRange<BlockQ4_1, &BlockQ4_1::d, &BlockQ4_1::m>(data, n, most, 15 + 1);
-    case DType::kQ5_0:
-      return BlocksInRange<BlockQ5_0, &BlockQ5_0::d>(data, n, most, 16);
-    case DType::kQ5_1:
-      return BlocksInRange<BlockQ5_1, &BlockQ5_1::d, &BlockQ5_1::m>(data, n, most, 31 + 1);
-    case DType::kQ8_0:
-      return BlocksInRange<BlockQ8_0, &BlockQ8_0::d>(data, n, most, 128);
-    case DType::kIq4Nl:
-      return BlocksInRange<BlockIq4Nl, &BlockIq4Nl::d>(data, n, most, 127);
-    case DType::kQ2_K:
-      return BlocksInRange<BlockQ2_K, &BlockQ2_K::d, &BlockQ2_K::dmin>(data, n, most, 15 * 3 + 15);
-    case DType::kQ3_K:
-      return BlocksInRange<BlockQ3_K, &BlockQ3_K::d>(data, n, most, 32 * 4);
-    case DType::kQ4_K:
-      return BlocksInRange<BlockQ4_K, &BlockQ4_K::d, &BlockQ4_K::dmin>(data, n, most, 63 * 15 + 63);
-    case DType::kQ5_K:
-      return BlocksInRange<BlockQ5_K, &BlockQ5_K::d, &BlockQ5_K::dmin>(data, n, most, 63 * 31 + 63);
-    case DType::kQ6_K:
-      return BlocksInRange<BlockQ6_K, &BlockQ6_K::d>(data, n, most, 128 * 32);
     default:
-      return false;
+      const Codec* codec = FindBlockCodec(w.dtype);
+      return codec && BlocksInRange(*codec, data, n, most);
   }
 }
 

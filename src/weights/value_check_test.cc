@@ -64,9 +64,7 @@ std::vector<size_t> Halves(DType dtype) {
 }
 
 TEST(ValueCheck, FindsWhatIsNotFiniteInEveryFormat) {
-  for (const DType dtype :
-       {DType::kF32, DType::kF16, DType::kBf16, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
-        DType::kQ8_0, DType::kIq4Nl, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
+  for (const DType dtype : WeightTypes()) {
     SCOPED_TRACE(Name(dtype));
     const int64_t rows = 700, cols = 512;
     Matrix m = Make(dtype, rows, cols);

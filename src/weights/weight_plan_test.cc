@@ -136,6 +136,26 @@ TEST(WeightPlan, BothDevicesObeyIt) {
     }
 }
 
+TEST(DeviceForm, BlocksOfAFile) {
+  const std::pair<DType, const char*> forms[] = {{DType::kF32, "f32"},
+                                                 {DType::kF16, "f16"},
+                                                 {DType::kBf16, "bf16"},
+                                                 {DType::kQ8_0, "int8-g32"},
+                                                 {DType::kQ6_K, "int8-g16"},
+                                                 {DType::kQ5_K, "f16"},
+                                                 {DType::kQ5_1, "f16"},
+                                                 {DType::kQ5_0, "int8-g32"},
+                                                 {DType::kQ4_K, "int4-g32 with f32 scales"},
+                                                 {DType::kQ4_1, "int4-g32"},
+                                                 {DType::kQ4_0, "int4-g32"},
+                                                 {DType::kIq4Nl, "int8-g32"},
+                                                 {DType::kQ3_K, "int8-g16"},
+                                                 {DType::kQ2_K, "int4-g16 with f32 scales"}};
+  for (const auto& [dtype, name] : forms)
+    EXPECT_EQ(cuda::FormatName(cuda::DeviceForm(WeightFormatSpec::Stored(dtype), 8, 512)), name)
+        << Name(dtype);
+}
+
 // Weights without a file, as a benchmark makes them: by the rule and the role alone.
 TEST(WeightPlan, WithoutTensorsTheRoleDecides) {
   const WeightPlan rule = *WeightOptions::Parse("int4-g128");

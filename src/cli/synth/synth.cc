@@ -1,6 +1,7 @@
 // celer synth: a model with random weights at a preset's shapes, for benchmarks and tests.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -22,8 +23,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kFormats =
-    "f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl, q2_k, q3_k, q4_k, q5_k, q6_k";
+std::string FormatNames() {
+  std::string out;
+  for (const DType dtype : WeightTypes()) out += (out.empty() ? "" : ", ") + std::string(Name(dtype));
+  return out;
+}
 
 // Flags that shrink (or grow) a preset.
 struct Overrides {
@@ -91,9 +95,8 @@ Status ClearOutput(const fs::path& out, bool gguf, bool force) {
 
 Result<DType> ParseFormat(const std::string& text) {
   const auto dtype = ParseDType(text);
-  const bool known = dtype && (IsBlockQuantized(*dtype) || *dtype == DType::kF32 || *dtype == DType::kF16 ||
-                               *dtype == DType::kBf16);
-  if (!known || !CanEncode(*dtype)) return Error::Invalid("--weights '", text, "' is not one of ", kFormats);
+  if (!dtype || std::ranges::find(WeightTypes(), *dtype) == WeightTypes().end())
+    return Error::Invalid("--weights '", text, "' is not one of ", FormatNames());
   return *dtype;
 }
 
@@ -128,7 +131,7 @@ int SynthCommand(const std::vector<std::string>& args) {
   bool force = false;
   Overrides overrides;
   app.add_option("PRESET", preset, "a model from celer limits --list")->required();
-  app.add_option("--weights", format, kFormats)->required();
+  app.add_option("--weights", format, FormatNames())->required();
   app.add_option("-o,--output", out,
                  "a name that ends with .gguf, or a folder for config.json and safetensors")
       ->required();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cctype>
 #include <cstring>
 #include <limits>
 
@@ -21,57 +22,37 @@ constexpr size_t kMaxName = 65535;
 constexpr std::string_view kDamaged = "; the file is cut short or damaged: fetch it again";
 constexpr uint64_t kMaxAlignment = uint64_t{1} << 30;
 
-struct TensorType {
+// Those that others write and celer does not read; base/dtype.cc has the numbers of the others.
+struct UnsupportedType {
   uint32_t id;
   const char* name;
-  std::optional<DType> dtype;  // nullopt: known, but not supported
 };
-constexpr TensorType kTensorTypes[] = {
-    {0, "F32", DType::kF32},
-    {1, "F16", DType::kF16},
-    {2, "Q4_0", DType::kQ4_0},
-    {3, "Q4_1", DType::kQ4_1},
-    {4, "Q4_2", {}},
-    {5, "Q4_3", {}},
-    {6, "Q5_0", DType::kQ5_0},
-    {7, "Q5_1", DType::kQ5_1},
-    {8, "Q8_0", DType::kQ8_0},
-    {9, "Q8_1", {}},
-    {10, "Q2_K", DType::kQ2_K},
-    {11, "Q3_K", DType::kQ3_K},
-    {12, "Q4_K", DType::kQ4_K},
-    {13, "Q5_K", DType::kQ5_K},
-    {14, "Q6_K", DType::kQ6_K},
-    {15, "Q8_K", {}},
-    {16, "IQ2_XXS", {}},
-    {17, "IQ2_XS", {}},
-    {18, "IQ3_XXS", {}},
-    {19, "IQ1_S", {}},
-    {20, "IQ4_NL", DType::kIq4Nl},
-    {21, "IQ3_S", {}},
-    {22, "IQ2_S", {}},
-    {23, "IQ4_XS", {}},
-    {24, "I8", DType::kI8},
-    {25, "I16", DType::kI16},
-    {26, "I32", DType::kI32},
-    {27, "I64", DType::kI64},
-    {28, "F64", DType::kF64},
-    {29, "IQ1_M", {}},
-    {30, "BF16", DType::kBf16},
-    {31, "Q4_0_4_4", {}},
-    {32, "Q4_0_4_8", {}},
-    {33, "Q4_0_8_8", {}},
-    {34, "TQ1_0", {}},
-    {35, "TQ2_0", {}},
-    {39, "MXFP4", {}},
-    {40, "NVFP4", {}},
-    {41, "Q1_0", {}},
+constexpr UnsupportedType kUnsupportedTypes[] = {
+    {4, "Q4_2"},    {5, "Q4_3"},     {9, "Q8_1"},      {15, "Q8_K"},     {16, "IQ2_XXS"},
+    {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"},    {21, "IQ3_S"},    {22, "IQ2_S"},
+    {23, "IQ4_XS"}, {29, "IQ1_M"},   {31, "Q4_0_4_4"}, {32, "Q4_0_4_8"}, {33, "Q4_0_8_8"},
+    {34, "TQ1_0"},  {35, "TQ2_0"},   {39, "MXFP4"},    {40, "NVFP4"},    {41, "Q1_0"},
 };
 
-const TensorType* FindTensorType(uint32_t id) {
-  for (const TensorType& type : kTensorTypes)
-    if (type.id == id) return &type;
-  return nullptr;
+std::optional<DType> FindTensorType(uint32_t id) {
+  for (const DTypeInfo& info : DTypes())
+    if (info.gguf_type >= 0 && static_cast<uint32_t>(info.gguf_type) == id) return info.dtype;
+  return std::nullopt;
+}
+
+// As GGUF spells it: "BF16", "Q4_K".
+std::string UpperName(DType dtype) {
+  std::string out(Name(dtype));
+  for (char& c : out) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return out;
+}
+
+// Of the types that weights have.
+std::string WeightTypeNames() {
+  std::string out;
+  for (const DTypeInfo& info : DTypes())
+    if (info.gguf_file_type >= 0) out += (out.empty() ? "" : ", ") + UpperName(info.dtype);
+  return out;
 }
 
 // Walks the file; every read is checked against the bytes that are left.
@@ -294,18 +275,17 @@ class Parser {
       dims[rank - 1 - i] = static_cast<int64_t>(dim);  // the file has the innermost first
     }
     if (!cursor_.Read(&type_id) || !cursor_.Read(&info.offset)) return CutShort(what);
-    const TensorType* type = FindTensorType(type_id);
-    if (!type || !type->dtype)
+    const auto type = FindTensorType(type_id);
+    if (!type)
       return Error::Unsupported(source_, ": ", what, " has the type ", GgufTensorTypeName(type_id),
-                                ", which is not supported (F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 and "
-                                "Q2_K to Q6_K are)");
-    info.spec = {std::string(name), *type->dtype, Shape(std::span<const int64_t>(dims.data(), rank))};
+                                ", which is not supported (", WeightTypeNames(), " are)");
+    info.spec = {std::string(name), *type, Shape(std::span<const int64_t>(dims.data(), rank))};
     const int64_t cols = dims[rank - 1];
-    if (cols % Info(*type->dtype).block != 0)
-      return Error::Corrupt(source_, ": ", what, " has rows of ", cols, " elements, but ", type->name,
-                            " needs a multiple of ", Info(*type->dtype).block);
+    if (cols % Info(*type).block != 0)
+      return Error::Corrupt(source_, ": ", what, " has rows of ", cols, " elements, but ", UpperName(*type),
+                            " needs a multiple of ", Info(*type).block);
     const auto elements = info.spec.shape.elements();
-    const auto bytes = elements ? BytesFor(*type->dtype, *elements) : std::nullopt;
+    const auto bytes = elements ? BytesFor(*type, *elements) : std::nullopt;
     if (!bytes)
       return Error::Corrupt(source_, ": ", what, " has the shape ", info.spec.shape.ToString(),
                             ", which is too large");
@@ -389,14 +369,15 @@ std::vector<std::filesystem::path> GgufFile::files() const {
 }
 
 std::string GgufTensorTypeName(uint32_t type) {
-  const TensorType* found = FindTensorType(type);
-  return found ? found->name : "type " + std::to_string(type);
+  if (const auto dtype = FindTensorType(type)) return UpperName(*dtype);
+  for (const UnsupportedType& each : kUnsupportedTypes)
+    if (each.id == type) return each.name;
+  return "type " + std::to_string(type);
 }
 
 std::optional<uint32_t> GgufTensorTypeId(DType dtype) {
-  for (const TensorType& type : kTensorTypes)
-    if (type.dtype == dtype) return type.id;
-  return std::nullopt;
+  const int type = Info(dtype).gguf_type;
+  return type < 0 ? std::nullopt : std::optional(static_cast<uint32_t>(type));
 }
 
 }  // namespace celer

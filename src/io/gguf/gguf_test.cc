@@ -201,5 +201,22 @@ TEST(Gguf, ReadsAFileOfThePythonPackage) {
   EXPECT_EQ(first, 1.0f);
 }
 
+TEST(Gguf, TypesHaveTheirNumbers) {
+  EXPECT_EQ(GgufTensorTypeId(DType::kF32), 0u);
+  EXPECT_EQ(GgufTensorTypeId(DType::kQ5_0), 6u);
+  EXPECT_EQ(GgufTensorTypeId(DType::kQ4_K), 12u);
+  EXPECT_EQ(GgufTensorTypeId(DType::kIq4Nl), 20u);
+  EXPECT_EQ(GgufTensorTypeId(DType::kBf16), 30u);
+  EXPECT_FALSE(GgufTensorTypeId(DType::kFp8E4M3));
+  EXPECT_EQ(GgufTensorTypeName(14), "Q6_K");
+  EXPECT_EQ(GgufTensorTypeName(20), "IQ4_NL");
+  EXPECT_EQ(GgufTensorTypeName(23), "IQ4_XS");  // not read
+  EXPECT_EQ(GgufTensorTypeName(99), "type 99");
+  EXPECT_EQ(GgufFileType(DType::kQ8_0), 7u);
+  EXPECT_EQ(GgufFileType(DType::kQ4_K), 14u);
+  EXPECT_EQ(GgufFileType(DType::kIq4Nl), 25u);
+  EXPECT_FALSE(GgufFileType(DType::kI8));
+}
+
 }  // namespace
 }  // namespace celer

@@ -30,38 +30,8 @@ void AppendArray(std::string* out, GgufType type, std::span<const T> values) {
 }  // namespace
 
 std::optional<uint32_t> GgufFileType(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return 0;
-    case DType::kF16:
-      return 1;
-    case DType::kQ4_0:
-      return 2;
-    case DType::kQ4_1:
-      return 3;
-    case DType::kQ8_0:
-      return 7;
-    case DType::kQ5_0:
-      return 8;
-    case DType::kQ5_1:
-      return 9;
-    case DType::kQ2_K:
-      return 10;
-    case DType::kQ3_K:
-      return 11;
-    case DType::kQ4_K:
-      return 14;
-    case DType::kQ5_K:
-      return 16;
-    case DType::kQ6_K:
-      return 18;
-    case DType::kIq4Nl:
-      return 25;
-    case DType::kBf16:
-      return 32;
-    default:
-      return std::nullopt;
-  }
+  const int type = Info(dtype).gguf_file_type;
+  return type < 0 ? std::nullopt : std::optional(static_cast<uint32_t>(type));
 }
 
 GgufWriter::GgufWriter(int64_t alignment) : alignment_(alignment) {

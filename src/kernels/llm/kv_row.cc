@@ -127,7 +127,7 @@ void StoreFourBits(const float* row, int64_t dim, std::byte* out) {
     value = Saturated(value, kLargestF16);
   }
   if (!finite) std::fill(rotated.begin(), rotated.end(), 0.0f);
-  EncodeQ4_1(rotated.data(), dim / BlockQ4_1::kElements, out);
+  EncodeRow(DType::kQ4_1, rotated.data(), dim, out);
   if (finite) return;
   for (int64_t b = 0; b < dim / BlockQ4_1::kElements; ++b) {
     constexpr uint16_t kNan = 0x7e00;

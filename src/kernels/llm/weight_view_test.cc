@@ -7,6 +7,7 @@
 #include <cstring>
 #include <random>
 
+#include "formats/decode.h"
 #include "kernels/llm/matmul/matmul.h"
 #include "kernels/shared/test_util.h"
 
@@ -86,13 +87,11 @@ struct Case {
 };
 std::vector<Case> Cases() {
   std::vector<Case> out;
-  for (const DType dtype :
-       {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kIq4Nl}) {
-    out.push_back({WeightFormatSpec::Stored(dtype), 96, 32});
-    out.push_back({WeightFormatSpec::Stored(dtype), 1120, 736});
+  for (const DType dtype : BlockTypes()) {
+    const int64_t step = Info(dtype).block;
+    out.push_back({WeightFormatSpec::Stored(dtype), 3 * step, step});
+    if (step == 32) out.push_back({WeightFormatSpec::Stored(dtype), 1120, 736});
   }
-  for (const DType dtype : {DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K})
-    out.push_back({WeightFormatSpec::Stored(dtype), 768, 256});
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBf16}) {
     out.push_back({WeightFormatSpec::Stored(dtype), 577, 144});
     out.push_back({WeightFormatSpec::Stored(dtype), 577, 35, false});

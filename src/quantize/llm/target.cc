@@ -4,16 +4,13 @@
 #include <charconv>
 #include <optional>
 
+#include "formats/codec.h"
 #include "formats/decode.h"
 #include "io/gguf/gguf.h"
 #include "io/json/json.h"
 
 namespace celer {
 namespace {
-
-constexpr DType kStoredTypes[] = {DType::kF32,  DType::kF16,   DType::kBf16, DType::kQ8_0, DType::kQ6_K,
-                                  DType::kQ5_K, DType::kQ5_1,  DType::kQ5_0, DType::kQ4_K, DType::kQ4_1,
-                                  DType::kQ4_0, DType::kIq4Nl, DType::kQ3_K, DType::kQ2_K};
 
 // Layers at both ends, and every third between them: there errors hurt most.
 bool MoreBits(int64_t layer, int64_t layers) {
@@ -55,23 +52,6 @@ const Mix* FindMix(std::string_view name) {
   return nullptr;
 }
 
-// What is used where rows are not a multiple of 256.
-DType WithoutSuperblocks(DType dtype) {
-  switch (dtype) {
-    case DType::kQ2_K:
-    case DType::kQ3_K:
-      return DType::kQ4_0;
-    case DType::kQ4_K:
-      return DType::kQ5_0;
-    case DType::kQ5_K:
-      return DType::kQ5_1;
-    case DType::kQ6_K:
-      return DType::kQ8_0;
-    default:
-      return DType::kF16;
-  }
-}
-
 std::string Lower(std::string_view text) {
   std::string out(text);
   std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -111,7 +91,7 @@ std::optional<Target> ParseInt(std::string_view text) {
 
 std::string TargetNames() {
   std::string out;
-  for (const DType dtype : kStoredTypes) out += std::string(Name(dtype)) + ", ";
+  for (const DType dtype : WeightTypes()) out += std::string(Name(dtype)) + ", ";
   for (const Mix& mix : kMixes) out += std::string(mix.name) + ", ";
   return out + "int4 and int8 with -g32, -g64 or -g128 and -sym or -asym, w8a8, fp8";
 }
@@ -123,16 +103,14 @@ Result<Target> Target::Parse(std::string_view text) {
   if (name == "w8a8") return Target{.kind = Kind::kInt, .bits = 8, .symmetric = true, .int8_inputs = true};
   if (const auto target = ParseInt(name)) return *target;
   const auto dtype = ParseDType(name);
-  if (dtype && std::find(std::begin(kStoredTypes), std::end(kStoredTypes), *dtype) != std::end(kStoredTypes))
-    return Stored(*dtype);
+  if (dtype && std::ranges::find(WeightTypes(), *dtype) != WeightTypes().end()) return Stored(*dtype);
   return Error::Invalid("'", text, "' is no format to quantize to; those are ", TargetNames());
 }
 
 std::vector<Target> BudgetTargets(bool gguf) {
   std::vector<Target> out;
   if (gguf) {
-    for (const DType dtype : kStoredTypes)
-      if (IsBlockQuantized(dtype)) out.push_back(Target::Stored(dtype));
+    for (const DType dtype : BlockTypes()) out.push_back(Target::Stored(dtype));
   } else {
     for (const char* name : {"int4-g128", "int4-g64", "int4-g32", "int8"})
       out.push_back(Target::Parse(name).value());
@@ -280,7 +258,7 @@ Target Recipe::For(std::string_view name, const TensorPlace& place, int64_t cols
   for (const Rule& rule : rules)
     if (MatchesPattern(rule.pattern, name)) target = rule.target;
   while (target.kind == Target::Kind::kStored && !target.Fits(cols))
-    target.dtype = WithoutSuperblocks(target.dtype);
+    target.dtype = FindCodec(target.dtype)->narrow;
   return target;
 }
 

@@ -208,8 +208,8 @@ TEST(Matmul, EveryVariantMatchesDouble) {
     };
     for (const Case c : {Case{1, 32, 1}, {5, 96, 2}, {7, 32, 3}, {33, 160, 4}, {64, 256, 5}, {3, 64, 19}}) {
       SCOPED_TRACE(::testing::Message() << c.rows << "x" << c.cols << ", " << c.tokens << " tokens");
-      for (const DType dtype : {DType::kF32, DType::kF16, DType::kBf16, DType::kQ8_0, DType::kQ4_0,
-                                DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kIq4Nl}) {
+      for (const DType dtype : WeightTypes()) {
+        if (Info(dtype).block > 32) continue;
         SCOPED_TRACE(Name(dtype));
         ExpectMatchesDouble(variant, MakeStored(dtype, c.rows, c.cols, 1).view, c.tokens, true);
       }
@@ -217,8 +217,9 @@ TEST(Matmul, EveryVariantMatchesDouble) {
       ExpectMatchesDouble(variant, MakeInt8(c.rows, c.cols, 32, 2).view, c.tokens, true);
       ExpectMatchesDouble(variant, MakeInt4(c.rows, c.cols, 32, 3).view, c.tokens, true);
     }
-    for (const DType dtype : {DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K})
+    for (const DType dtype : BlockTypes())
       for (const int64_t tokens : {1, 2, 5, 8, 11}) {
+        if (Info(dtype).block <= 32) continue;
         SCOPED_TRACE(::testing::Message() << Name(dtype) << ", " << tokens << " tokens");
         ExpectMatchesDouble(variant, MakeStored(dtype, 41, 512, 4).view, tokens, false);
       }

@@ -83,6 +83,13 @@ constexpr int ScaleBytesOf(Format format) {
 constexpr bool HasScales(Format format) {
   return ScaleBytesOf(format) > 0;
 }
+// What GGUF blocks become (formats/codec.h): the integers as they are, in groups of as many columns. f16
+// cannot hold the scales of super-blocks; five bits and more with a minimum have no such format and are
+// rounded to f16.
+constexpr Format FormatOfBlocks(int bits, bool has_min, bool super) {
+  if (bits <= 4 && (has_min || !super)) return super ? Format::kInt4F32 : Format::kInt4;
+  return has_min ? Format::kF16 : Format::kInt8;
+}
 #define CELER_CASE(name, bits, scale_bytes, has_decode_step) \
   case Format::k##name:                                      \
     return has_decode_step;

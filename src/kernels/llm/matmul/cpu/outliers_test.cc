@@ -82,9 +82,7 @@ std::vector<Layout> Layouts() {
 TEST(Outliers, ColumnsOfPackedWeights) {
   constexpr int64_t kRows = 21, kCols = 512;
   const auto values = RandomFloats(kRows * kCols, 3);
-  for (const DType dtype :
-       {DType::kQ8_0, DType::kQ5_0, DType::kQ5_1, DType::kQ4_0, DType::kQ4_1, DType::kIq4Nl, DType::kQ2_K,
-        DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
+  for (const DType dtype : BlockTypes()) {
     const int64_t row_bytes = *BytesFor(dtype, kCols);
     std::vector<std::byte> data(static_cast<size_t>(kRows * row_bytes));
     std::vector<float> decoded(static_cast<size_t>(kRows * kCols));

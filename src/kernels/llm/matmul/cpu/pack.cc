@@ -6,62 +6,46 @@
 #include <vector>
 
 #include "base/check.h"
-#include "formats/block_io.h"
+#include "formats/codec.h"
 #include "formats/float16.h"
 #include "formats/int4.h"
-#include "formats/iq4_nl.h"
-#include "formats/k_scales.h"
-#include "formats/q2_k.h"
-#include "formats/q3_k.h"
-#include "formats/q4_0.h"
-#include "formats/q4_1.h"
-#include "formats/q4_k.h"
-#include "formats/q5_0.h"
-#include "formats/q5_1.h"
-#include "formats/q5_k.h"
-#include "formats/q6_k.h"
-#include "formats/q8_0.h"
 
 namespace celer {
 namespace {
 
-enum class Values { kByte, kNibble, kSix };
+enum class Values { kNibble, kSix, kByte };
+constexpr int BitsOf(Values values) {
+  return values == Values::kByte ? 8 : values == Values::kSix ? 6 : 4;
+}
 
 struct FormatInfo {
+  PackedFormat format;
   Values values;
   int scale_bytes;  // of one row in a header
   bool has_min;
-  int subs;  // of a super-block; 0: plain blocks
+  int subs;   // of a super-block; 0: plain blocks
+  int reach;  // of super-blocks: the largest Codec::reach that the kernels' integer sums have room for
+};
+// Narrower values first: stored blocks take the first that holds them.
+constexpr FormatInfo kFormats[] = {
+    {PackedFormat::kNibble, Values::kNibble, 2, false, 0, 0},
+    {PackedFormat::kByte, Values::kByte, 2, false, 0, 0},
+    {PackedFormat::kNibbleMin, Values::kNibble, 2, true, 0, 0},
+    {PackedFormat::kByteMin, Values::kByte, 2, true, 0, 0},
+    {PackedFormat::kByteWide, Values::kByte, 4, false, 0, 0},
+    {PackedFormat::kByteRow, Values::kByte, 4, false, 0, 0},
+    {PackedFormat::kSuperQ2, Values::kNibble, 2, true, 16, 15 * 3 + 15},
+    {PackedFormat::kSuperQ3, Values::kNibble, 2, false, 16, 32 * 4},
+    {PackedFormat::kSuperQ4, Values::kNibble, 2, true, 8, 63 * 15 + 63},
+    {PackedFormat::kSuperQ5, Values::kByte, 2, true, 8, 63 * 31 + 63},
+    {PackedFormat::kSuperQ6, Values::kSix, 2, false, 16, 128 * 32},
 };
 
-FormatInfo InfoOf(PackedFormat format) {
-  switch (format) {
-    case PackedFormat::kByte:
-      return {Values::kByte, 2, false, 0};
-    case PackedFormat::kByteMin:
-      return {Values::kByte, 2, true, 0};
-    case PackedFormat::kByteWide:
-    case PackedFormat::kByteRow:
-      return {Values::kByte, 4, false, 0};
-    case PackedFormat::kNibble:
-      return {Values::kNibble, 2, false, 0};
-    case PackedFormat::kNibbleMin:
-      return {Values::kNibble, 2, true, 0};
-    case PackedFormat::kSuperQ2:
-      return {Values::kNibble, 2, true, 16};
-    case PackedFormat::kSuperQ3:
-      return {Values::kNibble, 2, false, 16};
-    case PackedFormat::kSuperQ4:
-      return {Values::kNibble, 2, true, 8};
-    case PackedFormat::kSuperQ5:
-      return {Values::kByte, 2, true, 8};
-    case PackedFormat::kSuperQ6:
-      return {Values::kSix, 2, false, 16};
-    default:
-      break;
-  }
+const FormatInfo& InfoOf(PackedFormat format) {
+  for (const FormatInfo& info : kFormats)
+    if (info.format == format) return info;
   CELER_CHECK(false);
-  return {};
+  return kFormats[0];
 }
 
 bool IsFloat(PackedFormat format) {
@@ -73,40 +57,20 @@ PackedFormat FormatOf(const WeightView& w) {
     return w.group == w.cols ? PackedFormat::kByteRow : PackedFormat::kByteWide;
   if (w.kind == WeightView::Kind::kInt4) return PackedFormat::kNibbleMin;
   if (w.kind != WeightView::Kind::kStored) return PackedFormat::kNone;
-  switch (w.dtype) {
-    case DType::kQ8_0:
-    case DType::kQ5_0:
-    case DType::kIq4Nl:
-      return PackedFormat::kByte;
-    case DType::kQ5_1:
-      return PackedFormat::kByteMin;
-    case DType::kQ4_0:
-      return PackedFormat::kNibble;
-    case DType::kQ4_1:
-      return PackedFormat::kNibbleMin;
-    case DType::kQ2_K:
-      return PackedFormat::kSuperQ2;
-    case DType::kQ3_K:
-      return PackedFormat::kSuperQ3;
-    case DType::kQ4_K:
-      return PackedFormat::kSuperQ4;
-    case DType::kQ5_K:
-      return PackedFormat::kSuperQ5;
-    case DType::kQ6_K:
-      return PackedFormat::kSuperQ6;
-    case DType::kF32:
-      return PackedFormat::kF32;
-    case DType::kF16:
-      return PackedFormat::kF16;
-    case DType::kBf16:
-      return PackedFormat::kBf16;
-    default:
-      return PackedFormat::kNone;
-  }
+  if (w.dtype == DType::kF32) return PackedFormat::kF32;
+  if (w.dtype == DType::kF16) return PackedFormat::kF16;
+  if (w.dtype == DType::kBf16) return PackedFormat::kBf16;
+  const Codec* codec = FindBlockCodec(w.dtype);
+  if (!codec) return PackedFormat::kNone;
+  for (const FormatInfo& info : kFormats)
+    if (info.has_min == codec->has_min && info.subs == codec->subs && codec->bits <= BitsOf(info.values) &&
+        (info.subs == 0 || codec->reach <= info.reach))
+      return info.format;
+  return PackedFormat::kNone;
 }
 
 int64_t ValueBytes(Values values) {  // of 32 columns of one row
-  return values == Values::kByte ? 32 : values == Values::kNibble ? 16 : 24;
+  return 32 * BitsOf(values) / 8;
 }
 
 int64_t FloatBytes(PackedFormat format) {
@@ -114,144 +78,6 @@ int64_t FloatBytes(PackedFormat format) {
 }
 int FloatStep(PackedFormat format, const PackGeometry& g) {
   return format == PackedFormat::kBf16 ? g.bf16_step : 1;
-}
-
-// The integers of 32 columns and what scales them.
-struct Block {
-  uint16_t scale, min;
-  int8_t q[32];
-};
-struct Super {
-  uint16_t scale, min;
-  int8_t sub_scale[16];
-  uint8_t sub_min[16];
-  int8_t q[256];
-};
-
-void Read(const std::byte* row, int64_t b, DType dtype, Block* out) {
-  const auto nibbles = [&](const uint8_t* qs, int offset) {
-    for (int i = 0; i < 16; ++i) {
-      out->q[i] = static_cast<int8_t>((qs[i] & 15) - offset);
-      out->q[i + 16] = static_cast<int8_t>((qs[i] >> 4) - offset);
-    }
-  };
-  const auto fifth_bits = [&](const uint8_t* qh) {
-    uint32_t fifth;
-    std::memcpy(&fifth, qh, sizeof fifth);
-    for (int i = 0; i < 32; ++i) out->q[i] = static_cast<int8_t>(out->q[i] + ((fifth >> i & 1) << 4));
-  };
-  switch (dtype) {
-    case DType::kQ8_0: {
-      const auto block = LoadBlock<BlockQ8_0>(row, b);
-      out->scale = block.d;
-      std::memcpy(out->q, block.qs, 32);
-      return;
-    }
-    case DType::kQ4_0: {
-      const auto block = LoadBlock<BlockQ4_0>(row, b);
-      out->scale = block.d;
-      return nibbles(block.qs, 8);
-    }
-    case DType::kQ4_1: {
-      const auto block = LoadBlock<BlockQ4_1>(row, b);
-      out->scale = block.d;
-      out->min = block.m;
-      return nibbles(block.qs, 0);
-    }
-    case DType::kQ5_0: {
-      const auto block = LoadBlock<BlockQ5_0>(row, b);
-      out->scale = block.d;
-      nibbles(block.qs, 16);
-      return fifth_bits(block.qh);
-    }
-    case DType::kQ5_1: {
-      const auto block = LoadBlock<BlockQ5_1>(row, b);
-      out->scale = block.d;
-      out->min = block.m;
-      nibbles(block.qs, 0);
-      return fifth_bits(block.qh);
-    }
-    case DType::kIq4Nl: {
-      const auto block = LoadBlock<BlockIq4Nl>(row, b);
-      out->scale = block.d;
-      for (int i = 0; i < 16; ++i) {
-        out->q[i] = kIq4NlLevels.at[block.qs[i] & 15];
-        out->q[i + 16] = kIq4NlLevels.at[block.qs[i] >> 4];
-      }
-      return;
-    }
-    default:
-      CELER_CHECK(false);
-  }
-}
-
-void Read(const std::byte* row, int64_t b, DType dtype, Super* out) {
-  const auto with_k_scales = [&](const auto& block) {
-    out->scale = block.d;
-    out->min = block.dmin;
-    const KScales scales = UnpackKScales(block.scales);
-    for (int s = 0; s < 8; ++s) {
-      out->sub_scale[s] = static_cast<int8_t>(scales.scale[s]);
-      out->sub_min[s] = scales.min[s];
-    }
-    for (int i = 0; i < 256; ++i)
-      out->q[i] = static_cast<int8_t>(block.qs[i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15);
-  };
-  switch (dtype) {
-    case DType::kQ2_K: {
-      const auto block = LoadBlock<BlockQ2_K>(row, b);
-      out->scale = block.d;
-      out->min = block.dmin;
-      for (int s = 0; s < 16; ++s) {
-        out->sub_scale[s] = static_cast<int8_t>(block.scales[s] & 15);
-        out->sub_min[s] = block.scales[s] >> 4;
-      }
-      for (int i = 0; i < 256; ++i)
-        out->q[i] = static_cast<int8_t>(block.qs[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3);
-      return;
-    }
-    case DType::kQ3_K: {
-      const auto block = LoadBlock<BlockQ3_K>(row, b);
-      out->scale = block.d;
-      for (int s = 0; s < 16; ++s) {
-        const int low = block.scales[s % 8] >> (4 * (s / 8)) & 15;
-        const int high = block.scales[8 + s % 4] >> (2 * (s / 4)) & 3;
-        out->sub_scale[s] = static_cast<int8_t>((low | high << 4) - 32);
-      }
-      for (int i = 0; i < 256; ++i) {
-        const int low = block.qs[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3;
-        out->q[i] = static_cast<int8_t>(low - ((block.hmask[i % 32] >> (i / 32) & 1) ? 0 : 4));
-      }
-      return;
-    }
-    case DType::kQ4_K:
-      return with_k_scales(LoadBlock<BlockQ4_K>(row, b));
-    case DType::kQ5_K: {
-      const auto block = LoadBlock<BlockQ5_K>(row, b);
-      with_k_scales(block);
-      for (int i = 0; i < 256; ++i)
-        out->q[i] = static_cast<int8_t>(out->q[i] | (block.qh[i % 32] >> (i / 32) & 1) << 4);
-      return;
-    }
-    case DType::kQ6_K: {
-      const auto block = LoadBlock<BlockQ6_K>(row, b);
-      out->scale = block.d;
-      std::memcpy(out->sub_scale, block.scales, 16);
-      for (int half = 0; half < 2; ++half)
-        for (int i = 0; i < 32; ++i) {
-          const uint8_t* ql = block.ql + 64 * half;
-          const int high = block.qh[32 * half + i];
-          int8_t* q = out->q + 128 * half + i;
-          q[0] = static_cast<int8_t>(((ql[i] & 15) | (high & 3) << 4) - 32);
-          q[32] = static_cast<int8_t>(((ql[i + 32] & 15) | (high >> 2 & 3) << 4) - 32);
-          q[64] = static_cast<int8_t>((ql[i] >> 4 | (high >> 4 & 3) << 4) - 32);
-          q[96] = static_cast<int8_t>((ql[i + 32] >> 4 | high >> 6 << 4) - 32);
-        }
-      return;
-    }
-    default:
-      CELER_CHECK(false);
-  }
 }
 
 // The bits of a byte that make its two halves what `halves` says: turning over the highest bit of a signed
@@ -298,37 +124,40 @@ void Put(const PackGeometry& g, Values values, const int8_t* q, int r, uint8_t f
 
 void PackBlocks(const WeightView& w, const PackGeometry& g, const PackedShape& shape, int64_t group,
                 uint8_t* out) {
-  const FormatInfo info = InfoOf(shape.format);
+  const FormatInfo& info = InfoOf(shape.format);
   const uint8_t flip = FlippedBits(shape.format, g.halves);
   const int64_t mins = info.scale_bytes * g.rows;
   const int64_t header = mins + (info.has_min ? 2 * g.rows : 0);
   const int64_t rows = std::min<int64_t>(g.rows, w.rows - group * g.rows);
+  const Codec* codec = w.kind == WeightView::Kind::kStored ? FindBlockCodec(w.dtype) : nullptr;
+  UnpackedBlock block = {};
   for (int64_t c = 0; c < w.cols; c += shape.span) {
     std::memset(out, 0, static_cast<size_t>(header));
     for (int64_t r = 0; r < g.rows; ++r) {
       const int64_t row = group * g.rows + r;
       for (int64_t b = c / 32; b < (c + shape.span) / 32; ++b) {
-        Block block = {};
-        if (r < rows) {
+        if (r >= rows) {
+          std::memset(block.value, 0, 32);
+        } else {
           if (w.kind == WeightView::Kind::kInt8) {
-            std::memcpy(block.q, w.Row(row) + b * 32, 32);
+            std::memcpy(block.value, w.Row(row) + b * 32, 32);
             std::memcpy(out + 4 * r, static_cast<const float*>(w.RowScales(row)) + c / w.group, 4);
           } else if (w.kind == WeightView::Kind::kInt4) {
             const auto* packed = reinterpret_cast<const uint8_t*>(w.Row(row)) + b * 16;
             for (int i = 0; i < 16; ++i) {
-              block.q[2 * i] = static_cast<int8_t>(packed[i] & 15);
-              block.q[2 * i + 1] = static_cast<int8_t>(packed[i] >> 4);
+              block.value[2 * i] = static_cast<int8_t>(packed[i] & 15);
+              block.value[2 * i + 1] = static_cast<int8_t>(packed[i] >> 4);
             }
             const Int4Group& shared = static_cast<const Int4Group*>(w.RowScales(row))[c / w.group];
             block.scale = shared.scale;
             block.min = shared.min;
           } else {
-            Read(w.Row(row), b, w.dtype, &block);
+            codec->unpack(w.Row(row), b, &block);
           }
           if (info.scale_bytes == 2) std::memcpy(out + 2 * r, &block.scale, 2);
           if (info.has_min) std::memcpy(out + mins + 2 * r, &block.min, 2);
         }
-        Put(g, info.values, block.q, static_cast<int>(r), flip,
+        Put(g, info.values, block.value, static_cast<int>(r), flip,
             out + header + (b - c / 32) * ValueBytes(info.values) * g.rows);
       }
     }
@@ -338,15 +167,19 @@ void PackBlocks(const WeightView& w, const PackGeometry& g, const PackedShape& s
 
 void PackSupers(const WeightView& w, const PackGeometry& g, const PackedShape& shape, int64_t group,
                 uint8_t* out) {
-  const FormatInfo info = InfoOf(shape.format);
+  const FormatInfo& info = InfoOf(shape.format);
   const uint8_t flip = FlippedBits(shape.format, g.halves);
   const int64_t scales = 2 * g.rows * (info.has_min ? 2 : 1);
   const int64_t mins = scales + info.subs * g.rows;
   const int64_t values = mins + (info.has_min ? info.subs * g.rows : 0);
+  const Codec* codec = FindBlockCodec(w.dtype);
+  UnpackedBlock super = {};
   for (int64_t b = 0; b < w.cols / kSuperCols; ++b) {
     for (int64_t r = 0; r < g.rows; ++r) {
-      Super super = {};
-      if (const int64_t row = group * g.rows + r; row < w.rows) Read(w.Row(row), b, w.dtype, &super);
+      if (const int64_t row = group * g.rows + r; row < w.rows)
+        codec->unpack(w.Row(row), b, &super);
+      else
+        super = {};
       std::memcpy(out + 2 * r, &super.scale, 2);
       if (info.has_min) std::memcpy(out + 2 * (g.rows + r), &super.min, 2);
       for (int s = 0; s < info.subs; ++s) {
@@ -355,7 +188,7 @@ void PackSupers(const WeightView& w, const PackGeometry& g, const PackedShape& s
           out[mins + (s / g.min_step * g.rows + r) * g.min_step + s % g.min_step] = super.sub_min[s];
       }
       for (int i = 0; i < 8; ++i)
-        Put(g, info.values, super.q + 32 * i, static_cast<int>(r), flip,
+        Put(g, info.values, super.value + 32 * i, static_cast<int>(r), flip,
             out + values + i * ValueBytes(info.values) * g.rows);
     }
     out += values + 8 * ValueBytes(info.values) * g.rows;
@@ -385,7 +218,7 @@ PackedShape PackedShapeOf(const WeightView& w, const PackGeometry& g) {
     shape.group_bytes = (w.cols + shape.step - 1) / shape.step * shape.step_bytes + g.gap;
     return shape;
   }
-  const FormatInfo info = InfoOf(shape.format);
+  const FormatInfo& info = InfoOf(shape.format);
   const int64_t unit = info.subs > 0 ? kSuperCols : kBlockCols;
   if (w.kind != WeightView::Kind::kStored) shape.span = w.group;
   if (w.cols % unit != 0 || shape.span % kBlockCols != 0) return {};
@@ -424,7 +257,7 @@ void PackGroups(const WeightView& w, const PackGeometry& g, const PackedShape& s
 
 void DecodePackedRow(const WeightView& w, const PackGeometry& g, int64_t row, float* out) {
   const PackedShape shape = ShapeInMemory(w, g);
-  const FormatInfo info = InfoOf(shape.format);
+  const FormatInfo& info = InfoOf(shape.format);
   CELER_CHECK(w.kind != WeightView::Kind::kStored);
   const int64_t mins = info.scale_bytes * g.rows;
   const int64_t header = mins + (info.has_min ? 2 * g.rows : 0);
@@ -461,7 +294,7 @@ void DecodePackedRow(const WeightView& w, const PackGeometry& g, int64_t row, fl
 }
 
 PackedColumn FindColumn(const PackedShape& shape, const PackGeometry& g, int64_t col) {
-  const FormatInfo info = InfoOf(shape.format);
+  const FormatInfo& info = InfoOf(shape.format);
   const int64_t block_bytes = ValueBytes(info.values) * g.rows;
   PackedColumn out;
   int64_t at;  // of the block's values

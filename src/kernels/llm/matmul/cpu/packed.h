@@ -27,7 +27,7 @@ constexpr int kPackedLayout = 4;
 
 enum class PackedFormat : uint8_t {
   kNone,
-  kByte,       // signed, f16 scale: Q8_0, Q5_0, IQ4_NL
+  kByte,       // signed, f16 scale: Q8_0, Q5_0
   kByteMin,    // signed, f16 scale and min: Q5_1
   kByteWide,   // signed, f32 scale: celer's int8 in groups
   kByteRow,    // the same with one scale to a row
