@@ -1,29 +1,14 @@
 #include <arm_neon.h>
 
 #include "limits/probe/probe_kernels.h"
+#include "limits/probe/probe_peak.h"
 
 namespace celer::probe {
 
-// smmla: [2, 8] x [8, 2] into [2, 2] int32, 32 multiply-adds. The sum is also a factor (sum += sum * 0):
-// where it is only added to, Neoverse-V1 mostly keeps to two of its four pipes, and the peak would depend on
-// luck.
+// smmla: [2, 8] x [8, 2] into [2, 2] int32, 32 multiply-adds.
 int64_t PeakInt8Smmla(int64_t iterations) {
-  constexpr int kChains = 24;  // four pipes of at most five cycles' latency, and a few more
-  int8x16_t zero = vdupq_n_s8(0);
-  int32x4_t sum[kChains];
-#pragma GCC unroll 24
-  for (int i = 0; i < kChains; ++i) {
-    sum[i] = vdupq_n_s32(0x01234567);
-    __asm__ volatile("" : "+w"(sum[i]));  // equal chains would become one
-  }
-  for (int64_t n = 0; n < iterations; ++n) {
-#pragma GCC unroll 24
-    for (int i = 0; i < kChains; ++i) sum[i] = vmmlaq_s32(sum[i], vreinterpretq_s8_s32(sum[i]), zero);
-    __asm__ volatile("" : "+w"(zero));  // not known to be zero
-  }
-#pragma GCC unroll 24
-  for (int i = 0; i < kChains; ++i) __asm__ volatile("" : : "w"(sum[i]));
-  return iterations * kChains * 32 * 2;
+  return RunArmChains(iterations, 32, vdupq_n_s32(0x01234567), vdupq_n_s8(0),
+                      [](auto sum, auto zero) { return vmmlaq_s32(sum, vreinterpretq_s8_s32(sum), zero); });
 }
 
 }  // namespace celer::probe

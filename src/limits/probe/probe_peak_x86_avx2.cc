@@ -1,28 +1,14 @@
 #include <immintrin.h>
 
 #include "limits/probe/probe_kernels.h"
+#include "limits/probe/probe_peak.h"
 
 namespace celer::probe {
 
 // 12 chains of 8 lanes: two pipes of four or five cycles' latency, within 16 registers.
 int64_t PeakF32Avx2(int64_t iterations) {
-  constexpr int kChains = 12;
-  __m256 a = _mm256_set1_ps(0.5f);
-  __m256 b = _mm256_set1_ps(-0.75f);
-  __m256 sum[kChains];
-#pragma GCC unroll 12
-  for (int i = 0; i < kChains; ++i) {
-    sum[i] = _mm256_setzero_ps();
-    __asm__ volatile("" : "+x"(sum[i]));  // equal chains would become one
-  }
-  for (int64_t n = 0; n < iterations; ++n) {
-#pragma GCC unroll 12
-    for (int i = 0; i < kChains; ++i) sum[i] = _mm256_fmadd_ps(a, b, sum[i]);
-    __asm__ volatile("" : "+x"(a), "+x"(b));  // new operands, as far as the compiler knows
-  }
-#pragma GCC unroll 12
-  for (int i = 0; i < kChains; ++i) __asm__ volatile("" : : "x"(sum[i]));
-  return iterations * kChains * 8 * 2;
+  return RunChains<12>(iterations, 8, _mm256_setzero_ps(), _mm256_set1_ps(0.5f), _mm256_set1_ps(-0.75f),
+                       [](auto sum, auto a, auto b) { return _mm256_fmadd_ps(a, b, sum); });
 }
 
 // Without VNNI: u8 x s8 pairs into int16 (77 * 45 * 2 does not saturate), pairs of those into int32, add.
