@@ -3,9 +3,10 @@
 //
 //   llama_cpp_bench MODEL.gguf THREADS FLASH prefill PROMPT BATCH REPEAT WARMUP
 //   llama_cpp_bench MODEL.gguf THREADS FLASH decode DEPTH BATCH TOKENS REPEAT WARMUP
-//   llama_cpp_bench MODEL.gguf THREADS FLASH requests PROMPT BATCH TOKENS REPEAT WARMUP    answers with
-//   prompts llama_cpp_bench MODEL.gguf THREADS FLASH first TEXT      prints the first token's text as soon as
-//   it is known
+//   llama_cpp_bench MODEL.gguf THREADS FLASH requests PROMPT BATCH TOKENS REPEAT WARMUP
+//       prompts and their answers
+//   llama_cpp_bench MODEL.gguf THREADS FLASH first TEXT
+//       prints the first token's text as soon as it is known
 //
 // FLASH is 0, 1 or auto. bench_peers.py compiles this against the library that it built, and reads the one
 // JSON object.

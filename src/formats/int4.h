@@ -1,7 +1,7 @@
 // celer's int4: groups of 32, 64 or 128 consecutive elements of a row share a scale and a zero point.
 //
-//   values  uint8 [rows, cols / 2]       row-major; element 2i in the low nibble of byte i, 2i+1 in the high
-//   one params  {f16 scale, f16 min} [rows, cols / group]    interleaved, so that one 4-byte load brings both
+//   values  uint8                [rows, cols / 2]      row-major; element 2i in the low nibble of byte i
+//   params  {f16 scale, f16 min} [rows, cols / group]  interleaved, so that one 4-byte load brings both
 //
 //   w = value * scale + min,  value in 0..15        (min = -zero * scale)
 //

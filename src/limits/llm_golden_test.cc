@@ -3,9 +3,10 @@
 // columns as printed, sections 3.1 to 5.1.5. Where the printed table slips, the computed value stands here
 // and a comment says what is printed:
 //   A  KV per token of 110B is printed 0.125M; 80 layers x 2 x 8192/8 is 0.15625M, and the row's W = 3303
-//   agrees. B  "110B (no GQA)" is printed with intermediate size 24576, but every figure of it follows from
-//   49152. C  In both turning-point tables the first of the two columns headed "w4kv16 exact" is the rough
-//   one. D  The memory tables print the active parameters loosely: 12.6B for 12.47B, 66B for 66.16B, 102B for
+//      agrees.
+//   B  "110B (no GQA)" is printed with intermediate size 24576, but every figure of it follows from 49152.
+//   C  In both turning-point tables the first of the two columns headed "w4kv16 exact" is the rough one.
+//   D  The memory tables print the active parameters loosely: 12.6B for 12.47B, 66B for 66.16B, 102B for
 //      102.41B, and for the two rows without GQA those of the row with it (29.6B for 32.05B, 102B for
 //      111.16B). The capacities beside them follow from the exact counts.
 //   E  B is said to leave the first token's KV out, but its digits include it (72B: 131.28, not 131.27).

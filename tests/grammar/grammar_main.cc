@@ -2,8 +2,8 @@
 //   celer_grammar_run TOKENIZER      (a model folder, tokenizer.json, tokenizer.model or GGUF)
 //   in:  {"schema" | "regex" | "gbnf" | "choice" | "triggers": {...}, "space", "strict_types",
 //         "sample": how many texts, "seed", "max_tokens", "accept": [texts]}
-//   out: {"samples": [texts in hex], "accepted": [booleans], "mask_us", "masks", "compile_ms", "states"} or
-//   {"error"}
+//   out: {"samples": [texts in hex], "accepted": [booleans], "mask_us", "masks", "compile_ms", "states"}
+//        or {"error"}
 //
 // A sample takes tokens that are allowed, all with the same probability, as a model with random weights
 // would. After max_tokens it goes on with the shortest text that ends it, spelled by the tokenizer. Every

@@ -14,12 +14,11 @@ namespace celer::cli {
 
 // What one output shows:
 //
-//   floats of 1, 3 or 4 channels     grey, RGB or RGBA, from 0 to 1 or from 0 to 255; what lies a little
-//   outside
-//                                    is cut off
-//   u8, and other whole numbers with 3 or 4 channels    as they are, from 0 to 255
-//   whole numbers or booleans of 1 channel    a map of classes, one colour for each; 0 is black
-//   floats of any other number of channels    scores of classes: the map of the best ones
+//   floats, 1, 3 or 4 channels             grey, RGB or RGBA, from 0 to 1 or from 0 to 255; values a little
+//                                          outside are clamped
+//   u8, and integers of 3 or 4 channels    as they are, from 0 to 255
+//   integers or booleans of 1 channel      a class map, one colour for each class; 0 is black
+//   floats, any other number of channels   class scores: the map of their argmax
 //
 // [1, C, H, W], [C, H, W], [1, H, W, C], [H, W, C] or [H, W]; `flags` says which layout and order of
 // channels. An error says why it is no picture.

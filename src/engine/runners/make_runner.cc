@@ -1,5 +1,4 @@
-// With quantize/llm/layer/make_layer_worker.cc, the only file above the kernels that knows whether CUDA was
-// built in.
+// With quantize/llm/layer/make_layer_worker.cc, the only file above the kernels that knows whether CUDA was built in.
 #include "engine/runners/make_runner.h"
 
 #include <algorithm>

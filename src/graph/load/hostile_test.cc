@@ -1,6 +1,6 @@
 // Networks that lie, each refused in one clear sentence: when it is loaded, when it is planned, or at the
 // latest when it runs. Files that are broken as files are in load_onnx_test.cc, load_pnnx_test.cc and
-// store_zip_test.cc.
+// io/npy/store_zip_test.cc.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

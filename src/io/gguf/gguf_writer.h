@@ -4,8 +4,7 @@
 //   GgufWriter writer;
 //   writer.SetString("general.architecture", "llama");
 //   writer.AddTensor({"token_embd.weight", DType::kQ8_0, {32000, 4096}});
-//   writer.Write(path, [&](const TensorSpec& tensor, const TensorSink& sink) { return sink(RowsOf(tensor));
-//   });
+//   writer.Write(path, [&](const TensorSpec& tensor, const TensorSink& sink) { return sink(Rows(tensor)); });
 #pragma once
 
 #include <cstdint>

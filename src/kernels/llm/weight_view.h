@@ -27,8 +27,8 @@ struct WeightView {
   const void* scales = nullptr;  // celer's own kinds: [rows, cols / group] of the kind's ScaleType
   int64_t group = 0;             // of those: columns that share a scale
   int64_t scale_row_bytes = 0;   // from one row's scales to the next; 0: nothing is between them
-  // The same matrix in the order of one matmul variant (kernels/llm/matmul/cpu/packed.h), or none. celer's
-  // own kinds may exist in this form alone, with data == nullptr. PackedView() sets the three together.
+  // The same matrix in the order of one matmul variant (kernels/llm/matmul/cpu/packed.h), or none. celer's own
+  // kinds may exist in this form alone, with data == nullptr. PackedView() sets the three together.
   const std::byte* packed = nullptr;
   const MatmulKernels* packed_for = nullptr;  // the variant that packed it, and that multiplies with it
   int64_t packed_group_bytes = 0;             // from one group of its interleaved rows to the next

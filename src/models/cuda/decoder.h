@@ -1,4 +1,4 @@
-// The forward pass of decoder.h on a GPU. The five operators of a layer are the same; what differs is that
+// The forward pass of cpu_decoder.h on a GPU. The five operators of a layer are the same; what differs is that
 // batch, weights, activations and KV live in the GPU's memory and that a decode step is one captured graph,
 // which is why it has a class of its own beside CpuDecoder.
 #pragma once

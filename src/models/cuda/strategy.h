@@ -25,10 +25,10 @@ struct CudaFacts {
   int64_t logit_rows = 0;  //
   bool profiled = false;   // operators are timed one by one
   bool steady = false;     // a token's result must not depend on its company
-  // What runs the model on this GPU.
-  int64_t step_tokens = 0;  // at once in the kernel of decode_step_cuda.h; 0: it does not run the model
-  int64_t step_keys = 0;    // of one sequence up to which it is the faster one
-  int64_t batch_tokens = 0, batch_keys = 0;  // so too for the kernel of decode_batch_cuda.h
+  // What runs the model on this GPU; the fused kernels are those of kernels/llm/decode_step.
+  int64_t step_tokens = 0;                   // tokens per launch of decode_step; 0: it does not run the model
+  int64_t step_keys = 0;                     // of one sequence up to which it is the faster one
+  int64_t batch_tokens = 0, batch_keys = 0;  // likewise of decode_batch
   bool wgmma = false;                        // warpgroup products
   bool gemm = false;                         // cuBLASLt
   bool rows = false;                         // with weights that are kept in its order

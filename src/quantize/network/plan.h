@@ -5,9 +5,8 @@
 //                 bias behind a MatMul, is done by the same kernel: the value between them gets no quantizer.
 //   elementwise   Add, Mul, Sigmoid and the like, between values that are integers anyway. Several that make
 //                 up a function of one value are one (functions.h).
-//   passive       operators that only move, pick or cut values: Reshape, MaxPool, Concat, Relu. What they
-//   give
-//                 lies on the grid of what they take (joint fixpoint), so that integers pass unchanged.
+//   passive       operators that only move, select or clip values: Reshape, MaxPool, Concat, Relu. Input and
+//                 output share one scale (joint fixpoint), so that integers pass unchanged.
 #pragma once
 
 #include <map>

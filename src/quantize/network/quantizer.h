@@ -1,8 +1,7 @@
 // From a network of reals to one of integers: celer quantize NET.onnx without its flags.
 //
-//   1. Open: rewrites the network into fewer operators (batch norms go into convolutions), and finds out
-//   which
-//      values may be rounded.
+//   1. Open: optimizes the network (batch norms are folded into convolutions), and finds out which values may
+//      be quantized.
 //   2. Calibrate: samples pass, the network is equalized if that is asked for, ranges are chosen. Or a recipe
 //      brings what samples would tell.
 //   3. Build: any choice of layers as integers, in QDQ form; dynamic ones need no second step.

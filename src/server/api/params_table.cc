@@ -411,9 +411,8 @@ constexpr Param kParams[] = {
     {"store", Kind::kBool, 0, 0, kResponses, "keep the answer for previous_response_id", SET(a.store = v)},
     {"store", Kind::kBool, 0, 0, kChat, "only false", ASK(OnlyFalse(v, "store", "answers are not kept"))},
     {"metadata", Kind::kObject, 0, 16, kTalk, "given back with the answer", SET(a.metadata = v)},
-    // These say who asks, or where an answer may be cached or billed. They have no effect on an answer by
-    // their
-    // meaning, so taking them ignores nothing.
+    // These say who asks, or where an answer may be cached or billed. By their meaning they have no effect on
+    // an answer, so accepting them ignores nothing.
     {"user", Kind::kString, 0, 4096, kOpenAi | kEmbeddings, "who asks", KEEP},
     {"safety_identifier", Kind::kString, 0, 4096, kOpenAi | kEmbeddings, "who asks", KEEP},
     {"prompt_cache_key", Kind::kString, 0, 4096, kOpenAi, "a hint for routers", KEEP},

@@ -4,9 +4,9 @@
 //   X.weight.quant_map                       f32 [16], what the four bits mean
 //   X.weight.absmax                          f32 [blocks], a factor to each "blocksize" elements
 //   X.weight.quant_state.bitsandbytes__nf4   JSON: blocksize, shape, ...
-//   double quantization: absmax is uint8, and absmax = nested_quant_map[absmax] * nested_absmax[b /
-//   nested_blocksize]
-//   + nested_offset
+//
+//   double quantization: absmax is uint8, and
+//   absmax = nested_quant_map[absmax] * nested_absmax[b / nested_blocksize] + nested_offset
 //
 // Eight bits: X.weight int8 [N, K]; X.SCB f32 [N]; w = value * SCB / 127.
 #include <array>

@@ -2,7 +2,8 @@
 //
 //   X.weight            fp8 [N, K]
 //   X.weight_scale_inv  [ceil(N / 128), ceil(K / 128)]  "weight_block_size", as DeepSeek and Qwen3 publish;
-//   E8M0 or f32 X.weight_scale      [1], [N] or [N, 1]              one in all, or one to a row
+//                                                       E8M0 or f32
+//   X.weight_scale      [1], [N] or [N, 1]              per tensor, or per row
 //
 //   w = value * scale, also where the scale is called an inverse.
 #include "io/file/printable.h"

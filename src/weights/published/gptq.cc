@@ -1,13 +1,13 @@
 // GPTQ, as AutoGPTQ, GPTQModel and auto-round write it. N outputs, K inputs, G groups, b bits:
 //
 //   X.qweight  int32 [K * b / 32, N]  integers 0 .. 2^b - 1, b bits each, lowest k in the lowest bits
-//   X.qzeros   int32 [G, N * b / 32]  likewise along N; format "gptq" stores them less 1, "gptq_v2" as they
-//   are X.scales   f16   [G, N] X.g_idx    int32 [K]              the group of each column; missing or k /
-//   group_size without act-order
+//   X.qzeros   int32 [G, N * b / 32]  likewise along N; format "gptq" stores them less 1, "gptq_v2" as is
+//   X.scales   f16   [G, N]
+//   X.g_idx    int32 [K]              the group of each column; missing or k / group_size without act-order
 //
 //   w[n, k] = (q - zero[g, n]) * scale[g, n]
 //
-// Three bits go on from one word into the next.
+// Three-bit values may straddle two words.
 #include <utility>
 
 #include "io/file/printable.h"

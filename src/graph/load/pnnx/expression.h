@@ -1,7 +1,9 @@
 // The expressions of pnnx.Expression: arithmetic that PyTorch wrote in one line, kept in one operator.
 //
-//   expression := name '(' expression {',' expression} ')' | '[' [expression {',' expression}] ']' | '@'
-//   number | literal
+//   expression := name '(' expression {',' expression} ')'
+//               | '[' [expression {',' expression}] ']'
+//               | '@' number
+//               | literal
 #pragma once
 
 #include <cstdint>

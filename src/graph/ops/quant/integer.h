@@ -1,10 +1,9 @@
 // Operators of whole numbers, which the pass use-integers makes: bytes in and bytes out, images with their
-// channels last. What an integer operator computes is written down in kernels/network/integer/requantize.h,
-// to the last bit.
+// channels last. What an integer operator computes is written down in kernels/network/integer/requantize.h, to the
+// last bit.
 //
 //   IntegerConv         x [n, h, w, c], weights i8 [out, c / groups, kh, kw], factors, bias i32 or none;
-//   attributes of
-//                       Conv
+//                       attributes of Conv
 //   IntegerMatMul       x [..., k], weights i8 [n, k], factors, bias i32 or none
 //   IntegerAdd          a, b, which broadcast; a_factor, b_factor, start, shift
 //   IntegerMul          a, b; a_zero, b_zero, factor

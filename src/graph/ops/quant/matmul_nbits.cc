@@ -4,8 +4,9 @@
 //   B       u8 [N, blocks, block · bits / 8]    the first value of a byte in its low bits
 //   scales  [N, blocks]
 //   zeros   u8 [N, (blocks · bits + 7) / 8]     packed likewise, rows begin at bytes; or reals [N, blocks]
-//   g_idx   i32 [K]                             the block that column k belongs to, where they are not in
-//   order w = (value - zero) · scale, zero 2^(bits - 1) if none is given
+//   g_idx   i32 [K]                             the block of column k, where they are not in order
+//
+//   w = (value - zero) · scale, zero 2^(bits - 1) if none is given
 #include <cmath>
 
 #include "device/aligned_vector.h"

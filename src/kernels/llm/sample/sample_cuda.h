@@ -1,6 +1,6 @@
-// The next token of each row, drawn on the GPU as engine/sample/sampler.h draws it on the CPU: same order of
-// the steps, same random number, so that the same seed gives the same text. Parameters are read from the
-// GPU's memory: a captured graph serves every setting.
+// The next token of each row, drawn on the GPU as engine/sample/sampler.h draws it on the CPU: same order of the
+// steps, same random number, so that the same seed gives the same text. Parameters are read from the GPU's
+// memory: a captured graph serves every setting.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -4,8 +4,8 @@
 // A real factor M = multiplier * 2^(left - right - 31) stands between the scale of the sums and that of the
 // output. Every instruction set computes
 //
-//   y = clamp(zero + floor((saturate(sum * 2^left) * multiplier + 2^(30 + right)) / 2^(31 + right)), low,
-//   high)
+//   y = clamp(zero + floor((saturate(sum * 2^left) * multiplier + 2^(30 + right)) / 2^(31 + right)),
+//             low, high)
 //
 // that is, rounded once, to nearest, and halves up. `saturate` is to 32 bits: only sums that end at `low` or
 // `high` anyway are that large.

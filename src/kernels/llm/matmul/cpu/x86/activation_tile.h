@@ -3,10 +3,10 @@
 // from front to back, which is what prefetching is good at. What belongs to a block stands side by side for
 // all sixteen, as [block][token].
 //
-//   kBlocks  int8 q[cols / 64][16][64], float scale[blocks][16], float sum[blocks][16], int32
-//   isum[blocks][16] kRow     int8 q[cols / 64][16][64], float scale[16], int32 isum[16], int32 high_sum[16],
-//   int32 highs[16],
-//            XHigh high[16][cols / 4]
+//   kBlocks  int8 q[cols / 64][16][64], float scale[blocks][16], float sum[blocks][16],
+//            int32 isum[blocks][16]
+//   kRow     int8 q[cols / 64][16][64], float scale[16], int32 isum[16], int32 high_sum[16],
+//            int32 highs[16], XHigh high[16][cols / 4]
 //   kSupers  int8 q[cols / 64][16][64], float scale[supers][16], int16 sum32[supers * 4][16][2],
 //            int16 sum16[supers * 8][16][2]
 //   kFloat   float[16][stride]

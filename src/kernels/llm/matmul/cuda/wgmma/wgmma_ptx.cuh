@@ -77,9 +77,8 @@ __device__ __forceinline__ uint64_t WgmmaMoved(uint64_t columns, int sixteens) {
   else                                     \
     CELER_WGMMA(n, r, "bf16", __VA_ARGS__)
 
-// d[64, N] = a[64, 16] . b[16, N], or += if `sum`; f32 sums. T is bf16 or f16. A thread has d[4 j + i]: row
-// 16 warp + g
-// + 8 (i / 2), column 8 j + 2 t + i % 2 with lane = 4 g + t.
+// d[64, N] = a[64, 16] . b[16, N], or += if `sum`; f32 accumulators. T is bf16 or f16. A thread has d[4 j + i]
+// at row 16 warp + g + 8 (i / 2), column 8 j + 2 t + i % 2, with lane = 4 g + t.
 template <class T, int N, bool kTransposed = false>
 __device__ __forceinline__ void Wgmma(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t columns, bool sum) {
   if constexpr (N == 16) {
