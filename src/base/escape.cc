@@ -9,8 +9,7 @@
 namespace celer {
 namespace {
 
-// Line and paragraph separators, and the marks that turn the direction of what follows: they can make a name
-// look like another one.
+// Line and paragraph separators, and bidirectional controls: they can make a name look like another one.
 bool Misleads(char32_t c) {
   return c == 0x061C || c == 0x200B || c == 0x200E || c == 0x200F || (c >= 0x2028 && c <= 0x202E) ||
          (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF;

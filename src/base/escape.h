@@ -1,5 +1,5 @@
-// Text from files, made fit for a terminal: what would move its cursor, change its colours or turn the
-// direction of its text is escaped, and so is what is not UTF-8.
+// Text from files, made safe for a terminal: escape sequences, control characters and bidirectional controls
+// are escaped, and so are bytes that are not UTF-8.
 #pragma once
 
 #include <string>

@@ -15,7 +15,7 @@ enum class Level { kDebug, kInfo, kWarning, kError };
 void SetLevel(Level level);
 bool Enabled(Level level);
 void Write(Level level, std::string_view message);
-// False if it was asked about the same message before.
+// Deduplication: false if it was asked about the same message before.
 bool IsNew(std::string_view message);
 std::vector<std::string> Seen();  // by IsNew(), for a process that goes on where another one ended
 

@@ -1,4 +1,4 @@
-// SplitMix64's step: numbers that differ by little become ones that have nothing in common.
+// SplitMix64's finalizer: mixes the bits, so that consecutive seeds give unrelated numbers.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A vector whose elements start a cache line, and a huge page where they are that many: a row of activations
-// that is written by several cores then shares no line between them, and walking over rows misses no TLB.
+// A vector aligned to a cache line, or to a huge page where it is that large: rows of activations that
+// several cores write share no cache line (no false sharing), and walking over rows causes few TLB misses.
 #pragma once
 
 #include <sys/mman.h>

@@ -27,8 +27,8 @@ struct MemoryStats {
   uint64_t segment_frees = 0;
 
   size_t cached() const { return reserved - in_use; }
-  // The share of the cached bytes that one single request could not get: 0 is one piece, near 1 is many tiny
-  // ones.
+  // External fragmentation: the share of the cached bytes that one single request could not get. 0 is one
+  // block, near 1 is many tiny ones.
   double fragmentation() const {
     return cached() == 0 ? 0.0 : 1.0 - static_cast<double>(largest_free) / static_cast<double>(cached());
   }

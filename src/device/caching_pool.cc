@@ -57,7 +57,7 @@ Result<void*> CachingPool::Allocate(size_t bytes, StreamId stream) {
   CELER_CHECK_NE(stream, kAnyStream);
   if (bytes == 0) return nullptr;
   const std::lock_guard lock(mutex_);
-  // An impossible request must not cost the others their cache.
+  // A request that can never succeed must not evict what the others have cached.
   const size_t possible = std::min(source_.TotalBytes(), limit_);
   auto block = bytes > possible ? Result<Block*>(OutOfMemory(bytes)) : FindBlock(bytes, stream);
   if (!block) {
@@ -146,7 +146,7 @@ Result<CachingPool::Block*> CachingPool::NewSegment(size_t segment_bytes, bool s
 void* CachingPool::HandOut(Block* block, size_t requested, StreamId stream) {
   const size_t size = RoundUp(requested, kRounding);
   const size_t rest = block->bytes - size;
-  // A rest of a large block that only small requests would fit would never be used.
+  // A remainder of a large block that only fits small requests would never be used.
   const bool small_request = size <= kSmallRequest;
   if (small_request ? rest >= kRounding : rest > kSmallestLargeRest) {
     auto* const tail = new Block;
@@ -218,8 +218,9 @@ void CachingPool::MakeFree(Block* block) {
   PoolOf(block).insert(block);
 }
 
-// Merges a free neighbour, which is in its pool, into a free block, which is not. Memory of one stream and of
-// any stream becomes memory of the one; that of two streams stays apart until one of them is idle.
+// Coalesces a free block, which is in no pool, with a free neighbour, which is in its pool. Memory of one
+// stream and of any stream becomes memory of the one; that of two streams stays apart until one of them is
+// idle.
 void CachingPool::Absorb(Block* block, Block* neighbour) {
   if (block->stream != neighbour->stream && block->stream != kAnyStream && neighbour->stream != kAnyStream)
     return;
@@ -244,7 +245,7 @@ void CachingPool::StreamSynchronized(StreamId stream) {
   MakeAnyStream(stream);
 }
 
-// Free blocks of one stream, or of all, become usable by any; more neighbours can then be merged.
+// Free blocks of one stream, or of all, become usable by any; more neighbours can then be coalesced.
 void CachingPool::MakeAnyStream(std::optional<StreamId> only) {
   for (FreeBlocks* const pool : {&small_free_, &large_free_}) {
     for (;;) {

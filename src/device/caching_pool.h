@@ -3,8 +3,8 @@
 //
 // Memory is taken in segments and cut into blocks. Requests are rounded to 512 bytes; up to 1 MiB they come
 // out of the small pool (2 MiB segments), beyond that out of the large pool (20 MiB segments below 10 MiB,
-// else one segment rounded up to 2 MiB), best fit first. What is left of a block is split off; free
-// neighbours are merged again.
+// else one segment rounded up to 2 MiB), best fit first. The remainder of a block is split off; free
+// neighbours are coalesced.
 //
 // Streams: work is queued, so a block that the host has freed may still be in use by its stream. It can go to
 // the next request on the same stream at once (that work runs later), but to another stream only after the

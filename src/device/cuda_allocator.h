@@ -1,5 +1,5 @@
-// The memory of GPUs, and host memory that a GPU can copy from and to without a detour. Only in builds with
-// CUDA; others reach a device's memory through AllocatorFor() in allocator.h.
+// The memory of GPUs, and pinned host memory for asynchronous copies. Only in builds with CUDA; others reach
+// a device's memory through AllocatorFor() in allocator.h.
 #pragma once
 
 #include "device/caching_pool.h"
@@ -12,8 +12,8 @@ Result<CachingPool*> CudaPool(int device);
 // stream.id()).
 Result<Allocator*> CudaAllocator(int device);
 
-// Page-locked host memory, cached by the same policy. The host reuses a block as soon as it is freed, so each
-// asynchronous copy must be announced: PinnedPool().RecordStream(ptr, stream.id()).
+// Pinned (page-locked) host memory, cached by the same policy. The host reuses a block as soon as it is
+// freed, so each asynchronous copy must be recorded: PinnedPool().RecordStream(ptr, stream.id()).
 CachingPool& PinnedPool();
 Allocator& PinnedAllocator();
 

@@ -14,8 +14,8 @@
 namespace celer {
 namespace {
 
-// While another stream of this thread or process is captured into a graph, CUDA refuses calls such as
-// cudaMalloc, because they are not part of the graph. Ours need not be.
+// While another stream of this thread or process is being captured into a graph, CUDA refuses unsafe calls
+// such as cudaMalloc, because they are not part of the graph. Ours need not be: capture mode relaxed.
 class CaptureRelaxed {
  public:
   CaptureRelaxed() { cudaThreadExchangeStreamCaptureMode(&mode_); }

@@ -1,7 +1,7 @@
-// Kernels whose blocks wait for each other need all of them to run at once. Two such kernels from two streams
-// of a process could each hold a part of the GPU and wait for the rest forever, so streams with such kernels
-// take turns: what one of them queues waits for what the others have queued. A stream alone waits for
-// nothing.
+// Kernels with a grid-wide barrier need all of their blocks to be resident at once. Two such kernels from two
+// streams of a process could each hold a part of the GPU and wait for the rest forever (deadlock), so streams
+// with such kernels take turns: what one of them queues waits for what the others have queued. A stream alone
+// waits for nothing.
 #pragma once
 
 #include <memory>

@@ -102,9 +102,9 @@ TEST(Decode, PlainTypesAtAnyAddress) {
   EXPECT_EQ(decode(DType::kFp8E4M3, uint8_t{0x38}), 1.0f);
 }
 
-// What a block can lose at most: half a step (a whole one where the grid ends at the far side of Q4_0 and
+// The largest error of a block: half a step (a whole one where the grid ends at the far side of Q4_0 and
 // Q5_0), and the rounding of scale and minimum to f16 (2^-11 relative) times how often they are used.
-double WorstOfBlock(DType dtype, const float* x) {
+double MaxBlockError(DType dtype, const float* x) {
   const auto [low, high] = std::minmax_element(x, x + 32);
   const double largest = std::max(std::fabs(*low), std::fabs(*high));
   const double range = static_cast<double>(*high) - *low;
@@ -130,13 +130,13 @@ TEST(Encode, SmallBlocksLoseAtMostTheirStep) {
     const auto row = Normal(32 * 99, 0.05f, 3);
     const auto out = RoundTrip(dtype, row);
     for (size_t i = 0; i < row.size(); ++i)
-      ASSERT_LE(std::fabs(out[i] - row[i]), WorstOfBlock(dtype, row.data() + i / 32 * 32) * 1.0001)
+      ASSERT_LE(std::fabs(out[i] - row[i]), MaxBlockError(dtype, row.data() + i / 32 * 32) * 1.0001)
           << Name(dtype) << " element " << i;
   }
 }
 
-// The fits never do worse than the plain grid over the group's range, whose worst miss is half a step; then
-// scale and minimum are rounded to `levels` of the block's largest.
+// The fits are never worse than the plain grid over the group's range, whose largest error is half a step;
+// then scale and minimum are rounded to `levels` of the block's largest.
 TEST(Encode, KBlocksLoseAtMostTheirStep) {
   struct Case {
     DType dtype;

@@ -83,7 +83,7 @@ AffineFit Fit(const float* x, const float* importance, int64_t n, int levels, bo
   const double sum_x = Sum(lanes_x[0], lanes_x[1]), sum_xx = Sum(lanes_xx[0], lanes_xx[1]);
   const double count = kImportance ? Sum(lanes_w[0], lanes_w[1]) : static_cast<double>(n);
   if (!(count > 0)) return plain;
-  // Squared miss of scale * q + min for the q behind the moments.
+  // Squared error of scale * q + min for the q behind the moments.
   const auto error = [&](const Moments& m, double scale, double min) {
     return sum_xx - 2 * scale * m.qx - 2 * min * sum_x + scale * scale * m.qq + 2 * scale * min * m.q +
            count * min * min;

@@ -1,4 +1,5 @@
-// Grids that fit a group of weights: what the encoders of the K formats and of int4 share.
+// Least-squares fits of scale and minimum to a group of weights: what the encoders of the K formats and of
+// int4 share.
 #pragma once
 
 #include <cstdint>

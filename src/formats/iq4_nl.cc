@@ -23,8 +23,8 @@ float Sum(const Vec& x) {
   return (x[0] + x[1]) + (x[2] + x[3]);
 }
 
-// Where the next level becomes the nearest one, and how far it is: a level is the lowest one and every
-// distance whose edge lies below the value.
+// The midpoints between neighbouring levels, and the step at each: a level is the lowest one plus every step
+// whose midpoint lies below the value.
 struct Edges {
   float edge[15], distance[15];
 };
@@ -84,7 +84,7 @@ float FitScale(const float* x, const float* importance) {
       const Fit fit = Refine(x, end * (1.0f + 0.07f * static_cast<float>(step)) / extreme, importance);
       if (fit.gain > best.gain) best = fit;
     }
-  // Columns that count for nothing, all of them: then each as much as the others.
+  // All columns have importance 0: weigh them equally.
   return best.gain > 0 || importance == kEqual.at ? best.scale : FitScale(x, kEqual.at);
 }
 

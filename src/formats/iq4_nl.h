@@ -1,5 +1,5 @@
-// GGUF IQ4_NL: 32 elements in 18 bytes, 4.5 bits each. w = d * level[q]: sixteen levels that stand closer
-// together near zero, where most weights are.
+// GGUF IQ4_NL: 32 elements in 18 bytes, 4.5 bits each. w = d * level[q]: a codebook of sixteen levels, denser
+// near zero, where most weights are.
 #pragma once
 
 #include "formats/block_io.h"

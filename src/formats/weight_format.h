@@ -1,4 +1,4 @@
-// What a weight matrix is made of: the one description that names, sizes and ranges come from, on the CPU and
+// The format of a weight matrix: the one description that names, sizes and ranges come from, on the CPU and
 // on a GPU. A file's own types are described by base/dtype.h; celer's own formats by a row each in
 // weight_format.cc, so that a new one is a row, an encode and a decode.
 #pragma once

@@ -46,7 +46,7 @@ Status WriteStamp(const fs::path& path, const std::string& sha256) {
 
 Result<std::string> HashWithProgress(const fs::path& path, int64_t bytes) {
   ProgressLine progress("checking " + path.filename().string(), bytes);
-  return Sha256OfFile(path, [&](int64_t done) { progress.Update(done); });
+  return Sha256File(path, [&](int64_t done) { progress.Update(done); });
 }
 
 // Empty if size and hash are right.

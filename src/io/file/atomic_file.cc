@@ -114,7 +114,7 @@ Result<Output> FindOutput(const fs::path& path) {
   return out;
 }
 
-// Permissions and owner stay those of the file that is replaced, as far as we may set them.
+// Permissions and owner of the replaced file are kept, as far as we may set them.
 void KeepAccess(int fd, const struct stat& before) {
   struct stat now = {};
   bool ours = ::fstat(fd, &now) == 0 && now.st_uid == before.st_uid && now.st_gid == before.st_gid;

@@ -1,4 +1,5 @@
-// File names that come from inside a file (shards, external data) may not lead out of its folder.
+// Path traversal: file names that come from inside a file (shards, external data) may not lead out of its
+// folder.
 #pragma once
 
 #include <filesystem>

@@ -1,6 +1,6 @@
-// A 64-bit hash of content, against accidents and not against attackers: XXH3, which all threads together
-// compute at the speed of memory. Without xxhash.h at build time it is a part of SHA-256, which is slow;
-// files that hold a hash say which of the two it is.
+// A 64-bit checksum of content, against corruption and not against attackers (not cryptographic): XXH3, which
+// all threads together compute at the speed of memory. Without xxhash.h at build time it is a part of
+// SHA-256, which is slow; files that hold a hash say which of the two it is.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What kind of model a path names, from its first bytes and not from its ending.
+// What kind of model a path names, from its magic bytes and not from its extension.
 #pragma once
 
 #include <filesystem>

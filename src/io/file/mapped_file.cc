@@ -68,7 +68,7 @@ void MappedFile::DropPages(std::span<const std::byte> part) const {
     return;
   auto end = begin + part.size();
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  // Inward: a page shared with a neighbouring tensor stays. The mapping itself starts on a page.
+  // Rounded inward: a page shared with a neighbouring tensor stays. The mapping itself starts on a page.
   begin = (begin + page - 1) / page * page;
   if (end != base + bytes_.size()) end = end / page * page;
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);

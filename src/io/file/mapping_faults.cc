@@ -13,8 +13,9 @@
 namespace celer {
 namespace {
 
-// Records are used again and never freed, so that a signal handler may walk the list at any time. Only the
-// record that holds the faulting address is looked into, and that mapping is in use, so it does not change.
+// Records are recycled and never freed, so that the signal handler may walk the list at any time (it is
+// async-signal-safe). Only the record that holds the faulting address is read, and that mapping is in use, so
+// it does not change.
 struct Record {
   std::atomic<uintptr_t> begin = 0;  // 0: unused; written last and cleared first
   std::atomic<size_t> size = 0;

@@ -38,8 +38,8 @@ std::string Sha256::Finish() {
   return hex;
 }
 
-Result<std::string> Sha256OfFile(const std::filesystem::path& path,
-                                 const std::function<void(int64_t done)>& progress) {
+Result<std::string> Sha256File(const std::filesystem::path& path,
+                               const std::function<void(int64_t done)>& progress) {
   const auto close = [](std::FILE* file) { std::fclose(file); };
   const std::unique_ptr<std::FILE, decltype(close)> file(std::fopen(path.c_str(), "rb"), close);
   if (!file) return Error::Io(path.string(), ": cannot be read: ", std::strerror(errno));

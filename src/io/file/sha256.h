@@ -30,7 +30,7 @@ class Sha256 {
 };
 
 // Reads 1 MiB at a time; `progress` gets the bytes read so far.
-Result<std::string> Sha256OfFile(const std::filesystem::path& path,
-                                 const std::function<void(int64_t done)>& progress = {});
+Result<std::string> Sha256File(const std::filesystem::path& path,
+                               const std::function<void(int64_t done)>& progress = {});
 
 }  // namespace celer

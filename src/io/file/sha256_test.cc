@@ -43,12 +43,12 @@ TEST(Sha256, OfFile) {
   const std::string path = testing::TempDir() + "sha256_" + std::to_string(::getpid());
   std::ofstream(path) << std::string(1'000'000, 'a');
   int64_t seen = 0;
-  const auto hash = Sha256OfFile(path, [&](int64_t done) { seen = done; });
+  const auto hash = Sha256File(path, [&](int64_t done) { seen = done; });
   std::filesystem::remove(path);
   ASSERT_TRUE(hash) << hash.error().message();
   EXPECT_EQ(*hash, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
   EXPECT_EQ(seen, 1'000'000);
-  const auto missing = Sha256OfFile(path);
+  const auto missing = Sha256File(path);
   ASSERT_FALSE(missing);
   EXPECT_NE(missing.error().message().find(path), std::string::npos);
 }

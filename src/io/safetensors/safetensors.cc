@@ -40,8 +40,8 @@ struct Entry {
   bool has_dtype = false, has_shape = false, has_offsets = false;
 };
 
-// Reads the header as it is parsed: nothing is kept that a tensor does not need, so a hostile header cannot
-// make the parser build a large tree, and a name that comes twice is seen.
+// A SAX handler: nothing is kept that a tensor does not need, so a hostile header cannot make the parser
+// build a large tree, and a duplicate name is seen.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit HeaderReader(std::string_view source) : source_(source) {}

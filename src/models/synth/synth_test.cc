@@ -207,12 +207,12 @@ TEST_F(Synth, SameSeedSameFileEverywhere) {
     for (const int threads : {1, 3}) {
       ThreadPool pool({.threads = threads});
       ASSERT_TRUE(WriteSynthGguf(Make(shape, c.dtype), folder_ / "m.gguf", pool));
-      const std::string hash = Sha256OfFile(folder_ / "m.gguf").value();
+      const std::string hash = Sha256File(folder_ / "m.gguf").value();
       if (c.sha256.empty()) c.sha256 = hash;
       EXPECT_EQ(hash, c.sha256) << c.preset << " " << Name(c.dtype);
     }
     ASSERT_TRUE(WriteSynthGguf(Make(shape, c.dtype, 8), folder_ / "m.gguf", pool_));
-    EXPECT_NE(Sha256OfFile(folder_ / "m.gguf").value(), c.sha256);
+    EXPECT_NE(Sha256File(folder_ / "m.gguf").value(), c.sha256);
   }
 }
 
