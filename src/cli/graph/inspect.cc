@@ -86,7 +86,7 @@ Result<Inspection> Look(const std::string& path, const std::vector<std::string>&
   CELER_ASSIGN(out.program, graph::Program::Make(std::move(out.loaded)));
   CELER_ASSIGN(std::vector<graph::Data> inputs, InputShapes(out.program->graph(), given, &out.assumed));
   auto plan =
-      graph::MakePlan(out.program->main(), std::move(inputs), DefaultThreadPool(), out.program->packs());
+      graph::PlanMemory(out.program->main(), std::move(inputs), DefaultThreadPool(), out.program->packs());
   if (!plan) {
     if (!given.empty()) return plan.error();
     out.assumed.assign(1, "The shapes of the file do not fit each other with open dimensions of 1 (" +

@@ -32,7 +32,7 @@ Status AddError(const PlannedTensor& tensor, const TensorRecord& record, const T
     const int64_t from = r * tensor.rows() / rows;
     CELER_RETURN_IF_ERROR(ReadRows(source, record, from, from + 1, values.data() + r * cols, pool));
   }
-  RoundTrip(values.data(), rows, cols, tensor.target, nullptr, 0, rounded.data(), pool);
+  FakeQuantize(values.data(), rows, cols, tensor.target, nullptr, 0, rounded.data(), pool);
   double error = 0, power = 0;
   for (size_t i = 0; i < values.size(); ++i) {
     const double miss = static_cast<double>(values[i]) - rounded[i];

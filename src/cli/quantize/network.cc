@@ -97,7 +97,7 @@ Status CheckNetworkFlags(const QuantizeNetworkFlags& flags, const fs::path& mode
 // Layers whose names fit a pattern that was given.
 Status KeepPatterns(const QuantizeNetworkFlags& flags, const ptq::NetworkQuantizer& quantizer,
                     ptq::FloatLayers* floats) {
-  const ptq::Plan plan = quantizer.PlanWithout({});
+  const ptq::QuantizerPlan plan = quantizer.PlanWithout({});
   for (const std::string& pattern : flags.keep) {
     bool fits = false;
     for (const ptq::Layer& layer : plan.layers) {
@@ -128,7 +128,7 @@ class Command {
       Say("{} pairs of convolutions are equalized; {} of {} channels reach the bound of a Clip and stay\n",
           quantizer_->equalized().pairs, quantizer_->equalized().held, quantizer_->equalized().channels);
     CELER_RETURN_IF_ERROR(Analyze());
-    const ptq::Plan plan = quantizer_->PlanWithout(floats_);
+    const ptq::QuantizerPlan plan = quantizer_->PlanWithout(floats_);
     if (plan.empty()) return Error::Invalid("every layer stays float; there is nothing to write");
     CELER_ASSIGN(ptq::Inserted built, quantizer_->Build(plan));
     report_.bytes_before = ConstantBytes(quantizer_->original().graph);
@@ -168,7 +168,7 @@ class Command {
   // Layers that would be slower as integers stay float, unless --islands or a recipe decides.
   void LeaveIslands() {
     if (flags_.islands || recipe_ || quantizer_->options().dynamic) return;
-    const ptq::Plan plan = quantizer_->PlanWithout(floats_);
+    const ptq::QuantizerPlan plan = quantizer_->PlanWithout(floats_);
     const ptq::FloatLayers islands = ptq::FindIslands(quantizer_->network().graph, plan);
     if (islands.empty()) return;
     ptq::FloatLayers floats = floats_;
@@ -253,7 +253,7 @@ class Command {
       if (holds) return {};
       if (holds.error().code() != Error::Code::kInvalid) return holds.error();
     }
-    const ptq::Plan plan = quantizer_->PlanWithout(floats_);
+    const ptq::QuantizerPlan plan = quantizer_->PlanWithout(floats_);
     for (const ptq::Layer& layer : plan.layers)
       if (layer.kind != ptq::Layer::Kind::kPassive)
         alone_.push_back({.name = layer.name, .op = quantizer_->network().graph.nodes[layer.node].op});
@@ -266,7 +266,7 @@ class Command {
   }
 
   // What the result is worth.
-  Status Compare(const ptq::Plan& plan, const ptq::Inserted& built) {
+  Status Compare(const ptq::QuantizerPlan& plan, const ptq::Inserted& built) {
     const bool wanted = flags_.report || flags_.layerwise || !flags_.html.empty();
     if (wanted) {
       CELER_ASSIGN(const ptq::Samples few, Few());

@@ -40,14 +40,14 @@ std::string Shorter(const std::string& name, size_t most = 40) {
 // Weights rounded alone: how much of their power is lost.
 double WeightNoise(const ptq::NetworkQuantizer& quantizer, const Layer& layer) {
   const graph::Graph& graph = quantizer.network().graph;
-  const ptq::Product product = *ptq::ProductOf(graph, graph.nodes[layer.node]);
+  const ptq::Product product = *ptq::MatchProduct(graph, graph.nodes[layer.node]);
   const graph::Constant& weight = *graph.value(product.weight).constant;
   const std::vector<float> numbers = graph::FloatsOf(weight);
-  const ptq::ChannelLayout layout = ptq::LayoutOf(weight, product, quantizer.options().per_channel);
-  const ptq::RoundedWeights rounded =
+  const ptq::ChannelLayout layout = ptq::WeightLayout(weight, product, quantizer.options().per_channel);
+  const ptq::QuantizedWeights rounded =
       quantizer.options().dynamic
           ? ptq::FitWeights(numbers, layout)
-          : ptq::RoundWeights(numbers, layout, quantizer.options().range.power_of_two, {});
+          : ptq::QuantizeWeights(numbers, layout, quantizer.options().range.power_of_two, {});
   std::vector<float> back;
   for (size_t i = 0; i < numbers.size(); ++i)
     back.push_back(static_cast<float>(rounded.q[i]) *
@@ -112,7 +112,7 @@ int64_t ConstantBytes(const graph::Graph& graph) {
   return bytes;
 }
 
-std::string ExplainNetwork(const ptq::NetworkQuantizer& quantizer, const ptq::Plan& plan,
+std::string ExplainNetwork(const ptq::NetworkQuantizer& quantizer, const ptq::QuantizerPlan& plan,
                            const ptq::FloatLayers& floats) {
   const graph::Graph& graph = quantizer.network().graph;
   Table table;
@@ -131,7 +131,7 @@ std::string ExplainNetwork(const ptq::NetworkQuantizer& quantizer, const ptq::Pl
     for (const size_t node : layer.followers) with.push_back(graph.nodes[node].op);
     std::string weights = "-", lost = "-";
     if (layer.kind == Layer::Kind::kProduct) {
-      const ptq::Product product = *ptq::ProductOf(graph, graph.nodes[layer.node]);
+      const ptq::Product product = *ptq::MatchProduct(graph, graph.nodes[layer.node]);
       const graph::Constant& weight = *graph.value(product.weight).constant;
       weights = weight.shape.ToString();
       const double noise = WeightNoise(quantizer, layer);

@@ -24,7 +24,7 @@ int64_t ConstantBytes(const graph::Graph& graph);
 
 // The plan: layers, what is done in one kernel with them, what shares a grid, bytes, the least time before
 // and after by the limits of this machine, and the error to expect.
-std::string ExplainNetwork(const ptq::NetworkQuantizer& quantizer, const ptq::Plan& plan,
+std::string ExplainNetwork(const ptq::NetworkQuantizer& quantizer, const ptq::QuantizerPlan& plan,
                            const ptq::FloatLayers& floats);
 
 Table LayerTable(const NetworkReport& report, size_t most);

@@ -21,7 +21,7 @@ struct ExpectedSpeed {
   std::vector<std::string> assumed;
 };
 
-Result<ExpectedSpeed> Predict(const ptq::NetworkQuantizer& quantizer, const ptq::Plan& plan,
+Result<ExpectedSpeed> Predict(const ptq::NetworkQuantizer& quantizer, const ptq::QuantizerPlan& plan,
                               const Machine& machine) {
   CELER_ASSIGN(const Roof floats, RoofOf(machine, "f32"));
   CELER_ASSIGN(const Roof bytes, RoofOf(machine, "int8"));
@@ -29,7 +29,7 @@ Result<ExpectedSpeed> Predict(const ptq::NetworkQuantizer& quantizer, const ptq:
   CELER_ASSIGN(const auto program, graph::Program::Make(quantizer.network()));
   CELER_ASSIGN(std::vector<graph::Data> inputs, InputShapes(program->graph(), {}, &out.assumed));
   CELER_ASSIGN(const graph::MemoryPlan memory,
-               graph::MakePlan(program->main(), std::move(inputs), DefaultThreadPool(), program->packs()));
+               graph::PlanMemory(program->main(), std::move(inputs), DefaultThreadPool(), program->packs()));
   // By what they make. What follows a product in one kernel costs nothing, before and after.
   const graph::Graph& graph = quantizer.network().graph;
   std::set<graph::ValueId> integers, followers, reals;
@@ -66,7 +66,7 @@ Result<ExpectedSpeed> Predict(const ptq::NetworkQuantizer& quantizer, const ptq:
 
 }  // namespace
 
-std::string PredictedSpeed(const ptq::NetworkQuantizer& quantizer, const ptq::Plan& plan) {
+std::string PredictedSpeed(const ptq::NetworkQuantizer& quantizer, const ptq::QuantizerPlan& plan) {
   const auto machine = LoadOrMeasureThisMachine(false, Device::Cpu());
   if (!machine) return "predicted speed: celer probe measures this machine; then it stands here\n";
   const auto speed = Predict(quantizer, plan, *machine);

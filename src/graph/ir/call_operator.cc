@@ -30,7 +30,7 @@ Status CheckInputs(const Operator& op, const InferContext& context) {
 
 Status InferOutputs(const Operator& op, InferContext& context) {
   CELER_RETURN_IF_ERROR(CheckInputs(op, context));
-  return WithoutThrowing([&] { return op.infer(context); });
+  return CatchBadAlloc([&] { return op.infer(context); });
 }
 
 Status RunKernel(const Operator& op, KernelFn kernel, KernelContext& context) {
@@ -46,10 +46,10 @@ Status RunKernel(const Operator& op, KernelFn kernel, KernelContext& context) {
     complete = complete && context.out_elements(i) == 0;
   }
   if (made && complete) return {};
-  return WithoutThrowing([&] { return kernel(context); });
+  return CatchBadAlloc([&] { return kernel(context); });
 }
 
-Status WithoutThrowing(FunctionRef<Status()> fn) {
+Status CatchBadAlloc(FunctionRef<Status()> fn) {
   try {
     return fn();
   } catch (const std::bad_alloc&) {

@@ -1,6 +1,6 @@
 // The only way to call an operator's functions. A file decides what an operator is given: here the inputs are
-// checked before inference sees them, a kernel with nothing to write is not called, and memory that cannot be
-// had becomes an error, on whichever thread it was asked for.
+// checked before inference sees them, a kernel with nothing to write is not called, and std::bad_alloc
+// becomes an error, on whichever thread it was thrown.
 #pragma once
 
 #include "base/function_ref.h"
@@ -18,7 +18,7 @@ Status InferOutputs(const Operator& op, InferContext& context);
 // complete as it is: its other dimensions may be of any size, and no kernel walks over them.
 Status RunKernel(const Operator& op, KernelFn kernel, KernelContext& context);
 
-// What fn throws for lack of memory, as an error.
-Status WithoutThrowing(FunctionRef<Status()> fn);
+// std::bad_alloc and std::length_error from fn, as an error.
+Status CatchBadAlloc(FunctionRef<Status()> fn);
 
 }  // namespace celer::graph

@@ -103,7 +103,7 @@ std::vector<ValueId> Graph::Reads(const Node& node) const {
 }
 
 Status Graph::Sort() {
-  // Kahn's algorithm; among nodes that are ready the first in the file goes first.
+  // Topological order by Kahn's algorithm; ties go to the node that is first in the file.
   std::vector<int32_t> producer(values.size(), -1);
   for (size_t n = 0; n < nodes.size(); ++n)
     for (const ValueId id : nodes[n].outputs)

@@ -1,8 +1,8 @@
-// The intermediate form of a network: values, and nodes that make values from values. Operators have the
-// names and meanings of ONNX, the common vocabulary; nothing else here knows where a graph came from.
+// The intermediate representation (IR) of a network: values, and nodes that make values from values.
+// Operators have the names and semantics of ONNX; nothing else here knows where a graph came from.
 //
-// A graph is in single assignment form: each value is an input, a constant, captured from the graph outside,
-// or the output of one node. Nodes stand in an order in which they can run once Sort() has been called.
+// A graph is in static single assignment (SSA) form: each value is an input, a constant, captured from the
+// outer graph, or the output of one node. After Sort() the nodes stand in topological order.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ struct ValueType {
 };
 std::string ToString(const ValueType& type);  // "f32[N, 3, 224, 224]"
 
-// Elements that do not change. Dense; `owner` keeps them alive: the mapped file, or a copy.
+// Constant elements. Dense; `owner` keeps them alive: the mapped file, or a copy.
 struct Constant {
   DType dtype = DType::kF32;
   Shape shape;
@@ -90,7 +90,7 @@ struct Value {
   std::optional<Constant> constant;
 };
 
-// A value of the graph outside that a subgraph uses.
+// A value of the outer graph that a subgraph uses.
 struct Capture {
   ValueId outer;
   ValueId inner;
@@ -116,7 +116,7 @@ class Graph {
   // The values a node reads: its inputs, and what its subgraphs capture.
   std::vector<ValueId> Reads(const Node& node) const;
 
-  // Puts nodes in an order in which they can run, subgraphs too; an error when there is none.
+  // Puts nodes in topological order, subgraphs too; an error for a cycle.
   Status Sort();
 };
 

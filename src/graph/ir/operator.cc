@@ -50,7 +50,7 @@ bool HasDims(const Shape& shape, std::initializer_list<int64_t> dims) {
   return std::ranges::equal(shape.dims(), dims);
 }
 
-uint64_t& MostTensorBytes() {
+uint64_t& MaxTensorBytes() {
   static uint64_t most = TotalHostBytes();  // asked once: it reads files of the system
   return most;
 }
@@ -59,9 +59,9 @@ Result<Data> NewTensor(DType dtype, const Shape& shape) {
   const auto elements = shape.elements();
   const auto bytes = elements ? BytesFor(dtype, *elements) : std::nullopt;
   if (!bytes) return Error::Invalid("a tensor of ", shape.ToString(), ": too many elements");
-  if (static_cast<uint64_t>(*bytes) > MostTensorBytes())
+  if (static_cast<uint64_t>(*bytes) > MaxTensorBytes())
     return Error::OutOfMemory("a tensor of ", shape.ToString(), " takes ", *bytes,
-                              " bytes; this machine has ", MostTensorBytes(),
+                              " bytes; this machine has ", MaxTensorBytes(),
                               " in all; give it smaller inputs");
   CELER_ASSIGN(Buffer buffer, Buffer::Allocate(CpuAllocator(), static_cast<size_t>(*bytes)));
   auto owner = std::make_shared<Buffer>(std::move(buffer));

@@ -57,7 +57,7 @@ bool HasDims(const Shape& shape, std::initializer_list<int64_t> dims);
 
 // What one tensor, and all outputs of one node together, may take: this machine's memory, or what a test
 // sets.
-uint64_t& MostTensorBytes();
+uint64_t& MaxTensorBytes();
 
 // A new dense tensor on the heap; its elements are undefined. An error when this machine cannot have as much.
 Result<Data> NewTensor(DType dtype, const Shape& shape);
@@ -96,7 +96,7 @@ class OpInputs {
 };
 
 // Shape inference sees the types and shapes of all inputs, and the elements of those that are known. It sets
-// what the outputs will be; an output that it leaves open is made by the kernel.
+// the types and shapes of the outputs; a data-dependent one that it leaves open is allocated by the kernel.
 class InferContext : public OpInputs {
  public:
   struct Output {
@@ -160,7 +160,7 @@ using KernelFn = Status (*)(KernelContext&);
 // Multiplications and additions, counted as two; for reports.
 using FlopsFn = double (*)(const InferContext&);
 
-// Where an output lies in the first input, in elements, if it is a contiguous part of it: then nothing has to
+// The element offset of an output in the first input, if it is a contiguous view of it: then nothing has to
 // move.
 using PartFn = std::optional<int64_t> (*)(const InferContext&, size_t output);
 
@@ -199,13 +199,13 @@ struct Arity {
   int most = 1;  // -1: any number
 };
 
-// What a fast kernel makes ready when a run is planned.
+// What a fast kernel prepares when a run is planned: packed weights, tables.
 struct Prepared {
   std::shared_ptr<const void> state;
   int64_t workspace_bytes = 0;
 };
 
-// Constants as kernels want them, by the constant and how it was packed: plans and sessions share them.
+// Packed constants, by the constant and how it was packed: plans and sessions share them.
 class PackCache {
  public:
   using Packed = std::shared_ptr<const AlignedVector<float>>;
@@ -216,8 +216,8 @@ class PackCache {
   std::map<std::pair<const void*, std::string>, Packed> packed_;
 };
 
-// A faster kernel for some of an operator's cases. Several stand in a list, best first; the first that fits
-// is chosen when a run is planned, and the reference kernel serves the rest.
+// A faster kernel for some of an operator's cases. Several stand in a list, best first; the first whose
+// fits() holds is chosen when a run is planned, and the reference kernel is the fallback.
 struct FastKernel {
   std::string_view name;
   // Sees types and shapes, and the elements of constants.
@@ -236,7 +236,7 @@ struct Operator {
   InferFn infer = nullptr;
   KernelFn reference = nullptr;
 
-  // What an executor may do with it.
+  // Traits that an executor may use.
   enum Trait : unsigned {
     kPlain = 0,
     kView = 1,        // the output is the first input's memory under another shape

@@ -83,7 +83,7 @@ std::string Advice(const std::string& domain, const std::string& op, const Missi
     return "known from opset " + std::to_string(first) + " on; convert the model with onnx.version_converter";
   for (const Remedy& remedy : kRemedies)
     if (op.starts_with(remedy.begins)) return std::string(remedy.advice);
-  // Blocked layouts for the CPU that the file was made on.
+  // Blocked layouts (NCHWc) for the CPU that the file was made on.
   if (domain == "com.microsoft.nchwc")
     return "ONNX Runtime made the file for one CPU; save it at ORT_ENABLE_EXTENDED, or give the original";
   if (!WithoutAlias(domain).empty())

@@ -21,8 +21,8 @@ namespace celer::graph {
 constexpr int64_t kFuzzMostElements = 1 << 16;
 constexpr uint64_t kFuzzMostBytes = 16 << 20;  // of one tensor
 constexpr double kFuzzMostFlops = 1e7;
-// No network that is this small takes longer, whatever its attributes are. Sanitizers and busy machines are
-// slow.
+// A deadline: no network that is this small takes longer, whatever its attributes are. Sanitizers and busy
+// machines are slow.
 constexpr std::chrono::seconds kFuzzDeadline{20};
 
 // A loop may run for ever, as in any language with loops.
@@ -57,7 +57,7 @@ inline int FuzzPlanAndRun(Network network, const FuzzFillFn& fill) {
     inputs.push_back(std::move(*input));
   }
   static ThreadPool pool(ThreadPool::Options{.threads = 1});
-  auto plan = MakePlan((*program)->main(), inputs, pool, (*program)->packs());
+  auto plan = PlanMemory((*program)->main(), inputs, pool, (*program)->packs());
   if (!plan) return plan.error().message().empty() ? -1 : 0;
   if (plan->arena_bytes > static_cast<int64_t>(4 * kFuzzMostBytes) || plan->flops > kFuzzMostFlops ||
       FuzzLoops(main))
@@ -69,7 +69,7 @@ inline int FuzzPlanAndRun(Network network, const FuzzFillFn& fill) {
 
 inline int FuzzRun(Network network, const FuzzFillFn& fill = nullptr) {
   if (Print(network.graph).empty()) return -1;
-  MostTensorBytes() = kFuzzMostBytes;
+  MaxTensorBytes() = kFuzzMostBytes;
   const auto start = std::chrono::steady_clock::now();
   int result = FuzzPlanAndRun(network, fill);
   for (const bool integers_anyway : {false, true}) {

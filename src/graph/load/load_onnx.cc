@@ -24,7 +24,7 @@ constexpr uint32_t kOnnxStringData = 6;  // the field of TensorProto
 
 using Names = std::unordered_map<std::string_view, ValueId>;
 
-// The call that a function's body is expanded for.
+// The call site that a function's body is inlined at.
 struct Call {
   const OnnxFunction* function;
   const OnnxNode* node;
@@ -32,7 +32,7 @@ struct Call {
   int depth;
 };
 
-// What names mean at one place. A function's body sees only its own names, a subgraph also those outside.
+// A scope of names. A function's body sees only its own names, a subgraph also those of the outer graph.
 struct Scope {
   Graph* graph;
   Names names = {};

@@ -13,8 +13,9 @@
 
 namespace celer::graph {
 
-// Strings of a network. A tensor of strings holds places in the list of all that the network names, -1 for
-// one that it does not name; what moves, compares or looks up elements then works on integers (load_texts.h).
+// Strings of a network, dictionary-encoded. A tensor of strings holds indices into the table of all strings
+// that the network names, -1 for one that it does not name; what moves, compares or looks up elements then
+// works on integers (load_texts.h).
 struct TextPorts {
   std::shared_ptr<const std::vector<std::string>> all;  // null: there are none
   std::vector<bool> inputs, outputs;                    // by place: holds strings
@@ -33,7 +34,7 @@ struct Network {
   TextPorts texts;
 };
 
-// Sorted and verified. Functions of the model are expanded in place. Operators are not looked at.
+// Sorted and verified. Functions of the model are inlined. Operators are not looked at.
 Result<Network> LoadOnnx(const std::filesystem::path& path);
 // `bytes` outlive the result.
 Result<Network> LoadOnnx(std::span<const std::byte> bytes, const std::string& source);

@@ -15,8 +15,8 @@ int64_t Texts::Id(std::string_view text) {
 
 namespace {
 
-// Operators that move elements, and take or give strings as they do anything else: from input `first` on,
-// `inputs` of them.
+// Operators that move elements, and pass strings through like anything else: from input `first` on, `inputs`
+// of them.
 struct Mover {
   std::string_view op;
   size_t first = 0, inputs = 1;

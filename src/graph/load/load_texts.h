@@ -1,5 +1,5 @@
-// Strings of a network become places in one list when it is loaded (TextPorts), so that nothing behind the
-// loader knows of them.
+// Strings of a network are dictionary-encoded when it is loaded: they become indices into one string table
+// (TextPorts), so that nothing behind the loader knows of them.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@
 
 namespace celer::graph {
 
-// Strings by number, each once.
+// The string table: each string once, by index.
 class Texts {
  public:
   int64_t Id(std::string_view text);
   const std::vector<std::string>& all() const { return all_; }
 
-  // Constants, and inputs of the graph, that hold places. A constant is known by its memory, which is its
-  // own.
+  // Constants, and inputs of the graph, that hold string indices. A constant is known by its memory, which is
+  // its own.
   Constant Mark(Constant constant) {
     constants_.insert(constant.bytes.data());
     return constant;
@@ -38,7 +38,7 @@ class Texts {
   std::unordered_set<ValueId> inputs_;
 };
 
-// Attributes that hold strings of values become lists of their places, and ZipMap becomes a name for each
+// Attributes that hold strings of values become lists of their indices, and ZipMap becomes a name for each
 // column of the scores. An error if a node would compute with strings. `graph` is sorted.
 Result<TextPorts> ResolveTexts(Graph* graph, Texts* texts);
 

@@ -12,7 +12,7 @@
 namespace celer::graph {
 namespace {
 
-// Opsets from which on an operator is written in another way than before.
+// Opsets at which the form of an operator changed.
 struct Change {
   std::string_view op;
   int since;

@@ -7,8 +7,8 @@
 namespace celer::graph {
 
 // Nodes of the common domain may have opsets of their own: a pass made them, or a function brought them. The
-// lowest opset from `at_least` on that knows all of them is chosen, and those that are written otherwise
-// there are rewritten: attributes that became inputs, say. An error when one means something else there.
+// lowest opset from `at_least` on that knows all of them is chosen, and nodes whose form changed are
+// converted: attributes that became inputs, say. An error when the semantics differ there.
 Result<int> UnifyOpsets(Graph* graph, int at_least);
 
 }  // namespace celer::graph

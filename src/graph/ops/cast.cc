@@ -20,7 +20,7 @@ Status InferCast(InferContext& c) {
 Status InferCastLike(InferContext& c) {
   return c.Set(0, c.dtype(1), c.shape(0));
 }
-// Powers of two have no even one: the attribute says where what lies between goes.
+// E8M0 has powers of two only, so there is no tie to even: the attribute says how to round.
 uint8_t RoundedPower(float value, const std::string& mode, bool saturate) {
   const uint8_t up = FloatToSmall(DType::kFp8E8M0, value, saturate);
   if (mode == "up" || up == 0 || up == 0xff) return up;
@@ -64,7 +64,7 @@ constexpr Operator kRows[] = {
 
 }  // namespace
 
-Result<DType> TypeOfNumber(int64_t number) {
+Result<DType> DTypeFromOnnx(int64_t number) {
   const auto dtype = number > 0 && number < 100 ? OnnxDType(static_cast<int32_t>(number)) : std::nullopt;
   if (!dtype)
     return Error::Unsupported("the element type ", OnnxTypeName(static_cast<int32_t>(number)),
@@ -74,7 +74,7 @@ Result<DType> TypeOfNumber(int64_t number) {
 
 Result<DType> TypeAttribute(const Node& node, const char* key, DType otherwise) {
   if (!node.Find(key)) return otherwise;
-  return TypeOfNumber(node.Int(key, 0));
+  return DTypeFromOnnx(node.Int(key, 0));
 }
 
 void CastElements(ThreadPool& pool, const TensorView& from, const TensorView& to, bool saturate) {

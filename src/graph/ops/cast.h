@@ -8,7 +8,7 @@
 namespace celer::graph {
 
 // The type that ONNX's number means.
-Result<DType> TypeOfNumber(int64_t number);
+Result<DType> DTypeFromOnnx(int64_t number);
 // The attribute `key`, or `otherwise` if it is not there.
 Result<DType> TypeAttribute(const Node& node, const char* key, DType otherwise);
 

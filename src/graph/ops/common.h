@@ -42,8 +42,8 @@ void Parallel(ThreadPool& pool, int64_t n, int64_t cost, const Fn& fn) {
   pool.ParallelFor(n, grain, fn);
 }
 
-// Strides for walking over tensors together in the order of `shape`, with 0 where one is repeated.
-// Neighbouring dimensions that all tensors walk alike are merged.
+// Broadcast strides for walking over tensors together in the order of `shape`, with 0 where one is repeated.
+// Neighbouring dimensions that all tensors walk alike are coalesced.
 template <size_t N>
 struct Walk {
   int rank = 0;
@@ -119,7 +119,7 @@ void ForRows(ThreadPool& pool, const Walk<N>& walk, const Fn& fn) {
   Parallel(pool, rows, length, some);
 }
 
-// out[i] = fn(in[i]) for n elements.
+// Elementwise map: out[i] = fn(in[i]) for n elements.
 template <class In, class Out, class Fn>
 void MapElements(ThreadPool& pool, const In* in, Out* out, int64_t n, const Fn& fn) {
   pool.ParallelFor(n, 16384, [&](int64_t begin, int64_t end) {

@@ -1,4 +1,4 @@
-// Convolutions. These are the plain forms that faster kernels are compared with.
+// Convolutions: the direct reference forms that faster kernels are compared with.
 #include <cmath>
 #include <limits>
 
@@ -127,7 +127,7 @@ Status InferConvTranspose(InferContext& c) {
     return Error::Invalid("a bias of ", c.shape(2).ToString(), " for ", channels, " channels");
   return SetOutput(c, c.dtype(0), c.shape(0)[0], channels, w);
 }
-// Each input element is spread over the outputs under its window.
+// Scatter form: each input element is added to the outputs under its window (col2im).
 Status ConvTranspose(KernelContext& c) {
   CELER_ASSIGN(const Window w, CheckConv(c.node, c.shape(0), c.shape(1), true));
   const int64_t group = c.node.Int("group", 1), channels = c.shape(0)[1], in_group = channels / group,
@@ -252,7 +252,7 @@ Status QLinearConv(KernelContext& c) {
   return {};
 }
 
-// x, w, offset, bias, mask: every tap of the window reads at a place of its own, between elements.
+// x, w, offset, bias, mask: every tap of the window reads at an offset of its own, by bilinear interpolation.
 Status InferDeformConv(InferContext& c) {
   if (c.shape(0).rank() != 4)
     return Error::Unsupported("an input of ", c.shape(0).ToString(), "; images are supported");
@@ -322,7 +322,7 @@ Status DeformConv(KernelContext& c) {
 }
 
 // input [n, channels * block, blocks], image_shape, block_shape: overlapping blocks are added up into an
-// image.
+// image (the inverse of im2col).
 Result<std::optional<Window>> ImageWindow(const OpInputs& c) {
   const auto image = c.ints(1), block = c.ints(2);
   if (!image || !block) return std::optional<Window>();

@@ -38,8 +38,8 @@ Compute<T> Wide(T value) {
   return static_cast<Compute<T>>(value);
 }
 
-// What C++ leaves undefined is settled: NaN gives 0, and a float beyond an integer's range gives the nearest
-// end.
+// Saturating conversion, where C++ leaves it undefined: NaN gives 0, and a float beyond an integer's range
+// gives the nearest end.
 template <class To, class From>
 To ConvertTo(From value) {
   if constexpr (std::is_same_v<To, bool>) {

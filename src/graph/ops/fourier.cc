@@ -17,8 +17,9 @@ void Multiply(double* a, const double* b) {
   a[1] = im;
 }
 
-// In place, of n = 2^k numbers, forwards; `turns` are exp(-2 pi i j / n) for j below n / 2.
-void PowerOfTwo(std::vector<double>& x, int64_t n, const std::vector<double>& turns) {
+// Radix-2 FFT, in place, of n = 2^k numbers, forwards; `turns` are the twiddle factors exp(-2 pi i j / n) for
+// j below n / 2.
+void Radix2Fft(std::vector<double>& x, int64_t n, const std::vector<double>& turns) {
   for (int64_t i = 1, j = 0; i < n; ++i) {  // by reversed bits
     int64_t bit = n >> 1;
     for (; j & bit; bit >>= 1) j ^= bit;
@@ -69,7 +70,7 @@ Fourier::Fourier(int64_t length, bool inverse) : length_(length), inverse_(inver
     PutAngle(filter_, i, angle);
     if (i > 0) PutAngle(filter_, padded_ - i, angle);
   }
-  PowerOfTwo(filter_, padded_, turns_);
+  Radix2Fft(filter_, padded_, turns_);
 }
 
 void Fourier::Transform(const std::vector<double>& in, std::vector<double>& out) const {
@@ -81,14 +82,14 @@ void Fourier::Transform(const std::vector<double>& in, std::vector<double>& out)
     x[At(i) + 1] = sign * in[At(i) + 1];
     if (!chirp_.empty()) Multiply(&x[At(i)], &chirp_[At(i)]);
   }
-  PowerOfTwo(x, padded_, turns_);
+  Radix2Fft(x, padded_, turns_);
   if (!chirp_.empty()) {
     // Back again: a transform of the conjugate, and the conjugate of that.
     for (int64_t i = 0; i < padded_; ++i) {
       Multiply(&x[At(i)], &filter_[At(i)]);
       x[At(i) + 1] = -x[At(i) + 1];
     }
-    PowerOfTwo(x, padded_, turns_);
+    Radix2Fft(x, padded_, turns_);
     for (int64_t i = 0; i < length_; ++i) {
       x[At(i)] /= static_cast<double>(padded_);
       x[At(i) + 1] /= -static_cast<double>(padded_);

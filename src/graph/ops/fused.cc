@@ -1,4 +1,4 @@
-// Operators that passes make of several nodes, in their plain form: the nodes one after the other.
+// Reference kernels of fused operators: the nodes one after the other.
 #include <cmath>
 
 #include "graph/ir/operator_table.h"
@@ -40,7 +40,7 @@ Status InferAdded(InferContext& c, const Shape& first, size_t add) {
   return c.Set(0, c.dtype(0), together);
 }
 
-// For what no fast kernel takes: with every f16 operand as f32, and the result rounded.
+// The fallback where no fast kernel fits: every f16 operand as f32, and the result rounded.
 Status RunInF32(KernelContext& c, KernelFn run) {
   std::vector<Data> wide;
   wide.reserve(c.inputs());

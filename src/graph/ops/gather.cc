@@ -1,4 +1,4 @@
-// Operators that choose elements: by index, by condition, by size.
+// Operators that select elements: gather, scatter, by condition, by size.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -363,7 +363,7 @@ Status TopK(KernelContext& c) {
       for (int64_t j = 0; j < inner; ++j) {
         const T* const x = c.in(0).as<T>() + o * n * inner + j;
         std::iota(order.begin(), order.end(), int64_t{0});
-        // NaN counts as the largest; equal elements keep their order.
+        // NaN counts as the largest; the sort is stable.
         const auto before = [&](int64_t a, int64_t b) {
           const auto va = Wide(x[a * inner]), vb = Wide(x[b * inner]);
           const bool na = va != va, nb = vb != vb;

@@ -59,8 +59,8 @@ class Watch {
 // Restores what tests of large tensors need.
 class SmallTensors {
  public:
-  SmallTensors() : before_(MostTensorBytes()) {}
-  ~SmallTensors() { MostTensorBytes() = before_; }
+  SmallTensors() : before_(MaxTensorBytes()) {}
+  ~SmallTensors() { MaxTensorBytes() = before_; }
 
  private:
   uint64_t before_;

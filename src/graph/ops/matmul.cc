@@ -1,4 +1,4 @@
-// Matrix products. These are the plain forms that faster kernels are compared with.
+// Matrix products: the reference forms that faster kernels are compared with.
 #include <cmath>
 
 #include "graph/ops/common.h"
@@ -178,7 +178,7 @@ double GemmFlops(const InferContext& c) {
          static_cast<double>(c.shape(0)[c.node.Int("transA", 0) ? 0 : 1]);
 }
 
-// An element less its zero point. A zero point is one number, or one per row of a (per column of b).
+// An element less its zero point. A zero point is per tensor, or per row of a (per column of b).
 template <class A, class B>
 struct IntegerLoad {
   const A* a_zero;

@@ -1,4 +1,4 @@
-// Operators that move elements: transpose, cut, join, pad, repeat.
+// Operators that move elements: transpose, slice, split, concat, pad, tile.
 #include <cstring>
 
 #include "graph/ops/common.h"

@@ -36,8 +36,8 @@ void EachWindow(KernelContext& c, const Window& w, const Fn& fn) {
     }
   });
 }
-// Along one dimension: the place under tap 0 of a window, and the taps [first, last) that lie in [0, size).
-// Taps over the pads are not walked: a file may ask for any number of them.
+// Along one dimension: the position under tap 0 of a window, and the taps [first, last) that lie in [0,
+// size). Taps over the padding are skipped: a file may ask for any number of them.
 struct TapRange {
   int64_t start, first, last;
 };

@@ -1,4 +1,4 @@
-// Reductions over axes, running sums, and the softmax family.
+// Reductions over axes, cumulative sums, and the softmax family.
 #include <cmath>
 #include <limits>
 #include <memory>

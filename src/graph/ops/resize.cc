@@ -1,4 +1,5 @@
-// Resize and Upsample: one dimension after the other, or planes at once where that is all there is to do.
+// Resize and Upsample: separable, one dimension after the other, or planes at once where that is all there is
+// to do.
 #include "graph/ops/resize.h"
 
 #include <algorithm>
@@ -81,7 +82,7 @@ Taps MakeTaps(const ResizeRules& rules, int64_t in, int64_t out, double scale, d
     }
     return taps;
   }
-  // A smaller image takes a wider look, so that nothing is passed over.
+  // Antialiasing: a smaller image has a wider filter, so that no element is skipped.
   const bool cubic = rules.mode == "cubic";
   const double stretch = rules.antialias && scale < 1 ? 1 / scale : 1;
   const double support = (cubic ? 2 : 1) * stretch;

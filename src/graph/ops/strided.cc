@@ -13,7 +13,8 @@ namespace {
 
 constexpr size_t kMost = Shape::kMaxRank * 2;
 
-// The dimensions of a copy: those of one are left out, and neighbours that both sides walk alike are merged.
+// The dimensions of a copy: those of size one are dropped, and neighbours that both sides walk alike are
+// coalesced.
 struct Copy {
   size_t rank = 0;
   std::array<int64_t, kMost> size{}, in{}, out{};
@@ -60,8 +61,8 @@ int64_t Places(const Copy& c, size_t rank) {
   return places;
 }
 
-// Rows of one side are columns of the other: squares of them at a time, so that lines of both stay in cache.
-// Elements of four bytes are moved as floats, whatever they are.
+// A blocked transpose: rows of one side are columns of the other, tiles of them at a time, so that cache
+// lines of both stay in cache. Elements of four bytes are moved as floats, whatever they are.
 bool CopyTransposed(ThreadPool& pool, Copy c, const std::byte* from, std::byte* to) {
   const size_t last = c.rank - 1;
   size_t columns = last;

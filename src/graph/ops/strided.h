@@ -1,4 +1,4 @@
-// Copies between layouts.
+// Strided copies: transposes and other changes of layout.
 #pragma once
 
 #include <cstdint>

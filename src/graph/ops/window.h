@@ -1,5 +1,5 @@
-// Windows that slide over the spatial dimensions of [batch, channels, ...]: what convolutions and pools
-// share. One to three spatial dimensions, always handled as three: missing ones in front are of size 1.
+// Sliding windows over the spatial dimensions of [batch, channels, ...]: what convolutions and pools share.
+// One to three spatial dimensions, always handled as three: missing ones in front are of size 1.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ struct Window {
   int64_t in_size() const { return in[0] * in[1] * in[2]; }
   int64_t out_size() const { return out[0] * out[1] * out[2]; }
   int64_t kernel_size() const { return kernel[0] * kernel[1] * kernel[2]; }
-  // Places and pads are of the order of the input: a kernel may lay out the padded input in memory.
+  // The sizes and pads are of the order of the input: a kernel may lay out the padded input in memory.
   bool Modest() const;
 };
 

@@ -9,7 +9,7 @@ Result<int> CancelMoves(Rewriter& r, const std::function<void(std::string)>& exp
     if (r.removed(n) || !r.node(n).domain.empty() || r.node(n).inputs.empty()) continue;
     Node& node = r.node(n);
     if (node.op == "Transpose") {
-      Node* const before = r.OnlyFor(node.inputs[0], "Transpose");
+      Node* const before = r.SingleUseProducer(node.inputs[0], "Transpose");
       if (!before) continue;
       const std::vector<int64_t> first = before->Ints("perm"), second = node.Ints("perm");
       if (first.size() != second.size() || first.empty()) continue;
@@ -25,7 +25,7 @@ Result<int> CancelMoves(Rewriter& r, const std::function<void(std::string)>& exp
       r.Remove(*before);
       ++changes;
     } else if (node.op == "Reshape") {
-      Node* const before = r.OnlyFor(node.inputs[0], "Reshape");
+      Node* const before = r.SingleUseProducer(node.inputs[0], "Reshape");
       const Constant* const shape = node.inputs.size() > 1 ? r.ConstantOf(node.inputs[1]) : nullptr;
       if (!before || !shape) continue;
       bool copies = false;  // a zero takes a size of the input, which is another one then

@@ -1,5 +1,5 @@
-// Whole numbers that are turned to reals and back with the same scale are what they were. Where elements are
-// only moved in between, the whole numbers can be moved instead.
+// QuantizeLinear after DequantizeLinear with the same scale and zero point is the identity. Where elements
+// are only moved in between, the integers can be moved instead.
 #include <algorithm>
 #include <cstring>
 
@@ -45,7 +45,7 @@ Result<int> CancelQuantize(Rewriter& r, const std::function<void(std::string)>& 
   for (size_t n = 0; n < r.nodes(); ++n) {
     if (r.removed(n) || r.node(n).op != "QuantizeLinear" || !r.node(n).domain.empty()) continue;
     const ValueId x = r.node(n).inputs[0];
-    if (Node* const real = r.MadeBy(x, "DequantizeLinear")) {
+    if (Node* const real = r.ProducedBy(x, "DequantizeLinear")) {
       const ValueId output = r.node(n).outputs[0];
       const auto& outputs = r.graph().outputs;
       const bool is_output = std::find(outputs.begin(), outputs.end(), output) != outputs.end();
@@ -57,10 +57,10 @@ Result<int> CancelQuantize(Rewriter& r, const std::function<void(std::string)>& 
       ++changes;
       continue;
     }
-    const int maker = r.MakerOf(x);
+    const int maker = r.ProducerOf(x);
     if (maker < 0 || r.Readers(x) != 1 || !OnlyMoves(r.node(static_cast<size_t>(maker)))) continue;
     Node& move = r.node(static_cast<size_t>(maker));
-    Node* const real = r.OnlyFor(move.inputs[0], "DequantizeLinear");
+    Node* const real = r.SingleUseProducer(move.inputs[0], "DequantizeLinear");
     if (!real || !Undoes(r, r.node(n), *real)) continue;
     explain(move.Label() + " moves whole numbers");
     move.inputs[0] = real->inputs[0];

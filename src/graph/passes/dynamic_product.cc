@@ -1,6 +1,6 @@
-// Products of bytes whose result is real. Those whose left side is quantized as it comes:
-// DynamicQuantizeLinear, MatMulInteger, a Cast, the scales, and perhaps a bias are one operator. And those
-// between DequantizeLinear and an output, or an operator on reals.
+// Integer products with a float result. Those whose left side is dynamically quantized:
+// DynamicQuantizeLinear, MatMulInteger, a Cast, the scales, and perhaps a bias are fused into one operator.
+// And those between DequantizeLinear and an output, or a float operator.
 #include "graph/ops/fast/fast.h"
 #include "graph/ops/quant/integer.h"
 #include "graph/passes/quantization.h"
@@ -43,7 +43,7 @@ std::optional<std::vector<float>> ScalesFor(Rewriter& r, ValueId value, int64_t 
   return out;
 }
 
-// The bias that is added to a value and to nothing else: [columns] reals, perhaps stored as integers. `last`
+// The bias that is added to a value and to nothing else: [columns] floats, perhaps stored as integers. `last`
 // is the node that gives the sum.
 std::optional<std::vector<double>> AddedTo(Rewriter& r, ValueId value, int64_t columns, size_t* last) {
   const auto add = OnlyReader(r, value, "Add");
@@ -92,7 +92,7 @@ bool Fuse(Rewriter& r, size_t n, const std::function<void(std::string)>& explain
   const Node product = r.node(n);
   if (product.inputs.size() < 3) return false;
   const Constant* const w = r.ConstantOf(product.inputs[1]);
-  Node* const dynamic = r.MadeBy(product.inputs[0], "DynamicQuantizeLinear");
+  Node* const dynamic = r.ProducedBy(product.inputs[0], "DynamicQuantizeLinear");
   if (!w || !dynamic || dynamic->outputs.size() != 3 || w->dtype != DType::kI8 || w->shape.rank() != 2 ||
       w->shape.elements() == 0 || dynamic->outputs[0] != product.inputs[0] ||
       dynamic->outputs[2] != product.inputs[2] ||
@@ -106,7 +106,7 @@ bool Fuse(Rewriter& r, size_t n, const std::function<void(std::string)>& explain
   const ValueId reals = r.node(*cast).outputs[0];
   const auto scaled = OnlyReader(r, reals, "Mul");
   if (!scaled) return false;
-  Node* const scales = r.MadeBy(Other(r.node(*scaled), reals), "Mul");
+  Node* const scales = r.ProducedBy(Other(r.node(*scaled), reals), "Mul");
   if (!scales || (scales->inputs[0] != x_scale && scales->inputs[1] != x_scale)) return false;
   const int64_t k = w->shape[0], columns = w->shape[1];
   const auto each = ScalesFor(r, Other(*scales, x_scale), columns);

@@ -1,6 +1,5 @@
-// QLinearConv and QLinearMatMul as operators on reals between DequantizeLinear and QuantizeLinear, the form
-// that use-integers knows. Files that ONNX Runtime quantized in its older way (QOperator) then run as those
-// of its newer one (QDQ).
+// QLinearConv and QLinearMatMul (QOperator form) as float operators between DequantizeLinear and
+// QuantizeLinear (QDQ form), which use-integers knows.
 #include "graph/load/microsoft/expansion.h"
 #include "graph/passes/pass.h"
 

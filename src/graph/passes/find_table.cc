@@ -1,4 +1,4 @@
-// Functions of one byte: whatever stands between a dequantized value and a QuantizeLinear, computed for all
+// Lookup tables: an elementwise function between a dequantized value and a QuantizeLinear, evaluated for all
 // 256 bytes with the operators themselves.
 #include <algorithm>
 
@@ -35,12 +35,12 @@ void Walk(Rewriter& r, ValueId value, Between& found) {
     found.sound = found.sound && constant->shape.elements() == 1 && constant->shape.rank() <= 1;
     return;
   }
-  if (r.MadeBy(value, "DequantizeLinear")) {
+  if (r.ProducedBy(value, "DequantizeLinear")) {
     found.sound = found.sound && (found.begin == kNoValue || found.begin == value);
     found.begin = value;
     return;
   }
-  const int maker = r.MakerOf(value);
+  const int maker = r.ProducerOf(value);
   if (maker < 0 || !IsFunction(r.node(static_cast<size_t>(maker))) || found.nodes.size() >= kMostNodes) {
     found.sound = false;
     return;
@@ -53,7 +53,7 @@ void Walk(Rewriter& r, ValueId value, Between& found) {
     if (id != kNoValue && found.sound) Walk(r, id, found);
 }
 
-// Nobody outside reads what is in between.
+// No value in between has a reader outside.
 bool IsClosed(Rewriter& r, const Between& found, ValueId end) {
   for (const size_t n : found.nodes) {
     const ValueId made = r.node(n).outputs[0];
@@ -103,7 +103,7 @@ std::optional<std::vector<float>> Evaluate(Rewriter& r, const Between& found, Va
 
 }  // namespace
 
-std::optional<TableOf> FindTable(Rewriter& r, const Node& quantize) {
+std::optional<LookupTable> FindTable(Rewriter& r, const Node& quantize) {
   const auto to = QuantizationOf(r, quantize);
   const ValueId end = quantize.inputs[0];
   if (!to) return std::nullopt;
@@ -120,7 +120,7 @@ std::optional<TableOf> FindTable(Rewriter& r, const Node& quantize) {
     if (!made) return std::nullopt;
     numbers = std::move(*made);
   }
-  TableOf out{.from = *from, .bytes = {}, .label = {}};
+  LookupTable out{.from = *from, .bytes = {}, .label = {}};
   for (const float number : numbers) out.bytes.push_back(static_cast<int8_t>(to->ByteOf(number)));
   out.label = found.nodes.empty() ? quantize.Label() : r.node(found.nodes[0]).Label();
   return out;

@@ -6,9 +6,9 @@
 namespace celer::graph {
 namespace {
 
-// What is computed ahead stays in memory: no more than a little, or than it was computed from. Weights that
-// were stored as integers, and that use-integers left to floats, are the exception: unpacking them at every
-// run, and packing them for a kernel, would cost more than the product.
+// Constant folding. The result stays in memory: no more than a little, or than it was computed from. Weights
+// that were stored as integers, and that use-integers left to floats, are the exception: dequantizing them at
+// every run, and packing them for a kernel, would cost more than the product.
 constexpr int64_t kSmall = 1 << 20;
 
 }  // namespace

@@ -1,13 +1,14 @@
-// A convolution adds, and applies a function, while its sums are still in registers.
+// Epilogue fusion: a convolution adds a residual and applies an activation while its accumulators are in
+// registers.
 #include "graph/ops/fast/fast.h"
 #include "graph/passes/fusing.h"
 
 namespace celer::graph {
 namespace {
 
-// A convolution with constant f32 weights, whose result nobody else reads, that does nothing more yet.
+// A convolution with constant f32 weights and a single reader, without an epilogue yet.
 Node* PlainConv(Rewriter& r, ValueId value) {
-  const int maker = r.MakerOf(value);
+  const int maker = r.ProducerOf(value);
   if (maker < 0 || r.Readers(value) != 1) return nullptr;
   Node& conv = r.node(static_cast<size_t>(maker));
   const bool fused = conv.domain == kCelerDomain;

@@ -1,4 +1,5 @@
-// y = scale (conv(x) - mean) / sqrt(variance + eps) + shift is a convolution with other weights.
+// Folds a batch norm into a convolution: y = scale (conv(x) - mean) / sqrt(variance + eps) + shift is a
+// convolution with other weights.
 #include <cmath>
 
 #include "graph/passes/fusing.h"
@@ -14,7 +15,7 @@ Result<int> FuseBatchNorm(Rewriter& r, const std::function<void(std::string)>& e
     for (size_t i = 1; i < norm.outputs.size(); ++i)
       training |= norm.outputs[i] != kNoValue && r.Readers(norm.outputs[i]) > 0;
     if (training || norm.inputs.size() != 5) continue;
-    Node* const conv = ConvOnlyFor(r, norm.inputs[0]);
+    Node* const conv = SingleUseConv(r, norm.inputs[0]);
     if (!conv) continue;
     std::vector<float> parts[4];
     bool known = true;

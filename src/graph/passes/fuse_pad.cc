@@ -10,7 +10,7 @@ Result<int> FusePad(Rewriter& r, const std::function<void(std::string)>& explain
   for (size_t n = 0; n < r.nodes(); ++n) {
     if (r.removed(n) || r.node(n).op != "Conv" || !r.node(n).domain.empty()) continue;
     Node& conv = r.node(n);
-    Node* const pad = r.OnlyFor(conv.inputs[0], "Pad");
+    Node* const pad = r.SingleUseProducer(conv.inputs[0], "Pad");
     if (!pad || pad->Text("mode", "constant") != "constant" || conv.Text("auto_pad", "NOTSET") != "NOTSET")
       continue;
     const Constant* const amounts = pad->inputs.size() > 1 ? r.ConstantOf(pad->inputs[1]) : nullptr;

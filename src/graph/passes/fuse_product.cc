@@ -1,19 +1,19 @@
-// A product with constant weights adds its bias and a residual, and applies a function, while its sums are
-// still in registers.
+// Epilogue fusion: a product with constant weights adds its bias and a residual, and applies an activation,
+// while its accumulators are in registers.
 #include "graph/ops/fast/fast.h"
 #include "graph/passes/fusing.h"
 
 namespace celer::graph {
 namespace {
 
-// A product of bytes, quantized as they come or before, whose result is real.
+// An integer product with a float result, dynamically or statically quantized.
 bool IsDynamic(const Node& node) {
   return node.domain == kCelerDomain && node.op == "DynamicMatMul";
 }
 
-// A product with a constant matrix, whose result nobody else reads, without a function yet.
+// A product with a constant matrix and a single reader, without an activation yet.
 Node* ProductFor(Rewriter& r, ValueId value) {
-  const int maker = r.MakerOf(value);
+  const int maker = r.ProducerOf(value);
   if (maker < 0 || r.Readers(value) != 1) return nullptr;
   Node& node = r.node(static_cast<size_t>(maker));
   const bool fits = IsConstantProduct(r, node) || (IsDynamic(node) && r.ConstantOf(node.inputs[1]));

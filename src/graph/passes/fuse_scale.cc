@@ -1,5 +1,5 @@
-// Constants that multiply a convolution's output or its input, or are added to them, are in its weights and
-// bias.
+// Folds constants that multiply a convolution's output or its input, or are added to them, into its weights
+// and bias.
 #include <cmath>
 
 #include "graph/passes/fusing.h"
@@ -24,7 +24,7 @@ std::optional<std::vector<float>> PerChannel(Rewriter& r, ValueId value, int64_t
 // Multiplied or added behind the convolution.
 bool FuseBehind(Rewriter& r, size_t n, const std::function<void(std::string)>& explain) {
   for (const size_t i : {size_t{0}, size_t{1}}) {
-    Node* const conv = ConvOnlyFor(r, r.node(n).inputs[i]);
+    Node* const conv = SingleUseConv(r, r.node(n).inputs[i]);
     if (!conv) continue;
     const int64_t channels = OutputChannels(r, *conv);
     const auto numbers =
@@ -65,7 +65,7 @@ bool IsPadded(const Node& conv) {
   return false;
 }
 
-// The convolution of factor * x: all weights, but not the bias.
+// The convolution of factor * x: the factor goes into all weights, but not into the bias.
 void ScaleInput(Rewriter& r, Node& conv, float factor) {
   const Constant& weight = *r.ConstantOf(conv.inputs[1]);
   std::vector<float> weights = FloatsOf(weight);
@@ -74,7 +74,7 @@ void ScaleInput(Rewriter& r, Node& conv, float factor) {
   conv.inputs[1] = r.AddFloats(conv.name + ".weight", dims, weights);
 }
 
-// The convolution of x + shift, where no border is added.
+// The convolution of x + shift, where there is no padding.
 bool ShiftInput(Rewriter& r, Node& conv, float shift) {
   const Constant& weight = *r.ConstantOf(conv.inputs[1]);
   const std::vector<float> weights = FloatsOf(weight);
@@ -96,7 +96,7 @@ bool FuseInFront(Rewriter& r, size_t n, const std::function<void(std::string)>& 
   const auto note = [&](const Node& node) {
     return node.Label() + " is in the weights of " + r.node(n).Label();
   };
-  if (Node* const mul = r.OnlyFor(x, "Mul")) {
+  if (Node* const mul = r.SingleUseProducer(x, "Mul")) {
     const auto parts = SplitNumber(r, *mul);
     if (!parts) return false;
     explain(note(*mul));
@@ -105,7 +105,7 @@ bool FuseInFront(Rewriter& r, size_t n, const std::function<void(std::string)>& 
     r.Recount();
     return true;
   }
-  Node* const add = r.OnlyFor(x, "Add");
+  Node* const add = r.SingleUseProducer(x, "Add");
   const auto parts = add ? SplitNumber(r, *add) : std::nullopt;
   if (!parts) return false;
   if (!IsPadded(r.node(n))) {
@@ -116,8 +116,8 @@ bool FuseInFront(Rewriter& r, size_t n, const std::function<void(std::string)>& 
     r.Recount();
     return true;
   }
-  // The border stays 0: what is added stays, and only the factor before it moves.
-  Node* const mul = r.OnlyFor(parts->other, "Mul");
+  // Padding stays 0: what is added stays, and only the factor before it moves.
+  Node* const mul = r.SingleUseProducer(parts->other, "Mul");
   const auto inner = mul ? SplitNumber(r, *mul) : std::nullopt;
   if (!inner || std::abs(inner->number) < 1e-6f) return false;
   explain(note(*mul));

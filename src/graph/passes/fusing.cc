@@ -42,9 +42,9 @@ bool HasConstantWeights(Rewriter& r, const Node& conv) {
   return bias && bias->dtype == DType::kF32;
 }
 
-Node* ConvOnlyFor(Rewriter& r, ValueId value) {
-  Node* conv = r.OnlyFor(value, "Conv");
-  if (!conv) conv = r.OnlyFor(value, "ConvTranspose");
+Node* SingleUseConv(Rewriter& r, ValueId value) {
+  Node* conv = r.SingleUseProducer(value, "Conv");
+  if (!conv) conv = r.SingleUseProducer(value, "ConvTranspose");
   return conv && HasConstantWeights(r, *conv) ? conv : nullptr;
 }
 

@@ -1,4 +1,4 @@
-// What the passes share that let an operator do what follows it.
+// What the passes share that fuse an operator with its epilogue.
 #pragma once
 
 #include <optional>
@@ -13,17 +13,17 @@ struct Activation {
   float a = 0, b = 0;
 };
 
-// The function that this node applies to its first input, if it is one that can end an operator.
+// The activation that this node applies to its first input, if it is one that an epilogue can do.
 std::optional<Activation> ActivationOf(Rewriter& r, const Node& node);
 
 // The Conv or ConvTranspose of the common domain, with constant f32 weights and bias, that makes a value
 // which nobody else reads.
-Node* ConvOnlyFor(Rewriter& r, ValueId value);
+Node* SingleUseConv(Rewriter& r, ValueId value);
 bool HasConstantWeights(Rewriter& r, const Node& conv);
 int64_t OutputChannels(Rewriter& r, const Node& conv);
 
-// Its outputs become outputs * factor + shift, channel by channel, by other weights. False if there are not
-// as many channels.
+// Its outputs become outputs * factor + shift, channel by channel, by other weights. False if the number of
+// channels differs.
 struct ChannelScale {
   std::vector<float> factor, shift;
 };
@@ -35,7 +35,7 @@ void SetActivation(Node& into, const Activation& activation);
 // A product with a constant f32 matrix of two dimensions, celer's own or one that MakeProduct can make it.
 bool IsConstantProduct(Rewriter& r, const Node& node);
 void MakeProduct(Node& node);
-// `last` is done by `into`, which makes what it made.
+// `last` is fused into `into`, which makes its output.
 void TakeOver(Rewriter& r, Node& into, Node& last);
 
 }  // namespace celer::graph

@@ -9,7 +9,7 @@
 namespace celer::graph {
 namespace {
 
-// Equal texts, equal nodes; "": it is left alone.
+// Common-subexpression elimination: equal keys, equal nodes; "": it is left alone.
 std::string KeyOf(const Node& node) {
   const Operator* const op = FindOperator(node);
   if (!op || (op->traits & (Operator::kControl | Operator::kRandom | Operator::kSequences)) ||

@@ -1,7 +1,7 @@
-// Rewrites of a graph that keep what it computes. Each pass is one file and one row of the table (passes.cc).
+// Graph rewrites that keep what is computed. Each pass is one file and one row of the table (passes.cc).
 //
-// A rule looks at a node and what made its inputs. It fires only when what it takes away has no other reader:
-// no second node, no output of the graph, no subgraph.
+// A rule matches a node and the producers of its inputs. It fires only when what it removes has no other
+// reader: no second node, no output of the graph, no subgraph.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@
 
 namespace celer::graph {
 
-// What shapes the values of a graph have, for sizes of its inputs that stand for any: a dimension that is not
-// fixed is given one, the same for the same name. Files rarely say more than the shapes of inputs and
-// outputs. A rule may take from it whether it is worth while, not whether it is right, unless `exact`.
+// Sample shapes of all values, for representative sizes of the inputs: a dimension that is not fixed is given
+// one, the same for the same symbol. Files rarely say more than the shapes of inputs and outputs. A rule may
+// take from it whether it is profitable, not whether it is legal, unless `exact`.
 struct SampleShapes {
   std::vector<std::optional<Shape>> of;     // by value
   std::vector<std::optional<DType>> types;  // by value
@@ -28,26 +28,26 @@ struct SampleShapes {
 };
 SampleShapes SampleShapesOf(const Graph& graph);
 
-// A graph while passes work on it: who makes and who reads each value.
+// A graph while passes work on it: the producer and the readers of each value.
 class Rewriter {
  public:
   // `shapes`, which may be none, were taken before any rewriting.
   explicit Rewriter(Graph* graph, const SampleShapes* shapes = nullptr, bool integers = false);
 
   Graph& graph() { return graph_; }
-  // Integers are used wherever they can be, whatever they cost.
+  // Integers are used wherever it is legal, whatever the cost model says.
   bool integers_anyway() const { return integers_anyway_; }
   // By index; nodes that were removed have no operator, and stay until Finish().
   size_t nodes() const { return graph_.nodes.size(); }
   Node& node(size_t i) { return graph_.nodes[i]; }
   bool removed(size_t i) const { return graph_.nodes[i].op.empty(); }
 
-  // The node that makes a value; -1: none does.
-  int MakerOf(ValueId value) const { return value == kNoValue ? -1 : maker_[static_cast<size_t>(value)]; }
-  // The maker, if it is this operator of the common domain and nobody but one node reads the value.
-  Node* OnlyFor(ValueId value, std::string_view op);
-  // The maker, if it is this operator.
-  Node* MadeBy(ValueId value, std::string_view op);
+  // The node that produces a value; -1: none does.
+  int ProducerOf(ValueId value) const { return value == kNoValue ? -1 : maker_[static_cast<size_t>(value)]; }
+  // The producer, if it is this operator of the common domain and the value has a single reader.
+  Node* SingleUseProducer(ValueId value, std::string_view op);
+  // The producer, if it is this operator.
+  Node* ProducedBy(ValueId value, std::string_view op);
   int Readers(ValueId value) const { return value == kNoValue ? 0 : readers_[static_cast<size_t>(value)]; }
   const Constant* ConstantOf(ValueId value) const;
   // The number of a constant with one element.
@@ -59,20 +59,20 @@ class Rewriter {
   bool exact_shapes() const { return shapes_ && shapes_->exact; }
   // The element type, as far as it is known.
   std::optional<DType> TypeOf(ValueId value) const;
-  // Both are of one shape, so that nothing is repeated: surely, or for the sampled sizes.
+  // Both are of one shape, so that nothing is broadcast: surely, or for the sampled sizes.
   bool LikelySameShape(ValueId a, ValueId b) const;
 
-  // Everyone who reads `from` reads `to` instead, and so does the graph's list of outputs.
+  // Every reader of `from` reads `to` instead, and so does the graph's list of outputs.
   void Replace(ValueId from, ValueId to);
   void Remove(Node& node);
   ValueId AddConstant(std::string name, Constant constant);
   ValueId AddFloats(std::string name, const std::vector<int64_t>& dims, const std::vector<float>& numbers);
   ValueId AddInts(std::string name, const std::vector<int64_t>& numbers);
-  // Behind all others; Finish() puts the nodes in order.
+  // Appended; Finish() restores topological order.
   Node& Add(Node node, const std::string& output);
   // What a node reads or makes was changed by hand.
   void Recount();
-  // Takes removed nodes out, and those whose outputs nobody reads.
+  // Dead-code elimination: takes removed nodes out, and those whose outputs nobody reads.
   Status Finish();
 
  private:
@@ -106,13 +106,13 @@ struct OptimizeOptions {
   std::vector<std::string> without = {};  // names of passes that are left out
   bool integers_anyway = false;           // also where floats are thought to be faster on this machine
 };
-// All passes in the order of the table, again and again until none changes anything, and the graph is
-// verified after each. Subgraphs are left as they are. An unknown name in `without` is an error.
+// All passes in the order of the table, repeated to a fixed point, and the graph is verified after each.
+// Subgraphs are left as they are. An unknown name in `without` is an error.
 Result<std::vector<PassReport>> Optimize(Graph* graph, const OptimizeOptions& options = {});
 
-// Values between operators become f16, and convolutions and products compute in f16, as far as there are
-// kernels for it; the network's inputs and outputs stay as they are. Not one of Passes(): it changes what is
-// computed, and comes last. An error, in one sentence, on a CPU without such arithmetic.
+// Mixed precision: values between operators become f16, and convolutions and products compute in f16, as far
+// as there are kernels for it; the network's inputs and outputs stay as they are. Not one of Passes(): it
+// changes what is computed, and comes last. An error, in one sentence, on a CPU without such arithmetic.
 Result<PassReport> LowerToF16(Graph* graph);
 // The same on any CPU; without the arithmetic it runs on reference kernels.
 Result<int> ToF16(Rewriter& r, const std::function<void(std::string)>& explain);

@@ -108,15 +108,15 @@ void Rewriter::CountReads(const Node& one) {
     if (*at != kNoValue && std::find(one.inputs.begin(), at, *at) == at) ++readers_[static_cast<size_t>(*at)];
 }
 
-Node* Rewriter::MadeBy(ValueId value, std::string_view op) {
-  const int maker = MakerOf(value);
+Node* Rewriter::ProducedBy(ValueId value, std::string_view op) {
+  const int maker = ProducerOf(value);
   if (maker < 0) return nullptr;
   Node& made = graph_.nodes[static_cast<size_t>(maker)];
   return made.op == op && made.domain.empty() ? &made : nullptr;
 }
 
-Node* Rewriter::OnlyFor(ValueId value, std::string_view op) {
-  return Readers(value) == 1 ? MadeBy(value, op) : nullptr;
+Node* Rewriter::SingleUseProducer(ValueId value, std::string_view op) {
+  return Readers(value) == 1 ? ProducedBy(value, op) : nullptr;
 }
 
 const Constant* Rewriter::ConstantOf(ValueId value) const {
@@ -226,7 +226,8 @@ Node& Rewriter::Add(Node one, const std::string& output) {
 }
 
 Status Rewriter::Finish() {
-  // Readers come behind makers once sorted, so one walk from the end finds all that is dead.
+  // Dead-code elimination: readers come behind producers once sorted, so one walk from the end finds all that
+  // is dead.
   std::erase_if(graph_.nodes, [](const Node& one) { return one.op.empty(); });
   CELER_RETURN_IF_ERROR(graph_.Sort());
   std::vector<int> reads(graph_.values.size(), 0);

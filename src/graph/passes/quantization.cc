@@ -13,11 +13,11 @@ namespace {
 
 const std::vector<int64_t> kToLast = {0, 2, 3, 1}, kToSecond = {0, 3, 1, 2};
 
-// A constant, or what one node makes of constants: weights of some files are stored as floats and quantized
-// on the way.
+// A constant, or what one node makes of constants: some files store weights as floats followed by a
+// QuantizeLinear.
 std::optional<Data> ConstantData(Rewriter& r, ValueId value) {
   if (const Constant* const constant = r.ConstantOf(value)) return Data::Of(constant->view());
-  Node* const node = r.MadeBy(value, "QuantizeLinear");
+  Node* const node = r.ProducedBy(value, "QuantizeLinear");
   if (!node) return std::nullopt;
   std::vector<Data> data;
   for (const ValueId id : node->inputs) {
@@ -61,7 +61,7 @@ struct Stored {
   int axis = 0;
 };
 std::optional<Stored> StoredBehind(Rewriter& r, ValueId value) {
-  Node* const node = r.MadeBy(value, "DequantizeLinear");
+  Node* const node = r.ProducedBy(value, "DequantizeLinear");
   if (!node || node->Int("block_size", 0) != 0) return std::nullopt;
   const auto values = ConstantData(r, node->inputs[0]), scale = ConstantData(r, node->inputs[1]);
   if (!values || !scale || scale->tensor.dtype != DType::kF32 || scale->tensor.shape.rank() > 1)
@@ -120,7 +120,7 @@ std::optional<Quantization> QuantizationOf(Rewriter& r, const Node& node) {
 }
 
 std::optional<Dequantized> DequantizedFrom(Rewriter& r, ValueId value) {
-  Node* const node = r.MadeBy(value, "DequantizeLinear");
+  Node* const node = r.ProducedBy(value, "DequantizeLinear");
   if (!node || r.ConstantOf(node->inputs[0])) return std::nullopt;
   const auto q = QuantizationOf(r, *node);
   if (!q) return std::nullopt;
@@ -172,7 +172,8 @@ std::optional<ByteProduct> ByteProductOf(Rewriter& r, const Node& node) {
   if (gemm && (node.Float("alpha", 1) != 1 || node.Float("beta", 1) != 1 || node.Int("transA", 0) != 0))
     return std::nullopt;
   const auto x = DequantizedFrom(r, node.inputs[0]);
-  const auto shape = r.MadeBy(node.inputs[1], "DequantizeLinear") ? r.SampleOf(node.inputs[1]) : std::nullopt;
+  const auto shape =
+      r.ProducedBy(node.inputs[1], "DequantizeLinear") ? r.SampleOf(node.inputs[1]) : std::nullopt;
   if (!x || !shape || shape->rank() != 2 || *shape->elements() == 0) return std::nullopt;
   const int axis = transposed ? 0 : 1;
   ByteProduct out{.x = *x, .w = {}, .k = (*shape)[1 - axis], .n = (*shape)[axis]};
@@ -207,12 +208,12 @@ ValueId AddWhole(Rewriter& r, std::string name, const std::vector<int64_t>& dims
 }
 
 bool HasChannelsLast(Rewriter& r, ValueId value) {
-  const Node* const node = r.MadeBy(value, "Transpose");
+  const Node* const node = r.ProducedBy(value, "Transpose");
   return node && node->Ints("perm") == kToSecond;
 }
 
 ValueId ChannelsLast(Rewriter& r, ValueId value) {
-  if (HasChannelsLast(r, value)) return r.MadeBy(value, "Transpose")->inputs[0];
+  if (HasChannelsLast(r, value)) return r.ProducedBy(value, "Transpose")->inputs[0];
   const std::string name = r.graph().value(value).name + ".channels_last";
   for (const Node& node : r.graph().nodes)
     if (node.op == "Transpose" && node.inputs[0] == value && node.Ints("perm") == kToLast)

@@ -13,7 +13,7 @@
 
 namespace celer::graph {
 
-// Bytes with one scale for all.
+// Per-tensor quantization to 8 bits.
 struct Quantization {
   double scale = 1;
   int32_t zero = 0;
@@ -25,28 +25,28 @@ struct Quantization {
   float RealOf(int32_t byte) const { return static_cast<float>(byte - zero) * static_cast<float>(scale); }
 };
 
-// Of a QuantizeLinear, or of a DequantizeLinear to f32, if its bytes are 8 bits with one constant scale.
+// Of a QuantizeLinear, or of a DequantizeLinear to f32, if it is 8 bits with one constant scale.
 std::optional<Quantization> QuantizationOf(Rewriter& r, const Node& node);
 
-// A real value that was bytes.
+// A float value that was dequantized.
 struct Dequantized {
   ValueId bytes = kNoValue;
   Quantization q = {};
 };
 std::optional<Dequantized> DequantizedFrom(Rewriter& r, ValueId value);
 
-// Constant weights of 8 bits as integers around zero, with one scale or one per slice of `axis`, whose number
-// is `channels`.
+// Constant 8-bit weights as integers around zero, with a scale per tensor or per channel: per slice of
+// `axis`, of which there are `channels`.
 struct IntegerWeights {
   Shape shape;
   std::vector<int8_t> values;
   std::vector<double> scales;  // by channel
 };
 std::optional<IntegerWeights> WeightsFrom(Rewriter& r, ValueId value, int axis, int64_t channels);
-// A constant that may be integers times a scale, as reals.
+// A constant that may be integers times a scale, dequantized.
 std::optional<std::vector<double>> RealsOf(Rewriter& r, ValueId value);
 
-// A Gemm or MatMul of bytes with constant weights, by column: [n, k].
+// A Gemm or MatMul of 8-bit integers with constant weights, transposed: [n, k].
 struct ByteProduct {
   Dequantized x;
   IntegerWeights w;
@@ -60,24 +60,24 @@ ValueId AddBytes8(Rewriter& r, std::string name, DType dtype, const std::vector<
 ValueId AddWhole(Rewriter& r, std::string name, const std::vector<int64_t>& dims,
                  const std::vector<int32_t>& numbers);
 
-// The image with its channels last; of bytes, [n, c, h, w].
+// NHWC form of an image of bytes [n, c, h, w].
 ValueId ChannelsLast(Rewriter& r, ValueId value);
 bool HasChannelsLast(Rewriter& r, ValueId value);
-// Node `n` makes what it made before from an image with its channels last.
+// Node `n` makes its NCHW output from an NHWC image.
 void MakeChannelsSecond(Rewriter& r, size_t n, ValueId value);
 
-// The byte that a function of one byte gives for each of 256, if everything between node `quantize` and one
-// dequantized value is elementwise with constants, and read by nobody else.
-struct TableOf {
+// The lookup table of a function of one byte, if everything between node `quantize` and one dequantized value
+// is elementwise with constants, and has no other reader.
+struct LookupTable {
   Dequantized from;
   std::vector<int8_t> bytes;
   std::string label;
 };
-std::optional<TableOf> FindTable(Rewriter& r, const Node& quantize);
+std::optional<LookupTable> FindTable(Rewriter& r, const Node& quantize);
 
-// Products of bytes whose result stays real; how many.
+// Integer products with a float result; how many.
 int UseRealProducts(Rewriter& r, const std::function<void(std::string)>& explain);
-// Products whose left side is quantized as it comes; how many.
+// Products whose left side is dynamically quantized; how many.
 int UseDynamicProducts(Rewriter& r, const std::function<void(std::string)>& explain);
 
 }  // namespace celer::graph

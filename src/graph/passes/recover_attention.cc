@@ -1,5 +1,5 @@
-// softmax(q k * scale + mask) v, of which exporters make up to six nodes. As one operator its scores stay in
-// the cache.
+// softmax(q k * scale + mask) v, which exporters decompose into up to six nodes. Fused, its scores stay in
+// cache.
 #include "graph/ops/fast/fast.h"
 #include "graph/passes/fusing.h"
 
@@ -8,12 +8,12 @@ namespace {
 
 // Takes a factor off `value`, if nobody else reads the product.
 ValueId WithoutFactor(Rewriter& r, ValueId value, double& scale) {
-  if (Node* const div = r.OnlyFor(value, "Div"))
+  if (Node* const div = r.SingleUseProducer(value, "Div"))
     if (const auto by = r.Scalar(div->inputs[1]); by && *by != 0) {
       scale /= *by;
       return div->inputs[0];
     }
-  if (Node* const mul = r.OnlyFor(value, "Mul"))
+  if (Node* const mul = r.SingleUseProducer(value, "Mul"))
     for (const size_t i : {size_t{0}, size_t{1}})
       if (const auto by = r.Scalar(mul->inputs[i])) {
         scale *= *by;
@@ -43,12 +43,12 @@ struct Parts {
 };
 std::optional<Parts> ScoresOf(Rewriter& r, ValueId value) {
   Parts parts;
-  if (Node* const add = r.OnlyFor(value, "Add")) {
+  if (Node* const add = r.SingleUseProducer(value, "Add")) {
     const auto scores = r.SampleOf(value);
     for (const size_t i : {size_t{0}, size_t{1}}) {
       double scale = 1;
       const ValueId inner = WithoutFactor(r, add->inputs[i], scale);
-      if (!r.OnlyFor(inner, "MatMul")) continue;
+      if (!r.SingleUseProducer(inner, "MatMul")) continue;
       // The mask does not make the scores larger.
       const auto before = r.SampleOf(add->inputs[i]);
       if (!scores || !before || !(*scores == *before)) return std::nullopt;
@@ -59,7 +59,7 @@ std::optional<Parts> ScoresOf(Rewriter& r, ValueId value) {
     if (parts.mask == kNoValue) return std::nullopt;
   }
   value = WithoutFactor(r, value, parts.scale);
-  Node* const product = r.OnlyFor(value, "MatMul");
+  Node* const product = r.SingleUseProducer(value, "MatMul");
   if (!product) return std::nullopt;
   parts.q = WithoutFactor(r, product->inputs[0], parts.scale);
   parts.k = WithoutFactor(r, product->inputs[1], parts.scale);
@@ -76,7 +76,7 @@ Result<int> RecoverAttention(Rewriter& r, const std::function<void(std::string)>
   int changes = 0;
   for (size_t n = 0; n < r.nodes(); ++n) {
     if (r.removed(n) || r.node(n).op != "MatMul" || !r.node(n).domain.empty()) continue;
-    Node* const softmax = r.OnlyFor(r.node(n).inputs[0], "Softmax");
+    Node* const softmax = r.SingleUseProducer(r.node(n).inputs[0], "Softmax");
     if (!softmax || !IsOverLast(r, *softmax)) continue;
     const auto parts = ScoresOf(r, softmax->inputs[0]);
     if (!parts || !IsF32(r, *parts)) continue;

@@ -20,16 +20,16 @@ ValueId OtherThan(Rewriter& r, const Node& node, double number) {
 
 // x of x / sqrt 2.
 ValueId Inside(Rewriter& r, ValueId value) {
-  if (Node* const div = r.OnlyFor(value, "Div"); div && Near(r.Scalar(div->inputs[1]), M_SQRT2))
+  if (Node* const div = r.SingleUseProducer(value, "Div"); div && Near(r.Scalar(div->inputs[1]), M_SQRT2))
     return div->inputs[0];
-  if (Node* const mul = r.OnlyFor(value, "Mul")) return OtherThan(r, *mul, M_SQRT1_2);
+  if (Node* const mul = r.SingleUseProducer(value, "Mul")) return OtherThan(r, *mul, M_SQRT1_2);
   return kNoValue;
 }
 
 // x of 1 + erf(x / sqrt 2).
 ValueId InSum(Rewriter& r, ValueId value) {
-  Node* const add = r.OnlyFor(value, "Add");
-  Node* const erf = add ? r.OnlyFor(OtherThan(r, *add, 1), "Erf") : nullptr;
+  Node* const add = r.SingleUseProducer(value, "Add");
+  Node* const erf = add ? r.SingleUseProducer(OtherThan(r, *add, 1), "Erf") : nullptr;
   return erf ? Inside(r, erf->inputs[0]) : kNoValue;
 }
 
@@ -37,7 +37,7 @@ ValueId InSum(Rewriter& r, ValueId value) {
 ValueId GeluOf(Rewriter& r, const Node& product) {
   if (product.inputs.size() != 2) return kNoValue;
   // (x * sum) * 0.5
-  if (Node* const inner = r.OnlyFor(OtherThan(r, product, 0.5), "Mul"))
+  if (Node* const inner = r.SingleUseProducer(OtherThan(r, product, 0.5), "Mul"))
     for (const int i : {0, 1})
       if (const ValueId x = InSum(r, inner->inputs[static_cast<size_t>(i)]);
           x != kNoValue && x == inner->inputs[static_cast<size_t>(1 - i)])
@@ -47,9 +47,10 @@ ValueId GeluOf(Rewriter& r, const Node& product) {
                   other = product.inputs[static_cast<size_t>(1 - i)];
     // (x * 0.5) * sum
     if (const ValueId x = InSum(r, one); x != kNoValue)
-      if (Node* const half = r.OnlyFor(other, "Mul"); half && OtherThan(r, *half, 0.5) == x) return x;
+      if (Node* const half = r.SingleUseProducer(other, "Mul"); half && OtherThan(r, *half, 0.5) == x)
+        return x;
     // x * (sum * 0.5)
-    if (Node* const half = r.OnlyFor(one, "Mul"))
+    if (Node* const half = r.SingleUseProducer(one, "Mul"))
       if (const ValueId x = InSum(r, OtherThan(r, *half, 0.5)); x != kNoValue && x == other) return x;
   }
   return kNoValue;

@@ -53,20 +53,20 @@ Result<int> RecoverLayerNorm(Rewriter& r, const std::function<void(std::string)>
   for (size_t n = 0; n < r.nodes(); ++n) {
     if (r.removed(n) || r.node(n).op != "Div" || !r.node(n).domain.empty()) continue;
     const Node div = r.node(n);
-    Node* const sub = r.MadeBy(div.inputs[0], "Sub");
-    Node* const root = r.OnlyFor(div.inputs[1], "Sqrt");
-    Node* const add = root ? r.OnlyFor(root->inputs[0], "Add") : nullptr;
+    Node* const sub = r.ProducedBy(div.inputs[0], "Sub");
+    Node* const root = r.SingleUseProducer(div.inputs[1], "Sqrt");
+    Node* const add = root ? r.SingleUseProducer(root->inputs[0], "Add") : nullptr;
     if (!sub || !add) continue;
     const bool second = r.Scalar(add->inputs[1]).has_value();
     const auto eps = r.Scalar(add->inputs[second ? 1 : 0]);
-    Node* const variance = r.OnlyFor(add->inputs[second ? 0 : 1], "ReduceMean");
-    Node* const mean = r.OnlyFor(sub->inputs[1], "ReduceMean");
+    Node* const variance = r.SingleUseProducer(add->inputs[second ? 0 : 1], "ReduceMean");
+    Node* const mean = r.SingleUseProducer(sub->inputs[1], "ReduceMean");
     if (!eps || !variance || !mean || mean->inputs[0] != sub->inputs[0]) continue;
-    Node* square = r.OnlyFor(variance->inputs[0], "Pow");
+    Node* square = r.SingleUseProducer(variance->inputs[0], "Pow");
     if (square && (r.Scalar(square->inputs[1]) != 2 || square->inputs[0] != sub->outputs[0]))
       square = nullptr;
     if (!square) {
-      square = r.OnlyFor(variance->inputs[0], "Mul");
+      square = r.SingleUseProducer(variance->inputs[0], "Mul");
       if (!square || square->inputs[0] != sub->outputs[0] || square->inputs[1] != sub->outputs[0]) continue;
     }
     // The difference is read by the square and by the division, and by nobody else.

@@ -17,12 +17,12 @@ bool IsPlain(const Node& node, std::string_view op) {
 
 // The value of clip(value + 3, 0, 6), if nobody else reads what is between.
 ValueId InClip(Rewriter& r, ValueId value) {
-  const int maker = r.MakerOf(value);
+  const int maker = r.ProducerOf(value);
   if (maker < 0 || r.Readers(value) != 1) return kNoValue;
   const Node& clip = r.node(static_cast<size_t>(maker));
   const auto bounds = IsPlain(clip, "Clip") ? ActivationOf(r, clip) : std::nullopt;
   if (!bounds || bounds->a != 0 || bounds->b != 6) return kNoValue;
-  Node* const add = r.OnlyFor(clip.inputs[0], "Add");
+  Node* const add = r.SingleUseProducer(clip.inputs[0], "Add");
   if (!add) return kNoValue;
   if (Near(r.Scalar(add->inputs[1]), 3)) return add->inputs[0];
   return Near(r.Scalar(add->inputs[0]), 3) ? add->inputs[1] : kNoValue;
@@ -40,7 +40,7 @@ ValueId Sixth(Rewriter& r, const Node& node) {
 
 // x of x * clip(x + 3, 0, 6), then divided by 6.
 ValueId DividedSwish(Rewriter& r, const Node& node) {
-  Node* const product = r.OnlyFor(Sixth(r, node), "Mul");
+  Node* const product = r.SingleUseProducer(Sixth(r, node), "Mul");
   if (!product) return kNoValue;
   for (const size_t i : {size_t{0}, size_t{1}})
     if (const ValueId x = InClip(r, product->inputs[i]); x != kNoValue && x == product->inputs[1 - i])
@@ -58,9 +58,9 @@ std::optional<Found> Find(Rewriter& r, const Node& node) {
   if (!IsPlain(node, "Mul") || node.inputs.size() != 2) return std::nullopt;
   for (const size_t i : {size_t{0}, size_t{1}}) {
     const ValueId gate = node.inputs[i], x = node.inputs[1 - i];
-    if (Node* const sigmoid = r.OnlyFor(gate, "Sigmoid"); sigmoid && sigmoid->inputs[0] == x)
+    if (Node* const sigmoid = r.SingleUseProducer(gate, "Sigmoid"); sigmoid && sigmoid->inputs[0] == x)
       return Found{"Swish", x};
-    if (Node* const hard = r.OnlyFor(gate, "HardSigmoid");
+    if (Node* const hard = r.SingleUseProducer(gate, "HardSigmoid");
         hard && hard->inputs[0] == x && Near(double{hard->Float("alpha", 0.2f)}, 1.0 / 6) &&
         Near(double{hard->Float("beta", 0.5f)}, 0.5))
       return Found{"HardSwish", x};

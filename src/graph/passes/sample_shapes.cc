@@ -1,4 +1,4 @@
-// Shapes of all values, by inference with sizes that stand for those a file leaves open.
+// Shapes of all values, by inference with representative sizes for those that a file leaves open.
 #include <map>
 
 #include "device/thread_pool.h"

@@ -3,8 +3,8 @@
 // begins or ends. Weights stay f32 in the graph: kernels round them as they pack.
 //
 // What stays f32: operators without an f16 kernel (norms, softmax, most reductions, attention), and what
-// comes behind the last large product. There values are decoded: coordinates of boxes, probabilities, sums of
-// few numbers, where f16 would show and would save nothing.
+// comes behind the last large product. There outputs are decoded: coordinates of boxes, probabilities, sums
+// of few numbers, where f16 would show and would save nothing.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -24,11 +24,11 @@ constexpr float kLargest = 65504;             // of f16
 constexpr int64_t kLargeWeights = 1024;
 
 // Operators that run on f16 as they are, and how many of their inputs are values, not shapes; -1: all.
-struct Light {
+struct F16Operator {
   std::string_view op;
   int values;
 };
-constexpr Light kLight[] = {
+constexpr F16Operator kLight[] = {
     {"Add", -1},         {"Clip", -1},       {"Concat", -1},
     {"DepthToSpace", 1}, {"Div", -1},        {"Flatten", 1},
     {"Gelu", 1},         {"Identity", 1},    {"GlobalAveragePool", 1},
@@ -70,10 +70,10 @@ class Converter {
   }
   int64_t Weights(const Node& node) const { return *r_.ConstantOf(node.inputs[1])->shape.elements(); }
 
-  static const Light* LightOf(const Node& node) {
+  static const F16Operator* LightOf(const Node& node) {
     if (!node.domain.empty() || !node.Subgraphs().empty()) return nullptr;
     const auto at = std::find_if(std::begin(kLight), std::end(kLight),
-                                 [&](const Light& light) { return light.op == node.op; });
+                                 [&](const F16Operator& light) { return light.op == node.op; });
     return at == std::end(kLight) ? nullptr : at;
   }
 
@@ -103,7 +103,7 @@ class Converter {
     return true;
   }
 
-  // Forward for what is f16 already, backward for what still leads to a large product.
+  // Forward propagation of what is f16 already, backward of what still leads to a large product.
   void Choose() {
     Graph& graph = r_.graph();
     const size_t nodes = r_.nodes();

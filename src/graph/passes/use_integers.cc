@@ -1,6 +1,6 @@
-// Between DequantizeLinear and QuantizeLinear there is one operator on bytes, if what it computes is the same
-// but for the rounding of halves, and where the machine is faster at it. Images have their channels last
-// there; transposes stand around each operator, and those between two of them fall away as they are made.
+// Fuses DequantizeLinear, an operator and QuantizeLinear into one integer operator, if it computes the same
+// but for ties in rounding, and where the machine is faster at it. Integer operators on images are NHWC;
+// transposes are inserted around each, and those between two of them cancel as they are made.
 #include <algorithm>
 #include <cmath>
 #include <span>
@@ -16,8 +16,8 @@ namespace {
 
 using Attributes = std::vector<std::pair<std::string, Attribute>>;
 
-// A QuantizeLinear, and the node whose result it quantizes, perhaps through a clip that bytes have for
-// nothing.
+// A QuantizeLinear, and the node whose result it quantizes, perhaps through a clip, which saturation does for
+// free.
 struct Island {
   size_t n = 0;          // of the QuantizeLinear
   Quantization to = {};  // what comes out
@@ -32,7 +32,7 @@ std::optional<Island> IslandAt(Rewriter& r, size_t n) {
   Island out{.n = n, .to = *to, .range = to->Range()};
   ValueId x = quantize.inputs[0];
   while (true) {
-    const int maker = r.MakerOf(x);
+    const int maker = r.ProducerOf(x);
     if (maker < 0 || r.Readers(x) != 1) return std::nullopt;
     const Node& node = r.node(static_cast<size_t>(maker));
     const auto clip = ActivationOf(r, node);
@@ -41,7 +41,7 @@ std::optional<Island> IslandAt(Rewriter& r, size_t n) {
       out.core = node;
       return out;
     }
-    // Rounding keeps the order, so the ends of a clip may be rounded instead.
+    // Rounding is monotonic, so the bounds of a clip may be quantized instead.
     out.range.low = std::max(out.range.low, to->ByteOf(clip->a));
     out.range.high = std::min(out.range.high, to->ByteOf(clip->b));
     if (!(clip->a <= clip->b)) return std::nullopt;
@@ -62,7 +62,7 @@ Attribute Triple(const Multiplier& m) {
   return std::vector<int64_t>{m.multiplier, m.left, m.right};
 }
 
-// The island becomes this node; one on images gives its result back with the channels in second place.
+// The island is replaced by this node; one on images transposes its result back to NCHW.
 void Become(Rewriter& r, const Island& island, Node node, bool image) {
   node.domain = kCelerDomain;
   node.opset = 1;
@@ -83,8 +83,8 @@ void Become(Rewriter& r, const Island& island, Node node, bool image) {
 struct Ready {
   ValueId bias = kNoValue, factors = kNoValue;
 };
-// Sums of one channel must fit 32 bits whatever the bytes are. Channels that hardly depend on their input are
-// stored with a tiny scale and a bias near the end of 32 bits: theirs are counted in larger units. Returns by
+// Accumulators of one channel must fit 32 bits whatever the inputs are. Channels that hardly depend on their
+// input are stored with a tiny scale and a bias near the end of 32 bits: theirs use larger units. Returns by
 // how many bits; nothing where that would move a result by more than a twentieth of a step.
 std::optional<int> BitsToDrop(std::span<const int8_t> w, double bias, double factor) {
   double size = 0;
@@ -96,7 +96,8 @@ std::optional<int> BitsToDrop(std::span<const int8_t> w, double bias, double fac
   return bits;
 }
 
-// Bias and factors as integers; nothing where they, or the sums, do not fit. Weights are [channels, ...].
+// Bias and requantization factors as integers; nothing where they, or the accumulators, do not fit. Weights
+// are [channels, ...].
 std::optional<Ready> ReadyFor(Rewriter& r, const Island& island, const ConvShape& shape,
                               const Quantization& x, IntegerWeights& w, ValueId bias) {
   const auto n = w.scales.size();
@@ -141,7 +142,7 @@ bool UseConv(Rewriter& r, const Island& island) {
   const Node& conv = island.core;
   if (conv.op != "Conv") return false;
   const auto x = DequantizedFrom(r, conv.inputs[0]);
-  Node* const weights = r.MadeBy(conv.inputs[1], "DequantizeLinear");
+  Node* const weights = r.ProducedBy(conv.inputs[1], "DequantizeLinear");
   const auto shape = weights ? r.SampleOf(conv.inputs[1]) : std::nullopt;
   if (!x || !shape || shape->rank() != 4) return false;
   auto w = WeightsFrom(r, conv.inputs[1], 0, (*shape)[0]);
@@ -234,7 +235,7 @@ bool UsePair(Rewriter& r, const Island& island) {
   return true;
 }
 
-// Bytes of one scale as those of another.
+// Requantizes from one scale to another.
 ValueId Requantized(Rewriter& r, const Dequantized& from, const Island& island, ValueId bytes) {
   const bool same = from.q == island.to && island.range.low == island.to.Range().low &&
                     island.range.high == island.to.Range().high;
@@ -367,7 +368,7 @@ bool UseAverage(Rewriter& r, const Island& island) {
 
 bool UseTable(Rewriter& r, size_t n, std::string* label) {
   const Node quantize = r.node(n);
-  const Node* const undone = r.MadeBy(quantize.inputs[0], "DequantizeLinear");
+  const Node* const undone = r.ProducedBy(quantize.inputs[0], "DequantizeLinear");
   if (undone && QuantizationOf(r, *undone) == QuantizationOf(r, quantize))
     return false;  // nothing is computed
   const auto table = FindTable(r, quantize);

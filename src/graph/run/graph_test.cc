@@ -148,7 +148,7 @@ std::shared_ptr<const Program> Chain() {
 
 TEST(MemoryPlan, AChainRunsInOnePieceOfMemory) {
   const auto program = Chain();
-  const auto plan = MakePlan(program->main(), {Numbers({8, 64}, 0)}, DefaultThreadPool(), program->packs());
+  const auto plan = PlanMemory(program->main(), {Numbers({8, 64}, 0)}, DefaultThreadPool(), program->packs());
   ASSERT_TRUE(plan) << plan.error().message();
   EXPECT_EQ(plan->naive_bytes, 4 * 8 * 64 * 4);
   EXPECT_EQ(plan->arena_bytes, 8 * 64 * 4);
@@ -180,7 +180,8 @@ TEST(Session, ShapesAreComputedAheadOfTheRun) {
   const ValueId both = graph.AddNode(concat, names).outputs[0];
   graph.outputs = {Add(graph, "Reshape", {x, both}, "y")};
   const auto program = Compile(std::move(graph));
-  const auto plan = MakePlan(program->main(), {Numbers({2, 3, 4}, 0)}, DefaultThreadPool(), program->packs());
+  const auto plan =
+      PlanMemory(program->main(), {Numbers({2, 3, 4}, 0)}, DefaultThreadPool(), program->packs());
   ASSERT_TRUE(plan) << plan.error().message();
   for (size_t n = 0; n < 3; ++n) EXPECT_EQ(plan->nodes[n].how, PlannedNode::How::kFolded) << n;
   Session session(program);

@@ -9,7 +9,7 @@
 namespace celer::graph {
 namespace {
 
-// Shapes and indices are computed ahead, weights are not: that would double them.
+// Shape computations are folded, weights are not: that would double them.
 constexpr int64_t kFoldBytes = 64 << 10;
 constexpr int64_t kAlignment = 64;
 
@@ -17,7 +17,7 @@ int64_t Bytes(const TensorView& tensor) {
   return *BytesFor(tensor.dtype, *tensor.shape.elements());
 }
 
-// Values that share memory.
+// Values that alias.
 struct Group {
   int64_t bytes;
   int32_t first, last;
@@ -53,7 +53,7 @@ class Planner {
       ready_[id] = true;
     }
     for (size_t n = 0; n < graph_.nodes.size(); ++n)
-      if (const Status status = WithoutThrowing([&] { return PlanNode(n); }); !status)
+      if (const Status status = CatchBadAlloc([&] { return PlanNode(n); }); !status)
         return status.error().WithContext(graph_.nodes[n].node->Label());
     for (size_t n = 0; n < graph_.nodes.size(); ++n)
       if (plan_.nodes[n].how == PlannedNode::How::kDynamic)
@@ -85,9 +85,9 @@ class Planner {
       if (!types[i].set) return {};
       bytes += *BytesFor(types[i].dtype, *types[i].shape.elements());
     }
-    if (static_cast<uint64_t>(bytes) > MostTensorBytes())  // before anything is made for it
-      return Error::OutOfMemory(node.Label(), " gives ", bytes, " bytes; this machine has ",
-                                MostTensorBytes(), " in all; give it smaller inputs");
+    if (static_cast<uint64_t>(bytes) > MaxTensorBytes())  // before anything is made for it
+      return Error::OutOfMemory(node.Label(), " gives ", bytes, " bytes; this machine has ", MaxTensorBytes(),
+                                " in all; give it smaller inputs");
     known = known || (compiled.op->traits & Operator::kShapeOnly);
     if (known && bytes <= kFoldBytes && !(compiled.op->traits & Operator::kRandom))
       return Fold(compiled, in, types, planned);
@@ -101,7 +101,7 @@ class Planner {
       if (in[i] && std::find(in.begin(), in.begin() + static_cast<std::ptrdiff_t>(i), in[i]) ==
                        in.begin() + static_cast<std::ptrdiff_t>(i))
         plan_.node_bytes[n] += static_cast<double>(Bytes(in[i]->tensor));
-    planned.parts = PartsOf(compiled, infer, types);
+    planned.parts = ViewOffsets(compiled, infer, types);
     const bool view = !planned.parts.empty();
     planned.how = view ? PlannedNode::How::kView : PlannedNode::How::kPlanned;
     planned.kernel = compiled.op->reference;
@@ -130,7 +130,7 @@ class Planner {
       if (!view) plan_.naive_bytes += static_cast<int64_t>(RoundUp(static_cast<uint64_t>(size), kAlignment));
       const int32_t at = static_cast<int32_t>(n), last = std::max(graph_.last_use[id], at);
       const int32_t shared = view     ? GroupOf(node.inputs[0])
-                             : i == 0 ? Overwritable(compiled, overwrites, at, id)
+                             : i == 0 ? FindInPlaceInput(compiled, overwrites, at, id)
                                       : -1;
       if (shared >= 0) {
         group_[id] = shared;
@@ -146,9 +146,9 @@ class Planner {
     return {};
   }
 
-  // Where each output begins in the first input, if all of them are its memory; else nothing.
-  std::vector<int64_t> PartsOf(const CompiledNode& compiled, const InferContext& infer,
-                               std::span<const InferContext::Output> types) const {
+  // The byte offset of each output in the first input, if all of them are views of it; else nothing.
+  std::vector<int64_t> ViewOffsets(const CompiledNode& compiled, const InferContext& infer,
+                                   std::span<const InferContext::Output> types) const {
     if (compiled.op->traits & Operator::kView) return {0};
     std::vector<int64_t> parts;
     if (!compiled.op->part) return parts;
@@ -160,8 +160,8 @@ class Planner {
     return parts;
   }
 
-  // Inputs that nobody has a place for yet are put where the joined output has them, so that nothing is left
-  // to copy. An input may be made of parts that follow each other.
+  // Concatenation in place: inputs without memory yet are placed where the joined output has them, so that
+  // nothing is left to copy. An input may consist of parts that follow each other.
   void Join(const Node& node, const InferContext& infer) {
     const auto out = static_cast<size_t>(node.outputs[0]);
     const Shape& shape = plan_.frame[out].tensor.shape;
@@ -211,9 +211,9 @@ class Planner {
 
   int32_t GroupOf(ValueId id) const { return group_[static_cast<size_t>(id)]; }
 
-  // The memory of an input that dies at node `at` and is as large as the output; -1 if there is none. Any
-  // input will do for an operator that works in place, and this one for a kernel that may write over it.
-  int32_t Overwritable(const CompiledNode& compiled, int only, int32_t at, size_t output) {
+  // The memory of an input that is last used by node `at` and is as large as the output; -1 if there is none.
+  // Any input will do for an operator that works in place, and this one for a kernel that may overwrite it.
+  int32_t FindInPlaceInput(const CompiledNode& compiled, int only, int32_t at, size_t output) {
     const Node& node = *compiled.node;
     const bool any = compiled.op->traits & Operator::kInPlace;
     const TensorView& out = plan_.frame[output].tensor;
@@ -281,15 +281,15 @@ class Planner {
   MemoryPlan plan_;
   std::vector<int32_t> group_;  // by value; -1: none
   std::vector<int64_t> inner_;  // by value: where it begins in its group
-  int64_t overwritten_at_ = 0;  // the same of the input that Overwritable() found
+  int64_t overwritten_at_ = 0;  // the same of the input that FindInPlaceInput() found
   std::vector<Group> groups_;
   std::vector<bool> ready_;  // by value: its type and shape are known
 };
 
 }  // namespace
 
-Result<MemoryPlan> MakePlan(const CompiledGraph& graph, std::vector<Data> inputs, ThreadPool& pool,
-                            PackCache& packs) {
+Result<MemoryPlan> PlanMemory(const CompiledGraph& graph, std::vector<Data> inputs, ThreadPool& pool,
+                              PackCache& packs) {
   return Planner(graph, pool, packs).Make(std::move(inputs));
 }
 

@@ -1,6 +1,7 @@
-// Where the values of a graph lie in one block of memory, for given input shapes. Values whose lives do not
-// overlap share bytes; an elementwise operator may write over an input that dies with it; a reshape is its
-// input's memory, a slice can be a part of it, and what a Concat joins is written where it will stand.
+// Static memory planning: the offsets of a graph's values in one arena, for given input shapes. Values whose
+// live ranges do not overlap share bytes; an elementwise operator may work in place, on an input that dies
+// with it; a reshape aliases its input, a slice can be a view of it, and the inputs of a Concat are written
+// where they will stand.
 #pragma once
 
 #include <cstdint>
@@ -43,11 +44,11 @@ struct MemoryPlan {
 };
 
 // `inputs` are by the order of the graph's inputs; their elements are not read.
-Result<MemoryPlan> MakePlan(const CompiledGraph& graph, std::vector<Data> inputs, ThreadPool& pool,
-                            PackCache& packs);
+Result<MemoryPlan> PlanMemory(const CompiledGraph& graph, std::vector<Data> inputs, ThreadPool& pool,
+                              PackCache& packs);
 
-// Offsets for blocks that live from node `first` to node `last`. Largest first, each at the lowest place
-// where nothing overlaps it. Returns the bytes needed.
+// Offsets for blocks that are live from node `first` to node `last`. Greedy by size: largest first, each at
+// the lowest offset where nothing overlaps it. Returns the bytes needed.
 struct Block {
   int64_t bytes;
   int32_t first, last;

@@ -1,5 +1,5 @@
-// A network made ready to run: checked against the operator table, with the row of each node and the place
-// where each value is used last. Immutable, so sessions share one.
+// A compiled network: checked against the operator table, with the row of each node and the last use of each
+// value. Immutable, so sessions share one.
 #pragma once
 
 #include <memory>

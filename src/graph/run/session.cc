@@ -11,7 +11,7 @@
 namespace celer::graph {
 namespace {
 
-// Each plan is a few hundred bytes per value; shapes that come back find theirs.
+// An LRU cache of plans, each a few hundred bytes per value: shapes that come back find theirs.
 constexpr size_t kMaxPlans = 8;
 
 Result<Data> Copied(const Data& data) {
@@ -21,7 +21,7 @@ Result<Data> Copied(const Data& data) {
   return copy;
 }
 
-// Runs nodes whose shapes come with the data.
+// Runs nodes with data-dependent shapes.
 class Frame final : public SubgraphRunner {
  public:
   Frame(const Program& program, const CompiledGraph& graph, std::vector<Data>& values, ThreadPool& pool)
@@ -93,8 +93,8 @@ class Frame final : public SubgraphRunner {
   }
 
  private:
-  // Kernels pack inputs 1 and 2 if they know them, and here they know all. Only what they make of constants
-  // serves the next run: the memory of another value will hold something else.
+  // Kernels pack inputs 1 and 2 if they know them, and here they know all. Only packed constants serve the
+  // next run: the memory of another value will hold something else.
   bool PacksStay(const Node& node) const {
     for (size_t i = 1; i < std::min<size_t>(node.inputs.size(), 3); ++i)
       if (node.inputs[i] != kNoValue && !constant_[static_cast<size_t>(node.inputs[i])]) return false;
@@ -148,7 +148,7 @@ Result<MemoryPlan*> Session::PlanFor(const std::vector<Data>& inputs) {
       plans_.splice(plans_.begin(), plans_, at);
       return &plans_.front();
     }
-  CELER_ASSIGN(MemoryPlan plan, MakePlan(program_->main(), inputs, pool_, program_->packs()));
+  CELER_ASSIGN(MemoryPlan plan, PlanMemory(program_->main(), inputs, pool_, program_->packs()));
   if (plans_.size() >= kMaxPlans) plans_.pop_back();
   plans_.push_front(std::move(plan));
   return &plans_.front();
@@ -217,7 +217,7 @@ Result<std::vector<Data>> Session::Run(std::vector<Data> inputs) {
         break;
       }
       case PlannedNode::How::kDynamic:
-        status = WithoutThrowing([&] { return frame.RunNode(compiled); });
+        status = CatchBadAlloc([&] { return frame.RunNode(compiled); });
         break;
     }
     if (!status) return status.error().WithContext(node.Label());
@@ -233,7 +233,7 @@ Result<std::vector<Data>> Session::Run(std::vector<Data> inputs) {
   }
 
   std::vector<Data> result;
-  // Inputs live to the end of the run, because reshapes of them are their memory.
+  // Inputs live to the end of the run, because reshapes alias them.
   for (const ValueId id : graph.graph->outputs) {
     const auto v = static_cast<size_t>(id);
     result.push_back(values[v]);

@@ -40,10 +40,10 @@ struct KvFormat {
 
 // One layer's keys and values. K and V are each [blocks / run, kv_heads, run, block_size, head_dim]: the rows
 // of a block that one head reads are contiguous, and with those of its neighbours in a run of blocks they are
-// one long piece, which hardware prefetches and which uses all sets of a cache. i8: behind each head's rows
-// of a block stand their scales, one f32 per row, so a head's part of a block is block_size * (head_dim + 4)
-// bytes; value = i8 * scale. With channel_keys the scales are bf16: of keys [head_dim], of values
-// [block_size, head_dim / 16].
+// one long stream, which the hardware prefetches and which uses all sets of a cache. i8: behind each head's
+// rows of a block stand their scales, one f32 per row, so a head's part of a block is block_size * (head_dim
+// + 4) bytes; value = i8 * scale. With channel_keys the scales are bf16: of keys [head_dim] (per channel), of
+// values [block_size, head_dim / 16].
 struct KvLayerView {
   std::byte* k = nullptr;
   std::byte* v = nullptr;

@@ -27,7 +27,7 @@ namespace {
 // The largest finite numbers of the types.
 constexpr float kLargestF16 = 65504, kLargestBf16 = 0x1.fep127f;
 
-// What is finite stays so; infinity and NaN stay what they are.
+// Finite values saturate; infinity and NaN stay what they are.
 float Saturated(float value, float largest) {
   return std::isfinite(value) ? std::clamp(value, -largest, largest) : value;
 }

@@ -5,16 +5,15 @@
 
 namespace celer {
 
-// `part` is kv.k or kv.v. Rounds to nearest; i8 with the row's largest magnitude at 127. A finite value
-// beyond what the type holds (f16: 65504, fp8: 448) becomes the largest finite one. Infinity and NaN are
-// kept, so that who looks at the result finds out; fp8 makes both NaN, i8 and q4_1 all values that share a
-// scale.
+// `part` is kv.k or kv.v. Rounds to nearest; i8 with the row's largest magnitude at 127. Finite values
+// saturate at the largest of the type (f16: 65504, fp8: 448). Infinity and NaN propagate, so that a reader of
+// the result finds out; fp8 makes both NaN, i8 and q4_1 all values that share a scale.
 //
 // Keys with channel_keys: the rows of a block come in the order of their slots, by one thread for each head.
-// A value beyond its channel's range in the block so far makes the scale larger and rounds the earlier ones
-// once more. What is stored does not depend on how many rows come at once.
+// A value beyond its channel's range in the block so far makes the scale larger and requantizes the earlier
+// ones. What is stored does not depend on how many rows come at once.
 //
-// q4_1: rows are stored rotated (RotateKvRow), and loaded turned back.
+// q4_1: rows are stored rotated (RotateKvRow), and rotated back when loaded.
 void StoreKvRow(const KvLayerView& kv, std::byte* part, int64_t block, int64_t head, int64_t slot,
                 const float* row);
 void LoadKvRow(const KvLayerView& kv, const std::byte* part, int64_t block, int64_t head, int64_t slot,
@@ -28,9 +27,9 @@ void LoadStoredKvRow(const KvLayerView& kv, const std::byte* part, int64_t block
 inline bool RotatesKv(DType dtype) {
   return dtype == DType::kQ4_1;
 }
-// A row times an orthogonal matrix of ones and minus ones (Hadamard's, over the largest power of two that
-// divides dim) that is its own inverse. A channel that is much larger than the others is spread over all, so
-// that few bits lose less; products of two rotated rows are those of the rows.
+// A row times an orthogonal Hadamard matrix (over the largest power of two that divides dim) that is its own
+// inverse. An outlier channel is spread over all, so that few bits lose less; dot products of two rotated
+// rows are those of the rows.
 void RotateKvRow(float* row, int64_t dim);
 
 }  // namespace celer

@@ -1,5 +1,4 @@
-// A weight matrix as the kernels read it: [rows, cols], rows are output features. It names memory and owns
-// none.
+// A non-owning view of a weight matrix as the kernels read it: [rows, cols], rows are output features.
 #pragma once
 
 #include <cstddef>

@@ -6,7 +6,7 @@
 
 namespace celer {
 
-// IEEE binary16, by its bits. A type of its own, so that a kernel cannot take it for whole numbers.
+// IEEE binary16, by its bits. A type of its own, so that a kernel cannot take it for an integer.
 struct F16 {
   uint16_t bits;
 };

@@ -1,7 +1,7 @@
-// The numbers that matrices and images are made of, Real, and vectors of them, Lanes: f32, as in simd.h, or
-// f16 in a file that defines CELER_LANES_F16 before its includes and is built with the flags for it
-// (_arm_fp16). Functions such as e^x are computed in f32, the vectors of Simd, in both. See simd.h for why
-// all of it is in an unnamed namespace.
+// Real, the element type of matrices and images, and Lanes, vectors of it: f32, as in simd.h, or f16 in a
+// file that defines CELER_LANES_F16 before its includes and is built with the flags for it (_arm_fp16).
+// Functions such as e^x are computed in f32, the vectors of Simd, in both. See simd.h for why all of it is in
+// an unnamed namespace.
 #pragma once
 
 #include "kernels/shared/f16.h"

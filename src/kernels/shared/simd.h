@@ -199,8 +199,7 @@ CELER_INLINE void StoreSome(float* p, Simd::F v, int64_t n) {
 }
 #endif
 
-// e^x of kN vectors, step by step for all of them: one alone would leave the pipes waiting for its last
-// result.
+// e^x of kN vectors, interleaved step by step for all of them: one alone would be bound by latency.
 template <int kN, bool kUpper>
 CELER_INLINE void ExpInPlace(Simd::F (&x)[kN]) {
   using S = Simd;

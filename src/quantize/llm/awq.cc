@@ -20,7 +20,7 @@ double ErrorOf(const AlignedVector<float>& w, int64_t rows, int64_t cols, const 
     for (int64_t c = 0; c < cols; ++c)
       scaled[static_cast<size_t>(r * cols + c)] =
           w[static_cast<size_t>(r * cols + c)] * s[static_cast<size_t>(c)];
-  RoundTrip(scaled.data(), rows, cols, target, nullptr, kSearchCandidates, d.data(), pool);
+  FakeQuantize(scaled.data(), rows, cols, target, nullptr, kSearchCandidates, d.data(), pool);
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t c = 0; c < cols; ++c) {
       const auto at = static_cast<size_t>(r * cols + c);
@@ -60,7 +60,7 @@ std::array<float, kLayerInputs> FoldAwqScales(const DecoderConfig& config,
     const auto input = static_cast<LayerInput>(i);
     InputStatistics& stats = (*statistics)[static_cast<size_t>(i)];
     const AlignedVector<float> h = stats.Hessian();
-    const std::vector<float> magnitudes = MeanOfChannels(config, input, stats.MeanMagnitudes());
+    const std::vector<float> magnitudes = ChannelMean(config, input, stats.MeanMagnitudes());
     if (!(*std::max_element(magnitudes.begin(), magnitudes.end()) > 0)) continue;
 
     struct Sample {
@@ -86,7 +86,7 @@ std::array<float, kLayerInputs> FoldAwqScales(const DecoderConfig& config,
     for (int step = 0; step <= kSteps; ++step) {
       const float alpha = static_cast<float>(step) / kSteps;
       const std::vector<float> channels = ScalesFor(magnitudes, alpha);
-      const std::vector<float> columns = ColumnsOf(config, input, channels);
+      const std::vector<float> columns = BroadcastToColumns(config, input, channels);
       double error = 0;
       for (const Sample& sample : samples)
         error +=
@@ -98,7 +98,7 @@ std::array<float, kLayerInputs> FoldAwqScales(const DecoderConfig& config,
       }
     }
     if (chosen[static_cast<size_t>(i)] == 0) continue;
-    const std::vector<float> columns = ColumnsOf(config, input, best_channels);
+    const std::vector<float> columns = BroadcastToColumns(config, input, best_channels);
     Fold(input, best_channels, columns, layer);
     stats.Divide(columns);
   }

@@ -1,5 +1,6 @@
-// AWQ: the columns of a matrix whose inputs are large are multiplied by s > 1 before rounding, and whatever
-// makes the input is divided by s. The product stays the same, and those columns lose less by rounding.
+// AWQ: the columns of a matrix whose inputs are large (salient channels) are multiplied by s > 1 before
+// quantization, and the producer of the input is divided by s. The product stays the same, and those columns
+// lose less.
 //
 //   s = (mean |x|) ^ alpha, with the alpha of 0 .. 1 for which the squared error of the product is least:
 //   |(W - Q(W s) / s) x|^2 = trace(D H D^T),  H = mean of x^T x

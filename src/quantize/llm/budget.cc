@@ -15,8 +15,9 @@ struct Step {
   double gain = 0;    // loss that goes, for each byte that comes
 };
 
-// The formats worth having, from the smallest on: each step gains less for its bytes than the one before.
-std::vector<size_t> Worthwhile(const std::vector<FormatPrice>& prices) {
+// The convex hull of (bytes, loss), from the smallest format on: each step gains less per byte than the one
+// before.
+std::vector<size_t> ConvexHull(const std::vector<FormatPrice>& prices) {
   std::vector<size_t> out;
   for (size_t i = 0; i < prices.size(); ++i) {
     const auto rate = [&](size_t a, size_t b) {
@@ -114,7 +115,7 @@ Result<BudgetResult> ChooseFormats(std::span<const TensorPrices> prices, const B
   std::vector<Step> steps;
   for (size_t i = 0; i < prices.size(); ++i) {
     const std::vector<FormatPrice>& formats = prices[i].prices;
-    const std::vector<size_t> worth = Worthwhile(formats);
+    const std::vector<size_t> worth = ConvexHull(formats);
     chosen[i] = worth.front();
     plan->tensors[prices[i].tensor].target = formats[worth.front()].target;
     for (size_t k = 1; k < worth.size(); ++k) {
@@ -125,8 +126,8 @@ Result<BudgetResult> ChooseFormats(std::span<const TensorPrices> prices, const B
   CELER_RETURN_IF_ERROR(CheckBudget(prices, budget, *plan));
   const int64_t allowed = AllowedBytes(budget, *plan);
   int64_t bytes = plan->bytes_after();
-  // Of one matrix, steps come in their order: each gains less than the one before. A step that does not fit
-  // bars those behind it, and smaller ones of other matrices may still fit.
+  // Greedy: steps of one matrix come in their order, since each gains less than the one before. A step that
+  // does not fit rules out those behind it, and smaller ones of other matrices may still fit.
   std::stable_sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) { return a.gain > b.gain; });
   std::vector<bool> barred(prices.size());
   for (const Step& step : steps) {

@@ -1,13 +1,13 @@
-// Bits where they count: a format for each matrix, so that the whole fits a number of bytes and the model's
-// answers change as little as possible.
+// Mixed precision under a size budget: a format for each matrix, so that the file fits a number of bytes and
+// the model's answers change as little as possible.
 //
 //   1. ListFormats: what each matrix can become, and CheckBudget: whether the smallest of it is small enough.
-//   2. MeasureSensitivity: one matrix at a time is rounded, and a text runs on through the rest of the model
-//      as it is. How far the predictions move is their KL divergence from the exact model's. That is measured
-//      with one format for each matrix; others are told from it by their squared error, weighed by the
+//   2. MeasureSensitivity: one matrix at a time is quantized, and a text runs on through the rest of the model
+//      as it is. The loss is the KL divergence of the predictions from the float model's. It is measured
+//      with one format for each matrix; other formats are extrapolated by their squared error, weighted by the
 //      inputs of the columns, because the divergence grows with the square of the error.
-//   3. ChooseFormats: from the smallest format of every matrix upwards, always the step that gains the most
-//      for its bytes.
+//   3. ChooseFormats: greedy, from the smallest format of every matrix upwards, always the step that gains the
+//      most per byte.
 #pragma once
 
 #include <cstdint>

@@ -245,7 +245,7 @@ Status Calibration::Run(const LayerFloats& layer, int64_t index, std::span<float
   return {};
 }
 
-Status Calibration::Look(const LayerFloats& layer, int64_t index, const Tap& tap) {
+Status Calibration::Observe(const LayerFloats& layer, int64_t index, const Tap& tap) {
   return Run(layer, index, OwnWindows(), tap, false);
 }
 

@@ -1,6 +1,6 @@
-// What a layer's matrices see: calibration text runs through the model layer by layer, in f32, and the inputs
-// of each matrix are handed to whoever wants to learn from them. One layer is in memory at a time, beside
-// the hidden states of all tokens.
+// Calibration statistics: calibration text runs through the model layer by layer, in f32, and the inputs of
+// each matrix are handed to a tap (observer). One layer is in memory at a time, beside the hidden states of
+// all tokens.
 #pragma once
 
 #include <cstdint>
@@ -60,7 +60,7 @@ void EmbedTokens(const Model& model, std::span<const int32_t> tokens, float* out
 // The sums over what the head reads: hidden states behind the last layer [tokens, hidden], normed.
 InputStatistics HeadStatistics(const Model& model, std::span<const float> states, ThreadPool& pool);
 
-// What is said of hidden states behind a layer that cannot be computed with.
+// The error for hidden states behind a layer that are not finite.
 Error NotFinite(int64_t layer, int64_t window);
 
 class Calibration {
@@ -75,11 +75,12 @@ class Calibration {
   // Sees [tokens, cols] of one input of the layer, window by window.
   using Tap = std::function<void(LayerInput input, const float* x, int64_t tokens, int64_t cols)>;
 
-  // Runs all windows through a layer: the tap sees its inputs.
-  Status Look(const LayerFloats& layer, int64_t index, const Tap& tap);
+  // Runs all windows through a layer without changing the hidden states: the tap sees its inputs.
+  Status Observe(const LayerFloats& layer, int64_t index, const Tap& tap);
   // The same, and the hidden states become those behind the layer. An error if they are not finite.
   Status Advance(const LayerFloats& layer, int64_t index, const Tap& tap = {});
-  // The same for windows of somebody else, each [window, hidden]: copies that went another way.
+  // The same for the hidden states of somebody else, each [window, hidden]: streams with another
+  // quantization.
   Status AdvanceOthers(const LayerFloats& layer, int64_t index, std::span<float* const> windows);
 
   std::span<const float> states() const { return x_; }  // [tokens, hidden]

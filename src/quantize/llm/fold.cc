@@ -29,8 +29,7 @@ void ForEachColumn(const DecoderConfig& c, const Visit& visit) {
 
 }  // namespace
 
-std::vector<float> MeanOfChannels(const DecoderConfig& c, LayerInput input,
-                                  const std::vector<float>& columns) {
+std::vector<float> ChannelMean(const DecoderConfig& c, LayerInput input, const std::vector<float>& columns) {
   if (input != LayerInput::kO) return columns;
   std::vector<float> out(static_cast<size_t>(c.kv_heads * c.head_dim));
   ForEachColumn(c, [&](size_t channel, size_t column) {
@@ -39,8 +38,7 @@ std::vector<float> MeanOfChannels(const DecoderConfig& c, LayerInput input,
   return out;
 }
 
-std::vector<float> MostOfChannels(const DecoderConfig& c, LayerInput input,
-                                  const std::vector<float>& columns) {
+std::vector<float> ChannelMax(const DecoderConfig& c, LayerInput input, const std::vector<float>& columns) {
   if (input != LayerInput::kO) return columns;
   std::vector<float> out(static_cast<size_t>(c.kv_heads * c.head_dim));
   ForEachColumn(
@@ -48,7 +46,8 @@ std::vector<float> MostOfChannels(const DecoderConfig& c, LayerInput input,
   return out;
 }
 
-std::vector<float> ColumnsOf(const DecoderConfig& c, LayerInput input, const std::vector<float>& channels) {
+std::vector<float> BroadcastToColumns(const DecoderConfig& c, LayerInput input,
+                                      const std::vector<float>& channels) {
   if (input != LayerInput::kO) return channels;
   std::vector<float> out(static_cast<size_t>(c.heads * c.head_dim));
   ForEachColumn(c, [&](size_t channel, size_t column) { out[column] = channels[channel]; });
@@ -87,8 +86,8 @@ AlignedVector<float> SampleRows(const LayerFloats::Matrix& m, int64_t most, int6
   return out;
 }
 
-void RoundTrip(const float* w, int64_t rows, int64_t cols, const Target& target, const float* importance,
-               int candidates, float* out, ThreadPool& pool) {
+void FakeQuantize(const float* w, int64_t rows, int64_t cols, const Target& target, const float* importance,
+                  int candidates, float* out, ThreadPool& pool) {
   if (target.kind == Target::Kind::kKeep) {
     std::copy_n(w, rows * cols, out);
   } else if (target.kind == Target::Kind::kInt) {

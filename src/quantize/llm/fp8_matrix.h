@@ -1,5 +1,5 @@
 // Weights as fp8 e4m3 with one scale to a row. Scales have four significant bits, so that value * scale is a
-// bf16 number: who decodes into bf16 loses nothing.
+// bf16 number: dequantizing to bf16 is exact.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ struct Fp8Matrix {
   std::vector<uint8_t> values;   // [rows, cols]
   std::vector<uint16_t> scales;  // bf16 [rows]
 
-  // Rounds to nearest; a row's largest magnitude becomes 448, the largest of the type, or a little less.
+  // Rounds to nearest even; a row's largest magnitude becomes 448, the largest of the type, or a little less.
   static Fp8Matrix Of(const float* w, int64_t rows, int64_t cols, ThreadPool& pool);
   void DecodeRow(int64_t row, float* out) const;
 

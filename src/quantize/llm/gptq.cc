@@ -13,14 +13,14 @@ namespace {
 constexpr int kRows = 16;        // rounded together: their columns are vectors
 constexpr int64_t kBlock = 128;  // columns whose updates of what follows are collected
 
-// Of kRows rows, transposed: column j of the order is kRows floats.
+// A panel of kRows rows, transposed: column j of the order is kRows floats.
 struct Rows {
   std::vector<float> w;       // [cols, kRows]
   std::vector<float> errors;  // [kBlock, kRows]
 };
 
-// w_j -= sum over the block's columns i of errors_i * U_ij, for kN columns j behind the block at once: their
-// sums stay in registers.
+// The lazy batch update, w_j -= sum over the block's columns i of errors_i * U_ij, for kN columns j behind
+// the block at once: accumulators stay in registers.
 template <int kN>
 void Update(const float* errors, const float* u, int64_t ld, int64_t count, float* w) {
   float sum[kN][kRows];
@@ -33,8 +33,8 @@ void Update(const float* errors, const float* u, int64_t ld, int64_t count, floa
   for (int j = 0; j < kN; ++j) std::copy_n(sum[j], kRows, w + j * kRows);
 }
 
-// What the columns of kRows rows from `first` on are rounded to. Fit() makes the grids of row first + r,
-// Round() gives the level that a value of it becomes, Finish() stores the row. State is a thread's own.
+// What the columns of kRows rows from `first` on are quantized to. Fit() makes the grids of row first + r,
+// Round() gives the level of a value of it, Finish() stores the row. State is a thread's own.
 struct IntGrids {
   struct State {};
 

@@ -1,11 +1,11 @@
-// GPTQ: columns are rounded one after the other, and what each one misses is made up for by those that are
-// still to come, as far as the inputs of the matrix correlate.
+// GPTQ: columns are quantized one after the other, and the error of each is compensated by the columns that
+// are not quantized yet, as far as the inputs of the matrix correlate (inverse Hessian).
 //
-//   for column i in the order of falling H_ii (the busiest inputs first, while all others can still help):
+//   for column i in the order of falling H_ii (act-order: the busiest inputs first, while most can compensate):
 //     e = (w_i - round(w_i)) / U_ii;   w_j -= e U_ij for all j behind i
 //
-// H = mean of x^T x + damping; U^T U = H^-1, upper triangular. The grids (scales and zeros) are fitted
-// before, group by group in the order of the file, so that the result needs no table of where a column went.
+// H = mean of x^T x + damping; U^T U = H^-1, upper triangular. The grids (scales and zero points) are fitted
+// before, group by group in the order of the file (static groups), so that the result needs no g_idx.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct GptqOptions {
   bool act_order = true;
 };
 
-// The order in which columns are rounded: [i] is the column that comes i-th.
+// Act-order, the order in which columns are quantized: [i] is the column that comes i-th.
 std::vector<int32_t> GptqOrder(const std::vector<float>& mean_squares, bool act_order);
 
 // Calls factor(damping) with what is added to H's diagonal, larger and larger until it gives true. An error,

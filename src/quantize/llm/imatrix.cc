@@ -20,7 +20,7 @@ std::vector<float> Floats(const TensorRecord& tensor) {
   return out;
 }
 
-bool AllSound(const std::vector<float>& values) {
+bool AllFiniteNonNegative(const std::vector<float>& values) {
   for (const float value : values)
     if (!std::isfinite(value) || value < 0) return false;
   return true;
@@ -98,7 +98,7 @@ Result<ImportanceMatrix> ImportanceMatrix::Read(const std::filesystem::path& pat
   CELER_ASSIGN(ImportanceMatrix out, gguf ? ReadGguf(path) : ReadDat(path));
   out.source_ = path.string();
   for (const auto& [name, entry] : out.entries_)
-    if (!AllSound(entry.sums) || !AllSound(entry.counts))
+    if (!AllFiniteNonNegative(entry.sums) || !AllFiniteNonNegative(entry.counts))
       return Error::Corrupt(path.string(), ": '", name,
                             "' has sums of squares that are negative or not finite; make the matrix again");
   if (out.entries_.empty())

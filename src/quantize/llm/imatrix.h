@@ -1,6 +1,6 @@
-// An importance matrix: for each weight matrix, how large its inputs are, column by column. The error of a
-// product grows with the square of the input, so columns with large inputs are rounded with more care.
-// Read and written in llama.cpp's two formats: GGUF, and the older .dat.
+// An importance matrix (imatrix): for each weight matrix, the mean square of its inputs, column by column.
+// The error of a product grows with the square of the input, so columns with large inputs are quantized with
+// more care. Read and written in llama.cpp's two formats: GGUF, and the older .dat.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // A matrix as integers in groups: value = (q - zero) * scale, with q in 0 .. 2^bits - 1 and one scale and one
-// zero for each group of columns of a row. Symmetric: zero is 2^(bits - 1) everywhere.
+// zero point for each group of columns of a row. Symmetric: the zero point is 2^(bits - 1) everywhere.
 //
 // Scales have 7 significant bits (of bf16's 8), so that zero * scale is exact in f16 too: kernels that keep
-// the product instead of the zero lose nothing.
+// the product instead of the zero point lose nothing.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct IntGrid {
 };
 
 // The grid of one group with a small sum of importance * error^2; nullptr: all columns count the same.
-// `candidates` narrower grids are tried beside the plain one, which spans the smallest to the largest value.
+// `candidates` clipped grids are tried beside the plain one, which spans the smallest to the largest value.
 IntGrid FitIntGrid(const float* x, int64_t n, const Target& target, const float* importance, int candidates);
 int RoundToGrid(float x, const IntGrid& grid, int levels);
 inline constexpr int kGridCandidates = 9;  // what the result deserves; searches take fewer

@@ -27,7 +27,8 @@ class PackedWeight {
   AlignedVector<float> packed_;
 };
 
-// The sum of x^T x over all rows seen, and of |x|: what GPTQ and AWQ know of a matrix' input.
+// The Gram matrix of a matrix' input, the sum of x^T x over all rows seen, and the sum of |x|: what GPTQ and
+// AWQ know of it.
 class InputStatistics {
  public:
   void Add(const float* x, int64_t tokens, int64_t cols, ThreadPool& pool);
@@ -52,7 +53,8 @@ class InputStatistics {
   std::vector<double> magnitudes_;
 };
 
-// The upper triangular U with U^T U = H^-1, of a symmetric positive definite H [n, n]. False if it is none.
+// The inverse Cholesky factor: the upper triangular U with U^T U = H^-1, of a symmetric positive definite H
+// [n, n]. False if it is not positive definite.
 bool InverseCholesky(const float* h, int64_t n, float* u, ThreadPool& pool);
 
 }  // namespace celer

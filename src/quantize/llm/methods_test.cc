@@ -116,12 +116,12 @@ TEST(SmoothQuant, LowersTheErrorOfRoundedProducts) {
   const auto error_of = [&](const LayerFloats& with) {
     const LayerFloats::Matrix &exact = before.matrices[0], &w = with.matrices[0];
     std::vector<float> rounded(w.values.size()), in(kHidden), out(kHidden);
-    RoundTrip(w.values.data(), 64, kHidden, targets[0], nullptr, 0, rounded.data(), pool);
+    FakeQuantize(w.values.data(), 64, kHidden, targets[0], nullptr, 0, rounded.data(), pool);
     double sum = 0;
     for (int64_t t = 0; t < kTokens; ++t) {
       for (size_t c = 0; c < kHidden; ++c)
         in[c] = x[static_cast<size_t>(t) * kHidden + c] * with.attention_norm[c];
-      RoundInput(in.data(), kHidden, out.data());
+      FakeQuantizeInput(in.data(), kHidden, out.data());
       for (size_t r = 0; r < 64; ++r) {
         double miss = 0;
         for (size_t c = 0; c < kHidden; ++c)

@@ -1,4 +1,4 @@
-// The methods that look at a calibration text, layer by layer.
+// The calibrated methods, layer by layer.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -67,7 +67,7 @@ class PartMaker {
       model_.DropPages();
       watch_.Lap("read");
       if (i < finished) {
-        CELER_RETURN_IF_ERROR(Again(i, *work));
+        CELER_RETURN_IF_ERROR(ReplayLayer(i, *work));
         continue;
       }
       CELER_RETURN_IF_ERROR(Layer(i));
@@ -82,8 +82,8 @@ class PartMaker {
   }
 
  private:
-  // A layer that is finished: the hidden states go through what it became.
-  Status Again(int64_t index, const WorkFolder& work) {
+  // Resuming: a layer that is finished already; the hidden states go through its quantized form.
+  Status ReplayLayer(int64_t index, const WorkFolder& work) {
     CELER_ASSIGN(parts_, work.Load(index, plan_));
     const LayerWeights& weights = model_.weights().layers[static_cast<size_t>(index)];
     for (int p = 0; p < kProjections; ++p) {
@@ -121,7 +121,7 @@ class PartMaker {
                awq = method_ == Method::kAwq || method_ == Method::kAwqGptq;
     LayerSamples samples;
     CELER_RETURN_IF_ERROR(worker_.Load(&layer_, index));
-    CELER_RETURN_IF_ERROR(worker_.Look(smooth ? &samples : nullptr));
+    CELER_RETURN_IF_ERROR(worker_.Observe(smooth ? &samples : nullptr));
     watch_.Lap("look");
     if (smooth || awq) {
       CELER_ASSIGN(LayerStatistics * statistics, worker_.Statistics());
@@ -156,7 +156,7 @@ class PartMaker {
     const PlannedTensor* planned = HeadBlocks();
     if (!planned) return {};
     const DType dtype = planned->target.dtype;
-    CELER_ASSIGN(const InputStatistics input, worker_.LookAtHead());
+    CELER_ASSIGN(const InputStatistics input, worker_.ObserveHead());
     const std::vector<float> importance = input.MeanSquares();
     std::optional<GptqSolver> solver;
     if (UsesGptq() && GridOf(dtype).levels > 0) {
@@ -197,7 +197,7 @@ class PartMaker {
     if (!layer_.up_bias.empty()) parts_.floats[names.up_bias] = layer_.up_bias;
   }
 
-  // The layer's matrices become what they are after rounding.
+  // Quantizes the layer's matrices and replaces them by their dequantized values.
   Status Round(int64_t index, const std::array<Target, kProjections>& targets) {
     const LayerWeights& weights = model_.weights().layers[static_cast<size_t>(index)];
     for (int p = 0; p < kProjections; ++p) {

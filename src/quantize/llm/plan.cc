@@ -75,8 +75,8 @@ const PlannedTensor* QuantizePlan::Find(std::string_view name) const {
 
 namespace {
 
-// What a matrix in a code of its own becomes. Its parts cannot be kept: the new folder's configuration says
-// nothing of them.
+// What a matrix in a published quantization scheme becomes. Its parts cannot be kept: the new folder's
+// configuration says nothing of them.
 Status PlanCoded(const CodedTensor& coded, const std::string& path, PlannedTensor* tensor) {
   if (coded.count > 1)
     return Error::Unsupported(path, ": tensor '", tensor->name, "' holds ", coded.count, " matrices as ",
@@ -114,7 +114,7 @@ Result<QuantizePlan> PlanTensors(std::span<const TensorRecord> tensors, const Te
                             " columns, which groups of ", tensor.target.group,
                             " do not divide; take smaller groups, or keep it: --tensor '", record.name,
                             "=keep'");
-    // The same type again would only round once more.
+    // Requantizing to the same type would only add error.
     if (!coded && tensor.target.kind == Target::Kind::kStored && tensor.target.dtype == record.dtype)
       tensor.target = Target{};
     plan.tensors.push_back(std::move(tensor));

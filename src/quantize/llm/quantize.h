@@ -33,12 +33,12 @@ struct PlannedTensor {
   Shape shape;
   TensorPlace place;
   Target target;
-  // Of a tensor that the file holds in a code of its own (CodedTensor): "gptq int4-g128", and its bytes
-  // there.
+  // Of a tensor that the file holds in a published quantization scheme (CodedTensor): "gptq int4-g128", and
+  // its bytes there.
   std::string scheme = {};
   int64_t coded_bytes = 0;
 
-  // Whether values that are rounded to a grid already are rounded to another one.
+  // Whether values that are on a quantization grid already are requantized to another one.
   bool requantized() const;
   int64_t cols() const { return shape.rank() == 0 ? 1 : shape[shape.rank() - 1]; }
   int64_t rows() const { return cols() == 0 ? 0 : *shape.elements() / cols(); }
@@ -56,11 +56,11 @@ struct QuantizePlan {
   const PlannedTensor* Find(std::string_view name) const;
 };
 
-// A GGUF file or a folder; of the latter, matrices that it holds quantized are under their names without
-// quantization, and can be decoded.
+// A GGUF file or a folder; quantized matrices of the latter are listed under their names without
+// quantization, and can be dequantized.
 Result<std::unique_ptr<TensorSource>> OpenForQuantize(const std::filesystem::path& path);
 
-// An error where a tensor cannot be had in the format that was asked for. A matrix in a code of its own that
+// An error where a tensor cannot be had in the format that was asked for. A matrix in a published scheme that
 // the recipe keeps becomes the plain type that holds its values exactly.
 Result<QuantizePlan> MakePlan(const TensorSource& source, int64_t layers, bool tied, const Recipe& recipe);
 // The same of tensors that all are what their types say.
@@ -86,7 +86,7 @@ struct LayerParts {
 };
 
 // The same of the whole model. It stays in the files of the work folder, one to a layer, which are mapped:
-// who writes the output has one tensor in memory at a time. The files outlive this object.
+// writing the output has one tensor in memory at a time. The files outlive this object.
 class QuantizedParts {
  public:
   // nullptr: that tensor is not of this kind, or was not changed.
@@ -112,9 +112,9 @@ struct CalibrationText {
   int64_t window = 512;
 };
 
-// The heavy work runs on `device`. `progress` counts layers. Finished layers are written to the folder `work`
-// (work_folder.h), and those that an earlier run of the same kind left there are taken from it; who has
-// written the output removes it. At most one layer is in memory.
+// The heavy work runs on `device`. `progress` counts layers. Resumable: finished layers are written to the
+// folder `work` (work_folder.h), and those that an earlier run with the same key left there are taken from
+// it; the caller removes it once the output is written. At most one layer is in memory.
 Result<QuantizedParts> MakeParts(const Model& model, bool gguf, const QuantizePlan& plan, Method method,
                                  const CalibrationText& text, ThreadPool& pool,
                                  const std::filesystem::path& work, const QuantizeProgress& progress = {},

@@ -202,7 +202,7 @@ TEST(Gptq, HalvesTheErrorOfTheProductInGgufBlocks) {
   std::fill_n(w.begin() + 5 * kCols, kCols, 0.0f);  // a row of zeros
   for (const DType dtype : {DType::kQ2_K, DType::kQ3_K, DType::kQ4_0, DType::kQ4_1, DType::kQ4_K,
                             DType::kQ5_0, DType::kQ5_1, DType::kQ5_K, DType::kQ6_K, DType::kQ8_0}) {
-    RoundTrip(w.data(), kRows, kCols, Target::Stored(dtype), importance.data(), 0, rounded.data(), pool);
+    FakeQuantize(w.data(), kRows, kCols, Target::Stored(dtype), importance.data(), 0, rounded.data(), pool);
     const double before = OutputError(w, rounded, kCols, x);
     const std::vector<std::byte> blocks = solver->QuantizeBlocks(w.data(), kRows, dtype, pool);
     ASSERT_EQ(static_cast<int64_t>(blocks.size()), kRows * *BytesFor(dtype, kCols));

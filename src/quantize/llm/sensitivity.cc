@@ -1,4 +1,4 @@
-// The middle of budget.h: what each matrix costs when it is rounded.
+// Step 2 of budget.h: the sensitivity of each matrix, its loss when it alone is quantized.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -18,7 +18,7 @@ constexpr int64_t kSampledRows = 64;  // of each matrix, for the errors of its f
 constexpr double kReferenceBits = 4;  // the smallest format of at least so many bits is measured
 constexpr int64_t kChunk = 32;        // tokens whose logits are in memory at once
 
-// The hidden states of the text when one matrix is rounded.
+// The hidden states of the text when one matrix is quantized.
 struct Stream {
   size_t price = 0;  // whose, of prices_
   AlignedVector<float> states;
@@ -44,7 +44,7 @@ class Meter {
   }
 
  private:
-  // The matrix rounded to the format that is measured, and every format's loss relative to that one's.
+  // The matrix quantized to the format that is measured, and every format's loss relative to that one's.
   // False: nothing is lost by any of them.
   bool RoundToReference(size_t price, LayerFloats::Matrix* m, const float* importance) {
     std::vector<FormatPrice>& formats = prices_[price].prices;
@@ -53,8 +53,8 @@ class Meter {
     AlignedVector<float> rounded(sample.size());
     const FormatPrice* reference = nullptr;
     for (FormatPrice& format : formats) {
-      RoundTrip(sample.data(), rows, m->cols, format.target, importance, importance ? 2 : 0, rounded.data(),
-                pool_);
+      FakeQuantize(sample.data(), rows, m->cols, format.target, importance, importance ? 2 : 0,
+                   rounded.data(), pool_);
       double error = 0;
       for (int64_t i = 0; i < rows * m->cols; ++i) {
         const double miss =
@@ -71,8 +71,8 @@ class Meter {
     const double unit = reference->loss;
     for (FormatPrice& format : formats) format.loss /= unit;
     AlignedVector<float> out(m->values.size());
-    RoundTrip(m->values.data(), m->rows, m->cols, reference->target, importance, importance ? 2 : 0,
-              out.data(), pool_);
+    FakeQuantize(m->values.data(), m->rows, m->cols, reference->target, importance, importance ? 2 : 0,
+                 out.data(), pool_);
     m->values = std::move(out);
     return true;
   }
@@ -86,7 +86,7 @@ class Meter {
     return m;
   }
 
-  // An embedding that is the head too is rounded in both places: its stream starts here and ends there.
+  // Tied embedding and head are quantized in both places: the stream starts here and ends there.
   Status Embedding(const Calibration& calibration, const CalibrationText& text) {
     const auto found = by_name_.find(model_.weights().embedding.name);
     if (found == by_name_.end()) return {};
@@ -111,7 +111,7 @@ class Meter {
   Status Layer(int64_t index, Calibration* calibration) {
     const LayerWeights& weights = model_.weights().layers[static_cast<size_t>(index)];
     LayerFloats layer = LayerFloats::Of(model_, index, pool_);
-    // What went another way before goes on through the layer as it is.
+    // Streams with an earlier matrix quantized go on through the layer as it is.
     std::vector<float*> others;
     for (Stream& stream : streams_)
       for (float* window : WindowsOf(&stream)) others.push_back(window);
@@ -167,7 +167,7 @@ class Meter {
     });
   }
 
-  // Mean divergence of each stream over the second half of each window, where there is something to go by.
+  // Mean divergence of each stream over the second half of each window, where there is enough context.
   void Head(const Calibration& calibration) {
     const WeightView& view = model_.weights().head;
     const LayerFloats::Matrix exact = MatrixOf(view, pool_);

@@ -13,7 +13,7 @@ constexpr int64_t kSampledRows = 256;    // of each matrix
 constexpr int64_t kSampledTokens = 256;  // of each input
 
 // The largest magnitude of each column over all matrices that read the input.
-std::vector<float> MostOfWeights(const LayerFloats& layer, LayerInput input, int64_t cols) {
+std::vector<float> WeightColumnMax(const LayerFloats& layer, LayerInput input, int64_t cols) {
   std::vector<float> out(static_cast<size_t>(cols));
   for (int p = 0; p < kProjections; ++p) {
     if (InputOf(static_cast<Projection>(p)) != input) continue;
@@ -74,7 +74,7 @@ class Search {
   }
 
   // Squared error of each token relative to its own product, or to a usual one if that is larger: the few
-  // tokens with huge activations do not decide alone.
+  // outlier tokens do not decide alone.
   double ErrorWith(const std::vector<float>& s) const {
     const int64_t cols = sample_.cols(), tokens = sample_.tokens();
     AlignedVector<float> x(sample_.values().size()), w(w_.size()), out(exact_.size());
@@ -84,7 +84,7 @@ class Search {
         for (int64_t c = 0; c < cols; ++c)
           row[static_cast<size_t>(c)] =
               sample_.values()[static_cast<size_t>(t * cols + c)] / s[static_cast<size_t>(c)];
-        RoundInput(row.data(), cols, x.data() + t * cols);
+        FakeQuantizeInput(row.data(), cols, x.data() + t * cols);
       }
     });
     for (int64_t r = 0; r < rows_; ++r)
@@ -92,7 +92,7 @@ class Search {
         w[static_cast<size_t>(r * cols + c)] =
             w_[static_cast<size_t>(r * cols + c)] * s[static_cast<size_t>(c)];
     AlignedVector<float> rounded(w.size());
-    RoundTrip(w.data(), rows_, cols, Target::Parse("w8a8").value(), nullptr, 0, rounded.data(), pool_);
+    FakeQuantize(w.data(), rows_, cols, Target::Parse("w8a8").value(), nullptr, 0, rounded.data(), pool_);
     Multiply(x.data(), tokens, rounded.data(), rows_, cols, out.data(), pool_);
     double sum = 0;
     for (int64_t t = 0; t < tokens; ++t) {
@@ -121,7 +121,7 @@ class Search {
   double usual_ = 0;
 };
 
-bool AllRoundInputs(const std::array<Target, kProjections>& targets, LayerInput input) {
+bool AllQuantizeInputs(const std::array<Target, kProjections>& targets, LayerInput input) {
   for (int p = 0; p < kProjections; ++p)
     if (InputOf(static_cast<Projection>(p)) == input && !targets[static_cast<size_t>(p)].int8_inputs)
       return false;
@@ -130,7 +130,7 @@ bool AllRoundInputs(const std::array<Target, kProjections>& targets, LayerInput 
 
 }  // namespace
 
-void RoundInput(const float* x, int64_t cols, float* out) {
+void FakeQuantizeInput(const float* x, int64_t cols, float* out) {
   const float top = AbsMax(x, cols);
   const float scale = top / 127, inverse = top > 0 ? 127 / top : 0;
   for (int64_t c = 0; c < cols; ++c) out[c] = std::nearbyint(x[c] * inverse) * scale;
@@ -157,9 +157,9 @@ std::array<float, kLayerInputs> FoldSmoothScales(const DecoderConfig& config,
   for (int i = 0; i < kLayerInputs; ++i) {
     const auto input = static_cast<LayerInput>(i);
     const InputSample& sample = samples[static_cast<size_t>(i)];
-    if (!AllRoundInputs(targets, input) || sample.tokens() == 0) continue;
-    const std::vector<float> x = MostOfChannels(config, input, sample.most());
-    const std::vector<float> w = MostOfChannels(config, input, MostOfWeights(*layer, input, sample.cols()));
+    if (!AllQuantizeInputs(targets, input) || sample.tokens() == 0) continue;
+    const std::vector<float> x = ChannelMax(config, input, sample.most());
+    const std::vector<float> w = ChannelMax(config, input, WeightColumnMax(*layer, input, sample.cols()));
     if (!(*std::max_element(x.begin(), x.end()) > 0) || !(*std::max_element(w.begin(), w.end()) > 0))
       continue;
     const Search search(*layer, input, sample, pool);
@@ -168,14 +168,14 @@ std::array<float, kLayerInputs> FoldSmoothScales(const DecoderConfig& config,
     for (int step = 0; step <= kSteps; ++step) {
       const float alpha = static_cast<float>(step) / kSteps;
       const std::vector<float> channels = ScalesFor(x, w, alpha);
-      const double error = search.ErrorWith(ColumnsOf(config, input, channels));
+      const double error = search.ErrorWith(BroadcastToColumns(config, input, channels));
       if (error >= best) continue;
       best = error;
       best_channels = channels;
       chosen[static_cast<size_t>(i)] = alpha;
     }
     if (best_channels.empty()) continue;
-    const std::vector<float> columns = ColumnsOf(config, input, best_channels);
+    const std::vector<float> columns = BroadcastToColumns(config, input, best_channels);
     Fold(input, best_channels, columns, layer);
     (*statistics)[static_cast<size_t>(i)].Divide(columns);
   }

@@ -1,6 +1,6 @@
-// SmoothQuant: activations that are rounded to eight bits with one scale to a token suffer from channels that
-// are much larger than the others. Such a channel is divided by s > 1, and the columns that read it are
-// multiplied by s; weights, with a scale to a row, bear that better.
+// SmoothQuant: activations that are quantized to eight bits with one scale per token suffer from outlier
+// channels, which are much larger than the others. Such a channel is divided by s > 1, and the columns that
+// read it are multiplied by s; weights, with a scale per row, bear that better.
 //
 //   s = (max |x|)^alpha / (max |w|)^(1 - alpha), with the alpha of 0 .. 1 for which the product of rounded
 //   activations and rounded weights is nearest to the exact one on a sample of the calibration text
@@ -14,7 +14,7 @@
 
 namespace celer {
 
-// What smoothing knows of one input: the largest magnitude of each column, and some tokens as they are.
+// The statistics of one input: the largest magnitude of each column, and some sampled tokens.
 class InputSample {
  public:
   // `total`: tokens that will be seen altogether.
@@ -39,7 +39,7 @@ std::array<float, kLayerInputs> FoldSmoothScales(const DecoderConfig& config,
                                                  const LayerSamples& samples, LayerFloats* layer,
                                                  LayerStatistics* statistics, ThreadPool& pool);
 
-// One row to eight bits and back, with the largest magnitude at 127.
-void RoundInput(const float* x, int64_t cols, float* out);
+// Dynamic per-token quantization: one row to eight bits and back, with the largest magnitude at 127.
+void FakeQuantizeInput(const float* x, int64_t cols, float* out);
 
 }  // namespace celer

@@ -1,4 +1,4 @@
-// What a calibrated run depends on, as a key: a work folder with another key is of another run.
+// What a calibrated run depends on, as a key: a work folder with another key belongs to another run.
 #pragma once
 
 #include <filesystem>

@@ -12,8 +12,8 @@
 namespace celer {
 namespace {
 
-// Layers at both ends, and every third between them: there errors hurt most.
-bool MoreBits(int64_t layer, int64_t layers) {
+// use_more_bits of llama.cpp: layers at both ends, and every third between them, where errors hurt most.
+bool UseMoreBits(int64_t layer, int64_t layers) {
   const int64_t eighth = layers / 8;
   return layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2;
 }
@@ -35,7 +35,7 @@ DType ChooseQ4S(const TensorPlace& p, DType base) {
   return p.part == Part::kDown && p.layer < p.layers / 8 ? DType::kQ5_K : base;
 }
 DType ChooseMoreBits(const TensorPlace& p, DType base) {
-  const bool more = (p.part == Part::kV || p.part == Part::kDown) && MoreBits(p.layer, p.layers);
+  const bool more = (p.part == Part::kV || p.part == Part::kDown) && UseMoreBits(p.layer, p.layers);
   return more ? DType::kQ6_K : base;
 }
 
@@ -176,7 +176,7 @@ TensorPlace PlaceOf(std::string_view name, const Shape& shape, int64_t layers, b
 }
 
 bool MatchesPattern(std::string_view pattern, std::string_view text) {
-  // The classic walk: at a mismatch, the last '*' takes one more character.
+  // Greedy glob matching with backtracking: at a mismatch, the last '*' takes one more character.
   size_t p = 0, t = 0, star = std::string_view::npos, mark = 0;
   while (t < text.size()) {
     if (p < pattern.size() && pattern[p] == '*') {

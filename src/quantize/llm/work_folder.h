@@ -1,5 +1,5 @@
-// What a long calibration has finished, kept beside its output until that is there: a run that was stopped
-// goes on behind the last finished layer, and the output is written from here. One file for each layer and
+// Checkpoints of a long calibration, kept beside its output until that is written: a run that was stopped
+// resumes behind the last finished layer, and the output is written from here. One file for each layer and
 // one for the head, which appear by rename.
 #pragma once
 

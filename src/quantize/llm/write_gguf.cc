@@ -22,7 +22,7 @@ bool IsReplaced(std::string_view key) {
 }
 
 // The type that most values have.
-std::optional<DType> MostOf(const QuantizePlan& plan, bool dequantized) {
+std::optional<DType> MostCommonType(const QuantizePlan& plan, bool dequantized) {
   std::map<DType, int64_t> values;
   for (const PlannedTensor& tensor : plan.tensors) {
     if (tensor.shape.rank() < 2) continue;
@@ -153,7 +153,7 @@ Status WriteQuantizedGguf(const std::filesystem::path& model, const QuantizePlan
   GgufWriter writer(file.alignment());
   for (const GgufValue& value : file.metadata())
     if (!IsReplaced(value.key)) writer.Copy(value);
-  if (const auto most = MostOf(plan, options.dequantized))
+  if (const auto most = MostCommonType(plan, options.dequantized))
     if (const auto type = GgufFileType(*most)) writer.SetUint32("general.file_type", *type);
   writer.SetUint32("general.quantization_version", 2);
   if (const ImportanceMatrix* importance = options.importance) {

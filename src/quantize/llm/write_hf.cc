@@ -47,7 +47,7 @@ bool IsCompressed(const Target& target) {
   return target.kind == Target::Kind::kInt || target.kind == Target::Kind::kFp8;
 }
 
-// Activations are rounded as they come, with one scale to a token.
+// Activations are quantized dynamically, with one scale per token.
 Json InputsJson(const Target& target) {
   const bool fp8 = target.kind == Target::Kind::kFp8;
   if (!fp8 && !target.int8_inputs) return nullptr;

@@ -147,7 +147,7 @@ Result<Scores> Evaluate(const graph::Network& exact, graph::Network rounded, con
   return scores;
 }
 
-Result<std::vector<LayerError>> Graphwise(const NetworkQuantizer& quantizer, const Plan& plan,
+Result<std::vector<LayerError>> Graphwise(const NetworkQuantizer& quantizer, const QuantizerPlan& plan,
                                           const Inserted& inserted, const Samples& samples,
                                           const Progress& progress) {
   const graph::Graph& graph = quantizer.network().graph;
@@ -186,7 +186,7 @@ Result<std::vector<LayerError>> Graphwise(const NetworkQuantizer& quantizer, con
 Status Layerwise(const NetworkQuantizer& quantizer, const Reference& reference,
                  std::vector<LayerError>* layers, const Progress& progress) {
   for (size_t i = 0; i < layers->size(); ++i) {
-    const Plan plan = quantizer.PlanOnly((*layers)[i].name);
+    const QuantizerPlan plan = quantizer.PlanOnly((*layers)[i].name);
     CELER_ASSIGN(Inserted inserted, quantizer.Build(plan));
     CELER_ASSIGN(const Scores scores, reference.Compare(std::move(inserted.network)));
     (*layers)[i].layerwise = scores.nsr();

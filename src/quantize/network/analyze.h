@@ -1,4 +1,5 @@
-// What rounding costs: the error of the whole network at every layer, and the error of each layer alone.
+// Error analysis: the error of the whole quantized network at every layer (graphwise), and that of each layer
+// alone (layerwise).
 #pragma once
 
 #include <optional>
@@ -10,7 +11,7 @@
 
 namespace celer::ptq {
 
-// How far rounded values are from exact ones.
+// The noise of quantized values against float ones.
 struct Noise {
   double signal = 0, noise = 0, dot = 0, rounded = 0;  // sums of squares and of products
   double count = 0;
@@ -22,7 +23,7 @@ struct Noise {
   double mse() const;
 };
 
-// What a network of integers does beside the one of reals.
+// A quantized network beside the float one.
 struct Scores {
   std::vector<Noise> outputs;          // by output
   int64_t rows = 0, same = 0;          // rows of the first output, and those with the same largest element
@@ -35,7 +36,7 @@ struct Scores {
 
 using Truth = std::function<std::optional<int64_t>(int64_t sample)>;
 
-// Outputs of the network of reals, kept for a few samples: many networks are compared with them.
+// Outputs of the float network, kept for a few samples: many networks are compared with them.
 class Reference {
  public:
   static Result<Reference> Make(const graph::Network& network, Samples samples);
@@ -59,7 +60,7 @@ struct LayerError {
 };
 
 // Graphwise errors of all layers of a plan that are not passive.
-Result<std::vector<LayerError>> Graphwise(const NetworkQuantizer& quantizer, const Plan& plan,
+Result<std::vector<LayerError>> Graphwise(const NetworkQuantizer& quantizer, const QuantizerPlan& plan,
                                           const Inserted& inserted, const Samples& samples,
                                           const Progress& progress);
 // Fills `layerwise` of each.

@@ -38,7 +38,7 @@ class Watcher {
   Watcher(const Graph& graph, const ValueFacts& facts) : graph_(graph) {
     for (const ValueId id : Quantizable(graph, facts)) observers_[id];
     for (size_t n = 0; n < graph.nodes.size(); ++n) {
-      const auto product = ProductOf(graph, graph.nodes[n]);
+      const auto product = MatchProduct(graph, graph.nodes[n]);
       if (!product) continue;
       ChannelSums& sums = sums_[{graph.nodes[n].inputs[0], product->channels_last}];
       sums.last = product->channels_last;

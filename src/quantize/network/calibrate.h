@@ -1,4 +1,4 @@
-// What the values of a network look like on calibration samples.
+// Calibration: statistics of the values of a network on samples.
 #pragma once
 
 #include <map>

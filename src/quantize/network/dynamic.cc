@@ -24,7 +24,7 @@ class Inserter {
     out_.network.opset = std::max(network.opset, kOpset);
   }
 
-  Result<Inserted> Make(const Plan& plan) {
+  Result<Inserted> Make(const QuantizerPlan& plan) {
     for (const Layer& layer : plan.layers) Replace(layer.node);
     CELER_RETURN_IF_ERROR(graph().Sort());
     CELER_RETURN_IF_ERROR(graph::Verify(graph()));
@@ -64,7 +64,8 @@ class Inserter {
     const auto [at, first] = weights_.try_emplace({product.weight, product.axis});
     if (!first) return at->second;
     const Constant& weight = *before_.value(product.weight).constant;
-    RoundedWeights rounded = FitWeights(graph::FloatsOf(weight), LayoutOf(weight, product, per_channel_));
+    QuantizedWeights rounded =
+        FitWeights(graph::FloatsOf(weight), WeightLayout(weight, product, per_channel_));
     const int64_t n = product.outputs, k = weight.shape[1 - product.axis];
     if (product.axis == 0) {
       std::vector<int8_t> turned(rounded.q.size());
@@ -86,7 +87,7 @@ class Inserter {
   // The node becomes the last of those that stand in its place.
   void Replace(size_t n) {
     const Node node = graph().nodes[n];
-    const Product product = *DynamicProductOf(before_, before_.nodes[n]);
+    const Product product = *MatchDynamicProduct(before_, before_.nodes[n]);
     const std::string name = node.name.empty() ? graph().value(node.outputs[0]).name : node.name;
     const Input x = Rounded(node.inputs[0]);
     const Weight w = Rounded(product);
@@ -112,7 +113,7 @@ class Inserter {
 
 }  // namespace
 
-Result<Inserted> InsertDynamic(const graph::Network& network, const Plan& plan, bool per_channel) {
+Result<Inserted> InsertDynamic(const graph::Network& network, const QuantizerPlan& plan, bool per_channel) {
   return Inserter(network, per_channel).Make(plan);
 }
 

@@ -46,7 +46,8 @@ struct Pair {
 
 class Equalizer {
  public:
-  explicit Equalizer(graph::Network* network) : graph_(network->graph), facts_(FactsOf(network->graph)) {
+  explicit Equalizer(graph::Network* network)
+      : graph_(network->graph), facts_(FindValueFacts(network->graph)) {
     FindPairs();
   }
 
@@ -74,7 +75,7 @@ class Equalizer {
  private:
   bool IsConv(size_t n) const {
     const Node& node = graph_.nodes[n];
-    return node.op == "Conv" && ProductOf(graph_, node).has_value();
+    return node.op == "Conv" && MatchProduct(graph_, node).has_value();
   }
   int OnlyReader(ValueId id) const {
     const auto v = static_cast<size_t>(id);
@@ -108,7 +109,7 @@ class Equalizer {
   Weights& Of(size_t n) {
     const auto [at, fresh] = weights_.try_emplace(n);
     if (fresh) {
-      const Product product = *ProductOf(graph_, graph_.nodes[n]);
+      const Product product = *MatchProduct(graph_, graph_.nodes[n]);
       at->second.numbers = graph::FloatsOf(*graph_.value(product.weight).constant);
       at->second.shape = graph_.value(product.weight).constant->shape;
       at->second.groups = product.groups;

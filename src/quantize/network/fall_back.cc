@@ -10,7 +10,7 @@ namespace celer::ptq {
 namespace {
 
 // The number of the largest element of each row.
-std::vector<int64_t> BestOf(const std::vector<graph::Data>& outputs) {
+std::vector<int64_t> TopClasses(const std::vector<graph::Data>& outputs) {
   std::vector<int64_t> out;
   if (outputs.empty()) return out;
   const std::span<const float> values = FloatsIn(&outputs[0]);
@@ -32,7 +32,7 @@ Result<Answers> Answers::Make(const graph::Network& exact, Samples samples, Trut
     CELER_ASSIGN(const auto sample, samples.get(s));
     const auto ran = runner.Run(sample);
     if (!ran) return ran.error().WithContext(samples.name(s));
-    const std::vector<int64_t>& best = out.best_.emplace_back(BestOf(*ran));
+    const std::vector<int64_t>& best = out.best_.emplace_back(TopClasses(*ran));
     if (best.empty())
       return Error::Invalid(samples.name(s),
                             ": the first output has no rows of scores whose best could change; give "
@@ -49,7 +49,7 @@ Result<Answers> Answers::Make(const graph::Network& exact, Samples samples, Trut
   return out;
 }
 
-Result<Answers::Drop> Answers::DropOf(graph::Network rounded, double most) const {
+Result<Answers::Drop> Answers::MeasureDrop(graph::Network rounded, double most) const {
   CELER_ASSIGN(Runner runner, Runner::Make(std::move(rounded), true));
   int64_t changed = 0, right = 0, left = labelled_;
   const auto percent = [&] {
@@ -61,7 +61,7 @@ Result<Answers::Drop> Answers::DropOf(graph::Network rounded, double most) const
     CELER_ASSIGN(const auto sample, samples_.get(s));
     const auto ran = runner.Run(sample);
     if (!ran) return ran.error().WithContext(samples_.name(s));
-    const std::vector<int64_t> best = BestOf(*ran);
+    const std::vector<int64_t> best = TopClasses(*ran);
     const std::vector<int64_t>& exact = best_[static_cast<size_t>(s)];
     if (best.size() != exact.size())
       return Error::Invalid(samples_.name(s), ": the rounded network gives ", best.size(),
@@ -95,7 +95,7 @@ class Search {
     });
   }
 
-  // 0, 1, 2, 4 ... layers more until the bounds hold, then halves of the last step back.
+  // Exponential search for the bounds, 0, 1, 2, 4 ... layers more, then bisection of the last step.
   Result<Dispatch> Run() {
     const int64_t total = static_cast<int64_t>(worst_.size()), first = std::min(bounds_.worst, total);
     int64_t fails = first - 1, holds = first;
@@ -130,7 +130,7 @@ class Search {
 
   // Nothing if the bounds hold with so many layers left float; else what does not.
   Result<std::string> Try(int64_t count) {
-    const Plan plan = quantizer_.PlanWithout(Floats(count));
+    const QuantizerPlan plan = quantizer_.PlanWithout(Floats(count));
     if (plan.empty())
       return Error::Invalid("no bound holds: ", reason_, " until all ", worst_.size(),
                             " layers stay as they were; allow more");
@@ -141,7 +141,7 @@ class Search {
       why = fmt::format("the error was {:.2e}", scores_[count].nsr());
     if (why.empty() && bounds_.max_drop && answers_) {
       CELER_ASSIGN(const Answers::Drop drop,
-                   answers_->DropOf(std::move(inserted.network), *bounds_.max_drop));
+                   answers_->MeasureDrop(std::move(inserted.network), *bounds_.max_drop));
       if (drop.percent > *bounds_.max_drop)
         why = fmt::format(
             "{}{:.2f} {}", drop.at_least ? "at least " : "", drop.percent,

@@ -1,4 +1,5 @@
-// Which layers to leave as they are until a bound holds: the worst by their layerwise error, as few as do.
+// Mixed-precision fallback: the fewest layers, worst layerwise error first, that stay float until a bound
+// holds.
 #pragma once
 
 #include <optional>
@@ -17,21 +18,21 @@ struct Bounds {
   bool any() const { return worst > 0 || max_error || max_drop; }
 };
 
-// The best class of every row of the first output of the network of reals. Many networks of integers are
-// compared with it: of what they answer, only the numbers of classes are kept.
+// The top-1 class of every row of the first output of the float network. Many quantized networks are compared
+// with it: of their answers, only the class indices are kept.
 class Answers {
  public:
   // `truth` may be none, or not know every sample.
   static Result<Answers> Make(const graph::Network& exact, Samples samples, Truth truth,
                               const Progress& progress);
 
-  // What rounding loses, in percent: where classes are known, right answers that became wrong less wrong ones
-  // that became right; else all answers that became others. More than `most` is not measured to its end.
+  // The accuracy drop, in percent: where labels are known, right answers that became wrong less wrong ones
+  // that became right; else all answers that changed. More than `most` is not measured to its end.
   struct Drop {
     double percent = 0;
     bool at_least = false;
   };
-  Result<Drop> DropOf(graph::Network rounded, double most) const;
+  Result<Drop> MeasureDrop(graph::Network rounded, double most) const;
   bool labelled() const { return labelled_ > 0; }
 
  private:

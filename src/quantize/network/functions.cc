@@ -34,7 +34,7 @@ bool IsPart(const Graph& graph, const ValueFacts& facts, const Node& node) {
   return reads && facts.is_float[static_cast<size_t>(node.outputs[0])];
 }
 
-// A product adds its bias and cuts its sums itself.
+// The bias and activation of a product are fused into its kernel.
 bool BelongsToProduct(const Graph& graph, const ValueFacts& facts, const Node& node) {
   for (const ValueId id : node.inputs) {
     if (id == kNoValue || IsConstant(graph, id)) continue;
@@ -43,7 +43,7 @@ bool BelongsToProduct(const Graph& graph, const ValueFacts& facts, const Node& n
         facts.kept[static_cast<size_t>(id)])
       continue;
     const Node& made = graph.nodes[static_cast<size_t>(maker)];
-    if (ProductOf(graph, made) && (node.op == "Relu" || node.op == "Clip")) return true;
+    if (MatchProduct(graph, made) && (node.op == "Relu" || node.op == "Clip")) return true;
   }
   return false;
 }

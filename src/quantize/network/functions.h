@@ -1,6 +1,6 @@
-// Functions of one value that a network writes out as several operators: x * clip(x + 3, 0, 6) / 6, or
-// x * sigmoid(x). Bytes have 256 of them, so that an integer kernel looks them up
-// (graph/passes/find_table.cc): what lies inside is never rounded.
+// Functions of one value that a network writes out as several operators: x * clip(x + 3, 0, 6) / 6, or x *
+// sigmoid(x). A byte has 256 values, so an integer kernel uses a lookup table (graph/passes/find_table.cc):
+// values inside the function are never quantized.
 #pragma once
 
 #include <vector>

@@ -63,8 +63,8 @@ Grid GridFor(const Range& range, ActivationType type, bool power_of_two) {
   return grid;
 }
 
-RoundedWeights RoundWeights(std::span<const float> weights, const ChannelLayout& layout, bool power_of_two,
-                            std::span<const double> least_scale) {
+QuantizedWeights QuantizeWeights(std::span<const float> weights, const ChannelLayout& layout,
+                                 bool power_of_two, std::span<const double> least_scale) {
   const auto channels = static_cast<size_t>(layout.channels);
   std::vector<double> largest(channels, 0.0);
   const auto count = static_cast<int64_t>(weights.size());
@@ -72,7 +72,7 @@ RoundedWeights RoundWeights(std::span<const float> weights, const ChannelLayout&
     double& top = largest[static_cast<size_t>(layout.channel(i))];
     top = std::max(top, std::abs(double{weights[static_cast<size_t>(i)]}));
   }
-  RoundedWeights out;
+  QuantizedWeights out;
   for (size_t c = 0; c < channels; ++c) {
     const double least = least_scale.empty() ? 0.0 : least_scale[c];
     out.scale.push_back(
@@ -87,10 +87,10 @@ RoundedWeights RoundWeights(std::span<const float> weights, const ChannelLayout&
   return out;
 }
 
-RoundedWeights FitWeights(std::span<const float> weights, const ChannelLayout& layout) {
+QuantizedWeights FitWeights(std::span<const float> weights, const ChannelLayout& layout) {
   constexpr float kParts[] = {0.97f, 0.94f, 0.91f, 0.88f, 0.85f, 0.82f,
                               0.79f, 0.75f, 0.7f,  0.65f, 0.6f,  0.5f};
-  RoundedWeights out = RoundWeights(weights, layout, false, {});
+  QuantizedWeights out = QuantizeWeights(weights, layout, false, {});
   const auto count = static_cast<int64_t>(weights.size());
   const auto errors = [&](const std::vector<float>& scale) {
     std::vector<float> inverse;

@@ -1,4 +1,5 @@
-// How reals become 8-bit integers and back: q = clamp(round(x / scale) + zero), x' = scale (q - zero).
+// Affine quantization to 8-bit integers and back: q = saturate(round(x / scale) + zero), x' = scale (q -
+// zero).
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 
 namespace celer::ptq {
 
-// What activations become. Weights are always i8 around zero.
+// The type of quantized activations. Weights are always symmetric i8.
 enum class ActivationType : uint8_t {
   kU8,           // 0 to 255 with a zero point
   kI8,           // -128 to 127 with a zero point
@@ -46,14 +47,15 @@ struct ChannelLayout {
   int64_t channel(int64_t i) const { return i / inner % channels; }
 };
 
-struct RoundedWeights {
+struct QuantizedWeights {
   std::vector<int8_t> q;
   std::vector<float> scale;  // by channel
 };
 // `least_scale`, by channel or empty: below it a bias would not fit into 32 bits.
-RoundedWeights RoundWeights(std::span<const float> weights, const ChannelLayout& layout, bool power_of_two,
-                            std::span<const double> least_scale);
-// With the scale of each channel, at most what spans its largest weight, for which sum (w - w')^2 is least.
-RoundedWeights FitWeights(std::span<const float> weights, const ChannelLayout& layout);
+QuantizedWeights QuantizeWeights(std::span<const float> weights, const ChannelLayout& layout,
+                                 bool power_of_two, std::span<const double> least_scale);
+// MSE-optimal clipping: the scale of each channel, at most what spans its largest weight, for which sum (w -
+// w')^2 is least.
+QuantizedWeights FitWeights(std::span<const float> weights, const ChannelLayout& layout);
 
 }  // namespace celer::ptq

@@ -17,14 +17,15 @@ constexpr int kOpset = 13;  // the first in which weights may have a scale per c
 
 class Inserter {
  public:
-  Inserter(const graph::Network& network, const Plan& plan, const Grids& grids, const InsertOptions& options)
+  Inserter(const graph::Network& network, const QuantizerPlan& plan, const Grids& grids,
+           const InsertOptions& options)
       : before_(network.graph), plan_(plan), grids_(grids), options_(options) {
     out_.network = network;
     out_.network.opset = std::max(network.opset, kOpset);
   }
 
   Result<Inserted> Make() {
-    for (const ValueId id : plan_.values) AddPair(id);
+    for (const ValueId id : plan_.values) AddQdqPair(id);
     for (const Layer& layer : plan_.layers) {
       // Captures of subgraphs and outputs of the network keep what was there.
       for (const size_t i : layer.data) {
@@ -34,7 +35,7 @@ class Inserter {
           std::replace(graph().nodes[follower].inputs.begin(), graph().nodes[follower].inputs.end(), from,
                        to);
       }
-      if (layer.kind == Layer::Kind::kProduct) RoundProduct(layer);
+      if (layer.kind == Layer::Kind::kProduct) QuantizeProduct(layer);
     }
     for (size_t n = 0; n < before_.nodes.size(); ++n)
       for (ValueId& id : graph().nodes[n].inputs)
@@ -62,7 +63,7 @@ class Inserter {
                                MakeConstant<int8_t>(grid.dtype, Shape{}, {static_cast<int8_t>(grid.zero)}));
   }
 
-  void AddPair(ValueId id) {
+  void AddQdqPair(ValueId id) {
     const Grid& grid = grids_.at(id);
     const std::string name = graph().value(id).name;
     const ValueId scale = graph().AddConstant(name + "_scale",
@@ -79,7 +80,7 @@ class Inserter {
   }
 
   // A constant of integers with its scales; the value that readers see.
-  ValueId AddRounded(const std::string& name, Constant whole, std::vector<float> scale, int axis) {
+  ValueId AddQuantizedConstant(const std::string& name, Constant whole, std::vector<float> scale, int axis) {
     const auto channels = static_cast<int64_t>(scale.size());
     const bool one = channels == 1 && axis < 0;
     const DType dtype = whole.dtype;
@@ -96,12 +97,12 @@ class Inserter {
                    name + "_dequantized", one ? -1 : axis);
   }
 
-  void RoundProduct(const Layer& layer) {
-    const Product product = *ProductOf(before_, before_.nodes[layer.node]);
+  void QuantizeProduct(const Layer& layer) {
+    const Product product = *MatchProduct(before_, before_.nodes[layer.node]);
     const Constant& weight = *before_.value(product.weight).constant;
     const std::vector<float> weights = graph::FloatsOf(weight);
     const std::string& name = before_.value(product.weight).name;
-    const ChannelLayout layout = LayoutOf(weight, product, options_.per_channel);
+    const ChannelLayout layout = WeightLayout(weight, product, options_.per_channel);
     const bool per_channel = options_.per_channel && product.axis >= 0;
     const Grid& input = grids_.at(before_.nodes[layer.node].inputs[0]);
     std::vector<double> bias(static_cast<size_t>(product.outputs), 0.0);
@@ -109,13 +110,13 @@ class Inserter {
       const std::vector<float> old = graph::FloatsOf(*before_.value(product.bias).constant);
       std::copy(old.begin(), old.end(), bias.begin());
     }
-    // A bias of 2^30 steps leaves room for the sum.
+    // A bias of up to 2^30 steps leaves room for the accumulator.
     std::vector<double> least(static_cast<size_t>(layout.channels), 0.0);
     for (size_t o = 0; o < bias.size(); ++o) {
       double& bound = least[per_channel ? o : 0];
       bound = std::max(bound, std::abs(bias[o]) / double{input.scale} * 0x1p-30);
     }
-    RoundedWeights rounded = RoundWeights(weights, layout, options_.power_of_two, least);
+    QuantizedWeights rounded = QuantizeWeights(weights, layout, options_.power_of_two, least);
     bool has_bias = product.bias != kNoValue;
     std::vector<double> shift;
     if (options_.means)
@@ -137,13 +138,14 @@ class Inserter {
       const Shape shape{product.outputs};
       const std::string bias_name =
           product.bias != kNoValue ? before_.value(product.bias).name : name + "_bias";
-      const ValueId made = AddRounded(bias_name, MakeConstant(DType::kI32, shape, std::move(whole)),
-                                      std::move(scales), per_channel ? 0 : -1);
+      const ValueId made = AddQuantizedConstant(bias_name, MakeConstant(DType::kI32, shape, std::move(whole)),
+                                                std::move(scales), per_channel ? 0 : -1);
       graph().nodes[layer.node].inputs.resize(3, kNoValue);
       graph().nodes[layer.node].inputs[2] = made;
     }
-    const ValueId made = AddRounded(name, MakeConstant(DType::kI8, weight.shape, std::move(rounded.q)),
-                                    std::move(rounded.scale), per_channel ? product.axis : -1);
+    const ValueId made =
+        AddQuantizedConstant(name, MakeConstant(DType::kI8, weight.shape, std::move(rounded.q)),
+                             std::move(rounded.scale), per_channel ? product.axis : -1);
     graph().nodes[layer.node].inputs[1] = made;
   }
 
@@ -165,7 +167,7 @@ class Inserter {
   }
 
   const Graph& before_;
-  const Plan& plan_;
+  const QuantizerPlan& plan_;
   const Grids& grids_;
   const InsertOptions& options_;
   Inserted out_;
@@ -173,7 +175,7 @@ class Inserter {
 
 }  // namespace
 
-std::vector<double> MeanShift(const Constant& weight, const Product& product, const RoundedWeights& rounded,
+std::vector<double> MeanShift(const Constant& weight, const Product& product, const QuantizedWeights& rounded,
                               const ChannelLayout& layout, const std::vector<float>& means) {
   const std::vector<float> weights = graph::FloatsOf(weight);
   std::vector<double> out(static_cast<size_t>(product.outputs), 0.0);
@@ -206,8 +208,8 @@ std::vector<double> MeanShift(const Constant& weight, const Product& product, co
   return out;
 }
 
-Result<Inserted> InsertQuantizers(const graph::Network& network, const Plan& plan, const Grids& grids,
-                                  const InsertOptions& options) {
+Result<Inserted> InsertQuantizers(const graph::Network& network, const QuantizerPlan& plan,
+                                  const Grids& grids, const InsertOptions& options) {
   return Inserter(network, plan, grids, options).Make();
 }
 

@@ -1,4 +1,4 @@
-// A network with quantizers: the QDQ form that other runtimes read too.
+// Inserts quantizers into a network: the QDQ form that other runtimes read too.
 #pragma once
 
 #include <map>
@@ -27,13 +27,13 @@ struct Inserted {
 
 // Each quantized value passes QuantizeLinear and DequantizeLinear; weights are stored as i8 and biases as
 // i32, with DequantizeLinear behind them. Ids of the values that were there stay.
-Result<Inserted> InsertQuantizers(const graph::Network& network, const Plan& plan, const Grids& grids,
-                                  const InsertOptions& options);
+Result<Inserted> InsertQuantizers(const graph::Network& network, const QuantizerPlan& plan,
+                                  const Grids& grids, const InsertOptions& options);
 
-// What rounding the weights adds to each output on average: sum over inputs of (w' - w) * mean(x). The bias
-// takes it back.
+// Bias correction. What quantizing the weights adds to each output on average is sum over inputs of (w' - w)
+// * mean(x); it is subtracted from the bias.
 std::vector<double> MeanShift(const graph::Constant& weight, const Product& product,
-                              const RoundedWeights& rounded, const ChannelLayout& layout,
+                              const QuantizedWeights& rounded, const ChannelLayout& layout,
                               const std::vector<float>& means);
 
 }  // namespace celer::ptq

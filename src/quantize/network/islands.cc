@@ -36,7 +36,7 @@ bool FitsWinograd(const Node& node, const Product& product, const graph::Constan
 // Multiply-adds of a product that floats would need: each weight meets every place of the output, or of the
 // input where that is what windows step over.
 std::optional<double> ProductsOf(const Graph& graph, const graph::SampleShapes& shapes, const Node& node) {
-  const auto product = ProductOf(graph, node);
+  const auto product = MatchProduct(graph, node);
   if (!product || product->outputs < 1) return std::nullopt;
   const graph::Constant& weight = *graph.value(product->weight).constant;
   const auto weights = weight.shape.elements();
@@ -57,7 +57,7 @@ struct IslandSums {
 // Layers that share a quantized value are one island.
 class IslandFinder {
  public:
-  IslandFinder(const Graph& graph, const Plan& plan)
+  IslandFinder(const Graph& graph, const QuantizerPlan& plan)
       : graph_(graph), plan_(plan), shapes_(graph::SampleShapesOf(graph)), parent_(plan.layers.size()) {
     std::iota(parent_.begin(), parent_.end(), 0);
     const std::set<ValueId> quantized(plan.values.begin(), plan.values.end());
@@ -121,14 +121,14 @@ class IslandFinder {
   }
 
   const Graph& graph_;
-  const Plan& plan_;
+  const QuantizerPlan& plan_;
   const graph::SampleShapes shapes_;
   std::vector<size_t> parent_;
 };
 
 }  // namespace
 
-FloatLayers FindIslands(const Graph& graph, const Plan& plan) {
+FloatLayers FindIslands(const Graph& graph, const QuantizerPlan& plan) {
   FloatLayers out;
   for (const auto& [root, island] : IslandFinder(graph, plan).Islands()) {
     if (!island.known || island.layers.empty() || island.converted <= 0) continue;

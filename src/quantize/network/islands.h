@@ -1,5 +1,5 @@
-// Layers that stand alone between float operators: what they read must be rounded and what they give must be
-// turned back into reals, and with few products between the two that costs more time than integers save.
+// Islands: quantized layers between float operators. Their inputs must be quantized and their outputs
+// dequantized, and with few multiply-adds in between that costs more time than integers save.
 #pragma once
 
 #include "graph/ir/ir.h"
@@ -8,16 +8,16 @@
 
 namespace celer::ptq {
 
-// Multiply-adds for each value that is converted, from which on integers pay. Converting a value costs about
-// five bytes of traffic and a change of layout, some 2 cycles; a product saves 1/32 cycle as an integer (32
-// instead of 16 in a cycle). docs/quantization.md has what was measured.
+// Multiply-adds per converted value from which on integers pay. Converting a value costs about five bytes of
+// traffic and a change of layout, some 2 cycles; a multiply-add saves 1/32 cycle as an integer (32 instead of
+// 16 in a cycle). docs/quantization.md has what was measured.
 inline constexpr double kProductsPerConversion = 64;
-// Float convolutions of three by three with step 1 need so many times fewer products by Winograd's algorithm,
-// which integers cannot use.
+// Float 3x3 convolutions of stride 1 need this many times fewer multiply-adds by Winograd's algorithm, which
+// integers cannot use.
 inline constexpr double kWinogradSaves = 2.25;
 
 // The products of every island that does not pay, with the reason. An island is what quantized values join;
 // sizes that the network leaves open are taken as samples, and where they are not known an island pays.
-FloatLayers FindIslands(const graph::Graph& graph, const Plan& plan);
+FloatLayers FindIslands(const graph::Graph& graph, const QuantizerPlan& plan);
 
 }  // namespace celer::ptq

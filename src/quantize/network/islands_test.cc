@@ -39,12 +39,12 @@ TEST(Islands, AConvolutionOfFewProductsBetweenFloatOperatorsStaysFloat) {
   const NetworkQuantizer quantizer = OpenBuilt(b);
   const std::vector<std::string> convs = ConvNames(quantizer);
   ASSERT_EQ(convs.size(), 2u);
-  const Plan plan = quantizer.PlanWithout({});
+  const QuantizerPlan plan = quantizer.PlanWithout({});
   const FloatLayers floats = FindIslands(quantizer.network().graph, plan);
   ASSERT_EQ(floats.size(), 1u);
   EXPECT_EQ(floats.begin()->first, convs[0]);
   EXPECT_NE(floats.begin()->second.find("8 products"), std::string::npos) << floats.begin()->second;
-  const Plan without = quantizer.PlanWithout(floats);
+  const QuantizerPlan without = quantizer.PlanWithout(floats);
   EXPECT_FALSE(without.Find(convs[0]));
   EXPECT_TRUE(without.Find(convs[1]));
   EXPECT_TRUE(FindIslands(quantizer.network().graph, without).empty());

@@ -1,5 +1,5 @@
-// All decisions about a network in a JSON file: with it the same network of integers comes out again, byte
-// for byte, without the samples.
+// All decisions about a network in a JSON file: with it the same quantized network is built again, byte for
+// byte, without the samples.
 #pragma once
 
 #include <filesystem>

@@ -79,7 +79,7 @@ TEST(NetworkPlan, OneKernelForConvAndItsRelu) {
   SmallNet net;
   auto quantizer = Open(net.build);
   ASSERT_TRUE(quantizer) << quantizer.error().message();
-  const Plan plan = quantizer->PlanWithout({});
+  const QuantizerPlan plan = quantizer->PlanWithout({});
   int products = 0, with_cut = 0, elementwise = 0, passive = 0;
   for (const Layer& layer : plan.layers) {
     products += layer.kind == Layer::Kind::kProduct ? 1 : 0;
@@ -241,7 +241,7 @@ TEST(FallBack, LeavesTheWorstLayersFloatUntilTheBoundHolds) {
   ASSERT_TRUE(quantizer && quantizer->Calibrate(samples, {}));
   auto reference = Reference::Make(quantizer->original(), samples);
   ASSERT_TRUE(reference);
-  const Plan plan = quantizer->PlanWithout({});
+  const QuantizerPlan plan = quantizer->PlanWithout({});
   auto inserted = quantizer->Build(plan);
   auto layers = Graphwise(*quantizer, plan, *inserted, samples, {});
   ASSERT_TRUE(layers) << layers.error().message();
@@ -294,11 +294,11 @@ TEST(FallBack, UntilTooFewAnswersChange) {
   auto answers = Answers::Make(quantizer->original(), net.samples, {}, {});
   ASSERT_TRUE(answers) << answers.error().message();
   EXPECT_FALSE(answers->labelled());
-  const auto drop = answers->DropOf(inserted->network, 100);
+  const auto drop = answers->MeasureDrop(inserted->network, 100);
   ASSERT_TRUE(drop);
   EXPECT_DOUBLE_EQ(drop->percent, all->disagreement());
   EXPECT_FALSE(drop->at_least);
-  const auto stopped = answers->DropOf(inserted->network, all->disagreement() / 2);
+  const auto stopped = answers->MeasureDrop(inserted->network, all->disagreement() / 2);
   ASSERT_TRUE(stopped);
   EXPECT_GT(stopped->percent, all->disagreement() / 2);
   EXPECT_LE(stopped->percent, all->disagreement());
@@ -319,7 +319,7 @@ TEST(FallBack, UntilTooFewAnswersChange) {
   const auto worst = std::max_element(
       layers.begin(), layers.end(), [](const auto& a, const auto& b) { return *a.layerwise < *b.layerwise; });
   auto without = quantizer->Build(quantizer->PlanWithout({{worst->name, "a test"}}));
-  const double left = answers->DropOf(without->network, 100)->percent;
+  const double left = answers->MeasureDrop(without->network, 100)->percent;
   ASSERT_LT(left, all->disagreement());
   const auto held = FallBack(*quantizer, layers, {}, {.max_drop = left}, *reference, &*answers, {});
   ASSERT_TRUE(held) << held.error().message();
@@ -342,7 +342,7 @@ TEST(FallBack, RightAnswersCountWhereClassesAreKnown) {
   auto answers = Answers::Make(quantizer->original(), net.samples, truth, {});
   ASSERT_TRUE(all && answers);
   EXPECT_TRUE(answers->labelled());
-  const auto drop = answers->DropOf(inserted->network, 100);
+  const auto drop = answers->MeasureDrop(inserted->network, 100);
   ASSERT_TRUE(drop);
   EXPECT_DOUBLE_EQ(drop->percent, 100 * static_cast<double>(all->right_exact - all->right) / 400);
   // Without scores there is nothing to lose.
@@ -456,7 +456,7 @@ TEST(NetworkPlan, AFunctionOfOneValueIsOneLayer) {
   b.Out(b.Op("Conv", {gated, b.Floats({5, 8, 1, 1})}));
   auto quantizer = Open(b);
   ASSERT_TRUE(quantizer) << quantizer.error().message();
-  const Plan plan = quantizer->PlanWithout({});
+  const QuantizerPlan plan = quantizer->PlanWithout({});
   std::vector<size_t> sizes;  // of elementwise layers
   for (const Layer& layer : plan.layers)
     if (layer.kind == Layer::Kind::kElementwise) sizes.push_back(1 + layer.followers.size());
@@ -510,7 +510,7 @@ TEST(Dynamic, RoundsProductsAsTheyCome) {
     options.per_channel = per_channel;
     auto quantizer = Open(net.build, options);
     ASSERT_TRUE(quantizer) << quantizer.error().message();
-    const Plan plan = quantizer->PlanWithout({});
+    const QuantizerPlan plan = quantizer->PlanWithout({});
     ASSERT_EQ(plan.layers.size(), 4u);
     EXPECT_EQ(plan.candidates, 4);
     EXPECT_TRUE(plan.values.empty());

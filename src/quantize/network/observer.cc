@@ -98,7 +98,7 @@ Range Observer::Percentile(double percent, bool symmetric) const {
     const double top = static_cast<double>(i + 1) * width;
     return {std::max(low_, -top), std::min(high_, top)};
   }
-  // Half of the outliers at each end; a side without values keeps its zero.
+  // Half of the outliers are clipped at each end; a side without values keeps its zero.
   double above = outside / 2, below = outside / 2;
   int64_t high = 2 * kHalf - 1, low = 0;
   for (; high >= kHalf; --high)

@@ -1,5 +1,5 @@
-// Watches the values that one tensor takes while calibration samples pass, and says what range its integers
-// should span. Its memory does not depend on how many samples there are.
+// An observer: watches the values of one tensor while calibration samples pass, and chooses the range of its
+// integers. Its memory does not depend on the number of samples.
 #pragma once
 
 #include <cstdint>

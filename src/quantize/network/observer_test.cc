@@ -47,13 +47,13 @@ TEST(Grid, HasAnExactZeroAndSpansTheRange) {
 
 TEST(Grid, WeightsPerChannelAndPerTensor) {
   const std::vector<float> weights = {1, -2, 0.015f, 0.02f};
-  const RoundedWeights rows = RoundWeights(weights, {1, 2, 2}, false, {});
+  const QuantizedWeights rows = QuantizeWeights(weights, {1, 2, 2}, false, {});
   EXPECT_EQ(rows.q, (std::vector<int8_t>{64, -127, 95, 127}));
-  const RoundedWeights all = RoundWeights(weights, {1, 1, 4}, false, {});
+  const QuantizedWeights all = QuantizeWeights(weights, {1, 1, 4}, false, {});
   EXPECT_EQ(all.q, (std::vector<int8_t>{64, -127, 1, 1}));
   // A scale that a large bias asks for.
   const std::vector<double> least = {1.0, 0.0};
-  EXPECT_EQ(RoundWeights(weights, {1, 2, 2}, false, least).scale[0], 1.0f);
+  EXPECT_EQ(QuantizeWeights(weights, {1, 2, 2}, false, least).scale[0], 1.0f);
 }
 
 TEST(Observer, MinMaxAndMovingAverage) {

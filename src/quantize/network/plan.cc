@@ -22,7 +22,7 @@ bool IsConstant(const Graph& graph, ValueId id) {
 }
 
 // Relu, or Clip with bounds that are known: what is left lies inside what was there.
-bool IsCut(const Graph& graph, const Node& node) {
+bool IsClip(const Graph& graph, const Node& node) {
   if (IsOneOf(node, {"Relu"})) return true;
   if (!IsOneOf(node, {"Clip"})) return false;
   for (size_t i = 1; i < node.inputs.size(); ++i)
@@ -40,7 +40,7 @@ bool IsPassive(const Graph& graph, const Node& node) {
               {"Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice", "MaxPool", "AveragePool",
                "Concat", "Split", "DepthToSpace", "SpaceToDepth", "Identity", "Expand", "Tile"}))
     return true;
-  if (IsCut(graph, node)) return true;
+  if (IsClip(graph, node)) return true;
   if (IsOneOf(node, {"Resize", "Upsample"})) return node.Text("mode", "nearest") == "nearest";
   if (IsOneOf(node, {"Pad"})) {
     // The grid has an exact zero, and perhaps nothing else of what might be put around.
@@ -87,7 +87,7 @@ class Planner {
       for (const size_t n : function.nodes) function_[n] = &function;
   }
 
-  Plan Make() {
+  QuantizerPlan Make() {
     for (size_t n = 0; n < graph_.nodes.size(); ++n)
       if (!done_[n]) Visit(n);
     Group();
@@ -107,7 +107,7 @@ class Planner {
     layer.node = n;
     layer.name = facts_.names[n];
     const bool product =
-        (options_.dynamic ? DynamicProductOf(graph_, node) : ProductOf(graph_, node)).has_value();
+        (options_.dynamic ? MatchDynamicProduct(graph_, node) : MatchProduct(graph_, node)).has_value();
     if (options_.dynamic && !product) return;
     if (product)
       layer.kind = Layer::Kind::kProduct;
@@ -156,7 +156,7 @@ class Planner {
       if (readers.size() != 1 || facts_.kept[static_cast<size_t>(out)]) break;
       const Node& next = graph_.nodes[readers[0]];
       const bool bias = last->op == "MatMul" && IsBias(next, out);
-      if (!bias && (options_.dynamic || !IsCut(graph_, next) || next.inputs[0] != out)) break;
+      if (!bias && (options_.dynamic || !IsClip(graph_, next) || next.inputs[0] != out)) break;
       if (!facts_.is_float[static_cast<size_t>(next.outputs[0])]) break;
       cut = !bias || options_.dynamic;
       layer.followers.push_back(readers[0]);
@@ -231,7 +231,7 @@ class Planner {
   const Graph& graph_;
   const ValueFacts& facts_;
   const PlanOptions& options_;
-  Plan plan_;
+  QuantizerPlan plan_;
   std::vector<size_t> parent_;
   std::vector<bool> integer_, passive_made_, done_;
   std::set<ValueId> quantized_;
@@ -241,18 +241,18 @@ class Planner {
 
 }  // namespace
 
-bool Plan::empty() const {
+bool QuantizerPlan::empty() const {
   return std::none_of(layers.begin(), layers.end(),
                       [](const Layer& layer) { return layer.kind == Layer::Kind::kProduct; });
 }
 
-const Layer* Plan::Find(const std::string& name) const {
+const Layer* QuantizerPlan::Find(const std::string& name) const {
   for (const Layer& layer : layers)
     if (layer.name == name) return &layer;
   return nullptr;
 }
 
-ValueFacts FactsOf(const Graph& graph) {
+ValueFacts FindValueFacts(const Graph& graph) {
   ValueFacts out;
   const graph::SampleShapes shapes = graph::SampleShapesOf(graph);
   const size_t count = graph.values.size();
@@ -287,14 +287,14 @@ ValueFacts FactsOf(const Graph& graph) {
   return out;
 }
 
-Plan MakePlan(const Graph& graph, const ValueFacts& facts, const PlanOptions& options) {
+QuantizerPlan MakePlan(const Graph& graph, const ValueFacts& facts, const PlanOptions& options) {
   return Planner(graph, facts, options).Make();
 }
 
 std::vector<ValueId> Quantizable(const Graph& graph, const ValueFacts& facts) {
   std::set<ValueId> out;
   for (const Node& node : graph.nodes) {
-    const bool product = ProductOf(graph, node).has_value();
+    const bool product = MatchProduct(graph, node).has_value();
     if (!product && !IsElementwise(node) && !IsPassive(graph, node)) continue;
     const auto add = [&](ValueId id) {
       if (id != kNoValue && !IsConstant(graph, id) && facts.is_float[static_cast<size_t>(id)]) out.insert(id);

@@ -2,8 +2,8 @@
 //
 // Three kinds of operators take part:
 //   products      Conv, ConvTranspose, Gemm, MatMul with constant weights. A Relu or Clip behind one, or the
-//                 bias behind a MatMul, is done by the same kernel: the value between them gets no quantizer.
-//   elementwise   Add, Mul, Sigmoid and the like, between values that are integers anyway. Several that make
+//                 bias behind a MatMul, is fused into its kernel: the value between them gets no quantizer.
+//   elementwise   Add, Mul, Sigmoid and the like, between values that are quantized anyway. Several that make
 //                 up a function of one value are one (functions.h).
 //   passive       operators that only move, select or clip values: Reshape, MaxPool, Concat, Relu. Input and
 //                 output share one scale (joint fixpoint), so that integers pass unchanged.
@@ -37,7 +37,7 @@ struct Layer {
   bool quantize_output = true;         // false: an output of the network stays real
 };
 
-struct Plan {
+struct QuantizerPlan {
   std::vector<Layer> layers;                      // in the order of the graph
   std::vector<ValueId> values;                    // that get a quantizer, in order
   std::map<ValueId, ValueId> group;               // values on one grid have one representative
@@ -54,7 +54,7 @@ struct PlanOptions {
   std::string only = {};              // one layer alone
   bool align_add = false;             // the inputs of an Add share a grid
   bool quantize_outputs = false;      // outputs of the network, too
-  // Gemm and MatMul alone, which round their inputs as they come: no value gets a quantizer.
+  // Dynamic quantization of Gemm and MatMul alone: no value gets a quantizer.
   bool dynamic = false;
 };
 
@@ -66,9 +66,9 @@ struct ValueFacts {
   std::vector<bool> kept;          // an output of the network, or read by a subgraph
   std::vector<std::string> names;  // of nodes as layers
 };
-ValueFacts FactsOf(const graph::Graph& graph);
+ValueFacts FindValueFacts(const graph::Graph& graph);
 
-Plan MakePlan(const graph::Graph& graph, const ValueFacts& facts, const PlanOptions& options);
+QuantizerPlan MakePlan(const graph::Graph& graph, const ValueFacts& facts, const PlanOptions& options);
 
 // Every value that some plan of this network may quantize.
 std::vector<ValueId> Quantizable(const graph::Graph& graph, const ValueFacts& facts);
@@ -83,9 +83,9 @@ struct Product {
   bool channels_last = false;  // the input's channels are its last dimension, not its second
 };
 // Nothing if the node is no product that integers can do.
-std::optional<Product> ProductOf(const graph::Graph& graph, const graph::Node& node);
-// As above, for a product that rounds its input as it comes.
-std::optional<Product> DynamicProductOf(const graph::Graph& graph, const graph::Node& node);
-ChannelLayout LayoutOf(const graph::Constant& weight, const Product& product, bool per_channel);
+std::optional<Product> MatchProduct(const graph::Graph& graph, const graph::Node& node);
+// As above, for a dynamically quantized product.
+std::optional<Product> MatchDynamicProduct(const graph::Graph& graph, const graph::Node& node);
+ChannelLayout WeightLayout(const graph::Constant& weight, const Product& product, bool per_channel);
 
 }  // namespace celer::ptq

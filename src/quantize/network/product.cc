@@ -1,4 +1,4 @@
-// What integers can do of a product, and how its weights lie.
+// Which products can be quantized, and the layout of their weights.
 #include "graph/passes/pass.h"
 #include "quantize/network/plan.h"
 
@@ -21,7 +21,7 @@ bool Given(const Node& node, size_t input) {
 
 }  // namespace
 
-std::optional<Product> ProductOf(const Graph& graph, const Node& node) {
+std::optional<Product> MatchProduct(const Graph& graph, const Node& node) {
   if (!node.domain.empty() || node.inputs.size() < 2 || node.inputs[0] == kNoValue ||
       graph.value(node.inputs[0]).constant)
     return std::nullopt;
@@ -63,18 +63,18 @@ std::optional<Product> ProductOf(const Graph& graph, const Node& node) {
   return out;
 }
 
-std::optional<Product> DynamicProductOf(const Graph& graph, const Node& node) {
-  // Fewer columns take less time than rounding the input for them; longer sums may leave 32 bits.
+std::optional<Product> MatchDynamicProduct(const Graph& graph, const Node& node) {
+  // Fewer columns take less time than quantizing the input for them; longer sums may overflow 32 bits.
   constexpr int64_t kLeastColumns = 16, kMostTerms = 32768;
   if (node.op != "Gemm" && node.op != "MatMul") return std::nullopt;
-  auto out = ProductOf(graph, node);
+  auto out = MatchProduct(graph, node);
   if (!out || out->outputs < kLeastColumns) return std::nullopt;
   const Shape& weight = graph.value(out->weight).constant->shape;
   if (weight[1 - out->axis] > kMostTerms) return std::nullopt;
   return out;
 }
 
-ChannelLayout LayoutOf(const Constant& weight, const Product& product, bool per_channel) {
+ChannelLayout WeightLayout(const Constant& weight, const Product& product, bool per_channel) {
   ChannelLayout out;
   const Shape& shape = weight.shape;
   if (!per_channel || product.axis < 0) {

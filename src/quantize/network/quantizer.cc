@@ -19,7 +19,7 @@ Result<NetworkQuantizer> NetworkQuantizer::Open(graph::Network network, const Ne
   out.options_ = options;
   out.original_ = std::move(network);
   out.network_ = out.original_;
-  out.facts_ = FactsOf(out.network_.graph);
+  out.facts_ = FindValueFacts(out.network_.graph);
   if (out.PlanWithout({}).empty())
     return Error::Invalid(source, ": has nothing to quantize: no ", options.dynamic ? "" : "Conv, ",
                           "Gemm or MatMul with constant f32 weights",
@@ -47,7 +47,7 @@ Status NetworkQuantizer::Use(Calibration calibration) {
 Status NetworkQuantizer::Equalize(const ChannelPeaks& peaks) {
   network_ = original_;
   CELER_ASSIGN(equalized_, ptq::Equalize(&network_, peaks));
-  facts_ = FactsOf(network_.graph);
+  facts_ = FindValueFacts(network_.graph);
   return {};
 }
 
@@ -57,19 +57,19 @@ PlanOptions NetworkQuantizer::BasePlan() const {
           .dynamic = options_.dynamic};
 }
 
-Plan NetworkQuantizer::PlanWithout(const FloatLayers& floats) const {
+QuantizerPlan NetworkQuantizer::PlanWithout(const FloatLayers& floats) const {
   PlanOptions options = BasePlan();
   for (const auto& [name, why] : floats) options.floats.insert(name);
   return MakePlan(network_.graph, facts_, options);
 }
 
-Plan NetworkQuantizer::PlanOnly(const std::string& layer) const {
+QuantizerPlan NetworkQuantizer::PlanOnly(const std::string& layer) const {
   PlanOptions options = BasePlan();
   options.only = layer;
   return MakePlan(network_.graph, facts_, options);
 }
 
-Result<Grids> NetworkQuantizer::GridsFor(const Plan& plan) const {
+Result<Grids> NetworkQuantizer::GridsFor(const QuantizerPlan& plan) const {
   std::map<ValueId, Range> groups;
   for (const auto& [group, roots] : plan.roots)
     for (const ValueId id : roots) {
@@ -85,7 +85,7 @@ Result<Grids> NetworkQuantizer::GridsFor(const Plan& plan) const {
   return out;
 }
 
-Result<Inserted> NetworkQuantizer::Build(const Plan& plan) const {
+Result<Inserted> NetworkQuantizer::Build(const QuantizerPlan& plan) const {
   if (options_.dynamic) return InsertDynamic(network_, plan, options_.per_channel);
   CELER_ASSIGN(const Grids grids, GridsFor(plan));
   return InsertQuantizers(network_, plan, grids,

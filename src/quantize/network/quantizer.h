@@ -1,4 +1,4 @@
-// From a network of reals to one of integers: celer quantize NET.onnx without its flags.
+// From a float network to a quantized one: celer quantize NET.onnx without its flags.
 //
 //   1. Open: optimizes the network (batch norms are folded into convolutions), and finds out which values may
 //      be quantized.
@@ -29,7 +29,7 @@ struct NetworkOptions {
   bool correct_bias = true;       // biases take back what rounding the weights adds on average
   bool align_add = false;         // see PlanOptions
   bool quantize_outputs = false;  // see PlanOptions
-  // Products round their inputs as they come: no ranges, no samples. Of the others only per_channel counts.
+  // Dynamic quantization: no ranges, no samples. Of the other options only per_channel counts.
   bool dynamic = false;
 };
 
@@ -37,7 +37,7 @@ using FloatLayers = std::map<std::string, std::string>;  // name: why it stays f
 
 class NetworkQuantizer {
  public:
-  // An error for a network that holds quantizers already, or nothing that could be rounded.
+  // An error for a network that has quantizers already, or nothing to quantize.
   static Result<NetworkQuantizer> Open(graph::Network network, const NetworkOptions& options);
 
   const NetworkOptions& options() const { return options_; }
@@ -50,10 +50,10 @@ class NetworkQuantizer {
   Status Use(Calibration calibration);  // instead
   const Calibration& calibration() const { return calibration_; }
 
-  Plan PlanWithout(const FloatLayers& floats) const;
-  Plan PlanOnly(const std::string& layer) const;
-  Result<Inserted> Build(const Plan& plan) const;
-  Result<Grids> GridsFor(const Plan& plan) const;
+  QuantizerPlan PlanWithout(const FloatLayers& floats) const;
+  QuantizerPlan PlanOnly(const std::string& layer) const;
+  Result<Inserted> Build(const QuantizerPlan& plan) const;
+  Result<Grids> GridsFor(const QuantizerPlan& plan) const;
 
  private:
   PlanOptions BasePlan() const;

@@ -1,4 +1,4 @@
-// Ranges that clip outliers: by the divergence of histograms, and by squared error.
+// Ranges that clip outliers: by the KL divergence of histograms (entropy calibration), and by squared error.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -8,8 +8,8 @@
 namespace celer::ptq {
 namespace {
 
-// How far the distribution inside [begin, end), with what lies outside on its edges, is from the same in
-// `levels` steps. Nothing is lost about bins that are empty: they stay empty in both.
+// The KL divergence of the distribution clipped to [begin, end), with the outliers added to its edges, from
+// the same quantized to `levels` steps. Empty bins stay empty in both.
 double Divergence(std::span<const uint64_t> bins, int64_t begin, int64_t end, int64_t levels,
                   std::vector<double>& before, std::vector<double>& after) {
   const auto size = static_cast<size_t>(end - begin);

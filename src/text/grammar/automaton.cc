@@ -12,8 +12,8 @@ namespace {
 
 constexpr uint32_t kInfinite = ~uint32_t{0} / 4;
 
-// Rules that can never end: no text matches them.
-Result<std::vector<bool>> DeadRules(const std::vector<Dfa>& dfas, Budget& budget) {
+// Unproductive rules: they can never end, so that no text matches them.
+Result<std::vector<bool>> UnproductiveRules(const std::vector<Dfa>& dfas, Budget& budget) {
   std::vector<bool> dead(dfas.size(), true);
   for (bool changed = true; changed;) {
     changed = false;
@@ -44,7 +44,7 @@ Result<std::vector<bool>> DeadRules(const std::vector<Dfa>& dfas, Budget& budget
   return dead;
 }
 
-// The rules that each rule may call before it has taken a byte.
+// The rules that each rule may call before it has taken a byte (left recursion is a cycle of these).
 std::vector<std::vector<RuleId>> FirstCalls(const std::vector<Dfa>& dfas, const std::vector<bool>& nullable) {
   std::vector<std::vector<RuleId>> out(dfas.size());
   for (size_t rule = 0; rule < dfas.size(); ++rule) {
@@ -116,7 +116,7 @@ Result<Automaton> Automaton::Make(const RuleSet& rules, RuleId root, uint32_t ma
     total += dfas[rule].states.size();
     if (total > budget.max_states()) return budget.TooManyStates();
   }
-  CELER_ASSIGN(const std::vector<bool> dead, DeadRules(dfas, budget));
+  CELER_ASSIGN(const std::vector<bool> dead, UnproductiveRules(dfas, budget));
   if (dead[root])
     return Error::Invalid("no text matches the grammar: its parts contradict each other or never end");
   for (RuleId rule = 0; rule < dfas.size(); ++rule) {
@@ -187,8 +187,8 @@ Result<Automaton> Automaton::Make(const RuleSet& rules, RuleId root, uint32_t ma
   return out;
 }
 
-// The least fixed points of: a state that accepts needs no frames and no bytes; else the best of its steps. A
-// call with a frame needs one more than the rule does.
+// Least fixed points: an accepting state needs no frames and no bytes; any other the minimum over its edges.
+// A call that pushes a frame needs one more than the called rule does.
 Status Automaton::FindNeeds(const std::vector<Dfa>& dfas, const std::vector<uint32_t>& offset,
                             const RuleSet& rules, RuleId root, Budget& budget) {
   for (State& state : states_) state.need = state.distance = state.accept ? 0 : kInfinite;
@@ -208,7 +208,7 @@ Status Automaton::FindNeeds(const std::vector<Dfa>& dfas, const std::vector<uint
     const auto& states = dfas[rule].states;
     if (states.empty()) continue;
     const State before = states_[offset[rule]];
-    // Later states usually come later in the text, so going backwards settles most in one pass.
+    // Backwards: later states usually come later in the text, so that one pass settles most of them.
     for (bool changed = true; changed;) {
       changed = false;
       uint64_t edges = 0;

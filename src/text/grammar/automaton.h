@@ -1,8 +1,8 @@
 // The pushdown automaton that a grammar runs on: the automata of its rules, laid out in tables.
 //
-// A place in the text is a set of items. An item is a state and a stack of frames; a frame says where to go
-// on when the rule that it waits for has ended. A rule that is called last in another takes no frame, so
-// lists written by right recursion do not grow the stack.
+// A position in the text is a set of items. An item is a state and a stack of frames; a frame is a return
+// address: where to go on when the called rule has ended. A tail call pushes no frame, so lists written by
+// right recursion do not grow the stack.
 #pragma once
 
 #include <array>
@@ -36,14 +36,14 @@ class Automaton {
     const int32_t step = rows_[size_t{states_[state].row} * classes_ + class_of_[byte]];
     return step == kNoStep ? kDead : state + static_cast<uint32_t>(step);
   }
-  // Bytes of one class lead to the same states everywhere.
+  // Byte classes: bytes of one class lead to the same states everywhere.
   size_t classes() const { return classes_; }
   size_t ClassOf(uint8_t byte) const { return class_of_[byte]; }
   std::span<const Call> Calls(uint32_t state) const {
     return {calls_.data() + states_[state].first_call, states_[state].call_count};
   }
   bool Accepts(uint32_t state) const { return states_[state].accept; }
-  // Neither calls nor ends a rule: the item alone is its whole closure.
+  // Neither calls nor ends a rule: its epsilon closure is the item alone.
   bool IsPlain(uint32_t state) const { return states_[state].plain; }
   bool TakesBytes(uint32_t state) const { return states_[state].takes_bytes; }
   // The state that stands for all that allow the same tokens.

@@ -61,9 +61,9 @@ class Nfa {
     const Place& at = places_[state];
     return at.chain != kNoChain && at.used == chain_copies_[at.chain];
   }
-  // The same state at the first place from which the repetition may be left.
+  // The same state at the first position from which the repetition may be left.
   uint32_t Shifted(uint32_t state) const { return shifted_[state]; }
-  // The state of the same mask class that stands for it.
+  // The state of the same mask class that represents it.
   uint32_t Representative(uint32_t state) const {
     while (alias_[state] != state) state = alias_[state];
     return state;
@@ -172,7 +172,7 @@ class Nfa {
     const ExprId part = expr.parts[0];
     const bool bounded = expr.max != kUnbounded;
     const uint32_t copies = bounded ? expr.max : expr.min;
-    // A part that may be empty could pass several places without a byte.
+    // A part that matches the empty text could pass several positions without a byte.
     const bool may_alias = !Nullable(part);
     uint32_t place = NewState();
     Epsilon(from, place);
@@ -272,10 +272,10 @@ class Nfa {
   std::optional<Error> failed_;
 };
 
-// Sets of states of the nondeterministic automaton become states.
-class Subsets {
+// Subset construction: sets of NFA states become DFA states.
+class SubsetConstruction {
  public:
-  Subsets(const Nfa& nfa, Budget& budget) : nfa_(nfa), budget_(budget), mark_(nfa.size(), 0) {}
+  SubsetConstruction(const Nfa& nfa, Budget& budget) : nfa_(nfa), budget_(budget), mark_(nfa.size(), 0) {}
 
   Result<Dfa> Run() {
     std::vector<uint32_t> start{nfa_.start()};
@@ -290,7 +290,7 @@ class Subsets {
   }
 
  private:
-  // Adds what is reached without a byte, and keeps what matters: sorted.
+  // The epsilon closure, reduced to the states that matter: sorted.
   void Close(std::vector<uint32_t>& set, bool at_begin, bool at_end) {
     ++round_;
     std::vector<uint32_t> out;
@@ -504,7 +504,7 @@ Result<std::vector<bool>> NullableRules(const RuleSet& rules, Budget& budget) {
 Result<Dfa> MakeDfa(const RuleSet& rules, ExprId expr, const std::vector<bool>& nullable, Budget& budget) {
   Nfa nfa(rules, nullable, budget);
   CELER_RETURN_IF_ERROR(nfa.Build(expr));
-  CELER_ASSIGN(Dfa dfa, Subsets(nfa, budget).Run());
+  CELER_ASSIGN(Dfa dfa, SubsetConstruction(nfa, budget).Run());
   Trim(dfa, {});
   return dfa;
 }

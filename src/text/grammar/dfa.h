@@ -1,5 +1,5 @@
-// Deterministic automata over bytes and calls of rules. Made from expressions by way of a nondeterministic
-// one; combined with each other where a schema asks for two things at once.
+// Deterministic automata over bytes and calls of rules: made from expressions by way of an NFA, and
+// intersected where a schema asks for two things at once.
 #pragma once
 
 #include <cstdint>
@@ -50,8 +50,8 @@ struct Dfa {
 // Which rules can match the empty text.
 Result<std::vector<bool>> NullableRules(const RuleSet& rules, Budget& budget);
 
-// The automaton of one expression. States from which nothing can be accepted are left out (a call counts as
-// possible).
+// The automaton of one expression. States from which no accepting state can be reached are left out (a call
+// counts as possible).
 Result<Dfa> MakeDfa(const RuleSet& rules, ExprId expr, const std::vector<bool>& nullable, Budget& budget);
 // For expressions without calls.
 Result<Dfa> MakeDfa(const RuleSet& rules, ExprId expr, Budget& budget);

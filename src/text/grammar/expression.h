@@ -1,4 +1,4 @@
-// What every front end (JSON schema, regular expression, GBNF) is turned into: rules whose bodies are
+// The intermediate form of every front end (JSON schema, regular expression, GBNF): rules whose bodies are
 // expressions over bytes and other rules.
 #pragma once
 
@@ -83,7 +83,7 @@ class Budget {
     return true;
   }
   uint32_t max_states() const { return max_states_; }
-  // How many bytes a token looks ahead.
+  // The lookahead of a token in bytes.
   size_t longest_token() const { return longest_token_; }
   Error TooManySteps() const {
     return Error::Unsupported("the grammar takes too long to compile; make it smaller");

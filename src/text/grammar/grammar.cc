@@ -139,7 +139,7 @@ Result<Grammar::Pointer> Grammar::FromTriggers(std::span<const TriggeredPart> pa
   return Make(rules, root, std::move(table), limits, budget);
 }
 
-// The start is closed without a byte, so that its work is bounded by the calls of the grammar.
+// The epsilon closure of the start: its work is bounded by the calls of the grammar.
 GrammarState::GrammarState(Grammar::Pointer grammar) : grammar_(std::move(grammar)) {
   Effort effort{grammar_->limits().max_token_steps};
   Walker walker(grammar_->compiled_->automaton, effort);
@@ -155,14 +155,15 @@ GrammarState& GrammarState::operator=(const GrammarState&) = default;
 GrammarState& GrammarState::operator=(GrammarState&&) noexcept = default;
 GrammarState::~GrammarState() = default;
 
-// Keeps the places of one level, with the frames that they use.
+// Keeps the items of one level, with the frames that they use.
 void GrammarState::Take(const Walker& walker, size_t level) {
   std::vector<Item> items;
   // The others have passed on what they are for.
   for (const Item& item : walker.Items(level))
     if (grammar_->compiled_->automaton.TakesBytes(item.state)) items.push_back(item);
-  // A frame lies behind its parent and its next alternative, so one pass from the last to the first finds all
-  // that are used, and one from the first to the last gives them their new places.
+  // Compaction of the frames (mark and sweep): a frame lies behind its parent and its next alternative, so
+  // one pass from the last to the first marks what is used, and one from the first to the last assigns new
+  // indices.
   std::vector<uint32_t> place(walker.frame_count(), kBottom);
   constexpr uint32_t kUsed = 0;
   const auto use = [&](uint32_t frame) {
@@ -278,7 +279,7 @@ std::string GrammarState::ShortestEnd() const {
   const Automaton& automaton = grammar_->compiled_->automaton;
   GrammarState at = *this;
   std::string out;
-  // The way that is left of an item: that of its rule, and that of the best frames below.
+  // The shortest completion of an item: that of its rule, and that of the best frames below.
   std::vector<uint64_t> below;  // by frame, as far as they are known
   const auto distance = [&](const Walker& walker, const Item& item) {
     // Parents and alternatives lie before a frame.

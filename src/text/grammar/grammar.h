@@ -110,8 +110,8 @@ class Grammar {
   std::unique_ptr<grammar::Compiled> compiled_;
 };
 
-// Where one answer stands. A copy is an independent state and costs little: for several answers to one
-// prompt, and to go back when proposed tokens are refused.
+// The state of one answer. A copy is independent and cheap: for several answers to one prompt, and for
+// rollback when draft tokens are rejected.
 class GrammarState {
  public:
   explicit GrammarState(Grammar::Pointer grammar);
@@ -133,7 +133,7 @@ class GrammarState {
   // The same for text that was written by somebody else, such as the beginning of the answer.
   bool AcceptBytes(std::string_view bytes);
   bool may_end() const { return may_end_; }
-  // Nothing but the end may follow; also after an end token.
+  // Only an end token may follow; also after an end token.
   bool must_end() const;
   // What to tell whoever gave the grammar, when its limit is exceeded here.
   Error TooMuchWork() const;

@@ -75,8 +75,8 @@ class Compiler {
     if (flat->empty()) return text_.Value();
     CELER_ASSIGN(const auto open, reader_.OpenBranches(*flat));
     if (!open) {
-      CELER_ASSIGN(const Demands demands, reader_.Gather(*flat));
-      return Typed(demands);
+      CELER_ASSIGN(const Constraints constraints, reader_.Gather(*flat));
+      return Typed(constraints);
     }
     if (open->exclusive)
       for (size_t i = 0; i < open->branches.size(); ++i)
@@ -95,104 +95,104 @@ class Compiler {
     return rules_.Choice(std::move(parts));
   }
 
-  Result<ExprId> Typed(const Demands& demands) {
-    if (demands.listed) {
+  Result<ExprId> Typed(const Constraints& constraints) {
+    if (constraints.listed) {
       std::vector<ExprId> values;
-      for (const Json& value : demands.values) values.push_back(text_.Literal(value));
+      for (const Json& value : constraints.values) values.push_back(text_.Literal(value));
       return rules_.Choice(std::move(values));
     }
     std::vector<ExprId> parts;
-    if (demands.types & kNull) parts.push_back(text_.Null());
-    if (demands.types & kBoolean) parts.push_back(text_.Boolean());
-    if (demands.types & kNumber) {
-      CELER_ASSIGN(const ExprId number, Number(demands));
+    if (constraints.types & kNull) parts.push_back(text_.Null());
+    if (constraints.types & kBoolean) parts.push_back(text_.Boolean());
+    if (constraints.types & kNumber) {
+      CELER_ASSIGN(const ExprId number, Number(constraints));
       parts.push_back(number);
     }
-    if (demands.types & kString) {
-      CELER_ASSIGN(const ExprId string, String(demands));
+    if (constraints.types & kString) {
+      CELER_ASSIGN(const ExprId string, String(constraints));
       parts.push_back(string);
     }
-    if (demands.types & kArray) {
-      CELER_ASSIGN(const ExprId array, Array(demands));
+    if (constraints.types & kArray) {
+      CELER_ASSIGN(const ExprId array, Array(constraints));
       parts.push_back(array);
     }
-    if (demands.types & kObject) {
-      CELER_ASSIGN(const ExprId object, Object(demands));
+    if (constraints.types & kObject) {
+      CELER_ASSIGN(const ExprId object, Object(constraints));
       parts.push_back(object);
     }
     return rules_.Choice(std::move(parts));
   }
 
-  Result<ExprId> Number(const Demands& demands) {
+  Result<ExprId> Number(const Constraints& constraints) {
     // A multiple of an integer is an integer.
-    const bool integer = !(demands.types & kFraction) || !demands.factors.empty();
-    if (!demands.range.low && !demands.range.high && demands.factors.empty())
+    const bool integer = !(constraints.types & kFraction) || !constraints.factors.empty();
+    if (!constraints.range.low && !constraints.range.high && constraints.factors.empty())
       return integer ? text_.Integer() : text_.Number();
-    CELER_ASSIGN(Dfa dfa, RangeDfa(demands.range, integer, budget_));
-    for (const uint32_t factor : demands.factors) {
+    CELER_ASSIGN(Dfa dfa, RangeDfa(constraints.range, integer, budget_));
+    for (const uint32_t factor : constraints.factors) {
       CELER_ASSIGN(dfa, CombineDfas(dfa, MultipleDfa(factor), Combine::kAnd, budget_));
     }
     return rules_.Automaton(std::move(dfa));
   }
 
-  Result<ExprId> String(const Demands& demands) {
-    if (demands.min_length > demands.max_length) return rules_.Never();
-    if (demands.patterns.empty() && demands.formats.empty()) {
-      if (demands.min_length > budget_.max_states() ||
-          (demands.max_length != kUnbounded && demands.max_length > budget_.max_states()))
-        return Error::Unsupported("schema: '", Printable(demands.pointer),
+  Result<ExprId> String(const Constraints& constraints) {
+    if (constraints.min_length > constraints.max_length) return rules_.Never();
+    if (constraints.patterns.empty() && constraints.formats.empty()) {
+      if (constraints.min_length > budget_.max_states() ||
+          (constraints.max_length != kUnbounded && constraints.max_length > budget_.max_states()))
+        return Error::Unsupported("schema: '", Printable(constraints.pointer),
                                   "': lengths of strings are supported up to ", budget_.max_states(),
                                   " characters");
-      return text_.String(demands.min_length, demands.max_length);
+      return text_.String(constraints.min_length, constraints.max_length);
     }
-    CELER_ASSIGN(Dfa dfa, reader_.StringDfa(demands));
+    CELER_ASSIGN(Dfa dfa, reader_.StringDfa(constraints));
     return text_.Quoted(rules_.Automaton(std::move(dfa)));
   }
 
-  Result<ExprId> Array(const Demands& demands) {
-    if (!demands.array_keywords) return text_.Array();
-    CELER_ASSIGN(const bool no_others, IsFalse(demands.other_items));
-    const auto first = static_cast<uint32_t>(demands.first_items.size());
-    uint32_t most = demands.max_items;
+  Result<ExprId> Array(const Constraints& constraints) {
+    if (!constraints.array_keywords) return text_.Array();
+    CELER_ASSIGN(const bool no_others, IsFalse(constraints.other_items));
+    const auto first = static_cast<uint32_t>(constraints.first_items.size());
+    uint32_t most = constraints.max_items;
     if (no_others) most = std::min(most, first);
-    if (demands.min_items > most) return rules_.Never();
-    const uint32_t chain = most != kUnbounded ? most : std::max({first, demands.min_items, 1u});
+    if (constraints.min_items > most) return rules_.Never();
+    const uint32_t chain = most != kUnbounded ? most : std::max({first, constraints.min_items, 1u});
     if (chain > kMaxListedItems)
-      return Error::Unsupported("schema: '", Printable(demands.pointer),
+      return Error::Unsupported("schema: '", Printable(constraints.pointer),
                                 "': minItems and maxItems are supported up to ", kMaxListedItems);
     // Node i + 1: i items are written. Node 0 is before the bracket.
     std::vector<GraphEdge> edges{{0, 1, text_.Open('[')}};
     const uint32_t end = chain + 2;
     ExprId other = rules_.Never();
     if (!no_others) {
-      CELER_ASSIGN(other, Value(demands.other_items));
+      CELER_ASSIGN(other, Value(constraints.other_items));
     }
     const ExprId comma = text_.Comma(), close = text_.Close(']');
     for (uint32_t i = 0; i < chain; ++i) {
       ExprId item = other;
       if (i < first) {
-        CELER_ASSIGN(item, Value(demands.first_items[i]));
+        CELER_ASSIGN(item, Value(constraints.first_items[i]));
       }
       edges.push_back({i + 1, i + 2, i == 0 ? item : rules_.Sequence({comma, item})});
     }
     if (most == kUnbounded) edges.push_back({chain + 1, chain + 1, rules_.Sequence({comma, other})});
-    for (uint32_t i = demands.min_items; i <= chain; ++i) edges.push_back({i + 1, end, close});
+    for (uint32_t i = constraints.min_items; i <= chain; ++i) edges.push_back({i + 1, end, close});
     return rules_.Graph(end + 1, std::move(edges));
   }
 
   // The names that are allowed besides the listed ones, by kind, each with its value.
-  Result<std::vector<ExprId>> Extras(const Demands& demands, const std::optional<Dfa>& names) {
+  Result<std::vector<ExprId>> Extras(const Constraints& constraints, const std::optional<Dfa>& names) {
     std::vector<ExprId> out;
-    CELER_ASSIGN(const bool no_others, IsFalse(demands.other_names));
-    if (no_others && demands.patterns_of_names.empty()) return out;
-    if (demands.properties.empty() && demands.patterns_of_names.empty() && !names) {
-      CELER_ASSIGN(const ExprId value, Value(demands.other_names));
+    CELER_ASSIGN(const bool no_others, IsFalse(constraints.other_names));
+    if (no_others && constraints.patterns_of_names.empty()) return out;
+    if (constraints.properties.empty() && constraints.patterns_of_names.empty() && !names) {
+      CELER_ASSIGN(const ExprId value, Value(constraints.other_names));
       out.push_back(rules_.Sequence({text_.String(), text_.Colon(), value}));
       return out;
     }
     RuleSet listed;
     std::vector<ExprId> literals;
-    for (const KeyedSchema& property : demands.properties)
+    for (const KeyedSchema& property : constraints.properties)
       literals.push_back(listed.Literal(PlainJsonString(property.name)));
     CELER_ASSIGN(const Dfa taken, MakeDfa(listed, listed.Choice(std::move(literals)), budget_));
     RuleSet any_rules;
@@ -212,12 +212,13 @@ class Compiler {
       return {};
     };
     std::vector<Dfa> matched;
-    for (const KeyedSchema& pattern : demands.patterns_of_names) {
+    for (const KeyedSchema& pattern : constraints.patterns_of_names) {
       CELER_ASSIGN(const Dfa matches, RegexDfa(pattern.name, {.search = true, .json_text = true}, budget_));
       for (const Dfa& other : matched) {
         CELER_ASSIGN(const Dfa common, CombineDfas(matches, other, Combine::kAnd, budget_));
         if (!common.states.empty())
-          return Error::Unsupported("schema: '", Printable(PointerTo(demands.pointer, "patternProperties")),
+          return Error::Unsupported("schema: '",
+                                    Printable(PointerTo(constraints.pointer, "patternProperties")),
                                     "' is not supported: a name may match two patterns, one of them '",
                                     Printable(pattern.name), "'");
       }
@@ -228,30 +229,31 @@ class Compiler {
     for (const Dfa& matches : matched) {
       CELER_ASSIGN(rest, CombineDfas(rest, matches, Combine::kAndNot, budget_));
     }
-    CELER_RETURN_IF_ERROR(add(std::move(rest), demands.other_names));
+    CELER_RETURN_IF_ERROR(add(std::move(rest), constraints.other_names));
     return out;
   }
 
   // What `propertyNames` lets through; nullopt if it says nothing.
-  Result<std::optional<Dfa>> Names(const Demands& demands) {
-    if (demands.names.empty()) return std::optional<Dfa>();
-    CELER_ASSIGN(const auto flat, reader_.Flatten(demands.names));
+  Result<std::optional<Dfa>> Names(const Constraints& constraints) {
+    if (constraints.names.empty()) return std::optional<Dfa>();
+    CELER_ASSIGN(const auto flat, reader_.Flatten(constraints.names));
     if (!flat) return std::optional<Dfa>(Dfa{});
     CELER_ASSIGN(const auto open, reader_.OpenBranches(*flat));
     if (open)
       return Error::Unsupported("schema: '", Printable(open->pointer),
                                 "' is not supported in 'propertyNames'");
-    CELER_ASSIGN(const Demands of_name, reader_.Gather(*flat));
+    CELER_ASSIGN(const Constraints of_name, reader_.Gather(*flat));
     if (!(of_name.types & kString)) return std::optional<Dfa>(Dfa{});
     CELER_ASSIGN(Dfa dfa, reader_.StringDfa(of_name));
     return std::optional<Dfa>(std::move(dfa));
   }
 
-  Result<ExprId> Object(const Demands& demands) {
-    if (!demands.object_keywords) return text_.Object();
-    CELER_ASSIGN(const auto names, Names(demands));
+  Result<ExprId> Object(const Constraints& constraints) {
+    if (!constraints.object_keywords) return text_.Object();
+    CELER_ASSIGN(const auto names, Names(constraints));
     const auto is_required = [&](const std::string& name) {
-      return std::find(demands.required.begin(), demands.required.end(), name) != demands.required.end();
+      return std::find(constraints.required.begin(), constraints.required.end(), name) !=
+             constraints.required.end();
     };
     struct Listed {
       ExprId member;
@@ -259,7 +261,7 @@ class Compiler {
     };
     std::vector<Listed> listed;
     size_t required = 0;
-    for (const KeyedSchema& property : demands.properties) {
+    for (const KeyedSchema& property : constraints.properties) {
       CELER_ASSIGN(bool never, IsFalse(property.value));
       const std::string name = PlainJsonString(property.name);
       never |= names && !names->Accepts(name);
@@ -270,18 +272,18 @@ class Compiler {
       listed.push_back({rules_.Sequence({rules_.Literal('"' + name + '"'), text_.Colon(), value}), must});
       required += must;
     }
-    CELER_ASSIGN(const std::vector<ExprId> extras, Extras(demands, names));
-    const uint32_t least = demands.min_properties;
-    const bool counted =
-        demands.max_properties < listed.size() || (!extras.empty() && demands.max_properties != kUnbounded);
-    const uint32_t most = counted ? demands.max_properties : kUnbounded;
-    if (most < required || least > demands.max_properties) return rules_.Never();
+    CELER_ASSIGN(const std::vector<ExprId> extras, Extras(constraints, names));
+    const uint32_t least = constraints.min_properties;
+    const bool counted = constraints.max_properties < listed.size() ||
+                         (!extras.empty() && constraints.max_properties != kUnbounded);
+    const uint32_t most = counted ? constraints.max_properties : kUnbounded;
+    if (most < required || least > constraints.max_properties) return rules_.Never();
     if (least > listed.size() + 1 && !extras.empty())
       return Error::Unsupported(
-          "schema: '", Printable(PointerTo(demands.pointer, "minProperties")),
+          "schema: '", Printable(PointerTo(constraints.pointer, "minProperties")),
           "' is not supported above the listed properties and one: names that are not listed may come twice");
     if (least > kMaxListedProperties || (counted && most > kMaxListedProperties))
-      return Error::Unsupported("schema: '", Printable(demands.pointer),
+      return Error::Unsupported("schema: '", Printable(constraints.pointer),
                                 "': minProperties and maxProperties are supported up to ",
                                 kMaxListedProperties);
 

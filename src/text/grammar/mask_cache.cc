@@ -149,7 +149,7 @@ size_t MaskCache::Local::bytes() const {
          pop_copies.size() * sizeof(uint16_t);
 }
 
-// The mask of a place from that of an earlier one: without the tokens that take more copies than are left.
+// The mask at a later position of a repetition: without the tokens that take more copies than are left.
 MaskCache::LocalPointer MaskCache::WithFewerCopies(const Local& base, uint32_t copies_left) const {
   auto local = std::make_shared<Local>();
   const size_t kept = base.first_with[std::min<size_t>(copies_left + size_t{1}, base.first_with.size() - 1)];
@@ -264,8 +264,8 @@ MaskCache::LocalPointer MaskCache::FindLocal(uint32_t state, Effort& effort) con
   return local;
 }
 
-// The classes of the topmost `count` frames; the bottom counts as one more. Alternatives come in the order of
-// their states, each with the frames below it.
+// The mask classes of the topmost `count` frames; the bottom counts as one more. Alternatives come in the
+// order of their states, each with the frames below it.
 bool MaskCache::AppendKey(uint32_t frame, uint32_t count, std::span<const Frame> frames, Key* key) const {
   constexpr uint32_t kAlternatives = kBottom - 1, kEnd = kBottom - 2;  // no states
   for (; count > 0; --count) {

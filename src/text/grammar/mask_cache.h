@@ -1,9 +1,9 @@
-// The tokens that an item allows, computed by walking the token trie, and kept.
+// The token masks of items, computed by walking the token trie, and cached.
 //
-// Two layers. What a state allows within its own rule does not depend on the stack: it is computed once,
-// together with the trie nodes at which the rule ends ("pops"). What follows a pop depends on as many frames
-// as the tokens below it reach; it is kept by the states of just those frames. So all strings of a schema
-// share one large mask, and differ in the few tokens that hold a closing quote.
+// Two layers. What a state allows within its own rule is context-independent: it is computed once, together
+// with the trie nodes at which the rule ends ("pops"). What follows a pop is context-dependent: it depends on
+// as many frames as the tokens below it reach, and is cached by the states of just those frames. So all
+// strings of a schema share one large mask, and differ in the few tokens that hold a closing quote.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Regular expressions as automata: no backtracking, so every pattern takes the time of its states. What is
-// beyond regular languages (look-around, back references) is refused by name.
+// Regular expressions as automata: no backtracking, so matching is linear in the text. What is not regular
+// (lookahead, look-behind, backreferences) is refused by name.
 #pragma once
 
 #include <string_view>

@@ -253,7 +253,7 @@ Result<uint32_t> SchemaReader::Count(const Member& member, const char* key, uint
   return static_cast<uint32_t>(std::min(value->get<double>(), 4e9));
 }
 
-Status SchemaReader::GatherNumbers(const Member& member, Demands& out) {
+Status SchemaReader::GatherNumbers(const Member& member, Constraints& out) {
   const auto number = [&](const char* key) -> Result<std::optional<Decimal>> {
     const Json* value = Find(member, key);
     if (!value || value->is_boolean()) return std::optional<Decimal>();
@@ -297,7 +297,7 @@ Status SchemaReader::GatherNumbers(const Member& member, Demands& out) {
   return {};
 }
 
-Status SchemaReader::GatherStrings(const Member& member, Demands& out) {
+Status SchemaReader::GatherStrings(const Member& member, Constraints& out) {
   CELER_ASSIGN(const uint32_t least, Count(member, "minLength", 0));
   CELER_ASSIGN(const uint32_t most, Count(member, "maxLength", kUnbounded));
   out.min_length = std::max(out.min_length, least);
@@ -323,7 +323,7 @@ Status SchemaReader::GatherStrings(const Member& member, Demands& out) {
   return {};
 }
 
-Status SchemaReader::GatherOne(const Member& member, Demands& out, bool& typed, uint8_t& implied) {
+Status SchemaReader::GatherOne(const Member& member, Constraints& out, bool& typed, uint8_t& implied) {
   for (auto at = member.node->begin(); at != member.node->end(); ++at) {
     const Keyword* keyword = FindKeyword(at.key());
     if (!keyword) continue;
@@ -392,7 +392,7 @@ Status SchemaReader::GatherOne(const Member& member, Demands& out, bool& typed, 
   return {};
 }
 
-Status SchemaReader::GatherItems(const Members& flat, Demands& out) {
+Status SchemaReader::GatherItems(const Members& flat, Constraints& out) {
   struct Items {
     Members first;
     std::optional<Member> other;
@@ -438,7 +438,7 @@ Result<bool> SchemaReader::NameMatches(const std::string& pattern, const std::st
   return dfa.Accepts(name);
 }
 
-Status SchemaReader::GatherNames(const Members& flat, Demands& out) {
+Status SchemaReader::GatherNames(const Members& flat, Constraints& out) {
   // Names in the order in which the schemas give them; what is only required comes last.
   std::set<std::string> listed;
   std::vector<std::string> names;
@@ -513,8 +513,8 @@ Status SchemaReader::GatherNames(const Members& flat, Demands& out) {
   return {};
 }
 
-// Of listed values, those that the other demands let through.
-Status SchemaReader::KeepValidValues(Demands& out) {
+// Of listed values, those that the other constraints let through.
+Status SchemaReader::KeepValidValues(Constraints& out) {
   std::vector<Json> kept;
   for (const Json& value : out.values) {
     if (!budget_.Spend(4)) return budget_.TooManySteps();
@@ -543,8 +543,8 @@ Status SchemaReader::KeepValidValues(Demands& out) {
   return {};
 }
 
-Result<Demands> SchemaReader::Gather(const Members& flat) {
-  Demands out;
+Result<Constraints> SchemaReader::Gather(const Members& flat) {
+  Constraints out;
   if (!flat.empty()) out.pointer = flat[0].pointer;
   bool typed = false;
   uint8_t implied = 0;
@@ -561,22 +561,22 @@ Result<Demands> SchemaReader::Gather(const Members& flat) {
   return out;
 }
 
-Result<bool> SchemaReader::StringIsValid(const Demands& demands, const std::string& text) {
+Result<bool> SchemaReader::StringIsValid(const Constraints& constraints, const std::string& text) {
   size_t length = 0;
   for (std::string_view rest = text; !rest.empty(); ++length) rest.remove_prefix(utf8::Decode(rest).length);
-  if (length < demands.min_length || length > demands.max_length) return false;
-  for (const std::string& pattern : demands.patterns) {
+  if (length < constraints.min_length || length > constraints.max_length) return false;
+  for (const std::string& pattern : constraints.patterns) {
     CELER_ASSIGN(const bool matches, NameMatches(pattern, text));
     if (!matches) return false;
   }
-  for (const std::string& format : demands.formats) {
+  for (const std::string& format : constraints.formats) {
     CELER_ASSIGN(const Dfa dfa, RegexDfa(*FormatPattern(format), {}, budget_));
     if (!dfa.Accepts(text)) return false;
   }
   return true;
 }
 
-Result<Dfa> SchemaReader::StringDfa(const Demands& demands) {
+Result<Dfa> SchemaReader::StringDfa(const Constraints& constraints) {
   std::optional<Dfa> out;
   const auto also = [&](Dfa dfa) -> Status {
     if (!out) {
@@ -586,28 +586,29 @@ Result<Dfa> SchemaReader::StringDfa(const Demands& demands) {
     CELER_ASSIGN(out, CombineDfas(*out, dfa, Combine::kAnd, budget_));
     return {};
   };
-  for (const std::string& format : demands.formats) {
+  for (const std::string& format : constraints.formats) {
     CELER_ASSIGN(Dfa dfa, RegexDfa(*FormatPattern(format), {.json_text = true}, budget_));
     CELER_RETURN_IF_ERROR(also(std::move(dfa)));
   }
-  for (const std::string& pattern : demands.patterns) {
+  for (const std::string& pattern : constraints.patterns) {
     CELER_ASSIGN(Dfa dfa, RegexDfa(pattern, {.search = true, .json_text = true}, budget_));
     CELER_RETURN_IF_ERROR(also(std::move(dfa)));
   }
-  if (demands.listed) {
+  if (constraints.listed) {
     RuleSet rules;
     std::vector<ExprId> parts;
-    for (const Json& value : demands.values)
+    for (const Json& value : constraints.values)
       if (value.is_string())
         parts.push_back(rules.Literal(PlainJsonString(value.get_ref<const std::string&>())));
     CELER_ASSIGN(Dfa dfa, MakeDfa(rules, rules.Choice(std::move(parts)), budget_));
     CELER_RETURN_IF_ERROR(also(std::move(dfa)));
   }
-  if (!out || demands.min_length > 0 || demands.max_length != kUnbounded) {
-    if (demands.min_length > demands.max_length) return Dfa{};
+  if (!out || constraints.min_length > 0 || constraints.max_length != kUnbounded) {
+    if (constraints.min_length > constraints.max_length) return Dfa{};
     RuleSet rules;
     const ExprId any = PlainJsonChar(rules, CodePointSet::All());
-    CELER_ASSIGN(Dfa dfa, MakeDfa(rules, rules.Repeat(any, demands.min_length, demands.max_length), budget_));
+    CELER_ASSIGN(Dfa dfa,
+                 MakeDfa(rules, rules.Repeat(any, constraints.min_length, constraints.max_length), budget_));
     CELER_RETURN_IF_ERROR(also(std::move(dfa)));
   }
   return std::move(*out);
@@ -628,12 +629,12 @@ Result<bool> SchemaReader::Disjoint(const Members& a, const Members& b, int dept
     }
     return true;
   }
-  CELER_ASSIGN(const Demands demands_a, Gather(*flat_a));
-  CELER_ASSIGN(const Demands demands_b, Gather(*flat_b));
-  return DemandsDisjoint(demands_a, demands_b, depth);
+  CELER_ASSIGN(const Constraints demands_a, Gather(*flat_a));
+  CELER_ASSIGN(const Constraints demands_b, Gather(*flat_b));
+  return ConstraintsDisjoint(demands_a, demands_b, depth);
 }
 
-Result<bool> SchemaReader::DemandsDisjoint(const Demands& a, const Demands& b, int depth) {
+Result<bool> SchemaReader::ConstraintsDisjoint(const Constraints& a, const Constraints& b, int depth) {
   const uint8_t both = a.types & b.types;
   if (both == 0) return true;
   if (a.listed && b.listed) {
@@ -661,12 +662,12 @@ Result<bool> SchemaReader::DemandsDisjoint(const Demands& a, const Demands& b, i
   if (both & kObject) {
     if (a.listed || b.listed) return false;
     // A property that one requires, and that has no value that is right for both.
-    const auto told_apart = [&](const Demands& x, const Demands& y) -> Result<bool> {
+    const auto told_apart = [&](const Constraints& x, const Constraints& y) -> Result<bool> {
       for (const std::string& name : x.required) {
-        const auto of = [&](const Demands& demands) {
-          const auto at = std::find_if(demands.properties.begin(), demands.properties.end(),
+        const auto of = [&](const Constraints& constraints) {
+          const auto at = std::find_if(constraints.properties.begin(), constraints.properties.end(),
                                        [&](const KeyedSchema& property) { return property.name == name; });
-          return at == demands.properties.end() ? nullptr : &*at;
+          return at == constraints.properties.end() ? nullptr : &*at;
         };
         const KeyedSchema* in_x = of(x);
         const KeyedSchema* in_y = of(y);

@@ -1,4 +1,5 @@
-// A JSON schema, taken apart: the schemas that hold for one value together, and what they ask of it.
+// A JSON schema, normalized: the schemas that hold for one value together, and the constraints they put on
+// it.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +43,8 @@ struct KeyedSchema {
   Members value;
 };
 
-// What members without anyOf and oneOf ask for, taken together.
-struct Demands {
+// The constraints of members without anyOf and oneOf, combined.
+struct Constraints {
   uint8_t types = kAnyType;
   bool listed = false;  // the value is one of `values`
   std::vector<Json> values = {};
@@ -76,7 +77,7 @@ class SchemaReader {
   // With what $ref and allOf add, each schema once. nullopt: nothing can be valid.
   Result<std::optional<Members>> Flatten(const Members& members);
   // Of flat members. nullopt: nothing can be valid.
-  Result<Demands> Gather(const Members& flat);
+  Result<Constraints> Gather(const Members& flat);
   // The alternatives of the first anyOf or oneOf that is open, if there is one.
   struct Branches {
     bool exclusive;  // oneOf
@@ -86,22 +87,22 @@ class SchemaReader {
   Result<std::optional<Branches>> OpenBranches(const Members& flat);
 
   // The plain spellings, without quotes, of the strings that are valid.
-  Result<Dfa> StringDfa(const Demands& demands);
-  Result<bool> StringIsValid(const Demands& demands, const std::string& text);
+  Result<Dfa> StringDfa(const Constraints& constraints);
+  Result<bool> StringIsValid(const Constraints& constraints, const std::string& text);
   // Whether it can be shown that no value is valid for both.
   Result<bool> Disjoint(const Members& a, const Members& b, int depth);
 
  private:
   Status CheckKeywords(const Member& member);
   Result<Member> Resolve(const Member& member, const std::string& reference);
-  Status GatherOne(const Member& member, Demands& out, bool& typed, uint8_t& implied);
-  Status GatherNumbers(const Member& member, Demands& out);
-  Status GatherStrings(const Member& member, Demands& out);
-  Status GatherItems(const Members& flat, Demands& out);
-  Status GatherNames(const Members& flat, Demands& out);
-  Status KeepValidValues(Demands& out);
+  Status GatherOne(const Member& member, Constraints& out, bool& typed, uint8_t& implied);
+  Status GatherNumbers(const Member& member, Constraints& out);
+  Status GatherStrings(const Member& member, Constraints& out);
+  Status GatherItems(const Members& flat, Constraints& out);
+  Status GatherNames(const Members& flat, Constraints& out);
+  Status KeepValidValues(Constraints& out);
   Result<bool> NameMatches(const std::string& pattern, const std::string& name);
-  Result<bool> DemandsDisjoint(const Demands& a, const Demands& b, int depth);
+  Result<bool> ConstraintsDisjoint(const Constraints& a, const Constraints& b, int depth);
   Result<uint32_t> Count(const Member& member, const char* key, uint32_t if_missing);
 
   const Json& document_;

@@ -13,9 +13,9 @@ struct Item {
   bool operator==(const Item&) const = default;
 };
 
-// A frame stands for a set of stacks of one depth: its own alternative, and those of `other`. Readings of an
-// ambiguous text that differ only below the top share what they have in common (a graph-structured stack),
-// and equal sets have one index, so that readings that have come to the same place are one.
+// A node of a graph-structured stack: a set of stacks of one depth, its own alternative and those of `other`.
+// Parses of an ambiguous text that differ only below the top share what they have in common, and equal sets
+// are interned (one index), so that parses that have reached the same state are one.
 struct Frame {
   uint32_t to;               // the state to go on with
   uint32_t parent;           // the frame below, or kBottom
@@ -24,8 +24,8 @@ struct Frame {
   bool operator==(const Frame&) const = default;
 };
 
-// Bounds one mask or the acceptance of one token. Counted in places visited rather than in time, so that what
-// is refused is refused on every machine.
+// Bounds the work of one mask or of the acceptance of one token. Counted in items visited rather than in
+// time, so that what is refused is refused on every machine.
 struct Effort {
   uint64_t limit;
   uint64_t spent = 0;

@@ -12,8 +12,8 @@
 namespace celer::grammar {
 namespace {
 
-// Finds the first trigger in a text: Aho and Corasick's automaton.
-struct Finder {
+// Finds the first trigger in a text: an Aho-Corasick automaton.
+struct AhoCorasick {
   static constexpr int kNone = -1;
   struct Node {
     std::array<int, 256> next;
@@ -22,7 +22,7 @@ struct Finder {
   };
   std::vector<Node> nodes;
 
-  explicit Finder(const std::vector<std::string>& triggers) {
+  explicit AhoCorasick(const std::vector<std::string>& triggers) {
     const auto add = [&] {
       nodes.emplace_back();
       nodes.back().next.fill(kNone);
@@ -114,7 +114,7 @@ Result<RuleId> AddTriggers(std::span<const TriggeredPart> parts, const TriggerOp
     return root;
   }
 
-  const Finder finder(triggers);
+  const AhoCorasick finder(triggers);
   if (!budget.Spend(finder.nodes.size() * 64)) return budget.TooManySteps();
   const auto count = static_cast<uint32_t>(finder.nodes.size());
   const auto trigger_count = static_cast<uint32_t>(triggers.size());
@@ -130,8 +130,8 @@ Result<RuleId> AddTriggers(std::span<const TriggeredPart> parts, const TriggerOp
       break;
     }
     for (uint32_t i = 0; i < count; ++i) {
-      const Finder::Node& node = finder.nodes[i];
-      if (node.trigger != Finder::kNone) continue;
+      const AhoCorasick::Node& node = finder.nodes[i];
+      if (node.trigger != AhoCorasick::kNone) continue;
       if (phase == 1 || !options.at_least_one) edges.push_back({base + i, end, rules.Empty()});
       for (uint32_t low = 0; low < 256;) {
         uint32_t high = low;
@@ -139,8 +139,8 @@ Result<RuleId> AddTriggers(std::span<const TriggeredPart> parts, const TriggerOp
         const int to = node.next[low];
         const int trigger = finder.nodes[to].trigger;
         edges.push_back({base + i,
-                         base + (trigger == Finder::kNone ? static_cast<uint32_t>(to)
-                                                          : count + static_cast<uint32_t>(trigger)),
+                         base + (trigger == AhoCorasick::kNone ? static_cast<uint32_t>(to)
+                                                               : count + static_cast<uint32_t>(trigger)),
                          rules.Byte(static_cast<uint8_t>(low), static_cast<uint8_t>(high))});
         low = high + 1;
       }

@@ -86,7 +86,7 @@ bool Walker::Step(size_t level, uint8_t byte) {
   if (to == Automaton::kDead) return false;
   const uint32_t height = Depth(from.single.frame) + automaton_.Need(to);
   height_ = std::max(height_, height);
-  // An item that could not end within the stack would lead nowhere.
+  // Prune: an item that could not end within the stack limit leads nowhere.
   if (height > automaton_.max_depth() || effort_.exceeded()) return false;
   const Item item{to, from.single.frame};
   if (automaton_.IsPlain(to)) {
@@ -191,8 +191,8 @@ uint32_t Walker::Union(uint32_t a, uint32_t b) {
   return UnionOf(a, b);
 }
 
-// The stacks of both, which have the same depth. Alternatives with the same `to` become one, so that a frame
-// has no two ways on.
+// The union of two sets of stacks of the same depth. Alternatives with the same `to` are merged, so that
+// transitions stay deterministic.
 uint32_t Walker::UnionOf(uint32_t a, uint32_t b) {
   if (a == b || effort_.exceeded()) return a;
   if (a > b) std::swap(a, b);
@@ -247,7 +247,7 @@ size_t Walker::FindItem(uint32_t state, uint32_t depth) {
 void Walker::Append(Item item) {
   const uint32_t depth = Depth(item.frame), height = depth + automaton_.Need(item.state);
   height_ = std::max(height_, height);
-  // An item that could not end within the stack would lead nowhere.
+  // Prune: an item that could not end within the stack limit leads nowhere.
   if (height > automaton_.max_depth()) return;
   ++effort_.spent;
   const size_t at = FindItem(item.state, depth);
@@ -261,7 +261,7 @@ void Walker::Append(Item item) {
   if (at < closed_with_.size() && closed_with_[at] != items_[at].frame) again_.push_back(at);
 }
 
-// Adds what follows from the items without a byte: calls push, ends of rules pop.
+// Adds the epsilon closure of the items: calls push, ends of rules pop.
 void Walker::Close() {
   again_.clear();
   while (!effort_.exceeded()) {

@@ -1,9 +1,10 @@
-// Steps an automaton over bytes, keeping the places of every prefix, so that a trie can be walked.
+// Steps an automaton over bytes and keeps the items after every prefix, so that a trie can be walked depth
+// first.
 //
-// The items of one place are merged: for each state and depth there is one, with all its stacks (stack.h). So
-// the places of an ambiguous text are bounded by the states of the grammar, not by the number of its
-// readings. Equal sets of items have one index, and a step from one of them over a class of bytes is computed
-// once: an automaton that is made deterministic as far as it is needed.
+// The items of one position are merged: for each state and depth there is one, with all its stacks (stack.h).
+// So the items of an ambiguous text are bounded by the states of the grammar, not by the number of its
+// parses. Equal sets of items are interned, and the transition of a set over a byte class is memoized: lazy
+// determinization.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ class Walker {
   void Reset(std::span<const Frame> frames);
   // Level 0 is these items, of which no two have the same state and depth.
   void Start(std::span<const Item> items);
-  // Level 0 is these items with all that follows from them without a byte.
+  // Level 0 is the epsilon closure of these items.
   void StartClosed(std::span<const Item> items);
 
   // From the places at `level` over one byte to those at level + 1. False if there are none: neither an item
@@ -54,7 +55,7 @@ class Walker {
   uint32_t height() const { return height_; }
 
  private:
-  // Most places have one item, from which nothing follows without a byte; it needs no set.
+  // Most positions have one item, which is its own epsilon closure; it needs no set.
   static constexpr uint32_t kSingle = ~uint32_t{0}, kUnknown = kSingle - 1, kNoSet = kSingle - 2;
   struct Level {
     uint32_t set;

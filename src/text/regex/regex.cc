@@ -101,8 +101,8 @@ void Regex::FindAll(std::string_view text, RegexBudget& budget, Matches& out) co
   };
   size_t start = 0;
   size_t last_end = SIZE_MAX;
-  // PCRE2 bounds the work of one starting place; a window bounds how many places are tried between two looks
-  // at the clock.
+  // PCRE2's match limit bounds the backtracking of one starting position; a window bounds how many positions
+  // are tried between two looks at the clock.
   size_t window = 256;
   bool interpret = false;
   while (start <= text.size()) {

@@ -37,8 +37,8 @@ class Regex {
   ~Regex();
 
   // All matches from left to right as [begin, end), empty ones too where the previous match does not touch
-  // them. `text` is valid UTF-8. When the budget or PCRE2's own limits are spent, the matches so far are
-  // given and the rest of the text counts as not matching: a poorer tokenization, never a hang.
+  // them. `text` is valid UTF-8. When the budget or PCRE2's backtracking limits are spent, the matches so far
+  // are given and the rest of the text counts as not matching: a poorer tokenization, never a hang.
   using Matches = std::vector<std::pair<size_t, size_t>>;
   void FindAll(std::string_view text, RegexBudget& budget, Matches& out) const;
 

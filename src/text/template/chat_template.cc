@@ -55,7 +55,7 @@ Value FromJson(const Json& json, Budget& budget, int depth = 1) {
 
 constexpr const char* kReasoningNames[] = {"reasoning_content", "thinking", "reasoning"};
 
-// The messages with thoughts under the name that the template reads; null when they are right as they are.
+// The messages with reasoning under the name that the template reads; null when they are right as they are.
 Json FitReasoning(const Json& messages, const jinja::Template& program) {
   const char* wanted = nullptr;
   for (const char* name : kReasoningNames)

@@ -1,6 +1,6 @@
 // The chat template of a model: a Jinja program that turns a conversation into the prompt text. It renders
-// what transformers' apply_chat_template renders, to the byte, and it is foreign code: it can reach nothing
-// but the variables below, and a template that never ends or grows without bound is stopped with an error.
+// what transformers' apply_chat_template renders, to the byte, and it is untrusted code: sandboxed to the
+// variables below, and stopped with an error when its budget of steps and memory is spent.
 #pragma once
 
 #include <ctime>
@@ -30,10 +30,10 @@ class ChatTemplate {  // immutable; threads may share one
     std::string bos_token, eos_token;  // empty: the model has none, and the variable is undefined
     nlohmann::ordered_json extra;      // an object of more variables, such as enable_thinking or documents
     std::optional<std::time_t> now;    // for strftime_now(); the current time if not given
-    // A message's thoughts have three names: reasoning_content, thinking, reasoning. By default a template
-    // sees the names that the caller gave, as everything else. If set, thoughts under a name that the
-    // template does not read are also given under the one that it reads; where it refuses them, it gets the
-    // messages as they are.
+    // A message's reasoning has three names: reasoning_content, thinking, reasoning. By default a template
+    // sees the names that the caller gave. If set, reasoning under a name that the template does not read is
+    // also given under the one that it reads; where the template refuses that, it gets the messages as they
+    // are.
     bool fit_reasoning = false;
     jinja::Limits limits;
   };

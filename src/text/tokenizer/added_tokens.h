@@ -1,5 +1,5 @@
-// Tokens that are found in the text as they stand, before anything else happens to it: special tokens like
-// <|im_end|>, and words a model was taught later.
+// Added tokens: matched verbatim in the raw text, before normalization and pre-tokenization. Special tokens
+// like <|im_end|>, and words that were added to a vocabulary later.
 #pragma once
 
 #include <algorithm>
@@ -85,7 +85,7 @@ class AddedTokens {
     size_t length;
     int32_t token;
   };
-  // The longest one. A control token may not touch the plain ranges, which end after `at`.
+  // The longest match. A control token may not touch the plain ranges, which end after `at`.
   std::optional<Hit> FindAt(const Trie& trie, std::string_view text, size_t at,
                             std::span<const TextRange> plain) const {
     std::optional<Hit> hit;

@@ -1,4 +1,5 @@
-// GPT-2's alphabet: every byte written as one printable character, so that vocabularies are plain text.
+// Byte-level alphabet of GPT-2: every byte written as one printable character, so that vocabularies are plain
+// text.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
-// SentencePiece's table of replacements ("precompiled_charsmap"): a double-array trie over units of 32 bits,
-// then the texts that it leads to, each ended by a zero byte. It comes from a file and is followed only once
-// it is known to be sound.
+// SentencePiece's normalization table ("precompiled_charsmap"): a double-array trie (Darts) over 32-bit
+// units, then the replacement texts that it leads to, each ended by a zero byte. It comes from a file and is
+// used only after validation.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ bool CharsMapIsSound(std::string_view map);
 class CharsMap {
  public:
   explicit CharsMap(std::string sound) : map_(std::move(sound)) {}
-  // What replaces the shortest beginning of `text` that the table has.
+  // The replacement of the shortest prefix of `text` that the table has.
   std::optional<std::string_view> Find(std::string_view text) const;
   std::string_view texts() const;  // all replacements
 

@@ -26,7 +26,7 @@ class Stage : public TokenSink {
   Sink next_;
 };
 
-// A step that changes each token by itself.
+// A stateless step: changes each token by itself.
 class Each : public DecoderStep {
  public:
   using Function = std::function<std::string(std::string)>;
@@ -46,7 +46,7 @@ class Each : public DecoderStep {
   Function function_;
 };
 
-// All tokens as one, at the end: before a step that would need to see the whole of a fused text.
+// Buffers all tokens and passes them on as one at the end: before a step that must see the whole fused text.
 class Collect : public DecoderStep {
  public:
   Sink Open(Sink next) const override {
@@ -191,7 +191,7 @@ class StripFused : public DecoderStep {
         part.erase(0, begin);
         if (part.empty()) return;
         if (step.stop_ == 0) return next_->Push(std::move(part));
-        // What may turn out to be the end is held back.
+        // A possible suffix is held back.
         held += part;
         size_t end = held.size();
         for (size_t i = 0; i < step.stop_ && std::string_view(held).substr(0, end).ends_with(content); ++i)
@@ -260,7 +260,7 @@ class WordPieceStep : public DecoderStep {
   bool clean_up_;
 };
 
-// Speech: a token that comes several times in a row is one, the padding between two of them goes.
+// CTC decoding (speech): repeated tokens are collapsed, then blanks (the padding) are dropped.
 class CtcStep : public DecoderStep {
  public:
   CtcStep(std::string pad, std::string delimiter, bool clean_up)

@@ -1,5 +1,5 @@
-// From tokens back to text: the "decoder" of tokenizer.json, as a chain that works token by token. The same
-// chain serves Decode and streaming, so the two cannot differ.
+// Detokenization: the "decoder" of tokenizer.json, as a chain that works token by token. The same chain
+// serves Decode and streaming, so the two cannot differ.
 #pragma once
 
 #include <memory>

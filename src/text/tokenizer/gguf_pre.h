@@ -1,4 +1,4 @@
-// How the byte-level BPE of a GGUF file cuts text: the file holds only a name for it.
+// The pre-tokenizer of a GGUF file's byte-level BPE: the file holds only its name (tokenizer.ggml.pre).
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What happens to a text before it is split: the "normalizer" of tokenizer.json.
+// Normalization, before a text is split: the "normalizer" of tokenizer.json.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace celer {
 
-// A stretch of text between added tokens, on its way to the model.
+// A section of text between added tokens, on its way to the model.
 struct Stretch {
   std::string text;      // valid UTF-8, unless the tokenizer keeps raw bytes
   bool at_start = true;  // its first byte comes from the first byte of the whole input

@@ -99,7 +99,7 @@ void Pipeline::EncodeStretch(std::string_view text, bool at_start, bool parse_sp
   });
 }
 
-// Runs ids through the decoder's chain, at whose end the text is collected.
+// Streams ids through the decoder's chain, at whose end the text is collected.
 class Pipeline::Stream : public DecodeStream {
  public:
   Stream(const Pipeline& tokenizer, bool skip_special) : tokenizer_(tokenizer), skip_special_(skip_special) {

@@ -1,5 +1,5 @@
 // The tokenizer that all files but tokenizer.model become: added tokens, normalizer, pre-tokenizer, model,
-// template; and back through the decoder.
+// post-processor (template of BOS and EOS); and back through the decoder.
 #pragma once
 
 #include <memory>

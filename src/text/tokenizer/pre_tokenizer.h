@@ -1,4 +1,5 @@
-// How a text is cut into the pieces that a model sees one by one: the "pre_tokenizer" of tokenizer.json.
+// Pre-tokenization: how a text is split into the pieces that a model sees one by one, the "pre_tokenizer" of
+// tokenizer.json.
 #pragma once
 
 #include <memory>

@@ -102,8 +102,8 @@ class Tokenizer {
   TokenizerInfo info_;
 };
 
-// Decodes a stream of tokens as they are sampled. The concatenation of all it returns equals Decode of all
-// ids; it never ends in the middle of a code point.
+// Streaming detokenization of tokens as they are sampled. The concatenation of all it returns equals Decode
+// of all ids; it never ends in the middle of a code point.
 class Detokenizer {
  public:
   explicit Detokenizer(const Tokenizer& tokenizer, bool skip_special = true)

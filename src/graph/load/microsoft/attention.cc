@@ -1,5 +1,5 @@
-// Attention as ONNX Runtime's optimizer joins it: split into heads, softmax(q k * scale + mask) v, and joined
-// again. The pass recover-attention makes one operator of the middle.
+// Attention as ONNX Runtime's optimizer fuses it, decomposed: split into heads, softmax(q k * scale + mask)
+// v, and merged. The pass recover-attention fuses the middle again.
 #include <cmath>
 #include <limits>
 
@@ -25,7 +25,7 @@ struct Mask {
   ValueId batch_from = kNoValue;  // a value whose first dimension is the batch
 };
 
-// What is added where keys are hidden: [batch, 1, 1 or tokens, keys]. kNoValue: nothing.
+// The additive mask of padded keys: [batch, 1, 1 or tokens, keys]. kNoValue: nothing.
 ValueId HiddenKeys(Expansion& e, const Mask& mask, ValueId total, ValueId like) {
   if (mask.keys == kNoValue) return kNoValue;
   const auto rank = e.Rank(mask.keys);
@@ -55,7 +55,7 @@ ValueId HiddenKeys(Expansion& e, const Mask& mask, ValueId total, ValueId like) 
   return e.Add("Unsqueeze", {e.Add("Where", {seen, shown, hidden}), e.Ints({1, 2})});
 }
 
-// Keys behind a query: [tokens, keys].
+// The causal mask, keys behind a query: [tokens, keys].
 ValueId Future(Expansion& e, ValueId q, ValueId total, ValueId like) {
   const ValueId tokens = e.ScalarSizeOf(q, 2);
   const ValueId keys = e.Add("Range", {e.Int(0), total, e.Int(1)}),

@@ -1,5 +1,6 @@
-// Operators of com.microsoft, which ONNX Runtime's optimizer and quantizer write into files, as the operators
-// of ONNX that they were made of. A row each; passes then fuse them again, for the kernels that are here.
+// Operators of com.microsoft, which ONNX Runtime's optimizer and quantizer write into files, decomposed into
+// the ONNX operators that they were made of. A row each; passes then fuse them again, for the kernels that
+// are here.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@
 
 namespace celer::graph {
 
-// Builds what takes the place of one node.
+// Builds the nodes that replace one node.
 class Expansion {
  public:
   using Attributes = std::vector<std::pair<std::string, Attribute>>;
@@ -89,7 +90,7 @@ struct ExpansionRow {
 
 const ExpansionRow* FindExpansion(std::span<const ExpansionRow> rows, const Graph& graph, const Node& node);
 
-// Replaces what the rows name. Nodes stay in an order in which they can run. How many.
+// Replaces the nodes that the rows name. Topological order is kept. Returns how many.
 Result<int> ExpandNodes(Graph* graph, std::span<const ExpansionRow> rows, bool subgraphs);
 
 // All of com.microsoft, and what ONNX Runtime writes into ONNX's own domain.

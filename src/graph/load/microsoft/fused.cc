@@ -1,4 +1,4 @@
-// Convolutions, products, activations, normalizations and embeddings that ONNX Runtime's optimizer joins.
+// Convolutions, products, activations, normalizations and embeddings that ONNX Runtime's optimizer fuses.
 #include "graph/load/microsoft/expansion.h"
 
 namespace celer::graph {

@@ -1,5 +1,5 @@
-// Operators on bytes that ONNX Runtime's quantizer writes, as operators on reals between DequantizeLinear and
-// QuantizeLinear. The pass use-integers makes operators on bytes of them again.
+// Quantized operators that ONNX Runtime's quantizer writes (QOperator), as float operators between
+// DequantizeLinear and QuantizeLinear (QDQ). The pass use-integers makes integer operators of them again.
 #include <cstring>
 
 #include "graph/load/microsoft/expansion.h"
@@ -60,7 +60,7 @@ void QLinearConcat(Expansion& e) {
   GiveBytes(e, e.Add("Concat", std::move(parts), {{"axis", e.node().Int("axis", 0)}}), 0);
 }
 
-// An image whose channels come last, with its channels in second place, and back.
+// NHWC to NCHW, and back.
 ValueId ChannelsFirst(Expansion& e, ValueId x, int64_t spatial) {
   std::vector<int64_t> order{0, spatial + 1};
   for (int64_t i = 1; i <= spatial; ++i) order.push_back(i);
@@ -126,7 +126,7 @@ void QGemm(Expansion& e) {
     e.Give(0, y);
 }
 
-// Bytes times bytes, in units of both scales, as a real.
+// An integer product in units of both scales, as a float.
 ValueId Product(Expansion& e, ValueId a, ValueId b, ValueId a_zero, ValueId b_zero, ValueId a_scale,
                 ValueId b_scale, ValueId bias) {
   const ValueId sums = e.Add("MatMulInteger", {a, b, a_zero, b_zero});

@@ -1,4 +1,4 @@
-// What turns one PNNX operator into nodes of the graph: a place to build in, and the operator's arguments.
+// Lowering of one PNNX operator to nodes of the graph: a builder, and the operator's arguments.
 #pragma once
 
 #include <cstdint>

@@ -117,8 +117,7 @@ Status OneHot(KernelContext& c) {
   return unknown;
 }
 
-// ---- LabelEncoder
-// ------------------------------------------------------------------------------------------
+// ---- LabelEncoder -------------------------------------------------------------------------------------
 
 // Keys or values: of an attribute with a list, or of a tensor.
 struct Encoded {

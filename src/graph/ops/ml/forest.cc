@@ -47,8 +47,8 @@ Status CheckCount(const char* what, size_t count, size_t wanted) {
   return Error::Invalid(what, " has ", count, " entries for ", wanted);
 }
 
-// Trees laid out with children side by side. A node that is reached twice is there twice; what leads back to
-// itself never ends, so that a file is refused that makes more nodes than trees could have.
+// Trees laid out with siblings side by side. A node that is reached twice is duplicated; a cycle would never
+// end, so that a file is refused that makes more nodes than trees could have.
 template <class T>
 class Layout {
  public:
@@ -69,7 +69,7 @@ class Layout {
     }
     return {};
   }
-  // Nodes that no root leads to: they lead to each other in a ring.
+  // Nodes that no root leads to: they form a cycle.
   int64_t unplaced() const { return std::count(placed_.begin(), placed_.end(), false); }
 
  private:
@@ -359,7 +359,7 @@ bool Holds(const TreeNode<T>& node, T x) {
   return false;
 }
 
-// Rows that walk through a tree together: their loads do not wait for each other.
+// Rows that walk through a tree together: their loads are independent and overlap.
 constexpr int64_t kTogether = 8;
 
 // at[i]: where row i is; all of them go on until all are at leaves.

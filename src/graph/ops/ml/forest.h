@@ -1,4 +1,4 @@
-// Trees as one flat array of nodes, and what they say about rows of features.
+// Tree ensembles as one flat array of nodes, and their scores for rows of features.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace celer::graph {
 
 enum class TreeMode : uint8_t { kLessEqual, kLess, kGreaterEqual, kGreater, kEqual, kNotEqual };
 
-// The two nodes that may follow lie side by side, so that a step is an addition and no jump. A leaf follows
-// itself: rows that are done wait there for the others.
+// Siblings lie side by side, so that a step is an addition and branch-free. A leaf is its own successor: rows
+// that are done wait there for the others.
 template <class T>
 struct TreeNode {
   T split = 0;

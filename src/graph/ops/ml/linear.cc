@@ -15,8 +15,7 @@ float Dot(const float* a, const float* b, int64_t n) {
   return sum;
 }
 
-// ---- linear
-// ------------------------------------------------------------------------------------------------
+// ---- linear -------------------------------------------------------------------------------------------
 
 Status CheckCoefficients(size_t given, int64_t targets, int64_t features) {
   if (targets >= 1 && targets <= (1 << 24) && features <= (int64_t{1} << 40) / targets &&
@@ -102,8 +101,7 @@ Status Linear(KernelContext& c) {
   return {};
 }
 
-// ---- support vector machines
-// -------------------------------------------------------------------------------
+// ---- support vector machines --------------------------------------------------------------------------
 
 struct SvmKernel {
   enum class Kind : uint8_t { kLinear, kPoly, kRbf, kSigmoid } kind = Kind::kLinear;
@@ -243,7 +241,7 @@ void CoupleProbabilities(int64_t k, const std::vector<float>& r, float* p) {
   }
 }
 
-// Scores of all pairs of classes, and how often each class won.
+// One-vs-one: scores of all pairs of classes, and the votes of each class.
 void ScorePairs(const Svm& svm, const std::vector<float>& kernels, float* scores, int64_t* votes) {
   size_t pair = 0;
   for (int64_t i = 0; i + 1 < svm.classes; ++i)
@@ -356,8 +354,7 @@ Status SvmRegressor(KernelContext& c) {
   return {};
 }
 
-// ---- features
-// ----------------------------------------------------------------------------------------------
+// ---- features -----------------------------------------------------------------------------------------
 
 // One number for all features, or one for each.
 Status CheckPerFeature(const char* what, size_t given, int64_t features) {

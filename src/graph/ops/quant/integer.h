@@ -1,6 +1,5 @@
-// Operators of whole numbers, which the pass use-integers makes: bytes in and bytes out, images with their
-// channels last. What an integer operator computes is written down in kernels/network/integer/requantize.h, to the
-// last bit.
+// Integer operators, which the pass use-integers makes: 8 bits in and 8 bits out, images as NHWC. What an
+// integer operator computes is specified in kernels/network/integer/requantize.h, bit for bit.
 //
 //   IntegerConv         x [n, h, w, c], weights i8 [out, c / groups, kh, kw], factors, bias i32 or none;
 //                       attributes of Conv
@@ -32,10 +31,10 @@ Status CheckFactors(const TensorView& factors);
 ConvShape ProductShapeOf(const OpInputs& c);
 Result<ConvShape> IntegerConvShapeOf(const Node& node, const Shape& x, const Shape& w);
 
-// Whether this machine does more products of bytes at a time than of floats.
+// Whether this machine has a higher rate of int8 than of f32 multiply-adds.
 bool IntegersAreFast();
-// Where the model says that integers take less time: by the products that padding adds, what is gathered and
-// written, and what Winograd's algorithm saves floats.
+// Whether the cost model says that integers take less time: by the multiply-adds that padding adds, what
+// im2col gathers and writes, and what Winograd's algorithm saves floats.
 bool IntegersAreFaster(const ConvShape& shape);
 
 extern const FastKernel kFastIntegerConv[1], kFastIntegerMatMul[1], kFastDynamicMatMul[1], kFastQuantize[1],
@@ -46,7 +45,7 @@ Status ReferenceIntegerConv(KernelContext& c);
 Status ReferenceIntegerMatMul(KernelContext& c);
 Status ReferenceDynamicMatMul(KernelContext& c);
 
-// x as bytes by one scale and zero point: a division of floats, halves to even, and 0 for what is no number.
+// QuantizeLinear to u8 by one scale and zero point: a division of floats, round-half-to-even, and 0 for NaN.
 void QuantizeBytes(const float* x, float scale, int zero, uint8_t* out, int64_t n);
 // The zero point of DynamicQuantizeLinear for numbers from `low` up; 0 where they are not finite.
 float DynamicZero(float low, float scale);

@@ -1,5 +1,5 @@
-// MatMulNBits of com.microsoft: a product with weights of 2, 4 or 8 bits that share a scale, and perhaps a
-// zero point, block by block along a row.
+// MatMulNBits of com.microsoft: a product with block-quantized weights of 2, 4 or 8 bits, with a scale and
+// perhaps a zero point for each block along a row.
 //
 //   B       u8 [N, blocks, block · bits / 8]    the first value of a byte in its low bits
 //   scales  [N, blocks]
@@ -91,7 +91,7 @@ std::vector<float> FloatsAt(const OpInputs& c, size_t i) {
   return out;
 }
 
-// Values as they are stored, scales and zero points, row by row.
+// Dequantizes: values as they are stored, scales and zero points, row by row.
 class Decoder {
  public:
   Decoder(const OpInputs& c, const NBits& w) : c_(c), w_(w), scales_(FloatsAt(c, 2)) {
@@ -173,8 +173,7 @@ bool Constant0(const InferContext& c) {
   return c.dtype(0) == DType::kF32 && c.elements(0) > 0;
 }
 
-// ---- weights as f32, once: the arithmetic that ONNX Runtime has unless it is told otherwise
-// ----------------
+// ---- weights dequantized to f32 once: the arithmetic that ONNX Runtime has unless it is told otherwise
 
 struct RealState {
   GemmArgs args;
@@ -218,8 +217,7 @@ Status RunReal(KernelContext& c) {
   return {};
 }
 
-// ---- accuracy_level 4: the input may be rounded to 8 bits, so that the product is one of integers
-// -----------
+// ---- accuracy_level 4: the input may be quantized to 8 bits, so that the product is one of integers
 
 struct PackedState {
   WeightView view;

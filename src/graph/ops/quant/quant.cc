@@ -1,4 +1,4 @@
-// Quantizing and back.
+// QuantizeLinear, DequantizeLinear and their relatives.
 #include <cmath>
 #include <limits>
 
@@ -11,7 +11,7 @@
 namespace celer::graph {
 namespace {
 
-// How elements find their scale: one for all, one per slice of an axis, or one per block along the axis.
+// The granularity of the scale: per tensor, per axis, or per block along the axis.
 struct Scaling {
   int64_t outer, n, inner;  // x as [outer, n, inner]
   int64_t block;            // 0: one for all; else elements of the axis that share a scale

@@ -9,7 +9,7 @@
 namespace celer::graph {
 namespace {
 
-// Floats of a sign, an exponent and a mantissa. Kind says what the codes at the end mean.
+// Minifloats of a sign, an exponent and a mantissa. Kind says what the codes at the end mean.
 struct SmallFloat {
   int exponent_bits, mantissa_bits, bias;
   enum Kind : uint8_t { kIeee, kFn, kFnuz, kFinite } kind;
@@ -65,7 +65,8 @@ uint8_t Encode(const SmallFloat& f, float value, bool saturate) {
     return static_cast<uint8_t>(nan | (f.kind != SmallFloat::kFnuz && std::signbit(value) ? f.sign : 0));
   const int sign = std::signbit(value) ? f.sign : 0;
   const float magnitude = std::abs(value);
-  // Codes grow with the numbers they stand for; the one after the largest is where the next number would be.
+  // Binary search: codes grow with the numbers they stand for; the one after the largest is where the next
+  // number would be.
   int low = 0, high = f.largest + 1;
   while (high - low > 1) {
     const int middle = (low + high) / 2;

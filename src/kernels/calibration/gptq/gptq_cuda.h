@@ -1,4 +1,4 @@
-// GPTQ on a GPU: grids, the order of columns, the factor of the Hessian, and the loop over columns.
+// GPTQ on a GPU: grids, act-order, the Cholesky factor of the Hessian, and the loop over columns.
 // quantize/llm/gptq.h says what is computed; here are its heavy parts over matrices in the GPU's memory.
 #pragma once
 
@@ -28,8 +28,8 @@ struct GptqMatrix {
   constexpr int64_t groups() const { return cols / grid.group; }
 };
 
-// The scale and zero of each group with a small sum of importance [cols] * error^2: of the plain grid and
-// `candidates` narrower ones.
+// The scale and zero point of each group with a small sum of importance [cols] * error^2: of the plain grid
+// and `candidates` clipped ones.
 cudaError_t LaunchFitGrids(const GptqMatrix& m, const float* importance, int candidates, cudaStream_t stream);
 
 // out [rows, cols]: column i is column order[i] of w.
@@ -43,8 +43,8 @@ cudaError_t LaunchOrderHessian(const float* gram, int64_t cols, int64_t tokens, 
 
 constexpr int kGptqBlock = 128;  // columns that are rounded in one launch
 
-// Columns [first, first + count) of the order: their codes, and what is missed of each as multiples of a row
-// of u, [rows, kGptqBlock], to be taken off the columns behind by a product.
+// Columns [first, first + count) of the order: their codes, and the error of each as multiples of a row of u,
+// [rows, kGptqBlock], to be subtracted from the columns behind by a product (lazy batch update).
 struct RoundColumnsArgs {
   GptqMatrix m = {};
   const float* ordered = nullptr;  // [rows, cols], after LaunchOrderColumns() and the products so far
@@ -56,7 +56,7 @@ struct RoundColumnsArgs {
 };
 cudaError_t LaunchRoundColumns(const RoundColumnsArgs& args, cudaStream_t stream);
 
-// Codes to words, and what they stand for to w.
+// Packs codes into words, and dequantizes them to w.
 cudaError_t LaunchPackCodes(const GptqMatrix& m, cudaStream_t stream);
 
 constexpr int kFactorBlock = 64;

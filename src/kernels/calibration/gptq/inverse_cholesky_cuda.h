@@ -1,5 +1,5 @@
-// The upper triangular U with U^T U = A^-1, on a GPU: blocks on the diagonal by one kernel, all else by
-// products.
+// The inverse Cholesky factor on a GPU: the upper triangular U with U^T U = A^-1. Blocked: diagonal blocks by
+// one kernel, all else by GEMM.
 #pragma once
 
 #include <cuda_runtime_api.h>

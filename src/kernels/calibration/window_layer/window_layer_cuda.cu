@@ -11,7 +11,7 @@ constexpr int kWarps = kThreads / 32;
 unsigned Blocks(int64_t n, int64_t each) {
   return static_cast<unsigned>((n + each - 1) / each);
 }
-// Kernels that walk over any number of elements.
+// Blocks of a grid-stride loop.
 unsigned WalkingBlocks(int64_t n) {
   constexpr int64_t kMost = 8192;
   const int64_t blocks = (n + kThreads - 1) / kThreads;
@@ -29,7 +29,7 @@ __device__ float WarpMax(float v) {
   return v;
 }
 
-// Of all threads of a block, which have a value each; the same for all of them.
+// A reduction over all threads of a block; the result is the same for all of them.
 template <bool kMax>
 __device__ float BlockReduce(float v) {
   __shared__ float parts[kWarps];

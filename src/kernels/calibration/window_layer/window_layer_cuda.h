@@ -1,5 +1,5 @@
-// What stands between the products of a decoder layer, in f32, over windows of text that all begin at
-// position 0: calibration on a GPU. The products are GemmF32's.
+// The f32 layer of calibration on a GPU: what stands between the products of a decoder layer, over windows of
+// text that all begin at position 0. The products are GemmF32's.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -33,8 +33,8 @@ struct WindowsRotateArgs {
 };
 cudaError_t LaunchWindowsRotate(const WindowsRotateArgs& args, cudaStream_t stream);
 
-// Scores to weights, in place: the query at position p sees the keys from p - sliding + 1 (0 without a
-// sliding window) to p; the other keys get weight 0.
+// A causal softmax, in place: the query at position p sees the keys from p - sliding + 1 (0 without a sliding
+// window) to p; the other keys are masked.
 struct WindowsSoftmaxArgs {
   float* scores = nullptr;  // [batch, queries, keys]
   int64_t batch = 0, queries = 0, keys = 0;

@@ -1,20 +1,20 @@
 // The kernel behind decode_batch_cuda.h, one instance per weight format, shape of heads and N, the number of
 // tokens that it has room for: 8 or 16.
 //
-// Grid: one block per multiprocessor, all resident at once. Sixteen warps multiply and attend; one fills the
-// ring of weights, one fetches activations, one finishes tiles; of 16 tokens it adds up norms, and those that
-// multiply finish. Tiles, batches of them and the ring are those of matvec_cuda.cuh, but 16 tokens take
-// larger batches.
+// Grid: one block per multiprocessor, all resident at once, warp-specialized. Sixteen warps multiply and
+// attend; one fills the ring buffer of weights, one fetches activations, one does the epilogue of tiles; of
+// 16 tokens it adds up norms, and those that multiply do the epilogue. Tiles, batches of them and the ring
+// are those of matvec_cuda.cuh, but 16 tokens take larger batches.
 //
 // Activations: bf16, 32 columns of N tokens after the other (PairOf), in chunks of 4096 / N columns (8 KB).
-// Each chunk has a counter of the tiles (or heads) that went into it; counters never go back, the number of
-// steps and the layer say what a complete one shows. Before a value of a layer is written, all blocks have
-// read that of the layer before: each step from product to product needs all of the last one.
+// Each chunk has a counter of the tiles (or heads) that went into it; counters are monotonic, the number of
+// steps and the layer say what a complete one shows. Before a value of a layer is overwritten, all blocks
+// have read that of the layer before: each step from product to product needs all of the last one.
 //
 // Several tokens may be of one sequence: then those behind see the keys and values of those before them.
 //
-// A norm: who produces x writes x times the next norm's weights, and the sums of squares of x by tile; who
-// multiplies with it divides by the root in its epilogue.
+// A norm: the producer of x writes x times the next norm's weights, and the sums of squares of x by tile; the
+// product that reads it divides by the root in its epilogue.
 #pragma once
 
 #include "kernels/llm/decode_step/decode_batch_attend.cuh"
@@ -73,7 +73,8 @@ __device__ __forceinline__ void Fill(const BatchParams& b, const Layer& layer, i
   }
 }
 
-// Activations. By one warp: a lane to a chunk. `at` counts chunks; they use the slots in turn.
+// The prologue of activations, by one warp: a lane to a chunk. `at` counts chunks; they use the slots in
+// turn.
 template <int N>
 __device__ __forceinline__ void Fetch(const BatchParams& b, int i, uint32_t turn, int passes, uint32_t slots,
                                       uint32_t full, uint32_t empty, int lane, int& at) {

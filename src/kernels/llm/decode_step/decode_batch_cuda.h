@@ -1,7 +1,7 @@
-// All layers of a decode step in one kernel, for up to 16 tokens; up to 8 have an instance of their own. As
-// in decode_step_cuda.h a ring of weights runs ahead across operators and layers. Activations are bf16 from
-// their birth, in the order in which the tensor cores want them, so that no block converts them: each fetches
-// them by bulk copies as soon as a counter says that they are complete.
+// All layers of a decode step in one persistent kernel, for up to 16 tokens; up to 8 have an instance of
+// their own. As in decode_step_cuda.h the ring buffer of weights runs ahead across operators and layers.
+// Activations are written as bf16, in the fragment order of the tensor cores, so that no block converts them:
+// each fetches them by bulk copies as soon as a counter says that they are complete.
 #pragma once
 
 #include "kernels/llm/decode_step/decode_step_cuda.h"

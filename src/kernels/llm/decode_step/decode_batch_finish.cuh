@@ -1,5 +1,5 @@
-// What follows the products of decode_batch_cuda.cuh: norm, bias, rope, KV append, activation, residual. Of
-// eight tokens by one warp while the others multiply, of sixteen by those that multiplied.
+// The epilogues of decode_batch_cuda.cuh: norm, bias, rope, KV append, activation, residual. Of eight tokens
+// by one warp while the others multiply, of sixteen by those that multiplied.
 #pragma once
 
 #include "kernels/llm/decode_step/decode_batch_product.cuh"
@@ -13,7 +13,7 @@ struct Beside {
   float cosine[2], sine[2];
 };
 
-// Two columns that share a word meet: of two lanes' two tokens each takes one, and stores both columns.
+// Two columns that share a word: of two lanes' two tokens each takes one, and stores both columns.
 template <Format F, int N>
 __device__ __forceinline__ void StorePair(std::byte* rows, int col, int first, int g, int t,
                                           const float (&v)[2]) {

@@ -1,9 +1,9 @@
 // Attention of 16 tokens in decode_batch_cuda.cuh: up to four query heads of one token and KV head at once,
-// on the tensor cores, so that keys and values are read once for all of them.
+// on the tensor cores, so that keys and values are read once for all of them (GQA).
 //
-// A warp takes eight keys at a time. Scores are queries (rows) by keys; row g has the upper half of head g %
-// 4 in f16, row g + 8 what that leaves out. The sums are values by weights: column g has the weights of head
-// g, column g + 4 what f16 leaves out of them. So both products have 22 bits of their f32 factor.
+// A warp takes eight keys at a time. Split precision: scores are queries (rows) by keys; row g has the f16
+// rounding of head g % 4, row g + 8 its residual. The sums are values by weights: column g has the weights of
+// head g, column g + 4 their residual in f16. So both products have 22 bits of their f32 factor.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -38,7 +38,7 @@ __device__ __forceinline__ void MmaF16(float (&c)[4], uint32_t a0, uint32_t a1, 
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a0), "r"(a1), "r"(b));
 }
-// Two values in f16, and what that leaves out of them.
+// Two values in f16, and their residuals.
 __device__ __forceinline__ void SplitF16(float a, float b, uint32_t& upper, uint32_t& rest) {
   const __half2 pair = __floats2half2_rn(a, b);
   const float2 taken = __half22float2(pair);

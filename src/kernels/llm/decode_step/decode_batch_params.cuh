@@ -44,8 +44,9 @@ struct Op {
   uint32_t base;                  // kBase, for integer weights
 };
 
-// In bf16, 0x43 in the upper byte makes 128 plus the lower seven bits. It comes to the kernel as a parameter:
-// an instruction takes one constant, and the compiler must not know that this is one.
+// The magic number of the int to bf16 conversion: in bf16, 0x43 in the upper byte makes 128 plus the lower
+// seven bits. It comes to the kernel as a parameter: an instruction takes one immediate, and the compiler
+// must not know that this is one.
 constexpr uint32_t kBase = 0x43004300u;
 
 enum Matrix { kQ, kK, kV, kO, kGate, kUp, kDown, kMatrices };

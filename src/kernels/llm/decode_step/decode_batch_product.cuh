@@ -4,7 +4,7 @@
 // and eight rows of weights its columns: so a lane's 16 bytes of activations (PairOf) are one factor as they
 // are, and two words of its weights the other.
 //
-// Integer weights are bound by instructions, so a span has few beside its products.
+// Integer weights are bound by instruction issue, so a span has few instructions beside its products.
 #pragma once
 
 #include "kernels/llm/decode_step/decode_batch_params.cuh"
@@ -123,8 +123,8 @@ struct WarpProduct<Format::kInt8, N> {
   }
 };
 
-// Groups of 128 columns with scale and minimum. A nibble is 128 too large; that and the minimum take the sum
-// of the activations, which is a product with ones.
+// Groups of 128 columns with scale and minimum. A nibble is 128 too large; that and the minimum are corrected
+// by the sum of the activations, which is a product with ones.
 template <int N>
 struct WarpProduct<Format::kInt4, N> {
   Values<N> total = {};

@@ -1,6 +1,5 @@
-// The most likely token of each sequence, chosen where the logits are finished: every block leaves the best
-// of its rows in a place of its own, with the tag of the step in it, and one block loads all of them until
-// they are there.
+// Greedy sampling fused into the logits: every block leaves the argmax of its rows in a slot of its own, with
+// the tag of the step in it, and one block polls all of them.
 #pragma once
 
 #include "kernels/llm/matmul/cuda/handover.cuh"
@@ -34,7 +33,7 @@ struct Best {
   }
 };
 
-// The largest key of `blocks`, by one warp.
+// The argmax over `blocks`, by one warp.
 __device__ __forceinline__ uint64_t AwaitBest(const uint64_t* keys, int blocks, uint32_t tag, int lane) {
   constexpr int kAtOnce = 5;
   uint64_t best = 0;

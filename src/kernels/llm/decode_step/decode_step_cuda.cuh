@@ -1,15 +1,15 @@
 // The kernel behind decode_step_cuda.h, one instance per weight format and shape of heads. F is the layers'
 // format, H the head's.
 //
-// Grid: one block per multiprocessor, all resident at once. The roles are those of matvec_cuda.cuh: a warp
-// that fills the ring, sixteen that multiply, one that finishes tiles. Every operator's output lies in memory
-// whose values carry the tag of their round (handover.cuh); a block that needs them loads until they are
-// there. Two regions of such memory serve the layers in turn, so both stay in L2. The embedding is handed
-// over like that, too; the head is one more operator behind the last layer.
+// Grid: persistent, one block per multiprocessor, all resident at once, warp-specialized. The roles are those
+// of matvec_cuda.cuh: a producer warp that fills the ring buffer, sixteen that multiply, one that does the
+// epilogue of tiles. Instead of grid barriers, every operator's output lies in memory whose values carry the
+// tag of their round (handover.cuh); a block that needs them polls. Two regions of such memory serve the
+// layers in turn (double buffering), so both stay in L2. The embedding is handed over like that, too; the
+// head is one more operator behind the last layer.
 //
-// Attention: a block takes one head (or a part of its keys) with all its warps. Keys and values of earlier
-// tokens are on their way before the query is there. The token's own value comes last of all and is added
-// last.
+// Attention: a block takes one head (or a split of its keys) with all its warps. Keys and values of earlier
+// tokens are prefetched before the query is there. The token's own value comes last of all and is added last.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -85,8 +85,8 @@ __device__ __forceinline__ void CopyParams(uint32_t to, const Params* from, int 
     matvec::CopyAsync16(to + i * 16, reinterpret_cast<const uint4*>(from) + i);
 }
 
-// What the next step reads first, from the memory into L2: nobody has needed it since this one began. `table`
-// is the next step's. By one warp of a block, each its own part.
+// Prefetches what the next step reads first into L2: it has been evicted since this one began. `table` is the
+// next step's. By one warp of a block, each its own part.
 __device__ __forceinline__ void PrefetchStart(const StepParams& s, const Params* table, const int* seen,
                                               int lane) {
   const auto lines = [&](const void* from, int bytes) {
@@ -175,8 +175,8 @@ __device__ __forceinline__ void PrefetchKv(const StepParams& s, const LayerKv& k
   }
 }
 
-// Of one dimension: the block with the first part of a sequence's keys adds the other parts' results to its
-// own, in their order, and makes their places ready for the next use.
+// Of one dimension: the block with the first split of a sequence's keys adds the other splits' results to its
+// own, in their order, and resets their slots for the next use.
 __device__ __forceinline__ void JoinParts(float4* partial, int active, int head_dim, int at, float& top,
                                           float& total, float& sum) {
   using namespace matvec;
@@ -349,7 +349,7 @@ struct Sequences {
 };
 
 // A load that misses L2 waits in line with the weights, and all warps of the block with it: what is read once
-// per step is fetched one or two layers ahead, by one block for all.
+// per step is prefetched one or two layers ahead, by one block for all.
 __device__ __forceinline__ void PrefetchOperator(const StepParams& s, const Params* table, int i, int all,
                                                  const Params& p, int lane) {
   using namespace matvec;

@@ -1,7 +1,7 @@
-// A decode step in one kernel, for 1 to 4 tokens of different sequences: embedding, all layers, logits and
-// the choice of the most likely tokens. Its blocks, one on each multiprocessor, hand their results to each
-// other through L2 as soon as they exist, and the ring of weights in shared memory runs ahead of them across
-// operators and layers: the memory never waits for an operator to end.
+// A decode step in one persistent kernel (megakernel), for 1 to 4 tokens of different sequences: embedding,
+// all layers, logits and greedy sampling. Its blocks, one on each multiprocessor, hand their results to each
+// other through L2 as soon as they exist, and the ring buffer of weights in shared memory runs ahead of them
+// across operators and layers: the memory never waits for an operator to end.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -41,7 +41,8 @@ __device__ __forceinline__ uint4 LoadKv(const std::byte* from) {
   return v;
 }
 
-// The largest score, the sum of the weights and the weighted values of the keys so far.
+// The state of the online softmax: the maximum, the sum of the weights and the weighted values of the keys so
+// far.
 struct KeySums {
   float m = -INFINITY, l = 0, o[8] = {};
 };
@@ -59,7 +60,7 @@ __device__ __forceinline__ void ScoreKeys(const float (&q)[8], const uint4 (&k)[
     score[j] = dot;
   }
 }
-// The lanes of a key add up their parts.
+// Reduction over the lanes of a key.
 template <int L>
 __device__ __forceinline__ void JoinScores(float (&score)[kKeyLoads]) {
 #pragma unroll

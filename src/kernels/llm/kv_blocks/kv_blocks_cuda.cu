@@ -5,7 +5,7 @@
 namespace celer::cuda {
 namespace {
 
-// Travel with the launch, so that nothing has to be copied in front of it.
+// Passed as kernel parameters, so that nothing has to be copied before the launch.
 constexpr int kPairsAtOnce = 256;
 struct Pairs {
   BlockCopy pair[kPairsAtOnce];
@@ -40,7 +40,8 @@ cudaError_t LaunchMoveKvBlocks(const MoveKvBlocksArgs& args, std::span<const Blo
     const auto some = pairs.subspan(first, std::min<size_t>(kPairsAtOnce, pairs.size() - first));
     Pairs now = {};
     std::copy(some.begin(), some.end(), now.pair);
-    // Not by Launch(): what moves must wait for the end of what is in front of it.
+    // Not by Launch(): without programmatic dependent launch, as what moves must wait for the end of the
+    // previous kernel.
     MoveKvBlocksKernel<<<dim3(static_cast<unsigned>(args.parts), static_cast<unsigned>(some.size())),
                          kThreads, 0, stream>>>(args, now);
     if (const cudaError_t code = cudaGetLastError(); code != cudaSuccess) return code;

@@ -1,5 +1,5 @@
 // Whole blocks of keys and values, moved over all layers by one kernel: within a GPU's memory, or between it
-// and page-locked memory of the host, which the kernel reads and writes in place.
+// and pinned host memory, which the kernel reads and writes in place (zero-copy).
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -48,7 +48,7 @@ struct MatmulArgs {
   ThreadPool* pool = nullptr;
 };
 
-// How a packed matrix lies in memory: where parts of it can begin, and where they then are.
+// The granularity of a packed matrix: where slices of it can begin, and where they then are.
 struct PackedGrid {
   int64_t rows = 1, cols = 1;  // parts begin at multiples of these
   int64_t group_bytes = 0;     // from `rows` rows to the next
@@ -91,8 +91,8 @@ inline MatmulTile StoredTile(std::span<const MatmulOutput> outputs, int64_t toke
   return tile;
 }
 
-// The end of every variant: bias and residual added to a tile [tokens, stride] of sums, for rows from `row`
-// and tokens from `token` on.
+// The epilogue of every variant: bias and residual added to a tile [tokens, stride] of sums, for rows from
+// `row` and tokens from `token` on.
 inline void StoreTile(const MatmulOutput& to, int64_t row, int64_t rows, int64_t token, int64_t tokens,
                       const float* tile, int64_t stride) {
   for (int64_t t = 0; t < tokens; ++t) {

@@ -1,5 +1,5 @@
-// Decodes four weight rows to float at a time and multiplies them with four tokens at a time: each decoded
-// weight is used for every token while it is in the L1 cache, and sixteen sums stay in registers.
+// Dequantizes four weight rows at a time and multiplies them with four tokens at a time: each weight is used
+// for every token while it is in the L1 cache, and sixteen accumulators stay in registers.
 #include <algorithm>
 #include <vector>
 
@@ -81,8 +81,7 @@ const float* PlainInput(const MatmulArgs& args, std::span<float> scratch) {
 
 void PortableProduct(const MatmulOutput& to, const float* x, int64_t tokens_all, ThreadPool& pool) {
   const int64_t cols = to.w.cols;
-  // f32 rows are multiplied where they lie when that is allowed by their alignment; everything else is
-  // decoded.
+  // f32 rows are multiplied in place when that is allowed by their alignment; everything else is dequantized.
   const bool in_place = to.w.kind == WeightView::Kind::kStored && to.w.dtype == DType::kF32 &&
                         reinterpret_cast<uintptr_t>(to.w.data) % alignof(float) == 0;
   pool.ParallelFor(to.w.rows, kRows, [&](int64_t begin, int64_t end) {

@@ -1,4 +1,4 @@
-// What every other variant is tested against: decode a row, multiply, add in double.
+// The reference of every other variant: dequantize a row, multiply, accumulate in double.
 #include <cmath>
 #include <vector>
 

@@ -45,7 +45,7 @@ std::vector<Route> RouteToken(std::span<const float> logits, int64_t count, bool
   for (const float logit : logits) total += std::exp(logit - max);
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  // NaN last: an order must be one.
+  // NaN last: a sort needs a strict weak order.
   const auto key = [&](int32_t expert) {
     const float logit = logits[static_cast<size_t>(expert)];
     return std::isnan(logit) ? -std::numeric_limits<float>::infinity() : logit;

@@ -31,8 +31,8 @@ void Append(const QkvArgs& args, int64_t seq, int64_t token, int64_t head_begin,
   }
 }
 
-// Asks for the first keys and values of a sequence, with which attention to it begins: those that follow are
-// asked for while it works.
+// Prefetches the first keys and values of a sequence, with which attention to it begins: those that follow
+// are prefetched while it works.
 void FetchFirstKeys(const QkvArgs& args, int64_t seq, int64_t token, int64_t head_begin, int64_t head_end) {
   constexpr int64_t kKeys = 64, kLine = 64;
   const KvLayerView& kv = args.kv;

@@ -18,7 +18,7 @@ void NormRow(const RmsNormArgs& args, int64_t row) {
 }  // namespace
 
 float InverseRms(const float* x, int64_t cols, float eps) {
-  // Four sums: one would wait for its own addition all the time.
+  // Four accumulators: one would be bound by the latency of its own addition.
   S::F sum[4] = {S::Set(0), S::Set(0), S::Set(0), S::Set(0)};
   int64_t i = 0;
   for (; i + 4 * kL <= cols; i += 4 * kL)

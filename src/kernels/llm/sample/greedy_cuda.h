@@ -1,4 +1,4 @@
-// The most likely token of each row, chosen on the GPU, which then is ready for the next step by itself.
+// Greedy sampling (argmax) of each row on the GPU, which then is ready for the next step by itself.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,12 +1,12 @@
-// What is compared where the most likely token is chosen, and what is done with it then.
+// The sort key of greedy sampling, and what is done with the winner.
 #pragma once
 
 #include "kernels/llm/sample/greedy_cuda.h"
 
 namespace celer::cuda {
 
-// Larger logit first, then the smaller token; NaN before all, so that one is seen in the winner. Never zero,
-// and bit 31 is set.
+// Larger logit first, tie-break by the smaller token; NaN before all, so that one is seen in the winner.
+// Never zero, and bit 31 is set.
 __device__ __forceinline__ uint64_t GreedyKey(float logit, int token) {
   uint32_t bits = __float_as_uint(logit);
   bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;

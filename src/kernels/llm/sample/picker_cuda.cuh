@@ -1,9 +1,10 @@
-// One row of logits in the shared memory of a cluster of blocks, and the search for places in its order.
+// One row of logits in the distributed shared memory of a cluster of blocks, and selection in its sorted
+// order.
 //
-// Everything that sampling keeps (min-p, top-k, top-p) is a beginning of the vocabulary sorted by logit, and
-// the draw is the place where the sum of the probabilities passes a number. So nothing is sorted: a histogram
-// over the distance from the largest logit finds the part in which the place lies, and only that part is
-// looked at closer.
+// Everything that sampling keeps (min-p, top-k, top-p) is a prefix of the vocabulary sorted by logit, and the
+// draw is the place where the cumulative probability passes a number. So nothing is sorted: as in a radix
+// select, a histogram over the distance from the largest logit finds the bin in which the place lies, and
+// only that bin is refined.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -22,7 +23,7 @@ constexpr int kMostRanks = 16, kFewRanks = 8;  // blocks of the cluster that sha
 constexpr int kBins = 2 * kThreads;
 constexpr int kList = 256;  // tokens that are put in order by counting
 
-// A token's key: its distance from the largest logit, then its id, so that equals are ordered as on the CPU.
+// A token's key: its distance from the largest logit, then its id, so that the tie-break is that of the CPU.
 //   distance below 32: in units of 2^-26; from there on the bits of the float, which no probability needs
 constexpr int kTokenBits = 20;
 constexpr float kUnit = 67108864.0f;  // 2^26
@@ -46,7 +47,7 @@ struct Shared {
   uint32_t total_count[kBins];
   uint64_t total_weight[kBins];
   uint64_t best[2][kMostRanks];  // two in turn, as the lists
-  // Two lists in turn: a block may be one round ahead of another, not two.
+  // Double buffering of lists: a block may be one round ahead of another, not two.
   uint64_t list[2][kList];
   uint32_t list_size[2];  // of the whole cluster, in its first block
   uint64_t sorted[kList];
@@ -269,7 +270,7 @@ class Picker {
     const uint32_t deficit = Deficit(distance);
     if (!here) bin = kBins;
     if (__all_sync(0xffffffffu, bin == __shfl_sync(0xffffffffu, bin, 0))) {
-      // Rows of equal logits would queue up at one counter.
+      // Rows of equal logits would contend for one counter.
       if (!here) return;
       const uint32_t sum = __reduce_add_sync(0xffffffffu, deficit);
       if (threadIdx.x % 32 == 0) atomicAdd(&s_.count[bin], 32u), atomicAdd(&s_.deficit[bin], sum);
@@ -278,7 +279,7 @@ class Picker {
     if (here) atomicAdd(&s_.count[bin], 1u), atomicAdd(&s_.deficit[bin], deficit);
   }
 
-  // Adds up what the blocks counted: each block some of the bins, for all.
+  // A reduction over the cluster: each block some of the bins, for all.
   __device__ void Share(bool first) {
     cluster_.sync();
     constexpr int kOwn = kBins / kRanks, kParts = kThreads / kOwn;
@@ -309,7 +310,7 @@ class Picker {
     return __double2ull_rn(BinScale(bin) * static_cast<double>(weight));
   }
 
-  // Sums over the threads in front of this one, and over all.
+  // Prefix sums over the threads in front of this one, and over all.
   __device__ void Scan(uint32_t count, uint64_t weight, uint32_t* count_before, uint64_t* weight_before,
                        uint32_t* count_all, uint64_t* weight_all) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

@@ -1,4 +1,4 @@
-// The choice of a token from a row of logits; how places are found in it is picker_cuda.cuh's.
+// Sampling of a token from a row of logits; how places are found in it is picker_cuda.cuh's.
 #include "kernels/llm/sample/greedy_cuda.h"
 #include "kernels/llm/sample/picker_cuda.cuh"
 #include "kernels/shared/cuda/launch.cuh"

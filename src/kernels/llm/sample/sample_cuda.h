@@ -1,6 +1,6 @@
-// The next token of each row, drawn on the GPU as engine/sample/sampler.h draws it on the CPU: same order of the
-// steps, same random number, so that the same seed gives the same text. Parameters are read from the GPU's
-// memory: a captured graph serves every setting.
+// Sampling on the GPU as engine/sample/sampler.h does it on the CPU: same order of the steps, same random number, so
+// that the same seed gives the same text. Parameters are read from the GPU's memory: a captured graph serves
+// every setting.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -32,7 +32,7 @@ struct SampleRow {
 // SampleRow::reach of a min-p.
 uint32_t Reach(float min_p);
 
-// SplitMix64. A draw is a hash of seed and number, so that no draw needs the state of another.
+// SplitMix64. Counter-based: a draw is a hash of seed and number, so that no draw needs the state of another.
 #ifdef __CUDACC__
 __host__ __device__
 #endif

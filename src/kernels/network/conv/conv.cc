@@ -30,7 +30,7 @@ constexpr BasicConvVariant<F16> kConvF16[] = {
     {"reference", Isa::kBaseline, &kConvReferenceF16},
 };
 
-// ---- as a product -----------------------------------------------------------------------------------------
+// ---- as a GEMM --------------------------------------------------------------------------------------------
 
 bool IsPlainProduct(const ConvShape& s) {
   return s.kernel_h == 1 && s.kernel_w == 1 && s.stride_h == 1 && s.stride_w == 1 && s.pad_top == 0 &&
@@ -85,7 +85,7 @@ BasicGemmArgs<T> ProductOf(const BasicConvPlan<T>& plan, const Im2col& gather, c
 
 // ---- one pixel --------------------------------------------------------------------------------------------
 
-// The window is the whole image: rows are images, and channels are columns, which fill vectors.
+// The kernel covers the whole image: a GEMV, or with several images a GEMM whose columns are channels.
 template <class T>
 BasicGemmArgs<T> VectorsOf(const BasicConvPlan<T>& plan, const BasicConvArgs<T>& args) {
   const ConvShape& s = plan.shape;

@@ -1,7 +1,7 @@
-// 2-D convolution of f32 or f16 images [batch, channels, h, w], dense, with what follows it: bias, an
-// activation, a residual. Four ways: a product with gathered columns (any convolution; 1x1 without
-// gathering), direct planes (depthwise), Winograd's F(4x4, 3x3) (3x3, stride 1, where channels and pixels
-// suffice), and a vector times a matrix (images of one pixel, as squeeze-and-excitation has them).
+// 2-D convolution of f32 or f16 images [batch, channels, h, w], dense, with its epilogue: bias, an
+// activation, a residual. Four algorithms: implicit GEMM over im2col columns (any convolution; 1x1 without
+// im2col), direct (depthwise), Winograd's F(4x4, 3x3) (3x3, stride 1, where channels and pixels suffice), and
+// GEMV (images of one pixel, as squeeze-and-excitation has them).
 //
 //   const ConvPlan plan = PlanConv(shape);                     // the way, by shape
 //   packed.resize(ConvPackedFloats(plan));                     // once, when the weights are loaded
@@ -12,7 +12,7 @@
 // What PackConv writes depends on the way, the weights' dimensions and the groups, not on the image: for
 // images of other sizes plan again with the same way (PlanConv(shape, plan.way)).
 //
-// Layout: NCHW in and out, so a caller has no layouts to propagate. A tile of a product is eight channels by
+// Layout: NCHW in and out, so a caller has no layouts to propagate. A register tile is eight channels by
 // twelve neighbouring pixels, and Winograd's tiles are neighbours too, so vectors run along pixels
 // everywhere; blocked channels (NCHWc4) would save the packing of columns, a few per cent of the time.
 #pragma once
@@ -74,8 +74,8 @@ struct BasicConvPlan {
 };
 using ConvPlan = BasicConvPlan<float>;
 
-// The fastest way as measured, or `way`. A programmer's mistake: a shape without output, or a way that cannot
-// do it.
+// The fastest algorithm as measured, or `way`. A programmer's mistake: a shape without output, or an
+// algorithm that cannot do it.
 template <class T = float>
 BasicConvPlan<T> PlanConv(const ConvShape& shape, std::optional<ConvWay> way = std::nullopt,
                           const BasicConvKernels<T>& kernels = ChosenConvOf<T>());

@@ -1,5 +1,5 @@
-// What an instruction set brings for convolutions besides its products: depthwise planes, and the transforms
-// of Winograd's algorithm. Plain types: files with an ISA suffix include this.
+// The micro-kernels of an instruction set for convolutions besides its GEMM: depthwise planes, and the
+// transforms of Winograd's algorithm. Plain types: files with an ISA suffix include this.
 #pragma once
 
 #include <stdint.h>
@@ -29,7 +29,7 @@ struct BasicDepthwisePlane {
 };
 using DepthwisePlane = BasicDepthwisePlane<float>;
 
-// Winograd's F(4x4, 3x3): a tile of 4 x 4 outputs from 6 x 6 inputs by 36 products instead of 144.
+// Winograd's F(4x4, 3x3): a tile of 4 x 4 outputs from 6 x 6 inputs by 36 multiplications instead of 144.
 constexpr int64_t kWinogradOut = 4, kWinogradIn = 6, kWinogradPoints = 36;
 
 struct WinogradGeometry {

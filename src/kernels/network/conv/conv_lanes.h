@@ -14,8 +14,7 @@ namespace {
 
 // ---- depthwise --------------------------------------------------------------------------------------------
 
-// One band of rows of the output. Apart from the plane, in values of its own: the loop has registers for
-// nothing else.
+// One band of rows of the output. Its own small struct, by value: the loop has registers for nothing else.
 struct DepthwiseBand {
   const Real* top;     // the padded input under the first tap
   int64_t row, phase;  // as in PaddedLayout
@@ -88,7 +87,7 @@ __attribute__((noinline)) void DepthwiseRows(const DepthwiseBand& b) {
     Real* to = out + at;
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r, to += out_w) {
-      // What a vector puts behind a short row is overwritten by the next row, which comes later.
+      // What a vector store spills behind a short row is overwritten by the next row, which comes later.
       const S::F v = ClampTo(sum[r][0], low, high);
       if (to + kL <= b.end)
         S::Store(to, v);
@@ -354,7 +353,7 @@ void RunWinogradInput(const BasicWinogradInput<Real>& w) {
       }
       const int64_t at = t - w.tile, lane = at % kNr;
       Real* const to = w.to + at / kNr * w.panel + (w.channel + c) * kNr + lane;
-      // What a vector puts behind its tiles is overwritten by those that come later, or nobody reads it.
+      // What a vector store spills behind its tiles is overwritten by later ones, or nobody reads it.
       const bool whole = lane + kL <= kNr;
 #pragma GCC unroll 6
       for (int i = 0; i < 6; ++i) {

@@ -1,4 +1,4 @@
-// Plain loops with sums in double.
+// Plain loops with double accumulators.
 #include "kernels/network/conv/conv_kernels.h"
 #include "kernels/shared/gemm/pointwise_reference.h"
 
@@ -26,7 +26,7 @@ void Depthwise(const BasicDepthwisePlane<T>& p) {
 
 }  // namespace
 
-// Without transforms: the reference of a 3x3 convolution is the product of gathered columns.
+// Without transforms: the reference of a 3x3 convolution is the im2col GEMM.
 const ConvKernels kConvReference = {
     .name = "reference", .gemm = &kGemmReference, .depthwise = Depthwise<float>};
 const BasicConvKernels<F16> kConvReferenceF16 = {

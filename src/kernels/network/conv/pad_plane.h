@@ -60,7 +60,7 @@ CELER_INLINE void CopyColumns(const Real* x, int64_t stride, bool may, Real* to,
 }
 
 inline void PadPlane(const PlaneToPad& p, const PaddedLayout& l, Real* out) {
-  // What lies behind only reaches results that are not kept.
+  // What lies behind only reaches results that are discarded.
   const int64_t used = l.phase - kMostLanes, s = p.stride_w;
   const int64_t top = Least(p.pad_top, l.rows), bottom = Most(top, Least(p.pad_top + p.in_h, l.rows));
   FillColumns(out, 0, top * l.row, p.border);

@@ -5,8 +5,8 @@
 
 namespace celer {
 
-// One plane of an input with its border, columns sorted by their place in a stride, so that each tap of
-// neighbouring outputs is a plain vector.
+// One padded plane of an input, with the columns of a stride deinterleaved by phase, so that each tap of
+// neighbouring outputs is a contiguous vector.
 struct PaddedLayout {
   int64_t rows = 0;    // of the padded input
   int64_t phase = 0;   // numbers from the columns of one place in a stride to the next

@@ -36,7 +36,7 @@ int64_t ProductFloats(const TransposedConvShape& s) {
   return (s.groups * z.rows * z.in_plane + 15) / 16 * 16;
 }
 
-// Windows that touch but do not overlap: every output has one tap.
+// Stride equal to the kernel: windows do not overlap, and every output has one tap.
 bool IsInterleaving(const TransposedConvShape& s) {
   return s.kernel_h == s.stride_h && s.kernel_w == s.stride_w && s.dilation_h == 1 && s.dilation_w == 1 &&
          s.pad_top == 0 && s.pad_left == 0 && s.out_h == s.in_h * s.stride_h &&

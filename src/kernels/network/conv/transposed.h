@@ -1,5 +1,5 @@
-// The transposed convolution of f32 images: each input pixel is spread over the outputs under its window. A
-// product makes what every pixel gives to every tap; then the taps are added where they belong.
+// The transposed convolution of f32 images: a GEMM makes what every pixel gives to every tap; then col2im
+// adds the taps where they belong.
 #pragma once
 
 #include <cstdint>

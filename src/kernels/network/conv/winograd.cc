@@ -1,6 +1,6 @@
 // A tile's transformed input is 36 values per channel; for each of these points the tiles and channels are a
-// matrix, and the convolution is 36 products. Tiles are taken in blocks whose transformed input stays in the
-// L2 cache; the sums of a few output channels at a time go straight into the output transform.
+// matrix, and the convolution is 36 GEMMs. Tiles are blocked so that their transformed input stays in the L2
+// cache; the accumulators of a few output channels at a time go straight into the output transform.
 #include "kernels/network/conv/winograd.h"
 
 #include <algorithm>
@@ -55,7 +55,7 @@ Cut CutFor(const BasicConvPlan<T>& plan, int threads) {
   const int64_t tasks = DivideUp(cut.tiles, cut.block) * s.batch;
   cut.together = threads > 1 && tasks < 2 * threads && tasks % threads != 0;
   cut.panel = s.channels * nr;
-  // Not a power of two: the 36 points of a tile would fall on the same lines of the L1 cache.
+  // Not a power of two: the 36 points of a tile would map to the same sets of the L1 cache.
   cut.point_stride = DivideUp(cut.block, nr) * cut.panel + kLine<T>;
   cut.input_floats = RoundUp(cut.point_stride * kWinogradPoints + kPackSlack, kLine<T>);
   cut.sums_stride = RoundUp(cut.block, kLine<T>);

@@ -1,4 +1,4 @@
-// The way of Winograd's F(4x4, 3x3): what conv.cc calls for it.
+// Winograd's F(4x4, 3x3): what conv.cc calls for it.
 #pragma once
 
 #include "kernels/network/conv/conv.h"

@@ -2,7 +2,7 @@
 // values are there at once (kernels/llm/attention serves decoders with paged keys).
 //
 // Keys and values are packed once per head; then blocks of queries run one after the other, their scores
-// staying in the cache. Elements of the output do not depend on the number of threads.
+// staying in the cache. The output is deterministic: it does not depend on the number of threads.
 #pragma once
 
 #include <cstdint>

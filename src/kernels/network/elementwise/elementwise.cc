@@ -129,7 +129,7 @@ void ApplyBinary(const BinaryArgs& args) {
     Chosen().binary(args.op, args.f, at(args.a), static_cast<int>(args.a.col_stride), at(args.b),
                     static_cast<int>(args.b.col_stride), args.out + row * args.cols + col, n);
   };
-  // As one row where both operands run on from row to row.
+  // Coalesced into one row where both operands are contiguous from row to row.
   const auto runs_on = [&](const BinaryOperand& x) {
     return args.rows == 1 || x.row_stride == x.col_stride * args.cols;
   };

@@ -37,8 +37,8 @@ CELER_INLINE void BinaryAs(Op op, F f, const float* a, int a_step, const float* 
   }
 }
 
-// NaN stays, whichever side it is on, as in ONNX and torch. Arm's own maximum does that; x86 gives its second
-// operand where either is NaN, so that only a NaN of the first one is lost.
+// NaN propagates, whichever side it is on, as in ONNX and torch. Arm's own maximum does that; x86 gives its
+// second operand where either is NaN, so that only a NaN of the first one is lost.
 CELER_INLINE Simd::F MaxOrNan(Simd::F x, Simd::F y) {
   using S = Simd;
 #if defined(__ARM_NEON)
@@ -89,7 +89,8 @@ inline void BinaryLanes(Binary kind, const Pointwise& f, const float* a, int a_s
   }
 }
 
-// Squares of 4 x 4, in blocks of 32 x 32 so that the lines of both sides stay in the L1 cache.
+// A blocked transpose: 4 x 4 in registers, in blocks of 32 x 32 so that the lines of both sides stay in the
+// L1 cache.
 inline void TransposeLanes(const float* in, int64_t rows, int64_t cols, int64_t in_stride, float* out,
                            int64_t out_stride) {
   constexpr int64_t kBlock = 32;

@@ -1,5 +1,5 @@
-// Dot products of four bytes with signs on both sides: bytes without become x - 128. A tile is eight rows by
-// eight columns.
+// sdot: dot products of four bytes, signed on both sides; u8 becomes x - 128. The register tile is eight rows
+// by eight columns.
 #include "kernels/network/integer/integer_neon.h"
 
 namespace celer {

@@ -1,6 +1,7 @@
-// Products of 2 x 8 by 8 x 2 bytes. A tile is eight rows by eight columns: sixteen sums of 2 x 2, which
-// leaves room for the weights of sixteen bytes. Rows are read as they lie and interleaved in pairs on the
-// way: matrix instructions go to two of four pipes, so that the others have the time.
+// smmla and its relatives: products of 2 x 8 by 8 x 2 bytes. The register tile is eight rows by eight
+// columns: sixteen accumulators of 2 x 2, which leaves room for the weights of sixteen bytes. Rows are read
+// as they lie and interleaved in pairs on the fly: matrix instructions go to two of four pipes, so that the
+// others have the time.
 #include "kernels/network/integer/integer_neon.h"
 
 namespace celer {

@@ -1,4 +1,4 @@
-// What the x86 kernels share: sums to bytes in registers of 256 bits, and sums of two tensors.
+// What the x86 kernels share: requantization in registers of 256 bits, and sums of two tensors.
 #pragma once
 
 #include <immintrin.h>
@@ -10,13 +10,13 @@
 namespace celer {
 namespace {
 
-// Eight columns on their way to bytes; [from, from + 4) and [second, second + 4).
+// The requantization of eight columns; [from, from + 4) and [second, second + 4).
 struct Columns {
   __m256i multiplier, left, right;
   bool shifts = false;  // some `left` is not 0, which is rare
 
   Columns() = default;
-  // Sums that stay sums have no multipliers.
+  // Raw accumulators have no multipliers.
   Columns(const Requantize& to, int64_t from, int64_t second) {
     if (!to.multiplier) return;
     multiplier = Halves(to.multiplier + from, to.multiplier + second);
@@ -43,14 +43,14 @@ struct Columns {
     const __m256i even = _mm256_mul_epi32(sum, multiplier);
     const __m256i odd = _mm256_mul_epi32(_mm256_srli_epi64(sum, 32), _mm256_srli_epi64(multiplier, 32));
     const __m256i product = _mm256_blend_epi32(_mm256_srli_epi64(even, 31), _mm256_add_epi64(odd, odd), 0xaa);
-    // Half a step is the last bit that is shifted out; adding it afterwards cannot overflow.
+    // Rounding: half a step is the last bit that is shifted out; adding it afterwards cannot overflow.
     const __m256i one = _mm256_set1_epi32(1);
     const __m256i half = _mm256_and_si256(_mm256_srav_epi32(product, _mm256_sub_epi32(right, one)), one);
     return _mm256_add_epi32(_mm256_srav_epi32(product, right), half);
   }
 };
 
-// 16 values of 16 bits, clamped, as bytes. 16 bits saturate far outside of any range of bytes.
+// 16 values of 16 bits, clamped, as bytes. Saturation to 16 bits is far outside of any range of bytes.
 inline __m128i ClampToBytes(__m256i values, const ByteRange& range) {
   __m256i y = _mm256_adds_epi16(values, _mm256_set1_epi16(static_cast<int16_t>(range.zero)));
   y = _mm256_max_epi16(y, _mm256_set1_epi16(static_cast<int16_t>(range.low)));

@@ -1,5 +1,5 @@
-// The columns of an image that a row of depthwise outputs looks at, gathered for instructions that sum over
-// several rows of the kernel. Plain types: files with an ISA suffix include this.
+// im2col for a row of depthwise outputs, for instructions that sum over several rows of the kernel. Plain
+// types: files with an ISA suffix include this.
 #pragma once
 
 #include <string.h>

@@ -23,8 +23,8 @@ constexpr IntegerVariant kInteger[] = {
     {"portable", Isa::kBaseline, &kIntegerPortable},
 };
 
-// Of the rows that stay in the cache while panels of weights go by, and of what is written beside them: each
-// panel writes a few bytes of every row.
+// Of the rows that stay in the cache while panels of weights are streamed, and of what is written beside
+// them: each panel writes a few bytes of every row.
 constexpr int64_t kStayBytes = 64 << 10;
 constexpr int64_t kStayRows = 64;  // at least: each block reads all weights
 constexpr int64_t kLeastRows = 32;
@@ -38,7 +38,7 @@ int64_t DivideUp(int64_t n, int64_t by) {
   return (n + by - 1) / by;
 }
 
-// A convolution as products: of each group, [rows, k] times [k, n].
+// A convolution as GEMMs: of each group, [rows, k] times [k, n].
 struct Product {
   int64_t rows = 0, k = 0, k_padded = 0, n = 0, panels = 0, panel_bytes = 0;
   bool direct = false;  // rows lie in the image as they are wanted
@@ -81,8 +81,8 @@ Cut CutFor(const IntegerConvPlan& plan, const Product& p, int threads) {
   return cut;
 }
 
-// Copies that may run over, up to `room` bytes of the source: what follows is written later or multiplied
-// with zeros.
+// Copies that may overrun, up to `room` bytes of the source: what follows is written later or multiplied with
+// zeros.
 inline void CopyRun(uint8_t* to, const uint8_t* from, int64_t bytes, int64_t room) {
   if (room < RoundUp(bytes, 32)) {
     std::memcpy(to, from, static_cast<size_t>(bytes));
@@ -98,7 +98,7 @@ struct Gather {
   uint8_t pad;
   int64_t k_padded;
 
-  // Pixels of the output [first, first + rows) as rows of k_padded bytes. Behind `to` there are 64 bytes of
+  // im2col of output pixels [first, first + rows): rows of k_padded bytes. Behind `to` there are 64 bytes of
   // room.
   void Rows(int64_t first, int64_t rows, uint8_t* to) const {
     const int64_t plane = s.out_h() * s.out_w();

@@ -1,6 +1,6 @@
-// Convolutions and products of bytes: images of u8 or i8 with the channels last, [batch, h, w, channels],
-// times weights of i8, to bytes again (requantize.h) or to sums of 32 bits. Two ways: a product whose rows
-// are gathered pixels (1x1 without gathering), and rows of a depthwise convolution.
+// Integer convolutions and products: NHWC images of u8 or i8, [batch, h, w, channels], times i8 weights,
+// requantized to 8 bits (requantize.h) or as raw 32-bit accumulators. Two algorithms: a GEMM over im2col rows
+// (1x1 without im2col), and direct depthwise rows.
 //
 //   const IntegerConvPlan plan = PlanIntegerConv(shape, false);
 //   words.resize(PackedIntegerWords(plan));
@@ -30,7 +30,7 @@ using IntegerVariant = Variant<const IntegerKernels*>;
 std::span<const IntegerVariant> IntegerVariants();
 const IntegerKernels& ChosenInteger();
 
-// The factor as integers; nothing if it is not finite, negative, or too large.
+// The factor as a fixed-point multiplier; nothing if it is not finite, negative, or too large.
 std::optional<Multiplier> MultiplierOf(double factor);
 // y = zero + (a - a_zero) * a_factor + (b - b_zero) * b_factor, as integers; nothing if a factor is out of
 // range.
@@ -71,7 +71,7 @@ void PackIntegerConv(const IntegerConvPlan& plan, const IntegerConvWeights& w, i
 // What PackIntegerConv wrote. `factors`: there were some.
 PackedIntegerConv UnpackIntegerConv(const IntegerConvPlan& plan, const int32_t* words, int32_t x_zero,
                                     bool factors);
-// The largest sum that can appear on the way: it must fit 32 bits.
+// Whether no accumulator can overflow 32 bits.
 bool SumsFit(const ConvShape& shape, const IntegerConvWeights& w);
 
 struct IntegerConvArgs {
@@ -79,8 +79,8 @@ struct IntegerConvArgs {
   ByteRange range = {};
   uint8_t* out = nullptr;   // [batch, out_h, out_w, out_channels], or none:
   int32_t* sums = nullptr;  // likewise
-  // Called for each block of sums of a product without groups when it is there, while it is in the cache, on
-  // the thread that made it.
+  // Called for each block of accumulators of a product without groups when it is complete, while it is in the
+  // cache, on the thread that made it.
   struct Block {
     int64_t row = 0, rows = 0, column = 0, columns = 0;
   };

@@ -1,4 +1,4 @@
-// What an instruction set brings for products of bytes: a tile of a product, and a row of a depthwise
+// The micro-kernels of an instruction set for integer products: a tile of a GEMM, and a row of a depthwise
 // convolution. Plain types: files with an ISA suffix include this.
 #pragma once
 
@@ -9,7 +9,7 @@
 namespace celer {
 
 // Rows of bytes times one panel of weights. Rows are `k` bytes long, a multiple of kIntegerStep; the weights
-// of what stands behind the last real byte are zeros. Sums start with the bias.
+// of what stands behind the last real byte are zeros. Accumulators start with the bias.
 struct IntegerTile {
   const uint8_t* x = nullptr;
   int64_t x_stride = 0;
@@ -44,8 +44,8 @@ struct IntegerKernels {
   int byte_products = 64;  // that a core does per cycle, about
   int cols = 8;            // of a panel
   int step = 1;            // bytes of one column that stay together
-  // Where an instruction wants bytes with a sign, or without, the kernel adds this to those that are
-  // otherwise; the caller takes it off the bias again.
+  // Where an instruction wants signed, or unsigned, bytes, the kernel adds this to those that are otherwise;
+  // the caller corrects the bias for it.
   int signed_offset = 0, unsigned_offset = 0;
   // As on the left, k bytes of weight: element (column, k) of a panel stands at
   // ((k / step) * cols + column) * step + k % step.

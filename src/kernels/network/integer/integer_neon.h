@@ -1,4 +1,4 @@
-// What the Arm kernels share: sums to bytes, rows of a depthwise convolution by dot products over kernel
+// What the Arm kernels share: requantization, rows of a depthwise convolution by dot products over kernel
 // rows, and sums of two tensors.
 #pragma once
 
@@ -11,13 +11,13 @@
 namespace celer {
 namespace {
 
-// What a block of columns needs to become bytes. `right` is negative: NEON shifts to the left.
+// The requantization of a block of columns. `right` is negative: NEON shifts to the left.
 template <int kVectors>
 struct Columns {
   int32x4_t multiplier[kVectors], left[kVectors], right[kVectors];
   bool shifts = false;  // some `left` is not 0, which is rare
 
-  // Sums that stay sums have no multipliers.
+  // Raw accumulators have no multipliers.
   explicit Columns(const Requantize& to, int64_t from = 0) {
     if (!to.multiplier) return;
     for (int i = 0; i < kVectors; ++i) {
@@ -31,7 +31,7 @@ struct Columns {
     if (shifts) sum = vqshlq_s32(sum, left[i]);
     return vrshlq_s32(vqdmulhq_s32(sum, multiplier[i]), right[i]);
   }
-  // Eight columns, from vector i on. 16 bits saturate far outside of any range of bytes.
+  // Eight columns, from vector i on. Saturation to 16 bits is far outside of any range of bytes.
   uint8x8_t Bytes(int32x4_t a, int32x4_t b, int i, const ByteRange& range) const {
     int16x8_t y = vcombine_s16(vqmovn_s32(Scale(a, i)), vqmovn_s32(Scale(b, i + 1)));
     y = vqaddq_s16(y, vdupq_n_s16(static_cast<int16_t>(range.zero)));

@@ -1,5 +1,4 @@
-// Pools, functions and products of bytes, element by element or along the channels of images [batch, h, w,
-// channels].
+// Integer pools, lookup tables and products, elementwise or along the channels of NHWC images.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +21,7 @@ struct BytePool {
 // The largest byte of each window, as far as it lies in the image.
 void MaxPoolBytes(const BytePool& p);
 
-// zero + (sum of the window's bytes less x_zero each) * factor. What lies outside of the image is a real
-// zero.
+// zero + (sum of the window's bytes less x_zero each) * factor. Padding is a real zero.
 struct AverageBytes {
   int32_t x_zero = 0;
   Multiplier factor = {};

@@ -1,6 +1,6 @@
 // Without dot products of bytes: both sides are widened to 16 bits, where vpmaddwd sums two products without
-// ever saturating. A tile is six rows by 16 columns. Rows are widened once into a small block, from which
-// pairs are broadcast.
+// ever saturating. The register tile is six rows by 16 columns. Rows are widened once into a small block,
+// from which pairs are broadcast.
 #include "kernels/network/integer/integer_avx.h"
 
 namespace celer {

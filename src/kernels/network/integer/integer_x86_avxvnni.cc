@@ -1,5 +1,5 @@
-// Dot products of four bytes in registers of 256 bits; x has no sign, so that bytes with one become x + 128.
-// A tile is six rows by 16 columns.
+// vpdpbusd: dot products of four bytes in registers of 256 bits; x is unsigned, so that signed bytes become x
+// + 128. The register tile is six rows by 16 columns.
 #include "kernels/network/integer/integer_avx.h"
 
 namespace celer {

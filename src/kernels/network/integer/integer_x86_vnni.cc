@@ -1,5 +1,5 @@
-// Dot products of four bytes in registers of 512 bits; x has no sign, so that bytes with one become x + 128.
-// A tile is twelve rows by 32 columns: 24 sums of 32 registers.
+// vpdpbusd: dot products of four bytes in registers of 512 bits; x is unsigned, so that signed bytes become x
+// + 128. The register tile is twelve rows by 32 columns: 24 accumulators of 32 registers.
 #include "kernels/network/integer/integer_avx.h"
 
 namespace celer {
@@ -14,12 +14,12 @@ inline __mmask16 FirstLanes(int64_t count) {
   return static_cast<__mmask16>(count >= 16 ? 0xffff : (1 << count) - 1);
 }
 
-// 16 columns on their way to bytes.
+// The requantization of 16 columns.
 struct WideColumns {
   __m512i multiplier, left, right, low, high, zero;
   bool shifts = false;  // some `left` is not 0, which is rare
 
-  // Sums that stay sums have no multipliers.
+  // Raw accumulators have no multipliers.
   WideColumns(const Requantize& to, int64_t from) {
     if (!to.multiplier) return;
     multiplier = LoadWide(to.multiplier + from);
@@ -43,7 +43,7 @@ struct WideColumns {
     const __m512i odd = _mm512_mul_epi32(_mm512_srli_epi64(sum, 32), _mm512_srli_epi64(multiplier, 32));
     const __m512i product =
         _mm512_mask_mov_epi32(_mm512_srli_epi64(even, 31), 0xaaaa, _mm512_add_epi64(odd, odd));
-    // Half a step is the last bit that is shifted out; adding it afterwards cannot overflow.
+    // Rounding: half a step is the last bit that is shifted out; adding it afterwards cannot overflow.
     const __m512i one = _mm512_set1_epi32(1);
     const __m512i half = _mm512_and_si512(_mm512_srav_epi32(product, _mm512_sub_epi32(right, one)), one);
     __m512i y = _mm512_add_epi32(_mm512_srav_epi32(product, right), half);

@@ -1,14 +1,14 @@
-// How sums of products become bytes again, with integers alone. Plain types: files with an ISA suffix include
-// this.
+// Requantization: accumulators to 8 bits, with integer arithmetic alone (a fixed-point multiplier). Plain
+// types: files with an ISA suffix include this.
 //
-// A real factor M = multiplier * 2^(left - right - 31) stands between the scale of the sums and that of the
-// output. Every instruction set computes
+// The real factor M = multiplier * 2^(left - right - 31) is the ratio of the accumulators' scale to that of
+// the output. Every instruction set computes
 //
 //   y = clamp(zero + floor((saturate(sum * 2^left) * multiplier + 2^(30 + right)) / 2^(31 + right)),
 //             low, high)
 //
-// that is, rounded once, to nearest, and halves up. `saturate` is to 32 bits: only sums that end at `low` or
-// `high` anyway are that large.
+// that is, rounded once, to nearest, ties up. `saturate` is to 32 bits: only accumulators that end at `low`
+// or `high` anyway are that large.
 #pragma once
 
 #include <stdint.h>
@@ -28,7 +28,7 @@ static inline int32_t ScaleSum(int32_t sum, int32_t multiplier, int32_t left, in
   return static_cast<int32_t>((wide * multiplier + (int64_t{1} << (30 + right))) >> (31 + right));
 }
 
-// What bytes are clamped to, and the byte of a real zero.
+// The bounds that bytes are clamped to, and the zero point.
 struct ByteRange {
   int32_t zero = 0, low = 0, high = 255;
 };

@@ -1,5 +1,4 @@
-// Largest value or average over windows of f32 or f16 images, NCHW. Averages over a whole plane: MeanOfRows
-// (rows.h).
+// Max and average pooling of f32 or f16 images, NCHW. Global average pools: MeanOfRows (rows.h).
 #pragma once
 
 #include <cstdint>

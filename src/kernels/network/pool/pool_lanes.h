@@ -10,8 +10,8 @@
 namespace celer {
 namespace {
 
-// First along each row, in place, then down the columns: kernel_h + kernel_w steps per output instead of
-// their product.
+// Separable: first along each row, in place, then down the columns, kernel_h + kernel_w steps per output
+// instead of their product.
 template <class Combine>
 CELER_INLINE void PoolAs(const BasicPoolPlane<Real>& p, float border, Combine combine) {
   using S = Lanes;

@@ -1,5 +1,5 @@
-// Images of f32 or f16 in another size: each output element is one of the input, or lies between two in each
-// direction.
+// Nearest and bilinear resize of f32 or f16 images: each output element is one of the input, or lies between
+// two in each direction.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Functions of whole rows of f32: softmax, layer norm, mean. Rows are dense, [rows, cols]; a row's result
-// depends on that row alone, bit for bit.
+// Row-wise functions of f32: softmax, layer norm, mean. Rows are dense, [rows, cols]; a row's result depends
+// on that row alone, bit for bit.
 #pragma once
 
 #include <cstdint>

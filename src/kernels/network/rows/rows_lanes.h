@@ -9,7 +9,7 @@
 namespace celer {
 namespace {
 
-// Of f(vector), lane by lane in four sums; lanes behind the end are left out.
+// The reduction of f(vector), lane by lane in four accumulators; lanes behind the end are left out.
 template <class F>
 CELER_INLINE float SumOver(const float* x, int64_t n, F f) {
   using S = Simd;
@@ -55,7 +55,7 @@ inline void LayerNormLanes(const float* x, const float* scale, const float* shif
   }
 }
 
-// NaN in a row makes all of it NaN, as exact arithmetic would.
+// NaN propagates to the whole row, as in exact arithmetic.
 inline void SoftmaxLanes(const float* x, float* out, int64_t n) {
   using S = Simd;
   constexpr int kL = S::kLanes;

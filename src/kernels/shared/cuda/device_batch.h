@@ -1,4 +1,4 @@
-// What one forward pass works on, in the memory of a GPU: the ragged batch of batch.h with device pointers.
+// The inputs of one forward pass in the memory of a GPU: the ragged batch of batch.h with device pointers.
 // Positions and tables are read on the device at run time, so a captured graph never changes.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Launching kernels that may start before the one in front has ended (programmatic dependent launch). Such a
-// kernel says when it needs what was written before it: WaitForPrevious().
+// Programmatic dependent launch (PDL): kernels that may start before the previous one has ended. Such a
+// kernel says when it needs what was written before it: WaitForPrevious() (griddepcontrol.wait).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,7 +15,7 @@ namespace celer::cuda {
 __device__ __forceinline__ void WaitForPrevious() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
-// The next kernel's blocks may take what room is left on the multiprocessors from now on.
+// griddepcontrol.launch_dependents: the next kernel's blocks may be scheduled from now on.
 __device__ __forceinline__ void LetNextStart() {
   asm volatile("griddepcontrol.launch_dependents;");
 }
@@ -40,7 +40,8 @@ cudaError_t Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shar
   cudaLaunchAttribute early[2];
   early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early[0].val.programmaticStreamSerializationAllowed = 1;
-  // All kernels ask for the same split of L1 and shared memory: a multiprocessor must be empty to change it.
+  // All kernels ask for the same carveout of L1 and shared memory: a multiprocessor must be idle to change
+  // it.
   early[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
   early[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
   config.attrs = early;

@@ -1,4 +1,4 @@
-// What is not finite stays so, to be seen in the logits: it must not become a number on the way.
+// NaN and infinity propagate, to be seen in the logits: they must not become a finite number on the way.
 #pragma once
 
 namespace celer::cuda {

@@ -1,5 +1,5 @@
-// Facts about a GPU that are asked for once and then remembered: what a function static would hold, if a
-// process had one GPU only.
+// Properties of a GPU that are queried once and cached: what a function static would hold, if a process had
+// one GPU only.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// Maps of matrices in global memory, for copies of boxes into shared memory.
+// Tensor maps (TMA descriptors) of matrices in global memory, for bulk copies of boxes into shared memory.
 #pragma once
 
 #include <cuda.h>
@@ -15,7 +15,7 @@ struct TensorMapShape {
   int64_t depth = 0, depth_pitch = 0;  // depth 0: one matrix, whose boxes have two coordinates
   int box_width = 0, box_height = 0;
 };
-// False where the driver has no such maps, or not for this shape.
+// False where the driver has no TMA, or not for this shape.
 bool MakeTensorMap(const void* data, const TensorMapShape& shape, CUtensorMap* out);
 
 }  // namespace celer::cuda

@@ -1,4 +1,4 @@
-// An exchange between lanes.
+// A transpose across lanes by shuffles.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,12 @@
-// What happens to a sum before it is stored. Plain types: files with an ISA suffix include this.
+// The epilogue of a product: what happens to an accumulator before it is stored. Plain types: files with an
+// ISA suffix include this.
 #pragma once
 
 #include <stdint.h>
 
 namespace celer {
 
-// A function of one number.
+// An elementwise activation.
 struct Pointwise {
   enum class Kind : uint8_t {
     kNone,

@@ -13,8 +13,8 @@ CELER_INLINE Simd::F ClampTo(Simd::F x, Simd::F low, Simd::F high) {
   return Simd::Min(high, Simd::Max(low, x));
 }
 
-// 1 + e^-x of kN vectors, step by step for all of them: one alone would leave the pipes waiting for its last
-// result. Beyond +-87.3 as there: what is divided by it is then as good as 0, or as it was. NaN may become a
+// 1 + e^-x of kN vectors, interleaved step by step for all of them: one alone would be bound by latency.
+// Beyond +-87.3 it saturates: what is divided by it is then as good as 0, or as it was. NaN may become a
 // number.
 template <int kN>
 CELER_INLINE void SigmoidDivisor(const Simd::F (&x)[kN], Simd::F (&out)[kN]) {
@@ -162,7 +162,8 @@ struct InFloats {
 };
 
 // 1 / (1 + e^-x) of kN vectors in f16, within about 2^-10: e^-x is a power of two times a polynomial, whose
-// error is below 2^-13, and the quotient a guess of 8 bits that one step doubles. Beyond -11 it stays 2^-16.
+// error is below 2^-13, and the quotient an estimate of 8 bits that one Newton step doubles. Beyond -11 it
+// stays 2^-16.
 template <int kN>
 CELER_INLINE void HalfSigmoid(const Lanes::F (&x)[kN], Lanes::F (&out)[kN]) {
   using L = Lanes;

@@ -27,8 +27,8 @@ constexpr BasicGemmVariant<F16> kGemmF16[] = {
     {"reference", Isa::kBaseline, &kGemmReferenceF16},
 };
 
-// Of the operand that stays in the L2 cache while the other one goes by: a good third of 1 MiB, which leaves
-// room for the output and for what goes by.
+// Of the operand that stays in the L2 cache while the other one is streamed: a good third of 1 MiB, which
+// leaves room for the output and for the stream.
 template <class T>
 constexpr int64_t kStayFloats = (384 << 10) / sizeof(T);
 template <class T>
@@ -45,7 +45,7 @@ int64_t DivideUp(int64_t n, int64_t by) {
   return (n + by - 1) / by;
 }
 
-// How the product is cut: into blocks of the output, which threads take one by one, and along k within each.
+// The blocking of a product: blocks of the output, which threads take one by one, and along k within each.
 struct Cut {
   int64_t m_block = 0, n_block = 0, k_block = 0;
   bool a_stays = false;
@@ -56,7 +56,7 @@ struct Cut {
 
 // Cuts the output so that threads end together: wide tiles make few blocks of columns, and seventeen of them
 // keep four threads busy as long as twenty. Of a few sizes of blocks of columns, and of cuts of the rows,
-// takes the one whose longest thread has least to do. The unit of cost is one tile.
+// takes the one with the shortest critical path. The unit of cost is one tile.
 template <class T>
 void Balance(const BasicGemmArgs<T>& args, int threads, const BasicGemmKernels<T>& kernels, Cut* cut) {
   const int64_t rows = DivideUp(args.m, kernels.mr), cols = DivideUp(args.n, kernels.nr);
@@ -105,9 +105,9 @@ Cut CutFor(const BasicGemmArgs<T>& args, int threads, const BasicGemmKernels<T>&
   cut.k_block = RoundUp(DivideUp(k, parts), parts > 1 ? 8 : 1);
   cut.a_stays = args.b.packed && !args.a.packed;
 
-  // The operand that is packed on the way stays, the other one goes by. If both are packed on the way, blocks
-  // of both have to be small.
-  // Where what goes by is small enough to stay in the L1 cache, what stays should fit it as well.
+  // The operand that is packed during the product stays in cache, the other one is streamed. If both are
+  // packed during the product, blocks of both have to be small. Where the streamed operand is small enough to
+  // stay in the L1 cache, the other one should fit it as well.
   const int64_t by = cut.a_stays ? args.n : args.m;
   const int64_t stay_floats = by * cut.k_block <= kNearFloats<T> ? kNearFloats<T> : kStayFloats<T>;
   const int64_t stay = std::max<int64_t>(stay_floats / cut.k_block, 1);
@@ -125,8 +125,8 @@ Cut CutFor(const BasicGemmArgs<T>& args, int threads, const BasicGemmKernels<T>&
   if (!cut.serial && args.a.packed) {
     Balance(args, threads, kernels, &cut);
   } else if (!cut.serial) {
-    // Cut further what goes by, then what stays: the first repeats the packing of what stays, the second
-    // reads what goes by more often. Neither below a few tiles.
+    // Cut further what is streamed, then what stays: the first repeats the packing of what stays, the second
+    // reads the stream more often. Neither below a few tiles.
     const auto split = [&](int64_t& block, int64_t all, int64_t unit, int64_t least) {
       for (int64_t pieces = DivideUp(all, block) + 1; tasks() < threads * 3 && block > least * unit; ++pieces)
         block = std::max(RoundUp(DivideUp(all, pieces), unit), least * unit);
@@ -249,7 +249,7 @@ const BasicGemmKernels<T>& ReferenceOf() {
     return kGemmReferenceF16;
 }
 
-// Nothing to multiply: the epilogue of zeros. Kernels load their first step before they look at k.
+// k = 0: the epilogue of zeros. Kernels load their first step before they look at k.
 template <class T>
 void EmptySums(const BasicGemmArgs<T>& args) {
   for (int64_t batch = 0; batch < args.batch; ++batch) {

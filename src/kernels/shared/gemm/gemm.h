@@ -1,16 +1,16 @@
-// out = f(a b + bias + add) for f32 or f16 matrices: the products of networks, and by Im2col their
+// GEMM, out = f(a b + bias + add), for f32 or f16 matrices: the products of networks, and by im2col their
 // convolutions.
 //
 // Constant operands are packed once (GemmPackA, GemmPackB); others are packed block by block as the product
-// runs, into a workspace that the caller gives. Nothing is allocated while running. Elements of `out` do not
-// depend on the number of threads, bit for bit.
+// runs, into a workspace that the caller gives. Nothing is allocated while running. `out` is deterministic:
+// it does not depend on the number of threads, bit for bit.
 //
-// As a convolution: a = weights [out_channels, channels * kernel_h * kernel_w], packed; b = the gathered
+// As a convolution: a = weights [out_channels, channels * kernel_h * kernel_w], packed; b = im2col of the
 // input; out = [out_channels, out_h * out_w]: rows are channels, so bias is row_bias.
 // As a linear layer: a = activations [tokens, in]; b = weights, packed; bias is col_bias.
 //
 // Everything is written for a type T of numbers, float or F16, which the arguments tell. "Floats" in names of
-// sizes are so many of these numbers. Products of f16 are added up in f16, in parts of k that are short
+// sizes are so many of these numbers. Products of f16 are accumulated in f16, in blocks of k that are short
 // enough for that (GemmKernels::k_block).
 #pragma once
 

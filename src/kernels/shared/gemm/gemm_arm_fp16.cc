@@ -1,5 +1,5 @@
-// Products of f16 that are added up in f16: twice the arithmetic of f32 in a cycle. A sum of k products is
-// off by about sqrt(k) / 5000 of its size, so k is taken in short parts, whose sums are then added.
+// f16 products with f16 accumulators: twice the arithmetic of f32 in a cycle. A sum of k products is off by
+// about sqrt(k) / 5000 of its size, so k is taken in short blocks, whose sums are then added.
 #define CELER_LANES_F16
 #include "kernels/shared/gemm/gemm_lanes.h"
 
@@ -29,8 +29,8 @@ CELER_INLINE void HalfStep(const F16* a, const F16* b, Sums<kRows, kVectors>& s)
   if constexpr (kRows > 7) LaneRow<7>(s.v[7], av, bv);
 }
 
-// Tiles at the edge: smaller ones keep two or four sets of sums, for steps in turn, so that the pipes have
-// enough to do.
+// Edge tiles: smaller ones keep two or four sets of accumulators, for steps in turn, so that the pipes are
+// full.
 template <int kMr, int kRows, int kVectors>
 struct HalfSteps {
   static CELER_INLINE void Run(const F16* a, const F16* b, int64_t k, Sums<kRows, kVectors>& s) {
@@ -59,8 +59,9 @@ struct HalfSteps {
   }
 };
 
-// The whole tile, 8 x 24: 24 sums, and two sets of one vector of `a` and three of `b`. While one set is
-// multiplied the other one is loaded. As in gemm_arm_neon.cc, the order is the one that keeps the pipes full.
+// The full register tile, 8 x 24: 24 accumulators, and two sets of one vector of `a` and three of `b` (double
+// buffering). While one set is multiplied the other one is loaded. As in gemm_arm_neon.cc, the order is the
+// one that keeps the pipes full.
 #define CELER_ROW(S0, S1, S2, A, L, B0, B1, B2)  \
   "fmla v" #S0 ".8h, v" #B0 ".8h, v" #A ".h[" #L \
   "]\n"                                          \

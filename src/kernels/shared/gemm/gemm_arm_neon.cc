@@ -39,7 +39,7 @@ CELER_INLINE void NeonStep(const float* a, const float* b, Sums<kRows, kVectors>
   }
 }
 
-// Tiles at the edge. Four pipes of four cycles want sixteen sums: smaller tiles keep two or four sets, for
+// Edge tiles. Four pipes of four cycles want sixteen accumulators: smaller tiles keep two or four sets, for
 // steps in turn, and add them at the end.
 template <int kMr, int kRows, int kVectors>
 struct NeonSteps {
@@ -72,9 +72,10 @@ struct NeonSteps {
   }
 };
 
-// The full tile, 8 x 12. Loads of the next step stand between the products of this one, in the registers
-// that have come free; after eight steps the roles of the eight registers return. Written as intrinsics the
-// loads come first and the registers are the same in each step: 0.89 of Neoverse-V1's peak, against 0.985.
+// The full register tile, 8 x 12, software-pipelined. Loads of the next step stand between the products of
+// this one, in the registers that have come free; after eight steps the roles of the eight registers return.
+// Written as intrinsics the loads come first and the registers are the same in each step: 0.89 of
+// Neoverse-V1's peak, against 0.985.
 #define CELER_ROW(S0, S1, S2, A, L, B0, B1, B2)  \
   "fmla v" #S0 ".4s, v" #B0 ".4s, v" #A ".s[" #L \
   "]\n"                                          \

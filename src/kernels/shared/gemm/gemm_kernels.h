@@ -1,4 +1,4 @@
-// What an instruction set brings for a product of f32 or f16 matrices: packing, and the product of packed
+// The micro-kernels of an instruction set for GEMM of f32 or f16 matrices: packing, and the product of packed
 // blocks. Plain types: files with an ISA suffix include this.
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace celer {
 
-// The right-hand matrix of a convolution, [channels * kernel_h * kernel_w, out_h * out_w], which is nowhere
-// in memory: its element is the input's under one tap for one output pixel, and 0 outside the input.
+// The im2col matrix of a convolution, [channels * kernel_h * kernel_w, out_h * out_w], which is never
+// materialized: its element is the input's under one tap for one output pixel, and 0 outside the input.
 struct Im2col {
   int64_t channels = 0, in_h = 0, in_w = 0;  // one image: [channels, in_h, in_w], dense
   int64_t kernel_h = 1, kernel_w = 1;

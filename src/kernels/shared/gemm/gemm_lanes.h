@@ -1,5 +1,6 @@
-// Tiles for vectors of any width. A tile is kMr rows by 3 vectors of columns: its sums stay in
-// registers, and each vector of b is used kMr times. See simd.h for why all of it is in an unnamed namespace.
+// Micro-kernels for vectors of any width. A register tile is kMr rows by 3 vectors of columns: its
+// accumulators stay in registers, and each vector of b is used kMr times. See simd.h for why all of it is in
+// an unnamed namespace.
 #pragma once
 
 #include "kernels/shared/gemm/epilogue_lanes.h"
@@ -10,14 +11,14 @@
 namespace celer {
 namespace {
 
-// ---- sums -------------------------------------------------------------------------------------------------
+// ---- accumulators -----------------------------------------------------------------------------------------
 
 template <int kRows, int kVectors>
 struct Sums {
   Lanes::F v[kRows][kVectors];
 };
 
-// Sums of k steps, from zero. Rows of `a` are kMr apart whatever kRows is.
+// Accumulates k steps, from zero. Rows of `a` are kMr apart whatever kRows is.
 template <int kMr, int kRows, int kVectors>
 struct PlainSteps {
   static CELER_INLINE void Run(const Real* a, const Real* b, int64_t k, Sums<kRows, kVectors>& s) {
@@ -66,8 +67,8 @@ using RowLanes = Lanes;
 #endif
 
 // The same for the few columns at the end of a matrix (49 pixels are four panels of twelve and one column):
-// lanes are rows, so the work goes with the number of columns and not with the vector that holds them. What
-// the other lanes of `s` get is not kept.
+// lanes are rows, so the work goes with the number of columns and not with the vector that holds them. The
+// other lanes of `s` are discarded.
 template <int kMr, int kCols>
 struct NarrowSteps {
   static constexpr int kParts = kMr / RowLanes::kLanes;
@@ -128,7 +129,7 @@ struct TileJob {
   BasicEpilogue<Real> epilogue;  // its pointers begin with this tile
 };
 
-// The functions that need more registers than the sums leave: over the stored tile, which is in L1.
+// Activations that need more registers than the accumulators leave: over the stored tile, which is in L1.
 template <int kVectors>
 __attribute__((noinline)) void FinishStored(const TileJob& t, int rows) {
   using S = Lanes;
@@ -150,8 +151,8 @@ __attribute__((noinline)) void FinishStored(const TileJob& t, int rows) {
   });
 }
 
-// `add` may be `out`: where f is applied to the stored tile, a residual that comes last has been read by then
-// only if it lies elsewhere. Such a tile goes through a buffer (NeedsBuffer).
+// `add` may alias `out`: where f is applied to the stored tile, a residual that comes last has been read by
+// then only if it does not alias. Such a tile goes through a buffer (NeedsBuffer).
 template <int kRows, int kVectors, class Steps>
 CELER_INLINE void RunTile(const TileJob& t) {
   using S = Lanes;
@@ -257,7 +258,7 @@ CELER_INLINE void CopyNumbers(const T* from, T* to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = from[i];
 }
 
-// A tile whose last vector sticks out of the matrix, or whose residual would be overwritten too early:
+// An edge tile whose last vector sticks out of the matrix, or whose residual would be overwritten too early:
 // computed in a buffer.
 template <int kMr>
 __attribute__((noinline)) void BufferedTile(TileFn run, TileJob t, int64_t rows, int64_t cols) {
@@ -333,7 +334,8 @@ struct BlockOf {
               .accumulate = g.accumulate,
               .finish = g.finish,
               .epilogue = g.epilogue};
-    // What goes by comes from the L3 cache or from memory, a panel ahead, a piece with each tile.
+    // The streamed operand comes from the L3 cache or from memory: prefetched a panel ahead, a piece with
+    // each tile.
     if (g.a_stays) {
       const int64_t piece = RoundedPiece(g.k * kNr, (g.m + kMr - 1) / kMr);
       for (int64_t j = 0; j < g.n; j += kNr) {

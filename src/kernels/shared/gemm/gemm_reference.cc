@@ -1,4 +1,4 @@
-// Plain loops with sums in double. Panels are one row or one column wide.
+// Plain loops with double accumulators. Panels are one row or one column wide.
 #include <algorithm>
 #include <cmath>
 

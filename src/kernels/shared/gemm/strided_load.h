@@ -1,5 +1,5 @@
-// Loads that take every second number, and small transposes; see simd.h for why all of it is in an unnamed
-// namespace.
+// Deinterleaving loads (every second number), and small transposes; see simd.h for why all of it is in an
+// unnamed namespace.
 #pragma once
 
 #include "kernels/shared/lanes.h"

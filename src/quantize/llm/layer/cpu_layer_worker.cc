@@ -18,10 +18,10 @@ class CpuLayerWorker final : public LayerWorker {
   }
   void Changed(Projection) override {}
 
-  Status Look(LayerSamples* samples) override {
+  Status Observe(LayerSamples* samples) override {
     statistics_ = {};
     solver_.reset();
-    return calibration_.Look(
+    return calibration_.Observe(
         *layer_, index_, [&](LayerInput input, const float* x, int64_t tokens, int64_t cols) {
           statistics_[static_cast<size_t>(input)].Add(x, tokens, cols, pool_);
           if (samples) (*samples)[static_cast<size_t>(input)].Add(x, tokens, cols, calibration_.tokens());
@@ -56,7 +56,7 @@ class CpuLayerWorker final : public LayerWorker {
     return calibration_.Advance(*layer_, index_);
   }
 
-  Result<InputStatistics> LookAtHead() override {
+  Result<InputStatistics> ObserveHead() override {
     return HeadStatistics(model_, calibration_.states(), pool_);
   }
 

@@ -20,7 +20,7 @@ class CudaGptq {
 
   // The inputs of the matrices that follow. `name` is for the error if H has no inverse.
   Status Prepare(const CudaGram& gram, int64_t tokens, const GptqOptions& options, const std::string& name);
-  // The matrix becomes what its integers stand for.
+  // The matrix is replaced by its dequantized values.
   Result<IntTensor> Quantize(CudaLayer::Matrix* m, const Target& target);
 
  private:

@@ -29,13 +29,13 @@ class CudaLayerWorker final : public LayerWorker {
   }
   void Changed(Projection p) override { stale_[static_cast<size_t>(p)] = true; }
 
-  Status Look(LayerSamples* samples) override {
+  Status Observe(LayerSamples* samples) override {
     if (samples) return Error::Unsupported("samples of inputs are taken on the CPU alone");
     const CudaDeviceScope scope(device_);
     CELER_RETURN_IF_ERROR(UploadAll());
     statistics_.reset();
     prepared_.reset();
-    return windows_->Look(on_gpu_, index_, &grams_);
+    return windows_->Observe(on_gpu_, index_, &grams_);
   }
 
   Result<std::vector<float>> MeanSquares(LayerInput input) override {
@@ -97,7 +97,7 @@ class CudaLayerWorker final : public LayerWorker {
     return windows_->Advance(on_gpu_, index_);
   }
 
-  Result<InputStatistics> LookAtHead() override {
+  Result<InputStatistics> ObserveHead() override {
     const CudaDeviceScope scope(device_);
     CELER_ASSIGN(const AlignedVector<float> states, windows_->States());
     return HeadStatistics(model_, states, pool_);

@@ -42,7 +42,7 @@ CalibrationText TextFor(const Model& model, int64_t windows, int64_t window) {
 }
 
 // The sums over an input, relative to the columns' sizes.
-double WorstOfGram(const InputStatistics& got, const InputStatistics& expected) {
+double MaxGramError(const InputStatistics& got, const InputStatistics& expected) {
   const int64_t n = expected.cols();
   double worst = 0;
   for (int64_t r = 0; r < n; ++r)
@@ -73,7 +73,7 @@ TEST_F(Quantize, CudaLayersSeeWhatTheCpuSees) {
       LayerFloats layer = LayerFloats::Of(model, i, pool_);
       for (const auto* worker : {&*cpu, &*gpu}) {
         ASSERT_TRUE((*worker)->Load(&layer, i));
-        const Status looked = (*worker)->Look(nullptr);
+        const Status looked = (*worker)->Observe(nullptr);
         ASSERT_TRUE(looked) << looked.error().message();
       }
       for (int input = 0; input < kLayerInputs; ++input) {
@@ -86,7 +86,7 @@ TEST_F(Quantize, CudaLayersSeeWhatTheCpuSees) {
       ASSERT_TRUE(a && b);
       for (size_t input = 0; input < kLayerInputs; ++input) {
         EXPECT_EQ((**b)[input].tokens(), (**a)[input].tokens());
-        EXPECT_LT(WorstOfGram((**b)[input], (**a)[input]), 1e-3) << "layer " << i << " input " << input;
+        EXPECT_LT(MaxGramError((**b)[input], (**a)[input]), 1e-3) << "layer " << i << " input " << input;
         EXPECT_LT(testing::WorstRelative((**b)[input].MeanMagnitudes(), (**a)[input].MeanMagnitudes()), 1e-3);
       }
       for (const auto* worker : {&*cpu, &*gpu}) {

@@ -51,7 +51,7 @@ class CudaWindows {
   int64_t tokens() const { return windows_ * window_; }
 
   // The text through layer `index`, up to what the last matrix reads. `grams` start from nothing.
-  Status Look(const CudaLayer& layer, int64_t index, std::array<CudaGram, kLayerInputs>* grams);
+  Status Observe(const CudaLayer& layer, int64_t index, std::array<CudaGram, kLayerInputs>* grams);
   // The hidden states become those behind the layer. An error if they are not finite.
   Status Advance(const CudaLayer& layer, int64_t index);
 

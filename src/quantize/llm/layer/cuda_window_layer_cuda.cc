@@ -91,7 +91,8 @@ Result<std::unique_ptr<CudaWindows>> CudaWindows::Make(const Model& model, const
   return out;
 }
 
-Status CudaWindows::Look(const CudaLayer& layer, int64_t index, std::array<CudaGram, kLayerInputs>* grams) {
+Status CudaWindows::Observe(const CudaLayer& layer, int64_t index,
+                            std::array<CudaGram, kLayerInputs>* grams) {
   for (int i = 0; i < kLayerInputs; ++i) {
     CudaGram& gram = (*grams)[static_cast<size_t>(i)];
     for (int p = 0; p < kProjections; ++p)

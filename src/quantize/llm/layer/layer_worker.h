@@ -1,5 +1,5 @@
-// Where the heavy work of a calibrated method runs: the text through a layer, the sums over its inputs, and
-// GPTQ. On the CPU, or on a GPU; parts.cc does not know which.
+// The backend of the heavy work of a calibrated method: the text through a layer, the statistics of its
+// inputs, and GPTQ. On the CPU, or on a GPU; parts.cc does not know which.
 #pragma once
 
 #include <cstdint>
@@ -23,30 +23,31 @@ class LayerWorker {
  public:
   virtual ~LayerWorker() = default;
 
-  // The layer that the calls below are about. It outlives them; who changes it says so: Changed(), or Load()
-  // again.
+  // The layer that the calls below are about. It outlives them; a caller that changes it calls Changed(), or
+  // Load() again.
   virtual Status Load(LayerFloats* layer, int64_t index) = 0;
   virtual void Changed(Projection p) = 0;
 
-  // The text passes through the layer, and what its matrices see is summed up. The hidden states stay in
-  // front of the layer. `samples`: also some tokens of each input; may be null, and is on a GPU.
-  virtual Status Look(LayerSamples* samples) = 0;
-  // What Look() saw: the mean squares of an input's columns, or all of it in host memory, where it may be
-  // changed; Gptq() then goes by that.
+  // The text passes through the layer, and the statistics of its matrices' inputs are summed up. The hidden
+  // states stay in front of the layer. `samples`: also some tokens of each input; may be null, and is on a
+  // GPU.
+  virtual Status Observe(LayerSamples* samples) = 0;
+  // What Observe() saw: the mean squares of an input's columns, or all of it in host memory, where it may be
+  // changed; Gptq() then uses that.
   virtual Result<std::vector<float>> MeanSquares(LayerInput input) = 0;
   virtual Result<LayerStatistics*> Statistics() = 0;
 
-  // Rounds a matrix. Advance() then uses what it became; the layer's own copy of it is undefined.
+  // Quantizes a matrix. Advance() then uses the dequantized result; the layer's own copy of it is undefined.
   virtual Result<IntTensor> Gptq(Projection p, const Target& target, const std::string& name) = 0;
-  // What the matrix becomes as GGUF blocks with a grid, row by row. The layer stays as it is: who decodes the
-  // blocks into it says so. Always on the CPU.
+  // The matrix as GGUF blocks with a grid, row by row. The layer stays as it is: a caller that dequantizes
+  // the blocks into it calls Changed(). Always on the CPU.
   virtual Result<std::vector<std::byte>> GptqBlocks(Projection p, DType dtype, const std::string& name) = 0;
 
   // The hidden states become those behind the layer.
   virtual Status Advance() = 0;
 
-  // Behind the last layer: the sums over what the head reads.
-  virtual Result<InputStatistics> LookAtHead() = 0;
+  // Behind the last layer: the statistics of the head's input.
+  virtual Result<InputStatistics> ObserveHead() = 0;
 };
 
 // A GPU does what RunsOnGpu() says. An error if it is not there, or too small.

@@ -8,8 +8,8 @@ namespace celer::jinja {
 namespace {
 
 // What jinja2's sandbox hides. A name that Python's object has gives a value whose use is a SecurityError;
-// another is looked up as a key, or is an attribute of something undefined, which is an error at once. Only
-// for these two does the difference show.
+// another is looked up as a key, or is an attribute of something undefined, which is an error at once. The
+// two differ only here.
 constexpr std::string_view kOfEveryObject[] = {
     "__class__",   "__delattr__", "__dir__",           "__doc__",          "__eq__",
     "__format__",  "__ge__",      "__getattribute__",  "__getstate__",     "__gt__",

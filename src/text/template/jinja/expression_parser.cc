@@ -103,7 +103,7 @@ std::optional<Op> ExpressionParser::CompareOp() {
   for (const auto& [text, op] : kOps)
     if (SkipOp(text)) return op;
   if (SkipName("in")) return Op::kIn;
-  if (IsName("not") && Look().IsName("in")) {
+  if (IsName("not") && Peek().IsName("in")) {
     Next();
     Next();
     return Op::kNotIn;
@@ -328,7 +328,7 @@ void ExpressionParser::ParseArguments(Expr& e) {
       Next();
       args.star_star = ParseExpression();
       AdoptDepth(e, args.star_star);
-    } else if (Is(TokenKind::kName) && Look().IsOp("=") && !args.star_star) {
+    } else if (Is(TokenKind::kName) && Peek().IsOp("=") && !args.star_star) {
       std::string name = Next().text;
       Next();
       for (const auto& [other, value] : args.keyword)

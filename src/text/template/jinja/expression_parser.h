@@ -36,7 +36,7 @@ class ExpressionParser {
   };
 
   const Token& Current() const { return tokens_[at_]; }
-  const Token& Look() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
+  const Token& Peek() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
   const Token& Next() {
     const Token& token = tokens_[at_];
     if (at_ + 1 < tokens_.size()) ++at_;

@@ -94,7 +94,7 @@ Value Reverse(Interpreter& in, const Value& v, const Args& args) {
   if (v.Is(Kind::kString)) return in.Slice(v, kNone, kNone, Value::Integer(-1));
   std::vector<Value> items = in.Items(v);
   std::reverse(items.begin(), items.end());
-  // A generator cannot be read backwards, so that one becomes a list.
+  // A generator cannot be reversed, so that it becomes a list.
   return v.Is(Kind::kIterator) ? MakeList(in.budget(), std::move(items))
                                : MakeIterator(in.budget(), std::move(items));
 }

@@ -228,7 +228,7 @@ Value Interpreter::Slice(const Value& object, const Value& start, const Value& s
   const Int length = Length(object);
   const Int by = step.Is(Kind::kNone) ? 1 : step.integer();
   if (by == 0) throw TemplateError("the step of a slice must not be 0");
-  // As slice.indices(): where it starts and stops, after negative and too large indices are brought in.
+  // As slice.indices(): start and stop, with negative and too large indices clamped.
   const auto bring_in = [&](const Value& index, Int fallback) {
     if (index.Is(Kind::kNone)) return fallback;
     const Int i = index.integer() < 0 ? index.integer() + length : index.integer();

@@ -259,7 +259,7 @@ class Parser : ExpressionParser {
     auto s = NewStmt(StmtKind::kLoad, line);
     s->text = tag;
     s->value = ParseExpression();
-    if (tag == "include" && IsName("ignore") && Look().IsName("missing")) {
+    if (tag == "include" && IsName("ignore") && Peek().IsName("missing")) {
       Next();
       Next();
     }
@@ -272,9 +272,9 @@ class Parser : ExpressionParser {
       do {
         if (ExpectName().starts_with('_')) Fail("names with an underscore at their start cannot be imported");
         if (SkipName("as")) ExpectName();
-      } while (SkipOp(",") && Is(TokenKind::kName) && !Look().IsName("context"));
+      } while (SkipOp(",") && Is(TokenKind::kName) && !Peek().IsName("context"));
     }
-    if (tag != "extends" && (IsName("with") || IsName("without")) && Look().IsName("context")) {
+    if (tag != "extends" && (IsName("with") || IsName("without")) && Peek().IsName("context")) {
       Next();
       Next();
     }

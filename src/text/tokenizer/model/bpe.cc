@@ -133,7 +133,8 @@ class Bpe : public Model {
     if (unknown) out.push_back(unk_id_);
   }
 
-  // The lowest rank first, the leftmost of equals; ids are merged in place, the new count is returned.
+  // The pair of the lowest rank first, ties to the leftmost; ids are merged in place, the new count is
+  // returned.
   size_t Merge(int32_t* ids, size_t count) const {
     return count < 2 ? count : count <= kSmall ? MergeSmall(ids, count) : MergeLarge(ids, count);
   }

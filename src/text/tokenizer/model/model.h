@@ -1,4 +1,5 @@
-// The step that turns one piece of text into token ids: BPE by merges, BPE by scores, unigram, or words.
+// The model of a tokenizer, which turns one pre-token into token ids: BPE by merges, BPE by scores, unigram,
+// or words.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +52,7 @@ class Model {
 std::vector<int32_t> FindByteTokens(const Vocabulary& vocabulary);
 
 // Does this token have a space (' ' or U+2581) after another character? If no token has, words can be handled
-// one by one, which keeps the queues of the two BPEs short on texts that nobody has cut before.
+// one by one, which keeps the priority queues of the two BPEs short on texts that were not pre-tokenized.
 bool JoinsWords(std::string_view token);
 
 // ---- BPE by merges (GPT-2, Llama 3, Qwen; and Llama 2 as the Hugging Face package converts it).
@@ -86,8 +87,8 @@ std::unique_ptr<Model> MakeScoredBpe(const Vocabulary& vocabulary, std::vector<f
 std::unique_ptr<Model> MakeWordLevel(const Vocabulary& vocabulary, const std::vector<bool>& never,
                                      std::optional<int32_t> unk_id);
 
-// ---- WordPiece (BERT): a word is cut into the longest tokens from its start; if that fails, or the word is
-// too long, all of it is unknown.
+// ---- WordPiece (BERT): greedy longest match from the start of a word; if that fails, or the word is too
+// long, all of it is unknown.
 struct WordPieceOptions {
   std::optional<int32_t> unk_id;
   std::string continuing_subword_prefix = "##";  // of every token but the first of a word
@@ -96,8 +97,8 @@ struct WordPieceOptions {
 std::unique_ptr<Model> MakeWordPiece(const Vocabulary& vocabulary, const std::vector<bool>& never,
                                      const WordPieceOptions& options);
 
-// ---- Unigram: the most probable segmentation. Of segmentations with the same probability the rounding of
-// their sums decides, so each kind of file is counted as its own library counts.
+// ---- Unigram: the most probable segmentation (Viterbi). Ties are broken by the rounding of the sums, so
+// each kind of file is added up as its own library does.
 struct UnigramOptions {
   std::optional<int32_t> unk_id;
   bool byte_fallback = false;

@@ -148,8 +148,8 @@ class SentencePieceModel : public Model {
   std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_;
 };
 
-// The library normalizes, and our own search segments: among segmentations of one probability, versions 0.1
-// and 0.2 of the library choose differently, and the later ones are what models are used with.
+// The library normalizes, and our own search segments: versions 0.1 and 0.2 of the library break ties between
+// segmentations of the same probability differently, and the later ones are what models are used with.
 class NormalizedUnigram : public Model {
  public:
   NormalizedUnigram(std::unique_ptr<sentencepiece::SentencePieceProcessor> processor,

@@ -1,4 +1,4 @@
-// A trie over bytes: which of many strings start at a place of a text.
+// A trie over bytes: which of many strings are a prefix of a text.
 #pragma once
 
 #include <bitset>

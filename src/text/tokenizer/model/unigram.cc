@@ -64,7 +64,7 @@ class Unigram : public Model {
       at += length;
     }
 
-    // Backwards; neighbouring unknowns are one.
+    // Backtrace; neighbouring unknowns are fused.
     std::vector<std::pair<size_t, size_t>> spans;
     std::vector<int32_t> ids;
     for (size_t end = piece.size(); end > 0;) {

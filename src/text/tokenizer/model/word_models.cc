@@ -1,5 +1,4 @@
-// The models of whole words: WordLevel, and WordPiece, which cuts a word into the longest tokens from its
-// start.
+// Word models: WordLevel, and WordPiece (greedy longest match from the start of a word).
 #include <algorithm>
 
 #include "base/utf8.h"

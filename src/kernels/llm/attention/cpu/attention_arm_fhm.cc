@@ -1,5 +1,5 @@
-// Tiles over f16 and int8 KV whose products of f16 are added up in f32: no conversion of keys and values, and
-// nothing is rounded but queries and weights, to f16.
+// Tiles over f16 and int8 KV with f16 products accumulated in f32 (FMLAL): keys and values are not converted,
+// and only queries and weights are rounded, to f16.
 #include "kernels/llm/attention/cpu/attention_lanes.h"
 
 namespace celer {

@@ -12,7 +12,7 @@ void AttendLanes(const AttentionTile& tile) {
   LanesTile<Loops4, kFrom>(tile).Run();
 }
 
-// Rows that are read once are converted on the way to the products, others before, for all products.
+// Rows that are read once are converted during the products, others before, for all products.
 template <RowKind kKind, PackFrom kFrom>
 void AttendLanes(const AttentionTile& tile) {
   if (tile.tokens == 1) return AttendLanes<FloatLoops<4, kKind>, FloatLoops<8, kKind>>(tile);

@@ -10,7 +10,7 @@
 namespace celer {
 namespace {
 
-// Kept from call to call: a decode step has no time to allocate.
+// Scratch, kept from call to call: a decode step has no time to allocate.
 struct Room {
   AlignedVector<float> k, v;
   std::vector<int32_t> table;   // the batch's, with numbers of blocks here

@@ -20,12 +20,12 @@ struct Unit {
   int64_t first_split, splits;  // of kSplitKeys keys, counted from key 0
   int64_t partial;              // index of the first split's result, if splits are separate items
 };
-// What a thread takes: all splits of a unit, one after the other, or one of them.
+// A work item: all splits of a unit, one after the other, or one of them.
 struct Item {
   int64_t unit, split;  // split -1: all
 };
 
-// Results of one split of one tile.
+// Partial result of one split of one tile: running maximum, sum and accumulators.
 struct Partial {
   float *max, *sum, *acc;
 };
@@ -56,8 +56,8 @@ float* Aligned(std::vector<float>& floats, int64_t n) {
   return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(floats.data()) + 63) / 64 * 64);
 }
 
-// a <- a and b, where b's keys come later. A side whose row saw nothing has a maximum of minus infinity, a
-// sum of zero and zeros: it counts for nothing.
+// Merges two partial softmaxes, a <- a and b, where b's keys come later. A side whose row saw no key has a
+// maximum of minus infinity, a sum of zero and zeros: it contributes nothing.
 void Merge(const Partial& a, const Partial& b, int64_t rows, int64_t padded) {
   for (int64_t first = 0; first < rows; first += S::kLanes) {
     const int64_t n = std::min<int64_t>(S::kLanes, rows - first);
@@ -81,7 +81,7 @@ void Merge(const Partial& a, const Partial& b, int64_t rows, int64_t padded) {
   }
 }
 
-// What a call needs room for, kept from call to call: a decode step has no time to allocate.
+// Scratch of a call, kept from call to call: a decode step has no time to allocate.
 struct Room {
   std::vector<Unit> units;
   std::vector<Item> items;
@@ -116,7 +116,8 @@ class Flash {
     const auto count = static_cast<int64_t>(items_.size());
     if (!separate_) {
       // Items go round the kv heads. Threads begin with different heads, so that each reads the keys and
-      // values of few of them, which other cores have just written; who is done helps with the others.
+      // values of few of them, which other cores have just written; a thread that is done steals from the
+      // others.
       const int64_t heads = args_.kv.kv_heads;
       next_.assign(static_cast<size_t>(heads), 0);
       args_.pool->Run([&](int thread) {
@@ -129,8 +130,8 @@ class Flash {
       });
       return;
     }
-    // Each thread walks through a part of its own, so that it can ask the memory for the next split before it
-    // ends the one at hand; when it is through, it helps with the other parts.
+    // Each thread walks through a part of its own, so that it can prefetch the next split before it ends the
+    // one at hand; when it is through, it steals from the other parts.
     const int64_t parts = args_.pool->size();
     next_.resize(static_cast<size_t>(parts));
     const auto part_begin = [&](int64_t part) { return part * count / parts; };
@@ -158,8 +159,8 @@ class Flash {
       const int64_t begin = args_.batch.seq_start[static_cast<size_t>(s)];
       const int64_t end = args_.batch.seq_start[static_cast<size_t>(s + 1)];
       if (begin == end) continue;
-      // Late tiles of a long prompt see more keys than early ones: they go first, so that no thread is left
-      // with one of them when the others are done.
+      // Longest first: late tiles of a long prompt see more keys than early ones, and no thread should be
+      // left with one of them when the others are done.
       for (int64_t t = begin + (end - begin - 1) / tile_tokens * tile_tokens; t >= begin; t -= tile_tokens) {
         const int64_t tokens = std::min(tile_tokens, end - t);
         const int64_t first = FirstKey(Position(t)) / kSplitKeys;
@@ -168,8 +169,8 @@ class Flash {
           units_.push_back({s, h, t, tokens, first, last - first + 1, 0});
       }
     }
-    // Splits are separate items where there are too few tiles to keep every thread busy to the end. The
-    // arithmetic is the same either way.
+    // Split-KV (flash decoding): splits are separate items where there are too few tiles to keep every thread
+    // busy to the end. The arithmetic is the same either way.
     separate_ = static_cast<int64_t>(units_.size()) < 4 * args_.pool->size();
     for (size_t u = 0; u < units_.size(); ++u) {
       Unit& unit = units_[u];
@@ -215,7 +216,7 @@ class Flash {
     const int64_t rows = unit.tokens * group_;
     if (item.split >= 0) {
       Attend(unit, item.split, scratch, SharedPartial(unit, item.split), next, same_unit);
-      // Whoever finishes the last split combines all of them, in order.
+      // The thread that finishes the last split combines all of them, in order.
       std::atomic_ref<int32_t> left(left_[static_cast<size_t>(item.unit)]);
       if (left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
       const Partial total = SharedPartial(unit, 0);

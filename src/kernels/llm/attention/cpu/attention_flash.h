@@ -1,5 +1,5 @@
-// Cuts a ragged batch into tiles and splits for an instruction set's AttentionTileFn, and combines the
-// splits.
+// Flash attention: cuts a ragged batch into tiles and splits for an instruction set's AttentionTileFn, and
+// combines the splits.
 #pragma once
 
 #include "kernels/llm/attention/attention.h"

@@ -11,7 +11,8 @@ namespace {
 template <class Rows>
 struct FloatKernel {
   using S = Simd;
-  // Queries that share each load of a key: as many sums as the registers hold, times four keys.
+  // The register tile: queries that share each load of a key, as many accumulators as the registers hold,
+  // times four keys.
 #if defined(__AVX2__) && !defined(__AVX512F__)
   static constexpr int kRows = 2;
 #else
@@ -32,8 +33,8 @@ struct FloatKernel {
     const float unit = power.above * (1 / kQueryRoom);
     return unit < 0x1p127f ? unit : 0x1p127f;
   }
-  // The weights of one step of the softmax, times the scales of their values if there are any; returns the
-  // sum of the weights alone.
+  // The weights (exponentials) of one step of the softmax, times the scales of their values if there are any;
+  // returns the sum of the weights alone.
   static CELER_INLINE float Weigh(const float* scores, float max, const float* v_scale, float* weights) {
     constexpr int kN = kSoftmaxKeys / S::kLanes < 4 ? kSoftmaxKeys / S::kLanes : 4;
     S::F sum = S::Set(0);

@@ -1,6 +1,6 @@
-// The inner loops of attention_lanes.h for four or eight rows of queries, with sums in f32. In assembly,
-// because compilers copy the element of a product by element to all lanes first, and place loads in a lump
-// before the products that wait for them. See simd.h for the unnamed namespace.
+// The micro-kernels of attention_lanes.h for four or eight rows of queries, with f32 accumulators. In
+// assembly, because compilers broadcast the element of a by-element product to all lanes first, and schedule
+// loads in a lump before the products that wait for them. See simd.h for the unnamed namespace.
 //
 // Rows of keys and values are `padded` elements long, a multiple of 16.
 #pragma once
@@ -46,12 +46,13 @@ namespace {
   "prfm pldl1keep, [%[soon]]\n prfm pldl3keep, [%[later]]\n"                                           \
   "add %[soon], %[soon], #64\n add %[later], %[later], #64\n"
 
-// Eight rows: one chain of sums for each key and four rows, as long as the key.
+// Eight rows: one dependency chain for each key and four rows, as long as the key.
 #define CELER_STORE_8ROWS                                                                              \
   "stp q16, q24, [%[s]]\n stp q17, q25, [%[s], #32]\n stp q18, q26, [%[s], #64]\n"                     \
   "stp q19, q27, [%[s], #96]\n stp q20, q28, [%[s], #128]\n stp q21, q29, [%[s], #160]\n"              \
   "stp q22, q30, [%[s], #192]\n stp q23, q31, [%[s], #224]\n"
-// Four rows: even and odd elements apart, as a single chain for each key would wait for its last sum.
+// Four rows: even and odd elements in separate chains, as a single one for each key would wait for its last
+// sum.
 #define CELER_STORE_4ROWS                                                                              \
   "fadd v16.4s, v16.4s, v24.4s\n fadd v17.4s, v17.4s, v25.4s\n fadd v18.4s, v18.4s, v26.4s\n"          \
   "fadd v19.4s, v19.4s, v27.4s\n fadd v20.4s, v20.4s, v28.4s\n fadd v21.4s, v21.4s, v29.4s\n"          \
@@ -109,7 +110,8 @@ namespace {
   CELER_SHRINK(28, "0.s[3]") CELER_SHRINK(29, "0.s[3]") CELER_SHRINK(30, "0.s[3]") CELER_SHRINK(31, "0.s[3]")
 #define CELER_NEXT_KEY                                                                                              \
   "ldr x9, [%[v]], #8\n ldr x10, [%[next]], #8\n add x9, x9, %[column]\n prfm pldl1keep, [x10, %[ahead]]\n"
-// Two keys in turn: while one's values are multiplied, those of the next are loaded into other registers.
+// Double buffering over two keys: while one's values are multiplied, those of the next are loaded into other
+// registers.
 #define CELER_VALUES(shrink_rows, load_a, body_a, load_b, body_b)                                                   \
   asm volatile(                                                                                                     \
       CELER_LOAD_SUMS shrink_rows CELER_NEXT_KEY load_a "tbz %[keys], #0, 1f\n"                                     \

@@ -1,9 +1,9 @@
 // A tile with rows of queries in the lanes, whatever tokens they belong to: an element of a key times the
-// same element of four queries is one instruction, so scores, maxima and sums need nothing across lanes, and
-// a weight is an element that multiplies columns of a value. Loops (attention_lane_loops.h) name the type of
-// queries and weights; sums and the softmax are in f32. See simd.h for the unnamed namespace.
+// same element of four queries is one instruction, so scores, maxima and sums need no horizontal reduction,
+// and a weight is an element that multiplies columns of a value. Loops (attention_lane_loops.h) name the type
+// of queries and weights; accumulators and the softmax are in f32. See simd.h for the unnamed namespace.
 //
-// A row's result does not depend on the others: what they see and it does not has the weight zero.
+// A row's result does not depend on the others: what they see and it does not is masked, with weight zero.
 //
 // Range: queries are brought to [0.5, 1) by a power of two, so no score is infinite or lost whatever the KV
 // type holds, and the power comes back in the difference to the largest score. Finite queries, keys and
@@ -380,9 +380,9 @@ class LanesTile {
         vst1q_f32(to + d + c, vmulq_n_f32(vld1q_f32(from + d * kRows + c), unit));
   }
 
-  // The rows of a segment, and those that memory is asked for meanwhile: by scores for the same keys' values
-  // (into the L1 cache) and the next step's (into the last level), by values for the next step's keys. What
-  // is there already where there are no more.
+  // The rows of a segment, and those that are prefetched meanwhile: by scores for the same keys' values (into
+  // the L1 cache) and the next step's (into the last level), by values for the next step's keys. Rows that
+  // are there already where there are no more.
   struct Segment {
     const uint8_t *k = nullptr, *soon_v = nullptr, *next_v = nullptr;
   };

@@ -123,7 +123,7 @@ CELER_INLINE Simd::F LoadRowEnd(const uint8_t* p, int64_t n) {
   return Rows::Load(bytes);
 }
 
-// The sums of four vectors, each in the same order, as four neighbours in memory.
+// Horizontal sums of four vectors, each in the same order, as four neighbours in memory.
 CELER_INLINE void StoreSums(float* out, Simd::F a, Simd::F b, Simd::F c, Simd::F d) {
 #if defined(__aarch64__)
   vst1q_f32(out, vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)));

@@ -1,4 +1,4 @@
-// The work that an instruction set implements: some queries of one kv head against a split of the
+// The micro-kernel that an instruction set implements: some queries of one kv head against a split of the
 // keys. Plain C types only: files with an ISA suffix include this.
 #pragma once
 
@@ -55,7 +55,7 @@ struct AttentionTile {
   float* scratch = nullptr;  // TileScratchFloats(), 64-byte aligned
   bool same_queries =
       false;  // as the tile before had that used this scratch: what was made of them is still there
-  // The partial result of each row = (token, head of the group): the softmax is relative to max, not divided.
+  // The partial result of each row = (token, head of the group): an unnormalized softmax relative to max.
   float* max = nullptr;  // [rows], -infinity for a row that sees no key here
   float* sum = nullptr;  // [rows]
   float* acc = nullptr;  // [rows, PaddedDim]

@@ -1,4 +1,4 @@
-// One tile in f32: which queries see which keys, and the running softmax. A Kernel brings the two matrix
+// One tile in f32: which queries see which keys, and the online softmax. A Kernel brings the two matrix
 // products (attention_float.h).
 //
 // A query's result does not depend on the tile it is in: a score is a sum over head_dim in a fixed order,
@@ -79,7 +79,7 @@ class TileRun {
       Values(start + s * kSpanKeys, s * kSpanKeys, first, last);
   }
 
-  // Scores of one segment; `visible` keys of it at most are seen by anyone.
+  // Scores of one segment; at most `visible` of its keys are unmasked for anyone.
   void Scores(int64_t key, int64_t column, int64_t visible, int64_t first, int64_t last) {
     while (first <= last && Visible(first, key, kSegmentKeys).empty()) ++first;
     while (last >= first && Visible(last, key, kSegmentKeys).empty()) --last;
@@ -93,7 +93,7 @@ class TileRun {
     }
     const auto* query = query_ + row * padded_;
     float* scores = scores_ + row * kSoftmaxKeys + column;
-    // While some keys are multiplied, their values and the keys of the next step are on their way to the L2
+    // While some keys are multiplied, their values and the keys of the next step are prefetched into the L2
     // cache, a few lines at a time: more than the memory system can queue would be dropped, and so are
     // prefetches into L1.
     const uint8_t* v = t_.v + RowOffset(key);

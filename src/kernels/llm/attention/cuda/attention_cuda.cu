@@ -13,7 +13,7 @@ namespace {
 constexpr int kSplitTokens = AttentionTokens(/*steady=*/true);
 constexpr int kSteadyBlocks = 32;
 
-// The splits of a sequence have to be joined through memory, so where there is enough work sequences are
+// The splits of a sequence are combined through global memory, so where there is enough work sequences are
 // split later.
 int LeastBlocks(int tokens, int columns) {
   const int units = UnitsOf(tokens, columns);

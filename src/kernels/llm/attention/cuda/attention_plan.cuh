@@ -1,4 +1,4 @@
-// The units of work of one launch: which token, keys and query heads each of them has.
+// The work items of one launch: which token, keys and query heads each of them has.
 #pragma once
 
 #include <cuda_runtime.h>

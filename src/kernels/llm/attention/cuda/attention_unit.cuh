@@ -1,10 +1,10 @@
 // One unit of attention, for two warps: some query heads of one token over a run of its KV blocks.
 //
 // The tensor cores do it, whatever the number of queries: 16 keys times 8 columns cost what one column costs.
-// A query takes two columns, a 16-bit part and what it left out, and so does its row of weights, so that
-// little more than f32 rounding is lost. The order of the dimensions inside a product is free as long as both
-// sides agree, so a lane takes 16 bytes at a time as memory holds them. Every warp copies its blocks to
-// shared memory a few ahead, in whole lines, and no other warp waits for it.
+// A query takes two columns, its 16-bit rounding and the residual, and so does its row of weights (split
+// precision), so that little more than f32 rounding is lost. The order of the dimensions inside a product is
+// free as long as both sides agree, so a lane takes 16 bytes at a time as memory holds them. Every warp
+// copies its blocks to shared memory a few stages ahead, in whole lines, and no other warp waits for it.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -59,7 +59,7 @@ __device__ __forceinline__ float2 UnpackFactors(uint32_t pair) {
   else
     return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
 }
-// What the 16-bit parts of two numbers left out.
+// The residual of two numbers after rounding to 16 bits.
 template <class F>
 __device__ __forceinline__ uint32_t PackRest(float low, float high, uint32_t packed) {
   const float2 taken = UnpackFactors<F>(packed);
@@ -83,8 +83,7 @@ __device__ __forceinline__ void Mma(float (&c)[4], uint32_t a0, uint32_t a1, uin
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// 8 x 8 numbers of 16 bits, of which lane 4g + t holds (g, 2t) and (g, 2t + 1), with rows and columns
-// exchanged.
+// Transpose of an 8 x 8 fragment of 16-bit numbers, of which lane 4g + t holds (g, 2t) and (g, 2t + 1).
 __device__ __forceinline__ uint32_t Transpose(uint32_t v) {
   uint32_t out;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(v));
@@ -177,8 +176,8 @@ struct Worker {
   static constexpr int kVElements = kVBytes / kBytes;
   static constexpr int kVLoads = kRowBytes / 8 / kVBytes;
   static constexpr int kQParts = kMany ? 2 : 1;
-  // A block of keys and values in shared memory: rows of K, rows of V, scales. Its 16-byte vectors are moved
-  // within their row so that the eight lanes that read at once find them in different banks: lanes of two
+  // A block of keys and values in shared memory: rows of K, rows of V, scales. Its 16-byte vectors are
+  // swizzled within their row so that the eight lanes that read at once have no bank conflicts: lanes of two
   // keys in K, of two vectors and four keys in V.
   static constexpr int kVectors = kRowBytes / 16;
   static __device__ __forceinline__ int MoveK(int row) { return (row & 1) << 2 & (kVectors - 1); }
@@ -202,7 +201,7 @@ struct Worker {
     const float* from =
         a.q + (static_cast<int64_t>(u.token) * a.heads + u.first_head + query) * a.kv.head_dim;
     const int dims = query < u.queries ? a.kv.head_dim : 0;
-    // All loads come first, so that they take the time of one.
+    // All loads are issued first, so that their latencies overlap.
     constexpr int kFours = kSections * kSteps;
     const auto dim_of = [&](int i) { return (i / kSteps * 4 + t) * kElements + i % kSteps * 4; };
     float of_q[kFours][4] = {};
@@ -311,7 +310,8 @@ struct Worker {
     }
   }
 
-  // Scores of keys first_key + g and + 8 to weights under the largest so far; what comes back is B.
+  // Online softmax: scores of keys first_key + g and + 8 to weights relative to the running maximum; what
+  // comes back is B.
   __device__ __forceinline__ void Weigh(uint32_t stage, float (&s)[4], int first_key, const Span& span,
                                         int lane, uint32_t (&p)[kQParts][2]) {
     const int g = lane / 4;
@@ -408,7 +408,7 @@ struct Worker {
     }
   }
 
-  // To shared memory, by warp: sums of the lanes that hold other keys, and of the two parts.
+  // To shared memory, by warp: reductions over the lanes that hold other keys, and over the two parts.
   __device__ __forceinline__ void Write(Shared& shared, char* rings, int sums_at, int warp, int lane,
                                         int count) {
     const int g = lane / 4, t = lane % 4;
@@ -475,8 +475,8 @@ __device__ __forceinline__ void StoreResult(const DeviceAttentionArgs& a, int to
 template <int D, bool kMany>
 constexpr int kFoursAtOnce = std::clamp((kMany ? 8 : 4) * D / 4 / kThreads, 1, 4);
 
-// Of a sequence that is split: the block that ends last puts the splits together, in their order. `partial`
-// is where they are, slot_floats apart. What counts is how often it has to wait for L2.
+// Of a sequence that is split: the block that finishes last combines the splits, in their order. `partial` is
+// where they are, slot_floats apart. The time is that of its round trips to L2.
 template <int D, bool kMany>
 __device__ __forceinline__ void JoinSplits(const DeviceAttentionArgs& a, const Bunches& b, const Unit& u,
                                            int thread, const float* partial, int slot_floats,
@@ -557,8 +557,8 @@ __device__ __forceinline__ void JoinSplits(const DeviceAttentionArgs& a, const B
   }
 }
 
-// What the warps have written, together, to the result or to the splits. When it ends, other threads may
-// still be reading.
+// Combines what the warps have written, into the result or into the splits. When it returns, other threads
+// may still be reading.
 template <int D, bool kMany>
 __device__ __forceinline__ void Finish(const DeviceAttentionArgs& a, const Bunches& b, const Unit& u,
                                        int thread, char* rings, Shared& shared) {

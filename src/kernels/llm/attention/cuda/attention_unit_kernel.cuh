@@ -8,8 +8,8 @@
 
 namespace celer::cuda::attention {
 
-// A few sequences with few KV heads: what counts is how soon the memory is busy. Every multiprocessor has two
-// blocks then, each with a deep ring, and splits are short.
+// A few sequences with few KV heads: what counts is how soon the memory is saturated. Every multiprocessor
+// has two blocks then, each with a deep ring buffer, and splits are short.
 constexpr bool FewColumns(int columns) {
   return columns < 16;
 }
@@ -21,8 +21,8 @@ inline bool FewUnits(int tokens, int columns) {
   return FewColumns(columns) && UnitsOf(tokens, columns) <= 2 * Multiprocessors();
 }
 
-// The KV blocks of one warp on their way into its ring: those of all units of its block of threads, one after
-// the other, so that copies run on while a unit ends and the next one begins.
+// The producer of one warp's ring buffer: the KV blocks of all units of its thread block, one after the
+// other, so that copies run on while a unit ends and the next one begins.
 template <class W>
 class Feed {
  public:
@@ -44,7 +44,7 @@ class Feed {
   }
 
   // Starts to copy the next block, if there is one. With `early` WaitForPrevious() has not been called yet;
-  // it is here, before a block with a key that the kernel in front writes.
+  // it is called here, before a block with a key that the previous kernel writes.
   __device__ __forceinline__ void Copy(bool early = false) {
     if (taken_ == now_.count) {
       now_ = ahead_;
@@ -66,7 +66,7 @@ class Feed {
   __device__ __forceinline__ int place() const { return place_; }
 
  private:
-  // Up to 32 blocks of a unit. Their numbers are loaded a group ahead, so that nobody waits for them.
+  // Up to 32 blocks of a unit. Their numbers are loaded a group ahead, to hide the latency.
   struct Group {
     int count = 0, number = 0;  // one number per lane
     int head_at = 0;            // where the kv head begins in a block
@@ -112,7 +112,7 @@ class Feed {
   const int units_;
 };
 
-// Grid: as many blocks as run at once, each taking every gridDim-th unit.
+// Grid: persistent, as many blocks as are resident at once, each taking every gridDim-th unit.
 template <class T, int D, bool kMany, bool kDeep>
 __global__ void __launch_bounds__(kThreads, kDeep ? 2 : 4)
     UnitKernel(const __grid_constant__ DeviceAttentionArgs a, const __grid_constant__ Bunches b) {

@@ -143,9 +143,10 @@ __device__ __forceinline__ void MultiplyKeys(const uint32_t (&q)[D / 16][4], uin
 }
 
 // T: type of the KV; D: head_dim or more, a multiple of 32.
-// Grid: (tiles of 64 queries, heads, sequences). Four warps of 16 queries each; keys come in tiles of 64, the
-// next one on its way while this one is worked on: as a copy to shared memory, or where it must be widened
-// to 16 bits, in registers. Softmax and the product with V stay inside: as functions they cost registers.
+// Grid: (tiles of 64 queries, heads, sequences). Four warps of 16 queries each; keys come in tiles of 64,
+// double buffered: the next one is copied to shared memory by cp.async while this one is worked on, or where
+// it must be widened to 16 bits, held in registers. Softmax and the product with V stay inline: as functions
+// they cost registers.
 template <class T, int D>
 __global__ void __launch_bounds__(kFlashThreads)
     FlashKernel(const __grid_constant__ FlashAttentionArgs args) {
@@ -157,7 +158,7 @@ __global__ void __launch_bounds__(kFlashThreads)
   const int dim = a.kv.head_dim;
   const int sequence = blockIdx.z, head = blockIdx.y;
   const int begin = __ldcg(args.seq_start + sequence), count = __ldcg(args.seq_start + sequence + 1) - begin;
-  // Late tiles see most keys: they start first.
+  // Longest first: late tiles see most keys.
   const int tile = static_cast<int>(gridDim.x) - 1 - static_cast<int>(blockIdx.x);
   const int first_query = tile * kTileQueries;
   if (first_query >= count) return;

@@ -1,4 +1,4 @@
-// Which flash kernel runs: warpgroup products where there are any, else flash_attention.cuh.
+// Which flash kernel runs: wgmma where there is any, else flash_attention.cuh.
 #include "kernels/llm/attention/cuda/flash_attention.cuh"
 
 namespace celer::cuda {

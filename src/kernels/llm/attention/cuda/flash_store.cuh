@@ -1,4 +1,4 @@
-// How the flash kernels write a query's result: as f32, or as the activations of the product behind them.
+// The epilogue of the flash kernels: a query's result as f32, or as the activations of the next product.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -1,11 +1,12 @@
-// Attention of many tokens at once with warpgroup products, for keys and values in f16 and bf16 and heads of
-// 64 and 128.
+// Flash attention of many tokens at once with wgmma, for keys and values in f16 and bf16 and heads of 64 and
+// 128.
 //
-// Grid: persistent, one block per multiprocessor. A block draws one item after the other: 128 queries of one
-// head, 64 for each of two warpgroups. A third one brings tiles of 64 or 128 keys and their values into a
-// ring, and is ahead of the others across items. While one warpgroup is at its softmax, the other multiplies.
-// Where that would leave multiprocessors idle, an item has a part of the keys only; a warpgroup that ends
-// last puts the parts together, in their order.
+// Grid: persistent, one block per multiprocessor, warp-specialized. A block draws one item after the other:
+// 128 queries of one head, 64 for each of two consumer warpgroups. A producer warpgroup loads tiles of 64 or
+// 128 keys and their values into a ring buffer, and runs ahead of the others across items. While one consumer
+// is at its softmax, the other multiplies (ping-pong). Where that would leave multiprocessors idle, an item
+// has a part of the keys only (split-KV); the warpgroup that finishes last combines the parts, in their
+// order.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -65,19 +66,19 @@ __device__ __forceinline__ uint32_t Pack(float low, float high) {
   return y;
 }
 
-// Sums of products that were waited for: the compiler must not use them before.
+// Accumulators that were waited for: the compiler must not use them before.
 template <int N>
 __device__ __forceinline__ void Settle(float (&d)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// Barriers of a stage or place: it is filled, or may be filled.
+// mbarriers of a stage or place: full, or empty.
 [[maybe_unused]] __device__ __forceinline__ uint32_t Barrier(uint32_t barriers, int stage, int which) {
   return barriers + (stage * 2 + which) * 8;
 }
 
-// Where a role stands in a ring.
+// The position of a role in a ring buffer: stage and phase.
 struct Turn {
   int stage = 0;
   uint32_t parity = 0;
@@ -142,7 +143,7 @@ __device__ __forceinline__ int Draw(const FlashAttentionArgs& args, const Plan& 
   }
 }
 
-// Keys in tiles. A tile is announced when the next one is on its way.
+// The producer: keys in tiles. A tile is announced when the next one is in flight.
 template <int D>
 __device__ __forceinline__ void LoadTiles(const DeviceAttentionArgs& a, const int32_t* table, int kv_head,
                                           const Keys& keys, uint32_t shared, uint32_t barriers, int thread,
@@ -202,7 +203,7 @@ struct PartPlace {
   uint32_t word;    // of shared memory, for this warpgroup
   int barrier;
 };
-// Of the parts of 64 queries: the warpgroup that ends last gets all of them, and true.
+// Of the parts of 64 queries: the warpgroup that finishes last combines all of them, and gets true.
 template <int D>
 __device__ __forceinline__ bool JoinParts(const PartPlace& place, int parts, int part, float scale,
                                           float (&o)[D / 2], float (&top)[2], float (&total)[2], int thread) {
@@ -249,8 +250,8 @@ __device__ __forceinline__ bool JoinParts(const PartPlace& place, int parts, int
   return true;
 }
 
-// One warpgroup's 64 queries of an item. One long function: its sums stay in registers that running products
-// own, and nvcc 13.0 is known to get the order of such parts wrong (see kTileKeys).
+// The consumer: one warpgroup's 64 queries of an item. One long function: its accumulators stay in registers
+// that running wgmmas own, and nvcc 13.0 is known to get the order of such parts wrong (see kTileKeys).
 template <class T, int D>
 __device__ __forceinline__ void Attend(const DeviceAttentionArgs& a, const Item& item, const Keys& keys,
                                        const PartPlace& place, uint32_t shared, uint32_t barriers, int group,
@@ -280,7 +281,7 @@ __device__ __forceinline__ void Attend(const DeviceAttentionArgs& a, const Item&
         q[k][i] = Pack<T>(v.x, v.y);
       }
     }
-  // Tiles that every query of the warpgroup sees as a whole need no mask.
+  // Tiles that are unmasked for every query of the warpgroup need no mask.
   const int group_first = min(item.first_query + group * 64, item.count - 1),
             group_last = min(group_first + 63, item.count - 1);
   const int seen_to = __ldcg(positions + group_first);
@@ -319,7 +320,7 @@ __device__ __forceinline__ void Attend(const DeviceAttentionArgs& a, const Item&
           if (key > at || (a.window > 0 && key <= at - a.window)) s[n * 4 + i] = -INFINITY;
         }
     }
-    // Maxima and sums in two chains each.
+    // Maxima and sums in two dependency chains each.
     float base[2], more[2] = {0, 0};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {

@@ -9,7 +9,7 @@
 namespace celer {
 namespace {
 
-// Integers with a scale to a block: a token's largest values are not among them. (kRow has its own way.)
+// int8 with a scale to a block: a token's outliers are taken out. (kRow has its own way.)
 bool TakesOutliersOut(XKind kind) {
   return kind == XKind::kBlocks || kind == XKind::kSupers || kind == XKind::kNibbles ||
          kind == XKind::kNibblesMin;

@@ -1,5 +1,5 @@
-// The activations of a product as its tile kernels want them: normed, without outliers, in eight bits or as
-// floats, interleaved in units of a few tokens.
+// The activations of a product, prepared for its tile kernels: normed, without outliers, quantized to int8 or
+// as floats, interleaved in units of a few tokens.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,10 @@
-// Single columns of a packed matrix (packed.h) as floats. Plain declarations only, because files built for
-// newer instruction sets include it.
+// Outliers: single columns of a packed matrix (packed.h) as floats. Plain declarations only, because files
+// built for newer instruction sets include it.
 //
-// Integer kernels round activations to eight bits with one scale to 32 or 256 columns, and in a language
+// Integer kernels quantize activations to eight bits with one scale to 32 or 256 columns, and in a language
 // model a few columns of a token are ten to a hundred times larger than the rest: they make the scale of
-// their block so coarse that most of the rounding error of a whole row comes from them. So the largest
-// values of each token are taken out before the others are rounded, and meet their columns in f32.
+// their block so coarse that most of the rounding error of a whole row comes from them. So the outliers of
+// each token are taken out before the others are quantized, and are multiplied with their columns in f32.
 #pragma once
 
 #include <stdint.h>

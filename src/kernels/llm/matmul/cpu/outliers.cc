@@ -11,7 +11,7 @@ namespace {
 // exact): none 0.0061, a tenth 0.0021, a twentieth 0.0017, always four 0.0016.
 constexpr float kWorthwhile = 0.05f;
 
-// Magnitudes compare as their bits do, and what is not a number is larger than all others.
+// Magnitudes compare as their bits do, and NaN is larger than all others.
 uint32_t Magnitude(float v) {
   return std::bit_cast<uint32_t>(v) & 0x7FFFFFFF;
 }

@@ -1,4 +1,4 @@
-// The largest values of a token, which are multiplied apart (column.h).
+// The outliers of a token, which are multiplied separately in f32 (column.h).
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,7 @@
 namespace celer {
 
 // Takes the largest magnitudes out of x, as long as each takes a twentieth off the row's rounding error:
-// `rest` is x with zeros in their places. What is not a number reaches the result, here or there. `cols` is a
-// multiple of 32.
+// `rest` is x with zeros in their places. NaN reaches the result, here or there. `cols` is a multiple of 32.
 void SplitOutliers(const float* x, int64_t cols, float* rest, TokenOutliers* out);
 
 // The different columns among the outliers of some tokens, for one matrix.

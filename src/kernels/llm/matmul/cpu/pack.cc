@@ -80,8 +80,8 @@ int FloatStep(PackedFormat format, const PackGeometry& g) {
   return format == PackedFormat::kBf16 ? g.bf16_step : 1;
 }
 
-// The bits of a byte that make its two halves what `halves` says: turning over the highest bit of a signed
-// number of four bits makes it an unsigned one that is 8 larger, and the other way round.
+// The bits of a byte to flip so that its two halves are what `halves` says: flipping the sign bit of a signed
+// 4-bit number makes it an unsigned one that is 8 larger, and the other way round.
 uint8_t FlippedBits(PackedFormat format, Halves halves) {
   if (format == PackedFormat::kNibble)
     return halves == Halves::kExcess ? 0x88 : halves == Halves::kMixed ? 0x08 : 0;

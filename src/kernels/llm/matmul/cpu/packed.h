@@ -1,5 +1,5 @@
-// Weights in the order a kernel reads them, and activations beside them. Plain declarations only, because
-// files built for newer instruction sets include it.
+// Packed weights, interleaved in the order in which a kernel reads them, and the activations beside them.
+// Plain declarations only, because files built for newer instruction sets include it.
 //
 // Rows are interleaved in groups of `rows`, and inside a group by steps of `step` columns, so that one vector
 // register holds the same few columns of several rows: element (r, k) of a group stands at
@@ -22,7 +22,7 @@
 
 namespace celer {
 
-// Counts the changes of what follows: packed weights kept on disk with another number are not used.
+// A version: packed weights on disk with another number are not used.
 constexpr int kPackedLayout = 4;
 
 enum class PackedFormat : uint8_t {
@@ -66,7 +66,7 @@ struct PackGeometry {
 constexpr int kBlockCols = 32;
 constexpr int kSuperCols = 256;
 
-// How a kernel wants its activations: what x, and X in a name, stands for in this folder.
+// The layout of activations that a kernel wants: what x, and X in a name, stands for in this folder.
 enum class XKind : uint8_t {
   kBlocks,  // int8, a scale to 32 columns
   kRow,     // int8, a scale to a row, and the few values that it cannot hold apart
@@ -78,8 +78,8 @@ enum class XKind : uint8_t {
 };
 constexpr int kXKinds = 7;
 
-// Where the results of a job go in the end, with bias and residual added: [tokens, stride], from the job's
-// first token and row on.
+// The epilogue of a job: where its results go in the end, with bias and residual added: [tokens, stride],
+// from the job's first token and row on.
 struct TileTarget {
   float* out = nullptr;
   const float* residual = nullptr;  // laid out as out
@@ -120,9 +120,10 @@ constexpr int kXUnitTokens = 8;
 constexpr int XPairs(int tokens) {
   return tokens <= 2 ? 1 : 4;
 }
-// Scales of 32 columns are powers of two, and what is stored instead is `start`, 1.5 * 2^23 * scale. The
-// integer sums of a block begin with its bits: adding n to them adds n * scale to the number they are as a
-// float, so that subtracting `start` again yields the scaled sum without a conversion or a multiplication.
+// A conversion from int to float without an instruction for it: scales of 32 columns are powers of two, and
+// what is stored instead is `start`, 1.5 * 2^23 * scale. The integer accumulators of a block begin with its
+// bits: adding n to them adds n * scale to the number they are as a float, so that subtracting `start` again
+// yields the scaled sum without a conversion or a multiplication.
 //
 // For nibbles (kNibbles, kNibblesMin) a byte of the weights is 16 * high + low, both unsigned. The byte
 // itself is multiplied with the high step's activations h, and 16 * low with l, which is the low step's

@@ -28,19 +28,19 @@ class Products {
   void Run(const uint8_t* x, const Part& part, int64_t first, int64_t apart, int64_t count, int64_t token,
            int64_t tokens, std::span<const uint8_t> ahead = {}, float* kept = nullptr) const;
 
-  // Row groups [begin, end) times few tokens, weights straight from memory. With one token as many streams of
-  // memory as a tile has groups: each is long, so that the hardware prefetches it, and together they keep
+  // Row groups [begin, end) times few tokens, weights straight from memory. With one token as many memory
+  // streams as a tile has groups: each is long, so that the hardware prefetches it, and together they keep
   // more reads in flight than one would. To the part's output, or, of one token, to `kept`, row by row from
   // the first group on.
   void Stream(const uint8_t* x, const Part& part, int64_t begin, int64_t end, int64_t tokens,
               float* kept = nullptr) const;
 
-  // Asks for the beginnings of the streams that one token will read of row groups [begin, end): kernels
+  // Prefetches the beginnings of the streams that one token will read of row groups [begin, end): kernels
   // prefetch from some distance on only.
   void FetchHeads(const Part& part, int64_t begin, int64_t end) const;
 
-  // Asks for rows of the output that will be written in a while: other cores have read them last, so that
-  // they take long to come.
+  // Prefetches rows of the output for writing: other cores have read them last, so that their lines take long
+  // to come.
   static void FetchTarget(const MatmulOutput& to, int64_t row, int64_t rows);
 
  private:

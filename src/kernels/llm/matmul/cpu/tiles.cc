@@ -1,5 +1,5 @@
 // Divides a product into jobs for the tile kernels: activations prepared once (normed, quantized), then tiles
-// of rows and tokens handed out as threads get free, one fork-join in all for a decode step.
+// of rows and tokens scheduled dynamically, one fork-join in all for a decode step.
 #include "kernels/llm/matmul/cpu/tiles.h"
 
 #include <algorithm>
@@ -19,9 +19,9 @@ namespace {
 // Up to this many elements every thread prepares all activations for itself: cheaper than waiting for a join.
 constexpr int64_t kPrepareAlone = 6144;
 
-// How fast the threads of a small pool read weights, learnt from one decode step to the next: of two cores of
-// a virtual machine one is often some percent slower for as long as it lasts, and the other would wait for
-// it.
+// Load balancing: how fast the threads of a small pool read weights, learnt from one decode step to the next.
+// Of two cores of a virtual machine one is often some percent slower for as long as it lasts, and the other
+// would wait for it.
 class Pace {
  public:
   static constexpr int kThreads = 4;
@@ -80,8 +80,8 @@ struct Call {
   }
 };
 
-// Few tokens. Most of the rows are divided among the threads beforehand, in long streams; the rest goes tile
-// by tile to whoever is done first, because a core that others slow down would keep all waiting.
+// Few tokens (memory-bound). Most of the rows are divided among the threads statically, in long streams; the
+// rest is scheduled dynamically, tile by tile, because a core that others slow down would keep all waiting.
 class FewTokens {
  public:
   FewTokens(const Call& call, Pace& pace)
@@ -205,10 +205,11 @@ class FewTokens {
   alignas(64) std::atomic<int64_t> next_{0};
 };
 
-// Many tokens. They are divided into walks, whose activations stay in a core's L2 cache. A thread takes a row
-// tile over the whole walk, so that its weights stay there too. Threads begin with different walks: each then
-// reads few rows of both factors from afar. Those of one walk take its tiles in turns, so that each knows
-// what comes next and can fetch it ahead; who is done helps with what is left.
+// Many tokens (compute-bound). Cache blocking: they are divided into walks, whose activations stay in a
+// core's L2 cache. A thread takes a row tile over the whole walk, so that its weights stay there too. Threads
+// begin with different walks: each then reads few rows of both factors from afar. Those of one walk take its
+// tiles in turns, so that each knows what comes next and can prefetch it; a thread that is done steals what
+// is left.
 class ManyTokens {
  public:
   struct Tiling {
@@ -274,8 +275,8 @@ class ManyTokens {
     }
   }
 
-  // The same tile of every output. The sums stay in this core's cache, and only what is made of them leaves
-  // it.
+  // Fusion of gate and up: the same tile of every output. The sums stay in this core's cache, and only the
+  // result of the epilogue leaves it.
   void RunZipped(const uint8_t* x, int64_t tile, int64_t t, Ahead ahead) const {
     static thread_local AlignedVector<uint8_t> room;
     const int64_t floats = tile_tokens_ * tile_rows_;
@@ -316,7 +317,7 @@ class ManyTokens {
   std::vector<std::atomic<bool>> taken_;
 };
 
-// Outputs whose weights are not packed, from floats.
+// Outputs whose weights are not packed: dequantized to floats.
 void PlainProducts(const MatmulArgs& args) {
   std::vector<float> scratch(static_cast<size_t>(args.tokens * args.outputs[0].w.cols));
   const float* x = PlainInput(args, scratch);

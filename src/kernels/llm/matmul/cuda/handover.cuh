@@ -1,10 +1,9 @@
-// Values that blocks of one kernel hand to each other, without fences or counters: a value is its own flag,
-// and arrives in one trip through L2.
+// Producer-consumer handover between blocks of one kernel, without fences or counters: a value is its own
+// flag, and arrives in one round trip through L2.
 //
-// Tagged: the lowest bit of a value says in which round of its memory it was written; a reader loads until
+// Tagged: the lowest bit of a value says in which round of its memory it was written; a reader polls until
 // the bit is this round's. Rounds alternate, so every place must be written in every round. Marked: memory is
-// filled with a pattern that no result has; a reader loads until it sees something else, and then fills it
-// again.
+// filled with a sentinel that no result has; a reader polls until it sees something else, and then resets it.
 #pragma once
 
 #include <cstdint>
@@ -62,8 +61,8 @@ __device__ __forceinline__ float4 LoadRelaxed(const float* from) {
                : "memory");
   return v;
 }
-// Between two loads of what all blocks wait for: without it their loads would take more of L2 than the
-// weights.
+// Backoff between two polls of what all blocks wait for: without it their loads would take more of L2 than
+// the weights.
 __device__ __forceinline__ void Pause() {
   constexpr int kCycles = 150;
   const long long begin = clock64();

@@ -1,4 +1,4 @@
-// Which experts a token goes to, on the device.
+// Top-k routing of a token, on the device.
 #pragma once
 
 #include <climits>
@@ -13,14 +13,14 @@ __device__ __forceinline__ float WarpSum(float v) {
   return v;
 }
 
-// Numbers in their order; 0 for what is no number.
+// A monotonic key of a float; 0 for NaN.
 __device__ __forceinline__ uint32_t OrderOf(float v) {
   const uint32_t bits = __float_as_uint(v + 0.0f);  // one zero
   return v != v ? 0 : bits ^ (static_cast<int32_t>(bits) < 0 ? 0xffffffffu : 0x80000000u);
 }
 
-// By one warp: the top experts of a token and their weights, as RouteToken() in moe.h: by logit, lower index
-// first among equals. `logits` are in shared memory and lose those that were taken.
+// By one warp: the top experts of a token and their weights, as RouteToken() in moe.h: by logit, tie-break by
+// the lower index. `logits` are in shared memory and lose those that were taken.
 __device__ __forceinline__ void ChooseExperts(float* logits, int experts, int top, bool normalize, int lane,
                                               int32_t* expert_of, float* weight_of) {
   constexpr uint32_t kAll = 0xffffffffu;

@@ -1,6 +1,5 @@
-// A mixture-of-experts block on the GPU: which experts each token goes to is decided there, and the kernels
-// that follow read it there, so that a step can be captured in a graph and only the chosen experts' weights
-// are read.
+// A mixture-of-experts block on the GPU: routing is decided there, and the kernels that follow read it there,
+// so that a step can be captured in a graph and only the chosen experts' weights are read.
 //
 //   LaunchMoeRouter -> LaunchMoeRoute -> gate and up -> down -> LaunchMoeCombine
 //
@@ -43,7 +42,7 @@ struct MoePlan {
   static MoePlan In(std::byte* memory, int64_t tokens, int64_t top);  // zeroed memory
 };
 
-// Products with the router's rows in f32: an expert more or less changes a token more than any rounding.
+// Products with the router's rows in f32: another expert changes a token more than any rounding.
 struct MoeRouterArgs {
   const float* x = nullptr;     // [tokens, hidden]
   const float* norm = nullptr;  // [hidden]
@@ -94,8 +93,8 @@ int MoeJobTokens(const ExpertMatrices& gate_up, const ExpertMatrices& down, int 
 // The product with `gate_up` must directly follow LaunchMoeRoute, and the other one must directly follow it.
 cudaError_t LaunchMoeProduct(const MoeProductArgs& args, cudaStream_t stream);
 
-// The same products with activations of bf16 and sums of f32, for more tokens than a step has: each expert's
-// weights are read once for up to kGroupedTokens slots, which is what a job has at most.
+// Grouped GEMM: the same products with bf16 activations and f32 accumulators, for more tokens than a step
+// has: each expert's weights are read once for up to kGroupedTokens slots, which is what a job has at most.
 constexpr int kGroupedTokens = 64;
 
 struct MoeGroupedArgs {

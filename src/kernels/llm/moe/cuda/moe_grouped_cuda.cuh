@@ -1,14 +1,16 @@
-// The kernel behind LaunchMoeGrouped, one instance per weight format (moe_format_cuda.cu.in): products of
-// experts with any number of tokens. Tensor cores, activations of bf16, weights made bf16 in registers.
+// Grouped GEMM, the kernel behind LaunchMoeGrouped, one instance per weight format (moe_format_cuda.cu.in):
+// products of experts with any number of tokens. Tensor cores, bf16 activations, weights dequantized to bf16
+// in registers.
 //
-// Grid: persistent, one block per multiprocessor. An item is up to 64 slots of one expert times 256 rows of
-// its matrix (128 of gate and of up). A stage of the ring is 64 or 128 columns of that: one thread copies the
-// weights, in boxes, in the order of device_matrix.h; one warp gathers the rows of activations; eight warps
-// multiply, 32 rows each, and only as many eights of slots as there are. The ring runs on from one item to
-// the next, and that of the product behind gate and up fills before those have ended. Items with the same
-// weights follow each other, so that one of them reads the memory and the others L2.
+// Grid: persistent, one block per multiprocessor, warp-specialized. An item is up to 64 slots of one expert
+// times 256 rows of its matrix (128 of gate and of up). A stage of the ring buffer is 64 or 128 columns of
+// that: one thread copies the weights by TMA, in the order of device_matrix.h; one warp gathers the rows of
+// activations; eight warps multiply, 32 rows each, and only as many eights of slots as there are. The ring
+// runs on from one item to the next, and that of the product behind gate and up fills before those have
+// ended. Items with the same weights follow each other, so that one of them reads the memory and the others
+// L2.
 //
-// Sums of a slot are made in the order of the columns, whatever else is in the batch.
+// Deterministic: a slot is accumulated in the order of the columns, whatever else is in the batch.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -102,7 +104,7 @@ class GroupedItems {
   GroupedItem next_ = {};
 };
 
-// A box of the map's size of matrix z, from column x and row y on. What lies outside the matrix is zero.
+// TMA: a box of the map's size of matrix z, from column x and row y on. What lies outside the matrix is zero.
 __device__ __forceinline__ void BoxCopyOf(uint32_t to, const CUtensorMap* map, int x, int y, int z,
                                           uint32_t bar, uint64_t policy) {
   asm volatile(

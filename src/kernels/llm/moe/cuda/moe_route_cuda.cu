@@ -1,4 +1,4 @@
-// The router, the routes, and the sum of what the experts made.
+// The router, top-k routing, and the weighted sum of the experts' results.
 #include <cuda_bf16.h>
 
 #include <algorithm>
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kRouteThreads) RouterKernel(const __grid_const
   }
 }
 
-// By one block: the sum of what the threads in front of this one have.
+// By one block: an exclusive prefix sum over its threads.
 __device__ int SumInFront(int mine) {
   __shared__ int warps[kRouteWarps];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -114,8 +114,9 @@ __device__ int SumInFront(int mine) {
   return sum - mine;
 }
 
-// By one block, once all tokens have their experts: slots and jobs. `count` and `begin` are [experts] in
-// shared memory. The order of an expert's slots does not matter to anything that is computed with them.
+// By one block, once all tokens have their experts: a counting sort into slots and jobs. `count` and `begin`
+// are [experts] in shared memory. The order of an expert's slots does not matter to anything that is computed
+// with them.
 __device__ void MakeJobs(const MoeRouteArgs& a, int* count, int* begin) {
   const int pairs = a.tokens * a.top, thread = threadIdx.x;
   for (int e = thread; e < a.experts; e += kRouteThreads) count[e] = 0;

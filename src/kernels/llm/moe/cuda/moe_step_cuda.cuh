@@ -1,10 +1,10 @@
 // The kernel behind LaunchMoeStep, one instance per weight format: router, choice, gate and up, down, and the
 // weighted sum of a few tokens' experts.
 //
-// Grid: persistent, one block per multiprocessor, all of them there at once, the roles of matvec_cuda.cuh.
-// Blocks meet three times, at counters in global memory: when the logits are written, when gate and up are
-// multiplied, when down is. Every block chooses the experts for itself, which is faster than to wait once
-// more. The weights of down fill the ring while the others still finish gate and up.
+// Grid: persistent, one block per multiprocessor, all of them resident at once, the roles of matvec_cuda.cuh.
+// There are three grid barriers, at counters in global memory: when the logits are written, when gate and up
+// are multiplied, when down is. Every block chooses the experts for itself, which is faster than one more
+// barrier. The weights of down fill the ring buffer while the others still finish gate and up.
 #pragma once
 
 #include "kernels/llm/moe/cuda/moe_choice.cuh"
@@ -31,7 +31,7 @@ struct StepPlan {
   float dots[kMaxMatvecTokens][matvec::kWarps], squares[kMaxMatvecTokens][matvec::kWarps];
 };
 
-// Counters of arrivals only grow, by one of every block in every launch, so that nothing is cleared.
+// Counters of arrivals are monotonic, one more for every block in every launch, so that nothing is cleared.
 __device__ __forceinline__ void Arrive(uint64_t* counter) {
   asm volatile("red.release.gpu.global.add.u64 [%0], 1;" ::"l"(counter) : "memory");
 }
@@ -117,8 +117,8 @@ __device__ __forceinline__ void RouterPart(const MoeStepArgs& a, StepPlan& plan,
       make_float4(x.x * scale * n.x, x.y * scale * n.y, x.z * scale * n.z, x.w * scale * n.w);
 }
 
-// By the warps that multiply, once all tokens have their experts: pairs sorted by expert into slots, and jobs
-// of up to job_tokens slots of one expert. `rows` are this block's own.
+// By the warps that multiply, once all tokens have their experts: a counting sort of pairs by expert into
+// slots, and jobs of up to job_tokens slots of one expert. `rows` are this block's own.
 __device__ __forceinline__ void MakeStepJobs(const MoeStepArgs& a, int job_tokens, StepPlan& plan,
                                              int32_t* rows, int warp, int lane) {
   const int pairs = a.tokens * a.top;

@@ -27,7 +27,7 @@ float Largest(const float* x, int n) {
   return vmaxvq_f32(vmaxq_f32(vmaxq_f32(max[0], max[1]), vmaxq_f32(max[2], max[3])));
 }
 
-// Sixteen values to int8, rounded to nearest even, eight each to q0 and q1; their sums in 16 bits.
+// Sixteen values to int8, round-half-to-even, eight each to q0 and q1; their sums in 16 bits.
 int16x8_t Quantize16(const float* x, float32x4_t inverse, int8_t* q0, int8_t* q1) {
   int16x8_t halves[2];
   for (int h = 0; h < 2; ++h) {
@@ -41,8 +41,9 @@ int16x8_t Quantize16(const float* x, float32x4_t inverse, int8_t* q0, int8_t* q1
 }
 
 // Sixteen columns for kNibbles, which are steps of kStep columns for low and for high halves of bytes in
-// turns. Numbers are rounded by adding 1.5 * 2^23, after which their low bytes are the integer: conversions
-// would run on one pipe of four. Where `inverse` is a power of two products with it are exact.
+// turns. Numbers are rounded by adding the magic number 1.5 * 2^23, after which their low bytes are the
+// integer: conversions would run on one pipe of four. Where `inverse` is a power of two products with it are
+// exact.
 struct NibbleSteps {
   int16x8_t lows, highs;
 };

@@ -1,5 +1,5 @@
-// A loop over blocks of bytes, two row pairs straight from memory times four token pairs, added to `sum`.
-// Part of tile_integer_arm_i8mm.cc. In assembly, because compilers order it so that it takes a third longer.
+// The micro-kernel over blocks of bytes: two row pairs straight from memory times four token pairs, added to
+// `sum`. Part of tile_integer_arm_i8mm.cc. In assembly, because the compilers' schedule takes a third longer.
 //
 // Measured on Neoverse V1, for 8 rows x 8 tokens x 32 columns: 34 or 39 cycles, by a state of the core that
 // lasts for many rounds and that unrelated instructions before them decide (row_triples_i8mm.h).

@@ -1,5 +1,5 @@
-// The loops over 8 rows times four tokens, [token][half of the rows]. Part of tile_integer_arm_dotprod.cc. In
-// assembly, because compilers copy registers and keep the sums in memory.
+// The micro-kernels of 8 rows times four tokens, [token][half of the rows]. Part of
+// tile_integer_arm_dotprod.cc. In assembly, because compilers copy registers and spill the accumulators.
 //
 // Measured on Neoverse N1 (two vector pipes), from the L1 cache: 43 cycles a block of bytes, of which the 64
 // dot products are 32. A dot product that waits for a load keeps later ones out of the pipes' queues, so

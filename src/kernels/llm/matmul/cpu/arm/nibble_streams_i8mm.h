@@ -1,14 +1,14 @@
 // One token times nibbles: four row groups at once, each its own stream of memory. Part of
 // tile_integer_arm_i8mm.cc.
 //
-// In assembly, and in an order that was found by search (docs/notes/products_arm_i8mm.md): random moves of
-// single instructions that keep all dependencies, with registers assigned again after each, measured on
-// Neoverse V1 with the weights in the L2 cache. What waits for a load there waits in the vector queue, and
-// when that is full no further load begins. So loads stand far before what uses them, the sums of a group are
-// added and scaled long after its last product, and a block's first instructions (CELER_HEAD) run in the
-// middle of the block before. For 8 rows x 32 columns of Q4_0 that is 8.9 cycles from L1 and L2 and 9.9
-// to 10.1 from memory; the compiler's order takes 12.5 from L1, the best one without loads ahead 9.5, 10.0
-// from L2 and 10.7 from memory. What counts beyond that is the number of instructions: 30 vector
+// In assembly, with a schedule that was found by search (docs/notes/products_arm_i8mm.md): random moves of single
+// instructions that keep all dependencies, with registers assigned again after each, measured on Neoverse V1
+// with the weights in the L2 cache. What waits for a load there waits in the vector queue, and when that is
+// full no further load begins. So loads are hoisted far before what uses them, the sums of a group are added
+// and scaled long after its last product, and a block's first instructions (CELER_HEAD) run in the middle of
+// the block before (software pipelining). For 8 rows x 32 columns of Q4_0 that is 8.9 cycles from L1 and L2
+// and 9.9 to 10.1 from memory; the compiler's order takes 12.5 from L1, the best one without loads ahead 9.5,
+// 10.0 from L2 and 10.7 from memory. What counts beyond that is the number of instructions: 30 vector
 // instructions, 14 loads and 3 prefetches to 8 rows.
 //
 // Prefetches of Q4_0, whose four blocks are nine lines: every line 14720 bytes ahead into L3, and every third

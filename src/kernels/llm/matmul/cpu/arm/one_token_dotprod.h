@@ -1,6 +1,6 @@
-// The loops over row groups times one token. Part of tile_integer_arm_dotprod.cc. In assembly, because
-// compilers load weights right before their use. A register of weights is loaded again as soon as it has been
-// used.
+// The micro-kernels (GEMV) of row groups times one token. Part of tile_integer_arm_dotprod.cc. In assembly,
+// because compilers load weights right before their use. A register of weights is loaded again as soon as it
+// has been used.
 //
 // Measured on Neoverse N1 (two vector pipes) in cycles for 8 rows and 32 columns: Q4_0 (34 vector
 // instructions) 19.1 from the L1 and L2 caches and 20.7 from memory with both cores at it, where loads alone

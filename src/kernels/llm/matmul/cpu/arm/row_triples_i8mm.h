@@ -1,6 +1,6 @@
-// Three row pairs times four token pairs, block by block, added to `sum`: of nibbles as they are packed, or
-// of bytes that were prepared. Part of tile_integer_arm_i8mm.cc. In assembly, because compilers order it so
-// that it takes a third longer.
+// The micro-kernels of three row pairs times four token pairs, block by block, added to `sum`: of nibbles as
+// they are packed, or of bytes that were prepared. Part of tile_integer_arm_i8mm.cc. In assembly, because the
+// compilers' schedule takes a third longer.
 //
 // Measured on Neoverse V1, for 8 rows x 8 tokens x 32 columns: two row pairs at a time take 34 or 39 cycles,
 // by a state of the core that lasts for many rounds and that unrelated instructions before them decide; three

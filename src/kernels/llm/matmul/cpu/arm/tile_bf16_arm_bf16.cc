@@ -1,6 +1,6 @@
-// bf16 weights times activations rounded to bf16, summed in f32 by bfmmla: pairs of rows times pairs of
-// tokens, four columns at a time. A single token has zeros beside it: memory is the limit there, and the
-// order of additions stays that of every other batch.
+// bf16 weights times activations rounded to bf16, accumulated in f32 by bfmmla: pairs of rows times pairs of
+// tokens, four columns at a time. A single token has zeros beside it: it is memory-bound, and the order of
+// additions stays that of every other batch.
 #include <arm_neon.h>
 #include <stdint.h>
 
@@ -91,9 +91,9 @@ inline void Six(const uint8_t* w, const uint8_t* x, int64_t steps, float32x4_t (
   // clang-format on
 }
 
-// Three row groups times all whole units of eight tokens. Columns are taken in chunks, whose weights stay in
-// the L1 cache while the tokens go by: side by side, because groups are often a multiple of a cache way
-// apart. Sums wait in memory, so that the order of additions stays the same.
+// Three row groups times all whole units of eight tokens. Cache blocking: columns are taken in chunks, whose
+// weights stay in the L1 cache while the tokens are streamed: side by side, because groups are often a
+// multiple of a cache way apart. Partial sums wait in memory, so that the order of additions stays the same.
 inline void Wide(const TileJob& job, int units) {
   alignas(64) static thread_local float32x4_t sums[kMaxUnits][kWidePairs][4];
   alignas(64) static thread_local uint8_t weights[kChunkSteps * kWidePairs * 16];

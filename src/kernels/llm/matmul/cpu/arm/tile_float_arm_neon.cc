@@ -1,5 +1,5 @@
 // f32, f16 and bf16 weights in f32 arithmetic: eight rows per column, a token's column as a scalar. Even and
-// odd columns are summed apart in every kernel, which halves the chain of dependent additions.
+// odd columns have separate accumulators in every kernel, which halves the dependency chain.
 #include <arm_neon.h>
 #include <stdint.h>
 

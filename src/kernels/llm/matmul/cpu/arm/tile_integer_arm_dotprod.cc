@@ -1,10 +1,10 @@
 // Integer tile kernels for NEON with dot products but without matrix instructions (Neoverse N1, Cortex-A76).
 //
 // Four columns of four rows lie in one register, and a token's four columns are an element of another: sdot
-// by element adds the products of four rows at once, and nothing has to be added across lanes. Up to four
-// tokens share each load of weights. Integers add exactly in any order, and the floats of one row and token
-// are added block by block in one chain in every kernel, so a token's result does not depend on the others in
-// the batch.
+// by element adds the products of four rows at once, without horizontal reductions. Up to four tokens share
+// each load of weights. Integers add exactly in any order, and the floats of one row and token are added
+// block by block in one chain in every kernel, so a token's result does not depend on the others in the
+// batch.
 //
 // Such a core has two vector pipes: 16 dot products to a block of 8 rows, 32 columns and a token, two
 // subtractions and two products with the scales leave 0.8 of its peak, of which 0.75 is reached.
@@ -363,9 +363,9 @@ inline void GroupTokens(const TileJob& job, const uint8_t* w, int begin, int end
   if (end - t == 1) GroupTimes<Format, 1>(job, w, t, out);
 }
 
-// Many tokens: what has to be made of the weights, bytes and wide scales, is made once for all of them, and
-// columns are taken in chunks whose weights (of a job's row groups) and activations (of four tokens) stay in
-// the L1 cache together.
+// Many tokens: weights are unpacked to bytes and wide scales once for all of them. Cache blocking: columns
+// are taken in chunks whose weights (of a job's row groups) and activations (of four tokens) stay in the L1
+// cache together.
 constexpr int kMaxGroups = 4, kMaxQuads = 32, kChunkCols = 1024;
 
 // The values of 32 columns as bytes.

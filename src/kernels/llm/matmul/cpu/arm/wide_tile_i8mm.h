@@ -1,4 +1,4 @@
-// Many tokens: row pairs by threes times units of eight tokens. Part of tile_integer_arm_i8mm.cc.
+// Many tokens (GEMM): row pairs by threes times units of eight tokens. Part of tile_integer_arm_i8mm.cc.
 #pragma once
 
 #include <arm_neon.h>
@@ -15,11 +15,11 @@ namespace {
 constexpr int kWideTokens = 7;  // of the last unit: with fewer, pairs of rows for these alone take less
 constexpr int kMaxGroups = 4, kMaxUnits = 16, kMaxTriples = (kMaxGroups * kPairs + 2) / 3;
 
-// A job of one format, whose columns are taken in chunks: their weights (of a job's row groups) and
-// activations (of 8 tokens) stay in the L1 cache together. Their factors become floats once for all tokens.
-// Where many units meet them, values become bytes behind the factors, so that all that a loop reads lies
-// together and is unpacked once; for few units nibbles are read as they are packed. The last three row pairs
-// are filled up with whatever is there.
+// A job of one format, with cache blocking: columns are taken in chunks whose weights (of a job's row groups)
+// and activations (of 8 tokens) stay in the L1 cache together. Their factors become floats once for all
+// tokens. Where there are many units, values are unpacked to bytes behind the factors, so that all that a
+// loop reads lies together; for few units nibbles are read as they are packed. The last three row pairs are
+// filled up with whatever is there.
 template <class Format>
 class WideTile {
  public:

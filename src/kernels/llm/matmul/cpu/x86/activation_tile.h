@@ -15,9 +15,10 @@
 // Blocks are of 32 columns, supers of 256. isum is the sum of a block's (kRow: a row's) q, sum that times its
 // scale. The last 64 bytes of a token are filled up with zeros.
 //
-// kRow: a value is scale * (q + 128 * high). high is zero but for a few outliers, and is kept in a list of
-// the steps of four columns that have one; high_sum is the sum of all of a token's. So one scale serves a
-// whole row, sums stay integers to its end, and yet what is not an outlier keeps its precision.
+// kRow: a value is scale * (q + 128 * high). high is zero but for a few outliers, and is kept in a sparse
+// list of the steps of four columns that have one; high_sum is the sum of all of a token's. So one scale
+// serves a whole row, accumulators stay integers to its end, and yet what is not an outlier keeps its
+// precision.
 //
 // In an unnamed namespace: files built for several instruction sets include this, and each keeps its own
 // copy.
@@ -112,7 +113,7 @@ inline int32_t SubSum(const int16_t* sums, int64_t sub, int64_t token) {
   return sums[(sub / 2 * kXTokens + token) * 2 + sub % 2];
 }
 
-// An odd number of cache lines, so that the sixteen rows do not meet in the same sets of the cache.
+// An odd number of cache lines, so that the sixteen rows do not conflict in the same sets of the cache.
 inline int64_t XFloatStride(int64_t cols) {
   return ((cols + 15) / 16 | 1) * 16;
 }

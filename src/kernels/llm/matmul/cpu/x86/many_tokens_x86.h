@@ -1,7 +1,8 @@
-// Many tokens of integer formats by vector instructions, included by tile_integer_x86.h's files. Weights of
-// two vectors of rows are unpacked once, some columns at a time, with scales as floats; they stay in the L1
-// cache while the tokens go by, a few at a time, whose sums stay in registers. Between runs of columns sums
-// wait in `out`. The chain of additions of a row and a token is that of the kernels for few tokens.
+// Many tokens of integer formats by vector instructions, included by tile_integer_x86.h's files. Cache
+// blocking: a panel of two vectors of rows is unpacked once, some columns at a time, with scales as floats;
+// it stays in the L1 cache while the tokens are streamed, a few at a time, whose accumulators stay in
+// registers. Between runs of columns partial sums wait in `out`. The order of additions of a row and a token
+// is that of the kernels for few tokens.
 #pragma once
 
 #include "kernels/llm/matmul/cpu/x86/tile_integer_x86.h"

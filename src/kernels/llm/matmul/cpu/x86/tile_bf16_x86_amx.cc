@@ -1,6 +1,6 @@
-// bf16 weights times activations rounded to bf16, summed in f32 by tdpbf16ps: tiles of up to 16 tokens times
-// 16 rows, 32 columns at a time. A single token is a tile of one row: memory is the limit there, and the
-// order of additions stays that of every other batch.
+// bf16 weights times activations rounded to bf16, accumulated in f32 by tdpbf16ps: tiles of up to 16 tokens
+// times 16 rows, 32 columns at a time. A single token is a tile of one row: it is memory-bound, and the order
+// of additions stays that of every other batch.
 #include <stdint.h>
 
 #include "kernels/llm/matmul/cpu/x86/activation_tile.h"

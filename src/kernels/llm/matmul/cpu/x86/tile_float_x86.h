@@ -1,5 +1,5 @@
-// f32, f16 and bf16 weights in f32 arithmetic: sixteen rows per column, a token's column in every lane. One
-// chain of additions per row and token, whatever the number of tokens.
+// f32, f16 and bf16 weights in f32 arithmetic: sixteen rows per column, a token's column broadcast to every
+// lane. One dependency chain per row and token, whatever the number of tokens.
 #pragma once
 
 #include "kernels/llm/matmul/cpu/packed.h"

@@ -2,9 +2,9 @@
 // flags: all in an unnamed namespace, so that each file keeps its own copy.
 //
 // A step is four columns of sixteen rows: 64 bytes, one lane per row. vpdpbusd, and AVX2's maddubs, multiply
-// unsigned with signed bytes, so weights are made unsigned on the way ("excess"), and the sum begins at
-// -excess * sum(x). Integers add exactly in any order, and the floats of one row and token are added in one
-// chain in every kernel, so a token's result does not depend on which of them computed it.
+// unsigned with signed bytes, so weights are made unsigned on the fly ("excess"), and the accumulator starts
+// at -excess * sum(x). Integers add exactly in any order, and the floats of one row and token are added in
+// one chain in every kernel, so a token's result does not depend on which of them computed it.
 #pragma once
 
 #include "kernels/llm/matmul/cpu/packed.h"

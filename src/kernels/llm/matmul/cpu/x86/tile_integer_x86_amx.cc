@@ -258,9 +258,10 @@ class SuperProduct {
   alignas(64) int32_t mins_[kSupers][kPairs][kRows];
 };
 
-// One scale to a row: tiles of sixteen tokens by two row groups, straight from the weights. A few columns of
-// the two groups stay in the L1 cache while all tokens go by, whose activations come from the L2 cache; sums
-// wait in `out` meanwhile, two tiles after the other, and go where they belong as soon as they are complete.
+// One scale to a row: tiles of sixteen tokens by two row groups, straight from the weights. Cache blocking: a
+// few columns of the two groups stay in the L1 cache while all tokens are streamed, whose activations come
+// from the L2 cache; partial sums wait in `out` meanwhile, two tiles after the other, and are stored as soon
+// as they are complete.
 class RowProduct {
  public:
   explicit RowProduct(const TileJob& job) : job_(job), units_((job.tokens + kXTokens - 1) / kXTokens) {}

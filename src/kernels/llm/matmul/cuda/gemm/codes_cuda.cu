@@ -1,4 +1,4 @@
-// The kernels of codes_cuda.h. A block has one row; its values stay in registers until their largest is
+// The kernels of codes_cuda.h. A thread block has one row; its values stay in registers until the absmax is
 // known.
 #include "kernels/llm/matmul/cuda/gemm/codes_cuda.h"
 
@@ -50,8 +50,7 @@ __device__ __forceinline__ Eight LoadSums(const void* values, int64_t at) {
   }
 }
 
-// Of all threads of the block, each with its own; `op` is associative. Twice in a kernel with different
-// rooms.
+// A reduction over all threads of the block; `op` is associative. Twice in a kernel with different rooms.
 template <class Op>
 __device__ __forceinline__ float OfBlock(float value, float* room, const Op& op) {
 #pragma unroll
@@ -84,8 +83,8 @@ __device__ __forceinline__ uint32_t Encode(const float* v, float inverse) {
   }
 }
 
-// Of integers, what is rounded is every 64 columns times Hadamard's matrix, which eight neighbouring threads
-// hold.
+// Of integers, what is quantized is the Hadamard transform of every 64 columns, which eight neighbouring
+// threads hold.
 template <Code C>
 __device__ __forceinline__ void Rotate(Eight& columns) {
   if constexpr (C == Code::kInt8) {
@@ -122,8 +121,8 @@ __device__ __forceinline__ void StoreRow(Eight (&kept)[kKept], int padded, int64
 #pragma unroll
     for (int i = 0; i < 8; ++i) largest = MaxOrNan(largest, fabsf(kept[k].v[i]));
   largest = OfBlock(largest, room, [](float a, float b) { return MaxOrNan(a, b); });
-  // The inverse of a subnormal is infinite: nothing but zeros is left of such a row. What is not finite makes
-  // the scale so.
+  // The inverse of a subnormal is infinite: nothing but zeros is left of such a row. A value that is not
+  // finite makes the scale so.
   float inverse = largest == 0 ? 0 : kLargest<C> / largest;
   if (isinf(inverse)) inverse = 0;
   if (threadIdx.x == 0) out.scales[row] = largest / kLargest<C>;

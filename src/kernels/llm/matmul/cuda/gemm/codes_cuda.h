@@ -1,10 +1,10 @@
-// Rows of 8-bit codes for products by cuBLASLt, and what stands between those products. A row of weights and
-// a token's activations have one scale each; the products are made of the codes alone, and whoever reads
-// their sums multiplies with both scales.
+// W8A8: rows of 8-bit codes for products by cuBLASLt, and what stands between those products. A row of
+// weights and a token's activations have one scale each (per channel, per token); the products are made of
+// the codes alone, and whoever reads the accumulators multiplies with both scales.
 //
-// Integers have one step for a whole row, and a few columns of activations are many times larger than the
-// others. So both factors are multiplied with an orthogonal matrix before they are rounded, every 64 columns
-// with Hadamard's: a large column is spread over 64, and the product stays the same. fp8 has a step for each
+// int8 has one step for a whole row, and a few columns of activations are outliers, many times larger than
+// the others. So both factors are rotated before they are quantized, every 64 columns by an orthogonal
+// Hadamard matrix: an outlier is spread over 64, and the product stays the same. fp8 has a step for each
 // value.
 #pragma once
 
@@ -19,7 +19,7 @@ namespace celer::cuda {
 enum class Code : uint8_t { kFp8, kInt8 };  // e4m3, or integers from -127 to 127
 constexpr int kRotated = 64;                // columns of integers, together
 
-// Sums of codes, with the scales of the weights' rows and of the tokens.
+// Accumulators of codes, with the scales of the weights' rows and of the tokens.
 struct CodeSums {
   const void* values = nullptr;  // [tokens, rows]; bf16 of fp8, int32 of int8
   const float* row_scales = nullptr;

@@ -11,7 +11,7 @@ struct Gemm::State {
   cublasLtHandle_t handle = nullptr;
   Buffer workspace;
 
-  // Descriptions and algorithm of one shape.
+  // The cuBLASLt descriptors and algorithm of one shape.
   struct Plan {
     cublasLtMatmulDesc_t desc = nullptr;
     cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;

@@ -1,4 +1,4 @@
-// Products for many tokens at once: cuBLASLt multiplies weights that lie row by row.
+// GEMM for many tokens at once: cuBLASLt multiplies row-major weights.
 #pragma once
 
 #include <cuda_runtime_api.h>

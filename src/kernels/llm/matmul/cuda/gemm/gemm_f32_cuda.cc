@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{64} << 20;
 
-// All that decides an algorithm.
+// The key of an algorithm: all that decides it.
 struct Key {
   int64_t m, n, k, a_stride, b_stride, out_stride, a_batch, b_batch, out_batch, batch;
   bool a_transposed, b_transposed;
@@ -37,7 +37,7 @@ struct GemmF32::State {
   cublasLtHandle_t handle = nullptr;
   Buffer workspace;
 
-  // Descriptions and algorithm of one shape.
+  // The cuBLASLt descriptors and algorithm of one shape.
   struct Plan {
     cublasLtMatmulDesc_t desc = nullptr;
     cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;  // as cuBLASLt names them

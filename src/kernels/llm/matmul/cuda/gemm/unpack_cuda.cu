@@ -1,4 +1,4 @@
-// What stands before and behind a cuBLASLt product: weights and activations as rows of bf16.
+// Around a cuBLASLt product: weights dequantized, and activations converted, to rows of bf16.
 #include <cuda_bf16.h>
 
 #include "kernels/llm/matmul/cuda/gemm/gemm_cuda.h"

@@ -1,4 +1,5 @@
-// Activations: from f32 in global memory to two parts in shared memory, by the warps that multiply.
+// The prologue: activations from f32 in global memory to two parts in shared memory, by the warps that
+// multiply.
 #pragma once
 
 #include "kernels/llm/matmul/cuda/handover.cuh"
@@ -7,7 +8,7 @@
 
 namespace celer::cuda::matvec {
 
-// The largest of a warp's magnitudes; NaN, which has larger bits than all numbers, if there is one.
+// The absmax of a warp; NaN, which has larger bits than all numbers, if there is one.
 __device__ __forceinline__ float WarpMost(float v) {
   return __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(v)));
 }
@@ -21,8 +22,8 @@ __device__ __forceinline__ int SumOfLanes(int v, int lanes) {
   return v;
 }
 
-// Where activations go, in registers: the parameters may lie in shared memory themselves, where every store
-// could change them as far as the compiler knows.
+// Where activations go, copied to registers: the parameters may lie in shared memory themselves, where every
+// store may alias them as far as the compiler knows.
 template <int S>
 struct XPlace {
   char* x;
@@ -102,9 +103,9 @@ __device__ __forceinline__ void StoreActivation(const XPlace<S>& p, int token, i
   }
 }
 
-// All activations of a product, part by part: 4096 columns of all tokens, two times 128 to a warp. While a
-// part is multiplied with, the next one is on its way. Partial sums of squares go to shared memory,
-// [tokens, warps]; the finisher makes the norm's scale of them.
+// All activations of a product, part by part: 4096 columns of all tokens, two times 128 to a warp. Double
+// buffering: while a part is multiplied with, the next one is in flight. Partial sums of squares go to shared
+// memory, [tokens, warps]; the epilogue makes the norm's scale of them.
 template <Format F, int S>
 class Feed {
  public:

@@ -1,11 +1,12 @@
 // The kernel behind matvec_cuda.h, one instance per weight format and number of 4-token tiles.
 //
-// Grid: persistent, one block per multiprocessor. A tile is 16 rows, as two halves of 8 that may lie apart
-// (gate and up; the two dimensions of a rope pair). A block has a run of tiles and takes four at once, a
-// batch; the sixteen warps that multiply share them: four for each of four tiles, eight for each of two, all
-// for one, dividing its columns. One warp fills the ring with bulk copies, 128 bytes of 16 rows per stage and
-// multiplying warp; one more warp adds their parts up at the end of a batch and finishes it while they go on.
-// The ring starts to fill before the previous kernel has ended.
+// Grid: persistent, one block per multiprocessor, warp-specialized. A tile is 16 rows, as two halves of 8
+// that may lie apart (gate and up; the two dimensions of a rope pair). A block has a run of tiles and takes
+// four at once, a batch; the sixteen consumer warps share them: four for each of four tiles, eight for each
+// of two, all for one, dividing its columns (split-K). A producer warp fills the ring buffer with bulk
+// copies, 128 bytes of 16 rows per stage and consumer; one more warp reduces their partial sums at the end of
+// a batch and does the epilogue while they go on. The ring starts to fill before the previous kernel has
+// ended.
 #pragma once
 
 #include <utility>
@@ -61,7 +62,7 @@ __device__ __forceinline__ void MultiplyTiles(const P& p, char* memory, uint32_t
                              scaled ? half_scales : 0, group_shift,
                              (block + (i << share.log2_split)) * kWarpCols<F>);
         };
-        // Asking takes as long as a product: what comes next has been asked for before.
+        // Polling a barrier takes as long as a product: the next one has been polled before.
         if (!ring.there) BarrierWait(full, ring.parity);
         ring.Advance(stages);
         ring.there = BarrierPassed(barriers + ring.stage * 16, ring.parity);

@@ -1,7 +1,6 @@
-// Products of a weight matrix with the activations of 1 to 8 tokens, at the speed of the memory: the core of
-// qkv, gate_up, matmul and logits on the GPU. Weights stream through a ring in shared memory, the tensor
-// cores multiply, and what follows the product (norm, bias, rope, KV append, activation, residual) is done
-// before anything is written.
+// GEMV: products of a weight matrix with the activations of 1 to 8 tokens, at the speed of the memory: the
+// core of qkv, gate_up, matmul and logits on the GPU. Weights stream through a ring buffer in shared memory,
+// the tensor cores multiply, and the epilogue (norm, bias, rope, KV append, activation, residual) is fused.
 //
 // A product's value depends on its own token alone, not on the others in the batch. Activations keep 16 bits
 // of significand (two bf16, or two int8 under a scale per 128), sums are f32.

@@ -1,4 +1,4 @@
-// What follows a product: norm, bias, rope, KV append, activation, residual. By one warp, while the others
+// The epilogue of a product: norm, bias, rope, KV append, activation, residual. By one warp, while the others
 // multiply.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Instructions that the products need and C++ has no word for.
+// PTX instructions without a C++ intrinsic.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -41,7 +41,7 @@ __device__ __forceinline__ bool BarrierPassed(uint32_t bar, uint32_t parity) {
       : "memory");
   return passed != 0;
 }
-// Weights are read once per step: they must not push activations and the KV out of L2.
+// evict_first: weights are read once per step, and must not push activations and the KV out of L2.
 __device__ __forceinline__ uint64_t StreamOncePolicy() {
   uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -93,8 +93,8 @@ template <int Pending>
 __device__ __forceinline__ void AwaitCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
-// Hardware barriers: 1 among the warps that multiply; 2 and 3 say that the sums of a batch are written (they
-// have two buffers, used in turn), 4 that the sums of squares are.
+// Named barriers: 1 among the consumer warps; 2 and 3 say that the sums of a batch are written (they are
+// double buffered), 4 that the sums of squares are.
 __device__ __forceinline__ void ConsumerBarrier() {
   asm volatile("bar.sync 1, 512;" ::: "memory");
 }

@@ -1,12 +1,12 @@
-// The ring of weights in shared memory, and the warp that fills it.
+// The ring buffer of weights in shared memory, and its producer warp.
 #pragma once
 
 #include "kernels/llm/matmul/cuda/matvec/matvec_tiles.cuh"
 
 namespace celer::cuda::matvec {
 
-// Where a role stands in the ring. The parity is what it waits for: 0 for those who empty it, 1 for the one
-// who fills.
+// The position of a role in the ring. The parity is the phase that it waits for: 0 for consumers, 1 for the
+// producer.
 struct RingPlace {
   int stage = 0;
   uint32_t parity = 0;
@@ -20,7 +20,7 @@ struct RingPlace {
   }
 };
 
-// The one who fills: what comes next, and the oldest stage that is still under way.
+// The producer: what comes next, and the oldest stage that is still in flight.
 struct Filling {
   RingPlace next = {0, 1}, oldest;
   int under_way = 0;
@@ -83,7 +83,8 @@ __device__ __forceinline__ void Produce(const P& p, uint32_t shared, int lane, F
   }
 }
 
-// A pair for each stage, full and empty; behind all that can be, one for each buffer of sums: read.
+// mbarriers, a pair for each stage, full and empty; behind all that can be, one for each buffer of sums:
+// read.
 __device__ __forceinline__ void InitBarriers(int stages, uint32_t barriers) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2; ++i) BarrierInit(barriers + kMaxStages * 16 + i * 8, 1);

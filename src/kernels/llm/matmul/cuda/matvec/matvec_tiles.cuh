@@ -1,5 +1,4 @@
-// How a product is divided: over blocks, into batches of tiles, over the warps that multiply. See
-// matvec_cuda.cuh.
+// The tiling of a product: over blocks, into batches of tiles, over the consumer warps. See matvec_cuda.cuh.
 #pragma once
 
 #include "kernels/llm/matmul/cuda/matvec/matvec_cuda.h"
@@ -42,9 +41,9 @@ constexpr bool IsInteger(Format f) {
 template <Format F>
 constexpr int kWarpCols = 64 * 8 / BitsOf(F);  // columns of a warp in a span
 
-// A block's tiles, as even as they can be; parameters of a kind of their own may divide them otherwise. In
-// every round the blocks' batches follow each other, so that the first part of the rows is complete, for all
-// who wait for it, when the first round is.
+// A block's tiles, balanced; parameters of a kind of their own may divide them otherwise. In every round the
+// blocks' batches follow each other, so that the first part of the rows is complete, for all who wait for it,
+// when the first round is.
 struct Run {
   int rounds, first, stride;  // batches of four: where the first begins, and the way to the next
   int last, last_tiles;       // what comes after them: up to three tiles; three are two batches, of 2 and 1

@@ -16,7 +16,7 @@ struct WgmmaActivations {
   void* data = nullptr;
   int tile = 0;
   int padded = 0;
-  // 2: a token takes two neighbouring columns, a bf16 part and what it left out.
+  // 2: split precision, a token takes two neighbouring columns, its bf16 rounding and the residual.
   int parts = 1;
   bool steady = false;  // made by one kernel, however many tokens there are, so that their sums are the same
 

@@ -1,4 +1,4 @@
-// Activations for the products of wgmma_cuda.h, under a norm.
+// Activations for the products of wgmma_cuda.h, with a fused norm.
 #include <algorithm>
 
 #include "kernels/llm/matmul/cuda/matvec/matvec_cuda.cuh"

@@ -5,8 +5,8 @@
 // 16 bytes of weights that device_matrix.h laid out for it, makes bf16 of them, and has what it must hold for
 // products of 16 columns.
 //
-// Tiles that divide evenly are dealt out to the blocks; the others are cut along k so that every block gets
-// the same share. The blocks that share a tile add its pieces up, in the order of k.
+// Stream-K: tiles that divide evenly are dealt out to the blocks; the others are cut along k so that every
+// block gets the same share. The blocks that share a tile reduce its pieces, in the order of k.
 #pragma once
 
 #include <algorithm>
@@ -162,7 +162,8 @@ bool Prepare(Params& p, int blocks) {
       return false;
   }
   if (p.a.epilogue == WgmmaEpilogue::kGateUp) p.row_tiles = (p.a.mid.padded / 8 + kE / 2 - 1) / (kE / 2);
-  // Whole tiles, dealt out, where that leaves few blocks idle; otherwise the last one to two turns in pieces.
+  // Whole tiles (waves), where that leaves few blocks idle; otherwise the last one to two waves in pieces
+  // (stream-K).
   const int tiles = p.row_tiles * p.token_tiles, turns = (tiles + blocks - 1) / blocks;
   p.waves = tiles * 100 >= turns * blocks * 96 ? turns : tiles / blocks - 1;
   if (p.waves < 0 || N <= kWgmmaJoined) p.waves = 0;

@@ -1,7 +1,7 @@
-// Products of weight matrices with the activations of many tokens, for GPUs with warpgroup products
-// (compute capability 9.0). Weights are read in the order in which device_matrix.h stores them and become
-// bf16 in registers; activations are bf16, sums f32. The same tokens in the same batch give the same bits in
-// every run.
+// GEMM of weight matrices with the activations of many tokens by wgmma (compute capability 9.0). Weights are
+// read in the order in which device_matrix.h stores them and are dequantized to bf16 in registers;
+// activations are bf16, accumulators f32. Deterministic: the same tokens in the same batch give the same bits
+// in every run.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,8 +23,8 @@ enum class WgmmaEpilogue : uint8_t {
   kQkv,     // q, k and v: bias and rope; q to out, k and v to the KV
 };
 
-// Tokens up to which products can be joined: what lies between two of them (norm, rope, append) is part of
-// the one in front.
+// Tokens up to which products can be fused: what lies between two of them (norm, rope, append) is part of the
+// epilogue of the one in front.
 constexpr int kWgmmaJoined = 64;
 constexpr int kWgmmaRows = 128;  // of a tile
 
@@ -42,7 +42,7 @@ struct WgmmaArgs {
   int matrices = 1;
   WgmmaActivations x;
   int tokens = 0;  // not parts
-  // No tile is cut along k: a token's result does not depend on how many there are. Slower for few.
+  // Without stream-K: a token's result does not depend on how many there are. Slower for few.
   bool whole_tiles = false;
   WgmmaEpilogue epilogue = WgmmaEpilogue::kStore;
   float* out = nullptr;  // [tokens, out_stride]

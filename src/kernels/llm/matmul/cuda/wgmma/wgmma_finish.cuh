@@ -1,4 +1,4 @@
-// What the products of wgmma_cuda.h do with their sums.
+// The epilogues of wgmma_cuda.h.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -187,7 +187,7 @@ __device__ __forceinline__ void StoreQkv(const Params& p, const char* memory, co
   }
 }
 
-// ---- sums to what is there, and on to the next product
+// ---- accumulation into the output, and the prologue of the next product
 
 // What the sums are added to, where it has to be read.
 template <int N>
@@ -352,9 +352,9 @@ __device__ __forceinline__ void FinishTile(const Params& p, char* memory, int gr
 
 // ---- tiles in pieces
 //
-// A block puts the sums of its piece into one of its two slots: 1 if the piece begins the tile, else 0. When
-// all of them are there, the blocks that share the tile add them up in the order of k, each for a part of the
-// tokens. All blocks are running at once, so that they can wait for each other.
+// Stream-K: a block puts the accumulators of its piece into one of its two slots: 1 if the piece begins the
+// tile, else 0. When all of them are there, the blocks that share the tile reduce them in the order of k,
+// each for a part of the tokens. All blocks are resident at once, so that they can wait for each other.
 
 constexpr int64_t kSlotQuads = int64_t{kMaxAccumulators} / 4 * kMultipliers;
 
@@ -431,7 +431,7 @@ __device__ __forceinline__ void FinishTogether(const Params& p, char* memory, in
   }
   if constexpr (N <= kWgmmaJoined)
     if (a.epilogue == WgmmaEpilogue::kAdd && a.next.data) PutSquares<N>(p, memory, tile, begin, end);
-  // The last one to leave makes the counters ready for the next product.
+  // The last one to leave resets the counters for the next product.
   if (threadIdx.x == 0 && atomicAdd(arrived + 1, 1) == pieces - 1) arrived[0] = arrived[1] = 0;
 }
 

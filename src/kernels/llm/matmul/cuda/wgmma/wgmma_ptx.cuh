@@ -1,4 +1,4 @@
-// Warpgroup products: four warps multiply 64 rows that they hold in registers with columns in shared memory.
+// wgmma: four warps (a warpgroup) multiply 64 rows that they hold in registers with columns in shared memory.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -21,10 +21,10 @@ __device__ __forceinline__ void WgmmaWait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-// What the products read in shared memory. kCores: core matrices of 8 rows x 16 bytes, each 128 bytes in one
-// run. kSwizzled: rows of 128 bytes, of which row r has its 16-byte vectors in the order p ^ (r % 8); the
-// matrix begins at a multiple of 1024. `near` and `far` are the bytes to the next 8 along k (or, transposed,
-// to the next 64 columns) and to the next 8 columns (transposed: the next 8 of k).
+// Descriptors of operands in shared memory. kCores: no swizzle, core matrices of 8 rows x 16 bytes, each 128
+// bytes in one run. kSwizzled: 128-byte swizzle, rows of 128 bytes, of which row r has its 16-byte vectors in
+// the order p ^ (r % 8); the matrix begins at a multiple of 1024. `near` and `far` are the bytes to the next
+// 8 along k (or, transposed, to the next 64 columns) and to the next 8 columns (transposed: the next 8 of k).
 enum class WgmmaLayout : uint64_t { kCores = 0, kSwizzled = 1 };
 __device__ __forceinline__ uint64_t WgmmaColumns(uint32_t shared, int near, int far,
                                                  WgmmaLayout layout = WgmmaLayout::kCores) {

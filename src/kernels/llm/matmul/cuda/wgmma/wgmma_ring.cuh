@@ -1,5 +1,5 @@
-// What the products of wgmma_cuda.h work on: tiles, the pieces of them that a block takes, and the ring of
-// weights and activations that one thread fills for the others.
+// What the products of wgmma_cuda.h work on: tiles, the pieces of them that a block takes, and the ring
+// buffer of weights and activations that a producer fills for the others.
 #pragma once
 
 #include <cuda.h>
@@ -75,7 +75,7 @@ __device__ __forceinline__ bool NeedsFacts(const WgmmaArgs& a) {
   return a.squares || a.epilogue == WgmmaEpilogue::kQkv;
 }
 
-// ---- which part of which tile comes next
+// ---- the schedule: which part of which tile comes next
 
 struct Piece {
   int tile = 0, begin = 0, end = 0;  // chunks
@@ -155,7 +155,7 @@ __device__ __forceinline__ int EightOf(const Params& p, int pair, int half) {
 
 // ---- filling the ring
 
-// A box of the map's size, from column x and row y on. What lies outside the map is zero.
+// TMA: a box of the map's size, from column x and row y on. What lies outside the map is zero.
 __device__ __forceinline__ void BoxCopy(uint32_t to, const CUtensorMap* map, int x, int y, uint32_t bar,
                                         uint64_t policy) {
   asm volatile(

@@ -1,4 +1,4 @@
-// Weights of all formats as bf16, in the registers from which warpgroup products take them.
+// Weights of all formats dequantized to bf16, in the registers from which wgmma takes them.
 #pragma once
 
 #include <cuda_bf16.h>
