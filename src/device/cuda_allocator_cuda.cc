@@ -69,7 +69,7 @@ class PinnedSegments final : public SegmentSource {
     const cudaError_t code = cudaHostAlloc(&segment, bytes, cudaHostAllocPortable);
     if (code == cudaSuccess) return segment;
     cudaGetLastError();
-    return CudaStatus(code, "cpu: cannot allocate " + FormatBytes(bytes) + " of page-locked memory").error();
+    return CudaStatus(code, "cpu: cannot allocate " + FormatBytes(bytes) + " of pinned memory").error();
   }
   void Free(void* segment) override {
     const CaptureRelaxed relaxed;

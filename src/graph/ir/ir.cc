@@ -163,7 +163,7 @@ Status VerifyGraph(const Graph& graph, int depth) {
     if (!exists(id)) return Error::Corrupt(by, " makes the value ", id, " of ", count);
     if (made[static_cast<size_t>(id)])
       return Error::Corrupt("the value '", Printable(graph.value(id).name),
-                            "' is made twice, the second time by ", by);
+                            "' has two producers, the second is ", by);
     made[static_cast<size_t>(id)] = true;
     return {};
   };
@@ -186,14 +186,14 @@ Status VerifyGraph(const Graph& graph, int depth) {
       if (!exists(id)) return Error::Corrupt(node.Label(), " reads the value ", id, " of ", count);
       if (!made[static_cast<size_t>(id)])
         return Error::Corrupt(node.Label(), " reads '", Printable(graph.value(id).name),
-                              "', which nothing before it makes");
+                              "', which no node before it produces");
     }
     for (const auto& subgraph : node.Subgraphs()) {
       for (const Capture& capture : subgraph->captures)
         if (!exists(capture.outer) || !made[static_cast<size_t>(capture.outer)])
           return Error::Corrupt(node.Label(), ": its subgraph uses '",
                                 Printable(subgraph->value(capture.inner).name),
-                                "', which nothing before it makes");
+                                "', which no node before it produces");
       if (const Status inner = VerifyGraph(*subgraph, depth + 1); !inner)
         return inner.error().WithContext(node.Label());
     }
@@ -203,7 +203,7 @@ Status VerifyGraph(const Graph& graph, int depth) {
   for (const ValueId id : graph.outputs)
     if (!exists(id) || !made[static_cast<size_t>(id)])
       return Error::Corrupt("the output '", exists(id) ? Printable(graph.value(id).name) : std::string("?"),
-                            "' is made by nothing");
+                            "' has no producer");
   return {};
 }
 

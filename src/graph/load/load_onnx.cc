@@ -150,7 +150,7 @@ class Loader {
 
   Status Define(Scope& scope, std::string_view name, ValueId id) {
     if (!scope.names.emplace(name, id).second)
-      return Error::Corrupt(file_->source(), ": the value '", Printable(name), "' is made twice");
+      return Error::Corrupt(file_->source(), ": the value '", Printable(name), "' has two producers");
     return {};
   }
 
@@ -194,8 +194,7 @@ class Loader {
     for (const OnnxValue& output : from.outputs) {
       const ValueId id = Find(scope, output.name);
       if (id == kNoValue)
-        return Error::Corrupt(file_->source(), ": the output '", Printable(output.name),
-                              "' is made by nothing");
+        return Error::Corrupt(file_->source(), ": the output '", Printable(output.name), "' has no producer");
       graph.outputs.push_back(id);
     }
     return {};

@@ -46,7 +46,7 @@ inline constexpr Family kFamilies[] = {
     {"Matrix products", MatmulOperators},
     {"Convolutions", ConvOperators},
     {"Made by passes", FusedOperators},
-    {"Made by passes, of whole numbers", IntegerOperators},
+    {"Made by passes, integer", IntegerOperators},
     {"Pools", PoolOperators},
     {"Choosing elements", GatherOperators},
     {"Normalizations", NormOperators},

@@ -26,7 +26,7 @@ Result<std::optional<Transform>> TransformOf(const OpInputs& c) {
     if (!c.has(i)) continue;
     if (!c.known(i)) return std::optional<Transform>();
     if (c.elements(i) != 1 || !kIntegers.Has(c.dtype(i)))
-      return Error::Invalid("its input ", i, " is not one whole number");
+      return Error::Invalid("its input ", i, " is not one integer");
   }
   if (c.has(2)) axis = (*c.ints(2))[0];
   CELER_ASSIGN(const int checked, CheckAxis(axis, x.rank()));

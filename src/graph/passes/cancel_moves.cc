@@ -19,7 +19,7 @@ Result<int> CancelMoves(Rewriter& r, const std::function<void(std::string)>& exp
         both.push_back(first[static_cast<size_t>(axis)]);
       }
       if (both.size() != second.size()) continue;
-      explain(before->Label() + " and " + node.Label() + " are one move");
+      explain(before->Label() + " and " + node.Label() + " are merged");
       node.inputs[0] = before->inputs[0];
       node.attributes = {{"perm", both}};
       r.Remove(*before);

@@ -25,7 +25,7 @@ bool IsPerTensor(Rewriter& r, const Node& node) {
 }
 
 // The element type is that of the zero point.
-bool Undoes(Rewriter& r, const Node& quantize, const Node& dequantize) {
+bool IsInverse(Rewriter& r, const Node& quantize, const Node& dequantize) {
   const bool typed = quantize.inputs.size() > 2 && quantize.inputs[2] != kNoValue;
   return typed && IsPerTensor(r, quantize) && IsPerTensor(r, dequantize) &&
          SameConstant(r, quantize, dequantize, 1) && SameConstant(r, quantize, dequantize, 2);
@@ -49,8 +49,8 @@ Result<int> CancelQuantize(Rewriter& r, const std::function<void(std::string)>& 
       const ValueId output = r.node(n).outputs[0];
       const auto& outputs = r.graph().outputs;
       const bool is_output = std::find(outputs.begin(), outputs.end(), output) != outputs.end();
-      if (is_output || !Undoes(r, r.node(n), *real)) continue;
-      explain(r.node(n).Label() + " undoes " + real->Label());
+      if (is_output || !IsInverse(r, r.node(n), *real)) continue;
+      explain(r.node(n).Label() + " is the inverse of " + real->Label());
       const ValueId whole = real->inputs[0];
       r.Remove(r.node(n));
       r.Replace(output, whole);
@@ -61,8 +61,8 @@ Result<int> CancelQuantize(Rewriter& r, const std::function<void(std::string)>& 
     if (maker < 0 || r.Readers(x) != 1 || !OnlyMoves(r.node(static_cast<size_t>(maker)))) continue;
     Node& move = r.node(static_cast<size_t>(maker));
     Node* const real = r.SingleUseProducer(move.inputs[0], "DequantizeLinear");
-    if (!real || !Undoes(r, r.node(n), *real)) continue;
-    explain(move.Label() + " moves whole numbers");
+    if (!real || !IsInverse(r, r.node(n), *real)) continue;
+    explain(move.Label() + " moves integers");
     move.inputs[0] = real->inputs[0];
     move.outputs[0] = r.node(n).outputs[0];
     r.Remove(r.node(n));

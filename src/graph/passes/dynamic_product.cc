@@ -51,7 +51,7 @@ std::optional<std::vector<double>> AddedTo(Rewriter& r, ValueId value, int64_t c
   const ValueId other = Other(r.node(*add), value);
   const auto shape = r.SampleOf(other);
   if (!shape || shape->rank() != 1 || (*shape)[0] != columns) return std::nullopt;
-  auto bias = RealsOf(r, other);
+  auto bias = DequantizedConstant(r, other);
   if (bias && static_cast<int64_t>(bias->size()) == columns) {
     *last = *add;
     return bias;
@@ -59,7 +59,7 @@ std::optional<std::vector<double>> AddedTo(Rewriter& r, ValueId value, int64_t c
   return std::nullopt;
 }
 
-bool MakeReal(Rewriter& r, size_t n, const std::function<void(std::string)>& explain) {
+bool MakeFloatResult(Rewriter& r, size_t n, const std::function<void(std::string)>& explain) {
   const Node node = r.node(n);
   if (node.outputs.size() != 1) return false;
   auto product = ByteProductOf(r, node);
@@ -67,17 +67,18 @@ bool MakeReal(Rewriter& r, size_t n, const std::function<void(std::string)>& exp
   std::optional<std::vector<double>> bias;
   size_t last = n;
   if (product->bias != kNoValue) {
-    bias = RealsOf(r, product->bias);
+    bias = DequantizedConstant(r, product->bias);
     if (!bias || static_cast<int64_t>(bias->size()) != product->n) return false;
   } else {
     bias = AddedTo(r, node.outputs[0], product->n, &last);
   }
-  explain(node.Label() + " works on bytes");
+  explain(node.Label() + " is an integer operator");
   const std::vector<float> scales(product->w.scales.begin(), product->w.scales.end());
   Node made{.op = "DynamicMatMul", .domain = std::string(kCelerDomain), .name = node.name, .opset = 1};
-  made.inputs = {product->x.bytes,
-                 AddBytes8(r, node.name + ".weight", DType::kI8, {product->n, product->k}, product->w.values),
-                 r.AddFloats(node.name + ".scales", {product->n}, scales)};
+  made.inputs = {
+      product->x.bytes,
+      AddInt8Constant(r, node.name + ".weight", DType::kI8, {product->n, product->k}, product->w.values),
+      r.AddFloats(node.name + ".scales", {product->n}, scales)};
   if (bias)
     made.inputs.push_back(r.AddFloats(node.name + ".bias", {product->n}, {bias->begin(), bias->end()}));
   made.attributes = {{"x_scale", static_cast<float>(product->x.q.scale)},
@@ -121,7 +122,7 @@ bool Fuse(Rewriter& r, size_t n, const std::function<void(std::string)>& explain
       last = *add;
     }
   }
-  explain(product.Label() + (shared ? " works on bytes" : " quantizes its input itself"));
+  explain(product.Label() + (shared ? " is an integer operator" : " quantizes its input dynamically"));
   std::vector<int8_t> by_column(static_cast<size_t>(k * columns));
   for (int64_t i = 0; i < k; ++i)
     for (int64_t j = 0; j < columns; ++j)
@@ -129,7 +130,7 @@ bool Fuse(Rewriter& r, size_t n, const std::function<void(std::string)>& explain
           static_cast<int8_t>(w->bytes[static_cast<size_t>(i * columns + j)]);
   Node made{.op = "DynamicMatMul", .domain = std::string(kCelerDomain), .name = product.name, .opset = 1};
   made.inputs = {shared ? bytes : x,
-                 AddBytes8(r, product.name + ".weight", DType::kI8, {columns, k}, by_column),
+                 AddInt8Constant(r, product.name + ".weight", DType::kI8, {columns, k}, by_column),
                  r.AddFloats(product.name + ".scales", {columns}, *each)};
   if (bias != kNoValue || shared) made.inputs.push_back(bias);
   if (shared) made.inputs.insert(made.inputs.end(), {kNoValue, x_scale, x_zero});
@@ -141,12 +142,12 @@ bool Fuse(Rewriter& r, size_t n, const std::function<void(std::string)>& explain
 
 }  // namespace
 
-int UseRealProducts(Rewriter& r, const std::function<void(std::string)>& explain) {
+int UseFloatResultProducts(Rewriter& r, const std::function<void(std::string)>& explain) {
   int changes = 0;
   if (!r.integers_anyway() && !IntegersAreFast()) return 0;
   for (size_t n = 0; n < r.nodes(); ++n)
     if (!r.removed(n) && (r.node(n).op == "Gemm" || r.node(n).op == "MatMul"))
-      changes += MakeReal(r, n, explain) ? 1 : 0;
+      changes += MakeFloatResult(r, n, explain) ? 1 : 0;
   return changes;
 }
 

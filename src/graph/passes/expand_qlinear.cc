@@ -47,8 +47,7 @@ constexpr ExpansionRow kQLinearRows[] = {
 
 Result<int> ExpandQLinear(Rewriter& r, const std::function<void(std::string)>& explain) {
   for (size_t n = 0; n < r.nodes(); ++n)
-    if (FindExpansion(kQLinearRows, r.graph(), r.node(n)))
-      explain(r.node(n).Label() + " is an operator on reals between two of bytes");
+    if (FindExpansion(kQLinearRows, r.graph(), r.node(n))) explain(r.node(n).Label() + " is in QDQ form");
   CELER_ASSIGN(const int changes, ExpandNodes(&r.graph(), kQLinearRows, false));
   if (changes > 0) r.Recount();
   return changes;

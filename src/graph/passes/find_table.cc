@@ -114,14 +114,14 @@ std::optional<LookupTable> FindTable(Rewriter& r, const Node& quantize) {
   if (!from) return std::nullopt;
   std::vector<float> numbers;
   for (int i = 0; i < 256; ++i)
-    numbers.push_back(from->q.RealOf(from->q.is_signed ? static_cast<int8_t>(i) : i));
+    numbers.push_back(from->q.DequantizeValue(from->q.is_signed ? static_cast<int8_t>(i) : i));
   if (!found.nodes.empty()) {
     auto made = Evaluate(r, found, end, std::move(numbers));
     if (!made) return std::nullopt;
     numbers = std::move(*made);
   }
   LookupTable out{.from = *from, .bytes = {}, .label = {}};
-  for (const float number : numbers) out.bytes.push_back(static_cast<int8_t>(to->ByteOf(number)));
+  for (const float number : numbers) out.bytes.push_back(static_cast<int8_t>(to->QuantizeValue(number)));
   out.label = found.nodes.empty() ? quantize.Label() : r.node(found.nodes[0]).Label();
   return out;
 }

@@ -67,7 +67,7 @@ Result<int> FoldConstants(Rewriter& r, const std::function<void(std::string)>& e
       r.Replace(node.outputs[i], r.AddConstant(graph.value(node.outputs[i]).name, std::move(constant)));
     }
     r.Remove(r.node(n));
-    explain(node.Label() + " is a constant");
+    explain(node.Label() + " is folded to a constant");
     ++changes;
   }
   return changes;

@@ -29,7 +29,7 @@ Result<int> FuseActivation(Rewriter& r, const std::function<void(std::string)>& 
     if (const auto activation = ActivationOf(r, r.node(n))) {
       Node* const conv = PlainConv(r, r.node(n).inputs[0]);
       if (!conv) continue;
-      explain(r.node(n).Label() + " is done by " + conv->Label());
+      explain(r.node(n).Label() + " is fused into " + conv->Label());
       MakeFused(*conv);
       SetActivation(*conv, *activation);
       TakeOver(r, *conv, r.node(n));
@@ -41,7 +41,7 @@ Result<int> FuseActivation(Rewriter& r, const std::function<void(std::string)>& 
       const ValueId x = r.node(n).inputs[i], other = r.node(n).inputs[1 - i];
       Node* const conv = PlainConv(r, x);
       if (!conv || conv->inputs.size() > 3 || other == x || !r.LikelySameShape(x, other)) continue;
-      explain(r.node(n).Label() + " is added by " + conv->Label());
+      explain(r.node(n).Label() + " is fused into " + conv->Label());
       MakeFused(*conv);
       conv->inputs.resize(4, kNoValue);
       conv->inputs[3] = other;

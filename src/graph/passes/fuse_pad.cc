@@ -45,7 +45,7 @@ Result<int> FusePad(Rewriter& r, const std::function<void(std::string)>& explain
       }
     }
     if (!fits) continue;
-    explain(pad->Label() + " is done by " + conv.Label());
+    explain(pad->Label() + " is fused into " + conv.Label());
     std::erase_if(conv.attributes, [](const auto& attribute) { return attribute.first == "pads"; });
     conv.attributes.emplace_back("pads", pads);
     conv.inputs[0] = pad->inputs[0];

@@ -44,7 +44,7 @@ bool FuseAdd(Rewriter& r, size_t n, const std::function<void(std::string)>& expl
     if (Has(*product, place + 1)) continue;  // what comes behind a residual is not a bias
     const bool bias = !Has(*product, place) && IsBias(r, *product, other);
     if (!bias && !r.LikelySameShape(x, other)) continue;
-    explain(r.node(n).Label() + " is added by " + product->Label());
+    explain(r.node(n).Label() + " is fused into " + product->Label());
     if (!IsDynamic(*product)) MakeProduct(*product);
     const size_t at = bias ? place : place + 1;
     if (product->inputs.size() <= at) product->inputs.resize(at + 1, kNoValue);
@@ -68,7 +68,7 @@ Result<int> FuseProduct(Rewriter& r, const std::function<void(std::string)>& exp
     const auto activation = ActivationOf(r, r.node(n));
     Node* const product = activation ? ProductFor(r, r.node(n).inputs[0]) : nullptr;
     if (!product) continue;
-    explain(r.node(n).Label() + " is done by " + product->Label());
+    explain(r.node(n).Label() + " is fused into " + product->Label());
     if (!IsDynamic(*product)) MakeProduct(*product);
     SetActivation(*product, *activation);
     TakeOver(r, *product, r.node(n));

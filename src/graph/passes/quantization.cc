@@ -89,7 +89,7 @@ std::optional<Stored> StoredBehind(Rewriter& r, ValueId value) {
 
 }  // namespace
 
-int32_t Quantization::ByteOf(float real) const {
+int32_t Quantization::QuantizeValue(float real) const {
   const float y = real / static_cast<float>(scale);
   if (std::isnan(y)) return 0;
   const ByteRange range = Range();
@@ -148,7 +148,7 @@ std::optional<IntegerWeights> WeightsFrom(Rewriter& r, ValueId value, int axis, 
   return out;
 }
 
-std::optional<std::vector<double>> RealsOf(Rewriter& r, ValueId value) {
+std::optional<std::vector<double>> DequantizedConstant(Rewriter& r, ValueId value) {
   std::vector<double> out;
   if (const Constant* const constant = r.ConstantOf(value)) {
     if (constant->dtype != DType::kF32) return std::nullopt;
@@ -191,29 +191,29 @@ std::optional<ByteProduct> ByteProductOf(Rewriter& r, const Node& node) {
   return out;
 }
 
-ValueId AddBytes8(Rewriter& r, std::string name, DType dtype, const std::vector<int64_t>& dims,
-                  const std::vector<int8_t>& bytes) {
+ValueId AddInt8Constant(Rewriter& r, std::string name, DType dtype, const std::vector<int64_t>& dims,
+                        const std::vector<int8_t>& bytes) {
   auto copy = std::make_shared<std::vector<int8_t>>(bytes);
   const auto view = std::as_bytes(std::span<const int8_t>(*copy));
   // shape: of numbers that are in memory
   return r.AddConstant(std::move(name), {dtype, Shape(dims), view, std::move(copy)});
 }
 
-ValueId AddWhole(Rewriter& r, std::string name, const std::vector<int64_t>& dims,
-                 const std::vector<int32_t>& numbers) {
+ValueId AddInt32Constant(Rewriter& r, std::string name, const std::vector<int64_t>& dims,
+                         const std::vector<int32_t>& numbers) {
   auto copy = std::make_shared<std::vector<int32_t>>(numbers);
   const auto view = std::as_bytes(std::span<const int32_t>(*copy));
   // shape: of numbers that are in memory
   return r.AddConstant(std::move(name), {DType::kI32, Shape(dims), view, std::move(copy)});
 }
 
-bool HasChannelsLast(Rewriter& r, ValueId value) {
+bool IsNhwc(Rewriter& r, ValueId value) {
   const Node* const node = r.ProducedBy(value, "Transpose");
   return node && node->Ints("perm") == kToSecond;
 }
 
-ValueId ChannelsLast(Rewriter& r, ValueId value) {
-  if (HasChannelsLast(r, value)) return r.ProducedBy(value, "Transpose")->inputs[0];
+ValueId ToNhwc(Rewriter& r, ValueId value) {
+  if (IsNhwc(r, value)) return r.ProducedBy(value, "Transpose")->inputs[0];
   const std::string name = r.graph().value(value).name + ".channels_last";
   for (const Node& node : r.graph().nodes)
     if (node.op == "Transpose" && node.inputs[0] == value && node.Ints("perm") == kToLast)
@@ -228,7 +228,7 @@ ValueId ChannelsLast(Rewriter& r, ValueId value) {
       .outputs[0];
 }
 
-void MakeChannelsSecond(Rewriter& r, size_t n, ValueId value) {
+void TransposeToNchw(Rewriter& r, size_t n, ValueId value) {
   Node& node = r.node(n);
   node = {.op = "Transpose",
           .name = r.graph().value(value).name + ".channels_second",

@@ -21,8 +21,10 @@ struct Quantization {
 
   bool operator==(const Quantization&) const = default;
   ByteRange Range() const { return {zero, is_signed ? -128 : 0, is_signed ? 127 : 255}; }
-  int32_t ByteOf(float real) const;  // as QuantizeLinear has it
-  float RealOf(int32_t byte) const { return static_cast<float>(byte - zero) * static_cast<float>(scale); }
+  int32_t QuantizeValue(float real) const;  // as QuantizeLinear has it
+  float DequantizeValue(int32_t byte) const {
+    return static_cast<float>(byte - zero) * static_cast<float>(scale);
+  }
 };
 
 // Of a QuantizeLinear, or of a DequantizeLinear to f32, if it is 8 bits with one constant scale.
@@ -44,7 +46,7 @@ struct IntegerWeights {
 };
 std::optional<IntegerWeights> WeightsFrom(Rewriter& r, ValueId value, int axis, int64_t channels);
 // A constant that may be integers times a scale, dequantized.
-std::optional<std::vector<double>> RealsOf(Rewriter& r, ValueId value);
+std::optional<std::vector<double>> DequantizedConstant(Rewriter& r, ValueId value);
 
 // A Gemm or MatMul of 8-bit integers with constant weights, transposed: [n, k].
 struct ByteProduct {
@@ -55,16 +57,16 @@ struct ByteProduct {
 };
 std::optional<ByteProduct> ByteProductOf(Rewriter& r, const Node& node);
 
-ValueId AddBytes8(Rewriter& r, std::string name, DType dtype, const std::vector<int64_t>& dims,
-                  const std::vector<int8_t>& bytes);
-ValueId AddWhole(Rewriter& r, std::string name, const std::vector<int64_t>& dims,
-                 const std::vector<int32_t>& numbers);
+ValueId AddInt8Constant(Rewriter& r, std::string name, DType dtype, const std::vector<int64_t>& dims,
+                        const std::vector<int8_t>& bytes);
+ValueId AddInt32Constant(Rewriter& r, std::string name, const std::vector<int64_t>& dims,
+                         const std::vector<int32_t>& numbers);
 
 // NHWC form of an image of bytes [n, c, h, w].
-ValueId ChannelsLast(Rewriter& r, ValueId value);
-bool HasChannelsLast(Rewriter& r, ValueId value);
+ValueId ToNhwc(Rewriter& r, ValueId value);
+bool IsNhwc(Rewriter& r, ValueId value);
 // Node `n` makes its NCHW output from an NHWC image.
-void MakeChannelsSecond(Rewriter& r, size_t n, ValueId value);
+void TransposeToNchw(Rewriter& r, size_t n, ValueId value);
 
 // The lookup table of a function of one byte, if everything between node `quantize` and one dequantized value
 // is elementwise with constants, and has no other reader.
@@ -76,7 +78,7 @@ struct LookupTable {
 std::optional<LookupTable> FindTable(Rewriter& r, const Node& quantize);
 
 // Integer products with a float result; how many.
-int UseRealProducts(Rewriter& r, const std::function<void(std::string)>& explain);
+int UseFloatResultProducts(Rewriter& r, const std::function<void(std::string)>& explain);
 // Products whose left side is dynamically quantized; how many.
 int UseDynamicProducts(Rewriter& r, const std::function<void(std::string)>& explain);
 

@@ -28,7 +28,7 @@ struct F16Operator {
   std::string_view op;
   int values;
 };
-constexpr F16Operator kLight[] = {
+constexpr F16Operator kF16Operators[] = {
     {"Add", -1},         {"Clip", -1},       {"Concat", -1},
     {"DepthToSpace", 1}, {"Div", -1},        {"Flatten", 1},
     {"Gelu", 1},         {"Identity", 1},    {"GlobalAveragePool", 1},
@@ -70,11 +70,11 @@ class Converter {
   }
   int64_t Weights(const Node& node) const { return *r_.ConstantOf(node.inputs[1])->shape.elements(); }
 
-  static const F16Operator* LightOf(const Node& node) {
+  static const F16Operator* FindF16Operator(const Node& node) {
     if (!node.domain.empty() || !node.Subgraphs().empty()) return nullptr;
-    const auto at = std::find_if(std::begin(kLight), std::end(kLight),
+    const auto at = std::find_if(std::begin(kF16Operators), std::end(kF16Operators),
                                  [&](const F16Operator& light) { return light.op == node.op; });
-    return at == std::end(kLight) ? nullptr : at;
+    return at == std::end(kF16Operators) ? nullptr : at;
   }
 
   // The inputs that carry values, by number.
@@ -85,7 +85,7 @@ class Converter {
       if (node.inputs.size() > 3 && node.inputs[3] != kNoValue) out.push_back(3);
       return out;
     }
-    const int values = LightOf(node)->values;
+    const int values = FindF16Operator(node)->values;
     for (size_t i = 0; i < node.inputs.size() && (values < 0 || i < static_cast<size_t>(values)); ++i)
       if (node.inputs[i] != kNoValue) out.push_back(i);
     return out;
@@ -125,7 +125,7 @@ class Converter {
       const Node& node = r_.node(n);
       if (!leads[n]) continue;
       bool some = product_[n];
-      if (!some && LightOf(node) && Fits(node, false))
+      if (!some && FindF16Operator(node) && Fits(node, false))
         for (const size_t i : ValueInputs(node, false))
           some = some || is_half[static_cast<size_t>(node.inputs[i])];
       if (!some) continue;

@@ -42,8 +42,8 @@ std::optional<Island> IslandAt(Rewriter& r, size_t n) {
       return out;
     }
     // Rounding is monotonic, so the bounds of a clip may be quantized instead.
-    out.range.low = std::max(out.range.low, to->ByteOf(clip->a));
-    out.range.high = std::min(out.range.high, to->ByteOf(clip->b));
+    out.range.low = std::max(out.range.low, to->QuantizeValue(clip->a));
+    out.range.high = std::min(out.range.high, to->QuantizeValue(clip->b));
     if (!(clip->a <= clip->b)) return std::nullopt;
     x = node.inputs[0];
   }
@@ -75,7 +75,7 @@ void Become(Rewriter& r, const Island& island, Node node, bool image) {
   }
   const std::string name = r.graph().value(r.node(island.n).outputs[0]).name + ".bytes";
   const ValueId made = r.Add(std::move(node), name).outputs[0];
-  MakeChannelsSecond(r, island.n, made);
+  TransposeToNchw(r, island.n, made);
 }
 
 // ---- products ---------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ std::optional<Ready> ReadyFor(Rewriter& r, const Island& island, const ConvShape
   const size_t k = w.values.size() / n;
   std::vector<double> reals(n, 0);
   if (bias != kNoValue) {
-    const auto given = RealsOf(r, bias);
+    const auto given = DequantizedConstant(r, bias);
     if (!given || given->size() != n) return std::nullopt;
     reals = *given;
   }
@@ -129,8 +129,8 @@ std::optional<Ready> ReadyFor(Rewriter& r, const Island& island, const ConvShape
   for (const Multiplier& m : all) factors.push_back(m.right);
   const auto count = static_cast<int64_t>(n);
   Ready out;
-  if (bias != kNoValue) out.bias = AddWhole(r, island.core.name + ".bias", {count}, whole);
-  out.factors = AddWhole(r, island.core.name + ".factors", {3, count}, factors);
+  if (bias != kNoValue) out.bias = AddInt32Constant(r, island.core.name + ".bias", {count}, whole);
+  out.factors = AddInt32Constant(r, island.core.name + ".factors", {3, count}, factors);
   return out;
 }
 
@@ -170,10 +170,10 @@ bool UseConv(Rewriter& r, const Island& island) {
   }
   const auto ready = ReadyFor(r, island, product, x->q, *w, InputAt(conv, 2));
   if (!ready) return false;
-  const ValueId values = AddBytes8(r, conv.name + ".weight", DType::kI8,
-                                   {shape->dims().begin(), shape->dims().end()}, w->values);
+  const ValueId values = AddInt8Constant(r, conv.name + ".weight", DType::kI8,
+                                         {shape->dims().begin(), shape->dims().end()}, w->values);
   Node node{.op = "IntegerConv", .attributes = conv.attributes};
-  node.inputs = {ChannelsLast(r, x->bytes), values, ready->factors};
+  node.inputs = {ToNhwc(r, x->bytes), values, ready->factors};
   if (ready->bias != kNoValue) node.inputs.push_back(ready->bias);
   node.attributes.emplace_back("x_zero", int64_t{x->q.zero});
   Append(node.attributes, Ending(island));
@@ -188,10 +188,10 @@ bool UseMatMul(Rewriter& r, const Island& island) {
       ReadyFor(r, island, ProductShape(1, product->k, product->n), product->x.q, product->w, product->bias);
   if (!ready) return false;
   Node made{.op = "IntegerMatMul"};
-  made.inputs = {
-      product->x.bytes,
-      AddBytes8(r, island.core.name + ".weight", DType::kI8, {product->n, product->k}, product->w.values),
-      ready->factors};
+  made.inputs = {product->x.bytes,
+                 AddInt8Constant(r, island.core.name + ".weight", DType::kI8, {product->n, product->k},
+                                 product->w.values),
+                 ready->factors};
   if (ready->bias != kNoValue) made.inputs.push_back(ready->bias);
   made.attributes = {{"x_zero", int64_t{product->x.q.zero}}};
   Append(made.attributes, Ending(island));
@@ -227,10 +227,9 @@ bool UsePair(Rewriter& r, const Island& island) {
         {"a_zero", int64_t{a->q.zero}}, {"b_zero", int64_t{b->q.zero}}, {"factor", Triple(*f)}};
   }
   Append(made.attributes, Ending(island));
-  const bool images =
-      AreImages(r, node.inputs) && (HasChannelsLast(r, a->bytes) || HasChannelsLast(r, b->bytes));
-  const ValueId left = images ? ChannelsLast(r, a->bytes) : a->bytes;
-  made.inputs = {left, images ? ChannelsLast(r, b->bytes) : b->bytes};
+  const bool images = AreImages(r, node.inputs) && (IsNhwc(r, a->bytes) || IsNhwc(r, b->bytes));
+  const ValueId left = images ? ToNhwc(r, a->bytes) : a->bytes;
+  made.inputs = {left, images ? ToNhwc(r, b->bytes) : b->bytes};
   Become(r, island, std::move(made), images);
   return true;
 }
@@ -242,13 +241,14 @@ ValueId Requantized(Rewriter& r, const Dequantized& from, const Island& island, 
   if (same) return bytes;
   std::vector<int8_t> table;
   for (int i = 0; i < 256; ++i) {
-    const int32_t byte = island.to.ByteOf(from.q.RealOf(from.q.is_signed ? static_cast<int8_t>(i) : i));
+    const int32_t byte =
+        island.to.QuantizeValue(from.q.DequantizeValue(from.q.is_signed ? static_cast<int8_t>(i) : i));
     table.push_back(static_cast<int8_t>(std::clamp(byte, island.range.low, island.range.high)));
   }
   const std::string name =
       r.graph().value(bytes).name + ".as." + r.graph().value(r.node(island.n).outputs[0]).name;
   Node node{.op = "Table", .domain = std::string(kCelerDomain), .name = name, .opset = 1};
-  node.inputs = {bytes, AddBytes8(r, name + ".table", DType::kU8, {256}, table)};
+  node.inputs = {bytes, AddInt8Constant(r, name + ".table", DType::kU8, {256}, table)};
   node.attributes = {{"y_signed", int64_t{island.to.is_signed}}};
   return r.Add(std::move(node), name).outputs[0];
 }
@@ -263,15 +263,14 @@ bool UseConcat(Rewriter& r, const Island& island) {
     parts.push_back(*part);
   }
   int64_t axis = node.Int("axis", 1);
-  const bool images = AreImages(r, node.inputs) &&
-                      std::any_of(parts.begin(), parts.end(),
-                                  [&](const auto& part) { return HasChannelsLast(r, part.bytes); });
+  const bool images =
+      AreImages(r, node.inputs) &&
+      std::any_of(parts.begin(), parts.end(), [&](const auto& part) { return IsNhwc(r, part.bytes); });
   axis += axis < 0 && images ? 4 : 0;
   if (images && (axis < 0 || axis > 3)) return false;
   Node made = node;
   for (size_t i = 0; i < parts.size(); ++i)
-    made.inputs[i] =
-        Requantized(r, parts[i], island, images ? ChannelsLast(r, parts[i].bytes) : parts[i].bytes);
+    made.inputs[i] = Requantized(r, parts[i], island, images ? ToNhwc(r, parts[i].bytes) : parts[i].bytes);
   if (!images) {
     made.outputs = r.node(island.n).outputs;
     r.node(island.n) = std::move(made);
@@ -282,7 +281,7 @@ bool UseConcat(Rewriter& r, const Island& island) {
   made.attributes = {{"axis", kPlace[axis]}};
   made.outputs.clear();
   const std::string name = r.graph().value(r.node(island.n).outputs[0]).name + ".bytes";
-  MakeChannelsSecond(r, island.n, r.Add(std::move(made), name).outputs[0]);
+  TransposeToNchw(r, island.n, r.Add(std::move(made), name).outputs[0]);
   return true;
 }
 
@@ -294,12 +293,12 @@ bool UseMaxPool(Rewriter& r, const Island& island) {
   const auto x = DequantizedFrom(r, node.inputs[0]);
   if (!x) return false;
   Node made{.op = "IntegerMaxPool", .domain = std::string(kCelerDomain), .name = node.name, .opset = 1};
-  made.inputs = {ChannelsLast(r, x->bytes)};
+  made.inputs = {ToNhwc(r, x->bytes)};
   made.attributes = node.attributes;
   made.attributes.emplace_back("y_signed", int64_t{x->q.is_signed});
   const std::string name = r.graph().value(r.node(island.n).outputs[0]).name + ".bytes";
   const ValueId pooled = r.Add(std::move(made), name).outputs[0];
-  MakeChannelsSecond(r, island.n, Requantized(r, *x, island, pooled));
+  TransposeToNchw(r, island.n, Requantized(r, *x, island, pooled));
   return true;
 }
 
@@ -356,7 +355,7 @@ bool UseAverage(Rewriter& r, const Island& island) {
   const auto factor = MultiplierOf(x->q.scale / island.to.scale / static_cast<double>(mean->count));
   if (!factor) return false;
   Node made{.op = "IntegerAveragePool", .attributes = std::move(mean->attributes)};
-  made.inputs = {ChannelsLast(r, x->bytes)};
+  made.inputs = {ToNhwc(r, x->bytes)};
   made.attributes.emplace_back("x_zero", int64_t{x->q.zero});
   made.attributes.emplace_back("factor", Triple(*factor));
   Append(made.attributes, Ending(island));
@@ -375,13 +374,13 @@ bool UseTable(Rewriter& r, size_t n, std::string* label) {
   if (!table) return false;
   *label = table->label;
   const std::string name = r.graph().value(quantize.outputs[0]).name;
-  const bool images = HasChannelsLast(r, table->from.bytes);
+  const bool images = IsNhwc(r, table->from.bytes);
   Node node{.op = "Table", .domain = std::string(kCelerDomain), .name = quantize.name, .opset = 1};
-  node.inputs = {images ? ChannelsLast(r, table->from.bytes) : table->from.bytes,
-                 AddBytes8(r, name + ".table", DType::kU8, {256}, table->bytes)};
+  node.inputs = {images ? ToNhwc(r, table->from.bytes) : table->from.bytes,
+                 AddInt8Constant(r, name + ".table", DType::kU8, {256}, table->bytes)};
   node.attributes = {{"y_signed", int64_t{QuantizationOf(r, quantize)->is_signed}}};
   if (images) {
-    MakeChannelsSecond(r, n, r.Add(std::move(node), name + ".bytes").outputs[0]);
+    TransposeToNchw(r, n, r.Add(std::move(node), name + ".bytes").outputs[0]);
   } else {
     node.outputs = quantize.outputs;
     r.node(n) = std::move(node);
@@ -403,11 +402,11 @@ Result<int> UseIntegers(Rewriter& r, const std::function<void(std::string)>& exp
       for (const auto rule : kRules)
         if (label.empty() && rule(r, *island)) label = island->core.Label();
     if (label.empty() && !UseTable(r, n, &label)) continue;
-    explain(label + " works on bytes");
+    explain(label + " is an integer operator");
     ++changes;
   }
   if (changes > 0) CELER_RETURN_IF_ERROR(r.Finish());  // what was replaced is no product any more
-  return changes + UseRealProducts(r, explain) + UseDynamicProducts(r, explain);
+  return changes + UseFloatResultProducts(r, explain) + UseDynamicProducts(r, explain);
 }
 
 }  // namespace celer::graph

@@ -65,7 +65,7 @@ TEST(Graph, SortsNodesAndFindsCycles) {
   Node producer = MakeNode("Neg", {x});
   producer.outputs = {late};
   graph.nodes.push_back(producer);
-  EXPECT_THAT(Verify(graph).error().message(), HasSubstr("reads 'late', which nothing before it makes"));
+  EXPECT_THAT(Verify(graph).error().message(), HasSubstr("reads 'late', which no node before it produces"));
   ASSERT_TRUE(graph.Sort());
   EXPECT_EQ(graph.nodes[0].op, "Neg");
   EXPECT_TRUE(Verify(graph));
@@ -79,12 +79,12 @@ TEST(Graph, VerifyFindsValuesMadeTwiceOrNever) {
   const ValueId x = graph.AddInput("x", Floats({2}));
   graph.outputs = {Add(graph, "Relu", {x}, "y")};
   graph.nodes.push_back(graph.nodes[0]);
-  EXPECT_THAT(Verify(graph).error().message(), HasSubstr("'y' is made twice"));
+  EXPECT_THAT(Verify(graph).error().message(), HasSubstr("'y' has two producers"));
   graph.nodes.pop_back();
   graph.nodes[0].inputs = {77};
   EXPECT_THAT(Verify(graph).error().message(), HasSubstr("reads the value 77 of 2"));
   graph.nodes.clear();
-  EXPECT_THAT(Verify(graph).error().message(), HasSubstr("'y' is made by nothing"));
+  EXPECT_THAT(Verify(graph).error().message(), HasSubstr("'y' has no producer"));
 }
 
 TEST(Operators, EveryUnsupportedNodeIsNamedAtOnce) {

@@ -64,7 +64,7 @@ Result<Answers::Drop> Answers::MeasureDrop(graph::Network rounded, double most) 
     const std::vector<int64_t> best = TopClasses(*ran);
     const std::vector<int64_t>& exact = best_[static_cast<size_t>(s)];
     if (best.size() != exact.size())
-      return Error::Invalid(samples_.name(s), ": the rounded network gives ", best.size(),
+      return Error::Invalid(samples_.name(s), ": the quantized network gives ", best.size(),
                             " rows of scores, the float one ", exact.size());
     for (size_t i = 0; i < best.size(); ++i) changed += best[i] != exact[i] ? 1 : 0;
     if (const auto truth = truth_ ? truth_(s) : std::nullopt) {

@@ -136,7 +136,7 @@ FloatLayers FindIslands(const Graph& graph, const QuantizerPlan& plan) {
     if (ratio >= kProductsPerConversion) continue;
     for (const Layer* layer : island.layers)
       out[layer->name] = fmt::format(
-          "between float operators, {:.0f} products for each value that is converted, and from {:.0f} on "
+          "between float operators, {:.0f} multiply-adds per converted value, and from {:.0f} on "
           "integers pay",
           ratio, kProductsPerConversion);
   }

@@ -11,7 +11,7 @@ Result<NetworkQuantizer> NetworkQuantizer::Open(graph::Network network, const Ne
   for (const graph::Node& node : network.graph.nodes)
     if (node.op == "QuantizeLinear" || node.op == "DequantizeLinear" || node.op == "DynamicQuantizeLinear")
       return Error::Invalid(source, ": is quantized already, by ", node.Label(),
-                            "; give the network of reals that it was made from");
+                            "; give the float network that it was made from");
   CELER_RETURN_IF_ERROR(graph::CheckSupported(network.graph));
   if (const auto passes = graph::Optimize(&network.graph, {.portable = true}); !passes)
     return passes.error().WithContext(source);

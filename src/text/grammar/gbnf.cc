@@ -155,7 +155,7 @@ class Parser {
   Result<ExprId> Part(int depth) {
     if (rules_.size() > kMaxExpressions) return Wrong("the grammar is too large from here on");
     if (Take("(")) {
-      if (Peek() == '=') return Wrong("look-ahead, '(=', is not supported");
+      if (Peek() == '=') return Wrong("lookahead, '(=', is not supported");
       CELER_ASSIGN(const ExprId body, Alternatives(depth + 1));
       if (!Take(")")) return Wrong("'(' without ')'");
       return body;

@@ -329,7 +329,7 @@ TEST(JsonSchema, WhatIsNotSupportedIsNamed) {
       {R"({"contains": {}})", "'#/contains'"},
       {R"({"multipleOf": 0.1})", "'#/multipleOf'"},
       {R"({"format": "idn-email"})", "'idn-email' is not one of date"},
-      {R"x({"pattern": "(?=a)"})x", "look-ahead"},
+      {R"x({"pattern": "(?=a)"})x", "lookahead"},
       {R"x({"pattern": "(a)\\1"})x", "back reference"},
       {R"({"$ref": "http://example.com/x"})", "'#/$ref'"},
       {R"({"$ref": "#/$defs/x"})", "is not there"},

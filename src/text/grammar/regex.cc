@@ -201,7 +201,7 @@ class Parser {
         while (!Done() && Peek() != '>') ++at_;
         if (!Take(">")) return Wrong("a group name without '>'");
       } else if (Peek() == '=' || Peek() == '!') {
-        return Unsupported("look-ahead");
+        return Unsupported("lookahead");
       } else if (Peek() == '<') {
         return Unsupported("look-behind");
       } else if (!Take(":")) {

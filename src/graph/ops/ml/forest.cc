@@ -63,7 +63,7 @@ class Layout {
       const auto [from, to] = open_.back();
       open_.pop_back();
       if (static_cast<int64_t>(forest_.nodes.size()) > Most())
-        return Error::Invalid("its trees are no trees: a node leads back to itself, or is shared too often");
+        return Error::Invalid("its trees have a cycle, or a node that is shared too often");
       placed_[static_cast<size_t>(from)] = true;
       Place(static_cast<size_t>(from), to);
     }
@@ -141,13 +141,13 @@ Status Finish(const std::vector<GivenNode<T>>& given, const std::vector<int64_t>
   Layout<T> layout(given, forest);
   for (const int64_t root : roots) CELER_RETURN_IF_ERROR(layout.Add(root));
   if (const int64_t lost = layout.unplaced(); whole && lost > 0)
-    return Error::Invalid("its trees are no trees: no root leads to ", lost, " of its ", given.size(),
+    return Error::Invalid("its trees have a cycle: no root leads to ", lost, " of its ", given.size(),
                           " nodes");
   if (forest.weights.size() > static_cast<size_t>(kMostTreeNodes))
     return Error::Invalid(forest.weights.size(), " weights of leaves");
   for (const TreeWeight<T>& weight : forest.weights)
     if (weight.target < 0 || weight.target >= forest.targets)
-      return Error::Invalid("a leaf speaks of target ", weight.target, " of ", forest.targets);
+      return Error::Invalid("a leaf has target ", weight.target, " of ", forest.targets);
   forest.uniform = true;
   bool first = true;
   for (const TreeNode<T>& node : forest.nodes) {
@@ -190,8 +190,7 @@ Status ReadLeaves(const Node& node, const std::string& prefix, const Places& pla
     const auto found = places.find({trees[i], nodes[i]});
     if (found == places.end())
       return Error::Invalid("a weight for node ", nodes[i], " of tree ", trees[i], ", which is not there");
-    if (ids[i] < 0 || ids[i] >= (int64_t{1} << 31) - 1)
-      return Error::Invalid("a leaf speaks of target ", ids[i]);
+    if (ids[i] < 0 || ids[i] >= (int64_t{1} << 31) - 1) return Error::Invalid("a leaf has target ", ids[i]);
     given[static_cast<size_t>(found->second)].weights.push_back({static_cast<int32_t>(ids[i]), weights[i]});
   }
   return {};
@@ -252,7 +251,7 @@ Result<Forest<T>> OldForest(const Node& node) {
   std::vector<int64_t> roots;
   for (size_t i = 0; i < count; ++i)
     if (!reached[i]) roots.push_back(static_cast<int64_t>(i));
-  if (roots.empty()) return Error::Invalid("its trees are no trees: every node is behind another");
+  if (roots.empty()) return Error::Invalid("its trees have a cycle: there is no root");
   CELER_RETURN_IF_ERROR(Finish(given, roots, true, forest));
   return forest;
 }
@@ -297,7 +296,7 @@ Result<Forest<T>> NewForest(const Node& node) {
   std::vector<GivenNode<T>> given(count + leaves);
   for (size_t i = 0; i < leaves; ++i) {
     if (leaf_targets[i] < 0 || leaf_targets[i] >= (int64_t{1} << 31) - 1)
-      return Error::Invalid("a leaf speaks of target ", leaf_targets[i]);
+      return Error::Invalid("a leaf has target ", leaf_targets[i]);
     given[count + i].leaf = true;
     given[count + i].weights = {{static_cast<int32_t>(leaf_targets[i]), weights[i]}};
   }

@@ -33,7 +33,8 @@ void Append(const QkvArgs& args, int64_t seq, int64_t token, int64_t head_begin,
 
 // Prefetches the first keys and values of a sequence, with which attention to it begins: those that follow
 // are prefetched while it works.
-void FetchFirstKeys(const QkvArgs& args, int64_t seq, int64_t token, int64_t head_begin, int64_t head_end) {
+void PrefetchFirstKeys(const QkvArgs& args, int64_t seq, int64_t token, int64_t head_begin,
+                       int64_t head_end) {
   constexpr int64_t kKeys = 64, kLine = 64;
   const KvLayerView& kv = args.kv;
   const int64_t keys = std::min<int64_t>(args.batch.positions[static_cast<size_t>(token)] + 1, kKeys);
@@ -57,7 +58,7 @@ void Finish(const QkvArgs& args, int64_t begin, int64_t end, int64_t head_begin,
   int64_t seq = 0;
   for (int64_t t = begin; t < end; ++t) {
     while (args.batch.seq_start[static_cast<size_t>(seq + 1)] <= t) ++seq;
-    if (end - begin == 1) FetchFirstKeys(args, seq, t, head_begin, head_end);
+    if (end - begin == 1) PrefetchFirstKeys(args, seq, t, head_begin, head_end);
     FinishHeads(args, args.q_out + t * args.q.rows + head_begin * group * dim, heads * group, args.q_norm, t);
     FinishHeads(args, args.k_out + t * args.k.rows + head_begin * dim, heads, args.k_norm, t);
     Append(args, seq, t, head_begin, head_end);

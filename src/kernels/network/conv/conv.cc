@@ -37,7 +37,7 @@ bool IsPlainProduct(const ConvShape& s) {
          s.pad_left == 0 && s.pad_bottom == 0 && s.pad_right == 0;
 }
 
-Im2col GatherOf(const ConvShape& s) {
+Im2col MakeIm2col(const ConvShape& s) {
   return {.channels = s.channels / s.groups,
           .in_h = s.in_h,
           .in_w = s.in_w,
@@ -277,7 +277,7 @@ template <class T>
 int64_t ConvWorkspaceFloats(const BasicConvPlan<T>& plan, int threads) {
   switch (plan.way) {
     case ConvWay::kProduct: {
-      const Im2col gather = GatherOf(plan.shape);
+      const Im2col gather = MakeIm2col(plan.shape);
       // The workspace can depend on whether `add` is the output: take the larger one.
       T out{};
       BasicGemmArgs<T> g = ProductOf(plan, gather, BasicConvArgs<T>{.weights = &out, .out = &out}, 0);
@@ -307,7 +307,7 @@ static void RunConv(const BasicConvPlan<T>& plan, const BasicConvArgs<T>& args) 
   const ConvShape& s = plan.shape;
   switch (plan.way) {
     case ConvWay::kProduct: {
-      const Im2col gather = GatherOf(s);
+      const Im2col gather = MakeIm2col(s);
       if (s.groups == 1) return Gemm(ProductOf(plan, gather, args, 0), *plan.kernels->gemm);
       for (int64_t image = 0; image < s.batch; ++image)
         Gemm(ProductOf(plan, gather, args, image), *plan.kernels->gemm);

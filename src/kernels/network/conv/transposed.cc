@@ -61,7 +61,7 @@ void Interleave(const TransposedConvShape& s, const float* from, float bias, flo
   }
 }
 
-void Spread(const TransposedConvShape& s, const float* from, float bias, float* plane) {
+void Col2im(const TransposedConvShape& s, const float* from, float bias, float* plane) {
   std::fill_n(plane, s.out_h * s.out_w, bias);
   for (int64_t ky = 0; ky < s.kernel_h; ++ky)
     for (int64_t kx = 0; kx < s.kernel_w; ++kx, from += s.in_h * s.in_w) {
@@ -111,7 +111,7 @@ void TransposedConv(const TransposedConvShape& s, const TransposedConvArgs& args
       for (int64_t c = begin; c < end; ++c) {
         const float* const from = args.workspace + c * z.taps * z.in_plane;
         float* const plane = args.out + (image * s.out_channels + c) * z.out_plane;
-        (interleaves ? Interleave : Spread)(s, from, args.bias ? args.bias[c] : 0.0f, plane);
+        (interleaves ? Interleave : Col2im)(s, from, args.bias ? args.bias[c] : 0.0f, plane);
         if (args.f.kind != Pointwise::Kind::kNone) UnaryRow(args.f, plane, plane, z.out_plane);
       }
     });

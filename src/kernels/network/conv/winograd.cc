@@ -28,7 +28,7 @@ int64_t DivideUp(int64_t n, int64_t by) {
   return (n + by - 1) / by;
 }
 
-struct Cut {
+struct Blocking {
   int64_t tiles = 0;      // of one image
   int64_t block = 0;      // tiles at once
   bool together = false;  // all threads work at one block; else each at its own
@@ -40,42 +40,45 @@ struct Cut {
 };
 
 template <class T>
-Cut CutFor(const BasicConvPlan<T>& plan, int threads) {
+Blocking ChooseBlocking(const BasicConvPlan<T>& plan, int threads) {
   const ConvShape& s = plan.shape;
   const int64_t nr = plan.kernels->gemm->nr;
-  Cut cut;
-  cut.tiles = DivideUp(s.out_h(), kWinogradOut) * DivideUp(s.out_w(), kWinogradOut);
+  Blocking blocking;
+  blocking.tiles = DivideUp(s.out_h(), kWinogradOut) * DivideUp(s.out_w(), kWinogradOut);
   const int64_t most = std::max(kStayFloats<T> / (kWinogradPoints * s.channels), 2 * nr);
-  int64_t blocks = DivideUp(cut.tiles, most);
+  int64_t blocks = DivideUp(blocking.tiles, most);
   // As many for each thread, if they are not too small.
-  if (blocks > 1 && cut.tiles / RoundUp(blocks, threads) >= nr) blocks = RoundUp(blocks, threads);
+  if (blocks > 1 && blocking.tiles / RoundUp(blocks, threads) >= nr) blocks = RoundUp(blocks, threads);
   // Whole panels; but one or two tiles more cost little, and a block of the last few as much as any.
-  cut.block = DivideUp(cut.tiles, blocks);
-  if (cut.block % nr > 2) cut.block = RoundUp(cut.block, nr);
-  const int64_t tasks = DivideUp(cut.tiles, cut.block) * s.batch;
-  cut.together = threads > 1 && tasks < 2 * threads && tasks % threads != 0;
-  cut.panel = s.channels * nr;
+  blocking.block = DivideUp(blocking.tiles, blocks);
+  if (blocking.block % nr > 2) blocking.block = RoundUp(blocking.block, nr);
+  const int64_t tasks = DivideUp(blocking.tiles, blocking.block) * s.batch;
+  blocking.together = threads > 1 && tasks < 2 * threads && tasks % threads != 0;
+  blocking.panel = s.channels * nr;
   // Not a power of two: the 36 points of a tile would map to the same sets of the L1 cache.
-  cut.point_stride = DivideUp(cut.block, nr) * cut.panel + kLine<T>;
-  cut.input_floats = RoundUp(cut.point_stride * kWinogradPoints + kPackSlack, kLine<T>);
-  cut.sums_stride = RoundUp(cut.block, kLine<T>);
+  blocking.point_stride = DivideUp(blocking.block, nr) * blocking.panel + kLine<T>;
+  blocking.input_floats = RoundUp(blocking.point_stride * kWinogradPoints + kPackSlack, kLine<T>);
+  blocking.sums_stride = RoundUp(blocking.block, kLine<T>);
   // More of them read the weights in longer stretches, but that pays only where the weights come again, from
   // the L2 cache: with a single block of tiles the sums should leave room in L1. Measured on Neoverse-V1.
-  cut.rows = kRowUnit;
+  blocking.rows = kRowUnit;
   if (blocks > 1)
-    cut.rows =
-        std::clamp<int64_t>(kSumFloats<T> / (kWinogradPoints * cut.sums_stride) / kRowUnit, 1, 3) * kRowUnit;
+    blocking.rows =
+        std::clamp<int64_t>(kSumFloats<T> / (kWinogradPoints * blocking.sums_stride) / kRowUnit, 1, 3) *
+        kRowUnit;
   // Every thread should have some.
-  if (cut.together) cut.rows = std::min(cut.rows, RoundUp(DivideUp(s.out_channels, 2 * threads), kRowUnit));
-  cut.sums_floats = RoundUp(cut.rows * kWinogradPoints * cut.sums_stride + kMostLanes, kLine<T>);
-  return cut;
+  if (blocking.together)
+    blocking.rows = std::min(blocking.rows, RoundUp(DivideUp(s.out_channels, 2 * threads), kRowUnit));
+  blocking.sums_floats =
+      RoundUp(blocking.rows * kWinogradPoints * blocking.sums_stride + kMostLanes, kLine<T>);
+  return blocking;
 }
 
 template <class T>
 struct Job {
   const BasicConvPlan<T>& plan;
   const BasicConvArgs<T>& args;
-  const Cut& cut;
+  const Blocking& blocking;
   WinogradGeometry geometry;
 
   void Input(int64_t image, int64_t tile, int64_t channel, int64_t channels, T* to) const {
@@ -87,17 +90,17 @@ struct Job {
                                   .channel = channel,
                                   .channels = channels,
                                   .tile = tile,
-                                  .tiles = std::min(cut.block, cut.tiles - tile),
+                                  .tiles = std::min(blocking.block, blocking.tiles - tile),
                                   .to = to,
-                                  .point_stride = cut.point_stride,
-                                  .panel = cut.panel});
+                                  .point_stride = blocking.point_stride,
+                                  .panel = blocking.panel});
   }
 
-  // Output channels [row, row + rows): at most cut.rows of them.
+  // Output channels [row, row + rows): at most blocking.rows of them.
   void Output(int64_t image, int64_t tile, int64_t row, int64_t rows, const T* input, T* sums) const {
     const ConvShape& s = plan.shape;
     const BasicGemmKernels<T>& gemm = *plan.kernels->gemm;
-    const int64_t tiles = std::min(cut.block, cut.tiles - tile);
+    const int64_t tiles = std::min(blocking.block, blocking.tiles - tile);
     const int64_t a_panel = s.channels * gemm.mr;
     const int64_t point_floats = RoundUp(s.out_channels, gemm.mr) * s.channels;
     for (int64_t point = 0; point < kWinogradPoints; ++point)
@@ -107,17 +110,17 @@ struct Job {
                     .k = std::min(gemm.k_block, s.channels - k),
                     .a = args.weights + point * point_floats + row / gemm.mr * a_panel + k * gemm.mr,
                     .a_panel = a_panel,
-                    .b = input + point * cut.point_stride + k * gemm.nr,
-                    .b_panel = cut.panel,
-                    .out = sums + point * cut.sums_stride,
-                    .out_stride = kWinogradPoints * cut.sums_stride,
+                    .b = input + point * blocking.point_stride + k * gemm.nr,
+                    .b_panel = blocking.panel,
+                    .out = sums + point * blocking.sums_stride,
+                    .out_stride = kWinogradPoints * blocking.sums_stride,
                     .accumulate = k > 0,
                     .finish = false});
     const int64_t plane = s.out_h() * s.out_w();
     const int64_t at = (image * s.out_channels + row) * plane;
     plan.kernels->winograd_output({.geometry = geometry,
                                    .sums = sums,
-                                   .sums_stride = cut.sums_stride,
+                                   .sums_stride = blocking.sums_stride,
                                    .rows = rows,
                                    .tile = tile,
                                    .tiles = tiles,
@@ -168,18 +171,18 @@ void PackWinograd(const BasicConvPlan<T>& plan, const float* weights, T* packed)
 
 template <class T>
 int64_t WinogradWorkspaceFloats(const BasicConvPlan<T>& plan, int threads) {
-  const Cut cut = CutFor(plan, threads);
-  return cut.input_floats * (cut.together ? 1 : threads) + cut.sums_floats * threads;
+  const Blocking blocking = ChooseBlocking(plan, threads);
+  return blocking.input_floats * (blocking.together ? 1 : threads) + blocking.sums_floats * threads;
 }
 
 template <class T>
 void WinogradConv(const BasicConvPlan<T>& plan, const BasicConvArgs<T>& args) {
   const ConvShape& s = plan.shape;
   ThreadPool& pool = *args.pool;
-  const Cut cut = CutFor(plan, pool.size());
+  const Blocking blocking = ChooseBlocking(plan, pool.size());
   const Job<T> job{plan,
                    args,
-                   cut,
+                   blocking,
                    {.in_h = s.in_h,
                     .in_w = s.in_w,
                     .out_h = s.out_h(),
@@ -188,35 +191,35 @@ void WinogradConv(const BasicConvPlan<T>& plan, const BasicConvArgs<T>& args) {
                     .pad_left = s.pad_left,
                     .tiles_x = DivideUp(s.out_w(), kWinogradOut)}};
   T* const inputs = args.workspace;
-  T* const sums = args.workspace + cut.input_floats * (cut.together ? 1 : pool.size());
-  const int64_t blocks = DivideUp(cut.tiles, cut.block);
-  if (!cut.together) {
+  T* const sums = args.workspace + blocking.input_floats * (blocking.together ? 1 : pool.size());
+  const int64_t blocks = DivideUp(blocking.tiles, blocking.block);
+  if (!blocking.together) {
     std::atomic<int64_t> next{0};
     pool.Run([&](int thread) {
-      T* const input = inputs + thread * cut.input_floats;
+      T* const input = inputs + thread * blocking.input_floats;
       for (int64_t task = next++; task < blocks * s.batch; task = next++) {
-        const int64_t image = task / blocks, tile = task % blocks * cut.block;
+        const int64_t image = task / blocks, tile = task % blocks * blocking.block;
         job.Input(image, tile, 0, s.channels, input);
-        for (int64_t row = 0; row < s.out_channels; row += cut.rows)
-          job.Output(image, tile, row, std::min(cut.rows, s.out_channels - row), input,
-                     sums + thread * cut.sums_floats);
+        for (int64_t row = 0; row < s.out_channels; row += blocking.rows)
+          job.Output(image, tile, row, std::min(blocking.rows, s.out_channels - row), input,
+                     sums + thread * blocking.sums_floats);
       }
     });
     return;
   }
   for (int64_t task = 0; task < blocks * s.batch; ++task) {
-    const int64_t image = task / blocks, tile = task % blocks * cut.block;
+    const int64_t image = task / blocks, tile = task % blocks * blocking.block;
     const int64_t grain = std::max<int64_t>(s.channels / (4 * pool.size()), 1);
     pool.ParallelForDynamic(s.channels, grain, [&](int64_t begin, int64_t end) {
       job.Input(image, tile, begin, end - begin, inputs);
     });
     std::atomic<int64_t> next{0};
     pool.Run([&](int thread) {
-      const int64_t rows = DivideUp(s.out_channels, cut.rows);
+      const int64_t rows = DivideUp(s.out_channels, blocking.rows);
       for (int64_t i = next++; i < rows; i = next++) {
-        const int64_t row = i * cut.rows;
-        job.Output(image, tile, row, std::min(cut.rows, s.out_channels - row), inputs,
-                   sums + thread * cut.sums_floats);
+        const int64_t row = i * blocking.rows;
+        job.Output(image, tile, row, std::min(blocking.rows, s.out_channels - row), inputs,
+                   sums + thread * blocking.sums_floats);
       }
     });
   }

@@ -58,27 +58,29 @@ Product ProductOf(const IntegerConvPlan& plan) {
 }
 
 // Threads take blocks of rows times blocks of panels, group by group.
-struct Cut {
+struct Blocking {
   int64_t row_block = 0, panel_block = 0, tasks = 0;
   int64_t scratch = 0;  // bytes of one thread
   bool serial = false;
 };
-Cut CutFor(const IntegerConvPlan& plan, const Product& p, int threads) {
-  Cut cut;
-  cut.serial = threads == 1 || plan.shape.flops() / 2 < kSerialWork;
+Blocking ChooseBlocking(const IntegerConvPlan& plan, const Product& p, int threads) {
+  Blocking blocking;
+  blocking.serial = threads == 1 || plan.shape.flops() / 2 < kSerialWork;
   const int64_t stay = std::max(kStayBytes / (p.k_padded + p.n) / 8 * 8, kStayRows);
-  cut.row_block = std::min(RoundUp(p.rows, 8), stay);
-  cut.panel_block = p.panels;
+  blocking.row_block = std::min(RoundUp(p.rows, 8), stay);
+  blocking.panel_block = p.panels;
   const auto tasks = [&] {
-    return DivideUp(p.rows, cut.row_block) * DivideUp(p.panels, cut.panel_block) * plan.shape.groups;
+    return DivideUp(p.rows, blocking.row_block) * DivideUp(p.panels, blocking.panel_block) *
+           plan.shape.groups;
   };
-  const int64_t wanted = cut.serial ? 1 : 4 * threads;
-  while (tasks() < wanted && cut.row_block > kLeastRows)
-    cut.row_block = std::max(RoundUp(cut.row_block / 2, 8), kLeastRows);
-  while (tasks() < wanted && cut.panel_block > 2) cut.panel_block = DivideUp(cut.panel_block, 2);
-  cut.tasks = tasks();
-  cut.scratch = p.direct ? 0 : RoundUp(cut.row_block * p.k_padded + 64, 64);
-  return cut;
+  const int64_t wanted = blocking.serial ? 1 : 4 * threads;
+  while (tasks() < wanted && blocking.row_block > kLeastRows)
+    blocking.row_block = std::max(RoundUp(blocking.row_block / 2, 8), kLeastRows);
+  while (tasks() < wanted && blocking.panel_block > 2)
+    blocking.panel_block = DivideUp(blocking.panel_block, 2);
+  blocking.tasks = tasks();
+  blocking.scratch = p.direct ? 0 : RoundUp(blocking.row_block * p.k_padded + 64, 64);
+  return blocking;
 }
 
 // Copies that may overrun, up to `room` bytes of the source: what follows is written later or multiplied with
@@ -149,16 +151,17 @@ Requantize ColumnsFrom(const PackedIntegerConv& packed, int64_t column, const By
 void RunProduct(const IntegerConvPlan& plan, const PackedIntegerConv& packed, const IntegerConvArgs& args) {
   const ConvShape& s = plan.shape;
   const Product p = ProductOf(plan);
-  const Cut cut = CutFor(plan, p, args.pool->size());
-  const int64_t panel_blocks = DivideUp(p.panels, cut.panel_block),
-                row_blocks = DivideUp(p.rows, cut.row_block);
+  const Blocking blocking = ChooseBlocking(plan, p, args.pool->size());
+  const int64_t panel_blocks = DivideUp(p.panels, blocking.panel_block),
+                row_blocks = DivideUp(p.rows, blocking.row_block);
   const int cols = plan.kernels->cols;
   const auto task = [&](int64_t index, std::byte* scratch) {
     const int64_t group = index / (panel_blocks * row_blocks), rest = index % (panel_blocks * row_blocks);
-    const int64_t row = rest / panel_blocks * cut.row_block, panel = rest % panel_blocks * cut.panel_block;
+    const int64_t row = rest / panel_blocks * blocking.row_block,
+                  panel = rest % panel_blocks * blocking.panel_block;
     IntegerTile tile{.x = args.x + row * s.channels + group * p.k,
                      .x_stride = s.channels,
-                     .rows = std::min(cut.row_block, p.rows - row),
+                     .rows = std::min(blocking.row_block, p.rows - row),
                      .k = p.k_padded,
                      .x_signed = plan.x_signed,
                      .out_stride = s.out_channels};
@@ -168,7 +171,7 @@ void RunProduct(const IntegerConvPlan& plan, const PackedIntegerConv& packed, co
       tile.x = to;
       tile.x_stride = p.k_padded;
     }
-    for (int64_t i = panel; i < std::min(panel + cut.panel_block, p.panels); ++i) {
+    for (int64_t i = panel; i < std::min(panel + blocking.panel_block, p.panels); ++i) {
       const int64_t at = row * s.out_channels + group * p.n + i * cols;
       tile.w = packed.weights + (group * p.panels + i) * p.panel_bytes;
       tile.cols = std::min<int64_t>(cols, p.n - i * cols);
@@ -179,16 +182,17 @@ void RunProduct(const IntegerConvPlan& plan, const PackedIntegerConv& packed, co
     }
     if (args.finish) {
       const int64_t column = panel * cols;
-      (*args.finish)({row, tile.rows, column, std::min(cut.panel_block * cols, p.n - column)});
+      (*args.finish)({row, tile.rows, column, std::min(blocking.panel_block * cols, p.n - column)});
     }
   };
-  if (cut.serial || cut.tasks == 1) {
-    for (int64_t i = 0; i < cut.tasks; ++i) task(i, args.workspace);
+  if (blocking.serial || blocking.tasks == 1) {
+    for (int64_t i = 0; i < blocking.tasks; ++i) task(i, args.workspace);
     return;
   }
   std::atomic<int64_t> next{0};
   args.pool->Run([&](int thread) {
-    for (int64_t i = next++; i < cut.tasks; i = next++) task(i, args.workspace + thread * cut.scratch);
+    for (int64_t i = next++; i < blocking.tasks; i = next++)
+      task(i, args.workspace + thread * blocking.scratch);
   });
 }
 
@@ -403,7 +407,7 @@ bool SumsFit(const ConvShape& s, const IntegerConvWeights& w) {
 
 int64_t IntegerConvWorkspaceBytes(const IntegerConvPlan& plan, int threads) {
   if (plan.depthwise()) return DepthwiseScratch(plan) * threads;
-  return CutFor(plan, ProductOf(plan), threads).scratch * threads;
+  return ChooseBlocking(plan, ProductOf(plan), threads).scratch * threads;
 }
 
 void IntegerConv(const IntegerConvPlan& plan, const PackedIntegerConv& packed, const IntegerConvArgs& args) {

@@ -46,7 +46,7 @@ int64_t DivideUp(int64_t n, int64_t by) {
 }
 
 // The blocking of a product: blocks of the output, which threads take one by one, and along k within each.
-struct Cut {
+struct Blocking {
   int64_t m_block = 0, n_block = 0, k_block = 0;
   bool a_stays = false;
   int64_t tasks = 0;
@@ -58,9 +58,10 @@ struct Cut {
 // keep four threads busy as long as twenty. Of a few sizes of blocks of columns, and of cuts of the rows,
 // takes the one with the shortest critical path. The unit of cost is one tile.
 template <class T>
-void Balance(const BasicGemmArgs<T>& args, int threads, const BasicGemmKernels<T>& kernels, Cut* cut) {
+void Balance(const BasicGemmArgs<T>& args, int threads, const BasicGemmKernels<T>& kernels,
+             Blocking* blocking) {
   const int64_t rows = DivideUp(args.m, kernels.mr), cols = DivideUp(args.n, kernels.nr);
-  const int64_t most = cut->n_block / kernels.nr;  // of these columns, as much as the cache holds
+  const int64_t most = blocking->n_block / kernels.nr;  // of these columns, as much as the cache holds
   // Packing a panel of columns, which is done again for each cut of the rows; and taking a block.
   const double pack = args.b.packed ? 0 : args.b.gather ? 2 : 0.7, taking = 0.5;
   // The last panel has fewer columns.
@@ -88,13 +89,13 @@ void Balance(const BasicGemmArgs<T>& args, int threads, const BasicGemmKernels<T
       const double cost = longest(wide, high);
       if (best == 0 || cost < best) best = cost, best_wide = wide, best_high = high;
     }
-  cut->n_block = best_wide * kernels.nr;
-  cut->m_block = best_high * kernels.mr;
+  blocking->n_block = best_wide * kernels.nr;
+  blocking->m_block = best_high * kernels.mr;
 }
 
 template <class T>
-Cut CutFor(const BasicGemmArgs<T>& args, int threads, const BasicGemmKernels<T>& kernels) {
-  Cut cut;
+Blocking ChooseBlocking(const BasicGemmArgs<T>& args, int threads, const BasicGemmKernels<T>& kernels) {
+  Blocking blocking;
   int64_t k_block = kernels.k_block;
   // The first part of k would overwrite what is added at the end.
   if (args.epilogue.add == args.out && args.epilogue.add && args.epilogue.add_last &&
@@ -102,47 +103,49 @@ Cut CutFor(const BasicGemmArgs<T>& args, int threads, const BasicGemmKernels<T>&
     k_block = INT64_MAX;
   const int64_t k = std::max<int64_t>(args.k, 1);
   const int64_t parts = k_block >= k ? 1 : DivideUp(k, k_block);
-  cut.k_block = RoundUp(DivideUp(k, parts), parts > 1 ? 8 : 1);
-  cut.a_stays = args.b.packed && !args.a.packed;
+  blocking.k_block = RoundUp(DivideUp(k, parts), parts > 1 ? 8 : 1);
+  blocking.a_stays = args.b.packed && !args.a.packed;
 
   // The operand that is packed during the product stays in cache, the other one is streamed. If both are
   // packed during the product, blocks of both have to be small. Where the streamed operand is small enough to
   // stay in the L1 cache, the other one should fit it as well.
-  const int64_t by = cut.a_stays ? args.n : args.m;
-  const int64_t stay_floats = by * cut.k_block <= kNearFloats<T> ? kNearFloats<T> : kStayFloats<T>;
-  const int64_t stay = std::max<int64_t>(stay_floats / cut.k_block, 1);
+  const int64_t by = blocking.a_stays ? args.n : args.m;
+  const int64_t stay_floats = by * blocking.k_block <= kNearFloats<T> ? kNearFloats<T> : kStayFloats<T>;
+  const int64_t stay = std::max<int64_t>(stay_floats / blocking.k_block, 1);
   const int64_t m_all = RoundUp(std::max<int64_t>(args.m, 1), kernels.mr);
   const int64_t n_all = RoundUp(std::max<int64_t>(args.n, 1), kernels.nr);
   const auto limit = [&](int64_t all, int64_t most, int64_t unit) {
     const int64_t block = std::min(all, std::max(most / unit * unit, unit));
     return std::min(RoundUp(DivideUp(all, DivideUp(all, block)), unit), all);  // of about equal size
   };
-  cut.n_block = cut.a_stays ? n_all : limit(n_all, stay, kernels.nr);
-  cut.m_block = args.a.packed ? m_all : limit(m_all, stay, kernels.mr);
+  blocking.n_block = blocking.a_stays ? n_all : limit(n_all, stay, kernels.nr);
+  blocking.m_block = args.a.packed ? m_all : limit(m_all, stay, kernels.mr);
 
-  const auto tasks = [&] { return DivideUp(m_all, cut.m_block) * DivideUp(n_all, cut.n_block) * args.batch; };
-  cut.serial = threads == 1 || static_cast<double>(args.m) * args.n * args.k * args.batch < kSerialWork;
-  if (!cut.serial && args.a.packed) {
-    Balance(args, threads, kernels, &cut);
-  } else if (!cut.serial) {
-    // Cut further what is streamed, then what stays: the first repeats the packing of what stays, the second
+  const auto tasks = [&] {
+    return DivideUp(m_all, blocking.m_block) * DivideUp(n_all, blocking.n_block) * args.batch;
+  };
+  blocking.serial = threads == 1 || static_cast<double>(args.m) * args.n * args.k * args.batch < kSerialWork;
+  if (!blocking.serial && args.a.packed) {
+    Balance(args, threads, kernels, &blocking);
+  } else if (!blocking.serial) {
+    // Blocking further what is streamed, then what stays: the first repeats the packing of what stays, the second
     // reads the stream more often. Neither below a few tiles.
     const auto split = [&](int64_t& block, int64_t all, int64_t unit, int64_t least) {
       for (int64_t pieces = DivideUp(all, block) + 1; tasks() < threads * 3 && block > least * unit; ++pieces)
         block = std::max(RoundUp(DivideUp(all, pieces), unit), least * unit);
     };
-    if (cut.a_stays) {
-      split(cut.m_block, m_all, kernels.mr, 4);
-      split(cut.n_block, n_all, kernels.nr, 2);
+    if (blocking.a_stays) {
+      split(blocking.m_block, m_all, kernels.mr, 4);
+      split(blocking.n_block, n_all, kernels.nr, 2);
     } else {
-      split(cut.n_block, n_all, kernels.nr, 4);
-      split(cut.m_block, m_all, kernels.mr, 2);
+      split(blocking.n_block, n_all, kernels.nr, 4);
+      split(blocking.m_block, m_all, kernels.mr, 2);
     }
   }
-  cut.tasks = tasks();
-  if (!args.a.packed) cut.a_floats = RoundUp(cut.m_block * cut.k_block + kPackSlack, kLine<T>);
-  if (!args.b.packed) cut.b_floats = RoundUp(cut.n_block * cut.k_block + kPackSlack, kLine<T>);
-  return cut;
+  blocking.tasks = tasks();
+  if (!args.a.packed) blocking.a_floats = RoundUp(blocking.m_block * blocking.k_block + kPackSlack, kLine<T>);
+  if (!args.b.packed) blocking.b_floats = RoundUp(blocking.n_block * blocking.k_block + kPackSlack, kLine<T>);
+  return blocking;
 }
 
 // If neither operand is packed and both are large, blocks of one would be packed again for each block of the
@@ -157,8 +160,8 @@ bool PacksAFirst(const BasicGemmArgs<T>& args) {
 // by all of them.
 constexpr int64_t kPackTogether = 8192;  // numbers that are worth the meeting of threads in between
 template <class T>
-bool PacksBFirst(const BasicGemmArgs<T>& args, const Cut& cut) {
-  return args.a.packed && args.b.gather && args.batch == 1 && !cut.serial && cut.m_block < args.m &&
+bool PacksBFirst(const BasicGemmArgs<T>& args, const Blocking& blocking) {
+  return args.a.packed && args.b.gather && args.batch == 1 && !blocking.serial && blocking.m_block < args.m &&
          args.n * args.k >= kPackTogether;
 }
 
@@ -181,7 +184,7 @@ template <class T>
 struct Job {
   const BasicGemmArgs<T>& args;
   const BasicGemmKernels<T>& kernels;
-  const Cut& cut;
+  const Blocking& blocking;
 
   // Panels of rows [m, m + rows) for steps [k, k + steps), and how far apart they are.
   const T* A(int64_t batch, int64_t m, int64_t rows, int64_t k, int64_t steps, T* scratch,
@@ -211,31 +214,32 @@ struct Job {
   }
 
   void Task(int64_t task, T* scratch) const {
-    const int64_t m_blocks = DivideUp(args.m, cut.m_block), n_blocks = DivideUp(args.n, cut.n_block);
+    const int64_t m_blocks = DivideUp(args.m, blocking.m_block),
+                  n_blocks = DivideUp(args.n, blocking.n_block);
     const int64_t batch = task / (m_blocks * n_blocks);
     // What stays is the same for neighbours.
     const int64_t rest = task % (m_blocks * n_blocks);
-    const int64_t m = (cut.a_stays ? rest / n_blocks : rest % m_blocks) * cut.m_block;
-    const int64_t n = (cut.a_stays ? rest % n_blocks : rest / m_blocks) * cut.n_block;
-    BasicGemmBlock<T> block{.m = std::min(cut.m_block, args.m - m),
-                            .n = std::min(cut.n_block, args.n - n),
+    const int64_t m = (blocking.a_stays ? rest / n_blocks : rest % m_blocks) * blocking.m_block;
+    const int64_t n = (blocking.a_stays ? rest % n_blocks : rest / m_blocks) * blocking.n_block;
+    BasicGemmBlock<T> block{.m = std::min(blocking.m_block, args.m - m),
+                            .n = std::min(blocking.n_block, args.n - n),
                             .out = args.out + batch * args.out_batch_stride + m * args.out_stride + n,
                             .out_stride = args.out_stride,
-                            .a_stays = cut.a_stays,
+                            .a_stays = blocking.a_stays,
                             .epilogue = args.epilogue};
     BasicEpilogue<T>& e = block.epilogue;
     if (e.row_bias) e.row_bias += batch * args.row_bias_batch_stride + m;
     if (e.col_bias) e.col_bias += batch * args.col_bias_batch_stride + n;
     if (e.add) e.add += batch * args.add_batch_stride + m * e.add_stride + n;
     // With several parts of k the first would overwrite what is to be added: it adds to it instead.
-    const bool add_first = e.add == block.out && e.add && cut.k_block < args.k;
+    const bool add_first = e.add == block.out && e.add && blocking.k_block < args.k;
     if (add_first) e.add = nullptr;
-    for (int64_t k = 0; k < args.k; k += cut.k_block) {
-      block.k = std::min(cut.k_block, args.k - k);
+    for (int64_t k = 0; k < args.k; k += blocking.k_block) {
+      block.k = std::min(blocking.k_block, args.k - k);
       block.a = A(batch, m, block.m, k, block.k, scratch, &block.a_panel);
-      block.b = B(batch, n, block.n, k, block.k, scratch + cut.a_floats, &block.b_panel);
+      block.b = B(batch, n, block.n, k, block.k, scratch + blocking.a_floats, &block.b_panel);
       block.accumulate = k > 0 || add_first;
-      block.finish = k + cut.k_block >= args.k;
+      block.finish = k + blocking.k_block >= args.k;
       kernels.block(block);
     }
   }
@@ -318,13 +322,13 @@ int64_t GemmWorkspaceFloats(const BasicGemmArgs<T>& args, int threads, const Bas
     first = GemmPackedAFloats(args.m, args.k, kernels);
     left.a = BasicGemmOperand<T>::Packed(reinterpret_cast<const T*>(&left));  // not read
   }
-  Cut cut = CutFor(left, threads, kernels);
-  if (PacksBFirst(left, cut)) {
+  Blocking blocking = ChooseBlocking(left, threads, kernels);
+  if (PacksBFirst(left, blocking)) {
     first += GemmPackedBFloats(args.k, args.n, kernels);
     left.b = BasicGemmOperand<T>::Packed(reinterpret_cast<const T*>(&left));  // not read
-    cut = CutFor(left, threads, kernels);
+    blocking = ChooseBlocking(left, threads, kernels);
   }
-  return first + (cut.a_floats + cut.b_floats) * threads;
+  return first + (blocking.a_floats + blocking.b_floats) * threads;
 }
 
 template <class T>
@@ -355,8 +359,8 @@ void Gemm(const BasicGemmArgs<T>& args, const BasicGemmKernels<T>& kernels) {
     left.workspace += GemmPackedAFloats(args.m, args.k, kernels);
     return Gemm(left, kernels);
   }
-  const Cut cut = CutFor(args, args.pool->size(), kernels);
-  if (PacksBFirst(args, cut)) {
+  const Blocking blocking = ChooseBlocking(args, args.pool->size(), kernels);
+  if (PacksBFirst(args, blocking)) {
     CELER_CHECK(args.workspace != nullptr);
     // Along k, in pieces that start new lines of the cache.
     const int64_t grain = std::max<int64_t>(RoundUp(args.k / (3 * args.pool->size()), kLine<T>), kLine<T>);
@@ -369,16 +373,16 @@ void Gemm(const BasicGemmArgs<T>& args, const BasicGemmKernels<T>& kernels) {
     left.workspace += GemmPackedBFloats(args.k, args.n, kernels);
     return Gemm(left, kernels);
   }
-  CELER_CHECK(cut.a_floats + cut.b_floats == 0 || args.workspace != nullptr);
-  const Job<T> job{args, kernels, cut};
-  const int64_t scratch = cut.a_floats + cut.b_floats;
-  if (cut.serial || cut.tasks == 1) {
-    for (int64_t task = 0; task < cut.tasks; ++task) job.Task(task, args.workspace);
+  CELER_CHECK(blocking.a_floats + blocking.b_floats == 0 || args.workspace != nullptr);
+  const Job<T> job{args, kernels, blocking};
+  const int64_t scratch = blocking.a_floats + blocking.b_floats;
+  if (blocking.serial || blocking.tasks == 1) {
+    for (int64_t task = 0; task < blocking.tasks; ++task) job.Task(task, args.workspace);
     return;
   }
   std::atomic<int64_t> next{0};
   args.pool->Run([&](int thread) {
-    for (int64_t task = next++; task < cut.tasks; task = next++)
+    for (int64_t task = next++; task < blocking.tasks; task = next++)
       job.Task(task, args.workspace + thread * scratch);
   });
 }

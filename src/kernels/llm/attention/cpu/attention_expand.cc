@@ -11,7 +11,7 @@ namespace celer {
 namespace {
 
 // Scratch, kept from call to call: a decode step has no time to allocate.
-struct Room {
+struct Scratch {
   AlignedVector<float> k, v;
   std::vector<int32_t> table;   // the batch's, with numbers of blocks here
   std::vector<int32_t> source;  // the block that each one comes from
@@ -20,11 +20,11 @@ struct Room {
 };
 
 // The blocks that each sequence sees, and how many rows of the last one there are.
-void List(const AttentionArgs& args, Room* room) {
+void List(const AttentionArgs& args, Scratch* scratch) {
   const RaggedBatch& batch = args.batch;
-  room->table.assign(batch.block_table.size(), 0);
-  room->source.clear();
-  room->tokens.clear();
+  scratch->table.assign(batch.block_table.size(), 0);
+  scratch->source.clear();
+  scratch->tokens.clear();
   const int64_t size = args.kv.block_size;
   for (int64_t s = 0; s < batch.seqs(); ++s) {
     const auto begin = static_cast<size_t>(batch.seq_start[static_cast<size_t>(s)]),
@@ -35,9 +35,9 @@ void List(const AttentionArgs& args, Room* room) {
     const int64_t first = args.window > 0 ? std::max<int64_t>(0, *low - args.window + 1) : 0;
     for (int64_t b = first / size; b <= *high / size; ++b) {
       const auto at = static_cast<size_t>(s * batch.max_blocks + b);
-      room->table[at] = static_cast<int32_t>(room->source.size());
-      room->source.push_back(batch.block_table[at]);
-      room->tokens.push_back(static_cast<int32_t>(std::min<int64_t>(size, *high + 1 - b * size)));
+      scratch->table[at] = static_cast<int32_t>(scratch->source.size());
+      scratch->source.push_back(batch.block_table[at]);
+      scratch->tokens.push_back(static_cast<int32_t>(std::min<int64_t>(size, *high + 1 - b * size)));
     }
   }
 }
@@ -56,20 +56,20 @@ bool NeedsExpansion(const KvLayerView& kv) {
 }
 
 void ExpandedAttention(const AttentionArgs& args, AttentionFn run) {
-  static thread_local Room room;
-  List(args, &room);
+  static thread_local Scratch scratch;
+  List(args, &scratch);
   const KvLayerView& from = args.kv;
   KvLayerView to = from;
   to.dtype = DType::kF32;
-  to.blocks = static_cast<int64_t>(room.source.size());
+  to.blocks = static_cast<int64_t>(scratch.source.size());
   to.run = 1;
   to.channel_keys = false;
   const auto floats = static_cast<size_t>(to.blocks * to.BlockBytes() / 4);
-  for (auto* part : {&room.k, &room.v})
+  for (auto* part : {&scratch.k, &scratch.v})
     if (part->size() < floats) part->resize(floats);
-  to.k = reinterpret_cast<std::byte*>(room.k.data());
-  to.v = reinterpret_cast<std::byte*>(room.v.data());
-  Room* const shared = &room;  // not each thread's own
+  to.k = reinterpret_cast<std::byte*>(scratch.k.data());
+  to.v = reinterpret_cast<std::byte*>(scratch.v.data());
+  Scratch* const shared = &scratch;  // not each thread's own
   args.pool->ParallelFor(to.blocks * from.kv_heads, 4, [&, shared](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t block = i / from.kv_heads, head = i % from.kv_heads;
@@ -88,12 +88,12 @@ void ExpandedAttention(const AttentionArgs& args, AttentionFn run) {
   });
   AttentionArgs expanded = args;
   expanded.kv = to;
-  expanded.batch.block_table = room.table;
+  expanded.batch.block_table = scratch.table;
   const int64_t rows = args.batch.token_count() * args.heads;
   if (!RotatesKv(from.dtype)) return run(expanded);
-  room.q.assign(args.q, args.q + rows * from.head_dim);
-  RotateRows(args, room.q.data(), rows);
-  expanded.q = room.q.data();
+  scratch.q.assign(args.q, args.q + rows * from.head_dim);
+  RotateRows(args, scratch.q.data(), rows);
+  expanded.q = scratch.q.data();
   run(expanded);
   RotateRows(args, args.out, rows);
 }

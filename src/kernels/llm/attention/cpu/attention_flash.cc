@@ -82,7 +82,7 @@ void Merge(const Partial& a, const Partial& b, int64_t rows, int64_t padded) {
 }
 
 // Scratch of a call, kept from call to call: a decode step has no time to allocate.
-struct Room {
+struct Scratch {
   std::vector<Unit> units;
   std::vector<Item> items;
   std::vector<int32_t> left;         // splits to go, per unit
@@ -93,16 +93,16 @@ struct Room {
 
 class Flash {
  public:
-  Flash(const AttentionArgs& args, AttentionTileFn attend, Room& room)
+  Flash(const AttentionArgs& args, AttentionTileFn attend, Scratch& scratch)
       : args_(args),
         attend_(attend),
         group_(args.heads / args.kv.kv_heads),
         padded_(PaddedDim(args.kv.head_dim)),
-        room_(room),
-        units_(room.units),
-        items_(room.items),
-        left_(room.left),
-        next_(room.next) {
+        scratch_(scratch),
+        units_(scratch.units),
+        items_(scratch.items),
+        left_(scratch.left),
+        next_(scratch.next) {
     units_.clear();
     items_.clear();
   }
@@ -110,7 +110,7 @@ class Flash {
   void Run() {
     Plan();
     FindHeadBlocks();
-    partials_ = Aligned(room_.partials, partial_count_ * partial_floats_);
+    partials_ = Aligned(scratch_.partials, partial_count_ * partial_floats_);
     left_.assign(units_.size(), 0);
     for (size_t u = 0; u < units_.size(); ++u) left_[u] = static_cast<int32_t>(units_[u].splits);
     const auto count = static_cast<int64_t>(items_.size());
@@ -188,7 +188,7 @@ class Flash {
 
   void FindHeadBlocks() {
     const RaggedBatch& batch = args_.batch;
-    std::vector<int32_t>& head_blocks = room_.head_blocks;
+    std::vector<int32_t>& head_blocks = scratch_.head_blocks;
     if (head_blocks.size() < batch.block_table.size()) head_blocks.resize(batch.block_table.size());
     for (int64_t s = 0; s < batch.seqs(); ++s) {
       const int64_t end = batch.seq_start[static_cast<size_t>(s + 1)];
@@ -305,7 +305,7 @@ class Flash {
   const AttentionArgs& args_;
   const AttentionTileFn attend_;
   const int64_t group_, padded_;
-  Room& room_;
+  Scratch& scratch_;
   std::vector<Unit>& units_;
   std::vector<Item>& items_;
   std::vector<int32_t>& left_;
@@ -320,8 +320,8 @@ class Flash {
 
 void FlashAttention(const AttentionArgs& args, AttentionTileFn attend) {
   CELER_CHECK_EQ(args.kv.block_size % kSegmentKeys, 0);
-  static thread_local Room room;
-  Flash(args, attend, room).Run();
+  static thread_local Scratch scratch;
+  Flash(args, attend, scratch).Run();
 }
 
 }  // namespace celer

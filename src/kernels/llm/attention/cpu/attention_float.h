@@ -35,7 +35,8 @@ struct FloatKernel {
   }
   // The weights (exponentials) of one step of the softmax, times the scales of their values if there are any;
   // returns the sum of the weights alone.
-  static CELER_INLINE float Weigh(const float* scores, float max, const float* v_scale, float* weights) {
+  static CELER_INLINE float SoftmaxWeights(const float* scores, float max, const float* v_scale,
+                                           float* weights) {
     constexpr int kN = kSoftmaxKeys / S::kLanes < 4 ? kSoftmaxKeys / S::kLanes : 4;
     S::F sum = S::Set(0);
     const S::F base = S::Set(max);

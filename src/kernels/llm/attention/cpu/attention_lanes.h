@@ -144,7 +144,7 @@ class LanesTile {
       const KeyRange seen = {first.begin, last.end};  // by any of them
       if (seen.empty()) continue;
       Scores<kOnce>(query_ + row * padded_, seen);
-      Hide(row, rows, start, seen, !(first == last));
+      MaskKeys(row, rows, start, seen, !(first == last));
       alignas(16) float shrink[kRows];
       Softmax(blocks_[i], row, rows, start, shrink);
       float* const acc = acc_ + row * padded_;
@@ -227,7 +227,7 @@ class LanesTile {
   }
 
   // Minus infinity for what a row does not see.
-  void Hide(int64_t row, int64_t rows, int64_t start, const KeyRange& seen, bool differ) {
+  void MaskKeys(int64_t row, int64_t rows, int64_t start, const KeyRange& seen, bool differ) {
     float* const scores = scores_;
     if constexpr (kInt8) {
       const float32x4_t lowest = vdupq_n_f32(kLowest), highest = vdupq_n_f32(-kLowest);

@@ -149,7 +149,8 @@ class TileRun {
         for (int64_t d = 0; d < padded_; d += S::kLanes) S::Store(acc + d, S::Mul(S::Load(acc + d), by));
       }
     }
-    t_.sum[row] += Kernel::Weigh(s, max, Kernel::kScaled ? v_scale_ : nullptr, weights_ + row * kSoftmaxKeys);
+    t_.sum[row] +=
+        Kernel::SoftmaxWeights(s, max, Kernel::kScaled ? v_scale_ : nullptr, weights_ + row * kSoftmaxKeys);
   }
 
   // Adds up the weighted values of one span.

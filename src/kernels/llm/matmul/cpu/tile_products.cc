@@ -71,7 +71,7 @@ void Products::Stream(const uint8_t* x, const Part& part, int64_t begin, int64_t
     Run(x, part, begin, 1, std::min(groups, end - begin), 0, tokens, {}, kept_at(begin));
 }
 
-void Products::FetchHeads(const Part& part, int64_t begin, int64_t end) const {
+void Products::PrefetchHeads(const Part& part, int64_t begin, int64_t end) const {
   const int64_t length = (end - begin) / isa_.streams * part.shape.group_bytes;
   const auto* w = reinterpret_cast<const uint8_t*>(part.to->w.packed) + begin * part.shape.group_bytes;
   for (int64_t at = 0; at < std::min(isa_.head_bytes, length); at += 64)
@@ -79,11 +79,11 @@ void Products::FetchHeads(const Part& part, int64_t begin, int64_t end) const {
   asm volatile("");  // else g++ takes this for a function without effect and removes the call
 }
 
-void Products::FetchTarget(const MatmulOutput& to, int64_t row, int64_t rows) {
+void Products::PrefetchTarget(const MatmulOutput& to, int64_t row, int64_t rows) {
   constexpr int64_t kLine = 16;
   for (const int64_t end = std::min(row + rows, to.w.rows); row < end; row += kLine)
     __builtin_prefetch(to.out + row, 1, 2);
-  asm volatile("");  // as in FetchHeads
+  asm volatile("");  // as in PrefetchHeads
 }
 
 void Products::RunStreams(const uint8_t* x, const Part& part, int64_t begin, int64_t length,
@@ -99,7 +99,7 @@ void Products::RunStreams(const uint8_t* x, const Part& part, int64_t begin, int
   for (int64_t i = 0; i < length;) {
     const int64_t rounds = std::min(most, length - i);
     for (int64_t s = 0; s < streams && !kept; ++s)
-      FetchTarget(*part.to, (begin + s * length + i) * rows, rounds * rows);
+      PrefetchTarget(*part.to, (begin + s * length + i) * rows, rounds * rows);
     const uint8_t* const w =
         reinterpret_cast<const uint8_t*>(part.to->w.packed) + (begin + i) * part.shape.group_bytes;
     kernel.run({.w = w,

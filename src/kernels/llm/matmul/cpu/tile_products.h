@@ -37,11 +37,11 @@ class Products {
 
   // Prefetches the beginnings of the streams that one token will read of row groups [begin, end): kernels
   // prefetch from some distance on only.
-  void FetchHeads(const Part& part, int64_t begin, int64_t end) const;
+  void PrefetchHeads(const Part& part, int64_t begin, int64_t end) const;
 
   // Prefetches rows of the output for writing: other cores have read them last, so that their lines take long
   // to come.
-  static void FetchTarget(const MatmulOutput& to, int64_t row, int64_t rows);
+  static void PrefetchTarget(const MatmulOutput& to, int64_t row, int64_t rows);
 
  private:
   // One token; stream s has row groups begin + s * length to begin + (s + 1) * length.

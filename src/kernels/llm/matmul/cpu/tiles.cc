@@ -22,7 +22,7 @@ constexpr int64_t kPrepareAlone = 6144;
 // Load balancing: how fast the threads of a small pool read weights, learnt from one decode step to the next.
 // Of two cores of a virtual machine one is often some percent slower for as long as it lasts, and the other
 // would wait for it.
-class Pace {
+class LoadBalance {
  public:
   static constexpr int kThreads = 4;
   // The share of the work that threads before t get.
@@ -84,13 +84,13 @@ struct Call {
 // rest is scheduled dynamically, tile by tile, because a core that others slow down would keep all waiting.
 class FewTokens {
  public:
-  FewTokens(const Call& call, Pace& pace)
+  FewTokens(const Call& call, LoadBalance& pace)
       : call_(call),
         args_(call.args),
         parts_(call.parts),
         threads_(call.args.pool->size()),
         group_rows_(call.isa.geometry.rows),
-        paced_(call.args.tokens == 1 && threads_ > 1 && threads_ <= Pace::kThreads),
+        paced_(call.args.tokens == 1 && threads_ > 1 && threads_ <= LoadBalance::kThreads),
         // The sums of a lone token stay with their thread until they are finished.
         keeps_(call.zipped() && call.args.tokens == 1 &&
                std::ranges::all_of(call.parts,
@@ -103,7 +103,7 @@ class FewTokens {
     args_.pool->Run([&](int thread) {
       const uint8_t* const x = Begin(thread);
       OwnRows(thread, x);
-      RowsThatAreLeft(x);
+      RemainingRows(x);
     });
     if (paced_) pace_.Learn(speeds_, threads_);
   }
@@ -121,16 +121,16 @@ class FewTokens {
     return std::min(static_cast<int64_t>(at / static_cast<double>(streams) + 0.5) * streams, Fixed(part));
   }
 
-  void FetchHeads(int thread, size_t i) const {
+  void PrefetchHeads(int thread, size_t i) const {
     if (args_.tokens == 1 && i < parts_.size())
-      call_.products.FetchHeads(parts_[i], Border(parts_[i], thread), Border(parts_[i], thread + 1));
+      call_.products.PrefetchHeads(parts_[i], Border(parts_[i], thread), Border(parts_[i], thread + 1));
   }
 
   // The thread's activations; while they are prepared, its first weights are on their way.
   const uint8_t* Begin(int thread) const {
     if (args_.norm && args_.tokens == 1)
       for (int64_t i = 0; i < args_.outputs[0].w.cols; i += 16) __builtin_prefetch(args_.norm + i);
-    FetchHeads(thread, 0);
+    PrefetchHeads(thread, 0);
     return call_.PreparedX();
   }
 
@@ -143,9 +143,9 @@ class FewTokens {
         keeps_ ? reinterpret_cast<float*>(Room(room, own_rows * MatmulTile::kOutputs * 4)) : nullptr;
     int64_t bytes = 0;
     for (size_t i = 0; i < parts_.size(); ++i) {
-      FetchHeads(thread, i + 1);
+      PrefetchHeads(thread, i + 1);
       if (keeps_ && i + 1 == parts_.size())
-        Products::FetchTarget(args_.outputs[0], first * group_rows_, own_rows);
+        Products::PrefetchTarget(args_.outputs[0], first * group_rows_, own_rows);
       const int64_t begin = Border(parts_[i], thread), end = Border(parts_[i], thread + 1);
       call_.products.Stream(x, parts_[i], begin, end, args_.tokens,
                             keeps_ ? kept + static_cast<int64_t>(i) * own_rows : nullptr);
@@ -161,7 +161,7 @@ class FewTokens {
       Finish(first, last);
   }
 
-  void RowsThatAreLeft(const uint8_t* x) {
+  void RemainingRows(const uint8_t* x) {
     const int64_t tile = call_.isa.tile_groups;
     int64_t taken = next_.fetch_add(1, std::memory_order_relaxed), first_tile = 0;
     for (const Part& part : call_.zipped() ? parts_.first(1) : parts_) {
@@ -200,8 +200,8 @@ class FewTokens {
   const int threads_;
   const int64_t group_rows_;
   const bool paced_, keeps_;
-  Pace& pace_;
-  double before_[Pace::kThreads + 1] = {}, speeds_[Pace::kThreads] = {};
+  LoadBalance& pace_;
+  double before_[LoadBalance::kThreads + 1] = {}, speeds_[LoadBalance::kThreads] = {};
   alignas(64) std::atomic<int64_t> next_{0};
 };
 
@@ -386,7 +386,7 @@ void TileMatmul(const TileIsa& isa, const MatmulKernels& self, const MatmulArgs&
   Call call{isa, args, parts, activations, products};
   if (args.tokens * args.outputs[0].w.cols > kPrepareAlone) call.ShareX();
   if (args.tokens > isa.stream_tokens) return ManyTokens(call, tiling).Run();
-  static thread_local Pace pace;
+  static thread_local LoadBalance pace;
   FewTokens(call, pace).Run();
 }
 

@@ -103,7 +103,7 @@ CELER_INLINE int16x8_t QuantizeForNibbles(const float* x, float32x4_t inverse, X
 // Largest magnitudes among 32 columns, or among what they become for nibbles (with steps of kStep columns,
 // else zero) before it is rounded: the largest of the four lanes is that of all.
 template <int kStep>
-CELER_INLINE float32x4_t LargestOfBlock(const float* x) {
+CELER_INLINE float32x4_t BlockAbsMax(const float* x) {
   float32x4_t max = vdupq_n_f32(0);
   for (int i = 0; i < 32; i += 16)
     for (int j = 0; j < 2; ++j) {
@@ -165,7 +165,7 @@ void PrepareSome(const float* x, int count, int t, Block* out, int apart) {
   for (int b = 0; b < count; b += 4) {
     float32x4_t max[4];
     for (int i = 0; i < 4; ++i)
-      max[i] = b + i < count ? LargestOfBlock<kStep>(x + (b + i) * kBlockCols) : vdupq_n_f32(0);
+      max[i] = b + i < count ? BlockAbsMax<kStep>(x + (b + i) * kBlockCols) : vdupq_n_f32(0);
     const PowersOfTwo p = ScalesFor(vpmaxq_f32(vpmaxq_f32(max[0], max[1]), vpmaxq_f32(max[2], max[3])));
     vst1q_f32(inverse + b, p.inverse);
     vst1q_f32(start + b, p.start);
@@ -258,7 +258,7 @@ void PrepareTokenSuper(const float* x, XTokenSuper* out) {
 // The same for kNibblesMin. `lone`: the token is alone in its unit.
 void PrepareTokenNibbles(const float* x, bool lone, XTokenNibbleSuper* out) {
   float32x4_t max = vdupq_n_f32(0);
-  for (int b = 0; b < 8; ++b) max = vmaxq_f32(max, LargestOfBlock<4>(x + b * kBlockCols));
+  for (int b = 0; b < 8; ++b) max = vmaxq_f32(max, BlockAbsMax<4>(x + b * kBlockCols));
   const float largest = vmaxvq_f32(max);
   const float32x4_t inverse = vdupq_n_f32(largest > 0 ? 127.0f / largest : 0.0f);
   int16_t sums[8];

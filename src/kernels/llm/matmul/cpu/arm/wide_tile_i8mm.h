@@ -74,7 +74,7 @@ class WideTile {
       for (int g = 0; g < job_.groups; ++g)
         WriteBlocks<kAsPacked>(g, job_.w + g * job_.group_bytes + first * kPacked, count);
       for (int u = 0; u < units_; ++u) {
-        FetchShare(u, first + count, count);
+        PrefetchShare(u, first + count, count);
         for (int i = 0; i < triples_; ++i) Multiply<kAsPacked>(u, i, first, count);
       }
     }
@@ -114,7 +114,7 @@ class WideTile {
   // What comes next of these groups, from block `next` on, or of the next job's, is fetched while these meet
   // their tokens, a share with each unit. Inlined by force: g++ takes a function that only prefetches for one
   // without effect, and drops the call.
-  [[gnu::always_inline]] inline void FetchShare(int unit, int64_t next, int64_t count) const {
+  [[gnu::always_inline]] inline void PrefetchShare(int unit, int64_t next, int64_t count) const {
     const uint8_t* const soon = next < blocks_ ? job_.w + next * kPacked
                                 : job_.ahead   ? job_.ahead
                                                : job_.w + job_.groups * job_.group_bytes;

@@ -177,7 +177,7 @@ inline void QuantizeOutliers(const float* from, int64_t n, float inverse, int32_
 #endif
 
 // The largest magnitude of each 64 values, n of them in all.
-inline void LargestOfBlocks(const float* x, int64_t n, float* largest) {
+inline void BlockAbsMax(const float* x, int64_t n, float* largest) {
   constexpr int64_t kCols = 64;
   int64_t c = 0;
 #if defined(__AVX512F__)
@@ -209,7 +209,7 @@ inline void PrepareRow(const float* const* rows, int tokens, int64_t cols, uint8
   const int64_t blocks = (cols + kCols - 1) / kCols;
   for (int t = 0; t < tokens; ++t) {
     if (!rows[t]) continue;
-    LargestOfBlocks(rows[t], cols, largest);
+    BlockAbsMax(rows[t], cols, largest);
     for (int64_t b = blocks; b % kLanes != 0; ++b) largest[b] = 0;
     const float top = Largest(largest, (blocks + kLanes - 1) / kLanes * kLanes);
     // What is beyond is an outlier, and has seven bits more.

@@ -203,15 +203,15 @@ constexpr bool kExactSupers = true;
 constexpr bool kExactSupers = false;
 #endif
 
-struct XOfBlocks {
+struct BlockActivations {
   XBlocks x;
-  XOfBlocks(const uint8_t* unit, int64_t cols) : x(XBlocksOf(unit, cols)) {}
+  BlockActivations(const uint8_t* unit, int64_t cols) : x(XBlocksOf(unit, cols)) {}
   CELER_X86_INLINE const float* Scale(int64_t block) const { return x.scale + block * kXTokens; }
   CELER_X86_INLINE const float* Sum(int64_t block) const { return x.sum + block * kXTokens; }
   CELER_X86_INLINE int32_t ISum(int64_t block, int t) const { return x.isum[block * kXTokens + t]; }
 };
-struct XOfSupers {};  // read by their own kernels
-struct XOfRow {};
+struct SuperActivations {};  // read by their own kernels
+struct RowActivations {};
 
 // The lines of a block's kBytes a little further on, in each of kG groups: the hardware's own prefetching
 // leaves the memory idle between two streams. Measured with 16 cores: a sixth more bytes per second.
@@ -444,35 +444,35 @@ inline void VectorTile(const TileJob& job) {
 // The kernels of every format, as functions with this suffix. tile<Format, X>(job) runs one.
 #define CELER_X86_DEFINE_TILES(suffix, tile)       \
   void TileByte##suffix(const TileJob& job) {      \
-    tile<Byte, XOfBlocks>(job);                    \
+    tile<Byte, BlockActivations>(job);             \
   }                                                \
   void TileByteMin##suffix(const TileJob& job) {   \
-    tile<ByteMin, XOfBlocks>(job);                 \
+    tile<ByteMin, BlockActivations>(job);          \
   }                                                \
   void TileByteWide##suffix(const TileJob& job) {  \
-    tile<ByteWide, XOfBlocks>(job);                \
+    tile<ByteWide, BlockActivations>(job);         \
   }                                                \
   void TileByteRow##suffix(const TileJob& job) {   \
-    tile<Row, XOfRow>(job);                        \
+    tile<Row, RowActivations>(job);                \
   }                                                \
   void TileNibble##suffix(const TileJob& job) {    \
-    tile<Nibble, XOfBlocks>(job);                  \
+    tile<Nibble, BlockActivations>(job);           \
   }                                                \
   void TileNibbleMin##suffix(const TileJob& job) { \
-    tile<NibbleMin, XOfBlocks>(job);               \
+    tile<NibbleMin, BlockActivations>(job);        \
   }                                                \
   void TileSuperQ2##suffix(const TileJob& job) {   \
-    tile<SuperQ2, XOfSupers>(job);                 \
+    tile<SuperQ2, SuperActivations>(job);          \
   }                                                \
   void TileSuperQ3##suffix(const TileJob& job) {   \
-    tile<SuperQ3, XOfSupers>(job);                 \
+    tile<SuperQ3, SuperActivations>(job);          \
   }                                                \
   void TileSuperQ4##suffix(const TileJob& job) {   \
-    tile<SuperQ4, XOfSupers>(job);                 \
+    tile<SuperQ4, SuperActivations>(job);          \
   }                                                \
   void TileSuperQ5##suffix(const TileJob& job) {   \
-    tile<SuperQ5, XOfSupers>(job);                 \
+    tile<SuperQ5, SuperActivations>(job);          \
   }                                                \
   void TileSuperQ6##suffix(const TileJob& job) {   \
-    tile<SuperQ6, XOfSupers>(job);                 \
+    tile<SuperQ6, SuperActivations>(job);          \
   }

@@ -321,16 +321,16 @@ class RowProduct {
     for (int64_t k = c; k < end; k += kStepCols) {
       const bool whole = k + kStepCols <= job_.cols;
       const int64_t later = k + kXAhead * kStepCols;
-      FetchAhead();
+      PrefetchAhead();
       if (stream)
-        Fetch16(w0 + k * kRows + kStreamAhead);
+        Prefetch16(w0 + k * kRows + kStreamAhead);
       else
-        Fetch16(later < end ? x + XAt(later) : next_x_ + XAt(later - end));
+        Prefetch16(later < end ? x + XAt(later) : next_x_ + XAt(later - end));
       _tile_loadd(2, x + XAt(k), 64);
       _tile_loadd(3, whole ? w0 + k * kRows : tail_[g], 64);
       _tile_dpbssd(0, 2, 3);
       if constexpr (kB == 2) {
-        if (stream) Fetch16(w1 + k * kRows + kStreamAhead);
+        if (stream) Prefetch16(w1 + k * kRows + kStreamAhead);
         _tile_loadd(3, whole ? w1 + k * kRows : tail_[g + 1], 64);
         _tile_dpbssd(1, 2, 3);
       }
@@ -369,12 +369,12 @@ class RowProduct {
     }
   }
 
-  CELER_X86_INLINE void FetchAhead() {
+  CELER_X86_INLINE void PrefetchAhead() {
     for (int i = 0; i < ahead_lines_; ++i)
       _mm_prefetch(reinterpret_cast<const char*>(ahead_ + 64 * i), _MM_HINT_T1);
     ahead_ += 64 * ahead_lines_;
   }
-  static CELER_X86_INLINE void Fetch16(const uint8_t* p) {
+  static CELER_X86_INLINE void Prefetch16(const uint8_t* p) {
     For<16>(CELER_EACH(i) { _mm_prefetch(reinterpret_cast<const char*>(p + 64 * i), _MM_HINT_T0); });
   }
 
