@@ -27,7 +27,7 @@ struct SamplingParams {
   int top_k = 0;          // keep the k most likely; 0: all
   float top_p = 1;        // keep the most likely until they hold this probability
   float min_p = 0;        // keep what has at least this share of the most likely one's probability
-  float typical_p = 1;    // keep the tokens whose surprise is nearest the expected one
+  float typical_p = 1;    // locally typical sampling: keep the tokens whose surprise is nearest the entropy
   float repetition_penalty =
       1;  // divides (multiplies if negative) logits of tokens in the prompt or the output
   float presence_penalty = 0;   // subtracted once from tokens in the output
@@ -41,15 +41,16 @@ struct SamplingParams {
 // One sentence if a value is out of range, not finite, or names a token outside the vocabulary.
 Status Validate(const SamplingParams& params, int64_t vocab);
 
-// Which tokens may come next in an answer: a grammar's way into the sampler. One thread at a time uses a
-// mask; those of different answers are used at once, so what they share must be constant or locked.
+// Constrained decoding: which tokens may come next in an answer, as a bit mask over the vocabulary. One
+// thread at a time uses a mask; masks of different answers are used concurrently, so what they share must be
+// constant or locked.
 class TokenMask {
  public:
   virtual ~TokenMask() = default;
   virtual std::unique_ptr<TokenMask> Clone() const = 0;  // each answer of a request has its own
-  // Does the work that Allow() needs next. The engine first asks with a small limit on its own thread. If
-  // that is not enough, it asks again with kAnyWork on another thread, and the answer takes no part in steps
-  // until then, so that no other answer waits. An error ends the request with kConstraint.
+  // Computes the mask that Allow() returns next. The engine first calls it with a small limit on its own
+  // thread. If that is not enough, it calls it again with kAnyWork on a worker thread, and the answer takes
+  // no part in steps until then, so that no other answer waits. An error ends the request with kConstraint.
   static constexpr uint64_t kAnyWork = ~uint64_t{0};
   struct Prepared {
     bool ready = true;  // false: it takes more than max_work
@@ -62,8 +63,7 @@ class TokenMask {
   virtual void Accept(int32_t token) = 0;  // it was chosen
 };
 
-// Keeps the `width` most likely texts instead of drawing tokens, as `generate` of Hugging Face's transformers
-// does with the same settings.
+// Beam search instead of sampling, as `generate` of Hugging Face's transformers does with the same settings.
 struct BeamSearch {
   int width = 0;             // 0: no beam search
   float length_penalty = 1;  // a text's score is its log-probability / length ^ this
@@ -87,7 +87,7 @@ struct Request {
   BeamSearch beam = {};
   int prompt_logprobs = -1;  // as SamplingParams::logprobs, for the prompt's tokens from the second on
   std::shared_ptr<const TokenMask> mask = {};
-  int priority = 0;  // lower goes first; among equals, who came first
+  int priority = 0;  // lower goes first; ties: first come, first served
   std::optional<std::chrono::steady_clock::time_point> deadline = {};
   // Only requests with the same salt share what was computed for a common prefix.
   std::string cache_salt = {};
@@ -95,9 +95,9 @@ struct Request {
   Pooling pooling = Pooling::kNone;
 };
 
-// kRefused: it can never fit into the KV. kConstraint: its mask cannot be made (TokenMask::Prepare). kError:
-// the model's logits were not finite, and other requests go on; or the device failed, and all requests end
-// so. The event says in a sentence what happened.
+// kRefused: it can never fit into the KV. kConstraint: its mask cannot be computed (TokenMask::Prepare).
+// kError: the model's logits were not finite, and other requests go on; or the device failed, and all
+// requests end so. The event says in a sentence what happened.
 enum class FinishReason { kNone, kStop, kLength, kCancelled, kDeadline, kRefused, kConstraint, kError };
 const char* Name(FinishReason reason);
 
@@ -138,15 +138,15 @@ struct EngineStats {
   int64_t computed_tokens = 0;                    // prompts and answers
   int64_t generated_tokens = 0;
   int64_t prompt_tokens = 0, cached_tokens = 0;  // of the requests begun, and of those found in the KV
-  int64_t kv_blocks = 0, kv_blocks_used = 0;     // used: by a sequence. The others can be taken
-  int64_t kv_blocks_cached = 0;                  // of those that can be taken, with a prefix to be found
+  int64_t kv_blocks = 0, kv_blocks_used = 0;     // used: by a sequence. The others are free
+  int64_t kv_blocks_cached = 0;                  // free ones that the prefix cache holds
   int64_t kv_host_blocks = 0, kv_host_blocks_used = 0;
-  int64_t evictions = 0;                  // cached blocks taken for something else
+  int64_t evictions = 0;                  // of cached blocks
   int64_t swaps = 0, recomputations = 0;  // preemptions of either kind
-  int64_t copied_blocks = 0;              // shared ones, before they were written
+  int64_t copied_blocks = 0;              // copy-on-write
   int64_t looked_up_tokens = 0;           // of the requests begun: prompt tokens looked for in the KV
   int64_t drafted_tokens = 0, accepted_tokens = 0;
-  int64_t deferred_masks = 0;                    // token masks that were prepared beside the engine's thread
+  int64_t deferred_masks = 0;                    // token masks that were prepared by worker threads
   std::vector<int64_t> accepted = {};            // [i]: verified drafts of which i tokens were accepted
   std::array<int64_t, 24> steps_by_tokens = {};  // [i]: steps of up to 2^i tokens and more than half of that
   // What the steps had to read and compute by the limits model, the time that takes on the machine that
@@ -178,7 +178,7 @@ class Engine {
     std::map<std::string, int64_t> bytes_by_format;
     int threads = 0;
     std::string device;  // "cpu", "cuda:0 (NVIDIA H200)"
-    // Speed with a draft model's guesses over that of plain decoding, as predicted before anything was
+    // Speedup of decoding with the draft model over plain decoding, as predicted before anything was
     // measured; 0: there is no draft.
     double predicted_gain = 0;
   };
@@ -187,7 +187,7 @@ class Engine {
   // Checks the request and queues it. The id names it in events.
   Result<int64_t> Submit(Request request);
   bool HasWork() const;
-  // schedule -> run -> commit: a new token for each answer that runs; several if guesses of them were right.
+  // schedule -> run -> commit: a new token for each running answer; several if drafted tokens were accepted.
   //
   // A fault of the device ends every request with kError. From then on fault() says what happened, Submit()
   // and Score() refuse with the same sentence, and HasWork() is false once the events are taken.
@@ -205,7 +205,7 @@ class Engine {
   using LogitsVisitor = std::function<void(int64_t i, std::span<const float> logits)>;
   Status VisitLogits(std::span<const int32_t> tokens, int64_t first, const LogitsVisitor& visit);
 
-  // What a step of this shape must read and compute at least, for the operators that the model has.
+  // The least that a step of this shape must read and compute, for the operators that the model has.
   std::vector<OperatorWork> Work(const StepShape& shape) const;
 
   // Times the operators of the steps from now on, from zero. Profile() has the sums so far.
@@ -214,7 +214,7 @@ class Engine {
   std::vector<OperatorTime> Profile() const;
 
  private:
-  friend struct EngineOfRunner;  // src/engine/loop/engine_of_runner.h
+  friend struct EngineInternals;  // src/engine/loop/engine_of_runner.h
   struct Impl;
   explicit Engine(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

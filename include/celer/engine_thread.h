@@ -29,11 +29,11 @@ class EngineThread {
     ~Ticket();
 
     int64_t id() const;  // TokenEvent::request
-    // The next event, waiting for it. None after the last one, or if none came in time. Events wait here as
-    // long as they must: a slow reader holds up nobody.
+    // The next event, waiting for it. None after the last one, or if none came in time. The queue is
+    // unbounded: a slow reader delays no other request.
     std::optional<TokenEvent> Next();
     std::optional<TokenEvent> Next(std::chrono::nanoseconds timeout);
-    // Asks for the end: the last event will be kCancelled, unless the request ends by itself before.
+    // Asynchronous: the last event will be kCancelled, unless the request ends by itself before.
     void Cancel();
     bool finished() const;  // the last event is there; it may not have been read
 
@@ -61,13 +61,13 @@ class EngineThread {
   // if it could not be run because the thread has stopped.
   Status Run(const std::function<void(Engine&)>& work);
 
-  // kDrain: what was submitted is finished first. kCancel: it is cancelled. Waits for the thread to end; then
-  // nothing is accepted any more. Further calls do nothing.
+  // kDrain: graceful shutdown, requests in flight are finished first. kCancel: they are cancelled. Waits for
+  // the thread to end; then nothing is accepted any more. Idempotent.
   enum class Ending { kDrain, kCancel };
   void Stop(Ending ending);
 
-  // What happened to the device, if anything did. Every request that was not finished then has ended with
-  // kError and this sentence, and no other is accepted; load the engine again to go on.
+  // The fault of the device, if there was one. Every request in flight has then ended with kError and this
+  // message, and no other is accepted; load the engine again to continue.
   std::optional<Error> fault() const;
   const Engine::Info& info() const;
   EngineStats stats() const;  // after the last step

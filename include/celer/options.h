@@ -84,24 +84,25 @@ enum class Activations : uint8_t {
 Result<Activations> ParseActivations(std::string_view text);  // "16bit", "fp8", "int8"
 const char* Name(Activations activations);
 
-// What becomes of a sequence whose blocks others need.
+// What happens to a sequence that is preempted because the KV is full.
 enum class Preemption : uint8_t {
   kAuto,       // whichever is predicted to cost less
-  kSwap,       // its blocks go to host memory and come back; computed again where there is no room
-  kRecompute,  // it is computed again
+  kSwap,       // its blocks are swapped out to host memory and back in; recomputed where there is no room
+  kRecompute,  // its blocks are dropped, and it is computed again
 };
 
-// Tokens that are guessed and verified several at a time. What comes out is drawn as without.
+// Speculative decoding: tokens are drafted, and several are verified in one step. The output is distributed
+// as without.
 struct Speculation {
   enum class Kind : uint8_t {
     kNone,
-    kLookup,  // what followed the last tokens where they stood in the text before
-    kDraft,   // a smaller model's guess
+    kLookup,  // prompt lookup: what followed an earlier occurrence of the last tokens
+    kDraft,   // a draft model
   } kind = Kind::kNone;
   // A model with the same vocabulary, or "self:int4": the same one in a smaller weight format.
   std::string draft = {};
-  int depth = 0;        // tokens guessed at once, at most; 0: what pays
-  bool always = false;  // guess also where it makes decoding slower; depth 0 is then 4
+  int depth = 0;        // drafted tokens at most; 0: adaptive
+  bool always = false;  // draft also where it makes decoding slower; depth 0 is then 4
 
   static Result<Speculation> Parse(std::string_view text);  // "off", "lookup", "self:int4", a model's path
   std::string ToString() const;
@@ -121,13 +122,14 @@ struct EngineOptions {
   // machine stops being bound by reading its weights, so that cutting prompts there costs next to nothing.
   int64_t mixed_chunk = 0;
   KvMemory kv_memory = {};     // of all sequences together
-  int64_t kv_host_memory = 0;  // bytes for what is swapped out
+  int64_t kv_host_memory = 0;  // bytes for swapped-out blocks
   int64_t sequences = 0;       // how many long ones are expected at once; 0: as many as there is memory for
-  bool prefix_cache = true;    // what was computed for a prefix is found by later requests
+  bool prefix_cache = true;    // automatic prefix caching
   Preemption preemption = Preemption::kAuto;
   Speculation speculation = {};
-  // A request's tokens do not depend on its company, on how its prompt was cut, on cached prefixes and on
-  // preemption. Always so on a CPU; a GPU is slower for it (docs/serving.md) and refuses what it cannot do.
+  // Batch-invariant: a request's tokens do not depend on the rest of the batch, on chunked prefill, on cached
+  // prefixes and on preemption. Always so on a CPU; a GPU is slower for it (docs/serving.md) and rejects what
+  // it cannot do.
   bool deterministic = false;
   RowCopies row_copies = RowCopies::kAuto;
   Activations activations = Activations::k16Bit;

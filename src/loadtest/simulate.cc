@@ -62,7 +62,7 @@ SimulatedEngine Make(SimulatedRunner::Options options, const StepCost& cost, con
   options.swap_block_s = block / std::min(kLinkBytesPerS, copy / 2);
   auto runner = std::make_unique<SimulatedRunner>(std::move(options));
   SimulatedEngine made{.engine = nullptr, .runner = runner.get()};
-  made.engine = EngineOfRunner::Make(std::move(runner), engine_options);
+  made.engine = EngineInternals::Make(std::move(runner), engine_options);
   return made;
 }
 

@@ -82,7 +82,7 @@ Loaded Load(const TensorSource& source, const char* weights, const fs::path& fol
   auto stack = out.store->Stack("stack", 3, 16, 64);
   EXPECT_TRUE(stack) << stack.error().message();
   out.views.insert(out.views.end(), stack->begin(), stack->end());
-  out.store->KeepPacked();
+  out.store->WritePackCache();
   return out;
 }
 

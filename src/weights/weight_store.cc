@@ -216,7 +216,7 @@ Status WeightStore::InFile(const Status& status) const {
   return status ? status : Status(status.error().WithContext(source_.path()));
 }
 
-void WeightStore::KeepPacked() {
+void WeightStore::WritePackCache() {
   if (!cache_ || !cache_lacks_) return;
   if (const Status status = cache_->Write(packed_); !status)
     log::WarningOnce("{}; packed weights are not kept", status.error().message());
@@ -308,7 +308,7 @@ Result<const float*> WeightStore::Vector(const std::string& name, int64_t n, boo
   return static_cast<const float*>(out);
 }
 
-Status WeightStore::CheckNothingLeft(std::string_view architecture) const {
+Status WeightStore::CheckNoUnusedTensors(std::string_view architecture) const {
   std::vector<std::string> extra;
   for (const TensorRecord& record : source_.tensors())
     if (!taken_.contains(record.name) && !IsIgnorable(record.name) && !IsZeroBias(record))

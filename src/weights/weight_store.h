@@ -32,7 +32,7 @@ class WeightStore {
 
   // Matrices are converted by the plan and packed for the variant `prepare_for`. Without one they stay as
   // they lie in the file: a device converts them itself, by the same plan. With `pack_cache`, packed matrices
-  // come from that folder if it has them; see KeepPacked().
+  // come from that folder if it has them; see WritePackCache().
   WeightStore(const TensorSource& source, WeightPlan plan, ThreadPool& pool,
               const MatmulKernels* prepare_for = &ChosenMatmul(),
               const std::filesystem::path& pack_cache = {});
@@ -52,11 +52,11 @@ class WeightStore {
   void Skip(const std::string& name) { taken_.insert(name); }
 
   // Fails when the file holds a tensor that was not asked for: running without it would give wrong text.
-  Status CheckNothingLeft(std::string_view architecture) const;
+  Status CheckNoUnusedTensors(std::string_view architecture) const;
 
   // Once all matrices are there: writes what was packed to the cache, if there is one and it lacks something.
   // A failure is a warning.
-  void KeepPacked();
+  void WritePackCache();
 
   // Bytes per format name over all matrices, as the kernels read them.
   const std::map<std::string, int64_t>& bytes_by_format() const { return bytes_by_format_; }

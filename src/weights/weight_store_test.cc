@@ -166,9 +166,9 @@ TEST(WeightStore, TensorsThatNobodyAskedForAreAnError) {
   WeightStore store(source, {}, Pool());
   ASSERT_TRUE(store.Matrix("w", 4, 8));
   source.Add("v.bias", DType::kF32, {4}, 0.0f);  // adds nothing
-  EXPECT_TRUE(store.CheckNothingLeft("llama"));
+  EXPECT_TRUE(store.CheckNoUnusedTensors("llama"));
   source.Add("w.bias", DType::kF32, {4});
-  const Status status = store.CheckNothingLeft("llama");
+  const Status status = store.CheckNoUnusedTensors("llama");
   ASSERT_FALSE(status);
   EXPECT_NE(status.error().message().find("'w.bias'"), std::string::npos);
 }

@@ -270,8 +270,8 @@ def make_published():
 
 def make_scheduler():
     """The layout is that of src/engine/loop/scheduler_fuzz.cc: an engine, then commands."""
-    def engine(blocks, host=0, ahead=0, chunk=32, mixed=0, cache=True, preemption=2, guess=0, patience=100):
-        return bytes([1, blocks - 5, host, ahead, chunk - 1, mixed, 0 if cache else 1, preemption, guess, patience - 1])
+    def engine(blocks, host=0, ahead=0, chunk=32, mixed=0, cache=True, preemption=2, draft=0, starvation_steps=100):
+        return bytes([1, blocks - 5, host, ahead, chunk - 1, mixed, 0 if cache else 1, preemption, draft, starvation_steps - 1])
 
     def beams(width, prompt, tokens, priority=0, family=0, deadline=None):
         head = [0 if deadline is None else 2, family, prompt - 1, tokens - 1, priority, 0, 3, width - 1, width - 1, 0]
@@ -286,12 +286,12 @@ def make_scheduler():
     put("scheduler", "two_searches.bin", engine(20, host=20, preemption=1) + beams(4, 30, 40) + beams(4, 31, 30, family=1) + steps * 4)
     put("scheduler", "computed_again.bin", engine(13, chunk=3, cache=False) + beams(4, 20, 24) + answers(3, 30, 40) + steps * 6)
     put("scheduler", "ahead.bin", engine(12, ahead=1, mixed=4) + answers(4, 16, 30) + beams(3, 16, 30) + steps * 3 + cancel(2))
-    put("scheduler", "guesses.bin", engine(14, guess=7, host=8) + answers(2, 33, 39) + beams(3, 33, 20) + steps * 5)
+    put("scheduler", "guesses.bin", engine(14, draft=7, host=8) + answers(2, 33, 39) + beams(3, 33, 20) + steps * 5)
     put("scheduler", "deadlines.bin", engine(9, host=9, preemption=1) + (beams(2, 20, 40, deadline=1) + steps) * 4 + expire * 6)
     # Low priority among long answers of high priority, which come again and again.
-    put("scheduler", "starved.bin", engine(12, patience=40) + beams(4, 20, 30, priority=2) + steps +
+    put("scheduler", "starved.bin", engine(12, starvation_steps=40) + beams(4, 20, 30, priority=2) + steps +
         (answers(1, 20, 50, family=1) + steps * 4) * 8)
-    put("scheduler", "starved_swapped.bin", engine(12, patience=20, host=20, preemption=1) + beams(4, 20, 30, priority=2) + steps +
+    put("scheduler", "starved_swapped.bin", engine(12, starvation_steps=20, host=20, preemption=1) + beams(4, 20, 30, priority=2) + steps +
         (answers(2, 12, 60, family=2) + steps * 3) * 8)
 
 

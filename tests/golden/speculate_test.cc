@@ -51,7 +51,7 @@ Ran RunAll(const EngineOptions& options, const std::vector<Request>& requests) {
 }
 
 // Guesses whether it pays or not.
-Ran RunGuessing(const EngineOptions& options, const std::vector<Request>& requests) {
+Ran RunSpeculating(const EngineOptions& options, const std::vector<Request>& requests) {
   std::unique_ptr<DraftModel> draft;
   if (options.speculation.kind == Speculation::Kind::kDraft) {
     auto loaded = DraftModel::Load(options);
@@ -62,7 +62,7 @@ Ran RunGuessing(const EngineOptions& options, const std::vector<Request>& reques
   auto runner = MakeRunner(options);
   EXPECT_TRUE(runner) << runner.error().message();
   if (!runner) return {};
-  auto engine = EngineOfRunner::Make(
+  auto engine = EngineInternals::Make(
       std::move(*runner), options,
       std::make_unique<Speculator>(
           Speculator::Options{.depth = 5, .same_tokens = options.deterministic, .always = true},
@@ -85,14 +85,14 @@ TEST(Speculate, LookupGivesTheTokensOfPlainDecoding) {
     const EngineOptions plain{.model = kModels + model, .threads = 1};
     EngineOptions options = plain;
     options.speculation = Parsed("lookup");
-    const Ran want = RunAll(plain, requests), got = RunGuessing(options, requests);
+    const Ran want = RunAll(plain, requests), got = RunSpeculating(options, requests);
     EXPECT_EQ(got.tokens, want.tokens) << model;
     EXPECT_EQ(got.stats.generated_tokens, want.stats.generated_tokens);
     EXPECT_LE(got.stats.steps, want.stats.steps) << "one text that nothing was guessed of takes as many";
     EXPECT_EQ(RunAll(options, requests).tokens, want.tokens) << model << ", where it pays";
     options.context = 112;
     options.sequences = 1;  // 7 blocks: they drive each other out
-    EXPECT_EQ(RunGuessing(options, requests).tokens, want.tokens) << model << ", a small pool";
+    EXPECT_EQ(RunSpeculating(options, requests).tokens, want.tokens) << model << ", a small pool";
   }
 }
 
@@ -102,12 +102,12 @@ TEST(Speculate, ADraftGivesTheTokensOfPlainDecoding) {
   EngineOptions options = plain;
   options.speculation = Parsed("self:int4");
   options.deterministic = true;
-  EXPECT_EQ(RunGuessing(options, requests).tokens, RunAll(plain, requests).tokens)
+  EXPECT_EQ(RunSpeculating(options, requests).tokens, RunAll(plain, requests).tokens)
       << "also with a temperature";
   options.deterministic = false;
   for (Request& request : requests) request.sampling.temperature = 0;
   const Ran want = RunAll(plain, requests);
-  EXPECT_EQ(RunGuessing(options, requests).tokens, want.tokens);
+  EXPECT_EQ(RunSpeculating(options, requests).tokens, want.tokens);
   EXPECT_EQ(RunAll(options, requests).tokens, want.tokens) << "where it pays";
 }
 

@@ -64,14 +64,14 @@ std::optional<LineError> ReadSimple(Json& json, BatchLine* line) {
   return std::nullopt;
 }
 
-std::string KeyOfSimple(const Json& id) {
+std::string SimpleKey(const Json& id) {
   return id.is_null() ? "" : "id " + id.dump(-1, ' ', true, Json::error_handler_t::replace);
 }
 
 }  // namespace
 
 std::string BatchLine::Key() const {
-  return custom_id.empty() ? KeyOfSimple(id) : "custom_id " + custom_id;
+  return custom_id.empty() ? SimpleKey(id) : "custom_id " + custom_id;
 }
 
 BatchLine ParseLine(std::string_view text, int64_t number) {
@@ -150,7 +150,7 @@ std::optional<LineName> NameOf(std::string_view written) {
   if (const auto id = json.find("custom_id"); id != json.end())
     name.key = id->is_string() ? "custom_id " + id->get<std::string>() : "";
   else if (json.contains("id"))
-    name.key = KeyOfSimple(json["id"]);
+    name.key = SimpleKey(json["id"]);
   if (name.key.empty() && name.number == 0) return std::nullopt;
   return name;
 }

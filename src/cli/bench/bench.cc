@@ -190,13 +190,13 @@ Status CheckFlags(const CLI::App& app, const BenchFlags& flags) {
     return option != nullptr && option->count() > 0;
   };
   // What is measured instead of a model here knows few of the flags.
-  constexpr std::string_view kOfLadder[] = {"--ladder", "--device", "--repeat", "--json", "--html"};
-  constexpr std::string_view kOfSample[] = {"--sample", "--repeat", "--json"};
+  constexpr std::string_view kLadderFlags[] = {"--ladder", "--device", "--repeat", "--json", "--html"};
+  constexpr std::string_view kSampleFlags[] = {"--sample", "--repeat", "--json"};
   std::span<const std::string_view> known;
-  if (flags.sample) known = kOfSample;
-  if (!flags.ladder.empty()) known = kOfLadder;
+  if (flags.sample) known = kSampleFlags;
+  if (!flags.ladder.empty()) known = kLadderFlags;
 #if CELER_WITH_TEXT
-  if (flags.server.wanted()) known = FlagsOfServer();
+  if (flags.server.wanted()) known = ServerFlagNames();
   const char* what = flags.server.wanted() ? "--server" : flags.sample ? "--sample" : "--ladder";
 #else
   const char* what = flags.sample ? "--sample" : "--ladder";
@@ -212,11 +212,11 @@ Status CheckFlags(const CLI::App& app, const BenchFlags& flags) {
     if (given(name)) return Error::Invalid(name, " needs --server URL");
 #endif
   // And which of MODEL's belong to one of its two measurements alone.
-  constexpr std::string_view kNotOfServe[] = {"--prompt", "--depth",  "--batch",
-                                              "--tokens", "--repeat", "--ops"};
+  constexpr std::string_view kOneShapeFlags[] = {"--prompt", "--depth",  "--batch",
+                                                 "--tokens", "--repeat", "--ops"};
   const bool serve = flags.serve.wanted();
   for (const std::string_view name :
-       serve ? std::span<const std::string_view>(kNotOfServe) : ServeOnlyFlags())
+       serve ? std::span<const std::string_view>(kOneShapeFlags) : ServeOnlyFlags())
     if (given(name))
       return Error::Invalid(name, serve ? " has no effect when a trace is served; leave it out"
                                         : " needs --serve-trace or --serve-poisson");

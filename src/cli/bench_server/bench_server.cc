@@ -12,7 +12,7 @@ namespace {
 constexpr std::string_view kServerOnly[] = {"--server",    "--concurrency", "--api",
                                             "--token-ids", "--api-key",     "--body",
                                             "--insecure",  "--timeout",     "--save-requests"};
-constexpr std::string_view kOfServer[] = {
+constexpr std::string_view kServerFlagNames[] = {
     "MODEL",         "--server",        "--concurrency",   "--api",           "--token-ids",
     "--api-key",     "--body",          "--insecure",      "--timeout",       "--save-requests",
     "--serve-trace", "--serve-poisson", "--prompt-tokens", "--output-tokens", "--serve-seed",
@@ -85,8 +85,8 @@ void RaiseDescriptorLimit() {
 
 }  // namespace
 
-std::span<const std::string_view> FlagsOfServer() {
-  return kOfServer;
+std::span<const std::string_view> ServerFlagNames() {
+  return kServerFlagNames;
 }
 std::span<const std::string_view> ServerOnlyFlags() {
   return kServerOnly;

@@ -24,7 +24,7 @@ struct ServerFlags {
 
 void AddServerFlags(CLI::App& app, ServerFlags* flags);
 // All that have an effect with --server, and those that have none without it.
-std::span<const std::string_view> FlagsOfServer();
+std::span<const std::string_view> ServerFlagNames();
 std::span<const std::string_view> ServerOnlyFlags();
 
 struct ServerReport {

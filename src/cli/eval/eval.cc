@@ -181,7 +181,7 @@ Result<Json> InChild(const Work& work) {
   if (child == 0) {
     close(ends[0]);
     prctl(PR_SET_PDEATHSIG, SIGKILL);  // nobody would read the result
-    ForgetSignals();
+    RestoreDefaultSignals();
     const Result<Json> made = work();
     Json answer =
         made ? Json{{"made", *made}}

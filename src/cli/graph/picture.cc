@@ -107,7 +107,7 @@ uint32_t BigEndian(std::string_view data, size_t at, int bytes) {
 struct PngSize {
   uint32_t width = 0, height = 0;
 };
-PngSize SizeOfPng(std::string_view data) {
+PngSize PngDimensions(std::string_view data) {
   using namespace std::string_view_literals;
   if (!data.starts_with("\x89PNG\r\n\x1a\n"sv) || data.size() < 24 || data.substr(12, 4) != "IHDR"sv)
     return {};
@@ -190,7 +190,8 @@ Result<Picture> ReadPicture(const std::filesystem::path& path) {
   if (const char* const kind = UnreadableKind(content))
     return Error::Unsupported(path.string(), ": is a ", kind,
                               " file, which is not read; convert it to PNG or JPEG first");
-  if (const PngSize png = SizeOfPng(content); png.width > kMostPixelsAcross || png.height > kMostPixelsAcross)
+  if (const PngSize png = PngDimensions(content);
+      png.width > kMostPixelsAcross || png.height > kMostPixelsAcross)
     return TooLarge(path, png.width, png.height);
   int width = 0, height = 0, channels = 0;
   const auto* const data = reinterpret_cast<const stbi_uc*>(file.bytes().data());

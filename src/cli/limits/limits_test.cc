@@ -133,7 +133,7 @@ constexpr const char* kQwen3 =
   "attention_bias":false})";
 
 TEST(ConfigJson, GivesTheShapeOfThePreset) {
-  const auto shape = ShapeOfConfig(kQwen3, "config.json", "qwen3-0.6b");
+  const auto shape = ParseConfigShape(kQwen3, "config.json", "qwen3-0.6b");
   ASSERT_TRUE(shape) << shape.error().message();
   const LlmShape preset = *FindModelPreset("qwen3-0.6b");
   EXPECT_EQ(CountParams(*shape).total, CountParams(preset).total);
@@ -142,7 +142,7 @@ TEST(ConfigJson, GivesTheShapeOfThePreset) {
 }
 
 TEST(ConfigJson, ExpertsAndDefaults) {
-  const auto mixtral = ShapeOfConfig(
+  const auto mixtral = ParseConfigShape(
       R"({"model_type":"mixtral","num_hidden_layers":32,"hidden_size":4096,"intermediate_size":14336,
       "vocab_size":32000,"num_attention_heads":32,"num_key_value_heads":8,"num_local_experts":8,"num_experts_per_tok":2,
       "head_dim":null})",
@@ -150,14 +150,14 @@ TEST(ConfigJson, ExpertsAndDefaults) {
   ASSERT_TRUE(mixtral) << mixtral.error().message();
   EXPECT_EQ(CountParams(*mixtral).total, CountParams(*FindModelPreset("mixtral-8x7b")).total);
   EXPECT_EQ(mixtral->head_dim, 128);
-  const auto moe = ShapeOfConfig(
+  const auto moe = ParseConfigShape(
       R"({"model_type":"qwen2_moe","num_hidden_layers":24,"hidden_size":2048,"intermediate_size":5632,
       "moe_intermediate_size":1408,"shared_expert_intermediate_size":5632,"vocab_size":151936,"num_attention_heads":16,
       "num_key_value_heads":16,"num_experts":60,"num_experts_per_tok":4,"decoder_sparse_step":1})",
       "c", "m");
   ASSERT_TRUE(moe) << moe.error().message();
   EXPECT_EQ(CountParams(*moe).total, CountParams(*FindModelPreset("qwen1.5-moe-a2.7b")).total);
-  const auto nested = ShapeOfConfig(std::string("{\"text_config\":") + kQwen3 + "}", "c", "m");
+  const auto nested = ParseConfigShape(std::string("{\"text_config\":") + kQwen3 + "}", "c", "m");
   ASSERT_TRUE(nested);
   EXPECT_EQ(nested->layers, 28);
 }
@@ -193,7 +193,7 @@ TEST(ConfigJson, RefusesWhatItCannotAnswer) {
        "c: model 'm': its shape gives"},
   };
   for (const auto& [text, sentence] : cases) {
-    const auto shape = ShapeOfConfig(text, "c", "m");
+    const auto shape = ParseConfigShape(text, "c", "m");
     ASSERT_FALSE(shape) << text;
     EXPECT_THAT(shape.error().message(), HasSubstr(sentence));
   }

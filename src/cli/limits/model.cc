@@ -103,7 +103,7 @@ void RefuseUnmodelled(Fields& fields, const std::string& where, const std::strin
 }
 
 // Figures that are right for most of the model and too high for the rest.
-void WarnOfWindow(const nlohmann::json& object, const std::string& where) {
+void WarnSlidingWindow(const nlohmann::json& object, const std::string& where) {
   const auto window = object.find("sliding_window");
   if (window == object.end() || !window->is_number_integer()) return;
   if (const auto used = object.find("use_sliding_window"); used != object.end() && *used == false) return;
@@ -115,7 +115,7 @@ void WarnOfWindow(const nlohmann::json& object, const std::string& where) {
 
 }  // namespace
 
-Result<LlmShape> ShapeOfConfig(std::string_view text, const std::string& where, const std::string& name) {
+Result<LlmShape> ParseConfigShape(std::string_view text, const std::string& where, const std::string& name) {
   CELER_ASSIGN(const nlohmann::json root, ParseJson(text, where));
   if (!root.is_object()) return Error::Corrupt(where, ": must hold a JSON object");
   // Models that also see or hear keep the decoder's shape one level down.
@@ -128,7 +128,7 @@ Result<LlmShape> ShapeOfConfig(std::string_view text, const std::string& where, 
   if (type.empty())
     log::WarningOnce("{}: has no 'model_type'; the figures are those of a decoder like Llama's", where);
   RefuseUnmodelled(f, where, type);
-  WarnOfWindow(object, where);
+  WarnSlidingWindow(object, where);
   LlmShape s;
   s.name = name;
   s.layers = f.Int("num_hidden_layers");
@@ -164,7 +164,7 @@ Result<LlmShape> ShapeFromConfigJson(const std::filesystem::path& path) {
   std::filesystem::path named = std::filesystem::absolute(path, error);
   std::string name =
       named.filename() == "config.json" ? named.parent_path().filename().string() : named.stem().string();
-  return ShapeOfConfig(text, path.string(), name.empty() ? "model" : name);
+  return ParseConfigShape(text, path.string(), name.empty() ? "model" : name);
 }
 
 }  // namespace celer::cli

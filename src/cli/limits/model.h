@@ -12,6 +12,6 @@ namespace celer::cli {
 Result<LlmShape> ShapeFromConfigJson(const std::filesystem::path& path);
 
 // `where` starts every error sentence; `name` becomes the shape's name.
-Result<LlmShape> ShapeOfConfig(std::string_view text, const std::string& where, const std::string& name);
+Result<LlmShape> ParseConfigShape(std::string_view text, const std::string& where, const std::string& name);
 
 }  // namespace celer::cli

@@ -114,7 +114,7 @@ Status CheckChanges(const Source& source, const QuantizePlan& plan) {
 }
 
 // Rounded values that are rounded again lose twice.
-void WarnOfRequantizing(const Source& source, const QuantizePlan& plan) {
+void WarnRequantizing(const Source& source, const QuantizePlan& plan) {
   std::set<std::string> from;
   std::vector<std::string> decoded;
   int64_t count = 0;
@@ -253,7 +253,7 @@ Status Run(const QuantizeFlags& flags) {
   CELER_RETURN_IF_ERROR(FitBudget(flags, source, recipe, &plan));
   CELER_RETURN_IF_ERROR(CheckMethod(method, plan));
   if (!flags.output.empty() && !flags.explain) CELER_RETURN_IF_ERROR(CheckChanges(source, plan));
-  if (!flags.output.empty() || flags.explain) WarnOfRequantizing(source, plan);
+  if (!flags.output.empty() || flags.explain) WarnRequantizing(source, plan);
   if (!flags.recipe_out.empty()) CELER_RETURN_IF_ERROR(WriteRecipe(plan, flags.recipe_out));
   if (flags.explain) {
     CELER_ASSIGN(const std::string text, ExplainPlan(plan, *source.tensors));

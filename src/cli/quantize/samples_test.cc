@@ -24,11 +24,13 @@ TEST(CalibrationText, NoiseAndRepetitionAreDoubted) {
     base64 += "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"[next() % 64];
     prose += kWords[next() % 9];
   }
-  EXPECT_NE(DoubtAbout(noise, 3900).find("100.3 %"), std::string::npos) << DoubtAbout(noise, 3900);
-  EXPECT_NE(DoubtAbout(base64, 2000).find("noise"), std::string::npos) << PackedShare(base64);
-  EXPECT_NE(DoubtAbout(same, 500).find("over and over"), std::string::npos) << PackedShare(same);
-  EXPECT_EQ(DoubtAbout(prose, 9000), "") << PackedShare(prose);
-  EXPECT_EQ(DoubtAbout("short", 2), "");
+  EXPECT_NE(CheckCalibrationText(noise, 3900).find("100.3 %"), std::string::npos)
+      << CheckCalibrationText(noise, 3900);
+  EXPECT_NE(CheckCalibrationText(base64, 2000).find("noise"), std::string::npos) << CompressionRatio(base64);
+  EXPECT_NE(CheckCalibrationText(same, 500).find("over and over"), std::string::npos)
+      << CompressionRatio(same);
+  EXPECT_EQ(CheckCalibrationText(prose, 9000), "") << CompressionRatio(prose);
+  EXPECT_EQ(CheckCalibrationText("short", 2), "");
 }
 
 TEST(CalibrationArrays, ConstantOnesAreNamedWithTheirRange) {

@@ -18,7 +18,7 @@
 
 namespace celer::cli {
 
-double PackedShare(std::string_view text) {
+double CompressionRatio(std::string_view text) {
   constexpr size_t kPieces = 16, kPiece = size_t{1} << 16;
   std::string sample;
   if (text.size() <= kPieces * kPiece) {
@@ -36,10 +36,10 @@ double PackedShare(std::string_view text) {
   return static_cast<double>(packed) / static_cast<double>(sample.size());
 }
 
-std::string DoubtAbout(std::string_view text, int64_t tokens) {
+std::string CheckCalibrationText(std::string_view text, int64_t tokens) {
   constexpr double kMost = 0.72, kLeast = 0.01;
   if (text.size() < 1024) return {};
-  const double share = PackedShare(text);
+  const double share = CompressionRatio(text);
   const std::string figures =
       fmt::format("packs to {:.1f} % of its size, {:.2f} tokens to a byte", 100 * share,
                   static_cast<double>(tokens) / static_cast<double>(text.size()));
@@ -61,7 +61,7 @@ Result<CalibrationText> ReadCalibration(const TextChoice& choice, const std::str
   if (tokens < choice.window)
     return Error::Invalid(name, ": has ", tokens, " tokens, fewer than one window of ", choice.window,
                           "; give a longer text or a smaller --window");
-  if (const std::string doubt = DoubtAbout(text, tokens); !doubt.empty())
+  if (const std::string doubt = CheckCalibrationText(text, tokens); !doubt.empty())
     log::Warning("{}: {}; what is learned from it does not fit what the model will see", name, doubt);
   const int64_t windows = tokens / choice.window;
   if (windows < choice.samples)

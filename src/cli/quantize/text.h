@@ -17,9 +17,9 @@ struct TextChoice {
 
 // To how much of its size zlib packs a text, of about a MiB of it; 1 for less than a KiB, which says little.
 // Texts of any language come to 0.2 to 0.6, base64 to 0.76, and noise to 1.
-double PackedShare(std::string_view text);
+double CompressionRatio(std::string_view text);
 // What speaks against learning from this text, with the figure that shows it; empty: nothing does.
-std::string DoubtAbout(std::string_view text, int64_t tokens);
+std::string CheckCalibrationText(std::string_view text, int64_t tokens);
 
 // Windows spread over the whole text, as tokens of the model.
 Result<CalibrationText> ReadCalibration(const TextChoice& choice, const std::string& model);

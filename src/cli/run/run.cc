@@ -110,7 +110,7 @@ Result<int> Run(RunFlags& flags) {
   } else {
     const bool ended = !result.text.empty() && result.text.back() == '\n';
     if (WriteOut(ended ? "" : "\n") && !flags.quiet)
-      SaySpeed(result, *model.engine, NoGuesses(result, flags.model.options.engine.speculation));
+      SaySpeed(result, *model.engine, NoDraftNote(result, flags.model.options.engine.speculation));
   }
   CELER_RETURN_IF_ERROR(flags.trace.Close());
   return InterruptGuard::Pending() ? InterruptGuard::ExitCode() : int{kOk};

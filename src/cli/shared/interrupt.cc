@@ -123,7 +123,7 @@ void HandleSignals() {
   std::call_once(once, StartWatching);
 }
 
-void ForgetSignals() {
+void RestoreDefaultSignals() {
   for (const int signal : kHandled) {
     struct sigaction now = {};
     sigaction(signal, nullptr, &now);

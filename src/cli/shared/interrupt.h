@@ -11,7 +11,7 @@ namespace celer::cli {
 void HandleSignals();
 
 // In a child after fork(), which has no such thread: signals end it as they end any program.
-void ForgetSignals();
+void RestoreDefaultSignals();
 
 // While it lives, a signal sets a flag; with kDrain and kAnswer a blocked read returns early, too.
 class InterruptGuard {

@@ -168,7 +168,7 @@ std::string SpeedLine(const TextResult& result, const Engine& engine) {
   return line;
 }
 
-std::string NoGuesses(const TextResult& result, const Speculation& speculation) {
+std::string NoDraftNote(const TextResult& result, const Speculation& speculation) {
   if (speculation.kind == Speculation::Kind::kNone || result.drafted_tokens > 0) return "";
   return speculation.kind == Speculation::Kind::kLookup
              ? ", no guesses were made: nothing in the text stood before, or they would not pay"

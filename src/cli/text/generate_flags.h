@@ -56,6 +56,6 @@ void SaySpeed(const TextResult& result, const Engine& engine, std::string_view m
 nlohmann::ordered_json SpeedJson(const TextResult& result, const Engine& engine,
                                  const Speculation& speculation);
 // For SaySpeed(): ", no guesses were made" where some were asked for; else nothing.
-std::string NoGuesses(const TextResult& result, const Speculation& speculation);
+std::string NoDraftNote(const TextResult& result, const Speculation& speculation);
 
 }  // namespace celer::cli

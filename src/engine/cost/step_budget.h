@@ -1,4 +1,4 @@
-// How many tokens a step should have while sequences wait for their next one.
+// The token budget of a step while sequences decode (chunked prefill).
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 
 namespace celer {
 
-// Up to the first turning point a step takes as long as reading the weights, however many tokens it has; from
-// there on arithmetic binds it, and each token makes everyone wait longer. So a prompt that is cut there
-// costs next to nothing more, and holds up nobody longer than it must. At most `chunk`. Where this machine
-// was not measured (celer probe), a guess.
+// Up to the ridge point of the roofline (the first turning point in docs/limits.md) a step is memory-bound:
+// it takes as long as reading the weights, however many tokens it has. Beyond it is compute-bound, and each
+// token raises the latency of all. So chunks of that size cost next to nothing, and delay decoding sequences
+// the least. At most `chunk`. Where this machine was not measured (celer probe), an estimate.
 int64_t MixedChunk(const Runner& runner, int64_t chunk);
 
 }  // namespace celer

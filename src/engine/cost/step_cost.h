@@ -64,8 +64,8 @@ AttendedKeys CountAttendedKeys(const SliceShape& slice, int64_t window);
 StepMatrices MatricesOf(const LlmShape& shape, const WeightOptions& weights);
 int64_t BytesOf(const StepMatrices& matrices);  // with all experts, without an embedding that is only read
 
-// How near to its peaks a machine comes. The defaults are those of a good GPU engine: docs/serving_bench.md
-// compares them with measurements.
+// The efficiency of a machine relative to its peaks. The defaults are those of a good GPU engine:
+// docs/serving_bench.md compares them with measurements.
 struct Efficiency {
   double read = 0.8;        // of the bandwidth
   double arithmetic = 0.6;  // of the peak

@@ -36,7 +36,7 @@ std::unique_ptr<Engine> MakeEngine(int64_t chunk) {
   options.info.context = 256;
   options.info.kv_bytes_per_token = kKvBytes;
   options.work = WorkOf;
-  return EngineOfRunner::Make(std::make_unique<SimulatedRunner>(std::move(options)), {.chunk = chunk});
+  return EngineInternals::Make(std::make_unique<SimulatedRunner>(std::move(options)), {.chunk = chunk});
 }
 
 Machine TestMachine() {

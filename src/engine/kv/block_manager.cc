@@ -22,7 +22,7 @@ int32_t BlockManager::Take() {
   CELER_CHECK_GT(free_, 0);
   // Uncached free blocks first, then never-used ones, then evict the least recently used.
   if ((first_ == kEnd || cache_.Holds(first_)) && static_cast<int64_t>(blocks_.size()) < total_) {
-    blocks_.emplace_back().users = 1;
+    blocks_.emplace_back().ref_count = 1;
     --free_;
     return static_cast<int32_t>(blocks_.size() - 1);
   }
@@ -30,20 +30,20 @@ int32_t BlockManager::Take() {
   Unlink(block);
   evictions_ += cache_.Holds(block) ? 1 : 0;
   cache_.Erase(block);
-  At(block).users = 1;
+  At(block).ref_count = 1;
   return block;
 }
 
-void BlockManager::Use(int32_t block) {
-  if (At(block).users++ == 0) Unlink(block);
+void BlockManager::AddRef(int32_t block) {
+  if (At(block).ref_count++ == 0) Unlink(block);
 }
 
-// What the cache knows is taken last. The rest is taken at once: the block freed last is the one most likely
-// in a processor's cache.
-void BlockManager::Drop(int32_t block) {
+// Cached blocks go to the end of the free list. Others go to its front: the block freed last is most likely
+// still in a processor's cache.
+void BlockManager::Unref(int32_t block) {
   Block& b = At(block);
-  CELER_CHECK_GT(b.users, 0);
-  if (--b.users > 0) return;
+  CELER_CHECK_GT(b.ref_count, 0);
+  if (--b.ref_count > 0) return;
   ++free_;
   if (cache_.Holds(block)) {
     ++cached_free_;
@@ -59,7 +59,7 @@ void BlockManager::Drop(int32_t block) {
 
 int64_t BlockManager::Missing(std::span<const Write> writes) const {
   int64_t missing = 0;
-  std::vector<int32_t> shared;  // once for each table that writes to it
+  std::vector<int32_t> shared;  // an entry for each table that writes to it
   for (const auto& [table, first, end] : writes) {
     const auto have = static_cast<int64_t>(table->size()), need = KvBlocksFor(end);
     missing += std::max<int64_t>(need - have, 0);
@@ -71,8 +71,8 @@ int64_t BlockManager::Missing(std::span<const Write> writes) const {
     const int32_t block = shared[i];
     int writers = 0;
     for (; i < shared.size() && shared[i] == block; ++i) ++writers;
-    // Once the others have their copies, the last of its users writes in place.
-    missing += writers == users(block) && !cache_.Holds(block) ? writers - 1 : writers;
+    // Once the other writers have their copies, the last one writes in place.
+    missing += writers == ref_count(block) && !cache_.Holds(block) ? writers - 1 : writers;
   }
   return missing;
 }
@@ -87,7 +87,7 @@ bool BlockManager::Prepare(std::span<const Write> writes, std::vector<BlockMove>
       if (Writable(block)) continue;
       const int32_t fresh = Take();
       moves->push_back({BlockMove::Kind::kCopy, {block, fresh}});
-      Drop(block);
+      Unref(block);
       block = fresh;
     }
     while (static_cast<int64_t>(table->size()) < need) table->push_back(Take());
@@ -96,9 +96,9 @@ bool BlockManager::Prepare(std::span<const Write> writes, std::vector<BlockMove>
 }
 
 void BlockManager::Shrink(BlockTable* table, int64_t tokens) {
-  // From the end: of a chain, the last block is the first that can be missed.
+  // From the end: of a chain, the last block should be evicted first.
   while (static_cast<int64_t>(table->size()) > KvBlocksFor(tokens)) {
-    Drop(table->back());
+    Unref(table->back());
     table->pop_back();
   }
 }
@@ -106,7 +106,7 @@ void BlockManager::Shrink(BlockTable* table, int64_t tokens) {
 BlockTable BlockManager::Share(const BlockTable& table, size_t blocks) {
   CELER_CHECK_LE(blocks, table.size());
   BlockTable shared(table.begin(), table.begin() + static_cast<int64_t>(blocks));
-  for (const int32_t block : shared) Use(block);
+  for (const int32_t block : shared) AddRef(block);
   return shared;
 }
 
@@ -115,7 +115,7 @@ void BlockManager::Attach(BlockTable* table, std::span<const int32_t> tokens, Pr
   for (size_t at = 0; at + kKvBlockTokens <= tokens.size(); at += kKvBlockTokens) {
     const auto found = cache_.Find(*content, tokens.subspan(at).first<kKvBlockTokens>());
     if (found.block == PrefixCache::kNone) return;
-    Use(found.block);
+    AddRef(found.block);
     table->push_back(found.block);
     *content = found.content;
   }
@@ -131,14 +131,14 @@ int64_t BlockManager::CountCached(std::span<const int32_t> tokens, PrefixCache::
   return count;
 }
 
-void BlockManager::Forget(const BlockTable& table) {
+void BlockManager::Uncache(const BlockTable& table) {
   for (const int32_t block : table) {
-    if (users(block) == 0 && cache_.Holds(block)) --cached_free_;
+    if (ref_count(block) == 0 && cache_.Holds(block)) --cached_free_;
     cache_.Erase(block);
   }
 }
 
-BlockTable BlockManager::TakeHost(int64_t count) {
+BlockTable BlockManager::AllocateHost(int64_t count) {
   if (count > free_host_blocks()) return {};
   const int64_t again = std::min(count, std::ssize(free_host_));
   BlockTable out(free_host_.end() - again, free_host_.end());
@@ -147,7 +147,7 @@ BlockTable BlockManager::TakeHost(int64_t count) {
   return out;
 }
 
-void BlockManager::GiveHost(BlockTable* table) {
+void BlockManager::FreeHost(BlockTable* table) {
   free_host_.insert(free_host_.end(), table->begin(), table->end());
   CELER_CHECK_LE(free_host_blocks(), host_blocks_);
   table->clear();

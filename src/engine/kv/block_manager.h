@@ -1,8 +1,8 @@
-// Decides who has which block of the KV; the runner does what it decides.
+// Allocates the blocks of the paged KV; the runner copies and swaps what it decides.
 //
-// A block may be shared by several tables. Nobody writes to a shared block, nor to one that the prefix cache
-// knows: whoever wants to gets a copy. A block that no table has any more can be taken for something else,
-// least recently used first, and until then the prefix cache still finds it.
+// Blocks are reference-counted and shared by several tables. A shared block, or one in the prefix cache, is
+// never written: the writer gets a copy (copy-on-write). A block whose reference count is 0 is free. A free
+// block that the prefix cache holds can still be found, until it is evicted, least recently used first.
 #pragma once
 
 #include <cstdint>
@@ -28,12 +28,12 @@ class BlockManager {
   explicit BlockManager(int64_t blocks, int64_t host_blocks = 0);
 
   int64_t blocks() const { return total_; }
-  int64_t free_blocks() const { return free_; }  // those that the cache knows among them
+  int64_t free_blocks() const { return free_; }  // cached ones among them
   int64_t host_blocks() const { return host_blocks_; }
   int64_t free_host_blocks() const { return std::ssize(free_host_) + host_blocks_ - used_host_; }
   int64_t evictions() const { return evictions_; }
   int64_t cached_free_blocks() const { return cached_free_; }
-  int users(int32_t block) const { return blocks_[static_cast<size_t>(block)].users; }
+  int ref_count(int32_t block) const { return blocks_[static_cast<size_t>(block)].ref_count; }
   const PrefixCache& cache() const { return cache_; }
   PrefixCache& cache() { return cache_; }
 
@@ -42,55 +42,55 @@ class BlockManager {
     BlockTable* table;
     int64_t first, end;
   };
-  // Blocks that Prepare() with the same writes takes, exactly. Of the tables that share a block and all write
-  // to it, the last one keeps it: W beams that share their last block take W - 1, not W.
+  // Exactly the blocks that Prepare() with the same writes allocates. Of the tables that share a block and
+  // all write to it, the last one keeps it: W beams that share their last block take W - 1, not W.
   int64_t Missing(std::span<const Write> writes) const;
-  // Makes these positions writable: adds blocks, and puts fresh ones in the place of shared ones, which
-  // `moves` copies (copy-on-write). All of them or, if there are too few blocks, none: false, and no change.
+  // Makes these positions writable: allocates blocks, and replaces shared ones by fresh ones, which `moves`
+  // copies (copy-on-write). False, and no change, if there are too few free blocks.
   bool Prepare(std::span<const Write> writes, std::vector<BlockMove>* moves);
   bool Prepare(BlockTable* table, int64_t first, int64_t end, std::vector<BlockMove>* moves) {
     const Write write{table, first, end};
     return Prepare({&write, 1}, moves);
   }
-  // Gives back the blocks behind the first `tokens`.
+  // Releases the blocks behind the first `tokens`.
   void Shrink(BlockTable* table, int64_t tokens);
-  // A table of its first `blocks` blocks, which both use from then on.
+  // A second table that shares the first `blocks` blocks.
   BlockTable Share(const BlockTable& table, size_t blocks);
   BlockTable Share(const BlockTable& table) { return Share(table, table.size()); }
 
-  // Adds blocks of the cache to an empty table, for as many of the leading full blocks of `tokens` as it
-  // knows behind `content`, which becomes the name of the whole.
+  // Fills an empty table from the prefix cache, with as many of the leading full blocks of `tokens` as are
+  // cached behind `content`, which becomes the name of the whole chain.
   void Attach(BlockTable* table, std::span<const int32_t> tokens, PrefixCache::Content* content);
   // How many blocks Attach() would find.
   int64_t CountCached(std::span<const int32_t> tokens, PrefixCache::Content content) const;
-  // Nobody is to find these blocks any more.
-  void Forget(const BlockTable& table);
+  // Removes these blocks from the prefix cache.
+  void Uncache(const BlockTable& table);
 
-  // Host blocks; none if there are too few.
-  BlockTable TakeHost(int64_t count);
-  void GiveHost(BlockTable* table);
+  // Host blocks; an empty table if there are too few.
+  BlockTable AllocateHost(int64_t count);
+  void FreeHost(BlockTable* table);
 
  private:
   static constexpr int32_t kEnd = -1;
   struct Block {
-    int users = 0;
+    int ref_count = 0;
     int32_t before = kEnd, after = kEnd;  // in the list of free blocks
   };
 
   Block& At(int32_t block) { return blocks_[static_cast<size_t>(block)]; }
-  bool Writable(int32_t block) const { return users(block) == 1 && !cache_.Holds(block); }
+  bool Writable(int32_t block) const { return ref_count(block) == 1 && !cache_.Holds(block); }
   int32_t Take();
-  void Use(int32_t block);
-  void Drop(int32_t block);
+  void AddRef(int32_t block);
+  void Unref(int32_t block);
   void Unlink(int32_t block);
 
   int64_t total_;
-  std::vector<Block> blocks_;           // those that were ever taken: a large pool costs what is used of it
-  int32_t first_ = kEnd, last_ = kEnd;  // the list of free blocks: the first is taken first
+  std::vector<Block> blocks_;  // up to the highest ever allocated: a large pool costs what is used of it
+  int32_t first_ = kEnd, last_ = kEnd;  // the free list: allocated from the front
   int64_t free_, cached_free_ = 0;
   PrefixCache cache_;
   int64_t host_blocks_;
-  int64_t used_host_ = 0;           // that were ever taken, from 0 on
+  int64_t used_host_ = 0;           // the highest ever allocated, plus 1
   std::vector<int32_t> free_host_;  // of those
   int64_t evictions_ = 0;
 };

@@ -57,7 +57,7 @@ TEST(BlockManagerDeathTest, ABlockIsGivenBackOnce) {
   ASSERT_TRUE(Grow(blocks, &a, 16));
   BlockTable copy = a;
   blocks.Shrink(&a, 0);
-  EXPECT_DEATH(blocks.Shrink(&copy, 0), "users");
+  EXPECT_DEATH(blocks.Shrink(&copy, 0), "ref_count");
 }
 
 TEST(BlockManager, ASharedBlockIsCopiedBeforeItIsWritten) {
@@ -128,11 +128,11 @@ TEST(BlockManager, ABlockThatOthersMayFindIsCopiedByAll) {
 TEST(BlockManager, HostBlocksAreCountedBeforeTheyAreUsed) {
   constexpr int64_t kMany = std::numeric_limits<int32_t>::max();
   BlockManager blocks(1, kMany);
-  BlockTable a = blocks.TakeHost(3), b = blocks.TakeHost(2);
+  BlockTable a = blocks.AllocateHost(3), b = blocks.AllocateHost(2);
   EXPECT_EQ(blocks.free_host_blocks(), kMany - 5);
-  EXPECT_TRUE(blocks.TakeHost(kMany).empty());
-  blocks.GiveHost(&a);
-  BlockTable c = blocks.TakeHost(4);
+  EXPECT_TRUE(blocks.AllocateHost(kMany).empty());
+  blocks.FreeHost(&a);
+  BlockTable c = blocks.AllocateHost(4);
   std::vector<int32_t> all = c;
   all.insert(all.end(), b.begin(), b.end());
   std::sort(all.begin(), all.end());
@@ -208,14 +208,14 @@ TEST(PrefixCache, TheSameContentInTwoBlocksIsKnownOnce) {
   const auto first = Publish(blocks, a, tokens, root);
   EXPECT_EQ(Publish(blocks, b, tokens, root), first);
   EXPECT_EQ(blocks.cache().size(), 1);
-  blocks.Forget(a);
+  blocks.Uncache(a);
   EXPECT_EQ(blocks.CountCached(tokens, root), 0);
   // A block that is known by a name whose beginning is gone gets another one.
   Publish(blocks, b, tokens, root);
   const auto longer = Count(0, 32);
   ASSERT_TRUE(Grow(blocks, &b, 32));
   Publish(blocks, b, longer, root);
-  blocks.Forget({b[0]});
+  blocks.Uncache({b[0]});
   Publish(blocks, b, longer, root);
   EXPECT_EQ(blocks.CountCached(longer, root), 2);
   EXPECT_EQ(blocks.cache().size(), 2);
@@ -231,7 +231,7 @@ TEST(PrefixCache, SaltsAreForgottenWithTheirLastBlock) {
   blocks.cache().DropRoot(root);
   EXPECT_EQ(blocks.cache().TakeRoot("salt"), root) << "a block still stands behind it";
   blocks.cache().DropRoot(root);
-  blocks.Forget(table);
+  blocks.Uncache(table);
   EXPECT_NE(blocks.cache().TakeRoot("salt"), root);
 }
 

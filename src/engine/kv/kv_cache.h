@@ -1,5 +1,5 @@
-// The memory behind the blocks on a CPU: K and V of each layer (see KvLayerView), and blocks that were
-// swapped out.
+// The memory of the paged KV on a CPU: K and V of each layer (see KvLayerView), and the host blocks of
+// swapped-out sequences.
 #pragma once
 
 #include <cstdint>

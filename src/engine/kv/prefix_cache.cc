@@ -15,7 +15,7 @@ PrefixCache::Content PrefixCache::TakeRoot(std::string_view salt) {
     roots_[next_] = {std::string(salt), 0};
     ++next_;
   }
-  ++roots_[it->second].users;
+  ++roots_[it->second].ref_count;
   return it->second;
 }
 
@@ -26,7 +26,7 @@ void PrefixCache::DropRoot(Content root) {
 
 void PrefixCache::LeaveRoot(Content root) {
   const auto it = roots_.find(root);
-  if (it == roots_.end() || --it->second.users > 0) return;
+  if (it == roots_.end() || --it->second.ref_count > 0) return;
   root_of_.erase(it->second.salt);
   roots_.erase(it);
 }
@@ -52,14 +52,14 @@ PrefixCache::Found PrefixCache::Find(Content before, BlockTokens tokens) const {
 
 PrefixCache::Content PrefixCache::Insert(Content before, BlockTokens tokens, int32_t block) {
   if (const Found found = Find(before, tokens); found.block != kNone) return found.content;
-  // It may be known by a name whose beginning is not known any more.
+  // It may be cached under a chain whose first blocks were evicted.
   Erase(block);
   if (entries_.size() <= static_cast<size_t>(block)) entries_.resize(static_cast<size_t>(block) + 1);
   Entry& entry = entries_[static_cast<size_t>(block)];
   entry = {.content = next_++, .before = before, .hash = HashOf(before, tokens)};
   std::copy(tokens.begin(), tokens.end(), entry.tokens);
   by_hash_.emplace(entry.hash, block);
-  if (const auto root = roots_.find(before); root != roots_.end()) ++root->second.users;
+  if (const auto root = roots_.find(before); root != roots_.end()) ++root->second.ref_count;
   ++size_;
   return entry.content;
 }

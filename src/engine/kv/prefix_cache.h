@@ -1,8 +1,8 @@
-// Finds blocks of the KV by what is in them: a full block is known by its tokens and by all that stands
-// before it, so whoever begins with the same tokens can use it.
+// Automatic prefix caching: finds full blocks of the KV by their tokens and all tokens before them, so that
+// requests with a common prefix share its blocks.
 //
-// A chain of full blocks has a name, its Content. Names are never used twice, and what is found is compared
-// token by token, so two prompts are never mixed up, whatever their hashes are.
+// A chain of full blocks has an id, its Content. Ids are never reused, and hits are compared token by token,
+// so a hash collision can never mix up two prompts.
 #pragma once
 
 #include <cstdint>
@@ -33,10 +33,10 @@ class PrefixCache {
     Content content = 0;
   };
   Found Find(Content before, BlockTokens tokens) const;
-  // `block` holds `tokens` behind `before`. If another block is known for that, it stays so. Returns the
-  // chain's name either way.
+  // `block` holds `tokens` behind `before`. If another block is cached for that, it stays. Returns the
+  // chain's id either way.
   Content Insert(Content before, BlockTokens tokens, int32_t block);
-  void Erase(int32_t block);  // also if it is not known
+  void Erase(int32_t block);  // no effect if it is not cached
   bool Holds(int32_t block) const {
     return static_cast<size_t>(block) < entries_.size() && entries_[static_cast<size_t>(block)].content != 0;
   }
@@ -51,16 +51,16 @@ class PrefixCache {
   };
   struct Root {
     std::string salt;
-    int64_t users = 0;  // TakeRoot()s, and blocks that begin a chain with it
+    int64_t ref_count = 0;  // TakeRoot()s, and blocks that begin a chain with it
   };
   uint64_t HashOf(Content before, BlockTokens tokens) const;
   void LeaveRoot(Content root);
 
-  std::vector<Entry> entries_;                          // per block, up to the last that was ever known
+  std::vector<Entry> entries_;                          // per block, up to the highest ever cached
   std::unordered_multimap<uint64_t, int32_t> by_hash_;  // to the block
   std::unordered_map<std::string, Content> root_of_;
   std::unordered_map<Content, Root> roots_;
-  uint64_t seed_;  // nobody can prepare prompts that all have one hash
+  uint64_t seed_;  // random: clients cannot prepare prompts with colliding hashes
   Content next_ = 1;
   int64_t size_ = 0;
 };

@@ -1,4 +1,4 @@
-// What a request must be for an engine to take it.
+// Validation of requests, before they are queued.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace celer {
 
-// `scored`: a text that is only read, after which no token comes. Looks at nothing that changes while the
-// engine runs: any thread may ask.
+// `scored`: a text that is only scored, and generates nothing. Reads nothing that changes while the engine
+// runs, so any thread may call it.
 Status CheckRequest(const Request& request, const Engine::Info& info, bool scored = false);
 // The most blocks of the KV that the answer of a request can come to use at once; with beam search those of
 // all its beams, which go on only together. They share the full blocks of the prompt. Behind those each may
@@ -17,7 +17,7 @@ Status CheckRequest(const Request& request, const Engine::Info& info, bool score
 // preempted share the prompt again when they come back (scheduler.h).
 // `max_tokens` is what the context has room for.
 int64_t MostBlocks(const Request& request);
-// A sentence with the numbers if the request is right in itself, but can never fit into the KV; "": it can.
+// A sentence with the numbers if the request is valid but can never fit into the KV; "": it can.
 std::string NeverFits(const Request& request, const Engine::Info& info);
 
 }  // namespace celer

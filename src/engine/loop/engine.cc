@@ -14,10 +14,10 @@
 namespace celer {
 namespace {
 
-// What a slice says of a token that the step before it chooses.
+// Placeholder in a slice for the token that the step before it samples.
 constexpr int32_t kNotKnownYet[] = {Slice::kChosenBefore};
-// Copying blocks to the host and back: less than what memories and buses do, so that swapping is chosen where
-// it is worth it.
+// Bandwidth assumed for swapping blocks to the host and back: below that of memories and buses, so that
+// swapping is chosen only where it is clearly cheaper than recomputing.
 constexpr double kSwapBytesPerSecond = 4e9;
 constexpr int64_t kPromptStep = 32;  // a step of so many tokens tells what a prompt's token costs
 
@@ -53,7 +53,7 @@ Engine::Impl::Impl(std::unique_ptr<Runner> runner_, const EngineOptions& options
       prefix_cache(options.prefix_cache),
       trace(options.trace) {
   if (runner->info().config.layers > 0) meter.emplace(*runner);
-  // A GPU's operators cannot be timed without holding it up.
+  // A GPU's operators cannot be timed without stalling it.
   if (!trace || runner->info().device != "cpu") return;
   profile.spans = trace->operators();
   runner->set_profile(&profile);
@@ -69,17 +69,17 @@ const std::optional<Error>& Engine::fault() const {
 }
 
 Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
-  // A draft model first: the KV of the other may take all the memory that is left.
+  // The draft model first: the KV of the target may take all the memory that is left.
   CELER_ASSIGN(std::unique_ptr<Speculator> speculator, Speculator::Load(options));
   CELER_ASSIGN(std::unique_ptr<Runner> runner, MakeRunner(options));
   if (speculator) CELER_RETURN_IF_ERROR(speculator->SetTarget(runner->info()));
   EngineOptions chosen = options;
   if (chosen.mixed_chunk == 0) chosen.mixed_chunk = MixedChunk(*runner, options.chunk);
-  return EngineOfRunner::Make(std::move(runner), chosen, std::move(speculator));
+  return EngineInternals::Make(std::move(runner), chosen, std::move(speculator));
 }
 
-std::unique_ptr<Engine> EngineOfRunner::Make(std::unique_ptr<Runner> runner, const EngineOptions& options,
-                                             std::unique_ptr<Speculator> speculator) {
+std::unique_ptr<Engine> EngineInternals::Make(std::unique_ptr<Runner> runner, const EngineOptions& options,
+                                              std::unique_ptr<Speculator> speculator) {
   if (!speculator && options.speculation.kind == Speculation::Kind::kLookup)
     speculator = std::make_unique<Speculator>(Speculator::OptionsFor(options));
   auto impl = std::make_unique<Engine::Impl>(std::move(runner), options, std::move(speculator));
@@ -107,7 +107,8 @@ Result<int64_t> Engine::Submit(Request request) {
 std::string Engine::Impl::CacheSalt(const Request& request) const {
   const RopeConfig& rope = runner->info().config.rope;
   const auto length = static_cast<int64_t>(request.prompt.size());
-  if (!rope.ByLength() || static_cast<double>(length) <= rope.original_positions) return request.cache_salt;
+  if (!rope.DependsOnLength() || static_cast<double>(length) <= rope.original_positions)
+    return request.cache_salt;
   const bool exact = rope.scaling == RopeConfig::Scaling::kDynamic;
   return request.cache_salt + '\0' + (exact ? std::to_string(length) : "long");
 }
@@ -125,11 +126,11 @@ Result<int64_t> Engine::Impl::Submit(Request request, Scoring* scoring) {
   if (std::string why = NeverFits(request, info); !why.empty()) {
     ++counts.finished;
     for (int i = 0; i < request.n; ++i)
-      told.push_back({.request = id,
-                      .answer = i,
-                      .finish = FinishReason::kRefused,
-                      .last = i == request.n - 1,
-                      .error = why});
+      pending_events.push_back({.request = id,
+                                .answer = i,
+                                .finish = FinishReason::kRefused,
+                                .last = i == request.n - 1,
+                                .error = why});
     return id;
   }
   auto group = std::make_unique<Group>();
@@ -152,7 +153,7 @@ Result<int64_t> Engine::Impl::Submit(Request request, Scoring* scoring) {
                 .only = false});
     sequence->scoring = group->prompt_scoring.get();
   }
-  // Rows that somebody wants to see are computed, whether they were before or not.
+  // Rows whose logits are reported are computed even where the prefix is cached.
   const bool all_rows = sequence->scoring || request.pooling == Pooling::kMean;
   if (prefix_cache && !all_rows)
     sequence->root = sequence->content = blocks.cache().TakeRoot(CacheSalt(request));
@@ -164,18 +165,18 @@ Result<int64_t> Engine::Impl::Submit(Request request, Scoring* scoring) {
   Group& added = *(groups[id] = std::move(group));
   // Its first mask is ready when the prompt is, unless that is short.
   if (const Status prepared = PrepareMask(*added.sequences[0]); !prepared)
-    EndGroup(added, FinishReason::kConstraint, prepared.error().message(), &told);
+    EndGroup(added, FinishReason::kConstraint, prepared.error().message(), &pending_events);
   return id;
 }
 
 bool Engine::HasWork() const {
-  return (!impl_->fault && impl_->scheduler.HasWork()) || !impl_->told.empty();
+  return (!impl_->fault && impl_->scheduler.HasWork()) || !impl_->pending_events.empty();
 }
 
 std::vector<TokenEvent> Engine::Step() {
   StepTrace::Step traced(impl_->trace);
   impl_->ExpireDeadlines(Impl::Clock::now());
-  std::vector<TokenEvent> events = std::exchange(impl_->told, {});
+  std::vector<TokenEvent> events = std::exchange(impl_->pending_events, {});
   if (impl_->fault || !impl_->scheduler.HasWork()) {
     traced.Idle(events);
     return events;
@@ -185,7 +186,7 @@ std::vector<TokenEvent> Engine::Step() {
     impl_->Stop(proposed.error(), &events);
     return events;
   }
-  const Plan plan = impl_->NextPlan();
+  const StepPlan plan = impl_->NextStepPlan();
   traced.Scheduled();
   const Impl::Clock::time_point begin = Impl::Clock::now();
   for (const Scheduled& part : plan.now)
@@ -213,26 +214,26 @@ void Engine::Impl::ExpireDeadlines(Clock::time_point now) {
   while (!deadlines.empty() && deadlines.begin()->first <= now) {
     const auto group = groups.find(deadlines.begin()->second);
     deadlines.erase(deadlines.begin());
-    if (group != groups.end()) EndGroup(*group->second, FinishReason::kDeadline, "", &told);
+    if (group != groups.end()) EndGroup(*group->second, FinishReason::kDeadline, "", &pending_events);
   }
 }
 
 std::vector<Slice> Engine::Impl::SlicesOf(std::span<const Scheduled> scheduled) {
   std::vector<Slice> slices;
   slices.reserve(scheduled.size());
-  size_t guessed = 0;
+  size_t drafted = 0;
   for (const auto& [sequence, tokens] : scheduled)
-    guessed += tokens > sequence->pending() ? static_cast<size_t>(tokens) : 0;
-  with_guesses.clear();
-  with_guesses.reserve(guessed);  // the slices point into it
+    drafted += tokens > sequence->pending() ? static_cast<size_t>(tokens) : 0;
+  with_drafts.clear();
+  with_drafts.reserve(drafted);  // the slices point into it
   for (const auto& [sequence, tokens] : scheduled) {
     const bool complete = tokens == sequence->pending();  // else a prompt goes on in the next step
-    const bool guesses = tokens > sequence->pending();
+    const bool drafts = tokens > sequence->pending();
     std::span<const int32_t> run;
-    if (guesses) {
-      with_guesses.push_back(sequence->tokens.back());
-      with_guesses.insert(with_guesses.end(), sequence->guess.begin(), sequence->guess.begin() + tokens - 1);
-      run = std::span(with_guesses).last(static_cast<size_t>(tokens));
+    if (drafts) {
+      with_drafts.push_back(sequence->tokens.back());
+      with_drafts.insert(with_drafts.end(), sequence->draft.begin(), sequence->draft.begin() + tokens - 1);
+      run = std::span(with_drafts).last(static_cast<size_t>(tokens));
     } else {
       run = std::span(sequence->tokens)
                 .subspan(static_cast<size_t>(sequence->computed), static_cast<size_t>(tokens));
@@ -245,7 +246,7 @@ std::vector<Slice> Engine::Impl::SlicesOf(std::span<const Scheduled> scheduled) 
                 .prompt_length = sequence->prompt_count,
                 .history = sequence->tokens};
     const Pooling pooling = sequence->group->request.pooling;
-    if (guesses || sequence->scores_rows()) {
+    if (drafts || sequence->scores_rows()) {
       slice.rows = Slice::Rows::kAll;
     } else if (pooling == Pooling::kMean) {
       slice.rows = Slice::Rows::kHidden;
@@ -262,8 +263,8 @@ std::vector<Slice> Engine::Impl::SlicesOf(std::span<const Scheduled> scheduled) 
   return slices;
 }
 
-Plan Engine::Impl::NextPlan() {
-  Plan plan;
+StepPlan Engine::Impl::NextStepPlan() {
+  StepPlan plan;
   for (const auto& [sequence, position] : ahead)
     if (!sequence->ended && sequence->computed == position) plan.now.push_back({sequence, 1});
   if (!plan.now.empty()) return plan;
@@ -277,12 +278,13 @@ void Engine::Impl::DropAhead() {
   ended.clear();
 }
 
-Result<StepOutput> Engine::Impl::Run(const Plan& plan) {
+Result<StepOutput> Engine::Impl::Run(const StepPlan& plan) {
   std::vector<Slice> slices = SlicesOf(plan.now);
   const auto queued = std::exchange(ahead, {});
   if (queued.empty()) {
     CELER_RETURN_IF_ERROR(Move(plan.moves));
-    if (plan.now.empty()) return StepOutput();  // beams that came back, and go on together in the next
+    if (plan.now.empty())
+      return StepOutput();  // beams that were swapped in, and run together in the next step
     CELER_RETURN_IF_ERROR(runner->Queue(slices));
   }
   if (meter) meter->Count(slices, &counts);
@@ -290,7 +292,7 @@ Result<StepOutput> Engine::Impl::Run(const Plan& plan) {
   const Clock::time_point begin = Clock::now();
   Result<StepOutput> output = runner->Take();
   ended.clear();
-  // What was chosen for those that had ended is of no use.
+  // Tokens sampled for sequences that had ended are discarded.
   if (output && queued.size() > plan.now.size()) {
     std::vector<Sampler::Choice> choices;
     for (size_t i = 0, next = 0; i < queued.size() && next < plan.now.size(); ++i)
@@ -311,7 +313,7 @@ Result<StepOutput> Engine::Impl::Run(const Plan& plan) {
   return output;
 }
 
-// In the order of the list. Those that one call does at once must not depend on each other.
+// In the order of the list. Moves batched into one call must not depend on each other.
 Status Engine::Impl::Move(std::span<const BlockMove> moves) {
   std::vector<BlockCopy> now;
   for (size_t i = 0; i < moves.size();) {
@@ -338,8 +340,8 @@ Status Engine::Impl::Move(std::span<const BlockMove> moves) {
   return {};
 }
 
-// If this step decodes and the next one is to be of the same sequences, the device need not wait for the host
-// to see the tokens. What it computes for a sequence that turns out to have ended is thrown away.
+// Asynchronous scheduling: if this step decodes and the next one has the same sequences, it is queued before
+// the host has seen the tokens. What it computes for a sequence that turns out to have ended is discarded.
 Status Engine::Impl::QueueNext(std::span<const Scheduled> scheduled, std::vector<Slice> slices) {
   if (scheduler.waiting() > 0 || profiling || (speculator && speculator->wants_next()) ||
       !runner->RunsAhead(slices))
@@ -353,7 +355,7 @@ Status Engine::Impl::QueueNext(std::span<const Scheduled> scheduled, std::vector
     Sequence& sequence = *scheduled[i].sequence;
     if (!blocks.Prepare(&sequence.block_table, sequence.computed + 1, sequence.computed + 2, &moves))
       return {};
-    CELER_CHECK(moves.empty());  // the block in front of it was made its own for this step
+    CELER_CHECK(moves.empty());  // the block of the token before it is exclusive since this step
     slices[i].tokens = kNotKnownYet;
     slices[i].position = sequence.computed + 1;
     slices[i].block_table = sequence.block_table;
@@ -366,7 +368,7 @@ Status Engine::Impl::QueueNext(std::span<const Scheduled> scheduled, std::vector
 void Engine::Cancel(int64_t request) {
   const auto group = impl_->groups.find(request);
   if (group != impl_->groups.end())
-    impl_->EndGroup(*group->second, FinishReason::kCancelled, "", &impl_->told);
+    impl_->EndGroup(*group->second, FinishReason::kCancelled, "", &impl_->pending_events);
 }
 
 EngineStats Engine::stats() const {
@@ -405,13 +407,13 @@ Status Engine::VisitLogits(std::span<const int32_t> tokens, int64_t first, const
     return Error::Invalid("scoring from position ", first, " of ", count, " tokens");
   Request request;
   request.prompt.assign(tokens.begin(), tokens.end());
-  if (first == count) return CheckRequest(request, impl_->info, true);  // no logits are asked for
+  if (first == count) return CheckRequest(request, impl_->info, true);  // no logits are requested
   Scoring scoring{.first = first, .visit = visit, .visited = first - 1};
   CELER_RETURN_IF_ERROR(impl_->Submit(std::move(request), &scoring));
   std::vector<TokenEvent> others;
   while (!scoring.done && !scoring.error)
     for (TokenEvent& event : Step()) others.push_back(std::move(event));
-  impl_->told.insert(impl_->told.end(), others.begin(), others.end());
+  impl_->pending_events.insert(impl_->pending_events.end(), others.begin(), others.end());
   if (scoring.error) return *scoring.error;
   return {};
 }

@@ -32,7 +32,7 @@ SimulatedRunner::Options RunnerOf(const Pool& pool) {
 }
 
 std::unique_ptr<Engine> MakeEngine(const Pool& pool, const EngineOptions& options = {}) {
-  return EngineOfRunner::Make(std::make_unique<SimulatedRunner>(RunnerOf(pool)), options);
+  return EngineInternals::Make(std::make_unique<SimulatedRunner>(RunnerOf(pool)), options);
 }
 
 Request Beams(int width, int64_t prompt, int64_t max_tokens, int32_t first = 74) {
@@ -61,7 +61,7 @@ Texts RunAll(Engine& engine, const std::vector<Request>& requests) {
       break;
     }
     Read(engine.Step(), &texts);
-    EXPECT_EQ(EngineOfRunner::FindFlaw(engine), "");
+    EXPECT_EQ(EngineInternals::CheckInvariants(engine), "");
   }
   EXPECT_EQ(engine.stats().kv_blocks_used, 0);
   EXPECT_EQ(engine.stats().kv_host_blocks_used, 0);
@@ -108,7 +108,7 @@ TEST(EngineBeams, RunInExactlyTheBlocksTheyMayNeedAndAreRefusedWithOneLess) {
           const int64_t need = MostBlocks(request);
           auto made = std::make_unique<CountingRunner>(RunnerOf({.blocks = need, .context = 72}));
           const CountingRunner& runner = *made;
-          auto engine = EngineOfRunner::Make(std::move(made), {.chunk = 7, .prefix_cache = cache});
+          auto engine = EngineInternals::Make(std::move(made), {.chunk = 7, .prefix_cache = cache});
           auto large = MakeEngine({.context = 72});
           EXPECT_EQ(RunAll(*engine, {request}), RunAll(*large, {request}));
           EXPECT_EQ(engine->stats().recomputations, 0);
@@ -168,7 +168,7 @@ TEST_P(Starved, BeamsAgeAsOne) {
   const int64_t blocks = clients == 1 ? 16 : 24;
   auto engine = MakeEngine({.blocks = blocks, .host_blocks = 24},
                            {.chunk = 32, .mixed_chunk = 8, .preemption = preemption});
-  EngineOfRunner::SetPatience(*engine, 100);
+  EngineInternals::SetStarvationSteps(*engine, 100);
   std::vector<Request> searches;
   for (int i = 0; i < 3; ++i) {
     searches.push_back(Beams(4, 20 + i, 40, i));
@@ -194,7 +194,7 @@ TEST_P(Starved, BeamsAgeAsOne) {
         texts[{event.request, event.answer}].push_back(event.token);
       }
     }
-    ASSERT_EQ(EngineOfRunner::FindFlaw(*engine), "") << step;
+    ASSERT_EQ(EngineInternals::CheckInvariants(*engine), "") << step;
   }
   auto large = MakeEngine({});
   EXPECT_EQ(texts, RunAll(*large, searches));
@@ -211,7 +211,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, Starved,
 // They run alone in a step. Those who come later, and go first, must not keep them from it.
 TEST(EngineBeams, MoreThanAStepHasTokensGetTheirTurn) {
   auto engine = MakeEngine({}, {.chunk = 8});
-  EngineOfRunner::SetPatience(*engine, 50);
+  EngineInternals::SetStarvationSteps(*engine, 50);
   Request search = Beams(12, 20, 30);
   search.priority = 1;
   ASSERT_TRUE(engine->Submit(search));
@@ -237,7 +237,7 @@ TEST(EngineBeams, EndWhileTheyAreSwappedOut) {
   for (int step = 0; step < 500 && engine->stats().swapped == 0; ++step) engine->Step();
   ASSERT_GT(engine->stats().kv_host_blocks_used, 0);
   for (int64_t id = 1; id <= 3; ++id) engine->Cancel(id);
-  EXPECT_EQ(EngineOfRunner::FindFlaw(*engine), "");
+  EXPECT_EQ(EngineInternals::CheckInvariants(*engine), "");
   EXPECT_EQ(engine->stats().kv_host_blocks_used, 0);
   EXPECT_EQ(engine->stats().kv_blocks_used, 0);
   EXPECT_EQ(engine->Step().size(), 12u);
@@ -294,7 +294,7 @@ class PoisonedBeam : public SimulatedRunner {
 TEST(EngineBeams, NumbersThatAreNotFiniteLeaveNoBlockBehind) {
   auto made = std::make_unique<PoisonedBeam>(RunnerOf({.blocks = 20}));
   PoisonedBeam& runner = *made;
-  auto engine = EngineOfRunner::Make(std::move(made), {});
+  auto engine = EngineInternals::Make(std::move(made), {});
   ASSERT_TRUE(engine->Submit(Beams(4, 5, 20)));
   std::vector<TokenEvent> events;
   while (engine->HasWork()) events = engine->Step();

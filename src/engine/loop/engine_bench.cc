@@ -1,5 +1,5 @@
-// What the engine itself costs: 256 sequences that run, on a device that takes no time. Scheduling, blocks,
-// slices, samplers and events.
+// The overhead of the engine itself: 256 running sequences, on a device that takes no time. Scheduling,
+// blocks, slices, samplers and events.
 #include <benchmark/benchmark.h>
 
 #include "base/check.h"
@@ -9,7 +9,7 @@
 namespace celer {
 namespace {
 
-// Chooses a token without looking at anything, and lets the samplers know.
+// Returns a fixed token and tells the samplers.
 class IdleRunner : public Runner {
  public:
   explicit IdleRunner(int64_t blocks) {
@@ -54,7 +54,7 @@ class IdleRunner : public Runner {
 // `turnover`: one in so many steps a request ends and another begins.
 void BM_Step(benchmark::State& state) {
   const int64_t running = state.range(0), answer = state.range(1);
-  auto engine = EngineOfRunner::Make(std::make_unique<IdleRunner>(running * 40), {.chunk = 2048});
+  auto engine = EngineInternals::Make(std::make_unique<IdleRunner>(running * 40), {.chunk = 2048});
   int64_t next = 0;
   const auto submit = [&] {
     Request request{.prompt = std::vector<int32_t>(256), .max_tokens = answer + next % 32};

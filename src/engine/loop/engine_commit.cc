@@ -63,7 +63,7 @@ void Engine::Impl::Commit(std::span<const Scheduled> scheduled, const StepOutput
     }
     if (tokens > sequence->pending()) {
       const auto rows = output.logits.subspan(row * vocab, static_cast<size_t>(tokens) * vocab);
-      if (!CommitGuess(*sequence, tokens, rows, events)) failed.push_back(sequence);
+      if (!CommitDraft(*sequence, tokens, rows, events)) failed.push_back(sequence);
       row += static_cast<size_t>(tokens);
       continue;
     }
@@ -102,7 +102,7 @@ void Engine::Impl::Commit(std::span<const Scheduled> scheduled, const StepOutput
     const Error error =
         ExplainFault(*sequence, sequence->scores_rows() ? scoring->visited + 1 : sequence->computed);
     if (sequence->only_scored()) scoring->error = error;
-    // Other answers to the same prompt are not finite either.
+    // Other answers to the same prompt have the same logits, which are not finite either.
     failed.erase(std::remove_if(failed.begin() + static_cast<int64_t>(i) + 1, failed.end(),
                                 [&](const Sequence* other) { return other->group == &group; }),
                  failed.end());
@@ -142,12 +142,12 @@ bool Engine::Impl::CommitChoice(Sequence& sequence, const Sampler::Choice& choic
       event.finish = FinishReason::kLength;
   }
   const bool ends = event.finish != FinishReason::kNone;
-  Tell(sequence, std::move(event), events);
+  Emit(sequence, std::move(event), events);
   if (ends) EndAnswer(sequence, events);
   return !ends;
 }
 
-// They share the prompt's blocks. Each computes the prompt's last token once more, to draw its own first one.
+// The answers share the prompt's blocks. Each recomputes the prompt's last token, to draw its own first one.
 void Engine::Impl::Fork(Sequence& first) {
   Group& group = *first.group;
   group.forked = true;
@@ -164,7 +164,7 @@ void Engine::Impl::Fork(Sequence& first) {
   }
 }
 
-void Engine::Impl::Tell(Sequence& sequence, TokenEvent event, std::vector<TokenEvent>* events) {
+void Engine::Impl::Emit(Sequence& sequence, TokenEvent event, std::vector<TokenEvent>* events) {
   Group& group = *sequence.group;
   event.request = group.id;
   event.answer = sequence.answer;
@@ -177,8 +177,8 @@ void Engine::Impl::Tell(Sequence& sequence, TokenEvent event, std::vector<TokenE
 }
 
 void Engine::Impl::Send(Group& group, TokenEvent event, std::vector<TokenEvent>* events) {
-  if (!group.told) {
-    group.told = true;
+  if (!group.event_sent) {
+    group.event_sent = true;
     event.cached_tokens = std::max<int64_t>(group.cached, 0);
     event.begun = group.begun;
     event.prompt = std::move(group.prompt_scores);
@@ -191,7 +191,7 @@ void Engine::Impl::Release(Sequence& sequence) {
   scheduler.Remove(&sequence);
   if (speculator) speculator->Forget(sequence);
   blocks.Shrink(&sequence.block_table, 0);
-  blocks.GiveHost(&sequence.host_table);
+  blocks.FreeHost(&sequence.host_table);
 }
 
 void Engine::Impl::Keep(std::unique_ptr<Sequence> sequence) {
@@ -210,11 +210,11 @@ void Engine::Impl::EndAnswer(Sequence& sequence, std::vector<TokenEvent>* events
     Keep(std::move(*it));
   group.sequences.erase(it);
   if (--group.open > 0) return;
-  if (group.holds_back) TellBest(group, events);
+  if (group.holds_back) EmitBest(group, events);
   Forget(group);
 }
 
-void Engine::Impl::TellBest(Group& group, std::vector<TokenEvent>* events) {
+void Engine::Impl::EmitBest(Group& group, std::vector<TokenEvent>* events) {
   const auto score = [](const auto& sequence) {
     return sequence->logprobs / static_cast<double>(std::max<int64_t>(sequence->output_count(), 1));
   };
@@ -239,7 +239,7 @@ void Engine::Impl::CommitBeams(Group& group, std::span<const float> logits, std:
   const std::vector<Beams::Next> next = group.beams->Advance(logits, info.vocab);
   counts.generated_tokens += static_cast<int64_t>(next.size());
   if (next.empty()) {
-    TellBeams(group, events);
+    EmitBeams(group, events);
     group.root = group.sequences[0]->root;
     for (const auto& sequence : group.sequences) Release(*sequence);
     Forget(group);
@@ -283,12 +283,13 @@ void Engine::Impl::CommitBeams(Group& group, std::span<const float> logits, std:
   }
 }
 
-void Engine::Impl::TellBeams(Group& group, std::vector<TokenEvent>* events) {
+void Engine::Impl::EmitBeams(Group& group, std::vector<TokenEvent>* events) {
   const std::vector<Beams::Text>& texts = group.beams->ended();
   const int wanted = group.request.n;
   for (int rank = 0; rank < wanted; ++rank) {
     TokenEvent event{.request = group.id, .answer = rank};
-    const bool known = rank < static_cast<int>(texts.size());  // else fewer texts ended than were asked for
+    const bool known =
+        rank < static_cast<int>(texts.size());  // else fewer beams ended than answers were requested
     const size_t count = known ? texts[static_cast<size_t>(rank)].tokens.size() : 1;
     for (size_t i = 0; i < count; ++i) {
       const bool end = i + 1 == count;
@@ -363,7 +364,7 @@ void Engine::Impl::Forget(Group& group) {
   groups.erase(group.id);
 }
 
-// Requests that cannot fit are refused before they begin (NeverFits). This one was let in by mistake.
+// A bug: requests that cannot fit are rejected before they begin (NeverFits).
 void Engine::Impl::Refuse(Group& group, std::vector<TokenEvent>* events) {
   const std::string why = fmt::format(
       "the request came to need more than the {} blocks of {} tokens that the KV has; lower n, the beam "
@@ -399,19 +400,19 @@ Error Engine::Impl::ExplainFault(Sequence& sequence, int64_t count) {
   // NaN. All beams and answers end with this one. Blocks that other requests share are theirs to clear.
   std::map<int32_t, int> users;
   for (const auto& one : sequence.group->sequences) {
-    blocks.Forget(one->block_table);
+    blocks.Uncache(one->block_table);
     for (const int32_t block : one->block_table) ++users[block];
   }
   std::vector<int32_t> own;
   for (const auto& [block, tables] : users)
-    if (blocks.users(block) == tables) own.push_back(block);
+    if (blocks.ref_count(block) == tables) own.push_back(block);
   if (const Status cleared = runner->ClearBlocks(own); !cleared)
     log::Warning("{}", cleared.error().message());
   return Error::NotFinite("the model's logits after ", count,
                           " tokens are not finite, so there is no next one; ", more);
 }
 
-// Writes again what is in the blocks already.
+// Rewrites the blocks with the same keys and values.
 std::string Engine::Impl::FindFault(std::span<const int32_t> tokens, std::span<const int32_t> block_table) {
   constexpr int64_t kAtOnce = 16;
   const auto count = static_cast<int64_t>(tokens.size());

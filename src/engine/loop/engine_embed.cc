@@ -1,4 +1,4 @@
-// Requests that want their prompt's hidden states and no tokens.
+// Embedding requests: pooled hidden states of the prompt, no tokens.
 #include <cmath>
 
 #include "engine/loop/engine_impl.h"
@@ -27,7 +27,7 @@ bool Engine::Impl::CommitHidden(Sequence& sequence, int64_t tokens, std::span<co
   TokenEvent event{.finish = FinishReason::kStop};
   event.embedding.reserve(width);
   for (const double sum : group.pooled) event.embedding.push_back(static_cast<float>(sum / count));
-  Tell(sequence, std::move(event), events);
+  Emit(sequence, std::move(event), events);
   EndAnswer(sequence, events);
   return true;
 }

@@ -40,7 +40,7 @@ Made Make(const HashModel& model, const EngineOptions& options) {
   runner.info.context = kContext;
   auto made = std::make_unique<FaultyRunner>(std::move(runner));
   FaultyRunner* const pointer = made.get();
-  return {EngineOfRunner::Make(std::move(made), options), pointer};
+  return {EngineInternals::Make(std::move(made), options), pointer};
 }
 
 std::vector<int32_t> Prompt(int64_t count) {
@@ -90,7 +90,7 @@ TEST(EngineEmbed, PoolsWhatTheModelSaysHoweverThePromptIsCut) {
           EXPECT_EQ(mine[0].embedding, Expected(model, request.prompt, pooling));
           const int64_t shared = (length - 1) / 16 * 16;
           EXPECT_EQ(mine[0].cached_tokens, turn == 1 && pooling == Pooling::kLast ? shared : 0);
-          EXPECT_EQ(EngineOfRunner::FindFlaw(*engine), "");
+          EXPECT_EQ(EngineInternals::CheckInvariants(*engine), "");
         }
         EXPECT_EQ(engine->stats().kv_blocks_used, 0);
         EXPECT_EQ(engine->stats().generated_tokens, 10);

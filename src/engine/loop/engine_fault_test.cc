@@ -54,7 +54,7 @@ class FailingRunner : public Runner {
 class EngineFault : public testing::TestWithParam<bool> {};
 
 TEST_P(EngineFault, EndsEveryRequestWithTheSentenceAndTakesNoOther) {
-  auto engine = EngineOfRunner::Make(std::make_unique<FailingRunner>(3, GetParam()), {.chunk = 4});
+  auto engine = EngineInternals::Make(std::make_unique<FailingRunner>(3, GetParam()), {.chunk = 4});
   const Request request{.prompt = {1, 2, 3}, .max_tokens = 20};
   auto done = engine->Submit({.prompt = {1}, .max_tokens = 1});
   auto running = engine->Submit(request), waiting = engine->Submit({.prompt = std::vector<int32_t>(30, 1)});
@@ -86,7 +86,7 @@ TEST_P(EngineFault, EndsEveryRequestWithTheSentenceAndTakesNoOther) {
 }
 
 TEST_P(EngineFault, EndsScoringToo) {
-  auto engine = EngineOfRunner::Make(std::make_unique<FailingRunner>(1, GetParam()), {.chunk = 4});
+  auto engine = EngineInternals::Make(std::make_unique<FailingRunner>(1, GetParam()), {.chunk = 4});
   const std::vector<int32_t> tokens(30, 1);
   auto other = engine->Submit({.prompt = {1}, .max_tokens = 20});
   ASSERT_TRUE(other);

@@ -7,7 +7,7 @@
 
 namespace celer {
 
-std::string EngineOfRunner::FindFlaw(const Engine& engine) {
+std::string EngineInternals::CheckInvariants(const Engine& engine) {
   const Engine::Impl& impl = *engine.impl_;
   std::map<int32_t, int> users, host_users;
   int64_t running = 0, waiting = 0;
@@ -47,8 +47,9 @@ std::string EngineOfRunner::FindFlaw(const Engine& engine) {
       return fmt::format("sequence {} runs before {}, which goes first", in_order[i - 1]->id,
                          in_order[i]->id);
   for (const auto& [block, count] : users)
-    if (impl.blocks.users(block) != count)
-      return fmt::format("block {} is in {} tables and counts {}", block, count, impl.blocks.users(block));
+    if (impl.blocks.ref_count(block) != count)
+      return fmt::format("block {} is in {} tables and counts {}", block, count,
+                         impl.blocks.ref_count(block));
   const int64_t used = impl.blocks.blocks() - impl.blocks.free_blocks();
   if (used != static_cast<int64_t>(users.size()))
     return fmt::format("{} blocks are in tables and {} count as used", users.size(), used);
@@ -60,11 +61,11 @@ std::string EngineOfRunner::FindFlaw(const Engine& engine) {
   return "";
 }
 
-void EngineOfRunner::SetPatience(Engine& engine, int64_t steps) {
-  engine.impl_->scheduler.set_patience(steps);
+void EngineInternals::SetStarvationSteps(Engine& engine, int64_t steps) {
+  engine.impl_->scheduler.set_starvation_steps(steps);
 }
 
-void EngineOfRunner::ExpireDeadlines(Engine& engine, std::chrono::steady_clock::time_point now) {
+void EngineInternals::ExpireDeadlines(Engine& engine, std::chrono::steady_clock::time_point now) {
   engine.impl_->ExpireDeadlines(now);
 }
 

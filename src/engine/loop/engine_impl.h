@@ -28,16 +28,16 @@ struct Engine::Impl {
        std::unique_ptr<Speculator> speculator_);
 
   Result<int64_t> Submit(Request request, Scoring* scoring);
-  // What is cached for a prompt is of use to those with the same salt and the same rotation.
+  // Prefixes are shared by prompts with the same salt and the same rope angles.
   std::string CacheSalt(const Request& request) const;
   void ExpireDeadlines(Clock::time_point now);
 
-  // The step that was queued ahead, as far as its sequences still go on, or else a new one. Those who came in
-  // the meantime join the step after it.
-  Plan NextPlan();
+  // The step that was queued ahead, less the sequences that have ended, or else a new one. Requests that
+  // arrived in the meantime join the step after it.
+  StepPlan NextStepPlan();
   // Moves blocks, queues the step, unless it was queued ahead, and the one after it, if that is certain;
   // takes the step.
-  Result<StepOutput> Run(const Plan& plan);
+  Result<StepOutput> Run(const StepPlan& plan);
   void DropAhead();
   Status Move(std::span<const BlockMove> moves);
   std::vector<Slice> SlicesOf(std::span<const Scheduled> scheduled);
@@ -52,22 +52,22 @@ struct Engine::Impl {
   // False: one of the rows is not finite.
   bool CommitScores(Sequence& sequence, int64_t tokens, std::span<const float> logits);
   // --- engine_embed.cc ---
-  // Takes the hidden states of the slice's rows, and tells what they come to once the prompt has been read.
+  // Pools the hidden states of the slice's rows, and emits the embedding at the end of the prompt.
   // False: one of them is not finite.
   bool CommitHidden(Sequence& sequence, int64_t tokens, std::span<const float> rows,
                     std::vector<TokenEvent>* events);
 
   // --- engine_commit.cc ---
-  // The full blocks of what is computed can be found from now on.
+  // Puts the full blocks of what is computed into the prefix cache.
   void Publish(Sequence& sequence);
-  // The other answers begin, now that the prompt is computed.
+  // Forks the other answers once the prompt is computed.
   void Fork(Sequence& first);
-  // Adds what belongs to a request's first event, and sends the event or holds it back.
-  void Tell(Sequence& sequence, TokenEvent event, std::vector<TokenEvent>* events);
+  // Adds what belongs to a request's first event, and sends the event or buffers it.
+  void Emit(Sequence& sequence, TokenEvent event, std::vector<TokenEvent>* events);
   void Send(Group& group, TokenEvent event, std::vector<TokenEvent>* events);
   void EndAnswer(Sequence& sequence, std::vector<TokenEvent>* events);
-  void TellBest(Group& group, std::vector<TokenEvent>* events);
-  void TellBeams(Group& group, std::vector<TokenEvent>* events);
+  void EmitBest(Group& group, std::vector<TokenEvent>* events);
+  void EmitBeams(Group& group, std::vector<TokenEvent>* events);
   // All open answers end for the same reason.
   void EndGroup(Group& group, FinishReason reason, const std::string& error, std::vector<TokenEvent>* events);
   void Refuse(Group& group, std::vector<TokenEvent>* events);  // it never fits
@@ -77,22 +77,22 @@ struct Engine::Impl {
   // The device failed: every request ends, and no other is taken.
   void Stop(const Error& error, std::vector<TokenEvent>* events);
   // Why the logits after the first `count` tokens of this sequence are not finite. The blocks of its request
-  // are cleared, and nobody finds them any more.
+  // are cleared and leave the prefix cache.
   Error ExplainFault(Sequence& sequence, int64_t count);
   // Runs the tokens once more, to find the first layer whose output is not finite.
   std::string FindFault(std::span<const int32_t> tokens, std::span<const int32_t> block_table);
 
   // --- engine_masks.cc ---
-  // Before each step: which of the running sequences can choose a token in it.
+  // Before each step: which of the running sequences have their token mask ready.
   void PrepareMasks(std::vector<TokenEvent>* events);
   Status PrepareMask(Sequence& sequence);
   void WaitForMask();  // for a moment, when there is nothing else to do
 
   // --- engine_speculate.cc ---
   Status Propose();
-  // Verifies the guess of a sequence with the logits after its last token and after each guessed one. False:
-  // they are not finite where they are needed.
-  bool CommitGuess(Sequence& sequence, int64_t tokens, std::span<const float> logits,
+  // Verifies the drafted tokens of a sequence with the logits after its last token and after each drafted
+  // one. False: they are not finite where they are needed.
+  bool CommitDraft(Sequence& sequence, int64_t tokens, std::span<const float> logits,
                    std::vector<TokenEvent>* events);
 
   std::unique_ptr<Runner> runner;
@@ -100,16 +100,17 @@ struct Engine::Impl {
   BlockManager blocks;
   Scheduler scheduler;
   std::unique_ptr<Speculator> speculator;  // may be none
-  std::vector<int32_t> with_guesses;       // tokens of slices, until they are queued
+  std::vector<int32_t> with_drafts;        // tokens of slices, until they are queued
   bool prefix_cache;
   std::unordered_map<int64_t, std::unique_ptr<Group>> groups;
   std::multimap<Clock::time_point, int64_t> deadlines;
   std::vector<std::pair<Sequence*, int64_t>> ahead;  // with its position, of a step queued ahead
-  std::vector<std::unique_ptr<Sequence>> ended;      // that step's, which the runner still knows
-  std::vector<TokenEvent> told;                      // by the next Step()
+  std::vector<std::unique_ptr<Sequence>>
+      ended;  // sequences of that step that have ended; the runner still refers to them
+  std::vector<TokenEvent> pending_events;  // for the next Step()
   Info info;
   EngineStats counts;
-  double token_seconds = 0;  // of prompts, lately: for the price of computing again
+  double token_seconds = 0;  // of prompts, lately: to predict the cost of recomputation
   OpProfile profile;
   bool profiling = false;
   StepTrace* trace;  // may be null

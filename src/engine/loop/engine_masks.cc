@@ -1,5 +1,5 @@
-// Token masks: small ones are prepared between two steps, large ones beside the engine's thread. When a mask
-// is ready decides when its answer goes on, never what it says.
+// Token masks: cheap ones are prepared between two steps, expensive ones by worker threads. When a mask is
+// ready decides when its answer goes on, never which tokens it has.
 #include <algorithm>
 
 #include "engine/loop/engine_impl.h"

@@ -31,7 +31,7 @@ std::unique_ptr<SimulatedRunner> Simulated(bool ahead) {
 }
 
 std::unique_ptr<Engine> Make(World world = {}) {
-  return EngineOfRunner::Make(Simulated(world.ahead), {.chunk = 16}, std::move(world.speculator));
+  return EngineInternals::Make(Simulated(world.ahead), {.chunk = 16}, std::move(world.speculator));
 }
 
 std::unique_ptr<Speculator> Drafts(bool same_tokens) {

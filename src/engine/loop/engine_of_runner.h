@@ -1,4 +1,4 @@
-// An engine on a runner of one's own: for tests, and for devices that are not real.
+// Access to the inside of an Engine: to make one on a given runner, for tests and simulated devices.
 #pragma once
 
 #include <chrono>
@@ -11,17 +11,18 @@
 
 namespace celer {
 
-struct EngineOfRunner {
-  // Of the options only those of the engine count: `model` as a name, the chunks, the prefix cache,
-  // preemption and speculation.
+struct EngineInternals {
+  // Uses only the engine's own options: `model` as a name, the chunks, the prefix cache, preemption and
+  // speculation.
   static std::unique_ptr<Engine> Make(std::unique_ptr<Runner> runner, const EngineOptions& options,
                                       std::unique_ptr<Speculator> speculator = nullptr);
 
-  // For tests: what is wrong with the bookkeeping of blocks and sequences between two steps; "": nothing.
-  static std::string FindFlaw(const Engine& engine);
-  // For tests: after so many steps without progress a request is starved; and deadlines pass as if it were
+  // For tests: the first invariant of blocks and sequences that does not hold between two steps; "": all
+  // hold.
+  static std::string CheckInvariants(const Engine& engine);
+  // For tests: the steps without progress after which a request is starved; and expires deadlines as of
   // `now`.
-  static void SetPatience(Engine& engine, int64_t steps);
+  static void SetStarvationSteps(Engine& engine, int64_t steps);
   static void ExpireDeadlines(Engine& engine, std::chrono::steady_clock::time_point now);
 };
 

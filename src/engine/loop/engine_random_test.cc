@@ -54,8 +54,8 @@ std::unique_ptr<Engine> MakeEngine(const HashModel& model, int64_t context, int6
   runner.info.kv_bytes_per_token = 64;
   runner.info.context = context;
   runner.runs_ahead = ahead;
-  return EngineOfRunner::Make(std::make_unique<SimulatedRunner>(std::move(runner)), options,
-                              std::move(speculator));
+  return EngineInternals::Make(std::make_unique<SimulatedRunner>(std::move(runner)), options,
+                               std::move(speculator));
 }
 
 class Requests {
@@ -116,9 +116,9 @@ struct Seen {
 
 void RunEngine(uint32_t seed, Seen* seen) {
   constexpr int kSteps = 5000, kAtOnce = 10;
-  // Every fourth guesses, as deep as it can. Its texts repeat themselves, so that some guesses are right.
-  const bool guesses = seed % 4 == 0;
-  const HashModel model{.vocab = 48, .seed = seed, .order = guesses ? 1 : 0};
+  // Every fourth drafts, as deep as it can. Its texts repeat themselves, so that some drafts are right.
+  const bool drafts = seed % 4 == 0;
+  const HashModel model{.vocab = 48, .seed = seed, .order = drafts ? 1 : 0};
   constexpr int64_t kContexts[] = {40, 64, 100, 160};
   const int64_t context = kContexts[seed / 4 % 4];
   Requests requests(seed, model, context);
@@ -129,12 +129,12 @@ void RunEngine(uint32_t seed, Seen* seen) {
   // The longest text just fits, and three beams of it sometimes.
   const int64_t blocks = KvBlocksFor(context) + requests.Below(25), host_blocks = requests.Below(3) * 10;
   auto engine = MakeEngine(model, context, blocks, host_blocks, requests.Below(2) == 0, options,
-                           guesses ? std::make_unique<Speculator>(
-                                         Speculator::Options{.depth = 1 + requests.Below(15), .always = true})
-                                   : nullptr);
+                           drafts ? std::make_unique<Speculator>(
+                                        Speculator::Options{.depth = 1 + requests.Below(15), .always = true})
+                                  : nullptr);
   auto unbounded = MakeEngine(model, context, 4000, 0, false, {.chunk = 512, .prefix_cache = false});
   // Some are starved all the time.
-  EngineOfRunner::SetPatience(*engine, requests.Below(2) == 0 ? 10 + requests.Below(200) : 5000);
+  EngineInternals::SetStarvationSteps(*engine, requests.Below(2) == 0 ? 10 + requests.Below(200) : 5000);
 
   std::map<int64_t, Answers> got, expected;
   std::map<int64_t, bool> cancelled, beams, too_large;
@@ -171,10 +171,10 @@ void RunEngine(uint32_t seed, Seen* seen) {
   int idle = 0;
   const auto next = [&](int step) {
     const EngineStats before = engine->stats();
-    EngineOfRunner::ExpireDeadlines(*engine, hour + std::chrono::seconds(step));
+    EngineInternals::ExpireDeadlines(*engine, hour + std::chrono::seconds(step));
     ASSERT_NO_FATAL_FAILURE(Read(engine->Step(), &got));
     ASSERT_FALSE(engine->fault()) << engine->fault()->message();
-    ASSERT_EQ(EngineOfRunner::FindFlaw(*engine), "") << "step " << step;
+    ASSERT_EQ(EngineInternals::CheckInvariants(*engine), "") << "step " << step;
     // Beams that come back from host memory do so in a step that computes nothing. Nobody else idles.
     const EngineStats after = engine->stats();
     const bool idles = before.running + before.waiting > 0 && after.steps == before.steps;

@@ -28,21 +28,22 @@ struct World {
 };
 
 std::unique_ptr<Engine> Plain(const World& world) {
-  return EngineOfRunner::Make(Simulated(world.model, world.blocks, world.ahead), world.options);
+  return EngineInternals::Make(Simulated(world.model, world.blocks, world.ahead), world.options);
 }
 
 std::unique_ptr<Engine> WithLookup(const World& world, int depth = 0, bool always = true) {
-  return EngineOfRunner::Make(
+  return EngineInternals::Make(
       Simulated(world.model, world.blocks, world.ahead), world.options,
       std::make_unique<Speculator>(Speculator::Options{.depth = depth, .always = always}));
 }
 
 std::unique_ptr<Engine> WithDraft(const World& world, const HashModel& draft, int64_t draft_blocks = 200,
                                   bool same_tokens = false) {
-  return EngineOfRunner::Make(Simulated(world.model, world.blocks, world.ahead), world.options,
-                              std::make_unique<Speculator>(
-                                  Speculator::Options{.depth = 4, .same_tokens = same_tokens, .always = true},
-                                  std::make_unique<DraftModel>(Simulated(draft, draft_blocks))));
+  return EngineInternals::Make(
+      Simulated(world.model, world.blocks, world.ahead), world.options,
+      std::make_unique<Speculator>(
+          Speculator::Options{.depth = 4, .same_tokens = same_tokens, .always = true},
+          std::make_unique<DraftModel>(Simulated(draft, draft_blocks))));
 }
 
 std::vector<int32_t> Prompt(int seed, int length) {
@@ -80,7 +81,7 @@ Answers RunAll(Engine& engine, const std::vector<Request>& requests) {
       ADD_FAILURE() << engine.fault()->message();
       break;
     }
-    EXPECT_EQ(EngineOfRunner::FindFlaw(engine), "");
+    EXPECT_EQ(EngineInternals::CheckInvariants(engine), "");
   }
   EXPECT_FALSE(engine.HasWork()) << "stuck";
   EXPECT_EQ(engine.stats().kv_blocks_used, 0);
@@ -264,7 +265,7 @@ class PoisonedRunner : public SimulatedRunner {
   std::vector<float> logits_;
 };
 
-TEST(Speculate, WrongGuessesMayHaveLogitsThatAreNotFinite) {
+TEST(Speculate, RejectedDraftsMayHaveLogitsThatAreNotFinite) {
   const World world;
   // A token of the prompt that the model itself never says.
   std::vector<Request> requests;
@@ -292,8 +293,8 @@ TEST(Speculate, WrongGuessesMayHaveLogitsThatAreNotFinite) {
   options.info.context = 256;
   auto runner = std::make_unique<PoisonedRunner>(std::move(options), poison);
   PoisonedRunner* const watched = runner.get();
-  auto engine = EngineOfRunner::Make(std::move(runner), world.options,
-                                     std::make_unique<Speculator>(Speculator::Options{.always = true}));
+  auto engine = EngineInternals::Make(std::move(runner), world.options,
+                                      std::make_unique<Speculator>(Speculator::Options{.always = true}));
   EXPECT_EQ(RunAll(*engine, requests), want);
   EXPECT_GT(watched->poisoned, 0) << "no guess had that token: nothing was shown";
 }

@@ -49,13 +49,13 @@ struct EngineThread::Ticket::Mailbox {
     const std::lock_guard lock(mutex);
     if (!on_event) events.push_back(std::move(event));
     finished |= last;
-    // Notified under the lock: the reader may end as soon as it has the lock, and this with it.
+    // Notified under the lock: once the reader has the lock, it may destroy this mailbox.
     arrived.notify_all();
   }
 
   const int64_t id;
   const OnEvent on_event;
-  const std::weak_ptr<State> state;  // the EngineThread may be gone before the ticket
+  const std::weak_ptr<State> state;  // expired once the EngineThread is gone, which a ticket may outlive
 
   mutable std::mutex mutex;
   std::condition_variable arrived;
@@ -90,7 +90,7 @@ struct EngineThread::State {
   void Deliver(TokenEvent event);
   void FinishAll(FinishReason reason, const std::string& error);
 
-  // Of the engine's thread alone.
+  // Used by the engine's thread alone.
   std::unique_ptr<Stepper> stepper;
   std::map<int64_t, std::shared_ptr<Mailbox>> running;  // by the engine's id
   std::map<int64_t, int64_t> engine_ids;                // by the ticket's id
@@ -127,7 +127,7 @@ void EngineThread::State::Loop() {
     if (!stepper->HasWork()) continue;
     std::vector<TokenEvent> events = stepper->Step();
     const std::optional<Error> broken = stepper->fault();
-    {  // known before anybody hears of it
+    {  // the fault is set before its events are delivered
       EngineStats now = stepper->stats();
       const std::lock_guard lock(mutex);
       stats = std::move(now);
@@ -173,7 +173,7 @@ void EngineThread::State::Handle(SubmitMail mail) {
 }
 
 void EngineThread::State::Handle(CancelMail mail) {
-  // A request that is finished is not there any more.
+  // A finished request has no id any more.
   if (const auto it = engine_ids.find(mail.ticket); it != engine_ids.end()) stepper->Cancel(it->second);
 }
 
@@ -201,7 +201,7 @@ void EngineThread::State::FinishAll(FinishReason reason, const std::string& erro
     mailbox->Deliver({.finish = reason, .last = true, .error = error});
 }
 
-// ---- everybody else's ----
+// ---- any other thread ----
 
 EngineThread::EngineThread(std::unique_ptr<Engine> engine)
     : EngineThread(std::unique_ptr<Stepper>(std::make_unique<EngineStepper>(std::move(engine)))) {}
@@ -219,7 +219,7 @@ EngineThread::~EngineThread() {
 void EngineThread::Stop(Ending ending) {
   {
     const std::lock_guard lock(state_->mutex);
-    // A drain that takes too long can be cut short by a cancel.
+    // A cancel cuts a drain short.
     if (!state_->ending || ending == Ending::kCancel) state_->ending = ending;
     state_->wake.notify_all();
   }
@@ -243,7 +243,7 @@ Result<EngineThread::Ticket> EngineThread::Submit(Request request, OnEvent on_ev
 }
 
 Status EngineThread::Run(const std::function<void(Engine&)>& work) {
-  CELER_CHECK(std::this_thread::get_id() != state_->thread_id);  // it would wait for itself
+  CELER_CHECK(std::this_thread::get_id() != state_->thread_id);  // it would deadlock
   bool ran = false, done = false;
   std::unique_lock lock(state_->mutex);
   if (state_->fault) return *state_->fault;

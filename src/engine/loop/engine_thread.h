@@ -1,11 +1,11 @@
-// What an EngineThread (celer/engine_thread.h) drives: an Engine, or in tests something that fails on demand.
+// What an EngineThread (celer/engine_thread.h) drives: an Engine, or in tests a fake.
 #pragma once
 
 #include "celer/engine_thread.h"
 
 namespace celer {
 
-// All but info() and Check() is called on one thread only.
+// All but info() and Check() are called on one thread only.
 class EngineThread::Stepper {
  public:
   virtual ~Stepper() = default;

@@ -18,14 +18,14 @@ bool InStep(const Group& group) {
                      [](const auto& sequence) { return sequence->running && sequence->pending() == 1; });
 }
 
-// What one of several beams that were preempted may compute before the others: not its last token.
-int64_t TokensBehind(const Sequence& sequence) {
+// What a preempted beam may recompute on its own: all but its last token.
+int64_t CatchUpTokens(const Sequence& sequence) {
   return std::min(sequence.step_tokens(), sequence.pending() - 1);
 }
 
-// What a sequence may compute by itself: one whose token mask is not ready stops before its last token.
+// What a sequence may compute on its own: one whose token mask is not ready stops before its last token.
 int64_t AloneTokens(const Sequence& sequence) {
-  return sequence.sampler.awaits_mask() ? TokensBehind(sequence) : sequence.step_tokens();
+  return sequence.sampler.awaits_mask() ? CatchUpTokens(sequence) : sequence.step_tokens();
 }
 
 // Tokens that a unit decodes in this step.
@@ -35,7 +35,7 @@ int64_t Decodes(const Sequence& first) {
   return first.decodes() && !first.sampler.awaits_mask() ? 1 : 0;
 }
 
-// Full blocks that all beams begin with, of those that can be computed before the last token.
+// Full blocks of the beams' common prefix, before the last token.
 int64_t CommonBlocks(const Group& group) {
   const Sequence& first = *group.sequences[0];
   auto common = static_cast<size_t>(first.count() - 1);
@@ -47,7 +47,7 @@ int64_t CommonBlocks(const Group& group) {
   return static_cast<int64_t>(common) / kKvBlockTokens;
 }
 
-// Full blocks of the pool that all these tables begin with.
+// Length of the common prefix of these block tables, in full blocks.
 int64_t SharedBlocks(std::span<Sequence* const> sequences) {
   const BlockTable& first = sequences[0]->block_table;
   int64_t shared = sequences[0]->computed / kKvBlockTokens;
@@ -100,11 +100,11 @@ size_t Scheduler::LastUnit() const {
   return running_.size() - UnitSize(running_.size() - 1);
 }
 
-void Scheduler::Preempt(size_t begin, Plan* plan) {
+void Scheduler::Preempt(size_t begin, StepPlan* plan) {
   const auto from = running_.begin() + static_cast<int64_t>(begin);
   const std::vector<Sequence*> victims(from, from + static_cast<int64_t>(UnitSize(begin)));
   Group& group = *victims[0]->group;
-  // What beams share is swapped once. Those that are being computed again are not worth it.
+  // Blocks that beams share are swapped once. Beams that are being recomputed are not worth swapping.
   const bool beams = group.together();
   const int64_t shared = beams && InStep(group) ? SharedBlocks(victims) : 0;
   int64_t tokens = 0, host = 0;
@@ -116,7 +116,7 @@ void Scheduler::Preempt(size_t begin, Plan* plan) {
   const bool whole = !beams || InStep(group);
   const bool swap = preemption_ == Preemption::kSwap ||
                     (preemption_ == Preemption::kAuto && swap_pays_ && swap_pays_(tokens));
-  const BlockTable taken = swap && whole && tokens > 0 ? blocks_.TakeHost(host) : BlockTable();
+  const BlockTable taken = swap && whole && tokens > 0 ? blocks_.AllocateHost(host) : BlockTable();
   group.common_blocks = shared;
   (taken.empty() ? recomputations_ : swaps_) += static_cast<int64_t>(victims.size());
   auto next = taken.begin();
@@ -134,12 +134,12 @@ void Scheduler::Preempt(size_t begin, Plan* plan) {
       }
     }
     blocks_.Shrink(&victim->block_table, 0);
-    victim->guess.clear();
+    victim->draft.clear();
     waiting_.insert(victim);
   }
 }
 
-bool Scheduler::Prepare(std::span<const Scheduled> parts, Plan* plan) {
+bool Scheduler::Prepare(std::span<const Scheduled> parts, StepPlan* plan) {
   std::vector<BlockManager::Write> writes;
   for (const auto& [sequence, tokens] : parts)
     writes.push_back({&sequence->block_table, sequence->computed, sequence->computed + tokens});
@@ -147,16 +147,17 @@ bool Scheduler::Prepare(std::span<const Scheduled> parts, Plan* plan) {
 }
 
 void Scheduler::AgeWaiting() {
-  if (step_ % std::max<int64_t>(patience_ / 8, 1) != 0) return;
+  if (step_ % std::max<int64_t>(starvation_steps_ / 8, 1) != 0) return;
   std::vector<Group*> starved;
   const auto look = [&](const Sequence* sequence) {
     Group& group = *sequence->group;
-    if (step_ - group.advanced_at < patience_ || group.order.priority == kStarved) return;
-    if (sequence->running && sequence->sampler.awaits_mask()) return;  // a turn would not help it
+    if (step_ - group.advanced_at < starvation_steps_ || group.order.priority == kStarved) return;
+    if (sequence->running && sequence->sampler.awaits_mask())
+      return;  // it is runnable, only its mask is missing
     if (starved.empty() || starved.back() != &group) starved.push_back(&group);
   };
   for (const Sequence* sequence : waiting_) look(sequence);
-  // Also those that run and have no turn: beams that are more than a step has room for beside the others.
+  // Also running units that get no tokens: beams that do not fit into a step beside the others.
   for (const Sequence* sequence : running_) look(sequence);
   if (starved.empty()) return;
   for (Group* group : starved) {
@@ -169,7 +170,7 @@ void Scheduler::AgeWaiting() {
   std::sort(running_.begin(), running_.end(), Before());
 }
 
-void Scheduler::NoteProgress(const Plan& plan) {
+void Scheduler::NoteProgress(const StepPlan& plan) {
   for (const auto& [sequence, tokens] : plan.now) {
     const int64_t reaches = sequence->computed + tokens;
     if (reaches <= sequence->reached) continue;
@@ -186,36 +187,36 @@ int64_t Scheduler::CountDecoding() const {
 
 int64_t Scheduler::StepBudget(int64_t decoding) const {
   if (decoding == 0 || budget_.mixed == 0) return budget_.step;
-  // Where many prompts wait at once, they get their share of a whole step. Four that decode count as one: a
-  // device is busier with prompts.
+  // Where many prompts wait at once, they get their share of a full step. Four decoding sequences count as
+  // one prompt, which keeps the device busier.
   const auto prompts = static_cast<int64_t>(running_.size() + waiting_.size()) - decoding;
   const int64_t others = std::max<int64_t>(prompts - 1, 0);
   const int64_t share = budget_.step * 4 * others / (4 * others + decoding);
-  // One that comes while very many decode must not crawl.
+  // A minimum, so that one prompt beside very many decoding sequences is not starved.
   const int64_t least = std::max<int64_t>(budget_.mixed / 4, 1);
   return std::min(budget_.step, std::max({budget_.mixed, decoding + least, share}));
 }
 
-std::vector<Scheduled> Scheduler::PartsOf(size_t i, int64_t budget, int64_t reserved, bool alone) {
+std::vector<Scheduled> Scheduler::UnitParts(size_t i, int64_t budget, int64_t reserved, bool alone) {
   Sequence& first = *running_[i];
   Group& group = *first.group;
   std::vector<Scheduled> parts;
   if (group.together()) {
     ShareCommon(group);
-    if (!InStep(group)) return PartsOfBehind(group, budget - reserved);
-    // More beams than a step may have run alone.
+    if (!InStep(group)) return CatchUpParts(group, budget - reserved);
+    // More beams than the budget allows run in a step of their own.
     if (static_cast<int64_t>(group.sequences.size()) > budget && !alone) return {};
     for (const auto& sequence : group.sequences) parts.push_back({sequence.get(), 1});
     return parts;
   }
-  // Sequences that decode wait for no prompt.
+  // Decoding sequences never wait for a prompt.
   const int64_t left = first.decodes() ? std::max<int64_t>(budget - reserved, 1) : budget - reserved;
   if (const int64_t tokens = std::min(AloneTokens(first), left); tokens > 0)
     parts.push_back({&first, tokens});
   return parts;
 }
 
-// Beams that are computed again: the others go on from the first one's blocks as soon as these are there.
+// Beams that are recomputed: the others share the first one's blocks as soon as these are computed.
 void Scheduler::ShareCommon(Group& group) {
   const Sequence& first = *group.sequences[0];
   if (first.computed < group.common_blocks * kKvBlockTokens) return;
@@ -226,12 +227,12 @@ void Scheduler::ShareCommon(Group& group) {
   }
 }
 
-// The first beam computes what all have in common, and then each beam the rest but its last token.
-std::vector<Scheduled> Scheduler::PartsOfBehind(Group& group, int64_t left) {
+// The first beam recomputes the common prefix, then each beam the rest but its last token.
+std::vector<Scheduled> Scheduler::CatchUpParts(Group& group, int64_t left) {
   const bool common = group.sequences[0]->computed >= group.common_blocks * kKvBlockTokens;
   std::vector<Scheduled> parts;
   for (const auto& sequence : group.sequences) {
-    const int64_t tokens = std::min(left, TokensBehind(*sequence));
+    const int64_t tokens = std::min(left, CatchUpTokens(*sequence));
     if (tokens <= 0) continue;
     parts.push_back({sequence.get(), tokens});
     left -= tokens;
@@ -240,28 +241,28 @@ std::vector<Scheduled> Scheduler::PartsOfBehind(Group& group, int64_t left) {
   return parts;
 }
 
-Plan Scheduler::Schedule() {
+StepPlan Scheduler::Schedule() {
   ++step_;
   AgeWaiting();
-  Plan plan;
+  StepPlan plan;
   const int64_t decoding = CountDecoding();
   int64_t budget = StepBudget(decoding);
-  RunUnits(&budget, decoding, &plan);
-  if (!plan.never_fits) EnterWaiting(budget, &plan);
+  ScheduleRunning(&budget, decoding, &plan);
+  if (!plan.never_fits) AdmitWaiting(budget, &plan);
   NoteProgress(plan);
   return plan;
 }
 
-void Scheduler::RunUnits(int64_t* budget, int64_t decoding, Plan* plan) {
+void Scheduler::ScheduleRunning(int64_t* budget, int64_t decoding, StepPlan* plan) {
   for (size_t i = 0; i < running_.size() && *budget > 0;) {
     Sequence& first = *running_[i];
     const size_t end = i + UnitSize(i);
     decoding -= Decodes(first);
-    std::vector<Scheduled> parts = PartsOf(i, *budget, decoding, plan->now.empty());
+    std::vector<Scheduled> parts = UnitParts(i, *budget, decoding, plan->now.empty());
     bool fits = true;
     while (!parts.empty() && !(fits = Prepare(parts, plan))) {
-      if (!first.guess.empty()) {
-        first.guess.clear();
+      if (!first.draft.empty()) {
+        first.draft.clear();
         parts[0].tokens = std::min(parts[0].tokens, first.step_tokens());
       } else if (running_.size() > end) {
         decoding -= Decodes(*running_[LastUnit()]);
@@ -270,11 +271,11 @@ void Scheduler::RunUnits(int64_t* budget, int64_t decoding, Plan* plan) {
         break;
       }
     }
-    if (!fits) {  // the last unit itself does not fit: it waits for the others to finish
+    if (!fits) {  // even alone at the end it does not fit: it is preempted until the others finish
       if (i == 0) plan->never_fits = first.group;
       Preempt(i, plan);
       if (i == 0 || !plan->now.empty()) return;
-      // Those before it kept tokens of the step free for it.
+      // The units before it left tokens of the budget for it.
       decoding = CountDecoding();
       i = 0;
       continue;
@@ -285,13 +286,13 @@ void Scheduler::RunUnits(int64_t* budget, int64_t decoding, Plan* plan) {
   }
 }
 
-void Scheduler::EnterWaiting(int64_t budget, Plan* plan) {
+void Scheduler::AdmitWaiting(int64_t budget, StepPlan* plan) {
   while (budget > 0 && !waiting_.empty()) {
     Sequence* const first = *waiting_.begin();
     Group& group = *first->group;
     const bool together = group.together();
     int64_t tokens = 0;
-    if (!(together ? EnterTogether(group, budget, plan, &tokens) : Enter(first, budget, plan, &tokens))) {
+    if (!(together ? AdmitGroup(group, budget, plan, &tokens) : Admit(first, budget, plan, &tokens))) {
       if (running_.empty()) plan->never_fits = &group;
       return;
     }
@@ -305,22 +306,22 @@ void Scheduler::EnterWaiting(int64_t budget, Plan* plan) {
   }
 }
 
-bool Scheduler::HasRoom(int64_t missing, const Plan& plan) const {
+bool Scheduler::HasRoom(int64_t missing, const StepPlan& plan) const {
   return missing + (plan.now.empty() ? 0 : watermark_) <= blocks_.free_blocks();
 }
 
-void Scheduler::SwapIn(Sequence& sequence, int64_t first_block, int64_t first_host_block, Plan* plan) {
+void Scheduler::SwapIn(Sequence& sequence, int64_t first_block, int64_t first_host_block, StepPlan* plan) {
   for (auto i = static_cast<size_t>(first_block), host = static_cast<size_t>(first_host_block);
        host < sequence.host_table.size(); ++i, ++host)
     plan->moves.push_back({BlockMove::Kind::kSwapIn, {sequence.host_table[host], sequence.block_table[i]}});
-  blocks_.GiveHost(&sequence.host_table);
+  blocks_.FreeHost(&sequence.host_table);
 }
 
-bool Scheduler::Enter(Sequence* sequence, int64_t budget, Plan* plan, int64_t* tokens) {
+bool Scheduler::Admit(Sequence* sequence, int64_t budget, StepPlan* plan, int64_t* tokens) {
   const bool swapped = !sequence->host_table.empty();
   PrefixCache::Content content = sequence->root;
   if (content != 0) {
-    // At least one token runs: its logits are needed. What was swapped out is needed as far as it goes.
+    // At least one token runs: its logits are needed. Swapped-out blocks are used as far as they go.
     const int64_t useful = swapped ? sequence->computed : sequence->count() - 1;
     blocks_.Attach(&sequence->block_table, std::span(sequence->tokens).first(static_cast<size_t>(useful)),
                    &content);
@@ -338,14 +339,14 @@ bool Scheduler::Enter(Sequence* sequence, int64_t budget, Plan* plan, int64_t* t
   }
   CELER_CHECK(blocks_.Prepare({&write, 1}, &plan->moves));
   SwapIn(*sequence, found, found, plan);
-  // A swapped sequence's own blocks may be known by now to others under the same name.
+  // Blocks of a swapped-out sequence may be in the cache by now, through another request.
   sequence->published = found;
   sequence->content = content;
   if (sequence->group->cached < 0) sequence->group->cached = computed;
   return true;
 }
 
-bool Scheduler::EnterTogether(Group& group, int64_t budget, Plan* plan, int64_t* tokens) {
+bool Scheduler::AdmitGroup(Group& group, int64_t budget, StepPlan* plan, int64_t* tokens) {
   Sequence& first = *group.sequences[0];
   const bool swapped = !first.host_table.empty();
   if (!swapped) group.common_blocks = CommonBlocks(group);
@@ -354,7 +355,7 @@ bool Scheduler::EnterTogether(Group& group, int64_t budget, Plan* plan, int64_t*
     blocks_.Attach(&first.block_table, std::span(first.tokens).first(static_cast<size_t>(first.count() - 1)),
                    &content);
   const auto found = static_cast<int64_t>(first.block_table.size());
-  // Up to the tokens that they run together with. Those who cannot come so far need not come.
+  // Up to the tokens that they run together with. All of them are admitted, or none.
   const int64_t all = KvBlocksFor(first.count());
   const auto others = static_cast<int64_t>(group.sequences.size()) - 1;
   if (!HasRoom(all - found + others * (all - group.common_blocks), *plan)) {
@@ -379,7 +380,7 @@ bool Scheduler::EnterTogether(Group& group, int64_t budget, Plan* plan, int64_t*
     return true;
   }
   first.computed = found * kKvBlockTokens;
-  *tokens = std::min(budget, TokensBehind(first));
+  *tokens = std::min(budget, CatchUpTokens(first));
   CELER_CHECK(blocks_.Prepare(&first.block_table, first.computed, first.computed + *tokens, &plan->moves));
   return true;
 }

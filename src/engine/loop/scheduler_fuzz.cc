@@ -1,6 +1,6 @@
-// Any bytes as what clients and flags make of an engine: the size of its pool, the tokens of its steps, and a
-// series of requests with beams, answers, priorities and deadlines that come and are cancelled. No series may
-// leak a block, set the engine back, or keep anybody from ending.
+// Fuzzes the engine: the bytes choose the size of its pool, the token budget of its steps, and a series of
+// requests with beams, answers, priorities and deadlines that are submitted and cancelled. No series may leak
+// a block, break an invariant, or starve a request.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -47,10 +47,10 @@ std::unique_ptr<Engine> EngineOf(Bytes& bytes) {
   std::unique_ptr<Speculator> speculator;
   if (const int depth = bytes.Below(8); depth > 3)
     speculator = std::make_unique<Speculator>(Speculator::Options{.depth = depth, .always = true});
-  const int64_t patience = 1 + bytes.Below(200);
-  auto engine = EngineOfRunner::Make(std::make_unique<SimulatedRunner>(std::move(runner)), options,
-                                     std::move(speculator));
-  EngineOfRunner::SetPatience(*engine, patience);
+  const int64_t starvation_steps = 1 + bytes.Below(200);
+  auto engine = EngineInternals::Make(std::make_unique<SimulatedRunner>(std::move(runner)), options,
+                                      std::move(speculator));
+  EngineInternals::SetStarvationSteps(*engine, starvation_steps);
   return engine;
 }
 
@@ -102,10 +102,10 @@ struct Clients {
       if (event.last) open.erase(it);
     }
     if (engine->fault()) Fail(engine->fault()->message());
-    if (const std::string flaw = EngineOfRunner::FindFlaw(*engine); !flaw.empty()) Fail(flaw);
+    if (const std::string flaw = EngineInternals::CheckInvariants(*engine); !flaw.empty()) Fail(flaw);
     const bool idles = before.running + before.waiting > 0 && engine->stats().steps == before.steps;
     idle = idles ? idle + 1 : 0;
-    if (idle > 1) Fail("nobody goes on");
+    if (idle > 1) Fail("no sequence makes progress");
   }
 };
 
@@ -133,7 +133,7 @@ void Run(Bytes bytes) {
         clients.idle = 0;
         break;
       case 4:
-        EngineOfRunner::ExpireDeadlines(*clients.engine, later + std::chrono::seconds(++deadlines));
+        EngineInternals::ExpireDeadlines(*clients.engine, later + std::chrono::seconds(++deadlines));
         clients.idle = 0;
         break;
       default:

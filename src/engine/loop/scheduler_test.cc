@@ -25,7 +25,7 @@ struct One {
 };
 
 // What the engine does after a step: a sequence whose tokens are all computed gets its next one.
-void Commit(const Plan& plan) {
+void Commit(const StepPlan& plan) {
   for (const auto& [sequence, tokens] : plan.now) {
     sequence->computed += tokens;
     if (sequence->pending() == 0) sequence->tokens.push_back(2);
@@ -35,7 +35,7 @@ void Commit(const Plan& plan) {
 void End(Scheduler& scheduler, BlockManager& blocks, Sequence* sequence) {
   scheduler.Remove(sequence);
   blocks.Shrink(&sequence->block_table, 0);
-  blocks.GiveHost(&sequence->host_table);
+  blocks.FreeHost(&sequence->host_table);
 }
 
 TEST(Scheduler, PrefillsInChunksAndDecodesFirst) {
@@ -45,14 +45,14 @@ TEST(Scheduler, PrefillsInChunksAndDecodesFirst) {
   scheduler.Add(first.sequence);
   std::vector<int64_t> chunks;
   for (int i = 0; i < 3; ++i) {
-    const Plan plan = scheduler.Schedule();
+    const StepPlan plan = scheduler.Schedule();
     ASSERT_EQ(plan.now.size(), 1u);
     chunks.push_back(plan.now[0].tokens);
     Commit(plan);
   }
   EXPECT_EQ(chunks, (std::vector<int64_t>{10, 10, 5}));
   scheduler.Add(second.sequence);
-  const Plan plan = scheduler.Schedule();
+  const StepPlan plan = scheduler.Schedule();
   ASSERT_EQ(plan.now.size(), 2u);
   EXPECT_EQ(plan.now[0].sequence, first.sequence);
   EXPECT_EQ(plan.now[0].tokens, 1);
@@ -67,7 +67,7 @@ TEST(Scheduler, AnOlderPromptDoesNotHoldUpThoseThatDecode) {
   Commit(scheduler.Schedule());
   scheduler.Add(first.sequence);  // goes first: it is older
   for (int i = 0; i < 10; ++i) {
-    const Plan plan = scheduler.Schedule();
+    const StepPlan plan = scheduler.Schedule();
     ASSERT_EQ(plan.now.size(), 2u) << i;
     for (const auto& [sequence, tokens] : plan.now)
       EXPECT_EQ(tokens, sequence == second.sequence ? 1 : 7) << "a mixed step has 8 tokens";
@@ -86,7 +86,7 @@ TEST(Scheduler, AmongVeryManyThatDecodeAPromptDoesNotCrawl) {
   Commit(scheduler.Schedule());
   One late(99, 50);
   scheduler.Add(late.sequence);
-  const Plan plan = scheduler.Schedule();
+  const StepPlan plan = scheduler.Schedule();
   ASSERT_EQ(plan.now.size(), 21u);
   EXPECT_EQ(plan.now.back().sequence, late.sequence);
   EXPECT_EQ(plan.now.back().tokens, 4) << "a quarter of a mixed step";
@@ -112,18 +112,18 @@ TEST(Scheduler, LowerPriorityNumbersGoFirstAndEveryoneIsServedInTheEnd) {
   // A stream of more urgent requests, each of which needs all blocks.
   std::vector<std::unique_ptr<One>> urgent;
   int64_t begun = 0;
-  for (int64_t step = 0; step < 3 * Scheduler::kPatience && begun == 0; ++step) {
+  for (int64_t step = 0; step < 3 * Scheduler::kStarvationSteps && begun == 0; ++step) {
     if (urgent.empty() || urgent.back()->sequence->output_count() > 0) {
       if (!urgent.empty()) End(scheduler, blocks, urgent.back()->sequence);
       urgent.push_back(std::make_unique<One>(step + 2, 60));
       scheduler.Add(urgent.back()->sequence);
     }
-    const Plan plan = scheduler.Schedule();
+    const StepPlan plan = scheduler.Schedule();
     Commit(plan);
     for (const auto& part : plan.now)
       if (part.sequence == low.sequence) begun = step;
   }
-  EXPECT_GE(begun, Scheduler::kPatience / 2) << "the urgent ones did not go first";
+  EXPECT_GE(begun, Scheduler::kStarvationSteps / 2) << "the urgent ones did not go first";
   EXPECT_GT(begun, 0) << "it was never served";
 }
 
@@ -137,7 +137,7 @@ TEST_P(Preempting, AFullCachePreemptsTheLastWhichGoesOnLater) {
   scheduler.Add(second.sequence);
   std::set<Sequence*> finished;
   for (int step = 0; step < 200 && scheduler.HasWork(); ++step) {
-    const Plan plan = scheduler.Schedule();
+    const StepPlan plan = scheduler.Schedule();
     ASSERT_FALSE(plan.now.empty()) << "stuck at step " << step;
     Commit(plan);
     for (const auto& part : plan.now)

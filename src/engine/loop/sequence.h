@@ -1,4 +1,4 @@
-// A request while it is being worked on, and the texts that it consists of.
+// A request in flight, and the sequences that it consists of.
 #pragma once
 
 #include <algorithm>
@@ -16,12 +16,12 @@
 
 namespace celer {
 
-// Logits that somebody wants to see: those that predict a text's tokens from `first` on.
+// Scoring: the logits that predict a text's tokens from `first` on are visited.
 struct Scoring {
   int64_t first = 1;
   Engine::LogitsVisitor visit = {};
-  bool only = true;     // the text is read to its end, and nothing is generated
-  int64_t visited = 0;  // the token whose logits were seen last; what is computed again is not shown again
+  bool only = true;     // the text is only scored, and nothing is generated
+  int64_t visited = 0;  // the token whose logits were visited last; recomputed ones are not visited again
   bool done = false;
   std::optional<Error> error = {};
 };
@@ -41,22 +41,21 @@ struct Sequence {
   std::vector<int32_t> tokens;  // prompt and output
   int64_t prompt_count;
   int64_t computed = 0;        // leading tokens whose keys and values are in the KV
-  std::vector<int32_t> guess;  // tokens that may follow, to be verified in the next step
+  std::vector<int32_t> draft;  // tokens that may follow, to be verified in the next step
   BlockTable block_table;      // in the pool
-  BlockTable
-      host_table;  // swapped out: the blocks of the computed tokens behind those that beams have in common
-  PrefixCache::Content root = 0;  // 0: it neither uses the prefix cache nor is found in it
+  BlockTable host_table;  // swapped out: host blocks of the computed tokens, behind the beams' common prefix
+  PrefixCache::Content root = 0;  // 0: no prefix caching for it
   PrefixCache::Content content = 0;
   int64_t published = 0;  // leading blocks that `content` names
-  int64_t reached = 0;    // the most that `computed` was: what is computed again is no progress
+  int64_t reached = 0;    // the high-water mark of `computed`: recomputation is no progress
   bool running = false;
   bool ended = false;
   Sampler sampler;
-  std::shared_ptr<MaskWorkers::Job> mask_job;  // its mask is being prepared beside the engine's thread
+  std::shared_ptr<MaskWorkers::Job> mask_job;  // its mask is being prepared by a worker thread
   uint64_t mask_work = 0, last_mask_work = 0;  // steps of all its masks, and of the last one
   Scoring* scoring = nullptr;                  // of the whole text, or of its prompt
 
-  // Of answers that are held back until it is known which are the best.
+  // Events that are buffered until the best answers are known (best_of).
   std::vector<TokenEvent> held;
   double logprobs = 0;
 
@@ -72,16 +71,16 @@ struct Sequence {
   bool decodes() const { return pending() == 1 && output_count() > 0; }
   // Tokens that one step may take.
   int64_t step_tokens() const {
-    if (!scoring || computed >= prompt_count - 1) return pending() + static_cast<int64_t>(guess.size());
-    // Rows that are seen and the row that is sampled are in different slices.
+    if (!scoring || computed >= prompt_count - 1) return pending() + static_cast<int64_t>(draft.size());
+    // Rows that are visited and the row that is sampled are in different slices.
     const int64_t left = scoring->only ? pending() : prompt_count - 1 - computed;
     return std::min(left, scores_rows() ? kScoredRows : scoring->first - 1 - computed);
   }
 };
 
-// A request. It is what the scheduler orders: its sequences never stand apart in that order.
+// A request, the unit of the scheduler's order: its sequences are adjacent in it.
 struct Group {
-  // Who goes first. No two groups are equal.
+  // Total order of groups: arrival breaks ties of priority.
   struct Order {
     int priority = 0;
     int64_t arrival = 0;
@@ -91,31 +90,31 @@ struct Group {
   int64_t id = 0;
   Order order;
   Request request;
-  std::vector<std::unique_ptr<Sequence>> sequences;  // those that are worked on
-  int answers = 1;                                   // of which `request.n` are told
-  bool holds_back = false;                           // events come once all answers are there
+  std::vector<std::unique_ptr<Sequence>> sequences;  // in flight
+  int answers = 1;                                   // of which `request.n` are returned
+  bool holds_back = false;                           // events are sent once all answers have ended
   std::vector<std::unique_ptr<Sequence>> ended;      // of a request that holds back
   int open = 0;                                      // answers that have not ended
   std::unique_ptr<Beams> beams;
   std::unique_ptr<Scoring> prompt_scoring;
   std::vector<TokenEvent::PromptToken> prompt_scores;
-  std::vector<double> pooled;  // sums of hidden states, with Request::pooling
-  int64_t pooled_tokens = 0;   // that are in them; what is computed again is not added again
+  std::vector<double> pooled;                        // sums of hidden states, with Request::pooling
+  int64_t pooled_tokens = 0;                         // that are in them; recomputed ones are not added again
   std::chrono::steady_clock::time_point begun = {};  // when the first step with it began
   int64_t cached = -1;                               // prompt tokens found in the KV; -1: it has not begun
   bool forked = false;                               // all its answers have begun
-  bool told = false;                                 // an event was sent
+  bool event_sent = false;                           // its first one
   bool counted = false;                              // in the engine's statistics
   PrefixCache::Content root = 0;                     // of its sequences, once they have ended
 
   // --- the scheduler's ---
   int64_t advanced_at = 0;  // the step that last computed something new for it
-  // Of beams that were preempted: the leading blocks that all of them have in common. The first beam computes
-  // them again or has them in its host table, and the others share them when they come back.
+  // Of preempted beams: the blocks of their common prefix. The first beam recomputes them or has them in its
+  // host table, and the others share them when they are admitted again.
   int64_t common_blocks = 0;
 
-  // Beams are in the pool together or not at all: each step chooses among all of them. The answers of other
-  // requests draw on their own, so that they need not all fit at once.
+  // Beams are in the pool together or not at all: each step chooses among all of them. Answers of other
+  // requests are independent, so that they need not all fit at once.
   bool together() const { return beams && sequences[0]->output_count() > 0; }
 };
 

@@ -71,7 +71,7 @@ class StepTrace {
     Clock::time_point begin_, scheduled_, ran_;
   };
 
-  // While it lives, blocks are moved.
+  // RAII span of block copies and swaps.
   class Moves {
    public:
     Moves(StepTrace* trace, const char* name, size_t blocks) : trace_(trace), name_(name), blocks_(blocks) {
@@ -95,7 +95,7 @@ class StepTrace {
   std::vector<OpSpan>* operators() { return &operators_; }
 
   int64_t events() const { return events_; }
-  int64_t left_out() const { return left_out_; }  // for want of room
+  int64_t left_out() const { return left_out_; }  // because the trace was full
 
  private:
   struct Running {

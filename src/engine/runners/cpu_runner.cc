@@ -64,7 +64,7 @@ Result<StepOutput> CpuRunner::Take() {
     float* const rows = logits_.data() + row * vocab;
     row += static_cast<size_t>(part.rows);
     if (part.sampler || part.rows == 0) continue;
-    // Those that were asked for stand together.
+    // The rows that are returned as logits, packed.
     const size_t count = static_cast<size_t>(part.rows) * vocab;
     if (rows != logits_.data() + kept) std::copy(rows, rows + count, logits_.data() + kept);
     kept += count;
@@ -88,7 +88,8 @@ std::vector<Sampler::Choice> CpuRunner::Sample(const Queued& step) {
     row += static_cast<size_t>(part.rows);
   }
   std::vector<Sampler::Choice> choices(draws.size());
-  // Masks are applied here as well: the rows of many bounded answers would otherwise hold up everybody.
+  // Masks are applied here as well: serially, the rows of many constrained answers would delay the whole
+  // batch.
   pool_->ParallelForDynamic(std::ssize(draws), 1, [&](int64_t begin, int64_t end) {
     for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
       choices[i] = draws[i].part->sampler->Next(draws[i].logits);

@@ -40,11 +40,11 @@ class CpuRunner : public Runner {
     // What becomes of a slice's rows.
     struct Part {
       int64_t sequence, first_token, rows;
-      Sampler* sampler;  // none: they are logits that were asked for
+      Sampler* sampler;  // null: the rows are returned as logits
     };
     StepBatch batch;
     std::vector<Part> parts;
-    std::vector<std::function<void()>> after;  // what is done to blocks once it has run
+    std::vector<std::function<void()>> after;  // block copies and swaps that follow it
   };
   std::vector<Sampler::Choice> Sample(const Queued& step);  // one for each part that has a sampler
   Status InOrder(std::function<void()> block_operation);

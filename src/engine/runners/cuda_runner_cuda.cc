@@ -34,7 +34,8 @@ Result<std::unique_ptr<CudaRunner>> CudaRunner::Make(std::unique_ptr<CudaDecoder
 bool CudaRunner::IsDecode(std::span<const Slice> slices) const {
   return static_cast<int64_t>(slices.size()) <= decoder_->max_decode() &&
          std::all_of(slices.begin(), slices.end(), [&](const Slice& slice) {
-           return slice.rows == Slice::Rows::kSample && slice.count() == 1 && !slice.sampler->IsBounded() &&
+           return slice.rows == Slice::Rows::kSample && slice.count() == 1 &&
+                  !slice.sampler->IsConstrained() &&
                   CudaSampler::CanSample(slice.sampler->params(), info_.config.vocab);
          });
 }
@@ -103,7 +104,7 @@ Status CudaRunner::RunBatches(std::span<const Slice> slices, Queued* step) {
     if (before.logits.empty()) before.logits.assign(before.output.logits.begin(), before.output.logits.end());
   }
   const bool on_device = std::all_of(slices.begin(), slices.end(), [&](const Slice& slice) {
-    return !slice.sampler || (!slice.sampler->IsBounded() &&
+    return !slice.sampler || (!slice.sampler->IsConstrained() &&
                               CudaSampler::CanSample(slice.sampler->params(), info_.config.vocab));
   });
   for (size_t first = 0; first < slices.size();) {

@@ -1,5 +1,5 @@
-// Puts on the GPU what its sampling kernel needs to know of each sequence: how it is sampled and, for
-// penalties, how often it has said each token. What sampler.h is for the CPU.
+// The state of each sequence that the GPU's sampling kernel needs: its sampling parameters and, for
+// penalties, its token counts. What sampler.h is for the CPU.
 #pragma once
 
 #include <cstdint>
@@ -31,14 +31,14 @@ class CudaSampler {
     int64_t prompt = 0;               // how many of them are the prompt
     int64_t position = 0;             // of the token whose successor is chosen
   };
-  // For what is queued from now on. A step may be queued again; its tokens count once.
+  // For the steps queued from now on. Idempotent: a step that is queued again counts its tokens once.
   Status Prepare(std::span<const Row> rows);
 
   static Sampler::Choice ToChoice(int32_t token, const SamplingParams& params,
                                   const cuda::SampleLogprobs& logprobs);
 
  private:
-  // What one sequence has on the GPU; kept while it runs, then taken over by another.
+  // The buffers of one sequence on the GPU; kept while it runs, then reused for another.
   struct Slot {
     int64_t id = -1;
     int64_t counted = 0;  // positions whose tokens are counted once the queued steps have run

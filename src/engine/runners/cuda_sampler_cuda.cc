@@ -19,7 +19,7 @@ bool HasPenalties(const SamplingParams& p) {
 
 }  // namespace
 
-// The sequence's own slot, else the one that was not used for longest. There are as many as a step has rows.
+// The sequence's own slot, else the least recently used one. There are as many as a step has rows.
 CudaSampler::Slot& CudaSampler::SlotOf(int64_t id) {
   const auto own = std::find_if(slots_.begin(), slots_.end(), [&](const Slot& s) { return s.id == id; });
   if (own != slots_.end()) return *own;
@@ -74,7 +74,7 @@ Status CudaSampler::LoadBias(const SamplingParams& params, Slot* slot) {
 Status CudaSampler::Prepare(std::span<const Row> rows) {
   const CudaDeviceScope scope(decoder_.device());
   ++uses_;
-  // Those that stay are marked first, so that no other sequence takes their place.
+  // Slots of sequences that stay are touched first, so that they are not evicted.
   for (Slot& slot : slots_)
     if (std::any_of(rows.begin(), rows.end(), [&](const Row& row) { return row.id == slot.id; }))
       slot.used = uses_;
@@ -101,7 +101,7 @@ Status CudaSampler::Prepare(std::span<const Row> rows) {
     if (fresh && !p.logit_bias.empty()) CELER_RETURN_IF_ERROR(LoadBias(p, &slot));
     if (!p.logit_bias.empty()) to.bias = reinterpret_cast<const float*>(slot.bias.data());
     if (HasPenalties(p)) {
-      // Tokens that were chosen elsewhere in the meantime are not in the counts.
+      // Tokens that were sampled on the CPU in the meantime are not in the counts.
       if (fresh || row.position > slot.counted) CELER_RETURN_IF_ERROR(LoadCounts(row, &slot));
       to.counts = reinterpret_cast<uint32_t*>(slot.counts.data());
       to.counted = reinterpret_cast<int32_t*>(to.counts + decoder_.config().vocab);

@@ -1,4 +1,4 @@
-// From what was asked for to a device that is there.
+// From the `device` option to a device of this machine.
 #pragma once
 
 #include "base/device.h"
@@ -7,8 +7,7 @@
 
 namespace celer {
 
-// One sentence if it is not there, or if this build does not know such devices. "auto" is the first GPU, or
-// the CPU.
+// An error if there is no such device, or this build has no CUDA. "auto" is the first GPU, else the CPU.
 Result<Device> FindDevice(const DeviceOptions& options);
 
 }  // namespace celer

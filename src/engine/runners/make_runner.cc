@@ -1,4 +1,5 @@
-// With quantize/llm/layer/make_layer_worker.cc, the only file above the kernels that knows whether CUDA was built in.
+// With quantize/llm/layer/make_layer_worker.cc, the only file above the kernels that depends on whether CUDA
+// was built in.
 #include "engine/runners/make_runner.h"
 
 #include <algorithm>
@@ -21,11 +22,11 @@ namespace celer {
 namespace {
 
 constexpr int64_t kDefaultContext = 4096;
-// A CPU's memory is used by others, too.
+// Other programs use a CPU's memory, too.
 constexpr double kCpuShare = 0.5;
 // Steps that are not the scheduler's, such as looking for a fault, may be larger than a small chunk.
 constexpr int64_t kLeastStepTokens = 512;
-// Sequences of a decode step on a GPU where nobody says how many there will be; more take several batches.
+// Default of the sequences in a decode step on a GPU; more take several batches.
 [[maybe_unused]] constexpr int64_t kDefaultDecode = 256;
 // "random:llama-2-7b": a shape without a file, for benchmarks.
 constexpr std::string_view kRandomPrefix = "random:";
@@ -90,7 +91,7 @@ int64_t HostBlocks(const EngineOptions& options, const DecoderConfig& config, in
   return std::min<int64_t>(blocks, std::numeric_limits<int32_t>::max());  // tables number them in 32 bits
 }
 
-// What is free once the weights, of which a part may not have been read from the file yet, are in memory.
+// What is free once the weights are resident; a part of the mapping may not have been read yet.
 int64_t CpuRoom(const Model& model) {
   int64_t mapped = -model.owned_bytes();
   for (const auto& [format, bytes] : model.bytes_by_format()) mapped += bytes;
@@ -176,7 +177,7 @@ Result<std::unique_ptr<Runner>> MakeRunner(const EngineOptions& options, int64_t
 #if CELER_WITH_CUDA
   if (!device.is_cpu()) {
     auto made = MakeCudaRunner(options, kv_host_blocks, device.index, *pool);
-    // "auto" asks for what works: a model that the GPU's kernels do not know runs on the CPU.
+    // "auto" falls back: a model that the GPU's kernels do not support runs on the CPU.
     if (made || options.device != DeviceOptions::Auto() || made.error().code() != Error::Code::kUnsupported)
       return made;
     log::Info("{}; running on the CPU", made.error().message());

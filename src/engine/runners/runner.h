@@ -21,7 +21,7 @@ namespace celer {
 
 // Consecutive tokens of one sequence: the part of a prompt, or the last token of a text that goes on.
 struct Slice {
-  // Stands for the token that the step queued before this one chooses for the same sequence.
+  // Placeholder for the token that the step queued before this one samples for the same sequence.
   static constexpr int32_t kChosenBefore = -1;
   enum class Rows : uint8_t {
     kNone,        // a prompt that goes on in a later step
@@ -79,15 +79,15 @@ class Runner {
   virtual const Info& info() const = 0;
 
   // Queues a step. It may be queued before the one in front of it is taken: its slices then say kChosenBefore
-  // for tokens that nobody knows yet. Only the samplers must stay until it is taken or dropped.
+  // for tokens that are not known yet. Only the samplers must live until it is taken or dropped.
   virtual Status Queue(std::span<const Slice> slices) = 0;
   // Waits for the step queued first among those not taken.
   virtual Result<StepOutput> Take() = 0;
-  // Forgets steps that were queued and not taken. Their keys and values may still be written, before those of
-  // any step queued later.
+  // Discards steps that were queued and not taken. Their keys and values may still be written, before those
+  // of any step queued later.
   virtual void DropQueued() = 0;
-  // Whether the device can go on to the step after this one without waiting for the host, so that it pays to
-  // queue it before this one is taken.
+  // Whether asynchronous scheduling pays: the device can continue with the next step without waiting for the
+  // host, if it is queued before this one is taken.
   virtual bool RunsAhead(std::span<const Slice> slices) const = 0;
 
   // Blocks of the pool, in order with the steps.
@@ -96,7 +96,7 @@ class Runner {
   virtual Status SwapIn(std::span<const BlockCopy> copies) = 0;     // from host blocks to the pool
   virtual Status ClearBlocks(std::span<const int32_t> blocks) = 0;  // zeros
 
-  // What a step of this shape must read and compute at least, for the operators that the model has.
+  // The least that a step of this shape must read and compute, for the operators that the model has.
   virtual std::vector<OperatorWork> Work(const StepShape& shape) const = 0;
   // Adds up each operator's time there, until set to nullptr again. No step may be queued.
   virtual void set_profile(OpProfile* profile) = 0;

@@ -12,7 +12,7 @@
 namespace celer {
 namespace {
 
-// Above that a row of logits is not made for a token that is the largest anyhow.
+// For larger vocabularies greedy sampling takes the argmax directly, without a row of logits.
 constexpr int64_t kSmallVocab = 4096;
 
 bool TakesLargest(const SamplingParams& params) {
@@ -57,7 +57,7 @@ uint64_t HashModel::HashOf(std::span<const int32_t> tokens) const {
 
 SimulatedRunner::Slots::Slots(int64_t blocks) {
   const size_t bytes = static_cast<size_t>(std::max<int64_t>(1, blocks) * kKvBlockTokens) * sizeof(Slot);
-  // More than this machine's memory may be asked for, as long as it is not used.
+  // Overcommitted: more than this machine's memory may be reserved, as long as it is not touched.
   void* const mapped =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   CELER_CHECK(mapped != MAP_FAILED);

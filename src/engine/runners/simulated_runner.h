@@ -1,7 +1,7 @@
-// A device that is not there: for tests of the engine, and to plan for machines that nobody has yet. Its
-// model continues a text by a hash of it, so whatever the engine does with blocks, batches and chunks, the
-// text must come out the same. It checks what it is asked to do: each slot of its KV remembers which text was
-// written there, and a step that reads anything else ends with an error.
+// A simulated device: for tests of the engine, and for capacity planning (`--simulate`). Its model continues
+// a text by a hash of it, so however the engine schedules blocks, batches and chunks, the text must come out
+// the same. It checks every step: each slot of its KV records which text was written there, and reading
+// anything else is an error.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ class SimulatedRunner : public Runner {
     // Whatever the engine is to know. `kv_blocks`, `kv_host_blocks` and `context` are needed;
     // max_positions is the context if it is 0.
     Info info = {};
-    bool runs_ahead = false;  // asks for steps before the ones in front of them are taken
+    bool runs_ahead = false;  // asynchronous scheduling: steps are queued before the previous ones are taken
     // Checks all positions that a step reads, not the last one alone: a step then costs as much as its texts
     // are long.
     bool verify = true;
@@ -61,7 +61,7 @@ class SimulatedRunner : public Runner {
   Status Queue(std::span<const Slice> slices) override;
   // Errors: a position that holds something else than the text of its sequence.
   Result<StepOutput> Take() override;
-  // As on a GPU that has begun them, dropped steps write their slots, and what they write is of no use.
+  // As on a GPU that has begun them, dropped steps still write their slots, with garbage.
   void DropQueued() override;
   // With Options::runs_ahead, after a step that only decodes.
   bool RunsAhead(std::span<const Slice> slices) const override;
@@ -112,7 +112,7 @@ class SimulatedRunner : public Runner {
     std::vector<Part> parts;
     std::vector<int32_t> tokens, blocks, history;
     double seconds = 0;
-    std::vector<std::function<void()>> after;  // what is done to blocks once it has run
+    std::vector<std::function<void()>> after;  // block copies and swaps that follow it
   };
 
   Status Check(std::span<const Slice> slices);

@@ -286,7 +286,7 @@ TEST(SimulatedRunner, EveryTextComesOutOfTheEngine) {
     for (const int64_t chunk : {3, 16, 100}) {
       SimulatedRunner::Options options = Tiny(24);
       options.runs_ahead = ahead;
-      auto engine = EngineOfRunner::Make(std::make_unique<SimulatedRunner>(options), {.chunk = chunk});
+      auto engine = EngineInternals::Make(std::make_unique<SimulatedRunner>(options), {.chunk = chunk});
       std::map<int64_t, std::vector<int32_t>> want, got;
       for (int32_t i = 0; i < 9; ++i) {
         const std::vector<int32_t> prompt = SomeTokens(1 + 11 * (i % 5), i);

@@ -10,7 +10,7 @@
 namespace celer {
 
 int64_t Beams::Candidates(const Request& request) {
-  // Enough that `width` texts go on, even if the best ones all end.
+  // Enough that `width` beams stay alive, even if the best candidates all end.
   const auto stops = static_cast<int64_t>(request.stop_tokens.size());
   return std::max<int64_t>(2, 1 + stops) * request.beam.width;
 }
@@ -76,7 +76,7 @@ std::vector<Beams::Next> Beams::Advance(std::span<const float> logits, int64_t v
       next.push_back(extended(best[i]));
       how.push_back({best[i].parent, best[i].token});
     }
-    // The candidates behind the first `width` are there to go on, not to win.
+    // Candidates ranked below `width` may extend a beam, but do not become a finished hypothesis.
     if (!ends || i >= width || closed) continue;
     Text text = extended(best[i]);
     text.score /= std::pow(static_cast<float>(length), settings_.length_penalty);

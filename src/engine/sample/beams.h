@@ -1,6 +1,6 @@
-// The search of one request for its most likely texts. Pure bookkeeping over rows of logits: which text goes
-// on with which token, which have ended, and when no better one can come. Equal to beam search in Hugging
-// Face's transformers, with the same settings.
+// Beam search of one request. Pure bookkeeping over rows of logits: which beam is extended by which token,
+// which have ended, and when no better one can come. Equal to beam search in Hugging Face's transformers,
+// with the same settings.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace celer {
 
 class Beams {
  public:
-  // Of `request` the beam settings, stop tokens, and least and most tokens count.
+  // Reads the beam settings, stop tokens, min_tokens and max_tokens of `request`.
   explicit Beams(const Request& request);
 
   struct Text {
@@ -22,16 +22,16 @@ class Beams {
     float score = 0;              // running: log-probability; ended: with the length penalty
     bool stopped = false;         // by a stop token, else by its length
   };
-  // How a running text of the next step came about.
+  // A running beam of the next step, and the beam that it extends.
   struct Next {
     int parent;  // among those of this step
     int32_t token;
   };
-  // `logits` [running texts, vocab], in the order of the last Next list; at first there is one text. Nothing
-  // comes back when the search is over.
+  // `logits` [running texts, vocab], in the order of the last Next list; at first there is one text. Empty
+  // when the search is over.
   std::vector<Next> Advance(std::span<const float> logits, int64_t vocab);
 
-  // Those that have ended, best first; at most `width`.
+  // The hypotheses that have ended, best first; at most `width`.
   const std::vector<Text>& ended() const { return ended_; }
   // Candidates that a step looks at; the vocabulary must have as many.
   static int64_t Candidates(const Request& request);

@@ -45,7 +45,7 @@ void MaskWorkers::Loop() {
     std::shared_ptr<Job> job = std::move(queue_.begin()->second);
     queue_.erase(queue_.begin());
     lock.unlock();
-    // An answer that has ended meanwhile has dropped its mask.
+    // Not if the answer has ended meanwhile and dropped its mask.
     if (job->mask.use_count() > 1) {
       if (const Result<TokenMask::Prepared> prepared = job->mask->Prepare(TokenMask::kAnyWork); prepared)
         job->work = prepared->work;

@@ -33,10 +33,10 @@ class MaskWorkers {
   MaskWorkers(const MaskWorkers&) = delete;
   MaskWorkers& operator=(const MaskWorkers&) = delete;
 
-  // `spent`: the work of this answer's masks so far. Who has had least goes first, so that one answer with
-  // slow masks does not hold up the others behind it.
+  // `spent`: the work of this answer's masks so far. Fair queueing: the answer with the least goes first, so
+  // that one with slow masks does not delay the others.
   std::shared_ptr<Job> Post(std::shared_ptr<TokenMask> mask, uint64_t spent);
-  // Until a job ends, or one has ended since the last call; at most that long.
+  // Returns when a job has ended since the last call, or after `timeout`.
   void WaitForAny(std::chrono::nanoseconds timeout);
 
  private:

@@ -36,7 +36,7 @@ std::vector<TokenLogprob> MostLikely(std::span<const float> logits, double total
   SortFirst(*candidates, found);
   for (size_t i = 0; i < found; ++i)
     top.push_back({(*candidates)[i].token, static_cast<float>((*candidates)[i].logit - total)});
-  // As many as were asked for, also where the rest is impossible.
+  // As many as were requested, even where the rest have probability 0.
   const size_t wanted = std::min(static_cast<size_t>(count), logits.size());
   constexpr float kNever = -std::numeric_limits<float>::infinity();
   for (size_t t = 0; t < logits.size() && top.size() < wanted; ++t)
@@ -55,7 +55,7 @@ float ProbabilityOf(int32_t token, const Distribution& of) {
   return it != of.end() && it->token == token ? it->probability : 0;
 }
 
-// Those that weigh more in `p` than in `q`, by how much. They need not add up to 1.
+// The residual distribution of rejection sampling, max(0, p - q). Not normalized.
 Distribution Without(const Distribution& p, const Distribution& q) {
   Distribution more;
   auto other = q.begin();
@@ -64,7 +64,7 @@ Distribution Without(const Distribution& p, const Distribution& q) {
     const float less = other != q.end() && other->token == token ? other->probability : 0;
     if (probability > less) more.push_back({token, probability - less});
   }
-  return more.empty() ? p : more;  // rounding alone told them apart
+  return more.empty() ? p : more;  // p and q differ by rounding only
 }
 
 int32_t DrawFrom(const Distribution& from, double uniform) {
@@ -184,7 +184,7 @@ double Sampler::Keep(float inverse, double uniform) {
       weight = KeepTypical(weighted / weight, weight, inverse);
     }
   } else if (params_.typical_p < 1) {
-    weight = KeepTypicalOfRow(inverse);
+    weight = GatherTypical(inverse);
   } else if (params_.top_k > 0) {
     row_.Gather(row_.ReachedBy(static_cast<size_t>(params_.top_k)), inverse, &candidates_);
     weight = WeightOf(candidates_);
@@ -219,7 +219,7 @@ double Sampler::KeepLargeEnough(float inverse) {
 
 // With z = (logit - max) / temperature, a token's surprise is log(sum) - z, and the expected surprise
 // log(sum) - mean(z). So the typical tokens are those whose z is nearest the mean.
-double Sampler::KeepTypicalOfRow(float inverse) {
+double Sampler::GatherTypical(float inverse) {
   const LogitRow::Sums sums = row_.SumWeights(inverse, true);
   const double mean = sums.weighted_logit / sums.weight;
   // What is not gathered is further from the mean than mean + reach. So it is enough if those that are nearer
@@ -298,7 +298,7 @@ void Sampler::Forbid(std::vector<int32_t> tokens, int64_t steps) {
   forbidden_steps_ = forbidden_.empty() ? 0 : steps;
 }
 
-bool Sampler::Bound(std::vector<float>* logits) {
+bool Sampler::Constrain(std::vector<float>* logits) {
   constexpr float kNever = -std::numeric_limits<float>::infinity();
   const auto vocab = static_cast<int64_t>(logits->size());
   TokenMask* const mask = mask_.get();
@@ -327,13 +327,13 @@ bool Sampler::Bound(std::vector<float>* logits) {
 
 int32_t Sampler::Load(std::span<const float> logits) {
   if (!LogitsAreFinite(logits)) return kNoToken;
-  if (!HasPenalties() && !IsBounded()) {
+  if (!HasPenalties() && !IsConstrained()) {
     row_.Reset(logits);
     return 0;
   }
   scratch_.assign(logits.begin(), logits.end());
   Penalize(&scratch_);
-  if (IsBounded() && !Bound(&scratch_)) return kNoneAllowed;
+  if (IsConstrained() && !Constrain(&scratch_)) return kNoneAllowed;
   row_.Reset(scratch_);
   return 0;
 }
@@ -364,16 +364,17 @@ Distribution Sampler::DistributionOf(std::span<const float> logits) {
   return p;
 }
 
-int32_t Sampler::DrawGuess(const Distribution& q) const {
-  return DrawFrom(q, Uniform(Purpose::kGuess));
+int32_t Sampler::DrawDraft(const Distribution& q) const {
+  return DrawFrom(q, Uniform(Purpose::kDraft));
 }
 
-Sampler::Choice Sampler::Verify(std::span<const float> logits, int32_t guess, const Distribution& q) {
+Sampler::Choice Sampler::Verify(std::span<const float> logits, int32_t draft_token, const Distribution& q) {
   const Distribution p = DistributionOf(logits);
   if (p.empty()) return Next(logits);  // which says why
   Choice choice;
-  choice.token = guess;
-  if (Uniform(Purpose::kAccept) * double{ProbabilityOf(guess, q)} >= double{ProbabilityOf(guess, p)})
+  choice.token = draft_token;
+  if (Uniform(Purpose::kAccept) * double{ProbabilityOf(draft_token, q)} >=
+      double{ProbabilityOf(draft_token, p)})
     choice.token = DrawFrom(Without(p, q), Uniform(Purpose::kInstead));
   Accept(choice.token);
   if (params_.logprobs >= 0) ReportLogprobs(logits, &choice);

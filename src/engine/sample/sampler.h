@@ -13,13 +13,13 @@
 
 namespace celer {
 
-// A copy of a sampler has a mask of its own.
-class MaskOfItsOwn {
+// Value semantics for the polymorphic mask: copying a sampler clones it.
+class CloneOnCopyMask {
  public:
-  explicit MaskOfItsOwn(std::shared_ptr<TokenMask> mask = nullptr) : mask_(std::move(mask)) {}
-  MaskOfItsOwn(const MaskOfItsOwn& other) : mask_(other.mask_ ? other.mask_->Clone() : nullptr) {}
-  MaskOfItsOwn(MaskOfItsOwn&&) noexcept = default;
-  MaskOfItsOwn& operator=(MaskOfItsOwn other) noexcept {
+  explicit CloneOnCopyMask(std::shared_ptr<TokenMask> mask = nullptr) : mask_(std::move(mask)) {}
+  CloneOnCopyMask(const CloneOnCopyMask& other) : mask_(other.mask_ ? other.mask_->Clone() : nullptr) {}
+  CloneOnCopyMask(CloneOnCopyMask&&) noexcept = default;
+  CloneOnCopyMask& operator=(CloneOnCopyMask other) noexcept {
     mask_ = std::move(other.mask_);
     return *this;
   }
@@ -30,7 +30,7 @@ class MaskOfItsOwn {
   std::shared_ptr<TokenMask> mask_;  // also of the thread that prepares it
 };
 
-// What a token may be drawn from, in the order of tokens. The probabilities add up to 1.
+// A distribution over tokens, in the order of their ids. The probabilities add up to 1.
 struct TokenProbability {
   int32_t token;
   float probability;
@@ -51,14 +51,16 @@ class Sampler {
   Choice Next(std::span<const float> logits);  // and remembers the choice, if there is one, for the penalties
   void Accept(int32_t token);                  // remembers a choice that was made elsewhere
 
-  // --- Guesses: a smaller model draws a token from its own distribution, and this one's decides. ---
+  // --- Speculative decoding by rejection sampling: the draft model draws a token from its own distribution
+  // q, and the target's distribution p accepts or rejects it. ---
 
   // What Next() would draw from. Empty: the logits are not finite, or no token can be chosen.
   Distribution DistributionOf(std::span<const float> logits);
-  int32_t DrawGuess(const Distribution& q) const;
-  // The token after which `guess` was drawn from `q`, in the place of Next(): the guess with probability
-  // min(1, p / q), else one drawn from max(0, p - q). So it is distributed as the tokens of Next() are.
-  Choice Verify(std::span<const float> logits, int32_t guess, const Distribution& q);
+  int32_t DrawDraft(const Distribution& q) const;
+  // Rejection sampling, in the place of Next(): accepts `draft_token`, which was drawn from `q`, with
+  // probability min(1, p / q), else draws from max(0, p - q). The result is distributed as the tokens of
+  // Next() are.
+  Choice Verify(std::span<const float> logits, int32_t draft_token, const Distribution& q);
   // Tokens accepted after Mark() are on trial: Rewind() takes them back.
   void Mark();
   void Rewind();
@@ -68,7 +70,7 @@ class Sampler {
 
   // --- The mask, whose work may take long (TokenMask::Prepare). ---
 
-  void set_mask(std::unique_ptr<TokenMask> mask) { mask_ = MaskOfItsOwn(std::move(mask)); }
+  void set_mask(std::unique_ptr<TokenMask> mask) { mask_ = CloneOnCopyMask(std::move(mask)); }
   bool has_mask() const { return mask_.get() != nullptr; }
   // The next token can be chosen, but not at once.
   bool awaits_mask() const { return has_mask() && !mask_ready_; }
@@ -79,8 +81,8 @@ class Sampler {
   std::shared_ptr<TokenMask> LendMask() const { return mask_.shared(); }
   void MaskIsReady() { mask_ready_ = true; }
 
-  // Whether some tokens cannot be chosen in the next step. Only Next() knows which.
-  bool IsBounded() const {
+  // Constrained decoding: some tokens cannot be chosen in the next step.
+  bool IsConstrained() const {
     return mask_.get() || !params_.allowed_tokens.empty() || (static_cast<int64_t>(step_) < forbidden_steps_);
   }
 
@@ -89,8 +91,8 @@ class Sampler {
  private:
   bool HasPenalties() const;
   void Penalize(std::vector<float>* logits) const;
-  bool Bound(std::vector<float>* logits);  // false: no token is left
-  // Puts the logits into row_, as far as tokens can be chosen: 0, or kNoToken or kNoneAllowed.
+  bool Constrain(std::vector<float>* logits);  // false: no token is left
+  // Puts the logits of allowed tokens into row_. Returns 0, or kNoToken or kNoneAllowed.
   int32_t Load(std::span<const float> logits);
   bool TakesLargest() const;
   int32_t Draw();  // from row_
@@ -99,7 +101,7 @@ class Sampler {
   double Keep(float inverse_temperature, double uniform);
   // Steps of Keep(). Each leaves the tokens that it keeps in candidates_ and returns their weight.
   double KeepLargeEnough(float inverse_temperature);  // min-p
-  double KeepTypicalOfRow(float inverse_temperature);
+  double GatherTypical(float inverse_temperature);
   double KeepTypical(double mean, double weight, float inverse_temperature);
   double KeepTopK(double weight);
   double KeepTopP(double weight);
@@ -108,13 +110,13 @@ class Sampler {
   template <class Enough>
   void Widen(float inverse_temperature, float reach, const Enough& enough);
   void ReportLogprobs(std::span<const float> logits, Choice* choice);
-  enum class Purpose : uint64_t { kToken, kGuess, kAccept, kInstead };
+  enum class Purpose : uint64_t { kToken, kDraft, kAccept, kInstead };
   double Uniform(Purpose purpose) const;  // in [0, 1), for the next step
 
   SamplingParams params_;
   std::vector<int32_t> forbidden_;
   int64_t forbidden_steps_ = 0;
-  MaskOfItsOwn mask_;
+  CloneOnCopyMask mask_;
   bool mask_ready_ = false;
   std::vector<uint32_t> bits_;
   std::unordered_map<int32_t, int64_t> prompt_counts_;
@@ -122,14 +124,14 @@ class Sampler {
   uint64_t step_ = 0;
   std::vector<int32_t> trial_;  // accepted after Mark()
   bool on_trial_ = false;
-  MaskOfItsOwn mask_before_;
+  CloneOnCopyMask mask_before_;
   bool mask_ready_before_ = false;
   std::vector<float> scratch_;
   LogitRow row_;
   std::vector<Candidate> candidates_;
 };
 
-// The largest logit, and nothing to report.
+// Greedy, without penalties, bias or logprobs.
 inline bool IsPlainGreedy(const SamplingParams& p) {
   return p.temperature == 0 && p.repetition_penalty == 1 && p.presence_penalty == 0 &&
          p.frequency_penalty == 0 && p.logit_bias.empty() && p.logprobs < 0;

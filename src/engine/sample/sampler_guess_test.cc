@@ -1,4 +1,4 @@
-// Guesses and the sampler: what is drawn by accepting and rejecting guesses is drawn as without them.
+// Guesses and the sampler: what is drawn by accepting and rejecting drafts is drawn as without them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -44,7 +44,7 @@ std::vector<Case> Cases() {
           {"allowed", {.temperature = 1, .allowed_tokens = {1, 3, 6}}}};
 }
 
-TEST(SamplerGuess, DistributionIsWhatNextDrawsFrom) {
+TEST(SamplerDraft, DistributionIsWhatNextDrawsFrom) {
   constexpr int kDraws = 20000;
   const int32_t prompt[] = {5, 5, 0};
   for (const auto& [name, params] : Cases()) {
@@ -64,12 +64,12 @@ TEST(SamplerGuess, DistributionIsWhatNextDrawsFrom) {
   }
 }
 
-TEST(SamplerGuess, VerifyDrawsFromTheTarget) {
+TEST(SamplerDraft, VerifyDrawsFromTheTarget) {
   constexpr int kDraws = 20000;
   const int32_t prompt[] = {5, 5, 0};
   for (const auto& [name, params] : Cases()) {
     Distribution p;
-    std::map<int32_t, int> counts, guesses;
+    std::map<int32_t, int> counts, drafts;
     int accepted = 0;
     double overlap = 0;
     for (int i = 0; i < kDraws; ++i) {
@@ -84,11 +84,11 @@ TEST(SamplerGuess, VerifyDrawsFromTheTarget) {
             if (other.token == token) overlap += double{std::min(probability, other.probability)};
         ASSERT_LT(overlap, 0.9) << "they must differ to show anything";
       }
-      const int32_t guess = sampler.DrawGuess(q);
-      ++guesses[guess];
-      const int32_t token = sampler.Verify(kTarget, guess, q).token;
+      const int32_t draft = sampler.DrawDraft(q);
+      ++drafts[draft];
+      const int32_t token = sampler.Verify(kTarget, draft, q).token;
       ++counts[token];
-      accepted += token == guess;
+      accepted += token == draft;
     }
     ExpectDrawn(counts, p, kDraws, name);
     // As many are accepted as can be.
@@ -96,7 +96,7 @@ TEST(SamplerGuess, VerifyDrawsFromTheTarget) {
   }
 }
 
-TEST(SamplerGuess, WithoutATemperatureTheLargestWins) {
+TEST(SamplerDraft, WithoutATemperatureTheLargestWins) {
   Sampler sampler({.logprobs = 1}, {});
   const Distribution right = {{3, 1.0f}}, wrong = {{2, 1.0f}};
   EXPECT_EQ(sampler.Verify(kTarget, 3, right).token, 3);
@@ -119,7 +119,7 @@ class OnceEach : public TokenMask {
   uint32_t left_ = 0xff;
 };
 
-TEST(SamplerGuess, RewindForgetsWhatWasOnTrial) {
+TEST(SamplerDraft, RewindForgetsWhatWasOnTrial) {
   const SamplingParams params{.temperature = 1, .frequency_penalty = 1, .seed = 3};
   Sampler sampler(params, {}), other(params, {});
   for (Sampler* s : {&sampler, &other}) {

@@ -124,7 +124,7 @@ void LogitRow::Gather(float least, float inverse_temperature, std::vector<Candid
     if (out->size() < count + kBlock) out->resize(2 * count + kBlock);
     Candidate* const to = out->data();
     for (size_t i = 0; i < kBlock; ++i) {
-      // Written in any case, counted if it belongs there: no branch to guess.
+      // Written in any case, counted if it belongs there: no branch to mispredict.
       to[count] = {static_cast<int32_t>(begin + i), logits[i], weights[i], -logits[i]};
       count += static_cast<size_t>(logits[i] >= least) & static_cast<size_t>(weights[i] > 0);
     }

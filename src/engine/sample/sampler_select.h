@@ -16,7 +16,7 @@ struct Candidate {
   float weight = 0;  // its probability, but for a factor that all of them share
   float rank = 0;    // what they are ordered by, the smallest first
 };
-// By rank; equals by logit, the largest first, then by token: the order is the same on every machine.
+// By rank; ties by logit, the largest first, then by token id: the order is the same on every machine.
 bool Before(const Candidate& a, const Candidate& b);
 
 // One row of logits, none of them NaN or +infinity. Looks at whole blocks of the row first.
@@ -28,7 +28,7 @@ class LogitRow {
   void Reset(std::span<const float> logits);
 
   float max() const { return max_; }
-  int32_t Largest() const;  // the lowest token of equals
+  int32_t Largest() const;  // ties: the lowest token id
 
   // Sums over the row, of w = exp((logit - max) * inverse_temperature). In double across blocks.
   struct Sums {

@@ -20,7 +20,7 @@ std::string StopMatcher::Push(std::string_view text) {
     held_.clear();
     return out;
   }
-  // Keep the longest ending that is the beginning of a stop string.
+  // Keep the longest suffix that is a prefix of a stop string.
   size_t keep = 0;
   for (const std::string& stop : stops_)
     for (size_t n = std::min(stop.size(), held_.size()); n > keep; --n)

@@ -1,4 +1,4 @@
-// Holds back text that may yet become a stop string.
+// Stop strings over a stream: buffers text that may yet become one.
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@ class StopMatcher {
  public:
   explicit StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
-  // Adds text and returns what can be shown now. After a stop string is found, `stopped` is true and the rest
-  // is gone.
+  // Adds text and returns what can be emitted now. After a stop string is found, `stopped` is true and the
+  // rest is discarded.
   std::string Push(std::string_view text);
-  std::string Finish();  // what was held back for nothing
+  std::string Finish();  // flushes the buffer at the end of the text
   bool stopped() const { return stopped_; }
   const std::string& found() const { return found_; }  // the stop string, once stopped
 

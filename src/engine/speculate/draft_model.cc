@@ -13,9 +13,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Tokens of texts that are read before one step of the large model: the others wait for it.
+// Tokens that are prefilled before one step of the target, which waits for them.
 constexpr int64_t kReadAtOnce = 256;
-// Long texts that the draft's KV has room for, where the options do not say.
+// Long sequences that the draft's KV has room for, where the options do not say.
 constexpr int64_t kSequences = 8;
 constexpr std::string_view kSelf = "self:";
 
@@ -38,7 +38,7 @@ Result<std::unique_ptr<DraftModel>> DraftModel::Load(const EngineOptions& option
   own.kv_host_memory = 0;
   own.sequences = options.sequences > 0 ? options.sequences : kSequences;
   auto runner = MakeRunner(own);
-  if (!runner && own.context > 0) {  // it may have fewer positions: longer texts then go without
+  if (!runner && own.context > 0) {  // it may have fewer positions: longer texts are then not drafted for
     own.context = 0;
     runner = MakeRunner(own);
   }
@@ -50,7 +50,7 @@ Result<std::unique_ptr<DraftModel>> DraftModel::Load(const EngineOptions& option
 DraftModel::State& DraftModel::StateOf(const Sequence& sequence) {
   const auto [it, made] = states_.try_emplace(sequence.id);
   State& state = it->second;
-  if (made && !info().config.rope.ByLength()) {
+  if (made && !info().config.rope.DependsOnLength()) {
     state.root = state.content = blocks_.cache().TakeRoot(sequence.group->request.cache_salt);
     blocks_.Attach(&state.table, std::span(sequence.tokens).first(sequence.tokens.size() - 1),
                    &state.content);
@@ -62,15 +62,15 @@ DraftModel::State& DraftModel::StateOf(const Sequence& sequence) {
 
 void DraftModel::RollBack(const Sequence& sequence, State* state) {
   int64_t right = 0;
-  while (right < std::ssize(state->guess) && state->count + right < sequence.count() &&
-         state->guess[static_cast<size_t>(right)] ==
+  while (right < std::ssize(state->draft) && state->count + right < sequence.count() &&
+         state->draft[static_cast<size_t>(right)] ==
              sequence.tokens[static_cast<size_t>(state->count + right)])
     ++right;
-  if (!state->guess.empty()) state->computed = std::min(state->computed, state->count + right);
-  state->guess.clear();
+  if (!state->draft.empty()) state->computed = std::min(state->computed, state->count + right);
+  state->draft.clear();
   state->drawn_from.clear();
   state->count = sequence.count();
-  // The last token runs again if need be: what comes after it is wanted.
+  // The last token runs again if need be: its logits are needed.
   state->computed = std::min(state->computed, state->count - 1);
 }
 
@@ -88,14 +88,14 @@ void DraftModel::Publish(const Sequence& sequence, State* state) {
 Result<bool> DraftModel::Prepare(const Part& part) {
   std::vector<BlockMove> moves;
   State& state = *part.state;
-  // The last guess does not run.
+  // The last drafted token does not run.
   const int64_t end = state.count + part.wanted.depth - 1;
   if (end > info().context || !blocks_.Prepare(&state.table, state.computed, end, &moves)) return false;
   for (const BlockMove& move : moves) CELER_RETURN_IF_ERROR(runner_->CopyBlocks({&move.blocks, 1}));
   return true;
 }
 
-Status DraftModel::Guess(std::span<const Wanted> wanted, bool same_tokens, uint64_t* mask_work) {
+Status DraftModel::Propose(std::span<const Wanted> wanted, bool same_tokens, uint64_t* mask_work) {
   std::vector<Part> parts;
   int64_t budget = kReadAtOnce;
   for (const Wanted& one : wanted) {
@@ -116,15 +116,15 @@ Status DraftModel::Guess(std::span<const Wanted> wanted, bool same_tokens, uint6
     status = Step(parts, same_tokens, mask_work);
     std::erase_if(parts, [](const Part& part) {
       const State& state = *part.state;
-      // Those that have not read their text go on another time.
-      return state.failed || state.guess.empty() || std::ssize(state.guess) >= part.wanted.depth ||
-             state.computed >= state.count + std::ssize(state.guess);
+      // Texts that are not prefilled yet continue in the next call.
+      return state.failed || state.draft.empty() || std::ssize(state.draft) >= part.wanted.depth ||
+             state.computed >= state.count + std::ssize(state.draft);
     });
     for (Part& part : parts) part.tokens = 1;
   }
   for (const Part& part : begun) {
     part.wanted.sequence->sampler.Rewind();
-    part.wanted.sequence->guess = part.state->guess;
+    part.wanted.sequence->draft = part.state->draft;
   }
   return status;
 }
@@ -136,17 +136,17 @@ Status DraftModel::Step(std::span<const Part> parts, bool same_tokens, uint64_t*
   int64_t rows = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     const auto& [wanted, state, tokens] = parts[i];
-    const bool guessed = state->computed >= state->count;
-    if (guessed) last[i] = state->guess[static_cast<size_t>(state->computed - state->count)];
+    const bool drafted = state->computed >= state->count;
+    if (drafted) last[i] = state->draft[static_cast<size_t>(state->computed - state->count)];
     slices.push_back(
         {.sequence = wanted.sequence->id,
-         .tokens = guessed ? std::span<const int32_t>(&last[i], 1)
+         .tokens = drafted ? std::span<const int32_t>(&last[i], 1)
                            : std::span<const int32_t>(wanted.sequence->tokens)
                                  .subspan(static_cast<size_t>(state->computed), static_cast<size_t>(tokens)),
          .position = state->computed,
          .block_table = state->table,
          .rows =
-             guessed || state->computed + tokens == state->count ? Slice::Rows::kLast : Slice::Rows::kNone,
+             drafted || state->computed + tokens == state->count ? Slice::Rows::kLast : Slice::Rows::kNone,
          .prompt_length = wanted.sequence->prompt_count});
     rows += tokens;
   }
@@ -159,7 +159,7 @@ Status DraftModel::Step(std::span<const Part> parts, bool same_tokens, uint64_t*
     if (slices[i].rows == Slice::Rows::kLast)
       Draw(parts[i], output.logits.subspan(vocab * row++, vocab), same_tokens, mask_work);
   }
-  // Steps that read a text are of another kind.
+  // Prefill steps are not comparable.
   if (rows <= 2 * std::ssize(parts))
     times_.Add(std::ssize(parts), std::chrono::duration<double>(Clock::now() - begin).count());
   return {};
@@ -173,13 +173,13 @@ void DraftModel::Draw(const Part& part, std::span<const float> row, bool same_to
   if (const Result<bool> ready = sampler.PrepareMask(mask_work); !ready || !*ready) return;
   if (same_tokens || sampler.params().temperature == 0) {
     const int32_t token = sampler.Next(row).token;
-    if (token >= 0) state.guess.push_back(token);
+    if (token >= 0) state.draft.push_back(token);
     return;
   }
   Distribution q = sampler.DistributionOf(row);
   if (q.empty()) return;
-  state.guess.push_back(sampler.DrawGuess(q));
-  sampler.Accept(state.guess.back());
+  state.draft.push_back(sampler.DrawDraft(q));
+  sampler.Accept(state.draft.back());
   state.drawn_from.push_back(std::move(q));
 }
 

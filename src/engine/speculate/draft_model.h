@@ -1,4 +1,5 @@
-// A smaller model that guesses for a larger one. It has a KV of its own, and keeps up with the texts in it.
+// The draft model of speculative decoding: a smaller model that proposes tokens for the target. It has a KV
+// of its own, in which it follows the texts.
 #pragma once
 
 #include <cstdint>
@@ -24,15 +25,15 @@ class DraftModel {
 
   const Runner::Info& info() const { return runner_->info(); }
 
-  // Guesses up to `depth` tokens for each sequence. Those for which the KV has no room, or whose text it has
-  // not read yet, go without: it reads a part of long texts each time. With `same_tokens` it draws as the
-  // large model will; else DrawnFrom() says what from.
+  // Drafts up to `depth` tokens for each sequence. None for those that its KV has no room for, or whose text
+  // it has not prefilled yet: long texts are prefilled in chunks. With `same_tokens` it draws with the random
+  // numbers that the target will use; else DrawnFrom() has the distribution.
   struct Wanted {
     Sequence* sequence;
     int64_t depth;
   };
-  // A guess ends where the next token's mask takes more than `mask_work` steps; what is spent is subtracted.
-  Status Guess(std::span<const Wanted> wanted, bool same_tokens, uint64_t* mask_work);
+  // A draft ends where the next token's mask takes more than `mask_work` steps; what is spent is subtracted.
+  Status Propose(std::span<const Wanted> wanted, bool same_tokens, uint64_t* mask_work);
   const Distribution* DrawnFrom(const Sequence& sequence, size_t i) const;
   void Forget(const Sequence& sequence);
 
@@ -43,27 +44,27 @@ class DraftModel {
  private:
   struct State {
     BlockTable table;
-    int64_t computed = 0;  // leading tokens whose keys and values are in the KV, guesses among them
-    // What was guessed when the text had `count` tokens.
-    std::vector<int32_t> guess;
+    int64_t computed = 0;  // leading tokens whose keys and values are in the KV, drafted ones included
+    // What was drafted when the text had `count` tokens.
+    std::vector<int32_t> draft;
     int64_t count = 0;
     PrefixCache::Content root = 0, content = 0;
     int64_t published = 0;
     std::vector<Distribution> drawn_from;
     bool failed = false;  // its logits were not finite
   };
-  // A sequence that still guesses.
+  // A sequence that is still being drafted for.
   struct Part {
     Wanted wanted;
     State* state;
     int64_t tokens = 0;  // that run now
   };
   State& StateOf(const Sequence& sequence);
-  // Forgets what did not come as it was guessed.
+  // Drops drafted tokens that were rejected.
   void RollBack(const Sequence& sequence, State* state);
-  // Room for the parts of the text that it has not read, and for the guesses.
+  // Blocks for the rest of the text and for the draft.
   Result<bool> Prepare(const Part& part);
-  // Runs their next tokens and draws one more for each that has read its whole text.
+  // Runs their next tokens and drafts one more for each text that is prefilled.
   Status Step(std::span<const Part> parts, bool same_tokens, uint64_t* mask_work);
   void Draw(const Part& part, std::span<const float> row, bool same_tokens, uint64_t* mask_work);
   void Publish(const Sequence& sequence, State* state);

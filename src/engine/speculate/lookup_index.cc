@@ -7,7 +7,7 @@ namespace {
 
 constexpr int32_t kNone = -1;
 constexpr int64_t kFirstSlots = 1024;
-// A pair that stands in a text more often than that is looked at where it stood last.
+// Of a pair that occurs more often, only the most recent occurrences are looked at.
 constexpr int kLooks = 128;
 
 }  // namespace
@@ -28,7 +28,7 @@ void LookupIndex::Insert(std::span<const int32_t> text, int64_t end) {
 LookupIndex::Match LookupIndex::Find(std::span<const int32_t> text) {
   const auto count = static_cast<int64_t>(text.size());
   if (count < kLeast + 1) return {};
-  // The pair at the end is what is looked for: nothing follows it yet.
+  // The pair at the end is the query and not indexed yet: nothing follows it.
   int64_t known = std::max<int64_t>(std::ssize(before_), kLeast);
   before_.resize(text.size(), kNone);
   if (2 * count > std::ssize(last_)) {

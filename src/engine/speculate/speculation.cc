@@ -11,7 +11,7 @@
 namespace celer {
 namespace {
 
-// How often the next token after a match of so many tokens is the right one, before anything is known.
+// Prior acceptance rate of the next token after a match of so many tokens.
 constexpr double kRates[] = {0.25, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8};  // 2 to 8 tokens
 static_assert(std::size(kRates) == LookupIndex::kMost - LookupIndex::kLeast + 1);
 constexpr double kDraftRate = 0.75;
@@ -65,7 +65,7 @@ Status Speculator::SetTarget(const Runner::Info& target) {
     draft_share_ = static_cast<double>(draft.weight_bytes) / static_cast<double>(target.weight_bytes);
   predicted_gain_ = PredictGain({kDraftRate, options_.depth}, draft_share_);
   const std::string prediction = fmt::format(
-      "the draft reads {:.0f} % of what the model reads, so with {:.0f} % of its guesses right decoding is "
+      "the draft reads {:.0f} % of what the model reads, so with {:.0f} % of its tokens accepted decoding is "
       "predicted to "
       "run at {:.2f} times its plain speed",
       100 * draft_share_, 100 * kDraftRate, predicted_gain_);
@@ -73,8 +73,8 @@ Status Speculator::SetTarget(const Runner::Info& target) {
     log::Info("speculation: {}", prediction);
   else
     log::WarningOnce(
-        "speculation: {}; it decodes without guesses unless steps turn out cheaper. A smaller draft, or "
-        "--speculate lookup, may pay; --speculate-always guesses all the same",
+        "speculation: {}; decoding is plain unless steps turn out cheaper. A smaller draft, or "
+        "--speculate lookup, may pay; --speculate-always drafts all the same",
         prediction);
   return {};
 }
@@ -89,8 +89,8 @@ Speculator::State& Speculator::StateOf(const Sequence& sequence) {
 void Speculator::Learn(const Sequence& sequence, State* state) {
   const int64_t come = sequence.count() - state->count;
   int64_t right = 0;
-  const int64_t compared = std::min(come, std::ssize(state->guess));
-  while (right < compared && state->guess[static_cast<size_t>(right)] ==
+  const int64_t compared = std::min(come, std::ssize(state->draft));
+  while (right < compared && state->draft[static_cast<size_t>(right)] ==
                                  sequence.tokens[static_cast<size_t>(state->count + right)])
     ++right;
   if (compared > 0) {
@@ -98,7 +98,7 @@ void Speculator::Learn(const Sequence& sequence, State* state) {
     state->acceptance[bucket].Add(right, right < compared);
     acceptance_[bucket].Add(right, right < compared);
   }
-  state->guess.clear();
+  state->draft.clear();
 }
 
 double Speculator::RateOf(const State& state, int length) const {
@@ -106,7 +106,7 @@ double Speculator::RateOf(const State& state, int length) const {
   return state.acceptance[bucket].Rate(acceptance_[bucket].Rate(draft_ ? kDraftRate : kRates[bucket]));
 }
 
-// The step gives one token more than was guessed.
+// The step gives one token more than were drafted.
 int64_t Speculator::MostFor(const Sequence& sequence) const {
   return std::min<int64_t>(options_.depth, sequence.group->request.max_tokens - sequence.output_count() - 1);
 }
@@ -117,7 +117,7 @@ Status Speculator::Propose(std::span<Sequence* const> running, int64_t free_bloc
   std::vector<Sequence*> able;
   int64_t decoding = 0;
   for (Sequence* const sequence : running) {
-    sequence->guess.clear();
+    sequence->draft.clear();
     if (!sequence->decodes() || sequence->sampler.awaits_mask()) continue;
     ++decoding;
     if (!sequence->group->beams && !sequence->only_scored() && MostFor(*sequence) > 0)
@@ -126,28 +126,28 @@ Status Speculator::Propose(std::span<Sequence* const> running, int64_t free_bloc
   if (able.empty()) return {};
   CELER_RETURN_IF_ERROR(draft_ ? Draft(able, decoding, queued, mask_work) : Lookup(able, decoding, queued));
   if (options_.always) return {};
-  // Nobody is to lose its blocks to a guess: each sequence can still take the next one.
+  // Drafts never cause a preemption: enough blocks stay free for each sequence's next one.
   int64_t room = free_blocks - std::ssize(running);
   for (Sequence* const sequence : able) {
-    if (sequence->guess.empty()) continue;
+    if (sequence->draft.empty()) continue;
     room -= std::max<int64_t>(
-        0, KvBlocksFor(sequence->count() + std::ssize(sequence->guess)) - std::ssize(sequence->block_table));
-    if (room < 0) sequence->guess.clear();
+        0, KvBlocksFor(sequence->count() + std::ssize(sequence->draft)) - std::ssize(sequence->block_table));
+    if (room < 0) sequence->draft.clear();
   }
   return {};
 }
 
 Status Speculator::Lookup(std::span<Sequence* const> sequences, int64_t decoding, bool queued) {
-  std::vector<GuessOffer> offers;
+  std::vector<DraftOffer> offers;
   for (const Sequence* sequence : sequences) {
     State& state = StateOf(*sequence);
     Learn(*sequence, &state);
     const LookupIndex::Match match = state.index.Find(sequence->tokens);
-    GuessOffer offer;
+    DraftOffer offer;
     if (match.length > 0) {
       offer = {RateOf(state, match.length), MostFor(*sequence)};
-      // Also what is not verified tells how good guesses are.
-      state.guess = CopyFrom(sequence->tokens, match.next, offer.most);
+      // Drafts that are not verified count for the acceptance rate, too.
+      state.draft = CopyFrom(sequence->tokens, match.next, offer.most);
       state.count = sequence->count();
       state.length = match.length;
     }
@@ -155,7 +155,7 @@ Status Speculator::Lookup(std::span<Sequence* const> sequences, int64_t decoding
   }
   std::vector<int64_t> depths;
   if (options_.always)
-    for (const GuessOffer& offer : offers) depths.push_back(offer.most);
+    for (const DraftOffer& offer : offers) depths.push_back(offer.most);
   else
     depths = BestDepths(offers, decoding, times_);
   for (size_t i = 0; i < sequences.size(); ++i) {
@@ -164,13 +164,13 @@ Status Speculator::Lookup(std::span<Sequence* const> sequences, int64_t decoding
       wants_next_ = true;
       continue;
     }
-    const std::vector<int32_t>& guess = StateOf(*sequences[i]).guess;
-    sequences[i]->guess.assign(guess.begin(), guess.begin() + depths[i]);
+    const std::vector<int32_t>& draft = StateOf(*sequences[i]).draft;
+    sequences[i]->draft.assign(draft.begin(), draft.begin() + depths[i]);
   }
   return {};
 }
 
-// Before it has run: as long as reading its weights takes, by what the large one needs.
+// Before it has run: in proportion to its weights, by the time of the target.
 double Speculator::DraftSeconds(int64_t sequences) const {
   const double measured = draft_->StepSeconds(sequences);
   return measured > 0 ? measured : times_.Of(sequences) * draft_share_;
@@ -178,7 +178,7 @@ double Speculator::DraftSeconds(int64_t sequences) const {
 
 Status Speculator::Draft(std::span<Sequence* const> sequences, int64_t decoding, bool queued,
                          uint64_t* mask_work) {
-  std::vector<GuessOffer> offers, hopeful;
+  std::vector<DraftOffer> offers, hopeful;
   for (const Sequence* sequence : sequences) {
     State& state = StateOf(*sequence);
     Learn(*sequence, &state);
@@ -188,20 +188,21 @@ Status Speculator::Draft(std::span<Sequence* const> sequences, int64_t decoding,
   const auto count = std::ssize(sequences);
   const double seconds = DraftSeconds(count);
   const int64_t depth = options_.always ? options_.depth : BestDepth(offers, decoding, times_, seconds);
-  // Where it does not pay, a few are tried from time to time: unless it could not pay if they were right.
+  // Where it does not pay, a draft is tried from time to time (exponential back-off), unless it could not pay
+  // even if all were accepted.
   const bool probes = depth == 0 && BestDepth(hopeful, decoding, times_, seconds) > 0;
   std::vector<DraftModel::Wanted> wanted;
   for (size_t i = 0; i < sequences.size(); ++i) {
     State& state = StateOf(*sequences[i]);
     int64_t now = std::min(depth, offers[i].most);
     if (depth > 0) {
-      state.quiet = 0;
-      state.patience = kFirstPatience;
-    } else if (probes && ++state.quiet >= state.patience) {
+      state.steps_without_draft = 0;
+      state.backoff = kFirstBackoff;
+    } else if (probes && ++state.steps_without_draft >= state.backoff) {
       now = std::min(kProbeDepth, offers[i].most);
       if (!queued) {
-        state.quiet = 0;
-        state.patience = std::min(2 * state.patience, kMostPatience);
+        state.steps_without_draft = 0;
+        state.backoff = std::min(2 * state.backoff, kMaxBackoff);
       }
     }
     if (now > 0) wanted.push_back({sequences[i], now});
@@ -211,10 +212,10 @@ Status Speculator::Draft(std::span<Sequence* const> sequences, int64_t decoding,
     return {};
   }
   if (wanted.empty()) return {};
-  CELER_RETURN_IF_ERROR(draft_->Guess(wanted, options_.same_tokens, mask_work));
+  CELER_RETURN_IF_ERROR(draft_->Propose(wanted, options_.same_tokens, mask_work));
   for (const DraftModel::Wanted& one : wanted) {
     State& state = StateOf(*one.sequence);
-    state.guess = one.sequence->guess;
+    state.draft = one.sequence->draft;
     state.count = one.sequence->count();
   }
   return {};

@@ -1,8 +1,9 @@
-// Speculative decoding: guesses how the texts of a step go on, so that the step verifies several tokens of a
-// text at once. Guesses come from the text itself (lookup_index.h) or from a smaller model (draft_model.h).
+// Speculative decoding: drafts tokens for the sequences of a step, which verifies several tokens of a
+// sequence at once. Drafts come from the text itself (lookup_index.h) or from a smaller model
+// (draft_model.h).
 //
-// How many tokens are guessed depends on what pays: on how often the guesses for this text were right, and on
-// what a step with so many rows costs here. Where nothing pays, steps are plain.
+// The draft depth is adaptive: it depends on the acceptance rate of this text, and on the measured cost of a
+// step with so many rows. Where no draft pays, steps are plain.
 #pragma once
 
 #include <cstdint>
@@ -25,29 +26,30 @@ class Speculator {
   static constexpr int kMostDepth = 15;  // 16 rows in all
 
   struct Options {
-    int depth = 0;  // tokens guessed at once, at most; 0: kMostDepth
+    int depth = 0;  // drafted tokens at most; 0: kMostDepth
     // The tokens are those of plain decoding, also where a model drafts for a text with a temperature. Else
-    // they are distributed alike, and more guesses are right.
+    // they are distributed alike (rejection sampling), and more drafts are accepted.
     bool same_tokens = false;
-    bool always = false;  // guesses as deep as it can whether it pays or not
+    bool always = false;  // drafts as deep as it can whether it pays or not
   };
   static Options OptionsFor(const EngineOptions& options);
-  // With `draft` it guesses, else the text itself does.
+  // Drafts with `draft`, else by prompt lookup.
   explicit Speculator(const Options& options, std::unique_ptr<DraftModel> draft = nullptr);
-  // What the engine's options ask for; none if they ask for nothing.
+  // From the engine's options; null if speculation is off.
   static Result<std::unique_ptr<Speculator>> Load(const EngineOptions& options);
-  // What it guesses for. An error if the draft has another vocabulary. Says so if guesses are not expected to
-  // pay.
+  // The model that verifies. An error if the draft has another vocabulary. Warns if drafting is not expected
+  // to pay.
   Status SetTarget(const Runner::Info& target);
   // Of a draft model, before anything is measured; else 0.
   double predicted_gain() const { return predicted_gain_; }
 
-  // Fills Sequence::guess of those that decode. `free_blocks`: of the KV. `queued`: the next step was queued
-  // before, so it has no guesses; if one would pay, the step after it should not be queued so.
-  // `mask_work`: steps that token masks of guesses may take; what is spent is subtracted.
+  // Fills Sequence::draft of those that decode. `free_blocks`: of the KV. `queued`: the next step was queued
+  // ahead, so it has no drafts; if one would pay, wants_next() says not to queue the step after it ahead.
+  // `mask_work`: steps that token masks of drafts may take; what is spent is subtracted.
   Status Propose(std::span<Sequence* const> running, int64_t free_blocks, bool queued, uint64_t* mask_work);
   bool wants_next() const { return wants_next_; }
-  // What guess[i] was drawn from; null: it is to be compared with the token that is drawn without it.
+  // The distribution that draft[i] was drawn from, for rejection sampling; null: it is accepted if it equals
+  // the sampled token.
   const Distribution* DrawnFrom(const Sequence& sequence, size_t i) const;
 
   // The rows of a step whose time says what decoding costs; 0: it computes prompts, too.
@@ -58,17 +60,18 @@ class Speculator {
  private:
   struct State {
     LookupIndex index;
-    // What was guessed when the text had `count` tokens, whether it was verified or not.
-    std::vector<int32_t> guess;
+    // What was drafted when the text had `count` tokens, whether it was verified or not.
+    std::vector<int32_t> draft;
     int64_t count = 0;
     int length = 0;  // of the match
     std::vector<Acceptance> acceptance;
-    int64_t quiet = 0, patience = kFirstPatience;  // steps without a draft, and how many until one is tried
+    int64_t steps_without_draft = 0,
+            backoff = kFirstBackoff;  // exponential back-off: steps until a draft is tried again
   };
-  static constexpr int64_t kFirstPatience = 32, kMostPatience = 1024;
+  static constexpr int64_t kFirstBackoff = 32, kMaxBackoff = 1024;
 
   State& StateOf(const Sequence& sequence);
-  // Compares what was guessed with what has come.
+  // Compares the draft with the tokens that came.
   void Learn(const Sequence& sequence, State* state);
   double RateOf(const State& state, int length) const;
   int64_t MostFor(const Sequence& sequence) const;

@@ -12,10 +12,9 @@ constexpr int64_t kSure = 4;        // measurements
 constexpr int64_t kForget = 100;    // steps
 constexpr double kRowShare = 0.25;  // of a step, that one more row takes, where nothing else is known
 constexpr double kHope = 0.6;
-constexpr int64_t kMostRows = 512;  // guesses of one step, of all sequences
+constexpr int64_t kMostRows = 512;  // drafted tokens of one step, of all sequences
 
-// Kernels work on rows in fours or more, so nothing is lost by leaving out the sizes between; and those that
-// are left are measured sooner.
+// Kernels work on rows in fours or more, so sizes in between are not tried; the others are measured sooner.
 bool IsTried(int64_t rows, int64_t decoding) {
   return rows % 4 == 0 || (decoding == 1 && rows == 2);
 }
@@ -68,13 +67,13 @@ void Acceptance::Add(int64_t right, bool then_wrong) {
   seen_ = seen_ * keep + seen;
 }
 
-std::vector<int64_t> BestDepths(std::span<const GuessOffer> offers, int64_t decoding,
+std::vector<int64_t> BestDepths(std::span<const DraftOffer> offers, int64_t decoding,
                                 const StepTimes& times) {
   std::vector<int64_t> depths(offers.size(), 0);
   const double plain = times.Of(decoding);
   if (plain <= 0) return depths;
-  // One token after the other, the most likely first. What one more brings only falls, so the best number of
-  // tokens is that at which the speed is highest.
+  // Greedy: one token after the other, the most likely first. The gain of each further token only falls, so
+  // the speed has one maximum.
   using Next = std::pair<double, size_t>;  // probability that it is right and all before it
   std::priority_queue<Next> next;
   for (size_t i = 0; i < offers.size(); ++i)
@@ -101,15 +100,15 @@ std::vector<int64_t> BestDepths(std::span<const GuessOffer> offers, int64_t deco
   return depths;
 }
 
-int64_t BestDepth(std::span<const GuessOffer> offers, int64_t decoding, const StepTimes& times,
+int64_t BestDepth(std::span<const DraftOffer> offers, int64_t decoding, const StepTimes& times,
                   double draft_s) {
   const double plain = times.Of(decoding);
   if (plain <= 0) return 0;
   int64_t most = 0, rows = decoding, depth = 0;
-  for (const GuessOffer& offer : offers) most = std::max(most, offer.most);
+  for (const DraftOffer& offer : offers) most = std::max(most, offer.most);
   double tokens = static_cast<double>(decoding), best = kClearlyFaster * tokens / plain;
   for (int64_t d = 1; d <= most; ++d) {
-    for (const GuessOffer& offer : offers)
+    for (const DraftOffer& offer : offers)
       if (offer.most >= d) {
         ++rows;
         tokens += std::pow(offer.rate, static_cast<double>(d));
@@ -124,7 +123,7 @@ int64_t BestDepth(std::span<const GuessOffer> offers, int64_t decoding, const St
   return depth;
 }
 
-double PredictGain(const GuessOffer& offer, double draft_share) {
+double PredictGain(const DraftOffer& offer, double draft_share) {
   StepTimes times;
   times.Add(1, 1);  // the unit is a plain step
   double best = 0, tokens = 1;

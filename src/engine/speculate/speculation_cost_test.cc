@@ -48,7 +48,7 @@ TEST(BestDepths, AreWhatIsFastest) {
   for (const double per_row : {0.2, 1.0, 3.0, 9.0})
     for (const double rate : {0.05, 0.3, 0.6, 0.9, 1.0}) {
       const StepTimes times = Line(10, per_row, {1, 2, 3, 5, 8, 13, 17});
-      const GuessOffer offer{rate, 16};
+      const DraftOffer offer{rate, 16};
       const auto best_of = [&](std::initializer_list<int64_t> depths) {
         int64_t found = 0;
         double best = 1.04 / times.Of(1);
@@ -72,9 +72,9 @@ TEST(BestDepths, AreWhatIsFastest) {
     }
 }
 
-TEST(BestDepths, GoToThoseWhoseGuessesAreRight) {
+TEST(BestDepths, GoToThoseWhoseDraftsAreAccepted) {
   const StepTimes times = Line(100, 4, {1, 4, 8, 16});
-  const GuessOffer offers[] = {{0.9, 8}, {0.02, 8}, {0.9, 1}, {0, 0}};
+  const DraftOffer offers[] = {{0.9, 8}, {0.02, 8}, {0.9, 1}, {0, 0}};
   const auto depths = BestDepths(offers, 4, times);
   EXPECT_GT(depths[0], 3);
   EXPECT_EQ(depths[1], 0);
@@ -84,9 +84,9 @@ TEST(BestDepths, GoToThoseWhoseGuessesAreRight) {
 }
 
 TEST(PredictGain, FallsWithWhatTheDraftReads) {
-  const GuessOffer offer{0.75, 15};
+  const DraftOffer offer{0.75, 15};
   EXPECT_NEAR(PredictGain(offer, 0.53), 1.75 / 1.78, 1e-9)
-      << "int8 of 16 bits: one guess, a quarter step more";
+      << "int8 of 16 bits: one drafted token, a quarter step more";
   EXPECT_LT(PredictGain(offer, 0.53), kClearlyFaster);
   EXPECT_GT(PredictGain(offer, 0.28), kClearlyFaster) << "int4 of 16 bits";
   EXPECT_GT(PredictGain(offer, 0.05), PredictGain(offer, 0.28));

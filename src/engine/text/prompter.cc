@@ -13,7 +13,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-// temperature 0 unless the file says that the model is meant to be sampled.
+// Greedy unless the file has do_sample.
 Result<SamplingParams> SamplingFromJson(const JsonFields& json) {
   SamplingParams p;
   CELER_ASSIGN(const bool sample, json.GetBool("do_sample", false));
@@ -92,8 +92,8 @@ Result<Json> ParseJson(std::string_view text, const char* what) {
   return json;
 }
 
-// Stands behind a message that is to be continued: a noncharacter, which no mark of SpecialHider's is, and a
-// blank, which tells whether the template trims what it is given.
+// Sentinel behind a message that is to be continued: a noncharacter, which no mark of SpecialHider is, and a
+// blank, which shows whether the template trims its input.
 constexpr std::string_view kContinueTag = "\U0010FFFE ";
 
 // The text up to the tag, as transformers' continue_final_message has it.
@@ -163,7 +163,7 @@ Result<std::vector<int32_t>> EncodeChat(const Prompter& prompter, ChatJson chat)
   ChatTemplate::Options options;
   options.add_generation_prompt = chat.add_generation_prompt && !continues;
   options.extra = std::move(chat.variables);
-  options.fit_reasoning = true;  // clients send reasoning_content, whatever the template calls it
+  options.fit_reasoning = true;  // clients send reasoning_content, whatever field name the template reads
   if (const auto bos = tokenizer.bos_id()) options.bos_token = tokenizer.Piece(*bos);
   if (const auto eos = tokenizer.eos_id()) options.eos_token = tokenizer.Piece(*eos);
   CELER_ASSIGN(std::string text, state.chat_template->Render(chat.messages, chat.tools, options));

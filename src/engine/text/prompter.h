@@ -1,4 +1,4 @@
-// What is inside a Prompter (celer/text.h), for those who have a conversation as JSON already.
+// The inside of a Prompter (celer/text.h), for callers that have a conversation as JSON already.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@
 namespace celer {
 
 struct Prompter::State {
-  std::string model;  // as it was asked for
+  std::string model;  // as given in the options
   std::unique_ptr<Tokenizer> tokenizer;
   std::optional<ChatTemplate> chat_template;
   std::optional<SpecialStrings> special;  // with a chat template

@@ -84,13 +84,13 @@ size_t SpecialStrings::LongestAt(std::string_view text) const {
   return longest;
 }
 
-bool SpecialStrings::EndsWithABeginning(std::string_view text) const {
+bool SpecialStrings::EndsWithSpecialPrefix(std::string_view text) const {
   for (size_t n = 1; n <= std::min(text.size(), longest_); ++n)
     if (beginnings_.contains(text.substr(text.size() - n))) return true;
   return false;
 }
 
-bool SpecialStrings::GoesOnFromTemplate(std::string_view text) const {
+bool SpecialStrings::TemplateMayComplete(std::string_view text) const {
   return !text.empty() && std::any_of(rests_.begin(), rests_.end(), [&](const std::string& rest) {
     return rest.starts_with(text) || text.starts_with(rest);
   });
@@ -141,7 +141,7 @@ Status SpecialHider::Hide(Json* value, int depth) {
 
 Result<std::string> SpecialHider::HideIn(std::string_view text) {
   std::string out;
-  if (special_.GoesOnFromTemplate(text)) {
+  if (special_.TemplateMayComplete(text)) {
     CELER_ASSIGN(out, MarkFor(""));
   }
   for (size_t at = 0; at < text.size();) {
@@ -158,7 +158,7 @@ Result<std::string> SpecialHider::HideIn(std::string_view text) {
     out += mark;
     at += length;
   }
-  if (special_.EndsWithABeginning(text)) {
+  if (special_.EndsWithSpecialPrefix(text)) {
     CELER_ASSIGN(const std::string edge, MarkFor(""));
     out += edge;
   }

@@ -29,10 +29,11 @@ class SpecialStrings {
 
   // The length of the longest special string that `text` starts with, or 0.
   size_t LongestAt(std::string_view text) const;
-  // Whether text ends with the beginning of one.
-  bool EndsWithABeginning(std::string_view text) const;
-  // Whether the template may put the beginning of one in front of this text: "<" + "s" + ">".
-  bool GoesOnFromTemplate(std::string_view text) const;
+  // Whether text ends with a proper prefix of one.
+  bool EndsWithSpecialPrefix(std::string_view text) const;
+  // Whether this text begins with a suffix that would complete one whose prefix the template writes: "<" +
+  // "s" + ">".
+  bool TemplateMayComplete(std::string_view text) const;
   // Code points that cannot be marks: the template or a special string has them.
   const std::set<char32_t>& taken() const { return taken_; }
 

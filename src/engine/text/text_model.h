@@ -44,15 +44,15 @@ struct TextResult {
   int64_t reused_tokens = 0;   // of the prompt, found in the KV
   double prefill_seconds = 0;  // to the first token
   double decode_seconds = 0;   // from the first token to the last
-  int64_t steps = 0;  // of the engine, from the first token on: fewer than tokens if guesses are right
-  int64_t drafted_tokens = 0, accepted_tokens = 0;  // guesses, and those of them that were right
+  int64_t steps = 0;  // of the engine, from the first token on: fewer than tokens if drafts are accepted
+  int64_t drafted_tokens = 0, accepted_tokens = 0;  // of speculative decoding
 
   int64_t decode_steps() const { return static_cast<int64_t>(tokens.size()) - 1; }
 };
 
-// One answer from an engine that has nothing else to do: it steps the engine itself and would take the events
-// of others. Whoever shares an engine uses an EngineThread and a TextStream. Streams text to on_text, which
-// returns false to stop. So does `go_on`, which is asked before every step, also those of the prompt.
+// One answer from an engine that has no other requests: it steps the engine itself and would consume their
+// events. To share an engine, use an EngineThread and a TextStream. Streams text to on_text, which returns
+// false to stop. So does `go_on`, which is called before every step, also those of the prefill.
 Result<TextResult> Generate(TextModel& model, const TextRequest& request,
                             const std::function<bool(std::string_view)>& on_text,
                             const std::function<bool()>& go_on = {});

@@ -45,7 +45,7 @@ TextDelta TextStream::Push(TokenEvent event) {
     delta.text = s.stops.Push(s.detokenizer.Push(event.token));
   if (has_token) delta.token = std::move(event);
   if (s.finish != FinishReason::kNone && !s.stops.stopped()) {
-    // Whoever cancelled wants no more; else what was held back is part of the answer.
+    // After a cancellation the buffered text is discarded; else it is part of the answer.
     if (s.finish != FinishReason::kCancelled) {
       delta.text += s.stops.Push(s.detokenizer.Finish());
       if (!s.stops.stopped()) delta.text += s.stops.Finish();

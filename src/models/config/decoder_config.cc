@@ -112,7 +112,7 @@ Status CheckRunsOnGpu(const DecoderConfig& config, int64_t context) {
                               config.o_bias ? "the output of its attention" : "its feed-forward layers",
                               ", which does not run on the GPU; use `device` cpu");
   const auto original = static_cast<int64_t>(config.rope.original_positions);
-  if (config.rope.ByLength() && context > original)
+  if (config.rope.DependsOnLength() && context > original)
     return Error::Unsupported("the model's rope scaling depends on the length of a sequence beyond ",
                               original, " positions, which does not run on the GPU; use `context` ", original,
                               " or `device` cpu");

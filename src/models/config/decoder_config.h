@@ -33,7 +33,7 @@ struct RopeConfig {
   std::vector<float> freq_factors;  // GGUF's rope_freqs: divides each frequency; empty if none
 
   // Whether the angles of a position depend on how long its sequence is.
-  bool ByLength() const { return scaling == Scaling::kDynamic || scaling == Scaling::kLongRope; }
+  bool DependsOnLength() const { return scaling == Scaling::kDynamic || scaling == Scaling::kLongRope; }
 };
 
 struct MoeConfig {

@@ -60,8 +60,8 @@ Result<std::vector<float>> Floats(const JsonFields& json, const char* key) {
 }
 
 // Keys of the object that this kind of scaling does not use: transformers ignores them with a warning, too.
-void WarnOfUnusedKeys(const JsonFields& fields, const std::string& kind, Scaling scaling,
-                      DecoderConfig* config) {
+void WarnUnusedKeys(const JsonFields& fields, const std::string& kind, Scaling scaling,
+                    DecoderConfig* config) {
   struct Use {
     const char* key;
     std::initializer_list<Scaling> by;
@@ -196,7 +196,7 @@ Status ReadHfRope(const JsonFields& json, double default_theta, DecoderConfig* c
         CELER_RETURN_IF_ERROR(ReadLongRope(fields, max_positions, &rope));
         break;
     }
-    WarnOfUnusedKeys(fields, kind, rope.scaling, config);
+    WarnUnusedKeys(fields, kind, rope.scaling, config);
   }
   if (rotated != 1)
     return Error::Unsupported(json.where(), ": 'partial_rotary_factor' is ", rotated,

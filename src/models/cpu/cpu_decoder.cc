@@ -193,7 +193,7 @@ void CpuDecoder::EnsureWorkspace(int64_t tokens) {
 }
 
 std::span<const int32_t> CpuDecoder::RopeLengths(const RaggedBatch& batch) {
-  if (!config_.rope.ByLength()) return {};
+  if (!config_.rope.DependsOnLength()) return {};
   std::vector<int32_t>& out = work_.lengths;
   out.clear();
   for (int64_t s = 0; s < batch.seqs(); ++s) {

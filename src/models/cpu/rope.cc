@@ -92,7 +92,7 @@ void RopeTable::Fill(std::span<const int32_t> positions, std::span<const int32_t
   int32_t grown_length = 0;
   for (size_t i = 0; i < positions.size(); ++i) {
     std::span<const float> frequencies = frequencies_;
-    if (config_.ByLength() && !lengths.empty() && lengths[i] > config_.original_positions) {
+    if (config_.DependsOnLength() && !lengths.empty() && lengths[i] > config_.original_positions) {
       if (config_.scaling == RopeConfig::Scaling::kDynamic && grown_length != lengths[i]) {
         grown_length = lengths[i];
         grown = Frequencies(grown_length);

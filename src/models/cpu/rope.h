@@ -14,7 +14,8 @@ class RopeTable {
   explicit RopeTable(const RopeConfig& config);
 
   // cos and sin: [positions, dim / 2]. lengths: [positions], how long the sequence of each is taken to be;
-  // empty: no longer than before extension. Only some kinds of scaling depend on it (RopeConfig::ByLength).
+  // empty: no longer than before extension. Only some kinds of scaling depend on it
+  // (RopeConfig::DependsOnLength).
   void Fill(std::span<const int32_t> positions, std::span<const int32_t> lengths, float* cos,
             float* sin) const;
   void Fill(std::span<const int32_t> positions, float* cos, float* sin) const {

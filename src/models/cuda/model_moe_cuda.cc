@@ -9,7 +9,7 @@ namespace {
 using Role = WeightStore::Role;
 
 // Every `step`-th of `all` from the first on: the same matrix of one expert after the other.
-Result<cuda::ExpertMatrices> AtEqualDistances(std::span<const DeviceMatrix> all, size_t step) {
+Result<cuda::ExpertMatrices> StridedExperts(std::span<const DeviceMatrix> all, size_t step) {
   cuda::ExpertMatrices out;
   out.first = all[0];
   if (step > 1) out.up = all[1];
@@ -44,8 +44,8 @@ Status CudaModel::UploadExperts(const LayerWeights& l, DeviceLayer* d) {
   }
   CELER_ASSIGN(const std::vector<DeviceMatrix> first, weights->Upload(gate_up));
   CELER_ASSIGN(const std::vector<DeviceMatrix> second, weights->Upload(down));
-  CELER_ASSIGN(d->expert_gate_up, AtEqualDistances(first, 2));
-  CELER_ASSIGN(d->expert_down, AtEqualDistances(second, 1));
+  CELER_ASSIGN(d->expert_gate_up, StridedExperts(first, 2));
+  CELER_ASSIGN(d->expert_down, StridedExperts(second, 1));
   const auto one = [&](const WeightView& view, Role role, DeviceMatrix* to) -> Status {
     if (!view) return {};
     const cuda::MatrixSource source{view, role, {}};
@@ -77,8 +77,8 @@ Status CudaModel::RandomExperts(const std::function<DeviceMatrix(int64_t, int64_
   };
   CELER_ASSIGN(const auto gate_up, made(2 * moe.experts, moe.intermediate, config.hidden));
   CELER_ASSIGN(const auto down, made(moe.experts, config.hidden, moe.intermediate));
-  CELER_ASSIGN(d->expert_gate_up, AtEqualDistances(gate_up, 2));
-  CELER_ASSIGN(d->expert_down, AtEqualDistances(down, 1));
+  CELER_ASSIGN(d->expert_gate_up, StridedExperts(gate_up, 2));
+  CELER_ASSIGN(d->expert_down, StridedExperts(down, 1));
   std::vector<float> router(static_cast<size_t>((moe.experts + 1) * config.hidden));
   std::minstd_rand random(static_cast<unsigned>(layers.size() + 1));
   for (float& value : router) value = static_cast<float>(random()) / 2147483648.0f - 0.5f;

@@ -98,7 +98,7 @@ struct CudaOperators {
   void Head(int rows, bool gather);
 
  private:
-  int SinglesApart() const;
+  int SeparateSingles() const;
   void MoeStep(const DeviceLayer& w, int count);
   void MoeGrouped(const DeviceLayer& w, int job_tokens, const cuda::MoePlan& plan);
   void MoeJobs(const DeviceLayer& w, int job_tokens, const cuda::MoePlan& plan);

@@ -124,12 +124,12 @@ bool CudaOperators::UsesFlash(const DeviceLayer& w, const cuda::DeviceBatch& bat
 }
 
 bool CudaOperators::UsesNarrowQueries(const DeviceLayer& w, const cuda::DeviceBatch& batch) {
-  return UsesFlash(w, batch) && SinglesApart() == 0;
+  return UsesFlash(w, batch) && SeparateSingles() == 0;
 }
 
 // Single tokens beside a prompt: flash attention would spend 128 queries on each. Sequences that decode stand
 // in front of those that came later.
-int CudaOperators::SinglesApart() const {
+int CudaOperators::SeparateSingles() const {
   return static_cast<int>(std::min<int64_t>(batch_state.leading_singles(), cuda::kAttentionTokens));
 }
 
@@ -160,7 +160,7 @@ void CudaOperators::Attention(const DeviceLayer& w, const cuda::DeviceBatch& bat
   args.rows = form.rows;
   args.rows_width = w.o.padded;
   if (!UsesFlash(w, batch)) return Check(cuda::LaunchAttention(args, stream.get()));
-  const int singles = SinglesApart();
+  const int singles = SeparateSingles();
   if (singles > 0) {
     cuda::DeviceAttentionArgs some = args;
     some.batch.count = singles;

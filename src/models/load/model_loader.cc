@@ -343,8 +343,8 @@ Result<Model> Model::Load(const std::filesystem::path& path, const LoadOptions& 
   }
   // Some files store a tied head once more; it is the same matrix.
   if (model.config_.tied_embeddings && !opened.gguf) model.store_->Skip(kHfNames.head);
-  CELER_RETURN_IF_ERROR(model.store_->CheckNothingLeft(model.config_.architecture));
-  model.store_->KeepPacked();
+  CELER_RETURN_IF_ERROR(model.store_->CheckNoUnusedTensors(model.config_.architecture));
+  model.store_->WritePackCache();
   return model;
 }
 

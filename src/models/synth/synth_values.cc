@@ -31,7 +31,7 @@ inline uint64_t Draw(uint64_t key, int64_t index) {
   return Mix(key + static_cast<uint64_t>(index) * 0x9e3779b97f4a7c15u);
 }
 
-inline int SumOfBytes(uint64_t x) {
+inline int ByteSum(uint64_t x) {
   constexpr uint64_t kEven = 0x00ff00ff00ff00ffu;
   const uint64_t pairs = (x & kEven) + (x >> 8 & kEven);  // four lanes of at most 510
   return static_cast<int>((pairs * 0x0001000100010001u) >> 48);
@@ -87,8 +87,7 @@ uint64_t SynthStream::Bits(int64_t index) const {
 
 void SynthStream::Fill(int64_t first, int64_t n, float* out) const {
   const uint64_t key = key_;
-  for (int64_t i = 0; i < n; ++i)
-    out[i] = static_cast<float>(SumOfBytes(Draw(key, first + i)) - 1020) * kStep;
+  for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(ByteSum(Draw(key, first + i)) - 1020) * kStep;
 }
 
 SynthFiller::SynthFiller(const SynthModel& model, ThreadPool& pool, SynthProgress progress, int64_t total)

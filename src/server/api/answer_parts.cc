@@ -39,7 +39,7 @@ bool ReadCall(const Json& json, Part* part) {
 }
 
 // Where the object or array ends that `text` begins with: behind its last bracket, or npos if it is cut.
-size_t EndOfJson(std::string_view text) {
+size_t FindJsonEnd(std::string_view text) {
   int depth = 0;
   size_t end = std::string_view::npos;
   ForEachOutsideStrings(text, [&](size_t i, char c) {
@@ -62,7 +62,7 @@ bool Skip(std::string_view what, std::string_view* text) {
 }
 
 // {"name": "f", "arguments": {"x": 1 -- a call whose text has no end. False unless its name is complete.
-bool ReadCutCall(std::string_view text, Part* part) {
+bool ReadPartialCall(std::string_view text, Part* part) {
   if (!Skip("{", &text) || !Skip("\"name\"", &text) || !Skip(":", &text) || !Skip("\"", &text)) return false;
   size_t end = 0;
   while (end < text.size() && text[end] != '"') end += text[end] == '\\' ? 2 : 1;
@@ -75,7 +75,7 @@ bool ReadCutCall(std::string_view text, Part* part) {
       !Skip(":", &text))
     return true;  // none yet
   SkipSpace(&text);
-  if (const size_t whole = EndOfJson(text); whole != std::string_view::npos) {
+  if (const size_t whole = FindJsonEnd(text); whole != std::string_view::npos) {
     text = text.substr(0, whole);
     part->cut = false;  // only what stands around them is missing
   }
@@ -85,7 +85,7 @@ bool ReadCutCall(std::string_view text, Part* part) {
 
 }  // namespace
 
-nlohmann::ordered_json ObjectSoFar(std::string_view text) {
+nlohmann::ordered_json ParsePartialObject(std::string_view text) {
   // Where the text could be cut and closed again, and what closes it there.
   size_t good = 0;
   std::string open, good_open;
@@ -176,13 +176,13 @@ void AnswerParts::EmitCall(Part call, std::vector<Part>* out) {
 }
 
 // Calls of which the last is cut. True if there is nothing left to be said as text.
-bool AnswerParts::EmitCutCalls(std::string_view text, std::vector<Part>* out) {
+bool AnswerParts::EmitPartialCalls(std::string_view text, std::vector<Part>* out) {
   if (!cut_) return false;
   SkipSpace(&text);
   if (options_.tools == ToolStyle::kBracket) Skip("[", &text);
   std::vector<Part> calls;
   while (SkipSpace(&text), !text.empty()) {
-    const size_t end = EndOfJson(text);
+    const size_t end = FindJsonEnd(text);
     Part& call = calls.emplace_back();
     const bool whole = end != std::string_view::npos;
     bool read = false;
@@ -190,7 +190,7 @@ bool AnswerParts::EmitCutCalls(std::string_view text, std::vector<Part>* out) {
       const auto json = ParseOrderedJson(text.substr(0, end), "a call", kCallLimits);
       read = json && ReadCall(*json, &call);
     } else {
-      read = ReadCutCall(text, &call);
+      read = ReadPartialCall(text, &call);
     }
     // An answer in JSON may have a name, too.
     if (!options_.must_call && options_.tools == ToolStyle::kJson) read = read && !call.text.empty();
@@ -276,7 +276,7 @@ void AnswerParts::Advance(bool last, std::vector<Part>* out) {
         const bool ended = end != std::string::npos;
         held_.erase(0, ended ? end + kCallEnd.size() : held_.size());
         where_ = Where::kContent;
-        if (EmitCalls(json, out) || (!ended && EmitCutCalls(json, out))) {
+        if (EmitCalls(json, out) || (!ended && EmitPartialCalls(json, out))) {
           trim_ = true;
         } else {  // no call after all: it stays what the model said
           Emit(Part::Kind::kContent, std::string(kCallTag) + json + (ended ? std::string(kCallEnd) : ""),
@@ -287,7 +287,7 @@ void AnswerParts::Advance(bool last, std::vector<Part>* out) {
       }
       case Where::kWhole:
         if (!last) return;
-        if (!EmitCalls(held_, out) && !EmitCutCalls(held_, out))
+        if (!EmitCalls(held_, out) && !EmitPartialCalls(held_, out))
           Emit(Part::Kind::kContent,
                (options_.tools == ToolStyle::kBracket ? std::string(kBracketTag) : "") + held_, out);
         held_.clear();

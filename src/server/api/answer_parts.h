@@ -51,7 +51,7 @@ class AnswerParts {
   void Advance(bool last, std::vector<Part>* out);
   void Emit(Part::Kind kind, std::string_view text, std::vector<Part>* out);
   bool EmitCalls(std::string_view json, std::vector<Part>* out);
-  bool EmitCutCalls(std::string_view json, std::vector<Part>* out);
+  bool EmitPartialCalls(std::string_view json, std::vector<Part>* out);
   void EmitCall(Part call, std::vector<Part>* out);
   // Text up to `tag`: true once it is there and taken. What cannot be its beginning is emitted.
   bool Until(std::string_view tag, Part::Kind kind, bool last, std::vector<Part>* out);
@@ -65,6 +65,6 @@ class AnswerParts {
 };
 
 // The JSON object that `text` is, or as much of it as is complete: {"a": 1, "b": [2, 3 -> {"a": 1, "b": [2]}.
-nlohmann::ordered_json ObjectSoFar(std::string_view text);
+nlohmann::ordered_json ParsePartialObject(std::string_view text);
 
 }  // namespace celer::server

@@ -118,7 +118,7 @@ TEST(AnswerParts, OnlyTheFirstOfParallelCallsIfOneIsWanted) {
 }
 
 TEST(AnswerParts, AnObjectThatIsCutHasWhatIsComplete) {
-  const auto so_far = [](const char* text) { return ObjectSoFar(text).dump(); };
+  const auto so_far = [](const char* text) { return ParsePartialObject(text).dump(); };
   EXPECT_EQ(so_far(R"({"a": 1, "b": [2, {"c": "x}"}]})"), R"({"a":1,"b":[2,{"c":"x}"}]})");
   EXPECT_EQ(so_far(R"({"a": 1, "b": [2, 3)"), R"({"a":1,"b":[2]})");
   EXPECT_EQ(so_far(R"({"a": 1, "b": )"), R"({"a":1})");
@@ -127,7 +127,7 @@ TEST(AnswerParts, AnObjectThatIsCutHasWhatIsComplete) {
     EXPECT_EQ(so_far(nothing), "{}") << nothing;
   std::string deep;
   for (int i = 0; i < 100'000; ++i) deep += "{\"a\":[";
-  EXPECT_TRUE(ObjectSoFar(deep).is_object());
+  EXPECT_TRUE(ParsePartialObject(deep).is_object());
   const PartsOptions tags{.tools = ToolStyle::kTags};
   const std::string call = "<tool_call>{\"name\": \"f\", \"arguments\": " + deep;
   EXPECT_EQ(Split(call, tags, call.size(), true).calls, "f" + deep + "...");

@@ -403,8 +403,8 @@ constexpr Param kParams[] = {
      SET(a.request.priority = v)},
     {"request_id", Kind::kString, 1, 128, kGenerate | kEmbeddings | kNotInBatch,
      "the id that the log names it by",
-     SET(if (!IsDecentId(v.get_ref<const std::string&>())) return Bad("request_id", v,
-                                                                      "letters, digits and ._-");
+     SET(if (!IsValidRequestId(v.get_ref<const std::string&>())) return Bad("request_id", v,
+                                                                            "letters, digits and ._-");
          a.request_id = v)},
     {"cache_salt", Kind::kString, 1, 1024, kGenerate | kEmbeddings,
      "only requests with the same salt share cached prefixes", SET(a.request.cache_salt = v)},

@@ -89,7 +89,7 @@ Json TokenBytes(const Told& told, int32_t token) {
   return bytes;
 }
 
-bool TellsLogprob(const Told& told, const TokenEvent& event) {
+bool ReportsLogprob(const Told& told, const TokenEvent& event) {
   // lm-eval asks for a prompt's log-probabilities with echo and takes the last one for the answer's.
   return event.finish != FinishReason::kStop || told.asked.include_stop || told.asked.echo;
 }

@@ -101,7 +101,7 @@ void EventFrame(const char* event, const Json& json, std::string* out);
 std::string TokenText(const Told& told, int32_t token);
 Json TokenBytes(const Told& told, int32_t token);
 // Whether a token's log-probability is told. A token that ends the answer is not part of it.
-bool TellsLogprob(const Told& told, const TokenEvent& event);
+bool ReportsLogprob(const Told& told, const TokenEvent& event);
 Json ChatLogprob(const Told& told, const TokenEvent& event);
 Json PromptLogprobs(const Told& told, size_t prompt);  // vLLM's
 

@@ -28,7 +28,7 @@ class ChatFormat : public Format {
       if (told.asked.logprobs) {
         Json content = Json::array();
         for (const TokenEvent& event : answer.events)
-          if (TellsLogprob(told, event)) content.push_back(ChatLogprob(told, event));
+          if (ReportsLogprob(told, event)) content.push_back(ChatLogprob(told, event));
         choice["logprobs"] = {{"content", std::move(content)}, {"refusal", nullptr}};
       }
       choice["finish_reason"] = answer.FinishName();
@@ -97,7 +97,7 @@ class ChatFormat : public Format {
              bool finished, std::string* out) {
     *out += "data: " + head_ + "{\"index\":" + std::to_string(answer.index) + ",\"delta\":" + delta +
             ",\"logprobs\":";
-    if (event && told.asked.logprobs && TellsLogprob(told, *event))
+    if (event && told.asked.logprobs && ReportsLogprob(told, *event))
       *out += "{\"content\":[" + Dump(ChatLogprob(told, *event)) + "],\"refusal\":null}";
     else
       *out += "null";

@@ -65,7 +65,7 @@ class CompletionFormat : public Format {
         if (told.asked.echo) AddPrompt(told, prompt, &logprobs);
         if (keep)
           for (const TokenEvent& event : answer.events)
-            if (TellsLogprob(told, event)) logprobs.Add(event.token, &event.logprob, event.top);
+            if (ReportsLogprob(told, event)) logprobs.Add(event.token, &event.logprob, event.top);
         choice["logprobs"] = logprobs.Take();
       }
       choice["finish_reason"] = answer.FinishName();
@@ -134,7 +134,7 @@ class CompletionFormat : public Format {
              bool finished, std::string* out) {
     *out += "data: " + head_ + "{\"index\":" + std::to_string(answer.index) + ",\"text\":" + Dump(text) +
             ",\"logprobs\":";
-    if (event && told.asked.request.sampling.logprobs >= 0 && TellsLogprob(told, *event)) {
+    if (event && told.asked.request.sampling.logprobs >= 0 && ReportsLogprob(told, *event)) {
       int64_t& offset = offsets_[answer.index];
       Logprobs logprobs(told, offset);
       logprobs.Add(event->token, &event->logprob, event->top);

@@ -20,7 +20,7 @@ class MessagesFormat : public Format {
       content.push_back({{"type", "tool_use"},
                          {"id", call.id},
                          {"name", call.name},
-                         {"input", ObjectSoFar(call.arguments)}});
+                         {"input", ParsePartialObject(call.arguments)}});
     Json body = Body(told, std::move(content));
     body["stop_reason"] = StopReason(answer);
     body["stop_sequence"] = StopSequence(answer);

@@ -28,9 +28,9 @@ struct EventLoop::Impl {
 
 namespace {
 
-class TimerOfAsio : public EventLoop::Timer {
+class AsioTimer : public EventLoop::Timer {
  public:
-  TimerOfAsio(asio::io_context& io, std::chrono::nanoseconds delay, std::function<void()> work) : timer_(io) {
+  AsioTimer(asio::io_context& io, std::chrono::nanoseconds delay, std::function<void()> work) : timer_(io) {
     timer_.expires_after(delay);
     // A timer that fired already may have its handler in the queue when it goes away.
     timer_.async_wait(
@@ -60,7 +60,7 @@ void EventLoop::Post(std::function<void()> work) {
 }
 std::unique_ptr<EventLoop::Timer> EventLoop::After(std::chrono::nanoseconds delay,
                                                    std::function<void()> work) {
-  return std::make_unique<TimerOfAsio>(impl_->io, delay, std::move(work));
+  return std::make_unique<AsioTimer>(impl_->io, delay, std::move(work));
 }
 void EventLoop::OnSignal(std::function<void(int)> handle) {
   impl_->on_signal = std::move(handle);

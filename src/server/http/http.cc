@@ -51,7 +51,7 @@ bool ParseTarget(std::string_view target, HttpRequest* request) {
   return true;
 }
 
-bool IsDecentId(std::string_view id) {
+bool IsValidRequestId(std::string_view id) {
   return !id.empty() && id.size() <= 128 && std::all_of(id.begin(), id.end(), [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-';
   });

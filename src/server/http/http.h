@@ -41,7 +41,7 @@ struct HttpResponse {
 // characters, broken escapes.
 bool ParseTarget(std::string_view target, HttpRequest* request);
 // 1 to 128 of letters, digits and "._-".
-bool IsDecentId(std::string_view id);
+bool IsValidRequestId(std::string_view id);
 std::string NewId(std::string_view prefix);  // the prefix and 24 random hexadecimal digits
 const char* ReasonPhrase(int status);
 

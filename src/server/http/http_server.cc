@@ -318,7 +318,7 @@ void Session::OnHead(ErrorCode error) {
   logged_.arrived = Clock::now();
   const std::string wrong = CheckHead(head, &logged_);
   const std::string_view given = logged_.Header("x-request-id");
-  logged_.id = IsDecentId(given) ? std::string(given) : NewId("req-");
+  logged_.id = IsValidRequestId(given) ? std::string(given) : NewId("req-");
   if (error) return FailedRead(error);
   head_only_ = logged_.method == "HEAD";
   keep_alive_ = parser_->keep_alive();
@@ -509,11 +509,12 @@ void Session::Log(int status, const char* note) {
 }
 
 template <class Stream>
-class SessionOf : public Session {
+class StreamSession : public Session {
  public:
   template <class... Args>
-  SessionOf(std::shared_ptr<HttpServer::Impl> server, std::string peer, tcp::socket socket, Args&... args)
-      : SessionOf(std::move(server), std::move(peer), std::make_unique<Stream>(std::move(socket), args...)) {}
+  StreamSession(std::shared_ptr<HttpServer::Impl> server, std::string peer, tcp::socket socket, Args&... args)
+      : StreamSession(std::move(server), std::move(peer),
+                      std::make_unique<Stream>(std::move(socket), args...)) {}
 
   void Start() override {
     if constexpr (std::is_same_v<Stream, tcp::socket>) {
@@ -528,7 +529,7 @@ class SessionOf : public Session {
   }
 
  private:
-  SessionOf(std::shared_ptr<HttpServer::Impl> server, std::string peer, std::unique_ptr<Stream> stream)
+  StreamSession(std::shared_ptr<HttpServer::Impl> server, std::string peer, std::unique_ptr<Stream> stream)
       : Session(server, Lowest(*stream), std::move(peer)),
         stream_(std::move(stream)),
         handshake_timer_(server->io) {}
@@ -634,10 +635,11 @@ void HttpServer::Impl::Accept() {
     } else {
       std::string peer = PeerName(socket);
       if (tls)
-        std::make_shared<SessionOf<ssl::stream<tcp::socket>>>(self, std::move(peer), std::move(socket), *tls)
+        std::make_shared<StreamSession<ssl::stream<tcp::socket>>>(self, std::move(peer), std::move(socket),
+                                                                  *tls)
             ->Start();
       else
-        std::make_shared<SessionOf<tcp::socket>>(self, std::move(peer), std::move(socket))->Start();
+        std::make_shared<StreamSession<tcp::socket>>(self, std::move(peer), std::move(socket))->Start();
     }
     Accept();
   });

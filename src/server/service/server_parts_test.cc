@@ -64,11 +64,11 @@ TEST(Http, HeadsThatAProxyCouldReadDifferentlyAreRefused) {
 }
 
 TEST(Http, Ids) {
-  EXPECT_TRUE(IsDecentId("req-1._Z"));
-  EXPECT_FALSE(IsDecentId(""));
-  EXPECT_FALSE(IsDecentId("a b"));
-  EXPECT_FALSE(IsDecentId("a\r\nSet-Cookie: x"));
-  EXPECT_FALSE(IsDecentId(std::string(129, 'a')));
+  EXPECT_TRUE(IsValidRequestId("req-1._Z"));
+  EXPECT_FALSE(IsValidRequestId(""));
+  EXPECT_FALSE(IsValidRequestId("a b"));
+  EXPECT_FALSE(IsValidRequestId("a\r\nSet-Cookie: x"));
+  EXPECT_FALSE(IsValidRequestId(std::string(129, 'a')));
   EXPECT_NE(NewId("x-"), NewId("x-"));
 }
 

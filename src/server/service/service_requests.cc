@@ -308,7 +308,7 @@ void Service::End(Generation& generation) {
       reply["tool_calls"].push_back(
           {{"id", call.id},
            {"type", "function"},
-           {"function", {{"name", call.name}, {"arguments", ObjectSoFar(call.arguments)}}}});
+           {"function", {{"name", call.name}, {"arguments", ParsePartialObject(call.arguments)}}}});
     messages.push_back(std::move(reply));
     responses_.Add({.id = told.id, .messages = std::move(messages), .body = generation.body});
   }
