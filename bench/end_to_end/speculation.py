@@ -1,4 +1,4 @@
-"""What guessing by lookup is worth: plain decoding and --speculate lookup take turns on the same prompts.
+"""What prompt lookup is worth: plain decoding and --speculate lookup take turns on the same prompts.
 
   python3 bench/end_to_end/speculation.py build-cpu/celer smollm2 [--repeat 7] [--threads 1]
 
@@ -71,16 +71,16 @@ def main():
         for prompt in prompts:
             ratios, speeds, usage = [], [], {}
             for _ in range(args.repeat):
-                plain, guessed = run(args, prompt, "off"), run(args, prompt, "lookup")
-                if plain["tokens"] != guessed["tokens"]:
+                plain, drafted = run(args, prompt, "off"), run(args, prompt, "lookup")
+                if plain["tokens"] != drafted["tokens"]:
                     sys.exit(f"the texts differ for: {prompt[:60]}")
-                usage = guessed["usage"]
+                usage = drafted["usage"]
                 speeds.append(plain["usage"]["decode_tokens_per_s"])
                 ratios.append(usage["decode_tokens_per_s"] / speeds[-1])
             print(
                 f"{kind:14} {prompt[:36]!r:40} plain {statistics.median(speeds):7.1f} tok/s, with lookup "
                 f"{statistics.median(ratios):5.2f} x ({min(ratios):.2f} to {max(ratios):.2f}), "
-                f"{usage.get('accepted_tokens', 0)} of {usage.get('drafted_tokens', 0)} guesses right",
+                f"{usage.get('accepted_tokens', 0)} of {usage.get('drafted_tokens', 0)} drafted tokens accepted",
                 flush=True,
             )
 

@@ -1,5 +1,5 @@
-// What verification costs in speculative decoding: a step that computes the logits of several draft tokens of
-// one sequence, beside a step that decodes one.
+// The cost of verifying drafted tokens: a step that computes the logits of several tokens of one sequence,
+// beside a step that decodes one.
 //   celer_verify_bench --model llama-2-7b --weights bf16,int8 --device cuda --tokens 2,5,8
 #include <fmt/format.h>
 
@@ -105,7 +105,7 @@ celer::Status Bench(const Flags& flags) {
 
 int main(int argc, char** argv) {
   Flags flags;
-  CLI::App app{"steps that check guessed tokens beside steps that decode one"};
+  CLI::App app{"steps that verify drafted tokens beside steps that decode one"};
   app.add_option("--model", flags.models, "shapes, as `celer limits --model` knows them")->delimiter(',');
   app.add_option("--weights", flags.weights, "bf16, f16, int8[-gN], int4[-gN], fp8[-gN]")->delimiter(',');
   app.add_option("--tokens", flags.tokens, "tokens of the steps that check")->delimiter(',');

@@ -27,7 +27,8 @@ Result<int64_t> BlocksWithin(const KvBudget& budget, int64_t room, double defaul
                          ? budget.bytes
                          : static_cast<int64_t>(static_cast<double>(std::max<int64_t>(room, 0)) * share);
   int64_t blocks = bytes / std::max<int64_t>(block_bytes, 1);
-  // A default takes no more than will be used, and all that is free where less would not do.
+  // The default share takes no more than the expected sequences need, and all that is free if one sequence
+  // needs it.
   const bool by_default = budget.bytes == 0 && budget.share == 0;
   if (by_default && budget.sequences > 0) {
     const auto wanted = CheckedMul(budget.sequences, least);

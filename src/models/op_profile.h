@@ -40,7 +40,7 @@ struct OpProfile {
     double seconds = 0;
   };
   std::array<Entry, kOpCount> ops = {};
-  std::vector<OpSpan>* spans = nullptr;  // one after the other, where somebody wants to see them; CPU only
+  std::vector<OpSpan>* spans = nullptr;  // the single spans, if set; CPU only
 };
 
 // Times one operator after the other: Begin() ends the one before. Without a profile a call is one branch.

@@ -1,4 +1,4 @@
-// What one step of a decoder cannot avoid, operator by operator: weights and KV read once each, and the
+// The lower bound of a decoder's step, operator by operator: weights and KV read once each, and the
 // arithmetic by the type it runs in. Activations are not counted: they stay in caches.
 #pragma once
 

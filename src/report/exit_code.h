@@ -5,9 +5,9 @@
 
 namespace celer::cli {
 
-// 0: done. 1: the work failed (a device fault, a full disk, say). 2: what the user asked for is impossible: a
-// wrong flag, an unknown name, an unreadable or corrupt file. 3: all was done that could be, and the rest is
-// in the error file (celer batch). 130, 143: SIGINT, SIGTERM (InterruptGuard::ExitCode()).
+// 0: done. 1: the work failed (a device fault, a full disk, say). 2: a user error: a wrong flag, an unknown
+// name, an unreadable or corrupt file. 3: partial success, with the rest in the error file (celer batch).
+// 130, 143: SIGINT, SIGTERM (InterruptGuard::ExitCode()).
 enum ExitCode { kOk = 0, kFailed = 1, kUsage = 2, kPartly = 3 };
 
 // Prints "error: <message>" and gives the exit code for it.

@@ -29,7 +29,7 @@ Result<LoadedModel> LoadModel(const ServerOptions& options) {
   return loaded;
 }
 
-// Every connection is a descriptor, and the usual limit is a thousand.
+// Every connection is a file descriptor, and the default soft limit is 1024.
 void RaiseDescriptorLimit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;

@@ -14,7 +14,7 @@ namespace celer::server {
 
 struct ServerOptions {
   TextModelOptions model;
-  std::vector<std::string> names;    // the first is the model's name, the others work, too
+  std::vector<std::string> names;    // the first is the model's name, the others are aliases
   bool model_defaults = false;       // as in ServedModel
   Pooling pooling = Pooling::kNone;  // of embeddings; kNone: as the model's folder has it, else the mean
   HttpOptions http;
@@ -23,8 +23,8 @@ struct ServerOptions {
   std::function<void(const Engine::Info& info)> on_ready;
 };
 
-// Returns when SIGTERM or SIGINT has been obeyed: 0, or 1 after a fault of the device. An error if it could
-// not listen or load.
+// Returns after a graceful shutdown on SIGTERM or SIGINT: 0, or 1 after a fault of the device. An error if it
+// could not listen or load.
 Result<int> Serve(ServerOptions options);
 
 }  // namespace celer::server

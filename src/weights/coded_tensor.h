@@ -1,6 +1,5 @@
-// A matrix that a file holds in a code of its own, spread over several tensors. Its rows are made when they
-// are asked for, in a format that kernels read, and nothing is lost on the way. src/weights/published has the
-// codes.
+// A quantized matrix of a published checkpoint, in an encoding that is spread over several tensors. Its rows
+// are decoded lazily, losslessly, into a format that kernels read. src/weights/published has the codes.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +28,7 @@ class CodedTensor {
   std::string warning = {};      // what is odd about the file; empty if nothing is
   std::vector<const TensorRecord*> parts = {};  // in the file; the first has the values
 
-  // Row `row` of count * rows; `scales` has format.ScaleBytes(cols). Several threads may ask at once.
+  // Row `row` of count * rows; `scales` has format.ScaleBytes(cols). Thread-safe.
   virtual void Row(int64_t row, std::byte* values, void* scales) const = 0;
 };
 

@@ -36,8 +36,8 @@ DeviceMatrix DeviceForm(const WeightFormatSpec& format, int64_t rows, int64_t co
                 rows, cols, group);
 }
 
-DeviceMatrix DeviceForm(const WeightPlan& plan, const WeightView& stored, WeightRole otherwise) {
-  return DeviceForm(plan.FormatFor(stored.name, stored.format(), stored.cols, otherwise), stored.rows,
+DeviceMatrix DeviceForm(const WeightPlan& plan, const WeightView& stored, WeightRole default_role) {
+  return DeviceForm(plan.FormatFor(stored.name, stored.format(), stored.cols, default_role), stored.rows,
                     stored.cols);
 }
 

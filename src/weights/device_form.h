@@ -16,8 +16,8 @@ namespace celer::cuda {
 // a file become int8 or int4 with the same values; those with five bits and a minimum are rounded to f16.
 DeviceMatrix DeviceForm(const WeightFormatSpec& format, int64_t rows, int64_t cols);
 
-// The same for a matrix of a file; `otherwise` is the role of one that is not in the plan.
-DeviceMatrix DeviceForm(const WeightPlan& plan, const WeightView& stored, WeightRole otherwise);
+// The same for a matrix of a file; `default_role`: for one that is not in the plan.
+DeviceMatrix DeviceForm(const WeightPlan& plan, const WeightView& stored, WeightRole default_role);
 
 ValueRange RangeOf(Format format);
 std::string FormatName(const DeviceMatrix& matrix);  // "bf16", "int4-g128"

@@ -1,5 +1,5 @@
 // Puts the weights of a model into the memory of a GPU: piece by piece through pinned staging, converted
-// there. The large form of a matrix never stands beside the small one.
+// there. The unconverted form of a matrix is never in memory as a whole beside the converted one.
 #pragma once
 
 #include <array>
@@ -41,10 +41,10 @@ class DeviceWeights {
   DeviceWeights(DeviceWeights&&) = default;
   DeviceWeights& operator=(DeviceWeights&&) = default;
 
-  // From now on matrices are looked up in this plan: that of the model they come from.
-  void Obey(WeightPlan plan) { plan_ = std::move(plan); }
+  // The plan of the model that matrices come from, for all that follow.
+  void set_plan(WeightPlan plan) { plan_ = std::move(plan); }
   // What a matrix of the file will be, without memory. The role counts if it is not in the plan.
-  DeviceMatrix Plan(const WeightView& host, WeightRole role) const;
+  DeviceMatrix PlanMatrix(const WeightView& host, WeightRole role) const;
   static int64_t PlannedBytes(const DeviceMatrix& plan);
 
   // Matrices of one width whose rows follow each other in memory, if they are of one format. Those that have

@@ -37,7 +37,7 @@ Result<DeviceWeights> DeviceWeights::Create(int device, WeightPlan plan) {
   return out;
 }
 
-DeviceMatrix DeviceWeights::Plan(const WeightView& host, WeightRole role) const {
+DeviceMatrix DeviceWeights::PlanMatrix(const WeightView& host, WeightRole role) const {
   return DeviceForm(plan_, host, role);
 }
 
@@ -84,7 +84,7 @@ Result<std::vector<DeviceMatrix>> DeviceWeights::Place(std::span<const DeviceMat
 Result<std::vector<DeviceMatrix>> DeviceWeights::Upload(std::span<const MatrixSource> sources) {
   const CudaDeviceScope scope(device_);
   std::vector<DeviceMatrix> plans;
-  for (const MatrixSource& source : sources) plans.push_back(Plan(source.host, source.role));
+  for (const MatrixSource& source : sources) plans.push_back(PlanMatrix(source.host, source.role));
   CELER_ASSIGN(std::vector<DeviceMatrix> placed, Place(plans));
   for (size_t i = 0; i < sources.size(); ++i) CELER_RETURN_IF_ERROR(Fill(sources[i], placed[i]));
   return placed;
@@ -111,7 +111,7 @@ Status DeviceWeights::Fill(const MatrixSource& source, const DeviceMatrix& targe
     CELER_ASSIGN(buffer, Buffer::Allocate(from, static_cast<size_t>(bytes)));
     return {};
   };
-  // What comes from a file has a name, and is looked at while it is copied.
+  // Matrices of a file have a name, and are validated while they are copied.
   const ValueRange range = RangeOf(target.format);
   const auto looks_good = [&](int64_t begin, int64_t end) {
     return host.name.empty() || SurelyInRange(host, begin, end, range);
@@ -136,7 +136,7 @@ Status DeviceWeights::Fill(const MatrixSource& source, const DeviceMatrix& targe
       good = host.name.empty() ||
              InRange(reinterpret_cast<const float*>(s.pinned.data()), rows * host.cols, range);
     } else {
-      // One core does not reach the speed of the bus.
+      // In parallel: one core does not saturate the bus.
       const int64_t parts =
           std::clamp<int64_t>(bytes >> 22, 1, std::max(1u, std::thread::hardware_concurrency() / 2));
       std::vector<std::thread> helpers;

@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "CELERPAK";
-// The files of one kind of checksum are of another version to the other.
+// The kind of checksum is part of the version.
 uint32_t FileVersion() {
   return ContentHashIsXxh3() ? 2 : 3;
 }
@@ -31,7 +31,7 @@ std::span<const std::byte> BytesOf(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-// Sizes and times of change of the files behind a source: of itself, or of all in its folder.
+// Sizes and mtimes of a source's files: itself, or all in its folder.
 std::string FileStamps(const fs::path& path) {
   std::error_code error;
   std::vector<fs::path> files = {path};

@@ -1,5 +1,5 @@
-// Packed weights kept on disk, so that a later start maps them instead of packing once more. One file holds
-// one model, packed in one way; whatever does not fit exactly is ignored and written again. Files of the
+// An on-disk cache of packed weights, so that a later start maps them instead of packing again. One file
+// holds one model in one layout; a file that does not match exactly is ignored and rewritten. Files of the
 // folder may be removed at any time.
 //
 //   "CELERPAK", uint32 version, uint32 entries, uint64 bytes of the file, uint64 checksum of the values,
@@ -27,14 +27,14 @@
 
 namespace celer {
 
-// What the packed bytes depend on, as 64 hexadecimal digits: `how` they are packed, names, types, shapes and
-// sizes of the tensors, one page in every MiB of them, and the sizes and times of change of the files. All
-// of the content would be surer, and would read the whole model once more at every start.
+// The cache key, 64 hexadecimal digits: a hash of `how` they are packed, names, types, shapes and sizes of
+// the tensors, one page in every MiB of them, and sizes and mtimes of the files. Hashing all of the content
+// would be safer, but would read the whole model at every start.
 std::string PackKey(const TensorSource& source, std::string_view how);
 
 class PackCache {
  public:
-  // Maps the file of this key if it is there and valid; says in the log why not.
+  // Maps the file of this key if it exists and is valid; else logs why not.
   PackCache(std::filesystem::path folder, std::string key, ThreadPool& pool);
 
   bool mapped() const { return file_.has_value(); }
@@ -43,8 +43,7 @@ class PackCache {
   // this object.
   const std::byte* Find(const std::string& name, int64_t bytes) const;
 
-  // Replaces the file: it is written beside and renamed, so that readers and other writers never see a part
-  // of it. What is mapped stays as it is.
+  // Replaces the file atomically (written beside it and renamed). An existing mapping stays valid.
   using Entries = std::map<std::string, std::span<const std::byte>>;
   Status Write(const Entries& entries) const;
 

@@ -17,9 +17,9 @@ class TensorSource {
   virtual ~TensorSource() = default;
   virtual const TensorRecord* Find(std::string_view name) const = 0;  // nullptr when there is none
   virtual const std::vector<TensorRecord>& tensors() const = 0;
-  virtual void DropPages(const TensorRecord& tensor) const = 0;  // done with it for now
+  virtual void DropPages(const TensorRecord& tensor) const = 0;  // not needed for now (madvise)
   virtual const std::string& path() const = 0;                   // for error sentences
-  // How a tensor is coded whose bytes are not what its type says; nullptr for the others.
+  // The decoder of a tensor that is part of a quantized encoding; nullptr for plain ones.
   virtual const CodedTensor* Coded(std::string_view) const { return nullptr; }
 };
 

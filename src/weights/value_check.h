@@ -1,5 +1,5 @@
-// Whether the weights of a file are numbers that can be computed with. Quick: one pass over memory, and of
-// blocks only their scales are looked at. What that cannot vouch for is decoded and looked at closely.
+// Validates that the weights of a file are finite and in range. Fast path: one pass over memory, and of
+// quantized blocks only the scales. What that cannot prove is decoded and checked exactly.
 #pragma once
 
 #include <cstdint>

@@ -13,12 +13,12 @@
 namespace celer {
 namespace {
 
-// What each wish makes of a matrix, but for the groups.
-struct Wish {
+// The format for each value of `weights`, without its groups.
+struct FormatRequest {
   WeightFormat format;
   std::optional<WeightFormatSpec> becomes;  // none: what it is
 };
-constexpr Wish kWishes[] = {
+constexpr FormatRequest kFormatRequests[] = {
     {WeightFormat::kAsStored, {}},
     {WeightFormat::kF32, WeightFormatSpec::Stored(DType::kF32)},
     {WeightFormat::kF16, WeightFormatSpec::Stored(DType::kF16)},
@@ -28,23 +28,23 @@ constexpr Wish kWishes[] = {
     {WeightFormat::kFp8, WeightFormatSpec{.kind = WeightKind::kFp8}},
 };
 
-const Wish& Find(WeightFormat format) {
-  for (const Wish& wish : kWishes)
-    if (wish.format == format) return wish;
+const FormatRequest& Find(WeightFormat format) {
+  for (const FormatRequest& request : kFormatRequests)
+    if (request.format == format) return request;
   CELER_CHECK(false);
-  return kWishes[0];
+  return kFormatRequests[0];
 }
 
-std::string BaseName(const Wish& wish) {
-  return wish.becomes ? wish.becomes->Name() : "stored";
+std::string BaseName(const FormatRequest& request) {
+  return request.becomes ? request.becomes->Name() : "stored";
 }
 
-std::string WishNames() {
+std::string FormatRequestNames() {
   std::string out;
-  for (const Wish& wish : kWishes) {
+  for (const FormatRequest& request : kFormatRequests) {
     if (!out.empty()) out += ", ";
-    out += BaseName(wish);
-    if (wish.becomes && !wish.becomes->stored()) out += ", " + BaseName(wish) + "-gN";
+    out += BaseName(request);
+    if (request.becomes && !request.becomes->stored()) out += ", " + BaseName(request) + "-gN";
   }
   return out;
 }
@@ -71,10 +71,10 @@ Extent ExtentOf(const Shape& shape) {
 Result<WeightOptions> WeightOptions::Parse(std::string_view text) {
   const size_t dash = text.find("-g");
   const std::string_view base = text.substr(0, dash);
-  const Wish* found = nullptr;
-  for (const Wish& wish : kWishes)
-    if (BaseName(wish) == base) found = &wish;
-  if (!found) return Error::Invalid("`weights` '", text, "' is not one of ", WishNames());
+  const FormatRequest* found = nullptr;
+  for (const FormatRequest& request : kFormatRequests)
+    if (BaseName(request) == base) found = &request;
+  if (!found) return Error::Invalid("`weights` '", text, "' is not one of ", FormatRequestNames());
   WeightOptions options{.format = found->format};
   const bool grouped = found->becomes && !found->becomes->stored();
   if (grouped) options.group = found->becomes->info().groups[0];
@@ -92,9 +92,9 @@ Result<WeightOptions> WeightOptions::Parse(std::string_view text) {
 }
 
 std::string WeightOptions::ToString() const {
-  const Wish& wish = Find(format);
-  if (!wish.becomes || wish.becomes->stored()) return BaseName(wish);
-  WeightFormatSpec named = *wish.becomes;
+  const FormatRequest& request = Find(format);
+  if (!request.becomes || request.becomes->stored()) return BaseName(request);
+  WeightFormatSpec named = *request.becomes;
   if (group != named.info().groups[0]) named.group = group;
   return named.Name();
 }
@@ -118,10 +118,10 @@ std::string_view Name(WeightRole role) {
 WeightFormatSpec PlanFormat(const WeightOptions& options, const WeightFormatSpec& stored, int64_t cols,
                             WeightRole role) {
   if (role == WeightRole::kVector) return WeightFormatSpec::Stored(DType::kF32);
-  const Wish& wish = Find(options.format);
-  if (!wish.becomes) return stored;
+  const FormatRequest& request = Find(options.format);
+  if (!request.becomes) return stored;
   if (role == WeightRole::kRouter && options.format != WeightFormat::kF32) return stored;
-  WeightFormatSpec out = *wish.becomes;
+  WeightFormatSpec out = *request.becomes;
   if (out.stored()) return out;
   if (out.kind == WeightKind::kFp8 && stored.kind == out.kind && options.group == 0) return stored;
   out.group = options.group > 0 ? options.group : out.info().groups[0];
@@ -132,7 +132,7 @@ WeightFormatSpec PlanFormat(const WeightOptions& options, const WeightFormatSpec
 }
 
 int64_t PlannedWeight::bytes() const {
-  if (!format.Fits(cols)) return 0;  // a damaged file, which is refused where the tensor is taken
+  if (!format.Fits(cols)) return 0;  // a damaged file, which is rejected where the tensor is read
   return count * rows * (format.RowBytes(cols) + format.ScaleBytes(cols));
 }
 
@@ -217,10 +217,10 @@ WeightRole WeightPlan::RoleOf(std::string_view name) const {
 }
 
 WeightFormatSpec WeightPlan::FormatFor(std::string_view name, const WeightFormatSpec& stored, int64_t cols,
-                                       WeightRole otherwise) const {
+                                       WeightRole default_role) const {
   const PlannedWeight* found = Find(name);
   if (found && found->role != WeightRole::kVector) return found->format;
-  return PlanFormat(options_, stored, cols, otherwise);
+  return PlanFormat(options_, stored, cols, default_role);
 }
 
 WeightPlan WeightPlan::With(const WeightOptions& options) const {

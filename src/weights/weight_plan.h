@@ -1,5 +1,5 @@
-// Which format every weight of a model gets. Decided here, once, from what was asked for, from what the file
-// holds and from what each tensor is for; the CPU's WeightStore and the GPU's DeviceWeights both obey it.
+// Which format every weight of a model gets. Decided here, once, from the `weights` option, the file's
+// formats and the role of each tensor; the CPU's WeightStore and the GPU's DeviceWeights both follow it.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace celer {
 
-// What a tensor is for.
+// The role of a tensor in the model.
 enum class WeightRole : uint8_t {
   kProjection,
   kVocabulary,  // a head, or an embedding that is also the head
@@ -75,9 +75,9 @@ class WeightPlan {
   // As planned for that name. A matrix that is not in the plan gets its format by the rule, with the role
   // that is given here.
   WeightFormatSpec FormatFor(std::string_view name, const WeightFormatSpec& stored, int64_t cols,
-                             WeightRole otherwise = WeightRole::kProjection) const;
+                             WeightRole default_role = WeightRole::kProjection) const;
 
-  // The same tensors with another wish.
+  // The same tensors with other options.
   WeightPlan With(const WeightOptions& options) const;
 
   int64_t bytes() const;

@@ -1,6 +1,6 @@
-// Turns tensors of a file into the matrices that kernels read: as they lie in the mapping, or converted on
-// the way, one tensor at a time and in pieces of a few rows, so that the large form never stands in memory
-// beside the small one.
+// Turns tensors of a file into the matrices that kernels read: zero-copy from the mapping, or converted, one
+// tensor at a time and a few rows at a time, so that the unconverted form is never in memory as a whole
+// beside the converted one.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,8 @@ class WeightStore {
   WeightStore& operator=(const WeightStore&) = delete;
 
   // The tensor as [rows, cols]; an error names file, tensor and shapes. Values that are not finite, or that
-  // the planned format cannot hold, are an error too (value_check.h). What comes from the cache was looked at
-  // when the cache was written; what is not prepared here is looked at where it is uploaded.
+  // the planned format cannot hold, are an error too (value_check.h). What comes from the pack cache was
+  // checked when it was written; what is not converted here is checked where it is uploaded.
   Result<WeightView> Matrix(const std::string& name, int64_t rows, int64_t cols);
   // A tensor [count, rows, cols] as `count` matrices.
   Result<std::vector<WeightView>> Stack(const std::string& name, int64_t count, int64_t rows, int64_t cols);
@@ -51,11 +51,11 @@ class WeightStore {
   // A tensor that is known and not needed.
   void Skip(const std::string& name) { taken_.insert(name); }
 
-  // Fails when the file holds a tensor that was not asked for: running without it would give wrong text.
+  // An error if the file holds a tensor that was not read: running without it would give wrong results.
   Status CheckNoUnusedTensors(std::string_view architecture) const;
 
-  // Once all matrices are there: writes what was packed to the cache, if there is one and it lacks something.
-  // A failure is a warning.
+  // Once all matrices are loaded: writes the packed ones to the cache, if it is on and incomplete. A failure
+  // is a warning.
   void WritePackCache();
 
   // Bytes per format name over all matrices, as the kernels read them.
@@ -80,7 +80,7 @@ class WeightStore {
   Status Pack(Role role, WeightView* view);
   bool Owns(const void* data) const;
   Result<std::byte*> Own(int64_t bytes);
-  void Disown(const void* data);  // frees it; nothing happens if it is not ours
+  void Disown(const void* data);  // frees it; no effect if it is not owned
   // Memory for packed weights, which are read in the order of the layers: neighbours in large pieces.
   Result<std::byte*> OwnPacked(int64_t bytes);
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What is said about guesses: speculate_test.py CELER. A draft that cannot pay is named at the start with the predicted gain,
---speculate-always guesses all the same, and the counts are in the JSON."""
+"""What is said about speculative decoding: speculate_test.py CELER. A draft that cannot pay is named at the start with the predicted gain,
+--speculate-always drafts all the same, and the counts are in the JSON."""
 import json
 import os
 import pathlib
@@ -41,7 +41,7 @@ class Speculate(unittest.TestCase):
         self.assertIn("--speculate-always", result.stderr)
         self.assertEqual(result.stderr.count("warning:"), 1)
         said = " ".join(self.ask("--speculate", str(self.model)).stderr.split())  # whatever the line breaks
-        self.assertIn("no guesses were made: they would not pay", said)
+        self.assertIn("nothing was drafted: it would not pay", said)
 
     def test_always(self):
         plain = json.loads(self.ask("--json").stdout)

@@ -76,26 +76,26 @@ TEST(Engine, CompanyChunksAndPreemptionChangeNothing) {
 }
 
 // Each answer's tokens, by request and answer, and how many prompt tokens were found.
-struct Told {
+struct Answers {
   std::map<std::pair<int64_t, int>, std::vector<int32_t>> tokens;
   std::map<int64_t, int64_t> cached;
   std::map<std::pair<int64_t, int>, TokenEvent> ends;
 };
-Told DrainAnswers(Engine& engine) {
-  Told told;
+Answers DrainAnswers(Engine& engine) {
+  Answers answers;
   std::map<int64_t, bool> done;
   for (int step = 0; engine.HasWork() && step < 10000; ++step)
     for (const TokenEvent& event : engine.Step()) {
       EXPECT_FALSE(done[event.request]) << "an event after the last one";
       done[event.request] = event.last;
       if (event.token != TokenEvent::kNoToken)
-        told.tokens[{event.request, event.answer}].push_back(event.token);
-      told.cached[event.request] += event.cached_tokens;
-      if (event.finish != FinishReason::kNone) told.ends[{event.request, event.answer}] = event;
+        answers.tokens[{event.request, event.answer}].push_back(event.token);
+      answers.cached[event.request] += event.cached_tokens;
+      if (event.finish != FinishReason::kNone) answers.ends[{event.request, event.answer}] = event;
     }
   for (const auto& [id, last] : done) EXPECT_TRUE(last) << "request " << id << " has no last event";
   EXPECT_FALSE(engine.HasWork()) << "stuck";
-  return told;
+  return answers;
 }
 
 TEST(Engine, AnEarlierTurnIsNotComputedAgain) {
@@ -109,9 +109,9 @@ TEST(Engine, AnEarlierTurnIsNotComputedAgain) {
   for (const int32_t token : Prompt(9, 15)) longer.push_back(token);
   auto second = engine->Submit(Ask(longer, 12));
   ASSERT_TRUE(second);
-  const Told told = DrainAnswers(*engine);
-  EXPECT_EQ(told.cached.at(*second), 32) << "two blocks: the prompt, and what was generated";
-  EXPECT_EQ(told.tokens.at({*second, 0}), Alone(longer, 12));
+  const Answers answers = DrainAnswers(*engine);
+  EXPECT_EQ(answers.cached.at(*second), 32) << "two blocks: the prompt, and what was generated";
+  EXPECT_EQ(answers.tokens.at({*second, 0}), Alone(longer, 12));
   EXPECT_EQ(engine->stats().cached_tokens, 32);
   EXPECT_EQ(engine->stats().prompt_tokens, 30 + 55);
 }
@@ -124,9 +124,9 @@ TEST(Engine, APromptThatDivergesIsFoundAsFarAsItGoes) {
   other[20] = (other[20] + 1) % 48;
   auto second = engine->Submit(Ask(other, 9));
   ASSERT_TRUE(second);
-  const Told told = DrainAnswers(*engine);
-  EXPECT_EQ(told.cached.at(*second), 16);
-  EXPECT_EQ(told.tokens.at({*second, 0}), Alone(other, 9));
+  const Answers answers = DrainAnswers(*engine);
+  EXPECT_EQ(answers.cached.at(*second), 16);
+  EXPECT_EQ(answers.tokens.at({*second, 0}), Alone(other, 9));
 }
 
 TEST(Engine, OnlyTheSameSaltSharesAPrefix) {
@@ -137,8 +137,8 @@ TEST(Engine, OnlyTheSameSaltSharesAPrefix) {
     static bool seen_a = false;
     auto id = engine->Submit(request);
     ASSERT_TRUE(id);
-    const Told told = DrainAnswers(*engine);
-    EXPECT_EQ(told.cached.at(*id), *salt == 'a' && seen_a ? 32 : 0) << salt;
+    const Answers answers = DrainAnswers(*engine);
+    EXPECT_EQ(answers.cached.at(*id), *salt == 'a' && seen_a ? 32 : 0) << salt;
     seen_a |= *salt == 'a';
   }
 }
@@ -173,9 +173,9 @@ TEST(Engine, AnswersShareThePromptAndDrawOnTheirOwn) {
     request.n = 4;
     auto id = engine->Submit(request);
     ASSERT_TRUE(id);
-    const Told told = DrainAnswers(*engine);
+    const Answers answers = DrainAnswers(*engine);
     for (int i = 0; i < 4; ++i)
-      EXPECT_EQ(told.tokens.at({*id, i}),
+      EXPECT_EQ(answers.tokens.at({*id, i}),
                 Alone(request.prompt, 20, {.temperature = 1.5f, .seed = 11u + static_cast<uint64_t>(i)}))
           << length << ", answer " << i;
     EXPECT_EQ(engine->stats().kv_blocks_used, 0);
@@ -190,12 +190,12 @@ TEST(Engine, ManyAnswersInASmallKv) {
     request.n = 6;
     auto id = engine->Submit(request), other = engine->Submit(Ask(Prompt(6, 20), 30));
     ASSERT_TRUE(id && other);
-    const Told told = DrainAnswers(*engine);
+    const Answers answers = DrainAnswers(*engine);
     for (int i = 0; i < 6; ++i)
-      EXPECT_EQ(told.tokens.at({*id, i}),
+      EXPECT_EQ(answers.tokens.at({*id, i}),
                 Alone(request.prompt, 25, {.temperature = 1.5f, .seed = 3u + static_cast<uint64_t>(i)}))
           << "answer " << i;
-    EXPECT_EQ(told.tokens.at({*other, 0}), Alone(Prompt(6, 20), 30));
+    EXPECT_EQ(answers.tokens.at({*other, 0}), Alone(Prompt(6, 20), 30));
     const EngineStats stats = engine->stats();
     EXPECT_GT(stats.swaps + stats.recomputations, 0);
     EXPECT_TRUE(preemption != Preemption::kSwap || stats.swaps > 0);
@@ -219,15 +219,15 @@ TEST(Engine, TheBestOfSeveralComeFirst) {
   request.best_of = 5;
   auto id = engine->Submit(request);
   ASSERT_TRUE(id);
-  const Told told = DrainAnswers(*engine);
-  ASSERT_EQ(told.tokens.size(), 2u);
+  const Answers answers = DrainAnswers(*engine);
+  ASSERT_EQ(answers.tokens.size(), 2u);
   std::vector<double> all;
   for (uint64_t i = 0; i < 5; ++i)
     all.push_back(score(request.prompt, Alone(request.prompt, 12, {.temperature = 1.5f, .seed = 3 + i})));
   std::sort(all.rbegin(), all.rend());
   for (int i = 0; i < 2; ++i) {
-    EXPECT_NEAR(score(request.prompt, told.tokens.at({*id, i})), all[static_cast<size_t>(i)], 1e-5);
-    EXPECT_NEAR(told.ends.at({*id, i}).score, all[static_cast<size_t>(i)], 1e-4);
+    EXPECT_NEAR(score(request.prompt, answers.tokens.at({*id, i})), all[static_cast<size_t>(i)], 1e-5);
+    EXPECT_NEAR(answers.ends.at({*id, i}).score, all[static_cast<size_t>(i)], 1e-4);
   }
 }
 
@@ -286,13 +286,13 @@ TEST(Engine, MasksAllowedTokensAndLeastLengths) {
   request.min_tokens = 6;
   auto longer = engine->Submit(request);
   ASSERT_TRUE(longer);
-  const Told told = DrainAnswers(*engine);
+  const Answers answers = DrainAnswers(*engine);
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(told.tokens.at({*spelled, i}), (std::vector<int32_t>{7, 3, 40}));
-    EXPECT_EQ(told.ends.at({*spelled, i}).finish, FinishReason::kStop);
+    EXPECT_EQ(answers.tokens.at({*spelled, i}), (std::vector<int32_t>{7, 3, 40}));
+    EXPECT_EQ(answers.ends.at({*spelled, i}).finish, FinishReason::kStop);
   }
-  for (const int32_t token : told.tokens.at({*allowed, 0})) EXPECT_TRUE(token == 4 || token == 9) << token;
-  EXPECT_GE(told.tokens.at({*longer, 0}).size(), 6u);
+  for (const int32_t token : answers.tokens.at({*allowed, 0})) EXPECT_TRUE(token == 4 || token == 9) << token;
+  EXPECT_GE(answers.tokens.at({*longer, 0}).size(), 6u);
 }
 
 TEST(Engine, ADeadlineEndsARequest) {
@@ -301,9 +301,9 @@ TEST(Engine, ADeadlineEndsARequest) {
   request.deadline = std::chrono::steady_clock::now() - std::chrono::seconds(1);
   auto late = engine->Submit(request), other = engine->Submit(Ask(Prompt(1, 10), 4));
   ASSERT_TRUE(late && other);
-  const Told told = DrainAnswers(*engine);
-  EXPECT_EQ(told.ends.at({*late, 0}).finish, FinishReason::kDeadline);
-  EXPECT_EQ(told.tokens.at({*other, 0}).size(), 4u);
+  const Answers answers = DrainAnswers(*engine);
+  EXPECT_EQ(answers.ends.at({*late, 0}).finish, FinishReason::kDeadline);
+  EXPECT_EQ(answers.tokens.at({*other, 0}).size(), 4u);
 }
 
 TEST(Engine, WhatCanNeverFitIsRefusedWithTheNumbers) {
@@ -312,8 +312,8 @@ TEST(Engine, WhatCanNeverFitIsRefusedWithTheNumbers) {
   request.beam.width = 3;
   auto id = engine->Submit(request);
   ASSERT_TRUE(id);
-  const Told told = DrainAnswers(*engine);
-  const TokenEvent end = told.ends.at({*id, 0});
+  const Answers answers = DrainAnswers(*engine);
+  const TokenEvent end = answers.ends.at({*id, 0});
   EXPECT_EQ(end.finish, FinishReason::kRefused);
   EXPECT_EQ(
       end.error,
@@ -325,7 +325,7 @@ TEST(Engine, BeamsSurvivePreemption) {
   Request request = Ask(Prompt(1, 20), 20);
   request.beam.width = 3;
   request.n = 3;
-  std::vector<Told> all;
+  std::vector<Answers> all;
   for (const bool small : {false, true}) {
     auto engine = MustLoad({.context = small ? 160 : 0, .chunk = 7, .sequences = small ? 1 : 0});
     std::vector<int64_t> ids;

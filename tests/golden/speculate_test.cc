@@ -1,4 +1,4 @@
-// Speculative decoding on tiny models, as users have it: guesses that are verified several at a time give the
+// Speculative decoding on tiny models, as users have it: drafts that are verified several at a time give the
 // tokens of plain decoding.
 #include <gtest/gtest.h>
 
@@ -50,7 +50,7 @@ Ran RunAll(const EngineOptions& options, const std::vector<Request>& requests) {
   return engine ? RunAll(**engine, requests) : Ran();
 }
 
-// Guesses whether it pays or not.
+// Drafts whether it pays or not.
 Ran RunSpeculating(const EngineOptions& options, const std::vector<Request>& requests) {
   std::unique_ptr<DraftModel> draft;
   if (options.speculation.kind == Speculation::Kind::kDraft) {
@@ -88,7 +88,7 @@ TEST(Speculate, LookupGivesTheTokensOfPlainDecoding) {
     const Ran want = RunAll(plain, requests), got = RunSpeculating(options, requests);
     EXPECT_EQ(got.tokens, want.tokens) << model;
     EXPECT_EQ(got.stats.generated_tokens, want.stats.generated_tokens);
-    EXPECT_LE(got.stats.steps, want.stats.steps) << "one text that nothing was guessed of takes as many";
+    EXPECT_LE(got.stats.steps, want.stats.steps) << "a text without drafts takes as many";
     EXPECT_EQ(RunAll(options, requests).tokens, want.tokens) << model << ", where it pays";
     options.context = 112;
     options.sequences = 1;  // 7 blocks: they drive each other out

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// OpenAI knows two good ends.
+// OpenAI's finish_reason.
 const char* ReasonText(FinishReason finish) {
   return finish == FinishReason::kLength ? "length" : "stop";
 }
@@ -22,7 +22,7 @@ std::string TokenText(const Prompter& prompter, int32_t token) {
   return utf8::ToValid(prompter.tokenizer().Piece(token));
 }
 
-// The bytes are told apart, because a token may be a part of a character.
+// With its bytes, because a token may be a part of a character.
 Json TokenJson(const Prompter& prompter, int32_t token, float logprob) {
   Json bytes = Json::array();
   for (const char byte : prompter.tokenizer().Piece(token)) bytes.push_back(static_cast<uint8_t>(byte));

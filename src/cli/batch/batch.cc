@@ -31,7 +31,8 @@ struct BatchFlags {
   bool restart = false, json = false, quiet = false;
 };
 
-// On a CPU few sequences fill the arithmetic units, and the fewer are underway, the less a kill loses.
+// On a CPU few sequences saturate the arithmetic units, and the fewer are in flight, the less work a kill
+// loses.
 int64_t DefaultWindow(const DeviceOptions& device) {
   using Kind = DeviceOptions::Kind;
   const bool cpu = device.kind == Kind::kCpu || (device.kind == Kind::kAuto && CudaDeviceCount() == 0);
@@ -150,12 +151,12 @@ int BatchCommand(const std::vector<std::string>& args) {
   app.add_option("IN", flags.in, "a file with a JSON object on each line")->required();
   app.add_option(
          "-o,--out", flags.out,
-         "file that answers are appended to, as they come; those that are there are not asked for again")
+         "file that answers are appended to, as they come; requests that are answered there are skipped")
       ->required();
   app.add_option("--errors", flags.errors, "file for lines that have no answer (default: OUT.errors.jsonl)")
       ->default_str("");
   app.add_flag("--restart", flags.restart, "empty OUT and the error file first, instead of resuming");
-  app.add_option("--window", flags.window, "lines that are worked on at once (0: 32 on a CPU, 256 on a GPU)")
+  app.add_option("--window", flags.window, "lines in flight at once (0: 32 on a CPU, 256 on a GPU)")
       ->check(Between(0, 65536));
   app.add_flag("--json", flags.json, "a summary as one JSON object at the end");
   app.add_flag("-q,--quiet", flags.quiet, "no progress and no summary");

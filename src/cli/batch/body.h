@@ -1,4 +1,4 @@
-// What the body of a batch's line asks for, as requests for an engine. It is read as the server reads a body.
+// From the body of a batch's line to requests of the engine, with the server's own parser.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ enum class BodyKind : uint8_t {
   kCompletion,  // /v1/completions
 };
 
-// What holds where a body says nothing.
+// Defaults of a body.
 struct BodyDefaults {
   SamplingParams sampling = {};
   std::optional<int64_t> max_tokens = {};  // none: the rest of the context; 16 in /v1/completions
@@ -32,8 +32,8 @@ struct BatchBody {
   std::string model = {};  // as the body has it
 };
 
-// Refuses by name what a batch cannot do; src/server/api/params_table.cc has all parameters. `seed` is the
-// request's if the body has none.
+// Rejects by name what a batch does not support; src/server/api/params_table.cc has all parameters. `seed` is
+// the request's if the body has none.
 server::Refusal ReadBody(BodyKind kind, nlohmann::ordered_json body, const BodyDefaults& defaults,
                          uint64_t seed, const server::ServedModel& model, BatchBody* out);
 

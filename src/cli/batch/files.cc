@@ -24,7 +24,7 @@ Error IoError(const std::filesystem::path& path, const char* what) {
   return Error::Io(path.string(), ": ", what, ": ", std::strerror(errno));
 }
 
-// A device that fails is no mistake of the user's.
+// A device error, not a user error.
 Error WriteError(const std::filesystem::path& path) {
   return Error::Device(path.string(), ": cannot be written: ", std::strerror(errno));
 }
@@ -69,7 +69,7 @@ Result<std::optional<LinesFile::Line>> LinesFile::Next() {
       at_ = end + 1;
       break;
     }
-    // What was given out goes, and of a line that is too long all of it.
+    // Drops consumed bytes, and all of a line that is too long.
     if (line.too_long) line.bytes += buffer_.size() - at_;
     buffer_.erase(0, line.too_long ? buffer_.size() : at_);
     at_ = 0;

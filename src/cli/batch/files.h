@@ -1,5 +1,5 @@
-// The files of a batch: lines of any number read one at a time, and lines appended so that a process that is
-// killed at any moment loses none and writes none twice.
+// The files of a batch: an input that is streamed line by line, and outputs with crash-safe appends: a
+// process that is killed at any moment loses no line and writes none twice.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace celer::cli {
 
-// An open file that is closed again.
+// RAII file descriptor.
 class FileDescriptor {
  public:
   explicit FileDescriptor(int fd = -1) : fd_(fd) {}
@@ -76,7 +76,7 @@ class LineSet {
   int64_t size_ = 0;
 };
 
-// A file that lines are appended to, each with one write(). Nobody else may write to it meanwhile.
+// An append-only file, each line with one write(), under an exclusive lock.
 class AppendedLines {
  public:
   // Makes the file if there is none; `restart` empties it. What an earlier process wrote is added to `done`,
@@ -87,7 +87,8 @@ class AppendedLines {
 
   AppendedLines(AppendedLines&&) = default;
   AppendedLines& operator=(AppendedLines&&) = default;
-  ~AppendedLines();  // removes a file that this process made and wrote nothing to, unless it is kept
+  ~AppendedLines();  // removes a file that this process created and wrote nothing to, unless Keep() was
+                     // called
 
   // With its newline, or nothing of it.
   Status Append(std::string_view line);

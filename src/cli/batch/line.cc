@@ -13,7 +13,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kChatUrl = "/v1/chat/completions", kCompletionUrl = "/v1/completions";
-// Both begin what is written, so that a torn line is known for one.
+// Written lines begin with one of these, so that a torn line is recognized.
 constexpr std::string_view kIdBegins = R"({"id":)", kLineBegins = R"({"line":)";
 
 // A value from the input, for a sentence.

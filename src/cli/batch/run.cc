@@ -18,7 +18,7 @@
 namespace celer::cli {
 namespace {
 
-// Of the lines that are worked on, however few they are.
+// Bytes of the lines in flight at most.
 constexpr size_t kMaxWindowBytes = size_t{256} << 20;
 constexpr std::chrono::milliseconds kTick{100};
 
@@ -75,7 +75,7 @@ class BatchWorker {
   Status TakeEvent(int64_t job, size_t request, TokenEvent event);
   Status Finish(Job& job);
   Status Refuse(const BatchLine& line, const LineError& error);
-  void Settle(const BatchLine& line);  // needs no more work
+  void MarkDone(const BatchLine& line);  // needs no more work
   void HandleInterrupt();
   void Tick();
   // Of the time so far, how much its work takes at the machine's limit; none if that was not measured.
@@ -230,18 +230,18 @@ Status BatchWorker::Take(ReadLine read) {
   progress_.read_bytes += static_cast<int64_t>(read.line.bytes);
   if (read.line.number == 0) {  // blank
     progress_.skipped_bytes += static_cast<int64_t>(read.line.bytes);
-    Settle(read.line);
+    MarkDone(read.line);
     return {};
   }
   ++progress_.lines;
   if (read.known != ReadLine::Known::kNo) {
     ++(read.known == ReadLine::Known::kAnswered ? outcome_.requests_before : outcome_.refused_before);
     progress_.skipped_bytes += static_cast<int64_t>(read.line.bytes);
-    Settle(read.line);
+    MarkDone(read.line);
     return {};
   }
   if (read.line.error) return Refuse(read.line, *read.line.error);
-  if (interrupts_ > 0) return {};  // it is left for the next time
+  if (interrupts_ > 0) return {};  // left for the next run
   return Submit(std::move(read));
 }
 
@@ -259,7 +259,7 @@ Status BatchWorker::Submit(ReadLine read) {
       arrived_.notify_one();
     });
     if (!ticket && thread_.fault()) return *thread_.fault();
-    // Tickets of the same line that were given already cancel themselves; nobody looks for their events.
+    // Tickets of the same line cancel their requests when they are destroyed; their events are ignored.
     if (!ticket) return Refuse(job->line, {"invalid_request", WithFlags(ticket.error().message()), 400});
     job->tickets.push_back(std::move(*ticket));
   }
@@ -287,7 +287,7 @@ Status BatchWorker::Finish(Job& job) {
     case FinishReason::kNone:
       break;
     case FinishReason::kCancelled:
-      return {};  // by Ctrl-C: it is left for the next time
+      return {};  // by Ctrl-C: left for the next run
     case FinishReason::kRefused:
       return Refuse(job.line, {"context_length_exceeded", WithFlags(answer.error()), 400});
     default:
@@ -302,18 +302,18 @@ Status BatchWorker::Finish(Job& job) {
   outcome_.prompt_tokens += answer.prompt_tokens();
   outcome_.cached_tokens += answer.cached_tokens();
   outcome_.new_tokens += answer.new_tokens();
-  Settle(job.line);
+  MarkDone(job.line);
   return {};
 }
 
 Status BatchWorker::Refuse(const BatchLine& line, const LineError& error) {
   CELER_RETURN_IF_ERROR(files_.errors.Append(ErrorText(line, error)));
   ++outcome_.refused;
-  Settle(line);
+  MarkDone(line);
   return {};
 }
 
-void BatchWorker::Settle(const BatchLine& line) {
+void BatchWorker::MarkDone(const BatchLine& line) {
   progress_.bytes += static_cast<int64_t>(line.bytes);
   const std::lock_guard lock(mutex_);
   --open_lines_;
@@ -324,7 +324,7 @@ void BatchWorker::Settle(const BatchLine& line) {
 void BatchWorker::HandleInterrupt() {
   if (!InterruptGuard::Pending()) return;
   InterruptGuard::Clear();
-  interrupts_ += InterruptGuard::Terminated() ? 2 : 1;  // who sends SIGTERM will not wait for long
+  interrupts_ += InterruptGuard::Terminated() ? 2 : 1;  // SIGTERM: a SIGKILL is likely to follow soon
   if (interrupts_ > 1) return;
   {
     const std::lock_guard lock(mutex_);

@@ -24,7 +24,7 @@ struct BatchFiles {
 struct BatchSettings {
   BodyDefaults defaults;
   uint64_t seed = 0;     // a line without its own has one made of this and its number
-  int64_t window = 256;  // lines that are worked on at once
+  int64_t window = 256;  // lines in flight
   bool quiet = false;
 };
 
@@ -39,7 +39,8 @@ struct BatchOutcome {
   std::optional<Error> failure;
 };
 
-// Needs an InterruptGuard. The first Ctrl-C lets what has begun come to its end, the second stops at once.
+// Needs an InterruptGuard. The first Ctrl-C drains: requests in flight are finished. The second stops at
+// once.
 BatchOutcome RunBatch(EngineThread& thread, const server::ServedModel& model, BatchFiles& files,
                       const BatchSettings& settings);
 

@@ -75,7 +75,7 @@ class Chat {
         Answer();
       }
       if (Terminated()) return InterruptGuard::ExitCode();
-      if (std::ferror(stdout)) return kOk;  // nobody reads the answers; main() says so
+      if (std::ferror(stdout)) return kOk;  // stdout is closed; main() reports it
     }
     if (reader_.terminal()) Say("\n");
     return failed_ && !reader_.terminal() ? kFailed : kOk;

@@ -25,7 +25,7 @@ class LineReader {
   LineReader& operator=(const LineReader&) = delete;
 
   static bool CanEdit();                       // whether this build has libedit
-  bool terminal() const { return terminal_; }  // somebody is typing, so prompts are shown
+  bool terminal() const { return terminal_; }  // interactive, so prompts are shown
 
   // Needs an InterruptGuard. The line comes without its end.
   Outcome Read(const char* prompt, std::string* line);

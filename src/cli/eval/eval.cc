@@ -180,7 +180,7 @@ Result<Json> InChild(const Work& work) {
   if (child < 0) return Error::Io("cannot start a process: ", std::strerror(errno));
   if (child == 0) {
     close(ends[0]);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);  // nobody would read the result
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // the parent is gone, and with it the reader of the result
     RestoreDefaultSignals();
     const Result<Json> made = work();
     Json answer =

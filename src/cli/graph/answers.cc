@@ -16,7 +16,7 @@ namespace celer::cli {
 namespace {
 
 constexpr size_t kMostBoxes = 300;
-// Told apart by people with any colour vision (Okabe and Ito).
+// A palette that is safe for colour blindness (Okabe and Ito).
 constexpr Color kBoxColors[] = {{0, 114, 178}, {213, 94, 0},   {0, 158, 115}, {204, 121, 167},
                                 {230, 159, 0}, {86, 180, 233}, {240, 228, 66}};
 
@@ -31,7 +31,7 @@ float Overlap(const Detection& a, const Detection& b) {
   return all > 0 ? common / all : 0;
 }
 
-std::vector<Detection> Suppressed(std::vector<Detection> boxes, double overlap) {
+std::vector<Detection> NonMaximumSuppression(std::vector<Detection> boxes, double overlap) {
   std::stable_sort(boxes.begin(), boxes.end(),
                    [](const Detection& a, const Detection& b) { return a.score > b.score; });
   std::vector<Detection> kept;
@@ -164,7 +164,7 @@ Result<std::vector<Detection>> FindBoxes(const GraphTensor& tensor, const std::s
     if (!std::isfinite(x) || !std::isfinite(y) || !std::isfinite(w) || !std::isfinite(h)) continue;
     found.push_back({x - w, y - h, x + w, y + h, score, best - first});
   }
-  return Suppressed(std::move(found), flags.overlap);
+  return NonMaximumSuppression(std::move(found), flags.overlap);
 }
 
 Status DrawBoxes(const Placed& placed, std::vector<Detection>* boxes, const std::vector<std::string>& labels,
@@ -174,7 +174,7 @@ Status DrawBoxes(const Placed& placed, std::vector<Detection>* boxes, const std:
   const auto down = [&](float v) { return static_cast<float>((v - placed.top) / placed.scale_y); };
   for (Detection& box : *boxes)
     box = {across(box.left), down(box.top), across(box.right), down(box.bottom), box.score, box.label};
-  // The best one last, so that nothing covers it.
+  // The best one last, on top.
   for (size_t i = boxes->size(); i-- > 0;) {
     const Detection& box = (*boxes)[i];
     DrawBox(&picture, box.left, box.top, box.right, box.bottom,

@@ -24,7 +24,7 @@ struct Class {
   int64_t index = 0;
   float probability = 0;
 };
-// The `count` best of a list of scores. Those that are no probabilities (in 0 to 1, with a sum of 1) go
+// The top `count` of a list of scores. Scores that are not probabilities (in 0 to 1, with a sum of 1) go
 // through a softmax first.
 std::vector<Class> BestClasses(const std::vector<float>& scores, int count);
 
@@ -40,7 +40,7 @@ struct DetectFlags {
   std::string head = "auto";  // "yolov5": rows of center, size, how sure, classes; "yolov8": columns without
   double score = 0.25, overlap = 0.45;
 };
-// From the output of a YOLO head; boxes that overlap a better one of their class are left out.
+// From the output of a YOLO head, after non-maximum suppression per class.
 Result<std::vector<Detection>> FindBoxes(const GraphTensor& tensor, const std::string& name,
                                          const DetectFlags& flags);
 // The picture with the boxes on it, at its own size. The boxes are moved into its pixels.

@@ -26,7 +26,7 @@ struct GraphTimes {
   Roof roof;
   std::vector<double> runs;  // seconds, ascending
   std::vector<NodeTime> nodes;
-  Work whole;  // what nobody can avoid: weights, inputs and outputs once, and the arithmetic
+  Work whole;  // the lower bound: weights, inputs and outputs once, and the arithmetic
 
   double median() const { return runs[runs.size() / 2]; }
   double one_by_one() const;  // the limits of the operators, added

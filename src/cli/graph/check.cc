@@ -39,7 +39,7 @@ struct Compared {
   Shape dims;
 };
 
-// One run of the network, and what came of it.
+// One run of the network, and how it compares.
 struct Outcome {
   std::vector<Compared> outputs;
   size_t values = 0;              // compared, inside the network
@@ -160,11 +160,11 @@ Result<bool> CheckGraph(const GraphCheckFlags& flags) {
                             OutputWidth()));
   for (const GraphPort& port : ports) {
     const NpyArray& array = inputs.arrays.at(port.name);
-    const bool made_up =
-        std::find(inputs.by_chance.begin(), inputs.by_chance.end(), port.name) != inputs.by_chance.end();
+    const bool random = std::find(inputs.random_inputs.begin(), inputs.random_inputs.end(), port.name) !=
+                        inputs.random_inputs.end();
     fmt::print("{}", FactLine("input",
                               fmt::format("{}  {}{}{}", Printable(port.name), Name(array.dtype),
-                                          array.shape.ToString(), made_up ? ", by chance" : ""),
+                                          array.shape.ToString(), random ? ", random" : ""),
                               OutputWidth()));
   }
   if (!reference.note().empty())

@@ -266,7 +266,7 @@ Result<NpyArray> FromTexts(const GraphPort& port, const std::string& given, std:
   return out;
 }
 
-Result<NpyArray> ByChance(const GraphPort& port, const std::string* shape, std::mt19937_64& random) {
+Result<NpyArray> RandomInput(const GraphPort& port, const std::string* shape, std::mt19937_64& random) {
   std::vector<int64_t> dims = port.shape;
   for (int64_t& dim : dims) dim = dim < 0 ? 1 : dim;
   if (shape) {
@@ -279,7 +279,7 @@ Result<NpyArray> ByChance(const GraphPort& port, const std::string* shape, std::
     const double value = floats ? static_cast<double>(bits >> 11) * 0x1p-53 : static_cast<double>(bits & 1);
     if (!StoreAs(&out, i, value))
       return Error::Invalid("the input '", Printable(port.name), "' is ", port.dtype,
-                            ", which is not made up; give it as an .npy file");
+                            ", which cannot be filled with random values; give it as an .npy file");
   }
   return out;
 }
@@ -351,13 +351,13 @@ void AddPictureFlags(CLI::App& app, PictureFlags* flags) {
 
 void AddShapeFlags(CLI::App& app, InputFlags* flags) {
   app.add_option("--shape", flags->shapes,
-                 "NAME=1,3,224,224: the shape of an input that is not given and so made up; open dimensions "
+                 "NAME=1,3,224,224: the shape of an input that is not given and so random; open dimensions "
                  "are 1")
       ->allow_extra_args(false);
-  app.add_option("--seed", flags->seed, "of inputs that are made up")->capture_default_str();
+  app.add_option("--seed", flags->seed, "of random inputs")->capture_default_str();
 }
 
-Result<Inputs> ReadInputs(const std::vector<GraphPort>& ports, const InputFlags& flags, bool make_up) {
+Result<Inputs> ReadInputs(const std::vector<GraphPort>& ports, const InputFlags& flags, bool fill_random) {
   const std::vector<std::string> names = NamesOf(ports);
   CELER_ASSIGN(const auto files, ByName(WithNames(flags.inputs, ports), "--input", names));
   CELER_ASSIGN(const auto shapes, ByName(flags.shapes, "--shape", names));
@@ -369,18 +369,18 @@ Result<Inputs> ReadInputs(const std::vector<GraphPort>& ports, const InputFlags&
                                 "' is no tensor; sequences and optionals cannot be given here");
     const auto file = files.find(port.name);
     if (file == files.end()) {
-      if (!make_up)
+      if (!fill_random)
         return Error::Invalid("the input '", Printable(port.name), "' is not given; add --input ",
                               Printable(port.name), "=FILE, an .npy array of ", PortText(port),
                               " or a picture");
       if (port.texts)
         return Error::Invalid("the input '", Printable(port.name), "' is ", PortText(port),
-                              ", and strings are not made up; add --input ", Printable(port.name),
+                              ", and strings cannot be random; add --input ", Printable(port.name),
                               "=WORD,WORD");
       const auto shape = shapes.find(port.name);
       CELER_ASSIGN(out.arrays[port.name],
-                   ByChance(port, shape == shapes.end() ? nullptr : &shape->second, random));
-      out.by_chance.push_back(port.name);
+                   RandomInput(port, shape == shapes.end() ? nullptr : &shape->second, random));
+      out.random_inputs.push_back(port.name);
     } else if (port.texts) {
       CELER_ASSIGN(out.arrays[port.name], FromTexts(port, file->second, &out.texts[port.name]));
     } else if (const auto numbers = Numbers(file->second); numbers && !fs::exists(file->second)) {

@@ -1,4 +1,4 @@
-// What a network is given by a command: arrays and pictures from files, numbers, or numbers by chance.
+// The inputs of a network on the command line: arrays and pictures from files, numbers, or random numbers.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct PictureFlags {
 
 struct InputFlags {
   std::vector<std::string> inputs;  // NAME=FILE or NAME=NUMBERS
-  std::vector<std::string> shapes;  // NAME=1,3,224,224: for numbers by chance
+  std::vector<std::string> shapes;  // NAME=1,3,224,224: for random inputs
   uint64_t seed = 1;
   PictureFlags picture;
 };
@@ -37,7 +37,7 @@ void AddShapeFlags(CLI::App& app, InputFlags* flags);  // --shape and --seed, fo
 // A picture as a network sees it, and the way back to its pixels.
 struct Placed {
   Picture picture;                                     // as it was read
-  std::string input;                                   // whose it is
+  std::string input;                                   // the input that it is for
   double scale_x = 1, scale_y = 1, left = 0, top = 0;  // network = picture * scale + offset
   int width = 0, height = 0;                           // of the network's input
 };
@@ -45,17 +45,17 @@ struct Placed {
 struct Inputs {
   std::map<std::string, NpyArray> arrays;
   std::map<std::string, std::vector<std::string>>
-      texts;                           // of inputs of strings, whose arrays hold their places
-  std::optional<Placed> picture;       // the first one
-  std::vector<std::string> by_chance;  // inputs that were made up
+      texts;                               // of inputs of strings, whose arrays hold their places
+  std::optional<Placed> picture;           // the first one
+  std::vector<std::string> random_inputs;  // those that were filled with random numbers
 };
 
-// Every input of the network. `make_up`: those that are not given are random, floats from 0 to 1 and integers
-// 0 or 1, the same for the same seed; else they are an error.
-Result<Inputs> ReadInputs(const std::vector<GraphPort>& ports, const InputFlags& flags, bool make_up);
+// Every input of the network. `fill_random`: those that are not given are random, floats from 0 to 1 and
+// integers 0 or 1, the same for the same seed; else they are an error.
+Result<Inputs> ReadInputs(const std::vector<GraphPort>& ports, const InputFlags& flags, bool fill_random);
 
-// An array of floats as the floats that the input wants: NumPy makes f64 unless it is told otherwise. An
-// error about a number that those do not hold. Other types stay, and are for the network to refuse.
+// Converts an array of floats to the input's float type: NumPy's default is f64. An error if a number is out
+// of range. Other types stay as they are, and the session rejects them.
 Result<NpyArray> AsFloatsOf(const GraphPort& port, NpyArray array, const std::string& source);
 
 // A picture from a file as this input wants it.

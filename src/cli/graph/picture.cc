@@ -162,7 +162,7 @@ int ExifOrientation(std::string_view data) {
 }
 
 // As it is meant to be looked at: EXIF says how the camera was held.
-Picture Turned(Picture from, int orientation) {
+Picture ApplyOrientation(Picture from, int orientation) {
   if (orientation <= 1) return from;
   const int w = from.width, h = from.height;
   const bool swapped = orientation >= 5;
@@ -206,7 +206,7 @@ Result<Picture> ReadPicture(const std::filesystem::path& path) {
   if (!pixels) return Error::Corrupt(path.string(), ": the picture is damaged (", stbi_failure_reason(), ")");
   Picture out{width, height};
   out.rgb.assign(pixels.get(), pixels.get() + static_cast<size_t>(width) * static_cast<size_t>(height) * 3);
-  return Turned(std::move(out), ExifOrientation(content));
+  return ApplyOrientation(std::move(out), ExifOrientation(content));
 }
 
 Status WritePixels(const PixelRows& pixels, const std::filesystem::path& path) {

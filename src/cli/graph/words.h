@@ -1,4 +1,4 @@
-// Nodes in few words, for boxes of a drawing.
+// Short labels of nodes, for the boxes of a drawing.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What a node of a network cannot avoid to read, write and compute.
+// The lower bound of what a node must read, write and compute.
 #pragma once
 
 #include <vector>

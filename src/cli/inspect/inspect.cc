@@ -91,7 +91,7 @@ int64_t FileBytes(const fs::path& path) {
   return ignored ? 0 : static_cast<int64_t>(size);
 }
 
-// Long arrays and texts are abbreviated in JSON too: nobody needs a whole vocabulary here.
+// Long arrays and texts, such as vocabularies, are abbreviated in JSON too.
 constexpr size_t kMaxJsonElements = 64;
 
 Json GgufJson(const GgufFile& file, const GgufValue& value) {

@@ -19,7 +19,7 @@ constexpr const char* kReadOnce = "#7fb3dc";
 constexpr const char* kExact = "#c8442b";
 constexpr const char* kRough = "#e39a3b";
 constexpr const char* kBand = "#fdf3e7";
-// Told apart by people with any colour vision (Okabe and Ito).
+// A palette that is safe for colour blindness (Okabe and Ito).
 constexpr const char* kLineColors[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                        "#b8860b", "#56b4e9", "#5b4b8a", "#444444"};
 

@@ -154,7 +154,7 @@ int ProbeCommand(const std::vector<std::string>& args) {
                     FormatBytes(static_cast<double>(cpu.l2_bytes), Units::kBinary),
                     FormatBytes(static_cast<double>(cpu.last_level_bytes), Units::kBinary), cpu.FlagList());
     if (!WriteOut(Wrap(line, OutputWidth(), 2) + "\n"))
-      return kFailed;  // nobody reads the result, so nothing is measured
+      return kFailed;  // stdout is closed, so nothing is measured
   }
   Json list = Json::array();
   std::filesystem::path cache_file;

@@ -34,7 +34,7 @@ class RangeWatch {
  public:
   explicit RangeWatch(std::vector<GraphPort> ports);
 
-  // The same samples; what is asked of them is seen here. This object outlives the result.
+  // Wraps the samples and records the ranges of those that are read. This object outlives the result.
   ptq::Samples Watched(const ptq::Samples& samples);
   // A sentence for each input that is constant in all samples, or in half of them. Numbers that count or
   // choose (masks, token types) may be constant, unless they are all there is.

@@ -23,7 +23,7 @@ constexpr size_t kMaxPromptBytes = size_t{64} << 20;
 struct RunFlags {
   ModelFlags model;
   SamplingFlags sampling;
-  std::optional<std::string> prompt;  // "" is a prompt too: the model begins by itself
+  std::optional<std::string> prompt;  // "": an empty prompt, generation starts from BOS
   std::string file, system;
   TraceFlag trace;
   bool raw = false, json = false, ignore_end = false, quiet = false;

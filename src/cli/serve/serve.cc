@@ -102,17 +102,19 @@ int ServeCommand(const std::vector<std::string>& args) {
       ->check(CLI::IsMember({"mean", "last"}));
   app.add_flag(
       "--lenient", service.lenient,
-      "leave out parameters that are not supported, and name them in a header, instead of refusing them");
-  app.add_option("--api-key-file", flags.key_file, "a file with a key per line; only who has one may ask");
+      "ignore parameters that are not supported, and list them in a header, instead of rejecting them");
+  app.add_option("--api-key-file", flags.key_file,
+                 "file with one API key per line; clients must send one of them");
   app.add_option("--tls-cert", http.tls_cert, "certificate chain in PEM form");
   app.add_option("--tls-key", http.tls_key, "its private key");
-  app.add_option("--cors-origin,--cors", service.cors_origins,
-                 "a web page's origin that may ask, such as https://chat.example.com; '*': all")
+  app.add_option(
+         "--cors-origin,--cors", service.cors_origins,
+         "CORS: origin of a web page that may use this server, such as https://chat.example.com; '*': all")
       ->allow_extra_args(false);
   app.add_option(
          "--allowed-hosts", service.allowed_hosts,
-         "names besides localhost and --host that clients may reach a server without keys by, such as a "
-         "proxy's: a,b or '*' for any (default on other than loopback addresses)")
+         "Host headers that a server without keys accepts besides localhost and --host, such as a proxy's: "
+         "a,b or '*' for any (default on other than loopback addresses)")
       ->delimiter(',')
       ->allow_extra_args(false);
   app.add_option("--metrics-prefix", service.metrics_prefix,
@@ -134,23 +136,27 @@ int ServeCommand(const std::vector<std::string>& args) {
                  "bytes of all requests in flight, at least --max-body; others get 429")
       ->check(Between(1024, int64_t{1} << 40));
   app.add_option("--max-jobs", service.max_jobs,
-                 "requests that are read, rendered and tokenized at once; others get 429")
+                 "requests that are parsed, rendered and tokenized at once; others get 429")
       ->check(Between(1, kMillion));
-  app.add_option("--max-header", http.max_header_bytes, "bytes of a request's head")
+  app.add_option("--max-header", http.max_header_bytes, "bytes of a request's headers")
       ->check(Between(1024, 1 << 20));
-  app.add_option("--max-unsent", http.max_unsent_bytes, "bytes that a slow reader may leave waiting")
+  app.add_option("--max-unsent", http.max_unsent_bytes,
+                 "unsent bytes of a stream before a slow client is disconnected")
       ->check(Between(1024, int64_t{1} << 30));
-  app.add_option("--header-timeout", flags.header_timeout, "seconds for a request's head")->check(seconds);
-  app.add_option("--body-timeout", flags.body_timeout, "seconds for its body")->check(seconds);
-  app.add_option("--idle-timeout", flags.idle_timeout, "seconds between requests")->check(seconds);
-  app.add_option("--write-timeout", flags.write_timeout, "seconds that a client may take nothing")
+  app.add_option("--header-timeout", flags.header_timeout, "seconds to receive a request's headers")
       ->check(seconds);
-  app.add_option("--ping", flags.ping, "seconds after which a silent stream says that it lives")
+  app.add_option("--body-timeout", flags.body_timeout, "seconds to receive its body")->check(seconds);
+  app.add_option("--idle-timeout", flags.idle_timeout, "seconds that a keep-alive connection may be idle")
+      ->check(seconds);
+  app.add_option("--write-timeout", flags.write_timeout,
+                 "seconds without progress of a write before a client is disconnected")
+      ->check(seconds);
+  app.add_option("--ping", flags.ping, "seconds between keep-alive comments on an idle stream")
       ->check(seconds);
   app.add_option("--drain-grace", flags.drain_grace,
-                 "seconds after SIGTERM in which requests are still taken while /health says 503")
+                 "seconds after SIGTERM in which requests are still accepted while /health says 503")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--drain-limit", flags.drain_limit, "seconds that running requests have after that")
+  app.add_option("--drain-limit", flags.drain_limit, "seconds that requests in flight have after that")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--on-fault", flags.on_fault, "of the device: exit with status 1, or reload the model")
       ->check(CLI::IsMember({"exit", "reload"}));

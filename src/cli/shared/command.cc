@@ -116,7 +116,7 @@ Status CheckNumbers(const CLI::App& app) {
   return {};
 }
 
-// What takes one value and has two. The first or the last would be as good a guess, so neither is taken.
+// An option with one value that was given twice is ambiguous, and an error.
 Status CheckGivenOnce(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     const std::vector<std::string>& given = option->results();

@@ -29,7 +29,7 @@ CLI::Validator Between(int64_t low, int64_t high);
 // For --html and its like: writes the file and says so on stderr.
 Status WriteFile(const std::string& path, const std::string& content);
 
-// The library names its options `like_this`; here they are flags: --like-this.
+// Messages of the library name options `like_this`; as flags: --like-this.
 std::string WithFlags(std::string_view message);
 
 // A flag whose words a function of the library reads. Its errors are those of the command line.

@@ -46,29 +46,29 @@ void AddEngineFlags(CLI::App& app, std::string* model, EngineOptions* options) {
            options->speculation.kind = wanted->kind;
            options->speculation.draft = wanted->draft;
          },
-         "guess tokens and verify several in one step: off, lookup (what followed the last tokens before), "
+         "speculative decoding: off, lookup (prompt lookup: what followed an earlier occurrence of the last "
+         "tokens), "
          "self:int4 (the same model at fewer bits) or a smaller MODEL with the same vocabulary")
       ->default_str(options->speculation.ToString());
   app.add_option("--draft-depth", options->speculation.depth,
-                 "with --speculate: tokens guessed at once, at most (0: what pays)")
+                 "with --speculate: drafted tokens per step at most (0: adaptive)")
       ->check(Between(0, 15));
   app.add_flag("--speculate-always", options->speculation.always,
-               "with --speculate: guess also where that is predicted or measured to be slower");
+               "with --speculate: draft also where that is predicted or measured to be slower");
   app.add_option("--chunk", options->chunk, "prompt tokens computed in one step")->check(Between(1, 65536));
-  app.add_option(
-         "--mixed-chunk", options->mixed_chunk,
-         "likewise, while others wait for their next token (default: where arithmetic begins to bind)")
+  app.add_option("--mixed-chunk", options->mixed_chunk,
+                 "likewise, while other sequences decode (default: where the step becomes compute-bound)")
       ->check(Between(1, 65536));
   AddParsed(
       app, "--kv-host-memory", &options->kv_host_memory, ParseHostMemory,
       "host memory for sequences that are swapped out when the KV is full, such as 8GiB (default: none, "
-      "they are computed again)",
+      "they are recomputed)",
       "");
   app.add_flag_callback(
       "--no-prefix-cache", [options] { options->prefix_cache = false; },
-      "compute every prompt from its beginning, also where an earlier one began alike");
+      "no prefix caching: compute every prompt from its beginning");
   app.add_flag("--deterministic", options->deterministic,
-               "tokens do not depend on what else runs (always so on a CPU)");
+               "batch-invariant: tokens do not depend on what else runs (always so on a CPU)");
   AddParsed(app, "--row-copies", &options->row_copies, ParseRowCopies,
             "on a GPU, weights of 16 bits a second time, row by row, which makes prompts and large batches "
             "faster: auto (where that takes at most a fifth of its memory), on, off",
@@ -95,7 +95,7 @@ Status ResolveModels(const std::string& model, EngineOptions* options) {
   CELER_ASSIGN(const std::filesystem::path path, ResolveModelPath(model));
   options->model = path.string();
   if (options->speculation.always && options->speculation.kind == Speculation::Kind::kNone)
-    return Error::Invalid("--speculate-always needs --speculate, which says what guesses come from");
+    return Error::Invalid("--speculate-always needs --speculate, which says where drafts come from");
   std::string& draft = options->speculation.draft;
   if (draft.empty() || draft.starts_with("self:")) return {};
   CELER_ASSIGN(const std::filesystem::path draft_path, ResolveModelPath(draft));

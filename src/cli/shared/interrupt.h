@@ -1,6 +1,6 @@
-// SIGINT (Ctrl-C), SIGTERM and SIGHUP. Each ends the command at once, whatever it is doing: half-written
-// files are removed, and the exit code is 128 and the signal's number, 130 or 143. A loop that has something
-// better to do takes an InterruptGuard and asks it.
+// SIGINT (Ctrl-C), SIGTERM and SIGHUP. Each ends the command at once, whatever it is doing: partial files are
+// removed, and the exit code is 128 plus the signal's number, 130 or 143. A loop that handles signals itself
+// takes an InterruptGuard and polls it.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace celer::cli {
 // First thing in main(). A thread of its own waits for signals, since a handler may do next to nothing.
 void HandleSignals();
 
-// In a child after fork(), which has no such thread: signals end it as they end any program.
+// In a child after fork(), which has no such thread: the default actions of signals.
 void RestoreDefaultSignals();
 
 // While it lives, a signal sets a flag; with kDrain and kAnswer a blocked read returns early, too.
@@ -29,7 +29,8 @@ class InterruptGuard {
   static bool Pending();
   static void Clear();
 
-  // Said instead of "interrupted" if the command is ended while this guard lives: what is kept, say.
+  // The message instead of "interrupted" if the command is ended while this guard lives: what is kept, for
+  // example.
   static void Note(std::string text);
 
   // Of the last signal: whether it was another one than Ctrl-C, and the exit code for it.

@@ -162,7 +162,7 @@ std::string SpeedLine(const TextResult& result, const Engine& engine) {
                               : fmt::format(" --threads {}", engine.info().threads));
   }
   if (result.drafted_tokens > 0)
-    line += fmt::format(", {:.1f} tokens per step, {:.0f} % of {} guesses right",
+    line += fmt::format(", {:.1f} tokens per step, {:.0f} % of {} drafted tokens accepted",
                         static_cast<double>(result.decode_steps()) / static_cast<double>(result.steps),
                         AcceptedPercent(result), result.drafted_tokens);
   return line;
@@ -171,8 +171,8 @@ std::string SpeedLine(const TextResult& result, const Engine& engine) {
 std::string NoDraftNote(const TextResult& result, const Speculation& speculation) {
   if (speculation.kind == Speculation::Kind::kNone || result.drafted_tokens > 0) return "";
   return speculation.kind == Speculation::Kind::kLookup
-             ? ", no guesses were made: nothing in the text stood before, or they would not pay"
-             : ", no guesses were made: they would not pay";
+             ? ", nothing was drafted: no n-gram of the text repeats, or it would not pay"
+             : ", nothing was drafted: it would not pay";
 }
 
 nlohmann::ordered_json SpeedJson(const TextResult& result, const Engine& engine,

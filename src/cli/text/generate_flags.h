@@ -52,10 +52,10 @@ Speed MeasureSpeed(const TextResult& result, const Engine& engine);
 std::string SpeedLine(const TextResult& result, const Engine& engine);
 // In brackets on stderr, with `more` at its end.
 void SaySpeed(const TextResult& result, const Engine& engine, std::string_view more = "");
-// With `speculation`, how many tokens were guessed and how many of them were right, also if none were.
+// With `speculation`, the numbers of drafted and accepted tokens, also if they are 0.
 nlohmann::ordered_json SpeedJson(const TextResult& result, const Engine& engine,
                                  const Speculation& speculation);
-// For SaySpeed(): ", no guesses were made" where some were asked for; else nothing.
+// For SaySpeed(): ", nothing was drafted" if speculation is on and that is so; else "".
 std::string NoDraftNote(const TextResult& result, const Speculation& speculation);
 
 }  // namespace celer::cli

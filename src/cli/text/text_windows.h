@@ -11,7 +11,7 @@
 namespace celer::cli {
 
 // llama.cpp's method: windows side by side; the second half of each is scored, and each begins with BOS if
-// the vocabulary has it. With a stride windows overlap, and each scores the tokens that the one before has
+// the vocabulary has it. With a stride windows overlap, and each scores the tokens that the one before did
 // not.
 class TextWindows {
  public:

@@ -1,4 +1,4 @@
-// Token masks that take long: they delay their own answer, and nobody else's.
+// Expensive token masks: they delay their own answer, and no other.
 #include <gtest/gtest.h>
 
 #include <chrono>

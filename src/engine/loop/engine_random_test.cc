@@ -1,6 +1,6 @@
 // The engine under everything at once: random requests come, go, are cancelled, run out of time, share
 // prefixes, fork, search with beams, starve, and drive each other out of pools that are much too small.
-// Nothing may leak, nobody may be forgotten, and every text must be the one that an engine with room for all
+// Nothing may leak, no request may starve, and every text must be the one that an engine with room for all
 // would have written.
 //   CELER_RANDOM_SEEDS=1000-5000 celer_engine_test --gtest_filter='RandomLoad*'
 #include <gtest/gtest.h>
@@ -116,7 +116,8 @@ struct Seen {
 
 void RunEngine(uint32_t seed, Seen* seen) {
   constexpr int kSteps = 5000, kAtOnce = 10;
-  // Every fourth drafts, as deep as it can. Its texts repeat themselves, so that some drafts are right.
+  // Every fourth engine speculates, as deep as it can. Its texts repeat themselves, so that some drafts are
+  // accepted.
   const bool drafts = seed % 4 == 0;
   const HashModel model{.vocab = 48, .seed = seed, .order = drafts ? 1 : 0};
   constexpr int64_t kContexts[] = {40, 64, 100, 160};
@@ -175,12 +176,12 @@ void RunEngine(uint32_t seed, Seen* seen) {
     ASSERT_NO_FATAL_FAILURE(Read(engine->Step(), &got));
     ASSERT_FALSE(engine->fault()) << engine->fault()->message();
     ASSERT_EQ(EngineInternals::CheckInvariants(*engine), "") << "step " << step;
-    // Beams that come back from host memory do so in a step that computes nothing. Nobody else idles.
+    // Beams are swapped in by a step that computes nothing. No other step is empty.
     const EngineStats after = engine->stats();
     const bool idles = before.running + before.waiting > 0 && after.steps == before.steps;
     if (after.finished > before.finished) idle = 0;
     idle = idles ? idle + 1 : 0;
-    ASSERT_LT(idle, 2) << "step " << step << ": nobody goes on";
+    ASSERT_LT(idle, 2) << "step " << step << ": no sequence makes progress";
   };
   for (int step = 0; step < kSteps && !testing::Test::HasFailure(); ++step) {
     if (static_cast<int>(alive.size()) < kAtOnce && requests.Below(3) == 0) {

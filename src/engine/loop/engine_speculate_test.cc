@@ -1,4 +1,4 @@
-// Speculative decoding below the engine, with a simulated model: guesses change nothing about the texts.
+// Speculative decoding below the engine, with a simulated model: drafts change nothing about the texts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -124,7 +124,7 @@ TEST(Speculate, LookupChangesNoToken) {
         EXPECT_EQ(RunAll(*engine, requests), want) << depth << " " << blocks << " " << ahead;
         const EngineStats stats = engine->stats();
         EXPECT_GT(stats.accepted_tokens, 100);
-        EXPECT_GT(stats.drafted_tokens, stats.accepted_tokens) << "no guess was wrong: too easy";
+        EXPECT_GT(stats.drafted_tokens, stats.accepted_tokens) << "no draft was rejected: too easy";
         EXPECT_LE(std::ssize(stats.accepted), depth + 1);
         int64_t accepted = 0;
         for (size_t i = 0; i < stats.accepted.size(); ++i)
@@ -162,7 +162,8 @@ TEST(Speculate, ADraftChangesNoGreedyToken) {
         EXPECT_EQ(RunAll(*engine, requests), want) << draft.seed << " " << blocks << " " << draft_blocks;
         const EngineStats stats = engine->stats();
         EXPECT_GT(Sum(stats.accepted), 0);
-        // The same model is right, but for what it guesses behind a stop token; another is right by chance.
+        // The same model is always accepted, but for what it drafts behind a stop token; another only by
+        // chance.
         if (draft.seed == 0) {
           EXPECT_GT(10 * stats.accepted_tokens, 9 * stats.drafted_tokens);
         } else {
@@ -296,7 +297,7 @@ TEST(Speculate, RejectedDraftsMayHaveLogitsThatAreNotFinite) {
   auto engine = EngineInternals::Make(std::move(runner), world.options,
                                       std::make_unique<Speculator>(Speculator::Options{.always = true}));
   EXPECT_EQ(RunAll(*engine, requests), want);
-  EXPECT_GT(watched->poisoned, 0) << "no guess had that token: nothing was shown";
+  EXPECT_GT(watched->poisoned, 0) << "no draft had that token: nothing was shown";
 }
 
 TEST(Speculate, ADraftOfAnotherVocabularyIsRefused) {

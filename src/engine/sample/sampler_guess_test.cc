@@ -1,4 +1,4 @@
-// Guesses and the sampler: what is drawn by accepting and rejecting drafts is drawn as without them.
+// Rejection sampling of drafts: tokens are distributed as without drafts.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -36,7 +36,7 @@ constexpr Words kUsed =
     "partial_rotary_factor layer_types tie_word_embeddings ";
 
 // Read for some families, with the values that mean nothing to the others. Other values give a warning there:
-// transformers ignores them, and biases that a file holds and nobody asks for are refused with their tensors.
+// transformers ignores them, and biases that a file holds and no family reads are rejected as unused tensors.
 struct FamilyKey {
   std::string_view key;
   Words families;
@@ -61,7 +61,7 @@ constexpr FamilyKey kFamilyKeys[] = {
     {"norm_topk_prob", "qwen2_moe qwen3_moe", ""},
 };
 
-// These say nothing about what logits a text has.
+// Without an effect on the logits.
 constexpr Words kHarmless =
     // Where it comes from and how it was made.
     "_name_or_path name_or_path _commit_hash architectures transformers_version torch_dtype "

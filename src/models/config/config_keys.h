@@ -1,5 +1,5 @@
-// What becomes of each key of a configuration. A key is read, or known to change nothing, or refused; one
-// that is unknown gives a warning, so that a field added next year is noticed.
+// How each key of a configuration is handled: read, ignored because it changes nothing, or rejected. An
+// unknown key gives a warning, so that fields of newer versions are noticed.
 #pragma once
 
 #include "base/result.h"

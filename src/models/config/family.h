@@ -1,4 +1,4 @@
-// The families of models that are understood: one small file under families/ and one row in family.cc each.
+// The supported model families: one small file under families/ and one row in family.cc each.
 #pragma once
 
 #include <optional>

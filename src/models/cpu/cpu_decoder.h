@@ -40,7 +40,7 @@ class CpuDecoder {
 
   // Adds up each operator's time there, until set to nullptr again.
   void set_profile(OpProfile* profile) { profile_ = profile; }
-  // To find out what went wrong; empty ends it.
+  // For debugging: calls `watch` after each layer; empty ends it.
   void set_watch(LayerWatch watch) { watch_ = std::move(watch); }
 
  private:

@@ -1,4 +1,4 @@
-// The batch in a GPU's memory, and what the host knows to be there.
+// The batch in a GPU's memory, with a mirror on the host, so that only what changed is uploaded.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class CudaBatch {
 
   Status Check(const RaggedBatch& batch) const;  // that it fits
   Status Send(const RaggedBatch& batch, UploadRing& ring);
-  // A decode step: the device moved its positions on by itself, and what it has is not sent again.
+  // A decode step: the device has advanced its positions itself, and unchanged tables are not uploaded again.
   Status SendStep(const RaggedBatch& batch, UploadRing& ring);
 
   cuda::DeviceBatch OnDevice(int count) const;

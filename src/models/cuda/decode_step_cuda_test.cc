@@ -204,7 +204,7 @@ TEST(DecodeBatchCompany, ASequenceDoesNotSeeItsCompany) {
   }
 }
 
-// Steps of several tokens of a sequence, as they are when guesses are checked: `counts[i]` tokens of sequence
+// Steps of several tokens of a sequence, as in speculative decoding: `counts[i]` tokens of sequence
 // i at once, again and again. Logits of them all.
 std::vector<float> RunSeveral(const Shape& shape, const char* weights, const std::vector<int>& prompts,
                               const std::vector<int>& counts, bool whole_step) {

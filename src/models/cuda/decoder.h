@@ -1,6 +1,6 @@
-// The forward pass of cpu_decoder.h on a GPU. The five operators of a layer are the same; what differs is that
-// batch, weights, activations and KV live in the GPU's memory and that a decode step is one captured graph,
-// which is why it has a class of its own beside CpuDecoder.
+// The forward pass of cpu_decoder.h on a GPU. The five operators of a layer are the same, but batch, weights,
+// activations and KV live in the GPU's memory and a decode step is one captured CUDA graph; so it has a class
+// of its own.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,8 @@ struct CudaDecoderOptions {
   int64_t context = 4096;    // the longest sequence in tokens
   int64_t max_tokens = 512;  // of one batch
   int64_t sequences = 64;    // of a decode step, kMaxDecode at most
-  // A token's results do not depend on its company or on how its text was cut. Needs warpgroup products.
+  // Batch-invariant: a token's results do not depend on the rest of the batch or on chunked prefill. Needs
+  // warpgroup products.
   bool deterministic = false;
   bool exact = false;  // every product by the decode kernels, also for long prompts
   bool wgmma = true;   // warpgroup products where the GPU has them; else as on a GPU without
@@ -71,7 +72,7 @@ class CudaDecoder {
   // outlives the decoder.
   Status UseKv(const CudaKv& kv);
 
-  // Runs a batch; the logits of batch.logit_rows stay on the GPU until they are asked for.
+  // Runs a batch; the logits of batch.logit_rows stay on the GPU until Logits() copies them.
   Status Forward(const RaggedBatch& batch);
   // [rows, vocab] of the last Forward or Decode; waits for it. Valid until the next call.
   Result<std::span<const float>> Logits();

@@ -29,7 +29,7 @@ int64_t MostKeys(const RaggedBatch& batch) {
 
 }  // namespace
 
-// Joins the parts; each has a file of its own.
+// The components; each has a file of its own.
 struct CudaDecoder::Impl {
   using WeightBytes = std::function<int64_t(const cuda::DeviceWeights&)>;
 
@@ -78,7 +78,7 @@ Result<std::unique_ptr<CudaDecoder>> CudaDecoder::Make(const Model& host, const 
   const CudaDeviceScope scope(options.device);
   auto impl = std::make_unique<Impl>(host.config(), options);
   CELER_RETURN_IF_ERROR(impl->Start());
-  impl->model.weights->Obey(host.plan().With(options.weights));
+  impl->model.weights->set_plan(host.plan().With(options.weights));
   CELER_RETURN_IF_ERROR(impl->PlanAndCheck(
       [&](const cuda::DeviceWeights& store) { return CudaModel::PlannedBytes(host, store); }));
   if (const Status loaded = impl->model.Load(host); !loaded)
@@ -150,7 +150,7 @@ Status CudaDecoder::Impl::PlanAndCheck(const WeightBytes& weight_bytes) {
   plan.kv_block_bytes = DeviceKvBlockBytes(model.config, options.kv);
   plan.workspace = CudaWorkspace::Bytes(shape);
   plan.staging = 2 * cuda::DeviceWeights::kStagingBytes;
-  // What earlier models of this process left in the pool is free, too.
+  // Memory that the caching pool holds from earlier models of this process is free, too.
   CELER_ASSIGN(CachingPool * pool, CudaPool(options.device));
   pool->Trim();
   size_t free = 0, total = 0;
@@ -165,7 +165,7 @@ Status CudaDecoder::Impl::PlanAndCheck(const WeightBytes& weight_bytes) {
   log::Info("cuda:{}: {}; {} tokens of KV would fit", options.device, plan.ToString(),
             std::max<int64_t>(0, plan.room()) / std::max<int64_t>(1, plan.kv_block_bytes) * kKvBlockTokens);
   if (blocks) return {};
-  if (plan.kv() <= plan.room())  // it is the budget that is too small or too large
+  if (plan.kv() <= plan.room())  // the KV budget itself is too small or too large
     return Error::OutOfMemory("cuda:", options.device, ": ", blocks.error().message());
   std::vector<std::pair<std::string, int64_t>> lighter;
   for (const char* name : {"int8", "int4"}) {

@@ -1,4 +1,4 @@
-// The first thing that went wrong among launches whose callers do not look.
+// Sticky error: the first one among launches whose callers do not check.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,7 @@ class CudaFault {
     if (!status && !error_) error_ = status.error();
   }
   bool ok() const { return code_ == cudaSuccess && !error_; }
-  // Forgets it.
+  // Returns and clears it.
   Status Take(const char* what) {
     const cudaError_t code = std::exchange(code_, cudaSuccess);
     if (error_) return *std::exchange(error_, std::nullopt);

@@ -26,7 +26,7 @@ CudaFacts CudaForward::Facts(int count, int rows) const {
   return {.tokens = count,
           .logit_rows = rows,
           .profiled = op_.marks.on(),
-          .steady = op_.shape.deterministic,
+          .deterministic = op_.shape.deterministic,
           .wgmma = op_.shape.wgmma,
           .gemm = gemm_ != nullptr,
           .rows = op_.shape.rows,

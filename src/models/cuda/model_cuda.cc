@@ -27,13 +27,13 @@ std::vector<float> Reordered(const float* values, int64_t n, const cuda::HeadOrd
 }
 
 // The form that a random matrix has in `store`.
-DeviceMatrix PlanIn(const cuda::DeviceWeights& store, int64_t rows, int64_t cols,
-                    Role role = Role::kProjection) {
+DeviceMatrix PlanRandomMatrix(const cuda::DeviceWeights& store, int64_t rows, int64_t cols,
+                              Role role = Role::kProjection) {
   WeightView view;
   view.dtype = DType::kBf16;
   view.rows = rows;
   view.cols = cols;
-  return store.Plan(view, role);
+  return store.PlanMatrix(view, role);
 }
 
 // A dense layer's matrices, those of a part one after the other.
@@ -53,7 +53,7 @@ std::array<std::pair<DeviceLayer::Part, const DeviceMatrix*>, 7> PartsOf(const D
 int64_t CudaModel::PlannedBytes(const Model& host, const cuda::DeviceWeights& store) {
   const DecoderWeights& w = host.weights();
   const auto planned = [&](const WeightView& view, Role role) {
-    return cuda::DeviceWeights::PlannedBytes(store.Plan(view, role));
+    return cuda::DeviceWeights::PlannedBytes(store.PlanMatrix(view, role));
   };
   int64_t bytes = planned(w.embedding, Role::kVocabulary);
   if (!host.config().tied_embeddings) bytes += planned(w.head, Role::kVocabulary);
@@ -73,7 +73,7 @@ int64_t CudaModel::PlannedBytes(const Model& host, const cuda::DeviceWeights& st
 
 int64_t CudaModel::PlannedBytes(const DecoderConfig& c, const cuda::DeviceWeights& store) {
   const int64_t q_width = c.heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
-  const auto bytes = [&](int64_t rows, int64_t cols) { return PlanIn(store, rows, cols).bytes(); };
+  const auto bytes = [&](int64_t rows, int64_t cols) { return PlanRandomMatrix(store, rows, cols).bytes(); };
   const auto ffn = [&](int64_t width) {
     return width > 0 ? bytes(2 * width, c.hidden) + bytes(c.hidden, width) : 0;
   };
@@ -84,7 +84,8 @@ int64_t CudaModel::PlannedBytes(const DecoderConfig& c, const cuda::DeviceWeight
                ? c.moe.experts * ffn(c.moe.intermediate) + ffn(c.moe.shared_intermediate) + RouterBytes(c)
                : ffn(c.intermediate);
   }
-  return all + (c.tied_embeddings ? 1 : 2) * PlanIn(store, c.vocab, c.hidden, Role::kVocabulary).bytes();
+  return all +
+         (c.tied_embeddings ? 1 : 2) * PlanRandomMatrix(store, c.vocab, c.hidden, Role::kVocabulary).bytes();
 }
 
 Status CudaModel::Load(const Model& host) {
@@ -143,7 +144,7 @@ Status CudaModel::Load(const Model& host) {
 Status CudaModel::LoadRandom() {
   const DecoderConfig& c = config;
   const auto plan = [&](int64_t rows, int64_t cols, Role role = Role::kProjection) {
-    return PlanIn(*weights, rows, cols, role);
+    return PlanRandomMatrix(*weights, rows, cols, role);
   };
   const int64_t q_width = c.heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
   const DeviceMatrix vocabulary = plan(c.vocab, c.hidden, Role::kVocabulary);

@@ -7,7 +7,7 @@
 
 namespace celer {
 
-// The experts' matrices are read as far as tokens were sent to them. A few tokens take one kernel; more are
+// Only experts that tokens were routed to are read. A few tokens take one kernel; more are
 // multiplied as bf16, all tokens of an expert together; experts of f32 have the products of a decode step.
 void CudaOperators::Moe(const DeviceLayer& w, int count) {
   const DecoderConfig& c = config();

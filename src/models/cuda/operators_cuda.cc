@@ -117,7 +117,7 @@ void CudaOperators::FinishQkvRows(const DeviceLayer& w, const cuda::DeviceBatch&
 bool CudaOperators::UsesFlash(const DeviceLayer& w, const cuda::DeviceBatch& batch) {
   const auto chosen = ChooseAttention({.tokens = batch.count,
                                        .longest = batch_state.longest(),
-                                       .steady = shape.deterministic,
+                                       .deterministic = shape.deterministic,
                                        .flash = !shape.exact && cuda::FlashAttentionRuns(w.kv)});
   if (!chosen) Check(Status(chosen.error()));
   return chosen && *chosen == AttentionStrategy::kFlash;
@@ -211,8 +211,8 @@ cuda::WgmmaArgs CudaOperators::NormedArgs(int count, const DeviceMatrix& m, cons
 void CudaOperators::Head(int rows, bool gather) {
   marks.Mark(Op::kLogits);
   if (rows == 0) return;
-  const auto chosen =
-      ChooseHead({.tokens = rows, .logit_rows = rows, .steady = shape.deterministic, .wgmma = shape.wgmma});
+  const auto chosen = ChooseHead(
+      {.tokens = rows, .logit_rows = rows, .deterministic = shape.deterministic, .wgmma = shape.wgmma});
   if (!chosen) return Check(Status(chosen.error()));
   switch (*chosen) {
     case HeadStrategy::kWgmma:

@@ -19,7 +19,7 @@ class CudaOutputs {
  public:
   Status Make(int device, const CudaShape& shape);
 
-  // The choice of tokens at the end of a decode step.
+  // Sampling at the end of a decode step.
   cuda::GreedyTarget Greedy(const CudaMemory& memory) const;
   cuda::SampleArgs Sampled(const CudaMemory& memory, int rows) const;
   // Of the rows of a batch: nothing moves on.
@@ -34,7 +34,8 @@ class CudaOutputs {
 
   // Waits for them.
   Result<std::span<const float>> Logits(const CudaMemory& memory, int64_t rows, const Stream& stream);
-  // What the last layer left of the first `tokens` tokens of the batch, normed on the host: few ask for it.
+  // What the last layer left of the first `tokens` tokens of the batch, normed on the host, because it is
+  // rarely used.
   struct LastNorm {
     const float* weight;  // [hidden], on the GPU
     int64_t hidden;
@@ -51,7 +52,7 @@ class CudaOutputs {
   }
 
   int64_t vocab_ = 0, sequences_ = 0, rows_ = 0;
-  Buffer logits_;  // made when they are asked for
+  Buffer logits_;  // allocated on first use
   Buffer tokens_, logprobs_;
   std::vector<float> hidden_, norm_;
   std::array<std::optional<Event>, cuda::kHostSlots> step_done_;

@@ -31,7 +31,8 @@ constexpr CudaStrategy kForward[] = {
     {"decode_step", "decode steps of up to 4 sequences, not too long, of a dense model without q and k norms",
      Isa::kSm90,
      [](const F& f) {
-       return f.decode && !f.profiled && !f.steady && f.tokens <= f.step_tokens && f.most_keys <= f.step_keys;
+       return f.decode && !f.profiled && !f.deterministic && f.tokens <= f.step_tokens &&
+              f.most_keys <= f.step_keys;
      },
      kDecode},
     // All layers in one kernel, products on the tensor cores.
@@ -40,7 +41,7 @@ constexpr CudaStrategy kForward[] = {
      "are no decode step of decode_step, not too long",
      Isa::kSm90,
      [](const F& f) {
-       return !f.profiled && !f.steady && (!f.decode || f.tokens > f.step_tokens) &&
+       return !f.profiled && !f.deterministic && (!f.decode || f.tokens > f.step_tokens) &&
               f.tokens <= BatchTokens(f) && f.most_keys <= f.batch_keys;
      },
      [](const F& f) { return f.tokens <= std::max(BatchTokens(f), kMatvecTokens); }},
@@ -49,12 +50,14 @@ constexpr CudaStrategy kForward[] = {
      [](const F& f) { return f.codes && f.tokens > kMatvecTokens; }, kMany},
     // cuBLASLt with weights as they are.
     {"rows", "more than 24 tokens, with cuBLASLt and weights that are also kept row by row", Isa::kSm90,
-     [](const F& f) { return f.gemm && f.rows && !f.steady && f.tokens > kRowsTokens; }, kMany},
+     [](const F& f) { return f.gemm && f.rows && !f.deterministic && f.tokens > kRowsTokens; }, kMany},
     // Warpgroup products that also do what lies between them.
     {"joined", "5 to 64 tokens, with warpgroup products", Isa::kSm90a,
-     [](const F& f) { return f.wgmma && !f.steady && f.tokens > kStepTokens && f.tokens <= kJoinedTokens; }},
+     [](const F& f) {
+       return f.wgmma && !f.deterministic && f.tokens > kStepTokens && f.tokens <= kJoinedTokens;
+     }},
     {"wgmma", "more than 64 tokens, or deterministic results, with warpgroup products", Isa::kSm90a,
-     [](const F& f) { return f.wgmma && (f.steady || f.tokens > kJoinedTokens); }, kMany},
+     [](const F& f) { return f.wgmma && (f.deterministic || f.tokens > kJoinedTokens); }, kMany},
     // Weights unpacked for cuBLASLt.
     {"gemm", "more than 8 tokens, with cuBLASLt", Isa::kSm90,
      [](const F& f) { return f.gemm && !f.rows && f.tokens > kMatvecTokens; }, kMany},
@@ -65,7 +68,7 @@ static_assert(std::size(kForward) == kForwardStrategies);
 
 constexpr CudaStrategy kHead[] = {
     {"wgmma", "more than 4 rows of logits, or deterministic results, with warpgroup products", Isa::kSm90a,
-     [](const F& f) { return f.wgmma && (f.steady || f.logit_rows > kStepTokens); },
+     [](const F& f) { return f.wgmma && (f.deterministic || f.logit_rows > kStepTokens); },
      [](const F& f) { return f.logit_rows > kStepTokens; }},
     {"matvec", "any batch", Isa::kSm90, kAlways},
 };
@@ -73,7 +76,7 @@ constexpr CudaStrategy kHead[] = {
 constexpr CudaStrategy kAttention[] = {
     // Tiles of queries and keys on the tensor cores.
     {"flash", "more than 8 tokens, several of one sequence, and heads of up to 128", Isa::kSm90,
-     [](const F& f) { return f.flash && !f.steady && f.tokens > kMatvecTokens && f.longest > 1; },
+     [](const F& f) { return f.flash && !f.deterministic && f.tokens > kMatvecTokens && f.longest > 1; },
      [](const F& f) { return f.tokens > kMatvecTokens && f.longest > 1; }},
     // Each token loads its keys itself, those of a long sequence in pieces.
     {"split", "any batch", Isa::kSm90, kAlways},
@@ -161,7 +164,7 @@ Result<size_t> ChooseRow(const CudaStrategyTable& table, const CudaFacts& facts,
     if (op != table.name) continue;
     for (size_t i = 0; i < table.rows.size(); ++i) {
       const CudaStrategy& row = table.rows[i];
-      if (row.name != name || (row.concerns && !row.concerns(facts))) continue;
+      if (row.name != name || (row.applies_to && !row.applies_to(facts))) continue;
       if (row.fits(facts)) return i;
       return Error::Invalid("CELER_FORCE: '", op, ":", name, "' does not fit a ",
                             facts.decode ? "decode step" : "batch", " of ", facts.tokens, " tokens and ",

@@ -15,20 +15,20 @@
 
 namespace celer {
 
-// What the choices depend on.
+// The inputs of the dispatch.
 struct CudaFacts {
   // The batch.
   int64_t tokens = 0;
-  bool decode = false;     // a decode step: one token of each sequence, all of which get logits
-  int64_t longest = 1;     // tokens of one sequence in the batch, at most
-  int64_t most_keys = 0;   // of one sequence, at the end of the step
-  int64_t logit_rows = 0;  //
-  bool profiled = false;   // operators are timed one by one
-  bool steady = false;     // a token's result must not depend on its company
-  // What runs the model on this GPU; the fused kernels are those of kernels/llm/decode_step.
-  int64_t step_tokens = 0;                   // tokens per launch of decode_step; 0: it does not run the model
-  int64_t step_keys = 0;                     // of one sequence up to which it is the faster one
-  int64_t batch_tokens = 0, batch_keys = 0;  // likewise of decode_batch
+  bool decode = false;         // a decode step: one token of each sequence, all of which get logits
+  int64_t longest = 1;         // tokens of one sequence in the batch, at most
+  int64_t most_keys = 0;       // of one sequence, at the end of the step
+  int64_t logit_rows = 0;      //
+  bool profiled = false;       // operators are timed one by one
+  bool deterministic = false;  // batch-invariant: a token does not depend on the rest of the batch
+  // What runs the model on this GPU.
+  int64_t step_tokens = 0;  // at once in the kernel of decode_step_cuda.h; 0: it does not run the model
+  int64_t step_keys = 0;    // of one sequence up to which it is the faster one
+  int64_t batch_tokens = 0, batch_keys = 0;  // so too for the kernel of decode_batch_cuda.h
   bool wgmma = false;                        // warpgroup products
   bool gemm = false;                         // cuBLASLt
   bool rows = false;                         // with weights that are kept in its order
@@ -44,9 +44,9 @@ struct CudaStrategy {
   const char* when;  // completes "it is for ..."
   Isa isa;
   bool (*fits)(const CudaFacts&);
-  // Forced, it leaves other batches than these alone: else nothing could be decoded by one that is made for
-  // prompts, or the other way round. None: it concerns all.
-  bool (*concerns)(const CudaFacts&) = nullptr;
+  // CELER_FORCE applies to these batches only: else a strategy for prompts could not be forced without
+  // breaking decode, and the other way round. Null: it applies to all.
+  bool (*applies_to)(const CudaFacts&) = nullptr;
 };
 
 struct CudaStrategyTable {

@@ -71,9 +71,9 @@ TEST(CudaStrategy, RowsOfWeights) {
        {std::pair{4, "decode_step"}, {16, "decode_batch"}, {24, "joined"}, {25, "rows"}, {512, "rows"}})
     EXPECT_EQ(Forward(with_rows(tokens, true)), name) << tokens;
   EXPECT_EQ(Forward(with_rows(2048, false)), "rows");
-  CudaFacts steady = with_rows(2048, false);
-  steady.steady = true;
-  EXPECT_EQ(Forward(steady), "wgmma");
+  CudaFacts deterministic = with_rows(2048, false);
+  deterministic.deterministic = true;
+  EXPECT_EQ(Forward(deterministic), "wgmma");
 }
 
 TEST(CudaStrategy, Codes) {
@@ -102,7 +102,7 @@ TEST(CudaStrategy, TheBatchKernelTakesWhatTheStepCannot) {
   EXPECT_EQ(Forward(facts), "matvec");
 }
 
-// Guesses that are checked are several tokens of a sequence.
+// Drafts that are verified are several tokens of a sequence.
 TEST(CudaStrategy, TheBatchKernelTakesAFewTokensOfASequence) {
   CudaFacts facts = H200(5, false);
   facts.most_keys = 2048;

@@ -68,7 +68,7 @@ class Model {
   int64_t owned_bytes() const { return store_->owned_bytes(); }
   const WeightPlan& plan() const { return store_->plan(); }  // of LoadOptions::weights, packed or not
 
-  // What was read of the mapped file leaves memory, and is read again when it is wanted again.
+  // Drops the resident pages of the mapped file (madvise); they are read again on demand.
   void DropPages() const;
 
  private:

@@ -144,7 +144,7 @@ Result<Opened> Open(const std::filesystem::path& path, bool keep_fp8) {
 constexpr const char *kGgufRouter = "blk.%.ffn_gate_inp.weight",
                      *kGgufSharedGate = "blk.%.ffn_gate_inp_shexp.weight";
 
-// What the tensors are for that are no projections.
+// The roles of tensors that are not projections.
 WeightPlan::Roles RolesOf(const DecoderConfig& c, bool gguf, const std::string& embedding) {
   WeightPlan::Roles roles;
   roles[embedding] = c.tied_embeddings ? WeightRole::kVocabulary : WeightRole::kTable;

@@ -18,14 +18,14 @@ bool IsSpace(char c) {
   return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
-// How many of the last bytes of text may be the beginning of tag.
+// Length of the longest suffix of text that is a proper prefix of tag.
 size_t Overlap(std::string_view text, std::string_view tag) {
   for (size_t n = std::min(text.size(), tag.size() - 1); n > 0; --n)
     if (text.substr(text.size() - n) == tag.substr(0, n)) return n;
   return 0;
 }
 
-// One call: its name and its arguments as JSON text. False if it is none.
+// One call: its name and its arguments as JSON text. False if `json` is not a call.
 bool ReadCall(const Json& json, Part* part) {
   if (!json.is_object() || !json.contains("name") || !json["name"].is_string()) return false;
   const char* field = json.contains("arguments") ? "arguments" : "parameters";
@@ -38,7 +38,8 @@ bool ReadCall(const Json& json, Part* part) {
   return true;
 }
 
-// Where the object or array ends that `text` begins with: behind its last bracket, or npos if it is cut.
+// The end of the object or array that `text` begins with: behind its closing bracket, or npos if it is
+// incomplete.
 size_t FindJsonEnd(std::string_view text) {
   int depth = 0;
   size_t end = std::string_view::npos;
@@ -61,7 +62,7 @@ bool Skip(std::string_view what, std::string_view* text) {
   return true;
 }
 
-// {"name": "f", "arguments": {"x": 1 -- a call whose text has no end. False unless its name is complete.
+// {"name": "f", "arguments": {"x": 1 -- an incomplete call. False unless its name is complete.
 bool ReadPartialCall(std::string_view text, Part* part) {
   if (!Skip("{", &text) || !Skip("\"name\"", &text) || !Skip(":", &text) || !Skip("\"", &text)) return false;
   size_t end = 0;
@@ -69,7 +70,7 @@ bool ReadPartialCall(std::string_view text, Part* part) {
   if (end >= text.size()) return false;
   const Json name = Json::parse("\"" + std::string(text.substr(0, end + 1)), nullptr, false);
   if (!name.is_string()) return false;
-  *part = {.kind = Part::Kind::kCall, .name = name.get<std::string>(), .cut = true};
+  *part = {.kind = Part::Kind::kCall, .name = name.get<std::string>(), .partial = true};
   text.remove_prefix(end + 1);
   if (!Skip(",", &text) || !(Skip("\"arguments\"", &text) || Skip("\"parameters\"", &text)) ||
       !Skip(":", &text))
@@ -77,7 +78,7 @@ bool ReadPartialCall(std::string_view text, Part* part) {
   SkipSpace(&text);
   if (const size_t whole = FindJsonEnd(text); whole != std::string_view::npos) {
     text = text.substr(0, whole);
-    part->cut = false;  // only what stands around them is missing
+    part->partial = false;  // the arguments are complete, only the call's closing bracket is missing
   }
   part->text = text;
   return true;
@@ -86,7 +87,7 @@ bool ReadPartialCall(std::string_view text, Part* part) {
 }  // namespace
 
 nlohmann::ordered_json ParsePartialObject(std::string_view text) {
-  // Where the text could be cut and closed again, and what closes it there.
+  // Positions at which the text could be truncated and closed, with the closing brackets.
   size_t good = 0;
   std::string open, good_open;
   ForEachOutsideStrings(text, [&](size_t i, char c) {
@@ -132,15 +133,16 @@ std::vector<Part> AnswerParts::Push(std::string_view text) {
   return out;
 }
 
-std::vector<Part> AnswerParts::Finish(bool cut) {
+std::vector<Part> AnswerParts::Finish(bool truncated) {
   std::vector<Part> out;
-  cut_ = cut;
-  // What a grammar allows before a call is complete is a part of that call.
+  truncated_ = truncated;
+  // With a forced call, text before its first bracket is the beginning of the call.
   const bool before_call = where_ == Where::kContent || where_ == Where::kStart;
-  if (options_.must_call && cut && before_call && held_.find('{') == std::string::npos) held_.clear();
+  if (options_.must_call && truncated && before_call && held_.find('{') == std::string::npos) held_.clear();
   Advance(true, &out);
-  if (cut && options_.must_call && where_ != Where::kReasoning && !called_ && !options_.only_tool.empty())
-    EmitCall({.kind = Part::Kind::kCall, .name = options_.only_tool, .cut = true}, &out);
+  if (truncated && options_.must_call && where_ != Where::kReasoning && !called_ &&
+      !options_.only_tool.empty())
+    EmitCall({.kind = Part::Kind::kCall, .name = options_.only_tool, .partial = true}, &out);
   return out;
 }
 
@@ -175,9 +177,9 @@ void AnswerParts::EmitCall(Part call, std::vector<Part>* out) {
   out->push_back(std::move(call));
 }
 
-// Calls of which the last is cut. True if there is nothing left to be said as text.
+// Calls, the last of which is partial. True if nothing is left to emit as text.
 bool AnswerParts::EmitPartialCalls(std::string_view text, std::vector<Part>* out) {
-  if (!cut_) return false;
+  if (!truncated_) return false;
   SkipSpace(&text);
   if (options_.tools == ToolStyle::kBracket) Skip("[", &text);
   std::vector<Part> calls;
@@ -278,7 +280,7 @@ void AnswerParts::Advance(bool last, std::vector<Part>* out) {
         where_ = Where::kContent;
         if (EmitCalls(json, out) || (!ended && EmitPartialCalls(json, out))) {
           trim_ = true;
-        } else {  // no call after all: it stays what the model said
+        } else {  // not a call after all: emitted as text
           Emit(Part::Kind::kContent, std::string(kCallTag) + json + (ended ? std::string(kCallEnd) : ""),
                out);
         }

@@ -1,5 +1,5 @@
-// What an answer's text means: thoughts, content, calls of tools. The same for a stream and for a whole
-// answer, because a whole answer is the sum of its stream.
+// The reasoning and tool-call parser: splits an answer's text into reasoning, content and tool calls.
+// Streamed and whole answers go through it alike, so they agree.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,7 +9,7 @@
 
 namespace celer::server {
 
-// How a model writes its calls; its chat template shows it.
+// The syntax of a model's tool calls, detected from its chat template.
 enum class ToolStyle {
   kNone,
   kTags,     // <tool_call>{"name": ..., "arguments": {...}}</tool_call>: Hermes, Qwen
@@ -23,15 +23,15 @@ struct Part {
   enum class Kind { kReasoning, kContent, kCall } kind = Kind::kContent;
   std::string text = {};  // of a call: its arguments, as JSON
   std::string name = {};  // of a call
-  bool cut = false;       // a call whose arguments have no end
+  bool partial = false;   // a call whose arguments are incomplete JSON
 };
 
 struct PartsOptions {
-  ToolStyle tools = ToolStyle::kNone;  // kNone: calls are text like any other
+  ToolStyle tools = ToolStyle::kNone;  // kNone: calls are plain text
   bool reasoning = false;              // look for <think>
   bool starts_in_reasoning = false;    // the prompt ends with <think>
-  bool parallel = true;                // else only the first call counts
-  bool must_call = false;              // a grammar lets nothing but calls through
+  bool parallel = true;                // else only the first call is kept
+  bool must_call = false;              // a grammar forces a call
   std::string only_tool = {};          // with must_call: the only one that it can be
 };
 
@@ -39,11 +39,11 @@ class AnswerParts {
  public:
   explicit AnswerParts(PartsOptions options);
 
-  // Parts that are complete, or of which more can be said now. Holds back what may yet become a tag.
+  // The parts, or pieces of parts, that are known now. Buffers text that may yet become a tag.
   std::vector<Part> Push(std::string_view text);
-  // `cut`: the answer was ended by a limit or a stop string. A call that it ends within is given as far as it
-  // goes, instead of as text.
-  std::vector<Part> Finish(bool cut = false);
+  // `truncated`: the answer was ended by a limit or a stop string. An incomplete call at its end is returned
+  // as a partial call, instead of as text.
+  std::vector<Part> Finish(bool truncated = false);
 
  private:
   enum class Where { kStart, kReasoning, kContent, kCall, kWhole };
@@ -53,7 +53,7 @@ class AnswerParts {
   bool EmitCalls(std::string_view json, std::vector<Part>* out);
   bool EmitPartialCalls(std::string_view json, std::vector<Part>* out);
   void EmitCall(Part call, std::vector<Part>* out);
-  // Text up to `tag`: true once it is there and taken. What cannot be its beginning is emitted.
+  // Emits text up to `tag`; true once the tag is found and consumed. Buffers a suffix that may be its prefix.
   bool Until(std::string_view tag, Part::Kind kind, bool last, std::vector<Part>* out);
 
   PartsOptions options_;
@@ -61,10 +61,11 @@ class AnswerParts {
   std::string held_;
   bool trim_ = false;  // white space at the beginning of the part is not part of it
   bool called_ = false;
-  bool cut_ = false;
+  bool truncated_ = false;
 };
 
-// The JSON object that `text` is, or as much of it as is complete: {"a": 1, "b": [2, 3 -> {"a": 1, "b": [2]}.
+// Parses partial JSON: the object in `text`, or as much of it as is complete: {"a": 1, "b": [2, 3 -> {"a": 1,
+// "b": [2]}.
 nlohmann::ordered_json ParsePartialObject(std::string_view text);
 
 }  // namespace celer::server

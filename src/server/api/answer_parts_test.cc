@@ -14,25 +14,26 @@ std::ostream& operator<<(std::ostream& out, const Whole& w) {
   return out << "[" << w.reasoning << "|" << w.content << "|" << w.calls << "]";
 }
 
-Whole Split(std::string_view text, const PartsOptions& options, size_t step, bool cut) {
+Whole Split(std::string_view text, const PartsOptions& options, size_t step, bool truncated) {
   AnswerParts parts(options);
   Whole whole;
   const auto add = [&](const std::vector<Part>& more) {
     for (const Part& part : more) {
       if (part.kind == Part::Kind::kCall)
-        whole.calls += part.name + part.text + (part.cut ? "..." : ";");
+        whole.calls += part.name + part.text + (part.partial ? "..." : ";");
       else
         (part.kind == Part::Kind::kContent ? whole.content : whole.reasoning) += part.text;
     }
   };
   for (size_t at = 0; at < text.size(); at += step) add(parts.Push(text.substr(at, step)));
-  add(parts.Finish(cut));
+  add(parts.Finish(truncated));
   return whole;
 }
 
-void Expect(std::string_view text, const PartsOptions& options, const Whole& expected, bool cut = false) {
+void Expect(std::string_view text, const PartsOptions& options, const Whole& expected,
+            bool truncated = false) {
   for (const size_t step : {size_t{1}, size_t{2}, size_t{3}, size_t{7}, text.size() + 1})
-    EXPECT_EQ(Split(text, options, step, cut), expected) << text << " in steps of " << step;
+    EXPECT_EQ(Split(text, options, step, truncated), expected) << text << " in steps of " << step;
 }
 
 TEST(AnswerParts, TextStaysText) {

@@ -24,7 +24,7 @@ std::string AnswerText::Push(const TokenEvent& event) {
     ++tokens_;
     if (event.finish != FinishReason::kStop || options_.include_stop) take(detokenizer_.Push(event.token));
   }
-  // Whoever cancelled wants no more; else what was held back is part of the answer.
+  // After a cancellation the buffered text is discarded; else it is part of the answer.
   if (finish_ != FinishReason::kNone && finish_ != FinishReason::kCancelled && !stops_.stopped()) {
     take(detokenizer_.Finish());
     if (!stops_.stopped()) text += stops_.Finish();

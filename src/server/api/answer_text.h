@@ -1,5 +1,4 @@
-// The events of one answer become its text: as TextStream (celer/text.h) does it, with what an API can ask
-// for besides.
+// Detokenizes the events of one answer, as TextStream (celer/text.h) does, with the options of the API.
 #pragma once
 
 #include <string>
@@ -16,7 +15,7 @@ struct AnswerTextOptions {
   std::vector<std::string> stop = {};
   bool include_stop = false;  // the string or token that ends the answer is part of it
   bool skip_special = true;   // control tokens are not
-  int64_t min_tokens = 0;     // before that many, stop strings are text like any other
+  int64_t min_tokens = 0;     // before that many, stop strings are ignored
 };
 
 class AnswerText {

@@ -1,4 +1,4 @@
-// What is said to a client whose request cannot be answered: in OpenAI's nested form, or Anthropic's.
+// Error responses, in OpenAI's or Anthropic's form.
 #pragma once
 
 #include <optional>
@@ -27,12 +27,12 @@ struct ApiError {
 
 using Refusal = std::optional<ApiError>;  // none: all is well
 
-// A sentence of the library's: 400 for what the client asked for, 500 for what failed here.
+// From an error of the library: 400 for an invalid request, 500 for a failure of the server.
 ApiError FromError(const Error& error, std::string param = {});
 
 // "FIELD is VALUE, expected ..."
 ApiError Bad(std::string_view field, const Json& value, std::string_view expected);
-// `value`: which one is not, if others are.
+// `value`: the unsupported one, where other values are supported.
 ApiError NotSupported(std::string_view field, std::string_view why, std::string_view value = {});
 
 // Escaped and no longer than fits into a sentence.

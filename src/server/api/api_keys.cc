@@ -46,7 +46,7 @@ bool ApiKeys::Allows(const HttpRequest& request) const {
   const std::string_view given = request.Header("authorization");
   if (LowerCase(given.substr(0, kBearer.size())) == kBearer) key = given.substr(kBearer.size());
   key = Trimmed(key);
-  // Equal lengths and all keys, always: the time says neither which key nor how much of it was right.
+  // Constant-time comparison: hashes of equal length, against all keys, without an early exit.
   const Hash hash = HashOf(key);
   int allowed = 0;
   for (const Hash& known : hashes_)

@@ -1,4 +1,4 @@
-// Who may ask: keys from a file, one per line, compared in a time that tells nothing about them.
+// API keys from a file, one per line, compared in constant time.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ namespace celer::server {
 
 class ApiKeys {
  public:
-  ApiKeys() = default;  // everybody may
+  ApiKeys() = default;  // no keys: every request is allowed
   // Blanks around a key do not belong to it. Empty lines and lines that begin with # are left out. An error
   // if no key is left.
   static Result<ApiKeys> Load(const std::filesystem::path& file);

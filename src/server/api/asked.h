@@ -1,4 +1,4 @@
-// What a client asks for, read from the body of its request and checked, before any text is made into tokens.
+// A request of a client, parsed from its body and validated, before it is tokenized.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ enum Endpoint : unsigned {
 constexpr bool IsAnthropic(Endpoint endpoint) {
   return endpoint == kMessages || endpoint == kCountTokens;
 }
-constexpr unsigned kNotInBatch = 1u << 16;  // of a parameter that celer batch cannot obey
+constexpr unsigned kNotInBatch = 1u << 16;  // of a parameter that celer batch does not support
 
 // How the numbers of an embedding are written.
 enum class Encoding { kFloat, kBase64 };
@@ -42,15 +42,15 @@ struct PromptInput {
   bool is_text = true;
 };
 
-// What an answer has to look like.
+// Structured output: the form that an answer must have.
 struct Constraint {
   enum class Kind { kNone, kJsonObject, kJsonSchema, kRegex, kChoice, kGrammar } kind = Kind::kNone;
   std::string text = {};  // the schema as JSON, the regular expression, the grammar
   std::vector<std::string> choices = {};
-  std::string param = "structured_outputs";  // who asked for it
+  std::string param = "structured_outputs";  // the parameter that it comes from
 };
 
-struct Asked {
+struct Query {
   Endpoint endpoint = kChat;
   bool in_batch = false;  // a line of a file, answered as a whole
   std::string model = {};
@@ -73,7 +73,7 @@ struct Asked {
   // The answer. `request` is complete but for its prompt, seed, stop tokens and mask.
   Request request = {};
   std::optional<int64_t> max_tokens = {};
-  const char* max_tokens_param = "max_tokens";  // who gave it
+  const char* max_tokens_param = "max_tokens";  // the parameter that it comes from
   std::optional<uint64_t> seed = {};
   std::vector<std::string> stop = {};
   std::vector<int32_t> stop_token_ids = {};
@@ -83,7 +83,7 @@ struct Asked {
   Constraint constraint = {};
   std::optional<double> timeout = {};  // seconds
 
-  // What is told about it.
+  // What the answer reports.
   bool stream = false, include_usage = false, usage_in_every_chunk = false;
   bool echo = false;
   bool logprobs = false;  // of chat

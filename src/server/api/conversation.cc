@@ -98,7 +98,7 @@ Refusal ReadMessage(const Json& message, const std::string& where, Json* out) {
                       .param = where,
                       .code = "unsupported_parameter"};
   }
-  // What OpenAI calls developer, templates call system.
+  // OpenAI's role developer is system in templates.
   *out = {{"role", *role == "developer" ? Json("system") : *role}};
   const Json* calls = Field(message, "tool_calls");
   std::string content;
@@ -121,23 +121,23 @@ Refusal ReadMessage(const Json& message, const std::string& where, Json* out) {
   return {};
 }
 
-Refusal ReadChat(const Asked& asked, Conversation* out) {
-  if (!asked.messages.is_array() || asked.messages.empty())
+Refusal ReadChat(const Query& query, Conversation* out) {
+  if (!query.messages.is_array() || query.messages.empty())
     return ApiError{.message = "messages is missing, expected an array of messages", .param = "messages"};
-  for (size_t i = 0; i < asked.messages.size(); ++i) {
+  for (size_t i = 0; i < query.messages.size(); ++i) {
     Json message;
-    if (auto refusal = ReadMessage(asked.messages[i], At("messages", i), &message)) return refusal;
+    if (auto refusal = ReadMessage(query.messages[i], At("messages", i), &message)) return refusal;
     out->messages.push_back(std::move(message));
   }
-  if (asked.tools.is_array())
-    for (size_t i = 0; i < asked.tools.size(); ++i) {
-      const Json& tool = asked.tools[i];
+  if (query.tools.is_array())
+    for (size_t i = 0; i < query.tools.size(); ++i) {
+      const Json& tool = query.tools[i];
       const Json* function = tool.is_object() ? Field(tool, "function") : nullptr;
       if (!function || !function->is_object() || !Field(*function, "name") ||
           !(*function)["name"].is_string())
         return Bad(At("tools", i), tool, "an object with type: function and function.name");
     }
-  out->tools = asked.tools;
+  out->tools = query.tools;
   return {};
 }
 
@@ -174,30 +174,30 @@ Refusal ReadInputItem(const Json& item, const std::string& where, Json* messages
     messages->push_back({{"role", "tool"}, {"content", text}, {"tool_call_id", *id}});
     return {};
   }
-  if (type == "reasoning") return {};  // what a model thought earlier is not told again
+  if (type == "reasoning") return {};  // reasoning of earlier turns is dropped
   return ApiError{.message = where + ".type is " + Quoted(type) +
                              ", expected message, function_call or function_call_output",
                   .param = where + ".type",
                   .code = "unsupported_parameter"};
 }
 
-Refusal ReadResponses(const Asked& asked, const Json& before, Conversation* out) {
-  if (asked.system.is_string()) out->messages.push_back({{"role", "system"}, {"content", asked.system}});
-  // Instructions are of one request, not of those that go on from it.
+Refusal ReadResponses(const Query& query, const Json& before, Conversation* out) {
+  if (query.system.is_string()) out->messages.push_back({{"role", "system"}, {"content", query.system}});
+  // Instructions hold for one request, and are not inherited by those that continue it.
   for (const Json& message : before) out->messages.push_back(message);
-  if (asked.input.is_string()) {
-    out->messages.push_back({{"role", "user"}, {"content", asked.input}});
-  } else if (asked.input.is_array() && !asked.input.empty()) {
-    for (size_t i = 0; i < asked.input.size(); ++i)
-      if (auto refusal = ReadInputItem(asked.input[i], At("input", i), &out->messages)) return refusal;
+  if (query.input.is_string()) {
+    out->messages.push_back({{"role", "user"}, {"content", query.input}});
+  } else if (query.input.is_array() && !query.input.empty()) {
+    for (size_t i = 0; i < query.input.size(); ++i)
+      if (auto refusal = ReadInputItem(query.input[i], At("input", i), &out->messages)) return refusal;
   } else {
-    return ApiError{.message = "input is " + Quoted(asked.input) + ", expected a string or a list of items",
+    return ApiError{.message = "input is " + Quoted(query.input) + ", expected a string or a list of items",
                     .param = "input"};
   }
-  if (asked.tools.is_array() && !asked.tools.empty()) {
+  if (query.tools.is_array() && !query.tools.empty()) {
     out->tools = Json::array();
-    for (size_t i = 0; i < asked.tools.size(); ++i) {
-      const Json& tool = asked.tools[i];
+    for (size_t i = 0; i < query.tools.size(); ++i) {
+      const Json& tool = query.tools[i];
       if (!tool.is_object() || !Field(tool, "type") || tool["type"] != "function" || !Field(tool, "name") ||
           !tool["name"].is_string())
         return Bad(At("tools", i), tool, "an object with type: function and name");
@@ -258,16 +258,16 @@ Refusal ReadBlocks(const Json& message, const std::string& where, Json* messages
   return {};
 }
 
-Refusal ReadAnthropic(const Asked& asked, Conversation* out) {
-  if (!asked.system.is_null()) {
+Refusal ReadAnthropic(const Query& query, Conversation* out) {
+  if (!query.system.is_null()) {
     std::string text;
-    if (auto refusal = ReadText(asked.system, "system", &text)) return refusal;
+    if (auto refusal = ReadText(query.system, "system", &text)) return refusal;
     out->messages.push_back({{"role", "system"}, {"content", text}});
   }
-  if (!asked.messages.is_array() || asked.messages.empty())
+  if (!query.messages.is_array() || query.messages.empty())
     return ApiError{.message = "messages is missing, expected an array of messages", .param = "messages"};
-  for (size_t i = 0; i < asked.messages.size(); ++i) {
-    const Json& message = asked.messages[i];
+  for (size_t i = 0; i < query.messages.size(); ++i) {
+    const Json& message = query.messages[i];
     const std::string at = At("messages", i);
     const Json* role = message.is_object() ? Field(message, "role") : nullptr;
     if (!role || (*role != "user" && *role != "assistant"))
@@ -275,7 +275,7 @@ Refusal ReadAnthropic(const Asked& asked, Conversation* out) {
     if (!Field(message, "content")) return Bad(at + ".content", Json(), "a string or an array of blocks");
     if (auto refusal = ReadBlocks(message, at, &out->messages)) return refusal;
   }
-  // An assistant's turn at the end is the beginning of the answer, which goes on from there.
+  // An assistant's turn at the end is a prefill: the answer continues it.
   if (!out->messages.empty() && out->messages.back()["role"] == "assistant") {
     if (out->messages.back().contains("tool_calls"))
       return ApiError{
@@ -286,10 +286,10 @@ Refusal ReadAnthropic(const Asked& asked, Conversation* out) {
   }
   if (out->messages.empty())
     return ApiError{.message = "messages has no message with a content", .param = "messages"};
-  if (asked.tools.is_array() && !asked.tools.empty()) {
+  if (query.tools.is_array() && !query.tools.empty()) {
     out->tools = Json::array();
-    for (size_t i = 0; i < asked.tools.size(); ++i) {
-      const Json& tool = asked.tools[i];
+    for (size_t i = 0; i < query.tools.size(); ++i) {
+      const Json& tool = query.tools[i];
       if (!tool.is_object() || !Field(tool, "name") || !tool["name"].is_string() ||
           !Field(tool, "input_schema"))
         return Bad(At("tools", i), tool, "an object with name and input_schema");
@@ -304,16 +304,16 @@ Refusal ReadAnthropic(const Asked& asked, Conversation* out) {
 
 }  // namespace
 
-Refusal ReadConversation(const Asked& asked, const Json& before, Conversation* out) {
+Refusal ReadConversation(const Query& query, const Json& before, Conversation* out) {
   Refusal refusal;
-  if (asked.endpoint == kResponses)
-    refusal = ReadResponses(asked, before, out);
-  else if (IsAnthropic(asked.endpoint))
-    refusal = ReadAnthropic(asked, out);
+  if (query.endpoint == kResponses)
+    refusal = ReadResponses(query, before, out);
+  else if (IsAnthropic(query.endpoint))
+    refusal = ReadAnthropic(query, out);
   else
-    refusal = ReadChat(asked, out);
+    refusal = ReadChat(query, out);
   if (!out->tools.is_null() && out->tools.empty()) out->tools = nullptr;
-  if (refusal || !asked.continue_final_message) return refusal;
+  if (refusal || !query.continue_final_message) return refusal;
   if (out->messages.back()["role"] != "assistant" || out->messages.back().contains("tool_calls"))
     return ApiError{
         .message = "continue_final_message needs a last message of the assistant's, without calls",
@@ -349,19 +349,19 @@ Refusal ReadAllowedTools(const Json& choice, ToolChoice* out) {
   return {};
 }
 
-Refusal ReadChoiceObject(const Asked& asked, const Json& choice, ToolChoice* out) {
+Refusal ReadChoiceObject(const Query& query, const Json& choice, ToolChoice* out) {
   using Kind = ToolChoice::Kind;
   const Json* type = Field(choice, "type");
-  if (IsAnthropic(asked.endpoint))
+  if (IsAnthropic(query.endpoint))
     if (const Json* one = Field(choice, "disable_parallel_tool_use")) {
       if (!one->is_boolean()) return Bad("tool_choice.disable_parallel_tool_use", *one, "true or false");
       out->parallel = !one->get<bool>();
     }
-  if (IsAnthropic(asked.endpoint) && type && (*type == "auto" || *type == "none" || *type == "any")) {
+  if (IsAnthropic(query.endpoint) && type && (*type == "auto" || *type == "none" || *type == "any")) {
     out->kind = *type == "none" ? Kind::kNone : *type == "any" ? Kind::kRequired : Kind::kAuto;
     return {};
   }
-  if (!IsAnthropic(asked.endpoint) && type && *type == "allowed_tools") return ReadAllowedTools(choice, out);
+  if (!IsAnthropic(query.endpoint) && type && *type == "allowed_tools") return ReadAllowedTools(choice, out);
   const Json* function = Field(choice, "function");
   const Json* given = function && function->is_object() ? Field(*function, "name") : Field(choice, "name");
   if (!given || !given->is_string())
@@ -378,18 +378,18 @@ bool HasTool(const Json& tools, const std::string& name) {
 
 }  // namespace
 
-Refusal ReadToolChoice(const Asked& asked, const Json& tools, ToolChoice* out) {
+Refusal ReadToolChoice(const Query& query, const Json& tools, ToolChoice* out) {
   using Kind = ToolChoice::Kind;
   out->kind = tools.is_null() ? Kind::kNone : Kind::kAuto;
-  out->parallel = asked.parallel_tool_calls;
-  const Json& choice = asked.tool_choice;
+  out->parallel = query.parallel_tool_calls;
+  const Json& choice = query.tool_choice;
   if (choice.is_null()) return {};
   if (choice == "none") {
     out->kind = Kind::kNone;
   } else if (choice == "required") {
     out->kind = Kind::kRequired;
   } else if (choice.is_object()) {
-    if (auto refusal = ReadChoiceObject(asked, choice, out)) return refusal;
+    if (auto refusal = ReadChoiceObject(query, choice, out)) return refusal;
   } else if (choice != "auto") {
     return Bad("tool_choice", choice, "none, auto, required or a function's name");
   }

@@ -5,26 +5,26 @@
 #include <string>
 #include <vector>
 
-#include "server/api/asked.h"
+#include "server/query.h"
 
 namespace celer::server {
 
 struct Conversation {
   Json messages = Json::array();  // [{role, content, tool_calls?, ...}], content is a string
   Json tools = nullptr;           // [{type: function, function: {...}}], or null
-  bool continues = false;         // the answer goes on with the last message, which is the assistant's
+  bool continues = false;         // prefill: the answer continues the last message, which is the assistant's
 };
 
-// `before`: the messages of the response that this one goes on from.
-Refusal ReadConversation(const Asked& asked, const Json& before, Conversation* out);
+// `before`: the messages of the response that this one continues (previous_response_id).
+Refusal ReadConversation(const Query& query, const Json& before, Conversation* out);
 
-// Which calls an answer may, must or must not have.
+// tool_choice: which calls an answer may, must or must not have.
 struct ToolChoice {
   enum class Kind { kNone, kAuto, kRequired, kNamed } kind = Kind::kNone;
   std::string name = {};               // with kNamed
   std::vector<std::string> only = {};  // no other may be called; empty: all may
   bool parallel = true;                // more than one call in an answer
 };
-Refusal ReadToolChoice(const Asked& asked, const Json& tools, ToolChoice* out);
+Refusal ReadToolChoice(const Query& query, const Json& tools, ToolChoice* out);
 
 }  // namespace celer::server

@@ -9,19 +9,19 @@ namespace {
 using testing::HasSubstr;
 
 Refusal ReadMessages(const char* messages, Conversation* out) {
-  Asked asked;
-  asked.endpoint = kMessages;
-  asked.messages = Json::parse(messages);
-  return ReadConversation(asked, nullptr, out);
+  Query query;
+  query.endpoint = kMessages;
+  query.messages = Json::parse(messages);
+  return ReadConversation(query, nullptr, out);
 }
 
 Refusal Choose(Endpoint endpoint, const char* choice, ToolChoice* out) {
-  Asked asked;
-  asked.endpoint = endpoint;
-  asked.tool_choice = Json::parse(choice);
+  Query query;
+  query.endpoint = endpoint;
+  query.tool_choice = Json::parse(choice);
   const Json tools = Json::parse(R"([{"type":"function","function":{"name":"f"}},
                                      {"type":"function","function":{"name":"g"}}])");
-  return ReadToolChoice(asked, tools, out);
+  return ReadToolChoice(query, tools, out);
 }
 
 TEST(Conversation, AnAssistantsTurnAtTheEndIsContinued) {
@@ -51,14 +51,14 @@ TEST(Conversation, WhatCannotBeContinuedIsRefused) {
   EXPECT_TRUE(ReadMessages(R"([{"role":"assistant","content":""}])", &talk));
   talk = {};
   EXPECT_TRUE(ReadMessages(R"([{"role":"user","content":[{"type":"thinking"}]}])", &talk));
-  Asked asked;
-  asked.continue_final_message = true;
-  asked.messages = Json::parse(R"([{"role":"user","content":"x"}])");
+  Query query;
+  query.continue_final_message = true;
+  query.messages = Json::parse(R"([{"role":"user","content":"x"}])");
   talk = {};
-  EXPECT_EQ(ReadConversation(asked, nullptr, &talk)->param, "continue_final_message");
-  asked.messages.push_back({{"role", "assistant"}, {"content", "It"}});
+  EXPECT_EQ(ReadConversation(query, nullptr, &talk)->param, "continue_final_message");
+  query.messages.push_back({{"role", "assistant"}, {"content", "It"}});
   talk = {};
-  EXPECT_FALSE(ReadConversation(asked, nullptr, &talk));
+  EXPECT_FALSE(ReadConversation(query, nullptr, &talk));
   EXPECT_TRUE(talk.continues);
 }
 

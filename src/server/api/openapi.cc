@@ -46,7 +46,7 @@ Json Type(const Param& p) {
   return Json::object();
 }
 
-// A parameter that is null is as good as missing.
+// null is the same as missing.
 void AllowNull(Json* schema) {
   if (schema->contains("type")) (*schema)["type"] = Json::array({(*schema)["type"], "null"});
   if (schema->contains("anyOf")) (*schema)["anyOf"].push_back({{"type", "null"}});
@@ -99,13 +99,14 @@ std::string OpenApiText(bool needs_key) {
         {"200", {{"description", "the answer"}, {"content", content}}},
         {"400", error("the request is wrong; `param` names the field")},
         {"401", error("the key is missing or wrong")},
-        {"403", error("a web page that may not ask; see --cors-origin and --allowed-hosts")},
+        {"403",
+         error("a web page of another origin, or an unknown Host; see --cors-origin and --allowed-hosts")},
         {"404", error("there is no such model, response or path")},
         {"413", error("the body is too large")},
         {"415", error("the body is not declared as application/json")},
-        {"429", error("too many requests wait; Retry-After says when to come back")},
+        {"429", error("overloaded; Retry-After says when to retry")},
         {"503", error("the model is being loaded, the server shuts down, or the device failed")},
-        {"504", error("the request's time was over")}};
+        {"504", error("the request timed out")}};
     if (needs_key && !route.open) operation["security"] = Json::array({Json{{"key", Json::array()}}});
     std::string method = route.method;
     for (char& c : method) c = static_cast<char>(std::tolower(c));

@@ -1,4 +1,4 @@
-// /openapi.json: made from the tables of routes and parameters.
+// /openapi.json: generated from the tables of routes and parameters.
 #pragma once
 
 #include <string>

@@ -79,8 +79,8 @@ bool Fits(const Json& value, const Param& p) {
   return false;
 }
 
-// A field is looked for among all of its object's, so that their order can be kept: too many would take too
-// long. The text need not be valid.
+// Objects keep the order of their fields and are searched linearly, so a huge one would take quadratic time.
+// The text need not be valid.
 bool HasLargeObject(std::string_view text) {
   constexpr int kMaxFields = 1024;
   std::vector<int> open = {0};
@@ -118,21 +118,21 @@ const char* PathOf(Endpoint endpoint) {
   return "";
 }
 
-Refusal ReadParams(const Json& body, Asked* asked, std::vector<std::string>* ignored) {
+Refusal ReadParams(const Json& body, Query* query, std::vector<std::string>* ignored) {
   for (const auto& [name, value] : body.items()) {
     if (value.is_null()) continue;
     const Param* found = nullptr;
     for (const Param& param : Params())
-      if (name == param.name && (param.endpoints & asked->endpoint) != 0) found = &param;
-    if (found && asked->in_batch && (found->endpoints & kNotInBatch) != 0) {
-      // Clients send these by themselves, too. What asks for nothing is no harm.
+      if (name == param.name && (param.endpoints & query->endpoint) != 0) found = &param;
+    if (found && query->in_batch && (found->endpoints & kNotInBatch) != 0) {
+      // Clients send these with their defaults, too; a value without an effect is accepted.
       const bool nothing = value == false || value == "none" || (value.is_array() && value.empty());
-      if (!nothing) return NotSupported(name, "a batch has no such thing");
+      if (!nothing) return NotSupported(name, "it is not available in a batch");
       continue;
     }
     if (found && found->set) {
       if (!Fits(value, *found)) return Bad(name, value, Expected(*found));
-      if (auto refusal = found->set(value, *asked)) {
+      if (auto refusal = found->set(value, *query)) {
         if (refusal->code == "unsupported_parameter" && ignored) {
           ignored->push_back(name);
           continue;
@@ -148,9 +148,9 @@ Refusal ReadParams(const Json& body, Asked* asked, std::vector<std::string>* ign
     if (found) return NotSupported(name, found->help);
     std::vector<std::string> names;
     for (const Param& param : Params())
-      if ((param.endpoints & asked->endpoint) != 0 && param.set) names.emplace_back(param.name);
+      if ((param.endpoints & query->endpoint) != 0 && param.set) names.emplace_back(param.name);
     ApiError error = NotSupported(name, "");
-    error.message += std::string(" by ") + PathOf(asked->endpoint) + DidYouMean(name, names);
+    error.message += std::string(" by ") + PathOf(query->endpoint) + DidYouMean(name, names);
     return error;
   }
   return {};

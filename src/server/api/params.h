@@ -1,5 +1,5 @@
-// One table of every parameter of every endpoint: its type, its range, what it means, and what it does. It is
-// what requests are checked against, what refusals say, and what /openapi.json is made of.
+// One table of every parameter of every endpoint: its type, its range, what it means, and its setter.
+// Requests are validated against it, error messages quote it, and /openapi.json is generated from it.
 #pragma once
 
 #include <span>
@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "server/api/asked.h"
+#include "server/query.h"
 
 namespace celer::server {
 
@@ -29,19 +29,19 @@ struct Param {
   double low, high;    // a number's range; else of the length: bytes of a string, items of an array
   unsigned endpoints;  // bits of Endpoint, and kNotInBatch
   const char* help;
-  Refusal (*set)(const Json& value, Asked& asked);  // none: it is known and not supported
+  Refusal (*set)(const Json& value, Query& query);  // null: known and not supported
 };
 
-constexpr double kMany = 1e9;  // as `high`: no bound that anybody would meet
+constexpr double kMany = 1e9;  // as `high`: practically unbounded
 
 std::span<const Param> Params();
 const char* PathOf(Endpoint endpoint);
 
-// Reads a body that is an object into `asked`, whose values are the defaults. Null counts as missing. What is
+// Reads a body that is an object into `query`, whose values are the defaults. Null counts as missing. What is
 // unknown or not supported is refused by name, or, if `ignored` is given, put there.
-Refusal ReadParams(const Json& body, Asked* asked, std::vector<std::string>* ignored);
+Refusal ReadParams(const Json& body, Query* query, std::vector<std::string>* ignored);
 
-// The whole way from the bytes of a body: depth, UTF-8, finite numbers, an object.
+// Parses and validates the bytes of a body: depth, UTF-8, finite numbers, an object.
 Refusal ParseBody(std::string_view text, Json* body);
 
 }  // namespace celer::server

@@ -24,7 +24,7 @@ Refusal CheckFields(const Json& object, std::string_view where,
   return {};
 }
 
-Refusal SetSchema(const Json& schema, std::string_view where, Asked& a) {
+Refusal SetSchema(const Json& schema, std::string_view where, Query& a) {
   if (!schema.is_object() && !schema.is_boolean()) return Bad(where, schema, "a JSON schema");
   a.constraint = {.kind = Constraint::Kind::kJsonSchema, .text = schema.dump()};
   return {};
@@ -32,7 +32,7 @@ Refusal SetSchema(const Json& schema, std::string_view where, Asked& a) {
 
 // {"type": "json_schema", "json_schema": {"name": ..., "schema": {...}}}; in `text.format` the inner object's
 // fields stand beside `type`.
-Refusal SetFormat(const Json& format, const std::string& where, Asked& a) {
+Refusal SetFormat(const Json& format, const std::string& where, Query& a) {
   if (!format.is_object()) return Bad(where, format, "an object");
   const Json* type = Field(format, "type");
   const Json kind = type ? *type : Json("");
@@ -59,7 +59,7 @@ Refusal SetFormat(const Json& format, const std::string& where, Asked& a) {
   return refusal;
 }
 
-Refusal SetChoices(const Json& value, std::string_view where, Asked& a) {
+Refusal SetChoices(const Json& value, std::string_view where, Query& a) {
   if (!value.is_array() || value.empty() || value.size() > 10'000)
     return Bad(where, value, "1 to 10000 strings");
   a.constraint = {.kind = Constraint::Kind::kChoice};
@@ -70,13 +70,13 @@ Refusal SetChoices(const Json& value, std::string_view where, Asked& a) {
   return {};
 }
 
-Refusal SetText(Constraint::Kind kind, const Json& value, std::string_view where, Asked& a) {
+Refusal SetText(Constraint::Kind kind, const Json& value, std::string_view where, Query& a) {
   if (!value.is_string() || value.get_ref<const std::string&>().empty()) return Bad(where, value, "a string");
   a.constraint = {.kind = kind, .text = value.get<std::string>()};
   return {};
 }
 
-Refusal SetStructured(const Json& value, Asked& a) {
+Refusal SetStructured(const Json& value, Query& a) {
   const std::string where = "structured_outputs";
   if (auto refusal = CheckFields(value, where, {"json", "regex", "choice", "grammar", "json_object"}))
     return refusal;
@@ -100,7 +100,7 @@ Refusal SetStructured(const Json& value, Asked& a) {
   return {};
 }
 
-Refusal SetLogitBias(const Json& value, Asked& a) {
+Refusal SetLogitBias(const Json& value, Query& a) {
   for (const auto& [key, bias] : value.items()) {
     int32_t token = 0;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), token);
@@ -114,7 +114,7 @@ Refusal SetLogitBias(const Json& value, Asked& a) {
   return {};
 }
 
-Refusal SetStreamOptions(const Json& value, Asked& a) {
+Refusal SetStreamOptions(const Json& value, Query& a) {
   if (auto refusal = CheckFields(value, "stream_options", {"include_usage", "continuous_usage_stats"}))
     return refusal;
   for (const auto& [name, one] : value.items()) {
@@ -137,7 +137,7 @@ Refusal ReadIds(const Json& value, std::string_view field, std::vector<int32_t>*
 }
 
 // A string, an array of strings, an array of ids, or an array of arrays of ids.
-Refusal SetPrompt(const Json& value, const char* name, Asked& a) {
+Refusal SetPrompt(const Json& value, const char* name, Query& a) {
   const size_t max_prompts = a.endpoint == kEmbeddings ? 2048 : 1024;
   if (value.is_string()) {
     a.prompts.push_back({.text = value.get<std::string>()});
@@ -168,8 +168,8 @@ Refusal SetPrompt(const Json& value, const char* name, Asked& a) {
   return {};
 }
 
-Refusal SetTemplateVariables(const Json& value, Asked& a) {
-  // What the server itself gives the template, and what is not the client's to choose.
+Refusal SetTemplateVariables(const Json& value, Query& a) {
+  // Variables that the server sets, or that clients must not override.
   constexpr std::string_view kTaken[] = {"messages",  "tools",     "add_generation_prompt",  "chat_template",
                                          "bos_token", "eos_token", "continue_final_message", "tokenize"};
   for (const auto& [name, unused] : value.items())
@@ -185,7 +185,7 @@ Refusal OnlyFalse(const Json& value, const char* name, const char* why) {
   return NotSupported(name, why, "true");
 }
 
-Refusal SetEarlyStopping(const Json& value, Asked& a) {
+Refusal SetEarlyStopping(const Json& value, Query& a) {
   using Early = BeamSearch::EarlyStopping;
   if (!value.is_boolean() && value != "never")
     return Bad("early_stopping", value, "true, false or \"never\"");
@@ -201,21 +201,21 @@ Refusal OnlyTrue(const Json& value, const char* name) {
 }
 
 // An object that turns something off: {"type": "disabled"}.
-Refusal SetThinking(const Json& value, Asked&) {
+Refusal SetThinking(const Json& value, Query&) {
   const Json* type = Field(value, "type");
   if (type && *type == "disabled") return {};
   return NotSupported("thinking", "use chat_template_kwargs with the model's own switch");
 }
 
 // Of two names the newer one counts, wherever it stands.
-Refusal SetMaxTokens(const Json& value, const char* name, Asked& a) {
+Refusal SetMaxTokens(const Json& value, const char* name, Query& a) {
   if (a.max_tokens && std::string_view(name) == "max_tokens") return {};
   a.max_tokens = value.get<int64_t>();
   a.max_tokens_param = name;
   return {};
 }
 
-Refusal SetStop(const Json& value, const char* name, Asked& a) {
+Refusal SetStop(const Json& value, const char* name, Query& a) {
   const Json list = value.is_string() ? Json::array({value}) : value;
   a.stop.clear();
   for (const Json& one : list) {
@@ -227,15 +227,15 @@ Refusal SetStop(const Json& value, const char* name, Asked& a) {
 }
 
 #define SET(...)                                            \
-  [](const Json& v, [[maybe_unused]] Asked& a) -> Refusal { \
+  [](const Json& v, [[maybe_unused]] Query& a) -> Refusal { \
     __VA_ARGS__;                                            \
     return {};                                              \
   }
-#define ASK(...) [](const Json& v, [[maybe_unused]] Asked& a) -> Refusal { return __VA_ARGS__; }
-#define KEEP [](const Json&, Asked&) -> Refusal { return {}; }
+#define ASK(...) [](const Json& v, [[maybe_unused]] Query& a) -> Refusal { return __VA_ARGS__; }
+#define KEEP [](const Json&, Query&) -> Refusal { return {}; }
 
 constexpr Param kParams[] = {
-    // What is asked.
+    // The prompt.
     {"model", Kind::kString, 0, 4096, kGenerate | kTokenize | kDetokenize | kEmbeddings | kCountTokens,
      "the model; /v1/models lists what is served", SET(a.model = v)},
     {"messages", Kind::kArray, 1, kAnyLength, kChat | kAnthropicApi | kTokenize, "the conversation",
@@ -366,7 +366,7 @@ constexpr Param kParams[] = {
     {"timeout", Kind::kNumber, 0.001, 86400, kGenerate | kEmbeddings | kNotInBatch,
      "seconds; what is there by then is the answer", SET(a.timeout = v)},
 
-    // What is told.
+    // What the answer reports.
     {"stream", Kind::kBool, 0, 0, kGenerate | kNotInBatch, "server-sent events as tokens come",
      SET(a.stream = v)},
     {"stream_options", Kind::kObject, 0, 16, kChat | kCompletions | kNotInBatch,
@@ -398,7 +398,7 @@ constexpr Param kParams[] = {
     {"return_hidden_states", Kind::kBool, 0, 0, kChat | kCompletions, "only false",
      ASK(OnlyFalse(v, "return_hidden_states", ""))},
 
-    // How it is treated.
+    // Scheduling, caching and bookkeeping.
     {"priority", Kind::kInt, -2147483647, 2147483647, kGenerate | kEmbeddings, "lower goes first",
      SET(a.request.priority = v)},
     {"request_id", Kind::kString, 1, 128, kGenerate | kEmbeddings | kNotInBatch,

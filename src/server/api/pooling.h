@@ -1,4 +1,4 @@
-// How a model's hidden states become an embedding: what its folder says, or what the user chose.
+// The pooling mode of embeddings: from the model's folder, or as the user chose.
 #pragma once
 
 #include <filesystem>
@@ -12,11 +12,11 @@ namespace celer::server {
 struct PoolingChoice {
   Pooling pooling = Pooling::kMean;
   std::string from = {};     // "1_Pooling/config.json", "--pooling", ...
-  bool meant = false;        // the model's folder or file says that it is for embeddings
-  std::string problem = {};  // why it cannot be done as the model wants it; "": it can
+  bool meant = false;        // the model's files say that it is an embedding model
+  std::string problem = {};  // why the model's pooling is not supported; "": it is
 };
 
-// `asked`: kNone if the user did not choose. An error if a file that says how cannot be read.
+// `asked`: kNone if the user did not choose. An error if a file of the model cannot be read.
 Result<PoolingChoice> ChoosePooling(const std::filesystem::path& model, Pooling asked);
 
 const char* Name(Pooling pooling);  // "mean", "last"

@@ -20,14 +20,14 @@ Refusal CheckIds(const std::vector<int32_t>& ids, const ServedModel& model, cons
   return {};
 }
 
-Refusal TokenizeChat(const ServedModel& model, Asked& asked, const Json& before, Prepared* out) {
+Refusal TokenizeChat(const ServedModel& model, Query& query, const Json& before, Prepared* out) {
   if (!model.prompter.has_chat_template())
     return ApiError{.message =
                         "the model has no chat template; use /v1/completions, or give one with "
                         "--chat-template FILE"};
-  if (auto refusal = ReadConversation(asked, before, &out->conversation)) return refusal;
-  if (auto refusal = ReadToolChoice(asked, out->conversation.tools, &out->tool_choice)) return refusal;
-  // Of allowed tools the model hears, of others it does not: nothing else keeps it from calling them.
+  if (auto refusal = ReadConversation(query, before, &out->conversation)) return refusal;
+  if (auto refusal = ReadToolChoice(query, out->conversation.tools, &out->tool_choice)) return refusal;
+  // The prompt lists only the allowed tools: nothing else keeps the model from calling the others.
   if (const auto& only = out->tool_choice.only; !only.empty()) {
     Json tools = Json::array();
     for (Json& tool : out->conversation.tools)
@@ -41,7 +41,7 @@ Refusal TokenizeChat(const ServedModel& model, Asked& asked, const Json& before,
     return ApiError{.message = "the model's chat template has no tools",
                     .param = "tools",
                     .code = "unsupported_parameter"};
-  if (asked.template_variables.is_object() && asked.template_variables.contains("reasoning_effort") &&
+  if (query.template_variables.is_object() && query.template_variables.contains("reasoning_effort") &&
       model.chat_template.find("reasoning_effort") == std::string::npos)
     return ApiError{
         .message = "'reasoning_effort' is not supported: the model's chat template has no such variable",
@@ -49,16 +49,16 @@ Refusal TokenizeChat(const ServedModel& model, Asked& asked, const Json& before,
         .code = "unsupported_parameter"};
   ChatJson chat{.messages = out->conversation.messages,
                 .tools = with_tools ? out->conversation.tools : Json(),
-                .variables = asked.template_variables,
-                .add_generation_prompt = asked.add_generation_prompt,
+                .variables = query.template_variables,
+                .add_generation_prompt = query.add_generation_prompt,
                 .continue_final_message = out->conversation.continues};
   auto tokens = EncodeChat(model.prompter, std::move(chat));
-  if (!tokens) return FromError(tokens.error(), asked.endpoint == kResponses ? "input" : "messages");
+  if (!tokens) return FromError(tokens.error(), query.endpoint == kResponses ? "input" : "messages");
   out->requests.emplace_back().prompt = std::move(*tokens);
   return {};
 }
 
-// Whether the prompt leaves the answer inside a thought.
+// Whether the prompt ends inside <think>.
 bool EndsInThought(const ServedModel& model, const std::vector<int32_t>& prompt) {
   const size_t tail = std::min<size_t>(prompt.size(), 8);
   std::string text = model.prompter.Decode({prompt.data() + prompt.size() - tail, tail}, false);
@@ -66,31 +66,31 @@ bool EndsInThought(const ServedModel& model, const std::vector<int32_t>& prompt)
   return text.ends_with("<think>");
 }
 
-// What of the vocabulary an answer may use.
-Refusal MakeMask(const ServedModel& model, const Asked& asked, const Prepared& prepared,
+// The token mask of structured output and forced tool calls.
+Refusal MakeMask(const ServedModel& model, const Query& query, const Prepared& prepared,
                  std::shared_ptr<const TokenMask>* mask) {
   using Kind = ToolChoice::Kind;
   const bool after_thought =
-      asked.endpoint != kCompletions && model.reasoning && prepared.parts.starts_in_reasoning;
+      query.endpoint != kCompletions && model.reasoning && prepared.parts.starts_in_reasoning;
   const ToolChoice& choice = prepared.tool_choice;
   const bool must_call = choice.kind == Kind::kRequired || choice.kind == Kind::kNamed;
-  if (must_call && asked.constraint.kind != Constraint::Kind::kNone)
-    return ApiError{.message = "an answer cannot be a call, as tool_choice asks, and have a form of its own",
+  if (must_call && query.constraint.kind != Constraint::Kind::kNone)
+    return ApiError{.message = "tool_choice forces a call, which cannot be combined with a response format",
                     .param = "tool_choice"};
   std::shared_ptr<const TokenMask> form;
   Refusal refusal = must_call
                         ? model.grammars->MakeToolMask(choice, prepared.conversation.tools, model.tool_style,
                                                        choice.parallel, after_thought, &form)
-                        : model.grammars->MakeMask(asked.constraint, after_thought, &form);
+                        : model.grammars->MakeMask(query.constraint, after_thought, &form);
   if (refusal) return refusal;
   std::shared_ptr<const TokenMask> words;
-  if (!asked.bad_words.empty())
-    words = MakeBadWordsMask(model.prompter.tokenizer(), asked.bad_words, model.info.vocab);
-  *mask = Both(std::move(form), std::move(words));
+  if (!query.bad_words.empty())
+    words = MakeBadWordsMask(model.prompter.tokenizer(), query.bad_words, model.info.vocab);
+  *mask = IntersectMasks(std::move(form), std::move(words));
   return {};
 }
 
-// What calls an answer is split into.
+// The options of the tool-call parser.
 void SetCalls(const ToolChoice& choice, const Json& tools, PartsOptions* parts) {
   using Kind = ToolChoice::Kind;
   parts->parallel = choice.parallel;
@@ -100,11 +100,11 @@ void SetCalls(const ToolChoice& choice, const Json& tools, PartsOptions* parts) 
     parts->only_tool = tools[0]["function"]["name"].get<std::string>();
 }
 
-Refusal CheckLengths(const ServedModel& model, const Asked& asked, Request* request) {
+Refusal CheckLengths(const ServedModel& model, const Query& query, Request* request) {
   const auto context = model.info.context;
   const auto prompt = static_cast<int64_t>(request->prompt.size());
-  const char* param = asked.endpoint == kCompletions ? "prompt"
-                      : asked.endpoint == kResponses ? "input"
+  const char* param = query.endpoint == kCompletions ? "prompt"
+                      : query.endpoint == kResponses ? "input"
                                                      : "messages";
   if (prompt == 0) return ApiError{.message = "the prompt has no tokens", .param = param};
   if (prompt >= context)
@@ -114,14 +114,14 @@ Refusal CheckLengths(const ServedModel& model, const Asked& asked, Request* requ
                     .param = param,
                     .code = "context_length_exceeded"};
   const int64_t left = context - prompt;
-  if (asked.max_tokens.value_or(0) > left)
+  if (query.max_tokens.value_or(0) > left)
     return ApiError{.message = "the prompt has " + std::to_string(prompt) +
-                               " tokens and the answer may have " + std::to_string(*asked.max_tokens) +
+                               " tokens and the answer may have " + std::to_string(*query.max_tokens) +
                                ", but the context holds " + std::to_string(context),
-                    .param = asked.max_tokens_param,
+                    .param = query.max_tokens_param,
                     .code = "context_length_exceeded"};
-  const int64_t if_missing = asked.endpoint == kCompletions ? std::min<int64_t>(16, left) : left;
-  request->max_tokens = std::max<int64_t>(1, asked.max_tokens.value_or(if_missing));
+  const int64_t if_missing = query.endpoint == kCompletions ? std::min<int64_t>(16, left) : left;
+  request->max_tokens = std::max<int64_t>(1, query.max_tokens.value_or(if_missing));
   if (request->min_tokens > request->max_tokens)
     return ApiError{.message = "min_tokens is " + std::to_string(request->min_tokens) +
                                ", but the answer may have " + std::to_string(request->max_tokens) + " tokens",
@@ -129,10 +129,10 @@ Refusal CheckLengths(const ServedModel& model, const Asked& asked, Request* requ
   return {};
 }
 
-// To its last tokens, if that is asked for; `room`: as many as fit.
-void Truncate(const Asked& asked, int64_t room, std::vector<int32_t>* prompt) {
-  if (asked.truncate_prompt == 0) return;
-  const int64_t keep = std::max<int64_t>(1, asked.truncate_prompt < 0 ? room : asked.truncate_prompt);
+// truncate_prompt_tokens: keeps the last tokens; `room`: as many as fit.
+void Truncate(const Query& query, int64_t room, std::vector<int32_t>* prompt) {
+  if (query.truncate_prompt == 0) return;
+  const int64_t keep = std::max<int64_t>(1, query.truncate_prompt < 0 ? room : query.truncate_prompt);
   if (std::ssize(*prompt) > keep) prompt->erase(prompt->begin(), prompt->end() - keep);
 }
 
@@ -166,60 +166,60 @@ SamplingParams DefaultSampling(const ServedModel& model) {
   return sampling;
 }
 
-Refusal CheckModel(const ServedModel& model, const Asked& asked) {
-  if (model.Answers(asked.model)) return {};
+Refusal CheckModel(const ServedModel& model, const Query& query) {
+  if (model.Answers(query.model)) return {};
   return ApiError{.status = 404,
-                  .message = "the model '" + Printable(asked.model, 100) + "' is not served here; '" +
+                  .message = "the model '" + Printable(query.model, 100) + "' is not served here; '" +
                              model.name + "' is",
                   .param = "model",
                   .code = "model_not_found"};
 }
 
-Refusal Tokenize(const ServedModel& model, Asked& asked, const Json& before, Prepared* out) {
-  const bool text = asked.endpoint == kCompletions || asked.endpoint == kEmbeddings ||
-                    (asked.endpoint == kTokenize && asked.messages.is_null());
+Refusal Tokenize(const ServedModel& model, Query& query, const Json& before, Prepared* out) {
+  const bool text = query.endpoint == kCompletions || query.endpoint == kEmbeddings ||
+                    (query.endpoint == kTokenize && query.messages.is_null());
   if (text) {
-    const char* const param = asked.endpoint == kEmbeddings ? "input" : "prompt";
-    if (asked.prompts.empty())
+    const char* const param = query.endpoint == kEmbeddings ? "input" : "prompt";
+    if (query.prompts.empty())
       return ApiError{.message = std::string(param) + " is missing, expected a string or token ids",
                       .param = param};
-    for (PromptInput& input : asked.prompts) {
+    for (PromptInput& input : query.prompts) {
       Request& request = out->requests.emplace_back();
       if (input.is_text) {
         request.prompt = model.prompter.tokenizer().Encode(
-            input.text, {.add_special = asked.add_special_tokens.value_or(true), .parse_special = true});
-        // A line of a batch may begin from nothing, as celer run does.
-        if (request.prompt.empty() && asked.in_batch && model.prompter.bos())
+            input.text, {.add_special = query.add_special_tokens.value_or(true), .parse_special = true});
+        // A line of a batch may have an empty prompt, as in celer run.
+        if (request.prompt.empty() && query.in_batch && model.prompter.bos())
           request.prompt = {*model.prompter.bos()};
       } else {
         if (auto refusal = CheckIds(input.ids, model, param)) return refusal;
         request.prompt = std::move(input.ids);
       }
-      if (asked.echo)
+      if (query.echo)
         out->prompt_texts.push_back(input.is_text ? input.text : model.prompter.Decode(request.prompt));
     }
     return {};
   }
-  return TokenizeChat(model, asked, before, out);
+  return TokenizeChat(model, query, before, out);
 }
 
-Refusal Prepare(const ServedModel& model, const Json& before, Asked& asked, Prepared* out) {
-  Request& common = asked.request;
-  if (asked.top_logprobs > 0 && asked.endpoint == kChat && !asked.logprobs)
+Refusal Prepare(const ServedModel& model, const Json& before, Query& query, Prepared* out) {
+  Request& common = query.request;
+  if (query.top_logprobs > 0 && query.endpoint == kChat && !query.logprobs)
     return ApiError{.message = "top_logprobs needs logprobs: true", .param = "top_logprobs"};
-  if (asked.logprobs || (asked.endpoint == kResponses && asked.top_logprobs > 0))
-    common.sampling.logprobs = asked.top_logprobs;
+  if (query.logprobs || (query.endpoint == kResponses && query.top_logprobs > 0))
+    common.sampling.logprobs = query.top_logprobs;
   if (common.best_of != 0 && common.best_of < common.n)
     return ApiError{.message = "best_of is " + std::to_string(common.best_of) +
                                ", expected at least n, which is " + std::to_string(common.n),
                     .param = "best_of"};
-  if (common.best_of > common.n && asked.stream)
+  if (common.best_of > common.n && query.stream)
     return ApiError{
         .message = "best_of above n cannot be streamed: which answers are best is known at the end",
         .param = "best_of"};
-  if (asked.beam || common.beam.width > 0) {
-    const char* const param = asked.beam ? "use_beam_search" : "beam_width";
-    if (asked.stream)
+  if (query.beam || common.beam.width > 0) {
+    const char* const param = query.beam ? "use_beam_search" : "beam_width";
+    if (query.stream)
       return ApiError{.message = "beam search cannot be streamed: its texts are known at the end",
                       .param = param};
     if (common.beam.width == 0) {
@@ -231,67 +231,67 @@ Refusal Prepare(const ServedModel& model, const Json& before, Asked& asked, Prep
                                  std::to_string(common.beam.width) + " beams",
                       .param = "n"};
   }
-  if (asked.max_tokens == 0) {
-    if (!asked.echo)
+  if (query.max_tokens == 0) {
+    if (!query.echo)
       return ApiError{.message = "max_tokens is 0, expected a whole number from 1 on", .param = "max_tokens"};
     out->drop_answer = true;
   }
-  if (asked.echo && asked.stream && common.sampling.logprobs >= 0)
+  if (query.echo && query.stream && common.sampling.logprobs >= 0)
     return ApiError{.message = "echo with logprobs cannot be streamed", .param = "echo"};
-  if (asked.echo && common.sampling.logprobs >= 0)
+  if (query.echo && common.sampling.logprobs >= 0)
     common.prompt_logprobs = std::max(common.prompt_logprobs, common.sampling.logprobs);
-  if (asked.stream && common.prompt_logprobs >= 0)
+  if (query.stream && common.prompt_logprobs >= 0)
     return ApiError{.message = "prompt_logprobs cannot be streamed", .param = "prompt_logprobs"};
-  if (asked.endpoint == kMessages && !asked.max_tokens)
+  if (query.endpoint == kMessages && !query.max_tokens)
     return ApiError{.message = "max_tokens is missing, expected a whole number", .param = "max_tokens"};
-  if (auto refusal = CheckIds(asked.stop_token_ids, model, "stop_token_ids")) return refusal;
+  if (auto refusal = CheckIds(query.stop_token_ids, model, "stop_token_ids")) return refusal;
   if (auto refusal = CheckIds(common.sampling.allowed_tokens, model, "allowed_token_ids")) return refusal;
   if (const auto valid = Validate(common.sampling, model.info.vocab); !valid) return FromError(valid.error());
-  if (auto refusal = Tokenize(model, asked, before, out)) return refusal;
+  if (auto refusal = Tokenize(model, query, before, out)) return refusal;
   constexpr int kMaxAnswers = 1024;
   const size_t answers = out->requests.size() * static_cast<size_t>(std::max(common.n, common.best_of));
   if (answers > kMaxAnswers)
-    return ApiError{.message = std::to_string(answers) + " answers are asked for at once, at most " +
+    return ApiError{.message = std::to_string(answers) + " answers are requested at once, at most " +
                                std::to_string(kMaxAnswers) + " are given",
                     .param = "n"};
 
-  common.sampling.seed = asked.seed ? *asked.seed : std::random_device{}();
-  common.stop_tokens = asked.stop_token_ids;
-  if (!asked.ignore_eos)
+  common.sampling.seed = query.seed ? *query.seed : std::random_device{}();
+  common.stop_tokens = query.stop_token_ids;
+  if (!query.ignore_eos)
     common.stop_tokens.insert(common.stop_tokens.end(), model.prompter.end_tokens().begin(),
                               model.prompter.end_tokens().end());
-  if (asked.endpoint != kCompletions) {
+  if (query.endpoint != kCompletions) {
     out->parts.tools = out->tool_choice.kind == ToolChoice::Kind::kNone ? ToolStyle::kNone : model.tool_style;
-    out->parts.reasoning = model.reasoning && asked.separate_reasoning;
+    out->parts.reasoning = model.reasoning && query.separate_reasoning;
     out->parts.starts_in_reasoning = EndsInThought(model, out->requests[0].prompt);
     SetCalls(out->tool_choice, out->conversation.tools, &out->parts);
     // The tags of calls may be control tokens.
-    if (out->parts.tools == ToolStyle::kBracket) asked.skip_special = false;
+    if (out->parts.tools == ToolStyle::kBracket) query.skip_special = false;
   }
-  if (auto refusal = MakeMask(model, asked, *out, &common.mask)) return refusal;
+  if (auto refusal = MakeMask(model, query, *out, &common.mask)) return refusal;
   for (Request& request : out->requests) {
     std::vector<int32_t> prompt = std::move(request.prompt);
-    Truncate(asked, model.info.context - std::max<int64_t>(1, asked.max_tokens.value_or(1)), &prompt);
+    Truncate(query, model.info.context - std::max<int64_t>(1, query.max_tokens.value_or(1)), &prompt);
     request = common;
     request.prompt = std::move(prompt);
-    if (auto refusal = CheckLengths(model, asked, &request)) return refusal;
+    if (auto refusal = CheckLengths(model, query, &request)) return refusal;
   }
   return {};
 }
 
-Refusal PrepareEmbeddings(const ServedModel& model, Asked& asked, Prepared* out) {
+Refusal PrepareEmbeddings(const ServedModel& model, Query& query, Prepared* out) {
   if (!model.pooling.problem.empty())
     return ApiError{.message = model.pooling.problem, .code = "unsupported_endpoint"};
-  if (asked.dimensions > model.info.shape.hidden)
-    return ApiError{.message = "dimensions is " + std::to_string(asked.dimensions) +
+  if (query.dimensions > model.info.shape.hidden)
+    return ApiError{.message = "dimensions is " + std::to_string(query.dimensions) +
                                ", but the model's embeddings have " +
                                std::to_string(model.info.shape.hidden) + " numbers",
                     .param = "dimensions"};
-  if (auto refusal = Tokenize(model, asked, nullptr, out)) return refusal;
-  asked.request.pooling = model.pooling.pooling;
+  if (auto refusal = Tokenize(model, query, nullptr, out)) return refusal;
+  query.request.pooling = model.pooling.pooling;
   for (Request& request : out->requests) {
     std::vector<int32_t> prompt = std::move(request.prompt);
-    Truncate(asked, model.info.context, &prompt);
+    Truncate(query, model.info.context, &prompt);
     if (prompt.empty())
       return ApiError{.message = "an input has no tokens, so that there is nothing to embed",
                       .param = "input"};
@@ -300,7 +300,7 @@ Refusal PrepareEmbeddings(const ServedModel& model, Asked& asked, Prepared* out)
                                  " tokens, and the context holds " + std::to_string(model.info.context),
                       .param = "input",
                       .code = "context_length_exceeded"};
-    request = asked.request;
+    request = query.request;
     request.prompt = std::move(prompt);
   }
   return {};

@@ -1,5 +1,5 @@
-// From what a client asks for to requests of the engine: templates, tokens, checks against the model. Runs on
-// a worker's thread.
+// From a client's query to requests of the engine: templates, tokenization, checks against the model. Runs on
+// a worker thread.
 #pragma once
 
 #include <memory>
@@ -9,17 +9,17 @@
 #include "celer/engine.h"
 #include "celer/text.h"
 #include "server/api/answer_parts.h"
-#include "server/api/asked.h"
 #include "server/api/conversation.h"
 #include "server/api/pooling.h"
 #include "server/api/structured.h"
+#include "server/query.h"
 
 namespace celer::server {
 
 // What requests are prepared for. Immutable.
 struct ServedModel {
   std::string name;                  // as clients call it
-  std::vector<std::string> aliases;  // that work, too
+  std::vector<std::string> aliases;  // other names that are accepted
   Prompter prompter;
   Engine::Info info;
   std::string chat_template;
@@ -39,21 +39,21 @@ Result<ServedModel> MakeServedModel(std::string name, const Prompter& prompter, 
 
 struct Prepared {
   std::vector<Request> requests = {};          // one per prompt
-  std::vector<std::string> prompt_texts = {};  // of each, if they are told: echo
+  std::vector<std::string> prompt_texts = {};  // of each, with echo
   Conversation conversation = {};
   ToolChoice tool_choice = {};
   PartsOptions parts = {};
-  bool drop_answer = false;  // max_tokens 0: only the prompt is told of
+  bool drop_answer = false;  // max_tokens 0: only the prompt is reported
 };
 
-// Sampling as it is when a request says nothing.
+// Sampling defaults.
 SamplingParams DefaultSampling(const ServedModel& model);
 
-Refusal CheckModel(const ServedModel& model, const Asked& asked);
+Refusal CheckModel(const ServedModel& model, const Query& query);
 // `before`: as in ReadConversation().
-Refusal Prepare(const ServedModel& model, const Json& before, Asked& asked, Prepared* out);
-Refusal PrepareEmbeddings(const ServedModel& model, Asked& asked, Prepared* out);
+Refusal Prepare(const ServedModel& model, const Json& before, Query& query, Prepared* out);
+Refusal PrepareEmbeddings(const ServedModel& model, Query& query, Prepared* out);
 // Tokens of one prompt of /v1/completions or /tokenize, or of a conversation.
-Refusal Tokenize(const ServedModel& model, Asked& asked, const Json& before, Prepared* out);
+Refusal Tokenize(const ServedModel& model, Query& query, const Json& before, Prepared* out);
 
 }  // namespace celer::server

@@ -1,5 +1,5 @@
-// Any bytes as what a client sends: as the head of a request, as a target, and as a body for each endpoint,
-// up to where the model is needed.
+// Fuzzes what a client sends: the head of a request, a target, and a body for each endpoint, up to where the
+// model is needed.
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
@@ -30,7 +30,7 @@ void TryHead(std::string_view text) {
   if (!parser.is_header_done()) return;
   HttpRequest request;
   if (!CheckHead(parser.get(), &request).empty()) return;
-  // A head that is taken says once where its body ends.
+  // An accepted head has one Content-Length or Transfer-Encoding.
   int lengths = 0;
   for (const auto& [name, value] : request.headers)
     lengths += name == "content-length" || name == "transfer-encoding" ? 1 : 0;
@@ -44,16 +44,16 @@ void TryBody(std::string_view text) {
        {kChat, kCompletions, kResponses, kMessages, kTokenize, kDetokenize, kEmbeddings}) {
     std::vector<std::string> ignored;
     for (std::vector<std::string>* lenient : {static_cast<std::vector<std::string>*>(nullptr), &ignored}) {
-      Asked asked;
-      asked.endpoint = endpoint;
-      if (auto refusal = ReadParams(body, &asked, lenient)) {
+      Query query;
+      query.endpoint = endpoint;
+      if (auto refusal = ReadParams(body, &query, lenient)) {
         if (refusal->message.empty()) __builtin_trap();
         continue;
       }
       Conversation conversation;
       ToolChoice choice;
-      if (ReadConversation(asked, Json::array(), &conversation)) continue;
-      static_cast<void>(ReadToolChoice(asked, conversation.tools, &choice));
+      if (ReadConversation(query, Json::array(), &conversation)) continue;
+      static_cast<void>(ReadToolChoice(query, conversation.tools, &choice));
     }
   }
 }

@@ -12,10 +12,10 @@
 namespace celer::server {
 namespace {
 
-constexpr size_t kMaxKept = 64, kMaxKeptBytes = size_t{256} << 20;
+constexpr size_t kMaxCached = 64, kMaxCachedBytes = size_t{256} << 20;
 constexpr std::string_view kThoughtEnd = "</think>";
 
-// Prepare() does all the work: Accept() notes the token, and Allow() copies the bits.
+// Prepare() does all the work: Accept() only records the token, and Allow() copies the bits.
 class GrammarMask : public TokenMask {
  public:
   GrammarMask(Grammar::Pointer grammar, bool after_thought)
@@ -58,26 +58,26 @@ class GrammarMask : public TokenMask {
       return;
     }
     thinking_ = false;
-    // White space stands between the thought and the answer; other text that came with the tag is the
-    // answer's.
+    // White space between </think> and the answer is skipped; other text in the same token as the tag belongs
+    // to the answer.
     state_.AcceptBytes(std::string_view(tail_).substr(end + kThoughtEnd.size()));
   }
 
  private:
   GrammarState state_;
-  std::vector<int32_t> accepted_;  // that state_ has not taken yet
-  std::vector<uint32_t> bits_;     // of the tokens that may come next, if they are ready
+  std::vector<int32_t> accepted_;  // not applied to state_ yet
+  std::vector<uint32_t> bits_;     // of the allowed tokens, once they are ready
   bool ready_ = false;
   bool thinking_;
   std::string tail_;
 };
 
-class BothMasks : public TokenMask {
+class MaskIntersection : public TokenMask {
  public:
-  BothMasks(std::unique_ptr<TokenMask> one, std::unique_ptr<TokenMask> other)
+  MaskIntersection(std::unique_ptr<TokenMask> one, std::unique_ptr<TokenMask> other)
       : one_(std::move(one)), other_(std::move(other)) {}
   std::unique_ptr<TokenMask> Clone() const override {
-    return std::make_unique<BothMasks>(one_->Clone(), other_->Clone());
+    return std::make_unique<MaskIntersection>(one_->Clone(), other_->Clone());
   }
   Result<Prepared> Prepare(uint64_t max_work) override {
     CELER_ASSIGN(Prepared one, one_->Prepare(max_work));
@@ -119,7 +119,7 @@ Result<Grammar::Pointer> Compile(const Constraint& constraint, const Grammar::Ta
   return Error::Invalid("nothing to compile");
 }
 
-// How a call of one tool is written.
+// The syntax of a call of one tool.
 TriggeredPart PartOf(const Json& tool, ToolStyle style) {
   const Json& function = tool["function"];
   const std::string name = Json(function["name"]).dump();
@@ -154,13 +154,13 @@ Result<Grammar::Pointer> Grammars::Find(const std::string& key,
                                         const std::function<Result<Grammar::Pointer>()>& compile) {
   {
     const std::lock_guard lock(mutex_);
-    for (auto it = kept_.begin(); it != kept_.end(); ++it)
+    for (auto it = cache_.begin(); it != cache_.end(); ++it)
       if (it->key == key) {
-        kept_.splice(kept_.begin(), kept_, it);
+        cache_.splice(cache_.begin(), cache_, it);
         return it->grammar;
       }
   }
-  // Takes long: others must not wait, and the engine's threads go first.
+  // Compiled without the lock, so that others do not wait, and at low priority, below the engine's threads.
   std::optional<Result<Grammar::Pointer>> compiled;
   std::thread([&] {
     LowerThreadPriority();
@@ -168,15 +168,15 @@ Result<Grammar::Pointer> Grammars::Find(const std::string& key,
   }).join();
   if (!*compiled) return *compiled;
   const std::lock_guard lock(mutex_);
-  kept_.push_front({key, **compiled});
-  // Masks are added to a grammar while it is used.
+  cache_.push_front({key, **compiled});
+  // Evicts from the end. Sizes are recomputed, because grammars cache masks and grow while they are used.
   size_t bytes = 0;
-  auto it = kept_.begin();
-  for (size_t count = 0; it != kept_.end() && count < kMaxKept; ++it, ++count) {
+  auto it = cache_.begin();
+  for (size_t count = 0; it != cache_.end() && count < kMaxCached; ++it, ++count) {
     bytes += it->grammar->bytes() + it->key.size();
-    if (bytes > kMaxKeptBytes && count > 0) break;
+    if (bytes > kMaxCachedBytes && count > 0) break;
   }
-  kept_.erase(it, kept_.end());
+  cache_.erase(it, cache_.end());
   return *compiled;
 }
 
@@ -213,11 +213,11 @@ Refusal Grammars::MakeToolMask(const ToolChoice& choice, const Json& tools, Tool
   return {};
 }
 
-std::shared_ptr<const TokenMask> Both(std::shared_ptr<const TokenMask> one,
-                                      std::shared_ptr<const TokenMask> other) {
+std::shared_ptr<const TokenMask> IntersectMasks(std::shared_ptr<const TokenMask> one,
+                                                std::shared_ptr<const TokenMask> other) {
   if (!one) return other;
   if (!other) return one;
-  return std::make_shared<BothMasks>(one->Clone(), other->Clone());
+  return std::make_shared<MaskIntersection>(one->Clone(), other->Clone());
 }
 
 }  // namespace celer::server

@@ -1,5 +1,4 @@
-// Answers that keep to a form: a grammar compiled from what a request asks for becomes a mask over the
-// vocabulary.
+// Structured output (guided decoding): grammars compiled from requests, as token masks over the vocabulary.
 #pragma once
 
 #include <functional>
@@ -11,20 +10,20 @@
 
 #include "celer/text.h"
 #include "server/api/answer_parts.h"
-#include "server/api/asked.h"
 #include "server/api/conversation.h"
+#include "server/query.h"
 #include "text/grammar/grammar.h"
 
 namespace celer::server {
 
-// Compiles grammars for one vocabulary, and keeps those that were used last. Threads may share one.
+// Compiles grammars for one vocabulary, with an LRU cache. Thread-safe.
 class Grammars {
  public:
   explicit Grammars(Prompter prompter) : prompter_(std::move(prompter)) {}
 
-  // The mask of a constraint. `after_thought`: it begins behind </think>.
+  // The mask of a constraint. `after_thought`: it applies behind </think>.
   Refusal MakeMask(const Constraint& constraint, bool after_thought, std::shared_ptr<const TokenMask>* mask);
-  // The mask of an answer that has to be calls of these tools.
+  // The mask of a forced tool call.
   Refusal MakeToolMask(const ToolChoice& choice, const Json& tools, ToolStyle style, bool parallel,
                        bool after_thought, std::shared_ptr<const TokenMask>* mask);
 
@@ -35,16 +34,16 @@ class Grammars {
 
   const Prompter prompter_;
   std::mutex mutex_;
-  Grammar::Table table_;  // made when it is first needed
-  struct Kept {
+  Grammar::Table table_;  // built lazily
+  struct CacheEntry {
     std::string key;
     Grammar::Pointer grammar;
   };
-  std::list<Kept> kept_;  // the last used first
+  std::list<CacheEntry> cache_;  // most recently used first
 };
 
-// Both masks at once; either may be null.
-std::shared_ptr<const TokenMask> Both(std::shared_ptr<const TokenMask> one,
-                                      std::shared_ptr<const TokenMask> other);
+// The intersection of two masks; either may be null.
+std::shared_ptr<const TokenMask> IntersectMasks(std::shared_ptr<const TokenMask> one,
+                                                std::shared_ptr<const TokenMask> other);
 
 }  // namespace celer::server

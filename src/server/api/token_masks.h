@@ -1,4 +1,4 @@
-// Masks over the vocabulary that are no grammar.
+// Token masks other than grammars.
 #pragma once
 
 #include <memory>
@@ -13,8 +13,8 @@ namespace celer::server {
 // Sets the bits of the first so many tokens.
 void AllowFirst(int64_t tokens, std::span<uint32_t> bits);
 
-// No answer contains one of the words: its last token cannot follow its others. Each word is meant both at
-// the beginning of a text and after a space, which are different tokens.
+// bad_words: the last token of a word cannot follow its other tokens. Each word is tokenized both at the
+// beginning of a text and after a space.
 std::shared_ptr<const TokenMask> MakeBadWordsMask(const Tokenizer& tokenizer,
                                                   std::span<const std::string> words, int64_t vocab);
 

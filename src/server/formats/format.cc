@@ -19,19 +19,19 @@ Json Answer::StopReason() const {
   return stop_token == TokenEvent::kNoToken ? Json(nullptr) : Json(stop_token);
 }
 
-int64_t Told::PromptTokens() const {
+int64_t Reply::PromptTokens() const {
   int64_t sum = 0;
   for (const Request& request : prepared.requests) sum += static_cast<int64_t>(request.prompt.size());
   return sum;
 }
 
-int64_t Told::AnswerTokens() const {
+int64_t Reply::AnswerTokens() const {
   int64_t sum = 0;
   for (const Answer& answer : answers) sum += answer.tokens;
   return sum;
 }
 
-Json Told::Usage() const {
+Json Reply::Usage() const {
   const int64_t prompt = PromptTokens(), answer = AnswerTokens();
   return {{"prompt_tokens", prompt},
           {"completion_tokens", answer},
@@ -77,26 +77,26 @@ void EventFrame(const char* event, const Json& json, std::string* out) {
   DataFrame(json, out);
 }
 
-std::string TokenText(const Told& told, int32_t token) {
-  if (told.asked.tokens_as_ids) return "token_id:" + std::to_string(token);
-  return told.model.prompter.Decode({&token, 1}, false);
+std::string TokenText(const Reply& reply, int32_t token) {
+  if (reply.query.tokens_as_ids) return "token_id:" + std::to_string(token);
+  return reply.model.prompter.Decode({&token, 1}, false);
 }
 
-Json TokenBytes(const Told& told, int32_t token) {
+Json TokenBytes(const Reply& reply, int32_t token) {
   Json bytes = Json::array();
-  for (const char c : told.model.prompter.tokenizer().Piece(token))
+  for (const char c : reply.model.prompter.tokenizer().Piece(token))
     bytes.push_back(static_cast<unsigned char>(c));
   return bytes;
 }
 
-bool ReportsLogprob(const Told& told, const TokenEvent& event) {
+bool ReportsLogprob(const Reply& reply, const TokenEvent& event) {
   // lm-eval asks for a prompt's log-probabilities with echo and takes the last one for the answer's.
-  return event.finish != FinishReason::kStop || told.asked.include_stop || told.asked.echo;
+  return event.finish != FinishReason::kStop || reply.query.include_stop || reply.query.echo;
 }
 
-Json ChatLogprob(const Told& told, const TokenEvent& event) {
+Json ChatLogprob(const Reply& reply, const TokenEvent& event) {
   const auto one = [&](int32_t token, float logprob) -> Json {
-    return {{"token", TokenText(told, token)}, {"logprob", logprob}, {"bytes", TokenBytes(told, token)}};
+    return {{"token", TokenText(reply, token)}, {"logprob", logprob}, {"bytes", TokenBytes(reply, token)}};
   };
   Json json = one(event.token, event.logprob);
   json["top_logprobs"] = Json::array();
@@ -104,15 +104,15 @@ Json ChatLogprob(const Told& told, const TokenEvent& event) {
   return json;
 }
 
-Json PromptLogprobs(const Told& told, size_t prompt) {
-  const std::vector<int32_t>& ids = told.prepared.requests[prompt].prompt;
+Json PromptLogprobs(const Reply& reply, size_t prompt) {
+  const std::vector<int32_t>& ids = reply.prepared.requests[prompt].prompt;
   Json list = Json::array({nullptr});
-  for (size_t i = 0; i < told.prompt_logprobs[prompt].size(); ++i) {
-    const TokenEvent::PromptToken& token = told.prompt_logprobs[prompt][i];
+  for (size_t i = 0; i < reply.prompt_logprobs[prompt].size(); ++i) {
+    const TokenEvent::PromptToken& token = reply.prompt_logprobs[prompt][i];
     Json entry = Json::object();
     const auto add = [&](int32_t id, float logprob) {
       entry[std::to_string(id)] = {{"logprob", logprob},
-                                   {"decoded_token", told.model.prompter.Decode({&id, 1}, false)}};
+                                   {"decoded_token", reply.model.prompter.Decode({&id, 1}, false)}};
     };
     add(ids[i + 1], token.logprob);
     for (size_t rank = 0; rank < token.top.size(); ++rank) {

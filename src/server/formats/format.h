@@ -1,4 +1,4 @@
-// How an endpoint says an answer: as one JSON object, or as the frames of a stream.
+// The wire format of an endpoint's answers: one JSON object, or the frames of an SSE stream.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 #include "server/api/answer_parts.h"
 #include "server/api/answer_text.h"
-#include "server/api/asked.h"
 #include "server/api/prepare.h"
+#include "server/query.h"
 
 namespace celer::server {
 
@@ -31,14 +31,14 @@ struct Answer {
   std::string reasoning, content;  // and what it means
   std::vector<Call> calls;
   int64_t tokens = 0;
-  std::vector<TokenEvent> events;  // if their log-probabilities or ids are told
+  std::vector<TokenEvent> events;  // if their log-probabilities or ids are reported
   FinishReason finish = FinishReason::kNone;
   int32_t stop_token = TokenEvent::kNoToken;  // one of stop_token_ids that ended it
   double score = 0;
 
   bool MadeCalls() const;          // and ended with the last of them
-  const char* FinishName() const;  // OpenAI's: stop, length, tool_calls
-  Json StopReason() const;         // vLLM's: the stop string, the stop token, or null
+  const char* FinishName() const;  // OpenAI's finish_reason: stop, length, tool_calls
+  Json StopReason() const;         // vLLM's stop_reason: the stop string, the stop token, or null
 };
 
 // What one event adds to one answer.
@@ -49,10 +49,10 @@ struct AnswerDelta {
   bool finished = false;
 };
 
-// All that a format needs to know of a request.
-struct Told {
+// A request with its answers so far, as the formats see it.
+struct Reply {
   const ServedModel& model;
-  const Asked& asked;
+  const Query& query;
   const Prepared& prepared;
   std::string id = {};               // "chatcmpl-..."
   int64_t created = 0;               // seconds since 1970
@@ -64,7 +64,7 @@ struct Told {
   int64_t PromptTokens() const;
   int64_t AnswerTokens() const;
   Json Usage() const;  // OpenAI's
-  int answers_per_prompt() const { return asked.request.n; }
+  int answers_per_prompt() const { return query.request.n; }
 };
 
 std::string Dump(const Json& json);  // on one line; what is not UTF-8 becomes U+FFFD
@@ -73,13 +73,16 @@ class Format {
  public:
   virtual ~Format() = default;
   virtual const char* id_prefix() const = 0;
-  virtual Json Whole(const Told& told) = 0;
-  virtual std::string Text(const Told& told) { return Dump(Whole(told)); }  // of an answer that is no stream
+  virtual Json Whole(const Reply& reply) = 0;
+  virtual std::string Text(const Reply& reply) {
+    return Dump(Whole(reply));
+  }  // of an answer that is no stream
   // The frames of a stream. Start() comes with the first event.
-  virtual void Start(const Told& told, std::string* out) = 0;
-  virtual void Delta(const Told& told, const Answer& answer, const AnswerDelta& delta, std::string* out) = 0;
-  virtual void Finish(const Told& told, std::string* out) = 0;
-  virtual void Fail(const Told& told, const ApiError& error, std::string* out) = 0;
+  virtual void Start(const Reply& reply, std::string* out) = 0;
+  virtual void Delta(const Reply& reply, const Answer& answer, const AnswerDelta& delta,
+                     std::string* out) = 0;
+  virtual void Finish(const Reply& reply, std::string* out) = 0;
+  virtual void Fail(const Reply& reply, const ApiError& error, std::string* out) = 0;
   virtual const char* Ping() const { return ": ping\n\n"; }
 };
 
@@ -90,19 +93,20 @@ std::unique_ptr<Format> MakeMessagesFormat();
 std::unique_ptr<Format> MakeEmbeddingFormat();
 std::unique_ptr<Format> MakeFormat(Endpoint endpoint);
 
-// Cuts a vector to its first `dimensions` numbers (0: all) and makes its length 1. False: it has none.
+// Truncates a vector to its first `dimensions` numbers (0: all) and normalizes it. False: its norm is 0 or
+// not finite.
 bool NormaliseEmbedding(std::vector<float>* values, int64_t dimensions);
 std::string EmbeddingText(std::span<const float> values, Encoding encoding);  // as JSON
 
 void DataFrame(const Json& json, std::string* out);  // data: {...}
 void EventFrame(const char* event, const Json& json, std::string* out);
 
-// A token's text as it is told with log-probabilities, and its bytes.
-std::string TokenText(const Told& told, int32_t token);
-Json TokenBytes(const Told& told, int32_t token);
-// Whether a token's log-probability is told. A token that ends the answer is not part of it.
-bool ReportsLogprob(const Told& told, const TokenEvent& event);
-Json ChatLogprob(const Told& told, const TokenEvent& event);
-Json PromptLogprobs(const Told& told, size_t prompt);  // vLLM's
+// A token's text as log-probabilities report it, and its bytes.
+std::string TokenText(const Reply& reply, int32_t token);
+Json TokenBytes(const Reply& reply, int32_t token);
+// Whether a token's log-probability is reported. A token that ends the answer is not part of it.
+bool ReportsLogprob(const Reply& reply, const TokenEvent& event);
+Json ChatLogprob(const Reply& reply, const TokenEvent& event);
+Json PromptLogprobs(const Reply& reply, size_t prompt);  // vLLM's
 
 }  // namespace celer::server

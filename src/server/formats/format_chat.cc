@@ -10,9 +10,9 @@ class ChatFormat : public Format {
  public:
   const char* id_prefix() const override { return "chatcmpl-"; }
 
-  Json Whole(const Told& told) override {
+  Json Whole(const Reply& reply) override {
     Json choices = Json::array();
-    for (const Answer& answer : told.answers) {
+    for (const Answer& answer : reply.answers) {
       Json message = {{"role", "assistant"}, {"content", answer.content}, {"refusal", nullptr}};
       if (answer.content.empty() && !answer.calls.empty()) message["content"] = nullptr;
       if (!answer.reasoning.empty()) message["reasoning_content"] = answer.reasoning;
@@ -25,39 +25,39 @@ class ChatFormat : public Format {
                {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
       }
       Json choice = {{"index", answer.index}, {"message", std::move(message)}, {"logprobs", nullptr}};
-      if (told.asked.logprobs) {
+      if (reply.query.logprobs) {
         Json content = Json::array();
         for (const TokenEvent& event : answer.events)
-          if (ReportsLogprob(told, event)) content.push_back(ChatLogprob(told, event));
+          if (ReportsLogprob(reply, event)) content.push_back(ChatLogprob(reply, event));
         choice["logprobs"] = {{"content", std::move(content)}, {"refusal", nullptr}};
       }
       choice["finish_reason"] = answer.FinishName();
       choice["stop_reason"] = answer.StopReason();
-      if (told.asked.return_token_ids) {
+      if (reply.query.return_token_ids) {
         choice["token_ids"] = Json::array();
         for (const TokenEvent& event : answer.events) choice["token_ids"].push_back(event.token);
       }
       choices.push_back(std::move(choice));
     }
-    Json body = Head(told, "chat.completion");
+    Json body = Head(reply, "chat.completion");
     body["choices"] = std::move(choices);
-    body["usage"] = told.Usage();
+    body["usage"] = reply.Usage();
     body["system_fingerprint"] = nullptr;
-    if (told.asked.request.prompt_logprobs >= 0) body["prompt_logprobs"] = PromptLogprobs(told, 0);
-    if (told.asked.return_token_ids) body["prompt_token_ids"] = told.prepared.requests[0].prompt;
+    if (reply.query.request.prompt_logprobs >= 0) body["prompt_logprobs"] = PromptLogprobs(reply, 0);
+    if (reply.query.return_token_ids) body["prompt_token_ids"] = reply.prepared.requests[0].prompt;
     return body;
   }
 
-  void Start(const Told& told, std::string* out) override {
-    // All chunks begin the same way; only what follows is made anew for each token.
-    head_ = Dump(Head(told, "chat.completion.chunk"));
+  void Start(const Reply& reply, std::string* out) override {
+    // All chunks share their head, which is serialized once.
+    head_ = Dump(Head(reply, "chat.completion.chunk"));
     head_.pop_back();
     head_ += ",\"choices\":[";
-    for (const Answer& answer : told.answers)
-      Chunk(told, answer, R"({"role":"assistant","content":""})", nullptr, false, out);
+    for (const Answer& answer : reply.answers)
+      Chunk(reply, answer, R"({"role":"assistant","content":""})", nullptr, false, out);
   }
 
-  void Delta(const Told& told, const Answer& answer, const AnswerDelta& delta, std::string* out) override {
+  void Delta(const Reply& reply, const Answer& answer, const AnswerDelta& delta, std::string* out) override {
     const TokenEvent* event = delta.event;
     for (const Part& part : delta.parts) {
       if (part.kind == Part::Kind::kCall) {
@@ -66,42 +66,43 @@ class ChatFormat : public Format {
                            {"id", call.id},
                            {"type", "function"},
                            {"function", {{"name", call.name}, {"arguments", call.arguments}}}};
-        Chunk(told, answer, "{\"tool_calls\":[" + Dump(json) + "]}", event, false, out);
+        Chunk(reply, answer, "{\"tool_calls\":[" + Dump(json) + "]}", event, false, out);
       } else {
         const char* field = part.kind == Part::Kind::kContent ? "{\"content\":" : "{\"reasoning_content\":";
-        Chunk(told, answer, field + Dump(part.text) + "}", event, false, out);
+        Chunk(reply, answer, field + Dump(part.text) + "}", event, false, out);
       }
-      event = nullptr;  // told once
+      event = nullptr;  // reported once
     }
-    // A token whose text is held back still has its log-probability.
-    if (delta.finished || (event && (told.asked.logprobs || told.asked.return_token_ids)))
-      Chunk(told, answer, "{}", event, delta.finished, out);
+    // A token whose text is still buffered reports its log-probability now.
+    if (delta.finished || (event && (reply.query.logprobs || reply.query.return_token_ids)))
+      Chunk(reply, answer, "{}", event, delta.finished, out);
   }
 
-  void Finish(const Told& told, std::string* out) override {
-    if (told.asked.include_usage) *out += "data: " + head_ + "],\"usage\":" + Dump(told.Usage()) + "}\n\n";
+  void Finish(const Reply& reply, std::string* out) override {
+    if (reply.query.include_usage) *out += "data: " + head_ + "],\"usage\":" + Dump(reply.Usage()) + "}\n\n";
     *out += "data: [DONE]\n\n";
   }
 
-  void Fail(const Told&, const ApiError& error, std::string* out) override {
+  void Fail(const Reply&, const ApiError& error, std::string* out) override {
     DataFrame(error.ToJson(ApiForm::kOpenAi), out);
     *out += "data: [DONE]\n\n";
   }
 
  private:
-  static Json Head(const Told& told, const char* object) {
-    return {{"id", told.id}, {"object", object}, {"created", told.created}, {"model", told.model.name}};
+  static Json Head(const Reply& reply, const char* object) {
+    return {{"id", reply.id}, {"object", object}, {"created", reply.created}, {"model", reply.model.name}};
   }
 
-  void Chunk(const Told& told, const Answer& answer, const std::string& delta, const TokenEvent* event,
+  void Chunk(const Reply& reply, const Answer& answer, const std::string& delta, const TokenEvent* event,
              bool finished, std::string* out) {
     *out += "data: " + head_ + "{\"index\":" + std::to_string(answer.index) + ",\"delta\":" + delta +
             ",\"logprobs\":";
-    if (event && told.asked.logprobs && ReportsLogprob(told, *event))
-      *out += "{\"content\":[" + Dump(ChatLogprob(told, *event)) + "],\"refusal\":null}";
+    if (event && reply.query.logprobs && ReportsLogprob(reply, *event))
+      *out += "{\"content\":[" + Dump(ChatLogprob(reply, *event)) + "],\"refusal\":null}";
     else
       *out += "null";
-    if (event && told.asked.return_token_ids) *out += ",\"token_ids\":[" + std::to_string(event->token) + "]";
+    if (event && reply.query.return_token_ids)
+      *out += ",\"token_ids\":[" + std::to_string(event->token) + "]";
     *out += ",\"finish_reason\":";
     if (finished)
       *out += "\"" + std::string(answer.FinishName()) + "\",\"stop_reason\":" + Dump(answer.StopReason());
@@ -109,13 +110,13 @@ class ChatFormat : public Format {
       *out += "null";
     *out += "}]";
     // With include_usage every chunk has the field, and only the last one a value.
-    if (told.asked.include_usage)
-      *out += told.asked.usage_in_every_chunk ? ",\"usage\":" + Dump(told.Usage()) : ",\"usage\":null";
+    if (reply.query.include_usage)
+      *out += reply.query.usage_in_every_chunk ? ",\"usage\":" + Dump(reply.Usage()) : ",\"usage\":null";
     *out += "}\n\n";
   }
 
   std::string head_;
-  std::map<int, size_t> calls_;  // told so far, per answer
+  std::map<int, size_t> calls_;  // sent so far, per answer
 };
 
 }  // namespace

@@ -15,7 +15,7 @@ int64_t CodePoints(std::string_view text) {
 // {tokens, token_logprobs, top_logprobs, text_offset}
 class Logprobs {
  public:
-  Logprobs(const Told& told, int64_t offset) : told_(told), offset_(offset) {}
+  Logprobs(const Reply& reply, int64_t offset) : told_(reply), offset_(offset) {}
 
   void Add(int32_t token, const float* logprob, const std::vector<TokenLogprob>& top) {
     const std::string text = TokenText(told_, token);
@@ -41,7 +41,7 @@ class Logprobs {
   }
 
  private:
-  const Told& told_;
+  const Reply& told_;
   int64_t offset_;
   Json tokens_ = Json::array(), token_logprobs_ = Json::array(), top_ = Json::array(),
        offsets_ = Json::array();
@@ -51,107 +51,108 @@ class CompletionFormat : public Format {
  public:
   const char* id_prefix() const override { return "cmpl-"; }
 
-  Json Whole(const Told& told) override {
+  Json Whole(const Reply& reply) override {
     Json choices = Json::array();
-    for (const Answer& answer : told.answers) {
-      const size_t prompt = static_cast<size_t>(answer.index / told.answers_per_prompt());
-      const bool keep = !told.prepared.drop_answer;
+    for (const Answer& answer : reply.answers) {
+      const size_t prompt = static_cast<size_t>(answer.index / reply.answers_per_prompt());
+      const bool keep = !reply.prepared.drop_answer;
       Json choice = {
           {"index", answer.index},
-          {"text", (told.asked.echo ? told.prepared.prompt_texts[prompt] : "") + (keep ? answer.text : "")},
+          {"text", (reply.query.echo ? reply.prepared.prompt_texts[prompt] : "") + (keep ? answer.text : "")},
           {"logprobs", nullptr}};
-      if (told.asked.request.sampling.logprobs >= 0) {
-        Logprobs logprobs(told, 0);
-        if (told.asked.echo) AddPrompt(told, prompt, &logprobs);
+      if (reply.query.request.sampling.logprobs >= 0) {
+        Logprobs logprobs(reply, 0);
+        if (reply.query.echo) AddPrompt(reply, prompt, &logprobs);
         if (keep)
           for (const TokenEvent& event : answer.events)
-            if (ReportsLogprob(told, event)) logprobs.Add(event.token, &event.logprob, event.top);
+            if (ReportsLogprob(reply, event)) logprobs.Add(event.token, &event.logprob, event.top);
         choice["logprobs"] = logprobs.Take();
       }
       choice["finish_reason"] = answer.FinishName();
       choice["stop_reason"] = answer.StopReason();
-      if (told.asked.request.prompt_logprobs >= 0 && !told.asked.echo)
-        choice["prompt_logprobs"] = PromptLogprobs(told, prompt);
-      if (told.asked.return_token_ids) {
-        choice["prompt_token_ids"] = told.prepared.requests[prompt].prompt;
+      if (reply.query.request.prompt_logprobs >= 0 && !reply.query.echo)
+        choice["prompt_logprobs"] = PromptLogprobs(reply, prompt);
+      if (reply.query.return_token_ids) {
+        choice["prompt_token_ids"] = reply.prepared.requests[prompt].prompt;
         choice["token_ids"] = Json::array();
         for (const TokenEvent& event : answer.events) choice["token_ids"].push_back(event.token);
       }
       choices.push_back(std::move(choice));
     }
-    Json body = Head(told);
+    Json body = Head(reply);
     body["choices"] = std::move(choices);
-    body["usage"] = told.Usage();
+    body["usage"] = reply.Usage();
     return body;
   }
 
-  void Start(const Told& told, std::string* out) override {
-    head_ = Dump(Head(told));
+  void Start(const Reply& reply, std::string* out) override {
+    head_ = Dump(Head(reply));
     head_.pop_back();
     head_ += ",\"choices\":[";
-    if (!told.asked.echo) return;
-    for (const Answer& answer : told.answers) {
-      const size_t prompt = static_cast<size_t>(answer.index / told.answers_per_prompt());
-      Chunk(told, answer, told.prepared.prompt_texts[prompt], nullptr, false, out);
+    if (!reply.query.echo) return;
+    for (const Answer& answer : reply.answers) {
+      const size_t prompt = static_cast<size_t>(answer.index / reply.answers_per_prompt());
+      Chunk(reply, answer, reply.prepared.prompt_texts[prompt], nullptr, false, out);
     }
   }
 
-  void Delta(const Told& told, const Answer& answer, const AnswerDelta& delta, std::string* out) override {
+  void Delta(const Reply& reply, const Answer& answer, const AnswerDelta& delta, std::string* out) override {
     const bool tells_token =
-        delta.event && (told.asked.request.sampling.logprobs >= 0 || told.asked.return_token_ids);
-    const bool keep = !told.prepared.drop_answer;
+        delta.event && (reply.query.request.sampling.logprobs >= 0 || reply.query.return_token_ids);
+    const bool keep = !reply.prepared.drop_answer;
     if ((delta.text.empty() || !keep) && !delta.finished && !tells_token) return;
-    Chunk(told, answer, keep ? delta.text : "", keep ? delta.event : nullptr, delta.finished, out);
+    Chunk(reply, answer, keep ? delta.text : "", keep ? delta.event : nullptr, delta.finished, out);
   }
 
-  void Finish(const Told& told, std::string* out) override {
-    if (told.asked.include_usage) *out += "data: " + head_ + "],\"usage\":" + Dump(told.Usage()) + "}\n\n";
+  void Finish(const Reply& reply, std::string* out) override {
+    if (reply.query.include_usage) *out += "data: " + head_ + "],\"usage\":" + Dump(reply.Usage()) + "}\n\n";
     *out += "data: [DONE]\n\n";
   }
 
-  void Fail(const Told&, const ApiError& error, std::string* out) override {
+  void Fail(const Reply&, const ApiError& error, std::string* out) override {
     DataFrame(error.ToJson(ApiForm::kOpenAi), out);
     *out += "data: [DONE]\n\n";
   }
 
  private:
-  static Json Head(const Told& told) {
-    return {{"id", told.id},
+  static Json Head(const Reply& reply) {
+    return {{"id", reply.id},
             {"object", "text_completion"},
-            {"created", told.created},
-            {"model", told.model.name}};
+            {"created", reply.created},
+            {"model", reply.model.name}};
   }
 
-  static void AddPrompt(const Told& told, size_t prompt, Logprobs* logprobs) {
-    const std::vector<int32_t>& ids = told.prepared.requests[prompt].prompt;
-    const auto& known = told.prompt_logprobs[prompt];
+  static void AddPrompt(const Reply& reply, size_t prompt, Logprobs* logprobs) {
+    const std::vector<int32_t>& ids = reply.prepared.requests[prompt].prompt;
+    const auto& known = reply.prompt_logprobs[prompt];
     logprobs->Add(ids[0], nullptr, {});
     for (size_t i = 0; i < known.size() && i + 1 < ids.size(); ++i)
       logprobs->Add(ids[i + 1], &known[i].logprob, known[i].top);
   }
 
-  void Chunk(const Told& told, const Answer& answer, const std::string& text, const TokenEvent* event,
+  void Chunk(const Reply& reply, const Answer& answer, const std::string& text, const TokenEvent* event,
              bool finished, std::string* out) {
     *out += "data: " + head_ + "{\"index\":" + std::to_string(answer.index) + ",\"text\":" + Dump(text) +
             ",\"logprobs\":";
-    if (event && told.asked.request.sampling.logprobs >= 0 && ReportsLogprob(told, *event)) {
+    if (event && reply.query.request.sampling.logprobs >= 0 && ReportsLogprob(reply, *event)) {
       int64_t& offset = offsets_[answer.index];
-      Logprobs logprobs(told, offset);
+      Logprobs logprobs(reply, offset);
       logprobs.Add(event->token, &event->logprob, event->top);
-      offset += CodePoints(TokenText(told, event->token));
+      offset += CodePoints(TokenText(reply, event->token));
       *out += Dump(logprobs.Take());
     } else {
       *out += "null";
     }
-    if (event && told.asked.return_token_ids) *out += ",\"token_ids\":[" + std::to_string(event->token) + "]";
+    if (event && reply.query.return_token_ids)
+      *out += ",\"token_ids\":[" + std::to_string(event->token) + "]";
     *out += ",\"finish_reason\":";
     if (finished)
       *out += "\"" + std::string(answer.FinishName()) + "\",\"stop_reason\":" + Dump(answer.StopReason());
     else
       *out += "null";
     *out += "}]";
-    if (told.asked.include_usage)
-      *out += told.asked.usage_in_every_chunk ? ",\"usage\":" + Dump(told.Usage()) : ",\"usage\":null";
+    if (reply.query.include_usage)
+      *out += reply.query.usage_in_every_chunk ? ",\"usage\":" + Dump(reply.Usage()) : ",\"usage\":null";
     *out += "}\n\n";
   }
 

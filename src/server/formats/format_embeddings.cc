@@ -15,25 +15,25 @@ class EmbeddingFormat : public Format {
  public:
   const char* id_prefix() const override { return "embd-"; }
 
-  std::string Text(const Told& told) override {
+  std::string Text(const Reply& reply) override {
     std::string text = "{\"object\":\"list\",\"data\":[";
-    for (size_t i = 0; i < told.embeddings.size(); ++i)
+    for (size_t i = 0; i < reply.embeddings.size(); ++i)
       text += fmt::format("{}{{\"object\":\"embedding\",\"index\":{},\"embedding\":{}}}", i > 0 ? "," : "", i,
-                          told.embeddings[i]);
-    const int64_t tokens = told.PromptTokens();
+                          reply.embeddings[i]);
+    const int64_t tokens = reply.PromptTokens();
     const Json usage = {{"prompt_tokens", tokens},
                         {"total_tokens", tokens},
-                        {"prompt_tokens_details", {{"cached_tokens", told.cached_tokens}}}};
-    text += "],\"model\":" + Dump(told.model.name) + ",\"usage\":" + Dump(usage) + "}";
+                        {"prompt_tokens_details", {{"cached_tokens", reply.cached_tokens}}}};
+    text += "],\"model\":" + Dump(reply.model.name) + ",\"usage\":" + Dump(usage) + "}";
     return text;
   }
 
   // It is never a stream.
-  Json Whole(const Told&) override { return nullptr; }
-  void Start(const Told&, std::string*) override {}
-  void Delta(const Told&, const Answer&, const AnswerDelta&, std::string*) override {}
-  void Finish(const Told&, std::string*) override {}
-  void Fail(const Told&, const ApiError&, std::string*) override {}
+  Json Whole(const Reply&) override { return nullptr; }
+  void Start(const Reply&, std::string*) override {}
+  void Delta(const Reply&, const Answer&, const AnswerDelta&, std::string*) override {}
+  void Finish(const Reply&, std::string*) override {}
+  void Fail(const Reply&, const ApiError&, std::string*) override {}
 };
 
 std::string Base64(std::span<const float> values) {

@@ -9,8 +9,8 @@ class MessagesFormat : public Format {
   const char* id_prefix() const override { return "msg_"; }
   const char* Ping() const override { return "event: ping\ndata: {\"type\": \"ping\"}\n\n"; }
 
-  Json Whole(const Told& told) override {
-    const Answer& answer = told.answers[0];
+  Json Whole(const Reply& reply) override {
+    const Answer& answer = reply.answers[0];
     Json content = Json::array();
     if (!answer.reasoning.empty())
       content.push_back({{"type", "thinking"}, {"thinking", answer.reasoning}, {"signature", ""}});
@@ -21,22 +21,22 @@ class MessagesFormat : public Format {
                          {"id", call.id},
                          {"name", call.name},
                          {"input", ParsePartialObject(call.arguments)}});
-    Json body = Body(told, std::move(content));
+    Json body = Body(reply, std::move(content));
     body["stop_reason"] = StopReason(answer);
     body["stop_sequence"] = StopSequence(answer);
-    body["usage"] = UsageJson(told, told.AnswerTokens());
+    body["usage"] = UsageJson(reply, reply.AnswerTokens());
     return body;
   }
 
-  void Start(const Told& told, std::string* out) override {
-    Json message = Body(told, Json::array());
+  void Start(const Reply& reply, std::string* out) override {
+    Json message = Body(reply, Json::array());
     message["stop_reason"] = nullptr;
     message["stop_sequence"] = nullptr;
-    message["usage"] = UsageJson(told, 0);
+    message["usage"] = UsageJson(reply, 0);
     EventFrame("message_start", {{"type", "message_start"}, {"message", std::move(message)}}, out);
   }
 
-  void Delta(const Told&, const Answer& answer, const AnswerDelta& delta, std::string* out) override {
+  void Delta(const Reply&, const Answer& answer, const AnswerDelta& delta, std::string* out) override {
     for (const Part& part : delta.parts) {
       if (part.kind == Part::Kind::kCall) {
         Close(out);
@@ -59,26 +59,26 @@ class MessagesFormat : public Format {
     Close(out);
   }
 
-  void Finish(const Told& told, std::string* out) override {
-    const Answer& answer = told.answers[0];
+  void Finish(const Reply& reply, std::string* out) override {
+    const Answer& answer = reply.answers[0];
     EventFrame("message_delta",
                {{"type", "message_delta"},
                 {"delta", {{"stop_reason", StopReason(answer)}, {"stop_sequence", StopSequence(answer)}}},
-                {"usage", UsageJson(told, told.AnswerTokens())}},
+                {"usage", UsageJson(reply, reply.AnswerTokens())}},
                out);
     EventFrame("message_stop", {{"type", "message_stop"}}, out);
   }
 
-  void Fail(const Told&, const ApiError& error, std::string* out) override {
+  void Fail(const Reply&, const ApiError& error, std::string* out) override {
     EventFrame("error", error.ToJson(ApiForm::kAnthropic), out);
   }
 
  private:
-  static Json Body(const Told& told, Json content) {
-    return {{"id", told.id},
+  static Json Body(const Reply& reply, Json content) {
+    return {{"id", reply.id},
             {"type", "message"},
             {"role", "assistant"},
-            {"model", told.model.name},
+            {"model", reply.model.name},
             {"content", std::move(content)}};
   }
   static const char* StopReason(const Answer& answer) {
@@ -89,11 +89,11 @@ class MessagesFormat : public Format {
   static Json StopSequence(const Answer& answer) {
     return answer.decoder.stop_string().empty() ? Json(nullptr) : Json(answer.decoder.stop_string());
   }
-  // Anthropic's input_tokens are those that were not cached.
-  static Json UsageJson(const Told& told, int64_t output) {
-    return {{"input_tokens", told.PromptTokens() - told.cached_tokens},
+  // Anthropic's input_tokens exclude cached ones.
+  static Json UsageJson(const Reply& reply, int64_t output) {
+    return {{"input_tokens", reply.PromptTokens() - reply.cached_tokens},
             {"cache_creation_input_tokens", 0},
-            {"cache_read_input_tokens", told.cached_tokens},
+            {"cache_read_input_tokens", reply.cached_tokens},
             {"output_tokens", output}};
   }
 

@@ -9,30 +9,30 @@ class ResponsesFormat : public Format {
  public:
   const char* id_prefix() const override { return "resp_"; }
 
-  Json Whole(const Told& told) override {
-    Json body = Body(told, Status(told));
-    body["output"] = Output(told);
-    body["usage"] = UsageJson(told);
+  Json Whole(const Reply& reply) override {
+    Json body = Body(reply, Status(reply));
+    body["output"] = Output(reply);
+    body["usage"] = UsageJson(reply);
     return body;
   }
 
-  void Start(const Told& told, std::string* out) override {
-    Json body = Body(told, "in_progress");
+  void Start(const Reply& reply, std::string* out) override {
+    Json body = Body(reply, "in_progress");
     body["output"] = Json::array();
     Frame("response.created", {{"response", body}}, out);
     Frame("response.in_progress", {{"response", body}}, out);
   }
 
-  void Delta(const Told& told, const Answer& answer, const AnswerDelta& delta, std::string* out) override {
+  void Delta(const Reply& reply, const Answer& answer, const AnswerDelta& delta, std::string* out) override {
     for (const Part& part : delta.parts) {
       if (part.kind == Part::Kind::kCall) {
-        Close(told, answer, out);
+        Close(reply, answer, out);
         Call(answer.calls[calls_++], out);
         continue;
       }
       const Open wanted = part.kind == Part::Kind::kContent ? Open::kMessage : Open::kReasoning;
       if (open_ != wanted) {
-        Close(told, answer, out);
+        Close(reply, answer, out);
         Begin(wanted, out);
       }
       said_ += part.text;
@@ -50,21 +50,22 @@ class ResponsesFormat : public Format {
               out);
     }
     if (!delta.finished) return;
-    if (open_ == Open::kNothing && items_.empty()) Begin(Open::kMessage, out);  // an answer without a word
-    Close(told, answer, out);
+    if (open_ == Open::kNothing && items_.empty())
+      Begin(Open::kMessage, out);  // an empty answer still has a message item
+    Close(reply, answer, out);
   }
 
-  void Finish(const Told& told, std::string* out) override {
-    const char* status = Status(told);
-    Json body = Body(told, status);
+  void Finish(const Reply& reply, std::string* out) override {
+    const char* status = Status(reply);
+    Json body = Body(reply, status);
     body["output"] = items_;
-    body["usage"] = UsageJson(told);
+    body["usage"] = UsageJson(reply);
     Frame(status == std::string("completed") ? "response.completed" : "response.incomplete",
           {{"response", body}}, out);
   }
 
-  void Fail(const Told& told, const ApiError& error, std::string* out) override {
-    Json body = Body(told, "failed");
+  void Fail(const Reply& reply, const ApiError& error, std::string* out) override {
+    Json body = Body(reply, "failed");
     body["output"] = items_;
     body["error"] = {{"code", error.status == 429 ? "rate_limit_exceeded" : "server_error"},
                      {"message", error.message}};
@@ -74,43 +75,43 @@ class ResponsesFormat : public Format {
  private:
   enum class Open { kNothing, kMessage, kReasoning };
 
-  static const char* Status(const Told& told) {
-    return told.answers[0].finish == FinishReason::kStop ? "completed" : "incomplete";
+  static const char* Status(const Reply& reply) {
+    return reply.answers[0].finish == FinishReason::kStop ? "completed" : "incomplete";
   }
 
-  static Json Body(const Told& told, const char* status) {
-    const SamplingParams& sampling = told.asked.request.sampling;
+  static Json Body(const Reply& reply, const char* status) {
+    const SamplingParams& sampling = reply.query.request.sampling;
     Json body = {
-        {"id", told.id},
+        {"id", reply.id},
         {"object", "response"},
-        {"created_at", told.created},
+        {"created_at", reply.created},
         {"status", status},
         {"error", nullptr},
         {"incomplete_details", nullptr},
-        {"instructions", told.asked.system},
-        {"max_output_tokens", told.asked.max_tokens ? Json(*told.asked.max_tokens) : Json(nullptr)},
-        {"model", told.model.name},
+        {"instructions", reply.query.system},
+        {"max_output_tokens", reply.query.max_tokens ? Json(*reply.query.max_tokens) : Json(nullptr)},
+        {"model", reply.model.name},
         {"output", Json::array()},
-        {"parallel_tool_calls", told.asked.parallel_tool_calls},
+        {"parallel_tool_calls", reply.query.parallel_tool_calls},
         {"previous_response_id",
-         told.asked.previous_response_id.empty() ? Json(nullptr) : Json(told.asked.previous_response_id)},
-        {"store", told.asked.store},
+         reply.query.previous_response_id.empty() ? Json(nullptr) : Json(reply.query.previous_response_id)},
+        {"store", reply.query.store},
         {"temperature", sampling.temperature},
         {"text", {{"format", {{"type", "text"}}}}},
-        {"tool_choice", told.asked.tool_choice.is_null() ? Json("auto") : told.asked.tool_choice},
-        {"tools", told.asked.tools.is_null() ? Json::array() : told.asked.tools},
+        {"tool_choice", reply.query.tool_choice.is_null() ? Json("auto") : reply.query.tool_choice},
+        {"tools", reply.query.tools.is_null() ? Json::array() : reply.query.tools},
         {"top_p", sampling.top_p},
-        {"truncation", told.asked.truncate_prompt != 0 ? "auto" : "disabled"},
+        {"truncation", reply.query.truncate_prompt != 0 ? "auto" : "disabled"},
         {"usage", nullptr},
-        {"metadata", told.asked.metadata.is_null() ? Json::object() : told.asked.metadata}};
+        {"metadata", reply.query.metadata.is_null() ? Json::object() : reply.query.metadata}};
     if (std::string(status) == "incomplete") body["incomplete_details"] = {{"reason", "max_output_tokens"}};
     return body;
   }
 
-  static Json UsageJson(const Told& told) {
-    const int64_t prompt = told.PromptTokens(), answer = told.AnswerTokens();
+  static Json UsageJson(const Reply& reply) {
+    const int64_t prompt = reply.PromptTokens(), answer = reply.AnswerTokens();
     return {{"input_tokens", prompt},
-            {"input_tokens_details", {{"cached_tokens", told.cached_tokens}}},
+            {"input_tokens_details", {{"cached_tokens", reply.cached_tokens}}},
             {"output_tokens", answer},
             {"output_tokens_details", {{"reasoning_tokens", 0}}},
             {"total_tokens", prompt + answer}};
@@ -142,8 +143,8 @@ class ResponsesFormat : public Format {
             {"arguments", arguments},  {"status", status}};
   }
 
-  static Json Output(const Told& told) {
-    const Answer& answer = told.answers[0];
+  static Json Output(const Reply& reply) {
+    const Answer& answer = reply.answers[0];
     Json output = Json::array();
     if (!answer.reasoning.empty())
       output.push_back(ReasoningItem(NewId("rs_"), ReasoningPart(answer.reasoning)));
@@ -177,7 +178,7 @@ class ResponsesFormat : public Format {
     }
   }
 
-  void Close(const Told&, const Answer&, std::string* out) {
+  void Close(const Reply&, const Answer&, std::string* out) {
     if (open_ == Open::kNothing) return;
     Json item;
     if (open_ == Open::kMessage) {

@@ -1,4 +1,4 @@
-// How much of its memory a server lends to the bodies of requests.
+// Accounting of the memory that request bodies hold, for backpressure (--max-body-memory).
 #pragma once
 
 #include <atomic>
@@ -8,8 +8,8 @@
 
 namespace celer::server {
 
-// The bytes of one request's body among all that the server holds. They count from the first one that is read
-// until the request is answered or gone: what is made of a body is of its size.
+// The bytes of one request's body in the server's total. They count from the first byte read until the
+// request has ended, because what is parsed from a body is of its size.
 class BodyLease {
  public:
   explicit BodyLease(std::shared_ptr<std::atomic<int64_t>> total) : total_(std::move(total)) {}

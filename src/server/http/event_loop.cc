@@ -32,7 +32,7 @@ class AsioTimer : public EventLoop::Timer {
  public:
   AsioTimer(asio::io_context& io, std::chrono::nanoseconds delay, std::function<void()> work) : timer_(io) {
     timer_.expires_after(delay);
-    // A timer that fired already may have its handler in the queue when it goes away.
+    // The handler of a timer that has fired may still be queued when the timer is destroyed.
     timer_.async_wait(
         [work = std::move(work), alive = std::weak_ptr<int>(alive_)](boost::system::error_code error) {
           if (!error && !alive.expired()) work();

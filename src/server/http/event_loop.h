@@ -1,4 +1,4 @@
-// The server's thread as a queue of things to do, and a few threads beside it for work that takes long.
+// The server's event loop on one thread, and a pool of worker threads for CPU-bound work.
 #pragma once
 
 #include <chrono>
@@ -40,7 +40,7 @@ class EventLoop {
   std::unique_ptr<Impl> impl_;
 };
 
-// Threads for what would hold up the loop: JSON, templates, tokens, grammars.
+// Threads for what would block the loop: parsing JSON, rendering templates, tokenizing, compiling grammars.
 class WorkerPool {
  public:
   explicit WorkerPool(int threads);

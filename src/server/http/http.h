@@ -1,5 +1,4 @@
-// A request over HTTP and the way to answer it. Who handles requests sees this; http_server.cc alone knows
-// sockets.
+// An HTTP request and its response, as handlers see them; only http_server.cc deals with sockets.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +18,10 @@ using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 struct HttpRequest {
   std::string method;   // "GET"
   std::string path;     // "/v1/models", percent-decoded
-  std::string query;    // what stands behind '?', as it is
+  std::string query;    // behind '?', not decoded
   HttpHeaders headers;  // names in lower case
   std::string body;
-  std::string id;    // X-Request-Id: the client's if it gave a decent one, else ours
+  std::string id;    // X-Request-Id: the client's if it is valid, else generated
   std::string peer;  // "127.0.0.1:40312"
   Clock::time_point arrived = {};
 
@@ -34,7 +33,7 @@ struct HttpResponse {
   std::string content_type = "application/json";
   std::string body = {};
   HttpHeaders headers = {};
-  bool close = false;  // the connection ends with it
+  bool close = false;  // Connection: close
 };
 
 // Splits "/path?query" and decodes the path. False if it is no path or has what a path must not: control
@@ -45,8 +44,8 @@ bool IsValidRequestId(std::string_view id);
 std::string NewId(std::string_view prefix);  // the prefix and 24 random hexadecimal digits
 const char* ReasonPhrase(int status);
 
-// One request and its answer. On the loop's thread only. Exactly one of Send() and Begin() is called; both do
-// nothing once the client has gone.
+// One request and its response. On the loop's thread only. Exactly one of Send() and Begin() is called; both
+// do nothing once the client has disconnected.
 class Exchange {
  public:
   virtual ~Exchange() = default;
@@ -55,16 +54,16 @@ class Exchange {
   std::string TakeBody() { return std::exchange(request_.body, {}); }
 
   virtual void Send(HttpResponse response) = 0;
-  // A stream: head, pieces, end. Pieces that the client does not fetch wait; when there are too many the
-  // client counts as gone.
+  // A streamed response: head, chunks, end. Chunks that the client does not read are buffered; above
+  // max_unsent_bytes the client is disconnected.
   virtual void Begin(HttpResponse head) = 0;
-  virtual void Write(std::string_view piece) = 0;
+  virtual void Write(std::string_view chunk) = 0;
   virtual void End() = 0;
-  virtual bool gone() const = 0;  // from any thread
-  // Called once if the client leaves, or reads too slowly, before the answer is complete.
-  virtual void OnGone(std::function<void()> handle) = 0;
+  virtual bool disconnected() const = 0;  // from any thread
+  // Called once if the client disconnects, or reads too slowly, before the response is complete.
+  virtual void OnDisconnect(std::function<void()> handle) = 0;
 
-  // For the log line: why it ended as it did, and more fields with their values.
+  // For the access log: why it ended, and more fields.
   std::string note;
   HttpHeaders facts;
 

@@ -23,7 +23,7 @@ std::string CheckHead(const boost::beast::http::request_header<>& head, HttpRequ
     request->headers.emplace_back(std::move(name), std::string(View(field.value())));
   }
   if (head.version() != 10 && head.version() != 11) return "expected HTTP/1.0 or HTTP/1.1";
-  // Where a proxy in front could read the end of the message differently, it is refused.
+  // Request smuggling: rejected where a proxy in front could see another end of the message.
   if (head.version() == 11 && hosts != 1) return "expected one Host header";
   if (lengths > 1 || encodings > 1 || (lengths > 0 && encodings > 0))
     return "the length of the body is given more than once";

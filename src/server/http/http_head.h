@@ -16,8 +16,8 @@ inline std::string_view View(boost::beast::string_view text) {
 
 std::string LowerCase(std::string_view text);  // of ASCII letters
 
-// Fills in path, query and headers. "", or what is wrong with the head: then the end of its body is not sure,
-// and the connection cannot be used any more.
+// Fills in path, query and headers. "", or what is wrong with the head: then the end of its body is ambiguous
+// (request smuggling), and the connection must be closed.
 std::string CheckHead(const boost::beast::http::request_header<>& head, HttpRequest* request);
 
 }  // namespace celer::server

@@ -31,7 +31,7 @@ namespace {
 
 constexpr size_t kReadBytes = 16 << 10;
 constexpr size_t kMaxPipelined = 64 << 10;  // read ahead while a request is answered
-constexpr size_t kMaxDiscarded = 32 << 20;  // of a body that was refused
+constexpr size_t kMaxDiscarded = 32 << 20;  // of a body that was rejected
 constexpr auto kLinger = std::chrono::seconds(5);
 
 // "Sun, 06 Nov 1994 08:49:37 GMT", made once a second.
@@ -94,14 +94,14 @@ class Session : public std::enable_shared_from_this<Session> {
   bool idle() const { return state_ == State::kIdle; }
   bool has_unsent() const { return write_pending_ && state_ != State::kClosed; }
   void Close();
-  void Abandon();  // its exchange went away without an answer
+  void Abandon();  // its exchange was destroyed without a response
   void TakeFacts(Exchange& exchange) {
     note_ = std::move(exchange.note);
     facts_ = std::move(exchange.facts);
   }
   void Send(HttpResponse response);
   void Begin(HttpResponse head);
-  void WritePiece(std::string_view piece);
+  void WriteChunk(std::string_view chunk);
   void EndStream();
 
  protected:
@@ -126,7 +126,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::string peer_;
   beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
-  BodyLease lease_;  // of what the parser holds
+  BodyLease lease_;  // for the body in the parser
   std::string sending_;
 
  private:
@@ -142,17 +142,17 @@ class Session : public std::enable_shared_from_this<Session> {
   void Flush();
   void Answered();
   void Log(int status, const char* note);
-  void Late() { Gone("too slow"); }
-  void LateHead() {
+  void OnTimeout() { Abort("too slow"); }
+  void OnReadTimeout() {
     linger_ = false;  // a read is under way
     Refuse(408, "the request did not arrive in time");
   }
-  void Gone(const char* why);
+  void Abort(const char* why);
 
   State state_ = State::kIdle;
   asio::steady_timer read_timer_, write_timer_;
   bool read_pending_ = false, write_pending_ = false;
-  std::string waiting_;  // to be sent when sending_ is
+  std::string waiting_;  // to be sent after sending_
   std::weak_ptr<SessionExchange> exchange_;
   std::string note_;
   HttpHeaders facts_;
@@ -172,56 +172,56 @@ class SessionExchange : public Exchange {
   }
   ~SessionExchange() override {
     const auto session = session_.lock();
-    if (!session || gone_) return;
+    if (!session || disconnected_) return;
     session->TakeFacts(*this);
     if (!complete_) session->Abandon();
   }
   void Send(HttpResponse response) override {
     const auto session = session_.lock();
-    if (gone_ || complete_ || !session) return;
+    if (disconnected_ || complete_ || !session) return;
     complete_ = true;
     session->Send(std::move(response));
   }
   void Begin(HttpResponse head) override {
-    if (const auto session = session_.lock(); session && !gone_) session->Begin(std::move(head));
+    if (const auto session = session_.lock(); session && !disconnected_) session->Begin(std::move(head));
   }
-  void Write(std::string_view piece) override {
-    if (const auto session = session_.lock(); session && !gone_) session->WritePiece(piece);
+  void Write(std::string_view chunk) override {
+    if (const auto session = session_.lock(); session && !disconnected_) session->WriteChunk(chunk);
   }
   void End() override {
     const auto session = session_.lock();
-    if (gone_ || complete_ || !session) return;
+    if (disconnected_ || complete_ || !session) return;
     complete_ = true;
     session->EndStream();
   }
-  bool gone() const override { return gone_; }
-  void OnGone(std::function<void()> handle) override { on_gone_ = std::move(handle); }
+  bool disconnected() const override { return disconnected_; }
+  void OnDisconnect(std::function<void()> handle) override { on_disconnect_ = std::move(handle); }
 
-  void MarkGone() {
-    if (gone_ || complete_) return;
-    gone_ = true;
-    if (const auto handle = std::move(on_gone_)) handle();
+  void MarkDisconnected() {
+    if (disconnected_ || complete_) return;
+    disconnected_ = true;
+    if (const auto handle = std::move(on_disconnect_)) handle();
   }
 
  private:
   std::weak_ptr<Session> session_;
   BodyLease lease_;
-  std::function<void()> on_gone_;
+  std::function<void()> on_disconnect_;
   bool complete_ = false;
-  std::atomic<bool> gone_ = false;
+  std::atomic<bool> disconnected_ = false;
 };
 
 void Session::Arm(asio::steady_timer& timer, std::chrono::milliseconds limit, void (Session::*late)()) {
   timer.expires_after(limit);
   timer.async_wait([this, weak = weak_from_this(), late, &timer, at = timer.expiry()](ErrorCode error) {
     const auto self = weak.lock();
-    // A handler may be queued already when the timer is set anew.
+    // The handler of the previous deadline may already be queued when the timer is reset.
     if (!self || error || timer.expiry() != at) return;
     (this->*late)();
   });
 }
 
-// As cancel(), and a handler that is queued already does nothing either.
+// As cancel(), and a handler that is already queued becomes a no-op.
 void Session::Disarm(asio::steady_timer& timer) {
   timer.expires_at(Clock::time_point::max());
 }
@@ -235,18 +235,18 @@ void Session::Close() {
   lowest_.close(ignored);
 }
 
-// The client left, or takes too long.
-void Session::Gone(const char* why) {
+// The client disconnected, or is too slow.
+void Session::Abort(const char* why) {
   if (state_ == State::kClosed) return;
   const bool answering = state_ == State::kAnswering && !logged_.id.empty();
   const auto exchange = exchange_.lock();
   Close();
-  if (exchange) exchange->MarkGone();
+  if (exchange) exchange->MarkDisconnected();
   if (answering) Log(499, why);
 }
 
 void Session::Abandon() {
-  asio::post(server_->io, [self = shared_from_this()] { self->Gone("left without an answer"); });
+  asio::post(server_->io, [self = shared_from_this()] { self->Abort("left without an answer"); });
 }
 
 void Session::Read() {
@@ -263,7 +263,7 @@ void Session::Next() {
   Arm(read_timer_, server_->options.idle_timeout, &Session::Close);
   if (buffer_.size() == 0) return Read();
   if (!read_pending_) return StartHead();
-  // A request came in while the last one was answered, and a read for more is under way: end that read.
+  // A pipelined request arrived during the last response, and a read is pending: cancel that read.
   ErrorCode ignored;
   lowest_.cancel(ignored);
 }
@@ -282,7 +282,7 @@ void Session::OnRead(ErrorCode error, size_t bytes) {
     return StartHead();
   }
   if (state_ != State::kAnswering) return;
-  if (error) return Gone("the client left");
+  if (error) return Abort("the client left");
   if (buffer_.size() < kMaxPipelined) Read();
 }
 
@@ -291,7 +291,7 @@ void Session::StartHead() {
   parser_.emplace();
   parser_->header_limit(static_cast<uint32_t>(server_->options.max_header_bytes));
   parser_->body_limit(static_cast<uint64_t>(server_->options.max_body_bytes));
-  Arm(read_timer_, server_->options.header_timeout, &Session::LateHead);
+  Arm(read_timer_, server_->options.header_timeout, &Session::OnReadTimeout);
   ReadHead();
 }
 
@@ -300,7 +300,7 @@ void Session::FailedRead(ErrorCode error) {
     return Refuse(431, fmt::format("the head is larger than {} bytes", server_->options.max_header_bytes));
   if (error == http::error::body_limit)
     return Refuse(413, fmt::format("the body is larger than {} bytes", server_->options.max_body_bytes));
-  // Whoever leaves in the middle of a request hears no answer.
+  // A client that disconnects in the middle of a request gets no response.
   if (error == http::error::end_of_stream || error == http::error::partial_message) return Close();
   if (error.category() == http::make_error_code(http::error::bad_method).category())
     return Refuse(400, fmt::format("this is not HTTP/1.1: {}", error.message()));
@@ -310,7 +310,7 @@ void Session::FailedRead(ErrorCode error) {
 void Session::OnHead(ErrorCode error) {
   if (state_ != State::kHead) return;
   logged_ = {};
-  // A body that is too large by its Content-Length comes with a head like any other.
+  // A body that is too large by its Content-Length still has a valid head.
   if (error && error != http::error::body_limit) return FailedRead(error);
   const auto& head = parser_->get();
   logged_.method = std::string(View(head.method_string()));
@@ -326,7 +326,7 @@ void Session::OnHead(ErrorCode error) {
   if (!wrong.empty()) return Refuse(400, wrong);
   if (auto answer = server_->handlers.check(logged_)) {
     const bool has_body = parser_->chunked() || parser_->content_length().value_or(0) > 0;
-    answer->close |= has_body;  // what follows is no request
+    answer->close |= has_body;  // the rest of the body would be taken for a request
     state_ = State::kAnswering;
     Disarm(read_timer_);
     return Send(std::move(*answer));
@@ -337,11 +337,11 @@ void Session::OnHead(ErrorCode error) {
     Queue("HTTP/1.1 100 Continue\r\n\r\n");
   if (parser_->is_done()) return OnBody({});
   parser_->eager(true);
-  Arm(read_timer_, server_->options.body_timeout, &Session::LateHead);
+  Arm(read_timer_, server_->options.body_timeout, &Session::OnReadTimeout);
   ReadBody();
 }
 
-// Whether there is no room for that many bytes more; then it was said.
+// Backpressure: whether that many more bytes exceed max_body_memory; then 429 was sent.
 bool Session::RefuseBody(int64_t more) {
   const int64_t most = std::max(server_->options.max_body_memory, server_->options.max_body_bytes);
   const int64_t held = *server_->body_bytes;
@@ -371,7 +371,7 @@ void Session::OnBody(ErrorCode error) {
       std::make_shared<SessionExchange>(weak_from_this(), std::move(request), std::move(lease_));
   exchange_ = exchange;
   complete_ = begun_ = false;
-  if (buffer_.size() < kMaxPipelined) Read();  // how a client that leaves is noticed
+  if (buffer_.size() < kMaxPipelined) Read();  // detects a client that disconnects
   server_->handlers.handle(exchange);
 }
 
@@ -423,19 +423,19 @@ void Session::Begin(HttpResponse head) {
   Head(head, true);
 }
 
-void Session::WritePiece(std::string_view piece) {
-  if (state_ != State::kAnswering || piece.empty() || head_only_) return;
+void Session::WriteChunk(std::string_view chunk) {
+  if (state_ != State::kAnswering || chunk.empty() || head_only_) return;
   if (waiting_.size() + sending_.size() > static_cast<size_t>(server_->options.max_unsent_bytes)) {
     if (const auto exchange = exchange_.lock()) exchange->note = "the client reads too slowly";
-    asio::post(server_->io, [self = shared_from_this()] { self->Late(); });
+    asio::post(server_->io, [self = shared_from_this()] { self->OnTimeout(); });
     return;
   }
-  sent_ += static_cast<int64_t>(piece.size());
-  if (!chunked_) return Queue(piece);
+  sent_ += static_cast<int64_t>(chunk.size());
+  if (!chunked_) return Queue(chunk);
   std::string framed;
-  framed.reserve(piece.size() + 16);
-  fmt::format_to(std::back_inserter(framed), "{:x}\r\n", piece.size());
-  framed += piece;
+  framed.reserve(chunk.size() + 16);
+  fmt::format_to(std::back_inserter(framed), "{:x}\r\n", chunk.size());
+  framed += chunk;
   framed += "\r\n";
   Queue(framed);
 }
@@ -449,7 +449,7 @@ void Session::EndStream() {
 
 void Session::Queue(std::string_view data) {
   waiting_ += data;
-  // After what the caller has to add: the pieces of one step become one packet.
+  // Deferred to the end of the handler: the chunks of one engine step become one packet.
   if (!write_pending_) {
     write_pending_ = true;
     asio::post(server_->io, [self = shared_from_this()] { self->Flush(); });
@@ -460,7 +460,7 @@ void Session::Flush() {
   if (state_ == State::kClosed) return;
   sending_.swap(waiting_);
   waiting_.clear();
-  Arm(write_timer_, server_->options.write_timeout, &Session::Late);
+  Arm(write_timer_, server_->options.write_timeout, &Session::OnTimeout);
   WriteAll(asio::buffer(sending_));
 }
 
@@ -470,7 +470,7 @@ void Session::OnWritten(ErrorCode error) {
   if (sending_.capacity() > kMaxPipelined) sending_.shrink_to_fit();
   sending_.clear();
   if (state_ == State::kClosed) return;
-  if (error) return Gone("the client left");
+  if (error) return Abort("the client left");
   if (!waiting_.empty()) {
     write_pending_ = true;
     return Flush();
@@ -482,8 +482,8 @@ void Session::Answered() {
   Log(status_, "");
   complete_ = begun_ = false;
   if (keep_alive_) return Next();
-  // What the client still sends is read for a while: closing at once would make the kernel reset the
-  // connection, and the answer could be lost.
+  // Lingering close: what the client still sends is read for a while. Closing at once would make the kernel
+  // send RST, and the response could be lost.
   state_ = State::kClosing;
   EndSending();
   if (!linger_) return Close();
@@ -498,7 +498,7 @@ void Session::Log(int status, const char* note) {
   done.bytes = sent_;
   done.seconds = std::chrono::duration<double>(Clock::now() - logged_.arrived).count();
   done.note = note;
-  // Facts of an exchange that went away with its answer were left here.
+  // The fields of an exchange that is already destroyed.
   if (const auto exchange = exchange_.lock()) TakeFacts(*exchange);
   done.facts = std::move(facts_);
   if (!note_.empty()) done.note = std::move(note_);
@@ -612,7 +612,7 @@ Status HttpServer::Impl::Open() {
 void HttpServer::Impl::Accept() {
   acceptor.async_accept([this, self = shared_from_this()](ErrorCode error, tcp::socket socket) {
     if (error == asio::error::operation_aborted || !acceptor.is_open()) return;
-    if (error) {  // no descriptors left, say: others will be closed
+    if (error) {  // such as EMFILE: retried, because other connections will be closed
       log::Warning("a connection could not be accepted: {}", error.message());
       retry.expires_after(std::chrono::milliseconds(100));
       retry.async_wait([this, self](ErrorCode stopped) {

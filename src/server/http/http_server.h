@@ -1,8 +1,8 @@
-// HTTP/1.1 and TLS on one thread: keep-alive, pipelining, streams, and a bound on everything a client can
-// make the server hold or wait for.
+// HTTP/1.1 and TLS on one thread: keep-alive, pipelining, chunked streams, and a limit on everything that a
+// client can make the server buffer or wait for.
 //
-// A client that closes its sending side counts as gone: a request whose client left must not go on computing,
-// and TCP does not tell the two apart.
+// A client that closes its sending side (half-close) counts as disconnected: TCP cannot tell the two apart,
+// and a request whose client has disconnected must not go on computing.
 #pragma once
 
 #include <chrono>
@@ -24,8 +24,8 @@ struct HttpOptions {
   int64_t max_header_bytes = 32 << 10;
   int64_t max_body_bytes = 8 << 20;
   int64_t max_connections = 1024;
-  int64_t max_body_memory = 256 << 20;  // of all requests that are read or answered; at least max_body_bytes
-  int64_t max_unsent_bytes = 1 << 20;   // of a stream that the client does not fetch
+  int64_t max_body_memory = 256 << 20;               // of all requests in flight; at least max_body_bytes
+  int64_t max_unsent_bytes = 1 << 20;                // of a stream that the client does not read
   std::chrono::milliseconds header_timeout{10'000};  // for a whole head, from its first byte
   std::chrono::milliseconds body_timeout{60'000};
   std::chrono::milliseconds idle_timeout{75'000};  // between requests
@@ -33,16 +33,16 @@ struct HttpOptions {
 };
 
 struct HttpHandlers {
-  // With the head, before the body is read: an answer here ends the request.
+  // Called with the head, before the body is read: a response here ends the request.
   std::function<std::optional<HttpResponse>(const HttpRequest&)> check;
   std::function<void(std::shared_ptr<Exchange>)> handle;
-  // The answer to a request that is no HTTP, too large, too slow or one too many. Of the request, what was
-  // read by then.
+  // The error response to a request that is not HTTP, too large, too slow or above a limit. The request holds
+  // what was read by then.
   std::function<HttpResponse(const HttpRequest&, int status, const std::string& message)> refuse;
-  // Every answer passes here before it is sent.
+  // Called with every response before it is sent.
   std::function<void(const HttpRequest&, HttpResponse*)> finish;
   struct Done {
-    int status = 0;  // 499: the client left before the answer was complete
+    int status = 0;  // 499 (nginx): the client disconnected before the response was complete
     int64_t bytes = 0;
     double seconds = 0;
     std::string note = {};
@@ -59,12 +59,12 @@ class HttpServer {
   ~HttpServer();
 
   std::string url() const;          // "http://127.0.0.1:8000"
-  const std::string& host() const;  // as it was asked for
-  bool loopback() const;            // only this machine can reach it
+  const std::string& host() const;  // as configured
+  bool loopback() const;            // bound to a loopback address
   int64_t connections() const;
-  int64_t body_bytes() const;  // of requests that are read or answered
+  int64_t body_bytes() const;  // of requests in flight
   void StopAccepting();
-  void CloseIdle();  // connections that wait for a request
+  void CloseIdle();  // keep-alive connections between requests
   bool HasUnsent() const;
 
   struct Impl;

@@ -87,7 +87,7 @@ void OriginGuard::ListensOn(std::string_view host, bool loopback) {
 }
 
 Refusal OriginGuard::CheckHost(const HttpRequest& request) const {
-  // Which names lead to a server on other addresses is not known here; --allowed-hosts says it.
+  // The names that resolve to other addresses are not known here; --allowed-hosts lists them.
   const bool needed = hosts_given_ || (loopback_ && !has_keys_);
   const std::string_view host = request.Header("host");
   // Every browser sends a Host; what comes without one is a probe that speaks HTTP/1.0.

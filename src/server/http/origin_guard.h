@@ -1,6 +1,6 @@
-// Keeps web pages of other origins off a server without API keys. A browser lets any page send requests to
-// 127.0.0.1, and by DNS rebinding (a name of the attacker's that is made to mean 127.0.0.1) read the answers,
-// too. What gives such a request away is its Host, its Origin, or a body of a type that needs no preflight.
+// CSRF and DNS rebinding protection for a server without API keys. A browser lets any page send requests to
+// 127.0.0.1, and by DNS rebinding (a name of the attacker's that resolves to 127.0.0.1) read the answers,
+// too. Such a request is recognized by its Host, its Origin, or a Content-Type that needs no CORS preflight.
 #pragma once
 
 #include <string>
@@ -15,20 +15,20 @@ namespace celer::server {
 struct OriginGuardOptions {
   std::vector<std::string> allowed_hosts = {};  // names besides the server's own; "*": any
   std::vector<std::string> cors_origins = {};   // "https://page.example"; "*": any
-  bool has_keys = false;                        // a page has no key, so nothing needs to be guarded
+  bool has_keys = false;                        // a page has no key, so no check is needed
 };
 
 class OriginGuard {
  public:
   explicit OriginGuard(OriginGuardOptions options);
 
-  // Where the server listens: the host as it was asked for. Until then it is taken for a loopback address.
+  // Where the server listens, as configured. Until then a loopback address is assumed.
   void ListensOn(std::string_view host, bool loopback);
 
-  // 403 if the request comes from a page that may not ask.
+  // 403 if the request comes from a page of another origin.
   Refusal CheckHost(const HttpRequest& request) const;
   Refusal CheckOrigin(const HttpRequest& request) const;
-  // 415 if the body of a request is not declared as JSON. A page can send any other type without a preflight.
+  // 415 if the Content-Type is not JSON: a page can send some other types without a preflight.
   Refusal CheckContentType(const HttpRequest& request) const;
 
   bool AllowsAllOrigins() const { return all_origins_; }

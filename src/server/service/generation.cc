@@ -6,8 +6,8 @@
 namespace celer::server {
 namespace {
 
-ApiForm FormOf(const Asked& asked) {
-  return asked.endpoint == kMessages ? ApiForm::kAnthropic : ApiForm::kOpenAi;
+ApiForm FormOf(const Query& query) {
+  return query.endpoint == kMessages ? ApiForm::kAnthropic : ApiForm::kOpenAi;
 }
 
 HttpHeaders Warnings(const Job& job) {
@@ -15,7 +15,7 @@ HttpHeaders Warnings(const Job& job) {
   std::string names;
   for (const std::string& name : job.ignored) names += (names.empty() ? "" : ", ") + name;
   if (!names.empty()) headers.emplace_back("X-Celer-Ignored", names);
-  if (job.asked.endpoint == kEmbeddings && !job.model->pooling.meant)
+  if (job.query.endpoint == kEmbeddings && !job.model->pooling.meant)
     headers.emplace_back("X-Celer-Warning", "the model is not made for embeddings");
   return headers;
 }
@@ -26,35 +26,35 @@ Generation::Generation(int64_t number, std::shared_ptr<Job> from, std::shared_pt
     : id(number),
       job(std::move(from)),
       exchange(std::move(to)),
-      told{.model = *job->model, .asked = job->asked, .prepared = job->prepared},
-      format_(MakeFormat(job->asked.endpoint)),
+      reply{.model = *job->model, .query = job->query, .prepared = job->prepared},
+      format_(MakeFormat(job->query.endpoint)),
       last_write_(Clock::now()) {
-  const Asked& asked = job->asked;
-  told.id = NewId(format_->id_prefix());
-  told.created = std::time(nullptr);
-  told.prompt_logprobs.resize(job->prepared.requests.size());
+  const Query& query = job->query;
+  reply.id = NewId(format_->id_prefix());
+  reply.created = std::time(nullptr);
+  reply.prompt_logprobs.resize(job->prepared.requests.size());
   prompt_seen_.resize(job->prepared.requests.size());
-  if (asked.endpoint == kEmbeddings) told.embeddings.resize(job->prepared.requests.size());
-  const AnswerTextOptions text{.stop = asked.stop,
-                               .include_stop = asked.include_stop,
-                               .skip_special = asked.skip_special,
-                               .min_tokens = asked.request.min_tokens};
-  const int answers = static_cast<int>(job->prepared.requests.size()) * asked.request.n;
+  if (query.endpoint == kEmbeddings) reply.embeddings.resize(job->prepared.requests.size());
+  const AnswerTextOptions text{.stop = query.stop,
+                               .include_stop = query.include_stop,
+                               .skip_special = query.skip_special,
+                               .min_tokens = query.request.min_tokens};
+  const int answers = static_cast<int>(job->prepared.requests.size()) * query.request.n;
   for (int i = 0; i < answers; ++i)
-    told.answers.emplace_back(i, told.model.prompter, text, job->prepared.parts);
-  unfinished_ = told.answers.size();
-  last_.resize(told.answers.size());
+    reply.answers.emplace_back(i, reply.model.prompter, text, job->prepared.parts);
+  unfinished_ = reply.answers.size();
+  last_.resize(reply.answers.size());
 }
 
 bool Generation::OnEvent(size_t prompt, const TokenEvent& event) {
   if (!prompt_seen_[prompt]) {
     prompt_seen_[prompt] = true;
-    told.cached_tokens += event.cached_tokens;
-    told.prompt_logprobs[prompt] = event.prompt;
+    reply.cached_tokens += event.cached_tokens;
+    reply.prompt_logprobs[prompt] = event.prompt;
     if (event.begun != Clock::time_point() && (begun == Clock::time_point() || event.begun < begun))
       begun = event.begun;
   }
-  const auto per_prompt = static_cast<size_t>(told.answers_per_prompt());
+  const auto per_prompt = static_cast<size_t>(reply.answers_per_prompt());
   const size_t index = prompt * per_prompt + static_cast<size_t>(std::max(event.answer, 0));
   if (event.answer < 0 || static_cast<size_t>(event.answer) >= per_prompt) return false;
   switch (event.finish) {
@@ -68,41 +68,40 @@ bool Generation::OnEvent(size_t prompt, const TokenEvent& event) {
       Fail({.status = 500, .message = event.error, .code = "not_finite"});
       return true;
     case FinishReason::kCancelled:
-      // Our own cancellations never get here: whoever cancels has dropped the generation.
-      if (told.answers[index].finish != FinishReason::kNone) break;
+      // Our own cancellations never get here: the generation is destroyed with them.
+      if (reply.answers[index].finish != FinishReason::kNone) break;
       Fail({.status = 503, .message = "the server is shutting down", .code = "shutting_down"});
       return true;
     case FinishReason::kDeadline:
-      if (told.answers[index].tokens == 0) {
-        Fail({.status = 504,
-              .message = "the request's time was over before its first token",
-              .code = "deadline"});
+      if (reply.answers[index].tokens == 0) {
+        Fail({.status = 504, .message = "the request timed out before its first token", .code = "deadline"});
         return true;
       }
       break;
     default:
       break;
   }
-  if (job->asked.endpoint == kEmbeddings && event.finish == FinishReason::kStop) {
+  if (job->query.endpoint == kEmbeddings && event.finish == FinishReason::kStop) {
     std::vector<float> values = event.embedding;
-    if (!NormaliseEmbedding(&values, job->asked.dimensions)) {
+    if (!NormaliseEmbedding(&values, job->query.dimensions)) {
       Fail({.status = 500,
             .message = "the hidden states of input " + std::to_string(prompt) + " have no length",
             .code = "not_finite"});
       return true;
     }
-    told.embeddings[prompt] = EmbeddingText(values, job->asked.encoding);
+    reply.embeddings[prompt] = EmbeddingText(values, job->query.encoding);
     embedded = Clock::now();
   }
-  Deliver(told.answers[index], event);
-  // An engine that has said its last word leaves no answer open.
+  Deliver(reply.answers[index], event);
+  // After the engine's last event no answer is left open.
   if (event.last)
     for (size_t i = prompt * per_prompt; i < (prompt + 1) * per_prompt; ++i)
-      if (Answer& answer = told.answers[i]; answer.finish == FinishReason::kNone)
+      if (Answer& answer = reply.answers[i]; answer.finish == FinishReason::kNone)
         Deliver(answer, {.answer = static_cast<int>(i - prompt * per_prompt),
                          .finish = event.finish == FinishReason::kNone ? FinishReason::kStop : event.finish});
-  // Stop strings are found here, not in the engine: it goes on until all answers of a prompt are complete.
-  const auto first = told.answers.begin() + static_cast<int64_t>(prompt * per_prompt);
+  // Stop strings are matched here, not in the engine, which is cancelled once all answers of a prompt are
+  // complete.
+  const auto first = reply.answers.begin() + static_cast<int64_t>(prompt * per_prompt);
   if (!event.last && prompt < tickets.size() &&
       std::all_of(first, first + static_cast<int64_t>(per_prompt),
                   [](const Answer& answer) { return answer.finish != FinishReason::kNone; }))
@@ -114,7 +113,7 @@ bool Generation::OnEvent(size_t prompt, const TokenEvent& event) {
 
 void Generation::Deliver(Answer& answer, const TokenEvent& event) {
   if (answer.finish != FinishReason::kNone) return;
-  const Asked& asked = job->asked;
+  const Query& query = job->query;
   AnswerDelta delta;
   delta.text = answer.decoder.Push(event);
   answer.finish = answer.decoder.finish();
@@ -126,24 +125,24 @@ void Generation::Deliver(Answer& answer, const TokenEvent& event) {
     if (before != Clock::time_point()) gaps.push_back(std::chrono::duration<double>(now - before).count());
     before = last_token = now;
     delta.event = &event;
-    if (asked.request.sampling.logprobs >= 0 || asked.return_token_ids) {
+    if (query.request.sampling.logprobs >= 0 || query.return_token_ids) {
       TokenEvent& kept = answer.events.emplace_back(event);
       kept.prompt.clear();
     }
     if (event.finish == FinishReason::kStop &&
-        std::find(asked.stop_token_ids.begin(), asked.stop_token_ids.end(), event.token) !=
-            asked.stop_token_ids.end())
+        std::find(query.stop_token_ids.begin(), query.stop_token_ids.end(), event.token) !=
+            query.stop_token_ids.end())
       answer.stop_token = event.token;
   }
   answer.text += delta.text;
   if (event.score != 0) answer.score = event.score;
   delta.finished = answer.finish != FinishReason::kNone;
-  if (asked.endpoint != kCompletions) {
+  if (query.endpoint != kCompletions) {
     delta.parts = answer.splitter.Push(delta.text);
-    // Whoever ended it, the model did not.
-    const bool cut = answer.finish != FinishReason::kStop || !answer.decoder.stop_string().empty();
+    // Not ended by the model itself: truncated.
+    const bool truncated = answer.finish != FinishReason::kStop || !answer.decoder.stop_string().empty();
     if (delta.finished)
-      for (Part& part : answer.splitter.Finish(cut)) {
+      for (Part& part : answer.splitter.Finish(truncated)) {
         if (!delta.parts.empty() && delta.parts.back().kind == part.kind && part.kind != Part::Kind::kCall)
           delta.parts.back().text += part.text;
         else
@@ -151,16 +150,16 @@ void Generation::Deliver(Answer& answer, const TokenEvent& event) {
       }
     for (const Part& part : delta.parts) {
       if (part.kind == Part::Kind::kCall)
-        answer.calls.push_back({NewId("call_"), part.name, part.text, !part.cut});
+        answer.calls.push_back({NewId("call_"), part.name, part.text, !part.partial});
       else
         (part.kind == Part::Kind::kContent ? answer.content : answer.reasoning) += part.text;
     }
   }
   if (delta.finished) --unfinished_;
-  if (!asked.stream) return;
+  if (!query.stream) return;
   BeginStream();
   std::string frames;
-  format_->Delta(told, answer, delta, &frames);
+  format_->Delta(reply, answer, delta, &frames);
   if (!frames.empty()) {
     exchange->Write(frames);
     last_write_ = Clock::now();
@@ -172,43 +171,43 @@ void Generation::BeginStream() {
   streaming_ = true;
   HttpResponse head{.content_type = "text/event-stream; charset=utf-8", .headers = Warnings(*job)};
   head.headers.emplace_back("Cache-Control", "no-cache");
-  head.headers.emplace_back("X-Accel-Buffering", "no");  // nginx would hold the stream back
+  head.headers.emplace_back("X-Accel-Buffering", "no");  // turns off nginx's response buffering
   exchange->Begin(std::move(head));
   std::string frames;
-  format_->Start(told, &frames);
+  format_->Start(reply, &frames);
   exchange->Write(frames);
   last_write_ = Clock::now();
 }
 
 void Generation::Ping(Clock::time_point now, std::chrono::nanoseconds interval) {
-  if (!job->asked.stream || now - last_write_ < interval) return;
+  if (!job->query.stream || now - last_write_ < interval) return;
   BeginStream();
   exchange->Write(format_->Ping());
   last_write_ = now;
 }
 
 void Generation::Complete() {
-  const bool stopped = told.answers[0].finish == FinishReason::kStop;
+  const bool stopped = reply.answers[0].finish == FinishReason::kStop;
   outcome = stopped ? "stop" : "length";
-  if (job->asked.stream) {
+  if (job->query.stream) {
     BeginStream();
     std::string frames;
-    format_->Finish(told, &frames);
+    format_->Finish(reply, &frames);
     exchange->Write(frames);
-    if (job->asked.endpoint == kResponses) body = Dump(format_->Whole(told));
+    if (job->query.endpoint == kResponses) body = Dump(format_->Whole(reply));
     exchange->End();
     return;
   }
-  body = format_->Text(told);
+  body = format_->Text(reply);
   exchange->Send({.body = body, .headers = Warnings(*job)});
 }
 
 void Generation::Fail(const ApiError& error) {
   outcome = "error";
   exchange->note = error.message;
-  if (!streaming_) return exchange->Send(error.ToResponse(FormOf(job->asked)));
+  if (!streaming_) return exchange->Send(error.ToResponse(FormOf(job->query)));
   std::string frames;
-  format_->Fail(told, error, &frames);
+  format_->Fail(reply, error, &frames);
   exchange->Write(frames);
   exchange->End();
 }

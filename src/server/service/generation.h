@@ -1,4 +1,4 @@
-// One request of a client while the engine works on it: its prompts, its answers, its stream.
+// A request in flight: its prompts, its answers, its stream.
 #pragma once
 
 #include <memory>
@@ -11,13 +11,13 @@
 
 namespace celer::server {
 
-// A body that was read and made into tokens. Shared, because a job on a worker's thread makes it.
+// A parsed and tokenized body. Shared with the worker thread that prepares it.
 struct Job {
-  std::string body = {};  // as it came, until it is read
-  Asked asked = {};
+  std::string body = {};  // raw, until it is parsed
+  Query query = {};
   Prepared prepared = {};
   std::shared_ptr<const ServedModel> model = {};
-  Json before = nullptr;  // the conversation that it goes on from
+  Json before = nullptr;  // the conversation that it continues
   std::vector<std::string> ignored = {};
 };
 
@@ -25,25 +25,26 @@ class Generation {
  public:
   Generation(int64_t id, std::shared_ptr<Job> job, std::shared_ptr<Exchange> exchange);
 
-  // What the engine said about prompt `prompt`. True once the generation has ended, well or not.
+  // An event of the engine for prompt `prompt`. True once the generation has ended.
   bool OnEvent(size_t prompt, const TokenEvent& event);
-  // Ends it with an error: as a status if nothing was sent yet, else as a frame.
+  // Ends it with an error: as an HTTP status if nothing was sent yet, else as a frame of the stream.
   void Fail(const ApiError& error);
   void Ping(Clock::time_point now, std::chrono::nanoseconds interval);
-  void Cancel() { tickets.clear(); }  // a ticket that goes away cancels its request
+  void Cancel() { tickets.clear(); }  // destroying a ticket cancels its request
 
   const int64_t id;
   const std::shared_ptr<Job> job;
   const std::shared_ptr<Exchange> exchange;
-  int64_t engine = 0;  // which of those that were loaded runs it
+  int64_t engine = 0;  // the generation of the engine that runs it: reloads count up
   std::vector<EngineThread::Ticket> tickets;
-  Told told;
-  std::string body;  // as it was sent, if it was not streamed
+  Reply reply;
+  std::string body;  // as sent, if it was not streamed
 
   Clock::time_point submitted = {}, first_token = {}, last_token = {};
-  Clock::time_point begun = {};     // when the engine took it from its queue
+  Clock::time_point begun = {};     // when the engine first scheduled it
   Clock::time_point embedded = {};  // when an embedding came last
-  std::vector<double> gaps;         // seconds between tokens since they were last taken, for the metrics
+  std::vector<double>
+      gaps;  // inter-token latencies in seconds since they were last collected, for the metrics
   bool began() const { return first_token != Clock::time_point(); }
   const char* outcome = "abort";  // stop, length, abort, error
 

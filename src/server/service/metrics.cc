@@ -144,15 +144,14 @@ std::string Metrics::Print(const std::string& prefix, const Now& now) const {
           fmt::format(
               "block_size=\"{}\",num_gpu_blocks=\"{}\",num_cpu_blocks=\"{}\",enable_prefix_caching=\"{}\"",
               block, s.kv_blocks, s.kv_host_blocks, now.prefix_cache ? "True" : "False"));
-  p.Counter("prefix_cache_queries_total", s.looked_up_tokens,
-            "Prompt tokens that were looked for in the KV.");
-  p.Counter("prefix_cache_hits_total", s.cached_tokens, "Prompt tokens that were found in the KV.");
-  p.Counter("num_preemptions_total", s.swaps + s.recomputations, "Sequences whose blocks others took.");
+  p.Counter("prefix_cache_queries_total", s.looked_up_tokens, "Prompt tokens looked up in the prefix cache.");
+  p.Counter("prefix_cache_hits_total", s.cached_tokens, "Prompt tokens found in the prefix cache.");
+  p.Counter("num_preemptions_total", s.swaps + s.recomputations, "Preempted sequences.");
   p.Counter("prompt_tokens_total", s.prompt_tokens, "Prompt tokens of the requests begun.");
-  p.Counter("prompt_tokens_cached_total", s.cached_tokens, "Of those, found in the KV.");
+  p.Counter("prompt_tokens_cached_total", s.cached_tokens, "Of those, found in the prefix cache.");
   p.Counter("generation_tokens_total", s.generated_tokens, "Tokens generated.");
-  p.Counter("spec_decode_num_draft_tokens_total", s.drafted_tokens, "Tokens that were guessed.");
-  p.Counter("spec_decode_num_accepted_tokens_total", s.accepted_tokens, "Guessed tokens that were accepted.");
+  p.Counter("spec_decode_num_draft_tokens_total", s.drafted_tokens, "Drafted tokens.");
+  p.Counter("spec_decode_num_accepted_tokens_total", s.accepted_tokens, "Drafted tokens that were accepted.");
   int64_t drafts = 0;
   for (const int64_t verified : s.accepted) drafts += verified;
   p.Counter("spec_decode_num_drafts_total", drafts, "Drafts that were verified.");
@@ -196,8 +195,8 @@ std::string Metrics::Print(const std::string& prefix, const Now& now) const {
   p.Total("busy_seconds_total", s.busy_seconds, "Time in which the engine had work.");
   p.Total("limit_seconds_total", s.limit_seconds,
           "What that work takes at this machine's limit; 0 if it was not measured.");
-  p.Counter("kv_evictions_total", s.evictions, "Cached blocks taken for something else.");
-  p.Gauge("kv_blocks_cached", static_cast<double>(s.kv_blocks_cached), "Free blocks that hold a prefix.");
+  p.Counter("kv_evictions_total", s.evictions, "Cached blocks that were evicted.");
+  p.Gauge("kv_blocks_cached", static_cast<double>(s.kv_blocks_cached), "Free blocks in the prefix cache.");
   p.Type("http_requests_total", "counter", "Requests by route and status.");
   for (const auto& [key, count] : http_requests)
     p.Value("http_requests_total", static_cast<double>(count),

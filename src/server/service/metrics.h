@@ -1,5 +1,4 @@
-// What the server counts, as Prometheus reads it: with vLLM's names and meanings, so that its dashboards and
-// routers work.
+// Prometheus metrics, with vLLM's names and meanings, so that its dashboards and routers work.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +32,7 @@ class Histogram {
 
 // How fast the engine was while it had work, and how near the machine's limit that is.
 struct LimitShare {
-  double ratio = -1;  // below 0: this machine was not measured, see celer probe
+  double ratio = -1;  // below 0: unknown, this machine was not measured (celer probe)
   double bytes_per_s = 0, flops_per_s = 0, tokens_per_s = 0;
 
   // `now` is later than `before`, and busy for longer.

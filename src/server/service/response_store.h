@@ -1,4 +1,4 @@
-// Answers of /v1/responses that later requests may go on from. Bounded: the oldest are forgotten.
+// Answers of /v1/responses, for previous_response_id. Bounded: the oldest are evicted.
 #pragma once
 
 #include <list>

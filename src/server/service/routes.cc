@@ -46,7 +46,8 @@ std::span<const Service::Route> Service::Routes() {
   return kRoutes;
 }
 
-// Open, because a browser cannot send a key with the address of a page; the page itself asks for the key.
+// Needs no key, because a browser cannot send one when it navigates to a page; the page itself asks for the
+// key.
 void Service::Page(const std::shared_ptr<Exchange>& exchange) {
   const HttpRequest& request = exchange->request();
   for (const PageFile& file : PageFiles()) {
@@ -65,7 +66,7 @@ void Service::Page(const std::shared_ptr<Exchange>& exchange) {
 }
 
 void Service::Health(const std::shared_ptr<Exchange>& exchange) {
-  // While a drain still takes requests, balancers already hear that it ends.
+  // During the grace period of a drain requests are accepted, but load balancers already see 503.
   const char* why = state_ == State::kDraining ? "the server is shutting down" : NotReady();
   if (why)
     return exchange->Send(
@@ -160,7 +161,7 @@ void Service::ModelInfo(const std::shared_ptr<Exchange>& exchange) {
                                {"has_reasoning", model_->reasoning}}));
 }
 
-// As vLLM has it; with it clients such as lm-eval can do without a tokenizer of their own.
+// As in vLLM: clients such as lm-eval then need no tokenizer of their own.
 void Service::TokenizerInfo(const std::shared_ptr<Exchange>& exchange) {
   if (const auto refusal = CheckReady(); refusal && !model_)
     return exchange->Send(refusal->ToResponse(FormOf(exchange->request())));
@@ -205,11 +206,11 @@ void Service::Models(const std::shared_ptr<Exchange>& exchange) {
 void Service::OneModel(const std::shared_ptr<Exchange>& exchange) {
   if (const auto refusal = CheckReady(); refusal && !model_)
     return exchange->Send(refusal->ToResponse(FormOf(exchange->request())));
-  Asked asked;
-  asked.model = exchange->request().path.substr(std::string_view("/v1/models/").size());
-  if (const auto refusal = CheckModel(*model_, asked))
+  Query query;
+  query.model = exchange->request().path.substr(std::string_view("/v1/models/").size());
+  if (const auto refusal = CheckModel(*model_, query))
     return exchange->Send(refusal->ToResponse(FormOf(exchange->request())));
-  exchange->Send(JsonResponse(ModelJson(asked.model, FormOf(exchange->request()))));
+  exchange->Send(JsonResponse(ModelJson(query.model, FormOf(exchange->request()))));
 }
 
 void Service::OpenApi(const std::shared_ptr<Exchange>& exchange) {
@@ -240,7 +241,7 @@ void Service::SendTokens(const std::shared_ptr<Exchange>& exchange, const std::s
   const std::vector<int32_t>& tokens = job->prepared.requests[0].prompt;
   Json json = {{"count", tokens.size()}, {"max_model_len", job->model->info.context}, {"tokens", tokens}};
   json["token_strs"] = nullptr;
-  if (job->asked.token_strings) {
+  if (job->query.token_strings) {
     json["token_strs"] = Json::array();
     for (const int32_t token : tokens)
       json["token_strs"].push_back(job->model->prompter.Decode({&token, 1}, false));
@@ -261,7 +262,7 @@ void Service::DetokenizeRoute(const std::shared_ptr<Exchange>& exchange) {
 }
 
 void Service::SendText(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job) {
-  const auto& tokens = job->asked.tokens;
+  const auto& tokens = job->query.tokens;
   if (!tokens)
     return exchange->Send(
         ApiError{.message = "tokens is missing, expected an array of token ids", .param = "tokens"}
@@ -273,8 +274,8 @@ void Service::SendText(const std::shared_ptr<Exchange>& exchange, const std::sha
                                                 std::to_string(job->model->info.vocab) + " tokens",
                                      .param = "tokens"}
                                 .ToResponse(FormOf(exchange->request())));
-  // vLLM keeps control tokens in the text unless it is told otherwise.
-  exchange->Send(JsonResponse({{"prompt", job->model->prompter.Decode(*tokens, job->asked.skip_special)}}));
+  // As in vLLM, special tokens stay in the text by default.
+  exchange->Send(JsonResponse({{"prompt", job->model->prompter.Decode(*tokens, job->query.skip_special)}}));
 }
 
 }  // namespace celer::server

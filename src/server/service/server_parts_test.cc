@@ -72,47 +72,47 @@ TEST(Http, Ids) {
   EXPECT_NE(NewId("x-"), NewId("x-"));
 }
 
-Refusal Read(const char* text, Asked* asked, std::vector<std::string>* ignored = nullptr) {
+Refusal Read(const char* text, Query* query, std::vector<std::string>* ignored = nullptr) {
   Json body;
   if (auto refusal = ParseBody(text, &body)) return refusal;
-  return ReadParams(body, asked, ignored);
+  return ReadParams(body, query, ignored);
 }
 
 TEST(Params, ValuesArriveAndNullIsMissing) {
-  Asked asked;
+  Query query;
   EXPECT_FALSE(Read(
-      R"({"temperature": 0.5, "top_k": -1, "seed": 18446744073709551615, "stop": "x", "n": null})", &asked));
-  EXPECT_FLOAT_EQ(asked.request.sampling.temperature, 0.5F);
-  EXPECT_EQ(asked.request.sampling.top_k, 0);
-  EXPECT_EQ(asked.seed, UINT64_MAX);
-  EXPECT_EQ(asked.stop, std::vector<std::string>{"x"});
-  EXPECT_EQ(asked.request.n, 1);
+      R"({"temperature": 0.5, "top_k": -1, "seed": 18446744073709551615, "stop": "x", "n": null})", &query));
+  EXPECT_FLOAT_EQ(query.request.sampling.temperature, 0.5F);
+  EXPECT_EQ(query.request.sampling.top_k, 0);
+  EXPECT_EQ(query.seed, UINT64_MAX);
+  EXPECT_EQ(query.stop, std::vector<std::string>{"x"});
+  EXPECT_EQ(query.request.n, 1);
 }
 
 TEST(Params, TheNewerNameOfMaxTokensCounts) {
   for (const char* body :
        {R"({"max_tokens": 5, "max_completion_tokens": 7})",
         R"({"max_completion_tokens": 7, "max_tokens": 5})", R"({"max_completion_tokens": 7})"}) {
-    Asked asked;
-    EXPECT_FALSE(Read(body, &asked));
-    EXPECT_EQ(asked.max_tokens, 7) << body;
-    EXPECT_STREQ(asked.max_tokens_param, "max_completion_tokens") << body;
+    Query query;
+    EXPECT_FALSE(Read(body, &query));
+    EXPECT_EQ(query.max_tokens, 7) << body;
+    EXPECT_STREQ(query.max_tokens_param, "max_completion_tokens") << body;
   }
-  Asked asked;
-  EXPECT_EQ(Read(R"({"max_tokens": -5, "max_completion_tokens": 7})", &asked)->param, "max_tokens");
+  Query query;
+  EXPECT_EQ(Read(R"({"max_tokens": -5, "max_completion_tokens": 7})", &query)->param, "max_tokens");
 }
 
 TEST(Params, ARefusalNamesTheParameter) {
-  Asked asked;
-  const Refusal refusal = Read(R"({"store": true})", &asked);
+  Query query;
+  const Refusal refusal = Read(R"({"store": true})", &query);
   EXPECT_EQ(refusal->param, "store");
   EXPECT_THAT(refusal->message, HasSubstr("'store: true' is not supported"));
-  EXPECT_EQ(Read(R"({"stream_reasoning": false})", &asked)->param, "stream_reasoning");
+  EXPECT_EQ(Read(R"({"stream_reasoning": false})", &query)->param, "stream_reasoning");
 }
 
 TEST(Params, ANumberThatIsTooLargeIsNamedWithItsPlace) {
-  Asked asked;
-  const Refusal refusal = Read(R"({"temperature": 1e999})", &asked);
+  Query query;
+  const Refusal refusal = Read(R"({"temperature": 1e999})", &query);
   EXPECT_EQ(refusal->message,
             "the body: the number 1e999 at byte 21 is too large, expected one that fits 64 bits");
 }
@@ -149,7 +149,7 @@ TEST(ApiKeys, SchemeAndBlanks) {
 }
 
 TEST(Params, TheSameNameMeansDifferentThingsElsewhere) {
-  Asked chat, completion;
+  Query chat, completion;
   completion.endpoint = kCompletions;
   EXPECT_FALSE(Read(R"({"logprobs": true})", &chat));
   EXPECT_TRUE(Read(R"({"logprobs": 3})", &chat));
@@ -158,13 +158,13 @@ TEST(Params, TheSameNameMeansDifferentThingsElsewhere) {
 }
 
 TEST(Params, UnknownOnesAreRefusedOrNamed) {
-  Asked asked;
-  const Refusal refusal = Read(R"({"temprature": 1})", &asked);
+  Query query;
+  const Refusal refusal = Read(R"({"temprature": 1})", &query);
   ASSERT_TRUE(refusal);
   EXPECT_THAT(refusal->message, HasSubstr("did you mean 'temperature'?"));
   EXPECT_EQ(refusal->param, "temprature");
   std::vector<std::string> ignored;
-  EXPECT_FALSE(Read(R"({"temprature": 1, "verbosity": "low", "store": true})", &asked, &ignored));
+  EXPECT_FALSE(Read(R"({"temprature": 1, "verbosity": "low", "store": true})", &query, &ignored));
   EXPECT_EQ(ignored, (std::vector<std::string>{"temprature", "verbosity", "store"}));
 }
 
@@ -174,10 +174,10 @@ TEST(Params, EveryRangeIsChecked) {
     if (!param.set || (param.kind != Kind::kInt && param.kind != Kind::kNumber) || param.high > 1e18)
       continue;
     for (const double value : {param.low - 1, param.high * 2 + 1}) {
-      Asked asked;
-      asked.endpoint = static_cast<Endpoint>(param.endpoints & -param.endpoints);
+      Query query;
+      query.endpoint = static_cast<Endpoint>(param.endpoints & -param.endpoints);
       const Json json = param.kind == Kind::kInt ? Json(static_cast<int64_t>(value)) : Json(value);
-      const Refusal refusal = ReadParams(Json{{param.name, json}}, &asked, nullptr);
+      const Refusal refusal = ReadParams(Json{{param.name, json}}, &query, nullptr);
       ASSERT_TRUE(refusal) << param.name << " = " << value;
       EXPECT_EQ(refusal->param, param.name);
       EXPECT_THAT(refusal->message, HasSubstr("expected")) << param.name;
@@ -186,17 +186,17 @@ TEST(Params, EveryRangeIsChecked) {
 }
 
 TEST(Params, StructuredOutput) {
-  Asked asked;
+  Query query;
   EXPECT_FALSE(Read(
       R"({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}})",
-      &asked));
-  EXPECT_EQ(asked.constraint.kind, Constraint::Kind::kJsonSchema);
-  EXPECT_EQ(asked.constraint.text, R"({"type":"object"})");
-  EXPECT_FALSE(Read(R"({"structured_outputs": {"choice": ["a", "b"]}})", &asked));
-  EXPECT_EQ(asked.constraint.choices.size(), 2U);
-  EXPECT_TRUE(Read(R"({"structured_outputs": {"choice": ["a"], "regex": "b"}})", &asked));
-  EXPECT_TRUE(Read(R"({"structured_outputs": {"lark": "b"}})", &asked));
-  EXPECT_TRUE(Read(R"({"response_format": {"type": "json_schema"}})", &asked));
+      &query));
+  EXPECT_EQ(query.constraint.kind, Constraint::Kind::kJsonSchema);
+  EXPECT_EQ(query.constraint.text, R"({"type":"object"})");
+  EXPECT_FALSE(Read(R"({"structured_outputs": {"choice": ["a", "b"]}})", &query));
+  EXPECT_EQ(query.constraint.choices.size(), 2U);
+  EXPECT_TRUE(Read(R"({"structured_outputs": {"choice": ["a"], "regex": "b"}})", &query));
+  EXPECT_TRUE(Read(R"({"structured_outputs": {"lark": "b"}})", &query));
+  EXPECT_TRUE(Read(R"({"response_format": {"type": "json_schema"}})", &query));
 }
 
 TEST(Histogram, BucketsAreSums) {

@@ -63,7 +63,7 @@ HttpHandlers Service::Handlers() {
           .refuse =
               [this](const HttpRequest& request, int status, const std::string& message) {
                 ApiError error{.status = status, .message = message};
-                if (status == 429) error = *TooMany("bytes", message, 1);
+                if (status == 429) error = *TooManyRequests("bytes", message, 1);
                 return error.ToResponse(FormOf(request));
               },
           .finish = [this](const HttpRequest& request,
@@ -71,7 +71,7 @@ HttpHandlers Service::Handlers() {
           .log = [this](const HttpRequest& request, const HttpHandlers::Done& done) { Log(request, done); }};
 }
 
-// ---- the engine's life ----
+// ---- lifecycle of the engine ----
 
 void Service::Load(std::function<void(const Status&)> ready) {
   if (loading_.joinable()) loading_.join();
@@ -92,23 +92,23 @@ void Service::Load(std::function<void(const Status&)> ready) {
   });
 }
 
-void Service::Faulted() {
+void Service::OnDeviceFault() {
   if (state_ == State::kFaulted) return;
   const auto fault = engine_->fault();
   log::Warning("the device failed: {}", fault ? fault->message() : "no reason was given");
   state_ = State::kFaulted;
   exit_code_ = 1;
-  // Those that run hear of it first; then the process ends, or the model is loaded again.
+  // Requests in flight get their errors first; then the process exits, or the model is reloaded.
   loop_.Post([this] {
     if (!options_.reload_on_fault) return Drain();
     engine_.reset();
     Load([this](const Status& status) {
       if (status) {
         exit_code_ = 0;
-        log::Warning("the model was loaded again; requests are taken");
+        log::Warning("the model was reloaded; requests are accepted");
         return;
       }
-      log::Warning("the model could not be loaded again: {}", status.error().message());
+      log::Warning("the model could not be reloaded: {}", status.error().message());
       state_ = State::kFaulted;
       Drain();
     });
@@ -116,12 +116,12 @@ void Service::Faulted() {
 }
 
 void Service::Drain() {
-  if (state_ == State::kDraining) return loop_.Stop();  // asked twice: at once
+  if (state_ == State::kDraining) return loop_.Stop();  // a second signal: at once
   const bool broken = state_ == State::kFaulted || state_ == State::kLoading;
   state_ = State::kDraining;
   const auto grace = broken ? std::chrono::milliseconds(0) : options_.drain_grace;
   drain_end_ = Clock::now() + grace + options_.drain_limit;
-  if (!broken) log::Info("draining: {} requests run", generations_.size());
+  if (!broken) log::Info("draining: {} requests in flight", generations_.size());
   drain_timer_ = loop_.After(grace, [this] { StopIfDrained(); });
 }
 
@@ -152,7 +152,7 @@ const Service::Route* Service::FindRoute(const HttpRequest& request, bool* other
   return nullptr;
 }
 
-// Anthropic's clients say so, also where they ask for what both have: /v1/models.
+// By path, or by Anthropic's header on routes that both APIs have: /v1/models.
 ApiForm Service::FormOf(const HttpRequest& request) {
   const bool anthropic = request.path == "/v1/messages" || request.path.starts_with("/v1/messages/") ||
                          !request.Header("anthropic-version").empty();
@@ -174,7 +174,7 @@ std::optional<HttpResponse> Service::Check(const HttpRequest& request) const {
   const ApiForm form = FormOf(request);
   bool other_method = false;
   const Route* route = FindRoute(request, &other_method);
-  // A balancer's probe may call the server anything, and learns nothing but whether it is well.
+  // Health probes of load balancers may send any Host, and get nothing but a status.
   const bool probe = route && (route->handle == &Service::Health || route->handle == &Service::Live);
   Refusal refusal = probe ? Refusal() : guard_.CheckHost(request);
   if (!refusal) refusal = guard_.CheckOrigin(request);
@@ -213,12 +213,11 @@ void Service::Handle(const std::shared_ptr<Exchange>& exchange) {
   try {
     (this->*route->handle)(exchange);
   } catch (const std::exception& error) {
-    // One request's fault is its own. What went wrong is for the log, not for the client.
+    // An exception fails this request alone. The reason goes to the log, not to the client.
     log::Warning("request {}: {}", exchange->request().id, error.what());
     exchange->note = error.what();
-    exchange->Send(
-        ApiError{.status = 500, .message = "the request failed; the server's log knows more"}.ToResponse(
-            FormOf(exchange->request())));
+    exchange->Send(ApiError{.status = 500, .message = "internal error; see the server's log"}.ToResponse(
+        FormOf(exchange->request())));
   }
 }
 
@@ -251,7 +250,7 @@ void Service::Log(const HttpRequest& request, const HttpHandlers::Done& done) {
                  {"method", request.method}, {"path", request.path.substr(0, 256)},
                  {"status", done.status},    {"ms", std::round(done.seconds * 1e5) / 100},
                  {"bytes", done.bytes}};
-    for (const auto& [name, value] : done.facts) {  // text in our own words; numbers are to be numbers here
+    for (const auto& [name, value] : done.facts) {  // values are text; numbers become JSON numbers
       const Json number = Json::parse(value, nullptr, false);
       json[name] = number.is_number() ? number : Json(value);
     }
@@ -271,7 +270,7 @@ void Service::Log(const HttpRequest& request, const HttpHandlers::Done& done) {
 const char* Service::NotReady() const {
   switch (state_) {
     case State::kLoading:
-      return "the model is being loaded";
+      return "the model is loading";
     case State::kFaulted:
       return "the device failed";
     case State::kDraining:

@@ -1,5 +1,5 @@
-// The API: which routes there are, who may ask, what is admitted, and what becomes of requests when the
-// engine is loaded, drained or broken. Everything but the worker's jobs happens on the loop's thread.
+// The API: routing, authentication, admission control, and the lifecycle of requests while the engine is
+// loaded, drained or reloaded. Everything but the workers' jobs runs on the loop's thread.
 #pragma once
 
 #include <chrono>
@@ -27,25 +27,25 @@ namespace celer::server {
 struct LoadedModel {
   std::shared_ptr<const ServedModel> model;
   std::unique_ptr<EngineThread> engine;
-  std::optional<Machine> machine;  // what it can do at best, if it was measured
+  std::optional<Machine> machine;  // its peaks, if they were measured
 };
 using ModelLoader = std::function<Result<LoadedModel>()>;
 
 struct ServiceOptions {
-  std::string model_path = {};  // told in /server_info
+  std::string model_path = {};  // for /server_info
   std::string metrics_prefix = "celer:";
   bool lenient = false;
   ApiKeys keys = {};
   std::vector<std::string> cors_origins = {}, allowed_hosts = {};  // as in OriginGuardOptions
-  // What may be read, rendered and tokenized at once, before it is known whether it is admitted.
+  // Requests that may be parsed, rendered and tokenized at once, before admission.
   int64_t max_jobs = 1024;
-  // What may wait for its first token before others are told to come back later.
+  // Admission limits: requests that may wait for their first token; others get 429.
   int64_t max_queue = 1024;
   int64_t max_queue_tokens = 0;                   // 0: eight times what the KV holds
   double max_ttft = 0;                            // seconds, predicted; 0: any
   double max_seconds = 0;                         // of a request; 0: any
-  std::chrono::milliseconds drain_grace{0};       // accept requests that long after a signal
-  std::chrono::milliseconds drain_limit{45'000};  // then let those that run go on for so long
+  std::chrono::milliseconds drain_grace{0};       // after a signal, accept requests for so long
+  std::chrono::milliseconds drain_limit{45'000};  // then let requests in flight run for so long
   std::chrono::milliseconds ping_interval{15'000};
   bool reload_on_fault = false;
   int workers = 2;
@@ -60,16 +60,16 @@ class Service {
 
   HttpHandlers Handlers();
   void UseServer(HttpServer* server);
-  // Loads on a thread of its own; `ready` hears how it went.
+  // Loads on a thread of its own; `ready` gets the result.
   void Load(std::function<void(const Status&)> ready);
-  void Drain();                                              // then ends the loop
+  void Drain();                                              // graceful shutdown, then stops the loop
   const ServedModel* model() const { return model_.get(); }  // null until it is loaded
-  // How the process should end: 0, or 1 after a fault.
+  // Exit status of the process: 0, or 1 after a fault.
   int exit_code() const { return exit_code_; }
 
   struct Route {
     const char* method;
-    const char* path;  // ends with '/': all that begin with it
+    const char* path;  // ends with '/': a prefix
     void (Service::*handle)(const std::shared_ptr<Exchange>& exchange);
     unsigned endpoint;  // of Params(), or 0
     bool open;          // needs no key
@@ -79,7 +79,7 @@ class Service {
 
  private:
   enum class State { kLoading, kReady, kDraining, kFaulted };
-  // Where the engine's thread leaves its events for the loop.
+  // Events from the engine's thread to the loop.
   struct Inbox {
     struct Item {
       int64_t generation;
@@ -121,21 +121,21 @@ class Service {
   static const Route* FindRoute(const HttpRequest& request, bool* other_method);
   static ApiForm FormOf(const HttpRequest& request);
   std::optional<HttpResponse> CheckKey(const HttpRequest& request) const;
-  const char* NotReady() const;  // why no request can be taken; null if it can
+  const char* NotReady() const;  // why requests are not accepted; null if they are
   Refusal CheckReady() const;
 
-  // Reads and prepares the body on a worker's thread, then goes on with `next` on the loop's.
+  // Parses and prepares the body on a worker thread, then calls `next` on the loop's.
   using Next = void (Service::*)(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job);
   void PrepareJob(const std::shared_ptr<Exchange>& exchange, Next next);
   void StartGeneration(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job);
-  Refusal CheckRoom(bool generates);  // before a request is prepared
+  Refusal CheckCapacity(bool generates);  // backpressure, before a request is prepared
   Refusal CheckQueue();
   Refusal Admit(const Job& job);
-  // 429, counted under `reason`; `seconds`: when it may be otherwise.
-  Refusal TooMany(const char* reason, const std::string& what, double seconds);
+  // 429, counted under `reason`; `seconds`: for Retry-After.
+  Refusal TooManyRequests(const char* reason, const std::string& what, double seconds);
   void TakeEvents();
-  void End(Generation& generation);  // counts it and lets it go
-  void Faulted();
+  void End(Generation& generation);  // updates the metrics and removes it
+  void OnDeviceFault();
   void Tick();
   void StopIfDrained();
   Metrics::Now Now() const;
@@ -152,21 +152,21 @@ class Service {
   std::shared_ptr<const ServedModel> model_;
   std::optional<Machine> machine_;
   std::unique_ptr<EngineThread> engine_;
-  int64_t engines_ = 0;  // that were loaded; engine_ is the last, if it did not fail
+  int64_t engines_ = 0;  // loaded so far; engine_ is the last, if it did not fail
   std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
   std::map<int64_t, std::shared_ptr<Generation>> generations_;
   int64_t next_generation_ = 1;
   bool warned_of_pooling_ = false;
-  int64_t jobs_ = 0;                          // with a worker
-  int64_t waiting_ = 0, waiting_tokens_ = 0;  // generations without a first token, and their prompts
+  int64_t jobs_ = 0;                          // queued at or running on a worker
+  int64_t waiting_ = 0, waiting_tokens_ = 0;  // generations without a first token, and their prompt tokens
   ResponseStore responses_;
   Metrics metrics_;
   EngineStats last_stats_;
   Clock::time_point started_ = Clock::now(), drain_end_;
-  double tokens_per_second_ = 0;  // of late
+  double tokens_per_second_ = 0;  // lately
   std::unique_ptr<EventLoop::Timer> tick_, drain_timer_;
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);
-  std::unique_ptr<WorkerPool> workers_;  // last: its jobs use what is above
+  std::unique_ptr<WorkerPool> workers_;  // last member: its jobs use what is above
 };
 
 }  // namespace celer::server

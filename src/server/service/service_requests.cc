@@ -1,4 +1,4 @@
-// Requests for the engine: read and prepared by workers, admitted, and followed until they end.
+// Requests for the engine: parsed and prepared by workers, admitted, and tracked until they end.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,57 +15,57 @@ double Seconds(Clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
-// From parameters to requests of the engine.
+// From the parsed query to requests of the engine.
 Refusal PrepareRead(Job& job) {
-  Asked& asked = job.asked;
-  switch (asked.endpoint) {
+  Query& query = job.query;
+  switch (query.endpoint) {
     case kDetokenize:
       return {};
     case kTokenize:
     case kCountTokens:
-      return Tokenize(*job.model, asked, job.before, &job.prepared);
+      return Tokenize(*job.model, query, job.before, &job.prepared);
     case kEmbeddings:
-      return PrepareEmbeddings(*job.model, asked, &job.prepared);
+      return PrepareEmbeddings(*job.model, query, &job.prepared);
     default:
-      return Prepare(*job.model, job.before, asked, &job.prepared);
+      return Prepare(*job.model, job.before, query, &job.prepared);
   }
 }
 
-// From the body to parameters and, unless an earlier conversation is needed, on: what is parsed takes a
-// multiple of the body's memory, so it should not wait for a worker a second time.
+// Parses the body and, unless an earlier conversation is needed, prepares it in the same job: parsed JSON
+// takes a multiple of the body's memory, so it should not wait for a worker a second time.
 Refusal ReadJob(Job& job, bool lenient) {
   Json json;
   if (auto refusal = ParseBody(job.body, &json)) return refusal;
   job.body = {};
   job.body.shrink_to_fit();
-  if (auto refusal = ReadParams(json, &job.asked, lenient ? &job.ignored : nullptr)) return refusal;
+  if (auto refusal = ReadParams(json, &job.query, lenient ? &job.ignored : nullptr)) return refusal;
   json = nullptr;
-  if (auto refusal = CheckModel(*job.model, job.asked)) return refusal;
-  return job.asked.previous_response_id.empty() ? PrepareRead(job) : Refusal();
+  if (auto refusal = CheckModel(*job.model, job.query)) return refusal;
+  return job.query.previous_response_id.empty() ? PrepareRead(job) : Refusal();
 }
 
 ApiError DeviceFault(bool reloads) {
   return {.status = 503,
-          .message = reloads ? "the device failed; the model is being loaded again"
-                             : "the device failed; this server takes no more requests",
+          .message = reloads ? "the device failed; the model is being reloaded"
+                             : "the device failed; this server accepts no more requests",
           .code = "device_fault",
           .retry_after = reloads ? 1 : 0};
 }
 
 }  // namespace
 
-Refusal Service::CheckRoom(bool generates) {
+Refusal Service::CheckCapacity(bool generates) {
   if (auto refusal = CheckReady()) return refusal;
   if (jobs_ >= options_.max_jobs)
-    return TooMany("jobs", fmt::format("{} of {} are being prepared (--max-jobs)", jobs_, options_.max_jobs),
-                   1);
-  // What would be refused in any case is not prepared first.
+    return TooManyRequests(
+        "jobs", fmt::format("{} of {} are being prepared (--max-jobs)", jobs_, options_.max_jobs), 1);
+  // A request that admission would reject is not prepared first.
   return generates ? CheckQueue() : Refusal();
 }
 
 void Service::PrepareJob(const std::shared_ptr<Exchange>& exchange, Next next) {
   const ApiForm form = FormOf(exchange->request());
-  if (const auto refusal = CheckRoom(next == &Service::StartGeneration)) {
+  if (const auto refusal = CheckCapacity(next == &Service::StartGeneration)) {
     exchange->note = refusal->message;
     return exchange->Send(refusal->ToResponse(form));
   }
@@ -73,26 +73,26 @@ void Service::PrepareJob(const std::shared_ptr<Exchange>& exchange, Next next) {
   const auto job = std::make_shared<Job>();
   job->body = exchange->TakeBody();
   job->model = model_;
-  job->asked.endpoint = static_cast<Endpoint>(FindRoute(exchange->request(), &ignored)->endpoint);
-  job->asked.request.sampling = DefaultSampling(*model_);
+  job->query.endpoint = static_cast<Endpoint>(FindRoute(exchange->request(), &ignored)->endpoint);
+  job->query.request.sampling = DefaultSampling(*model_);
   ++jobs_;
-  // Runs `work` on a worker's thread and `then` on the loop's, unless the work ends in an answer.
+  // Runs `work` on a worker thread and `then` on the loop's, unless `work` returns an error.
   const auto step = [this, exchange, form](std::function<Refusal()> work, std::function<void()> then) {
-    // `exchange` here is const, and a plain copy of it would be: it could not be moved from.
+    // Copied into a non-const capture, so that it can be moved from.
     workers_->Post([this, exchange = std::shared_ptr<Exchange>(exchange), form, work = std::move(work),
                     then = std::move(then), alive = std::weak_ptr<int>(alive_)]() mutable {
       auto refusal = std::make_shared<Refusal>();
       try {
-        if (!exchange->gone()) *refusal = work();
+        if (!exchange->disconnected()) *refusal = work();
       } catch (const std::exception& error) {
         log::Warning("request {}: {}", exchange->request().id, error.what());
-        *refusal = ApiError{.status = 500, .message = "the request failed; the server's log knows more"};
+        *refusal = ApiError{.status = 500, .message = "internal error; see the server's log"};
       }
       work = nullptr;
-      // The exchange is the loop's: it must not end here.
+      // The exchange belongs to the loop's thread, and must not be destroyed here.
       loop_.Post([this, exchange = std::move(exchange), form, refusal, then = std::move(then), alive] {
         if (alive.expired()) return;
-        if (!*refusal && !exchange->gone()) return then();
+        if (!*refusal && !exchange->disconnected()) return then();
         --jobs_;
         if (*refusal) exchange->note = (*refusal)->message;
         if (*refusal) exchange->Send((*refusal)->ToResponse(form));
@@ -106,9 +106,9 @@ void Service::PrepareJob(const std::shared_ptr<Exchange>& exchange, Next next) {
   const bool lenient = options_.lenient;
   step([job, lenient] { return ReadJob(*job, lenient); },
        [this, exchange, form, job, step, finish] {
-         const std::string& id = job->asked.previous_response_id;
+         const std::string& id = job->query.previous_response_id;
          if (id.empty()) return finish();
-         // The conversation to go on from is the loop's.
+         // The stored conversations belong to the loop's thread.
          const ResponseStore::Entry* entry = responses_.Find(id);
          if (!entry) {
            --jobs_;
@@ -128,7 +128,7 @@ void Service::Generate(const std::shared_ptr<Exchange>& exchange) {
   PrepareJob(exchange, &Service::StartGeneration);
 }
 
-Refusal Service::TooMany(const char* reason, const std::string& what, double seconds) {
+Refusal Service::TooManyRequests(const char* reason, const std::string& what, double seconds) {
   ++metrics_.rejected[reason];
   return ApiError{.status = 429,
                   .message = "too many requests: " + what,
@@ -138,8 +138,9 @@ Refusal Service::TooMany(const char* reason, const std::string& what, double sec
 
 Refusal Service::CheckQueue() {
   if (waiting_ < options_.max_queue) return {};
-  return TooMany("queue", fmt::format("{} of {} wait (--max-queue)", waiting_, options_.max_queue),
-                 tokens_per_second_ > 0 ? static_cast<double>(waiting_tokens_) / tokens_per_second_ : 0);
+  return TooManyRequests(
+      "queue", fmt::format("{} of {} wait (--max-queue)", waiting_, options_.max_queue),
+      tokens_per_second_ > 0 ? static_cast<double>(waiting_tokens_) / tokens_per_second_ : 0);
 }
 
 Refusal Service::Admit(const Job& job) {
@@ -151,14 +152,14 @@ Refusal Service::Admit(const Job& job) {
   const int64_t max_tokens =
       options_.max_queue_tokens > 0 ? options_.max_queue_tokens : 8 * model_->info.kv_tokens;
   if (waiting_ > 0 && waiting_tokens_ + tokens > max_tokens)
-    return TooMany(
+    return TooManyRequests(
         "tokens", fmt::format("{} prompt tokens and {} more of {} wait", waiting_tokens_, tokens, max_tokens),
         predicted);
   if (options_.max_ttft > 0 && predicted > options_.max_ttft && waiting_ > 0)
-    return TooMany("ttft",
-                   fmt::format("the first token would come in {:.1f} s, and {:.1f} s is the limit", predicted,
-                               options_.max_ttft),
-                   predicted);
+    return TooManyRequests("ttft",
+                           fmt::format("the first token would come in {:.1f} s, and {:.1f} s is the limit",
+                                       predicted, options_.max_ttft),
+                           predicted);
   return {};
 }
 
@@ -170,7 +171,7 @@ void Service::StartGeneration(const std::shared_ptr<Exchange>& exchange, const s
     exchange->note = refusal->message;
     return exchange->Send(refusal->ToResponse(form));
   }
-  if (job->asked.endpoint == kEmbeddings && !model_->pooling.meant && !warned_of_pooling_) {
+  if (job->query.endpoint == kEmbeddings && !model_->pooling.meant && !warned_of_pooling_) {
     warned_of_pooling_ = true;
     log::Warning("{} is not made for embeddings: what it gives is the {} of its hidden states", model_->name,
                  model_->pooling.pooling == Pooling::kMean ? "mean" : "last");
@@ -179,8 +180,8 @@ void Service::StartGeneration(const std::shared_ptr<Exchange>& exchange, const s
   generation->submitted = Clock::now();
   generation->engine = engines_;
   double seconds = options_.max_seconds;
-  if (job->asked.timeout)
-    seconds = seconds > 0 ? std::min(seconds, *job->asked.timeout) : *job->asked.timeout;
+  if (job->query.timeout)
+    seconds = seconds > 0 ? std::min(seconds, *job->query.timeout) : *job->query.timeout;
   for (size_t prompt = 0; prompt < job->prepared.requests.size(); ++prompt) {
     Request request = job->prepared.requests[prompt];
     if (seconds > 0)
@@ -200,15 +201,15 @@ void Service::StartGeneration(const std::shared_ptr<Exchange>& exchange, const s
       const bool fault = engine_->fault().has_value();
       exchange->Send(
           (fault ? DeviceFault(options_.reload_on_fault) : FromError(ticket.error())).ToResponse(form));
-      if (fault) Faulted();
+      if (fault) OnDeviceFault();
       return;
     }
     generation->tickets.push_back(std::move(*ticket));
   }
   ++waiting_;
-  waiting_tokens_ += generation->told.PromptTokens();
+  waiting_tokens_ += generation->reply.PromptTokens();
   generations_[generation->id] = generation;
-  exchange->OnGone([this, id = generation->id] {
+  exchange->OnDisconnect([this, id = generation->id] {
     const auto it = generations_.find(id);
     if (it == generations_.end()) return;
     it->second->Cancel();
@@ -226,11 +227,11 @@ void Service::TakeEvents() {
   bool failed = false;
   for (Inbox::Item& item : items) {
     const auto it = generations_.find(item.generation);
-    if (it == generations_.end()) continue;  // its client left
+    if (it == generations_.end()) continue;  // its client disconnected
     const std::shared_ptr<Generation> generation = it->second;
     const bool began = generation->began();
-    // An engine goes away only after a fault, so that is what its last events tell, also when they are read
-    // while another one is loaded or runs.
+    // An engine is destroyed only after a fault, so the last events of an earlier one report that fault, also
+    // while the next one is loaded or runs.
     const bool left_behind = !engine_ || generation->engine != engines_;
     const bool ends =
         item.event.finish == FinishReason::kError || item.event.finish == FinishReason::kCancelled;
@@ -244,19 +245,19 @@ void Service::TakeEvents() {
         ended = generation->OnEvent(item.prompt, item.event);
     } catch (const std::exception& error) {
       log::Warning("request {}: {}", generation->exchange->request().id, error.what());
-      generation->Fail({.status = 500, .message = "the request failed; the server's log knows more"});
+      generation->Fail({.status = 500, .message = "internal error; see the server's log"});
       generation->Cancel();
     }
     if (!began && generation->began()) {
       --waiting_;
-      waiting_tokens_ -= generation->told.PromptTokens();
+      waiting_tokens_ -= generation->reply.PromptTokens();
       metrics_.ttft.Observe(Seconds(generation->first_token - generation->exchange->request().arrived));
     }
     for (const double gap : generation->gaps) metrics_.inter_token.Observe(gap);
     generation->gaps.clear();
     if (ended) End(*generation);
   }
-  if (failed) Faulted();
+  if (failed) OnDeviceFault();
 }
 
 void Service::End(Generation& generation) {
@@ -264,8 +265,8 @@ void Service::End(Generation& generation) {
   if (it == generations_.end()) return;
   const std::shared_ptr<Generation> keep = it->second;
   generations_.erase(it);
-  const Told& told = generation.told;
-  const int64_t prompt = told.PromptTokens(), answer = told.AnswerTokens();
+  const Reply& told = generation.reply;
+  const int64_t prompt = reply.PromptTokens(), answer = reply.AnswerTokens();
   if (!generation.began()) {
     --waiting_;
     waiting_tokens_ -= prompt;
@@ -275,7 +276,7 @@ void Service::End(Generation& generation) {
   metrics_.generation_tokens.Observe(static_cast<double>(answer));
   Exchange& exchange = *generation.exchange;
   exchange.facts.emplace_back("prompt_tokens", std::to_string(prompt));
-  exchange.facts.emplace_back("cached_tokens", std::to_string(told.cached_tokens));
+  exchange.facts.emplace_back("cached_tokens", std::to_string(reply.cached_tokens));
   exchange.facts.emplace_back("answer_tokens", std::to_string(answer));
   exchange.facts.emplace_back("finish", generation.outcome);
   const bool has_begun = generation.begun != Clock::time_point();
@@ -289,7 +290,7 @@ void Service::End(Generation& generation) {
     metrics_.decode_time.Observe(rest);
     metrics_.inference_time.Observe(Seconds(generation.last_token - begun));
     metrics_.e2e.Observe(Seconds(generation.last_token - exchange.request().arrived));
-    const auto answers = static_cast<int64_t>(told.answers.size());
+    const auto answers = static_cast<int64_t>(reply.answers.size());
     if (answer > answers)
       metrics_.per_output_token.Observe(rest * static_cast<double>(answers) /
                                         static_cast<double>(answer - answers));
@@ -298,11 +299,11 @@ void Service::End(Generation& generation) {
     metrics_.inference_time.Observe(Seconds(generation.embedded - begun));
     metrics_.e2e.Observe(Seconds(generation.embedded - exchange.request().arrived));
   }
-  if (!generation.body.empty() && told.asked.endpoint == kResponses && told.asked.store) {
+  if (!generation.body.empty() && reply.query.endpoint == kResponses && reply.query.store) {
     Json messages = Json::array();
-    for (const Json& message : told.prepared.conversation.messages) messages.push_back(message);
-    if (told.asked.system.is_string() && !messages.empty()) messages.erase(messages.begin());
-    const Answer& said = told.answers[0];
+    for (const Json& message : reply.prepared.conversation.messages) messages.push_back(message);
+    if (reply.query.system.is_string() && !messages.empty()) messages.erase(messages.begin());
+    const Answer& said = reply.answers[0];
     Json reply = {{"role", "assistant"}, {"content", said.content}};
     for (const Answer::Call& call : said.calls)
       reply["tool_calls"].push_back(
@@ -310,7 +311,7 @@ void Service::End(Generation& generation) {
            {"type", "function"},
            {"function", {{"name", call.name}, {"arguments", ParsePartialObject(call.arguments)}}}});
     messages.push_back(std::move(reply));
-    responses_.Add({.id = told.id, .messages = std::move(messages), .body = generation.body});
+    responses_.Add({.id = reply.id, .messages = std::move(messages), .body = generation.body});
   }
 }
 

@@ -14,10 +14,10 @@ namespace celer::published {
 
 struct Family {
   std::string_view method;  // of "quant_method"
-  // Looks at the configuration alone: a line for people ("GPTQ, 4 bits, groups of 128"), or what is not
-  // supported about it.
+  // From the configuration alone: a line for people ("GPTQ, 4 bits, groups of 128"), or an error about what
+  // is not supported.
   Result<std::string> (*describe)(const JsonFields& config);
-  // All quantized matrices of the file, not settled yet.
+  // All quantized matrices of the file, before Matrix::ChooseFormat().
   Result<Matrices> (*read)(const JsonFields& config, const TensorSource& file);
 };
 

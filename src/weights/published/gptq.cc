@@ -21,7 +21,7 @@ struct GptqConfig {
   int bits = 4;
   int64_t group = 128;  // 0: a whole row
   bool act_order = false, symmetric = true;
-  bool less_one = true;  // zeros: format "gptq"
+  bool zeros_minus_one = true;  // zeros: format "gptq"
 };
 
 Result<GptqConfig> ReadConfig(const JsonFields& config) {
@@ -39,7 +39,7 @@ Result<GptqConfig> ReadConfig(const JsonFields& config) {
   if (format != "gptq" && format != "gptq_v2")
     return Error::Unsupported(config.where(), ": GPTQ's format '", Printable(format),
                               "' is not supported; 'gptq' and 'gptq_v2' are");
-  out.less_one = format == "gptq";
+  out.zeros_minus_one = format == "gptq";
   for (const char* key : {"dynamic", "extra_config"})
     if (const auto* value = config.Find(key); value && !value->empty())
       return Error::Unsupported(config.where(), ": '", key,
@@ -51,7 +51,11 @@ class GptqMatrix final : public Matrix {
  public:
   GptqMatrix(const GptqConfig& config, const TensorRecord& values, const TensorRecord& zeros,
              const TensorRecord& scales)
-      : bits_(config.bits), less_one_(config.less_one), values_(values), zeros_(zeros), scales_(scales) {
+      : bits_(config.bits),
+        zeros_minus_one_(config.zeros_minus_one),
+        values_(values),
+        zeros_(zeros),
+        scales_(scales) {
     rows = values.shape[1];
     cols = values.shape[0] * 32 / config.bits;
     parts = {&values, &scales, &zeros};
@@ -78,7 +82,7 @@ class GptqMatrix final : public Matrix {
         if (StoredZero(g, n) != value) return false;
     return true;
   }
-  void set_less_one(bool less_one) { less_one_ = less_one; }
+  void set_zeros_minus_one(bool zeros_minus_one) { zeros_minus_one_ = zeros_minus_one; }
 
  private:
   uint32_t StoredZero(int64_t g, int64_t n) const {
@@ -86,7 +90,7 @@ class GptqMatrix final : public Matrix {
     return BitsAt(word, n, bits_);
   }
   int16_t Zero(int64_t g, int64_t n) const {
-    if (!less_one_) return static_cast<int16_t>(StoredZero(g, n));
+    if (!zeros_minus_one_) return static_cast<int16_t>(StoredZero(g, n));
     if (32 % bits_ != 0) return static_cast<int16_t>((StoredZero(g, n) + 1) & ((1u << bits_) - 1));
     // The writer subtracts 1 from every field of a word at once, so that a zero borrows from its neighbour.
     const uint32_t ones = ~0u / ((1u << bits_) - 1);
@@ -95,7 +99,7 @@ class GptqMatrix final : public Matrix {
   }
 
   int bits_;
-  bool less_one_;
+  bool zeros_minus_one_;
   const TensorRecord &values_, &zeros_, &scales_;
 };
 
@@ -125,10 +129,10 @@ Result<std::unique_ptr<Matrix>> ReadOne(const GptqConfig& config, const Parts& p
   CELER_RETURN_IF_ERROR(ReadOrder(parts, ".g_idx", config.act_order, out.get()));
   // Some files say one format and hold the other: symmetric zeros tell which.
   if (const uint32_t middle = 1u << (config.bits - 1);
-      config.symmetric && out->StoredZerosAre(config.less_one ? middle : middle - 1)) {
-    out->set_less_one(!config.less_one);
-    out->warning = config.less_one ? "says that it is 'gptq' and stores zeros as 'gptq_v2' does"
-                                   : "says that it is 'gptq_v2' and stores zeros as 'gptq' does";
+      config.symmetric && out->StoredZerosAre(config.zeros_minus_one ? middle : middle - 1)) {
+    out->set_zeros_minus_one(!config.zeros_minus_one);
+    out->warning = config.zeros_minus_one ? "says that it is 'gptq' and stores zeros as 'gptq_v2' does"
+                                          : "says that it is 'gptq_v2' and stores zeros as 'gptq' does";
   }
   return std::unique_ptr<Matrix>(std::move(out));
 }
@@ -137,7 +141,7 @@ Result<std::unique_ptr<Matrix>> ReadOne(const GptqConfig& config, const Parts& p
 
 Result<std::string> DescribeGptq(const JsonFields& json) {
   CELER_ASSIGN(const GptqConfig config, ReadConfig(json));
-  return fmt::format("GPTQ{}, {} bits, {}, {}{}", config.less_one ? "" : " v2", config.bits,
+  return fmt::format("GPTQ{}, {} bits, {}, {}{}", config.zeros_minus_one ? "" : " v2", config.bits,
                      config.group > 0 ? fmt::format("groups of {}", config.group) : "a scale to a row",
                      config.symmetric ? "symmetric" : "asymmetric", config.act_order ? ", act-order" : "");
 }

@@ -69,7 +69,7 @@ Error Matrix::BadScale(const std::string& path, std::string_view part, int64_t r
                         ", which is not a finite number; the file is damaged: fetch or write it again");
 }
 
-Status Matrix::Settle(const std::string& path, bool keep_fp8) {
+Status Matrix::ChooseFormat(const std::string& path, bool keep_fp8) {
   if (group == 0) {
     CELER_RETURN_IF_ERROR(CheckScales(path));
     format = WeightFormatSpec::Stored(floats);

@@ -1,5 +1,5 @@
-// What the readers of this folder make of a quantized matrix: integers on a grid, or floats. Settle() then
-// finds the smallest of celer's formats that holds exactly these numbers.
+// What the readers of this folder make of a quantized matrix: affine integers (a grid), or floats.
+// ChooseFormat() then finds the smallest of celer's formats that holds exactly these numbers.
 #pragma once
 
 #include <cstdint>
@@ -34,14 +34,14 @@ class Matrix : public CodedTensor {
   virtual void Floats(int64_t row, float* out) const;
   // One row of fp8: cols codes; a scale for each fp8_group of them, the last of which may be smaller.
   virtual void Codes(int64_t row, std::byte* codes, float* scales) const;
-  // Of floats: one sentence about the first scale that is no finite number. `path` is the file.
+  // Of floats: an error about the first scale that is not finite. `path` is the file.
   virtual Status CheckScales(const std::string& path) const;
 
   void Row(int64_t row, std::byte* values, void* scales) const final;
 
   // Sets `format` and `note`; fp8 stays fp8 if `keep_fp8`, else it becomes floats. An error: a scale is not a
   // finite number.
-  Status Settle(const std::string& path, bool keep_fp8);
+  Status ChooseFormat(const std::string& path, bool keep_fp8);
 
  protected:
   Error BadScale(const std::string& path, std::string_view part, int64_t row, int64_t group_index,

@@ -58,7 +58,7 @@ class Parts {
   // The same of any shape.
   Result<const TensorRecord*> Need(std::string_view suffix, std::initializer_list<DType> types) const;
   Status CheckFirst(std::initializer_list<DType> types, int rank) const;
-  // A refusal that names the first tensor.
+  // An error that names the first tensor.
   template <class... T>
   Error Wrong(const T&... text) const {
     return Error::Corrupt(path(), ": tensor '", Printable(first_.name), "': ", text...);

@@ -13,9 +13,8 @@
 namespace celer::published {
 namespace {
 
-// What stands beside quantized weights and no forward pass here needs: scales of activations and of a KV
-// cache.
-bool IsBeside(std::string_view name) {
+// Tensors beside quantized weights that no forward pass here uses: scales of activations and of a KV cache.
+bool IsActivationOrKvScale(std::string_view name) {
   for (const std::string_view suffix :
        {".input_scale", ".input_global_scale", ".input_zero_point", ".output_scale", ".activation_scale",
         ".k_scale", ".v_scale", ".q_scale", ".k_zero_point", ".v_zero_point", ".prob_output_scale"})
@@ -61,7 +60,7 @@ Result<std::unique_ptr<PublishedSource>> PublishedSource::Open(std::unique_ptr<T
                           ", and the tensors hold no such weights");
   std::unordered_set<std::string_view> parts;
   for (const auto& matrix : out->matrices_) {
-    CELER_RETURN_IF_ERROR(matrix->Settle(out->path(), keep_fp8));
+    CELER_RETURN_IF_ERROR(matrix->ChooseFormat(out->path(), keep_fp8));
     for (const TensorRecord* part : matrix->parts) parts.insert(part->name);
     const Shape shape = matrix->count > 1 ? Shape{matrix->count, matrix->rows, matrix->cols}
                                           : Shape{matrix->rows, matrix->cols};
@@ -71,7 +70,7 @@ Result<std::unique_ptr<PublishedSource>> PublishedSource::Open(std::unique_ptr<T
     out->by_name_[matrix->name] = matrix.get();
   }
   for (const TensorRecord& record : out->file_->tensors())
-    if (!parts.contains(record.name) && !IsBeside(record.name) && !out->table_.Add(record))
+    if (!parts.contains(record.name) && !IsActivationOrKvScale(record.name) && !out->table_.Add(record))
       return Error::Corrupt(out->path(), ": tensor '", Printable(record.name),
                             "' is there both quantized and not");
   return out;

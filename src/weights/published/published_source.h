@@ -24,7 +24,7 @@ std::string Where(const std::filesystem::path& config_path);  // "config.json: '
 class PublishedSource final : public TensorSource {
  public:
   // `config` is the quantization_config; `where` is what error sentences call it. `keep_fp8`: as in
-  // Matrix::Settle().
+  // Matrix::ChooseFormat().
   static Result<std::unique_ptr<PublishedSource>> Open(std::unique_ptr<TensorSource> file,
                                                        const nlohmann::json& config, const std::string& where,
                                                        bool keep_fp8 = false);

@@ -1,4 +1,4 @@
-// What a model needs of a GPU's memory, before anything is allocated.
+// The memory budget of a model on a GPU, before anything is allocated.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,8 @@ struct CudaMemoryPlan {
     return free - weights - rows - workspace - staging - margin;
   }  // for keys and values
   std::string ToString() const;
-  // The nearest setting that fits, for a plan that does not: fewer tokens, or lighter weights in that order.
+  // The nearest setting that fits, for a plan that does not: a shorter context, or smaller weights, in that
+  // order.
   std::string Remedy(std::span<const std::pair<std::string, int64_t>> lighter_weights,
                      int64_t narrow_kv_block_bytes) const;
 };
@@ -42,7 +43,7 @@ struct CudaRowFacts {
   bool keepable = false;         // a dense model with weights of 16 bits
   std::string no_cublaslt = {};  // why cuBLASLt does not run; "": it does
 };
-// An error, in one sentence, where they were asked for and cannot be had.
+// An error where they were requested explicitly and are not possible.
 Result<bool> WantsRows(const CudaRowFacts& facts);
 
 // Whether a GPU of this compute capability runs the kernels; one sentence if not.

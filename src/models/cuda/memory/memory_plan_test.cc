@@ -56,11 +56,11 @@ TEST(WantsRows, WhereTheModelAndTheGpuAllowThem) {
     facts.copies = RowCopies::kOn;
     EXPECT_FALSE(WantsRows(facts));
   }
-  CudaRowFacts steady = Rows(RowCopies::kAuto);
-  steady.deterministic = true;
-  EXPECT_FALSE(*WantsRows(steady));
-  steady.activations = Activations::kFp8;
-  EXPECT_FALSE(WantsRows(steady));
+  CudaRowFacts deterministic = Rows(RowCopies::kAuto);
+  deterministic.deterministic = true;
+  EXPECT_FALSE(*WantsRows(deterministic));
+  deterministic.activations = Activations::kFp8;
+  EXPECT_FALSE(WantsRows(deterministic));
 }
 
 // Without the library `auto` goes on without rows, so that the plan does not count them; what was asked for

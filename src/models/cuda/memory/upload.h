@@ -1,4 +1,4 @@
-// Copies to a GPU from memory that may change at once: through pinned pieces that are used in turn.
+// Asynchronous copies to a GPU through a ring of pinned staging buffers: the source may be reused at once.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ class UploadRing {
  public:
   UploadRing(int device, const Stream& stream) : device_(device), stream_(stream) {}
 
-  // A piece that nothing reads any more; waits if all are in use.
+  // A free staging buffer; waits if all are in use.
   Result<std::byte*> Begin(int64_t bytes);
   // From within the piece, in order with the stream.
   Status Copy(void* to, const void* from, int64_t bytes);
