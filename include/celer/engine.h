@@ -213,10 +213,12 @@ class Engine {
   void StopProfile();
   std::vector<OperatorTime> Profile() const;
 
- private:
-  friend struct EngineInternals;  // src/engine/loop/engine_of_runner.h
+  // Opaque: the implementation.
   struct Impl;
   explicit Engine(std::unique_ptr<Impl> impl);
+  Impl& impl() const { return *impl_; }
+
+ private:
   std::unique_ptr<Impl> impl_;
 };
 

@@ -72,12 +72,12 @@ class EngineThread {
   const Engine::Info& info() const;
   EngineStats stats() const;  // after the last step
 
-  class Stepper;  // src/engine/loop/engine_thread.h
-  explicit EngineThread(std::unique_ptr<Stepper> stepper);
+  // Opaque: the implementation.
+  struct Impl;
+  explicit EngineThread(std::shared_ptr<Impl> impl);
 
  private:
-  struct State;
-  std::shared_ptr<State> state_;
+  std::shared_ptr<Impl> impl_;
 };
 
 }  // namespace celer

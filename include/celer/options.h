@@ -88,7 +88,7 @@ const char* Name(Activations activations);
 enum class Preemption : uint8_t {
   kAuto,       // whichever is predicted to cost less
   kSwap,       // its blocks are swapped out to host memory and back in; recomputed where there is no room
-  kRecompute,  // its blocks are dropped, and it is computed again
+  kRecompute,  // its blocks are freed, and it is recomputed later
 };
 
 // Speculative decoding: tokens are drafted, and several are verified in one step. The output is distributed

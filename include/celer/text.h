@@ -22,8 +22,6 @@
 
 namespace celer {
 
-class Tokenizer;
-
 struct ChatMessage {
   std::string role;  // "system", "user", "assistant", ...
   std::string content;
@@ -71,14 +69,13 @@ class Prompter {
   const std::vector<int32_t>& end_tokens() const;  // Request::stop_tokens of a chat
   std::optional<int32_t> bos() const;
 
-  const Tokenizer& tokenizer() const;  // src/text/tokenizer/tokenizer.h
-
-  struct State;  // src/engine/text/prompter.h
-  const State& state() const { return *state_; }
+  // Opaque: the implementation.
+  struct Impl;
+  const Impl& impl() const { return *impl_; }
 
  private:
-  explicit Prompter(std::shared_ptr<const State> state) : state_(std::move(state)) {}
-  std::shared_ptr<const State> state_;
+  explicit Prompter(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+  std::shared_ptr<const Impl> impl_;
 };
 
 // What one event adds to an answer.

@@ -438,7 +438,7 @@ TEST_F(DeviceWeightsTest, ProductsAgreeWithDouble) {
         if (tokens == 1 && with_norm) alone = got;
         if (with_norm) {
           ASSERT_EQ(0, std::memcmp(alone.data(), got.data(), alone.size() * sizeof(float)))
-              << "company changed a token's bits";
+              << "the rest of the batch changed a token's bits";
         }
       }
     }

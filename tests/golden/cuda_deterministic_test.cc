@@ -111,7 +111,7 @@ TEST_P(CudaDeterministic, CompanyChunksCachePreemptionChangeNoBit) {
   {
     auto engine = MustLoad(GetParam().model, options);
     ASSERT_TRUE(engine);
-    ExpectSame(Together(*engine, requests), expected, "in company");
+    ExpectSame(Together(*engine, requests), expected, "in a batch");
     ExpectSame(Together(*engine, requests), expected, "from the cache");
     EXPECT_GT(engine->stats().cached_tokens, 0);
   }

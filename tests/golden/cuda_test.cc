@@ -324,7 +324,8 @@ TEST(CudaGolden, CompanyChangesNothing) {
 }
 
 // One to four sequences and five to eight run different kernels, which differ in the last bits: of either,
-// company changes nothing. Prompts of one token, so that no step has more tokens than there are sequences.
+// the rest of the batch changes nothing. Prompts of one token, so that no step has more tokens than there are
+// sequences.
 TEST(CudaGolden, AnyNumberOfSequencesUpToEightGivesTheSameTokens) {
   NEEDS_GPU();
   for (const char* weights : {"bf16", "int8", "int4-g128", "fp8", "fp8-g128"}) {

@@ -1,6 +1,6 @@
 // The golden model whose shape every fused kernel and every vector kernel takes: the tokens that transformers
 // chooses, with their probabilities, on every device, in every format that a decode step in one kernel has,
-// alone and in company. The other golden models are too small for those kernels.
+// alone and in a batch. The other golden models are too small for those kernels.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -318,7 +318,7 @@ class LifeCase(ServerCase):
         _, headers, _ = self.server.request("GET", "/version", headers={"Origin": "https://evil.example"})
         self.assertNotIn("Access-Control-Allow-Origin", headers)
         plain = {"Origin": "https://page.example", "Content-Type": "text/plain"}
-        self.assertEqual(self.server.request("POST", CHAT, ASK, plain)[0], 200)  # who may ask may do so in any form
+        self.assertEqual(self.server.request("POST", CHAT, ASK, plain)[0], 200)  # any type from a --cors-origin
         status, headers, _ = self.server.request("OPTIONS", CHAT, headers={"Origin": "https://page.example"})
         self.assertEqual(status, 204)
         self.assertIn("POST", headers["Access-Control-Allow-Methods"])

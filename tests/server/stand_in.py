@@ -101,7 +101,7 @@ class StandIn(http.server.ThreadingHTTPServer):
         self.card = {"object": "model", "created": 0, "owned_by": "celer", "max_model_len": 8192}
         self.failures = []          # statuses for the next requests for an answer, first one first
         self.bodies = []            # of the requests for an answer
-        self.cancelled = 0          # streams whose client left
+        self.cancelled = 0          # streams whose client disconnected
         self.count = collections.Counter()
         self.seen = set()           # messages that are in the prefix cache
         self.lock = threading.Lock()

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/utf8.h"
 #include "celer/version.h"
+#include "engine/text/prompter.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace celer::cli {
@@ -19,13 +20,13 @@ const char* ReasonText(FinishReason finish) {
 }
 
 std::string TokenText(const Prompter& prompter, int32_t token) {
-  return utf8::ToValid(prompter.tokenizer().Piece(token));
+  return utf8::ToValid(GetTokenizer(prompter).Piece(token));
 }
 
 // With its bytes, because a token may be a part of a character.
 Json TokenJson(const Prompter& prompter, int32_t token, float logprob) {
   Json bytes = Json::array();
-  for (const char byte : prompter.tokenizer().Piece(token)) bytes.push_back(static_cast<uint8_t>(byte));
+  for (const char byte : GetTokenizer(prompter).Piece(token)) bytes.push_back(static_cast<uint8_t>(byte));
   return {{"token", TokenText(prompter, token)}, {"logprob", logprob}, {"bytes", std::move(bytes)}};
 }
 

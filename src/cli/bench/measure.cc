@@ -201,7 +201,7 @@ Result<BenchResult> Bench::MeasureDecode(int64_t depth, int64_t batch) {
       if (const auto id = engine_->Submit({.prompt = prompt, .max_tokens = plan_.tokens}); !id)
         return id.error();
     const Clock::time_point begin = Clock::now();
-    int64_t tokens = 0;  // guesses that are right make it more than one for each sequence and step
+    int64_t tokens = 0;  // more than one for each sequence and step with speculative decoding
     int64_t cached = 0;
     while (engine_->HasWork()) {
       const std::vector<TokenEvent> events = engine_->Step();

@@ -97,7 +97,7 @@ std::unique_ptr<Engine> EngineInternals::Make(std::unique_ptr<Runner> runner, co
                 .threads = device.threads,
                 .device = device.device,
                 .predicted_gain = impl->speculator ? impl->speculator->predicted_gain() : 0};
-  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+  return std::make_unique<Engine>(std::move(impl));
 }
 
 Result<int64_t> Engine::Submit(Request request) {

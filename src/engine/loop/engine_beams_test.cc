@@ -143,7 +143,7 @@ TEST(EngineBeams, ALongPromptIsSharedAlsoAfterPreemption) {
     }
 }
 
-// Beams that are computed again wait for each other, and must not keep the tokens of the step for that.
+// Beams that are recomputed wait for each other, and must not reserve the step's token budget meanwhile.
 TEST(EngineBeams, SmallStepsAreEnough) {
   int64_t recomputations = 0;
   for (const int64_t chunk : {1, 2, 3, 4, 6}) {
@@ -244,7 +244,7 @@ TEST(EngineBeams, EndWhileTheyAreSwappedOut) {
   EXPECT_FALSE(engine->HasWork());
 }
 
-// A pool that is smaller than the context, which no loaded model has. Whoever outgrows it ends alone.
+// A pool that is smaller than the context, which no loaded model has. Only the request that outgrows it ends.
 TEST(EngineBeams, WhatOutgrowsTheKvIsRefusedAndOthersGoOn) {
   auto engine = MakeEngine({.blocks = 3, .context = 256});
   const auto grows = engine->Submit({.prompt = {1, 2, 3}, .max_tokens = 100});

@@ -8,7 +8,7 @@
 namespace celer {
 
 std::string EngineInternals::CheckInvariants(const Engine& engine) {
-  const Engine::Impl& impl = *engine.impl_;
+  const Engine::Impl& impl = engine.impl();
   std::map<int32_t, int> users, host_users;
   int64_t running = 0, waiting = 0;
   for (const auto& [id, group] : impl.groups) {
@@ -62,11 +62,11 @@ std::string EngineInternals::CheckInvariants(const Engine& engine) {
 }
 
 void EngineInternals::SetStarvationSteps(Engine& engine, int64_t steps) {
-  engine.impl_->scheduler.set_starvation_steps(steps);
+  engine.impl().scheduler.set_starvation_steps(steps);
 }
 
 void EngineInternals::ExpireDeadlines(Engine& engine, std::chrono::steady_clock::time_point now) {
-  engine.impl_->ExpireDeadlines(now);
+  engine.impl().ExpireDeadlines(now);
 }
 
 }  // namespace celer

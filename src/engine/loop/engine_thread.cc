@@ -15,7 +15,7 @@
 namespace celer {
 namespace {
 
-class EngineStepper : public EngineThread::Stepper {
+class EngineStepper : public Stepper {
  public:
   explicit EngineStepper(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
   const Engine::Info& info() const override { return engine_->info(); }
@@ -36,7 +36,7 @@ class EngineStepper : public EngineThread::Stepper {
 
 // Written by the engine's thread, read by the ticket's.
 struct EngineThread::Ticket::Mailbox {
-  Mailbox(int64_t ticket, OnEvent callback, std::weak_ptr<State> thread)
+  Mailbox(int64_t ticket, OnEvent callback, std::weak_ptr<Impl> thread)
       : id(ticket), on_event(std::move(callback)), state(std::move(thread)) {}
 
   void Deliver(TokenEvent event) {
@@ -55,7 +55,7 @@ struct EngineThread::Ticket::Mailbox {
 
   const int64_t id;
   const OnEvent on_event;
-  const std::weak_ptr<State> state;  // expired once the EngineThread is gone, which a ticket may outlive
+  const std::weak_ptr<Impl> state;  // expired once the EngineThread is gone, which a ticket may outlive
 
   mutable std::mutex mutex;
   std::condition_variable arrived;
@@ -63,7 +63,7 @@ struct EngineThread::Ticket::Mailbox {
   bool finished = false;
 };
 
-struct EngineThread::State {
+struct EngineThread::Impl {
   using Mailbox = Ticket::Mailbox;
 
   struct SubmitMail {
@@ -80,7 +80,7 @@ struct EngineThread::State {
   };
   using Mail = std::variant<SubmitMail, CancelMail, RunMail>;
 
-  explicit State(std::unique_ptr<Stepper> from)
+  explicit Impl(std::unique_ptr<Stepper> from)
       : stepper(std::move(from)), info(stepper->info()), stats(stepper->stats()) {}
 
   void Loop();
@@ -113,7 +113,7 @@ struct EngineThread::State {
 
 // ---- the engine's thread ----
 
-void EngineThread::State::Loop() {
+void EngineThread::Impl::Loop() {
   while (true) {
     std::deque<Mail> mail;
     {
@@ -163,7 +163,7 @@ void EngineThread::State::Loop() {
   }
 }
 
-void EngineThread::State::Handle(SubmitMail mail) {
+void EngineThread::Impl::Handle(SubmitMail mail) {
   const Result<int64_t> id = stepper->Submit(std::move(mail.request));
   if (!id)
     return mail.mailbox->Deliver(
@@ -172,19 +172,19 @@ void EngineThread::State::Handle(SubmitMail mail) {
   running[*id] = std::move(mail.mailbox);
 }
 
-void EngineThread::State::Handle(CancelMail mail) {
+void EngineThread::Impl::Handle(CancelMail mail) {
   // A finished request has no id any more.
   if (const auto it = engine_ids.find(mail.ticket); it != engine_ids.end()) stepper->Cancel(it->second);
 }
 
-void EngineThread::State::Handle(RunMail mail) {
+void EngineThread::Impl::Handle(RunMail mail) {
   if (Engine* engine = stepper->engine()) (*mail.work)(*engine);
   const std::lock_guard lock(mutex);
   *mail.ran = *mail.done = true;
   ran.notify_all();
 }
 
-void EngineThread::State::Deliver(TokenEvent event) {
+void EngineThread::Impl::Deliver(TokenEvent event) {
   const auto it = running.find(event.request);
   CELER_CHECK(it != running.end());
   const std::shared_ptr<Mailbox> mailbox = it->second;
@@ -195,7 +195,7 @@ void EngineThread::State::Deliver(TokenEvent event) {
   mailbox->Deliver(std::move(event));
 }
 
-void EngineThread::State::FinishAll(FinishReason reason, const std::string& error) {
+void EngineThread::Impl::FinishAll(FinishReason reason, const std::string& error) {
   engine_ids.clear();
   for (const auto& [id, mailbox] : std::exchange(running, {}))
     mailbox->Deliver({.finish = reason, .last = true, .error = error});
@@ -203,14 +203,17 @@ void EngineThread::State::FinishAll(FinishReason reason, const std::string& erro
 
 // ---- any other thread ----
 
-EngineThread::EngineThread(std::unique_ptr<Engine> engine)
-    : EngineThread(std::unique_ptr<Stepper>(std::make_unique<EngineStepper>(std::move(engine)))) {}
-
-EngineThread::EngineThread(std::unique_ptr<Stepper> stepper)
-    : state_(std::make_shared<State>(std::move(stepper))) {
-  state_->thread = std::thread([state = state_.get()] { state->Loop(); });
-  state_->thread_id = state_->thread.get_id();
+std::shared_ptr<EngineThread::Impl> StartEngineThread(std::unique_ptr<Stepper> stepper) {
+  auto impl = std::make_shared<EngineThread::Impl>(std::move(stepper));
+  impl->thread = std::thread([loop = impl.get()] { loop->Loop(); });
+  impl->thread_id = impl->thread.get_id();
+  return impl;
 }
+
+EngineThread::EngineThread(std::unique_ptr<Engine> engine)
+    : EngineThread(StartEngineThread(std::make_unique<EngineStepper>(std::move(engine)))) {}
+
+EngineThread::EngineThread(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 EngineThread::~EngineThread() {
   Stop(Ending::kCancel);
@@ -218,13 +221,13 @@ EngineThread::~EngineThread() {
 
 void EngineThread::Stop(Ending ending) {
   {
-    const std::lock_guard lock(state_->mutex);
+    const std::lock_guard lock(impl_->mutex);
     // A cancel cuts a drain short.
-    if (!state_->ending || ending == Ending::kCancel) state_->ending = ending;
-    state_->wake.notify_all();
+    if (!impl_->ending || ending == Ending::kCancel) impl_->ending = ending;
+    impl_->wake.notify_all();
   }
-  const std::lock_guard lock(state_->stopping);
-  if (state_->thread.joinable()) state_->thread.join();
+  const std::lock_guard lock(impl_->stopping);
+  if (impl_->thread.joinable()) impl_->thread.join();
 }
 
 Result<EngineThread::Ticket> EngineThread::Submit(Request request) {
@@ -232,42 +235,42 @@ Result<EngineThread::Ticket> EngineThread::Submit(Request request) {
 }
 
 Result<EngineThread::Ticket> EngineThread::Submit(Request request, OnEvent on_event) {
-  CELER_RETURN_IF_ERROR(state_->stepper->Check(request));
-  const std::lock_guard lock(state_->mutex);
-  if (state_->fault) return *state_->fault;
-  if (state_->ending || state_->ended) return Error::Cancelled("the engine's thread was stopped");
-  auto mailbox = std::make_shared<Ticket::Mailbox>(state_->next_ticket++, std::move(on_event), state_);
-  state_->inbox.push_back(State::SubmitMail{std::move(request), mailbox});
-  state_->wake.notify_all();
+  CELER_RETURN_IF_ERROR(impl_->stepper->Check(request));
+  const std::lock_guard lock(impl_->mutex);
+  if (impl_->fault) return *impl_->fault;
+  if (impl_->ending || impl_->ended) return Error::Cancelled("the engine's thread was stopped");
+  auto mailbox = std::make_shared<Ticket::Mailbox>(impl_->next_ticket++, std::move(on_event), impl_);
+  impl_->inbox.push_back(Impl::SubmitMail{std::move(request), mailbox});
+  impl_->wake.notify_all();
   return Ticket(std::move(mailbox));
 }
 
 Status EngineThread::Run(const std::function<void(Engine&)>& work) {
-  CELER_CHECK(std::this_thread::get_id() != state_->thread_id);  // it would deadlock
+  CELER_CHECK(std::this_thread::get_id() != impl_->thread_id);  // it would deadlock
   bool ran = false, done = false;
-  std::unique_lock lock(state_->mutex);
-  if (state_->fault) return *state_->fault;
-  if (state_->ending || state_->ended) return Error::Cancelled("the engine's thread was stopped");
-  state_->inbox.push_back(State::RunMail{&work, &ran, &done});
-  state_->wake.notify_all();
-  state_->ran.wait(lock, [&] { return done; });
+  std::unique_lock lock(impl_->mutex);
+  if (impl_->fault) return *impl_->fault;
+  if (impl_->ending || impl_->ended) return Error::Cancelled("the engine's thread was stopped");
+  impl_->inbox.push_back(Impl::RunMail{&work, &ran, &done});
+  impl_->wake.notify_all();
+  impl_->ran.wait(lock, [&] { return done; });
   if (ran) return {};
-  if (state_->fault) return *state_->fault;
+  if (impl_->fault) return *impl_->fault;
   return Error::Cancelled("the engine's thread was stopped");
 }
 
 std::optional<Error> EngineThread::fault() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->fault;
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->fault;
 }
 
 EngineStats EngineThread::stats() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->stats;
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->stats;
 }
 
 const Engine::Info& EngineThread::info() const {
-  return state_->info;
+  return impl_->info;
 }
 
 EngineThread::Ticket::Ticket(std::shared_ptr<Mailbox> mailbox) : mailbox_(std::move(mailbox)) {}
@@ -307,11 +310,11 @@ std::optional<TokenEvent> EngineThread::Ticket::Next(std::chrono::nanoseconds ti
 
 void EngineThread::Ticket::Cancel() {
   if (finished()) return;
-  const std::shared_ptr<State> state = mailbox_->state.lock();
+  const std::shared_ptr<Impl> state = mailbox_->state.lock();
   if (!state) return;
   const std::lock_guard lock(state->mutex);
   if (state->ended) return;
-  state->inbox.push_back(State::CancelMail{mailbox_->id});
+  state->inbox.push_back(Impl::CancelMail{mailbox_->id});
   state->wake.notify_all();
 }
 

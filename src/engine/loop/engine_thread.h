@@ -6,7 +6,7 @@
 namespace celer {
 
 // All but info() and Check() are called on one thread only.
-class EngineThread::Stepper {
+class Stepper {
  public:
   virtual ~Stepper() = default;
   virtual const Engine::Info& info() const = 0;
@@ -19,5 +19,8 @@ class EngineThread::Stepper {
   virtual EngineStats stats() const { return {}; }
   virtual Engine* engine() = 0;  // null in tests
 };
+
+// For EngineThread's constructor.
+std::shared_ptr<EngineThread::Impl> StartEngineThread(std::unique_ptr<Stepper> stepper);
 
 }  // namespace celer

@@ -71,7 +71,7 @@ TEST(EngineThread, ManyThreadsGetWhatAPlainEngineSays) {
     users.emplace_back([&, t] {
       for (int i = 0; i < kEach; ++i) {
         const int seed = t * kEach + i;
-        auto cancelled = thread.Submit(Ask(seed + 100, 100));  // company that leaves early
+        auto cancelled = thread.Submit(Ask(seed + 100, 100));  // part of the batch for a while
         auto ticket = thread.Submit(Ask(seed, kTokens));
         ASSERT_TRUE(ticket && cancelled);
         if (i % 2 == 0) cancelled->Next(1ms);
@@ -180,7 +180,7 @@ TEST(EngineThread, BadRequestsAreRefusedAtOnce) {
 }
 
 // Says one token per step to each request, when it is allowed to, and breaks on demand.
-class FakeStepper : public EngineThread::Stepper {
+class FakeStepper : public Stepper {
  public:
   std::atomic<int64_t>* steps;
   std::atomic<bool>* fail;
@@ -235,7 +235,7 @@ class FakeStepper : public EngineThread::Stepper {
 struct Fake {
   std::atomic<int64_t> steps = 0;
   std::atomic<bool> fail = false;
-  EngineThread thread{std::unique_ptr<EngineThread::Stepper>(std::make_unique<FakeStepper>(&steps, &fail))};
+  EngineThread thread{StartEngineThread(std::make_unique<FakeStepper>(&steps, &fail))};
 };
 
 Request Tokens(int64_t count) {

@@ -140,7 +140,7 @@ void Run(Bytes bytes) {
         for (int i = 0; i < command && clients.engine->HasWork(); ++i) clients.Step();
     }
   }
-  // Each takes its turn at worst, computed again with every token.
+  // At worst they run one after the other, recomputed for every token.
   for (int step = 0; clients.engine->HasWork(); ++step) {
     if (step > 400000) Fail("the requests never end");
     clients.Step();

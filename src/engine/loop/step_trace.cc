@@ -244,7 +244,7 @@ void StepTrace::AddChanges(Clock::time_point now, const EngineStats& stats) {
     if (count > 0) Event(name, 'i', now, fmt::format(R"(,"tid":1,"s":"t","args":{{"count":{}}})", count));
   };
   mark("sequences swapped out", stats.swaps - before_.swaps);
-  mark("sequences to be computed again", stats.recomputations - before_.recomputations);
+  mark("sequences to be recomputed", stats.recomputations - before_.recomputations);
   mark("cached blocks evicted", stats.evictions - before_.evictions);
 }
 

@@ -134,7 +134,7 @@ TEST(SimulatedRunner, FindsBlocksThatHoldSomethingElse) {
             "block 4 holds the keys of another text at position 16 of sequence 1");
   // All of another text: the tokens are not those of the sequence.
   EXPECT_EQ(next(tb, a), "block 3 holds the keys of token 2 instead of 1 at position 0 of sequence 1");
-  EXPECT_EQ(next(tb, {}), "");  // nobody can know
+  EXPECT_EQ(next(tb, {}), "");  // cannot be known
   EXPECT_EQ(next(std::vector<int32_t>{0, 7, 2}, a), "block 7 holds nothing at position 16 of sequence 1");
   const int32_t cleared[] = {1};
   ASSERT_TRUE(runner.ClearBlocks(cleared));

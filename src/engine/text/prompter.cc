@@ -34,7 +34,7 @@ Result<SamplingParams> SamplingFromJson(const JsonFields& json) {
 }
 
 // Sampling defaults and end tokens of generation_config.json.
-Status ReadGenerationConfig(const fs::path& file, Prompter::State* state, std::set<int32_t>* ends) {
+Status ReadGenerationConfig(const fs::path& file, Prompter::Impl* state, std::set<int32_t>* ends) {
   const int64_t vocab = state->tokenizer->vocab_size();
   CELER_ASSIGN(const nlohmann::json json, ReadJsonFile(file));
   CELER_ASSIGN(const JsonFields fields, JsonFields::Of(json, file.string()));
@@ -50,7 +50,7 @@ Status ReadGenerationConfig(const fs::path& file, Prompter::State* state, std::s
   return {};
 }
 
-Status LoadTemplate(const std::string& file, Prompter::State* state) {
+Status LoadTemplate(const std::string& file, Prompter::Impl* state) {
   std::string source = state->tokenizer->chat_template();
   if (!file.empty()) {
     CELER_ASSIGN(source, ReadTextFile(file, size_t{4} << 20));
@@ -111,7 +111,7 @@ Result<std::string> CutAtContinueTag(std::string text) {
 
 Result<Prompter> Prompter::Load(const PrompterOptions& options) {
   const fs::path path = options.model;
-  auto state = std::make_shared<State>();
+  auto state = std::make_shared<Impl>();
   CELER_ASSIGN(state->tokenizer,
                LoadTokenizer(options.tokenizer.empty() ? path : fs::path(options.tokenizer)));
   const Tokenizer& tokenizer = *state->tokenizer;
@@ -129,18 +129,18 @@ Result<Prompter> Prompter::Load(const PrompterOptions& options) {
 }
 
 Status Prompter::CheckFits(const Engine::Info& info) const {
-  const int tokens = state_->tokenizer->vocab_size();
+  const int tokens = impl_->tokenizer->vocab_size();
   if (tokens <= info.vocab) return {};
-  return Error::Invalid(state_->model, ": the tokenizer has ", tokens, " tokens and the model ", info.vocab,
+  return Error::Invalid(impl_->model, ": the tokenizer has ", tokens, " tokens and the model ", info.vocab,
                         "; is the tokenizer another model's?");
 }
 
 std::vector<int32_t> Prompter::EncodeText(std::string_view text) const {
-  return state_->tokenizer->Encode(text, {.add_special = true, .parse_special = true});
+  return impl_->tokenizer->Encode(text, {.add_special = true, .parse_special = true});
 }
 
 Result<std::vector<int32_t>> EncodeChat(const Prompter& prompter, ChatJson chat) {
-  const Prompter::State& state = prompter.state();
+  const Prompter::Impl& state = prompter.impl();
   if (!state.chat_template) return Error::Invalid("the model has no chat template");
   const Tokenizer& tokenizer = *state.tokenizer;
   SpecialHider hider(*state.special);
@@ -195,25 +195,22 @@ Result<std::vector<int32_t>> Prompter::EncodeChatJson(std::string_view messages,
 }
 
 std::string Prompter::Decode(std::span<const int32_t> tokens, bool skip_special) const {
-  return state_->tokenizer->Decode(tokens, skip_special);
+  return impl_->tokenizer->Decode(tokens, skip_special);
 }
 bool Prompter::has_chat_template() const {
-  return state_->chat_template.has_value();
+  return impl_->chat_template.has_value();
 }
 const SamplingParams& Prompter::default_sampling() const {
-  return state_->sampling;
+  return impl_->sampling;
 }
 const std::string& Prompter::defaults_from() const {
-  return state_->defaults_from;
+  return impl_->defaults_from;
 }
 const std::vector<int32_t>& Prompter::end_tokens() const {
-  return state_->end_tokens;
+  return impl_->end_tokens;
 }
 std::optional<int32_t> Prompter::bos() const {
-  return state_->tokenizer->bos_id();
-}
-const Tokenizer& Prompter::tokenizer() const {
-  return *state_->tokenizer;
+  return impl_->tokenizer->bos_id();
 }
 
 }  // namespace celer

@@ -14,7 +14,7 @@
 
 namespace celer {
 
-struct Prompter::State {
+struct Prompter::Impl {
   std::string model;  // as given in the options
   std::unique_ptr<Tokenizer> tokenizer;
   std::optional<ChatTemplate> chat_template;
@@ -23,6 +23,10 @@ struct Prompter::State {
   std::string defaults_from;
   std::vector<int32_t> end_tokens;
 };
+
+inline const Tokenizer& GetTokenizer(const Prompter& prompter) {
+  return *prompter.impl().tokenizer;
+}
 
 struct ChatJson {
   nlohmann::ordered_json messages = nullptr;   // an array of objects

@@ -96,7 +96,7 @@ std::vector<Style> Styles() {
 
 int64_t SpecialCount(const Prompter& prompter, const std::vector<int32_t>& ids) {
   return std::count_if(ids.begin(), ids.end(),
-                       [&](int32_t id) { return prompter.tokenizer().IsSpecial(id); });
+                       [&](int32_t id) { return GetTokenizer(prompter).IsSpecial(id); });
 }
 
 Result<std::vector<int32_t>> Encode(const Prompter& prompter, const Json& messages,

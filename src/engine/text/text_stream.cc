@@ -2,13 +2,14 @@
 
 #include "celer/text.h"
 #include "engine/sample/stop_matcher.h"
+#include "engine/text/prompter.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace celer {
 
 struct TextStream::State {
   State(const Prompter& from, std::vector<std::string> stop)
-      : prompter(from), detokenizer(from.tokenizer()), stops(std::move(stop)) {}
+      : prompter(from), detokenizer(GetTokenizer(from)), stops(std::move(stop)) {}
 
   Prompter prompter;  // keeps the tokenizer
   Detokenizer detokenizer;

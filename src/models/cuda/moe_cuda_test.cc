@@ -1,4 +1,4 @@
-// Experts on the GPU against double precision, at shapes that fill no tile, and with whatever company.
+// Experts on the GPU against double precision, at shapes that fill no tile, and in any batch.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -283,7 +283,7 @@ TEST_P(MoeCuda, EqualsDoubleAloneAndInCompany) {
     // Activations have 16 bits, twice.
     EXPECT_TRUE(AllNear(part(got, t, s.hidden), values, {.absolute = 3e-4 * scale + 2e-6}));
     const auto alone = layer.Run(mine, mine_logits, 1, part(shared, t, s.hidden), part(gates, t, 1));
-    EXPECT_EQ(alone, part(got, t, s.hidden)) << "company changes a token";
+    EXPECT_EQ(alone, part(got, t, s.hidden)) << "the rest of the batch changes a token";
   }
 }
 
@@ -319,7 +319,7 @@ TEST_P(MoeCuda, InOneKernelEqualsDoubleAloneAndInCompany) {
       values.push_back(value);
     }
     EXPECT_TRUE(AllNear(mine_got, values, {.absolute = 3e-4 * scale + 2e-6}));
-    EXPECT_EQ(layer.Step(mine, router, 1, mine_shared), mine_got) << "company changes a token";
+    EXPECT_EQ(layer.Step(mine, router, 1, mine_shared), mine_got) << "the rest of the batch changes a token";
   }
 }
 

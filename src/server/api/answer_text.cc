@@ -2,12 +2,14 @@
 
 #include <utility>
 
+#include "engine/text/prompter.h"
+
 namespace celer::server {
 
 AnswerText::AnswerText(const Prompter& prompter, AnswerTextOptions options)
     : prompter_(prompter),
       options_(std::move(options)),
-      detokenizer_(prompter_.tokenizer(), options_.skip_special),
+      detokenizer_(GetTokenizer(prompter_), options_.skip_special),
       stops_(options_.stop) {}
 
 std::string AnswerText::Push(const TokenEvent& event) {

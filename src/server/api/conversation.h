@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "server/query.h"
+#include "server/api/asked.h"
 
 namespace celer::server {
 

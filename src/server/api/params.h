@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "server/query.h"
+#include "server/api/asked.h"
 
 namespace celer::server {
 

@@ -413,8 +413,8 @@ constexpr Param kParams[] = {
     {"metadata", Kind::kObject, 0, 16, kTalk, "given back with the answer", SET(a.metadata = v)},
     // These say who asks, or where an answer may be cached or billed. By their meaning they have no effect on
     // an answer, so accepting them ignores nothing.
-    {"user", Kind::kString, 0, 4096, kOpenAi | kEmbeddings, "who asks", KEEP},
-    {"safety_identifier", Kind::kString, 0, 4096, kOpenAi | kEmbeddings, "who asks", KEEP},
+    {"user", Kind::kString, 0, 4096, kOpenAi | kEmbeddings, "the end user; no effect", KEEP},
+    {"safety_identifier", Kind::kString, 0, 4096, kOpenAi | kEmbeddings, "the end user; no effect", KEEP},
     {"prompt_cache_key", Kind::kString, 0, 4096, kOpenAi, "a hint for routers", KEEP},
     {"service_tier", Kind::kString, 0, 32, kTalk, "auto or default",
      SET(if (v != "auto" && v != "default" && v != "standard_only") return Bad("service_tier", v,

@@ -85,7 +85,7 @@ Refusal MakeMask(const ServedModel& model, const Query& query, const Prepared& p
   if (refusal) return refusal;
   std::shared_ptr<const TokenMask> words;
   if (!query.bad_words.empty())
-    words = MakeBadWordsMask(model.prompter.tokenizer(), query.bad_words, model.info.vocab);
+    words = MakeBadWordsMask(GetTokenizer(model.prompter), query.bad_words, model.info.vocab);
   *mask = IntersectMasks(std::move(form), std::move(words));
   return {};
 }
@@ -148,7 +148,7 @@ Result<ServedModel> MakeServedModel(std::string name, const Prompter& prompter, 
   ServedModel model{
       .name = std::move(name), .aliases = {}, .prompter = prompter, .info = info, .chat_template = {}};
   if (prompter.has_chat_template()) {
-    model.chat_template = prompter.tokenizer().chat_template();
+    model.chat_template = GetTokenizer(prompter).chat_template();
     if (!chat_template.empty()) {
       CELER_ASSIGN(model.chat_template, ReadTextFile(chat_template, size_t{4} << 20));
     }
@@ -186,8 +186,9 @@ Refusal Tokenize(const ServedModel& model, Query& query, const Json& before, Pre
     for (PromptInput& input : query.prompts) {
       Request& request = out->requests.emplace_back();
       if (input.is_text) {
-        request.prompt = model.prompter.tokenizer().Encode(
-            input.text, {.add_special = query.add_special_tokens.value_or(true), .parse_special = true});
+        request.prompt = GetTokenizer(model.prompter)
+                             .Encode(input.text, {.add_special = query.add_special_tokens.value_or(true),
+                                                  .parse_special = true});
         // A line of a batch may have an empty prompt, as in celer run.
         if (request.prompt.empty() && query.in_batch && model.prompter.bos())
           request.prompt = {*model.prompter.bos()};

@@ -9,10 +9,10 @@
 #include "celer/engine.h"
 #include "celer/text.h"
 #include "server/api/answer_parts.h"
+#include "server/api/asked.h"
 #include "server/api/conversation.h"
 #include "server/api/pooling.h"
 #include "server/api/structured.h"
-#include "server/query.h"
 
 namespace celer::server {
 

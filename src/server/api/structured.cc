@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device/thread_priority.h"
+#include "engine/text/prompter.h"
 #include "server/api/token_masks.h"
 
 namespace celer::server {
@@ -146,7 +147,7 @@ TriggeredPart PartOf(const Json& tool, ToolStyle style) {
 
 Grammar::Table Grammars::Table() {
   const std::lock_guard lock(mutex_);
-  if (!table_) table_ = TokenTable::FromTokenizer(prompter_.tokenizer(), prompter_.end_tokens());
+  if (!table_) table_ = TokenTable::FromTokenizer(GetTokenizer(prompter_), prompter_.end_tokens());
   return table_;
 }
 

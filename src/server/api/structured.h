@@ -10,8 +10,8 @@
 
 #include "celer/text.h"
 #include "server/api/answer_parts.h"
+#include "server/api/asked.h"
 #include "server/api/conversation.h"
-#include "server/query.h"
 #include "text/grammar/grammar.h"
 
 namespace celer::server {

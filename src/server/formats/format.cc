@@ -1,6 +1,7 @@
 #include "server/formats/format.h"
 
 #include "base/check.h"
+#include "engine/text/prompter.h"
 
 namespace celer::server {
 
@@ -84,7 +85,7 @@ std::string TokenText(const Reply& reply, int32_t token) {
 
 Json TokenBytes(const Reply& reply, int32_t token) {
   Json bytes = Json::array();
-  for (const char c : reply.model.prompter.tokenizer().Piece(token))
+  for (const char c : GetTokenizer(reply.model.prompter).Piece(token))
     bytes.push_back(static_cast<unsigned char>(c));
   return bytes;
 }

@@ -9,8 +9,8 @@
 
 #include "server/api/answer_parts.h"
 #include "server/api/answer_text.h"
+#include "server/api/asked.h"
 #include "server/api/prepare.h"
-#include "server/query.h"
 
 namespace celer::server {
 

@@ -282,7 +282,7 @@ void Session::OnRead(ErrorCode error, size_t bytes) {
     return StartHead();
   }
   if (state_ != State::kAnswering) return;
-  if (error) return Abort("the client left");
+  if (error) return Abort("the client disconnected");
   if (buffer_.size() < kMaxPipelined) Read();
 }
 
@@ -470,7 +470,7 @@ void Session::OnWritten(ErrorCode error) {
   if (sending_.capacity() > kMaxPipelined) sending_.shrink_to_fit();
   sending_.clear();
   if (state_ == State::kClosed) return;
-  if (error) return Abort("the client left");
+  if (error) return Abort("the client disconnected");
   if (!waiting_.empty()) {
     write_pending_ = true;
     return Flush();

@@ -170,8 +170,8 @@ void Service::TokenizerInfo(const std::shared_ptr<Exchange>& exchange) {
     return id ? Json(prompter.Decode({&*id, 1}, false)) : Json();
   };
   exchange->Send(
-      JsonResponse({{"bos_token", text(prompter.tokenizer().bos_id())},
-                    {"eos_token", text(prompter.tokenizer().eos_id())},
+      JsonResponse({{"bos_token", text(GetTokenizer(prompter).bos_id())},
+                    {"eos_token", text(GetTokenizer(prompter).eos_id())},
                     {"model_max_length", model_->info.context},
                     {"chat_template", prompter.has_chat_template() ? Json(model_->chat_template) : Json()}}));
 }

@@ -1,4 +1,5 @@
-// A service whose engine fails on demand: requests that run hear of it, and the process ends or recovers.
+// A service whose engine fails on demand: requests in flight get the error, and the process exits or
+// recovers.
 #include "server/service/service.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +23,7 @@ namespace asio = boost::asio;
 namespace fs = std::filesystem;
 
 // Says 'a' once per step and request, until it is told to break.
-class FakeStepper : public EngineThread::Stepper {
+class FakeStepper : public Stepper {
  public:
   explicit FakeStepper(std::shared_ptr<std::atomic<bool>> broken) : broken_(std::move(broken)) {
     info_.vocab = 27;
@@ -47,7 +48,7 @@ class FakeStepper : public EngineThread::Stepper {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     std::vector<TokenEvent> events;
     if (*broken_) fault_ = Error::Device("the fan fell off", std::string(size_t{long_fault} << 10, '.'));
-    // The first hears of it here, and the thread tells the others.
+    // The first request gets the fault here, the others by the thread.
     if (fault_ && !left_.empty())
       return {{.request = left_.begin()->first,
                .finish = FinishReason::kError,
@@ -119,7 +120,8 @@ class ServiceTest : public testing::Test {
       broken_ = std::make_shared<std::atomic<bool>>(false);
       ++loads_;
       LoadedModel loaded;
-      loaded.engine = std::make_unique<EngineThread>(std::make_unique<FakeStepper>(broken_));
+      loaded.engine =
+          std::make_unique<EngineThread>(StartEngineThread(std::make_unique<FakeStepper>(broken_)));
       loaded.model = std::make_shared<ServedModel>(ServedModel{.name = "letters",
                                                                .aliases = {},
                                                                .prompter = LettersPrompter(),

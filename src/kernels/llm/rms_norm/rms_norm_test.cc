@@ -40,7 +40,7 @@ TEST(RmsNorm, MatchesDouble) {
     EXPECT_TRUE(testing::AllNear(out, expected,
                                  [&](size_t i) { return testing::SumTolerance(8, std::abs(expected[i])); }))
         << rows << "x" << cols;
-    EXPECT_EQ(alone, out) << "a row must not depend on its company";
+    EXPECT_EQ(alone, out) << "a row must not depend on the rest of the batch";
   }
 }
 
