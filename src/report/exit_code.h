@@ -1,4 +1,4 @@
-// How a command ends. Apart from command.h, whose CLI11 takes a compiler seconds to read.
+// How a command ends.
 #pragma once
 
 #include "base/result.h"

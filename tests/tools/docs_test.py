@@ -9,6 +9,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 NAME = re.compile(r"`((?:[A-Za-z]\w*::)*[A-Z][a-z]\w*[A-Z]?\w*)(?:\(\))?`")
 FLAG = re.compile(r"`(--[a-z][a-z-]+)")
+EXAMPLES = {"BlockIq4Xs"}  # what docs/add_a_format.md adds
 # Pages that follow the code from file to file: what they call by a name of the code is there.
 GUIDES = ("path_of_a_*.md", "add_a*.md")
 PATH = re.compile(r"`((?:src|include|tests|tools|bench|cmake|docs|examples|deploy)/[\w./@-]+)`")
@@ -45,6 +46,8 @@ def unknown_names(root):
         for name in NAME.findall(text):
             owner, _, member = name.rpartition("::")
             parts = name.split("::")
+            if name in EXAMPLES:
+                continue
             if not all(part in words for part in parts):
                 found.append(f"{page.name}: the code has no {name}")
             elif owner and not any(re.search(rf"\b{parts[-2]}\b", text) and re.search(rf"\b{member}\b", text) for text in texts):

@@ -9,7 +9,7 @@
 namespace celer::graph {
 
 struct Activation {
-  std::string name;  // as ActivationOf (ops/fast.h) knows it
+  std::string name;  // as ActivationOf (graph/ops/fast/fast.h) knows it
   float a = 0, b = 0;
 };
 

@@ -1,5 +1,5 @@
 // The forward pass on a GPU: embedding, layers and logits of the batch that CudaBatch sent, by the strategy
-// that cuda_strategy.h chooses for it.
+// that strategy.h chooses for it.
 #pragma once
 
 #include <array>

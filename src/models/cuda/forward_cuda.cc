@@ -5,7 +5,7 @@
 
 namespace celer {
 
-// The numbers that cuda_strategy.cc names are those of the kernels.
+// The numbers that strategy.cc names are those of the kernels.
 static_assert(cuda::kMaxStepTokens == 4);
 static_assert(cuda::kMaxMatvecTokens == 8);
 static_assert(cuda::kWgmmaJoined == 64);

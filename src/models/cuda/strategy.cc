@@ -8,7 +8,7 @@
 namespace celer {
 namespace {
 
-// Of the kernels; cuda_forward_cuda.cc checks that they are theirs.
+// Of the kernels; forward_cuda.cc checks that they are theirs.
 constexpr int64_t kStepTokens = 4;     // kMaxStepTokens
 constexpr int64_t kMatvecTokens = 8;   // kMaxMatvecTokens
 constexpr int64_t kJoinedTokens = 64;  // kWgmmaJoined

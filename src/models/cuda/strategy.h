@@ -26,9 +26,9 @@ struct CudaFacts {
   bool profiled = false;       // operators are timed one by one
   bool deterministic = false;  // batch-invariant: a token does not depend on the rest of the batch
   // What runs the model on this GPU.
-  int64_t step_tokens = 0;  // at once in the kernel of decode_step_cuda.h; 0: it does not run the model
+  int64_t step_tokens = 0;  // at once in the kernel of kernels/llm/decode_step; 0: it does not run the model
   int64_t step_keys = 0;    // of one sequence up to which it is the faster one
-  int64_t batch_tokens = 0, batch_keys = 0;  // so too for the kernel of decode_batch_cuda.h
+  int64_t batch_tokens = 0, batch_keys = 0;  // so too for the kernel of decode_batch there
   bool wgmma = false;                        // warpgroup products
   bool gemm = false;                         // cuBLASLt
   bool rows = false;                         // with weights that are kept in its order

@@ -1,5 +1,5 @@
 // A model as data: its configuration and its weights by name. It owns the file they come from and what was
-// converted on the way, and runs nothing; cpu_decoder.h and cuda_decoder.h do that.
+// converted on the way, and runs nothing; models/cpu/cpu_decoder.h and models/cuda/decoder.h do that.
 #pragma once
 
 #include <cstdint>

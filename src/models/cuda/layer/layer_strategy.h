@@ -1,4 +1,4 @@
-// A layer's operators in one of the ways that cuda_strategy.h lists: those that launch a layer operator by
+// A layer's operators in one of the ways that strategy.h lists: those that launch a layer operator by
 // operator. All of them are called in the same order.
 #pragma once
 
