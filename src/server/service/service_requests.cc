@@ -265,7 +265,7 @@ void Service::End(Generation& generation) {
   if (it == generations_.end()) return;
   const std::shared_ptr<Generation> keep = it->second;
   generations_.erase(it);
-  const Reply& told = generation.reply;
+  const Reply& reply = generation.reply;
   const int64_t prompt = reply.PromptTokens(), answer = reply.AnswerTokens();
   if (!generation.began()) {
     --waiting_;
@@ -304,13 +304,13 @@ void Service::End(Generation& generation) {
     for (const Json& message : reply.prepared.conversation.messages) messages.push_back(message);
     if (reply.query.system.is_string() && !messages.empty()) messages.erase(messages.begin());
     const Answer& said = reply.answers[0];
-    Json reply = {{"role", "assistant"}, {"content", said.content}};
+    Json turn = {{"role", "assistant"}, {"content", said.content}};
     for (const Answer::Call& call : said.calls)
-      reply["tool_calls"].push_back(
+      turn["tool_calls"].push_back(
           {{"id", call.id},
            {"type", "function"},
            {"function", {{"name", call.name}, {"arguments", ParsePartialObject(call.arguments)}}}});
-    messages.push_back(std::move(reply));
+    messages.push_back(std::move(turn));
     responses_.Add({.id = reply.id, .messages = std::move(messages), .body = generation.body});
   }
 }
