@@ -36,7 +36,7 @@ function versionSwitch(chat, turn) {
     useVersion(chat, i, at + step);
     save(chat);
     showChat();
-    // The buttons are new ones; whoever uses the keyboard stays where they were.
+    // The buttons are new nodes; the keyboard focus is restored.
     const [earlier, later] = views.get(chat.turns[i]).root.querySelectorAll(".versions button");
     if (later.disabled || (step < 0 && !earlier.disabled)) earlier.focus();
     else later.focus();

@@ -143,7 +143,7 @@ async function watch() {
       model = null;
       pause = 2500;
       if (failure.status === 401) {
-        // Whoever says "not now" is asked again when sending.
+        // A user who dismisses the dialog is asked again when sending.
         const given = new Promise((resolve) => window.addEventListener("celer-key", resolve, { once: true }));
         if (!(await askKey(failure.message))) await given;
         pause = 0;

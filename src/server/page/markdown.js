@@ -165,7 +165,7 @@ const kItem = /^( {0,3})([-*+]|\d{1,9}[.)])( {1,4}|\t|$)/;
 const kTableRule = /^ {0,3}\|?(?: *:?-+:? *\|)* *(?::?-+:? *)?$/;
 
 const isBlank = (line) => line === undefined || line.trim() === "";
-// A line under the head that is too long is not of a table that anybody could read.
+// A delimiter row that is too long does not make a table.
 const isTable = (lines, i) =>
   lines[i].includes("|") && /-/.test(lines[i + 1]) && lines[i + 1].includes("|") && lines[i + 1].length < 1000 &&
   kTableRule.test(lines[i + 1]);

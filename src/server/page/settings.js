@@ -1,5 +1,5 @@
 "use strict";
-// What is asked for with each question, and of which model.
+// The parameters of each request, and the model.
 
 let model = null;
 
