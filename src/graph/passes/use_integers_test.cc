@@ -65,7 +65,7 @@ class Quantized : public Build {
               {{"axis", int64_t{0}}});
   }
 
-  // How often the pass fires. Outputs are reals, at most one `step` from what the floats give, and rarely
+  // How often the pass fires. Outputs are floats, at most one `step` from what the floats give, and rarely
   // that.
   int FiresWithin(double step, bool anyway = true, double share = 0.03) {
     EXPECT_TRUE(graph.Sort());
@@ -274,13 +274,13 @@ TEST(UseIntegers, ProductsOfBytesThatStayReal) {
       ValueId y = gemm ? b.Op("Gemm", inputs, {{"transB", int64_t{1}}}) : b.Op("MatMul", inputs);
       if (*bias == 'a') y = b.Op("Add", {y, b.Bias(12)});
       b.Out(y);
-      EXPECT_EQ(b.FiresWithin(1e-4, true, 1), 1);  // reals
+      EXPECT_EQ(b.FiresWithin(1e-4, true, 1), 1);  // floats
       EXPECT_EQ(b.Count("DynamicMatMul"), 1);
       EXPECT_EQ(b.graph.nodes.size(), 2u);  // and what makes bytes of x
     }
 }
 
-// Weights that integers are not used for are unpacked once, however large.
+// Weights that integers are not used for are dequantized once, however large.
 TEST(UseIntegers, WeightsForFloatsAreUnpackedOnce) {
   Quantized b({2, 600});
   b.Out(b.Op("MatMul", {b.x, b.Weights({600, 600}, 1)}));  // 1.4 MB
@@ -304,13 +304,13 @@ TEST(UseIntegers, ProductsQuantizedAsTheyCome) {
     ValueId y = b.Op("Mul", {b.Op("Cast", {sums}, {{"to", int64_t{1}}}), scale});
     if (biased) y = b.Op("Add", {b.Floats({12}), y});
     b.Out(y);
-    EXPECT_EQ(b.FiresWithin(1e-4, true, 1), 1);  // reals
+    EXPECT_EQ(b.FiresWithin(1e-4, true, 1), 1);  // floats
     EXPECT_EQ(b.Count("DynamicMatMul"), 1);
     EXPECT_EQ(b.graph.nodes.size(), 1u);
   }
 }
 
-// x as bytes, quantized as they come, by products with i8 weights of [k, n] and scales per column or one.
+// x dynamically quantized, by products with i8 weights of [k, n] and scales per column or one.
 struct Dynamic : Quantized {
   using Quantized::Quantized;
   std::vector<ValueId> made;

@@ -215,7 +215,7 @@ void ExpectMatchesReference(const Shape& shape, const std::vector<Tokens>& chunk
   }
 }
 
-// Types that no tile reads are decoded first. The reference reads row by row.
+// Types that no tile reads are dequantized first. The reference reads row by row.
 TEST(Attention, TypesOfFewerBitsMatchTheReference) {
   const std::vector<Shape> shapes = {
       {6, 2, 64, 0, DType::kFp8E4M3},  {8, 1, 7, 21, DType::kFp8E4M3},  {4, 2, 80, 0, DType::kFp8E4M3},

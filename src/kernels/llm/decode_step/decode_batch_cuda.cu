@@ -32,7 +32,7 @@ int SharedBytes(Format format, int layers) {
 }
 
 // How the memory of an instance's steps is divided, and the parameters that point into it.
-struct Plan {
+struct BatchMemory {
   BatchParams params;
   int64_t layers_at, steps_at, counters_at, total;
   int64_t counters;  // of one number of tokens
@@ -51,11 +51,11 @@ void DivideWide(int tiles, int grid, int most, Op* op) {
 }
 
 template <int N>
-Plan MakePlan(const DecodeStepArgs& args, std::byte* memory) {
+BatchMemory LayOutMemory(const DecodeStepArgs& args, std::byte* memory) {
   const DecodeStepLayer& first = args.layers[0];
   const DeviceKv& kv = first.qkv.kv;
   const int grid = Multiprocessors(), count = args.batch.count;
-  Plan plan = {};
+  BatchMemory plan = {};
   BatchParams& b = plan.params;
   b.layer_count = static_cast<int>(args.layers.size());
   b.batch = args.batch;
@@ -133,11 +133,11 @@ Plan MakePlan(const DecodeStepArgs& args, std::byte* memory) {
 
 // The plans of both instances lie behind each other.
 int64_t BytesFor8(const DecodeStepArgs& args) {
-  return MakePlan<8>(args, nullptr).total;
+  return LayOutMemory<8>(args, nullptr).total;
 }
-Plan PlanFor(const DecodeStepArgs& args, void* memory) {
+BatchMemory PlanFor(const DecodeStepArgs& args, void* memory) {
   auto* base = static_cast<std::byte*>(memory);
-  return args.batch.count <= 8 ? MakePlan<8>(args, base) : MakePlan<16>(args, base + BytesFor8(args));
+  return args.batch.count <= 8 ? LayOutMemory<8>(args, base) : LayOutMemory<16>(args, base + BytesFor8(args));
 }
 
 }  // namespace
@@ -170,7 +170,7 @@ int DecodeBatchKeys() {
 }
 
 size_t DecodeBatchBytes(const DecodeStepArgs& args) {
-  return static_cast<size_t>(batch::BytesFor8(args) + batch::MakePlan<16>(args, nullptr).total);
+  return static_cast<size_t>(batch::BytesFor8(args) + batch::LayOutMemory<16>(args, nullptr).total);
 }
 
 cudaError_t PrepareDecodeBatch(const DecodeStepArgs& args, void* memory) {
@@ -192,8 +192,8 @@ cudaError_t PrepareDecodeBatch(const DecodeStepArgs& args, void* memory) {
     to.k_cache = from.qkv.kv.k, to.v_cache = from.qkv.kv.v;
     to.window = from.window;
   }
-  for (const int64_t at :
-       {MakePlan<8>(args, nullptr).layers_at, BytesFor8(args) + MakePlan<16>(args, nullptr).layers_at}) {
+  for (const int64_t at : {LayOutMemory<8>(args, nullptr).layers_at,
+                           BytesFor8(args) + LayOutMemory<16>(args, nullptr).layers_at}) {
     const cudaError_t copied =
         cudaMemcpy(base + at, table.data(), table.size() * sizeof(Layer), cudaMemcpyHostToDevice);
     if (copied != cudaSuccess) return copied;

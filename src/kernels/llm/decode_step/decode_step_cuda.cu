@@ -23,7 +23,7 @@ bool SameFormat(const DeviceMatrix& a, const DeviceMatrix& b) {
 }
 
 // How the step's own memory is divided.
-struct Plan {
+struct StepMemory {
   int layers, splits, blocks;
   int qkv, attention, hidden, inter;  // widths
   int token_floats;
@@ -40,10 +40,10 @@ struct Plan {
   int64_t ValuesAt(int tokens) const { return values_at + tokens * (tokens - 1) * int64_t{token_floats} * 4; }
 };
 
-Plan MakePlan(const DecodeStepArgs& args) {
+StepMemory LayOutMemory(const DecodeStepArgs& args) {
   const DecodeStepLayer& first = args.layers[0];
   const DeviceKv& kv = first.qkv.kv;
-  Plan p = {};
+  StepMemory p = {};
   p.layers = static_cast<int>(args.layers.size());
   p.blocks = Multiprocessors();
   p.splits = std::max(1, p.blocks / args.heads);
@@ -92,7 +92,7 @@ Shared MakeShared(const DecodeStepArgs& args, int tokens) {
 }
 
 // The operators of all layers, and the head; the first layer's values in region `first`.
-void AppendParts(const DecodeStepArgs& args, const Plan& plan, const Shared& shared, int tokens,
+void AppendParts(const DecodeStepArgs& args, const StepMemory& plan, const Shared& shared, int tokens,
                  const float* x, float* values, int first, std::vector<Params>* out) {
   const int grid = plan.blocks;
   const bool head = DecodeStepHasHead(args);
@@ -175,12 +175,12 @@ int DecodeStepKeys(const DecodeStepArgs& args) {
 }
 
 size_t DecodeStepBytes(const DecodeStepArgs& args) {
-  return static_cast<size_t>(step::MakePlan(args).total);
+  return static_cast<size_t>(step::LayOutMemory(args).total);
 }
 
 cudaError_t PrepareDecodeStep(const DecodeStepArgs& args, void* memory) {
   using namespace step;
-  const Plan plan = MakePlan(args);
+  const StepMemory plan = LayOutMemory(args);
   std::byte* base = static_cast<std::byte*>(memory);
   // The first step is number 1: the tags of its values must not be there before they are. Here they are 0.
   std::vector<std::byte> host(static_cast<size_t>(plan.partial_at));
@@ -217,7 +217,7 @@ cudaError_t LaunchDecodeStep(const DecodeStepArgs& args, void* memory, cudaStrea
   using namespace step;
   const int tokens = args.batch.count;
   if (tokens < 1 || tokens > kMaxStepTokens) return cudaErrorInvalidValue;
-  const Plan plan = MakePlan(args);
+  const StepMemory plan = LayOutMemory(args);
   const Shared shared = MakeShared(args, tokens);
   std::byte* base = static_cast<std::byte*>(memory);
   const DeviceKv& kv = args.layers[0].qkv.kv;

@@ -234,7 +234,7 @@ struct ConvCase {
   int64_t channels, h, w, kernel_h, kernel_w, stride, dilation, pad, out_channels;
 };
 
-// The gathered operand against loops over the image, also where the output is narrower than a vector.
+// The im2col operand against loops over the image, also where the output is narrower than a vector.
 TEST(Gemm, GatheredColumns) {
   ThreadPool two({.threads = 2});
   ForEveryVariant([&](const GemmKernels& kernels) {

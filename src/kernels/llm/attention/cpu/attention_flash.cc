@@ -108,7 +108,7 @@ class Flash {
   }
 
   void Run() {
-    Plan();
+    MakeItems();
     FindHeadBlocks();
     partials_ = Aligned(scratch_.partials, partial_count_ * partial_floats_);
     left_.assign(units_.size(), 0);
@@ -153,7 +153,7 @@ class Flash {
   }
 
  private:
-  void Plan() {
+  void MakeItems() {
     const int64_t tile_tokens = std::max<int64_t>(1, kMaxTileRows / group_);
     for (int64_t s = 0; s < args_.batch.seqs(); ++s) {
       const int64_t begin = args_.batch.seq_start[static_cast<size_t>(s)];

@@ -89,7 +89,7 @@ struct Turn {
 };
 
 // What is launched: tiles of 128 queries in the longest sequence, and parts of an item at most.
-struct Plan {
+struct FlashLaunch {
   int tiles, parts;
 };
 
@@ -99,12 +99,12 @@ struct Item {
   int begin, count;  // of the sequence's tokens in the batch
 };
 [[maybe_unused]] __device__ __forceinline__ Item FindItem(const FlashAttentionArgs& args, int number,
-                                                          const Plan& plan) {
-  const int whole = number / plan.parts, rest = whole / args.base.heads, sequence = rest % args.sequences;
+                                                          const FlashLaunch& launch) {
+  const int whole = number / launch.parts, rest = whole / args.base.heads, sequence = rest % args.sequences;
   Item item;
   item.head = whole % args.base.heads;
-  item.first_query = (plan.tiles - 1 - rest / args.sequences) * kQueries;
-  item.part = number % plan.parts;
+  item.first_query = (launch.tiles - 1 - rest / args.sequences) * kQueries;
+  item.part = number % launch.parts;
   item.begin = __ldcg(args.seq_start + sequence);
   item.count = __ldcg(args.seq_start + sequence + 1) - item.begin;
   return item;
@@ -114,14 +114,15 @@ struct Keys {
   int first, last, parts;
 };
 template <int D>
-__device__ __forceinline__ Keys FindKeys(const DeviceAttentionArgs& a, const Item& item, const Plan& plan) {
+__device__ __forceinline__ Keys FindKeys(const DeviceAttentionArgs& a, const Item& item,
+                                         const FlashLaunch& launch) {
   const int32_t* positions = a.batch.positions + item.begin;
   constexpr int kTile = kTileKeys<D>;
   const int first =
       a.window > 0 ? max(0, __ldcg(positions + item.first_query) - a.window + 1) / kTile * kTile : 0;
   const int last = __ldcg(positions + min(item.first_query + kQueries, item.count) - 1);
-  if (plan.parts == 1) return {first, last, 1};
-  const int tiles = (last - first) / kTile + 1, most = max(1, min(plan.parts, tiles / kLeastTiles)),
+  if (launch.parts == 1) return {first, last, 1};
+  const int tiles = (last - first) / kTile + 1, most = max(1, min(launch.parts, tiles / kLeastTiles)),
             each = (tiles + most - 1) / most;
   const int from = first + item.part * each * kTile;
   return {from, min(last, from + each * kTile - 1), (tiles + each - 1) / each};
@@ -130,16 +131,16 @@ __device__ __forceinline__ Keys FindKeys(const DeviceAttentionArgs& a, const Ite
 // The next item that has queries and keys; `end` or more: there is none. The last block to learn that makes
 // the counter ready for the next launch.
 template <int D>
-__device__ __forceinline__ int Draw(const FlashAttentionArgs& args, const Plan& plan, int end) {
+__device__ __forceinline__ int Draw(const FlashAttentionArgs& args, const FlashLaunch& launch, int end) {
   while (true) {
     const int number = atomicAdd(args.base.tickets, 1);
     if (number >= end) {
       if (number == end + static_cast<int>(gridDim.x) - 1) atomicExch(args.base.tickets, 0);
       return number;
     }
-    const Item item = FindItem(args, number, plan);
+    const Item item = FindItem(args, number, launch);
     if (item.first_query >= item.count) continue;
-    if (item.part == 0 || item.part < FindKeys<D>(args.base, item, plan).parts) return number;
+    if (item.part == 0 || item.part < FindKeys<D>(args.base, item, launch).parts) return number;
   }
 }
 
@@ -390,7 +391,7 @@ __device__ __forceinline__ void Attend(const DeviceAttentionArgs& a, const Item&
 
 template <class T, int D>
 __global__ void __launch_bounds__(kThreads, 1)
-    WarpgroupKernel(const __grid_constant__ FlashAttentionArgs args, const Plan plan) {
+    WarpgroupKernel(const __grid_constant__ FlashAttentionArgs args, const FlashLaunch launch) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ char raw[];
   LetNextStart();
@@ -407,7 +408,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   WaitForPrevious();
-  const int end = plan.tiles * args.sequences * a.heads * plan.parts;
+  const int end = launch.tiles * args.sequences * a.heads * launch.parts;
   const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   Turn ring, place;
   const auto number_there = [&] {
@@ -420,7 +421,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     while (true) {
       BarrierWait(Barrier(place_barriers, place.stage, 1), place.parity ^ 1);
       if (threadIdx.x % 128 == 0) {
-        asm volatile("st.shared.s32 [%0], %1;" ::"r"(places + place.stage * 4), "r"(Draw<D>(args, plan, end))
+        asm volatile("st.shared.s32 [%0], %1;" ::"r"(places + place.stage * 4),
+                     "r"(Draw<D>(args, launch, end))
                      : "memory");
         BarrierArrive(Barrier(place_barriers, place.stage, 0));
       }
@@ -428,10 +430,10 @@ __global__ void __launch_bounds__(kThreads, 1)
       const int number = number_there();
       place.Advance(kPlaces);
       if (number >= end) return;
-      const Item item = FindItem(args, number, plan);
+      const Item item = FindItem(args, number, launch);
       const int32_t* table = a.batch.block_table +
                              static_cast<int64_t>(__ldcg(a.batch.sequence + item.begin)) * a.batch.max_blocks;
-      LoadTiles<D>(a, table, item.head / (a.heads / a.kv.kv_heads), FindKeys<D>(a, item, plan), shared,
+      LoadTiles<D>(a, table, item.head / (a.heads / a.kv.kv_heads), FindKeys<D>(a, item, launch), shared,
                    barriers, threadIdx.x % 128, ring);
     }
   }
@@ -443,12 +445,13 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (lane == 0) BarrierArrive(Barrier(place_barriers, place.stage, 1));
     place.Advance(kPlaces);
     if (number >= end) return;
-    const Item item = FindItem(args, number, plan);
-    const int whole = number / plan.parts * kGroups + group;  // the first ticket counts items
+    const Item item = FindItem(args, number, launch);
+    const int whole = number / launch.parts * kGroups + group;  // the first ticket counts items
     const PartPlace part_place = {
         a.partial + (static_cast<int64_t>(number - item.part) * kGroups + group) * kPartFloats<D>,
         a.tickets + 1 + whole, words + group * 4, 2 + group};
-    Attend<T, D>(a, item, FindKeys<D>(a, item, plan), part_place, shared, barriers, group, warp, lane, ring);
+    Attend<T, D>(a, item, FindKeys<D>(a, item, launch), part_place, shared, barriers, group, warp, lane,
+                 ring);
   }
 #else
   __trap();
@@ -458,15 +461,15 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <class T, int D>
 cudaError_t LaunchShape(const FlashAttentionArgs& args, cudaStream_t stream) {
   const DeviceAttentionArgs& a = args.base;
-  Plan plan{.tiles = (args.longest + kQueries - 1) / kQueries, .parts = 1};
-  const int items = plan.tiles * args.sequences * a.heads;
+  FlashLaunch launch{.tiles = (args.longest + kQueries - 1) / kQueries, .parts = 1};
+  const int items = launch.tiles * args.sequences * a.heads;
   const int64_t room = AttentionPartialFloats(args.longest, a.heads, a.kv.kv_heads, a.kv.padded_dim);
   if (a.partial)
-    plan.parts = static_cast<int>(std::clamp<int64_t>(
+    launch.parts = static_cast<int>(std::clamp<int64_t>(
         std::min<int64_t>(Multiprocessors(), room / (kGroups * kPartFloats<D>)) / items, 1, 16));
   return LaunchLarge<WarpgroupKernel<T, D>, kSharedBytes<D>>(
-      dim3(static_cast<unsigned>(std::min(Multiprocessors(), items * plan.parts))), dim3(kThreads),
-      kSharedBytes<D>, stream, args, plan);
+      dim3(static_cast<unsigned>(std::min(Multiprocessors(), items * launch.parts))), dim3(kThreads),
+      kSharedBytes<D>, stream, args, launch);
 }
 
 }  // namespace

@@ -12,12 +12,12 @@ struct Gemm::State {
   Buffer workspace;
 
   // The cuBLASLt descriptors and algorithm of one shape.
-  struct Plan {
+  struct GemmPlan {
     cublasLtMatmulDesc_t desc = nullptr;
     cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;
     cublasLtMatmulAlgo_t algorithm = {};
   };
-  std::map<Shape, Plan> plans;
+  std::map<Shape, GemmPlan> plans;
 
   ~State() {
     for (auto& [shape, plan] : plans) {
@@ -29,7 +29,7 @@ struct Gemm::State {
     if (handle) lt->Destroy(handle);
   }
 
-  Result<const Plan*> Find(const Shape& shape);
+  Result<const GemmPlan*> Find(const Shape& shape);
 };
 
 Gemm::Gemm(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -47,10 +47,10 @@ Result<Gemm> Gemm::Create(int device) {
   return Gemm(std::move(state));
 }
 
-Result<const Gemm::State::Plan*> Gemm::State::Find(const Shape& shape) {
+Result<const Gemm::State::GemmPlan*> Gemm::State::Find(const Shape& shape) {
   if (const auto it = plans.find(shape); it != plans.end()) return &it->second;
   const auto& [type, rows, tokens, padded, f32_out, add, out_stride] = shape;
-  Plan plan;
+  GemmPlan plan;
   const bool integers = type == Type::kInt8;
   CELER_RETURN_IF_ERROR(
       CublasStatus(lt->MatmulDescCreate(&plan.desc, integers ? CUBLAS_COMPUTE_32I : CUBLAS_COMPUTE_32F,
@@ -98,7 +98,7 @@ Result<const Gemm::State::Plan*> Gemm::State::Find(const Shape& shape) {
 }
 
 Status Gemm::Run(const Shape& shape, const void* w, const void* x, void* out, cudaStream_t stream) {
-  CELER_ASSIGN(const State::Plan* plan, state_->Find(shape));
+  CELER_ASSIGN(const State::GemmPlan* plan, state_->Find(shape));
   const float one = 1, beta = shape.add ? 1.0f : 0.0f;
   const int32_t whole_one = 1, whole_zero = 0;
   const bool integers = shape.type == Type::kInt8;

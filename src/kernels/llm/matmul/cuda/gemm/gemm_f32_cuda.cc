@@ -38,12 +38,12 @@ struct GemmF32::State {
   Buffer workspace;
 
   // The cuBLASLt descriptors and algorithm of one shape.
-  struct Plan {
+  struct GemmPlan {
     cublasLtMatmulDesc_t desc = nullptr;
     cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;  // as cuBLASLt names them
     cublasLtMatmulAlgo_t algorithm = {};
   };
-  std::map<Key, Plan> plans;
+  std::map<Key, GemmPlan> plans;
 
   ~State() {
     for (auto& [key, plan] : plans) {
@@ -54,9 +54,9 @@ struct GemmF32::State {
     if (handle) lt->Destroy(handle);
   }
 
-  Result<const Plan*> Find(const Key& key);
-  Status Describe(const Key& key, Plan* plan);
-  Status Choose(const Key& key, Plan* plan);
+  Result<const GemmPlan*> Find(const Key& key);
+  Status Describe(const Key& key, GemmPlan* plan);
+  Status Choose(const Key& key, GemmPlan* plan);
 };
 
 GemmF32::GemmF32(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -76,7 +76,7 @@ Result<GemmF32> GemmF32::Create(int device) {
 
 // Column-major, as cuBLAS sees memory, a row-major matrix is its own transpose: out^T [n, m] = b^T . a^T, and
 // an operand that lies as it is multiplied here needs no transposing there.
-Status GemmF32::State::Describe(const Key& key, Plan* plan) {
+Status GemmF32::State::Describe(const Key& key, GemmPlan* plan) {
   CELER_RETURN_IF_ERROR(CublasStatus(lt->MatmulDescCreate(&plan->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F),
                                      "describing a product"));
   const cublasOperation_t first = key.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
@@ -108,7 +108,7 @@ Status GemmF32::State::Describe(const Key& key, Plan* plan) {
   return layout(&plan->d, key.n, key.m, key.out_stride, key.out_batch);
 }
 
-Status GemmF32::State::Choose(const Key& key, Plan* plan) {
+Status GemmF32::State::Choose(const Key& key, GemmPlan* plan) {
   cublasLtMatmulPreference_t preference = nullptr;
   CELER_RETURN_IF_ERROR(CublasStatus(lt->MatmulPreferenceCreate(&preference), "creating a preference"));
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
@@ -131,9 +131,9 @@ Status GemmF32::State::Choose(const Key& key, Plan* plan) {
   return {};
 }
 
-Result<const GemmF32::State::Plan*> GemmF32::State::Find(const Key& key) {
+Result<const GemmF32::State::GemmPlan*> GemmF32::State::Find(const Key& key) {
   if (const auto it = plans.find(key); it != plans.end()) return &it->second;
-  Plan& plan = plans[key];
+  GemmPlan& plan = plans[key];
   Status status = Describe(key, &plan);
   if (status) status = Choose(key, &plan);
   if (!status) {
@@ -161,7 +161,7 @@ Status GemmF32::Run(const Args& args, cudaStream_t stream) {
                 AlignmentOf(a.data, batch, a.batch_stride),
                 AlignmentOf(b.data, batch, b.batch_stride),
                 AlignmentOf(out, batch, out_batch)};
-  CELER_ASSIGN(const State::Plan* plan, state_->Find(key));
+  CELER_ASSIGN(const State::GemmPlan* plan, state_->Find(key));
   const float beta = add ? 1.0f : 0.0f;
   return CublasStatus(state_->lt->Matmul(state_->handle, plan->desc, &alpha, b.data, plan->a, a.data, plan->b,
                                          &beta, out, plan->d, out, plan->d, &plan->algorithm,
