@@ -16,7 +16,7 @@ class CudaLayerWorker final : public LayerWorker {
     CELER_ASSIGN(Allocator * memory, CudaAllocator(device));
     CELER_ASSIGN(cuda::GemmF32 gemm, cuda::GemmF32::Create(device));
     std::unique_ptr<CudaLayerWorker> out(new CudaLayerWorker(device, model, *memory, std::move(gemm), pool));
-    CELER_ASSIGN(out->windows_, CudaWindows::Make(model, text, out->gemm_, *memory, pool));
+    CELER_ASSIGN(out->windows_, CudaCalibration::Make(model, text, out->gemm_, *memory, pool));
     return std::unique_ptr<LayerWorker>(std::move(out));
   }
 
@@ -130,7 +130,7 @@ class CudaLayerWorker final : public LayerWorker {
   Allocator& memory_;
   ThreadPool& pool_;
   cuda::GemmF32 gemm_;
-  std::unique_ptr<CudaWindows> windows_;
+  std::unique_ptr<CudaCalibration> windows_;
   CudaGptq gptq_;
   const LayerFloats* layer_ = nullptr;
   int64_t index_ = 0;

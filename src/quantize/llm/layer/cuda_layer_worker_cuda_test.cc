@@ -97,7 +97,7 @@ TEST_F(Quantize, CudaLayersSeeWhatTheCpuSees) {
   }
 }
 
-double ShareOfOtherCodes(const LayerParts& got, const LayerParts& expected) {
+double DifferingCodes(const LayerParts& got, const LayerParts& expected) {
   int64_t differ = 0, all = 0;
   for (const auto& [name, ints] : expected.ints) {
     const IntTensor& other = got.ints.at(name);
@@ -131,7 +131,7 @@ TEST_F(Quantize, CudaGivesTheCodesOfTheCpu) {
     ASSERT_EQ(gpu.ints.size(), cpu.ints.size());
     EXPECT_EQ(gpu.blocks.size(), cpu.blocks.size());
     EXPECT_EQ(gpu.floats.size(), cpu.floats.size());
-    EXPECT_LE(ShareOfOtherCodes(gpu, cpu), allowed);
+    EXPECT_LE(DifferingCodes(gpu, cpu), allowed);
   }
 }
 
@@ -152,7 +152,7 @@ TEST_F(Quantize, CudaGoesOnWhereItWasStopped) {
   const LayerParts rest =
       LoadAll(MakeParts(model, false, *plan, Method::kGptq, text, pool_, work, {}, gpu), *plan);
   ASSERT_EQ(rest.ints.size(), whole.ints.size());
-  EXPECT_EQ(ShareOfOtherCodes(rest, whole), 0);
+  EXPECT_EQ(DifferingCodes(rest, whole), 0);
 }
 
 }  // namespace

@@ -43,10 +43,11 @@ struct CudaGram {
   CudaArray<double> magnitudes;  // [cols]
 };
 
-class CudaWindows {
+class CudaCalibration {
  public:
-  static Result<std::unique_ptr<CudaWindows>> Make(const Model& model, const CalibrationText& text,
-                                                   cuda::GemmF32& gemm, Allocator& memory, ThreadPool& pool);
+  static Result<std::unique_ptr<CudaCalibration>> Make(const Model& model, const CalibrationText& text,
+                                                       cuda::GemmF32& gemm, Allocator& memory,
+                                                       ThreadPool& pool);
 
   int64_t tokens() const { return windows_ * window_; }
 
@@ -58,7 +59,7 @@ class CudaWindows {
   Result<AlignedVector<float>> States() const;  // [tokens(), hidden]
 
  private:
-  CudaWindows(const DecoderConfig& config, cuda::GemmF32& gemm, Allocator& memory)
+  CudaCalibration(const DecoderConfig& config, cuda::GemmF32& gemm, Allocator& memory)
       : config_(config), gemm_(gemm), memory_(memory) {}
 
   // Windows [begin, end) pass through the layer; what is behind it stays in state_.

@@ -47,12 +47,13 @@ Status CudaLayer::UploadMatrix(const LayerFloats& layer, Projection p, Allocator
   return to.values.Upload(memory, from.values);
 }
 
-Result<std::unique_ptr<CudaWindows>> CudaWindows::Make(const Model& model, const CalibrationText& text,
-                                                       cuda::GemmF32& gemm, Allocator& memory,
-                                                       ThreadPool& pool) {
+Result<std::unique_ptr<CudaCalibration>> CudaCalibration::Make(const Model& model,
+                                                               const CalibrationText& text,
+                                                               cuda::GemmF32& gemm, Allocator& memory,
+                                                               ThreadPool& pool) {
   CELER_RETURN_IF_ERROR(CheckCalibration(model, text.tokens, text.window));
   const DecoderConfig& c = model.config();
-  std::unique_ptr<CudaWindows> out(new CudaWindows(c, gemm, memory));
+  std::unique_ptr<CudaCalibration> out(new CudaCalibration(c, gemm, memory));
   const int64_t window = out->window_ = text.window;
   out->windows_ = static_cast<int64_t>(text.tokens.size()) / window;
   out->at_once_ = std::clamp<int64_t>(kTokensAtOnce / window, 1, out->windows_);
@@ -91,8 +92,8 @@ Result<std::unique_ptr<CudaWindows>> CudaWindows::Make(const Model& model, const
   return out;
 }
 
-Status CudaWindows::Observe(const CudaLayer& layer, int64_t index,
-                            std::array<CudaGram, kLayerInputs>* grams) {
+Status CudaCalibration::Observe(const CudaLayer& layer, int64_t index,
+                                std::array<CudaGram, kLayerInputs>* grams) {
   for (int i = 0; i < kLayerInputs; ++i) {
     CudaGram& gram = (*grams)[static_cast<size_t>(i)];
     for (int p = 0; p < kProjections; ++p)
@@ -108,7 +109,7 @@ Status CudaWindows::Observe(const CudaLayer& layer, int64_t index,
   return CudaStatus(cudaStreamSynchronize(kStream), "running a layer");
 }
 
-Status CudaWindows::Advance(const CudaLayer& layer, int64_t index) {
+Status CudaCalibration::Advance(const CudaLayer& layer, int64_t index) {
   const int64_t hidden = config_.hidden;
   for (int64_t w = 0; w < windows_; w += at_once_) {
     CELER_RETURN_IF_ERROR(Run(layer, index, w, std::min(w + at_once_, windows_), nullptr));
@@ -129,8 +130,8 @@ Status CudaWindows::Advance(const CudaLayer& layer, int64_t index) {
   return NotFinite(index, static_cast<int64_t>(first) / hidden / window_);
 }
 
-Status CudaWindows::Run(const CudaLayer& layer, int64_t index, int64_t begin, int64_t end,
-                        std::array<CudaGram, kLayerInputs>* grams) {
+Status CudaCalibration::Run(const CudaLayer& layer, int64_t index, int64_t begin, int64_t end,
+                            std::array<CudaGram, kLayerInputs>* grams) {
   const DecoderConfig& c = config_;
   now_ = (end - begin) * window_;
   const auto norm = [&](const CudaLayer::Vector& weight) {
@@ -164,8 +165,8 @@ Status CudaWindows::Run(const CudaLayer& layer, int64_t index, int64_t begin, in
   return see(LayerInput::kDown, gate_.get());
 }
 
-Status CudaWindows::Multiply(const CudaLayer& layer, Projection p, const float* x,
-                             const CudaLayer::Vector& bias, bool add, float* out) {
+Status CudaCalibration::Multiply(const CudaLayer& layer, Projection p, const float* x,
+                                 const CudaLayer::Vector& bias, bool add, float* out) {
   const CudaLayer::Matrix& w = layer.matrices[static_cast<size_t>(p)];
   CELER_RETURN_IF_ERROR(gemm_.Run({.m = now_,
                                    .n = w.rows,
@@ -180,7 +181,7 @@ Status CudaWindows::Multiply(const CudaLayer& layer, Projection p, const float* 
   return CudaStatus(cuda::LaunchWindowsBias(out, bias.get(), now_, w.rows, kStream), "bias");
 }
 
-Status CudaWindows::Attend(const CudaLayer& layer, int64_t index) {
+Status CudaCalibration::Attend(const CudaLayer& layer, int64_t index) {
   const DecoderConfig& c = config_;
   const auto rotate = [&](float* heads, int64_t count, const CudaLayer::Vector& norm) {
     return CudaStatus(cuda::LaunchWindowsRotate({.heads = heads,
@@ -206,7 +207,7 @@ Status CudaWindows::Attend(const CudaLayer& layer, int64_t index) {
   return {};
 }
 
-Status CudaWindows::AttendPart(int64_t index, int64_t window, int64_t g, int64_t first, int64_t last) {
+Status CudaCalibration::AttendPart(int64_t index, int64_t window, int64_t g, int64_t first, int64_t last) {
   const DecoderConfig& c = config_;
   const int64_t dim = c.head_dim, q_cols = c.heads * dim, kv_cols = c.kv_heads * dim,
                 group = c.heads / c.kv_heads, queries = last - first;
@@ -245,13 +246,13 @@ Status CudaWindows::AttendPart(int64_t index, int64_t window, int64_t g, int64_t
                    kStream);
 }
 
-Result<AlignedVector<float>> CudaWindows::States() const {
+Result<AlignedVector<float>> CudaCalibration::States() const {
   AlignedVector<float> out(static_cast<size_t>(tokens() * config_.hidden));
   CELER_RETURN_IF_ERROR(x_.Download(out));
   return out;
 }
 
-Status CudaWindows::AddTo(CudaGram* gram, const float* x) {
+Status CudaCalibration::AddTo(CudaGram* gram, const float* x) {
   const int64_t cols = gram->cols;
   for (int64_t first = 0; first < cols; first += kStrip) {
     const int64_t n = std::min(kStrip, cols - first);
