@@ -128,7 +128,7 @@ Blocking ChooseBlocking(const BasicGemmArgs<T>& args, int threads, const BasicGe
   if (!blocking.serial && args.a.packed) {
     Balance(args, threads, kernels, &blocking);
   } else if (!blocking.serial) {
-    // Blocking further what is streamed, then what stays: the first repeats the packing of what stays, the second
+    // Cut further what is streamed, then what stays: the first repeats the packing of what stays, the second
     // reads the stream more often. Neither below a few tiles.
     const auto split = [&](int64_t& block, int64_t all, int64_t unit, int64_t least) {
       for (int64_t pieces = DivideUp(all, block) + 1; tasks() < threads * 3 && block > least * unit; ++pieces)
