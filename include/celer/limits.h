@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "celer/error.h"
+#include "celer/model_shape.h"
 
 namespace celer {
 
@@ -24,23 +25,10 @@ struct Machine {
   std::map<std::string, double> flops;  // dense peak per dtype: "f32", "f16", "bf16", "int8", "fp8"
 };
 
-// The shape of a Llama-like decoder, as far as its cost goes.
-struct LlmShape {
+// The shape of a Llama-like decoder, as far as its cost goes. Of a mixture of experts, each expert has
+// `intermediate` columns.
+struct LlmShape : ModelShape, ExpertShape {
   std::string name;
-  int64_t layers = 0;
-  int64_t hidden = 0;
-  int64_t intermediate = 0;
-  int64_t vocab = 0;
-  int64_t heads = 0;
-  int64_t kv_heads = 0;
-  int64_t head_dim = 0;
-  bool qkv_bias = false;
-  bool qk_norm = false;
-  bool tied_embeddings = false;
-  // Mixture of experts: 0 experts means dense. Each expert has `intermediate` columns.
-  int64_t experts = 0;
-  int64_t experts_per_token = 0;
-  int64_t shared_intermediate = 0;  // columns of an always-active shared expert; 0 if none
 };
 
 // One sentence about the first impossible field: zero, negative, not finite, heads that KV heads do not

@@ -74,22 +74,10 @@ constexpr Row kModels[] = {
 // clang-format on
 
 LlmShape ToShape(const Row& row) {
-  LlmShape s;
-  s.name = row.name;
-  s.layers = row.layers;
-  s.hidden = row.hidden;
-  s.intermediate = row.intermediate;
-  s.vocab = row.vocab;
-  s.heads = row.heads;
-  s.kv_heads = row.kv_heads;
-  s.head_dim = row.head_dim;
-  s.qkv_bias = (row.traits & kBias) != 0;
-  s.qk_norm = (row.traits & kQkNorm) != 0;
-  s.tied_embeddings = (row.traits & kTied) != 0;
-  s.experts = row.experts;
-  s.experts_per_token = row.experts_per_token;
-  s.shared_intermediate = row.shared_intermediate;
-  return s;
+  return {{row.layers, row.hidden, row.intermediate, row.vocab, row.heads, row.kv_heads, row.head_dim,
+           (row.traits & kBias) != 0, (row.traits & kQkNorm) != 0, (row.traits & kTied) != 0},
+          {row.experts, row.experts_per_token, row.shared_intermediate},
+          row.name};
 }
 
 }  // namespace

@@ -116,7 +116,7 @@ std::vector<OperatorWork> CountStep(const DecoderConfig& c, const StepMatrices& 
     if (c.IsSparse(i)) {
       count.Matrix(Op::kMoe, w.router, tokens);
       const auto experts = static_cast<double>(w.experts.size());
-      const double per_token = static_cast<double>(c.moe.per_token);
+      const double per_token = static_cast<double>(c.moe.experts_per_token);
       for (const StepMatrices::Expert& e : w.experts)
         count.Expert(e, tokens * per_token / experts, ExpectedExperts(llm, tokens) / experts);
       count.Expert(w.shared, tokens, 1);

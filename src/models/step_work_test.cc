@@ -126,8 +126,10 @@ TEST(StepWork, AWindowBoundsWhatIsRead) {
 
 TEST(StepWork, ExpertsAreReadAsFarAsTheyAreNeeded) {
   DecoderConfig config = StepConfig();
-  config.moe = {
-      .experts = 4, .per_token = 1, .intermediate = 96, .sparse_layer = std::vector<bool>(kLayers, true)};
+  config.moe.experts = 4;
+  config.moe.experts_per_token = 1;
+  config.moe.intermediate = 96;
+  config.moe.sparse_layer.assign(kLayers, true);
   DecoderWeights weights = Weights(DType::kQ8_0);
   for (LayerWeights& layer : weights.layers) {
     layer.dense = {};

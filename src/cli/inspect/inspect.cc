@@ -206,18 +206,18 @@ Result<Contents> InspectLlama2c(const fs::path& path) {
   Contents out;
   out.detail = config.version == 0 ? "legacy" : fmt::format("version {}", config.version);
   out.architecture = "llama";
-  const auto number = [&](const char* name, int value) {
+  const auto number = [&](const char* name, int64_t value) {
     out.fields.push_back({name, "i32", std::to_string(value), value});
   };
-  number("dim", config.dim);
-  number("hidden_dim", config.hidden_dim);
-  number("n_layers", config.n_layers);
-  number("n_heads", config.n_heads);
-  number("n_kv_heads", config.n_kv_heads);
-  number("vocab_size", config.vocab_size);
-  number("seq_len", config.seq_len);
+  number("dim", config.hidden);
+  number("hidden_dim", config.intermediate);
+  number("n_layers", config.layers);
+  number("n_heads", config.heads);
+  number("n_kv_heads", config.kv_heads);
+  number("vocab_size", config.vocab);
+  number("seq_len", config.max_positions);
   out.fields.push_back(
-      {"shared_classifier", "bool", config.shared_classifier ? "true" : "false", config.shared_classifier});
+      {"shared_classifier", "bool", config.tied_embeddings ? "true" : "false", config.tied_embeddings});
   if (config.version == 2) number("group_size", config.group_size);
   AddTensors(file.tensors(), &out);
   return out;

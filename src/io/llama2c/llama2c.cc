@@ -38,49 +38,48 @@ Status Llama2cFile::ReadHeader(std::span<const std::byte> bytes, size_t* data_st
     at = 8;
     *data_start = kHeaderBytes;
   }
-  int* const fields[] = {&config_.dim,        &config_.hidden_dim, &config_.n_layers, &config_.n_heads,
-                         &config_.n_kv_heads, &config_.vocab_size, &config_.seq_len};
-  for (int* field : fields) {
-    *field = Load<int32_t>(bytes, at);
+  const struct {
+    const char* name;
+    int64_t* value;
+  } fields[] = {{"dim", &config_.hidden},           {"hidden_dim", &config_.intermediate},
+                {"n_layers", &config_.layers},      {"n_heads", &config_.heads},
+                {"n_kv_heads", &config_.kv_heads},  {"vocab_size", &config_.vocab},
+                {"seq_len", &config_.max_positions}};
+  for (const auto& field : fields) {
+    *field.value = Load<int32_t>(bytes, at);
     at += sizeof(int32_t);
   }
   if (config_.version > 0) {
     const auto shared = Load<uint8_t>(bytes, at);
     if (shared > 1)
       return Error::Corrupt(source_, ": 'shared_classifier' is ", int{shared}, ", expected 0 or 1");
-    config_.shared_classifier = shared == 1;
+    config_.tied_embeddings = shared == 1;
     if (config_.version == 2) config_.group_size = Load<int32_t>(bytes, at + 1);  // packed: not aligned
   } else {
-    config_.shared_classifier = config_.vocab_size > 0;
-    if (config_.vocab_size < 0 && config_.vocab_size != INT32_MIN) config_.vocab_size = -config_.vocab_size;
+    config_.tied_embeddings = config_.vocab > 0;
+    if (config_.vocab < 0 && config_.vocab != INT32_MIN) config_.vocab = -config_.vocab;
   }
-
-  const struct {
-    const char* name;
-    int value;
-  } positive[] = {
-      {"dim", config_.dim},         {"hidden_dim", config_.hidden_dim}, {"n_layers", config_.n_layers},
-      {"n_heads", config_.n_heads}, {"n_kv_heads", config_.n_kv_heads}, {"vocab_size", config_.vocab_size},
-      {"seq_len", config_.seq_len}};
-  for (const auto& field : positive)
-    if (field.value <= 0)
-      return Error::Corrupt(source_, ": '", field.name, "' is ", field.value, "; no llama2.c file has that");
-  if (config_.n_layers > kMaxLayers)
-    return Error::Corrupt(source_, ": 'n_layers' is ", config_.n_layers, ", at most ", kMaxLayers,
+  for (const auto& field : fields)
+    if (*field.value <= 0)
+      return Error::Corrupt(source_, ": '", field.name, "' is ", *field.value, "; no llama2.c file has that");
+  if (config_.layers > kMaxLayers)
+    return Error::Corrupt(source_, ": 'n_layers' is ", config_.layers, ", at most ", kMaxLayers,
                           " are accepted");
-  if (config_.dim % config_.n_heads != 0)
-    return Error::Corrupt(source_, ": 'dim' ", config_.dim, " is no multiple of 'n_heads' ", config_.n_heads);
-  if (config_.head_dim() % 2 != 0)
-    return Error::Corrupt(source_, ": heads of ", config_.head_dim(), " elements cannot be rotated in pairs");
-  if (config_.n_heads % config_.n_kv_heads != 0)
-    return Error::Corrupt(source_, ": 'n_heads' ", config_.n_heads, " is no multiple of 'n_kv_heads' ",
-                          config_.n_kv_heads);
+  if (config_.hidden % config_.heads != 0)
+    return Error::Corrupt(source_, ": 'dim' ", config_.hidden, " is no multiple of 'n_heads' ",
+                          config_.heads);
+  config_.head_dim = config_.hidden / config_.heads;
+  if (config_.head_dim % 2 != 0)
+    return Error::Corrupt(source_, ": heads of ", config_.head_dim, " elements cannot be rotated in pairs");
+  if (config_.heads % config_.kv_heads != 0)
+    return Error::Corrupt(source_, ": 'n_heads' ", config_.heads, " is no multiple of 'n_kv_heads' ",
+                          config_.kv_heads);
   if (config_.version == 2) {
     // A group may not run over the end of a row, or a row could not be used by itself.
     const int group = config_.group_size;
-    if (group <= 0 || config_.dim % group != 0 || config_.hidden_dim % group != 0)
+    if (group <= 0 || config_.hidden % group != 0 || config_.intermediate % group != 0)
       return Error::Corrupt(source_, ": 'group_size' is ", group, ", which does not divide 'dim' ",
-                            config_.dim, " and 'hidden_dim' ", config_.hidden_dim);
+                            config_.hidden, " and 'hidden_dim' ", config_.intermediate);
   }
   return {};
 }
@@ -114,7 +113,7 @@ class Cutter {
   // The same part of every layer, one layer after another.
   template <class F>
   void EachLayer(const F& cut) {
-    for (int layer = 0; layer < config_.n_layers && good(); ++layer)
+    for (int layer = 0; layer < config_.layers && good(); ++layer)
       cut("model.layers." + std::to_string(layer) + ".");
   }
 
@@ -148,9 +147,9 @@ class Cutter {
 }  // namespace
 
 Status Llama2cFile::MapTensors(std::span<const std::byte> bytes, size_t data_start) {
-  const int64_t dim = config_.dim, hidden = config_.hidden_dim, kv_dim = config_.kv_dim();
+  const int64_t dim = config_.hidden, hidden = config_.intermediate, kv_dim = config_.kv_dim();
   Cutter cut(bytes.subspan(data_start), config_, &tensors_);
-  const auto embedding = [&] { cut.Matrix("model.embed_tokens.weight", config_.vocab_size, dim); };
+  const auto embedding = [&] { cut.Matrix("model.embed_tokens.weight", config_.vocab, dim); };
   const auto attention_norms = [&] {
     cut.EachLayer([&](const std::string& layer) { cut.Float(layer + "input_layernorm.weight", {dim}); });
   };
@@ -181,8 +180,8 @@ Status Llama2cFile::MapTensors(std::span<const std::byte> bytes, size_t data_sta
     ffn_norms();
     mlp();
     final_norm();
-    cut.Skip(config_.seq_len, config_.head_dim() / 2);  // cosines and sines of the rope: computed again
-    cut.Skip(config_.seq_len, config_.head_dim() / 2);
+    cut.Skip(config_.max_positions, config_.head_dim / 2);  // cosines and sines of the rope: computed again
+    cut.Skip(config_.max_positions, config_.head_dim / 2);
   } else {
     attention_norms();
     ffn_norms();
@@ -191,12 +190,11 @@ Status Llama2cFile::MapTensors(std::span<const std::byte> bytes, size_t data_sta
     attention();
     mlp();
   }
-  if (!config_.shared_classifier) cut.Matrix("lm_head.weight", config_.vocab_size, dim);
+  if (!config_.tied_embeddings) cut.Matrix("lm_head.weight", config_.vocab, dim);
 
   const auto describe = [&] {
     return " for dim " + std::to_string(dim) + ", hidden_dim " + std::to_string(hidden) + ", " +
-           std::to_string(config_.n_layers) + " layers and a vocabulary of " +
-           std::to_string(config_.vocab_size);
+           std::to_string(config_.layers) + " layers and a vocabulary of " + std::to_string(config_.vocab);
   };
   if (cut.overflow())
     return Error::Corrupt(source_, ": the header asks for more than 2^63 bytes", describe());

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "celer/model_shape.h"
 #include "io/file/mapped_file.h"
 #include "io/file/tensor_table.h"
 
@@ -21,19 +22,10 @@ namespace celer {
 
 class Llama2cFile {
  public:
-  struct Config {
-    int dim = 0;
-    int hidden_dim = 0;
-    int n_layers = 0;
-    int n_heads = 0;
-    int n_kv_heads = 0;
-    int vocab_size = 0;
-    int seq_len = 0;
-    bool shared_classifier = false;  // logits use the embedding; there is no "lm_head.weight"
-    int version = 0;                 // 0 is the legacy form
-    int group_size = 0;              // of version 2; 0 otherwise
-    int head_dim() const { return dim / n_heads; }
-    int kv_dim() const { return head_dim() * n_kv_heads; }
+  struct Config : ModelShape {  // with tied embeddings there is no "lm_head.weight"
+    int64_t max_positions = 0;
+    int version = 0;     // 0 is the legacy form
+    int group_size = 0;  // of version 2; 0 otherwise
   };
 
   static Result<Llama2cFile> Open(const std::filesystem::path& path);

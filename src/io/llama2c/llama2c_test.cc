@@ -74,9 +74,9 @@ TEST(Llama2c, Legacy) {
   std::string bytes = model.Make();
   auto file = ParseLlama2c(bytes);
   ASSERT_TRUE(file) << file.error().message();
-  EXPECT_EQ(file->config().dim, 8);
+  EXPECT_EQ(file->config().hidden, 8);
   EXPECT_EQ(file->config().kv_dim(), 4);
-  EXPECT_TRUE(file->config().shared_classifier);
+  EXPECT_TRUE(file->config().tied_embeddings);
   EXPECT_EQ(file->Find("lm_head.weight"), nullptr);
   EXPECT_EQ(FirstOf(file->Find("model.embed_tokens.weight")), 0);
   EXPECT_EQ(FirstOf(file->Find("model.layers.0.input_layernorm.weight")), 80);  // after the embedding
@@ -92,8 +92,8 @@ TEST(Llama2c, Legacy) {
   bytes = model.Make();
   file = ParseLlama2c(bytes);
   ASSERT_TRUE(file) << file.error().message();
-  EXPECT_FALSE(file->config().shared_classifier);
-  EXPECT_EQ(file->config().vocab_size, 10);
+  EXPECT_FALSE(file->config().tied_embeddings);
+  EXPECT_EQ(file->config().vocab, 10);
   // The classifier is the last thing, behind the rope tables.
   EXPECT_EQ(FirstOf(file->Find("lm_head.weight")), static_cast<float>(model.DataBytes() / 4 - 80));
 }
@@ -191,9 +191,9 @@ TEST(Llama2c, ReadsStories260K) {
   if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is not there";
   const auto file = Llama2cFile::Open(path);
   ASSERT_TRUE(file) << file.error().message();
-  EXPECT_EQ(file->config().dim, 64);
-  EXPECT_EQ(file->config().n_layers, 5);
-  EXPECT_EQ(file->config().vocab_size, 512);
+  EXPECT_EQ(file->config().hidden, 64);
+  EXPECT_EQ(file->config().layers, 5);
+  EXPECT_EQ(file->config().vocab, 512);
   file->DropPages(file->tensors()[0]);
 }
 

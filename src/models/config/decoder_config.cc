@@ -83,7 +83,7 @@ Status Validate(const DecoderConfig& c, const std::string& path) {
       {"maximum position", c.max_positions, 1, kMaxPositions},
       {"sliding window", c.sliding_window, 0, kMaxPositions},
       {"number of experts", c.moe.experts, 0, 65536},
-      {"experts per token", c.moe.per_token, dense ? 0 : 1, std::max<int64_t>(c.moe.experts, 0)},
+      {"experts per token", c.moe.experts_per_token, dense ? 0 : 1, std::max<int64_t>(c.moe.experts, 0)},
       {"expert intermediate size", c.moe.intermediate, dense ? 0 : 1, kMaxWidth},
       {"shared expert intermediate size", c.moe.shared_intermediate, 0, kMaxWidth},
   };
@@ -121,42 +121,21 @@ Status CheckRunsOnGpu(const DecoderConfig& config, int64_t context) {
 
 DecoderConfig FromLlmShape(const LlmShape& shape) {
   DecoderConfig c;
+  static_cast<ModelShape&>(c) = shape;
+  static_cast<ExpertShape&>(c.moe) = shape;
   c.family = c.architecture = "llama";
-  c.layers = shape.layers;
-  c.hidden = shape.hidden;
-  c.intermediate = shape.intermediate;
-  c.heads = shape.heads;
-  c.kv_heads = shape.kv_heads;
-  c.head_dim = c.rope.dim = shape.head_dim;
-  c.vocab = shape.vocab;
+  c.rope.dim = shape.head_dim;
   c.max_positions = 131072;
-  c.qkv_bias = shape.qkv_bias;
-  c.qk_norm = shape.qk_norm;
-  c.tied_embeddings = shape.tied_embeddings;
-  c.moe.experts = shape.experts;
-  c.moe.per_token = shape.experts_per_token;
-  c.moe.intermediate = shape.experts > 0 ? shape.intermediate : 0;
-  c.moe.shared_intermediate = shape.shared_intermediate;
-  if (shape.experts > 0) c.moe.sparse_layer.assign(static_cast<size_t>(shape.layers), true);
+  if (shape.experts > 0) {
+    c.moe.intermediate = shape.intermediate;
+    c.moe.sparse_layer.assign(static_cast<size_t>(shape.layers), true);
+  }
   return c;
 }
 
 LlmShape ToLlmShape(const DecoderConfig& c, const std::string& name) {
-  LlmShape shape;
-  shape.name = name;
-  shape.layers = c.layers;
-  shape.hidden = c.hidden;
-  shape.intermediate = c.moe.experts > 0 ? c.moe.intermediate : c.intermediate;
-  shape.vocab = c.vocab;
-  shape.heads = c.heads;
-  shape.kv_heads = c.kv_heads;
-  shape.head_dim = c.head_dim;
-  shape.qkv_bias = c.qkv_bias;
-  shape.qk_norm = c.qk_norm;
-  shape.tied_embeddings = c.tied_embeddings;
-  shape.experts = c.moe.experts;
-  shape.experts_per_token = c.moe.per_token;
-  shape.shared_intermediate = c.moe.shared_intermediate;
+  LlmShape shape{c, c.moe, name};
+  if (c.moe.experts > 0) shape.intermediate = c.moe.intermediate;
   return shape;
 }
 

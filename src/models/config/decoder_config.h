@@ -36,33 +36,20 @@ struct RopeConfig {
   bool DependsOnLength() const { return scaling == Scaling::kDynamic || scaling == Scaling::kLongRope; }
 };
 
-struct MoeConfig {
-  int64_t experts = 0;  // 0: dense
-  int64_t per_token = 0;
+struct MoeConfig : ExpertShape {
   int64_t intermediate = 0;  // of one expert
   bool normalize_top = true;
-  int64_t shared_intermediate = 0;  // of the always-active expert; 0 if none
-  std::vector<bool> sparse_layer;   // [layers]: which layers have experts, the others are dense
+  std::vector<bool> sparse_layer;  // [layers]: which layers have experts, the others are dense
 };
 
-struct DecoderConfig {
+struct DecoderConfig : ModelShape {
   std::string family;        // "llama", as in models/config/family.h
   std::string architecture;  // what the file calls it, for messages
-  int64_t layers = 0;
-  int64_t hidden = 0;
-  int64_t intermediate = 0;
-  int64_t heads = 0;
-  int64_t kv_heads = 0;
-  int64_t head_dim = 0;
-  int64_t vocab = 0;
   int64_t max_positions = 0;
   float norm_eps = 1e-5f;
   RopeConfig rope;
-  bool qkv_bias = false;
   bool o_bias = false;    // of the output projection
   bool mlp_bias = false;  // of gate, up and down in dense layers
-  bool qk_norm = false;
-  bool tied_embeddings = false;
   Activation activation = Activation::kSilu;
   int64_t sliding_window = 0;        // 0: full attention
   std::vector<bool> windowed_layer;  // [layers]: which layers the window applies to

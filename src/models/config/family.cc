@@ -239,7 +239,7 @@ Result<DecoderConfig> ConfigFromGguf(const GgufFile& file, const std::string& pa
 
   CELER_ASSIGN(config.moe.experts, reader.Int("expert_count", 0));
   if (config.moe.experts > 0) {
-    CELER_ASSIGN(config.moe.per_token, reader.Int("expert_used_count"));
+    CELER_ASSIGN(config.moe.experts_per_token, reader.Int("expert_used_count"));
     CELER_ASSIGN(config.moe.intermediate, reader.Int("expert_feed_forward_length", config.intermediate));
     for (int64_t i = 0; i < config.layers; ++i)
       config.moe.sparse_layer.push_back(file.Find("blk." + std::to_string(i) + ".ffn_gate_inp.weight") !=

@@ -85,10 +85,10 @@ TEST(HfConfig, MissingKeysTakeTheDefaultsOfTheClass) {
     EXPECT_THAT(config.warnings, IsEmpty());
   }
   EXPECT_EQ(Read({{"model_type", "mixtral"}}).moe.experts, 8);
-  EXPECT_EQ(Read({{"model_type", "mixtral"}}).moe.per_token, 2);
+  EXPECT_EQ(Read({{"model_type", "mixtral"}}).moe.experts_per_token, 2);
   EXPECT_EQ(Read({{"model_type", "qwen2_moe"}}).moe.experts, 60);
   EXPECT_EQ(Read({{"model_type", "qwen2_moe"}}).moe.shared_intermediate, 5632);
-  EXPECT_EQ(Read({{"model_type", "qwen3_moe"}}).moe.per_token, 8);
+  EXPECT_EQ(Read({{"model_type", "qwen3_moe"}}).moe.experts_per_token, 8);
   // null is not the same as missing.
   EXPECT_EQ(Read({{"model_type", "mistral"}}).sliding_window, 4096);
   EXPECT_EQ(Read({{"model_type", "mistral"}, {"sliding_window", nullptr}}).sliding_window, 0);

@@ -134,7 +134,7 @@ void CpuDecoder::Moe(const LayerWeights& w, int64_t tokens) {
               .eps = config_.norm_eps,
               .router = w.router,
               .experts = w.experts,
-              .experts_per_token = moe.per_token,
+              .experts_per_token = moe.experts_per_token,
               .normalize_top = moe.normalize_top,
               .shared = moe.shared_intermediate > 0 ? &w.shared : nullptr,
               .shared_gate = w.shared_gate,

@@ -279,7 +279,7 @@ int64_t CudaModel::active_bytes() const {
     for (const DeviceMatrix* m : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) total += m->bytes();
     if (l.sparse()) total += RouterBytes(config);
     for (const DeviceMatrix* m : {&l.expert_gate_up.first, &l.expert_gate_up.up, &l.expert_down.first})
-      total += config.moe.per_token * m->bytes();
+      total += config.moe.experts_per_token * m->bytes();
   }
   return total;
 }

@@ -29,8 +29,8 @@ Result<cuda::ExpertMatrices> StridedExperts(std::span<const DeviceMatrix> all, s
 
 Status CudaModel::CheckMoe(const DecoderConfig& config) {
   const MoeConfig& moe = config.moe;
-  if (moe.experts > cuda::kMaxExperts || moe.per_token > cuda::kMaxTopExperts)
-    return Error::Unsupported(moe.per_token, " of ", moe.experts, " experts do not run on the GPU (",
+  if (moe.experts > cuda::kMaxExperts || moe.experts_per_token > cuda::kMaxTopExperts)
+    return Error::Unsupported(moe.experts_per_token, " of ", moe.experts, " experts do not run on the GPU (",
                               cuda::kMaxTopExperts, " of ", cuda::kMaxExperts, " at most); use `device` cpu");
   return {};
 }

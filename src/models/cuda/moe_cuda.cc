@@ -11,7 +11,7 @@ namespace celer {
 // multiplied as bf16, all tokens of an expert together; experts of f32 have the products of a decode step.
 void CudaOperators::Moe(const DeviceLayer& w, int count) {
   const DecoderConfig& c = config();
-  const int experts = static_cast<int>(c.moe.experts), top = static_cast<int>(c.moe.per_token),
+  const int experts = static_cast<int>(c.moe.experts), top = static_cast<int>(c.moe.experts_per_token),
             hidden = static_cast<int>(c.hidden), routed = experts + (w.shared_gate ? 1 : 0);
   const auto chosen =
       ChooseMoe({.tokens = count,
@@ -23,7 +23,7 @@ void CudaOperators::Moe(const DeviceLayer& w, int count) {
   const bool grouped = *chosen == MoeStrategy::kGrouped;
   const int job_tokens = grouped ? std::min(count, cuda::kGroupedTokens)
                                  : cuda::MoeJobTokens(w.expert_gate_up, w.expert_down, count);
-  const cuda::MoePlan plan = cuda::MoePlan::In(memory.moe_plan, shape.max_tokens, c.moe.per_token);
+  const cuda::MoePlan plan = cuda::MoePlan::In(memory.moe_plan, shape.max_tokens, c.moe.experts_per_token);
   const DeviceMatrix& gate_up = w.expert_gate_up.first;
   Check(cuda::LaunchMoeRouter({.x = memory.x,
                                .norm = w.ffn_norm,
@@ -76,7 +76,7 @@ void CudaOperators::MoeStep(const DeviceLayer& w, int count) {
                          .hidden = static_cast<int>(c.hidden),
                          .experts = experts,
                          .routed = experts + (w.shared_gate ? 1 : 0),
-                         .top = static_cast<int>(c.moe.per_token),
+                         .top = static_cast<int>(c.moe.experts_per_token),
                          .normalize = c.moe.normalize_top,
                          .activation = activation(),
                          .shared = w.down ? memory.shared_out : nullptr,
@@ -113,7 +113,7 @@ void CudaOperators::MoeJobs(const DeviceLayer& w, int job_tokens, const cuda::Mo
                                .x = memory.moe_x,
                                .out = memory.moe_mid,
                                .activation = activation(),
-                               .top = static_cast<int>(config().moe.per_token),
+                               .top = static_cast<int>(config().moe.experts_per_token),
                                .job_tokens = job_tokens,
                                .plan = plan};
   Check(cuda::LaunchMoeProduct(product, stream.get()));

@@ -15,7 +15,7 @@ int64_t Model::active_bytes() const {
     const LayerWeights& w = weights_.layers[i];
     total += w.q.bytes() + w.k.bytes() + w.v.bytes() + w.o.bytes();
     if (config_.IsSparse(static_cast<int64_t>(i)))
-      total += w.router.bytes() + config_.moe.per_token * Bytes(w.experts[0]) + Bytes(w.shared);
+      total += w.router.bytes() + config_.moe.experts_per_token * Bytes(w.experts[0]) + Bytes(w.shared);
     else
       total += Bytes(w.dense);
   }

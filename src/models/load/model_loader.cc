@@ -74,19 +74,12 @@ struct Opened {
 
 DecoderConfig FromLlama2c(const Llama2cFile::Config& header) {
   DecoderConfig config;
+  static_cast<ModelShape&>(config) = header;
   config.family = config.architecture = "llama";
-  config.layers = header.n_layers;
-  config.hidden = header.dim;
-  config.intermediate = header.hidden_dim;
-  config.heads = header.n_heads;
-  config.kv_heads = header.n_kv_heads;
-  config.head_dim = header.head_dim();
-  config.vocab = header.vocab_size;
-  config.max_positions = header.seq_len;
+  config.max_positions = header.max_positions;
   config.norm_eps = 1e-5f;
   config.rope.dim = config.head_dim;
   config.rope.layout = RopeLayout::kInterleaved;
-  config.tied_embeddings = header.shared_classifier;
   return config;
 }
 

@@ -28,7 +28,7 @@ Status MixtralFromHf(const JsonFields& json, DecoderConfig* config) {
   CELER_RETURN_IF_ERROR(Window(json, 0, config));
   const char* experts = json.json().contains("num_experts") ? "num_experts" : "num_local_experts";
   CELER_ASSIGN(config->moe.experts, HfInt(json, experts, 1, 65536, 8));
-  CELER_ASSIGN(config->moe.per_token, HfInt(json, "num_experts_per_tok", 1, config->moe.experts, 2));
+  CELER_ASSIGN(config->moe.experts_per_token, HfInt(json, "num_experts_per_tok", 1, config->moe.experts, 2));
   config->moe.intermediate = config->intermediate;
   config->moe.normalize_top = true;
   config->moe.sparse_layer.assign(static_cast<size_t>(config->layers), true);

@@ -56,7 +56,7 @@ Status QwenExperts(const JsonFields& json, const char* experts_key, int64_t expe
   MoeConfig& moe = config->moe;
   CELER_ASSIGN(moe.experts, HfInt(json, experts_key, 0, 65536, experts));
   if (moe.experts == 0) return {};  // all layers are dense
-  CELER_ASSIGN(moe.per_token, HfInt(json, "num_experts_per_tok", 1, moe.experts, per_token));
+  CELER_ASSIGN(moe.experts_per_token, HfInt(json, "num_experts_per_tok", 1, moe.experts, per_token));
   CELER_ASSIGN(moe.intermediate, HfInt(json, "moe_intermediate_size", 1, int64_t{1} << 20, intermediate));
   CELER_ASSIGN(moe.normalize_top, json.GetBool("norm_topk_prob", false));
   return QwenSparseLayers(json, config);

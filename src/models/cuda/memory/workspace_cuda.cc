@@ -40,7 +40,7 @@ int64_t UnpackedBytes(const S& s) {
 }
 
 int64_t Pairs(const S& s) {  // of tokens and experts
-  return s.max_tokens * s.config->moe.per_token;
+  return s.max_tokens * s.config->moe.experts_per_token;
 }
 int64_t IfSparse(const S& s, int64_t bytes) {
   return s.config->moe.experts > 0 ? bytes : 0;
@@ -142,7 +142,9 @@ constexpr Row kRows[] = {
        return s.exact ? 0 : IfShared(s, 2 * s.max_tokens * Padded(s.config->moe.shared_intermediate));
      }},
     {"plan of experts", &M::moe_plan,
-     [](const S& s) { return IfSparse(s, cuda::MoePlan::Bytes(s.max_tokens, s.config->moe.per_token)); }},
+     [](const S& s) {
+       return IfSparse(s, cuda::MoePlan::Bytes(s.max_tokens, s.config->moe.experts_per_token));
+     }},
     {"steps of experts", &M::moe_step, [](const S& s) { return IfSparse(s, cuda::MoeStepMemory::Bytes()); }},
 
     {"decode step", &M::step, [](const S& s) { return StepBytes(s, cuda::DecodeStepBytes); }},
