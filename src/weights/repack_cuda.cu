@@ -17,6 +17,10 @@ __device__ __forceinline__ float Half(uint16_t bits) {
 struct Quantized {
   int value;
   float scale, min;
+  __device__ __forceinline__ float Decoded(bool has_min) const {
+    const float product = scale * static_cast<float>(value);
+    return has_min ? product + min : product;
+  }
 };
 template <class Block>
 __device__ __forceinline__ Quantized BlockElement(const uint8_t* row, int col) {  // rows are 2-byte aligned
@@ -33,8 +37,8 @@ __device__ __forceinline__ Quantized BlockElement(const uint8_t* row, int col) {
 template <class... Block>
 __device__ __forceinline__ bool DecodeElement(BlockList<Block...>, DType dtype, const uint8_t* row, int col,
                                               float* out) {
-  const auto decode = [&](const Quantized& e) { *out = e.scale * static_cast<float>(e.value) + e.min; };
-  return ((dtype == Block::kDType && (decode(BlockElement<Block>(row, col)), true)) || ...);
+  return ((dtype == Block::kDType && (*out = BlockElement<Block>(row, col).Decoded(kHasMin<Block>), true)) ||
+          ...);
 }
 
 // celer's own formats: what stands beside the values.
