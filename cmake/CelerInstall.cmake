@@ -7,7 +7,7 @@ include(CMakePackageConfigHelpers)
 
 # Modules are for us; whoever uses the library links one archive.
 get_property(modules GLOBAL PROPERTY CELER_MODULES)
-list(REMOVE_ITEM modules cli loadtest server hub report)
+list(REMOVE_ITEM modules cli eval_text loadtest load_words server hub catalog report viewer)
 add_library(celer_library STATIC)
 set(CELER_CONFIG_FIND "")
 foreach(module ${modules})

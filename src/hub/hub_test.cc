@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 
 #include "hub/catalog.h"
@@ -117,6 +118,36 @@ std::vector<std::string> Chosen(const std::vector<std::string>& paths, const std
   std::vector<std::string> out;
   for (const HubFile& file : *chosen) out.push_back(file.path);
   return out;
+}
+
+TEST(PullCatalog, WhatIsCompiledInIsWhole) {
+  const auto entries = ParseCatalog(CatalogFiles().front().body);
+  ASSERT_TRUE(entries) << entries.error().message();
+  ASSERT_EQ(entries->size(), 38u);
+  EXPECT_EQ(entries->front().name, "smollm2");
+  std::set<std::string> names, files;
+  for (const CatalogEntry& entry : *entries) {
+    EXPECT_TRUE(names.insert(entry.name).second) << entry.name;
+    EXPECT_TRUE(files.insert(entry.file).second) << entry.file;
+    EXPECT_TRUE(IsSafeRelativePath(entry.file) && IsSafeRelativePath(entry.member)) << entry.name;
+    EXPECT_EQ(entry.sha256.size(), 64u) << entry.name;
+    EXPECT_EQ(entry.sha256.find_first_not_of("0123456789abcdef"), std::string::npos) << entry.name;
+    EXPECT_TRUE(entry.wheel.ends_with(".whl")) << entry.name;
+    EXPECT_EQ(FindInCatalog(entry.name)->member, entry.member);
+  }
+}
+
+TEST(PullCatalog, SaysWhatIsWrong) {
+  EXPECT_EQ(ParseCatalog("{}").error().message(), "pull_catalog.json: must hold an array of wheels");
+  EXPECT_FALSE(ParseCatalog("[1]"));
+  EXPECT_NE(ParseCatalog(R"([{"package":"p"}])").error().message().find("'version' is missing"),
+            std::string::npos);
+  EXPECT_EQ(
+      ParseCatalog(
+          R"([{"package":"p","version":"1","wheel":"p.whl","wheel_bytes":1,"licence":"MIT","files":1}])")
+          .error()
+          .message(),
+      "p.whl: 'files' must be an array");
 }
 
 TEST(PullHub, ChoosesTheModel) {

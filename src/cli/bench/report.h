@@ -8,7 +8,7 @@
 
 #include "cli/bench/measure.h"
 #include "limits/roofline.h"
-#include "report/page.h"
+#include "report/old_page.h"
 #include "report/table.h"
 
 namespace celer::cli {

@@ -8,7 +8,7 @@
 #include "cli/limits/figures.h"
 #include "limits/quantity.h"
 #include "report/chart.h"
-#include "report/page.h"
+#include "report/old_page.h"
 
 namespace celer::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include "limits/quantity.h"
 #include "limits/roofline.h"
 #include "report/chart.h"
-#include "report/page.h"
+#include "report/old_page.h"
 
 namespace celer::cli {
 namespace {

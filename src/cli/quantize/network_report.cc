@@ -12,7 +12,7 @@
 #include "io/file/printable.h"
 #include "limits/quantity.h"
 #include "report/chart.h"
-#include "report/page.h"
+#include "report/old_page.h"
 
 namespace celer::cli {
 namespace {

@@ -5,13 +5,17 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "base/embedded_file.h"
 #include "loadtest/http/client.h"
 #include "loadtest/replay.h"
 
 namespace celer::cli {
+
+std::span<const EmbeddedFile> LoadWordFiles();  // bench_words.txt, which prompts are made of
 
 enum class ServerApi { kCompletions, kChat };
 

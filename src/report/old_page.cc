@@ -1,4 +1,4 @@
-#include "report/page.h"
+#include "report/old_page.h"
 
 #include <fmt/format.h>
 
