@@ -26,6 +26,18 @@ Json PercentilesJson(const Percentiles& p) {
   return {{"mean", p.mean}, {"p50", p.p50}, {"p90", p.p90}, {"p99", p.p99}, {"max", p.max}};
 }
 
+Points ShareWithin(std::vector<double> seconds) {
+  constexpr size_t kMostPoints = 400;
+  std::sort(seconds.begin(), seconds.end());
+  Points points;
+  const size_t step = std::max<size_t>(1, seconds.size() / kMostPoints);
+  for (size_t i = 0; i < seconds.size(); i += step)
+    points.emplace_back(std::max(1e3 * seconds[i], 1e-3),
+                        100 * static_cast<double>(i + 1) / static_cast<double>(seconds.size()));
+  if (!seconds.empty()) points.emplace_back(std::max(1e3 * seconds.back(), 1e-3), 100);
+  return points;
+}
+
 }  // namespace
 
 double PerSecond(int64_t count, const ServeMetrics& metrics) {
@@ -51,6 +63,14 @@ std::string TraceText(const Trace& trace, const TraceScale& scale) {
   if (scale.rate != 1) text += fmt::format("; rate × {:g}", scale.rate);
   if (scale.length != 1) text += fmt::format("; lengths × {:g}", scale.length);
   return text;
+}
+
+Json TraceJson(const Trace& trace, const TraceScale& scale) {
+  return {{"name", trace.name},
+          {"requests", trace.requests.size()},
+          {"seconds", trace.seconds()},
+          {"rate_scale", scale.rate},
+          {"length_scale", scale.length}};
 }
 
 void AddLoadFacts(const Replay& replay, const ServeMetrics& m, const ServeTarget& target,
@@ -111,6 +131,61 @@ Json LoadJson(const Replay& replay, const ServeMetrics& m, const ServeTarget& ta
                        {"requests_per_s", PerSecond(m.good, m)},
                        {"share", Share(m.good, m.done + m.failed)}};
   return json;
+}
+
+void AddLatencies(const Replay& replay, LoadReport* report) {
+  std::vector<double> ttft, whole;
+  for (const ReplayedRequest& request : replay.requests)
+    if (request.done) {
+      ttft.push_back(request.ttft());
+      whole.push_back(request.end_to_end());
+    }
+  report->ttft = ShareWithin(ttft);
+  report->gaps = ShareWithin(replay.gaps);
+  report->end_to_end = ShareWithin(whole);
+}
+
+Chart ChartOverTime(const std::string& title, const std::string& unit, double end_s,
+                    std::vector<ChartLine> lines) {
+  Chart chart{.title = title,
+              .x = {.low = 0, .high = std::max(end_s, 1e-9), .label = "seconds"},
+              .y = {.low = 0, .high = 1.1 * std::max(1.0, HighestOf(lines)), .label = unit},
+              .lines = std::move(lines)};
+  return chart;
+}
+
+std::string LoadText(const LoadReport& report) {
+  std::string out = FactsText(report.facts) + TableText(report.latency);
+  for (const Table& table : report.more) out += TableText(table);
+  return out;
+}
+
+std::string LoadHtml(const LoadReport& report) {
+  Page page(report.title, report.heading, report.facts);
+  page.Section(report.latency.title);
+  page.Add(report.latency);
+  if (!report.ttft.empty()) {
+    Chart chart{.title = "Served within",
+                .x = {.low = 1e300, .high = 0, .log = true, .label = "milliseconds"},
+                .y = {.low = 0, .high = 105, .label = "percent"},
+                .lines = {{"first token", report.ttft, {kLineColors[0], 2}},
+                          {"token to token", report.gaps, {kLineColors[1], 2, "6 4"}},
+                          {"whole answer", report.end_to_end, {kLineColors[2], 2, "2 3"}}}};
+    for (const ChartLine& line : chart.lines)
+      for (const auto& [x, y] : line.points) {
+        chart.x.low = std::min(chart.x.low, 0.9 * x);
+        chart.x.high = std::max(chart.x.high, 1.1 * x);
+      }
+    page.Add(Draw(chart), chart.title);
+  }
+  page.Section("Over time");
+  if (report.over_time.empty()) page.Add(std::string("No step was run."));
+  for (const Chart& chart : report.over_time) page.Add(Draw(chart), chart.title);
+  for (const Table& table : report.more) {
+    page.Section(table.title);
+    page.Add(table);
+  }
+  return page.Html(report.json);
 }
 
 }  // namespace celer::cli

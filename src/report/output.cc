@@ -129,4 +129,10 @@ std::string FactLine(std::string_view name, std::string_view value, int width) {
   return fmt::format("{:<{}}{}\n", name, kNames, Wrap(value, width, kNames, kNames));
 }
 
+std::string FactsText(const Facts& facts) {
+  std::string out;
+  for (const auto& [name, value] : facts) out += FactLine(name, value, OutputWidth());
+  return out;
+}
+
 }  // namespace celer::cli

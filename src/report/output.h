@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace celer::cli {
 
@@ -48,5 +49,7 @@ std::string Wrap(std::string_view text, int width, int indent, int at = 0);
 
 // "name       value" with the value wrapped in its own column.
 std::string FactLine(std::string_view name, std::string_view value, int width);
+using Facts = std::vector<std::pair<std::string, std::string>>;
+std::string FactsText(const Facts& facts);  // a line for each
 
 }  // namespace celer::cli

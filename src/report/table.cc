@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "report/chart.h"
-
 namespace celer::cli {
 
 namespace {
@@ -138,24 +136,6 @@ std::string TableText(const Table& table, bool with_notes, int width) {
   out += TableWriter(table, static_cast<size_t>(width)).Text();
   if (with_notes)
     for (const std::string& note : table.notes) out += "  " + Wrap(note, width, 2, 2) + "\n";
-  return out;
-}
-
-std::string TableHtml(const Table& table) {
-  std::string out = "<table><thead><tr>";
-  const auto cell = [&](const char* tag, size_t column, const std::string& text) {
-    const bool words = table.last_is_words && column + 1 == table.header.size();
-    return fmt::format("<{0}{1}>{2}</{0}>", tag, words ? " class=\"words\"" : "", XmlEscape(text));
-  };
-  for (size_t c = 0; c < table.header.size(); ++c) out += cell("th", c, table.header[c]);
-  out += "</tr></thead><tbody>\n";
-  for (const auto& row : table.rows) {
-    out += "<tr>";
-    for (size_t c = 0; c < row.size(); ++c) out += cell("td", c, row[c]);
-    out += "</tr>\n";
-  }
-  out += "</tbody></table>\n";
-  for (const std::string& note : table.notes) out += "<p>" + XmlEscape(note) + "</p>\n";
   return out;
 }
 

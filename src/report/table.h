@@ -1,4 +1,4 @@
-// A table that text and HTML both print.
+// A table that text and pages both show.
 #pragma once
 
 #include <string>
@@ -21,7 +21,6 @@ struct Table {
 // Begins with an empty line. A table that is wider than `width` gets its header and its words wrapped; if
 // that is not enough, it is continued below, with the keys again.
 std::string TableText(const Table& table, bool with_notes = true, int width = OutputWidth());
-std::string TableHtml(const Table& table);  // without the title
 
 std::string Percent(double share);  // "12.5 %"
 

@@ -3,7 +3,6 @@
 
 usage: bench_cli_test.py PATH_TO_CELER        (Python's standard library only)
 """
-import html.parser
 import json
 import math
 import os
@@ -12,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 import unittest
+
+from written_page import WrittenPage
 
 CELER = None
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
@@ -147,24 +148,6 @@ class Json(unittest.TestCase):
         self.assertEqual(only, ["prefill"])
 
 
-class Balanced(html.parser.HTMLParser):
-    def __init__(self):
-        super().__init__()
-        self.open, self.problems, self.bars = [], [], 0
-
-    def handle_starttag(self, tag, attrs):
-        attrs = dict(attrs)
-        if "src" in attrs or "href" in attrs:
-            self.problems.append(f"{tag} refers to another file")
-        self.bars += attrs.get("class", "").startswith("track")
-        if tag not in ("meta", "br"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        if not self.open or self.open.pop() != tag:
-            self.problems.append(f"</{tag}> closes something else")
-
-
 class Output(unittest.TestCase):
     FEW = ["--prompt", 6, "--tokens", 3, "--repeat", 2]
 
@@ -180,24 +163,22 @@ class Output(unittest.TestCase):
         path = pathlib.Path(FOLDER.name) / "bench.html"
         code, _, err = run("bench", dense(), *self.FEW, "--ops", "--html", path)
         self.assertEqual(code, 0, err)
-        page = Balanced()
-        page.feed(path.read_text())
-        self.assertEqual((page.problems, page.open), ([], []))
-        self.assertEqual(page.bars, 2 + 2 * 9)  # two figures; eight operators and the rest for each
-        self.assertNotIn("http", path.read_text())
+        page = WrittenPage(path)
+        # Two figures; eight operators and the rest for each.
+        self.assertEqual([len(bars) for bars in page.parts("bars")], [2, 9, 9])
+        self.assertEqual(len(page.parts("table")), 3)
+        self.assertEqual([r["phase"] for r in page.data["results"]], ["prefill", "decode"])
 
     def test_html_over_batch_sizes(self):
         path = pathlib.Path(FOLDER.name) / "batches.html"
         code, _, err = run("bench", dense(), "--prompt", 0, "--depth", "0,16", "--batch", "1,3", "--tokens", 2, "--repeat", 1,
                            "--html", path)
         self.assertEqual(code, 0, err)
-        page, text = Balanced(), path.read_text()
-        page.feed(text)
-        self.assertEqual((page.problems, page.open), ([], []))
-        self.assertEqual(text.count("<svg"), 2)  # a chart for each depth
-        self.assertIn(">celer<", text)
-        self.assertIn(">limit<", text)
-        self.assertNotIn("SGLang", text)  # nothing is known of it here
+        page = WrittenPage(path)
+        self.assertEqual(len(page.pictures), 2)  # a chart for each depth
+        self.assertIn("celer", page.words())
+        self.assertIn("limit", page.words())
+        self.assertNotIn("SGLang", page.texts)  # nothing is known of it here
 
     def test_help_begins_with_an_example(self):
         code, out, _ = run("bench", "--help")

@@ -16,6 +16,8 @@ import zlib
 
 import numpy as np
 
+from written_page import WrittenPage
+
 CELER = None
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 NETWORKS = ROOT / "tests" / "golden" / "networks"
@@ -285,9 +287,9 @@ class Inspect(GraphCase):
                 titles = [t.text for t in svg.iter("{http://www.w3.org/2000/svg}title")]
                 self.assertGreater(len(titles), nodes)  # a box for each, and for inputs and outputs
                 self.no_overlaps(svg)
-                page = (self.folder / "g.html").read_text()
-                self.assertEqual(page.count('<tr id="g0-'), nodes)
-                self.assertNotIn("<script", page)
+                page = WrittenPage(self.folder / "g.html")
+                self.assertEqual((page.parts("table")[0]["ids"], len(page.parts("table")[0]["rows"])), ("g0", nodes))
+                self.assertEqual(page.data["nodes"], nodes)
 
     def no_overlaps(self, svg):
         boxes = []

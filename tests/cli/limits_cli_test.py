@@ -11,6 +11,8 @@ import tempfile
 import unittest
 import xml.dom.minidom
 
+from written_page import WrittenPage
+
 CELER = None
 SETUPS = ["w16kv16", "w8kv16", "w4kv16", "w6kv16", "w4kv8"]
 
@@ -120,11 +122,12 @@ class Files(unittest.TestCase):
                 picture = file.read()
             for label in ["rough 99", "exact 113", "exact 481", "rough 553", "gate/up", "tokens of context"]:
                 self.assertIn(label, picture)
-            with open(page) as file:
-                text = file.read()
-            self.assertEqual(text.count("<svg"), 3)
-            self.assertNotIn("<script", text)
-            self.assertNotIn("https://", text)
+            written = WrittenPage(page)
+            self.assertEqual(len(written.pictures), 3)
+            self.assertEqual(len(written.parts("table")), 6)
+            self.assertEqual(written.data, ask("--model", "qwen1.5-7b", "--machine", "rtx4090", "--units", "binary"))
+            for label in ["rough 99", "exact 481"]:
+                self.assertIn(label, written.words())
 
     def test_config_json(self):
         config = {"model_type": "llama", "num_hidden_layers": 22, "hidden_size": 2048, "intermediate_size": 5632,

@@ -164,12 +164,17 @@ Result<int> RunLadder(const BenchFlags& flags) {
   return Print(flags, report, LadderHtml, LadderJson, LadderText);
 }
 
+Result<int> PrintLoad(const BenchFlags& flags, const LoadReport& report) {
+  return Print(
+      flags, report, LoadHtml, [](const LoadReport& load) { return load.json; }, LoadText);
+}
+
 Result<int> RunServing(const BenchFlags& flags) {
   CELER_RETURN_IF_ERROR(CheckPage(flags));
   const StatusLine line;
   CELER_ASSIGN(const ServeReport report, RunServe(flags.serve, flags.model, flags.engine,
                                                   [&](const std::string& text) { line.Show(text); }));
-  return Print(flags, report, ServeHtml, ServeJson, ServeText);
+  return PrintLoad(flags, Describe(report));
 }
 
 #if CELER_WITH_TEXT
@@ -178,7 +183,7 @@ Result<int> RunOnServer(const BenchFlags& flags) {
   const StatusLine line;
   CELER_ASSIGN(const ServerReport report, RunServer(flags.server, flags.serve, flags.model,
                                                     [&](const std::string& text) { line.Show(text); }));
-  CELER_ASSIGN(const int code, Print(flags, report, ServerHtml, ServerJson, ServerText));
+  CELER_ASSIGN(const int code, PrintLoad(flags, Describe(report)));
   return report.metrics.done > 0 ? code : kFailed;
 }
 #endif

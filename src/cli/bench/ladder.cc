@@ -8,7 +8,7 @@
 #include "cli/bench/report.h"
 #include "cli/shared/engine_flags.h"
 #include "limits/quantity.h"
-#include "report/chart.h"
+#include "report/page.h"
 
 namespace celer::cli {
 namespace {
@@ -31,7 +31,7 @@ double Limit(const LadderReport& report, const LadderRung& rung) {
   return static_cast<double>(rung.result.tokens()) / LimitOf(rung.result.work, report.machine).seconds();
 }
 
-std::vector<std::pair<std::string, std::string>> LadderFacts(const LadderReport& r) {
+Facts LadderFacts(const LadderReport& r) {
   return {{"model", fmt::format("{} with random weights; KV in f16", r.model)},
           {"machine", fmt::format("{}: {}, {} read ({})", r.device, r.machine.name,
                                   FormatBandwidth(r.machine.read_bytes_per_s), r.machine.source)},
@@ -95,9 +95,7 @@ Table LadderTable(const LadderReport& report) {
 }
 
 std::string LadderText(const LadderReport& report) {
-  std::string out;
-  for (const auto& [name, value] : LadderFacts(report)) out += FactLine(name, value, OutputWidth());
-  return out + TableText(LadderTable(report));
+  return FactsText(LadderFacts(report)) + TableText(LadderTable(report));
 }
 
 Json LadderJson(const LadderReport& r) {
@@ -126,21 +124,28 @@ Json LadderJson(const LadderReport& r) {
 std::string LadderHtml(const LadderReport& report) {
   double longest = 0;
   for (const LadderRung& rung : report.rungs) longest = std::max(longest, Limit(report, rung));
-  std::string bars = "<div class=\"bars\">\n";
+  std::vector<PageBar> bars;
   for (const LadderRung& rung : report.rungs) {
     const double limit = Limit(report, rung), speed = RungSpeed(rung);
     const auto tokens = static_cast<double>(rung.result.tokens());
-    bars += SpeedBar(rung.step.name, limit / longest, tokens / rung.result.slowest() / limit, speed / limit,
-                     tokens / rung.result.fastest() / limit,
-                     fmt::format("{:.0f} tok/s, {:.0f} % of {:.0f}", speed, 100 * speed / limit, limit));
+    bars.push_back(
+        {.name = rung.step.name,
+         .text = fmt::format("{:.0f} tok/s, {:.0f} % of {:.0f}", speed, 100 * speed / limit, limit),
+         .track = limit / longest,
+         .bar = speed / limit,
+         .low = tokens / rung.result.slowest() / limit,
+         .high = tokens / rung.result.fastest() / limit});
   }
+  Page page("Ladder of " + report.model, fmt::format("{}, step by step", report.model), LadderFacts(report));
   const Table table = LadderTable(report);
-  return BenchPage(
-      "Ladder of " + report.model, fmt::format("{}, step by step", report.model), LadderFacts(report),
-      fmt::format("<section><h2>{}</h2>\n{}</div>\n<p>A track is the step's own limit, its bar the "
-                  "median, the mark the spread from the slowest to the fastest "
-                  "repetition.</p></section>\n<section>{}</section>\n",
-                  XmlEscape(table.title), bars, TableHtml(table)));
+  page.Section(table.title);
+  page.Add(bars);
+  page.Add(
+      "A track is the step's own limit, its bar the median, the mark the spread from the slowest to the "
+      "fastest "
+      "repetition.");
+  page.Add(table);
+  return page.Html(LadderJson(report));
 }
 
 }  // namespace celer::cli

@@ -92,7 +92,7 @@ const char* RestName(const BenchReport& report) {
   return OnGpu(report) ? "gaps" : "rest";
 }
 
-std::vector<std::pair<std::string, std::string>> BenchFacts(const BenchReport& r) {
+Facts BenchFacts(const BenchReport& r) {
   std::string formats;
   for (const auto& [format, bytes] : r.info.bytes_by_format)
     formats += fmt::format("{}{} {}", formats.empty() ? "" : ", ", format, FormatBytes(double(bytes)));
@@ -185,8 +185,7 @@ Table OpsTable(const BenchReport& report, const BenchResult& r) {
 }
 
 std::string BenchText(const BenchReport& report) {
-  std::string out;
-  for (const auto& [name, value] : BenchFacts(report)) out += FactLine(name, value, OutputWidth());
+  std::string out = FactsText(BenchFacts(report));
   if (!report.results.empty()) out += TableText(BenchTable(report));
   if (report.plan.ops)
     for (const BenchResult& result : report.results) out += TableText(OpsTable(report, result));

@@ -8,7 +8,6 @@
 
 #include "cli/bench/measure.h"
 #include "limits/roofline.h"
-#include "report/old_page.h"
 #include "report/table.h"
 
 namespace celer::cli {
@@ -32,7 +31,7 @@ struct Against {
 Against Compare(const OperatorWork& work, double seconds, const Machine& machine);
 
 // "model", "smollm2: ...".
-std::vector<std::pair<std::string, std::string>> BenchFacts(const BenchReport& report);
+Facts BenchFacts(const BenchReport& report);
 Table BenchTable(const BenchReport& report);
 Table OpsTable(const BenchReport& report, const BenchResult& result);
 // What lies between the operators: "rest", and on a GPU "gaps", which is negative where kernels overlap.
@@ -40,6 +39,6 @@ const char* RestName(const BenchReport& report);
 
 std::string BenchText(const BenchReport& report);
 nlohmann::ordered_json BenchJson(const BenchReport& report);
-std::string BenchHtml(const BenchReport& report);  // self-contained, light and dark
+std::string BenchHtml(const BenchReport& report);
 
 }  // namespace celer::cli

@@ -478,11 +478,12 @@ ServeReport Report() {
 
 TEST(ServeReport, TextJsonAndPageSayTheSame) {
   const ServeReport report = Report();
-  const std::string text = ServeText(report);
+  const LoadReport said = Describe(report);
+  const std::string text = LoadText(said);
   for (const char* words :
        {"60 done", "goodput", "first token (TTFT)", "would have 37.4 %", "size 20.5 %", "ratio"})
     EXPECT_THAT(text, HasSubstr(words));
-  const auto json = ServeJson(report);
+  const auto& json = said.json;
   EXPECT_EQ(json["result"]["done"], 60);
   EXPECT_EQ(json["simulated"], Efficiency().ToString());
   EXPECT_DOUBLE_EQ(json["result"]["ttft_s"]["p99"], report.run.metrics.ttft.p99);
@@ -490,13 +491,15 @@ TEST(ServeReport, TextJsonAndPageSayTheSame) {
   EXPECT_GT(RatioToLeast(report.run), 0);
   EXPECT_LT(RatioToLeast(report.run), 1);  // nothing is faster than the least
   EXPECT_EQ(json["timeline"]["at_s"].size(), json["timeline"]["kv_share"].size());
-  const std::string html = ServeHtml(report);
-  EXPECT_THAT(html, HasSubstr("tiny &lt;&amp;&gt; model"));
+  const std::string html = LoadHtml(said);
+  EXPECT_THAT(html, HasSubstr("tiny \\u003c&> model"));
   EXPECT_THAT(html, Not(HasSubstr("<&>")));
   for (const char* words : {"Tokens computed in a step", "KV in use", "waiting", "Served within"})
     EXPECT_THAT(html, HasSubstr(words));
-  EXPECT_THAT(html, Not(HasSubstr("nan")));
-  EXPECT_THAT(html, Not(HasSubstr("inf")));
+  for (const Chart& chart : said.over_time) {
+    EXPECT_THAT(Draw(chart).body, Not(HasSubstr("nan")));
+    EXPECT_THAT(Draw(chart).body, Not(HasSubstr("inf")));
+  }
 }
 
 TEST(ServeReport, AComparisonPrintsTheError) {
@@ -511,21 +514,23 @@ TEST(ServeReport, AComparisonPrintsTheError) {
   report.info.device = "cpu";
   report.info.threads = 4;
   report.run.cpu_s = 3 * report.run.metrics.busy_s;
-  const std::string text = ServeText(report);
+  const LoadReport said = Describe(report);
+  const std::string text = LoadText(said);
   EXPECT_THAT(text, HasSubstr("+50.0 %"));
   EXPECT_THAT(text, HasSubstr("75.0 % of the time of 4 cores"));
   EXPECT_THAT(text, HasSubstr("12.5 %"));
-  EXPECT_EQ(ServeJson(report)["comparison"]["steps"][0]["error"], 0.125);
-  EXPECT_THAT(ServeHtml(report), HasSubstr("simulated"));
+  EXPECT_EQ(said.json["comparison"]["steps"][0]["error"], 0.125);
+  EXPECT_THAT(LoadHtml(said), HasSubstr("simulated"));
 }
 
 TEST(ServeReport, OfNothingIsStillAReport) {
   ServeReport report = Report();
   report.run = {};
   for (ReplayedRequest& r : report.run.replay.requests) r.done = false;
-  EXPECT_THAT(ServeText(report), HasSubstr("nothing was computed"));
-  EXPECT_THAT(ServeHtml(report), HasSubstr("No step was run"));
-  EXPECT_EQ(ServeJson(report)["result"]["ratio"], 0);
+  const LoadReport said = Describe(report);
+  EXPECT_THAT(LoadText(said), HasSubstr("nothing was computed"));
+  EXPECT_THAT(LoadHtml(said), HasSubstr("No step was run"));
+  EXPECT_EQ(said.json["result"]["ratio"], 0);
 }
 
 }  // namespace

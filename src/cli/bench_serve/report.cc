@@ -43,12 +43,6 @@ Json RunJson(const ServeRun& run, const ServeTarget& target) {
   return json;
 }
 
-}  // namespace
-
-double RatioToLeast(const ServeRun& run) {
-  return run.metrics.busy_s > 0 ? run.least.limit.seconds() / run.metrics.busy_s : 0;
-}
-
 Facts ServeFacts(const ServeReport& r) {
   const ServeMetrics& m = r.run.metrics;
   std::string peaks;
@@ -77,12 +71,6 @@ Facts ServeFacts(const ServeReport& r) {
                      fmt::format("{} on average, {} at most", Percent(m.kv_mean), Percent(m.kv_peak)));
   facts.emplace_back("limit", LimitText(r));
   return facts;
-}
-
-Table LatencyTable(const ServeReport& report) {
-  return LatencyTable(
-      report.simulated ? "Latency, simulated" : "Latency", report.run.metrics,
-      "From the time a request arrives by the trace, whether the engine was ready for it or not.");
 }
 
 Table ComparisonTable(const ServeReport& report) {
@@ -121,37 +109,29 @@ Table ComparisonTable(const ServeReport& report) {
   return table;
 }
 
-std::string ServeText(const ServeReport& report) {
-  std::string out;
-  for (const auto& [name, value] : ServeFacts(report)) out += FactLine(name, value, OutputWidth());
-  out += TableText(LatencyTable(report));
-  if (report.comparison) out += TableText(ComparisonTable(report));
-  return out;
-}
-
-std::vector<TimelinePart> Timeline(const Replay& replay, int count) {
-  if (replay.steps.empty()) return {};
-  const double end = replay.steps.back().end_s;
-  const auto blocks = static_cast<double>(std::max<int64_t>(1, replay.after.kv_blocks));
-  count = std::max(1, static_cast<int>(std::min<int64_t>(count, std::ssize(replay.steps))));
-  std::vector<TimelinePart> parts(static_cast<size_t>(count));
-  std::vector<int64_t> steps(parts.size());
-  for (size_t i = 0; i < parts.size(); ++i) parts[i].at_s = end * (static_cast<double>(i) + 0.5) / count;
-  const auto part_at = [&](double seconds) {
-    return end > 0 ? std::min(parts.size() - 1, static_cast<size_t>(seconds / end * count)) : 0;
+// Running and waiting share a chart; a simulation of the others is drawn beside them.
+std::vector<Chart> ChartsOf(const ServeReport& report) {
+  const std::vector<TimelinePart> parts = Timeline(report.run.replay, kTimelineParts);
+  if (parts.empty()) return {};
+  std::vector<TimelinePart> simulated;
+  if (report.comparison) simulated = Timeline(report.comparison->simulated.replay, kTimelineParts);
+  const double end = std::max(parts.back().at_s, simulated.empty() ? 0 : simulated.back().at_s);
+  const auto chart = [&](const char* title, const char* unit, const char* name, double TimelinePart::*member,
+                         double scale) {
+    std::vector<ChartLine> lines = {
+        {report.comparison ? "measured" : name, PartsLine(parts, member, scale), {kLineColors[0], 1.5}}};
+    if (report.comparison)
+      lines.push_back({"simulated", PartsLine(simulated, member, scale), {kLineColors[1], 1.5}});
+    return ChartOverTime(title, unit, end, lines);
   };
-  for (const ReplayedStep& step : replay.steps)
-    for (size_t i = part_at(step.begin_s); i <= part_at(step.end_s); ++i) {
-      TimelinePart& part = parts[i];
-      ++steps[i];
-      part.tokens_per_step += static_cast<double>(step.tokens);
-      part.kv_share = std::max(part.kv_share, static_cast<double>(step.kv_blocks_used) / blocks);
-      part.running = std::max(part.running, static_cast<double>(step.running));
-      part.waiting = std::max(part.waiting, static_cast<double>(step.waiting));
-    }
-  for (size_t i = 0; i < parts.size(); ++i)
-    if (steps[i] > 0) parts[i].tokens_per_step /= static_cast<double>(steps[i]);
-  return parts;
+  std::vector<Chart> charts = {
+      chart("Tokens computed in a step", "tokens", "tokens", &TimelinePart::tokens_per_step, 1),
+      chart("KV in use", "percent", "KV", &TimelinePart::kv_share, 100),
+      ChartOverTime("Sequences", "sequences", end,
+                    {{"running", PartsLine(parts, &TimelinePart::running), {kLineColors[0], 1.5}},
+                     {"waiting", PartsLine(parts, &TimelinePart::waiting), {kLineColors[1], 1.5}}})};
+  charts[1].y.high = std::min(charts[1].y.high, 105.0);
+  return charts;
 }
 
 Json ServeJson(const ServeReport& r) {
@@ -160,13 +140,8 @@ Json ServeJson(const ServeReport& r) {
                    {"parameters", CountParams(r.info.shape).total},
                    {"weight_bytes", r.info.weight_bytes},
                    {"kv_bytes_per_token", r.info.kv_bytes_per_token}};
-  json["trace"] = {{"name", r.trace.name},
-                   {"requests", r.trace.requests.size()},
-                   {"seconds", r.trace.seconds()},
-                   {"rate_scale", r.scale.rate},
-                   {"length_scale", r.scale.length},
-                   {"hit_bound", r.hit_bound},
-                   {"hit_bound_here", r.hit_bound_here}};
+  json["trace"] = TraceJson(r.trace, r.scale);
+  json["trace"].update(Json{{"hit_bound", r.hit_bound}, {"hit_bound_here", r.hit_bound_here}});
   json["machine"] = {{"name", r.machine.name},
                      {"source", r.machine.source},
                      {"memory_bytes", r.machine.memory_bytes},
@@ -197,20 +172,59 @@ Json ServeJson(const ServeReport& r) {
                                              {"error", c.step_errors[i]}});
     }
   }
-  Json timeline = {{"at_s", Json::array()},
-                   {"tokens_per_step", Json::array()},
-                   {"kv_share", Json::array()},
-                   {"running", Json::array()},
-                   {"waiting", Json::array()}};
-  for (const TimelinePart& part : Timeline(r.run.replay, kTimelineParts)) {
-    timeline["at_s"].push_back(part.at_s);
-    timeline["tokens_per_step"].push_back(part.tokens_per_step);
-    timeline["kv_share"].push_back(part.kv_share);
-    timeline["running"].push_back(part.running);
-    timeline["waiting"].push_back(part.waiting);
-  }
-  json["timeline"] = std::move(timeline);
+  json["timeline"] = PartsJson<TimelinePart>(Timeline(r.run.replay, kTimelineParts),
+                                             {{"at_s", &TimelinePart::at_s},
+                                              {"tokens_per_step", &TimelinePart::tokens_per_step},
+                                              {"kv_share", &TimelinePart::kv_share},
+                                              {"running", &TimelinePart::running},
+                                              {"waiting", &TimelinePart::waiting}});
   return json;
+}
+
+}  // namespace
+
+double RatioToLeast(const ServeRun& run) {
+  return run.metrics.busy_s > 0 ? run.least.limit.seconds() / run.metrics.busy_s : 0;
+}
+
+std::vector<TimelinePart> Timeline(const Replay& replay, int count) {
+  if (replay.steps.empty()) return {};
+  const double end = replay.steps.back().end_s;
+  const auto blocks = static_cast<double>(std::max<int64_t>(1, replay.after.kv_blocks));
+  count = std::max(1, static_cast<int>(std::min<int64_t>(count, std::ssize(replay.steps))));
+  std::vector<TimelinePart> parts(static_cast<size_t>(count));
+  std::vector<int64_t> steps(parts.size());
+  for (size_t i = 0; i < parts.size(); ++i) parts[i].at_s = end * (static_cast<double>(i) + 0.5) / count;
+  const auto part_at = [&](double seconds) {
+    return end > 0 ? std::min(parts.size() - 1, static_cast<size_t>(seconds / end * count)) : 0;
+  };
+  for (const ReplayedStep& step : replay.steps)
+    for (size_t i = part_at(step.begin_s); i <= part_at(step.end_s); ++i) {
+      TimelinePart& part = parts[i];
+      ++steps[i];
+      part.tokens_per_step += static_cast<double>(step.tokens);
+      part.kv_share = std::max(part.kv_share, static_cast<double>(step.kv_blocks_used) / blocks);
+      part.running = std::max(part.running, static_cast<double>(step.running));
+      part.waiting = std::max(part.waiting, static_cast<double>(step.waiting));
+    }
+  for (size_t i = 0; i < parts.size(); ++i)
+    if (steps[i] > 0) parts[i].tokens_per_step /= static_cast<double>(steps[i]);
+  return parts;
+}
+
+LoadReport Describe(const ServeReport& report) {
+  LoadReport out{
+      .title = "Serving " + report.model,
+      .heading = fmt::format("{} under load{}", report.model, report.simulated ? ", simulated" : ""),
+      .facts = ServeFacts(report),
+      .latency = LatencyTable(
+          report.simulated ? "Latency, simulated" : "Latency", report.run.metrics,
+          "From the time a request arrives by the trace, whether the engine was ready for it or not."),
+      .over_time = ChartsOf(report),
+      .json = ServeJson(report)};
+  AddLatencies(report.run.replay, &out);
+  if (report.comparison) out.more.push_back(ComparisonTable(report));
+  return out;
 }
 
 }  // namespace celer::cli

@@ -1,7 +1,6 @@
-// What `celer bench --serve-trace` says: as text, as JSON, as a page.
+// What `celer bench --serve-trace` says.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -45,13 +44,7 @@ struct ServeReport {
 // limit / time in steps: 1 is a machine that cannot do it faster.
 double RatioToLeast(const ServeRun& run);
 
-Facts ServeFacts(const ServeReport& report);
-Table LatencyTable(const ServeReport& report);
-Table ComparisonTable(const ServeReport& report);  // with ServeReport::comparison
-
-std::string ServeText(const ServeReport& report);
-nlohmann::ordered_json ServeJson(const ServeReport& report);
-std::string ServeHtml(const ServeReport& report);
+LoadReport Describe(const ServeReport& report);
 
 // The run in at most `count` parts of equal time, for a chart. A step counts in all parts that it touches.
 struct TimelinePart {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,8 +41,6 @@ struct ServerReport {
 Result<ServerReport> RunServer(const ServerFlags& flags, const ServeFlags& load, const std::string& model,
                                const std::function<void(const std::string&)>& progress);
 
-std::string ServerText(const ServerReport& report);
-nlohmann::ordered_json ServerJson(const ServerReport& report);
-std::string ServerHtml(const ServerReport& report);
+LoadReport Describe(const ServerReport& report);
 
 }  // namespace celer::cli

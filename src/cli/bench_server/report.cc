@@ -1,12 +1,10 @@
-// What `celer bench --server` says: as text, as JSON, as a page.
+// What `celer bench --server` says.
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "cli/bench/report.h"
 #include "cli/bench_server/bench_server.h"
 #include "limits/quantity.h"
-#include "loadtest/charts.h"
 #include "report/output.h"
 
 namespace celer::cli {
@@ -89,26 +87,10 @@ Facts ServerFacts(const ServerReport& r) {
   return facts;
 }
 
-Table ServerLatencies(const ServerReport& report) {
-  return LatencyTable("Latency", report.metrics, kNote);
-}
-
-}  // namespace
-
-std::string ServerText(const ServerReport& report) {
-  std::string out;
-  for (const auto& [name, value] : ServerFacts(report)) out += FactLine(name, value, OutputWidth());
-  return out + TableText(ServerLatencies(report));
-}
-
-Json ServerJson(const ServerReport& r) {
+Json ServerJson(const ServerReport& r, const std::vector<LoadPart>& parts) {
   Json json;
   json["server"] = {{"url", r.url}, {"model", r.model}, {"path", r.maker.path()}};
-  json["trace"] = {{"name", r.trace.name},
-                   {"requests", r.trace.requests.size()},
-                   {"seconds", r.trace.seconds()},
-                   {"rate_scale", r.scale.rate},
-                   {"length_scale", r.scale.length}};
+  json["trace"] = TraceJson(r.trace, r.scale);
   json["settings"] = {{"concurrency", r.shape.concurrency},
                       {"closed", r.shape.closed},
                       {"token_ids", r.maker.token_ids},
@@ -124,37 +106,30 @@ Json ServerJson(const ServerReport& r) {
   for (const auto& [kind, error] : r.run.errors)
     result["errors"].push_back({{"kind", kind}, {"count", error.count}, {"first", error.first}});
   json["result"] = std::move(result);
-  Json timeline = {{"at_s", Json::array()}, {"pieces_per_s", Json::array()}, {"open", Json::array()}};
-  for (const LoadPart& part : Timeline(r)) {
-    timeline["at_s"].push_back(part.at_s);
-    timeline["pieces_per_s"].push_back(part.pieces_per_s);
-    timeline["open"].push_back(part.open);
-  }
-  json["timeline"] = std::move(timeline);
+  json["timeline"] = PartsJson<LoadPart>(
+      parts,
+      {{"at_s", &LoadPart::at_s}, {"pieces_per_s", &LoadPart::pieces_per_s}, {"open", &LoadPart::open}});
   return json;
 }
 
-std::string ServerHtml(const ServerReport& report) {
-  const Table latency = ServerLatencies(report);
-  std::string body = fmt::format("<section><h2>{}</h2>\n{}{}</section>\n", latency.title, TableHtml(latency),
-                                 LatencyChart(report.run.replay));
-  std::vector<ChartLine> pieces = {{"pieces", {}, {kFirstColour, 1.5}}},
-                         open = {{"open", {}, {kFirstColour, 1.5}}};
-  for (const LoadPart& part : Timeline(report)) {
-    pieces[0].points.emplace_back(part.at_s, part.pieces_per_s);
-    open[0].points.emplace_back(part.at_s, part.open);
-  }
-  if (!open[0].points.empty()) {
-    const Axis time{.low = 0, .high = report.metrics.seconds, .label = "seconds"};
-    body += "<section><h2>Over time</h2>\n" +
-            LineChart("pieces", "Pieces of answers", "per second", time,
-                      1.1 * std::max(1.0, HighestOf(pieces)), pieces) +
-            LineChart("open", "Requests that wait for an answer or get one", "requests", time,
-                      1.1 * std::max(1.0, HighestOf(open)), open) +
-            "</section>\n";
-  }
-  return BenchPage("Load on " + report.url, fmt::format("{} under load", report.url), ServerFacts(report),
-                   body);
+}  // namespace
+
+LoadReport Describe(const ServerReport& report) {
+  const std::vector<LoadPart> parts = Timeline(report);
+  LoadReport out{.title = "Load on " + report.url,
+                 .heading = fmt::format("{} under load", report.url),
+                 .facts = ServerFacts(report),
+                 .latency = LatencyTable("Latency", report.metrics, kNote),
+                 .json = ServerJson(report, parts)};
+  AddLatencies(report.run.replay, &out);
+  const auto chart = [&](const char* title, const char* unit, const char* name, double LoadPart::*member) {
+    out.over_time.push_back(ChartOverTime(title, unit, report.metrics.seconds,
+                                          {{name, PartsLine(parts, member), {kLineColors[0], 1.5}}}));
+  };
+  if (parts.empty()) return out;
+  chart("Pieces of answers", "per second", "pieces", &LoadPart::pieces_per_s);
+  chart("Requests that wait for an answer or get one", "requests", "open", &LoadPart::open);
+  return out;
 }
 
 }  // namespace celer::cli

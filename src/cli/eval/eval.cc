@@ -35,6 +35,7 @@
 #include "io/file/atomic_file.h"
 #include "io/json/json.h"
 #include "report/output.h"
+#include "report/page.h"
 #include "report/progress.h"
 #include "report/table.h"
 
@@ -318,7 +319,7 @@ Result<int> Run(EvalFlags& flags) {
   if (device.kind == DeviceOptions::Kind::kCuda && device.index >= here["devices"].get<int>())
     return Error::Invalid("--device ", device.ToString(), ": ", here["devices"].get<int>(),
                           " CUDA devices can be used here; try --device cpu");
-  std::string text = kEvalText;
+  std::string text(EvalText());
   if (!flags.file.empty()) {
     CELER_ASSIGN(text, ReadTextFile(flags.file, size_t{1} << 30));
   }
@@ -355,22 +356,22 @@ Result<int> Run(EvalFlags& flags) {
       fmt::format("{}, {} tokens in {} windows of {}", flags.model.model, results[0]["tokens"].get<int64_t>(),
                   results[0]["windows"].get<int64_t>(), flags.window);
   const Table table = MakeTable(results);
+  const Json out = {{"model", flags.model.model},
+                    {"text", flags.file.empty() ? "built in" : flags.file},
+                    {"window", flags.window},
+                    {"results", results}};
   if (flags.json) {
-    const Json out = {{"model", flags.model.model},
-                      {"text", flags.file.empty() ? "built in" : flags.file},
-                      {"window", flags.window},
-                      {"results", results}};
     fmt::print("{}\n", JsonText(out, 2));
   } else {
     fmt::print("{}\n{}", title, TableText(table));
   }
   if (!flags.html.empty()) {
-    const std::string body = "<section>" + TableHtml(table) + "</section>\n";
-    CELER_RETURN_IF_ERROR(WriteFile(
-        flags.html,
-        BenchPage("Accuracy of " + flags.model.model,
-                  fmt::format("How far from exact {} runs", flags.model.model),
-                  {{"measured", title}, {"text", flags.file.empty() ? "built in" : flags.file}}, body)));
+    Page page("Accuracy of " + flags.model.model,
+              fmt::format("How far from exact {} runs", flags.model.model),
+              {{"measured", title}, {"text", flags.file.empty() ? "built in" : flags.file}});
+    page.Section("");
+    page.Add(table);
+    CELER_RETURN_IF_ERROR(WriteFile(flags.html, page.Html(out)));
   }
   return int{kOk};
 }

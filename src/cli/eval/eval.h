@@ -3,11 +3,19 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
+
+#include "base/embedded_file.h"
 
 namespace celer::cli {
 
-extern const char* const kEvalText;  // what `celer eval` reads unless it is given a text
+// What `celer eval` reads unless it is given a text: eval_text.txt, the first chapters of Jane Austen's
+// Northanger Abbey (1803), in the public domain.
+std::span<const EmbeddedFile> EvalTextFiles();
+inline std::string_view EvalText() {
+  return EvalTextFiles().front().body;
+}
 
 // What two distributions over the vocabulary have in common at one position.
 struct Agreement {

@@ -14,6 +14,12 @@ std::vector<float> LogProbs(std::vector<float> probabilities) {
   return probabilities;
 }
 
+TEST(Eval, HasATextOfItsOwn) {
+  EXPECT_TRUE(EvalText().starts_with("CHAPTER 1\n\nNo one who had ever seen Catherine Morland"));
+  EXPECT_TRUE(EvalText().ends_with("endure it.\n"));
+  EXPECT_EQ(EvalText().size(), 44437u);
+}
+
 TEST(Eval, DivergenceOfEqualDistributionsIsZero) {
   const auto p = LogProbs({0.5f, 0.25f, 0.125f, 0.0625f, 0.0625f});
   const Agreement at = Compare(p, p);

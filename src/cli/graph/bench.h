@@ -54,7 +54,7 @@ std::vector<OperatorTime> ByOperator(const GraphTimes& times);
 Table SpeedTable(const GraphBench& bench);
 Table OperatorTable(const GraphTimes& times);
 Table NodeTable(const GraphTimes& times, size_t most);  // the slowest first
-std::vector<std::pair<std::string, std::string>> GraphBenchFacts(const GraphBench& bench);
+Facts GraphBenchFacts(const GraphBench& bench);
 nlohmann::ordered_json GraphBenchJson(const GraphBench& bench);
 std::string GraphBenchHtml(const GraphBench& bench);
 

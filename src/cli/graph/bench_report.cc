@@ -41,10 +41,9 @@ std::vector<OperatorTime> ByOperator(const GraphTimes& times) {
   return out;
 }
 
-std::vector<std::pair<std::string, std::string>> GraphBenchFacts(const GraphBench& bench) {
-  std::vector<std::pair<std::string, std::string>> facts = {
-      {"network", bench.path + ": " + bench.network + (bench.optimized ? "" : ", not optimised") +
-                      (bench.precision == "f32" ? "" : ", in " + bench.precision)}};
+Facts GraphBenchFacts(const GraphBench& bench) {
+  Facts facts = {{"network", bench.path + ": " + bench.network + (bench.optimized ? "" : ", not optimised") +
+                                 (bench.precision == "f32" ? "" : ", in " + bench.precision)}};
   for (const std::string& input : bench.inputs) facts.emplace_back("input", input);
   facts.emplace_back("work", fmt::format("{:.3f} GFLOP; {} of activations", bench.flops / 1e9,
                                          FormatBytes(bench.activation_bytes)));

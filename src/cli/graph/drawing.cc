@@ -16,7 +16,6 @@ namespace celer::cli {
 namespace {
 
 constexpr double kTitle = 12.5, kText = 11, kLine = 14.5, kPad = 9, kHead = 22;
-constexpr const char* kFont = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
 
 struct Family {
   const char* color;
@@ -55,7 +54,7 @@ struct BoxText {
   std::vector<std::string> lines = {};
   std::string shape = {};  // of what it makes; stands last
   std::string tip = {};
-  const char* color = "#1f2933";
+  const char* color = "#323f4b";
   bool port = false;
   std::string link = {};
 };
@@ -72,43 +71,25 @@ double HeightOf(const BoxText& box) {
 }
 
 std::string BoxSvg(const BoxText& box, const LayoutBox& at) {
-  const double left = at.x - at.width / 2;
+  const double left = at.x - at.width / 2, radius = box.port ? 11 : 5;
+  const auto rect = [&](double y, double height, double rounded, const char* fill, const char* stroke) {
+    return fmt::format(
+        "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" rx=\"{}\" fill=\"{}\"{}/>", left,
+        y, at.width, height, rounded, fill,
+        stroke ? fmt::format(" stroke=\"{}\" stroke-width=\"1.2\"", stroke) : "");
+  };
   std::string out = box.link.empty() ? "<g>" : fmt::format("<a href=\"#{}\">", XmlEscape(box.link));
-  out += fmt::format("<title>{}</title>", XmlEscape(box.tip));
-  const double radius = box.port ? 11 : 5;
-  out += fmt::format(
-      "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" rx=\"{}\" fill=\"#fff\" "
-      "stroke=\"{}\" "
-      "stroke-width=\"1.2\"/>",
-      left, at.y, at.width, at.height, radius, box.color);
-  const bool bare = box.lines.empty() && box.shape.empty();
+  out += fmt::format("<title>{}</title>", XmlEscape(box.tip)) +
+         rect(at.y, at.height, radius, "#fff", box.color) + rect(at.y, kHead, radius, box.color, nullptr);
   // The head's lower corners are square, unless it is all there is.
-  if (bare)
-    out += fmt::format(
-        "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" rx=\"{}\" fill=\"{}\"/>", left,
-        at.y, at.width, at.height, radius, box.color);
-  else
-    out += fmt::format(
-        "<path d=\"M{:.1f} {:.1f}v-{:.1f}a{r} {r} 0 0 1 {r} -{r}h{:.1f}a{r} {r} 0 0 1 {r} {r}v{:.1f}z\" "
-        "fill=\"{}\"/>",
-        left, at.y + kHead, kHead - radius, at.width - 2 * radius, kHead - radius, box.color,
-        fmt::arg("r", radius));
-  out += fmt::format(
-      "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" fill=\"#fff\" font-size=\"{}\" "
-      "font-weight=\"600\">{}</text>",
-      at.x, at.y + 15.5, kTitle, XmlEscape(box.title));
+  if (at.height > kHead) out += rect(at.y + kHead - radius, radius, 0, box.color, nullptr);
+  out += SvgText(at.x, at.y + 15.5, box.title, "middle", "#fff", kTitle, kBold);
   double y = at.y + kHead + 13.5;
   for (const std::string& line : box.lines) {
-    out += fmt::format(
-        "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" fill=\"#52606d\" font-size=\"{}\">{}</text>",
-        at.x, y, kText, XmlEscape(line));
+    out += SvgText(at.x, y, line, "middle", kMuted, kText);
     y += kLine;
   }
-  if (!box.shape.empty())
-    out += fmt::format(
-        "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" fill=\"#1f2933\" font-size=\"{}\" "
-        "font-weight=\"600\">{}</text>",
-        at.x, y, kText, XmlEscape(box.shape));
+  if (!box.shape.empty()) out += SvgText(at.x, y, box.shape, "middle", kInk, kText, kBold);
   return out + (box.link.empty() ? "</g>\n" : "</a>\n");
 }
 
@@ -171,7 +152,7 @@ Drawing DrawGraph(const graph::Graph& graph, const DrawingFacts& facts, const st
   }
   for (const BoxText& box : boxes) layout.boxes.push_back({WidthOf(box), HeightOf(box)});
   Arrange(&layout, 1.5);
-  Drawing out{.width = layout.width, .height = layout.height};
+  Drawing out{layout.width, layout.height};
   out.body = "<g fill=\"none\" stroke=\"#9aa5b1\" stroke-width=\"1.4\">\n";
   for (const LayoutEdge& edge : layout.edges) out.body += fmt::format("<path d=\"{}\"/>\n", edge.path);
   out.body += "</g>\n<g fill=\"#7b8794\">\n";
@@ -184,45 +165,30 @@ Drawing DrawGraph(const graph::Graph& graph, const DrawingFacts& facts, const st
   return out;
 }
 
-std::string DrawingSvg(const Drawing& drawing, const std::string& title) {
-  return fmt::format(
-             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 "
-             "{0:.0f} "
-             "{1:.0f}\" font-family=\"{2}\">\n<title>{3}</title>\n<rect width=\"100%\" height=\"100%\" "
-             "fill=\"#fff\"/>\n",
-             drawing.width, drawing.height, kFont, XmlEscape(title)) +
-         drawing.body + "</svg>\n";
-}
-
-std::string NodesHtml(const graph::Graph& graph, const DrawingFacts& facts, const std::string& anchor) {
-  std::string out =
-      "<table class=\"nodes\"><thead><tr><th>node</th><th class=\"words\">operator</th><th "
-      "class=\"words\">attributes</th><th class=\"words\">reads</th><th "
-      "class=\"words\">makes</th><th>MFLOP</th></tr></"
-      "thead><tbody>\n";
+Table AttributesTable(const graph::Graph& graph, const DrawingFacts& facts) {
+  Table table{.title = "nodes",
+              .header = {"node", "operator", "attributes", "reads", "makes", "MFLOP"},
+              .all_words = true};
+  const auto add = [](std::string* text, const std::string& line) {
+    *text += (text->empty() ? "" : "\n") + line;
+  };
   const auto list = [&](const std::vector<graph::ValueId>& ids) {
     std::string text;
     for (const graph::ValueId id : ids)
-      if (id != graph::kNoValue)
-        text += (text.empty() ? "" : "<br>") + XmlEscape(Printable(graph.value(id).name, 60)) + " <i>" +
-                XmlEscape(facts.type(id)) + "</i>";
+      if (id != graph::kNoValue) add(&text, Printable(graph.value(id).name, 60) + "  " + facts.type(id));
     return text;
   };
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const graph::Node& node = graph.nodes[n];
     std::string attributes;
     for (const auto& [key, value] : node.attributes)
-      attributes +=
-          (attributes.empty() ? "" : "<br>") + XmlEscape(Printable(key) + " = " + AttributeWords(value));
+      add(&attributes, Printable(key) + " = " + AttributeWords(value));
     const double flops = facts.flops(n);
-    out += fmt::format(
-        "<tr id=\"{}-{}\"><td>{}</td><td class=\"words\">{}</td><td class=\"words\">{}</td><td "
-        "class=\"words\">{}</td><td class=\"words\">{}</td><td>{}</td></tr>\n",
-        XmlEscape(anchor), n, XmlEscape(node.name.empty() ? std::to_string(n) : Printable(node.name, 60)),
-        XmlEscape(Printable(node.op)), attributes, list(node.inputs), list(node.outputs),
-        flops >= 0 ? fmt::format("{:.2f}", flops / 1e6) : "");
+    table.rows.push_back({node.name.empty() ? std::to_string(n) : Printable(node.name, 60),
+                          Printable(node.op), attributes, list(node.inputs), list(node.outputs),
+                          flops >= 0 ? fmt::format("{:.2f}", flops / 1e6) : ""});
   }
-  return out + "</tbody></table>\n";
+  return table;
 }
 
 }  // namespace celer::cli

@@ -3,10 +3,9 @@
 
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "graph/ir/ir.h"
-#include "report/table.h"
+#include "report/chart.h"
 
 namespace celer::cli {
 
@@ -16,17 +15,10 @@ struct DrawingFacts {
   std::function<double(size_t)> flops;
 };
 
-// The elements of an SVG picture of a graph.
-struct Drawing {
-  std::string body = {};
-  double width = 0, height = 0;
-};
 // `anchor`: boxes link to #ANCHOR-0, #ANCHOR-1, ... of a page; empty: to nothing.
 Drawing DrawGraph(const graph::Graph& graph, const DrawingFacts& facts, const std::string& anchor);
 
-std::string DrawingSvg(const Drawing& drawing, const std::string& title);
-
 // The rows that the boxes link to: every node with all its attributes.
-std::string NodesHtml(const graph::Graph& graph, const DrawingFacts& facts, const std::string& anchor);
+Table AttributesTable(const graph::Graph& graph, const DrawingFacts& facts);
 
 }  // namespace celer::cli

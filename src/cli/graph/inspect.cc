@@ -130,7 +130,9 @@ Json Ports(const graph::Graph& graph, const std::vector<graph::ValueId>& ids) {
   return out;
 }
 
-void PrintJson(const std::string& path, const Inspection& found) {
+}  // namespace
+
+Json InspectionJson(const std::string& path, const Inspection& found) {
   const graph::Network& network = found.network();
   Json out = {{"path", path},
               {"format", network.format},
@@ -153,8 +155,10 @@ void PrintJson(const std::string& path, const Inspection& found) {
                                {"live_at_once", found.plan->live_bytes},
                                {"each_its_own", found.plan->naive_bytes}};
   }
-  fmt::print("{}\n", JsonText(out, 2));
+  return out;
 }
+
+namespace {
 
 void PrintText(const std::string& path, const Inspection& found) {
   const graph::Network& network = found.network();
@@ -223,7 +227,10 @@ int GraphInspectCommand(const std::vector<std::string>& args) {
   if (const auto stop = Parse(app, args)) return *stop;
   const auto found = Look(model, shapes, optimized);
   if (!found) return Fail(found.error());
-  json ? PrintJson(model, *found) : PrintText(model, *found);
+  if (json)
+    fmt::print("{}\n", JsonText(InspectionJson(model, *found), 2));
+  else
+    PrintText(model, *found);
   if (nodes && !json) fmt::print("{}", TableText(NodesTable(*found)));
   Status written;
   if (!svg.empty()) written = WriteFile(svg, InspectionSvg(model, *found));

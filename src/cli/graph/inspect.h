@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -41,6 +42,7 @@ Result<std::vector<graph::Data>> InputShapes(const graph::Graph& graph,
 std::vector<std::pair<std::string, OperatorShare>> Sorted(const Inspection& found);
 // Every node with its shape, its work and the least time that takes on this machine, if it was measured.
 Table NodesTable(const Inspection& found);
+nlohmann::ordered_json InspectionJson(const std::string& path, const Inspection& found);
 std::string InspectionSvg(const std::string& path, const Inspection& found);
 std::string InspectionHtml(const std::string& path, const Inspection& found);  // subgraphs, too
 

@@ -7,8 +7,7 @@
 #include "limits/measured_machine.h"
 #include "limits/quantity.h"
 #include "limits/roofline.h"
-#include "report/chart.h"
-#include "report/old_page.h"
+#include "report/page.h"
 
 namespace celer::cli {
 namespace {
@@ -39,14 +38,13 @@ void Collect(const graph::Graph& graph, const std::string& title, std::vector<Sh
         Collect(**inner, Printable(key) + " of " + node.Label(), out);
 }
 
-std::vector<std::pair<std::string, std::string>> GraphFacts(const Inspection& found) {
+Facts GraphFacts(const Inspection& found) {
   const graph::Network& network = found.network();
-  std::vector<std::pair<std::string, std::string>> facts = {
-      {"format", fmt::format("{}, opset {}{}", network.format, network.opset,
-                             network.producer.empty() ? "" : ", written by " + network.producer)},
-      {"nodes", std::to_string(found.nodes)},
-      {"parameters", fmt::format("{} in {}", FormatParams(static_cast<double>(found.parameters)),
-                                 FormatBytes(static_cast<double>(found.parameter_bytes)))}};
+  Facts facts = {{"format", fmt::format("{}, opset {}{}", network.format, network.opset,
+                                        network.producer.empty() ? "" : ", written by " + network.producer)},
+                 {"nodes", std::to_string(found.nodes)},
+                 {"parameters", fmt::format("{} in {}", FormatParams(static_cast<double>(found.parameters)),
+                                            FormatBytes(static_cast<double>(found.parameter_bytes)))}};
   for (const graph::ValueId id : network.graph.inputs)
     facts.emplace_back(
         "input", Printable(network.graph.value(id).name) + "  " + FactsOf(network.graph, &found).type(id));
@@ -62,12 +60,6 @@ std::vector<std::pair<std::string, std::string>> GraphFacts(const Inspection& fo
   if (!found.refusal.empty()) facts.emplace_back("cannot run", found.refusal);
   return facts;
 }
-
-constexpr const char* kDrawingStyle =
-    "<style>main{max-width:none}.drawing{overflow:auto;max-height:92vh;border-radius:6px}.drawing "
-    "svg{display:block;"
-    "max-width:none}.nodes td{vertical-align:top}.nodes i{color:var(--muted);font-style:normal}"
-    "tr:target{outline:2px solid #d55e00}</style>\n";
 
 }  // namespace
 
@@ -114,23 +106,21 @@ std::string InspectionHtml(const std::string& path, const Inspection& found) {
   std::vector<ShownGraph> pictures;
   const graph::Graph& main = found.network().graph;
   Collect(main, "The graph", &pictures);
-  std::string body = kDrawingStyle;
+  const auto facts_of = [&](const ShownGraph& shown) {
+    return FactsOf(*shown.graph, shown.graph == &main ? &found : nullptr);
+  };
+  Page page("Graph of " + path, path, GraphFacts(found));
   for (size_t i = 0; i < pictures.size(); ++i) {
-    const graph::Graph& graph = *pictures[i].graph;
-    const DrawingFacts facts = FactsOf(graph, &graph == &main ? &found : nullptr);
-    const std::string anchor = fmt::format("g{}", i);
-    body += fmt::format(
-        "<section><h2>{}</h2>\n<div class=\"drawing\">{}</div>\n<p>A box leads to its row below.</p>"
-        "</section>\n",
-        XmlEscape(pictures[i].title), DrawingSvg(DrawGraph(graph, facts, anchor), pictures[i].title));
+    page.Section(pictures[i].title);
+    page.Add(DrawGraph(*pictures[i].graph, facts_of(pictures[i]), fmt::format("g{}", i)), pictures[i].title,
+             true);
+    page.Add("A box leads to its row below.");
   }
   for (size_t i = 0; i < pictures.size(); ++i) {
-    const graph::Graph& graph = *pictures[i].graph;
-    const DrawingFacts facts = FactsOf(graph, &graph == &main ? &found : nullptr);
-    body += fmt::format("<section><h2>{}: nodes</h2>\n{}</section>\n", XmlEscape(pictures[i].title),
-                        NodesHtml(graph, facts, fmt::format("g{}", i)));
+    page.Section(pictures[i].title + ": nodes");
+    page.Add(AttributesTable(*pictures[i].graph, facts_of(pictures[i])), fmt::format("g{}", i));
   }
-  return BenchPage("Graph of " + path, path, GraphFacts(found), body);
+  return page.Html(InspectionJson(path, found));
 }
 
 }  // namespace celer::cli

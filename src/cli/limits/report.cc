@@ -198,12 +198,12 @@ bool Fits(const LimitsRequest& r, const LlmShape& shape, const LlmSetup& setup, 
   return capacity && *capacity / setup.batch >= context;
 }
 
-std::vector<std::pair<std::string, std::string>> LimitsFacts(const LimitsRequest& r) {
+Facts LimitsFacts(const LimitsRequest& r) {
   const LlmShape& s = r.shape;
   const Machine& m = r.machine;
   const LlmParams p = CountParams(s);
   const double peak = *PeakFlops(m, r.setups.front());
-  std::vector<std::pair<std::string, std::string>> facts;
+  Facts facts;
   facts.emplace_back(
       "machine",
       fmt::format("{}: {} memory, {} read, {} {}; balanced at {} FLOP/byte ({})", m.name,
@@ -237,8 +237,7 @@ std::vector<Table> LimitsTables(const LimitsRequest& r) {
 }
 
 std::string LimitsText(const LimitsRequest& r, bool brief) {
-  std::string out;
-  for (const auto& [name, value] : LimitsFacts(r)) out += FactLine(name, value, OutputWidth());
+  std::string out = FactsText(LimitsFacts(r));
   const std::vector<Table> tables = brief ? std::vector{DecodeTable(r)} : LimitsTables(r);
   for (const Table& table : tables) out += TableText(table, !brief);
   return out;

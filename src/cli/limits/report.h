@@ -21,7 +21,7 @@ struct LimitsRequest {
 };
 
 // Name and value, for the head of the answer: "machine", "rtx4090: ...".
-std::vector<std::pair<std::string, std::string>> LimitsFacts(const LimitsRequest& request);
+Facts LimitsFacts(const LimitsRequest& request);
 std::vector<Table> LimitsTables(const LimitsRequest& request);
 
 // `brief`: what decides, in a dozen lines: the facts and the decode table.

@@ -6,13 +6,11 @@
 #include <cmath>
 #include <set>
 
-#include "cli/limits/figures.h"
 #include "cli/quantize/network_speed.h"
 #include "graph/passes/pass.h"
 #include "io/file/printable.h"
 #include "limits/quantity.h"
-#include "report/chart.h"
-#include "report/old_page.h"
+#include "report/page.h"
 
 namespace celer::cli {
 namespace {
@@ -57,42 +55,38 @@ double WeightNoise(const ptq::NetworkQuantizer& quantizer, const Layer& layer) {
   return noise.nsr();
 }
 
-Figure ErrorFigure(const NetworkReport& report) {
-  Figure figure;
-  figure.title = "Noise to signal, layer by layer";
-  figure.caption =
-      "In the order of the network. Dots: at the layer's output while all layers are rounded, so that errors "
-      "of earlier layers are in it. Squares: at the network's outputs while this layer alone is rounded; the "
-      "highest squares are the layers to leave float first.";
-  figure.width = 900, figure.height = 520;
+Chart ErrorChart(const NetworkReport& report) {
   double low = 1, high = 1e-12;
-  const auto widen = [&](double y) {
-    if (y > 0) low = std::min(low, y), high = std::max(high, y);
+  std::vector<ChartMark> marks;
+  const auto add = [&](size_t layer, double y, const char* color, Marker marker) {
+    if (!(y > 0)) return;
+    low = std::min(low, y), high = std::max(high, y);
+    marks.push_back({.x = static_cast<double>(layer) + 1,
+                     .y = y,
+                     .color = color,
+                     .marker = marker,
+                     .radius = 4,
+                     .tip = Shorter(report.layers[layer].name) + fmt::format(": {:.2e}", y)});
   };
-  for (const LayerError& layer : report.layers) {
-    widen(layer.graphwise.nsr());
-    widen(layer.layerwise.value_or(0));
+  for (size_t i = 0; i < report.layers.size(); ++i) {
+    add(i, report.layers[i].graphwise.nsr(), kLineColors[0], Marker::kDot);
+    add(i, report.layers[i].layerwise.value_or(0), kLineColors[1], Marker::kSquare);
   }
   if (low > high) low = 1e-6, high = 1;
-  const auto count = static_cast<double>(report.layers.size());
-  Chart chart("errors", 80, 40, figure.width - 110, 380, {.low = 0, .high = count + 1, .label = "layer"},
-              {.low = low / 2, .high = high * 2, .log = true, .label = "noise / signal"}, figure.title);
-  for (size_t i = 0; i < report.layers.size(); ++i) {
-    const LayerError& layer = report.layers[i];
-    const double x = static_cast<double>(i) + 1;
-    if (layer.graphwise.nsr() > 0) chart.Mark(x, layer.graphwise.nsr(), Marker::kDot, "#0072b2", 4);
-    if (layer.layerwise && *layer.layerwise > 0)
-      chart.Mark(x, *layer.layerwise, Marker::kSquare, "#d55e00", 4);
-  }
   const auto worst = Ordered(report.layers);
   for (size_t i = 0; i < worst.size() && i < 5; ++i) {
     const double y = worst[i]->layerwise ? *worst[i]->layerwise : worst[i]->graphwise.nsr();
     if (y > 0)
-      chart.PointLabel(static_cast<double>(worst[i] - report.layers.data()) + 1, y,
-                       Shorter(worst[i]->name, 30), Chart::Side::kAbove, "#1f2933");
+      marks.push_back({.x = static_cast<double>(worst[i] - report.layers.data()) + 1,
+                       .y = y,
+                       .radius = 0,
+                       .label = Shorter(worst[i]->name, 30)});
   }
-  figure.body = chart.Finish();
-  return figure;
+  return {.title = "",
+          .x = {.low = 0, .high = static_cast<double>(report.layers.size()) + 1, .label = "layer"},
+          .y = {.low = low / 2, .high = high * 2, .log = true, .label = "noise / signal"},
+          .marks = marks,
+          .height = 464};
 }
 
 std::string Number(double value) {
@@ -200,18 +194,23 @@ std::string ScoresText(const ptq::Scores& scores, int64_t samples) {
 }
 
 std::string NetworkReportHtml(const NetworkReport& report) {
-  std::vector<std::pair<std::string, std::string>> facts = {
-      {"constants", fmt::format("{}, was {}", FormatBytes(static_cast<double>(report.bytes_after)),
-                                FormatBytes(static_cast<double>(report.bytes_before)))}};
+  Facts facts = {{"constants", fmt::format("{}, was {}", FormatBytes(static_cast<double>(report.bytes_after)),
+                                           FormatBytes(static_cast<double>(report.bytes_before)))}};
   if (report.scores) facts.emplace_back("outputs", ScoresText(*report.scores, report.samples));
   if (report.evaluated)
     facts.emplace_back("evaluated", ScoresText(*report.evaluated, report.evaluated_samples));
   for (const auto& [name, why] : report.floats) facts.emplace_back("float", Printable(name) + ": " + why);
-  const Figure figure = ErrorFigure(report);
-  std::string body = "<section>" + FigureSvg(figure) + "<p>" + XmlEscape(figure.caption) + "</p></section>\n";
+  Page page("Rounding of " + report.path, "What rounding costs " + report.path, facts);
+  page.Section("Noise to signal, layer by layer");
+  page.Add(Draw(ErrorChart(report)), "Noise to signal, layer by layer");
+  page.Add(
+      "In the order of the network. Dots: at the layer's output while all layers are rounded, so that errors "
+      "of earlier layers are in it. Squares: at the network's outputs while this layer alone is rounded; the "
+      "highest squares are the layers to leave float first.");
   const Table table = LayerTable(report, report.layers.size());
-  body += fmt::format("<section><h2>{}</h2>\n{}</section>\n", XmlEscape(table.title), TableHtml(table));
-  return BenchPage("Rounding of " + report.path, "What rounding costs " + report.path, facts, body);
+  page.Section(table.title);
+  page.Add(table);
+  return page.Html(nullptr);
 }
 
 }  // namespace celer::cli

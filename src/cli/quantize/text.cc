@@ -50,7 +50,7 @@ std::string CheckCalibrationText(std::string_view text, int64_t tokens) {
 }
 
 Result<CalibrationText> ReadCalibration(const TextChoice& choice, const std::string& model) {
-  std::string text = kEvalText;
+  std::string text(EvalText());
   if (!choice.file.empty()) {
     CELER_ASSIGN(text, ReadTextFile(choice.file, size_t{1} << 30));
   }
