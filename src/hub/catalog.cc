@@ -60,7 +60,7 @@ Result<std::vector<CatalogEntry>> ParseCatalog(std::string_view text) {
 std::span<const CatalogEntry> Catalog() {
   static const std::vector<CatalogEntry> all = [] {
     auto parsed = ParseCatalog(CatalogFiles().front().body);
-    CELER_CHECK(parsed);  // pull_test.cc
+    CELER_CHECK(parsed);  // hub_test.cc
     return *std::move(parsed);
   }();
   return all;
