@@ -19,7 +19,7 @@ class Shape {
   explicit Shape(std::span<const int64_t> dims);  // CHECKs rank <= kMaxRank and dims >= 0
 
   int rank() const { return rank_; }
-  int64_t operator[](int i) const { return dims_[static_cast<size_t>(i)]; }
+  int64_t operator[](int i) const { return dims_[i]; }
   std::span<const int64_t> dims() const { return {dims_.data(), static_cast<size_t>(rank_)}; }
 
   // Product of the dimensions; nullopt on overflow. A scalar (rank 0) has one element.

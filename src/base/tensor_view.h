@@ -25,7 +25,7 @@ struct TensorView {
     TensorView view{static_cast<std::byte*>(data), dtype, device, shape, {}};
     int64_t step = 1;
     for (int i = shape.rank() - 1; i >= 0; --i) {
-      view.stride[static_cast<size_t>(i)] = step;
+      view.stride[i] = step;
       step *= shape[i];
     }
     return view;

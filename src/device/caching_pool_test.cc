@@ -153,7 +153,7 @@ TEST_F(CachingPoolTest, NeighboursMergeInEveryOrder) {
   std::array<int, 3> order = {0, 1, 2};
   do {
     std::array<void*, 3> ptr = {Get(kMiB / 2), Get(kMiB / 2), Get(kMiB / 2)};
-    for (const int i : order) pool.Free(ptr[static_cast<size_t>(i)]);
+    for (const int i : order) pool.Free(ptr[i]);
     const auto snapshot = pool.Snapshot();
     ASSERT_EQ(snapshot.size(), 1u);
     ASSERT_EQ(snapshot[0].blocks.size(), 1u);

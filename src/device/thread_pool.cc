@@ -69,7 +69,7 @@ ThreadPool::ThreadPool(const Options& options) : spin_(options.spin) {
   }
   crowded_ = size_ > UsableCpus();
   const std::vector<int> cpus = UsableCpuList();
-  workers_.reserve(static_cast<size_t>(size_ - 1));
+  workers_.reserve(size_ - 1);
   for (int t = 1; t < size_; ++t) {
     const int cpu = options.pin && !cpus.empty() ? cpus[static_cast<size_t>(t) % cpus.size()] : -1;
     workers_.emplace_back([this, t, cpu] { Work(t, cpu); });

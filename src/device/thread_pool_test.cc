@@ -46,7 +46,7 @@ TEST(ThreadPool, RunsEveryThreadOnce) {
       const auto caller = std::this_thread::get_id();
       bool zero_is_the_caller = false;
       pool.Run([&](int t) {
-        ++calls[static_cast<size_t>(t)];
+        ++calls[t];
         if (t == 0) zero_is_the_caller = std::this_thread::get_id() == caller;
       });
       EXPECT_TRUE(zero_is_the_caller);
@@ -74,7 +74,7 @@ void ExpectCovers(const For& parallel_for) {
       parallel_for(n, grain, [&](int64_t begin, int64_t end) {
         EXPECT_LT(begin, end);
         EXPECT_EQ(begin % grain, 0);
-        for (int64_t i = begin; i < end; ++i) hits[static_cast<size_t>(i)].fetch_add(1);
+        for (int64_t i = begin; i < end; ++i) hits[i].fetch_add(1);
       });
       for (const auto& hit : hits) ASSERT_EQ(hit.load(), 1) << "n " << n << " grain " << grain;
     }
@@ -234,7 +234,7 @@ TEST(ThreadPool, WorkIsDoneInFull) {
   ThreadPool pool({.threads = 2});
   std::vector<int64_t> values(100'000);
   pool.ParallelFor(std::ssize(values), 1000, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) values[static_cast<size_t>(i)] = i;
+    for (int64_t i = begin; i < end; ++i) values[i] = i;
   });
   EXPECT_EQ(std::accumulate(values.begin(), values.end(), int64_t{0}), int64_t{100'000} * 99'999 / 2);
 }

@@ -133,11 +133,11 @@ std::string Quoted(const std::string& op, const std::string& variant) {
 }  // namespace
 
 std::string_view Name(Isa isa) {
-  return kIsaRows[static_cast<size_t>(isa)].name;
+  return kIsaRows[isa].name;
 }
 
 Device::Kind DeviceKind(Isa isa) {
-  return kIsaRows[static_cast<size_t>(isa)].kind;
+  return kIsaRows[isa].kind;
 }
 
 std::string WhyNotHere(Isa isa) {
@@ -250,7 +250,7 @@ OperatorInfo Describe(std::string_view op, std::span<const Candidate> table, con
   }
   for (const Device::Kind kind : {Device::Kind::kCpu, Device::Kind::kCuda})
     if (const int index = PickIndex(op, table, kind, force, /*warn=*/false); index >= 0)
-      info.variants[static_cast<size_t>(index)].chosen = true;
+      info.variants[index].chosen = true;
   return info;
 }
 

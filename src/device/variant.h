@@ -122,7 +122,7 @@ const Variant<Fn>* Pick(std::string_view op, std::span<const Variant<Fn>> table,
                         Device::Kind kind = Device::Kind::kCpu) {
   const int index =
       internal::PickIndex(op, internal::Erase<Fn>(table), kind, internal::ForceFromEnvironment());
-  return index < 0 ? nullptr : &table[static_cast<size_t>(index)];
+  return index < 0 ? nullptr : &table[index];
 }
 
 // What Pick() chooses among, and chooses: one row is marked for each kind of device the table serves.

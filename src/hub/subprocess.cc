@@ -106,7 +106,7 @@ int ExitCodeOf(int status) {
   if (::getppid() != parent) ::_exit(127);  // the parent died before prctl(): no signal will come
   for (const int ours : {SIGPIPE, SIGXFSZ}) ::signal(ours, SIG_DFL);  // main() ignores them
   bool ready = true;
-  for (int as = 0; as < 3; ++as) ready = ready && ::dup2(streams[static_cast<size_t>(as)], as) == as;
+  for (int as = 0; as < 3; ++as) ready = ready && ::dup2(streams[as], as) == as;
   if (ready) ::execvpe(argv[0], argv, environment);
   const int why = errno;
   if (::write(report, &why, sizeof why) < 0) ::_exit(126);

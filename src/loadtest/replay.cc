@@ -136,7 +136,7 @@ double Percentile(std::vector<double> values, double share) {
   const double at = share * static_cast<double>(values.size() - 1);
   const auto below = static_cast<int64_t>(at);
   std::nth_element(values.begin(), values.begin() + below, values.end());
-  const double low = values[static_cast<size_t>(below)];
+  const double low = values[below];
   if (below + 1 == std::ssize(values)) return low;
   const double high = *std::min_element(values.begin() + below + 1, values.end());
   return low + (at - static_cast<double>(below)) * (high - low);

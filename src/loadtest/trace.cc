@@ -162,7 +162,7 @@ Trace UntimedTrace(int64_t count, int64_t prompt, int64_t output) {
 
 Trace Scaled(Trace trace, const TraceScale& scale) {
   if (scale.requests > 0 && scale.requests < std::ssize(trace.requests))
-    trace.requests.resize(static_cast<size_t>(scale.requests));
+    trace.requests.resize(scale.requests);
   for (TraceRequest& request : trace.requests) {
     request.arrival_s /= scale.rate;
     request.prompt = ScaledCount(request.prompt, scale.length);
@@ -177,8 +177,8 @@ std::vector<int32_t> PromptOf(const Trace& trace, size_t i, int64_t vocab) {
   std::vector<int32_t> tokens(static_cast<size_t>(request.prompt));
   const auto fill = [&](int64_t from, int64_t to, uint64_t text) {
     for (int64_t at = from; at < to; ++at)
-      tokens[static_cast<size_t>(at)] = static_cast<int32_t>(
-          SplitMix64(text + static_cast<uint64_t>(at - from)) % static_cast<uint64_t>(vocab));
+      tokens[at] = static_cast<int32_t>(SplitMix64(text + static_cast<uint64_t>(at - from)) %
+                                        static_cast<uint64_t>(vocab));
   };
   // What no hash covers is this request's own.
   int64_t covered = 0;
@@ -228,14 +228,12 @@ std::vector<int64_t> SharedTokens(const Trace& trace, int64_t vocab, int64_t blo
     prefixes.clear();
     uint64_t hash = 0;
     for (int64_t at = 0; at < count; ++at) {
-      hash = SplitMix64(hash ^ SplitMix64(static_cast<uint64_t>(tokens[static_cast<size_t>(at)])));
+      hash = SplitMix64(hash ^ SplitMix64(static_cast<uint64_t>(tokens[at])));
       if ((at + 1) % block == 0) prefixes.push_back(hash);
     }
     int64_t found = 0;
     // The last token runs in any case, and its block is whole only with it.
-    while (found < std::ssize(prefixes) && (found + 1) * block < count &&
-           cache.Has(prefixes[static_cast<size_t>(found)]))
-      ++found;
+    while (found < std::ssize(prefixes) && (found + 1) * block < count && cache.Has(prefixes[found])) ++found;
     shared.push_back(found * block);
     // The answer is nobody else's, but it takes room.
     if (capacity > 0)

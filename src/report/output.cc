@@ -73,7 +73,7 @@ bool WriteOut(std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
     if (written >= 0) {
-      text.remove_prefix(static_cast<size_t>(written));
+      text.remove_prefix(written);
     } else if (errno != EINTR) {
       g_why = errno;
       g_write_failed = true;

@@ -166,7 +166,7 @@ Status AppendedLines::Append(std::string_view line) {
       if (end >= 0 && ::ftruncate(file_.get(), end) != 0) errno = 0;  // a torn line is repaired when resuming
       return failed;
     }
-    line.remove_prefix(static_cast<size_t>(done));
+    line.remove_prefix(done);
   }
   ++lines_;
   return {};

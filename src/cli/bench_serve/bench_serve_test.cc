@@ -408,8 +408,7 @@ TEST(Simulate, OneRequestTakesWhatTheModelOfTimeSays) {
   };
   EXPECT_NEAR(run.replay.requests[0].ttft(), seconds(0, 50), 1e-12);
   ASSERT_EQ(run.replay.gaps.size(), 3u);
-  for (int64_t i = 0; i < 3; ++i)
-    EXPECT_NEAR(run.replay.gaps[static_cast<size_t>(i)], seconds(50 + i, 1), 1e-12);
+  for (int64_t i = 0; i < 3; ++i) EXPECT_NEAR(run.replay.gaps[i], seconds(50 + i, 1), 1e-12);
   EXPECT_NEAR(run.replay.requests[1].ttft(), seconds(0, 20), 1e-9);  // the machine waited for it
   EXPECT_NEAR(run.metrics.busy_s,
               seconds(0, 50) + seconds(0, 20) + seconds(50, 1) + seconds(51, 1) + seconds(52, 1), 1e-9);

@@ -29,7 +29,7 @@ std::vector<LoadPart> Timeline(const ServerReport& report) {
   if (end <= 0) return {};
   std::vector<LoadPart> parts(kRunParts);
   const double width = end / kRunParts;
-  for (int i = 0; i < kRunParts; ++i) parts[static_cast<size_t>(i)].at_s = (i + 0.5) * width;
+  for (int i = 0; i < kRunParts; ++i) parts[i].at_s = (i + 0.5) * width;
   const auto part_at = [&](double seconds) {
     return static_cast<size_t>(std::clamp(static_cast<int>(seconds / width), 0, kRunParts - 1));
   };

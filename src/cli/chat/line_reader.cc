@@ -127,7 +127,7 @@ class LineReader::Editor {
       if (InterruptGuard::Pending()) return something_typed_ ? Outcome::kDiscarded : Outcome::kInterrupted;
       return Outcome::kEnd;
     }
-    line->assign(text, static_cast<size_t>(count));
+    line->assign(text, count);
     while (!line->empty() && (line->back() == '\n' || line->back() == '\r')) line->pop_back();
     Remember(*line);
     return Outcome::kLine;

@@ -131,7 +131,7 @@ Result<Json> Measure(EvalFlags flags, const Choice& choice, const std::string& t
       if (!kept) return;
       row.assign(logits.begin(), logits.end());
       CELER_CHECK(LogSoftmax(row));  // the engine refuses logits that are not finite
-      surprise -= row[static_cast<size_t>(window[static_cast<size_t>(i)])];
+      surprise -= row[static_cast<size_t>(window[i])];
       kept = first ? base.Append(row) : base.Read(rows, reference);
       ++rows;
       if (!first) divergence.Add(Compare(reference, row));

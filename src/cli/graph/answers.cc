@@ -63,8 +63,7 @@ Result<std::vector<std::string>> ReadLabels(const std::string& path) {
 }
 
 std::string LabelOf(const std::vector<std::string>& labels, int64_t index) {
-  return index >= 0 && static_cast<size_t>(index) < labels.size() ? labels[static_cast<size_t>(index)]
-                                                                  : std::to_string(index);
+  return index >= 0 && static_cast<size_t>(index) < labels.size() ? labels[index] : std::to_string(index);
 }
 
 Result<std::vector<float>> FloatsOf(const GraphTensor& tensor, const std::string& name) {
@@ -96,7 +95,7 @@ std::vector<std::string> TextsOf(const GraphTensor& tensor, const GraphPort& por
     int64_t place = 0;
     std::memcpy(&place, tensor.bytes.data() + at, sizeof(place));
     const bool known = place >= 0 && place < static_cast<int64_t>(port.texts->size());
-    out.push_back(known ? (*port.texts)[static_cast<size_t>(place)] : "?");
+    out.push_back(known ? (*port.texts)[place] : "?");
   }
   return out;
 }
@@ -120,14 +119,13 @@ std::vector<Class> BestClasses(const std::vector<float>& scores, int count) {
   std::vector<int64_t> order(scores.size());
   std::iota(order.begin(), order.end(), 0);
   const auto better = [&](int64_t a, int64_t b) {
-    const float x = scores[static_cast<size_t>(a)], y = scores[static_cast<size_t>(b)];
+    const float x = scores[a], y = scores[b];
     return x != y ? x > y : a < b;
   };
   const auto n = std::min<size_t>(static_cast<size_t>(count), order.size());
   std::partial_sort(order.begin(), order.begin() + static_cast<int64_t>(n), order.end(), better);
   std::vector<Class> out;
-  for (size_t i = 0; i < n; ++i)
-    out.push_back({order[i], static_cast<float>(p[static_cast<size_t>(order[i])])});
+  for (size_t i = 0; i < n; ++i) out.push_back({order[i], static_cast<float>(p[order[i]])});
   return out;
 }
 

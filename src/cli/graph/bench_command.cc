@@ -39,14 +39,12 @@ Work WholeOf(const graph::Graph& graph, const graph::MemoryPlan& plan) {
   Work work;
   std::vector<bool> read(graph.values.size(), false);
   for (const graph::Node& node : graph.nodes)
-    for (const graph::ValueId id : graph.Reads(node)) read[static_cast<size_t>(id)] = true;
+    for (const graph::ValueId id : graph.Reads(node)) read[id] = true;
   for (size_t v = 0; v < graph.values.size(); ++v)
     if (graph.values[v].constant && read[v])
       work.read_bytes += static_cast<double>(graph.values[v].constant->bytes.size());
-  for (const graph::ValueId id : graph.inputs)
-    work.read_bytes += TensorBytes(plan.frame[static_cast<size_t>(id)]);
-  for (const graph::ValueId id : graph.outputs)
-    work.write_bytes += TensorBytes(plan.frame[static_cast<size_t>(id)]);
+  for (const graph::ValueId id : graph.inputs) work.read_bytes += TensorBytes(plan.frame[id]);
+  for (const graph::ValueId id : graph.outputs) work.write_bytes += TensorBytes(plan.frame[id]);
   work.flops = plan.flops;
   return work;
 }
@@ -88,8 +86,7 @@ Result<GraphTimes> Measure(const std::shared_ptr<const graph::Program>& program,
         planned.how == graph::PlannedNode::How::kPlanned || planned.how == graph::PlannedNode::How::kDynamic;
     if (!works) continue;
     const graph::ValueId first = node.outputs.empty() ? graph::kNoValue : node.outputs[0];
-    const graph::Data* const made =
-        first == graph::kNoValue ? nullptr : &plan.frame[static_cast<size_t>(first)];
+    const graph::Data* const made = first == graph::kNoValue ? nullptr : &plan.frame[first];
     out.nodes.push_back(
         {.op = node.op,
          .kernel = std::string(planned.kernel_name),

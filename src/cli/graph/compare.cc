@@ -58,7 +58,7 @@ std::string Describe(const Difference& difference, const Shape& shape) {
   std::vector<int64_t> place(static_cast<size_t>(shape.rank()));
   int64_t rest = difference.at;
   for (int i = shape.rank(); i-- > 0; rest /= std::max<int64_t>(shape[i], 1))
-    place[static_cast<size_t>(i)] = rest % std::max<int64_t>(shape[i], 1);
+    place[i] = rest % std::max<int64_t>(shape[i], 1);
   return fmt::format("an error of {:.2g} of its scale {:.3g}, at [{}]: {:.6g} instead of {:.6g}",
                      difference.error, difference.scale, fmt::join(place, ", "), difference.ours,
                      difference.theirs);

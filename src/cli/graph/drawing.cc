@@ -118,16 +118,16 @@ Drawing DrawGraph(const graph::Graph& graph, const DrawingFacts& facts, const st
     boxes.push_back(std::move(box));
   };
   const auto join = [&](graph::ValueId id) {
-    if (id != graph::kNoValue && maker[static_cast<size_t>(id)] >= 0)
-      layout.edges.push_back({static_cast<size_t>(maker[static_cast<size_t>(id)]), boxes.size() - 1});
+    if (id != graph::kNoValue && maker[id] >= 0)
+      layout.edges.push_back({static_cast<size_t>(maker[id]), boxes.size() - 1});
   };
   for (const graph::ValueId id : graph.inputs) {
-    maker[static_cast<size_t>(id)] = static_cast<int>(boxes.size());
+    maker[id] = static_cast<int>(boxes.size());
     port(id, "input");
   }
   for (const graph::Capture& capture : graph.captures) {
     if (graph.value(capture.inner).constant) continue;
-    maker[static_cast<size_t>(capture.inner)] = static_cast<int>(boxes.size());
+    maker[capture.inner] = static_cast<int>(boxes.size());
     port(capture.inner, "from outside:");
     boxes.back().color = "#7b8794";
   }
@@ -144,7 +144,7 @@ Drawing DrawGraph(const graph::Graph& graph, const DrawingFacts& facts, const st
     boxes.push_back(std::move(box));
     for (const graph::ValueId id : graph.Reads(node)) join(id);
     for (const graph::ValueId id : node.outputs)
-      if (id != graph::kNoValue) maker[static_cast<size_t>(id)] = static_cast<int>(boxes.size() - 1);
+      if (id != graph::kNoValue) maker[id] = static_cast<int>(boxes.size() - 1);
   }
   for (const graph::ValueId id : graph.outputs) {
     port(id, "output");

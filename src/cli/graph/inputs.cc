@@ -218,7 +218,7 @@ Result<NpyArray> Empty(const GraphPort& port, const std::vector<int64_t>& dims) 
   if (!bytes || *bytes > int64_t{1} << 36)
     return Error::Invalid("the input '", Printable(port.name), "': a shape of ", out.shape.ToString(),
                           " is more than 64 GiB");
-  out.bytes.resize(static_cast<size_t>(*bytes));
+  out.bytes.resize(*bytes);
   return out;
 }
 
@@ -258,7 +258,7 @@ Result<NpyArray> FromTexts(const GraphPort& port, const std::string& given, std:
   }
   if (!file) {
     CELER_ASSIGN(NpyArray out, FromNumbers(port, places));
-    texts->resize(static_cast<size_t>(*out.shape.elements()), texts->front());
+    texts->resize(*out.shape.elements(), texts->front());
     return out;
   }
   CELER_ASSIGN(NpyArray out, Empty(port, {shape.dims().begin(), shape.dims().end()}));

@@ -16,8 +16,8 @@ namespace {
 DrawingFacts FactsOf(const graph::Graph& graph, const Inspection* found) {
   const graph::MemoryPlan* const plan = found && found->plan ? &*found->plan : nullptr;
   return {[&graph, plan](graph::ValueId id) {
-            if (plan && plan->frame[static_cast<size_t>(id)].kind == graph::Data::Kind::kTensor) {
-              const TensorView& tensor = plan->frame[static_cast<size_t>(id)].tensor;
+            if (plan && plan->frame[id].kind == graph::Data::Kind::kTensor) {
+              const TensorView& tensor = plan->frame[id].tensor;
               return std::string(Name(tensor.dtype)) + tensor.shape.ToString();
             }
             return ToString(graph.value(id).type);

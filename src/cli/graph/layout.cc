@@ -285,18 +285,17 @@ class Arranger {
     }
     for (size_t i = 0; i < items_.size(); ++i)
       if (items_[i].box >= 0) {
-        LayoutBox& box = layout_.boxes[static_cast<size_t>(items_[i].box)];
+        LayoutBox& box = layout_.boxes[items_[i].box];
         box.x = items_[i].x;
         box.y = top_[items_[i].layer] + (heights_[items_[i].layer] - box.height) / 2;
       }
   }
 
   double TopOf(const Item& item) const {
-    return item.box >= 0 ? layout_.boxes[static_cast<size_t>(item.box)].y : top_[item.layer];
+    return item.box >= 0 ? layout_.boxes[item.box].y : top_[item.layer];
   }
   double BottomOf(const Item& item) const {
-    return item.box >= 0 ? layout_.boxes[static_cast<size_t>(item.box)].y + item.height
-                         : top_[item.layer] + heights_[item.layer];
+    return item.box >= 0 ? layout_.boxes[item.box].y + item.height : top_[item.layer] + heights_[item.layer];
   }
 
   // --- lines ---

@@ -271,7 +271,7 @@ std::vector<Taps> TapsFor(int from, int to) {
     const double center = (i + 0.5) * ratio;
     const int first = std::max(0, static_cast<int>(center - reach)),
               last = std::min(from, static_cast<int>(center + reach) + 1);
-    Taps& taps = out[static_cast<size_t>(i)];
+    Taps& taps = out[i];
     taps.first = first;
     double sum = 0;
     for (int k = first; k < last; ++k) {
@@ -297,7 +297,7 @@ Picture Resized(const Picture& from, int width, int height) {
   std::vector<float> rows(static_cast<size_t>(from.height) * columns);
   for (int y = 0; y < from.height; ++y)
     for (int x = 0; x < width; ++x) {
-      const Taps& taps = across[static_cast<size_t>(x)];
+      const Taps& taps = across[x];
       float* const to = &rows[static_cast<size_t>(y) * columns + static_cast<size_t>(x) * 3];
       const uint8_t* pixel = &from.rgb[(static_cast<size_t>(y) * static_cast<size_t>(from.width) +
                                         static_cast<size_t>(taps.first)) *
@@ -308,7 +308,7 @@ Picture Resized(const Picture& from, int width, int height) {
   Picture out{width, height};
   out.rgb.resize(static_cast<size_t>(height) * columns);
   for (int y = 0; y < height; ++y) {
-    const Taps& taps = down[static_cast<size_t>(y)];
+    const Taps& taps = down[y];
     for (size_t i = 0; i < columns; ++i) {
       float sum = 0;
       for (size_t k = 0; k < taps.share.size(); ++k)

@@ -90,13 +90,11 @@ void PrintRows(const GraphTensor& tensor, const GraphPort& port, int top) {
   if (!scores || tensor.shape.size() != 2 || tensor.shape[1] != columns || columns == 0) return;
   for (int64_t r = 0; r < tensor.shape[0] && r < kRowsShown; ++r) {
     std::vector<std::pair<float, int64_t>> row;
-    for (int64_t k = 0; k < columns; ++k)
-      row.emplace_back((*scores)[static_cast<size_t>(r * columns + k)], k);
+    for (int64_t k = 0; k < columns; ++k) row.emplace_back((*scores)[r * columns + k], k);
     std::stable_sort(row.begin(), row.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
     std::string line;
     for (size_t k = 0; k < row.size() && k < static_cast<size_t>(top); ++k)
-      line += fmt::format("  {} {:.4f}", Printable(port.classes[static_cast<size_t>(row[k].second)]),
-                          row[k].first);
+      line += fmt::format("  {} {:.4f}", Printable(port.classes[row[k].second]), row[k].first);
     fmt::print("{}\n", line);
   }
   if (tensor.shape[0] > kRowsShown) fmt::print("  and {} more\n", tensor.shape[0] - kRowsShown);

@@ -19,12 +19,12 @@ Work NodeWork(const graph::CompiledNode& compiled, const graph::PlannedNode& pla
   if (planned.how == How::kView || planned.how == How::kFolded) return work;
   const graph::Node& node = *compiled.node;
   for (const graph::ValueId id : node.outputs)
-    if (id != graph::kNoValue) work.write_bytes += TensorBytes(frame[static_cast<size_t>(id)]);
+    if (id != graph::kNoValue) work.write_bytes += TensorBytes(frame[id]);
   const bool picks = node.op.starts_with("Gather") || node.op == "Slice" || node.op == "Split";
   if (!(compiled.op->traits & graph::Operator::kShapeOnly)) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (node.inputs[i] == graph::kNoValue || (picks && i == 0)) continue;
-      work.read_bytes += TensorBytes(frame[static_cast<size_t>(node.inputs[i])]);
+      work.read_bytes += TensorBytes(frame[node.inputs[i]]);
     }
     if (picks) work.read_bytes += work.write_bytes;
   }

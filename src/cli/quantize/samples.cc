@@ -180,7 +180,7 @@ Result<SampleSet> OpenSamples(const std::vector<GraphPort>& ports, const SampleF
   SampleSet out;
   out.samples.count = static_cast<int64_t>(items->size());
   out.samples.get = [items, ports, picture](int64_t index) -> Result<std::vector<NpyArray>> {
-    const SampleItem& item = (*items)[static_cast<size_t>(index)];
+    const SampleItem& item = (*items)[index];
     if (item.arrays) {
       std::vector<NpyArray> read = ReadArrays(*item.arrays, item.index);
       for (size_t i = 0; i < read.size(); ++i) {
@@ -194,9 +194,9 @@ Result<SampleSet> OpenSamples(const std::vector<GraphPort>& ports, const SampleF
     arrays[0] = std::move(*array);
     return arrays;
   };
-  out.samples.name = [items](int64_t index) { return NameOf((*items)[static_cast<size_t>(index)]); };
+  out.samples.name = [items](int64_t index) { return NameOf((*items)[index]); };
   out.class_by_name = [items](int64_t index) -> std::optional<int64_t> {
-    const std::string stem = (*items)[static_cast<size_t>(index)].path.stem().string();
+    const std::string stem = (*items)[index].path.stem().string();
     int64_t number = 0;
     const auto [end, error] = std::from_chars(stem.data(), stem.data() + stem.size(), number);
     return error == std::errc() ? std::optional(number) : std::nullopt;

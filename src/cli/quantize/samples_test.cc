@@ -40,7 +40,7 @@ TEST(CalibrationArrays, ConstantOnesAreNamedWithTheirRange) {
     samples.count = 3;
     samples.get = [&](int64_t index) -> Result<std::vector<NpyArray>> {
       NpyArray array{DType::kF32, Shape({1, 4}), std::vector<std::byte>(16)};
-      if (!zero) array.bytes[static_cast<size_t>(index)] = std::byte{1};
+      if (!zero) array.bytes[index] = std::byte{1};
       return std::vector<NpyArray>{array};
     };
     RangeWatch watch(ports);

@@ -117,7 +117,7 @@ StepMatrices MatricesOf(const LlmShape& s, const WeightOptions& weights) {
                matrix(s.kv_heads * s.head_dim, s.hidden)};
   layer.output = matrix(s.hidden, s.heads * s.head_dim);
   if (s.experts > 0) {
-    layer.experts.assign(static_cast<size_t>(s.experts), expert(s.intermediate));
+    layer.experts.assign(s.experts, expert(s.intermediate));
     layer.router = matrix(s.experts, s.hidden, WeightRole::kRouter);
     layer.shared = expert(s.shared_intermediate);
   } else {
@@ -126,7 +126,7 @@ StepMatrices MatricesOf(const LlmShape& s, const WeightOptions& weights) {
   StepMatrices all;
   all.head = matrix(s.vocab, s.hidden, WeightRole::kVocabulary);
   all.embedding_row_bytes = 2 * s.hidden;
-  all.layers.assign(static_cast<size_t>(s.layers), layer);
+  all.layers.assign(s.layers, layer);
   return all;
 }
 
@@ -156,7 +156,7 @@ Result<Efficiency> Efficiency::Parse(std::string_view text) {
     const std::string_view name = part.substr(0, equals), value = part.substr(equals + 1);
     double number = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-    const std::string_view unit = value.substr(static_cast<size_t>(end - value.data()));
+    const std::string_view unit = value.substr(end - value.data());
     if (error != std::errc() || !std::isfinite(number) || number < 0)
       return wrong(part, "a number from 0 on");
     if (name == "step" || name == "row") {

@@ -64,7 +64,7 @@ int64_t BlockManager::Missing(std::span<const Write> writes) const {
     const auto have = static_cast<int64_t>(table->size()), need = KvBlocksFor(end);
     missing += std::max<int64_t>(need - have, 0);
     for (int64_t i = first / kKvBlockTokens; i < std::min(have, need); ++i)
-      if (const int32_t block = (*table)[static_cast<size_t>(i)]; !Writable(block)) shared.push_back(block);
+      if (const int32_t block = (*table)[i]; !Writable(block)) shared.push_back(block);
   }
   std::sort(shared.begin(), shared.end());
   for (size_t i = 0; i < shared.size();) {

@@ -33,7 +33,7 @@ class BlockManager {
   int64_t free_host_blocks() const { return std::ssize(free_host_) + host_blocks_ - used_host_; }
   int64_t evictions() const { return evictions_; }
   int64_t cached_free_blocks() const { return cached_free_; }
-  int ref_count(int32_t block) const { return blocks_[static_cast<size_t>(block)].ref_count; }
+  int ref_count(int32_t block) const { return blocks_[block].ref_count; }
   const PrefixCache& cache() const { return cache_; }
   PrefixCache& cache() { return cache_; }
 
@@ -77,7 +77,7 @@ class BlockManager {
     int32_t before = kEnd, after = kEnd;  // in the list of free blocks
   };
 
-  Block& At(int32_t block) { return blocks_[static_cast<size_t>(block)]; }
+  Block& At(int32_t block) { return blocks_[block]; }
   bool Writable(int32_t block) const { return ref_count(block) == 1 && !cache_.Holds(block); }
   int32_t Take();
   void AddRef(int32_t block);

@@ -55,7 +55,7 @@ PrefixCache::Content PrefixCache::Insert(Content before, BlockTokens tokens, int
   // It may be cached under a chain whose first blocks were evicted.
   Erase(block);
   if (entries_.size() <= static_cast<size_t>(block)) entries_.resize(static_cast<size_t>(block) + 1);
-  Entry& entry = entries_[static_cast<size_t>(block)];
+  Entry& entry = entries_[block];
   entry = {.content = next_++, .before = before, .hash = HashOf(before, tokens)};
   std::copy(tokens.begin(), tokens.end(), entry.tokens);
   by_hash_.emplace(entry.hash, block);
@@ -66,7 +66,7 @@ PrefixCache::Content PrefixCache::Insert(Content before, BlockTokens tokens, int
 
 void PrefixCache::Erase(int32_t block) {
   if (!Holds(block)) return;
-  Entry& entry = entries_[static_cast<size_t>(block)];
+  Entry& entry = entries_[block];
   const auto [first, last] = by_hash_.equal_range(entry.hash);
   const auto it = std::find_if(first, last, [block](const auto& row) { return row.second == block; });
   CELER_CHECK(it != last);

@@ -38,7 +38,7 @@ class PrefixCache {
   Content Insert(Content before, BlockTokens tokens, int32_t block);
   void Erase(int32_t block);  // no effect if it is not cached
   bool Holds(int32_t block) const {
-    return static_cast<size_t>(block) < entries_.size() && entries_[static_cast<size_t>(block)].content != 0;
+    return static_cast<size_t>(block) < entries_.size() && entries_[block].content != 0;
   }
   int64_t size() const { return size_; }
 

@@ -147,8 +147,7 @@ Result<int64_t> Engine::Impl::Submit(Request request, Scoring* scoring) {
         Scoring{.visit =
                     [group = group.get(), alternatives = request.prompt_logprobs](
                         int64_t i, std::span<const float> row) {
-                      group->prompt_scores.push_back(
-                          LogprobsOf(row, group->request.prompt[static_cast<size_t>(i)], alternatives));
+                      group->prompt_scores.push_back(LogprobsOf(row, group->request.prompt[i], alternatives));
                     },
                 .only = false});
     sequence->scoring = group->prompt_scoring.get();
@@ -233,7 +232,7 @@ std::vector<Slice> Engine::Impl::SlicesOf(std::span<const Scheduled> scheduled) 
     if (drafts) {
       with_drafts.push_back(sequence->tokens.back());
       with_drafts.insert(with_drafts.end(), sequence->draft.begin(), sequence->draft.begin() + tokens - 1);
-      run = std::span(with_drafts).last(static_cast<size_t>(tokens));
+      run = std::span(with_drafts).last(tokens);
     } else {
       run = std::span(sequence->tokens)
                 .subspan(static_cast<size_t>(sequence->computed), static_cast<size_t>(tokens));
@@ -395,7 +394,7 @@ void Engine::SetMachine(const Machine& machine) {
 Result<std::vector<float>> Engine::Score(std::span<const int32_t> tokens, int64_t first) {
   std::vector<float> out;
   CELER_RETURN_IF_ERROR(VisitLogits(tokens, first, [&](int64_t i, std::span<const float> logits) {
-    const auto token = static_cast<size_t>(tokens[static_cast<size_t>(i)]);
+    const auto token = static_cast<size_t>(tokens[i]);
     out.push_back(static_cast<float>(logits[token] - LogSumExp(logits)));
   }));
   return out;

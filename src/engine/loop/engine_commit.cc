@@ -116,8 +116,8 @@ void Engine::Impl::Publish(Sequence& sequence) {
     const auto tokens = std::span(sequence.tokens)
                             .subspan(static_cast<size_t>(sequence.published) * kKvBlockTokens)
                             .first<kKvBlockTokens>();
-    sequence.content = blocks.cache().Insert(sequence.content, tokens,
-                                             sequence.block_table[static_cast<size_t>(sequence.published)]);
+    sequence.content =
+        blocks.cache().Insert(sequence.content, tokens, sequence.block_table[sequence.published]);
   }
 }
 
@@ -222,7 +222,7 @@ void Engine::Impl::EmitBest(Group& group, std::vector<TokenEvent>* events) {
                    [&](const auto& a, const auto& b) { return score(a) > score(b); });
   const int wanted = group.request.n;
   for (int rank = 0; rank < wanted; ++rank) {
-    const auto& sequence = group.ended[static_cast<size_t>(rank)];
+    const auto& sequence = group.ended[rank];
     for (TokenEvent& event : sequence->held) {
       event.answer = rank;
       if (group.request.sampling.logprobs < 0) event.logprob = 0;
@@ -253,7 +253,7 @@ void Engine::Impl::CommitBeams(Group& group, std::span<const float> logits, std:
   };
   std::vector<State> states;
   for (const auto& [parent, token] : next) {
-    const Sequence& from = *group.sequences[static_cast<size_t>(parent)];
+    const Sequence& from = *group.sequences[parent];
     states.push_back(
         {from.tokens, blocks.Share(from.block_table), from.computed, from.published, from.content});
     states.back().tokens.push_back(token);
@@ -290,11 +290,11 @@ void Engine::Impl::EmitBeams(Group& group, std::vector<TokenEvent>* events) {
     TokenEvent event{.request = group.id, .answer = rank};
     const bool known =
         rank < static_cast<int>(texts.size());  // else fewer beams ended than answers were requested
-    const size_t count = known ? texts[static_cast<size_t>(rank)].tokens.size() : 1;
+    const size_t count = known ? texts[rank].tokens.size() : 1;
     for (size_t i = 0; i < count; ++i) {
       const bool end = i + 1 == count;
       if (known) {
-        const Beams::Text& text = texts[static_cast<size_t>(rank)];
+        const Beams::Text& text = texts[rank];
         event.token = text.tokens[i];
         if (group.request.sampling.logprobs >= 0) event.logprob = text.logprobs[i];
         if (end) event.score = double{text.score};
@@ -391,7 +391,7 @@ void Engine::Impl::Stop(const Error& error, std::vector<TokenEvent>* events) {
 }
 
 Error Engine::Impl::ExplainFault(Sequence& sequence, int64_t count) {
-  const std::span<const int32_t> run = std::span(sequence.tokens).first(static_cast<size_t>(count));
+  const std::span<const int32_t> run = std::span(sequence.tokens).first(count);
   const std::string more =
       log::Enabled(log::Level::kInfo)
           ? FindFault(run, sequence.block_table)
@@ -429,7 +429,7 @@ std::string Engine::Impl::FindFault(std::span<const int32_t> tokens, std::span<c
           "the first such values come from {} at position {}",
           layer < 0 ? "the embedding" : fmt::format("layer {} of {}", layer, info.shape.layers), position);
     });
-    const Slice slice{.tokens = tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(now)),
+    const Slice slice{.tokens = tokens.subspan(begin, now),
                       .position = begin,
                       .block_table = block_table,
                       .rows = Slice::Rows::kLast};

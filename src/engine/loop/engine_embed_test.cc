@@ -108,7 +108,7 @@ TEST(EngineEmbed, ManyAtOnceDoNotMix) {
   size_t seen = 0;
   while (engine->HasWork())
     for (const TokenEvent& event : engine->Step()) {
-      const Request& request = requests[static_cast<size_t>(event.request - 1)];
+      const Request& request = requests[event.request - 1];
       EXPECT_EQ(event.embedding, Expected(model, request.prompt, request.pooling)) << event.request;
       ++seen;
     }

@@ -82,7 +82,7 @@ class Requests {
     request.n = Below(3) == 0 ? 1 + Below(4) : 1;
     if (Below(8) == 0) request.best_of = request.n + Below(3);
     if (Below(4) == 0) {
-      if (Below(2) == 0) request.prompt.resize(static_cast<size_t>(1 + Below(20)), 3);
+      if (Below(2) == 0) request.prompt.resize(1 + Below(20), 3);
       request = {.prompt = request.prompt,
                  .max_tokens = 1 + Below(context_ / 3),
                  .stop_tokens = request.stop_tokens,

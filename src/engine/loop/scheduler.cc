@@ -129,8 +129,7 @@ void Scheduler::Preempt(size_t begin, StepPlan* plan) {
       const int64_t first = victim == victims[0] ? 0 : shared, end = KvBlocksFor(victim->computed);
       for (int64_t i = first; i < end; ++i, ++next) {
         victim->host_table.push_back(*next);
-        plan->moves.push_back(
-            {BlockMove::Kind::kSwapOut, {victim->block_table[static_cast<size_t>(i)], *next}});
+        plan->moves.push_back({BlockMove::Kind::kSwapOut, {victim->block_table[i], *next}});
       }
     }
     blocks_.Shrink(&victim->block_table, 0);
@@ -323,8 +322,7 @@ bool Scheduler::Admit(Sequence* sequence, int64_t budget, StepPlan* plan, int64_
   if (content != 0) {
     // At least one token runs: its logits are needed. Swapped-out blocks are used as far as they go.
     const int64_t useful = swapped ? sequence->computed : sequence->count() - 1;
-    blocks_.Attach(&sequence->block_table, std::span(sequence->tokens).first(static_cast<size_t>(useful)),
-                   &content);
+    blocks_.Attach(&sequence->block_table, std::span(sequence->tokens).first(useful), &content);
   }
   const auto found = static_cast<int64_t>(sequence->block_table.size());
   const int64_t computed = swapped ? sequence->computed : found * kKvBlockTokens;
@@ -352,8 +350,7 @@ bool Scheduler::AdmitGroup(Group& group, int64_t budget, StepPlan* plan, int64_t
   if (!swapped) group.common_blocks = CommonBlocks(group);
   PrefixCache::Content content = first.root;
   if (content != 0)
-    blocks_.Attach(&first.block_table, std::span(first.tokens).first(static_cast<size_t>(first.count() - 1)),
-                   &content);
+    blocks_.Attach(&first.block_table, std::span(first.tokens).first(first.count() - 1), &content);
   const auto found = static_cast<int64_t>(first.block_table.size());
   // Up to the tokens that they run together with. All of them are admitted, or none.
   const int64_t all = KvBlocksFor(first.count());

@@ -13,7 +13,7 @@ namespace {
 // A sequence of its own, as a request with one answer is.
 struct One {
   One(int64_t id, int64_t prompt, int priority = 0) {
-    group.request.prompt.assign(static_cast<size_t>(prompt), 1);
+    group.request.prompt.assign(prompt, 1);
     group.request.priority = priority;
     group.sequences.push_back(std::make_unique<Sequence>(id, group.request, 0));
     sequence = group.sequences[0].get();

@@ -18,7 +18,7 @@ StepBatch::StepBatch(std::span<const Slice> slices) : seq_start_{0} {
     for (int64_t i = 0; i < count; ++i) {
       if (i >= first_row) logit_rows_.push_back(static_cast<int32_t>(tokens_.size()));
       if (i >= first_hidden) hidden_rows_.push_back(static_cast<int32_t>(tokens_.size()));
-      tokens_.push_back(slice.tokens[static_cast<size_t>(i)]);
+      tokens_.push_back(slice.tokens[i]);
       positions_.push_back(static_cast<int32_t>(slice.position + i));
     }
     seq_start_.push_back(static_cast<int32_t>(tokens_.size()));

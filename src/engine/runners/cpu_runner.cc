@@ -41,8 +41,7 @@ Result<StepOutput> CpuRunner::Take() {
   Queued step = std::move(queued_.front());
   queued_.pop_front();
   for (const Queued::Part& part : step.parts)
-    if (int32_t& token = step.batch.tokens()[static_cast<size_t>(part.first_token)];
-        token == Slice::kChosenBefore) {
+    if (int32_t& token = step.batch.tokens()[part.first_token]; token == Slice::kChosenBefore) {
       const auto chosen = chosen_.find(part.sequence);
       CELER_CHECK(chosen != chosen_.end());
       token = chosen->second;

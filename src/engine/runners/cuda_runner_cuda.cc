@@ -116,8 +116,7 @@ Status CudaRunner::RunBatches(std::span<const Slice> slices, Queued* step) {
     StepBatch batch(now);
     int64_t token = 0;
     for (const Slice& slice : now) {
-      if (slice.tokens[0] == Slice::kChosenBefore)
-        batch.tokens()[static_cast<size_t>(token)] = chosen_.at(slice.sequence);
+      if (slice.tokens[0] == Slice::kChosenBefore) batch.tokens()[token] = chosen_.at(slice.sequence);
       token += slice.count();
     }
     CELER_RETURN_IF_ERROR(decoder_->Forward(batch.View()));
@@ -138,8 +137,8 @@ Status CudaRunner::TakeHidden(std::span<const Slice> slices, Queued* step) {
   int64_t end = 0;
   for (const Slice& slice : slices) {
     end += slice.count();
-    const auto mine = rows.subspan(static_cast<size_t>((end - slice.hidden_count()) * width),
-                                   static_cast<size_t>(slice.hidden_count() * width));
+    const auto mine =
+        rows.subspan((end - slice.hidden_count()) * width, static_cast<size_t>(slice.hidden_count() * width));
     step->hidden.insert(step->hidden.end(), mine.begin(), mine.end());
   }
   return {};

@@ -65,7 +65,7 @@ Status CudaSampler::LoadCounts(const Row& row, Slot* slot) {
 
 Status CudaSampler::LoadBias(const SamplingParams& params, Slot* slot) {
   std::vector<float> bias(static_cast<size_t>(decoder_.config().vocab), 0.0f);
-  for (const auto& [token, value] : params.logit_bias) bias[static_cast<size_t>(token)] = value;
+  for (const auto& [token, value] : params.logit_bias) bias[token] = value;
   const auto bytes = static_cast<int64_t>(bias.size() * 4);
   CELER_RETURN_IF_ERROR(Reserve(&slot->bias, bytes));
   return decoder_.Upload(slot->bias.data(), bias.data(), bytes);

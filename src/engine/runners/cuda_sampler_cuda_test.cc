@@ -73,7 +73,7 @@ Result SampleOnGpu(const std::vector<Row>& rows, int repeat = 1) {
     s.counted = counted.back()->get();
     if (!p.logit_bias.empty()) {
       std::vector<float> bias(vocab);
-      for (const auto& [token, value] : p.logit_bias) bias[static_cast<size_t>(token)] = value;
+      for (const auto& [token, value] : p.logit_bias) bias[token] = value;
       biases.push_back(std::make_unique<OnDevice<float>>(bias));
       s.bias = biases.back()->get();
     }
@@ -111,8 +111,8 @@ Result SampleOnGpu(const std::vector<Row>& rows, int repeat = 1) {
   }
   for (size_t r = 0; r < count; ++r) {
     std::vector<uint32_t> expected(vocab);
-    for (const int32_t token : rows[r].output) ++expected[static_cast<size_t>(token)];
-    for (const int32_t token : rows[r].prompt) expected[static_cast<size_t>(token)] |= cuda::kInPrompt;
+    for (const int32_t token : rows[r].output) ++expected[token];
+    for (const int32_t token : rows[r].prompt) expected[token] |= cuda::kInPrompt;
     EXPECT_EQ(counts[r]->Read(), expected);
   }
   return result;

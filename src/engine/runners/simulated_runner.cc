@@ -39,7 +39,7 @@ void HashModel::Logits(uint64_t prefix, std::span<float> row) const {
     const uint64_t bits = (prefix + i * 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
     row[i] = static_cast<float>(bits >> 40) * (6 * 0x1p-24f) - 3;
   }
-  row[static_cast<size_t>(Largest(prefix))] = 4;
+  row[Largest(prefix)] = 4;
 }
 
 void HashModel::Hidden(uint64_t prefix, std::span<float> row) const {
@@ -48,8 +48,7 @@ void HashModel::Hidden(uint64_t prefix, std::span<float> row) const {
 }
 
 uint64_t HashModel::HashOf(std::span<const int32_t> tokens) const {
-  if (order > 0 && static_cast<int64_t>(tokens.size()) > order)
-    tokens = tokens.last(static_cast<size_t>(order));
+  if (order > 0 && static_cast<int64_t>(tokens.size()) > order) tokens = tokens.last(order);
   uint64_t hash = Start();
   for (const int32_t token : tokens) hash = Extend(hash, token);
   return hash;
@@ -80,7 +79,7 @@ SimulatedRunner::SimulatedRunner(Options options)
   info.config.vocab = options_.model.vocab;
   if (info.config.max_positions == 0) info.config.max_positions = info.context;
   if (info.device.empty()) info.device = "simulated";
-  written_.resize(static_cast<size_t>(info.kv_blocks));
+  written_.resize(info.kv_blocks);
 }
 
 void SimulatedRunner::AdvanceTo(double seconds) {
@@ -107,12 +106,12 @@ Status SimulatedRunner::Check(std::span<const Slice> slices) {
                              options_.model.vocab);
     const int64_t first_written = s.position / kKvBlockTokens;
     for (int64_t i = options_.verify ? 0 : first_written; i < KvBlocksFor(end); ++i) {
-      const int32_t block = s.block_table[static_cast<size_t>(i)];
+      const int32_t block = s.block_table[i];
       if (block < 0 || block >= options_.info.kv_blocks)
         return Error::Device("sequence ", s.sequence, " has block ", block, " at position ",
                              i * kKvBlockTokens, ", and the pool has ", options_.info.kv_blocks);
       if (i < first_written) continue;
-      int64_t& step = written_[static_cast<size_t>(block)];
+      int64_t& step = written_[block];
       if (step == steps_)
         return Error::Device("block ", block, " is written by sequence ", s.sequence, " at position ",
                              std::max(s.position, i * kKvBlockTokens),
@@ -154,7 +153,7 @@ Status SimulatedRunner::Queue(std::span<const Slice> slices) {
 
 int64_t SimulatedRunner::SlotOf(const Step& step, const Part& part, int64_t position) const {
   const int64_t index = part.blocks + position / kKvBlockTokens - part.first_block;
-  return int64_t{step.blocks[static_cast<size_t>(index)]} * kKvBlockTokens + position % kKvBlockTokens;
+  return int64_t{step.blocks[index]} * kKvBlockTokens + position % kKvBlockTokens;
 }
 
 Status SimulatedRunner::Verify(const Step& step, const Part& part) const {
@@ -172,7 +171,7 @@ Status SimulatedRunner::Verify(const Step& step, const Part& part) const {
     if (!options_.verify) break;
     if (slot.prefix != HashModel::Extend(before, slot.token())) return wrong("the keys of another text");
     if (i < part.history_size) {
-      const int32_t token = step.history[static_cast<size_t>(part.history + i)];
+      const int32_t token = step.history[part.history + i];
       if (slot.token() != token)
         return wrong(fmt::format("the keys of token {} instead of {}", slot.token(), token));
     }
@@ -195,7 +194,7 @@ Status SimulatedRunner::Run(const Step& step, const Part& part, StepOutput* outp
   uint64_t prefix =
       part.position == 0 ? options_.model.Start() : kv_[SlotOf(step, part, part.position - 1)].prefix;
   for (int64_t i = 0; i < part.tokens; ++i) {
-    const int32_t token = step.tokens[static_cast<size_t>(part.first_token + i)];
+    const int32_t token = step.tokens[part.first_token + i];
     prefix = HashModel::Extend(prefix, token);
     kv_[SlotOf(step, part, part.position + i)] = {prefix, token + 1};
   }
@@ -239,7 +238,7 @@ Result<StepOutput> SimulatedRunner::Take() {
   logits_.clear();
   hidden_.clear();
   for (const Part& part : step.parts)
-    if (int32_t& token = step.tokens[static_cast<size_t>(part.first_token)]; token == Slice::kChosenBefore) {
+    if (int32_t& token = step.tokens[part.first_token]; token == Slice::kChosenBefore) {
       const auto chosen = chosen_.find(part.sequence);
       if (chosen == chosen_.end())
         return Error::Device("sequence ", part.sequence, " goes on at position ", part.position,

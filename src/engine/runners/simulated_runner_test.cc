@@ -86,11 +86,10 @@ TEST(SimulatedRunner, RowsAreTheSameHoweverATextIsCut) {
       std::vector<float> got;
       for (int64_t at = 0; at < 40;) {
         const int64_t now = std::min<int64_t>(40 - at, 1 + at % 17);
-        const Slice slice{
-            .tokens = std::span(text).subspan(static_cast<size_t>(at), static_cast<size_t>(now)),
-            .position = at,
-            .block_table = table,
-            .rows = Rows::kAll};
+        const Slice slice{.tokens = std::span(text).subspan(at, now),
+                          .position = at,
+                          .block_table = table,
+                          .rows = Rows::kAll};
         const auto rows = RunLogits(cut, {&slice, 1});
         ASSERT_TRUE(rows) << rows.error().message();
         got.insert(got.end(), rows->begin(), rows->end());

@@ -64,7 +64,7 @@ std::vector<Beams::Next> Beams::Advance(std::span<const float> logits, int64_t v
   std::vector<Text> next;
   std::vector<Next> how;
   const auto extended = [&](const Option& c) {
-    Text text = running_[static_cast<size_t>(c.parent)];
+    Text text = running_[c.parent];
     text.tokens.push_back(c.token);
     text.logprobs.push_back(c.logprob);
     text.score = c.score;

@@ -137,10 +137,10 @@ double Sampler::Uniform(Purpose purpose) const {
 }
 
 void Sampler::Penalize(std::vector<float>* logits) const {
-  for (const auto& [token, bias] : params_.logit_bias) (*logits)[static_cast<size_t>(token)] += bias;
+  for (const auto& [token, bias] : params_.logit_bias) (*logits)[token] += bias;
   if (params_.repetition_penalty != 1) {
     const auto repeat = [&](int32_t token) {
-      float& logit = (*logits)[static_cast<size_t>(token)];
+      float& logit = (*logits)[token];
       logit = logit > 0 ? logit / params_.repetition_penalty : logit * params_.repetition_penalty;
     };
     for (const auto& [token, count] : prompt_counts_) repeat(token);
@@ -148,8 +148,7 @@ void Sampler::Penalize(std::vector<float>* logits) const {
       if (!prompt_counts_.contains(token)) repeat(token);
   }
   for (const auto& [token, count] : output_counts_)
-    (*logits)[static_cast<size_t>(token)] -=
-        params_.presence_penalty + params_.frequency_penalty * static_cast<float>(count);
+    (*logits)[token] -= params_.presence_penalty + params_.frequency_penalty * static_cast<float>(count);
 }
 
 bool Sampler::HasPenalties() const {
@@ -303,7 +302,7 @@ bool Sampler::Constrain(std::vector<float>* logits) {
   const auto vocab = static_cast<int64_t>(logits->size());
   TokenMask* const mask = mask_.get();
   if (mask || !params_.allowed_tokens.empty()) {
-    bits_.assign(static_cast<size_t>((vocab + 31) / 32), 0);
+    bits_.assign((vocab + 31) / 32, 0);
     if (mask) mask->Allow(bits_);
     std::vector<uint32_t> allowed;
     if (!params_.allowed_tokens.empty()) {
@@ -316,12 +315,12 @@ bool Sampler::Constrain(std::vector<float>* logits) {
       const uint32_t word = bits_[static_cast<size_t>(first) / 32];
       if (word == ~0u) continue;
       for (int64_t t = first; t < std::min(first + 32, vocab); ++t)
-        if ((word >> (t - first) & 1) == 0) (*logits)[static_cast<size_t>(t)] = kNever;
+        if ((word >> (t - first) & 1) == 0) (*logits)[t] = kNever;
     }
   }
   if (static_cast<int64_t>(step_) < forbidden_steps_)
     for (const int32_t token : forbidden_)
-      if (token >= 0 && token < vocab) (*logits)[static_cast<size_t>(token)] = kNever;
+      if (token >= 0 && token < vocab) (*logits)[token] = kNever;
   return std::any_of(logits->begin(), logits->end(), [](float logit) { return logit > kNever; });
 }
 
@@ -393,7 +392,7 @@ TokenEvent::PromptToken LogprobsOf(std::span<const float> logits, int32_t token,
   row.Reset(logits);
   std::vector<Candidate> candidates;
   const double total = LogSumExp(logits);
-  return {static_cast<float>(logits[static_cast<size_t>(token)] - total),
+  return {static_cast<float>(logits[token] - total),
           MostLikely(logits, total, alternatives, row, &candidates)};
 }
 

@@ -75,7 +75,7 @@ std::vector<Kept> Reference(const std::vector<float>& logits, const SamplingPara
     softmax();
   }
   if (p.top_k > 0 && items.size() > static_cast<size_t>(p.top_k)) {
-    items.resize(static_cast<size_t>(p.top_k));
+    items.resize(p.top_k);
     softmax();
   }
   if (p.top_p < 1) {

@@ -63,8 +63,7 @@ DraftModel::State& DraftModel::StateOf(const Sequence& sequence) {
 void DraftModel::RollBack(const Sequence& sequence, State* state) {
   int64_t right = 0;
   while (right < std::ssize(state->draft) && state->count + right < sequence.count() &&
-         state->draft[static_cast<size_t>(right)] ==
-             sequence.tokens[static_cast<size_t>(state->count + right)])
+         state->draft[right] == sequence.tokens[static_cast<size_t>(state->count + right)])
     ++right;
   if (!state->draft.empty()) state->computed = std::min(state->computed, state->count + right);
   state->draft.clear();

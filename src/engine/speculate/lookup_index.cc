@@ -21,7 +21,7 @@ size_t LookupIndex::Slot(std::span<const int32_t> text, int64_t end) const {
 
 void LookupIndex::Insert(std::span<const int32_t> text, int64_t end) {
   int32_t& last = last_[Slot(text, end)];
-  before_[static_cast<size_t>(end)] = last;
+  before_[end] = last;
   last = static_cast<int32_t>(end);
 }
 
@@ -44,18 +44,16 @@ LookupIndex::Match LookupIndex::Find(std::span<const int32_t> text) {
   for (int looks = 0; at != kNone && looks < kLooks && best.length < kMost; ++looks) {
     const int64_t most = std::min<int64_t>(kMost, at);
     int length = 0;
-    while (length < most &&
-           text[static_cast<size_t>(at - 1 - length)] == text[static_cast<size_t>(count - 1 - length)])
-      ++length;
+    while (length < most && text[at - 1 - length] == text[count - 1 - length]) ++length;
     if (length >= kLeast && length > best.length) best = {length, at};
-    at = before_[static_cast<size_t>(at)];
+    at = before_[at];
   }
   return best;
 }
 
 std::vector<int32_t> CopyFrom(std::span<const int32_t> text, int64_t next, int64_t count) {
   std::vector<int32_t> copy;
-  copy.reserve(static_cast<size_t>(count));
+  copy.reserve(count);
   for (int64_t i = next; i < next + count; ++i) {
     const auto at = static_cast<size_t>(i);
     copy.push_back(at < text.size() ? text[at] : copy[at - text.size()]);

@@ -13,8 +13,7 @@ LookupIndex::Match FindSlowly(std::span<const int32_t> text) {
   const auto count = static_cast<int64_t>(text.size());
   for (int64_t at = count - 1; at >= LookupIndex::kLeast; --at) {
     int length = 0;
-    while (length < LookupIndex::kMost && length < at &&
-           text[static_cast<size_t>(at - 1 - length)] == text[static_cast<size_t>(count - 1 - length)])
+    while (length < LookupIndex::kMost && length < at && text[at - 1 - length] == text[count - 1 - length])
       ++length;
     if (length >= LookupIndex::kLeast && length > best.length) best = {length, at};
   }

@@ -90,8 +90,8 @@ void Speculator::Learn(const Sequence& sequence, State* state) {
   const int64_t come = sequence.count() - state->count;
   int64_t right = 0;
   const int64_t compared = std::min(come, std::ssize(state->draft));
-  while (right < compared && state->draft[static_cast<size_t>(right)] ==
-                                 sequence.tokens[static_cast<size_t>(state->count + right)])
+  while (right < compared &&
+         state->draft[right] == sequence.tokens[static_cast<size_t>(state->count + right)])
     ++right;
   if (compared > 0) {
     const size_t bucket = BucketOf(state->length);

@@ -31,7 +31,7 @@ double StepTimes::Size::Median() const {
 
 void StepTimes::Add(int64_t rows, double seconds) {
   Size& size = sizes_[rows];
-  size.last[static_cast<size_t>(size.count % std::ssize(size.last))] = seconds;
+  size.last[size.count % std::ssize(size.last)] = seconds;
   ++size.count;
   size.at = ++added_;
 }

@@ -107,16 +107,16 @@ Status Graph::Sort() {
   std::vector<int32_t> producer(values.size(), -1);
   for (size_t n = 0; n < nodes.size(); ++n)
     for (const ValueId id : nodes[n].outputs)
-      if (id != kNoValue) producer[static_cast<size_t>(id)] = static_cast<int32_t>(n);
+      if (id != kNoValue) producer[id] = static_cast<int32_t>(n);
   std::vector<int> waiting(nodes.size(), 0);
   std::vector<std::vector<int32_t>> users(nodes.size());
   bool sorted = true;
   for (size_t n = 0; n < nodes.size(); ++n)
     for (const ValueId id : Reads(nodes[n])) {
-      const int32_t from = producer[static_cast<size_t>(id)];
+      const int32_t from = producer[id];
       if (from < 0) continue;
       ++waiting[n];
-      users[static_cast<size_t>(from)].push_back(static_cast<int32_t>(n));
+      users[from].push_back(static_cast<int32_t>(n));
       sorted = sorted && static_cast<size_t>(from) < n;
     }
   if (!sorted) {
@@ -130,8 +130,8 @@ Status Graph::Sort() {
       const int32_t n = ready.back();
       ready.pop_back();
       order.push_back(n);
-      for (const int32_t user : users[static_cast<size_t>(n)])
-        if (--waiting[static_cast<size_t>(user)] == 0) {
+      for (const int32_t user : users[n])
+        if (--waiting[user] == 0) {
           ready.push_back(user);
           std::push_heap(ready.begin(), ready.end(), later);
         }
@@ -143,7 +143,7 @@ Status Graph::Sort() {
     }
     std::vector<Node> moved;
     moved.reserve(nodes.size());
-    for (const int32_t n : order) moved.push_back(std::move(nodes[static_cast<size_t>(n)]));
+    for (const int32_t n : order) moved.push_back(std::move(nodes[n]));
     nodes = std::move(moved);
   }
   for (const Node& node : nodes)
@@ -161,10 +161,10 @@ Status VerifyGraph(const Graph& graph, int depth) {
   std::vector<bool> made(graph.values.size(), false);
   const auto make = [&](ValueId id, const std::string& by) -> Status {
     if (!exists(id)) return Error::Corrupt(by, " makes the value ", id, " of ", count);
-    if (made[static_cast<size_t>(id)])
+    if (made[id])
       return Error::Corrupt("the value '", Printable(graph.value(id).name),
                             "' has two producers, the second is ", by);
-    made[static_cast<size_t>(id)] = true;
+    made[id] = true;
     return {};
   };
   for (ValueId id = 0; id < count; ++id) {
@@ -184,13 +184,13 @@ Status VerifyGraph(const Graph& graph, int depth) {
     for (const ValueId id : node.inputs) {
       if (id == kNoValue) continue;
       if (!exists(id)) return Error::Corrupt(node.Label(), " reads the value ", id, " of ", count);
-      if (!made[static_cast<size_t>(id)])
+      if (!made[id])
         return Error::Corrupt(node.Label(), " reads '", Printable(graph.value(id).name),
                               "', which no node before it produces");
     }
     for (const auto& subgraph : node.Subgraphs()) {
       for (const Capture& capture : subgraph->captures)
-        if (!exists(capture.outer) || !made[static_cast<size_t>(capture.outer)])
+        if (!exists(capture.outer) || !made[capture.outer])
           return Error::Corrupt(node.Label(), ": its subgraph uses '",
                                 Printable(subgraph->value(capture.inner).name),
                                 "', which no node before it produces");
@@ -201,7 +201,7 @@ Status VerifyGraph(const Graph& graph, int depth) {
       if (id != kNoValue) CELER_RETURN_IF_ERROR(make(id, node.Label()));
   }
   for (const ValueId id : graph.outputs)
-    if (!exists(id) || !made[static_cast<size_t>(id)])
+    if (!exists(id) || !made[id])
       return Error::Corrupt("the output '", exists(id) ? Printable(graph.value(id).name) : std::string("?"),
                             "' has no producer");
   return {};

@@ -110,8 +110,8 @@ class Graph {
   // Makes its outputs too, by name.
   Node& AddNode(Node node, std::span<const std::string> output_names);
 
-  const Value& value(ValueId id) const { return values[static_cast<size_t>(id)]; }
-  Value& value(ValueId id) { return values[static_cast<size_t>(id)]; }
+  const Value& value(ValueId id) const { return values[id]; }
+  Value& value(ValueId id) { return values[id]; }
 
   // The values a node reads: its inputs, and what its subgraphs capture.
   std::vector<ValueId> Reads(const Node& node) const;

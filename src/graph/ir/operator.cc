@@ -39,7 +39,7 @@ Result<Shape> MakeShape(std::span<const int64_t> dims) {
 
 Shape PartOf(const Shape& shape, int begin, int end) {
   // shape: of one
-  return Shape(shape.dims().subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
+  return Shape(shape.dims().subspan(begin, end - begin));
 }
 
 Shape ListShape(size_t n) {

@@ -156,7 +156,7 @@ Status CheckArity(const Node& node) {
                           : op.inputs.most == op.inputs.least ? std::string()
                                                               : " to " + std::to_string(op.inputs.most));
   for (int i = 0; i < op.inputs.least; ++i)
-    if (node.inputs[static_cast<size_t>(i)] == kNoValue)
+    if (node.inputs[i] == kNoValue)
       return Error::Corrupt(node.Label(), ": its input ", i, " is not given, and it must be");
   if (out < op.outputs.least || (op.outputs.most >= 0 && out > op.outputs.most))
     return Error::Corrupt(node.Label(), " has ", out, " outputs; it gives ", op.outputs.least,

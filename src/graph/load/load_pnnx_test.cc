@@ -287,10 +287,9 @@ TEST(PnnxFile, AttentionTakesItsMaskByName) {
   // part 0, 1, 2: queries, keys, values
   const auto projected = [&](int64_t part, int64_t window, int64_t token, int64_t i) {
     const int64_t row = part * kWidth + i;
-    double sum = in_bias[static_cast<size_t>(row)];
+    double sum = in_bias[row];
     for (int64_t j = 0; j < kWidth; ++j)
-      sum += static_cast<double>(in_weight[static_cast<size_t>(row * kWidth + j)]) *
-             x[static_cast<size_t>((window * kTokens + token) * kWidth + j)];
+      sum += static_cast<double>(in_weight[row * kWidth + j]) * x[(window * kTokens + token) * kWidth + j];
     return sum;
   };
   for (int64_t w = 0; w < kWindows; ++w)
@@ -303,17 +302,16 @@ TEST(PnnxFile, AttentionTakesItsMaskByName) {
           for (int64_t i = 0; i < kHead; ++i)
             score += projected(0, w, t, h * kHead + i) * projected(1, w, s, h * kHead + i);
           const int64_t at = ((w * kHeads + h) * kTokens + t) * kTokens + s;
-          total += p[s] = std::exp(score / std::sqrt(double{kHead}) + mask[static_cast<size_t>(at)]);
+          total += p[s] = std::exp(score / std::sqrt(double{kHead}) + mask[at]);
         }
         for (int64_t s = 0; s < kTokens; ++s)
           for (int64_t i = 0; i < kHead; ++i)
             joined[h * kHead + i] += p[s] / total * projected(2, w, s, h * kHead + i);
       }
       for (int64_t i = 0; i < kWidth; ++i) {
-        double want = out_bias[static_cast<size_t>(i)];
-        for (int64_t j = 0; j < kWidth; ++j)
-          want += joined[j] * out_weight[static_cast<size_t>(i * kWidth + j)];
-        EXPECT_NEAR(got[static_cast<size_t>((w * kTokens + t) * kWidth + i)], want, 1e-5);
+        double want = out_bias[i];
+        for (int64_t j = 0; j < kWidth; ++j) want += joined[j] * out_weight[i * kWidth + j];
+        EXPECT_NEAR(got[(w * kTokens + t) * kWidth + i], want, 1e-5);
       }
     }
 }

@@ -63,14 +63,14 @@ class TextResolver {
   // Of the whole network, not of a subgraph.
   void MarkInputs() {
     for (const ValueId id : graph_.inputs)
-      if (texts_.IsInput(id)) text_[static_cast<size_t>(id)] = open_[static_cast<size_t>(id)] = true;
+      if (texts_.IsInput(id)) text_[id] = open_[id] = true;
   }
   TextPorts Ports() {
     TextPorts out;
     for (const ValueId id : graph_.inputs) out.inputs.push_back(IsText(id));
     for (const ValueId id : graph_.outputs) {
       out.outputs.push_back(IsText(id));
-      out.classes.push_back(classes_[static_cast<size_t>(id)]);
+      out.classes.push_back(classes_[id]);
     }
     if (!texts_.all().empty() || std::find(out.inputs.begin(), out.inputs.end(), true) != out.inputs.end())
       out.all = std::make_shared<const std::vector<std::string>>(texts_.all());
@@ -100,10 +100,10 @@ class TextResolver {
                               "; strings can be moved, compared and looked up: do other text work before the "
                               "network");
   }
-  bool IsText(ValueId id) const { return id != kNoValue && text_[static_cast<size_t>(id)]; }
+  bool IsText(ValueId id) const { return id != kNoValue && text_[id]; }
   void MarkOutput(const Node& node, size_t i) {
     if (i >= node.outputs.size() || node.outputs[i] == kNoValue) return;
-    text_[static_cast<size_t>(node.outputs[i])] = true;
+    text_[node.outputs[i]] = true;
     graph_.value(node.outputs[i]).type.dtype = DType::kI64;
   }
 
@@ -178,7 +178,7 @@ class TextResolver {
         node.outputs[0] == kNoValue)
       return Error::Corrupt(node.Label(), " has ", node.inputs.size(), " inputs and ", node.outputs.size(),
                             " outputs; it takes and gives one");
-    std::vector<std::string>& names = classes_[static_cast<size_t>(node.outputs[0])];
+    std::vector<std::string>& names = classes_[node.outputs[0]];
     names = node.Texts("classlabels_strings");
     if (names.empty())
       for (const int64_t label : node.Ints("classlabels_int64s")) names.push_back(std::to_string(label));
@@ -222,14 +222,14 @@ class TextResolver {
           std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) { return IsOpen(id); });
       for (size_t i = 0; i < node.outputs.size(); ++i) {
         MarkOutput(node, i);
-        if (node.outputs[i] != kNoValue) open_[static_cast<size_t>(node.outputs[i])] = open;
+        if (node.outputs[i] != kNoValue) open_[node.outputs[i]] = open;
       }
       return {};
     }
     return Refused(node, "it computes with strings");
   }
 
-  bool IsOpen(ValueId id) const { return id != kNoValue && open_[static_cast<size_t>(id)]; }
+  bool IsOpen(ValueId id) const { return id != kNoValue && open_[id]; }
 
   Graph& graph_;
   Texts& texts_;

@@ -106,11 +106,10 @@ class Writer {
 
   Names NamesOf(const Graph& graph, const Names& outside) {
     Names names{&graph, std::vector<std::string>(graph.values.size())};
-    for (const Capture& capture : graph.captures)
-      names.of[static_cast<size_t>(capture.inner)] = outside.of[static_cast<size_t>(capture.outer)];
+    for (const Capture& capture : graph.captures) names.of[capture.inner] = outside.of[capture.outer];
     if (!outside.graph)
       for (const auto* list : {&graph.inputs, &graph.outputs})
-        for (const ValueId id : *list) names.of[static_cast<size_t>(id)] = graph.value(id).name;
+        for (const ValueId id : *list) names.of[id] = graph.value(id).name;
     for (size_t v = 0; v < graph.values.size(); ++v)
       if (names.of[v].empty()) names.of[v] = Unique(graph.values[v].name);
     return names;
@@ -118,20 +117,18 @@ class Writer {
 
   Result<WireWriter> GraphMessage(const Graph& graph, const Names& outside) {
     const Names names = NamesOf(graph, outside);
-    const auto name = [&](ValueId id) {
-      return id == kNoValue ? std::string() : names.of[static_cast<size_t>(id)];
-    };
+    const auto name = [&](ValueId id) { return id == kNoValue ? std::string() : names.of[id]; };
     WireWriter out;
     std::vector<bool> used(graph.values.size(), false);
     for (const Node& node : graph.nodes) {
       CELER_ASSIGN(const WireWriter message, NodeMessage(node, names));
       out.Message(1, message);
-      for (const ValueId id : graph.Reads(node)) used[static_cast<size_t>(id)] = true;
+      for (const ValueId id : graph.Reads(node)) used[id] = true;
     }
     // One name cannot be two outputs, and an input cannot be an output.
     std::vector<std::string> outputs;
     for (const ValueId id : graph.outputs) {
-      used[static_cast<size_t>(id)] = true;
+      used[id] = true;
       const bool passed = std::find(graph.inputs.begin(), graph.inputs.end(), id) != graph.inputs.end() ||
                           std::find(outputs.begin(), outputs.end(), name(id)) != outputs.end();
       outputs.push_back(passed ? Unique(name(id)) : name(id));
@@ -176,9 +173,7 @@ class Writer {
                                   Printable(node.domain), "', and others are of version ", at->second);
     }
     WireWriter out;
-    const auto name = [&](ValueId id) {
-      return id == kNoValue ? std::string() : names.of[static_cast<size_t>(id)];
-    };
+    const auto name = [&](ValueId id) { return id == kNoValue ? std::string() : names.of[id]; };
     for (const ValueId id : node.inputs) out.Bytes(1, name(id));
     for (const ValueId id : node.outputs) out.Bytes(2, name(id));
     if (!node.name.empty()) out.Bytes(3, UniqueNode(node.name));

@@ -113,7 +113,7 @@ Status Attention(KernelContext& c) {
   const int64_t mask_tokens = c.has(3) ? c.shape(3)[c.shape(3).rank() - 1] : 0;
   std::vector<float> mask;
   if (c.has(3)) {
-    mask.resize(static_cast<size_t>(c.elements(3)));
+    mask.resize(c.elements(3));
     if (c.dtype(3) == DType::kBool) {
       for (size_t i = 0; i < mask.size(); ++i)
         mask[i] = c.in(3).as<bool>()[i] ? 0 : -std::numeric_limits<float>::infinity();
@@ -141,12 +141,12 @@ Status Attention(KernelContext& c) {
         float sum = 0;
         for (int64_t i = 0; i < h.width; ++i) sum += query[i] * key[i];
         sum *= scale;
-        row[static_cast<size_t>(j)] = cap > 0 ? cap * std::tanh(sum / cap) : sum;
+        row[j] = cap > 0 ? cap * std::tanh(sum / cap) : sum;
       }
       keep(mode == 0 || mode == 1);
       float most = -std::numeric_limits<float>::infinity();
       for (int64_t j = 0; j < h.tokens; ++j) {
-        float& s = row[static_cast<size_t>(j)];
+        float& s = row[j];
         bool hidden = (causal && j > h.past + t) || (c.has(6) && j >= c.in(6).as<int64_t>()[b]);
         if (c.has(3)) {
           if (j >= mask_tokens && mask_tokens > 1)
@@ -172,7 +172,7 @@ Status Attention(KernelContext& c) {
       keep(mode == 3);
       float* const to = out.data() + (h.flat ? (b * h.q_tokens + t) * h.q_heads + head : r) * h.v_width;
       for (int64_t j = 0; j < h.tokens; ++j) {
-        const float s = row[static_cast<size_t>(j)];
+        const float s = row[j];
         const float* const value = v.data() + (kv * h.tokens + j) * h.v_width;
         if (s != 0)
           for (int64_t i = 0; i < h.v_width; ++i) to[i] += s * value[i];
@@ -246,7 +246,7 @@ Status Rotary(KernelContext& c) {
         for (int64_t head = 0; head < r.heads; ++head) {
           const int64_t at =
               (r.flat ? (b * r.tokens + t) * r.heads + head : (b * r.heads + head) * r.tokens + t) * r.width;
-          const int64_t row = rows.empty() ? b * r.tokens + t : rows[static_cast<size_t>(b * r.tokens + t)];
+          const int64_t row = rows.empty() ? b * r.tokens + t : rows[b * r.tokens + t];
           const T *const x = c.in(0).as<T>() + at, *const cosine = c.in(1).as<T>() + row * half,
                          *const sine = c.in(2).as<T>() + row * half;
           T* const y = c.out(0).as<T>() + at;

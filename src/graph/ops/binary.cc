@@ -18,7 +18,7 @@ Result<Shape> SecondShape(const OpInputs& c) {
   CELER_ASSIGN(const int axis, CheckAxis(c.node.Int("axis", 0), a.rank()));
   if (axis + b.rank() > a.rank()) return Error::Invalid("axis ", axis, " leaves no room for ", b.ToString());
   std::vector<int64_t> dims = Dims(b);
-  dims.resize(static_cast<size_t>(a.rank() - axis), 1);
+  dims.resize(a.rank() - axis, 1);
   return MakeShape(dims);
 }
 

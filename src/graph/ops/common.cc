@@ -25,7 +25,7 @@ Result<Shape> Broadcast(std::span<const Shape> shapes) {
   std::vector<int64_t> out(static_cast<size_t>(rank), 1);
   for (const Shape& shape : shapes)
     for (int i = 0; i < shape.rank(); ++i) {
-      int64_t& dim = out[static_cast<size_t>(rank - shape.rank() + i)];
+      int64_t& dim = out[rank - shape.rank() + i];
       if (shape[i] == 1 || shape[i] == dim) continue;
       if (dim != 1)
         return Error::Invalid("the shapes ", shapes[0].ToString(), " and ", shape.ToString(),

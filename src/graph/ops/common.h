@@ -65,8 +65,7 @@ Walk<N> MakeWalk(const Shape& shape, const std::array<Shape, N>& shapes) {
       stride[t] = step;
     }
     bool merges = walk.rank > 0;
-    for (size_t t = 0; t < N && merges; ++t)
-      merges = walk.stride[t][static_cast<size_t>(walk.rank - 1)] == stride[t] * shape[i];
+    for (size_t t = 0; t < N && merges; ++t) merges = walk.stride[t][walk.rank - 1] == stride[t] * shape[i];
     if (!merges) ++walk.rank;
     const auto last = static_cast<size_t>(walk.rank - 1);
     walk.dims[last] = merges ? walk.dims[last] * shape[i] : shape[i];
@@ -79,23 +78,21 @@ Walk<N> MakeWalk(const Shape& shape, const std::array<Shape, N>& shapes) {
 template <size_t N, class Fn>
 void ForRows(ThreadPool& pool, const Walk<N>& walk, const Fn& fn) {
   int64_t rows = 1;
-  for (int i = 0; i + 1 < walk.rank; ++i) rows *= walk.dims[static_cast<size_t>(i)];
-  const int64_t length = walk.rank > 0 ? walk.dims[static_cast<size_t>(walk.rank - 1)] : 1;
+  for (int i = 0; i + 1 < walk.rank; ++i) rows *= walk.dims[i];
+  const int64_t length = walk.rank > 0 ? walk.dims[walk.rank - 1] : 1;
   std::array<int64_t, N> inner{};
-  for (size_t t = 0; t < N && walk.rank > 0; ++t)
-    inner[t] = walk.stride[t][static_cast<size_t>(walk.rank - 1)];
+  for (size_t t = 0; t < N && walk.rank > 0; ++t) inner[t] = walk.stride[t][walk.rank - 1];
   if (rows * length == 0) return;
   const auto some = [&](int64_t begin, int64_t end) {
     std::array<int64_t, Shape::kMaxRank> index{};
     int64_t rest = begin;
     for (int i = walk.rank - 2; i >= 0; --i) {
-      index[static_cast<size_t>(i)] = rest % walk.dims[static_cast<size_t>(i)];
-      rest /= walk.dims[static_cast<size_t>(i)];
+      index[i] = rest % walk.dims[i];
+      rest /= walk.dims[i];
     }
     std::array<int64_t, N> at{};
     for (size_t t = 0; t < N; ++t)
-      for (int i = 0; i + 1 < walk.rank; ++i)
-        at[t] += index[static_cast<size_t>(i)] * walk.stride[t][static_cast<size_t>(i)];
+      for (int i = 0; i + 1 < walk.rank; ++i) at[t] += index[i] * walk.stride[t][i];
     for (int64_t row = begin; row < end; ++row) {
       fn(row * length, at, length, inner);
       for (int i = walk.rank - 2; i >= 0; --i) {

@@ -65,7 +65,7 @@ Result<Data> Stack(ThreadPool& pool, const std::vector<Data>& items, int64_t axi
   const auto count = static_cast<int64_t>(items.size());
   const int64_t size[] = {outer, inner}, from[] = {inner, 1}, to[] = {inner * count, 1};
   for (int64_t i = 0; i < count; ++i) {
-    const Data& item = items[static_cast<size_t>(i)];
+    const Data& item = items[i];
     if (item.kind != Data::Kind::kTensor || item.tensor.dtype != first.dtype ||
         !(item.tensor.shape == first.shape))
       return Error::Invalid("its body gives another shape or type in another round");
@@ -281,14 +281,14 @@ Status ConcatFromSequence(KernelContext& c) {
   const TensorView& first = items[0].tensor;
   CELER_ASSIGN(const int axis, CheckAxis(c.node.Int("axis", 0), first.shape.rank()));
   std::vector<int64_t> dims = Dims(first.shape);
-  dims[static_cast<size_t>(axis)] = 0;
+  dims[axis] = 0;
   for (const Data& item : items) {
     bool fits = item.kind == Data::Kind::kTensor && item.tensor.dtype == first.dtype &&
                 item.tensor.shape.rank() == first.shape.rank();
     for (int i = 0; fits && i < first.shape.rank(); ++i)
       fits = i == axis || item.tensor.shape[i] == first.shape[i];
     if (!fits) return Error::Invalid("its tensors do not fit together along axis ", axis);
-    dims[static_cast<size_t>(axis)] += item.tensor.shape[axis];
+    dims[axis] += item.tensor.shape[axis];
   }
   CELER_RETURN_IF_ERROR(c.Allocate(0, first.dtype, dims));
   const int64_t outer = Product(first.shape, 0, axis),
@@ -322,7 +322,7 @@ Status SplitToSequence(KernelContext& c) {
     }
   } else {
     if (n > kMostItems) return Error::Invalid(n, " pieces; at most ", kMostItems);
-    parts.assign(static_cast<size_t>(n), 1);
+    parts.assign(n, 1);
     drop = c.node.Int("keepdims", 1) == 0;
   }
   int64_t sum = 0;
@@ -337,7 +337,7 @@ Status SplitToSequence(KernelContext& c) {
   const int64_t outer = Product(in.shape, 0, axis), inner = Product(in.shape, axis + 1, in.shape.rank());
   for (const int64_t part : parts) {
     std::vector<int64_t> dims = Dims(in.shape);
-    dims[static_cast<size_t>(axis)] = part;
+    dims[axis] = part;
     if (drop) dims.erase(dims.begin() + axis);
     CELER_ASSIGN(const Shape shape, MakeShape(dims));
     CELER_ASSIGN(Data item, NewTensor(in.dtype, shape));

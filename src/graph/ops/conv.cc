@@ -70,11 +70,9 @@ void ConvRows(ThreadPool& pool, const Window& w, const X* x, const W* weights, i
               const int64_t first = shift < 0 ? (-shift + step - 1) / step : 0;
               const int64_t last = w.in[2] > shift ? std::min(w.out[2], (w.in[2] - shift - 1) / step + 1) : 0;
               if (step == 1) {
-                for (int64_t i = first; i < last; ++i)
-                  row[static_cast<size_t>(i)] += tap * x_of(line[i + shift]);
+                for (int64_t i = first; i < last; ++i) row[i] += tap * x_of(line[i + shift]);
               } else {
-                for (int64_t i = first; i < last; ++i)
-                  row[static_cast<size_t>(i)] += tap * x_of(line[i * step + shift]);
+                for (int64_t i = first; i < last; ++i) row[i] += tap * x_of(line[i * step + shift]);
               }
             }
           }
@@ -157,7 +155,7 @@ Status ConvTranspose(KernelContext& c) {
                              for (int64_t iw = 0; iw < w.in[2]; ++iw) {
                                const int64_t ow = iw * w.stride[2] + kw * w.dilation[2] - w.before[2];
                                if (ow < 0 || ow >= w.out[2]) continue;
-                               plane[static_cast<size_t>((od * w.out[1] + oh) * w.out[2] + ow)] +=
+                               plane[(od * w.out[1] + oh) * w.out[2] + ow] +=
                                    tap * Wide(x[(id * w.in[1] + ih) * w.in[2] + iw]);
                              }
                            }
@@ -165,7 +163,7 @@ Status ConvTranspose(KernelContext& c) {
                        }
                  }
                  for (int64_t i = 0; i < w.out_size(); ++i)
-                   c.out(0).as<T>()[r * w.out_size() + i] = static_cast<T>(plane[static_cast<size_t>(i)]);
+                   c.out(0).as<T>()[r * w.out_size() + i] = static_cast<T>(plane[i]);
                }
              });
   });
@@ -366,13 +364,11 @@ Status Col2Im(KernelContext& c) {
             inside = inside && place >= 0 && place < w.in[i];
             at = at * w.in[i] + place;
           }
-          if (inside)
-            plane[static_cast<size_t>(at)] +=
-                Wide(c.in(0).as<T>()[(p * w.kernel_size() + k) * w.out_size() + o]);
+          if (inside) plane[at] += Wide(c.in(0).as<T>()[(p * w.kernel_size() + k) * w.out_size() + o]);
         }
       }
       for (int64_t i = 0; i < w.in_size(); ++i)
-        c.out(0).as<T>()[p * w.in_size() + i] = static_cast<T>(plane[static_cast<size_t>(i)]);
+        c.out(0).as<T>()[p * w.in_size() + i] = static_cast<T>(plane[i]);
     }
   });
   return {};

@@ -151,12 +151,12 @@ TEST(Fourier, IsTheSumOfTurnsForAnyLength) {
       double re = 0, im = 0;
       for (int64_t i = 0; i < n; ++i) {
         const double angle = -2 * std::numbers::pi * static_cast<double>(i * k % n) / static_cast<double>(n);
-        const double a = x[static_cast<size_t>(2 * i)], b = x[static_cast<size_t>(2 * i + 1)];
+        const double a = x[2 * i], b = x[2 * i + 1];
         re += a * std::cos(angle) - b * std::sin(angle);
         im += a * std::sin(angle) + b * std::cos(angle);
       }
-      EXPECT_NEAR(got[static_cast<size_t>(2 * k)], re, 1e-10 * static_cast<double>(n)) << n;
-      EXPECT_NEAR(got[static_cast<size_t>(2 * k + 1)], im, 1e-10 * static_cast<double>(n)) << n;
+      EXPECT_NEAR(got[2 * k], re, 1e-10 * static_cast<double>(n)) << n;
+      EXPECT_NEAR(got[2 * k + 1], im, 1e-10 * static_cast<double>(n)) << n;
     }
     Fourier(n, true).Transform(got, back);
     for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(back[i], x[i], 1e-10 * static_cast<double>(n)) << n;

@@ -112,7 +112,7 @@ Status Einsum(KernelContext& c) {
   for (size_t i = 0; i < c.inputs(); ++i) {
     int64_t step = 1;
     for (int d = c.shape(i).rank() - 1; d >= 0; --d) {
-      if (c.shape(i)[d] != 1) stride[i][letters.find(sum.inputs[i][static_cast<size_t>(d)])] += step;
+      if (c.shape(i)[d] != 1) stride[i][letters.find(sum.inputs[i][d])] += step;
       step *= c.shape(i)[d];
     }
   }

@@ -137,13 +137,13 @@ Status InferAttention(InferContext& c) {
   for (size_t i = 1; i < 4; ++i) CELER_RETURN_IF_ERROR(CheckSameType(c, i));
   std::vector<int64_t> dims = Dims(q);
   if (c.has(3)) {
-    dims[static_cast<size_t>(rank - 1)] = k[rank - 1];
+    dims[rank - 1] = k[rank - 1];
     CELER_ASSIGN(const Shape scores, MakeShape(dims));
     CELER_ASSIGN(const Shape together, Broadcast(std::vector<Shape>{scores, c.shape(3)}));
     if (!(together == scores))
       return Error::Invalid("a mask of ", c.shape(3).ToString(), " for scores of ", scores.ToString());
   }
-  dims[static_cast<size_t>(rank - 1)] = v[rank - 1];
+  dims[rank - 1] = v[rank - 1];
   return c.Set(0, c.dtype(0), dims);
 }
 Status FusedAttention(KernelContext& c) {
@@ -153,7 +153,7 @@ Status FusedAttention(KernelContext& c) {
                 keys = k[rank - 1], v_width = v[rank - 1];
   const float scale = c.node.Float("scale", 1);
   std::vector<int64_t> dims = Dims(q);
-  dims[static_cast<size_t>(rank - 1)] = keys;
+  dims[rank - 1] = keys;
   CELER_ASSIGN(const Shape scores, MakeShape(dims));
   CELER_ASSIGN(const Data mask, NewTensor(DType::kF32, scores));
   if (c.has(3))
@@ -171,14 +171,13 @@ Status FusedAttention(KernelContext& c) {
       for (int64_t j = 0; j < keys; ++j) {
         double score = 0;
         for (int64_t d = 0; d < width; ++d) score += static_cast<double>(x[d]) * y[d * keys + j];
-        p[static_cast<size_t>(j)] =
-            score * scale + static_cast<double>(mask.tensor.as<float>()[row * keys + j]);
-        most = std::max(most, p[static_cast<size_t>(j)]);
+        p[j] = score * scale + static_cast<double>(mask.tensor.as<float>()[row * keys + j]);
+        most = std::max(most, p[j]);
       }
       for (double& e : p) sum += e = std::exp(e - most);
       for (int64_t d = 0; d < v_width; ++d) {
         double total = 0;
-        for (int64_t j = 0; j < keys; ++j) total += p[static_cast<size_t>(j)] * z[j * v_width + d];
+        for (int64_t j = 0; j < keys; ++j) total += p[j] * z[j * v_width + d];
         c.out(0).as<float>()[row * v_width + d] = static_cast<float>(total / sum);
       }
     }

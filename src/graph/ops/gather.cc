@@ -48,11 +48,9 @@ Status Gather(KernelContext& c) {
   const auto count = static_cast<int64_t>(indices.size());
   Parallel(c.pool, outer * count, inner, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
-      std::memcpy(
-          c.out(0).data + static_cast<size_t>(i) * bytes,
-          c.in(0).data +
-              static_cast<size_t>(i / count * in[axis] + indices[static_cast<size_t>(i % count)]) * bytes,
-          bytes);
+      std::memcpy(c.out(0).data + static_cast<size_t>(i) * bytes,
+                  c.in(0).data + static_cast<size_t>(i / count * in[axis] + indices[i % count]) * bytes,
+                  bytes);
   });
   return {};
 }
@@ -71,12 +69,11 @@ Result<std::vector<int64_t>> ElementOffsets(const OpInputs& c, const Shape& data
   CELER_ASSIGN(std::vector<int64_t> at, Indices(c, input, data[axis]));
   const Shape& shape = c.shape(input);
   std::vector<int64_t> stride(static_cast<size_t>(data.rank()), 1);
-  for (int i = data.rank() - 2; i >= 0; --i)
-    stride[static_cast<size_t>(i)] = stride[static_cast<size_t>(i + 1)] * data[i + 1];
+  for (int i = data.rank() - 2; i >= 0; --i) stride[i] = stride[i + 1] * data[i + 1];
   for (size_t e = 0; e < at.size(); ++e) {
-    int64_t rest = static_cast<int64_t>(e), offset = at[e] * stride[static_cast<size_t>(axis)];
+    int64_t rest = static_cast<int64_t>(e), offset = at[e] * stride[axis];
     for (int i = shape.rank() - 1; i >= 0; --i) {
-      if (i != axis) offset += rest % shape[i] * stride[static_cast<size_t>(i)];
+      if (i != axis) offset += rest % shape[i] * stride[i];
       rest /= shape[i];
     }
     at[e] = offset;
@@ -168,7 +165,7 @@ Result<std::vector<int64_t>> TupleOffsets(const OpInputs& c, int batch) {
     int64_t offset = per_batch > 0 ? t / per_batch : 0;
     for (int i = 0; i < length; ++i) {
       const int64_t size = data[batch + i];
-      int64_t index = indices[static_cast<size_t>(t * length + i)];
+      int64_t index = indices[t * length + i];
       if (index < -size || index >= size)
         return Error::Invalid("the index ", index, " is outside of ", size, " elements");
       offset = offset * size + (index < 0 ? index + size : index);
@@ -248,7 +245,7 @@ Status TensorScatter(KernelContext& c) {
   for (int64_t b = 0; b < cache[0]; ++b)
     for (int64_t o = 0; o < outer; ++o)
       for (int64_t i = 0; i < update[axis]; ++i) {
-        const int64_t to = (starts[static_cast<size_t>(b)] % cache[axis] + i) % cache[axis];
+        const int64_t to = (starts[b] % cache[axis] + i) % cache[axis];
         if (run > 0)
           std::memcpy(c.out(0).data + static_cast<size_t>(((b * outer + o) * cache[axis] + to) * run) * size,
                       c.in(1).data + static_cast<size_t>(((b * outer + o) * update[axis] + i) * run) * size,
@@ -304,7 +301,7 @@ Status Compress(KernelContext& c) {
   for (int64_t i = 0; i < std::min(c.elements(1), shape[axis]); ++i)
     if (c.in(1).as<bool>()[i]) kept.push_back(i);
   std::vector<int64_t> dims = Dims(shape);
-  dims[static_cast<size_t>(axis)] = static_cast<int64_t>(kept.size());
+  dims[axis] = static_cast<int64_t>(kept.size());
   CELER_RETURN_IF_ERROR(c.Allocate(0, c.dtype(0), dims));
   const int64_t outer = Product(shape, 0, axis), inner = Product(shape, axis + 1, shape.rank());
   const size_t bytes = static_cast<size_t>(inner) * ElementBytes(c.dtype(0));
@@ -326,7 +323,7 @@ Status NonZero(KernelContext& c) {
   const auto count = static_cast<int64_t>(found.size());
   CELER_RETURN_IF_ERROR(c.Allocate(0, DType::kI64, std::vector<int64_t>{rank, count}));
   for (int64_t k = 0; k < count; ++k) {
-    int64_t rest = found[static_cast<size_t>(k)];
+    int64_t rest = found[k];
     for (int i = rank - 1; i >= 0; --i) {
       c.out(0).as<int64_t>()[i * count + k] = rest % c.shape(0)[i];
       rest /= c.shape(0)[i];
@@ -347,7 +344,7 @@ Status InferTopK(InferContext& c) {
   if (k < 0 || k > c.shape(0)[axis])
     return Error::Invalid("the ", k, " largest of ", c.shape(0)[axis], " elements");
   std::vector<int64_t> dims = Dims(c.shape(0));
-  dims[static_cast<size_t>(axis)] = k;
+  dims[axis] = k;
   CELER_RETURN_IF_ERROR(c.Set(0, c.dtype(0), dims));
   return c.Set(1, DType::kI64, dims);
 }
@@ -374,8 +371,8 @@ Status TopK(KernelContext& c) {
         std::partial_sort(order.begin(), order.begin() + k, order.end(), before);
         for (int64_t i = 0; i < k; ++i) {
           const int64_t to = (o * k + i) * inner + j;
-          if (c.wants(0)) c.out(0).as<T>()[to] = x[order[static_cast<size_t>(i)] * inner];
-          if (c.wants(1)) c.out(1).as<int64_t>()[to] = order[static_cast<size_t>(i)];
+          if (c.wants(0)) c.out(0).as<T>()[to] = x[order[i] * inner];
+          if (c.wants(1)) c.out(1).as<int64_t>()[to] = order[i];
         }
       }
   });
@@ -410,27 +407,25 @@ Status Unique(KernelContext& c) {
         first.push_back(i);
         counts.push_back(0);
       }
-      where[static_cast<size_t>(i)] = static_cast<int64_t>(first.size()) - 1;
+      where[i] = static_cast<int64_t>(first.size()) - 1;
       ++counts.back();
     }
     if (!sorted) {
       std::vector<int64_t> by_place(first.size()), place(first.size()), moved_first, moved_counts;
       std::iota(by_place.begin(), by_place.end(), int64_t{0});
-      std::sort(by_place.begin(), by_place.end(), [&](int64_t a, int64_t b) {
-        return first[static_cast<size_t>(a)] < first[static_cast<size_t>(b)];
-      });
+      std::sort(by_place.begin(), by_place.end(), [&](int64_t a, int64_t b) { return first[a] < first[b]; });
       for (size_t i = 0; i < by_place.size(); ++i) {
-        place[static_cast<size_t>(by_place[i])] = static_cast<int64_t>(i);
-        moved_first.push_back(first[static_cast<size_t>(by_place[i])]);
-        moved_counts.push_back(counts[static_cast<size_t>(by_place[i])]);
+        place[by_place[i]] = static_cast<int64_t>(i);
+        moved_first.push_back(first[by_place[i]]);
+        moved_counts.push_back(counts[by_place[i]]);
       }
       first = moved_first;
       counts = moved_counts;
-      for (int64_t& w : where) w = place[static_cast<size_t>(w)];
+      for (int64_t& w : where) w = place[w];
     }
     const auto kinds = static_cast<int64_t>(first.size());
     std::vector<int64_t> dims = Dims(shape);
-    dims[static_cast<size_t>(axis)] = kinds;
+    dims[axis] = kinds;
     status = c.Allocate(0, c.dtype(0), dims);
     const std::vector<int64_t>* const lists[] = {&first, &where, &counts};
     for (size_t i = 0; i < 3 && status; ++i) {
@@ -442,8 +437,7 @@ Status Unique(KernelContext& c) {
     for (int64_t o = 0; o < outer; ++o)
       for (int64_t k = 0; k < kinds; ++k)
         for (int64_t j = 0; j < inner; ++j)
-          c.out(0).as<T>()[(o * kinds + k) * inner + j] =
-              x[(o * n + first[static_cast<size_t>(k)]) * inner + j];
+          c.out(0).as<T>()[(o * kinds + k) * inner + j] = x[(o * n + first[k]) * inner + j];
   });
   return status;
 }

@@ -117,7 +117,7 @@ class GroupAttention {
     keys_.assign(size, 0), values_.assign(size, 0);
     FillCache(3, keys_, k_, g_.heads, true);
     FillCache(4, values_, v_, g_.heads + g_.kv_heads, false);
-    out_.assign(static_cast<size_t>(g_.batch * g_.tokens * g_.heads * g_.width), 0);
+    out_.assign(g_.batch * g_.tokens * g_.heads * g_.width, 0);
     c_.pool.ParallelFor(g_.batch * g_.heads * g_.tokens, 1, [&](int64_t begin, int64_t end) {
       std::vector<float> query(static_cast<size_t>(g_.width)), scores(static_cast<size_t>(cache_));
       for (int64_t i = begin; i < end; ++i)
@@ -136,7 +136,7 @@ class GroupAttention {
  private:
   int64_t PositionOf(int64_t b, int64_t t) const {
     if (c_.has(9)) return c_.in(9).as<int64_t>()[b * g_.tokens + t];
-    return befores_[static_cast<size_t>(b)] + t;
+    return befores_[b] + t;
   }
   Status CheckPositions() const {
     for (int64_t b = 0; b < g_.batch && g_.rotated > 0; ++b)
@@ -150,8 +150,7 @@ class GroupAttention {
     const bool interleaved = c_.node.Int("rotary_interleaved", 0) != 0;
     for (int64_t i = 0; i < half; ++i) {
       float &a = x[interleaved ? 2 * i : i], &b = x[interleaved ? 2 * i + 1 : i + half];
-      const float cs = cos_[static_cast<size_t>(position * half + i)],
-                  sn = sin_[static_cast<size_t>(position * half + i)];
+      const float cs = cos_[position * half + i], sn = sin_[position * half + i];
       const float turned = a * cs - b * sn;
       b = a * sn + b * cs;
       a = turned;
@@ -164,7 +163,7 @@ class GroupAttention {
     const int64_t w = g_.width;
     for (int64_t b = 0; b < g_.batch; ++b)
       for (int64_t h = 0; h < g_.kv_heads; ++h) {
-        const int64_t bh = b * g_.kv_heads + h, old = befores_[static_cast<size_t>(b)];
+        const int64_t bh = b * g_.kv_heads + h, old = befores_[b];
         float* const rows = to.data() + bh * cache_ * w;
         if (g_.past > 0) std::copy_n(before.begin() + bh * g_.past * w, g_.past * w, rows);
         for (int64_t t = 0; t < g_.tokens; ++t) {
@@ -181,7 +180,7 @@ class GroupAttention {
     std::copy_n(q_.data() + (b * g_.tokens + t) * g_.Columns() + head * w, w, query);
     if (g_.rotated > 0) Rotate(query, PositionOf(b, t));
     // Keys up to the token itself; of a window, so many of the last.
-    const int64_t end = std::min(befores_[static_cast<size_t>(b)] + t + 1, lengths_[static_cast<size_t>(b)]);
+    const int64_t end = std::min(befores_[b] + t + 1, lengths_[b]);
     const int64_t window = c_.node.Int("local_window_size", -1),
                   begin = window >= 0 ? std::max<int64_t>(0, end - window) : 0;
     const float cap = c_.node.Float("softcap", 0);

@@ -45,7 +45,7 @@ Status GridSample(KernelContext& c) {
   const bool nearest = mode == "nearest", cubic = mode == "cubic" || mode == "bicubic";
   const int64_t planes = Product(x, 2, x.rank()), points = Product(grid, 1, grid.rank() - 1);
   std::array<int64_t, 3> size{1, 1, 1};
-  for (int d = 0; d < dims; ++d) size[static_cast<size_t>(3 - dims + d)] = x[2 + d];
+  for (int d = 0; d < dims; ++d) size[3 - dims + d] = x[2 + d];
   if (planes == 0 && c.out_elements(0) > 0)
     return Error::Invalid("there is nothing to sample in ", x.ToString());
   DispatchOr(c.dtype(0), FloatTypes{}, [&]<class T>() {
@@ -301,8 +301,7 @@ Status Nms(KernelContext& c) {
       for (const int64_t i : order) {
         if (static_cast<int64_t>(kept.size()) >= most) break;
         bool free = true;
-        for (const int64_t j : kept)
-          free = free && !meets(boxes[static_cast<size_t>(i)], boxes[static_cast<size_t>(j)]);
+        for (const int64_t j : kept) free = free && !meets(boxes[i], boxes[j]);
         if (!free) continue;
         kept.push_back(i);
         chosen.insert(chosen.end(), {image, label, i});

@@ -55,7 +55,7 @@ Status Loss(KernelContext& c) {
               c.out(1).as<T>()[n * classes * inner + k * inner + j] =
                   static_cast<T>(static_cast<Compute<T>>(static_cast<double>(Wide(row[k * inner])) - shift));
         }
-        const int64_t t = target[static_cast<size_t>(n * inner + j)];
+        const int64_t t = target[n * inner + j];
         double loss = 0;
         if (!(ignores && t == ignored)) {
           const double w = c.has(2) ? static_cast<double>(Wide(c.in(2).as<T>()[t])) : 1;

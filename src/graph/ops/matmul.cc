@@ -48,11 +48,11 @@ void MultiplyInto(ThreadPool& pool, const A* a, const B* b, Out* out, int64_t m,
         const auto x = load.a(a[i * k + j], i);
         const B* const y = b + j * n;
         for (int64_t l = 0; l < n; ++l) {
-          Compute<Out>& sum = row[static_cast<size_t>(l)];
+          Compute<Out>& sum = row[l];
           sum = WrapAdd<Compute<Out>>(sum, WrapMul(x, load.b(y[l], l)));
         }
       }
-      for (int64_t l = 0; l < n; ++l) out[i * n + l] = static_cast<Out>(row[static_cast<size_t>(l)]);
+      for (int64_t l = 0; l < n; ++l) out[i * n + l] = static_cast<Out>(row[l]);
     }
   });
 }
@@ -73,10 +73,9 @@ void EachProduct(ThreadPool& pool, const Product2& p, const Fn& fn) {
     ForRows<2>(
         pool, walk,
         [&](int64_t o, const std::array<int64_t, 2>& from, int64_t n, const std::array<int64_t, 2>& step) {
-          for (int64_t i = 0; i < n; ++i)
-            at[static_cast<size_t>(o + i)] = {from[0] + i * step[0], from[1] + i * step[1]};
+          for (int64_t i = 0; i < n; ++i) at[o + i] = {from[0] + i * step[0], from[1] + i * step[1]};
         });
-  for (int64_t i = 0; i < count; ++i) fn(at[static_cast<size_t>(i)][0], at[static_cast<size_t>(i)][1], i);
+  for (int64_t i = 0; i < count; ++i) fn(at[i][0], at[i][1], i);
 }
 
 Status InferMatMul(InferContext& c) {
@@ -141,8 +140,7 @@ Status Gemm(KernelContext& c) {
                             [&](int64_t o, const std::array<int64_t, 1>& at, int64_t count,
                                 const std::array<int64_t, 1>& step) {
                               for (int64_t i = 0; i < count; ++i)
-                                start[static_cast<size_t>(o + i)] =
-                                    Scaled<W>(beta, Wide(c.in(2).as<T>()[at[0] + i * step[0]]));
+                                start[o + i] = Scaled<W>(beta, Wide(c.in(2).as<T>()[at[0] + i * step[0]]));
                             });
                Parallel(c.pool, m, k * n, [&](int64_t begin, int64_t end) {
                  std::vector<W> row(static_cast<size_t>(n));
@@ -154,20 +152,18 @@ Status Gemm(KernelContext& c) {
                        for (int64_t j = 0; j < k; ++j)
                          total = WrapAdd<W>(
                              total, WrapMul<W>(Wide(a[ta ? j * m + i : i * k + j]), Wide(b[l * k + j])));
-                       row[static_cast<size_t>(l)] = total;
+                       row[l] = total;
                      }
                    } else {
                      for (int64_t j = 0; j < k; ++j) {
                        const W x = Wide(a[ta ? j * m + i : i * k + j]);
                        for (int64_t l = 0; l < n; ++l)
-                         row[static_cast<size_t>(l)] =
-                             WrapAdd<W>(row[static_cast<size_t>(l)], WrapMul<W>(x, Wide(b[j * n + l])));
+                         row[l] = WrapAdd<W>(row[l], WrapMul<W>(x, Wide(b[j * n + l])));
                      }
                    }
                    for (int64_t l = 0; l < n; ++l)
                      c.out(0).as<T>()[i * n + l] =
-                         static_cast<T>(WrapAdd<W>(Scaled<W>(alpha, row[static_cast<size_t>(l)]),
-                                                   start[static_cast<size_t>(i * n + l)]));
+                         static_cast<T>(WrapAdd<W>(Scaled<W>(alpha, row[l]), start[i * n + l]));
                  }
                });
              });
@@ -256,7 +252,7 @@ Status QLinearMatMul(KernelContext& c) {
           Y* const out = c.out(0).as<Y>() + o * p.m * p.n;
           for (int64_t i = 0; i < p.m; ++i)
             for (int64_t j = 0; j < p.n; ++j) {
-              const double x = sums[static_cast<size_t>(i * p.n + j)] * scale(1, i) * scale(4, j) / y_scale;
+              const double x = sums[i * p.n + j] * scale(1, i) * scale(4, j) / y_scale;
               out[i * p.n + j] = ConvertTo<Y>(std::nearbyint(x) + zero);
             }
         });
@@ -270,36 +266,32 @@ Status InferDet(InferContext& c) {
   const Shape& in = c.shape(0);
   if (in.rank() < 2 || in[in.rank() - 1] != in[in.rank() - 2])
     return Error::Invalid(in.ToString(), " is not of square matrices");
-  return c.Set(0, c.dtype(0), in.dims().first(static_cast<size_t>(in.rank() - 2)));
+  return c.Set(0, c.dtype(0), in.dims().first(in.rank() - 2));
 }
 Status Det(KernelContext& c) {
   const int64_t n = c.shape(0)[c.shape(0).rank() - 1];
   DispatchOr(c.dtype(0), FloatTypes{}, [&]<class T>() {
     std::vector<double> m(static_cast<size_t>(n * n));
     for (int64_t i = 0; i < c.out_elements(0); ++i) {
-      for (int64_t j = 0; j < n * n; ++j) m[static_cast<size_t>(j)] = Wide(c.in(0).as<T>()[i * n * n + j]);
+      for (int64_t j = 0; j < n * n; ++j) m[j] = Wide(c.in(0).as<T>()[i * n * n + j]);
       double det = 1;
       for (int64_t col = 0; col < n; ++col) {
         int64_t pivot = col;
         for (int64_t r = col + 1; r < n; ++r)
-          if (std::abs(m[static_cast<size_t>(r * n + col)]) >
-              std::abs(m[static_cast<size_t>(pivot * n + col)]))
-            pivot = r;
-        const double top = m[static_cast<size_t>(pivot * n + col)];
+          if (std::abs(m[r * n + col]) > std::abs(m[pivot * n + col])) pivot = r;
+        const double top = m[pivot * n + col];
         if (top == 0) {
           det = 0;
           break;
         }
         if (pivot != col) {
           det = -det;
-          for (int64_t k = 0; k < n; ++k)
-            std::swap(m[static_cast<size_t>(pivot * n + k)], m[static_cast<size_t>(col * n + k)]);
+          for (int64_t k = 0; k < n; ++k) std::swap(m[pivot * n + k], m[col * n + k]);
         }
         det *= top;
         for (int64_t r = col + 1; r < n; ++r) {
-          const double factor = m[static_cast<size_t>(r * n + col)] / top;
-          for (int64_t k = col; k < n; ++k)
-            m[static_cast<size_t>(r * n + k)] -= factor * m[static_cast<size_t>(col * n + k)];
+          const double factor = m[r * n + col] / top;
+          for (int64_t k = col; k < n; ++k) m[r * n + k] -= factor * m[col * n + k];
         }
       }
       c.out(0).as<T>()[i] = static_cast<T>(static_cast<Compute<T>>(det));

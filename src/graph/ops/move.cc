@@ -46,7 +46,7 @@ Status Transpose(KernelContext& c) {
   CELER_ASSIGN(const std::vector<int> perm, Permutation(c));
   const std::vector<int64_t> in = Strides(c.shape(0));
   std::vector<int64_t> from;
-  for (const int axis : perm) from.push_back(in[static_cast<size_t>(axis)]);
+  for (const int axis : perm) from.push_back(in[axis]);
   CopyStrided(c.pool, c.dtype(0), c.out(0).shape.dims(), c.in(0).data, from, c.out(0).data,
               Strides(c.out(0).shape));
   return {};
@@ -64,7 +64,7 @@ Status InferConcat(InferContext& c) {
     if (!fits)
       return Error::Invalid(first.ToString(), " and ", shape.ToString(), " cannot be joined along axis ",
                             axis);
-    dims[static_cast<size_t>(axis)] += shape[axis];
+    dims[axis] += shape[axis];
   }
   return c.Set(0, c.dtype(0), dims);
 }
@@ -117,7 +117,7 @@ Status InferSplit(InferContext& c) {
                           " of ", c.shape(0).ToString(), " in ", c.outputs(), " outputs");
   std::vector<int64_t> dims = Dims(c.shape(0));
   for (size_t i = 0; i < sizes->size(); ++i) {
-    dims[static_cast<size_t>(axis)] = (*sizes)[i];
+    dims[axis] = (*sizes)[i];
     CELER_RETURN_IF_ERROR(c.Set(i, c.dtype(0), dims));
   }
   return {};
@@ -202,7 +202,7 @@ Result<std::optional<std::vector<SliceRange>>> SliceRanges(const OpInputs& c) {
       const int64_t back = step == INT64_MIN ? INT64_MAX : -step;
       count = start > end ? (start - end - 1) / back + 1 : 0;
     }
-    out[static_cast<size_t>(checked[i])] = {start, step, count};
+    out[checked[i]] = {start, step, count};
   }
   return Out(std::move(out));
 }
@@ -268,8 +268,8 @@ Result<std::optional<Pads>> GivenPads(const OpInputs& c) {
     constexpr int64_t kMost = int64_t{1} << 40;
     for (const int64_t pad : {pads[i], pads[i + axes.size()]})
       if (pad < -kMost || pad > kMost) return Error::Invalid("a pad of ", pad);
-    out.before[static_cast<size_t>(axes[i])] = pads[i];
-    out.after[static_cast<size_t>(axes[i])] = pads[i + axes.size()];
+    out.before[axes[i]] = pads[i];
+    out.after[axes[i]] = pads[i + axes.size()];
   }
   return std::optional(std::move(out));
 }
@@ -307,7 +307,7 @@ std::vector<int64_t> PadSources(int64_t size, int64_t before, int64_t out, const
         if (at >= size) at = period - at;
       }
     }
-    from[static_cast<size_t>(i)] = at;
+    from[i] = at;
   }
   return from;
 }
@@ -322,8 +322,7 @@ Status Pad(KernelContext& c) {
     return {};
   }
   std::vector<std::vector<int64_t>> from;
-  for (int i = 0; i < rank; ++i)
-    from.push_back(PadSources(in[i], pads->before[static_cast<size_t>(i)], out[i], mode));
+  for (int i = 0; i < rank; ++i) from.push_back(PadSources(in[i], pads->before[i], out[i], mode));
   const std::vector<int64_t> stride = Strides(in);
   DispatchSize(c.dtype(0), [&]<class T>() {
     T fill = 0;
@@ -336,16 +335,16 @@ Status Pad(KernelContext& c) {
     const T* const x = c.in(0).as<T>();
     T* const y = c.out(0).as<T>();
     const int64_t length = out[rank - 1], rows = Product(out, 0, rank - 1);
-    const std::vector<int64_t>& last = from[static_cast<size_t>(rank - 1)];
+    const std::vector<int64_t>& last = from[rank - 1];
     Parallel(c.pool, rows, length, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         int64_t rest = row, at = 0;
         bool inside = true;
         for (int i = rank - 2; i >= 0; --i) {
-          const int64_t source = from[static_cast<size_t>(i)][static_cast<size_t>(rest % out[i])];
+          const int64_t source = from[i][rest % out[i]];
           rest /= out[i];
           inside = inside && source >= 0;
-          at += source * stride[static_cast<size_t>(i)];
+          at += source * stride[i];
         }
         T* const to = y + row * length;
         if (!inside) {
@@ -353,7 +352,7 @@ Status Pad(KernelContext& c) {
           continue;
         }
         for (int64_t i = 0; i < length; ++i) {
-          const int64_t source = last[static_cast<size_t>(i)];
+          const int64_t source = last[i];
           to[i] = source < 0 ? fill : x[at + source];
         }
       }
@@ -441,7 +440,7 @@ Status Reverse(KernelContext& c) {
   const auto row = static_cast<size_t>(Product(in, 2, in.rank())) * ElementBytes(c.dtype(0));
   const int64_t batch_step = batch == 0 ? in[1] : 1, time_step = batch == 0 ? 1 : in[1];
   for (int64_t b = 0; b < in[batch]; ++b) {
-    const int64_t length = lengths[static_cast<size_t>(b)];
+    const int64_t length = lengths[b];
     if (length < 0 || length > in[time]) return Error::Invalid("a length of ", length, " in ", in.ToString());
     for (int64_t t = 0; t < in[time]; ++t) {
       const int64_t source = t < length ? length - 1 - t : t;
@@ -466,7 +465,7 @@ Status InferCrop(InferContext& c) {
   if (!sizes) return {};
   if (sizes->size() != axes.size()) return Error::Invalid(sizes->size(), " sizes for ", axes.size(), " axes");
   std::vector<int64_t> dims = Dims(c.shape(0));
-  for (size_t i = 0; i < axes.size(); ++i) dims[static_cast<size_t>(axes[i])] = (*sizes)[i];
+  for (size_t i = 0; i < axes.size(); ++i) dims[axes[i]] = (*sizes)[i];
   return c.Set(0, c.dtype(0), dims);
 }
 Status CenterCropPad(KernelContext& c) {

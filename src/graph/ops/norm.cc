@@ -113,7 +113,7 @@ std::vector<double> Repeated(ThreadPool& pool, const TensorView& small, const Sh
     ForRows<1>(
         pool, MakeWalk<1>(shape, {small.shape}),
         [&](int64_t o, const std::array<int64_t, 1>& at, int64_t n, const std::array<int64_t, 1>& step) {
-          for (int64_t i = 0; i < n; ++i) out[static_cast<size_t>(o + i)] = At(small, at[0] + i * step[0]);
+          for (int64_t i = 0; i < n; ++i) out[o + i] = At(small, at[0] + i * step[0]);
         });
   return out;
 }
@@ -219,7 +219,7 @@ Status MeanVariance(KernelContext& c) {
   int64_t count = 1;
   for (const int axis : axes) {
     count *= in[axis];
-    kept[static_cast<size_t>(axis)] = 1;
+    kept[axis] = 1;
   }
   CELER_ASSIGN(const Shape small, MakeShape(kept));
   const auto cells = static_cast<size_t>(*small.elements());
@@ -302,12 +302,12 @@ Status Lrn(KernelContext& c) {
         for (int64_t k = first; k <= last; ++k)
           for (int64_t i = 0; i < inner; ++i) {
             const double v = Wide(c.in(0).as<T>()[(n * channels + k) * inner + i]);
-            sums[static_cast<size_t>(i)] += v * v;
+            sums[i] += v * v;
           }
         for (int64_t i = 0; i < inner; ++i) {
           const double v = Wide(c.in(0).as<T>()[r * inner + i]);
           c.out(0).as<T>()[r * inner + i] = static_cast<T>(static_cast<Compute<T>>(
-              v / std::pow(bias + alpha / static_cast<double>(size) * sums[static_cast<size_t>(i)], beta)));
+              v / std::pow(bias + alpha / static_cast<double>(size) * sums[i], beta)));
         }
       }
     });

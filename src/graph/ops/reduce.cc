@@ -57,14 +57,14 @@ Status EachRow(KernelContext& c, const Row& row) {
   std::vector<int64_t> dims, stride(static_cast<size_t>(in.rank())), from;
   int64_t step = 1, n = 1;
   for (int i = in.rank() - 1; i >= 0; --i) {
-    stride[static_cast<size_t>(i)] = step;
+    stride[i] = step;
     step *= in[i];
   }
   for (const bool reduced : {false, true})
     for (int i = 0; i < in.rank(); ++i)
       if (Contains(*axes, i) == reduced) {
         dims.push_back(in[i]);
-        from.push_back(stride[static_cast<size_t>(i)]);
+        from.push_back(stride[i]);
         if (reduced) n *= in[i];
       }
   const bool trailing = std::is_sorted(from.rbegin(), from.rend());
@@ -188,7 +188,7 @@ Status InferArg(InferContext& c) {
     return Error::Invalid("axis ", axis, " of ", in.ToString(), " has no elements to choose among");
   std::vector<int64_t> dims = Dims(in);
   if (c.node.Int("keepdims", 1) != 0)
-    dims[static_cast<size_t>(axis)] = 1;
+    dims[axis] = 1;
   else
     dims.erase(dims.begin() + axis);
   return c.Set(0, DType::kI64, dims);

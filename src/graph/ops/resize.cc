@@ -147,8 +147,8 @@ Result<std::optional<ResizePlan>> PlanResize(const OpInputs& c) {
     const std::vector<double> roi = floats(1);
     if (roi.size() == 2 * axes.size())
       for (size_t i = 0; i < axes.size(); ++i) {
-        plan.begin[static_cast<size_t>(axes[i])] = roi[i];
-        plan.end[static_cast<size_t>(axes[i])] = roi[axes.size() + i];
+        plan.begin[axes[i]] = roi[i];
+        plan.end[axes[i]] = roi[axes.size() + i];
       }
   }
   if (!scales.empty()) {
@@ -253,7 +253,7 @@ Status Resize(KernelContext& c) {
           }
           T* const to = c.out(0).as<T>() + r * length;
           for (int64_t i = 0; i < length; ++i)
-            to[i] = c.in(0).as<T>()[at + (rank > 0 ? from[rank - 1][static_cast<size_t>(i)] : 0)];
+            to[i] = c.in(0).as<T>()[at + (rank > 0 ? from[rank - 1][i] : 0)];
         }
       });
     });
@@ -293,11 +293,11 @@ Status Resize(KernelContext& c) {
             }
           });
           for (int64_t i = 0; i < m; ++i)
-            if (taps.index[static_cast<size_t>(i * taps.count)] < 0) gone[d].push_back(i);
+            if (taps.index[i * taps.count] < 0) gone[d].push_back(i);
           now = std::move(next);
         }
         for (int64_t i = 0; i < c.out_elements(0); ++i) {
-          float value = now[static_cast<size_t>(i)];
+          float value = now[i];
           int64_t rest = i;
           for (size_t d = rank; d-- > 0;) {
             if (!gone[d].empty() && std::binary_search(gone[d].begin(), gone[d].end(), rest % dims[d]))

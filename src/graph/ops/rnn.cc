@@ -114,21 +114,20 @@ void Run(KernelContext& c, const Recurrent& r, bool has_cell, const Step& step) 
     for (int64_t db = begin; db < end; ++db) {
       const int64_t d = db / r.batch, b = db % r.batch;
       const bool backwards = d == 1 || r.direction == "reverse";
-      const int64_t length =
-          lengths.empty() ? r.steps : std::clamp<int64_t>(lengths[static_cast<size_t>(b)], 0, r.steps);
+      const int64_t length = lengths.empty() ? r.steps : std::clamp<int64_t>(lengths[b], 0, r.steps);
       const int64_t state = r.batch_first ? (b * r.directions + d) * r.hidden : (d * r.batch + b) * r.hidden;
       for (int64_t i = 0; i < r.hidden; ++i) {
-        h[static_cast<size_t>(i)] = h0.empty() ? 0 : h0[static_cast<size_t>(state + i)];
-        cell[static_cast<size_t>(i)] = c0.empty() ? 0 : c0[static_cast<size_t>(state + i)];
+        h[i] = h0.empty() ? 0 : h0[state + i];
+        cell[i] = c0.empty() ? 0 : c0[state + i];
       }
       for (int64_t k = 0; k < length; ++k) {
         const int64_t t = backwards ? length - 1 - k : k;
         const float* const xt = x.data() + (r.batch_first ? b * r.steps + t : t * r.batch + b) * r.input;
         for (int64_t g = 0; g < width; ++g) {
           const float* const row = w.data() + (d * width + g) * r.input;
-          float sum = bias.empty() ? 0 : bias[static_cast<size_t>(d * 2 * width + g)];
+          float sum = bias.empty() ? 0 : bias[d * 2 * width + g];
           for (int64_t i = 0; i < r.input; ++i) sum += row[i] * xt[i];
-          gates[static_cast<size_t>(g)] = sum;
+          gates[g] = sum;
         }
         step(d, gates, h, cell);
         if (all.empty()) continue;
@@ -157,9 +156,9 @@ void AddState(const Recurrent& r, const std::vector<float>& weights, const std::
   const int64_t width = r.gates * r.hidden;
   for (int64_t g = first; g < first + rows; ++g) {
     const float* const row = weights.data() + (d * width + g) * r.hidden;
-    float sum = bias.empty() ? 0 : bias[static_cast<size_t>(d * 2 * width + width + g)];
-    for (int64_t i = 0; i < r.hidden; ++i) sum += row[i] * h[static_cast<size_t>(i)];
-    gates[static_cast<size_t>(g)] += sum;
+    float sum = bias.empty() ? 0 : bias[d * 2 * width + width + g];
+    for (int64_t i = 0; i < r.hidden; ++i) sum += row[i] * h[i];
+    gates[g] += sum;
   }
 }
 float Clipped(const Recurrent& r, float x) {
@@ -171,7 +170,7 @@ Status Rnn(KernelContext& c) {
   const std::vector<float> weights = AsFloats(c, c.pool, 2), bias = AsFloats(c, c.pool, 3);
   Run(c, r, false, [&](int64_t d, std::vector<float>& g, std::vector<float>& h, std::vector<float>&) {
     AddState(r, weights, bias, d, 0, r.hidden, h, g);
-    const GateFunction& f = r.activations[static_cast<size_t>(d)];
+    const GateFunction& f = r.activations[d];
     for (size_t i = 0; i < h.size(); ++i) h[i] = f(Clipped(r, g[i]));
   });
   return {};

@@ -56,7 +56,7 @@ Status InferReshape(InferContext& c) {
   if (open >= 0) {
     if (rest == 0 ? total != 0 : total % rest != 0)
       return Error::Invalid(total, " elements of ", c.shape(0).ToString(), " do not fill rows of ", rest);
-    dims[static_cast<size_t>(open)] = rest == 0 ? 0 : total / rest;
+    dims[open] = rest == 0 ? 0 : total / rest;
   } else if (rest != total) {
     return Error::Invalid(c.shape(0).ToString(), " has ", total, " elements, its new shape ", rest);
   }

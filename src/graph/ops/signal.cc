@@ -69,14 +69,14 @@ Status DftOp(KernelContext& c) {
           // The second half of a real signal's spectrum mirrors the first.
           const bool mirrored = t.onesided && t.inverse && i > t.length / 2;
           const int64_t from = mirrored ? t.length - i : i;
-          in[static_cast<size_t>(2 * i)] = read(from, 0);
-          in[static_cast<size_t>(2 * i + 1)] = mirrored ? -read(from, 1) : read(from, 1);
+          in[2 * i] = read(from, 0);
+          in[2 * i + 1] = mirrored ? -read(from, 1) : read(from, 1);
         }
         fourier.Transform(in, out);
         for (int64_t k = 0; k < t.out; ++k)
           for (int64_t part = 0; part < out_parts; ++part)
             c.out(0).as<T>()[((o * t.out + k) * inner + j) * out_parts + part] =
-                static_cast<T>(static_cast<Compute<T>>(out[static_cast<size_t>(2 * k + part)]));
+                static_cast<T>(static_cast<Compute<T>>(out[2 * k + part]));
       }
     });
   });
@@ -142,12 +142,11 @@ Status Stft(KernelContext& c) {
                            ? static_cast<double>(Wide(c.in(0).as<T>()[(b * x[1] + first + i) * parts + part]))
                            : 0;
             if (c.has(2)) v *= static_cast<double>(Wide(c.in(2).as<T>()[i]));
-            in[static_cast<size_t>(2 * i + part)] = v;
+            in[2 * i + part] = v;
           }
         fourier.Transform(in, out);
         for (int64_t k = 0; k < 2 * f.out; ++k)
-          c.out(0).as<T>()[r * 2 * f.out + k] =
-              static_cast<T>(static_cast<Compute<T>>(out[static_cast<size_t>(k)]));
+          c.out(0).as<T>()[r * 2 * f.out + k] = static_cast<T>(static_cast<Compute<T>>(out[k]));
       }
     });
   });

@@ -17,7 +17,7 @@ struct Window {
       before{0, 0, 0}, after{0, 0, 0};
 
   // The spatial dimensions of the output, as the tensor has them.
-  std::span<const int64_t> out_dims() const { return std::span(out).subspan(static_cast<size_t>(3 - rank)); }
+  std::span<const int64_t> out_dims() const { return std::span(out).subspan(3 - rank); }
   int64_t in_size() const { return in[0] * in[1] * in[2]; }
   int64_t out_size() const { return out[0] * out[1] * out[2]; }
   int64_t kernel_size() const { return kernel[0] * kernel[1] * kernel[2]; }

@@ -16,7 +16,7 @@ Result<int> CancelMoves(Rewriter& r, const std::function<void(std::string)>& exp
       std::vector<int64_t> both;
       for (const int64_t axis : second) {
         if (axis < 0 || axis >= static_cast<int64_t>(first.size())) break;
-        both.push_back(first[static_cast<size_t>(axis)]);
+        both.push_back(first[axis]);
       }
       if (both.size() != second.size()) continue;
       explain(before->Label() + " and " + node.Label() + " are merged");

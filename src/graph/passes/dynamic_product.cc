@@ -38,7 +38,7 @@ std::optional<std::vector<float>> ScalesFor(Rewriter& r, ValueId value, int64_t 
   const Constant* const scale = r.ConstantOf(value);
   if (!scale || scale->dtype != DType::kF32 || scale->shape.rank() > 1) return std::nullopt;
   std::vector<float> out = FloatsOf(*scale);
-  if (out.size() == 1) out.assign(static_cast<size_t>(n), out[0]);
+  if (out.size() == 1) out.assign(n, out[0]);
   if (static_cast<int64_t>(out.size()) != n) return std::nullopt;
   return out;
 }
@@ -126,8 +126,7 @@ bool Fuse(Rewriter& r, size_t n, const std::function<void(std::string)>& explain
   std::vector<int8_t> by_column(static_cast<size_t>(k * columns));
   for (int64_t i = 0; i < k; ++i)
     for (int64_t j = 0; j < columns; ++j)
-      by_column[static_cast<size_t>(j * k + i)] =
-          static_cast<int8_t>(w->bytes[static_cast<size_t>(i * columns + j)]);
+      by_column[j * k + i] = static_cast<int8_t>(w->bytes[i * columns + j]);
   Node made{.op = "DynamicMatMul", .domain = std::string(kCelerDomain), .name = product.name, .opset = 1};
   made.inputs = {shared ? bytes : x,
                  AddInt8Constant(r, product.name + ".weight", DType::kI8, {columns, k}, by_column),

@@ -73,13 +73,12 @@ std::optional<std::vector<float>> Evaluate(Rewriter& r, const Between& found, Va
   Graph& graph = network.graph;
   const Graph& from = r.graph();
   std::vector<ValueId> of(from.values.size(), kNoValue);
-  of[static_cast<size_t>(found.begin)] =
-      graph.AddInput("x", {.dtype = DType::kF32, .shape = std::vector<Dim>{{256, ""}}});
+  of[found.begin] = graph.AddInput("x", {.dtype = DType::kF32, .shape = std::vector<Dim>{{256, ""}}});
   for (auto n = found.nodes.rbegin(); n != found.nodes.rend(); ++n) {
     Node node = r.node(*n);
     for (ValueId& id : node.inputs) {
       if (id == kNoValue) continue;
-      ValueId& to = of[static_cast<size_t>(id)];
+      ValueId& to = of[id];
       if (const Constant* const constant = r.ConstantOf(id); constant && to == kNoValue)
         to = graph.AddConstant(from.value(id).name, *constant);
       id = to;
@@ -87,9 +86,9 @@ std::optional<std::vector<float>> Evaluate(Rewriter& r, const Between& found, Va
     const ValueId made = node.outputs[0];
     const std::string name = from.value(made).name;
     node.outputs.clear();
-    of[static_cast<size_t>(made)] = graph.AddNode(std::move(node), std::span(&name, 1)).outputs[0];
+    of[made] = graph.AddNode(std::move(node), std::span(&name, 1)).outputs[0];
   }
-  graph.outputs = {of[static_cast<size_t>(end)]};
+  graph.outputs = {of[end]};
   auto program = Program::Make(std::move(network));
   if (!program) return std::nullopt;
   Session session(*program);

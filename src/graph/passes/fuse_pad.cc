@@ -40,7 +40,7 @@ Result<int> FusePad(Rewriter& r, const std::function<void(std::string)>& explain
       } else if (axis >= rank || before < 0 || after < 0) {
         fits = false;
       } else {
-        pads[static_cast<size_t>(axis - 2)] += before;
+        pads[axis - 2] += before;
         pads[static_cast<size_t>(axis - 2) + spatial] += after;
       }
     }

@@ -73,9 +73,7 @@ bool ScaleOutputs(Rewriter& r, Node& conv, const ChannelScale& by) {
   for (int64_t a = 0; a < dims[0]; ++a)
     for (int64_t b = 0; b < dims[1]; ++b) {
       const int64_t channel = transposed ? a / per_in * dims[1] + b : a;
-      for (int64_t k = 0; k < inner; ++k)
-        weights[static_cast<size_t>((a * dims[1] + b) * inner + k)] *=
-            by.factor[static_cast<size_t>(channel)];
+      for (int64_t k = 0; k < inner; ++k) weights[(a * dims[1] + b) * inner + k] *= by.factor[channel];
     }
   const ValueId new_weight = r.AddFloats(conv.name + ".weight", dims, weights),
                 new_bias = r.AddFloats(conv.name + ".bias", {channels}, bias);

@@ -43,12 +43,12 @@ class Rewriter {
   bool removed(size_t i) const { return graph_.nodes[i].op.empty(); }
 
   // The node that produces a value; -1: none does.
-  int ProducerOf(ValueId value) const { return value == kNoValue ? -1 : maker_[static_cast<size_t>(value)]; }
+  int ProducerOf(ValueId value) const { return value == kNoValue ? -1 : maker_[value]; }
   // The producer, if it is this operator of the common domain and the value has a single reader.
   Node* SingleUseProducer(ValueId value, std::string_view op);
   // The producer, if it is this operator.
   Node* ProducedBy(ValueId value, std::string_view op);
-  int Readers(ValueId value) const { return value == kNoValue ? 0 : readers_[static_cast<size_t>(value)]; }
+  int Readers(ValueId value) const { return value == kNoValue ? 0 : readers_[value]; }
   const Constant* ConstantOf(ValueId value) const;
   // The number of a constant with one element.
   std::optional<double> Scalar(ValueId value) const;

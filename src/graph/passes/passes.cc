@@ -88,10 +88,10 @@ void Rewriter::Recount() {
   for (size_t n = 0; n < graph_.nodes.size(); ++n) {
     if (removed(n)) continue;
     for (const ValueId id : graph_.nodes[n].outputs)
-      if (id != kNoValue) maker_[static_cast<size_t>(id)] = static_cast<int>(n);
+      if (id != kNoValue) maker_[id] = static_cast<int>(n);
     CountReads(graph_.nodes[n]);
   }
-  for (const ValueId id : graph_.outputs) ++readers_[static_cast<size_t>(id)];
+  for (const ValueId id : graph_.outputs) ++readers_[id];
 }
 
 // A node counts once for each value, however often it reads it. Without a list of its own for nodes that have
@@ -100,17 +100,17 @@ void Rewriter::CountReads(const Node& one) {
   if (std::any_of(one.attributes.begin(), one.attributes.end(), [](const auto& attribute) {
         return std::holds_alternative<std::shared_ptr<Graph>>(attribute.second);
       })) {
-    for (const ValueId id : graph_.Reads(one)) ++readers_[static_cast<size_t>(id)];
+    for (const ValueId id : graph_.Reads(one)) ++readers_[id];
     return;
   }
   for (auto at = one.inputs.begin(); at != one.inputs.end(); ++at)
-    if (*at != kNoValue && std::find(one.inputs.begin(), at, *at) == at) ++readers_[static_cast<size_t>(*at)];
+    if (*at != kNoValue && std::find(one.inputs.begin(), at, *at) == at) ++readers_[*at];
 }
 
 Node* Rewriter::ProducedBy(ValueId value, std::string_view op) {
   const int maker = ProducerOf(value);
   if (maker < 0) return nullptr;
-  Node& made = graph_.nodes[static_cast<size_t>(maker)];
+  Node& made = graph_.nodes[maker];
   return made.op == op && made.domain.empty() ? &made : nullptr;
 }
 
@@ -230,13 +230,13 @@ Status Rewriter::Finish() {
   std::erase_if(graph_.nodes, [](const Node& one) { return one.op.empty(); });
   CELER_RETURN_IF_ERROR(graph_.Sort());
   std::vector<int> reads(graph_.values.size(), 0);
-  for (const ValueId id : graph_.outputs) ++reads[static_cast<size_t>(id)];
+  for (const ValueId id : graph_.outputs) ++reads[id];
   for (size_t n = graph_.nodes.size(); n-- > 0;) {
     Node& one = graph_.nodes[n];
     bool wanted = false;
-    for (const ValueId id : one.outputs) wanted |= id != kNoValue && reads[static_cast<size_t>(id)] > 0;
+    for (const ValueId id : one.outputs) wanted |= id != kNoValue && reads[id] > 0;
     if (wanted)
-      for (const ValueId id : graph_.Reads(one)) ++reads[static_cast<size_t>(id)];
+      for (const ValueId id : graph_.Reads(one)) ++reads[id];
     else
       one.op.clear();
   }

@@ -76,7 +76,7 @@ std::optional<Stored> StoredBehind(Rewriter& r, ValueId value) {
   if (InputAt(*node, 2) != kNoValue) {
     const auto zero = ConstantData(r, InputAt(*node, 2));
     if (!zero || *zero->tensor.shape.elements() != count) return std::nullopt;
-    for (int64_t i = 0; i < count; ++i) out.zeros[static_cast<size_t>(i)] = Element(zero->tensor, i);
+    for (int64_t i = 0; i < count; ++i) out.zeros[i] = Element(zero->tensor, i);
   }
   const int rank = values->tensor.shape.rank();
   int64_t axis = node->Int("axis", 1);
@@ -135,7 +135,7 @@ std::optional<IntegerWeights> WeightsFrom(Rewriter& r, ValueId value, int axis, 
   if (axis >= tensor.shape.rank() || tensor.shape[axis] != channels || (each && stored->axis != axis))
     return std::nullopt;
   IntegerWeights out{.shape = tensor.shape, .values = {}, .scales = stored->scales};
-  if (!each) out.scales.assign(static_cast<size_t>(channels), stored->scales[0]);
+  if (!each) out.scales.assign(channels, stored->scales[0]);
   int64_t inner = 1;
   for (int i = axis + 1; i < tensor.shape.rank(); ++i) inner *= tensor.shape[i];
   const int64_t count = *tensor.shape.elements();
@@ -183,8 +183,7 @@ std::optional<ByteProduct> ByteProductOf(Rewriter& r, const Node& node) {
   if (!transposed) {
     std::vector<int8_t> by_column(out.w.values.size());
     for (int64_t i = 0; i < out.k; ++i)
-      for (int64_t j = 0; j < out.n; ++j)
-        by_column[static_cast<size_t>(j * out.k + i)] = out.w.values[static_cast<size_t>(i * out.n + j)];
+      for (int64_t j = 0; j < out.n; ++j) by_column[j * out.k + i] = out.w.values[i * out.n + j];
     out.w.values = std::move(by_column);
   }
   out.bias = gemm ? InputAt(node, 2) : kNoValue;

@@ -39,12 +39,9 @@ ValueId GeluOf(Rewriter& r, const Node& product) {
   // (x * sum) * 0.5
   if (Node* const inner = r.SingleUseProducer(OtherThan(r, product, 0.5), "Mul"))
     for (const int i : {0, 1})
-      if (const ValueId x = InSum(r, inner->inputs[static_cast<size_t>(i)]);
-          x != kNoValue && x == inner->inputs[static_cast<size_t>(1 - i)])
-        return x;
+      if (const ValueId x = InSum(r, inner->inputs[i]); x != kNoValue && x == inner->inputs[1 - i]) return x;
   for (const int i : {0, 1}) {
-    const ValueId one = product.inputs[static_cast<size_t>(i)],
-                  other = product.inputs[static_cast<size_t>(1 - i)];
+    const ValueId one = product.inputs[i], other = product.inputs[1 - i];
     // (x * 0.5) * sum
     if (const ValueId x = InSum(r, one); x != kNoValue)
       if (Node* const half = r.SingleUseProducer(other, "Mul"); half && OtherThan(r, *half, 0.5) == x)

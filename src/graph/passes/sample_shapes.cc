@@ -76,8 +76,8 @@ class Walker {
     std::vector<const Data*> in;
     bool known = true;
     for (const ValueId id : node.inputs) {
-      if (id != kNoValue && !ready_[static_cast<size_t>(id)]) return;
-      in.push_back(id == kNoValue ? nullptr : &data_[static_cast<size_t>(id)]);
+      if (id != kNoValue && !ready_[id]) return;
+      in.push_back(id == kNoValue ? nullptr : &data_[id]);
       known = known && (!in.back() || in.back()->known);
     }
     std::vector<InferContext::Output> types(node.outputs.size());
@@ -109,7 +109,7 @@ class Walker {
     KernelContext run(node, in, out, one, nullptr);
     if (!RunKernel(op, op.reference, run)) return;
     for (size_t i = 0; i < out.size(); ++i)
-      if (node.outputs[i] != kNoValue) data_[static_cast<size_t>(node.outputs[i])] = std::move(out[i]);
+      if (node.outputs[i] != kNoValue) data_[node.outputs[i]] = std::move(out[i]);
   }
 
   const Graph& graph_;

@@ -113,12 +113,11 @@ class Converter {
     std::vector<bool> leads(nodes, false);
     for (size_t n = nodes; n-- > 0;) {
       const Node& node = r_.node(n);
-      for (const ValueId id : node.outputs)
-        leads[n] = leads[n] || (id != kNoValue && wanted[static_cast<size_t>(id)]);
+      for (const ValueId id : node.outputs) leads[n] = leads[n] || (id != kNoValue && wanted[id]);
       product_[n] = IsProduct(node) && Fits(node, true);
       leads[n] = leads[n] || (product_[n] && Weights(node) >= kLargeWeights);
       if (!leads[n]) continue;
-      for (const ValueId id : graph.Reads(node)) wanted[static_cast<size_t>(id)] = true;
+      for (const ValueId id : graph.Reads(node)) wanted[id] = true;
     }
     std::vector<bool> is_half(graph.values.size(), false);
     for (size_t n = 0; n < nodes; ++n) {
@@ -126,18 +125,17 @@ class Converter {
       if (!leads[n]) continue;
       bool some = product_[n];
       if (!some && FindF16Operator(node) && Fits(node, false))
-        for (const size_t i : ValueInputs(node, false))
-          some = some || is_half[static_cast<size_t>(node.inputs[i])];
+        for (const size_t i : ValueInputs(node, false)) some = some || is_half[node.inputs[i]];
       if (!some) continue;
       chosen_[n] = true;
       for (const ValueId id : node.outputs)
-        if (id != kNoValue) is_half[static_cast<size_t>(id)] = true;
+        if (id != kNoValue) is_half[id] = true;
     }
   }
 
   // The f16 form of a value: made by a node that was converted, or by a cast.
   ValueId HalfOf(ValueId id) {
-    ValueId& half = half_[static_cast<size_t>(id)];
+    ValueId& half = half_[id];
     if (half != kNoValue) return half;
     const std::string name = r_.graph().value(id).name + "/f16";
     if (const Constant* const constant = r_.ConstantOf(id)) {
@@ -177,7 +175,7 @@ class Converter {
     else if (product)
       MakeProduct(node);
     for (ValueId& id : node.outputs)
-      if (id != kNoValue) id = half_[static_cast<size_t>(id)] = NewHalf(id);
+      if (id != kNoValue) id = half_[id] = NewHalf(id);
   }
 
   // Nodes that stayed f32, subgraphs and the network's outputs read f32.
@@ -185,12 +183,12 @@ class Converter {
     Graph& graph = r_.graph();
     std::vector<bool> made(graph.values.size(), false), read(graph.values.size(), false);
     for (const Node& node : graph.nodes) {
-      for (const ValueId id : graph.Reads(node)) read[static_cast<size_t>(id)] = true;
+      for (const ValueId id : graph.Reads(node)) read[id] = true;
       for (const ValueId id : node.outputs)
-        if (id != kNoValue) made[static_cast<size_t>(id)] = true;
+        if (id != kNoValue) made[id] = true;
     }
-    for (const ValueId id : graph.outputs) read[static_cast<size_t>(id)] = true;
-    for (const ValueId id : graph.inputs) made[static_cast<size_t>(id)] = true;
+    for (const ValueId id : graph.outputs) read[id] = true;
+    for (const ValueId id : graph.inputs) made[id] = true;
     for (size_t v = 0; v < half_.size(); ++v)
       if (half_[v] != kNoValue && read[v] && !made[v] && !graph.values[v].constant)
         AddCast(half_[v], static_cast<ValueId>(v), kFloat);

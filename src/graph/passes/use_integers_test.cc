@@ -49,7 +49,7 @@ class Quantized : public Build {
     std::vector<int8_t> values;
     for (int64_t i = 0; i < count; ++i)
       values.push_back(static_cast<int8_t>(std::uniform_int_distribution<int>(least, 127)(numbers_)));
-    const int64_t n = dims[static_cast<size_t>(axis)];
+    const int64_t n = dims[axis];
     std::vector<float> scales;
     for (int64_t i = 0; i < n; ++i) scales.push_back(0.001f * static_cast<float>(1 + i % 4));
     return Op("DequantizeLinear", {Constant(DType::kI8, dims, values), Constant(DType::kF32, {n}, scales)},

@@ -58,7 +58,7 @@ class Planner {
     for (size_t n = 0; n < graph_.nodes.size(); ++n)
       if (plan_.nodes[n].how == PlannedNode::How::kDynamic)
         for (const ValueId id : graph_.nodes[n].node->outputs)
-          if (id != kNoValue) plan_.transient[static_cast<size_t>(id)] = true;
+          if (id != kNoValue) plan_.transient[id] = true;
     Place();
     return std::move(plan_);
   }
@@ -72,8 +72,8 @@ class Planner {
     std::vector<const Data*> in;
     bool known = true;
     for (const ValueId id : node.inputs) {
-      if (id != kNoValue && !ready_[static_cast<size_t>(id)]) return {};
-      in.push_back(id == kNoValue ? nullptr : &plan_.frame[static_cast<size_t>(id)]);
+      if (id != kNoValue && !ready_[id]) return {};
+      in.push_back(id == kNoValue ? nullptr : &plan_.frame[id]);
       known = known && (!in.back() || in.back()->known);
     }
     std::vector<InferContext::Output> types(node.outputs.size());
@@ -134,8 +134,8 @@ class Planner {
                                       : -1;
       if (shared >= 0) {
         group_[id] = shared;
-        inner_[id] = view ? inner_[static_cast<size_t>(node.inputs[0])] + planned.parts[i] : overwritten_at_;
-        Group& group = groups_[static_cast<size_t>(shared)];
+        inner_[id] = view ? inner_[node.inputs[0]] + planned.parts[i] : overwritten_at_;
+        Group& group = groups_[shared];
         group.last = std::max(group.last, last);
       } else if (!view) {
         group_[id] = static_cast<int32_t>(groups_.size());
@@ -177,11 +177,11 @@ class Planner {
       size_t next = i;
       for (; next < node.inputs.size() && GroupOf(node.inputs[next]) == group; ++next) {
         if (group < 0 && next > i) break;
-        if (group >= 0 && inner_[static_cast<size_t>(node.inputs[next])] != bytes) break;
+        if (group >= 0 && inner_[node.inputs[next]] != bytes) break;
         bytes += Bytes(infer.in(next));
       }
       if (next == i) bytes = Bytes(infer.in(next++));
-      const bool whole = group >= 0 && groups_[static_cast<size_t>(group)].bytes == bytes;
+      const bool whole = group >= 0 && groups_[group].bytes == bytes;
       const bool again = std::any_of(node.inputs.begin() + static_cast<std::ptrdiff_t>(next),
                                      node.inputs.end(), [&](ValueId id) { return GroupOf(id) == group; });
       if (whole && !again) Move(group, joined, at);
@@ -196,7 +196,7 @@ class Planner {
         group_[v] = to;
         inner_[v] += at;
       }
-    Group &gone = groups_[static_cast<size_t>(from)], &group = groups_[static_cast<size_t>(to)];
+    Group &gone = groups_[from], &group = groups_[to];
     group.first = std::min(group.first, gone.first);
     group.last = std::max(group.last, gone.last);
     gone.bytes = 0;
@@ -204,12 +204,11 @@ class Planner {
 
   bool OnlyConstantsKnown(const Node& node) const {
     return std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) {
-      return id == kNoValue || !plan_.frame[static_cast<size_t>(id)].known ||
-             graph_.graph->value(id).constant.has_value();
+      return id == kNoValue || !plan_.frame[id].known || graph_.graph->value(id).constant.has_value();
     });
   }
 
-  int32_t GroupOf(ValueId id) const { return group_[static_cast<size_t>(id)]; }
+  int32_t GroupOf(ValueId id) const { return group_[id]; }
 
   // The memory of an input that is last used by node `at` and is as large as the output; -1 if there is none.
   // Any input will do for an operator that works in place, and this one for a kernel that may overwrite it.
@@ -221,15 +220,13 @@ class Planner {
       const ValueId id = node.inputs[i];
       if (id == kNoValue || GroupOf(id) < 0 || (!any && static_cast<int>(i) != only)) continue;
       const int32_t candidate = GroupOf(id);
-      const TensorView& in = plan_.frame[static_cast<size_t>(id)].tensor;
-      if (groups_[static_cast<size_t>(candidate)].last != at || !(in.shape == out.shape) ||
-          Bytes(in) != Bytes(out))
-        continue;
+      const TensorView& in = plan_.frame[id].tensor;
+      if (groups_[candidate].last != at || !(in.shape == out.shape) || Bytes(in) != Bytes(out)) continue;
       const bool read_otherwise = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId other) {
         return other != kNoValue && other != id && GroupOf(other) == candidate;
       });
       if (!read_otherwise) {
-        overwritten_at_ = inner_[static_cast<size_t>(id)];
+        overwritten_at_ = inner_[id];
         return candidate;
       }
     }
@@ -263,12 +260,12 @@ class Planner {
                         group.first, group.last});
     plan_.arena_bytes = PlaceBlocks(blocks);
     for (size_t v = 0; v < group_.size(); ++v)
-      if (group_[v] >= 0) plan_.offset[v] = blocks[static_cast<size_t>(group_[v])].offset + inner_[v];
+      if (group_[v] >= 0) plan_.offset[v] = blocks[group_[v]].offset + inner_[v];
     for (PlannedNode& node : plan_.nodes)
-      if (node.workspace >= 0) node.workspace = blocks[static_cast<size_t>(node.workspace)].offset;
+      if (node.workspace >= 0) node.workspace = blocks[node.workspace].offset;
     std::vector<int64_t> change(graph_.nodes.size() + 2, 0);
     for (const Block& block : blocks) {
-      change[static_cast<size_t>(block.first)] += block.bytes;
+      change[block.first] += block.bytes;
       change[static_cast<size_t>(block.last) + 1] -= block.bytes;
     }
     int64_t live = 0;

@@ -59,7 +59,7 @@ TEST(PlanViews, PartsAndJoinsAreNotCopied) {
     // Where the plan has put what is joined.
     const auto offset = [&](const char* op, size_t output) {
       for (const Node& node : session.program().graph().nodes)
-        if (node.op == op) return session.plan()->offset[static_cast<size_t>(node.outputs[output])];
+        if (node.op == op) return session.plan()->offset[node.outputs[output]];
       return int64_t{-1};
     };
     if (batch == 1) {
@@ -109,7 +109,7 @@ TEST(PlanViews, AResidualIsAddedInPlace) {
   ASSERT_TRUE(session.Run({Waves({1, 4, 20, 20})}));
   int64_t exp = -1, sum = -2;
   for (const Node& node : session.program().graph().nodes) {
-    const int64_t at = session.plan()->offset[static_cast<size_t>(node.outputs[0])];
+    const int64_t at = session.plan()->offset[node.outputs[0]];
     if (node.op == "Exp") exp = at;
     if (node.op == "Conv") sum = at;
   }

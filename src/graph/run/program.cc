@@ -39,16 +39,14 @@ Status Program::Compile(const Graph& graph) {
     const Operator* const op = FindOperator(node);
     CELER_RETURN_IF_ERROR(CheckArity(node));
     compiled->nodes.push_back({&node, op, {}});
-    for (const ValueId id : graph.Reads(node))
-      compiled->last_use[static_cast<size_t>(id)] = static_cast<int32_t>(n);
+    for (const ValueId id : graph.Reads(node)) compiled->last_use[id] = static_cast<int32_t>(n);
     for (const auto& subgraph : node.Subgraphs()) CELER_RETURN_IF_ERROR(Compile(*subgraph));
   }
-  for (const ValueId id : graph.outputs)
-    compiled->last_use[static_cast<size_t>(id)] = static_cast<int32_t>(graph.nodes.size());
+  for (const ValueId id : graph.outputs) compiled->last_use[id] = static_cast<int32_t>(graph.nodes.size());
   for (size_t v = 0; v < graph.values.size(); ++v) {
     const int32_t last = compiled->last_use[v];
     if (graph.values[v].constant || last < 0 || last >= static_cast<int32_t>(graph.nodes.size())) continue;
-    compiled->nodes[static_cast<size_t>(last)].dead.push_back(static_cast<ValueId>(v));
+    compiled->nodes[last].dead.push_back(static_cast<ValueId>(v));
   }
   compiled->frame.resize(graph.values.size());
   for (size_t v = 0; v < graph.values.size(); ++v)

@@ -34,8 +34,7 @@ class Frame final : public SubgraphRunner {
     const Node& node = *compiled.node;
     std::vector<const Data*> in;
     in.reserve(node.inputs.size());
-    for (const ValueId id : node.inputs)
-      in.push_back(id == kNoValue ? nullptr : &values_[static_cast<size_t>(id)]);
+    for (const ValueId id : node.inputs) in.push_back(id == kNoValue ? nullptr : &values_[id]);
     std::vector<InferContext::Output> types(node.outputs.size());
     InferContext infer(node, in, types);
     CELER_RETURN_IF_ERROR(InferOutputs(*compiled.op, infer));
@@ -61,7 +60,7 @@ class Frame final : public SubgraphRunner {
       CELER_RETURN_IF_ERROR(RunKernel(*compiled.op, fast ? fast->run : compiled.op->reference, run));
     }
     for (size_t i = 0; i < out.size(); ++i)
-      if (node.outputs[i] != kNoValue) values_[static_cast<size_t>(node.outputs[i])] = std::move(out[i]);
+      if (node.outputs[i] != kNoValue) values_[node.outputs[i]] = std::move(out[i]);
     return {};
   }
 
@@ -70,21 +69,19 @@ class Frame final : public SubgraphRunner {
     if (inputs.size() != subgraph.inputs.size())
       return Error::Corrupt("its subgraph has ", subgraph.inputs.size(), " inputs, and gets ", inputs.size());
     std::vector<Data> values = inner.frame;
-    for (size_t i = 0; i < inputs.size(); ++i)
-      values[static_cast<size_t>(subgraph.inputs[i])] = std::move(inputs[i]);
-    for (const Capture& capture : subgraph.captures)
-      values[static_cast<size_t>(capture.inner)] = values_[static_cast<size_t>(capture.outer)];
+    for (size_t i = 0; i < inputs.size(); ++i) values[subgraph.inputs[i]] = std::move(inputs[i]);
+    for (const Capture& capture : subgraph.captures) values[capture.inner] = values_[capture.outer];
     Frame frame(program_, inner, values, pool_);
     for (const Capture& capture : subgraph.captures)
-      frame.constant_[static_cast<size_t>(capture.inner)] = constant_[static_cast<size_t>(capture.outer)];
+      frame.constant_[capture.inner] = constant_[capture.outer];
     for (const CompiledNode& node : inner.nodes) {
       if (const Status status = frame.RunNode(node); !status)
         return status.error().WithContext(node.node->Label());
-      for (const ValueId id : node.dead) values[static_cast<size_t>(id)] = {};
+      for (const ValueId id : node.dead) values[id] = {};
     }
     std::vector<Data> out;
     for (const ValueId id : subgraph.outputs) {
-      out.push_back(values[static_cast<size_t>(id)]);
+      out.push_back(values[id]);
       if (out.back().kind == Data::Kind::kTensor && !out.back().owner) {
         CELER_ASSIGN(out.back(), Copied(out.back()));
       }
@@ -97,7 +94,7 @@ class Frame final : public SubgraphRunner {
   // next run: the memory of another value will hold something else.
   bool PacksStay(const Node& node) const {
     for (size_t i = 1; i < std::min<size_t>(node.inputs.size(), 3); ++i)
-      if (node.inputs[i] != kNoValue && !constant_[static_cast<size_t>(node.inputs[i])]) return false;
+      if (node.inputs[i] != kNoValue && !constant_[node.inputs[i]]) return false;
     return true;
   }
 
@@ -194,10 +191,10 @@ Result<std::vector<Data>> Session::Run(std::vector<Data> inputs) {
       case PlannedNode::How::kFolded:
         break;
       case PlannedNode::How::kView: {
-        std::byte* const from = values[static_cast<size_t>(node.inputs[0])].tensor.data;
+        std::byte* const from = values[node.inputs[0]].tensor.data;
         for (size_t i = 0; i < node.outputs.size(); ++i) {
           if (node.outputs[i] == kNoValue) continue;
-          Data& to = values[static_cast<size_t>(node.outputs[i])];
+          Data& to = values[node.outputs[i]];
           to.tensor.data = from + planned.parts[i];
           to.known = true;
         }
@@ -206,10 +203,8 @@ Result<std::vector<Data>> Session::Run(std::vector<Data> inputs) {
       case PlannedNode::How::kPlanned: {
         in.clear();
         out.clear();
-        for (const ValueId id : node.inputs)
-          in.push_back(id == kNoValue ? nullptr : &values[static_cast<size_t>(id)]);
-        for (const ValueId id : node.outputs)
-          out.push_back(id == kNoValue ? Data{} : values[static_cast<size_t>(id)]);
+        for (const ValueId id : node.inputs) in.push_back(id == kNoValue ? nullptr : &values[id]);
+        for (const ValueId id : node.outputs) out.push_back(id == kNoValue ? Data{} : values[id]);
         KernelContext run(node, in, out, pool_, &frame);
         run.state = planned.prepared.state.get();
         if (planned.workspace >= 0) run.workspace = arena_.data() + planned.workspace;
@@ -224,12 +219,11 @@ Result<std::vector<Data>> Session::Run(std::vector<Data> inputs) {
     if (observer_) {
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
       std::vector<const Data*> made;
-      for (const ValueId id : node.outputs)
-        made.push_back(id == kNoValue ? nullptr : &values[static_cast<size_t>(id)]);
+      for (const ValueId id : node.outputs) made.push_back(id == kNoValue ? nullptr : &values[id]);
       observer_(node, made, took.count());
     }
     for (const ValueId id : compiled.dead)
-      if (plan->transient[static_cast<size_t>(id)]) values[static_cast<size_t>(id)] = {};
+      if (plan->transient[id]) values[id] = {};
   }
 
   std::vector<Data> result;
@@ -242,7 +236,7 @@ Result<std::vector<Data>> Session::Run(std::vector<Data> inputs) {
       CELER_ASSIGN(result.back(), Copied(values[v]));
     }
   }
-  for (const ValueId id : graph.graph->inputs) values[static_cast<size_t>(id)].owner = nullptr;
+  for (const ValueId id : graph.graph->inputs) values[id].owner = nullptr;
   return result;
 }
 

@@ -73,8 +73,8 @@ class Cursor {
   }
   bool Take(uint64_t count, std::span<const std::byte>* out) {
     if (count > left_.size()) return false;
-    *out = left_.first(static_cast<size_t>(count));
-    left_ = left_.subspan(static_cast<size_t>(count));
+    *out = left_.first(count);
+    left_ = left_.subspan(count);
     return true;
   }
   bool ReadString(std::string_view* out) {  // a 64-bit length, compared as such
@@ -149,7 +149,7 @@ class Parser {
 
   Result<std::vector<GgufValue>> ReadMetadata() {
     std::vector<GgufValue> out;
-    out.reserve(static_cast<size_t>(metadata_count_));
+    out.reserve(metadata_count_);
     for (uint64_t i = 0; i < metadata_count_; ++i) {
       GgufValue value;
       uint32_t type = 0;
@@ -176,7 +176,7 @@ class Parser {
     if (tensor_count_ > cursor_.left() / kMinTensorInfo)
       return TooMany(tensor_count_, "tensors", cursor_.left());
     std::vector<TensorInfo> out;
-    out.reserve(static_cast<size_t>(tensor_count_));
+    out.reserve(tensor_count_);
     for (uint64_t i = 0; i < tensor_count_; ++i) {
       CELER_ASSIGN(TensorInfo info, ReadTensorInfo(alignment));
       out.push_back(std::move(info));
@@ -326,16 +326,15 @@ Result<GgufFile> GgufFile::FromBytes(std::span<const std::byte> bytes, std::stri
   CELER_ASSIGN(const auto infos, parser.ReadTensorInfos(out.alignment_));
   if (infos.empty()) return out;  // only a vocabulary
   const uint64_t data_start = RoundUp(parser.position(), static_cast<uint64_t>(out.alignment_));
-  const auto data = data_start <= bytes.size() ? bytes.subspan(static_cast<size_t>(data_start))
-                                               : std::span<const std::byte>();
+  const auto data = data_start <= bytes.size() ? bytes.subspan(data_start) : std::span<const std::byte>();
   for (const auto& info : infos) {
     const auto size = static_cast<uint64_t>(info.bytes);
     if (info.offset > data.size() || size > data.size() - info.offset)
       return Error::Corrupt(out.source_, ": tensor '", Printable(info.spec.name), "' takes ", size,
                             " bytes at offset ", info.offset, ", but the data has ", data.size(), " bytes",
                             kDamaged);
-    if (!out.tensors_.Add({info.spec.name, info.spec.dtype, info.spec.shape,
-                           data.subspan(static_cast<size_t>(info.offset), static_cast<size_t>(size))}))
+    if (!out.tensors_.Add(
+            {info.spec.name, info.spec.dtype, info.spec.shape, data.subspan(info.offset, size)}))
       return Error::Corrupt(out.source_, ": tensor '", Printable(info.spec.name), "' comes twice");
   }
 

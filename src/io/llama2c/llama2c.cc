@@ -132,8 +132,8 @@ class Cutter {
       missing_ = *bytes - static_cast<int64_t>(left_.size());
       return {};
     }
-    const auto taken = left_.first(static_cast<size_t>(*bytes));
-    left_ = left_.subspan(static_cast<size_t>(*bytes));
+    const auto taken = left_.first(*bytes);
+    left_ = left_.subspan(*bytes);
     return taken;
   }
 

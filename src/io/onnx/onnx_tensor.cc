@@ -51,9 +51,8 @@ constexpr OnnxTypeRow kOnnxTypes[] = {
 };
 
 const OnnxTypeRow* OnnxRow(int32_t data_type) {
-  return data_type >= 0 && static_cast<size_t>(data_type) < std::size(kOnnxTypes)
-             ? &kOnnxTypes[static_cast<size_t>(data_type)]
-             : nullptr;
+  return data_type >= 0 && static_cast<size_t>(data_type) < std::size(kOnnxTypes) ? &kOnnxTypes[data_type]
+                                                                                  : nullptr;
 }
 
 bool OnnxAligned(const std::byte* data, DType dtype) {
@@ -243,7 +242,7 @@ Result<Bytes> OnnxFile::External(const OnnxTensor& tensor, const std::string& wh
   if (length > rest)
     return Error::Corrupt(where, ": its data of ", length, " bytes at byte ", tensor.offset, " leads out of ",
                           path.filename().string(), ", which has ", all.size());
-  return all.subspan(static_cast<size_t>(tensor.offset), static_cast<size_t>(length));
+  return all.subspan(tensor.offset, length);
 }
 
 Result<OnnxElements> OnnxFile::Read(const OnnxTensor& tensor) {

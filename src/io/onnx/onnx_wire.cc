@@ -31,7 +31,7 @@ std::optional<WireField> WireReader::Next() {
       field.kind = WireField::Kind::kBytes;
       value = Varint();
       if (!value || *value > rest_.size()) return std::nullopt;
-      field.bytes = rest_.first(static_cast<size_t>(*value));
+      field.bytes = rest_.first(*value);
       rest_ = rest_.subspan(field.bytes.size());
       return field;
     case 5:

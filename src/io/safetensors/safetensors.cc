@@ -192,7 +192,7 @@ Result<TensorRecord> MakeRecord(const Entry& entry, std::span<const std::byte> d
     return Error::Corrupt(source, ": tensor '", Printable(entry.name), "': ", end - begin,
                           " bytes of data, but ", entry.dtype, " ", record.shape.ToString(), " needs ",
                           *bytes);
-  record.bytes = data.subspan(static_cast<size_t>(begin), static_cast<size_t>(*bytes));
+  record.bytes = data.subspan(begin, *bytes);
   return record;
 }
 
@@ -232,7 +232,7 @@ Result<SafetensorsFile> SafetensorsFile::FromBytes(std::span<const std::byte> by
   std::sort(reader.entries.begin(), reader.entries.end(), [](const Entry& a, const Entry& b) {
     return a.offsets != b.offsets ? a.offsets < b.offsets : a.name < b.name;
   });
-  const auto data = body.subspan(static_cast<size_t>(header_size));
+  const auto data = body.subspan(header_size);
   int64_t covered = 0;  // the data before this byte belongs to tensors
   for (const Entry& entry : reader.entries) {
     CELER_ASSIGN(const TensorRecord record, MakeRecord(entry, data, out.source_));

@@ -244,10 +244,10 @@ Result<std::vector<double>> TimeStreams(int threads, size_t bytes, const Effort&
   std::vector<Pages> pages(static_cast<size_t>(threads));
   CELER_ASSIGN(const std::vector<Repetition> repetitions,
                UseCores(threads).Time(
-                   effort, [&](int t) { return pages[static_cast<size_t>(t)].Allocate(kWindows * bytes); },
+                   effort, [&](int t) { return pages[t].Allocate(kWindows * bytes); },
                    [&](int t, int repetition) {
                      const size_t window = static_cast<size_t>(repetition) % kWindows;
-                     stream(pages[static_cast<size_t>(t)].data() + window * bytes, bytes);
+                     stream(pages[t].data() + window * bytes, bytes);
                    }));
   return TogetherSeconds(repetitions);
 }

@@ -93,8 +93,7 @@ class Gemm {
       CELER_RETURN_IF_ERROR(CublasStatus(status, "looking for algorithms"));
     std::vector<cublasLtMatmulAlgo_t> algorithms;
     for (int i = 0; i < count; ++i)
-      if (found[static_cast<size_t>(i)].state == CUBLAS_STATUS_SUCCESS)
-        algorithms.push_back(found[static_cast<size_t>(i)].algo);
+      if (found[i].state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(found[i].algo);
     return algorithms;
   }
 

@@ -22,7 +22,7 @@ std::string Words(const std::vector<int32_t>& numbers) {
   std::string text;
   for (const int32_t number : numbers) {
     if (!text.empty()) text += ' ';
-    text += CommonWords()[static_cast<size_t>(number)];
+    text += CommonWords()[number];
   }
   return text;
 }

@@ -17,14 +17,12 @@ double ErrorOf(const AlignedVector<float>& w, int64_t rows, int64_t cols, const 
                std::span<const float> s, const AlignedVector<float>& h, ThreadPool& pool) {
   AlignedVector<float> scaled(w.size()), d(w.size()), dh(w.size());
   for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < cols; ++c)
-      scaled[static_cast<size_t>(r * cols + c)] =
-          w[static_cast<size_t>(r * cols + c)] * s[static_cast<size_t>(c)];
+    for (int64_t c = 0; c < cols; ++c) scaled[r * cols + c] = w[r * cols + c] * s[c];
   FakeQuantize(scaled.data(), rows, cols, target, nullptr, kSearchCandidates, d.data(), pool);
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t c = 0; c < cols; ++c) {
       const auto at = static_cast<size_t>(r * cols + c);
-      d[at] = d[at] / s[static_cast<size_t>(c)] - w[at];
+      d[at] = d[at] / s[c] - w[at];
     }
   Product({.m = rows,
            .n = cols,
@@ -58,7 +56,7 @@ std::array<float, kLayerInputs> FoldAwqScales(const DecoderConfig& config,
   std::array<float, kLayerInputs> chosen{};
   for (int i = 0; i < kLayerInputs; ++i) {
     const auto input = static_cast<LayerInput>(i);
-    InputStatistics& stats = (*statistics)[static_cast<size_t>(i)];
+    InputStatistics& stats = (*statistics)[i];
     const AlignedVector<float> h = stats.Hessian();
     const std::vector<float> magnitudes = ChannelMean(config, input, stats.MeanMagnitudes());
     if (!(*std::max_element(magnitudes.begin(), magnitudes.end()) > 0)) continue;
@@ -72,7 +70,7 @@ std::array<float, kLayerInputs> FoldAwqScales(const DecoderConfig& config,
     std::vector<Sample> samples;
     for (int p = 0; p < kProjections; ++p) {
       if (InputOf(static_cast<Projection>(p)) != input) continue;
-      const Target& target = targets[static_cast<size_t>(p)];
+      const Target& target = targets[p];
       if (target.kind == Target::Kind::kKeep) continue;
       Sample sample{.target = target};
       sample.w = SampleRows(layer->matrices[p], kSampledRows, &sample.rows);
@@ -94,10 +92,10 @@ std::array<float, kLayerInputs> FoldAwqScales(const DecoderConfig& config,
       if (error < best) {
         best = error;
         best_channels = channels;
-        chosen[static_cast<size_t>(i)] = alpha;
+        chosen[i] = alpha;
       }
     }
-    if (chosen[static_cast<size_t>(i)] == 0) continue;
+    if (chosen[i] == 0) continue;
     const std::vector<float> columns = BroadcastToColumns(config, input, best_channels);
     Fold(input, best_channels, columns, layer);
     stats.Divide(columns);

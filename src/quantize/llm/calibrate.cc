@@ -39,13 +39,13 @@ LayerFloats LayerFloats::Of(const Model& model, int64_t layer, ThreadPool& pool)
 
 void LayerFloats::Read(const Model& model, int64_t layer, ThreadPool& pool) {
   const DecoderConfig& c = model.config();
-  const LayerWeights& w = model.weights().layers[static_cast<size_t>(layer)];
+  const LayerWeights& w = model.weights().layers[layer];
   for (int p = 0; p < kProjections; ++p) {
     const WeightView& view = ViewOf(w, static_cast<Projection>(p));
     Matrix& matrix = matrices[p];
     matrix.rows = view.rows;
     matrix.cols = view.cols;
-    matrix.values.resize(static_cast<size_t>(view.rows * view.cols));
+    matrix.values.resize(view.rows * view.cols);
     pool.ParallelFor(view.rows, 16, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) DecodeWeightRow(view, r, matrix.values.data() + r * view.cols);
     });
@@ -83,7 +83,7 @@ void EmbedTokens(const Model& model, std::span<const int32_t> tokens, float* out
   const int64_t hidden = model.config().hidden;
   pool.ParallelFor(static_cast<int64_t>(tokens.size()), 64, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t)
-      DecodeWeightRow(model.weights().embedding, tokens[static_cast<size_t>(t)], out + t * hidden);
+      DecodeWeightRow(model.weights().embedding, tokens[t], out + t * hidden);
   });
 }
 
@@ -119,22 +119,22 @@ Result<Calibration> Calibration::Make(const Model& model, std::span<const int32_
   out.window_ = window;
   out.windows_ = static_cast<int64_t>(tokens.size()) / window;
   const int64_t n = out.tokens();
-  out.x_.resize(static_cast<size_t>(n * c.hidden));
-  EmbedTokens(model, tokens.first(static_cast<size_t>(n)), out.x_.data(), pool);
-  out.positions_.resize(static_cast<size_t>(window));
+  out.x_.resize(n * c.hidden);
+  EmbedTokens(model, tokens.first(n), out.x_.data(), pool);
+  out.positions_.resize(window);
   std::iota(out.positions_.begin(), out.positions_.end(), 0);
   out.seq_start_ = {0, static_cast<int32_t>(window)};
-  out.blocks_.resize(static_cast<size_t>(KvBlocksFor(window)));
+  out.blocks_.resize(KvBlocksFor(window));
   std::iota(out.blocks_.begin(), out.blocks_.end(), 0);
-  out.cos_.resize(static_cast<size_t>(window * c.rope.dim / 2));
+  out.cos_.resize(window * c.rope.dim / 2);
   out.sin_.resize(out.cos_.size());
   RopeTable(c.rope).Fill(out.positions_, out.cos_.data(), out.sin_.data());
   const int64_t kv_cols = c.kv_heads * c.head_dim;
-  out.kv_.resize(static_cast<size_t>(2 * KvBlocksFor(window) * kKvBlockTokens * kv_cols));
-  for (auto* v : {&out.state_, &out.normed_}) v->resize(static_cast<size_t>(window * c.hidden));
-  for (auto* v : {&out.q_, &out.attention_}) v->resize(static_cast<size_t>(window * c.heads * c.head_dim));
-  for (auto* v : {&out.k_, &out.v_}) v->resize(static_cast<size_t>(window * kv_cols));
-  for (auto* v : {&out.gate_, &out.up_}) v->resize(static_cast<size_t>(window * c.intermediate));
+  out.kv_.resize(2 * KvBlocksFor(window) * kKvBlockTokens * kv_cols);
+  for (auto* v : {&out.state_, &out.normed_}) v->resize(window * c.hidden);
+  for (auto* v : {&out.q_, &out.attention_}) v->resize(window * c.heads * c.head_dim);
+  for (auto* v : {&out.k_, &out.v_}) v->resize(window * kv_cols);
+  for (auto* v : {&out.gate_, &out.up_}) v->resize(window * c.intermediate);
   return out;
 }
 
@@ -201,9 +201,7 @@ Status Calibration::Run(const LayerFloats& layer, int64_t index, std::span<float
     packed.emplace_back(m.values.data(), m.rows, m.cols, *pool_);
   }
   const auto multiply = [&](Projection p, const float* x, const std::vector<float>& bias, const float* add,
-                            float* out) {
-    packed[static_cast<size_t>(p)].Multiply(x, window_, OrNone(bias), add, out);
-  };
+                            float* out) { packed[p].Multiply(x, window_, OrNone(bias), add, out); };
   const auto norm = [&](const std::vector<float>& weight) {
     RmsNorm({.x = state_.data(),
              .weight = weight.data(),

@@ -12,9 +12,8 @@ namespace {
 
 void DivideRows(LayerFloats::Matrix* m, std::vector<float>* bias, const std::vector<float>& by) {
   for (int64_t r = 0; r < m->rows; ++r) {
-    for (int64_t c = 0; c < m->cols; ++c)
-      m->values[static_cast<size_t>(r * m->cols + c)] /= by[static_cast<size_t>(r)];
-    if (!bias->empty()) (*bias)[static_cast<size_t>(r)] /= by[static_cast<size_t>(r)];
+    for (int64_t c = 0; c < m->cols; ++c) m->values[static_cast<size_t>(r * m->cols + c)] /= by[r];
+    if (!bias->empty()) (*bias)[r] /= by[r];
   }
 }
 
@@ -60,8 +59,7 @@ void Fold(LayerInput input, const std::vector<float>& channels, const std::vecto
     if (InputOf(static_cast<Projection>(p)) != input) continue;
     LayerFloats::Matrix& m = layer->matrices[p];
     for (int64_t r = 0; r < m.rows; ++r)
-      for (int64_t c = 0; c < m.cols; ++c)
-        m.values[static_cast<size_t>(r * m.cols + c)] *= columns[static_cast<size_t>(c)];
+      for (int64_t c = 0; c < m.cols; ++c) m.values[r * m.cols + c] *= columns[c];
   }
   switch (input) {
     case LayerInput::kQkv:

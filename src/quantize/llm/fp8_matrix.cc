@@ -24,24 +24,22 @@ float ScaleOf(const float* row, int64_t cols) {
 
 Fp8Matrix Fp8Matrix::Of(const float* w, int64_t rows, int64_t cols, ThreadPool& pool) {
   Fp8Matrix out{.rows = rows, .cols = cols, .values = {}, .scales = {}};
-  out.values.resize(static_cast<size_t>(rows * cols));
-  out.scales.resize(static_cast<size_t>(rows));
+  out.values.resize(rows * cols);
+  out.scales.resize(rows);
   pool.ParallelFor(rows, 8, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const float* row = w + r * cols;
       const float scale = ScaleOf(row, cols);
-      for (int64_t c = 0; c < cols; ++c)
-        out.values[static_cast<size_t>(r * cols + c)] = FloatToFp8E4M3(row[c] / scale);
-      out.scales[static_cast<size_t>(r)] = FloatToBf16(scale);
+      for (int64_t c = 0; c < cols; ++c) out.values[r * cols + c] = FloatToFp8E4M3(row[c] / scale);
+      out.scales[r] = FloatToBf16(scale);
     }
   });
   return out;
 }
 
 void Fp8Matrix::DecodeRow(int64_t row, float* out) const {
-  const float scale = Bf16ToFloat(scales[static_cast<size_t>(row)]);
-  for (int64_t c = 0; c < cols; ++c)
-    out[c] = Fp8E4M3ToFloat(values[static_cast<size_t>(row * cols + c)]) * scale;
+  const float scale = Bf16ToFloat(scales[row]);
+  for (int64_t c = 0; c < cols; ++c) out[c] = Fp8E4M3ToFloat(values[row * cols + c]) * scale;
 }
 
 std::vector<std::byte> Fp8Matrix::ToBytes() const {
@@ -54,8 +52,8 @@ std::vector<std::byte> Fp8Matrix::ToBytes() const {
 Fp8Matrix Fp8Matrix::FromBytes(int64_t rows, int64_t cols, std::span<const std::byte> bytes) {
   CELER_CHECK_EQ(bytes.size(), static_cast<size_t>(rows * cols + 2 * rows));
   Fp8Matrix out{.rows = rows, .cols = cols, .values = {}, .scales = {}};
-  out.values.resize(static_cast<size_t>(rows * cols));
-  out.scales.resize(static_cast<size_t>(rows));
+  out.values.resize(rows * cols);
+  out.scales.resize(rows);
   std::memcpy(out.values.data(), bytes.data(), out.values.size());
   std::memcpy(out.scales.data(), bytes.data() + out.values.size(), 2 * out.scales.size());
   return out;

@@ -89,7 +89,7 @@ struct BlockGrids {
     const auto at = static_cast<size_t>(column / grid.group * kRows + r);
     const float offset = state->offset[at];
     const int q = RoundClamped((value - offset) * state->inverse[at], 0, grid.levels);
-    state->codes[static_cast<size_t>(r * cols + column)] = static_cast<uint8_t>(q);
+    state->codes[r * cols + column] = static_cast<uint8_t>(q);
     return state->scale[at] * static_cast<float>(q) + offset;
   }
   void Finish(State* state, int64_t first, int64_t r) const {
@@ -109,9 +109,8 @@ std::vector<int32_t> GptqOrder(const std::vector<float>& mean_squares, bool act_
   std::vector<int32_t> order(mean_squares.size());
   std::iota(order.begin(), order.end(), 0);
   if (act_order)
-    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-      return mean_squares[static_cast<size_t>(a)] > mean_squares[static_cast<size_t>(b)];
-    });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int32_t a, int32_t b) { return mean_squares[a] > mean_squares[b]; });
   return order;
 }
 
@@ -145,13 +144,13 @@ Result<GptqSolver> GptqSolver::Make(const InputStatistics& input, const GptqOpti
       WithDamping(out.importance_, options.damping, name, [&](float damping) -> Result<bool> {
         pool.ParallelFor(n, 16, [&](int64_t begin, int64_t end) {
           for (int64_t i = begin; i < end; ++i) {
-            const int64_t row = out.order_[static_cast<size_t>(i)];
+            const int64_t row = out.order_[i];
             for (int64_t j = 0; j < n; ++j) {
-              const int64_t col = out.order_[static_cast<size_t>(j)];
+              const int64_t col = out.order_[j];
               const int64_t at = row < col ? row * n + col : col * n + row;  // the upper half
-              ordered[static_cast<size_t>(i * n + j)] = gram[static_cast<size_t>(at)] / tokens;
+              ordered[i * n + j] = gram[at] / tokens;
             }
-            float& diagonal = ordered[static_cast<size_t>(i * n + i)];
+            float& diagonal = ordered[i * n + i];
             if (diagonal == 0) diagonal = 1;  // an input that is always zero: its weight may be anything
             diagonal += damping;
           }
@@ -173,21 +172,20 @@ void GptqSolver::Round(const float* w, int64_t rows, ThreadPool& pool, const Gri
       for (int64_t r = 0; r < count; ++r) {
         const float* row = w + (first + r) * n;
         grids.Fit(&state, first, r, row);
-        for (int64_t i = 0; i < n; ++i)
-          work.w[static_cast<size_t>(i * kRows + r)] = row[order_[static_cast<size_t>(i)]];
+        for (int64_t i = 0; i < n; ++i) work.w[i * kRows + r] = row[order_[i]];
       }
       for (int64_t b = 0; b < n; b += kBlock) {
         const int64_t b_end = std::min(b + kBlock, n);
         for (int64_t i = b; i < b_end; ++i) {
           float* const column = work.w.data() + i * kRows;
           float* const error = work.errors.data() + (i - b) * kRows;
-          const int64_t at = order_[static_cast<size_t>(i)];
-          const float inverse = 1.0f / u_[static_cast<size_t>(i * n + i)];
+          const int64_t at = order_[i];
+          const float inverse = 1.0f / u_[i * n + i];
           for (int64_t r = 0; r < count; ++r)
             error[r] = (column[r] - grids.Round(&state, first, r, at, column[r])) * inverse;
           const float* const u = u_.data() + i * n;
           for (int64_t j = i + 1; j < b_end; ++j)
-            for (int r = 0; r < kRows; ++r) work.w[static_cast<size_t>(j * kRows + r)] -= error[r] * u[j];
+            for (int r = 0; r < kRows; ++r) work.w[j * kRows + r] -= error[r] * u[j];
         }
         int64_t j = b_end;
         for (; j + 4 <= n; j += 4)

@@ -41,7 +41,7 @@ struct Reader {
     int32_t length = 0;
     if (!Count(&length, 1 << 20) || rest.size() < static_cast<size_t>(length)) return false;
     out->assign(reinterpret_cast<const char*>(rest.data()), static_cast<size_t>(length));
-    rest = rest.subspan(static_cast<size_t>(length));
+    rest = rest.subspan(length);
     return true;
   }
 };
@@ -67,11 +67,10 @@ std::string GgufNameOf(std::string_view name) {
 
 void ImportanceMatrix::Add(const std::string& name, const float* x, int64_t tokens, int64_t cols) {
   Entry& entry = entries_[name];
-  entry.sums.resize(static_cast<size_t>(cols));
+  entry.sums.resize(cols);
   entry.counts.resize(1);
   for (int64_t t = 0; t < tokens; ++t)
-    for (int64_t c = 0; c < cols; ++c)
-      entry.sums[static_cast<size_t>(c)] += x[t * cols + c] * x[t * cols + c];
+    for (int64_t c = 0; c < cols; ++c) entry.sums[c] += x[t * cols + c] * x[t * cols + c];
   entry.counts[0] += static_cast<float>(tokens);
 }
 
@@ -84,7 +83,7 @@ Result<std::vector<float>> ImportanceMatrix::For(std::string_view name, int64_t 
     return Error::Corrupt(source_, ": '", name, "' has importance for ", entry.counts.size(),
                           " matrices with ", entry.cols(), " columns, the model has ", matrices, " with ",
                           cols, "; make the matrix from this model");
-  const float count = entry.counts[static_cast<size_t>(index)];
+  const float count = entry.counts[index];
   if (!(count > 0)) return std::vector<float>();
   const auto begin = entry.sums.begin() + index * cols;
   std::vector<float> out(begin, begin + cols);

@@ -79,8 +79,8 @@ IntGrid FitIntGrid(const float* x, int64_t n, const Target& target, const float*
 IntTensor::IntTensor(const Target& target, int64_t rows, int64_t cols)
     : target_(target), rows_(rows), cols_(cols), group_(target.group > 0 ? target.group : cols) {
   CELER_CHECK(target.kind == Target::Kind::kInt && target.Fits(cols));
-  words_.resize(static_cast<size_t>(rows * cols * target.bits / 32));
-  scales_.resize(static_cast<size_t>(rows * groups()));
+  words_.resize(rows * cols * target.bits / 32);
+  scales_.resize(rows * groups());
   if (!target.symmetric) zeros_.resize(scales_.size());
 }
 
@@ -97,13 +97,12 @@ void IntTensor::SetGrid(int64_t row, int64_t g, const IntGrid& grid) {
 
 int IntTensor::at(int64_t row, int64_t col) const {
   const int64_t bit = (row * cols_ + col) * target_.bits;
-  return static_cast<int>(static_cast<uint32_t>(words_[static_cast<size_t>(bit / 32)]) >> (bit % 32)) &
-         levels();
+  return static_cast<int>(static_cast<uint32_t>(words_[bit / 32]) >> (bit % 32)) & levels();
 }
 
 void IntTensor::Set(int64_t row, int64_t col, int q) {
   const int64_t bit = (row * cols_ + col) * target_.bits;
-  int32_t& word = words_[static_cast<size_t>(bit / 32)];
+  int32_t& word = words_[bit / 32];
   word = static_cast<int32_t>(static_cast<uint32_t>(word) | static_cast<uint32_t>(q) << (bit % 32));
 }
 
@@ -141,7 +140,7 @@ std::vector<int32_t> IntTensor::PackedZeros() const {
   std::vector<int32_t> out(static_cast<size_t>(lines * groups()));
   for (int64_t r = 0; r < rows_; ++r)
     for (int64_t g = 0; g < groups(); ++g) {
-      int32_t& word = out[static_cast<size_t>(r / per_word * groups() + g)];
+      int32_t& word = out[r / per_word * groups() + g];
       word = static_cast<int32_t>(static_cast<uint32_t>(word) | static_cast<uint32_t>(grid(r, g).zero)
                                                                     << (r % per_word * target_.bits));
     }

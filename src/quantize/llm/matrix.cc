@@ -57,7 +57,7 @@ void Product(GemmArgs args, ThreadPool& pool) {
 
 PackedWeight::PackedWeight(const float* w, int64_t rows, int64_t cols, ThreadPool& pool)
     : rows_(rows), cols_(cols), pool_(&pool) {
-  packed_.resize(static_cast<size_t>(GemmPackedBFloats(cols, rows)));
+  packed_.resize(GemmPackedBFloats(cols, rows));
   GemmPackB(GemmOperand::Transposed(w, cols), cols, rows, packed_.data());
 }
 
@@ -77,8 +77,8 @@ void PackedWeight::Multiply(const float* x, int64_t tokens, const float* bias, c
 void InputStatistics::Add(const float* x, int64_t tokens, int64_t cols, ThreadPool& pool) {
   if (cols_ == 0) {
     cols_ = cols;
-    gram_.resize(static_cast<size_t>(cols * cols));
-    magnitudes_.resize(static_cast<size_t>(cols));
+    gram_.resize(cols * cols);
+    magnitudes_.resize(cols);
   }
   tokens_ += tokens;
   for (int64_t first = 0; first < cols; first += kStrip) {
@@ -95,7 +95,7 @@ void InputStatistics::Add(const float* x, int64_t tokens, int64_t cols, ThreadPo
             pool);
   }
   for (int64_t t = 0; t < tokens; ++t)
-    for (int64_t c = 0; c < cols; ++c) magnitudes_[static_cast<size_t>(c)] += std::fabs(x[t * cols + c]);
+    for (int64_t c = 0; c < cols; ++c) magnitudes_[c] += std::fabs(x[t * cols + c]);
 }
 
 InputStatistics InputStatistics::From(int64_t tokens, AlignedVector<float> gram,
@@ -110,9 +110,8 @@ InputStatistics InputStatistics::From(int64_t tokens, AlignedVector<float> gram,
 
 void InputStatistics::Divide(std::span<const float> by) {
   for (int64_t r = 0; r < cols_; ++r) {
-    magnitudes_[static_cast<size_t>(r)] /= by[static_cast<size_t>(r)];
-    for (int64_t c = r; c < cols_; ++c)
-      gram_[static_cast<size_t>(r * cols_ + c)] /= by[static_cast<size_t>(r)] * by[static_cast<size_t>(c)];
+    magnitudes_[r] /= by[r];
+    for (int64_t c = r; c < cols_; ++c) gram_[r * cols_ + c] /= by[r] * by[c];
   }
 }
 
@@ -121,15 +120,13 @@ AlignedVector<float> InputStatistics::Hessian() const {
   const auto count = static_cast<float>(tokens_);
   for (int64_t r = 0; r < cols_; ++r)
     for (int64_t c = r; c < cols_; ++c)
-      out[static_cast<size_t>(c * cols_ + r)] = out[static_cast<size_t>(r * cols_ + c)] =
-          gram_[static_cast<size_t>(r * cols_ + c)] / count;
+      out[c * cols_ + r] = out[r * cols_ + c] = gram_[r * cols_ + c] / count;
   return out;
 }
 
 std::vector<float> InputStatistics::MeanSquares() const {
   std::vector<float> out(static_cast<size_t>(cols_));
-  for (int64_t c = 0; c < cols_; ++c)
-    out[static_cast<size_t>(c)] = gram_[static_cast<size_t>(c * cols_ + c)] / static_cast<float>(tokens_);
+  for (int64_t c = 0; c < cols_; ++c) out[c] = gram_[c * cols_ + c] / static_cast<float>(tokens_);
   return out;
 }
 
@@ -153,7 +150,7 @@ bool InverseCholesky(const float* h, int64_t n, float* u, ThreadPool& pool) {
       for (int64_t i = begin; i < end; ++i) {
         float* row = a.data() + i * n + first;
         SolveRow(diagonal, n, size, row);
-        for (int64_t k = 0; k < size; ++k) minus[static_cast<size_t>(i * kBlock + k)] = -row[k];
+        for (int64_t k = 0; k < size; ++k) minus[i * kBlock + k] = -row[k];
       }
     });
     Product({.m = first,
@@ -181,8 +178,7 @@ bool InverseCholesky(const float* h, int64_t n, float* u, ThreadPool& pool) {
              .out_stride = kBlock},
             pool);
     for (int64_t i = 0; i < size; ++i)
-      for (int64_t k = 0; k < size; ++k)
-        corner[static_cast<size_t>(i * kBlock + k)] = -u[(first + i) * n + first + k];
+      for (int64_t k = 0; k < size; ++k) corner[i * kBlock + k] = -u[(first + i) * n + first + k];
     Product({.m = first,
              .n = size,
              .k = size,

@@ -39,9 +39,9 @@ TEST(Fp8Matrix, LosesAtMostHalfAStepAndDecodesIntoBf16) {
   const Fp8Matrix fp8 = Fp8Matrix::FromBytes(20, 96, Fp8Matrix::Of(w.data(), 20, 96, pool).ToBytes());
   for (int64_t r = 0; r < 20; ++r) {
     fp8.DecodeRow(r, row.data());
-    const float scale = Bf16ToFloat(fp8.scales[static_cast<size_t>(r)]);
+    const float scale = Bf16ToFloat(fp8.scales[r]);
     for (int64_t c = 0; c < 96; ++c) {
-      const float value = w[static_cast<size_t>(r * 96 + c)], got = row[static_cast<size_t>(c)];
+      const float value = w[r * 96 + c], got = row[c];
       // Three bits behind the leading one; below 2^-6 steps of 2^-9.
       EXPECT_LE(std::fabs(got - value), std::max(std::fabs(value) / 16, scale * 0x1p-10f) * 1.0001f);
       EXPECT_EQ(Bf16ToFloat(FloatToBf16(got)), got);
@@ -104,7 +104,7 @@ TEST(SmoothQuant, LowersTheErrorOfRoundedProducts) {
   layer.attention_norm.assign(kHidden, 1.0f);
   const LayerFloats before = layer;
   std::array<Target, kProjections> targets;
-  for (int p = 0; p < 3; ++p) targets[static_cast<size_t>(p)] = Target::Parse("w8a8").value();
+  for (int p = 0; p < 3; ++p) targets[p] = Target::Parse("w8a8").value();
   LayerStatistics statistics;
   LayerSamples samples;
   statistics[0].Add(x.data(), kTokens, kHidden, pool);

@@ -85,7 +85,7 @@ class PartMaker {
   // Resuming: a layer that is finished already; the hidden states go through its quantized form.
   Status ReplayLayer(int64_t index, const WorkFolder& work) {
     CELER_ASSIGN(parts_, work.Load(index, plan_));
-    const LayerWeights& weights = model_.weights().layers[static_cast<size_t>(index)];
+    const LayerWeights& weights = model_.weights().layers[index];
     for (int p = 0; p < kProjections; ++p) {
       const std::string name(ViewOf(weights, static_cast<Projection>(p)).name);
       LayerFloats::Matrix& m = layer_.matrices[p];
@@ -109,13 +109,13 @@ class PartMaker {
   }
 
   Status Layer(int64_t index) {
-    const LayerWeights& weights = model_.weights().layers[static_cast<size_t>(index)];
+    const LayerWeights& weights = model_.weights().layers[index];
     std::array<Target, kProjections> targets;
     for (int p = 0; p < kProjections; ++p) {
       const std::string_view name = ViewOf(weights, static_cast<Projection>(p)).name;
       const PlannedTensor* planned = plan_.Find(name);
       if (!planned) return Error::Unsupported(model_.path(), ": '", name, "' is not a tensor of its own");
-      targets[static_cast<size_t>(p)] = planned->target;
+      targets[p] = planned->target;
     }
     const bool smooth = method_ == Method::kSmooth,
                awq = method_ == Method::kAwq || method_ == Method::kAwqGptq;
@@ -168,14 +168,14 @@ class PartMaker {
     const auto fill = [&](const TensorSpec&, const TensorSink& sink) -> Status {
       for (int64_t row = 0; row < view.rows; row += kAtOnce) {
         const int64_t count = std::min(kAtOnce, view.rows - row);
-        values.resize(static_cast<size_t>(count * view.cols));
+        values.resize(count * view.cols);
         pool_.ParallelFor(count, 16, [&](int64_t begin, int64_t end) {
           for (int64_t r = begin; r < end; ++r) DecodeWeightRow(view, row + r, values.data() + r * view.cols);
         });
         if (solver) {
           out = solver->QuantizeBlocks(values.data(), count, dtype, pool_);
         } else {
-          out.resize(static_cast<size_t>(count * bytes));
+          out.resize(count * bytes);
           EncodeRows(dtype, values.data(), count, view.cols, importance.data(), out.data());
         }
         CELER_RETURN_IF_ERROR(sink(out));
@@ -199,11 +199,10 @@ class PartMaker {
 
   // Quantizes the layer's matrices and replaces them by their dequantized values.
   Status Round(int64_t index, const std::array<Target, kProjections>& targets) {
-    const LayerWeights& weights = model_.weights().layers[static_cast<size_t>(index)];
+    const LayerWeights& weights = model_.weights().layers[index];
     for (int p = 0; p < kProjections; ++p) {
       const auto projection = static_cast<Projection>(p);
-      CELER_RETURN_IF_ERROR(RoundOne(projection, std::string(ViewOf(weights, projection).name),
-                                     targets[static_cast<size_t>(p)]));
+      CELER_RETURN_IF_ERROR(RoundOne(projection, std::string(ViewOf(weights, projection).name), targets[p]));
     }
     return {};
   }
@@ -226,7 +225,7 @@ class PartMaker {
       CELER_ASSIGN(const std::vector<float> importance, worker_.MeanSquares(InputOf(p)));
       if (target.kind == Target::Kind::kStored) {
         std::vector<std::byte>& blocks = parts_.blocks[name];
-        blocks.resize(static_cast<size_t>(m.rows * *BytesFor(target.dtype, m.cols)));
+        blocks.resize(m.rows * *BytesFor(target.dtype, m.cols));
         EncodeRows(target.dtype, m.values.data(), m.rows, m.cols, importance.data(), blocks.data());
         DecodeBlocks(target, blocks, &m);
       } else {
@@ -326,7 +325,7 @@ Result<ImportanceMatrix> CollectImportance(const Model& model, const Calibration
     const std::vector<float> squares = HeadStatistics(model, calibration.states(), pool).MeanSquares();
     ImportanceMatrix::Entry& head = out.Get("output.weight");
     head.counts = {static_cast<float>(calibration.tokens())};
-    head.sums.resize(static_cast<size_t>(hidden));
+    head.sums.resize(hidden);
     for (size_t c = 0; c < head.sums.size(); ++c) head.sums[c] = squares[c] * head.counts[0];
   }
   return out;

@@ -67,8 +67,7 @@ TEST(IntTensor, RoundsWithinHalfAStepAndPacks) {
         const IntGrid grid = ints.grid(r, c / ints.group());
         // Half a step, and at the ends of the grid another half and what rounding the scale cuts off.
         const float slack = 1.0f + static_cast<float>(ints.levels()) / 128;
-        EXPECT_NEAR(decoded[static_cast<size_t>(c)], w[static_cast<size_t>(r * 128 + c)], slack * grid.scale)
-            << name;
+        EXPECT_NEAR(decoded[c], w[r * 128 + c], slack * grid.scale) << name;
         // A product with the zero is exact in 11 bits.
         const float product = grid.scale * static_cast<float>(grid.zero % 16);
         int exponent = 0;
@@ -85,7 +84,7 @@ TEST(IntTensor, RoundsWithinHalfAStepAndPacks) {
 
 TEST(IntTensor, ImportanceMovesTheGrid) {
   std::vector<float> x(32, 0.0f), importance(32, 1.0f);
-  for (int i = 0; i < 32; ++i) x[static_cast<size_t>(i)] = 0.1f * static_cast<float>(i - 16);
+  for (int i = 0; i < 32; ++i) x[i] = 0.1f * static_cast<float>(i - 16);
   x[0] = -20;  // an outlier that does not matter
   importance[0] = 1e-9f;
   const Target target = Target::Parse("int4-g32").value();
@@ -104,24 +103,20 @@ TEST(InverseCholesky, InvertsAndRefuses) {
       for (int64_t j = 0; j < n; ++j) {
         double sum = i == j ? 0.1 : 0;
         for (int64_t t = 0; t < 3 * n; ++t)
-          sum += x[static_cast<size_t>(t * n + i)] * x[static_cast<size_t>(t * n + j)] /
-                 (3.0 * static_cast<double>(n));
-        h[static_cast<size_t>(i * n + j)] = static_cast<float>(sum);
+          sum += x[t * n + i] * x[t * n + j] / (3.0 * static_cast<double>(n));
+        h[i * n + j] = static_cast<float>(sum);
       }
     ASSERT_TRUE(InverseCholesky(h.data(), n, u.data(), pool)) << n;
     // U H U^T = 1, and U is upper triangular.
     std::vector<double> uh(h.size());
     for (int64_t i = 0; i < n; ++i)
       for (int64_t a = 0; a < n; ++a)
-        for (int64_t b = 0; b < n; ++b)
-          uh[static_cast<size_t>(i * n + b)] +=
-              static_cast<double>(u[static_cast<size_t>(i * n + a)]) * h[static_cast<size_t>(a * n + b)];
+        for (int64_t b = 0; b < n; ++b) uh[i * n + b] += static_cast<double>(u[i * n + a]) * h[a * n + b];
     for (int64_t i = 0; i < n; ++i) {
-      for (int64_t j = 0; j < i; ++j) EXPECT_EQ(u[static_cast<size_t>(i * n + j)], 0);
+      for (int64_t j = 0; j < i; ++j) EXPECT_EQ(u[i * n + j], 0);
       for (int64_t j = 0; j < n; ++j) {
         double sum = 0;
-        for (int64_t b = 0; b < n; ++b)
-          sum += uh[static_cast<size_t>(i * n + b)] * u[static_cast<size_t>(j * n + b)];
+        for (int64_t b = 0; b < n; ++b) sum += uh[i * n + b] * u[j * n + b];
         ASSERT_NEAR(sum, i == j ? 1 : 0, 2e-3) << n << ": " << i << ", " << j;
       }
     }
@@ -134,13 +129,12 @@ TEST(InverseCholesky, InvertsAndRefuses) {
 InputStatistics Correlated(int64_t cols, int64_t tokens, std::vector<float>* x, ThreadPool& pool) {
   std::mt19937 random(11);
   std::normal_distribution<float> normal;
-  x->resize(static_cast<size_t>(tokens * cols));
+  x->resize(tokens * cols);
   for (int64_t t = 0; t < tokens; ++t) {
     float shared[4];
     for (float& value : shared) value = normal(random);
     for (int64_t c = 0; c < cols; ++c)
-      (*x)[static_cast<size_t>(t * cols + c)] =
-          (c % 16 == 3 ? 6.0f : 1.0f) * (shared[c % 4] + 0.3f * normal(random));
+      (*x)[t * cols + c] = (c % 16 == 3 ? 6.0f : 1.0f) * (shared[c % 4] + 0.3f * normal(random));
   }
   InputStatistics stats;
   stats.Add(x->data(), tokens, cols, pool);
@@ -157,7 +151,7 @@ double OutputError(const std::vector<float>& w, const std::vector<float>& q, int
       double sum = 0;
       for (int64_t c = 0; c < cols; ++c) {
         const auto at = static_cast<size_t>(r * cols + c);
-        sum += static_cast<double>(w[at] - q[at]) * x[static_cast<size_t>(t * cols + c)];
+        sum += static_cast<double>(w[at] - q[at]) * x[t * cols + c];
       }
       error += sum * sum;
     }
@@ -244,8 +238,7 @@ TEST_F(Quantize, CalibrationRunsTheModelAsTheDecoderDoes) {
       for (int32_t i = 0; i < blocks; ++i) table.push_back(i);
       const std::vector<int32_t> start = {0, static_cast<int32_t>(text.window)};
       RaggedBatch batch;
-      batch.tokens = std::span(text.tokens)
-                         .subspan(static_cast<size_t>(w * text.window), static_cast<size_t>(text.window));
+      batch.tokens = std::span(text.tokens).subspan(w * text.window, text.window);
       batch.positions = positions;
       batch.seq_start = start;
       batch.block_table = table;
@@ -365,8 +358,7 @@ TEST_F(Quantize, FolderHoldsWhatCompressedTensorsDecodes) {
     for (int64_t c = 0; c < 64; ++c) {
       const int q = static_cast<int>(word(packed, r * 8 + c / 8) >> (c % 8 * 4) & 15);
       const int z = static_cast<int>(word(zero, r / 8 * 2 + c / 32) >> (r % 8 * 4) & 15);
-      decoded[static_cast<size_t>(r * 64 + c)] =
-          static_cast<float>(q - z) * scales[static_cast<size_t>(r * 2 + c / 32)];
+      decoded[r * 64 + c] = static_cast<float>(q - z) * scales[r * 2 + c / 32];
     }
   EXPECT_LT(RelativeError(values, decoded), 0.12);
   EXPECT_FALSE(after->Find("model.layers.0.mlp.down_proj.weight_zero_point"));  // symmetric

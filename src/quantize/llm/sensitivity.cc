@@ -57,8 +57,7 @@ class Meter {
                    rounded.data(), pool_);
       double error = 0;
       for (int64_t i = 0; i < rows * m->cols; ++i) {
-        const double miss =
-            static_cast<double>(sample[static_cast<size_t>(i)]) - rounded[static_cast<size_t>(i)];
+        const double miss = static_cast<double>(sample[i]) - rounded[i];
         error += miss * miss * (importance ? importance[i % m->cols] : 1.0f);
       }
       format.loss = error;
@@ -79,7 +78,7 @@ class Meter {
 
   static LayerFloats::Matrix MatrixOf(const WeightView& view, ThreadPool& pool) {
     LayerFloats::Matrix m{view.rows, view.cols, {}};
-    m.values.resize(static_cast<size_t>(view.rows * view.cols));
+    m.values.resize(view.rows * view.cols);
     pool.ParallelFor(view.rows, 16, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) DecodeWeightRow(view, r, m.values.data() + r * view.cols);
     });
@@ -94,7 +93,7 @@ class Meter {
     if (!RoundToReference(found->second, &table, nullptr)) return {};
     Stream stream{found->second, {}};
     for (int64_t t = 0; t < calibration.tokens(); ++t) {
-      const float* row = table.values.data() + text.tokens[static_cast<size_t>(t)] * table.cols;
+      const float* row = table.values.data() + text.tokens[t] * table.cols;
       stream.states.insert(stream.states.end(), row, row + table.cols);
     }
     streams_.push_back(std::move(stream));
@@ -109,7 +108,7 @@ class Meter {
   }
 
   Status Layer(int64_t index, Calibration* calibration) {
-    const LayerWeights& weights = model_.weights().layers[static_cast<size_t>(index)];
+    const LayerWeights& weights = model_.weights().layers[index];
     LayerFloats layer = LayerFloats::Of(model_, index, pool_);
     // Streams with an earlier matrix quantized go on through the layer as it is.
     std::vector<float*> others;
@@ -121,19 +120,17 @@ class Meter {
     std::array<std::vector<float>, kLayerInputs> squares;
     CELER_RETURN_IF_ERROR(calibration->Advance(
         layer, index, [&](LayerInput input, const float* x, int64_t tokens, int64_t cols) {
-          std::vector<float>& sum = squares[static_cast<size_t>(input)];
-          sum.resize(static_cast<size_t>(cols));
+          std::vector<float>& sum = squares[input];
+          sum.resize(cols);
           for (int64_t t = 0; t < tokens; ++t)
-            for (int64_t c = 0; c < cols; ++c)
-              sum[static_cast<size_t>(c)] += x[t * cols + c] * x[t * cols + c];
+            for (int64_t c = 0; c < cols; ++c) sum[c] += x[t * cols + c] * x[t * cols + c];
         }));
     for (int p = 0; p < kProjections; ++p) {
       const auto projection = static_cast<Projection>(p);
       const auto found = by_name_.find(ViewOf(weights, projection).name);
       if (found == by_name_.end()) continue;
       LayerFloats::Matrix exact = layer.matrices[p];
-      if (RoundToReference(found->second, &layer.matrices[p],
-                           squares[static_cast<size_t>(InputOf(projection))].data())) {
+      if (RoundToReference(found->second, &layer.matrices[p], squares[InputOf(projection)].data())) {
         Stream stream{found->second, before};
         CELER_RETURN_IF_ERROR(calibration->AdvanceOthers(layer, index, WindowsOf(&stream)));
         streams_.push_back(std::move(stream));
@@ -153,7 +150,7 @@ class Meter {
              .cols = config_.hidden,
              .out = normed.data(),
              .pool = &pool_});
-    out->resize(static_cast<size_t>(tokens * config_.vocab));
+    out->resize(tokens * config_.vocab);
     head.Multiply(normed.data(), tokens, nullptr, nullptr, out->data());
     pool_.ParallelFor(tokens, 1, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
@@ -212,9 +209,8 @@ class Meter {
       for (int64_t t = begin; t < end; ++t) {
         double sum = 0;
         for (int64_t i = t * config_.vocab; i < (t + 1) * config_.vocab; ++i)
-          sum += static_cast<double>(std::exp(p[static_cast<size_t>(i)])) *
-                 (p[static_cast<size_t>(i)] - q[static_cast<size_t>(i)]);
-        sums[static_cast<size_t>(t)] = std::max(sum, 0.0);
+          sum += static_cast<double>(std::exp(p[i])) * (p[i] - q[i]);
+        sums[t] = std::max(sum, 0.0);
       }
     });
     double sum = 0;

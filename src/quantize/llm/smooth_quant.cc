@@ -19,9 +19,7 @@ std::vector<float> WeightColumnMax(const LayerFloats& layer, LayerInput input, i
     if (InputOf(static_cast<Projection>(p)) != input) continue;
     const LayerFloats::Matrix& m = layer.matrices[p];
     for (int64_t r = 0; r < m.rows; ++r)
-      for (int64_t c = 0; c < cols; ++c)
-        out[static_cast<size_t>(c)] =
-            std::max(out[static_cast<size_t>(c)], std::fabs(m.values[static_cast<size_t>(r * cols + c)]));
+      for (int64_t c = 0; c < cols; ++c) out[c] = std::max(out[c], std::fabs(m.values[r * cols + c]));
   }
   return out;
 }
@@ -65,7 +63,7 @@ class Search {
       w_.insert(w_.end(), w.begin(), w.end());
       rows_ += rows;
     }
-    exact_.resize(static_cast<size_t>(sample.tokens() * rows_));
+    exact_.resize(sample.tokens() * rows_);
     Multiply(sample.values().data(), sample.tokens(), w_.data(), rows_, sample.cols(), exact_.data(), pool);
     for (int64_t t = 0; t < sample.tokens(); ++t) powers_.push_back(Power(exact_.data() + t * rows_));
     std::vector<double> sorted = powers_;
@@ -81,16 +79,12 @@ class Search {
     pool_.ParallelFor(tokens, 8, [&](int64_t begin, int64_t end) {
       std::vector<float> row(static_cast<size_t>(cols));
       for (int64_t t = begin; t < end; ++t) {
-        for (int64_t c = 0; c < cols; ++c)
-          row[static_cast<size_t>(c)] =
-              sample_.values()[static_cast<size_t>(t * cols + c)] / s[static_cast<size_t>(c)];
+        for (int64_t c = 0; c < cols; ++c) row[c] = sample_.values()[t * cols + c] / s[c];
         FakeQuantizeInput(row.data(), cols, x.data() + t * cols);
       }
     });
     for (int64_t r = 0; r < rows_; ++r)
-      for (int64_t c = 0; c < cols; ++c)
-        w[static_cast<size_t>(r * cols + c)] =
-            w_[static_cast<size_t>(r * cols + c)] * s[static_cast<size_t>(c)];
+      for (int64_t c = 0; c < cols; ++c) w[r * cols + c] = w_[r * cols + c] * s[c];
     AlignedVector<float> rounded(w.size());
     FakeQuantize(w.data(), rows_, cols, Target::Parse("w8a8").value(), nullptr, 0, rounded.data(), pool_);
     Multiply(x.data(), tokens, rounded.data(), rows_, cols, out.data(), pool_);
@@ -98,10 +92,10 @@ class Search {
     for (int64_t t = 0; t < tokens; ++t) {
       double miss = 0;
       for (int64_t r = t * rows_; r < (t + 1) * rows_; ++r) {
-        const double d = static_cast<double>(out[static_cast<size_t>(r)]) - exact_[static_cast<size_t>(r)];
+        const double d = static_cast<double>(out[r]) - exact_[r];
         miss += d * d;
       }
-      sum += miss / std::max(powers_[static_cast<size_t>(t)], usual_);
+      sum += miss / std::max(powers_[t], usual_);
     }
     return sum;
   }
@@ -123,8 +117,7 @@ class Search {
 
 bool AllQuantizeInputs(const std::array<Target, kProjections>& targets, LayerInput input) {
   for (int p = 0; p < kProjections; ++p)
-    if (InputOf(static_cast<Projection>(p)) == input && !targets[static_cast<size_t>(p)].int8_inputs)
-      return false;
+    if (InputOf(static_cast<Projection>(p)) == input && !targets[p].int8_inputs) return false;
   return true;
 }
 
@@ -138,12 +131,11 @@ void FakeQuantizeInput(const float* x, int64_t cols, float* out) {
 
 void InputSample::Add(const float* x, int64_t tokens, int64_t cols, int64_t total) {
   cols_ = cols;
-  most_.resize(static_cast<size_t>(cols));
+  most_.resize(cols);
   const int64_t step = std::max<int64_t>(1, total / kSampledTokens);
   for (int64_t t = 0; t < tokens; ++t, ++seen_) {
     const float* row = x + t * cols;
-    for (int64_t c = 0; c < cols; ++c)
-      most_[static_cast<size_t>(c)] = std::max(most_[static_cast<size_t>(c)], std::fabs(row[c]));
+    for (int64_t c = 0; c < cols; ++c) most_[c] = std::max(most_[c], std::fabs(row[c]));
     if (seen_ % step == 0) values_.insert(values_.end(), row, row + cols);
   }
 }
@@ -156,7 +148,7 @@ std::array<float, kLayerInputs> FoldSmoothScales(const DecoderConfig& config,
   chosen.fill(-1);
   for (int i = 0; i < kLayerInputs; ++i) {
     const auto input = static_cast<LayerInput>(i);
-    const InputSample& sample = samples[static_cast<size_t>(i)];
+    const InputSample& sample = samples[i];
     if (!AllQuantizeInputs(targets, input) || sample.tokens() == 0) continue;
     const std::vector<float> x = ChannelMax(config, input, sample.most());
     const std::vector<float> w = ChannelMax(config, input, WeightColumnMax(*layer, input, sample.cols()));
@@ -172,12 +164,12 @@ std::array<float, kLayerInputs> FoldSmoothScales(const DecoderConfig& config,
       if (error >= best) continue;
       best = error;
       best_channels = channels;
-      chosen[static_cast<size_t>(i)] = alpha;
+      chosen[i] = alpha;
     }
     if (best_channels.empty()) continue;
     const std::vector<float> columns = BroadcastToColumns(config, input, best_channels);
     Fold(input, best_channels, columns, layer);
-    (*statistics)[static_cast<size_t>(i)].Divide(columns);
+    (*statistics)[i].Divide(columns);
   }
   return chosen;
 }

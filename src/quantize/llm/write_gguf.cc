@@ -87,7 +87,7 @@ class Filler {
     for (int64_t row = 0; row < rows; row += at_once) {
       const int64_t count = std::min(at_once, rows - row);
       DecodeRow(tensor.target.dtype, blocks.data() + row * bytes, count * cols, values.data());
-      const auto out = std::as_bytes(std::span(values).first(static_cast<size_t>(count * cols)));
+      const auto out = std::as_bytes(std::span(values).first(count * cols));
       CELER_RETURN_IF_ERROR(sink(out));
       CELER_RETURN_IF_ERROR(Done(static_cast<int64_t>(out.size())));
     }
@@ -124,7 +124,7 @@ class Filler {
             EncodeRow(spec.dtype, x, cols, to);
           }
         });
-        CELER_RETURN_IF_ERROR(sink(std::span(out).first(static_cast<size_t>(count * out_bytes))));
+        CELER_RETURN_IF_ERROR(sink(std::span(out).first(count * out_bytes)));
         CELER_RETURN_IF_ERROR(Done(count * out_bytes));
       }
     }

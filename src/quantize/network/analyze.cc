@@ -109,10 +109,10 @@ Result<Scores> Reference::Compare(graph::Network rounded) const {
   for (int64_t s = 0; s < samples_.count; ++s) {
     CELER_ASSIGN(const auto sample, samples_.get(s));
     CELER_ASSIGN(const auto ran, runner.Run(sample));
-    const auto& exact = outputs_[static_cast<size_t>(s)];
+    const auto& exact = outputs_[s];
     scores.outputs.resize(exact.size());
     for (size_t i = 0; i < exact.size(); ++i) scores.outputs[i].Add(exact[i], FloatsIn(&ran[i]));
-    if (!exact.empty()) CountRows(exact[0], FloatsIn(&ran[0]), columns_[static_cast<size_t>(s)], &scores);
+    if (!exact.empty()) CountRows(exact[0], FloatsIn(&ran[0]), columns_[s], &scores);
   }
   return scores;
 }

@@ -70,8 +70,7 @@ class Inserter {
     if (product.axis == 0) {
       std::vector<int8_t> turned(rounded.q.size());
       for (int64_t i = 0; i < n; ++i)
-        for (int64_t j = 0; j < k; ++j)
-          turned[static_cast<size_t>(j * n + i)] = rounded.q[static_cast<size_t>(i * k + j)];
+        for (int64_t j = 0; j < k; ++j) turned[j * n + i] = rounded.q[i * k + j];
       rounded.q = std::move(turned);
     }
     const std::string name = before_.value(product.weight).name;

@@ -30,7 +30,7 @@ struct Weights {
     const int64_t inner = *shape.elements() / (shape[0] * shape[1]), rows = shape[0] / groups;
     for (int64_t i = 0; i < *shape.elements(); ++i) {
       const int64_t output = i / (shape[1] * inner), column = i / inner % shape[1];
-      fn(output / rows * shape[1] + column, output, numbers[static_cast<size_t>(i)]);
+      fn(output / rows * shape[1] + column, output, numbers[i]);
     }
   }
   int64_t inputs() const { return shape[1] * groups; }
@@ -89,7 +89,7 @@ class Equalizer {
       Pair pair{n, 0};
       int next = OnlyReader(graph_.nodes[n].outputs[0]);
       if (next >= 0) {
-        const Node& between = graph_.nodes[static_cast<size_t>(next)];
+        const Node& between = graph_.nodes[next];
         const auto cut = graph::ActivationOf(rewriter, between);
         if (cut && cut->name == "clip" && cut->a == 0 && cut->b > 0) {
           pair.cut = next;
@@ -141,11 +141,11 @@ class Equalizer {
     const auto channels = static_cast<size_t>(first.outputs());
     std::vector<float> rows(channels, 0.0f), columns(channels, 0.0f);
     first.ForEach([&](int64_t, int64_t output, float w) {
-      float& top = rows[static_cast<size_t>(output)];
+      float& top = rows[output];
       top = std::max(top, std::abs(w));
     });
     second.ForEach([&](int64_t input, int64_t, float w) {
-      float& top = columns[static_cast<size_t>(input)];
+      float& top = columns[input];
       top = std::max(top, std::abs(w));
     });
     std::vector<float> scale(channels, 1.0f);
@@ -160,9 +160,9 @@ class Equalizer {
     }
     if (most < kStill) return most;
     for (size_t c = 0; c < channels; ++c) pair.total[c] *= double{scale[c]};
-    first.ForEach([&](int64_t, int64_t output, float& w) { w /= scale[static_cast<size_t>(output)]; });
+    first.ForEach([&](int64_t, int64_t output, float& w) { w /= scale[output]; });
     for (size_t c = 0; c < first.bias.size(); ++c) first.bias[c] /= scale[c];
-    second.ForEach([&](int64_t input, int64_t, float& w) { w *= scale[static_cast<size_t>(input)]; });
+    second.ForEach([&](int64_t input, int64_t, float& w) { w *= scale[input]; });
     first.changed = second.changed = true;
     return most;
   }

@@ -62,7 +62,7 @@ Result<Answers::Drop> Answers::MeasureDrop(graph::Network rounded, double most) 
     const auto ran = runner.Run(sample);
     if (!ran) return ran.error().WithContext(samples_.name(s));
     const std::vector<int64_t> best = TopClasses(*ran);
-    const std::vector<int64_t>& exact = best_[static_cast<size_t>(s)];
+    const std::vector<int64_t>& exact = best_[s];
     if (best.size() != exact.size())
       return Error::Invalid(samples_.name(s), ": the quantized network gives ", best.size(),
                             " rows of scores, the float one ", exact.size());
@@ -119,7 +119,7 @@ class Search {
   FloatLayers Floats(int64_t count) const {
     FloatLayers out = given_;
     for (int64_t i = 0; i < count; ++i) {
-      const LayerError& layer = *worst_[static_cast<size_t>(i)];
+      const LayerError& layer = *worst_[i];
       out[layer.name] =
           fmt::format("{}: alone it adds {:.2e} of noise to the outputs",
                       i < bounds_.worst ? fmt::format("one of the {} worst", bounds_.worst) : reason_,
@@ -161,7 +161,7 @@ class Search {
   Dispatch Finish(int64_t count) {
     Dispatch out{.floats = Floats(count), .steps = std::move(steps_), .scores = scores_[count]};
     for (int64_t i = 0; i < count; ++i) {
-      const std::string& name = worst_[static_cast<size_t>(i)]->name;
+      const std::string& name = worst_[i]->name;
       out.steps.push_back(fmt::format("{} stays float, {}", Printable(name), out.floats[name]));
     }
     return out;

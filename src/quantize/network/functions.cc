@@ -26,23 +26,21 @@ bool IsPart(const Graph& graph, const ValueFacts& facts, const Node& node) {
   bool reads = false;
   for (const ValueId id : node.inputs) {
     if (id == kNoValue) continue;
-    if (!facts.is_float[static_cast<size_t>(id)]) return false;
+    if (!facts.is_float[id]) return false;
     const auto& constant = graph.value(id).constant;
     if (constant && (constant->shape.elements() != 1 || constant->shape.rank() > 1)) return false;
     reads |= !constant;
   }
-  return reads && facts.is_float[static_cast<size_t>(node.outputs[0])];
+  return reads && facts.is_float[node.outputs[0]];
 }
 
 // The bias and activation of a product are fused into its kernel.
 bool BelongsToProduct(const Graph& graph, const ValueFacts& facts, const Node& node) {
   for (const ValueId id : node.inputs) {
     if (id == kNoValue || IsConstant(graph, id)) continue;
-    const int maker = facts.maker[static_cast<size_t>(id)];
-    if (maker < 0 || facts.readers[static_cast<size_t>(id)].size() != 1 ||
-        facts.kept[static_cast<size_t>(id)])
-      continue;
-    const Node& made = graph.nodes[static_cast<size_t>(maker)];
+    const int maker = facts.maker[id];
+    if (maker < 0 || facts.readers[id].size() != 1 || facts.kept[id]) continue;
+    const Node& made = graph.nodes[maker];
     if (MatchProduct(graph, made) && (node.op == "Relu" || node.op == "Clip")) return true;
   }
   return false;
@@ -78,14 +76,13 @@ class Finder {
       grows = false;
       for (const size_t n : std::vector<size_t>(inside))
         for (const ValueId id : graph_.nodes[n].inputs) {
-          const int maker = id == kNoValue ? -1 : facts_.maker[static_cast<size_t>(id)];
-          if (maker < 0 || facts_.kept[static_cast<size_t>(id)] || !Fits(static_cast<size_t>(maker)))
-            continue;
+          const int maker = id == kNoValue ? -1 : facts_.maker[id];
+          if (maker < 0 || facts_.kept[id] || !Fits(static_cast<size_t>(maker))) continue;
           const auto at = static_cast<size_t>(maker);
           const auto has = [&](size_t node) {
             return std::find(inside.begin(), inside.end(), node) != inside.end();
           };
-          const auto& readers = facts_.readers[static_cast<size_t>(id)];
+          const auto& readers = facts_.readers[id];
           if (has(at) || !std::all_of(readers.begin(), readers.end(), has)) continue;
           inside.push_back(at);
           grows = true;
@@ -96,7 +93,7 @@ class Finder {
     for (const size_t n : out.nodes)
       for (const ValueId id : graph_.nodes[n].inputs) {
         if (id == kNoValue || IsConstant(graph_, id)) continue;
-        const int maker = facts_.maker[static_cast<size_t>(id)];
+        const int maker = facts_.maker[id];
         if (maker >= 0 && std::binary_search(out.nodes.begin(), out.nodes.end(), static_cast<size_t>(maker)))
           continue;
         if (out.from != kNoValue && out.from != id) return {};

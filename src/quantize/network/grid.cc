@@ -69,8 +69,8 @@ QuantizedWeights QuantizeWeights(std::span<const float> weights, const ChannelLa
   std::vector<double> largest(channels, 0.0);
   const auto count = static_cast<int64_t>(weights.size());
   for (int64_t i = 0; i < count; ++i) {
-    double& top = largest[static_cast<size_t>(layout.channel(i))];
-    top = std::max(top, std::abs(double{weights[static_cast<size_t>(i)]}));
+    double& top = largest[layout.channel(i)];
+    top = std::max(top, std::abs(double{weights[i]}));
   }
   QuantizedWeights out;
   for (size_t c = 0; c < channels; ++c) {
@@ -80,8 +80,8 @@ QuantizedWeights QuantizeWeights(std::span<const float> weights, const ChannelLa
   }
   out.q.reserve(weights.size());
   for (int64_t i = 0; i < count; ++i) {
-    const double scale = double{out.scale[static_cast<size_t>(layout.channel(i))]};
-    const double q = std::nearbyint(double{weights[static_cast<size_t>(i)]} / scale);
+    const double scale = double{out.scale[layout.channel(i)]};
+    const double q = std::nearbyint(double{weights[i]} / scale);
     out.q.push_back(static_cast<int8_t>(std::clamp(q, -127.0, 127.0)));
   }
   return out;
@@ -122,9 +122,8 @@ QuantizedWeights FitWeights(std::span<const float> weights, const ChannelLayout&
       if (now[c] < best[c]) best[c] = now[c], out.scale[c] = scale[c];
   }
   for (int64_t i = 0; i < count; ++i) {
-    const float scale = out.scale[static_cast<size_t>(layout.channel(i))];
-    out.q[static_cast<size_t>(i)] = static_cast<int8_t>(
-        std::clamp(std::nearbyint(weights[static_cast<size_t>(i)] / scale), -127.0f, 127.0f));
+    const float scale = out.scale[layout.channel(i)];
+    out.q[i] = static_cast<int8_t>(std::clamp(std::nearbyint(weights[i] / scale), -127.0f, 127.0f));
   }
   return out;
 }

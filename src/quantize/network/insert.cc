@@ -182,8 +182,7 @@ std::vector<double> MeanShift(const Constant& weight, const Product& product, co
   const Shape& shape = weight.shape;
   const auto miss = [&](int64_t i) {
     const auto at = static_cast<size_t>(i);
-    return static_cast<double>(rounded.q[at]) *
-               double{rounded.scale[static_cast<size_t>(layout.channel(i))]} -
+    return static_cast<double>(rounded.q[at]) * double{rounded.scale[layout.channel(i)]} -
            double{weights[at]};
   };
   if (product.channels_last) {  // [inputs, outputs], or the other way round
@@ -192,7 +191,7 @@ std::vector<double> MeanShift(const Constant& weight, const Product& product, co
       const int64_t row = i / columns, column = i % columns;
       const int64_t output = product.axis == 0 ? row : column, input = product.axis == 0 ? column : row;
       if (static_cast<size_t>(input) >= means.size()) return {};
-      out[static_cast<size_t>(output)] += miss(i) * double{means[static_cast<size_t>(input)]};
+      out[output] += miss(i) * double{means[input]};
     }
     return out;
   }
@@ -203,7 +202,7 @@ std::vector<double> MeanShift(const Constant& weight, const Product& product, co
   for (int64_t i = 0; i < *shape.elements(); ++i) {
     const int64_t output = i / (per_group * inner), input = i / inner % per_group;
     const int64_t channel = output / outputs_per_group * per_group + input;
-    out[static_cast<size_t>(output)] += miss(i) * double{means[static_cast<size_t>(channel)]};
+    out[output] += miss(i) * double{means[channel]};
   }
   return out;
 }

@@ -41,7 +41,7 @@ void Observer::Widen(double magnitude) {
   while (magnitude > limit_) {
     std::vector<uint64_t> joined(2 * kHalf, 0);
     for (int64_t i = 0; i < 2 * kHalf; ++i)
-      joined[static_cast<size_t>(((i - kHalf) >> 1) + kHalf)] += bins_[static_cast<size_t>(i)];
+      joined[static_cast<size_t>(((i - kHalf) >> 1) + kHalf)] += bins_[i];
     bins_ = std::move(joined);
     limit_ *= 2;
   }
@@ -91,8 +91,7 @@ Range Observer::Percentile(double percent, bool symmetric) const {
     double left = outside;
     int64_t i = kHalf - 1;
     for (; i >= 0; --i) {
-      left -= static_cast<double>(bins_[static_cast<size_t>(kHalf + i)] +
-                                  bins_[static_cast<size_t>(kHalf - 1 - i)]);
+      left -= static_cast<double>(bins_[kHalf + i] + bins_[kHalf - 1 - i]);
       if (left < 0) break;
     }
     const double top = static_cast<double>(i + 1) * width;
@@ -102,9 +101,9 @@ Range Observer::Percentile(double percent, bool symmetric) const {
   double above = outside / 2, below = outside / 2;
   int64_t high = 2 * kHalf - 1, low = 0;
   for (; high >= kHalf; --high)
-    if ((above -= static_cast<double>(bins_[static_cast<size_t>(high)])) < 0) break;
+    if ((above -= static_cast<double>(bins_[high])) < 0) break;
   for (; low < kHalf; ++low)
-    if ((below -= static_cast<double>(bins_[static_cast<size_t>(low)])) < 0) break;
+    if ((below -= static_cast<double>(bins_[low])) < 0) break;
   return {std::max(low_, static_cast<double>(low - kHalf) * width),
           std::min(high_, static_cast<double>(high + 1 - kHalf) * width)};
 }

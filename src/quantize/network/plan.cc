@@ -62,7 +62,7 @@ std::vector<size_t> DataInputs(const Graph& graph, const ValueFacts& facts, cons
   std::vector<size_t> out;
   for (size_t i = 0; i < std::min(most, node.inputs.size()); ++i) {
     const ValueId id = node.inputs[i];
-    if (id == kNoValue || !facts.is_float[static_cast<size_t>(id)]) return {};
+    if (id == kNoValue || !facts.is_float[id]) return {};
     if (!IsConstant(graph, id))
       out.push_back(i);
     else if (most != 2)
@@ -119,13 +119,12 @@ class Planner {
       return;
     layer.data = product ? std::vector<size_t>{0} : DataInputs(graph_, facts_, node);
     if (layer.data.empty() || node.outputs.empty() || node.outputs[0] == kNoValue ||
-        !facts_.is_float[static_cast<size_t>(node.inputs[layer.data[0]])] ||
-        !facts_.is_float[static_cast<size_t>(node.outputs[0])])
+        !facts_.is_float[node.inputs[layer.data[0]]] || !facts_.is_float[node.outputs[0]])
       return;
     const bool passive = layer.kind == Layer::Kind::kPassive;
     bool integers = true;
     for (const size_t i : layer.data)
-      integers &= integer_[static_cast<size_t>(node.inputs[i])] || quantized_.contains(node.inputs[i]);
+      integers &= integer_[node.inputs[i]] || quantized_.contains(node.inputs[i]);
     if (!product && !integers && options_.only.empty()) return;
     if (passive && !options_.only.empty()) return;
     if (!passive) ++plan_.candidates;
@@ -152,12 +151,12 @@ class Planner {
     bool cut = options_.dynamic && last->op != "MatMul";  // behind a dynamic product only its bias
     while (sums && !cut) {
       const ValueId out = last->outputs[0];
-      const auto& readers = facts_.readers[static_cast<size_t>(out)];
-      if (readers.size() != 1 || facts_.kept[static_cast<size_t>(out)]) break;
+      const auto& readers = facts_.readers[out];
+      if (readers.size() != 1 || facts_.kept[out]) break;
       const Node& next = graph_.nodes[readers[0]];
       const bool bias = last->op == "MatMul" && IsBias(next, out);
       if (!bias && (options_.dynamic || !IsClip(graph_, next) || next.inputs[0] != out)) break;
-      if (!facts_.is_float[static_cast<size_t>(next.outputs[0])]) break;
+      if (!facts_.is_float[next.outputs[0]]) break;
       cut = !bias || options_.dynamic;
       layer.followers.push_back(readers[0]);
       last = &next;
@@ -192,7 +191,7 @@ class Planner {
     for (const size_t i : layer.data) Quantize(node.inputs[i]);
     if (layer.quantize_output)
       for (const ValueId out : layer.outputs) {
-        integer_[static_cast<size_t>(out)] = true;
+        integer_[out] = true;
         plan_.made.insert(out);
         Quantize(out);
       }
@@ -200,7 +199,7 @@ class Planner {
       for (const size_t i : layer.data) Join(node.inputs[i], layer.outputs[0]);
       for (const ValueId out : layer.outputs) {
         Join(node.inputs[layer.data[0]], out);
-        passive_made_[static_cast<size_t>(out)] = true;
+        passive_made_[out] = true;
       }
     } else if (options_.align_add && node.op == "Add" && layer.data.size() == 2) {
       Join(node.inputs[0], node.inputs[1]);
@@ -224,7 +223,7 @@ class Planner {
     for (const ValueId id : plan_.values) {
       const auto representative = static_cast<ValueId>(Find(static_cast<size_t>(id)));
       plan_.group[id] = representative;
-      if (!passive_made_[static_cast<size_t>(id)]) plan_.roots[representative].push_back(id);
+      if (!passive_made_[id]) plan_.roots[representative].push_back(id);
     }
   }
 
@@ -274,16 +273,15 @@ ValueFacts FindValueFacts(const Graph& graph) {
     std::string output;
     for (const ValueId id : node.outputs)
       if (id != kNoValue) {
-        out.maker[static_cast<size_t>(id)] = static_cast<int>(n);
+        out.maker[id] = static_cast<int>(n);
         if (output.empty()) output = graph.value(id).name;
       }
     out.names.push_back(named ? node.name : output);
-    for (const ValueId id : graph.Reads(node)) out.readers[static_cast<size_t>(id)].push_back(n);
+    for (const ValueId id : graph.Reads(node)) out.readers[id].push_back(n);
     for (const auto& subgraph : node.Subgraphs())
-      for (const graph::Capture& capture : subgraph->captures)
-        out.kept[static_cast<size_t>(capture.outer)] = true;
+      for (const graph::Capture& capture : subgraph->captures) out.kept[capture.outer] = true;
   }
-  for (const ValueId id : graph.outputs) out.kept[static_cast<size_t>(id)] = true;
+  for (const ValueId id : graph.outputs) out.kept[id] = true;
   return out;
 }
 
@@ -297,7 +295,7 @@ std::vector<ValueId> Quantizable(const Graph& graph, const ValueFacts& facts) {
     const bool product = MatchProduct(graph, node).has_value();
     if (!product && !IsElementwise(node) && !IsPassive(graph, node)) continue;
     const auto add = [&](ValueId id) {
-      if (id != kNoValue && !IsConstant(graph, id) && facts.is_float[static_cast<size_t>(id)]) out.insert(id);
+      if (id != kNoValue && !IsConstant(graph, id) && facts.is_float[id]) out.insert(id);
     };
     if (product)
       add(node.inputs[0]);

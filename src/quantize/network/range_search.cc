@@ -28,7 +28,7 @@ double Divergence(std::span<const uint64_t> bins, int64_t begin, int64_t end, in
   }
   double total_after = 0;
   for (const double count : after) total_after += count;
-  for (int64_t i = 0; i < begin; ++i) before[0] += static_cast<double>(bins[static_cast<size_t>(i)]);
+  for (int64_t i = 0; i < begin; ++i) before[0] += static_cast<double>(bins[i]);
   for (size_t i = static_cast<size_t>(end); i < bins.size(); ++i)
     before[size - 1] += static_cast<double>(bins[i]);
   double total = 0;
@@ -68,7 +68,7 @@ Range KlRange(const Histogram& histogram, const Range& all, bool symmetric) {
     std::vector<uint64_t> folded(static_cast<size_t>(histogram.zero), 0);
     for (int64_t i = 0; i < bins; ++i) {
       const int64_t at = i >= histogram.zero ? i - histogram.zero : histogram.zero - 1 - i;
-      folded[static_cast<size_t>(at)] += histogram.bins[static_cast<size_t>(i)];
+      folded[at] += histogram.bins[i];
     }
     const int64_t most = std::max(edge(all.low), edge(all.high));
     const int64_t end =

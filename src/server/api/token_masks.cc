@@ -23,7 +23,7 @@ class BadWordsMask : public TokenMask {
       const size_t before = word.size() - 1;
       if (before <= last_.size() &&
           std::equal(word.begin(), word.end() - 1, last_.end() - static_cast<int64_t>(before)))
-        bits[static_cast<size_t>(word.back() / 32)] &= ~(uint32_t{1} << (word.back() % 32));
+        bits[word.back() / 32] &= ~(uint32_t{1} << (word.back() % 32));
     }
   }
 

@@ -42,14 +42,14 @@ std::string Base64(std::span<const float> values) {
   std::string out(4 * (values.size_bytes() + 2) / 3 + 4, '\0');
   const int length = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(out.data()),
                                      reinterpret_cast<const unsigned char*>(values.data()), bytes);
-  out.resize(static_cast<size_t>(length));
+  out.resize(length);
   return out;
 }
 
 }  // namespace
 
 bool NormaliseEmbedding(std::vector<float>* values, int64_t dimensions) {
-  if (dimensions > 0) values->resize(static_cast<size_t>(dimensions));
+  if (dimensions > 0) values->resize(dimensions);
   double squares = 0;
   for (const float value : *values) squares += double{value} * double{value};
   const double length = std::sqrt(squares);

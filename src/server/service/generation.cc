@@ -121,7 +121,7 @@ void Generation::Deliver(Answer& answer, const TokenEvent& event) {
     ++answer.tokens;
     const auto now = Clock::now();
     if (!began()) first_token = now;
-    auto& before = last_[static_cast<size_t>(answer.index)];
+    auto& before = last_[answer.index];
     if (before != Clock::time_point()) gaps.push_back(std::chrono::duration<double>(now - before).count());
     before = last_token = now;
     delta.event = &event;

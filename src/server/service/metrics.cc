@@ -72,7 +72,7 @@ void Histogram::Observe(double value) {
 
 void Histogram::Add(double value, int64_t times, double sum) {
   const auto bucket = std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin();
-  counts_[static_cast<size_t>(bucket)] += times;
+  counts_[bucket] += times;
   count_ += times;
   sum_ += sum;
 }

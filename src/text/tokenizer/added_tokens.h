@@ -92,7 +92,7 @@ class AddedTokens {
     if (trie.StartsWith(text[at]))
       trie.ForEachPrefix(text.substr(at), [&](size_t length, int32_t token) {
         const bool touches = !plain.empty() && plain[0].Overlaps(at, at + length);
-        if (!touches || !tokens_[static_cast<size_t>(token)].special) hit = {length, token};
+        if (!touches || !tokens_[token].special) hit = {length, token};
       });
     return hit;
   }

@@ -139,7 +139,7 @@ void MultiHeadAttention(Expansion& e) {
     if (!all || all->shape.rank() != 1) return e.Fail("its bias is no constant list");
     const int64_t size = hidden.value_or(all->shape[0] / 3);
     const std::vector<int64_t> ends = {0, size, 2 * size, all->shape[0]};
-    return e.Add("Add", {x, e.Add("Slice", {e.In(3), e.Ints({ends[static_cast<size_t>(i)]}),
+    return e.Add("Add", {x, e.Add("Slice", {e.In(3), e.Ints({ends[i]}),
                                             e.Ints({ends[static_cast<size_t>(i) + 1]}), e.Ints({0})})});
   };
   std::optional<int64_t> width;

@@ -65,7 +65,7 @@ void Transpose(L& l) {
   }
   std::vector<int64_t> order;
   for (int64_t i = 0; i < *rank; ++i) order.push_back(i);
-  std::swap(order[static_cast<size_t>(a)], order[static_cast<size_t>(b)]);
+  std::swap(order[a], order[b]);
   l.Output(0, l.Node("Transpose", {x}, {{"perm", order}}));
 }
 void Unsqueeze(L& l) {

@@ -82,7 +82,7 @@ PackCache::Packed PackB(const InferContext& c, const BasicGemmArgs<T>& args, Pac
     if constexpr (std::is_same_v<T, float>) {
       from.data = c.in(1).as<float>();
     } else {
-      rounded.resize(static_cast<size_t>(args.k * args.n));
+      rounded.resize(args.k * args.n);
       ToF16(c.in(1).as<float>(), rounded.data(), args.k * args.n);
       from.data = rounded.data();
     }

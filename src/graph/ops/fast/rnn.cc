@@ -76,14 +76,14 @@ Direction MakeDirection(const InferContext& c, const State& s, int64_t d, PackCa
   if (s.state_width() < width)
     out.last = packs.Get(c.in(2).data, "recurrent last" + which,
                          [&] { return PackTransposed(state + 2 * hidden * hidden, hidden, hidden); });
-  out.input_bias.resize(static_cast<size_t>(width));
-  out.state_bias.resize(static_cast<size_t>(width));
+  out.input_bias.resize(width);
+  out.state_bias.resize(width);
   if (!c.has(3)) return out;
   const float* const bias = c.in(3).as<float>() + d * 2 * width;
   for (int64_t i = 0; i < width; ++i) {
     const bool apart = s.reset_after && i >= 2 * hidden;
-    out.input_bias[static_cast<size_t>(i)] = bias[i] + (apart ? 0 : bias[width + i]);
-    out.state_bias[static_cast<size_t>(i)] = apart ? bias[width + i] : 0;
+    out.input_bias[i] = bias[i] + (apart ? 0 : bias[width + i]);
+    out.state_bias[i] = apart ? bias[width + i] : 0;
   }
   return out;
 }
@@ -112,7 +112,7 @@ class Runner {
 
   void Run() {
     for (int64_t d = 0; d < r_.directions; ++d) {
-      const Direction& direction = s_.directions[static_cast<size_t>(d)];
+      const Direction& direction = s_.directions[d];
       GemmArgs product = InputProduct(s_, direction);
       product.a.data = c_.in(0).as<float>();
       Multiply(product, work_);

@@ -93,7 +93,7 @@ Status OneHot(KernelContext& c) {
   const auto n = static_cast<int64_t>(categories.size());
   const bool zeros = c.node.Int("zeros", 1) != 0;
   std::unordered_map<int64_t, int64_t> places;
-  for (int64_t i = 0; i < n; ++i) places[categories[static_cast<size_t>(i)]] = i;
+  for (int64_t i = 0; i < n; ++i) places[categories[i]] = i;
   float* const out = c.out(0).as<float>();
   std::fill_n(out, c.out_elements(0), 0.0f);
   Status unknown;

@@ -64,7 +64,7 @@ class Layout {
       open_.pop_back();
       if (static_cast<int64_t>(forest_.nodes.size()) > Most())
         return Error::Invalid("its trees have a cycle, or a node that is shared too often");
-      placed_[static_cast<size_t>(from)] = true;
+      placed_[from] = true;
       Place(static_cast<size_t>(from), to);
     }
     return {};
@@ -85,7 +85,7 @@ class Layout {
         first = static_cast<int32_t>(forest_.weights.size());
         forest_.weights.insert(forest_.weights.end(), from.weights.begin(), from.weights.end());
       }
-      TreeNode<T>& node = forest_.nodes[static_cast<size_t>(to)];
+      TreeNode<T>& node = forest_.nodes[to];
       node.next = to;
       node.first = first;
       node.count = static_cast<int32_t>(from.weights.size());
@@ -109,14 +109,14 @@ class Layout {
   int32_t Branch(int32_t to, const GivenNode<T>& from, TreeMode mode, T split) {
     const auto next = static_cast<int32_t>(forest_.nodes.size());
     forest_.nodes.resize(forest_.nodes.size() + 2);
-    forest_.nodes[static_cast<size_t>(to)] = {.split = split,
-                                              .feature = static_cast<int32_t>(from.feature),
-                                              .next = next,
-                                              .first = 0,
-                                              .count = 0,
-                                              .step = 1,
-                                              .mode = mode,
-                                              .missing_holds = from.missing_holds};
+    forest_.nodes[to] = {.split = split,
+                         .feature = static_cast<int32_t>(from.feature),
+                         .next = next,
+                         .first = 0,
+                         .count = 0,
+                         .step = 1,
+                         .mode = mode,
+                         .missing_holds = from.missing_holds};
     return next;
   }
 
@@ -387,9 +387,9 @@ void WalkTree(const TreeNode<T>* nodes, const X* x, int64_t features, int64_t ro
 
 template <class T>
 void Count(const Forest<T>& forest, TreeSum how, int32_t leaf, T* scores, uint8_t* given) {
-  const TreeNode<T>& node = forest.nodes[static_cast<size_t>(leaf)];
+  const TreeNode<T>& node = forest.nodes[leaf];
   for (int32_t w = node.first; w < node.first + node.count; ++w) {
-    const TreeWeight<T>& weight = forest.weights[static_cast<size_t>(w)];
+    const TreeWeight<T>& weight = forest.weights[w];
     T& score = scores[weight.target];
     uint8_t& has = given[weight.target];
     if (how == TreeSum::kMin)

@@ -38,7 +38,7 @@ Result<LinearModel> LinearModelOf(const OpInputs& c, const FeatureRows& x) {
   if (c.node.op == "LinearRegressor") {
     out.targets = out.columns = c.node.Int("targets", 1);
     CELER_RETURN_IF_ERROR(CheckCoefficients(out.coefficients.size(), out.targets, x.features));
-    if (out.intercepts.empty()) out.intercepts.assign(static_cast<size_t>(out.targets), 0);
+    if (out.intercepts.empty()) out.intercepts.assign(out.targets, 0);
     if (static_cast<int64_t>(out.intercepts.size()) != out.targets)
       return Error::Invalid(out.intercepts.size(), " intercepts for ", out.targets, " targets");
     return out;
@@ -74,15 +74,14 @@ Status Linear(KernelContext& c) {
     for (int64_t r = begin; r < end; ++r) {
       int64_t best = 0;
       for (int64_t t = 0; t < model.targets; ++t) {
-        s[static_cast<size_t>(t)] =
-            Dot(features + r * x.features, model.coefficients.data() + t * x.features, x.features) +
-            model.intercepts[static_cast<size_t>(t)];
-        if (s[static_cast<size_t>(t)] > s[static_cast<size_t>(best)]) best = t;
+        s[t] = Dot(features + r * x.features, model.coefficients.data() + t * x.features, x.features) +
+               model.intercepts[t];
+        if (s[t] > s[best]) best = t;
       }
       if (classes && c.wants(0)) {
         int64_t& label = c.out(0).as<int64_t>()[r];
         if (model.targets > 1)
-          label = model.labels[static_cast<size_t>(best)];
+          label = model.labels[best];
         else if (model.labels.size() == 2)
           label = model.labels[s[0] > 0 ? 1 : 0];
         else
@@ -248,10 +247,9 @@ void ScorePairs(const Svm& svm, const std::vector<float>& kernels, float* scores
     for (int64_t j = i + 1; j < svm.classes; ++j, ++pair) {
       const auto part = [&](int64_t of, int64_t set) {
         double sum = 0;
-        const int64_t begin = svm.starts[static_cast<size_t>(of)];
-        for (int64_t m = begin; m < begin + svm.per_class[static_cast<size_t>(of)]; ++m)
-          sum +=
-              svm.coefficients[static_cast<size_t>(set * svm.supports + m)] * kernels[static_cast<size_t>(m)];
+        const int64_t begin = svm.starts[of];
+        for (int64_t m = begin; m < begin + svm.per_class[of]; ++m)
+          sum += svm.coefficients[set * svm.supports + m] * kernels[m];
         return sum;
       };
       const double sum = part(i, j - 1) + part(j, i) + svm.rho[pair];
@@ -277,17 +275,17 @@ int64_t ClassifyLinear(const Svm& svm, const float* x, int64_t features, float* 
     if (positive ? scores[best] >= 0.5f : scores[best] > 0) best = 1;
   }
   TransformScores(svm.transform, scores, svm.classes);
-  return svm.labels[static_cast<size_t>(best)];
+  return svm.labels[best];
 }
 
 int64_t Classify(const Svm& svm, const float* x, int64_t features, SvmRoom& room, float* scores) {
   if (svm.supports == 0) return ClassifyLinear(svm, x, features, scores);
   for (int64_t m = 0; m < svm.supports; ++m)
-    room.kernels[static_cast<size_t>(m)] = svm.kernel(x, svm.vectors.data() + m * features, features);
+    room.kernels[m] = svm.kernel(x, svm.vectors.data() + m * features, features);
   std::fill(room.votes.begin(), room.votes.end(), 0);
   ScorePairs(svm, room.kernels, room.pairs.data(), room.votes.data());
-  const int64_t label = svm.labels[static_cast<size_t>(
-      std::max_element(room.votes.begin(), room.votes.end()) - room.votes.begin())];
+  const int64_t label =
+      svm.labels[std::max_element(room.votes.begin(), room.votes.end()) - room.votes.begin()];
   if (!svm.prob_a.empty()) {
     size_t pair = 0;
     const auto n = static_cast<size_t>(svm.classes);
@@ -344,8 +342,7 @@ Status SvmRegressor(KernelContext& c) {
       } else {
         float parts = 0;
         for (int64_t m = 0; m < svm.supports; ++m)
-          parts += svm.coefficients[static_cast<size_t>(m)] *
-                   svm.kernel(row, svm.vectors.data() + m * x.features, x.features);
+          parts += svm.coefficients[m] * svm.kernel(row, svm.vectors.data() + m * x.features, x.features);
         sum += parts;
       }
       c.out(0).as<float>()[r] = one_class ? (sum > 0 ? 1.0f : -1.0f) : sum;

@@ -16,7 +16,7 @@ Result<FeatureRows> FeatureRowsOf(const OpInputs& c) {
 
 const float* FeaturesAsFloats(const KernelContext& c, std::vector<float>& copy) {
   if (c.dtype(0) == DType::kF32) return c.in(0).as<float>();
-  copy.resize(static_cast<size_t>(c.elements(0)));
+  copy.resize(c.elements(0));
   CastElements(c.pool, c.in(0), TensorView::Contiguous(copy.data(), DType::kF32, Device::Cpu(), c.shape(0)));
   return copy.data();
 }

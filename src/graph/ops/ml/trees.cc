@@ -117,7 +117,7 @@ int64_t FinishClasses(const Ensemble<T>& e, T* s, const uint8_t* given, float* t
   int64_t best = -1;
   for (int64_t i = 0; i < n; ++i) {
     const bool has_base = i < static_cast<int64_t>(e.forest.base.size());
-    if (has_base) s[i] += e.forest.base[static_cast<size_t>(i)];
+    if (has_base) s[i] += e.forest.base[i];
     if ((given[i] || has_base) && (best < 0 || s[i] > s[best])) best = i;
     to[i] = static_cast<float>(s[i]);
   }
@@ -131,7 +131,7 @@ void FinishTargets(const Ensemble<T>& e, T* s) {
   const bool all = static_cast<int64_t>(forest.base.size()) == forest.targets;
   for (int64_t i = 0; i < forest.targets; ++i) {
     if (e.how == TreeSum::kAverage) s[i] /= static_cast<T>(forest.roots.size());
-    if (all) s[i] += forest.base[static_cast<size_t>(i)];
+    if (all) s[i] += forest.base[i];
   }
 }
 
@@ -163,10 +163,9 @@ void RunRows(const Ensemble<T>& e, const KernelContext& c, const FeatureRows& ro
     for (int64_t i = 0; i < n; ++i) {
       const int64_t at = (begin + r) * n + i;
       if (c.out(0).dtype == DType::kF64)
-        c.out(0).as<double>()[at] =
-            as_they_are ? static_cast<double>(s[i]) : static_cast<double>(room[static_cast<size_t>(i)]);
+        c.out(0).as<double>()[at] = as_they_are ? static_cast<double>(s[i]) : static_cast<double>(room[i]);
       else
-        c.out(0).as<float>()[at] = room[static_cast<size_t>(i)];
+        c.out(0).as<float>()[at] = room[i];
     }
   }
 }

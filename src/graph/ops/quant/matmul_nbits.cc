@@ -107,12 +107,10 @@ class Decoder {
   uint8_t Value(int64_t row, int64_t k) const {
     return Bits(c_.in(1).as<uint8_t>() + row * w_.row_bytes(), k);
   }
-  float Scale(int64_t row, int64_t block) const {
-    return scales_[static_cast<size_t>(row * w_.blocks + block)];
-  }
+  float Scale(int64_t row, int64_t block) const { return scales_[row * w_.blocks + block]; }
   float Zero(int64_t row, int64_t block) const {
     if (!c_.has(3)) return static_cast<float>(int64_t{1} << (w_.bits - 1));
-    if (!zeros_.empty()) return zeros_[static_cast<size_t>(row * w_.blocks + block)];
+    if (!zeros_.empty()) return zeros_[row * w_.blocks + block];
     return Bits(c_.in(3).as<uint8_t>() + row * w_.zero_row_bytes(), block);
   }
   void Row(int64_t row, float* out) const {
@@ -144,10 +142,9 @@ Status MatMulNBits(KernelContext& c) {
       for (int64_t j = begin; j < end; ++j) {
         decoder.Row(j, row.data());
         for (int64_t i = 0; i < w.rows; ++i) {
-          double sum = bias.empty() ? 0 : static_cast<double>(bias[static_cast<size_t>(j)]);
+          double sum = bias.empty() ? 0 : static_cast<double>(bias[j]);
           for (int64_t k = 0; k < w.k; ++k)
-            sum += static_cast<double>(x[static_cast<size_t>(i * w.k + k)]) *
-                   static_cast<double>(row[static_cast<size_t>(k)]);
+            sum += static_cast<double>(x[i * w.k + k]) * static_cast<double>(row[k]);
           c.out(0).as<T>()[i * w.n + j] = static_cast<T>(static_cast<float>(sum));
         }
       }
@@ -257,8 +254,7 @@ Prepared PreparePacked(const InferContext& c, int, PackCache& packs) {
     for (int64_t j = 0; j < w.n; ++j)
       for (int64_t b = 0; b < w.blocks; ++b) {
         const uint16_t scale = FloatToF16(decoder.Scale(j, b));
-        params[static_cast<size_t>(j * w.blocks + b)] = {scale,
-                                                         FloatToF16(-decoder.Zero(j, b) * F16ToFloat(scale))};
+        params[j * w.blocks + b] = {scale, FloatToF16(-decoder.Zero(j, b) * F16ToFloat(scale))};
       }
     view.data = c.in(1).data;  // the same nibbles in the same order
     view.scales = params.data();

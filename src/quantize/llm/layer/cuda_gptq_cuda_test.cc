@@ -26,10 +26,9 @@ std::vector<float> Inputs(int64_t tokens, int64_t cols) {
   std::vector<float> out(noise.size());
   for (int64_t t = 0; t < tokens; ++t)
     for (int64_t c = 0; c < cols; ++c) {
-      float value = 0.5f * noise[static_cast<size_t>(t * cols + c)];
-      for (int64_t i = 0; i < 4; ++i)
-        value += shared[static_cast<size_t>(t * 4 + i)] * mix[static_cast<size_t>(i * cols + c)];
-      out[static_cast<size_t>(t * cols + c)] = value * (1.0f + static_cast<float>(c * 7 % 5));
+      float value = 0.5f * noise[t * cols + c];
+      for (int64_t i = 0; i < 4; ++i) value += shared[t * 4 + i] * mix[i * cols + c];
+      out[t * cols + c] = value * (1.0f + static_cast<float>(c * 7 % 5));
     }
   return out;
 }
@@ -45,9 +44,8 @@ double MissOf(const IntTensor& ints, const std::vector<float>& w, const AlignedV
   for (int64_t r = 0; r < ints.rows(); ++r)
     for (int64_t i = 0; i < n; ++i) {
       double product = 0;
-      for (int64_t j = 0; j < n; ++j)
-        product += double{h[static_cast<size_t>(i * n + j)]} * d[static_cast<size_t>(r * n + j)];
-      sum += product * d[static_cast<size_t>(r * n + i)];
+      for (int64_t j = 0; j < n; ++j) product += double{h[i * n + j]} * d[r * n + j];
+      sum += product * d[r * n + i];
     }
   return sum;
 }
@@ -102,7 +100,7 @@ TEST(CudaGptq, FactorIsThatOfTheCpu) {
     statistics.Add(x.data(), 2 * n + 50, n, pool);
     const AlignedVector<float> made = statistics.Hessian();
     std::vector<float> h(made.begin(), made.end());
-    for (int64_t i = 0; i < n; ++i) h[static_cast<size_t>(i * n + i)] += 0.05f;
+    for (int64_t i = 0; i < n; ++i) h[i * n + i] += 0.05f;
     std::vector<float> expected(h.size());
     ASSERT_TRUE(InverseCholesky(h.data(), n, expected.data(), pool));
     const OnDevice<float> a(h), u(n * n);
@@ -112,9 +110,9 @@ TEST(CudaGptq, FactorIsThatOfTheCpu) {
     const auto got = u.Read();
     EXPECT_LT(testing::RelativeError(got, expected), 1e-4) << n;
     for (int64_t r = 0; r < n; ++r)
-      for (int64_t c = 0; c < r; ++c) ASSERT_EQ(got[static_cast<size_t>(r * n + c)], 0.0f) << r << " " << c;
+      for (int64_t c = 0; c < r; ++c) ASSERT_EQ(got[r * n + c], 0.0f) << r << " " << c;
 
-    h[static_cast<size_t>(n / 2 * n + n / 2)] = -1;  // no such matrix has a factor
+    h[n / 2 * n + n / 2] = -1;  // no such matrix has a factor
     const OnDevice<float> bad(h);
     const auto refused = cuda::InverseCholesky(*gemm, bad.get(), n, u.get(), memory, nullptr);
     ASSERT_TRUE(refused) << refused.error().message();

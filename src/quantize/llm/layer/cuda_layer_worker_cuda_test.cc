@@ -48,7 +48,7 @@ double MaxGramError(const InputStatistics& got, const InputStatistics& expected)
   for (int64_t r = 0; r < n; ++r)
     for (int64_t c = r; c < n; ++c) {
       const auto at = [&](const InputStatistics& s, int64_t i, int64_t j) {
-        return double{s.gram()[static_cast<size_t>(i * n + j)]};
+        return double{s.gram()[i * n + j]};
       };
       const double size = std::sqrt(at(expected, r, r) * at(expected, c, c)) + 1e-20;
       const double off = std::abs(at(got, r, c) - at(expected, r, c)) / size;

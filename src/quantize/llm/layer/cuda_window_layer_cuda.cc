@@ -41,7 +41,7 @@ Status CudaLayer::UploadVectors(const LayerFloats& layer, Allocator& memory) {
 
 Status CudaLayer::UploadMatrix(const LayerFloats& layer, Projection p, Allocator& memory) {
   const LayerFloats::Matrix& from = layer[p];
-  Matrix& to = matrices[static_cast<size_t>(p)];
+  Matrix& to = matrices[p];
   to.rows = from.rows;
   to.cols = from.cols;
   return to.values.Upload(memory, from.values);
@@ -76,9 +76,7 @@ Result<std::unique_ptr<CudaCalibration>> CudaCalibration::Make(const Model& mode
   // Embeddings window by window, so that the host holds one.
   std::vector<float> embedded(static_cast<size_t>(window * c.hidden));
   for (int64_t w = 0; w < out->windows_; ++w) {
-    EmbedTokens(model,
-                std::span(text.tokens).subspan(static_cast<size_t>(w * window), static_cast<size_t>(window)),
-                embedded.data(), pool);
+    EmbedTokens(model, std::span(text.tokens).subspan(w * window, window), embedded.data(), pool);
     CELER_RETURN_IF_ERROR(CudaStatus(cudaMemcpy(out->x_.get() + w * window * c.hidden, embedded.data(),
                                                 embedded.size() * sizeof(float), cudaMemcpyHostToDevice),
                                      "copying embeddings to the GPU"));
@@ -95,10 +93,10 @@ Result<std::unique_ptr<CudaCalibration>> CudaCalibration::Make(const Model& mode
 Status CudaCalibration::Observe(const CudaLayer& layer, int64_t index,
                                 std::array<CudaGram, kLayerInputs>* grams) {
   for (int i = 0; i < kLayerInputs; ++i) {
-    CudaGram& gram = (*grams)[static_cast<size_t>(i)];
+    CudaGram& gram = (*grams)[i];
     for (int p = 0; p < kProjections; ++p)
       if (InputOf(static_cast<Projection>(p)) == static_cast<LayerInput>(i))
-        gram.cols = layer.matrices[static_cast<size_t>(p)].cols;
+        gram.cols = layer.matrices[p].cols;
     CELER_RETURN_IF_ERROR(gram.sums.Reserve(memory_, gram.cols * gram.cols));
     CELER_RETURN_IF_ERROR(gram.magnitudes.Reserve(memory_, gram.cols));
     CELER_RETURN_IF_ERROR(gram.sums.Clear(gram.cols * gram.cols));
@@ -140,7 +138,7 @@ Status CudaCalibration::Run(const CudaLayer& layer, int64_t index, int64_t begin
                       "norm");
   };
   const auto see = [&](LayerInput input, const float* x) {
-    return grams ? AddTo(&(*grams)[static_cast<size_t>(input)], x) : Status();
+    return grams ? AddTo(&(*grams)[input], x) : Status();
   };
   CELER_RETURN_IF_ERROR(CudaStatus(cudaMemcpyAsync(state_.get(), x_.get() + begin * window_ * c.hidden,
                                                    static_cast<size_t>(now_ * c.hidden) * sizeof(float),
@@ -167,7 +165,7 @@ Status CudaCalibration::Run(const CudaLayer& layer, int64_t index, int64_t begin
 
 Status CudaCalibration::Multiply(const CudaLayer& layer, Projection p, const float* x,
                                  const CudaLayer::Vector& bias, bool add, float* out) {
-  const CudaLayer::Matrix& w = layer.matrices[static_cast<size_t>(p)];
+  const CudaLayer::Matrix& w = layer.matrices[p];
   CELER_RETURN_IF_ERROR(gemm_.Run({.m = now_,
                                    .n = w.rows,
                                    .k = w.cols,

@@ -161,7 +161,7 @@ Value Interpreter::Item(const Value& object, const Value& key) {
     const Int index = key.integer() < 0 ? key.integer() + length : key.integer();
     if (index < 0 || index >= length)
       return Value::Undefined("a " + TypeName(object) + " has no element " + Repr(key));
-    if (!object.Is(Kind::kString)) return object.sequence().items[static_cast<size_t>(index)];
+    if (!object.Is(Kind::kString)) return object.sequence().items[index];
     const String& s = object.string();
     const size_t at =
         s.ascii() ? static_cast<size_t>(index) : ByteOffset(s.text, static_cast<int64_t>(index));
@@ -198,7 +198,7 @@ std::vector<Value> Interpreter::Items(const Value& iterable) {
       const String& s = iterable.string();
       budget_.Charge(4 * s.length);
       std::vector<Value> items;
-      items.reserve(static_cast<size_t>(s.length));
+      items.reserve(s.length);
       for (size_t i = 0, n; i < s.text.size(); i += n) {
         DecodeAt(s.text, i, &n);
         items.push_back(Text(s.text.substr(i, n)));

@@ -28,7 +28,7 @@ Interpreter::~Interpreter() {
 
 void Interpreter::SetVariable(const std::string& name, Value value) {
   const auto at = std::ranges::find(source_.names, name);
-  if (at != source_.names.end()) context_[static_cast<size_t>(at - source_.names.begin())] = std::move(value);
+  if (at != source_.names.end()) context_[at - source_.names.begin()] = std::move(value);
 }
 
 std::string Interpreter::Render() {
@@ -214,7 +214,7 @@ Value Interpreter::SelfReference() {
 
 void Interpreter::CheckTarget(const Expr& target) {
   if (target.kind == ExprKind::kNsRef && !Lookup(target.name).Is(Kind::kNamespace))
-    throw TemplateError("cannot set '" + source_.names[static_cast<size_t>(target.name)] + "." + target.text +
+    throw TemplateError("cannot set '" + source_.names[target.name] + "." + target.text +
                         "': only attributes of a namespace() can be set");
   for (const ExprPtr& child : target.children) CheckTarget(*child);
 }

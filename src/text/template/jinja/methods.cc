@@ -70,7 +70,7 @@ Value ListIndex(Interpreter& in, const Value& self, const Args& args) {
   const int64_t end = bring_in(bound[2], length);
   for (int64_t i = bring_in(bound[1], 0); i < end; ++i) {
     in.budget().Charge(1);
-    if (Equal(items[static_cast<size_t>(i)], *bound[0], in.budget())) return Value::Integer(i);
+    if (Equal(items[i], *bound[0], in.budget())) return Value::Integer(i);
   }
   throw TemplateError("index(): the value is not in the " + TypeName(self));
 }
@@ -137,7 +137,7 @@ Value Range(Interpreter& in, const Value&, const Args& args) {
     throw TemplateError("range() of more than " + std::to_string(in.budget().limits().range_items) +
                         " items");
   std::vector<Value> items;
-  items.reserve(static_cast<size_t>(count));
+  items.reserve(count);
   for (Int i = 0; i < count; ++i) items.push_back(Value::Integer(start + i * step));
   Value value = MakeSequence(in.budget(), Kind::kRange, std::move(items));
   auto& range = value.object<Sequence>();

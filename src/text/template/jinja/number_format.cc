@@ -83,7 +83,7 @@ std::string IntDigits(unsigned __int128 magnitude, char type) {
   const char* digits = type == 'X' ? "0123456789ABCDEF" : "0123456789abcdef";
   std::string text;
   do {
-    text.push_back(digits[static_cast<size_t>(magnitude % base)]);
+    text.push_back(digits[magnitude % base]);
     magnitude /= base;
   } while (magnitude != 0);
   std::reverse(text.begin(), text.end());

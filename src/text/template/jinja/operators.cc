@@ -171,7 +171,7 @@ Value Interpreter::Math(Op op, const Value& a, const Value& b) {
       if (__builtin_mul_overflow(times, static_cast<Int>(what.text().size()), &total)) Overflow();
       budget_.CheckString(ToInt64(total).value_or(INT64_MAX));
       std::string text;
-      text.reserve(static_cast<size_t>(total));
+      text.reserve(total);
       if (!what.text().empty())
         for (Int i = 0; i < times; ++i) text += what.text();
       return Text(std::move(text), what.string().markup);
@@ -251,12 +251,12 @@ Value Interpreter::Slice(const Value& object, const Value& start, const Value& s
     }
     const std::vector<Value> characters = Items(object);
     std::string text;
-    for (Int i = from; by > 0 ? i < to : i > to; i += by) text += characters[static_cast<size_t>(i)].text();
+    for (Int i = from; by > 0 ? i < to : i > to; i += by) text += characters[i].text();
     return Text(std::move(text), s.markup);
   }
   const auto& all = object.sequence().items;
   std::vector<Value> items;
-  for (Int i = from; by > 0 ? i < to : i > to; i += by) items.push_back(all[static_cast<size_t>(i)]);
+  for (Int i = from; by > 0 ? i < to : i > to; i += by) items.push_back(all[i]);
   Value result = MakeSequence(budget_, object.kind(), std::move(items));
   if (object.Is(Kind::kRange)) {
     auto& range = result.object<Sequence>();

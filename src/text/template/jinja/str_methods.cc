@@ -271,7 +271,7 @@ struct FormatRun {
       const int64_t index = name.empty() ? next_auto++ : std::stoll(name);
       if (index >= static_cast<int64_t>(args.positional.size()))
         throw TemplateError("format(): there is no argument " + std::to_string(index));
-      return args.positional[static_cast<size_t>(index)];
+      return args.positional[index];
     }
     for (const auto& [key, value] : args.keyword)
       if (key == name) return value;

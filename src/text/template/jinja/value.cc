@@ -170,14 +170,14 @@ const Value* Dict::Find(std::string_view key) const {
 
 const Value* Dict::Find(const Value& key, Budget& budget) const {
   const int64_t i = IndexOf(key, Hash(key, budget), budget);
-  return i < 0 ? nullptr : &entries[static_cast<size_t>(i)].second;
+  return i < 0 ? nullptr : &entries[i].second;
 }
 
 void Dict::Set(Value key, Value value, Budget& budget) {
   budget.Charge(8);
   const size_t hash = Hash(key, budget);
   if (const int64_t i = IndexOf(key, hash, budget); i >= 0) {
-    entries[static_cast<size_t>(i)].second = std::move(value);
+    entries[i].second = std::move(value);
     return;
   }
   entries.emplace_back(std::move(key), std::move(value));
