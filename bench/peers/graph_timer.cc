@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "graph/load/load_pnnx.h"
+#include "graph/load/load_network.h"
 #include "graph/passes/pass.h"
 #include "graph/run/profile.h"
 #include "io/npy/npy.h"

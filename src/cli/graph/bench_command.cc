@@ -11,7 +11,7 @@
 #include "cli/graph/work.h"
 #include "cli/shared/command.h"
 #include "graph/ir/operator_table.h"
-#include "graph/load/load_pnnx.h"
+#include "graph/load/load_network.h"
 #include "graph/passes/pass.h"
 #include "graph/run/profile.h"
 #include "graph/run/program.h"

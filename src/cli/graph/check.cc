@@ -10,7 +10,7 @@
 #include "cli/graph/inputs.h"
 #include "cli/graph/reference.h"
 #include "cli/shared/command.h"
-#include "graph/load/load_pnnx.h"
+#include "graph/load/load_network.h"
 #include "graph/load/write_onnx.h"
 #include "graph/passes/pass.h"
 #include "graph/run/program.h"

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "cli/graph/compare.h"
-#include "graph/load/load_pnnx.h"
+#include "graph/load/load_network.h"
 #include "graph/passes/pass.h"
 #include "graph/run/program.h"
 #include "graph/run/public_graph.h"

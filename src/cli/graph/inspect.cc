@@ -9,7 +9,7 @@
 #include "cli/shared/command.h"
 #include "device/thread_pool.h"
 #include "graph/ir/operator_table.h"
-#include "graph/load/load_pnnx.h"
+#include "graph/load/load_network.h"
 #include "graph/passes/pass.h"
 #include "hub/model_path.h"
 #include "io/file/printable.h"

@@ -5,6 +5,7 @@
 
 #include "cli/graph/graph.h"
 #include "cli/shared/command.h"
+#include "graph/load/load_network.h"
 #include "graph/load/load_pnnx.h"
 #include "graph/load/write_onnx.h"
 #include "graph/passes/pass.h"

@@ -13,7 +13,7 @@
 #include "cli/shared/command.h"
 #include "cli/shared/commands.h"
 #include "cli/shared/interrupt.h"
-#include "graph/load/load_pnnx.h"
+#include "graph/load/load_network.h"
 #include "graph/load/write_onnx.h"
 #include "graph/run/public_graph.h"
 #include "hub/model_path.h"

@@ -127,10 +127,6 @@ Result<Network> ToNetwork(const PnnxFile& file) {
   return out;
 }
 
-Result<Network> LoadNetwork(const std::filesystem::path& path) {
-  return path.extension() == ".param" ? LoadPnnx(path) : LoadOnnx(path);
-}
-
 Result<Network> LoadPnnx(const std::filesystem::path& param) {
   CELER_ASSIGN(const PnnxFile file, ReadPnnx(param));
   return ToNetwork(file);

@@ -6,13 +6,10 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "graph/load/load_onnx.h"
+#include "graph/load/load_network.h"
 #include "graph/load/pnnx/pnnx_file.h"
 
 namespace celer::graph {
-
-// By the file's name: NAME.param is PNNX, everything else ONNX.
-Result<Network> LoadNetwork(const std::filesystem::path& path);
 
 // Sorted and verified. Operators that are not known are listed all at once.
 Result<Network> LoadPnnx(const std::filesystem::path& param);

@@ -6,7 +6,7 @@
 #include "base/suggest.h"
 #include "device/thread_pool.h"
 #include "graph/ir/operator_table.h"
-#include "graph/load/load_pnnx.h"
+#include "graph/load/load_network.h"
 #include "graph/passes/pass.h"
 #include "graph/run/program.h"
 #include "graph/run/session.h"
