@@ -11,6 +11,7 @@
 #include "cli/graph/reference.h"
 #include "cli/shared/command.h"
 #include "graph/load/load_network.h"
+#include "graph/load/load_onnx.h"
 #include "graph/load/write_onnx.h"
 #include "graph/passes/pass.h"
 #include "graph/run/program.h"

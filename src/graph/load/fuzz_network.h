@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "graph/load/load_onnx.h"
+#include "graph/load/load_network.h"
 #include "graph/passes/pass.h"
 #include "graph/run/program.h"
 #include "graph/run/session.h"

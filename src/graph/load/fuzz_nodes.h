@@ -13,7 +13,7 @@
 
 #include "graph/ir/operator.h"
 #include "graph/load/fuzz_forms.h"
-#include "graph/load/load_onnx.h"
+#include "graph/load/load_network.h"
 #include "graph/ops/elements.h"
 
 namespace celer::graph {

@@ -1,6 +1,7 @@
 // PNNX networks, made by the real converter, give what PyTorch gives; the same networks as ONNX do too; and
 // what is written back is the same network. tools/make_golden_networks.py made the files.
 #include "graph/load/load_pnnx.h"
+#include "graph/load/load_onnx.h"
 
 #include <gtest/gtest.h>
 

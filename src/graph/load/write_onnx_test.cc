@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "graph/load/load_onnx.h"
 #include "graph/load/load_pnnx.h"
 #include "graph/load/unify_opsets.h"
 #include "graph/passes/build_graph.h"

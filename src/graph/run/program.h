@@ -9,7 +9,7 @@
 #include "base/result.h"
 #include "graph/ir/ir.h"
 #include "graph/ir/operator.h"
-#include "graph/load/load_onnx.h"
+#include "graph/load/load_network.h"
 
 namespace celer::graph {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "celer/graph.h"
-#include "graph/load/load_onnx.h"
+#include "graph/load/load_network.h"
 
 namespace celer::graph {
 

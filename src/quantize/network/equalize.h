@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "graph/load/load_onnx.h"
+#include "graph/load/load_network.h"
 
 namespace celer::ptq {
 

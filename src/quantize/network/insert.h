@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "graph/load/load_onnx.h"
+#include "graph/load/load_network.h"
 #include "quantize/network/plan.h"
 
 namespace celer::ptq {

@@ -17,7 +17,7 @@
 
 #include "base/result.h"
 #include "graph/ir/ir.h"
-#include "graph/load/load_onnx.h"
+#include "graph/load/load_network.h"
 #include "quantize/network/grid.h"
 
 namespace celer::ptq {

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "graph/load/load_onnx.h"
+#include "graph/load/load_network.h"
 #include "quantize/network/calibrate.h"
 #include "quantize/network/dynamic.h"
 #include "quantize/network/equalize.h"
