@@ -195,6 +195,9 @@ inline constexpr DTypeSet kSmallInts = {DType::kI4, DType::kU4, DType::kI2, DTyp
 inline constexpr DTypeSet kAnyType = kNumbers | kBools | kSmallFloats | kSmallInts;
 
 struct Arity {
+  constexpr Arity() = default;
+  constexpr Arity(int least_count, int most_count) : least(least_count), most(most_count) {}
+
   int least = 1;
   int most = 1;  // -1: any number
 };
@@ -226,6 +229,8 @@ struct FastKernel {
   Prepared (*prepare)(const InferContext&, int threads, PackCache& packs) = nullptr;
   int overwrites = -1;  // an input whose memory the first output may take, if it is as large
 };
+
+inline constexpr std::span<const FastKernel> kNoFastKernels;
 
 struct Operator {
   std::string_view name;

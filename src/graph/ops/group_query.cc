@@ -223,17 +223,8 @@ Status GroupQuery(KernelContext& c) {
 }
 
 constexpr Operator kRows[] = {
-    {"GroupQueryAttention",
-     1,
-     {1, 16},
-     {1, 4},
-     kFloats,
-     InferGroups,
-     GroupQuery,
-     Operator::kPlain,
-     nullptr,
-     {},
-     "com.microsoft"},
+    {"GroupQueryAttention", 1, Arity(1, 16), Arity(1, 4), kFloats, InferGroups, GroupQuery, Operator::kPlain,
+     nullptr, kNoFastKernels, "com.microsoft"},
 };
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/network/conv/conv.h"
+
 namespace celer::graph {
 namespace {
 
@@ -112,6 +114,26 @@ Result<Window> TransposedWindow(const Node& node, const Shape& input, std::span<
     if (w.out[i] < 0 || w.out[i] >= kMost) return Error::Invalid("an output dimension of ", w.out[i]);
   }
   return w;
+}
+
+ConvShape ConvShapeOf(const Window& window, int64_t batch, int64_t channels, int64_t out_channels,
+                      int64_t groups) {
+  return {.batch = batch,
+          .channels = channels,
+          .in_h = window.in[1],
+          .in_w = window.in[2],
+          .out_channels = out_channels,
+          .groups = groups,
+          .kernel_h = window.kernel[1],
+          .kernel_w = window.kernel[2],
+          .stride_h = window.stride[1],
+          .stride_w = window.stride[2],
+          .dilation_h = window.dilation[1],
+          .dilation_w = window.dilation[2],
+          .pad_top = window.before[1],
+          .pad_left = window.before[2],
+          .pad_bottom = window.after[1],
+          .pad_right = window.after[2]};
 }
 
 }  // namespace celer::graph

@@ -9,6 +9,10 @@
 #include "base/result.h"
 #include "graph/ir/ir.h"
 
+namespace celer {
+struct ConvShape;
+}
+
 namespace celer::graph {
 
 struct Window {
@@ -30,5 +34,9 @@ struct Window {
 Result<Window> SlidingWindow(const Node& node, const Shape& input, std::span<const int64_t> kernel);
 // The same for a transposed convolution, with output_padding and output_shape.
 Result<Window> TransposedWindow(const Node& node, const Shape& input, std::span<const int64_t> kernel);
+
+// Of a convolution of images: a window of at most two dimensions.
+ConvShape ConvShapeOf(const Window& window, int64_t batch, int64_t channels, int64_t out_channels,
+                      int64_t groups);
 
 }  // namespace celer::graph

@@ -6,6 +6,7 @@
 
 #include "base/utf8.h"
 #include "io/file/printable.h"
+#include "text/tokenizer/hex_digit.h"
 
 namespace celer::grammar {
 namespace {
@@ -232,11 +233,7 @@ class Parser {
   Result<char32_t> Hex(int digits) {
     char32_t value = 0;
     for (int i = 0; i < digits; ++i, ++at_) {
-      const char c = Peek();
-      const int digit = c >= '0' && c <= '9'   ? c - '0'
-                        : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                        : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                               : -1;
+      const int digit = HexDigit(Peek());
       if (digit < 0) return Wrong("a character code that is not hexadecimal");
       value = value * 16 + static_cast<char32_t>(digit);
     }

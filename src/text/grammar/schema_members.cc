@@ -9,6 +9,7 @@
 #include "text/grammar/dfa.h"
 #include "text/grammar/regex.h"
 #include "text/grammar/string_formats.h"
+#include "text/tokenizer/hex_digit.h"
 
 namespace celer::grammar {
 namespace {
@@ -157,21 +158,15 @@ Result<Member> SchemaReader::Resolve(const Member& member, const std::string& re
   if (!reference.starts_with('#') || (reference.size() > 1 && reference[1] != '/'))
     return NotSupported(where, "only references into the schema itself, '#' and '#/...', are");
   Member out{&document_, "#"};
-  const auto hex = [](char c) {
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-  };
   for (size_t at = 1; at < reference.size();) {
     const size_t end = std::min(reference.find('/', at + 1), reference.size());
     std::string key;
     for (size_t i = at + 1; i < end; ++i) {
       if (reference[i] == '~' && i + 1 < end && (reference[i + 1] == '0' || reference[i + 1] == '1')) {
         key += reference[++i] == '0' ? '~' : '/';
-      } else if (reference[i] == '%' && i + 2 < end && hex(reference[i + 1]) >= 0 &&
-                 hex(reference[i + 2]) >= 0) {
-        key += static_cast<char>(hex(reference[i + 1]) * 16 + hex(reference[i + 2]));
+      } else if (reference[i] == '%' && i + 2 < end && HexDigit(reference[i + 1]) >= 0 &&
+                 HexDigit(reference[i + 2]) >= 0) {
+        key += static_cast<char>(HexDigit(reference[i + 1]) * 16 + HexDigit(reference[i + 2]));
         i += 2;
       } else {
         key += reference[i];

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/utf8.h"
+#include "text/tokenizer/hex_digit.h"
 
 namespace celer {
 namespace {
@@ -63,15 +64,8 @@ std::optional<unsigned char> ParseByteToken(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
   int value = 0;
   for (const char c : token.substr(3, 2)) {
-    int digit;
-    if (c >= '0' && c <= '9')
-      digit = c - '0';
-    else if (c >= 'A' && c <= 'F')
-      digit = c - 'A' + 10;
-    else if (c >= 'a' && c <= 'f')
-      digit = c - 'a' + 10;
-    else
-      return std::nullopt;
+    const int digit = HexDigit(c);
+    if (digit < 0) return std::nullopt;
     value = value * 16 + digit;
   }
   return static_cast<unsigned char>(value);

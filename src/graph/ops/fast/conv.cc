@@ -19,22 +19,7 @@ Result<ConvShape> ShapeOf(const Node& node, const Shape& x, const Shape& w) {
   const std::vector<int64_t> kernel(w.dims().begin() + 2, w.dims().end());
   CELER_ASSIGN(const Window window, SlidingWindow(node, x, kernel));
   if (!window.Modest()) return Error::Unsupported("pads, strides or dilations far beyond the image");
-  return ConvShape{.batch = x[0],
-                   .channels = x[1],
-                   .in_h = window.in[1],
-                   .in_w = window.in[2],
-                   .out_channels = w[0],
-                   .groups = node.Int("group", 1),
-                   .kernel_h = window.kernel[1],
-                   .kernel_w = window.kernel[2],
-                   .stride_h = window.stride[1],
-                   .stride_w = window.stride[2],
-                   .dilation_h = window.dilation[1],
-                   .dilation_w = window.dilation[2],
-                   .pad_top = window.before[1],
-                   .pad_left = window.before[2],
-                   .pad_bottom = window.after[1],
-                   .pad_right = window.after[2]};
+  return ConvShapeOf(window, x[0], x[1], w[0], node.Int("group", 1));
 }
 
 // f16: with weights of f32, as the pass to f16 leaves them. A file whose convolutions are f16 throughout does

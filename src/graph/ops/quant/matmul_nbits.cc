@@ -281,17 +281,8 @@ Status RunPacked(KernelContext& c) {
 constexpr FastKernel kFastNBits[] = {{"int4", PackedFits, RunPacked, PreparePacked},
                                      {"gemm", RealFits, RunReal, PrepareReal}};
 constexpr Operator kRows[] = {
-    {"MatMulNBits",
-     1,
-     {3, 6},
-     {1, 1},
-     kScaleTypes,
-     InferNBits,
-     MatMulNBits,
-     Operator::kPlain,
-     NBitsFlops,
-     kFastNBits,
-     "com.microsoft"},
+    {"MatMulNBits", 1, Arity(3, 6), Arity(1, 1), kScaleTypes, InferNBits, MatMulNBits, Operator::kPlain,
+     NBitsFlops, kFastNBits, "com.microsoft"},
 };
 
 }  // namespace

@@ -6,19 +6,13 @@
 
 #include "base/utf8.h"
 #include "text/template/jinja/unicode.h"
+#include "text/tokenizer/hex_digit.h"
 
 namespace celer::jinja {
 namespace {
 
 bool IsDigit(char c) {
   return c >= '0' && c <= '9';
-}
-
-int HexValue(char c) {
-  if (IsDigit(c)) return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
 }
 
 // \r\n and \r become \n; one newline at the very end is dropped.
@@ -266,7 +260,7 @@ class Lexer {
       if (wanted != 10) {
         size_t scan = pos_ + 2;
         while (scan < src_.size() &&
-               (src_[scan] == '_' || (HexValue(src_[scan]) >= 0 && HexValue(src_[scan]) < wanted)))
+               (src_[scan] == '_' || (HexDigit(src_[scan]) >= 0 && HexDigit(src_[scan]) < wanted)))
           ++scan;
         if (scan > pos_ + 2) {
           base = wanted;
@@ -282,7 +276,7 @@ class Lexer {
     for (; at < end; ++at) {
       if (src_[at] == '_') continue;
       if (__builtin_mul_overflow(value, Int{base}, &value) ||
-          __builtin_add_overflow(value, Int{HexValue(src_[at])}, &value))
+          __builtin_add_overflow(value, Int{HexDigit(src_[at])}, &value))
         Fail("the number " + std::string(src_.substr(pos_, end - pos_)) + " does not fit in 128 bits");
     }
     Emit(TokenKind::kInteger, std::string(src_.substr(pos_, end - pos_))).integer = value;
@@ -293,7 +287,7 @@ class Lexer {
   uint32_t HexEscape(size_t at, size_t digits, size_t limit) const {
     uint32_t c = 0;
     for (size_t k = 0; k < digits; ++k) {
-      const int v = at + k < limit ? HexValue(src_[at + k]) : -1;
+      const int v = at + k < limit ? HexDigit(src_[at + k]) : -1;
       if (v < 0) Fail("a \\x, \\u or \\U escape has too few hexadecimal digits");
       c = c << 4 | static_cast<uint32_t>(v);
     }

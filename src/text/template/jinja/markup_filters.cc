@@ -12,6 +12,7 @@
 #include "text/template/jinja/interpreter.h"
 #include "text/template/jinja/str_tools.h"
 #include "text/template/jinja/unicode.h"
+#include "text/tokenizer/hex_digit.h"
 #include "text/unicode/unicode_tables.h"
 
 namespace celer::jinja {
@@ -52,12 +53,9 @@ size_t ReadNumberReference(std::string_view rest, std::string* out) {
   uint32_t number = 0;
   size_t end = first;
   for (; end < rest.size(); ++end) {
-    const char c = rest[end];
-    const char lower = static_cast<char>(c | 0x20);
-    const bool digit = c >= '0' && c <= '9';
-    if (!digit && !(hex && lower >= 'a' && lower <= 'f')) break;
-    const auto value = static_cast<uint32_t>(digit ? c - '0' : lower - 'a' + 10);
-    number = std::min<uint32_t>(number * (hex ? 16 : 10) + value, 0x110000);
+    const int digit = HexDigit(rest[end]);
+    if (digit < 0 || (!hex && digit > 9)) break;
+    number = std::min<uint32_t>(number * (hex ? 16 : 10) + static_cast<uint32_t>(digit), 0x110000);
   }
   if (end == first) return 0;
   *out = NumberedCharacter(number);
