@@ -60,7 +60,7 @@ TEST(Codec, UnpackedBlocksAreTheDecodedOnes) {
     const Codec& codec = *FindBlockCodec(dtype);
     const int elements = Info(dtype).block;
     const auto row = Normal(static_cast<size_t>(elements) * 3, 0.05f, 7);
-    std::vector<std::byte> bytes(static_cast<size_t>(*BytesFor(dtype, elements * 3)));
+    std::vector<std::byte> bytes(*BytesFor(dtype, elements * 3));
     EncodeRow(dtype, row.data(), elements * 3, bytes.data());
     std::vector<float> decoded(row.size());
     DecodeRow(dtype, bytes.data(), elements * 3, decoded.data());
@@ -73,7 +73,7 @@ TEST(Codec, UnpackedBlocksAreTheDecodedOnes) {
       for (int i = 0; i < elements; ++i) {
         const float scale = codec.subs > 0 ? d * block.sub_scale[i / codec.group] : d;
         const float min = codec.subs > 0 ? -m * block.sub_min[i / codec.group] : m;
-        const float value = decoded[static_cast<size_t>(b * elements + i)];
+        const float value = decoded[b * elements + i];
         ASSERT_NEAR(value, scale * block.value[i] + min, 1e-6) << Name(dtype) << " element " << i;
         ASSERT_LE(std::fabs(value), largest * static_cast<float>(codec.reach)) << Name(dtype);
       }
@@ -212,7 +212,7 @@ TEST(SetCodes, KeepsScalesAndOffsets) {
   for (const DType dtype : BlockTypes()) {
     const BlockGrid grid = GridOf(dtype);
     if (grid.levels == 0) continue;  // not evenly spaced
-    std::vector<std::byte> row(static_cast<size_t>(*BytesFor(dtype, kCols)));
+    std::vector<std::byte> row(*BytesFor(dtype, kCols));
     std::vector<float> own(kCols), low(kCols), high(kCols), other(kCols);
     EncodeRow(dtype, x.data(), kCols, row.data());
     DecodeRow(dtype, row.data(), kCols, own.data());

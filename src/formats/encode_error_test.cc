@@ -22,15 +22,15 @@ constexpr Case kCases[] = {{DType::kQ2_K, 8.79e-2}, {DType::kQ3_K, 2.28e-2}, {DT
                            {DType::kQ5_K, 1.30e-3}, {DType::kQ6_K, 3.14e-4}, {DType::kIq4Nl, 5.83e-3}};
 
 double ErrorOf(DType dtype, const std::vector<float>& x, const float* importance, const float* counted) {
-  std::vector<std::byte> row(static_cast<size_t>(*BytesFor(dtype, kMeasuredCols)));
-  std::vector<float> decoded(static_cast<size_t>(kMeasuredCols));
+  std::vector<std::byte> row(*BytesFor(dtype, kMeasuredCols));
+  std::vector<float> decoded(kMeasuredCols);
   double error = 0, power = 0;
   for (int64_t r = 0; r < kMeasuredRows; ++r) {
     EncodeRow(dtype, x.data() + r * kMeasuredCols, kMeasuredCols, row.data(), importance);
     DecodeRow(dtype, row.data(), kMeasuredCols, decoded.data());
     for (int64_t c = 0; c < kMeasuredCols; ++c) {
-      const double value = x[static_cast<size_t>(r * kMeasuredCols + c)];
-      const double weight = counted ? counted[c] : 1, miss = value - decoded[static_cast<size_t>(c)];
+      const double value = x[r * kMeasuredCols + c];
+      const double weight = counted ? counted[c] : 1, miss = value - decoded[c];
       error += weight * miss * miss;
       power += weight * value * value;
     }
@@ -41,8 +41,7 @@ double ErrorOf(DType dtype, const std::vector<float>& x, const float* importance
 TEST(EncodeError, IsNoLargerThanLlamaCpps) {
   std::mt19937 random(4);
   std::normal_distribution<float> normal(0.0f, 0.02f);
-  std::vector<float> x(static_cast<size_t>(kMeasuredRows * kMeasuredCols)),
-      importance(static_cast<size_t>(kMeasuredCols));
+  std::vector<float> x(kMeasuredRows * kMeasuredCols), importance(kMeasuredCols);
   for (float& value : x) value = normal(random);
   for (float& value : importance) value = std::exp(75.0f * normal(random));
   for (const Case& c : kCases) {
@@ -63,7 +62,7 @@ TEST(EncodeError, OddImportanceDoesNoHarm) {
   }
   for (const DType dtype : BlockTypes())
     for (const auto& importance : {zeros, wild}) {
-      std::vector<std::byte> row(static_cast<size_t>(*BytesFor(dtype, 256)));
+      std::vector<std::byte> row(*BytesFor(dtype, 256));
       EncodeRow(dtype, x.data(), 256, row.data(), importance.data());
       DecodeRow(dtype, row.data(), 256, decoded.data());
       for (size_t i = 0; i < x.size(); ++i) EXPECT_LT(std::fabs(decoded[i] - x[i]), 1.0f) << Name(dtype);

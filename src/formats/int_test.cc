@@ -39,7 +39,7 @@ TEST(Int8, LosesAtMostHalfAStep) {
     const auto layout = Int8Layout::Make(1, cols, group).value();
     const auto row = Normal(static_cast<size_t>(cols), 0.03f, 0, 1);
     std::vector<int8_t> values(row.size());
-    std::vector<float> scales(static_cast<size_t>(layout.groups_per_row())), out(row.size());
+    std::vector<float> scales(layout.groups_per_row()), out(row.size());
     EncodeInt8Row(layout, row.data(), values.data(), scales.data());
     DecodeInt8Row(layout, values.data(), scales.data(), out.data());
     for (size_t i = 0; i < row.size(); ++i) {
@@ -82,8 +82,8 @@ TEST(Int4, LosesAtMostItsStep) {
     for (const float mean : {0.0f, 0.2f, -1.0f}) {  // also groups that do not contain zero
       const auto layout = Int4Layout::Make(1, 128 * 9, group).value();
       const auto row = Normal(static_cast<size_t>(layout.cols), 0.05f, mean, 2);
-      std::vector<uint8_t> values(static_cast<size_t>(layout.row_bytes()));
-      std::vector<Int4Group> params(static_cast<size_t>(layout.groups_per_row()));
+      std::vector<uint8_t> values(layout.row_bytes());
+      std::vector<Int4Group> params(layout.groups_per_row());
       std::vector<float> out(row.size());
       EncodeInt4Row(layout, row.data(), values.data(), params.data());
       DecodeInt4Row(layout, values.data(), params.data(), out.data());
@@ -91,9 +91,8 @@ TEST(Int4, LosesAtMostItsStep) {
         const float* x = row.data() + g * group;
         const auto [low, high] = std::minmax_element(x, x + group);
         double squares = 0;
-        for (int i = 0; i < group; ++i)
-          squares += std::pow(double{out[static_cast<size_t>(g * group + i)]} - x[i], 2);
-        const float scale = F16ToFloat(params[static_cast<size_t>(g)].scale);
+        for (int i = 0; i < group; ++i) squares += std::pow(double{out[g * group + i]} - x[i], 2);
+        const float scale = F16ToFloat(params[g].scale);
         ASSERT_EQ(scale, Bf16ToFloat(FloatToBf16(scale)));
         // Never worse than the plain grid: half a step, the f16 rounding of the minimum, and the bf16
         // rounding of the scale, 7.5 times on either side of the middle.

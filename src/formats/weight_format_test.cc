@@ -47,7 +47,7 @@ TEST(WeightFormat, RowsComeBackAsFarAsTheBitsGo) {
   for (const WeightKindInfo& info : WeightKinds())
     for (const int64_t group : info.groups) all.push_back({.kind = info.kind, .group = group});
   for (const WeightFormatSpec& format : all) {
-    std::vector<std::byte> values(static_cast<size_t>(format.RowBytes(kCols)));
+    std::vector<std::byte> values(format.RowBytes(kCols));
     std::vector<float> scales(static_cast<size_t>(format.ScaleBytes(kCols)) / 4);
     format.Encode(row.data(), kCols, values.data(), scales.data());
     format.Decode(values.data(), scales.data(), kCols, back.data());

@@ -103,7 +103,7 @@ std::vector<OperatorWork> CountStep(const DecoderConfig& c, const StepMatrices& 
   const bool narrow_kv = kv_bytes_per_token < 4 * 2 * c.layers * c.kv_heads * c.head_dim;
   const LlmShape llm = ToLlmShape(c, "");
   for (int64_t i = 0; i < c.layers; ++i) {
-    const StepMatrices::Layer& w = matrices.layers[static_cast<size_t>(i)];
+    const StepMatrices::Layer& w = matrices.layers[i];
     for (const MatrixSize& m : w.qkv) count.Matrix(Op::kQkv, m, tokens);
 
     const Attended attended = CountAttended(shape, c.Window(i));

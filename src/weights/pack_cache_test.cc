@@ -39,7 +39,7 @@ class Source final : public TensorSource {
  private:
   void Add(const std::string& name, DType dtype, Shape shape, float first) {
     const int64_t elements = *shape.elements();
-    std::vector<float> values(static_cast<size_t>(elements));
+    std::vector<float> values(elements);
     for (size_t i = 0; i < values.size(); ++i) values[i] = first + static_cast<float>(i * 7 % 101) / 50;
     auto& bytes = storage_.emplace_back(static_cast<size_t>(*BytesFor(dtype, elements)));
     EncodeRow(dtype, values.data(), elements, bytes.data());
@@ -90,8 +90,7 @@ std::vector<float> Products(const Loaded& loaded) {
   std::vector<float> all;
   for (const WeightView& view : loaded.views) {
     constexpr int64_t kTokens = 3;
-    std::vector<float> x(static_cast<size_t>(kTokens * view.cols)),
-        out(static_cast<size_t>(kTokens * view.rows));
+    std::vector<float> x(kTokens * view.cols), out(kTokens * view.rows);
     for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 17) - 8;
     Matmul({.x = x.data(), .tokens = kTokens, .pool = &Pool()},
            {.w = view, .out = out.data(), .out_stride = view.rows});

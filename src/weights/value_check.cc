@@ -84,7 +84,7 @@ bool SurelyInRange(const WeightView& w, int64_t begin, int64_t end, const ValueR
 }
 
 Status CheckRows(const WeightView& w, int64_t begin, int64_t end, const ValueRange& range) {
-  std::vector<float> row(static_cast<size_t>(w.cols));
+  std::vector<float> row(w.cols);
   for (int64_t r = begin; r < end; ++r) {
     DecodeWeightRow(w, r, row.data());
     if (InRange(row.data(), w.cols, range)) continue;

@@ -31,9 +31,9 @@ struct Matrix {
 };
 Matrix Make(DType dtype, int64_t rows, int64_t cols, float scale = 1) {
   Matrix m;
-  std::vector<float> values(static_cast<size_t>(rows * cols));
+  std::vector<float> values(rows * cols);
   for (size_t i = 0; i < values.size(); ++i) values[i] = scale * (static_cast<float>(i * 7 % 101) / 50 - 1);
-  m.bytes.resize(static_cast<size_t>(*BytesFor(dtype, rows * cols)));
+  m.bytes.resize(*BytesFor(dtype, rows * cols));
   EncodeRow(dtype, values.data(), rows * cols, m.bytes.data());
   m.view = {.dtype = dtype,
             .rows = rows,
@@ -99,7 +99,7 @@ TEST(ValueCheck, FindsWhatIsNotFiniteInEveryFormat) {
 
 TEST(ValueCheck, FindsWhatIsNotFiniteInFp8) {
   const int64_t rows = 37, cols = 256;
-  std::vector<std::byte> codes(static_cast<size_t>(rows * cols));
+  std::vector<std::byte> codes(rows * cols);
   for (size_t i = 0; i < codes.size(); ++i) {  // all numbers there are
     const auto code = static_cast<uint8_t>(i);
     codes[i] = std::byte{(code & 0x7f) == 0x7f ? uint8_t{0} : code};

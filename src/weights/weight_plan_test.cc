@@ -27,7 +27,7 @@ class ModelSource final : public TensorSource {
   void Add(const std::string& name, DType dtype, Shape shape) {
     const int64_t elements = *shape.elements();
     auto& bytes = storage_.emplace_back(static_cast<size_t>(*BytesFor(dtype, elements)));
-    const std::vector<float> values(static_cast<size_t>(elements), 0.5f);
+    const std::vector<float> values(elements, 0.5f);
     EncodeRow(dtype, values.data(), elements, bytes.data());
     records_.push_back({name, dtype, shape, bytes});
   }

@@ -162,7 +162,7 @@ Result<WeightView> WeightStore::Convert(const WeightView& stored, WeightView out
   const ValueRange range = format.range();
   std::atomic<int64_t> bad = rows;  // a row that cannot be held
   pool_.ParallelFor(rows, kRowsAtOnce, [&](int64_t begin, int64_t end) {
-    std::vector<float> row(static_cast<size_t>(cols));
+    std::vector<float> row(cols);
     for (int64_t r = begin; r < end; ++r) {
       DecodeWeightRow(stored, r, row.data());
       if (!InRange(row.data(), cols, range)) {

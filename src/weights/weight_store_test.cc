@@ -20,7 +20,7 @@ class FakeSource final : public TensorSource {
   void Add(const std::string& name, DType dtype, Shape shape, float value = 0.5f) {
     const int64_t elements = *shape.elements();
     auto& bytes = storage_.emplace_back(static_cast<size_t>(*BytesFor(dtype, elements)));
-    const std::vector<float> values(static_cast<size_t>(elements), value);
+    const std::vector<float> values(elements, value);
     if (CanEncode(dtype)) EncodeRow(dtype, values.data(), elements, bytes.data());
     records_.push_back({name, dtype, shape, bytes});
   }

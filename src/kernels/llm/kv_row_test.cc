@@ -17,11 +17,11 @@ namespace {
 // Whatever instruction converts a row, its bits are those of the plain conversion.
 TEST(KvRow, HalvesAreThoseOfThePlainConversion) {
   for (const int64_t dim : {6, 8, 64, 72}) {
-    std::vector<float> row(static_cast<size_t>(dim));
+    std::vector<float> row(dim);
     for (size_t i = 0; i < row.size(); ++i) row[i] = (static_cast<float>(i) - 20.3f) * 1.2345e-3f;
     row[0] = 65519.99f, row[1] = 65504.0f, row[2] = 6.1e-5f, row[3] = -3.0e-8f, row[4] = 2049.0f;
     row[5] = -std::numeric_limits<float>::infinity();
-    std::vector<std::byte> stored(static_cast<size_t>(2 * dim)), plain(stored.size());
+    std::vector<std::byte> stored(2 * dim), plain(stored.size());
     KvLayerView kv;
     kv.dtype = DType::kF16;
     kv.head_dim = dim;
@@ -72,7 +72,7 @@ TEST(KvRow, WhatIsNotFiniteStaysSo) {
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
       for (const size_t at : {size_t{0}, size_t{5}, size_t{15}}) {
         KvLayerView kv{.dtype = dtype, .blocks = 1, .kv_heads = 1, .block_size = 1, .head_dim = 32};
-        std::vector<std::byte> memory(static_cast<size_t>(kv.BlockBytes()));
+        std::vector<std::byte> memory(kv.BlockBytes());
         std::vector<float> row(32, 0.5f), back(32);
         row[at] = bad;
         StoreKvRow(kv, memory.data(), 0, 0, 0, row.data());
@@ -84,7 +84,7 @@ TEST(KvRow, WhatIsNotFiniteStaysSo) {
 // One block of keys or values with channel_keys, through the memory and back.
 std::vector<float> ByChannel(const std::vector<float>& rows, int64_t dim, bool keys) {
   KvLayerView kv{.dtype = DType::kI8, .blocks = 1, .kv_heads = 1, .head_dim = dim, .channel_keys = true};
-  std::vector<std::byte> k(static_cast<size_t>(kv.BlockBytes()), std::byte{0xff}), v(k);
+  std::vector<std::byte> k(kv.BlockBytes(), std::byte{0xff}), v(k);
   kv.k = k.data(), kv.v = v.data();
   std::byte* part = keys ? kv.k : kv.v;
   const auto count = static_cast<int64_t>(rows.size()) / dim;
@@ -99,7 +99,7 @@ std::vector<float> ByChannel(const std::vector<float>& rows, int64_t dim, bool k
 // channel that grew were rounded more than once.
 TEST(KvRow, KeysHaveAScaleForEachChannel) {
   for (const int64_t dim : {7, 20, 64}) {
-    std::vector<float> rows(static_cast<size_t>(16 * dim));
+    std::vector<float> rows(16 * dim);
     for (size_t i = 0; i < rows.size(); ++i)
       rows[i] = std::sin(static_cast<float>(i) * 1.7f) * (i % static_cast<size_t>(dim) == 3 ? 1000.0f : 1.0f);
     const auto back = ByChannel(rows, dim, true);
@@ -115,7 +115,7 @@ TEST(KvRow, KeysHaveAScaleForEachChannel) {
 
 TEST(KvRow, ValuesHaveAScaleForSixteen) {
   for (const int64_t dim : {7, 20, 64}) {
-    std::vector<float> rows(static_cast<size_t>(16 * dim));
+    std::vector<float> rows(16 * dim);
     for (size_t i = 0; i < rows.size(); ++i)
       rows[i] = std::cos(static_cast<float>(i)) * (i % static_cast<size_t>(dim) < 16 ? 1.0f : 300.0f);
     const auto back = ByChannel(rows, dim, false);
@@ -147,7 +147,7 @@ TEST(KvRow, ByChannelFiniteStaysFiniteAndNanIsNotHidden) {
 
 TEST(KvRow, RotationIsItsOwnInverseAndKeepsProducts) {
   for (const int64_t dim : {1, 6, 20, 64, 96}) {
-    std::vector<float> a(static_cast<size_t>(dim)), b(a);
+    std::vector<float> a(dim), b(a);
     double product = 0, rotated = 0;
     for (size_t i = 0; i < a.size(); ++i) {
       a[i] = std::sin(static_cast<float>(i) + 1), b[i] = std::cos(static_cast<float>(3 * i));
@@ -169,7 +169,7 @@ TEST(KvRow, FourBitsKeepSmallChannelsBesideALargeOne) {
   std::vector<float> row(64), back(64);
   for (size_t i = 0; i < row.size(); ++i) row[i] = i == 5 ? 20.0f : std::sin(static_cast<float>(i));
   KvLayerView kv{.dtype = DType::kQ4_1, .blocks = 1, .kv_heads = 1, .block_size = 1, .head_dim = dim};
-  std::vector<std::byte> memory(static_cast<size_t>(kv.BlockBytes()));
+  std::vector<std::byte> memory(kv.BlockBytes());
   StoreKvRow(kv, memory.data(), 0, 0, 0, row.data());
   LoadKvRow(kv, memory.data(), 0, 0, 0, back.data());
   double squares = 0;
@@ -193,7 +193,7 @@ TEST(KvRow, RowsDoNotOverlap) {
             .dtype = dtype, .blocks = blocks, .kv_heads = 3, .block_size = 16, .head_dim = 6, .run = run};
         ASSERT_GE(kv.Blocks(), blocks);
         ASSERT_LT(kv.Blocks(), blocks + run);
-        std::vector<int> used(static_cast<size_t>(kv.Blocks() * kv.BlockBytes()));
+        std::vector<int> used(kv.Blocks() * kv.BlockBytes());
         const auto use = [&](int64_t offset, int64_t bytes) {
           for (int64_t i = offset; i < offset + bytes; ++i) ++used.at(static_cast<size_t>(i));
         };

@@ -30,8 +30,8 @@ struct Matrix {
 Matrix Make(const WeightFormatSpec& format, int64_t rows, int64_t cols) {
   Matrix m;
   const int64_t row_bytes = format.RowBytes(cols), scale_bytes = format.ScaleBytes(cols);
-  m.data.resize(static_cast<size_t>(rows * row_bytes));
-  m.scales.resize(static_cast<size_t>(rows * scale_bytes / 4));
+  m.data.resize(rows * row_bytes);
+  m.scales.resize(rows * scale_bytes / 4);
   const auto values = RandomFloats(rows * cols, 3);
   for (int64_t r = 0; r < rows; ++r)
     format.Encode(values.data() + r * cols, cols, m.data.data() + r * row_bytes,
@@ -54,7 +54,7 @@ Matrix Make(const WeightFormatSpec& format, int64_t rows, int64_t cols) {
 void PackFor(const MatmulKernels& kernels, bool alone, Matrix* m) {
   const int64_t bytes = kernels.packed_bytes ? kernels.packed_bytes(m->view) : 0;
   if (bytes == 0) return;
-  m->packed.resize(static_cast<size_t>(bytes));
+  m->packed.resize(bytes);
   kernels.pack(m->view, Pool(), m->packed.data());
   m->view = PackedView(m->view, kernels, m->packed.data());
   if (!alone) return;
@@ -64,7 +64,7 @@ void PackFor(const MatmulKernels& kernels, bool alone, Matrix* m) {
 
 std::vector<float> Product(const MatmulKernels& kernels, const WeightView& w, const float* x,
                            int64_t tokens) {
-  std::vector<float> out(static_cast<size_t>(tokens * w.rows));
+  std::vector<float> out(tokens * w.rows);
   const MatmulOutput to{.w = w, .out = out.data(), .out_stride = w.rows};
   kernels.run({.x = x, .tokens = tokens, .outputs = {&to, 1}, .pool = &Pool()});
   return out;
@@ -159,7 +159,7 @@ TEST(WeightSlice, PackedColumnsAreWhatTheirOwnPackingGives) {
                     Product(*variant.run, own.view, x.data(), tokens));
         }
         if (c.format.stored()) continue;
-        std::vector<float> expected(static_cast<size_t>(count)), row(expected.size());
+        std::vector<float> expected(count), row(expected.size());
         for (int64_t r = 0; r < kRows; ++r) {
           DecodeWeightRow(*stored.SliceColumns(begin, count), r, expected.data());
           DecodeWeightRow(*cut, r, row.data());
@@ -187,9 +187,7 @@ TEST(WeightSlice, RowsFollowEachOtherExactly) {
                    b = Product(*variant.run, *bottom, x.data(), tokens);
         for (int64_t t = 0; t < tokens; ++t)
           for (int64_t r = 0; r < kRows; ++r)
-            ASSERT_EQ(all[static_cast<size_t>(t * kRows + r)],
-                      r < kCut ? a[static_cast<size_t>(t * kCut + r)]
-                               : b[static_cast<size_t>(t * (kRows - kCut) + r - kCut)])
+            ASSERT_EQ(all[t * kRows + r], r < kCut ? a[t * kCut + r] : b[t * (kRows - kCut) + r - kCut])
                 << "token " << t << " row " << r;
       }
     }

@@ -117,14 +117,13 @@ void Check(const BasicGemmKernels<F16>& kernels, const Product& c, ThreadPool& p
     for (int64_t j = 0; j < c.n; ++j) {
       double sum = 0, squares = 0;
       for (int64_t k = 0; k < c.k; ++k) {
-        const double product =
-            static_cast<double>(a[static_cast<size_t>(i * c.k + k)]) * b[static_cast<size_t>(k * c.n + j)];
+        const double product = static_cast<double>(a[i * c.k + k]) * b[k * c.n + j];
         sum += product;
         squares += product * product;
       }
-      if (c.row_bias) sum += row_bias[static_cast<size_t>(i)];
-      if (c.col_bias) sum += col_bias[static_cast<size_t>(j)];
-      if (c.add) sum += add[static_cast<size_t>(i * c.n + j)];
+      if (c.row_bias) sum += row_bias[i];
+      if (c.col_bias) sum += col_bias[j];
+      if (c.add) sum += add[i * c.n + j];
       expected.push_back(reference::Apply(c.f, sum));
       tolerance.push_back(1.2 * Tolerance(c.k, squares, sum));
     }
@@ -163,7 +162,7 @@ std::vector<float> ReferenceConv(const ConvShape& s, const std::vector<float>& i
   AlignedVector<float> packed(static_cast<size_t>(ConvPackedFloats(plan))),
       workspace(static_cast<size_t>(ConvWorkspaceFloats(plan, pool.size())) + 1);
   PackConv(plan, weights.data(), packed.data());
-  std::vector<float> out(static_cast<size_t>(s.batch * s.out_channels * s.out_h() * s.out_w()));
+  std::vector<float> out(s.batch * s.out_channels * s.out_h() * s.out_w());
   Conv(plan, ConvArgs{.in = in.data(),
                       .weights = packed.data(),
                       .out = out.data(),
@@ -293,7 +292,7 @@ TEST(F16, ElementsAndRowsAreComputedInF32AndRoundedOnce) {
   for (const int64_t n : {1, 7, 600, 40000}) {
     const auto a = Random(n, 1), b = Random(n, 2);
     const auto a16 = Halves(a), b16 = Halves(b);
-    std::vector<float> expected(static_cast<size_t>(n));
+    std::vector<float> expected(n);
     AlignedVector<F16> got(static_cast<size_t>(n));
     const Pointwise silu{Pointwise::Kind::kSilu};
     ApplyPointwise(silu, a.data(), expected.data(), n, two);

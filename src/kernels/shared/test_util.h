@@ -16,7 +16,7 @@ namespace celer::testing {
 
 inline std::vector<float> RandomFloats(int64_t n, uint32_t seed, float scale = 1.0f) {
   std::mt19937 random(seed);
-  std::vector<float> out(static_cast<size_t>(n));
+  std::vector<float> out(n);
   // Not std::normal_distribution: its output differs between standard libraries.
   for (float& v : out) v = scale * (static_cast<float>(random()) / 2147483648.0f - 1.0f);
   return out;

@@ -128,7 +128,7 @@ DecoderConfig FromLlmShape(const LlmShape& shape) {
   c.max_positions = 131072;
   if (shape.experts > 0) {
     c.moe.intermediate = shape.intermediate;
-    c.moe.sparse_layer.assign(static_cast<size_t>(shape.layers), true);
+    c.moe.sparse_layer.assign(shape.layers, true);
   }
   return c;
 }

@@ -56,11 +56,9 @@ struct DecoderConfig : ModelShape {
   MoeConfig moe;
   std::vector<std::string> warnings;  // what the file says and nothing here uses, a sentence each
 
-  bool IsSparse(int64_t layer) const {
-    return moe.experts > 0 && moe.sparse_layer[static_cast<size_t>(layer)];
-  }
+  bool IsSparse(int64_t layer) const { return moe.experts > 0 && moe.sparse_layer[layer]; }
   int64_t Window(int64_t layer) const {
-    return sliding_window > 0 && windowed_layer[static_cast<size_t>(layer)] ? sliding_window : 0;
+    return sliding_window > 0 && windowed_layer[layer] ? sliding_window : 0;
   }
 };
 

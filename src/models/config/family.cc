@@ -111,7 +111,7 @@ Status CheckLayerTypes(const JsonFields& json, const DecoderConfig& config) {
   if (!json.Has("layer_types")) return {};
   CELER_ASSIGN(const std::vector<bool> windowed, families::WindowedByType(json, config.layers));
   for (int64_t i = 0; i < config.layers; ++i)
-    if (windowed[static_cast<size_t>(i)] != (config.Window(i) > 0))
+    if (windowed[i] != (config.Window(i) > 0))
       return Error::Unsupported(json.where(), ": 'layer_types' says that layer ", i, " has ",
                                 config.Window(i) > 0 ? "full attention" : "a sliding window",
                                 ", which models of the type '", config.architecture, "' do not have");
@@ -231,7 +231,7 @@ Result<DecoderConfig> ConfigFromGguf(const GgufFile& file, const std::string& pa
 
   CELER_RETURN_IF_ERROR(ReadGgufRope(reader, &config));
   CELER_ASSIGN(config.sliding_window, reader.Int("attention.sliding_window", 0));
-  config.windowed_layer.assign(static_cast<size_t>(config.layers), true);
+  config.windowed_layer.assign(config.layers, true);
   // Whether there are biases, the tensors say.
   config.qkv_bias = file.Find("blk.0.attn_q.bias") != nullptr;
   config.o_bias = file.Find("blk.0.attn_output.bias") != nullptr;

@@ -131,7 +131,7 @@ Result<std::vector<float>> FactorsTensor(const GgufReader& reader, const char* n
   if (record->dtype != DType::kF32 || record->shape.rank() != 1)
     return Error::Corrupt(reader.path(), ": tensor '", name, "' has type ", Name(record->dtype),
                           " and shape ", record->shape.ToString(), ", expected f32 and one dimension");
-  std::vector<float> out(static_cast<size_t>(record->shape[0]));
+  std::vector<float> out(record->shape[0]);
   std::memcpy(out.data(), record->bytes.data(), record->bytes.size());
   return out;
 }

@@ -31,8 +31,8 @@ void CpuDecoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> 
   Embed(batch);
   Watch(-1, tokens);
   for (int64_t i = 0; i < config_.layers; ++i) {
-    const LayerWeights& w = weights_.layers[static_cast<size_t>(i)];
-    const KvLayerView& layer_kv = kv[static_cast<size_t>(i)];
+    const LayerWeights& w = weights_.layers[i];
+    const KvLayerView& layer_kv = kv[i];
     clock.Begin(Op::kQkv);
     Qkv(w, batch, layer_kv);
     clock.Begin(Op::kAttention);
@@ -165,7 +165,7 @@ void CpuDecoder::Hidden(const HiddenRows& rows) {
   const int64_t width = config_.hidden;
   pool_->ParallelFor(std::ssize(rows.tokens), /*grain=*/8, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      const float* const x = work_.x.data() + rows.tokens[static_cast<size_t>(r)] * width;
+      const float* const x = work_.x.data() + rows.tokens[r] * width;
       const float scale = InverseRms(x, width, config_.norm_eps);
       float* const out = rows.out + r * width;
       if (scale > 0)
@@ -182,7 +182,7 @@ void CpuDecoder::Watch(int64_t layer, int64_t tokens) const {
 
 void CpuDecoder::EnsureWorkspace(int64_t tokens) {
   const auto grow = [](AlignedVector<float>& v, int64_t n) {
-    if (static_cast<int64_t>(v.size()) < n) v.resize(static_cast<size_t>(n));
+    if (static_cast<int64_t>(v.size()) < n) v.resize(n);
   };
   const DecoderConfig& c = config_;
   grow(work_.x, tokens * c.hidden);
@@ -197,11 +197,10 @@ std::span<const int32_t> CpuDecoder::RopeLengths(const RaggedBatch& batch) {
   std::vector<int32_t>& out = work_.lengths;
   out.clear();
   for (int64_t s = 0; s < batch.seqs(); ++s) {
-    const auto begin = batch.seq_start[static_cast<size_t>(s)],
-               end = batch.seq_start[static_cast<size_t>(s) + 1];
+    const auto begin = batch.seq_start[s], end = batch.seq_start[s + 1];
     for (int32_t t = begin; t < end; ++t) {
-      const int32_t last = batch.positions[static_cast<size_t>(batch.prompt_lengths.empty() ? end - 1 : t)];
-      const int32_t prompt = batch.prompt_lengths.empty() ? 0 : batch.prompt_lengths[static_cast<size_t>(s)];
+      const int32_t last = batch.positions[batch.prompt_lengths.empty() ? end - 1 : t];
+      const int32_t prompt = batch.prompt_lengths.empty() ? 0 : batch.prompt_lengths[s];
       out.push_back(std::max(last + 1, prompt));
     }
   }

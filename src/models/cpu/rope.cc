@@ -69,10 +69,10 @@ std::vector<float> RopeTable::Frequencies(double length) const {
         frequency = Yarn(rope, frequency, i);
         break;
       case RopeConfig::Scaling::kLongRope:
-        frequency /= long_or_short[static_cast<size_t>(i)];
+        frequency /= long_or_short[i];
         break;
     }
-    if (!rope.freq_factors.empty()) frequency /= rope.freq_factors[static_cast<size_t>(i)];
+    if (!rope.freq_factors.empty()) frequency /= rope.freq_factors[i];
     out.push_back(static_cast<float>(frequency));
   }
   return out;

@@ -282,7 +282,7 @@ bool SameValues(const TensorRecord& a, const TensorRecord& b) {
   const int64_t rows = a.shape[0], cols = a.shape[1];
   const auto a_bytes = BytesFor(a.dtype, cols), b_bytes = BytesFor(b.dtype, cols);
   if (!a_bytes || !b_bytes) return false;
-  std::vector<float> a_row(static_cast<size_t>(cols)), b_row(a_row.size());
+  std::vector<float> a_row(cols), b_row(a_row.size());
   for (int64_t r = 0; r < rows; ++r) {
     DecodeRow(a.dtype, a.bytes.data() + r * *a_bytes, cols, a_row.data());
     DecodeRow(b.dtype, b.bytes.data() + r * *b_bytes, cols, b_row.data());

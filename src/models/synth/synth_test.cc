@@ -60,7 +60,7 @@ SynthModel Make(const LlmShape& shape, DType dtype, uint64_t seed = 7) {
 }
 
 std::vector<float> Decoded(const TensorRecord& record) {
-  std::vector<float> values(static_cast<size_t>(record.shape.elements().value()));
+  std::vector<float> values(record.shape.elements().value());
   DecodeRow(record.dtype, record.bytes.data(), static_cast<int64_t>(values.size()), values.data());
   return values;
 }

@@ -34,7 +34,7 @@ std::vector<std::string> ByteTokens() {
 std::vector<std::string> SynthVocabulary(int64_t size) {
   CELER_CHECK_GE(size, kSynthMinVocab);
   std::vector<std::string> tokens = ByteTokens();
-  tokens.reserve(static_cast<size_t>(size));
+  tokens.reserve(size);
   for (int64_t id = 256; id < size - 1; ++id) tokens.push_back("<t" + std::to_string(id) + ">");
   tokens.emplace_back(kEnd);
   return tokens;

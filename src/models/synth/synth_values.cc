@@ -106,7 +106,7 @@ Status SynthFiller::Fill(const SynthTensor& tensor, const TensorSink& sink) {
   const Extent extent = ExtentOf(tensor.spec.shape);
   const int64_t row_bytes = BytesFor(tensor.spec.dtype, extent.cols).value();
   const int64_t at_once = std::max<int64_t>(1, kPieceBytes / row_bytes);
-  piece_.resize(static_cast<size_t>(std::min(at_once, extent.rows) * row_bytes));
+  piece_.resize(std::min(at_once, extent.rows) * row_bytes);
   const bool from_pool = UsesPool(tensor);
   for (int64_t row = 0; row < extent.rows; row += at_once) {
     const int64_t rows = std::min(at_once, extent.rows - row);
@@ -129,11 +129,11 @@ void SynthFiller::FillPlain(const SynthTensor& tensor, int64_t first_row, int64_
   const std::vector<float> factors =
       tensor.values == SynthTensor::Values::kRopeFactors ? RopeFactors(model_.rope) : std::vector<float>();
   pool_.ParallelFor(rows, 1, [&](int64_t begin, int64_t end) {
-    std::vector<float> values(static_cast<size_t>(extent.cols), 1.0f);
+    std::vector<float> values(extent.cols, 1.0f);
     for (int64_t r = begin; r < end; ++r) {
       if (tensor.values == SynthTensor::Values::kNormal) {
         const int64_t row = first_row + r;
-        const SynthStream stream(model_.seed, tensor.parts[static_cast<size_t>(row / part_rows)]);
+        const SynthStream stream(model_.seed, tensor.parts[row / part_rows]);
         const int64_t published = PublishedRow(row % part_rows, tensor.interleave_head);
         stream.Fill(published * extent.cols, extent.cols, values.data());
       } else if (tensor.values == SynthTensor::Values::kRopeFactors) {
@@ -152,7 +152,7 @@ void SynthFiller::FillFromPool(const SynthTensor& tensor, int64_t first_row, int
     blocks_.resize(static_cast<size_t>(kPoolBlocks) * block_bytes);
     const SynthStream stream(model_.seed, "blocks");
     pool_.ParallelFor(kPoolBlocks, 16, [&](int64_t begin, int64_t end) {
-      std::vector<float> values(static_cast<size_t>(block));
+      std::vector<float> values(block);
       for (int64_t b = begin; b < end; ++b) {
         stream.Fill(b * block, block, values.data());
         EncodeRow(dtype, values.data(), block, blocks_.data() + static_cast<size_t>(b) * block_bytes);

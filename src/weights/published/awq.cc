@@ -70,7 +70,7 @@ class AwqMatrix final : public Matrix {
  private:
   int16_t Nibble(const TensorRecord& record, int64_t line, int64_t row) const {
     const auto word = At<uint32_t>(record, line * (rows / 8) + row / 8);
-    return static_cast<int16_t>(word >> (4 * kPlace[static_cast<size_t>(row % 8)]) & 15);
+    return static_cast<int16_t>(word >> (4 * kPlace[row % 8]) & 15);
   }
 
   const TensorRecord &values_, &scales_;

@@ -41,13 +41,13 @@ void Matrix::Groups(int64_t, float*, int16_t*) const {
 }
 
 void Matrix::Floats(int64_t row, float* out) const {
-  std::vector<int16_t> q(static_cast<size_t>(cols)), zeros(static_cast<size_t>(groups()));
+  std::vector<int16_t> q(cols), zeros(groups());
   std::vector<float> scales(zeros.size());
   Integers(row, q.data());
   Groups(row, scales.data(), zeros.data());
   for (int64_t c = 0; c < cols; ++c) {
-    const auto g = static_cast<size_t>(order.empty() ? c / group : order[static_cast<size_t>(c)]);
-    out[c] = static_cast<float>(q[static_cast<size_t>(c)] - zeros[g]) * scales[g];
+    const auto g = static_cast<size_t>(order.empty() ? c / group : order[c]);
+    out[c] = static_cast<float>(q[c] - zeros[g]) * scales[g];
   }
 }
 
@@ -85,7 +85,7 @@ Status Matrix::ChooseFormat(const std::string& path, bool keep_fp8) {
     return {};
   }
   Allowed allowed;
-  std::vector<float> scales(static_cast<size_t>(groups()));
+  std::vector<float> scales(groups());
   std::vector<int16_t> zeros(scales.size());
   for (int64_t row = 0; row < count * rows; ++row) {
     Groups(row, scales.data(), zeros.data());
@@ -123,21 +123,20 @@ void Matrix::Row(int64_t row, std::byte* values, void* scales) const {
   if (!format.stored()) return GridRow(row, values, scales);
   if (format.dtype == DType::kF32 && reinterpret_cast<uintptr_t>(values) % alignof(float) == 0)
     return Floats(row, reinterpret_cast<float*>(values));
-  std::vector<float> out(static_cast<size_t>(cols));
+  std::vector<float> out(cols);
   Floats(row, out.data());
   EncodeRow(format.dtype, out.data(), cols, values);
 }
 
 void Matrix::Fp8Row(int64_t row, std::byte* values, float* scales) const {
-  std::vector<float> file_scales(static_cast<size_t>((cols + fp8_group - 1) / fp8_group));
+  std::vector<float> file_scales((cols + fp8_group - 1) / fp8_group);
   Codes(row, values, file_scales.data());
   const int64_t own = format.group > 0 ? format.group : cols;
-  for (int64_t first = 0; first < cols; first += own)
-    scales[first / own] = file_scales[static_cast<size_t>(first / fp8_group)];
+  for (int64_t first = 0; first < cols; first += own) scales[first / own] = file_scales[first / fp8_group];
 }
 
 void Matrix::GridRow(int64_t row, std::byte* values, void* scales) const {
-  std::vector<int16_t> q(static_cast<size_t>(cols)), zeros(static_cast<size_t>(groups()));
+  std::vector<int16_t> q(cols), zeros(groups());
   std::vector<float> file_scales(zeros.size());
   Integers(row, q.data());
   Groups(row, file_scales.data(), zeros.data());

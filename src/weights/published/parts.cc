@@ -82,7 +82,7 @@ Status ReadOrder(const Parts& parts, std::string_view suffix, bool expected, Mat
                parts.Need(suffix, {DType::kI32}, {out->cols}, "one group for each column"));
   out->parts.push_back(record);
   bool in_order = true, all_zero = true;
-  std::vector<int32_t> order(static_cast<size_t>(out->cols));
+  std::vector<int32_t> order(out->cols);
   for (int64_t k = 0; k < out->cols; ++k) {
     const auto g = At<int32_t>(*record, k);
     if (g < 0 || g >= out->groups())
@@ -91,7 +91,7 @@ Status ReadOrder(const Parts& parts, std::string_view suffix, bool expected, Mat
                             " groups; the file is damaged: fetch or write it again");
     in_order &= g == k / out->group;
     all_zero &= g == 0;
-    order[static_cast<size_t>(k)] = g;
+    order[k] = g;
   }
   // Zeros are a placeholder of writers that do not reorder.
   if (in_order || (all_zero && !expected)) return {};

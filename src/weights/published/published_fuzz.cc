@@ -24,8 +24,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       std::make_unique<FileTensorSource<SafetensorsFile>>(std::move(*file), "fuzz"), *config, "config.json");
   if (!source) return source.error().message().empty() ? -1 : 0;
   for (const auto& matrix : (*source)->matrices()) {
-    std::vector<std::byte> values(static_cast<size_t>(matrix->format.RowBytes(matrix->cols)));
-    std::vector<float> scales(static_cast<size_t>(matrix->format.ScaleBytes(matrix->cols) / 4 + 1));
+    std::vector<std::byte> values(matrix->format.RowBytes(matrix->cols));
+    std::vector<float> scales(matrix->format.ScaleBytes(matrix->cols) / 4 + 1);
     matrix->Row(matrix->count * matrix->rows - 1, values.data(), scales.data());
   }
   return 0;

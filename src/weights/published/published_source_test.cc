@@ -72,7 +72,7 @@ class Edited final : public TensorSource {
     for (TensorRecord& record : records_)
       if (record.name == name) {
         auto& bytes = storage_.at(name);
-        bytes.resize(static_cast<size_t>(*BytesFor(record.dtype, *shape.elements())));
+        bytes.resize(*BytesFor(record.dtype, *shape.elements()));
         record.shape = shape;
         record.bytes = bytes;
       }
@@ -115,7 +115,7 @@ std::string Digest(const std::vector<WeightView>& matrices) {
   std::vector<float> row;
   for (const WeightView& view : matrices)
     for (int64_t r = 0; r < view.rows; ++r) {
-      row.resize(static_cast<size_t>(view.cols));
+      row.resize(view.cols);
       DecodeWeightRow(view, r, row.data());
       for (float& value : row) value += 0.0f;  // -0 becomes +0
       sum.Update(std::as_bytes(std::span(row)));
@@ -257,7 +257,7 @@ TEST(Published, Fp8ThatCudaCannotHoldBecomesFloats) {
                 if (record.name.ends_with("_scale_inv")) {
                   const TensorRecord& of = *e.Find(record.name.substr(0, record.name.size() - 10));
                   const int64_t lines = (of.shape[0] + 127) / 128, each = (of.shape[1] + 23) / 24;
-                  std::vector<std::byte> ones(static_cast<size_t>(lines * each * 2));
+                  std::vector<std::byte> ones(lines * each * 2);
                   for (size_t i = 0; i < ones.size(); i += 2)
                     ones[i] = std::byte{0x9a}, ones[i + 1] = std::byte{0x3f};
                   e.Set(record.name, DType::kBf16, {lines, each}, ones);
@@ -273,8 +273,8 @@ TEST(Published, OlderActOrderOfCompressedTensors) {
   const auto plain = Open(std::make_unique<Edited>("ct-w4a16"));
   ASSERT_TRUE(plain);
   const int64_t cols = (*plain)->Coded(name)->cols;
-  std::vector<int32_t> groups(static_cast<size_t>(cols));
-  for (int64_t k = 0; k < cols; ++k) groups[static_cast<size_t>(k)] = static_cast<int32_t>(k % (cols / 32));
+  std::vector<int32_t> groups(cols);
+  for (int64_t k = 0; k < cols; ++k) groups[k] = static_cast<int32_t>(k % (cols / 32));
   const auto bytes = std::as_bytes(std::span(groups));
   edited->Set(name + "_g_idx", DType::kI32, {cols}, {bytes.begin(), bytes.end()});
   const auto source = Open(std::move(edited));
@@ -282,13 +282,13 @@ TEST(Published, OlderActOrderOfCompressedTensors) {
   EXPECT_EQ((*source)->Coded(name)->format.Name(), "f32");
   // Row 0 by hand: integers of the plain reading, scales by the column's group.
   const auto* matrix = dynamic_cast<const Matrix*>((*plain)->Coded(name));
-  std::vector<int16_t> q(static_cast<size_t>(cols)), zeros(static_cast<size_t>(cols / 32));
-  std::vector<float> scales(zeros.size()), row(static_cast<size_t>(cols));
+  std::vector<int16_t> q(cols), zeros(cols / 32);
+  std::vector<float> scales(zeros.size()), row(cols);
   matrix->Integers(0, q.data());
   matrix->Groups(0, scales.data(), zeros.data());
   (*source)->Coded(name)->Row(0, reinterpret_cast<std::byte*>(row.data()), nullptr);
   for (size_t k = 0; k < row.size(); ++k)
-    EXPECT_EQ(row[k], static_cast<float>(q[k]) * scales[static_cast<size_t>(groups[k])]) << k;
+    EXPECT_EQ(row[k], static_cast<float>(q[k]) * scales[groups[k]]) << k;
 }
 
 // ---- Damaged and unknown ----

@@ -49,7 +49,7 @@ void Measure(benchmark::State& state, const Case& c) {
   auto buffer = Buffer::Allocate(CpuAllocator(), static_cast<size_t>(layers * bytes));  // in huge pages
   if (!buffer) return state.SkipWithError(buffer.error().message().c_str());
   std::byte* const memory = buffer->data();
-  std::vector<float> row(static_cast<size_t>(c.model.dim));
+  std::vector<float> row(c.model.dim);
   for (int64_t part = 0; part < 2 * layers; ++part)
     for (int64_t i = 0; i < blocks * c.model.kv_heads * size; ++i) {
       for (size_t d = 0; d < row.size(); ++d)

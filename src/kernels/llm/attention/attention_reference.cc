@@ -11,13 +11,12 @@ namespace {
 
 void AttendOne(const AttentionArgs& args, int64_t seq, int64_t token, int64_t head) {
   const int64_t dim = args.kv.head_dim, kv_head = head / (args.heads / args.kv.kv_heads);
-  const int64_t position = args.batch.positions[static_cast<size_t>(token)];
+  const int64_t position = args.batch.positions[token];
   const int64_t first = args.window > 0 ? std::max<int64_t>(0, position - args.window + 1) : 0;
   const float* q = args.q + (token * args.heads + head) * dim;
-  std::vector<float> row(static_cast<size_t>(dim));
+  std::vector<float> row(dim);
   const auto load = [&](const std::byte* part, int64_t key) {
-    const int64_t block =
-        args.batch.block_table[static_cast<size_t>(seq * args.batch.max_blocks + key / args.kv.block_size)];
+    const int64_t block = args.batch.block_table[seq * args.batch.max_blocks + key / args.kv.block_size];
     LoadKvRow(args.kv, part, block, kv_head, key % args.kv.block_size, row.data());
   };
 
@@ -26,14 +25,14 @@ void AttendOne(const AttentionArgs& args, int64_t seq, int64_t token, int64_t he
   for (int64_t key = first; key <= position; ++key) {
     load(args.kv.k, key);
     double dot = 0;
-    for (int64_t d = 0; d < dim; ++d) dot += double{q[d]} * row[static_cast<size_t>(d)];
+    for (int64_t d = 0; d < dim; ++d) dot += double{q[d]} * row[d];
     weights.push_back(dot * args.scale);
     max = std::max(max, weights.back());
   }
-  std::vector<double> out(static_cast<size_t>(dim));
+  std::vector<double> out(dim);
   for (int64_t key = first; key <= position; ++key) {
     load(args.kv.v, key);
-    const double weight = std::exp(weights[static_cast<size_t>(key - first)] - max);
+    const double weight = std::exp(weights[key - first] - max);
     sum += weight;
     for (size_t d = 0; d < out.size(); ++d) out[d] += weight * row[d];
   }
@@ -45,8 +44,8 @@ void AttendOne(const AttentionArgs& args, int64_t seq, int64_t token, int64_t he
 
 void reference::Attention(const AttentionArgs& args) {
   for (int64_t s = 0; s < args.batch.seqs(); ++s) {
-    const int64_t begin = args.batch.seq_start[static_cast<size_t>(s)];
-    const int64_t end = args.batch.seq_start[static_cast<size_t>(s + 1)];
+    const int64_t begin = args.batch.seq_start[s];
+    const int64_t end = args.batch.seq_start[s + 1];
     args.pool->ParallelForDynamic((end - begin) * args.heads, 1, [&](int64_t from, int64_t to) {
       for (int64_t i = from; i < to; ++i) AttendOne(args, s, begin + i / args.heads, i % args.heads);
     });

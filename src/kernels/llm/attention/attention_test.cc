@@ -129,15 +129,15 @@ class Fixture {
     std::vector<std::vector<float>> k(n, std::vector<float>(static_cast<size_t>(dim))), v = k;
     for (int64_t h = 0; h < shape_.heads; ++h) {
       for (int64_t p = 0; p < keys; ++p) {
-        const int64_t block = table_[static_cast<size_t>(p / kv_.block_size)], slot = p % kv_.block_size;
-        LoadKvRow(kv_, kv_.k, block, h / group, slot, k[static_cast<size_t>(p)].data());
-        LoadKvRow(kv_, kv_.v, block, h / group, slot, v[static_cast<size_t>(p)].data());
+        const int64_t block = table_[p / kv_.block_size], slot = p % kv_.block_size;
+        LoadKvRow(kv_, kv_.k, block, h / group, slot, k[p].data());
+        LoadKvRow(kv_, kv_.v, block, h / group, slot, v[p].data());
       }
       const float* q = q_[0].data() + (position * shape_.heads + h) * dim;
       std::vector<double> weight(n);
       double top = -std::numeric_limits<double>::infinity(), sum = 0;
       for (size_t p = 0; p < n; ++p) {
-        for (int64_t d = 0; d < dim; ++d) weight[p] += scale * q[d] * k[p][static_cast<size_t>(d)];
+        for (int64_t d = 0; d < dim; ++d) weight[p] += scale * q[d] * k[p][d];
         top = std::max(top, weight[p]);
       }
       for (double& w : weight) sum += w = std::exp(w - top);
@@ -476,17 +476,17 @@ TEST(Attention, LargeScoresDoNotOverflow) {
   const int64_t dim = 64, keys = 40;
   for (const DType dtype : kKvTypes) {
     KvLayerView kv{.dtype = dtype, .blocks = 3, .kv_heads = 1, .block_size = 16, .head_dim = dim};
-    std::vector<std::byte> k(static_cast<size_t>(3 * kv.BlockBytes())), v(k.size());
+    std::vector<std::byte> k(3 * kv.BlockBytes()), v(k.size());
     kv.k = k.data(), kv.v = v.data();
     for (int64_t p = 0; p < keys; ++p) {
-      const std::vector<float> row(static_cast<size_t>(dim), p == 17 ? 200.0f : -200.0f);
+      const std::vector<float> row(dim, p == 17 ? 200.0f : -200.0f);
       StoreKvRow(kv, kv.k, p / 16, 0, p % 16, row.data());
-      const std::vector<float> value(static_cast<size_t>(dim), static_cast<float>(p));
+      const std::vector<float> value(dim, static_cast<float>(p));
       StoreKvRow(kv, kv.v, p / 16, 0, p % 16, value.data());
     }
     const std::vector<int32_t> tokens = {0}, positions = {keys - 1}, starts = {0, 1}, table = {0, 1, 2};
-    const std::vector<float> q(static_cast<size_t>(dim), 150.0f);
-    std::vector<float> out(static_cast<size_t>(dim));
+    const std::vector<float> q(dim, 150.0f);
+    std::vector<float> out(dim);
     ThreadPool pool({.threads = 1});
     for (const auto& variant : AttentionVariants()) {
       if (!variant.RunsHere()) continue;

@@ -41,7 +41,7 @@ std::vector<std::byte> MakeWeights(DType dtype, int64_t rows) {
   std::vector<float> row(kCols);
   for (float& v : row) v = static_cast<float>(random()) / 2147483648.0f - 1.0f;
   const int64_t row_bytes = *BytesFor(dtype, kCols);
-  std::vector<std::byte> out(static_cast<size_t>(rows * row_bytes));
+  std::vector<std::byte> out(rows * row_bytes);
   for (int64_t r = 0; r < rows; ++r) {
     if (r < 64) {
       std::rotate(row.begin(), row.begin() + 97, row.end());
@@ -66,7 +66,7 @@ void Measure(benchmark::State& state, const MatmulKernels& kernels, const Case& 
     kernels.pack(w, DefaultThreadPool(), packed.data());
     w = PackedView(w, kernels, packed.data());
   }
-  std::vector<float> x(static_cast<size_t>(tokens * kCols), 0.5f), out(static_cast<size_t>(tokens * rows));
+  std::vector<float> x(tokens * kCols, 0.5f), out(tokens * rows);
   double best = 1e30;
   for (auto _ : state) {
     const auto start = std::chrono::steady_clock::now();

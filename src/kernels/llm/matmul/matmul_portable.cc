@@ -52,7 +52,7 @@ void TileTokens(const float* const* w, const float* x, int64_t cols, int64_t tok
 }
 
 void Run(const MatmulArgs& args) {
-  std::vector<float> scratch(static_cast<size_t>(args.tokens * args.outputs[0].w.cols));
+  std::vector<float> scratch(args.tokens * args.outputs[0].w.cols);
   const float* x = PlainInput(args, scratch);
   for (const MatmulOutput& to : args.outputs) PortableProduct(to, x, args.tokens, *args.pool);
   if (args.finish)

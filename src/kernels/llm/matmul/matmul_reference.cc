@@ -10,23 +10,22 @@ namespace {
 void Run(const MatmulArgs& args) {
   const int64_t cols = args.outputs[0].w.cols;
   const auto row_of = [&](int64_t t) { return args.x + (args.x_rows ? args.x_rows[t] : t) * cols; };
-  std::vector<double> x(static_cast<size_t>(args.tokens * cols));
+  std::vector<double> x(args.tokens * cols);
   for (int64_t t = 0; t < args.tokens; ++t) {
     double squares = 0;
     for (int64_t c = 0; c < cols; ++c) squares += double{row_of(t)[c]} * row_of(t)[c];
     const double scale = 1 / std::sqrt(squares / static_cast<double>(cols) + args.eps);
     for (int64_t c = 0; c < cols; ++c)
-      x[static_cast<size_t>(t * cols + c)] = row_of(t)[c] * (args.norm ? scale * args.norm[c] : 1.0);
+      x[t * cols + c] = row_of(t)[c] * (args.norm ? scale * args.norm[c] : 1.0);
   }
   for (const MatmulOutput& to : args.outputs)
     args.pool->ParallelFor(to.w.rows, 1, [&](int64_t begin, int64_t end) {
-      std::vector<float> row(static_cast<size_t>(cols));
+      std::vector<float> row(cols);
       for (int64_t r = begin; r < end; ++r) {
         DecodeWeightRow(to.w, r, row.data());
         for (int64_t t = 0; t < args.tokens; ++t) {
           double sum = to.bias ? to.bias[r] : 0.0;
-          for (int64_t c = 0; c < cols; ++c)
-            sum += x[static_cast<size_t>(t * cols + c)] * double{row[static_cast<size_t>(c)]};
+          for (int64_t c = 0; c < cols; ++c) sum += x[t * cols + c] * double{row[c]};
           if (to.residual) sum += to.residual[t * to.out_stride + r];
           to.out[t * to.out_stride + r] = static_cast<float>(sum);
         }

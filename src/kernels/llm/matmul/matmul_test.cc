@@ -43,8 +43,8 @@ Weights MakeStored(DType dtype, int64_t rows, int64_t cols, uint32_t seed) {
 
 Weights MakeInt8(int64_t rows, int64_t cols, int64_t group, uint32_t seed) {
   Weights w;
-  w.data.resize(static_cast<size_t>(rows * cols));
-  w.scales.resize(static_cast<size_t>(rows * cols / group));
+  w.data.resize(rows * cols);
+  w.scales.resize(rows * cols / group);
   const auto values = RandomFloats(rows * cols, seed);
   for (int64_t r = 0; r < rows; ++r)
     EncodeInt8Row({rows, cols, group}, values.data() + r * cols,
@@ -61,8 +61,8 @@ Weights MakeInt8(int64_t rows, int64_t cols, int64_t group, uint32_t seed) {
 
 Weights MakeInt4(int64_t rows, int64_t cols, int64_t group, uint32_t seed) {
   Weights w;
-  w.data.resize(static_cast<size_t>(rows * cols / 2));
-  w.params.resize(static_cast<size_t>(rows * cols / group));
+  w.data.resize(rows * cols / 2);
+  w.params.resize(rows * cols / group);
   const auto values = RandomFloats(rows * cols, seed);
   for (int64_t r = 0; r < rows; ++r)
     EncodeInt4Row({rows, cols, group}, values.data() + r * cols,
@@ -150,7 +150,7 @@ struct Packed {
 Packed PackFor(const MatmulVariant& variant, const WeightView& w) {
   Packed packed{{}, w};
   if (!variant.run->packed_bytes) return packed;
-  packed.bytes.resize(static_cast<size_t>(variant.run->packed_bytes(w)));
+  packed.bytes.resize(variant.run->packed_bytes(w));
   if (packed.bytes.empty()) return packed;
   variant.run->pack(w, Pool(), packed.bytes.data());
   packed.view = PackedView(w, *variant.run, packed.bytes.data());
@@ -163,22 +163,21 @@ void ExpectMatchesDouble(const MatmulVariant& variant, const WeightView& w, int6
   const auto x = RandomFloats(tokens * w.cols, 7);
   const auto bias = RandomFloats(w.rows, 8);
   const auto residual = RandomFloats(tokens * (w.rows + 3), 9);
-  std::vector<float> out(static_cast<size_t>(tokens * (w.rows + 3)), -77.0f);
+  std::vector<float> out(tokens * (w.rows + 3), -77.0f);
   const MatmulOutput to{.w = packed.view,
                         .bias = extras ? bias.data() : nullptr,
                         .residual = extras ? residual.data() : nullptr,
                         .out = out.data(),
                         .out_stride = w.rows + 3};
   variant.run->run({.x = x.data(), .tokens = tokens, .outputs = {&to, 1}, .pool = &Pool()});
-  std::vector<float> row(static_cast<size_t>(w.cols));
+  std::vector<float> row(w.cols);
   for (int64_t r = 0; r < w.rows; ++r) {
     DecodeWeightRow(w, r, row.data());
     for (int64_t t = 0; t < tokens; ++t) {
       const auto at = static_cast<size_t>(t * (w.rows + 3) + r);
-      double sum = extras ? double{bias[static_cast<size_t>(r)]} + residual[at] : 0,
-             magnitude = std::abs(sum);
+      double sum = extras ? double{bias[r]} + residual[at] : 0, magnitude = std::abs(sum);
       for (int64_t c = 0; c < w.cols; ++c) {
-        const double product = double{x[static_cast<size_t>(t * w.cols + c)]} * row[static_cast<size_t>(c)];
+        const double product = double{x[t * w.cols + c]} * row[c];
         sum += product;
         magnitude += std::abs(product);
       }
@@ -193,7 +192,7 @@ void ExpectMatchesDouble(const MatmulVariant& variant, const WeightView& w, int6
   }
   for (int64_t t = 0; t < tokens; ++t)
     for (int64_t r = w.rows; r < w.rows + 3; ++r)
-      ASSERT_EQ(out[static_cast<size_t>(t * (w.rows + 3) + r)], -77.0f) << "wrote beyond its rows";
+      ASSERT_EQ(out[t * (w.rows + 3) + r], -77.0f) << "wrote beyond its rows";
 }
 
 TEST(Matmul, EveryVariantMatchesDouble) {
@@ -289,7 +288,7 @@ TEST(Matmul, NothingIsReadBeyondPackedWeights) {
         packed.view.packed = guarded.data();
         for (const int64_t tokens : {1, 2, 7, 40}) {
           const auto x = RandomFloats(tokens * cols, 7);
-          std::vector<float> out(static_cast<size_t>(tokens * stored.view.rows));
+          std::vector<float> out(tokens * stored.view.rows);
           const MatmulOutput to{.w = packed.view, .out = out.data(), .out_stride = stored.view.rows};
           variant.run->run({.x = x.data(), .tokens = tokens, .outputs = {&to, 1}, .pool = &Pool()});
           EXPECT_TRUE(std::ranges::all_of(out, [](float v) { return std::isfinite(v); }));
@@ -316,7 +315,7 @@ TEST(Matmul, ATokensResultDoesNotDependOnItsCompany) {
       if (!variant.RunsHere()) continue;
       const Packed packed = PackFor(variant, w.view);
       const auto run = [&](int64_t first, int64_t tokens) {
-        std::vector<float> out(static_cast<size_t>(tokens * kRows));
+        std::vector<float> out(tokens * kRows);
         const MatmulOutput to{.w = packed.view,
                               .bias = bias.data(),
                               .residual = residual.data() + first * kRows,
@@ -345,15 +344,14 @@ TEST(Matmul, OutliersKeepTheOthersPrecision) {
   constexpr int64_t kTokens = 37, kRows = 70, kCols = 1056;
   auto x = RandomFloats(kTokens * kCols, 21);  // -1..1
   for (int64_t t = 0; t < kTokens; ++t)
-    for (int64_t i = 0; i < t % 5; ++i)
-      x[static_cast<size_t>(t * kCols + (t * 131 + i * 257) % kCols)] *= 100;
+    for (int64_t i = 0; i < t % 5; ++i) x[t * kCols + (t * 131 + i * 257) % kCols] *= 100;
   const Weights w = MakeInt8(kRows, kCols, kCols, 22);
   std::vector<float> row(kCols);
   for (const auto& variant : MatmulVariants()) {
     if (!variant.RunsHere()) continue;
     const Packed packed = PackFor(variant, w.view);
     for (const int64_t tokens : {int64_t{1}, int64_t{3}, int64_t{12}, kTokens}) {
-      std::vector<float> out(static_cast<size_t>(tokens * kRows));
+      std::vector<float> out(tokens * kRows);
       const MatmulOutput to{.w = packed.view, .out = out.data(), .out_stride = kRows};
       const float* const from = x.data() + (kTokens - tokens) * kCols;
       variant.run->run({.x = from, .tokens = tokens, .outputs = {&to, 1}, .pool = &Pool()});
@@ -362,16 +360,15 @@ TEST(Matmul, OutliersKeepTheOthersPrecision) {
         for (int64_t t = 0; t < tokens; ++t) {
           double sum = 0, magnitude = 0, tolerance = 0;
           for (int64_t c = 0; c < kCols; ++c) {
-            const double product = double{from[t * kCols + c]} * row[static_cast<size_t>(c)];
+            const double product = double{from[t * kCols + c]} * row[c];
             sum += product;
             magnitude += std::abs(product);
-            tolerance += 2.0 / 127 * 0.5001 * std::abs(row[static_cast<size_t>(c)]);  // a scale for +-2
+            tolerance += 2.0 / 127 * 0.5001 * std::abs(row[c]);  // a scale for +-2
           }
           if (ActivationBlock(variant, w.view) < kCols)  // scales of their own for those beside an outlier
             tolerance = ActivationTolerance(from + t * kCols, row.data(), kCols, 32,
                                             ActivationSteps(variant, w.view));
-          ASSERT_NEAR(out[static_cast<size_t>(t * kRows + r)], sum,
-                      tolerance + testing::SumTolerance(kCols, magnitude))
+          ASSERT_NEAR(out[t * kRows + r], sum, tolerance + testing::SumTolerance(kCols, magnitude))
               << variant.name << " row " << r << " token " << t << " of " << tokens;
         }
       }
@@ -430,7 +427,7 @@ TEST(Matmul, FinishSeesEveryTileOnce) {
       for (int64_t t = tile.token_begin; t < tile.token_end; ++t)
         for (int64_t r = tile.row_begin; r < tile.row_end; ++r) {
           const int64_t i = t - tile.token_begin, j = r - tile.row_begin;
-          fused[static_cast<size_t>(t * kRows + r)] +=
+          fused[t * kRows + r] +=
               tile.sums[0][i * tile.strides[0] + j] * tile.sums[1][i * tile.strides[1] + j];
         }
     };

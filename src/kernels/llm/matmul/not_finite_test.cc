@@ -39,7 +39,7 @@ Matrix Make(WeightView::Kind kind, DType dtype, int64_t group, const MatmulVaria
   m.view.row_bytes = kind == WeightView::Kind::kInt8   ? kCols
                      : kind == WeightView::Kind::kInt4 ? kCols / 2
                                                        : *BytesFor(dtype, kCols);
-  m.data.resize(static_cast<size_t>(kRows * m.view.row_bytes));
+  m.data.resize(kRows * m.view.row_bytes);
   m.scales.resize(group > 0 ? static_cast<size_t>(kRows * kCols / group) : 0);
   m.params.resize(m.scales.size());
   for (int64_t r = 0; r < kRows; ++r) {
@@ -57,7 +57,7 @@ Matrix Make(WeightView::Kind kind, DType dtype, int64_t group, const MatmulVaria
   m.view.data = m.data.data();
   if (kind == WeightView::Kind::kInt8) m.view.scales = m.scales.data();
   if (kind == WeightView::Kind::kInt4) m.view.scales = m.params.data();
-  if (variant.run->packed_bytes) m.packed.resize(static_cast<size_t>(variant.run->packed_bytes(m.view)));
+  if (variant.run->packed_bytes) m.packed.resize(variant.run->packed_bytes(m.view));
   if (!m.packed.empty()) {
     variant.run->pack(m.view, Pool(), m.packed.data());
     m.view = PackedView(m.view, *variant.run, m.packed.data());
@@ -71,7 +71,7 @@ void ExpectKept(const MatmulVariant& variant, const Matrix& m) {
                             -std::numeric_limits<float>::infinity()})
       for (const int64_t col : {int64_t{0}, int64_t{37}, int64_t{262}, kCols - 1}) {
         const auto run = [&](const std::vector<float>& x) {
-          std::vector<float> out(static_cast<size_t>(tokens * kRows));
+          std::vector<float> out(tokens * kRows);
           const MatmulOutput to{.w = m.view, .out = out.data(), .out_stride = kRows};
           variant.run->run({.x = x.data(), .tokens = tokens, .outputs = {&to, 1}, .pool = &Pool()});
           return out;
@@ -79,7 +79,7 @@ void ExpectKept(const MatmulVariant& variant, const Matrix& m) {
         std::vector<float> x = RandomFloats(tokens * kCols, 4);
         const std::vector<float> good = run(x);
         const int64_t at = tokens / 2;
-        x[static_cast<size_t>(at * kCols + col)] = bad;
+        x[at * kCols + col] = bad;
         const std::vector<float> got = run(x);
         for (int64_t t = 0; t < tokens; ++t)
           for (int64_t r = 0; r < kRows; ++r) {

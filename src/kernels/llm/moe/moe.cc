@@ -47,15 +47,15 @@ std::vector<Route> RouteToken(std::span<const float> logits, int64_t count, bool
   std::iota(order.begin(), order.end(), 0);
   // NaN last: a sort needs a strict weak order.
   const auto key = [&](int32_t expert) {
-    const float logit = logits[static_cast<size_t>(expert)];
+    const float logit = logits[expert];
     return std::isnan(logit) ? -std::numeric_limits<float>::infinity() : logit;
   };
   std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return key(a) > key(b); });
   std::vector<Route> routes;
   float chosen = 0;
   for (int64_t i = 0; i < count; ++i) {
-    const int32_t expert = order[static_cast<size_t>(i)];
-    routes.push_back({expert, std::exp(logits[static_cast<size_t>(expert)] - max) / total});
+    const int32_t expert = order[i];
+    routes.push_back({expert, std::exp(logits[expert] - max) / total});
     chosen += routes.back().weight;
   }
   if (normalize)
@@ -91,8 +91,8 @@ void Moe(const MoeArgs& args) {
     const std::span<const float> row(logits.data() + t * args.router.rows, args.experts.size());
     const std::vector<Route> routes = RouteToken(row, top, args.normalize_top);
     for (int64_t k = 0; k < top; ++k) {
-      const Route& route = routes[static_cast<size_t>(k)];
-      by_expert[static_cast<size_t>(route.expert)].push_back({t, k, route.weight});
+      const Route& route = routes[k];
+      by_expert[route.expert].push_back({t, k, route.weight});
     }
   }
   Floats contribution = MakeFloats(args.tokens * top * hidden);  // [tokens, rank, hidden], weighted
@@ -120,7 +120,7 @@ void Moe(const MoeArgs& args) {
       for (float& g : gate) g = 1.0f / (1.0f + std::exp(-g));
     }
     for (int64_t t = 0; t < args.tokens; ++t)
-      vec::Axpy(gate[static_cast<size_t>(t)], out.data() + t * hidden, args.x + t * hidden, hidden);
+      vec::Axpy(gate[t], out.data() + t * hidden, args.x + t * hidden, hidden);
   }
 }
 

@@ -20,10 +20,8 @@ void FinishHeads(const QkvArgs& args, float* heads, int64_t count, const float* 
 
 void Append(const QkvArgs& args, int64_t seq, int64_t token, int64_t head_begin, int64_t head_end) {
   const int64_t dim = args.kv.head_dim;
-  const int64_t position = args.batch.positions[static_cast<size_t>(token)];
-  const int64_t block =
-      args.batch
-          .block_table[static_cast<size_t>(seq * args.batch.max_blocks + position / args.kv.block_size)];
+  const int64_t position = args.batch.positions[token];
+  const int64_t block = args.batch.block_table[seq * args.batch.max_blocks + position / args.kv.block_size];
   const int64_t slot = position % args.kv.block_size;
   for (int64_t h = head_begin; h < head_end; ++h) {
     StoreKvRow(args.kv, args.kv.k, block, h, slot, args.k_out + token * args.k.rows + h * dim);
@@ -37,11 +35,10 @@ void PrefetchFirstKeys(const QkvArgs& args, int64_t seq, int64_t token, int64_t 
                        int64_t head_end) {
   constexpr int64_t kKeys = 64, kLine = 64;
   const KvLayerView& kv = args.kv;
-  const int64_t keys = std::min<int64_t>(args.batch.positions[static_cast<size_t>(token)] + 1, kKeys);
+  const int64_t keys = std::min<int64_t>(args.batch.positions[token] + 1, kKeys);
   for (int64_t h = head_begin; h < head_end; ++h)
     for (int64_t key = 0; key < keys; key += kv.block_size) {
-      const int64_t block =
-          args.batch.block_table[static_cast<size_t>(seq * args.batch.max_blocks + key / kv.block_size)];
+      const int64_t block = args.batch.block_table[seq * args.batch.max_blocks + key / kv.block_size];
       const int64_t at = kv.RowOffset(block, h, 0),
                     bytes = std::min(keys - key, kv.block_size) * kv.RowBytes();
       for (int64_t i = 0; i < bytes; i += kLine) {
@@ -57,7 +54,7 @@ void Finish(const QkvArgs& args, int64_t begin, int64_t end, int64_t head_begin,
   const int64_t dim = args.kv.head_dim, group = args.heads / args.kv.kv_heads, heads = head_end - head_begin;
   int64_t seq = 0;
   for (int64_t t = begin; t < end; ++t) {
-    while (args.batch.seq_start[static_cast<size_t>(seq + 1)] <= t) ++seq;
+    while (args.batch.seq_start[seq + 1] <= t) ++seq;
     if (end - begin == 1) PrefetchFirstKeys(args, seq, t, head_begin, head_end);
     FinishHeads(args, args.q_out + t * args.q.rows + head_begin * group * dim, heads * group, args.q_norm, t);
     FinishHeads(args, args.k_out + t * args.k.rows + head_begin * dim, heads, args.k_norm, t);

@@ -25,10 +25,9 @@ TEST(RmsNorm, MatchesDouble) {
     std::vector<double> expected;
     for (int64_t r = 0; r < rows; ++r) {
       double squares = 0;
-      for (int64_t c = 0; c < cols; ++c) squares += std::pow(double{x[static_cast<size_t>(r * cols + c)]}, 2);
+      for (int64_t c = 0; c < cols; ++c) squares += std::pow(double{x[r * cols + c]}, 2);
       const double scale = 1 / std::sqrt(squares / static_cast<double>(cols) + 1e-5);
-      for (int64_t c = 0; c < cols; ++c)
-        expected.push_back(x[static_cast<size_t>(r * cols + c)] * scale * weight[static_cast<size_t>(c)]);
+      for (int64_t c = 0; c < cols; ++c) expected.push_back(x[r * cols + c] * scale * weight[c]);
       RmsNorm({.x = x.data() + r * cols,
                .weight = weight.data(),
                .eps = 1e-5f,

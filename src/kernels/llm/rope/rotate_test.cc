@@ -19,10 +19,10 @@ TEST(Rotate, MatchesDouble) {
         for (int64_t i = 0; i < half; ++i) {
           const int64_t a = h * head_dim + (layout == RopeLayout::kHalf ? i : 2 * i);
           const int64_t b = h * head_dim + (layout == RopeLayout::kHalf ? i + half : 2 * i + 1);
-          const double c = cos[static_cast<size_t>(i)], s = sin[static_cast<size_t>(i)];
-          const double u = x[static_cast<size_t>(a)], v = x[static_cast<size_t>(b)];
-          expected[static_cast<size_t>(a)] = u * c - v * s;
-          expected[static_cast<size_t>(b)] = v * c + u * s;
+          const double c = cos[i], s = sin[i];
+          const double u = x[a], v = x[b];
+          expected[a] = u * c - v * s;
+          expected[b] = v * c + u * s;
         }
       for (const auto& variant : RotateHeadsVariants()) {
         if (!variant.RunsHere()) continue;

@@ -251,7 +251,7 @@ void PackConv(const BasicConvPlan<T>& plan, const float* weights_f32, T* packed)
   if constexpr (std::is_same_v<T, float>) {
     weights = weights_f32;
   } else {
-    rounded.resize(static_cast<size_t>(s.out_channels * (s.channels / s.groups) * s.kernel_h * s.kernel_w));
+    rounded.resize(s.out_channels * (s.channels / s.groups) * s.kernel_h * s.kernel_w);
     ToF16(weights_f32, rounded.data(), static_cast<int64_t>(rounded.size()));
     weights = rounded.data();
   }

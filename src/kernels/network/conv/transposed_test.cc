@@ -14,12 +14,12 @@ using testing::RandomFloats;
 
 std::vector<double> Expected(const TransposedConvShape& s, const std::vector<float>& x,
                              const std::vector<float>& w, const std::vector<float>& bias) {
-  std::vector<double> out(static_cast<size_t>(s.batch * s.out_channels * s.out_h * s.out_w));
+  std::vector<double> out(s.batch * s.out_channels * s.out_h * s.out_w);
   const int64_t ig = s.channels / s.groups, og = s.out_channels / s.groups;
   for (int64_t n = 0; n < s.batch; ++n)
     for (int64_t o = 0; o < s.out_channels; ++o) {
       double* const plane = out.data() + (n * s.out_channels + o) * s.out_h * s.out_w;
-      std::fill_n(plane, s.out_h * s.out_w, bias[static_cast<size_t>(o)]);
+      std::fill_n(plane, s.out_h * s.out_w, bias[o]);
       for (int64_t i = o / og * ig; i < (o / og + 1) * ig; ++i)
         for (int64_t y = 0; y < s.in_h; ++y)
           for (int64_t c = 0; c < s.in_w; ++c)
@@ -29,9 +29,8 @@ std::vector<double> Expected(const TransposedConvShape& s, const std::vector<flo
                               ox = c * s.stride_w + kx * s.dilation_w - s.pad_left;
                 if (oy < 0 || oy >= s.out_h || ox < 0 || ox >= s.out_w) continue;
                 plane[oy * s.out_w + ox] +=
-                    static_cast<double>(
-                        x[static_cast<size_t>(((n * s.channels + i) * s.in_h + y) * s.in_w + c)]) *
-                    w[static_cast<size_t>(((i * og + o % og) * s.kernel_h + ky) * s.kernel_w + kx)];
+                    static_cast<double>(x[((n * s.channels + i) * s.in_h + y) * s.in_w + c]) *
+                    w[((i * og + o % og) * s.kernel_h + ky) * s.kernel_w + kx];
               }
     }
   for (double& v : out) v = std::max(v, 0.0);
@@ -96,7 +95,7 @@ TEST(TransposedConv, MatchesDouble) {
     for (const int threads : {1, 3}) {
       ThreadPool pool({.threads = threads});
       AlignedVector<float> workspace(static_cast<size_t>(TransposedConvWorkspaceFloats(s, threads)));
-      std::vector<float> out(static_cast<size_t>(s.batch * s.out_channels * s.out_h * s.out_w), NAN);
+      std::vector<float> out(s.batch * s.out_channels * s.out_h * s.out_w, NAN);
       TransposedConv(s, {.in = x.data(),
                          .weights = packed.data(),
                          .bias = bias.data(),

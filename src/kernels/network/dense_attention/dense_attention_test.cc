@@ -29,7 +29,7 @@ std::vector<float> Attend(const Case& c, const std::vector<float>& q, const std:
   args.v = {v.data(), c.tokens * c.heads * c.v_width, c.v_width, c.heads * c.v_width, 1};
   if (c.mask) args.mask = {mask.data(), c.tokens, 0, 0, 1};
   args.scale = scale;
-  std::vector<float> out(static_cast<size_t>(c.batch * c.q_tokens * c.heads * c.v_width));
+  std::vector<float> out(c.batch * c.q_tokens * c.heads * c.v_width);
   args.out = out.data();
   args.out_outer_stride = c.q_tokens * c.heads * c.v_width;
   args.out_inner_stride = c.v_width;
@@ -60,10 +60,9 @@ TEST(DenseAttention, MatchesDouble) {
           for (int64_t j = 0; j < c.tokens; ++j) {
             double score = 0;
             for (int64_t d = 0; d < c.width; ++d)
-              score += static_cast<double>(
-                           q[static_cast<size_t>(((b * c.q_tokens + i) * c.heads + h) * c.width + d)]) *
-                       k[static_cast<size_t>(((b * c.tokens + j) * c.heads + h) * c.width + d)];
-            p.push_back(score * scale + (c.mask ? mask[static_cast<size_t>(b * c.tokens + j)] : 0.0f));
+              score += static_cast<double>(q[((b * c.q_tokens + i) * c.heads + h) * c.width + d]) *
+                       k[((b * c.tokens + j) * c.heads + h) * c.width + d];
+            p.push_back(score * scale + (c.mask ? mask[b * c.tokens + j] : 0.0f));
           }
           const double most = *std::max_element(p.begin(), p.end());
           double sum = 0;
@@ -71,8 +70,7 @@ TEST(DenseAttention, MatchesDouble) {
           for (int64_t d = 0; d < c.v_width; ++d) {
             double value = 0;
             for (int64_t j = 0; j < c.tokens; ++j)
-              value += p[static_cast<size_t>(j)] / sum *
-                       v[static_cast<size_t>(((b * c.tokens + j) * c.heads + h) * c.v_width + d)];
+              value += p[j] / sum * v[((b * c.tokens + j) * c.heads + h) * c.v_width + d];
             expected.push_back(value);
           }
         }

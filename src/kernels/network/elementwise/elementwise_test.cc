@@ -123,7 +123,7 @@ TEST(Elementwise, BinaryWithBroadcasting) {
     for (const int a_step : {0, 1})
       for (const int b_step : {0, 1})
         for (const int64_t n : {1, 5, 31, 37}) {
-          std::vector<float> out(static_cast<size_t>(n)), expected;
+          std::vector<float> out(n), expected;
           kernels.binary(Binary::kSub, {}, a.data(), a_step, b.data(), b_step, out.data(), n);
           for (int64_t i = 0; i < n; ++i) expected.push_back(a[i * a_step] - b[i * b_step]);
           EXPECT_EQ(out, expected);
@@ -164,7 +164,7 @@ TEST(Elementwise, Transposes) {
       Transpose(in.data(), 2, rows, cols, out.data(), pool);
       EXPECT_EQ(out, expected) << rows << "x" << cols;
       ForEveryVariant([&](const ElementwiseKernels& kernels) {
-        std::vector<float> one(static_cast<size_t>(rows * cols));
+        std::vector<float> one(rows * cols);
         kernels.transpose(in.data(), rows, cols, cols, one.data(), rows);
         EXPECT_TRUE(std::equal(one.begin(), one.end(), expected.begin()));
       });

@@ -388,7 +388,7 @@ void PackIntegerConv(const IntegerConvPlan& plan, const IntegerConvWeights& w, i
     sums[o] = sum;
     bias[at] = (w.bias ? w.bias[o] : 0) - (w.x_zero + offset) * sum;
     if (w.factors.empty()) continue;
-    const Multiplier& factor = w.factors[static_cast<size_t>(o)];
+    const Multiplier& factor = w.factors[o];
     multiplier[at] = factor.multiplier;
     left[at] = factor.left;
     right[at] = factor.right;

@@ -66,7 +66,7 @@ std::vector<int32_t> Sums(const Case& c, const std::vector<uint8_t>& x, const st
     for (int64_t oy = 0; oy < s.out_h(); ++oy)
       for (int64_t ox = 0; ox < s.out_w(); ++ox)
         for (int64_t o = 0; o < s.out_channels; ++o) {
-          int32_t sum = bias[static_cast<size_t>(o)];
+          int32_t sum = bias[o];
           for (int64_t i = 0; i < width; ++i)
             for (int64_t ky = 0; ky < s.kernel_h; ++ky)
               for (int64_t kx = 0; kx < s.kernel_w; ++kx) {
@@ -76,7 +76,7 @@ std::vector<int32_t> Sums(const Case& c, const std::vector<uint8_t>& x, const st
                 const auto at =
                     static_cast<size_t>(((b * s.in_h + y) * s.in_w + z) * s.channels + o / n * width + i);
                 sum += (Byte(x[at], c.x_signed) - c.x_zero) *
-                       w[static_cast<size_t>(((o * width + i) * s.kernel_h + ky) * s.kernel_w + kx)];
+                       w[((o * width + i) * s.kernel_h + ky) * s.kernel_w + kx];
               }
           out.push_back(sum);
         }
@@ -311,17 +311,17 @@ TEST(IntegerPool, LargestMeanTableAndProduct) {
     for (int64_t b = 0; b < 2; ++b)
       for (int64_t c = 0; c < 70; ++c) {
         const auto at = [&](int64_t y, int64_t z) {
-          return Byte(x[static_cast<size_t>(((b * 7 + y) * 9 + z) * 70 + c)], is_signed);
+          return Byte(x[((b * 7 + y) * 9 + z) * 70 + c], is_signed);
         };
         int32_t sum = 0;
         for (int64_t y = 0; y < 7; ++y)
           for (int64_t z = 0; z < 9; ++z) sum += at(y, z) - 11;
-        EXPECT_EQ(mean[static_cast<size_t>(b * 70 + c)],
+        EXPECT_EQ(mean[b * 70 + c],
                   ToByte(ScaleSum(sum, factor.multiplier, factor.left, factor.right), {100, 0, 255}));
         int32_t largest = -1000;
         for (int64_t y = 3; y < 6; ++y)
           for (int64_t z = 7; z < 9; ++z) largest = std::max(largest, at(y, z));
-        EXPECT_EQ(Byte(most[static_cast<size_t>(((b * 4 + 2) * 5 + 4) * 70 + c)], is_signed), largest);
+        EXPECT_EQ(Byte(most[((b * 4 + 2) * 5 + 4) * 70 + c], is_signed), largest);
       }
   }
   std::vector<uint8_t> table(256), looked(x.size());

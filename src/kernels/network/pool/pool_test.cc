@@ -37,7 +37,7 @@ std::vector<double> Expected(const PoolShape& s, const std::vector<float>& in) {
             const bool border = y < s.in_h + s.pad_bottom && x < s.in_w + s.pad_right;
             count += inside || (s.count_border && border);
             if (!inside) continue;
-            const double v = in[static_cast<size_t>((p * s.in_h + y) * s.in_w + x)];
+            const double v = in[(p * s.in_h + y) * s.in_w + x];
             most = std::max(most, v);
             sum += v;
           }
@@ -96,10 +96,9 @@ TEST(Pool, EveryVariantIsTheReference) {
     for (const Case& c : kCases)
       for (const PoolKind kind : {PoolKind::kMax, PoolKind::kAverage}) {
         const auto in = RandomFloats(c.h * c.w, 2);
-        const std::vector<float> rows(static_cast<size_t>(c.out_h), 0.5f),
-            cols(static_cast<size_t>(c.out_w), 0.25f);
+        const std::vector<float> rows(c.out_h, 0.5f), cols(c.out_w, 0.25f);
         const auto run = [&](const PoolKernels& kernels) {
-          std::vector<float> out(static_cast<size_t>(c.out_h * c.out_w));
+          std::vector<float> out(c.out_h * c.out_w);
           AlignedVector<float> scratch(static_cast<size_t>(
               LayoutOf(c.out_h, c.out_w, c.kernel_h, c.kernel_w, c.stride, c.stride, c.dilation, c.dilation)
                   .floats));

@@ -12,7 +12,7 @@ namespace {
 // Every element twice: most upsampling is that.
 bool IsDoubling(const ResizeAxis& axis) {
   for (int64_t i = 0; i < axis.size(); ++i)
-    if (axis.first[static_cast<size_t>(i)] != i / 2) return false;
+    if (axis.first[i] != i / 2) return false;
   return axis.nearest() && axis.size() % 2 == 0;
 }
 

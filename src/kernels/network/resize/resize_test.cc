@@ -33,7 +33,7 @@ TEST(Resize, EveryElementIsWhereItsPlaceSays) {
     for (const auto& [h, w] : {std::pair<int64_t, int64_t>{26, 44}, {7, 11}, {40, 22}, {13, 66}}) {
       const ResizeAxis y = linear ? LinearAxis(in_h, h) : NearestAxis(in_h, h),
                        x = linear ? LinearAxis(in_w, w) : NearestAxis(in_w, w);
-      std::vector<float> out(static_cast<size_t>(planes * h * w)), again(out.size());
+      std::vector<float> out(planes * h * w), again(out.size());
       ResizePlanes(in.data(), planes, in_h, in_w, y, x, out.data(), one);
       ResizePlanes(in.data(), planes, in_h, in_w, y, x, again.data(), three);
       EXPECT_EQ(out, again);
@@ -41,9 +41,7 @@ TEST(Resize, EveryElementIsWhereItsPlaceSays) {
         for (int64_t r = 0; r < h; ++r)
           for (int64_t c = 0; c < w; ++c) {
             const auto row = static_cast<size_t>(r), col = static_cast<size_t>(c);
-            const auto at = [&](int32_t i, int32_t j) {
-              return in[static_cast<size_t>((p * in_h + i) * in_w + j)];
-            };
+            const auto at = [&](int32_t i, int32_t j) { return in[(p * in_h + i) * in_w + j]; };
             double expected = at(y.first[row], x.first[col]);
             if (linear) {
               const double d = y.weight[row], e = x.weight[col];
@@ -51,7 +49,7 @@ TEST(Resize, EveryElementIsWhereItsPlaceSays) {
                   (1 - d) * ((1 - e) * expected + e * at(y.first[row], x.second[col])) +
                   d * ((1 - e) * at(y.second[row], x.first[col]) + e * at(y.second[row], x.second[col]));
             }
-            ASSERT_NEAR(out[static_cast<size_t>((p * h + r) * w + c)], expected, linear ? 1e-6 : 0)
+            ASSERT_NEAR(out[(p * h + r) * w + c], expected, linear ? 1e-6 : 0)
                 << linear << " " << h << "x" << w;
           }
     }

@@ -101,10 +101,10 @@ TEST(Rows, ManyRowsInParallel) {
   const auto expected = run(one);
   EXPECT_EQ(run(three), expected);
   double sum = 0;
-  for (int64_t c = 0; c < cols; ++c) sum += expected[static_cast<size_t>(7 * cols + c)];
+  for (int64_t c = 0; c < cols; ++c) sum += expected[7 * cols + c];
   EXPECT_NEAR(sum, 1, 1e-5);
   double mean = 0;
-  for (int64_t c = 0; c < cols; ++c) mean += x[static_cast<size_t>(7 * cols + c)] / static_cast<double>(cols);
+  for (int64_t c = 0; c < cols; ++c) mean += x[7 * cols + c] / static_cast<double>(cols);
   EXPECT_NEAR(expected[2 * x.size() + 7], mean, 1e-6);
 }
 
@@ -113,8 +113,7 @@ TEST(Rows, ColumnsMatchDouble) {
   for (const auto& [batch, n, cols] :
        {std::tuple<int64_t, int64_t, int64_t>{1, 16, 1003}, {3, 7, 5}, {2, 1, 300}, {1, 300, 1}}) {
     const auto x = RandomFloats(batch * n * cols, 8, 5.0f);
-    std::vector<float> softmax(x.size()), again(x.size()), sums(static_cast<size_t>(batch * cols)),
-        threes(sums);
+    std::vector<float> softmax(x.size()), again(x.size()), sums(batch * cols), threes(sums);
     SoftmaxColumns(x.data(), softmax.data(), batch, n, cols, one);
     SoftmaxColumns(x.data(), again.data(), batch, n, cols, three);
     EXPECT_EQ(softmax, again);
@@ -133,8 +132,7 @@ TEST(Rows, ColumnsMatchDouble) {
         for (int64_t i = 0; i < n; ++i) powers += std::exp(x[at(i)] - most);
         for (int64_t i = 0; i < n; ++i)
           ASSERT_NEAR(softmax[at(i)], std::exp(x[at(i)] - most) / powers, 4e-6) << n << " x " << cols;
-        ASSERT_NEAR(sums[static_cast<size_t>(p * cols + c)], 0.5 * sum,
-                    testing::SumTolerance(n, size) + 1e-6);
+        ASSERT_NEAR(sums[p * cols + c], 0.5 * sum, testing::SumTolerance(n, size) + 1e-6);
       }
   }
 }

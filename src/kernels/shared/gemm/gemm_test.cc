@@ -258,7 +258,7 @@ TEST(Gemm, GatheredColumns) {
       g.out_w = (c.w + 2 * c.pad - c.dilation * (c.kernel_w - 1) - 1) / c.stride + 1;
       const int64_t k = g.rows(), n = g.cols(), m = c.out_channels;
       const auto image = RandomFloats(c.channels * c.h * c.w, 7), weights = RandomFloats(m * k, 8);
-      std::vector<float> out(static_cast<size_t>(m * n));
+      std::vector<float> out(m * n);
       GemmArgs args{.m = m,
                     .n = n,
                     .k = k,

@@ -9,7 +9,7 @@ namespace {
 // In every layer; null means none.
 Status Window(const JsonFields& json, int64_t if_missing, DecoderConfig* config) {
   CELER_ASSIGN(config->sliding_window, HfInt(json, "sliding_window", 1, int64_t{1} << 30, if_missing, 0));
-  config->windowed_layer.assign(static_cast<size_t>(config->layers), true);
+  config->windowed_layer.assign(config->layers, true);
   return {};
 }
 
@@ -31,7 +31,7 @@ Status MixtralFromHf(const JsonFields& json, DecoderConfig* config) {
   CELER_ASSIGN(config->moe.experts_per_token, HfInt(json, "num_experts_per_tok", 1, config->moe.experts, 2));
   config->moe.intermediate = config->intermediate;
   config->moe.normalize_top = true;
-  config->moe.sparse_layer.assign(static_cast<size_t>(config->layers), true);
+  config->moe.sparse_layer.assign(config->layers, true);
   return {};
 }
 

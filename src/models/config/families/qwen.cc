@@ -137,7 +137,7 @@ Status Qwen2MoeFromGguf(const GgufFile&, DecoderConfig* config) {
 Status Qwen3MoeFromHf(const JsonFields& json, DecoderConfig* config) {
   CELER_RETURN_IF_ERROR(Qwen3Attention(json, config));
   CELER_ASSIGN(config->sliding_window, UsedWindow(json));
-  config->windowed_layer.assign(static_cast<size_t>(config->layers), true);
+  config->windowed_layer.assign(config->layers, true);
   // Newer versions of transformers write Mixtral's name.
   const char* experts = json.Has("num_local_experts") ? "num_local_experts" : "num_experts";
   return QwenExperts(json, experts, 128, 8, 768, config);

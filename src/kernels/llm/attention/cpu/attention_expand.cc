@@ -27,8 +27,8 @@ void List(const AttentionArgs& args, Scratch* scratch) {
   scratch->tokens.clear();
   const int64_t size = args.kv.block_size;
   for (int64_t s = 0; s < batch.seqs(); ++s) {
-    const auto begin = static_cast<size_t>(batch.seq_start[static_cast<size_t>(s)]),
-               end = static_cast<size_t>(batch.seq_start[static_cast<size_t>(s + 1)]);
+    const auto begin = static_cast<size_t>(batch.seq_start[s]),
+               end = static_cast<size_t>(batch.seq_start[s + 1]);
     if (begin == end) continue;
     const auto [low, high] = std::minmax_element(batch.positions.begin() + static_cast<int64_t>(begin),
                                                  batch.positions.begin() + static_cast<int64_t>(end));
@@ -73,8 +73,8 @@ void ExpandedAttention(const AttentionArgs& args, AttentionFn run) {
   args.pool->ParallelFor(to.blocks * from.kv_heads, 4, [&, shared](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t block = i / from.kv_heads, head = i % from.kv_heads;
-      const int64_t source = shared->source[static_cast<size_t>(block)];
-      const int64_t tokens = shared->tokens[static_cast<size_t>(block)];
+      const int64_t source = shared->source[block];
+      const int64_t tokens = shared->tokens[block];
       for (int64_t slot = 0; slot < tokens; ++slot) {
         const int64_t at = to.RowOffset(block, head, slot);
         LoadStoredKvRow(from, from.k, source, head, slot, reinterpret_cast<float*>(to.k + at));

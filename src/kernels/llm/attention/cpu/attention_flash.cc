@@ -52,7 +52,7 @@ KvKind KindOf(DType dtype) {
 }
 
 float* Aligned(std::vector<float>& floats, int64_t n) {
-  if (static_cast<int64_t>(floats.size()) < n + 16) floats.resize(static_cast<size_t>(n + 16));
+  if (static_cast<int64_t>(floats.size()) < n + 16) floats.resize(n + 16);
   return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(floats.data()) + 63) / 64 * 64);
 }
 
@@ -119,13 +119,13 @@ class Flash {
       // values of few of them, which other cores have just written; a thread that is done steals from the
       // others.
       const int64_t heads = args_.kv.kv_heads;
-      next_.assign(static_cast<size_t>(heads), 0);
+      next_.assign(heads, 0);
       args_.pool->Run([&](int thread) {
         for (int64_t i = 0; i < heads; ++i) {
           const int64_t head = (thread * heads / args_.pool->size() + i) % heads;
-          std::atomic_ref<int64_t> next(next_[static_cast<size_t>(head)]);
+          std::atomic_ref<int64_t> next(next_[head]);
           for (int64_t at = 0; (at = next.fetch_add(1, std::memory_order_relaxed) * heads + head) < count;)
-            RunItem(items_[static_cast<size_t>(at)], nullptr, false);
+            RunItem(items_[at], nullptr, false);
         }
       });
       return;
@@ -133,19 +133,18 @@ class Flash {
     // Each thread walks through a part of its own, so that it can prefetch the next split before it ends the
     // one at hand; when it is through, it steals from the other parts.
     const int64_t parts = args_.pool->size();
-    next_.resize(static_cast<size_t>(parts));
+    next_.resize(parts);
     const auto part_begin = [&](int64_t part) { return part * count / parts; };
-    for (int64_t i = 0; i < parts; ++i) next_[static_cast<size_t>(i)] = part_begin(i);
+    for (int64_t i = 0; i < parts; ++i) next_[i] = part_begin(i);
     args_.pool->ParallelForDynamic(parts, 1, [&](int64_t begin, int64_t end) {
       int64_t unit = -1;  // of the item before
       for (int64_t own = begin; own < end; ++own)
         for (int64_t i = 0; i < parts; ++i) {
           const int64_t part = (own + i) % parts, part_end = part_begin(part + 1);
-          std::atomic_ref<int64_t> next(next_[static_cast<size_t>(part)]);
+          std::atomic_ref<int64_t> next(next_[part]);
           for (int64_t at = 0; (at = next.fetch_add(1, std::memory_order_relaxed)) < part_end;) {
-            const Item& item = items_[static_cast<size_t>(at)];
-            RunItem(item, at + 1 < part_end ? &items_[static_cast<size_t>(at + 1)] : nullptr,
-                    item.unit == unit);
+            const Item& item = items_[at];
+            RunItem(item, at + 1 < part_end ? &items_[at + 1] : nullptr, item.unit == unit);
             unit = item.unit;
           }
         }
@@ -156,8 +155,8 @@ class Flash {
   void MakeItems() {
     const int64_t tile_tokens = std::max<int64_t>(1, kMaxTileRows / group_);
     for (int64_t s = 0; s < args_.batch.seqs(); ++s) {
-      const int64_t begin = args_.batch.seq_start[static_cast<size_t>(s)];
-      const int64_t end = args_.batch.seq_start[static_cast<size_t>(s + 1)];
+      const int64_t begin = args_.batch.seq_start[s];
+      const int64_t end = args_.batch.seq_start[s + 1];
       if (begin == end) continue;
       // Longest first: late tiles of a long prompt see more keys than early ones, and no thread should be
       // left with one of them when the others are done.
@@ -191,17 +190,16 @@ class Flash {
     std::vector<int32_t>& head_blocks = scratch_.head_blocks;
     if (head_blocks.size() < batch.block_table.size()) head_blocks.resize(batch.block_table.size());
     for (int64_t s = 0; s < batch.seqs(); ++s) {
-      const int64_t end = batch.seq_start[static_cast<size_t>(s + 1)];
-      if (end == batch.seq_start[static_cast<size_t>(s)]) continue;
+      const int64_t end = batch.seq_start[s + 1];
+      if (end == batch.seq_start[s]) continue;
       const int64_t blocks = Position(end - 1) / args_.kv.block_size + 1, at = s * batch.max_blocks;
       for (int64_t b = at; b < at + blocks; ++b)
-        head_blocks[static_cast<size_t>(b)] =
-            static_cast<int32_t>(args_.kv.HeadPiece(batch.block_table[static_cast<size_t>(b)]));
+        head_blocks[b] = static_cast<int32_t>(args_.kv.HeadPiece(batch.block_table[b]));
     }
     head_blocks_ = head_blocks.data();
   }
 
-  int64_t Position(int64_t token) const { return args_.batch.positions[static_cast<size_t>(token)]; }
+  int64_t Position(int64_t token) const { return args_.batch.positions[token]; }
   int64_t FirstKey(int64_t position) const {
     return args_.window > 0 ? std::max<int64_t>(0, position - args_.window + 1) : 0;
   }
@@ -212,12 +210,12 @@ class Flash {
     static thread_local std::vector<float> memory;
     float* scratch =
         Aligned(memory, TileScratchFloats(max_rows_, args_.kv.head_dim) + 16 + 2 * partial_floats_);
-    const Unit& unit = units_[static_cast<size_t>(item.unit)];
+    const Unit& unit = units_[item.unit];
     const int64_t rows = unit.tokens * group_;
     if (item.split >= 0) {
       Attend(unit, item.split, scratch, SharedPartial(unit, item.split), next, same_unit);
       // The thread that finishes the last split combines all of them, in order.
-      std::atomic_ref<int32_t> left(left_[static_cast<size_t>(item.unit)]);
+      std::atomic_ref<int32_t> left(left_[item.unit]);
       if (left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
       const Partial total = SharedPartial(unit, 0);
       for (int64_t p = 1; p < unit.splits; ++p) Merge(total, SharedPartial(unit, p), rows, padded_);
@@ -266,7 +264,7 @@ class Flash {
                        .sum = result.sum,
                        .acc = result.acc};
     if (next) {
-      const Unit& later = units_[static_cast<size_t>(next->unit)];
+      const Unit& later = units_[next->unit];
       tile.next_k = HeadRows(kv.k, later);
       tile.next_v = HeadRows(kv.v, later);
       tile.next_blocks = Blocks(later);

@@ -44,8 +44,8 @@ void Activations::Prepare(int64_t begin, int64_t end, uint8_t* base) const {
   static thread_local AlignedVector<float> normed, without;
   constexpr int kMaxTokens = 16;
   CELER_CHECK_LE(isa_.x_tokens, kMaxTokens);
-  if (args_.norm) normed.resize(static_cast<size_t>(portion_ * cols_));
-  if (splits_) without.resize(static_cast<size_t>(portion_ * cols_));
+  if (args_.norm) normed.resize(portion_ * cols_);
+  if (splits_) without.resize(portion_ * cols_);
   auto* const outliers = reinterpret_cast<TokenOutliers*>(base + outliers_begin_);
   for (int64_t p = begin; p < end; ++p) {
     const int64_t unit = p * portion_ / isa_.x_tokens, unit_token = unit * isa_.x_tokens;

@@ -25,7 +25,7 @@ float Largest(const float* x) {
 
 void SplitOutliers(const float* x, int64_t cols, float* rest, TokenOutliers* out) {
   static thread_local std::vector<float> largest;  // of each block of `rest`
-  largest.resize(static_cast<size_t>(cols / kBlockCols));
+  largest.resize(cols / kBlockCols);
   float error = 0;
   for (size_t b = 0; b < largest.size(); ++b) {
     largest[b] = Largest(x + b * kBlockCols);
@@ -59,10 +59,10 @@ void OutlierColumns::Find(uint64_t call, int64_t first_token, std::span<const To
   key_ = key;
   columns_.clear();
   slots_.resize(tokens.size() * kOutliers);
-  if (static_cast<int64_t>(slot_of_.size()) < cols) slot_of_.resize(static_cast<size_t>(cols), -1);
+  if (static_cast<int64_t>(slot_of_.size()) < cols) slot_of_.resize(cols, -1);
   for (size_t t = 0; t < tokens.size(); ++t)
     for (int i = 0; i < tokens[t].count; ++i) {
-      int32_t& slot = slot_of_[static_cast<size_t>(tokens[t].col[i])];
+      int32_t& slot = slot_of_[tokens[t].col[i]];
       if (slot < 0) {
         slot = static_cast<int32_t>(columns_.size());
         columns_.push_back(FindColumn(shape, geometry, tokens[t].col[i]));
@@ -70,7 +70,7 @@ void OutlierColumns::Find(uint64_t call, int64_t first_token, std::span<const To
       slots_[t * kOutliers + static_cast<size_t>(i)] = static_cast<uint16_t>(slot);
     }
   for (const TokenOutliers& token : tokens)
-    for (int i = 0; i < token.count; ++i) slot_of_[static_cast<size_t>(token.col[i])] = -1;
+    for (int i = 0; i < token.count; ++i) slot_of_[token.col[i]] = -1;
 }
 
 }  // namespace celer

@@ -20,7 +20,7 @@ TEST(Outliers, LargeValuesAreTakenOutAndTheRestStays) {
   for (const int64_t cols : {32, 96, 576, 4096}) {
     std::vector<float> x = RandomFloats(cols, 1), rest(x.size());
     x[5] = 200;
-    x[static_cast<size_t>(cols - 1)] = -90;
+    x[cols - 1] = -90;
     TokenOutliers out;
     SplitOutliers(x.data(), cols, rest.data(), &out);
     ASSERT_GE(out.count, 2) << cols;
@@ -29,8 +29,8 @@ TEST(Outliers, LargeValuesAreTakenOutAndTheRestStays) {
     EXPECT_EQ(out.col[1], cols - 1);
     EXPECT_EQ(out.value[1], -90);
     for (int i = 0; i < out.count; ++i) {
-      EXPECT_EQ(rest[static_cast<size_t>(out.col[i])], 0);
-      rest[static_cast<size_t>(out.col[i])] = out.value[i];
+      EXPECT_EQ(rest[out.col[i]], 0);
+      rest[out.col[i]] = out.value[i];
     }
     EXPECT_EQ(rest, x) << cols;
   }
@@ -84,8 +84,8 @@ TEST(Outliers, ColumnsOfPackedWeights) {
   const auto values = RandomFloats(kRows * kCols, 3);
   for (const DType dtype : BlockTypes()) {
     const int64_t row_bytes = *BytesFor(dtype, kCols);
-    std::vector<std::byte> data(static_cast<size_t>(kRows * row_bytes));
-    std::vector<float> decoded(static_cast<size_t>(kRows * kCols));
+    std::vector<std::byte> data(kRows * row_bytes);
+    std::vector<float> decoded(kRows * kCols);
     for (int64_t r = 0; r < kRows; ++r) {
       EncodeRow(dtype, values.data() + r * kCols, kCols, data.data() + r * row_bytes);
       DecodeRow(dtype, data.data() + r * row_bytes, kCols, decoded.data() + r * kCols);
@@ -96,7 +96,7 @@ TEST(Outliers, ColumnsOfPackedWeights) {
       if (!layout.runs) continue;
       const PackGeometry& g = layout.geometry;
       const PackedShape shape = PackedShapeOf(w, g);
-      std::vector<std::byte> packed(static_cast<size_t>(shape.bytes()));
+      std::vector<std::byte> packed(shape.bytes());
       PackGroups(w, g, shape, 0, shape.groups, packed.data());
       for (int64_t col = 0; col < kCols; ++col) {
         const PackedColumn column = FindColumn(shape, g, col);
@@ -106,7 +106,7 @@ TEST(Outliers, ColumnsOfPackedWeights) {
           ReadColumnPlain(column, g, at, plain);
           if (layout.kernels) layout.kernels->read(&column, 1, at, shape.group_bytes, 1, fast);
           for (int64_t r = 0; r < std::min<int64_t>(g.rows, kRows - group * g.rows); ++r) {
-            const float expected = decoded[static_cast<size_t>((group * g.rows + r) * kCols + col)];
+            const float expected = decoded[(group * g.rows + r) * kCols + col];
             // The product with a sub-block's scale and the minimum round once each.
             const float bound = 1e-6f * (std::abs(expected) + 1);
             ASSERT_NEAR(plain[r], expected, bound) << Name(dtype) << " column " << col << " row " << r;
@@ -130,7 +130,7 @@ TEST(Outliers, ColumnsMeetTheirTokens) {
              factors = RandomFloats(kTokens * kOutliers, 7);
   for (const DType dtype : {DType::kQ8_0, DType::kQ5_1, DType::kQ4_0, DType::kQ4_1}) {
     const int64_t row_bytes = *BytesFor(dtype, kCols);
-    std::vector<std::byte> data(static_cast<size_t>(kRows * row_bytes));
+    std::vector<std::byte> data(kRows * row_bytes);
     for (int64_t r = 0; r < kRows; ++r)
       EncodeRow(dtype, stored.data() + r * kCols, kCols, data.data() + r * row_bytes);
     const WeightView w{
@@ -139,31 +139,31 @@ TEST(Outliers, ColumnsMeetTheirTokens) {
       if (!layout.runs || !layout.kernels) continue;
       const PackGeometry& g = layout.geometry;
       const PackedShape shape = PackedShapeOf(w, g);
-      std::vector<std::byte> packed(static_cast<size_t>(shape.bytes()));
+      std::vector<std::byte> packed(shape.bytes());
       PackGroups(w, g, shape, 0, shape.groups, packed.data());
       const auto* const group = reinterpret_cast<const uint8_t*>(packed.data());
       std::vector<PackedColumn> columns;
       for (const int64_t col : cols) columns.push_back(FindColumn(shape, g, col));
       const auto groups = static_cast<int>(shape.groups);
-      std::vector<float> values(static_cast<size_t>(groups * kCount * g.rows));
+      std::vector<float> values(groups * kCount * g.rows);
       layout.kernels->read(columns.data(), kCount, group, shape.group_bytes, groups, values.data());
       std::vector<float> sums = before, expected = before;
       std::vector<TokenOutliers> outliers(kTokens);
       std::vector<uint16_t> slots(kTokens * kOutliers);
       for (int64_t t = 0; t < kTokens; ++t) {
-        outliers[static_cast<size_t>(t)].count = static_cast<int32_t>(t % (kOutliers + 1));
+        outliers[t].count = static_cast<int32_t>(t % (kOutliers + 1));
         for (int i = 0; i < kOutliers; ++i) {
-          outliers[static_cast<size_t>(t)].value[i] = factors[static_cast<size_t>(t * kOutliers + i)];
-          slots[static_cast<size_t>(t * kOutliers + i)] = static_cast<uint16_t>((3 * t + 2 * i) % kCount);
+          outliers[t].value[i] = factors[t * kOutliers + i];
+          slots[t * kOutliers + i] = static_cast<uint16_t>((3 * t + 2 * i) % kCount);
         }
       }
       for (int n = 0; n < groups; ++n) {
         layout.kernels->add_read(values.data() + n * kCount * g.rows, slots.data(), outliers.data(), kTokens,
                                  sums.data() + n * g.rows, kStride);
         for (int64_t t = 0; t < kTokens; ++t) {
-          const TokenOutliers& own = outliers[static_cast<size_t>(t)];
+          const TokenOutliers& own = outliers[t];
           for (int i = 0; i < own.count; ++i)
-            layout.kernels->add(&columns[slots[static_cast<size_t>(t * kOutliers + i)]], &own.value[i], 1,
+            layout.kernels->add(&columns[slots[t * kOutliers + i]], &own.value[i], 1,
                                 group + n * shape.group_bytes, shape.group_bytes, 1,
                                 expected.data() + t * kStride + n * g.rows);
         }

@@ -143,7 +143,7 @@ void Products::AddOutliers(const uint8_t* x, int64_t token, int64_t tokens, cons
   static thread_local AlignedVector<float> values;
   const int64_t rows = isa_.geometry.rows;
   const int64_t of_group = std::ssize(columns) * rows;
-  values.resize(static_cast<size_t>(groups * of_group));
+  values.resize(groups * of_group);
   isa_.columns.read(columns.data(), static_cast<int>(columns.size()), group, bytes, groups, values.data());
   for (int g = 0; g < groups; ++g)
     isa_.columns.add_read(values.data() + g * of_group, found.slots(0), outliers.data(),

@@ -259,7 +259,7 @@ class ManyTokens {
   void Take(int64_t walk, int64_t tile, int64_t next, const uint8_t** x) {
     const int64_t begin = walk * walk_, end = std::min(begin + walk_, token_tiles_);
     for (int64_t t = begin; t < end; ++t) {
-      std::atomic<bool>& mine = taken_[static_cast<size_t>(t * tiles_ + tile)];
+      std::atomic<bool>& mine = taken_[t * tiles_ + tile];
       if (mine.load(std::memory_order_relaxed) || mine.exchange(true, std::memory_order_relaxed)) continue;
       if (!*x) *x = call_.PreparedX();
       Ahead ahead{.share = t - begin, .shares = end - begin};
@@ -319,7 +319,7 @@ class ManyTokens {
 
 // Outputs whose weights are not packed: dequantized to floats.
 void PlainProducts(const MatmulArgs& args) {
-  std::vector<float> scratch(static_cast<size_t>(args.tokens * args.outputs[0].w.cols));
+  std::vector<float> scratch(args.tokens * args.outputs[0].w.cols);
   const float* x = PlainInput(args, scratch);
   for (const MatmulOutput& to : args.outputs)
     if (!to.w.packed) PortableProduct(to, x, args.tokens, *args.pool);
