@@ -1,4 +1,4 @@
-// Who has which block, and who finds which.
+// Allocation, sharing, copy-on-write, prefix caching and eviction of blocks.
 #include "engine/kv/block_manager.h"
 
 #include <gtest/gtest.h>
@@ -124,7 +124,7 @@ TEST(BlockManager, ABlockThatOthersMayFindIsCopiedByAll) {
   EXPECT_EQ(blocks.cached_free_blocks(), 1);
 }
 
-// As many as a flag may ask for: they cost what is used of them.
+// As many as a flag allows: memory is used for allocated blocks only.
 TEST(BlockManager, HostBlocksAreCountedBeforeTheyAreUsed) {
   constexpr int64_t kMany = std::numeric_limits<int32_t>::max();
   BlockManager blocks(1, kMany);
@@ -210,7 +210,7 @@ TEST(PrefixCache, TheSameContentInTwoBlocksIsKnownOnce) {
   EXPECT_EQ(blocks.cache().size(), 1);
   blocks.Uncache(a);
   EXPECT_EQ(blocks.CountCached(tokens, root), 0);
-  // A block that is known by a name whose beginning is gone gets another one.
+  // A block that is cached under a chain whose first blocks were evicted gets another id.
   Publish(blocks, b, tokens, root);
   const auto longer = Count(0, 32);
   ASSERT_TRUE(Grow(blocks, &b, 32));

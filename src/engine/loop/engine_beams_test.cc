@@ -1,5 +1,5 @@
-// Beam search in the engine: how many blocks it needs, who waits for whom, and what becomes of beams that are
-// driven out, starved or cancelled. What the search finds is tested with tests/golden/beams.json.
+// Beam search in the engine: the blocks that it needs, scheduling as a unit, and beams that are preempted,
+// starved or cancelled. What the search finds is tested with tests/golden/beams.json.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -68,8 +68,8 @@ Texts RunAll(Engine& engine, const std::vector<Request>& requests) {
   return texts;
 }
 
-// Both ended the process once: the beams share blocks, copies of them were counted once too often, and there
-// was nobody else to take blocks from.
+// Both crashed the process once: the beams share blocks, copy-on-write was counted once too often, and there
+// was no other sequence to preempt.
 TEST(EngineBeams, CopiesOfSharedBlocksFit) {
   for (const auto& [width, blocks] : {std::pair{16, 18}, {8, 10}, {16, 16}, {128, 142}})
     for (uint64_t seed = 1; seed <= 5 && !HasFailure(); ++seed) {
@@ -158,9 +158,9 @@ TEST(EngineBeams, SmallStepsAreEnough) {
   EXPECT_GT(recomputations, 0);
 }
 
-// Searches of low priority among clients of high priority who always have something to ask. A long answer
-// takes the beams' blocks one after the other. Beams that aged on their own came back before the answer that
-// was running, and the others stayed behind it, which ended the process.
+// Searches of low priority among a stream of requests of high priority. A long answer preempts the beams one
+// after the other. Beams that aged one by one were admitted before the running answer, and the others after
+// it, which crashed the process.
 class Starved : public testing::TestWithParam<std::tuple<Preemption, int>> {};
 
 TEST_P(Starved, BeamsAgeAsOne) {
@@ -208,7 +208,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, Starved,
                                   std::to_string(std::get<1>(test.param));
                          });
 
-// They run alone in a step. Those who come later, and go first, must not keep them from it.
+// They run in a step of their own. Later requests of higher priority must not starve them.
 TEST(EngineBeams, MoreThanAStepHasTokensGetTheirTurn) {
   auto engine = MakeEngine({}, {.chunk = 8});
   EngineInternals::SetStarvationSteps(*engine, 50);

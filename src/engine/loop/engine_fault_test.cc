@@ -1,4 +1,4 @@
-// What becomes of requests when the device fails: a runner that does, in the middle of its work.
+// Requests in flight when the device fails: a runner that fails in the middle of its work.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -93,7 +93,7 @@ TEST_P(EngineFault, EndsScoringToo) {
   const auto scores = engine->Score(tokens, 30 - 1);
   ASSERT_FALSE(scores);
   EXPECT_EQ(scores.error().message(), "the device fell off the bus");
-  // What happened to the other request meanwhile is told by the next step.
+  // Events of the other request are returned by the next step.
   const auto events = engine->Step();
   ASSERT_EQ(events.size(), 2u);
   EXPECT_EQ(events[0].token, 1);

@@ -270,7 +270,7 @@ TEST(MaskWorkers, WhoHasHadLeastGoesFirst) {
     }));
     jobs.push_back(workers.Post(masks.back(), static_cast<uint64_t>(spent)));
   }
-  // An answer that has ended takes its mask with it: nothing is done for it.
+  // The queued mask of an answer that has ended is dropped.
   jobs.push_back(workers.Post(std::make_shared<Noted>([&] { ADD_FAILURE(); }), 400));
   gate->Open();
   for (const auto& job : jobs)

@@ -1,7 +1,6 @@
-// The engine under everything at once: random requests come, go, are cancelled, run out of time, share
-// prefixes, fork, search with beams, starve, and drive each other out of pools that are much too small.
-// Nothing may leak, no request may starve, and every text must be the one that an engine with room for all
-// would have written.
+// A stress test of the engine: random requests are submitted, cancelled, expire, share prefixes, fork, use
+// beam search, starve, and preempt each other in pools that are much too small. Nothing may leak, no request
+// may starve, and every text must be the one that an engine with room for all would have written.
 //   CELER_RANDOM_SEEDS=1000-5000 celer_engine_test --gtest_filter='RandomLoad*'
 #include <gtest/gtest.h>
 
@@ -67,7 +66,7 @@ class Requests {
 
   Request Next() {
     Request request;
-    // A few beginnings that many share, as system prompts and earlier turns are.
+    // A few shared prefixes, as system prompts and earlier turns are.
     const int family = Below(4), shared = Below(context_ * 5 / 8), own = 1 + Below(context_ / 5);
     for (int i = 0; i < shared; ++i) request.prompt.push_back((family * 7 + i * i) % Vocab());
     for (int i = 0; i < own; ++i) request.prompt.push_back(Below(Vocab()));

@@ -205,7 +205,7 @@ class FakeStepper : public Stepper {
       events.push_back({.request = id, .finish = FinishReason::kCancelled, .last = true});
     if (*fail) {
       fault_ = Error::Device("the device has fallen off the bus");
-      // Only what ran is told, as cancelled or as failed; the rest is never heard of again.
+      // Only running requests get events, cancelled or failed.
       if (!left_.empty())
         events.push_back({.request = left_.begin()->first, .finish = FinishReason::kCancelled, .last = true});
       left_.clear();

@@ -1,4 +1,4 @@
-// No message can say a control token, however it is dressed.
+// Special-token injection: no message can produce a control token, however it is encoded.
 #include "engine/text/prompter.h"
 
 #include <gtest/gtest.h>

@@ -54,7 +54,7 @@ TEST_F(TextStreamTest, StopStringsAreHeldBackAndEndIt) {
   EXPECT_EQ(last.text, "");
   EXPECT_EQ(last.finish, FinishReason::kStop);
   EXPECT_TRUE(stream.wants_cancel());
-  // The engine has not heard of it yet.
+  // The engine has not been cancelled yet.
   EXPECT_EQ(stream.Push(Event(0)).text, "");
   EXPECT_EQ(stream.Push({.request = 1, .finish = FinishReason::kCancelled}).finish, FinishReason::kStop);
 }

@@ -1,4 +1,4 @@
-// What a configuration says is what the model is, or it is refused. The reference is transformers 5 for
+// A configuration is read exactly, or rejected. The reference is transformers 5 for
 // config.json and llama.cpp for GGUF.
 #include "models/config/family.h"
 

@@ -70,8 +70,7 @@ class FakeStepper : public Stepper {
   std::optional<Error> fault() const override { return fault_; }
   Engine* engine() override { return nullptr; }
 
-  // MiB of the fault's sentence. It is copied for each request, so that requests hear of the fault one by
-  // one.
+  // MiB of the fault's message. It is copied for each request, so that requests get the fault one by one.
   static inline std::atomic<unsigned> long_fault = 0;
   // If it is set, called before a request is submitted.
   static inline std::function<void()> on_check;
@@ -292,7 +291,7 @@ TEST_F(ServiceTest, PagesOfOtherOriginsAreKeptOff) {
   EXPECT_THAT(Ask(plain), HasSubstr("415 Unsupported Media Type"));
   nothing.erase(nothing.find("Content-Type: application/json\r\n"), 32);
   EXPECT_THAT(Ask(nothing), HasSubstr("415 Unsupported Media Type"));
-  // The page itself and what it reads are behind the same door; a balancer's probe is not.
+  // The page and what it fetches have the same Host check; a load balancer's probe has none.
   const auto get = [&](const std::string& path) {
     return Ask("GET " + path + " HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n");
   };
@@ -335,7 +334,7 @@ TEST_F(ServiceTest, BodiesInFlightAreBounded) {
   http_.max_body_memory = 2000;
   Start(/*reload=*/false);
   const std::string body = R"({"prompt": "hi", "max_tokens": 3})";
-  // Two that never come to their end hold 900 bytes each. What was announced and not sent is not held.
+  // Two incomplete bodies hold 900 bytes each. Announced bytes that were not sent do not count.
   std::vector<asio::ip::tcp::socket> slow;
   for (int i = 0; i < 2; ++i) {
     slow.push_back(Connect());
@@ -353,7 +352,7 @@ TEST_F(ServiceTest, BodiesInFlightAreBounded) {
   EXPECT_THAT(full, HasSubstr("429 Too Many Requests"));
   EXPECT_THAT(full, HasSubstr("Retry-After: 1"));
   EXPECT_THAT(full, HasSubstr("--max-body-memory"));
-  // The same where the length is not said before.
+  // The same without Content-Length (chunked).
   std::string chunked =
       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
       "Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n12c\r\n" +
