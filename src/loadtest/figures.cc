@@ -133,25 +133,34 @@ Json LoadJson(const Replay& replay, const ServeMetrics& m, const ServeTarget& ta
   return json;
 }
 
-void AddLatencies(const Replay& replay, LoadReport* report) {
+Chart ServedWithin(const Replay& replay) {
   std::vector<double> ttft, whole;
   for (const ReplayedRequest& request : replay.requests)
     if (request.done) {
       ttft.push_back(request.ttft());
       whole.push_back(request.end_to_end());
     }
-  report->ttft = ShareWithin(ttft);
-  report->gaps = ShareWithin(replay.gaps);
-  report->end_to_end = ShareWithin(whole);
+  Chart chart{.title = "Served within",
+              .x = {.low = 1e300, .high = 0, .log = true, .label = "milliseconds"},
+              .y = {.low = 0, .high = 105, .label = "percent"},
+              .lines = {{"first token", ShareWithin(ttft), {kLineColors[0], 2}},
+                        {"token to token", ShareWithin(replay.gaps), {kLineColors[1], 2, "6 4"}},
+                        {"whole answer", ShareWithin(whole), {kLineColors[2], 2, "2 3"}}}};
+  for (const ChartLine& line : chart.lines)
+    for (const auto& [x, y] : line.points) {
+      chart.x.low = std::min(chart.x.low, 0.9 * x);
+      chart.x.high = std::max(chart.x.high, 1.1 * x);
+    }
+  return chart;
 }
 
 Chart ChartOverTime(const std::string& title, const std::string& unit, double end_s,
                     std::vector<ChartLine> lines) {
-  Chart chart{.title = title,
-              .x = {.low = 0, .high = std::max(end_s, 1e-9), .label = "seconds"},
-              .y = {.low = 0, .high = 1.1 * std::max(1.0, HighestOf(lines)), .label = unit},
-              .lines = std::move(lines)};
-  return chart;
+  const double high = 1.1 * std::max(1.0, HighestOf(lines));
+  return {.title = title,
+          .x = {.low = 0, .high = std::max(end_s, 1e-9), .label = "seconds"},
+          .y = {.low = 0, .high = high, .label = unit},
+          .lines = std::move(lines)};
 }
 
 std::string LoadText(const LoadReport& report) {
@@ -164,22 +173,9 @@ std::string LoadHtml(const LoadReport& report) {
   Page page(report.title, report.heading, report.facts);
   page.Section(report.latency.title);
   page.Add(report.latency);
-  if (!report.ttft.empty()) {
-    Chart chart{.title = "Served within",
-                .x = {.low = 1e300, .high = 0, .log = true, .label = "milliseconds"},
-                .y = {.low = 0, .high = 105, .label = "percent"},
-                .lines = {{"first token", report.ttft, {kLineColors[0], 2}},
-                          {"token to token", report.gaps, {kLineColors[1], 2, "6 4"}},
-                          {"whole answer", report.end_to_end, {kLineColors[2], 2, "2 3"}}}};
-    for (const ChartLine& line : chart.lines)
-      for (const auto& [x, y] : line.points) {
-        chart.x.low = std::min(chart.x.low, 0.9 * x);
-        chart.x.high = std::max(chart.x.high, 1.1 * x);
-      }
-    page.Add(Draw(chart), chart.title);
-  }
+  if (HighestOf(report.served.lines) > 0) page.Add(Draw(report.served), report.served.title);
   page.Section("Over time");
-  if (report.over_time.empty()) page.Add(std::string("No step was run."));
+  if (report.over_time.empty()) page.Add(std::string("Nothing was served."));
   for (const Chart& chart : report.over_time) page.Add(Draw(chart), chart.title);
   for (const Table& table : report.more) {
     page.Section(table.title);

@@ -49,13 +49,13 @@ struct LoadReport {
   std::string title, heading;  // of the page
   Facts facts = {};
   Table latency = {};
-  Points ttft = {}, gaps = {}, end_to_end = {};  // percent of the requests served within so many milliseconds
+  Chart served = {};  // ServedWithin()
   std::vector<Chart> over_time = {};
   std::vector<Table> more = {};
   nlohmann::ordered_json json = {};
 };
-// Fills in the curves of the latencies.
-void AddLatencies(const Replay& replay, LoadReport* report);
+// Percent of the requests over the time that they took; without points if nothing was served.
+Chart ServedWithin(const Replay& replay);
 // A chart over the seconds of a run, for LoadReport::over_time.
 Chart ChartOverTime(const std::string& title, const std::string& unit, double end_s,
                     std::vector<ChartLine> lines);

@@ -65,8 +65,8 @@ struct ChartMark {
 };
 
 struct Chart {
-  std::string title;
-  Axis x, y;
+  std::string title = {};
+  Axis x = {}, y = {};
   std::vector<ChartLine> lines = {};
   std::vector<ChartMark> marks = {};                   // later ones on top
   std::optional<std::pair<double, double>> band = {};  // of x, shaded

@@ -528,7 +528,7 @@ TEST(ServeReport, OfNothingIsStillAReport) {
   for (ReplayedRequest& r : report.run.replay.requests) r.done = false;
   const LoadReport said = Describe(report);
   EXPECT_THAT(LoadText(said), HasSubstr("nothing was computed"));
-  EXPECT_THAT(LoadHtml(said), HasSubstr("No step was run"));
+  EXPECT_THAT(LoadHtml(said), HasSubstr("Nothing was served"));
   EXPECT_EQ(said.json["result"]["ratio"], 0);
 }
 

@@ -220,9 +220,9 @@ LoadReport Describe(const ServeReport& report) {
       .latency = LatencyTable(
           report.simulated ? "Latency, simulated" : "Latency", report.run.metrics,
           "From the time a request arrives by the trace, whether the engine was ready for it or not."),
+      .served = ServedWithin(report.run.replay),
       .over_time = ChartsOf(report),
       .json = ServeJson(report)};
-  AddLatencies(report.run.replay, &out);
   if (report.comparison) out.more.push_back(ComparisonTable(report));
   return out;
 }

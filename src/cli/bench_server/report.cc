@@ -120,8 +120,8 @@ LoadReport Describe(const ServerReport& report) {
                  .heading = fmt::format("{} under load", report.url),
                  .facts = ServerFacts(report),
                  .latency = LatencyTable("Latency", report.metrics, kNote),
+                 .served = ServedWithin(report.run.replay),
                  .json = ServerJson(report, parts)};
-  AddLatencies(report.run.replay, &out);
   const auto chart = [&](const char* title, const char* unit, const char* name, double LoadPart::*member) {
     out.over_time.push_back(ChartOverTime(title, unit, report.metrics.seconds,
                                           {{name, PartsLine(parts, member), {kLineColors[0], 1.5}}}));

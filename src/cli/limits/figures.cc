@@ -162,8 +162,7 @@ Figure DecodeFigure(const LimitsRequest& r) {
                     "A line starts at B, the time to read the weights, and rises by one millisecond "
                     "every W tokens of context. It is dotted where the KV cache no longer fits into "
                     "memory."};
-  Chart chart{.title = "",
-              .x = {.low = 0, .high = longest, .label = "tokens of context per sequence"},
+  Chart chart{.x = {.low = 0, .high = longest, .label = "tokens of context per sequence"},
               .y = {.low = 0, .high = 1.08 * high, .label = "ms per step"},
               .width = kFigureWidth,
               .height = 404};

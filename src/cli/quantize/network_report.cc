@@ -82,8 +82,7 @@ Chart ErrorChart(const NetworkReport& report) {
                        .radius = 0,
                        .label = Shorter(worst[i]->name, 30)});
   }
-  return {.title = "",
-          .x = {.low = 0, .high = static_cast<double>(report.layers.size()) + 1, .label = "layer"},
+  return {.x = {.low = 0, .high = static_cast<double>(report.layers.size()) + 1, .label = "layer"},
           .y = {.low = low / 2, .high = high * 2, .log = true, .label = "noise / signal"},
           .marks = marks,
           .height = 464};
