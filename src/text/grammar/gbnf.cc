@@ -6,7 +6,7 @@
 
 #include "base/utf8.h"
 #include "io/file/printable.h"
-#include "text/tokenizer/hex_digit.h"
+#include "text/unicode/hex_digit.h"
 
 namespace celer::grammar {
 namespace {

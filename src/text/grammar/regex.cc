@@ -8,7 +8,7 @@
 #include "base/utf8.h"
 #include "io/file/printable.h"
 #include "text/grammar/json_text.h"
-#include "text/tokenizer/hex_digit.h"
+#include "text/unicode/hex_digit.h"
 
 namespace celer::grammar {
 namespace {

@@ -9,7 +9,7 @@
 #include "text/grammar/dfa.h"
 #include "text/grammar/regex.h"
 #include "text/grammar/string_formats.h"
-#include "text/tokenizer/hex_digit.h"
+#include "text/unicode/hex_digit.h"
 
 namespace celer::grammar {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "base/utf8.h"
-#include "text/tokenizer/hex_digit.h"
+#include "text/unicode/hex_digit.h"
 
 namespace celer {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "base/utf8.h"
 #include "text/template/jinja/unicode.h"
-#include "text/tokenizer/hex_digit.h"
+#include "text/unicode/hex_digit.h"
 
 namespace celer::jinja {
 namespace {

@@ -12,7 +12,7 @@
 #include "text/template/jinja/interpreter.h"
 #include "text/template/jinja/str_tools.h"
 #include "text/template/jinja/unicode.h"
-#include "text/tokenizer/hex_digit.h"
+#include "text/unicode/hex_digit.h"
 #include "text/unicode/unicode_tables.h"
 
 namespace celer::jinja {
