@@ -1,4 +1,5 @@
 #include "kernels/network/conv/conv.h"
+#include "base/safe_math.h"
 #include "graph/ops/common.h"
 #include "graph/ops/fast/fast.h"
 #include "graph/ops/window.h"
@@ -42,8 +43,8 @@ template <class T>
 Prepared PrepareConv(const InferContext& c, int threads, PackCache& packs) {
   const BasicConvPlan<T> plan = PlanConv<T>(*ShapeOf(c.node, c.shape(0), c.shape(1)));
   const auto pack = [&] {
-    constexpr int64_t kPer = sizeof(float) / sizeof(T);
-    AlignedVector<float> packed(static_cast<size_t>((ConvPackedFloats(plan) + kPer - 1) / kPer));
+    const int64_t bytes = ConvPackedFloats(plan) * static_cast<int64_t>(sizeof(T));
+    AlignedVector<float> packed(static_cast<size_t>(CeilDiv(bytes, sizeof(float))));
     PackConv(plan, c.in(1).as<float>(), reinterpret_cast<T*>(packed.data()));
     return packed;
   };

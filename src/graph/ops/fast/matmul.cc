@@ -1,3 +1,4 @@
+#include "base/safe_math.h"
 #include "graph/ops/common.h"
 #include "graph/ops/fast/fast.h"
 #include "kernels/network/dense_attention/dense_attention.h"
@@ -74,9 +75,8 @@ PackCache::Packed PackB(const InferContext& c, const BasicGemmArgs<T>& args, Pac
   const std::string how =
       std::string("gemm ") + ChosenGemmOf<T>().name + " " + std::to_string(args.b.row_stride);
   return packs.Get(c.in(1).data, how, [&] {
-    constexpr int64_t kPer = sizeof(float) / sizeof(T);
-    const int64_t numbers = GemmPackedBFloats<T>(args.k, args.n);
-    AlignedVector<float> packed(static_cast<size_t>((numbers + kPer - 1) / kPer));
+    const int64_t bytes = GemmPackedBFloats<T>(args.k, args.n) * static_cast<int64_t>(sizeof(T));
+    AlignedVector<float> packed(static_cast<size_t>(CeilDiv(bytes, sizeof(float))));
     BasicGemmOperand<T> from = args.b;
     std::vector<T> rounded;
     if constexpr (std::is_same_v<T, float>) {
