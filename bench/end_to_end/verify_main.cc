@@ -1,5 +1,5 @@
-// The cost of verifying drafted tokens: a step that computes the logits of several tokens of one sequence,
-// beside a step that decodes one.
+// What verification costs in speculative decoding: a step that computes the logits of several draft tokens of
+// one sequence, beside a step that decodes one.
 //   celer_verify_bench --model llama-2-7b --weights bf16,int8 --device cuda --tokens 2,5,8
 #include <fmt/format.h>
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "device/thread_pool.h"
-#include "engine/loop/engine_of_runner.h"
+#include "engine/loop/engine_internals.h"
 #include "hub/model_path.h"
 #include "limits/quantity.h"
 #include "loadtest/replay.h"

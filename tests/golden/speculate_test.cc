@@ -5,7 +5,7 @@
 #include <map>
 
 #include "celer/engine.h"
-#include "engine/loop/engine_of_runner.h"
+#include "engine/loop/engine_internals.h"
 #include "engine/runners/make_runner.h"
 
 namespace celer {

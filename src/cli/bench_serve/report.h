@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "loadtest/figures.h"
+#include "loadtest/load_report.h"
 
 namespace celer::cli {
 

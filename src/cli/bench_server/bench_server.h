@@ -8,8 +8,8 @@
 
 #include "cli/bench_serve/bench_serve.h"
 #include "cli/shared/command.h"
-#include "loadtest/figures.h"
 #include "loadtest/http/load.h"
+#include "loadtest/load_report.h"
 
 namespace celer::cli {
 

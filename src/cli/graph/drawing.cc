@@ -6,7 +6,7 @@
 #include <array>
 
 #include "cli/graph/layout.h"
-#include "cli/graph/words.h"
+#include "cli/graph/node_labels.h"
 #include "io/file/printable.h"
 #include "limits/quantity.h"
 #include "report/chart.h"

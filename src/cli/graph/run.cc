@@ -7,9 +7,9 @@
 
 #include "base/dtype.h"
 #include "celer/graph.h"
-#include "cli/graph/answers.h"
 #include "cli/graph/graph.h"
 #include "cli/graph/inputs.h"
+#include "cli/graph/outputs.h"
 #include "cli/graph/picture_output.h"
 #include "cli/shared/command.h"
 #include "hub/model_path.h"

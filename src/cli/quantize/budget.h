@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "cli/quantize/text.h"
+#include "cli/quantize/calibration_text.h"
 #include "quantize/llm/budget.h"
 
 namespace celer::cli {

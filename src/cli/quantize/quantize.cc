@@ -13,9 +13,9 @@
 
 #include "base/log.h"
 #include "cli/quantize/budget.h"
+#include "cli/quantize/calibration_text.h"
 #include "cli/quantize/explain.h"
 #include "cli/quantize/network.h"
-#include "cli/quantize/text.h"
 #include "cli/shared/command.h"
 #include "cli/shared/commands.h"
 #include "cli/shared/interrupt.h"

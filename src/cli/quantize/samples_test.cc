@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "cli/quantize/text.h"
+#include "cli/quantize/calibration_text.h"
 
 namespace celer::cli {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/loop/engine_of_runner.h"
+#include "engine/loop/engine_internals.h"
 #include "engine/runners/simulated_runner.h"
 #include "limits/roofline.h"
 

@@ -7,7 +7,7 @@
 #include "engine/cost/step_budget.h"
 #include "engine/loop/check_request.h"
 #include "engine/loop/engine_impl.h"
-#include "engine/loop/engine_of_runner.h"
+#include "engine/loop/engine_internals.h"
 #include "engine/runners/make_runner.h"
 #include "models/config/decoder_config.h"
 

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "engine/loop/check_request.h"
-#include "engine/loop/engine_of_runner.h"
+#include "engine/loop/engine_internals.h"
 #include "engine/runners/simulated_runner.h"
 
 namespace celer {

@@ -3,7 +3,7 @@
 #include <benchmark/benchmark.h>
 
 #include "base/check.h"
-#include "engine/loop/engine_of_runner.h"
+#include "engine/loop/engine_internals.h"
 #include "engine/runners/runner.h"
 
 namespace celer {

@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "engine/loop/engine_of_runner.h"
+#include "engine/loop/engine_internals.h"
 #include "engine/runners/simulated_runner.h"
 
 namespace celer {

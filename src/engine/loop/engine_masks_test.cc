@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "base/split_mix.h"
-#include "engine/loop/engine_of_runner.h"
+#include "engine/loop/engine_internals.h"
 #include "engine/runners/simulated_runner.h"
 
 namespace celer {

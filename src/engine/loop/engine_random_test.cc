@@ -11,7 +11,7 @@
 #include <random>
 
 #include "engine/loop/check_request.h"
-#include "engine/loop/engine_of_runner.h"
+#include "engine/loop/engine_internals.h"
 #include "engine/runners/simulated_runner.h"
 
 namespace celer {

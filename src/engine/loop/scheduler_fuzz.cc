@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <map>
 
-#include "engine/loop/engine_of_runner.h"
+#include "engine/loop/engine_internals.h"
 #include "engine/runners/simulated_runner.h"
 
 namespace celer {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <set>
 
-#include "engine/loop/engine_of_runner.h"
+#include "engine/loop/engine_internals.h"
 #include "engine/runners/run_logits.h"
 
 namespace celer {

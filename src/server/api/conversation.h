@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "server/api/asked.h"
+#include "server/api/query.h"
 
 namespace celer::server {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "server/api/asked.h"
+#include "server/api/query.h"
 
 namespace celer::server {
 

@@ -8,11 +8,11 @@
 
 #include "celer/engine.h"
 #include "celer/text.h"
-#include "server/api/answer_parts.h"
-#include "server/api/asked.h"
+#include "server/api/answer_parser.h"
 #include "server/api/conversation.h"
+#include "server/api/grammar_masks.h"
 #include "server/api/pooling.h"
-#include "server/api/structured.h"
+#include "server/api/query.h"
 
 namespace celer::server {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "server/api/answer_parts.h"
+#include "server/api/answer_parser.h"
 #include "server/api/conversation.h"
 #include "server/api/params.h"
 #include "server/http/http_head.h"

@@ -7,10 +7,10 @@
 #include <string_view>
 #include <vector>
 
-#include "server/api/answer_parts.h"
+#include "server/api/answer_parser.h"
 #include "server/api/answer_text.h"
-#include "server/api/asked.h"
 #include "server/api/prepare.h"
+#include "server/api/query.h"
 
 namespace celer::server {
 

@@ -1,4 +1,4 @@
-#include "loadtest/figures.h"
+#include "loadtest/load_report.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "cli/graph/answers.h"
+#include "cli/graph/outputs.h"
 
 #include <fmt/format.h>
 

@@ -9,9 +9,9 @@
 #include <string>
 
 #include "celer/text.h"
-#include "server/api/answer_parts.h"
-#include "server/api/asked.h"
+#include "server/api/answer_parser.h"
 #include "server/api/conversation.h"
+#include "server/api/query.h"
 #include "text/grammar/grammar.h"
 
 namespace celer::server {

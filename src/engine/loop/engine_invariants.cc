@@ -3,7 +3,7 @@
 #include <map>
 
 #include "engine/loop/engine_impl.h"
-#include "engine/loop/engine_of_runner.h"
+#include "engine/loop/engine_internals.h"
 
 namespace celer {
 

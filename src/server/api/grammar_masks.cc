@@ -1,4 +1,4 @@
-#include "server/api/structured.h"
+#include "server/api/grammar_masks.h"
 
 #include <algorithm>
 #include <functional>

@@ -1,4 +1,4 @@
-#include "server/api/answer_parts.h"
+#include "server/api/answer_parser.h"
 
 #include <gtest/gtest.h>
 

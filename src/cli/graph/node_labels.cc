@@ -1,4 +1,4 @@
-#include "cli/graph/words.h"
+#include "cli/graph/node_labels.h"
 
 #include <fmt/format.h>
 

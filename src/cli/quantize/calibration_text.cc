@@ -1,4 +1,4 @@
-#include "cli/quantize/text.h"
+#include "cli/quantize/calibration_text.h"
 
 #include <fmt/format.h>
 #include <zlib.h>
