@@ -13,19 +13,15 @@ using ::testing::HasSubstr;
 constexpr int64_t kKvBytes = 1000;
 
 LlmShape Shape(int64_t experts) {
-  LlmShape shape;
-  shape.name = "t";
-  shape.layers = 4;
-  shape.hidden = 64;
-  shape.intermediate = 96;
-  shape.vocab = 300;
-  shape.heads = 4;
-  shape.kv_heads = 2;
-  shape.head_dim = 32;
-  shape.experts = experts;
-  shape.experts_per_token = experts > 0 ? 2 : 0;
-  shape.shared_intermediate = experts > 0 ? 32 : 0;
-  return shape;
+  return {{.layers = 4,
+           .hidden = 64,
+           .intermediate = 96,
+           .vocab = 300,
+           .heads = 4,
+           .kv_heads = 2,
+           .head_dim = 32},
+          {experts, experts > 0 ? 2 : 0, experts > 0 ? 32 : 0},
+          "t"};
 }
 
 struct Counted {

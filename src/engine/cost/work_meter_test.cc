@@ -13,14 +13,15 @@ namespace {
 constexpr int64_t kKvBytes = 512, kPrompt = 40, kAnswer = 9;
 
 LlmShape Shape() {
-  return {.name = "test",
-          .layers = 3,
-          .hidden = 64,
-          .intermediate = 160,
-          .vocab = 48,
-          .heads = 4,
-          .kv_heads = 2,
-          .head_dim = 16};
+  return {{.layers = 3,
+           .hidden = 64,
+           .intermediate = 160,
+           .vocab = 48,
+           .heads = 4,
+           .kv_heads = 2,
+           .head_dim = 16},
+          {},
+          "test"};
 }
 
 std::vector<OperatorWork> WorkOf(const StepShape& shape) {
