@@ -276,14 +276,15 @@ TEST(Serve, MetricsOfAReplayByHand) {
 }
 
 LlmShape TinyShape() {
-  return {.name = "tiny",
-          .layers = 2,
-          .hidden = 64,
-          .intermediate = 96,
-          .vocab = 300,
-          .heads = 4,
-          .kv_heads = 2,
-          .head_dim = 16};
+  return {{.layers = 2,
+           .hidden = 64,
+           .intermediate = 96,
+           .vocab = 300,
+           .heads = 4,
+           .kv_heads = 2,
+           .head_dim = 16},
+          {},
+          "tiny"};
 }
 
 CostedModel TinyModel() {
