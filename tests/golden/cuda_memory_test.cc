@@ -37,14 +37,15 @@ class File {
 
 TEST(CudaMemory, IsAsPlannedAtEveryMomentOfLoading) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
-  LlmShape dense{.name = "",
-                 .layers = 6,
-                 .hidden = 1024,
-                 .intermediate = 2816,
-                 .vocab = 16384,
-                 .heads = 16,
-                 .kv_heads = 4,
-                 .head_dim = 64};
+  LlmShape dense{{.layers = 6,
+                  .hidden = 1024,
+                  .intermediate = 2816,
+                  .vocab = 16384,
+                  .heads = 16,
+                  .kv_heads = 4,
+                  .head_dim = 64},
+                 {},
+                 ""};
   LlmShape sparse = dense;
   sparse.experts = 8, sparse.experts_per_token = 2;
   for (const LlmShape& shape : {dense, sparse}) {

@@ -236,14 +236,15 @@ struct Generated {
 Generated Generate(const char* weights, size_t count, bool tied,
                    const std::vector<std::vector<int32_t>>& given) {
   constexpr int64_t kBlocks = 16, kVocab = 1001;
-  DecoderConfig config = FromLlmShape({.name = "test",
-                                       .layers = 3,
-                                       .hidden = 512,
-                                       .intermediate = 1408,
-                                       .vocab = kVocab,
-                                       .heads = 8,
-                                       .kv_heads = 4,
-                                       .head_dim = 64});
+  DecoderConfig config = FromLlmShape({{.layers = 3,
+                                        .hidden = 512,
+                                        .intermediate = 1408,
+                                        .vocab = kVocab,
+                                        .heads = 8,
+                                        .kv_heads = 4,
+                                        .head_dim = 64},
+                                       {},
+                                       "test"});
   config.tied_embeddings = tied;
   CudaDecoderOptions options;
   options.weights = *WeightOptions::Parse(weights);

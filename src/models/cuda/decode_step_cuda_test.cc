@@ -19,15 +19,16 @@ struct Shape {
 };
 
 DecoderConfig ConfigOf(const Shape& shape) {
-  DecoderConfig config = FromLlmShape({.name = "test",
-                                       .layers = 3,
-                                       .hidden = shape.hidden,
-                                       .intermediate = shape.intermediate,
-                                       .vocab = 1000,
-                                       .heads = shape.heads,
-                                       .kv_heads = shape.kv_heads,
-                                       .head_dim = shape.head_dim,
-                                       .qkv_bias = shape.bias});
+  DecoderConfig config = FromLlmShape({{.layers = 3,
+                                        .hidden = shape.hidden,
+                                        .intermediate = shape.intermediate,
+                                        .vocab = 1000,
+                                        .heads = shape.heads,
+                                        .kv_heads = shape.kv_heads,
+                                        .head_dim = shape.head_dim,
+                                        .qkv_bias = shape.bias},
+                                       {},
+                                       "test"});
   if (shape.window > 0) {
     config.sliding_window = shape.window;
     config.windowed_layer = {true, false, true};

@@ -30,14 +30,15 @@ CudaDecoderOptions OptionsOf(const char* weights, Products products) {
 }
 
 DecoderWithKv MakeDecoder(const char* weights, Products products, int64_t sequences) {
-  return MakeRandomDecoder(FromLlmShape({.name = "test",
-                                         .layers = 3,
-                                         .hidden = 1024,
-                                         .intermediate = 2816,
-                                         .vocab = kVocab,
-                                         .heads = 16,
-                                         .kv_heads = 4,
-                                         .head_dim = 64}),
+  return MakeRandomDecoder(FromLlmShape({{.layers = 3,
+                                          .hidden = 1024,
+                                          .intermediate = 2816,
+                                          .vocab = kVocab,
+                                          .heads = 16,
+                                          .kv_heads = 4,
+                                          .head_dim = 64},
+                                         {},
+                                         "test"}),
                            OptionsOf(weights, products), sequences * kBlocks);
 }
 

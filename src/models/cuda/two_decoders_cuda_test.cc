@@ -20,14 +20,15 @@ std::vector<float> Generate(const char* weights, int blocks = 32) {
   options.weights = *WeightOptions::Parse(weights);
   options.context = 512;
   options.max_tokens = 64;
-  const auto decoder = MakeRandomDecoder(FromLlmShape({.name = "test",
-                                                       .layers = 4,
-                                                       .hidden = 1024,
-                                                       .intermediate = 2816,
-                                                       .vocab = kVocab,
-                                                       .heads = 16,
-                                                       .kv_heads = 8,
-                                                       .head_dim = 64}),
+  const auto decoder = MakeRandomDecoder(FromLlmShape({{.layers = 4,
+                                                        .hidden = 1024,
+                                                        .intermediate = 2816,
+                                                        .vocab = kVocab,
+                                                        .heads = 16,
+                                                        .kv_heads = 8,
+                                                        .head_dim = 64},
+                                                       {},
+                                                       "test"}),
                                          options, blocks);
   if (!decoder) return {};
   EXPECT_TRUE(decoder->decodes_in_one_kernel());

@@ -16,14 +16,15 @@ constexpr int kBlocks = 700;  // more pairs than one launch takes
 constexpr int kHostBlocks = 300;
 
 DecoderConfig Config() {
-  return FromLlmShape({.name = "test",
-                       .layers = 3,
-                       .hidden = 64,
-                       .intermediate = 64,
-                       .vocab = 10,
-                       .heads = 2,
-                       .kv_heads = 1,
-                       .head_dim = 24});
+  return FromLlmShape({{.layers = 3,
+                        .hidden = 64,
+                        .intermediate = 64,
+                        .vocab = 10,
+                        .heads = 2,
+                        .kv_heads = 1,
+                        .head_dim = 24},
+                       {},
+                       "test"});
 }
 
 class CudaKvBlocks : public ::testing::TestWithParam<DType> {

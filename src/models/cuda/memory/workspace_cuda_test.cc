@@ -40,14 +40,15 @@ TEST(CudaWorkspace, EveryRowHasItsOwnNameAndField) {
 // What is allocated is what the plan counts, less what others take; nothing grows with the pool.
 TEST(CudaWorkspace, AllocatesWhatIsPlanned) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
-  const DecoderConfig config = FromLlmShape({.name = "test",
-                                             .layers = 2,
-                                             .hidden = 512,
-                                             .intermediate = 1408,
-                                             .vocab = 1000,
-                                             .heads = 8,
-                                             .kv_heads = 4,
-                                             .head_dim = 64});
+  const DecoderConfig config = FromLlmShape({{.layers = 2,
+                                              .hidden = 512,
+                                              .intermediate = 1408,
+                                              .vocab = 1000,
+                                              .heads = 8,
+                                              .kv_heads = 4,
+                                              .head_dim = 64},
+                                             {},
+                                             "test"});
   for (const bool exact : {false, true}) {
     const CudaShape shape{
         .config = &config, .max_tokens = 64, .context = 1024, .exact = exact, .wgmma = !exact, .fused = true};
