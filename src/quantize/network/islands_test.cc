@@ -43,7 +43,7 @@ TEST(Islands, AConvolutionOfFewProductsBetweenFloatOperatorsStaysFloat) {
   const FloatLayers floats = FindIslands(quantizer.network().graph, plan);
   ASSERT_EQ(floats.size(), 1u);
   EXPECT_EQ(floats.begin()->first, convs[0]);
-  EXPECT_NE(floats.begin()->second.find("8 products"), std::string::npos) << floats.begin()->second;
+  EXPECT_NE(floats.begin()->second.find("8 multiply-adds"), std::string::npos) << floats.begin()->second;
   const QuantizerPlan without = quantizer.PlanWithout(floats);
   EXPECT_FALSE(without.Find(convs[0]));
   EXPECT_TRUE(without.Find(convs[1]));
