@@ -133,11 +133,11 @@ std::string Quoted(const std::string& op, const std::string& variant) {
 }  // namespace
 
 std::string_view Name(Isa isa) {
-  return kIsaRows[isa].name;
+  return kIsaRows[static_cast<size_t>(isa)].name;
 }
 
 Device::Kind DeviceKind(Isa isa) {
-  return kIsaRows[isa].kind;
+  return kIsaRows[static_cast<size_t>(isa)].kind;
 }
 
 std::string WhyNotHere(Isa isa) {

@@ -198,7 +198,7 @@ void StepTrace::AddOperators() {
       return begins;
     }();
     for (const OpSpan& span : operators_) {
-      buffer_ += kBegins[span.op];
+      buffer_ += kBegins[static_cast<size_t>(span.op)];
       AppendMicroseconds(Nanoseconds(span.begin - zero_), buffer_);
       buffer_ += ",\"dur\":";
       AppendMicroseconds(Nanoseconds(span.end - span.begin), buffer_);

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "graph/load/fuzz_network.h"
+#include "graph/load/load_onnx.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace celer;

@@ -61,7 +61,7 @@ std::optional<int64_t> ToInt64(const Integer& integer) {
 std::string_view TypeText(GgufType type) {
   constexpr std::string_view kNames[] = {"u8",   "i8",  "u16", "i16", "u32", "i32", "f32",
                                          "bool", "str", "arr", "u64", "i64", "f64"};
-  return kNames[type];
+  return kNames[static_cast<size_t>(type)];
 }
 
 // One scalar or string at `from`, which moves behind it.

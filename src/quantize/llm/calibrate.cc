@@ -201,7 +201,9 @@ Status Calibration::Run(const LayerFloats& layer, int64_t index, std::span<float
     packed.emplace_back(m.values.data(), m.rows, m.cols, *pool_);
   }
   const auto multiply = [&](Projection p, const float* x, const std::vector<float>& bias, const float* add,
-                            float* out) { packed[p].Multiply(x, window_, OrNone(bias), add, out); };
+                            float* out) {
+    packed[static_cast<size_t>(p)].Multiply(x, window_, OrNone(bias), add, out);
+  };
   const auto norm = [&](const std::vector<float>& weight) {
     RmsNorm({.x = state_.data(),
              .weight = weight.data(),

@@ -120,7 +120,7 @@ class Meter {
     std::array<std::vector<float>, kLayerInputs> squares;
     CELER_RETURN_IF_ERROR(calibration->Advance(
         layer, index, [&](LayerInput input, const float* x, int64_t tokens, int64_t cols) {
-          std::vector<float>& sum = squares[input];
+          std::vector<float>& sum = squares[static_cast<size_t>(input)];
           sum.resize(cols);
           for (int64_t t = 0; t < tokens; ++t)
             for (int64_t c = 0; c < cols; ++c) sum[c] += x[t * cols + c] * x[t * cols + c];
@@ -130,7 +130,8 @@ class Meter {
       const auto found = by_name_.find(ViewOf(weights, projection).name);
       if (found == by_name_.end()) continue;
       LayerFloats::Matrix exact = layer.matrices[p];
-      if (RoundToReference(found->second, &layer.matrices[p], squares[InputOf(projection)].data())) {
+      if (RoundToReference(found->second, &layer.matrices[static_cast<size_t>(p)],
+                           squares[static_cast<size_t>(InputOf(projection))].data())) {
         Stream stream{found->second, before};
         CELER_RETURN_IF_ERROR(calibration->AdvanceOthers(layer, index, WindowsOf(&stream)));
         streams_.push_back(std::move(stream));

@@ -21,15 +21,15 @@ class CpuLayerWorker final : public LayerWorker {
   Status Observe(LayerSamples* samples) override {
     statistics_ = {};
     solver_.reset();
-    return calibration_.Observe(*layer_, index_,
-                                [&](LayerInput input, const float* x, int64_t tokens, int64_t cols) {
-                                  statistics_[input].Add(x, tokens, cols, pool_);
-                                  if (samples) (*samples)[input].Add(x, tokens, cols, calibration_.tokens());
-                                });
+    return calibration_.Observe(
+        *layer_, index_, [&](LayerInput input, const float* x, int64_t tokens, int64_t cols) {
+          statistics_[static_cast<size_t>(input)].Add(x, tokens, cols, pool_);
+          if (samples) (*samples)[static_cast<size_t>(input)].Add(x, tokens, cols, calibration_.tokens());
+        });
   }
 
   Result<std::vector<float>> MeanSquares(LayerInput input) override {
-    return statistics_[input].MeanSquares();
+    return statistics_[static_cast<size_t>(input)].MeanSquares();
   }
   Result<LayerStatistics*> Statistics() override {
     solver_.reset();
@@ -66,7 +66,7 @@ class CpuLayerWorker final : public LayerWorker {
     const LayerInput input = InputOf(p);
     if (solver_ && solver_input_ == input) return {};
     solver_.reset();  // before the next one takes as much memory
-    CELER_ASSIGN(solver_, GptqSolver::Make(statistics_[input], {}, name, pool_));
+    CELER_ASSIGN(solver_, GptqSolver::Make(statistics_[static_cast<size_t>(input)], {}, name, pool_));
     solver_input_ = input;
     return {};
   }

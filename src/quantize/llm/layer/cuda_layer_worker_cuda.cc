@@ -27,7 +27,7 @@ class CudaLayerWorker final : public LayerWorker {
     vectors_stale_ = true;
     return {};
   }
-  void Changed(Projection p) override { stale_[p] = true; }
+  void Changed(Projection p) override { stale_[static_cast<size_t>(p)] = true; }
 
   Status Observe(LayerSamples* samples) override {
     if (samples) return Error::Unsupported("samples of inputs are taken on the CPU alone");
@@ -39,9 +39,9 @@ class CudaLayerWorker final : public LayerWorker {
   }
 
   Result<std::vector<float>> MeanSquares(LayerInput input) override {
-    if (statistics_) return (*statistics_)[input].MeanSquares();
+    if (statistics_) return (*statistics_)[static_cast<size_t>(input)].MeanSquares();
     const CudaDeviceScope scope(device_);
-    return MeanSquaresOf(grams_[input], windows_->tokens());
+    return MeanSquaresOf(grams_[static_cast<size_t>(input)], windows_->tokens());
   }
 
   Result<LayerStatistics*> Statistics() override {
@@ -65,14 +65,14 @@ class CudaLayerWorker final : public LayerWorker {
     const CudaDeviceScope scope(device_);
     const LayerInput input = InputOf(p);
     if (prepared_ != input) {
-      CudaGram& gram = grams_[input];
+      CudaGram& gram = grams_[static_cast<size_t>(input)];
       if (statistics_)  // they may have been changed there
-        CELER_RETURN_IF_ERROR(gram.sums.Upload(memory_, (*statistics_)[input].gram()));
+        CELER_RETURN_IF_ERROR(gram.sums.Upload(memory_, (*statistics_)[static_cast<size_t>(input)].gram()));
       CELER_RETURN_IF_ERROR(gptq_.Prepare(gram, windows_->tokens(), {}, name));
       prepared_ = input;
     }
     CELER_RETURN_IF_ERROR(Upload(p));
-    return gptq_.Quantize(&on_gpu_.matrices[p], target);
+    return gptq_.Quantize(&on_gpu_.matrices[static_cast<size_t>(p)], target);
   }
 
   Result<std::vector<std::byte>> GptqBlocks(Projection p, DType dtype, const std::string& name) override {
@@ -81,7 +81,7 @@ class CudaLayerWorker final : public LayerWorker {
       solver_.reset();  // before the next one takes as much memory
       solver_input_.reset();
       CELER_ASSIGN(const LayerStatistics* statistics, Statistics());
-      CELER_ASSIGN(solver_, GptqSolver::Make((*statistics)[input], {}, name, pool_));
+      CELER_ASSIGN(solver_, GptqSolver::Make((*statistics)[static_cast<size_t>(input)], {}, name, pool_));
       solver_input_ = input;
     }
     const LayerFloats::Matrix& m = (*layer_)[p];
@@ -112,7 +112,7 @@ class CudaLayerWorker final : public LayerWorker {
         gptq_(gemm_, memory) {}
 
   Status Upload(Projection p) {
-    bool& stale = stale_[p];
+    bool& stale = stale_[static_cast<size_t>(p)];
     if (stale) CELER_RETURN_IF_ERROR(on_gpu_.UploadMatrix(*layer_, p, memory_));
     stale = false;
     return {};

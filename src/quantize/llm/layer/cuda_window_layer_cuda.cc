@@ -41,7 +41,7 @@ Status CudaLayer::UploadVectors(const LayerFloats& layer, Allocator& memory) {
 
 Status CudaLayer::UploadMatrix(const LayerFloats& layer, Projection p, Allocator& memory) {
   const LayerFloats::Matrix& from = layer[p];
-  Matrix& to = matrices[p];
+  Matrix& to = matrices[static_cast<size_t>(p)];
   to.rows = from.rows;
   to.cols = from.cols;
   return to.values.Upload(memory, from.values);
@@ -138,7 +138,7 @@ Status CudaCalibration::Run(const CudaLayer& layer, int64_t index, int64_t begin
                       "norm");
   };
   const auto see = [&](LayerInput input, const float* x) {
-    return grams ? AddTo(&(*grams)[input], x) : Status();
+    return grams ? AddTo(&(*grams)[static_cast<size_t>(input)], x) : Status();
   };
   CELER_RETURN_IF_ERROR(CudaStatus(cudaMemcpyAsync(state_.get(), x_.get() + begin * window_ * c.hidden,
                                                    static_cast<size_t>(now_ * c.hidden) * sizeof(float),
@@ -165,7 +165,7 @@ Status CudaCalibration::Run(const CudaLayer& layer, int64_t index, int64_t begin
 
 Status CudaCalibration::Multiply(const CudaLayer& layer, Projection p, const float* x,
                                  const CudaLayer::Vector& bias, bool add, float* out) {
-  const CudaLayer::Matrix& w = layer.matrices[p];
+  const CudaLayer::Matrix& w = layer.matrices[static_cast<size_t>(p)];
   CELER_RETURN_IF_ERROR(gemm_.Run({.m = now_,
                                    .n = w.rows,
                                    .k = w.cols,
