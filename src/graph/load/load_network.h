@@ -14,7 +14,7 @@ namespace celer::graph {
 
 // Strings of a network, dictionary-encoded. A tensor of strings holds indices into the table of all strings
 // that the network names, -1 for one that it does not name; what moves, compares or looks up elements then
-// works on integers (load_texts.h).
+// works on integers (string_table.h).
 struct TextPorts {
   std::shared_ptr<const std::vector<std::string>> all;  // null: there are none
   std::vector<bool> inputs, outputs;                    // by place: holds strings

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "graph/ir/operator_table.h"
-#include "graph/load/load_texts.h"
 #include "graph/load/microsoft/expansion.h"
+#include "graph/load/string_table.h"
 #include "io/file/printable.h"
 #include "io/onnx/onnx.h"
 

@@ -4,7 +4,7 @@
 
 #include "base/result.h"
 #include "quantize/network/insert.h"
-#include "quantize/network/plan.h"
+#include "quantize/network/quantizer_plan.h"
 
 namespace celer::ptq {
 

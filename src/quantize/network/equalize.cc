@@ -5,7 +5,7 @@
 
 #include "graph/passes/fusing.h"
 #include "graph/passes/pass.h"
-#include "quantize/network/plan.h"
+#include "quantize/network/quantizer_plan.h"
 
 namespace celer::ptq {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "quantize/network/plan.h"
+#include "quantize/network/quantizer_plan.h"
 
 namespace celer::ptq {
 

@@ -6,7 +6,7 @@
 
 #include "base/result.h"
 #include "graph/load/load_network.h"
-#include "quantize/network/plan.h"
+#include "quantize/network/quantizer_plan.h"
 
 namespace celer::ptq {
 

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "graph/ir/ir.h"
-#include "quantize/network/plan.h"
 #include "quantize/network/quantizer.h"
+#include "quantize/network/quantizer_plan.h"
 
 namespace celer::ptq {
 

@@ -1,6 +1,6 @@
 // Which products can be quantized, and the layout of their weights.
 #include "graph/passes/pass.h"
-#include "quantize/network/plan.h"
+#include "quantize/network/quantizer_plan.h"
 
 namespace celer::ptq {
 namespace {

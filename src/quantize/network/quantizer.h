@@ -17,7 +17,7 @@
 #include "quantize/network/equalize.h"
 #include "quantize/network/insert.h"
 #include "quantize/network/observer.h"
-#include "quantize/network/plan.h"
+#include "quantize/network/quantizer_plan.h"
 #include "quantize/network/run.h"
 
 namespace celer::ptq {

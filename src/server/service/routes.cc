@@ -94,10 +94,10 @@ void Service::MetricsRoute(const std::shared_ptr<Exchange>& exchange) {
 void Service::LoadRoute(const std::shared_ptr<Exchange>& exchange) {
   const EngineStats stats = engine_ ? engine_->stats() : EngineStats();
   exchange->Send(JsonResponse({{"server_load", generations_.size()},
-                               {"preparing", jobs_},
+                               {"preparing", admission_.jobs()},
                                {"body_bytes", server_ ? server_->body_bytes() : 0},
-                               {"waiting", waiting_},
-                               {"waiting_tokens", waiting_tokens_},
+                               {"waiting", admission_.waiting()},
+                               {"waiting_tokens", admission_.waiting_tokens()},
                                {"running", stats.running},
                                {"kv_blocks", stats.kv_blocks},
                                {"kv_blocks_used", stats.kv_blocks_used}}));

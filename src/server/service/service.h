@@ -18,6 +18,7 @@
 #include "server/api/api_keys.h"
 #include "server/http/http_server.h"
 #include "server/http/origin_guard.h"
+#include "server/service/admission.h"
 #include "server/service/generation.h"
 #include "server/service/metrics.h"
 #include "server/service/response_store.h"
@@ -128,11 +129,6 @@ class Service {
   using Next = void (Service::*)(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job);
   void PrepareJob(const std::shared_ptr<Exchange>& exchange, Next next);
   void StartGeneration(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job);
-  Refusal CheckCapacity(bool generates);  // backpressure, before a request is prepared
-  Refusal CheckQueue();
-  Refusal Admit(const Job& job);
-  // 429, counted under `reason`; `seconds`: for Retry-After.
-  Refusal TooManyRequests(const char* reason, const std::string& what, double seconds);
   void TakeEvents();
   void End(Generation& generation);  // updates the metrics and removes it
   void OnDeviceFault();
@@ -157,13 +153,11 @@ class Service {
   std::map<int64_t, std::shared_ptr<Generation>> generations_;
   int64_t next_generation_ = 1;
   bool warned_of_pooling_ = false;
-  int64_t jobs_ = 0;                          // queued at or running on a worker
-  int64_t waiting_ = 0, waiting_tokens_ = 0;  // generations without a first token, and their prompt tokens
   ResponseStore responses_;
   Metrics metrics_;
+  Admission admission_;
   EngineStats last_stats_;
   Clock::time_point started_ = Clock::now(), drain_end_;
-  double tokens_per_second_ = 0;  // lately
   std::unique_ptr<EventLoop::Timer> tick_, drain_timer_;
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);
   std::unique_ptr<WorkerPool> workers_;  // last member: its jobs use what is above

@@ -10,7 +10,7 @@
 #include "text/grammar/dfa.h"
 #include "text/grammar/json_text.h"
 #include "text/grammar/regex.h"
-#include "text/grammar/schema_members.h"
+#include "text/grammar/schema_constraints.h"
 
 namespace celer::grammar {
 namespace {

@@ -1,5 +1,5 @@
 // Categories as numbers, and columns of features picked and joined. Strings are ids of the network's texts
-// here (graph/load/load_texts.h), so that they are integers like others.
+// here (graph/load/string_table.h), so that they are integers like others.
 #include <bit>
 #include <unordered_map>
 

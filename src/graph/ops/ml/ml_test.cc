@@ -8,8 +8,8 @@
 #include <cstring>
 
 #include "graph/ir/operator_table.h"
-#include "graph/load/load_texts.h"
 #include "graph/load/microsoft/expansion.h"
+#include "graph/load/string_table.h"
 #include "graph/passes/pass.h"
 #include "graph/run/program.h"
 #include "graph/run/session.h"

@@ -8,8 +8,8 @@
 #include "kernels/llm/matmul/cuda/gemm/gemm_f32_cuda.h"
 #include "quantize/llm/gptq.h"
 #include "quantize/llm/int_tensor.h"
+#include "quantize/llm/layer/cuda_calibration.h"
 #include "quantize/llm/layer/cuda_memory.h"
-#include "quantize/llm/layer/cuda_window_layer.h"
 
 namespace celer {
 

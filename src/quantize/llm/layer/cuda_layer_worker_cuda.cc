@@ -1,8 +1,8 @@
 #include <optional>
 
 #include "device/cuda_allocator.h"
+#include "quantize/llm/layer/cuda_calibration.h"
 #include "quantize/llm/layer/cuda_gptq.h"
-#include "quantize/llm/layer/cuda_window_layer.h"
 #include "quantize/llm/layer/layer_worker.h"
 
 namespace celer {

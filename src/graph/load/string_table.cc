@@ -1,4 +1,4 @@
-#include "graph/load/load_texts.h"
+#include "graph/load/string_table.h"
 
 #include <algorithm>
 #include <memory>

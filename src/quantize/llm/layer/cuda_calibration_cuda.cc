@@ -1,4 +1,4 @@
-#include "quantize/llm/layer/cuda_window_layer.h"
+#include "quantize/llm/layer/cuda_calibration.h"
 
 #include <algorithm>
 #include <cmath>

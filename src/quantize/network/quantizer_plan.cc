@@ -1,4 +1,4 @@
-#include "quantize/network/plan.h"
+#include "quantize/network/quantizer_plan.h"
 
 #include <algorithm>
 #include <numeric>

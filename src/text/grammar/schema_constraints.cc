@@ -1,4 +1,4 @@
-#include "text/grammar/schema_members.h"
+#include "text/grammar/schema_constraints.h"
 
 #include <algorithm>
 #include <cmath>

@@ -54,20 +54,13 @@ ApiError DeviceFault(bool reloads) {
 
 }  // namespace
 
-Refusal Service::CheckCapacity(bool generates) {
-  if (auto refusal = CheckReady()) return refusal;
-  if (jobs_ >= options_.max_jobs)
-    return TooManyRequests(
-        "jobs", fmt::format("{} of {} are being prepared (--max-jobs)", jobs_, options_.max_jobs), 1);
-  // A request that admission would reject is not prepared first.
-  return generates ? CheckQueue() : Refusal();
-}
-
 void Service::PrepareJob(const std::shared_ptr<Exchange>& exchange, Next next) {
   const ApiForm form = FormOf(exchange->request());
-  if (const auto refusal = CheckCapacity(next == &Service::StartGeneration)) {
-    exchange->note = refusal->message;
-    return exchange->Send(refusal->ToResponse(form));
+  Refusal busy = CheckReady();
+  if (!busy) busy = admission_.CheckCapacity(next == &Service::StartGeneration);
+  if (busy) {
+    exchange->note = busy->message;
+    return exchange->Send(busy->ToResponse(form));
   }
   bool ignored = false;
   const auto job = std::make_shared<Job>();
@@ -75,7 +68,7 @@ void Service::PrepareJob(const std::shared_ptr<Exchange>& exchange, Next next) {
   job->model = model_;
   job->query.endpoint = static_cast<Endpoint>(FindRoute(exchange->request(), &ignored)->endpoint);
   job->query.request.sampling = DefaultSampling(*model_);
-  ++jobs_;
+  admission_.BeginJob();
   // Runs `work` on a worker thread and `then` on the loop's, unless `work` returns an error.
   const auto step = [this, exchange, form](std::function<Refusal()> work, std::function<void()> then) {
     // Copied into a non-const capture, so that it can be moved from.
@@ -93,14 +86,14 @@ void Service::PrepareJob(const std::shared_ptr<Exchange>& exchange, Next next) {
       loop_.Post([this, exchange = std::move(exchange), form, refusal, then = std::move(then), alive] {
         if (alive.expired()) return;
         if (!*refusal && !exchange->disconnected()) return then();
-        --jobs_;
+        admission_.EndJob();
         if (*refusal) exchange->note = (*refusal)->message;
         if (*refusal) exchange->Send((*refusal)->ToResponse(form));
       });
     });
   };
   const auto finish = [this, exchange, job, next] {
-    --jobs_;
+    admission_.EndJob();
     (this->*next)(exchange, job);
   };
   const bool lenient = options_.lenient;
@@ -111,7 +104,7 @@ void Service::PrepareJob(const std::shared_ptr<Exchange>& exchange, Next next) {
          // The stored conversations belong to the loop's thread.
          const ResponseStore::Entry* entry = responses_.Find(id);
          if (!entry) {
-           --jobs_;
+           admission_.EndJob();
            return exchange->Send(
                ApiError{.status = 404,
                         .message = "there is no response " + Quoted(id) + "; it may have been forgotten",
@@ -128,45 +121,13 @@ void Service::Generate(const std::shared_ptr<Exchange>& exchange) {
   PrepareJob(exchange, &Service::StartGeneration);
 }
 
-Refusal Service::TooManyRequests(const char* reason, const std::string& what, double seconds) {
-  ++metrics_.rejected[reason];
-  return ApiError{.status = 429,
-                  .message = "too many requests: " + what,
-                  .code = "queue_full",
-                  .retry_after = std::clamp(static_cast<int>(std::ceil(seconds)), 1, 60)};
-}
-
-Refusal Service::CheckQueue() {
-  if (waiting_ < options_.max_queue) return {};
-  return TooManyRequests(
-      "queue", fmt::format("{} of {} wait (--max-queue)", waiting_, options_.max_queue),
-      tokens_per_second_ > 0 ? static_cast<double>(waiting_tokens_) / tokens_per_second_ : 0);
-}
-
-Refusal Service::Admit(const Job& job) {
-  if (auto refusal = CheckQueue()) return refusal;
-  int64_t tokens = 0;
-  for (const Request& request : job.prepared.requests) tokens += static_cast<int64_t>(request.prompt.size());
-  const double ahead = static_cast<double>(waiting_tokens_ + tokens);
-  const double predicted = tokens_per_second_ > 0 ? ahead / tokens_per_second_ : 0;
-  const int64_t max_tokens =
-      options_.max_queue_tokens > 0 ? options_.max_queue_tokens : 8 * model_->info.kv_tokens;
-  if (waiting_ > 0 && waiting_tokens_ + tokens > max_tokens)
-    return TooManyRequests(
-        "tokens", fmt::format("{} prompt tokens and {} more of {} wait", waiting_tokens_, tokens, max_tokens),
-        predicted);
-  if (options_.max_ttft > 0 && predicted > options_.max_ttft && waiting_ > 0)
-    return TooManyRequests("ttft",
-                           fmt::format("the first token would come in {:.1f} s, and {:.1f} s is the limit",
-                                       predicted, options_.max_ttft),
-                           predicted);
-  return {};
-}
-
 void Service::StartGeneration(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job) {
   const ApiForm form = FormOf(exchange->request());
   Refusal refusal = CheckReady();
-  if (!refusal) refusal = Admit(*job);
+  int64_t prompt_tokens = 0;
+  for (const Request& request : job->prepared.requests)
+    prompt_tokens += static_cast<int64_t>(request.prompt.size());
+  if (!refusal) refusal = admission_.Admit(prompt_tokens, model_->info.kv_tokens);
   if (refusal) {
     exchange->note = refusal->message;
     return exchange->Send(refusal->ToResponse(form));
@@ -206,8 +167,7 @@ void Service::StartGeneration(const std::shared_ptr<Exchange>& exchange, const s
     }
     generation->tickets.push_back(std::move(*ticket));
   }
-  ++waiting_;
-  waiting_tokens_ += generation->reply.PromptTokens();
+  admission_.Enqueue(generation->reply.PromptTokens());
   generations_[generation->id] = generation;
   exchange->OnDisconnect([this, id = generation->id] {
     const auto it = generations_.find(id);
@@ -249,8 +209,7 @@ void Service::TakeEvents() {
       generation->Cancel();
     }
     if (!began && generation->began()) {
-      --waiting_;
-      waiting_tokens_ -= generation->reply.PromptTokens();
+      admission_.Dequeue(generation->reply.PromptTokens());
       metrics_.ttft.Observe(Seconds(generation->first_token - generation->exchange->request().arrived));
     }
     for (const double gap : generation->gaps) metrics_.inter_token.Observe(gap);
@@ -267,10 +226,7 @@ void Service::End(Generation& generation) {
   generations_.erase(it);
   const Reply& reply = generation.reply;
   const int64_t prompt = reply.PromptTokens(), answer = reply.AnswerTokens();
-  if (!generation.began()) {
-    --waiting_;
-    waiting_tokens_ -= prompt;
-  }
+  if (!generation.began()) admission_.Dequeue(prompt);
   ++metrics_.finished[generation.outcome];
   metrics_.prompt_tokens.Observe(static_cast<double>(prompt));
   metrics_.generation_tokens.Observe(static_cast<double>(answer));
