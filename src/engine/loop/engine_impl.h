@@ -105,8 +105,8 @@ struct Engine::Impl {
   std::unordered_map<int64_t, std::unique_ptr<Group>> groups;
   std::multimap<Clock::time_point, int64_t> deadlines;
   std::vector<std::pair<Sequence*, int64_t>> ahead;  // with its position, of a step queued ahead
-  std::vector<std::unique_ptr<Sequence>>
-      ended;  // sequences of that step that have ended; the runner still refers to them
+  // Sequences of that step that have ended; the runner still refers to them.
+  std::vector<std::unique_ptr<Sequence>> ended;
   std::vector<TokenEvent> pending_events;  // for the next Step()
   Info info;
   EngineStats counts;

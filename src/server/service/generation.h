@@ -43,8 +43,8 @@ class Generation {
   Clock::time_point submitted = {}, first_token = {}, last_token = {};
   Clock::time_point begun = {};     // when the engine first scheduled it
   Clock::time_point embedded = {};  // when an embedding came last
-  std::vector<double>
-      gaps;  // inter-token latencies in seconds since they were last collected, for the metrics
+  // Inter-token latencies in seconds since they were last collected, for the metrics.
+  std::vector<double> gaps;
   bool began() const { return first_token != Clock::time_point(); }
   const char* outcome = "abort";  // stop, length, abort, error
 

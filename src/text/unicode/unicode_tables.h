@@ -75,8 +75,8 @@ struct Tables {
   Table<Replacement> canonical, compatible;  // full decompositions, not one step
   Table<Composition> compositions;
   Table<CaseRun> lower;  // without ASCII and U+0130, which becomes two code points
-  std::span<const CharRange>
-      new_categories;  // of Unicode 15 and 16; two letters, the first in the lowest byte
+  // Of Unicode 15 and 16; two letters, the first in the lowest byte.
+  std::span<const CharRange> new_categories;
   Table<CharRange> bert_controls, bert_marks;  // what clean_text and strip_accents remove
   Table<CharRange> scripts;                    // what is missing belongs to any script
   // As Python has them.
