@@ -84,14 +84,43 @@ function(celer_unity target sources folders alone)
   endforeach()
 endfunction()
 
-function(celer_test_program target sources)
-  add_executable(${target} ${sources})
+# celer_precompile(TARGET header... | REUSE_FROM target): headers that all its files read. Not for clang-tidy, which has a
+# build without groups: it cannot read what g++ precompiled.
+function(celer_precompile target)
+  if(NOT CELER_UNITY)
+    return()
+  endif()
+  if(ARGV1 STREQUAL "REUSE_FROM")
+    target_precompile_headers(${target} ${ARGN})
+  else()
+    target_precompile_headers(${target} PRIVATE ${ARGN})
+  endif()
+  # Without it ccache cannot tell which headers were read.
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)
+endfunction()
+
+function(celer_test_settings target)
   celer_compile_settings(${target} PRIVATE)
   target_compile_definitions(${target} PRIVATE CELER_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   # Compiled once, run once. At -O1 g++ 12 does not see which sizes cannot be.
   target_compile_options(${target} PRIVATE
                          $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1;-Wno-alloc-size-larger-than>)
   target_link_libraries(${target} PRIVATE GTest::gtest_main GTest::gmock)
+endfunction()
+
+function(celer_test_program target sources)
+  add_executable(${target} ${sources})
+  celer_test_settings(${target})
+  # Compiled once for all of them, the first time; with other flags g++ would not take it.
+  if(NOT TARGET celer_test_headers)
+    file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/test_headers.cc CONTENT "// Carries the precompiled headers of all tests.\n")
+    add_executable(celer_test_headers EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/test_headers.cc)
+    celer_test_settings(celer_test_headers)
+    target_link_libraries(celer_test_headers PRIVATE fmt::fmt spdlog::spdlog)
+    celer_precompile(celer_test_headers <gmock/gmock.h> <gtest/gtest.h> <algorithm> <cmath> <filesystem> <fstream> <functional> <map>
+                     <memory> <optional> <random> <span> <string> <vector>)
+  endif()
+  celer_precompile(${target} REUSE_FROM celer_test_headers)
 endfunction()
 
 # A module of CELER_PREBUILT_MODULES is not compiled: its library comes from the build folder CELER_PREBUILT, and it has no

@@ -12,7 +12,8 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 find_program(CELER_CCACHE ccache)
 if(CELER_CCACHE)
   # The compiler writes which headers it read; without that, ccache runs the preprocessor once more for each new file.
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_DEPEND=1 ${CELER_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_DEPEND=1 CCACHE_SLOPPINESS=pch_defines,time_macros
+      ${CELER_CCACHE})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CELER_CCACHE})
 endif()
 
