@@ -97,8 +97,8 @@ function(celer_precompile target)
   endif()
   # The first: without it ccache cannot tell which headers were read. The others: g++ 12 warns of things in the system's
   # headers that cannot be, and forgets that precompiled ones are the system's.
-  target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess;-Wno-array-bounds;\
--Wno-stringop-overflow;-Wno-stringop-overread>)
+  set(flags -fpch-preprocess -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread)
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:${flags}>")
 endfunction()
 
 function(celer_test_settings target)
