@@ -107,7 +107,8 @@ function(celer_test_settings target)
   # Compiled once, run once. At -O1 g++ 12 does not see which sizes cannot be.
   target_compile_options(${target} PRIVATE
                          $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1;-Wno-alloc-size-larger-than>)
-  target_link_libraries(${target} PRIVATE GTest::gtest_main GTest::gmock)
+  # fmt and spdlog bring definitions, and all that share precompiled headers must have the same.
+  target_link_libraries(${target} PRIVATE GTest::gtest_main GTest::gmock fmt::fmt spdlog::spdlog)
 endfunction()
 
 function(celer_test_program target sources)
@@ -118,7 +119,6 @@ function(celer_test_program target sources)
     file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/test_headers.cc CONTENT "// Carries the precompiled headers of all tests.\n")
     add_executable(celer_test_headers EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/test_headers.cc)
     celer_test_settings(celer_test_headers)
-    target_link_libraries(celer_test_headers PRIVATE fmt::fmt spdlog::spdlog)
     celer_precompile(celer_test_headers <gmock/gmock.h> <gtest/gtest.h> <algorithm> <cmath> <filesystem> <fstream> <functional> <map>
                      <memory> <optional> <random> <span> <string> <vector>)
   endif()
