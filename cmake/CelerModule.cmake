@@ -1,7 +1,7 @@
 # celer_module(NAME DEPS module... LINK target... [UNITY folder...] [UNITY_TESTS folder...]
 #              [ALONE file...] [WITHOUT folder...])
 #
-# One room under src/ is one static library celer_NAME. Files find their place by name:
+# One module under src/ is one static library celer_NAME. Files find their place by name:
 #   x.cc                      the library, built with baseline flags
 #   x_arm_dotprod.cc, ...     only on aarch64, with the flags of that suffix (x86 likewise)
 #   x_cuda.cc, x_cuda.cu, ... only with CUDA
@@ -12,7 +12,7 @@
 # (<vector>, <string>, ...): the linker keeps one copy of those, and it may be the one for the newer CPU.
 #
 # Folders of UNITY are compiled in groups of 8 files, because their files all read and instantiate the same large
-# templates: a whole build is quicker. "." is the room itself, "*" every folder. UNITY_TESTS says the same of tests. Files
+# templates: a whole build is quicker. "." is the module itself, "*" every folder. UNITY_TESTS says the same of tests. Files
 # whose names in anonymous namespaces meet those of a neighbour are in ALONE; files with flags of their own are always
 # compiled alone. Folders of WITHOUT are left out of this build.
 

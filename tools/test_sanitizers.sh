@@ -17,7 +17,7 @@ part="${1:-}"
 
 # Names of GoogleTest begin with a capital letter. The Python tests, which do not, run the program as a user does, and some
 # compare its speed or its memory.
-asan_modules=(base device io limits text formats kernels weights models graph engine quantize_llm quantize_network report hub server loadtest cli
+asan_modules=(base device io limits text formats kernels weights models graph engine quantize_llm quantize_network report hub server cli
               page golden)
 asan_flags=()
 fuzz_targets=(celer_fuzz)
@@ -25,7 +25,7 @@ fuzz_tests='^fuzz\.'
 asan_tests="^($(IFS='|'; echo "${asan_modules[*]}")|golden_default)\.[A-Z]"
 tsan_modules=(base device io text engine server golden)
 # Tests with threads: the pool, the engine and its thread, and what says in its name that several threads use it.
-tsan_tests='^(base\.(FunctionRef|Log)|device\.(ThreadPool|CachingPool|CpuAllocator)|engine\.[A-Z]|server\.[A-Z]|golden_default\.(Engine|Golden\.Any)|.*Threads)'
+tsan_tests='^(base\.Log|device\.(FunctionRef|ThreadPool|CachingPool|CpuAllocator)|engine\.[A-Z]|server\.[A-Z]|golden_default\.(Engine|Golden\.Any)|.*Threads)'
 case "$part" in
   --ci)
     asan_modules=(base device io formats graph engine quantize_llm quantize_network)

@@ -30,11 +30,11 @@ bool IsPlainName(std::string_view text) {
 }  // namespace
 
 Result<std::vector<CatalogEntry>> ParseCatalog(std::string_view text) {
-  CELER_ASSIGN(const auto wheels, ParseJson(text, "pull_catalog.json"));
+  CELER_ASSIGN(const auto wheels, ParseJson(text, "catalog.json"));
   std::vector<CatalogEntry> entries;
-  if (!wheels.is_array()) return Error::Corrupt("pull_catalog.json: must hold an array of wheels");
+  if (!wheels.is_array()) return Error::Corrupt("catalog.json: must hold an array of wheels");
   for (const auto& object : wheels) {
-    CELER_ASSIGN(const JsonFields wheel, JsonFields::Of(object, "pull_catalog.json"));
+    CELER_ASSIGN(const JsonFields wheel, JsonFields::Of(object, "catalog.json"));
     CatalogEntry entry;
     CELER_ASSIGN(entry.package, wheel.GetString("package"));
     CELER_ASSIGN(entry.version, wheel.GetString("version"));

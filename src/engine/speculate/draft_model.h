@@ -37,7 +37,7 @@ class DraftModel {
   const Distribution* DrawnFrom(const Sequence& sequence, size_t i) const;
   void Forget(const Sequence& sequence);
 
-  // Of one token for each of so many sequences; 0: it has not run yet.
+  // Seconds of a step of one token for each of so many sequences; 0: it has not run yet.
   double StepSeconds(int64_t sequences) const { return times_.Of(sequences); }
   int64_t free_blocks() const { return blocks_.free_blocks(); }
 

@@ -15,7 +15,7 @@ class LookupIndex {
 
   struct Match {
     int length = 0;    // length of the matching n-gram; 0: no match of kLeast tokens or more
-    int64_t next = 0;  // the position behind them
+    int64_t next = 0;  // the position behind it
   };
   // The longest match; ties go to the most recent. Costs the tokens added since the last call, and a bounded
   // search.

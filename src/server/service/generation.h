@@ -35,7 +35,7 @@ class Generation {
   const int64_t id;
   const std::shared_ptr<Job> job;
   const std::shared_ptr<Exchange> exchange;
-  int64_t engine = 0;  // the generation of the engine that runs it: reloads count up
+  int64_t engine = 0;  // which load of the engine runs it
   std::vector<EngineThread::Ticket> tickets;
   Reply reply;
   std::string body;  // as sent, if it was not streamed
