@@ -16,6 +16,7 @@ struct ModelShape {
   int64_t head_dim = 0;
   bool qkv_bias = false;
   bool qk_norm = false;
+  bool gated_mlp = true;         // act(gate) * up; false: act(up)
   bool tied_embeddings = false;  // the head uses the embedding's matrix
 
   int64_t kv_dim() const { return kv_heads * head_dim; }

@@ -107,10 +107,45 @@ Status Validate(const DecoderConfig& c, const std::string& path) {
 }
 
 Status CheckRunsOnGpu(const DecoderConfig& config, int64_t context) {
-  if (config.o_bias || config.mlp_bias)
-    return Error::Unsupported("the model has a bias on ",
-                              config.o_bias ? "the output of its attention" : "its feed-forward layers",
-                              ", which does not run on the GPU; use `device` cpu");
+  const MoeConfig& moe = config.moe;
+  const bool rotates =
+      config.rope_layer.empty() ||
+      std::find(config.rope_layer.begin(), config.rope_layer.end(), false) == config.rope_layer.end();
+  const struct {
+    bool needed;
+    const char* what;
+  } missing[] = {
+      {config.o_bias, "a bias on the output of its attention"},
+      {config.mlp_bias, "a bias on its feed-forward layers"},
+      {config.head_bias, "a bias on its output head"},
+      {config.embedding_scale != 1, "a scale on its embeddings"},
+      {config.residual_scale != 1, "a scale on its residual branches"},
+      {config.logit_scale != 1, "a scale on its logits"},
+      {config.logit_softcap != 0, "a softcap on its logits"},
+      {config.attention_scale != 0, "a scale of its own on attention scores"},
+      {config.attention_softcap != 0, "a softcap on attention scores"},
+      {config.query_scale.beta != 0, "queries scaled by position"},
+      {config.attention_sinks, "attention sinks"},
+      {config.norm != NormKind::kRms || config.norm_bias, "LayerNorm"},
+      {!config.pre_norm || config.post_norm, "norms after attention and the feed-forward block"},
+      {config.qk_norm && (config.qk_norm_span != QkNormSpan::kHead || config.qk_norm_kind != NormKind::kRms ||
+                          config.qk_norm_after_rope),
+       "a qk-norm other than RMSNorm over each head before rope"},
+      {config.embedding_norm, "a norm on its embeddings"},
+      {config.parallel_block, "attention and feed-forward blocks in parallel"},
+      {!config.gated_mlp, "a feed-forward block without a gate"},
+      {config.position_rows > 0, "learned positions"},
+      {config.local_rope.has_value(), "rope of its own in layers with a sliding window"},
+      {!rotates, "layers without rope"},
+      {moe.score != RouterScore::kSoftmax || moe.choice_bias || moe.groups > 1 || moe.routed_scale != 1,
+       "a router other than softmax"},
+      {moe.router_bias || moe.expert_bias, "biases in its mixture of experts"},
+      {config.swiglu_limit != 0, "a clamped SwiGLU"},
+  };
+  for (const auto& row : missing)
+    if (row.needed)
+      return Error::Unsupported("the model has ", row.what,
+                                ", which does not run on the GPU; use `device` cpu");
   const auto original = static_cast<int64_t>(config.rope.original_positions);
   if (config.rope.DependsOnLength() && context > original)
     return Error::Unsupported("the model's rope scaling depends on the length of a sequence beyond ",

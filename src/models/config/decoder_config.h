@@ -3,13 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "celer/limits.h"
-#include "kernels/llm/gate_up/gate_up.h"
-#include "kernels/llm/qkv/qkv.h"
+#include "kernels/llm/rope/rope_layout.h"
+#include "kernels/shared/activation/activation_kind.h"
 
 namespace celer {
 
@@ -36,10 +37,40 @@ struct RopeConfig {
   bool DependsOnLength() const { return scaling == Scaling::kDynamic || scaling == Scaling::kLongRope; }
 };
 
+enum class NormKind : uint8_t { kRms, kLayer };
+
+// Which numbers of a query or key one qk-norm spans. kOwn: a head, and each head has weights of its own.
+enum class QkNormSpan : uint8_t { kHead, kRow, kOwn };
+
+// Multiplies the queries of position p by 1 + beta * log(1 + floor((p + offset) / positions)); none if beta is
+// 0.
+struct QueryScale {
+  double beta = 0;
+  double positions = 1;
+  int64_t offset = 0;
+};
+
+// From an expert's router logit to its score.
+enum class RouterScore : uint8_t { kSoftmax, kSigmoid };
+
 struct MoeConfig : ExpertShape {
   int64_t intermediate = 0;  // of one expert
   bool normalize_top = true;
   std::vector<bool> sparse_layer;  // [layers]: which layers have experts, the others are dense
+  RouterScore score = RouterScore::kSoftmax;
+  bool router_bias = false;  // added to the router's logits
+  bool choice_bias = false;  // added to the scores for choosing experts, not to their weights
+  // Experts in equal groups: only those of the best `groups_used` groups are chosen. A group is as good as its
+  // best expert, or as the sum of its best two.
+  int64_t groups = 1;
+  int64_t groups_used = 1;
+  bool group_by_best_two = false;
+  float normalize_eps =
+      0;  // added to the sum (or its lower bound, with normalize_floor) that weights are divided by
+  bool normalize_floor = false;
+  float routed_scale = 1;    // multiplies the weights of the chosen experts
+  bool shared_gated = true;  // sigmoid of a gate scales the shared expert
+  bool expert_bias = false;  // of gate, up and down of each expert
 };
 
 struct DecoderConfig : ModelShape {
@@ -48,14 +79,49 @@ struct DecoderConfig : ModelShape {
   int64_t max_positions = 0;
   float norm_eps = 1e-5f;
   RopeConfig rope;
-  bool o_bias = false;    // of the output projection
-  bool mlp_bias = false;  // of gate, up and down in dense layers
+  std::optional<RopeConfig> local_rope;  // of the layers with a sliding window, where they have their own
+  std::vector<bool> rope_layer;          // [layers]: which layers rotate; empty: all
+  bool o_bias = false;                   // of the output projection
+  bool mlp_bias = false;                 // of gate, up and down in dense layers
+  bool head_bias = false;                // of the output head
   Activation activation = Activation::kSilu;
+  float swiglu_limit = 0;  // clamped SwiGLU: bounds of gate and up
+
+  // Scalars.
+  float embedding_scale = 1;
+  float residual_scale = 1;   // of what a branch adds to the residual
+  float logit_scale = 1;      // multiplies the logits
+  float logit_softcap = 0;    // cap * tanh(logit / cap); 0: none
+  float attention_scale = 0;  // of scores; 0: 1 / sqrt(head_dim)
+  float attention_softcap = 0;
+  QueryScale query_scale;
+  bool attention_sinks = false;  // one more logit for each head in the softmax, without a value
+
+  // Norms.
+  NormKind norm = NormKind::kRms;
+  bool norm_bias = false;
+  bool pre_norm = true;    // of the input of attention and of the feed-forward block
+  bool post_norm = false;  // of their outputs, before these are added to the residual
+  QkNormSpan qk_norm_span = QkNormSpan::kHead;
+  NormKind qk_norm_kind = NormKind::kRms;
+  bool qk_norm_after_rope = false;
+  bool embedding_norm = false;
+
+  // Attention and the feed-forward block read the same input, and both are added to the residual. Each has a norm of
+  // its own with parallel_norms, else they share one.
+  bool parallel_block = false;
+  bool parallel_norms = false;
+
+  // Positions without rope: a table of this many rows (0: none) whose first row is for position -offset.
+  int64_t position_rows = 0;
+  int64_t position_offset = 0;
+
   int64_t sliding_window = 0;        // 0: full attention
   std::vector<bool> windowed_layer;  // [layers]: which layers the window applies to
   MoeConfig moe;
   std::vector<std::string> warnings;  // what the file says and nothing here uses, a sentence each
 
+  bool Rotates(int64_t layer) const { return rope_layer.empty() || rope_layer[layer]; }
   bool IsSparse(int64_t layer) const { return moe.experts > 0 && moe.sparse_layer[layer]; }
   int64_t Window(int64_t layer) const {
     return sliding_window > 0 && windowed_layer[layer] ? sliding_window : 0;

@@ -20,7 +20,10 @@
 namespace celer {
 
 struct LayerWeights {
+  // Norms are none where the model has none in that place.
   const float* attention_norm = nullptr;
+  const float* attention_norm_bias = nullptr;
+  const float* attention_post_norm = nullptr;
   WeightView q, k, v, o;
   const float* q_bias = nullptr;
   const float* k_bias = nullptr;
@@ -28,10 +31,17 @@ struct LayerWeights {
   const float* o_bias = nullptr;
   const float* q_norm = nullptr;
   const float* k_norm = nullptr;
+  const float* q_norm_bias = nullptr;
+  const float* k_norm_bias = nullptr;
+  const float* sinks = nullptr;  // [heads]
   const float* ffn_norm = nullptr;
-  ExpertWeights dense;  // of a dense layer
+  const float* ffn_norm_bias = nullptr;
+  const float* ffn_post_norm = nullptr;
+  ExpertWeights dense;  // of a dense layer; no gate in one that has none
   const float *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;
-  WeightView router;  // of a sparse one
+  WeightView router;                   // of a sparse one
+  const float* router_bias = nullptr;  // [experts]
+  const float* choice_bias = nullptr;  // [experts]
   std::vector<ExpertWeights> experts;
   ExpertWeights shared;  // empty if there is none
   WeightView shared_gate;
@@ -40,8 +50,13 @@ struct LayerWeights {
 struct DecoderWeights {
   WeightView embedding;
   std::vector<LayerWeights> layers;
+  const float* embedding_norm = nullptr;
+  const float* embedding_norm_bias = nullptr;
+  WeightView positions;  // [position_rows, hidden]; empty if there are none
   const float* norm = nullptr;
+  const float* norm_bias = nullptr;
   WeightView head;
+  const float* head_bias = nullptr;  // [vocab]
 };
 
 struct LoadOptions {

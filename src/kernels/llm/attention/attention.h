@@ -18,11 +18,13 @@ namespace celer {
 struct AttentionArgs {
   RaggedBatch batch;
   KvLayerView kv;
-  const float* q = nullptr;  // [tokens, heads, head_dim], rotated
-  int64_t heads = 0;         // a multiple of kv.kv_heads; each kv head serves heads / kv_heads queries
-  float scale = 1.0f;        // 1 / sqrt(head_dim)
-  int64_t window = 0;        // a token sees itself and window - 1 before it; 0 = all
-  float* out = nullptr;      // [tokens, heads, head_dim]
+  const float* q = nullptr;      // [tokens, heads, head_dim], rotated
+  int64_t heads = 0;             // a multiple of kv.kv_heads; each kv head serves heads / kv_heads queries
+  float scale = 1.0f;            // 1 / sqrt(head_dim)
+  int64_t window = 0;            // a token sees itself and window - 1 before it; 0 = all
+  float softcap = 0;             // scores become cap * tanh(score / cap); 0: none
+  const float* sinks = nullptr;  // [heads]: one more logit in a head's softmax, without a value; may be none
+  float* out = nullptr;          // [tokens, heads, head_dim]
   ThreadPool* pool = nullptr;
 };
 

@@ -14,8 +14,11 @@ struct LogitsArgs {
   std::span<const int32_t> rows;  // which tokens
   const float* norm = nullptr;    // [hidden]
   float eps = 1e-5f;
-  WeightView head;       // [vocab, hidden]
-  float* out = nullptr;  // [rows, vocab]
+  WeightView head;              // [vocab, hidden]
+  const float* bias = nullptr;  // [vocab]; may be none
+  float scale = 1;              // of the logits
+  float softcap = 0;            // cap * tanh(logit / cap), after the scale; 0: none
+  float* out = nullptr;         // [rows, vocab]
   ThreadPool* pool = nullptr;
 };
 
