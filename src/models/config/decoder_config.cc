@@ -140,6 +140,9 @@ Status CheckRunsOnGpu(const DecoderConfig& config, int64_t context) {
       {moe.score != RouterScore::kSoftmax || moe.choice_bias || moe.groups > 1 || moe.routed_scale != 1,
        "a router other than softmax"},
       {moe.router_bias || moe.expert_bias, "biases in its mixture of experts"},
+      {!config.recurrent.layer.empty(), "recurrent layers"},
+      {config.latent.kv_rank > 0, "latent attention"},
+      {config.output_gate, "a gate on the output of its attention"},
       {config.swiglu_limit != 0, "a clamped SwiGLU"},
   };
   for (const auto& row : missing)

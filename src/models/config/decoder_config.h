@@ -73,6 +73,21 @@ struct MoeConfig : ExpertShape {
   bool expert_bias = false;  // of gate, up and down of each expert
 };
 
+// Layers that keep a state of fixed size instead of keys and values: a gated delta net.
+struct RecurrentConfig {
+  std::vector<bool> layer;  // [layers]: which ones; empty: none
+  int64_t conv_kernel = 0;
+  int64_t key_heads = 0, key_dim = 0;
+  int64_t value_heads = 0, value_dim = 0;
+};
+
+// Multi-head latent attention: the KV of a token is one row of kv_rank + rope_dim numbers, shared by all heads.
+struct LatentConfig {
+  int64_t kv_rank = 0;                                // 0: none
+  int64_t q_rank = 0;                                 // 0: queries are projected at once
+  int64_t nope_dim = 0, rope_dim = 0, value_dim = 0;  // of a head
+};
+
 struct DecoderConfig : ModelShape {
   std::string family;        // "llama", as in models/config/family.h
   std::string architecture;  // what the file calls it, for messages
@@ -119,8 +134,13 @@ struct DecoderConfig : ModelShape {
   int64_t sliding_window = 0;        // 0: full attention
   std::vector<bool> windowed_layer;  // [layers]: which layers the window applies to
   MoeConfig moe;
+  RecurrentConfig recurrent;
+  LatentConfig latent;
+  bool output_gate =
+      false;  // attention's output times sigmoid of a gate, which the rows of q hold beside each head
   std::vector<std::string> warnings;  // what the file says and nothing here uses, a sentence each
 
+  bool IsRecurrent(int64_t layer) const { return !recurrent.layer.empty() && recurrent.layer[layer]; }
   bool Rotates(int64_t layer) const { return rope_layer.empty() || rope_layer[layer]; }
   bool IsSparse(int64_t layer) const { return moe.experts > 0 && moe.sparse_layer[layer]; }
   int64_t Window(int64_t layer) const {

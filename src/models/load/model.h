@@ -19,6 +19,23 @@
 
 namespace celer {
 
+struct RecurrentWeights {
+  WeightView qkv, z, b, a;  // of the input: [2 * key_heads * key_dim + value_heads * value_dim, hidden], ...
+  const float* conv = nullptr;  // [rows of qkv, conv_kernel]
+  const float* dt_bias = nullptr;
+  const float* a_log = nullptr;
+  const float* norm = nullptr;  // [value_dim]
+  WeightView out;               // [hidden, value_heads * value_dim]
+};
+
+struct LatentWeights {
+  WeightView q_a, q_b;  // q_b alone without a rank of its own
+  WeightView kv_a;      // [kv_rank + rope_dim, hidden]
+  WeightView k_b, v_b;  // of all heads: nope_dim and value_dim beside kv_rank
+  const float* q_a_norm = nullptr;
+  const float* kv_a_norm = nullptr;
+};
+
 struct LayerWeights {
   // Norms are none where the model has none in that place.
   const float* attention_norm = nullptr;
@@ -33,6 +50,8 @@ struct LayerWeights {
   const float* k_norm = nullptr;
   const float* q_norm_bias = nullptr;
   const float* k_norm_bias = nullptr;
+  RecurrentWeights recurrent;
+  LatentWeights latent;
   const float* sinks = nullptr;  // [heads]
   const float* ffn_norm = nullptr;
   const float* ffn_norm_bias = nullptr;
