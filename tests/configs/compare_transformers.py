@@ -131,8 +131,11 @@ def write_weights(case, folder):
         if name == case.get("flattened"):
             shape = [count]
         made.append((name, dtype, shape, encode(numbers, dtype)))
+    write_safetensors(folder, made, case["shards"])
 
-    shards = case["shards"]
+
+def write_safetensors(folder, made, shards):
+    """(name, dtype, shape, bytes) of each tensor in one or more files."""
     groups = [made[i::shards] for i in range(shards)]
     index = {}
     for i, group in enumerate(groups):
