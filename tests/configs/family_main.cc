@@ -89,7 +89,8 @@ std::string Compare(const Rows& expected, const Rows& got, int64_t first, const 
     for (int64_t k = 0; k < got.vocab; ++k)
       worst = std::max(worst, std::abs(expected[first + i][k] - got[i][k]));
     if (worst != 0)
-      return what + ": the logits of token " + std::to_string(first + i) + " differ by " + std::to_string(worst);
+      return what + ": the logits of token " + std::to_string(first + i) + " differ by " +
+             std::to_string(worst);
   }
   return {};
 }
@@ -97,12 +98,11 @@ std::string Compare(const Rows& expected, const Rows& got, int64_t first, const 
 class Checker {
  public:
   static Result<Checker> Make(const Task& task) {
-    CELER_ASSIGN(std::unique_ptr<Runner> runner,
-                 MakeRunner({.model = task.model,
-                             .kv = KvType::kF32,
-                             .threads = 1,
-                             .context = task.total(),
-                             .sequences = kSequences + 1}));
+    CELER_ASSIGN(std::unique_ptr<Runner> runner, MakeRunner({.model = task.model,
+                                                             .kv = KvType::kF32,
+                                                             .threads = 1,
+                                                             .context = task.total(),
+                                                             .sequences = kSequences + 1}));
     return Checker(task, std::move(runner));
   }
 
@@ -199,7 +199,9 @@ class Served {
     Tokens tokens;
     std::vector<float> logprobs;  // the best ones of each token
     int64_t cached = 0;
-    bool operator==(const Answer& other) const { return tokens == other.tokens && logprobs == other.logprobs; }
+    bool operator==(const Answer& other) const {
+      return tokens == other.tokens && logprobs == other.logprobs;
+    }
   };
 
   static Result<Served> Make(EngineOptions options) {
@@ -265,7 +267,8 @@ Status CheckEngine(const Task& task, const Tokens& text, Json& unequal) {
   // Room for two of the five: others are preempted and computed again.
   EngineOptions tight = plain;
   tight.preemption = Preemption::kRecompute;
-  tight.kv_memory.bytes = 2 * KvBlocksFor(task.total() + 1) * kKvBlockTokens * served.engine().info().kv_bytes_per_token;
+  tight.kv_memory.bytes =
+      2 * KvBlocksFor(task.total() + 1) * kKvBlockTokens * served.engine().info().kv_bytes_per_token;
   CELER_ASSIGN(Served crowded, Served::Make(tight));
   CELER_ASSIGN(const std::vector<Served::Answer> preempted, crowded.Ask(task, lengths));
   for (size_t i = 0; i < lengths.size(); ++i) {
