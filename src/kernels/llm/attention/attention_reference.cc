@@ -26,7 +26,8 @@ void AttendOne(const AttentionArgs& args, int64_t seq, int64_t token, int64_t he
     load(args.kv.k, key);
     double dot = 0;
     for (int64_t d = 0; d < dim; ++d) dot += double{q[d]} * row[d];
-    weights.push_back(dot * args.scale);
+    const double score = dot * args.scale, cap = args.softcap;
+    weights.push_back(cap != 0 ? cap * std::tanh(score / cap) : score);
     max = std::max(max, weights.back());
   }
   std::vector<double> out(dim);

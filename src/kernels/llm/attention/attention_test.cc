@@ -24,6 +24,7 @@ struct Shape {
   int64_t heads, kv_heads, dim, window;
   DType dtype;
   bool channel_keys = false;
+  float softcap = 0;
 };
 struct Tokens {
   int64_t past, now;  // tokens already there, tokens in this batch
@@ -112,6 +113,7 @@ class Fixture {
          .heads = shape_.heads,
          .scale = 1.0f / std::sqrt(static_cast<float>(shape_.dim)),
          .window = shape_.window,
+         .softcap = shape_.softcap,
          .out = out.data(),
          .pool = &pool});
     return out;
@@ -138,6 +140,7 @@ class Fixture {
       double top = -std::numeric_limits<double>::infinity(), sum = 0;
       for (size_t p = 0; p < n; ++p) {
         for (int64_t d = 0; d < dim; ++d) weight[p] += scale * q[d] * k[p][d];
+        if (shape_.softcap != 0) weight[p] = shape_.softcap * std::tanh(weight[p] / shape_.softcap);
         top = std::max(top, weight[p]);
       }
       for (double& w : weight) sum += w = std::exp(w - top);
@@ -155,7 +158,8 @@ class Fixture {
           off[p] += factor * std::abs(double{k[p][d]}) * static_cast<double>(dim + 8) * 0x1p-24;
           if (half) off[p] += factor * std::abs(k[p][d] - mean_key[d]) * 0x1p-11;
         }
-        off[p] = std::min(off[p] + 1e-6, 300.0);
+        // A softcap brings scores together, never apart, and is itself rounded.
+        off[p] = std::min(off[p] + 1e-6, 300.0) + 8 * double{shape_.softcap} * 0x1p-24;
         shift += weight[p] * std::exp(off[p]);
       }
       // Weights are off by that, by their rounding to f16, and sums by that of f32.
@@ -275,6 +279,17 @@ TEST(Attention, SlidingWindow) {
   }
 }
 
+TEST(Attention, Softcap) {
+  for (const DType dtype : kKvTypes) {
+    ExpectMatchesReference({4, 4, 8, 0, dtype, false, 0.5f}, {{0, 1}});
+    ExpectMatchesReference({6, 2, 20, 0, dtype, false, 2.0f}, {{0, 37}});
+    ExpectMatchesReference({9, 3, 64, 0, dtype, false, 50.0f}, {{100, 1}, {0, 5}, {15, 2}, {16, 1}});
+    ExpectMatchesReference({8, 1, 7, 21, dtype, false, 1.0f}, {{31, 33}, {200, 1}});
+    ExpectMatchesReference({16, 2, 80, 300, dtype, false, 3.0f}, {{500, 100}, {700, 1}});
+    ExpectMatchesReference({3, 3, 1, 0, dtype, false, 0.1f}, {{40, 3}});
+  }
+}
+
 // A token alone, in any chunk, in any company, with any number of threads: the same bits.
 void ExpectSameBits(const Shape& shape, int64_t length, const std::vector<int64_t>& positions) {
   const Fixture fixture(shape, {length, 40});
@@ -322,15 +337,19 @@ TEST(Attention, SameBitsAroundSplitBoundaries) {
     ExpectSameBits({2, 2, 48, 33, dtype}, 701, positions);
     ExpectSameBits({4, 1, 64, 33, dtype}, 701, positions);
     ExpectSameBits({3, 1, 128, 301, dtype}, 701, positions);
+    ExpectSameBits({4, 1, 64, 33, dtype, false, 2.0f}, 701, positions);
+    ExpectSameBits({2, 2, 20, 0, dtype, false, 2.0f}, 701, positions);
   }
 }
 
 // Statistics that random numbers do not have. Every variant against double, within what its arithmetic may
 // be off, in a prompt and in a decode step.
-void ExpectAccurate(const char* what, DType dtype, const Alter& alter, bool only_finite = false) {
+void ExpectAccurate(const char* what, DType dtype, const Alter& alter, bool only_finite = false,
+                    float softcap = 0) {
   constexpr int64_t kLength = 70;
-  for (const Shape& shape :
+  for (Shape shape :
        {Shape{4, 4, 64, 0, dtype}, {6, 2, 64, 0, dtype}, {8, 1, 80, 0, dtype}, {5, 1, 20, 0, dtype}}) {
+    shape.softcap = softcap;
     const Fixture fixture(shape, {kLength}, alter);
     const auto row = static_cast<size_t>(shape.heads * shape.dim);
     for (const auto& variant : AttentionVariants()) {
@@ -373,6 +392,15 @@ TEST_P(AwkwardAttention, QueriesOfAnySize) {
     for (size_t i = 0; i < data.q.size(); i += 3) data.q[i / 64 * 64] *= 1e-3f;
     for (size_t i = 0; i < data.q.size() / 2; ++i) data.q[i] *= 1e-6f;
   });
+}
+
+TEST_P(AwkwardAttention, Softcap) {
+  for (const float cap : {0.1f, 1.0f, 50.0f}) {
+    ExpectAccurate("softcap", GetParam(), nullptr, false, cap);
+    for (const float size : {1e-30f, 1e-4f, 1e2f, 1e30f})
+      ExpectAccurate(
+          "softcap of queries", GetParam(), [=](Data& data) { Multiply(data.q, size); }, false, cap);
+  }
 }
 
 TEST_P(AwkwardAttention, KeysAndValuesOfAnySize) {

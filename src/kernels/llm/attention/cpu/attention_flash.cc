@@ -256,6 +256,7 @@ class Flash {
                        .positions = args_.batch.positions.data() + unit.first_token,
                        .window = args_.window,
                        .scale = args_.scale,
+                       .softcap = args_.softcap,
                        .key_begin = key,
                        .key_end = key + kSplitKeys,
                        .scratch = scratch,

@@ -13,6 +13,7 @@
 #include "kernels/llm/attention/cpu/attention_lane_loops.h"
 #include "kernels/llm/attention/cpu/attention_tile.h"
 #include "kernels/shared/simd.h"
+#include "kernels/shared/tanh_lanes.h"
 
 namespace celer {
 namespace {
@@ -76,9 +77,10 @@ class LanesTile {
   }
 
  private:
-  // A score is (a product with the prepared query) * unit * ln 2: then weights are powers of two.
+  // A score is (a product with the prepared query) * unit * ln 2: then weights are powers of two. With a softcap
+  // the products' unit is `capped`, and that of what they become is 1.
   struct Block {
-    float unit[kRows], sum[kRows];
+    float unit[kRows], sum[kRows], capped[kRows];
     float top[kRows];     // the largest product so far
     float v_unit[kRows];  // int8: a power of two above the scales of the values so far, acc is in units of it
   };
@@ -90,7 +92,7 @@ class LanesTile {
       const int64_t row = index * kRows + i;
       float* const from = reinterpret_cast<float*>(packed_) + i * padded_;  // which nothing else needs yet
       memset(from, 0, static_cast<size_t>(padded_) * sizeof(float));
-      block.unit[i] = 1;
+      block.unit[i] = block.capped[i] = 1;
       if (row >= rows_) continue;
       memcpy(from, t_.q + row / t_.group * t_.token_stride + row % t_.group * t_.head_dim,
              static_cast<size_t>(t_.head_dim) * sizeof(float));
@@ -103,6 +105,7 @@ class LanesTile {
         vst1q_f32(from + d, vmulq_n_f32(vld1q_f32(from + d), power.below * room));
       // Beyond these bounds weights are 0 or 1, and all alike.
       block.unit[i] = Clamped(power.above * (t_.scale * (1 / (kLn2 * room))), 0x1p-126f, 0x1p100f);
+      if (t_.softcap != 0) block.capped[i] = block.unit[i], block.unit[i] = 1;
     }
     const float* from = reinterpret_cast<const float*>(packed_);
     for (int64_t d = 0; d < padded_; ++d)
@@ -144,6 +147,8 @@ class LanesTile {
       const KeyRange seen = {first.begin, last.end};  // by any of them
       if (seen.empty()) continue;
       Scores<kOnce>(query_ + row * padded_, seen);
+      if constexpr (kInt8) ScaleScores(seen);
+      if (t_.softcap != 0) CapScores(blocks_[i], seen);
       MaskKeys(row, rows, start, seen, !(first == last));
       alignas(16) float shrink[kRows];
       Softmax(blocks_[i], row, rows, start, shrink);
@@ -226,17 +231,33 @@ class LanesTile {
     }
   }
 
+  // int8: products with keys, whose scales are still to be multiplied.
+  void ScaleScores(const KeyRange& seen) {
+    float* const scores = scores_;
+    const float32x4_t lowest = vdupq_n_f32(kLowest), highest = vdupq_n_f32(-kLowest);
+    for (int64_t key = seen.begin; key < seen.end; ++key)
+      for (int v = 0; v < kVectors; ++v) {
+        const float32x4_t score = vmulq_n_f32(vld1q_f32(scores + key * kRows + v * 4), k_scale_[key]);
+        vst1q_f32(scores + key * kRows + v * 4, vminq_f32(vmaxq_f32(score, lowest), highest));
+      }
+  }
+
+  // From products to capped scores in units of ln 2, which block.unit says.
+  void CapScores(const Block& block, const KeyRange& seen) {
+    float* const scores = scores_;
+    const float32x4_t cap = vdupq_n_f32(t_.softcap * (1 / kLn2));
+    for (int v = 0; v < kVectors; ++v) {
+      const float32x4_t inverse = vmulq_n_f32(vld1q_f32(block.capped + 4 * v), kLn2 / t_.softcap);
+      for (int64_t key = seen.begin; key < seen.end; ++key) {
+        float* const at = scores + key * kRows + v * 4;
+        vst1q_f32(at, SoftCap(vld1q_f32(at), cap, inverse));
+      }
+    }
+  }
+
   // Minus infinity for what a row does not see.
   void MaskKeys(int64_t row, int64_t rows, int64_t start, const KeyRange& seen, bool differ) {
     float* const scores = scores_;
-    if constexpr (kInt8) {
-      const float32x4_t lowest = vdupq_n_f32(kLowest), highest = vdupq_n_f32(-kLowest);
-      for (int64_t key = seen.begin; key < seen.end; ++key)
-        for (int v = 0; v < kVectors; ++v) {
-          const float32x4_t score = vmulq_n_f32(vld1q_f32(scores + key * kRows + v * 4), k_scale_[key]);
-          vst1q_f32(scores + key * kRows + v * 4, vminq_f32(vmaxq_f32(score, lowest), highest));
-        }
-    }
     const float32x4_t none = vdupq_n_f32(-__builtin_inff());
     for (int64_t i = 0; i < seen.begin * kVectors; ++i) vst1q_f32(scores + i * 4, none);
     for (int64_t i = seen.end * kVectors; i < kSoftmaxKeys * kVectors; ++i) vst1q_f32(scores + i * 4, none);

@@ -43,6 +43,7 @@ struct AttentionTile {
   const int32_t* positions = nullptr;  // [tokens], ascending
   int64_t window = 0;                  // 0 = none
   float scale = 1;
+  float softcap = 0;  // as in AttentionArgs
 
   int64_t key_begin = 0, key_end = 0;  // keys of this split
 

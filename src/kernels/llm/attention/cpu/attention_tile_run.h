@@ -12,6 +12,7 @@
 
 #include "kernels/llm/attention/cpu/attention_tile.h"
 #include "kernels/shared/simd.h"
+#include "kernels/shared/tanh_lanes.h"
 
 namespace celer {
 namespace {
@@ -131,6 +132,7 @@ class TileRun {
       if (Kernel::kScaled) score = S::Mul(score, S::Load(k_scale_ + i));
       S::Store(s + i, S::Min(largest, S::Max(lowest, S::Mul(score, unit))));
     }
+    if (t_.softcap != 0) CapScores(s);
     for (int64_t i = 0; i < seen.begin; ++i) s[i] = -__builtin_inff();
     for (int64_t i = seen.end; i < kSoftmaxKeys; ++i) s[i] = -__builtin_inff();
 
@@ -151,6 +153,13 @@ class TileRun {
     }
     t_.sum[row] +=
         Kernel::SoftmaxWeights(s, max, Kernel::kScaled ? v_scale_ : nullptr, weights_ + row * kSoftmaxKeys);
+  }
+
+  // Of one row, masked ones too.
+  void CapScores(float* s) const {
+    const S::F cap = S::Set(t_.softcap), inverse = S::Set(1 / t_.softcap);
+    for (int64_t i = 0; i < kSoftmaxKeys; i += S::kLanes)
+      S::Store(s + i, SoftCap(S::Load(s + i), cap, inverse));
   }
 
   // Adds up the weighted values of one span.
