@@ -14,13 +14,25 @@
 #include "kernels/llm/rms_norm/rms_norm.h"
 
 namespace celer {
+namespace {
+
+QkNormForm NormFormOf(const DecoderConfig& c) {
+  QkNormForm form = {.after_rope = c.qk_norm_after_rope};
+  if (c.qk_norm_span == QkNormSpan::kRow) form.span = QkNormForm::Span::kRow;
+  if (c.qk_norm_span == QkNormSpan::kOwn) form.span = QkNormForm::Span::kOwn;
+  return form;
+}
+
+}  // namespace
 
 CpuDecoder::CpuDecoder(const Model& model, ThreadPool& pool)
     : model_(model),
       config_(model.config()),
       weights_(model.weights()),
       pool_(&pool),
-      rope_(model.config().rope) {}
+      rope_(model.config().rope) {
+  if (config_.local_rope) local_rope_.emplace(*config_.local_rope);
+}
 
 void CpuDecoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> kv, float* logits,
                          const HiddenRows& hidden) {
@@ -34,7 +46,7 @@ void CpuDecoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> 
     const LayerWeights& w = weights_.layers[i];
     const KvLayerView& layer_kv = kv[i];
     clock.Begin(Op::kQkv);
-    Qkv(w, batch, layer_kv);
+    Qkv(i, batch, layer_kv);
     clock.Begin(Op::kAttention);
     Attention(batch, layer_kv, config_.Window(i));
     clock.Begin(Op::kOutput);
@@ -59,11 +71,24 @@ void CpuDecoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> 
 
 void CpuDecoder::Embed(const RaggedBatch& batch) {
   celer::Embed({.tokens = batch.tokens, .table = weights_.embedding, .out = work_.x.data(), .pool = pool_});
-  rope_.Fill(batch.positions, RopeLengths(batch), work_.cos.data(), work_.sin.data());
+  FillAngles(config_.rope, rope_, batch, &work_.angles);
+  if (local_rope_) FillAngles(*config_.local_rope, *local_rope_, batch, &work_.local_angles);
 }
 
-void CpuDecoder::Qkv(const LayerWeights& w, const RaggedBatch& batch, const KvLayerView& kv) {
+void CpuDecoder::FillAngles(const RopeConfig& config, const RopeTable& table, const RaggedBatch& batch,
+                            Angles* angles) {
+  const auto size = static_cast<size_t>(batch.token_count() * config.dim / 2);
+  for (auto* v : {&angles->cos, &angles->sin})
+    if (v->size() < size) v->resize(size);
+  table.Fill(batch.positions, RopeLengths(config, batch), angles->cos.data(), angles->sin.data());
+}
+
+void CpuDecoder::Qkv(int64_t layer, const RaggedBatch& batch, const KvLayerView& kv) {
   const DecoderConfig& c = config_;
+  const LayerWeights& w = weights_.layers[layer];
+  const bool local = local_rope_ && c.Window(layer) > 0;
+  const RopeConfig& rope = local ? *c.local_rope : c.rope;
+  const Angles& angles = local ? work_.local_angles : work_.angles;
   celer::Qkv({.batch = batch,
               .x = work_.x.data(),
               .norm = w.attention_norm,
@@ -76,10 +101,11 @@ void CpuDecoder::Qkv(const LayerWeights& w, const RaggedBatch& batch, const KvLa
               .v_bias = w.v_bias,
               .q_norm = w.q_norm,
               .k_norm = w.k_norm,
-              .layout = c.rope.layout,
-              .rope_cos = work_.cos.data(),
-              .rope_sin = work_.sin.data(),
-              .rope_dim = c.rope.dim,
+              .norm_form = NormFormOf(c),
+              .layout = rope.layout,
+              .rope_cos = angles.cos.data(),
+              .rope_sin = angles.sin.data(),
+              .rope_dim = rope.dim,
               .heads = c.heads,
               .kv = kv,
               .k_out = work_.k.data(),
@@ -95,14 +121,30 @@ void CpuDecoder::Attention(const RaggedBatch& batch, const KvLayerView& kv, int6
                     .heads = config_.heads,
                     .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
                     .window = window,
+                    .softcap = config_.attention_softcap,
                     .out = work_.attention.data(),
                     .pool = pool_});
 }
 
+void CpuDecoder::AddBranch(const float* x, const WeightView& w, const float* bias, const float* post_norm,
+                           int64_t tokens) {
+  float* const to = work_.x.data();
+  const MatmulArgs product = {.x = x, .tokens = tokens, .pool = pool_};
+  if (!post_norm)
+    return Matmul(product, {.w = w, .bias = bias, .residual = to, .out = to, .out_stride = config_.hidden});
+  float* const branch = work_.branch.data();
+  Matmul(product, {.w = w, .bias = bias, .out = branch, .out_stride = config_.hidden});
+  AddNormed({.x = branch,
+             .weight = post_norm,
+             .eps = config_.norm_eps,
+             .rows = tokens,
+             .cols = config_.hidden,
+             .to = to,
+             .pool = pool_});
+}
+
 void CpuDecoder::Output(const LayerWeights& w, int64_t tokens) {
-  float* x = work_.x.data();
-  Matmul({.x = work_.attention.data(), .tokens = tokens, .pool = pool_},
-         {.w = w.o, .bias = w.o_bias, .residual = x, .out = x, .out_stride = config_.hidden});
+  AddBranch(work_.attention.data(), w.o, w.o_bias, w.attention_post_norm, tokens);
 }
 
 void CpuDecoder::GateUp(const LayerWeights& w, int64_t tokens) {
@@ -121,9 +163,7 @@ void CpuDecoder::GateUp(const LayerWeights& w, int64_t tokens) {
 }
 
 void CpuDecoder::Down(const LayerWeights& w, int64_t tokens) {
-  float* x = work_.x.data();
-  Matmul({.x = work_.mid.data(), .tokens = tokens, .pool = pool_},
-         {.w = w.dense.down, .bias = w.down_bias, .residual = x, .out = x, .out_stride = config_.hidden});
+  AddBranch(work_.mid.data(), w.dense.down, w.down_bias, w.ffn_post_norm, tokens);
 }
 
 void CpuDecoder::Moe(const LayerWeights& w, int64_t tokens) {
@@ -150,6 +190,9 @@ void CpuDecoder::Logits(const RaggedBatch& batch, float* logits) {
                  .norm = weights_.norm,
                  .eps = c.norm_eps,
                  .head = weights_.head,
+                 .bias = weights_.head_bias,
+                 .scale = c.logit_scale,
+                 .softcap = c.logit_softcap,
                  .out = logits,
                  .pool = pool_});
   // Products with integers need not keep a NaN, and numbers whose squares overflow are zeros to a norm: such
@@ -189,11 +232,11 @@ void CpuDecoder::EnsureWorkspace(int64_t tokens) {
   for (auto* v : {&work_.q, &work_.attention}) grow(*v, tokens * c.heads * c.head_dim);
   for (auto* v : {&work_.k, &work_.v}) grow(*v, tokens * c.kv_heads * c.head_dim);
   for (auto* v : {&work_.up, &work_.mid}) grow(*v, tokens * c.intermediate);
-  for (auto* v : {&work_.cos, &work_.sin}) grow(*v, tokens * c.rope.dim / 2);
+  if (c.post_norm) grow(work_.branch, tokens * c.hidden);
 }
 
-std::span<const int32_t> CpuDecoder::RopeLengths(const RaggedBatch& batch) {
-  if (!config_.rope.DependsOnLength()) return {};
+std::span<const int32_t> CpuDecoder::RopeLengths(const RopeConfig& rope, const RaggedBatch& batch) {
+  if (!rope.DependsOnLength()) return {};
   std::vector<int32_t>& out = work_.lengths;
   out.clear();
   for (int64_t s = 0; s < batch.seqs(); ++s) {

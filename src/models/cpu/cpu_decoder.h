@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -46,7 +47,7 @@ class CpuDecoder {
  private:
   // The operators of layer `w`, on the workspace.
   void Embed(const RaggedBatch& batch);
-  void Qkv(const LayerWeights& w, const RaggedBatch& batch, const KvLayerView& kv);
+  void Qkv(int64_t layer, const RaggedBatch& batch, const KvLayerView& kv);
   void Attention(const RaggedBatch& batch, const KvLayerView& kv, int64_t window);
   void Output(const LayerWeights& w, int64_t tokens);
   void GateUp(const LayerWeights& w, int64_t tokens);
@@ -55,22 +56,34 @@ class CpuDecoder {
   void Logits(const RaggedBatch& batch, float* logits);
   void Hidden(const HiddenRows& rows);
 
+  // A branch's last projection, from x, added to the residual: through a norm where the model has one there.
+  void AddBranch(const float* x, const WeightView& w, const float* bias, const float* post_norm,
+                 int64_t tokens);
+
+  // cos and sin of a batch's positions.
+  struct Angles {
+    AlignedVector<float> cos, sin;
+  };
+  void FillAngles(const RopeConfig& config, const RopeTable& table, const RaggedBatch& batch, Angles* angles);
   void EnsureWorkspace(int64_t tokens);
   void Watch(int64_t layer, int64_t tokens) const;
   // How long the sequence of each token is taken to be; empty when nothing depends on it.
-  std::span<const int32_t> RopeLengths(const RaggedBatch& batch);
+  std::span<const int32_t> RopeLengths(const RopeConfig& rope, const RaggedBatch& batch);
 
   const Model& model_;
   const DecoderConfig& config_;
   const DecoderWeights& weights_;
   ThreadPool* pool_;
   RopeTable rope_;
+  std::optional<RopeTable> local_rope_;  // of layers with a sliding window, where they have their own
   OpProfile* profile_ = nullptr;
   LayerWatch watch_;
 
   // Scratch for the largest batch seen so far.
   struct Workspace {
-    AlignedVector<float> x, q, k, v, attention, up, mid, cos, sin;
+    AlignedVector<float> x, q, k, v, attention, up, mid;
+    AlignedVector<float> branch;  // of models that norm what a branch adds
+    Angles angles, local_angles;
     std::vector<int32_t> lengths;
   } work_;
 };

@@ -10,12 +10,37 @@
 namespace celer {
 namespace {
 
-// qk-norm and rope on some heads of one token.
-void FinishHeads(const QkvArgs& args, float* heads, int64_t count, const float* norm, int64_t token) {
+using NormSpan = QkNormForm::Span;
+
+// qk-norm of heads [head, head + count), which may have been done for the whole row already.
+void NormHeads(const QkvArgs& args, float* heads, int64_t head, int64_t count, const float* norm) {
   const int64_t dim = args.kv.head_dim;
-  if (norm) RmsNorm({.x = heads, .weight = norm, .eps = args.eps, .rows = count, .cols = dim, .out = heads});
+  if (!norm || args.norm_form.span == NormSpan::kRow) return;
+  if (args.norm_form.span == NormSpan::kHead)
+    return RmsNorm({.x = heads, .weight = norm, .eps = args.eps, .rows = count, .cols = dim, .out = heads});
+  for (int64_t h = 0; h < count; ++h) {
+    float* const x = heads + h * dim;
+    RmsNorm({.x = x, .weight = norm + (head + h) * dim, .eps = args.eps, .rows = 1, .cols = dim, .out = x});
+  }
+}
+
+// qk-norm and rope on some heads of one token, `heads` being the first of them.
+void FinishHeads(const QkvArgs& args, float* heads, int64_t head, int64_t count, const float* norm,
+                 int64_t token) {
+  if (!args.norm_form.after_rope) NormHeads(args, heads, head, count, norm);
   const int64_t table = token * (args.rope_dim / 2);
-  RotateHeads(heads, count, dim, args.rope_cos + table, args.rope_sin + table, args.rope_dim, args.layout);
+  RotateHeads(heads, count, args.kv.head_dim, args.rope_cos + table, args.rope_sin + table, args.rope_dim,
+              args.layout);
+  if (args.norm_form.after_rope) NormHeads(args, heads, head, count, norm);
+}
+
+// qk-norm over all heads of a token together.
+void NormRow(const QkvArgs& args, int64_t token) {
+  const auto norm = [&](float* x, const float* weight, int64_t cols) {
+    if (weight) RmsNorm({.x = x, .weight = weight, .eps = args.eps, .rows = 1, .cols = cols, .out = x});
+  };
+  norm(args.q_out + token * args.q.rows, args.q_norm, args.q.rows);
+  norm(args.k_out + token * args.k.rows, args.k_norm, args.k.rows);
 }
 
 void Append(const QkvArgs& args, int64_t seq, int64_t token, int64_t head_begin, int64_t head_end) {
@@ -56,8 +81,9 @@ void Finish(const QkvArgs& args, int64_t begin, int64_t end, int64_t head_begin,
   for (int64_t t = begin; t < end; ++t) {
     while (args.batch.seq_start[seq + 1] <= t) ++seq;
     if (end - begin == 1) PrefetchFirstKeys(args, seq, t, head_begin, head_end);
-    FinishHeads(args, args.q_out + t * args.q.rows + head_begin * group * dim, heads * group, args.q_norm, t);
-    FinishHeads(args, args.k_out + t * args.k.rows + head_begin * dim, heads, args.k_norm, t);
+    FinishHeads(args, args.q_out + t * args.q.rows + head_begin * group * dim, head_begin * group,
+                heads * group, args.q_norm, t);
+    FinishHeads(args, args.k_out + t * args.k.rows + head_begin * dim, head_begin, heads, args.k_norm, t);
     Append(args, seq, t, head_begin, head_end);
   }
 }
@@ -83,18 +109,21 @@ void Qkv(const QkvArgs& args) {
           .pool = args.pool});
 
   // Few tokens on few threads: each takes some heads, mostly those whose rows it has just computed. More
-  // threads would take longer to join than one does for all.
+  // threads would take longer to join than one does for all. With channel_keys each takes the tokens of a block
+  // in their order.
   constexpr int64_t kGrain = 8;
   constexpr int kThreads = 4;
   const int64_t heads = args.kv.kv_heads;
-  if (args.kv.channel_keys)  // the tokens of a block in their order
+  const bool whole_rows = args.norm_form.span == NormSpan::kRow;
+  if (args.kv.channel_keys || (tokens <= kGrain && args.pool->size() <= kThreads)) {
+    for (int64_t t = 0; whole_rows && t < tokens; ++t) NormRow(args, t);
     return args.pool->ParallelFor(heads, 1,
                                   [&](int64_t begin, int64_t end) { Finish(args, 0, tokens, begin, end); });
-  if (tokens <= kGrain && args.pool->size() <= kThreads)
-    return args.pool->ParallelFor(heads, 1,
-                                  [&](int64_t begin, int64_t end) { Finish(args, 0, tokens, begin, end); });
-  args.pool->ParallelFor(tokens, kGrain,
-                         [&](int64_t begin, int64_t end) { Finish(args, begin, end, 0, heads); });
+  }
+  args.pool->ParallelFor(tokens, kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; whole_rows && t < end; ++t) NormRow(args, t);
+    Finish(args, begin, end, 0, heads);
+  });
 }
 
 }  // namespace celer

@@ -11,6 +11,15 @@
 
 namespace celer {
 
+// What one qk-norm spans, and when.
+struct QkNormForm {
+  // kHead: each head, by the same weights [head_dim]. kRow: all heads of a token as one row, by weights [heads *
+  // head_dim]. kOwn: each head, by weights of its own [heads, head_dim].
+  enum class Span : uint8_t { kHead, kRow, kOwn };
+  Span span = Span::kHead;
+  bool after_rope = false;  // kHead and kOwn alone
+};
+
 struct QkvArgs {
   RaggedBatch batch;
   const float* x = nullptr;     // [tokens, hidden]
@@ -20,8 +29,9 @@ struct QkvArgs {
   const float* q_bias = nullptr;  // each may be none
   const float* k_bias = nullptr;
   const float* v_bias = nullptr;
-  const float* q_norm = nullptr;  // [head_dim], none without qk-norm
+  const float* q_norm = nullptr;  // none without qk-norm
   const float* k_norm = nullptr;
+  QkNormForm norm_form;
   RopeLayout layout = RopeLayout::kHalf;
   const float* rope_cos = nullptr;  // [tokens, rope_dim / 2], any attention factor included
   const float* rope_sin = nullptr;

@@ -15,6 +15,28 @@ void NormRow(const RmsNormArgs& args, int64_t row) {
   ScaleByWeight(x, InverseRms(x, args.cols, args.eps), args.weight, args.cols, args.out + row * args.cols);
 }
 
+void AddNormedRow(const AddNormedArgs& args, int64_t row) {
+  const float *x = args.x + row * args.cols, *weight = args.weight;
+  float* const to = args.to + row * args.cols;
+  const float scale = args.scale * InverseRms(x, args.cols, args.eps);
+  const S::F scales = S::Set(scale);
+  int64_t i = 0;
+  for (; i + kL <= args.cols; i += kL)
+    S::Store(to + i, S::Add(S::Load(to + i), S::Mul(S::Mul(S::Load(x + i), scales), S::Load(weight + i))));
+  for (; i < args.cols; ++i) to[i] += x[i] * scale * weight[i];
+}
+
+// Rows that are worth a fork: about 5 us of work per piece.
+template <class Row>
+void ForRows(int64_t rows, int64_t cols, ThreadPool* pool, const Row& row) {
+  constexpr int64_t kElements = 16384;
+  const auto some = [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) row(r);
+  };
+  if (!pool || rows * cols <= kElements) return some(0, rows);
+  pool->ParallelFor(rows, cols < kElements ? kElements / cols : 1, some);
+}
+
 }  // namespace
 
 float InverseRms(const float* x, int64_t cols, float eps) {
@@ -43,16 +65,11 @@ void ScaleByWeight(const float* x, float scale, const float* weight, int64_t col
 }
 
 void RmsNorm(const RmsNormArgs& args) {
-  // Rows that are worth a fork: about 5 us of work per piece.
-  constexpr int64_t kElements = 16384;
-  if (!args.pool || args.rows * args.cols <= kElements) {
-    for (int64_t r = 0; r < args.rows; ++r) NormRow(args, r);
-    return;
-  }
-  const int64_t grain = args.cols < kElements ? kElements / args.cols : 1;
-  args.pool->ParallelFor(args.rows, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) NormRow(args, r);
-  });
+  ForRows(args.rows, args.cols, args.pool, [&](int64_t row) { NormRow(args, row); });
+}
+
+void AddNormed(const AddNormedArgs& args) {
+  ForRows(args.rows, args.cols, args.pool, [&](int64_t row) { AddNormedRow(args, row); });
 }
 
 }  // namespace celer
