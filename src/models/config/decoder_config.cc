@@ -63,6 +63,23 @@ Status ValidateScaling(const RopeConfig& rope, const std::string& path) {
   return ValidateFactors(rope.freq_factors, "rope frequency factors", rope.dim / 2, path);
 }
 
+Status ValidateRouter(const MoeConfig& moe, const std::string& path) {
+  if (moe.groups < 1 || moe.experts % moe.groups != 0)
+    return Error::Corrupt(path, ": ", moe.experts, " experts cannot form ", moe.groups, " equal groups");
+  const int64_t size = moe.experts / moe.groups;
+  if (moe.groups_used < 1 || moe.groups_used > moe.groups)
+    return Error::Corrupt(path, ": ", moe.groups_used, " groups of experts are used, expected 1 to ",
+                          moe.groups);
+  if (moe.experts_per_token > moe.groups_used * size)
+    return Error::Corrupt(path, ": ", moe.experts_per_token, " experts per token, and ", moe.groups_used,
+                          " groups have ", moe.groups_used * size);
+  if (!std::isfinite(moe.routed_scale))
+    return Error::Corrupt(path, ": scale of routed experts is ", moe.routed_scale, ", expected a number");
+  if (!std::isfinite(moe.normalize_eps) || moe.normalize_eps < 0)
+    return Error::Corrupt(path, ": epsilon of router weights is ", moe.normalize_eps, ", expected 0 or more");
+  return {};
+}
+
 }  // namespace
 
 Status Validate(const DecoderConfig& c, const std::string& path) {
@@ -100,6 +117,9 @@ Status Validate(const DecoderConfig& c, const std::string& path) {
   if (!std::isfinite(c.rope.theta) || c.rope.theta <= 0)
     return Error::Corrupt(path, ": rope theta is ", c.rope.theta, ", expected a positive number");
   CELER_RETURN_IF_ERROR(ValidateScaling(c.rope, path));
+  if (!dense) CELER_RETURN_IF_ERROR(ValidateRouter(c.moe, path));
+  if (!std::isfinite(c.swiglu_limit) || c.swiglu_limit < 0)
+    return Error::Corrupt(path, ": limit of SwiGLU is ", c.swiglu_limit, ", expected 0 or more");
   if (c.sliding_window > 0 && static_cast<int64_t>(c.windowed_layer.size()) != c.layers)
     return Error::Corrupt(path, ": a sliding window is named for ", c.windowed_layer.size(), " of ", c.layers,
                           " layers");
@@ -144,6 +164,7 @@ Status CheckRunsOnGpu(const DecoderConfig& config, int64_t context) {
       {config.latent.kv_rank > 0, "latent attention"},
       {config.output_gate, "a gate on the output of its attention"},
       {config.swiglu_limit != 0, "a clamped SwiGLU"},
+      {config.activation == Activation::kRelu2, "a squared ReLU"},
   };
   for (const auto& row : missing)
     if (row.needed)

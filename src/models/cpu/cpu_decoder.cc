@@ -48,7 +48,7 @@ void CpuDecoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> 
     clock.Begin(Op::kQkv);
     Qkv(i, batch, layer_kv);
     clock.Begin(Op::kAttention);
-    Attention(batch, layer_kv, config_.Window(i));
+    Attention(batch, layer_kv, config_.Window(i), w.sinks);
     clock.Begin(Op::kOutput);
     Output(w, tokens);
     if (config_.IsSparse(i)) {
@@ -114,7 +114,8 @@ void CpuDecoder::Qkv(int64_t layer, const RaggedBatch& batch, const KvLayerView&
               .pool = pool_});
 }
 
-void CpuDecoder::Attention(const RaggedBatch& batch, const KvLayerView& kv, int64_t window) {
+void CpuDecoder::Attention(const RaggedBatch& batch, const KvLayerView& kv, int64_t window,
+                           const float* sinks) {
   celer::Attention({.batch = batch,
                     .kv = kv,
                     .q = work_.q.data(),
@@ -122,6 +123,7 @@ void CpuDecoder::Attention(const RaggedBatch& batch, const KvLayerView& kv, int6
                     .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
                     .window = window,
                     .softcap = config_.attention_softcap,
+                    .sinks = sinks,
                     .out = work_.attention.data(),
                     .pool = pool_});
 }
@@ -157,6 +159,7 @@ void CpuDecoder::GateUp(const LayerWeights& w, int64_t tokens) {
                  .gate_bias = w.gate_bias,
                  .up_bias = w.up_bias,
                  .activation = config_.activation,
+                 .swiglu_limit = config_.swiglu_limit,
                  .up_out = work_.up.data(),
                  .out = work_.mid.data(),
                  .pool = pool_});
@@ -175,10 +178,21 @@ void CpuDecoder::Moe(const LayerWeights& w, int64_t tokens) {
               .router = w.router,
               .experts = w.experts,
               .experts_per_token = moe.experts_per_token,
-              .normalize_top = moe.normalize_top,
+              .form = {.sigmoid = moe.score == RouterScore::kSigmoid,
+                       .bias = w.router_bias,
+                       .choice_bias = w.choice_bias,
+                       .groups = moe.groups,
+                       .groups_used = moe.groups_used,
+                       .group_by_best_two = moe.group_by_best_two,
+                       .normalize = moe.normalize_top,
+                       .normalize_eps = moe.normalize_eps,
+                       .normalize_floor = moe.normalize_floor,
+                       .scale = moe.routed_scale},
               .shared = moe.shared_intermediate > 0 ? &w.shared : nullptr,
               .shared_gate = w.shared_gate,
               .activation = config_.activation,
+              .swiglu_limit = config_.swiglu_limit,
+              .residual_scale = config_.residual_scale,
               .pool = pool_});
 }
 

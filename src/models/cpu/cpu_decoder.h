@@ -48,7 +48,7 @@ class CpuDecoder {
   // The operators of layer `w`, on the workspace.
   void Embed(const RaggedBatch& batch);
   void Qkv(int64_t layer, const RaggedBatch& batch, const KvLayerView& kv);
-  void Attention(const RaggedBatch& batch, const KvLayerView& kv, int64_t window);
+  void Attention(const RaggedBatch& batch, const KvLayerView& kv, int64_t window, const float* sinks);
   void Output(const LayerWeights& w, int64_t tokens);
   void GateUp(const LayerWeights& w, int64_t tokens);
   void Down(const LayerWeights& w, int64_t tokens);

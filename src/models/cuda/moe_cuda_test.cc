@@ -229,7 +229,7 @@ class Layer {
     std::vector<double> normed, sum(static_cast<size_t>(s_.hidden));
     for (int i = 0; i < s_.hidden; ++i)
       normed.push_back(x[i] * norm_[static_cast<size_t>(i)] / std::sqrt(squares / s_.hidden + 1e-5));
-    for (const Route& route : RouteToken(logits, s_.top, s_.normalize)) {
+    for (const Route& route : RouteToken(logits, s_.top, {.normalize = s_.normalize})) {
       const auto e = static_cast<size_t>(route.expert);
       std::vector<double> mid = Product(gate_[e].view, normed);
       const std::vector<double> up = Product(up_[e].view, normed);
@@ -495,7 +495,7 @@ TEST(MoeCudaRoute, ChoosesAsTheCpu) {
       for (int t = 0; t < kTokens; ++t) {
         const auto routes = RouteToken(
             std::span(logits).subspan(static_cast<size_t>(t * experts), static_cast<size_t>(experts)), top,
-            normalize);
+            {.normalize = normalize});
         for (int k = 0; k < top; ++k) {
           const auto at = static_cast<size_t>(t * top + k);
           EXPECT_EQ(expert[at], routes[static_cast<size_t>(k)].expert);

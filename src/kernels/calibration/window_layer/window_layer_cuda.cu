@@ -108,7 +108,8 @@ __device__ float Activate(float x) {
   if constexpr (kKind == Activation::kGelu) return 0.5f * x * erfcf(-0.70710678f * x);
   if constexpr (kKind == Activation::kGeluTanh)
     return x / (1.0f + expf(-1.59576912f * x * (1.0f + 0.044715f * x * x)));
-  return fmaxf(x, 0.0f);
+  const float positive = fmaxf(x, 0.0f);
+  return kKind == Activation::kRelu2 ? positive * positive : positive;
 }
 
 template <Activation kKind>
@@ -180,6 +181,9 @@ cudaError_t LaunchWindowsActivate(Activation kind, float* gate, const float* up,
       break;
     case Activation::kRelu:
       ActivateKernel<Activation::kRelu><<<blocks, kThreads, 0, stream>>>(gate, up, n);
+      break;
+    case Activation::kRelu2:
+      ActivateKernel<Activation::kRelu2><<<blocks, kThreads, 0, stream>>>(gate, up, n);
       break;
   }
   return cudaGetLastError();

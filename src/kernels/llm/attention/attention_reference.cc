@@ -30,6 +30,10 @@ void AttendOne(const AttentionArgs& args, int64_t seq, int64_t token, int64_t he
     weights.push_back(cap != 0 ? cap * std::tanh(score / cap) : score);
     max = std::max(max, weights.back());
   }
+  if (args.sinks) {
+    max = std::max(max, double{args.sinks[head]});
+    sum = std::exp(args.sinks[head] - max);
+  }
   std::vector<double> out(dim);
   for (int64_t key = first; key <= position; ++key) {
     load(args.kv.v, key);

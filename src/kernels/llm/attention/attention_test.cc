@@ -25,6 +25,7 @@ struct Shape {
   DType dtype;
   bool channel_keys = false;
   float softcap = 0;
+  bool sinks = false;
 };
 struct Tokens {
   int64_t past, now;  // tokens already there, tokens in this batch
@@ -47,6 +48,7 @@ class Fixture {
  public:
   Fixture(const Shape& shape, std::vector<int64_t> lengths, const Alter& alter = nullptr)
       : shape_(shape), lengths_(std::move(lengths)) {
+    if (shape.sinks) sinks_ = RandomFloats(shape.heads, 99, 6.0f);
     const int64_t size = 16;
     int64_t blocks = 0;
     for (const int64_t length : lengths_) {
@@ -114,6 +116,7 @@ class Fixture {
          .scale = 1.0f / std::sqrt(static_cast<float>(shape_.dim)),
          .window = shape_.window,
          .softcap = shape_.softcap,
+         .sinks = shape_.sinks ? sinks_.data() : nullptr,
          .out = out.data(),
          .pool = &pool});
     return out;
@@ -126,7 +129,8 @@ class Fixture {
   Expected InDouble(int64_t position, bool half) const {
     const int64_t dim = shape_.dim, keys = position + 1, group = shape_.heads / shape_.kv_heads;
     const double scale = double{1.0f / std::sqrt(static_cast<float>(dim))};
-    const auto n = static_cast<size_t>(keys);
+    // A sink is one more key, whose score is known, and whose value is zero.
+    const auto n = static_cast<size_t>(keys) + (shape_.sinks ? 1 : 0);
     Expected result;
     std::vector<std::vector<float>> k(n, std::vector<float>(static_cast<size_t>(dim))), v = k;
     for (int64_t h = 0; h < shape_.heads; ++h) {
@@ -137,19 +141,21 @@ class Fixture {
       }
       const float* q = q_[0].data() + (position * shape_.heads + h) * dim;
       std::vector<double> weight(n);
+      if (shape_.sinks) weight.back() = sinks_[h];
       double top = -std::numeric_limits<double>::infinity(), sum = 0;
       for (size_t p = 0; p < n; ++p) {
         for (int64_t d = 0; d < dim; ++d) weight[p] += scale * q[d] * k[p][d];
         if (shape_.softcap != 0) weight[p] = shape_.softcap * std::tanh(weight[p] / shape_.softcap);
         top = std::max(top, weight[p]);
       }
+      const std::vector<double> score = weight;
       for (double& w : weight) sum += w = std::exp(w - top);
       for (double& w : weight) w /= sum;
 
       // A score is off by the rounding of f32 sums, and, where queries are f16, by their rounding. What that
       // does to all scores alike, as with keys that have a part in common, changes nothing.
       std::vector<double> off(n), mean_key(static_cast<size_t>(dim));
-      for (size_t d = 0; d < mean_key.size(); ++d)
+      for (size_t d = 0; d < mean_key.size() && !shape_.sinks; ++d)
         for (size_t p = 0; p < n; ++p) mean_key[d] += weight[p] * k[p][d];
       double shift = 0;
       for (size_t p = 0; p < n; ++p) {
@@ -158,6 +164,8 @@ class Fixture {
           off[p] += factor * std::abs(double{k[p][d]}) * static_cast<double>(dim + 8) * 0x1p-24;
           if (half) off[p] += factor * std::abs(k[p][d] - mean_key[d]) * 0x1p-11;
         }
+        // The maximum that a sink is compared with is a rounded product.
+        if (shape_.sinks) off[p] += std::abs(score[p]) * 0x1p-22;
         // A softcap brings scores together, never apart, and is itself rounded.
         off[p] = std::min(off[p] + 1e-6, 300.0) + 8 * double{shape_.softcap} * 0x1p-24;
         shift += weight[p] * std::exp(off[p]);
@@ -191,6 +199,7 @@ class Fixture {
   std::vector<std::byte> k_, v_;
   std::vector<int32_t> table_;
   std::vector<std::vector<float>> q_;
+  std::vector<float> sinks_;
 };
 
 // Whether queries and weights are rounded to f16. All else is in f32.
@@ -345,11 +354,12 @@ TEST(Attention, SameBitsAroundSplitBoundaries) {
 // Statistics that random numbers do not have. Every variant against double, within what its arithmetic may
 // be off, in a prompt and in a decode step.
 void ExpectAccurate(const char* what, DType dtype, const Alter& alter, bool only_finite = false,
-                    float softcap = 0) {
+                    float softcap = 0, bool sinks = false) {
   constexpr int64_t kLength = 70;
   for (Shape shape :
        {Shape{4, 4, 64, 0, dtype}, {6, 2, 64, 0, dtype}, {8, 1, 80, 0, dtype}, {5, 1, 20, 0, dtype}}) {
     shape.softcap = softcap;
+    shape.sinks = sinks;
     const Fixture fixture(shape, {kLength}, alter);
     const auto row = static_cast<size_t>(shape.heads * shape.dim);
     for (const auto& variant : AttentionVariants()) {
@@ -374,6 +384,21 @@ void ExpectAccurate(const char* what, DType dtype, const Alter& alter, bool only
 
 void Multiply(std::vector<float>& x, float by) {
   for (float& value : x) value *= by;
+}
+
+// A logit without a value in each softmax, among scores of all sizes.
+TEST(Attention, LogitsWithoutValues) {
+  for (const DType dtype : kKvTypes) {
+    for (const float size : {1e-3f, 1.0f, 4.0f, 30.0f})
+      ExpectAccurate(
+          "logits without values", dtype, [=](Data& data) { Multiply(data.q, size); }, false, 0, true);
+    ExpectMatchesReference({4, 2, 8, 1, dtype, false, 0, true}, {{0, 20}});
+    ExpectMatchesReference({6, 2, 20, 33, dtype, false, 0, true}, {{0, 50}, {60, 3}, {600, 5}});
+    ExpectMatchesReference({8, 1, 64, 0, dtype, false, 0, true}, {{0, 70}, {1200, 1}});
+    ExpectMatchesReference({3, 3, 12, 0, dtype, false, 0, true}, {{0, 70}, {1030, 2}});
+    ExpectSameBits({8, 2, 64, 33, dtype, false, 0, true}, 70, UpTo(70));
+    ExpectSameBits({3, 1, 20, 0, dtype, false, 0, true}, 701, {0, 15, 255, 511, 512, 700});
+  }
 }
 
 class AwkwardAttention : public ::testing::TestWithParam<DType> {};

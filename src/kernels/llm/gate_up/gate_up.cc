@@ -18,7 +18,7 @@ void ActivateWithBias(const GateUpArgs& args, const float* gate, const float* up
       biased_gate[r] = gate[begin + r] + args.gate_bias[row + begin + r];
       biased_up[r] = up[begin + r] + args.up_bias[row + begin + r];
     }
-    ActivateMul(args.activation, biased_gate, biased_up, out + begin, n);
+    ActivateMul(args.activation, biased_gate, biased_up, out + begin, n, args.swiglu_limit);
   }
 }
 
@@ -41,7 +41,7 @@ void GateUp(const GateUpArgs& args) {
       if (args.gate_bias)
         ActivateWithBias(args, gate, up, tile.row_begin, rows, out);
       else
-        ActivateMul(args.activation, gate, up, out, rows);
+        ActivateMul(args.activation, gate, up, out, rows, args.swiglu_limit);
     }
   };
   const MatmulArgs::Finish finish = activate;

@@ -17,6 +17,7 @@ struct GateUpArgs {
   WeightView gate, up;                                   // [intermediate, hidden] each
   const float *gate_bias = nullptr, *up_bias = nullptr;  // [intermediate], both or none
   Activation activation = Activation::kSilu;
+  float swiglu_limit = 0;   // of ActivateMul
   float* up_out = nullptr;  // scratch [tokens, intermediate]
   float* out = nullptr;     // [tokens, intermediate]
   ThreadPool* pool = nullptr;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 
@@ -27,39 +28,88 @@ Floats RunExpert(const MoeArgs& args, const ExpertWeights& expert, const float* 
           .tokens = tokens,
           .gate = expert.gate,
           .up = expert.up,
+          .gate_bias = expert.gate_bias,
+          .up_bias = expert.up_bias,
           .activation = args.activation,
+          .swiglu_limit = args.swiglu_limit,
           .up_out = up.data(),
           .out = mid.data(),
           .pool = args.pool});
   Floats out = MakeFloats(tokens * expert.down.rows);
   Matmul({.x = mid.data(), .tokens = tokens, .pool = args.pool},
-         {.w = expert.down, .out = out.data(), .out_stride = expert.down.rows});
+         {.w = expert.down, .bias = expert.down_bias, .out = out.data(), .out_stride = expert.down.rows});
   return out;
+}
+
+float Sigmoid(float x) {
+  return 1.0f / (1.0f + std::exp(-x));
+}
+
+// Scores of all experts. NaN in one logit is in all of them.
+std::vector<float> Scores(std::span<const float> logits, const RouterForm& form) {
+  std::vector<float> scores(logits.begin(), logits.end());
+  if (form.bias)
+    for (size_t e = 0; e < scores.size(); ++e) scores[e] += form.bias[e];
+  if (form.sigmoid) {
+    const bool bad = std::any_of(scores.begin(), scores.end(), [](float x) { return std::isnan(x); });
+    for (float& x : scores) x = bad ? std::numeric_limits<float>::quiet_NaN() : Sigmoid(x);
+    return scores;
+  }
+  const float max = *std::max_element(scores.begin(), scores.end());
+  float total = 0;
+  for (const float x : scores) total += std::exp(x - max);
+  for (float& x : scores) x = std::exp(x - max) / total;
+  return scores;
+}
+
+// Puts minus infinity at the experts of all but the best groups.
+void KeepBestGroups(const RouterForm& form, std::vector<float>* choice) {
+  const auto size = static_cast<int64_t>(choice->size()) / form.groups;
+  std::vector<float> best(form.groups);
+  for (int64_t g = 0; g < form.groups; ++g) {
+    std::vector<float> members(choice->begin() + g * size, choice->begin() + (g + 1) * size);
+    const int64_t counted = form.group_by_best_two ? std::min<int64_t>(2, size) : 1;
+    std::partial_sort(members.begin(), members.begin() + counted, members.end(), std::greater<>());
+    best[g] = std::accumulate(members.begin(), members.begin() + counted, 0.0f);
+  }
+  std::vector<int64_t> order(best.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return best[a] > best[b]; });
+  for (int64_t i = form.groups_used; i < form.groups; ++i)
+    std::fill_n(choice->begin() + order[i] * size, size, -std::numeric_limits<float>::infinity());
+}
+
+void ScaleWeights(const RouterForm& form, std::vector<Route>* routes) {
+  float divisor = 1;
+  if (form.normalize) {
+    float sum = 0;
+    for (const Route& route : *routes) sum += route.weight;
+    divisor = sum + form.normalize_eps;
+    if (form.normalize_floor) divisor = sum < form.normalize_eps ? form.normalize_eps : sum;  // NaN stays NaN
+  }
+  for (Route& route : *routes) route.weight = route.weight / divisor * form.scale;
 }
 
 }  // namespace
 
-std::vector<Route> RouteToken(std::span<const float> logits, int64_t count, bool normalize) {
-  const float max = *std::max_element(logits.begin(), logits.end());
-  float total = 0;
-  for (const float logit : logits) total += std::exp(logit - max);
-  std::vector<int32_t> order(logits.size());
+std::vector<Route> RouteToken(std::span<const float> logits, int64_t count, const RouterForm& form) {
+  const std::vector<float> scores = Scores(logits, form);
+  // What experts are chosen by; a sort needs a strict weak order, so NaN is a number here. Of a softmax the logits
+  // themselves: their scores may have rounded to equal numbers.
+  std::vector<float> choice = scores;
+  if (!form.sigmoid && !form.choice_bias && form.groups == 1)
+    for (size_t e = 0; e < choice.size(); ++e) choice[e] = logits[e] + (form.bias ? form.bias[e] : 0);
+  if (form.choice_bias)
+    for (size_t e = 0; e < choice.size(); ++e) choice[e] += form.choice_bias[e];
+  for (float& x : choice)
+    if (std::isnan(x)) x = std::numeric_limits<float>::lowest();
+  if (form.groups > 1) KeepBestGroups(form, &choice);
+  std::vector<int32_t> order(choice.size());
   std::iota(order.begin(), order.end(), 0);
-  // NaN last: a sort needs a strict weak order.
-  const auto key = [&](int32_t expert) {
-    const float logit = logits[expert];
-    return std::isnan(logit) ? -std::numeric_limits<float>::infinity() : logit;
-  };
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return key(a) > key(b); });
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return choice[a] > choice[b]; });
   std::vector<Route> routes;
-  float chosen = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const int32_t expert = order[i];
-    routes.push_back({expert, std::exp(logits[expert] - max) / total});
-    chosen += routes.back().weight;
-  }
-  if (normalize)
-    for (Route& route : routes) route.weight /= chosen;
+  for (int64_t i = 0; i < count; ++i) routes.push_back({order[i], scores[order[i]]});
+  ScaleWeights(form, &routes);
   return routes;
 }
 
@@ -89,7 +139,7 @@ void Moe(const MoeArgs& args) {
   std::vector<std::vector<Slot>> by_expert(args.experts.size());
   for (int64_t t = 0; t < args.tokens; ++t) {
     const std::span<const float> row(logits.data() + t * args.router.rows, args.experts.size());
-    const std::vector<Route> routes = RouteToken(row, top, args.normalize_top);
+    const std::vector<Route> routes = RouteToken(row, top, args.form);
     for (int64_t k = 0; k < top; ++k) {
       const Route& route = routes[k];
       by_expert[route.expert].push_back({t, k, route.weight});
@@ -109,7 +159,7 @@ void Moe(const MoeArgs& args) {
                 contribution.data() + (slots[i].token * top + slots[i].rank) * hidden, hidden);
   }
   for (int64_t i = 0; i < args.tokens * top; ++i)
-    vec::Axpy(1.0f, contribution.data() + i * hidden, args.x + i / top * hidden, hidden);
+    vec::Axpy(args.residual_scale, contribution.data() + i * hidden, args.x + i / top * hidden, hidden);
 
   if (args.shared) {
     const Floats out = RunExpert(args, *args.shared, normed.data(), args.tokens);
@@ -117,10 +167,10 @@ void Moe(const MoeArgs& args) {
     if (args.shared_gate) {
       Matmul({.x = normed.data(), .tokens = args.tokens, .pool = args.pool},
              {.w = args.shared_gate, .out = gate.data(), .out_stride = 1});
-      for (float& g : gate) g = 1.0f / (1.0f + std::exp(-g));
+      for (float& g : gate) g = Sigmoid(g);
     }
     for (int64_t t = 0; t < args.tokens; ++t)
-      vec::Axpy(gate[t], out.data() + t * hidden, args.x + t * hidden, hidden);
+      vec::Axpy(args.residual_scale * gate[t], out.data() + t * hidden, args.x + t * hidden, hidden);
   }
 }
 

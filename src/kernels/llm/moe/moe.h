@@ -1,6 +1,5 @@
 // A mixture-of-experts block: norm, route each token to its top experts, run them, add their weighted sum
-// (and an always-active shared expert's) to the residual. Mixtral, Qwen2-MoE and Qwen3-MoE differ in these
-// fields alone.
+// (and an always-active shared expert's) to the residual. Families of mixtures differ in these fields alone.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +13,28 @@
 namespace celer {
 
 struct ExpertWeights {
-  WeightView gate, up;  // [intermediate, hidden]
-  WeightView down;      // [hidden, intermediate]
+  WeightView gate, up;                                   // [intermediate, hidden]
+  WeightView down;                                       // [hidden, intermediate]
+  const float *gate_bias = nullptr, *up_bias = nullptr;  // [intermediate], both or none
+  const float* down_bias = nullptr;                      // [hidden]; may be none
+};
+
+// How a token's experts and their weights come from the router's logits. An expert's score is the softmax of all
+// logits, or the sigmoid of its own.
+struct RouterForm {
+  bool sigmoid = false;
+  const float* bias = nullptr;  // [experts], added to the logits; may be none
+  // [experts], added to the scores for choosing experts, not to the weights of those chosen; may be none.
+  const float* choice_bias = nullptr;
+  // Experts in `groups` equal runs: only those of the best `groups_used` are chosen from. A group is as good as its best
+  // expert, or as the sum of its best two.
+  int64_t groups = 1;
+  int64_t groups_used = 1;
+  bool group_by_best_two = false;
+  bool normalize = true;         // divide the chosen experts' weights by their sum,
+  float normalize_eps = 0;       // plus this,
+  bool normalize_floor = false;  // or by this if the sum is less
+  float scale = 1;               // of the weights, last of all
 };
 
 struct MoeArgs {
@@ -26,20 +45,23 @@ struct MoeArgs {
   WeightView router;  // [experts, hidden]
   std::span<const ExpertWeights> experts;
   int64_t experts_per_token = 0;
-  bool normalize_top = true;              // the chosen experts' weights are made to sum to 1
+  RouterForm form;
   const ExpertWeights* shared = nullptr;  // none in Mixtral and Qwen3
   WeightView shared_gate;                 // [1, hidden]: sigmoid of it scales the shared expert; may be none
   Activation activation = Activation::kSilu;
+  float swiglu_limit = 0;    // as in GateUpArgs
+  float residual_scale = 1;  // of what is added to the residual
   ThreadPool* pool = nullptr;
 };
 
 void Moe(const MoeArgs& args);
 
-// Which experts a token goes to, largest weight first (ties: lower index first), from its router logits.
+// Which experts a token goes to, best first (ties: lower index first), from its router logits. A logit that is NaN
+// makes all weights NaN.
 struct Route {
   int32_t expert;
   float weight;
 };
-std::vector<Route> RouteToken(std::span<const float> logits, int64_t count, bool normalize);
+std::vector<Route> RouteToken(std::span<const float> logits, int64_t count, const RouterForm& form);
 
 }  // namespace celer

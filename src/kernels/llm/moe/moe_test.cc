@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <vector>
 
@@ -13,7 +15,7 @@ namespace {
 
 TEST(RouteToken, LargestFirstAndNormalized) {
   const float logits[] = {0.0f, 2.0f, 1.0f, 2.0f};
-  const auto routes = RouteToken(logits, 3, true);
+  const auto routes = RouteToken(logits, 3, {});
   ASSERT_EQ(routes.size(), 3u);
   EXPECT_EQ(routes[0].expert, 1);  // ties go to the lower index
   EXPECT_EQ(routes[1].expert, 3);
@@ -24,28 +26,105 @@ TEST(RouteToken, LargestFirstAndNormalized) {
 
 TEST(RouteToken, WithoutNormalizationWeightsAreSoftmaxOverAll) {
   const float logits[] = {1.0f, 1.0f, 1.0f, 1.0f};
-  const auto routes = RouteToken(logits, 2, false);
+  const auto routes = RouteToken(logits, 2, {.normalize = false});
   EXPECT_NEAR(routes[0].weight, 0.25f, 1e-6f);
   EXPECT_NEAR(routes[1].weight, 0.25f, 1e-6f);
 }
 
 TEST(RouteToken, HugeLogitsDoNotOverflow) {
   const float logits[] = {1e30f, -1e30f, 3e38f};
-  const auto routes = RouteToken(logits, 2, true);
+  const auto routes = RouteToken(logits, 2, {});
   EXPECT_EQ(routes[0].expert, 2);
   EXPECT_FLOAT_EQ(routes[0].weight, 1.0f);
 }
 
-TEST(RouteToken, ANumberThatIsNoneSpoilsAllWeights) {
-  for (size_t bad = 0; bad < 40; ++bad) {
-    std::vector<float> logits(40);
-    for (size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>(i * 7 % 11);
-    logits[bad] = std::numeric_limits<float>::quiet_NaN();
-    for (const Route& route : RouteToken(logits, 6, true)) {
-      EXPECT_TRUE(std::isnan(route.weight));
-      EXPECT_LT(route.expert, 40);
+// All forms there are, and parts of them, beside the definition in double.
+TEST(RouteToken, EveryFormMatchesDouble) {
+  constexpr int64_t kExperts = 24;
+  const auto bias = testing::RandomFloats(kExperts, 1), choice_bias = testing::RandomFloats(kExperts, 2);
+  for (int number = 0; number < 128; ++number) {
+    const auto bit = [&](int i) { return (number >> i & 1) != 0; };
+    const RouterForm form = {.sigmoid = bit(0),
+                             .bias = bit(1) ? bias.data() : nullptr,
+                             .choice_bias = bit(2) ? choice_bias.data() : nullptr,
+                             .groups = bit(3) ? 6 : 1,
+                             .groups_used = bit(3) ? 3 : 1,
+                             .group_by_best_two = bit(4),
+                             .normalize = bit(5),
+                             .normalize_eps = bit(6) ? 0.25f : 1e-20f,
+                             .normalize_floor = bit(6) && bit(4),
+                             .scale = bit(6) ? 2.5f : 1.0f};
+    const auto logits = testing::RandomFloats(kExperts, number + 10, 3.0f);
+    std::vector<double> scores, choice;
+    double total = 0;
+    for (int64_t e = 0; e < kExperts; ++e) {
+      const double logit = double{logits[e]} + (form.bias ? bias[e] : 0);
+      scores.push_back(form.sigmoid ? 1 / (1 + std::exp(-logit)) : std::exp(logit));
+      total += scores.back();
+    }
+    for (int64_t e = 0; e < kExperts; ++e) {
+      if (!form.sigmoid) scores[e] /= total;
+      choice.push_back(scores[e] + (form.choice_bias ? choice_bias[e] : 0));
+    }
+    const int64_t size = kExperts / form.groups;
+    std::vector<double> best;
+    for (int64_t g = 0; g < form.groups; ++g) {
+      std::vector<double> members(choice.begin() + g * size, choice.begin() + (g + 1) * size);
+      std::sort(members.begin(), members.end(), std::greater<>());
+      best.push_back(form.group_by_best_two ? members[0] + members[1] : members[0]);
+    }
+    std::vector<double> sorted = best;
+    std::sort(sorted.begin(), sorted.end(), std::greater<>());
+    std::vector<int32_t> left;
+    for (int32_t e = 0; e < kExperts; ++e)
+      if (best[e / size] >= sorted[form.groups_used - 1]) left.push_back(e);
+    std::sort(left.begin(), left.end(), [&](int32_t a, int32_t b) { return choice[a] > choice[b]; });
+
+    double sum = 0;
+    for (int k = 0; k < 5; ++k) sum += scores[left[k]];
+    const double eps = form.normalize_eps;
+    const double divisor = !form.normalize ? 1 : form.normalize_floor ? std::max(sum, eps) : sum + eps;
+    const auto routes = RouteToken(logits, 5, form);
+    ASSERT_EQ(routes.size(), 5u);
+    for (int k = 0; k < 5; ++k) {
+      EXPECT_EQ(routes[k].expert, left[k]) << "form " << number << " rank " << k;
+      const double expected = scores[left[k]] / divisor * form.scale;
+      // Exponentials are off by an ulp or two, and the sum of 24 of them by as much again.
+      EXPECT_NEAR(routes[k].weight, expected, 1e-5 * expected) << "form " << number << " rank " << k;
     }
   }
+}
+
+// Scores of experts far below the best one may all be zero, and groups without a positive number are chosen last.
+TEST(RouteToken, NegativeChoices) {
+  const float logits[] = {9, 8, 7, 6, 1, 2};
+  const float choice_bias[] = {-20, -30, -40, -50, -5, -6};
+  const auto routes = RouteToken(
+      logits, 2,
+      {.sigmoid = true, .choice_bias = choice_bias, .groups = 3, .groups_used = 1, .normalize = false});
+  EXPECT_EQ(routes[0].expert, 4);
+  EXPECT_EQ(routes[1].expert, 5);
+}
+
+TEST(RouteToken, ANumberThatIsNoneSpoilsAllWeights) {
+  const std::vector<float> zeros(40, 0.0f);
+  for (const RouterForm& form :
+       {RouterForm{}, RouterForm{.sigmoid = true}, RouterForm{.groups = 4, .groups_used = 2},
+        RouterForm{.sigmoid = true,
+        .choice_bias = zeros.data(),
+        .groups = 4,
+        .groups_used = 2,
+        .group_by_best_two = true},
+        RouterForm{.normalize_eps = 1e-12f, .normalize_floor = true}})
+    for (size_t bad = 0; bad < 40; ++bad) {
+      std::vector<float> logits(40);
+      for (size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>(i * 7 % 11);
+      logits[bad] = std::numeric_limits<float>::quiet_NaN();
+      for (const Route& route : RouteToken(logits, 6, form)) {
+        EXPECT_TRUE(std::isnan(route.weight));
+        EXPECT_LT(route.expert, 40);
+      }
+    }
 }
 
 }  // namespace

@@ -17,8 +17,15 @@ float Activate(Activation kind, float x) {
       return 0.5f * x * (1.0f + std::tanh(0.79788456f * (x + 0.044715f * x * x * x)));
     case Activation::kRelu:
       return x > 0 ? x : 0;
+    case Activation::kRelu2:
+      return x > 0 ? x * x : 0;
   }
   return x;
+}
+
+float ClampedSwigluOf(float gate, float up, float limit) {
+  const float g = gate > limit ? limit : gate, u = up > limit ? limit : up < -limit ? -limit : up;
+  return g / (1.0f + std::exp(-1.702f * g)) * (u + 1.0f);
 }
 
 constexpr Variant<ActivateMulFn> kActivateMul[] = {
@@ -33,21 +40,24 @@ constexpr Variant<ActivateMulFn> kActivateMul[] = {
 
 }  // namespace
 
-void reference::ActivateMul(Activation kind, const float* gate, const float* up, float* out, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = Activate(kind, gate[i]) * up[i];
+void reference::ActivateMul(Activation kind, const float* gate, const float* up, float* out, int64_t n,
+                            float limit) {
+  for (int64_t i = 0; i < n; ++i)
+    out[i] = limit > 0 ? ClampedSwigluOf(gate[i], up[i], limit) : Activate(kind, gate[i]) * up[i];
 }
 
-void portable::ActivateMul(Activation kind, const float* gate, const float* up, float* out, int64_t n) {
-  ActivateMulLanes(kind, gate, up, out, n);
+void portable::ActivateMul(Activation kind, const float* gate, const float* up, float* out, int64_t n,
+                           float limit) {
+  ActivateMulLanes(kind, gate, up, out, n, limit);
 }
 
 std::span<const Variant<ActivateMulFn>> ActivateMulVariants() {
   return kActivateMul;
 }
 
-void ActivateMul(Activation kind, const float* gate, const float* up, float* out, int64_t n) {
+void ActivateMul(Activation kind, const float* gate, const float* up, float* out, int64_t n, float limit) {
   static const ActivateMulFn run = Pick<ActivateMulFn>("activation", kActivateMul)->run;
-  run(kind, gate, up, out, n);
+  run(kind, gate, up, out, n, limit);
 }
 
 }  // namespace celer

@@ -5,6 +5,6 @@
 
 namespace celer {
 
-enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu };
+enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu, kRelu2 };
 
 }  // namespace celer

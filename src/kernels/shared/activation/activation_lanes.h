@@ -46,35 +46,59 @@ struct Relu {
   static CELER_INLINE Simd::F Apply(Simd::F x) { return Simd::Max(Simd::Set(0.0f), x); }
 };
 
+struct Relu2 {
+  static CELER_INLINE Simd::F Apply(Simd::F x) { return Simd::Mul(x, Simd::Max(Simd::Set(0.0f), x)); }
+};
+
+// A gate's activation times its up.
 template <class Act>
-CELER_INLINE void ActivateMulAs(const float* gate, const float* up, float* out, int64_t n) {
+struct Product {
+  CELER_INLINE Simd::F Apply(Simd::F gate, Simd::F up) const { return Simd::Mul(Act::Apply(gate), up); }
+};
+
+struct ClampedSwiglu {
+  float limit;
+  CELER_INLINE Simd::F Apply(Simd::F gate, Simd::F up) const {
+    using S = Simd;
+    // Min and Max give their second operand if one is NaN, or NaN.
+    const S::F most = S::Set(limit), one = S::Set(1.0f);
+    const S::F g = S::Min(most, gate), u = S::Min(most, S::Max(S::Set(-limit), up));
+    return S::Mul(S::Div(g, S::Add(one, Exp(S::Mul(g, S::Set(-1.702f))))), S::Add(u, one));
+  }
+};
+
+template <class Pair>
+CELER_INLINE void ActivatePairs(const Pair& pair, const float* gate, const float* up, float* out, int64_t n) {
   using S = Simd;
   constexpr int kL = S::kLanes;
   int64_t i = 0;
   // Two at a time: one division's latency hides behind the other's.
   for (; i + 2 * kL <= n; i += 2 * kL) {
-    const S::F a = S::Mul(Act::Apply(S::Load(gate + i)), S::Load(up + i));
-    const S::F b = S::Mul(Act::Apply(S::Load(gate + i + kL)), S::Load(up + i + kL));
+    const S::F a = pair.Apply(S::Load(gate + i), S::Load(up + i));
+    const S::F b = pair.Apply(S::Load(gate + i + kL), S::Load(up + i + kL));
     S::Store(out + i, a);
     S::Store(out + i + kL, b);
   }
   for (; i < n; i += kL) {
     const int64_t some = n - i < kL ? n - i : kL;
-    StoreSome(out + i, S::Mul(Act::Apply(LoadSome(gate + i, some)), LoadSome(up + i, some)), some);
+    StoreSome(out + i, pair.Apply(LoadSome(gate + i, some), LoadSome(up + i, some)), some);
   }
 }
 
-CELER_INLINE void ActivateMulLanes(Activation kind, const float* gate, const float* up, float* out,
-                                   int64_t n) {
+CELER_INLINE void ActivateMulLanes(Activation kind, const float* gate, const float* up, float* out, int64_t n,
+                                   float limit) {
+  if (limit > 0) return ActivatePairs(ClampedSwiglu{limit}, gate, up, out, n);
   switch (kind) {
     case Activation::kSilu:
-      return ActivateMulAs<Silu>(gate, up, out, n);
+      return ActivatePairs(Product<Silu>{}, gate, up, out, n);
     case Activation::kGelu:
-      return ActivateMulAs<Gelu>(gate, up, out, n);
+      return ActivatePairs(Product<Gelu>{}, gate, up, out, n);
     case Activation::kGeluTanh:
-      return ActivateMulAs<GeluTanh>(gate, up, out, n);
+      return ActivatePairs(Product<GeluTanh>{}, gate, up, out, n);
     case Activation::kRelu:
-      return ActivateMulAs<Relu>(gate, up, out, n);
+      return ActivatePairs(Product<Relu>{}, gate, up, out, n);
+    case Activation::kRelu2:
+      return ActivatePairs(Product<Relu2>{}, gate, up, out, n);
   }
 }
 

@@ -81,6 +81,13 @@ void Merge(const Partial& a, const Partial& b, int64_t rows, int64_t padded) {
   }
 }
 
+// What values' weighted sums are multiplied with: the softmax has one more logit, `sink`, that has no value.
+float InverseWithSink(float sum, float max, float sink) {
+  if (sink <= max) return 1.0f / (sum + kWeightRoom * std::exp(sink - max));
+  const float shrink = std::exp(max - sink);
+  return shrink / (sum * shrink + kWeightRoom);
+}
+
 // Scratch of a call, kept from call to call: a decode step has no time to allocate.
 struct Scratch {
   std::vector<Unit> units;
@@ -291,7 +298,9 @@ class Flash {
       for (int64_t g = 0; g < group_; ++g) {
         const int64_t r = t * group_ + g;
         float* out = args_.out + HeadOffset(unit) + (t * args_.heads + g) * dim;
-        const float inverse = 1.0f / total.sum[r];
+        const float inverse =
+            args_.sinks ? InverseWithSink(total.sum[r], total.max[r], args_.sinks[unit.kv_head * group_ + g])
+                        : 1.0f / total.sum[r];
         // A mean of the largest numbers may round to infinity.
         constexpr float kLargest = std::numeric_limits<float>::max();
         for (int64_t d = 0; d < dim; ++d) {

@@ -388,12 +388,13 @@ class LanesTile {
   void Finish(int64_t row) const {
     const Block& block = blocks_[row / kRows];
     const int64_t i = row % kRows;
-    // int8: values may be of any size, and splits of any number of keys are still to be added up.
-    const float by = kInt8 && kHalf ? 0x1p-36f : 1, sum = block.sum[i] * by;
+    // Weights are at most kWeightRoom from here on, as those of every kernel: int8's values may be of any size, and splits
+    // of any number of keys are still to be added up.
+    const float by = kHalf ? 0x1p-35f : 1, sum = block.sum[i] * by;
     t_.sum[row] = sum;
     t_.max[row] =
         sum == 0 ? -__builtin_inff() : Clamped(block.top[i] * block.unit[i] * kLn2, kLowest, -kLowest);
-    const float unit = kInt8 ? block.v_unit[i] * by : 1;
+    const float unit = kInt8 ? block.v_unit[i] * by : by;
     const float* from = acc_ + row / kRows * kRows * padded_ + i * kColumns;
     float* to = t_.acc + row * padded_;
     for (int64_t d = 0; d < padded_; d += kColumns)
