@@ -8,23 +8,12 @@
 #include <string_view>
 
 #include "io/file/printable.h"
+#include "models/config/words.h"
 #include "weights/published/family.h"
 #include "weights/published/published_source.h"
 
 namespace celer {
 namespace {
-
-// Words between spaces.
-using Words = std::string_view;
-
-bool Holds(Words words, std::string_view word) {
-  while (!words.empty()) {
-    const size_t end = std::min(words.find(' '), words.size());
-    if (words.substr(0, end) == word) return true;
-    words.remove_prefix(std::min(end + 1, words.size()));
-  }
-  return false;
-}
 
 // ---- Keys of config.json ----
 
@@ -45,10 +34,10 @@ struct FamilyKey {
 };
 
 constexpr FamilyKey kFamilyKeys[] = {
-    {"attention_bias", "llama qwen3 qwen3_moe", "false"},
+    {"attention_bias", "llama qwen3 qwen3_moe gpt_neox cohere cohere2", "false"},
     {"mlp_bias", "llama", "false"},
     {"qkv_bias", "qwen2_moe", ""},
-    {"sliding_window", "mistral mixtral qwen2 qwen3 qwen2_moe qwen3_moe", "", true},
+    {"sliding_window", "mistral mixtral qwen2 qwen3 qwen2_moe qwen3_moe starcoder2 cohere2", "", true},
     {"use_sliding_window", "qwen2 qwen3 qwen2_moe qwen3_moe", "false"},
     {"max_window_layers", "qwen2 qwen3 qwen2_moe", ""},
     {"num_local_experts", "mixtral qwen3_moe", "0"},
@@ -59,6 +48,25 @@ constexpr FamilyKey kFamilyKeys[] = {
     {"decoder_sparse_step", "qwen2_moe qwen3_moe", "1"},
     {"mlp_only_layers", "qwen2_moe qwen3_moe", "[]"},
     {"norm_topk_prob", "qwen2_moe qwen3_moe", ""},
+    {"enable_bias", "opt", "true"},
+    {"word_embed_proj_dim", "opt", ""},
+    {"n_inner", "gpt2 gptj", ""},
+    {"scale_attn_weights", "gpt2", "true"},
+    {"use_parallel_residual", "gpt_neox stablelm", "false"},
+    {"rotary_dim", "gptj", "", true},
+    {"use_bias", "starcoder2", "false", true},
+    {"use_qkv_bias", "stablelm", "false", true},
+    {"qk_layernorm", "phi stablelm", "false", true},
+    {"use_qk_norm", "cohere", "false", true},
+    {"logit_scale", "cohere cohere2", "1", true},
+    {"sliding_window_pattern", "cohere2", "0", true},
+    {"bias", "falcon", "false", true},
+    {"num_kv_heads", "falcon", ""},
+    {"new_decoder_architecture", "falcon", "false"},
+    {"multi_query", "falcon", "false"},
+    {"parallel_attn", "falcon", "false"},
+    {"num_ln_in_parallel_attn", "falcon", ""},
+    {"ffn_hidden_size", "falcon", ""},
 };
 
 // Without an effect on the logits.
@@ -73,7 +81,9 @@ constexpr Words kHarmless =
     "attention_dropout hidden_dropout attn_pdrop embd_pdrop resid_pdrop resid_dropout "
     "dropout classifier_dropout layerdrop gradient_checkpointing router_aux_loss_coef "
     "router_jitter_noise output_router_logits use_bfloat16 problem_type id2label label2id "
-    "num_labels "
+    "num_labels reorder_and_upcast_attn summary_type summary_use_proj summary_activation "
+    "summary_proj_to_labels "
+    "summary_first_dropout embedding_dropout residual_dropout init_std activation_dropout n_ctx "
     // How a framework runs it, and what it gives back.
     "use_cache return_dict use_return_dict output_attentions output_hidden_states "
     "torchscript tf_legacy_loss chunk_size_feed_forward keys_to_ignore_at_inference "
@@ -115,10 +125,7 @@ constexpr RefusedKey kRefused[] = {
     {"attention_chunk_size", ""},
     {"attn_temperature_tuning", "false 0"},
     {"attention_sinks", "false 0"},
-    {"sliding_window_pattern", "0"},
     {"clip_qkv", ""},
-    {"qk_layernorm", "false"},
-    {"use_qk_norm", "false"},
     {"pruned_heads", ""},
     {"per_layer_config", ""},
     {"q_lora_rank", ""},
@@ -126,6 +133,11 @@ constexpr RefusedKey kRefused[] = {
     {"qk_rope_head_dim", ""},
     {"qk_nope_head_dim", ""},
     {"v_head_dim", ""},
+    {"scale_attn_by_inverse_layer_idx", "false"},
+    // Norms.
+    {"do_layer_norm_before", "true"},
+    {"_remove_final_layer_norm", "false"},
+    {"layer_norm_elementwise_affine", "true"},
     // Positions.
     {"alibi", "false"},
     {"position_embedding_type", "\"rope\" \"rotary\""},
@@ -139,7 +151,6 @@ constexpr RefusedKey kRefused[] = {
     {"no_rope_layer_interval", "0"},
     // Scales and caps.
     {"final_logit_softcapping", "0"},
-    {"logit_scale", "1"},
     {"logits_scaling", "1"},
     {"embedding_multiplier", "1"},
     {"residual_multiplier", "1"},
@@ -160,8 +171,6 @@ constexpr RefusedKey kRefused[] = {
     {"scoring_func", "\"softmax\""},
     {"num_nextn_predict_layers", "0"},
     // Biases that no family here has.
-    {"bias", "false"},
-    {"use_bias", "false"},
     {"lm_head_bias", "false"},
     // MLX's own way to say that weights are quantized.
     {"quantization", ""},
@@ -192,7 +201,8 @@ Error NotImplemented(const JsonFields& json, const std::string& key, const nlohm
 constexpr Words kGgufUsed =
     "block_count context_length embedding_length feed_forward_length attention.head_count "
     "attention.head_count_kv attention.key_length attention.value_length "
-    "attention.layer_norm_rms_epsilon attention.sliding_window rope.dimension_count "
+    "attention.layer_norm_rms_epsilon attention.layer_norm_epsilon attention.sliding_window "
+    "rope.dimension_count "
     "rope.freq_base rope.scale_linear rope.scaling.type rope.scaling.factor "
     "rope.scaling.attn_factor rope.scaling.original_context_length "
     "rope.scaling.yarn_log_multiplier rope.scaling.yarn_beta_fast "
@@ -200,11 +210,10 @@ constexpr Words kGgufUsed =
     "expert_shared_feed_forward_length ";
 
 constexpr Words kGgufHarmless =
-    "vocab_size "                    // the embedding has it
-    "tensor_data_layout "            // the only one there is, for this container
-    "rope.scaling.finetuned "        // how it was trained
-    "attention.layer_norm_epsilon "  // of another kind of norm
-    "leading_dense_block_count "     // the tensors say which layers have experts
+    "vocab_size "                 // the embedding has it
+    "tensor_data_layout "         // the only one there is, for this container
+    "rope.scaling.finetuned "     // how it was trained
+    "leading_dense_block_count "  // the tensors say which layers have experts
     "interleave_moe_layer_step "
     "expert_shared_count "  // the tensors say it
     "decoder_start_token_id "
@@ -213,12 +222,13 @@ constexpr Words kGgufHarmless =
 
 struct RefusedGgufKey {
   std::string_view key;
-  Words neutral;  // numbers; false is 0 and true is 1
+  Words neutral;        // numbers; false is 0 and true is 1
+  Words families = {};  // that read it
 };
 
 constexpr RefusedGgufKey kGgufRefused[] = {
-    {"use_parallel_residual", "0"},
-    {"logit_scale", "0 1"},
+    {"use_parallel_residual", "0", "gpt_neox stablelm"},
+    {"logit_scale", "0 1", "cohere cohere2"},
     {"residual_scale", "0 1"},
     {"embedding_scale", "0 1"},
     {"attn_logit_softcapping", "0"},
@@ -311,6 +321,7 @@ Status CheckGgufKeys(const GgufReader& reader, DecoderConfig* config) {
     const auto refused = std::find_if(std::begin(kGgufRefused), std::end(kGgufRefused),
                                       [&](const auto& row) { return row.key == key; });
     bool known = refused != std::end(kGgufRefused), neutral = false;
+    if (known && Holds(refused->families, config->family)) continue;
     if (known) neutral = number && Holds(refused->neutral, fmt::format("{}", *number));
     if (key == "rope.scaling.yarn_ext_factor") {
       known = true;

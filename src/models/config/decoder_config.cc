@@ -103,6 +103,8 @@ Status Validate(const DecoderConfig& c, const std::string& path) {
       {"experts per token", c.moe.experts_per_token, dense ? 0 : 1, std::max<int64_t>(c.moe.experts, 0)},
       {"expert intermediate size", c.moe.intermediate, dense ? 0 : 1, kMaxWidth},
       {"shared expert intermediate size", c.moe.shared_intermediate, 0, kMaxWidth},
+      {"number of learned positions", c.position_rows, 0, kMaxPositions},
+      {"offset of learned positions", c.position_offset, 0, kMaxPositions},
   };
   for (const Range& bound : bounds)
     if (bound.value < bound.min || bound.value > bound.max)
@@ -110,6 +112,11 @@ Status Validate(const DecoderConfig& c, const std::string& path) {
                             bound.max);
   if (c.heads % c.kv_heads != 0)
     return Error::Corrupt(path, ": ", c.heads, " heads cannot share ", c.kv_heads, " kv heads evenly");
+  if (c.position_rows > 0 && c.position_rows < c.max_positions + c.position_offset)
+    return Error::Corrupt(path, ": ", c.position_rows, " learned positions, the first at ", c.position_offset,
+                          ", are too few for ", c.max_positions, " positions");
+  if (c.parallel_block && c.moe.experts > 0)
+    return Error::Unsupported(path, ": experts in parallel with attention, which no family here has");
   if (c.rope.dim % 2 != 0)
     return Error::Corrupt(path, ": ", c.rope.dim, " rotated dimensions, expected an even number");
   if (!std::isfinite(c.norm_eps) || c.norm_eps < 0 || c.norm_eps > 1)

@@ -6,6 +6,7 @@
 #include "models/config/config_keys.h"
 #include "models/config/families/families.h"
 #include "models/config/rope_config.h"
+#include "models/config/usual_keys.h"
 #include "models/load/gguf_reader.h"
 
 namespace celer {
@@ -146,8 +147,8 @@ Result<int64_t> HfInt(const JsonFields& json, const char* key, int64_t min, int6
 }
 
 Result<DecoderConfig> ConfigFromHf(const nlohmann::json& json, const std::string& path) {
-  CELER_ASSIGN(const JsonFields fields, JsonFields::Of(json, path));
-  CELER_ASSIGN(const std::string model_type, fields.GetString("model_type"));
+  CELER_ASSIGN(const JsonFields given, JsonFields::Of(json, path));
+  CELER_ASSIGN(const std::string model_type, given.GetString("model_type"));
   const Family* family = nullptr;
   for (const Family& row : kFamilies)
     if (model_type == row.model_type) family = &row;
@@ -155,6 +156,8 @@ Result<DecoderConfig> ConfigFromHf(const nlohmann::json& json, const std::string
     return Error::Unsupported(path, ": architecture '", model_type, "' is not supported; supported are ",
                               SupportedFamilies());
 
+  const nlohmann::json usual = WithUsualKeys(family->name, json);
+  CELER_ASSIGN(const JsonFields fields, JsonFields::Of(usual, path));
   DecoderConfig config;
   config.family = family->name;
   config.architecture = model_type;
@@ -219,7 +222,10 @@ Result<DecoderConfig> ConfigFromGguf(const GgufFile& file, const std::string& pa
     return Error::Unsupported(path, ": keys of ", config.head_dim, " and values of ", value_dim,
                               " elements; they must be equal");
   CELER_ASSIGN(config.max_positions, reader.Int("context_length"));
-  CELER_ASSIGN(const double eps, reader.Float("attention.layer_norm_rms_epsilon"));
+  const bool rms =
+      reader.Has("attention.layer_norm_rms_epsilon") || !reader.Has("attention.layer_norm_epsilon");
+  CELER_ASSIGN(const double eps,
+               reader.Float(rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon"));
   config.norm_eps = static_cast<float>(eps);
 
   const TensorRecord* embedding = file.Find("token_embd.weight");
@@ -235,7 +241,8 @@ Result<DecoderConfig> ConfigFromGguf(const GgufFile& file, const std::string& pa
   // Whether there are biases, the tensors say.
   config.qkv_bias = file.Find("blk.0.attn_q.bias") != nullptr;
   config.o_bias = file.Find("blk.0.attn_output.bias") != nullptr;
-  config.mlp_bias = file.Find("blk.0.ffn_gate.bias") != nullptr;
+  config.mlp_bias = file.Find("blk.0.ffn_up.bias") != nullptr;
+  config.head_bias = file.Find("output.bias") != nullptr;
 
   CELER_ASSIGN(config.moe.experts, reader.Int("expert_count", 0));
   if (config.moe.experts > 0) {

@@ -12,12 +12,13 @@
 #include "kernels/llm/moe/moe.h"
 #include "kernels/llm/qkv/qkv.h"
 #include "kernels/llm/rms_norm/rms_norm.h"
+#include "kernels/network/rows/rows.h"
 
 namespace celer {
 namespace {
 
 QkNormForm NormFormOf(const DecoderConfig& c) {
-  QkNormForm form = {.after_rope = c.qk_norm_after_rope};
+  QkNormForm form = {.after_rope = c.qk_norm_after_rope, .layer_norm = c.qk_norm_kind == NormKind::kLayer};
   if (c.qk_norm_span == QkNormSpan::kRow) form.span = QkNormForm::Span::kRow;
   if (c.qk_norm_span == QkNormSpan::kOwn) form.span = QkNormForm::Span::kOwn;
   return form;
@@ -49,14 +50,20 @@ void CpuDecoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> 
     Qkv(i, batch, layer_kv);
     clock.Begin(Op::kAttention);
     Attention(batch, layer_kv, config_.Window(i), w.sinks);
-    clock.Begin(Op::kOutput);
-    Output(w, tokens);
+    if (!config_.parallel_block) {
+      clock.Begin(Op::kOutput);
+      Output(w, tokens);
+    }
     if (config_.IsSparse(i)) {
       clock.Begin(Op::kMoe);
       Moe(w, tokens);
     } else {
       clock.Begin(Op::kGateUp);
       GateUp(w, tokens);
+      if (config_.parallel_block) {  // it has read the residual before attention adds to it
+        clock.Begin(Op::kOutput);
+        Output(w, tokens);
+      }
       clock.Begin(Op::kDown);
       Down(w, tokens);
     }
@@ -71,6 +78,21 @@ void CpuDecoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> 
 
 void CpuDecoder::Embed(const RaggedBatch& batch) {
   celer::Embed({.tokens = batch.tokens, .table = weights_.embedding, .out = work_.x.data(), .pool = pool_});
+  if (weights_.positions)
+    AddPositions({.positions = batch.positions,
+                  .offset = config_.position_offset,
+                  .table = weights_.positions,
+                  .x = work_.x.data(),
+                  .pool = pool_});
+  if (weights_.embedding_norm)
+    LayerNorm({.x = work_.x.data(),
+               .scale = weights_.embedding_norm,
+               .shift = weights_.embedding_norm_bias,
+               .eps = config_.norm_eps,
+               .out = work_.x.data(),
+               .rows = batch.token_count(),
+               .cols = config_.hidden,
+               .pool = pool_});
   FillAngles(config_.rope, rope_, batch, &work_.angles);
   if (local_rope_) FillAngles(*config_.local_rope, *local_rope_, batch, &work_.local_angles);
 }
@@ -92,6 +114,8 @@ void CpuDecoder::Qkv(int64_t layer, const RaggedBatch& batch, const KvLayerView&
   celer::Qkv({.batch = batch,
               .x = work_.x.data(),
               .norm = w.attention_norm,
+              .layer_norm = c.norm == NormKind::kLayer,
+              .norm_bias = w.attention_norm_bias,
               .eps = c.norm_eps,
               .q = w.q,
               .k = w.k,
@@ -101,6 +125,8 @@ void CpuDecoder::Qkv(int64_t layer, const RaggedBatch& batch, const KvLayerView&
               .v_bias = w.v_bias,
               .q_norm = w.q_norm,
               .k_norm = w.k_norm,
+              .q_norm_bias = w.q_norm_bias,
+              .k_norm_bias = w.k_norm_bias,
               .norm_form = NormFormOf(c),
               .layout = rope.layout,
               .rope_cos = angles.cos.data(),
@@ -153,6 +179,8 @@ void CpuDecoder::GateUp(const LayerWeights& w, int64_t tokens) {
   celer::GateUp({.x = work_.x.data(),
                  .tokens = tokens,
                  .norm = w.ffn_norm,
+                 .layer_norm = config_.norm == NormKind::kLayer,
+                 .norm_bias = w.ffn_norm_bias,
                  .eps = config_.norm_eps,
                  .gate = w.dense.gate,
                  .up = w.dense.up,
@@ -202,6 +230,8 @@ void CpuDecoder::Logits(const RaggedBatch& batch, float* logits) {
   celer::Logits({.x = x,
                  .rows = batch.logit_rows,
                  .norm = weights_.norm,
+                 .layer_norm = c.norm == NormKind::kLayer,
+                 .norm_bias = weights_.norm_bias,
                  .eps = c.norm_eps,
                  .head = weights_.head,
                  .bias = weights_.head_bias,
@@ -225,10 +255,18 @@ void CpuDecoder::Hidden(const HiddenRows& rows) {
       const float* const x = work_.x.data() + rows.tokens[r] * width;
       const float scale = InverseRms(x, width, config_.norm_eps);
       float* const out = rows.out + r * width;
-      if (scale > 0)
-        ScaleByWeight(x, scale, weights_.norm, width, out);
-      else
+      if (!(scale > 0))
         std::fill_n(out, width, std::numeric_limits<float>::quiet_NaN());
+      else if (config_.norm == NormKind::kLayer)
+        LayerNorm({.x = x,
+                   .scale = weights_.norm,
+                   .shift = weights_.norm_bias,
+                   .eps = config_.norm_eps,
+                   .out = out,
+                   .rows = 1,
+                   .cols = width});
+      else
+        ScaleByWeight(x, scale, weights_.norm, width, out);
     }
   });
 }

@@ -16,6 +16,16 @@ struct EmbedArgs {
   ThreadPool* pool = nullptr;
 };
 
-void Embed(const EmbedArgs& args);  // CHECKs that every token is in the vocabulary
+// x[t] += table[positions[t] + offset]: learned positions.
+struct AddPositionsArgs {
+  std::span<const int32_t> positions;
+  int64_t offset = 0;
+  WeightView table;    // [positions, hidden]
+  float* x = nullptr;  // [tokens, hidden]
+  ThreadPool* pool = nullptr;
+};
+
+void Embed(const EmbedArgs& args);                // CHECKs that every token is in the vocabulary
+void AddPositions(const AddPositionsArgs& args);  // CHECKs that the table has every position
 
 }  // namespace celer

@@ -1,6 +1,8 @@
 #include "kernels/llm/gate_up/gate_up.h"
 
 #include <algorithm>
+#include <array>
+#include <span>
 
 #include "kernels/llm/matmul/matmul.h"
 
@@ -22,12 +24,32 @@ void ActivateWithBias(const GateUpArgs& args, const float* gate, const float* up
   }
 }
 
+// The same without a gate.
+void ActivatePlain(const GateUpArgs& args, const float* up, int64_t row, int64_t rows, float* out) {
+  constexpr int64_t kAtOnce = 64;
+  static constexpr auto kOnes = [] {
+    std::array<float, kAtOnce> ones{};
+    for (float& one : ones) one = 1;
+    return ones;
+  }();
+  float biased[kAtOnce];
+  for (int64_t begin = 0; begin < rows; begin += kAtOnce) {
+    const int64_t n = std::min(kAtOnce, rows - begin);
+    for (int64_t r = 0; r < n; ++r)
+      biased[r] = up[begin + r] + (args.up_bias ? args.up_bias[row + begin + r] : 0.0f);
+    ActivateMul(args.activation, biased, kOnes.data(), out + begin, n);
+  }
+}
+
 }  // namespace
 
 void GateUp(const GateUpArgs& args) {
-  const int64_t stride = args.gate.rows;
-  const MatmulOutput outputs[] = {{.w = args.gate, .out = args.out, .out_stride = stride},
-                                  {.w = args.up, .out = args.up_out, .out_stride = stride}};
+  const int64_t stride = args.up.rows;
+  const bool gated = static_cast<bool>(args.gate);
+  const MatmulOutput both[] = {{.w = args.gate, .out = args.out, .out_stride = stride},
+                               {.w = args.up, .out = args.up_out, .out_stride = stride}};
+  const MatmulOutput plain[] = {{.w = args.up, .out = args.out, .out_stride = stride}};
+  const auto outputs = gated ? std::span<const MatmulOutput>(both) : std::span<const MatmulOutput>(plain);
   const auto activate = [&](const MatmulTile& tile) {
     const int64_t rows = tile.row_end - tile.row_begin;
     for (int64_t t = tile.token_begin; t < tile.token_end; ++t) {
@@ -38,7 +60,9 @@ void GateUp(const GateUpArgs& args) {
         for (int64_t r = 0; r < rows; r += kLine) __builtin_prefetch(out + kAhead * stride + r, 1);
       const int64_t i = t - tile.token_begin;
       const float *gate = tile.sums[0] + i * tile.strides[0], *up = tile.sums[1] + i * tile.strides[1];
-      if (args.gate_bias)
+      if (!gated)
+        ActivatePlain(args, gate, tile.row_begin, rows, out);
+      else if (args.gate_bias)
         ActivateWithBias(args, gate, up, tile.row_begin, rows, out);
       else
         ActivateMul(args.activation, gate, up, out, rows, args.swiglu_limit);
@@ -48,6 +72,8 @@ void GateUp(const GateUpArgs& args) {
   Matmul({.x = args.x,
           .tokens = args.tokens,
           .norm = args.norm,
+          .layer_norm = args.layer_norm,
+          .norm_bias = args.norm_bias,
           .eps = args.eps,
           .outputs = outputs,
           .finish = &finish,

@@ -1,4 +1,4 @@
-// norm + gate and up projections + activation: act(gate(x)) * up(x).
+// norm + gate and up projections + activation: act(gate(x)) * up(x), or act(up(x)) without a gate.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,16 @@ namespace celer {
 struct GateUpArgs {
   const float* x = nullptr;  // [tokens, hidden]
   int64_t tokens = 0;
-  const float* norm = nullptr;  // [hidden]; none when x is normed already (experts share one norm)
+  const float* norm = nullptr;       // [hidden]; none when x is normed already (experts share one norm)
+  bool layer_norm = false;           // LayerNorm instead of RMSNorm
+  const float* norm_bias = nullptr;  // [hidden], of LayerNorm; may be none
   float eps = 1e-5f;
-  WeightView gate, up;                                   // [intermediate, hidden] each
-  const float *gate_bias = nullptr, *up_bias = nullptr;  // [intermediate], both or none
+  WeightView gate, up;  // [intermediate, hidden] each; gate may be none
+  // [intermediate]; with a gate both or none.
+  const float *gate_bias = nullptr, *up_bias = nullptr;
   Activation activation = Activation::kSilu;
   float swiglu_limit = 0;   // of ActivateMul
-  float* up_out = nullptr;  // scratch [tokens, intermediate]
+  float* up_out = nullptr;  // scratch [tokens, intermediate]; without a gate none is needed
   float* out = nullptr;     // [tokens, intermediate]
   ThreadPool* pool = nullptr;
 };

@@ -28,6 +28,8 @@ void Logits(const LogitsArgs& args) {
                         .x_rows = args.rows.data(),
                         .tokens = static_cast<int64_t>(args.rows.size()),
                         .norm = args.norm,
+                        .layer_norm = args.layer_norm,
+                        .norm_bias = args.norm_bias,
                         .eps = args.eps,
                         .pool = args.pool};
   if (args.scale == 1 && args.softcap == 0)

@@ -10,9 +10,11 @@
 namespace celer {
 
 struct LogitsArgs {
-  const float* x = nullptr;       // [tokens, hidden]
-  std::span<const int32_t> rows;  // which tokens
-  const float* norm = nullptr;    // [hidden]
+  const float* x = nullptr;          // [tokens, hidden]
+  std::span<const int32_t> rows;     // which tokens
+  const float* norm = nullptr;       // [hidden]
+  bool layer_norm = false;           // LayerNorm instead of RMSNorm
+  const float* norm_bias = nullptr;  // [hidden], of LayerNorm; may be none
   float eps = 1e-5f;
   WeightView head;              // [vocab, hidden]
   const float* bias = nullptr;  // [vocab]; may be none

@@ -38,6 +38,8 @@ struct MatmulArgs {
   const int32_t* x_rows = nullptr;  // token t is row x_rows[t] of x; none: row t
   int64_t tokens = 0;
   const float* norm = nullptr;  // [cols]: x is divided by its root mean square and multiplied with this first
+  bool layer_norm = false;      // LayerNorm: of x less its mean
+  const float* norm_bias = nullptr;  // [cols], of LayerNorm; may be none
   float eps = 1e-5f;
   std::span<const MatmulOutput> outputs = {};  // all with the same number of columns
   // Called once for each tile of tokens and rows as soon as every output has it, in parallel. Only for up to
@@ -110,6 +112,8 @@ inline void StoreTile(const MatmulOutput& to, int64_t row, int64_t rows, int64_t
   }
 }
 
+// One row of x normed as args.norm says, which must be there.
+void NormInputRow(const MatmulArgs& args, const float* x, float* out);
 // The input of a variant that reads floats: rows gathered and normed into `scratch`, or x where it lies.
 const float* PlainInput(const MatmulArgs& args, std::span<float> scratch);
 

@@ -5,6 +5,7 @@
 
 #include "kernels/llm/matmul/matmul.h"
 #include "kernels/llm/rms_norm/rms_norm.h"
+#include "kernels/network/rows/rows.h"
 #include "kernels/shared/vec.h"
 
 namespace celer {
@@ -63,6 +64,20 @@ void Run(const MatmulArgs& args) {
 
 }  // namespace
 
+void NormInputRow(const MatmulArgs& args, const float* x, float* out) {
+  const int64_t cols = args.outputs[0].w.cols;
+  if (args.layer_norm)
+    LayerNorm({.x = x,
+               .scale = args.norm,
+               .shift = args.norm_bias,
+               .eps = args.eps,
+               .out = out,
+               .rows = 1,
+               .cols = cols});
+  else
+    RmsNorm({.x = x, .weight = args.norm, .eps = args.eps, .rows = 1, .cols = cols, .out = out});
+}
+
 const float* PlainInput(const MatmulArgs& args, std::span<float> scratch) {
   if (!args.norm && !args.x_rows) return args.x;
   const int64_t cols = args.outputs[0].w.cols;
@@ -71,7 +86,7 @@ const float* PlainInput(const MatmulArgs& args, std::span<float> scratch) {
       const float* row = args.x + (args.x_rows ? args.x_rows[t] : t) * cols;
       float* out = scratch.data() + t * cols;
       if (args.norm)
-        RmsNorm({.x = row, .weight = args.norm, .eps = args.eps, .rows = 1, .cols = cols, .out = out});
+        NormInputRow(args, row, out);
       else
         std::copy_n(row, cols, out);
     }

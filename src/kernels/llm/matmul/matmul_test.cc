@@ -15,6 +15,7 @@
 #include "formats/int4.h"
 #include "formats/int8.h"
 #include "kernels/llm/matmul/cpu/outliers.h"
+#include "kernels/network/rows/rows.h"
 #include "kernels/shared/test_util.h"
 
 namespace celer {
@@ -412,6 +413,42 @@ TEST(Matmul, SeveralOutputsShareOneNormedInput) {
       EXPECT_EQ(out[i], alone) << variant.name << " output " << i;
     }
   }
+}
+
+TEST(Matmul, LayerNormIsAPassBefore) {
+  constexpr int64_t kTokens = 11, kRows = 40, kCols = 96;
+  const auto x = RandomFloats(kTokens * kCols, 1), norm = RandomFloats(kCols, 2),
+             bias = RandomFloats(kCols, 3);
+  std::vector<float> normed(x.size());
+  LayerNorm({.x = x.data(),
+             .scale = norm.data(),
+             .shift = bias.data(),
+             .out = normed.data(),
+             .rows = kTokens,
+             .cols = kCols});
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kQ8_0})
+    for (const auto& variant : MatmulVariants()) {
+      if (!variant.RunsHere()) continue;
+      const Weights w = MakeStored(dtype, kRows, kCols, 4);
+      const Packed packed = PackFor(variant, w.view);
+      std::vector<float> folded(kTokens * kRows), apart(folded.size());
+      const MatmulOutput to{.w = packed.view, .out = folded.data(), .out_stride = kRows};
+      variant.run->run({.x = x.data(),
+                        .tokens = kTokens,
+                        .norm = norm.data(),
+                        .layer_norm = true,
+                        .norm_bias = bias.data(),
+                        .outputs = {&to, 1},
+                        .pool = &Pool()});
+      const MatmulOutput plain{.w = packed.view, .out = apart.data(), .out_stride = kRows};
+      variant.run->run({.x = normed.data(), .tokens = kTokens, .outputs = {&plain, 1}, .pool = &Pool()});
+      if (variant.name != std::string_view("reference")) {  // which norms in double
+        EXPECT_EQ(folded, apart) << variant.name << " " << Name(dtype);
+        continue;
+      }
+      for (size_t i = 0; i < folded.size(); ++i)
+        EXPECT_NEAR(folded[i], apart[i], testing::SumTolerance(8, 3.0 * kCols)) << Name(dtype);
+    }
 }
 
 TEST(Matmul, FinishSeesEveryTileOnce) {

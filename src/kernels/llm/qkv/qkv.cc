@@ -6,26 +6,43 @@
 #include "kernels/llm/kv_row.h"
 #include "kernels/llm/matmul/matmul.h"
 #include "kernels/llm/rms_norm/rms_norm.h"
+#include "kernels/network/rows/rows.h"
 
 namespace celer {
 namespace {
 
 using NormSpan = QkNormForm::Span;
 
+// The qk-norm of queries or keys.
+struct QkNorm {
+  const float* weight = nullptr;
+  const float* bias = nullptr;
+};
+
+void NormRows(const QkvArgs& args, float* x, const QkNorm& norm, int64_t rows, int64_t cols) {
+  if (args.norm_form.layer_norm)
+    LayerNorm({.x = x,
+               .scale = norm.weight,
+               .shift = norm.bias,
+               .eps = args.eps,
+               .out = x,
+               .rows = rows,
+               .cols = cols});
+  else
+    RmsNorm({.x = x, .weight = norm.weight, .eps = args.eps, .rows = rows, .cols = cols, .out = x});
+}
+
 // qk-norm of heads [head, head + count), which may have been done for the whole row already.
-void NormHeads(const QkvArgs& args, float* heads, int64_t head, int64_t count, const float* norm) {
+void NormHeads(const QkvArgs& args, float* heads, int64_t head, int64_t count, const QkNorm& norm) {
   const int64_t dim = args.kv.head_dim;
-  if (!norm || args.norm_form.span == NormSpan::kRow) return;
-  if (args.norm_form.span == NormSpan::kHead)
-    return RmsNorm({.x = heads, .weight = norm, .eps = args.eps, .rows = count, .cols = dim, .out = heads});
-  for (int64_t h = 0; h < count; ++h) {
-    float* const x = heads + h * dim;
-    RmsNorm({.x = x, .weight = norm + (head + h) * dim, .eps = args.eps, .rows = 1, .cols = dim, .out = x});
-  }
+  if (!norm.weight || args.norm_form.span == NormSpan::kRow) return;
+  if (args.norm_form.span == NormSpan::kHead) return NormRows(args, heads, norm, count, dim);
+  for (int64_t h = 0; h < count; ++h)
+    NormRows(args, heads + h * dim, {.weight = norm.weight + (head + h) * dim}, 1, dim);
 }
 
 // qk-norm and rope on some heads of one token, `heads` being the first of them.
-void FinishHeads(const QkvArgs& args, float* heads, int64_t head, int64_t count, const float* norm,
+void FinishHeads(const QkvArgs& args, float* heads, int64_t head, int64_t count, const QkNorm& norm,
                  int64_t token) {
   if (!args.norm_form.after_rope) NormHeads(args, heads, head, count, norm);
   const int64_t table = token * (args.rope_dim / 2);
@@ -36,11 +53,10 @@ void FinishHeads(const QkvArgs& args, float* heads, int64_t head, int64_t count,
 
 // qk-norm over all heads of a token together.
 void NormRow(const QkvArgs& args, int64_t token) {
-  const auto norm = [&](float* x, const float* weight, int64_t cols) {
-    if (weight) RmsNorm({.x = x, .weight = weight, .eps = args.eps, .rows = 1, .cols = cols, .out = x});
-  };
-  norm(args.q_out + token * args.q.rows, args.q_norm, args.q.rows);
-  norm(args.k_out + token * args.k.rows, args.k_norm, args.k.rows);
+  if (args.q_norm)
+    NormRows(args, args.q_out + token * args.q.rows, {args.q_norm, args.q_norm_bias}, 1, args.q.rows);
+  if (args.k_norm)
+    NormRows(args, args.k_out + token * args.k.rows, {args.k_norm, args.k_norm_bias}, 1, args.k.rows);
 }
 
 void Append(const QkvArgs& args, int64_t seq, int64_t token, int64_t head_begin, int64_t head_end) {
@@ -82,8 +98,9 @@ void Finish(const QkvArgs& args, int64_t begin, int64_t end, int64_t head_begin,
     while (args.batch.seq_start[seq + 1] <= t) ++seq;
     if (end - begin == 1) PrefetchFirstKeys(args, seq, t, head_begin, head_end);
     FinishHeads(args, args.q_out + t * args.q.rows + head_begin * group * dim, head_begin * group,
-                heads * group, args.q_norm, t);
-    FinishHeads(args, args.k_out + t * args.k.rows + head_begin * dim, head_begin, heads, args.k_norm, t);
+                heads * group, {args.q_norm, args.q_norm_bias}, t);
+    FinishHeads(args, args.k_out + t * args.k.rows + head_begin * dim, head_begin, heads,
+                {args.k_norm, args.k_norm_bias}, t);
     Append(args, seq, t, head_begin, head_end);
   }
 }
@@ -104,6 +121,8 @@ void Qkv(const QkvArgs& args) {
   Matmul({.x = args.x,
           .tokens = tokens,
           .norm = args.norm,
+          .layer_norm = args.layer_norm,
+          .norm_bias = args.norm_bias,
           .eps = args.eps,
           .outputs = outputs,
           .pool = args.pool});

@@ -18,12 +18,15 @@ struct QkNormForm {
   enum class Span : uint8_t { kHead, kRow, kOwn };
   Span span = Span::kHead;
   bool after_rope = false;  // kHead and kOwn alone
+  bool layer_norm = false;  // LayerNorm instead of RMSNorm
 };
 
 struct QkvArgs {
   RaggedBatch batch;
-  const float* x = nullptr;     // [tokens, hidden]
-  const float* norm = nullptr;  // [hidden]
+  const float* x = nullptr;          // [tokens, hidden]
+  const float* norm = nullptr;       // [hidden]
+  bool layer_norm = false;           // LayerNorm instead of RMSNorm
+  const float* norm_bias = nullptr;  // [hidden], of LayerNorm; may be none
   float eps = 1e-5f;
   WeightView q, k, v;             // [heads * head_dim, hidden], [kv_heads * head_dim, hidden] twice
   const float* q_bias = nullptr;  // each may be none
@@ -31,6 +34,8 @@ struct QkvArgs {
   const float* v_bias = nullptr;
   const float* q_norm = nullptr;  // none without qk-norm
   const float* k_norm = nullptr;
+  const float* q_norm_bias = nullptr;  // of LayerNorm over kHead and kRow; may be none
+  const float* k_norm_bias = nullptr;
   QkNormForm norm_form;
   RopeLayout layout = RopeLayout::kHalf;
   const float* rope_cos = nullptr;  // [tokens, rope_dim / 2], any attention factor included

@@ -130,12 +130,14 @@ void SumColumns(const float* x, float factor, float* out, int64_t batch, int64_t
 }
 
 void LayerNorm(const LayerNormArgs& args) {
-  CELER_CHECK(args.pool && args.x && args.out);
-  args.pool->ParallelFor(args.rows, Grain(args.cols), [&](int64_t begin, int64_t end) {
+  CELER_CHECK(args.x && args.out);
+  const auto norm_rows = [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r)
       Chosen().layer_norm(args.x + r * args.cols, args.scale, args.shift, args.eps, args.out + r * args.cols,
                           args.cols);
-  });
+  };
+  if (!args.pool) return norm_rows(0, args.rows);
+  args.pool->ParallelFor(args.rows, Grain(args.cols), norm_rows);
 }
 
 void MeanOfRows(const float* x, float* out, int64_t rows, int64_t cols, ThreadPool& pool) {

@@ -25,7 +25,7 @@ struct LayerNormArgs {
   float eps = 1e-5f;
   float* out = nullptr;  // may be x
   int64_t rows = 0, cols = 0;
-  ThreadPool* pool = nullptr;
+  ThreadPool* pool = nullptr;  // splits the rows; none: all on the calling thread
 };
 void LayerNorm(const LayerNormArgs& args);
 

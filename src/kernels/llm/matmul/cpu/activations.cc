@@ -4,7 +4,6 @@
 
 #include "base/check.h"
 #include "kernels/llm/matmul/cpu/outliers.h"
-#include "kernels/llm/rms_norm/rms_norm.h"
 
 namespace celer {
 namespace {
@@ -58,11 +57,10 @@ void Activations::Prepare(int64_t begin, int64_t end, uint8_t* base) const {
       rows[t] = args_.x + (args_.x_rows ? args_.x_rows[token] : token) * cols_;
       if (args_.norm) {
         float* out = normed.data() + (t - first) * cols_;
-        if (isa_.norm)
+        if (isa_.norm && !args_.layer_norm)
           isa_.norm(rows[t], args_.norm, args_.eps, cols_, out);
         else
-          RmsNorm(
-              {.x = rows[t], .weight = args_.norm, .eps = args_.eps, .rows = 1, .cols = cols_, .out = out});
+          NormInputRow(args_, rows[t], out);
         rows[t] = out;
       }
       if (!splits_) continue;

@@ -27,7 +27,7 @@ struct TileIsa {
   // `tokens` (1 to x_tokens) rows of `cols` floats to one unit. Rows of a kRow unit may be null: another call
   // prepares them.
   void (*prepare)(XKind kind, const float* const* rows, int tokens, int64_t cols, uint8_t* out) = nullptr;
-  // One row x / rms(x) * weight; none: RmsNorm().
+  // One row x / rms(x) * weight; none: NormInputRow(), as for LayerNorm.
   void (*norm)(const float* x, const float* weight, float eps, int64_t cols, float* out) = nullptr;
   ColumnKernels columns = {};
   struct Kernel {

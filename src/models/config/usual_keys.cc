@@ -1,0 +1,66 @@
+#include "models/config/usual_keys.h"
+
+#include "models/config/words.h"
+
+namespace celer {
+namespace {
+
+struct Rename {
+  const char* theirs;
+  const char* usual;
+  Words families;
+};
+
+// If a file has both, its own name counts.
+constexpr Rename kRenames[] = {
+    {"n_embd", "hidden_size", "gpt2 gptj"},
+    {"n_embed", "hidden_size", "falcon bloom"},
+    {"d_model", "hidden_size", "mpt"},
+    {"n_layer", "num_hidden_layers", "gpt2 gptj bloom"},
+    {"n_layers", "num_hidden_layers", "mpt"},
+    {"n_head", "num_attention_heads", "gpt2 gptj bloom"},
+    {"n_heads", "num_attention_heads", "mpt"},
+    {"n_positions", "max_position_embeddings", "gpt2 gptj"},
+    {"max_seq_len", "max_position_embeddings", "mpt"},
+    {"ffn_dim", "intermediate_size", "opt"},
+    {"activation_function", "hidden_act", "gpt2 gptj opt"},
+    {"activation", "hidden_act", "falcon"},
+    {"layer_norm_eps", "rms_norm_eps", "gpt_neox phi stablelm cohere cohere2"},
+    {"layer_norm_epsilon", "rms_norm_eps", "gpt2 gptj falcon bloom mpt"},
+    {"norm_epsilon", "rms_norm_eps", "starcoder2"},
+    {"rotary_pct", "partial_rotary_factor", "gpt_neox"},
+    {"rotary_emb_base", "rope_theta", "gpt_neox"},
+};
+
+struct ClassDefault {
+  const char* key;
+  const char* value;  // JSON
+  Words families;
+};
+
+constexpr ClassDefault kDefaults[] = {
+    {"hidden_act", "\"gelu_new\"", "gpt2 gptj phi"},
+    {"hidden_act", "\"gelu\"", "gpt_neox falcon mpt"},
+    {"hidden_act", "\"gelu_pytorch_tanh\"", "starcoder2 bloom"},
+    {"hidden_act", "\"relu\"", "opt"},
+    {"partial_rotary_factor", "0.5", "phi"},
+    {"partial_rotary_factor", "0.25", "gpt_neox stablelm"},
+    {"tie_word_embeddings", "true", "opt gpt2 starcoder2 cohere cohere2 falcon bloom mpt"},
+};
+
+}  // namespace
+
+nlohmann::json WithUsualKeys(std::string_view family, const nlohmann::json& json) {
+  nlohmann::json usual = json;
+  for (const Rename& row : kRenames) {
+    if (!Holds(row.families, family) || !usual.contains(row.theirs)) continue;
+    usual[row.usual] = usual[row.theirs];
+    usual.erase(row.theirs);
+  }
+  for (const ClassDefault& row : kDefaults)
+    if (Holds(row.families, family) && !usual.contains(row.key))
+      usual[row.key] = nlohmann::json::parse(row.value);
+  return usual;
+}
+
+}  // namespace celer
