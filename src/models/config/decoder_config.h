@@ -104,10 +104,11 @@ struct DecoderConfig : ModelShape {
 
   // Scalars.
   float embedding_scale = 1;
-  float residual_scale = 1;   // of what a branch adds to the residual
-  float logit_scale = 1;      // multiplies the logits
-  float logit_softcap = 0;    // cap * tanh(logit / cap); 0: none
-  float attention_scale = 0;  // of scores; 0: 1 / sqrt(head_dim)
+  bool embedding_scale_rounded = false;  // to the type that the embedding is stored in, if it is a float
+  float residual_scale = 1;              // of what a branch adds to the residual
+  float logit_scale = 1;                 // multiplies the logits
+  float logit_softcap = 0;               // cap * tanh(logit / cap); 0: none
+  float attention_scale = 0;             // of scores; 0: 1 / sqrt(head_dim)
   float attention_softcap = 0;
   QueryScale query_scale;
   bool attention_sinks = false;  // one more logit for each head in the softmax, without a value

@@ -8,6 +8,7 @@
 #include "models/config/rope_config.h"
 #include "models/config/usual_keys.h"
 #include "models/load/gguf_reader.h"
+#include "weights/published/published_source.h"
 
 namespace celer {
 namespace {
@@ -146,7 +147,36 @@ Result<int64_t> HfInt(const JsonFields& json, const char* key, int64_t min, int6
   return *if_null;
 }
 
-Result<DecoderConfig> ConfigFromHf(const nlohmann::json& json, const std::string& path) {
+bool IsNested(const nlohmann::json& json) {
+  return json.is_object() && json.contains("text_config") && json["text_config"].is_object();
+}
+
+namespace {
+
+// Models of text and images whose text model is one of the families, described in "text_config".
+struct Wrapper {
+  const char* model_type;
+  const char* text_type;  // what transformers takes for a "text_config" without a "model_type"
+  bool tied_embeddings;   // likewise for a missing "tie_word_embeddings", which stands outside
+};
+constexpr Wrapper kWrappers[] = {
+    {"mistral3", "mistral", true},
+    {"gemma3", "gemma3_text", true},
+    {"qwen3_5", "qwen3_5_text", false},
+    {"qwen3_5_moe", "qwen3_5_moe_text", false},
+};
+
+// The text model's description with what the outer one says of it.
+nlohmann::json TextConfig(const nlohmann::json& outer, const Wrapper& wrapper) {
+  nlohmann::json text = outer["text_config"];
+  if (!text.contains("model_type")) text["model_type"] = wrapper.text_type;
+  text["tie_word_embeddings"] = outer.value("tie_word_embeddings", nlohmann::json(wrapper.tied_embeddings));
+  const std::string quantized(published::kConfigKey);
+  if (outer.contains(quantized)) text[quantized] = outer[quantized];
+  return text;
+}
+
+Result<DecoderConfig> TextConfigFromHf(const nlohmann::json& json, const std::string& path) {
   CELER_ASSIGN(const JsonFields given, JsonFields::Of(json, path));
   CELER_ASSIGN(const std::string model_type, given.GetString("model_type"));
   const Family* family = nullptr;
@@ -188,6 +218,17 @@ Result<DecoderConfig> ConfigFromHf(const nlohmann::json& json, const std::string
   CELER_RETURN_IF_ERROR(CheckHfKeys(fields, &config));
   CELER_RETURN_IF_ERROR(Validate(config, path));
   return config;
+}
+
+}  // namespace
+
+Result<DecoderConfig> ConfigFromHf(const nlohmann::json& json, const std::string& path) {
+  CELER_ASSIGN(const JsonFields fields, JsonFields::Of(json, path));
+  CELER_ASSIGN(const std::string model_type, fields.GetString("model_type"));
+  for (const Wrapper& wrapper : kWrappers)
+    if (model_type == wrapper.model_type && IsNested(json))
+      return TextConfigFromHf(TextConfig(json, wrapper), path + ": 'text_config'");
+  return TextConfigFromHf(json, path);
 }
 
 Result<DecoderConfig> ConfigFromGguf(const GgufFile& file, const std::string& path) {

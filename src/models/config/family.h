@@ -10,6 +10,7 @@
 #include "io/gguf/gguf.h"
 #include "io/json/json.h"
 #include "models/config/decoder_config.h"
+#include "models/config/tensor_rules.h"
 
 namespace celer {
 
@@ -43,6 +44,9 @@ struct Family {
   Status (*from_hf)(const JsonFields& json, DecoderConfig* config);
   Status (*from_gguf)(const GgufFile& file, DecoderConfig* config);
   ExpertNames experts;  // of Hugging Face files; unused by dense families
+  // Where the tensors of a file are named or arranged in ways of the family's own; nullptr if they are not.
+  void (*hf_tensors)(const DecoderConfig& config, TensorRules* rules) = nullptr;
+  void (*gguf_tensors)(const DecoderConfig& config, TensorRules* rules) = nullptr;
 };
 
 std::span<const Family> Families();
@@ -54,6 +58,8 @@ std::string SupportedFamilies();  // "llama (Llama 2/3, ...), qwen2 (...)"
 Result<int64_t> HfInt(const JsonFields& json, const char* key, int64_t min, int64_t max, int64_t if_missing,
                       std::optional<int64_t> if_null = std::nullopt);
 
+// Whether it is a model of text and something else, whose text model is described in "text_config".
+bool IsNested(const nlohmann::json& json);
 Result<DecoderConfig> ConfigFromHf(const nlohmann::json& json, const std::string& path);
 Result<DecoderConfig> ConfigFromGguf(const GgufFile& file, const std::string& path);
 

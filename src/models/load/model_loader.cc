@@ -1,137 +1,23 @@
-// From a file to a Model: opens the container, maps each part to the name it has there, checks every
-// shape.
+// From a file to a Model: reads each part under its name, checks every shape.
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "base/log.h"
 #include "formats/decode.h"
-#include "io/file/detect.h"
-#include "io/gguf/gguf.h"
-#include "io/json/json.h"
-#include "io/llama2c/llama2c.h"
-#include "io/safetensors/safetensors.h"
 #include "models/config/family.h"
+#include "models/config/part_names.h"
 #include "models/config/rope_config.h"
 #include "models/load/model.h"
-#include "weights/published/published_source.h"
+#include "models/load/open_model.h"
 
 namespace celer {
 namespace {
-
-// What a part of the model is called in each container. "%" is the layer.
-struct PartNames {
-  const char *embedding, *norm, *head;
-  const char *attention_norm, *q, *k, *v, *o, *q_bias, *k_bias, *v_bias, *o_bias, *q_norm, *k_norm;
-  const char *ffn_norm, *gate, *up, *down, *gate_bias, *up_bias, *down_bias;
-};
-
-constexpr PartNames kHfNames = {
-    "model.embed_tokens.weight",
-    "model.norm.weight",
-    "lm_head.weight",
-    "model.layers.%.input_layernorm.weight",
-    "model.layers.%.self_attn.q_proj.weight",
-    "model.layers.%.self_attn.k_proj.weight",
-    "model.layers.%.self_attn.v_proj.weight",
-    "model.layers.%.self_attn.o_proj.weight",
-    "model.layers.%.self_attn.q_proj.bias",
-    "model.layers.%.self_attn.k_proj.bias",
-    "model.layers.%.self_attn.v_proj.bias",
-    "model.layers.%.self_attn.o_proj.bias",
-    "model.layers.%.self_attn.q_norm.weight",
-    "model.layers.%.self_attn.k_norm.weight",
-    "model.layers.%.post_attention_layernorm.weight",
-    "model.layers.%.mlp.gate_proj.weight",
-    "model.layers.%.mlp.up_proj.weight",
-    "model.layers.%.mlp.down_proj.weight",
-    "model.layers.%.mlp.gate_proj.bias",
-    "model.layers.%.mlp.up_proj.bias",
-    "model.layers.%.mlp.down_proj.bias",
-};
-
-constexpr PartNames kGgufNames = {
-    "token_embd.weight",        "output_norm.weight",       "output.weight",
-    "blk.%.attn_norm.weight",   "blk.%.attn_q.weight",      "blk.%.attn_k.weight",
-    "blk.%.attn_v.weight",      "blk.%.attn_output.weight", "blk.%.attn_q.bias",
-    "blk.%.attn_k.bias",        "blk.%.attn_v.bias",        "blk.%.attn_output.bias",
-    "blk.%.attn_q_norm.weight", "blk.%.attn_k_norm.weight", "blk.%.ffn_norm.weight",
-    "blk.%.ffn_gate.weight",    "blk.%.ffn_up.weight",      "blk.%.ffn_down.weight",
-    "blk.%.ffn_gate.bias",      "blk.%.ffn_up.bias",        "blk.%.ffn_down.bias",
-};
 
 std::string InLayer(const char* pattern, int64_t layer) {
   std::string name = pattern;
   name.replace(name.find('%'), 1, std::to_string(layer));
   return name;
-}
-
-struct Opened {
-  DecoderConfig config;
-  std::unique_ptr<TensorSource> source;
-  bool gguf = false;
-};
-
-DecoderConfig FromLlama2c(const Llama2cFile::Config& header) {
-  DecoderConfig config;
-  static_cast<ModelShape&>(config) = header;
-  config.family = config.architecture = "llama";
-  config.max_positions = header.max_positions;
-  config.norm_eps = 1e-5f;
-  config.rope.dim = config.head_dim;
-  config.rope.layout = RopeLayout::kInterleaved;
-  return config;
-}
-
-template <class File>
-std::unique_ptr<TensorSource> MakeSource(File file, const std::filesystem::path& path) {
-  return std::make_unique<FileTensorSource<File>>(std::move(file), path.string());
-}
-
-Result<DecoderConfig> HfConfig(const std::filesystem::path& config_path) {
-  CELER_ASSIGN(const nlohmann::json json, ReadJsonFile(config_path));
-  return ConfigFromHf(json, config_path.string());
-}
-
-Result<std::unique_ptr<TensorSource>> HfSource(const std::filesystem::path& path, bool keep_fp8) {
-  CELER_ASSIGN(std::unique_ptr<TensorSource> source, published::OpenFolder(path, keep_fp8));
-  if (const auto* coded = dynamic_cast<const published::PublishedSource*>(source.get())) {
-    log::Info("{}: {}", path.string(), coded->scheme());
-    for (const std::string& line : coded->Warnings()) log::WarningOnce("{}", line);
-    for (const std::string& line : coded->Notes()) log::Info("{}", line);
-  }
-  return source;
-}
-
-Result<Opened> Open(const std::filesystem::path& path, bool keep_fp8) {
-  CELER_ASSIGN(const FileKind kind, DetectFile(path));
-  Opened opened;
-  switch (kind) {
-    case FileKind::kHfDirectory: {
-      CELER_ASSIGN(opened.config, HfConfig(path / "config.json"));
-      CELER_ASSIGN(opened.source, HfSource(path, keep_fp8));
-      return opened;
-    }
-    case FileKind::kGguf: {
-      CELER_ASSIGN(GgufFile file, GgufFile::Open(path));
-      CELER_ASSIGN(opened.config, ConfigFromGguf(file, path.string()));
-      opened.source = MakeSource(std::move(file), path);
-      opened.gguf = true;
-      return opened;
-    }
-    case FileKind::kLlama2c: {
-      CELER_ASSIGN(Llama2cFile file, Llama2cFile::Open(path));
-      opened.config = FromLlama2c(file.config());
-      CELER_RETURN_IF_ERROR(Validate(opened.config, path.string()));
-      opened.source = MakeSource(std::move(file), path);
-      return opened;
-    }
-    case FileKind::kSafetensors:
-      return Error::Invalid(
-          path.string(),
-          ": one safetensors file has no configuration; give the folder that holds it and its config.json");
-  }
-  return Error::Unsupported(path.string(), ": unknown kind of file");
 }
 
 constexpr const char *kGgufRouter = "blk.%.ffn_gate_inp.weight",
@@ -175,55 +61,112 @@ class Loader {
       w.layers.push_back(std::move(layer));
     }
     CELER_ASSIGN(w.norm, store_.Vector(names_.norm, c.hidden));
+    if (c.norm_bias) {
+      CELER_ASSIGN(w.norm_bias, store_.Vector(names_.norm_bias, c.hidden));
+    }
+    CELER_RETURN_IF_ERROR(EmbeddingParts(&w));
     if (c.tied_embeddings) {
       w.head = w.embedding;
     } else {
       CELER_ASSIGN(w.head, store_.Matrix(names_.head, c.vocab, c.hidden));
     }
+    if (c.head_bias) {
+      CELER_ASSIGN(w.head_bias, store_.Vector(names_.head_bias, c.vocab));
+    }
     return w;
   }
 
  private:
-  Result<LayerWeights> Layer(int64_t i) {
+  // What is added to the embedding or done with it.
+  Status EmbeddingParts(DecoderWeights* w) {
     const DecoderConfig& c = config_;
-    const int64_t q_rows = c.heads * c.head_dim, kv_rows = c.kv_heads * c.head_dim;
-    LayerWeights w;
-    CELER_ASSIGN(w.attention_norm, store_.Vector(InLayer(names_.attention_norm, i), c.hidden));
-    CELER_ASSIGN(w.q, store_.Matrix(InLayer(names_.q, i), q_rows, c.hidden));
-    CELER_ASSIGN(w.k, store_.Matrix(InLayer(names_.k, i), kv_rows, c.hidden));
-    CELER_ASSIGN(w.v, store_.Matrix(InLayer(names_.v, i), kv_rows, c.hidden));
-    CELER_ASSIGN(w.o, store_.Matrix(InLayer(names_.o, i), c.hidden, q_rows));
-    if (c.qkv_bias) {
-      CELER_ASSIGN(w.q_bias, store_.Vector(InLayer(names_.q_bias, i), q_rows));
-      CELER_ASSIGN(w.k_bias, store_.Vector(InLayer(names_.k_bias, i), kv_rows));
-      CELER_ASSIGN(w.v_bias, store_.Vector(InLayer(names_.v_bias, i), kv_rows));
-    }
-    if (c.o_bias) {
-      CELER_ASSIGN(w.o_bias, store_.Vector(InLayer(names_.o_bias, i), c.hidden));
-    }
-    if (c.qk_norm) {
-      CELER_ASSIGN(w.q_norm, store_.Vector(InLayer(names_.q_norm, i), c.head_dim));
-      CELER_ASSIGN(w.k_norm, store_.Vector(InLayer(names_.k_norm, i), c.head_dim));
-    }
-    CELER_ASSIGN(w.ffn_norm, store_.Vector(InLayer(names_.ffn_norm, i), c.hidden));
-    if (c.IsSparse(i)) {
-      CELER_RETURN_IF_ERROR(gguf_ ? GgufExperts(i, &w) : HfExperts(i, &w));
-    } else {
-      CELER_ASSIGN(w.dense, Ffn(InLayer(names_.gate, i), InLayer(names_.up, i), InLayer(names_.down, i),
-                                c.intermediate));
-      if (c.mlp_bias) {
-        CELER_ASSIGN(w.gate_bias, store_.Vector(InLayer(names_.gate_bias, i), c.intermediate));
-        CELER_ASSIGN(w.up_bias, store_.Vector(InLayer(names_.up_bias, i), c.intermediate));
-        CELER_ASSIGN(w.down_bias, store_.Vector(InLayer(names_.down_bias, i), c.hidden));
+    if (c.embedding_norm) {
+      CELER_ASSIGN(w->embedding_norm, store_.Vector(names_.embedding_norm, c.hidden));
+      if (c.norm_bias) {
+        CELER_ASSIGN(w->embedding_norm_bias, store_.Vector(names_.embedding_norm_bias, c.hidden));
       }
     }
+    if (c.position_rows > 0) {
+      CELER_ASSIGN(w->positions, store_.Matrix(names_.positions, c.position_rows, c.hidden));
+    }
+    return {};
+  }
+
+  Result<LayerWeights> Layer(int64_t i) {
+    const DecoderConfig& c = config_;
+    LayerWeights w;
+    CELER_RETURN_IF_ERROR(Norms(i, &w));
+    CELER_RETURN_IF_ERROR(Attention(i, &w));
+    if (c.IsSparse(i)) {
+      CELER_RETURN_IF_ERROR(gguf_ ? GgufExperts(i, &w) : HfExperts(i, &w));
+      return w;
+    }
+    CELER_ASSIGN(w.dense, Ffn(InLayer(names_.gate, i), InLayer(names_.up, i), InLayer(names_.down, i),
+                              c.intermediate));
+    if (c.mlp_bias) {
+      if (c.gated_mlp) {
+        CELER_ASSIGN(w.gate_bias, store_.Vector(InLayer(names_.gate_bias, i), c.intermediate));
+      }
+      CELER_ASSIGN(w.up_bias, store_.Vector(InLayer(names_.up_bias, i), c.intermediate));
+      CELER_ASSIGN(w.down_bias, store_.Vector(InLayer(names_.down_bias, i), c.hidden));
+    }
     return w;
+  }
+
+  Status Norms(int64_t i, LayerWeights* w) {
+    const DecoderConfig& c = config_;
+    const bool one = c.parallel_block && !c.parallel_norms;  // of both branches
+    const struct {
+      bool used;
+      const char* name;
+      const float** weights;
+    } norms[] = {
+        {c.pre_norm, names_.attention_norm, &w->attention_norm},
+        {c.pre_norm && c.norm_bias, names_.attention_norm_bias, &w->attention_norm_bias},
+        {c.post_norm, names_.attention_post_norm, &w->attention_post_norm},
+        {c.pre_norm && !one, names_.ffn_norm, &w->ffn_norm},
+        {c.pre_norm && !one && c.norm_bias, names_.ffn_norm_bias, &w->ffn_norm_bias},
+        {c.post_norm, names_.ffn_post_norm, &w->ffn_post_norm},
+    };
+    for (const auto& norm : norms)
+      if (norm.used) {
+        CELER_ASSIGN(*norm.weights, store_.Vector(InLayer(norm.name, i), c.hidden));
+      }
+    return {};
+  }
+
+  Status Attention(int64_t i, LayerWeights* w) {
+    const DecoderConfig& c = config_;
+    const int64_t q_rows = c.heads * c.head_dim, kv_rows = c.kv_heads * c.head_dim;
+    CELER_ASSIGN(w->q, store_.Matrix(InLayer(names_.q, i), q_rows, c.hidden));
+    CELER_ASSIGN(w->k, store_.Matrix(InLayer(names_.k, i), kv_rows, c.hidden));
+    CELER_ASSIGN(w->v, store_.Matrix(InLayer(names_.v, i), kv_rows, c.hidden));
+    CELER_ASSIGN(w->o, store_.Matrix(InLayer(names_.o, i), c.hidden, q_rows));
+    if (c.qkv_bias) {
+      CELER_ASSIGN(w->q_bias, store_.Vector(InLayer(names_.q_bias, i), q_rows));
+      CELER_ASSIGN(w->k_bias, store_.Vector(InLayer(names_.k_bias, i), kv_rows));
+      CELER_ASSIGN(w->v_bias, store_.Vector(InLayer(names_.v_bias, i), kv_rows));
+    }
+    if (c.o_bias) {
+      CELER_ASSIGN(w->o_bias, store_.Vector(InLayer(names_.o_bias, i), c.hidden));
+    }
+    if (c.qk_norm) {
+      const bool head = c.qk_norm_span == QkNormSpan::kHead;
+      CELER_ASSIGN(w->q_norm, store_.Vector(InLayer(names_.q_norm, i), head ? c.head_dim : q_rows));
+      CELER_ASSIGN(w->k_norm, store_.Vector(InLayer(names_.k_norm, i), head ? c.head_dim : kv_rows));
+    }
+    if (c.attention_sinks) {
+      CELER_ASSIGN(w->sinks, store_.Vector(InLayer(names_.sinks, i), c.heads));
+    }
+    return {};
   }
 
   Result<ExpertWeights> Ffn(const std::string& gate, const std::string& up, const std::string& down,
                             int64_t width) {
     ExpertWeights w;
-    CELER_ASSIGN(w.gate, store_.Matrix(gate, width, config_.hidden));
+    if (config_.gated_mlp) {
+      CELER_ASSIGN(w.gate, store_.Matrix(gate, width, config_.hidden));
+    }
     CELER_ASSIGN(w.up, store_.Matrix(up, width, config_.hidden));
     CELER_ASSIGN(w.down, store_.Matrix(down, config_.hidden, width));
     return w;
@@ -244,7 +187,9 @@ class Loader {
       const std::string shared = prefix + names.shared;
       CELER_ASSIGN(w->shared,
                    Ffn(shared + names.gate, shared + names.up, shared + names.down, moe.shared_intermediate));
-      CELER_ASSIGN(w->shared_gate, store_.Matrix(prefix + names.shared_gate, 1, config_.hidden));
+      if (moe.shared_gated) {
+        CELER_ASSIGN(w->shared_gate, store_.Matrix(prefix + names.shared_gate, 1, config_.hidden));
+      }
     }
     return {};
   }
@@ -263,7 +208,9 @@ class Loader {
     if (moe.shared_intermediate > 0) {
       CELER_ASSIGN(w->shared, Ffn(prefix + "ffn_gate_shexp.weight", prefix + "ffn_up_shexp.weight",
                                   prefix + "ffn_down_shexp.weight", moe.shared_intermediate));
-      CELER_ASSIGN(w->shared_gate, store_.Matrix(InLayer(kGgufSharedGate, i), 1, config_.hidden));
+      if (moe.shared_gated) {
+        CELER_ASSIGN(w->shared_gate, store_.Matrix(InLayer(kGgufSharedGate, i), 1, config_.hidden));
+      }
     }
     return {};
   }
@@ -275,50 +222,25 @@ class Loader {
   WeightStore& store_;
 };
 
-bool SameValues(const TensorRecord& a, const TensorRecord& b) {
-  if (a.shape != b.shape) return false;
-  if (a.dtype == b.dtype) return std::equal(a.bytes.begin(), a.bytes.end(), b.bytes.begin(), b.bytes.end());
-  if (a.shape.rank() != 2 || !CanDecode(a.dtype) || !CanDecode(b.dtype)) return false;
-  const int64_t rows = a.shape[0], cols = a.shape[1];
-  const auto a_bytes = BytesFor(a.dtype, cols), b_bytes = BytesFor(b.dtype, cols);
-  if (!a_bytes || !b_bytes) return false;
-  std::vector<float> a_row(cols), b_row(a_row.size());
-  for (int64_t r = 0; r < rows; ++r) {
-    DecodeRow(a.dtype, a.bytes.data() + r * *a_bytes, cols, a_row.data());
-    DecodeRow(b.dtype, b.bytes.data() + r * *b_bytes, cols, b_row.data());
-    if (a_row != b_row) return false;
-  }
-  return true;
-}
-
-// A Hugging Face file whose config.json says that the head is the embedding may still hold both. Does
-// as transformers does: if they differ, the head counts. Gives the name of the embedding's tensor.
-std::string ResolveTiedHead(const TensorSource& source, DecoderConfig* config) {
-  const TensorRecord* embedding = source.Find(kHfNames.embedding);
-  const TensorRecord* head = source.Find(kHfNames.head);
-  if (!config->tied_embeddings || !head) return kHfNames.embedding;
-  if (!embedding) return kHfNames.head;
-  // A quantized head is not the embedding.
-  if (source.Coded(embedding->name) || source.Coded(head->name) || !SameValues(*embedding, *head)) {
-    config->tied_embeddings = false;
-    config->warnings.push_back(
-        fmt::format("{}: 'tie_word_embeddings' is true and yet '{}' is not '{}'; both are used as they are",
-                    source.path(), kHfNames.head, kHfNames.embedding));
-  }
-  source.DropPages(*embedding);
-  source.DropPages(*head);
-  return kHfNames.embedding;
+// As transformers does where the scale is a tensor beside the embedding.
+void RoundEmbeddingScale(DType stored, DecoderConfig* config) {
+  if (!config->embedding_scale_rounded || (stored != DType::kBf16 && stored != DType::kF16)) return;
+  std::byte rounded[2];
+  EncodeRow(stored, &config->embedding_scale, 1, rounded);
+  DecodeRow(stored, rounded, 1, &config->embedding_scale);
 }
 
 }  // namespace
 
 Result<Model> Model::Load(const std::filesystem::path& path, const LoadOptions& options, ThreadPool& pool) {
-  CELER_ASSIGN(Opened opened, Open(path, options.keep_fp8));
+  CELER_ASSIGN(Opened opened, OpenModel(path, options.keep_fp8));
   Model model;
   model.config_ = std::move(opened.config);
   model.source_ = std::move(opened.source);
   const std::string embedding =
       opened.gguf ? kGgufNames.embedding : ResolveTiedHead(*model.source_, &model.config_);
+  if (const TensorRecord* record = model.source_->Find(embedding))
+    RoundEmbeddingScale(record->dtype, &model.config_);
   for (const std::string& warning : model.config_.warnings) log::WarningOnce("{}", warning);
   WeightPlan plan =
       WeightPlan::Make(options.weights, *model.source_, RolesOf(model.config_, opened.gguf, embedding));
@@ -342,9 +264,9 @@ Result<Model> Model::Load(const std::filesystem::path& path, const LoadOptions& 
 }
 
 Result<DecoderConfig> LoadDecoderConfig(const std::filesystem::path& path) {
-  if (path.filename() == "config.json") return HfConfig(path);
-  if (std::filesystem::is_directory(path)) return HfConfig(path / "config.json");
-  CELER_ASSIGN(const Opened opened, Open(path, /*keep_fp8=*/false));
+  if (path.filename() == "config.json") return ReadHfConfig(path);
+  if (std::filesystem::is_directory(path)) return ReadHfConfig(path / "config.json");
+  CELER_ASSIGN(const Opened opened, OpenModel(path, /*keep_fp8=*/false));
   return opened.config;
 }
 

@@ -1,0 +1,90 @@
+// What the parts of a model are called in each container. "%" is the layer. A family whose files have other
+// names maps them to these (models/config/tensor_rules.h).
+#pragma once
+
+namespace celer {
+
+struct PartNames {
+  const char *embedding, *embedding_norm, *embedding_norm_bias, *positions;
+  const char *norm, *norm_bias, *head, *head_bias;
+  const char *attention_norm, *attention_norm_bias, *attention_post_norm;
+  const char *q, *k, *v, *o, *q_bias, *k_bias, *v_bias, *o_bias;
+  const char *q_norm, *k_norm, *q_norm_bias, *k_norm_bias, *sinks;
+  const char *ffn_norm, *ffn_norm_bias, *ffn_post_norm;
+  const char *gate, *up, *down, *gate_bias, *up_bias, *down_bias;
+};
+
+// As Llama's class in transformers has them; the last ones of a line are celer's own where Llama has no such part.
+inline constexpr PartNames kHfNames = {
+    .embedding = "model.embed_tokens.weight",
+    .embedding_norm = "model.embed_norm.weight",
+    .embedding_norm_bias = "model.embed_norm.bias",
+    .positions = "model.embed_positions.weight",
+    .norm = "model.norm.weight",
+    .norm_bias = "model.norm.bias",
+    .head = "lm_head.weight",
+    .head_bias = "lm_head.bias",
+    .attention_norm = "model.layers.%.input_layernorm.weight",
+    .attention_norm_bias = "model.layers.%.input_layernorm.bias",
+    .attention_post_norm = "model.layers.%.self_attn.post_norm.weight",
+    .q = "model.layers.%.self_attn.q_proj.weight",
+    .k = "model.layers.%.self_attn.k_proj.weight",
+    .v = "model.layers.%.self_attn.v_proj.weight",
+    .o = "model.layers.%.self_attn.o_proj.weight",
+    .q_bias = "model.layers.%.self_attn.q_proj.bias",
+    .k_bias = "model.layers.%.self_attn.k_proj.bias",
+    .v_bias = "model.layers.%.self_attn.v_proj.bias",
+    .o_bias = "model.layers.%.self_attn.o_proj.bias",
+    .q_norm = "model.layers.%.self_attn.q_norm.weight",
+    .k_norm = "model.layers.%.self_attn.k_norm.weight",
+    .q_norm_bias = "model.layers.%.self_attn.q_norm.bias",
+    .k_norm_bias = "model.layers.%.self_attn.k_norm.bias",
+    .sinks = "model.layers.%.self_attn.sinks",
+    .ffn_norm = "model.layers.%.post_attention_layernorm.weight",
+    .ffn_norm_bias = "model.layers.%.post_attention_layernorm.bias",
+    .ffn_post_norm = "model.layers.%.mlp.post_norm.weight",
+    .gate = "model.layers.%.mlp.gate_proj.weight",
+    .up = "model.layers.%.mlp.up_proj.weight",
+    .down = "model.layers.%.mlp.down_proj.weight",
+    .gate_bias = "model.layers.%.mlp.gate_proj.bias",
+    .up_bias = "model.layers.%.mlp.up_proj.bias",
+    .down_bias = "model.layers.%.mlp.down_proj.bias",
+};
+
+inline constexpr PartNames kGgufNames = {
+    .embedding = "token_embd.weight",
+    .embedding_norm = "token_embd_norm.weight",
+    .embedding_norm_bias = "token_embd_norm.bias",
+    .positions = "position_embd.weight",
+    .norm = "output_norm.weight",
+    .norm_bias = "output_norm.bias",
+    .head = "output.weight",
+    .head_bias = "output.bias",
+    .attention_norm = "blk.%.attn_norm.weight",
+    .attention_norm_bias = "blk.%.attn_norm.bias",
+    .attention_post_norm = "blk.%.post_attention_norm.weight",
+    .q = "blk.%.attn_q.weight",
+    .k = "blk.%.attn_k.weight",
+    .v = "blk.%.attn_v.weight",
+    .o = "blk.%.attn_output.weight",
+    .q_bias = "blk.%.attn_q.bias",
+    .k_bias = "blk.%.attn_k.bias",
+    .v_bias = "blk.%.attn_v.bias",
+    .o_bias = "blk.%.attn_output.bias",
+    .q_norm = "blk.%.attn_q_norm.weight",
+    .k_norm = "blk.%.attn_k_norm.weight",
+    .q_norm_bias = "blk.%.attn_q_norm.bias",
+    .k_norm_bias = "blk.%.attn_k_norm.bias",
+    .sinks = "blk.%.attn_sinks.weight",
+    .ffn_norm = "blk.%.ffn_norm.weight",
+    .ffn_norm_bias = "blk.%.ffn_norm.bias",
+    .ffn_post_norm = "blk.%.post_ffw_norm.weight",
+    .gate = "blk.%.ffn_gate.weight",
+    .up = "blk.%.ffn_up.weight",
+    .down = "blk.%.ffn_down.weight",
+    .gate_bias = "blk.%.ffn_gate.bias",
+    .up_bias = "blk.%.ffn_up.bias",
+    .down_bias = "blk.%.ffn_down.bias",
+};
+
+}  // namespace celer
