@@ -308,6 +308,16 @@ Result<const float*> WeightStore::Vector(const std::string& name, int64_t n, boo
   return static_cast<const float*>(out);
 }
 
+Result<const float*> WeightStore::ScaledVector(const std::string& name, int64_t n, float scale) {
+  CELER_ASSIGN(const float* values, Vector(name, n));
+  if (scale == 1) return values;
+  CELER_ASSIGN(std::byte * memory, Own(n * static_cast<int64_t>(sizeof(float))));
+  auto* out = reinterpret_cast<float*>(memory);
+  std::transform(values, values + n, out, [&](float value) { return value * scale; });
+  Disown(values);
+  return static_cast<const float*>(out);
+}
+
 Status WeightStore::CheckNoUnusedTensors(std::string_view architecture) const {
   std::vector<std::string> extra;
   for (const TensorRecord& record : source_.tensors())

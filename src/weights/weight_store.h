@@ -47,6 +47,8 @@ class WeightStore {
   Result<std::vector<WeightView>> Stack(const std::string& name, int64_t count, int64_t rows, int64_t cols);
   // A small vector, always as floats. nullptr when it is missing and not required.
   Result<const float*> Vector(const std::string& name, int64_t n, bool required = true);
+  // The same with each element multiplied.
+  Result<const float*> ScaledVector(const std::string& name, int64_t n, float scale);
 
   // A tensor that is known and not needed.
   void Skip(const std::string& name) { taken_.insert(name); }

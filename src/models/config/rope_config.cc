@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "io/file/printable.h"
+#include "models/config/words.h"
 
 namespace celer {
 namespace {
@@ -136,6 +137,23 @@ Result<std::vector<float>> FactorsTensor(const GgufReader& reader, const char* n
   return out;
 }
 
+// "partial_rotary_factor": the share of a head's leading dimensions that rotate.
+constexpr Words kPartialRotary =
+    "phi3 glm glm4 glm4_moe phi gpt_neox stablelm nemotron qwen3_next qwen3_5_text qwen3_5_moe_text "
+    "minimax_m2";
+
+Status RotatePart(const JsonFields& json, double share, DecoderConfig* config) {
+  if (share == 1) return {};
+  if (!Holds(kPartialRotary, config->family))
+    return Error::Unsupported(json.where(), ": 'partial_rotary_factor' is ", share,
+                              ", which models of the type '", config->architecture,
+                              "' do not have: they rotate whole heads");
+  if (!(share > 0 && share < 1))
+    return Error::Corrupt(json.where(), ": 'partial_rotary_factor' is ", share, ", expected 0 to 1");
+  config->rope.dim = static_cast<int64_t>(static_cast<double>(config->head_dim) * share);
+  return {};
+}
+
 }  // namespace
 
 Status ReadHfRope(const JsonFields& json, double default_theta, DecoderConfig* config) {
@@ -198,11 +216,7 @@ Status ReadHfRope(const JsonFields& json, double default_theta, DecoderConfig* c
     }
     WarnUnusedKeys(fields, kind, rope.scaling, config);
   }
-  if (rotated != 1)
-    return Error::Unsupported(json.where(), ": 'partial_rotary_factor' is ", rotated,
-                              ", which models of the type '", config->architecture,
-                              "' do not have: they rotate whole heads");
-  return {};
+  return RotatePart(json, rotated, config);
 }
 
 Status ReadGgufRope(const GgufReader& reader, DecoderConfig* config) {

@@ -43,7 +43,7 @@ constexpr ClassDefault kDefaults[] = {
     {"hidden_act", "\"gelu\"", "gpt_neox falcon mpt"},
     {"hidden_act", "\"gelu_pytorch_tanh\"", "starcoder2 bloom"},
     {"hidden_act", "\"relu\"", "opt"},
-    {"partial_rotary_factor", "0.5", "phi"},
+    {"partial_rotary_factor", "0.5", "phi glm glm4 glm4_moe"},
     {"partial_rotary_factor", "0.25", "gpt_neox stablelm"},
     {"tie_word_embeddings", "true", "gemma gemma2 gemma3_text smollm3 ernie4_5 ernie4_5_moe"},
     {"tie_word_embeddings", "true", "opt gpt2 starcoder2 cohere cohere2 falcon bloom mpt"},

@@ -77,7 +77,11 @@ void CpuDecoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> 
 }
 
 void CpuDecoder::Embed(const RaggedBatch& batch) {
-  celer::Embed({.tokens = batch.tokens, .table = weights_.embedding, .out = work_.x.data(), .pool = pool_});
+  celer::Embed({.tokens = batch.tokens,
+                .table = weights_.embedding,
+                .scale = config_.embedding_scale,
+                .out = work_.x.data(),
+                .pool = pool_});
   if (weights_.positions)
     AddPositions({.positions = batch.positions,
                   .offset = config_.position_offset,
@@ -95,6 +99,7 @@ void CpuDecoder::Embed(const RaggedBatch& batch) {
                .pool = pool_});
   FillAngles(config_.rope, rope_, batch, &work_.angles);
   if (local_rope_) FillAngles(*config_.local_rope, *local_rope_, batch, &work_.local_angles);
+  if (config_.query_scale.beta != 0) FillQueryScale(batch);
 }
 
 void CpuDecoder::FillAngles(const RopeConfig& config, const RopeTable& table, const RaggedBatch& batch,
@@ -103,6 +108,15 @@ void CpuDecoder::FillAngles(const RopeConfig& config, const RopeTable& table, co
   for (auto* v : {&angles->cos, &angles->sin})
     if (v->size() < size) v->resize(size);
   table.Fill(batch.positions, RopeLengths(config, batch), angles->cos.data(), angles->sin.data());
+}
+
+void CpuDecoder::FillQueryScale(const RaggedBatch& batch) {
+  const QueryScale& by = config_.query_scale;
+  work_.query_scale.clear();
+  for (const int32_t position : batch.positions) {
+    const double times = std::floor(static_cast<double>(position + by.offset) / by.positions);
+    work_.query_scale.push_back(static_cast<float>(1 + by.beta * std::log(1 + times)));
+  }
 }
 
 void CpuDecoder::Qkv(int64_t layer, const RaggedBatch& batch, const KvLayerView& kv) {
@@ -129,9 +143,10 @@ void CpuDecoder::Qkv(int64_t layer, const RaggedBatch& batch, const KvLayerView&
               .k_norm_bias = w.k_norm_bias,
               .norm_form = NormFormOf(c),
               .layout = rope.layout,
-              .rope_cos = angles.cos.data(),
+              .rope_cos = c.Rotates(layer) ? angles.cos.data() : nullptr,
               .rope_sin = angles.sin.data(),
               .rope_dim = rope.dim,
+              .q_scale = c.query_scale.beta != 0 ? work_.query_scale.data() : nullptr,
               .heads = c.heads,
               .kv = kv,
               .k_out = work_.k.data(),
@@ -142,11 +157,12 @@ void CpuDecoder::Qkv(int64_t layer, const RaggedBatch& batch, const KvLayerView&
 
 void CpuDecoder::Attention(const RaggedBatch& batch, const KvLayerView& kv, int64_t window,
                            const float* sinks) {
+  const float usual = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
   celer::Attention({.batch = batch,
                     .kv = kv,
                     .q = work_.q.data(),
                     .heads = config_.heads,
-                    .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+                    .scale = config_.attention_scale != 0 ? config_.attention_scale : usual,
                     .window = window,
                     .softcap = config_.attention_softcap,
                     .sinks = sinks,
@@ -154,8 +170,11 @@ void CpuDecoder::Attention(const RaggedBatch& batch, const KvLayerView& kv, int6
                     .pool = pool_});
 }
 
-void CpuDecoder::AddBranch(const float* x, const WeightView& w, const float* bias, const float* post_norm,
+void CpuDecoder::AddBranch(float* x, const WeightView& w, const float* bias, const float* post_norm,
                            int64_t tokens) {
+  // That of the input is that of the output, apart from the bias, which the loader has scaled.
+  if (config_.residual_scale != 1)
+    for (int64_t i = 0; i < tokens * w.cols; ++i) x[i] *= config_.residual_scale;
   float* const to = work_.x.data();
   const MatmulArgs product = {.x = x, .tokens = tokens, .pool = pool_};
   if (!post_norm)

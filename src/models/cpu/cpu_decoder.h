@@ -57,8 +57,8 @@ class CpuDecoder {
   void Hidden(const HiddenRows& rows);
 
   // A branch's last projection, from x, added to the residual: through a norm where the model has one there.
-  void AddBranch(const float* x, const WeightView& w, const float* bias, const float* post_norm,
-                 int64_t tokens);
+  // Scales x where the model scales its branches.
+  void AddBranch(float* x, const WeightView& w, const float* bias, const float* post_norm, int64_t tokens);
 
   // cos and sin of a batch's positions.
   struct Angles {
@@ -67,6 +67,7 @@ class CpuDecoder {
   void FillAngles(const RopeConfig& config, const RopeTable& table, const RaggedBatch& batch, Angles* angles);
   void EnsureWorkspace(int64_t tokens);
   void Watch(int64_t layer, int64_t tokens) const;
+  void FillQueryScale(const RaggedBatch& batch);
   // How long the sequence of each token is taken to be; empty when nothing depends on it.
   std::span<const int32_t> RopeLengths(const RopeConfig& rope, const RaggedBatch& batch);
 
@@ -84,6 +85,7 @@ class CpuDecoder {
     AlignedVector<float> x, q, k, v, attention, up, mid;
     AlignedVector<float> branch;  // of models that norm what a branch adds
     Angles angles, local_angles;
+    std::vector<float> query_scale;  // [tokens], of models that scale queries by position
     std::vector<int32_t> lengths;
   } work_;
 };

@@ -108,7 +108,8 @@ class Loader {
         CELER_ASSIGN(w.gate_bias, store_.Vector(InLayer(names_.gate_bias, i), c.intermediate));
       }
       CELER_ASSIGN(w.up_bias, store_.Vector(InLayer(names_.up_bias, i), c.intermediate));
-      CELER_ASSIGN(w.down_bias, store_.Vector(InLayer(names_.down_bias, i), c.hidden));
+      CELER_ASSIGN(w.down_bias,
+                   store_.ScaledVector(InLayer(names_.down_bias, i), c.hidden, c.residual_scale));
     }
     return w;
   }
@@ -148,7 +149,7 @@ class Loader {
       CELER_ASSIGN(w->v_bias, store_.Vector(InLayer(names_.v_bias, i), kv_rows));
     }
     if (c.o_bias) {
-      CELER_ASSIGN(w->o_bias, store_.Vector(InLayer(names_.o_bias, i), c.hidden));
+      CELER_ASSIGN(w->o_bias, store_.ScaledVector(InLayer(names_.o_bias, i), c.hidden, c.residual_scale));
     }
     if (c.qk_norm) {
       const bool head = c.qk_norm_span == QkNormSpan::kHead;

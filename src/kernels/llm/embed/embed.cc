@@ -15,7 +15,10 @@ void Embed(const EmbedArgs& args) {
       const int32_t token = args.tokens[t];
       CELER_CHECK_GE(token, 0);
       CELER_CHECK_LT(token, args.table.rows);
-      DecodeWeightRow(args.table, token, args.out + t * args.table.cols);
+      float* const row = args.out + t * args.table.cols;
+      DecodeWeightRow(args.table, token, row);
+      if (args.scale != 1)
+        for (int64_t i = 0; i < args.table.cols; ++i) row[i] *= args.scale;
     }
   });
 }

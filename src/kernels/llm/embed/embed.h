@@ -1,4 +1,4 @@
-// x[t] = table[tokens[t]] as floats.
+// x[t] = table[tokens[t]] * scale as floats.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@ namespace celer {
 
 struct EmbedArgs {
   std::span<const int32_t> tokens;
-  WeightView table;      // [vocab, hidden]
+  WeightView table;  // [vocab, hidden]
+  float scale = 1;
   float* out = nullptr;  // [tokens, hidden]
   ThreadPool* pool = nullptr;
 };

@@ -45,9 +45,11 @@ void NormHeads(const QkvArgs& args, float* heads, int64_t head, int64_t count, c
 void FinishHeads(const QkvArgs& args, float* heads, int64_t head, int64_t count, const QkNorm& norm,
                  int64_t token) {
   if (!args.norm_form.after_rope) NormHeads(args, heads, head, count, norm);
-  const int64_t table = token * (args.rope_dim / 2);
-  RotateHeads(heads, count, args.kv.head_dim, args.rope_cos + table, args.rope_sin + table, args.rope_dim,
-              args.layout);
+  if (args.rope_cos) {
+    const int64_t table = token * (args.rope_dim / 2);
+    RotateHeads(heads, count, args.kv.head_dim, args.rope_cos + table, args.rope_sin + table, args.rope_dim,
+                args.layout);
+  }
   if (args.norm_form.after_rope) NormHeads(args, heads, head, count, norm);
 }
 
@@ -99,6 +101,10 @@ void Finish(const QkvArgs& args, int64_t begin, int64_t end, int64_t head_begin,
     if (end - begin == 1) PrefetchFirstKeys(args, seq, t, head_begin, head_end);
     FinishHeads(args, args.q_out + t * args.q.rows + head_begin * group * dim, head_begin * group,
                 heads * group, {args.q_norm, args.q_norm_bias}, t);
+    if (args.q_scale) {
+      float* const q = args.q_out + t * args.q.rows + head_begin * group * dim;
+      for (int64_t i = 0; i < heads * group * dim; ++i) q[i] *= args.q_scale[t];
+    }
     FinishHeads(args, args.k_out + t * args.k.rows + head_begin * dim, head_begin, heads,
                 {args.k_norm, args.k_norm_bias}, t);
     Append(args, seq, t, head_begin, head_end);

@@ -38,9 +38,11 @@ struct QkvArgs {
   const float* k_norm_bias = nullptr;
   QkNormForm norm_form;
   RopeLayout layout = RopeLayout::kHalf;
-  const float* rope_cos = nullptr;  // [tokens, rope_dim / 2], any attention factor included
+  // [tokens, rope_dim / 2], any attention factor included; none where nothing rotates.
+  const float* rope_cos = nullptr;
   const float* rope_sin = nullptr;
-  int64_t rope_dim = 0;  // leading dimensions of a head that rotate
+  int64_t rope_dim = 0;            // leading dimensions of a head that rotate
+  const float* q_scale = nullptr;  // [tokens], of all queries of a token; none: 1
   int64_t heads = 0;
   KvLayerView kv;
   float* k_out = nullptr;  // scratch [tokens, kv_heads, head_dim]
