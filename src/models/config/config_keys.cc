@@ -34,30 +34,33 @@ struct FamilyKey {
 };
 
 constexpr FamilyKey kFamilyKeys[] = {
-    {"attention_bias", "llama qwen3 qwen3_moe gpt_neox cohere cohere2", "false"},
+    {"attention_bias", "llama qwen3 qwen3_moe gpt_neox cohere cohere2 gpt_oss glm4_moe hunyuan_v1_moe",
+     "false"},
     {"mlp_bias", "llama", "false"},
     {"qkv_bias", "qwen2_moe", ""},
-    {"sliding_window", "mistral mixtral qwen2 qwen3 qwen2_moe qwen3_moe starcoder2 cohere2", "", true},
+    {"sliding_window", "mistral mixtral qwen2 qwen3 qwen2_moe qwen3_moe starcoder2 cohere2 gpt_oss", "",
+     true},
     {"use_sliding_window", "qwen2 qwen3 qwen2_moe qwen3_moe", "false"},
     {"max_window_layers", "qwen2 qwen3 qwen2_moe", ""},
-    {"num_local_experts", "mixtral qwen3_moe", "0"},
-    {"num_experts", "mixtral qwen2_moe qwen3_moe", "0"},
-    {"num_experts_per_tok", "mixtral qwen2_moe qwen3_moe", "0"},
-    {"moe_intermediate_size", "qwen2_moe qwen3_moe", "0"},
+    {"num_local_experts", "mixtral qwen3_moe gpt_oss glm4_moe minimax_m2 hunyuan_v1_moe", "0"},
+    {"num_experts", "mixtral qwen2_moe qwen3_moe gpt_oss ernie4_5_moe minimax_m2 hunyuan_v1_moe", "0"},
+    {"num_experts_per_tok",
+     "mixtral qwen2_moe qwen3_moe gpt_oss glm4_moe ernie4_5_moe minimax_m2 hunyuan_v1_moe", "0"},
+    {"moe_intermediate_size", "qwen2_moe qwen3_moe glm4_moe ernie4_5_moe", "0"},
     {"shared_expert_intermediate_size", "qwen2_moe", "0"},
     {"decoder_sparse_step", "qwen2_moe qwen3_moe", "1"},
     {"mlp_only_layers", "qwen2_moe qwen3_moe", "[]"},
-    {"norm_topk_prob", "qwen2_moe qwen3_moe", ""},
+    {"norm_topk_prob", "qwen2_moe qwen3_moe glm4_moe", ""},
     {"enable_bias", "opt", "true"},
     {"word_embed_proj_dim", "opt", ""},
     {"n_inner", "gpt2 gptj", ""},
     {"scale_attn_weights", "gpt2", "true"},
     {"use_parallel_residual", "gpt_neox stablelm", "false"},
-    {"rotary_dim", "gptj", "", true},
-    {"use_bias", "starcoder2", "false", true},
+    {"rotary_dim", "gptj minimax_m2", "", true},
+    {"use_bias", "starcoder2 ernie4_5_moe", "false", true},
     {"use_qkv_bias", "stablelm", "false", true},
     {"qk_layernorm", "phi stablelm", "false", true},
-    {"use_qk_norm", "cohere", "false", true},
+    {"use_qk_norm", "cohere glm4_moe minimax_m2 hunyuan_v1_moe", "false", true},
     {"logit_scale", "cohere cohere2", "1", true},
     {"sliding_window_pattern", "cohere2", "0", true},
     {"bias", "falcon", "false", true},
@@ -67,6 +70,25 @@ constexpr FamilyKey kFamilyKeys[] = {
     {"parallel_attn", "falcon", "false"},
     {"num_ln_in_parallel_attn", "falcon", ""},
     {"ffn_hidden_size", "falcon", ""},
+    {"swiglu_limit", "gpt_oss", "", true},
+    {"n_routed_experts", "glm4_moe", "0", true},
+    {"n_shared_experts", "glm4_moe", "0", true},
+    {"routed_scaling_factor", "glm4_moe", "1", true},
+    {"first_k_dense_replace", "glm4_moe", "0", true},
+    {"n_group", "glm4_moe", "0 1", true},
+    {"topk_group", "glm4_moe", "0 1", true},
+    {"scoring_func", "glm4_moe minimax_m2", "\"softmax\"", true},
+    {"num_nextn_predict_layers", "glm4_moe ernie4_5_moe", "0", true},
+    {"num_mtp_layers", "glm4_moe", "0", true},
+    {"swiglu_alpha", "gpt_oss", "", true},
+    {"moe_num_experts", "ernie4_5_moe", ""},
+    {"moe_k", "ernie4_5_moe", ""},
+    {"moe_num_shared_experts", "ernie4_5_moe", ""},
+    {"moe_layer_start_index", "ernie4_5_moe", ""},
+    {"moe_layer_end_index", "ernie4_5_moe", ""},
+    {"moe_layer_interval", "ernie4_5_moe", ""},
+    {"moe_norm_min", "ernie4_5_moe", ""},
+    {"moe_topk", "hunyuan_v1_moe", ""},
 };
 
 // Without an effect on the logits.
@@ -81,6 +103,7 @@ constexpr Words kHarmless =
     "attention_dropout hidden_dropout attn_pdrop embd_pdrop resid_pdrop resid_dropout "
     "dropout classifier_dropout layerdrop gradient_checkpointing router_aux_loss_coef "
     "router_jitter_noise output_router_logits use_bfloat16 problem_type id2label label2id "
+    "initial_context_length experts_per_token "  // others say it
     "num_labels reorder_and_upcast_attn summary_type summary_use_proj summary_activation "
     "summary_proj_to_labels "
     "summary_first_dropout embedding_dropout residual_dropout init_std activation_dropout n_ctx "
@@ -160,16 +183,7 @@ constexpr RefusedKey kRefused[] = {
     {"normalize_embedding", "false"},
     // Feed-forward layers and experts.
     {"hidden_activation", ""},
-    {"swiglu_limit", ""},
     {"mlp_layer_types", ""},
-    {"n_routed_experts", "0"},
-    {"n_shared_experts", "0"},
-    {"routed_scaling_factor", "1"},
-    {"first_k_dense_replace", "0"},
-    {"n_group", "0 1"},
-    {"topk_group", "0 1"},
-    {"scoring_func", "\"softmax\""},
-    {"num_nextn_predict_layers", "0"},
     // Biases that no family here has.
     {"lm_head_bias", "false"},
     // MLX's own way to say that weights are quantized.
@@ -207,7 +221,7 @@ constexpr Words kGgufUsed =
     "rope.scaling.attn_factor rope.scaling.original_context_length "
     "rope.scaling.yarn_log_multiplier rope.scaling.yarn_beta_fast "
     "rope.scaling.yarn_beta_slow expert_count expert_used_count expert_feed_forward_length "
-    "expert_shared_feed_forward_length ";
+    "expert_shared_feed_forward_length nextn_predict_layers ";
 
 constexpr Words kGgufHarmless =
     "vocab_size "                 // the embedding has it
@@ -234,12 +248,7 @@ constexpr RefusedGgufKey kGgufRefused[] = {
     {"attn_logit_softcapping", "0"},
     {"final_logit_softcapping", "0"},
     {"router_logit_softcapping", "0"},
-    {"nextn_predict_layers", "0"},
     {"swin_norm", "0"},
-    {"expert_group_count", "0 1"},
-    {"expert_group_used_count", "0 1"},
-    {"expert_weights_scale", "0 1"},
-    {"expert_gating_func", "0 1"},  // 1: softmax
     {"attention.causal", "1"},
     {"attention.scale", "0"},
     {"attention.output_scale", "0 1"},
@@ -265,6 +274,15 @@ constexpr RefusedGgufKey kGgufRefused[] = {
 // llama.cpp's switch between YaRN and plain interpolation; negative: as the type of scaling says.
 bool NeutralExtFactor(double value, const RopeConfig& rope) {
   return value < 0 || value == (rope.scaling == RopeConfig::Scaling::kYarn ? 1 : 0);
+}
+
+// What is read for some families, who must then have what the file says: 0 means the default.
+std::optional<double> RouterNumber(std::string_view key, const MoeConfig& moe) {
+  if (key == "expert_group_count") return static_cast<double>(moe.groups);
+  if (key == "expert_group_used_count") return static_cast<double>(moe.groups_used);
+  if (key == "expert_weights_scale") return moe.routed_scale;
+  if (key == "expert_gating_func") return moe.score == RouterScore::kSigmoid ? 2 : 1;  // 1: softmax
+  return std::nullopt;
 }
 
 }  // namespace
@@ -323,7 +341,10 @@ Status CheckGgufKeys(const GgufReader& reader, DecoderConfig* config) {
     bool known = refused != std::end(kGgufRefused), neutral = false;
     if (known && Holds(refused->families, config->family)) continue;
     if (known) neutral = number && Holds(refused->neutral, fmt::format("{}", *number));
-    if (key == "rope.scaling.yarn_ext_factor") {
+    if (const auto as_read = RouterNumber(key, config->moe)) {
+      known = true;
+      neutral = number && (*number == 0 || *number == *as_read);
+    } else if (key == "rope.scaling.yarn_ext_factor") {
       known = true;
       neutral = number && NeutralExtFactor(*number, config->rope);
     } else if (key == "expert_weights_norm") {

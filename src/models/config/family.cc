@@ -33,6 +33,44 @@ constexpr ExpertNames kQwen3Experts = {
     "mlp.gate.weight", "mlp.experts.", ".gate_proj.weight", ".up_proj.weight", ".down_proj.weight",
     nullptr,           nullptr};
 
+constexpr ExpertNames kGptOssExperts = {
+    .router = "mlp.router.weight",
+    .experts = "mlp.experts.",
+    .gate = ".gate_proj.weight",
+    .up = ".up_proj.weight",
+    .down = ".down_proj.weight",
+    .shared = nullptr,
+    .shared_gate = nullptr,
+    .router_bias = "mlp.router.bias",
+};
+// Of DeepSeek V3 and those that took it from there.
+constexpr ExpertNames kDeepSeekExperts = {
+    .router = "mlp.gate.weight",
+    .experts = "mlp.experts.",
+    .gate = ".gate_proj.weight",
+    .up = ".up_proj.weight",
+    .down = ".down_proj.weight",
+    .shared = "mlp.shared_experts",
+    .shared_gate = nullptr,
+    .choice_bias = "mlp.gate.e_score_correction_bias",
+};
+constexpr ExpertNames kErnieExperts = [] {
+  ExpertNames names = kDeepSeekExperts;
+  names.choice_bias = "mlp.moe_statics.e_score_correction_bias";
+  return names;
+}();
+constexpr ExpertNames kMiniMaxExperts = [] {
+  ExpertNames names = kMixtralExperts;
+  names.choice_bias = "block_sparse_moe.e_score_correction_bias";
+  return names;
+}();
+constexpr ExpertNames kHunyuanExperts = [] {
+  ExpertNames names = kQwen3Experts;
+  names.router = "mlp.gate.wg.weight";
+  names.shared = "mlp.shared_mlp";
+  return names;
+}();
+
 // In the order of HfDefaults.
 constexpr Family kFamilies[] = {
     {"llama",
@@ -91,6 +129,52 @@ constexpr Family kFamilies[] = {
      families::Qwen3MoeFromHf,
      families::Qwen3MoeFromGguf,
      kQwen3Experts},
+    {"gpt_oss",
+     "gpt_oss",
+     "gpt-oss",
+     "gpt-oss-20b, gpt-oss-120b",
+     {201088, 2880, 2880, 36, 64, 8, 64, 131072, 1e-5, 1.5e5},
+     families::GptOssFromHf,
+     families::GptOssFromGguf,
+     kGptOssExperts,
+     families::GptOssHfTensors,
+     families::GptOssGgufTensors},
+    {"glm4_moe",
+     "glm4_moe",
+     "glm4moe",
+     "GLM-4.5, GLM-4.5-Air, GLM-4.6",
+     {151552, 4096, 10944, 46, 96, 8, 0, 131072, 1e-5, 1e4},
+     families::Glm4MoeFromHf,
+     families::Glm4MoeFromGguf,
+     kDeepSeekExperts,
+     families::Glm4MoeHfTensors,
+     families::Glm4MoeGgufTensors},
+    {"ernie4_5_moe",
+     "ernie4_5_moe",
+     "ernie4_5-moe",
+     "ERNIE 4.5 21B-A3B, 300B-A47B",
+     {103424, 2560, 12288, 28, 20, 4, 0, 131072, 1e-5, 5e5},
+     families::Ernie45MoeFromHf,
+     families::Ernie45MoeFromGguf,
+     kErnieExperts,
+     families::Ernie45MoeHfTensors},
+    {"minimax_m2",
+     "minimax_m2",
+     "minimax-m2",
+     "MiniMax M2",
+     {200064, 3072, 1536, 62, 48, 8, 128, 196608, 1e-6, 5e6},
+     families::MiniMaxM2FromHf,
+     families::MiniMaxM2FromGguf,
+     kMiniMaxExperts},
+    {"hunyuan_v1_moe",
+     "hunyuan_v1_moe",
+     "hunyuan-moe",
+     "Hunyuan-A13B",
+     {290943, 4096, 11008, 32, 32, 0, 0, 2048, 1e-5, 1e4},
+     families::HunyuanV1MoeFromHf,
+     families::HunyuanV1MoeFromGguf,
+     kHunyuanExperts,
+     families::HunyuanV1MoeHfTensors},
 };
 
 Status ReadActivation(const std::string& name, const std::string& path, DecoderConfig* config) {
@@ -246,6 +330,8 @@ Result<DecoderConfig> ConfigFromGguf(const GgufFile& file, const std::string& pa
   config.family = family->name;
   config.architecture = *arch;
   CELER_ASSIGN(config.layers, reader.Int("block_count"));
+  CELER_ASSIGN(const int64_t predicting, reader.Int("nextn_predict_layers", 0));
+  config.layers -= predicting;  // block_count includes those for multi-token prediction
   CELER_ASSIGN(config.hidden, reader.Int("embedding_length"));
   if (config.layers < 1 || config.layers > 4096)
     return Error::Corrupt(path, ": number of layers is ", config.layers, ", expected 1 to 4096");

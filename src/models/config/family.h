@@ -21,8 +21,10 @@ struct ExpertNames {
   const char* gate;     // ".gate_proj.weight"
   const char* up;
   const char* down;
-  const char* shared;       // "mlp.shared_expert", or nullptr
-  const char* shared_gate;  // "mlp.shared_expert_gate.weight", or nullptr
+  const char* shared;                 // "mlp.shared_expert", or nullptr
+  const char* shared_gate;            // "mlp.shared_expert_gate.weight", or nullptr
+  const char* choice_bias = nullptr;  // "mlp.gate.e_score_correction_bias"
+  const char* router_bias = nullptr;  // "mlp.router.bias"
 };
 
 // What the family's class in transformers takes for a key that config.json does not have.

@@ -175,7 +175,7 @@ Status ArrangedSource::Arrange(const TensorRecord& record, const std::string& na
   const bool vector = rank == 1 || rule.elements;
   const auto elements = record.shape.elements();
   if (rank < 1 || rank > 3 || !elements || *elements == 0) return Misfit(path(), record, rule);
-  const int64_t rows = record.shape[vector || rule.transposed ? rank - 1 : rank - 2];
+  const int64_t rows = record.shape[vector || Transposed(record, rule) ? rank - 1 : rank - 2];
   if (rows != RowsOfGroup(rule) * rule.groups) return Misfit(path(), record, rule);
   const int64_t experts = !vector && rank == 3 ? record.shape[0] : 1;
   for (size_t p = 0; p < rule.parts.size(); ++p) {
@@ -191,6 +191,11 @@ Status ArrangedSource::Arrange(const TensorRecord& record, const std::string& na
     }
   }
   return {};
+}
+
+// What quantizers write has the rows of products, whatever the plain tensor's are.
+bool ArrangedSource::Transposed(const TensorRecord& record, const TensorRule& rule) const {
+  return rule.transposed && !file_->Coded(record.name);
 }
 
 Status ArrangedSource::AddElements(const TensorRecord& record, const RowMap& map, const std::string& name,
@@ -215,10 +220,11 @@ Status ArrangedSource::AddRows(const TensorRecord& record, const TensorRule& rul
                                int64_t experts, const std::string& name) {
   const CodedTensor* inner = file_->Coded(record.name);
   const int rank = record.shape.rank();
-  const int64_t cols = record.shape[rule.transposed ? rank - 2 : rank - 1];
-  if (rule.transposed && (inner || IsBlockQuantized(record.dtype)))
+  const bool transposed = Transposed(record, rule);
+  const int64_t cols = record.shape[transposed ? rank - 2 : rank - 1];
+  if (transposed && IsBlockQuantized(record.dtype))
     return Error::Unsupported(path(), ": tensor '", Printable(record.name), "' is quantized (",
-                              inner ? inner->scheme : std::string(Name(record.dtype)),
+                              Name(record.dtype),
                               ") and lies with its columns as rows, which cannot be turned");
   const auto row_bytes = BytesFor(record.dtype, cols);
   if (!row_bytes || !CanDecode(record.dtype))
@@ -227,13 +233,13 @@ Status ArrangedSource::AddRows(const TensorRecord& record, const TensorRule& rul
   const int64_t rows = map.run * rule.groups;
   const Shape shape = experts > 0 ? Shape{experts, rows, cols} : Shape{rows, cols};
   const bool together = rule.groups == 1 && (experts <= 1 || map.run == map.period);
-  if (!inner && !rule.transposed && together) {
+  if (!inner && !transposed && together) {
     const int64_t bytes = *row_bytes * rows * std::max<int64_t>(experts, 1);
     const auto at = static_cast<size_t>(map.first * *row_bytes);
     return Add({name, record.dtype, shape, record.bytes.subspan(at, static_cast<size_t>(bytes))}, record);
   }
   std::unique_ptr<CodedTensor> coded;
-  if (rule.transposed)
+  if (transposed)
     coded = std::make_unique<ColumnsOfTensor>(record, map);
   else
     coded = std::make_unique<RowsOfTensor>(record, inner, map);

@@ -48,6 +48,7 @@ class ArrangedSource final : public TensorSource {
   // `experts` matrices in a stack, or with 0 one matrix.
   Status AddRows(const TensorRecord& record, const TensorRule& rule, const RowMap& map, int64_t experts,
                  const std::string& name);
+  bool Transposed(const TensorRecord& record, const TensorRule& rule) const;
   Status AddVector(const std::string& name, std::vector<float> values, const TensorRecord& record);
   Status Add(TensorRecord record, const TensorRecord& in_file);
 

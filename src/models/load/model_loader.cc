@@ -20,6 +20,16 @@ std::string InLayer(const char* pattern, int64_t layer) {
   return name;
 }
 
+// Of all experts, one after the other: those of Hugging Face files are vectors that rules of their family make.
+struct ExpertBiasNames {
+  const char *gate, *up, *down;
+};
+constexpr ExpertBiasNames kHfExpertBiases = {"model.layers.%.mlp.experts.gate_proj.bias",
+                                             "model.layers.%.mlp.experts.up_proj.bias",
+                                             "model.layers.%.mlp.experts.down_proj.bias"};
+constexpr ExpertBiasNames kGgufExpertBiases = {"blk.%.ffn_gate_exps.bias", "blk.%.ffn_up_exps.bias",
+                                               "blk.%.ffn_down_exps.bias"};
+
 constexpr const char *kGgufRouter = "blk.%.ffn_gate_inp.weight",
                      *kGgufSharedGate = "blk.%.ffn_gate_inp_shexp.weight";
 
@@ -99,6 +109,8 @@ class Loader {
     CELER_RETURN_IF_ERROR(Attention(i, &w));
     if (c.IsSparse(i)) {
       CELER_RETURN_IF_ERROR(gguf_ ? GgufExperts(i, &w) : HfExperts(i, &w));
+      CELER_RETURN_IF_ERROR(RouterVectors(i, &w));
+      CELER_RETURN_IF_ERROR(ExpertBiases(i, &w));
       return w;
     }
     CELER_ASSIGN(w.dense, Ffn(InLayer(names_.gate, i), InLayer(names_.up, i), InLayer(names_.down, i),
@@ -188,9 +200,47 @@ class Loader {
       const std::string shared = prefix + names.shared;
       CELER_ASSIGN(w->shared,
                    Ffn(shared + names.gate, shared + names.up, shared + names.down, moe.shared_intermediate));
+      if (config_.mlp_bias) CELER_RETURN_IF_ERROR(SharedBiases(shared, &w->shared));
       if (moe.shared_gated) {
         CELER_ASSIGN(w->shared_gate, store_.Matrix(prefix + names.shared_gate, 1, config_.hidden));
       }
+    }
+    return {};
+  }
+
+  Status SharedBiases(const std::string& shared, ExpertWeights* w) {
+    CELER_ASSIGN(w->gate_bias, store_.Vector(shared + ".gate_proj.bias", config_.moe.shared_intermediate));
+    CELER_ASSIGN(w->up_bias, store_.Vector(shared + ".up_proj.bias", config_.moe.shared_intermediate));
+    CELER_ASSIGN(w->down_bias, store_.Vector(shared + ".down_proj.bias", config_.hidden));
+    return {};
+  }
+
+  Status RouterVectors(int64_t i, LayerWeights* w) {
+    const MoeConfig& moe = config_.moe;
+    const ExpertNames& names = FindFamily(config_.family)->experts;
+    const std::string prefix = fmt::format("{}.{}.", gguf_ ? "blk" : "model.layers", i);
+    if (moe.router_bias) {
+      CELER_ASSIGN(w->router_bias,
+                   store_.Vector(prefix + (gguf_ ? "ffn_gate_inp.bias" : names.router_bias), moe.experts));
+    }
+    if (moe.choice_bias) {
+      CELER_ASSIGN(w->choice_bias,
+                   store_.Vector(prefix + (gguf_ ? "exp_probs_b.bias" : names.choice_bias), moe.experts));
+    }
+    return {};
+  }
+
+  Status ExpertBiases(int64_t i, LayerWeights* w) {
+    const MoeConfig& moe = config_.moe;
+    if (!moe.expert_bias) return {};
+    const ExpertBiasNames& names = gguf_ ? kGgufExpertBiases : kHfExpertBiases;
+    CELER_ASSIGN(const float* gate, store_.Vector(InLayer(names.gate, i), moe.experts * moe.intermediate));
+    CELER_ASSIGN(const float* up, store_.Vector(InLayer(names.up, i), moe.experts * moe.intermediate));
+    CELER_ASSIGN(const float* down, store_.Vector(InLayer(names.down, i), moe.experts * config_.hidden));
+    for (int64_t e = 0; e < moe.experts; ++e) {
+      w->experts[e].gate_bias = gate + e * moe.intermediate;
+      w->experts[e].up_bias = up + e * moe.intermediate;
+      w->experts[e].down_bias = down + e * config_.hidden;
     }
     return {};
   }
@@ -205,7 +255,8 @@ class Loader {
                  store_.Stack(prefix + "ffn_up_exps.weight", moe.experts, moe.intermediate, config_.hidden));
     CELER_ASSIGN(const auto downs, store_.Stack(prefix + "ffn_down_exps.weight", moe.experts, config_.hidden,
                                                 moe.intermediate));
-    for (size_t e = 0; e < gates.size(); ++e) w->experts.push_back({gates[e], ups[e], downs[e]});
+    for (size_t e = 0; e < gates.size(); ++e)
+      w->experts.push_back({.gate = gates[e], .up = ups[e], .down = downs[e]});
     if (moe.shared_intermediate > 0) {
       CELER_ASSIGN(w->shared, Ffn(prefix + "ffn_gate_shexp.weight", prefix + "ffn_up_shexp.weight",
                                   prefix + "ffn_down_shexp.weight", moe.shared_intermediate));

@@ -46,6 +46,30 @@ void PlainMlp(bool bias, DecoderConfig* config);
 void LearnedPositions(int64_t offset, DecoderConfig* config);
 void WithoutRope(DecoderConfig* config);
 
+Status GptOssFromHf(const JsonFields& json, DecoderConfig* config);
+Status GptOssFromGguf(const GgufFile& file, DecoderConfig* config);
+void GptOssHfTensors(const DecoderConfig& c, TensorRules* rules);
+void GptOssGgufTensors(const DecoderConfig& c, TensorRules* rules);
+Status Glm4MoeFromHf(const JsonFields& json, DecoderConfig* config);
+Status Glm4MoeFromGguf(const GgufFile& file, DecoderConfig* config);
+void Glm4MoeHfTensors(const DecoderConfig& c, TensorRules* rules);
+void Glm4MoeGgufTensors(const DecoderConfig& c, TensorRules* rules);
+Status Ernie45MoeFromHf(const JsonFields& json, DecoderConfig* config);
+Status Ernie45MoeFromGguf(const GgufFile& file, DecoderConfig* config);
+void Ernie45MoeHfTensors(const DecoderConfig& c, TensorRules* rules);
+Status MiniMaxM2FromHf(const JsonFields& json, DecoderConfig* config);
+Status MiniMaxM2FromGguf(const GgufFile& file, DecoderConfig* config);
+Status HunyuanV1MoeFromHf(const JsonFields& json, DecoderConfig* config);
+Status HunyuanV1MoeFromGguf(const GgufFile& file, DecoderConfig* config);
+void HunyuanV1MoeHfTensors(const DecoderConfig& c, TensorRules* rules);
+
+// The router of DeepSeek V3, which other families have too: sigmoid, a bias for choosing, groups by their best two.
+// moe.experts is filled in.
+Status DeepSeekRouterFromHf(const JsonFields& json, DecoderConfig* config);
+// The router and the experts' biases in GGUF: what neither keys nor tensors say stays as it is.
+Status RouterFromGguf(const GgufFile& file, DecoderConfig* config);
+// Vectors of all experts' biases.
+void GgufExpertBiases(const DecoderConfig& c, TensorRules* rules);
 // "layer_types": which layers have a sliding window.
 Result<std::vector<bool>> WindowedByType(const JsonFields& json, int64_t layers);
 // Which layers have experts in the Qwen families: every decoder_sparse_step-th, except mlp_only_layers.
