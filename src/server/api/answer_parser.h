@@ -2,37 +2,26 @@
 // Streamed and whole answers go through it alike, so they agree.
 #pragma once
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "server/api/answer_syntax.h"
+#include "server/api/tag_scanner.h"
+
 namespace celer::server {
 
-// The syntax of a model's tool calls, detected from its chat template.
-enum class ToolStyle {
-  kNone,
-  kTags,     // <tool_call>{"name": ..., "arguments": {...}}</tool_call>: Hermes, Qwen
-  kJson,     // {"name": ..., "parameters": {...}} as the whole answer: Llama 3
-  kBracket,  // [TOOL_CALLS][{"name": ..., "arguments": {...}}]: Mistral
-};
-ToolStyle ToolStyleOf(std::string_view chat_template);
-bool HasReasoning(std::string_view chat_template);
-
-struct Part {
-  enum class Kind { kReasoning, kContent, kCall } kind = Kind::kContent;
-  std::string text = {};  // of a call: its arguments, as JSON
-  std::string name = {};  // of a call
-  bool partial = false;   // a call whose arguments are incomplete JSON
-};
-
 struct PartsOptions {
-  ToolStyle tools = ToolStyle::kNone;  // kNone: calls are plain text
-  bool reasoning = false;              // look for <think>
-  bool starts_in_reasoning = false;    // the prompt ends with <think>
-  bool parallel = true;                // else only the first call is kept
-  bool must_call = false;              // a grammar forces a call
-  std::string only_tool = {};          // with must_call: the only one that it can be
+  ToolStyle tools = ToolStyle::kNone;       // kNone: calls are plain text
+  bool reasoning = false;                   // look for thoughts
+  const ThoughtSyntax* thoughts = nullptr;  // nullptr: <think>
+  bool starts_in_reasoning = false;         // the prompt ends with the tag that begins thoughts
+  bool parallel = true;                     // else only the first call is kept
+  bool must_call = false;                   // a grammar forces a call
+  std::string only_tool = {};               // with must_call: the only one that it can be
+  std::shared_ptr<const nlohmann::ordered_json> definitions = {};  // of the request's tools
 };
 
 class AnswerParts {
@@ -46,20 +35,36 @@ class AnswerParts {
   std::vector<Part> Finish(bool truncated = false);
 
  private:
-  enum class Where { kStart, kReasoning, kContent, kCall, kWhole };
+  // kHeader, kMessageCall: with channels, what stands before a message, and a message that is a call.
+  enum class Where { kStart, kReasoning, kContent, kCall, kHeader, kMessageCall };
 
-  void Advance(bool last, std::vector<Part>* out);
+  // False: it needs more text than there is.
+  bool Step(bool last, std::vector<Part>* out);
+  bool StepStart(bool last);
+  bool StepReasoning(bool last, std::vector<Part>* out);
+  bool StepContent(bool last, std::vector<Part>* out);
+  bool StepCall(bool last, std::vector<Part>* out);
+  bool StepHeader(bool last, std::vector<Part>* out);
+  bool StepMessageCall(bool last, std::vector<Part>* out);
+  void EndMessage(int tag);
+
+  static void Append(Part::Kind kind, std::string_view text, std::vector<Part>* out);
   void Emit(Part::Kind kind, std::string_view text, std::vector<Part>* out);
-  bool EmitCalls(std::string_view json, std::vector<Part>* out);
-  bool EmitPartialCalls(std::string_view json, std::vector<Part>* out);
   void EmitCall(Part call, std::vector<Part>* out);
-  // Emits text up to `tag`; true once the tag is found and consumed. Buffers a suffix that may be its prefix.
-  bool Until(std::string_view tag, Part::Kind kind, bool last, std::vector<Part>* out);
+  bool EmitCalls(std::vector<Part> calls, bool read, bool cut, std::vector<Part>* out);
+  const nlohmann::ordered_json& definitions() const;
 
   PartsOptions options_;
+  const ToolSyntax* tools_;
+  const ThoughtSyntax* thoughts_;
+  bool channels_;
+  std::vector<std::string_view> content_tags_ = {};
   Where where_ = Where::kStart;
-  std::string held_;
-  bool trim_ = false;  // white space at the beginning of the part is not part of it
+  TagScanner scanner_;
+  std::string block_;   // of the call or the header that is being read
+  std::string name_;    // of the function that a message calls
+  std::string spaces_;  // white space that may be at the end of the part
+  bool trim_ = false;   // white space at the beginning of the part is not part of it
   bool called_ = false;
   bool truncated_ = false;
 };

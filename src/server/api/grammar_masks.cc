@@ -14,13 +14,13 @@ namespace celer::server {
 namespace {
 
 constexpr size_t kMaxCached = 64, kMaxCachedBytes = size_t{256} << 20;
-constexpr std::string_view kThoughtEnd = "</think>";
 
 // Prepare() does all the work: Accept() only records the token, and Allow() copies the bits.
 class GrammarMask : public TokenMask {
  public:
-  GrammarMask(Grammar::Pointer grammar, bool after_thought)
-      : state_(std::move(grammar)), thinking_(after_thought) {}
+  // `thought_end`: the tag behind which the grammar begins; "": at once.
+  GrammarMask(Grammar::Pointer grammar, std::string thought_end)
+      : state_(std::move(grammar)), thought_end_(std::move(thought_end)), thinking_(!thought_end_.empty()) {}
 
   std::unique_ptr<TokenMask> Clone() const override { return std::make_unique<GrammarMask>(*this); }
 
@@ -53,15 +53,15 @@ class GrammarMask : public TokenMask {
       return;
     }
     tail_ += state_.grammar().table().Bytes(token);
-    const size_t end = tail_.find(kThoughtEnd);
+    const size_t end = tail_.find(thought_end_);
     if (end == std::string::npos) {
-      if (tail_.size() > 256) tail_.erase(0, tail_.size() - kThoughtEnd.size());
+      if (tail_.size() > 256) tail_.erase(0, tail_.size() - thought_end_.size());
       return;
     }
     thinking_ = false;
-    // White space between </think> and the answer is skipped; other text in the same token as the tag belongs
+    // White space between that tag and the answer is skipped; other text in the same token as the tag belongs
     // to the answer.
-    state_.AcceptBytes(std::string_view(tail_).substr(end + kThoughtEnd.size()));
+    state_.AcceptBytes(std::string_view(tail_).substr(end + thought_end_.size()));
   }
 
  private:
@@ -69,6 +69,7 @@ class GrammarMask : public TokenMask {
   std::vector<int32_t> accepted_;  // not applied to state_ yet
   std::vector<uint32_t> bits_;     // of the allowed tokens, once they are ready
   bool ready_ = false;
+  std::string thought_end_;
   bool thinking_;
   std::string tail_;
 };
@@ -123,32 +124,25 @@ Result<Grammar::Pointer> Compile(const Constraint& constraint, const Grammar::Ta
 // The syntax of a call of one tool.
 TriggeredPart PartOf(const Json& tool, ToolStyle style) {
   const Json& function = tool["function"];
-  const std::string name = Json(function["name"]).dump();
   TriggeredPart part;
   if (const auto it = function.find("parameters"); it != function.end() && it->is_object() && !it->empty())
     part.schema = it->dump();
-  switch (style) {
-    case ToolStyle::kTags:
-      part.begin = "<tool_call>\n{\"name\": " + name + ", \"arguments\": ";
-      part.end = "}\n</tool_call>";
-      break;
-    case ToolStyle::kBracket:
-      part.begin = "[TOOL_CALLS][{\"name\": " + name + ", \"arguments\": ";
-      part.end = "}]";
-      break;
-    default:
-      part.begin = "{\"name\": " + name + ", \"parameters\": ";
-      part.end = "}";
-  }
+  const ToolSyntax& syntax = SyntaxOf(style);
+  part.begin = WithName(syntax.required_begin, function["name"].get<std::string>());
+  part.end = syntax.required_end;
   return part;
 }
 
 }  // namespace
 
-Grammar::Table Grammars::Table() {
+Grammar::Table Grammars::Table(bool with_tags) {
   const std::lock_guard lock(mutex_);
-  if (!table_) table_ = TokenTable::FromTokenizer(GetTokenizer(prompter_), prompter_.end_tokens());
-  return table_;
+  const bool tagged = with_tags && !tags_.empty();
+  Grammar::Table& table = tagged ? tag_table_ : table_;
+  if (!table)
+    table = TokenTable::FromTokenizer(GetTokenizer(prompter_), prompter_.end_tokens(),
+                                      tagged ? std::span(tags_) : std::span<const int32_t>());
+  return table;
 }
 
 Result<Grammar::Pointer> Grammars::Find(const std::string& key,
@@ -184,12 +178,14 @@ Result<Grammar::Pointer> Grammars::Find(const std::string& key,
 Refusal Grammars::MakeMask(const Constraint& constraint, bool after_thought,
                            std::shared_ptr<const TokenMask>* mask) {
   if (constraint.kind == Constraint::Kind::kNone) return {};
-  std::string key = std::to_string(static_cast<int>(constraint.kind)) + constraint.text;
+  // The tag behind thoughts may be a control token.
+  std::string key =
+      (after_thought ? "behind " : "") + std::to_string(static_cast<int>(constraint.kind)) + constraint.text;
   for (const std::string& choice : constraint.choices)
     key += "\n" + std::to_string(choice.size()) + ":" + choice;
-  const auto grammar = Find(key, [&] { return Compile(constraint, Table()); });
+  const auto grammar = Find(key, [&] { return Compile(constraint, Table(after_thought)); });
   if (!grammar) return ApiError{.message = grammar.error().message(), .param = constraint.param};
-  *mask = std::make_shared<GrammarMask>(*grammar, after_thought);
+  *mask = std::make_shared<GrammarMask>(*grammar, after_thought ? thought_end_ : "");
   return {};
 }
 
@@ -205,12 +201,12 @@ Refusal Grammars::MakeToolMask(const ToolChoice& choice, const Json& tools, Tool
   TriggerOptions options;
   options.free_text = false;
   options.at_least_one = true;
-  options.several = parallel && style == ToolStyle::kTags && choice.kind != ToolChoice::Kind::kNamed;
+  options.several = parallel && SyntaxOf(style).several && choice.kind != ToolChoice::Kind::kNamed;
   options.between = "\n";
   key += options.several ? "+" : "";
-  const auto grammar = Find(key, [&] { return Grammar::FromTriggers(parts, options, Table()); });
+  const auto grammar = Find(key, [&] { return Grammar::FromTriggers(parts, options, Table(true)); });
   if (!grammar) return ApiError{.message = grammar.error().message(), .param = "tools"};
-  *mask = std::make_shared<GrammarMask>(*grammar, after_thought);
+  *mask = std::make_shared<GrammarMask>(*grammar, after_thought ? thought_end_ : "");
   return {};
 }
 

@@ -58,12 +58,13 @@ Refusal TokenizeChat(const ServedModel& model, Query& query, const Json& before,
   return {};
 }
 
-// Whether the prompt ends inside <think>.
+// Whether the prompt ends with the tag that begins thoughts.
 bool EndsInThought(const ServedModel& model, const std::vector<int32_t>& prompt) {
+  if (!model.reasoning() || model.thoughts->begin.empty()) return false;
   const size_t tail = std::min<size_t>(prompt.size(), 8);
   std::string text = model.prompter.Decode({prompt.data() + prompt.size() - tail, tail}, false);
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
-  return text.ends_with("<think>");
+  return text.ends_with(model.thoughts->begin);
 }
 
 // The token mask of structured output and forced tool calls.
@@ -71,7 +72,7 @@ Refusal MakeMask(const ServedModel& model, const Query& query, const Prepared& p
                  std::shared_ptr<const TokenMask>* mask) {
   using Kind = ToolChoice::Kind;
   const bool after_thought =
-      query.endpoint != kCompletions && model.reasoning && prepared.parts.starts_in_reasoning;
+      query.endpoint != kCompletions && model.reasoning() && prepared.parts.starts_in_reasoning;
   const ToolChoice& choice = prepared.tool_choice;
   const bool must_call = choice.kind == Kind::kRequired || choice.kind == Kind::kNamed;
   if (must_call && query.constraint.kind != Constraint::Kind::kNone)
@@ -98,6 +99,25 @@ void SetCalls(const ToolChoice& choice, const Json& tools, PartsOptions* parts) 
   if (choice.kind == Kind::kNamed) parts->only_tool = choice.name;
   if (choice.kind == Kind::kRequired && tools.size() == 1)
     parts->only_tool = tools[0]["function"]["name"].get<std::string>();
+}
+
+// The control tokens that the tags of an answer's syntax are made of.
+std::vector<int32_t> ControlTags(const Tokenizer& tokenizer, ToolStyle style, const ThoughtSyntax* thoughts) {
+  const ToolSyntax& tools = SyntaxOf(style);
+  std::vector<std::string_view> tags = {tools.begin, tools.end, tools.dropped[0], tools.dropped[1],
+                                        tools.required_begin};
+  if (thoughts)
+    tags.insert(tags.end(), {thoughts->begin, thoughts->end, thoughts->dropped[0], thoughts->mark});
+  std::vector<int32_t> ids;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    if (!tokenizer.IsSpecial(id)) continue;
+    const std::string_view piece = tokenizer.Piece(id);
+    if (piece.size() > 1 && std::any_of(tags.begin(), tags.end(), [&](std::string_view tag) {
+          return tag.find(piece) != std::string_view::npos;
+        }))
+      ids.push_back(id);
+  }
+  return ids;
 }
 
 Refusal CheckLengths(const ServedModel& model, const Query& query, Request* request) {
@@ -153,9 +173,11 @@ Result<ServedModel> MakeServedModel(std::string name, const Prompter& prompter, 
       CELER_ASSIGN(model.chat_template, ReadTextFile(chat_template, size_t{4} << 20));
     }
   }
-  model.grammars = std::make_shared<Grammars>(prompter);
   model.tool_style = ToolStyleOf(model.chat_template);
-  model.reasoning = HasReasoning(model.chat_template);
+  model.thoughts = ThoughtsOf(model.chat_template);
+  const std::vector<int32_t> tags = ControlTags(GetTokenizer(prompter), model.tool_style, model.thoughts);
+  model.control_tags = !tags.empty();
+  model.grammars = std::make_shared<Grammars>(prompter, tags, model.thoughts ? model.thoughts->end : "");
   return model;
 }
 
@@ -263,11 +285,14 @@ Refusal Prepare(const ServedModel& model, const Json& before, Query& query, Prep
                               model.prompter.end_tokens().end());
   if (query.endpoint != kCompletions) {
     out->parts.tools = out->tool_choice.kind == ToolChoice::Kind::kNone ? ToolStyle::kNone : model.tool_style;
-    out->parts.reasoning = model.reasoning && query.separate_reasoning;
+    out->parts.reasoning = model.reasoning() && query.separate_reasoning;
     out->parts.starts_in_reasoning = EndsInThought(model, out->requests[0].prompt);
     SetCalls(out->tool_choice, out->conversation.tools, &out->parts);
-    // The tags of calls may be control tokens.
-    if (out->parts.tools == ToolStyle::kBracket) query.skip_special = false;
+    out->parts.thoughts = model.thoughts;
+    out->parts.definitions = std::make_shared<const Json>(out->conversation.tools);
+    const bool parsed = out->parts.tools != ToolStyle::kNone || out->parts.reasoning ||
+                        (model.thoughts && model.thoughts->channels);
+    if (model.control_tags && parsed) query.skip_special = false;
   }
   if (auto refusal = MakeMask(model, query, *out, &common.mask)) return refusal;
   for (Request& request : out->requests) {

@@ -25,7 +25,9 @@ struct ServedModel {
   std::string chat_template;
   std::shared_ptr<Grammars> grammars = {};
   ToolStyle tool_style = ToolStyle::kNone;
-  bool reasoning = false;
+  const ThoughtSyntax* thoughts = nullptr;  // nullptr: the template shows none
+  bool control_tags = false;                // of the answer's syntax: some are control tokens
+  bool reasoning() const { return thoughts != nullptr; }
   bool model_defaults = false;  // sampling defaults of the model's folder, not OpenAI's
   bool prefix_cache = true;
   PoolingChoice pooling = {};

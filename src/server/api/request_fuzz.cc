@@ -59,26 +59,33 @@ void TryBody(std::string_view text) {
 }
 
 // The parts of an answer do not depend on where its stream was cut.
+void TryAnswer(std::string_view text, const PartsOptions& options) {
+  std::string said[2];
+  for (const bool cut : {false, true}) {
+    const size_t step = cut ? 3 : text.size() + 1;
+    AnswerParts parts(options);
+    std::string& all = said[cut ? 1 : 0];
+    const auto add = [&](const std::vector<Part>& more) {
+      for (const Part& part : more)
+        if (part.kind == Part::Kind::kCall)
+          all += "\x01" + part.name + "\x02" + part.text;
+        else
+          all += part.text;
+    };
+    for (size_t at = 0; at < text.size(); at += step) add(parts.Push(text.substr(at, step)));
+    add(parts.Finish(text.size() % 2 == 1));
+  }
+  if (said[0] != said[1]) __builtin_trap();
+}
+
 void TryAnswer(std::string_view text) {
-  for (const ToolStyle style : {ToolStyle::kNone, ToolStyle::kTags, ToolStyle::kJson, ToolStyle::kBracket})
-    for (const bool reasoning : {false, true}) {
-      std::string said[2];
-      for (const bool cut : {false, true}) {
-        const size_t step = cut ? 3 : text.size() + 1;
-        AnswerParts parts({.tools = style, .reasoning = reasoning});
-        std::string& all = said[cut ? 1 : 0];
-        const auto add = [&](const std::vector<Part>& more) {
-          for (const Part& part : more)
-            if (part.kind == Part::Kind::kCall)
-              all += "\x01" + part.name + "\x02" + part.text;
-            else
-              all += part.text;
-        };
-        for (size_t at = 0; at < text.size(); at += step) add(parts.Push(text.substr(at, step)));
-        add(parts.Finish());
-      }
-      if (said[0] != said[1]) __builtin_trap();
-    }
+  TryAnswer(text, {});
+  for (const ToolSyntax& tools : ToolSyntaxes()) {
+    TryAnswer(text, {.tools = tools.style});
+    TryAnswer(text, {.tools = tools.style, .reasoning = true});
+  }
+  for (const ThoughtSyntax& thoughts : ThoughtSyntaxes())
+    TryAnswer(text, {.reasoning = true, .thoughts = &thoughts});
 }
 
 }  // namespace

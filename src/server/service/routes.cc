@@ -158,7 +158,7 @@ void Service::ModelInfo(const std::shared_ptr<Exchange>& exchange) {
                                {"bytes_by_format", formats},
                                {"has_chat_template", model_->prompter.has_chat_template()},
                                {"has_tools", model_->tool_style != ToolStyle::kNone},
-                               {"has_reasoning", model_->reasoning}}));
+                               {"has_reasoning", model_->reasoning()}}));
 }
 
 // As in vLLM: clients such as lm-eval then need no tokenizer of their own.

@@ -7,19 +7,10 @@ namespace {
 
 // Names under which models that are not careful with their metadata end a turn.
 constexpr std::string_view kEndOfTurnNames[] = {
-    "<|eot_id|>",
-    "<|im_end|>",
-    "<|end|>",
-    "<end_of_turn>",
-    "<|endoftext|>",
-    "<|end_of_text|>",
-    "<|eom_id|>",
-    "<EOT>",
-    "<|eot|>",
-    "<|return|>",
-    "<\uFF5Cend\u2581of\u2581sentence\uFF5C>",
-    "<|end_of_turn|>",
-    "<|EOT|>",
+    "<|eot_id|>",      "<|im_end|>",      "<|end|>",    "<end_of_turn>",
+    "<|endoftext|>",   "<|end_of_text|>", "<|eom_id|>", "<EOT>",
+    "<|eot|>",         "<|return|>",      "<|call|>",   "<\uFF5Cend\u2581of\u2581sentence\uFF5C>",
+    "<|end_of_turn|>", "<|EOT|>",
 };
 
 }  // namespace
@@ -44,6 +35,9 @@ void Tokenizer::SetInfo(TokenizerInfo info) {
   if (info.eos) ends.push_back(*info.eos);
   for (const std::string_view name : kEndOfTurnNames)
     if (const auto id = Find(name); id && IsSpecial(*id)) ends.push_back(*id);
+  // In gpt-oss's vocabulary <|end|> ends a message of an answer, which goes on with the next.
+  if (const auto end = Find("<|end|>"); end && Find("<|channel|>") && Find("<|return|>"))
+    std::erase(ends, *end);
   std::erase_if(ends, [&](int32_t id) { return !exists(id); });
   std::sort(ends.begin(), ends.end());
   ends.erase(std::unique(ends.begin(), ends.end()), ends.end());

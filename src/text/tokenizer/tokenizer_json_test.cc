@@ -322,6 +322,21 @@ class Directory : public testing::Test {
   std::filesystem::path path_;
 };
 
+// In gpt-oss's vocabulary <|end|> is between two messages of an answer.
+TEST_F(Directory, AMessageMayEndWithinAnAnswer) {
+  const auto Ends = [&](const json& names) {
+    json spec = ByteLevelSpec();
+    spec["added_tokens"] = json::array();
+    for (const json& name : names)
+      spec["added_tokens"].push_back(
+          {{"id", 259 + spec["added_tokens"].size()}, {"content", name}, {"special", true}});
+    Write("tokenizer.json", spec.dump());
+    return (*Tokenizer::FromHfDirectory(path_))->end_of_turn_ids();
+  };
+  EXPECT_THAT(Ends({"<|end|>", "<|channel|>", "<|return|>", "<|call|>"}), ElementsAre(261, 262));
+  EXPECT_THAT(Ends({"<|end|>", "<|other|>", "<|return|>", "<|call|>"}), ElementsAre(259, 261, 262));
+}
+
 TEST_F(Directory, SmallFilesAreHeard) {
   Write("tokenizer.json", ByteLevelSpec().dump());
   Write("tokenizer_config.json",
