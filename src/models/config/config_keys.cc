@@ -63,6 +63,25 @@ constexpr FamilyKey kFamilyKeys[] = {
     {"use_qk_norm", "cohere glm4_moe minimax_m2 hunyuan_v1_moe", "false", true},
     {"logit_scale", "cohere cohere2", "1", true},
     {"sliding_window_pattern", "cohere2", "0", true},
+    // Again, for more families.
+    {"attention_bias", "granite granitemoe granitemoeshared minicpm gemma smollm3 glm", "false"},
+    {"mlp_bias", "granite smollm3", "false"},
+    {"sliding_window", "ministral3 phi3 smollm3", "", true},
+    {"use_sliding_window", "smollm3", "false"},
+    {"num_local_experts", "granitemoe granitemoeshared", "0"},
+    {"num_experts_per_tok", "granitemoe granitemoeshared", "0"},
+    {"shared_intermediate_size", "granitemoeshared", "0"},
+    {"use_bias", "ernie4_5", "false", true},
+    {"attention_multiplier", "granite granitemoe granitemoeshared", "", true},
+    {"embedding_multiplier", "granite granitemoe granitemoeshared", "1", true},
+    {"residual_multiplier", "granite granitemoe granitemoeshared", "1", true},
+    {"logits_scaling", "granite granitemoe granitemoeshared", "1", true},
+    {"scale_emb", "minicpm", "1", true},
+    {"scale_depth", "minicpm", "", true},
+    {"dim_model_base", "minicpm", "", true},
+    {"no_rope_layers", "smollm3", "", true},
+    {"no_rope_layer_interval", "smollm3", "0", true},
+    {"hidden_activation", "gemma", "", true},
     {"bias", "falcon", "false", true},
     {"num_kv_heads", "falcon", ""},
     {"new_decoder_architecture", "falcon", "false"},
@@ -144,8 +163,8 @@ constexpr RefusedKey kRefused[] = {
     {"cross_attention_hidden_size", ""},
     {"attn_logit_softcapping", "0"},
     {"query_pre_attn_scalar", ""},
-    {"attention_multiplier", ""},
     {"attention_chunk_size", ""},
+    {"sparse_config", ""},
     {"attn_temperature_tuning", "false 0"},
     {"attention_sinks", "false 0"},
     {"clip_qkv", ""},
@@ -170,19 +189,10 @@ constexpr RefusedKey kRefused[] = {
     {"rotary_percentage", "1"},
     {"rotary_emb_fraction", "1"},
     {"rope_local_base_freq", ""},
-    {"no_rope_layers", ""},
-    {"no_rope_layer_interval", "0"},
     // Scales and caps.
     {"final_logit_softcapping", "0"},
-    {"logits_scaling", "1"},
-    {"embedding_multiplier", "1"},
-    {"residual_multiplier", "1"},
-    {"scale_emb", "1"},
-    {"scale_depth", ""},
-    {"dim_model_base", ""},
     {"normalize_embedding", "false"},
     // Feed-forward layers and experts.
-    {"hidden_activation", ""},
     {"mlp_layer_types", ""},
     // Biases that no family here has.
     {"lm_head_bias", "false"},
@@ -202,6 +212,13 @@ bool Neutral(const nlohmann::json& value, Words neutral) {
 
 std::string Short(const nlohmann::json& value) {
   return Printable(JsonText(value), 60);
+}
+
+// A key may have several rows, with other families each.
+template <class Rows>
+bool ReadBy(const Rows& rows, std::string_view key, std::string_view family) {
+  return std::any_of(std::begin(rows), std::end(rows),
+                     [&](const auto& row) { return row.key == key && Holds(row.families, family); });
 }
 
 Error NotImplemented(const JsonFields& json, const std::string& key, const nlohmann::json& value,
@@ -245,6 +262,11 @@ constexpr RefusedGgufKey kGgufRefused[] = {
     {"logit_scale", "0 1", "cohere cohere2"},
     {"residual_scale", "0 1"},
     {"embedding_scale", "0 1"},
+    {"embedding_scale", "0 1", "granite granitemoe minicpm"},
+    {"residual_scale", "0 1", "granite granitemoe minicpm"},
+    {"logit_scale", "0 1", "granite granitemoe minicpm"},
+    {"attention.scale", "0", "granite granitemoe"},
+    {"attention.temperature_scale", "0", "ministral3"},
     {"attn_logit_softcapping", "0"},
     {"final_logit_softcapping", "0"},
     {"router_logit_softcapping", "0"},
@@ -298,7 +320,7 @@ Status CheckHfKeys(const JsonFields& json, DecoderConfig* config) {
     const auto of_family = std::find_if(std::begin(kFamilyKeys), std::end(kFamilyKeys),
                                         [&](const auto& row) { return row.key == key; });
     if (of_family != std::end(kFamilyKeys)) {
-      if (Holds(of_family->families, config->family) || Neutral(value, of_family->neutral)) continue;
+      if (ReadBy(kFamilyKeys, key, config->family) || Neutral(value, of_family->neutral)) continue;
       // What a model without windows says about their layers.
       if (key == "max_window_layers" && config->sliding_window == 0) continue;
       if (of_family->refused) return NotImplemented(json, key, value, *config);
@@ -339,7 +361,7 @@ Status CheckGgufKeys(const GgufReader& reader, DecoderConfig* config) {
     const auto refused = std::find_if(std::begin(kGgufRefused), std::end(kGgufRefused),
                                       [&](const auto& row) { return row.key == key; });
     bool known = refused != std::end(kGgufRefused), neutral = false;
-    if (known && Holds(refused->families, config->family)) continue;
+    if (known && ReadBy(kGgufRefused, key, config->family)) continue;
     if (known) neutral = number && Holds(refused->neutral, fmt::format("{}", *number));
     if (const auto as_read = RouterNumber(key, config->moe)) {
       known = true;

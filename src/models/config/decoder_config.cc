@@ -80,6 +80,29 @@ Status ValidateRouter(const MoeConfig& moe, const std::string& path) {
   return {};
 }
 
+// Multipliers of a whole pass: whatever they are, they must leave numbers.
+Status ValidateScalars(const DecoderConfig& c, const std::string& path) {
+  constexpr double kMost = 1e6;
+  const struct {
+    const char* name;
+    double value, min;
+  } scalars[] = {
+      {"scale of the embedding", c.embedding_scale, -kMost},
+      {"scale of the residual branches", c.residual_scale, -kMost},
+      {"scale of the logits", c.logit_scale, -kMost},
+      {"scale of the attention scores", c.attention_scale, -kMost},
+      {"growth of the queries with their position", c.query_scale.beta, -kMost},
+      {"positions to each step of the queries' growth", c.query_scale.positions, 1},
+  };
+  for (const auto& scalar : scalars) {
+    const double most = std::max(kMost, static_cast<double>(kMaxPositions));
+    if (!std::isfinite(scalar.value) || scalar.value < scalar.min || scalar.value > most)
+      return Error::Corrupt(path, ": ", scalar.name, " is ", scalar.value, ", expected ", scalar.min, " to ",
+                            most);
+  }
+  return {};
+}
+
 }  // namespace
 
 Status Validate(const DecoderConfig& c, const std::string& path) {
@@ -124,6 +147,7 @@ Status Validate(const DecoderConfig& c, const std::string& path) {
   if (!std::isfinite(c.rope.theta) || c.rope.theta <= 0)
     return Error::Corrupt(path, ": rope theta is ", c.rope.theta, ", expected a positive number");
   CELER_RETURN_IF_ERROR(ValidateScaling(c.rope, path));
+  CELER_RETURN_IF_ERROR(ValidateScalars(c, path));
   if (!dense) CELER_RETURN_IF_ERROR(ValidateRouter(c.moe, path));
   if (!std::isfinite(c.swiglu_limit) || c.swiglu_limit < 0)
     return Error::Corrupt(path, ": limit of SwiGLU is ", c.swiglu_limit, ", expected 0 or more");

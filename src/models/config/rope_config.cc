@@ -85,6 +85,8 @@ void WarnUnusedKeys(const JsonFields& fields, const std::string& kind, Scaling s
     if (key == "type" || key == "rope_type" || key == "rope_theta" || key == "partial_rotary_factor" ||
         value.is_null())
       continue;
+    const bool of_queries = key == "llama_4_scaling_beta" || key == "max_position_embeddings";
+    if (of_queries && config->family == "ministral3") continue;
     const auto use =
         std::find_if(std::begin(uses), std::end(uses), [&](const Use& row) { return row.key == key; });
     if (use != std::end(uses) && std::find(use->by.begin(), use->by.end(), scaling) != use->by.end())
@@ -176,7 +178,8 @@ Status ReadHfRope(const JsonFields& json, double default_theta, DecoderConfig* c
             fields.where(), ": '", Printable(name, 60),
             "' holds parameters of some layers; only the same rope in all layers is supported");
     CELER_ASSIGN(const std::string old_kind, fields.GetString("type", "default"));
-    CELER_ASSIGN(const std::string kind, fields.GetString("rope_type", old_kind));
+    CELER_ASSIGN(std::string kind, fields.GetString("rope_type", old_kind));
+    if (config->family == "phi3" && (kind == "su" || kind == "yarn")) kind = "longrope";  // its older names
     CELER_ASSIGN(rope.scaling, FindScaling(kHfScalings, kind, fields.where()));
     CELER_ASSIGN(rope.theta, fields.GetDouble("rope_theta", rope.theta));
     CELER_ASSIGN(rotated, fields.GetDouble("partial_rotary_factor", partial));
@@ -228,7 +231,9 @@ Status ReadGgufRope(const GgufReader& reader, DecoderConfig* config) {
                                      ? "rope.scale_linear"
                                      : "rope.scaling.factor";
   CELER_ASSIGN(const std::string kind,
-               reader.String("rope.scaling.type", reader.Has(factor_key) ? "linear" : "none"));
+               reader.String("rope.scaling.type", reader.Has(factor_key)                  ? "linear"
+                                                  : reader.file().Find(kGgufShortFactors) ? "longrope"
+                                                                                          : "none"));
   CELER_ASSIGN(rope.scaling, FindScaling(kGgufScalings, kind, reader.path()));
   const auto max_positions = static_cast<double>(config->max_positions);
   CELER_ASSIGN(const double attention, reader.Float("rope.scaling.attn_factor", 1));

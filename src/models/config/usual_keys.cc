@@ -45,7 +45,14 @@ constexpr ClassDefault kDefaults[] = {
     {"hidden_act", "\"relu\"", "opt"},
     {"partial_rotary_factor", "0.5", "phi glm glm4 glm4_moe"},
     {"partial_rotary_factor", "0.25", "gpt_neox stablelm"},
-    {"tie_word_embeddings", "true", "gemma gemma2 gemma3_text smollm3 ernie4_5 ernie4_5_moe"},
+    {"tie_word_embeddings", "true", "gemma gemma2 gemma3 smollm3 minicpm ernie4_5 ernie4_5_moe"},
+    {"hidden_act", "\"gelu_pytorch_tanh\"", "gemma"},
+    {"original_max_position_embeddings", "4096", "phi3"},
+    {"rope_parameters",
+     "{\"rope_type\": \"yarn\", \"rope_theta\": 1000000.0, \"factor\": 16.0, \"beta_fast\": 32.0, "
+     "\"original_max_position_embeddings\": 16384, \"beta_slow\": 1.0, \"mscale_all_dim\": 1.0, "
+     "\"mscale\": 1.0, \"llama_4_scaling_beta\": 0.1}",
+     "ministral3"},
     {"tie_word_embeddings", "true", "opt gpt2 starcoder2 cohere cohere2 falcon bloom mpt"},
 };
 

@@ -1,6 +1,7 @@
-// Mistral 7B (all layers share one sliding window) and Mixtral (the same with experts). Their GGUF files call
-// themselves "llama".
+// Mistral 7B (all layers share one sliding window), Mixtral (the same with experts), whose GGUF files call themselves
+// "llama", and Ministral 3 (queries that grow with their position).
 #include "models/config/families/families.h"
+#include "models/load/gguf_reader.h"
 
 namespace celer::families {
 
@@ -32,6 +33,26 @@ Status MixtralFromHf(const JsonFields& json, DecoderConfig* config) {
   config->moe.intermediate = config->intermediate;
   config->moe.normalize_top = true;
   config->moe.sparse_layer.assign(config->layers, true);
+  return {};
+}
+
+Status Ministral3FromHf(const JsonFields& json, DecoderConfig* config) {
+  CELER_RETURN_IF_ERROR(Window(json, 0, config));
+  const char* key = json.Has("rope_scaling") ? "rope_scaling" : "rope_parameters";
+  CELER_ASSIGN(const JsonFields rope, json.GetObject(key));
+  CELER_ASSIGN(config->query_scale.beta, rope.GetDouble("llama_4_scaling_beta", 0));
+  CELER_ASSIGN(const double inner, rope.GetDouble("original_max_position_embeddings",
+                                                  static_cast<double>(config->max_positions)));
+  CELER_ASSIGN(config->query_scale.positions, json.GetDouble("original_max_position_embeddings", inner));
+  return {};
+}
+
+Status Ministral3FromGguf(const GgufFile& file, DecoderConfig* config) {
+  const GgufReader reader(file, file.source(), config->architecture);
+  config->rope.layout = RopeLayout::kInterleaved;
+  CELER_ASSIGN(config->query_scale.beta, reader.Float("attention.temperature_scale", 0));
+  CELER_ASSIGN(config->query_scale.positions, reader.Float("rope.scaling.original_context_length",
+                                                           static_cast<double>(config->max_positions)));
   return {};
 }
 
