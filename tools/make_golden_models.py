@@ -41,6 +41,12 @@ def rope(theta, kind="default", **more):
     return {"rope_theta": float(theta), "rope_type": kind, **more}
 
 
+def rope_of_full(config):
+    """Parameters of the rope of all layers, or of those with full attention."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    return parameters.get("full_attention") or {"rope_type": "default", **parameters}
+
+
 # name: (config class, seed, what it is for, config fields). `v4` holds fields that only the config of older versions has;
 # `shard` and `generation` are about the folder's files. `grid`: weights that Q4_0 holds exactly, and no folder, only GGUF;
 # `firm`: the first this many greedy tokens have wide margins.
@@ -99,6 +105,27 @@ MODELS = {
     "qwen3_moe": ("Qwen3MoeConfig", 3, "norms of q and k, 6 experts, best 3, renormalised", dict(
         num_attention_heads=6, num_key_value_heads=3, head_dim=4, num_experts=6, num_experts_per_tok=3,
         moe_intermediate_size=10, norm_topk_prob=True, rope_parameters=rope(1e6))),
+    "gemma2": ("Gemma2Config", 1, "norms before and behind branches, softcaps on scores and logits, layer 0 with a window of 12", dict(
+        head_dim=6, query_pre_attn_scalar=10, attn_logit_softcapping=3.0, final_logit_softcapping=20.0, sliding_window=12,
+        rope_parameters=rope(1e4))),
+    "gemma3": ("Gemma3TextConfig", 1, "norms of q and k, two ropes, every second layer with a window of 12", dict(
+        num_hidden_layers=4, head_dim=6, query_pre_attn_scalar=10, sliding_window=12,
+        layer_types=["sliding_attention", "full_attention"] * 2, v4=dict(sliding_window_pattern=2),
+        rope_parameters=dict(full_attention=rope(1e6, "linear", factor=4.0), sliding_attention=rope(1e4)))),
+    "olmo2": ("Olmo2Config", 1, "norms behind branches alone; one norm over all heads of q and of k", dict(
+        num_key_value_heads=3, rope_parameters=rope(5e5))),
+    "olmo3": ("Olmo3Config", 1, "the same, yarn in layer 3 alone, the others with a window of 12", dict(
+        num_hidden_layers=4, sliding_window=12, rope_parameters=dict(
+            full_attention=rope(5e5, "yarn", factor=4.0, original_max_position_embeddings=64), sliding_attention=rope(5e5)))),
+    "olmoe": ("OlmoeConfig", 1, "one norm over all heads of q and of k, 6 experts, best 3, not renormalised", dict(
+        num_experts=6, num_experts_per_tok=3, norm_topk_prob=False, rope_parameters=rope(1e4))),
+    "exaone4": ("Exaone4Config", 1, "norms behind branches alone, norms of q and k; layer 1 without window and rope", dict(
+        num_hidden_layers=2, sliding_window=12, layer_types=["sliding_attention", "full_attention"],
+        rope_parameters=rope(1e6))),
+    "hunyuan": ("HunYuanDenseV1Config", 1, "norms of q and k after rope, theta scaled by alpha", dict(
+        head_dim=6, tie_word_embeddings=True, rope_parameters=rope(1e4, "dynamic", factor=1.0, alpha=50.0))),
+    "glm4": ("Glm4Config", 1, "norms before and behind branches, neighbours among half of a head's numbers rotate", dict(
+        head_dim=8, rope_parameters=rope(1e4, partial_rotary_factor=0.5))),
     "fused": ("LlamaConfig", 3, "large enough for every fused and every vector kernel", dict(
         hidden_size=256, intermediate_size=512, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, vocab_size=64,
         rms_norm_eps=1e-5, rope_parameters=rope(5e5), grid=True, firm=16)),
@@ -268,7 +295,8 @@ def golden_of(model, prompt, what, varied=True, firm=0):
         raise Unfit(f"{what}: the greedy text runs in a loop ({len(set(greedy))} different tokens)")
 
     # One prefill of everything must say what prefill and 199 steps said, unless angles depend on the length.
-    by_length = model.config.rope_parameters["rope_type"] in ("dynamic", "longrope")
+    parameters = rope_of_full(model.config)
+    by_length = parameters["rope_type"] in ("dynamic", "longrope") and "alpha" not in parameters
     run = (lambda m: step_by_step(m, prompt, greedy[:-1])) if by_length else (lambda m: logits_of(m, prompt + greedy[:-1]))
     whole = run(clone(model) if by_length else model)  # transformers' rope remembers the longest sequence
     scale = float(whole.abs().max())
@@ -298,9 +326,11 @@ def same_as(golden, model, prompt, what):
 def check_matters(name, model, prompt, golden):
     """A feature that changes no logit would not be tested."""
     config, changes = model.config, []
-    if config.rope_parameters["rope_type"] != "default":
+    if rope_of_full(config)["rope_type"] != "default" and "rope_theta" in config.rope_parameters:
         changes.append(dict(rope_parameters=rope(config.rope_parameters["rope_theta"])))
-    if getattr(config, "sliding_window", None):
+    if getattr(config, "sliding_window", None) and not hasattr(config, "use_sliding_window") and hasattr(config, "layer_types"):
+        changes.append(dict(layer_types=["full_attention"] * config.num_hidden_layers))
+    elif getattr(config, "sliding_window", None):
         changes.append(dict(sliding_window=None, use_sliding_window=False, layer_types=None))
     if getattr(config, "norm_topk_prob", None) is not None:
         changes.append(dict(norm_topk_prob=not config.norm_topk_prob))
@@ -314,14 +344,20 @@ def v4_config(name, config):
     """config.json as versions before 5 wrote it: what nearly all published models carry."""
     c = dict(config)
     rope_parameters = dict(c.pop("rope_parameters"))
+    by_kind = "full_attention" in rope_parameters
+    if by_kind:
+        if c["model_type"] == "gemma3_text":
+            c["rope_local_base_freq"] = rope_parameters["sliding_attention"]["rope_theta"]
+        rope_parameters = dict(rope_parameters["full_attention"])
     c["rope_theta"] = rope_parameters.pop("rope_theta")
     kind = rope_parameters.pop("rope_type")
     c["rope_scaling"] = None
     if kind != "default":
-        c["rope_scaling"] = {**rope_parameters, ("rope_type" if kind == "llama3" else "type"): kind}
+        c["rope_scaling"] = {**rope_parameters, ("rope_type" if kind == "llama3" or by_kind else "type"): kind}
     c["torch_dtype"] = c.pop("dtype")
     c["transformers_version"] = "4.40.0"
-    c.pop("layer_types", None)
+    if c["model_type"] not in ("olmo3", "exaone4"):
+        c.pop("layer_types", None)
     if c.get("head_dim") in (None, c["hidden_size"] // c["num_attention_heads"]):
         c.pop("head_dim", None)
     if "num_local_experts" in c and c["model_type"] != "mixtral":

@@ -34,23 +34,27 @@ struct FamilyKey {
 };
 
 constexpr FamilyKey kFamilyKeys[] = {
-    {"attention_bias", "llama qwen3 qwen3_moe gpt_neox cohere cohere2 gpt_oss glm4_moe hunyuan_v1_moe",
+    {"attention_bias",
+     "llama qwen3 qwen3_moe gpt_neox cohere cohere2 gpt_oss glm4_moe hunyuan_v1_moe gemma2 gemma3 olmo2 "
+     "olmo3 olmoe hunyuan_v1_dense glm4",
      "false"},
     {"mlp_bias", "llama", "false"},
     {"qkv_bias", "qwen2_moe", ""},
-    {"sliding_window", "mistral mixtral qwen2 qwen3 qwen2_moe qwen3_moe starcoder2 cohere2 gpt_oss", "",
-     true},
+    {"sliding_window",
+     "mistral mixtral qwen2 qwen3 qwen2_moe qwen3_moe starcoder2 cohere2 gpt_oss gemma2 gemma3 olmo3 exaone4",
+     "", true},
     {"use_sliding_window", "qwen2 qwen3 qwen2_moe qwen3_moe", "false"},
     {"max_window_layers", "qwen2 qwen3 qwen2_moe", ""},
-    {"num_local_experts", "mixtral qwen3_moe gpt_oss glm4_moe minimax_m2 hunyuan_v1_moe", "0"},
-    {"num_experts", "mixtral qwen2_moe qwen3_moe gpt_oss ernie4_5_moe minimax_m2 hunyuan_v1_moe", "0"},
+    {"num_local_experts", "mixtral qwen3_moe gpt_oss glm4_moe minimax_m2 hunyuan_v1_moe olmoe", "0"},
+    {"num_experts", "mixtral qwen2_moe qwen3_moe gpt_oss ernie4_5_moe minimax_m2 hunyuan_v1_moe olmoe",
+     "0 1"},
     {"num_experts_per_tok",
-     "mixtral qwen2_moe qwen3_moe gpt_oss glm4_moe ernie4_5_moe minimax_m2 hunyuan_v1_moe", "0"},
+     "mixtral qwen2_moe qwen3_moe gpt_oss glm4_moe ernie4_5_moe minimax_m2 hunyuan_v1_moe olmoe", "0"},
     {"moe_intermediate_size", "qwen2_moe qwen3_moe glm4_moe ernie4_5_moe", "0"},
     {"shared_expert_intermediate_size", "qwen2_moe", "0"},
     {"decoder_sparse_step", "qwen2_moe qwen3_moe", "1"},
     {"mlp_only_layers", "qwen2_moe qwen3_moe", "[]"},
-    {"norm_topk_prob", "qwen2_moe qwen3_moe glm4_moe", ""},
+    {"norm_topk_prob", "qwen2_moe qwen3_moe glm4_moe olmoe", ""},
     {"enable_bias", "opt", "true"},
     {"word_embed_proj_dim", "opt", ""},
     {"n_inner", "gpt2 gptj", ""},
@@ -60,9 +64,9 @@ constexpr FamilyKey kFamilyKeys[] = {
     {"use_bias", "starcoder2 ernie4_5_moe", "false", true},
     {"use_qkv_bias", "stablelm", "false", true},
     {"qk_layernorm", "phi stablelm", "false", true},
-    {"use_qk_norm", "cohere glm4_moe minimax_m2 hunyuan_v1_moe", "false", true},
+    {"use_qk_norm", "cohere glm4_moe minimax_m2 hunyuan_v1_moe hunyuan_v1_dense", "false", true},
     {"logit_scale", "cohere cohere2", "1", true},
-    {"sliding_window_pattern", "cohere2", "0", true},
+    {"sliding_window_pattern", "cohere2 gemma3 exaone4", "0", true},
     // Again, for more families.
     {"attention_bias", "granite granitemoe granitemoeshared minicpm gemma smollm3 glm", "false"},
     {"mlp_bias", "granite smollm3", "false"},
@@ -81,7 +85,11 @@ constexpr FamilyKey kFamilyKeys[] = {
     {"dim_model_base", "minicpm", "", true},
     {"no_rope_layers", "smollm3", "", true},
     {"no_rope_layer_interval", "smollm3", "0", true},
-    {"hidden_activation", "gemma", "", true},
+    {"hidden_activation", "gemma gemma2 gemma3", "", true},
+    {"query_pre_attn_scalar", "gemma2 gemma3", "", true},
+    {"attn_logit_softcapping", "gemma2", "0", true},
+    {"final_logit_softcapping", "gemma2 gemma3", "0", true},
+    {"rope_local_base_freq", "gemma3", "", true},
     {"bias", "falcon", "false", true},
     {"num_kv_heads", "falcon", ""},
     {"new_decoder_architecture", "falcon", "false"},
@@ -115,7 +123,7 @@ constexpr Words kHarmless =
     // Where it comes from and how it was made.
     "_name_or_path name_or_path _commit_hash architectures transformers_version torch_dtype "
     "dtype tokenizer_class initializer_range pretraining_tp is_llama_config celer_synthetic "
-    "transformers.js_config unsloth_fixed unsloth_version model_max_length "
+    "_sliding_window_pattern transformers.js_config unsloth_fixed unsloth_version model_max_length "
     "max_sequence_length seq_length is_decoder tie_encoder_decoder finetuning_task "
     "task_specific_params prefix "
     // Training.
@@ -161,8 +169,6 @@ constexpr RefusedKey kRefused[] = {
     {"is_encoder_decoder", "false"},
     {"add_cross_attention", "false"},
     {"cross_attention_hidden_size", ""},
-    {"attn_logit_softcapping", "0"},
-    {"query_pre_attn_scalar", ""},
     {"attention_chunk_size", ""},
     {"sparse_config", ""},
     {"attn_temperature_tuning", "false 0"},
@@ -188,9 +194,7 @@ constexpr RefusedKey kRefused[] = {
     {"rotary_pct", "1"},
     {"rotary_percentage", "1"},
     {"rotary_emb_fraction", "1"},
-    {"rope_local_base_freq", ""},
     // Scales and caps.
-    {"final_logit_softcapping", "0"},
     {"normalize_embedding", "false"},
     // Feed-forward layers and experts.
     {"mlp_layer_types", ""},
@@ -267,8 +271,8 @@ constexpr RefusedGgufKey kGgufRefused[] = {
     {"logit_scale", "0 1", "granite granitemoe minicpm"},
     {"attention.scale", "0", "granite granitemoe"},
     {"attention.temperature_scale", "0", "ministral3"},
-    {"attn_logit_softcapping", "0"},
-    {"final_logit_softcapping", "0"},
+    {"attn_logit_softcapping", "0", "gemma2"},
+    {"final_logit_softcapping", "0", "gemma2 gemma3"},
     {"router_logit_softcapping", "0"},
     {"swin_norm", "0"},
     {"attention.causal", "1"},
@@ -276,7 +280,7 @@ constexpr RefusedGgufKey kGgufRefused[] = {
     {"attention.output_scale", "0 1"},
     {"attention.clamp_kqv", "0"},
     {"attention.max_alibi_bias", "0"},
-    {"attention.sliding_window_pattern", ""},
+    {"attention.sliding_window_pattern", "", "gemma2 gemma3 olmo2 exaone4"},
     {"attention.temperature_length", "0"},
     {"attention.temperature_scale", "0"},
     {"attention.shared_kv_layers", "0"},
@@ -287,7 +291,7 @@ constexpr RefusedGgufKey kGgufRefused[] = {
     {"attention.key_length_swa", ""},
     {"attention.value_length_swa", ""},
     {"rope.dimension_count_swa", ""},
-    {"rope.freq_base_swa", ""},
+    {"rope.freq_base_swa", "", "gemma3 olmo2"},
     {"rope.dimension_sections", ""},
     {"rope.scaling.alpha", "0 1"},
     {"rope.scaling.yarn_attn_factor", "1"},
@@ -369,6 +373,10 @@ Status CheckGgufKeys(const GgufReader& reader, DecoderConfig* config) {
     } else if (key == "rope.scaling.yarn_ext_factor") {
       known = true;
       neutral = number && NeutralExtFactor(*number, config->rope);
+    } else if (key == "rope.scaling.yarn_attn_factor") {
+      // llama.cpp computes it from the factor; some files hold the same number once more.
+      neutral = neutral || (number && config->rope.scaling == RopeConfig::Scaling::kYarn &&
+                            std::abs(*number - config->rope.attention_factor) < 1e-4);
     } else if (key == "expert_weights_norm") {
       known = true;
       neutral = number && (*number != 0) == config->moe.normalize_top;

@@ -103,6 +103,20 @@ Status ValidateScalars(const DecoderConfig& c, const std::string& path) {
   return {};
 }
 
+Status ValidateRope(const RopeConfig& rope, const std::string& path) {
+  if (rope.dim % 2 != 0)
+    return Error::Corrupt(path, ": ", rope.dim, " rotated dimensions, expected an even number");
+  if (!std::isfinite(rope.theta) || rope.theta <= 0)
+    return Error::Corrupt(path, ": rope theta is ", rope.theta, ", expected a positive number");
+  return ValidateScaling(rope, path);
+}
+
+// Caps outside of these bounds would leave nothing of what they cap, or do nothing to it.
+Status ValidateSoftcap(float cap, const char* of, const std::string& path) {
+  if (cap == 0 || (cap >= 1e-3f && cap <= 1e6f)) return {};
+  return Error::Corrupt(path, ": the softcap on ", of, " is ", cap, ", expected 0.001 to 1000000");
+}
+
 }  // namespace
 
 Status Validate(const DecoderConfig& c, const std::string& path) {
@@ -119,6 +133,8 @@ Status Validate(const DecoderConfig& c, const std::string& path) {
       {"number of kv heads", c.kv_heads, 1, c.heads},
       {"head size", c.head_dim, 2, 4096},
       {"rotated dimensions", c.rope.dim, 2, c.head_dim},
+      {"rotated dimensions in layers with a sliding window", c.local_rope ? c.local_rope->dim : 2, 2,
+       c.head_dim},
       {"vocabulary size", c.vocab, 1, kMaxVocab},
       {"maximum position", c.max_positions, 1, kMaxPositions},
       {"sliding window", c.sliding_window, 0, kMaxPositions},
@@ -140,14 +156,15 @@ Status Validate(const DecoderConfig& c, const std::string& path) {
                           ", are too few for ", c.max_positions, " positions");
   if (c.parallel_block && c.moe.experts > 0)
     return Error::Unsupported(path, ": experts in parallel with attention, which no family here has");
-  if (c.rope.dim % 2 != 0)
-    return Error::Corrupt(path, ": ", c.rope.dim, " rotated dimensions, expected an even number");
   if (!std::isfinite(c.norm_eps) || c.norm_eps < 0 || c.norm_eps > 1)
     return Error::Corrupt(path, ": norm epsilon is ", c.norm_eps, ", expected 0 to 1");
-  if (!std::isfinite(c.rope.theta) || c.rope.theta <= 0)
-    return Error::Corrupt(path, ": rope theta is ", c.rope.theta, ", expected a positive number");
-  CELER_RETURN_IF_ERROR(ValidateScaling(c.rope, path));
   CELER_RETURN_IF_ERROR(ValidateScalars(c, path));
+  CELER_RETURN_IF_ERROR(ValidateRope(c.rope, path));
+  if (c.local_rope) CELER_RETURN_IF_ERROR(ValidateRope(*c.local_rope, path));
+  CELER_RETURN_IF_ERROR(ValidateSoftcap(c.attention_softcap, "attention scores", path));
+  CELER_RETURN_IF_ERROR(ValidateSoftcap(c.logit_softcap, "logits", path));
+  if (c.post_norm && c.moe.experts > 0)
+    return Error::Unsupported(path, ": norms behind experts, which no family here has");
   if (!dense) CELER_RETURN_IF_ERROR(ValidateRouter(c.moe, path));
   if (!std::isfinite(c.swiglu_limit) || c.swiglu_limit < 0)
     return Error::Corrupt(path, ": limit of SwiGLU is ", c.swiglu_limit, ", expected 0 or more");

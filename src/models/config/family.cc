@@ -270,7 +270,97 @@ constexpr Family kFamilies[] = {
      families::GemmaFromGguf,
      {},
      families::GemmaHfTensors},
+    {"gemma2",
+     "gemma2",
+     "gemma2",
+     "Gemma 2",
+     {256000, 2304, 9216, 26, 8, 4, 256, 8192, 1e-6, 1e4},
+     families::Gemma2FromHf,
+     families::Gemma2FromGguf,
+     {},
+     families::Gemma2HfTensors},
+    {"gemma3",
+     "gemma3_text",
+     "gemma3",
+     "Gemma 3",
+     {262208, 2304, 9216, 26, 8, 4, 256, 131072, 1e-6, 1e6},
+     families::Gemma3FromHf,
+     families::Gemma3FromGguf,
+     {},
+     families::Gemma2HfTensors,
+     nullptr,
+     true},
+    {"olmo2",
+     "olmo2",
+     "olmo2",
+     "OLMo 2",
+     {50304, 4096, 11008, 32, 32, 0, 0, 2048, 1e-5, 1e4},
+     families::Olmo2FromHf,
+     families::Olmo2FromGguf,
+     {},
+     families::PostNormHfTensors},
+    {"olmo3",
+     "olmo3",
+     nullptr,
+     "OLMo 3",
+     {50304, 4096, 11008, 32, 32, 0, 0, 2048, 1e-5, 5e5},
+     families::Olmo3FromHf,
+     nullptr,
+     {},
+     families::PostNormHfTensors,
+     nullptr,
+     true},
+    {"olmoe",
+     "olmoe",
+     "olmoe",
+     "OLMoE",
+     {50304, 2048, 2048, 16, 16, 0, 0, 4096, 1e-5, 1e4},
+     families::OlmoeFromHf,
+     families::OlmoeFromGguf,
+     kQwen3Experts},
+    {"exaone4",
+     "exaone4",
+     "exaone4",
+     "EXAONE 4.0",
+     {102400, 4096, 16384, 32, 32, 32, 0, 2048, 1e-5, 1e4},
+     families::Exaone4FromHf,
+     families::Exaone4FromGguf,
+     {},
+     families::PostNormHfTensors},
+    {"hunyuan_v1_dense",
+     "hunyuan_v1_dense",
+     "hunyuan-dense",
+     "Hunyuan 0.5B/1.8B/4B/7B",
+     {290943, 4096, 11008, 32, 32, 0, 0, 2048, 1e-5, 1e4},
+     families::HunyuanDenseFromHf,
+     families::HunyuanDenseFromGguf,
+     {},
+     families::HunyuanHfTensors},
+    {"glm4",
+     "glm4",
+     "glm4",
+     "GLM-4-0414",
+     {151552, 4096, 13696, 40, 32, 2, 128, 131072, 1.5625e-7, 1e4},
+     families::Glm4FromHf,
+     families::Glm4FromGguf,
+     {},
+     families::Glm4HfTensors,
+     families::Glm4GgufTensors},
 };
+
+// "layer_types" of a family whose layers are what its other keys say: it must say the same.
+Status CheckLayerTypes(const JsonFields& json, const DecoderConfig& config) {
+  if (!json.Has("layer_types")) return {};
+  CELER_ASSIGN(const std::vector<bool> windowed, families::WindowedByType(json, config.layers));
+  for (int64_t i = 0; i < config.layers; ++i)
+    if (windowed[i] != (config.Window(i) > 0))
+      return Error::Unsupported(json.where(), ": 'layer_types' says that layer ", i, " has ",
+                                config.Window(i) > 0 ? "full attention" : "a sliding window",
+                                ", which models of the type '", config.architecture, "' do not have");
+  return {};
+}
+
+}  // namespace
 
 Status ReadActivation(const std::string& name, const std::string& path, DecoderConfig* config) {
   if (name == "silu" || name == "swish")
@@ -286,20 +376,6 @@ Status ReadActivation(const std::string& name, const std::string& path, DecoderC
                               "'; silu, gelu, gelu_pytorch_tanh and relu are supported");
   return {};
 }
-
-// "layer_types" of a family whose layers are what its other keys say: it must say the same.
-Status CheckLayerTypes(const JsonFields& json, const DecoderConfig& config) {
-  if (!json.Has("layer_types")) return {};
-  CELER_ASSIGN(const std::vector<bool> windowed, families::WindowedByType(json, config.layers));
-  for (int64_t i = 0; i < config.layers; ++i)
-    if (windowed[i] != (config.Window(i) > 0))
-      return Error::Unsupported(json.where(), ": 'layer_types' says that layer ", i, " has ",
-                                config.Window(i) > 0 ? "full attention" : "a sliding window",
-                                ", which models of the type '", config.architecture, "' do not have");
-  return {};
-}
-
-}  // namespace
 
 std::span<const Family> Families() {
   return kFamilies;
@@ -390,7 +466,9 @@ Result<DecoderConfig> TextConfigFromHf(const nlohmann::json& json, const std::st
   CELER_ASSIGN(config.tied_embeddings, fields.GetBool("tie_word_embeddings", false));
   CELER_ASSIGN(const std::string activation, fields.GetString("hidden_act", "silu"));
   CELER_RETURN_IF_ERROR(ReadActivation(activation, path, &config));
-  CELER_RETURN_IF_ERROR(ReadHfRope(fields, defaults.rope_theta, &config));
+  if (!family->rope_by_kind) {
+    CELER_RETURN_IF_ERROR(ReadHfRope(fields, defaults.rope_theta, &config));
+  }
   CELER_RETURN_IF_ERROR(family->from_hf(fields, &config));
   if (config.sliding_window == 0) config.windowed_layer.clear();
   CELER_RETURN_IF_ERROR(CheckLayerTypes(fields, config));

@@ -49,6 +49,7 @@ struct Family {
   // Where the tensors of a file are named or arranged in ways of the family's own; nullptr if they are not.
   void (*hf_tensors)(const DecoderConfig& config, TensorRules* rules) = nullptr;
   void (*gguf_tensors)(const DecoderConfig& config, TensorRules* rules) = nullptr;
+  bool rope_by_kind = false;  // from_hf reads rope itself, with ReadHfRopeOfKinds()
 };
 
 std::span<const Family> Families();
@@ -59,6 +60,9 @@ std::string SupportedFamilies();  // "llama (Llama 2/3, ...), qwen2 (...)"
 // `if_null`, or an error when there is no such value.
 Result<int64_t> HfInt(const JsonFields& json, const char* key, int64_t min, int64_t max, int64_t if_missing,
                       std::optional<int64_t> if_null = std::nullopt);
+
+// By the name in "hidden_act".
+Status ReadActivation(const std::string& name, const std::string& path, DecoderConfig* config);
 
 // Whether it is a model of text and something else, whose text model is described in "text_config".
 bool IsNested(const nlohmann::json& json);

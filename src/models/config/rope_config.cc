@@ -156,6 +156,62 @@ Status RotatePart(const JsonFields& json, double share, DecoderConfig* config) {
   return {};
 }
 
+// What Hunyuan calls "dynamic" is one larger base for sequences of any length.
+void ScaleThetaByAlpha(double alpha, RopeConfig* rope) {
+  const auto dim = static_cast<double>(rope->dim);
+  rope->theta *= std::pow(alpha, dim / (dim - 2));
+  rope->scaling = Scaling::kNone;
+  rope->original_positions = 0;
+}
+
+// One object of parameters. `original` are the positions of the training where the object does not say.
+Status ReadHfParameters(const JsonFields& fields, double original, double max_positions, RopeConfig* rope,
+                        DecoderConfig* config) {
+  CELER_ASSIGN(const std::string old_kind, fields.GetString("type", "default"));
+  CELER_ASSIGN(std::string kind, fields.GetString("rope_type", old_kind));
+  if (config->family == "phi3" && (kind == "su" || kind == "yarn")) kind = "longrope";  // its older names
+  CELER_ASSIGN(rope->scaling, FindScaling(kHfScalings, kind, fields.where()));
+  CELER_ASSIGN(rope->theta, fields.GetDouble("rope_theta", rope->theta));
+  rope->original_positions = original;
+  switch (rope->scaling) {
+    case Scaling::kNone:
+      rope->original_positions = 0;
+      break;
+    case Scaling::kLinear: {
+      CELER_ASSIGN(rope->factor, fields.GetDouble("factor"));
+      rope->original_positions = 0;
+      break;
+    }
+    case Scaling::kLlama3: {
+      CELER_ASSIGN(rope->factor, fields.GetDouble("factor"));
+      CELER_ASSIGN(rope->low_freq_factor, fields.GetDouble("low_freq_factor"));
+      CELER_ASSIGN(rope->high_freq_factor, fields.GetDouble("high_freq_factor"));
+      break;
+    }
+    case Scaling::kYarn:
+      CELER_RETURN_IF_ERROR(ReadYarn(fields, max_positions, rope));
+      break;
+    case Scaling::kDynamic: {
+      CELER_ASSIGN(const double alpha, fields.GetDouble("alpha", 0));
+      if (alpha != 0 && config->family.starts_with("hunyuan")) {
+        ScaleThetaByAlpha(alpha, rope);
+        return {};
+      }
+      CELER_ASSIGN(rope->factor, fields.GetDouble("factor"));
+      // The file's positions are those of the training; what lies beyond is the point of this kind.
+      rope->original_positions = max_positions;
+      config->max_positions = static_cast<int64_t>(
+          std::clamp(max_positions * rope->factor, max_positions, std::max(max_positions, 0x1p30)));
+      break;
+    }
+    case Scaling::kLongRope:
+      CELER_RETURN_IF_ERROR(ReadLongRope(fields, max_positions, rope));
+      break;
+  }
+  WarnUnusedKeys(fields, kind, rope->scaling, config);
+  return {};
+}
+
 }  // namespace
 
 Status ReadHfRope(const JsonFields& json, double default_theta, DecoderConfig* config) {
@@ -177,49 +233,57 @@ Status ReadHfRope(const JsonFields& json, double default_theta, DecoderConfig* c
         return Error::Unsupported(
             fields.where(), ": '", Printable(name, 60),
             "' holds parameters of some layers; only the same rope in all layers is supported");
-    CELER_ASSIGN(const std::string old_kind, fields.GetString("type", "default"));
-    CELER_ASSIGN(std::string kind, fields.GetString("rope_type", old_kind));
-    if (config->family == "phi3" && (kind == "su" || kind == "yarn")) kind = "longrope";  // its older names
-    CELER_ASSIGN(rope.scaling, FindScaling(kHfScalings, kind, fields.where()));
-    CELER_ASSIGN(rope.theta, fields.GetDouble("rope_theta", rope.theta));
     CELER_ASSIGN(rotated, fields.GetDouble("partial_rotary_factor", partial));
-
     // A top-level field wins over the object's, as in transformers.
     CELER_ASSIGN(const double inner, fields.GetDouble("original_max_position_embeddings", max_positions));
-    CELER_ASSIGN(rope.original_positions, json.GetDouble("original_max_position_embeddings", inner));
-    switch (rope.scaling) {
-      case Scaling::kNone:
-        rope.original_positions = 0;
-        break;
-      case Scaling::kLinear: {
-        CELER_ASSIGN(rope.factor, fields.GetDouble("factor"));
-        rope.original_positions = 0;
-        break;
-      }
-      case Scaling::kLlama3: {
-        CELER_ASSIGN(rope.factor, fields.GetDouble("factor"));
-        CELER_ASSIGN(rope.low_freq_factor, fields.GetDouble("low_freq_factor"));
-        CELER_ASSIGN(rope.high_freq_factor, fields.GetDouble("high_freq_factor"));
-        break;
-      }
-      case Scaling::kYarn:
-        CELER_RETURN_IF_ERROR(ReadYarn(fields, max_positions, &rope));
-        break;
-      case Scaling::kDynamic: {
-        CELER_ASSIGN(rope.factor, fields.GetDouble("factor"));
-        // The file's positions are those of the training; what lies beyond is the point of this kind.
-        rope.original_positions = max_positions;
-        config->max_positions = static_cast<int64_t>(
-            std::clamp(max_positions * rope.factor, max_positions, std::max(max_positions, 0x1p30)));
-        break;
-      }
-      case Scaling::kLongRope:
-        CELER_RETURN_IF_ERROR(ReadLongRope(fields, max_positions, &rope));
-        break;
-    }
-    WarnUnusedKeys(fields, kind, rope.scaling, config);
+    CELER_ASSIGN(const double original, json.GetDouble("original_max_position_embeddings", inner));
+    CELER_RETURN_IF_ERROR(ReadHfParameters(fields, original, max_positions, &rope, config));
   }
   return RotatePart(json, rotated, config);
+}
+
+Status ReadHfRopeOfKinds(const JsonFields& json, double theta, double local_theta, DecoderConfig* config) {
+  const auto max_positions = static_cast<double>(config->max_positions);
+  const nlohmann::json kinds =
+      json.Has("rope_parameters") ? *json.Find("rope_parameters") : nlohmann::json::object();
+  CELER_ASSIGN(const JsonFields fields, JsonFields::Of(kinds, json.where() + ": 'rope_parameters'"));
+  for (const auto& [name, value] : kinds.items())
+    if (!(value.is_object() || value.is_null()) || (name != "full_attention" && name != "sliding_attention"))
+      return Error::Unsupported(
+          fields.where(), ": '", Printable(name, 60),
+          "' is not 'full_attention' or 'sliding_attention' with parameters of such layers, "
+          "which models of the type '",
+          config->architecture, "' need");
+  const auto read = [&](const char* kind, const nlohmann::json* scaling, double theta_if_missing,
+                        RopeConfig* rope) -> Status {
+    nlohmann::json merged = fields.Has(kind) ? *fields.Find(kind) : nlohmann::json{{"rope_type", "default"}};
+    if (scaling) merged.update(*scaling);
+    CELER_ASSIGN(const JsonFields object, JsonFields::Of(merged, fields.where() + ": '" + kind + "'"));
+    CELER_ASSIGN(const double partial, object.GetDouble("partial_rotary_factor", 1.0));
+    if (partial != 1)
+      return Error::Unsupported(object.where(), ": 'partial_rotary_factor' is ", partial,
+                                ", which models of the type '", config->architecture, "' do not have");
+    rope->dim = config->head_dim;
+    rope->theta = theta_if_missing;
+    CELER_ASSIGN(const double original, object.GetDouble("original_max_position_embeddings", max_positions));
+    return ReadHfParameters(object, original, max_positions, rope, config);
+  };
+  // The older name, of which only layers with full attention know.
+  const nlohmann::json* scaling = json.Find("rope_scaling");
+  if (scaling && !scaling->is_object())
+    return Error::Corrupt(json.where(), ": 'rope_scaling' is ", Printable(JsonText(*scaling), 60),
+                          ", expected an object");
+  config->rope = {};
+  CELER_RETURN_IF_ERROR(read("full_attention", scaling, theta, &config->rope));
+  RopeConfig local;
+  CELER_RETURN_IF_ERROR(read("sliding_attention", nullptr, local_theta, &local));
+  if (local.DependsOnLength())
+    return Error::Unsupported(
+        fields.where(),
+        ": the rope of layers with a sliding window depends on the length of a sequence, "
+        "which is supported for layers with full attention alone");
+  if (config->sliding_window > 0) config->local_rope = local;
+  return {};
 }
 
 Status ReadGgufRope(const GgufReader& reader, DecoderConfig* config) {

@@ -61,4 +61,21 @@ Result<int64_t> GgufReader::SameInAllLayers(const std::string& key, int64_t laye
   return *low;
 }
 
+Result<std::vector<bool>> GgufReader::WindowedLayers(int64_t layers, int64_t default_period) const {
+  const std::string key = "attention.sliding_window_pattern";
+  std::vector<bool> windowed;
+  const GgufValue* value = file_.FindValue(Whole(key));
+  if (!value || value->type != GgufType::kArray) {
+    CELER_ASSIGN(const int64_t period, Int(key, default_period));
+    if (period < 0) return WrongKind(key, "0 or more");
+    for (int64_t i = 0; i < layers; ++i) windowed.push_back(period == 0 || i % period < period - 1);
+    return windowed;
+  }
+  const auto flags = file_.GetIntArray(Whole(key));
+  if (!flags || static_cast<int64_t>(flags->size()) != layers)
+    return WrongKind(key, ("a period, or a bool for each of " + std::to_string(layers) + " layers").c_str());
+  for (const int64_t flag : *flags) windowed.push_back(flag != 0);
+  return windowed;
+}
+
 }  // namespace celer

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "io/gguf/gguf.h"
@@ -29,6 +30,9 @@ class GgufReader {
   Result<std::string> String(const std::string& key, std::string if_missing) const;
   // A number, or an array of one number per layer; all layers must have the same.
   Result<int64_t> SameInAllLayers(const std::string& key, int64_t layers) const;
+  // "attention.sliding_window_pattern": which layers have a window, as a bool for each or as a period whose last
+  // layer has none.
+  Result<std::vector<bool>> WindowedLayers(int64_t layers, int64_t default_period) const;
 
  private:
   std::string Whole(const std::string& key) const { return architecture_ + "." + key; }

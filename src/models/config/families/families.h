@@ -19,6 +19,27 @@ Status Qwen2MoeFromHf(const JsonFields& json, DecoderConfig* config);
 Status Qwen2MoeFromGguf(const GgufFile& file, DecoderConfig* config);
 Status Qwen3MoeFromHf(const JsonFields& json, DecoderConfig* config);
 Status Qwen3MoeFromGguf(const GgufFile& file, DecoderConfig* config);
+Status Gemma2FromHf(const JsonFields& json, DecoderConfig* config);
+Status Gemma2FromGguf(const GgufFile& file, DecoderConfig* config);
+Status Gemma3FromHf(const JsonFields& json, DecoderConfig* config);
+Status Gemma3FromGguf(const GgufFile& file, DecoderConfig* config);
+void Gemma2HfTensors(const DecoderConfig& config, TensorRules* rules);
+Status Olmo2FromHf(const JsonFields& json, DecoderConfig* config);
+Status Olmo2FromGguf(const GgufFile& file, DecoderConfig* config);
+Status Olmo3FromHf(const JsonFields& json, DecoderConfig* config);
+Status OlmoeFromHf(const JsonFields& json, DecoderConfig* config);
+Status OlmoeFromGguf(const GgufFile& file, DecoderConfig* config);
+Status Exaone4FromHf(const JsonFields& json, DecoderConfig* config);
+Status Exaone4FromGguf(const GgufFile& file, DecoderConfig* config);
+// Norms after each branch alone, as OLMo 2 and EXAONE 4 name them.
+void PostNormHfTensors(const DecoderConfig& config, TensorRules* rules);
+Status HunyuanDenseFromHf(const JsonFields& json, DecoderConfig* config);
+Status HunyuanDenseFromGguf(const GgufFile& file, DecoderConfig* config);
+void HunyuanHfTensors(const DecoderConfig& config, TensorRules* rules);
+Status Glm4FromHf(const JsonFields& json, DecoderConfig* config);
+Status Glm4FromGguf(const GgufFile& file, DecoderConfig* config);
+void Glm4HfTensors(const DecoderConfig& config, TensorRules* rules);
+void Glm4GgufTensors(const DecoderConfig& config, TensorRules* rules);
 
 Status Ministral3FromHf(const JsonFields& json, DecoderConfig* config);
 Status Ministral3FromGguf(const GgufFile& file, DecoderConfig* config);
@@ -97,6 +118,9 @@ Status RouterFromGguf(const GgufFile& file, DecoderConfig* config);
 void GgufExpertBiases(const DecoderConfig& c, TensorRules* rules);
 // "layer_types": which layers have a sliding window.
 Result<std::vector<bool>> WindowedByType(const JsonFields& json, int64_t layers);
+// "sliding_window" (4096 if missing) and the layers that it is about: by "layer_types", else all but every
+// `period`-th.
+Status HfWindows(const JsonFields& json, int64_t period, DecoderConfig* config);
 // Which layers have experts in the Qwen families: every decoder_sparse_step-th, except mlp_only_layers.
 Status QwenSparseLayers(const JsonFields& json, DecoderConfig* config);
 

@@ -81,6 +81,21 @@ Result<std::vector<bool>> WindowedByType(const JsonFields& json, int64_t layers)
   return windowed;
 }
 
+Status HfWindows(const JsonFields& json, int64_t period, DecoderConfig* config) {
+  CELER_ASSIGN(config->sliding_window, HfInt(json, "sliding_window", 1, int64_t{1} << 30, 4096, 0));
+  if (json.Has("layer_types")) {
+    CELER_ASSIGN(config->windowed_layer, WindowedByType(json, config->layers));
+  } else {
+    for (int64_t i = 0; i < config->layers; ++i)
+      config->windowed_layer.push_back(config->sliding_window > 0 && period > 0 && (i + 1) % period != 0);
+  }
+  const auto windowed = std::find(config->windowed_layer.begin(), config->windowed_layer.end(), true);
+  if (config->sliding_window == 0 && windowed != config->windowed_layer.end())
+    return Error::Corrupt(json.where(),
+                          ": 'layer_types' names layers with a sliding window, and 'sliding_window' is null");
+  return {};
+}
+
 Status QwenSparseLayers(const JsonFields& json, DecoderConfig* config) {
   CELER_ASSIGN(const int64_t step, json.GetInt("decoder_sparse_step", 1, int64_t{1} << 30, 1));
   std::vector<int64_t> dense;
