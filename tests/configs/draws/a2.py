@@ -304,7 +304,7 @@ def hunyuan_keys(writer, config):
 
 
 def glm4(rng):
-    config = {"model_type": "glm4", **shape(rng, head_dims=(4, 8, 12, 16))}
+    config = {"model_type": "glm4", **shape(rng, head_dims=(8, 12, 16))}
     config.update({
         "attention_bias": rng.random() < 0.6,
         "tie_word_embeddings": rng.random() < 0.3,
