@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "models/config/plain_layers.h"
+
 namespace celer {
 namespace {
 
@@ -174,17 +176,15 @@ Status Validate(const DecoderConfig& c, const std::string& path) {
   return {};
 }
 
-Status CheckRunsOnGpu(const DecoderConfig& config, int64_t context) {
+const char* BeyondPlainLayers(const DecoderConfig& config) {
   const MoeConfig& moe = config.moe;
   const bool rotates =
       config.rope_layer.empty() ||
       std::find(config.rope_layer.begin(), config.rope_layer.end(), false) == config.rope_layer.end();
   const struct {
-    bool needed;
+    bool has;
     const char* what;
-  } missing[] = {
-      {config.o_bias, "a bias on the output of its attention"},
-      {config.mlp_bias, "a bias on its feed-forward layers"},
+  } rows[] = {
       {config.head_bias, "a bias on its output head"},
       {config.embedding_scale != 1, "a scale on its embeddings"},
       {config.residual_scale != 1, "a scale on its residual branches"},
@@ -214,10 +214,17 @@ Status CheckRunsOnGpu(const DecoderConfig& config, int64_t context) {
       {config.swiglu_limit != 0, "a clamped SwiGLU"},
       {config.activation == Activation::kRelu2, "a squared ReLU"},
   };
-  for (const auto& row : missing)
-    if (row.needed)
-      return Error::Unsupported("the model has ", row.what,
-                                ", which does not run on the GPU; use `device` cpu");
+  for (const auto& row : rows)
+    if (row.has) return row.what;
+  return nullptr;
+}
+
+Status CheckRunsOnGpu(const DecoderConfig& config, int64_t context) {
+  const char* missing = BeyondPlainLayers(config);
+  if (config.mlp_bias) missing = "a bias on its feed-forward layers";
+  if (config.o_bias) missing = "a bias on the output of its attention";
+  if (missing)
+    return Error::Unsupported("the model has ", missing, ", which does not run on the GPU; use `device` cpu");
   const auto original = static_cast<int64_t>(config.rope.original_positions);
   if (config.rope.DependsOnLength() && context > original)
     return Error::Unsupported("the model's rope scaling depends on the length of a sequence beyond ",

@@ -11,6 +11,8 @@
 #include "kernels/llm/rms_norm/rms_norm.h"
 #include "kernels/llm/rope/rotate.h"
 #include "kernels/shared/activation/activation.h"
+#include "models/config/family.h"
+#include "models/config/plain_layers.h"
 #include "quantize/llm/matrix.h"
 
 namespace celer {
@@ -63,8 +65,18 @@ void LayerFloats::Read(const Model& model, int64_t layer, ThreadPool& pool) {
   k_norm = Copy(w.k_norm, c.head_dim);
 }
 
+const char* NotCalibrated(const DecoderConfig& config) {
+  if (const char* const what = BeyondPlainLayers(config)) return what;
+  const Family* const family = FindFamily(config.family);
+  const bool arranged = family && (family->hf_tensors || family->gguf_tensors);
+  return arranged ? "tensors of a family of its own" : nullptr;
+}
+
 Status CheckCalibration(const Model& model, std::span<const int32_t> tokens, int64_t window) {
   const DecoderConfig& c = model.config();
+  if (const char* const what = NotCalibrated(c))
+    return Error::Unsupported(model.path(), ": calibration of a model with ", what,
+                              " is not supported; quantize it without: --method rtn and no --calibration");
   for (int64_t i = 0; i < c.layers; ++i)
     if (c.IsSparse(i))
       return Error::Unsupported(model.path(), ": calibration of a mixture of experts (layer ", i,

@@ -51,6 +51,9 @@ struct LayerFloats {
   const Matrix& operator[](Projection p) const { return matrices[static_cast<int>(p)]; }
 };
 
+// What of a model the calibration does not know; nullptr: nothing.
+const char* NotCalibrated(const DecoderConfig& config);
+
 // An error if the text cannot be used: it is shorter than a window, or has tokens that the model does not
 // know; or if the model has experts.
 Status CheckCalibration(const Model& model, std::span<const int32_t> tokens, int64_t window);

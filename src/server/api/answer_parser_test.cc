@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
+
 namespace celer::server {
 namespace {
 
@@ -376,6 +379,47 @@ TEST(AnswerParts, RequiredCallsAreReadAsTheyAreForced) {
       EXPECT_EQ(cut.content, "") << syntax.name << ": " << text;
       EXPECT_TRUE(cut.calls.starts_with("f")) << syntax.name << ": " << text;
       EXPECT_EQ(cut, Split(text, options, size + 1, true)) << text;
+    }
+  }
+}
+
+std::string Published(const std::string& name) {
+  std::ifstream file(std::string(CELER_SOURCE_DIR) + "/tests/chat_templates/published/" + name + ".jinja");
+  EXPECT_TRUE(file) << name;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(AnswerParts, SyntaxesOfPublishedTemplates) {
+  const struct {
+    const char* name;
+    ToolStyle tools;
+    const char* thoughts;
+  } templates[] = {
+      {"qwen2.5_7b_instruct", ToolStyle::kTags, nullptr},
+      {"qwen3", ToolStyle::kTags, "<think>"},
+      {"qwen3_coder", ToolStyle::kFunctionTag, nullptr},
+      {"qwen3.5_4b", ToolStyle::kFunctionTag, "<think>"},
+      {"seed_oss_36b", ToolStyle::kSeed, "<seed:think>"},
+      {"glm4_moe", ToolStyle::kArgKeys, "<think>"},
+      {"glm4.7_flash", ToolStyle::kArgKeys, "<think>"},
+      {"gpt_oss", ToolStyle::kHarmony, ""},
+      {"granite_3.0", ToolStyle::kGranite, nullptr},
+      {"granite_3.3", ToolStyle::kGranite, "<think>"},
+      {"granite_4.0", ToolStyle::kTags, nullptr},
+      {"granite_4.1", ToolStyle::kTags, nullptr},
+      {"mistral_nemo_instruct_2407", ToolStyle::kBracket, nullptr},
+      {"mistral_small_3.2", ToolStyle::kBracketArgs, nullptr},
+      {"ministral_3_reasoning", ToolStyle::kBracketArgs, "[THINK]"},
+      {"deepseek_v3.1", ToolStyle::kNone, "<think>"},
+      {"phi4", ToolStyle::kNone, nullptr},
+  };
+  for (const auto& row : templates) {
+    const std::string text = Published(row.name);
+    EXPECT_EQ(ToolStyleOf(text), row.tools) << row.name;
+    const ThoughtSyntax* const thoughts = ThoughtsOf(text);
+    ASSERT_EQ(thoughts != nullptr, row.thoughts != nullptr) << row.name;
+    if (thoughts) {
+      EXPECT_EQ(thoughts->begin, row.thoughts) << row.name;
     }
   }
 }
