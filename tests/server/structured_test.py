@@ -177,6 +177,34 @@ class StructuredCase(ServerCase):
         self.assertTrue(re.search(r"<tool_response>\s*rain\s*</tool_response>", text), text)
 
 
+class SyntaxesCase(ServerCase):
+    """A required call in the syntax of each template, whole, streamed and cut."""
+    flags = ["--served-model-name", "tiny"]
+    templates = ["gpt_oss", "glm4.6", "qwen3_coder", "seed_oss_36b", "mistral_small_3.2", "mistral_nemo_instruct_2407", "granite_3.3", "granite_4.0"]
+
+    def test_required_calls(self):
+        for name in self.templates:
+            server = self.start(*self.flags, template=f"published/{name}.jinja")
+            client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+            ask = {"model": "tiny", "messages": ASK, "temperature": 1, "tools": TOOLS[:1], "tool_choice": "required", "seed": 1,
+                   "parallel_tool_calls": False}
+            with self.subTest(template=name):
+                whole = client.chat.completions.create(max_tokens=400, **ask).choices[0]
+                self.assertEqual(whole.finish_reason, "tool_calls", whole)
+                (call,) = whole.message.tool_calls
+                self.assertEqual(call.function.name, "weather")
+                jsonschema.validate(json.loads(call.function.arguments), WEATHER)
+                self.assertFalse(whole.message.content)
+                streamed = []
+                for chunk in client.chat.completions.create(max_tokens=400, stream=True, **ask):
+                    streamed += [(c.function.name, c.function.arguments) for c in chunk.choices[0].delta.tool_calls or []]
+                self.assertEqual(streamed, [("weather", call.function.arguments)])
+                cut = client.chat.completions.create(max_tokens=12, **ask).choices[0]
+                self.assertEqual((cut.finish_reason, cut.message.content or "", cut.message.tool_calls[0].function.name),
+                                 ("length", "", "weather"))
+            server.kill()
+
+
 if __name__ == "__main__":
     ServerCase.celer = sys.argv.pop(1)
     unittest.main()
