@@ -1,6 +1,7 @@
 #include "kernels/operators.h"
 
 #include "kernels/llm/attention/attention.h"
+#include "kernels/llm/latent/head_product.h"
 #include "kernels/llm/matmul/matmul.h"
 #include "kernels/llm/rope/rotate.h"
 #include "kernels/network/conv/conv.h"
@@ -17,6 +18,7 @@ std::vector<OperatorInfo> KernelOperators() {
   return {Describe<const MatmulKernels*>("matmul", MatmulVariants()),
           Describe<AttentionFn>("attention", AttentionVariants()),
           Describe<ActivateMulFn>("activation", ActivateMulVariants()),
+          Describe<HeadTileFn>("head_product", HeadTileVariants()),
           Describe<RotateHeadsFn>("rope", RotateHeadsVariants()),
           Describe<const GemmKernels*>("gemm", GemmVariants()),
           Describe<const ConvKernels*>("conv", ConvVariants()),

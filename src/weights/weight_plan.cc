@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "io/file/printable.h"
+#include "kernels/llm/latent/head_product.h"
 
 namespace celer {
 namespace {
@@ -109,6 +110,8 @@ std::string_view Name(WeightRole role) {
       return "table";
     case WeightRole::kRouter:
       return "router";
+    case WeightRole::kHeads:
+      return "heads";
     case WeightRole::kVector:
       return "vector";
   }
@@ -118,6 +121,8 @@ std::string_view Name(WeightRole role) {
 WeightFormatSpec PlanFormat(const WeightOptions& options, const WeightFormatSpec& stored, int64_t cols,
                             WeightRole role) {
   if (role == WeightRole::kVector) return WeightFormatSpec::Stored(DType::kF32);
+  if (role == WeightRole::kHeads && options.format != WeightFormat::kF32)
+    return stored.stored() && IsHeadWeight(stored.dtype) ? stored : WeightFormatSpec::Stored(DType::kF16);
   const FormatRequest& request = Find(options.format);
   if (!request.becomes) return stored;
   if (role == WeightRole::kRouter && options.format != WeightFormat::kF32) return stored;

@@ -24,6 +24,7 @@ enum class WeightRole : uint8_t {
   kVocabulary,  // a head, or an embedding that is also the head
   kTable,       // an embedding that is only looked up, row by row; it is not packed
   kRouter,      // chooses experts, or weighs the shared one
+  kHeads,       // of single heads (kernels/llm/latent/head_product.h): plain numbers
   kVector,      // a norm or a bias: always f32
 };
 std::string_view Name(WeightRole role);  // "projection"
@@ -32,6 +33,7 @@ std::string_view Name(WeightRole role);  // "projection"
 //  - The vocabulary, which is more sensitive than projections, is int8 where those are int4: with the same
 //    groups, because these cost it 3 to 12 % and one scale to a row would lose a bit of precision.
 //  - A router is small and decides much: it keeps the values of the file.
+//  - Matrices of single heads are small, too, and keep plain values; quantized ones become f16.
 //  - Where groups do not divide the columns, int8 and fp8 have one scale to a row, and int8 takes the place
 //    of int4.
 //  - fp8 of a file keeps its groups where fp8 is asked for.

@@ -295,6 +295,61 @@ Result<std::vector<WeightView>> WeightStore::Stack(const std::string& name, int6
   return views;
 }
 
+Status WeightStore::EncodeHead(const WeightView& stored, int64_t first_row, const HeadPart& part,
+                               const WeightFormatSpec& format, std::byte* out) const {
+  std::vector<float> rows(static_cast<size_t>(part.count * stored.cols));
+  for (int64_t r = 0; r < part.count; ++r) {
+    float* const row = rows.data() + r * stored.cols;
+    DecodeWeightRow(stored, first_row + r, row);
+    if (!InRange(row, stored.cols, format.range()))
+      return InFile(CheckRows(stored, first_row + r, first_row + r + 1, format.range()));
+  }
+  if (!part.turned) {
+    for (int64_t r = 0; r < part.count; ++r)
+      format.Encode(rows.data() + r * stored.cols, stored.cols, out + r * format.RowBytes(stored.cols),
+                    nullptr);
+    return {};
+  }
+  std::vector<float> column(static_cast<size_t>(part.count));
+  for (int64_t c = 0; c < stored.cols; ++c) {
+    for (int64_t r = 0; r < part.count; ++r) column[r] = rows[r * stored.cols + c];
+    format.Encode(column.data(), part.count, out + c * format.RowBytes(part.count), nullptr);
+  }
+  return {};
+}
+
+Result<WeightView> WeightStore::Heads(const std::string& name, int64_t heads, int64_t rows, int64_t cols,
+                                      const HeadPart& part) {
+  const TensorRecord* found = source_.Find(name);
+  const bool stack = found && found->shape.rank() == 3;
+  CELER_ASSIGN(const TensorRecord* record,
+               Take(name, stack ? Shape{heads, rows, cols} : Shape{heads * rows, cols}));
+  CELER_ASSIGN(WeightView stored, Stored(*record, 0, heads * rows, cols));
+  const CodedTensor* coded = source_.Coded(name);
+  if (coded) CELER_RETURN_IF_ERROR(Decode(*coded, 0, &stored));
+  const WeightFormatSpec format = PlanFormat(plan_.options(), stored.format(), cols, Role::kHeads);
+  WeightView view = part.turned ? Shaped(format, heads * cols, part.count, record->name)
+                                : Shaped(format, heads * part.count, cols, record->name);
+  CELER_ASSIGN(std::byte * memory, Own(view.rows * view.row_bytes));
+  view.data = memory;
+  const int64_t head_bytes = view.rows / heads * view.row_bytes;
+  std::atomic<int64_t> bad = heads;  // a head with a value that cannot be held
+  pool_.ParallelFor(heads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t h = begin; h < end; ++h)
+      if (!EncodeHead(stored, h * rows + part.begin, part, format, memory + h * head_bytes)) bad = h;
+  });
+  if (bad < heads)
+    CELER_RETURN_IF_ERROR(
+        EncodeHead(stored, bad * rows + part.begin, part, format, memory + bad * head_bytes));
+  if (coded) {
+    Disown(stored.data);
+    Disown(stored.scales);
+  }
+  source_.DropPages(*record);
+  bytes_by_format_[view.FormatName()] += view.bytes();
+  return view;
+}
+
 Result<const float*> WeightStore::Vector(const std::string& name, int64_t n, bool required) {
   if (!required && !source_.Find(name)) return static_cast<const float*>(nullptr);
   CELER_ASSIGN(const TensorRecord* record, Take(name, {n}));

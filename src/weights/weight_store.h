@@ -45,11 +45,20 @@ class WeightStore {
   Result<WeightView> Matrix(const std::string& name, int64_t rows, int64_t cols);
   // A tensor [count, rows, cols] as `count` matrices.
   Result<std::vector<WeightView>> Stack(const std::string& name, int64_t count, int64_t rows, int64_t cols);
+  // A part of each head's rows in a tensor [heads * rows, cols], which may also be [heads, rows, cols], for
+  // kernels/llm/latent/head_product.h: [heads * part.count, cols], or turned, [heads * cols, part.count].
+  struct HeadPart {
+    int64_t begin = 0, count = 0;
+    bool turned = false;
+  };
+  Result<WeightView> Heads(const std::string& name, int64_t heads, int64_t rows, int64_t cols,
+                           const HeadPart& part);
   // A small vector, always as floats. nullptr when it is missing and not required.
   Result<const float*> Vector(const std::string& name, int64_t n, bool required = true);
   // The same with each element multiplied.
   Result<const float*> ScaledVector(const std::string& name, int64_t n, float scale);
 
+  bool Has(const std::string& name) const { return source_.Find(name) != nullptr; }
   // A tensor that is known and not needed.
   void Skip(const std::string& name) { taken_.insert(name); }
 
@@ -74,6 +83,9 @@ class WeightStore {
   // What `stored` becomes: itself, or a matrix of the planned format, without memory yet.
   WeightView Target(const WeightView& stored) const;
   Result<WeightView> Convert(const WeightView& stored, WeightView target);
+  // A head's part of `stored`, encoded at `out`, whose rows follow each other.
+  Status EncodeHead(const WeightView& stored, int64_t first_row, const HeadPart& part,
+                    const WeightFormatSpec& format, std::byte* out) const;
   Status InFile(const Status& status) const;  // an error names the file
   // Converted and packed, or taken from the cache under this name.
   Result<WeightView> Make(const TensorRecord& record, int64_t index, int64_t rows, int64_t cols,

@@ -20,10 +20,17 @@ KvLayerView EmptyLayer(const DecoderConfig& config, KvFormat format, int64_t blo
           .channel_keys = format.channel_keys};
 }
 
+// Calls visit(part) for keys and values, which may be the same.
+void ForKeysAndValues(const KvLayerView& layer, auto&& visit) {
+  visit(layer.k);
+  if (layer.v != layer.k) visit(layer.v);
+}
+
 }  // namespace
 
 int64_t KvBlockBytes(const DecoderConfig& config, KvFormat format) {
-  return config.layers * 2 * EmptyLayer(config, format, 1).BlockBytes();
+  const int64_t parts = config.IsLatent() ? 1 : 2;
+  return config.layers * parts * EmptyLayer(config, format, 1).BlockBytes();
 }
 
 int64_t KvBytesPerToken(const DecoderConfig& config, KvFormat format) {
@@ -42,6 +49,10 @@ Result<KvCache> KvCache::Make(const DecoderConfig& config, KvFormat format, int6
   for (int64_t i = 0; i < config.layers; ++i) {
     KvLayerView view = empty;
     for (std::byte** part : {&view.k, &view.v}) {
+      if (part == &view.v && config.IsLatent()) {  // one row is both
+        view.v = view.k;
+        continue;
+      }
       CELER_ASSIGN(Buffer buffer, Buffer::Allocate(allocator, static_cast<size_t>(*bytes)));
       // Attention multiplies what lies behind a sequence's end with zero, which must not meet a NaN. Large
       // memory comes from the system as zeros, and takes room only once it is written.
@@ -61,9 +72,10 @@ Result<KvCache> KvCache::Make(const DecoderConfig& config, KvFormat format, int6
 void KvCache::ForParts(int32_t block, auto&& visit) const {
   CELER_CHECK_LT(block, blocks());
   for (const KvLayerView& layer : layers_)
-    for (std::byte* part : {layer.k, layer.v})
+    ForKeysAndValues(layer, [&](std::byte* part) {
       for (int64_t head = 0; head < layer.kv_heads; ++head)
         visit(part + layer.RowOffset(block, head, 0), static_cast<size_t>(layer.HeadBytes()));
+    });
 }
 
 std::byte* KvCache::HostBlock(int32_t block) const {
@@ -80,10 +92,11 @@ void KvCache::Copy(std::span<const BlockCopy> copies) {
   for (const auto& [from, to] : copies) {
     CELER_CHECK_LT(to, blocks());
     for (const KvLayerView& layer : layers_)
-      for (std::byte* part : {layer.k, layer.v})
+      ForKeysAndValues(layer, [&](std::byte* part) {
         for (int64_t head = 0; head < layer.kv_heads; ++head)
           std::memcpy(part + layer.RowOffset(to, head, 0), part + layer.RowOffset(from, head, 0),
                       static_cast<size_t>(layer.HeadBytes()));
+      });
   }
 }
 

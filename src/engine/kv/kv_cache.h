@@ -44,7 +44,7 @@ class KvCache {
   int64_t host_blocks_ = 0;
 };
 
-// Keys and values over all layers, scales included.
+// Keys and values over all layers, scales included; one row for both where attention is latent.
 int64_t KvBlockBytes(const DecoderConfig& config, KvFormat format);
 int64_t KvBytesPerToken(const DecoderConfig& config, KvFormat format);
 

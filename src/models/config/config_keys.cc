@@ -38,7 +38,7 @@ constexpr FamilyKey kFamilyKeys[] = {
      "llama qwen3 qwen3_moe gpt_neox cohere cohere2 gpt_oss glm4_moe hunyuan_v1_moe gemma2 gemma3 olmo2 "
      "olmo3 olmoe hunyuan_v1_dense glm4",
      "false"},
-    {"mlp_bias", "llama", "false"},
+    {"mlp_bias", "llama deepseek_v2 minicpm3", "false"},
     {"qkv_bias", "qwen2_moe", ""},
     {"sliding_window",
      "mistral mixtral qwen2 qwen3 qwen2_moe qwen3_moe starcoder2 cohere2 gpt_oss gemma2 gemma3 olmo3 exaone4",
@@ -49,12 +49,12 @@ constexpr FamilyKey kFamilyKeys[] = {
     {"num_experts", "mixtral qwen2_moe qwen3_moe gpt_oss ernie4_5_moe minimax_m2 hunyuan_v1_moe olmoe",
      "0 1"},
     {"num_experts_per_tok",
-     "mixtral qwen2_moe qwen3_moe gpt_oss glm4_moe ernie4_5_moe minimax_m2 hunyuan_v1_moe olmoe", "0"},
-    {"moe_intermediate_size", "qwen2_moe qwen3_moe glm4_moe ernie4_5_moe", "0"},
+     "mixtral qwen2_moe qwen3_moe gpt_oss glm4_moe ernie4_5_moe minimax_m2 hunyuan_v1_moe olmoe deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite", "0"},
+    {"moe_intermediate_size", "qwen2_moe qwen3_moe glm4_moe ernie4_5_moe deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite", "0"},
     {"shared_expert_intermediate_size", "qwen2_moe", "0"},
     {"decoder_sparse_step", "qwen2_moe qwen3_moe", "1"},
     {"mlp_only_layers", "qwen2_moe qwen3_moe", "[]"},
-    {"norm_topk_prob", "qwen2_moe qwen3_moe glm4_moe olmoe", ""},
+    {"norm_topk_prob", "qwen2_moe qwen3_moe glm4_moe olmoe deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite", ""},
     {"enable_bias", "opt", "true"},
     {"word_embed_proj_dim", "opt", ""},
     {"n_inner", "gpt2 gptj", ""},
@@ -68,7 +68,7 @@ constexpr FamilyKey kFamilyKeys[] = {
     {"logit_scale", "cohere cohere2", "1", true},
     {"sliding_window_pattern", "cohere2 gemma3 exaone4", "0", true},
     // Again, for more families.
-    {"attention_bias", "granite granitemoe granitemoeshared minicpm gemma smollm3 glm", "false"},
+    {"attention_bias", "granite granitemoe granitemoeshared minicpm gemma smollm3 glm deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite minicpm3", "false"},
     {"mlp_bias", "granite smollm3", "false"},
     {"sliding_window", "ministral3 phi3 smollm3", "", true},
     {"use_sliding_window", "smollm3", "false"},
@@ -80,9 +80,9 @@ constexpr FamilyKey kFamilyKeys[] = {
     {"embedding_multiplier", "granite granitemoe granitemoeshared", "1", true},
     {"residual_multiplier", "granite granitemoe granitemoeshared", "1", true},
     {"logits_scaling", "granite granitemoe granitemoeshared", "1", true},
-    {"scale_emb", "minicpm", "1", true},
-    {"scale_depth", "minicpm", "", true},
-    {"dim_model_base", "minicpm", "", true},
+    {"scale_emb", "minicpm minicpm3", "1", true},
+    {"scale_depth", "minicpm minicpm3", "", true},
+    {"dim_model_base", "minicpm minicpm3", "", true},
     {"no_rope_layers", "smollm3", "", true},
     {"no_rope_layer_interval", "smollm3", "0", true},
     {"hidden_activation", "gemma gemma2 gemma3", "", true},
@@ -98,15 +98,15 @@ constexpr FamilyKey kFamilyKeys[] = {
     {"num_ln_in_parallel_attn", "falcon", ""},
     {"ffn_hidden_size", "falcon", ""},
     {"swiglu_limit", "gpt_oss", "", true},
-    {"n_routed_experts", "glm4_moe", "0", true},
-    {"n_shared_experts", "glm4_moe", "0", true},
-    {"routed_scaling_factor", "glm4_moe", "1", true},
-    {"first_k_dense_replace", "glm4_moe", "0", true},
-    {"n_group", "glm4_moe", "0 1", true},
-    {"topk_group", "glm4_moe", "0 1", true},
-    {"scoring_func", "glm4_moe minimax_m2", "\"softmax\"", true},
-    {"num_nextn_predict_layers", "glm4_moe ernie4_5_moe", "0", true},
-    {"num_mtp_layers", "glm4_moe", "0", true},
+    {"n_routed_experts", "glm4_moe deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite", "0", true},
+    {"n_shared_experts", "glm4_moe deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite", "0", true},
+    {"routed_scaling_factor", "glm4_moe deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite", "1", true},
+    {"first_k_dense_replace", "glm4_moe deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite", "0", true},
+    {"n_group", "glm4_moe deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite", "0 1", true},
+    {"topk_group", "glm4_moe deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite", "0 1", true},
+    {"scoring_func", "glm4_moe minimax_m2 deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite", "\"softmax\"", true},
+    {"num_nextn_predict_layers", "glm4_moe ernie4_5_moe deepseek_v3 kimi_k2 glm4_moe_lite", "0", true},
+    {"num_mtp_layers", "glm4_moe deepseek_v3 kimi_k2 glm4_moe_lite", "0", true},
     {"swiglu_alpha", "gpt_oss", "", true},
     {"moe_num_experts", "ernie4_5_moe", ""},
     {"moe_k", "ernie4_5_moe", ""},
@@ -116,6 +116,16 @@ constexpr FamilyKey kFamilyKeys[] = {
     {"moe_layer_interval", "ernie4_5_moe", ""},
     {"moe_norm_min", "ernie4_5_moe", ""},
     {"moe_topk", "hunyuan_v1_moe", ""},
+    {"q_lora_rank", "deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite minicpm3", "", true},
+    {"kv_lora_rank", "deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite minicpm3", "", true},
+    {"qk_rope_head_dim", "deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite minicpm3", "", true},
+    {"qk_nope_head_dim", "deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite minicpm3", "", true},
+    {"v_head_dim", "deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite minicpm3", "", true},
+    {"qk_head_dim", "deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite minicpm3", ""},
+    {"rope_interleave", "deepseek_v3 kimi_k2 glm4_moe_lite", "false", true},
+    {"topk_method", "deepseek_v2", "\"noaux_tc\""},
+    {"mlp_layer_types", "glm4_moe_lite", "", true},
+    {"moe_layer_freq", "", "1", true},
 };
 
 // Without an effect on the logits.
@@ -131,7 +141,7 @@ constexpr Words kHarmless =
     "dropout classifier_dropout layerdrop gradient_checkpointing router_aux_loss_coef "
     "router_jitter_noise output_router_logits use_bfloat16 problem_type id2label label2id "
     "initial_context_length experts_per_token "  // others say it
-    "num_labels reorder_and_upcast_attn summary_type summary_use_proj summary_activation "
+    "num_labels aux_loss_alpha seq_aux reorder_and_upcast_attn summary_type summary_use_proj summary_activation "
     "summary_proj_to_labels "
     "summary_first_dropout embedding_dropout residual_dropout init_std activation_dropout n_ctx "
     // How a framework runs it, and what it gives back.
@@ -176,11 +186,6 @@ constexpr RefusedKey kRefused[] = {
     {"clip_qkv", ""},
     {"pruned_heads", ""},
     {"per_layer_config", ""},
-    {"q_lora_rank", ""},
-    {"kv_lora_rank", ""},
-    {"qk_rope_head_dim", ""},
-    {"qk_nope_head_dim", ""},
-    {"v_head_dim", ""},
     {"scale_attn_by_inverse_layer_idx", "false"},
     // Norms.
     {"do_layer_norm_before", "true"},
@@ -197,7 +202,6 @@ constexpr RefusedKey kRefused[] = {
     // Scales and caps.
     {"normalize_embedding", "false"},
     // Feed-forward layers and experts.
-    {"mlp_layer_types", ""},
     // Biases that no family here has.
     {"lm_head_bias", "false"},
     // MLX's own way to say that weights are quantized.
@@ -284,10 +288,10 @@ constexpr RefusedGgufKey kGgufRefused[] = {
     {"attention.temperature_length", "0"},
     {"attention.temperature_scale", "0"},
     {"attention.shared_kv_layers", "0"},
-    {"attention.q_lora_rank", "0"},
-    {"attention.kv_lora_rank", "0"},
-    {"attention.key_length_mla", "0"},
-    {"attention.value_length_mla", "0"},
+    {"attention.q_lora_rank", "0", "deepseek_v2 minicpm3"},
+    {"attention.kv_lora_rank", "0", "deepseek_v2 minicpm3"},
+    {"attention.key_length_mla", "0", "deepseek_v2"},
+    {"attention.value_length_mla", "0", "deepseek_v2"},
     {"attention.key_length_swa", ""},
     {"attention.value_length_swa", ""},
     {"rope.dimension_count_swa", ""},

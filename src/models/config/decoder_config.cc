@@ -126,7 +126,7 @@ Status Validate(const DecoderConfig& c, const std::string& path) {
     const char* name;
     int64_t value, min, max;
   };
-  const bool dense = c.moe.experts == 0;
+  const bool dense = c.moe.experts == 0, latent = c.IsLatent();
   const Range bounds[] = {
       {"number of layers", c.layers, 1, kMaxLayers},
       {"hidden size", c.hidden, 1, kMaxWidth},
@@ -146,6 +146,9 @@ Status Validate(const DecoderConfig& c, const std::string& path) {
       {"shared expert intermediate size", c.moe.shared_intermediate, 0, kMaxWidth},
       {"number of learned positions", c.position_rows, 0, kMaxPositions},
       {"offset of learned positions", c.position_offset, 0, kMaxPositions},
+      {"rank of queries", c.latent.q_rank, 0, kMaxWidth},
+      {"head size of values", c.latent.value_dim, latent, 4096},
+      {"unrotated head size", c.latent.nope_dim, latent, 4096},
   };
   for (const Range& bound : bounds)
     if (bound.value < bound.min || bound.value > bound.max)

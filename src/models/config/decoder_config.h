@@ -81,7 +81,8 @@ struct RecurrentConfig {
   int64_t value_heads = 0, value_dim = 0;
 };
 
-// Multi-head latent attention: the KV of a token is one row of kv_rank + rope_dim numbers, shared by all heads.
+// Multi-head latent attention: the KV of a token is one row of kv_rank + rope_dim numbers, shared by all heads. Its
+// configuration has one kv head of that head_dim, which is key and value.
 struct LatentConfig {
   int64_t kv_rank = 0;                                // 0: none
   int64_t q_rank = 0;                                 // 0: queries are projected at once
@@ -142,6 +143,7 @@ struct DecoderConfig : ModelShape {
   std::vector<std::string> warnings;  // what the file says and nothing here uses, a sentence each
 
   bool IsRecurrent(int64_t layer) const { return !recurrent.layer.empty() && recurrent.layer[layer]; }
+  bool IsLatent() const { return latent.kv_rank > 0; }
   bool Rotates(int64_t layer) const { return rope_layer.empty() || rope_layer[layer]; }
   bool IsSparse(int64_t layer) const { return moe.experts > 0 && moe.sparse_layer[layer]; }
   int64_t Window(int64_t layer) const {

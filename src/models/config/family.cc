@@ -346,6 +346,51 @@ constexpr Family kFamilies[] = {
      {},
      families::Glm4HfTensors,
      families::Glm4GgufTensors},
+    {"deepseek_v2",
+     "deepseek_v2",
+     "deepseek2",
+     "DeepSeek-V2, V2-Lite, V2.5; GGUF: V3, R1, Kimi K2, GLM-4.7-Flash, too",
+     {102400, 4096, 11008, 32, 32, 0, 0, 2048, 1e-6, 1e4},
+     families::DeepseekV2FromHf,
+     families::Deepseek2FromGguf,
+     kDeepSeekExperts,
+     nullptr,
+     families::LatentGgufTensors},
+    {"deepseek_v3",
+     "deepseek_v3",
+     nullptr,
+     "DeepSeek-V3, R1",
+     {129280, 7168, 18432, 61, 128, 128, 0, 4096, 1e-6, 1e4},
+     families::DeepseekV3FromHf,
+     nullptr,
+     kDeepSeekExperts,
+     families::LatentHfTensors},
+    {"kimi_k2",
+     "kimi_k2",
+     nullptr,
+     "Kimi K2",
+     {129280, 7168, 18432, 61, 128, 128, 0, 4096, 1e-6, 1e4},
+     families::DeepseekV3FromHf,
+     nullptr,
+     kDeepSeekExperts,
+     families::LatentHfTensors},
+    {"glm4_moe_lite",
+     "glm4_moe_lite",
+     nullptr,
+     "GLM-4.7-Flash",
+     {154880, 2048, 10240, 47, 20, 20, 0, 202752, 1e-5, 1e4},
+     families::Glm4MoeLiteFromHf,
+     nullptr,
+     kDeepSeekExperts,
+     families::LatentHfTensors},
+    {"minicpm3",
+     "minicpm3",
+     "minicpm3",
+     "MiniCPM3",
+     {73448, 2560, 6400, 62, 40, 40, 0, 32768, 1e-5, 1e4},
+     families::MiniCpm3FromHf,
+     families::MiniCpm3FromGguf,
+     {}},
 };
 
 // "layer_types" of a family whose layers are what its other keys say: it must say the same.
@@ -518,7 +563,7 @@ Result<DecoderConfig> ConfigFromGguf(const GgufFile& file, const std::string& pa
   }
   CELER_ASSIGN(config.head_dim, reader.Int("attention.key_length", config.hidden / config.heads));
   CELER_ASSIGN(const int64_t value_dim, reader.Int("attention.value_length", config.hidden / config.heads));
-  if (value_dim != config.head_dim)
+  if (value_dim != config.head_dim && !reader.Has("attention.kv_lora_rank"))
     return Error::Unsupported(path, ": keys of ", config.head_dim, " and values of ", value_dim,
                               " elements; they must be equal");
   CELER_ASSIGN(config.max_positions, reader.Int("context_length"));

@@ -47,9 +47,10 @@ void CpuDecoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> 
     const LayerWeights& w = weights_.layers[i];
     const KvLayerView& layer_kv = kv[i];
     clock.Begin(Op::kQkv);
-    Qkv(i, batch, layer_kv);
+    config_.IsLatent() ? LatentQkv(w, batch, layer_kv) : Qkv(i, batch, layer_kv);
     clock.Begin(Op::kAttention);
     Attention(batch, layer_kv, config_.Window(i), w.sinks);
+    if (config_.IsLatent()) LatentValues(w, tokens);
     if (!config_.parallel_block) {
       clock.Begin(Op::kOutput);
       Output(w, tokens);
@@ -300,9 +301,13 @@ void CpuDecoder::EnsureWorkspace(int64_t tokens) {
   };
   const DecoderConfig& c = config_;
   grow(work_.x, tokens * c.hidden);
-  for (auto* v : {&work_.q, &work_.attention}) grow(*v, tokens * c.heads * c.head_dim);
+  const int64_t head_dim = std::max(c.head_dim, c.latent.value_dim);
+  for (auto* v : {&work_.q, &work_.attention}) grow(*v, tokens * c.heads * head_dim);
   for (auto* v : {&work_.k, &work_.v}) grow(*v, tokens * c.kv_heads * c.head_dim);
   for (auto* v : {&work_.up, &work_.mid}) grow(*v, tokens * c.intermediate);
+  const LatentConfig& latent = c.latent;
+  if (c.IsLatent())
+    grow(work_.latent_q, tokens * (latent.q_rank + c.heads * (latent.nope_dim + latent.rope_dim)));
   if (c.post_norm) grow(work_.branch, tokens * c.hidden);
 }
 

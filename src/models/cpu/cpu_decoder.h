@@ -49,6 +49,9 @@ class CpuDecoder {
   void Embed(const RaggedBatch& batch);
   void Qkv(int64_t layer, const RaggedBatch& batch, const KvLayerView& kv);
   void Attention(const RaggedBatch& batch, const KvLayerView& kv, int64_t window, const float* sinks);
+  // In the place of Qkv, and after Attention, of latent attention (cpu_latent.cc).
+  void LatentQkv(const LayerWeights& w, const RaggedBatch& batch, const KvLayerView& kv);
+  void LatentValues(const LayerWeights& w, int64_t tokens);
   void Output(const LayerWeights& w, int64_t tokens);
   void GateUp(const LayerWeights& w, int64_t tokens);
   void Down(const LayerWeights& w, int64_t tokens);
@@ -83,6 +86,7 @@ class CpuDecoder {
   // Scratch for the largest batch seen so far.
   struct Workspace {
     AlignedVector<float> x, q, k, v, attention, up, mid;
+    AlignedVector<float> latent_q;  // [tokens, q_rank], then [tokens, heads, nope_dim + rope_dim]
     AlignedVector<float> branch;  // of models that norm what a branch adds
     Angles angles, local_angles;
     std::vector<float> query_scale;  // [tokens], of models that scale queries by position

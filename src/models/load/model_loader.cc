@@ -8,6 +8,7 @@
 #include "models/config/family.h"
 #include "models/config/part_names.h"
 #include "models/config/rope_config.h"
+#include "models/load/latent_weights.h"
 #include "models/load/model.h"
 #include "models/load/open_model.h"
 
@@ -33,12 +34,17 @@ constexpr ExpertBiasNames kGgufExpertBiases = {"blk.%.ffn_gate_exps.bias", "blk.
 constexpr const char *kGgufRouter = "blk.%.ffn_gate_inp.weight",
                      *kGgufSharedGate = "blk.%.ffn_gate_inp_shexp.weight";
 
+std::string LayerPrefix(bool gguf, int64_t layer) {
+  return fmt::format(fmt::runtime(gguf ? "blk.{}." : "model.layers.{}."), layer);
+}
+
 // The roles of tensors that are not projections.
 WeightPlan::Roles RolesOf(const DecoderConfig& c, bool gguf, const std::string& embedding) {
   WeightPlan::Roles roles;
   roles[embedding] = c.tied_embeddings ? WeightRole::kVocabulary : WeightRole::kTable;
   if (!c.tied_embeddings) roles[gguf ? kGgufNames.head : kHfNames.head] = WeightRole::kVocabulary;
   for (int64_t i = 0; i < c.layers; ++i) {
+    if (c.IsLatent()) AddLatentRoles(LayerPrefix(gguf, i), gguf, &roles);
     if (!c.IsSparse(i)) continue;
     if (gguf) {
       roles[InLayer(kGgufRouter, i)] = roles[InLayer(kGgufSharedGate, i)] = WeightRole::kRouter;
@@ -150,6 +156,7 @@ class Loader {
 
   Status Attention(int64_t i, LayerWeights* w) {
     const DecoderConfig& c = config_;
+    if (c.IsLatent()) return LatentAttention(i, w);
     const int64_t q_rows = c.heads * c.head_dim, kv_rows = c.kv_heads * c.head_dim;
     CELER_ASSIGN(w->q, store_.Matrix(InLayer(names_.q, i), q_rows, c.hidden));
     CELER_ASSIGN(w->k, store_.Matrix(InLayer(names_.k, i), kv_rows, c.hidden));
@@ -170,6 +177,16 @@ class Loader {
     }
     if (c.attention_sinks) {
       CELER_ASSIGN(w->sinks, store_.Vector(InLayer(names_.sinks, i), c.heads));
+    }
+    return {};
+  }
+
+  Status LatentAttention(int64_t i, LayerWeights* w) {
+    const DecoderConfig& c = config_;
+    CELER_RETURN_IF_ERROR(LoadLatent(c, gguf_, LayerPrefix(gguf_, i), store_, w));
+    CELER_ASSIGN(w->o, store_.Matrix(InLayer(names_.o, i), c.hidden, c.heads * c.latent.value_dim));
+    if (c.o_bias) {
+      CELER_ASSIGN(w->o_bias, store_.ScaledVector(InLayer(names_.o_bias, i), c.hidden, c.residual_scale));
     }
     return {};
   }

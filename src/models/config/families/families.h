@@ -40,6 +40,14 @@ Status Glm4FromHf(const JsonFields& json, DecoderConfig* config);
 Status Glm4FromGguf(const GgufFile& file, DecoderConfig* config);
 void Glm4HfTensors(const DecoderConfig& config, TensorRules* rules);
 void Glm4GgufTensors(const DecoderConfig& config, TensorRules* rules);
+Status DeepseekV2FromHf(const JsonFields& json, DecoderConfig* config);
+Status DeepseekV3FromHf(const JsonFields& json, DecoderConfig* config);
+Status Glm4MoeLiteFromHf(const JsonFields& json, DecoderConfig* config);
+Status MiniCpm3FromHf(const JsonFields& json, DecoderConfig* config);
+Status Deepseek2FromGguf(const GgufFile& file, DecoderConfig* config);
+Status MiniCpm3FromGguf(const GgufFile& file, DecoderConfig* config);
+void LatentHfTensors(const DecoderConfig& c, TensorRules* rules);
+void LatentGgufTensors(const DecoderConfig& c, TensorRules* rules);
 
 Status Ministral3FromHf(const JsonFields& json, DecoderConfig* config);
 Status Ministral3FromGguf(const GgufFile& file, DecoderConfig* config);
