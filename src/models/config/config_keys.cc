@@ -49,12 +49,16 @@ constexpr FamilyKey kFamilyKeys[] = {
     {"num_experts", "mixtral qwen2_moe qwen3_moe gpt_oss ernie4_5_moe minimax_m2 hunyuan_v1_moe olmoe",
      "0 1"},
     {"num_experts_per_tok",
-     "mixtral qwen2_moe qwen3_moe gpt_oss glm4_moe ernie4_5_moe minimax_m2 hunyuan_v1_moe olmoe deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite", "0"},
-    {"moe_intermediate_size", "qwen2_moe qwen3_moe glm4_moe ernie4_5_moe deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite", "0"},
+     "mixtral qwen2_moe qwen3_moe gpt_oss glm4_moe ernie4_5_moe minimax_m2 hunyuan_v1_moe olmoe deepseek_v2 "
+     "deepseek_v3 kimi_k2 glm4_moe_lite",
+     "0"},
+    {"moe_intermediate_size",
+     "qwen2_moe qwen3_moe glm4_moe ernie4_5_moe deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite", "0"},
     {"shared_expert_intermediate_size", "qwen2_moe", "0"},
     {"decoder_sparse_step", "qwen2_moe qwen3_moe", "1"},
     {"mlp_only_layers", "qwen2_moe qwen3_moe", "[]"},
-    {"norm_topk_prob", "qwen2_moe qwen3_moe glm4_moe olmoe deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite", ""},
+    {"norm_topk_prob", "qwen2_moe qwen3_moe glm4_moe olmoe deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite",
+     ""},
     {"enable_bias", "opt", "true"},
     {"word_embed_proj_dim", "opt", ""},
     {"n_inner", "gpt2 gptj", ""},
@@ -68,7 +72,10 @@ constexpr FamilyKey kFamilyKeys[] = {
     {"logit_scale", "cohere cohere2", "1", true},
     {"sliding_window_pattern", "cohere2 gemma3 exaone4", "0", true},
     // Again, for more families.
-    {"attention_bias", "granite granitemoe granitemoeshared minicpm gemma smollm3 glm deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite minicpm3", "false"},
+    {"attention_bias",
+     "granite granitemoe granitemoeshared minicpm gemma smollm3 glm deepseek_v2 deepseek_v3 kimi_k2 "
+     "glm4_moe_lite minicpm3",
+     "false"},
     {"mlp_bias", "granite smollm3", "false"},
     {"sliding_window", "ministral3 phi3 smollm3", "", true},
     {"use_sliding_window", "smollm3", "false"},
@@ -104,7 +111,8 @@ constexpr FamilyKey kFamilyKeys[] = {
     {"first_k_dense_replace", "glm4_moe deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite", "0", true},
     {"n_group", "glm4_moe deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite", "0 1", true},
     {"topk_group", "glm4_moe deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite", "0 1", true},
-    {"scoring_func", "glm4_moe minimax_m2 deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite", "\"softmax\"", true},
+    {"scoring_func", "glm4_moe minimax_m2 deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite", "\"softmax\"",
+     true},
     {"num_nextn_predict_layers", "glm4_moe ernie4_5_moe deepseek_v3 kimi_k2 glm4_moe_lite", "0", true},
     {"num_mtp_layers", "glm4_moe deepseek_v3 kimi_k2 glm4_moe_lite", "0", true},
     {"swiglu_alpha", "gpt_oss", "", true},
@@ -141,7 +149,8 @@ constexpr Words kHarmless =
     "dropout classifier_dropout layerdrop gradient_checkpointing router_aux_loss_coef "
     "router_jitter_noise output_router_logits use_bfloat16 problem_type id2label label2id "
     "initial_context_length experts_per_token "  // others say it
-    "num_labels aux_loss_alpha seq_aux reorder_and_upcast_attn summary_type summary_use_proj summary_activation "
+    "num_labels aux_loss_alpha seq_aux reorder_and_upcast_attn summary_type summary_use_proj "
+    "summary_activation "
     "summary_proj_to_labels "
     "summary_first_dropout embedding_dropout residual_dropout init_std activation_dropout n_ctx "
     // How a framework runs it, and what it gives back.

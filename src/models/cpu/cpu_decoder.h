@@ -87,7 +87,7 @@ class CpuDecoder {
   struct Workspace {
     AlignedVector<float> x, q, k, v, attention, up, mid;
     AlignedVector<float> latent_q;  // [tokens, q_rank], then [tokens, heads, nope_dim + rope_dim]
-    AlignedVector<float> branch;  // of models that norm what a branch adds
+    AlignedVector<float> branch;    // of models that norm what a branch adds
     Angles angles, local_angles;
     std::vector<float> query_scale;  // [tokens], of models that scale queries by position
     std::vector<int32_t> lengths;

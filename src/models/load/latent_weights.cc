@@ -5,8 +5,8 @@ namespace {
 
 struct LatentNames {
   const char *q, *q_a, *q_b, *kv_a, *q_a_bias, *kv_a_bias, *q_a_norm, *kv_a_norm;
-  const char* kv_b;        // of each head: its keys' rows, then its values'
-  const char *k_b, *v_b;   // instead, in newer GGUF files: the keys' turned
+  const char* kv_b;       // of each head: its keys' rows, then its values'
+  const char *k_b, *v_b;  // instead, in newer GGUF files: the keys' turned
 };
 
 constexpr LatentNames kHf = {"self_attn.q_proj.weight",
@@ -20,8 +20,8 @@ constexpr LatentNames kHf = {"self_attn.q_proj.weight",
                              "self_attn.kv_b_proj.weight",
                              nullptr,
                              nullptr};
-constexpr LatentNames kGguf = {"attn_q.weight",        "attn_q_a.weight",      "attn_q_b.weight",
-                               "attn_kv_a_mqa.weight", "attn_q_a.bias",        "attn_kv_a_mqa.bias",
+constexpr LatentNames kGguf = {"attn_q.weight",        "attn_q_a.weight",       "attn_q_b.weight",
+                               "attn_kv_a_mqa.weight", "attn_q_a.bias",         "attn_kv_a_mqa.bias",
                                "attn_q_a_norm.weight", "attn_kv_a_norm.weight", "attn_kv_b.weight",
                                "attn_k_b.weight",      "attn_v_b.weight"};
 
@@ -60,8 +60,8 @@ Status LoadHeads(const DecoderConfig& c, bool split, const LatentNames& names, c
   }
   const std::string name = prefix + names.kv_b;
   const int64_t rows = dims.nope_dim + dims.value_dim;
-  CELER_ASSIGN(w->k_b, store.Heads(name, c.heads, rows, dims.kv_rank,
-                                   {.count = dims.nope_dim, .turned = true}));
+  CELER_ASSIGN(w->k_b,
+               store.Heads(name, c.heads, rows, dims.kv_rank, {.count = dims.nope_dim, .turned = true}));
   CELER_ASSIGN(w->v_b, store.Heads(name, c.heads, rows, dims.kv_rank,
                                    {.begin = dims.nope_dim, .count = dims.value_dim}));
   return {};

@@ -24,11 +24,7 @@ class Fixture {
     const auto weights = testing::RandomFloats(rows * shape.cols, 2);
     for (int64_t r = 0; r < rows; ++r)
       EncodeRow(dtype, weights.data() + r * shape.cols, shape.cols, bytes_.data() + r * row_bytes);
-    view_ = {.dtype = dtype,
-             .rows = rows,
-             .cols = shape.cols,
-             .data = bytes_.data(),
-             .row_bytes = row_bytes};
+    view_ = {.dtype = dtype, .rows = rows, .cols = shape.cols, .data = bytes_.data(), .row_bytes = row_bytes};
   }
 
   // Of tokens [begin, end).

@@ -41,8 +41,7 @@ void RotateQueries(const LatentQkvArgs& args, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t) {
     const float* from = args.q_heads + t * args.heads * from_dim + args.nope_dim;
     float* const to = args.q_out + t * args.heads * to_dim + args.kv_rank;
-    for (int64_t h = 0; h < args.heads; ++h)
-      std::copy_n(from + h * from_dim, args.rope_dim, to + h * to_dim);
+    for (int64_t h = 0; h < args.heads; ++h) std::copy_n(from + h * from_dim, args.rope_dim, to + h * to_dim);
     RotateHeads(to, args.heads, to_dim, args.rope_cos + t * half, args.rope_sin + t * half, args.rope_dim,
                 args.layout);
   }
@@ -87,8 +86,7 @@ void LatentQkv(const LatentQkvArgs& args) {
   if (args.kv.channel_keys)
     AppendRows(args, 0, tokens);
   else
-    args.pool->ParallelFor(tokens, kGrain,
-                           [&](int64_t begin, int64_t end) { AppendRows(args, begin, end); });
+    args.pool->ParallelFor(tokens, kGrain, [&](int64_t begin, int64_t end) { AppendRows(args, begin, end); });
   args.pool->ParallelFor(tokens, kGrain,
                          [&](int64_t begin, int64_t end) { RotateQueries(args, begin, end); });
   HeadProduct({.w = args.k_b,

@@ -33,11 +33,11 @@ struct LatentQkvArgs {
   RopeLayout layout = RopeLayout::kHalf;
   const float* rope_cos = nullptr;  // [tokens, rope_dim / 2], any attention factor included
   const float* rope_sin = nullptr;
-  KvLayerView kv;             // one head of kv_rank + rope_dim; v is k
-  float* q_low = nullptr;     // scratch [tokens, q_rank]
-  float* q_heads = nullptr;   // scratch [tokens, heads, nope_dim + rope_dim]
-  float* kv_row = nullptr;    // scratch [tokens, kv_rank + rope_dim]
-  float* q_out = nullptr;     // [tokens, heads, kv_rank + rope_dim]
+  KvLayerView kv;            // one head of kv_rank + rope_dim; v is k
+  float* q_low = nullptr;    // scratch [tokens, q_rank]
+  float* q_heads = nullptr;  // scratch [tokens, heads, nope_dim + rope_dim]
+  float* kv_row = nullptr;   // scratch [tokens, kv_rank + rope_dim]
+  float* q_out = nullptr;    // [tokens, heads, kv_rank + rope_dim]
   ThreadPool* pool = nullptr;
 };
 
@@ -46,9 +46,9 @@ void LatentQkv(const LatentQkvArgs& args);
 struct LatentValuesArgs {
   const float* attention = nullptr;  // [tokens, heads, row]
   int64_t tokens = 0, heads = 0;
-  int64_t row = 0;          // kv_rank + rope_dim, whose last part is not used
-  WeightView v_b;           // [heads * value_dim, kv_rank]
-  float* out = nullptr;     // [tokens, heads, value_dim]
+  int64_t row = 0;       // kv_rank + rope_dim, whose last part is not used
+  WeightView v_b;        // [heads * value_dim, kv_rank]
+  float* out = nullptr;  // [tokens, heads, value_dim]
   ThreadPool* pool = nullptr;
 };
 

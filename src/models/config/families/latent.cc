@@ -166,8 +166,9 @@ Status LatentFromReader(const GgufReader& reader, DecoderConfig* c) {
   l.nope_dim = key_dim - l.rope_dim;
   for (const int64_t n : {l.kv_rank, l.rope_dim, l.nope_dim, l.value_dim, key_dim})
     if (n < 1 || n > kMost)
-      return Error::Corrupt(reader.path(), ": heads of ", key_dim, ", ", l.rope_dim, " of them rotated, values of ",
-                            l.value_dim, " and a latent row of ", l.kv_rank, " are not those of latent attention");
+      return Error::Corrupt(reader.path(), ": heads of ", key_dim, ", ", l.rope_dim,
+                            " of them rotated, values of ", l.value_dim, " and a latent row of ", l.kv_rank,
+                            " are not those of latent attention");
   c->qkv_bias = c->o_bias = false;
   SetLatentShape(c);
   return {};
@@ -192,17 +193,23 @@ Status GgufRouter(const GgufFile& file, const GgufReader& reader, DecoderConfig*
 Status DeepseekV2FromHf(const JsonFields& json, DecoderConfig* config) {
   CELER_RETURN_IF_ERROR(LatentFromHf(json, kDeepseek, config));
   config->rope.layout = RopeLayout::kInterleaved;
-  CELER_RETURN_IF_ERROR(
-      ReadExperts(json, {.experts = 64, .per_token = 0, .intermediate = 1407, .shared = 2, .dense_layers = 0,
-                         .routed_scale = 1},
-                  config));
+  CELER_RETURN_IF_ERROR(ReadExperts(json,
+                                    {.experts = 64,
+                                     .per_token = 0,
+                                     .intermediate = 1407,
+                                     .shared = 2,
+                                     .dense_layers = 0,
+                                     .routed_scale = 1},
+                                    config));
   MoeConfig& moe = config->moe;
   moe.normalize_top = false;
   CELER_ASSIGN(config->mlp_bias, json.GetBool("mlp_bias", false));  // of the shared experts, too
   CELER_ASSIGN(const bool normalize, json.GetBool("norm_topk_prob", false));
   if (normalize)
-    return Error::Unsupported(json.where(), ": 'norm_topk_prob' is true, which transformers and DeepSeek's own "
-                              "code read differently for models of the type '", config->architecture, "'");
+    return Error::Unsupported(json.where(),
+                              ": 'norm_topk_prob' is true, which transformers and DeepSeek's own "
+                              "code read differently for models of the type '",
+                              config->architecture, "'");
   CELER_ASSIGN(const std::string method, json.GetString("topk_method", "greedy"));
   if (method == "greedy") return {};
   if (method == "group_limited_greedy") {
@@ -217,20 +224,28 @@ Status DeepseekV2FromHf(const JsonFields& json, DecoderConfig* config) {
 Status DeepseekV3FromHf(const JsonFields& json, DecoderConfig* config) {
   CELER_RETURN_IF_ERROR(LatentFromHf(json, kDeepseek, config));
   CELER_RETURN_IF_ERROR(ReadInterleave(json, config));
-  CELER_RETURN_IF_ERROR(
-      ReadExperts(json, {.experts = 256, .per_token = 8, .intermediate = 2048, .shared = 1, .dense_layers = 3,
-                         .routed_scale = 2.5},
-                  config));
+  CELER_RETURN_IF_ERROR(ReadExperts(json,
+                                    {.experts = 256,
+                                     .per_token = 8,
+                                     .intermediate = 2048,
+                                     .shared = 1,
+                                     .dense_layers = 3,
+                                     .routed_scale = 2.5},
+                                    config));
   return ReadSigmoidRouter(json, 8, 4, config);
 }
 
 Status Glm4MoeLiteFromHf(const JsonFields& json, DecoderConfig* config) {
   CELER_RETURN_IF_ERROR(LatentFromHf(json, kGlmLite, config));
   CELER_RETURN_IF_ERROR(ReadInterleave(json, config));
-  CELER_RETURN_IF_ERROR(
-      ReadExperts(json, {.experts = 64, .per_token = 4, .intermediate = 1536, .shared = 1, .dense_layers = 1,
-                         .routed_scale = 1.8},
-                  config));
+  CELER_RETURN_IF_ERROR(ReadExperts(json,
+                                    {.experts = 64,
+                                     .per_token = 4,
+                                     .intermediate = 1536,
+                                     .shared = 1,
+                                     .dense_layers = 1,
+                                     .routed_scale = 1.8},
+                                    config));
   CELER_RETURN_IF_ERROR(ReadMlpTypes(json, config));
   return ReadSigmoidRouter(json, 1, 1, config);
 }
