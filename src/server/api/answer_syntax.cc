@@ -129,7 +129,7 @@ constexpr ToolSyntax kTools[] = {
      "<|tool_call|>[{\"name\": @, \"arguments\": ",
      "}]",
      false,
-     "granite granitemoe"},
+     "granite granitemoe granitemoeshared"},
     {ToolStyle::kPhi4,
      "Phi-4-mini",
      {"<|tool|>", "<|/tool|>"},
@@ -237,7 +237,7 @@ constexpr ThoughtSyntax kThoughts[] = {
      "</think>",
      {"<response>", "</response>"},
      false,
-     "granite"},
+     "granite granitemoe granitemoeshared"},
     {"<think>",
      "</think>",
      "<think>",
@@ -261,7 +261,7 @@ constexpr ThoughtSyntax kThoughts[] = {
      "Here is my response:",
      {},
      false,
-     "granite"},
+     "granite granitemoe granitemoeshared"},
     {"Gemma 4", "<channel|>", "<|channel>thought", "<channel|>", {}, false, "gemma4_text"},
 };
 
