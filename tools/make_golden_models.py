@@ -15,6 +15,7 @@ import json
 import pathlib
 import shutil
 import struct
+import sys
 import tempfile
 
 import gguf
@@ -23,6 +24,9 @@ import torch
 import transformers
 from gguf import GGMLQuantizationType as Q
 from safetensors.torch import save_file
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "configs"))
+import minicpm_reference  # noqa: E402
 
 PROMPT = 24        # tokens
 STEPS = 200        # greedy tokens after them
@@ -126,6 +130,33 @@ MODELS = {
         head_dim=6, tie_word_embeddings=True, rope_parameters=rope(1e4, "dynamic", factor=1.0, alpha=50.0))),
     "glm4": ("Glm4Config", 1, "norms before and behind branches, neighbours among half of a head's numbers rotate", dict(
         head_dim=8, rope_parameters=rope(1e4, partial_rotary_factor=0.5))),
+    "ministral3": ("Ministral3Config", 3, "queries grow with their position, every 16 positions; yarn with factor 4", dict(
+        head_dim=8, sliding_window=None, rope_parameters=rope(
+            1e4, "yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
+            mscale_all_dim=1.0, llama_4_scaling_beta=0.3))),
+    "granite": ("GraniteConfig", 1, "scalars on the embedding, the branches, the scores and the logits", dict(
+        embedding_multiplier=0.5, residual_multiplier=1.5, attention_multiplier=0.7, logits_scaling=0.5,
+        attention_bias=True, mlp_bias=True, rope_parameters=rope(1e4))),
+    "granitemoe": ("GraniteMoeConfig", 1, "the same scalars, 6 experts, best 3", dict(
+        embedding_multiplier=0.5, residual_multiplier=1.5, attention_multiplier=0.7, logits_scaling=0.5,
+        num_local_experts=6, num_experts_per_tok=3, rope_parameters=rope(1e4))),
+    "granitemoeshared": ("GraniteMoeSharedConfig", 1, "a shared expert beside them, without a gate", dict(
+        embedding_multiplier=0.5, residual_multiplier=1.5, attention_multiplier=0.7, logits_scaling=0.5,
+        num_local_experts=6, num_experts_per_tok=3, shared_intermediate_size=14, rope_parameters=rope(1e4))),
+    "minicpm": ("MiniCPMConfig", 1, "the embedding divided by 2, branches times 2.4 / sqrt(2), logits divided by 2", dict(
+        scale_emb=0.5, scale_depth=2.4, dim_model_base=9, tie_word_embeddings=False, rope_parameters=rope(1e4))),
+    "phi3": ("Phi3Config", 1, "q, k, v and gate, up fused; longrope on two thirds of each head, a sliding window of 16", dict(
+        pad_token_id=0, sliding_window=16, original_max_position_embeddings=100, rope_parameters=rope(
+            1e4, "longrope", short_factor=[1.0, 1.5], long_factor=[1.0, 4.0], partial_rotary_factor=2 / 3,
+            original_max_position_embeddings=100))),
+    "glm": ("GlmConfig", 1, "half of each head rotates, neighbours; biases on q, k and v, gate and up fused", dict(
+        head_dim=8, pad_token_id=0, rope_parameters=rope(1e4, partial_rotary_factor=0.5))),
+    "ernie4_5": ("Ernie4_5Config", 2, "neighbours rotate, biases everywhere, tied embeddings", dict(
+        head_dim=8, use_bias=True, rope_parameters=rope(5e5))),
+    "smollm3": ("SmolLM3Config", 1, "the second of two layers does not rotate and has a window of 16", dict(
+        pad_token_id=0, no_rope_layer_interval=2, use_sliding_window=True, sliding_window=16, rope_parameters=rope(2e6))),
+    "gemma": ("GemmaConfig", 1, "the embedding times sqrt(18), norms stored less one, gelu by tanh", dict(
+        head_dim=8, tie_word_embeddings=False, rope_parameters=rope(1e4))),
     "fused": ("LlamaConfig", 3, "large enough for every fused and every vector kernel", dict(
         hidden_size=256, intermediate_size=512, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, vocab_size=64,
         rms_norm_eps=1e-5, rope_parameters=rope(5e5), grid=True, firm=16)),
@@ -327,7 +358,11 @@ def check_matters(name, model, prompt, golden):
     """A feature that changes no logit would not be tested."""
     config, changes = model.config, []
     if rope_of_full(config)["rope_type"] != "default" and "rope_theta" in config.rope_parameters:
-        changes.append(dict(rope_parameters=rope(config.rope_parameters["rope_theta"])))
+        kept = {k: config.rope_parameters[k] for k in ("partial_rotary_factor", "llama_4_scaling_beta")
+                if k in config.rope_parameters}
+        if "llama_4_scaling_beta" in kept:
+            kept["original_max_position_embeddings"] = config.rope_parameters["original_max_position_embeddings"]
+        changes.append(dict(rope_parameters=rope(config.rope_parameters["rope_theta"], **kept)))
     if getattr(config, "sliding_window", None) and not hasattr(config, "use_sliding_window") and hasattr(config, "layer_types"):
         changes.append(dict(layer_types=["full_attention"] * config.num_hidden_layers))
     elif getattr(config, "sliding_window", None):
@@ -351,6 +386,8 @@ def v4_config(name, config):
         rope_parameters = dict(rope_parameters["full_attention"])
     c["rope_theta"] = rope_parameters.pop("rope_theta")
     kind = rope_parameters.pop("rope_type")
+    if "partial_rotary_factor" in rope_parameters:
+        c["partial_rotary_factor"] = rope_parameters.pop("partial_rotary_factor")
     c["rope_scaling"] = None
     if kind != "default":
         c["rope_scaling"] = {**rope_parameters, ("rope_type" if kind == "llama3" or by_kind else "type"): kind}
@@ -360,7 +397,7 @@ def v4_config(name, config):
         c.pop("layer_types", None)
     if c.get("head_dim") in (None, c["hidden_size"] // c["num_attention_heads"]):
         c.pop("head_dim", None)
-    if "num_local_experts" in c and c["model_type"] != "mixtral":
+    if "num_local_experts" in c and c["model_type"] in ("qwen2_moe", "qwen3_moe"):
         c["num_experts"] = c.pop("num_local_experts")
     for key in ("attention_bias", "mlp_bias"):
         if c.get(key) is False and c["model_type"] == "llama":
@@ -683,6 +720,7 @@ def main():
     parser.add_argument("--from-seed", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(1)
+    minicpm_reference.register()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     if args.search is not None:
