@@ -137,13 +137,13 @@ MODELS = {
     "granite": ("GraniteConfig", 1, "scalars on the embedding, the branches, the scores and the logits", dict(
         embedding_multiplier=0.5, residual_multiplier=1.5, attention_multiplier=0.7, logits_scaling=0.5,
         attention_bias=True, mlp_bias=True, rope_parameters=rope(1e4))),
-    "granitemoe": ("GraniteMoeConfig", 1, "the same scalars, 6 experts, best 3", dict(
+    "granitemoe": ("GraniteMoeConfig", 2, "the same scalars, 6 experts, best 3", dict(
         embedding_multiplier=0.5, residual_multiplier=1.5, attention_multiplier=0.7, logits_scaling=0.5,
         num_local_experts=6, num_experts_per_tok=3, rope_parameters=rope(1e4))),
-    "granitemoeshared": ("GraniteMoeSharedConfig", 1, "a shared expert beside them, without a gate", dict(
+    "granitemoeshared": ("GraniteMoeSharedConfig", 3, "a shared expert beside them, without a gate", dict(
         embedding_multiplier=0.5, residual_multiplier=1.5, attention_multiplier=0.7, logits_scaling=0.5,
         num_local_experts=6, num_experts_per_tok=3, shared_intermediate_size=14, rope_parameters=rope(1e4))),
-    "minicpm": ("MiniCPMConfig", 1, "the embedding divided by 2, branches times 2.4 / sqrt(2), logits divided by 2", dict(
+    "minicpm": ("MiniCPMConfig", 3, "the embedding divided by 2, branches times 2.4 / sqrt(2), logits divided by 2", dict(
         scale_emb=0.5, scale_depth=2.4, dim_model_base=9, tie_word_embeddings=False, rope_parameters=rope(1e4))),
     "phi3": ("Phi3Config", 1, "q, k, v and gate, up fused; longrope on two thirds of each head, a sliding window of 16", dict(
         pad_token_id=0, sliding_window=16, original_max_position_embeddings=100, rope_parameters=rope(
