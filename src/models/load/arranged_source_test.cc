@@ -112,7 +112,8 @@ TEST(ArrangedSource, PartsOneAfterTheOtherAreViewsOfTheFile) {
   EXPECT_THAT(a.Rows("q.7"), ElementsAre(0, 2, 4, 6));
   EXPECT_THAT(a.Rows("k.7"), ElementsAre(8, 10));
   EXPECT_THAT(a.Rows("v.7"), ElementsAre(12, 14));
-  EXPECT_EQ(a.source->Find("v.7")->bytes.data(), a.in_file->Find("layers.7.qkv.weight")->bytes.data() + 6 * 2 * 4);
+  EXPECT_EQ(a.source->Find("v.7")->bytes.data(),
+            a.in_file->Find("layers.7.qkv.weight")->bytes.data() + 6 * 2 * 4);
   EXPECT_EQ(a.source->Coded("v.7"), nullptr);
   EXPECT_NE(a.source->Find("other"), nullptr);
   EXPECT_THAT(a.source->warnings(), IsEmpty());
@@ -189,7 +190,9 @@ TEST(ArrangedSource, WeightsThatAreStoredLessOne) {
 
 TEST(ArrangedSource, PrefixesAndWhatIsNotRead) {
   Arranged a;
-  a.file->Add("language_model.model.embed.weight", {2}).Add("vision.0.weight", {2}).Add("vision.1.weight", {2});
+  a.file->Add("language_model.model.embed.weight", {2})
+      .Add("vision.0.weight", {2})
+      .Add("vision.1.weight", {2});
   a.rules.Prefix("language_model.model.", "model.");
   a.rules.Rename("model.embed.weight", "model.embed_tokens.weight");
   a.rules.Skip("vision.", "images");
@@ -213,11 +216,19 @@ TEST(ArrangedSource, RowsOfQuantizedTensorsAreDecodedAsTheyWere) {
   ASSERT_EQ(renamed.Open(), "");
   EXPECT_THAT(renamed.Rows("a"), ElementsAre(1, 2));
 
+  // Quantizers write rows of products, whatever the plain tensor has.
   Arranged turned;
-  turned.file->AddCoded("w", 2, 2);
-  turned.rules.SplitTransposed("w", {{"a", 2}});
-  EXPECT_EQ(turned.Open(),
-            "model: tensor 'w' is quantized (gptq int4) and lies with its columns as rows, which cannot be turned");
+  turned.file->AddCoded("w", 3, 2);
+  turned.rules.SplitTransposed("w", {{"a", 1}, {"b", 2}});
+  ASSERT_EQ(turned.Open(), "");
+  EXPECT_THAT(turned.Rows("b"), ElementsAre(2, 3));
+
+  Arranged blocks;
+  blocks.file->Add("w", {32, 32}, DType::kQ8_0);
+  blocks.rules.SplitTransposed("w", {{"a", 32}});
+  EXPECT_EQ(
+      blocks.Open(),
+      "model: tensor 'w' is quantized (q8_0) and lies with its columns as rows, which cannot be turned");
 }
 
 TEST(ArrangedSource, ShapesThatDoNotFit) {
