@@ -157,6 +157,24 @@ MODELS = {
         pad_token_id=0, no_rope_layer_interval=2, use_sliding_window=True, sliding_window=16, rope_parameters=rope(2e6))),
     "gemma": ("GemmaConfig", 1, "the embedding times sqrt(18), norms stored less one, gelu by tanh", dict(
         head_dim=8, tie_word_embeddings=False, rope_parameters=rope(1e4))),
+    "gpt_oss": ("GptOssConfig", 5, "attention sinks, biases everywhere, a window of 12 tokens in layer 0, clamped SwiGLU", dict(
+        hidden_size=20, intermediate_size=10, num_attention_heads=4, num_key_value_heads=2, head_dim=6, num_local_experts=4,
+        num_experts_per_tok=2, sliding_window=12, max_position_embeddings=1024,
+        rope_parameters=rope(1e4, "yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                             original_max_position_embeddings=256))),
+    "glm4_moe": ("Glm4MoeConfig", 1, "sigmoid router with a bias for choosing, 2 groups; half of each head rotates; layer 0 dense", dict(
+        hidden_size=20, num_attention_heads=4, num_key_value_heads=2, head_dim=8, n_routed_experts=8, n_group=2, topk_group=1,
+        num_experts_per_tok=2, moe_intermediate_size=10, first_k_dense_replace=1, use_qk_norm=True, attention_bias=True,
+        routed_scaling_factor=1.5, num_mtp_layers=0, rope_parameters=rope(1e6, partial_rotary_factor=0.5))),
+    "ernie4_5_moe": ("Ernie4_5_MoeConfig", 4, "softmax router with a bias for choosing, a shared expert without a gate", dict(
+        hidden_size=20, num_attention_heads=4, num_key_value_heads=2, head_dim=6, moe_num_experts=6, moe_k=2,
+        moe_intermediate_size=10, moe_num_shared_experts=1, moe_layer_start_index=1, rope_parameters=rope(5e5))),
+    "minimax_m2": ("MiniMaxM2Config", 1, "norms over whole rows of q and k, half of each head rotates, sigmoid router", dict(
+        hidden_size=20, intermediate_size=10, num_attention_heads=4, num_key_value_heads=2, head_dim=8, num_local_experts=6,
+        num_experts_per_tok=2, rope_parameters=rope(1e6, partial_rotary_factor=0.5), v4=dict(rotary_dim=4))),
+    "hunyuan_v1_moe": ("HunYuanMoEV1Config", 1, "norms of q and k after rope, theta by alpha, a shared expert without a gate", dict(
+        hidden_size=20, intermediate_size=10, num_attention_heads=4, num_key_value_heads=2, head_dim=6, num_experts=4, moe_topk=2,
+        rope_parameters=rope(1e4, "dynamic", factor=1.0, alpha=100.0))),
     "fused": ("LlamaConfig", 3, "large enough for every fused and every vector kernel", dict(
         hidden_size=256, intermediate_size=512, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, vocab_size=64,
         rms_norm_eps=1e-5, rope_parameters=rope(5e5), grid=True, firm=16)),
@@ -233,6 +251,10 @@ def fill(model, rng, grid=False):
         w = torch.from_numpy(np.asarray(w, dtype=np.float32)).to(torch.bfloat16).float()
         w[w.abs() < 2.0**-16] = 0  # below this f16 would lose bits of a bf16
         p.data.copy_(w)
+    for name, b in sorted(model.named_buffers()):
+        if name.endswith("e_score_correction_bias"):
+            w = np.asarray(0.3 * rng.standard_normal(tuple(b.shape)), dtype=np.float32)
+            b.data.copy_(torch.from_numpy(w).to(torch.bfloat16).float())
 
 
 def build(name, seed):
@@ -297,7 +319,7 @@ def golden_of(model, prompt, what, varied=True, firm=0):
     """Prompt logits, the greedy tokens and the last logits, with every check that makes them a good reference."""
     routers = []
     hooks = [m.register_forward_hook(lambda _, __, out: routers.append(out[0]))
-             for n, m in model.named_modules() if type(m).__name__.endswith("TopKRouter")]
+             for n, m in model.named_modules() if type(m).__name__.lower().endswith("topkrouter")]
     out = model(torch.tensor([prompt]), use_cache=True)
     greedy, margins, logprobs, step_logits = [], [], [], out.logits[0, -1]
     firm_scale = float(out.logits.abs().max())
@@ -367,6 +389,10 @@ def check_matters(name, model, prompt, golden):
         changes.append(dict(layer_types=["full_attention"] * config.num_hidden_layers))
     elif getattr(config, "sliding_window", None):
         changes.append(dict(sliding_window=None, use_sliding_window=False, layer_types=None))
+    if getattr(config, "sliding_window", None):
+        none = dict(sliding_window=None, use_sliding_window=False, layer_types=None)
+        full = dict(layer_types=["full_attention"] * config.num_hidden_layers)
+        changes.append(full if config.model_type == "gpt_oss" else none)
     if getattr(config, "norm_topk_prob", None) is not None:
         changes.append(dict(norm_topk_prob=not config.norm_topk_prob))
     for change in changes:

@@ -69,7 +69,7 @@ def draw(family, number, seed, greedy):
     vocab = drawn["config"].get("text_config", {}).get("vocab_size") or drawn["config"]["vocab_size"]
     case = {"family": family, "number": number, "seed": rng.getrandbits(32), "greedy": greedy,
             "config": drawn["config"], "cls": drawn.get("cls"), "refused": drawn.get("refused"), "form": drawn.get("form"),
-            "ranges": drawn.get("ranges", {}),
+            "ranges": drawn.get("ranges", {}), "weights": drawn.get("weights", "stored"),
             "dtype": drawn.get("dtype") or rng.choice(["F32", "F32", "F16", "BF16"]),
             "shards": rng.choice([1, 1, 2, 3]),
             "raw": drawn["raw"] if "raw" in drawn else rng.random() < 0.5,
@@ -239,7 +239,8 @@ class Runner(base.Runner):
 
 def ask(case, path):
     global runner
-    request = {"model": str(path), "prompt": case["tokens"], "greedy": case["greedy"], "prefill": case["prefill"]}
+    request = {"model": str(path), "prompt": case["tokens"], "greedy": case["greedy"], "prefill": case["prefill"],
+               "weights": case.get("weights", "stored")}
     return runner.ask(request)
 
 
@@ -360,7 +361,7 @@ def compare(args):
 
 # ---- samples --------------------------------------------------------------------------------------------------------
 
-KEPT = ["family", "number", "seed", "greedy", "config", "refused", "form", "ranges", "dtype", "shards", "tokens", "prefill",
+KEPT = ["family", "number", "seed", "greedy", "config", "refused", "form", "ranges", "weights", "dtype", "shards", "tokens", "prefill",
         "tensors", "sentence", "answer", "logits"]
 
 

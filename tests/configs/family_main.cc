@@ -37,6 +37,7 @@ struct Task {
   Tokens prompt;
   int64_t greedy = 0;
   int64_t prefill = 0;
+  WeightOptions weights = {};
 
   int64_t length() const { return std::ssize(prompt); }
   int64_t total() const { return length() + greedy; }
@@ -99,6 +100,7 @@ class Checker {
  public:
   static Result<Checker> Make(const Task& task) {
     CELER_ASSIGN(std::unique_ptr<Runner> runner, MakeRunner({.model = task.model,
+                                                             .weights = task.weights,
                                                              .kv = KvType::kF32,
                                                              .threads = 1,
                                                              .context = task.total(),
@@ -247,7 +249,8 @@ Status CheckEngine(const Task& task, const Tokens& text, Json& unequal) {
     unequal.push_back("the engine, " + what + ": the answer to the first " + std::to_string(lengths[i]) +
                       " tokens differs");
   };
-  const EngineOptions plain{.model = task.model, .context = task.total() + 1, .sequences = kSequences};
+  const EngineOptions plain{
+      .model = task.model, .weights = task.weights, .context = task.total() + 1, .sequences = kSequences};
   CELER_ASSIGN(Served served, Served::Make(plain));
   std::vector<Served::Answer> alone;
   for (size_t i = 0; i < lengths.size(); ++i) {
@@ -284,6 +287,7 @@ Result<Json> Answer(const Json& request) {
             .prompt = request.at("prompt").get<Tokens>(),
             .greedy = request.value("greedy", int64_t{0})};
   task.prefill = request.value("prefill", task.length());
+  CELER_ASSIGN(task.weights, WeightOptions::Parse(request.value("weights", std::string("stored"))));
   CELER_ASSIGN(const DecoderConfig stated, LoadDecoderConfig(task.model));
   if (task.total() > stated.max_positions)
     return Error::Invalid(task.total(), " tokens, the model has ", stated.max_positions, " positions");

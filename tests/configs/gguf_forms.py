@@ -14,17 +14,18 @@ TYPES = {"F32": gguf.GGMLQuantizationType.F32, "F16": gguf.GGMLQuantizationType.
          "BF16": gguf.GGMLQuantizationType.BF16}
 
 
-def write(case, folder, tensors, arch, keys=None, change=None):
+def write(case, folder, tensors, arch, keys=None, change=None, kinds=None):
     """Gives the file's path. keys(writer, config) adds an architecture's own metadata; change(name, array) gives the
-    (name, array) pairs that the converter makes of a tensor, under names of transformers."""
+    (name, array) pairs that the converter makes of a tensor, under names of transformers. kinds: {regular expression:
+    type} of tensors that are not as drawn."""
     config = case["config"].get("text_config") or case["config"]
     path = folder / "model.gguf"
     writer = gguf.GGUFWriter(path, arch)
     common_keys(writer, config)
     if keys:
         keys(writer, config)
-    kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
-    names = gguf.get_tensor_name_map(kinds[arch], config["num_hidden_layers"])
+    archs = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
+    names = gguf.get_tensor_name_map(archs[arch], config["num_hidden_layers"])
     changed = []
     for name, dtype, shape, numbers in tensors:
         array = as_stored(np.array(numbers, dtype=np.float32), dtype).reshape(shape)
@@ -34,6 +35,9 @@ def write(case, folder, tensors, arch, keys=None, change=None):
         assert new, f"{arch} has no tensor for {name}"
         plain = array.ndim == 1 or "ffn_gate_inp" in new
         kind = TYPES["F32" if plain else case["dtype"]]
+        for pattern, other in (kinds or {}).items():
+            if re.search(pattern, new):
+                kind = gguf.GGMLQuantizationType[other]
         writer.add_tensor(new, gguf.quants.quantize(array, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

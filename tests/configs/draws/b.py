@@ -1,5 +1,10 @@
 """Mixtures of experts with routers of their own. What a function gives: llama.py."""
 
+import re
+
+import gguf_forms
+import numpy as np
+
 
 def sizes(rng, model_type, head_dims=(4, 6, 10, 16)):
     kv_heads = rng.choice([1, 2, 3])
@@ -29,6 +34,12 @@ def experts(rng, most=12):
     return count, rng.randint(1, count)
 
 
+def maybe_gguf(rng, drawn):
+    if rng.random() < 0.25 and not drawn["config"].get("use_bias"):
+        drawn |= {"form": drawn["config"]["model_type"], "raw": False}
+    return drawn
+
+
 def gpt_oss(rng):
     config = sizes(rng, "gpt_oss")
     config["num_local_experts"], config["num_experts_per_tok"] = experts(rng)
@@ -45,11 +56,20 @@ def gpt_oss(rng):
         config["rope_parameters"] = yarn(rng, truncate=rng.random() < 0.5, rope_theta=rng.choice([1e4, 150000.0]))
     elif rope < 0.5:
         config["rope_parameters"] = {"rope_type": "default", "rope_theta": 1000.0}
-    refused = None
+    drawn = {"config": config, "length": rng.randint(1, 60)}
     if rng.random() < 0.05:
         config["swiglu_alpha"] = 1.5
-        refused = "swiglu_alpha"
-    return {"config": config, "length": rng.randint(1, 60), "refused": refused}
+        drawn["refused"] = "swiglu_alpha"
+    elif rng.random() < 0.4:  # GGUF has no keys for these, and llama.cpp always truncates
+        drawn |= {"form": rng.choice(["gguf", "mxfp4", "mxfp4_gguf"]), "raw": False}
+        if drawn["form"] != "gguf":
+            drawn["weights"] = "f32"
+            config |= {"hidden_size": 32 * rng.randint(1, 2), "intermediate_size": 32 * rng.randint(1, 2)}
+        if drawn["form"] != "mxfp4":
+            for key in ("layer_types", "swiglu_limit"):
+                config.pop(key, None)
+            config["rope_parameters"] = rng.choice([yarn(rng, rope_theta=1e4), {"rope_type": "default", "rope_theta": 1e4}])
+    return drawn
 
 
 def glm4_moe(rng):
@@ -66,7 +86,7 @@ def glm4_moe(rng):
     if rng.random() < 0.3:
         config["rope_parameters"] = {"rope_type": "default", "rope_theta": 1000.0,
                                      "partial_rotary_factor": rng.choice([0.5, 1.0])}
-    return {"config": config, "length": rng.randint(1, 45)}
+    return maybe_gguf(rng, {"config": config, "length": rng.randint(1, 45)})
 
 
 def ernie4_5_moe(rng):
@@ -80,7 +100,7 @@ def ernie4_5_moe(rng):
         config["moe_layer_end_index"] = rng.randint(0, config["num_hidden_layers"] - 1)
     if rng.random() < 0.3:
         config["rope_parameters"] = {"rope_type": "default", "rope_theta": 1000.0}
-    return {"config": config, "length": rng.randint(1, 45)}
+    return maybe_gguf(rng, {"config": config, "length": rng.randint(1, 45)})
 
 
 def minimax_m2(rng):
@@ -92,7 +112,7 @@ def minimax_m2(rng):
     else:
         config["rope_parameters"] = {"rope_type": "default", "rope_theta": 1000.0,
                                      "partial_rotary_factor": rng.choice([0.5, 1.0])}
-    return drawn
+    return maybe_gguf(rng, drawn)
 
 
 def hunyuan_v1_moe(rng):
@@ -104,8 +124,150 @@ def hunyuan_v1_moe(rng):
     if rng.random() < 0.6:
         config["rope_parameters"] = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 1.0,
                                      "alpha": rng.choice([1.5, 1000.0])}
-    return {"config": config, "length": rng.randint(1, 45)}
+    return maybe_gguf(rng, {"config": config, "length": rng.randint(1, 45)})
 
 
+# ---- GGUF, as llama.cpp's converter writes it ------------------------------------------------------------------------
+
+
+def with_suffix(name):
+    """The converter's names for what has no suffix in transformers."""
+    return name.replace("e_score_correction_bias", "e_score_correction.bias").replace("self_attn.sinks", "self_attn.sinks.weight")
+
+
+def changed(name, array):
+    if "e_score_correction_bias" in name:
+        array = array.reshape(-1)
+    return [(with_suffix(name), array)]
+
+
+def write(case, folder, tensors, arch, keys, change=changed, **config):
+    case = dict(case, config=case["config"] | config)
+    return gguf_forms.write(case, folder, tensors, arch, keys=keys, change=change)
+
+
+def gpt_oss_keys(writer, config):
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_expert_feed_forward_length(config["intermediate_size"])
+
+
+def gpt_oss_changed(name, array):
+    halves = {"gate_proj": slice(0, None, 2), "up_proj": slice(1, None, 2)}
+    if name.endswith("gate_up_proj"):
+        return [(name.replace("gate_up_proj", half) + ".weight", array[..., at].swapaxes(1, 2)) for half, at in halves.items()]
+    if name.endswith("gate_up_proj_bias"):
+        return [(name.replace("gate_up_proj_bias", half) + ".bias", array[..., at]) for half, at in halves.items()]
+    if name.endswith("down_proj"):
+        return [(name + ".weight", array.swapaxes(1, 2))]
+    if name.endswith("down_proj_bias"):
+        return [(name.replace("down_proj_bias", "down_proj.bias"), array)]
+    return changed(name, array)
+
+
+def gpt_oss_gguf(case, folder, tensors, **more):
+    return gguf_forms.write(case, folder, tensors, "gpt-oss", keys=gpt_oss_keys, change=gpt_oss_changed, **more)
+
+
+def mxfp4_numbers(case, folder, tensors):
+    """Rounds the experts' matrices to what MXFP4 holds, for transformers too. Gives {name: (levels, exponents)} of their
+    rows [experts, rows, blocks, 32]."""
+    levels = np.array([0, 1, 2, 3, 4, 6, 8, 12])
+    found = {}
+    for name, _, shape, numbers in tensors:
+        if not re.search(r"experts\.(gate_up_proj|down_proj)$", name):
+            continue
+        rows = np.array(numbers).reshape(shape).swapaxes(1, 2)
+        blocks = rows.reshape(*rows.shape[:2], -1, 32)
+        most = np.abs(blocks).max(-1, keepdims=True)
+        power = np.where(most > 0, np.floor(np.log2(np.maximum(most, 1e-30))), -100) - 3
+        near = np.abs(np.abs(blocks / 2.0**power)[..., None] - levels).argmin(-1)
+        numbers[:] = (np.sign(blocks) * levels[near] * 2.0**power).reshape(rows.shape).swapaxes(1, 2).reshape(-1).tolist()
+        found[name] = (near + 8 * (blocks < 0), power[..., 0].astype(int))
+    import compare_transformers as base
+    base.write_safetensors(folder.parent, [(n, d, s, base.encode(x, d)) for n, d, s, x in tensors], case["shards"])
+    return found
+
+
+def mxfp4(case, folder, tensors):
+    """As gpt-oss is published: two codes to a byte, neighbours, and exponents."""
+    import compare_transformers as base
+    import json
+    found = mxfp4_numbers(case, folder, tensors)
+    made = []
+    for name, dtype, shape, numbers in tensors:
+        if name not in found:
+            made.append((name, dtype, shape, base.encode(numbers, dtype)))
+            continue
+        codes, powers = found[name]
+        packed = (codes[..., 0::2] | codes[..., 1::2] << 4).astype(np.uint8)
+        scales = (powers + 1 + 127).astype(np.uint8)  # levels are twice the numbers of E2M1
+        made.append((name + "_blocks", "U8", list(packed.shape), packed.tobytes()))
+        made.append((name + "_scales", "U8", list(scales.shape), scales.tobytes()))
+    config = case["config"] | {"quantization_config": {"quant_method": "mxfp4"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    base.write_safetensors(folder, made, case["shards"])
+    return folder
+
+
+def mxfp4_gguf(case, folder, tensors):
+    mxfp4_numbers(case, folder, tensors)
+    return gpt_oss_gguf(case, folder, tensors, kinds={r"ffn_(gate|up|down)_exps\.weight": "MXFP4"})
+
+
+def glm4_moe_gguf(case, folder, tensors):
+    import gguf
+
+    def keys(writer, config):
+        rotated = config["rope_parameters"].get("partial_rotary_factor", 0.5)
+        writer.add_rope_dimension_count(int(config["head_dim"] * rotated))
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        writer.add_expert_shared_count(config["n_shared_experts"])
+        writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+        writer.add_expert_group_count(config["n_group"])
+        writer.add_expert_group_used_count(config["topk_group"])
+    return write(case, folder, tensors, "glm4moe", keys)
+
+
+def ernie4_5_moe_gguf(case, folder, tensors):
+    def keys(writer, config):
+        writer.add_expert_count(config["moe_num_experts"])
+        writer.add_expert_used_count(config["moe_k"])
+        writer.add_interleave_moe_layer_step(config["moe_layer_interval"])
+        writer.add_leading_dense_block_count(config["moe_layer_start_index"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        if config["moe_num_shared_experts"]:
+            writer.add_expert_shared_count(config["moe_num_shared_experts"])
+            writer.add_expert_shared_feed_forward_length(config["moe_intermediate_size"] * config["moe_num_shared_experts"])
+    return write(case, folder, tensors, "ernie4_5-moe", keys)
+
+
+def minimax_m2_gguf(case, folder, tensors):
+    import gguf
+
+    def keys(writer, config):
+        rotated = config["rope_parameters"].get("partial_rotary_factor", 1.0)
+        writer.add_rope_dimension_count(int(config["head_dim"] * rotated))
+        writer.add_expert_feed_forward_length(config["intermediate_size"])
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    return write(case, folder, tensors, "minimax-m2", keys)
+
+
+def hunyuan_v1_moe_gguf(case, folder, tensors):
+    config = case["config"]
+    top, rope, dim = config["moe_topk"], config["rope_parameters"], config["head_dim"]
+    theta = rope["rope_theta"] * rope.get("alpha", 1.0) ** (dim / (dim - 2))
+
+    def keys(writer, fields):
+        writer.add_expert_feed_forward_length(fields["intermediate_size"])
+        writer.add_expert_shared_feed_forward_length(fields["intermediate_size"])
+    return write(case, folder, tensors, "hunyuan-moe", keys, num_experts_per_tok=top[0] if isinstance(top, list) else top,
+                 rope_parameters={"rope_type": "default", "rope_theta": theta})
+
+
+FORMS = {"gguf": gpt_oss_gguf, "mxfp4": mxfp4, "mxfp4_gguf": mxfp4_gguf, "glm4_moe": glm4_moe_gguf,
+         "ernie4_5_moe": ernie4_5_moe_gguf, "minimax_m2": minimax_m2_gguf, "hunyuan_v1_moe": hunyuan_v1_moe_gguf}
 FAMILIES = {"gpt_oss": gpt_oss, "glm4_moe": glm4_moe, "ernie4_5_moe": ernie4_5_moe, "minimax_m2": minimax_m2,
             "hunyuan_v1_moe": hunyuan_v1_moe}

@@ -10,6 +10,7 @@ FAMILIES has a function for each family; it takes a random.Random and gives
   dtype    of the weights, F32, F16 or BF16; without it one of them
   raw      True: config.json is `config` as drawn, False: as transformers saves it; without it either
   ranges   {regular expression: [lowest, highest]} for tensors whose numbers must not be drawn as usual
+  weights  the format that celer converts matrices to, "stored" unless said: products with quantized ones round
   form     a name of FORMS, which has functions (case, folder, tensors) that write the model in another way
            and give its path; tensors are (name, dtype, shape, numbers)
 """
