@@ -149,6 +149,7 @@ constexpr Words kHarmless =
     "dropout classifier_dropout layerdrop gradient_checkpointing router_aux_loss_coef "
     "router_jitter_noise output_router_logits use_bfloat16 problem_type id2label label2id "
     "initial_context_length experts_per_token "  // others say it
+    "eod_token_id "
     "num_labels aux_loss_alpha seq_aux reorder_and_upcast_attn summary_type summary_use_proj "
     "summary_activation "
     "summary_proj_to_labels "

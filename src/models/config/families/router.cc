@@ -21,18 +21,27 @@ Status DeepSeekRouterFromHf(const JsonFields& json, DecoderConfig* config) {
   return {};
 }
 
+namespace {
+
+// What the tensors of the first layer with experts say.
+void RouterTensors(const GgufFile& file, MoeConfig* moe) {
+  const auto sparse = std::find(moe->sparse_layer.begin(), moe->sparse_layer.end(), true);
+  if (sparse == moe->sparse_layer.end()) return;
+  const std::string layer = "blk." + std::to_string(sparse - moe->sparse_layer.begin()) + ".";
+  moe->choice_bias = file.Find(layer + "exp_probs_b.bias") != nullptr;
+  moe->router_bias = file.Find(layer + "ffn_gate_inp.bias") != nullptr;
+  moe->expert_bias = file.Find(layer + "ffn_gate_exps.bias") != nullptr;
+  moe->shared_gated = file.Find(layer + "ffn_gate_inp_shexp.weight") != nullptr;
+  const TensorRecord* const shared = file.Find(layer + "ffn_gate_shexp.weight");
+  moe->shared_intermediate = shared ? shared->shape[0] : 0;
+}
+
+}  // namespace
+
 Status RouterFromGguf(const GgufFile& file, DecoderConfig* config) {
   const GgufReader reader(file, config->architecture, config->architecture);
   MoeConfig& moe = config->moe;
-  const auto sparse = std::find(moe.sparse_layer.begin(), moe.sparse_layer.end(), true);
-  if (sparse == moe.sparse_layer.end()) return {};
-  const std::string layer = "blk." + std::to_string(sparse - moe.sparse_layer.begin()) + ".";
-  moe.choice_bias = file.Find(layer + "exp_probs_b.bias") != nullptr;
-  moe.router_bias = file.Find(layer + "ffn_gate_inp.bias") != nullptr;
-  moe.expert_bias = file.Find(layer + "ffn_gate_exps.bias") != nullptr;
-  moe.shared_gated = file.Find(layer + "ffn_gate_inp_shexp.weight") != nullptr;
-  const TensorRecord* const shared = file.Find(layer + "ffn_gate_shexp.weight");
-  moe.shared_intermediate = shared ? shared->shape[0] : 0;
+  RouterTensors(file, &moe);
   CELER_ASSIGN(const int64_t gating,
                reader.Int("expert_gating_func", moe.score == RouterScore::kSigmoid ? 2 : 1));
   if (gating < 0 || gating > 3)
