@@ -389,10 +389,6 @@ def check_matters(name, model, prompt, golden):
         changes.append(dict(layer_types=["full_attention"] * config.num_hidden_layers))
     elif getattr(config, "sliding_window", None):
         changes.append(dict(sliding_window=None, use_sliding_window=False, layer_types=None))
-    if getattr(config, "sliding_window", None):
-        none = dict(sliding_window=None, use_sliding_window=False, layer_types=None)
-        full = dict(layer_types=["full_attention"] * config.num_hidden_layers)
-        changes.append(full if config.model_type == "gpt_oss" else none)
     if getattr(config, "norm_topk_prob", None) is not None:
         changes.append(dict(norm_topk_prob=not config.norm_topk_prob))
     for change in changes:

@@ -1,6 +1,5 @@
 // Hunyuan-A13B: qk-norm after rope, a shared expert without a gate as wide as the others.
 #include <algorithm>
-#include <cmath>
 
 #include "io/file/printable.h"
 #include "models/config/families/families.h"
@@ -27,21 +26,6 @@ Result<int64_t> OneForAllLayers(const JsonFields& json, const char* key, int64_t
   return all[0];
 }
 
-// What its files call dynamic scaling is a fixed factor of theta if they name "alpha".
-Status AlphaRope(const JsonFields& json, DecoderConfig* config) {
-  RopeConfig& rope = config->rope;
-  if (rope.scaling != RopeConfig::Scaling::kDynamic || rope.dim <= 2) return {};
-  CELER_ASSIGN(const JsonFields fields,
-               json.GetObject(json.Has("rope_scaling") ? "rope_scaling" : "rope_parameters"));
-  CELER_ASSIGN(const double alpha, fields.GetDouble("alpha", 0));
-  if (alpha == 0) return {};
-  const auto dim = static_cast<double>(rope.dim);
-  rope.theta *= std::pow(alpha, dim / (dim - 2));
-  rope.scaling = RopeConfig::Scaling::kNone;
-  config->max_positions = static_cast<int64_t>(rope.original_positions);
-  return {};
-}
-
 }  // namespace
 
 Status HunyuanV1MoeFromHf(const JsonFields& json, DecoderConfig* config) {
@@ -55,7 +39,7 @@ Status HunyuanV1MoeFromHf(const JsonFields& json, DecoderConfig* config) {
   CELER_ASSIGN(moe.experts_per_token, OneForAllLayers(json, used, moe.experts, 1));
   moe.intermediate = moe.shared_intermediate = config->intermediate;
   moe.sparse_layer.assign(config->layers, true);
-  return AlphaRope(json, config);
+  return {};
 }
 
 void HunyuanV1MoeHfTensors(const DecoderConfig&, TensorRules* rules) {
