@@ -13,6 +13,7 @@ between CPUs.
 import argparse
 import json
 import pathlib
+import re
 import shutil
 import struct
 import sys
@@ -175,6 +176,35 @@ MODELS = {
     "hunyuan_v1_moe": ("HunYuanMoEV1Config", 1, "norms of q and k after rope, theta by alpha, a shared expert without a gate", dict(
         hidden_size=20, intermediate_size=10, num_attention_heads=4, num_key_value_heads=2, head_dim=6, num_experts=4, moe_topk=2,
         rope_parameters=rope(1e4, "dynamic", factor=1.0, alpha=100.0))),
+    "opt": ("OPTConfig", 9, "learned positions whose table begins at -2, LayerNorm, no gate, tied embeddings", dict(
+        own_names=True, hidden_size=18, ffn_dim=22, num_hidden_layers=2, num_attention_heads=3, vocab_size=48,
+        max_position_embeddings=256, bos_token_id=1, eos_token_id=2, pad_token_id=None)),
+    "gpt2": ("GPT2Config", 63, "learned positions, fused and transposed matrices, gelu", dict(
+        own_names=True, n_embd=18, n_inner=22, n_layer=2, n_head=3, vocab_size=48, n_positions=256, bos_token_id=1,
+        eos_token_id=2)),
+    "gpt_neox": ("GPTNeoXConfig", 3, "blocks in parallel with a norm each, a third of each head rotates, q, k, v per head", dict(
+        own_names=True, hidden_size=18, intermediate_size=22, num_hidden_layers=2, num_attention_heads=3, vocab_size=48,
+        max_position_embeddings=256, bos_token_id=1, eos_token_id=2,
+        rope_parameters=rope(1e4, partial_rotary_factor=1 / 3))),
+    "gptj": ("GPTJConfig", 19, "blocks in parallel with one norm, neighbours rotate, a bias on the head", dict(
+        own_names=True, n_embd=18, n_inner=22, n_layer=2, n_head=3, rotary_dim=4, vocab_size=48, n_positions=256,
+        bos_token_id=1, eos_token_id=2)),
+    "phi2": ("PhiConfig", 1, "blocks in parallel with one norm, norms of q and k, biases everywhere", dict(
+        qk_layernorm=True, rope_parameters=rope(1e4, partial_rotary_factor=2 / 3))),
+    "starcoder2": ("Starcoder2Config", 21, "LayerNorm, no gate, biases everywhere, sliding window of 16 tokens", dict(
+        sliding_window=16, rope_parameters=rope(1e5))),
+    "stablelm": ("StableLmConfig", 1, "blocks in parallel, each head of q and k with a norm of its own", dict(
+        num_attention_heads=3, use_parallel_residual=True, qk_layernorm=True, use_qkv_bias=True,
+        rope_parameters=rope(1e4, partial_rotary_factor=2 / 3))),
+    "cohere": ("CohereConfig", 1, "blocks in parallel, LayerNorm without bias, logits scaled, norms of q and k", dict(
+        use_qk_norm=True, logit_scale=0.5, rope_parameters=rope(1e4))),
+    "cohere2": ("Cohere2Config", 2, "layers with a window of 16 tokens and rope, one that sees all without", dict(
+        num_hidden_layers=3, layer_types=["sliding_attention", "full_attention", "sliding_attention"], sliding_window=16,
+        logit_scale=0.5, rope_parameters=rope(1e4))),
+    "falcon": ("FalconConfig", 1, "blocks in parallel with a norm each, q, k, v per group of heads", dict(
+        own_names=True, hidden_size=24, ffn_hidden_size=22, num_hidden_layers=2, num_attention_heads=4, num_kv_heads=2,
+        new_decoder_architecture=True, vocab_size=48, max_position_embeddings=256, bos_token_id=1, eos_token_id=2,
+        rope_parameters=rope(1e4))),
     "fused": ("LlamaConfig", 3, "large enough for every fused and every vector kernel", dict(
         hidden_size=256, intermediate_size=512, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, vocab_size=64,
         rms_norm_eps=1e-5, rope_parameters=rope(5e5), grid=True, firm=16)),
@@ -215,7 +245,8 @@ class Unfit(Exception):
 def make_config(name):
     cls, _, _, fields = MODELS[name]
     fields = {k: v for k, v in fields.items() if k not in ("shard", "generation", "v4", "grid", "firm")}
-    return getattr(transformers, cls)(**{**BASE, **fields}, architectures=None)
+    base = {} if fields.pop("own_names", False) else BASE  # as the family calls them, all in `fields`
+    return getattr(transformers, cls)(**{**base, **fields}, architectures=None)
 
 
 def on_grid(w, rng):
@@ -236,15 +267,16 @@ def fill(model, rng, grid=False):
     """Random weights that bf16 and f16 both hold exactly; spread wide enough that greedy text does not stand still."""
     for name, p in sorted(model.named_parameters()):
         shape = tuple(p.shape)
-        if name.endswith("norm.weight"):
+        if name.endswith("norm.weight") or (len(shape) == 1 and name.endswith(".weight")):
             w = 1 + 0.2 * rng.standard_normal(shape)
         elif len(shape) == 1:
             w = 0.3 * rng.standard_normal(shape)
         else:
             fan_in = shape[-1]
             gain = 0.7 if grid else 1.6  # a layer of a real model changes its input a little; with 1.6 all noise grows
-            if "embed_tokens" in name or "lm_head" in name:
-                gain, fan_in = (0.5, 1) if "lm_head" in name or model.config.tie_word_embeddings else (1.0, 1)
+            head = "lm_head" in name or "embed_out" in name
+            if head or re.search(r"embed_tokens|embed_in|embed_positions|wte|wpe|word_embeddings\.", name):
+                gain, fan_in = (0.5, 1) if head or model.config.tie_word_embeddings else (1.0, 1)
             w = gain / np.sqrt(fan_in) * rng.standard_normal(shape)
             if grid:
                 w = on_grid(w, rng)
@@ -400,25 +432,27 @@ def check_matters(name, model, prompt, golden):
 def v4_config(name, config):
     """config.json as versions before 5 wrote it: what nearly all published models carry."""
     c = dict(config)
-    rope_parameters = dict(c.pop("rope_parameters"))
-    by_kind = "full_attention" in rope_parameters
-    if by_kind:
-        if c["model_type"] == "gemma3_text":
-            c["rope_local_base_freq"] = rope_parameters["sliding_attention"]["rope_theta"]
-        rope_parameters = dict(rope_parameters["full_attention"])
-    c["rope_theta"] = rope_parameters.pop("rope_theta")
-    kind = rope_parameters.pop("rope_type")
-    if "partial_rotary_factor" in rope_parameters:
-        c["partial_rotary_factor"] = rope_parameters.pop("partial_rotary_factor")
-    c["rope_scaling"] = None
-    if kind != "default":
-        c["rope_scaling"] = {**rope_parameters, ("rope_type" if kind == "llama3" or by_kind else "type"): kind}
+    if "rope_parameters" in c:
+        rope_parameters = dict(c.pop("rope_parameters"))
+        by_kind = "full_attention" in rope_parameters
+        if by_kind:
+            if c["model_type"] == "gemma3_text":
+                c["rope_local_base_freq"] = rope_parameters["sliding_attention"]["rope_theta"]
+            rope_parameters = dict(rope_parameters["full_attention"])
+        neox = c["model_type"] == "gpt_neox"
+        c["rotary_emb_base" if neox else "rope_theta"] = rope_parameters.pop("rope_theta")
+        kind = rope_parameters.pop("rope_type")
+        if "partial_rotary_factor" in rope_parameters:
+            c["rotary_pct" if neox else "partial_rotary_factor"] = rope_parameters.pop("partial_rotary_factor")
+        c["rope_scaling"] = None
+        if kind != "default":
+            c["rope_scaling"] = {**rope_parameters, ("rope_type" if kind == "llama3" or by_kind else "type"): kind}
     c["torch_dtype"] = c.pop("dtype")
     c["transformers_version"] = "4.40.0"
-    if c["model_type"] not in ("olmo3", "exaone4"):
+    if c["model_type"] not in ("olmo3", "exaone4", "cohere2"):
         c.pop("layer_types", None)
-    if c.get("head_dim") in (None, c["hidden_size"] // c["num_attention_heads"]):
-        c.pop("head_dim", None)
+    if "head_dim" in c and c["head_dim"] in (None, c["hidden_size"] // c["num_attention_heads"]):
+        c.pop("head_dim")
     if "num_local_experts" in c and c["model_type"] in ("qwen2_moe", "qwen3_moe"):
         c["num_experts"] = c.pop("num_local_experts")
     for key in ("attention_bias", "mlp_bias"):

@@ -26,7 +26,7 @@ LayerParams CountLayer(const LlmShape& s) {
   const double q = double(s.heads) * s.head_dim;
   const double kv = double(s.kv_heads) * s.head_dim;
   const double attention = hidden * q + 2 * hidden * kv + q * hidden + (s.qkv_bias ? q + 2 * kv : 0);
-  const double mlp = 3 * hidden * double(s.intermediate);
+  const double mlp = (s.gated_mlp ? 3 : 2) * hidden * double(s.intermediate);
   if (s.experts == 0) return {attention + mlp, 0};
   return {attention + hidden * double(s.experts) + 3 * hidden * double(s.shared_intermediate), mlp};
 }

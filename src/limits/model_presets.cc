@@ -74,10 +74,11 @@ constexpr Row kModels[] = {
 // clang-format on
 
 LlmShape ToShape(const Row& row) {
-  return {{row.layers, row.hidden, row.intermediate, row.vocab, row.heads, row.kv_heads, row.head_dim,
-           (row.traits & kBias) != 0, (row.traits & kQkNorm) != 0, (row.traits & kTied) != 0},
-          {row.experts, row.experts_per_token, row.shared_intermediate},
-          row.name};
+  return {
+      {row.layers, row.hidden, row.intermediate, row.vocab, row.heads, row.kv_heads, row.head_dim,
+       (row.traits & kBias) != 0, (row.traits & kQkNorm) != 0, /*gated_mlp=*/true, (row.traits & kTied) != 0},
+      {row.experts, row.experts_per_token, row.shared_intermediate},
+      row.name};
 }
 
 }  // namespace

@@ -110,7 +110,7 @@ std::vector<NamedWork> PassOperators(const LlmShape& s, const LlmSetup& setup, c
 
   Work gate_up, down;
   if (s.experts == 0) {
-    gate_up = matmul(rows, 2 * s.intermediate, s.hidden, 0);
+    gate_up = matmul(rows, (s.gated_mlp ? 2 : 1) * s.intermediate, s.hidden, 0);
     gate_up.write_bytes =
         Bytes(double(rows) * double(s.intermediate), pass.act_bits);  // gated before it is written
     down = matmul(rows, s.hidden, s.intermediate, pass.act_bits);

@@ -20,10 +20,13 @@ namespace {
 // Rows that are decoded to float before they are encoded again; bounds the memory of a conversion.
 constexpr int64_t kRowsAtOnce = 16;
 
-// Names that files carry and no forward pass needs.
-bool IsIgnorable(std::string_view name) {
-  return name.ends_with("rotary_emb.inv_freq") || name.ends_with("attn.masked_bias") ||
-         name.ends_with("attn.bias_mask");
+// What files carry and no forward pass needs.
+bool IsIgnorable(const TensorRecord& record) {
+  const std::string_view name = record.name;
+  const bool causal_mask =
+      record.shape.rank() == 4 && (name.ends_with(".attn.bias") || name.ends_with(".attention.bias"));
+  return causal_mask || name.ends_with("rotary_emb.inv_freq") || name.ends_with("attn.masked_bias") ||
+         name.ends_with("attention.masked_bias") || name.ends_with("attn.bias_mask");
 }
 
 // A bias that adds nothing: some quantizers write one for every layer.
@@ -352,15 +355,35 @@ Result<WeightView> WeightStore::Heads(const std::string& name, int64_t heads, in
 
 Result<const float*> WeightStore::Vector(const std::string& name, int64_t n, bool required) {
   if (!required && !source_.Find(name)) return static_cast<const float*>(nullptr);
-  CELER_ASSIGN(const TensorRecord* record, Take(name, {n}));
   CELER_ASSIGN(std::byte * memory, Own(n * static_cast<int64_t>(sizeof(float))));
   auto* out = reinterpret_cast<float*>(memory);
+  CELER_RETURN_IF_ERROR(DecodeFloats(name, {n}, out));
+  return static_cast<const float*>(out);
+}
+
+Result<const float*> WeightStore::Table(const std::string& name, int64_t rows, int64_t cols) {
+  CELER_ASSIGN(std::byte * memory, Own(rows * cols * static_cast<int64_t>(sizeof(float))));
+  auto* out = reinterpret_cast<float*>(memory);
+  if (source_.Find(name)) {
+    CELER_RETURN_IF_ERROR(DecodeFloats(name, {rows, cols}, out));
+    return static_cast<const float*>(out);
+  }
+  const size_t dot = std::min(name.rfind('.'), name.size());
+  for (int64_t r = 0; r < rows; ++r) {
+    const std::string row = name.substr(0, dot) + "." + std::to_string(r) + name.substr(dot);
+    CELER_RETURN_IF_ERROR(DecodeFloats(row, {cols}, out + r * cols));
+  }
+  return static_cast<const float*>(out);
+}
+
+Status WeightStore::DecodeFloats(const std::string& name, const Shape& shape, float* out) {
+  CELER_ASSIGN(const TensorRecord* record, Take(name, shape));
+  const int64_t n = *shape.elements();
   if (!BytesFor(record->dtype, n))
     return Error::Corrupt(source_.path(), ": tensor '", name, "' of ", n, " elements does not fill whole ",
                           Name(record->dtype), " blocks");
   DecodeRow(record->dtype, record->bytes.data(), n, out);
-  CELER_RETURN_IF_ERROR(InFile(CheckVector(name, out, n)));
-  return static_cast<const float*>(out);
+  return InFile(CheckVector(name, out, n));
 }
 
 Result<const float*> WeightStore::ScaledVector(const std::string& name, int64_t n, float scale) {
@@ -376,7 +399,7 @@ Result<const float*> WeightStore::ScaledVector(const std::string& name, int64_t 
 Status WeightStore::CheckNoUnusedTensors(std::string_view architecture) const {
   std::vector<std::string> extra;
   for (const TensorRecord& record : source_.tensors())
-    if (!taken_.contains(record.name) && !IsIgnorable(record.name) && !IsZeroBias(record))
+    if (!taken_.contains(record.name) && !IsIgnorable(record) && !IsZeroBias(record))
       extra.push_back(record.name);
   if (extra.empty()) return {};
   return Error::Unsupported(source_.path(), ": ", extra.size(), " tensors are not part of the architecture '",

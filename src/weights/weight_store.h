@@ -59,6 +59,10 @@ class WeightStore {
   Result<const float*> ScaledVector(const std::string& name, int64_t n, float scale);
 
   bool Has(const std::string& name) const { return source_.Find(name) != nullptr; }
+  // A small table, always as floats: a tensor [rows, cols], or if there is none, tensors of one row each, with its
+  // number before the last word of the name ("q_norm.3.weight").
+  Result<const float*> Table(const std::string& name, int64_t rows, int64_t cols);
+
   // A tensor that is known and not needed.
   void Skip(const std::string& name) { taken_.insert(name); }
 
@@ -75,6 +79,7 @@ class WeightStore {
   const WeightPlan& plan() const { return plan_; }
 
  private:
+  Status DecodeFloats(const std::string& name, const Shape& shape, float* out);
   // Its dimensions must be those, except that dimensions of 1 do not count.
   Result<const TensorRecord*> Take(const std::string& name, const Shape& expected);
   // Matrix `index` of a stack. A coded one has no memory yet: Decode() gives it some.

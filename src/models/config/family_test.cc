@@ -68,6 +68,16 @@ TEST(HfConfig, MissingKeysTakeTheDefaultsOfTheClass) {
       {"qwen3", 4096, 22016, 32, 32, 32, 128, 151936, 32768, 1e-6, 1e4},
       {"qwen2_moe", 2048, 5632, 24, 16, 16, 128, 151936, 32768, 1e-6, 1e4},
       {"qwen3_moe", 2048, 6144, 24, 32, 4, 64, 151936, 32768, 1e-6, 1e4},
+      {"opt", 768, 3072, 12, 12, 12, 64, 50272, 2048, 1e-5, 1e4},
+      {"gpt2", 768, 3072, 12, 12, 12, 64, 50257, 1024, 1e-5, 1e4},
+      {"gpt_neox", 6144, 24576, 44, 64, 64, 96, 50432, 2048, 1e-5, 1e4},
+      {"gptj", 4096, 16384, 28, 16, 16, 256, 50400, 2048, 1e-5, 1e4},
+      {"phi", 2048, 8192, 24, 32, 32, 64, 51200, 2048, 1e-5, 1e4},
+      {"starcoder2", 3072, 12288, 30, 24, 2, 128, 49152, 4096, 1e-5, 1e4},
+      {"stablelm", 2560, 6912, 32, 32, 32, 80, 50304, 4096, 1e-5, 1e4},
+      {"cohere", 8192, 22528, 40, 64, 64, 128, 256000, 8192, 1e-5, 5e5},
+      {"cohere2", 8192, 22528, 40, 64, 64, 128, 256000, 8192, 1e-5, 1e4},
+      {"falcon", 4544, 18176, 32, 71, 1, 64, 65024, 2048, 1e-5, 1e4},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.type);
@@ -134,6 +144,52 @@ TEST(HfConfig, LayerTypesAreHonoured) {
               HasSubstr("one for each layer"));
   EXPECT_THAT(Refusal(ConfigJson("qwen2", {{"layer_types", json(4, "linear_attention")}})),
               HasSubstr("'layer_types' names \"linear_attention\""));
+}
+
+TEST(HfConfig, LayerNormFamilies) {
+  const json gpt2 = {{"model_type", "gpt2"},
+                     {"n_embd", 24},
+                     {"n_head", 2},
+                     {"n_layer", 3},
+                     {"n_positions", 64},
+                     {"n_inner", nullptr},
+                     {"activation_function", "relu"},
+                     {"layer_norm_epsilon", 1e-3}};
+  const DecoderConfig config = Read(gpt2);
+  EXPECT_EQ(config.hidden, 24);
+  EXPECT_EQ(config.intermediate, 96);
+  EXPECT_EQ(config.layers, 3);
+  EXPECT_EQ(config.position_rows, 64);
+  EXPECT_FLOAT_EQ(config.norm_eps, 1e-3f);
+  EXPECT_EQ(config.activation, Activation::kRelu);
+  EXPECT_TRUE(config.tied_embeddings && config.norm == NormKind::kLayer && !config.gated_mlp);
+  EXPECT_FALSE(config.Rotates(0));
+  EXPECT_EQ(Read({{"model_type", "opt"}}).position_rows, 2050);
+
+  EXPECT_EQ(Read({{"model_type", "gpt_neox"}}).rope.dim, 24);
+  EXPECT_EQ(Read({{"model_type", "gpt_neox"}, {"rotary_pct", 0.5}}).rope.dim, 48);
+  EXPECT_EQ(Read({{"model_type", "phi"}}).rope.dim, 32);
+  EXPECT_EQ(Read({{"model_type", "stablelm"}}).rope.dim, 20);
+  EXPECT_EQ(Read({{"model_type", "gptj"}}).rope.dim, 64);
+  EXPECT_THAT(Read({{"model_type", "cohere2"}, {"num_hidden_layers", 4}}).rope_layer,
+              ElementsAre(true, true, true, false));
+  EXPECT_TRUE(Read({{"model_type", "falcon"}, {"new_decoder_architecture", true}}).parallel_norms);
+
+  const std::pair<json, const char*> refused[] = {
+      {{{"model_type", "opt"}, {"do_layer_norm_before", false}}, "'do_layer_norm_before' is false"},
+      {{{"model_type", "opt"}, {"layer_norm_elementwise_affine", false}}, "'layer_norm_elementwise_affine'"},
+      {{{"model_type", "opt"}, {"word_embed_proj_dim", 512}}, "'word_embed_proj_dim' is 512"},
+      {{{"model_type", "gpt2"}, {"scale_attn_by_inverse_layer_idx", true}},
+       "'scale_attn_by_inverse_layer_idx'"},
+      {{{"model_type", "gpt2"}, {"n_embd", 0}}, "'hidden_size' is 0"},
+      {{{"model_type", "gptj"}, {"rotary_dim", nullptr}}, "'rotary_dim' is null"},
+      {{{"model_type", "gptj"}, {"rotary_dim", 7}}, "7 rotated dimensions"},
+      {{{"model_type", "falcon"}, {"alibi", true}}, "'alibi' is true"},
+      {{{"model_type", "falcon"}, {"num_ln_in_parallel_attn", 2}}, "'num_ln_in_parallel_attn' is 2"},
+      {{{"model_type", "falcon"}, {"new_decoder_architecture", true}, {"num_kv_heads", 5}}, "5 kv heads"},
+      {{{"model_type", "cohere2"}, {"sliding_window_pattern", 0}}, "'sliding_window_pattern' is 0"},
+  };
+  for (const auto& [fields, words] : refused) EXPECT_THAT(Refusal(fields), HasSubstr(words)) << fields;
 }
 
 TEST(HfConfig, BiasesEitherWay) {

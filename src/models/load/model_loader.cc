@@ -43,6 +43,7 @@ WeightPlan::Roles RolesOf(const DecoderConfig& c, bool gguf, const std::string& 
   WeightPlan::Roles roles;
   roles[embedding] = c.tied_embeddings ? WeightRole::kVocabulary : WeightRole::kTable;
   if (!c.tied_embeddings) roles[gguf ? kGgufNames.head : kHfNames.head] = WeightRole::kVocabulary;
+  if (c.position_rows > 0) roles[gguf ? kGgufNames.positions : kHfNames.positions] = WeightRole::kTable;
   for (int64_t i = 0; i < c.layers; ++i) {
     if (c.IsLatent()) AddLatentRoles(LayerPrefix(gguf, i), gguf, &roles);
     if (!c.IsSparse(i)) continue;
@@ -151,6 +152,10 @@ class Loader {
       if (norm.used) {
         CELER_ASSIGN(*norm.weights, store_.Vector(InLayer(norm.name, i), c.hidden));
       }
+    if (one) {
+      w->ffn_norm = w->attention_norm;
+      w->ffn_norm_bias = w->attention_norm_bias;
+    }
     return {};
   }
 
@@ -171,9 +176,7 @@ class Loader {
       CELER_ASSIGN(w->o_bias, store_.ScaledVector(InLayer(names_.o_bias, i), c.hidden, c.residual_scale));
     }
     if (c.qk_norm) {
-      const bool head = c.qk_norm_span == QkNormSpan::kHead;
-      CELER_ASSIGN(w->q_norm, store_.Vector(InLayer(names_.q_norm, i), head ? c.head_dim : q_rows));
-      CELER_ASSIGN(w->k_norm, store_.Vector(InLayer(names_.k_norm, i), head ? c.head_dim : kv_rows));
+      CELER_RETURN_IF_ERROR(QkNorm(i, w));
     }
     if (c.attention_sinks) {
       CELER_ASSIGN(w->sinks, store_.Vector(InLayer(names_.sinks, i), c.heads));
@@ -187,6 +190,26 @@ class Loader {
     CELER_ASSIGN(w->o, store_.Matrix(InLayer(names_.o, i), c.hidden, c.heads * c.latent.value_dim));
     if (c.o_bias) {
       CELER_ASSIGN(w->o_bias, store_.ScaledVector(InLayer(names_.o_bias, i), c.hidden, c.residual_scale));
+    }
+    return {};
+  }
+
+  Status QkNorm(int64_t i, LayerWeights* w) {
+    const DecoderConfig& c = config_;
+    const std::string q = InLayer(names_.q_norm, i), k = InLayer(names_.k_norm, i);
+    if (c.qk_norm_span == QkNormSpan::kOwn) {
+      CELER_ASSIGN(w->q_norm, store_.Table(q, c.heads, c.head_dim));
+      CELER_ASSIGN(w->k_norm, store_.Table(k, c.kv_heads, c.head_dim));
+      return {};
+    }
+    const bool head = c.qk_norm_span == QkNormSpan::kHead;
+    const int64_t q_size = head ? c.head_dim : c.heads * c.head_dim,
+                  k_size = head ? c.head_dim : c.kv_heads * c.head_dim;
+    CELER_ASSIGN(w->q_norm, store_.Vector(q, q_size));
+    CELER_ASSIGN(w->k_norm, store_.Vector(k, k_size));
+    if (c.qk_norm_kind == NormKind::kLayer) {
+      CELER_ASSIGN(w->q_norm_bias, store_.Vector(InLayer(names_.q_norm_bias, i), q_size));
+      CELER_ASSIGN(w->k_norm_bias, store_.Vector(InLayer(names_.k_norm_bias, i), k_size));
     }
     return {};
   }

@@ -1,6 +1,7 @@
 // What each family's file offers to the table in family.cc.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "models/config/family.h"
@@ -93,6 +94,19 @@ Status CohereFromGguf(const GgufFile& file, DecoderConfig* config);
 Status Cohere2FromHf(const JsonFields& json, DecoderConfig* config);
 Status Cohere2FromGguf(const GgufFile& file, DecoderConfig* config);
 
+// Names and arrangement of their tensors.
+void OptHfTensors(const DecoderConfig& config, TensorRules* rules);
+void Gpt2HfTensors(const DecoderConfig& config, TensorRules* rules);
+void GptNeoxHfTensors(const DecoderConfig& config, TensorRules* rules);
+void GptjHfTensors(const DecoderConfig& config, TensorRules* rules);
+void FalconHfTensors(const DecoderConfig& config, TensorRules* rules);
+void FalconGgufTensors(const DecoderConfig& config, TensorRules* rules);
+void PhiHfTensors(const DecoderConfig& config, TensorRules* rules);
+void Starcoder2HfTensors(const DecoderConfig& config, TensorRules* rules);
+void StablelmHfTensors(const DecoderConfig& config, TensorRules* rules);
+// "attn_qkv", q before k before v.
+void FusedQkvGgufTensors(const DecoderConfig& config, TensorRules* rules);
+
 // LayerNorm with biases; a feed-forward block act(up(x)), with biases on both products or none.
 void LayerNormWithBias(DecoderConfig* config);
 void PlainMlp(bool bias, DecoderConfig* config);
@@ -124,6 +138,11 @@ Status DeepSeekRouterFromHf(const JsonFields& json, DecoderConfig* config);
 Status RouterFromGguf(const GgufFile& file, DecoderConfig* config);
 // Vectors of all experts' biases.
 void GgufExpertBiases(const DecoderConfig& c, TensorRules* rules);
+// A matrix and its bias, "in_file.weight" and "in_file.bias", as these parts.
+void RenamePair(const std::string& in_file, const char* weight, const char* bias, TensorRules* rules);
+// q, k and v of each of `groups` groups of heads, one group after the other, with their biases.
+void SplitQkv(const std::string& in_file, int64_t groups, const DecoderConfig& config, TensorRules* rules);
+
 // "layer_types": which layers have a sliding window.
 Result<std::vector<bool>> WindowedByType(const JsonFields& json, int64_t layers);
 // "sliding_window" (4096 if missing) and the layers that it is about: by "layer_types", else all but every

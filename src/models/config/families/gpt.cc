@@ -101,4 +101,79 @@ Status FalconFromGguf(const GgufFile& file, DecoderConfig* config) {
   return {};
 }
 
+void Gpt2HfTensors(const DecoderConfig& c, TensorRules* rules) {
+  const PartNames& to = rules->parts();
+  rules->Prefix("transformer.", "");
+  rules->Rename("wte.weight", to.embedding);
+  rules->Rename("wpe.weight", to.positions);
+  RenamePair("ln_f", to.norm, to.norm_bias, rules);
+  const std::string layer = "h.%.";
+  RenamePair(layer + "ln_1", to.attention_norm, to.attention_norm_bias, rules);
+  RenamePair(layer + "ln_2", to.ffn_norm, to.ffn_norm_bias, rules);
+  SplitQkv(layer + "attn.c_attn", 1, c, rules);
+  RenamePair(layer + "attn.c_proj", to.o, to.o_bias, rules);
+  RenamePair(layer + "mlp.c_fc", to.up, to.up_bias, rules);
+  RenamePair(layer + "mlp.c_proj", to.down, to.down_bias, rules);
+  // Its products have their columns in the file's rows.
+  rules->SplitTransposed(layer + "attn.c_attn.weight",
+                         {{to.q, c.hidden}, {to.k, c.hidden}, {to.v, c.hidden}});
+  rules->SplitTransposed(layer + "attn.c_proj.weight", {{to.o, c.hidden}});
+  rules->SplitTransposed(layer + "mlp.c_fc.weight", {{to.up, c.intermediate}});
+  rules->SplitTransposed(layer + "mlp.c_proj.weight", {{to.down, c.hidden}});
+}
+
+void GptNeoxHfTensors(const DecoderConfig& c, TensorRules* rules) {
+  const PartNames& to = rules->parts();
+  rules->Prefix("gpt_neox.", "");
+  rules->Rename("embed_in.weight", to.embedding);
+  rules->Rename("embed_out.weight", to.head);
+  RenamePair("final_layer_norm", to.norm, to.norm_bias, rules);
+  const std::string layer = "layers.%.";
+  RenamePair(layer + "input_layernorm", to.attention_norm, to.attention_norm_bias, rules);
+  RenamePair(layer + "post_attention_layernorm", to.ffn_norm, to.ffn_norm_bias, rules);
+  SplitQkv(layer + "attention.query_key_value", c.heads, c, rules);
+  RenamePair(layer + "attention.dense", to.o, to.o_bias, rules);
+  RenamePair(layer + "mlp.dense_h_to_4h", to.up, to.up_bias, rules);
+  RenamePair(layer + "mlp.dense_4h_to_h", to.down, to.down_bias, rules);
+}
+
+void GptjHfTensors(const DecoderConfig&, TensorRules* rules) {
+  const PartNames& to = rules->parts();
+  rules->Prefix("transformer.", "");
+  rules->Rename("wte.weight", to.embedding);
+  RenamePair("ln_f", to.norm, to.norm_bias, rules);
+  const std::string layer = "h.%.";
+  RenamePair(layer + "ln_1", to.attention_norm, to.attention_norm_bias, rules);
+  RenamePair(layer + "attn.q_proj", to.q, to.q_bias, rules);
+  RenamePair(layer + "attn.k_proj", to.k, to.k_bias, rules);
+  RenamePair(layer + "attn.v_proj", to.v, to.v_bias, rules);
+  RenamePair(layer + "attn.out_proj", to.o, to.o_bias, rules);
+  RenamePair(layer + "mlp.fc_in", to.up, to.up_bias, rules);
+  RenamePair(layer + "mlp.fc_out", to.down, to.down_bias, rules);
+}
+
+void FalconHfTensors(const DecoderConfig& c, TensorRules* rules) {
+  const PartNames& to = rules->parts();
+  rules->Prefix("transformer.", "");
+  rules->Rename("word_embeddings.weight", to.embedding);
+  RenamePair("ln_f", to.norm, to.norm_bias, rules);
+  const std::string layer = "h.%.";
+  RenamePair(layer + "input_layernorm", to.attention_norm, to.attention_norm_bias, rules);
+  RenamePair(layer + "post_attention_layernorm", to.ffn_norm, to.ffn_norm_bias, rules);
+  RenamePair(layer + "ln_attn", to.attention_norm, to.attention_norm_bias, rules);
+  RenamePair(layer + "ln_mlp", to.ffn_norm, to.ffn_norm_bias, rules);
+  SplitQkv(layer + "self_attention.query_key_value", c.kv_heads, c, rules);
+  RenamePair(layer + "self_attention.dense", to.o, to.o_bias, rules);
+  RenamePair(layer + "mlp.dense_h_to_4h", to.up, to.up_bias, rules);
+  RenamePair(layer + "mlp.dense_4h_to_h", to.down, to.down_bias, rules);
+}
+
+void FalconGgufTensors(const DecoderConfig& c, TensorRules* rules) {
+  const PartNames& to = rules->parts();
+  FusedQkvGgufTensors(c, rules);
+  if (!c.parallel_norms) return;
+  RenamePair("blk.%.attn_norm_2", to.attention_norm, to.attention_norm_bias, rules);
+  RenamePair("blk.%.attn_norm", to.ffn_norm, to.ffn_norm_bias, rules);
+}
+
 }  // namespace celer::families

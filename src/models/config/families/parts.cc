@@ -3,6 +3,22 @@
 
 namespace celer::families {
 
+void RenamePair(const std::string& in_file, const char* weight, const char* bias, TensorRules* rules) {
+  rules->Rename(in_file + ".weight", weight);
+  rules->Rename(in_file + ".bias", bias);
+}
+
+void SplitQkv(const std::string& in_file, int64_t groups, const DecoderConfig& c, TensorRules* rules) {
+  const PartNames& to = rules->parts();
+  const int64_t q = c.heads * c.head_dim / groups, kv = c.kv_heads * c.head_dim / groups;
+  rules->Split(in_file + ".weight", {{to.q, q}, {to.k, kv}, {to.v, kv}}, groups);
+  rules->Split(in_file + ".bias", {{to.q_bias, q}, {to.k_bias, kv}, {to.v_bias, kv}}, groups);
+}
+
+void FusedQkvGgufTensors(const DecoderConfig& config, TensorRules* rules) {
+  SplitQkv("blk.%.attn_qkv", 1, config, rules);
+}
+
 void LearnedPositions(int64_t offset, DecoderConfig* config) {
   config->position_offset = offset;
   config->position_rows = config->max_positions + offset;

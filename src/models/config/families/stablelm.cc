@@ -61,4 +61,27 @@ Status PhiFromGguf(const GgufFile&, DecoderConfig* config) {
   return {};
 }
 
+void StablelmHfTensors(const DecoderConfig&, TensorRules* rules) {
+  const std::string attention = "model.layers.%.self_attn.";
+  for (const std::string of : {"q", "k"})
+    rules->Rename(attention + of + "_layernorm.norms.#.weight", attention + of + "_norm.#.weight");
+}
+
+void Starcoder2HfTensors(const DecoderConfig&, TensorRules* rules) {
+  const PartNames& to = rules->parts();
+  RenamePair("model.layers.%.mlp.c_fc", to.up, to.up_bias, rules);
+  RenamePair("model.layers.%.mlp.c_proj", to.down, to.down_bias, rules);
+}
+
+void PhiHfTensors(const DecoderConfig&, TensorRules* rules) {
+  const PartNames& to = rules->parts();
+  RenamePair("model.final_layernorm", to.norm, to.norm_bias, rules);
+  const std::string layer = "model.layers.%.";
+  RenamePair(layer + "self_attn.dense", to.o, to.o_bias, rules);
+  RenamePair(layer + "self_attn.q_layernorm", to.q_norm, to.q_norm_bias, rules);
+  RenamePair(layer + "self_attn.k_layernorm", to.k_norm, to.k_norm_bias, rules);
+  RenamePair(layer + "mlp.fc1", to.up, to.up_bias, rules);
+  RenamePair(layer + "mlp.fc2", to.down, to.down_bias, rules);
+}
+
 }  // namespace celer::families
