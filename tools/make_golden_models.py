@@ -111,26 +111,26 @@ MODELS = {
         num_attention_heads=6, num_key_value_heads=3, head_dim=4, num_experts=6, num_experts_per_tok=3,
         moe_intermediate_size=10, norm_topk_prob=True, rope_parameters=rope(1e6))),
     "gemma2": ("Gemma2Config", 1, "norms before and behind branches, softcaps on scores and logits, layer 0 with a window of 12", dict(
-        head_dim=6, query_pre_attn_scalar=10, attn_logit_softcapping=3.0, final_logit_softcapping=20.0, sliding_window=12,
+        hidden_size=36, head_dim=6, query_pre_attn_scalar=10, tie_word_embeddings=False, attn_logit_softcapping=3.0, final_logit_softcapping=20.0, sliding_window=12,
         rope_parameters=rope(1e4))),
     "gemma3": ("Gemma3TextConfig", 1, "norms of q and k, two ropes, every second layer with a window of 12", dict(
-        num_hidden_layers=4, head_dim=6, query_pre_attn_scalar=10, sliding_window=12,
+        hidden_size=36, num_hidden_layers=4, head_dim=6, query_pre_attn_scalar=10, sliding_window=12, tie_word_embeddings=False,
         layer_types=["sliding_attention", "full_attention"] * 2, v4=dict(sliding_window_pattern=2),
         rope_parameters=dict(full_attention=rope(1e6, "linear", factor=4.0), sliding_attention=rope(1e4)))),
-    "olmo2": ("Olmo2Config", 1, "norms behind branches alone; one norm over all heads of q and of k", dict(
+    "olmo2": ("Olmo2Config", 2, "norms behind branches alone; one norm over all heads of q and of k", dict(
         num_key_value_heads=3, rope_parameters=rope(5e5))),
     "olmo3": ("Olmo3Config", 1, "the same, yarn in layer 3 alone, the others with a window of 12", dict(
         num_hidden_layers=4, sliding_window=12, rope_parameters=dict(
             full_attention=rope(5e5, "yarn", factor=4.0, original_max_position_embeddings=64), sliding_attention=rope(5e5)))),
-    "olmoe": ("OlmoeConfig", 1, "one norm over all heads of q and of k, 6 experts, best 3, not renormalised", dict(
+    "olmoe": ("OlmoeConfig", 3, "one norm over all heads of q and of k, 6 experts, best 3, not renormalised", dict(
         num_experts=6, num_experts_per_tok=3, norm_topk_prob=False, rope_parameters=rope(1e4))),
     "exaone4": ("Exaone4Config", 1, "norms behind branches alone, norms of q and k; layer 1 without window and rope", dict(
         num_hidden_layers=2, sliding_window=12, layer_types=["sliding_attention", "full_attention"],
         rope_parameters=rope(1e6))),
     "hunyuan": ("HunYuanDenseV1Config", 1, "norms of q and k after rope, theta scaled by alpha", dict(
-        head_dim=6, tie_word_embeddings=True, rope_parameters=rope(1e4, "dynamic", factor=1.0, alpha=50.0))),
+        head_dim=8, pad_token_id=0, rope_parameters=rope(1e4, "dynamic", factor=1.0, alpha=50.0))),
     "glm4": ("Glm4Config", 1, "norms before and behind branches, neighbours among half of a head's numbers rotate", dict(
-        head_dim=8, rope_parameters=rope(1e4, partial_rotary_factor=0.5))),
+        head_dim=8, pad_token_id=0, rope_parameters=rope(1e4, partial_rotary_factor=0.5))),
     "ministral3": ("Ministral3Config", 3, "queries grow with their position, every 16 positions; yarn with factor 4", dict(
         head_dim=8, sliding_window=None, rope_parameters=rope(
             1e4, "yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0, mscale=1.0,

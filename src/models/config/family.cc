@@ -565,6 +565,8 @@ nlohmann::json TextConfig(const nlohmann::json& outer, const Wrapper& wrapper) {
   nlohmann::json text = outer["text_config"];
   if (!text.contains("model_type")) text["model_type"] = wrapper.text_type;
   text["tie_word_embeddings"] = outer.value("tie_word_embeddings", nlohmann::json(wrapper.tied_embeddings));
+  // transformers caps the logits of the text model alone, not of the whole.
+  if (wrapper.text_type == std::string_view("gemma3_text")) text.erase("final_logit_softcapping");
   const std::string quantized(published::kConfigKey);
   if (outer.contains(quantized)) text[quantized] = outer[quantized];
   return text;
