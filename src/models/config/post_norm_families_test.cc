@@ -14,9 +14,15 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 json SmallModel(const std::string& model_type, const json& changes = json::object()) {
-  json config = {{"model_type", model_type},  {"hidden_size", 36},         {"intermediate_size", 48},
-                 {"num_hidden_layers", 4},    {"num_attention_heads", 4},  {"num_key_value_heads", 2},
-                 {"head_dim", 8},             {"vocab_size", 64},          {"max_position_embeddings", 128}};
+  json config = {{"model_type", model_type},
+                 {"hidden_size", 36},
+                 {"intermediate_size", 48},
+                 {"num_hidden_layers", 4},
+                 {"num_attention_heads", 4},
+                 {"num_key_value_heads", 2},
+                 {"head_dim", 8},
+                 {"vocab_size", 64},
+                 {"max_position_embeddings", 128}};
   config.update(changes);
   return config;
 }
@@ -51,9 +57,12 @@ TEST(PostNormFamilies, Gemma2) {
   EXPECT_THAT(Windowed(Accepted(SmallModel("gemma2"))), ElementsAre(true, false, true, false));
   // null is no cap, and no cap is 0.
   EXPECT_EQ(Accepted(SmallModel("gemma2", {{"attn_logit_softcapping", nullptr}})).attention_softcap, 0);
-  EXPECT_THAT(Sentence(SmallModel("gemma2", {{"attn_logit_softcapping", 0}})), HasSubstr("expected a positive"));
-  EXPECT_THAT(Sentence(SmallModel("gemma2", {{"final_logit_softcapping", 1e-30}})), HasSubstr("softcap on logits"));
-  EXPECT_THAT(Sentence(SmallModel("gemma2", {{"query_pre_attn_scalar", 0}})), HasSubstr("query_pre_attn_scalar"));
+  EXPECT_THAT(Sentence(SmallModel("gemma2", {{"attn_logit_softcapping", 0}})),
+              HasSubstr("expected a positive"));
+  EXPECT_THAT(Sentence(SmallModel("gemma2", {{"final_logit_softcapping", 1e-30}})),
+              HasSubstr("softcap on logits"));
+  EXPECT_THAT(Sentence(SmallModel("gemma2", {{"query_pre_attn_scalar", 0}})),
+              HasSubstr("query_pre_attn_scalar"));
   EXPECT_THAT(Sentence(SmallModel("gemma2", {{"sliding_window", nullptr}})), HasSubstr("sliding_window"));
   EXPECT_THAT(Sentence(SmallModel("llama", {{"attn_logit_softcapping", 50}})), HasSubstr("not implemented"));
 }
@@ -68,9 +77,11 @@ TEST(PostNormFamilies, Gemma3HasTwoRopes) {
   EXPECT_EQ(plain.Window(5), 0);
 
   // The older names: scaling is of layers with full attention.
-  const DecoderConfig old = Accepted(SmallModel(
-      "gemma3_text", {{"rope_theta", 5e5}, {"rope_local_base_freq", 7e3}, {"sliding_window_pattern", 2},
-                      {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}}));
+  const DecoderConfig old =
+      Accepted(SmallModel("gemma3_text", {{"rope_theta", 5e5},
+                                          {"rope_local_base_freq", 7e3},
+                                          {"sliding_window_pattern", 2},
+                                          {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}}));
   EXPECT_EQ(old.rope.scaling, RopeConfig::Scaling::kLinear);
   EXPECT_EQ(old.rope.factor, 8);
   EXPECT_EQ(old.rope.theta, 5e5);
@@ -78,8 +89,9 @@ TEST(PostNormFamilies, Gemma3HasTwoRopes) {
   EXPECT_EQ(old.local_rope->theta, 7e3);
   EXPECT_THAT(Windowed(old), ElementsAre(true, false, true, false));
 
-  const DecoderConfig nested = Accepted(
-      {{"model_type", "gemma3"}, {"text_config", SmallModel("gemma3_text", {{"final_logit_softcapping", 30}})}});
+  const DecoderConfig nested =
+      Accepted({{"model_type", "gemma3"},
+                {"text_config", SmallModel("gemma3_text", {{"final_logit_softcapping", 30}})}});
   EXPECT_EQ(nested.family, "gemma3");
   EXPECT_EQ(nested.logit_softcap, 0);  // transformers' class of the whole has none
 
@@ -111,7 +123,8 @@ TEST(PostNormFamilies, Olmo) {
   EXPECT_EQ(mixture.moe.experts, 64);
   EXPECT_EQ(mixture.moe.intermediate, 2048);
   EXPECT_FALSE(mixture.moe.normalize_top);
-  EXPECT_THAT(Sentence(SmallModel("olmoe", {{"head_dim", 9}, {"clip_qkv", 8.0}})), HasSubstr("'clip_qkv' is 8"));
+  EXPECT_THAT(Sentence(SmallModel("olmoe", {{"head_dim", 9}, {"clip_qkv", 8.0}})),
+              HasSubstr("'clip_qkv' is 8"));
 }
 
 TEST(PostNormFamilies, Exaone4RotatesWhereItHasAWindow) {
@@ -121,7 +134,8 @@ TEST(PostNormFamilies, Exaone4RotatesWhereItHasAWindow) {
   const DecoderConfig full = Accepted(SmallModel("exaone4", {{"sliding_window", nullptr}}));
   EXPECT_THAT(Windowed(full), ElementsAre(false, false, false, false));
   EXPECT_TRUE(full.Rotates(3));
-  EXPECT_THAT(Sentence(SmallModel("exaone4", {{"sliding_window_pattern", "LLLG"}})), HasSubstr("is not a number"));
+  EXPECT_THAT(Sentence(SmallModel("exaone4", {{"sliding_window_pattern", "LLLG"}})),
+              HasSubstr("is not a number"));
 }
 
 TEST(PostNormFamilies, HunyuanScalesThetaByAlpha) {
@@ -131,8 +145,9 @@ TEST(PostNormFamilies, HunyuanScalesThetaByAlpha) {
       "hunyuan_v1_dense", {{"rope_scaling", {{"type", "dynamic"}, {"alpha", 1000.0}, {"factor", 1.0}}}}));
   EXPECT_DOUBLE_EQ(scaled.rope.theta, 1e4 * std::pow(1000.0, 8.0 / 6));
   EXPECT_FALSE(scaled.rope.DependsOnLength());
-  EXPECT_THAT(Sentence(SmallModel("hunyuan_v1_dense", {{"rope_scaling", {{"type", "dynamic"}, {"alpha", -2.0}}}})),
-              HasSubstr("rope theta"));
+  EXPECT_THAT(
+      Sentence(SmallModel("hunyuan_v1_dense", {{"rope_scaling", {{"type", "dynamic"}, {"alpha", -2.0}}}})),
+      HasSubstr("rope theta"));
 }
 
 TEST(PostNormFamilies, Glm4) {

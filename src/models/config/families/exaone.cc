@@ -27,6 +27,7 @@ Status Exaone4FromHf(const JsonFields& json, DecoderConfig* config) {
     return Error::Unsupported(json.where(),
                               ": 'sliding_window_pattern' is not a number, and there are no 'layer_types'");
   }
+  if (json.json().contains("sliding_window") && !json.Has("sliding_window")) period = 0;
   CELER_RETURN_IF_ERROR(HfWindows(json, period, config));
   if (config->sliding_window > 0) config->rope_layer = config->windowed_layer;
   return {};

@@ -87,12 +87,11 @@ Status HfWindows(const JsonFields& json, int64_t period, DecoderConfig* config) 
     CELER_ASSIGN(config->windowed_layer, WindowedByType(json, config->layers));
   } else {
     for (int64_t i = 0; i < config->layers; ++i)
-      config->windowed_layer.push_back(config->sliding_window > 0 && period > 0 && (i + 1) % period != 0);
+      config->windowed_layer.push_back(period > 0 && (i + 1) % period != 0);
   }
   const auto windowed = std::find(config->windowed_layer.begin(), config->windowed_layer.end(), true);
   if (config->sliding_window == 0 && windowed != config->windowed_layer.end())
-    return Error::Corrupt(json.where(),
-                          ": 'layer_types' names layers with a sliding window, and 'sliding_window' is null");
+    return Error::Corrupt(json.where(), ": 'sliding_window' is null, and some layers have one");
   return {};
 }
 
