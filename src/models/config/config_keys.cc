@@ -163,7 +163,7 @@ constexpr Words kHarmless =
     "use_flash_attention tie_last_hidden_states base_model_tp_plan base_model_pp_plan "
     "base_model_ep_plan ep_size tp_size "
     // Tokens, which the tokenizer and generation_config.json know.
-    "bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id cls_token_id "
+    "bos_token_id eos_token_id eod_token_id pad_token_id unk_token_id sep_token_id cls_token_id "
     "mask_token_id decoder_start_token_id forced_bos_token_id forced_eos_token_id "
     // Sampling, which requests know.
     "assistant_confidence_threshold assistant_lookbehind bad_words_ids begin_suppress_tokens "
