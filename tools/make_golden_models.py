@@ -156,8 +156,8 @@ MODELS = {
         head_dim=8, use_bias=True, rope_parameters=rope(5e5))),
     "smollm3": ("SmolLM3Config", 1, "the second of two layers does not rotate and has a window of 16", dict(
         pad_token_id=0, no_rope_layer_interval=2, use_sliding_window=True, sliding_window=16, rope_parameters=rope(2e6))),
-    "gemma": ("GemmaConfig", 1, "the embedding times sqrt(18), norms stored less one, gelu by tanh", dict(
-        head_dim=8, tie_word_embeddings=False, rope_parameters=rope(1e4))),
+    "gemma": ("GemmaConfig", 3, "the embedding times sqrt(16), norms stored less one, gelu by tanh", dict(
+        hidden_size=16, head_dim=8, tie_word_embeddings=False, rope_parameters=rope(1e4))),
     "gpt_oss": ("GptOssConfig", 5, "attention sinks, biases everywhere, a window of 12 tokens in layer 0, clamped SwiGLU", dict(
         hidden_size=20, intermediate_size=10, num_attention_heads=4, num_key_value_heads=2, head_dim=6, num_local_experts=4,
         num_experts_per_tok=2, sliding_window=12, max_position_embeddings=1024,

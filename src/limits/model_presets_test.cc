@@ -21,6 +21,8 @@ TEST(ModelPresets, GiveThePublishedParameterCount) {
       {"qwen3-32b", 32762123264},   {"qwen3-30b-a3b", 30532122624}, {"qwen3-235b-a22b", 235093634560},
       {"mistral-7b", 7241732096},   {"mixtral-8x7b", 46702792704},  {"mixtral-8x22b", 140620634112},
       {"qwen1.5-7b", 7721324544},   {"qwen1.5-32b", 32512218112},   {"qwen1.5-110b", 111209914368},
+      {"phi-3-mini", 3821079552},   {"phi-4", 14659507200},         {"phi-4-mini", 3836021760},
+      {"smollm3-3b", 3075098624},   {"gemma-2b", 2506172416},       {"gemma-7b", 8537680896},
   };
   for (const auto& [name, count] : published) {
     const auto shape = FindModelPreset(name);
