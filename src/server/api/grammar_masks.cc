@@ -200,6 +200,9 @@ Refusal Grammars::MakeToolMask(const ToolChoice& choice, const Json& tools, Tool
   }
   TriggerOptions options;
   options.free_text = false;
+  // What all calls begin with: their names may be long and many.
+  const std::string_view begin = SyntaxOf(style).required_begin;
+  options.triggers = {std::string(begin.substr(0, begin.find_first_of("$@")))};
   options.at_least_one = true;
   options.several = parallel && SyntaxOf(style).several && choice.kind != ToolChoice::Kind::kNamed;
   options.between = "\n";
