@@ -184,7 +184,7 @@ class SyntaxesCase(ServerCase):
 
     def test_required_calls(self):
         for name in self.templates:
-            server = self.start(*self.flags, template=f"published/{name}.jinja")
+            server = self.start(*self.flags, template=f"published/{name}.jinja", context=8192)
             client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
             ask = {"model": "tiny", "messages": ASK, "temperature": 1, "tools": TOOLS[:1], "tool_choice": "required", "seed": 1,
                    "parallel_tool_calls": False}
