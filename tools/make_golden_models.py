@@ -205,6 +205,20 @@ MODELS = {
         own_names=True, hidden_size=24, ffn_hidden_size=22, num_hidden_layers=2, num_attention_heads=4, num_kv_heads=2,
         new_decoder_architecture=True, vocab_size=48, max_position_embeddings=256, bos_token_id=1, eos_token_id=2,
         rope_parameters=rope(1e4))),
+    "qwen3_next": ("Qwen3NextConfig", 1, "a recurrent layer and one with a gate on attention, which is dense; half of a head rotates", dict(
+        num_hidden_layers=2, full_attention_interval=2, rms_norm_eps=1e-3, head_dim=8, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=10,
+        shared_expert_intermediate_size=7, mlp_only_layers=[1], linear_num_key_heads=2, linear_num_value_heads=4,
+        linear_key_head_dim=6, linear_value_head_dim=5, rope_parameters=rope(1e6, partial_rotary_factor=0.5),
+        v4=dict(full_attention_interval=2, partial_rotary_factor=0.5))),
+    "qwen3_5": ("Qwen3_5TextConfig", 4, "recurrent layers with three value heads to a key head; tied embeddings", dict(
+        num_hidden_layers=4, rms_norm_eps=1e-3, head_dim=8, linear_num_key_heads=2, linear_num_value_heads=6, linear_key_head_dim=8,
+        linear_value_head_dim=4, tie_word_embeddings=True, rope_parameters=rope(1e6, partial_rotary_factor=0.5),
+        v4=dict(partial_rotary_factor=0.5))),
+    "qwen3_5_moe": ("Qwen3_5MoeTextConfig", 2, "recurrent layers and a mixture of experts in all; a quarter of a head rotates", dict(
+        num_hidden_layers=2, full_attention_interval=2, rms_norm_eps=1e-3, head_dim=8, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=9,
+        shared_expert_intermediate_size=11, linear_num_key_heads=1, linear_num_value_heads=2, linear_key_head_dim=7,
+        linear_value_head_dim=10, rope_parameters=rope(1e6, partial_rotary_factor=0.25),
+        v4=dict(full_attention_interval=2, partial_rotary_factor=0.25))),
     "fused": ("LlamaConfig", 3, "large enough for every fused and every vector kernel", dict(
         hidden_size=256, intermediate_size=512, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, vocab_size=64,
         rms_norm_eps=1e-5, rope_parameters=rope(5e5), grid=True, firm=16)),

@@ -1,6 +1,7 @@
 #include "kernels/operators.h"
 
 #include "kernels/llm/attention/attention.h"
+#include "kernels/llm/delta_rule/delta_rule.h"
 #include "kernels/llm/latent/head_product.h"
 #include "kernels/llm/matmul/matmul.h"
 #include "kernels/llm/rope/rotate.h"
@@ -20,6 +21,7 @@ std::vector<OperatorInfo> KernelOperators() {
           Describe<ActivateMulFn>("activation", ActivateMulVariants()),
           Describe<HeadTileFn>("head_product", HeadTileVariants()),
           Describe<RotateHeadsFn>("rope", RotateHeadsVariants()),
+          Describe<DeltaScanFn>("delta_rule", DeltaScanVariants()),
           Describe<const GemmKernels*>("gemm", GemmVariants()),
           Describe<const ConvKernels*>("conv", ConvVariants()),
           Describe<const BasicGemmKernels<F16>*>("gemm_f16", GemmF16Variants()),

@@ -47,4 +47,28 @@ Result<int64_t> BlocksWithin(const KvBudget& budget, int64_t room, double defaul
   return blocks;
 }
 
+Result<KvPlan> PlanWithin(KvBudget budget, int64_t room, double default_share, int64_t block_bytes,
+                          int64_t state_bytes) {
+  KvPlan plan;
+  if (state_bytes > 0) {
+    // One that runs and one beside it at least; as many snapshots as sequences, where a quarter of the memory is enough.
+    constexpr int64_t kLeast = 2, kSequences = 16, kShare = 4;
+    const double share = budget.share > 0 ? budget.share : default_share;
+    const auto bytes = budget.bytes > 0
+                           ? budget.bytes
+                           : static_cast<int64_t>(static_cast<double>(std::max<int64_t>(room, 0)) * share);
+    const int64_t wanted = 2 * (budget.sequences > 0 ? budget.sequences : kSequences);
+    plan.states = std::clamp(bytes / kShare / state_bytes, kLeast, std::max(wanted, kLeast));
+    const int64_t taken = plan.states * state_bytes;
+    if (taken >= bytes)
+      return Error::OutOfMemory("the states of ", plan.states, " sequences take ", Size(taken),
+                                ", and there are ", Size(bytes),
+                                " for them, keys and values; raise `kv_memory`");
+    room -= taken;
+    if (budget.bytes > 0) budget.bytes -= taken;
+  }
+  CELER_ASSIGN(plan.blocks, BlocksWithin(budget, room, default_share, block_bytes));
+  return plan;
+}
+
 }  // namespace celer

@@ -19,4 +19,12 @@ struct KvBudget {
 // budget names no size. An error if there is no room for one sequence, or less than `budget.bytes` is free.
 Result<int64_t> BlocksWithin(const KvBudget& budget, int64_t room, double default_share, int64_t block_bytes);
 
+// With the states of recurrent layers, `state_bytes` for each sequence, in the same memory.
+struct KvPlan {
+  int64_t blocks = 0;
+  int64_t states = 0;  // slots for sequences and for snapshots
+};
+Result<KvPlan> PlanWithin(KvBudget budget, int64_t room, double default_share, int64_t block_bytes,
+                          int64_t state_bytes);
+
 }  // namespace celer

@@ -51,5 +51,29 @@ TEST(KvBudget, MoreThanThereIsIsAnError) {
   EXPECT_THAT(blocks.error().message(), testing::HasSubstr("only 100.0 MiB are free"));
 }
 
+TEST(KvBudget, StatesTakeTheirPartFirst) {
+  const auto none = PlanWithin({.bytes = 40 * kMib, .context = 64}, 100 * kMib, 0.5, kMib, 0);
+  ASSERT_TRUE(none);
+  EXPECT_EQ(none->blocks, 40);
+  EXPECT_EQ(none->states, 0);
+  // A quarter of the memory, and twice as many as there are sequences at most.
+  const auto large = PlanWithin({.bytes = 40 * kMib, .context = 64}, 100 * kMib, 0.5, kMib, 2 * kMib);
+  ASSERT_TRUE(large);
+  EXPECT_EQ(large->states, 5);
+  EXPECT_EQ(large->blocks, 30);
+  const auto few =
+      PlanWithin({.bytes = 40 * kMib, .context = 64, .sequences = 2}, 100 * kMib, 0.5, kMib, kMib);
+  ASSERT_TRUE(few);
+  EXPECT_EQ(few->states, 4);
+  EXPECT_EQ(few->blocks, 36);
+  const auto tight = PlanWithin({.bytes = 10 * kMib, .context = 64}, 100 * kMib, 0.5, kMib, 3 * kMib);
+  ASSERT_TRUE(tight);
+  EXPECT_EQ(tight->states, 2);
+  EXPECT_EQ(tight->blocks, 4);
+  const auto full = PlanWithin({.bytes = 10 * kMib, .context = 64}, 100 * kMib, 0.5, kMib, 5 * kMib);
+  ASSERT_FALSE(full);
+  EXPECT_THAT(full.error().message(), ::testing::HasSubstr("the states of 2 sequences"));
+}
+
 }  // namespace
 }  // namespace celer

@@ -13,6 +13,7 @@ enum class Op : uint8_t {
   kEmbed,  // with the rope tables of the step
   kQkv,
   kAttention,
+  kRecurrent,
   kOutput,
   kGateUp,
   kDown,
@@ -20,11 +21,11 @@ enum class Op : uint8_t {
   kLogits,
   kSampling,
 };
-inline constexpr size_t kOpCount = 9;
+inline constexpr size_t kOpCount = 10;
 
 constexpr const char* Name(Op op) {
-  constexpr const char* kNames[kOpCount] = {"embed", "qkv", "attention", "output",  "gate_up",
-                                            "down",  "moe", "logits",    "sampling"};
+  constexpr const char* kNames[kOpCount] = {"embed",   "qkv",  "attention", "recurrent", "output",
+                                            "gate_up", "down", "moe",       "logits",    "sampling"};
   return kNames[static_cast<size_t>(op)];
 }
 

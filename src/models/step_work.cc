@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/dtype.h"
 #include "models/op_profile.h"
+#include "models/recurrent_state.h"
 
 namespace celer {
 namespace {
@@ -57,6 +58,24 @@ Attended CountAttended(const StepShape& s, int64_t window) {
   return a;
 }
 
+void CountAttention(const DecoderConfig& c, const StepMatrices::Layer& w, const StepShape& shape,
+                    int64_t layer, double key_bytes, bool narrow_kv, Counter* count) {
+  const auto sequences = static_cast<double>(shape.sequences);
+  for (const MatrixSize& m : w.qkv) count->Matrix(Op::kQkv, m, sequences * static_cast<double>(shape.tokens));
+  const Attended attended = CountAttended(shape, c.Window(layer));
+  OperatorWork& attention = count->At(Op::kAttention);
+  attention.bytes += sequences * attended.keys * key_bytes;
+  attention.flops[narrow_kv ? "auto" : "f32"] +=
+      sequences * attended.pairs * 4 * static_cast<double>(c.heads) * static_cast<double>(c.head_dim);
+}
+
+// A step reads and writes the state of each sequence once, and takes three passes over its matrices for each token.
+void CountState(const RecurrentConfig& r, double sequences, double tokens, OperatorWork* work) {
+  work->bytes += sequences * 2 * sizeof(float) * static_cast<double>(StateFloats(r));
+  const double matrices = static_cast<double>(r.value_heads * r.key_dim) * static_cast<double>(r.value_dim);
+  work->flops["f32"] += tokens * (6 * matrices + 2 * static_cast<double>(r.conv_kernel * ConvChannels(r)));
+}
+
 }  // namespace
 
 const char* ComputeType(const WeightView& w) {
@@ -79,12 +98,14 @@ StepMatrices MatricesOf(const DecoderWeights& weights) {
   all.head = size(weights.head);
   for (const LayerWeights& w : weights.layers) {
     StepMatrices::Layer layer{.qkv = {size(w.q), size(w.k), size(w.v)},
-                              .output = size(w.o),
+                              .output = size(w.recurrent.out ? w.recurrent.out : w.o),
                               .dense = expert(w.dense),
                               .experts = {},
                               .shared = expert(w.shared),
                               .router = size(w.router),
                               .shared_gate = size(w.shared_gate)};
+    if (const RecurrentWeights& r = w.recurrent; r.out)
+      layer.qkv = {size(r.q), size(r.k), size(r.v), size(r.z), size(r.a), size(r.b)};
     for (const ExpertWeights& e : w.experts) layer.experts.push_back(expert(e));
     all.layers.push_back(std::move(layer));
   }
@@ -99,19 +120,18 @@ std::vector<OperatorWork> CountStep(const DecoderConfig& c, const StepMatrices& 
   const double tokens = sequences * static_cast<double>(shape.tokens);
   count.At(Op::kEmbed).bytes = tokens * static_cast<double>(matrices.embedding_row_bytes);
 
-  const double key_bytes = static_cast<double>(kv_bytes_per_token) / static_cast<double>(c.layers);
-  const bool narrow_kv = kv_bytes_per_token < 4 * 2 * c.layers * c.kv_heads * c.head_dim;
+  const int64_t attention_layers = std::max<int64_t>(1, c.layers - RecurrentLayers(c.recurrent));
+  const double key_bytes = static_cast<double>(kv_bytes_per_token) / static_cast<double>(attention_layers);
+  const bool narrow_kv = kv_bytes_per_token < 4 * 2 * attention_layers * c.kv_heads * c.head_dim;
   const LlmShape llm = ToLlmShape(c, "");
   for (int64_t i = 0; i < c.layers; ++i) {
     const StepMatrices::Layer& w = matrices.layers[i];
-    for (const MatrixSize& m : w.qkv) count.Matrix(Op::kQkv, m, tokens);
-
-    const Attended attended = CountAttended(shape, c.Window(i));
-    OperatorWork& attention = count.At(Op::kAttention);
-    attention.bytes += sequences * attended.keys * key_bytes;
-    attention.flops[narrow_kv ? "auto" : "f32"] +=
-        sequences * attended.pairs * 4 * static_cast<double>(c.heads) * static_cast<double>(c.head_dim);
-
+    if (c.IsRecurrent(i)) {
+      for (const MatrixSize& m : w.qkv) count.Matrix(Op::kRecurrent, m, tokens);
+      CountState(c.recurrent, sequences, tokens, &count.At(Op::kRecurrent));
+    } else {
+      CountAttention(c, w, shape, i, key_bytes, narrow_kv, &count);
+    }
     count.Matrix(Op::kOutput, w.output, tokens);
     if (c.IsSparse(i)) {
       count.Matrix(Op::kMoe, w.router, tokens);

@@ -21,6 +21,7 @@
 #include "kernels/llm/kv_block.h"
 #include "models/config/decoder_config.h"
 #include "models/load/model.h"
+#include "models/recurrent_state.h"
 
 namespace celer {
 namespace {
@@ -62,6 +63,7 @@ struct Sequence {
     return {.sequence = id,
             .tokens = tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
             .position = begin,
+            .state = static_cast<int32_t>(id),
             .block_table = blocks,
             .rows = Slice::Rows::kAll,
             .prompt_length = prompt_length};
@@ -272,6 +274,8 @@ Status CheckEngine(const Task& task, const Tokens& text, Json& unequal) {
   tight.preemption = Preemption::kRecompute;
   tight.kv_memory.bytes =
       2 * KvBlocksFor(task.total() + 1) * kKvBlockTokens * served.engine().info().kv_bytes_per_token;
+  CELER_ASSIGN(const DecoderConfig config, LoadDecoderConfig(task.model));
+  tight.kv_memory.bytes += 2 * StateBytes(config.recurrent);
   CELER_ASSIGN(Served crowded, Served::Make(tight));
   CELER_ASSIGN(const std::vector<Served::Answer> preempted, crowded.Ask(task, lengths));
   for (size_t i = 0; i < lengths.size(); ++i) {

@@ -53,6 +53,7 @@ Result<Json> Answer(const Json& request) {
     const Slice slice{
         .tokens = std::span(tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
         .position = begin,
+        .state = 0,
         .block_table = table,
         .rows = Slice::Rows::kAll,
         .prompt_length = prefill};

@@ -107,7 +107,8 @@ std::vector<int32_t> Blocks(int first, int count) {
 
 std::vector<float> RunWhole(Runner& runner, std::span<const int32_t> tokens) {
   const auto table = Blocks(0, 16);
-  const Slice slice{.tokens = tokens, .position = 0, .block_table = table, .rows = Slice::Rows::kAll};
+  const Slice slice{
+      .tokens = tokens, .position = 0, .state = 0, .block_table = table, .rows = Slice::Rows::kAll};
   return LogitsOf(runner, {&slice, 1});
 }
 
@@ -173,6 +174,7 @@ TEST(Golden, TheEngineChoosesTheLargestLogit) {
       const size_t count = begin == 0 ? golden.prompt.size() : 1;
       const Slice slice{.tokens = std::span<const int32_t>(tokens).subspan(begin, count),
                         .position = static_cast<int64_t>(begin),
+                        .state = 0,
                         .block_table = table,
                         .rows = Slice::Rows::kLast};
       const auto logits = LogitsOf(*runner, {&slice, 1});
@@ -200,6 +202,7 @@ TEST(Golden, AnyChunkingGivesTheSameBits) {
         const size_t count = std::min(static_cast<size_t>(chunk), tokens.size() - begin);
         const Slice slice{.tokens = std::span<const int32_t>(tokens).subspan(begin, count),
                           .position = static_cast<int64_t>(begin),
+                          .state = 1,
                           .block_table = table,
                           .rows = Slice::Rows::kAll,
                           .prompt_length = static_cast<int64_t>(tokens.size())};
@@ -221,10 +224,11 @@ TEST(Golden, AnyCompanyGivesTheSameBits) {
     std::vector<int32_t> other(golden.greedy.begin(), golden.greedy.begin() + 31);
     const auto table = Blocks(0, 16), other_table = Blocks(16, 16), third_table = Blocks(40, 4);
     const Slice slices[] = {
-        {.tokens = other, .position = 0, .block_table = other_table, .rows = Slice::Rows::kLast},
-        {.tokens = golden.prompt, .position = 0, .block_table = table, .rows = Slice::Rows::kAll},
+        {.tokens = other, .position = 0, .state = 1, .block_table = other_table, .rows = Slice::Rows::kLast},
+        {.tokens = golden.prompt, .position = 0, .state = 0, .block_table = table, .rows = Slice::Rows::kAll},
         {.tokens = std::span(other).first(1),
          .position = 0,
+         .state = 2,
          .block_table = third_table,
          .rows = Slice::Rows::kNone},
     };

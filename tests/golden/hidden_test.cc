@@ -60,9 +60,16 @@ TEST(Hidden, EveryRowIsThatOfTransformers) {
     ASSERT_TRUE(runner) << runner.error().message();
     const std::vector<int32_t> table = {1, 0}, other_table = {3, 2};
     // Beside a sequence whose logits are wanted, and one of which only the last row is.
-    const Slice slices[] = {
-        {.sequence = 1, .tokens = golden.prompt, .block_table = table, .rows = Slice::Rows::kHidden},
-        {.sequence = 2, .tokens = golden.prompt, .block_table = other_table, .rows = Slice::Rows::kLast}};
+    const Slice slices[] = {{.sequence = 1,
+                             .tokens = golden.prompt,
+                             .state = 0,
+                             .block_table = table,
+                             .rows = Slice::Rows::kHidden},
+                            {.sequence = 2,
+                             .tokens = golden.prompt,
+                             .state = 1,
+                             .block_table = other_table,
+                             .rows = Slice::Rows::kLast}};
     ASSERT_TRUE((*runner)->Queue(slices));
     auto output = (*runner)->Take();
     ASSERT_TRUE(output) << output.error().message();
@@ -71,8 +78,11 @@ TEST(Hidden, EveryRowIsThatOfTransformers) {
     EXPECT_LE(WorstRelative(output->hidden, golden.hidden), Tolerance());
     const std::vector<float> all(output->hidden.begin(), output->hidden.end());
 
-    const Slice last{
-        .sequence = 1, .tokens = golden.prompt, .block_table = table, .rows = Slice::Rows::kLastHidden};
+    const Slice last{.sequence = 1,
+                     .tokens = golden.prompt,
+                     .state = 0,
+                     .block_table = table,
+                     .rows = Slice::Rows::kLastHidden};
     ASSERT_TRUE((*runner)->Queue({&last, 1}));
     output = (*runner)->Take();
     ASSERT_TRUE(output) << output.error().message();

@@ -131,6 +131,18 @@ int64_t BlockManager::CountCached(std::span<const int32_t> tokens, PrefixCache::
   return count;
 }
 
+int64_t BlockManager::CachedTokens(std::span<const int32_t> tokens, PrefixCache::Content content,
+                                   FunctionRef<bool(PrefixCache::Content)> usable) const {
+  size_t found = 0;
+  for (size_t at = 0; at + kKvBlockTokens <= tokens.size(); at += kKvBlockTokens) {
+    const auto next = cache_.Find(content, tokens.subspan(at).first<kKvBlockTokens>());
+    if (next.block == PrefixCache::kNone) break;
+    content = next.content;
+    if (usable(content)) found = at + kKvBlockTokens;
+  }
+  return static_cast<int64_t>(found);
+}
+
 void BlockManager::Uncache(const BlockTable& table) {
   for (const int32_t block : table) {
     if (ref_count(block) == 0 && cache_.Holds(block)) --cached_free_;

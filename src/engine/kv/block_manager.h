@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "engine/kv/prefix_cache.h"
 #include "kernels/llm/kv_block.h"
 
@@ -19,8 +20,8 @@ using BlockTable = std::vector<int32_t>;
 
 // What the runner does before the step, in this order.
 struct BlockMove {
-  enum class Kind : uint8_t { kCopy, kSwapOut, kSwapIn } kind = Kind::kCopy;
-  BlockCopy blocks = {};
+  enum class Kind : uint8_t { kCopy, kSwapOut, kSwapIn, kCopyState } kind = Kind::kCopy;
+  BlockCopy blocks = {};  // of kCopyState slots of states (state_slots.h)
 };
 
 class BlockManager {
@@ -63,6 +64,9 @@ class BlockManager {
   void Attach(BlockTable* table, std::span<const int32_t> tokens, PrefixCache::Content* content);
   // How many blocks Attach() would find.
   int64_t CountCached(std::span<const int32_t> tokens, PrefixCache::Content content) const;
+  // How many leading tokens of them there are a cached chain for whose last block `usable` says that it will do.
+  int64_t CachedTokens(std::span<const int32_t> tokens, PrefixCache::Content content,
+                       FunctionRef<bool(PrefixCache::Content)> usable) const;
   // Removes these blocks from the prefix cache.
   void Uncache(const BlockTable& table);
 

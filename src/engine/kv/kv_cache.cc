@@ -1,5 +1,6 @@
 #include "engine/kv/kv_cache.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
@@ -20,17 +21,22 @@ KvLayerView EmptyLayer(const DecoderConfig& config, KvFormat format, int64_t blo
           .channel_keys = format.channel_keys};
 }
 
-// Calls visit(part) for keys and values, which may be the same.
+// Calls visit(part) for keys and values, which may be the same; a recurrent layer has neither.
 void ForKeysAndValues(const KvLayerView& layer, auto&& visit) {
-  visit(layer.k);
+  if (layer.k) visit(layer.k);
   if (layer.v != layer.k) visit(layer.v);
+}
+
+// The others keep a state of each sequence instead (state_cache.h).
+int64_t AttentionLayers(const DecoderConfig& config) {
+  return config.layers - std::count(config.recurrent.layer.begin(), config.recurrent.layer.end(), true);
 }
 
 }  // namespace
 
 int64_t KvBlockBytes(const DecoderConfig& config, KvFormat format) {
   const int64_t parts = config.IsLatent() ? 1 : 2;
-  return config.layers * parts * EmptyLayer(config, format, 1).BlockBytes();
+  return AttentionLayers(config) * parts * EmptyLayer(config, format, 1).BlockBytes();
 }
 
 int64_t KvBytesPerToken(const DecoderConfig& config, KvFormat format) {
@@ -48,6 +54,10 @@ Result<KvCache> KvCache::Make(const DecoderConfig& config, KvFormat format, int6
                           " blocks of keys and values are more than any memory");
   for (int64_t i = 0; i < config.layers; ++i) {
     KvLayerView view = empty;
+    if (config.IsRecurrent(i)) {
+      cache.layers_.push_back(view);
+      continue;
+    }
     for (std::byte** part : {&view.k, &view.v}) {
       if (part == &view.v && config.IsLatent()) {  // one row is both
         view.v = view.k;

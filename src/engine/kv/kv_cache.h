@@ -24,6 +24,7 @@ class KvCache {
   static Result<KvCache> Make(const DecoderConfig& config, KvFormat format, int64_t blocks,
                               Allocator& allocator, int64_t host_blocks = 0);
 
+  // Without keys and values for recurrent layers.
   std::span<const KvLayerView> layers() const { return layers_; }
   int64_t blocks() const { return layers_.empty() ? 0 : layers_[0].blocks; }
   int64_t host_blocks() const { return host_blocks_; }

@@ -96,4 +96,22 @@ std::string NeverFits(const Request& request, const Engine::Info& info) {
       kKvBlockTokens, have);
 }
 
+std::string NeverFitsWithStates(const Request& request, const Engine::Info& info, int64_t slots) {
+  if (request.beam.width < 2 || request.max_tokens < 2) return "";
+  if (request.beam.width > slots)
+    return fmt::format(
+        "{} beams need a state each, and there is room for those of {}; lower the beam width, or raise "
+        "`sequences` or `kv_memory`",
+        request.beam.width, slots);
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  const int64_t need = request.beam.width * KvBlocksFor(prompt + request.max_tokens - 1),
+                have = info.kv_tokens / kKvBlockTokens;
+  if (need <= have) return "";
+  return fmt::format(
+      "{} beams of up to {} tokens of a model with recurrent layers need {} blocks of {} tokens, and the KV "
+      "has {}; "
+      "lower the beam width or max tokens, or raise `kv_memory`",
+      request.beam.width, prompt + request.max_tokens, need, kKvBlockTokens, have);
+}
+
 }  // namespace celer

@@ -19,5 +19,8 @@ Status CheckRequest(const Request& request, const Engine::Info& info, bool score
 int64_t MostBlocks(const Request& request);
 // A sentence with the numbers if the request is valid but can never fit into the KV; "": it can.
 std::string NeverFits(const Request& request, const Engine::Info& info);
+// Likewise of a model with recurrent layers, whose beams have a state each, in one of so many slots, and share nothing
+// when they are recomputed.
+std::string NeverFitsWithStates(const Request& request, const Engine::Info& info, int64_t slots);
 
 }  // namespace celer

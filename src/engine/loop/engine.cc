@@ -44,6 +44,7 @@ Engine::Impl::Impl(std::unique_ptr<Runner> runner_, const EngineOptions& options
                    std::unique_ptr<Speculator> speculator_)
     : runner(std::move(runner_)),
       blocks(runner->info().kv_blocks, runner->info().kv_host_blocks),
+      states(runner->info().state_slots),
       scheduler(blocks, {.step = options.chunk, .mixed = options.mixed_chunk}, options.preemption,
                 [this](int64_t tokens) {
                   const double bytes = 2.0 * static_cast<double>(tokens * info.kv_bytes_per_token);
@@ -52,6 +53,7 @@ Engine::Impl::Impl(std::unique_ptr<Runner> runner_, const EngineOptions& options
       speculator(std::move(speculator_)),
       prefix_cache(options.prefix_cache),
       trace(options.trace) {
+  scheduler.set_states(&states);
   if (runner->info().config.layers > 0) meter.emplace(*runner);
   // A GPU's operators cannot be timed without stalling it.
   if (!trace || runner->info().device != "cpu") return;
@@ -72,6 +74,11 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   // The draft model first: the KV of the target may take all the memory that is left.
   CELER_ASSIGN(std::unique_ptr<Speculator> speculator, Speculator::Load(options));
   CELER_ASSIGN(std::unique_ptr<Runner> runner, MakeRunner(options));
+  if (options.speculation.kind != Speculation::Kind::kNone && runner->info().state_slots > 0)
+    return Error::Unsupported(
+        "`speculation` ", options.speculation.ToString(), ": the model '", runner->info().config.architecture,
+        "' has recurrent layers, whose state cannot go back behind a rejected draft; use "
+        "`speculation` off");
   if (speculator) CELER_RETURN_IF_ERROR(speculator->SetTarget(runner->info()));
   EngineOptions chosen = options;
   if (chosen.mixed_chunk == 0) chosen.mixed_chunk = MixedChunk(*runner, options.chunk);
@@ -123,7 +130,10 @@ Result<int64_t> Engine::Impl::Submit(Request request, Scoring* scoring) {
 
   const int64_t id = next_id++;
   ++counts.requests;
-  if (std::string why = NeverFits(request, info); !why.empty()) {
+  std::string why = NeverFits(request, info);
+  if (why.empty() && states.any())
+    why = NeverFitsWithStates(request, info, states.slots() - states.most_swapped());
+  if (!why.empty()) {
     ++counts.finished;
     for (int i = 0; i < request.n; ++i)
       pending_events.push_back({.request = id,
@@ -142,6 +152,7 @@ Result<int64_t> Engine::Impl::Submit(Request request, Scoring* scoring) {
   auto sequence = std::make_unique<Sequence>(next_sequence++, request, 0);
   sequence->group = group.get();
   sequence->scoring = scoring;
+  sequence->recurrent = states.any();
   if (request.prompt_logprobs >= 0 && prompt > 1) {
     group->prompt_scoring = std::make_unique<Scoring>(
         Scoring{.visit =
@@ -180,6 +191,7 @@ std::vector<TokenEvent> Engine::Step() {
     traced.Idle(events);
     return events;
   }
+  impl_->ForkWithStates();
   impl_->PrepareMasks(&events);
   if (const Status proposed = impl_->Propose(); !proposed) {
     impl_->Stop(proposed.error(), &events);
@@ -240,6 +252,7 @@ std::vector<Slice> Engine::Impl::SlicesOf(std::span<const Scheduled> scheduled) 
     Slice slice{.sequence = sequence->id,
                 .tokens = run,
                 .position = sequence->computed,
+                .state = sequence->state,
                 .block_table = sequence->block_table,
                 .rows = Slice::Rows::kNone,
                 .prompt_length = sequence->prompt_count,
@@ -281,6 +294,7 @@ Result<StepOutput> Engine::Impl::Run(const StepPlan& plan) {
   std::vector<Slice> slices = SlicesOf(plan.now);
   const auto queued = std::exchange(ahead, {});
   if (queued.empty()) {
+    CELER_RETURN_IF_ERROR(Move(std::exchange(state_copies, {})));
     CELER_RETURN_IF_ERROR(Move(plan.moves));
     if (plan.now.empty())
       return StepOutput();  // beams that were swapped in, and run together in the next step
@@ -319,7 +333,7 @@ Status Engine::Impl::Move(std::span<const BlockMove> moves) {
     const BlockMove::Kind kind = moves[i].kind;
     now.clear();
     const auto depends = [&](const BlockCopy& next) {
-      return kind == BlockMove::Kind::kCopy &&
+      return (kind == BlockMove::Kind::kCopy || kind == BlockMove::Kind::kCopyState) &&
              std::any_of(now.begin(), now.end(), [&](const BlockCopy& done) {
                return done.from == next.to || done.to == next.from || done.to == next.to;
              });
@@ -328,13 +342,15 @@ Status Engine::Impl::Move(std::span<const BlockMove> moves) {
       now.push_back(moves[i].blocks);
     if (kind == BlockMove::Kind::kCopy) counts.copied_blocks += static_cast<int64_t>(now.size());
     const StepTrace::Moves traced(trace,
-                                  kind == BlockMove::Kind::kCopy      ? "copy blocks"
-                                  : kind == BlockMove::Kind::kSwapOut ? "swap out"
-                                                                      : "swap in",
+                                  kind == BlockMove::Kind::kCopy        ? "copy blocks"
+                                  : kind == BlockMove::Kind::kSwapOut   ? "swap out"
+                                  : kind == BlockMove::Kind::kCopyState ? "copy states"
+                                                                        : "swap in",
                                   now.size());
-    CELER_RETURN_IF_ERROR(kind == BlockMove::Kind::kCopy      ? runner->CopyBlocks(now)
-                          : kind == BlockMove::Kind::kSwapOut ? runner->SwapOut(now)
-                                                              : runner->SwapIn(now));
+    CELER_RETURN_IF_ERROR(kind == BlockMove::Kind::kCopy        ? runner->CopyBlocks(now)
+                          : kind == BlockMove::Kind::kSwapOut   ? runner->SwapOut(now)
+                          : kind == BlockMove::Kind::kCopyState ? runner->CopyStates(now)
+                                                                : runner->SwapIn(now));
   }
   return {};
 }
@@ -342,7 +358,7 @@ Status Engine::Impl::Move(std::span<const BlockMove> moves) {
 // Asynchronous scheduling: if this step decodes and the next one has the same sequences, it is queued before
 // the host has seen the tokens. What it computes for a sequence that turns out to have ended is discarded.
 Status Engine::Impl::QueueNext(std::span<const Scheduled> scheduled, std::vector<Slice> slices) {
-  if (scheduler.waiting() > 0 || profiling || (speculator && speculator->wants_next()) ||
+  if (scheduler.waiting() > 0 || profiling || states.any() || (speculator && speculator->wants_next()) ||
       !runner->RunsAhead(slices))
     return {};
   for (const auto& [sequence, tokens] : scheduled)

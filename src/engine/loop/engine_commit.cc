@@ -119,6 +119,28 @@ void Engine::Impl::Publish(Sequence& sequence) {
     sequence.content =
         blocks.cache().Insert(sequence.content, tokens, sequence.block_table[sequence.published]);
   }
+  if (states.any()) SaveState(sequence);
+}
+
+void Engine::Impl::SaveState(const Sequence& sequence) {
+  // At the end of a prompt, and now and then in long texts: a copy costs as much as a state is large.
+  constexpr int64_t kEvery = 256;
+  const int64_t computed = sequence.computed;
+  if (computed != sequence.published * kKvBlockTokens || computed == 0 || sequence.group->together()) return;
+  const bool prompt_ends = sequence.output_count() == 0 && sequence.pending() <= kKvBlockTokens;
+  if (!prompt_ends && computed % kEvery != 0) return;
+  const int32_t slot = states.AddSnapshot(sequence.content);
+  if (slot != StateSlots::kNone)
+    state_copies.push_back({BlockMove::Kind::kCopyState, {sequence.state, slot}});
+}
+
+void Engine::Impl::ForkWithStates() {
+  if (!states.any()) return;
+  std::vector<Sequence*> ready;
+  for (Sequence* const sequence : scheduler.running_sequences())
+    if (sequence->forks() && sequence->prompt_count > 1 && sequence->computed == sequence->prompt_count - 1)
+      ready.push_back(sequence);
+  for (Sequence* const sequence : ready) Fork(*sequence);
 }
 
 bool Engine::Impl::CommitChoice(Sequence& sequence, const Sampler::Choice& choice,
@@ -159,8 +181,23 @@ void Engine::Impl::Fork(Sequence& first) {
     sequence->block_table = blocks.Share(first.block_table);
     blocks.Shrink(&sequence->block_table, sequence->prompt_count);
     sequence->root = sequence->content = first.root;
-    scheduler.AddRunning(sequence.get());
+    if (states.any()) TakeForkedState(first, *sequence);
+    if (states.any() && sequence->state == StateSlots::kNone)
+      scheduler.Add(sequence.get());
+    else
+      scheduler.AddRunning(sequence.get());
     group.sequences.push_back(std::move(sequence));
+  }
+}
+
+void Engine::Impl::TakeForkedState(const Sequence& first, Sequence& sequence) {
+  sequence.recurrent = true;
+  sequence.state = states.Take();
+  if (sequence.state == StateSlots::kNone) {  // it waits for one, and begins with its prompt
+    blocks.Shrink(&sequence.block_table, 0);
+    sequence.computed = 0;
+  } else if (sequence.computed > 0) {
+    state_copies.push_back({BlockMove::Kind::kCopyState, {first.state, sequence.state}});
   }
 }
 
@@ -190,6 +227,8 @@ void Engine::Impl::Release(Sequence& sequence) {
   sequence.ended = true;
   scheduler.Remove(&sequence);
   if (speculator) speculator->Forget(sequence);
+  if (sequence.state != StateSlots::kNone) states.Free(sequence.state);
+  sequence.state = StateSlots::kNone;
   blocks.Shrink(&sequence.block_table, 0);
   blocks.FreeHost(&sequence.host_table);
 }
@@ -245,18 +284,20 @@ void Engine::Impl::CommitBeams(Group& group, std::span<const float> logits, std:
     Forget(group);
     return;
   }
+  std::vector<int32_t> slots;
+  const bool have_states = !states.any() || ShareStates(next, group, &slots);
   struct State {
     std::vector<int32_t> tokens;
     BlockTable table;
     int64_t computed, published;
     PrefixCache::Content content;
   };
-  std::vector<State> states;
+  std::vector<State> texts;
   for (const auto& [parent, token] : next) {
     const Sequence& from = *group.sequences[parent];
-    states.push_back(
+    texts.push_back(
         {from.tokens, blocks.Share(from.block_table), from.computed, from.published, from.content});
-    states.back().tokens.push_back(token);
+    texts.back().tokens.push_back(token);
   }
   for (const auto& sequence : group.sequences) blocks.Shrink(&sequence->block_table, 0);
   while (group.sequences.size() > next.size()) {
@@ -270,17 +311,42 @@ void Engine::Impl::CommitBeams(Group& group, std::span<const float> logits, std:
     sequence->group = &group;
     sequence->root = first.root;
     sequence->reached = first.reached;
+    sequence->recurrent = first.recurrent;
     scheduler.AddRunning(sequence.get());
     group.sequences.push_back(std::move(sequence));
   }
-  for (size_t i = 0; i < states.size(); ++i) {
+  for (size_t i = 0; i < texts.size(); ++i) {
     Sequence& sequence = *group.sequences[i];
-    sequence.tokens = std::move(states[i].tokens);
-    sequence.block_table = std::move(states[i].table);
-    sequence.computed = states[i].computed;
-    sequence.published = states[i].published;
-    sequence.content = states[i].content;
+    sequence.tokens = std::move(texts[i].tokens);
+    sequence.block_table = std::move(texts[i].table);
+    sequence.computed = texts[i].computed;
+    sequence.published = texts[i].published;
+    sequence.content = texts[i].content;
+    if (!slots.empty()) sequence.state = slots[i];
   }
+  if (!have_states) scheduler.Restart(group);
+}
+
+bool Engine::Impl::ShareStates(std::span<const Beams::Next> next, const Group& group,
+                               std::vector<int32_t>* slots) {
+  // The first that goes on from a beam has its slot, and the others copies.
+  slots->assign(next.size(), StateSlots::kNone);
+  std::vector<bool> given(group.sequences.size());
+  for (size_t i = 0; i < next.size(); ++i) {
+    const auto parent = static_cast<size_t>(next[i].parent);
+    if (!given[parent]) (*slots)[i] = group.sequences[parent]->state;
+    given[parent] = true;
+  }
+  for (size_t p = 0; p < given.size(); ++p)
+    if (!given[p]) states.Free(group.sequences[p]->state);
+  for (size_t i = 0; i < next.size(); ++i) {
+    if ((*slots)[i] != StateSlots::kNone) continue;
+    (*slots)[i] = states.Take();
+    if ((*slots)[i] == StateSlots::kNone) return false;
+    state_copies.push_back({BlockMove::Kind::kCopyState,
+                            {group.sequences[static_cast<size_t>(next[i].parent)]->state, (*slots)[i]}});
+  }
+  return true;
 }
 
 void Engine::Impl::EmitBeams(Group& group, std::vector<TokenEvent>* events) {
@@ -394,7 +460,7 @@ Error Engine::Impl::ExplainFault(Sequence& sequence, int64_t count) {
   const std::span<const int32_t> run = std::span(sequence.tokens).first(count);
   const std::string more =
       log::Enabled(log::Level::kInfo)
-          ? FindFault(run, sequence.block_table)
+          ? FindFault(run, sequence.block_table, sequence.state)
           : "`verbose` names the layer, and `kv` f32 or `weights` f32 may hold what a smaller type cannot";
   // Attention multiplies what lies behind a sequence's end in its last block with zero, and zero times NaN is
   // NaN. All beams and answers end with this one. Blocks that other requests share are theirs to clear.
@@ -413,7 +479,8 @@ Error Engine::Impl::ExplainFault(Sequence& sequence, int64_t count) {
 }
 
 // Rewrites the blocks with the same keys and values.
-std::string Engine::Impl::FindFault(std::span<const int32_t> tokens, std::span<const int32_t> block_table) {
+std::string Engine::Impl::FindFault(std::span<const int32_t> tokens, std::span<const int32_t> block_table,
+                                    int32_t state) {
   constexpr int64_t kAtOnce = 16;
   const auto count = static_cast<int64_t>(tokens.size());
   DropAhead();
@@ -431,6 +498,7 @@ std::string Engine::Impl::FindFault(std::span<const int32_t> tokens, std::span<c
     });
     const Slice slice{.tokens = tokens.subspan(begin, now),
                       .position = begin,
+                      .state = state,
                       .block_table = block_table,
                       .rows = Slice::Rows::kLast};
     const Status queued = runner->Queue({&slice, 1});

@@ -60,8 +60,16 @@ struct Engine::Impl {
   // --- engine_commit.cc ---
   // Puts the full blocks of what is computed into the prefix cache.
   void Publish(Sequence& sequence);
+  // Likewise its state, at some of their ends.
+  void SaveState(const Sequence& sequence);
   // Forks the other answers once the prompt is computed.
   void Fork(Sequence& first);
+  // Those of models with recurrent layers, in front of the prompt's last token: the state behind it is not the one that
+  // they begin with.
+  void ForkWithStates();
+  void TakeForkedState(const Sequence& first, Sequence& sequence);
+  // Slots for beams: each goes on from its parent's. False: there are too few.
+  bool ShareStates(std::span<const Beams::Next> next, const Group& group, std::vector<int32_t>* slots);
   // Adds what belongs to a request's first event, and sends the event or buffers it.
   void Emit(Sequence& sequence, TokenEvent event, std::vector<TokenEvent>* events);
   void Send(Group& group, TokenEvent event, std::vector<TokenEvent>* events);
@@ -80,7 +88,7 @@ struct Engine::Impl {
   // are cleared and leave the prefix cache.
   Error ExplainFault(Sequence& sequence, int64_t count);
   // Runs the tokens once more, to find the first layer whose output is not finite.
-  std::string FindFault(std::span<const int32_t> tokens, std::span<const int32_t> block_table);
+  std::string FindFault(std::span<const int32_t> tokens, std::span<const int32_t> block_table, int32_t state);
 
   // --- engine_masks.cc ---
   // Before each step: which of the running sequences have their token mask ready.
@@ -98,6 +106,8 @@ struct Engine::Impl {
   std::unique_ptr<Runner> runner;
   std::optional<WorkMeter> meter;  // none: the runner's model has no layers to count
   BlockManager blocks;
+  StateSlots states;
+  std::vector<BlockMove> state_copies;  // for the next step, before its own moves
   Scheduler scheduler;
   std::unique_ptr<Speculator> speculator;  // may be none
   std::vector<int32_t> with_drafts;        // tokens of slices, until they are queued

@@ -50,6 +50,21 @@ std::string EngineInternals::CheckInvariants(const Engine& engine) {
     if (impl.blocks.ref_count(block) != count)
       return fmt::format("block {} is in {} tables and counts {}", block, count,
                          impl.blocks.ref_count(block));
+  if (impl.states.any()) {
+    std::map<int32_t, int> owners;
+    for (const auto& [id, group] : impl.groups)
+      for (const auto& sequence : group->sequences) {
+        if (sequence->state != StateSlots::kNone) ++owners[sequence->state];
+        if ((sequence->running || sequence->computed > 0) && sequence->state == StateSlots::kNone)
+          return fmt::format("sequence {} has {} tokens computed and no state", sequence->id,
+                             sequence->computed);
+      }
+    for (const auto& [slot, count] : owners)
+      if (count != 1) return fmt::format("state {} has {} owners", slot, count);
+    const int64_t taken = impl.states.slots() - impl.states.free();
+    if (taken != std::ssize(owners))
+      return fmt::format("{} states belong to sequences and {} count as taken", owners.size(), taken);
+  }
   const int64_t used = impl.blocks.blocks() - impl.blocks.free_blocks();
   if (used != static_cast<int64_t>(users.size()))
     return fmt::format("{} blocks are in tables and {} count as used", users.size(), used);

@@ -44,12 +44,13 @@ void Read(const std::vector<TokenEvent>& events, std::map<int64_t, Answers>* all
 
 std::unique_ptr<Engine> MakeEngine(const HashModel& model, int64_t context, int64_t blocks,
                                    int64_t host_blocks, bool ahead, const EngineOptions& options,
-                                   std::unique_ptr<Speculator> speculator = nullptr) {
+                                   std::unique_ptr<Speculator> speculator = nullptr, int64_t states = 0) {
   SimulatedRunner::Options runner{.model = model};
   runner.info.config.vocab = model.vocab;
   runner.info.config.hidden = 8;
   runner.info.kv_blocks = blocks;
   runner.info.kv_host_blocks = host_blocks;
+  runner.info.state_slots = states;
   runner.info.kv_bytes_per_token = 64;
   runner.info.context = context;
   runner.runs_ahead = ahead;
@@ -128,10 +129,13 @@ void RunEngine(uint32_t seed, Seen* seen) {
                               .preemption = static_cast<Preemption>(requests.Below(3))};
   // The longest text just fits, and three beams of it sometimes.
   const int64_t blocks = KvBlocksFor(context) + requests.Below(25), host_blocks = requests.Below(3) * 10;
+  // Every third one has recurrent layers.
+  const int64_t states = !drafts && seed % 3 == 0 ? 2 + requests.Below(14) : 0;
   auto engine = MakeEngine(model, context, blocks, host_blocks, requests.Below(2) == 0, options,
                            drafts ? std::make_unique<Speculator>(
                                         Speculator::Options{.depth = 1 + requests.Below(15), .always = true})
-                                  : nullptr);
+                                  : nullptr,
+                           states);
   auto unbounded = MakeEngine(model, context, 4000, 0, false, {.chunk = 512, .prefix_cache = false});
   // Some are starved all the time.
   EngineInternals::SetStarvationSteps(*engine, requests.Below(2) == 0 ? 10 + requests.Below(200) : 5000);
@@ -192,7 +196,10 @@ void RunEngine(uint32_t seed, Seen* seen) {
       alive.push_back(*id);
       beams[*id] = request.beam.width > 0;
       request.max_tokens = std::min(request.max_tokens, context - std::ssize(request.prompt) + 1);
-      too_large[*id] = beams[*id] && MostBlocks(request) > blocks;
+      too_large[*id] =
+          beams[*id] &&
+          (MostBlocks(request) > blocks ||
+           (states > 0 && !NeverFitsWithStates(request, engine->info(), states - states / 2).empty()));
       std::map<int64_t, Answers> told;
       while (unbounded->HasWork()) ASSERT_NO_FATAL_FAILURE(Read(unbounded->Step(), &told));
       expected[*id] = told[*alone];

@@ -116,15 +116,15 @@ void Scheduler::Preempt(size_t begin, StepPlan* plan) {
   const bool whole = !beams || InStep(group);
   const bool swap = preemption_ == Preemption::kSwap ||
                     (preemption_ == Preemption::kAuto && swap_pays_ && swap_pays_(tokens));
-  const BlockTable taken = swap && whole && tokens > 0 ? blocks_.AllocateHost(host) : BlockTable();
+  const BlockTable taken =
+      swap && whole && tokens > 0 && KeepsStates(victims) ? blocks_.AllocateHost(host) : BlockTable();
   group.common_blocks = shared;
   (taken.empty() ? recomputations_ : swaps_) += static_cast<int64_t>(victims.size());
   auto next = taken.begin();
   for (Sequence* const victim : victims) {
     Remove(victim);
     if (taken.empty()) {
-      victim->computed = victim->published = 0;
-      victim->content = victim->root;
+      Recompute(*victim);
     } else {
       const int64_t first = victim == victims[0] ? 0 : shared, end = KvBlocksFor(victim->computed);
       for (int64_t i = first; i < end; ++i, ++next) {
@@ -136,6 +136,55 @@ void Scheduler::Preempt(size_t begin, StepPlan* plan) {
     victim->draft.clear();
     waiting_.insert(victim);
   }
+}
+
+void Scheduler::Recompute(Sequence& sequence) {
+  FreeState(sequence);
+  sequence.computed = sequence.published = 0;
+  sequence.content = sequence.root;
+}
+
+void Scheduler::Restart(Group& group) {
+  group.common_blocks = 0;
+  recomputations_ += std::ssize(group.sequences);
+  for (const auto& sequence : group.sequences) {
+    Remove(sequence.get());
+    Recompute(*sequence);
+    blocks_.Shrink(&sequence->block_table, 0);
+    waiting_.insert(sequence.get());
+  }
+}
+
+bool Scheduler::KeepsStates(std::span<Sequence* const> victims) const {
+  if (!states_) return true;
+  const auto kept = std::count_if(waiting_.begin(), waiting_.end(), [](const Sequence* sequence) {
+    return sequence->state != StateSlots::kNone;
+  });
+  return kept + std::ssize(victims) <= states_->most_swapped();
+}
+
+void Scheduler::FreeState(Sequence& sequence) {
+  if (sequence.state == StateSlots::kNone) return;
+  states_->Free(sequence.state);
+  sequence.state = StateSlots::kNone;
+}
+
+int64_t Scheduler::UsableTokens(const Sequence& sequence, int64_t most) const {
+  if (!states_) return most;
+  // The answers of a request fork in front of the last token of the prompt.
+  if (sequence.forks()) most = std::min(most, sequence.prompt_count - 2);
+  if (most <= 0) return 0;
+  return blocks_.CachedTokens(std::span(sequence.tokens).first(static_cast<size_t>(most)), sequence.root,
+                              [&](PrefixCache::Content content) { return states_->HasSnapshot(content); });
+}
+
+void Scheduler::TakeState(Sequence& sequence, StepPlan* plan) {
+  if (!states_ || sequence.state != StateSlots::kNone) return;
+  const int32_t from = sequence.computed > 0 ? states_->UseSnapshot(sequence.content) : StateSlots::kNone;
+  sequence.state = states_->Take();
+  CELER_CHECK(sequence.state != StateSlots::kNone);
+  if (from != StateSlots::kNone && from != sequence.state)
+    plan->moves.push_back({BlockMove::Kind::kCopyState, {from, sequence.state}});
 }
 
 bool Scheduler::Prepare(std::span<const Scheduled> parts, StepPlan* plan) {
@@ -318,10 +367,11 @@ void Scheduler::SwapIn(Sequence& sequence, int64_t first_block, int64_t first_ho
 
 bool Scheduler::Admit(Sequence* sequence, int64_t budget, StepPlan* plan, int64_t* tokens) {
   const bool swapped = !sequence->host_table.empty();
+  if (!HasStates(sequence->state == StateSlots::kNone ? 1 : 0)) return false;
   PrefixCache::Content content = sequence->root;
   if (content != 0) {
     // At least one token runs: its logits are needed. Swapped-out blocks are used as far as they go.
-    const int64_t useful = swapped ? sequence->computed : sequence->count() - 1;
+    const int64_t useful = swapped ? sequence->computed : UsableTokens(*sequence, sequence->count() - 1);
     blocks_.Attach(&sequence->block_table, std::span(sequence->tokens).first(useful), &content);
   }
   const auto found = static_cast<int64_t>(sequence->block_table.size());
@@ -340,6 +390,7 @@ bool Scheduler::Admit(Sequence* sequence, int64_t budget, StepPlan* plan, int64_
   // Blocks of a swapped-out sequence may be in the cache by now, through another request.
   sequence->published = found;
   sequence->content = content;
+  TakeState(*sequence, plan);
   if (sequence->group->cached < 0) sequence->group->cached = computed;
   return true;
 }
@@ -347,10 +398,14 @@ bool Scheduler::Admit(Sequence* sequence, int64_t budget, StepPlan* plan, int64_
 bool Scheduler::AdmitGroup(Group& group, int64_t budget, StepPlan* plan, int64_t* tokens) {
   Sequence& first = *group.sequences[0];
   const bool swapped = !first.host_table.empty();
-  if (!swapped) group.common_blocks = CommonBlocks(group);
+  // There is no state at the end of what they have in common: each is recomputed from its beginning.
+  if (!swapped) group.common_blocks = states_ ? 0 : CommonBlocks(group);
+  if (!swapped && !HasStates(std::ssize(group.sequences))) return false;
   PrefixCache::Content content = first.root;
-  if (content != 0)
-    blocks_.Attach(&first.block_table, std::span(first.tokens).first(first.count() - 1), &content);
+  if (content != 0) {
+    const int64_t useful = swapped ? first.count() - 1 : UsableTokens(first, first.count() - 1);
+    blocks_.Attach(&first.block_table, std::span(first.tokens).first(useful), &content);
+  }
   const auto found = static_cast<int64_t>(first.block_table.size());
   // Up to the tokens that they run together with. All of them are admitted, or none.
   const int64_t all = KvBlocksFor(first.count());
@@ -377,6 +432,7 @@ bool Scheduler::AdmitGroup(Group& group, int64_t budget, StepPlan* plan, int64_t
     return true;
   }
   first.computed = found * kKvBlockTokens;
+  for (const auto& sequence : group.sequences) TakeState(*sequence, plan);
   *tokens = std::min(budget, CatchUpTokens(first));
   CELER_CHECK(blocks_.Prepare(&first.block_table, first.computed, first.computed + *tokens, &plan->moves));
   return true;

@@ -52,12 +52,15 @@ class Scheduler {
   };
   Scheduler(BlockManager& blocks, Budget budget, Preemption preemption = Preemption::kRecompute,
             SwapPays swap_pays = {});
+  // Of a model with recurrent layers: sequences take slots there when they are admitted.
+  void set_states(StateSlots* states) { states_ = states->any() ? states : nullptr; }
   void set_starvation_steps(int64_t steps) { starvation_steps_ = steps; }
 
   void Add(Sequence* sequence);         // of a new group: to the waiting queue
   void AddRunning(Sequence* sequence);  // it has its blocks, and runs in the next step
   // Removes a sequence from either queue. It keeps its blocks.
   void Remove(Sequence* sequence);
+  void Restart(Group& group);  // running beams are recomputed later, as if preempted
   bool HasWork() const { return !waiting_.empty() || !running_.empty(); }
 
   // Empty while every runnable sequence waits for its token mask. Otherwise never empty twice in a row while
@@ -97,11 +100,19 @@ class Scheduler {
   bool Admit(Sequence* sequence, int64_t budget, StepPlan* plan, int64_t* tokens);
   bool AdmitGroup(Group& group, int64_t budget, StepPlan* plan, int64_t* tokens);
   bool HasRoom(int64_t missing, const StepPlan& plan) const;
+  bool HasStates(int64_t missing) const { return !states_ || missing <= states_->free(); }
+  // How many of the leading tokens may come from the prefix cache.
+  int64_t UsableTokens(const Sequence& sequence, int64_t most) const;
+  void TakeState(Sequence& sequence, StepPlan* plan);  // and what it holds at the end of a cached prefix
+  void FreeState(Sequence& sequence);
+  void Recompute(Sequence& sequence);  // forgets what is computed
+  bool KeepsStates(std::span<Sequence* const> victims) const;
   void SwapIn(Sequence& sequence, int64_t first_block, int64_t first_host_block, StepPlan* plan);
   void AgeWaiting();
   void NoteProgress(const StepPlan& plan);
 
   BlockManager& blocks_;
+  StateSlots* states_ = nullptr;  // none: the model has no recurrent layers
   Budget budget_;
   Preemption preemption_;
   SwapPays swap_pays_;

@@ -10,6 +10,7 @@
 
 #include "celer/engine.h"
 #include "engine/kv/block_manager.h"
+#include "engine/kv/state_slots.h"
 #include "engine/sample/beams.h"
 #include "engine/sample/mask_workers.h"
 #include "engine/sample/sampler.h"
@@ -43,8 +44,10 @@ struct Sequence {
   int64_t computed = 0;        // leading tokens whose keys and values are in the KV
   std::vector<int32_t> draft;  // tokens that may follow, to be verified in the next step
   BlockTable block_table;      // in the pool
-  BlockTable host_table;  // swapped out: host blocks of the computed tokens, behind the beams' common prefix
-  PrefixCache::Content root = 0;  // 0: no prefix caching for it
+  BlockTable host_table;   // swapped out: host blocks of the computed tokens, behind the beams' common prefix
+  bool recurrent = false;  // the model keeps a state of it
+  int32_t state = StateSlots::kNone;  // its slot, with the state after `computed` tokens
+  PrefixCache::Content root = 0;      // 0: no prefix caching for it
   PrefixCache::Content content = 0;
   int64_t published = 0;  // leading blocks that `content` names
   int64_t reached = 0;    // the high-water mark of `computed`: recomputation is no progress
@@ -69,13 +72,19 @@ struct Sequence {
     return scoring && computed >= scoring->first - 1 && (scoring->only || computed < prompt_count - 1);
   }
   bool decodes() const { return pending() == 1 && output_count() > 0; }
+  bool forks() const;  // other answers are still to begin with its prompt
   // Tokens that one step may take.
   int64_t step_tokens() const {
-    if (!scoring || computed >= prompt_count - 1) return pending() + static_cast<int64_t>(draft.size());
+    if (!scoring || computed >= prompt_count - 1)
+      return recurrent ? state_tokens() : pending() + static_cast<int64_t>(draft.size());
     // Rows that are visited and the row that is sampled are in different slices.
     const int64_t left = scoring->only ? pending() : prompt_count - 1 - computed;
     return std::min(left, scores_rows() ? kScoredRows : scoring->first - 1 - computed);
   }
+
+ private:
+  // Only the state after the last token of a step exists: steps end where it is to be copied.
+  int64_t state_tokens() const;
 };
 
 // A request, the unit of the scheduler's order: its sequences are adjacent in it.
@@ -117,5 +126,19 @@ struct Group {
   // requests are independent, so that they need not all fit at once.
   bool together() const { return beams && sequences[0]->output_count() > 0; }
 };
+
+inline int64_t Sequence::state_tokens() const {
+  int64_t most = pending();
+  // Answers fork before the last token of their prompt, which each of them runs for itself.
+  if (forks() && computed < prompt_count - 1) most = std::min(most, prompt_count - 1 - computed);
+  // A snapshot for the prefix cache is taken behind the last full block.
+  const int64_t full = (count() - 1) / kKvBlockTokens * kKvBlockTokens;
+  if (root != 0 && computed < full) most = std::min(most, full - computed);
+  return most;
+}
+
+inline bool Sequence::forks() const {
+  return group->answers > 1 && !group->forked && !group->beams;
+}
 
 }  // namespace celer

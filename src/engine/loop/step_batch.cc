@@ -21,6 +21,7 @@ StepBatch::StepBatch(std::span<const Slice> slices) : seq_start_{0} {
       tokens_.push_back(slice.tokens[i]);
       positions_.push_back(static_cast<int32_t>(slice.position + i));
     }
+    states_.push_back(slice.state);
     seq_start_.push_back(static_cast<int32_t>(tokens_.size()));
     prompt_lengths_.push_back(
         static_cast<int32_t>(slice.prompt_length > 0 ? slice.prompt_length : slice.position + count));

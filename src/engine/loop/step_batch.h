@@ -17,6 +17,7 @@ class StepBatch {
   explicit StepBatch(std::span<const Slice> slices);
 
   RaggedBatch View() const;
+  std::span<const int32_t> states() const { return states_; }  // [seqs], the slots of their states
   int64_t token_count() const { return static_cast<int64_t>(tokens_.size()); }
   int64_t rows() const { return static_cast<int64_t>(logit_rows_.size()); }
   std::span<const int32_t> hidden_rows() const { return hidden_rows_; }  // tokens whose states are wanted
@@ -24,7 +25,7 @@ class StepBatch {
 
  private:
   std::vector<int32_t> tokens_, positions_, seq_start_, block_table_, logit_rows_, prompt_lengths_,
-      hidden_rows_;
+      hidden_rows_, states_;
   int64_t max_blocks_ = 0;
 };
 

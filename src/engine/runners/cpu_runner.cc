@@ -8,11 +8,12 @@
 namespace celer {
 
 CpuRunner::CpuRunner(std::unique_ptr<ThreadPool> pool, Model model, KvCache kv, KvFormat kv_format,
-                     int64_t context)
+                     int64_t context, StateCache states)
     : pool_(std::move(pool)),
       model_(std::make_unique<Model>(std::move(model))),
       decoder_(*model_, *pool_),
-      kv_(std::move(kv)) {
+      kv_(std::move(kv)),
+      states_(std::move(states)) {
   info_ = {.config = model_->config(),
            .device = "cpu",
            .threads = pool_->size(),
@@ -21,10 +22,15 @@ CpuRunner::CpuRunner(std::unique_ptr<ThreadPool> pool, Model model, KvCache kv, 
            .bytes_by_format = model_->bytes_by_format(),
            .kv_bytes_per_token = KvBytesPerToken(model_->config(), kv_format),
            .kv_blocks = kv_.blocks(),
-           .kv_host_blocks = kv_.host_blocks()};
+           .kv_host_blocks = kv_.host_blocks(),
+           .state_slots = states_.slots()};
 }
 
 Status CpuRunner::Queue(std::span<const Slice> slices) {
+  for (const Slice& slice : slices)
+    if (info_.state_slots > 0 && (slice.state < 0 || slice.state >= info_.state_slots))
+      return Error::Invalid("sequence ", slice.sequence, " has state ", slice.state, " of ",
+                            info_.state_slots);
   Queued step{.batch = StepBatch(slices), .parts = {}, .after = {}};
   int64_t token = 0;
   for (const Slice& slice : slices) {
@@ -52,7 +58,8 @@ Result<StepOutput> CpuRunner::Take() {
   const size_t hidden = step.batch.hidden_rows().size() * static_cast<size_t>(info_.config.hidden);
   if (hidden_.size() < hidden) hidden_.resize(hidden);
   decoder_.Forward(step.batch.View(), kv_.layers(), logits_.data(),
-                   {.tokens = step.batch.hidden_rows(), .out = hidden_.data()});
+                   {.tokens = step.batch.hidden_rows(), .out = hidden_.data()},
+                   {.layers = states_.layers(), .stride = states_.stride(), .slots = step.batch.states()});
 
   StepOutput output;
   OpClock clock(profile_);
@@ -123,6 +130,10 @@ Status CpuRunner::SwapIn(std::span<const BlockCopy> copies) {
 }
 Status CpuRunner::ClearBlocks(std::span<const int32_t> blocks) {
   return InOrder([this, list = std::vector(blocks.begin(), blocks.end())] { kv_.Clear(list); });
+}
+
+Status CpuRunner::CopyStates(std::span<const BlockCopy> copies) {
+  return InOrder([this, list = std::vector(copies.begin(), copies.end())] { states_.Copy(list); });
 }
 
 std::vector<OperatorWork> CpuRunner::Work(const StepShape& shape) const {

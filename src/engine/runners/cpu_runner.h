@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/kv/kv_cache.h"
+#include "engine/kv/state_cache.h"
 #include "engine/loop/step_batch.h"
 #include "engine/runners/runner.h"
 #include "models/cpu/cpu_decoder.h"
@@ -18,7 +19,8 @@ namespace celer {
 class CpuRunner : public Runner {
  public:
   // `context` is the longest sequence that will be asked for; the KV must have room for it.
-  CpuRunner(std::unique_ptr<ThreadPool> pool, Model model, KvCache kv, KvFormat kv_format, int64_t context);
+  CpuRunner(std::unique_ptr<ThreadPool> pool, Model model, KvCache kv, KvFormat kv_format, int64_t context,
+            StateCache states = {});
 
   const Info& info() const override { return info_; }
   Status Queue(std::span<const Slice> slices) override;
@@ -30,6 +32,7 @@ class CpuRunner : public Runner {
   Status SwapOut(std::span<const BlockCopy> copies) override;
   Status SwapIn(std::span<const BlockCopy> copies) override;
   Status ClearBlocks(std::span<const int32_t> blocks) override;
+  Status CopyStates(std::span<const BlockCopy> copies) override;
 
   std::vector<OperatorWork> Work(const StepShape& shape) const override;
   void set_profile(OpProfile* profile) override;
@@ -53,6 +56,7 @@ class CpuRunner : public Runner {
   std::unique_ptr<Model> model_;
   CpuDecoder decoder_;
   KvCache kv_;
+  StateCache states_;
   Info info_;
   OpProfile* profile_ = nullptr;
   std::deque<Queued> queued_;

@@ -13,6 +13,7 @@
 #include "engine/runners/cpu_runner.h"
 #include "engine/runners/find_device.h"
 #include "models/kv_budget.h"
+#include "models/recurrent_state.h"
 
 #if CELER_WITH_CUDA
 #include "engine/runners/cuda_runner.h"
@@ -118,15 +119,21 @@ Result<std::unique_ptr<Runner>> MakeCpuRunner(const EngineOptions& options, int6
     return Error::Unsupported("`kv` int4 shares a scale among ", block,
                               " values, and the heads of this model have ", model.config().head_dim,
                               "; take `kv` int8");
-  CELER_ASSIGN(const int64_t blocks, BlocksWithin(BudgetFor(options, context), CpuRoom(model), kCpuShare,
-                                                  KvBlockBytes(model.config(), format)));
+  const RecurrentConfig& recurrent = model.config().recurrent;
+  CELER_ASSIGN(const KvPlan plan, PlanWithin(BudgetFor(options, context), CpuRoom(model), kCpuShare,
+                                             KvBlockBytes(model.config(), format), StateBytes(recurrent)));
+  const int64_t blocks = plan.blocks;
   auto kv = KvCache::Make(model.config(), format, blocks, CpuAllocator(),
                           HostBlocks(options, model.config(), kv_host_blocks));
   if (!kv)
     return kv.error().WithContext("keys and values of " + std::to_string(blocks * kKvBlockTokens) +
                                   " tokens (lower `kv_memory` or `context`)");
-  return std::unique_ptr<Runner>(
-      std::make_unique<CpuRunner>(std::move(pool), std::move(model), std::move(*kv), format, context));
+  auto states = StateCache::Make(recurrent, plan.states, CpuAllocator());
+  if (!states)
+    return states.error().WithContext("states of " + std::to_string(plan.states) +
+                                      " sequences (lower `kv_memory`)");
+  return std::unique_ptr<Runner>(std::make_unique<CpuRunner>(
+      std::move(pool), std::move(model), std::move(*kv), format, context, std::move(*states)));
 }
 
 #if CELER_WITH_CUDA

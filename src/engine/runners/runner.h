@@ -34,7 +34,10 @@ struct Slice {
 
   int64_t sequence = 0;
   std::span<const int32_t> tokens = {};
-  int64_t position = 0;                       // of the first of them
+  int64_t position = 0;  // of the first of them
+  // Of a model with recurrent layers: the slot that holds the sequence's state after all tokens before `position`, and
+  // then the one after these.
+  int32_t state = -1;
   std::span<const int32_t> block_table = {};  // blocks for all positions up to the last of them
   Rows rows = Rows::kSample;
   // Rope scaling that depends on the length of a text takes it to be this long from its first token on. 0: up
@@ -75,6 +78,7 @@ class Runner {
     int64_t kv_bytes_per_token = 0;
     int64_t kv_blocks = 0;       // of the pool
     int64_t kv_host_blocks = 0;  // where Swap() puts them
+    int64_t state_slots = 0;     // for states of sequences; 0: the model has no recurrent layers
   };
   virtual const Info& info() const = 0;
 
@@ -95,6 +99,10 @@ class Runner {
   virtual Status SwapOut(std::span<const BlockCopy> copies) = 0;    // from the pool to host blocks
   virtual Status SwapIn(std::span<const BlockCopy> copies) = 0;     // from host blocks to the pool
   virtual Status ClearBlocks(std::span<const int32_t> blocks) = 0;  // zeros
+  // Slots of states, likewise.
+  virtual Status CopyStates(std::span<const BlockCopy>) {
+    return Error::Unsupported("the device keeps no states of sequences");
+  }
 
   // The least that a step of this shape must read and compute, for the operators that the model has.
   virtual std::vector<OperatorWork> Work(const StepShape& shape) const = 0;

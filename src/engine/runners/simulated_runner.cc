@@ -80,6 +80,7 @@ SimulatedRunner::SimulatedRunner(Options options)
   if (info.config.max_positions == 0) info.config.max_positions = info.context;
   if (info.device.empty()) info.device = "simulated";
   written_.resize(info.kv_blocks);
+  states_.resize(info.state_slots);
 }
 
 void SimulatedRunner::AdvanceTo(double seconds) {
@@ -88,6 +89,7 @@ void SimulatedRunner::AdvanceTo(double seconds) {
 
 Status SimulatedRunner::Check(std::span<const Slice> slices) {
   ++steps_;
+  std::unordered_set<int32_t> states;
   for (const Slice& s : slices) {
     CELER_CHECK(!s.tokens.empty() && s.position >= 0);
     CELER_CHECK_EQ(s.rows == Slice::Rows::kSample, s.sampler != nullptr);
@@ -104,6 +106,10 @@ Status SimulatedRunner::Check(std::span<const Slice> slices) {
         return Error::Device("sequence ", s.sequence, " has token ", s.tokens[i], " at position ",
                              s.position + static_cast<int64_t>(i), ", and the vocabulary has ",
                              options_.model.vocab);
+    if (options_.info.state_slots > 0 &&
+        (s.state < 0 || s.state >= options_.info.state_slots || !states.insert(s.state).second))
+      return Error::Device("sequence ", s.sequence, " has state ", s.state, " of ", options_.info.state_slots,
+                           ", or another one has it in the same step");
     const int64_t first_written = s.position / kKvBlockTokens;
     for (int64_t i = options_.verify ? 0 : first_written; i < KvBlocksFor(end); ++i) {
       const int32_t block = s.block_table[i];
@@ -128,6 +134,7 @@ Status SimulatedRunner::Queue(std::span<const Slice> slices) {
   for (const Slice& s : slices) {
     Part part{.sequence = s.sequence,
               .position = s.position,
+              .state = s.state,
               .first_token = std::ssize(step.tokens),
               .tokens = s.count(),
               .blocks = std::ssize(step.blocks),
@@ -180,6 +187,14 @@ Status SimulatedRunner::Verify(const Step& step, const Part& part) const {
   return {};
 }
 
+Status SimulatedRunner::VerifyState(const Step& step, const Part& part) const {
+  if (states_.empty() || part.position == 0) return {};
+  if (states_[part.state] != kv_[SlotOf(step, part, part.position - 1)].prefix)
+    return Error::Device("state ", part.state, " is not that of sequence ", part.sequence,
+                         " in front of position ", part.position);
+  return {};
+}
+
 uint64_t SimulatedRunner::HashAt(const Step& step, const Part& part, int64_t position) const {
   const int64_t order = options_.model.order;
   if (order == 0) return kv_[SlotOf(step, part, position)].prefix;
@@ -191,6 +206,7 @@ uint64_t SimulatedRunner::HashAt(const Step& step, const Part& part, int64_t pos
 
 Status SimulatedRunner::Run(const Step& step, const Part& part, StepOutput* output) {
   CELER_RETURN_IF_ERROR(Verify(step, part));
+  CELER_RETURN_IF_ERROR(VerifyState(step, part));
   uint64_t prefix =
       part.position == 0 ? options_.model.Start() : kv_[SlotOf(step, part, part.position - 1)].prefix;
   for (int64_t i = 0; i < part.tokens; ++i) {
@@ -198,6 +214,7 @@ Status SimulatedRunner::Run(const Step& step, const Part& part, StepOutput* outp
     prefix = HashModel::Extend(prefix, token);
     kv_[SlotOf(step, part, part.position + i)] = {prefix, token + 1};
   }
+  if (!states_.empty()) states_[part.state] = prefix;
 
   const auto vocab = static_cast<size_t>(options_.model.vocab);
   const int64_t last = part.position + part.tokens - 1;
@@ -324,6 +341,14 @@ Status SimulatedRunner::SwapIn(std::span<const BlockCopy> copies) {
   CELER_RETURN_IF_ERROR(
       CheckCopies("swapping in", copies, options_.info.kv_host_blocks, options_.info.kv_blocks, false));
   return InOrder(static_cast<double>(copies.size()) * options_.swap_block_s, Copies(copies, host_, kv_));
+}
+
+Status SimulatedRunner::CopyStates(std::span<const BlockCopy> copies) {
+  const int64_t slots = options_.info.state_slots;
+  CELER_RETURN_IF_ERROR(CheckCopies("copying states as", copies, slots, slots, true));
+  return InOrder(0, [this, list = std::vector(copies.begin(), copies.end())] {
+    for (const auto& [from, to] : list) states_[to] = states_[from];
+  });
 }
 
 Status SimulatedRunner::ClearBlocks(std::span<const int32_t> blocks) {

@@ -59,7 +59,7 @@ class SimulatedRunner : public Runner {
   // Errors: a table that does not cover the positions, a block that is not in the pool, two slices that write
   // one block, a token outside the vocabulary.
   Status Queue(std::span<const Slice> slices) override;
-  // Errors: a position that holds something else than the text of its sequence.
+  // Errors: a position, or a state, that holds something else than the text of its sequence.
   Result<StepOutput> Take() override;
   // As on a GPU that has begun them, dropped steps still write their slots, with garbage.
   void DropQueued() override;
@@ -70,6 +70,7 @@ class SimulatedRunner : public Runner {
   Status SwapOut(std::span<const BlockCopy> copies) override;
   Status SwapIn(std::span<const BlockCopy> copies) override;
   Status ClearBlocks(std::span<const int32_t> blocks) override;
+  Status CopyStates(std::span<const BlockCopy> copies) override;
 
   std::vector<OperatorWork> Work(const StepShape& shape) const override;
   void set_profile(OpProfile*) override {}
@@ -101,6 +102,7 @@ class SimulatedRunner : public Runner {
   // A slice, with what it needs of the spans in the step's own vectors.
   struct Part {
     int64_t sequence = 0, position = 0;
+    int32_t state = -1;
     int64_t first_token = 0, tokens = 0;
     int64_t first_block = 0;  // of the sequence, that is the first of its `blocks`
     int64_t blocks = 0;       // where they begin
@@ -120,6 +122,7 @@ class SimulatedRunner : public Runner {
   Status InOrder(double seconds, std::function<void()> block_operation);
   int64_t SlotOf(const Step& step, const Part& part, int64_t position) const;
   Status Verify(const Step& step, const Part& part) const;
+  Status VerifyState(const Step& step, const Part& part) const;
   Status Run(const Step& step, const Part& part, StepOutput* output);
   uint64_t HashAt(const Step& step, const Part& part, int64_t position) const;  // for the logits
 
@@ -128,6 +131,7 @@ class SimulatedRunner : public Runner {
   std::deque<Step> queued_;
   std::unordered_map<int64_t, int32_t> chosen_;  // by the step taken last
   std::vector<float> logits_, hidden_, row_;
+  std::vector<uint64_t> states_;  // [slots]: the text that the state is of; 0: nothing
   std::vector<int64_t> written_;  // [blocks]: the step that was queued last to write it
   int64_t steps_ = 0;
   double now_ = 0;

@@ -43,6 +43,10 @@ Result<std::unique_ptr<DraftModel>> DraftModel::Load(const EngineOptions& option
     runner = MakeRunner(own);
   }
   if (!runner) return runner.error().WithContext("the draft model");
+  if ((*runner)->info().state_slots > 0)
+    return Error::Unsupported(
+        "the draft model '", (*runner)->info().config.architecture,
+        "' has recurrent layers, whose state cannot go back behind a rejected draft; take another");
   log::Info("draft model {}: {} tokens of context", draft, (*runner)->info().context);
   return std::make_unique<DraftModel>(std::move(*runner));
 }

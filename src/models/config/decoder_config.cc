@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "models/config/plain_layers.h"
+#include "kernels/llm/causal_conv/causal_conv.h"
 
 namespace celer {
 namespace {
@@ -13,6 +14,7 @@ constexpr int64_t kMaxLayers = 4096;
 constexpr int64_t kMaxWidth = int64_t{1} << 20;
 constexpr int64_t kMaxVocab = int64_t{1} << 24;
 constexpr int64_t kMaxPositions = int64_t{1} << 30;
+constexpr int64_t kMaxConvKernel = CausalConvArgs::kMaxKernel;
 
 Status ValidateFactors(const std::vector<float>& factors, const char* name, int64_t count,
                        const std::string& path) {
@@ -119,6 +121,37 @@ Status ValidateSoftcap(float cap, const char* of, const std::string& path) {
   return Error::Corrupt(path, ": the softcap on ", of, " is ", cap, ", expected 0.001 to 1000000");
 }
 
+Status ValidateRecurrent(const DecoderConfig& c, const std::string& path) {
+  const RecurrentConfig& r = c.recurrent;
+  if (r.layer.empty()) return {};
+  constexpr int64_t kMostDim = 4096;  // of a head
+  const struct {
+    const char* name;
+    int64_t value, max;
+  } bounds[] = {
+      {"convolution kernel of recurrent layers", r.conv_kernel, kMaxConvKernel},
+      {"number of key heads of recurrent layers", r.key_heads, 65536},
+      {"number of value heads of recurrent layers", r.value_heads, 65536},
+      {"key head size of recurrent layers", r.key_dim, kMostDim},
+      {"value head size of recurrent layers", r.value_dim, kMostDim},
+      {"width of recurrent layers", r.key_heads * r.key_dim, kMaxWidth},
+      {"width of recurrent layers", r.value_heads * r.value_dim, kMaxWidth},
+  };
+  for (const auto& bound : bounds)
+    if (bound.value < 1 || bound.value > bound.max)
+      return Error::Corrupt(path, ": ", bound.name, " is ", bound.value, ", expected 1 to ", bound.max);
+  if (r.value_heads % r.key_heads != 0)
+    return Error::Corrupt(path, ": ", r.value_heads, " value heads of recurrent layers cannot share ",
+                          r.key_heads, " key heads evenly");
+  if (static_cast<int64_t>(r.layer.size()) != c.layers)
+    return Error::Corrupt(path, ": recurrent layers are named among ", r.layer.size(), " of ", c.layers,
+                          " layers");
+  if (std::find(r.layer.begin(), r.layer.end(), false) == r.layer.end())
+    return Error::Unsupported(path, ": all ", c.layers,
+                              " layers are recurrent; at least one with attention is needed");
+  return {};
+}
+
 }  // namespace
 
 Status Validate(const DecoderConfig& c, const std::string& path) {
@@ -170,6 +203,7 @@ Status Validate(const DecoderConfig& c, const std::string& path) {
   CELER_RETURN_IF_ERROR(ValidateSoftcap(c.logit_softcap, "logits", path));
   if (c.post_norm && c.moe.experts > 0)
     return Error::Unsupported(path, ": norms behind experts, which no family here has");
+  CELER_RETURN_IF_ERROR(ValidateRecurrent(c, path));
   if (!dense) CELER_RETURN_IF_ERROR(ValidateRouter(c.moe, path));
   if (!std::isfinite(c.swiglu_limit) || c.swiglu_limit < 0)
     return Error::Corrupt(path, ": limit of SwiGLU is ", c.swiglu_limit, ", expected 0 or more");

@@ -79,6 +79,7 @@ struct RecurrentConfig {
   int64_t conv_kernel = 0;
   int64_t key_heads = 0, key_dim = 0;
   int64_t value_heads = 0, value_dim = 0;
+  bool tiled_values = false;  // value head h has key head h % key_heads, else h / (value_heads / key_heads)
 };
 
 // Multi-head latent attention: the KV of a token is one row of kv_rank + rope_dim numbers, shared by all heads. Its

@@ -485,11 +485,41 @@ constexpr Family kFamilies[] = {
      nullptr,
      {},
      families::GptjHfTensors},
+    {"qwen3_next",
+     "qwen3_next",
+     "qwen3next",
+     "Qwen3-Next-80B-A3B",
+     {151936, 2048, 5632, 48, 16, 2, 256, 32768, 1e-6, 1e4},
+     families::Qwen3NextFromHf,
+     families::Qwen3NextFromGguf,
+     kQwen2Experts,
+     families::Qwen3NextHfTensors,
+     families::Qwen3NextGgufTensors},
+    {"qwen3_5_text",
+     "qwen3_5_text",
+     "qwen35",
+     "Qwen3.5, Qwen3.6, their text",
+     {248320, 4096, 12288, 32, 16, 4, 256, 32768, 1e-6, 1e4},
+     families::Qwen35FromHf,
+     families::Qwen35FromGguf,
+     kQwen2Experts,
+     families::Qwen35HfTensors,
+     families::Qwen35GgufTensors},
+    {"qwen3_5_moe_text",
+     "qwen3_5_moe_text",
+     "qwen35moe",
+     "Qwen3.5-35B-A3B, Qwen3.6-35B-A3B, their text",
+     {248320, 2048, 512, 40, 16, 2, 256, 32768, 1e-6, 1e4},
+     families::Qwen35MoeFromHf,
+     families::Qwen35FromGguf,
+     kQwen2Experts,
+     families::Qwen35HfTensors,
+     families::Qwen35GgufTensors},
 };
 
 // "layer_types" of a family whose layers are what its other keys say: it must say the same.
 Status CheckLayerTypes(const JsonFields& json, const DecoderConfig& config) {
-  if (!json.Has("layer_types")) return {};
+  if (!json.Has("layer_types") || config.output_gate) return {};
   CELER_ASSIGN(const std::vector<bool> windowed, families::WindowedByType(json, config.layers));
   for (int64_t i = 0; i < config.layers; ++i)
     if (windowed[i] != (config.Window(i) > 0))

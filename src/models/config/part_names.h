@@ -12,6 +12,9 @@ struct PartNames {
   const char *q_norm, *k_norm, *q_norm_bias, *k_norm_bias, *sinks;
   const char *ffn_norm, *ffn_norm_bias, *ffn_post_norm;
   const char *gate, *up, *down, *gate_bias, *up_bias, *down_bias;
+  // Of recurrent layers. GGUF has -exp(A_log) for A_log.
+  const char *state_q, *state_k, *state_v, *state_z, *state_b, *state_a;
+  const char *state_conv, *state_dt_bias, *state_a_log, *state_norm, *state_out;
 };
 
 // As Llama's class in transformers has them; the last ones of a line are celer's own where Llama has no such part.
@@ -49,6 +52,17 @@ inline constexpr PartNames kHfNames = {
     .gate_bias = "model.layers.%.mlp.gate_proj.bias",
     .up_bias = "model.layers.%.mlp.up_proj.bias",
     .down_bias = "model.layers.%.mlp.down_proj.bias",
+    .state_q = "model.layers.%.linear_attn.q_proj.weight",
+    .state_k = "model.layers.%.linear_attn.k_proj.weight",
+    .state_v = "model.layers.%.linear_attn.v_proj.weight",
+    .state_z = "model.layers.%.linear_attn.in_proj_z.weight",
+    .state_b = "model.layers.%.linear_attn.in_proj_b.weight",
+    .state_a = "model.layers.%.linear_attn.in_proj_a.weight",
+    .state_conv = "model.layers.%.linear_attn.conv1d.weight",
+    .state_dt_bias = "model.layers.%.linear_attn.dt_bias",
+    .state_a_log = "model.layers.%.linear_attn.A_log",
+    .state_norm = "model.layers.%.linear_attn.norm.weight",
+    .state_out = "model.layers.%.linear_attn.out_proj.weight",
 };
 
 inline constexpr PartNames kGgufNames = {
@@ -85,6 +99,17 @@ inline constexpr PartNames kGgufNames = {
     .gate_bias = "blk.%.ffn_gate.bias",
     .up_bias = "blk.%.ffn_up.bias",
     .down_bias = "blk.%.ffn_down.bias",
+    .state_q = "blk.%.state_q.weight",
+    .state_k = "blk.%.state_k.weight",
+    .state_v = "blk.%.state_v.weight",
+    .state_z = "blk.%.attn_gate.weight",
+    .state_b = "blk.%.ssm_beta.weight",
+    .state_a = "blk.%.ssm_alpha.weight",
+    .state_conv = "blk.%.ssm_conv1d.weight",
+    .state_dt_bias = "blk.%.ssm_dt.bias",
+    .state_a_log = "blk.%.ssm_a",
+    .state_norm = "blk.%.ssm_norm.weight",
+    .state_out = "blk.%.ssm_out.weight",
 };
 
 }  // namespace celer

@@ -83,7 +83,7 @@ void WarnUnusedKeys(const JsonFields& fields, const std::string& kind, Scaling s
   };
   for (const auto& [key, value] : fields.json().items()) {
     if (key == "type" || key == "rope_type" || key == "rope_theta" || key == "partial_rotary_factor" ||
-        value.is_null())
+        (key.starts_with("mrope_") && config->family.starts_with("qwen3_5")) || value.is_null())
       continue;
     const bool of_queries = key == "llama_4_scaling_beta" || key == "max_position_embeddings";
     if (of_queries && config->family == "ministral3") continue;

@@ -44,7 +44,7 @@ constexpr ClassDefault kDefaults[] = {
     {"hidden_act", "\"gelu_pytorch_tanh\"", "starcoder2 bloom"},
     {"hidden_act", "\"relu\"", "opt"},
     {"partial_rotary_factor", "0.5", "phi glm glm4 glm4_moe"},
-    {"partial_rotary_factor", "0.25", "gpt_neox stablelm"},
+    {"partial_rotary_factor", "0.25", "gpt_neox stablelm qwen3_next qwen3_5_text qwen3_5_moe_text"},
     {"tie_word_embeddings", "true", "gemma gemma2 gemma3 smollm3 minicpm ernie4_5 ernie4_5_moe"},
     {"hidden_act", "\"gelu_pytorch_tanh\"", "gemma"},
     {"original_max_position_embeddings", "4096", "phi3"},

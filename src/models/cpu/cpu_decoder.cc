@@ -4,15 +4,20 @@
 #include <cmath>
 #include <limits>
 
+#include "base/check.h"
 #include "kernels/llm/attention/attention.h"
+#include "kernels/llm/causal_conv/causal_conv.h"
+#include "kernels/llm/delta_rule/delta_rule.h"
 #include "kernels/llm/embed/embed.h"
 #include "kernels/llm/gate_up/gate_up.h"
 #include "kernels/llm/logits/logits.h"
 #include "kernels/llm/matmul/matmul.h"
 #include "kernels/llm/moe/moe.h"
+#include "kernels/llm/output_gate/output_gate.h"
 #include "kernels/llm/qkv/qkv.h"
 #include "kernels/llm/rms_norm/rms_norm.h"
 #include "kernels/network/rows/rows.h"
+#include "models/recurrent_state.h"
 
 namespace celer {
 namespace {
@@ -36,7 +41,7 @@ CpuDecoder::CpuDecoder(const Model& model, ThreadPool& pool)
 }
 
 void CpuDecoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> kv, float* logits,
-                         const HiddenRows& hidden) {
+                         const HiddenRows& hidden, const States& states) {
   const int64_t tokens = batch.token_count();
   EnsureWorkspace(tokens);
   OpClock clock(profile_);
@@ -46,11 +51,17 @@ void CpuDecoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> 
   for (int64_t i = 0; i < config_.layers; ++i) {
     const LayerWeights& w = weights_.layers[i];
     const KvLayerView& layer_kv = kv[i];
-    clock.Begin(Op::kQkv);
-    config_.IsLatent() ? LatentQkv(w, batch, layer_kv) : Qkv(i, batch, layer_kv);
-    clock.Begin(Op::kAttention);
-    Attention(batch, layer_kv, config_.Window(i), w.sinks);
-    if (config_.IsLatent()) LatentValues(w, tokens);
+    if (config_.IsRecurrent(i)) {
+      clock.Begin(Op::kRecurrent);
+      CELER_CHECK_EQ(std::ssize(states.slots), batch.seqs());
+      Recurrent(w, batch, {.data = states.layers[i], .stride = states.stride, .slots = states.slots});
+    } else {
+      clock.Begin(Op::kQkv);
+      config_.IsLatent() ? LatentQkv(w, batch, layer_kv) : Qkv(i, batch, layer_kv);
+      clock.Begin(Op::kAttention);
+      Attention(batch, layer_kv, config_.Window(i), w.sinks);
+      if (config_.IsLatent()) LatentValues(w, tokens);
+    }
     if (!config_.parallel_block) {
       clock.Begin(Op::kOutput);
       Output(w, tokens);
@@ -153,6 +164,7 @@ void CpuDecoder::Qkv(int64_t layer, const RaggedBatch& batch, const KvLayerView&
               .k_out = work_.k.data(),
               .v_out = work_.v.data(),
               .q_out = work_.q.data(),
+              .gated_out = c.output_gate ? work_.gated.data() : nullptr,
               .pool = pool_});
 }
 
@@ -169,6 +181,60 @@ void CpuDecoder::Attention(const RaggedBatch& batch, const KvLayerView& kv, int6
                     .sinks = sinks,
                     .out = work_.attention.data(),
                     .pool = pool_});
+  if (!config_.output_gate) return;
+  const int64_t dim = config_.head_dim;
+  OutputGate({.x = work_.attention.data(),
+              .gate = work_.gated.data() + dim,
+              .stride = 2 * dim,
+              .heads = batch.token_count() * config_.heads,
+              .head_dim = dim,
+              .pool = pool_});
+}
+
+void CpuDecoder::Recurrent(const LayerWeights& w, const RaggedBatch& batch, const RecurrentStates& states) {
+  const RecurrentConfig& r = config_.recurrent;
+  const RecurrentWeights& weights = w.recurrent;
+  float *const qkv = work_.mixed.data(), *const z = work_.z.data(), *const a = work_.a.data(),
+               *const b = work_.b.data();
+  const int64_t keys = weights.k.rows, channels = ConvChannels(r);
+  const MatmulOutput outputs[] = {{.w = weights.q, .out = qkv, .out_stride = channels},
+                                  {.w = weights.k, .out = qkv + keys, .out_stride = channels},
+                                  {.w = weights.v, .out = qkv + 2 * keys, .out_stride = channels},
+                                  {.w = weights.z, .out = z, .out_stride = weights.z.rows},
+                                  {.w = weights.a, .out = a, .out_stride = weights.a.rows},
+                                  {.w = weights.b, .out = b, .out_stride = weights.b.rows}};
+  Matmul({.x = work_.x.data(),
+          .tokens = batch.token_count(),
+          .norm = w.attention_norm,
+          .eps = config_.norm_eps,
+          .outputs = outputs,
+          .pool = pool_});
+  CausalConv({.batch = batch,
+              .w = weights.conv,
+              .channels = channels,
+              .kernel = r.conv_kernel,
+              .x = qkv,
+              .states = states,
+              .pool = pool_});
+  RecurrentStates matrices = states;
+  matrices.data += ConvStateFloats(r);
+  DeltaRule({.batch = batch,
+             .key_heads = r.key_heads,
+             .key_dim = r.key_dim,
+             .value_heads = r.value_heads,
+             .value_dim = r.value_dim,
+             .tiled_values = r.tiled_values,
+             .qkv = qkv,
+             .z = z,
+             .a = a,
+             .b = b,
+             .rate = weights.rate.data(),
+             .dt_bias = weights.dt_bias,
+             .norm = weights.norm,
+             .eps = config_.norm_eps,
+             .states = matrices,
+             .out = work_.attention.data(),
+             .pool = pool_});
 }
 
 void CpuDecoder::AddBranch(float* x, const WeightView& w, const float* bias, const float* post_norm,
@@ -192,7 +258,8 @@ void CpuDecoder::AddBranch(float* x, const WeightView& w, const float* bias, con
 }
 
 void CpuDecoder::Output(const LayerWeights& w, int64_t tokens) {
-  AddBranch(work_.attention.data(), w.o, w.o_bias, w.attention_post_norm, tokens);
+  AddBranch(work_.attention.data(), w.recurrent.out ? w.recurrent.out : w.o, w.o_bias, w.attention_post_norm,
+            tokens);
 }
 
 void CpuDecoder::GateUp(const LayerWeights& w, int64_t tokens) {
@@ -308,6 +375,12 @@ void CpuDecoder::EnsureWorkspace(int64_t tokens) {
   const LatentConfig& latent = c.latent;
   if (c.IsLatent())
     grow(work_.latent_q, tokens * (latent.q_rank + c.heads * (latent.nope_dim + latent.rope_dim)));
+  if (c.output_gate) grow(work_.gated, tokens * c.heads * 2 * c.head_dim);
+  if (const RecurrentConfig& r = c.recurrent; !r.layer.empty()) {
+    grow(work_.mixed, tokens * ConvChannels(r));
+    for (auto* v : {&work_.z, &work_.attention}) grow(*v, tokens * r.value_heads * r.value_dim);
+    for (auto* v : {&work_.a, &work_.b}) grow(*v, tokens * r.value_heads);
+  }
   if (c.post_norm) grow(work_.branch, tokens * c.hidden);
 }
 

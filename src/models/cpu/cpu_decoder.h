@@ -11,6 +11,7 @@
 #include "device/aligned_vector.h"
 #include "device/thread_pool.h"
 #include "kernels/llm/batch.h"
+#include "kernels/llm/recurrent_state.h"
 #include "models/cpu/rope.h"
 #include "models/layer_watch.h"
 #include "models/load/model.h"
@@ -37,7 +38,17 @@ class CpuDecoder {
     float* out = nullptr;                  // [rows, hidden]
   };
   void Forward(const RaggedBatch& batch, std::span<const KvLayerView> kv, float* logits,
-               const HiddenRows& hidden);
+               const HiddenRows& hidden) {
+    Forward(batch, kv, logits, hidden, {});
+  }
+  // The states of recurrent layers, which a model that has some needs.
+  struct States {
+    std::span<float* const> layers = {};  // [layers], slot 0 of each; none for other layers
+    int64_t stride = 0;                   // floats from one slot to the next
+    std::span<const int32_t> slots = {};  // [seqs]
+  };
+  void Forward(const RaggedBatch& batch, std::span<const KvLayerView> kv, float* logits,
+               const HiddenRows& hidden, const States& states);
 
   // Adds up each operator's time there, until set to nullptr again.
   void set_profile(OpProfile* profile) { profile_ = profile; }
@@ -52,6 +63,8 @@ class CpuDecoder {
   // In the place of Qkv, and after Attention, of latent attention (cpu_latent.cc).
   void LatentQkv(const LayerWeights& w, const RaggedBatch& batch, const KvLayerView& kv);
   void LatentValues(const LayerWeights& w, int64_t tokens);
+  // A recurrent layer in the place of attention, up to the output projection.
+  void Recurrent(const LayerWeights& w, const RaggedBatch& batch, const RecurrentStates& states);
   void Output(const LayerWeights& w, int64_t tokens);
   void GateUp(const LayerWeights& w, int64_t tokens);
   void Down(const LayerWeights& w, int64_t tokens);
@@ -87,7 +100,9 @@ class CpuDecoder {
   struct Workspace {
     AlignedVector<float> x, q, k, v, attention, up, mid;
     AlignedVector<float> latent_q;  // [tokens, q_rank], then [tokens, heads, nope_dim + rope_dim]
-    AlignedVector<float> branch;    // of models that norm what a branch adds
+    AlignedVector<float> gated;           // queries and gates
+    AlignedVector<float> mixed, z, a, b;  // of recurrent layers
+    AlignedVector<float> branch;          // of models that norm what a branch adds
     Angles angles, local_angles;
     std::vector<float> query_scale;  // [tokens], of models that scale queries by position
     std::vector<int32_t> lengths;

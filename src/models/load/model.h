@@ -20,10 +20,12 @@
 namespace celer {
 
 struct RecurrentWeights {
-  WeightView qkv, z, b, a;  // of the input: [2 * key_heads * key_dim + value_heads * value_dim, hidden], ...
-  const float* conv = nullptr;  // [rows of qkv, conv_kernel]
+  WeightView q, k, v,
+      z;  // of the input: [key_heads * key_dim, hidden] twice, [value_heads * value_dim, hidden] twice
+  WeightView b, a;              // [value_heads, hidden]
+  const float* conv = nullptr;  // [rows of q, k and v, conv_kernel]
   const float* dt_bias = nullptr;
-  const float* a_log = nullptr;
+  std::vector<float> rate;      // [value_heads], exp(A_log)
   const float* norm = nullptr;  // [value_dim]
   WeightView out;               // [hidden, value_heads * value_dim]
 };

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/log.h"
 #include "formats/decode.h"
@@ -46,6 +47,9 @@ WeightPlan::Roles RolesOf(const DecoderConfig& c, bool gguf, const std::string& 
   if (c.position_rows > 0) roles[gguf ? kGgufNames.positions : kHfNames.positions] = WeightRole::kTable;
   for (int64_t i = 0; i < c.layers; ++i) {
     if (c.IsLatent()) AddLatentRoles(LayerPrefix(gguf, i), gguf, &roles);
+    // As small as a router, and as easily upset: they say how long a state lasts.
+    const PartNames& parts = gguf ? kGgufNames : kHfNames;
+    if (c.IsRecurrent(i)) roles[InLayer(parts.state_a, i)] = roles[InLayer(parts.state_b, i)] = WeightRole::kRouter;
     if (!c.IsSparse(i)) continue;
     if (gguf) {
       roles[InLayer(kGgufRouter, i)] = roles[InLayer(kGgufSharedGate, i)] = WeightRole::kRouter;
@@ -113,7 +117,7 @@ class Loader {
     const DecoderConfig& c = config_;
     LayerWeights w;
     CELER_RETURN_IF_ERROR(Norms(i, &w));
-    CELER_RETURN_IF_ERROR(Attention(i, &w));
+    CELER_RETURN_IF_ERROR(c.IsRecurrent(i) ? Recurrent(i, &w.recurrent) : Attention(i, &w));
     if (c.IsSparse(i)) {
       CELER_RETURN_IF_ERROR(gguf_ ? GgufExperts(i, &w) : HfExperts(i, &w));
       CELER_RETURN_IF_ERROR(RouterVectors(i, &w));
@@ -163,12 +167,13 @@ class Loader {
     const DecoderConfig& c = config_;
     if (c.IsLatent()) return LatentAttention(i, w);
     const int64_t q_rows = c.heads * c.head_dim, kv_rows = c.kv_heads * c.head_dim;
-    CELER_ASSIGN(w->q, store_.Matrix(InLayer(names_.q, i), q_rows, c.hidden));
+    const int64_t q_with_gate = c.output_gate ? 2 * q_rows : q_rows;
+    CELER_ASSIGN(w->q, store_.Matrix(InLayer(names_.q, i), q_with_gate, c.hidden));
     CELER_ASSIGN(w->k, store_.Matrix(InLayer(names_.k, i), kv_rows, c.hidden));
     CELER_ASSIGN(w->v, store_.Matrix(InLayer(names_.v, i), kv_rows, c.hidden));
     CELER_ASSIGN(w->o, store_.Matrix(InLayer(names_.o, i), c.hidden, q_rows));
     if (c.qkv_bias) {
-      CELER_ASSIGN(w->q_bias, store_.Vector(InLayer(names_.q_bias, i), q_rows));
+      CELER_ASSIGN(w->q_bias, store_.Vector(InLayer(names_.q_bias, i), q_with_gate));
       CELER_ASSIGN(w->k_bias, store_.Vector(InLayer(names_.k_bias, i), kv_rows));
       CELER_ASSIGN(w->v_bias, store_.Vector(InLayer(names_.v_bias, i), kv_rows));
     }
@@ -211,6 +216,28 @@ class Loader {
       CELER_ASSIGN(w->q_norm_bias, store_.Vector(InLayer(names_.q_norm_bias, i), q_size));
       CELER_ASSIGN(w->k_norm_bias, store_.Vector(InLayer(names_.k_norm_bias, i), k_size));
     }
+    return {};
+  }
+
+  Status Recurrent(int64_t i, RecurrentWeights* w) {
+    const RecurrentConfig& r = config_.recurrent;
+    const int64_t keys = r.key_heads * r.key_dim, values = r.value_heads * r.value_dim;
+    const struct {
+      const char* name;
+      int64_t rows;
+      WeightView* weights;
+    } matrices[] = {{names_.state_q, keys, &w->q},          {names_.state_k, keys, &w->k},
+                    {names_.state_v, values, &w->v},        {names_.state_z, values, &w->z},
+                    {names_.state_b, r.value_heads, &w->b}, {names_.state_a, r.value_heads, &w->a}};
+    for (const auto& matrix : matrices) {
+      CELER_ASSIGN(*matrix.weights, store_.Matrix(InLayer(matrix.name, i), matrix.rows, config_.hidden));
+    }
+    CELER_ASSIGN(w->out, store_.Matrix(InLayer(names_.state_out, i), config_.hidden, values));
+    CELER_ASSIGN(w->conv, store_.Vector(InLayer(names_.state_conv, i), (2 * keys + values) * r.conv_kernel));
+    CELER_ASSIGN(w->dt_bias, store_.Vector(InLayer(names_.state_dt_bias, i), r.value_heads));
+    CELER_ASSIGN(w->norm, store_.Vector(InLayer(names_.state_norm, i), r.value_dim));
+    CELER_ASSIGN(const float* const a_log, store_.Vector(InLayer(names_.state_a_log, i), r.value_heads));
+    for (int64_t h = 0; h < r.value_heads; ++h) w->rate.push_back(gguf_ ? -a_log[h] : std::exp(a_log[h]));
     return {};
   }
 

@@ -53,10 +53,17 @@ void FinishHeads(const QkvArgs& args, float* heads, int64_t head, int64_t count,
   if (args.norm_form.after_rope) NormHeads(args, heads, head, count, norm);
 }
 
+// The queries of heads [head, head + count) from among their gates.
+void TakeQueries(const QkvArgs& args, int64_t token, int64_t head, int64_t count) {
+  const int64_t dim = args.kv.head_dim, first = token * args.heads + head;
+  for (int64_t h = first; h < first + count; ++h)
+    std::copy_n(args.gated_out + 2 * h * dim, dim, args.q_out + h * dim);
+}
+
 // qk-norm over all heads of a token together.
 void NormRow(const QkvArgs& args, int64_t token) {
-  if (args.q_norm)
-    NormRows(args, args.q_out + token * args.q.rows, {args.q_norm, args.q_norm_bias}, 1, args.q.rows);
+  const int64_t q_cols = args.heads * args.kv.head_dim;
+  if (args.q_norm) NormRows(args, args.q_out + token * q_cols, {args.q_norm, args.q_norm_bias}, 1, q_cols);
   if (args.k_norm)
     NormRows(args, args.k_out + token * args.k.rows, {args.k_norm, args.k_norm_bias}, 1, args.k.rows);
 }
@@ -99,12 +106,11 @@ void Finish(const QkvArgs& args, int64_t begin, int64_t end, int64_t head_begin,
   for (int64_t t = begin; t < end; ++t) {
     while (args.batch.seq_start[seq + 1] <= t) ++seq;
     if (end - begin == 1) PrefetchFirstKeys(args, seq, t, head_begin, head_end);
-    FinishHeads(args, args.q_out + t * args.q.rows + head_begin * group * dim, head_begin * group,
-                heads * group, {args.q_norm, args.q_norm_bias}, t);
-    if (args.q_scale) {
-      float* const q = args.q_out + t * args.q.rows + head_begin * group * dim;
+    float* const q = args.q_out + (t * args.heads + head_begin * group) * dim;
+    if (args.gated_out) TakeQueries(args, t, head_begin * group, heads * group);
+    FinishHeads(args, q, head_begin * group, heads * group, {args.q_norm, args.q_norm_bias}, t);
+    if (args.q_scale)
       for (int64_t i = 0; i < heads * group * dim; ++i) q[i] *= args.q_scale[t];
-    }
     FinishHeads(args, args.k_out + t * args.k.rows + head_begin * dim, head_begin, heads,
                 {args.k_norm, args.k_norm_bias}, t);
     Append(args, seq, t, head_begin, head_end);
@@ -116,12 +122,15 @@ void Finish(const QkvArgs& args, int64_t begin, int64_t end, int64_t head_begin,
 void Qkv(const QkvArgs& args) {
   const int64_t tokens = args.batch.token_count();
   const int64_t dim = args.kv.head_dim;
-  CELER_CHECK_EQ(args.q.rows, args.heads * dim);
+  CELER_CHECK_EQ(args.q.rows, args.heads * dim * (args.gated_out ? 2 : 1));
   CELER_CHECK_EQ(args.k.rows, args.kv.kv_heads * dim);
   CELER_CHECK_LE(args.rope_dim, dim);
 
   const MatmulOutput outputs[] = {
-      {.w = args.q, .bias = args.q_bias, .out = args.q_out, .out_stride = args.q.rows},
+      {.w = args.q,
+       .bias = args.q_bias,
+       .out = args.gated_out ? args.gated_out : args.q_out,
+       .out_stride = args.q.rows},
       {.w = args.k, .bias = args.k_bias, .out = args.k_out, .out_stride = args.k.rows},
       {.w = args.v, .bias = args.v_bias, .out = args.v_out, .out_stride = args.v.rows}};
   Matmul({.x = args.x,

@@ -48,6 +48,9 @@ struct QkvArgs {
   float* k_out = nullptr;  // scratch [tokens, kv_heads, head_dim]
   float* v_out = nullptr;  // scratch [tokens, kv_heads, head_dim]
   float* q_out = nullptr;  // [tokens, heads, head_dim]
+  // With it q has two rows for each of a head's: those of its query, and behind them those of its gate. What they give,
+  // [tokens, heads, 2, head_dim]; q_out gets the queries. Not with norm_form kRow.
+  float* gated_out = nullptr;
   ThreadPool* pool = nullptr;
 };
 

@@ -94,6 +94,16 @@ Status CohereFromGguf(const GgufFile& file, DecoderConfig* config);
 Status Cohere2FromHf(const JsonFields& json, DecoderConfig* config);
 Status Cohere2FromGguf(const GgufFile& file, DecoderConfig* config);
 
+Status Qwen3NextFromHf(const JsonFields& json, DecoderConfig* config);
+Status Qwen3NextFromGguf(const GgufFile& file, DecoderConfig* config);
+Status Qwen35FromHf(const JsonFields& json, DecoderConfig* config);
+Status Qwen35MoeFromHf(const JsonFields& json, DecoderConfig* config);
+Status Qwen35FromGguf(const GgufFile& file, DecoderConfig* config);
+void Qwen3NextHfTensors(const DecoderConfig& config, TensorRules* rules);
+void Qwen3NextGgufTensors(const DecoderConfig& config, TensorRules* rules);
+void Qwen35HfTensors(const DecoderConfig& config, TensorRules* rules);
+void Qwen35GgufTensors(const DecoderConfig& config, TensorRules* rules);
+
 // Names and arrangement of their tensors.
 void OptHfTensors(const DecoderConfig& config, TensorRules* rules);
 void Gpt2HfTensors(const DecoderConfig& config, TensorRules* rules);
