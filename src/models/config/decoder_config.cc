@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "models/config/plain_layers.h"
 #include "kernels/llm/causal_conv/causal_conv.h"
+#include "models/config/plain_layers.h"
 
 namespace celer {
 namespace {

@@ -99,7 +99,7 @@ class CpuDecoder {
   // Scratch for the largest batch seen so far.
   struct Workspace {
     AlignedVector<float> x, q, k, v, attention, up, mid;
-    AlignedVector<float> latent_q;  // [tokens, q_rank], then [tokens, heads, nope_dim + rope_dim]
+    AlignedVector<float> latent_q;        // [tokens, q_rank], then [tokens, heads, nope_dim + rope_dim]
     AlignedVector<float> gated;           // queries and gates
     AlignedVector<float> mixed, z, a, b;  // of recurrent layers
     AlignedVector<float> branch;          // of models that norm what a branch adds

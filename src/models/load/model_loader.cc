@@ -49,7 +49,8 @@ WeightPlan::Roles RolesOf(const DecoderConfig& c, bool gguf, const std::string& 
     if (c.IsLatent()) AddLatentRoles(LayerPrefix(gguf, i), gguf, &roles);
     // As small as a router, and as easily upset: they say how long a state lasts.
     const PartNames& parts = gguf ? kGgufNames : kHfNames;
-    if (c.IsRecurrent(i)) roles[InLayer(parts.state_a, i)] = roles[InLayer(parts.state_b, i)] = WeightRole::kRouter;
+    if (c.IsRecurrent(i))
+      roles[InLayer(parts.state_a, i)] = roles[InLayer(parts.state_b, i)] = WeightRole::kRouter;
     if (!c.IsSparse(i)) continue;
     if (gguf) {
       roles[InLayer(kGgufRouter, i)] = roles[InLayer(kGgufSharedGate, i)] = WeightRole::kRouter;
