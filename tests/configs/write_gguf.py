@@ -28,6 +28,14 @@ def value_of(value):
     return struct.pack("<IIQ", 9, kind, len(value)) + items
 
 
+def rounded(numbers, dtype):
+    """As a file of that type gives them back."""
+    data = encode(numbers, dtype)
+    if dtype == "BF16":
+        data = b"".join(b"\0\0" + data[i:i + 2] for i in range(0, len(data), 2))
+    return list(struct.unpack(f"<{len(numbers)}{'e' if dtype == 'F16' else 'f'}", data))
+
+
 def write_gguf(path, architecture, keys, tensors):
     """keys: {name behind the architecture's: value}; tensors: [(name, dtype, shape as in safetensors, numbers)].
     Vectors become F32, as llama.cpp's converter writes them."""

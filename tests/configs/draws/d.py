@@ -3,7 +3,7 @@
 import math
 import re
 
-from write_gguf import write_gguf
+from write_gguf import rounded, write_gguf
 
 
 def qwen_next(rng, model_type, experts):
@@ -167,7 +167,8 @@ def split_qkvz(numbers, config):
 
 def gguf_tensors(config, tensors, architecture):
     stacks = {}
-    for name, dtype, shape, numbers in tensors:
+    for name, dtype, shape, exact in tensors:
+        numbers = rounded(exact, dtype)
         outside = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
                    "lm_head.weight": "output.weight"}
         match = re.match(r"model\.layers\.(\d+)\.(.*)", name)
