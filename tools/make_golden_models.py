@@ -193,10 +193,10 @@ MODELS = {
         qk_layernorm=True, rope_parameters=rope(1e4, partial_rotary_factor=2 / 3))),
     "starcoder2": ("Starcoder2Config", 21, "LayerNorm, no gate, biases everywhere, sliding window of 16 tokens", dict(
         sliding_window=16, rope_parameters=rope(1e5))),
-    "stablelm": ("StableLmConfig", 1, "blocks in parallel, each head of q and k with a norm of its own", dict(
+    "stablelm": ("StableLmConfig", 22, "blocks in parallel, each head of q and k with a norm of its own", dict(
         num_attention_heads=3, use_parallel_residual=True, qk_layernorm=True, use_qkv_bias=True,
         rope_parameters=rope(1e4, partial_rotary_factor=2 / 3))),
-    "cohere": ("CohereConfig", 1, "blocks in parallel, LayerNorm without bias, logits scaled, norms of q and k", dict(
+    "cohere": ("CohereConfig", 8, "blocks in parallel, LayerNorm without bias, logits scaled, norms of q and k", dict(
         use_qk_norm=True, logit_scale=0.5, rope_parameters=rope(1e4))),
     "cohere2": ("Cohere2Config", 2, "layers with a window of 16 tokens and rope, one that sees all without", dict(
         num_hidden_layers=3, layer_types=["sliding_attention", "full_attention", "sliding_attention"], sliding_window=16,
