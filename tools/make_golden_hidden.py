@@ -9,15 +9,20 @@ weights upcast to f32 and eager attention, as tools/make_golden_models.py has th
 import argparse
 import json
 import pathlib
+import sys
 
 import torch
 import transformers
 from safetensors.torch import save_file
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "configs"))
+import minicpm_reference  # noqa: E402
+
 
 def hidden_of(folder):
-    model = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
-                                                   experts_implementation="eager").eval()
+    whole = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
+                                                              experts_implementation="eager")
+    model = whole.base_model.eval()
     prompt = json.loads((folder / "golden.json").read_text())["prompt"]
     with torch.no_grad():
         return model(torch.tensor([prompt])).last_hidden_state[0].contiguous()
@@ -28,6 +33,7 @@ def main():
     parser.add_argument("--golden", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent.parent / "tests/golden")
     golden = parser.parse_args().golden
     transformers.logging.set_verbosity_error()
+    minicpm_reference.register()
     folders = sorted(path for path in (golden / "models").iterdir() if path.is_dir())
     tensors = {folder.name: hidden_of(folder) for folder in folders}
     save_file(tensors, golden / "hidden.safetensors")
