@@ -54,7 +54,7 @@ def rope_of_full(config):
 
 # name: (config class, seed, what it is for, config fields). `v4` holds fields that only the config of older versions has;
 # `shard` and `generation` are about the folder's files. `grid`: weights that Q4_0 holds exactly, and no folder, only GGUF;
-# `firm`: the first this many greedy tokens have wide margins.
+# `firm`: the first this many greedy tokens have wide margins; `model_type`: written into config.json.
 MODELS = {
     "llama2": ("LlamaConfig", 3, "multi-head attention: a KV head for each query head", dict(
         hidden_size=32, intermediate_size=32, num_attention_heads=4, num_key_value_heads=4,
@@ -219,6 +219,26 @@ MODELS = {
         shared_expert_intermediate_size=11, linear_num_key_heads=1, linear_num_value_heads=2, linear_key_head_dim=7,
         linear_value_head_dim=10, rope_parameters=rope(1e6, partial_rotary_factor=0.25),
         v4=dict(full_attention_interval=2, partial_rotary_factor=0.25))),
+    "deepseek_v2": ("DeepseekV2Config", 1, "latent attention, yarn that sharpens scores, 6 experts in 3 groups, layer 0 dense", dict(
+        num_key_value_heads=3, q_lora_rank=10, kv_lora_rank=12, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5,
+        n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=10, n_shared_experts=2, first_k_dense_replace=1,
+        topk_method="group_limited_greedy", n_group=3, topk_group=2, routed_scaling_factor=2.0,
+        rope_parameters=rope(1e4, "yarn", factor=4.0, original_max_position_embeddings=64, mscale=0.7, mscale_all_dim=0.7))),
+    "deepseek_v3": ("DeepseekV3Config", 3, "latent attention, sigmoid router with a bias for choosing, groups by their best two", dict(
+        num_key_value_heads=3, q_lora_rank=10, kv_lora_rank=13, qk_nope_head_dim=5, qk_rope_head_dim=4, v_head_dim=7,
+        n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=10, n_shared_experts=1, first_k_dense_replace=1,
+        n_group=3, topk_group=2, rope_parameters=rope(1e4))),
+    "kimi_k2": ("DeepseekV3Config", 1, "the same without groups, queries projected at once", dict(
+        num_key_value_heads=3, q_lora_rank=None, kv_lora_rank=13, qk_nope_head_dim=5, qk_rope_head_dim=4, v_head_dim=7,
+        n_routed_experts=6, num_experts_per_tok=3, moe_intermediate_size=10, n_shared_experts=1, first_k_dense_replace=1,
+        n_group=1, topk_group=1, model_type="kimi_k2", rope_parameters=rope(5e4))),
+    "glm4_moe_lite": ("Glm4MoeLiteConfig", 2, "the same with kinds of layers by name", dict(
+        num_key_value_heads=3, q_lora_rank=9, kv_lora_rank=11, qk_nope_head_dim=7, qk_rope_head_dim=4, v_head_dim=8,
+        n_routed_experts=6, num_experts_per_tok=3, moe_intermediate_size=10, n_shared_experts=1,
+        mlp_layer_types=["dense", "sparse"], rope_parameters=rope(1e6))),
+    "minicpm3": ("MiniCPM3Config", 12, "latent attention whose halves rotate; scales of embeddings, branches and logits", dict(
+        num_key_value_heads=3, q_lora_rank=10, kv_lora_rank=12, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5,
+        scale_emb=3, scale_depth=1.2, dim_model_base=9, rope_parameters=rope(1e4))),
     "fused": ("LlamaConfig", 3, "large enough for every fused and every vector kernel", dict(
         hidden_size=256, intermediate_size=512, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, vocab_size=64,
         rms_norm_eps=1e-5, rope_parameters=rope(5e5), grid=True, firm=16)),
@@ -261,6 +281,8 @@ def make_config(name):
     fields = {k: v for k, v in fields.items() if k not in ("shard", "generation", "v4", "grid", "firm")}
     base = {} if fields.pop("own_names", False) else BASE  # as the family calls them, all in `fields`
     return getattr(transformers, cls)(**{**base, **fields}, architectures=None)
+    fields = {k: v for k, v in fields.items() if k not in ("shard", "generation", "v4", "grid", "firm", "model_type")}
+    return getattr(transformers, cls)(**{**BASE, **fields}, architectures=None)
 
 
 def on_grid(w, rng):
@@ -279,7 +301,8 @@ def on_grid(w, rng):
 
 def fill(model, rng, grid=False):
     """Random weights that bf16 and f16 both hold exactly; spread wide enough that greedy text does not stand still."""
-    for name, p in sorted(model.named_parameters()):
+    biases = [(n, b) for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")]
+    for name, p in sorted([*model.named_parameters(), *biases], key=lambda x: x[0]):
         shape = tuple(p.shape)
         if name.endswith("norm.weight") or (len(shape) == 1 and name.endswith(".weight")):
             w = 1 + 0.2 * rng.standard_normal(shape)
@@ -435,7 +458,7 @@ def check_matters(name, model, prompt, golden):
         changes.append(dict(layer_types=["full_attention"] * config.num_hidden_layers))
     elif getattr(config, "sliding_window", None):
         changes.append(dict(sliding_window=None, use_sliding_window=False, layer_types=None))
-    if getattr(config, "norm_topk_prob", None) is not None:
+    if getattr(config, "norm_topk_prob", None) is not None and config.model_type != "deepseek_v2":
         changes.append(dict(norm_topk_prob=not config.norm_topk_prob))
     for change in changes:
         gap = float((logits_of(clone(model, **change), prompt) - golden["prompt_logits"]).abs().max())
@@ -472,7 +495,7 @@ def v4_config(name, config):
     for key in ("attention_bias", "mlp_bias"):
         if c.get(key) is False and c["model_type"] == "llama":
             c.pop(key)
-    for key in [k for k, v in c.items() if v is None and k not in ("rope_scaling", "sliding_window")]:
+    for key in [k for k, v in c.items() if v is None and k not in ("rope_scaling", "sliding_window", "q_lora_rank")]:
         c.pop(key)
     c.update(MODELS[name][3].get("v4", {}))
     return c
@@ -510,6 +533,9 @@ def make_model(name, seed, out):
         (pathlib.Path(temp) / "config.json").write_text(json.dumps(old))
         same_as(golden, load(temp), prompt, f"{name} with config.v4.json")
     (folder / "config.v4.json").write_text(json.dumps(old, indent=2, sort_keys=True) + "\n")
+    for file in ("config.json", "config.v4.json") if "model_type" in MODELS[name][3] else ():  # of which transformers has none
+        fields = json.loads((folder / file).read_text()) | {"model_type": MODELS[name][3]["model_type"]}
+        (folder / file).write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n")
     write_golden(folder / "golden", dict(model=name, about=MODELS[name][2], seed=seed, **facts), golden)
     return model, prompt, golden
 
