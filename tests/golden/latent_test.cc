@@ -10,7 +10,7 @@
 #include "celer/engine.h"
 #include "golden.h"
 
-namespace celer {
+namespace celer::latent {
 namespace {
 
 using Said = std::vector<std::pair<int32_t, float>>;  // tokens and their log probabilities
@@ -127,4 +127,4 @@ TEST(LatentMemory, OneRowIsBoth) {
 }
 
 }  // namespace
-}  // namespace celer
+}  // namespace celer::latent
