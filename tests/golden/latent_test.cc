@@ -17,7 +17,8 @@ using Said = std::vector<std::pair<int32_t, float>>;  // tokens and their log pr
 
 constexpr const char* kModels[] = {"deepseek_v2", "minicpm3"};
 
-std::unique_ptr<Engine> MustLoad(const char* model, EngineOptions options) {
+std::unique_ptr<Engine> MustLoad(const char* model, KvType kv, EngineOptions options = {}) {
+  options.kv = kv;
   options.model = (kGolden / "models" / model).string();
   options.threads = 2;
   auto engine = Engine::Load(options);
@@ -53,7 +54,7 @@ Answers Drain(Engine& engine) {
 class Latent : public ::testing::TestWithParam<KvType> {
  public:
   Said Alone(const char* model, const Request& request) const {
-    const auto engine = MustLoad(model, {.kv = GetParam()});
+    const auto engine = MustLoad(model, GetParam());
     const auto id = engine->Submit(request);
     EXPECT_TRUE(id) << id.error().message();
     return Drain(*engine).said[{*id, 0}];
@@ -65,12 +66,9 @@ TEST_P(Latent, PreemptedSwappedAndForkedAnswersAreThoseOfOneAlone) {
     for (const Preemption preemption : {Preemption::kRecompute, Preemption::kSwap}) {
       SCOPED_TRACE(model);
       // Four blocks of 16 positions for seven answers.
-      const auto engine = MustLoad(model, {.context = 64,
-                                           .chunk = 9,
-                                           .kv = GetParam(),
-                                           .kv_host_memory = 1 << 20,
-                                           .sequences = 1,
-                                           .preemption = preemption});
+      const auto engine = MustLoad(
+          model, GetParam(),
+          {.context = 64, .chunk = 9, .kv_host_memory = 1 << 20, .sequences = 1, .preemption = preemption});
       ASSERT_TRUE(engine);
       Request request = Ask(3, 30, 25);
       request.n = 4;
@@ -89,7 +87,7 @@ TEST_P(Latent, PreemptedSwappedAndForkedAnswersAreThoseOfOneAlone) {
 
 TEST_P(Latent, ACachedPrefixChangesNothing) {
   for (const char* model : kModels) {
-    const auto engine = MustLoad(model, {.chunk = 13, .kv = GetParam()});
+    const auto engine = MustLoad(model, GetParam(), {.chunk = 13});
     ASSERT_TRUE(engine);
     const Request request = Ask(5, 40, 12);
     const auto first = engine->Submit(request);
@@ -106,8 +104,8 @@ TEST_P(Latent, ACachedPrefixChangesNothing) {
 INSTANTIATE_TEST_SUITE_P(KvTypes, Latent,
                          ::testing::Values(KvType::kF32, KvType::kF16, KvType::kBf16, KvType::kInt8,
                                            KvType::kFp8, KvType::kInt8Channel),
-                         [](const auto& info) {
-                           std::string name = Name(info.param);
+                         [](const auto& test) {
+                           std::string name = Name(test.param);
                            std::erase_if(name,
                                          [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });
                            return name;
@@ -121,7 +119,7 @@ TEST(LatentRefusals, RowsThatFourBitsCannotHold) {
 
 // One row instead of keys and values.
 TEST(LatentMemory, OneRowIsBoth) {
-  const auto engine = MustLoad("deepseek_v2", {.context = 64, .kv = KvType::kF32, .sequences = 1});
+  const auto engine = MustLoad("deepseek_v2", KvType::kF32, {.context = 64, .sequences = 1});
   ASSERT_TRUE(engine);
   EXPECT_EQ(engine->info().kv_bytes_per_token, 2 * (12 + 4) * 4);
 }
