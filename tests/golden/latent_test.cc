@@ -101,9 +101,10 @@ TEST_P(Latent, ACachedPrefixChangesNothing) {
   }
 }
 
+// Not int8 by channel: what a token sees of it depends on the rows that were stored with its own.
 INSTANTIATE_TEST_SUITE_P(KvTypes, Latent,
                          ::testing::Values(KvType::kF32, KvType::kF16, KvType::kBf16, KvType::kInt8,
-                                           KvType::kFp8, KvType::kInt8Channel),
+                                           KvType::kFp8),
                          [](const auto& test) {
                            std::string name = Name(test.param);
                            std::erase_if(name,
