@@ -278,11 +278,9 @@ class Unfit(Exception):
 
 def make_config(name):
     cls, _, _, fields = MODELS[name]
-    fields = {k: v for k, v in fields.items() if k not in ("shard", "generation", "v4", "grid", "firm")}
+    fields = {k: v for k, v in fields.items() if k not in ("shard", "generation", "v4", "grid", "firm", "model_type")}
     base = {} if fields.pop("own_names", False) else BASE  # as the family calls them, all in `fields`
     return getattr(transformers, cls)(**{**base, **fields}, architectures=None)
-    fields = {k: v for k, v in fields.items() if k not in ("shard", "generation", "v4", "grid", "firm", "model_type")}
-    return getattr(transformers, cls)(**{**BASE, **fields}, architectures=None)
 
 
 def on_grid(w, rng):
@@ -301,8 +299,7 @@ def on_grid(w, rng):
 
 def fill(model, rng, grid=False):
     """Random weights that bf16 and f16 both hold exactly; spread wide enough that greedy text does not stand still."""
-    biases = [(n, b) for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")]
-    for name, p in sorted([*model.named_parameters(), *biases], key=lambda x: x[0]):
+    for name, p in sorted(model.named_parameters()):
         shape = tuple(p.shape)
         if name.endswith("norm.weight") or (len(shape) == 1 and name.endswith(".weight")):
             w = 1 + 0.2 * rng.standard_normal(shape)
