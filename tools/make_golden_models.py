@@ -224,11 +224,11 @@ MODELS = {
         n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=10, n_shared_experts=2, first_k_dense_replace=1,
         topk_method="group_limited_greedy", n_group=3, topk_group=2, routed_scaling_factor=2.0,
         rope_parameters=rope(1e4, "yarn", factor=4.0, original_max_position_embeddings=64, mscale=0.7, mscale_all_dim=0.7))),
-    "deepseek_v3": ("DeepseekV3Config", 3, "latent attention, sigmoid router with a bias for choosing, groups by their best two", dict(
+    "deepseek_v3": ("DeepseekV3Config", 1, "latent attention, sigmoid router with a bias for choosing, groups by their best two", dict(
         num_key_value_heads=3, q_lora_rank=10, kv_lora_rank=13, qk_nope_head_dim=5, qk_rope_head_dim=4, v_head_dim=7,
         n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=10, n_shared_experts=1, first_k_dense_replace=1,
         n_group=3, topk_group=2, rope_parameters=rope(1e4))),
-    "kimi_k2": ("DeepseekV3Config", 1, "the same without groups, queries projected at once", dict(
+    "kimi_k2": ("DeepseekV3Config", 2, "the same without groups, queries projected at once", dict(
         num_key_value_heads=3, q_lora_rank=None, kv_lora_rank=13, qk_nope_head_dim=5, qk_rope_head_dim=4, v_head_dim=7,
         n_routed_experts=6, num_experts_per_tok=3, moe_intermediate_size=10, n_shared_experts=1, first_k_dense_replace=1,
         n_group=1, topk_group=1, model_type="kimi_k2", rope_parameters=rope(5e4))),
