@@ -9,7 +9,9 @@ weights upcast to f32 and eager attention, as tools/make_golden_models.py has th
 import argparse
 import json
 import pathlib
+import shutil
 import sys
+import tempfile
 
 import torch
 import transformers
@@ -19,11 +21,26 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "
 import minicpm_reference  # noqa: E402
 
 
+def known(folder, temp):
+    """The same model under a type that transformers has."""
+    config = json.loads((folder / "config.json").read_text())
+    if config["model_type"] != "kimi_k2":
+        return folder
+    shutil.copytree(folder, temp, dirs_exist_ok=True)
+    (pathlib.Path(temp) / "config.json").write_text(json.dumps(config | {"model_type": "deepseek_v3"}))
+    return temp
+
+
 def hidden_of(folder):
+    prompt = json.loads((folder / "golden.json").read_text())["prompt"]
+    with tempfile.TemporaryDirectory() as temp:
+        return last_hidden(known(folder, temp), prompt)
+
+
+def last_hidden(folder, prompt):
     whole = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
                                                               experts_implementation="eager")
     model = whole.base_model.eval()
-    prompt = json.loads((folder / "golden.json").read_text())["prompt"]
     with torch.no_grad():
         return model(torch.tensor([prompt])).last_hidden_state[0].contiguous()
 
