@@ -192,6 +192,69 @@ TEST(HfConfig, LayerNormFamilies) {
   for (const auto& [fields, words] : refused) EXPECT_THAT(Refusal(fields), HasSubstr(words)) << fields;
 }
 
+TEST(HfConfig, ScalarsOfGraniteAndMiniCpm) {
+  const DecoderConfig granite = Read(ConfigJson("granite", {{"embedding_multiplier", 12},
+                                                            {"residual_multiplier", 0.22},
+                                                            {"attention_multiplier", 0.015625},
+                                                            {"logits_scaling", 8}}));
+  EXPECT_EQ(granite.embedding_scale, 12);
+  EXPECT_EQ(granite.residual_scale, 0.22f);
+  EXPECT_EQ(granite.attention_scale, 0.015625f);
+  EXPECT_EQ(granite.logit_scale, 0.125f);
+  EXPECT_EQ(Read(ConfigJson("granite")).attention_scale, 1);  // and not 1 / sqrt(head_dim)
+  EXPECT_THAT(Refusal(ConfigJson("granite", {{"logits_scaling", 0}})),
+              HasSubstr("scale of the logits is inf"));
+  EXPECT_THAT(Refusal(ConfigJson("granite", {{"attention_multiplier", 0}})), HasSubstr("is 0"));
+  EXPECT_THAT(Refusal(ConfigJson("llama", {{"logits_scaling", 8}})), HasSubstr("is not implemented"));
+  const DecoderConfig minicpm =
+      Read(ConfigJson("minicpm", {{"scale_emb", 12}, {"scale_depth", 1.4}, {"dim_model_base", 8}}));
+  EXPECT_EQ(minicpm.embedding_scale, 12);
+  EXPECT_FLOAT_EQ(minicpm.residual_scale, 0.7f);
+  EXPECT_EQ(minicpm.logit_scale, 0.25f);
+}
+
+TEST(HfConfig, PartOfAHeadRotates) {
+  EXPECT_EQ(Read(ConfigJson("glm")).rope.dim, 4);  // half of it unless the file says another share
+  EXPECT_EQ(Read(ConfigJson("glm")).rope.layout, RopeLayout::kInterleaved);
+  EXPECT_EQ(Read(ConfigJson("phi3", {{"partial_rotary_factor", 0.75}})).rope.dim, 6);
+  EXPECT_THAT(Refusal(ConfigJson("phi3", {{"partial_rotary_factor", 2}})), HasSubstr("expected 0 to 1"));
+  EXPECT_THAT(Refusal(ConfigJson("phi3", {{"partial_rotary_factor", 0.1}})),
+              HasSubstr("rotated dimensions is 0"));
+  EXPECT_THAT(Refusal(ConfigJson("phi3", {{"partial_rotary_factor", 0.4}})), HasSubstr("an even number"));
+  EXPECT_THAT(Refusal(ConfigJson("llama", {{"partial_rotary_factor", 0.5}})), HasSubstr("whole heads"));
+}
+
+TEST(HfConfig, LayersWithoutRope) {
+  const auto rotates = [](const DecoderConfig& config) { return config.rope_layer; };
+  EXPECT_THAT(rotates(Read(ConfigJson("smollm3"))), ElementsAre(true, true, true, false));
+  EXPECT_THAT(rotates(Read(ConfigJson("smollm3", {{"no_rope_layer_interval", 2}}))),
+              ElementsAre(true, false, true, false));
+  EXPECT_THAT(rotates(Read(ConfigJson("smollm3", {{"no_rope_layers", {0, 1, 1, 0, 1}}}))),
+              ElementsAre(false, true, true, false));
+  EXPECT_THAT(Refusal(ConfigJson("smollm3", {{"no_rope_layers", {0, 1}}})), HasSubstr("for 4 layers"));
+  EXPECT_THAT(Windows(Read(ConfigJson("smollm3", {{"use_sliding_window", true}, {"sliding_window", 5}}))),
+              ElementsAre(0, 0, 0, 5));
+}
+
+TEST(HfConfig, NestedTextModels) {
+  const json text = ConfigJson("mistral", {{"sliding_window", nullptr}, {"tie_word_embeddings", true}});
+  json outer = {{"model_type", "mistral3"}, {"text_config", text}, {"tie_word_embeddings", false}};
+  const DecoderConfig config = Read(outer);
+  EXPECT_EQ(config.family, "mistral");
+  EXPECT_FALSE(config.tied_embeddings);  // what stands outside counts
+  EXPECT_THAT(config.warnings, IsEmpty());
+  outer.erase("tie_word_embeddings");
+  EXPECT_TRUE(Read(outer).tied_embeddings);
+  outer["text_config"]["model_type"] = "ministral3";
+  EXPECT_EQ(Read(outer).query_scale.beta, 0.1);
+  EXPECT_EQ(Read(outer).query_scale.positions, 16384);
+  outer["text_config"]["model_type"] = "mamba";
+  EXPECT_THAT(Refusal(outer), HasSubstr("'text_config': architecture 'mamba' is not supported"));
+  EXPECT_THAT(Refusal({{"model_type", "mistral3"}}), HasSubstr("architecture 'mistral3' is not supported"));
+  outer["model_type"] = "paligemma";
+  EXPECT_THAT(Refusal(outer), HasSubstr("architecture 'paligemma' is not supported"));
+}
+
 TEST(HfConfig, BiasesEitherWay) {
   EXPECT_TRUE(Read(ConfigJson("llama", {{"attention_bias", true}})).o_bias);
   EXPECT_TRUE(Read(ConfigJson("llama", {{"attention_bias", true}})).qkv_bias);
