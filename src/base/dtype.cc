@@ -44,6 +44,7 @@ constexpr DTypeInfo kInfo[] = {
     {DType::kI2, "i2", 1, 1},
     {DType::kU2, "u2", 1, 1},
     {DType::kIq4Nl, "iq4_nl", 32, 18, 20, 25},
+    {DType::kMxfp4, "mxfp4", 32, 17, 39, 38},
 };
 static_assert([] {
   for (size_t i = 0; i < std::size(kInfo); ++i)

@@ -48,6 +48,8 @@ enum class DType : uint8_t {
   kU2,
   // One more GGUF block, of 32 elements.
   kIq4Nl,
+  // Experts of gpt-oss, in GGUF: 32 elements, whose scale is a power of two (formats/mxfp4.h).
+  kMxfp4,
 };
 
 struct DTypeInfo {

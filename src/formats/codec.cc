@@ -11,6 +11,7 @@
 #include "formats/float16.h"
 #include "formats/float8.h"
 #include "formats/k_quantize.h"
+#include "formats/mxfp4.h"
 
 namespace celer {
 namespace {
@@ -215,6 +216,7 @@ constexpr Codec kPlain[] = {
     {DType::kI32, DecodePlain<int32_t, Cast<int32_t>>, nullptr},
     {DType::kI64, DecodePlain<int64_t, Cast<int64_t>>, nullptr},
     {DType::kBool, DecodePlain<uint8_t, FromBool>, nullptr},
+    {DType::kMxfp4, DecodeMxfp4, EncodeMxfp4},
 };
 constexpr auto kBlocks = CodecsOf(GgufBlocks{});
 

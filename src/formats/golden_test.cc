@@ -53,6 +53,8 @@ TEST_P(Golden, DecodesBitForBit) {
 
 INSTANTIATE_TEST_SUITE_P(EveryBlock, Golden, testing::ValuesIn(BlockTypes().begin(), BlockTypes().end()),
                          [](const auto& test) { return std::string(Name(test.param)); });
+INSTANTIATE_TEST_SUITE_P(PowersOfTwo, Golden, testing::Values(DType::kMxfp4),
+                         [](const auto& test) { return std::string(Name(test.param)); });
 
 class GoldenEncode : public testing::TestWithParam<DType> {};
 

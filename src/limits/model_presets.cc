@@ -67,6 +67,11 @@ constexpr Row kModels[] = {
     {"qwen3-30b-a3b",         48,   2048,    768, 151936,  32,   4, 128, kQkNorm, 128, 8},
     {"qwen3-235b-a22b",       94,   4096,   1536, 151936,  64,   4, 128, kQkNorm, 128, 8},
 
+    // Experts have biases, too, which are not counted.
+    {"gpt-oss-20b",           24,   2880,   2880, 201088,  64,   8,  64, kPlain, 32, 4},
+    {"gpt-oss-120b",          36,   2880,   2880, 201088,  64,   8,  64, kPlain, 128, 4},
+    {"minimax-m2",            62,   3072,   1536, 200064,  48,   8, 128, kQkNorm, 256, 8},
+
     {"mistral-7b",            32,   4096,  14336,  32000,  32,   8, 128},
     {"mixtral-8x7b",          32,   4096,  14336,  32000,  32,   8, 128, kPlain, 8, 2},
     {"mixtral-8x22b",         56,   6144,  16384,  32000,  48,   8, 128, kPlain, 8, 2},

@@ -49,6 +49,9 @@ TEST(ModelPresets, ActiveParametersOfExpertModels) {
   EXPECT_NEAR(CountParams(*FindModelPreset("mixtral-8x7b")).active / 1e9, 12.8, 0.1);
   EXPECT_NEAR(CountParams(*FindModelPreset("qwen3-30b-a3b")).active / 1e9, 3.0, 0.1);
   EXPECT_NEAR(CountParams(*FindModelPreset("qwen3-235b-a22b")).active / 1e9, 21.5, 0.5);
+  EXPECT_NEAR(CountParams(*FindModelPreset("gpt-oss-20b")).active / 1e9, 3.6, 0.1);
+  EXPECT_NEAR(CountParams(*FindModelPreset("gpt-oss-120b")).active / 1e9, 5.1, 0.1);
+  EXPECT_NEAR(CountParams(*FindModelPreset("minimax-m2")).active / 1e9, 10, 0.5);
   EXPECT_NEAR(CountParams(*FindModelPreset("qwen1.5-moe-a2.7b")).active / 1e9, 2.4, 0.1);
 }
 

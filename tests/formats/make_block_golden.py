@@ -23,7 +23,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 SCALES = {T.Q4_0: [0], T.Q4_1: [0, 2], T.Q5_0: [0], T.Q5_1: [0, 2], T.Q8_0: [0],
           T.Q2_K: [80, 82], T.Q3_K: [108], T.Q4_K: [0, 2], T.Q5_K: [0, 2], T.Q6_K: [208]}
 # Of a generator of its own, so that the files above stay as they are.
-LATER = {T.IQ4_NL: [0]}
+LATER = {T.IQ4_NL: [0], T.MXFP4: []}  # MXFP4 has no f16
 ENCODED = [T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q8_0, T.BF16, T.F16]
 # Ordinary, negative, zero, minus zero, largest, smallest normal, subnormals, infinity.
 EXTREMES = np.array([0x2e66, 0xb1c3, 0x0000, 0x8000, 0x7bff, 0xfbff, 0x0400, 0x0001, 0x83ff, 0x7c00], np.uint16)

@@ -61,7 +61,7 @@ def gpt_oss(rng):
         config["swiglu_alpha"] = 1.5
         drawn["refused"] = "swiglu_alpha"
     elif rng.random() < 0.4:  # GGUF has no keys for these, and llama.cpp always truncates
-        drawn |= {"form": rng.choice(["gguf", "mxfp4"]), "raw": False}
+        drawn |= {"form": rng.choice(["gguf", "mxfp4", "mxfp4_gguf"]), "raw": False}
         if drawn["form"] != "gguf":
             drawn["weights"] = "f32"
             config |= {"hidden_size": 32 * rng.randint(1, 2), "intermediate_size": 32 * rng.randint(1, 2)}

@@ -213,6 +213,7 @@ TEST(Matmul, EveryVariantMatchesDouble) {
         SCOPED_TRACE(Name(dtype));
         ExpectMatchesDouble(variant, MakeStored(dtype, c.rows, c.cols, 1).view, c.tokens, true);
       }
+      ExpectMatchesDouble(variant, MakeStored(DType::kMxfp4, c.rows, c.cols, 1).view, c.tokens, true);
       ExpectMatchesDouble(variant, MakeInt8(c.rows, c.cols, c.cols, 2).view, c.tokens, false);
       ExpectMatchesDouble(variant, MakeInt8(c.rows, c.cols, 32, 2).view, c.tokens, true);
       ExpectMatchesDouble(variant, MakeInt4(c.rows, c.cols, 32, 3).view, c.tokens, true);

@@ -20,6 +20,7 @@ struct PackedColumn {
   uint32_t flip = 0;
   int8_t left = 0, right = 0;
   bool is_signed = true;      // no format with a minimum is
+  bool levels = false;        // the number names a level of BlockMxfp4
   bool six_in_parts = false;  // two bits each here and one and two steps of all rows further
   bool wide_scale = false;    // f32 instead of f16
   int8_t min_step = 1;        // bytes from one row's sub_min to the next

@@ -9,6 +9,7 @@
 #include "formats/codec.h"
 #include "formats/float16.h"
 #include "formats/int4.h"
+#include "formats/mxfp4.h"
 
 namespace celer {
 namespace {
@@ -31,6 +32,7 @@ constexpr FormatInfo kFormats[] = {
     {PackedFormat::kNibble, Values::kNibble, 2, false, 0, 0},
     {PackedFormat::kByte, Values::kByte, 2, false, 0, 0},
     {PackedFormat::kNibbleMin, Values::kNibble, 2, true, 0, 0},
+    {PackedFormat::kLevels, Values::kNibble, 4, false, 0, 0},
     {PackedFormat::kByteMin, Values::kByte, 2, true, 0, 0},
     {PackedFormat::kByteWide, Values::kByte, 4, false, 0, 0},
     {PackedFormat::kByteRow, Values::kByte, 4, false, 0, 0},
@@ -60,6 +62,11 @@ PackedFormat FormatOf(const WeightView& w) {
   if (w.dtype == DType::kF32) return PackedFormat::kF32;
   if (w.dtype == DType::kF16) return PackedFormat::kF16;
   if (w.dtype == DType::kBf16) return PackedFormat::kBf16;
+#if defined(__x86_64__)
+  if (w.dtype == DType::kMxfp4) return PackedFormat::kLevels;
+#else
+  if (w.dtype == DType::kMxfp4) return PackedFormat::kByteWide;  // exact: levels are integers
+#endif
   const Codec* codec = FindBlockCodec(w.dtype);
   if (!codec) return PackedFormat::kNone;
   for (const FormatInfo& info : kFormats)
@@ -151,8 +158,15 @@ void PackBlocks(const WeightView& w, const PackGeometry& g, const PackedShape& s
             const Int4Group& shared = static_cast<const Int4Group*>(w.RowScales(row))[c / w.group];
             block.scale = shared.scale;
             block.min = shared.min;
-          } else {
+          } else if (codec) {
             codec->unpack(w.Row(row), b, &block);
+          } else {
+            const auto stored = LoadBlock<BlockMxfp4>(w.Row(row), b);
+            const float scale = stored.Scale();
+            const bool codes = shape.format == PackedFormat::kLevels;
+            for (int j = 0; j < 32; ++j)
+              block.value[j] = static_cast<int8_t>(codes ? stored.Code(j) : stored.Value(j));
+            std::memcpy(out + 4 * r, &scale, 4);
           }
           if (info.scale_bytes == 2) std::memcpy(out + 2 * r, &block.scale, 2);
           if (info.has_min) std::memcpy(out + mins + 2 * r, &block.min, 2);
@@ -324,7 +338,8 @@ PackedColumn FindColumn(const PackedShape& shape, const PackGeometry& g, int64_t
   const int64_t k = col % kBlockCols, step = k / g.step, byte = k % g.step;
   const auto bits = static_cast<int8_t>(8 * (byte % 4));  // below the byte in its word
   int64_t plane = step;                                   // of `step` columns of all rows
-  out.is_signed = !info.has_min;
+  out.levels = shape.format == PackedFormat::kLevels;
+  out.is_signed = !info.has_min && !out.levels;
   switch (info.values) {
     case Values::kByte:
       out.left = static_cast<int8_t>(24 - bits);
@@ -367,8 +382,9 @@ void ReadColumnPlain(const PackedColumn& c, const PackGeometry& g, const uint8_t
       bits = 0;
       for (int i = 0; i < 3; ++i) bits |= (word(i) << c.left & 3u << 30) >> (2 * i);
     }
-    const float q = c.is_signed ? static_cast<float>(static_cast<int32_t>(bits) >> c.right)
-                                : static_cast<float>(bits >> c.right);
+    float q = c.is_signed ? static_cast<float>(static_cast<int32_t>(bits) >> c.right)
+                          : static_cast<float>(bits >> c.right);
+    if (c.levels) q = static_cast<float>(BlockMxfp4::Level(static_cast<int>(bits >> c.right)));
     float scale;
     if (c.wide_scale)
       std::memcpy(&scale, group + c.scale + 4 * r, 4);

@@ -23,7 +23,7 @@
 namespace celer {
 
 // A version: packed weights on disk with another number are not used.
-constexpr int kPackedLayout = 4;
+constexpr int kPackedLayout = 5;
 
 enum class PackedFormat : uint8_t {
   kNone,
@@ -33,6 +33,7 @@ enum class PackedFormat : uint8_t {
   kByteRow,    // the same with one scale to a row
   kNibble,     // signed, or see Halves; f16 scale: Q4_0
   kNibbleMin,  // unsigned, f16 scale and min: Q4_1, celer's int4
+  kLevels,     // nibbles that name levels (formats/mxfp4.h), f32 scale: MXFP4
   kSuperQ2,    // unsigned nibbles, 16 subs with min
   kSuperQ3,    // signed nibbles, 16 subs
   kSuperQ4,    // unsigned nibbles, or see Halves; 8 subs with min
@@ -42,7 +43,7 @@ enum class PackedFormat : uint8_t {
   kF16,        // step 1
   kBf16,       // step PackGeometry::bf16_step
 };
-constexpr int kPackedFormats = 15;
+constexpr int kPackedFormats = 16;
 
 // How the halves of a byte hold kNibble's and kSuperQ4's values.
 enum class Halves : uint8_t {

@@ -32,7 +32,11 @@ __m256 Values(const PackedColumn& c, const uint8_t* p) {
   } else {
     w = _mm256_sll_epi32(_mm256_xor_si256(w, _mm256_set1_epi32(static_cast<int>(c.flip))), left);
   }
-  return _mm256_cvtepi32_ps(c.is_signed ? _mm256_sra_epi32(w, right) : _mm256_srl_epi32(w, right));
+  w = c.is_signed ? _mm256_sra_epi32(w, right) : _mm256_srl_epi32(w, right);
+  if (!c.levels) return _mm256_cvtepi32_ps(w);
+  // Magnitudes by the lower three bits, and bit 3 is the sign.
+  const __m256 magnitude = _mm256_permutevar8x32_ps(_mm256_setr_ps(0, 1, 2, 3, 4, 6, 8, 12), w);
+  return _mm256_xor_ps(magnitude, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_srli_epi32(w, 3), 31)));
 }
 
 // Eight of the sixteen rows, from r on. Minima of several sub-blocks do not stand together on x86.

@@ -41,6 +41,17 @@ struct Nibbles {
     return And(kS % 2 == 0 ? two : ShiftRight16<4>(two), SetByte(15));
   }
 };
+// Codes of fp4 E2M1 as the levels that BlockMxfp4 has.
+struct Levels {
+  static constexpr int kBytes = 16 * kRows, kExcess = 16, kRun = 4;
+  template <int kS>
+  static CELER_X86_INLINE VecI Load(const uint8_t* p) {
+    const VecI two = LoadI(p + kS / 2 * kStepBytes);
+    const VecI codes = And(kS % 2 == 0 ? two : ShiftRight16<4>(two), SetByte(15));
+    // 0 1 2 3 4 6 8 12 0 -1 -2 -3 -4 -6 -8 -12
+    return LookUp(_mm_setr_epi8(16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4), codes);
+  }
+};
 struct Sixes {
   static constexpr int kBytes = 24 * kRows, kExcess = 32, kRun = 2;
   template <int kS>
@@ -163,6 +174,7 @@ using ByteMin = BlockFormat<Bytes, 2, true>;
 using ByteWide = BlockFormat<Bytes, 4, false>;
 using Nibble = BlockFormat<Nibbles, 2, false>;
 using NibbleMin = BlockFormat<UnsignedNibbles, 2, true>;
+using NibbleLevels = BlockFormat<Levels, 4, false>;
 
 // kLargest: the largest magnitude of a value times its sub-block's scale.
 template <class V, int kSubCount, bool kMin, int kLargestProduct>
@@ -460,6 +472,9 @@ inline void VectorTile(const TileJob& job) {
   }                                                \
   void TileNibbleMin##suffix(const TileJob& job) { \
     tile<NibbleMin, BlockActivations>(job);        \
+  }                                                \
+  void TileLevels##suffix(const TileJob& job) {    \
+    tile<NibbleLevels, BlockActivations>(job);     \
   }                                                \
   void TileSuperQ2##suffix(const TileJob& job) {   \
     tile<SuperQ2, SuperActivations>(job);          \

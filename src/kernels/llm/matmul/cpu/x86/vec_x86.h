@@ -46,6 +46,10 @@ CELER_X86_INLINE VecI SetI(int32_t v) {
 CELER_X86_INLINE VecI SetByte(int v) {
   return _mm512_set1_epi8(static_cast<char>(v));
 }
+// Each byte's lower half as an index.
+CELER_X86_INLINE VecI LookUp(__m128i table, VecI index) {
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), index);
+}
 CELER_X86_INLINE VecF LoadF(const float* p) {
   return _mm512_loadu_ps(p);
 }
@@ -141,6 +145,9 @@ CELER_X86_INLINE VecI SetI(int32_t v) {
 }
 CELER_X86_INLINE VecI SetByte(int v) {
   return _mm256_set1_epi8(static_cast<char>(v));
+}
+CELER_X86_INLINE VecI LookUp(__m128i table, VecI index) {
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), index);
 }
 CELER_X86_INLINE VecF LoadF(const float* p) {
   return _mm256_loadu_ps(p);
