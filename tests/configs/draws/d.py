@@ -251,7 +251,6 @@ def drawn(rng, model_type, experts):
 
 
 FAMILIES = {
-    "qwen3_next": lambda rng: drawn(rng, "qwen3_next", rng.random() < 0.8),
     "qwen3_5_text": lambda rng: drawn(rng, "qwen3_5_text", False),
     "qwen3_5_moe_text": lambda rng: drawn(rng, "qwen3_5_moe_text", True),
     "qwen3_5": lambda rng: nested(rng, "qwen3_5", "Qwen3_5ForConditionalGeneration"),
