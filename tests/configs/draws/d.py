@@ -52,6 +52,8 @@ def qwen_next(rng, model_type, experts):
         config["num_experts_per_tok"] = rng.randint(1, count)
         config["moe_intermediate_size"] = rng.randint(3, 24)
         config["shared_expert_intermediate_size"] = rng.randint(3, 24)
+    elif model_type == "qwen3_next":
+        config["num_experts"] = 0
     if model_type != "qwen3_5_moe_text":
         config["intermediate_size"] = rng.randint(5, 50)
     if model_type == "qwen3_next":
@@ -251,6 +253,7 @@ def drawn(rng, model_type, experts):
 
 
 FAMILIES = {
+    "qwen3_next": lambda rng: drawn(rng, "qwen3_next", rng.random() < 0.8),
     "qwen3_5_text": lambda rng: drawn(rng, "qwen3_5_text", False),
     "qwen3_5_moe_text": lambda rng: drawn(rng, "qwen3_5_moe_text", True),
     "qwen3_5": lambda rng: nested(rng, "qwen3_5", "Qwen3_5ForConditionalGeneration"),
