@@ -20,7 +20,11 @@ std::vector<float> RunConv(std::vector<float> x, const std::vector<float>& w, in
     slots.push_back(static_cast<int32_t>(slots.size()));
   }
   const std::vector<int32_t> tokens(positions.size());
-  CausalConv({.batch = {.tokens = tokens, .positions = positions, .seq_start = starts},
+  CausalConv({.batch = {.tokens = tokens,
+                        .positions = positions,
+                        .seq_start = starts,
+                        .block_table = {},
+                        .logit_rows = {}},
               .w = w.data(),
               .channels = channels,
               .kernel = kernel,

@@ -49,7 +49,11 @@ std::vector<float> RunRule(const Shape& s, Inputs in, std::vector<float>* states
   }
   tokens.resize(positions.size());
   std::vector<float> out(positions.size() * static_cast<size_t>(s.value_heads * s.value_dim), -7);
-  DeltaRule({.batch = {.tokens = tokens, .positions = positions, .seq_start = starts},
+  DeltaRule({.batch = {.tokens = tokens,
+                       .positions = positions,
+                       .seq_start = starts,
+                       .block_table = {},
+                       .logit_rows = {}},
              .key_heads = s.key_heads,
              .key_dim = s.key_dim,
              .value_heads = s.value_heads,
