@@ -123,7 +123,7 @@ class EngineArgs:
         template = "" if self.chat_template is None else os.fspath(self.chat_template)
         return {"tokenizer": self.tokenizer or "", "chat_template": template, "weights": self.weights(),
                 "kv": _KV_TYPES.get(self.kv_cache_dtype, self.kv_cache_dtype),
-                "kv_memory": "" if self.kv_cache_memory_bytes is None else str(self.kv_cache_memory_bytes),
+                "kv_memory": "" if self.kv_cache_memory_bytes is None else f"{self.kv_cache_memory_bytes}B",
                 "kv_host_memory": int(self.swap_space * 2**30), "device": self.device, "threads": self.threads,
                 "context": self.max_model_len or 0, "chunk": min(self.max_num_batched_tokens or 512, 65536),
                 "sequences": self.max_num_seqs or 0, "prefix_cache": self.enable_prefix_caching is not False,
@@ -146,7 +146,8 @@ def spread(where: str, value: T | Sequence[T] | None, count: int, default: Calla
         if len(value) != count:
             raise ValueError(f"{where} has {len(value)} items for {count} prompts")
         return list(value)
-    return [value]  * count  # type: ignore[list-item]
+    one: Any = value
+    return [one] * count
 
 
 def read_prompt(prompt: Prompt) -> tuple[str | None, dict[str, Any]]:
@@ -154,14 +155,16 @@ def read_prompt(prompt: Prompt) -> tuple[str | None, dict[str, Any]]:
     if isinstance(prompt, str):
         return prompt, {"prompt": prompt}
     if isinstance(prompt, Mapping):
-        if "prompt_token_ids" in prompt:
-            text = prompt.get("prompt")
-            return str(text) if isinstance(text, str) else None, {"prompt": [int(one) for one in prompt["prompt_token_ids"]]}
-        if isinstance(prompt.get("prompt"), str):
-            if prompt.get("multi_modal_data"):
-                raise NotImplementedError("multi_modal_data is not supported: models read text")
-            return str(prompt["prompt"]), {"prompt": prompt["prompt"]}
-        raise TypeError(f"a prompt has the keys {', '.join(map(str, prompt)) or '(none)'}, expected prompt or prompt_token_ids")
+        given = dict(prompt)
+        text = given.get("prompt")
+        if given.get("multi_modal_data"):
+            raise NotImplementedError("multi_modal_data is not supported: models read text")
+        if "prompt_token_ids" in given:
+            ids: Any = given["prompt_token_ids"]
+            return text if isinstance(text, str) else None, {"prompt": [int(one) for one in ids]}
+        if isinstance(text, str):
+            return text, {"prompt": text}
+        raise TypeError(f"a prompt has the keys {', '.join(given) or '(none)'}, expected prompt or prompt_token_ids")
     if is_ids(prompt):
         return None, {"prompt": [int(one) for one in prompt]}
     raise TypeError(f"a prompt is {prompt!r}, expected a text, token ids, or a dict with prompt or prompt_token_ids")

@@ -32,6 +32,8 @@ def get_device() -> str:
 
 
 class GraphOptimizationLevel(enum.IntEnum):
+    """ORT_DISABLE_ALL runs a network as it is written; all others are the same here."""
+
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
     ORT_ENABLE_EXTENDED = 2
@@ -180,7 +182,7 @@ class InferenceSession(NotPickled):
         if provider_options and any(provider_options):
             raise ValueError("the CPUExecutionProvider has no options; threads are in SessionOptions")
         self._options = options
-        settings = {"optimize": options.graph_optimization_level != GraphOptimizationLevel.ORT_DISABLE_ALL,
+        settings: dict[str, Any] = {"optimize": options.graph_optimization_level != GraphOptimizationLevel.ORT_DISABLE_ALL,
                     "precision": options.precision, "threads": options.intra_op_num_threads}
         if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
             self._native = self._from_bytes(bytes(path_or_bytes), settings)
@@ -272,7 +274,7 @@ class InferenceSession(NotPickled):
         if port.texts is None:
             return array
         texts = np.asarray([*port.texts, ""], object)
-        return texts[array]  # type: ignore[no-any-return]
+        return texts[array]
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None = None) -> list[Array]:
         """The outputs of these names, or all of them, as arrays of their own."""

@@ -1,4 +1,5 @@
 // Language models: an engine on its own thread, its tokenizer, and queues that gather the answers of requests.
+#include <malloc.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -444,10 +445,10 @@ class Model {
 
   void Close() {
     const nb::gil_scoped_release release;
-    if (loaded_ && *loaded_) {
-      if (!IsOrphaned()) (*loaded_)->thread.Stop(EngineThread::Ending::kCancel);
-      loaded_->Reset();
-    }
+    if (!loaded_ || !*loaded_) return;
+    if (!IsOrphaned()) (*loaded_)->thread.Stop(EngineThread::Ending::kCancel);
+    loaded_->Reset();
+    malloc_trim(0);  // else what threads that are gone had freed stays with the process
   }
   bool closed() const { return !*loaded_; }
   Queue* NewQueue() {
@@ -543,7 +544,7 @@ class Model {
   Floats Logits(std::vector<int32_t> tokens) const {
     Loaded& loaded = Get();
     CheckTokens(tokens);
-    if (tokens.empty()) throw Raised(Error::Invalid("tokens is empty"));
+    if (tokens.empty()) throw Raised(Error::Invalid("tokens is empty, expected at least one"));
     const size_t rows = tokens.size(), vocab = static_cast<size_t>(loaded.thread.info().vocab);
     tokens.push_back(0);  // is predicted, and not read
     std::vector<float> out;
