@@ -363,7 +363,7 @@ class Own(tiny.Case):
                 (ValueError, "pooling", lambda: celer.load(tiny.model(), pooling="max")),
                 (ValueError, "kv_memory", lambda: celer.load(tiny.model(), kv_memory="lots")),
                 (TypeError, "pickled", lambda: pickle.dumps(model)),
-                (AttributeError, "no attribute", lambda: celer.lod)]:
+                (AttributeError, "no attribute", lambda: celer.loaded)]:
             with self.subTest(words=words):
                 self.assert_error(kind, words, call)
 

@@ -42,12 +42,18 @@ def _quiet() -> Iterator[None]:
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
+    native: Any = torch._C  # the older exporter prints graphs from C++
+    printing = getattr(native, "_jit_is_onnx_log_enabled", bool)()
+    if printing:
+        native._jit_set_onnx_log_enabled(False)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
         logger.setLevel(level)
+        if printing:
+            native._jit_set_onnx_log_enabled(True)
 
 
 def _sentence(error: BaseException) -> str:
