@@ -28,6 +28,7 @@ def get_available_providers() -> list[str]:
 
 
 def get_device() -> str:
+    """What networks run on in this package."""
     return "CPU"
 
 
@@ -78,6 +79,8 @@ class NodeArg:
         self.dtype: str = port["dtype"]
         self.classes: list[str] = port["classes"]
         self.type = "tensor(string)" if self.texts is not None else _TYPES.get(self.dtype, (self.dtype, ""))[0]
+        if not port["is_tensor"]:
+            self.type = "a sequence or an optional"  # which run() neither takes nor gives
         # A dimension of any size is its name, or None.
         self.shape: list[int | str | None] = [
             size if size >= 0 else (name or None) for size, name in zip(port["shape"], port["dim_names"])]

@@ -66,9 +66,9 @@ std::vector<size_t> Sizes(const std::vector<int64_t>& shape) {
   return {shape.begin(), shape.end()};
 }
 
-class Session {
+class NetworkSession {
  public:
-  Session(const std::string& path, bool optimize, const std::string& precision, int threads) {
+  NetworkSession(const std::string& path, bool optimize, const std::string& precision, int threads) {
     NoteUse();
     if (precision != "f32" && precision != "f16")
       throw Raised(Error::Invalid("precision is '", precision, "', expected f32 or f16"));
@@ -155,12 +155,13 @@ class Session {
 }  // namespace
 
 void BindGraph(nb::module_& module) {
-  nb::class_<Session>(module, "Session")
+  nb::class_<NetworkSession>(module, "Session")
       .def(nb::init<const std::string&, bool, const std::string&, int>(), nb::arg("path"), nb::kw_only(),
            nb::arg("optimize"), nb::arg("precision"), nb::arg("threads"))
-      .def("ports", &Session::Ports, nb::arg("inputs"))
-      .def_prop_ro("parameters", &Session::parameters)
-      .def("run", &Session::Run, nb::arg("feed"), nb::arg("wanted"), nb::arg("into").none() = nb::none());
+      .def("ports", &NetworkSession::Ports, nb::arg("inputs"))
+      .def_prop_ro("parameters", &NetworkSession::parameters)
+      .def("run", &NetworkSession::Run, nb::arg("feed"), nb::arg("wanted"),
+           nb::arg("into").none() = nb::none());
 }
 
 }  // namespace celer::python

@@ -69,8 +69,9 @@ struct Flight {
     last |= event.last;
     changed = true;
     if (!event.embedding.empty()) embedding = std::move(event.embedding);
-    if (event.answer < 0 || static_cast<size_t>(event.answer) >= answers.size()) return;
-    Deliver(answers[static_cast<size_t>(event.answer)], std::move(event));
+    const auto at = static_cast<size_t>(event.answer);
+    if (event.answer < 0 || at >= answers.size()) return;
+    Deliver(answers[at], std::move(event));
   }
 
  private:
@@ -139,12 +140,6 @@ nb::object LogprobRow(const std::vector<TokenLogprob>& top, int32_t token, float
 class Queue {
  public:
   explicit Queue(std::shared_ptr<Guarded<Loaded>> model) : model_(std::move(model)) {}
-  ~Queue() {
-    if (IsOrphaned())
-      for (auto& [key, flight] : flights_)
-        static_cast<void>(new EngineThread::Ticket(std::move(*flight.ticket)));
-  }
-
   // (key, token ids of the prompt) of a request whose body is like one of vLLM's server for that endpoint.
   std::pair<int64_t, std::vector<int32_t>> Submit(const std::string& endpoint, const std::string& body,
                                                   double timeout) {
@@ -165,7 +160,7 @@ class Queue {
     auto ticket = loaded.thread.Submit(
         std::move(request), [to = mailbox_, key](TokenEvent event) { to->Push(key, std::move(event)); });
     if (!ticket) {
-      flights_.erase(key);
+      flights_->erase(key);
       throw Raised(ticket.error());
     }
     flight.ticket.emplace(std::move(*ticket));
@@ -175,13 +170,13 @@ class Queue {
   void Cancel(int64_t key) {
     if (IsOrphaned()) return;
     const std::lock_guard lock(mutex_);
-    if (const auto found = flights_.find(key); found != flights_.end()) found->second.ticket->Cancel();
+    if (const auto found = flights_->find(key); found != flights_->end()) found->second.ticket->Cancel();
   }
 
   // Requests whose end was not reported.
   size_t size() {
     const std::lock_guard lock(mutex_);
-    return flights_.size();
+    return flights_->size();
   }
 
   // Ends a Take() that waits.
@@ -207,7 +202,7 @@ class Queue {
       do {
         Drain(until);
         const std::lock_guard lock(mutex_);
-        for (auto& [key, flight] : flights_)
+        for (auto& [key, flight] : *flights_)
           if (whole ? flight.last : flight.changed) ready.emplace_back(flight.last, &flight);
       } while (ready.empty() && !woken_ && std::chrono::steady_clock::now() < until);
       woken_ = false;
@@ -217,7 +212,7 @@ class Queue {
     for (const auto& [last, flight] : ready) {
       out.append(Report(*flight));
       const std::lock_guard lock(mutex_);
-      if (last) flights_.erase(flight->key);
+      if (last) flights_->erase(flight->key);
     }
     return out;
   }
@@ -266,7 +261,7 @@ class Queue {
   }
 
   Flight& Begin(const Loaded& loaded, const Query& query, const Request& request, int64_t key) {
-    Flight& flight = flights_[key];
+    Flight& flight = (*flights_)[key];
     flight.key = key;
     flight.stop_token_ids = query.stop_token_ids;
     flight.logprobs = request.sampling.logprobs >= 0;
@@ -292,7 +287,7 @@ class Queue {
     }
     const std::lock_guard lock(mutex_);
     for (auto& [key, event] : events)
-      if (const auto found = flights_.find(key); found != flights_.end())
+      if (const auto found = flights_->find(key); found != flights_->end())
         found->second.Push(std::move(event));
   }
 
@@ -356,7 +351,8 @@ class Queue {
   std::mutex taking_;  // one Take() at a time; of the next, too
   bool woken_ = false;
   std::mutex mutex_;  // of the next
-  std::map<int64_t, Flight> flights_;
+  // In a forked child they are left alone: their tickets would wait for a lock of the parent's.
+  Guarded<std::map<int64_t, Flight>> flights_{std::make_unique<std::map<int64_t, Flight>>()};
   int64_t next_key_ = 0;
 };
 

@@ -70,7 +70,7 @@ struct TriggerOptions {
   bool free_text = true;  // false: nothing but parts (a tool call is required)
   bool at_least_one = false;
   bool several = true;       // another part may follow
-  std::string between = "";  // what stands between two parts when free_text is false
+  std::string between = {};  // what stands between two parts when free_text is false
   JsonOptions json = {};
 };
 
