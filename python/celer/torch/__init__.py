@@ -42,18 +42,18 @@ def _quiet() -> Iterator[None]:
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
-    native: Any = torch._C  # the older exporter prints graphs from C++
-    printing = getattr(native, "_jit_is_onnx_log_enabled", bool)()
-    if printing:
-        native._jit_set_onnx_log_enabled(False)
+    native: Any = torch._C
+    log = getattr(native, "_jit_onnx_log", None)  # with which the older exporter prints graphs, whatever its settings are
+    if log is not None:
+        native._jit_onnx_log = lambda *_: None
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
         logger.setLevel(level)
-        if printing:
-            native._jit_set_onnx_log_enabled(True)
+        if log is not None:
+            native._jit_onnx_log = log
 
 
 def _sentence(error: BaseException) -> str:
@@ -75,7 +75,7 @@ def _session(module: torch.nn.Module, inputs: Sequence[torch.Tensor], threads: i
         for dynamo in ways:
             try:
                 with _quiet(), torch.no_grad():
-                    torch.onnx.export(module, tuple(inputs), path, input_names=names, dynamo=dynamo)
+                    torch.onnx.export(module, tuple(inputs), path, input_names=names, dynamo=dynamo, verbose=False)
                 return InferenceSession(path, options)  # maps its weights, so that the file may go
             except Exception as error:
                 said.append(_sentence(error))
