@@ -6,7 +6,7 @@ ARGS ?=
 export JOBS CMAKE_FLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build celer run test test-quick test-sanitizers test-clients test-networks test-image bench bench-peers format tidy presubmit install dist clean
+.PHONY: help setup build celer run test test-quick test-sanitizers test-clients test-networks test-image test-python test-python-full wheel bench bench-peers format tidy presubmit install dist clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -50,6 +50,15 @@ bench: build ## micro-benchmarks: fork-join, matrix products with their ratio to
 
 bench-peers: build ## celer beside llama.cpp on the same files (ARGS="--only decode-q8_0 --runs 3"); networks: ARGS="--graphs"; H200: ARGS="--gpu"
 	@python3 bench/peers/bench_peers.py --celer $(BUILD)/celer $(ARGS)
+
+wheel: build ## the Python package, as a wheel in build/wheels
+	@tools/wheel.sh $(BUILD)
+
+test-python: build ## the Python package: its wheel, and the tests of tests/python with it
+	@.venv/bin/python tests/python/run_tests.py $(BUILD)
+
+test-python-full: build ## the same, and PyTorch's modules (ARGS=PYTHON: an interpreter that has torch, numpy, onnx and nanobind-backend)
+	@.venv/bin/python tests/python/run_tests.py $(BUILD) --full $(ARGS)
 
 install: build ## install celer and the library (ARGS="--prefix /opt/celer")
 	@cmake --install $(BUILD) $(ARGS)

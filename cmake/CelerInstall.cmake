@@ -52,8 +52,23 @@ target_include_directories(celer_library INTERFACE $<INSTALL_INTERFACE:${CMAKE_I
 target_compile_features(celer_library INTERFACE cxx_std_20)
 set_target_properties(celer_library PROPERTIES OUTPUT_NAME celer EXPORT_NAME celer LINKER_LANGUAGE CXX)
 
+# libceler.so: the C interface (celer/celer.h) alone. C++ programs link the archive: what C++ exports changes with each
+# compiler and each release.
+set(shared_library)
+if(CELER_TEXT)
+  add_library(celer_shared SHARED $<TARGET_OBJECTS:celer_c_api>)
+  target_link_libraries(celer_shared PRIVATE celer_c_api)
+  target_link_options(celer_shared PRIVATE -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/libceler.map -Wl,--no-undefined)
+  set_target_properties(celer_shared PROPERTIES OUTPUT_NAME celer EXPORT_NAME shared LINKER_LANGUAGE CXX
+                        VERSION ${PROJECT_VERSION} SOVERSION 0 LINK_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/libceler.map)
+  target_include_directories(celer_shared INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  set(shared_library celer_shared)
+  configure_file(cmake/celer.pc.in ${CMAKE_BINARY_DIR}/celer.pc @ONLY)
+  install(FILES ${CMAKE_BINARY_DIR}/celer.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT dev)
+endif()
+
 set(cmake_folder ${CMAKE_INSTALL_LIBDIR}/cmake/celer)
-install(TARGETS celer_library EXPORT celerTargets ARCHIVE COMPONENT dev)
+install(TARGETS celer_library ${shared_library} EXPORT celerTargets ARCHIVE COMPONENT dev LIBRARY COMPONENT dev)
 install(DIRECTORY include/celer DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev)
 install(EXPORT celerTargets NAMESPACE celer:: DESTINATION ${cmake_folder} COMPONENT dev)
 configure_package_config_file(cmake/celerConfig.cmake.in ${CMAKE_BINARY_DIR}/celerConfig.cmake

@@ -13,7 +13,7 @@ packages=(g++ make cmake ninja-build ccache pkg-config
 # `celer pull smollm2` asks pip; any pip will do.
 python3 -m pip --version >/dev/null 2>&1 || pip3 --version >/dev/null 2>&1 || packages+=(python3-pip)
 if [ "$purpose" = test ]; then
-  packages+=(git xz-utils clang-format clang-tidy python3 python3-venv libgtest-dev libgmock-dev libbenchmark-dev dpkg-dev file mmdebstrap chromium)
+  packages+=(git xz-utils clang-format clang-tidy python3 python3-dev python3-venv libgtest-dev libgmock-dev libbenchmark-dev dpkg-dev file mmdebstrap chromium)
 fi
 
 say() { printf 'setup: %s\n' "$*" >&2; }

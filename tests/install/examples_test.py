@@ -41,6 +41,9 @@ class Installed(unittest.TestCase):
         self.assertEqual(headers, sorted(path.name for path in (self.prefix / "include/celer").glob("*")))
         for header in headers:
             with self.subTest(header=header):
+                if header == "celer.h":
+                    run(os.environ.get("CC", "cc"), "-std=c99", "-fsyntax-only", "-Wall", "-Wextra", "-pedantic", "-Werror", "-x", "c",
+                        f"-I{self.prefix}/include", "-", input=f"#include <celer/{header}>\n")
                 run(os.environ.get("CXX", "c++"), "-std=c++20", "-fsyntax-only", "-Wall", "-Werror", "-x", "c++",
                     f"-I{self.prefix}/include", "-", input=f"#include <celer/{header}>\n")
 
@@ -61,6 +64,16 @@ class Installed(unittest.TestCase):
         self.assertEqual(said, run(CELER, "run", model, "hello", "--raw", "-q", "-n", 200, "--temperature", 0,
                                    "--device", "cpu").stdout)
         missing = run(self.examples / "generate", self.work / "missing.gguf", "hello", check=False)
+        self.assertEqual(missing.returncode, 1)
+        self.assertIn("missing.gguf", missing.stderr)
+
+    def test_chat_in_c(self):
+        model = self.work / "tiny_c.gguf"
+        run(CELER, "synth", "smollm2-135m", "--weights", "q8_0", "--layers", 2, "--hidden", 64, "--intermediate", 96,
+            "--vocab", 512, "--heads", 2, "--kv-heads", 1, "--head-dim", 32, "-o", model)
+        said = run(self.examples / "chat", model, "hello").stdout
+        self.assertEqual(said, run(self.examples / "generate", model, "hello").stdout)
+        missing = run(self.examples / "chat", self.work / "missing.gguf", "hello", check=False)
         self.assertEqual(missing.returncode, 1)
         self.assertIn("missing.gguf", missing.stderr)
 

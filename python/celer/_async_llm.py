@@ -1,0 +1,160 @@
+"""vLLM's AsyncLLM: requests as asynchronous generators. Leaving one, or cancelling its task, frees its blocks within a step."""
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import threading
+import weakref
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+from . import _celer
+from ._arguments import NotPickled, named, only
+from ._core import Core, Running, to_body
+from ._llm import EngineArgs, Prompt, check_params, make_args, read_prompt
+from ._model import Messages, Tokenizer, chat_body
+from .outputs import RequestOutput
+from .sampling_params import SamplingParams
+
+AsyncEngineArgs = EngineArgs
+Waiting = tuple[asyncio.AbstractEventLoop, "asyncio.Queue[dict[str, Any] | None]"]
+
+
+def _pump(queue: _celer.Queue, waiting: dict[int, Waiting], lock: threading.Lock, stop: threading.Event) -> None:
+    """Hands what comes to the loops that wait for it. On a thread of its own, which holds no engine alive."""
+    while not stop.is_set():
+        for update in queue.take(0.5):
+            with lock:
+                found = waiting.pop(update["key"], None) if update["last"] else waiting.get(update["key"])
+            if found is not None:
+                loop, mailbox = found
+                try:
+                    loop.call_soon_threadsafe(mailbox.put_nowait, update)
+                except RuntimeError:  # the loop is closed: nobody waits any more
+                    queue.cancel(update["key"])
+    with lock:
+        for loop, mailbox in waiting.values():
+            try:
+                loop.call_soon_threadsafe(mailbox.put_nowait, None)
+            except RuntimeError:
+                pass
+        waiting.clear()
+
+
+class AsyncLLM(NotPickled):
+    """An engine for asyncio. EngineArgs lists what it takes; unknown names are errors."""
+
+    def __init__(self, model: str | os.PathLike[str], **kwargs: Any) -> None:
+        self._start(make_args(model, kwargs, "AsyncLLM"))
+
+    def _start(self, args: EngineArgs) -> None:
+        self._args = args
+        self._core = Core(args.model, **args.options())
+        self._queue = self._core.native.queue()
+        self._numbers = itertools.count()
+        self._keys: dict[str, int] = {}
+        self._waiting: dict[int, Waiting] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=_pump, args=(self._queue, self._waiting, self._lock, self._stop),
+                                        name="celer-async", daemon=True)
+        self._thread.start()
+        self._end = weakref.finalize(self, _finish, self._stop, self._queue, self._thread)
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs, **_: Any) -> AsyncLLM:
+        made = cls.__new__(cls)
+        made._start(engine_args)
+        return made
+
+    def shutdown(self) -> None:
+        """Cancels what is in flight and frees the memory. Idempotent."""
+        self._end()
+        self._core.native.close()
+
+    @property
+    def is_running(self) -> bool:
+        return not self._stop.is_set()
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stop.is_set()
+
+    errored = is_stopped
+
+    async def check_health(self) -> None:
+        if self._stop.is_set():
+            raise RuntimeError("the engine was shut down")
+
+    async def get_tokenizer(self) -> Tokenizer:
+        return Tokenizer(self._core)
+
+    def get_num_unfinished_requests(self) -> int:
+        return len(self._keys)
+
+    @named
+    def generate(
+        self, prompt: Prompt, sampling_params: SamplingParams, request_id: str, *, lora_request: None = None, priority: int = 0,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """The outputs of a request as they come, each with all so far unless output_kind says otherwise."""
+        only("lora_request", lora_request, (None,), "there are no LoRA adapters yet; merge them into the weights")
+        text, body = read_prompt(prompt)
+        return self._stream("completions", text, body, sampling_params, request_id, priority)
+
+    @named
+    def chat(
+        self, messages: Messages, sampling_params: SamplingParams, request_id: str, *, priority: int = 0,
+        tools: list[dict[str, Any]] | None = None, chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """The same of a conversation."""
+        return self._stream("chat", None, chat_body(messages, tools, True, False, chat_template_kwargs), sampling_params,
+                            request_id, priority)
+
+    async def _stream(self, endpoint: str, text: str | None, body: dict[str, Any], params: SamplingParams, request_id: str,
+                      priority: int) -> AsyncGenerator[RequestOutput, None]:
+        await self.check_health()
+        check_params([params])
+        if request_id in self._keys:
+            raise ValueError(f"a request '{request_id}' is in flight already")
+        number = next(self._numbers)
+        body = body | params.to_json(chat=endpoint == "chat")
+        if params.seed is None and self._args.seed is not None:
+            body["seed"] = self._args.seed + number
+        if priority:
+            body["priority"] = priority
+        running = Running(self._core, request_id, text, params, number)
+        mailbox: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        with self._lock:  # its first update must find it
+            key, running.prompt_ids = self._queue.submit(endpoint, to_body(body), params.timeout or 0.0)
+            self._waiting[key] = (asyncio.get_running_loop(), mailbox)
+        self._keys[request_id] = key
+        try:
+            while not running.finished:
+                update = await mailbox.get()
+                if update is None:
+                    raise RuntimeError("the engine was shut down")
+                output = running.streamed(running.push(update))
+                if output is not None:
+                    yield output
+        finally:
+            del self._keys[request_id]
+            if not running.finished:
+                self._queue.cancel(key)
+                with self._lock:
+                    self._waiting.pop(key, None)
+
+    async def abort(self, request_id: str) -> None:
+        """Its last output, with "abort", comes within one step."""
+        if request_id in self._keys:
+            self._queue.cancel(self._keys[request_id])
+
+
+def _finish(stop: threading.Event, queue: _celer.Queue, thread: threading.Thread) -> None:
+    stop.set()
+    queue.wake()
+    if thread is not threading.current_thread():
+        thread.join()
+
+
+AsyncLLMEngine = AsyncLLM

@@ -1,0 +1,167 @@
+// Networks: sessions over numpy arrays and whatever else speaks DLPack or the buffer protocol.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "celer/graph.h"
+#include "common.h"
+
+namespace celer::python {
+namespace {
+
+struct DTypeName {
+  nb::dlpack::dtype_code code;
+  uint8_t bits;
+  const char* name;
+};
+constexpr DTypeName kDTypes[] = {
+    {nb::dlpack::dtype_code::Float, 32, "f32"}, {nb::dlpack::dtype_code::Float, 64, "f64"},
+    {nb::dlpack::dtype_code::Float, 16, "f16"}, {nb::dlpack::dtype_code::Bfloat, 16, "bf16"},
+    {nb::dlpack::dtype_code::Int, 8, "i8"},     {nb::dlpack::dtype_code::Int, 16, "i16"},
+    {nb::dlpack::dtype_code::Int, 32, "i32"},   {nb::dlpack::dtype_code::Int, 64, "i64"},
+    {nb::dlpack::dtype_code::UInt, 8, "u8"},    {nb::dlpack::dtype_code::UInt, 16, "u16"},
+    {nb::dlpack::dtype_code::UInt, 32, "u32"},  {nb::dlpack::dtype_code::UInt, 64, "u64"},
+    {nb::dlpack::dtype_code::Bool, 8, "bool"},
+};
+
+const char* NameOf(nb::dlpack::dtype dtype) {
+  for (const DTypeName& one : kDTypes)
+    if (static_cast<uint8_t>(one.code) == dtype.code && one.bits == dtype.bits && dtype.lanes == 1)
+      return one.name;
+  return nullptr;
+}
+
+nb::dlpack::dtype DTypeOf(const std::string& name) {
+  for (const DTypeName& one : kDTypes)
+    if (name == one.name) return {static_cast<uint8_t>(one.code), one.bits, 1};
+  throw Raised(Error::Unsupported("the element type '", name, "' has no counterpart in DLPack"));
+}
+
+using Input = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+using Output = nb::ndarray<nb::numpy>;
+
+struct Network {
+  Network(GraphModel its_model, int threads) : model(std::move(its_model)), session(model, threads) {}
+  GraphModel model;
+  GraphSession session;
+  std::mutex mutex;  // one run at a time
+};
+
+GraphTensor ToTensor(const std::string& name, const Input& array) {
+  const char* const dtype = NameOf(array.dtype());
+  if (!dtype)
+    throw Raised(Error::Unsupported("the input '", name, "' has an element type that networks do not have"));
+  std::vector<int64_t> shape;
+  for (size_t i = 0; i < array.ndim(); ++i) shape.push_back(static_cast<int64_t>(array.shape(i)));
+  return {dtype, std::move(shape), {static_cast<const std::byte*>(array.data()), array.nbytes()}};
+}
+
+std::vector<size_t> Sizes(const std::vector<int64_t>& shape) {
+  return {shape.begin(), shape.end()};
+}
+
+class NetworkSession {
+ public:
+  NetworkSession(const std::string& path, bool optimize, const std::string& precision, int threads) {
+    NoteUse();
+    if (precision != "f32" && precision != "f16")
+      throw Raised(Error::Invalid("precision is '", precision, "', expected f32 or f16"));
+    if (threads < 0 || threads > 1024)
+      throw Raised(Error::Invalid("threads is ", threads, ", expected 0 to 1024"));
+    const nb::gil_scoped_release release;
+    const GraphOptions options{.optimize = optimize,
+                               .precision = precision == "f16" ? GraphPrecision::kF16 : GraphPrecision::kF32};
+    network_ = Guarded<Network>(std::make_unique<Network>(OrRaise(GraphModel::Load(path, options)), threads));
+  }
+
+  nb::list Ports(bool inputs) const {
+    nb::list out;
+    for (const GraphPort& port : inputs ? network_->model.inputs() : network_->model.outputs()) {
+      nb::dict row;
+      row["name"] = port.name;
+      row["dtype"] = port.dtype;
+      row["shape"] = nb::cast(port.shape);
+      row["dim_names"] = nb::cast(port.dim_names);
+      row["is_tensor"] = port.is_tensor;
+      row["classes"] = nb::cast(port.classes);
+      if (port.texts) row["texts"] = nb::cast(*port.texts);
+      out.append(row);
+    }
+    return out;
+  }
+  int64_t parameters() const { return network_->model.parameters(); }
+
+  // The outputs at these places, as arrays of their own; or written into `into`, which are contiguous, one for each.
+  nb::list Run(const nb::dict& feed, const std::vector<size_t>& wanted, const std::optional<nb::list>& into) {
+    CheckFork();
+    std::vector<Input> arrays;  // keep what the tensors view
+    std::map<std::string, GraphTensor> inputs;
+    for (const auto& [key, value] : feed) {
+      const auto name = nb::cast<std::string>(key);
+      arrays.push_back(nb::cast<Input>(value));
+      inputs.emplace(name, ToTensor(name, arrays.back()));
+    }
+    std::unique_lock lock(network_->mutex, std::defer_lock);
+    std::vector<GraphTensor> outputs;
+    {
+      const nb::gil_scoped_release release;
+      lock.lock();
+      outputs = OrRaise(network_->session.Run(inputs));
+    }
+    nb::list out;
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      const GraphTensor& tensor = outputs.at(wanted[i]);
+      if (into)
+        CopyInto(tensor, (*into)[i]);
+      else
+        out.append(nb::cast(CopyOf(tensor)));
+    }
+    return out;
+  }
+
+ private:
+  static Output CopyOf(const GraphTensor& tensor) {
+    auto* const bytes = static_cast<std::byte*>(
+        ::operator new (std::max<size_t>(1, tensor.bytes.size()), std::align_val_t{64}));
+    const nb::capsule owner(bytes,
+                            [](void* memory) noexcept { ::operator delete (memory, std::align_val_t{64}); });
+    if (!tensor.bytes.empty()) std::memcpy(bytes, tensor.bytes.data(), tensor.bytes.size());
+    const std::vector<size_t> shape = Sizes(tensor.shape);
+    return Output(bytes, shape.size(), shape.data(), owner, nullptr, DTypeOf(tensor.dtype));
+  }
+
+  static void CopyInto(const GraphTensor& tensor, nb::handle target) {
+    const auto array = nb::cast<nb::ndarray<nb::c_contig, nb::device::cpu>>(target);
+    const char* const dtype = NameOf(array.dtype());
+    bool same = dtype && tensor.dtype == dtype && array.ndim() == tensor.shape.size();
+    for (size_t i = 0; same && i < array.ndim(); ++i)
+      same = static_cast<int64_t>(array.shape(i)) == tensor.shape[i];
+    if (!same)
+      throw Raised(
+          Error::Invalid("a bound output has another shape or element type than the network's, which is ",
+                         tensor.dtype, " of rank ", tensor.shape.size()));
+    if (!tensor.bytes.empty()) std::memcpy(array.data(), tensor.bytes.data(), tensor.bytes.size());
+  }
+
+  Guarded<Network> network_{nullptr};
+};
+
+}  // namespace
+
+void BindGraph(nb::module_& module) {
+  nb::class_<NetworkSession>(module, "Session")
+      .def(nb::init<const std::string&, bool, const std::string&, int>(), nb::arg("path"), nb::kw_only(),
+           nb::arg("optimize"), nb::arg("precision"), nb::arg("threads"))
+      .def("ports", &NetworkSession::Ports, nb::arg("inputs"))
+      .def_prop_ro("parameters", &NetworkSession::parameters)
+      .def("run", &NetworkSession::Run, nb::arg("feed"), nb::arg("wanted"),
+           nb::arg("into").none() = nb::none());
+}
+
+}  // namespace celer::python

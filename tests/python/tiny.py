@@ -1,0 +1,37 @@
+"""A small model with random weights for the tests of the Python package, made with the package's own program."""
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TEMPLATE = ROOT / "tests/chat_templates/chatml.jinja"
+SETTINGS = {"context": 256, "threads": 1, "kv_memory": "8MiB"}
+FOLDER = tempfile.TemporaryDirectory(prefix="celer-python-")
+
+
+def celer_command(*args, **options):
+    return subprocess.run([sys.executable, "-m", "celer", *map(str, args)], capture_output=True, text=True, timeout=300, **options)
+
+
+def model():
+    path = pathlib.Path(FOLDER.name) / "tiny.gguf"
+    if not path.exists():
+        celer_command("synth", "llama-3.1-8b", "--weights", "q8_0", "-o", path, "--layers", 2, "--hidden", 64, "--intermediate", 96,
+                      "--vocab", 600, "--heads", 4, "--kv-heads", 2, "--head-dim", 32, check=True)
+    return str(path)
+
+
+class Case(unittest.TestCase):
+    maxDiff = None
+
+    def assert_error(self, kind, words, call):
+        """One exception of this type with a sentence that has these words."""
+        with self.assertRaises(kind) as raised:
+            call()
+        self.assertIs(type(raised.exception), kind, repr(raised.exception))
+        text = str(raised.exception)
+        for word in [words] if isinstance(words, str) else words:
+            self.assertIn(word, text)
+        self.assertGreater(len(text), 15)
