@@ -68,8 +68,10 @@ class Package(unittest.TestCase):
 
     def test_wheel(self):
         self.assertIn("-cp310-abi3-", self.wheel.name)
-        self.assertLess(self.wheel.stat().st_size, 20 << 20)
-        symbols = run("nm", "-D", "--defined-only", self.site / "celer/_celer.abi3.so").stdout.split()
+        module = self.site / "celer/_celer.abi3.so"
+        if b".nv_fatbin" not in module.read_bytes():  # else it holds the CUDA code of a build for tests
+            self.assertLess(self.wheel.stat().st_size, 20 << 20)
+        symbols = run("nm", "-D", "--defined-only", module).stdout.split()
         self.assertEqual(symbols[2::3], ["PyInit__celer"])
 
     def test_types(self):
