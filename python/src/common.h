@@ -44,7 +44,7 @@ template <class T>
 class Guarded {
  public:
   explicit Guarded(std::unique_ptr<T> value) : value_(std::move(value)) {}
-  Guarded(Guarded&& other) noexcept : value_(std::move(other.value_)) {}
+  Guarded(Guarded&&) = delete;
   Guarded& operator=(Guarded&& other) noexcept {
     Reset();
     value_ = std::move(other.value_);
