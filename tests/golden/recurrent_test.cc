@@ -67,7 +67,7 @@ Outcome Ask(Engine& engine, const std::vector<Request>& requests) {
   return outcome;
 }
 
-Request Text(int seed, int length, int64_t tokens) {
+Request RandomRequest(int seed, int length, int64_t tokens) {
   Request request;
   for (int i = 0; i < length; ++i) request.prompt.push_back((seed * 11 + i * i * 5 + i) % 48);
   request.max_tokens = tokens;
@@ -85,14 +85,15 @@ Answers Alone(const std::string& name, const std::vector<Request>& requests) {
 }
 
 std::vector<Request> Mixed() {
-  std::vector<Request> requests = {Text(1, 50, 60), Text(2, 3, 70), Text(1, 50, 20), Text(3, 33, 50),
-                                   Text(4, 1, 40)};
+  std::vector<Request> requests = {RandomRequest(1, 50, 60), RandomRequest(2, 3, 70),
+                                   RandomRequest(1, 50, 20), RandomRequest(3, 33, 50),
+                                   RandomRequest(4, 1, 40)};
   requests[3].n = 3;
   requests[3].sampling.temperature = 1;
   requests[3].sampling.seed = 7;
   requests[4].n = 2;
   requests[4].sampling.temperature = 1;
-  Request beams = Text(5, 20, 30);
+  Request beams = RandomRequest(5, 20, 30);
   beams.beam.width = 3;
   beams.n = 2;
   requests.push_back(beams);
@@ -131,11 +132,11 @@ TEST_P(RecurrentTest, PreemptionChangesNoAnswer) {
 TEST_P(RecurrentTest, ScoresAndMissingRoomForBeams) {
   auto engine = MakeEngine(GetParam(), {.blocks = 40, .states = 4}, {});
   auto whole = MakeEngine(GetParam(), kAmple, {.chunk = 512});
-  const Request text = Text(6, 90, 1);
+  const Request text = RandomRequest(6, 90, 1);
   const auto scores = engine->Score(text.prompt, 1), expected = whole->Score(text.prompt, 1);
   ASSERT_TRUE(scores && expected);
   EXPECT_EQ(*scores, *expected);
-  Request beams = Text(5, 20, 30);
+  Request beams = RandomRequest(5, 20, 30);
   beams.beam.width = 5;
   ASSERT_TRUE(engine->Submit(beams));
   std::string why;

@@ -184,7 +184,9 @@ Status ArrangedSource::Arrange(const TensorRecord& record, const std::string& na
     if (vector) {
       CELER_RETURN_IF_ERROR(AddElements(record, map, NameOf(part, pattern), rules.PlusOne(part)));
     } else if (rank == 2 || part.find('#') == std::string::npos) {
-      CELER_RETURN_IF_ERROR(AddRows(record, rule, map, rank == 2 ? 0 : experts, NameOf(part, pattern)));
+      // A quantized stack of one expert is a matrix.
+      const int64_t only = pattern.expert.empty() ? 0 : -1;
+      CELER_RETURN_IF_ERROR(AddRows(record, rule, map, rank == 2 ? 0 : experts, NameOf(part, pattern, only)));
     } else {
       for (int64_t e = 0; e < experts; ++e, map.first += rows)
         CELER_RETURN_IF_ERROR(AddRows(record, rule, map, 0, NameOf(part, pattern, e)));

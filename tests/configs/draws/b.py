@@ -37,6 +37,8 @@ def experts(rng, most=12):
 def maybe_gguf(rng, drawn):
     if rng.random() < 0.25 and not drawn["config"].get("use_bias"):
         drawn |= {"form": drawn["config"]["model_type"], "raw": False}
+        if "moe_norm_min" in drawn["config"]:
+            drawn["config"]["moe_norm_min"] = 1e-12  # which GGUF has no key for
     return drawn
 
 
