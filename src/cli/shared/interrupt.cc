@@ -35,11 +35,13 @@ static_assert(std::atomic<int>::is_always_lock_free);
 
 struct Delivery {
   char signal, first;  // first: the one before it, if any, had been seen by the command
+  char mode;           // of the guard when it came: that guard may be gone when it is read
 };
 
 void OnSignal(int signal) {
   const int error = errno;
-  const Delivery delivery{static_cast<char>(signal), static_cast<char>(g_pending.exchange(signal) == 0)};
+  const Delivery delivery{static_cast<char>(signal), static_cast<char>(g_pending.exchange(signal) == 0),
+                          static_cast<char>(g_mode.load())};
   g_last = signal;
   if (::write(g_pipe[1], &delivery, sizeof delivery) < 0) ::_exit(kExitBySignal + signal);
   errno = error;
@@ -71,9 +73,9 @@ void OnSignal(int signal) {
     if (::poll(&input, 1, static_cast<int>(left)) <= 0) continue;
     Delivery delivery = {};
     if (::read(g_pipe[0], &delivery, sizeof delivery) != sizeof delivery) continue;
+    if (delivery.signal == SIGINT && static_cast<Mode>(delivery.mode) == Mode::kAnswer) continue;
     const int mode = g_mode;
     if (mode == kUnguarded) End(delivery.signal);
-    if (static_cast<Mode>(mode) == Mode::kAnswer && delivery.signal == SIGINT) continue;
     if (!delivery.first) End(delivery.signal);
     if (static_cast<Mode>(mode) == Mode::kDrain || expires) continue;
     expires = true;
