@@ -99,12 +99,12 @@ void KvCache::Clear(std::span<const int32_t> blocks) {
 }
 
 void KvCache::Copy(std::span<const BlockCopy> copies) {
-  for (const auto& [from, to] : copies) {
-    CELER_CHECK_LT(to, blocks());
+  for (const BlockCopy& copy : copies) {
+    CELER_CHECK_LT(copy.to, blocks());
     for (const KvLayerView& layer : layers_)
       ForKeysAndValues(layer, [&](std::byte* part) {
         for (int64_t head = 0; head < layer.kv_heads; ++head)
-          std::memcpy(part + layer.RowOffset(to, head, 0), part + layer.RowOffset(from, head, 0),
+          std::memcpy(part + layer.RowOffset(copy.to, head, 0), part + layer.RowOffset(copy.from, head, 0),
                       static_cast<size_t>(layer.HeadBytes()));
       });
   }

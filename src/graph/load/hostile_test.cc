@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <limits>
 #include <new>
 #include <ostream>
 
@@ -142,6 +143,14 @@ const Lie kLies[] = {
      {{"group", int64_t{0}}},
      {{{1, 2, 1, 1}, {1, 1}}},
      "group",
+     {1, 2, 4, 4},
+     17,
+     true},
+    {"transposed_conv_to_less_than_nothing",
+     "ConvTranspose",
+     {{"output_shape", Int64s{std::numeric_limits<int64_t>::min(), 4}}},
+     {{{2, 1, 1, 1}, {1, 1}}},
+     "an output dimension of -9223372036854775808",
      {1, 2, 4, 4},
      17,
      true},

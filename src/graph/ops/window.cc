@@ -105,6 +105,7 @@ Result<Window> TransposedWindow(const Node& node, const Shape& input, std::span<
     const int64_t full = (w.in[i] - 1) * w.stride[i] + extra[i] + extent;
     if (!shape.empty() || mode == "SAME_UPPER" || mode == "SAME_LOWER") {
       w.out[i] = shape.empty() ? w.in[i] * w.stride[i] : wanted[i];
+      if (w.out[i] < 0 || w.out[i] >= kMost) return Error::Invalid("an output dimension of ", w.out[i]);
       const int64_t total = std::max<int64_t>(0, full - w.out[i]);
       w.before[i] = mode == "SAME_UPPER" ? total / 2 : total - total / 2;
       w.after[i] = total - w.before[i];

@@ -353,7 +353,9 @@ Status CheckHfKeys(const JsonFields& json, DecoderConfig* config) {
     CELER_ASSIGN(const JsonFields fields, JsonFields::Of(*quantized, published::Where(json.where())));
     CELER_RETURN_IF_ERROR(published::Describe(fields));
   }
-  for (const auto& [key, value] : json.json().items()) {
+  for (const auto& item : json.json().items()) {
+    const std::string& key = item.key();  // no structured binding: a lambda below needs it
+    const nlohmann::json& value = item.value();
     if (Holds(kUsed, key) || Holds(kHarmless, key) || key == published::kConfigKey) continue;
 
     const auto of_family = std::find_if(std::begin(kFamilyKeys), std::end(kFamilyKeys),

@@ -9,17 +9,17 @@ namespace {
 
 // One row of a piece of S, or numbers for its columns.
 struct DeltaRow {
-  static constexpr int kVectors = kDeltaColumns / Simd::kLanes;
+  static constexpr int64_t kVectors = kDeltaColumns / Simd::kLanes;
   Simd::F at[kVectors];
 
   static CELER_INLINE DeltaRow Zeros() {
     DeltaRow row;
-    for (int i = 0; i < kVectors; ++i) row.at[i] = Simd::Set(0);
+    for (int64_t i = 0; i < kVectors; ++i) row.at[i] = Simd::Set(0);
     return row;
   }
   static CELER_INLINE DeltaRow Load(const float* p) {
     DeltaRow row;
-    for (int i = 0; i < kVectors; ++i) row.at[i] = Simd::Load(p + i * Simd::kLanes);
+    for (int64_t i = 0; i < kVectors; ++i) row.at[i] = Simd::Load(p + i * Simd::kLanes);
     return row;
   }
   static CELER_INLINE DeltaRow LoadSome(const float* p, int64_t n) {
@@ -28,7 +28,7 @@ struct DeltaRow {
     return Load(all);
   }
   CELER_INLINE void Store(float* p) const {
-    for (int i = 0; i < kVectors; ++i) Simd::Store(p + i * Simd::kLanes, at[i]);
+    for (int64_t i = 0; i < kVectors; ++i) Simd::Store(p + i * Simd::kLanes, at[i]);
   }
   CELER_INLINE void StoreSome(float* p, int64_t n) const {
     float all[kDeltaColumns];
@@ -37,13 +37,13 @@ struct DeltaRow {
   }
   // this + scale * row
   CELER_INLINE void Add(Simd::F scale, const DeltaRow& row) {
-    for (int i = 0; i < kVectors; ++i) at[i] = Simd::Fma(scale, row.at[i], at[i]);
+    for (int64_t i = 0; i < kVectors; ++i) at[i] = Simd::Fma(scale, row.at[i], at[i]);
   }
   CELER_INLINE void Add(const DeltaRow& row) {
-    for (int i = 0; i < kVectors; ++i) at[i] = Simd::Add(at[i], row.at[i]);
+    for (int64_t i = 0; i < kVectors; ++i) at[i] = Simd::Add(at[i], row.at[i]);
   }
   CELER_INLINE void Scale(Simd::F scale) {
-    for (int i = 0; i < kVectors; ++i) at[i] = Simd::Mul(at[i], scale);
+    for (int64_t i = 0; i < kVectors; ++i) at[i] = Simd::Mul(at[i], scale);
   }
 };
 
