@@ -81,7 +81,9 @@ void WarnUnusedKeys(const JsonFields& fields, const std::string& kind, Scaling s
       {"short_factor", {Scaling::kLongRope}},
       {"long_factor", {Scaling::kLongRope}},
   };
-  for (const auto& [key, value] : fields.json().items()) {
+  for (const auto& item : fields.json().items()) {
+    const std::string& key = item.key();  // no structured binding: a lambda below needs it
+    const nlohmann::json& value = item.value();
     if (key == "type" || key == "rope_type" || key == "rope_theta" || key == "partial_rotary_factor" ||
         (key.starts_with("mrope_") && config->family.starts_with("qwen3_5")) || value.is_null())
       continue;
