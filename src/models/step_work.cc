@@ -122,7 +122,7 @@ std::vector<OperatorWork> CountStep(const DecoderConfig& c, const StepMatrices& 
 
   const int64_t attention_layers = std::max<int64_t>(1, c.layers - RecurrentLayers(c.recurrent));
   const double key_bytes = static_cast<double>(kv_bytes_per_token) / static_cast<double>(attention_layers);
-  const bool narrow_kv = kv_bytes_per_token < int64_t{4 * 2} * attention_layers * c.kv_heads * c.head_dim;
+  const bool narrow_kv = kv_bytes_per_token < int64_t{4} * 2 * attention_layers * c.kv_heads * c.head_dim;
   const LlmShape llm = ToLlmShape(c, "");
   for (int64_t i = 0; i < c.layers; ++i) {
     const StepMatrices::Layer& w = matrices.layers[i];

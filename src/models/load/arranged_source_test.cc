@@ -113,7 +113,7 @@ TEST(ArrangedSource, PartsOneAfterTheOtherAreViewsOfTheFile) {
   EXPECT_THAT(a.Rows("k.7"), ElementsAre(8, 10));
   EXPECT_THAT(a.Rows("v.7"), ElementsAre(12, 14));
   EXPECT_EQ(a.source->Find("v.7")->bytes.data(),
-            a.in_file->Find("layers.7.qkv.weight")->bytes.data() + 6 * 2 * 4);
+            a.in_file->Find("layers.7.qkv.weight")->bytes.data() + ptrdiff_t{6} * 2 * 4);
   EXPECT_EQ(a.source->Coded("v.7"), nullptr);
   EXPECT_NE(a.source->Find("other"), nullptr);
   EXPECT_THAT(a.source->warnings(), IsEmpty());

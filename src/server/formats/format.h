@@ -17,7 +17,7 @@ namespace celer::server {
 // One of a request's answers, so far.
 struct Answer {
   Answer(int at, const Prompter& prompter, AnswerTextOptions text_options, PartsOptions parts_options)
-      : index(at), decoder(prompter, std::move(text_options)), splitter(parts_options) {}
+      : index(at), decoder(prompter, std::move(text_options)), splitter(std::move(parts_options)) {}
 
   struct Call {
     std::string id, name, arguments;

@@ -64,8 +64,8 @@ class JsonText {
 // A decimal number, exactly.
 struct Decimal {
   bool negative = false;
-  std::string whole = "0";    // without leading zeros
-  std::string fraction = "";  // without trailing zeros
+  std::string whole = "0";  // without leading zeros
+  std::string fraction;     // without trailing zeros
 
   static Decimal Of(const nlohmann::ordered_json& number);
   bool is_zero() const { return whole == "0" && fraction.empty(); }
